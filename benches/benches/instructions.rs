@@ -1,4 +1,4 @@
-//! Instructions that a message of 64 bytes costs by the shortcut, counted by callgrind; more than
+//! Instructions that a message of 64 bytes costs by message bypass, counted by callgrind; more than
 //! the limit fails.
 //!
 //! ```text

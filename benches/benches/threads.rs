@@ -1,21 +1,21 @@
-//! Two adapters in two pinned threads, beside what the same cores can do at best, and beside UCX.
+//! Two adapters in two pinned threads, compared with the limits of the same cores and with UCX.
 //!
 //! ```text
 //! cargo bench -p pollux-perf --bench threads [-- --json]
 //! ```
 //!
-//! All runs are interleaved, and medians are shown, so that what else the machine does meets all of
-//! them alike. The bare figures are those of the same cores in the same run: a cache line that goes
-//! to and fro; two lines each way, as a message of 64 bytes with its head needs; a copy of 1 MiB.
-//! UCX (`scripts/host-setup --peers`) is asked by its own `ucx_perftest`, over POSIX shared memory,
-//! pinned to the same cores, if it is installed.
+//! All runs are interleaved, and medians are shown, so that other load affects all of them alike.
+//! The limits are measured on the same cores in the same run: the round trip of a cache line; two
+//! lines each way, as a 64-byte message with its header needs; a copy of 1 MiB. UCX
+//! (`scripts/host-setup --peers`) runs its `ucx_perftest` over POSIX shared memory, pinned to the
+//! same cores, if it is installed.
 //!
-//! On two cores of a virtual machine (Xeon with AVX-512, clock of 2.3 GHz), 21 November 2026,
-//! others' load beside, at real-time priority (`chrt -f 50`), from three runs:
+//! On two cores of a virtual machine (Xeon with AVX-512, 2.3 GHz), 21 November 2026, with other
+//! load, at real-time priority (`chrt -f 50`), from three runs:
 //!
-//! | what | figure | beside | wanted |
+//! | what | figure | reference | budget |
 //! |---|---|---|---|
-//! | a cache line to and fro, half | 90 to 96 ns | | |
+//! | half the round trip of a cache line | 90 to 96 ns | | |
 //! | two lines each way, half | 194 to 208 ns | | |
 //! | RC, 64 bytes, one way | 359 to 368 ns | 3.7 to 4.1 x the line; 1.8 x the two lines | 1.5 x |
 //! | the same | | 0.73 to 0.75 x `tag_lat` of UCX | 1.0 x |
@@ -27,13 +27,13 @@
 //! | RC, 64 bytes, as packets | 1.0 us, 3.0 M/s | 2.6 x slower, 3 to 4 x fewer | |
 //! | RC, 1 MiB, as packets | 1.1 GB/s | 19 x slower | |
 //!
-//! What bounds the short messages is the way between the cores. A line to and fro is one line that
-//! both sides write, and the machine hands it over in one transfer. A message cannot share its line
-//! with its answer, and has two of them, so the cores need 200 ns for it however short the code is:
-//! more than the 1.5 x that were hoped for. On top of that come our own instructions (see the bench
-//! `instructions`): 22 ns to post and 29 ns to take a message when both ends are one thread. The
-//! same transfers bound the rate: in one thread a message costs its sender 30 and its receiver
-//! 37 ns. What makes packets dear is the variant CRC, at 0.8 bytes a clock cycle on both ends.
+//! Transfers between the cores bound short messages. The round trip of a cache line moves one line
+//! that both sides write. A message cannot share a line with its reply, and needs two, so the cores
+//! take 200 ns for it however short the code: more than the budget of 1.5 x. Our instructions come
+//! on top (see the bench `instructions`): 22 ns to post and 29 ns to receive a message when both
+//! ends share a thread. The same transfers bound the rate: in one thread a message costs its sender
+//! 30 and its receiver 37 ns. Packets are slow because of the variant CRC, at 0.8 bytes per clock
+//! cycle on both ends.
 #![expect(clippy::disallowed_methods, reason = "a bench reads the clock, and its arguments")]
 
 use core_affinity::CoreId;
@@ -45,11 +45,11 @@ use pollux_verbs::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Interleaved runs, of which the median counts.
+/// Interleaved runs; the median counts.
 const RUNS: usize = 7;
 const ROUNDS: u32 = 10_000;
 
-/// What is measured: a name, a unit, and how.
+/// A measurement: a name, a unit, and a function.
 type Figure = (&'static str, &'static str, Box<dyn Fn() -> Option<f64>>);
 
 fn main() {
@@ -117,7 +117,7 @@ fn figures(cores: [usize; 2]) -> Vec<Figure> {
     ]
 }
 
-/// What stands beside what, and how it is to be.
+/// The ratios of figures, and their budgets.
 fn ratios(of: &dyn Fn(&str) -> Option<f64>) -> Vec<(String, f64, &'static str)> {
     let line = "cache line to and fro, half";
     let beside = [

@@ -1,4 +1,4 @@
-//! From cables to a subnet where every port is active, by our manager, in memory.
+//! Bring-up of a subnet by our subnet manager, in memory: from cables to active ports.
 
 use pollux_fabric::Time;
 use pollux_fabric::sm::{Config, Residents};
@@ -10,18 +10,18 @@ use std::time::{Duration, Instant};
 /// 1,008 hosts at 79 switches.
 pub const THOUSAND: &str = "leaf-spine:63x16x16";
 
-/// A subnet, and who manages it.
+/// A subnet and its managers.
 pub struct Managed {
-    /// The subnet.
+    /// The subnet, with all ports active.
     pub subnet: Subnet,
-    /// Its managers.
+    /// The subnet manager, which runs at the first host.
     pub managers: Residents,
 }
 
-/// A subnet without addresses, until all its ports are active; and how long that took.
+/// Brings up a subnet until all its ports are active. Returns the time, too.
 ///
 /// # Panics
-/// If they are not active after all.
+/// If a port is not active in the end.
 #[expect(clippy::disallowed_methods, reason = "this is what is measured")]
 pub fn bring_up(spec: &str) -> (Managed, Duration) {
     let mut subnet = Subnet::new(Topology::generate(spec, 1).expect("a topology"));

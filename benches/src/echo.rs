@@ -1,4 +1,4 @@
-//! The engine alone: a worker that sends every packet back, at the device of nothing.
+//! The engine alone: a worker that sends every packet back, at the null device.
 
 use crate::machine::pinned;
 use pollux_dataplane::engine::counts::CountsWriter;
@@ -10,12 +10,12 @@ use pollux_verbs::time::Time;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-/// Who is in the table of neighbors.
+/// Neighbors in the table.
 const NEIGHBORS: u32 = 1000;
-/// Turns between two looks at whether it is over.
+/// Turns between two reads of the clock.
 const TURNS: u32 = 1000;
 
-/// Packets of 64 bytes a second that come, are turned round and go, on this core.
+/// The rate of 64-byte packets that this core receives and sends back.
 #[expect(clippy::disallowed_methods, reason = "this is what is measured")]
 pub fn rate(core: usize, duration: Duration) -> Result<f64, String> {
     pinned(core, || {
@@ -26,10 +26,10 @@ pub fn rate(core: usize, duration: Duration) -> Result<f64, String> {
         let published = CountsWriter::nowhere().map_err(|error| failed(&error))?;
         let (mut worker, _handle) = worker::<()>(Idle::Poll, published, 7);
         let start = Instant::now();
-        // A worker reads the clock in every turn, so this one does.
-        let mut turns = |echo: &mut Echo<NullDevice>, for_so_long: Duration| {
+        // Each turn reads the clock, as that of a real worker.
+        let mut turns = |echo: &mut Echo<NullDevice>, duration: Duration| {
             let (begun, before) = (Instant::now(), echo.echoed());
-            while begun.elapsed() < for_so_long {
+            while begun.elapsed() < duration {
                 for _ in 0..TURNS {
                     let turn = worker.turn(Time::START + start.elapsed(), echo);
                     debug_assert!(turn == Turn::Again, "there is always another packet");

@@ -1,36 +1,36 @@
-//! Where it was measured: what of a machine decides figures, as the system says.
+//! The environment of a measurement: the properties of a machine that decide figures.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs;
 
-/// A machine, when something was measured.
+/// A machine at the time of a measurement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Environment {
-    /// The processor's name.
+    /// The name of the processor.
     pub cpu: String,
-    /// How many of them the system has.
+    /// The number of cores.
     pub cores: usize,
     /// Whether it is a virtual machine.
     pub is_virtual: bool,
-    /// What decides over their clock: nothing, in most virtual machines.
+    /// The frequency governor; none in most virtual machines.
     pub governor: String,
-    /// Cores that the scheduler leaves alone.
+    /// Isolated cores.
     pub isolated: String,
-    /// Huge pages that are set aside, and when others are made.
+    /// Reserved huge pages, and the policy of transparent ones.
     pub huge_pages: String,
-    /// Where the time comes from.
+    /// The clock source.
     pub clock: String,
-    /// The kernel's version.
+    /// The kernel version.
     pub kernel: String,
-    /// How many programs wanted to run: in the last minute, in five, in fifteen.
+    /// The load averages of one, five and fifteen minutes.
     pub load: String,
-    /// The real-time priority of what was measured.
+    /// The real-time priority of the ends.
     pub fifo: Option<u8>,
 }
 
 impl Environment {
-    /// That of this machine, now.
+    /// This machine, now.
     pub fn now(fifo: Option<u8>) -> Self {
         let said = |path: &str| match fs::read_to_string(path) {
             Ok(text) if !text.trim().is_empty() => text.trim().to_string(),

@@ -1,4 +1,4 @@
-//! Why nothing was measured.
+//! Errors of measurements.
 
 use pollux::UpError;
 use pollux_node::OpenError;
@@ -7,27 +7,27 @@ use pollux_verbs::{CompletionStatus, PostError, VerbsError};
 use std::fmt;
 use std::io;
 
-/// Why nothing was measured: one sentence, and what to do where there is something.
+/// The reason for which a measurement failed.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum PerfError {
-    /// Nobody can measure that.
+    /// The plan cannot be measured.
     Plan(String),
-    /// The fabric of our own.
+    /// The fabric of this process did not start.
     Fabric(StartError),
-    /// A device.
+    /// A device cannot be opened.
     Open(OpenError),
-    /// An interface.
+    /// An interface does not come up.
     Up(UpError),
-    /// An adapter refused something.
+    /// A device refused a verb.
     Verbs(VerbsError),
-    /// Or a request.
+    /// A device refused a work request.
     Post(PostError),
-    /// A request failed.
+    /// A work request completed with an error.
     Request(CompletionStatus),
-    /// A socket, or a program.
+    /// A socket or a program failed.
     Io(io::Error),
-    /// The other end said something strange, or ended before its time.
+    /// The other end broke the protocol, or ended early.
     OtherEnd(String),
 }
 

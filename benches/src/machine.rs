@@ -1,4 +1,4 @@
-//! What two cores can do at best, whatever program runs there.
+//! The limits of two cores, whatever program runs there.
 #![expect(clippy::disallowed_methods, reason = "this is what is measured")]
 
 use core_affinity::CoreId;
@@ -7,26 +7,19 @@ use std::time::Instant;
 
 const ROUNDS: u32 = 10_000;
 
-/// Runs one closure on each core, and gives what the first says.
+/// Runs a closure on each core, and returns the result of the first.
 pub fn on_both<T: Send>(
     cores: [usize; 2],
     first: impl FnOnce() -> T + Send,
     second: impl FnOnce() + Send,
 ) -> T {
     std::thread::scope(|scope| {
-        let pinned = scope.spawn(|| {
-            core_affinity::set_for_current(CoreId { id: cores[0] });
-            first()
-        });
-        scope.spawn(|| {
-            core_affinity::set_for_current(CoreId { id: cores[1] });
-            second();
-        });
-        pinned.join().expect("the first thread does not panic")
+        scope.spawn(|| pinned(cores[1], second));
+        pinned(cores[0], first)
     })
 }
 
-/// Runs a closure on a core, and gives what it says.
+/// Runs a closure on a core, and returns its result.
 pub fn pinned<T: Send>(core: usize, what: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let pinned = scope.spawn(|| {
@@ -37,13 +30,13 @@ pub fn pinned<T: Send>(core: usize, what: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// Two cache lines, as the slot of a message has.
+/// Two cache lines, as in a slot of a message ring.
 #[derive(Default)]
 #[repr(align(128))]
 struct Slot([AtomicU64; 16]);
 
-/// Half the round trip, in nanoseconds, of one line that both write; or of slots, in which each
-/// side writes as many words as a message of 64 bytes has, to other ones each time.
+/// Half the round trip, in nanoseconds, of one cache line that both sides write; or of slots, where
+/// each side writes as many words as a 64-byte message has, to another slot each time.
 pub fn lines(cores: [usize; 2], as_messages: bool) -> f64 {
     let slots = || (0..if as_messages { 1024 } else { 1 }).map(|_| Slot::default()).collect();
     let (there, back): (Vec<Slot>, Vec<Slot>) = (slots(), slots());
@@ -79,7 +72,7 @@ pub fn lines(cores: [usize; 2], as_messages: bool) -> f64 {
     )
 }
 
-/// Bytes in a second that one core copies, 1 MiB at a time.
+/// Bytes per second that one core copies, 1 MiB at a time.
 pub fn copy() -> f64 {
     let (from, mut to) = (vec![1u8; 1 << 20], vec![0u8; 1 << 20]);
     let begun = Instant::now();

@@ -1,20 +1,28 @@
 //! The command `pollux-perf`.
 //!
 //! `lat`, `bw`, `rate` and `connect` measure between a client and a server on this machine;
-//! `compare` measures every row with a budget against other programs. Output is text, or JSON with
-//! `--json`.
+//! `isolation` measures latency with and without a storm of management, `scaling` two workers
+//! against one, `forward` a router without links; `compare` measures every row with a budget
+//! against other programs. Output is text, or JSON with `--json`.
 #![forbid(unsafe_code)]
 
 use clap::{Args, Parser, Subcommand};
 use pollux_perf::compare::compare;
 use pollux_perf::environment::Environment;
 use pollux_perf::error::PerfError;
-use pollux_perf::pair::{Outcome, play_part, run};
+use pollux_perf::forward;
+use pollux_perf::isolation;
+use pollux_perf::null_router::{ForwardPlan, ROUTES_MAX};
+use pollux_perf::pair::{play_part, run};
 use pollux_perf::peers::RunConfig;
-use pollux_perf::plan::{Layer, Plan, Transport, What};
+use pollux_perf::plan::{Layer, Outcome, Plan, Transport, What};
+use pollux_perf::rfc2544;
+use pollux_perf::scaling;
 use pollux_perf::verbs::bytes_per_connection;
+use serde::Serialize;
 use serde_json::json;
 use std::error::Error;
+use std::fmt::Display;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
@@ -41,6 +49,13 @@ enum Action {
     Connect(Measure),
     /// Compare every row that has a budget with other programs.
     Compare(Compare),
+    /// Measure what a storm of management costs: UDP latency of a worker on the first core, with
+    /// and without CM requests and readers of tables on the second
+    Isolation(IsolationArguments),
+    /// Measure two workers on two cores against one: echo, and round trips of UDP
+    Scaling(ScalingArguments),
+    /// Measure forwarding between two null ports on one core
+    Forward(ForwardArguments),
     /// Run one end of a measurement as a process.
     #[command(hide = true)]
     Part { plan: String },
@@ -74,6 +89,10 @@ struct Measure {
     /// Send at a fixed rate of N messages/s; latency counts from the scheduled send time
     #[arg(long, value_name = "N")]
     rate: Option<u32>,
+    /// Let the server sleep between messages, in blocking calls: with --rate 100, what it costs to
+    /// wake it
+    #[arg(long)]
+    sleep: bool,
     /// Run client and server as processes instead of threads
     #[arg(long)]
     processes: bool,
@@ -90,6 +109,94 @@ struct Place {
     /// Real-time priority (SCHED_FIFO) of both ends; needs root
     #[arg(long, value_name = "1-98", value_parser = clap::value_parser!(u8).range(1..=98))]
     fifo: Option<u8>,
+    /// Print machine-readable JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// The options of `isolation`.
+#[derive(Args)]
+struct IsolationArguments {
+    /// CM requests per second
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(default_value = "20000")]
+    rate: u32,
+    /// Rounds of measurements, each without and with the storm
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(default_value = "7")]
+    rounds: u16,
+    /// Duration of each measurement in seconds
+    #[arg(long, value_parser = seconds, default_value = "1")]
+    duration: Duration,
+    /// Core of the worker, and core of everything else
+    #[arg(long, value_parser = cores, default_value = "0,1")]
+    cores: [usize; 2],
+    /// Real-time priority (SCHED_FIFO) of the worker alone; needs root
+    #[arg(long, value_name = "1-98", value_parser = clap::value_parser!(u8).range(1..=98))]
+    fifo: Option<u8>,
+    /// Print machine-readable JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// The options of `scaling`.
+#[derive(Args)]
+struct ScalingArguments {
+    /// Rounds of measurements, each of one worker and of two
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(default_value = "7")]
+    rounds: u16,
+    /// Duration of each measurement in seconds
+    #[arg(long, value_parser = seconds, default_value = "1")]
+    duration: Duration,
+    /// Cores of the workers; one worker has the first
+    #[arg(long, value_parser = cores, default_value = "0,1")]
+    cores: [usize; 2],
+    /// Print machine-readable JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// The options of `forward`.
+#[derive(Args)]
+struct ForwardArguments {
+    /// Routes in the FIB, several numbers with commas between them
+    #[arg(
+        long,
+        value_name = "N,...",
+        value_delimiter = ',',
+        default_value = "1,1000,100000,1000000"
+    )]
+    routes: Vec<usize>,
+    /// Destinations of the packets of each port; by default a million, or one with one route, and
+    /// with --rfc2544 as many as routes
+    #[arg(long, value_name = "N")]
+    flows: Option<usize>,
+    /// Lengths of the packets in bytes, headers included, with commas between them
+    #[arg(long, value_name = "BYTES,...", value_delimiter = ',', default_value = "64")]
+    #[arg(value_parser = clap::value_parser!(u16).range(40..=2048))]
+    size: Vec<u16>,
+    /// Measure as RFC 2544 does: throughput without loss, latency under load, back-to-back packets
+    /// and recovery
+    #[arg(long, conflicts_with = "rounds")]
+    rfc2544: bool,
+    /// Packets that can wait at each port
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(64..=1_000_000))]
+    #[arg(default_value = "1024", requires = "rfc2544")]
+    queue: u32,
+    /// Packets of IPv6 instead of IPv4
+    #[arg(long)]
+    ipv6: bool,
+    /// Rounds of measurements
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(default_value = "5")]
+    rounds: u16,
+    /// Duration of each measurement in seconds
+    #[arg(long, value_parser = seconds, default_value = "1")]
+    duration: Duration,
+    /// Core of the worker
+    #[arg(long, default_value = "1")]
+    core: usize,
     /// Print machine-readable JSON
     #[arg(long)]
     json: bool,
@@ -128,6 +235,9 @@ fn main() -> ExitCode {
         Action::Rate(measure) => measured(What::Rate, &measure),
         Action::Connect(measure) => measured(What::Connect, &measure),
         Action::Compare(how) => compared(&how),
+        Action::Isolation(how) => isolated(&how),
+        Action::Scaling(how) => scaled(&how),
+        Action::Forward(how) => forwarded(&how),
         Action::Part { plan } => play_part(&plan).map_err(Into::into),
         Action::IdleMemory => idle_memory().map_err(Into::into),
     };
@@ -142,12 +252,7 @@ fn main() -> ExitCode {
 
 /// Sets the real-time priority of this process, one above both ends, which it has to serve.
 fn settle(place: &Place) -> Result<(), PerfError> {
-    let existing = core_affinity::get_core_ids().unwrap_or_default();
-    let missing = place.cores.iter().find(|core| existing.iter().all(|one| one.id != **core));
-    if let Some(core) = missing {
-        let why = format!("there is no core {core}; give --cores two existing cores");
-        return Err(PerfError::Plan(why));
-    }
+    check_cores(&place.cores)?;
     let Some(fifo) = place.fifo else { return Ok(()) };
     let mut chrt = Command::new("chrt");
     chrt.args(["-f", "-p", &(fifo + 1).to_string(), &std::process::id().to_string()]);
@@ -155,6 +260,15 @@ fn settle(place: &Place) -> Result<(), PerfError> {
         Ok(status) if status.success() => Ok(()),
         _ => Err(PerfError::Plan("cannot set the priority: run as root, or omit --fifo".into())),
     }
+}
+
+fn check_cores(cores: &[usize]) -> Result<(), PerfError> {
+    let existing = core_affinity::get_core_ids().unwrap_or_default();
+    let missing = cores.iter().find(|core| existing.iter().all(|one| one.id != **core));
+    missing.map_or(Ok(()), |core| {
+        let why = format!("there is no core {core}; give --cores two existing cores");
+        Err(PerfError::Plan(why))
+    })
 }
 
 fn measured(what: What, measure: &Measure) -> Result<(), Box<dyn Error>> {
@@ -169,6 +283,7 @@ fn measured(what: What, measure: &Measure) -> Result<(), Box<dyn Error>> {
     let plans = sizes.iter().map(|bytes| Plan {
         duration: measure.duration,
         per_second: measure.rate,
+        sleeps: measure.sleep,
         devices: measure.device.clone().zip(measure.peer.clone()).map(Into::into),
         processes: measure.processes,
         fifo: measure.place.fifo,
@@ -232,6 +347,63 @@ fn compared(how: &Compare) -> Result<(), Box<dyn Error>> {
     let missing: Vec<_> = comparison.without_peer().map(|row| row.id).collect();
     if how.all_peers && !missing.is_empty() {
         return Err(format!("peers without a figure: {}", missing.join(", ")).into());
+    }
+    Ok(())
+}
+
+fn isolated(how: &IsolationArguments) -> Result<(), Box<dyn Error>> {
+    let &IsolationArguments { rate: per_second, rounds, duration, cores, fifo, json } = how;
+    check_cores(&cores)?;
+    let plan =
+        isolation::IsolationPlan { cores, rounds: rounds.into(), duration, per_second, fifo };
+    let isolation = isolation::run(plan)?;
+    match json {
+        true => println!("{}", serde_json::to_string_pretty(&isolation)?),
+        false => print!("{isolation}"),
+    }
+    Ok(())
+}
+
+fn forwarded(how: &ForwardArguments) -> Result<(), Box<dyn Error>> {
+    check_cores(&[how.core])?;
+    let mut numbers = how.routes.iter().chain(&how.flows);
+    if let Some(wrong) = numbers.find(|one| !(1..=ROUTES_MAX).contains(*one)) {
+        let why = format!("{wrong} routes or flows: write 1 to {ROUTES_MAX}");
+        return Err(PerfError::Plan(why).into());
+    }
+    let plans = how.size.iter().flat_map(|&bytes| {
+        how.routes.iter().map(move |&routes| {
+            let plan = ForwardPlan::new(routes, how.core, how.duration);
+            let flows = how.flows.unwrap_or(if how.rfc2544 { routes } else { plan.flows });
+            ForwardPlan { flows, bytes, ipv6: how.ipv6, ..plan }
+        })
+    });
+    let plans = plans.collect();
+    if how.rfc2544 {
+        let measured = rfc2544::run(plans, how.queue.into(), |what| eprintln!("{what}"))?;
+        return print_measured(&measured, how.json);
+    }
+    print_measured(&forward::run(plans, how.rounds.into())?, how.json)
+}
+
+fn print_measured(
+    measured: &(impl Serialize + Display),
+    as_json: bool,
+) -> Result<(), Box<dyn Error>> {
+    match as_json {
+        true => println!("{}", json!(measured)),
+        false => print!("{measured}"),
+    }
+    Ok(())
+}
+
+fn scaled(how: &ScalingArguments) -> Result<(), Box<dyn Error>> {
+    let &ScalingArguments { rounds, duration, cores, json } = how;
+    check_cores(&cores)?;
+    let scaling = scaling::run(cores, rounds.into(), duration)?;
+    match json {
+        true => println!("{}", serde_json::to_string_pretty(&scaling)?),
+        false => print!("{scaling}"),
     }
     Ok(())
 }

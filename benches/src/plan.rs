@@ -1,6 +1,7 @@
-//! The plan of a measurement, which both ends get.
+//! The plan of a measurement, which both ends get, and its outcome.
 
 use crate::error::PerfError;
+use crate::samples::Latency;
 use clap::ValueEnum;
 use pollux::Mode;
 use pollux_verbs::QpType;
@@ -84,6 +85,8 @@ pub struct Plan {
     pub duration: Duration,
     /// Open loop: messages sent per second, whether or not the one before was answered.
     pub per_second: Option<u32>,
+    /// Whether the server sleeps between messages, in blocking calls.
+    pub sleeps: bool,
     /// The devices of client and server; by default adapters of a software fabric of this process.
     pub devices: Option<[String; 2]>,
     /// Whether the ends are processes instead of threads.
@@ -99,7 +102,7 @@ impl Plan {
     pub const fn new(what: What, layer: Layer, transport: Transport, bytes: u32) -> Self {
         let duration = Duration::from_secs(1);
         let (per_second, devices, fifo) = (None, None, None);
-        let (processes, cores) = (false, [0, 1]);
+        let (processes, sleeps, cores) = (false, false, [0, 1]);
         Self {
             what,
             layer,
@@ -107,6 +110,7 @@ impl Plan {
             bytes,
             duration,
             per_second,
+            sleeps,
             devices,
             processes,
             fifo,
@@ -119,6 +123,9 @@ impl Plan {
         let refuse = |why: &str| Err(PerfError::Plan(why.into()));
         if self.bytes == 0 {
             return refuse("--size 0 is too small; write --size 1 or more");
+        }
+        if self.sleeps && (self.layer == Layer::Verbs || self.what != What::Lat) {
+            return refuse("--sleep is for lat of the layers udp and tcp");
         }
         let bytes_max = match (self.layer, self.transport) {
             (Layer::Verbs, Transport::Ud) => 2048,
@@ -142,6 +149,56 @@ impl Plan {
             }
             _ if self.per_second == Some(0) => refuse("--rate has to be 1 or more"),
             _ => Ok(()),
+        }
+    }
+}
+
+/// The side of a measurement that an end takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum EndRole {
+    /// It begins, and measures.
+    Client,
+    /// It answers, or receives.
+    Server,
+}
+
+/// The result of a measurement.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// Half round trips.
+    Latency(Latency),
+    /// Messages in one direction.
+    OneWay {
+        /// Messages received per second.
+        per_second: f64,
+        /// Bytes of each.
+        bytes: u32,
+        /// Messages sent, including the warm-up.
+        sent: u64,
+        /// Messages sent and not received.
+        lost: u64,
+    },
+    /// Connections opened and closed.
+    Connections {
+        /// Connections per second.
+        per_second: f64,
+    },
+}
+
+impl Outcome {
+    /// Messages in one direction, of which the server received this many.
+    pub fn one_way(plan: &Plan, per_second: f64, sent: u64, received: u64) -> Self {
+        let lost = sent.saturating_sub(received);
+        let per_second = per_second * received as f64 / sent.max(1) as f64;
+        Self::OneWay { per_second, bytes: plan.bytes, sent, lost }
+    }
+
+    /// Bytes per second, of messages in one direction.
+    pub fn bytes_per_second(&self) -> Option<f64> {
+        match self {
+            Self::OneWay { per_second, bytes, .. } => Some(per_second * f64::from(*bytes)),
+            _ => None,
         }
     }
 }

@@ -26,7 +26,7 @@ pub struct Latency {
     pub lost: u64,
     /// The minimum.
     pub min: f64,
-    /// The mean.
+    /// The arithmetic mean.
     pub mean: f64,
     /// Latency percentiles: (percent, nanoseconds).
     pub percentiles: Vec<(f64, f64)>,
@@ -54,6 +54,11 @@ impl Latency {
     }
 }
 
+/// A histogram of nanoseconds, with three digits.
+pub fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, NANOSECONDS_MAX, 3).expect("the bounds are such")
+}
+
 /// Runs round trips for a duration and records each: closed loop, or open loop at `per_second`.
 #[expect(clippy::disallowed_methods, reason = "this is what is measured")]
 pub fn ping_pong(
@@ -65,8 +70,7 @@ pub fn ping_pong(
     while Instant::now() < warm {
         round()?;
     }
-    let mut round_trips =
-        Histogram::new_with_bounds(1, NANOSECONDS_MAX, 3).expect("the bounds are such");
+    let mut round_trips = histogram();
     let interval = per_second.map(|rate| Duration::from_secs(1) / rate);
     let mut due = Instant::now();
     let end = due + duration;
@@ -106,15 +110,28 @@ pub fn per_second(
     }
 }
 
-/// The median.
+/// The value in the middle; `None` without values.
 pub fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied()
 }
 
+/// The median, the least and the largest.
+pub fn spread(values: Vec<f64>) -> [f64; 3] {
+    let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+    let largest = values.iter().copied().fold(0.0, f64::max);
+    [median(values).unwrap_or_default(), least, largest]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_spread_is_the_median_between_least_and_largest() {
+        assert_eq!(spread(vec![3.0, 1.0, 2.0]), [2.0, 1.0, 3.0]);
+        assert_eq!(spread(vec![4.0]), [4.0; 3]);
+    }
 
     #[test]
     fn latency_is_half_of_round_trips() {

@@ -111,10 +111,80 @@ fn connections_are_made_and_ended() {
 }
 
 #[test]
+fn a_storm_is_as_large_as_wanted_and_every_request_is_refused() {
+    if !has_cores("a_storm_is_as_large_as_wanted_and_every_request_is_refused") {
+        return;
+    }
+    let said = perf("isolation --rounds 1 --duration 0.3 --rate 2000 --json").expect("it runs");
+    let [requests, refusals, tables] =
+        ["requests", "refusals", "tables"].map(|key| number(&said[format!("{key}_per_second")]));
+    assert!(requests > 0.0 && requests <= 2100.0 && tables > 0.0, "{said}");
+    // The last ones may be under way.
+    assert!(refusals > 0.0 && refusals <= requests, "{said}");
+    for row in said["rows"].as_array().expect("there are some") {
+        let [quiet, storm] = ["quiet", "storm"].map(|key| number(&row[key][0]));
+        let ratio = number(&row["storm_to_quiet"][0]);
+        assert!((ratio * quiet / storm - 1.0).abs() < 1e-6, "{said}");
+    }
+}
+
+#[test]
+fn two_workers_are_compared_with_one() {
+    if !has_cores("two_workers_are_compared_with_one") {
+        return;
+    }
+    let said = perf("scaling --rounds 1 --duration 0.05 --json").expect("it runs");
+    let rows = said["rows"].as_array().expect("there are some");
+    assert_eq!(rows.len(), 2, "{said}");
+    for row in rows {
+        let [one, two, ratio] = ["one", "two", "ratio"].map(|key| number(&row[key][0]));
+        assert!(one > 0.0 && (ratio * one / two - 1.0).abs() < 1e-6, "{said}");
+    }
+}
+
+#[test]
+fn forwarding_is_measured_at_each_size_and_number_of_routes() {
+    let said = perf(
+        "forward --core 0 --routes 1,100 --flows 50 --size 64,1500 --rounds 1 \
+                     --duration 0.02 --json",
+    )
+    .expect("it runs");
+    let rows = said["rows"].as_array().expect("there are some");
+    let plans: Vec<_> = rows.iter().map(|row| &row["plan"]).collect();
+    let of = |key: &str| plans.iter().map(|plan| plan[key].as_u64()).collect::<Vec<_>>();
+    assert_eq!(of("bytes"), [64, 64, 1500, 1500].map(Some), "{said}");
+    assert_eq!(of("routes"), [1, 100, 1, 100].map(Some), "{said}");
+    assert!(rows.iter().all(|row| number(&row["rate"][0]) > 0.0), "{said}");
+}
+
+#[test]
+fn forwarding_under_load_has_figures_that_fit_to_each_other() {
+    let arguments = "forward --rfc2544 --core 0 --routes 1,100 --duration 0.02 --queue 4096 --json";
+    let said = perf(arguments).expect("it runs");
+    let rows = said["rows"].as_array().expect("there are some");
+    assert_eq!(rows.len(), 2, "{said}");
+    for row in rows {
+        let [max, lossless, lossy, burst] =
+            ["rate_max", "throughput", "throughput_lossy", "back_to_back"]
+                .map(|key| number(&row[key]));
+        assert!(0.0 <= lossless && lossless <= lossy && lossy <= max && max > 0.0, "{said}");
+        assert!(burst >= 1.0, "{said}");
+        for (part, latency) in [1.0, 0.5].into_iter().zip(row["latency"].as_array().expect("two")) {
+            let of = |key: &str| number(&latency[key]);
+            assert!((of("per_second") - lossless * part).abs() < 1.0, "{said}");
+            // The histogram keeps three digits.
+            assert!(of("min") <= of("median") * 1.001, "{said}");
+            assert!(of("median") <= of("worst") && of("worst") <= of("max") * 1.001, "{said}");
+        }
+    }
+}
+
+#[test]
 fn what_cannot_be_measured_is_refused_with_advice() {
     let refusal = |arguments: &str| perf(arguments).expect_err("it is refused");
     assert!(refusal("rate --layer tcp").contains("write bw"));
     assert!(refusal("lat --cores 0,999").contains("there is no core 999"));
+    assert!(refusal("forward --routes 0").contains("write 1 to 2000000"));
     assert!(refusal("lat --size many").contains("sweep"));
     let nowhere = "lat --device soft:/nowhere/x@host1 --peer soft:/nowhere/x@host2";
     assert!(refusal(nowhere).contains("pollux fabric --socket /nowhere/x"));

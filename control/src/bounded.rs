@@ -1,4 +1,4 @@
-//! Limits: a queue that does not grow without end, and a rate that is not exceeded.
+//! Limits: a bounded queue, a rate limit, and exponential backoff.
 
 use pollux_verbs::time::Time;
 use std::collections::VecDeque;
@@ -18,7 +18,7 @@ impl<T> Queue<T> {
         Self { items: VecDeque::new(), max, lost: 0 }
     }
 
-    /// Puts one behind the others; counts it as lost when there is no room.
+    /// Appends an item, or counts it as lost if the queue is full.
     pub fn push(&mut self, item: T) {
         if self.items.len() < self.max {
             self.items.push_back(item);
@@ -32,7 +32,7 @@ impl<T> Queue<T> {
         self.items.pop_front()
     }
 
-    /// How many had no room.
+    /// The number of lost items.
     pub const fn lost(&self) -> u64 {
         self.lost
     }
@@ -40,14 +40,14 @@ impl<T> Queue<T> {
 
 /// So many a second, and so many at once after a pause.
 #[derive(Clone, Debug)]
-pub struct Rate {
+pub struct RateLimit {
     interval: Duration,
     burst: u32,
     /// When the next one would be due if they came evenly.
     next: Time,
 }
 
-impl Rate {
+impl RateLimit {
     /// A rate of which nothing was used; none a second allows none.
     pub fn new(per_second: u32, burst: u32) -> Self {
         let interval = Duration::from_secs(1).checked_div(per_second);
@@ -68,6 +68,22 @@ impl Rate {
     }
 }
 
+/// Exponential backoff: a pause that doubles with each failure in a row.
+#[derive(Clone, Copy, Debug)]
+pub struct Backoff {
+    /// The pause after the first failure.
+    pub min: Duration,
+    /// The longest pause.
+    pub max: Duration,
+}
+
+impl Backoff {
+    /// The pause after this many failures in a row.
+    pub fn pause(self, failures: u32) -> Duration {
+        self.min.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(self.max)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,15 +101,23 @@ mod tests {
     }
 
     #[test]
+    fn a_backoff_doubles_up_to_its_maximum() {
+        let seconds = Duration::from_secs;
+        let backoff = Backoff { min: seconds(1), max: seconds(30) };
+        let pauses = [0, 1, 2, 3, 5, 6, 7, u32::MAX].map(|failures| backoff.pause(failures));
+        assert_eq!(pauses, [1, 1, 2, 4, 16, 30, 30, 30].map(seconds));
+    }
+
+    #[test]
     fn a_rate_gives_its_burst_and_then_its_rate() {
-        let mut rate = Rate::new(10, 3);
-        let taken = |rate: &mut Rate, now| (0..100).filter(|_| rate.take(now)).count();
+        let mut rate = RateLimit::new(10, 3);
+        let taken = |rate: &mut RateLimit, now| (0..100).filter(|_| rate.take(now)).count();
         let start = Time::START + Duration::from_secs(5);
         assert_eq!(taken(&mut rate, start), 3);
         assert_eq!(taken(&mut rate, start + Duration::from_millis(99)), 0);
         assert_eq!(taken(&mut rate, start + Duration::from_millis(100)), 1);
         assert_eq!(taken(&mut rate, start + Duration::from_secs(60)), 3, "a pause saves no more");
-        assert_eq!(taken(&mut Rate::new(0, 3), start), 0);
-        assert_eq!(taken(&mut Rate::new(3, 0), start), 0);
+        assert_eq!(taken(&mut RateLimit::new(0, 3), start), 0);
+        assert_eq!(taken(&mut RateLimit::new(3, 0), start), 0);
     }
 }

@@ -1,13 +1,13 @@
-//! What the slow protocols send: a packet, and whom on the link it is for.
+//! Outgoing packets of the control protocols, with their destination on the link.
 //!
-//! Resolution and its kin never leave by a connection (RFC 4755 3 and 7), so whom a frame is for
-//! also says how it goes: to a group, a link address or a neighbor by the UD queue pair, and only
-//! what is an ordinary packet of ours in any way that packets go.
+//! Address resolution and membership packets never use a connection (RFC 4755 3 and 7), so the
+//! destination also decides the transport: frames to a group, a link address or a neighbor use the
+//! UD queue pair; only an ordinary packet of ours may use a connection.
 
-use pollux_wire::address::{Gid, Qpn};
+use pollux_wire::ethernet::EtherType;
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::icmpv6::{self, Icmpv6Message};
-use pollux_wire::ip::ipoib::{EtherType, IpoibHeader};
+use pollux_wire::ip::ipoib::IpoibHeader;
 use pollux_wire::ip::ipv4::{Ipv4Header, Ipv4Option};
 use pollux_wire::ip::ipv6::Ipv6Header;
 use pollux_wire::ip::ipv6_ext::{Extension, Ipv6Option, OptionsHeader};
@@ -16,45 +16,60 @@ use pollux_wire::ip::list::List;
 use pollux_wire::ip::mgid::GroupId;
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Frames that wait in one machine to be sent, at most.
-pub(crate) const FRAMES_MAX: usize = 256;
-
 /// The precedence of control traffic, as a DSCP: CS6 (RFC 3376 4, RFC 4594 3.2).
 const CONTROL_DSCP: u8 = 48;
 
-/// Whom a frame is for, and so how it goes.
+/// The destination of a frame, and so its transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum To {
-    /// Whoever joined the group, by UD.
+pub enum To<L = LinkAddress> {
+    /// The members of the group, by UD.
     Group(GroupId),
     /// This interface, by UD whatever connections there are.
-    Link(LinkAddress),
+    Link(L),
     /// This neighbor, by UD, once its link address is known.
     Neighbor(IpAddr),
-    /// Whoever is next on the way to the packet's destination, as for any packet of ours.
+    /// The next hop of the packet's destination, as for any packet of ours.
     Route,
 }
 
-impl To {
+impl<L> To<L> {
     /// To the group that packets for `destination` go to; by route if it is none.
     pub fn group_of(destination: IpAddr) -> Self {
         GroupId::of(destination).map_or(Self::Route, Self::Group)
     }
 }
 
+/// The link address of nobody: protocols that know no links have no other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoLink {}
+
 /// A packet to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Frame {
-    /// Whom it is for.
-    pub to: To,
-    /// What the packet is.
+pub struct Frame<L = LinkAddress> {
+    /// The destination.
+    pub to: To<L>,
+    /// The EtherType of the packet.
     pub ether_type: EtherType,
     /// The packet, which follows the header of the link.
     pub packet: Vec<u8>,
 }
 
-impl Frame {
-    /// What a datagram or a message carries: the header of the link, then the packet.
+impl Frame<NoLink> {
+    /// The same frame at a link.
+    pub fn at_link<L>(self) -> Frame<L> {
+        let Self { to, ether_type, packet } = self;
+        let to = match to {
+            To::Group(id) => To::Group(id),
+            To::Link(nobody) => match nobody {},
+            To::Neighbor(ip) => To::Neighbor(ip),
+            To::Route => To::Route,
+        };
+        Frame { to, ether_type, packet }
+    }
+}
+
+impl<L> Frame<L> {
+    /// The payload of a datagram or a message: the encapsulation header, then the packet.
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = IpoibHeader { ether_type: self.ether_type }.emit().to_vec();
         bytes.extend_from_slice(&self.packet);
@@ -63,7 +78,7 @@ impl Frame {
 
     /// A packet of IPv4, or none if it would be longer than one can be.
     pub(crate) fn ipv4(
-        to: To,
+        to: To<L>,
         header: &Ipv4Header,
         options: &[Ipv4Option<'_>],
         payload: &[u8],
@@ -76,7 +91,7 @@ impl Frame {
     }
 
     /// A message of ICMPv6, or none if it would be longer than one can be.
-    pub(crate) fn icmpv6(to: To, from: Sender, message: &Icmpv6Message<'_>) -> Option<Self> {
+    pub(crate) fn icmpv6(to: To<L>, from: Sender, message: &Icmpv6Message<'_>) -> Option<Self> {
         let alert = Extension::HopByHop(OptionsHeader {
             next_header: IpProtocol::ICMPV6,
             options: List::of(&[Ipv6Option::ROUTER_ALERT_MLD]),
@@ -99,7 +114,7 @@ impl Frame {
     }
 }
 
-/// Who sends a message of ICMPv6 to whom, and how.
+/// The addresses and header fields of an ICMPv6 message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sender {
     pub(crate) source: Ipv6Addr,
@@ -110,16 +125,9 @@ pub(crate) struct Sender {
 }
 
 impl Sender {
-    /// Control traffic goes before other; errors and echoes have the class of none.
+    /// Control traffic has precedence; errors and echoes have no traffic class.
     fn class(&self) -> Ipv6Header {
         let is_control = self.router_alert || self.hop_limit == u8::MAX;
         Ipv6Header { dscp: if is_control { CONTROL_DSCP } else { 0 }, ..Ipv6Header::default() }
     }
-}
-
-/// Whether an interface can have this link address: its queue pair is none for management, and it
-/// is neither nowhere nor a group.
-pub(crate) fn is_interface(address: &LinkAddress) -> bool {
-    let is_datagram_qp = !matches!(address.qpn, Qpn::SMI | Qpn::GSI | Qpn::MULTICAST);
-    is_datagram_qp && !address.gid.is_multicast() && address.gid != Gid::NONE
 }

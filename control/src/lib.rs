@@ -16,27 +16,40 @@
 //! 7. [`membership`]: IP multicast membership, IGMP and MLD;
 //! 8. [`icmp`]: echo replies and ICMP errors;
 //! 9. [`dhcp`]: the DHCP client;
-//! 10. [`peer`]: connected mode: service IDs, the tie-break between REQs that cross, MTU
-//!     negotiation, alternate paths;
-//! 11. [`interface`]: ties all of them together. It takes punted packets, joins the broadcast group
-//!     and joins it again (broadcast join retry), and handles P_Key changes and client reregister.
+//! 10. [`ipoib`]: the interface, which ties all of them together. It takes punted packets, joins
+//!     the broadcast group and joins it again (broadcast join retry), and handles P_Key changes and
+//!     client reregister;
+//! 11. [`ipoib::connected`]: connected mode: service IDs, the tie-break between REQs that cross,
+//!     MTU negotiation, alternate paths;
+//! 12. [`plain`]: an interface at a link that is not InfiniBand; [`ethernet`]: its neighbors, if it
+//!     is one of Ethernet;
+//! 13. [`router`]: what the kernel tells of routes, and of groups that its programs listen to.
 //!
-//! [`frame`], [`bounded`] and [`drops`] are shared: outgoing packets, bounded queues and rate
-//! limits, drop counters.
+//! `effects`, [`beyond`], [`link`], [`frame`], `fragment`, `output` and [`bounded`] are shared:
+//! requests of interfaces to their node, its routes, link addresses, outgoing packets, fragments,
+//! the output of a protocol, bounded queues with rate limits and backoff. [`thread_check`] asserts
+//! that no worker thread runs any of it.
 #![forbid(unsafe_code)]
 
 pub mod address;
 pub mod arp;
+pub mod beyond;
 pub mod bounded;
 pub mod cm;
 pub mod dhcp;
-pub mod drops;
+mod effects;
+pub mod ethernet;
+mod fragment;
 pub mod frame;
 pub mod icmp;
-pub mod interface;
+pub mod ipoib;
+pub mod link;
 pub mod mad;
 pub mod membership;
 pub mod nd;
 pub mod neighbor;
-pub mod peer;
+mod output;
+pub mod plain;
+pub mod router;
 pub mod sa;
+pub mod thread_check;

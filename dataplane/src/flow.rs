@@ -12,8 +12,10 @@
 //! workers and need no hand-off. A peer that chooses its ports can put all its flows on one worker;
 //! that worker is busy, the others are not affected. Flow tables have secret seeds of their own.
 
+use crate::headers::{Form, PacketHeaders};
+use pollux_wire::ethernet::EtherType;
 use pollux_wire::ip::IpProtocol;
-use pollux_wire::ip::icmpv6::Icmpv6Type;
+use pollux_wire::ip::icmp::Icmpv6Type;
 use pollux_wire::ip::ipv4::Ipv4Header;
 use pollux_wire::ip::ipv6::Ipv6Header;
 use pollux_wire::ip::ipv6_ext::UpperLayer;
@@ -80,16 +82,16 @@ impl FlowSteering {
 
     /// The worker of a received packet.
     #[inline]
-    pub fn received(self, packet: &[u8]) -> u8 {
-        match self.workers {
-            1 => PRIMARY_WORKER,
-            _ => self.find(packet, Direction::In).unwrap_or(PRIMARY_WORKER),
+    pub fn received(self, headers: &PacketHeaders, packet: &[u8]) -> u8 {
+        if self.workers == 1 {
+            return PRIMARY_WORKER;
         }
+        let found = FlowHeaders::of(headers, packet);
+        found.and_then(|found| self.find(&found, Direction::In)).unwrap_or(PRIMARY_WORKER)
     }
 
     #[inline]
-    fn find(self, packet: &[u8], direction: Direction) -> Option<u8> {
-        let headers = FlowHeaders::of(packet)?;
+    fn find(self, headers: &FlowHeaders<'_>, direction: Direction) -> Option<u8> {
         match headers.protocol {
             IpProtocol::TCP => {
                 let [source, destination] = ports(headers.payload)?;
@@ -105,7 +107,7 @@ impl FlowSteering {
                     Direction::Out => source,
                 }))
             }
-            IpProtocol::ICMPV4 | IpProtocol::ICMPV6 => self.find_quoted(&headers, direction),
+            IpProtocol::ICMPV4 | IpProtocol::ICMPV6 => self.find_quoted(headers, direction),
             _ => None,
         }
     }
@@ -120,7 +122,7 @@ impl FlowSteering {
             _ => Icmpv6Type(icmp[0]).is_error(),
         };
         match direction {
-            Direction::In if quotes => self.find(quoted, Direction::Out),
+            Direction::In if quotes => self.find(&FlowHeaders::of_quoted(quoted)?, Direction::Out),
             _ => None,
         }
     }
@@ -141,9 +143,21 @@ impl FlowSteering {
 }
 
 impl<'a> FlowHeaders<'a> {
-    /// Parses the headers; `None` for a fragment, which may lack the ports.
+    /// The headers of a received packet; `None` for a fragment, which may lack the ports.
     #[inline]
-    fn of(packet: &'a [u8]) -> Option<Self> {
+    fn of(headers: &PacketHeaders, packet: &'a [u8]) -> Option<Self> {
+        matches!(headers.form, Form::Plain | Form::Extended).then_some(())?;
+        Some(Self {
+            protocol: headers.protocol,
+            source: headers.source(packet)?,
+            destination: headers.destination(packet)?,
+            payload: headers.payload(packet),
+        })
+    }
+
+    /// Parses the headers of a quoted packet, which may be truncated.
+    #[cold]
+    fn of_quoted(packet: &'a [u8]) -> Option<Self> {
         match packet.first()? >> 4 {
             4 => {
                 let header = Ipv4Header::parse(packet.first_chunk()?);
@@ -155,7 +169,7 @@ impl<'a> FlowHeaders<'a> {
             6 => {
                 let header = Ipv6Header::parse(packet.first_chunk()?);
                 let (source, destination) = (header.source.into(), header.destination.into());
-                let upper = UpperLayer::find(header.next_header, &packet[Ipv6Header::LEN..]);
+                let upper = UpperLayer::find(header.next_header, packet.get(Ipv6Header::LEN..)?);
                 let upper = upper.ok().filter(|upper| upper.fragment.is_none())?;
                 let (protocol, payload) = (upper.protocol, upper.payload);
                 Some(Self { protocol, source, destination, payload })
@@ -163,6 +177,30 @@ impl<'a> FlowHeaders<'a> {
             _ => None,
         }
     }
+}
+
+/// The hash of a flow, for one of several next hops. It has a secret seed, unlike flow steering.
+///
+/// All fragments of a packet are hashed by their addresses alone, since only the first has ports.
+/// IPv6 packets with a flow label are hashed by it (RFC 6438).
+#[inline]
+pub fn hash_of_flow(headers: &PacketHeaders, packet: &[u8], seed: u64) -> u32 {
+    let addresses = headers.source(packet).zip(headers.destination(packet));
+    let Some((source, destination)) = addresses else { return 0 };
+    let label = match packet.first_chunk() {
+        Some(fixed) if headers.ether_type == EtherType::IPV6 => Ipv6Header::parse(fixed).flow_label,
+        _ => 0,
+    };
+    let has_ports = matches!(headers.protocol, IpProtocol::TCP | IpProtocol::UDP);
+    let is_whole = matches!(headers.form, Form::Plain | Form::Extended);
+    let ports = ports(headers.payload(packet)).filter(|_| has_ports && is_whole && label == 0);
+    let protocol = if is_whole { u64::from(headers.protocol.0) } else { 0 };
+    let [from, to] = ports.unwrap_or_default();
+    let one = endpoint(source, from) ^ seed;
+    let other = endpoint(destination, to) ^ u64::from(label) << 32 ^ protocol << 24;
+    let product = u128::from(one ^ FACTORS[0]) * u128::from(other.rotate_left(31) ^ FACTORS[1]);
+    let mixed = (product as u64 ^ (product >> 64) as u64).wrapping_mul(FACTORS[0]);
+    (mixed >> 32) as u32
 }
 
 /// The source and destination ports, which begin both UDP and TCP.
@@ -193,6 +231,10 @@ mod tests {
     const OTHER: &str = "10.0.0.2:50000";
     const ONE_V6: &str = "[fd00::1]:80";
     const OTHER_V6: &str = "[fd00::2]:50000";
+
+    fn received(steering: FlowSteering, packet: &[u8]) -> u8 {
+        steering.received(&PacketHeaders::parse_ip(packet).expect("a packet"), packet)
+    }
 
     fn at(text: &str) -> SocketAddr {
         text.parse().expect("an address")
@@ -236,7 +278,7 @@ mod tests {
                 assert!(worker < workers);
                 assert_eq!(steering.connection(at(other), at(one)), worker);
                 for (from, to) in [(one, other), (other, one)] {
-                    assert_eq!(steering.received(&sent(IpProtocol::TCP, from, to)), worker);
+                    assert_eq!(received(steering, &sent(IpProtocol::TCP, from, to)), worker);
                 }
             }
         }
@@ -269,13 +311,13 @@ mod tests {
             let to = format!("10.0.0.1:{port}");
             for from in [OTHER, "10.0.0.3:7"] {
                 assert_eq!(
-                    steering.received(&sent(IpProtocol::UDP, from, &to)),
+                    received(steering, &sent(IpProtocol::UDP, from, &to)),
                     steering.port(port)
                 );
             }
             // A multicast destination changes nothing.
             let group = sent(IpProtocol::UDP, OTHER, &format!("239.1.2.3:{port}"));
-            assert_eq!(steering.received(&group), steering.port(port));
+            assert_eq!(received(steering, &group), steering.port(port));
         }
     }
 
@@ -293,34 +335,44 @@ mod tests {
                     IpProtocol::TCP => steering.connection(at(ours), at(theirs)),
                     _ => steering.port(at(ours).port()),
                 };
-                assert_eq!(steering.received(&came), owner);
+                assert_eq!(received(steering, &came), owner);
                 // An error about an error has no flow, nor has a message that quotes nothing.
                 let again = [&[kind, 0, 0, 0, 0, 0, 0, 0], &came[..]].concat();
                 let again = packet(icmp, at(theirs).ip(), at(ours).ip(), &again);
-                assert_eq!(steering.received(&again), PRIMARY_WORKER);
+                assert_eq!(received(steering, &again), PRIMARY_WORKER);
                 let echo = [&[128, 0, 0, 0, 0, 0, 0, 0], &went[..]].concat();
                 let echo = packet(icmp, at(theirs).ip(), at(ours).ip(), &echo);
-                assert_eq!(steering.received(&echo), PRIMARY_WORKER);
+                assert_eq!(received(steering, &echo), PRIMARY_WORKER);
             }
         }
     }
 
     #[test]
-    fn fragments_and_malformed_packets_go_to_the_primary_worker() {
+    fn fragments_and_other_packets_go_to_the_primary_worker() {
         let steering = FlowSteering::among(8);
         let whole = sent(IpProtocol::UDP, OTHER, ONE);
-        assert_ne!(steering.received(&whole), PRIMARY_WORKER);
-        let mut fragment = whole.clone();
+        assert_ne!(received(steering, &whole), PRIMARY_WORKER);
+        let mut fragment = whole;
         fragment[6] = 0x20;
-        assert_eq!(steering.received(&fragment), PRIMARY_WORKER);
-        for len in 0..24 {
-            assert_eq!(steering.received(&whole[..len]), PRIMARY_WORKER);
+        fragment[10] -= 0x20;
+        assert_eq!(received(steering, &fragment), PRIMARY_WORKER);
+        let other = packet(IpProtocol(200), at(OTHER).ip(), at(ONE).ip(), &[7; 40]);
+        assert_eq!(received(steering, &other), PRIMARY_WORKER);
+        let short = packet(IpProtocol::UDP, at(OTHER).ip(), at(ONE).ip(), &[7; 3]);
+        assert_eq!(received(steering, &short), PRIMARY_WORKER);
+    }
+
+    /// The packet that an error quotes is hostile input like any other.
+    #[test]
+    fn any_quoted_bytes_are_parsed() {
+        let steering = FlowSteering::among(8);
+        let went = sent(IpProtocol::UDP, ONE_V6, OTHER_V6);
+        for len in 0..went.len() {
+            let quoted = [&[1, 0, 0, 0, 0, 0, 0, 0], &went[..len]].concat();
+            let came = packet(IpProtocol::ICMPV6, at(OTHER_V6).ip(), at(ONE_V6).ip(), &quoted);
+            let expected = if len < 44 { PRIMARY_WORKER } else { steering.port(at(ONE_V6).port()) };
+            assert_eq!(received(steering, &came), expected, "{len}");
         }
-        let mut strange = whole;
-        strange[0] = 0x4f;
-        assert_eq!(steering.received(&strange), PRIMARY_WORKER);
-        strange[0] = 0x95;
-        assert_eq!(steering.received(&strange), PRIMARY_WORKER);
     }
 
     /// The flows of each worker, relative to an even share.

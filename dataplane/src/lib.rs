@@ -5,16 +5,32 @@
 //! 1. [`packet_memory`]: buffers for packets, registered with adapters;
 //! 2. [`neighbor`]: the adjacency of each next hop, written by control and looked up per packet;
 //! 3. [`ipoib`]: the netdev, which has an interface's queue pairs at one adapter;
-//! 4. [`verdict`]: whether a received packet is local, in transit or punted to control;
-//! 5. [`flow`]: flow steering, which chooses one of several workers;
-//! 6. [`reason`]: counters of dropped and refused packets;
-//! 7. [`engine`]: the poll loop of a worker, and how it idles.
+//! 4. [`headers`]: the headers of a received packet, parsed once and kept beside its buffer;
+//! 5. [`verdict`]: whether a received packet is local, in transit or punted to control;
+//! 6. [`flow`]: flow steering, which chooses one of several workers;
+//! 7. [`reason`]: counters of dropped and refused packets;
+//! 8. [`port`] and [`forward`]: packets in transit, from the port where they arrive to the port of
+//!    their next hop; [`null_port`]: a source and sink of such packets;
+//! 9. [`fib`]: the routes that forwarding looks up, in versions; [`acl`]: which packets pass a
+//!    port;
+//! 10. [`offload`]: checksums and TCP segments that a kernel leaves to a port;
+//! 11. [`engine`]: the poll loop of a worker, and how it idles;
+//! 12. [`capture`] and [`filter`]: copies of packets for an operator, and which ones.
 #![forbid(unsafe_code)]
 
+pub mod acl;
+pub mod capture;
 pub mod engine;
+pub mod fib;
+pub mod filter;
 pub mod flow;
+pub mod forward;
+pub mod headers;
 pub mod ipoib;
 pub mod neighbor;
+pub mod null_port;
+pub mod offload;
 pub mod packet_memory;
+pub mod port;
 pub mod reason;
 pub mod verdict;

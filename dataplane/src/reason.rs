@@ -2,63 +2,19 @@
 //!
 //! A dropped packet is gone. A refused packet is returned to its sender, which decides what to do.
 
-macro_rules! reasons {
-    (
-        $(#[$meta:meta])* $reason:ident,
-        $(#[$counts_meta:meta])* $counts:ident {
-            $($(#[$doc:meta])* $variant:ident = $name:literal,)*
-        }
-    ) => {
-        $(#[$meta])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        #[non_exhaustive]
-        pub enum $reason { $($(#[$doc])* $variant,)* }
+use pollux_verbs::drops::Drops;
+use pollux_verbs::reasons;
 
-        impl $reason {
-            /// Every reason.
-            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
-
-            /// The name of its counter.
-            pub const fn name(self) -> &'static str {
-                match self { $(Self::$variant => $name,)* }
-            }
-        }
-
-        $(#[$counts_meta])*
-        #[derive(Clone, Debug, PartialEq, Eq)]
-        pub struct $counts([u64; $reason::ALL.len()]);
-
-        impl Default for $counts {
-            fn default() -> Self {
-                Self([0; $reason::ALL.len()])
-            }
-        }
-
-        impl $counts {
-            /// Counts a packet.
-            #[inline]
-            pub fn count(&mut self, reason: $reason) {
-                self.0[reason as usize] += 1;
-            }
-
-            /// The count of a reason.
-            pub fn of(&self, reason: $reason) -> u64 {
-                self.0[reason as usize]
-            }
-
-            /// The total of all reasons.
-            pub fn total(&self) -> u64 {
-                self.0.iter().sum()
-            }
-        }
-    };
-}
+/// Drops of received and sent packets by reason.
+pub type PacketDrops = Drops<PacketDrop>;
+/// Refusals by reason.
+pub type Refusals = Drops<Refusal>;
+/// Drops of packets in transit by reason.
+pub type ForwardDrops = Drops<ForwardDrop>;
 
 reasons! {
     /// Why a packet was dropped.
-    PacketDrop,
-    /// Drops by reason.
-    PacketDrops {
+    pub enum PacketDrop {
         /// The receive failed: a message too long, or memory that the adapter may not write.
         ReceiveFailed = "receive_failed",
         /// Not a message but a peer's RDMA write, which is not allowed.
@@ -71,6 +27,10 @@ reasons! {
         Truncated = "truncated",
         /// The IP version differs from the type.
         Version = "version",
+        /// Lengths in an IP header that contradict each other, or that of the packet.
+        BadLength = "bad_length",
+        /// A wrong checksum of an IPv4 header.
+        Checksum = "checksum",
         /// An invalid GRH.
         Grh = "grh",
         /// An own multicast packet, received back.
@@ -86,9 +46,7 @@ reasons! {
 
 reasons! {
     /// Why a packet was refused.
-    Refusal,
-    /// Refusals by reason.
-    Refusals {
+    pub enum Refusal {
         /// Longer than the MTU: to be fragmented, or answered with an ICMP error.
         TooBig = "too_big",
         /// The send queue is full: poll, then send again.
@@ -113,23 +71,38 @@ reasons! {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::BTreeSet;
-
-    #[test]
-    fn every_reason_has_its_count_and_name() {
-        let mut drops = PacketDrops::default();
-        for (times, &reason) in PacketDrop::ALL.iter().enumerate() {
-            (0..times).for_each(|_| drops.count(reason));
-        }
-        for (times, &reason) in PacketDrop::ALL.iter().enumerate() {
-            assert_eq!(drops.of(reason), times as u64, "{}", reason.name());
-        }
-        assert_eq!(drops.total(), 55);
-        let drops = PacketDrop::ALL.iter().map(|reason| reason.name());
-        let names: BTreeSet<_> = drops.chain(Refusal::ALL.iter().map(|why| why.name())).collect();
-        assert_eq!(names.len(), PacketDrop::ALL.len() + Refusal::ALL.len());
+reasons! {
+    /// Why a packet in transit, or a filtered one to the node itself, was dropped.
+    pub enum ForwardDrop {
+        /// A source address that no packet in transit has (RFC 1812 5.3.7).
+        MartianSource = "martian_source",
+        /// A destination address that no packet in transit has.
+        MartianDestination = "martian_destination",
+        /// Options of IPv4 that are malformed. The sender gets an ICMP error.
+        BadOption = "bad_option",
+        /// A source route of IPv4 (RFC 7126 4.3).
+        SourceRoute = "source_route",
+        /// A multicast packet, for which there is no route to another port.
+        Multicast = "multicast",
+        /// A multicast packet that arrived at another port than its route says.
+        MulticastRpf = "multicast_rpf",
+        /// A route that drops packets silently.
+        Blackhole = "blackhole",
+        /// No route. The sender gets an ICMP error.
+        NoRoute = "no_route",
+        /// A route that rejects packets, in the same way.
+        Rejected = "rejected",
+        /// A TTL that ran out, in the same way.
+        TimeExceeded = "time_exceeded",
+        /// The access control list where it arrived, in transit or to the node.
+        AclIn = "acl_in",
+        /// The access control list where it was to leave.
+        AclOut = "acl_out",
+        /// No path back to its source (RFC 3704 2).
+        ReversePath = "reverse_path",
+        /// The port where it arrived, or that of its next hop, is away.
+        PortAway = "port_away",
+        /// No buffer is free for a copy of a multicast packet.
+        NoBuffer = "no_buffer",
     }
 }

@@ -220,7 +220,7 @@ class Guest:
         '-device',
         'vmgenid,guid=auto',
         '-append',
-        'console=ttyS0 loglevel=7 panic=-1 tsc=reliable mitigations=off random.trust_cpu=on',
+        'console=ttyS0,115200 loglevel=7 panic=-1 tsc=reliable mitigations=off random.trust_cpu=on',
     ]
 
     def __init__(
@@ -457,7 +457,7 @@ class Guest:
         self.check(f'ipoib_up {address} {mode} {interface}')
 
 
-def serve(guest, patience):
+def serve(guest, timeout):
     """Answer {"run": COMMANDS, "timeout": SECONDS}, {"link": UP} and {"log": true}, line by line.
 
     The answer is {"status": NUMBER, "output": TEXT}; the first one says that the guest runs."""
@@ -474,7 +474,7 @@ def serve(guest, patience):
         elif 'log' in request:
             answer(0, guest.log())
         else:
-            answer(*guest.run(request['run'], request.get('timeout', patience)))
+            answer(*guest.run(request['run'], request.get('timeout', timeout)))
     return 0
 
 

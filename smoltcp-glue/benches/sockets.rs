@@ -7,8 +7,10 @@
 //!
 //! | what | instructions | must be below |
 //! |---|---|---|
-//! | `udp_64` | 3,530 | 3,600 |
-//! | `tcp_64` | 11,385 | 11,700 |
+//! | `udp_64` | 3,640 | 3,700 |
+//! | `tcp_64` | 11,683 | 11,750 |
+//!
+//! Headers are parsed here as well, which elsewhere the netdev does, once for all.
 #![expect(missing_docs, reason = "gungraun's macros make public items without documentation")]
 #![expect(unused_qualifications, reason = "and name types in full")]
 
@@ -118,14 +120,14 @@ fn tcp_round(pair: &mut Pair<TcpId>) {
     }
 }
 
-#[library_benchmark(config = below(3_600))]
+#[library_benchmark(config = below(3_700))]
 #[bench::there_and_back(udp())]
 fn udp_64(mut pair: Box<Pair<UdpId>>) -> Box<impl Sized> {
     udp_round(black_box(&mut pair));
     pair
 }
 
-#[library_benchmark(config = below(11_700))]
+#[library_benchmark(config = below(11_750))]
 #[bench::there_and_back(tcp())]
 fn tcp_64(mut pair: Box<Pair<TcpId>>) -> Box<impl Sized> {
     tcp_round(black_box(&mut pair));

@@ -3,7 +3,7 @@
 use crate::stack::{BindError, TcpError, UdpError};
 use pollux_node::OpenError;
 use pollux_node::config::ConfigError;
-use pollux_node::interface::port_driver::DeviceError;
+use pollux_node::interface::DeviceError;
 use std::fmt;
 use std::io::{self, ErrorKind};
 
@@ -26,6 +26,8 @@ pub enum UpError {
     Core(usize),
     /// A worker did not start, and why.
     Worker(String),
+    /// The system has no thread, or no socket between threads, for the control plane.
+    Thread(io::Error),
 }
 
 impl fmt::Display for UpError {
@@ -47,6 +49,9 @@ impl fmt::Display for UpError {
                 write!(f, "cannot pin a worker to core {core}; choose a core of this process")
             }
             Self::Worker(why) => write!(f, "the interface has no worker: {why}"),
+            Self::Thread(error) => {
+                write!(f, "cannot start the control thread of the interface: {error}")
+            }
         }
     }
 }

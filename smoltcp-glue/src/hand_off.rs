@@ -8,6 +8,7 @@
 
 use crate::stack::FlowShard;
 use pollux_dataplane::flow::FlowSteering;
+use pollux_dataplane::headers::PacketHeaders;
 use pollux_mem::byte_ring::{self, Reader, Writer};
 
 /// Bytes of a ring: several TCP windows.
@@ -72,8 +73,8 @@ impl HandOff {
 
     /// Hands a received packet off if its flow belongs to another worker; returns whether it does.
     #[inline]
-    pub(crate) fn steer(&mut self, packet: &[u8]) -> bool {
-        let target = self.shard.deal.received(packet);
+    pub(crate) fn steer(&mut self, headers: &PacketHeaders, packet: &[u8]) -> bool {
+        let target = self.shard.deal.received(headers, packet);
         let is_others = target != self.shard.worker;
         if is_others {
             self.send(target, packet);
@@ -126,6 +127,8 @@ impl HandOff {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pollux_wire::ip::IpProtocol;
+    use pollux_wire::ip::ipv4::Ipv4Header;
 
     fn three() -> Vec<HandOff> {
         among(FlowSteering::among(3))
@@ -175,16 +178,20 @@ mod tests {
     fn only_packets_of_other_workers_are_handed_off() {
         let mut all = three();
         let mut datagram = vec![0; 28];
-        (datagram[0], datagram[3], datagram[9]) = (0x45, 28, 17);
+        let protocol = IpProtocol::UDP;
+        Ipv4Header { protocol, ..Default::default() }.write_packet(&[], 8, &mut datagram).unwrap();
+        let headers = PacketHeaders::parse_ip(&datagram).unwrap();
         for port in 0..100_u16 {
             datagram[22..24].copy_from_slice(&port.to_be_bytes());
             let target = all[0].shard().deal.port(port);
             for giver in 0..3 {
-                assert_eq!(all[usize::from(giver)].steer(&datagram), giver != target);
+                assert_eq!(all[usize::from(giver)].steer(&headers, &datagram), giver != target);
             }
             assert_eq!(taken(&mut all[usize::from(target)]), vec![datagram.clone(); 2]);
         }
         // A packet without a flow belongs to the primary worker.
-        assert!(!all[0].steer(&[]) && all[1].steer(&[]));
+        let mut other = headers;
+        other.protocol = IpProtocol::ICMPV4;
+        assert!(!all[0].steer(&other, &datagram) && all[1].steer(&other, &datagram));
     }
 }

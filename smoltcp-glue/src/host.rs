@@ -1,34 +1,33 @@
 //! A host without clock or thread: an interface and its sockets.
 //!
 //! ```text
-//!   step: device --> HostPort --> Stack --> HostPort --> device
+//!   step: device --> Worker --> Stack --> Worker --> device
 //!                       \--> others' stacks
 //! ```
 //!
-//! With several workers each has a host: the primary worker's has the interface itself, the others
-//! have a secondary port. Packets of flows that belong to another worker are handed off to it.
+//! With several workers each has a host: that of worker 0 also steps the control plane of the
+//! interface. Packets of flows that belong to another worker are handed off to it.
 //!
 //! The driver passes the time in. It calls [`Host::step`] again if the last step did something,
 //! when a packet arrives, and at [`Host::poll_timeout`].
 
-use crate::error::UpError;
 use crate::hand_off::{HandOff, HandOffCounts, among};
-use crate::host_port::HostPort;
 use crate::stack::{FlowShard, PacketSink, Stack, StackConfig, UdpError, UdpId};
-use pollux_control::interface::{self as control, Adjacency};
+use pollux_control::ipoib::{self as control};
 use pollux_dataplane::flow::FlowSteering;
+use pollux_dataplane::headers::PacketHeaders;
+use pollux_dataplane::port::PacketPort;
 use pollux_node::config::{InterfaceSettings, Mode};
-use pollux_node::interface::echo::{EchoId, Outcome};
-use pollux_node::interface::port_driver::DeviceError;
-use pollux_node::interface::sending::{NotSent, destination};
-use pollux_node::interface::{self as node, PingError, WorkerPort};
+use pollux_node::interface::DeviceError;
+use pollux_node::interface::{self as node, Inline};
+use pollux_node::interface::{NotSent, destination};
+use pollux_node::node::waker::Woken;
 use pollux_node::port::PortAccess;
-use pollux_verbs::QpType;
 use pollux_verbs::time::Time;
-use pollux_wire::ip::link_address::LinkAddress;
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 /// Packets sent before the device is polled again.
@@ -37,12 +36,14 @@ const BURST_MAX: usize = 64;
 const LOOPED_MAX: usize = 256;
 /// After so long without a step, received packets are handled before timers.
 const LATE: Duration = Duration::from_millis(1);
+/// How often a device that cannot end a sleep is polled.
+const POLL_EVERY: Duration = Duration::from_millis(1);
 /// How often addresses and route MTUs are read from the control plane.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// An interface and its sockets. Time is passed in.
 pub struct Host {
-    pub(crate) node: HostPort,
+    pub(crate) node: Inline,
     /// The sockets.
     pub stack: Stack,
     /// A packet that waits for space in the send queue; and the memory for packets while the
@@ -53,25 +54,12 @@ pub struct Host {
     looped: Vec<Vec<u8>>,
     /// The rings to other workers, if there are any.
     hand_off: Option<HandOff>,
-    /// Groups that the sockets of a secondary worker left; the primary worker leaves them.
+    /// Groups that the sockets of a worker without control plane left; worker 0 leaves them.
     left_groups: Vec<IpAddr>,
     pub(crate) own: BTreeSet<IpAddr>,
     connects: bool,
     look_at: Time,
     stepped_at: Time,
-}
-
-/// A neighbor, and how packets reach it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Neighbor {
-    /// Its addresses, and the groups that are sent to it.
-    pub addresses: Vec<IpAddr>,
-    /// Its link address.
-    pub link: LinkAddress,
-    /// The queue pair type of its connection; `None` if packets go by UD.
-    pub connection: Option<QpType>,
-    /// The MTU, in bytes.
-    pub mtu: u32,
 }
 
 impl Host {
@@ -83,12 +71,16 @@ impl Host {
         config: StackConfig,
         [seed, stack_seed]: [u64; 2],
     ) -> Result<Self, DeviceError> {
-        let node = node::Interface::new(now, place, settings, seed)?;
+        let alone = InterfaceSettings { workers: 1, ..settings.clone() };
+        let (mut interface, workers) = node::Interface::new(now, place, &alone, seed)?;
+        interface.keep_deliveries();
+        let [worker] = <[_; 1]>::try_from(workers).ok().expect("there is one");
         let connects = settings.mode != Mode::Ud;
-        Ok(Self::at(now, HostPort::primary_of(node), connects, Stack::new(config, stack_seed)))
+        let node = Inline { worker, interface: Some(interface) };
+        Ok(Self::at(now, node, connects, Stack::new(config, stack_seed)))
     }
 
-    fn at(now: Time, node: HostPort, connects: bool, stack: Stack) -> Self {
+    fn at(now: Time, node: Inline, connects: bool, stack: Stack) -> Self {
         Self {
             node,
             stack,
@@ -104,9 +96,14 @@ impl Host {
         }
     }
 
-    /// The port of the interface, for reports.
-    pub const fn node(&self) -> &HostPort {
+    /// The worker of the interface, and the control plane if this host has it, for reports.
+    pub const fn node(&self) -> &Inline {
         &self.node
+    }
+
+    /// The control plane, for reports; only the host of worker 0 has it.
+    pub fn control(&self) -> Option<&control::Interface> {
+        self.node.interface.as_ref().map(node::Interface::control)
     }
 
     /// The error that ended the device, if any.
@@ -114,85 +111,31 @@ impl Host {
         self.node.failed().map(ToString::to_string)
     }
 
-    /// Whether the interface is up and has all configured addresses.
-    pub(crate) fn is_up(&self, settings: &InterfaceSettings) -> bool {
-        let Some(control) = self.node.control() else { return false };
-        let has_lease = control.has_lease() || !settings.asks_for_address();
-        let has = |ip: &IpAddr| self.own.contains(ip);
-        control.is_up() && has_lease && settings.fixed_addresses().all(|one| has(&one.ip))
-    }
-
-    /// Why it does not come up.
-    pub(crate) fn not_up(&self) -> UpError {
-        let row = self.node.control().map(control::Interface::row);
-        UpError::NotUp(row.map_or_else(String::new, |row| format!("{}: {}", row.state, row.why)))
+    /// Whether this is one of the addresses of the interface.
+    pub(crate) fn owns(&self, ip: IpAddr) -> bool {
+        self.own.contains(&ip)
     }
 
     pub(crate) fn addresses(&self) -> Vec<IpAddr> {
         self.own.iter().copied().collect()
     }
 
-    pub(crate) fn neighbors(&self) -> Vec<Neighbor> {
-        let Some(control) = self.node.control() else { return Vec::new() };
-        let connections: Vec<_> = control.connection_rows().collect();
-        let connection = |key| connections.iter().find(|row| row.connection == key);
-        let rows = control.peer_rows().filter_map(|row| {
-            let (connection, mtu) = match row.adjacency {
-                Adjacency::Datagram(adjacency) => (None, adjacency.mtu),
-                Adjacency::Connected { connection: key, mtu, .. } => {
-                    (connection(key).map(|row| row.qp_type), mtu)
-                }
-                _ => return None,
-            };
-            Some(Neighbor { addresses: row.ips, link: row.link, connection, mtu })
-        });
-        rows.collect()
-    }
-
-    pub(crate) fn begin_ping(
-        &mut self,
-        now: Time,
-        to: IpAddr,
-        bytes: usize,
-        timeout: Duration,
-    ) -> io::Result<EchoId> {
-        let primary = self.node.primary().ok_or(io::ErrorKind::Unsupported)?;
-        let asked = primary.ping(now, to, bytes, timeout);
-        asked.map_err(|why| match why {
-            PingError::TooMany => io::ErrorKind::QuotaExceeded.into(),
-            PingError::TooLong => io::ErrorKind::InvalidInput.into(),
-            PingError::Down => io::ErrorKind::NetworkDown.into(),
-            _ => io::ErrorKind::AddrNotAvailable.into(),
-        })
-    }
-
-    /// The result of an echo request, once it is known.
-    pub(crate) fn ping_outcome(&mut self, id: EchoId) -> Option<io::Result<Duration>> {
-        let failed = match self.node.primary()?.echo(id)? {
-            Outcome::Answered { after, .. } => return Some(Ok(after)),
-            Outcome::Silence => io::ErrorKind::TimedOut,
-            Outcome::NotSent(NotSent::TooBig(_)) => io::ErrorKind::InvalidInput,
-            Outcome::NotSent(_) | Outcome::Unreachable => io::ErrorKind::HostUnreachable,
-        };
-        Some(Err(failed.into()))
-    }
-
     /// The source address for packets to a destination.
     pub fn source_for(&self, to: IpAddr) -> io::Result<IpAddr> {
-        let source = self.node.source_for(to);
+        let source = self.node.worker.source_for(to);
         source.ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
     }
 
     /// Joins a multicast group. `false` if the address is not a group, there are too many groups,
-    /// or this is not the primary worker.
+    /// or this is not the host of worker 0.
     pub fn join_group(&mut self, now: Time, group: IpAddr) -> bool {
-        self.node.primary().is_some_and(|primary| primary.join_group(now, group))
+        self.node.interface.as_mut().is_some_and(|one| one.join_group(now, group))
     }
 
     /// Leaves a multicast group.
     pub fn leave_group(&mut self, now: Time, group: IpAddr) {
-        match self.node.primary() {
-            Some(primary) => primary.leave_group(now, group),
+        match &mut self.node.interface {
+            Some(interface) => interface.leave_group(now, group),
             None => self.left_groups.push(group),
         }
     }
@@ -208,10 +151,10 @@ impl Host {
             self.do_what_is_due(now);
         }
         let Self { node, stack, hand_off, .. } = self;
-        let mut busy = node.breathe(now, &mut |packet| {
-            let is_sockets = stack.wants_packet(packet);
+        let mut busy = node.breathe(now, &mut |headers, packet| {
+            let is_sockets = stack.wants(headers, packet);
             if is_sockets {
-                deliver(now, stack, hand_off, packet);
+                deliver(now, stack, hand_off, headers, packet);
             }
             is_sockets
         });
@@ -222,20 +165,26 @@ impl Host {
             self.look(now);
             self.look_at = now + LOOK_EVERY;
         }
-        while let Some(delivery) = self.node.poll_delivery() {
-            deliver(now, &mut self.stack, &mut self.hand_off, &delivery.packet);
+        while let Some(delivery) = self.node.worker.poll_delivery() {
+            deliver_raw(now, &mut self.stack, &mut self.hand_off, &delivery.packet);
         }
         for packet in self.looped.drain(..) {
-            deliver(now, &mut self.stack, &mut self.hand_off, &packet);
+            deliver_raw(now, &mut self.stack, &mut self.hand_off, &packet);
             busy = true;
         }
         while let Some(packet) = self.stack.poll_port_unreachable() {
-            self.node.refuse(now, &packet);
+            self.node.worker.refuse(&packet);
         }
         if is_late {
             self.do_what_is_due(now);
         }
         self.transmit(now) | busy
+    }
+
+    /// Steps the control plane, if this is its host, although [`Host::step`] does so now and then.
+    /// Returns whether there was anything to do.
+    pub fn step_control(&mut self, now: Time) -> bool {
+        self.node.step_control(now)
     }
 
     fn do_what_is_due(&mut self, now: Time) {
@@ -260,8 +209,11 @@ impl Host {
             true => self.source_for(to.ip()).ok(),
             false => None,
         };
-        let mut frame =
-            TxFrame { node: &mut self.node, overflow: &mut self.overflow, has_overflowed: false };
+        let mut frame = TxFrame {
+            node: &mut self.node.worker,
+            overflow: &mut self.overflow,
+            has_overflowed: false,
+        };
         self.stack.udp_send_to(now, id, (from, to), payload, &mut frame)?;
         let has_overflowed = frame.has_overflowed;
         self.dispatch(now, has_overflowed);
@@ -275,38 +227,42 @@ impl Host {
 
     /// Whether a step is overdue.
     pub fn is_due(&self, now: Time) -> bool {
-        self.node.is_due(now)
+        self.node.worker.is_due(now)
     }
 
     /// Whether all data of closed connections was acknowledged or given up.
     pub fn has_sent(&self, now: Time) -> bool {
-        let has_sent = self.held.is_none() && self.node.has_sent(now);
+        let Inline { worker, interface } = &self.node;
+        let has_sent = self.held.is_none()
+            && worker.has_sent()
+            && interface.as_ref().is_none_or(|interface| interface.has_sent(now));
         self.node.failed().is_some() || has_sent && self.stack.tcp_is_flushed()
     }
 
     /// Disconnects from all peers. [`Host::is_disconnected`] tells when that is complete.
     pub fn disconnect(&mut self, now: Time) {
-        if let Some(primary) = self.node.primary() {
-            primary.leave(now);
+        if let Some(interface) = &mut self.node.interface {
+            interface.leave(now);
         }
     }
 
-    /// Whether all peers were told; on a secondary worker, whether the primary has ended the port.
+    /// Whether all peers were disconnected; without control plane, whether that has ended the
+    /// worker.
     pub fn is_disconnected(&self) -> bool {
-        match &self.node {
-            HostPort::Primary(primary) => primary.has_left(),
-            HostPort::Secondary(secondary) => secondary.failed().is_some(),
+        match &self.node.interface {
+            Some(interface) => interface.has_disconnected(),
+            None => self.node.worker.failed().is_some(),
         }
     }
 
     pub(crate) fn has_room(&self) -> bool {
-        self.held.is_none() && self.looped.len() < LOOPED_MAX && self.node.has_room()
+        self.held.is_none() && self.looped.len() < LOOPED_MAX && self.node.worker.has_room()
     }
 
-    /// Sends what sockets have to send; returns whether there was anything.
+    /// Sends the packets of sockets; returns whether there were any.
     pub fn transmit(&mut self, now: Time) -> bool {
         if let Some(packet) = self.held.take()
-            && self.node.send(now, &packet) == Err(NotSent::Full)
+            && self.node.worker.send(now, &packet) == Err(NotSent::Full)
         {
             self.held = Some(packet);
             return false;
@@ -314,7 +270,7 @@ impl Host {
         let mut sent = 0;
         while sent < BURST_MAX && self.has_room() {
             let mut frame = TxFrame {
-                node: &mut self.node,
+                node: &mut self.node.worker,
                 overflow: &mut self.overflow,
                 has_overflowed: false,
             };
@@ -325,21 +281,21 @@ impl Host {
             self.dispatch(now, has_overflowed);
             sent += 1;
         }
-        self.node.flush();
+        self.node.worker.flush();
         sent > 0
     }
 
     /// Sends the packet that was just written: to the loopback queue, or by the device.
     fn dispatch(&mut self, now: Time, has_overflowed: bool) {
-        let packet = if has_overflowed { &self.overflow[..] } else { self.node.drafted() };
+        let packet = if has_overflowed { &self.overflow[..] } else { self.node.worker.drafted() };
         let Some((_, to)) = destination(packet) else { return };
         if self.own.contains(&to) {
             self.looped.push(packet.to_vec());
             return;
         }
         let sent = match has_overflowed {
-            true => self.node.send(now, &self.overflow),
-            false => self.node.send_draft(now),
+            true => self.node.worker.send(now, &self.overflow),
+            false => self.node.worker.send_draft(now),
         };
         match sent {
             Err(NotSent::Full) if has_overflowed => self.held = Some(self.overflow.clone()),
@@ -351,61 +307,97 @@ impl Host {
 
     /// Reads addresses and MTUs from the control plane, and reports the progress of TCP to it.
     fn look(&mut self, now: Time) {
-        let own = self.node.own();
+        let worker = &mut self.node.worker;
+        let own = worker.own();
         if own != self.own {
             self.stack.set_addresses(own.iter().copied());
             self.own = own;
         }
         while let Some(peer) = self.stack.poll_progress() {
-            self.node.report_progress(now, peer);
+            worker.report_progress(now, peer);
         }
         // A connected-mode path has a larger MTU than the datagram link; its route has the value.
-        if let (Some(mtu), false) = (self.node.datagram_mtu(), self.connects) {
+        if let (Some(mtu), false) = (worker.datagram_mtu(), self.connects) {
             self.stack.set_mtu(mtu);
         }
         for to in self.stack.path_mtus() {
-            let mtu = self.node.route_mtu(to);
+            let mtu = worker.route_mtu(to);
             // A neighbor without a route may get one with a larger MTU, once packets ask for it.
-            if mtu.is_some() || self.node.is_on_link(now, to) {
+            if mtu.is_some() || worker.is_on_link(to) {
                 self.stack.set_path_mtu(now, to, mtu);
             }
         }
     }
 }
 
-/// Hosts of several workers of one interface.
+/// Hosts of the workers of an interface whose control plane is elsewhere.
 impl Host {
-    /// Hosts for the configured number of workers: the primary's, then the others in order.
+    /// The control plane of an interface, and a host for each of its workers, in order.
     pub(crate) fn for_workers(
         now: Time,
         place: impl Into<PortAccess>,
         settings: &InterfaceSettings,
         config: &StackConfig,
         seed: impl Fn() -> u64,
-    ) -> Result<(Self, Vec<Self>), DeviceError> {
-        let (primary, secondaries) = node::Interface::with_workers(now, place, settings, seed())?;
-        let mut hand_offs = among(FlowSteering::among(settings.workers)).into_iter();
-        let mut host = |post| {
+    ) -> Result<(node::Interface, Vec<Self>), DeviceError> {
+        let (mut interface, workers) = node::Interface::new(now, place, settings, seed())?;
+        interface.keep_deliveries();
+        let mut hand_offs = match settings.workers {
+            1 => Vec::new().into_iter(),
+            workers => among(FlowSteering::among(workers)).into_iter(),
+        };
+        let host = |worker| {
             let stack = Stack::new(config.clone(), seed());
-            let mut host = Self::at(now, post, settings.mode != Mode::Ud, stack);
+            let node = Inline { worker, interface: None };
+            let mut host = Self::at(now, node, settings.mode != Mode::Ud, stack);
             host.hand_off = hand_offs.next();
             host.stack.set_shard(host.hand_off.as_ref().map_or(FlowShard::ALL, HandOff::shard));
             host
         };
-        Ok((
-            host(HostPort::primary_of(primary)),
-            secondaries.into_iter().map(HostPort::Secondary).map(host).collect(),
-        ))
+        let hosts = workers.into_iter().map(host).collect();
+        Ok((interface, hosts))
+    }
+
+    /// Arms the device: a packet from now on ends a sleep. `false` if the device cannot do that.
+    /// The caller steps once more before it sleeps.
+    pub(crate) fn arm(&mut self) -> bool {
+        self.node.worker.arm()
+    }
+
+    /// The longest sleep after that step.
+    pub(crate) fn sleep_max(&mut self, now: Time) -> Duration {
+        let until_timer = self
+            .poll_timeout()
+            .map_or(Duration::MAX, |due| due.since_start().saturating_sub(now.since_start()));
+        let source = self.node.worker.wake_source();
+        until_timer.min(source.map_or(POLL_EVERY, |source| source.longest))
+    }
+
+    /// The descriptor that ends a sleep, for another thread that sleeps in the place of this one.
+    pub(crate) fn wake_descriptor(&mut self) -> Option<OwnedFd> {
+        self.node.worker.wake_source()?.fd.try_clone_to_owned().ok()
+    }
+
+    /// Sleeps until a packet, a timer or a waker ends it, at most for `longest`.
+    pub(crate) fn sleep(&mut self, now: Time, woken: &Woken, longest: Duration) {
+        let longest = longest.min(self.sleep_max(now));
+        let source = self.node.worker.wake_source();
+        woken.sleep_at(source.map(|source| source.fd), longest);
+        woken.clear();
+        self.node.worker.woken();
     }
 
     /// Takes the set of workers with new hand-offs, one bit each; they may be asleep.
     pub(crate) fn take_to_wake(&mut self) -> u32 {
-        self.hand_off
-            .as_mut()
-            .map_or(0, |hand_off| hand_off.take_to_wake() | self.node.take_notified())
+        self.hand_off.as_mut().map_or(0, HandOff::take_to_wake)
     }
 
-    /// A group that a socket of this secondary worker has left.
+    /// Whether there was something for the control plane since the last call; it may be asleep.
+    pub(crate) const fn take_has_events(&mut self) -> bool {
+        self.node.worker.take_has_events()
+    }
+
+    /// A group that a socket here has left, for the control plane.
     pub(crate) fn take_left_group(&mut self) -> Option<IpAddr> {
         self.left_groups.pop()
     }
@@ -417,16 +409,32 @@ impl Host {
 }
 
 /// Delivers a packet to this stack, or hands it off to the worker of its flow.
-fn deliver(now: Time, stack: &mut Stack, hand_off: &mut Option<HandOff>, packet: &[u8]) {
-    let is_others = hand_off.as_mut().is_some_and(|hand_off| hand_off.steer(packet));
+#[inline]
+fn deliver(
+    now: Time,
+    stack: &mut Stack,
+    hand_off: &mut Option<HandOff>,
+    headers: &PacketHeaders,
+    packet: &[u8],
+) {
+    let is_others = hand_off.as_mut().is_some_and(|hand_off| hand_off.steer(headers, packet));
     if !is_others {
-        stack.handle_packet(now, packet);
+        stack.handle(now, headers, packet);
+    }
+}
+
+/// The same for a packet whose headers are not parsed.
+fn deliver_raw(now: Time, stack: &mut Stack, hand_off: &mut Option<HandOff>, packet: &[u8]) {
+    match PacketHeaders::parse_ip(packet) {
+        Ok(headers) => deliver(now, stack, hand_off, &headers, packet),
+        // It counts the packet.
+        Err(_) => stack.handle_packet(now, packet),
     }
 }
 
 /// Memory for a packet to send: a buffer of the device, or `overflow` if there is none.
 struct TxFrame<'a> {
-    node: &'a mut HostPort,
+    node: &'a mut node::InterfaceWorker,
     overflow: &'a mut Vec<u8>,
     has_overflowed: bool,
 }

@@ -1,26 +1,33 @@
 //! An interface that the application's own thread serves.
 //!
 //! Every call on a socket runs one step for all sockets of the interface, so a call that waits for
-//! one socket serves the others too. An application that makes no calls for a while keeps its peers
-//! waiting, and has to call [`Interface::step`]. No data crosses threads, so sockets stay in the
-//! thread that made them.
+//! one socket serves the others too. No data crosses threads, so sockets stay in the thread that
+//! made them. The protocols of the link have a thread of their own (`control_thread`).
+//!
+//! An application may compute for as long as it likes: once it has made no call for 10 ms, the
+//! control thread steps the sockets in its place, until the next call. So peers are answered, TCP
+//! acknowledges, and neighbors, groups and connections stay, only slower.
 //!
 //! An [`Interface`] drives a [`Host`], which has neither clock nor thread, by the system clock.
 
+use crate::clock::Clock;
+use crate::control_requests::NeighborRoute;
+use crate::control_thread::{ControlHandle, ControlThread};
 use crate::error::UpError;
-use crate::host::{Host, Neighbor};
+use crate::host::Host;
 use crate::stack::StackConfig;
-use crate::tcp::{TcpListener, TcpStream};
-use crate::udp::UdpSocket;
+use crate::stand_in::{Served, StandIn};
+use pollux_control::thread_check::as_worker;
 use pollux_node::Opened;
 use pollux_node::config::InterfaceSettings;
+use pollux_node::node::waker::Woken;
 use pollux_verbs::time::Time;
-use std::cell::RefCell;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Maximum time to flush data on drop while no peer acknowledges any; and again to disconnect from
 /// peers.
@@ -30,17 +37,22 @@ pub(crate) const SHUTDOWN_MAX: Duration = Duration::from_secs(2);
 /// expected number by a challenge ACK (RFC 5961 3.2), and we answer that by the right RST.
 const RESET_MAX: Duration = Duration::from_millis(100);
 
+/// How long a blocking call polls before it sleeps.
+const AWAKE: Duration = Duration::from_millis(1);
+
 /// An interface. Clones refer to the same interface.
 #[derive(Clone)]
 pub struct Interface {
-    inner: Rc<RefCell<Host>>,
-    clock: Clock,
+    inner: Rc<Inner>,
 }
 
-/// The system clock, in the time of [`Host`].
-#[derive(Clone, Copy)]
-pub(crate) struct Clock {
-    start: Instant,
+struct Inner {
+    // Ends before the host does, so that nobody else has that.
+    control: ControlThread,
+    served: Arc<Served>,
+    clock: Clock,
+    /// Ends a sleep of the application in a call.
+    woken: Woken,
 }
 
 /// The timeout of a blocking call.
@@ -58,14 +70,18 @@ impl Interface {
     pub(crate) fn open(
         opened: Opened,
         settings: &InterfaceSettings,
-        config: StackConfig,
+        config: &StackConfig,
         timeout: Duration,
     ) -> Result<Self, UpError> {
         let clock = Clock::begin();
-        let host = Host::new(Time::START, opened, settings, config, [seed(), seed()])
+        let settings = InterfaceSettings { workers: 1, ..settings.clone() };
+        let (control, hosts) = Host::for_workers(clock.now(), opened, &settings, config, seed)
             .map_err(UpError::Device)?;
-        let interface = Self { inner: Rc::new(RefCell::new(host)), clock };
-        interface.wait_until_up(settings, timeout)?;
+        let [host] = <[_; 1]>::try_from(hosts).ok().expect("there is one");
+        let (stand_in, served, woken) = StandIn::new(host).map_err(UpError::Thread)?;
+        let control = ControlThread::start(control, clock, stand_in).map_err(UpError::Thread)?;
+        let interface = Self { inner: Rc::new(Inner { control, served, clock, woken }) };
+        interface.wait_until_up(&settings, timeout)?;
         Ok(interface)
     }
 
@@ -74,107 +90,90 @@ impl Interface {
         settings: &InterfaceSettings,
         timeout: Duration,
     ) -> Result<(), UpError> {
-        let up = self
-            .wait(CallTimeout::After(timeout), |inner, _| Ok(inner.is_up(settings).then_some(())));
-        up.map_err(|_| self.inner.borrow().not_up())
+        let answer = self.control().when_up(settings);
+        let mut addresses: Option<Vec<IpAddr>> = None;
+        let up = self.wait(CallTimeout::After(timeout), |host, _| {
+            if addresses.is_none() {
+                addresses = answer.poll()?;
+            }
+            let are_known = |own: &Vec<IpAddr>| own.iter().all(|ip| host.owns(*ip));
+            Ok(addresses.as_ref().is_some_and(are_known).then_some(()))
+        });
+        up.map_err(|_| UpError::NotUp(self.control().state().unwrap_or_default()))
+    }
+
+    /// The control plane.
+    pub(crate) fn control(&self) -> &ControlHandle {
+        self.inner.control.handle()
     }
 
     fn now(&self) -> Time {
-        self.clock.now()
+        self.inner.clock.now()
     }
 
     /// Serves all sockets once. Returns whether there was anything to do.
     pub fn step(&self) -> bool {
-        self.inner.borrow_mut().step(self.now())
+        self.with(Host::step)
     }
 
     /// The addresses of the interface.
     pub fn addresses(&self) -> Vec<IpAddr> {
-        self.inner.borrow().addresses()
-    }
-
-    /// Binds a UDP socket to an address of the interface, or to all by `0.0.0.0` or `::`. Port 0
-    /// picks a free port.
-    pub fn udp_bind(&self, local: impl ToSocketAddrs) -> io::Result<UdpSocket> {
-        let id = self.inner.borrow_mut().stack.udp_bind(named(local)?)?;
-        Ok(UdpSocket::new(self.clone(), id))
-    }
-
-    /// Listens for TCP connections. At most `backlog` connections wait to be accepted.
-    pub fn tcp_listen(&self, local: impl ToSocketAddrs, backlog: usize) -> io::Result<TcpListener> {
-        let id = self.inner.borrow_mut().stack.tcp_listen(named(local)?, backlog)?;
-        Ok(TcpListener::new(self.clone(), id))
-    }
-
-    /// Opens a TCP connection, and waits until it is established. By default the attempt times out
-    /// after three minutes ([`crate::stack::TcpConfig::user_timeout`]).
-    pub fn tcp_connect(&self, to: impl ToSocketAddrs) -> io::Result<TcpStream> {
-        self.tcp_connect_within(to, CallTimeout::Never)
-    }
-
-    /// As [`Interface::tcp_connect`], with a timeout.
-    pub fn tcp_connect_timeout(
-        &self,
-        to: impl ToSocketAddrs,
-        timeout: Duration,
-    ) -> io::Result<TcpStream> {
-        self.tcp_connect_within(to, CallTimeout::After(timeout))
-    }
-
-    fn tcp_connect_within(
-        &self,
-        to: impl ToSocketAddrs,
-        timeout: CallTimeout,
-    ) -> io::Result<TcpStream> {
-        let stream = self.tcp_begin(to)?;
-        stream.wait_until_open(timeout)?;
-        Ok(stream)
-    }
-
-    /// Starts to open a TCP connection without waiting. It accepts writes once it is established.
-    pub fn tcp_begin(&self, to: impl ToSocketAddrs) -> io::Result<TcpStream> {
-        let to = named(to)?;
-        let id = {
-            let mut inner = self.inner.borrow_mut();
-            let (now, from) = (self.now(), inner.source_for(to.ip())?);
-            inner.stack.tcp_connect(now, SocketAddr::new(from, 0), to)?
-        };
-        Ok(TcpStream::new(self.clone(), id))
+        self.with(|host, _| host.addresses())
     }
 
     /// Sends an ICMP echo request of so many bytes, and returns the round-trip time. The first ping
     /// may be slow: it resolves the neighbor, and may connect to it.
     pub fn ping(&self, to: IpAddr, bytes: usize, timeout: Duration) -> io::Result<Duration> {
-        let id = self.with(|inner, now| inner.begin_ping(now, to, bytes, timeout))?;
-        self.wait(CallTimeout::Never, |inner, _| inner.ping_outcome(id).transpose())
+        let answer = self.control().ping(to, bytes, timeout);
+        self.wait(CallTimeout::Never, |_, _| answer.poll())?
     }
 
     /// The reachable neighbors, with link address, connection and MTU.
-    pub fn neighbors(&self) -> Vec<Neighbor> {
-        self.inner.borrow().neighbors()
+    pub fn neighbors(&self) -> Vec<NeighborRoute> {
+        self.control().neighbors().unwrap_or_default()
     }
 
     /// Runs a function on the host, between two steps.
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut Host, Time) -> R) -> R {
-        f(&mut self.inner.borrow_mut(), self.now())
+        self.call(|host| f(host, self.now()))
+    }
+
+    /// Has the application serve the host during a function.
+    fn call<R>(&self, f: impl FnOnce(&mut Host) -> R) -> R {
+        let Inner { served, control, clock, .. } = &*self.inner;
+        let mut host = served.begin_call();
+        let result = as_worker(|| f(&mut host));
+        hand_to_control(&mut host, control.handle());
+        drop(host);
+        served.end_call(clock.now());
+        result
     }
 
     /// Polls `ask` until it returns a value or the timeout ends, and serves all sockets meanwhile.
     pub(crate) fn wait<R>(
         &self,
         timeout: CallTimeout,
+        ask: impl FnMut(&mut Host, Time) -> io::Result<Option<R>>,
+    ) -> io::Result<R> {
+        self.call(|host| self.wait_at(host, timeout, ask))
+    }
+
+    fn wait_at<R>(
+        &self,
+        host: &mut Host,
+        timeout: CallTimeout,
         mut ask: impl FnMut(&mut Host, Time) -> io::Result<Option<R>>,
     ) -> io::Result<R> {
-        let mut inner = self.inner.borrow_mut();
         let begun = self.now();
         // Each turn reads the clock once; the first turn has its time already. `was_busy`: whether
         // the last turn did anything.
         let (mut now, mut was_busy) = (begun, None);
+        let (mut idle_since, mut is_armed) = (begun, false);
         loop {
-            if let Some(answer) = ask(&mut inner, now).transpose() {
+            if let Some(answer) = ask(host, now).transpose() {
                 // Sends at once what the call made possible, such as a window update. A step that
                 // is overdue is made here, so callers that never wait serve other sockets too.
-                let _ = if inner.is_due(now) { inner.step(now) } else { inner.transmit(now) };
+                let _ = if host.is_due(now) { host.step(now) } else { host.transmit(now) };
                 return answer;
             }
             if let Some(was_busy) = was_busy {
@@ -183,16 +182,60 @@ impl Interface {
                     CallTimeout::After(timeout) if now >= begun + timeout => {
                         return Err(io::ErrorKind::TimedOut.into());
                     }
-                    _ if was_busy => {}
-                    _ => std::thread::yield_now(),
+                    _ if was_busy => (idle_since, is_armed) = (now, false),
+                    _ if now < idle_since + AWAKE => std::thread::yield_now(),
+                    // Another turn follows before the sleep.
+                    _ if !is_armed => is_armed = self.arm(host),
+                    _ => {
+                        let left = timeout.left(now, begun);
+                        host.sleep(now, &self.inner.woken, left);
+                        is_armed = false;
+                    }
                 }
                 now = self.now();
             }
-            was_busy = Some(inner.step(now));
-            if let Some(why) = inner.failed() {
+            was_busy = Some(host.step(now));
+            hand_to_control(host, self.control());
+            if let Some(why) = host.failed() {
                 return Err(io::Error::other(why));
             }
         }
+    }
+}
+
+impl Interface {
+    /// Has packets and the control thread end a sleep. Without a device that can do that the
+    /// application polls on.
+    fn arm(&self, host: &mut Host) -> bool {
+        self.inner.woken.fall_asleep();
+        let is_armed = host.arm();
+        if !is_armed {
+            self.inner.woken.clear();
+            std::thread::yield_now();
+        }
+        is_armed
+    }
+}
+
+impl CallTimeout {
+    /// The time that is left of a call.
+    fn left(self, now: Time, begun: Time) -> Duration {
+        let since = now.since_start().saturating_sub(begun.since_start());
+        match self {
+            Self::Immediate => Duration::ZERO,
+            Self::After(timeout) => timeout.saturating_sub(since),
+            Self::Never => Duration::MAX,
+        }
+    }
+}
+
+/// Wakes the control thread if the host has something for it.
+pub(crate) fn hand_to_control(host: &mut Host, control: &ControlHandle) {
+    while let Some(group) = host.take_left_group() {
+        control.leave_group(group);
+    }
+    if host.take_has_events() {
+        control.wake_if_asleep();
     }
 }
 
@@ -206,40 +249,31 @@ pub(crate) fn named(address: impl ToSocketAddrs) -> io::Result<SocketAddr> {
     address.to_socket_addrs()?.next().ok_or_else(|| io::ErrorKind::InvalidInput.into())
 }
 
-impl Clock {
-    #[expect(clippy::disallowed_methods, reason = "this is where the machine's clock comes in")]
-    pub(crate) fn begin() -> Self {
-        Self { start: Instant::now() }
-    }
-
-    pub(crate) fn now(self) -> Time {
-        Time::START + self.start.elapsed()
-    }
-}
-
-impl Drop for Interface {
-    /// The last clone flushes what sockets have sent and disconnects from peers, with a time limit.
+impl Drop for Inner {
+    /// Flushes what sockets have sent and disconnects from peers, with a time limit.
     fn drop(&mut self) {
-        if Rc::strong_count(&self.inner) > 1 {
-            return;
-        }
-        let mut host = self.inner.borrow_mut();
-        settle(&mut host, self.clock);
-        disconnect(&mut host, self.clock);
+        let control = self.control.handle();
+        let mut host = self.served.begin_call();
+        settle(&mut host, control, self.clock);
+        disconnect(&mut host, control, self.clock);
     }
 }
 
 /// Flushes what sockets have sent, while peers acknowledge some of it and `flush_max` allows. Then
 /// it resets the connections that are not flushed, so that their peers do not wait for the rest.
-pub(crate) fn settle(host: &mut Host, clock: Clock) {
+pub(crate) fn settle(host: &mut Host, control: &ControlHandle, clock: Clock) {
     let mut now = clock.now();
     let last = now + host.stack.flush_max();
     let (mut end, mut left) = (now + SHUTDOWN_MAX, host.stack.tcp_unflushed());
-    while now < end.min(last) && !host.has_sent(now) {
-        if !host.step(now) {
-            std::thread::yield_now();
+    let mut drained = None;
+    while now < end.min(last) {
+        if !host.has_sent(now) {
+            drained = None;
+        } else if !matches!(drained.get_or_insert_with(|| control.when_drained()).poll(), Ok(None))
+        {
+            break;
         }
-        now = clock.now();
+        now = step(host, control, clock);
         let left_now = host.stack.tcp_unflushed();
         if left_now < left {
             (end, left) = (now + SHUTDOWN_MAX, left_now);
@@ -249,22 +283,23 @@ pub(crate) fn settle(host: &mut Host, clock: Clock) {
         return;
     }
     let end = now + RESET_MAX;
-    while now < end {
-        host.step(now);
-        std::thread::yield_now();
-        now = clock.now();
+    while clock.now() < end {
+        step(host, control, clock);
     }
 }
 
 /// Disconnects from all peers, within [`SHUTDOWN_MAX`].
-pub(crate) fn disconnect(host: &mut Host, clock: Clock) {
-    let mut now = clock.now();
-    let end = now + SHUTDOWN_MAX;
-    host.disconnect(now);
-    while now < end && !host.is_disconnected() {
-        if !host.node.step(now) {
-            std::thread::yield_now();
-        }
-        now = clock.now();
+pub(crate) fn disconnect(host: &mut Host, control: &ControlHandle, clock: Clock) {
+    let end = clock.now() + SHUTDOWN_MAX;
+    let left = control.leave();
+    while matches!(left.poll(), Ok(None)) && step(host, control, clock) < end {}
+}
+
+/// Steps the host, and pauses if there was nothing to do. Returns the time.
+fn step(host: &mut Host, control: &ControlHandle, clock: Clock) -> Time {
+    if !host.step(clock.now()) {
+        std::thread::yield_now();
     }
+    hand_to_control(host, control);
+    clock.now()
 }

@@ -38,36 +38,43 @@
 //! ```
 //!
 //! There are two modes. *Inline*, as above, the thread that opens an interface is its worker: every
-//! call on a socket serves all sockets of the interface, and a thread that makes no calls for a
-//! while has to call [`Interface::step`]. This mode has the lowest latency, because no data crosses
-//! threads; use it where one thread does everything. *Pinned* ([`Setup::up_pinned`]), the interface
-//! has worker threads, and its sockets can be used by any thread and by tasks of any executor; use
-//! it where several threads hold sockets, where the application is busy while peers wait, or where
-//! it is `async`.
+//! call on a socket serves all sockets of the interface. This mode has the lowest latency, because
+//! no data crosses threads; use it where one thread does everything. *Pinned*
+//! ([`Setup::up_pinned`]), the interface has worker threads, and its sockets can be used by any
+//! thread and by tasks of any executor; use it where several threads hold sockets, where the
+//! application computes while peers wait, or where it is `async`.
+//!
+//! In both modes the protocols of the link (neighbors, groups, connections) have a control thread
+//! of their own. It also serves the sockets of an inline application that makes no calls, so that
+//! no peer gives up.
 //!
 //! 1. [`node`]: opens a device and an interface; [`interface`]: the inline driver; [`host`]: an
 //!    interface with its sockets, without a clock;
 //! 2. [`udp`], [`tcp`]: sockets with the API of `std::net`; [`error`]: error types;
-//! 3. [`pinned`]: sockets for any thread, and several workers for one interface;
-//!    `host_port`, `hand_off`: the port of each worker, and packets steered between workers;
-//! 4. [`stack`]: the protocol logic, without I/O.
+//! 3. `control_thread`: the thread of the protocols; `control_requests`: what sockets ask it;
+//!    `clock`: the time of both; `stand_in`: that thread in the place of an application;
+//! 4. [`pinned`]: sockets for any thread, and several workers for one interface;
+//!    `hand_off`: packets steered between workers;
+//! 5. [`stack`]: the protocol logic, without I/O.
 #![forbid(unsafe_code)]
 
+mod clock;
+mod control_requests;
+mod control_thread;
 pub mod error;
 mod hand_off;
 pub mod host;
-mod host_port;
 pub mod interface;
 pub mod node;
 pub mod pinned;
 pub mod stack;
+mod stand_in;
 pub mod tcp;
 pub mod udp;
 
+pub use control_requests::NeighborRoute;
 pub use error::UpError;
 pub use hand_off::HandOffCounts;
-pub use host::Neighbor;
-pub use host_port::HostPort;
 pub use interface::Interface;
 pub use node::{Node, Setup};
 pub use pollux_node::config::Mode;

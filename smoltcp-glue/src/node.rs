@@ -5,7 +5,10 @@ use crate::interface::Interface;
 use crate::pinned;
 use crate::stack::StackConfig;
 use pollux_node::Opened;
-use pollux_node::config::{AddressSetting, InterfaceSettings, Mode, NodeConfig, Prefix};
+use pollux_node::config::{
+    AddressSetting, DEFAULT_DOMAIN, FrameAccess, InterfaceKind, InterfaceSettings, Mode,
+    NodeConfig, Prefix, RpfMode,
+};
 use pollux_wire::ip::ipv6::IPV6_MTU_MIN;
 use pollux_wire::keys::PKey;
 use std::net::IpAddr;
@@ -87,10 +90,17 @@ impl Node {
                 let names = names.join(", ");
                 Some(Wrong::Interface(format!("{file} has no interface {name:?}; it has {names}")))
             }
+            // Nobody is to believe that a list protects what it does not.
+            Plan::File { .. } if known.is_some_and(|one| one.acl_in.is_some()) => {
+                let why = "its acl_in holds in `pollux run` alone; remove the key";
+                Some(Wrong::Interface(format!("{name}: {why}")))
+            }
             _ => None,
         };
         let settings = known.cloned().unwrap_or_else(|| InterfaceSettings {
+            kind: InterfaceKind::Ipoib,
             device,
+            management: None,
             pkey: PKey::DEFAULT,
             mode: Mode::Ud,
             mtu: stack.mtu,
@@ -100,6 +110,14 @@ impl Node {
             router: Vec::new(),
             neighbor: Vec::new(),
             ipv6: true,
+            domain: DEFAULT_DOMAIN.into(),
+            acl_in: None,
+            acl_out: None,
+            rpf: RpfMode::Off,
+            shadow: None,
+            kernel_address: Vec::new(),
+            vlan: None,
+            frames: FrameAccess::Auto,
         });
         let stack = StackConfig { mtu: settings.mtu, ..stack };
         Setup { mtu_max: settings.mtu, settings, stack, wrong, timeout }
@@ -164,8 +182,8 @@ impl Setup {
         match self.wrong {
             Some(wrong) => Err(wrong.into()),
             None => {
-                let opened = pollux_node::open(&self.settings.device).map_err(UpError::Open)?;
-                Interface::open(opened, &self.settings, self.stack, self.timeout)
+                let opened = self.settings.open_device().map_err(UpError::Open)?;
+                Interface::open(opened, &self.settings, &self.stack, self.timeout)
             }
         }
     }
@@ -175,7 +193,7 @@ impl Setup {
         if let Some(wrong) = self.wrong {
             return Err(wrong.into());
         }
-        let opened = pollux_node::open(&self.settings.device).map_err(UpError::Open)?;
+        let opened = self.settings.open_device().map_err(UpError::Open)?;
         self.up_pinned_at(opened, config)
     }
 

@@ -1,13 +1,13 @@
 //! TCP listeners and connections with the API of `std::net`, served by the caller's thread.
 
-use crate::interface::{CallTimeout, Interface};
+use crate::interface::{CallTimeout, Interface, named};
 use crate::stack::{ListenerId, TcpError, TcpId};
 use std::cell::Cell;
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr};
+use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
-/// A listener.
+/// A listening socket; dropping it closes it.
 pub struct TcpListener {
     interface: Interface,
     id: ListenerId,
@@ -22,6 +22,51 @@ pub struct TcpStream {
     read_timeout: Cell<CallTimeout>,
     write_timeout: Cell<CallTimeout>,
     lingers: Cell<bool>,
+}
+
+/// Opening of listeners and connections.
+impl Interface {
+    /// Listens for TCP connections. At most `backlog` connections wait to be accepted.
+    pub fn tcp_listen(&self, local: impl ToSocketAddrs, backlog: usize) -> io::Result<TcpListener> {
+        let local = named(local)?;
+        let id = self.with(|host, _| host.stack.tcp_listen(local, backlog))?;
+        Ok(TcpListener::new(self.clone(), id))
+    }
+
+    /// Opens a TCP connection, and waits until it is established. By default the attempt times out
+    /// after three minutes ([`crate::stack::TcpConfig::user_timeout`]).
+    pub fn tcp_connect(&self, to: impl ToSocketAddrs) -> io::Result<TcpStream> {
+        self.tcp_connect_within(to, CallTimeout::Never)
+    }
+
+    /// As [`Interface::tcp_connect`], with a timeout.
+    pub fn tcp_connect_timeout(
+        &self,
+        to: impl ToSocketAddrs,
+        timeout: Duration,
+    ) -> io::Result<TcpStream> {
+        self.tcp_connect_within(to, CallTimeout::After(timeout))
+    }
+
+    fn tcp_connect_within(
+        &self,
+        to: impl ToSocketAddrs,
+        timeout: CallTimeout,
+    ) -> io::Result<TcpStream> {
+        let stream = self.tcp_begin(to)?;
+        stream.wait_until_open(timeout)?;
+        Ok(stream)
+    }
+
+    /// Starts to open a TCP connection without waiting. It accepts writes once it is established.
+    pub fn tcp_begin(&self, to: impl ToSocketAddrs) -> io::Result<TcpStream> {
+        let to = named(to)?;
+        let id = self.with(|host, now| -> io::Result<_> {
+            let from = SocketAddr::new(host.source_for(to.ip())?, 0);
+            Ok(host.stack.tcp_connect(now, from, to)?)
+        })?;
+        Ok(TcpStream::new(self.clone(), id))
+    }
 }
 
 impl TcpListener {

@@ -9,7 +9,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
-/// A UDP socket.
+/// A UDP socket of an inline interface.
 pub struct UdpSocket {
     interface: Interface,
     id: UdpId,
@@ -23,6 +23,16 @@ pub struct UdpSlot<'a> {
     pub buffer: &'a mut [u8],
     /// The datagram in the buffer, if one was received.
     pub received: Option<UdpReceived>,
+}
+
+impl Interface {
+    /// Binds a UDP socket to an address of the interface, or to all by `0.0.0.0` or `::`. Port 0
+    /// picks a free port.
+    pub fn udp_bind(&self, local: impl ToSocketAddrs) -> io::Result<UdpSocket> {
+        let local = named(local)?;
+        let id = self.with(|host, _| host.stack.udp_bind(local))?;
+        Ok(UdpSocket::new(self.clone(), id))
+    }
 }
 
 impl UdpSocket {
@@ -115,7 +125,13 @@ impl UdpSocket {
 
     /// Joins a multicast group.
     pub fn join(&self, group: IpAddr) -> io::Result<()> {
-        self.interface.with(|inner, now| inner.udp_join(now, self.id, group))
+        let is_first = self.interface.with(|inner, _| inner.stack.udp_join(self.id, group))?;
+        if !is_first {
+            return Ok(());
+        }
+        self.interface.control().join_group(group).inspect_err(|_| {
+            self.interface.with(|inner, _| inner.stack.udp_leave(self.id, group));
+        })
     }
 
     /// Leaves a multicast group.
@@ -131,14 +147,6 @@ impl Drop for UdpSocket {
 }
 
 impl Host {
-    pub(crate) fn udp_join(&mut self, now: Time, id: UdpId, group: IpAddr) -> io::Result<()> {
-        if self.stack.udp_join(id, group)? && !self.join_group(now, group) {
-            self.stack.udp_leave(id, group);
-            return Err(io::ErrorKind::QuotaExceeded.into());
-        }
-        Ok(())
-    }
-
     pub(crate) fn udp_leave(&mut self, now: Time, id: UdpId, group: IpAddr) {
         if self.stack.udp_leave(id, group) {
             self.leave_group(now, group);

@@ -1,25 +1,24 @@
-//! What stands beside what, and how it is to be.
+//! The cases of a comparison: our measurement, that of a peer, and the budget of the ratio.
 
-use crate::bring_up;
-use crate::echo;
-use crate::machine;
-use crate::pair::{Outcome, run};
-use crate::peers::{RunConfig, iperf3, opensm, sockperf, testpmd, ucx};
-use crate::plan::{Layer, Plan, Transport, What};
+use crate::null_router::ForwardPlan;
+use crate::pair::run;
+use crate::peers::{RunConfig, iperf3, l3fwd, opensm, sockperf, testpmd, ucx};
+use crate::plan::{Layer, Outcome, Plan, Transport, What};
+use crate::{bring_up, forward, machine};
 use std::fmt;
 use std::process::Command;
 
-/// What a ratio has to be.
+/// The bound of a ratio.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Budget {
-    /// Not more.
+    /// An upper bound.
     AtMost(f64),
-    /// Not less.
+    /// A lower bound.
     AtLeast(f64),
 }
 
 impl Budget {
-    /// Whether this ratio is so.
+    /// Whether a ratio is within the bound.
     pub fn is_met(self, ratio: f64) -> bool {
         match self {
             Self::AtMost(bound) => ratio <= bound,
@@ -31,28 +30,28 @@ impl Budget {
 /// A row of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
-    /// Its name.
+    /// The unique name.
     pub id: &'static str,
-    /// What is measured.
+    /// The measured quantity.
     pub what: &'static str,
-    /// In what.
+    /// The unit of both figures.
     pub unit: &'static str,
-    /// What the ratio has to be; our figure, where there is no peer.
+    /// The bound of the ratio; without a peer, of our figure.
     pub budget: Budget,
 }
 
-/// Figures for the rows of a case, or why there are none.
+/// The figures of the rows of a case, or the reason for which there are none.
 pub type Figures = Result<Vec<f64>, String>;
 
-/// Something that we and a peer do. One measurement of either gives figures for all its rows.
+/// A measurement of ours and one of a peer. Each has a figure for every row.
 pub struct ComparisonCase {
-    /// What comes of it.
+    /// One row for each figure of a measurement.
     pub rows: &'static [Row],
-    /// Who the peer is, and how it runs.
-    pub beside: &'static str,
-    /// How we do it.
+    /// The peer and its options, or another reference.
+    pub reference: &'static str,
+    /// Our measurement.
     pub ours: fn(&RunConfig) -> Figures,
-    /// How the peer does, if there is one.
+    /// The measurement of the peer, if there is one.
     pub peer: Option<fn(&RunConfig) -> Figures>,
 }
 
@@ -65,7 +64,7 @@ pub const CASES: &[ComparisonCase] = &[
             unit: "ns",
             budget: Budget::AtMost(1.5),
         }],
-        beside: "half a cache line to and fro",
+        reference: "half the round trip of a cache line",
         ours: |config| median_of(&Plan { processes: false, ..verbs(config, What::Lat, 64) }),
         peer: Some(|config| Ok(vec![machine::lines(config.cores, false)])),
     },
@@ -76,7 +75,7 @@ pub const CASES: &[ComparisonCase] = &[
             unit: "ns",
             budget: Budget::AtMost(1.0),
         }],
-        beside: "ucx_perftest tag_lat, posix",
+        reference: "ucx_perftest tag_lat, posix",
         ours: |config| median_of(&verbs(config, What::Lat, 64)),
         peer: Some(|config| one(ucx::tag_lat(config, 64))),
     },
@@ -87,18 +86,18 @@ pub const CASES: &[ComparisonCase] = &[
             unit: "GB/s",
             budget: Budget::AtLeast(1.0),
         }],
-        beside: "ucx_perftest tag_bw, posix",
+        reference: "ucx_perftest tag_bw, posix",
         ours: |config| scaled(1e-9, one_way(&verbs(config, What::Bw, 1 << 20))),
         peer: Some(|config| scaled(1e-9 * f64::from(1 << 20), one(ucx::tag_bw(config, 1 << 20)))),
     },
     ComparisonCase {
         rows: &[Row {
             id: "rate-64-processes",
-            what: "RC, 64 bytes, messages a second, two processes",
+            what: "RC, 64 bytes, messages per second, two processes",
             unit: "M/s",
             budget: Budget::AtLeast(2.0),
         }],
-        beside: "ucx_perftest tag_bw -s 64, posix",
+        reference: "ucx_perftest tag_bw -s 64, posix",
         ours: |config| scaled(1e-6 / 64.0, one_way(&verbs(config, What::Rate, 64))),
         peer: Some(|config| scaled(1e-6, one(ucx::tag_bw(config, 64)))),
     },
@@ -117,7 +116,7 @@ pub const CASES: &[ComparisonCase] = &[
                 budget: Budget::AtMost(0.1),
             },
         ],
-        beside: "sockperf ping-pong --nonblocked",
+        reference: "sockperf ping-pong --nonblocked",
         ours: |config| latency(&sockets(config, What::Lat, Layer::Udp, 64)),
         peer: Some(|config| two(sockperf::ping_pong(config, 64, false))),
     },
@@ -128,7 +127,7 @@ pub const CASES: &[ComparisonCase] = &[
             unit: "ns",
             budget: Budget::AtMost(0.2),
         }],
-        beside: "sockperf ping-pong --nonblocked --tcp",
+        reference: "sockperf ping-pong --nonblocked --tcp",
         ours: |config| median_of(&sockets(config, What::Lat, Layer::Tcp, 64)),
         peer: Some(|config| two(sockperf::ping_pong(config, 64, true))),
     },
@@ -139,20 +138,40 @@ pub const CASES: &[ComparisonCase] = &[
             unit: "Gb/s",
             budget: Budget::AtLeast(1.0),
         }],
-        beside: "iperf3",
+        reference: "iperf3",
         ours: |config| scaled(8e-9, one_way(&sockets(config, What::Bw, Layer::Tcp, 128 << 10))),
         peer: Some(|config| scaled(1e-9, one(iperf3::stream(config)))),
     },
     ComparisonCase {
+        rows: &[
+            Row {
+                id: "forward-64-one-route",
+                what: "forwarding of 64-byte packets, one route, one core",
+                unit: "Mpps",
+                budget: Budget::AtLeast(0.6),
+            },
+            Row {
+                id: "forward-64-million",
+                what: "the same, a million routes, random destinations",
+                unit: "Mpps",
+                budget: Budget::AtLeast(0.6),
+            },
+        ],
+        reference: "dpdk-testpmd --forward-mode=mac, net_null, no huge pages",
+        ours: |config| scaled(1e-6, forwarding(config, &[1, 1_000_000])),
+        // It has no routes.
+        peer: Some(|config| scaled(1e-6, two(testpmd::forward(config).map(|rate| [rate; 2])))),
+    },
+    ComparisonCase {
         rows: &[Row {
-            id: "echo-64",
-            what: "packets of 64 bytes that come, are turned round and go (echo), one core",
+            id: "forward-64-thousand",
+            what: "the same, 1,000 routes, random destinations",
             unit: "Mpps",
-            budget: Budget::AtLeast(0.6),
+            budget: Budget::AtLeast(1.0),
         }],
-        beside: "dpdk-testpmd --forward-mode=mac, net_null, no huge pages",
-        ours: |config| scaled(1e-6, one(echo::rate(config.cores[1], config.duration))),
-        peer: Some(|config| scaled(1e-6, one(testpmd::forward(config)))),
+        reference: "dpdk-l3fwd --lookup=lpm, net_pcap, no huge pages",
+        ours: |config| scaled(1e-6, forwarding(config, &[l3fwd::ROUTES])),
+        peer: Some(|config| scaled(1e-6, one(l3fwd::forward(config)))),
     },
     ComparisonCase {
         rows: &[Row {
@@ -161,7 +180,7 @@ pub const CASES: &[ComparisonCase] = &[
             unit: "s",
             budget: Budget::AtMost(1.0),
         }],
-        beside: "opensm -o over ibsim",
+        reference: "opensm -o over ibsim",
         ours: |_| Ok(vec![bring_up::bring_up(bring_up::THOUSAND).1.as_secs_f64()]),
         peer: Some(|_| {
             let took = opensm::bring_up(bring_up::THOUSAND).map_err(text)?;
@@ -171,11 +190,11 @@ pub const CASES: &[ComparisonCase] = &[
     ComparisonCase {
         rows: &[Row {
             id: "rc-idle-memory",
-            what: "an idle RC queue pair, beside its share of the SRQ",
+            what: "an idle RC queue pair, without its share of the SRQ",
             unit: "bytes",
             budget: Budget::AtMost(4096.0),
         }],
-        beside: "",
+        reference: "",
         ours: |_| idle_memory(),
         peer: None,
     },
@@ -189,10 +208,17 @@ fn sockets(config: &RunConfig, what: What, layer: Layer, bytes: u32) -> Plan {
     plan(config, Plan::new(what, layer, Transport::Rc, bytes))
 }
 
-/// Between processes, as the peers are.
+/// A plan between processes, as the peers run.
 fn plan(config: &RunConfig, plan: Plan) -> Plan {
     let RunConfig { cores, fifo, duration } = *config;
     Plan { cores, fifo, duration, processes: true, ..plan }
+}
+
+/// Forwarding between null ports, by so many routes each time.
+fn forwarding(config: &RunConfig, routes: &[usize]) -> Figures {
+    let (core, duration) = (config.cores[1], config.duration);
+    let plan = |routes: &usize| ForwardPlan::new(*routes, core, duration);
+    routes.iter().map(|routes| forward::rate(&plan(routes))).collect()
 }
 
 fn text(error: impl fmt::Display) -> String {
@@ -211,11 +237,11 @@ fn scaled(by: f64, figures: Figures) -> Figures {
     figures.map(|figures| figures.into_iter().map(|figure| figure * by).collect())
 }
 
-/// The median, and what 99.9 % did not exceed.
+/// The median, and the 99.9th percentile.
 fn latency(plan: &Plan) -> Figures {
     match run(plan).map_err(text)? {
         Outcome::Latency(latency) => {
-            let at = |part| latency.percentile(part).ok_or("no such percentile is kept");
+            let at = |part| latency.percentile(part).ok_or("the percentile is not recorded");
             Ok(vec![at(50.0)?, at(99.9)?])
         }
         other => Err(format!("not a latency: {other:?}")),
@@ -226,14 +252,14 @@ fn median_of(plan: &Plan) -> Figures {
     Ok(latency(plan)?[..1].to_vec())
 }
 
-/// Bytes a second.
+/// Bytes per second.
 fn one_way(plan: &Plan) -> Figures {
     let outcome = run(plan).map_err(text)?;
     let rate = outcome.bytes_per_second().ok_or(format!("not one way: {outcome:?}"))?;
     Ok(vec![rate])
 }
 
-/// In a process of its own: one that has done other things has memory to spare.
+/// Measured in a new process: an older one has free memory in its heap.
 fn idle_memory() -> Figures {
     let program = std::env::current_exe().map_err(text)?;
     let output = Command::new(program).arg("idle-memory").output().map_err(text)?;

@@ -1,8 +1,8 @@
-//! Ours beside the peers': in turns, on the same cores, medians of several pairs.
+//! Our figures and those of the peers: interleaved, on the same cores, as medians of several pairs.
 //!
-//! What else a machine does changes from second to second, so figures of two programs say something
-//! of each other only if both ran at about the same time. Each run takes every case once, ours
-//! and then the peer's, and the next run begins anew; a row is the ratio of the two medians.
+//! The load of a machine changes from second to second, so figures of two programs compare only if
+//! both ran at about the same time. Each run takes every case once, our measurement and then the
+//! peer's; a row is the ratio of the two medians.
 
 pub mod cases;
 
@@ -16,40 +16,40 @@ use std::fmt;
 /// A row of the table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Judged {
-    /// Its name.
+    /// The unique name.
     pub id: &'static str,
-    /// What is measured.
+    /// The measured quantity.
     pub what: &'static str,
     /// Our median.
     pub ours: Option<f64>,
-    /// The peer's.
+    /// The median of the peer.
     pub peer: Option<f64>,
-    /// Of both.
+    /// The unit of both.
     pub unit: &'static str,
-    /// Ours by the peer's.
+    /// Our median divided by that of the peer.
     pub ratio: Option<f64>,
-    /// What the ratio has to be, or our figure where there is no peer.
+    /// The bound of the ratio; without a peer, of our figure.
     pub budget: String,
-    /// Whether it is so, if there are figures.
+    /// Whether the budget is met, if there are figures.
     pub pass: Option<bool>,
-    /// Beside whom.
-    pub beside: &'static str,
-    /// Why a figure is missing.
+    /// The peer and its options, or another reference.
+    pub reference: &'static str,
+    /// The reason for a missing figure.
     pub note: Option<String>,
 }
 
-/// All rows, and where they were measured.
+/// All rows, and the environment.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
-    /// The machine, when it began.
+    /// The machine, at the start.
     pub environment: Environment,
-    /// Pairs of figures of which a median is made.
+    /// The number of pairs of each median.
     pub runs: u32,
     /// The table.
     pub rows: Vec<Judged>,
 }
 
-/// What one side of a case said in all runs.
+/// The figures of one side of a case in all runs.
 #[derive(Default)]
 struct SideSamples {
     figures: Vec<Vec<f64>>,
@@ -69,14 +69,14 @@ impl SideSamples {
     }
 }
 
-/// Holds all cases so many times. `say` hears what is under way.
+/// Measures all cases this many times. `report` gets progress messages.
 pub fn compare(config: &RunConfig, runs: u32, mut report: impl FnMut(&str)) -> Comparison {
     let environment = Environment::now(config.fifo);
     let mut samples: Vec<[SideSamples; 2]> = CASES.iter().map(|_| Default::default()).collect();
     for run in 1..=runs {
         for (case, [ours, peers]) in CASES.iter().zip(&mut samples) {
             report(&format!("run {run} of {runs}: {}", case.rows[0].what));
-            // What is not there will not be there in the next run either.
+            // A missing program will be missing in the next run, too.
             if run == 1 || !ours.figures.is_empty() {
                 ours.add((case.ours)(config));
             }
@@ -95,7 +95,7 @@ pub fn compare(config: &RunConfig, runs: u32, mut report: impl FnMut(&str)) -> C
 }
 
 fn judge(case: &ComparisonCase, row: &Row, nth: usize, [ours, peer]: &[SideSamples; 2]) -> Judged {
-    let notes = [(&ours.note, "ours"), (&peer.note, case.beside)];
+    let notes = [(&ours.note, "ours"), (&peer.note, case.reference)];
     let notes: Vec<_> = notes
         .iter()
         .filter_map(|(note, of)| note.as_ref().map(|note| format!("{of}: {note}")))
@@ -112,25 +112,25 @@ fn judge(case: &ComparisonCase, row: &Row, nth: usize, [ours, peer]: &[SideSampl
         ratio,
         budget: row.budget.to_string(),
         pass: judged.map(|value| row.budget.is_met(value)),
-        beside: case.beside,
+        reference: case.reference,
         note: (!notes.is_empty()).then(|| notes.join("; ")),
     }
 }
 
 impl Comparison {
-    /// Rows whose peer has no figure, though there is such a peer.
+    /// Rows that have a peer, but no figure of it.
     pub fn without_peer(&self) -> impl Iterator<Item = &Judged> {
-        let has_peer = |row: &&Judged| !row.beside.is_empty();
+        let has_peer = |row: &&Judged| !row.reference.is_empty();
         self.rows.iter().filter(has_peer).filter(|row| row.peer.is_none())
     }
 }
 
 impl fmt::Display for Comparison {
-    /// A table as README files have them.
+    /// A Markdown table.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.environment)?;
         writeln!(f, "medians of {} pairs\n", self.runs)?;
-        writeln!(f, "| what | ours | peer | beside | ratio | budget | |")?;
+        writeln!(f, "| what | ours | peer | reference | ratio | budget | |")?;
         writeln!(f, "|---|---|---|---|---|---|---|")?;
         let number = |value: Option<f64>| match value {
             None => "-".into(),
@@ -145,10 +145,10 @@ impl fmt::Display for Comparison {
             };
             let (ours, peer) = (number(row.ours), number(row.peer));
             let ratio = row.ratio.map_or("-".into(), |ratio| format!("{ratio:.2} x"));
-            let Judged { what, unit, beside, budget, .. } = row;
+            let Judged { what, unit, reference, budget, .. } = row;
             writeln!(
                 f,
-                "| {what} | {ours} {unit} | {peer} | {beside} | {ratio} | {budget} | {verdict} |"
+                "| {what} | {ours} {unit} | {peer} | {reference} | {ratio} | {budget} | {verdict} |"
             )?;
         }
         let noted = self.rows.iter().filter_map(|row| Some((row.id, row.note.as_ref()?)));

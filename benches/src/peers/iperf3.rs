@@ -1,10 +1,10 @@
-//! `iperf3`: one flow of TCP through the kernel, over the loopback interface.
+//! `iperf3`: one TCP flow through the kernel, over the loopback interface.
 
 use super::{NoFigure, RunConfig, free_port, installed, served, unclear};
 
 const PROGRAM: &str = "iperf3";
 
-/// Bits a second that arrive.
+/// Received bits per second.
 pub fn stream(config: &RunConfig) -> Result<f64, NoFigure> {
     installed(PROGRAM, "--peers")?;
     let port = free_port(PROGRAM)?;

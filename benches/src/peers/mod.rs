@@ -1,6 +1,7 @@
-//! Programs of others, each at its best: pinned, and polling where it can.
+//! Peer programs, each at its best: pinned, and busy-polling where possible.
 
 pub mod iperf3;
+pub mod l3fwd;
 pub mod opensm;
 pub mod sockperf;
 pub mod testpmd;
@@ -14,17 +15,17 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// How long a server gets until its client is started, and how often.
+/// The pause between the starts of a server and its client, and the attempts of a client.
 const SERVER_READY_PAUSE: Duration = Duration::from_millis(400);
 const SERVER_READY_TRIES: u32 = 10;
 
-/// Why there is no figure of a peer.
+/// The reason for which a peer has no figure.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum NoFigure {
     /// It is not installed.
     Missing(&'static str, &'static str),
-    /// It did not run, or did not say what was expected.
+    /// It did not run, or its output is not as expected.
     Failed(&'static str, String),
 }
 
@@ -41,19 +42,19 @@ impl fmt::Display for NoFigure {
 
 impl std::error::Error for NoFigure {}
 
-/// Where and how peers run.
+/// The cores, priority and duration of peers.
 #[derive(Clone, Copy, Debug)]
 pub struct RunConfig {
-    /// The cores of both ends.
+    /// The cores of the two ends.
     pub cores: [usize; 2],
     /// The real-time priority.
     pub fifo: Option<u8>,
-    /// How long something is measured, where a peer measures for a time.
+    /// The duration of a measurement, for peers that have one.
     pub duration: Duration,
 }
 
 impl RunConfig {
-    /// A command that runs a program on the core of this end, and says nothing but its output.
+    /// A command that runs a program on the core of this end, without input and output.
     pub fn pinned(&self, end: usize, program: &str) -> Command {
         let mut command = prioritised(self.fifo, "taskset");
         command.args(["-c", &self.cores[end].to_string(), program]);
@@ -61,13 +62,13 @@ impl RunConfig {
         command
     }
 
-    /// Whole seconds to measure: at least one.
+    /// The duration in seconds, at least one.
     fn seconds(&self) -> String {
         self.duration.as_secs().max(1).to_string()
     }
 }
 
-/// Where a program is.
+/// Finds a program where packages install it.
 fn installed(program: &'static str, group: &'static str) -> Result<PathBuf, NoFigure> {
     let folders = ["/usr/bin", "/usr/sbin", "/usr/local/bin"].into_iter();
     let mut paths = folders.map(|folder| PathBuf::from(folder).join(program));
@@ -86,7 +87,7 @@ fn free_port(program: &'static str) -> Result<String, NoFigure> {
     Ok(port.to_string())
 }
 
-/// What a client says to whom a server is started, which is given this time to listen.
+/// Starts a server and then a client, and returns the output of the client.
 #[expect(clippy::disallowed_methods, reason = "the servers do not say when they listen")]
 fn served(
     program: &'static str,
@@ -97,7 +98,7 @@ fn served(
     client.stdout(Stdio::piped());
     let mut tries = SERVER_READY_TRIES;
     loop {
-        // A server says nothing when it listens, so the client is started again until it does.
+        // A server does not report when it listens, so a refused client is started again.
         std::thread::sleep(SERVER_READY_PAUSE);
         let output = client.output().map_err(failed(program))?;
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -110,15 +111,15 @@ fn served(
     }
 }
 
-/// Whether a client found nobody who listens.
+/// Whether the server did not listen yet.
 fn is_refused(said: &str) -> bool {
     said.contains("Connection refused")
 }
 
 fn last_line(said: &str) -> String {
-    said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it says nothing").trim().into()
+    said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it printed nothing").trim().into()
 }
 
 fn unclear(program: &'static str, said: &str) -> NoFigure {
-    NoFigure::Failed(program, format!("it ends with {:?}", last_line(said)))
+    NoFigure::Failed(program, format!("its output ends with {:?}", last_line(said)))
 }

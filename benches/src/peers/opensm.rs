@@ -1,4 +1,4 @@
-//! OpenSM, over the subnet that `ibsim` simulates.
+//! OpenSM, on a subnet that `ibsim` simulates.
 
 use super::{NoFigure, failed, installed};
 use crate::pair::Process;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 const PROGRAM: &str = "opensm";
 
-/// One sweep, from the start of the program until it says that the subnet is up.
+/// The time of one sweep, from the start of OpenSM until it logs SUBNET UP.
 pub fn bring_up(spec: &str) -> Result<Duration, NoFigure> {
     let opensm = installed(PROGRAM, "--referees")?;
     let ibsim = installed("ibsim", "--referees")?;
@@ -24,7 +24,7 @@ pub fn bring_up(spec: &str) -> Result<Duration, NoFigure> {
     swept
 }
 
-/// What makes a program find the simulator in place of adapters.
+/// The library that replaces adapters by the simulator.
 fn preload() -> Option<PathBuf> {
     let folders = fs::read_dir("/usr/lib").ok()?.flatten();
     let mut paths = folders.map(|folder| folder.path().join("umad2sim/libumad2sim.so"));
@@ -44,14 +44,14 @@ fn sweep(
     let first = nodes.find(|node| node.kind == NodeType::CHANNEL_ADAPTER).expect("a host");
     let first = format!("H-{:016x}", first.guid.0);
     let mut command = Command::new(ibsim);
-    // Its tables are for smaller nets than ours.
+    // Its default tables are too small for this subnet.
     command.args(["-s", "-n", "-N", "2000", "-S", "200", "-P", "20000", "-L", "50000", "net"]);
     let _simulator = start(command.env("IBSIM_SOCKNAME", name), folder)?;
     let mut command = Command::new(opensm);
     command.args(["-o", "-e", "-f", "osm.log", "-d", "2"]).env("LD_PRELOAD", preload);
     command.env("IBSIM_SOCKNAME", name).env("SIM_HOST", first);
     command.env("OSM_TMP_DIR", ".").env("OSM_CACHE_DIR", ".");
-    // The simulator may need a while to read the net; who connects too early waits two seconds.
+    // The simulator takes a while to read the topology; an early client would wait two seconds.
     std::thread::sleep(Duration::from_secs(1));
     let began = Instant::now();
     let _ = start(&mut command, folder)?.0.wait();
@@ -63,7 +63,7 @@ fn sweep(
     }
 }
 
-/// A program that runs beside us in this folder.
+/// Starts a program in this folder.
 fn start(command: &mut Command, folder: &Path) -> Result<Process, NoFigure> {
     command.current_dir(folder).stdin(Stdio::null()).stdout(Stdio::null());
     command.stderr(Stdio::null()).spawn().map(Process).map_err(failed(PROGRAM))

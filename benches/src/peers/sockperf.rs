@@ -1,13 +1,12 @@
-//! `sockperf`, for the kernel's sockets on the loopback interface, both ends polling.
+//! `sockperf`: sockets of the kernel on the loopback interface, both ends busy-polling.
 
 use super::{NoFigure, RunConfig, free_port, installed, served, unclear};
 
 const PROGRAM: &str = "sockperf";
-/// How often it is started: with sockets that do not block, it now and then gives up a connection
-/// that is only under way (errno 115).
+/// Attempts: with non-blocking sockets it sometimes fails on a pending connect (errno 115).
 const TRIES_MAX: usize = 5;
 
-/// Half the round trip of a message, in nanoseconds: what 50 % and 99.9 % did not exceed.
+/// Half the round trip of a message in nanoseconds: the median and the 99.9th percentile.
 pub fn ping_pong(config: &RunConfig, bytes: u32, is_tcp: bool) -> Result<[f64; 2], NoFigure> {
     let mut result = ping_pong_once(config, bytes, is_tcp);
     for _ in 1..TRIES_MAX {

@@ -1,4 +1,4 @@
-//! `dpdk-testpmd`: one core that forwards packets from a device of nothing to itself.
+//! `dpdk-testpmd`: one core that forwards packets from a null device back to it.
 
 use super::{NoFigure, RunConfig, failed, installed, unclear};
 use crate::pair::{Process, prioritised};
@@ -7,14 +7,14 @@ use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
 const PROGRAM: &str = "dpdk-testpmd";
-/// Seconds that count, each a figure; the one before them does not.
+/// Measured seconds, each a figure, after one of warm-up.
 const SECONDS: usize = 3;
 
-/// Packets a second that go through.
+/// Forwarded packets per second.
 pub fn forward(config: &RunConfig) -> Result<f64, NoFigure> {
     installed(PROGRAM, "--peers")?;
     let mut command = prioritised(config.fifo, PROGRAM);
-    // The first core commands, the second one forwards.
+    // The first core has the control thread, the second forwards.
     command.args(["-l", &format!("{},{}", config.cores[0], config.cores[1])]);
     command.args(["--no-huge", "-m", "256", "--no-pci", "--no-telemetry", "--vdev"]);
     command.args(["net_null0,size=64", "--file-prefix"]);

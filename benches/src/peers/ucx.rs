@@ -1,23 +1,23 @@
-//! UCX, by its own `ucx_perftest` over POSIX shared memory.
+//! UCX: its `ucx_perftest` over POSIX shared memory.
 
 use super::{NoFigure, RunConfig, free_port, installed, served, unclear};
 
 const PROGRAM: &str = "ucx_perftest";
 
-/// Half the round trip of a message, in nanoseconds: the median.
+/// The median of half the round trip of a message, in nanoseconds.
 pub fn tag_lat(config: &RunConfig, bytes: u32) -> Result<f64, NoFigure> {
     let count = 20_000 * config.duration.as_millis().clamp(200, 2000) as u32 / 200;
     column(config, "tag_lat", bytes, count, 1).map(|microseconds| microseconds * 1e3)
 }
 
-/// Messages a second.
+/// Messages per second.
 pub fn tag_bw(config: &RunConfig, bytes: u32) -> Result<f64, NoFigure> {
     let count = if bytes > 4096 { 5_000 } else { 1_000_000 };
     column(config, "tag_bw", bytes, count, 3).map(|microseconds| 1e6 / microseconds)
 }
 
-/// A column of the last line: how many, their median, their average, and all by their number, in
-/// microseconds a message.
+/// A column of the last line: the count, then median, average and overall average in microseconds
+/// per message.
 fn column(
     config: &RunConfig,
     test: &str,

@@ -1,4 +1,4 @@
-//! One end of a measurement between adapters: a device with all that it takes to send and receive.
+//! One end of a measurement between adapters: a device, its queue pairs and their memory.
 
 use crate::error::PerfError;
 use pollux_fabric::link::threads::{Clock, ThreadLink, pair};
@@ -15,73 +15,73 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Bytes of an end's memory.
+/// Bytes of the memory of an end.
 pub const BYTES: usize = 8 << 20;
-/// Bytes that lie in front of what a datagram brings.
+/// Bytes of the GRH, in front of the payload of a datagram.
 pub const GRH_BYTES: u32 = 40;
 /// Requests that may be outstanding each way.
 const REQUESTS_MAX: u32 = 1024;
 /// Messages up to this length go inline.
 pub const INLINE_BYTES: u32 = 64;
-/// Looks that find nothing before others may run on this core: one of them may be who is awaited.
+/// Empty polls before the core is yielded: the other end may share it.
 const LOOKS_AWAKE: u32 = 20_000;
 
-/// What an end is to be.
+/// The queue pairs of an end.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
-    /// The service of its queue pairs.
+    /// The transport service.
     pub qp_type: QpType,
-    /// Queue pairs, the nth of one end connected to the nth of the other.
+    /// The number of queue pairs; the nth of one end is connected to the nth of the other.
     pub qps: usize,
-    /// They take their receives from one queue.
+    /// Whether they share a receive queue.
     pub has_srq: bool,
-    /// Packets with their CRCs, and no shortcut.
+    /// Whether every message goes as packets with CRCs, without message bypass.
     pub packets_only: bool,
 }
 
 impl Setup {
-    /// One queue pair, and the shortcut.
+    /// One queue pair, with message bypass.
     pub const fn of(qp_type: QpType) -> Self {
         Self { qp_type, qps: 1, has_srq: false, packets_only: false }
     }
 }
 
-/// What the other end has to know.
+/// The address of an end and its queue pairs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Card {
+pub struct EndAddress {
     lid: u16,
     gid: (u64, u64),
     qpns: Vec<u32>,
 }
 
-/// One end; on cache lines of its own, as the other is another thread's.
+/// One end, on cache lines of its own: the other end belongs to another thread.
 #[repr(align(256))]
 pub struct End<D: Device + ?Sized = dyn Device + Send> {
-    /// The device.
+    /// The adapter, open for this end only.
     pub device: Box<D>,
-    /// Where all requests are completed.
+    /// The completion queue of all requests.
     pub cq: Cq,
-    /// Queue pairs.
+    /// The queue pairs.
     pub qps: Vec<Qp>,
-    /// Memory for all messages.
+    /// The memory of all messages.
     pub region: MemoryRegion,
     pd: Pd,
     port: u8,
     srq: Option<Srq>,
     qp_type: QpType,
-    /// Where datagrams go.
+    /// The destination of datagrams.
     to: Option<(Ah, Qpn)>,
 }
 
-/// An end of a link between threads.
+/// An end at a link between threads.
 pub type ThreadEnd = End<SoftDevice<ThreadLink>>;
 
-/// Two connected ends, between threads.
+/// Two connected ends for two threads.
 ///
 /// # Panics
 /// When the process has no memory for them.
 pub fn ends(setup: Setup) -> [ThreadEnd; 2] {
-    // Each in a thread of its own, as it would be, so that their allocations share no cache line.
+    // Each is created in a thread of its own, so that their allocations share no cache line.
     let mut ends = std::thread::scope(|scope| {
         let made = devices(setup.packets_only).map(|device| {
             scope.spawn(move || {
@@ -91,14 +91,14 @@ pub fn ends(setup: Setup) -> [ThreadEnd; 2] {
         });
         made.map(|end| end.join().expect("it is made"))
     });
-    let cards = [0, 1].map(|at| ends[at].card().expect("its port is up"));
-    for (end, other) in ends.iter_mut().zip(cards.iter().rev()) {
+    let addresses = [0, 1].map(|at| ends[at].address().expect("its port is up"));
+    for (end, other) in ends.iter_mut().zip(addresses.iter().rev()) {
         end.connect(other).expect("the table allows it");
     }
     ends
 }
 
-/// Two adapters, joined.
+/// Two adapters at the ends of one link.
 #[expect(clippy::disallowed_methods, reason = "adapters between threads have a clock")]
 pub fn devices(packets_only: bool) -> [SoftDevice<ThreadLink>; 2] {
     let start = Instant::now();
@@ -115,7 +115,7 @@ pub fn devices(packets_only: bool) -> [SoftDevice<ThreadLink>; 2] {
 }
 
 impl<D: Device + ?Sized> End<D> {
-    /// An end at a port of this device, with this memory; its port is up.
+    /// An end at a port of this device, once the port is active.
     pub fn new(
         mut device: Box<D>,
         port: u8,
@@ -140,7 +140,7 @@ impl<D: Device + ?Sized> End<D> {
         Ok(end)
     }
 
-    /// One more queue pair, which is connected to nothing.
+    /// Creates another queue pair, in state RESET.
     pub fn create_qp(&mut self) -> Result<Qp, PerfError> {
         Ok(self.device.create_qp(&QpInit {
             qp_type: self.qp_type,
@@ -157,11 +157,11 @@ impl<D: Device + ?Sized> End<D> {
         })?)
     }
 
-    /// What the other end has to know.
-    pub fn card(&self) -> Result<Card, PerfError> {
+    /// The address of this end.
+    pub fn address(&self) -> Result<EndAddress, PerfError> {
         let qpn = |qp: &Qp| Ok(self.device.qpn(*qp)?.0);
         let gid = self.device.gid(self.port, 0)?;
-        Ok(Card {
+        Ok(EndAddress {
             lid: self.device.port(self.port)?.lid.0,
             gid: (gid.prefix(), gid.guid().0),
             qpns: self.qps.iter().map(qpn).collect::<Result<_, PerfError>>()?,
@@ -169,8 +169,8 @@ impl<D: Device + ?Sized> End<D> {
     }
 
     /// Connects the queue pairs to those of the other end.
-    pub fn connect(&mut self, other: &Card) -> Result<(), PerfError> {
-        let path = self.way_to(other);
+    pub fn connect(&mut self, other: &EndAddress) -> Result<(), PerfError> {
+        let path = self.path_to(other);
         for (qp, qpn) in self.qps.clone().into_iter().zip(&other.qpns) {
             self.connect_qp(qp, Qpn(*qpn), path)?;
         }
@@ -181,15 +181,15 @@ impl<D: Device + ?Sized> End<D> {
         Ok(())
     }
 
-    /// The way to the other end: by LID in a subnet, and by GID where there is none.
-    pub fn way_to(&self, other: &Card) -> AddressVector {
+    /// The path to the other end: by LID in a subnet, by GID elsewhere.
+    pub fn path_to(&self, other: &EndAddress) -> AddressVector {
         let dgid = Gid::new(other.gid.0, Guid(other.gid.1));
-        let grh = GlobalRoute { dgid, hop_limit: 64, ..GlobalRoute::default() };
+        let grh = GlobalRoute::to(dgid, 64);
         let grh = (!self.device.attributes().can.subnet).then_some(grh);
         AddressVector { dlid: Lid(other.lid), port: self.port, grh, ..AddressVector::default() }
     }
 
-    /// Brings a queue pair to where it can send.
+    /// Modifies a queue pair to RTS.
     pub fn connect_qp(&mut self, qp: Qp, to: Qpn, path: AddressVector) -> Result<(), PerfError> {
         let (rc, ud) = (self.qp_type == QpType::Rc, self.qp_type == QpType::Ud);
         let init = QpAttributes {
@@ -237,7 +237,7 @@ impl<D: Device + ?Sized> End<D> {
         Ok(())
     }
 
-    /// Sends a message of so many bytes; inline if it is short.
+    /// Sends a message of this length; inline up to [`INLINE_BYTES`].
     pub fn send(&mut self, bytes: u32) -> Result<(), PerfError> {
         let sge = [Sge { address: self.region.address, bytes, lkey: self.region.lkey }];
         let data = match bytes {
@@ -248,24 +248,23 @@ impl<D: Device + ?Sized> End<D> {
         Ok(self.device.post_send(self.qps[0], &[request])?)
     }
 
-    /// How messages go to the other end.
+    /// The operation that sends a message to the other end.
     pub fn op(&self) -> SendOp {
         let destination = |(ah, qpn)| Destination { ah, qpn, qkey: QKey(1) };
         self.to.map_or(SendOp::Send, |to| SendOp::Datagram(destination(to)))
     }
 
-    /// Takes what is completed; says how much. A request that failed is an error.
+    /// Polls completions, and returns their number. A failed request is an error.
     pub fn poll(&mut self, out: &mut [Completion]) -> Result<usize, PerfError> {
         let count = self.device.poll(self.cq, out)?;
-        let is_bad = |one: &&Completion| one.status != CompletionStatus::Success;
-        match out[..count].iter().find(is_bad) {
+        let has_failed = |one: &&Completion| one.status != CompletionStatus::Success;
+        match out[..count].iter().find(has_failed) {
             Some(bad) => Err(PerfError::Request(bad.status)),
             None => Ok(count),
         }
     }
 
-    /// Waits for a message, and now and then asks whether there will be none; says whether one
-    /// came.
+    /// Waits for a message; `false` if `is_over` says that none will come.
     pub fn wait(&mut self, mut is_over: impl FnMut() -> bool) -> Result<bool, PerfError> {
         let mut out = [Completion::NOTHING];
         for look in 1u32.. {

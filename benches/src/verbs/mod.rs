@@ -4,50 +4,50 @@ pub mod end;
 
 use crate::error::PerfError;
 use crate::exchange::Exchange;
-use crate::pair::{Outcome, Side};
-use crate::plan::{Plan, What};
+use crate::plan::{EndRole, Outcome, Plan, What};
 use crate::samples::{per_second, ping_pong};
-use end::{BYTES, Card, End, GRH_BYTES, Setup};
+use end::{BYTES, End, EndAddress, GRH_BYTES, Setup};
 use pollux_mem::Memory;
 use pollux_verbs::{Completion, Data, Device, SendFlags, SendRequest, Sge};
 use pollux_wire::address::Qpn;
 use std::time::{Duration, Instant};
 
-/// Messages under way at the most, in bandwidth and rate, and receives that wait for them.
+/// Outstanding messages in `bw` and `rate`, at most; and posted receives.
 const WINDOW: u64 = 256;
 const RECEIVES: usize = 512;
-/// How long an answer is waited for.
+/// Timeout of a reply.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Looks in vain before the end that drains asks whether all is over.
+/// Empty polls before the server checks whether the client has finished.
 const LOOKS_IDLE: u32 = 20_000;
 /// From this length on, messages are posted in small batches.
 const LONG_BYTES: u32 = 4096;
 
-/// Plays one side at a port of this device.
+/// Plays a role at a port of this device. Only a client has an outcome.
 pub fn play<D: Device + ?Sized>(
     plan: &Plan,
-    side: Side,
+    role: EndRole,
     device: Box<D>,
     port: u8,
     exchange: &mut Exchange,
 ) -> Result<Option<Outcome>, PerfError> {
-    // Whoever reads the memory of another process needs it to be shared.
+    // Another process can only read shared memory.
     let memory = if plan.processes { Memory::shared(BYTES) } else { Memory::private(BYTES) };
-    let memory = memory.map_err(|error| PerfError::Plan(format!("there is no memory: {error}")))?;
+    let memory =
+        memory.map_err(|error| PerfError::Plan(format!("no memory for messages: {error}")))?;
     let mut end = End::new(device, port, &memory, &Setup::of(plan.transport.qp_type()))?;
-    let other: Card = exchange.swap(&end.card()?)?;
+    let other: EndAddress = exchange.swap(&end.address()?)?;
     end.connect(&other)?;
     for _ in 0..RECEIVES {
         end.recv(room(plan))?;
     }
     exchange.meet()?;
-    match (plan.what, side) {
-        (What::Connect, Side::Asks) => connect(plan, &mut end, &other).map(Some),
-        (What::Connect, Side::Answers) => Ok(None),
-        (What::Lat, Side::Asks) => ask(plan, &mut end).map(Some),
-        (What::Lat, Side::Answers) => answer(plan, &mut end, exchange).map(|()| None),
-        (What::Bw | What::Rate, Side::Asks) => pour(plan, &mut end, exchange).map(Some),
-        (What::Bw | What::Rate, Side::Answers) => drain(plan, &mut end, exchange).map(|()| None),
+    match (plan.what, role) {
+        (What::Connect, EndRole::Client) => connect(plan, &mut end, &other).map(Some),
+        (What::Connect, EndRole::Server) => Ok(None),
+        (What::Lat, EndRole::Client) => client(plan, &mut end).map(Some),
+        (What::Lat, EndRole::Server) => server(plan, &mut end, exchange).map(|()| None),
+        (What::Bw | What::Rate, EndRole::Client) => stream(plan, &mut end, exchange).map(Some),
+        (What::Bw | What::Rate, EndRole::Server) => drain(plan, &mut end, exchange).map(|()| None),
     }
 }
 
@@ -57,20 +57,20 @@ fn room(plan: &Plan) -> u32 {
 }
 
 #[expect(clippy::disallowed_methods, reason = "messages may be lost")]
-fn ask<D: Device + ?Sized>(plan: &Plan, end: &mut End<D>) -> Result<Outcome, PerfError> {
+fn client<D: Device + ?Sized>(plan: &Plan, end: &mut End<D>) -> Result<Outcome, PerfError> {
     let latency = ping_pong(plan.duration, plan.per_second, || {
         end.send(plan.bytes)?;
-        let mut asked = None;
-        let mut is_lost = || asked.get_or_insert_with(Instant::now).elapsed() > TIMEOUT;
-        match end.wait(&mut is_lost)? {
+        let mut sent_at = None;
+        let mut is_late = || sent_at.get_or_insert_with(Instant::now).elapsed() > TIMEOUT;
+        match end.wait(&mut is_late)? {
             true => end.recv(room(plan)),
-            false => Err(PerfError::OtherEnd(format!("no answer for {TIMEOUT:?}"))),
+            false => Err(PerfError::OtherEnd(format!("no reply for {TIMEOUT:?}"))),
         }
     })?;
     Ok(Outcome::Latency(latency))
 }
 
-fn answer<D: Device + ?Sized>(
+fn server<D: Device + ?Sized>(
     plan: &Plan,
     end: &mut End<D>,
     exchange: &mut Exchange,
@@ -82,8 +82,8 @@ fn answer<D: Device + ?Sized>(
     Ok(())
 }
 
-/// Sends in batches, of which the last message alone is completed.
-fn pour<D: Device + ?Sized>(
+/// Sends batches, of which only the last message is signaled.
+fn stream<D: Device + ?Sized>(
     plan: &Plan,
     end: &mut End<D>,
     exchange: &mut Exchange,
@@ -117,32 +117,32 @@ fn drain<D: Device + ?Sized>(
     end: &mut End<D>,
     exchange: &mut Exchange,
 ) -> Result<(), PerfError> {
-    let (mut came, mut idle, mut out) = (0u64, 0u32, [Completion::NOTHING; 64]);
+    let (mut received, mut idle, mut out) = (0u64, 0u32, [Completion::NOTHING; 64]);
     loop {
         let count = end.poll(&mut out)?;
         for _ in 0..count {
             end.recv(room(plan))?;
         }
-        came += count as u64;
+        received += count as u64;
         idle = if count > 0 { 0 } else { idle + 1 };
         if idle == LOOKS_IDLE {
             idle = 0;
             std::thread::yield_now();
             if exchange.is_over() {
                 let _sent: u64 = exchange.receive()?;
-                return exchange.send(&came);
+                return exchange.send(&received);
             }
         }
     }
 }
 
-/// Makes queue pairs that are connected, and ends them.
+/// Creates, connects and destroys queue pairs.
 fn connect<D: Device + ?Sized>(
     plan: &Plan,
     end: &mut End<D>,
-    other: &Card,
+    other: &EndAddress,
 ) -> Result<Outcome, PerfError> {
-    let path = end.way_to(other);
+    let path = end.path_to(other);
     let rate = per_second(plan.duration, || {
         let qp = end.create_qp()?;
         end.connect_qp(qp, Qpn(1), path)?;
@@ -152,16 +152,17 @@ fn connect<D: Device + ?Sized>(
     Ok(Outcome::Connections { per_second: rate })
 }
 
-/// Bytes of this process that an RC queue pair costs, connected and idle, beside its share of the
-/// shared receive queue.
+/// Bytes of this process per connected, idle RC queue pair, without its share of the shared receive
+/// queue.
 pub fn bytes_per_connection() -> Result<f64, PerfError> {
     const COUNT: usize = 8192;
     let [device, _peer] = end::devices(false);
     let memory = Memory::private(1 << 12);
-    let memory = memory.map_err(|error| PerfError::Plan(format!("there is no memory: {error}")))?;
+    let memory =
+        memory.map_err(|error| PerfError::Plan(format!("no memory for messages: {error}")))?;
     let setup = Setup { qps: 0, has_srq: true, ..Setup::of(pollux_verbs::QpType::Rc) };
     let mut end = End::new(Box::new(device), 1, &memory, &setup)?;
-    let path = end.way_to(&end.card()?);
+    let path = end.path_to(&end.address()?);
     let before = resident_bytes();
     for _ in 0..COUNT {
         let qp = end.create_qp()?;
@@ -170,7 +171,7 @@ pub fn bytes_per_connection() -> Result<f64, PerfError> {
     Ok((resident_bytes() - before) / COUNT as f64)
 }
 
-/// Bytes of memory that this process has in use.
+/// Resident bytes of this process.
 fn resident_bytes() -> f64 {
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = pages.split_whitespace().nth(1).and_then(|pages| pages.parse::<f64>().ok());

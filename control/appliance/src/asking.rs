@@ -1,10 +1,9 @@
-//! Queries to a running node or fabric, for all commands: how long they wait, and progress messages
-//! meanwhile.
+//! Requests to a running node or fabric, for all commands: how long they wait, and progress
+//! messages meanwhile.
 
 use crate::output::note;
 use clap::Args;
-use pollux_node::admin::client::{AskError, Client};
-use serde_json::Value;
+use pollux_node::admin::client::{AskError, Client, Pause};
 use std::path::Path;
 use std::time::Duration;
 
@@ -16,16 +15,27 @@ pub struct Wait {
     wait: Duration,
 }
 
+impl Wait {
+    /// No wait at all, for what is asked again anyway.
+    pub const fn without(self) -> Self {
+        Self { wait: Duration::ZERO }
+    }
+}
+
 /// Reads a number of seconds, which may have a fraction.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     let duration = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     duration.ok_or_else(|| "not a number of seconds; write a number such as 5 or 0.2".into())
 }
 
-/// Sends a query to a socket. The reason for a wait goes to standard error.
-pub fn ask(socket: &Path, question: &str, wait: Wait) -> Result<Value, AskError> {
+/// Asks at a socket. The reason for a wait goes to standard error.
+pub fn ask<T>(
+    socket: &Path,
+    wait: Wait,
+    send: impl FnOnce(&Client, Pause<'_>) -> Result<T, AskError>,
+) -> Result<T, AskError> {
     let mut progress = Progress::default();
-    Client::new(socket, wait.wait).ask(question, &mut |error, pause| {
+    send(&Client::new(socket, wait.wait), &mut |error, pause| {
         progress.say(error, wait.wait);
         #[expect(clippy::disallowed_methods, reason = "a process that starts takes its time")]
         std::thread::sleep(pause);
@@ -48,7 +58,7 @@ impl Progress {
     pub fn say(&mut self, error: &AskError, wait: Duration) {
         self.attempts += 1;
         let why = match error {
-            AskError::Absent(path, _) => format!("nothing listens at {} yet", path.display()),
+            AskError::Absent(path, _) => format!("no node or fabric at {} yet", path.display()),
             other => other.to_string(),
         };
         if self.attempts > Self::QUIET && self.said.as_ref() != Some(&why) {

@@ -1,5 +1,6 @@
 //! `pollux fabric`: runs a fabric as its arguments describe it.
 
+use crate::descriptors;
 use crate::output::say;
 use crate::signals::signals;
 use clap::{Args, ValueEnum};
@@ -86,6 +87,7 @@ fn key(text: &str) -> Result<u64, String> {
 
 /// Runs a fabric until a signal ends it.
 pub fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
+    descriptors::raise_limit();
     let partitions = match (arguments.sm, &arguments.partitions) {
         (Manager::Embedded, Some(file)) => Some(partitions(file)?),
         (Manager::Embedded, None) => Some(Partitions::default()),
@@ -107,6 +109,8 @@ pub fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
     let topology = config::topology(&arguments.topology, arguments.seed, note)?;
     let (nodes, links) = (topology.nodes().len(), topology.links().len());
     let umad = arguments.umad.clone();
+    // Before there are sockets, which a signal would leave behind otherwise.
+    let (wake, is_over) = signals()?;
     let mut fabric = Fabric::new(Config {
         topology,
         seed: arguments.seed,
@@ -121,7 +125,6 @@ pub fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
         sm_key: arguments.sm_key,
         lmc: arguments.lmc,
     })?;
-    let (wake, is_over) = signals()?;
     let spec = arguments.topology;
     say(&format!("fabric {spec}: {nodes} nodes, {links} links, seed {}", arguments.seed));
     if let Some(name) = umad {

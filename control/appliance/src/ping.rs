@@ -6,7 +6,7 @@ use crate::signals::signals;
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
 use pollux_node::admin::client::{AskError, Client};
-use serde_json::Value;
+use pollux_node::admin::reply::PingOutcome;
 use std::error::Error;
 use std::io::Read;
 use std::net::IpAddr;
@@ -30,6 +30,9 @@ pub struct Arguments {
     /// Data bytes of each request
     #[arg(long, value_name = "N", default_value_t = 56)]
     size: u16,
+    /// TTL, or hop limit, of each request: how many routers it may pass
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u8>::new().range(1..))]
+    ttl: Option<u8>,
     /// Number of requests, at least 1 [default: until a signal]
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u32>::new().range(1..))]
     count: Option<u32>,
@@ -57,21 +60,20 @@ struct Statistics {
 #[expect(clippy::disallowed_methods, reason = "the total time is part of the output")]
 pub fn ping(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     let Arguments { address, size, interval, .. } = arguments;
-    let from = arguments.from.as_deref().unwrap_or_default();
-    let question = format!("ping {address} {size} {from}");
+    let (bytes, from) = (usize::from(*size), arguments.from.as_deref());
     let (wake, is_over) = signals()?;
     let is_over = || is_over.load(Ordering::Relaxed);
     let headers = if address.is_ipv4() { 28 } else { 48 };
     print(&format!("PING {address} {size}({}) bytes of data.\n", u32::from(*size) + headers))?;
-    let (mut statistics, mut patience) = (Statistics::default(), arguments.wait);
+    let (mut statistics, mut timeout) = (Statistics::default(), arguments.wait);
     let mut progress = Progress::default();
     let mut begun = Instant::now();
     while !is_over() {
         let asked = Instant::now();
-        let client = Client::new(&arguments.socket, patience);
-        let answer = client.ask(&question, &mut |error, pause| {
+        let client = Client::new(&arguments.socket, timeout);
+        let answer = client.ping(*address, bytes, arguments.ttl, from, &mut |error, pause| {
             if statistics.sent == 0 {
-                progress.say(error, patience);
+                progress.say(error, timeout);
             }
             wait(&wake, pause).is_ok() && !is_over()
         });
@@ -81,11 +83,11 @@ pub fn ping(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
         match answer {
             // After the first request, a node that is down counts as a lost reply.
             Err(AskError::Later(why)) if statistics.sent > 0 => {
-                statistics.lost(address, &why)?;
+                statistics.lost(*address, &why)?;
             }
             answer => {
                 if statistics.sent == 0 {
-                    (begun, patience) = (asked, BUSY_MAX);
+                    (begun, timeout) = (asked, BUSY_MAX);
                 }
                 statistics.take(address, &answer?)?;
             }
@@ -110,12 +112,14 @@ fn wait(mut wake: &UnixStream, time: Duration) -> std::io::Result<()> {
 }
 
 impl Statistics {
-    fn take(&mut self, address: &IpAddr, answer: &Value) -> Result<(), OutputError> {
-        let Some(us) = answer["us"].as_f64() else {
-            return self.lost(address, answer["lost"].as_str().unwrap_or("no answer"));
+    fn take(&mut self, address: &IpAddr, outcome: &PingOutcome) -> Result<(), OutputError> {
+        let (bytes, ttl, us) = match outcome {
+            PingOutcome::Answered { bytes, ttl, us } => (bytes, ttl, us),
+            PingOutcome::Lost { lost, from } => {
+                return self.lost(from.unwrap_or(*address), lost);
+            }
         };
         self.sent += 1;
-        let (bytes, ttl) = (&answer["bytes"], &answer["ttl"]);
         let (sequence, time) = (self.sent, us / 1e3);
         self.times.push(time);
         print(&format!(
@@ -123,9 +127,9 @@ impl Statistics {
         ))
     }
 
-    fn lost(&mut self, address: &IpAddr, why: &str) -> Result<(), OutputError> {
+    fn lost(&mut self, from: IpAddr, why: &str) -> Result<(), OutputError> {
         self.sent += 1;
-        print(&format!("From {address}: icmp_seq={} {why}\n", self.sent))
+        print(&format!("From {from}: icmp_seq={} {why}\n", self.sent))
     }
 
     fn say(&self, address: &IpAddr, took: Duration) -> Result<(), OutputError> {

@@ -1,46 +1,39 @@
-//! `pollux run` and `pollux check`: run a node by its configuration, or validate that.
+//! `pollux run`: runs a node by its configuration.
 
-use crate::output::{print, say};
-use crate::signals::signals;
+use crate::descriptors;
+use crate::log::{LogFormat, log};
+use crate::signals::NodeSignals;
 use clap::Args;
-use pollux_node::config::NodeConfig;
-use pollux_node::node::Node;
+use pollux_node::node::notice::NodeNotice;
+use pollux_node::node::{Node, Source};
+use pollux_node::service::ServiceManager;
 use std::error::Error;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
 
 /// Arguments of `pollux run`.
 #[derive(Args)]
 pub struct RunArguments {
     /// Configuration file: TOML, with a table [interface.NAME] for each interface
     config: PathBuf,
-    /// Listen here for `pollux show`, `pollux ping` and `pollux idle`
+    /// Listen here for `pollux show`, `pollux ping`, `pollux idle` and `pollux reload`
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
+    /// Format of the lines that say what happens: for people, or a JSON object for each
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    log: LogFormat,
 }
 
-/// Arguments of `pollux check`.
-#[derive(Args)]
-pub struct CheckArguments {
-    /// Configuration file
-    config: PathBuf,
-}
-
-/// Runs a node until a signal ends it. The node waits for missing devices.
+/// Runs a node until a signal ends it; SIGHUP has it read its configuration again. The node waits
+/// for missing devices. A service manager that started it is told what it does.
 pub fn run(arguments: &RunArguments) -> Result<(), Box<dyn Error>> {
-    let config = NodeConfig::open(&arguments.config)?;
-    let (wake, is_over) = signals()?;
-    let node = Node::new(config, arguments.socket.as_deref())?;
-    say("node: running");
-    node.run(wake, || is_over.load(Ordering::Relaxed), say)?;
-    say("node: over");
+    descriptors::raise_limit();
+    let source = Source::file(&arguments.config)?;
+    let manager = ServiceManager::from_environment()?;
+    let signals = NodeSignals::catch()?;
+    let node = Node::new(source, arguments.socket.as_deref())?.supervised_by(manager);
+    let say = |notice: &NodeNotice| log(arguments.log, notice);
+    say(&NodeNotice::info("node", "running"));
+    node.run(signals.wake(), || signals.next_order(), say)?;
+    say(&NodeNotice::info("node", "over"));
     Ok(())
-}
-
-/// Applies the checks of `run`. A device that is missing now is no error.
-pub fn check(arguments: &CheckArguments) -> Result<(), Box<dyn Error>> {
-    let config = NodeConfig::open(&arguments.config)?;
-    let names: Vec<_> = config.interfaces.keys().map(String::as_str).collect();
-    let (file, names) = (arguments.config.display(), names.join(", "));
-    Ok(print(&format!("{file}: valid; interfaces: {names}\n"))?)
 }

@@ -1,10 +1,17 @@
-//! `pollux show`, `pollux idle` and `pollux fault`: queries to a running node or fabric, and
-//! answers as tables.
+//! `pollux show`, `pollux idle` and `pollux fault`: requests to a running node or fabric, and
+//! responses as tables.
 
 use crate::asking::{Wait, ask};
+use crate::columns::{Columns, Selected};
 use crate::output::print;
+use crate::table::table;
 use clap::{Args, Subcommand, ValueEnum};
-use serde_json::Value;
+use pollux_node::admin::multicast::MulticastStatus;
+use pollux_node::admin::rows::{
+    AclStatus, ConnectionStatus, DropCount, FaultStatus, GroupStatus, InterfaceStatus,
+    KernelStatus, LinkStatus, MulticastTree, NeighborStatus, NodeStatus, PortStatus, RouteStatus,
+    TableRow, WorkerStatus,
+};
 use std::error::Error;
 use std::path::PathBuf;
 
@@ -16,6 +23,12 @@ pub struct ShowArguments {
     /// Socket of the node or fabric
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
+    /// Only the rows of this interface of a node
+    #[arg(long, value_name = "INTERFACE")]
+    interface: Option<String>,
+    /// Also drop counters that are zero, and routes that others replace; JSON has them always
+    #[arg(long)]
+    all: bool,
     /// Print JSON instead of a table
     #[arg(long)]
     json: bool,
@@ -42,8 +55,16 @@ enum What {
     Connections,
     /// Node: worker threads, with core, idle strategy and counters
     Workers,
+    /// Node: routes, with their next hops, who gave them, and why some are not used
+    Routes,
+    /// Node: rules of access control lists, with counters
+    Acl,
+    /// Node: multicast routes, with the interfaces where packets arrive and leave
+    Multicast,
     /// Node: drop counters, by reason
     Drops,
+    /// Node: the routing table of the kernel whose routes it uses, and what it read
+    Kernel,
 }
 
 /// Arguments of `pollux idle`.
@@ -91,39 +112,71 @@ enum FaultCommand {
 
 /// Runs `pollux show`.
 pub fn show(arguments: &ShowArguments) -> Result<(), Box<dyn Error>> {
-    let (what, columns) = columns(arguments.what);
-    let answer = ask(&arguments.socket, &format!("show {what}"), arguments.wait)?;
-    // Groups of a node have other columns than groups of a fabric.
-    let columns = match answer[0].get("group") {
-        Some(_) => "interface group lid state receives why",
-        None => columns,
-    };
-    let columns: Vec<_> = columns.split_whitespace().collect();
-    let text = if arguments.json { format!("{answer}\n") } else { table(&answer, &columns) };
+    let text = match arguments.what {
+        What::Nodes => shown::<NodeStatus>(arguments),
+        What::Ports => shown::<PortStatus>(arguments),
+        What::Links => shown::<LinkStatus>(arguments),
+        What::Groups => formatted(arguments, rows(arguments)?, groups),
+        What::Interfaces => shown::<InterfaceStatus>(arguments),
+        What::Neighbors => shown::<NeighborStatus>(arguments),
+        What::Connections => shown::<ConnectionStatus>(arguments),
+        What::Workers => shown::<WorkerStatus>(arguments),
+        What::Acl => shown::<AclStatus>(arguments),
+        What::Multicast => shown::<MulticastStatus>(arguments),
+        What::Routes => shown::<RouteStatus>(arguments),
+        What::Drops => shown::<DropCount>(arguments),
+        What::Kernel => shown::<KernelStatus>(arguments),
+    }?;
     Ok(print(&text)?)
 }
 
-/// The name of a table in a query, and its columns.
-const fn columns(what: What) -> (&'static str, &'static str) {
-    match what {
-        What::Nodes => ("nodes", "node kind guid lid ports drops"),
-        What::Ports => ("ports", "port state lid mtu peer process sent received errors discards"),
-        What::Links => ("links", "from to rate state"),
-        What::Groups => ("groups", "lid ports"),
-        What::Interfaces => (
-            "interfaces",
-            "interface state workers lid mtu addresses dhcp link sent received why waits_for",
-        ),
-        What::Neighbors => ("neighbors", "interface address state by mtu link why connection"),
-        What::Connections => (
-            "connections",
-            "interface worker peer type state role dialect mtu qpn sent received why",
-        ),
-        What::Workers => (
-            "workers",
-            "worker core idle interfaces breaths busy_breaths packets sleeps asleep_ms busy_ms",
-        ),
-        What::Drops => ("drops", "interface of why count"),
+/// The rows of a table, as text.
+fn shown<R: TableRow + Columns + Selected>(
+    arguments: &ShowArguments,
+) -> Result<String, Box<dyn Error>> {
+    formatted(arguments, rows::<R>(arguments)?, |rows| table(&rows, R::COLUMNS))
+}
+
+/// The rows of the interface, or else all.
+fn rows<R: TableRow + Selected>(arguments: &ShowArguments) -> Result<Vec<R>, Box<dyn Error>> {
+    let ShowArguments { socket, wait, interface, .. } = arguments;
+    let mut rows: Vec<R> = ask(socket, *wait, |client, pause| client.show(pause))?;
+    let Some(interface) = interface else { return Ok(rows) };
+    rows.retain(|row| row.is_of(interface));
+    if rows.is_empty() {
+        let known: Vec<InterfaceStatus> = ask(socket, *wait, |client, pause| client.show(pause))?;
+        if !known.iter().any(|one| one.is_of(interface)) {
+            let advice = "list them with `pollux show interfaces`";
+            return Err(format!("there is no interface {interface}; {advice}").into());
+        }
+    }
+    Ok(rows)
+}
+
+fn formatted<R: TableRow + Selected>(
+    arguments: &ShowArguments,
+    mut rows: Vec<R>,
+    text: impl FnOnce(Vec<R>) -> String,
+) -> Result<String, Box<dyn Error>> {
+    if arguments.json {
+        return Ok(serde_json::to_string(&rows)? + "\n");
+    }
+    rows.retain(|row| arguments.all || !row.is_zero());
+    Ok(text(rows))
+}
+
+/// Groups of a node have other columns than those of a fabric.
+fn groups(rows: Vec<GroupStatus>) -> String {
+    let (mut memberships, mut trees) = (Vec::new(), Vec::<MulticastTree>::new());
+    for row in rows {
+        match row {
+            GroupStatus::Membership(membership) => memberships.push(membership),
+            GroupStatus::Tree(tree) => trees.push(tree),
+        }
+    }
+    match memberships.is_empty() {
+        true => table(&trees, Columns::COLUMNS),
+        false => table(&memberships, Columns::COLUMNS),
     }
 }
 
@@ -135,65 +188,22 @@ pub fn fault(arguments: &FaultArguments) -> Result<(), Box<dyn Error>> {
         .ok_or("no socket given; name the fabric's socket with --socket PATH")?;
     match &arguments.command {
         FaultCommand::Add { rule } => {
-            let number = ask(socket, &format!("fault add {rule}"), arguments.wait)?;
+            let number =
+                ask(socket, arguments.wait, |client, pause| client.add_fault(rule, pause))?;
             Ok(print(&format!("{number}\n"))?)
         }
         FaultCommand::Del { number } => {
-            Ok(ask(socket, &format!("fault del {number}"), arguments.wait).map(drop)?)
+            Ok(ask(socket, arguments.wait, |client, pause| client.remove_fault(*number, pause))?)
         }
         FaultCommand::List => {
-            let rules = ask(socket, "fault list", arguments.wait)?;
-            Ok(print(&table(&rules, &["number", "rule"]))?)
+            let rules = ask(socket, arguments.wait, |client, pause| client.faults(pause))?;
+            Ok(print(&table(&rules, FaultStatus::COLUMNS))?)
         }
     }
 }
 
 /// Runs `pollux idle`.
 pub fn idle(arguments: &IdleArguments) -> Result<(), Box<dyn Error>> {
-    let worker = arguments.worker.map_or(String::new(), |number| number.to_string());
-    let question = format!("idle {} {worker}", arguments.strategy);
-    Ok(ask(&arguments.socket, &question, arguments.wait).map(drop)?)
-}
-
-/// A table: one line per object, in aligned columns.
-pub fn table(things: &Value, columns: &[&str]) -> String {
-    let mut rows = vec![columns.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()];
-    for thing in things.as_array().into_iter().flatten() {
-        rows.push(columns.iter().map(|name| cell(&thing[*name])).collect());
-    }
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    let widths: Vec<_> = (0..columns.len()).map(|column| width(column).unwrap_or(0)).collect();
-    let line = |row: &Vec<String>| {
-        let cells = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:width$}"));
-        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
-    };
-    rows.iter().map(line).collect()
-}
-
-fn cell(value: &Value) -> String {
-    match value {
-        Value::Null => "-".into(),
-        Value::String(text) => text.clone(),
-        Value::Array(list) => list.iter().map(cell).collect::<Vec<_>>().join(" "),
-        Value::Object(things) if things.is_empty() => "-".into(),
-        Value::Object(things) => things
-            .iter()
-            .map(|(name, value)| format!("{name}={value}"))
-            .collect::<Vec<_>>()
-            .join(" "),
-        other => other.to_string(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn a_table_has_a_line_for_every_object() {
-        let things = json!([{ "a": 1, "b": null }, { "a": "long", "b": { "x": 2 } }]);
-        assert_eq!(table(&things, &["a", "b"]), "a     b\n1     -\nlong  x=2\n");
-        assert_eq!(table(&json!([]), &["a"]), "a\n");
-    }
+    let IdleArguments { strategy, worker, socket, wait } = arguments;
+    Ok(ask(socket, *wait, |client, pause| client.set_idle(strategy, *worker, pause))?)
 }

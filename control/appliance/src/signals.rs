@@ -1,9 +1,59 @@
-//! Signals that end a command in order.
+//! Signals that end a command in order, and one that has a node reload its configuration.
 
+use pollux_node::node::Order;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The signals of a node: SIGHUP has it read its configuration again, unless its terminal has
+/// closed; that ends it, as the others do.
+pub struct NodeSignals {
+    has_terminal: bool,
+    wake: UnixStream,
+    is_over: Arc<AtomicBool>,
+    reloads: Arc<AtomicBool>,
+}
+
+impl NodeSignals {
+    /// Catches the signals.
+    pub fn catch() -> std::io::Result<Self> {
+        let (wake, signaled) = UnixStream::pair()?;
+        wake.set_nonblocking(true)?;
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let (is_over, reloads) = (Arc::default(), Arc::default());
+        for (signal, flag) in [(SIGINT, &is_over), (SIGTERM, &is_over), (SIGHUP, &reloads)] {
+            if signal == SIGHUP && is_ignored(&status, SIGHUP) {
+                continue;
+            }
+            signal_hook::flag::register(signal, Arc::clone(flag))?;
+            signal_hook::low_level::pipe::register(signal, signaled.try_clone()?)?;
+        }
+        Ok(Self { has_terminal: has_terminal(), wake, is_over, reloads })
+    }
+
+    /// The stream that becomes readable on each signal.
+    pub fn wake(&self) -> &UnixStream {
+        &self.wake
+    }
+
+    /// The order of the last signals.
+    pub fn next_order(&self) -> Order {
+        while matches!((&self.wake).read(&mut [0; 64]), Ok(1..)) {}
+        match self.is_over.load(Ordering::Relaxed) {
+            true => Order::End,
+            false if !self.reloads.swap(false, Ordering::Relaxed) => Order::Run,
+            false if self.has_terminal && !has_terminal() => Order::End,
+            false => Order::Reload,
+        }
+    }
+}
+
+/// Whether the process has a controlling terminal.
+fn has_terminal() -> bool {
+    std::fs::File::open("/dev/tty").is_ok()
+}
 
 /// A stream that becomes readable on a signal that ends the process, and a flag that is set then.
 /// SIGHUP, of a closed terminal, is one unless the parent ignores it (`nohup`).

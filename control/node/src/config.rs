@@ -1,99 +1,183 @@
-//! What a node is to be, as a file says: TOML, a table for each interface.
+//! The configuration of a node: a TOML file with a table for each interface.
 //!
 //! ```toml
 //! [workers]
-//! cores = [2, 3]                             # a thread on each; without this, one anywhere
+//! cores = [2, 3]                             # a thread on each; by default one, not pinned
 //! idle = "adaptive"                          # or poll, or pause: `pollux_dataplane::engine::idle`
 //!
 //! [interface.ib0]
 //! device = "mlx5_0:1"                        # as `crate::device` opens it; several may share it
-//! pkey = 0xffff                              # the partition; the default one without this
+//! management = "umad:mlx5_0:1"               # MADs by another port; by default as the device can
+//! pkey = 0xffff                              # the partition; by default this one
 //! mode = "auto"                              # ud, rc, uc, or the best that a peer offers
-//! mtu = 65520                                # the longest packet; what a link takes is often less
-//! workers = 2                                # that move its packets, each by its own connections
-//! address = ["10.0.0.1/24", "fd00::1/64"]    # or "dhcp", to ask a server
-//! router = ["10.0.0.254"]                    # where everything else goes
+//! mtu = 65520                                # the largest MTU; that of a link is often less
+//! workers = 2                                # each with its own connections
+//! address = ["10.0.0.1/24", "fd00::1/64"]    # or "dhcp"
+//! router = ["10.0.0.254"]                    # default routers
 //! ipv6 = true
 //!
-//! [[interface.ib0.peer]]                     # is treated otherwise
+//! [[interface.ib0.peer]]                     # another mode for one peer
 //! address = "10.0.0.7"
 //! mode = "ud"
 //!
-//! [[interface.ib0.neighbor]]                 # is not asked for
+//! [[interface.ib0.neighbor]]                 # a static neighbor
 //! address = "10.0.0.9"
 //! link = "80:00:00:48:fe:80:00:00:00:00:00:00:00:02:c9:03:00:00:10:01"
+//!
+//! [interface.tun0]                           # a TUN device
+//! kind = "tun"
+//! address = ["192.168.0.1/24"]
+//! kernel_address = ["192.168.0.2/24"]       # of the kernel's end
+//!
+//! [router]                                   # forward packets between the interfaces
+//!
+//! [[route]]
+//! to = "10.1.0.0/16"
+//! via = ["10.0.0.2", "10.0.0.3"]             # gateways, which share the flows
+//!
+//! [[route]]
+//! to = "10.2.0.0/16"
+//! type = "blackhole"                         # or unreachable, or prohibit
+//!
+//! [[multicast]]                              # packets of a group leave by several interfaces
+//! group = "239.1.2.3"
+//! source = "10.0.1.9"                        # by default any
+//! from = "ib0"
+//! to = ["tun0"]
+//!
+//! [domain.red]                               # a routing domain: interfaces have `domain = "red"`
+//!
+//! [[acl.web]]                                # a rule of a list: interfaces have `acl_in = "web"`
+//! action = "deny"
+//! protocol = "tcp"
+//! destination_port = 22
+//!
+//! [telemetry]
+//! openmetrics = "127.0.0.1:9111"             # or "unix:PATH"; metrics for Prometheus
 //! ```
 //!
-//! `read` takes a file apart, `check` looks for what no single value shows to be wrong, and `lines`
-//! finds the line that an error is about.
+//! This file parses values, `prefix`, `route`, `multicast`, `domain`, `acl` and `telemetry` those
+//! of their names; `check` has the rules across values, `broken` what breaks them, [`diff`]
+//! compares two configurations, and `lines` finds the line of an error.
 //!
-//! A key that is none is an error which names the nearest that is one: a misspelt key that is
-//! passed over would show as an interface that does what nobody asked for.
+//! An unknown key is an error that names the nearest known one: ignored, a misspelled key would
+//! show as an interface that ignores its configuration.
 
+mod acl;
+mod broken;
 mod check;
+pub mod diff;
+mod domain;
+mod error;
+mod host_address;
+mod kinds;
 mod lines;
+mod multicast;
+mod prefix;
+mod route;
+mod telemetry;
+mod text;
 
+pub use acl::{AclSettings, AclVerb, RpfMode};
+pub use domain::{DEFAULT_DOMAIN, DomainSettings};
+pub use error::{ConfigError, Place};
+pub use kinds::{FrameAccess, InterfaceKind, NeighborLink};
+pub use multicast::{MulticastKey, MulticastSettings};
+pub use prefix::Prefix;
+pub use route::{RouteKind, RouteSettings, RouterSettings};
+pub use telemetry::{MetricsAddress, TelemetrySettings};
+
+use crate::device::{OpenError, Opened, open_managed};
 use check::Machine;
+use error::explain;
 use pollux_dataplane::engine::idle::Idle;
 use pollux_dataplane::ipoib::RECEIVE_MTU_MAX;
 use pollux_wire::ip::ipoib::ip_mtu;
 use pollux_wire::ip::ipv6::IPV6_MTU_MIN;
-use pollux_wire::ip::link_address::LinkAddress;
 use pollux_wire::keys::PKey;
-use serde::{Deserialize, Deserializer, de};
+use serde::{Deserialize, Deserializer, Serialize, de};
 use std::collections::BTreeMap;
-use std::fmt;
 use std::net::IpAddr;
 use std::path::Path;
 
-/// Workers of one interface, at most: an adapter in software has no more places at a port.
+/// Workers of one interface, at most: a software adapter has no more contexts at a port.
 pub const INTERFACE_WORKERS_MAX: u8 = 8;
+/// The longest name of a network device (`IFNAMSIZ`).
+const DEVICE_NAME_BYTES_MAX: usize = 15;
 
-/// What a node is to be.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+/// The configuration of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodeConfig {
-    /// Who works for them.
+    /// The worker threads.
     #[serde(default)]
     pub workers: WorkerSettings,
+    /// Forwarding; without the table there is none.
+    pub router: Option<RouterSettings>,
+    /// Routing domains beside the default one, by name.
+    #[serde(default, rename = "domain")]
+    pub domains: BTreeMap<String, DomainSettings>,
+    /// Access control lists, by name.
+    #[serde(default, rename = "acl")]
+    pub acls: BTreeMap<String, Vec<AclSettings>>,
+    /// Static routes; of several to one prefix in a domain there is one.
+    #[serde(default)]
+    pub route: Vec<RouteSettings>,
+    /// Static multicast routes.
+    #[serde(default)]
+    pub multicast: Vec<MulticastSettings>,
+    /// What the node says of itself.
+    #[serde(default)]
+    pub telemetry: TelemetrySettings,
     /// Its interfaces, by name.
     #[serde(default, rename = "interface")]
     pub interfaces: BTreeMap<String, InterfaceSettings>,
 }
 
-/// The threads that move packets.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+/// The settings of worker threads.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkerSettings {
-    /// The core of each; without any, there is one thread that runs wherever it is let.
+    /// The core of each; without any, there is one thread without pinning.
     #[serde(default)]
     pub cores: Vec<usize>,
-    /// How they rest.
-    #[serde(default, deserialize_with = "idle")]
+    /// Their idle strategy.
+    #[serde(default, deserialize_with = "idle", serialize_with = "text::idle")]
     pub idle: Idle,
 }
 
-/// What an interface is to be.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+/// A table `[interface.NAME]`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InterfaceSettings {
-    /// The device's name.
+    /// What it is an interface of.
+    #[serde(default)]
+    pub kind: InterfaceKind,
+    /// The name of the device.
+    #[serde(default)]
     pub device: String,
+    /// The management of the port, if the device does not choose.
+    #[serde(default)]
+    pub management: Option<Management>,
     /// The partition.
-    #[serde(default = "default_partition", deserialize_with = "partition")]
+    #[serde(
+        default = "default_partition",
+        deserialize_with = "partition",
+        serialize_with = "text::partition"
+    )]
     pub pkey: PKey,
-    /// How packets go to its peers.
+    /// The mode of its peers.
     #[serde(default)]
     pub mode: Mode,
-    /// The longest packet that is sent, and that connections bring.
+    /// The largest MTU, for sending, and for receiving by connections.
     #[serde(default = "longest", deserialize_with = "mtu")]
     pub mtu: u32,
-    /// Workers that move its packets, each with packet memory of its own, and with connections of
-    /// its own to every peer. They are dealt to the threads of `[workers]`, so more of them than
-    /// cores there gain nothing. A port in software has places for eight, of all partitions.
+    /// Its workers, each with its own packet memory and its own connections to every peer. They are
+    /// distributed to the threads of `[workers]`, so more workers than cores gain nothing. A
+    /// software port has contexts for eight, of all partitions.
     #[serde(default = "alone", deserialize_with = "workers")]
     pub workers: u8,
-    /// Peers to which they go otherwise.
+    /// Peers with another mode.
     #[serde(default)]
     pub peer: Vec<PeerSettings>,
     /// Its addresses.
@@ -102,32 +186,69 @@ pub struct InterfaceSettings {
     /// Default routers.
     #[serde(default)]
     pub router: Vec<IpAddr>,
-    /// Neighbors that are not asked for.
+    /// Static neighbors.
     #[serde(default)]
     pub neighbor: Vec<Neighbor>,
-    /// Whether it speaks IPv6.
+    /// Whether IPv6 is enabled.
     #[serde(default = "yes")]
     pub ipv6: bool,
+    /// The routing domain to which it belongs.
+    #[serde(default = "domain::default_domain")]
+    pub domain: String,
+    /// The access control list of packets that arrive, in transit and to the node.
+    #[serde(default)]
+    pub acl_in: Option<String>,
+    /// The access control list of packets in transit that leave.
+    #[serde(default)]
+    pub acl_out: Option<String>,
+    /// Which sources of packets in transit it accepts.
+    #[serde(default)]
+    pub rpf: RpfMode,
+    /// The name of its shadow in the kernel, a TUN device by which routing daemons see it.
+    #[serde(default, deserialize_with = "shadow_name")]
+    pub shadow: Option<String>,
+    /// The addresses of the kernel's end of a TUN device.
+    #[serde(default, deserialize_with = "kinds::prefixes")]
+    pub kernel_address: Vec<Prefix>,
+    /// Its VLAN of a device of Ethernet; without one, it has the untagged frames.
+    #[serde(default, deserialize_with = "kinds::vlan")]
+    pub vlan: Option<u16>,
+    /// How it receives and sends the frames of a device of Ethernet.
+    #[serde(default)]
+    pub frames: FrameAccess,
 }
 
-/// How packets go to peers that offer more than datagrams.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+/// The management of a port by a name of its own: `umad:mlx5_0:1` for that by libibumad. The port
+/// has to be the device's, which may have another name: a software fabric can be managed by
+/// libumad2sim, and so stands in for an adapter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Management(String);
+
+impl Management {
+    /// The name of the port, for libibumad.
+    pub fn port(&self) -> &str {
+        &self.0
+    }
+}
+
+/// The mode of packets to peers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// By datagram. An interface with this mode offers nothing else either.
+    /// Datagrams. An interface with this mode accepts no connections.
     #[default]
     Ud,
-    /// By reliable connection.
+    /// Reliable connections.
     Rc,
-    /// By unreliable connection.
+    /// Unreliable connections.
     Uc,
-    /// By the best connection that the peer offers.
+    /// The best service that the peer offers.
     Auto,
 }
 
 impl Mode {
-    /// As a file writes it.
-    const fn name(self) -> &'static str {
+    /// The name in configurations.
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Ud => "ud",
             Self::Rc => "rc",
@@ -137,83 +258,42 @@ impl Mode {
     }
 }
 
-/// A peer that is treated otherwise than the rest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+/// A peer with another mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PeerSettings {
-    /// An address that leads to it.
+    /// An address of the peer.
     pub address: IpAddr,
-    /// How packets go there.
+    /// The mode of packets to it.
     pub mode: Mode,
 }
 
-/// Where an address comes from.
+/// The source of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressSetting {
-    /// It is this one.
+    /// The configuration.
     Fixed(Prefix),
-    /// A DHCP server gives it.
+    /// A DHCP server.
     Dhcp,
 }
 
-/// An address, and how much of it all neighbors have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Prefix {
-    /// The address.
-    pub ip: IpAddr,
-    /// Bits of the prefix.
-    pub len: u8,
-}
-
-impl Prefix {
-    /// Whether an address is in the network of this one.
-    pub fn contains(&self, ip: IpAddr) -> bool {
-        match (self.ip, ip) {
-            (IpAddr::V4(own), IpAddr::V4(ip)) => {
-                let hosts = u32::MAX.checked_shr(self.len.into()).unwrap_or(0);
-                (own.to_bits() ^ ip.to_bits()) & !hosts == 0
-            }
-            (IpAddr::V6(own), IpAddr::V6(ip)) => {
-                let hosts = u128::MAX.checked_shr(self.len.into()).unwrap_or(0);
-                (own.to_bits() ^ ip.to_bits()) & !hosts == 0
-            }
-            _ => false,
-        }
-    }
-}
-
-/// Who has an address, though nobody asks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+/// A static neighbor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Neighbor {
-    /// The address.
+    /// Its IP address, which is never resolved.
     pub address: IpAddr,
-    /// Who has it.
-    #[serde(deserialize_with = "link_address")]
-    pub link: LinkAddress,
+    /// Its link address, as `ip neighbor` writes it.
+    pub link: NeighborLink,
 }
-
-/// Why a file is no configuration: one sentence that says where, and what to do.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConfigError {
-    file: String,
-    line: usize,
-    reason: String,
-}
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.line {
-            0 => write!(f, "{}: {}", self.file, self.reason),
-            line => write!(f, "{}:{line}: {}", self.file, self.reason),
-        }
-    }
-}
-
-impl std::error::Error for ConfigError {}
 
 impl InterfaceSettings {
-    /// Addresses that are known from the beginning.
+    /// Opens its device, and the management of the port.
+    pub fn open_device(&self) -> Result<Opened, OpenError> {
+        open_managed(&self.device, self.management.as_ref().map(Management::port))
+    }
+
+    /// The configured addresses.
     pub fn fixed_addresses(&self) -> impl Iterator<Item = &Prefix> {
         self.address.iter().filter_map(|address| match address {
             AddressSetting::Fixed(prefix) => Some(prefix),
@@ -221,71 +301,48 @@ impl InterfaceSettings {
         })
     }
 
-    /// Whether a DHCP server is asked for one more.
+    /// Whether DHCP is enabled.
     pub fn asks_for_address(&self) -> bool {
         self.address.contains(&AddressSetting::Dhcp)
     }
 }
 
 impl NodeConfig {
-    /// The configuration in a file, which this build can run on this machine.
+    /// Reads a file, and checks that this build can run it on this machine.
     pub fn open(path: &Path) -> Result<Self, ConfigError> {
+        Self::open_with_text(path).map(|(config, _)| config)
+    }
+
+    /// The same, with the text.
+    pub fn open_with_text(path: &Path) -> Result<(Self, String), ConfigError> {
         let file = path.display().to_string();
         let text = std::fs::read_to_string(path).map_err(|error| {
             let reason = format!("cannot read the configuration: {error}");
-            ConfigError { file: file.clone(), line: 0, reason }
+            ConfigError::of_file(&file, reason)
         })?;
-        Self::read(&file, &text)?.on(&Machine::this(), &file, &text)
+        let config = Self::read(&file, &text)?.on(&Machine::this(), &file, &text)?;
+        Ok((config, text))
     }
 
-    /// The configuration in a text, which errors call by the name of its file. Whether this machine
-    /// has what it names is not looked at.
+    /// Reads a text, with this file name for errors, without checks of the machine.
     pub fn read(file: &str, text: &str) -> Result<Self, ConfigError> {
-        let config = toml::from_str::<Self>(text).map_err(|error| {
-            let line = error.span().map_or(0, |span| lines::line_at(text, span.start));
+        let mut config = toml::from_str::<Self>(text).map_err(|error| {
             let reason = explain(error.message());
-            ConfigError { file: file.into(), line, reason }
+            match error.span() {
+                Some(span) => ConfigError::at(file, text, span.start, reason),
+                None => ConfigError::of_file(file, reason),
+            }
         })?;
+        config.name_devices();
         check::rules(&config).map_err(|broken| broken.in_file(file, text))?;
         Ok(config)
     }
 
-    /// The same configuration, if this machine can run it.
+    /// Checks that a machine can run it.
     fn on(self, machine: &Machine, file: &str, text: &str) -> Result<Self, ConfigError> {
         machine.check(&self).map_err(|broken| broken.in_file(file, text))?;
         Ok(self)
     }
-}
-
-/// A message of the parser, with the nearest known key for one that is not known.
-fn explain(message: &str) -> String {
-    let mut words = message.split('`');
-    let (Some("unknown field "), Some(unknown)) = (words.next(), words.next()) else {
-        return message.trim_end().replace('\n', "; ");
-    };
-    let known: Vec<_> = words.skip(1).step_by(2).collect();
-    let nearest = known.iter().min_by_key(|known| distance(known, unknown));
-    match nearest {
-        Some(nearest) if distance(nearest, unknown) <= 1 + unknown.len() / 3 => {
-            format!("unknown key `{unknown}`; did you mean `{nearest}`?")
-        }
-        _ => format!("unknown key `{unknown}`; the keys here are {}", known.join(", ")),
-    }
-}
-
-/// How many letters have to be put in, taken out or changed to make one word of the other.
-fn distance(one: &str, other: &str) -> usize {
-    let other: Vec<_> = other.chars().collect();
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (nth, letter) in one.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], nth + 1);
-        for (at, known) in other.iter().enumerate() {
-            let changed = diagonal + usize::from(letter != *known);
-            diagonal = row[at + 1];
-            row[at + 1] = changed.min(row[at] + 1).min(diagonal + 1);
-        }
-    }
-    row[other.len()]
 }
 
 const fn yes() -> bool {
@@ -335,6 +392,25 @@ fn workers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u8, D::Error> {
     })
 }
 
+/// Whether the kernel accepts a name for a network device.
+fn is_device_name(name: &str) -> bool {
+    (1..=DEVICE_NAME_BYTES_MAX).contains(&name.len())
+        && name.bytes().all(|byte| byte.is_ascii_graphic() && !b"/:%".contains(&byte))
+        && name != "."
+        && name != ".."
+}
+
+fn shadow_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    let name = String::deserialize(deserializer)?;
+    match is_device_name(&name) {
+        true => Ok(Some(name)),
+        false => Err(de::Error::custom(format!(
+            "shadow {name:?} is no name of a network device; write 1 to {DEVICE_NAME_BYTES_MAX} \
+             letters and digits"
+        ))),
+    }
+}
+
 fn partition<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PKey, D::Error> {
     let p_key = PKey(u16::deserialize(deserializer)?);
     match p_key.is_valid() {
@@ -345,35 +421,33 @@ fn partition<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PKey, D::Erro
     }
 }
 
+impl<'de> Deserialize<'de> for Management {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let port = text.strip_prefix("umad:").map(pollux_ibverbs::parse_name);
+        match port {
+            Some(Ok((device, port))) => Ok(Self(format!("{device}:{port}"))),
+            _ => Err(de::Error::custom(format!(
+                "{text:?} is no management; write umad:NAME[:PORT], as in umad:mlx5_0:1, or omit \
+                 the key"
+            ))),
+        }
+    }
+}
+
 impl<'de> Deserialize<'de> for AddressSetting {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         if text == "dhcp" {
             return Ok(Self::Dhcp);
         }
-        let parts = text
-            .split_once('/')
-            .and_then(|(ip, len)| Some(Prefix { ip: ip.parse().ok()?, len: len.parse().ok()? }));
-        let bits = |ip: IpAddr| if ip.is_ipv4() { 32 } else { 128 };
-        let prefix = parts.filter(|prefix| (1..=bits(prefix.ip)).contains(&prefix.len));
+        let prefix = Prefix::parse(&text).filter(|prefix| prefix.len > 0);
         prefix.map(Self::Fixed).ok_or_else(|| {
             de::Error::custom(format!(
                 "{text:?} is not an address with a prefix; write 10.0.0.1/24, fd00::1/64 or dhcp"
             ))
         })
     }
-}
-
-fn link_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<LinkAddress, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    let bytes = text.split(':').map(|byte| u8::from_str_radix(byte, 16).ok());
-    let bytes: Option<Vec<u8>> = bytes.collect();
-    let bytes = bytes.and_then(|bytes| <[u8; LinkAddress::LEN]>::try_from(bytes).ok());
-    bytes.map(|bytes| LinkAddress::parse(&bytes)).ok_or_else(|| {
-        de::Error::custom(format!(
-            "{text:?} is not a link address; write its 20 bytes as `ip neighbor` does, aa:bb:..."
-        ))
-    })
 }
 
 #[cfg(test)]

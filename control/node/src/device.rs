@@ -8,8 +8,8 @@
 //! null:                   a source and sink of packets, for measuring the engine alone
 //! ```
 //!
-//! What is opened is the caller's own ([`Device`]): two threads that want the same adapter open it
-//! once, and the second thread gets a shared context ([`Device::open_shared`]). Each open of
+//! An opened device belongs to the caller ([`Device`]): two threads that want the same adapter open
+//! it once, and the second thread gets a shared context ([`Device::open_shared`]). Each open of
 //! `soft:` creates a host of its own in the one fabric of the process; the fabric begins with the
 //! first host and ends with the last.
 
@@ -18,35 +18,38 @@ use pollux_fabric::Time;
 use pollux_fabric::link::threads::Clock;
 use pollux_fabric::null::NullDevice;
 use pollux_fabric::process;
+use pollux_ibverbs::management::ManagementPort;
 use pollux_verbs::Device;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A device, and the port of it that its name asked for.
+/// A device, and the port in its name.
 pub struct Opened {
-    /// The device.
+    /// The device, open for the caller only.
     pub device: Box<dyn Device + Send>,
     /// The port, counted from 1.
     pub port: u8,
-    /// The fabric that it is at, if that is this process's own: to be held as long as the device.
+    /// The private fabric of the device, dropped after it.
     pub fabric: Option<Arc<Embedded>>,
+    /// The management of the port, if it is configured; otherwise the port chooses.
+    pub management: Option<Box<dyn ManagementPort>>,
 }
 
-/// Why a device cannot be opened: one sentence, and what to do.
+/// The reason for which a device cannot be opened: one sentence, and the remedy.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// No kind of device is called so.
+    /// It is not a device name.
     Name(String),
-    /// The port of a fabric.
+    /// The port of a fabric cannot be opened.
     Soft(process::OpenError),
-    /// The fabric that this process has to itself.
+    /// The private fabric of the process did not start.
     Private(fabric::StartError),
-    /// All its hosts are taken.
+    /// All hosts of the private fabric are in use.
     PrivateFull,
-    /// An adapter in hardware.
-    Hardware(pollux_ibverbs::OpenError),
+    /// An adapter cannot be opened.
+    Hardware(pollux_ibverbs::HcaOpenError),
 }
 
 impl fmt::Display for OpenError {
@@ -75,10 +78,10 @@ impl fmt::Display for OpenError {
 
 impl std::error::Error for OpenError {}
 
-/// What a device's name says: of which kind it is, and which one.
+/// A parsed device name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceName {
-    /// A port of a fabric that this process has to itself.
+    /// A host of the private fabric of this process.
     Private,
     /// A source and sink of packets.
     Null,
@@ -88,20 +91,20 @@ pub enum DeviceName {
     Adapter {
         /// Its name.
         device: String,
-        /// Its port.
+        /// The number after the colon, by default 1.
         port: u8,
     },
 }
 
 impl DeviceName {
-    /// Reads a name. Whether there is such a device only [`open`] can say.
+    /// Parses a name. The device may be missing.
     pub fn parse(name: &str) -> Result<Self, OpenError> {
         let wrong = || OpenError::Name(name.into());
         match name.split_once(':') {
             Some(("soft", "")) => Ok(Self::Private),
             Some(("null", "")) => Ok(Self::Null),
             Some(("soft", _)) => process::Address::parse(name).map(Self::Soft).ok_or_else(wrong),
-            // A colon was forgotten, or too much stands behind it.
+            // The colon is missing, or something follows it.
             None if matches!(name, "soft" | "null") => Err(wrong()),
             Some(("null", _)) => Err(wrong()),
             _ => {
@@ -127,22 +130,31 @@ impl fmt::Display for DeviceName {
 pub fn open(name: &str) -> Result<Opened, OpenError> {
     match DeviceName::parse(name)? {
         DeviceName::Private => open_private(),
-        DeviceName::Null => {
-            Ok(Opened { device: Box::new(NullDevice::new()), port: 1, fabric: None })
-        }
+        DeviceName::Null => Ok(alone(Box::new(NullDevice::new()), 1)),
         DeviceName::Soft(_) => {
             let device = process::open(name, clock()).map_err(OpenError::Soft)?;
-            // The adapter has one port, whichever of the node's it is at.
-            Ok(Opened { device: Box::new(device), port: 1, fabric: None })
+            // The adapter has one port, whichever port of the node it is.
+            Ok(alone(Box::new(device), 1))
         }
         DeviceName::Adapter { .. } => {
             let opened = pollux_ibverbs::open(name).map_err(OpenError::Hardware)?;
-            Ok(Opened { device: opened.device, port: opened.port, fabric: None })
+            Ok(alone(opened.device, opened.port))
         }
     }
 }
 
-/// The first host in turn that nobody has.
+/// Opens a device by its name, and the management of its port by the name of a port of libibumad.
+pub fn open_managed(name: &str, management: Option<&str>) -> Result<Opened, OpenError> {
+    let opened = open(name)?;
+    let management = management.map(pollux_ibverbs::open_management).transpose();
+    Ok(Opened { management: management.map_err(OpenError::Hardware)?, ..opened })
+}
+
+fn alone(device: Box<dyn Device + Send>, port: u8) -> Opened {
+    Opened { device, port, fabric: None, management: None }
+}
+
+/// Opens the next free host of the private fabric.
 fn open_private() -> Result<Opened, OpenError> {
     let fabric = embedded::private().map_err(OpenError::Private)?;
     for name in fabric.ports_in_turn() {
@@ -151,14 +163,14 @@ fn open_private() -> Result<Opened, OpenError> {
             Err(error) => return Err(OpenError::Soft(error)),
             Ok(device) => {
                 let fabric = Some(Arc::clone(&fabric));
-                return Ok(Opened { device: Box::new(device), port: 1, fabric });
+                return Ok(Opened { fabric, ..alone(Box::new(device), 1) });
             }
         }
     }
     Err(OpenError::PrivateFull)
 }
 
-/// The machine's clock, from now on.
+/// A clock that starts now.
 #[expect(clippy::disallowed_methods, reason = "this is where the machine's clock comes in")]
 fn clock() -> Clock {
     let start = Instant::now();

@@ -3,11 +3,11 @@
 use pollux_wire::address::Guid;
 use std::net::Ipv6Addr;
 
-/// The bit of an EUI-64 that says whether it is unique in the world; in an interface identifier
-/// its sense is inverted (RFC 4291 2.5.1).
+/// The universal/local bit of an EUI-64; in an interface identifier its sense is inverted (RFC 4291
+/// 2.5.1).
 const UNIVERSAL: u64 = 0x0200_0000_0000_0000;
 
-/// The lower half of an address of IPv6, as an interface is told apart by.
+/// The interface identifier: the lower half of an IPv6 address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InterfaceId(pub u64);
 

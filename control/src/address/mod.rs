@@ -1,6 +1,6 @@
 //! The addresses of an interface, and its routes.
 //!
-//! [`Addresses`] holds what is ours, how far it is, and for how long; it makes addresses of
+//! [`Addresses`] holds the own addresses, their states and lifetimes; it makes addresses of
 //! prefixes that routers announce (RFC 4862 5.5) and chooses the one to send from. Whether another
 //! node has an address too is for ARP and neighbor discovery to find out, who tell it here.
 //! [`Routes`] chooses the next hop of a packet.
@@ -15,11 +15,13 @@ pub use identifier::InterfaceId;
 pub use routes::{NextHop, RouteDrop, Routes};
 pub(crate) use source::{choose as source_for, is_broadcast, is_in, subnet_broadcast};
 
-use crate::drops::{Drops, reasons};
+use pollux_verbs::drops::Drops;
+use pollux_verbs::reasons;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::nd_option::PrefixInformation;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Addresses of an interface, at most.
@@ -27,7 +29,7 @@ pub const ADDRESSES_MAX: usize = 64;
 /// Of these, those made of prefixes, at most: a router may announce any number.
 pub const AUTOCONFIGURED_MAX: usize = 16;
 
-/// A shorter remaining lifetime than this is not taken from whoever announces it (RFC 4862 5.5.3).
+/// The two-hour rule: an advertisement cannot shorten a lifetime below this (RFC 4862 5.5.3).
 const TWO_HOURS: Duration = Duration::from_secs(7200);
 /// The lifetime that means for ever (RFC 4861 4.6.2).
 const INFINITE_SECONDS: u32 = u32::MAX;
@@ -41,7 +43,7 @@ pub enum AddressState {
     Tentative,
     /// It is ours.
     Preferred,
-    /// It is ours, and not for what begins now.
+    /// It is ours, but not for new flows.
     Deprecated,
     /// Another node has it. It stays in the list to be seen.
     Duplicate,
@@ -54,7 +56,7 @@ impl AddressState {
     }
 }
 
-/// Where an address comes from.
+/// The origin of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// From the configuration.
@@ -76,7 +78,7 @@ pub struct Address {
     pub prefix_len: u8,
     /// How far it is.
     pub state: AddressState,
-    /// Where it comes from.
+    /// The origin.
     pub origin: Origin,
     /// Since when it is in this state.
     pub since: Time,
@@ -91,20 +93,20 @@ pub struct Address {
 /// For how long an address is to be used; without that, for ever.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lifetimes {
-    /// For what begins now.
+    /// For new flows.
     pub preferred: Option<Duration>,
     /// At all.
     pub valid: Option<Duration>,
 }
 
-/// What changed.
+/// Events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressEvent {
     /// A new address. Others have to be asked before it is used.
     Tentative(IpAddr),
     /// It may be used.
     Preferred(IpAddr),
-    /// It is not for what begins now.
+    /// It is not for new flows any more.
     Deprecated(IpAddr),
     /// Another node has it.
     Duplicate(IpAddr),
@@ -119,7 +121,7 @@ reasons! {
         Full = "full",
         /// A prefix of which no address can be made.
         BadPrefix = "bad_prefix",
-        /// A lifetime that is shorter than what anybody may set who is not known.
+        /// A lifetime below the limit of unauthenticated advertisements.
         LifetimeCut = "lifetime_cut",
     }
 }
@@ -128,6 +130,8 @@ reasons! {
 #[derive(Default)]
 pub struct Addresses {
     all: BTreeMap<IpAddr, Address>,
+    /// Addresses of all interfaces of the node.
+    of_node: Arc<BTreeSet<IpAddr>>,
     numbers: u64,
     events: VecDeque<AddressEvent>,
     drops: Drops<AddressDrop>,
@@ -181,7 +185,7 @@ impl Addresses {
         }
     }
 
-    /// Nobody else has a tentative address.
+    /// A tentative address is unique.
     pub fn handle_assigned(&mut self, now: Time, ip: IpAddr) {
         if self.all.get(&ip).is_some_and(|address| address.state == AddressState::Tentative) {
             self.settle(now, ip);
@@ -227,7 +231,7 @@ impl Addresses {
         }
     }
 
-    /// Does what is due by now.
+    /// Runs expired timers.
     pub fn handle_timeout(&mut self, now: Time) {
         let is_over = |until: Option<Time>| until.is_some_and(|until| until <= now);
         let all: Vec<Address> = self.all.values().copied().collect();
@@ -249,12 +253,12 @@ impl Addresses {
         due.flatten().min()
     }
 
-    /// What changed next.
+    /// The next event.
     pub fn poll_event(&mut self) -> Option<AddressEvent> {
         self.events.pop_front()
     }
 
-    /// What was not taken, and why.
+    /// Drop counters.
     pub const fn drops(&self) -> &Drops<AddressDrop> {
         &self.drops
     }
@@ -267,6 +271,21 @@ impl Addresses {
     /// Whether packets to `ip` are for us alone.
     pub fn is_ours(&self, ip: IpAddr) -> bool {
         self.all.get(&ip).is_some_and(|address| address.state.may_be_source())
+    }
+
+    /// Whether packets to `ip` are for this node alone, whichever of its interfaces has `ip`.
+    pub fn is_of_node(&self, ip: IpAddr) -> bool {
+        self.is_ours(ip) || self.of_node.contains(&ip)
+    }
+
+    /// Addresses of all interfaces of the node.
+    pub const fn of_node(&self) -> &Arc<BTreeSet<IpAddr>> {
+        &self.of_node
+    }
+
+    /// Sets the addresses of all interfaces of the node; returns the former ones.
+    pub fn set_of_node(&mut self, all: Arc<BTreeSet<IpAddr>>) -> Arc<BTreeSet<IpAddr>> {
+        std::mem::replace(&mut self.of_node, all)
     }
 
     /// Whether packets to `ip` are for everyone on one of our subnets.
@@ -287,8 +306,8 @@ impl Addresses {
         })
     }
 
-    /// The valid lifetime that counts where `announced` comes from an unknown node: it may not cut
-    /// ours down to less than two hours (RFC 4862 5.5.3).
+    /// The valid lifetime that applies if `announced` is not authenticated: it may not cut ours
+    /// down to less than two hours (RFC 4862 5.5.3).
     fn valid_lifetime(
         &mut self,
         now: Time,
@@ -315,7 +334,7 @@ impl Addresses {
         }
     }
 
-    /// What an address that is ours is, by its lifetime.
+    /// The state of an own address, by its lifetime.
     fn settle(&mut self, now: Time, ip: IpAddr) {
         let until = self.all.get(&ip).and_then(|address| address.preferred_until);
         let state = match until {

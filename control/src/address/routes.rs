@@ -1,4 +1,4 @@
-//! Which neighbor a packet goes to (RFC 4861 5.2, RFC 1122 3.3.1).
+//! Next hops of packets (RFC 4861 5.2, RFC 1122 3.3.1).
 //!
 //! A destination on the link goes there itself, any other to a default router: of those that are
 //! not known to be away, the most preferred (RFC 4191 3.2). A redirect stands before all that.
@@ -6,8 +6,9 @@
 
 use super::lifetime;
 use super::source::is_in;
-use crate::drops::{Drops, reasons};
 use crate::nd::RouterAdvertised;
+use pollux_verbs::drops::Drops;
+use pollux_verbs::reasons;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::nd_option::PrefixInformation;
 use std::cmp::Reverse;
@@ -21,14 +22,14 @@ pub const ROUTERS_MAX: usize = 16;
 /// Destinations that were redirected, at most.
 pub const REDIRECTS_MAX: usize = 256;
 
-/// Where a packet goes next.
+/// The next hop of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextHop {
     /// To the destination itself.
     OnLink(IpAddr),
     /// To a router.
     Via(IpAddr),
-    /// To whoever joined the destination's group.
+    /// The members of the destination's group.
     Group(IpAddr),
 }
 
@@ -55,7 +56,7 @@ struct Router {
 }
 
 reasons! {
-    /// Why something that a router said was not taken.
+    /// Reasons to ignore a part of a router's message.
     pub enum RouteDrop {
         /// There are too many of these already.
         Full = "full",
@@ -66,7 +67,7 @@ reasons! {
     }
 }
 
-/// What is on the link, and who knows the way elsewhere.
+/// On-link prefixes, default routers and redirects.
 #[derive(Default)]
 pub struct Routes {
     /// Prefixes of our own addresses.
@@ -104,14 +105,14 @@ impl Routes {
         self.insert_router(ip, 0, None)
     }
 
-    /// It is none any more, nor a better way to anywhere.
+    /// Removes a default router, and the redirects to it.
     pub fn remove_router(&mut self, ip: IpAddr) {
         self.routers.remove(&ip);
         self.redirects.retain(|_, target| *target != ip);
     }
 
-    /// A node says that it is no router: then it is not one by its own word (RFC 4861 7.2.5). One
-    /// from the configuration stays.
+    /// Handles an advertisement with the router flag cleared: removes the learned default router
+    /// (RFC 4861 7.2.5). One from the configuration stays.
     pub fn handle_not_router(&mut self, ip: Ipv6Addr) {
         let ip = IpAddr::V6(ip);
         if self.routers.get(&ip).is_some_and(|router| router.until.is_some()) {
@@ -132,8 +133,8 @@ impl Routes {
         }
     }
 
-    /// A router says that `destination` is better reached by `target` (RFC 4861 8.3). It must be
-    /// the next hop in use; `may_be_reachable` is as for [`Routes::next_hop`].
+    /// Handles a redirect of `destination` to `target` (RFC 4861 8.3). It must be the next hop in
+    /// use; `may_be_reachable` is as for [`Routes::next_hop`].
     pub fn handle_redirect(
         &mut self,
         now: Time,
@@ -147,7 +148,7 @@ impl Routes {
             return self.drops.count(RouteDrop::RedirectNotFromNextHop);
         }
         if self.redirects.len() >= REDIRECTS_MAX {
-            // A redirect saves a hop and no more; whoever needs it is told again.
+            // A redirect only saves a hop, and the router sends it again if necessary.
             self.redirects.pop_first();
         }
         self.redirects.insert(destination.into(), target.into());
@@ -205,7 +206,7 @@ impl Routes {
         self.own.iter().chain(announced).copied().chain(nodes)
     }
 
-    /// Forgets what is over by now.
+    /// Removes expired entries.
     pub fn handle_timeout(&mut self, now: Time) {
         let counts = |until: Option<Time>| until.is_none_or(|until| now < until);
         self.announced.retain(|_, until| counts(*until));
@@ -222,12 +223,12 @@ impl Routes {
         routers.chain(self.announced.values().filter_map(|until| *until)).min()
     }
 
-    /// Default routers with what they prefer, and until when.
+    /// Default routers with their preference and lifetime.
     pub fn routers(&self) -> impl Iterator<Item = (IpAddr, i8, Option<Time>)> {
         self.routers.iter().map(|(&ip, router)| (ip, router.preference, router.until))
     }
 
-    /// What was not taken, and why.
+    /// Drop counters.
     pub const fn drops(&self) -> &Drops<RouteDrop> {
         &self.drops
     }
@@ -259,7 +260,7 @@ impl Routes {
     }
 }
 
-/// The address without what follows the prefix.
+/// The address masked by the prefix.
 fn masked(ip: IpAddr, len: u8) -> IpAddr {
     match ip {
         IpAddr::V4(ip) => {

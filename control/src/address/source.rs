@@ -70,7 +70,7 @@ pub(crate) fn choose<'a>(
     usable.max_by_key(|one| merit(one, destination)).map(|one| one.ip)
 }
 
-/// What is better in the order of the rules; a later address does not beat an equal earlier one.
+/// The comparison by the rules in order; a later address does not beat an equal earlier one.
 fn merit(one: &Address, destination: IpAddr) -> impl Ord + use<> {
     let (own, theirs) = (scope(one.ip), scope(destination));
     // Rule 2: the narrowest scope that reaches, else the widest.

@@ -69,7 +69,7 @@ fn an_address_is_made_of_a_prefix_and_lives_as_long_as_it() {
 }
 
 #[test]
-fn nobody_cuts_a_lifetime_below_two_hours() {
+fn an_advertisement_cannot_cut_a_lifetime_below_two_hours() {
     // Before, announced, then; in seconds (RFC 4862 5.5.3 e).
     let never = u32::MAX;
     for (before, announced, then) in [

@@ -1,13 +1,15 @@
-//! An address of ours on its way from wished to held (RFC 5227).
+//! The state of an own address, from configured to held: address conflict detection (RFC 5227).
 //!
 //! ```text
-//!   Probing --nobody has it--> Announcing --said often enough--> Held
-//!      |                            |                             |
-//!      +---------- conflict --------+---- conflict, if we cede ---+--> (none)
+//!   Probing --nobody has it--> Announcing --announced often enough--> Held
+//!      |                            |                                |
+//!      | conflict                   +---- conflict: announce again --+--> Held
+//!      v
+//!    (none)
 //! ```
 //!
-//! While it is probed it is not ours: nothing is answered or sent for it. One that is held is
-//! defended once in a while, and either kept (a server must stay where its clients look) or ceded.
+//! While an address is probed it is not used: no answers, no packets. A held address is never given
+//! up, because clients rely on it; it is defended at most once per interval.
 
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
@@ -22,50 +24,51 @@ const ANNOUNCEMENTS: u8 = 2;
 const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(2);
 const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How far an address of ours is.
+/// The state of an own address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnState {
-    /// Others are asked whether they have it.
+    /// Probes are sent.
     Probing {
-        /// How often they were.
+        /// The number sent so far.
         sent: u8,
-        /// When to go on.
+        /// The time of the next step.
         until: Time,
     },
-    /// Others are told.
+    /// Announcements are sent.
     Announcing {
-        /// How often they were.
+        /// The number sent so far.
         sent: u8,
-        /// When to go on.
+        /// The time of the next step.
         until: Time,
     },
     /// It is ours.
     Held {
-        /// When it was defended last.
+        /// The last defense.
         defended: Option<Time>,
     },
 }
 
-/// What to say about an address when its time has come.
+/// The packet to send at a timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Say {
     Probe,
     Announcement,
 }
 
-/// What a conflict comes to.
+/// The result of a conflict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Conflict {
-    /// It was ours: say so again.
+    /// It is ours: announce it again.
     Defend,
-    /// Said lately; nothing.
+    /// Defended lately: ignore.
     Bear,
-    /// It is not ours, or not any more.
+    /// It is not ours.
     Cede,
 }
 
 impl OwnState {
-    /// Begins with a random wait, so that nodes that start together do not ask together.
+    /// The first state, with a random wait, so that nodes that start together do not probe
+    /// together.
     pub(super) fn probing(now: Time, rng: &mut SeededRng) -> Self {
         Self::Probing { sent: 0, until: now + rng.duration(PROBE_WAIT) }
     }
@@ -86,7 +89,7 @@ impl OwnState {
         }
     }
 
-    /// Its time has come: what it is then, and what to say.
+    /// Handles a timeout: the new state, and the packet to send.
     pub(super) fn timed_out(self, now: Time, rng: &mut SeededRng) -> (Self, Option<Say>) {
         match self {
             Self::Probing { sent, .. } if sent < PROBES => {
@@ -107,20 +110,63 @@ impl OwnState {
         }
     }
 
-    /// Somebody else has it too (RFC 5227 2.1.1, 2.4).
-    pub(super) fn conflict(&mut self, now: Time, cedes: bool) -> Conflict {
+    /// Handles a conflict (RFC 5227 2.1.1, 2.4).
+    pub(super) fn conflict(&mut self, now: Time) -> Conflict {
         match self {
             Self::Probing { .. } => Conflict::Cede,
-            Self::Held { defended: Some(at) } if now < *at + DEFEND_INTERVAL => {
-                if cedes {
-                    Conflict::Cede
-                } else {
-                    Conflict::Bear
-                }
-            }
+            Self::Held { defended: Some(at) } if now < *at + DEFEND_INTERVAL => Conflict::Bear,
             Self::Announcing { .. } | Self::Held { .. } => {
                 *self = Self::Held { defended: Some(now) };
                 Conflict::Defend
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fmt::Write;
+
+    #[test]
+    fn every_state_and_event() {
+        let (now, until) = (Time::START + Duration::from_secs(100), Time::START);
+        let late = Some(Time::START + Duration::from_secs(99));
+        let states = [
+            OwnState::Probing { sent: 0, until },
+            OwnState::Probing { sent: PROBES - 1, until },
+            OwnState::Probing { sent: PROBES, until },
+            OwnState::Announcing { sent: 0, until },
+            OwnState::Announcing { sent: ANNOUNCEMENTS - 1, until },
+            OwnState::Held { defended: None },
+            OwnState::Held { defended: Some(Time::START) },
+            OwnState::Held { defended: late },
+        ];
+        let mut table = String::new();
+        for state in states {
+            let (after, say) = state.timed_out(now, &mut SeededRng::new(1));
+            let mut contested = state;
+            let conflict = contested.conflict(now);
+            writeln!(table, "{}", short(state, now)).unwrap();
+            writeln!(table, "    time: {}, {say:?}", short(after, now)).unwrap();
+            writeln!(table, "    conflict: {}, {conflict:?}", short(contested, now)).unwrap();
+        }
+        assert!(table == include_str!("own.txt"), "{table}");
+    }
+
+    /// A state with its times as seconds from now.
+    fn short(state: OwnState, now: Time) -> String {
+        let until = |until: Time| match until <= now {
+            true => "due".into(),
+            false => format!("{:.1} s", (until.since_start() - now.since_start()).as_secs_f32()),
+        };
+        match state {
+            OwnState::Probing { sent, until: at } => format!("probing {sent}, {}", until(at)),
+            OwnState::Announcing { sent, until: at } => format!("announcing {sent}, {}", until(at)),
+            OwnState::Held { defended: None } => "held".into(),
+            OwnState::Held { defended: Some(at) } => {
+                let ago = now.since_start() - at.since_start();
+                format!("held, defended {} s ago", ago.as_secs())
             }
         }
     }

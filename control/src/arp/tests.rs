@@ -1,6 +1,7 @@
 //! Questions and answers byte by byte, conflicts, and hostile packets.
 
 use super::*;
+use crate::output::FRAMES_MAX;
 use pollux_wire::address::{Gid, Guid, Qpn};
 use proptest::prelude::*;
 use std::net::IpAddr;
@@ -21,8 +22,8 @@ fn link(qpn: u32) -> LinkAddress {
 }
 
 /// A node at queue pair 2 whose address needs no probe.
-fn arp(cedes: bool) -> Arp {
-    let mut arp = Arp::new(ArpConfig { link: link(2), cedes }, 1);
+fn arp() -> Arp {
+    let mut arp = Arp::new(ArpConfig { link: link(2) }, 1);
     assert!(arp.add(at(0), OURS, false));
     assert_eq!(events(&mut arp), [ArpEvent::Held(OURS)]);
     while arp.poll_timeout().is_some_and(|due| due < at(10_000)) {
@@ -65,7 +66,7 @@ fn claim(qpn: u32, kind: ClaimKind) -> ArpEvent {
 #[test]
 fn a_request_is_answered_whatever_its_target_hardware_address_is() {
     for garbage in [LinkAddress::default(), link(9), LinkAddress::parse(&[0xff; 20])] {
-        let mut arp = arp(false);
+        let mut arp = arp();
         let asked = packet(ArpOperation::REQUEST, (link(3), THEIRS), (garbage, OURS));
         arp.handle_packet(at(20_000), &asked);
         let frame = arp.poll_transmit().unwrap();
@@ -77,15 +78,15 @@ fn a_request_is_answered_whatever_its_target_hardware_address_is() {
         expected.extend(THEIRS.octets());
         assert_eq!(frame.packet, expected);
         assert_eq!(frame.bytes()[..4], [8, 6, 0, 0]);
-        assert_eq!(events(&mut arp), [claim(3, ClaimKind::Mention)]);
+        assert_eq!(events(&mut arp), [claim(3, ClaimKind::Request)]);
         assert_eq!(arp.poll_transmit(), None);
     }
 }
 
 // req: cm-resolution-on-ud
 #[test]
-fn questions_go_to_everyone_and_answers_to_one() {
-    let mut arp = arp(false);
+fn requests_are_broadcast_and_replies_are_unicast() {
+    let mut arp = arp();
     arp.solicit(OURS, THEIRS, None);
     arp.handle_packet(at(20_000), &request((link(3), THEIRS), OURS));
     arp.solicit(OURS, THEIRS, Some(link(3)));
@@ -96,8 +97,8 @@ fn questions_go_to_everyone_and_answers_to_one() {
 }
 
 #[test]
-fn who_answers_us_is_believed_more_than_who_tells_everyone() {
-    let mut arp = arp(false);
+fn a_reply_to_us_counts_more_than_a_broadcast_one() {
+    let mut arp = arp();
     let to_us = packet(ArpOperation::REPLY, (link(3), THEIRS), (link(2), OURS));
     let to_other = packet(ArpOperation::REPLY, (link(3), THEIRS), (link(9), THEIRS));
     for bytes in [&to_us, &to_other, &request((link(3), THEIRS), THEIRS)] {
@@ -110,7 +111,7 @@ fn who_answers_us_is_believed_more_than_who_tells_everyone() {
 
 #[test]
 fn an_address_is_probed_and_announced_before_it_is_held() {
-    let mut arp = Arp::new(ArpConfig { link: link(2), cedes: false }, 7);
+    let mut arp = Arp::new(ArpConfig { link: link(2) }, 7);
     assert!(arp.add(at(0), OURS, true));
     arp.handle_packet(at(0), &request((link(3), THEIRS), OURS));
     assert_eq!(sent(&mut arp), [], "not ours yet");
@@ -131,18 +132,18 @@ fn an_address_is_probed_and_announced_before_it_is_held() {
 }
 
 #[test]
-fn whoever_has_or_wants_a_probed_address_keeps_us_from_it() {
+fn a_probed_address_is_given_up_if_another_node_has_or_probes_it() {
     let has = packet(ArpOperation::REPLY, (link(3), OURS), (link(2), NOBODY));
     let announces = request((link(3), OURS), OURS);
     let wants = request((link(3), NOBODY), OURS);
     for bytes in [has, announces, wants] {
-        let mut arp = Arp::new(ArpConfig { link: link(2), cedes: false }, 7);
+        let mut arp = Arp::new(ArpConfig { link: link(2) }, 7);
         assert!(arp.add(at(0), OURS, true));
         arp.handle_packet(at(1), &bytes);
         assert!(events(&mut arp).contains(&ArpEvent::Ceded(OURS, link(3))));
         assert_eq!((arp.own().count(), arp.poll_timeout()), (0, None));
     }
-    let mut arp = Arp::new(ArpConfig { link: link(2), cedes: false }, 7);
+    let mut arp = Arp::new(ArpConfig { link: link(2) }, 7);
     assert!(arp.add(at(0), OURS, true));
     arp.handle_packet(at(1), &request((link(2), NOBODY), OURS));
     assert_eq!((arp.own().count(), arp.drops().of(ArpDrop::Own)), (1, 1), "our own probe");
@@ -151,33 +152,23 @@ fn whoever_has_or_wants_a_probed_address_keeps_us_from_it() {
 #[test]
 fn a_held_address_is_defended_once_in_a_while() {
     let conflict = request((link(3), OURS), THEIRS);
-    for cedes in [false, true] {
-        let mut arp = arp(cedes);
-        let mut told = Vec::new();
-        let mut defences = 0;
-        for ms in [20_000, 21_000, 29_999, 30_000] {
-            arp.handle_packet(at(ms), &conflict);
-            defences += sent(&mut arp)
-                .iter()
-                .filter(|(to, it)| *to == EVERYONE && it.sender_protocol == OURS)
-                .count();
-            told.extend(events(&mut arp));
-        }
-        let contested = ArpEvent::Contested(OURS, link(3));
-        match cedes {
-            false => assert_eq!((&told[..], defences), (&[contested, contested][..], 2)),
-            true => {
-                assert_eq!((told[1], defences), (ArpEvent::Ceded(OURS, link(3)), 1));
-                assert_eq!(arp.own().count(), 0);
-            }
-        }
+    let mut arp = arp();
+    let (mut seen, mut defenses) = (Vec::new(), 0);
+    for ms in [20_000, 21_000, 29_999, 30_000] {
+        arp.handle_packet(at(ms), &conflict);
+        let is_defense =
+            |(to, it): &(To, ArpPacket<LinkAddress>)| *to == EVERYONE && it.sender_protocol == OURS;
+        defenses += sent(&mut arp).iter().filter(|frame| is_defense(frame)).count();
+        seen.extend(events(&mut arp));
     }
+    assert_eq!((seen, defenses), (vec![ArpEvent::Contested(OURS, link(3)); 2], 2));
+    assert_eq!(arp.own().count(), 1);
 }
 
 // req: ud-qpn-change
 #[test]
-fn everyone_is_told_of_a_new_queue_pair_of_ours() {
-    let mut arp = arp(false);
+fn a_new_own_queue_pair_is_announced() {
+    let mut arp = arp();
     arp.set_link_address(at(20_000), link(8));
     arp.handle_timeout(at(20_000));
     let said = sent(&mut arp);
@@ -189,7 +180,7 @@ fn everyone_is_told_of_a_new_queue_pair_of_ours() {
 // req: slides-static
 #[test]
 fn a_known_link_address_is_asked_for_its_address() {
-    let (mut arp, mut other) = (arp(false), Arp::new(ArpConfig { link: link(3), cedes: false }, 1));
+    let (mut arp, mut other) = (arp(), Arp::new(ArpConfig { link: link(3) }, 1));
     assert!(other.add(at(0), THEIRS, false));
     assert!(arp.ask_inverse(at(20_000), link(3)));
     let question = arp.poll_transmit().unwrap();
@@ -208,8 +199,8 @@ fn a_known_link_address_is_asked_for_its_address() {
 }
 
 #[test]
-fn questions_that_nobody_answers_end() {
-    let mut arp = arp(false);
+fn requests_without_an_answer_end() {
+    let mut arp = arp();
     for qpn in 100..100 + QUESTIONS_MAX as u32 {
         assert!(arp.ask_inverse(at(20_000), link(qpn)));
     }
@@ -226,21 +217,11 @@ fn questions_that_nobody_answers_end() {
 // req: slides-arp-server
 #[test]
 fn a_server_answers_for_registered_hosts() {
-    let mut server = arp(false);
+    let mut server = arp();
     assert!(server.register(THEIRS, link(3)));
     server.handle_packet(at(20_000), &request((link(4), Ipv4Addr::new(10, 0, 0, 4)), THEIRS));
     let [(To::Link(to), answer)] = sent(&mut server)[..] else { panic!() };
     assert_eq!((to, answer.sender_hardware, answer.sender_protocol), (link(4), link(3), THEIRS));
-    // A diskless node asks for its own address, and tells only its link address.
-    let mut diskless = Arp::new(ArpConfig { link: link(3), cedes: false }, 1);
-    assert!(diskless.ask_reverse(at(0)));
-    let question = diskless.poll_transmit().unwrap();
-    assert_eq!((question.to, question.ether_type), (EVERYONE, EtherType::RARP));
-    server.handle_packet(at(20_000), &question.packet);
-    let answer = server.poll_transmit().unwrap();
-    assert_eq!((answer.to, answer.ether_type), (To::Link(link(3)), EtherType::RARP));
-    diskless.handle_packet(at(0), &answer.packet);
-    assert_eq!(events(&mut diskless), [ArpEvent::Reverse(THEIRS)]);
     // A registered host that was restarted probes its address, and is not kept from it.
     server.handle_packet(
         at(20_000),
@@ -254,7 +235,7 @@ fn a_server_answers_for_registered_hosts() {
 
 #[test]
 fn link_addresses_of_no_interface_and_addresses_of_no_node_are_dropped() {
-    let mut arp = arp(false);
+    let mut arp = arp();
     let group = LinkAddress { gid: Gid([0xff; 16]), ..link(3) };
     let management = LinkAddress { qpn: Qpn::GSI, ..link(3) };
     let nowhere = LinkAddress { gid: Gid::NONE, ..link(3) };
@@ -276,7 +257,7 @@ proptest! {
     fn hostile_packets_are_bounded(
         all in proptest::collection::vec((any::<[u8; 56]>(), 0u16..12, any::<bool>()), 0..400),
     ) {
-        let mut arp = arp(true);
+        let mut arp = arp();
         for (mut bytes, operation, to_us) in all {
             bytes[..8].copy_from_slice(&[0, 32, 8, 0, 20, 4, 0, operation as u8]);
             if to_us {
@@ -291,7 +272,7 @@ proptest! {
 
     #[test]
     fn any_bytes_are_a_drop_or_not(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
-        let mut arp = arp(false);
+        let mut arp = arp();
         arp.handle_packet(at(20_000), &bytes);
         if bytes.len() < 56 {
             prop_assert_eq!(arp.drops().of(ArpDrop::Malformed), 1);

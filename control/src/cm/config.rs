@@ -6,7 +6,7 @@ use std::time::Duration;
 /// Limits and times of connection management.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CmConfig {
-    /// Our node: beside a queue pair's number, what stale connections are found by.
+    /// The GUID of our node; with the queue pair number it identifies stale connections.
     pub ca_guid: Guid,
     /// Connections in all, those in time-wait included.
     pub connections_max: usize,
@@ -16,8 +16,8 @@ pub struct CmConfig {
     pub requests_pending_max: usize,
     /// The same of one peer.
     pub requests_pending_per_peer_max: usize,
-    /// Connections that ports of other subnets asked for by way of one LID. Any port can pass for a
-    /// router, and name whom it likes beyond it.
+    /// Connections requested by ports of other subnets by way of one LID. Any port can pose as a
+    /// router, and forge addresses behind it.
     pub connections_per_router_max: usize,
     /// Messages that wait to be polled.
     pub messages_max: usize,
@@ -33,7 +33,7 @@ pub struct CmConfig {
     pub mra_time_max: Duration,
     /// How often it can, for one message.
     pub mras_max: u8,
-    /// How long packets under way are waited for at the most.
+    /// The longest TIME-WAIT.
     pub time_wait_max: Duration,
 }
 
@@ -59,7 +59,7 @@ impl CmConfig {
     }
 }
 
-/// What connection management has to know of our port.
+/// The addresses of our port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalPort {
     /// Its number.

@@ -1,8 +1,8 @@
 //! Events for the consumer of connections, and reasons why messages are dropped.
 
 use super::{ConnectionId, Phase};
-use crate::drops::reasons;
 use crate::mad::MadAddress;
+use pollux_verbs::reasons;
 use pollux_wire::mad::cm::{Apr, Drep, Dreq, Lap, Rej, Rep, Req, Rtu};
 
 /// An event for the consumer.

@@ -1,4 +1,5 @@
-//! Messages from peers: whose they are, and what is said to those that are nobody's (IBA 12.9.8).
+//! CM messages from peers (REQ, REP, RTU and the others): which connection they belong to, which
+//! listener gets a REQ, and the reply to those that belong to none (IBA 12.9.8).
 
 use super::connection::Connection;
 use super::index::Source;
@@ -14,16 +15,45 @@ use pollux_wire::mad::cm::{
 };
 use pollux_wire::mad::{Attribute, MadHeader, Method, MgmtClass};
 
+/// A CM datagram, parsed once for all that look at it.
+#[derive(Clone, Copy, Debug)]
+pub struct CmDatagram {
+    envelope: Envelope,
+    /// The transaction ID and the message, if it is one.
+    message: Option<(u64, CmMessage)>,
+}
+
+impl CmDatagram {
+    /// Parses a datagram of the class of communication management.
+    pub fn parse(envelope: &Envelope) -> Self {
+        let message = CmMessage::parse_mad(&envelope.mad).ok();
+        let message = message.map(|(header, message)| (header.transaction_id, message));
+        Self { envelope: *envelope, message }
+    }
+
+    /// The port that sent it.
+    pub const fn from(&self) -> &MadAddress {
+        &self.envelope.peer
+    }
+
+    /// The REQ that it carries, if it is one.
+    pub const fn req(&self) -> Option<&Req> {
+        match &self.message {
+            Some((_, CmMessage::Req(req))) => Some(req),
+            _ => None,
+        }
+    }
+}
+
 impl Cm {
     /// A datagram of the class of communication management has come.
-    pub fn handle_mad(&mut self, now: Time, envelope: &Envelope) {
-        let Ok((header, message)) = CmMessage::parse_mad(&envelope.mad) else {
-            return self.handle_unreadable(envelope);
+    pub fn handle_mad(&mut self, now: Time, datagram: &CmDatagram) {
+        let CmDatagram { envelope, message: Some((id, message)) } = datagram else {
+            return self.handle_unreadable(&datagram.envelope);
         };
-        let from = &envelope.peer;
-        let id = header.transaction_id;
-        match &message {
-            CmMessage::Req(req) => self.handle_req(now, envelope, id, req),
+        let (from, id) = (&envelope.peer, *id);
+        match message {
+            CmMessage::Req(req) => self.handle_req(now, from, id, req),
             CmMessage::Rep(rep) => self.handle_rep(now, from, id, rep),
             CmMessage::Rtu(rtu) => {
                 self.dispatch(
@@ -81,7 +111,7 @@ impl Cm {
         }
     }
 
-    /// Whose a message is: of all that we call `own`, the one that its peer calls `others`.
+    /// The connection of a message, by our ID `own` and the peer's ID `others`.
     fn find(
         &self,
         from: &MadAddress,
@@ -125,8 +155,7 @@ impl Cm {
         }
     }
 
-    fn handle_req(&mut self, now: Time, envelope: &Envelope, transaction_id: u64, req: &Req) {
-        let from = &envelope.peer;
+    fn handle_req(&mut self, now: Time, from: &MadAddress, transaction_id: u64, req: &Req) {
         if self.is_known(now, from, req) {
             return;
         }
@@ -146,7 +175,7 @@ impl Cm {
         }
         let id = self.unused_id();
         let listener_data = self.listeners.get(&req.service_id).cloned();
-        let asked = (envelope.peer, transaction_id, req);
+        let asked = (*from, transaction_id, req);
         let connection = Connection::passive(now, id, asked, listener_data, &mut self.out);
         self.enter(connection);
     }
@@ -179,8 +208,8 @@ impl Cm {
         false
     }
 
-    /// Ends connections whose peer has forgotten them. True if nothing of them is in the way of a
-    /// new one: they were as good as over.
+    /// Ends connections whose peer has forgotten them. True if none of them blocks a new one: they
+    /// were as good as over.
     fn end_stale(&mut self, now: Time, stale: &[ConnectionId]) -> bool {
         let mut is_free = true;
         for id in stale {
@@ -194,7 +223,8 @@ impl Cm {
         is_free
     }
 
-    /// Whether there is somebody, and room, for a request; if not, why, and what to say.
+    /// Checks a request against listeners and limits; if refused, the drop reason and the
+    /// rejection.
     ///
     /// Who sends too many requests is not told, nor who asks while the table is full: it will
     /// repeat its request, while an answer would make Linux ask again at once.
@@ -300,7 +330,7 @@ impl Cm {
     }
 
     fn handle_mra(&mut self, now: Time, from: &MadAddress, mra: &Mra) {
-        // Before the reply, the peer's name is news to us.
+        // Before the reply, the peer's ID is unknown.
         let is_early = mra.message_mraed == AnsweredMessage::REQ;
         let others = (!is_early).then_some(mra.local_comm_id);
         match self.find(from, mra.remote_comm_id, others) {
@@ -321,7 +351,7 @@ impl Cm {
         }
     }
 
-    /// A peer that rejects a request may have no name for the connection, or one that is news.
+    /// A peer that rejects a request may have no ID for the connection, or a new one.
     fn find_rejected(&self, from: &MadAddress, rej: &Rej) -> Result<ConnectionId, CmDrop> {
         let id = self.find(from, rej.remote_comm_id, None)?;
         let connection = self.connections.get(&id).ok_or(CmDrop::Unknown)?;

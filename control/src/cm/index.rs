@@ -24,7 +24,7 @@ impl Source {
     }
 }
 
-/// By what a connection is found.
+/// The keys of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Keys {
     /// When it has to do something.
@@ -33,7 +33,7 @@ pub(super) struct Keys {
     pub(super) remote_id: Option<(CommId, Gid)>,
     /// The peer's queue pair, as long as the peer may believe it connected.
     pub(super) remote_qp: Option<(Gid, Qpn)>,
-    /// Whoever asked for it, as long as it does not stand, and while its rejection is remembered.
+    /// The requester, until the connection is established, and while its rejection is remembered.
     pub(super) asked_by: Option<Source>,
     /// The LID by which a port of another subnet asked for it.
     pub(super) router: Option<Lid>,
@@ -47,7 +47,7 @@ pub(super) struct Index {
     remote_qps: BTreeSet<(Gid, Qpn, ConnectionId)>,
     pending: BTreeMap<Source, usize>,
     pending_count: usize,
-    /// Connections that were asked for by way of a router.
+    /// Connections requested by way of a router.
     by_router: BTreeMap<Lid, usize>,
 }
 
@@ -130,7 +130,7 @@ impl Index {
         self.remote_ids.range(range).map(|(.., id)| *id)
     }
 
-    /// Those whose peer is this queue pair.
+    /// Connections with this queue pair as peer.
     pub(super) fn by_remote_qp(&self, gid: Gid, qpn: Qpn) -> impl Iterator<Item = ConnectionId> {
         let range = (gid, qpn, ConnectionId::MIN)..=(gid, qpn, ConnectionId::MAX);
         self.remote_qps.range(range).map(|(.., id)| *id)
@@ -141,7 +141,7 @@ impl Index {
         (self.pending.get(&source).copied().unwrap_or(0), self.pending_count)
     }
 
-    /// How many connections ports of other subnets asked for by way of this LID.
+    /// The number of connections requested by ports of other subnets by way of this LID.
     pub(super) fn by_router(&self, router: Lid) -> usize {
         self.by_router.get(&router).copied().unwrap_or(0)
     }

@@ -1,14 +1,14 @@
-//! Communication management: how two queue pairs come to know each other, and part (IBA 12).
+//! The connection manager: how two queue pairs are connected, and how they end (IBA 12).
 //!
 //! ```text
 //! active side                                  passive side
 //!
 //!   connect                                      (a REQ that somebody listens for)
 //!      | REQ                                        |
-//!      v            MRA                             v           defer: MRA
-//!  REQ sent --> MRA(REQ) received               REQ received ----+
-//!      | REP            | REP                       | accept     |
-//!      v                v                           | REP   <----+
+//!      v            MRA                             v
+//!  REQ sent --> MRA(REQ) received               REQ received
+//!      | REP            | REP                       | accept
+//!      v                v                           | REP
 //!  REP received --------+                           v           MRA
 //!      | confirm                                 REP sent --> MRA(REP) received
 //!      | RTU                                        | RTU, or data  | RTU, or data
@@ -24,11 +24,11 @@
 //!  time-wait --packets under way have vanished--> closed
 //! ```
 //!
-//! A connection in time-wait still knows its last word, for a peer that did not hear it; its queue
+//! A connection in time-wait keeps its last message, for a peer that did not receive it; its queue
 //! pair's number shall not be used again before [`CmEvent::Closed`].
 //!
 //! Two REQs that cross make two connections here. The consumer breaks the tie
-//! (`peer/passive.rs`), and chooses service IDs and private data.
+//! (`ipoib/connected/handshake.rs`), and chooses service IDs and private data.
 //!
 //! A message belongs to a connection only if it comes from the port of its peer: a stranger could
 //! guess two communication IDs of 32 bits in time.
@@ -47,15 +47,16 @@ mod timing;
 
 pub use config::{CmConfig, LocalPort};
 pub use event::{CmDrop, CmEvent, End};
+pub use incoming::CmDatagram;
 pub use state::{CmError, Phase};
 pub use terms::{Terms, as_requested, request_along, vector};
 pub use timing::ack_timeout;
 
-use crate::drops::Drops;
 use crate::mad::{Envelope, MadAddress};
 use connection::Connection;
 use index::Index;
 use outbox::Outbox;
+use pollux_verbs::drops::Drops;
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::address::{Gid, Qpn};
@@ -92,7 +93,7 @@ impl fmt::Debug for ConnectionId {
     }
 }
 
-/// Who asked for a connection.
+/// The side of a connection: requester or listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
     /// We did.
@@ -101,15 +102,15 @@ pub enum Role {
     Passive,
 }
 
-/// What it takes to ask for a connection.
+/// The parameters of a connection request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connect {
     /// Where the peer's connection manager is.
     pub to: MadAddress,
-    /// What to ask; our name for the connection and our node are filled in. [`request_along`]
-    /// makes one of a path.
+    /// The REQ; our communication ID and our node are filled in. [`request_along`] makes one of a
+    /// path.
     pub req: Req,
-    /// How long a packet can be under way, as the path says.
+    /// The packet lifetime of the path.
     pub packet_life_time: TimeCode,
 }
 
@@ -118,13 +119,13 @@ pub struct Connect {
 pub struct ConnectionView {
     /// Which.
     pub id: ConnectionId,
-    /// Who asked for it.
+    /// The side of this end.
     pub role: Role,
     /// Where it is.
     pub phase: Phase,
     /// Since when.
     pub since: Time,
-    /// When it will do something though nothing comes.
+    /// The time of its next timer.
     pub due: Option<Time>,
     /// The peer's port.
     pub peer_gid: Gid,
@@ -136,7 +137,7 @@ pub struct ConnectionView {
     pub remote_qpn: Option<Qpn>,
 }
 
-/// What a listener says when nobody asks it.
+/// The default answer of a listener.
 type ListenerData = Arc<[u8; 148]>;
 
 /// Connection management of a port.
@@ -188,7 +189,7 @@ impl Cm {
         self.listeners.remove(&service_id);
     }
 
-    /// Asks for a connection; what comes of it is told by events under the id.
+    /// Requests a connection; events with the ID report the result.
     pub fn connect(&mut self, now: Time, mut connect: Connect) -> Result<ConnectionId, CmError> {
         if self.is_full() {
             return Err(CmError::Full);
@@ -202,15 +203,15 @@ impl Cm {
         Ok(id)
     }
 
-    /// Takes back that a request was told of: to whoever asks it is as if it had been lost.
+    /// Ignores a request: for its peer, the request was lost.
     pub fn ignore(&mut self, now: Time, id: ConnectionId) {
         // One that is gone needs no more than that.
         let _gone = self.change(now, id, |connection, out| connection.ignore(out));
     }
 
-    /// Says once more what made a connection that stands. A peer that has forgotten it takes that
-    /// for news and shows it; to one that has not it is a repetition (IBA 12.9.8), whose answer
-    /// [`CmEvent::Remembered`] tells.
+    /// Repeats the REQ of an established connection as a probe. A peer without the connection
+    /// answers it as a new request; a peer with it answers a repetition (IBA 12.9.8), which
+    /// [`CmEvent::Remembered`] reports.
     pub fn probe(&mut self, now: Time, id: ConnectionId) -> Result<(), CmError> {
         self.change(now, id, |connection, out| connection.probe(out))?
     }
@@ -245,27 +246,14 @@ impl Cm {
         })?
     }
 
-    /// Asks the peer for patience: the answer to its request, reply or offer will take so long.
-    pub fn defer(
-        &mut self,
-        now: Time,
-        id: ConnectionId,
-        service_timeout: TimeCode,
-        private_data: [u8; 222],
-    ) -> Result<(), CmError> {
-        self.change(now, id, |connection, out| {
-            connection.defer(now, out, service_timeout, private_data)
-        })?
-    }
-
     /// The queue pair of a connection that the peer has not confirmed has received data, which is
     /// as good (IBA 12.9.6).
     pub fn handle_data(&mut self, now: Time, id: ConnectionId) -> Result<(), CmError> {
         self.change(now, id, |connection, out| connection.handle_data(out))?
     }
 
-    /// Ends a connection in whatever state: one that stands by a DREQ, of whose answer
-    /// [`CmEvent::Ended`] tells, others by a REJ.
+    /// Ends a connection in any state: an established one by a DREQ, whose answer
+    /// [`CmEvent::Ended`] reports, others by a REJ.
     pub fn disconnect(
         &mut self,
         now: Time,
@@ -278,7 +266,7 @@ impl Cm {
         })
     }
 
-    /// Ends a connection, and tells nothing more of it. Nothing if it is gone.
+    /// Removes a connection without further events, if it exists.
     pub fn forget(&mut self, now: Time, id: ConnectionId) {
         let transaction_id = self.transaction_id();
         let _gone = self.change(now, id, |connection, out| {
@@ -296,12 +284,12 @@ impl Cm {
         })?
     }
 
-    /// Says what became of a path that the peer offered; both names are filled in.
+    /// Answers an alternate path that the peer offered; both IDs are filled in.
     pub fn answer_path(&mut self, now: Time, id: ConnectionId, apr: Apr) -> Result<(), CmError> {
         self.change(now, id, |connection, out| connection.answer_path(out, apr))?
     }
 
-    /// What the two sides of a connection have agreed on, once both have spoken.
+    /// The negotiated terms of a connection, after the REP.
     pub fn terms(&self, id: ConnectionId) -> Option<Terms> {
         let connection = self.connections.get(&id)?;
         let rep = connection.rep.as_ref()?;
@@ -337,12 +325,12 @@ impl Cm {
         self.out.poll_message()
     }
 
-    /// The next thing to tell.
+    /// The next event.
     pub fn poll_event(&mut self) -> Option<CmEvent> {
         self.out.poll_event()
     }
 
-    /// When there is something to do though nothing comes.
+    /// The time of the next timer.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.index.next_due().map(|(due, _)| due)
     }
@@ -399,7 +387,7 @@ impl Cm {
         }
     }
 
-    /// The upper half is for what is between us and the wire.
+    /// The transport uses the upper half.
     fn transaction_id(&mut self) -> u64 {
         self.rng.next_u64() & u64::from(u32::MAX)
     }

@@ -2,8 +2,8 @@
 
 use super::state::Repeat;
 use super::{CmConfig, CmDrop, CmEvent};
-use crate::drops::Drops;
 use crate::mad::{Envelope, MadAddress};
+use pollux_verbs::drops::Drops;
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::mad::cm::CmMessage;

@@ -1,12 +1,12 @@
-//! The states of a connection, each with what it knows and waits for (IBA 12.9).
+//! The states of a connection, each with its data and timers (IBA 12.9).
 
 use super::ConnectionId;
 use pollux_verbs::time::Time;
-use pollux_wire::mad::cm::{Apr, CmMessage, Mra, Rtu};
+use pollux_wire::mad::cm::{Apr, CmMessage, Rtu};
 use std::fmt;
 use std::time::Duration;
 
-/// A message that is said until it is answered, or was said often enough.
+/// A message that is sent until it is answered, or its retries are used up.
 #[derive(Clone, Debug)]
 pub(super) struct Repeat {
     pub(super) message: Box<CmMessage>,
@@ -14,7 +14,7 @@ pub(super) struct Repeat {
     pub(super) times_left: u8,
     pub(super) interval: Duration,
     pub(super) due: Time,
-    /// How often more the peer may ask for patience.
+    /// MRAs that the peer may still send for it.
     pub(super) mras_left: u8,
 }
 
@@ -22,12 +22,11 @@ pub(super) struct Repeat {
 #[derive(Clone, Debug)]
 pub(super) enum Offer {
     None,
-    /// The consumer is to say what it thinks of it.
+    /// The consumer must answer it.
     Received {
         transaction_id: u64,
-        mra: Option<Box<Mra>>,
     },
-    /// What was said, for those who did not hear it.
+    /// The last answer, for a repetition.
     Answered {
         transaction_id: u64,
         apr: Box<Apr>,
@@ -41,16 +40,14 @@ pub(super) enum State {
     MraReqReceived(Repeat),
     RepReceived {
         until: Time,
-        mra: Option<Box<Mra>>,
     },
     ReqReceived {
         until: Time,
-        mra: Option<Box<Mra>>,
     },
     RepSent(Repeat),
     MraRepReceived(Repeat),
     Established {
-        /// What the active side said last, for a peer that did not hear it.
+        /// The RTU of the active side, for a repetition.
         rtu: Option<Box<Rtu>>,
         /// Our offer of another path.
         offered: Option<Repeat>,
@@ -60,14 +57,14 @@ pub(super) enum State {
     DreqSent(Repeat),
     TimeWait {
         until: Time,
-        /// For a peer that did not hear it.
+        /// The last message, for a repetition.
         last_message: Option<Box<CmMessage>>,
     },
     /// It is to leave the tables.
     Closed,
 }
 
-/// Which state a connection is in, without what the state knows.
+/// The name of a state, without its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[expect(missing_docs, reason = "the names are those of the specification's diagrams")]
 pub enum Phase {
@@ -84,7 +81,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// What has to happen for it to end; none if nothing has to.
+    /// The message that ends it; `None` without one.
     pub const fn waits_for(self) -> Option<&'static str> {
         match self {
             Self::ReqSent => Some("the peer's reply"),
@@ -133,7 +130,7 @@ impl State {
         }
     }
 
-    /// When it has to do something though nothing comes.
+    /// The time of its timer.
     pub(super) fn due(&self) -> Option<Time> {
         match self {
             Self::ReqSent(repeat)
@@ -158,7 +155,7 @@ pub enum CmError {
     NotThere(ConnectionId),
     /// The connection is in a state that does not allow it.
     WrongState(Phase),
-    /// There are as many connections as there may be, or events that nobody polls.
+    /// The limit of connections, or of events that were not polled.
     Full,
 }
 

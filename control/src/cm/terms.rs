@@ -1,4 +1,4 @@
-//! What a request and its reply mean for the two queue pairs (IBA 12.6.5, 12.6.8, 12.9.7).
+//! Queue pair attributes from REQ and REP (IBA 12.6.5, 12.6.8, 12.9.7).
 //!
 //! Either side announces the first packet that it expects, so its peer's number is the first that
 //! it sends. Of retries the request decides for both sides, except that the reply has the last word
@@ -15,12 +15,12 @@ use pollux_wire::packet::RnrTimer;
 use pollux_wire::psn::Psn;
 use pollux_wire::units::{Mtu, TimeCode};
 
-/// What our queue pair of a connection is to be like.
+/// The attributes of our queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
     /// The service, if it is one that we know.
     pub qp_type: Option<QpType>,
-    /// The way to the peer.
+    /// The path to the peer.
     pub path: AddressVector,
     /// Largest payload of a packet.
     pub path_mtu: Mtu,
@@ -68,7 +68,7 @@ impl Terms {
     /// Of the side that was asked. Whether packets have a GRH is decided by whether the request
     /// had one: routers do not show in the request itself.
     pub fn passive(req: &Req, rep: &Rep, peer: &MadAddress, port: &LocalPort) -> Self {
-        /// The request says how far the peer's packets may go, not ours.
+        /// The hop limit of the request is that of the peer's packets, not ours.
         const HOP_LIMIT: u8 = 0xff;
         let path = within_reach(req.primary, false, peer);
         let hop_limit = if peer.global.is_some() { HOP_LIMIT } else { 0 };
@@ -105,7 +105,7 @@ impl Terms {
         }
     }
 
-    /// What makes a queue pair that is initialised ready to receive.
+    /// The attributes of the transition from INIT to RTR.
     pub fn to_receive(&self, min_rnr_timer: RnrTimer) -> QpAttributes {
         let common = QpAttributes {
             state: Some(QpState::Rtr),
@@ -125,7 +125,7 @@ impl Terms {
         }
     }
 
-    /// What makes it ready to send as well.
+    /// The attributes of the transition from RTR to RTS.
     pub fn to_send(&self) -> QpAttributes {
         let common = QpAttributes {
             state: Some(QpState::Rts),
@@ -145,7 +145,7 @@ impl Terms {
     }
 }
 
-/// A field of three bits cannot say more than seven.
+/// The largest value of a field of three bits.
 const fn retries(count: u8) -> Retries {
     match Retries::new(count) {
         Some(retries) => retries,
@@ -153,7 +153,7 @@ const fn retries(count: u8) -> Retries {
     }
 }
 
-/// LIDs of a path beyond a router are permissive: then what brought the message brings data too.
+/// LIDs of a path beyond a router are permissive: data then take the path of the message.
 fn within_reach(path: ReqPath, is_ours: bool, peer: &MadAddress) -> ReqPath {
     let known = |lid: Lid, instead| if lid.is_unicast() { lid } else { instead };
     let (own, other) = (Lid(peer.path_bits.into()), peer.lid);
@@ -162,18 +162,17 @@ fn within_reach(path: ReqPath, is_ours: bool, peer: &MadAddress) -> ReqPath {
     ReqPath { local_lid, remote_lid, ..path }
 }
 
-/// The way from our port to the other, along a path that we named, or the peer did. Without hops
+/// The address vector to the other port, along a path that we named, or the peer did. Without hops
 /// there is no GRH.
 pub fn vector(path: &ReqPath, is_ours: bool, port: &LocalPort, hop_limit: u8) -> AddressVector {
     let (local, remote) = ((path.local_lid, path.local_gid), (path.remote_lid, path.remote_gid));
     let ((lid, gid), (dlid, dgid)) = if is_ours { (local, remote) } else { (remote, local) };
-    let mask = (1 << port.lmc.min(7)) - 1;
     let gids = || port.gids.iter().zip(0..);
     let sgid_index = gids().find(|(own, _)| **own == gid).map_or(0, |(_, index)| index);
     AddressVector {
         dlid,
         sl: path.sl,
-        src_path_bits: lid.0 as u8 & mask,
+        src_path_bits: lid.path_bits(port.lmc),
         static_rate: path.packet_rate.0,
         port: port.number,
         grh: (hop_limit > 0).then_some(GlobalRoute {
@@ -186,8 +185,8 @@ pub fn vector(path: &ReqPath, is_ours: bool, port: &LocalPort, hop_limit: u8) ->
     }
 }
 
-/// A request for a connection along a path, with what the path decides filled in. The rest is the
-/// caller's: service ID, queue pair, first packet, retries, private data.
+/// A REQ along a path, with the fields of the path filled in. The rest is the caller's: service ID,
+/// queue pair, first packet, retries, private data.
 pub fn request_along(path: &PathRecord, ca_ack_delay: TimeCode) -> Req {
     Req {
         p_key: path.p_key,
@@ -221,7 +220,7 @@ pub fn as_requested(path: &PathRecord, ca_ack_delay: TimeCode) -> ReqPath {
     }
 }
 
-/// What both sides of a request may take to answer: some four seconds, as Linux has it.
+/// The response timeout of both sides: some four seconds, as in Linux.
 const RESPONSE_TIME: TimeCode = TimeCode(20);
 
 #[cfg(test)]

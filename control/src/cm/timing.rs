@@ -4,8 +4,8 @@ use pollux_wire::mad::cm::Req;
 use pollux_wire::units::TimeCode;
 use std::time::Duration;
 
-/// How long a requester waits for an acknowledgement: there and back again, and what the peer takes
-/// in between. The shorter of the two counts only if it is at least half of the longer.
+/// How long a requester waits for an acknowledgement: the round trip, and the delay of the peer in
+/// between. The shorter of the two counts only if it is at least half of the longer.
 pub const fn ack_timeout(packet_life_time: TimeCode, ack_delay: TimeCode) -> TimeCode {
     let round_trip = packet_life_time.0.saturating_add(1);
     let delay = ack_delay.0;
@@ -15,8 +15,8 @@ pub const fn ack_timeout(packet_life_time: TimeCode, ack_delay: TimeCode) -> Tim
     if code > TimeCode::MAX.0 { TimeCode::MAX } else { TimeCode(code) }
 }
 
-/// How long a packet to the sender of a request can be under way. The request does not say it, but
-/// says what an acknowledgement may take.
+/// The packet lifetime to the sender of a request. The request does not have it, but has the ACK
+/// timeout.
 pub(super) fn packet_life_time(req: &Req) -> TimeCode {
     TimeCode(req.primary.local_ack_timeout.0.saturating_sub(1))
 }
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn acknowledgements_take_what_linux_thinks_they_take() {
+    fn ack_timeouts_are_those_of_linux() {
         let code = |life, delay| ack_timeout(TimeCode(life), TimeCode(delay)).0;
         assert_eq!(code(18, 15), 19);
         assert_eq!(code(18, 18), 20, "nearly as long as the way: both count");

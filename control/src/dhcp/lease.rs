@@ -1,4 +1,4 @@
-//! What a server gives, read from its message (RFC 2131 4.3.1, RFC 2132).
+//! The lease in a server's message (RFC 2131 4.3.1, RFC 2132).
 
 use pollux_verbs::time::Time;
 use pollux_wire::ip::dhcp::{DhcpMessage, DhcpOptionCode};
@@ -12,7 +12,7 @@ pub const ROUTERS_MAX: usize = 8;
 /// The lease time that means for ever.
 const INFINITE_SECONDS: u32 = u32::MAX;
 
-/// What a server is asked to tell.
+/// The requested parameters.
 pub(super) const WANTED: [u8; 7] = [
     DhcpOptionCode::SUBNET_MASK.0,
     DhcpOptionCode::ROUTER.0,
@@ -23,7 +23,7 @@ pub(super) const WANTED: [u8; 7] = [
     DhcpOptionCode::REBINDING_TIME.0,
 ];
 
-/// An address for some time, and what belongs to it.
+/// A lease: an address for some time, with its parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
     /// The address.
@@ -32,11 +32,11 @@ pub struct Lease {
     pub prefix_len: u8,
     /// Default routers.
     pub routers: Vec<Ipv4Addr>,
-    /// Whom to ask for names.
+    /// DNS servers.
     pub name_servers: Vec<Ipv4Addr>,
     /// The MTU to use.
     pub mtu: Option<u32>,
-    /// Who gave it.
+    /// The server.
     pub server: Ipv4Addr,
     /// When to ask that server to prolong it; without that, never.
     pub renew_at: Option<Time>,
@@ -47,7 +47,7 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// What `message` gives, if that is an address for some time from some server.
+    /// The lease of `message`, if it has an address, a lease time and a server.
     pub(super) fn read(now: Time, message: &DhcpMessage<'_>) -> Option<Self> {
         let ip = message.header.yours;
         let is_host = !(ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast());
@@ -70,7 +70,7 @@ impl Lease {
     }
 }
 
-/// Who sent a message.
+/// The server of a message.
 pub(super) fn server(message: &DhcpMessage<'_>) -> Option<Ipv4Addr> {
     let bytes: [u8; 4] = message.option(DhcpOptionCode::SERVER_IDENTIFIER)?.try_into().ok()?;
     Some(bytes.into())
@@ -82,8 +82,8 @@ pub(super) fn half_the_way(now: Time, end: Option<Time>) -> Duration {
     Duration::from_nanos(left / 2)
 }
 
-/// When to renew and to rebind; by rule where the server does not say, or says what cannot be
-/// (RFC 2131 4.4.5).
+/// The times to renew and to rebind; by the default rule if the server's values are missing or
+/// invalid (RFC 2131 4.4.5).
 fn times(message: &DhcpMessage<'_>, lease: u32) -> (u32, u32) {
     let rebind = number(message, DhcpOptionCode::REBINDING_TIME).filter(|&rebind| rebind < lease);
     let rebind = rebind.unwrap_or(lease - lease / 8);

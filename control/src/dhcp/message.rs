@@ -3,7 +3,7 @@
 
 use super::Dhcp;
 use super::lease::{self, Lease};
-use crate::frame::{Frame, To};
+use crate::frame::{Frame, NoLink, To};
 use pollux_verbs::time::Time;
 use pollux_wire::address::Guid;
 use pollux_wire::ip::IpProtocol;
@@ -33,7 +33,13 @@ pub fn client_id(guid: Guid, p_key: PKey) -> Vec<u8> {
 }
 
 impl Dhcp {
-    pub(super) fn send(&mut self, now: Time, kind: DhcpKind, lease: Option<&Lease>, to: To) {
+    pub(super) fn send(
+        &mut self,
+        now: Time,
+        kind: DhcpKind,
+        lease: Option<&Lease>,
+        to: To<NoLink>,
+    ) {
         let has_address = self.lease().is_some();
         let own = lease.filter(|_| has_address && kind != DhcpKind::DECLINE);
         let client = own.map_or(Ipv4Addr::UNSPECIFIED, |lease| lease.ip);
@@ -68,17 +74,17 @@ impl Dhcp {
         let destination = if is_to_server { server } else { Ipv4Addr::BROADCAST };
         let message = DhcpMessage::new(header, List::of(&options));
         if let Some(frame) = datagram(to, client, destination, &message) {
-            self.frames.push(frame);
+            self.output.send(frame);
         }
     }
 }
 
 fn datagram(
-    to: To,
+    to: To<NoLink>,
     source: Ipv4Addr,
     destination: Ipv4Addr,
     message: &DhcpMessage<'_>,
-) -> Option<Frame> {
+) -> Option<Frame<NoLink>> {
     let header = Ipv4Header {
         ttl: 64,
         protocol: IpProtocol::UDP,

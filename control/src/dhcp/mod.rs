@@ -7,13 +7,12 @@
 //!    +--------------------------------+-- NAK, silence --+-- taken: DECLINE, or lease over --+
 //! ```
 //!
-//! On InfiniBand a client has no hardware address that fits the message: it is known by its
-//! identifier alone, and asks for answers by broadcast (RFC 4390 2). While it renews it has an
-//! address, and asks its server directly.
+//! On InfiniBand a client has no hardware address that fits the message: its client identifier
+//! identifies it, and it requests answers by broadcast (RFC 4390 2). A renewing client has an
+//! address, and sends to its server directly.
 //!
-//! Whether another node has the address is for ARP to find out, between the ACK and its use
-//! (RFC 2131 2.2): [`DhcpEvent::Check`] asks, [`Dhcp::handle_free`] and [`Dhcp::handle_taken`]
-//! answer.
+//! ARP probes the address between the ACK and its use (RFC 2131 2.2): [`DhcpEvent::Check`] asks,
+//! [`Dhcp::handle_free`] and [`Dhcp::handle_taken`] answer.
 
 mod lease;
 mod message;
@@ -23,9 +22,10 @@ mod tests;
 pub use lease::{Lease, ROUTERS_MAX};
 pub use message::client_id;
 
-use crate::bounded::Queue;
-use crate::drops::{Drops, reasons};
-use crate::frame::{FRAMES_MAX, Frame, To};
+use crate::frame::{Frame, NoLink, To};
+use crate::output::Output;
+use pollux_verbs::drops::Drops;
+use pollux_verbs::reasons;
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::IpProtocol;
@@ -33,7 +33,6 @@ use pollux_wire::ip::dhcp::{DhcpHeader, DhcpKind, DhcpMessage, DhcpOp, DhcpOptio
 use pollux_wire::ip::ipv4::Ipv4Packet;
 use pollux_wire::ip::mgid::GroupId;
 use pollux_wire::ip::udp::UdpDatagram;
-use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
@@ -41,7 +40,7 @@ use std::time::Duration;
 const START_DELAY_MAX: Duration = Duration::from_secs(1);
 const RETRY_MIN: Duration = Duration::from_secs(4);
 const RETRY_MAX: Duration = Duration::from_secs(64);
-/// Half of what a retry varies by, up and down (RFC 2131 4.1).
+/// The random part of a retry interval, up and down (RFC 2131 4.1).
 const RETRY_SPREAD: Duration = Duration::from_secs(1);
 /// How often an offer is asked for before the search begins anew.
 const REQUESTS_MAX: u8 = 4;
@@ -49,10 +48,12 @@ const REQUESTS_MAX: u8 = 4;
 const DECLINE_WAIT: Duration = Duration::from_secs(10);
 /// Between requests to prolong a lease, at least (RFC 2131 4.4.5).
 const RENEW_INTERVAL_MIN: Duration = Duration::from_secs(60);
+/// The most events that wait to be polled.
+const EVENTS_MAX: usize = 64;
 /// The longest identifier of a client.
 pub const CLIENT_ID_BYTES_MAX: usize = 64;
 
-/// How far the client is.
+/// The state of the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DhcpState {
     /// It was not started, or was stopped.
@@ -80,12 +81,12 @@ pub enum DhcpState {
     },
     /// The server agreed; others on the link are asked whether they have the address.
     Checking {
-        /// To what it agreed.
+        /// The lease.
         lease: Lease,
     },
     /// The address may be used.
     Bound {
-        /// On what terms.
+        /// The lease.
         lease: Lease,
     },
     /// The server is asked to prolong the lease.
@@ -104,7 +105,7 @@ pub enum DhcpState {
     },
 }
 
-/// What changed.
+/// Events of the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DhcpEvent {
     /// Others have to be asked whether they have this address.
@@ -124,7 +125,7 @@ reasons! {
         Checksum = "checksum",
         /// It is of another exchange or for another client.
         NotForUs = "not_for_us",
-        /// It comes from another server than the one in use.
+        /// A message of another server than the one in use.
         OtherServer = "other_server",
         /// It does not belong to this state.
         Unexpected = "unexpected",
@@ -142,9 +143,7 @@ pub struct Dhcp {
     xid: u32,
     /// When this search began.
     began: Time,
-    frames: Queue<Frame>,
-    events: VecDeque<DhcpEvent>,
-    drops: Drops<DhcpDrop>,
+    output: Output<NoLink, DhcpEvent, DhcpDrop>,
 }
 
 impl Dhcp {
@@ -158,16 +157,14 @@ impl Dhcp {
             since: Time::START,
             xid: 0,
             began: Time::START,
-            frames: Queue::new(FRAMES_MAX),
-            events: VecDeque::new(),
-            drops: Drops::default(),
+            output: Output::new(EVENTS_MAX),
         }
     }
 
     /// Begins to look for an address.
     pub fn start(&mut self, now: Time) {
         if let Some(ip) = self.lease().map(|lease| lease.ip) {
-            self.events.push_back(DhcpEvent::Lost(ip));
+            self.output.report(DhcpEvent::Lost(ip));
         }
         let delay = self.rng.duration(START_DELAY_MAX);
         self.restart(now, delay);
@@ -184,7 +181,7 @@ impl Dhcp {
                     *until = now + RETRY_MIN;
                 }
             }
-            // Whether somebody has the address is being asked again, too.
+            // The address is also probed again.
             None if matches!(self.state, DhcpState::Checking { .. }) => {}
             None => self.start(now),
         }
@@ -195,7 +192,7 @@ impl Dhcp {
     pub fn stop(&mut self, now: Time) {
         if let Some(lease) = self.lease().cloned() {
             self.send(now, DhcpKind::RELEASE, Some(&lease), EVERYONE);
-            self.events.push_back(DhcpEvent::Lost(lease.ip));
+            self.output.report(DhcpEvent::Lost(lease.ip));
         }
         self.enter(now, DhcpState::Stopped);
     }
@@ -215,7 +212,7 @@ impl Dhcp {
         }
     }
 
-    /// Nobody else has the address that was to be checked.
+    /// The checked address is free.
     pub fn handle_free(&mut self, now: Time, ip: Ipv4Addr) {
         if let DhcpState::Checking { lease } = &self.state
             && lease.ip == ip
@@ -232,7 +229,7 @@ impl Dhcp {
         };
         let Some(lease) = checked.filter(|lease| lease.ip == ip).cloned() else { return };
         if self.lease().is_some() {
-            self.events.push_back(DhcpEvent::Lost(ip));
+            self.output.report(DhcpEvent::Lost(ip));
         }
         self.send(now, DhcpKind::DECLINE, Some(&lease), EVERYONE);
         self.restart(now, DECLINE_WAIT);
@@ -241,11 +238,11 @@ impl Dhcp {
     /// A packet of IPv4 came for the port of clients.
     pub fn handle_packet(&mut self, now: Time, bytes: &[u8]) {
         if let Err(reason) = self.handle(now, bytes) {
-            self.drops.count(reason);
+            self.output.count(reason);
         }
     }
 
-    /// Does what is due by now.
+    /// Runs expired timers.
     pub fn handle_timeout(&mut self, now: Time) {
         while self.poll_timeout().is_some_and(|due| due <= now) {
             self.timed_out(now);
@@ -270,23 +267,23 @@ impl Dhcp {
     }
 
     /// The next frame to send.
-    pub fn poll_transmit(&mut self) -> Option<Frame> {
-        self.frames.pop()
+    pub fn poll_transmit(&mut self) -> Option<Frame<NoLink>> {
+        self.output.poll_transmit()
     }
 
-    /// What changed next.
+    /// The next event.
     pub fn poll_event(&mut self) -> Option<DhcpEvent> {
-        self.events.pop_front()
+        self.output.poll_event()
     }
 
-    /// Frames that had no room, because nobody took those before them.
+    /// Frames and events lost because their queues were full.
     pub const fn lost(&self) -> u64 {
-        self.frames.lost()
+        self.output.lost()
     }
 
-    /// What was dropped, and why.
+    /// Drop counters.
     pub const fn drops(&self) -> &Drops<DhcpDrop> {
-        &self.drops
+        self.output.drops()
     }
 
     fn timed_out(&mut self, now: Time) {
@@ -323,7 +320,7 @@ impl Dhcp {
         if message.header.op != DhcpOp::REPLY || !is_to_client {
             return Err(DhcpDrop::Malformed);
         }
-        // A server that says whom it answers must mean us (RFC 6842 3).
+        // A client identifier in an answer must be ours (RFC 6842 3).
         let client_id = message.option(DhcpOptionCode::CLIENT_IDENTIFIER);
         if message.header.xid != self.xid || client_id.is_some_and(|id| id != self.client_id) {
             return Err(DhcpDrop::NotForUs);
@@ -351,7 +348,7 @@ impl Dhcp {
                 if lease.server != offer.server || lease.ip != offer.ip {
                     return Err(DhcpDrop::OtherServer);
                 }
-                self.events.push_back(DhcpEvent::Check(lease.ip));
+                self.output.report(DhcpEvent::Check(lease.ip));
                 self.enter(now, DhcpState::Checking { lease });
             }
             (DhcpState::Requesting { lease: offer, .. }, DhcpKind::NAK) => {
@@ -417,12 +414,12 @@ impl Dhcp {
     }
 
     fn bind(&mut self, now: Time, lease: Lease) {
-        self.events.push_back(DhcpEvent::Bound(lease.clone()));
+        self.output.report(DhcpEvent::Bound(lease.clone()));
         self.enter(now, DhcpState::Bound { lease });
     }
 
     fn lose(&mut self, now: Time, ip: Ipv4Addr) {
-        self.events.push_back(DhcpEvent::Lost(ip));
+        self.output.report(DhcpEvent::Lost(ip));
         self.restart(now, Duration::ZERO);
     }
 
@@ -449,4 +446,4 @@ impl Dhcp {
     }
 }
 
-const EVERYONE: To = To::Group(GroupId::Broadcast);
+const EVERYONE: To<NoLink> = To::Group(GroupId::Broadcast);

@@ -3,6 +3,7 @@
 mod states;
 
 use super::*;
+use crate::output::FRAMES_MAX;
 use pollux_wire::address::Guid;
 use pollux_wire::ip::dhcp::DhcpOption;
 use pollux_wire::ip::ipv4::Ipv4Header;
@@ -27,7 +28,7 @@ fn client() -> Dhcp {
 #[derive(Debug)]
 struct Said {
     at: Time,
-    to: To,
+    to: To<NoLink>,
     source: Ipv4Addr,
     destination: Ipv4Addr,
     payload: Vec<u8>,
@@ -116,7 +117,7 @@ fn packet(message: &DhcpMessage<'_>) -> Vec<u8> {
     let room = ports.write_datagram(message.wire_len(), &mut payload).unwrap();
     message.write(room).unwrap();
     udp::fill_checksum(&mut payload, &ip.pseudo_header()).unwrap();
-    Frame::ipv4(To::Route, &ip, &[], &payload).unwrap().packet
+    Frame::ipv4(To::<NoLink>::Route, &ip, &[], &payload).unwrap().packet
 }
 
 /// A client that got its address at the time it gives.
@@ -269,7 +270,7 @@ fn stopping_gives_the_address_back() {
 }
 
 #[test]
-fn what_is_for_another_or_makes_no_sense_is_dropped() {
+fn messages_for_others_and_malformed_ones_are_dropped() {
     let mut client = client();
     client.start(at(0));
     let discover = next(&mut client);

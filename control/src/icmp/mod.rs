@@ -2,7 +2,10 @@
 //!
 //! RFC 1122 3.2.2 and RFC 4443 2.4 forbid errors about errors, errors to a group, errors about a
 //! packet to a group, and errors without a unicast receiver. So two nodes cannot send each other
-//! errors for ever, and one packet cannot cause many errors. Beyond that, errors have a rate limit.
+//! errors for ever, and one packet cannot cause many errors. Beyond that, errors have a rate limit:
+//! a token bucket, one for all interfaces of a node and each family (RFC 4443 2.4 (f), RFC 1812
+//! 4.3.2.8). Why one for each family: a flood of packets of one leaves path MTU discovery of the
+//! other alone.
 //!
 //! Why replies to a unicast echo request have no rate limit: RFC 1122 3.2.2.6 and RFC 4443 4.2
 //! require a reply to each, and RFC 4443 2.4 (f) limits errors, not replies. A unicast request
@@ -12,20 +15,27 @@
 //! so these replies have a rate limit, as errors have. Linux makes the same distinction
 //! (`icmp_ratemask`).
 
+mod budget;
+mod counters;
 #[cfg(test)]
 mod tests;
 
+pub use budget::ErrorBudget;
+pub use counters::{IcmpCounters, IcmpSentKind};
+
 use crate::address::Addresses;
-use crate::bounded::Rate;
-use crate::drops::{Drops, reasons};
-use crate::frame::{Frame, Sender, To};
+use crate::bounded::RateLimit;
+use crate::frame::{Frame, NoLink, Sender, To};
+use pollux_verbs::drops::Drops;
+use pollux_verbs::reasons;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::IpProtocol;
+use pollux_wire::ip::icmp::Icmpv6Type;
 use pollux_wire::ip::icmpv4::{
     self, Icmpv4Message, Icmpv4TimeExceeded, Icmpv4Type, Icmpv4Unreachable,
 };
 use pollux_wire::ip::icmpv6::{
-    self, Icmpv6Message, Icmpv6TimeExceeded, Icmpv6Type, Icmpv6Unreachable,
+    self, Icmpv6Message, Icmpv6ParameterProblem, Icmpv6TimeExceeded, Icmpv6Unreachable,
 };
 use pollux_wire::ip::ipv4::{Ipv4Header, Ipv4Packet};
 use pollux_wire::ip::ipv6::{IPV6_MTU_MIN, Ipv6Header, Ipv6Packet};
@@ -47,6 +57,8 @@ pub enum IcmpError {
     NoRoute,
     /// The next hop does not answer.
     NoAnswer,
+    /// The route says that the destination is unreachable.
+    RejectRoute,
     /// No socket has its destination port.
     NoPort,
     /// It is longer than this MTU, in bytes.
@@ -55,6 +67,8 @@ pub enum IcmpError {
     TimeExceeded,
     /// A filter forbids it.
     Prohibited,
+    /// This byte of its header is wrong.
+    ParameterProblem(u8),
 }
 
 reasons! {
@@ -84,7 +98,7 @@ reasons! {
 /// Rate limits.
 #[derive(Clone, Copy, Debug)]
 pub struct IcmpConfig {
-    /// Errors per second, at most.
+    /// Errors per second of each family, at most: of all interfaces that share a budget.
     pub errors_per_second_max: u32,
     /// Errors in a burst, at most.
     pub errors_burst_max: u32,
@@ -107,26 +121,33 @@ impl Default for IcmpConfig {
 
 /// ICMP of an interface.
 pub struct Icmp {
-    errors: Rate,
-    group_echoes: Rate,
+    errors: ErrorBudget,
+    group_echoes: RateLimit,
     drops: Drops<IcmpDrop>,
+    counters: IcmpCounters,
 }
 
 impl Icmp {
     /// With full rate limits.
     pub fn new(config: &IcmpConfig) -> Self {
         Self {
-            errors: Rate::new(config.errors_per_second_max, config.errors_burst_max),
-            group_echoes: Rate::new(
+            errors: ErrorBudget::new(config),
+            group_echoes: RateLimit::new(
                 config.group_echoes_per_second_max,
                 config.group_echoes_burst_max,
             ),
             drops: Drops::default(),
+            counters: IcmpCounters::default(),
         }
     }
 
     /// A packet came that may be an echo request to us.
-    pub fn handle_echo(&mut self, now: Time, bytes: &[u8], addresses: &Addresses) -> Option<Frame> {
+    pub fn handle_echo(
+        &mut self,
+        now: Time,
+        bytes: &[u8],
+        addresses: &Addresses,
+    ) -> Option<Frame<NoLink>> {
         let answer = match bytes.first().map(|first| first >> 4) {
             Some(4) => echo_v4(bytes).map(|frame| (frame, false)),
             _ => echo_v6(bytes, addresses),
@@ -136,7 +157,7 @@ impl Icmp {
                 true => Ok(frame),
                 false => Err(IcmpDrop::Rate),
             });
-        allowed.map_err(|reason| self.drops.count(reason)).ok()
+        self.count(bytes, IcmpSentKind::EchoReply, allowed)
     }
 
     /// The ICMP error for a packet that cannot be delivered, if one may be sent. `to_group`: the
@@ -148,17 +169,47 @@ impl Icmp {
         to_group: bool,
         error: IcmpError,
         addresses: &Addresses,
-    ) -> Option<Frame> {
+    ) -> Option<Frame<NoLink>> {
         let answer = match bytes.first().map(|first| first >> 4) {
             Some(4) => error_v4(bytes, to_group, error, addresses),
             _ => error_v6(bytes, to_group, error, addresses),
         };
         // Only errors that are sent use up the rate limit.
-        let allowed = answer.and_then(|frame| match self.errors.take(now) {
+        let allowed = answer.and_then(|frame| match self.errors.take(now, frame.ether_type) {
             true => Ok(frame),
             false => Err(IcmpDrop::Rate),
         });
-        allowed.map_err(|reason| self.drops.count(reason)).ok()
+        self.count(bytes, IcmpSentKind::of(error), allowed)
+    }
+
+    /// Counts what became of a message about this packet.
+    fn count(
+        &mut self,
+        about: &[u8],
+        kind: IcmpSentKind,
+        message: Result<Frame<NoLink>, IcmpDrop>,
+    ) -> Option<Frame<NoLink>> {
+        let family = if about.first().is_some_and(|first| first >> 4 == 4) { 4 } else { 6 };
+        match message {
+            Ok(_) => self.counters.count_sent(family, kind),
+            Err(reason) => {
+                self.drops.count(reason);
+                if reason == IcmpDrop::Rate {
+                    self.counters.count_suppressed(family);
+                }
+            }
+        }
+        message.ok()
+    }
+
+    /// Uses the budget of the node from now on.
+    pub(crate) fn share(&mut self, errors: ErrorBudget) {
+        self.errors = errors;
+    }
+
+    /// Messages that were sent, or kept back by a rate limit.
+    pub const fn counters(&self) -> &IcmpCounters {
+        &self.counters
     }
 
     /// Drop counters by reason.
@@ -167,7 +218,7 @@ impl Icmp {
     }
 }
 
-fn echo_v4(bytes: &[u8]) -> Result<Frame, IcmpDrop> {
+fn echo_v4(bytes: &[u8]) -> Result<Frame<NoLink>, IcmpDrop> {
     let packet = Ipv4Packet::parse(bytes).map_err(|_| IcmpDrop::Malformed)?;
     let header = packet.header();
     if header.is_fragment() {
@@ -190,7 +241,7 @@ fn echo_v4(bytes: &[u8]) -> Result<Frame, IcmpDrop> {
 }
 
 /// The reply, and whether the request was for a group.
-fn echo_v6(bytes: &[u8], addresses: &Addresses) -> Result<(Frame, bool), IcmpDrop> {
+fn echo_v6(bytes: &[u8], addresses: &Addresses) -> Result<(Frame<NoLink>, bool), IcmpDrop> {
     let packet = Ipv6Packet::parse(bytes).map_err(|_| IcmpDrop::Malformed)?;
     let header = packet.header();
     let upper =
@@ -220,7 +271,7 @@ fn error_v4(
     to_group: bool,
     error: IcmpError,
     addresses: &Addresses,
-) -> Result<Frame, IcmpDrop> {
+) -> Result<Frame<NoLink>, IcmpDrop> {
     let packet = Ipv4Packet::parse(bytes).map_err(|_| IcmpDrop::Malformed)?;
     let header = packet.header();
     if header.fragment_offset != 0 {
@@ -245,15 +296,18 @@ fn error_v4(
     };
     let message = match error {
         IcmpError::NoRoute => unreachable(Icmpv4Unreachable::NET, 0),
-        IcmpError::NoAnswer => unreachable(Icmpv4Unreachable::HOST, 0),
+        IcmpError::NoAnswer | IcmpError::RejectRoute => unreachable(Icmpv4Unreachable::HOST, 0),
         IcmpError::NoPort => unreachable(Icmpv4Unreachable::PORT, 0),
         IcmpError::Prohibited => unreachable(Icmpv4Unreachable::COMMUNICATION_PROHIBITED, 0),
         IcmpError::TooBig(mtu) => unreachable(Icmpv4Unreachable::FRAGMENTATION_NEEDED, mtu),
         IcmpError::TimeExceeded => {
             Icmpv4Message::TimeExceeded { code: Icmpv4TimeExceeded::IN_TRANSIT, original }
         }
+        IcmpError::ParameterProblem(pointer) => {
+            Icmpv4Message::ParameterProblem { code: 0, pointer, original }
+        }
     };
-    let is_ours = addresses.is_ours(header.destination.into());
+    let is_ours = addresses.is_of_node(header.destination.into());
     let own = is_ours.then_some(IpAddr::V4(header.destination));
     match own.or_else(|| addresses.source_for(header.source.into())) {
         Some(IpAddr::V4(source)) => v4_frame(source, header.source, CONTROL_DSCP, &message),
@@ -266,7 +320,7 @@ fn error_v6(
     to_group: bool,
     error: IcmpError,
     addresses: &Addresses,
-) -> Result<Frame, IcmpDrop> {
+) -> Result<Frame<NoLink>, IcmpDrop> {
     let packet = Ipv6Packet::parse(bytes).map_err(|_| IcmpDrop::Malformed)?;
     let header = packet.header();
     // Path MTU discovery works for groups as well (RFC 4443 2.4 e.3).
@@ -277,9 +331,9 @@ fn error_v6(
     if !is_single_v6(header.source) {
         return Err(IcmpDrop::FromNobody);
     }
-    let upper =
-        UpperLayer::find(header.next_header, packet.payload()).map_err(|_| IcmpDrop::Malformed)?;
-    if upper.protocol == IpProtocol::ICMPV6 && !is_v6_query(&upper) {
+    // A chain of headers that cannot be read is no error.
+    let upper = UpperLayer::find(header.next_header, packet.payload());
+    if upper.is_ok_and(|upper| upper.protocol == IpProtocol::ICMPV6 && is_v6_error(&upper)) {
         return Err(IcmpDrop::AboutError);
     }
     let len = Ipv6Header::LEN + packet.payload().len();
@@ -288,14 +342,20 @@ fn error_v6(
     let message = match error {
         IcmpError::NoRoute => unreachable(Icmpv6Unreachable::NO_ROUTE),
         IcmpError::NoAnswer => unreachable(Icmpv6Unreachable::ADDRESS),
+        IcmpError::RejectRoute => unreachable(Icmpv6Unreachable::REJECT_ROUTE),
         IcmpError::NoPort => unreachable(Icmpv6Unreachable::PORT),
         IcmpError::Prohibited => unreachable(Icmpv6Unreachable::PROHIBITED),
         IcmpError::TooBig(mtu) => Icmpv6Message::PacketTooBig { mtu, original },
         IcmpError::TimeExceeded => {
             Icmpv6Message::TimeExceeded { code: Icmpv6TimeExceeded::HOP_LIMIT, original }
         }
+        IcmpError::ParameterProblem(pointer) => Icmpv6Message::ParameterProblem {
+            code: Icmpv6ParameterProblem::HEADER_FIELD,
+            pointer: pointer.into(),
+            original,
+        },
     };
-    let is_ours = addresses.is_ours(header.destination.into());
+    let is_ours = addresses.is_of_node(header.destination.into());
     let own = if is_ours { Some(header.destination) } else { own_v6(addresses, header.source) };
     v6_frame(own.ok_or(IcmpDrop::NoSource)?, header.source, &message)
 }
@@ -308,7 +368,7 @@ fn v4_frame(
     destination: Ipv4Addr,
     dscp: u8,
     message: &Icmpv4Message<'_>,
-) -> Result<Frame, IcmpDrop> {
+) -> Result<Frame<NoLink>, IcmpDrop> {
     let mut payload = vec![0; message.wire_len()];
     let header = Ipv4Header {
         dscp,
@@ -328,7 +388,7 @@ fn v6_frame(
     source: Ipv6Addr,
     destination: Ipv6Addr,
     message: &Icmpv6Message<'_>,
-) -> Result<Frame, IcmpDrop> {
+) -> Result<Frame<NoLink>, IcmpDrop> {
     let from = Sender { source, destination, hop_limit: HOP_LIMIT, router_alert: false };
     Frame::icmpv6(To::Route, from, message).ok_or(IcmpDrop::Malformed)
 }
@@ -349,15 +409,22 @@ fn is_single_v6(ip: Ipv6Addr) -> bool {
     !(ip.is_unspecified() || ip.is_loopback() || ip.is_multicast())
 }
 
-/// Whether an ICMPv4 message is a query, so that an error about it is allowed.
+/// Whether an ICMPv4 message is a query or its reply, so that an error about it is allowed. One of
+/// an unknown type may be an error.
 fn is_v4_query(message: &[u8]) -> bool {
-    let kind = message.first().map(|&kind| Icmpv4Type(kind));
-    matches!(kind, Some(Icmpv4Type::ECHO_REQUEST | Icmpv4Type::ECHO_REPLY))
+    const ROUTERS: std::ops::RangeInclusive<u8> = 9..=10;
+    const TIME_TO_MASK: std::ops::RangeInclusive<u8> = 13..=18;
+    message.first().is_some_and(|kind| {
+        let is_echo =
+            matches!(Icmpv4Type(*kind), Icmpv4Type::ECHO_REQUEST | Icmpv4Type::ECHO_REPLY);
+        is_echo || ROUTERS.contains(kind) || TIME_TO_MASK.contains(kind)
+    })
 }
 
-/// The same for ICMPv6. The middle of a message may be anything.
-fn is_v6_query(upper: &UpperLayer<'_>) -> bool {
+/// Whether an ICMPv6 message is an error or a redirect (RFC 4443 2.4 e). One that is cut before its
+/// type may be; the middle of a message is not, since errors are not fragmented (RFC 4443 2.4 c).
+fn is_v6_error(upper: &UpperLayer<'_>) -> bool {
     let is_front = upper.fragment.is_none_or(|fragment| fragment.fragment_offset == 0);
     let kind = upper.payload.first().map(|&kind| Icmpv6Type(kind));
-    is_front && kind.is_some_and(|kind| !kind.is_error() && kind != Icmpv6Type::REDIRECT)
+    is_front && kind.is_none_or(|kind| kind.is_error() || kind == Icmpv6Type::REDIRECT)
 }

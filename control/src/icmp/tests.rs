@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::address::{Lifetimes, Origin};
-use pollux_wire::ip::icmp::Echo;
+use pollux_wire::ip::icmp::IcmpEcho;
 use proptest::prelude::*;
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ fn udp(source: &str, destination: &str, len: usize) -> Vec<u8> {
                 destination,
                 ..Ipv4Header::default()
             };
-            Frame::ipv4(To::Route, &header, &[], &vec![7; len]).unwrap().packet
+            Frame::ipv4(To::<NoLink>::Route, &header, &[], &vec![7; len]).unwrap().packet
         }
         (IpAddr::V6(source), IpAddr::V6(destination)) => {
             let next_header = IpProtocol::UDP;
@@ -56,7 +56,7 @@ fn udp(source: &str, destination: &str, len: usize) -> Vec<u8> {
     }
 }
 
-const ECHO: Echo<'_> = Echo { identifier: 7, sequence: 8, data: b"as it was" };
+const ECHO: IcmpEcho<'_> = IcmpEcho { identifier: 7, sequence: 8, data: b"as it was" };
 
 #[test]
 fn an_echo_comes_back_as_it_was() {
@@ -153,8 +153,47 @@ fn no_error_is_sent_about_errors_groups_and_fragments() {
     }
     let alone = udp("10.0.0.2", "10.9.9.9", 8);
     assert!(icmp.error_about(NOW, &alone, true, IcmpError::NoAnswer, &addresses).is_none());
-    let echo = v4("10.0.0.2", "10.9.9.9", &Icmpv4Message::EchoRequest(ECHO));
-    assert!(icmp.error_about(NOW, &echo, false, IcmpError::NoAnswer, &addresses).is_some());
+}
+
+#[test]
+fn errors_are_sent_about_queries_and_what_cannot_be_read() {
+    let (mut icmp, addresses) = (icmp(), addresses());
+    let mut is_told = |bytes: &[u8]| {
+        icmp.error_about(NOW, bytes, false, IcmpError::NoAnswer, &addresses).is_some()
+    };
+    let mut query = v4("10.0.0.2", "10.9.9.9", &Icmpv4Message::EchoRequest(ECHO));
+    for kind in 0..=40 {
+        query[20] = kind;
+        assert_eq!(is_told(&query), matches!(kind, 0 | 8 | 9..=10 | 13..=18), "{kind}");
+    }
+    let mut message = v6("2001:db8::2", "2a00::1", &Icmpv6Message::EchoRequest(ECHO));
+    for (kind, expected) in [(1, false), (127, false), (128, true), (137, false), (200, true)] {
+        message[40] = kind;
+        assert_eq!(is_told(&message), expected, "{kind}");
+    }
+    // Destination options that are longer than the packet.
+    let mut broken = udp("2001:db8::2", "2a00::1", 8);
+    (broken[6], broken[41]) = (60, 250);
+    assert!(is_told(&broken));
+}
+
+#[test]
+fn each_reason_has_its_type_and_code() {
+    let (mut icmp, addresses) = (icmp(), addresses());
+    let packets = [udp("10.0.0.2", "10.9.9.9", 8), udp("2001:db8::2", "2a00::1", 8)];
+    let mut codes = |error| {
+        packets.each_ref().map(|packet| {
+            let frame = icmp.error_about(NOW, packet, false, error, &addresses).unwrap().packet;
+            let at = if frame[0] >> 4 == 4 { 20 } else { 40 };
+            (frame[at], frame[at + 1])
+        })
+    };
+    assert_eq!(codes(IcmpError::NoRoute), [(3, 0), (1, 0)]);
+    assert_eq!(codes(IcmpError::NoAnswer), [(3, 1), (1, 3)]);
+    assert_eq!(codes(IcmpError::RejectRoute), [(3, 1), (1, 6)]);
+    assert_eq!(codes(IcmpError::Prohibited), [(3, 13), (1, 1)]);
+    assert_eq!(codes(IcmpError::TimeExceeded), [(11, 0), (3, 0)]);
+    assert_eq!(codes(IcmpError::ParameterProblem(20)), [(12, 0), (4, 0)]);
 }
 
 #[test]
@@ -170,6 +209,9 @@ fn errors_have_a_rate_that_only_sent_errors_use_up() {
         sent += icmp.error_about(NOW, &alone, false, IcmpError::NoRoute, &addresses).iter().count();
     }
     assert_eq!((sent, icmp.drops().of(IcmpDrop::Rate)), (5, 95));
+    let counters = icmp.counters();
+    assert_eq!((counters.sent(4, IcmpSentKind::NoRoute), counters.suppressed(4)), (5, 95));
+    assert_eq!((counters.sent(6, IcmpSentKind::NoRoute), counters.suppressed(6)), (0, 0));
 }
 
 #[test]
@@ -189,6 +231,9 @@ fn only_echoes_for_a_group_have_a_rate() {
         all += u32::from(ask(&to_all, now));
     }
     assert_eq!((one, all), (100_000, 1000));
+    let counters = icmp.counters();
+    assert_eq!(counters.sent(6, IcmpSentKind::EchoReply), 101_050);
+    assert_eq!(counters.suppressed(6), 10_000 - 50 + 100_000 - 1000);
     assert_eq!(icmp.drops().of(IcmpDrop::Rate), 10_000 - 50 + 100_000 - 1000);
 }
 

@@ -5,10 +5,8 @@
 //! of its request: the same service level, the same partition, and a GRH exactly if the request had
 //! one, since peers drop it otherwise.
 
-mod table;
 mod transactions;
 
-pub use table::{Reception, SegmentOutcome};
 pub use transactions::{Full, Outcome, Request, RetryPolicy, TransactionDrop, Transactions};
 
 use pollux_verbs::GlobalRoute;
@@ -19,12 +17,12 @@ use pollux_wire::mad::MAD_LEN;
 /// The bytes of a management datagram.
 pub type Mad = [u8; MAD_LEN];
 
-/// A management datagram and the other end of its way.
+/// A management datagram with the address of its other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Envelope {
     /// Where it came from, or is to go to.
     pub peer: MadAddress,
-    /// What it says.
+    /// The datagram.
     pub mad: Mad,
 }
 
@@ -41,11 +39,11 @@ pub struct MadAddress {
     pub qpn: Qpn,
     /// The partition.
     pub p_key: PKey,
-    /// What the GRH says, if there is one.
+    /// The GRH, if there is one.
     pub global: Option<GlobalAddress>,
 }
 
-/// What a GRH says, seen from our end.
+/// A GRH, seen from our end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GlobalAddress {
     /// The peer's port.
@@ -66,8 +64,8 @@ impl MadAddress {
         Self { lid, path_bits: 0, sl, qpn: Qpn::GSI, p_key, global: None }
     }
 
-    /// Whether the other end is in another subnet, by what the GRH says. Nothing crosses a router
-    /// from or to an address of the link (IBA 4.1.1).
+    /// Whether the other end is in another subnet, by its GRH. Nothing crosses a router from or to
+    /// an address of the link (IBA 4.1.1).
     pub fn is_beyond_router(&self) -> bool {
         self.global.is_some_and(|GlobalAddress { remote_gid, local_gid, .. }| {
             let is_local = remote_gid.is_link_local() || local_gid.is_link_local();
@@ -90,7 +88,7 @@ impl MadAddress {
 }
 
 impl GlobalAddress {
-    /// For an address handle; what moves datagrams knows which of its GIDs `local_gid` is.
+    /// The address vector; the transport looks up the index of `local_gid`.
     pub const fn route(&self, sgid_index: u8) -> GlobalRoute {
         let Self { remote_gid, flow_label, hop_limit, traffic_class, .. } = *self;
         GlobalRoute { dgid: remote_gid, sgid_index, flow_label, hop_limit, traffic_class }
@@ -120,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn within_the_subnet_a_grh_makes_nobody_another_port() {
+    fn within_the_subnet_a_grh_does_not_change_the_port() {
         let near = MadAddress::gsi(Lid(7), 3, PKey(0x8001));
         assert!(near.is_same_port(&MadAddress::gsi(Lid(7), 0, PKey::DEFAULT)));
         assert!(!near.is_same_port(&MadAddress::gsi(Lid(8), 3, PKey(0x8001))));

@@ -13,8 +13,11 @@
 //!
 //! Why the lower half of the TID decides: a layer between us and the wire may use the upper half.
 
-use super::{Envelope, Mad, MadAddress, Reception, SegmentOutcome};
-use crate::drops::{Drops, reasons};
+use super::{Envelope, Mad, MadAddress};
+use crate::bounded::Backoff;
+use pollux_verbs::drops::Drops;
+use pollux_verbs::reasons;
+use pollux_verbs::rmpp::{Reception, SegmentOutcome};
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::mad::rmpp::RmppStatus;
@@ -23,7 +26,7 @@ use pollux_wire::mad::{MadHeader, MadStatus, Method, MgmtClass};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-/// Completed RMPP transfers whose last ACK is kept, in case that it was lost.
+/// Completed RMPP transfers whose last ACK is kept for a repetition.
 const FINISHED_MAX: usize = 16;
 /// How long the last ACK is kept.
 const FINISHED_TIME: Duration = Duration::from_secs(10);
@@ -77,9 +80,9 @@ pub enum Outcome {
 pub struct Full;
 
 reasons! {
-    /// Why an answer, or what was to be sent, was dropped.
+    /// Reasons to drop an answer or a request.
     pub enum TransactionDrop {
-        /// Nobody asked, or not any more.
+        /// An answer without a request, or after its end.
         NotAsked = "not_asked",
         /// It has the number of a question, but answers another one.
         OtherQuestion = "other_question",
@@ -205,7 +208,7 @@ impl<K> Transactions<K> {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }
 
-    /// What was dropped, and why.
+    /// Drop counters.
     pub const fn drops(&self) -> &Drops<TransactionDrop> {
         &self.drops
     }
@@ -254,7 +257,7 @@ impl<K> Transactions<K> {
             SegmentOutcome::Ignored => return self.count(TransactionDrop::Segment),
             SegmentOutcome::Kept => {}
             SegmentOutcome::Acknowledged(mad) => self.transmit(mad),
-            SegmentOutcome::Whole(acknowledgement) => {
+            SegmentOutcome::Complete(acknowledgement) => {
                 let bytes = sent.reception.take().unwrap_or_default().into_table();
                 self.transmit(acknowledgement);
                 if self.finished.len() == FINISHED_MAX {
@@ -342,7 +345,8 @@ impl<K> Transactions<K> {
         request.mad[8..16].copy_from_slice(&u64::from(id).to_be_bytes());
         self.transmit(request.mad);
         let RetryPolicy { timeout, timeout_max, .. } = request.retry_policy;
-        let wait = timeout.saturating_mul(1 << tries.min(16)).min(timeout_max);
+        let backoff = Backoff { min: timeout, max: timeout_max };
+        let wait = backoff.pause(u32::from(tries) + 1);
         // Jitter, so that requests sent together are not all retried together.
         let deadline = now + wait + self.rng.duration(wait / 8);
         let (tries, reception) = (tries + 1, None);

@@ -2,7 +2,7 @@
 
 use super::MembershipDrop;
 use super::reporter::{Query, Report, SOURCES_MAX, Version};
-use crate::frame::{Frame, Sender, To};
+use crate::frame::{Frame, NoLink, Sender, To};
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::group_record::{self, GroupRecord, RecordType};
 use pollux_wire::ip::icmpv6::{self, Icmpv6Message};
@@ -21,10 +21,10 @@ const IGMPV3_ROUTERS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 22);
 const MLDV2_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x16);
 /// The precedence of control traffic: CS6.
 const DSCP: u8 = 48;
-/// IGMPv1 says no time (RFC 3376 4.1.1).
+/// The response time of IGMPv1 queries, which have none (RFC 3376 4.1.1).
 const OLDEST_TIME: Duration = Duration::from_secs(10);
 
-/// What was received.
+/// A received message.
 pub(super) enum Heard {
     /// A router asks.
     Query(Query),
@@ -49,7 +49,7 @@ pub(super) fn read_igmp(bytes: &[u8]) -> Result<Heard, MembershipDrop> {
     };
     let query = |version, group: Ipv4Addr, within, sources, robustness| {
         let group = (!group.is_unspecified()).then_some(group);
-        // A query about everything goes to everyone (RFC 3376 9.1).
+        // A general query is sent to all systems (RFC 3376 9.1).
         let is_right_group =
             group.map_or(header.destination == ALL_SYSTEMS, |ip| ip.is_multicast());
         let group = group.map(IpAddr::V4);
@@ -126,7 +126,7 @@ fn has_mld_alert(header: &Ipv6Header, payload: &[u8]) -> bool {
 }
 
 /// A report as a packet of IGMP. Groups of the other family are not in it.
-pub(super) fn write_igmp(source: Ipv4Addr, report: &Report) -> Option<Frame> {
+pub(super) fn write_igmp(source: Ipv4Addr, report: &Report) -> Option<Frame<NoLink>> {
     let v4 = |ip: IpAddr| match ip {
         IpAddr::V4(ip) => Some(ip),
         IpAddr::V6(_) => None,
@@ -146,7 +146,7 @@ pub(super) fn write_igmp(source: Ipv4Addr, report: &Report) -> Option<Frame> {
 }
 
 /// A report as a packet of MLD. Groups of the other family are not in it.
-pub(super) fn write_mld(source: Ipv6Addr, report: &Report) -> Option<Frame> {
+pub(super) fn write_mld(source: Ipv6Addr, report: &Report) -> Option<Frame<NoLink>> {
     let v6 = |ip: IpAddr| match ip {
         IpAddr::V6(ip) => Some(ip),
         IpAddr::V4(_) => None,
@@ -182,7 +182,7 @@ fn with_records<A: for<'a> Item<'a>, T>(
     then(List::of(&records))
 }
 
-fn igmp_frame(source: Ipv4Addr, to: Ipv4Addr, message: &IgmpMessage<'_>) -> Option<Frame> {
+fn igmp_frame(source: Ipv4Addr, to: Ipv4Addr, message: &IgmpMessage<'_>) -> Option<Frame<NoLink>> {
     let mut payload = vec![0; message.wire_len()];
     message.write(&mut payload).ok()?;
     igmp::fill_checksum(&mut payload).ok()?;
@@ -197,7 +197,7 @@ fn igmp_frame(source: Ipv4Addr, to: Ipv4Addr, message: &IgmpMessage<'_>) -> Opti
     Frame::ipv4(To::group_of(to.into()), &header, &[Ipv4Option::ROUTER_ALERT], &payload)
 }
 
-fn mld_frame(source: Ipv6Addr, to: Ipv6Addr, message: MldMessage<'_>) -> Option<Frame> {
+fn mld_frame(source: Ipv6Addr, to: Ipv6Addr, message: MldMessage<'_>) -> Option<Frame<NoLink>> {
     let from = Sender { source, destination: to, hop_limit: 1, router_alert: true };
     Frame::icmpv6(To::group_of(to.into()), from, &Icmpv6Message::Mld(message))
 }

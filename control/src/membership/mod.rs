@@ -13,21 +13,24 @@ mod tests;
 
 pub use reporter::Version;
 
-use crate::bounded::Queue;
-use crate::drops::{Drops, reasons};
-use crate::frame::{FRAMES_MAX, Frame};
+use crate::frame::{Frame, NoLink};
+use crate::output::Output;
 use message::Heard;
+use pollux_verbs::drops::Drops;
+use pollux_verbs::reasons;
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::mgid::GroupId;
 use reporter::Reporter;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Groups that are heard, at most.
+/// The most events that wait to be polled: a join and a leave of each group.
+const EVENTS_MAX: usize = 2 * GROUPS_MAX;
+/// Joined groups, at most.
 pub const GROUPS_MAX: usize = 1024;
 
-/// What the subnet administrator has to be asked for.
+/// Requests to the subnet administrator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MembershipEvent {
     /// To join as a full member.
@@ -49,7 +52,7 @@ reasons! {
         NoRouterAlert = "no_router_alert",
         /// It is for routers.
         NotForHosts = "not_for_hosts",
-        /// Too many groups are heard.
+        /// Too many groups are joined.
         Full = "full",
     }
 }
@@ -65,13 +68,11 @@ pub struct Membership {
     mld: Reporter,
     v4_source: Ipv4Addr,
     v6_source: Ipv6Addr,
-    frames: Queue<Frame>,
-    events: VecDeque<MembershipEvent>,
-    drops: Drops<MembershipDrop>,
+    output: Output<NoLink, MembershipEvent, MembershipDrop>,
 }
 
 impl Membership {
-    /// No group is heard yet.
+    /// A host without groups.
     pub fn new(seed: u64) -> Self {
         Self {
             rng: SeededRng::secret(seed),
@@ -81,18 +82,16 @@ impl Membership {
             mld: Reporter::new(),
             v4_source: Ipv4Addr::UNSPECIFIED,
             v6_source: Ipv6Addr::UNSPECIFIED,
-            frames: Queue::new(FRAMES_MAX),
-            events: VecDeque::new(),
-            drops: Drops::default(),
+            output: Output::new(EVENTS_MAX),
         }
     }
 
-    /// From which addresses routers are told; for IPv6 it is a link-local one or none.
+    /// Sets the source addresses of reports; for IPv6 a link-local one or none.
     pub const fn set_sources(&mut self, v4: Ipv4Addr, v6: Ipv6Addr) {
         (self.v4_source, self.v6_source) = (v4, v6);
     }
 
-    /// Somebody here listens to a group. `false` if it is none, or there are too many.
+    /// A local listener joins a group. `false` if the address is no group, or there are too many.
     pub fn join(&mut self, now: Time, group: IpAddr) -> bool {
         let Some(id) = GroupId::of(group).filter(|id| *id != GroupId::Broadcast) else {
             return false;
@@ -102,14 +101,14 @@ impl Membership {
             return true;
         }
         if self.listeners.len() >= GROUPS_MAX {
-            self.drops.count(MembershipDrop::Full);
+            self.output.count(MembershipDrop::Full);
             return false;
         }
         self.listeners.insert(group, 1);
         let carried = self.link_groups.entry(id).or_default();
         *carried += 1;
         if *carried == 1 {
-            self.events.push_back(MembershipEvent::Join(id));
+            self.output.report(MembershipEvent::Join(id));
         }
         if is_reported(group) {
             self.reporter(group).set(now, group, true);
@@ -117,7 +116,7 @@ impl Membership {
         true
     }
 
-    /// Somebody who listened does so no more.
+    /// A local listener leaves a group.
     pub fn leave(&mut self, now: Time, group: IpAddr) {
         let Some(listeners) = self.listeners.get_mut(&group) else { return };
         *listeners -= 1;
@@ -133,11 +132,11 @@ impl Membership {
         *carried -= 1;
         if *carried == 0 {
             self.link_groups.remove(&id);
-            self.events.push_back(MembershipEvent::Leave(id));
+            self.output.report(MembershipEvent::Leave(id));
         }
     }
 
-    /// Whether packets to `group` are for somebody here.
+    /// Whether `group` has a local listener.
     pub fn hears(&self, group: IpAddr) -> bool {
         self.listeners.contains_key(&group)
     }
@@ -158,7 +157,7 @@ impl Membership {
         match message::read_igmp(bytes) {
             Ok(Heard::Query(query)) => self.igmp.handle_query(now, query, &mut self.rng),
             Ok(Heard::Report(group)) => self.igmp.handle_report(now, group),
-            Err(reason) => self.drops.count(reason),
+            Err(reason) => self.output.count(reason),
         }
     }
 
@@ -167,21 +166,21 @@ impl Membership {
         match message::read_mld(bytes) {
             Ok(Heard::Query(query)) => self.mld.handle_query(now, query, &mut self.rng),
             Ok(Heard::Report(group)) => self.mld.handle_report(now, group),
-            Err(reason) => self.drops.count(reason),
+            Err(reason) => self.output.count(reason),
         }
     }
 
-    /// Does what is due by now.
+    /// Runs expired timers.
     pub fn handle_timeout(&mut self, now: Time) {
-        let Self { rng, igmp, mld, frames, v4_source, v6_source, .. } = self;
+        let Self { rng, igmp, mld, output, v4_source, v6_source, .. } = self;
         if igmp.due().is_some_and(|due| due <= now) {
             for report in igmp.next(now, rng) {
-                message::write_igmp(*v4_source, &report).into_iter().for_each(|it| frames.push(it));
+                message::write_igmp(*v4_source, &report).into_iter().for_each(|it| output.send(it));
             }
         }
         if mld.due().is_some_and(|due| due <= now) {
             for report in mld.next(now, rng) {
-                message::write_mld(*v6_source, &report).into_iter().for_each(|it| frames.push(it));
+                message::write_mld(*v6_source, &report).into_iter().for_each(|it| output.send(it));
             }
         }
     }
@@ -192,23 +191,23 @@ impl Membership {
     }
 
     /// The next frame to send.
-    pub fn poll_transmit(&mut self) -> Option<Frame> {
-        self.frames.pop()
+    pub fn poll_transmit(&mut self) -> Option<Frame<NoLink>> {
+        self.output.poll_transmit()
     }
 
-    /// What the subnet administrator has to be asked for next.
+    /// The next request to the subnet administrator.
     pub fn poll_event(&mut self) -> Option<MembershipEvent> {
-        self.events.pop_front()
+        self.output.poll_event()
     }
 
-    /// Frames that had no room, because nobody took those before them.
+    /// Frames and events lost because their queues were full.
     pub const fn lost(&self) -> u64 {
-        self.frames.lost()
+        self.output.lost()
     }
 
-    /// What was dropped, and why.
+    /// Drop counters.
     pub const fn drops(&self) -> &Drops<MembershipDrop> {
-        &self.drops
+        self.output.drops()
     }
 
     const fn reporter(&mut self, group: IpAddr) -> &mut Reporter {

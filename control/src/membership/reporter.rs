@@ -1,12 +1,12 @@
-//! When a host tells routers which groups it hears: IGMPv3 and MLDv2 are one protocol with two
-//! lengths of address (RFC 3376 5, RFC 3810 6), and with two or one older versions to fall back to.
+//! Membership reports of a host: IGMPv3 and MLDv2 are one protocol with two lengths of address (RFC
+//! 3376 5, RFC 3810 6), and with two or one older versions to fall back to.
 //!
-//! A change is told at once and again, as often as the querier expects losses. A query is answered
-//! after a random while: one about everything by one report, one about a group by that group's. As
-//! long as a querier of an older version was heard lately, its language is spoken (RFC 3376 7.2,
-//! RFC 3810 8.2).
+//! A change is reported at once and repeated, as often as the querier's robustness variable says. A
+//! query is answered after a random while: one about everything by one report, one about a group by
+//! that group's. As long as a querier of an older version was heard lately, its language is spoken
+//! (RFC 3376 7.2, RFC 3810 8.2).
 //!
-//! Sources are not filtered: who hears a group hears it from everyone. So what is reported of a
+//! Sources are not filtered: a listener receives a group from all sources. So what is reported of a
 //! group is always "all but none", or, when it is left, "none".
 
 use pollux_verbs::rng::SeededRng;
@@ -41,7 +41,7 @@ pub enum Version {
     Current,
 }
 
-/// A query, of whichever family and version.
+/// A query, of any family and version.
 #[derive(Clone, Debug)]
 pub(super) struct Query {
     pub(super) version: Version,
@@ -55,18 +55,18 @@ pub(super) struct Query {
     pub(super) robustness: Option<u8>,
 }
 
-/// What to tell routers.
+/// A report to routers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Report {
-    /// In the current version: what is said, of which group, about which sources.
+    /// In the current version: record type, group and sources.
     Records(Vec<(RecordType, IpAddr, Vec<IpAddr>)>),
-    /// In an older one: a group is heard.
+    /// In an older version: a membership report.
     Heard(Version, IpAddr),
-    /// In the one before the current: it is heard no more.
+    /// In the version before the current: a leave message.
     Done(IpAddr),
 }
 
-/// A change that is still to be told, or told again.
+/// A change that must be reported, or repeated.
 #[derive(Clone, Copy, Debug)]
 struct Change {
     times: u8,
@@ -85,7 +85,7 @@ struct Group {
     is_heard: bool,
     change: Option<Change>,
     answer: Option<Answer>,
-    /// Nobody else reported it since: then it is ours to say that it is left.
+    /// No other host has reported it since; then this host sends the leave message.
     reported_last: bool,
 }
 
@@ -120,7 +120,7 @@ impl Reporter {
         }
     }
 
-    /// A group is heard, or is not any more.
+    /// A group was joined or left.
     pub(super) fn set(&mut self, now: Time, group: IpAddr, is_heard: bool) {
         if !is_heard && self.groups.len() >= TOLD_MAX {
             self.groups.remove(&group);
@@ -171,7 +171,7 @@ impl Reporter {
         }
     }
 
-    /// When something is to be told.
+    /// The time of the next report.
     pub(super) fn due(&self) -> Option<Time> {
         let groups = self.groups.values().flat_map(|group| {
             [group.change.map(|change| change.due), group.answer.as_ref().map(|answer| answer.due)]
@@ -179,7 +179,7 @@ impl Reporter {
         groups.flatten().chain(self.general).min()
     }
 
-    /// What is to be told now; nothing when that is all.
+    /// The next report that is due now.
     pub(super) fn next(&mut self, now: Time, rng: &mut SeededRng) -> Vec<Report> {
         let version = self.version(now);
         let mut reports = match version {
@@ -240,7 +240,7 @@ impl Reporter {
             let sources = asked.filter(|_| !is_general).map_or(Vec::new(), |asked| asked.sources);
             let kind = match sources.is_empty() {
                 true => RecordType::MODE_IS_EXCLUDE,
-                // Of those asked about, all are heard (RFC 3376 5.2).
+                // All sources of the query are received (RFC 3376 5.2).
                 false => RecordType::MODE_IS_INCLUDE,
             };
             records.push((kind, ip, sources));
@@ -251,7 +251,7 @@ impl Reporter {
         }
     }
 
-    /// The language changed: what waits to be said in the other one is not said.
+    /// The version changed: waiting reports of the other version are dropped.
     fn forget_timers(&mut self) {
         self.general = None;
         for group in self.groups.values_mut() {
@@ -262,7 +262,7 @@ impl Reporter {
 }
 
 impl Group {
-    /// Whether a change is to be told now; the next time is then `interval` away.
+    /// Whether a change must be reported now; the next repetition is then after `interval`.
     fn take_change(&mut self, now: Time, interval: Duration) -> bool {
         let Some(Change { times, due }) = self.change.filter(|change| change.due <= now) else {
             return false;

@@ -51,7 +51,7 @@ fn igmp_packet(
         destination,
         ..Ipv4Header::default()
     };
-    Frame::ipv4(To::Route, &header, options, &payload).unwrap().packet
+    Frame::ipv4(To::<NoLink>::Route, &header, options, &payload).unwrap().packet
 }
 
 fn query_v3(group: Ipv4Addr, tenths: u8, sources: &[Ipv4Addr]) -> Vec<u8> {
@@ -83,7 +83,7 @@ fn said(membership: &mut Membership, end: Time) -> Vec<String> {
     reports(membership, end).into_iter().map(|(_, said)| said).collect()
 }
 
-fn short(frame: &Frame) -> String {
+fn short(frame: &Frame<NoLink>) -> String {
     let records = |kind: RecordType, group: IpAddr, sources: Vec<IpAddr>| {
         format!(" {kind} {group} {sources:?}")
     };
@@ -172,7 +172,7 @@ fn groups_of_ipv6_that_share_a_group_of_the_link_join_it_once() {
 }
 
 #[test]
-fn changes_are_told_as_often_as_losses_are_expected() {
+fn changes_are_reported_as_often_as_the_robustness_says() {
     let mut membership = Membership::new(1);
     membership.join(at(0), GROUP.into());
     membership.join(at(0), v6("ff05::7").into());
@@ -245,7 +245,7 @@ fn an_older_querier_is_spoken_to_in_its_language() {
 }
 
 #[test]
-fn what_waits_to_be_said_in_another_language_is_not_said() {
+fn waiting_reports_of_another_version_are_dropped() {
     let mut membership = member();
     membership.handle_igmp(at(10_000), &query_v3(Ipv4Addr::UNSPECIFIED, 100, &[]));
     membership.handle_igmp(at(10_000), &query_v2(OTHER));
@@ -255,7 +255,7 @@ fn what_waits_to_be_said_in_another_language_is_not_said() {
 fn mld_query(hop_limit: u8, router_alert: bool, message: MldMessage<'_>) -> Vec<u8> {
     let (source, destination) = (v6("fe80::9"), v6("ff02::1"));
     let from = Sender { source, destination, hop_limit, router_alert };
-    Frame::icmpv6(To::Route, from, &Icmpv6Message::Mld(message)).unwrap().packet
+    Frame::icmpv6(To::<NoLink>::Route, from, &Icmpv6Message::Mld(message)).unwrap().packet
 }
 
 #[test]

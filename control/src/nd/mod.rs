@@ -1,5 +1,5 @@
-//! Neighbor discovery for IPv6 (RFC 4861, RFC 4391 9.3): who has which address, whether anybody
-//! has ours (RFC 4862 5.4), and what routers say.
+//! Neighbor discovery for IPv6 (RFC 4861, RFC 4391 9.3): address resolution, duplicate address
+//! detection (RFC 4862 5.4), and router discovery.
 //!
 //! A message counts only if it comes from the link itself: with the hop limit that no router lets
 //! through, whole, and in no fragment (RFC 4861 7.1, RFC 6980). Questions go to the solicited-node
@@ -10,15 +10,17 @@ mod routers;
 #[cfg(test)]
 mod tests;
 
-pub use own::OwnState;
+pub use own::DadState;
 pub use routers::{
     PREFIXES_PER_ADVERTISEMENT_MAX, RouterAdvertised, SERVERS_PER_ADVERTISEMENT_MAX,
 };
 
-use crate::bounded::Queue;
-use crate::drops::{Drops, reasons};
-use crate::frame::{FRAMES_MAX, Frame, Sender, To, is_interface};
+use crate::frame::{Frame, Sender, To};
+use crate::link::InterfaceAddress;
 use crate::neighbor::{Claim, ClaimKind};
+use crate::output::Output;
+use pollux_verbs::drops::Drops;
+use pollux_verbs::reasons;
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::IpProtocol;
@@ -38,17 +40,19 @@ use std::time::Duration;
 
 /// Addresses of ours, at most.
 pub const OWN_MAX: usize = 64;
-/// What happened and was not taken yet, at most.
+/// The most events that wait to be polled.
 const EVENTS_MAX: usize = 256;
-/// Whoever is on the link.
+/// The all-nodes group.
 pub const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 /// Every router on the link.
 pub const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
-/// The hop limit that shows that no router was on the way.
+/// The hop limit that shows that no router has forwarded a message.
 const HOP_LIMIT: u8 = 255;
+/// Solicitations for an address before it is used (DupAddrDetectTransmits, RFC 4862 5.1).
+pub const DETECTIONS: u8 = 1;
 const DETECTION_DELAY_MAX: Duration = Duration::from_secs(1);
 
-/// The group in which whoever has `address` hears questions about it (RFC 4291 2.7.1).
+/// The solicited-node group of `address` (RFC 4291 2.7.1).
 pub const fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     let [.., a, b, c] = address.octets();
     let high = 0xff00 | a as u16;
@@ -57,12 +61,10 @@ pub const fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
 
 /// How neighbor discovery behaves.
 #[derive(Clone, Copy, Debug)]
-pub struct NdConfig {
-    /// Where we are: our UD queue pair, our port, and what we offer (nothing while connected mode
-    /// is off, RFC 4755 3.1).
-    pub link: LinkAddress,
-    /// Whether we forward: told in every answer.
-    pub is_router: bool,
+pub struct NdConfig<L = LinkAddress> {
+    /// Our link address: UD queue pair, port, and flags (none while connected mode is off, RFC 4755
+    /// 3.1).
+    pub link: L,
     /// How often others are asked whether they have an address before it is used; 0 uses it at
     /// once (RFC 4862 5.1).
     pub detections: u8,
@@ -70,12 +72,12 @@ pub struct NdConfig {
     pub retry_after: Duration,
 }
 
-/// What neighbor discovery found out.
+/// Events of neighbor discovery.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NdEvent {
-    /// A neighbor says where it is.
-    Claim(Claim),
-    /// Nobody else has this address; it is ours now.
+pub enum NdEvent<L = LinkAddress> {
+    /// A claim of a neighbor about its link address.
+    Claim(Claim<L>),
+    /// Duplicate address detection is done: this address is ours now.
     Assigned(Ipv6Addr),
     /// Another node has this address, which we wished for: it is not ours.
     Duplicate(Ipv6Addr),
@@ -85,13 +87,13 @@ pub enum NdEvent {
     Router(RouterAdvertised),
     /// This node is no router, whatever it was before (RFC 4861 7.2.5).
     NotRouter(Ipv6Addr),
-    /// A router says that packets to somebody go better another way.
+    /// A redirect of a router.
     Redirected {
-        /// Who says so: it counts only from the next hop in use (RFC 4861 8.1).
+        /// The router: a redirect counts only from the next hop in use (RFC 4861 8.1).
         router: Ipv6Addr,
-        /// To whom.
+        /// The destination.
         destination: Ipv6Addr,
-        /// Which way; the destination itself when that is on the link.
+        /// The new next hop; the destination itself if it is on the link.
         target: Ipv6Addr,
     },
 }
@@ -113,41 +115,37 @@ reasons! {
         BadHardware = "bad_hardware",
         /// It is our own, come back.
         Own = "own",
-        /// It asks for what we do not have.
+        /// A solicitation for an address that is not ours.
         NotForUs = "not_for_us",
     }
 }
 
 /// Neighbor discovery on one interface.
-pub struct Nd {
-    config: NdConfig,
+pub struct Nd<L = LinkAddress> {
+    config: NdConfig<L>,
     rng: SeededRng,
-    own: BTreeMap<Ipv6Addr, OwnState>,
+    own: BTreeMap<Ipv6Addr, DadState>,
     solicitations: Option<Solicitations>,
-    frames: Queue<Frame>,
-    events: Queue<NdEvent>,
-    drops: Drops<NdDrop>,
+    output: Output<L, NdEvent<L>, NdDrop>,
 }
 
-/// What a received message has beside its body.
-struct Received {
+/// A received message without its body.
+struct Received<L> {
     source: Ipv6Addr,
     destination: Ipv6Addr,
-    source_link: Option<LinkAddress>,
-    target_link: Option<LinkAddress>,
+    source_link: Option<L>,
+    target_link: Option<L>,
 }
 
-impl Nd {
+impl<L: InterfaceAddress> Nd<L> {
     /// One that has no address yet.
-    pub fn new(config: NdConfig, seed: u64) -> Self {
+    pub fn new(config: NdConfig<L>, seed: u64) -> Self {
         Self {
             config,
             rng: SeededRng::secret(seed),
             own: BTreeMap::new(),
             solicitations: None,
-            frames: Queue::new(FRAMES_MAX),
-            events: Queue::new(EVENTS_MAX),
-            drops: Drops::default(),
+            output: Output::new(EVENTS_MAX),
         }
     }
 
@@ -163,7 +161,7 @@ impl Nd {
             0 => now,
             _ => now + self.rng.duration(DETECTION_DELAY_MAX),
         };
-        self.own.insert(ip, OwnState::Tentative { sent: 0, until });
+        self.own.insert(ip, DadState::Tentative { sent: 0, until });
         true
     }
 
@@ -172,9 +170,8 @@ impl Nd {
         self.own.remove(&ip);
     }
 
-    /// Our link address changed: everyone is told, for each address (RFC 4861 7.2.6, RFC 4391
-    /// 9.4).
-    pub fn set_link_address(&mut self, link: LinkAddress) {
+    /// Sets a new link address, and announces it for each address (RFC 4861 7.2.6, RFC 4391 9.4).
+    pub fn set_link_address(&mut self, link: L) {
         self.config.link = link;
         let ours: Vec<_> =
             self.own.iter().filter(|(_, state)| state.is_ours()).map(|(&ip, _)| ip).collect();
@@ -183,18 +180,26 @@ impl Nd {
         }
     }
 
-    /// What routers say of how long answers may take (RFC 4861 6.3.4).
+    /// Tells everyone of an address of ours that is new (RFC 4861 7.2.6): those who knew it at
+    /// another interface learn it anew.
+    pub fn announce(&mut self, ip: Ipv6Addr) {
+        if self.is_ours(ip) {
+            self.advertise(To::group_of(ALL_NODES.into()), ip, ALL_NODES, false);
+        }
+    }
+
+    /// Sets the retransmit timer that routers advertise (RFC 4861 6.3.4).
     pub const fn set_retry_after(&mut self, retry_after: Duration) {
         self.config.retry_after = retry_after;
     }
 
     /// How far our addresses are.
-    pub fn own(&self) -> impl Iterator<Item = (Ipv6Addr, OwnState)> {
+    pub fn own(&self) -> impl Iterator<Item = (Ipv6Addr, DadState)> {
         self.own.iter().map(|(&ip, &state)| (ip, state))
     }
 
-    /// Asks who has `target`: its group, or who had it.
-    pub fn solicit(&mut self, source: Ipv6Addr, target: Ipv6Addr, at: Option<LinkAddress>) {
+    /// Sends a solicitation for `target`: to its group, or to its last owner.
+    pub fn solicit(&mut self, source: Ipv6Addr, target: Ipv6Addr, at: Option<L>) {
         let (to, destination) = match at {
             Some(address) => (To::Link(address), target),
             None => {
@@ -202,12 +207,12 @@ impl Nd {
                 (To::group_of(group.into()), group)
             }
         };
-        let link = [NdOption::SourceLinkAddress(self.config.link)];
+        let link = [self.config.link.source_option()];
         let body = NdBody::NeighborSolicitation(NeighborSolicitation { target });
         self.send(to, source, destination, body, &link);
     }
 
-    /// Asks which routers there are, until one answers or nobody did a few times.
+    /// Starts router solicitations, until an answer or until the retries are used up.
     pub fn solicit_routers(&mut self, now: Time) {
         self.solicitations = Some(Solicitations::new(now, &mut self.rng));
     }
@@ -215,13 +220,13 @@ impl Nd {
     /// An IPv6 packet came that carries such a message, without the header of the link.
     pub fn handle_packet(&mut self, bytes: &[u8]) {
         if let Err(reason) = self.handle(bytes) {
-            self.drops.count(reason);
+            self.output.count(reason);
         }
     }
 
-    /// Does what is due by now.
+    /// Runs expired timers.
     pub fn handle_timeout(&mut self, now: Time) {
-        let due = |state: &OwnState| state.due().is_some_and(|due| due <= now);
+        let due = |state: &DadState| state.due().is_some_and(|due| due <= now);
         let addresses: Vec<Ipv6Addr> =
             self.own.iter().filter(|(_, state)| due(state)).map(|(&ip, _)| ip).collect();
         for ip in addresses {
@@ -235,28 +240,28 @@ impl Nd {
 
     /// When something is due.
     pub fn poll_timeout(&self) -> Option<Time> {
-        let own = self.own.values().filter_map(OwnState::due);
+        let own = self.own.values().filter_map(DadState::due);
         own.chain(self.solicitations.map(|solicitations| solicitations.until)).min()
     }
 
     /// The next frame to send.
-    pub fn poll_transmit(&mut self) -> Option<Frame> {
-        self.frames.pop()
+    pub fn poll_transmit(&mut self) -> Option<Frame<L>> {
+        self.output.poll_transmit()
     }
 
-    /// What was found out next.
-    pub fn poll_event(&mut self) -> Option<NdEvent> {
-        self.events.pop()
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<NdEvent<L>> {
+        self.output.poll_event()
     }
 
-    /// Frames and events that had no room, because nobody took those before them.
+    /// Frames and events lost because their queues were full.
     pub const fn lost(&self) -> u64 {
-        self.frames.lost() + self.events.lost()
+        self.output.lost()
     }
 
-    /// What was dropped, and why.
+    /// Drop counters.
     pub const fn drops(&self) -> &Drops<NdDrop> {
-        &self.drops
+        self.output.drops()
     }
 
     fn handle(&mut self, bytes: &[u8]) -> Result<(), NdDrop> {
@@ -288,58 +293,57 @@ impl Nd {
         match message.body {
             NdBody::NeighborSolicitation(body) => self.solicited(&received, body.target),
             NdBody::NeighborAdvertisement(body) => self.advertised(&received, &body),
-            NdBody::RouterSolicitation => self.router_solicited(&received),
+            // For routers only.
+            NdBody::RouterSolicitation => Ok(()),
             NdBody::RouterAdvertisement(body) => {
                 if !received.source.is_unicast_link_local() {
                     return Err(NdDrop::BadAddress);
                 }
-                self.mention(received.source, received.source_link);
+                self.claim_of_requester(received.source, received.source_link);
                 if body.router_lifetime_seconds > 0 {
                     self.solicitations = None;
                 }
                 let said = RouterAdvertised::new(received.source, &body, &message.options);
-                self.events.push(NdEvent::Router(said));
+                self.output.report(NdEvent::Router(said));
                 Ok(())
             }
             NdBody::Redirect(body) => self.redirected(&received, &body),
         }
     }
 
-    /// What all messages have to fulfil (RFC 4861 6.1, 7.1, 8.1).
+    /// The checks of all messages (RFC 4861 6.1, 7.1, 8.1).
     fn received(
         &mut self,
         header: &Ipv6Header,
         message: &NdMessage<'_>,
-    ) -> Result<Received, NdDrop> {
+    ) -> Result<Received<L>, NdDrop> {
         let Ipv6Header { source, destination, .. } = *header;
         if source.is_multicast() || source.is_loopback() || destination.is_unspecified() {
             return Err(NdDrop::BadAddress);
         }
         let mut received = Received { source, destination, source_link: None, target_link: None };
         for option in message.options.iter() {
-            match option {
-                NdOption::SourceLinkAddress(address) => received.source_link = Some(address),
-                NdOption::TargetLinkAddress(address) => received.target_link = Some(address),
-                _ => {}
-            }
+            received.source_link = L::of_source_option(&option).or(received.source_link);
+            received.target_link = L::of_target_option(&option).or(received.target_link);
         }
         let links = [received.source_link, received.target_link];
-        if links.iter().flatten().any(|address| !is_interface(address)) {
+        if links.iter().flatten().any(|address| !address.is_interface()) {
             return Err(NdDrop::BadHardware);
         }
-        let is_ours = |address: &LinkAddress| address.is_same_interface(&self.config.link);
+        let is_ours = |address: &L| address.is_same(&self.config.link);
         if links.iter().flatten().any(is_ours) {
             return Err(NdDrop::Own);
         }
         if self.is_ours(source) {
-            self.events.push(NdEvent::Contested(source));
+            self.output.report(NdEvent::Contested(source));
             return Err(NdDrop::BadAddress);
         }
         Ok(received)
     }
 
-    /// Somebody asks for `target`, or whether it may have it (RFC 4861 7.2.3, RFC 4862 5.4.3).
-    fn solicited(&mut self, received: &Received, target: Ipv6Addr) -> Result<(), NdDrop> {
+    /// Handles a solicitation for `target`, also of duplicate address detection (RFC 4861 7.2.3,
+    /// RFC 4862 5.4.3).
+    fn solicited(&mut self, received: &Received<L>, target: Ipv6Addr) -> Result<(), NdDrop> {
         let Received { source, destination, source_link, .. } = *received;
         let is_detection = source.is_unspecified();
         let is_bad_detection =
@@ -348,17 +352,17 @@ impl Nd {
             return Err(NdDrop::BadAddress);
         }
         match (self.own.get(&target), is_detection) {
-            (None, _) | (Some(OwnState::Tentative { .. }), false) => Err(NdDrop::NotForUs),
-            (Some(OwnState::Tentative { .. }), true) => {
+            (None, _) | (Some(DadState::Tentative { .. }), false) => Err(NdDrop::NotForUs),
+            (Some(DadState::Tentative { .. }), true) => {
                 self.give_up(target);
                 Ok(())
             }
-            (Some(OwnState::Assigned), true) => {
+            (Some(DadState::Assigned), true) => {
                 self.advertise(To::group_of(ALL_NODES.into()), target, ALL_NODES, false);
                 Ok(())
             }
-            (Some(OwnState::Assigned), false) => {
-                self.mention(source, source_link);
+            (Some(DadState::Assigned), false) => {
+                self.claim_of_requester(source, source_link);
                 let to = source_link.map_or(To::Neighbor(source.into()), To::Link);
                 self.advertise(to, target, source, true);
                 Ok(())
@@ -366,10 +370,10 @@ impl Nd {
         }
     }
 
-    /// Somebody says where it is (RFC 4861 7.2.5, RFC 4862 5.4.4).
+    /// Handles an advertisement (RFC 4861 7.2.5, RFC 4862 5.4.4).
     fn advertised(
         &mut self,
-        received: &Received,
+        received: &Received<L>,
         body: &NeighborAdvertisement,
     ) -> Result<(), NdDrop> {
         let NeighborAdvertisement { router, solicited, override_cached, target } = *body;
@@ -378,63 +382,50 @@ impl Nd {
             return Err(NdDrop::BadAddress);
         }
         match self.own.get(&target) {
-            Some(OwnState::Tentative { .. }) => self.give_up(target),
-            Some(OwnState::Assigned) => self.events.push(NdEvent::Contested(target)),
+            Some(DadState::Tentative { .. }) => self.give_up(target),
+            Some(DadState::Assigned) => self.output.report(NdEvent::Contested(target)),
             None => {
                 let kind = ClaimKind::Answer { solicited, override_cached };
                 let claim = Claim { ip: target.into(), address: received.target_link, kind };
-                self.events.push(NdEvent::Claim(claim));
+                self.output.report(NdEvent::Claim(claim));
                 if !router {
-                    self.events.push(NdEvent::NotRouter(target));
+                    self.output.report(NdEvent::NotRouter(target));
                 }
             }
         }
         Ok(())
     }
 
-    /// A node asks for routers. Whoever is one answers with what it was configured to say, which
-    /// is not decided here; but the node can be remembered.
-    fn router_solicited(&mut self, received: &Received) -> Result<(), NdDrop> {
-        let Received { source, source_link, .. } = *received;
-        if source.is_unspecified() && source_link.is_some() {
-            return Err(NdDrop::BadAddress);
-        }
-        if self.config.is_router && !source.is_unspecified() {
-            self.mention(source, source_link);
-        }
-        Ok(())
-    }
-
-    /// A router knows a better way (RFC 4861 8.1).
-    fn redirected(&mut self, received: &Received, body: &Redirect) -> Result<(), NdDrop> {
+    /// Handles a redirect (RFC 4861 8.1).
+    fn redirected(&mut self, received: &Received<L>, body: &Redirect) -> Result<(), NdDrop> {
         let Redirect { target, destination } = *body;
         let is_way = target == destination || target.is_unicast_link_local();
         let is_from_router = received.source.is_unicast_link_local();
         if !is_way || !is_from_router || destination.is_multicast() || self.is_ours(target) {
             return Err(NdDrop::BadAddress);
         }
-        self.mention(target, received.target_link);
-        self.events.push(NdEvent::Redirected { router: received.source, destination, target });
+        self.claim_of_requester(target, received.target_link);
+        self.output.report(NdEvent::Redirected { router: received.source, destination, target });
         Ok(())
     }
 
     fn give_up(&mut self, ip: Ipv6Addr) {
         self.own.remove(&ip);
-        self.events.push(NdEvent::Duplicate(ip));
+        self.output.report(NdEvent::Duplicate(ip));
     }
 
-    fn mention(&mut self, ip: Ipv6Addr, address: Option<LinkAddress>) {
+    fn claim_of_requester(&mut self, ip: Ipv6Addr, address: Option<L>) {
         if address.is_some() {
             let ip = IpAddr::V6(ip);
-            self.events.push(NdEvent::Claim(Claim { ip, address, kind: ClaimKind::Mention }));
+            self.output.report(NdEvent::Claim(Claim { ip, address, kind: ClaimKind::Request }));
         }
     }
 
     fn is_ours(&self, ip: Ipv6Addr) -> bool {
-        self.own.get(&ip).is_some_and(OwnState::is_ours)
+        self.own.get(&ip).is_some_and(DadState::is_ours)
     }
 
-    /// Asks once more whether anybody has `ip`, or takes it.
+    /// Sends the next solicitation of duplicate address detection for `ip`, or assigns it.
     fn detect(&mut self, now: Time, ip: Ipv6Addr) {
         let NdConfig { detections, retry_after, .. } = self.config;
         let Some(state) = self.own.get_mut(&ip) else { return };
@@ -446,26 +437,26 @@ impl Nd {
             self.send(To::group_of(group.into()), Ipv6Addr::UNSPECIFIED, group, body, &[]);
         }
         if next.is_ours() {
-            self.events.push(NdEvent::Assigned(ip));
+            self.output.report(NdEvent::Assigned(ip));
         }
     }
 
-    fn advertise(&mut self, to: To, ip: Ipv6Addr, destination: Ipv6Addr, solicited: bool) {
+    fn advertise(&mut self, to: To<L>, ip: Ipv6Addr, destination: Ipv6Addr, solicited: bool) {
         let body = NdBody::NeighborAdvertisement(NeighborAdvertisement {
-            router: self.config.is_router,
+            router: false,
             solicited,
             override_cached: true,
             target: ip,
         });
-        let link = [NdOption::TargetLinkAddress(self.config.link)];
+        let link = [self.config.link.target_option()];
         self.send(to, ip, destination, body, &link);
     }
 
-    /// From our link-local address if we have one already, else from nobody.
+    /// The source is our link-local address if there is one, else the unspecified address.
     fn send_router_solicitation(&mut self) {
         let mut ours = self.own.iter().filter(|(_, state)| state.is_ours());
         let local = ours.find(|(ip, _)| ip.is_unicast_link_local()).map(|(&ip, _)| ip);
-        let link = [NdOption::SourceLinkAddress(self.config.link)];
+        let link = [self.config.link.source_option()];
         let options = if local.is_some() { &link[..] } else { &[] };
         let source = local.unwrap_or(Ipv6Addr::UNSPECIFIED);
         let to = To::group_of(ALL_ROUTERS.into());
@@ -474,7 +465,7 @@ impl Nd {
 
     fn send(
         &mut self,
-        to: To,
+        to: To<L>,
         source: Ipv6Addr,
         destination: Ipv6Addr,
         body: NdBody,
@@ -483,7 +474,7 @@ impl Nd {
         let from = Sender { source, destination, hop_limit: HOP_LIMIT, router_alert: false };
         let message = Icmpv6Message::Nd(NdMessage { body, options: List::of(options) });
         if let Some(frame) = Frame::icmpv6(to, from, &message) {
-            self.frames.push(frame);
+            self.output.send(frame);
         }
     }
 }

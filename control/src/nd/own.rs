@@ -1,24 +1,34 @@
-//! An address of ours on its way from tentative to assigned: duplicate address detection (RFC 4862
-//! 5.4).
+//! The state of an own address: duplicate address detection (RFC 4862 5.4).
+//!
+//! ```text
+//!   Tentative --all solicitations sent, no answer--> Assigned
+//!      |
+//!      | another node has it, or is probing it
+//!      v
+//!    (none)
+//! ```
+//!
+//! A tentative address is not used: no answers, no packets. Conflicts are handled in
+//! [`Nd`](super::Nd): a tentative address is given up, an assigned one is kept and reported.
 
 use pollux_verbs::time::Time;
 use std::time::Duration;
 
-/// How far an address of ours is.
+/// The state of an own address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OwnState {
-    /// Others are asked whether they have it; nothing is answered or sent for it.
+pub enum DadState {
+    /// Solicitations are sent; the address is not used.
     Tentative {
-        /// How often they were.
+        /// The number of solicitations so far.
         sent: u8,
-        /// When to go on.
+        /// The time of the next step.
         until: Time,
     },
     /// It is ours.
     Assigned,
 }
 
-impl OwnState {
+impl DadState {
     /// Whether it may be used.
     pub const fn is_ours(&self) -> bool {
         matches!(self, Self::Assigned)
@@ -31,13 +41,32 @@ impl OwnState {
         }
     }
 
-    /// Its time has come: what it is then, and whether to ask the others.
+    /// Handles a timeout: the new state, and whether to send a solicitation.
     pub(super) fn timed_out(self, now: Time, transmits: u8, interval: Duration) -> (Self, bool) {
         match self {
             Self::Tentative { sent, .. } if sent < transmits => {
                 (Self::Tentative { sent: sent + 1, until: now + interval }, true)
             }
             _ => (Self::Assigned, false),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_assigned_after_all_solicitations() {
+        let (now, second) = (Time::START, Duration::from_secs(1));
+        let tentative = |sent, until| DadState::Tentative { sent, until };
+        for (state, after) in [
+            (tentative(0, now), (tentative(1, now + second), true)),
+            (tentative(1, now), (tentative(2, now + second), true)),
+            (tentative(2, now), (DadState::Assigned, false)),
+            (DadState::Assigned, (DadState::Assigned, false)),
+        ] {
+            assert_eq!(state.timed_out(now, 2, second), after, "{state:?}");
         }
     }
 }

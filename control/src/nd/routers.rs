@@ -1,4 +1,4 @@
-//! Asking for routers, and what they say (RFC 4861 6.3).
+//! Router solicitations and advertisements (RFC 4861 6.3).
 
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
@@ -20,14 +20,14 @@ const INTERVAL: Duration = Duration::from_secs(4);
 const SOLICITATIONS_MAX: u8 = 3;
 /// How long a neighbor may count as reachable; RFC 4861 6.2.1 has the longer time.
 const REACHABLE_TIME_MS: RangeInclusive<u32> = 1000..=3_600_000;
-/// How long an answer may take. RFC 4861 has no limits here, and without them anybody on the link
+/// Limits of the retransmit timer. RFC 4861 has none here, and without them any node of the link
 /// could make us ask a thousand times a second, or never again.
 const RETRANS_TIMER_MS: RangeInclusive<u32> = 100..=10_000;
 
-/// What a router says.
+/// The content of a router advertisement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouterAdvertised {
-    /// Who says it.
+    /// The router.
     pub router: Ipv6Addr,
     /// How long it is a default router; none if it is not.
     pub lifetime: Duration,
@@ -39,11 +39,11 @@ pub struct RouterAdvertised {
     pub reachable_for: Option<Duration>,
     /// How long an answer may take.
     pub retry_after: Option<Duration>,
-    /// What every node of the link can receive.
+    /// The MTU of the link.
     pub mtu: Option<u32>,
     /// Prefixes of the link.
     pub prefixes: Vec<PrefixInformation>,
-    /// Whom to ask for names, and how long.
+    /// Recursive DNS servers, with their lifetime.
     pub name_servers: Vec<(Ipv6Addr, Duration)>,
 }
 

@@ -1,6 +1,8 @@
 //! Questions and answers byte by byte, duplicates, and hostile packets.
 
 use super::*;
+use crate::frame::NoLink;
+use crate::output::FRAMES_MAX;
 use pollux_wire::address::{Gid, Guid, Qpn};
 use pollux_wire::ip::icmpv6;
 use pollux_wire::ip::mgid::GroupId;
@@ -24,7 +26,7 @@ fn link(qpn: u32) -> LinkAddress {
 }
 
 fn config() -> NdConfig {
-    NdConfig { link: link(3), is_router: false, detections: 1, retry_after: Duration::from_secs(1) }
+    NdConfig { link: link(3), detections: 1, retry_after: Duration::from_secs(1) }
 }
 
 /// A node with `fe80::1` at queue pair 3.
@@ -50,7 +52,7 @@ fn packet(
 ) -> Vec<u8> {
     let from = Sender { source, destination, hop_limit, router_alert: false };
     let message = Icmpv6Message::Nd(NdMessage { body, options: List::of(options) });
-    Frame::icmpv6(To::Route, from, &message).unwrap().packet
+    Frame::icmpv6(To::<NoLink>::Route, from, &message).unwrap().packet
 }
 
 fn solicitation(source: Ipv6Addr, target: Ipv6Addr, link: Option<LinkAddress>) -> Vec<u8> {
@@ -113,8 +115,8 @@ fn a_question_to_the_group_is_answered_to_one() {
         target: local(1),
     };
     assert_eq!(message.body, NdBody::NeighborAdvertisement(expected));
-    let mention = Claim { ip: local(2).into(), address: Some(link(2)), kind: ClaimKind::Mention };
-    assert_eq!(events(&mut nd), [NdEvent::Claim(mention)]);
+    let request = Claim { ip: local(2).into(), address: Some(link(2)), kind: ClaimKind::Request };
+    assert_eq!(events(&mut nd), [NdEvent::Claim(request)]);
     asker.handle_packet(&answer.packet);
     let kind = ClaimKind::Answer { solicited: true, override_cached: true };
     let claim = Claim { ip: local(1).into(), address: Some(link(3)), kind };
@@ -122,7 +124,7 @@ fn a_question_to_the_group_is_answered_to_one() {
 }
 
 #[test]
-fn who_does_not_say_where_it_is_gets_its_answer_once_that_is_known() {
+fn a_solicitation_without_a_link_address_is_answered_after_resolution() {
     let mut nd = nd();
     nd.handle_packet(&solicitation(local(2), local(1), None));
     assert_eq!(frames(&mut nd)[0].to, To::Neighbor(local(2).into()));
@@ -210,7 +212,7 @@ fn routers_are_asked_for_until_one_answers() {
     assert_eq!(nd.poll_timeout(), None, "one answered");
     let told = events(&mut nd);
     let [NdEvent::Claim(claim), NdEvent::Router(said)] = &told[..] else { panic!("{told:?}") };
-    assert_eq!((claim.address, claim.kind), (Some(link(9)), ClaimKind::Mention));
+    assert_eq!((claim.address, claim.kind), (Some(link(9)), ClaimKind::Request));
     assert_eq!((said.router, said.preference, said.hop_limit), (local(9), -1, Some(64)));
     assert_eq!((said.mtu, said.prefixes.len(), said.retry_after), (Some(2044), 1, None));
     assert_eq!(said.reachable_for, Some(Duration::from_secs(20)));
@@ -219,7 +221,7 @@ fn routers_are_asked_for_until_one_answers() {
 }
 
 #[test]
-fn times_with_which_nobody_could_be_found_are_not_taken() {
+fn advertised_times_out_of_range_are_ignored() {
     let times = |retrans_timer_ms, reachable_time_ms| {
         let body = RouterAdvertisement {
             retrans_timer_ms,
@@ -242,7 +244,7 @@ fn times_with_which_nobody_could_be_found_are_not_taken() {
 
 // req: ud-qpn-change
 #[test]
-fn everyone_is_told_of_a_new_queue_pair_of_ours() {
+fn a_new_own_queue_pair_is_announced() {
     let mut nd = nd();
     nd.set_link_address(link(8));
     let told = frames(&mut nd);

@@ -1,11 +1,11 @@
 //! The neighbor cache, from IP address to link address, for both families (RFC 826, RFC 4861 5 and
 //! 7).
 //!
-//! What becomes of one entry is for its [`State`] to say; here are the table, the packets that
-//! wait, and the limits. What ARP and neighbor discovery hear comes in as a [`Claim`]; whom they
-//! have to ask goes out as a [`Solicitation`]. A claim that nobody asked for never makes an entry,
-//! except that of a node which asked for us and so will hear from us (RFC 826, RFC 4861 7.2.3); and
-//! to make room for that, no entry has to go of which more is known than that.
+//! [`State`] decides about one entry; this module has the table, the pending packets, and the
+//! limits. Input of ARP and neighbor discovery is a [`Claim`]; requests to them are
+//! [`Solicitation`]s. An unsolicited claim never creates an entry, with one exception: a request
+//! for our own address, because it will be answered (RFC 826, RFC 4861 7.2.3). Such an entry evicts
+//! only entries of the same kind.
 //!
 //! Events are to be taken after every call: an entry makes a few at most each time.
 
@@ -16,16 +16,17 @@ mod tests;
 
 pub use state::State;
 
-use crate::bounded::{Queue, Rate};
-use crate::drops::{Drops, reasons};
+use crate::bounded::{Queue, RateLimit};
+use crate::link::InterfaceAddress;
+use pollux_verbs::drops::Drops;
+use pollux_verbs::reasons;
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
-use pollux_wire::ip::ipv4::IPV4_MTU_MIN;
-use pollux_wire::ip::ipv6::IPV6_MTU_MIN;
 use pollux_wire::ip::link_address::LinkAddress;
 use state::Input;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
+use std::ops::Bound;
 use std::time::Duration;
 use table::{Entry, Usefulness};
 
@@ -48,25 +49,22 @@ pub struct NeighborConfig {
     pub broadcasts_max: u8,
     /// How often a neighbor is asked whether it is still there.
     pub probes_max: u8,
-    /// The pause after nobody answered; it doubles each time.
+    /// The pause after a failed resolution; it doubles each time.
     pub pause_min: Duration,
     /// The longest such pause.
     pub pause_max: Duration,
     /// When an unused entry is forgotten, and with it its connections; without that, never
     /// (RFC 4755 3.4).
     pub idle_for: Option<Duration>,
-    /// How long a learnt path MTU counts.
-    pub mtu_for: Duration,
     /// Questions to everyone in a second, at most.
     pub broadcasts_per_second_max: u32,
-    /// How long a neighbor may take to say that it is still there when another port claims its
-    /// address. It is asked as often as otherwise; an address that moves is lost for so long.
+    /// How long a neighbor may take to answer a probe when another port claims its address. It is
+    /// asked as often as otherwise; an address that moves is lost for so long.
     pub contest_retry_after: Duration,
     /// How many neighbors are asked that in a second, at most.
     pub contests_per_second_max: u32,
-    /// Entries of nodes that asked us something and that nobody here had asked for, in a second, at
-    /// most.
-    pub mentions_per_second_max: u32,
+    /// The most entries per second for requests of unknown nodes.
+    pub unsolicited_entries_per_second_max: u32,
     /// Whether flags in link addresses mean anything: not while connected mode is off (RFC 4755
     /// 3.1).
     pub connected_mode: bool,
@@ -87,150 +85,147 @@ impl Default for NeighborConfig {
             pause_min: Duration::from_secs(1),
             pause_max: Duration::from_secs(60),
             idle_for: Some(Duration::from_secs(300)),
-            mtu_for: Duration::from_secs(600),
             broadcasts_per_second_max: 1000,
             contest_retry_after: Duration::from_millis(125),
             contests_per_second_max: 1000,
-            mentions_per_second_max: 1000,
+            unsolicited_entries_per_second_max: 1000,
             connected_mode: true,
         }
     }
 }
 
-/// What a neighbor says of itself, as ARP or neighbor discovery heard it.
+/// A statement of a neighbor about its own link address, from ARP or neighbor discovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Claim {
-    /// Who says it.
+pub struct Claim<L = LinkAddress> {
+    /// The neighbor.
     pub ip: IpAddr,
     /// Where it is.
-    pub address: Option<LinkAddress>,
-    /// How it came to say so.
+    pub address: Option<L>,
+    /// The kind of message.
     pub kind: ClaimKind,
 }
 
-/// How a neighbor came to say where it is.
+/// The kind of message with a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimKind {
-    /// It was asked, or it tells everyone. Makes no entry.
+    /// An answer or an announcement. It creates no entry.
     Answer {
-        /// It was asked, and so hears us.
+        /// It answers a request, so the neighbor is reachable.
         solicited: bool,
         /// An address known before is wrong.
         override_cached: bool,
     },
-    /// It asked us something. Makes an entry, since it will be answered.
-    Mention,
+    /// A request to us. It creates an entry, because it will be answered.
+    Request,
 }
 
-/// A question to be asked by ARP or neighbor discovery.
+/// A request to be sent by ARP or neighbor discovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Solicitation {
-    /// About whom.
+pub struct Solicitation<L = LinkAddress> {
+    /// The target.
     pub ip: IpAddr,
-    /// Whom to ask; everyone, if nobody is named.
-    pub at: Option<LinkAddress>,
+    /// The link address to send to; multicast if `None`.
+    pub at: Option<L>,
 }
 
-/// What becomes of a packet.
+/// The result of a send.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Resolution<P> {
+pub enum Resolution<P, L = LinkAddress> {
     /// It can go there.
-    Known(LinkAddress, P),
-    /// It waits, and comes back with an event.
+    Known(L, P),
+    /// The packet waits, and is returned by an event.
     Waits,
-    /// Nobody answered lately.
+    /// The last resolution failed.
     Unreachable(P),
 }
 
-/// What changed.
+/// Events of the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NeighborEvent<P> {
+pub enum NeighborEvent<P, L = LinkAddress> {
     /// A neighbor has a link address; these packets waited for it.
-    Resolved(IpAddr, LinkAddress, Vec<P>),
+    Resolved(IpAddr, L, Vec<P>),
     /// It has another one, or other flags, than this.
-    Changed(IpAddr, LinkAddress, LinkAddress),
+    Changed(IpAddr, L, L),
     /// It does not answer at the address that it had; everyone is asked.
-    Lost(IpAddr, LinkAddress),
-    /// Nobody answers; these packets cannot be sent.
+    Lost(IpAddr, L),
+    /// The resolution failed; these packets cannot be sent.
     Unreachable(IpAddr, Vec<P>),
-    /// It was not used for long, had to make room, or was taken out; so it was last.
-    Forgotten(IpAddr, Option<LinkAddress>, Vec<P>),
+    /// The entry expired, was evicted or was removed; carries its last state.
+    Forgotten(IpAddr, Option<L>, Vec<P>),
 }
 
 reasons! {
     /// Why something was dropped or put off.
     pub enum NeighborDrop {
-        /// A packet made room for a later one to the same neighbor.
+        /// A packet was replaced by a later one to the same neighbor.
         PendingPerEntry = "pending_per_entry",
-        /// A packet made room for a later one to any neighbor.
+        /// A packet was replaced by a later one to any neighbor.
         PendingInAll = "pending_in_all",
         /// A packet to a neighbor that does not answer.
         Unreachable = "unreachable",
         /// No entry could be made: all are configured or in better use.
         TableFull = "table_full",
-        /// An entry made room for another.
+        /// An entry was evicted.
         Evicted = "evicted",
-        /// A question to everyone was put off: too many in a second.
+        /// A multicast request was delayed: too many in a second.
         BroadcastPutOff = "broadcast_put_off",
-        /// A node that asked us something was not remembered: too many in a second.
-        MentionPutOff = "mention_put_off",
-        /// A claim about somebody who is of no interest.
+        /// A request of an unknown node created no entry: too many in a second.
+        UnsolicitedPutOff = "unsolicited_put_off",
+        /// A claim of a node without an entry.
         ClaimUnasked = "claim_unasked",
-        /// A claim that contradicts what was configured.
+        /// A claim that contradicts a configured entry.
         ClaimAgainstPermanent = "claim_against_permanent",
     }
 }
 
 /// An entry, for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NeighborRow {
-    /// Who.
+pub struct NeighborRow<L = LinkAddress> {
+    /// The IP address.
     pub ip: IpAddr,
-    /// How it is; says by itself what it waits for, and until when.
-    pub state: State,
+    /// The state, with its timer.
+    pub state: State<L>,
     /// Since when it is so.
     pub since: Time,
     /// Why.
     pub why: &'static str,
-    /// When somebody sent to it last.
+    /// The time of the last packet to it.
     pub used: Time,
     /// Packets that wait.
     pub pending: usize,
-    /// The path MTU learnt for it.
-    pub mtu: Option<u32>,
 }
 
 /// The cache. `P` is a packet, in whatever form its owner keeps it.
-pub struct Neighbors<P> {
+pub struct Neighbors<P, L = LinkAddress> {
     config: NeighborConfig,
     rng: SeededRng,
-    broadcasts: Rate,
-    contests: Rate,
-    mentions: Rate,
-    entries: BTreeMap<IpAddr, Entry<P>>,
-    /// When something happens to whom.
+    broadcasts: RateLimit,
+    contests: RateLimit,
+    unsolicited: RateLimit,
+    entries: BTreeMap<IpAddr, Entry<P, L>>,
+    /// Timers, by time.
     due: BTreeSet<(Time, IpAddr)>,
-    /// Who goes first when there is no room: the least useful, then the one unused for longest.
+    /// The order of eviction: the least useful first, then the one unused for longest.
     order: BTreeSet<(Usefulness, Time, IpAddr)>,
-    /// For whom each waiting packet waits, oldest first.
+    /// The neighbor of each pending packet, oldest first.
     pending: BTreeMap<u64, IpAddr>,
     packets: u64,
-    asks: Queue<Solicitation>,
-    events: VecDeque<NeighborEvent<P>>,
+    asks: Queue<Solicitation<L>>,
+    events: VecDeque<NeighborEvent<P, L>>,
     drops: Drops<NeighborDrop>,
 }
 
-impl<P> Neighbors<P> {
+impl<P, L: InterfaceAddress> Neighbors<P, L> {
     /// An empty cache.
     pub fn new(config: NeighborConfig, seed: u64) -> Self {
         let per_second = config.broadcasts_per_second_max;
         let contests = config.contests_per_second_max;
-        let mentions = config.mentions_per_second_max;
+        let unsolicited = config.unsolicited_entries_per_second_max;
         Self {
-            broadcasts: Rate::new(per_second, per_second),
-            contests: Rate::new(contests, contests),
-            mentions: Rate::new(mentions, mentions),
-            // Each entry has one question under way.
+            broadcasts: RateLimit::new(per_second, per_second),
+            contests: RateLimit::new(contests, contests),
+            unsolicited: RateLimit::new(unsolicited, unsolicited),
+            // Each entry has one outstanding request.
             asks: Queue::new(config.entries_max),
             config,
             rng: SeededRng::secret(seed),
@@ -244,8 +239,8 @@ impl<P> Neighbors<P> {
         }
     }
 
-    /// Somebody wants to send `packet` to the neighbor `ip`.
-    pub fn resolve(&mut self, now: Time, ip: IpAddr, packet: P) -> Resolution<P> {
+    /// Sends `packet` to the neighbor `ip`, or keeps it until the resolution is done.
+    pub fn resolve(&mut self, now: Time, ip: IpAddr, packet: P) -> Resolution<P, L> {
         if !self.entries.contains_key(&ip) && !self.insert_incomplete(now, ip) {
             return Resolution::Unreachable(packet);
         }
@@ -274,13 +269,13 @@ impl<P> Neighbors<P> {
         }
     }
 
-    /// A neighbor said where it is. The caller sees to it that the claim is about an address on
-    /// the link that is not ours.
-    pub fn handle_claim(&mut self, now: Time, claim: Claim) {
+    /// Handles a claim. The caller checks that the claim is about an address on the link that is
+    /// not ours.
+    pub fn handle_claim(&mut self, now: Time, claim: Claim<L>) {
         let address = claim.address.map(|address| self.with_flags_that_count(address));
         match (self.entries.get(&claim.ip), claim.kind, address) {
             (Some(Entry { state: State::Permanent { address: known }, .. }), _, address) => {
-                if address.is_some_and(|address| !address.is_same_interface(known)) {
+                if address.is_some_and(|address| !address.is_same(known)) {
                     self.drops.count(NeighborDrop::ClaimAgainstPermanent);
                 }
             }
@@ -289,21 +284,22 @@ impl<P> Neighbors<P> {
                 let why = if solicited { "answered" } else { "announced" };
                 self.step(now, claim.ip, input, why);
             }
-            (Some(_), ClaimKind::Mention, Some(address)) => {
-                self.step(now, claim.ip, Input::Mention { address }, "asked us");
+            (Some(_), ClaimKind::Request, Some(address)) => {
+                self.step(now, claim.ip, Input::Request { address }, "asked us");
             }
             // It is answered all the same, and asked for when there is a packet for it.
-            (None, ClaimKind::Mention, Some(_)) if !self.mentions.take(now) => {
-                self.drops.count(NeighborDrop::MentionPutOff);
+            (None, ClaimKind::Request, Some(_)) if !self.unsolicited.take(now) => {
+                self.drops.count(NeighborDrop::UnsolicitedPutOff);
             }
-            (None, ClaimKind::Mention, Some(address)) => {
+            (None, ClaimKind::Request, Some(address)) => {
                 self.insert_stale(now, claim.ip, address);
             }
             _ => self.drops.count(NeighborDrop::ClaimUnasked),
         }
     }
 
-    /// Something above heard from the neighbor what it only could have said after hearing us.
+    /// Confirms reachability: an upper protocol got data that prove that the neighbor receives our
+    /// packets.
     pub fn handle_confirmation(&mut self, now: Time, ip: IpAddr) {
         self.step(now, ip, Input::Confirmation, "confirmed from above");
     }
@@ -313,22 +309,8 @@ impl<P> Neighbors<P> {
         self.step(now, ip, Input::Suspicion, "doubted from above");
     }
 
-    /// The path to `destination` bears no more than `mtu` bytes.
-    pub fn handle_mtu(&mut self, now: Time, destination: IpAddr, mtu: u32) {
-        let least = if destination.is_ipv4() { IPV4_MTU_MIN } else { IPV6_MTU_MIN };
-        let until = now + self.config.mtu_for;
-        if let Some(entry) = self.entries.get_mut(&destination) {
-            entry.mtu = Some((mtu.max(least), until));
-        }
-    }
-
-    /// How much the path to `destination` bears, if that was learnt lately.
-    pub fn mtu(&self, now: Time, destination: IpAddr) -> Option<u32> {
-        self.entries.get(&destination)?.mtu.filter(|&(_, until)| now < until).map(|(mtu, _)| mtu)
-    }
-
     /// Where a neighbor is, without using or asking it.
-    pub fn address(&self, ip: IpAddr) -> Option<LinkAddress> {
+    pub fn address(&self, ip: IpAddr) -> Option<L> {
         self.entries.get(&ip)?.state.address()
     }
 
@@ -339,8 +321,8 @@ impl<P> Neighbors<P> {
         !matches!(state, Some(State::Failed { .. } | State::Incomplete { failures: 1.., .. }))
     }
 
-    /// Configures a neighbor, which then is not asked for. `false` if there is no room.
-    pub fn set_permanent(&mut self, now: Time, ip: IpAddr, address: LinkAddress) -> bool {
+    /// Configures a permanent entry. `false` if the table is full.
+    pub fn set_permanent(&mut self, now: Time, ip: IpAddr, address: L) -> bool {
         if !self.entries.contains_key(&ip) && !self.make_room(Usefulness::InUse) {
             return false;
         }
@@ -368,13 +350,13 @@ impl<P> Neighbors<P> {
         }
     }
 
-    /// What routers say of how long answers count and may take (RFC 4861 6.3.4).
+    /// Sets the reachable time and the retransmit timer that routers advertise (RFC 4861 6.3.4).
     pub fn set_times(&mut self, reachable_for: Option<Duration>, retry_after: Option<Duration>) {
         self.config.reachable_for = reachable_for.unwrap_or(self.config.reachable_for);
         self.config.retry_after = retry_after.unwrap_or(self.config.retry_after);
     }
 
-    /// Does what is due by now.
+    /// Runs expired timers.
     pub fn handle_timeout(&mut self, now: Time) {
         while let Some(&(_, ip)) = self.due.first().filter(|(at, _)| *at <= now) {
             self.step(now, ip, Input::Due, "time");
@@ -387,21 +369,21 @@ impl<P> Neighbors<P> {
     }
 
     /// The next question to ask.
-    pub fn poll_transmit(&mut self) -> Option<Solicitation> {
+    pub fn poll_transmit(&mut self) -> Option<Solicitation<L>> {
         self.asks.pop()
     }
 
-    /// What changed next.
-    pub fn poll_event(&mut self) -> Option<NeighborEvent<P>> {
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<NeighborEvent<P, L>> {
         self.events.pop_front()
     }
 
-    /// Questions that had no room, because nobody took those before them.
+    /// Requests lost because their queue was full.
     pub const fn lost(&self) -> u64 {
         self.asks.lost()
     }
 
-    /// What was dropped or put off, and why.
+    /// Counters of drops and delays.
     pub const fn drops(&self) -> &Drops<NeighborDrop> {
         &self.drops
     }
@@ -412,15 +394,20 @@ impl<P> Neighbors<P> {
     }
 
     /// Every entry, by address.
-    pub fn rows(&self, now: Time) -> impl Iterator<Item = NeighborRow> {
-        self.entries.iter().map(move |(&ip, entry)| NeighborRow {
+    pub fn rows(&self) -> impl Iterator<Item = NeighborRow<L>> {
+        self.rows_after(None)
+    }
+
+    /// The entries after this address.
+    pub fn rows_after(&self, ip: Option<IpAddr>) -> impl Iterator<Item = NeighborRow<L>> {
+        let first = ip.map_or(Bound::Unbounded, Bound::Excluded);
+        self.entries.range((first, Bound::Unbounded)).map(|(&ip, entry)| NeighborRow {
             ip,
             state: entry.state,
             since: entry.since,
             why: entry.why,
             used: entry.used,
             pending: entry.pending.len(),
-            mtu: self.mtu(now, ip),
         })
     }
 }

@@ -1,11 +1,10 @@
-//! What is known of one neighbor, and how that changes: reachability as RFC 4861 7.3 has it, for
-//! both families.
+//! The state of a neighbor entry: reachability (RFC 4861 7.3), for both families.
 //!
 //! ```text
 //!              Use                 answer
 //!    (none) --------> Incomplete ----------> Reachable <------------+
 //!       |               |  ^  \--unasked--+    |  time               | answer, or
-//!       | mention       |  |              |    v                     | confirmed from above
+//!       | its request   |  |              |    v                     | confirmed from above
 //!       +---------------|--|--------------+-> Stale --Use--> Delay --+
 //!                       |  |                   |               | time
 //!        nobody answers |  |    no answer      | idle          v
@@ -14,76 +13,77 @@
 //!                     Failed --idle-------> (none)
 //! ```
 //!
-//! Why a Probe without an answer asks everyone, where RFC 4861 has the entry deleted: a peer whose
-//! queue pair number changed does not hear what goes to the old one (RFC 4391 9.4), and traffic is
-//! waiting. Why Failed, which RFC 4861 has not: an address that nobody has must not cost a
-//! broadcast for every packet to it, so the next question waits longer each time.
+//! Why a Probe without an answer is repeated by multicast, where RFC 4861 deletes the entry: a peer
+//! with a new queue pair number does not receive packets to the old one (RFC 4391 9.4), and traffic
+//! is waiting. Why Failed, which RFC 4861 does not have: packets to an unused address must not cost
+//! a broadcast each, so the next request waits longer each time.
 //!
-//! Another port says that it has the address: the known one is asked, soon and a few times, before
-//! that is believed (Probe with a rival). Why not at once, as RFC 826 and RFC 4861 7.2.5 would have
-//! it: a forged announcement would take a neighbor's packets, and end its connections. An address
-//! that moves, as with bonding or a virtual IP, is not answered for at its old port, and so moves
-//! within half a second. Another queue pair of the same port is believed at once: that is a
-//! neighbor that began anew (RFC 4391 9.4).
+//! If another port claims the address, the known port is probed a few times before the claim is
+//! accepted (Probe with a rival). Why not at once, as in RFC 826 and RFC 4861 7.2.5: a forged
+//! announcement would redirect a neighbor's packets, and end its connections. An address that
+//! moves, as with bonding or a virtual IP, is not answered at its old port, and so moves within
+//! half a second. Another queue pair of the same port is accepted at once: the neighbor has
+//! restarted (RFC 4391 9.4).
 //!
-//! Permanent entries were configured and hear nobody.
+//! Permanent entries are configured and ignore claims.
 
 use super::NeighborConfig;
-use crate::bounded::Rate;
+use crate::bounded::{Backoff, RateLimit};
+use crate::link::InterfaceAddress;
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::link_address::LinkAddress;
 use std::time::Duration;
 
-/// What is known of a neighbor, with the moments at which that changes by itself.
+/// The state of a neighbor, with its timers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    /// Everyone was asked; packets wait.
+pub enum State<L = LinkAddress> {
+    /// A multicast request is outstanding; packets wait.
     Incomplete {
-        /// How often everyone was asked.
+        /// The number of multicast requests.
         asked: u8,
-        /// How often the time to ask came, also when others had used up what may be broadcast.
+        /// Expired request timers, also those without a request because of the broadcast limit.
         rounds: u8,
-        /// When to ask again or give up.
+        /// The time of the next request, or of the failure.
         until: Time,
-        /// How often in a row nobody answered.
+        /// Failed resolutions in a row.
         failures: u32,
     },
-    /// It answered, or something above heard from it.
+    /// It has answered, or an upper protocol has confirmed it.
     Reachable {
         /// Where.
-        address: LinkAddress,
+        address: L,
         /// How long that counts.
         until: Time,
     },
-    /// It was there once, and nobody sent since.
+    /// It was reachable or claimed once, and no packet was sent since.
     Stale {
         /// Where.
-        address: LinkAddress,
+        address: L,
         /// When it is forgotten, unless it is used; without that, never.
         until: Option<Time>,
-        /// It was heard to be there when it was asked, and did not only say so.
+        /// Its address was confirmed by an answer, not only claimed.
         is_confirmed: bool,
     },
-    /// It is used again, and something above may yet hear from it.
+    /// It is used again, and an upper protocol may still confirm it.
     Delay {
         /// Where.
-        address: LinkAddress,
+        address: L,
         /// When it is asked whether it is still there.
         until: Time,
     },
     /// It was asked whether it is still there.
     Probe {
         /// Where.
-        address: LinkAddress,
+        address: L,
         /// How often it was asked.
         asked: u8,
-        /// When to ask again or give up.
+        /// The time of the next request, or of the failure.
         until: Time,
-        /// Who says that it has the address now.
-        rival: Option<LinkAddress>,
+        /// The rival that claims the address.
+        rival: Option<L>,
     },
-    /// Nobody answered. Until some time nobody is asked again.
+    /// The resolution failed. The next one waits until this time.
     Failed {
         /// How often in a row.
         failures: u32,
@@ -95,52 +95,52 @@ pub enum State {
     /// It was configured.
     Permanent {
         /// Where.
-        address: LinkAddress,
+        address: L,
     },
 }
 
-/// What can happen to an entry.
+/// The inputs of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Input {
-    /// Somebody sends to it.
+pub(super) enum Input<L> {
+    /// A packet is sent to it.
     Use,
     /// The time of its state is over.
     Due,
-    /// It says who it is, because it was asked or because it changed.
-    Answer { address: Option<LinkAddress>, solicited: bool, override_cached: bool },
-    /// It asked something and said who it is.
-    Mention { address: LinkAddress },
-    /// Something above heard from it, which it could not have without hearing us.
+    /// An answer or announcement of the neighbor.
+    Answer { address: Option<L>, solicited: bool, override_cached: bool },
+    /// A request of the neighbor, with its link address.
+    Request { address: L },
+    /// A confirmation by an upper protocol.
     Confirmation,
     /// Something above has doubts.
     Suspicion,
 }
 
-/// Whom to ask.
+/// The destination of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ask {
+pub(super) enum Ask<L> {
     Everyone,
-    At(LinkAddress),
+    At(L),
     /// Everyone, when that may be again.
     Later,
 }
 
-/// What becomes of an entry: its next state, or none when it is forgotten.
+/// The next state of an entry, or `None` when it is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Step {
-    pub(super) next: Option<State>,
-    pub(super) ask: Option<Ask>,
+pub(super) struct Step<L> {
+    pub(super) next: Option<State<L>>,
+    pub(super) ask: Option<Ask<L>>,
 }
 
-impl From<State> for Step {
-    fn from(next: State) -> Self {
+impl<L> From<State<L>> for Step<L> {
+    fn from(next: State<L>) -> Self {
         Self { next: Some(next), ask: None }
     }
 }
 
-impl State {
+impl<L: InterfaceAddress> State<L> {
     /// Where the neighbor is, as far as is known.
-    pub const fn address(&self) -> Option<LinkAddress> {
+    pub const fn address(&self) -> Option<L> {
         match *self {
             Self::Incomplete { .. } | Self::Failed { .. } => None,
             Self::Reachable { address, .. }
@@ -177,7 +177,7 @@ impl State {
         }
     }
 
-    /// What it waits for.
+    /// The next timer.
     pub const fn waits_for(&self) -> &'static str {
         match self {
             Self::Incomplete { .. } => "an answer to everyone's question",
@@ -186,14 +186,14 @@ impl State {
             Self::Delay { .. } => "a confirmation from above",
             Self::Probe { rival: None, .. } => "an answer from the neighbor",
             Self::Probe { rival: Some(_), .. } => {
-                "an answer from the neighbor, whose address another one claims"
+                "an answer from the neighbor: another one claims its address"
             }
             Self::Failed { .. } => "a packet to send, after a pause",
             Self::Permanent { .. } => "nothing",
         }
     }
 
-    const fn with_address(self, address: LinkAddress) -> Self {
+    const fn with_address(self, address: L) -> Self {
         match self {
             Self::Reachable { until, .. } => Self::Reachable { address, until },
             Self::Stale { until, is_confirmed, .. } => Self::Stale { address, until, is_confirmed },
@@ -203,8 +203,8 @@ impl State {
         }
     }
 
-    /// What becomes of it.
-    pub(super) fn after(self, now: Time, input: Input, rules: &mut Rules<'_>) -> Step {
+    /// Handles an input.
+    pub(super) fn after(self, now: Time, input: Input<L>, rules: &mut Rules<'_>) -> Step<L> {
         match (self, input) {
             (Self::Permanent { .. }, _) => self.into(),
             (_, Input::Use) => self.used(now, rules),
@@ -215,10 +215,8 @@ impl State {
                     self.answered(now, known, address, solicited, override_cached, rules)
                 }
             },
-            (_, Input::Mention { address }) => match self.address() {
-                Some(known) if known.is_same_interface(&address) => {
-                    self.with_address(address).into()
-                }
+            (_, Input::Request { address }) => match self.address() {
+                Some(known) if known.is_same(&address) => self.with_address(address).into(),
                 Some(known) => self.claimed_by(now, known, address, rules),
                 None => rules.stale(now, address, false).into(),
             },
@@ -236,7 +234,7 @@ impl State {
         }
     }
 
-    fn used(self, now: Time, rules: &mut Rules<'_>) -> Step {
+    fn used(self, now: Time, rules: &mut Rules<'_>) -> Step<L> {
         match self {
             Self::Stale { address, .. } => {
                 Self::Delay { address, until: now + rules.config.delay_before_probe }.into()
@@ -248,7 +246,7 @@ impl State {
         }
     }
 
-    fn timed_out(self, now: Time, rules: &mut Rules<'_>) -> Step {
+    fn timed_out(self, now: Time, rules: &mut Rules<'_>) -> Step<L> {
         let config = rules.config;
         match self {
             Self::Incomplete { asked, rounds, failures, .. } => {
@@ -267,7 +265,8 @@ impl State {
                 rules.probe(now, address, asked, rival)
             }
             Self::Probe { rival: Some(rival), .. } => rules.stale(now, rival, false).into(),
-            Self::Probe { rival: None, .. } => rules.incomplete(now, 0, 0, 0),
+            // It is unreachable (RFC 4861 7.3.3), so another router is better from now on.
+            Self::Probe { rival: None, .. } => rules.incomplete(now, 0, 0, 1),
             Self::Stale { .. } | Self::Failed { .. } => Step { next: None, ask: None },
             Self::Permanent { .. } => self.into(),
         }
@@ -276,7 +275,7 @@ impl State {
     /// The first address of a neighbor (RFC 4861 7.2.5): one without is no answer.
     fn found(
         now: Time,
-        address: Option<LinkAddress>,
+        address: Option<L>,
         solicited: bool,
         rules: &mut Rules<'_>,
     ) -> Option<Self> {
@@ -287,18 +286,11 @@ impl State {
         })
     }
 
-    /// Another interface says that it has the address. The known one is asked, unless both are one
-    /// port's.
-    fn claimed_by(
-        self,
-        now: Time,
-        known: LinkAddress,
-        rival: LinkAddress,
-        rules: &mut Rules<'_>,
-    ) -> Step {
+    /// Handles a claim of another interface. The known one is probed, unless both are one port's.
+    fn claimed_by(self, now: Time, known: L, rival: L, rules: &mut Rules<'_>) -> Step<L> {
         match self {
-            _ if rival.gid == known.gid => rules.stale(now, rival, false).into(),
-            // The question is under way; the last who claims it gets it.
+            _ if rival.is_same_port(&known) => rules.stale(now, rival, false).into(),
+            // A probe is outstanding; the last rival gets the address.
             Self::Probe { address, asked, until, rival: Some(_) } => {
                 Self::Probe { address, asked, until, rival: Some(rival) }.into()
             }
@@ -312,20 +304,22 @@ impl State {
     fn answered(
         self,
         now: Time,
-        known: LinkAddress,
-        address: Option<LinkAddress>,
+        known: L,
+        address: Option<L>,
         solicited: bool,
         override_cached: bool,
         rules: &mut Rules<'_>,
-    ) -> Step {
+    ) -> Step<L> {
         let address = address.unwrap_or(known);
-        let is_other = !address.is_same_interface(&known);
+        let is_other = !address.is_same(&known);
         match (is_other, override_cached, solicited) {
             (true, false, _) => match self {
                 Self::Reachable { .. } => rules.stale(now, known, true).into(),
                 _ => self.into(),
             },
-            (true, true, true) if address.gid == known.gid => rules.reachable(now, address).into(),
+            (true, true, true) if address.is_same_port(&known) => {
+                rules.reachable(now, address).into()
+            }
             (true, true, _) => self.claimed_by(now, known, address, rules),
             (false, _, true) => rules.reachable(now, address).into(),
             (false, _, false) => self.with_address(address).into(),
@@ -336,17 +330,23 @@ impl State {
 /// How often the time to ask may come for each time that everyone is asked.
 const ROUNDS_PER_BROADCAST: u8 = 4;
 
-/// What states are made by.
+/// The parameters of transitions.
 pub(super) struct Rules<'a> {
     pub(super) config: &'a NeighborConfig,
     pub(super) rng: &'a mut SeededRng,
-    pub(super) broadcasts: &'a mut Rate,
-    pub(super) contests: &'a mut Rate,
+    pub(super) broadcasts: &'a mut RateLimit,
+    pub(super) contests: &'a mut RateLimit,
 }
 
 impl Rules<'_> {
     /// Asks everyone, if that may be now.
-    pub(super) fn incomplete(&mut self, now: Time, asked: u8, rounds: u8, failures: u32) -> Step {
+    pub(super) fn incomplete<L>(
+        &mut self,
+        now: Time,
+        asked: u8,
+        rounds: u8,
+        failures: u32,
+    ) -> Step<L> {
         let may_ask = self.broadcasts.take(now);
         let next = State::Incomplete {
             asked: asked + u8::from(may_ask),
@@ -357,13 +357,7 @@ impl Rules<'_> {
         Step { next: Some(next), ask: Some(if may_ask { Ask::Everyone } else { Ask::Later }) }
     }
 
-    fn probe(
-        &mut self,
-        now: Time,
-        address: LinkAddress,
-        asked: u8,
-        rival: Option<LinkAddress>,
-    ) -> Step {
+    fn probe<L: Copy>(&mut self, now: Time, address: L, asked: u8, rival: Option<L>) -> Step<L> {
         let config = self.config;
         let is_contest = rival.is_some();
         let after = if is_contest { config.contest_retry_after } else { config.retry_after };
@@ -374,22 +368,21 @@ impl Rules<'_> {
 
     /// For half to one and a half times the base, so that neighbors do not doubt in step
     /// (RFC 4861 6.3.2).
-    fn reachable(&mut self, now: Time, address: LinkAddress) -> State {
+    fn reachable<L>(&mut self, now: Time, address: L) -> State<L> {
         let base = self.config.reachable_for;
         State::Reachable { address, until: now + base / 2 + self.rng.duration(base) }
     }
 
-    pub(super) fn stale(&mut self, now: Time, address: LinkAddress, is_confirmed: bool) -> State {
+    pub(super) fn stale<L>(&mut self, now: Time, address: L, is_confirmed: bool) -> State<L> {
         let until = self.config.idle_for.map(|idle_for| now + idle_for);
         State::Stale { address, until, is_confirmed }
     }
 
-    fn failed(&mut self, now: Time, failures: u32) -> State {
-        let config = self.config;
-        let doubled = config.pause_min.saturating_mul(1 << (failures - 1).min(16));
-        let pause = doubled.min(config.pause_max);
+    fn failed<L>(&mut self, now: Time, failures: u32) -> State<L> {
+        let backoff = Backoff { min: self.config.pause_min, max: self.config.pause_max };
+        let pause = backoff.pause(failures);
         let until = now + pause;
-        // Remembered for twice the pause, so that whoever goes on sending is not asked for anew.
+        // Kept for twice the pause, so that continued sending does not restart the backoff.
         State::Failed { failures, until, forget: until + pause.max(Duration::from_secs(1)) }
     }
 }

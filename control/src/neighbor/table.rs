@@ -5,40 +5,38 @@
 
 use super::state::{Ask, Input, Rules, Step};
 use super::{NeighborDrop, NeighborEvent, Neighbors, Solicitation, State};
+use crate::link::InterfaceAddress;
 use pollux_verbs::time::Time;
-use pollux_wire::ip::link_address::LinkAddress;
 use std::collections::VecDeque;
 use std::mem::discriminant;
 use std::net::IpAddr;
 
-pub(super) struct Entry<P> {
-    pub(super) state: State,
+pub(super) struct Entry<P, L> {
+    pub(super) state: State<L>,
     pub(super) since: Time,
     pub(super) why: &'static str,
     pub(super) used: Time,
     /// Each with its number among all that ever waited.
     pub(super) pending: VecDeque<(u64, P)>,
-    /// The path MTU, and how long it counts.
-    pub(super) mtu: Option<(u32, Time)>,
 }
 
 /// How useful an entry is, least first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Usefulness {
     Failed,
-    /// It said where it is, and that is all.
-    Mentioned,
+    /// Its link address was claimed, and never confirmed.
+    Unconfirmed,
     Stale,
     Incomplete,
     InUse,
 }
 
 impl Usefulness {
-    /// None for what is never evicted.
-    const fn of(state: &State) -> Option<Self> {
+    /// `None` if the entry is never evicted.
+    const fn of<L>(state: &State<L>) -> Option<Self> {
         match state {
             State::Failed { .. } => Some(Self::Failed),
-            State::Stale { is_confirmed: false, .. } => Some(Self::Mentioned),
+            State::Stale { is_confirmed: false, .. } => Some(Self::Unconfirmed),
             State::Stale { is_confirmed: true, .. } => Some(Self::Stale),
             State::Incomplete { .. } => Some(Self::Incomplete),
             State::Reachable { .. } | State::Delay { .. } | State::Probe { .. } => {
@@ -49,14 +47,14 @@ impl Usefulness {
     }
 }
 
-impl<P> Entry<P> {
-    pub(super) const fn new(now: Time, state: State, why: &'static str) -> Self {
-        Self { state, since: now, why, used: now, pending: VecDeque::new(), mtu: None }
+impl<P, L> Entry<P, L> {
+    pub(super) const fn new(now: Time, state: State<L>, why: &'static str) -> Self {
+        Self { state, since: now, why, used: now, pending: VecDeque::new() }
     }
 }
 
-impl<P> Neighbors<P> {
-    pub(super) fn take(&mut self, ip: IpAddr) -> Option<Entry<P>> {
+impl<P, L: InterfaceAddress> Neighbors<P, L> {
+    pub(super) fn take(&mut self, ip: IpAddr) -> Option<Entry<P, L>> {
         let entry = self.entries.remove(&ip)?;
         if let Some(due) = entry.state.due() {
             self.due.remove(&(due, ip));
@@ -67,7 +65,7 @@ impl<P> Neighbors<P> {
         Some(entry)
     }
 
-    pub(super) fn put(&mut self, ip: IpAddr, entry: Entry<P>) {
+    pub(super) fn put(&mut self, ip: IpAddr, entry: Entry<P, L>) {
         if let Some(due) = entry.state.due() {
             self.due.insert((due, ip));
         }
@@ -77,7 +75,7 @@ impl<P> Neighbors<P> {
         self.entries.insert(ip, entry);
     }
 
-    /// Makes an entry by asking everyone. `false` if there is no room.
+    /// Creates an entry with a multicast request. `false` if the table is full.
     pub(super) fn insert_incomplete(&mut self, now: Time, ip: IpAddr) -> bool {
         if !self.make_room(Usefulness::InUse) {
             return false;
@@ -90,17 +88,18 @@ impl<P> Neighbors<P> {
         true
     }
 
-    /// Makes an entry of a node that asked us something; only one of the same kind has to go for
-    /// it. Anybody can ask in any number of names, and with a neighbor go its connections.
-    pub(super) fn insert_stale(&mut self, now: Time, ip: IpAddr, address: LinkAddress) {
-        if self.make_room(Usefulness::Mentioned) {
+    /// Creates an entry for a request of an unknown node; it evicts only an entry of the same kind.
+    /// A node can send requests with any number of addresses, and an evicted neighbor loses its
+    /// connections.
+    pub(super) fn insert_stale(&mut self, now: Time, ip: IpAddr, address: L) {
+        if self.make_room(Usefulness::Unconfirmed) {
             let state = self.rules().stale(now, address, false);
             self.put(ip, Entry::new(now, state, "asked us"));
             self.report(ip, None);
         }
     }
 
-    /// Sees to it that an entry more has room, at the cost of one that is `at_most` so useful.
+    /// Ensures space for one more entry, at the cost of one that is at most as useful as `at_most`.
     pub(super) fn make_room(&mut self, at_most: Usefulness) -> bool {
         if self.entries.len() < self.config.entries_max {
             return true;
@@ -119,7 +118,7 @@ impl<P> Neighbors<P> {
     }
 
     /// Lets `input` happen to an entry, if there is one.
-    pub(super) fn step(&mut self, now: Time, ip: IpAddr, input: Input, why: &'static str) {
+    pub(super) fn step(&mut self, now: Time, ip: IpAddr, input: Input<L>, why: &'static str) {
         let Some(entry) = self.take(ip) else { return };
         let before = entry.state;
         let step = before.after(now, input, &mut self.rules());
@@ -150,13 +149,13 @@ impl<P> Neighbors<P> {
         }
     }
 
-    pub(super) fn forget(&mut self, ip: IpAddr, entry: Entry<P>) {
+    pub(super) fn forget(&mut self, ip: IpAddr, entry: Entry<P, L>) {
         let packets = self.release(entry.pending);
         self.events.push_back(NeighborEvent::Forgotten(ip, entry.state.address(), packets));
     }
 
-    /// Says how an entry differs from what it was, and lets go the packets that waited.
-    pub(super) fn report(&mut self, ip: IpAddr, before: Option<State>) {
+    /// Reports the changes of an entry, and releases its pending packets.
+    pub(super) fn report(&mut self, ip: IpAddr, before: Option<State<L>>) {
         let Some(entry) = self.entries.get_mut(&ip) else { return };
         let known = before.and_then(|before| before.address());
         let was_failed = matches!(before, Some(State::Failed { .. }));
@@ -178,8 +177,8 @@ impl<P> Neighbors<P> {
         self.events.push_back(event);
     }
 
-    pub(super) const fn with_flags_that_count(&self, address: LinkAddress) -> LinkAddress {
-        if self.config.connected_mode { address } else { address.without_flags() }
+    pub(super) fn with_flags_that_count(&self, address: L) -> L {
+        if self.config.connected_mode { address } else { address.without_offers() }
     }
 
     fn rules(&mut self) -> Rules<'_> {
@@ -187,7 +186,7 @@ impl<P> Neighbors<P> {
         Rules { config, rng, broadcasts, contests }
     }
 
-    fn ask(&mut self, ip: IpAddr, step: Step) {
+    fn ask(&mut self, ip: IpAddr, step: Step<L>) {
         let at = match step.ask {
             Some(Ask::Everyone) => None,
             Some(Ask::At(address)) => Some(address),

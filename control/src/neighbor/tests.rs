@@ -59,7 +59,7 @@ fn run(cache: &mut Neighbors<u32>, end: Time) -> Time {
 }
 
 /// A state and what was asked, in short: the address by its queue pair, times in seconds.
-fn short(step: state::Step) -> String {
+fn short(step: state::Step<LinkAddress>) -> String {
     let seconds = |time: Time| time.since_start().as_secs();
     let state = match step.next {
         None => "-".into(),
@@ -119,12 +119,12 @@ fn every_state_with_every_input() {
         ("answer, other, no override", answer(Some(link(2)), true, false)),
         ("answer, other port", answer(Some(elsewhere(3)), true, true)),
         ("announced, other port", answer(Some(elsewhere(3)), false, true)),
-        ("mentioned, other port", Input::Mention { address: elsewhere(3) }),
+        ("requests, other port", Input::Request { address: elsewhere(3) }),
         ("announced, same", answer(Some(link(1)), false, true)),
         ("announced, other", answer(Some(link(2)), false, true)),
         ("announced, other, no override", answer(Some(link(2)), false, false)),
-        ("mentioned, same", Input::Mention { address: link(1) }),
-        ("mentioned, other", Input::Mention { address: link(2) }),
+        ("requests, same", Input::Request { address: link(1) }),
+        ("requests, other", Input::Request { address: link(2) }),
         ("confirmed", Input::Confirmation),
         ("doubted", Input::Suspicion),
     ];
@@ -133,7 +133,7 @@ fn every_state_with_every_input() {
     for state in states {
         writeln!(table, "{}", short(state.into())).unwrap();
         for (name, input) in inputs {
-            let (mut rng, mut broadcasts) = (SeededRng::new(1), Rate::new(10, 10));
+            let (mut rng, mut broadcasts) = (SeededRng::new(1), RateLimit::new(10, 10));
             let mut contests = broadcasts.clone();
             let (config, rng) = (&config, &mut rng);
             let (broadcasts, contests) = (&mut broadcasts, &mut contests);
@@ -157,19 +157,19 @@ fn a_packet_waits_for_the_answer_and_later_ones_do_not() {
     let resolved = NeighborEvent::Resolved(ip(2), link(5), vec![7, 8]);
     assert_eq!(events(&mut cache), [resolved]);
     assert_eq!(cache.resolve(at(1), ip(2), 9), Resolution::Known(link(5), 9));
-    let row = cache.rows(at(1)).next().unwrap();
+    let row = cache.rows().next().unwrap();
     assert_eq!((row.since, row.why, row.pending, row.used), (at(0), "answered", 0, at(1)));
     assert_eq!(row.state.waits_for(), "doubt by the clock");
 }
 
 #[test]
-fn nobody_answers_and_the_pauses_grow() {
+fn pauses_grow_without_an_answer() {
     let mut cache = cache(NeighborConfig { idle_for: None, ..NeighborConfig::default() });
     let mut now = Time::START;
     let mut pauses = Vec::new();
     for packet in 0..9 {
         assert_eq!(cache.resolve(now, ip(2), packet), Resolution::Waits);
-        while cache.rows(now).all(|row| row.state.name() == "incomplete") {
+        while cache.rows().all(|row| row.state.name() == "incomplete") {
             now = cache.poll_timeout().unwrap();
             cache.handle_timeout(now);
         }
@@ -177,7 +177,7 @@ fn nobody_answers_and_the_pauses_grow() {
         assert_eq!(asked(&mut cache).len(), 3);
         assert_eq!(cache.resolve(now, ip(2), 99), Resolution::Unreachable(99));
         assert_eq!(asked(&mut cache), [], "no broadcast for it");
-        let Some(State::Failed { until, .. }) = cache.rows(now).next().map(|row| row.state) else {
+        let Some(State::Failed { until, .. }) = cache.rows().next().map(|row| row.state) else {
             panic!("it has failed");
         };
         pauses.push((until.nanos() - now.nanos()) / 1_000_000_000);
@@ -186,7 +186,7 @@ fn nobody_answers_and_the_pauses_grow() {
     assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
     assert_eq!(cache.drops().of(NeighborDrop::Unreachable), 9);
     run(&mut cache, at(100_000));
-    assert_eq!(cache.rows(now).count(), 0, "forgotten when nobody sends");
+    assert_eq!(cache.rows().count(), 0, "forgotten when nobody sends");
 }
 
 // req: ud-qpn-change
@@ -240,7 +240,7 @@ fn a_configured_neighbor_is_never_asked_for_nor_changed() {
     assert!(cache.set_permanent(at(0), ip(2), link(5)));
     assert_eq!(events(&mut cache), [NeighborEvent::Resolved(ip(2), link(5), vec![])]);
     assert_eq!(cache.resolve(at(0), ip(2), 1), Resolution::Known(link(5), 1));
-    for kind in [ANSWERED, ANNOUNCED, ClaimKind::Mention] {
+    for kind in [ANSWERED, ANNOUNCED, ClaimKind::Request] {
         cache.handle_claim(at(1), claim(2, 6, kind));
     }
     cache.handle_stale_hint(at(1), ip(2));
@@ -257,7 +257,7 @@ fn a_configured_neighbor_is_never_asked_for_nor_changed() {
 }
 
 #[test]
-fn a_configured_neighbor_gets_what_waited_for_it() {
+fn a_configured_neighbor_gets_its_pending_packets() {
     let mut cache = cache(NeighborConfig::default());
     cache.resolve(at(0), ip(2), 7);
     assert!(cache.set_permanent(at(0), ip(2), link(5)));
@@ -277,21 +277,21 @@ fn flags_mean_nothing_while_connected_mode_is_off() {
         let other = Claim { address: Some(link(5).without_flags()), ..claim(2, 5, ANNOUNCED) };
         cache.handle_claim(at(1), other);
         assert_eq!(events(&mut cache).len(), usize::from(connected_mode));
-        assert_eq!(cache.rows(at(1)).next().unwrap().state.name(), "reachable");
+        assert_eq!(cache.rows().next().unwrap().state.name(), "reachable");
     }
 }
 
 #[test]
-fn what_nobody_asked_for_makes_no_entry_and_evicts_none_in_use() {
+fn unsolicited_claims_make_no_entry_and_evict_none_in_use() {
     let mut cache = cache(NeighborConfig { entries_max: 3, ..NeighborConfig::default() });
     cache.handle_claim(at(0), claim(9, 5, ANNOUNCED));
     cache.handle_claim(at(0), claim(9, 5, ANSWERED));
-    assert_eq!((cache.rows(at(0)).count(), cache.drops().of(NeighborDrop::ClaimUnasked)), (0, 2));
+    assert_eq!((cache.rows().count(), cache.drops().of(NeighborDrop::ClaimUnasked)), (0, 2));
     for last in 1..=3 {
         cache.resolve(at(0), ip(last), 0);
         cache.handle_claim(at(0), claim(last, 5, ANSWERED));
     }
-    cache.handle_claim(at(1), claim(9, 5, ClaimKind::Mention));
+    cache.handle_claim(at(1), claim(9, 5, ClaimKind::Request));
     assert_eq!(cache.drops().of(NeighborDrop::TableFull), 1);
     assert_eq!(cache.address(ip(9)), None);
     // Who is sent to may take the place of the one unused for longest.
@@ -302,17 +302,17 @@ fn what_nobody_asked_for_makes_no_entry_and_evicts_none_in_use() {
 }
 
 #[test]
-fn strangers_who_ask_us_push_out_each_other_and_no_neighbor_that_answered() {
+fn entries_of_unknown_requesters_evict_only_each_other() {
     let mut cache = cache(NeighborConfig { entries_max: 64, ..NeighborConfig::default() });
     for last in 1..=32 {
         cache.resolve(at(0), ip(last), 0);
         cache.handle_claim(at(0), claim(last, 5, ANSWERED));
     }
     run(&mut cache, at(60));
-    assert!(cache.rows(at(60)).all(|row| row.state.name() == "stale"), "idle for long");
+    assert!(cache.rows().all(|row| row.state.name() == "stale"), "idle for long");
     for (number, second) in (0..10_000).zip((60..70).flat_map(|second| [second; 1000])) {
         let ip = Ipv4Addr::from_bits(0x0a00_0100 + number).into();
-        let kind = ClaimKind::Mention;
+        let kind = ClaimKind::Request;
         cache.handle_claim(at(second), Claim { ip, address: Some(elsewhere(number)), kind });
     }
     assert!((1..=32).all(|last| cache.address(ip(last)) == Some(link(5))));
@@ -323,7 +323,7 @@ fn strangers_who_ask_us_push_out_each_other_and_no_neighbor_that_answered() {
 #[test]
 fn an_address_moves_to_another_port_when_its_own_is_silent_and_not_before() {
     for is_there in [true, false] {
-        for kind in [ANNOUNCED, ANSWERED, ClaimKind::Mention] {
+        for kind in [ANNOUNCED, ANSWERED, ClaimKind::Request] {
             let mut cache = cache(NeighborConfig::default());
             cache.resolve(at(0), ip(2), 1);
             cache.handle_claim(at(0), claim(2, 5, ANSWERED));
@@ -334,7 +334,7 @@ fn an_address_moves_to_another_port_when_its_own_is_silent_and_not_before() {
             cache.handle_claim(begin, rival);
             let mut now = begin;
             let mut questions = asked(&mut cache);
-            while cache.rows(now).any(|row| row.state.name() == "probe") {
+            while cache.rows().any(|row| row.state.name() == "probe") {
                 assert_eq!(cache.address(ip(2)), Some(link(5)), "packets go on to where it was");
                 cache.handle_claim(now, rival);
                 if is_there {
@@ -371,15 +371,15 @@ fn another_queue_pair_of_the_same_port_is_believed_at_once() {
 }
 
 #[test]
-fn an_unused_neighbor_is_forgotten_and_said_to_be() {
+fn an_unused_neighbor_is_removed_with_an_event() {
     let mut cache = cache(NeighborConfig::default());
-    cache.handle_claim(at(0), claim(2, 5, ClaimKind::Mention));
+    cache.handle_claim(at(0), claim(2, 5, ClaimKind::Request));
     events(&mut cache);
     assert_eq!(run(&mut cache, at(299)), Time::START);
     run(&mut cache, at(300));
     assert_eq!(events(&mut cache), [NeighborEvent::Forgotten(ip(2), Some(link(5)), vec![])]);
     let mut cache = self::cache(NeighborConfig { idle_for: None, ..NeighborConfig::default() });
-    cache.handle_claim(at(0), claim(2, 5, ClaimKind::Mention));
+    cache.handle_claim(at(0), claim(2, 5, ClaimKind::Request));
     assert_eq!(cache.poll_timeout(), None, "never");
 }
 
@@ -413,8 +413,7 @@ fn a_storm_of_unknown_addresses_is_asked_for_slowly_and_ends() {
     assert_eq!(asked(&mut cache).len(), 10);
     let mut now = at(0);
     let mut questions = 0;
-    let waits =
-        |cache: &Neighbors<u32>| cache.rows(at(0)).any(|row| row.state.name() == "incomplete");
+    let waits = |cache: &Neighbors<u32>| cache.rows().any(|row| row.state.name() == "incomplete");
     while waits(&cache) {
         now = cache.poll_timeout().unwrap();
         cache.handle_timeout(now);
@@ -423,19 +422,6 @@ fn a_storm_of_unknown_addresses_is_asked_for_slowly_and_ends() {
     assert!(now <= at(12), "resolution ends, whoever uses up the broadcasts: {now:?}");
     assert!(questions <= 10 * 12, "{questions} broadcasts in 12 s");
     assert!(cache.drops().of(NeighborDrop::BroadcastPutOff) > 0);
-}
-
-#[test]
-fn a_learnt_mtu_ages_and_has_a_floor() {
-    let mut cache = cache(NeighborConfig::default());
-    cache.handle_mtu(at(0), ip(2), 1000);
-    assert_eq!(cache.mtu(at(0), ip(2)), None, "no entry for it");
-    cache.resolve(at(0), ip(2), 0);
-    cache.handle_mtu(at(0), ip(2), 1000);
-    assert_eq!(cache.mtu(at(599), ip(2)), Some(1000));
-    assert_eq!(cache.mtu(at(600), ip(2)), None);
-    cache.handle_mtu(at(600), ip(2), 1);
-    assert_eq!(cache.mtu(at(600), ip(2)), Some(IPV4_MTU_MIN));
 }
 
 /// What somebody does to a cache.
@@ -453,7 +439,7 @@ enum Do {
 
 fn anything() -> impl Strategy<Value = Do> {
     let kind = prop_oneof![
-        Just(ClaimKind::Mention),
+        Just(ClaimKind::Request),
         any::<(bool, bool)>().prop_map(|(solicited, override_cached)| ClaimKind::Answer {
             solicited,
             override_cached
@@ -551,7 +537,7 @@ proptest! {
             while cache.poll_transmit().is_some() {}
             check_indices(&cache);
             let told: Vec<_> = oracle.known.iter().map(|(&ip, &address)| (ip, address)).collect();
-            let kept = cache.rows(now).filter_map(|row| Some((row.ip, row.state.address()?)));
+            let kept = cache.rows().filter_map(|row| Some((row.ip, row.state.address()?)));
             prop_assert_eq!(told, kept.collect::<Vec<_>>());
             prop_assert!(cache.poll_timeout().is_none_or(|due| due > now), "nothing is overdue");
         }
@@ -568,17 +554,18 @@ proptest! {
 }
 
 #[test]
-fn so_many_who_ask_us_are_remembered_in_a_second() {
-    let config = NeighborConfig { mentions_per_second_max: 10, ..NeighborConfig::default() };
+fn requests_of_unknown_nodes_make_a_limited_number_of_entries_per_second() {
+    let config =
+        NeighborConfig { unsolicited_entries_per_second_max: 10, ..NeighborConfig::default() };
     let mut cache = cache(config);
     for last in 0..200 {
-        cache.handle_claim(at(5), claim(last, last.into(), ClaimKind::Mention));
+        cache.handle_claim(at(5), claim(last, last.into(), ClaimKind::Request));
     }
-    let put_off = |cache: &Neighbors<u32>| cache.drops().of(NeighborDrop::MentionPutOff);
-    assert_eq!((cache.rows(at(5)).count(), put_off(&cache)), (10, 190));
+    let put_off = |cache: &Neighbors<u32>| cache.drops().of(NeighborDrop::UnsolicitedPutOff);
+    assert_eq!((cache.rows().count(), put_off(&cache)), (10, 190));
     assert_eq!(cache.resolve(at(5), ip(250), 0), Resolution::Waits, "whom we need we find");
     cache.handle_claim(at(5), claim(250, 7, ANSWERED));
     assert!(cache.address(ip(250)).is_some());
-    cache.handle_claim(at(6), claim(199, 199, ClaimKind::Mention));
+    cache.handle_claim(at(6), claim(199, 199, ClaimKind::Request));
     assert!(cache.address(ip(199)).is_some(), "a second later there is room for others");
 }

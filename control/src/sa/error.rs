@@ -12,9 +12,9 @@ pub enum SaError {
     Silence,
     /// It was too busy, however often it was asked.
     Busy,
-    /// It has no room for what was asked.
+    /// It has no resources for the request.
     NoResources,
-    /// What was asked contradicts itself, or what is there.
+    /// The request contradicts itself, or an existing record.
     RequestInvalid,
     /// There is nothing like that.
     NoRecords,
@@ -22,7 +22,7 @@ pub enum SaError {
     TooManyRecords,
     /// It does not know one of the GIDs.
     InvalidGid,
-    /// It takes more than was said, as when a group is to be made.
+    /// Required components are missing, for example to create a group.
     InsufficientComponents,
     /// The port may not.
     Denied,
@@ -30,7 +30,7 @@ pub enum SaError {
     Redirected,
     /// It does not know this kind of question.
     NotSupported(MadStatus),
-    /// What it said makes no sense as an answer.
+    /// Its answer is invalid.
     BadAnswer,
     /// A table did not come to its end.
     Aborted(RmppStatus),
@@ -75,7 +75,7 @@ impl fmt::Display for SaError {
             Self::TooManyRecords => "the subnet administrator knows more than one like this",
             Self::InvalidGid => "the subnet administrator does not know the GID",
             Self::InsufficientComponents => {
-                "the group is not there, and what was said is not enough to create it"
+                "the group does not exist, and the request lacks components to create it"
             }
             Self::Denied => "the subnet administrator does not allow this to the port",
             Self::Redirected => "the subnet administrator wants to be asked elsewhere",

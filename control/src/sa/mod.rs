@@ -1,11 +1,11 @@
-//! The SA client: SA queries for paths, multicast groups and services, and notices (IBA 15).
+//! The SA client: SA queries for paths, multicast groups, and notices (IBA 15).
 //!
 //! The caller sends a [`SaQuery`] under an ID of its choice and gets exactly one result for it: an
 //! [`SaReply`] or an [`SaError`]. Queries wait while the subnet administrator (SA) is unknown;
 //! after a change of the subnet manager, outstanding queries are sent to the new one.
 //!
 //! A new subnet manager, or a client reregister, loses the records of a port (memberships,
-//! subscriptions, services): their users have to request them again. Notices of a subscription come
+//! subscriptions): their users have to request them again. Notices of a subscription come
 //! as [`SaEvent::Notice`], already acknowledged.
 
 mod error;
@@ -14,10 +14,11 @@ mod query;
 pub use error::SaError;
 pub use query::{Membership, SaQuery, SaReply};
 
-use crate::drops::{Drops, reasons};
 use crate::mad::{
     Envelope, Full, MadAddress, Outcome, Request, RetryPolicy, TransactionDrop, Transactions,
 };
+use pollux_verbs::drops::Drops;
+use pollux_verbs::reasons;
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::mad::notice::NoticeReport;
@@ -29,7 +30,7 @@ use std::time::Duration;
 
 /// Acknowledgements of reports that may wait to be sent.
 const ACKNOWLEDGEMENTS_MAX: usize = 64;
-/// Reports whose repetition is recognized.
+/// Reports that are remembered to recognize repetitions.
 const RECENT_MAX: usize = 64;
 
 /// Limits and times of the client.
@@ -69,17 +70,17 @@ impl Default for SaConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
-/// What a caller is told.
+/// Events for the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SaEvent {
     /// A query succeeded or failed.
     Answered {
         /// The caller's.
         id: RequestId,
-        /// What came of it.
+        /// The result.
         result: Result<SaReply, SaError>,
     },
-    /// The administrator reports what somebody here subscribed to.
+    /// A report of a subscribed notice.
     Notice(Box<NoticeReport>),
 }
 
@@ -90,7 +91,7 @@ reasons! {
         NotOurs = "not_ours",
         /// A request, which no client answers.
         Request = "request",
-        /// A report or an answer by somebody who is not the administrator.
+        /// A report or an answer that is not from the administrator.
         Stranger = "stranger",
         /// A report that is about no notice.
         NoNotice = "no_notice",
@@ -116,6 +117,31 @@ pub struct SaClient {
     /// beginning.
     recent: VecDeque<(u64, NoticeReport)>,
     drops: Drops<SaDrop>,
+    results: SaResults,
+}
+
+/// Queries that have ended, by result.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SaResults {
+    /// With the records that they asked for.
+    pub answered: u64,
+    /// With a refusal, or with an answer that cannot be used.
+    pub refused: u64,
+    /// With the last of many answers that the administrator is busy.
+    pub busy: u64,
+    /// Without any answer.
+    pub silent: u64,
+}
+
+impl SaResults {
+    const fn count(&mut self, result: &Result<SaReply, SaError>) {
+        match result {
+            Ok(_) => self.answered += 1,
+            Err(SaError::Silence) => self.silent += 1,
+            Err(SaError::Busy) => self.busy += 1,
+            Err(_) => self.refused += 1,
+        }
+    }
 }
 
 impl SaClient {
@@ -133,11 +159,12 @@ impl SaClient {
             notices: VecDeque::new(),
             recent: VecDeque::new(),
             drops: Drops::default(),
+            results: SaResults::default(),
         }
     }
 
-    /// The port says who the administrator is now, if anybody: the LID and the service level of
-    /// the master subnet manager, in the default partition.
+    /// Sets the administrator, if there is one: the LID and the service level of the master subnet
+    /// manager, in the default partition.
     ///
     /// To be called too when the address stayed and the manager behind it is another.
     pub fn handle_sm_change(&mut self, now: Time, administrator: Option<MadAddress>) {
@@ -218,7 +245,7 @@ impl SaClient {
         self.acknowledgements.pop_front().or_else(|| self.transactions.poll_transmit())
     }
 
-    /// The next thing to tell.
+    /// The next event.
     pub fn poll_event(&mut self) -> Option<SaEvent> {
         if let Some(report) = self.notices.pop_front() {
             return Some(SaEvent::Notice(Box::new(report)));
@@ -233,10 +260,11 @@ impl SaClient {
             Outcome::Busy => Err(SaError::Busy),
             Outcome::Silence => Err(SaError::Silence),
         };
+        self.results.count(&result);
         Some(SaEvent::Answered { id, result })
     }
 
-    /// When there is something to do though nothing comes.
+    /// The time of the next timer.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.transactions.poll_timeout()
     }
@@ -244,6 +272,11 @@ impl SaClient {
     /// The moment has come.
     pub fn handle_timeout(&mut self, now: Time) {
         self.transactions.handle_timeout(now);
+    }
+
+    /// Queries that have ended, by result.
+    pub const fn results(&self) -> &SaResults {
+        &self.results
     }
 
     /// Datagrams dropped, and why.
@@ -267,6 +300,8 @@ mod tests {
     use pollux_wire::address::{Gid, Lid};
     use pollux_wire::keys::PKey;
     use pollux_wire::mad::MAD_LEN;
+    use pollux_wire::mad::notice::TrapNumber;
+    use pollux_wire::mad::sa::JoinState;
     use proptest::prelude::*;
 
     proptest! {
@@ -281,13 +316,16 @@ mod tests {
             let mut client = SaClient::new(SaConfig::default(), SeededRng::new(1));
             let (now, peer) = (Time::START, MadAddress::gsi(Lid(1), 0, PKey::DEFAULT));
             client.handle_sm_change(now, Some(peer));
+            let join_state = JoinState::FULL_MEMBER;
+            let (p_key, [mgid, port_gid]) = (PKey::DEFAULT, [Gid::NONE; 2]);
+            let member = Membership { mgid, port_gid, p_key, join_state };
             let (mut asked, mut ended) = (0, 0);
             for (bytes, kind, is_well) in datagrams {
                 let query = match kind {
                     0 => SaQuery::path(Gid::NONE, Gid::NONE, PKey::DEFAULT, 0),
-                    1 => SaQuery::groups(PKey::DEFAULT),
-                    2 => SaQuery::group(Gid::NONE),
-                    _ => SaQuery::class_port_info(),
+                    1 => SaQuery::paths(Gid::NONE, Gid::NONE, PKey::DEFAULT),
+                    2 => SaQuery::leave(member),
+                    _ => SaQuery::subscription(TrapNumber::MULTICAST_GROUP_CREATED, true),
                 };
                 client.ask(now, RequestId(asked), query).unwrap();
                 asked += 1;
@@ -316,6 +354,8 @@ mod tests {
                 ended += std::iter::from_fn(|| client.poll_event()).count() as u64;
             }
             prop_assert_eq!(ended, asked);
+            let SaResults { answered, refused, busy, silent } = *client.results();
+            prop_assert_eq!(answered + refused + busy + silent, asked);
         }
     }
 }

@@ -1,15 +1,13 @@
-//! What a node asks of the subnet administrator (IBA 15.2.5), and what comes back.
+//! SA queries and their answers (IBA 15.2.5).
 
 use super::SaError;
 use pollux_wire::address::{Gid, Lid, Qpn};
 use pollux_wire::keys::PKey;
-use pollux_wire::mad::class_port_info::ClassPortInfo;
 use pollux_wire::mad::notice::{ProducerType, TrapNumber};
 use pollux_wire::mad::sa::{
     InformInfo, JoinState, McMemberRecord, McMemberRecordMask, PathRecord, PathRecordMask, Record,
-    SaMad, Selector, ServiceRecord, ServiceRecordMask, records,
+    SaMad, Selector, records,
 };
-use pollux_wire::mad::service_id::ServiceId;
 use pollux_wire::mad::{Attribute, MadStatus, Method};
 use pollux_wire::units::TimeCode;
 
@@ -17,7 +15,7 @@ use pollux_wire::units::TimeCode;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SaQuery(pub(super) SaMad);
 
-/// Who takes part in which group, and how.
+/// The membership of a port in a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Membership {
     /// The group.
@@ -26,44 +24,22 @@ pub struct Membership {
     pub port_gid: Gid,
     /// The partition, with the bit of full membership.
     pub p_key: PKey,
-    /// One or several ways.
+    /// One or several join states.
     pub join_state: JoinState,
 }
 
-/// What the administrator answered.
+/// An answer of the administrator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SaReply {
-    /// A path; where to is what was asked.
+    /// A path to the queried destination.
     Path(PathRecord),
     /// All paths there are.
     Paths(Vec<PathRecord>),
     /// A group as it is, and how the port takes part in it now.
     Group(McMemberRecord),
-    /// Every group, or member, that was asked for.
-    Groups(Vec<McMemberRecord>),
     /// A subscription was made or ended.
     Subscription(InformInfo),
-    /// A service.
-    Service(ServiceRecord),
-    /// Services.
-    Services(Vec<ServiceRecord>),
-    /// What the administrator can do.
-    ClassPortInfo(ClassPortInfo),
 }
-
-/// What makes two announcements the same.
-const SERVICE: ServiceRecordMask = ServiceRecordMask::SERVICE_ID
-    .with(ServiceRecordMask::SERVICE_GID)
-    .with(ServiceRecordMask::SERVICE_P_KEY);
-
-const EVERY_COMPONENT: ServiceRecordMask = SERVICE
-    .with(ServiceRecordMask::SERVICE_LEASE)
-    .with(ServiceRecordMask::SERVICE_KEY)
-    .with(ServiceRecordMask::SERVICE_NAME)
-    .with(ServiceRecordMask::DATA8)
-    .with(ServiceRecordMask::DATA16)
-    .with(ServiceRecordMask::DATA32)
-    .with(ServiceRecordMask::DATA64);
 
 impl SaQuery {
     fn new<R: Record>(method: Method, mask: R::Mask, record: R) -> Self {
@@ -78,7 +54,7 @@ impl SaQuery {
         Self::new(Method::GET, PathRecordMask::LINUX_QUERY, record)
     }
 
-    /// All paths to a port that can be used both ways.
+    /// All reversible paths to a port.
     pub fn paths(sgid: Gid, dgid: Gid, p_key: PKey) -> Self {
         const BOTH_WAYS: PathRecordMask =
             PathRecordMask::LINUX_QUERY.with(PathRecordMask::REVERSIBLE);
@@ -112,24 +88,12 @@ impl SaQuery {
         Self::new(Method::SET, McMemberRecordMask::LINUX_JOIN, record)
     }
 
-    /// To be a member no more, in the ways that `member` says.
+    /// Leaves a group, with the join states of `member`.
     pub fn leave(member: Membership) -> Self {
         Self::new(Method::DELETE, McMemberRecordMask::LINUX_LEAVE, member.record())
     }
 
-    /// What a group is like, whoever is in it.
-    pub fn group(mgid: Gid) -> Self {
-        let record = McMemberRecord { mgid, ..McMemberRecord::default() };
-        Self::new(Method::GET, McMemberRecordMask::MGID, record)
-    }
-
-    /// All groups of a partition.
-    pub fn groups(p_key: PKey) -> Self {
-        let record = McMemberRecord { p_key, ..McMemberRecord::default() };
-        Self::new(Method::GET_TABLE, McMemberRecordMask::P_KEY, record)
-    }
-
-    /// To be told of all notices with this number, or no more to be.
+    /// Subscribes to all notices with this number, or unsubscribes.
     pub fn subscription(trap_number: TrapNumber, subscribe: bool) -> Self {
         const ALL: u16 = 0xffff;
         let record = InformInfo {
@@ -145,28 +109,6 @@ impl SaQuery {
             producer: ProducerType(0xff_ffff),
         };
         Self::new(Method::SET, 0, record)
-    }
-
-    /// To announce a service.
-    pub fn announce(service: ServiceRecord) -> Self {
-        Self::new(Method::SET, EVERY_COMPONENT, service)
-    }
-
-    /// To announce it no more.
-    pub fn withdraw(service: ServiceRecord) -> Self {
-        Self::new(Method::DELETE, SERVICE.with(ServiceRecordMask::SERVICE_KEY), service)
-    }
-
-    /// Who offers a service in a partition.
-    pub fn services(service_id: ServiceId, service_p_key: PKey) -> Self {
-        let record = ServiceRecord { service_id, service_p_key, ..ServiceRecord::default() };
-        let mask = ServiceRecordMask::SERVICE_ID.with(ServiceRecordMask::SERVICE_P_KEY);
-        Self::new(Method::GET_TABLE, mask, record)
-    }
-
-    /// What the administrator can do.
-    pub fn class_port_info() -> Self {
-        Self::new(Method::GET, 0, ClassPortInfo::default())
     }
 }
 
@@ -186,13 +128,11 @@ pub(super) fn read_record(query: &SaQuery, answer: &SaMad) -> Result<SaReply, Sa
         PathRecord::ID => read_path(query, answer).map(SaReply::Path),
         McMemberRecord::ID => read_group(query, answer).map(SaReply::Group),
         InformInfo::ID => record(answer).map(SaReply::Subscription),
-        ServiceRecord::ID => record(answer).map(SaReply::Service),
-        ClassPortInfo::ID => record(answer).map(SaReply::ClassPortInfo),
         _ => Err(SaError::BadAnswer),
     }
 }
 
-/// What the records in a table say.
+/// Parses the records of a table.
 pub(super) fn read_table(
     query: &SaQuery,
     table: &[u8],
@@ -204,8 +144,6 @@ pub(super) fn read_table(
     }
     match query.0.header.attribute_id {
         PathRecord::ID => all(table, attribute_offset).map(SaReply::Paths),
-        McMemberRecord::ID => all(table, attribute_offset).map(SaReply::Groups),
-        ServiceRecord::ID => all(table, attribute_offset).map(SaReply::Services),
         _ => Err(SaError::BadAnswer),
     }
 }
@@ -214,7 +152,7 @@ fn record<R: Record>(answer: &SaMad) -> Result<R, SaError> {
     answer.record().map(|(_, record)| record).map_err(|_| SaError::BadAnswer)
 }
 
-/// The path is to whom we asked for, whatever the administrator calls it.
+/// Checks that a path leads to the queried destination.
 fn read_path(query: &SaQuery, answer: &SaMad) -> Result<PathRecord, SaError> {
     let asked: PathRecord = record(&query.0)?;
     let path: PathRecord = record(answer)?;

@@ -4,21 +4,21 @@
 //! One test in a process of its own, since all that is allocated is counted. `POLLUX_NODES=N` says
 //! how many nodes the cluster has.
 
-#[path = "../interface/mover.rs"]
-mod mover;
 #[path = "../simulation/network.rs"]
 #[allow(dead_code, reason = "nothing is lost or late here")]
 mod network;
 #[path = "../../../dataplane/tests/netdev/pair.rs"]
 #[allow(dead_code, reason = "packets are sent elsewhere")]
 mod pair;
+#[path = "../interface/port_driver.rs"]
+mod port_driver;
 mod storm;
 #[path = "../simulation/world.rs"]
 #[allow(dead_code, reason = "nobody dies here")]
 mod world;
 
 use pair::{Pair, Setup};
-use pollux_control::peer::Policy;
+use pollux_control::ipoib::connected::Policy;
 use pollux_counted::Counted;
 use pollux_dataplane::ipoib::Config;
 use pollux_verbs::QpType;

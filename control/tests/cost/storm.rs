@@ -7,8 +7,8 @@
 
 use crate::MEMORY;
 use crate::world::World;
-use pollux_control::interface::Interface;
-use pollux_control::peer::Policy;
+use pollux_control::ipoib::Interface;
+use pollux_control::ipoib::connected::Policy;
 use pollux_fabric::sm::Config;
 use pollux_verbs::time::Time;
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
 //! One interface alone, with a subnet administrator that answers only when a test says how.
 
-use crate::mover::Mover;
-use pollux_control::interface::{Interface, InterfaceConfig, PortView};
+use crate::port_driver::PortDriver;
+use pollux_control::ipoib::{Interface, InterfaceConfig, PortView};
 use pollux_control::mad::{Envelope, MadAddress};
 use pollux_verbs::time::Time;
 use pollux_wire::address::{Gid, Guid, Lid, Qpn};
@@ -18,7 +18,7 @@ use std::time::Duration;
 /// The interface, its port, and the requests that wait for an answer.
 pub struct Alone {
     pub interface: Interface,
-    pub mover: Mover,
+    pub port_driver: PortDriver,
     pub view: PortView,
     pub now: Time,
     /// Requests without an answer, oldest first, each once however often it was sent.
@@ -51,7 +51,7 @@ impl Alone {
         let config = adjust(InterfaceConfig::new(Guid(0x50), Qpn(0x48), PKey::DEFAULT));
         Self {
             interface: Interface::new(Time::START, config, 7),
-            mover: Mover::default(),
+            port_driver: PortDriver::default(),
             view: port(),
             now: Time::START,
             requests: Vec::new(),
@@ -71,7 +71,7 @@ impl Alone {
     /// Takes all that the interface has to say and to do.
     pub fn take(&mut self) {
         while let Some(action) = self.interface.poll_action() {
-            self.mover.act(action);
+            self.port_driver.act(action);
         }
         while let Some(envelope) = self.interface.poll_mad() {
             let is_same = |known: &Envelope| known.mad[8..16] == envelope.mad[8..16];

@@ -2,14 +2,14 @@
 
 use crate::world::{Weather, World, packet, v4, v6};
 use pollux_control::cm::{Role, request_along};
-use pollux_control::interface::{InterfaceConfig, InterfaceRow, Worker};
+use pollux_control::ipoib::connected::{ConnectionRow, PeerConfig, Policy};
+use pollux_control::ipoib::{InterfaceConfig, InterfaceRow, WorkerId};
 use pollux_control::mad::{Envelope, MadAddress};
-use pollux_control::peer::{ConnectionRow, PeerConfig, Policy};
 use pollux_fabric::sm::Config;
 use pollux_verbs::QpType;
 use pollux_wire::address::{Gid, Guid, Qpn};
+use pollux_wire::ethernet::EtherType;
 use pollux_wire::ip::arp::{ArpOperation, ArpPacket};
-use pollux_wire::ip::ipoib::EtherType;
 use pollux_wire::ip::link_address::LinkAddress;
 use pollux_wire::keys::PKey;
 use pollux_wire::mad::Method;
@@ -50,7 +50,7 @@ fn counts(world: &World) -> Vec<usize> {
 fn assert_conserved(world: &World) {
     for (nth, host) in world.hosts.iter().enumerate() {
         let rows: Vec<_> = host.interface.connection_rows().collect();
-        let queue_pairs: Vec<_> = host.mover.connections.keys().copied().collect();
+        let queue_pairs: Vec<_> = host.port_driver.connections.keys().copied().collect();
         let keys: Vec<_> = rows.iter().map(|row| row.connection).collect();
         assert_eq!(keys, queue_pairs, "{nth}: {rows:?}");
     }
@@ -78,7 +78,7 @@ fn one_connection_carries_both_directions_and_all_addresses() {
             assert_eq!((row.state, row.qp_type, row.mtu), ("open", qp_type, 32_000));
             assert!(row.may_send);
         }
-        let made = [0, 1].map(|nth: usize| world.hosts[nth].mover.made % 1000);
+        let made = [0, 1].map(|nth: usize| world.hosts[nth].port_driver.made % 1000);
         assert_eq!(made, [1, 1], "the second address made no other connection");
         assert_conserved(&world);
     }
@@ -96,7 +96,7 @@ fn path_between(from: &InterfaceRow, to: &InterfaceRow) -> PathRecord {
 
 /// A request comes from the LID of another port than the one that it names.
 #[test]
-fn who_asks_for_a_connection_in_anothers_name_is_not_heard() {
+fn a_request_in_the_name_of_another_port_is_dropped() {
     let mut world = connected(9, 3, Policy::Rc);
     assert!(world.reaches(0, 1, &packet(v4(1), v4(2), b"there"), SECOND));
     let before: Vec<_> = world.hosts[0].interface.connection_rows().collect();
@@ -131,7 +131,7 @@ fn requests_that_cross_make_one_connection() {
             let nth = usize::from(one) - 1;
             world.hosts[nth].interface.handle_miss(
                 now,
-                Worker::LEAD,
+                WorkerId::PRIMARY,
                 packet(v4(one), v4(other), b"cross"),
             );
         }
@@ -202,7 +202,10 @@ fn connections_end_with_their_interface_and_come_back() {
     assert_eq!(counts(&world), [0, 0], "the other side has heard of it");
     world.send(1, packet(v4(2), v4(1), b"meanwhile"));
     world.pass(SECOND);
-    assert!(world.hosts[0].mover.connections.is_empty(), "an interface that is down accepts none");
+    assert!(
+        world.hosts[0].port_driver.connections.is_empty(),
+        "an interface that is down accepts none"
+    );
     let now = world.now;
     world.hosts[0].interface.set_open(now, true);
     world.pass(5 * SECOND);
@@ -216,8 +219,8 @@ fn a_connection_that_failed_is_made_again_for_the_next_packet() {
     let mut world = connected(6, 2, Policy::Rc);
     assert!(world.reaches(0, 1, &packet(v4(1), v4(2), b"before"), SECOND));
     world.pass(10 * SECOND);
-    let key = *world.hosts[0].mover.connections.keys().next().unwrap();
-    world.hosts[0].mover.fail(key);
+    let key = *world.hosts[0].port_driver.connections.keys().next().unwrap();
+    world.hosts[0].port_driver.fail(key);
     world.settle();
     assert!(world.reaches(0, 1, &packet(v4(1), v4(2), &[4; 9000]), 2 * SECOND));
     world.pass(10 * SECOND);
@@ -242,9 +245,9 @@ fn an_idle_connection_ends_with_its_neighbor() {
 
 // req: cm-imposter
 #[test]
-fn a_peer_that_offers_what_it_does_not_keep_costs_a_few_attempts_and_gets_datagrams() {
+fn a_peer_that_breaks_connections_gets_datagrams_after_a_few_attempts() {
     let mut world = connected(8, 3, Policy::Rc);
-    world.hosts[1].mover.is_out_of_queue_pairs = true;
+    world.hosts[1].port_driver.is_out_of_queue_pairs = true;
     let mut arrived = 0;
     for _ in 0..600 {
         let datagram = packet(v4(1), v4(2), b"on and on");
@@ -252,9 +255,13 @@ fn a_peer_that_offers_what_it_does_not_keep_costs_a_few_attempts_and_gets_datagr
         world.pass(SECOND / 2);
     }
     assert!(arrived >= 599, "{arrived} of 600");
-    assert!(world.hosts[0].mover.made - 1000 <= 5, "{} attempts", world.hosts[0].mover.made - 1000);
+    assert!(
+        world.hosts[0].port_driver.made - 1000 <= 5,
+        "{} attempts",
+        world.hosts[0].port_driver.made - 1000
+    );
     let link = world.hosts[0].interface.peer_rows().next().unwrap().link;
-    let pause = world.hosts[0].interface.pause_of(&link, Worker::LEAD).unwrap();
+    let pause = world.hosts[0].interface.pause_of(&link, WorkerId::PRIMARY).unwrap();
     let said = pause.text(pause.since);
     let expected = "too many connection attempts failed (REJ 28, CONSUMER_REJECT), retry in 600 s";
     assert_eq!(said, expected);
@@ -276,7 +283,7 @@ fn an_unreliable_connection_that_the_peer_has_forgotten_is_found_out_in_time() {
         assert_eq!(counts(&world), [1, 1]);
         let qpn = world.hosts[1].qpn;
         world.restart_with(1, qpn, policy);
-        world.hosts[1].mover.made = 3000;
+        world.hosts[1].port_driver.made = 3000;
         world.weather.lost = if is_announced { 0 } else { 1_000_000 };
         world.pass(5 * SECOND);
         world.weather.lost = 0;
@@ -295,7 +302,7 @@ fn an_unreliable_connection_that_the_peer_has_forgotten_is_found_out_in_time() {
 }
 
 #[test]
-fn who_does_not_take_unreliable_connections_any_more_has_none() {
+fn a_peer_that_stops_offering_uc_loses_its_connection() {
     let mut world = connected(12, 2, Policy::Uc);
     assert!(world.reaches(0, 1, &packet(v4(1), v4(2), b"before"), SECOND));
     let qpn = world.hosts[1].qpn;
@@ -308,7 +315,7 @@ fn who_does_not_take_unreliable_connections_any_more_has_none() {
 }
 
 #[test]
-fn in_bad_weather_everybody_connects_and_nothing_is_left_over() {
+fn under_faults_all_hosts_connect_and_nothing_is_left() {
     for seed in 0..12 {
         let mut world = connected(seed, 4, Policy::Auto);
         world.weather = Weather { lost: 100_000, doubled: 50_000, delayed: 200_000 };
@@ -320,8 +327,8 @@ fn in_bad_weather_everybody_connects_and_nothing_is_left_over() {
             }
             world.pass(SECOND / 2);
             if round % 10 == 5 {
-                let key = world.hosts[0].mover.connections.keys().next().copied();
-                key.into_iter().for_each(|key| world.hosts[0].mover.fail(key));
+                let key = world.hosts[0].port_driver.connections.keys().next().copied();
+                key.into_iter().for_each(|key| world.hosts[0].port_driver.fail(key));
             }
         }
         (world.weather, world.mads_lost) = (Weather::default(), 0);
@@ -365,7 +372,7 @@ fn a_request_that_connection_management_refuses_is_counted_where_people_look() {
 }
 
 #[test]
-fn strangers_who_ask_us_end_no_idle_connection() {
+fn requests_of_unknown_nodes_end_no_idle_connection() {
     let mut world = with(15, 2, |mut config, _| {
         config.peer.policy = Policy::Rc;
         config.neighbor.entries_max = 16;

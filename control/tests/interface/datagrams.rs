@@ -2,8 +2,8 @@
 
 use crate::world::{World, packet, v4, v6};
 use pollux_control::address::NextHop;
-use pollux_control::interface::{
-    Adjacency, From, GroupTerms, Interface, InterfaceConfig, PortView, Received,
+use pollux_control::ipoib::{
+    Adjacency, GroupTerms, Interface, InterfaceConfig, PacketSource, PortView, Received,
 };
 use pollux_control::mad::{Envelope, MadAddress};
 use pollux_control::nd::{Nd, NdConfig};
@@ -11,8 +11,8 @@ use pollux_fabric::sm::{Config, Partitions};
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::address::{Gid, Guid, Lid, Qpn};
+use pollux_wire::ethernet::EtherType;
 use pollux_wire::ip::arp::{ArpOperation, ArpPacket};
-use pollux_wire::ip::ipoib::EtherType;
 use pollux_wire::ip::link_address::LinkAddress;
 use pollux_wire::keys::{PKey, QKey};
 use pollux_wire::mad::sa::{McMemberRecord, SaMad};
@@ -41,7 +41,7 @@ fn row(world: &World, nth: usize) -> (&'static str, String, Option<&'static str>
 
 // req: cm-ud-always
 #[test]
-fn everybody_resolves_everybody() {
+fn all_hosts_resolve_each_other() {
     let mut world = World::up(1, 4);
     assert_all_reach(&mut world, SECOND);
     for from in 1..=4u16 {
@@ -60,16 +60,16 @@ fn the_broadcast_group_rules_the_link() {
     let row = world.hosts[0].interface.row();
     let link = row.link.unwrap();
     assert_eq!((link.mtu, link.qkey.0), (2044, 0x0b1b));
-    assert_eq!(world.hosts[0].mover.link, Some(link));
+    assert_eq!(world.hosts[0].port_driver.link, Some(link));
     let broadcast = LinkAddress::group(Gid([
         0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff,
     ]));
-    assert!(world.hosts[0].mover.attached.contains_key(&broadcast.gid));
+    assert!(world.hosts[0].port_driver.attached.contains_key(&broadcast.gid));
 }
 
 // req: ud-full-member, ud-pkey-configured
 #[test]
-fn an_interface_waits_for_its_key_and_for_full_membership_and_says_so() {
+fn an_interface_waits_for_its_p_key_and_full_membership_with_a_reason() {
     let mut world = World::new(3, 2);
     world.seen = |nth, mut view| {
         if nth == 0 {
@@ -171,7 +171,7 @@ fn answered(
 
 // req: ud-path-resolution
 #[test]
-fn after_a_change_of_lids_everybody_finds_everybody_again() {
+fn after_a_change_of_lids_all_hosts_reach_each_other_again() {
     let mut world = World::up(6, 3);
     assert_all_reach(&mut world, SECOND);
     let guid = |world: &World, nth: usize| {
@@ -229,7 +229,7 @@ fn a_new_peer_takes_the_room_of_the_path_that_was_used_least_recently() {
 }
 
 #[test]
-fn who_is_up_stays_so_while_the_administrator_is_silent() {
+fn an_interface_stays_up_while_the_administrator_is_silent() {
     let mut world = World::up(16, 3);
     assert_all_reach(&mut world, SECOND);
     let group = IpAddr::V4(Ipv4Addr::new(239, 1, 2, 3));
@@ -252,7 +252,7 @@ fn who_is_up_stays_so_while_the_administrator_is_silent() {
 }
 
 #[test]
-fn a_new_subnet_manager_is_told_of_all_groups_again() {
+fn all_groups_are_joined_again_at_a_new_subnet_manager() {
     let mut world = World::up(7, 3);
     assert_all_reach(&mut world, SECOND);
     let group = IpAddr::V4(Ipv4Addr::new(239, 1, 2, 3));
@@ -314,12 +314,12 @@ fn groups_are_joined_to_send_and_fall_back_to_all_routers() {
     world.hosts[1].interface.leave(now, group);
     world.pass(2 * SECOND);
     assert!(!world.reaches(0, 1, &datagram, SECOND), "and is not any more");
-    assert!(!world.hosts[1].mover.attached.keys().any(|mgid| mgid.0[12..] == [15, 1, 2, 3]));
+    assert!(!world.hosts[1].port_driver.attached.keys().any(|mgid| mgid.0[12..] == [15, 1, 2, 3]));
 }
 
 // req: cm-resolution-on-ud, cm-reply-own-address
 #[test]
-fn an_answer_waits_for_the_way_to_whoever_asked() {
+fn an_arp_reply_waits_for_the_path_to_the_requester() {
     let mut world = World::up(9, 2);
     world.mads_lost = 1_000_000;
     world.send(0, packet(v4(1), v4(2), b"who are you?"));
@@ -414,50 +414,50 @@ pub fn claim(ip: Ipv4Addr, link: LinkAddress, to: LinkAddress) -> Vec<u8> {
 }
 
 #[test]
-fn nobody_takes_over_addresses_beyond_the_link_or_those_of_everyone() {
+fn claims_about_off_link_and_broadcast_addresses_are_ignored() {
     let mut world = World::up(16, 2);
     let (victim, liar) = (world.hosts[0].interface.row().address, world.hosts[1].interface.row());
-    let broadcast = world.hosts[0].mover.bound.get(&v4(255)).copied();
+    let broadcast = world.hosts[0].port_driver.bound.get(&v4(255)).copied();
     assert!(broadcast.is_some());
     for ip in [Ipv4Addr::new(192, 0, 2, 7), Ipv4Addr::new(10, 0, 0, 255)] {
         world.inject(0, EtherType::ARP, &claim(ip, liar.address, victim));
     }
-    let bound = &world.hosts[0].mover.bound;
+    let bound = &world.hosts[0].port_driver.bound;
     assert_eq!(bound.get(&v4(255)).copied(), broadcast);
     assert!(!bound.contains_key(&IpAddr::from([192, 0, 2, 7])), "{bound:?}");
     world.inject(0, EtherType::ARP, &claim(Ipv4Addr::new(10, 0, 0, 9), liar.address, victim));
-    assert!(world.hosts[0].mover.bound.contains_key(&v4(9)), "on the link it may be new");
+    assert!(world.hosts[0].port_driver.bound.contains_key(&v4(9)), "on the link it may be new");
 }
 
 #[test]
-fn nobody_speaks_for_another_interface() {
+fn claims_in_the_name_of_another_interface_are_dropped() {
     let mut world = World::up(17, 3);
     assert_all_reach(&mut world, SECOND);
     let rows: Vec<_> = world.hosts.iter().map(|host| host.interface.row()).collect();
-    let bound = world.hosts[0].mover.bound.clone();
+    let bound = world.hosts[0].port_driver.bound.clone();
     let lie = claim(Ipv4Addr::new(10, 0, 0, 2), rows[2].address, rows[0].address);
     let (liar, qpn) = (LinkAddress { qpn: Qpn(7), ..rows[2].address }, rows[2].address.qpn);
     for (gid, qpn) in [(rows[1].address.gid, qpn), (liar.gid, liar.qpn)] {
         let lid = rows[2].link.unwrap().lid;
-        let from = From::Datagram { qpn, lid, gid: Some(gid), group: None };
+        let from = PacketSource::Datagram { qpn, lid, gid: Some(gid), group: None };
         let received = Received { ether_type: EtherType::ARP, packet: &lie, from };
         world.hosts[0].interface.handle_packet(world.now, received);
         world.settle();
     }
-    assert_eq!(world.hosts[0].mover.bound, bound);
+    assert_eq!(world.hosts[0].port_driver.bound, bound);
     let mut drops = world.hosts[0].interface.drop_rows();
     assert!(drops.any(|row| row.1 == "imposter" && row.2 == 2));
 }
 
 #[test]
-fn nobody_takes_an_address_from_a_neighbor_that_answers() {
+fn a_claim_does_not_move_an_address_from_a_neighbor_that_answers() {
     let mut world = World::up(25, 3);
     assert_all_reach(&mut world, SECOND);
     let rows: Vec<_> = world.hosts.iter().map(|host| host.interface.row()).collect();
-    let bound = world.hosts[0].mover.bound.clone();
+    let bound = world.hosts[0].port_driver.bound.clone();
     let lie = claim(Ipv4Addr::new(10, 0, 0, 2), rows[2].address, rows[0].address);
     let own = &world.hosts[2];
-    let from = From::Datagram {
+    let from = PacketSource::Datagram {
         qpn: own.qpn,
         lid: rows[2].link.unwrap().lid,
         gid: Some(rows[2].address.gid),
@@ -468,7 +468,7 @@ fn nobody_takes_an_address_from_a_neighbor_that_answers() {
         world.hosts[0].interface.handle_packet(world.now, received);
         world.settle();
         world.pass(SECOND / 10);
-        assert_eq!(world.hosts[0].mover.bound, bound);
+        assert_eq!(world.hosts[0].port_driver.bound, bound);
     }
     assert!(world.reaches(0, 1, &packet(v4(1), v4(2), b"to whom it is"), SECOND));
 }
@@ -516,7 +516,7 @@ fn an_unreachable_neighbor_causes_an_icmp_error() {
     world.pass(10 * SECOND);
     let got = &world.hosts[0].got;
     assert!(got.iter().any(|it| it[9] == 1 && it[20] == 3), "host unreachable: {got:?}");
-    let adjacencies: Vec<_> = world.hosts[0].mover.peers.values().collect();
+    let adjacencies: Vec<_> = world.hosts[0].port_driver.peers.values().collect();
     assert!(adjacencies.iter().all(|adjacency| !matches!(adjacency, Adjacency::Connected { .. })));
 }
 
@@ -529,7 +529,7 @@ fn an_answer_of_neighbor_discovery_that_cannot_go_is_no_reason_to_tell_ourselves
     let gid = Gid::new(Gid::DEFAULT_PREFIX, Guid(0xdead));
     let link = LinkAddress { rc: false, uc: false, qpn: Qpn(0x77), gid };
     let IpAddr::V6(target) = target else { unreachable!() };
-    let config = NdConfig { link, is_router: false, detections: 0, retry_after: SECOND };
+    let config = NdConfig { link, detections: 0, retry_after: SECOND };
     let mut stranger = Nd::new(config, 24);
     stranger.solicit(source, target, Some(world.hosts[0].interface.row().address));
     let question = stranger.poll_transmit().unwrap().packet;
@@ -551,7 +551,7 @@ fn a_datagram_from_another_lid_of_a_peer_is_reason_to_ask_for_its_path() {
     let (row, lid) = (world.hosts[1].interface.row(), world.view(1).lid);
     let datagram = packet(v4(2), v4(1), b"from elsewhere");
     let is_asked = |world: &mut World, lid, gid| {
-        let from = From::Datagram { qpn: row.address.qpn, lid, gid, group: None };
+        let from = PacketSource::Datagram { qpn: row.address.qpn, lid, gid, group: None };
         let received = Received { ether_type: EtherType::IPV4, packet: &datagram, from };
         world.hosts[0].interface.handle_packet(world.now, received);
         let mut paths = world.hosts[0].interface.path_rows();
@@ -566,16 +566,16 @@ fn a_datagram_from_another_lid_of_a_peer_is_reason_to_ask_for_its_path() {
 }
 
 #[test]
-fn nobody_is_asked_about_an_address_before_answers_would_be_heard() {
+fn duplicate_detection_waits_until_the_group_is_joined() {
     let mut world = World::up(22, 2);
     world.mads_lost = 1_000_000;
     let (now, ip) = (world.now, v6(99));
     assert!(world.hosts[0].interface.add_address(now, ip, 64));
     world.pass(20 * SECOND);
-    assert!(!world.hosts[0].mover.own.contains(&ip), "its group is not joined");
+    assert!(!world.hosts[0].port_driver.own.contains(&ip), "its group is not joined");
     world.mads_lost = 0;
     world.pass(60 * SECOND);
-    assert!(world.hosts[0].mover.own.contains(&ip));
+    assert!(world.hosts[0].port_driver.own.contains(&ip));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use crate::alone::Alone;
 use crate::world::{World, packet, v4};
-use pollux_control::interface::{Adjacency, GroupRow, Worker};
+use pollux_control::ipoib::{Adjacency, GroupRow, WorkerId};
 use pollux_fabric::sm::{Config, Partitions};
 use pollux_fabric::subnet::Datagram;
 use pollux_wire::address::Qpn;
@@ -31,7 +31,7 @@ fn a_group_is_made_like_the_broadcast_group() {
     world.assert_up();
     let group = IpAddr::V4(Ipv4Addr::new(239, 1, 2, 3));
     let id = GroupId::of(group).unwrap();
-    let link = *world.hosts[0].mover.link.as_ref().unwrap();
+    let link = *world.hosts[0].port_driver.link.as_ref().unwrap();
     let scope = pollux_wire::address::Scope::LINK_LOCAL;
     let mgid = LinkGroup { id, p_key: PKey::DEFAULT, scope }.mgid();
 
@@ -61,8 +61,9 @@ fn a_group_is_made_like_the_broadcast_group() {
     assert_eq!((row.state, row.is_heard), ("joined", true));
     let long = packet(v4(2), group, &[7; 4000]);
     assert!(world.reaches(1, 0, &long, Duration::from_secs(1)), "its datagrams are as long");
-    let sender = &world.hosts[1].mover;
-    let Adjacency::Datagram(adjacency) = sender.peers[&(sender.groups[&mgid], Worker::LEAD)] else {
+    let sender = &world.hosts[1].port_driver;
+    let Adjacency::Datagram(adjacency) = sender.peers[&(sender.groups[&mgid], WorkerId::PRIMARY)]
+    else {
         panic!("no datagrams")
     };
     let route = adjacency.vector.grh.unwrap();
@@ -142,7 +143,11 @@ fn leave(alone: &mut Alone) {
 }
 
 fn send(alone: &mut Alone) {
-    alone.interface.handle_miss(alone.now, Worker::LEAD, packet(v4(5), GROUP, b"to the group"));
+    alone.interface.handle_miss(
+        alone.now,
+        WorkerId::PRIMARY,
+        packet(v4(5), GROUP, b"to the group"),
+    );
 }
 
 /// The answer to the oldest request to be in the group.
@@ -159,11 +164,11 @@ fn mgid() -> pollux_wire::address::Gid {
 /// The group's state, with what counts in it.
 fn state(alone: &Alone) -> String {
     let Some(row) = alone.interface.group_rows().find(|row| row.mgid == mgid()) else {
-        assert!(!alone.mover.attached.contains_key(&mgid()), "heard by nobody");
+        assert!(!alone.port_driver.attached.contains_key(&mgid()), "heard by nobody");
         return "none".into();
     };
     let GroupRow { is_heard, state, until, pending, .. } = row;
-    let is_attached = alone.mover.attached.contains_key(&mgid());
+    let is_attached = alone.port_driver.attached.contains_key(&mgid());
     assert_eq!(is_attached, state == "joined", "{state}, wanted: {is_heard}");
     let wanted = if is_heard { ", wanted" } else { "" };
     let until = until.map(|until| until.since_start() - alone.now.since_start());

@@ -66,7 +66,7 @@ impl Leasing {
     }
 
     fn has(&self, ip: Ipv4Addr) -> bool {
-        self.world.hosts[1].mover.own.contains(&IpAddr::V4(ip))
+        self.world.hosts[1].port_driver.own.contains(&IpAddr::V4(ip))
     }
 
     fn kinds(&self) -> Vec<DhcpKind> {
@@ -217,7 +217,7 @@ fn an_address_that_was_only_being_checked_is_not_kept() {
 }
 
 #[test]
-fn an_address_that_somebody_has_is_declined() {
+fn an_address_in_use_is_declined() {
     let mut leasing = Leasing::new(43);
     leasing.gives = host(3);
     leasing.pass(8 * SECOND);

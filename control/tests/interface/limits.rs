@@ -2,14 +2,14 @@
 
 use crate::datagrams::claim;
 use crate::world::{World, packet, v4, v6};
-use pollux_control::peer::Policy;
+use pollux_control::ipoib::connected::Policy;
 use pollux_fabric::sm::Config;
+use pollux_wire::ethernet::EtherType;
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::arp::{ArpOperation, ArpPacket};
-use pollux_wire::ip::icmp::Echo;
+use pollux_wire::ip::icmp::IcmpEcho;
 use pollux_wire::ip::icmpv4::{self, Icmpv4Message};
 use pollux_wire::ip::icmpv6::{self, Icmpv6Message};
-use pollux_wire::ip::ipoib::EtherType;
 use pollux_wire::ip::ipv4::{Ipv4Header, Ipv4Packet};
 use pollux_wire::ip::ipv6::{Ipv6Header, Ipv6Packet};
 use pollux_wire::ip::link_address::LinkAddress;
@@ -25,7 +25,7 @@ const LINE_RATE: u32 = 100_000_000;
 
 fn request(source: IpAddr, destination: IpAddr, number: u32) -> Vec<u8> {
     let data = number.to_be_bytes();
-    let echo = Echo { identifier: 7, sequence: number as u16, data: &data };
+    let echo = IcmpEcho { identifier: 7, sequence: number as u16, data: &data };
     let mut message = [0; 12];
     let mut bytes = packet(source, destination, &message);
     if source.is_ipv4() {

@@ -1,13 +1,14 @@
 //! Interfaces against each other and against an administrator that does not know them: the
 //! fabric's own, in virtual time.
 
+mod addresses;
 mod alone;
 mod connections;
 mod datagrams;
 mod groups;
 mod leases;
 mod limits;
-mod mover;
+mod port_driver;
 mod requests;
 mod sizes;
 mod state;

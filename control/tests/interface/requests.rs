@@ -2,9 +2,9 @@
 
 use crate::world::{World, packet, v4};
 use pollux_control::cm::request_along;
-use pollux_control::interface::InterfaceRow;
+use pollux_control::ipoib::InterfaceRow;
+use pollux_control::ipoib::connected::{ConnectionRow, Policy};
 use pollux_control::mad::{Envelope, GlobalAddress, MadAddress};
-use pollux_control::peer::{ConnectionRow, Policy};
 use pollux_fabric::sm::Config;
 use pollux_wire::address::{Gid, Guid, Lid, Qpn};
 use pollux_wire::keys::PKey;
@@ -137,7 +137,7 @@ fn flood(world: &mut World, lid: impl Fn(u64) -> Lid, with_grh: bool) {
 }
 
 #[test]
-fn a_flood_of_requests_in_forged_names_costs_nobody_else_anything() {
+fn a_flood_of_forged_requests_does_not_affect_other_peers() {
     for (seed, with_grh, from_all) in [(43, false, false), (44, true, false), (45, false, true)] {
         let mut world = world(seed, 5);
         assert!(world.reaches(0, 1, &packet(v4(1), v4(2), b"before"), SECOND));
@@ -180,7 +180,7 @@ fn paths_of_peers_stay_when_strangers_have_to_be_answered() {
         config.peer.policy = Policy::Rc;
         config.paths_max = 2;
         // Nobody who asks us is remembered.
-        config.neighbor.mentions_per_second_max = 0;
+        config.neighbor.unsolicited_entries_per_second_max = 0;
         config
     });
     world.pass(5 * SECOND);

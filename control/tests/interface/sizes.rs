@@ -1,7 +1,7 @@
 //! Packets that are longer than their way: each destination has a length of its own.
 
 use crate::world::{World, packet, v4, v6};
-use pollux_control::peer::Policy;
+use pollux_control::ipoib::connected::Policy;
 use pollux_fabric::sm::Config;
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::icmpv4::{Icmpv4Message, Icmpv4Unreachable};
@@ -93,7 +93,7 @@ fn each_destination_has_a_length_of_its_own_and_senders_learn_it() {
 /// What a router forwards has a source elsewhere, and that is who learns.
 // req: cm-per-destination-mtu
 #[test]
-fn who_sent_what_was_to_be_forwarded_learns_the_length() {
+fn the_sender_of_a_forwarded_packet_learns_the_mtu() {
     let mut world = world(32);
     assert!(world.reaches(0, 2, &whole(v4(1), v4(3), 100), SECOND));
     assert!(world.reaches(0, 1, &whole(v4(1), v4(2), 100), SECOND));

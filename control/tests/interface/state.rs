@@ -2,7 +2,7 @@
 
 use crate::alone::Alone;
 use crate::world::World;
-use pollux_control::interface::{InterfaceConfig, InterfaceState};
+use pollux_control::ipoib::{InterfaceConfig, InterfaceState};
 use pollux_fabric::sm::Config;
 use pollux_verbs::time::Time;
 use pollux_wire::address::Lid;
@@ -236,7 +236,7 @@ fn an_interface_that_leaves_takes_its_subscriptions_back() {
 }
 
 #[test]
-fn after_a_change_of_lids_who_leaves_takes_back_what_the_new_lid_subscribed_to() {
+fn after_a_change_of_lids_a_leaving_interface_unsubscribes_the_new_lid() {
     let mut world = World::up(32, 3);
     let guid = |world: &World, nth: usize| {
         let at = world.hosts[nth].at;

@@ -2,8 +2,8 @@
 
 use crate::world::{World, packet, v4};
 use pollux_control::cm::Role;
-use pollux_control::interface::{ConnectionKey, InterfaceConfig, Worker};
-use pollux_control::peer::{ConnectionRow, Policy};
+use pollux_control::ipoib::connected::{ConnectionRow, Policy};
+use pollux_control::ipoib::{ConnectionKey, InterfaceConfig, WorkerId};
 use pollux_fabric::sm::Config;
 use pollux_wire::ip::link_address::LinkAddress;
 use std::time::Duration;
@@ -32,8 +32,8 @@ fn world(seed: u64, workers: [u8; 2]) -> World {
     adjusted(seed, workers, |config, _| config)
 }
 
-fn all(workers: u8) -> impl DoubleEndedIterator<Item = Worker> {
-    (0..workers).map(Worker)
+fn all(workers: u8) -> impl DoubleEndedIterator<Item = WorkerId> {
+    (0..workers).map(WorkerId)
 }
 
 /// Every worker of a host reaches the other, by packets that no datagram has room for.
@@ -52,7 +52,7 @@ fn standing(world: &World, nth: usize) -> Vec<ConnectionRow> {
 }
 
 /// The connection of a host's worker, which has one.
-fn of(world: &World, nth: usize, worker: Worker) -> ConnectionKey {
+fn of(world: &World, nth: usize, worker: WorkerId) -> ConnectionKey {
     let rows = standing(world, nth);
     let own: Vec<_> = rows.iter().filter(|row| row.worker == worker).collect();
     assert!(matches!(own[..], [ConnectionRow { state: "open", may_send: true, .. }]), "{rows:?}");
@@ -61,11 +61,11 @@ fn of(world: &World, nth: usize, worker: Worker) -> ConnectionKey {
 
 /// By which worker of the second host each connection of the first's workers is moved.
 fn pairs(world: &World) -> Vec<(u8, u8)> {
-    let there = &world.hosts[1].mover.connections;
+    let there = &world.hosts[1].port_driver.connections;
     let mut pairs: Vec<_> = standing(world, 0)
         .iter()
         .map(|row| {
-            let own = world.hosts[0].mover.connections[&row.connection];
+            let own = world.hosts[0].port_driver.connections[&row.connection];
             assert_eq!(own.worker, row.worker, "whose it is at the device");
             let ends: Vec<_> = there.values().filter(|it| Some(it.qpn) == own.dest_qp).collect();
             assert_eq!((ends.len(), ends[0].dest_qp), (1, Some(own.qpn)), "both mean each other");
@@ -101,8 +101,8 @@ fn each_worker_has_a_connection_of_its_own_to_the_same_worker_there() {
 fn a_worker_that_needs_no_connection_has_none() {
     let mut world = world(5, [4, 4]);
     let long = packet(v4(1), v4(2), &LONG);
-    assert!(world.reaches_by(0, Worker(2), 1, &long, SECOND));
-    assert!(world.reaches_by(0, Worker(2), 1, &long, SECOND));
+    assert!(world.reaches_by(0, WorkerId(2), 1, &long, SECOND));
+    assert!(world.reaches_by(0, WorkerId(2), 1, &long, SECOND));
     assert_eq!(pairs(&world), [(0, 0), (2, 2)], "its own, and the lead's that was first");
 }
 
@@ -172,9 +172,9 @@ fn one_workers_connection_fails_and_the_others_stay() {
     assert_all_reach(&mut world, 0, 2, SECOND);
     world.pass(10 * SECOND);
     for failing in all(2) {
-        let staying = Worker(1 - failing.0);
+        let staying = WorkerId(1 - failing.0);
         let before = [of(&world, 0, failing), of(&world, 0, staying)];
-        world.hosts[0].mover.fail(before[0]);
+        world.hosts[0].port_driver.fail(before[0]);
         world.settle();
         assert_eq!(of(&world, 0, staying), before[1]);
         assert_all_reach(&mut world, 0, 2, SECOND);
@@ -206,8 +206,8 @@ fn a_worker_that_is_refused_a_connection_sends_by_datagram_and_by_way_of_the_lea
     }
     assert_eq!(pairs(&world), [(0, 0)]);
     let link = standing(&world, 0)[0].peer;
-    assert!(world.hosts[0].interface.pause_of(&link, Worker(1)).is_some());
-    assert_eq!(world.hosts[0].interface.pause_of(&link, Worker::LEAD), None);
+    assert!(world.hosts[0].interface.pause_of(&link, WorkerId(1)).is_some());
+    assert_eq!(world.hosts[0].interface.pause_of(&link, WorkerId::PRIMARY), None);
     let refused = dropped(&world, 0, "refused");
     assert!((3..=8).contains(&refused), "{refused} attempts in 100 seconds");
     assert_eq!(dropped(&world, 0, "too_big"), 0, "nobody was told that it does not fit");
@@ -223,7 +223,7 @@ fn without_connected_mode_every_worker_sends_by_datagram() {
         let datagram = packet(v4(1), v4(2), &[worker.0; 20]);
         assert!(world.reaches_by(0, worker, 1, &datagram, SECOND), "{worker:?}");
     }
-    let adjacencies: Vec<_> = world.hosts[0].mover.peers.values().collect();
+    let adjacencies: Vec<_> = world.hosts[0].port_driver.peers.values().collect();
     assert!(adjacencies.len() >= 6 && adjacencies.len() % 3 == 0, "{adjacencies:?}");
     assert!(
         adjacencies
@@ -258,7 +258,7 @@ fn an_unreliable_connection_of_another_worker_is_doubted_when_one_was_replaced()
     assert_all_reach(&mut world, 0, 2, SECOND);
     let qpn = world.hosts[1].qpn;
     world.restart_with(1, qpn, unreliable);
-    world.hosts[1].mover.made = 5000;
+    world.hosts[1].port_driver.made = 5000;
     world.pass(5 * SECOND);
     assert!(world.reaches(1, 0, &packet(v4(2), v4(1), &LONG), 2 * SECOND));
     assert_all_reach(&mut world, 0, 2, SECOND);
@@ -275,7 +275,7 @@ fn a_peer_that_began_anew_with_fewer_workers_is_reached_by_all() {
         config.peer.policy = Policy::Rc;
         InterfaceConfig { workers: 2, ..config }
     });
-    world.hosts[1].mover.made = 5000;
+    world.hosts[1].port_driver.made = 5000;
     world.pass(5 * SECOND);
     assert_all_reach(&mut world, 1, 2, 10 * SECOND);
     assert_all_reach(&mut world, 0, 4, 10 * SECOND);

@@ -1,9 +1,9 @@
 //! A managed subnet with an interface at each of its hosts but the first, where the manager is.
 
-use crate::mover::{Mover, QueuePair};
-use pollux_control::interface::{
-    Adjacency, By, ConnectionKey, From, Interface, InterfaceConfig, Outgoing, PortView,
-    QueuePairEvent, Received, Worker,
+use crate::port_driver::{PortDriver, QueuePair};
+use pollux_control::ipoib::{
+    Adjacency, By, ConnectionKey, Interface, InterfaceConfig, Outgoing, PacketSource, PortView,
+    QueuePairEvent, Received, WorkerId,
 };
 use pollux_control::mad::{Envelope, MadAddress};
 use pollux_fabric::sm::{Config, Residents};
@@ -13,7 +13,7 @@ use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_verbs::{QpState, QpType};
 use pollux_wire::address::Qpn;
-use pollux_wire::ip::ipoib::EtherType;
+use pollux_wire::ethernet::EtherType;
 use pollux_wire::ip::ipv4::Ipv4Header;
 use pollux_wire::ip::ipv6::Ipv6Header;
 use pollux_wire::ip::{IpProtocol, mgid};
@@ -37,7 +37,7 @@ pub struct Host {
     pub at: End,
     pub qpn: Qpn,
     pub interface: Interface,
-    pub mover: Mover,
+    pub port_driver: PortDriver,
     /// Packets that local sockets got.
     pub got: Vec<Vec<u8>>,
     /// Packets that came by the link.
@@ -53,7 +53,7 @@ struct Flying {
     to: usize,
     ether_type: EtherType,
     packet: Vec<u8>,
-    from: From,
+    from: PacketSource,
     qkey: QKey,
 }
 
@@ -140,14 +140,14 @@ impl World {
                 .address(v4(number), 24)
                 .address(v6(number.into()), 64);
             let config = adjust(config, nth);
-            let (made, hands) = (1000 * u32::from(number), config.workers - 1);
-            let mover = Mover { made, hands, ..Mover::default() };
+            let (made, secondary_workers) = (1000 * u32::from(number), config.workers - 1);
+            let port_driver = PortDriver { made, secondary_workers, ..PortDriver::default() };
             let interface = Interface::new(Time::START, config, seed * 100 + nth as u64);
             Host {
                 at,
                 qpn,
                 interface,
-                mover,
+                port_driver,
                 got: vec![],
                 seen: vec![],
                 sent: vec![],
@@ -182,7 +182,7 @@ impl World {
     pub fn assert_up(&self) {
         for (nth, host) in self.hosts.iter().enumerate() {
             assert!(host.interface.is_up(), "{nth}: {:?}", host.interface.row());
-            assert!(host.mover.own.len() >= 3, "{nth}: {:?}", host.mover.own);
+            assert!(host.port_driver.own.len() >= 3, "{nth}: {:?}", host.port_driver.own);
         }
     }
 
@@ -223,30 +223,31 @@ impl World {
         let config = InterfaceConfig::new(guid, qpn, PKey::DEFAULT).address(v4(number), 24);
         let config = adjust(config);
         host.qpn = qpn;
-        host.mover = Mover { hands: config.workers - 1, ..Mover::default() };
+        host.port_driver =
+            PortDriver { secondary_workers: config.workers - 1, ..PortDriver::default() };
         host.interface = Interface::new(self.now, config, u64::from(qpn.0));
     }
 
     /// A host sends a packet: as its tables say, else by asking control.
     pub fn send(&mut self, nth: usize, packet: Vec<u8>) {
-        self.send_by(nth, Worker::LEAD, packet);
+        self.send_by(nth, WorkerId::PRIMARY, packet);
     }
 
     /// The same by one of its workers.
-    pub fn send_by(&mut self, nth: usize, worker: Worker, packet: Vec<u8>) {
+    pub fn send_by(&mut self, nth: usize, worker: WorkerId, packet: Vec<u8>) {
         let host = &mut self.hosts[nth];
         let destination: IpAddr = match packet[0] >> 4 {
             4 => <[u8; 4]>::try_from(&packet[16..20]).unwrap().into(),
             _ => <[u8; 16]>::try_from(&packet[24..40]).unwrap().into(),
         };
         let peer = match mgid::GroupId::of(destination) {
-            None => host.mover.bound.get(&destination),
+            None => host.port_driver.bound.get(&destination),
             Some(id) => {
                 let (p_key, scope) = (PKey::DEFAULT, pollux_wire::address::Scope::LINK_LOCAL);
-                host.mover.groups.get(&mgid::LinkGroup { id, p_key, scope }.mgid())
+                host.port_driver.groups.get(&mgid::LinkGroup { id, p_key, scope }.mgid())
             }
         };
-        let adjacency = peer.map(|peer| (*peer, host.mover.peers[&(*peer, worker)]));
+        let adjacency = peer.map(|peer| (*peer, host.port_driver.peers[&(*peer, worker)]));
         match adjacency {
             Some((_, Adjacency::Datagram(adjacency))) if packet.len() > adjacency.mtu as usize => {
                 host.interface.handle_too_big(self.now, &packet, adjacency.mtu);
@@ -283,7 +284,8 @@ impl World {
 
     /// A datagram comes to a host out of nowhere.
     pub fn inject(&mut self, nth: usize, ether_type: EtherType, packet: &[u8]) {
-        let from = From::Datagram { qpn: Qpn(7), lid: self.view(nth).lid, gid: None, group: None };
+        let from =
+            PacketSource::Datagram { qpn: Qpn(7), lid: self.view(nth).lid, gid: None, group: None };
         let received = Received { ether_type, packet, from };
         self.hosts[nth].interface.handle_packet(self.now, received);
         self.settle();
@@ -327,7 +329,7 @@ impl World {
             return;
         };
         let host = &mut self.hosts[to];
-        if host.mover.link.is_some_and(|link| link.qkey == qkey) {
+        if host.port_driver.link.is_some_and(|link| link.qkey == qkey) {
             let received = Received { ether_type, packet: &packet, from };
             host.seen.push(packet.clone());
             host.interface.handle_packet(self.now, received);
@@ -342,13 +344,13 @@ impl World {
             loop {
                 while let Some(action) = host.interface.poll_action() {
                     has_news = true;
-                    host.mover.act(action);
+                    host.port_driver.act(action);
                 }
-                if host.mover.news.is_empty() {
+                if host.port_driver.events.is_empty() {
                     break;
                 }
-                for (key, news) in std::mem::take(&mut host.mover.news) {
-                    host.interface.handle_connection(self.now, key, &news);
+                for (key, events) in std::mem::take(&mut host.port_driver.events) {
+                    host.interface.handle_connection(self.now, key, &events);
                 }
             }
             while let Some(delivery) = host.interface.poll_delivery() {
@@ -370,19 +372,19 @@ impl World {
             while let Some(outgoing) = self.hosts[nth].interface.poll_frame() {
                 has_news = true;
                 self.hosts[nth].sent.push(outgoing.clone());
-                self.fly(nth, Worker::LEAD, outgoing);
+                self.fly(nth, WorkerId::PRIMARY, outgoing);
             }
         }
         has_news
     }
 
-    fn fly(&mut self, nth: usize, worker: Worker, outgoing: Outgoing) {
+    fn fly(&mut self, nth: usize, worker: WorkerId, outgoing: Outgoing) {
         let host = &self.hosts[nth];
-        if let Some(connection) = host.mover.connection(worker, &outgoing) {
+        if let Some(connection) = host.port_driver.connection(worker, &outgoing) {
             return self.fly_connected(nth, connection, outgoing);
         }
-        let adjacency = host.mover.adjacency(worker, &outgoing);
-        let Some((adjacency, link)) = adjacency.zip(host.mover.link) else { return };
+        let adjacency = host.port_driver.adjacency(worker, &outgoing);
+        let Some((adjacency, link)) = adjacency.zip(host.port_driver.link) else { return };
         if outgoing.packet.len() > adjacency.mtu as usize {
             assert!(matches!(outgoing.by, By::Peer(_)), "control sends what does not fit");
             // It was to go by a connection that is not there any more.
@@ -391,9 +393,11 @@ impl World {
         }
         let group = adjacency.vector.grh.map(|grh| grh.dgid).filter(|gid| gid.is_multicast());
         let gid = adjacency.vector.grh.map(|_| link.gid);
-        let from = From::Datagram { qpn: host.qpn, lid: link.lid, gid, group };
+        let from = PacketSource::Datagram { qpn: host.qpn, lid: link.lid, gid, group };
         let receivers: Vec<usize> = (0..self.hosts.len())
-            .filter(|&to| to != nth && self.hosts[to].mover.hears(self.hosts[to].qpn, &adjacency))
+            .filter(|&to| {
+                to != nth && self.hosts[to].port_driver.hears(self.hosts[to].qpn, &adjacency)
+            })
             .collect();
         let Outgoing { ether_type, packet, .. } = outgoing;
         for to in receivers {
@@ -416,14 +420,14 @@ impl World {
 
     /// A packet by a connection: it comes, or the connection fails.
     fn fly_connected(&mut self, nth: usize, key: ConnectionKey, outgoing: Outgoing) {
-        let Some(own) = self.hosts[nth].mover.connections.get(&key).copied() else { return };
+        let Some(own) = self.hosts[nth].port_driver.connections.get(&key).copied() else { return };
         if own.state == QpState::Err {
             return;
         }
         assert_eq!(own.state, QpState::Rts, "a packet for what cannot send");
-        self.hosts[nth].mover.news.push((key, QueuePairEvent::Used { received: false }));
+        self.hosts[nth].port_driver.events.push((key, QueuePairEvent::Used { received: false }));
         let ends = self.hosts.iter().enumerate().flat_map(|(to, host)| {
-            host.mover.connections.iter().map(move |(key, qp)| (to, *key, *qp))
+            host.port_driver.connections.iter().map(move |(key, qp)| (to, *key, *qp))
         });
         let is_other_end = |qp: &QueuePair| {
             Some(qp.qpn) == own.dest_qp
@@ -433,15 +437,15 @@ impl World {
         let Some((to, there, _)) = ends.into_iter().find(|(_, _, qp)| is_other_end(qp)) else {
             // Nobody tells of what an unreliable connection loses.
             if own.qp_type == QpType::Rc {
-                self.hosts[nth].mover.fail(key);
+                self.hosts[nth].port_driver.fail(key);
             }
             return;
         };
         let Outgoing { ether_type, packet, .. } = outgoing;
-        self.hosts[to].mover.news.push((there, QueuePairEvent::DataCame));
-        let qkey = self.hosts[to].mover.link.map_or(QKey(0), |link| link.qkey);
+        self.hosts[to].port_driver.events.push((there, QueuePairEvent::DataCame));
+        let qkey = self.hosts[to].port_driver.link.map_or(QKey(0), |link| link.qkey);
         self.number += 1;
-        let flying = Flying { to, ether_type, packet, from: From::Connection(there), qkey };
+        let flying = Flying { to, ether_type, packet, from: PacketSource::Connection(there), qkey };
         self.flying.insert((self.now, self.number), flying);
     }
 
@@ -481,14 +485,14 @@ impl World {
 
     /// Whether a packet from one host gets to another, within some time.
     pub fn reaches(&mut self, from: usize, to: usize, packet: &[u8], within: Duration) -> bool {
-        self.reaches_by(from, Worker::LEAD, to, packet, within)
+        self.reaches_by(from, WorkerId::PRIMARY, to, packet, within)
     }
 
     /// The same by one of its workers.
     pub fn reaches_by(
         &mut self,
         from: usize,
-        worker: Worker,
+        worker: WorkerId,
         to: usize,
         packet: &[u8],
         within: Duration,

@@ -61,7 +61,9 @@ impl Trouble {
                 world.nodes[node].config.qpn.0 += u32::from(has_new_qpn);
             }
             Self::QueuePair { node, which } => world.fail(node, which),
-            Self::NoQueuePairs { node } => world.nodes[node].mover.is_out_of_queue_pairs = true,
+            Self::NoQueuePairs { node } => {
+                world.nodes[node].port_driver.is_out_of_queue_pairs = true;
+            }
             Self::Cable { node } => world.set_cable(node, false),
             Self::Closed { node } => world.set_open(node, false),
             Self::SaSilence => world.is_sa_silent = true,
@@ -77,7 +79,9 @@ impl Trouble {
         match *self {
             Self::Dead { node, .. } if world.nodes[node].interface.is_none() => world.start(node),
             Self::Dead { .. } | Self::QueuePair { .. } | Self::NewManager => {}
-            Self::NoQueuePairs { node } => world.nodes[node].mover.is_out_of_queue_pairs = false,
+            Self::NoQueuePairs { node } => {
+                world.nodes[node].port_driver.is_out_of_queue_pairs = false;
+            }
             Self::Cable { node } => world.set_cable(node, true),
             Self::Closed { node } => world.set_open(node, true),
             Self::SaSilence => world.is_sa_silent = false,

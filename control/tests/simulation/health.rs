@@ -3,8 +3,8 @@
 //! nothing but connected mode's own care tells it that the other end is gone.
 
 use crate::world::World;
-use pollux_control::interface::Worker;
-use pollux_control::peer::{PeerConfig, Policy};
+use pollux_control::ipoib::WorkerId;
+use pollux_control::ipoib::connected::{PeerConfig, Policy};
 use pollux_fabric::sm::Config;
 use pollux_verbs::rng::SeededRng;
 use pollux_wire::address::Guid;
@@ -108,7 +108,7 @@ fn a_receiver_that_was_slow_is_sent_to_by_connection_again() {
         assert!(!flow.has_come(), "seed {seed}: it is busy");
         let sender = flow.world.nodes[0].interface.as_ref().expect("it is alive");
         let link = sender.peer_rows().next().expect("it knows the receiver").link;
-        let pause = sender.pause_of(&link, Worker::LEAD).expect("five attempts have failed");
+        let pause = sender.pause_of(&link, WorkerId::PRIMARY).expect("five attempts have failed");
         assert!(pause.text(flow.world.now).contains("(the queue pair failed)"), "{pause:?}");
         flow.world.busy.clear();
         let still = flow.until_it_comes();

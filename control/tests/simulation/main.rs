@@ -6,8 +6,8 @@
 
 mod faults;
 mod health;
-#[path = "../interface/mover.rs"]
-mod mover;
 mod network;
+#[path = "../interface/port_driver.rs"]
+mod port_driver;
 mod seeds;
 mod world;

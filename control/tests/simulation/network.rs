@@ -5,16 +5,17 @@
 //! tries again for so long, and if its other end is not there by then, it fails.
 
 use crate::world::{World, node_of, owner_of};
-use pollux_control::interface::{
-    By, ConnectionKey, DatagramAdjacency, From, Outgoing, QueuePairEvent, Received, Worker,
+use pollux_control::ipoib::{
+    By, ConnectionKey, DatagramAdjacency, Outgoing, PacketSource, QueuePairEvent, Received,
+    WorkerId,
 };
 use pollux_control::mad::Envelope;
 use pollux_fabric::subnet::Datagram;
 use pollux_fabric::topology::End;
 use pollux_verbs::{QpState, QpType};
 use pollux_wire::address::Qpn;
+use pollux_wire::ethernet::EtherType;
 use pollux_wire::ip::arp::ArpPacket;
-use pollux_wire::ip::ipoib::EtherType;
 use pollux_wire::ip::link_address::LinkAddress;
 use pollux_wire::keys::QKey;
 use pollux_wire::mad::MgmtClass;
@@ -51,7 +52,7 @@ pub struct Flying {
     to: Vec<usize>,
     ether_type: EtherType,
     packet: Vec<u8>,
-    from: From,
+    from: PacketSource,
     adjacency: DatagramAdjacency,
     qkey: QKey,
 }
@@ -116,9 +117,10 @@ impl World {
     }
 
     /// A frame leaves a node, by one of its workers.
-    pub fn fly(&mut self, nth: usize, worker: Worker, outgoing: Outgoing) {
-        let mover = &self.nodes[nth].mover;
-        match (mover.connection(worker, &outgoing), mover.adjacency(worker, &outgoing)) {
+    pub fn fly(&mut self, nth: usize, worker: WorkerId, outgoing: Outgoing) {
+        let port_driver = &self.nodes[nth].port_driver;
+        match (port_driver.connection(worker, &outgoing), port_driver.adjacency(worker, &outgoing))
+        {
             (Some(key), _) => self.fly_connected(nth, key, outgoing),
             (None, Some(adjacency)) => self.fly_datagram(nth, adjacency, outgoing),
             (None, None) => {}
@@ -127,7 +129,7 @@ impl World {
 
     fn fly_datagram(&mut self, nth: usize, adjacency: DatagramAdjacency, outgoing: Outgoing) {
         let node = &mut self.nodes[nth];
-        let Some(link) = node.mover.link else { return };
+        let Some(link) = node.port_driver.link else { return };
         if outgoing.packet.len() > adjacency.mtu as usize {
             // It was to go by a connection that is not there any more.
             assert!(matches!(outgoing.by, By::Peer(_)), "control sends what does not fit");
@@ -139,7 +141,7 @@ impl World {
         let group =
             adjacency.vector.grh.map(|grh| grh.dgid).filter(|_| adjacency.qpn == Qpn::MULTICAST);
         let gid = adjacency.vector.grh.map(|_| link.gid);
-        let from = From::Datagram { qpn: node.config.qpn, lid: link.lid, gid, group };
+        let from = PacketSource::Datagram { qpn: node.config.qpn, lid: link.lid, gid, group };
         let to: Vec<usize> = match group {
             Some(group) => {
                 let all = self.listeners.get(&(group, adjacency.vector.dlid)).into_iter().flatten();
@@ -179,8 +181,8 @@ impl World {
     pub fn land(&mut self, flying: &Flying) {
         for &to in &flying.to {
             let node = &self.nodes[to];
-            let is_key_right = node.mover.link.is_some_and(|link| link.qkey == flying.qkey);
-            if is_key_right && node.mover.hears(node.config.qpn, &flying.adjacency) {
+            let is_key_right = node.port_driver.link.is_some_and(|link| link.qkey == flying.qkey);
+            if is_key_right && node.port_driver.hears(node.config.qpn, &flying.adjacency) {
                 let Flying { ether_type, ref packet, from, .. } = *flying;
                 self.give(to, Received { ether_type, packet, from });
             }
@@ -189,13 +191,13 @@ impl World {
 
     fn fly_connected(&mut self, nth: usize, key: ConnectionKey, outgoing: Outgoing) {
         let node = &mut self.nodes[nth];
-        let Some(own) = node.mover.connections.get(&key) else { return };
+        let Some(own) = node.port_driver.connections.get(&key) else { return };
         if own.state == QpState::Err {
             return;
         }
         assert_eq!(own.state, QpState::Rts, "a packet for what cannot send");
         let (qp_type, life) = (own.qp_type, node.life);
-        node.mover.news.push((key, QueuePairEvent::Used { received: false }));
+        node.port_driver.events.push((key, QueuePairEvent::Used { received: false }));
         let Outgoing { ether_type, packet, .. } = outgoing;
         let weather = self.weather;
         let message =
@@ -218,7 +220,8 @@ impl World {
     pub fn arrive(&mut self, message: Message) {
         let Message { from, life, key, ether_type, ref packet, is_last_try } = message;
         let node = &mut self.nodes[from];
-        let Some(own) = node.mover.connections.get(&key).copied().filter(|_| node.life == life)
+        let Some(own) =
+            node.port_driver.connections.get(&key).copied().filter(|_| node.life == life)
         else {
             return;
         };
@@ -226,7 +229,7 @@ impl World {
             return;
         }
         let to = own.dest_qp.map_or(from, owner_of);
-        let ends = &self.nodes[to].mover.connections;
+        let ends = &self.nodes[to].port_driver.connections;
         let end = ends.iter().find(|(_, other)| {
             Some(other.qpn) == own.dest_qp
                 && other.dest_qp == Some(own.qpn)
@@ -236,13 +239,13 @@ impl World {
         let is_reached = self.is_cabled(from) && self.is_cabled(to) && !self.busy.contains(&to);
         match end.map(|(there, _)| *there).filter(|_| is_reached) {
             Some(there) => {
-                self.nodes[to].mover.news.push((there, QueuePairEvent::DataCame));
-                let from = From::Connection(there);
+                self.nodes[to].port_driver.events.push((there, QueuePairEvent::DataCame));
+                let from = PacketSource::Connection(there);
                 self.give(to, Received { ether_type, packet, from });
             }
             None if own.qp_type == QpType::Uc => {}
             None if is_last_try => {
-                self.nodes[from].mover.fail(key);
+                self.nodes[from].port_driver.fail(key);
                 self.drain(from);
             }
             None => self.put(RETRIES, Event::Message(Message { is_last_try: true, ..message })),

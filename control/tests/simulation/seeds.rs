@@ -4,10 +4,10 @@
 #![expect(clippy::disallowed_methods, reason = "seeds are asked for by hand")]
 
 use crate::faults::Trouble;
-use crate::mover::QueuePair;
+use crate::port_driver::QueuePair;
 use crate::world::{World, ip, owner_of};
-use pollux_control::interface::{Adjacency, InterfaceConfig, Load, Worker};
-use pollux_control::peer::Policy;
+use pollux_control::ipoib::connected::Policy;
+use pollux_control::ipoib::{Adjacency, InterfaceConfig, Load, WorkerId};
 use pollux_fabric::sm::Config;
 use pollux_verbs::QpState;
 use pollux_verbs::rng::SeededRng;
@@ -183,7 +183,7 @@ impl Run {
             interface.neighbor_rows(self.world.now).for_each(|row| println!("  {row:?}"));
             interface.connection_rows().for_each(|row| println!("  {row:?}"));
             for row in interface.peer_rows() {
-                println!("  {row:?}, {:?}", interface.pause_of(&row.link, Worker::LEAD));
+                println!("  {row:?}, {:?}", interface.pause_of(&row.link, WorkerId::PRIMARY));
             }
             interface.drop_rows().filter(|row| row.2 > 0).for_each(|row| println!("  {row:?}"));
         }
@@ -207,7 +207,7 @@ impl Run {
                 let peers = interface.peer_rows();
                 peers.filter(|row| interface.pause_of(&row.link, worker).is_some()).count()
             };
-            (0..node.config.workers).map(Worker).any(|worker| pauses(worker) > 0)
+            (0..node.config.workers).map(WorkerId).any(|worker| pauses(worker) > 0)
         })
     }
 
@@ -220,7 +220,7 @@ impl Run {
             let interface = node.interface.as_ref().expect("it is alive");
             let rows: Vec<_> = interface.connection_rows().collect();
             let keys: Vec<_> = rows.iter().map(|row| row.connection).collect();
-            let queue_pairs: Vec<_> = node.mover.connections.keys().copied().collect();
+            let queue_pairs: Vec<_> = node.port_driver.connections.keys().copied().collect();
             assert_eq!(keys, queue_pairs, "seed {seed}, {nth}: {rows:?}");
             let load = interface.load();
             assert_eq!(load.managed, rows.len(), "seed {seed}, {nth}: {rows:?}");
@@ -238,14 +238,14 @@ impl Run {
                     if is_wanted { self.plan.connections(nth, other) } else { 0 },
                     "seed {seed}: {nth} to {other}: {rows:?}"
                 );
-                let own = to_other.map(|row| node.mover.connections[&row.connection]);
+                let own = to_other.map(|row| node.port_driver.connections[&row.connection]);
                 own.for_each(|own| self.assert_has_other_end(&own));
             }
         }
     }
 
     fn assert_has_other_end(&self, own: &QueuePair) {
-        let there = own.dest_qp.map(|qpn| &self.world.nodes[owner_of(qpn)].mover.connections);
+        let there = own.dest_qp.map(|qpn| &self.world.nodes[owner_of(qpn)].port_driver.connections);
         let others = there.into_iter().flat_map(|all| all.values());
         let ends = others.filter(|other| {
             other.dest_qp == Some(own.qpn)
@@ -285,9 +285,9 @@ impl Run {
             let Load { paths, groups, .. } = load;
             let nothing = Load { paths, groups, ..Load::default() };
             assert_eq!(load, nothing, "seed {}, {nth}", self.seed);
-            assert!(node.mover.connections.is_empty(), "seed {}, {nth}", self.seed);
+            assert!(node.port_driver.connections.is_empty(), "seed {}, {nth}", self.seed);
             let adjacencies = groups * usize::from(node.config.workers);
-            assert!(node.mover.peers.len() <= adjacencies, "seed {}, {nth}", self.seed);
+            assert!(node.port_driver.peers.len() <= adjacencies, "seed {}, {nth}", self.seed);
         }
     }
 }

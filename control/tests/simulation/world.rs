@@ -3,10 +3,10 @@
 //!
 //! Nodes die and begin anew: what they had at their devices is gone then, and nobody is told.
 
-use crate::mover::Mover;
 use crate::network::{Event, Weather};
-use pollux_control::interface::{
-    Action, Adjacency, By, Interface, InterfaceConfig, Outgoing, PortView, Received, Worker,
+use crate::port_driver::PortDriver;
+use pollux_control::ipoib::{
+    Action, Adjacency, By, Interface, InterfaceConfig, Outgoing, PortView, Received, WorkerId,
 };
 use pollux_control::mad::{Envelope, MadAddress};
 use pollux_fabric::sm::{Config, Residents};
@@ -15,8 +15,8 @@ use pollux_fabric::topology::{End, Topology};
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::address::{Gid, Lid, Qpn};
+use pollux_wire::ethernet::EtherType;
 use pollux_wire::ip::IpProtocol;
-use pollux_wire::ip::ipoib::EtherType;
 use pollux_wire::ip::ipv4::Ipv4Header;
 use pollux_wire::keys::PKey;
 use pollux_wire::mad::MgmtClass;
@@ -34,7 +34,7 @@ pub struct Node {
     pub config: InterfaceConfig,
     /// None while the node is dead.
     pub interface: Option<Interface>,
-    pub mover: Mover,
+    pub port_driver: PortDriver,
     /// How often it began.
     pub life: u32,
     /// Marks of packets that local sockets got, with how often.
@@ -127,10 +127,10 @@ impl World {
             let guid = subnet.nodes()[at.node as usize].gid(at.port).guid();
             let config = InterfaceConfig::new(guid, Qpn(0x48), PKey::DEFAULT).address(ip(nth), 16);
             let config = adjust(config, nth);
-            let (made, hands) = (first_qpn(nth), config.workers - 1);
-            let mover = Mover { made, hands, ..Mover::default() };
+            let (made, secondary_workers) = (first_qpn(nth), config.workers - 1);
+            let port_driver = PortDriver { made, secondary_workers, ..PortDriver::default() };
             let (interface, life, got, due) = (None, 0, BTreeMap::new(), None);
-            Node { at, config, interface, mover, life, got, due }
+            Node { at, config, interface, port_driver, life, got, due }
         };
         let nodes: Vec<Node> = ends.enumerate().map(&mut node).collect();
         let by_port = nodes.iter().enumerate().map(|(nth, node)| (node.at, nth)).collect();
@@ -177,8 +177,12 @@ impl World {
     pub fn kill(&mut self, nth: usize, forgets_qpns: bool) {
         let node = &mut self.nodes[nth];
         node.interface = None;
-        let made = if forgets_qpns { first_qpn(nth) } else { node.mover.made };
-        node.mover = Mover { made, hands: node.mover.hands, ..Mover::default() };
+        let made = if forgets_qpns { first_qpn(nth) } else { node.port_driver.made };
+        node.port_driver = PortDriver {
+            made,
+            secondary_workers: node.port_driver.secondary_workers,
+            ..PortDriver::default()
+        };
         self.listeners.values_mut().for_each(|all| _ = all.remove(&nth));
         self.note_wake(nth);
     }
@@ -199,9 +203,9 @@ impl World {
 
     /// A node's queue pair fails.
     pub fn fail(&mut self, nth: usize, which: usize) {
-        let mover = &mut self.nodes[nth].mover;
-        if let Some(key) = mover.connections.keys().nth(which).copied() {
-            mover.fail(key);
+        let port_driver = &mut self.nodes[nth].port_driver;
+        if let Some(key) = port_driver.connections.keys().nth(which).copied() {
+            port_driver.fail(key);
             self.drain(nth);
         }
     }
@@ -222,9 +226,9 @@ impl World {
         let node = &mut self.nodes[from];
         let Some(interface) = &mut node.interface else { return };
         let turn = mark.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        let worker = Worker((turn % u64::from(node.config.workers)) as u8);
-        let peer = node.mover.bound.get(&ip(to)).copied();
-        match peer.map(|peer| (peer, node.mover.peers[&(peer, worker)])) {
+        let worker = WorkerId((turn % u64::from(node.config.workers)) as u8);
+        let peer = node.port_driver.bound.get(&ip(to)).copied();
+        match peer.map(|peer| (peer, node.port_driver.peers[&(peer, worker)])) {
             Some((_, Adjacency::Datagram(adjacency))) if len > adjacency.mtu as usize => {
                 interface.handle_too_big(now, &packet, adjacency.mtu);
             }
@@ -346,10 +350,10 @@ impl World {
         while let Some(outgoing) =
             self.nodes[nth].interface.as_mut().and_then(Interface::poll_frame)
         {
-            self.fly(nth, Worker::LEAD, outgoing);
+            self.fly(nth, WorkerId::PRIMARY, outgoing);
         }
         self.note_wake(nth);
-        if !self.nodes[nth].mover.news.is_empty() {
+        if !self.nodes[nth].port_driver.events.is_empty() {
             self.drain(nth);
         }
     }
@@ -357,23 +361,23 @@ impl World {
     /// Carries out what an interface wants at its device. Says whether that was anything.
     fn carry_out(&mut self, nth: usize) -> bool {
         let now = self.now;
-        let Node { interface: Some(interface), mover, .. } = &mut self.nodes[nth] else {
+        let Node { interface: Some(interface), port_driver, .. } = &mut self.nodes[nth] else {
             return false;
         };
-        let before = mover.attached.len();
+        let before = port_driver.attached.len();
         let mut has_groups = false;
         let mut has_acted = false;
         while let Some(action) = interface.poll_action() {
             has_acted = true;
             has_groups |= matches!(action, Action::Attach { .. } | Action::Detach { .. });
-            mover.act(action);
+            port_driver.act(action);
         }
-        for (key, news) in std::mem::take(&mut mover.news) {
+        for (key, events) in std::mem::take(&mut port_driver.events) {
             has_acted = true;
-            interface.handle_connection(now, key, &news);
+            interface.handle_connection(now, key, &events);
         }
-        if has_groups || before != mover.attached.len() {
-            let attached = mover.attached.clone();
+        if has_groups || before != port_driver.attached.len() {
+            let attached = port_driver.attached.clone();
             self.listeners.values_mut().for_each(|all| _ = all.remove(&nth));
             for group in attached {
                 self.listeners.entry(group).or_default().insert(nth);

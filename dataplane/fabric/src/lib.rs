@@ -1,49 +1,192 @@
 //! A software InfiniBand subnet that carries data as well as management.
 //!
-//! So far: the channel adapter ([`hca`]); links between two of them ([`link`]); subnets of many
-//! nodes ([`mod@subnet`]), and data on their way through them ([`net`]).
+//! A [`Fabric`] has a net of nodes and links, subnet managers, and the users of its ports:
+//! adapters, programs, processes, and wires to nodes of other fabrics. Time is passed in, and
+//! [`Fabric::step`] handles all due events.
 //!
 //! Read in this order:
 //!
-//! 1. [`hca`]: the adapter as a state machine: packets and moments in, packets out;
-//! 2. [`frame`]: what travels, packets or whole messages that take a shortcut;
-//! 3. [`link`]: where it travels, with faults by rule, and captures;
-//! 4. [`device`]: an adapter at a link, behind the contract of `pollux-verbs`;
-//! 5. [`topology`]: what a fabric of many nodes consists of;
-//! 6. [`node`]: what subnet management knows of each, with its agents [`sma`] and [`pma`];
-//! 7. [`switch`]: by which ports a switch forwards; [`mod@subnet`]: datagrams that hop through it;
-//! 8. [`sm`] and [`sa`]: the manager of a subnet, and the administrator that belongs to it;
-//! 9. [`net`]: data on its way through all of it;
-//! 10. [`umad`]: unmodified programs at a subnet, OpenSM above all;
-//! 11. [`wire_io`]: wires to nodes that are not ours;
-//! 12. [`process`]: adapters in processes of their own, at one fabric;
-//! 13. [`null`]: an adapter at none, for measuring what is above it.
+//! 1. [`link`]: a link between two adapters, with fault injection and captures;
+//! 2. [`net`]: packets of data through links, switches and routers of a subnet;
+//! 3. [`umad`]: unmodified programs at a subnet, for example OpenSM (umad2sim); `listen`: listening
+//!    unix sockets of a fabric;
+//! 4. [`wire_io`]: wires to nodes of other fabrics;
+//! 5. [`process`]: adapters in processes of their own, over shared memory;
+//! 6. [`null`]: the null device, for benchmarks of the layers above an adapter.
 #![forbid(unsafe_code)]
 
-pub mod device;
-pub mod frame;
-pub mod hca;
-mod head;
-mod lend;
 pub mod link;
 mod listen;
 pub mod net;
-pub mod node;
 pub mod null;
-pub mod pma;
 pub mod process;
-pub mod sa;
-pub mod sm;
-pub mod sma;
-pub mod subnet;
-pub mod switch;
-pub mod topology;
 pub mod umad;
 pub mod wire_io;
 
-pub use device::SoftDevice;
-pub use frame::Frame;
-pub use hca::Adapter;
-pub use hca::port::{Drop, Port};
-pub use lend::Lender;
+pub use pollux_hca::{Adapter, DropReason, Frame, LeaseTable, PORT_CONTEXTS_MAX, Port, SoftDevice};
+pub use pollux_subnet::{node, pma, sa, sm, sma, subnet, switch, topology};
 pub use pollux_verbs::time::{self, Time};
+
+use net::{Delivery, Net};
+use pollux_wire::mad::{MAD_LEN, MadHeader};
+use rustix::event::{PollFd, Timespec, poll};
+use rustix::io::Errno;
+use sm::Residents;
+use std::io;
+use std::time::Duration;
+use topology::End;
+use umad::{Programs, Sockets};
+use wire_io::ForeignWire;
+
+/// A net, its subnet managers, and the programs, processes and wires at its ports.
+pub struct Fabric {
+    /// Nodes, links, and packets on their way.
+    pub net: Net,
+    /// Subnet managers of this process.
+    pub managers: Residents,
+    /// Programs with libumad2sim.
+    pub programs: Programs,
+    /// The sockets of these programs; without sockets, no program finds the fabric.
+    pub program_sockets: Option<Sockets>,
+    /// Adapters in processes of their own.
+    pub processes: Option<process::Server>,
+    /// Wires to nodes of other fabrics.
+    pub wires: Vec<ForeignWire>,
+}
+
+impl Fabric {
+    /// A net with nothing at its ports.
+    pub fn new(net: Net) -> Self {
+        Self {
+            net,
+            managers: Residents::default(),
+            programs: Programs::default(),
+            program_sockets: None,
+            processes: None,
+            wires: Vec::new(),
+        }
+    }
+
+    /// Starts a subnet manager of this process at a port, 0 at a switch.
+    pub fn start_manager(&mut self, at: End, config: sm::Config) {
+        self.managers.start(self.net.subnet_mut(), at, config);
+    }
+
+    /// Stops it, without a message to other managers.
+    pub fn stop_manager(&mut self, at: End) {
+        self.managers.stop(self.net.subnet_mut(), at);
+    }
+
+    /// Receives from wires, processes and programs, advances the net, and sends to them.
+    pub fn step(&mut self, now: Time) -> io::Result<()> {
+        self.wires.iter_mut().for_each(|wire| wire.receive(now, &mut self.net));
+        if let Some(processes) = &mut self.processes {
+            processes.receive(now, &mut self.net);
+        }
+        let mut sockets = self.program_sockets.take();
+        if let Some(sockets) = &mut sockets {
+            sockets.receive(now, self)?;
+        }
+        self.advance(now);
+        if let Some(sockets) = &mut sockets {
+            sockets.send(self);
+        }
+        self.program_sockets = sockets;
+        self.wires.iter_mut().for_each(|wire| wire.send(now, &mut self.net));
+        if let Some(processes) = &mut self.processes {
+            processes.send(now, &mut self.net);
+        }
+        Ok(())
+    }
+
+    /// The part of a step that needs no sockets: timers of managers, traps, frames that arrive, and
+    /// requests of programs that time out.
+    pub fn advance(&mut self, now: Time) {
+        self.managers.timeout(now);
+        if self.net.subnet().traps_due().is_some_and(|due| due <= now) {
+            self.net.subnet_mut().send_traps(now);
+        }
+        self.net.advance(now);
+        self.deliver(now, MAD_LEN as u64);
+        self.programs.timeout(now);
+    }
+
+    /// The time of the next timer: [`Fabric::step`] must run then, also if nothing is received.
+    pub fn due(&self) -> Option<Time> {
+        let wires = self.wires.iter().filter_map(ForeignWire::due).min();
+        let (net, traps) = (self.net.deadline(), self.net.subnet().traps_due());
+        [net, traps, self.managers.due(), self.programs.due(), wires].into_iter().flatten().min()
+    }
+
+    /// Prepares [`Fabric::wait`]: says how long it may take, `longest` at the most. From now on
+    /// processes wake the fabric.
+    pub fn sleep(&mut self, now: Time, mut longest: Duration) -> Duration {
+        if let Some(due) = self.due() {
+            longest = longest.min(due.since_start().saturating_sub(now.since_start()));
+        }
+        let retry = self.program_sockets.as_ref().and_then(Sockets::retry);
+        longest = retry.map_or(longest, |retry| longest.min(retry));
+        // A full stream wakes the poll; datagrams are sent in batches.
+        let waits = |wire: &ForeignWire| wire.is_batched() && self.net.has_foreign(wire.end());
+        if self.wires.iter().any(waits) {
+            longest = Duration::ZERO;
+        }
+        self.processes.as_mut().map_or(longest, |processes| processes.sleep(longest))
+    }
+
+    /// Waits until there is something to receive, here or from `others`, but for `longest` at most.
+    pub fn wait(&mut self, longest: Duration, others: Vec<PollFd<'_>>) -> io::Result<()> {
+        let sockets = self.program_sockets.iter().flat_map(Sockets::poll_fds);
+        let mut fds: Vec<_> = sockets.collect();
+        let own = fds.len();
+        fds.extend(self.wires.iter().filter_map(ForeignWire::poll_fd));
+        fds.extend(self.processes.iter().flat_map(process::Server::poll_fds));
+        fds.extend(others);
+        let (tv_sec, tv_nsec) = (longest.as_secs() as i64, longest.subsec_nanos().into());
+        let ready = match poll(&mut fds, Some(&Timespec { tv_sec, tv_nsec })) {
+            Ok(_) => (0..own).filter(|index| !fds[*index].revents().is_empty()).collect(),
+            Err(Errno::INTR) => Vec::new(),
+            Err(error) => return Err(error.into()),
+        };
+        if let Some(sockets) = &mut self.program_sockets {
+            sockets.set_ready(ready);
+        }
+        if let Some(processes) = &mut self.processes {
+            processes.wake();
+        }
+        Ok(())
+    }
+
+    /// Delivers the datagrams that have arrived at ports to programs, managers and adapters, until
+    /// no manager has more to send. `len` is the length that a program gave for its datagram.
+    fn deliver(&mut self, now: Time, len: u64) {
+        loop {
+            while let Some(delivery) = self.net.poll_delivery() {
+                self.hand_over(now, delivery, len);
+            }
+            let net = &mut self.net;
+            if !self.managers.transmit(now, |at, datagram| net.send_datagram(now, at, datagram)) {
+                break;
+            }
+        }
+    }
+
+    /// A response is for the program that sent the request. Everything else is for the manager at
+    /// the port, or for a program there that takes its class, or for the adapter.
+    fn hand_over(&mut self, now: Time, delivery: Delivery, len: u64) {
+        let (at, datagram) = (delivery.at, &delivery.datagram);
+        let Ok((header, _)) = MadHeader::read(&datagram.mad) else { return };
+        let slot = self.programs.receiver(at, &header);
+        let is_request = !header.method.is_response();
+        let is_managers =
+            self.managers.take(at, header.mgmt_class) && (is_request || slot.is_none());
+        if is_request && (is_managers || slot.is_some()) {
+            self.programs.set_handed_over(header.transaction_id);
+        }
+        match slot {
+            _ if is_managers => self.managers.handle(now, at, datagram),
+            Some(slot) => self.send_to_program(now, slot, delivery, len),
+            None => self.net.give(delivery),
+        }
+    }
+}

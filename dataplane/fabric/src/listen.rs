@@ -1,7 +1,7 @@
-//! Unix sockets that a server listens at: its user's alone (0600), from their first moment on.
+//! Listening unix sockets. Only their user can connect (mode 0600), from the first moment on.
 //!
-//! Why the mode is set before the file is there: between a `bind` and a `chmod` others could
-//! connect, and the `chmod` would follow whatever somebody had put at the path.
+//! Why the mode is set before the file exists: between a `bind` and a `chmod` other users could
+//! connect, and the `chmod` would follow a link that they had put at the path.
 
 use rustix::fs::{FileType, Mode, fchmod, lstat, unlink};
 use rustix::io::Errno;
@@ -17,8 +17,8 @@ const BACKLOG_CONNECTIONS_MAX: i32 = 4096;
 
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
-/// Listens at a path. A socket that a dead server left there is replaced; a file of any other kind
-/// is nobody's to delete, and the path is in use.
+/// Listens at a path. The socket of a dead server is replaced. A file of any other kind is kept,
+/// and the path counts as in use.
 pub(crate) fn listen_at(path: &Path, kind: SocketType) -> Result<OwnedFd, Errno> {
     let fd = socket_with(AddressFamily::UNIX, kind, FLAGS, None)?;
     fchmod(&fd, Mode::RUSR | Mode::WUSR)?;
@@ -38,7 +38,7 @@ fn is_socket(path: &Path) -> bool {
     lstat(path).is_ok_and(|file| FileType::from_raw_mode(file.st_mode).is_socket())
 }
 
-/// Whether nobody listens there. A regular file refuses connections just so.
+/// Whether no process listens there. A regular file refuses connections in the same way.
 fn is_dead(address: &SocketAddrUnix, kind: SocketType) -> bool {
     let probe = socket_with(AddressFamily::UNIX, kind, FLAGS, None);
     probe.and_then(|probe| connect(&probe, address)) == Err(Errno::CONNREFUSED)

@@ -1,14 +1,13 @@
-//! `null:`: an adapter at no link, for measuring what is above it.
+//! `null:`: an adapter without a link, for benchmarks of the layers above it.
 //!
-//! Sends are done as soon as they are posted, wherever they go. Receives are filled with one and
-//! the same packet as soon as somebody polls: there is always another one, so whoever polls is
-//! never idle. What it does for a packet is what no adapter could be without: it remembers the
-//! receive, writes the bytes where that says, and writes the completion. Nothing is copied out of
-//! what is sent.
+//! Sends complete as soon as they are posted. Each poll fills the posted receives with the same
+//! packet, so a poller is never idle. The cost of a packet is the minimum of any adapter: it stores
+//! the receive request, writes the bytes to its buffer, and writes the completion. Sent bytes are
+//! not read.
 //!
-//! It has the verbs of datagrams and connections that move messages; whoever asks for more is told
-//! that it has not. Queue pair 1 hears nothing, so no interface of a node comes up here: nobody
-//! answers for a subnet.
+//! It supports the verbs of datagrams and connections that move messages, and refuses all others.
+//! Queue pair 1 receives nothing, so an IPoIB interface does not come up: there is no subnet
+//! administrator.
 
 use pollux_mem::Memory;
 use pollux_verbs::device::{Capabilities, Limits};
@@ -25,14 +24,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Of everything, at most.
+/// The limit of every kind of object.
 const MANY: u32 = 1 << 16;
 /// Contexts of a device, closed ones included: each number is given out once.
 const CONTEXTS_MAX: u32 = 1 << (24 - NUMBER_BITS);
 const NUMBER_BITS: u32 = 17;
-/// What is copied at once.
+/// Bytes of one copy.
 const INLINE_BYTES_MAX: u32 = 188;
-/// Who sends the packets: another port than ours.
+/// The source address of the packets: another port.
 const SOURCE: Source = Source {
     src_qp: Qpn(0x99),
     slid: Lid(2),
@@ -45,12 +44,12 @@ const SOURCE: Source = Source {
 const WORD: usize = size_of::<u64>();
 const GUID: Guid = Guid(0x0250_9e00_0000_0001);
 
-/// An adapter from which packets come at once, and to which they go for good.
+/// An adapter that always receives, and that discards sent packets.
 pub struct NullDevice {
-    /// What comes: a message with its encapsulation, and zeroes up to a whole word.
+    /// The received message with its encapsulation, padded with zeros to a whole word.
     message: Vec<u8>,
     message_bytes: usize,
-    /// Which of those beside each other this is, and how many there were.
+    /// The number of this context, and of the contexts opened so far.
     nth: u32,
     opened: Arc<AtomicU32>,
     pds: Table<()>,
@@ -61,16 +60,16 @@ pub struct NullDevice {
     qps: Table<QueuePair>,
 }
 
-/// Where requests complete.
+/// A completion queue.
 #[derive(Default)]
 struct Queue {
     done: VecDeque<Completion>,
     done_max: usize,
-    /// Queue pairs that receive and complete here; the one whose turn it is stands first.
+    /// Queue pairs that receive and complete here; the next one first.
     fed: VecDeque<u32>,
 }
 
-/// Receives in their order.
+/// Posted receives, in order.
 #[derive(Default)]
 struct Receives {
     posted: VecDeque<(u64, Sge)>,
@@ -86,7 +85,7 @@ struct QueuePair {
 }
 
 impl NullDevice {
-    /// One from which IP packets of 64 bytes come, to 10.0.0.1.
+    /// A device that receives IP packets of 64 bytes, to 10.0.0.1.
     pub fn new() -> Self {
         let mut message = vec![8, 0, 0, 0, 0x45, 0, 0, 64, 0, 0, 0, 0, 64, 17, 0x66, 0xab];
         message.extend([10, 0, 0, 2, 10, 0, 0, 1, 0x1b, 0x58, 0x1b, 0x59, 0, 44, 0, 0]);
@@ -94,7 +93,7 @@ impl NullDevice {
         Self::with(message)
     }
 
-    /// One from which this message comes, whose first four bytes are the encapsulation of IP.
+    /// A device that receives this message, whose first four bytes are the IPoIB encapsulation.
     pub fn with(mut message: Vec<u8>) -> Self {
         let message_bytes = message.len();
         message.resize(message_bytes.next_multiple_of(WORD), 0);
@@ -122,7 +121,7 @@ impl NullDevice {
         Qpn((self.nth << NUMBER_BITS | qp.0 & 0x00ff_ffff) + 1)
     }
 
-    /// Ends what is posted to a queue pair's own queue.
+    /// Flushes a queue pair's own receives.
     fn flush(&mut self, qp: Qp) {
         let qpn = self.number_of(qp);
         let Some(kept) = self.qps.get_mut(qp.0) else { return };
@@ -134,7 +133,8 @@ impl NullDevice {
         }
     }
 
-    /// Fills the oldest receives of a queue pair, as many as there is place for; says how many.
+    /// Fills the oldest receives of a queue pair, as many as `out` has space for; returns the
+    /// number.
     ///
     /// Why not inline: among all that a breath does, the loop has too few registers.
     #[inline(never)]
@@ -183,7 +183,7 @@ impl Default for NullDevice {
     }
 }
 
-/// A send of this queue pair that went well.
+/// The completion of a successful send of this queue pair.
 fn done(qpn: Qpn) -> Completion {
     Completion { status: CompletionStatus::Success, qpn, ..Completion::NOTHING }
 }
@@ -384,7 +384,7 @@ impl Device for NullDevice {
         self.ahs.remove(ah.0).ok_or(none("destroy_ah", "address handle"))
     }
 
-    /// What goes to groups goes nowhere, and comes from nowhere.
+    /// There are no multicast groups.
     fn attach_multicast(&mut self, qp: Qp, _: Gid, _: Lid) -> Result<(), VerbsError> {
         self.qp("attach_multicast", qp).map(drop)
     }
@@ -445,7 +445,7 @@ impl Device for NullDevice {
         for (place, done) in completions.iter_mut().zip(queue.done.drain(..count)) {
             *place = done;
         }
-        // Each has a turn in which it fills all that is left.
+        // At its turn a queue pair fills all that is left.
         for _ in 0..queue.fed.len() {
             let Some(queue) = self.cqs.get_mut(cq.0) else { break };
             queue.fed.rotate_left(1);
@@ -455,7 +455,7 @@ impl Device for NullDevice {
         Ok(count)
     }
 
-    /// Nothing is ever late here.
+    /// There are no timers.
     fn arm(&mut self, _: Cq, _: Arm) -> Result<(), VerbsError> {
         Ok(())
     }

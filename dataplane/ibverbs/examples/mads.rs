@@ -4,7 +4,8 @@
 //! ports: `1 3` leaves the switch by its third), somebody at a LID that is nobody's, and subnet
 //! administration, if there is any, for our own record. Needs the rights of `/dev/infiniband`.
 
-use pollux_ibverbs::umad::{Agent, Patience, Peer, Port, Registration};
+use pollux_ibverbs::management::{Agent, MadPeer, ManagementPort, Registration, RetryPolicy};
+use pollux_ibverbs::umad::UmadPort;
 use pollux_wire::address::{Lid, Qpn};
 use pollux_wire::mad::sa::{NodeRecord, NodeRecordMask, SaMad};
 use pollux_wire::mad::smp::{CapabilityMask, DirectedSmp, LidSmp, NodeInfo, PortInfo};
@@ -13,7 +14,7 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
 
-const PATIENCE: Patience = Patience { timeout: Duration::from_millis(200), retries: 2 };
+const RETRY_POLICY: RetryPolicy = RetryPolicy { timeout: Duration::from_millis(200), retries: 2 };
 
 /// Longer than all attempts take.
 const ALL: Duration = Duration::from_secs(10);
@@ -37,7 +38,7 @@ fn ask() -> Result<(), Box<dyn Error>> {
         return Err("usage: mads DEVICE[:PORT] [HOP...]".into());
     };
     let hops = hops.iter().map(|hop| hop.parse()).collect::<Result<Vec<u8>, _>>()?;
-    let mut port = Port::open(name)?;
+    let mut port = UmadPort::open(name)?;
     let directed = port.register(&Registration::new(MgmtClass::SUBN_DIRECTED_ROUTE, &[]))?;
     let info: NodeInfo = by_route(&mut port, directed, &[])?;
     println!("here: {} {}", info.node_type, info.node_guid);
@@ -45,7 +46,7 @@ fn ask() -> Result<(), Box<dyn Error>> {
         let info: NodeInfo = by_route(&mut port, directed, &hops)?;
         println!("there: {} {}", info.node_type, info.node_guid);
     }
-    let is_manager = |port: &mut Port| -> Result<bool, Box<dyn Error>> {
+    let is_manager = |port: &mut UmadPort| -> Result<bool, Box<dyn Error>> {
         let info: PortInfo = by_route(port, directed, &[])?;
         Ok(info.capability_mask.contains(CapabilityMask::SM))
     };
@@ -59,7 +60,7 @@ fn ask() -> Result<(), Box<dyn Error>> {
     let lids = port.register(&Registration::new(MgmtClass::SUBN_LID_ROUTED, &[]))?;
     let header = MadHeader::new(MgmtClass::SUBN_LID_ROUTED, Method::GET, 1, NodeInfo::ID);
     let request = LidSmp { header, ..LidSmp::default() }.emit();
-    let nobody = Peer { lid: NOBODY, ..Peer::default() };
+    let nobody = MadPeer { lid: NOBODY, ..MadPeer::default() };
     let answer = exchange(&mut port, lids, &nobody, &request)?;
     println!("at {NOBODY}: {}", if answer.is_some() { "somebody" } else { "nobody" });
 
@@ -69,8 +70,12 @@ fn ask() -> Result<(), Box<dyn Error>> {
     if info.master_sm_lid == Lid::default() {
         return Ok(());
     }
-    let administration =
-        Peer { lid: info.master_sm_lid, qpn: Qpn::GSI, sl: info.master_sm_sl, ..Peer::default() };
+    let administration = MadPeer {
+        lid: info.master_sm_lid,
+        qpn: Qpn::GSI,
+        sl: info.master_sm_sl,
+        ..MadPeer::default()
+    };
     let record = record(&mut port, &administration, info.lid)?;
     println!("record: {} {}", record.node_info.node_guid, record.node_description.text());
     Ok(())
@@ -79,14 +84,14 @@ fn ask() -> Result<(), Box<dyn Error>> {
 /// Sends a request; gives its answer in full length, of which what is zero at the end may not have
 /// come, or `None` if nobody answers.
 fn exchange(
-    port: &mut Port,
+    port: &mut UmadPort,
     agent: Agent,
-    to: &Peer,
+    to: &MadPeer,
     request: &[u8; MAD_LEN],
 ) -> Result<Option<[u8; MAD_LEN]>, Box<dyn Error>> {
     // The upper half of the id is the kernel's.
     let id = |mad: &[u8]| MadHeader::read(mad).map(|(header, _)| header.transaction_id as u32);
-    port.send(agent, to, request, Some(PATIENCE))?;
+    port.send(agent, to, request, Some(RETRY_POLICY))?;
     loop {
         let received = port.receive(ALL)?.ok_or("neither an answer came nor the request")?;
         // A subnet manager asks whoever says to be one.
@@ -100,20 +105,24 @@ fn exchange(
     }
 }
 
-fn by_route<A: Attribute>(port: &mut Port, agent: Agent, hops: &[u8]) -> Result<A, Box<dyn Error>> {
+fn by_route<A: Attribute>(
+    port: &mut UmadPort,
+    agent: Agent,
+    hops: &[u8],
+) -> Result<A, Box<dyn Error>> {
     let header = MadHeader::new(MgmtClass::SUBN_DIRECTED_ROUTE, Method::GET, 1, A::ID);
     let (dr_slid, dr_dlid) = (Lid::PERMISSIVE, Lid::PERMISSIVE);
     let mut request = DirectedSmp { header, dr_slid, dr_dlid, ..DirectedSmp::default() };
     request.set_hops(0, u8::try_from(hops.len())?);
     let path = request.initial_path.get_mut(1..=hops.len()).ok_or("at most 63 hops")?;
     path.copy_from_slice(hops);
-    let to = Peer { lid: Lid::PERMISSIVE, ..Peer::default() };
+    let to = MadPeer { lid: Lid::PERMISSIVE, ..MadPeer::default() };
     let answer = exchange(port, agent, &to, &request.emit())?.ok_or("nobody at this route")?;
     Ok(A::from_data(&DirectedSmp::parse(&answer).data))
 }
 
 /// The record of the node that has this LID.
-fn record(port: &mut Port, to: &Peer, lid: Lid) -> Result<NodeRecord, Box<dyn Error>> {
+fn record(port: &mut UmadPort, to: &MadPeer, lid: Lid) -> Result<NodeRecord, Box<dyn Error>> {
     let agent = port.register(&Registration::new(MgmtClass::SUBN_ADM, &[]))?;
     let question = NodeRecord { lid, ..NodeRecord::default() };
     let request = SaMad::new(Method::GET, 2, NodeRecordMask::LID, question);

@@ -8,7 +8,7 @@ use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
 /// How long one case may take. The longest wait out retries: some seconds in emulation.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Messages longer than this are left out: the guest copies a few megabytes a second.
 const MEMORY_BYTES_MAX: u64 = 1 << 20;
@@ -80,7 +80,7 @@ impl Factory for Machine {
             Ok(opened) => opened.device,
             Err(error) => panic!("{error}"),
         });
-        let (devices, end) = (devices.collect(), Instant::now() + PATIENCE);
+        let (devices, end) = (devices.collect(), Instant::now() + TIMEOUT);
         Ok(Box::new(Rxe { devices, end, listeners: Vec::new() }))
     }
 }

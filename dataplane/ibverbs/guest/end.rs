@@ -23,7 +23,7 @@ pub const RECEIVES_MAX: u32 = 512;
 const POLLED_MAX: usize = 16;
 
 /// How long a sleep may be.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Room for a message behind the GRH of a datagram.
 const BUFFER_BYTES: usize = 4096;
@@ -107,7 +107,7 @@ impl End {
 
     /// To RTS, with this peer.
     pub fn connect(&mut self, peer: Name) {
-        let grh = GlobalRoute { dgid: peer.0, hop_limit: 64, ..GlobalRoute::default() };
+        let grh = GlobalRoute::to(peer.0, 64);
         let path = AddressVector { port: 1, grh: Some(grh), ..AddressVector::default() };
         let to = |state| QpAttributes { state: Some(state), ..QpAttributes::default() };
         let (rtr, rts) = if self.qp_type == QpType::Ud {
@@ -158,7 +158,7 @@ impl End {
     pub fn sleep(&mut self, cq: Cq) {
         // The two queues share a channel, and the other one's event may come first.
         while !self.rung.remove(&cq) {
-            match self.device.wait(PATIENCE).expect("a file") {
+            match self.device.wait(TIMEOUT).expect("a file") {
                 Some(rung) => assert!(self.rung.insert(rung), "an event for each time it is armed"),
                 // That the connection is established, for one.
                 None => assert!(self.device.async_event().is_some(), "nothing has come"),

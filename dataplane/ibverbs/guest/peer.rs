@@ -1,9 +1,9 @@
 //! One end of a connection on a device of the machine, told what to do by lines on a serial port.
 
+use pollux_conformance::end::RemoteEnd;
+use pollux_conformance::end::line::{Command, Reply};
 use pollux_ibverbs::open;
 use pollux_verbs::Device;
-use pollux_verbs::end::End;
-use pollux_verbs::end::line::{Command, Reply};
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// Between two looks for a completion: an emulated processor that only looks slows the machine.
 const PAUSE: Duration = Duration::from_micros(100);
 
-type OwnEnd = End<Box<dyn Device + Send>>;
+type OwnEnd = RemoteEnd<Box<dyn Device + Send>>;
 
 /// Does what lines on `port` say until there are no more; says whether that was all.
 pub fn run(device: &str, port: &str) -> bool {
@@ -25,7 +25,7 @@ pub fn run(device: &str, port: &str) -> bool {
 /// The first line that is written says that all is ready.
 fn serve(device: &str, port: &str) -> io::Result<()> {
     let opened = open(device).map_err(io::Error::other)?;
-    let mut end = End::new(opened.device).map_err(io::Error::other)?;
+    let mut end = RemoteEnd::new(opened.device).map_err(io::Error::other)?;
     let lines = BufReader::new(File::open(port)?).lines();
     let mut out = File::options().write(true).open(port)?;
     let started = Instant::now();

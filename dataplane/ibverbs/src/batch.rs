@@ -1,13 +1,13 @@
-//! Structures of a library, many in a row, that go to it by one pointer.
+//! Arrays of a library's structures, passed to it by one pointer.
 //!
-//! Two mistakes are easy where a library reads or writes an array of ours. A pointer is taken, the
-//! array is used by its name, and the pointer is used again: the language lets each use of the name
-//! end what the pointer may do. And what the library was to write is read although it has not: that
-//! is memory without a value. So a batch is zero from the beginning, and whatever is read from it
-//! is at worst old; and it gives its pointer last, from the whole array, by a method that borrows
-//! it.
+//! Two mistakes are easy where a library reads or writes an array of ours. First, a pointer is
+//! taken, the array is used by its name, and the pointer is used again: each use of the name
+//! invalidates the pointer. Second, an element is read although the library has not written it:
+//! that is uninitialized memory. So a batch is zeroed when it is created, and a read returns an old
+//! value at worst; and its pointer is taken last, from the whole array, by a method that borrows
+//! the batch.
 //!
-//! Why it lies in a box and stays: to zero kilobytes on the stack costs more than a post does.
+//! Why it is boxed and reused: zeroing kilobytes on the stack costs more than a post.
 
 use ibverbs_sys as ffi;
 use std::ptr;
@@ -15,33 +15,33 @@ use std::ptr;
 /// Up to `N` structures. All of them have a value at any time.
 pub(crate) struct Batch<T, const N: usize> {
     places: Box<[T]>,
-    /// So many of them are filled.
+    /// The number of filled elements.
     count: usize,
 }
 
-// SAFETY: a batch owns its structures. The pointers in them are of the request or the answer that
-// they were last used for, and are never followed here.
+// SAFETY: a batch owns its structures. The pointers in them belong to the request or the answer of
+// their last use, and are never dereferenced here.
 unsafe impl<T, const N: usize> Send for Batch<T, N> {}
 
 impl<T: Copy + Default, const N: usize> Batch<T, N> {
-    /// One in which nothing is filled.
+    /// A batch without filled elements.
     pub(crate) fn new() -> Self {
         Self { places: vec![T::default(); N].into(), count: 0 }
     }
 
-    /// Forgets what was filled.
+    /// Clears the batch.
     #[inline]
     pub(crate) fn clear(&mut self) {
         self.count = 0;
     }
 
-    /// How many are filled.
+    /// The number of filled elements.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.count
     }
 
-    /// Fills the next place, unless `fill` fails. The place holds whatever it held before.
+    /// Fills the next element, unless `fill` fails. The element keeps its old fields otherwise.
     ///
     /// # Panics
     /// If all are filled.
@@ -52,19 +52,19 @@ impl<T: Copy + Default, const N: usize> Batch<T, N> {
         Ok(())
     }
 
-    /// What was filled.
+    /// The elements that the fill functions have written.
     #[inline]
     pub(crate) fn filled_mut(&mut self) -> &mut [T] {
         &mut self.places[..self.count]
     }
 
-    /// Where all `N` places are, for the library. Good until the batch is used again.
+    /// The pointer to all `N` elements, for the library. Valid until the next use of the batch.
     #[inline]
     pub(crate) fn as_mut_ptr(&mut self) -> *mut T {
         self.places.as_mut_ptr()
     }
 
-    /// The first of the places, into which the library has written as many.
+    /// The first `count` elements, which the library has written.
     #[inline]
     pub(crate) fn first(&self, count: usize) -> &[T] {
         &self.places[..count.min(N)]
@@ -73,7 +73,7 @@ impl<T: Copy + Default, const N: usize> Batch<T, N> {
 
 /// A structure that stands in a list.
 pub(crate) trait Linked {
-    /// Says which comes next.
+    /// Links the next element.
     fn set_next(&mut self, next: *mut Self);
 }
 
@@ -92,8 +92,8 @@ impl Linked for ffi::ibv_recv_wr {
 }
 
 impl<T: Copy + Default + Linked, const N: usize> Batch<T, N> {
-    /// Makes a list of what was filled, for the library; gives the first, if there is one. Good
-    /// until the batch is used again.
+    /// Links the filled elements to a list, for the library; returns the first, if there is one.
+    /// Valid until the next use of the batch.
     #[inline]
     pub(crate) fn list(&mut self) -> *mut T {
         let (first, count) = (self.as_mut_ptr(), self.count);
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_fails_to_be_filled_is_not_counted() {
+    fn an_element_that_fails_to_be_filled_is_not_counted() {
         let mut batch = Batch::<u32, 3>::new();
         assert_eq!(batch.first(9), [0; 3]);
         assert_eq!(
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_holds_what_was_filled_and_ends() {
+    fn a_list_has_the_filled_elements_and_ends() {
         let mut batch = Batch::<ffi::ibv_recv_wr, 4>::new();
         for count in [3, 2] {
             batch.clear();

@@ -1,50 +1,51 @@
-//! What is wrong with this machine, as far as files tell: each finding with a verdict and a remedy.
+//! Diagnosis of this machine: findings, each with a verdict and a remedy.
 //!
-//! It reads /sys and /proc, and needs neither the library nor rights; the roots of both are
-//! arguments, so that a test can show it any machine. What is missing or unreadable is a finding,
+//! It reads /sys and /proc, and needs neither the library nor privileges; the roots of both are
+//! arguments, so that a test can present any machine. A missing or unreadable file is a finding,
 //! never a failure.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// How a finding is to be taken.
+/// The verdict of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Verdict {
+pub enum DoctorVerdict {
     /// As it should be.
     Good,
     /// It works, but slower, or not everywhere.
     Warning,
-    /// It does not work like this.
+    /// It does not work.
     Bad,
 }
 
-/// One thing that was looked at.
+/// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
-    /// What: `mlx5_0:1`, `memlock` ...
+pub struct DoctorFinding {
+    /// The subject: `mlx5_0:1`, `memlock` ...
     pub subject: String,
-    /// How it is to be taken.
-    pub verdict: Verdict,
-    /// What was found.
+    /// Its verdict.
+    pub verdict: DoctorVerdict,
+    /// The state as found, for the report.
     pub found: String,
-    /// What to do; empty if nothing.
-    pub remedy: &'static str,
+    /// The remedy; empty if none is needed.
+    pub remedy: Cow<'static, str>,
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for DoctorFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let verdict = match self.verdict {
-            Verdict::Good => "ok",
-            Verdict::Warning => "warn",
-            Verdict::Bad => "BAD",
+            DoctorVerdict::Good => "ok",
+            DoctorVerdict::Warning => "warn",
+            DoctorVerdict::Bad => "BAD",
         };
         write!(f, "{verdict:4} {}: {}", self.subject, self.found)?;
         if self.remedy.is_empty() { Ok(()) } else { write!(f, "; {}", self.remedy) }
     }
 }
 
-/// Where the system shows itself.
+/// The roots of the system's files.
 #[derive(Clone, Debug)]
 pub struct Roots {
     /// Mostly `/sys`.
@@ -62,11 +63,11 @@ impl Default for Roots {
 /// Entries of tables that are listed; more are counted only.
 const LISTED_MAX: usize = 8;
 
-/// Memory that may be locked below which queues of a worker do not fit.
+/// The least limit of locked memory: the queues of a worker need more than this.
 const MEMLOCK_BYTES_MIN: u64 = 64 << 20;
 
-/// Looks at everything, devices first.
-pub fn examine(roots: &Roots) -> Vec<Finding> {
+/// Runs all checks of files, devices first.
+pub fn examine(roots: &Roots) -> Vec<DoctorFinding> {
     let mut findings = Vec::new();
     devices(roots, &mut findings);
     modules(roots, &mut findings);
@@ -77,14 +78,15 @@ pub fn examine(roots: &Roots) -> Vec<Finding> {
     findings
 }
 
-fn finding(
+/// A finding; a good one has no remedy.
+pub(crate) fn finding(
     subject: impl Into<String>,
-    verdict: Verdict,
+    verdict: DoctorVerdict,
     found: impl Into<String>,
-    remedy: &'static str,
-) -> Finding {
-    let remedy = if verdict == Verdict::Good { "" } else { remedy };
-    Finding { subject: subject.into(), verdict, found: found.into(), remedy }
+    remedy: impl Into<Cow<'static, str>>,
+) -> DoctorFinding {
+    let remedy = if verdict == DoctorVerdict::Good { "".into() } else { remedy.into() };
+    DoctorFinding { subject: subject.into(), verdict, found: found.into(), remedy }
 }
 
 /// A file's first line; `None` if there is none.
@@ -102,12 +104,12 @@ fn names(path: &Path) -> Vec<String> {
     names
 }
 
-fn devices(roots: &Roots, findings: &mut Vec<Finding>) {
+fn devices(roots: &Roots, findings: &mut Vec<DoctorFinding>) {
     let class = roots.sys.join("class/infiniband");
     let devices = names(&class);
     if devices.is_empty() {
         let remedy = "load the driver of your adapter (mlx5_ib ...), or use `soft:`";
-        findings.push(finding("devices", Verdict::Warning, "no RDMA device", remedy));
+        findings.push(finding("devices", DoctorVerdict::Warning, "no RDMA device", remedy));
     }
     for device in devices {
         let ports = class.join(&device).join("ports");
@@ -129,107 +131,151 @@ fn devices(roots: &Roots, findings: &mut Vec<Finding>) {
     }
 }
 
-fn port_state(subject: &str, port: &Path) -> Finding {
+fn port_state(subject: &str, port: &Path) -> DoctorFinding {
     let state = line(&port.join("state")).unwrap_or_else(|| "unknown".into());
     let (verdict, remedy) = match state.as_str() {
-        "4: ACTIVE" => (Verdict::Good, ""),
-        "2: INIT" => (Verdict::Bad, "no subnet manager has come by: start OpenSM, or enable one"),
-        "1: DOWN" => (Verdict::Bad, "plug the cable in, or enable the port at the other end"),
-        _ => (Verdict::Bad, "wait for the subnet manager, then look again"),
+        "4: ACTIVE" => (DoctorVerdict::Good, ""),
+        "2: INIT" => {
+            (DoctorVerdict::Bad, "no subnet manager has come by: start OpenSM, or enable one")
+        }
+        "1: DOWN" => (DoctorVerdict::Bad, "plug the cable in, or enable the port at the other end"),
+        _ => (DoctorVerdict::Bad, "wait for the subnet manager, then look again"),
     };
     finding(subject, verdict, format!("state {state}"), remedy)
 }
 
-fn link_layer(subject: &str, port: &Path) -> Finding {
+fn link_layer(subject: &str, port: &Path) -> DoctorFinding {
     let layer = line(&port.join("link_layer")).unwrap_or_else(|| "unknown".into());
     let is_infiniband = layer == "InfiniBand";
-    let verdict = if is_infiniband { Verdict::Good } else { Verdict::Warning };
+    let verdict = if is_infiniband { DoctorVerdict::Good } else { DoctorVerdict::Warning };
     let remedy = "IP over InfiniBand has no subnet here; only Pollux's own extension works";
     finding(subject, verdict, format!("link layer {layer}"), remedy)
 }
 
-fn filled(subject: &str, what: &str, values: &[String]) -> Finding {
+fn filled(subject: &str, what: &str, values: &[String]) -> DoctorFinding {
     if values.is_empty() {
         let remedy = "is the port up, and is the subnet manager done?";
-        return finding(subject, Verdict::Bad, format!("no {what}"), remedy);
+        return finding(subject, DoctorVerdict::Bad, format!("no {what}"), remedy);
     }
     let mut text = values[..values.len().min(LISTED_MAX)].join(", ");
     if values.len() > LISTED_MAX {
         text += &format!(" and {} more", values.len() - LISTED_MAX);
     }
-    finding(subject, Verdict::Good, format!("{what} {text}"), "")
+    finding(subject, DoctorVerdict::Good, format!("{what} {text}"), "")
 }
 
 /// The kernel's own IP on this device, which answers for the same addresses if given them.
-fn ipoib(roots: &Roots, device: &str, subject: &str) -> Option<Finding> {
+fn ipoib(roots: &Roots, device: &str, subject: &str) -> Option<DoctorFinding> {
     let nets = roots.sys.join("class/infiniband").join(device).join("device/net");
     let hardware = |net: &String| line(&nets.join(net).join("type"));
     let net = names(&nets).into_iter().find(|net| hardware(net).as_deref() == Some("32"))?;
     let remedy = "both can run side by side, with addresses of their own";
-    Some(finding(subject, Verdict::Warning, format!("the kernel's ib_ipoib has {net}"), remedy))
+    Some(finding(
+        subject,
+        DoctorVerdict::Warning,
+        format!("the kernel's ib_ipoib has {net}"),
+        remedy,
+    ))
 }
 
-fn modules(roots: &Roots, findings: &mut Vec<Finding>) {
-    let text = fs::read_to_string(roots.proc.join("modules")).unwrap_or_default();
-    let built_in = |name: &str| roots.sys.join("module").join(name).is_dir();
-    let is_there = |name: &str| {
-        built_in(name) || text.lines().any(|line| line.split(' ').next() == Some(name))
-    };
+fn modules(roots: &Roots, findings: &mut Vec<DoctorFinding>) {
     for (name, remedy) in [
         ("ib_uverbs", "modprobe ib_uverbs: without it no program reaches an adapter"),
         ("ib_umad", "modprobe ib_umad: without it there is no subnet administration"),
     ] {
-        let loaded = is_there(name);
-        let verdict = if loaded { Verdict::Good } else { Verdict::Bad };
+        let loaded = is_loaded(roots, name);
+        let verdict = if loaded { DoctorVerdict::Good } else { DoctorVerdict::Bad };
         let found = if loaded { "loaded" } else { "not loaded" };
         findings.push(finding(name, verdict, found, remedy));
     }
-    let taken = is_there("ib_cm");
-    let verdict = if taken { Verdict::Warning } else { Verdict::Good };
-    let found =
-        if taken { "the kernel answers the CM class itself" } else { "the CM class is free" };
-    let remedy = "unload what uses it, then it: rmmod ib_ipoib rdma_ucm rdma_cm ib_cm";
-    findings.push(finding("ib_cm", verdict, found, remedy));
+    let taken = is_loaded(roots, CM_MODULE);
+    let verdict = if taken { DoctorVerdict::Warning } else { DoctorVerdict::Good };
+    let found = match taken {
+        true => "the kernel has the CM class: on InfiniBand, interfaces of mode ud only",
+        false => "the kernel leaves the CM class to programs",
+    };
+    findings.push(finding(CM_MODULE, verdict, found, cm_advice(roots)));
 }
 
-fn memlock(roots: &Roots) -> Finding {
+/// The module that answers CM requests for the kernel.
+const CM_MODULE: &str = "ib_cm";
+
+fn is_loaded(roots: &Roots, module: &str) -> bool {
+    roots.sys.join("module").join(module).is_dir() || users(roots, module).is_some()
+}
+
+/// The modules that use a module; `None` if it is not loaded.
+fn users(roots: &Roots, module: &str) -> Option<Vec<String>> {
+    let text = fs::read_to_string(roots.proc.join("modules")).ok()?;
+    let words = text.lines().map(|line| line.split(' '));
+    let mut words = words.into_iter().find(|words| words.clone().next() == Some(module))?;
+    let users = words.nth(3).unwrap_or_default().split(',');
+    Some(users.filter(|user| !matches!(*user, "" | "-")).map(str::to_owned).collect())
+}
+
+/// The remedy where another agent has the CM class. At a port, only one agent may take the requests
+/// of a class: the kernel's, or that of one process.
+pub fn cm_advice(roots: &Roots) -> String {
+    if !is_loaded(roots, CM_MODULE) {
+        return "another process takes the requests of this class at the port, perhaps another \
+                node; end it (fuser -v /dev/infiniband/umad*)"
+            .into();
+    }
+    // Users first, since no module in use can be unloaded.
+    let mut modules = Vec::new();
+    let mut next = vec![CM_MODULE.to_owned()];
+    while let Some(module) = next.pop() {
+        modules.retain(|known| *known != module);
+        next.extend(users(roots, &module).unwrap_or_default());
+        modules.push(module);
+    }
+    modules.reverse();
+    let modules = modules.join(" ");
+    format!("the kernel's ib_cm has it; free it with `modprobe -r {modules}`, or use mode ud")
+}
+
+fn memlock(roots: &Roots) -> DoctorFinding {
     let text = fs::read_to_string(roots.proc.join("self/limits")).unwrap_or_default();
     let line = text.lines().find(|line| line.starts_with("Max locked memory"));
     let soft = line.and_then(|line| line.split_whitespace().nth(3)).unwrap_or("unknown");
     let is_enough =
         soft == "unlimited" || soft.parse::<u64>().is_ok_and(|bytes| bytes >= MEMLOCK_BYTES_MIN);
-    let verdict = if is_enough { Verdict::Good } else { Verdict::Bad };
+    let verdict = if is_enough { DoctorVerdict::Good } else { DoctorVerdict::Bad };
     let remedy = "ulimit -l unlimited, or LimitMEMLOCK=infinity in the unit";
     finding("memlock", verdict, format!("{soft} bytes may be locked"), remedy)
 }
 
-fn huge_pages(roots: &Roots) -> Finding {
+fn huge_pages(roots: &Roots) -> DoctorFinding {
     let text = fs::read_to_string(roots.proc.join("meminfo")).unwrap_or_default();
     let count = |name: &str| -> Option<u64> {
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
         line.split_whitespace().next()?.parse().ok()
     };
     let (total, free) = (count("HugePages_Total"), count("HugePages_Free"));
-    let verdict = if free.is_some_and(|free| free > 0) { Verdict::Good } else { Verdict::Warning };
+    let verdict = if free.is_some_and(|free| free > 0) {
+        DoctorVerdict::Good
+    } else {
+        DoctorVerdict::Warning
+    };
     let found = format!("{} huge pages free of {}", free.unwrap_or(0), total.unwrap_or(0));
     let remedy = "sysctl vm.nr_hugepages=64; without them buffers lie on smaller pages, slower";
     finding("huge pages", verdict, found, remedy)
 }
 
-fn governor(roots: &Roots) -> Finding {
+fn governor(roots: &Roots) -> DoctorFinding {
     let path = roots.sys.join("devices/system/cpu/cpu0/cpufreq/scaling_governor");
     let (verdict, found) = match line(&path) {
-        None => (Verdict::Good, "the kernel does not change the clock".into()),
-        Some(name) if name == "performance" => (Verdict::Good, name),
-        Some(name) => (Verdict::Warning, name),
+        None => (DoctorVerdict::Good, "the kernel does not change the clock".into()),
+        Some(name) if name == "performance" => (DoctorVerdict::Good, name),
+        Some(name) => (DoctorVerdict::Warning, name),
     };
     let remedy = "cpupower frequency-set -g performance: a clock that changes spoils latencies";
     finding("CPU governor", verdict, found, remedy)
 }
 
-fn isolation(roots: &Roots) -> Finding {
+fn isolation(roots: &Roots) -> DoctorFinding {
     let isolated = line(&roots.sys.join("devices/system/cpu/isolated")).unwrap_or_default();
-    let verdict = if isolated.is_empty() { Verdict::Warning } else { Verdict::Good };
+    let verdict = if isolated.is_empty() { DoctorVerdict::Warning } else { DoctorVerdict::Good };
     let found = if isolated.is_empty() { "no CPU is isolated".into() } else { isolated };
     let remedy = "boot with isolcpus= for the workers' CPUs, or expect a long tail";
     finding("CPU isolation", verdict, found, remedy)
@@ -295,7 +341,7 @@ mod tests {
                 "ok   mlx5_0:1: P_Keys 0xffff",
                 "ok   ib_uverbs: loaded",
                 "ok   ib_umad: loaded",
-                "ok   ib_cm: the CM class is free",
+                "ok   ib_cm: the kernel leaves the CM class to programs",
                 "ok   memlock: unlimited bytes may be locked",
                 "ok   huge pages: 60 huge pages free of 64",
                 "ok   CPU governor: performance",
@@ -305,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_comes_with_a_remedy() {
+    fn every_finding_has_a_remedy() {
         let port = "sys/class/infiniband/mlx5_0/ports/1";
         let tree = Tree::new(
             "bad",
@@ -313,7 +359,11 @@ mod tests {
                 (&format!("{port}/state"), "2: INIT\n"),
                 (&format!("{port}/link_layer"), "Ethernet\n"),
                 ("sys/class/infiniband/mlx5_0/device/net/ib0/type", "32\n"),
-                ("proc/modules", "ib_cm 1 1 rdma_cm, Live 0x0\n"),
+                (
+                    "proc/modules",
+                    "rdma_ucm 1 0 - Live 0x0\nib_ipoib 1 0 - Live 0x0\n\
+                     rdma_cm 1 1 rdma_ucm, Live 0x0\nib_cm 1 2 rdma_cm,ib_ipoib, Live 0x0\n",
+                ),
                 ("proc/self/limits", "Max locked memory         8388608  8388608  bytes\n"),
                 ("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "powersave\n"),
             ],
@@ -327,7 +377,7 @@ mod tests {
             "warn mlx5_0:1: the kernel's ib_ipoib has ib0; ",
             "BAD  ib_uverbs: not loaded; modprobe",
             "BAD  ib_umad: not loaded; modprobe",
-            "warn ib_cm: the kernel answers the CM class itself; unload",
+            "warn ib_cm: the kernel has the CM class: on InfiniBand, interfaces of mode ud only; ",
             "BAD  memlock: 8388608 bytes may be locked; ulimit",
             "warn huge pages: 0 huge pages free of 0; ",
             "warn CPU governor: powersave; ",
@@ -335,6 +385,8 @@ mod tests {
         ] {
             assert!(found.iter().any(|line| line.starts_with(part)), "{part}: {found:#?}");
         }
+        let free = "free it with `modprobe -r rdma_ucm rdma_cm ib_ipoib ib_cm`, or use mode ud";
+        assert!(found.iter().any(|line| line.ends_with(free)), "{found:#?}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! What the library or the kernel refuses, said with what to check.
+//! Errors of the library or the kernel, each with what to check.
 //!
-//! libibverbs answers with a number alone. What it mostly means for a verb is known, and that is
-//! what an operator needs: a memory limit, a missing device file, a right.
+//! libibverbs returns an errno only. Its usual cause for each verb is known, and the message names
+//! it: a memory limit, a missing device file, a permission.
 
 use std::fmt;
 #[cfg(feature = "hca")]
@@ -10,7 +10,7 @@ use {pollux_verbs::VerbsError, rustix::io::Errno};
 /// Why a device could not be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum OpenError {
+pub enum HcaOpenError {
     /// This build has no adapters.
     NotBuilt {
         /// The device that was asked for.
@@ -18,14 +18,14 @@ pub enum OpenError {
     },
     /// Not a name of the form `mlx5_0` or `mlx5_0:1`.
     BadName {
-        /// What was asked for.
+        /// The given name.
         name: String,
     },
     /// The system has no libibumad, which management datagrams go through.
     NoLibrary {
         /// The device that was asked for.
         device: String,
-        /// What the system's linker says.
+        /// The message of the system's linker.
         reason: String,
     },
     /// The system has no adapter at all, or none that this process sees.
@@ -39,32 +39,32 @@ pub enum OpenError {
     NoSuchDevice {
         /// The device that was asked for.
         device: String,
-        /// Those that there are.
+        /// The present devices.
         present: Vec<String>,
     },
     /// The adapter has no such port.
     NoSuchPort {
-        /// The device.
+        /// Device name, as given by the caller.
         device: String,
         /// The port that was asked for.
         port: u8,
-        /// The last one that there is.
+        /// The last port.
         ports: u8,
     },
     /// The system refused.
     System {
-        /// The device.
+        /// Device name, as given by the caller.
         device: String,
         /// The call that failed.
         verb: &'static str,
-        /// The system's number for the reason.
+        /// The errno.
         errno: i32,
         /// What to check.
         advice: &'static str,
     },
 }
 
-impl fmt::Display for OpenError {
+impl fmt::Display for HcaOpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotBuilt { device } => write!(
@@ -96,11 +96,11 @@ impl fmt::Display for OpenError {
     }
 }
 
-impl std::error::Error for OpenError {}
+impl std::error::Error for HcaOpenError {}
 
 /// Takes `mlx5_0:2` apart; without a port it is the first.
-pub fn parse_name(name: &str) -> Result<(&str, u8), OpenError> {
-    let bad = || OpenError::BadName { name: name.to_owned() };
+pub fn parse_name(name: &str) -> Result<(&str, u8), HcaOpenError> {
+    let bad = || HcaOpenError::BadName { name: name.to_owned() };
     let (device, port) = match name.split_once(':') {
         None => (name, 1),
         Some((device, port)) => (device, port.parse().map_err(|_| bad())?),
@@ -112,7 +112,7 @@ pub fn parse_name(name: &str) -> Result<(&str, u8), OpenError> {
     Ok((device, port))
 }
 
-/// What to check when the system gives this number for an adapter.
+/// The advice for this errno at an adapter.
 #[cfg(feature = "hca")]
 pub(crate) fn advice(errno: i32) -> &'static str {
     match Errno::from_raw_os_error(errno) {
@@ -136,11 +136,11 @@ pub(crate) fn advice(errno: i32) -> &'static str {
     }
 }
 
-/// What to check where management datagrams do not go.
+/// The advice if management datagrams cannot be sent.
 #[cfg(feature = "hca")]
 pub(crate) const UMAD: &str = "look for /sys/class/infiniband_mad/umad*: is ib_umad loaded?";
 
-/// What to check when the system gives this number for management datagrams.
+/// The advice for this errno at management datagrams.
 #[cfg(feature = "hca")]
 pub(crate) fn umad_advice(errno: i32) -> &'static str {
     match Errno::from_raw_os_error(errno) {
@@ -155,7 +155,7 @@ pub(crate) fn umad_advice(errno: i32) -> &'static str {
     }
 }
 
-/// The answer of a verb that the system refused.
+/// The error of a verb that the system refused.
 #[cfg(feature = "hca")]
 pub(crate) fn refused(device: &str, verb: &'static str, errno: i32) -> VerbsError {
     match Errno::from_raw_os_error(errno) {
@@ -167,8 +167,8 @@ pub(crate) fn refused(device: &str, verb: &'static str, errno: i32) -> VerbsErro
     }
 }
 
-/// Whether a device was unplugged. The kernel calls that an input or output error, as it does other
-/// things; but it also takes the device off its list.
+/// Whether a device was unplugged. The kernel reports an I/O error, as for other failures, but also
+/// removes the device from its list.
 #[cfg(feature = "hca")]
 pub(crate) fn is_gone(device: &str) -> bool {
     !std::path::Path::new("/sys/class/infiniband").join(device).exists()
@@ -183,7 +183,11 @@ mod tests {
         assert_eq!(parse_name("mlx5_0"), Ok(("mlx5_0", 1)));
         assert_eq!(parse_name("mlx5_0:2"), Ok(("mlx5_0", 2)));
         for name in ["", ":1", "mlx5_0:", "mlx5_0:0", "mlx5_0:256", "a:1:2", "../x", "mlx5 0"] {
-            assert_eq!(parse_name(name), Err(OpenError::BadName { name: name.into() }), "{name}");
+            assert_eq!(
+                parse_name(name),
+                Err(HcaOpenError::BadName { name: name.into() }),
+                "{name}"
+            );
         }
     }
 }

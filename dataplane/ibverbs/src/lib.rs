@@ -8,8 +8,10 @@
 //!
 //! 1. `hca`: the device, what it owns, and how objects end in the right order;
 //! 2. `hca/post` and `hca/poll`: the fast path, over `batch`;
-//! 3. `umad`: management datagrams, which go a way of their own;
-//! 4. `doctor`: what is wrong with this machine.
+//! 3. `management`: datagrams of management, which have an interface of their own in the kernel;
+//!    `umad`: the same by libibumad;
+//! 4. `doctor` and `libraries`: diagnosis of this machine; `error`: errors of libraries and the
+//!    kernel.
 //!
 //! Why `ibverbs-sys`: it makes its bindings from rdma-core's headers, which it carries, and links
 //! the system's library. What these headers have inline is not among the bindings: the fast path is
@@ -24,33 +26,61 @@ mod error;
 #[cfg(feature = "hca")]
 mod hca;
 #[cfg(feature = "hca")]
+mod libraries;
+pub mod management;
+#[cfg(feature = "hca")]
 pub mod umad;
 
-pub use error::{OpenError, parse_name};
+pub use error::{HcaOpenError, parse_name};
 
+use doctor::{DoctorFinding, Roots};
+use management::ManagementPort;
 use pollux_verbs::Device;
 
 /// Whether this build can open any adapter.
 pub const OPENS_ADAPTERS: bool = cfg!(feature = "hca");
 
 /// A device, and the port of it that its name asked for.
-pub struct Opened {
-    /// The device.
+pub struct OpenedHca {
+    /// The opened adapter.
     pub device: Box<dyn Device + Send>,
     /// The port, counted from 1.
     pub port: u8,
 }
 
 /// Opens `mlx5_0`, or `mlx5_0:2` for its second port.
-pub fn open(name: &str) -> Result<Opened, OpenError> {
+pub fn open(name: &str) -> Result<OpenedHca, HcaOpenError> {
     let (device, port) = parse_name(name)?;
     #[cfg(feature = "hca")]
-    return hca::open(device, port).map(|device| Opened { device: Box::new(device), port });
+    return hca::open(device, port).map(|device| OpenedHca { device: Box::new(device), port });
     #[cfg(not(feature = "hca"))]
     {
         let _ = port;
-        Err(OpenError::NotBuilt { device: device.to_owned() })
+        Err(HcaOpenError::NotBuilt { device: device.to_owned() })
     }
+}
+
+/// Opens port 2 of `mlx5_0` for `mlx5_0:2`, for its management datagrams.
+pub fn open_management(name: &str) -> Result<Box<dyn ManagementPort>, HcaOpenError> {
+    #[cfg(feature = "hca")]
+    return Ok(Box::new(umad::UmadPort::open(name)?));
+    #[cfg(not(feature = "hca"))]
+    Err(HcaOpenError::NotBuilt { device: parse_name(name)?.0.to_owned() })
+}
+
+/// The diagnosis of this machine, for `pollux doctor`.
+pub fn diagnose() -> Vec<DoctorFinding> {
+    #[cfg(feature = "hca")]
+    let mut findings = libraries::examine();
+    #[cfg(not(feature = "hca"))]
+    let mut findings = vec![doctor::finding(
+        "build",
+        doctor::DoctorVerdict::Warning,
+        "this program opens no adapters in hardware",
+        "build it with `--features hca` (scripts/host-setup --hca), or use `soft:`",
+    )];
+    findings.extend(doctor::examine(&Roots::default()));
+    findings
 }
 
 #[cfg(test)]
@@ -63,9 +93,9 @@ mod tests {
         let text = error.to_string();
         assert!(text.starts_with("no_such_0: "), "{text}");
         let expected = match error {
-            OpenError::NotBuilt { .. } => "feature `hca`",
-            OpenError::NoAdapters { .. } => "there is no RDMA adapter here",
-            OpenError::NoSuchDevice { .. } => "there is no such adapter",
+            HcaOpenError::NotBuilt { .. } => "feature `hca`",
+            HcaOpenError::NoAdapters { .. } => "there is no RDMA adapter here",
+            HcaOpenError::NoSuchDevice { .. } => "there is no such adapter",
             other => panic!("{other}"),
         };
         assert!(text.contains(expected), "{text}");

@@ -4,10 +4,12 @@
 //! The program that asks is the example `mads`, built in a target directory of its own, as that of
 //! Soft-RoCE is.
 
-use pollux_fabric::Time;
+use pollux_fabric::link::world::Wire;
+use pollux_fabric::net::Net;
 use pollux_fabric::subnet::Subnet;
 use pollux_fabric::topology::Topology;
-use pollux_fabric::umad::{Clients, Server};
+use pollux_fabric::umad::Sockets;
+use pollux_fabric::{Fabric, Time};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -92,16 +94,17 @@ impl Bench {
     #[expect(clippy::disallowed_methods, reason = "programs live in the machine's time")]
     fn serve(&self, body: impl FnOnce()) {
         let topology = Topology::generate("single:3", 1).expect("a topology");
-        let clients = Clients::new(Subnet::new(topology));
-        let mut server = Server::bind(&self.name, clients).expect("sockets");
+        let mut fabric = Fabric::new(Net::new(Subnet::new(topology), 0, Wire::default()));
+        fabric.program_sockets = Some(Sockets::bind(&self.name).expect("sockets"));
         let is_over = AtomicBool::new(false);
         let began = Instant::now();
         let now = || Time::START + began.elapsed();
         thread::scope(|scope| {
             scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
-                    server.wait(now(), Duration::from_millis(5)).expect("poll");
-                    server.turn(now()).expect("sockets");
+                    let longest = fabric.sleep(now(), Duration::from_millis(5));
+                    fabric.wait(longest, Vec::new()).expect("poll");
+                    fabric.step(now()).expect("sockets");
                 }
             });
             let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));

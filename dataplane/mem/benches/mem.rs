@@ -33,7 +33,7 @@
 #![allow(clippy::disallowed_methods, reason = "a bench reads the clock")]
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use pollux_mem::counters::Counters;
+use pollux_mem::counters::SharedCounters;
 use pollux_mem::snapshot::Publisher;
 use pollux_mem::{CachePadded, Pool, PoolConfig, Words, mpsc, spsc};
 use std::hint::black_box;
@@ -224,7 +224,7 @@ fn published(criterion: &mut Criterion) {
     criterion.bench_function("snapshot_refresh", |bencher| {
         bencher.iter(|| black_box(snapshot.refresh())[7]);
     });
-    let mut counters = Counters::new(Words::private(16).unwrap());
+    let mut counters = SharedCounters::new(Words::private(16).unwrap());
     criterion.bench_function("counter_add", |bencher| {
         bencher.iter(|| counters.add(black_box(3), 1));
     });

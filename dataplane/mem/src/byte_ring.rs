@@ -265,7 +265,7 @@ mod store {
         }
 
         /// # Safety
-        /// Nobody writes these bytes meanwhile.
+        /// No other thread writes these bytes meanwhile.
         #[inline(always)]
         pub(super) unsafe fn with<R>(
             &self,
@@ -279,7 +279,7 @@ mod store {
         }
 
         /// # Safety
-        /// Nobody else touches these bytes meanwhile.
+        /// No other thread reads or writes these bytes meanwhile.
         #[inline(always)]
         pub(super) unsafe fn with_mut<R>(
             &self,

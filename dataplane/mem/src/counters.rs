@@ -12,17 +12,17 @@ use crate::words::{ReadWords, Words};
 
 /// The owner of an array of counters.
 #[derive(Debug)]
-pub struct Counters {
+pub struct SharedCounters {
     words: Words,
 }
 
-/// A reader of the counters.
+/// Reads the counters of another process.
 #[derive(Debug)]
 pub struct CounterReader {
     words: ReadWords,
 }
 
-impl Counters {
+impl SharedCounters {
     /// Continues from the values in `words`; fresh memory is zero.
     pub fn new(words: Words) -> Self {
         Self { words }
@@ -61,10 +61,10 @@ mod tests {
     fn counts_show_in_another_mapping_and_go_on_after_a_restart() {
         let segment = Segment::create("counters", 4096).unwrap();
         let place = || Words::over(segment.map().unwrap()).take(20).unwrap();
-        let mut counters = Counters::new(place());
+        let mut counters = SharedCounters::new(place());
         counters.add(19, 2);
         drop(counters);
-        Counters::new(place()).add(19, 3);
+        SharedCounters::new(place()).add(19, 3);
         let reader = CounterReader::new(place());
         assert_eq!((reader.read(19), reader.read(0), reader.read(32)), (Some(5), Some(0), None));
     }

@@ -5,16 +5,22 @@
 //! order in which writes become visible. Read in this order:
 //!
 //! 1. [`region`], [`segment`]: pages from the kernel, private or shared between processes;
-//! 2. [`pool`], [`buf`], [`free_list`]: fixed-size buffers in a region, owned by value;
+//! 2. [`pool`], [`pool::buf`], [`free_list`]: fixed-size buffers in a region, owned by value;
 //! 3. [`spsc`], [`mpsc`], [`byte_ring`]: rings between threads of one process, which trust each
-//!    other;
+//!    other; `cursor`: positions in a ring, [`pad`]: cache lines, `sync`: atomics, or loom's;
 //! 4. [`words`], [`shared_ring`], [`seq_cell`], [`counters`]: shared memory of two processes that
 //!    do not trust each other. All of it is atomic words, so the only `unsafe` is the one that
 //!    makes words out of a region;
 //! 5. [`one_writer`], [`lease`]: words that one process writes and others only read, and the lease
 //!    with which a sender revokes memory that others copy;
+//!    [`sleep_word`]: the word by which a receiver says that it sleeps;
 //! 6. [`memory`]: registered memory, which adapters and their peers may write at any time;
-//! 7. [`snapshot`]: tables that one thread publishes and others read without waiting.
+//! 7. [`snapshot`]: tables that one thread publishes and others read without waiting;
+//!    [`prefetch`]: loads of such tables for a whole batch at once;
+//! 8. [`tun`], [`net_device`], [`packet_socket`], [`xdp`]: devices of the kernel and their frames,
+//!    which are here because ioctls, tables of pointers and rings of the kernel are `unsafe`;
+//!    [`system_call`]: why a call failed; [`inherited`]: descriptors that a process was started
+//!    with.
 //!
 //! Three rules hold everywhere. Full and empty are results, not errors. No hot operation takes a
 //! lock, a system call or an allocation. Another process may stop the data flow by what it writes,
@@ -25,31 +31,38 @@
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("pollux-mem assumes 64-bit addresses");
 
-pub mod buf;
 pub mod byte_ring;
 pub mod counters;
 mod cursor;
 pub mod free_list;
+pub mod inherited;
 pub mod lease;
 pub mod memory;
 pub mod mpsc;
+pub mod net_device;
 pub mod one_writer;
+pub mod packet_socket;
 pub mod pad;
 pub mod pool;
+pub mod prefetch;
 pub mod region;
 pub mod segment;
 pub mod seq_cell;
 pub mod shared_ring;
+pub mod sleep_word;
 pub mod snapshot;
 pub mod spsc;
 mod sync;
+pub mod system_call;
+pub mod tun;
 pub mod words;
+pub mod xdp;
 
-pub use buf::Buf;
 pub use lease::{Lease, LeaseReader};
 pub use memory::Memory;
 pub use one_writer::{OwnWords, PeerWords};
 pub use pad::CachePadded;
+pub use pool::buf::Buf;
 pub use pool::{Cache, Pool, PoolConfig};
 pub use region::{Backing, Region};
 pub use segment::Segment;

@@ -40,18 +40,18 @@ impl Memory {
     /// At least `bytes` of zeroed memory that peers in other processes can read. They can read all
     /// of it, so it should hold only sent and received data.
     pub fn shared(bytes: usize) -> Result<Self, MapError> {
-        Self::lending(Segment::create("pollux-memory", bytes)?)
+        Self::sealed(Segment::create("pollux-memory", bytes)?)
     }
 
     /// All of a segment, which is sealed against writing from now on. If the kernel cannot seal it
     /// (before Linux 5.1), it is not shared with peers.
-    pub(crate) fn lending(segment: Segment) -> Result<Self, MapError> {
+    pub(crate) fn sealed(segment: Segment) -> Result<Self, MapError> {
         let memory = Self::over(segment.map()?);
         Ok(Self { segment: segment.seal().is_ok().then(|| Arc::new(segment)), ..memory })
     }
 
     /// Memory leased from a peer: every write is refused.
-    pub fn borrowed(segment: &Segment) -> Result<Self, MapError> {
+    pub fn leased(segment: &Segment) -> Result<Self, MapError> {
         Ok(Self { words: ReadWords::of(segment)?, segment: None })
     }
 
@@ -349,9 +349,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shared_is_read_by_its_segment_and_not_written() {
+    fn shared_memory_is_readable_and_not_writable_by_its_segment() {
         let memory = Memory::shared(BYTES).unwrap();
-        let peers = Memory::borrowed(memory.segment().unwrap()).unwrap();
+        let peers = Memory::leased(memory.segment().unwrap()).unwrap();
         assert!(memory.write(BYTES - 4, b"here"));
         let written = (peers.write(0, b"x"), peers.copy(0, &memory, 0, 8), peers.update(0, |_| 1));
         assert_eq!(written, (false, false, None));

@@ -4,13 +4,13 @@
 //! `p`, with the value in it `p + 1`, emptied `p + entries`, the next position that it awaits.
 //! Producers share out positions by one compare-and-swap on the tail; the consumer needs none.
 //!
-//! Why it cannot wedge: a producer that claimed a position and never filled it would stop the
-//! consumer there for ever. Between claim and filling stands only the move of the value, which
-//! cannot panic, and a thread of ours cannot be killed alone. A process can be, so between
-//! processes there is only [`shared_ring`](crate::shared_ring).
+//! Why it cannot block for ever: a producer that claimed a position and never filled it would stop
+//! the consumer there. Between claim and fill there is only the move of the value, which cannot
+//! panic, and a single thread cannot be killed. A process can, so processes share only
+//! [`shared_ring`](crate::shared_ring).
 //!
-//! A producer that is preempted right there delays what others pushed after it until it runs again.
-//! The consumer sees an empty ring meanwhile and does not wait.
+//! A producer that is preempted at that point delays the values pushed after its own. The consumer
+//! sees an empty ring meanwhile and does not wait.
 
 use crate::cursor::{START, filled, first_turn, is_capacity};
 use crate::pad::CachePadded;

@@ -3,25 +3,24 @@
 //! Why huge pages: a pool of 64 Ki buffers of 2 KiB spans 138 MB, which is 34,000 small pages or 66
 //! of 2 MiB. The TLB holds about two thousand entries, so small pages cost a page walk per packet.
 //!
-//! Why never fail for want of them: a machine that reserves none must still run, slower. So there
-//! are three steps, and [`Region::backing`] says which one was reached, as the kernel reports it
-//! and not as we wished: pages reserved for huge use, pages that the kernel makes huge by itself,
-//! plain ones. The report is a file of the kernel's, read when somebody asks and never on the way:
-//! a server maps memory between two polls.
+//! Why a lack of them is no error: a machine without reserved huge pages must still run, slower. So
+//! there are three steps: reserved huge pages, transparent huge pages, plain pages.
+//! [`Region::backing`] says which one was reached, as the kernel reports it. It parses a file in
+//! `/proc` only when called, because a server maps memory between two polls.
 //!
-//! Why fault everything in at once: the first touch of a page is an exception of microseconds,
-//! which does not belong in a breath. It also makes the report true.
+//! Why everything is faulted in at once: the first access to a page is a page fault of
+//! microseconds, which does not belong in a poll iteration. It also makes the report true.
 //!
-//! Why no byte of a region is ever lent as a slice here: a device or another process may write it
+//! Why no byte of a region is ever given as a slice here: a device or another process may write it
 //! at any time, and the language calls that undefined. A region is given to
 //! [`Words`](crate::Words), which reach it by atomic operations alone. The one exception is a
 //! [`Pool`](crate::Pool), which makes its region itself and so knows who else can write it.
 
-use crate::segment::Segment;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::ffi::c_void;
 use std::fmt;
 use std::ops::RangeInclusive;
+use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 
 /// The size of a huge page on the machines that we run on.
@@ -68,7 +67,7 @@ pub enum MapError {
     NotSealed,
     /// The segment is shorter or longer than was agreed.
     BadLength {
-        /// What it has.
+        /// Length of the segment in bytes.
         bytes: u64,
         /// What was agreed.
         allowed: RangeInclusive<usize>,
@@ -128,12 +127,26 @@ impl Region {
         Self::map_reserved_huge(huge).or_else(|_| Self::map_transparent(huge))
     }
 
-    /// The whole of `segment`. What is only read is faulted in as it is: most of it never may be.
-    pub(crate) fn of_segment(segment: &Segment, protection: ProtFlags) -> Result<Self, MapError> {
-        let bytes = segment.bytes();
+    /// The first `bytes` of a file. A region that is only read is not faulted in: most of it may
+    /// never be touched.
+    pub(crate) fn of_file(
+        fd: BorrowedFd<'_>,
+        bytes: usize,
+        protection: ProtFlags,
+    ) -> Result<Self, MapError> {
+        Self::of_file_at(fd, 0, bytes, protection)
+    }
+
+    /// The same from an offset on.
+    pub(crate) fn of_file_at(
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        bytes: usize,
+        protection: ProtFlags,
+    ) -> Result<Self, MapError> {
+        let flags = MapFlags::SHARED;
         // SAFETY: with a null hint and no MAP_FIXED the kernel picks addresses that nothing uses.
-        let address =
-            unsafe { mmap(ptr::null_mut(), bytes, protection, MapFlags::SHARED, segment.fd(), 0) };
+        let address = unsafe { mmap(ptr::null_mut(), bytes, protection, flags, fd, offset) };
         let address = address.map_err(MapError::system("mmap"))?;
         if protection.contains(ProtFlags::WRITE) {
             return Ok(Self::fault_in(address, bytes));
@@ -269,7 +282,7 @@ fn address_range(line: &str) -> Option<std::ops::Range<usize>> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::Memory;
+    use crate::{Memory, Segment};
 
     #[test]
     fn any_size_is_had_and_reported() {

@@ -3,15 +3,15 @@
 //! Why sealed: a peer that shortened the file would turn our next access into SIGBUS. With
 //! shrinking and growing sealed the kernel refuses it, and [`Segment::from_fd`] accepts nothing
 //! less. A peer that seals writing as well makes our mapping fail, which is an error and not a
-//! signal; what we lend, we seal so ourselves ([`Segment::seal`]).
+//! signal; memory that we lease, we seal so ourselves ([`Segment::seal`]).
 //!
 //! Why not on reserved huge pages: a peer may punch holes into the file. On ordinary shared memory
 //! a hole reads as zero; where pages are reserved, touching it when none is left is SIGBUS again.
 //! The kernel may still use transparent ones, which [`Region::backing`] then tells.
 //!
-//! Why an upper limit on what a peer sends: all of it is faulted in, at the expense of who maps it.
+//! Why a segment of a peer has an upper limit: mapping it faults all of it in, at our expense.
 //!
-//! How the descriptor reaches the peer (SCM_RIGHTS, inheritance) is the caller's affair.
+//! The caller passes the descriptor to the peer (by SCM_RIGHTS or inheritance).
 
 use crate::region::{MapError, Region};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals};
@@ -76,12 +76,12 @@ impl Segment {
     /// Maps the whole of it. Each mapping is a region of its own over the same memory: what is
     /// written in one appears in the others, as if another process had written it.
     pub fn map(&self) -> Result<Region, MapError> {
-        Region::of_segment(self, ProtFlags::READ | ProtFlags::WRITE)
+        Region::of_file(self.fd.as_fd(), self.bytes, ProtFlags::READ | ProtFlags::WRITE)
     }
 
     /// The same, to be read only, by [`ReadWords`](crate::words::ReadWords).
     pub(crate) fn map_to_read(&self) -> Result<Region, MapError> {
-        Region::of_segment(self, ProtFlags::READ)
+        Region::of_file(self.fd.as_fd(), self.bytes, ProtFlags::READ)
     }
 
     /// From now on nobody can map it for writing. Mappings stay as they are.
@@ -94,15 +94,11 @@ impl Segment {
         let writing = SealFlags::FUTURE_WRITE | SealFlags::WRITE;
         fcntl_get_seals(&self.fd).is_ok_and(|seals| seals.intersects(writing))
     }
-
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
 }
 
 impl AsFd for Segment {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd()
+        self.fd.as_fd()
     }
 }
 
@@ -124,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_writes_anew_once_it_is_sealed() {
+    fn a_sealed_segment_has_no_new_writers() {
         let segment = Segment::create("test", 4096).unwrap();
         let ours = Memory::over(segment.map().unwrap());
         assert!(!segment.is_sealed());
@@ -132,7 +128,7 @@ mod tests {
         assert!(segment.is_sealed());
         assert!(segment.map().is_err() && ours.write(0, b"here"));
         let mut out = [0; 4];
-        assert!(Memory::borrowed(&segment).unwrap().read(0, &mut out));
+        assert!(Memory::leased(&segment).unwrap().read(0, &mut out));
         assert_eq!(&out, b"here");
     }
 
@@ -144,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_be_resized_is_refused() {
+    fn a_segment_that_could_be_resized_is_refused() {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let fd = rustix::fs::memfd_create("test", flags).unwrap();
         ftruncate(&fd, 4096).unwrap();

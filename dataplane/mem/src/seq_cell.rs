@@ -22,7 +22,7 @@ pub struct SeqWriter<T> {
     value: PhantomData<T>,
 }
 
-/// A reader.
+/// Reads the value from another process.
 pub struct SeqReader<T> {
     words: ReadWords,
     value: PhantomData<T>,

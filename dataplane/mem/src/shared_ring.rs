@@ -380,7 +380,7 @@ impl<'a> Entry<'a> {
         self.shape.tag
     }
 
-    /// Words of its head.
+    /// Number of 64-bit words in an entry's head.
     #[inline(always)]
     pub fn head_words(&self) -> usize {
         self.shape.head_words

@@ -1,5 +1,5 @@
-//! The primitives that the algorithms here are written in: those of `std`, or loom's when built
-//! with `--cfg loom`, so that what is modelled is what runs.
+//! Atomics, fences and cells for the algorithms here: those of `std`, or loom's with `--cfg loom`,
+//! so that loom checks the code that runs.
 
 #[cfg(loom)]
 pub(crate) use loom::{
@@ -15,7 +15,7 @@ pub(crate) use std::sync::{
     atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
 };
 
-/// `std`'s cell with loom's way in, which lets loom see for how long a slot is looked at.
+/// `std`'s cell with loom's API, whose closures show loom how long a slot is accessed.
 #[cfg(not(loom))]
 pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 

@@ -131,7 +131,7 @@ impl ReadWords {
         Some(Self { range: self.range.cut(count)? })
     }
 
-    /// The words.
+    /// The words, for loads only.
     #[inline(always)]
     pub fn as_slice(&self) -> &[ReadWord] {
         self.range.sources()
@@ -234,7 +234,7 @@ mod memory {
             unsafe { slice::from_raw_parts(self.first.as_ptr(), self.writable) }
         }
 
-        /// The words, to be read.
+        /// The words, for loads only.
         #[inline(always)]
         pub(super) fn sources(&self) -> &[ReadWord] {
             // SAFETY: as in `targets`, but for the pages, which may be mapped for reading only: a
@@ -247,7 +247,7 @@ mod memory {
 
 #[cfg(loom)]
 mod memory {
-    //! Words that loom watches. It cannot watch a mapping, so the region lends only its size.
+    //! Words that loom watches. It cannot watch a mapping, so the region gives only its size.
 
     use super::ReadWord;
     use crate::region::Region;

@@ -19,6 +19,7 @@ use pollux_mem::free_list::FreeList;
 use pollux_mem::lease::{Lease, LeaseReader};
 use pollux_mem::seq_cell::{SeqReader, SeqWriter};
 use pollux_mem::shared_ring::SharedRing;
+use pollux_mem::sleep_word::{SleepWatch, SleepWord, barrier};
 use pollux_mem::{Pool, PoolConfig, Words, byte_ring, mpsc, spsc};
 
 /// Models with three threads are explored up to two forced switches; all orders would take hours.
@@ -51,7 +52,7 @@ fn spsc_hands_over_whole_values_in_order() {
 }
 
 #[test]
-fn spsc_drops_what_is_left() {
+fn spsc_drops_remaining_values() {
     loom::model(|| {
         let (mut producer, mut consumer) = spsc::ring::<Arc<()>>(2).unwrap();
         let value = Arc::new(());
@@ -221,13 +222,13 @@ fn seq_cell_is_read_whole() {
     });
 }
 
-/// What an owner lends, and the lease on it, which begins as 1.
+/// Two words of an owner's memory, and the lease on it, which begins as 1.
 fn leased() -> Arc<[AtomicU64; 3]> {
     Arc::new([AtomicU64::new(1), AtomicU64::new(7), AtomicU64::new(7)])
 }
 
 #[test]
-fn no_copy_counts_that_has_what_the_owner_wrote_after_it_revoked() {
+fn a_copy_with_writes_after_the_revocation_does_not_count() {
     loom::model(|| {
         let words = leased();
         let owner = words.clone();
@@ -247,7 +248,7 @@ fn no_copy_counts_that_has_what_the_owner_wrote_after_it_revoked() {
 }
 
 #[test]
-fn who_sees_a_grant_sees_what_it_stands_for() {
+fn a_reader_of_a_lease_sees_its_memory() {
     loom::model(|| {
         let words = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
         let owner = words.clone();
@@ -260,5 +261,42 @@ fn who_sees_a_grant_sees_what_it_stands_for() {
             assert_eq!(words[1].load(Ordering::Relaxed), 7);
         }
         owning.join().unwrap();
+    });
+}
+
+/// A receiver that sleeps although there is an entry is woken. A number stands for the descriptor.
+#[test]
+fn no_wake_up_is_lost() {
+    loom::model(|| {
+        let words = Words::private(1).unwrap().take(1).unwrap();
+        let (mut word, mut watch) = (SleepWord::new(words.clone()), SleepWatch::new(words));
+        let ring = SharedRing::create(Words::private(1).unwrap().take(64).unwrap(), 2).unwrap();
+        let (mut sender, mut receiver) = (ring.other_side().sender(), ring.receiver());
+        let descriptor = Arc::new(AtomicU64::new(0));
+        let sending = {
+            let descriptor = descriptor.clone();
+            thread::spawn(move || {
+                for entry in [1, 2] {
+                    assert!(sender.send_bytes(1, &[entry], &[]));
+                    if watch.must_wake() {
+                        descriptor.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            })
+        };
+        let mut is_asleep = false;
+        while !is_asleep {
+            descriptor.swap(0, Ordering::Relaxed);
+            word.fall_asleep();
+            assert!(barrier());
+            is_asleep = !receiver.receive(|_| ());
+            if !is_asleep {
+                word.wake_up();
+            }
+        }
+        sending.join().unwrap();
+        let wakes = descriptor.load(Ordering::Relaxed);
+        assert!(!receiver.has_entry() || wakes > 0, "nobody wakes it");
+        assert!(wakes <= 2);
     });
 }

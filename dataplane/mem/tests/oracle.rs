@@ -264,13 +264,13 @@ fn marked(mut buf: Buf) -> Buf {
 }
 
 #[test]
-fn rings_refuse_what_they_cannot_be() {
+fn rings_refuse_invalid_capacities() {
     assert!([0, 3, 1 << 32].iter().all(|&entries| spsc::ring::<u8>(entries).is_none()));
     assert!([0, 1, 6, 1 << 32].iter().all(|&entries| mpsc::ring::<u8>(entries).is_none()));
 }
 
 #[test]
-fn rings_drop_what_is_left_in_them() {
+fn rings_drop_remaining_values() {
     let value = std::sync::Arc::new(());
     let (mut producer, mut consumer) = spsc::ring(4).unwrap();
     (0..4).for_each(|_| producer.push(value.clone()).unwrap());

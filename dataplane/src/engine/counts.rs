@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 /// Counters of a worker since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkerCounts {
-    /// Breaths.
+    /// Poll iterations.
     pub breaths: u64,
     /// Breaths with something to do.
     pub busy_breaths: u64,
@@ -32,27 +32,38 @@ pub struct WorkerCounts {
     pub asleep_nanos: u64,
     /// The total time of busy breaths.
     pub busy_nanos: u64,
+    /// The time from the first breath to the last housekeeping.
+    pub running_nanos: u64,
 }
 
 /// Words of a cell's value.
-const WORDS: usize = 6;
+const WORDS: usize = 7;
 type Cell = [u64; WORDS];
 
 impl WorkerCounts {
     const fn to_words(self) -> Cell {
-        let Self { breaths, busy_breaths, packets, sleeps, asleep_nanos, busy_nanos } = self;
-        [breaths, busy_breaths, packets, sleeps, asleep_nanos, busy_nanos]
+        let Self {
+            breaths,
+            busy_breaths,
+            packets,
+            sleeps,
+            asleep_nanos,
+            busy_nanos,
+            running_nanos,
+        } = self;
+        [breaths, busy_breaths, packets, sleeps, asleep_nanos, busy_nanos, running_nanos]
     }
 
     const fn of_words(words: Cell) -> Self {
-        let [breaths, busy_breaths, packets, sleeps, asleep_nanos, busy_nanos] = words;
-        Self { breaths, busy_breaths, packets, sleeps, asleep_nanos, busy_nanos }
+        let [breaths, busy_breaths, packets, sleeps, asleep_nanos, busy_nanos, running_nanos] =
+            words;
+        Self { breaths, busy_breaths, packets, sleeps, asleep_nanos, busy_nanos, running_nanos }
     }
 }
 
 /// Workers of a node, at most.
 pub const WORKERS_MAX: usize = 256;
-const MARK: u64 = u64::from_be_bytes(*b"plxwrk\x00\x01");
+const MARK: u64 = u64::from_be_bytes(*b"plxwrk\x00\x02");
 /// A write in progress ends within a few tries; that of a dead writer never ends.
 const TRIES: usize = 1000;
 const PAGE_BYTES_MAX: usize = 1 << 16;
@@ -61,12 +72,12 @@ const PAGE_BYTES_MAX: usize = 1 << 16;
 pub struct CountsWriter(SeqWriter<Cell>);
 
 /// The readable memory of all workers.
-pub struct Counts {
+pub struct CountsSegment {
     segment: Segment,
     readers: Vec<SeqReader<Cell>>,
 }
 
-impl Counts {
+impl CountsSegment {
     /// Creates memory for so many workers, at most [`WORKERS_MAX`], and the writer of each.
     pub fn create(workers: usize) -> Result<(Self, Vec<CountsWriter>), MapError> {
         let workers = workers.min(WORKERS_MAX);
@@ -109,7 +120,7 @@ impl Counts {
     }
 }
 
-impl AsFd for Counts {
+impl AsFd for CountsSegment {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.segment.as_fd()
     }

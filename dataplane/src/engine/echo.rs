@@ -11,7 +11,7 @@ use pollux_mem::snapshot::Snapshot;
 use pollux_verbs::time::Time;
 use pollux_verbs::{AddressVector, Device, VerbsError};
 use pollux_wire::address::{Lid, Qpn, Scope};
-use pollux_wire::ip::ipoib::EtherType;
+use pollux_wire::ethernet::EtherType;
 use pollux_wire::keys::{PKey, QKey};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -54,7 +54,7 @@ impl<D: Device> Echo<D> {
         let mut netdev = Netdev::new(&mut device, pd, config, &small, &large)?;
         let gid = device.gid(1, 0)?;
         netdev.start(&mut device, Link { qkey: QKey(1), lid: Lid(1), gid, ..Link::default() })?;
-        let path = AddressVector { dlid: Lid(2), port: 1, ..AddressVector::default() };
+        let path = AddressVector::to_lid(Lid(2), 1);
         let ah = device.create_ah(pd, &path)?;
         let mut table = RouteTable::new(PKey::DEFAULT, Scope::LINK_LOCAL, 7);
         for nth in 1..=neighbors {
@@ -104,10 +104,10 @@ impl<D: Device> Work for Echo<D> {
     fn breathe(&mut self, _: Time) -> bool {
         let Self { device, netdev, own, received, batch, refused, routes, .. } = self;
         // A failed device delivers nothing more, which shows in the measurement.
-        let busy = netdev.poll(device, received).is_ok_and(|count| count > 0);
+        let busy = netdev.poll(device, own, received).is_ok_and(|count| count > 0);
         let routes = routes.refresh();
-        for Received { mut packet, ether_type, .. } in received.drain(..) {
-            let verdict = own.verdict(ether_type, packet.bytes());
+        for Received { mut packet, headers, verdict, .. } in received.drain(..) {
+            let ether_type = headers.ether_type;
             let is_ours = verdict == Verdict::Local && ether_type == EtherType::IPV4;
             let is_ours = is_ours && !self.is_ending;
             match turn_round(packet.bytes_mut()).filter(|_| is_ours) {
@@ -126,7 +126,7 @@ impl<D: Device> Work for Echo<D> {
         busy
     }
 
-    fn keep_house(&mut self, _: Time) {}
+    fn housekeeping(&mut self, _: Time) {}
 
     fn packets(&mut self) -> u64 {
         let traffic = self.netdev.traffic();
@@ -157,7 +157,7 @@ impl<D: Device> Work for Echo<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::counts::Counts;
+    use crate::engine::counts::CountsSegment;
     use crate::engine::idle::Idle;
     use crate::engine::{Turn, worker};
     use pollux_fabric::null::NullDevice;
@@ -166,7 +166,7 @@ mod tests {
     fn every_packet_is_sent_back_as_long_as_it_is_ours() {
         let own = Ipv4Addr::new(10, 0, 0, 1);
         let mut echo = Echo::new(NullDevice::new(), own, 1000).unwrap();
-        let (counts, mut writers) = Counts::create(1).unwrap();
+        let (counts, mut writers) = CountsSegment::create(1).unwrap();
         let (mut worker, handle) = worker(Idle::Adaptive, writers.remove(0), 7);
         let mut now = Time::START;
         let mut turn = |echo: &mut Echo<NullDevice>| {

@@ -4,11 +4,10 @@
 //! |---|---|---|
 //! | [`Idle::Poll`] | polls on | the lowest latency, on a dedicated core |
 //! | [`Idle::Pause`] | pauses between breaths | the same, with a sibling hyperthread |
-//! | [`Idle::Adaptive`] | sleeps until a device wakes it | low cost when idle |
+//! | [`Idle::Adaptive`] | sleeps until a device wakes it; yields before | low cost when idle |
 //!
-//! A device without notifications (a software adapter) is polled between naps. A nap is at most a
-//! sixteenth of the idle time before it, which bounds the added latency; after a long idle time,
-//! naps take [`NAP_MAX`].
+//! A device without a descriptor is polled between naps. A nap is at most a sixteenth of the idle
+//! time before it, which bounds the added latency; after a long idle time, naps take [`NAP_MAX`].
 
 use super::time_between;
 use pollux_verbs::time::Time;
@@ -22,8 +21,8 @@ pub const NAP_MAX: Duration = Duration::from_millis(2);
 const NAP_MIN: Duration = Duration::from_micros(20);
 /// The idle time before a nap, divided by its length.
 const NAP_PART: u32 = 16;
-/// The longest sleep with armed devices: commands do not wake the worker.
-pub const SLEEP_MAX: Duration = Duration::from_millis(50);
+/// The longest sleep with armed devices.
+pub const SLEEP_MAX: Duration = Duration::from_millis(100);
 /// Spin-loop hints of a pause, 40 to 140 cycles each.
 const HINTS: u32 = 8;
 

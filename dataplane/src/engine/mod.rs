@@ -41,7 +41,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
 
 /// Housekeeping runs at intervals between 0.5 and 1.5 of this.
-const HOUSE_EVERY: Duration = Duration::from_millis(1);
+const HOUSEKEEPING_EVERY: Duration = Duration::from_millis(1);
 /// Queued commands of a worker, at most.
 pub const COMMANDS_MAX: usize = 64;
 /// Commands handled in one housekeeping, at most.
@@ -51,14 +51,14 @@ pub const END_MAX: Duration = Duration::from_secs(1);
 
 /// The work of a worker: queues that it polls in batches.
 pub trait Work {
-    /// Its commands.
+    /// Command of the control thread to the worker.
     type Command;
 
     /// Receives and sends a batch each. Returns whether there was anything to do.
     fn breathe(&mut self, now: Time) -> bool;
 
     /// Does periodic work that is not needed in every breath.
-    fn keep_house(&mut self, now: Time);
+    fn housekeeping(&mut self, now: Time);
 
     /// Packets received and sent since the start.
     fn packets(&mut self) -> u64;
@@ -66,7 +66,7 @@ pub trait Work {
     /// The time of the next timer.
     fn poll_timeout(&self) -> Option<Time>;
 
-    /// Handles a command.
+    /// Executes a command of the control thread, between two poll iterations.
     fn handle_command(&mut self, now: Time, command: Self::Command);
 
     /// Arms the devices to wake the worker. Returns whether they can; if so, there is another
@@ -85,6 +85,8 @@ pub trait Work {
 pub enum Turn {
     /// Another breath.
     Again,
+    /// Another breath after other threads had their turn on this core.
+    Yield,
     /// Another breath after a short pause for the sibling hyperthread and the power budget.
     Pause,
     /// A sleep of at most this, followed by [`Worker::woken`].
@@ -106,7 +108,7 @@ pub struct Handle<C> {
     commands: Producer<C>,
 }
 
-/// One worker.
+/// The poll loop of one worker thread.
 pub struct Worker<C> {
     shared: Arc<Shared>,
     commands: Consumer<C>,
@@ -114,13 +116,15 @@ pub struct Worker<C> {
     published: CountsWriter,
     rng: SeededRng,
     state: State,
+    /// When the first housekeeping ran.
+    started: Option<Time>,
     /// When the last turn began, and whether it was busy.
     last: Option<(Time, bool)>,
     /// The time since which it is idle.
     silent_since: Option<Time>,
     /// The devices are armed, and one more breath follows.
     is_armed: bool,
-    house_due: Time,
+    housekeeping_due: Time,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,10 +151,11 @@ pub fn worker<C>(idle: Idle, published: CountsWriter, seed: u64) -> (Worker<C>, 
         published,
         rng: SeededRng::new(seed),
         state: State::Running,
+        started: None,
         last: None,
         silent_since: None,
         is_armed: false,
-        house_due: Time::START,
+        housekeeping_due: Time::START,
     };
     (worker, handle)
 }
@@ -191,6 +196,7 @@ impl<C> Worker<C> {
         loop {
             match self.turn(clock(), work) {
                 Turn::Again => {}
+                Turn::Yield => std::thread::yield_now(),
                 Turn::Pause => idle::pause(),
                 Turn::Sleep(longest) => {
                     work.wait(longest);
@@ -209,8 +215,8 @@ impl<C> Worker<C> {
         self.last = Some((now, is_busy));
         self.counts.breaths += 1;
         self.counts.busy_breaths += u64::from(is_busy);
-        if self.house_due <= now {
-            self.keep_house(now, work);
+        if self.housekeeping_due <= now {
+            self.housekeeping(now, work);
         }
         if self.state != State::Running {
             return self.go_on_ending(now, work);
@@ -227,7 +233,7 @@ impl<C> Worker<C> {
         let slept = self.last.map_or(Duration::ZERO, |(then, _)| time_between(then, now));
         self.counts.sleeps += 1;
         self.counts.asleep_nanos += slept.as_nanos() as u64;
-        (self.last, self.house_due) = (None, now);
+        (self.last, self.housekeeping_due) = (None, now);
     }
 
     /// Its counters.
@@ -247,9 +253,10 @@ impl<C> Worker<C> {
     fn rest(&mut self, now: Time, work: &mut impl Work<Command = C>) -> Turn {
         let silent = time_between(*self.silent_since.get_or_insert(now), now);
         match self.shared.idle() {
-            _ if silent < AWAKE => Turn::Again,
             Idle::Poll => Turn::Again,
+            Idle::Pause if silent < AWAKE => Turn::Again,
             Idle::Pause => Turn::Pause,
+            Idle::Adaptive if silent < AWAKE => Turn::Yield,
             Idle::Adaptive => self.fall_asleep(now, silent, work),
         }
     }
@@ -266,7 +273,7 @@ impl<C> Worker<C> {
             self.is_armed = true;
             return Turn::Again;
         }
-        self.keep_house(now, work);
+        self.housekeeping(now, work);
         let longest = idle::sleep_max(is_armed, silent, now, work.poll_timeout());
         let is_called = self.state != State::Running;
         if is_called || longest.is_zero() { Turn::Again } else { Turn::Sleep(longest) }
@@ -274,7 +281,7 @@ impl<C> Worker<C> {
 
     /// Commands in, counters out.
     #[cold]
-    fn keep_house(&mut self, now: Time, work: &mut impl Work<Command = C>) {
+    fn housekeeping(&mut self, now: Time, work: &mut impl Work<Command = C>) {
         for command in self.commands.drain(COMMANDS_AT_ONCE) {
             work.handle_command(now, command);
         }
@@ -282,10 +289,13 @@ impl<C> Worker<C> {
         if is_called && self.state == State::Running {
             self.state = State::Ending { until: now + END_MAX };
         }
-        work.keep_house(now);
+        work.housekeeping(now);
         self.counts.packets = work.packets();
+        let started = *self.started.get_or_insert(now);
+        self.counts.running_nanos = time_between(started, now).as_nanos() as u64;
         self.published.write(&self.counts);
-        self.house_due = now + HOUSE_EVERY / 2 + self.rng.duration(HOUSE_EVERY);
+        self.housekeeping_due =
+            now + HOUSEKEEPING_EVERY / 2 + self.rng.duration(HOUSEKEEPING_EVERY);
     }
 
     /// Continues the shutdown, without idling.
@@ -296,7 +306,7 @@ impl<C> Worker<C> {
                 return Turn::Again;
             }
             self.state = State::Over;
-            self.keep_house(now, work);
+            self.housekeeping(now, work);
         }
         Turn::Over
     }

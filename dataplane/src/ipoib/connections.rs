@@ -17,18 +17,12 @@ use super::queue::{Receives, SendQueue};
 use super::request::{GENERATION_BITS, Request, SLOT_BITS};
 use super::send::free;
 use super::{Config, Netdev, NetdevEvent};
+use crate::neighbor::ConnectionId;
 use pollux_mem::Buf;
 use pollux_verbs::*;
 use pollux_wire::address::Qpn;
 use pollux_wire::ip::link_address::LinkAddress;
 use std::collections::BTreeMap;
-
-/// Identifies a connection of a netdev. The generation tells it from later users of its slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ConnectionId {
-    pub(super) slot: u32,
-    pub(super) generation: u32,
-}
 
 /// The two ends of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,6 +151,13 @@ impl Connections {
             self.slots.get(id.slot as usize),
             Some(Some(one)) if one.generation == id.generation && one.state == State::Open
         )
+    }
+
+    /// Whether the queue pair of a slot takes a packet now.
+    #[inline]
+    pub(super) fn has_space(&self, slot: u32) -> bool {
+        let one = self.slots.get(slot as usize).and_then(Option::as_ref);
+        one.is_some_and(|one| one.sends.free_slots() > 0)
     }
 
     /// The slot of a QPN.

@@ -26,10 +26,13 @@ mod queue;
 mod receive;
 mod request;
 mod send;
+mod traffic;
 
-pub use connections::{ConnectionId, ConnectionUse, Peering};
+pub use crate::neighbor::ConnectionId;
+pub use connections::{ConnectionUse, Peering};
 pub use receive::{Received, RxSource};
 pub use send::{Outgoing, Refused};
+pub use traffic::Traffic;
 
 use crate::packet_memory::{PacketMemory, Stock};
 use crate::reason::{PacketDrops, Refusals};
@@ -118,9 +121,9 @@ pub enum NetdevEvent {
     /// A connection failed. Its packets are sent as datagrams or refused until control makes
     /// another connection; [`Netdev::disconnect`] ends the failed one.
     ConnectionFailed {
-        /// Which.
+        /// The failed connection.
         connection: ConnectionId,
-        /// Whose.
+        /// Its two ends.
         peering: Peering,
         /// Status of the first failed request; `None` if the peer's request was invalid.
         status: Option<CompletionStatus>,
@@ -133,26 +136,11 @@ pub enum NetdevEvent {
     },
     /// A disconnected connection is destroyed and all its buffers are back.
     ConnectionEnded {
-        /// Which.
+        /// The ended connection.
         connection: ConnectionId,
-        /// Whose.
+        /// Its two ends.
         peering: Peering,
     },
-}
-
-/// Packet counters of a netdev.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
-    /// Packets posted as datagrams.
-    pub datagrams_sent: u64,
-    /// Packets posted on connections.
-    pub connected_sent: u64,
-    /// Packets received as datagrams.
-    pub datagrams_received: u64,
-    /// Packets received on connections.
-    pub connected_received: u64,
-    /// Times that no buffer was free for a receive.
-    pub starved: u64,
 }
 
 /// States of the UD queue pair.

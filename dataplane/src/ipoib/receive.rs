@@ -6,14 +6,15 @@
 use super::queue::Receives;
 use super::send::{NO_SGE, free};
 use super::{ConnectionId, GRH, HEADER, Link, Netdev, NetdevEvent, Request, State};
+use crate::headers::PacketHeaders;
 use crate::packet_memory::{BATCH, PACKET_OFFSET, Stock};
 use crate::reason::PacketDrop;
+use crate::verdict::{Destinations, Verdict};
 use pollux_mem::Buf;
 use pollux_verbs::*;
 use pollux_wire::address::{Gid, Lid, Qpn};
-use pollux_wire::ip::ipoib::{EtherType, IpoibHeader};
-use pollux_wire::ip::ipv4::Ipv4Header;
-use pollux_wire::ip::ipv6::Ipv6Header;
+use pollux_wire::ethernet::EtherType;
+use pollux_wire::ip::ipoib::IpoibHeader;
 use pollux_wire::mad::MAD_LEN;
 use pollux_wire::packet::Grh;
 use std::array::from_fn;
@@ -24,16 +25,18 @@ use std::sync::atomic::{Ordering, fence};
 pub struct Received {
     /// The IP or ARP packet, with [`PACKET_OFFSET`] bytes of headroom.
     pub packet: Buf,
-    /// Its type. The packet has at least the minimum header of the type, with the right version.
-    pub ether_type: EtherType,
-    /// Its source.
+    /// What was parsed of it on arrival.
+    pub headers: PacketHeaders,
+    /// Where it goes.
+    pub verdict: Verdict,
+    /// Queue pair and peer that the packet came from.
     pub from: RxSource,
 }
 
 /// The source of a packet on the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RxSource {
-    /// A datagram.
+    /// Over UD.
     Datagram {
         /// The sending queue pair.
         qpn: Qpn,
@@ -50,10 +53,12 @@ pub enum RxSource {
 
 impl Netdev {
     /// Polls at most [`POLL_MAX`](super::POLL_MAX) completions, appends the received packets to
-    /// `received` and posts new receives. Returns the number of completions.
+    /// `received` and posts new receives. Returns the number of completions. `own` gives the
+    /// verdicts.
     pub fn poll<D: Device + ?Sized>(
         &mut self,
         device: &mut D,
+        own: &Destinations,
         received: &mut Vec<Received>,
     ) -> Result<usize, VerbsError> {
         let mut completions = std::mem::take(&mut self.completions);
@@ -62,7 +67,7 @@ impl Netdev {
         fence(Ordering::Acquire);
         let count = *polled.as_ref().unwrap_or(&0);
         for completion in &completions[..count] {
-            self.complete(completion, received);
+            self.complete(completion, own, received);
         }
         let is_empty = count < completions.len();
         self.completions = completions;
@@ -85,6 +90,25 @@ impl Netdev {
         fitting.find_map(|stock| stock.cache.alloc())
     }
 
+    /// A packet in memory that is registered here: the packet itself, or a copy. `None` if no
+    /// buffer is free or long enough.
+    #[inline]
+    pub fn adopt(&mut self, packet: Buf) -> Option<Buf> {
+        if self.small.holds(&packet) || self.large.holds(&packet) {
+            return Some(packet);
+        }
+        self.copy(&packet)
+    }
+
+    /// A copy of a packet, in memory that is registered here. `None` if no buffer is free or long
+    /// enough.
+    #[inline]
+    pub fn copy(&mut self, packet: &Buf) -> Option<Buf> {
+        let mut copy = self.buffer(packet.len())?;
+        copy.push_back(packet.len())?.copy_from_slice(packet.bytes());
+        Some(copy)
+    }
+
     /// Returns the buffer of a received packet.
     #[inline]
     pub fn recycle(&mut self, buf: Buf) {
@@ -92,7 +116,12 @@ impl Netdev {
     }
 
     #[inline]
-    fn complete(&mut self, completion: &Completion, received: &mut Vec<Received>) {
+    fn complete(
+        &mut self,
+        completion: &Completion,
+        own: &Destinations,
+        received: &mut Vec<Received>,
+    ) {
         match Request::of(completion.id) {
             Some(Request::Datagram(number)) => self.datagram_sent(completion, number),
             Some(Request::Connected { slot, generation, number }) => {
@@ -102,19 +131,19 @@ impl Netdev {
                 let Some(mut buf) = self.small.take(index) else { return self.unexpected() };
                 self.datagrams.receives.posted -= 1;
                 match self.read_datagram(completion, &mut buf) {
-                    Ok(read) => received.push(read.of(buf)),
+                    Ok(read) => received.push(read.of(buf, own)),
                     Err(why) => self.drop_packet(buf, why),
                 }
             }
             Some(Request::SharedReceive(index)) => {
                 let Some(buf) = self.large.take(index) else { return self.unexpected() };
                 self.connections.shared.posted -= 1;
-                self.connected_received(completion, buf, received);
+                self.connected_received(completion, buf, own, received);
             }
             Some(Request::OwnReceive { slot, buffer }) => {
                 let Some(buf) = self.large.take(buffer) else { return self.unexpected() };
                 self.connections.own_taken(slot);
-                self.connected_received(completion, buf, received);
+                self.connected_received(completion, buf, own, received);
             }
             None => self.unexpected(),
         }
@@ -125,10 +154,11 @@ impl Netdev {
         &mut self,
         completion: &Completion,
         mut buf: Buf,
+        own: &Destinations,
         received: &mut Vec<Received>,
     ) {
         match self.read_message(completion, &mut buf) {
-            Ok(read) => received.push(read.of(buf)),
+            Ok(read) => received.push(read.of(buf, own)),
             Err(why) => self.drop_packet(buf, why),
         }
     }
@@ -192,15 +222,16 @@ impl Netdev {
         }
         let bytes = (completion.bytes as usize).checked_sub(GRH);
         bytes.and_then(|bytes| buf.set_window(DATA, bytes)).ok_or(PacketDrop::Runt)?;
-        let ether_type = decapsulate(buf, !self.is_subnet)?;
+        let headers = decapsulate(buf, !self.is_subnet)?;
         self.traffic.datagrams_received += 1;
+        self.traffic.bytes_received += buf.len() as u64;
         let from = RxSource::Datagram {
             qpn: source.src_qp,
             lid: source.slid,
             gid: grh.map(|grh| grh.sgid),
             group: grh.map(|grh| grh.dgid).filter(|gid| gid.is_multicast()),
         };
-        Ok(Read { ether_type, from })
+        Ok(Read { headers, from })
     }
 
     /// Parses a message of a connection, in the same way.
@@ -220,10 +251,11 @@ impl Netdev {
         }
         let bytes = completion.bytes as usize;
         buf.set_window(DATA, bytes).ok_or(PacketDrop::ReceiveFailed)?;
-        let ether_type = decapsulate(buf, false)?;
+        let headers = decapsulate(buf, false)?;
         let id = self.connections.received(slot).ok_or(PacketDrop::Stray)?;
         self.traffic.connected_received += 1;
-        Ok(Read { ether_type, from: RxSource::Connection(id) })
+        self.traffic.bytes_received += buf.len() as u64;
+        Ok(Read { headers, from: RxSource::Connection(id) })
     }
 
     /// A receive of the UD queue pair failed: the queue pair is in the error state, by `stop` or by
@@ -287,14 +319,16 @@ impl Netdev {
 
 /// The metadata of a received packet.
 struct Read {
-    ether_type: EtherType,
+    headers: PacketHeaders,
     from: RxSource,
 }
 
 impl Read {
     #[inline]
-    fn of(self, packet: Buf) -> Received {
-        Received { packet, ether_type: self.ether_type, from: self.from }
+    fn of(self, packet: Buf, own: &Destinations) -> Received {
+        let Self { headers, from } = self;
+        let verdict = own.verdict(&headers, packet.bytes());
+        Received { packet, headers, verdict, from }
     }
 }
 
@@ -334,30 +368,24 @@ impl Link {
     }
 }
 
-/// The fixed part of an ARP packet, before the addresses (RFC 826).
-const ARP_BYTES_MIN: usize = 8;
-
-/// Strips the encapsulation header and checks that the packet fits its type. Management datagrams
-/// are allowed only where they are sent in band.
+/// Strips the encapsulation header and parses the packet. Management datagrams are allowed only
+/// where they are sent in band.
 #[inline]
-fn decapsulate(buf: &mut Buf, takes_mads: bool) -> Result<EtherType, PacketDrop> {
+fn decapsulate(buf: &mut Buf, takes_mads: bool) -> Result<PacketHeaders, PacketDrop> {
     let (header, packet) = IpoibHeader::read(buf.bytes()).map_err(|_| PacketDrop::Runt)?;
     let ether_type = header.ether_type;
-    let (least, version) = match ether_type {
-        EtherType::IPV4 => (Ipv4Header::LEN, Some(4)),
-        EtherType::IPV6 => (Ipv6Header::LEN, Some(6)),
-        EtherType::ARP | EtherType::RARP => (ARP_BYTES_MIN, None),
-        EtherType::IN_BAND_MAD if takes_mads => (MAD_LEN, None),
+    let headers = match ether_type {
+        EtherType::IPV4 | EtherType::IPV6 | EtherType::ARP | EtherType::RARP => {
+            PacketHeaders::parse(ether_type, packet)?
+        }
+        EtherType::IN_BAND_MAD if takes_mads && packet.len() >= MAD_LEN => {
+            PacketHeaders::parse(ether_type, packet)?
+        }
+        EtherType::IN_BAND_MAD if takes_mads => return Err(PacketDrop::Truncated),
         _ => return Err(PacketDrop::EtherType),
     };
-    if packet.len() < least {
-        return Err(PacketDrop::Truncated);
-    }
-    if version.is_some_and(|version| packet[0] >> 4 != version) {
-        return Err(PacketDrop::Version);
-    }
     buf.pull_front(HEADER).ok_or(PacketDrop::Runt)?;
-    Ok(ether_type)
+    Ok(headers)
 }
 
 /// Posts the missing receives, if they are worth a doorbell. Returns `false` if buffers ran out.

@@ -10,7 +10,8 @@ use crate::packet_memory::{BATCH, Stock};
 use crate::reason::Refusal;
 use pollux_mem::Buf;
 use pollux_verbs::*;
-use pollux_wire::ip::ipoib::{EtherType, IpoibHeader};
+use pollux_wire::ethernet::EtherType;
+use pollux_wire::ip::ipoib::IpoibHeader;
 use pollux_wire::keys::QKey;
 use std::cell::Cell;
 use std::sync::atomic::{Ordering, fence};
@@ -21,7 +22,7 @@ use std::vec::Drain;
 pub struct Outgoing {
     /// The IP or ARP packet, with headroom for the encapsulation header.
     pub packet: Buf,
-    /// Its type.
+    /// EtherType of the payload.
     pub ether_type: EtherType,
     /// Its adjacency.
     pub route: Route,
@@ -131,6 +132,15 @@ impl Netdev {
         self.small.holds(buf) || self.large.holds(buf)
     }
 
+    /// Whether the queue pair of a route takes a packet now.
+    #[inline]
+    pub fn has_space(&self, route: &Route) -> bool {
+        match self.target(route) {
+            SendQp::Datagrams => self.datagrams.sends.free_slots() > 0,
+            SendQp::Connection(slot) => self.connections.has_space(slot),
+        }
+    }
+
     /// The queue pair of an admitted packet.
     #[inline]
     fn target(&self, route: &Route) -> SendQp {
@@ -196,6 +206,7 @@ impl Netdev {
         *sent += accepted as u64;
         *own_sent += accepted as u64;
         for (flags, Outgoing { packet, .. }) in flags[..accepted].iter().zip(left) {
+            traffic.bytes_sent += (packet.len() - HEADER) as u64;
             if is_inline(&packet) {
                 sends.push_inline(*flags);
                 free(small, large, packet);

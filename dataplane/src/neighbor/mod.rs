@@ -1,5 +1,5 @@
-//! The neighbor table: the adjacency of each next hop, written by control and looked up by workers
-//! once per packet.
+//! The neighbor table: the adjacency of each next hop. A worker has its own, which its port driver
+//! writes on commands of control, and looks up each packet once.
 //!
 //! An address maps to a peer, and a peer to a [`Route`]. Several addresses may map to one peer
 //! (RFC 4755 2.3), so a change of the peer's connection is written once. Multicast groups are in
@@ -11,7 +11,6 @@
 
 pub(crate) mod keys;
 
-use crate::ipoib::ConnectionId;
 use keys::{Key, KeyMap, hash, key_of, key_of_group};
 use pollux_mem::snapshot::{Publisher, Snapshot};
 use pollux_verbs::Ah;
@@ -53,10 +52,17 @@ pub struct Datagram {
     pub mtu: u32,
 }
 
+/// Identifies a connection of a netdev. The generation tells it from later users of its slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId {
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
+}
+
 /// An adjacency by connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connected {
-    /// The connection.
+    /// The connection to send on.
     pub connection: ConnectionId,
     /// The longest IP packet that goes there.
     pub mtu: u32,
@@ -83,17 +89,17 @@ pub struct Peer(u32);
 const SHARDS: usize = 256;
 const PEERS_PER_PART: usize = 64;
 
-/// One version of the table.
+/// One version of the table. Links of InfiniBand have a [`Route`] to each peer.
 #[derive(Clone, Debug)]
-pub struct Routes {
+pub struct Routes<R = Route> {
     shards: Box<[Arc<KeyMap>; SHARDS]>,
-    peers: Vec<Arc<[Route; PEERS_PER_PART]>>,
+    peers: Vec<Arc<[R; PEERS_PER_PART]>>,
     p_key: PKey,
     scope: Scope,
     seed: u64,
 }
 
-impl Routes {
+impl<R: Copy + Default> Routes<R> {
     fn new(p_key: PKey, scope: Scope, seed: u64) -> Self {
         let empty = Arc::new(KeyMap::new(seed));
         let shards = Box::new(std::array::from_fn(|_| empty.clone()));
@@ -102,7 +108,7 @@ impl Routes {
 
     /// The route to a next hop or a group.
     #[inline]
-    pub fn route(&self, to: IpAddr) -> Route {
+    pub fn route(&self, to: IpAddr) -> R {
         let key = match GroupId::of(to) {
             None => key_of(to),
             Some(id) => {
@@ -114,10 +120,10 @@ impl Routes {
     }
 
     #[inline]
-    fn route_of(&self, key: Key) -> Route {
+    fn route_of(&self, key: Key) -> R {
         let hash = hash(key, self.seed);
         let Some(peer) = self.shards[shard_of(hash)].find_hashed(key, hash) else {
-            return Route::Unknown;
+            return R::default();
         };
         let peer = peer as usize;
         self.peers[peer / PEERS_PER_PART][peer % PEERS_PER_PART]
@@ -130,17 +136,17 @@ fn shard_of(hash: u64) -> usize {
     (hash >> 56) as usize
 }
 
-/// The table as control writes it. Changes are visible only once published.
-pub struct RouteTable {
-    publisher: Publisher<Routes>,
-    next: Routes,
+/// The table as the port driver writes it. Changes are visible only once published.
+pub struct RouteTable<R = Route> {
+    publisher: Publisher<Routes<R>>,
+    next: Routes<R>,
     /// The number of addresses of each peer; `None` for a free index.
     bound: Vec<Option<u32>>,
     free: Vec<Peer>,
     addresses: usize,
 }
 
-impl RouteTable {
+impl<R: Copy + Default + Send + Sync + 'static> RouteTable<R> {
     /// An empty table for a link of this partition and scope. The seed must be secret.
     pub fn new(p_key: PKey, scope: Scope, seed: u64) -> Self {
         let next = Routes::new(p_key, scope, seed);
@@ -149,12 +155,12 @@ impl RouteTable {
     }
 
     /// A reader for a worker.
-    pub fn reader(&self) -> Snapshot<Routes> {
+    pub fn reader(&self) -> Snapshot<Routes<R>> {
         self.publisher.reader()
     }
 
     /// Adds a peer; `None` if there are [`PEERS_MAX`].
-    pub fn add_peer(&mut self, route: Route) -> Option<Peer> {
+    pub fn add_peer(&mut self, route: R) -> Option<Peer> {
         let peer = self.free.pop().or_else(|| self.fresh())?;
         self.bound[peer.0 as usize] = Some(0);
         self.set(peer, route);
@@ -168,13 +174,13 @@ impl RouteTable {
         }
         self.bound.push(None);
         if (next as usize).is_multiple_of(PEERS_PER_PART) {
-            self.next.peers.push(Arc::new([Route::Unknown; PEERS_PER_PART]));
+            self.next.peers.push(Arc::new([R::default(); PEERS_PER_PART]));
         }
         Some(Peer(next))
     }
 
     /// Sets the route of a peer. Returns `false` if there is no such peer.
-    pub fn set(&mut self, peer: Peer, route: Route) -> bool {
+    pub fn set(&mut self, peer: Peer, route: R) -> bool {
         let at = peer.0 as usize;
         let exists = self.bound.get(at).is_some_and(Option::is_some);
         if exists {
@@ -187,7 +193,7 @@ impl RouteTable {
     pub fn remove_peer(&mut self, peer: Peer) -> bool {
         let is_unbound = self.bound.get(peer.0 as usize) == Some(&Some(0));
         if is_unbound {
-            self.set(peer, Route::Unknown);
+            self.set(peer, R::default());
             self.bound[peer.0 as usize] = None;
             self.free.push(peer);
         }
@@ -217,7 +223,7 @@ impl RouteTable {
         self.unbind_key(key_of_group(mgid))
     }
 
-    /// Publishes all changes to the workers.
+    /// Publishes all changes to the readers.
     pub fn publish(&mut self) {
         self.publisher.publish(self.next.clone());
     }

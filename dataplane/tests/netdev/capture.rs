@@ -1,7 +1,7 @@
 //! What netdevs say, read by tshark.
 
 use crate::pair::*;
-use pollux_referee::tshark::{Row, dissect};
+use pollux_referee::tshark::{PacketRow, dissect};
 use pollux_verbs::*;
 use pollux_wire::address::{Gid, Lid};
 use std::cell::RefCell;
@@ -35,7 +35,7 @@ fn traffic_of_all_ways_is_well_formed() {
     let malformed: Vec<_> = rows.iter().filter(|row| !row.malformed.is_empty()).collect();
     assert_eq!(malformed.len(), 0);
     // It looks behind our header on datagrams: the packets to the peer and to the group.
-    let is_ip = |row: &&Row| row.values[0] == "4" || row.values[1] == "6";
+    let is_ip = |row: &&PacketRow| row.values[0] == "4" || row.values[1] == "6";
     let datagrams = || rows.iter().filter(|row| !row.values[2].is_empty());
     assert_eq!((datagrams().count(), datagrams().filter(is_ip).count()), (8, 8));
 }

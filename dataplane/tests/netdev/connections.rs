@@ -4,6 +4,7 @@ use crate::pair::*;
 use pollux_dataplane::ipoib::{Config, NetdevEvent};
 use pollux_dataplane::neighbor::{Connected, Route};
 use pollux_dataplane::reason::{PacketDrop, Refusal};
+use pollux_dataplane::verdict::Destinations;
 use pollux_verbs::*;
 
 fn is_ended(event: &NetdevEvent) -> bool {
@@ -71,13 +72,13 @@ fn a_connection_ends_only_when_its_last_receive_is_known() {
     let host = &mut pair.hosts[0];
     assert!(host.netdev.disconnect(&mut host.device, id));
     for _ in 0..5 {
-        host.netdev.poll(&mut host.device, &mut host.received).unwrap();
+        host.netdev.poll(&mut host.device, &Destinations::new(), &mut host.received).unwrap();
         assert_eq!(host.netdev.poll_event(), None);
     }
     assert!(
         host.netdev.handle_event(&AsyncEvent::LastWqeReached(host.netdev.peering(id).unwrap().qp))
     );
-    host.netdev.poll(&mut host.device, &mut host.received).unwrap();
+    host.netdev.poll(&mut host.device, &Destinations::new(), &mut host.received).unwrap();
     assert!(host.netdev.poll_event().is_some_and(|event| is_ended(&event)));
     pair.close();
 }

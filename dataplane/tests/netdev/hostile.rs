@@ -82,22 +82,39 @@ fn message(ether_type: u16, reserved: u16, version: u8, bytes: usize) -> Vec<u8>
 fn each_kind_of_nonsense_has_its_name() {
     let mut pair = Pair::new(1, Setup::default());
     let mut rogue = Rogue::new(&mut pair);
+    let (v4, v6) = (packet(4, 60, 1), packet(6, 60, 1));
+    let ip = |whole: &[u8], changes: &[(usize, u8)]| {
+        let ether_type = if whole[0] >> 4 == 4 { [8, 0, 0, 0] } else { [0x86, 0xdd, 0, 0] };
+        let mut message = [&ether_type, whole].concat();
+        changes.iter().for_each(|&(at, byte)| message[4 + at] = byte);
+        message
+    };
+    let reserved = [&[8, 0, 0xff, 0xff], &v4[..]].concat();
     for (bytes, why) in [
         (vec![], Some(PacketDrop::Runt)),
         (vec![8, 0, 0], Some(PacketDrop::Runt)),
         (message(0x0800, 0, 4, 0), Some(PacketDrop::Truncated)),
         (message(0x0800, 0, 4, 19), Some(PacketDrop::Truncated)),
-        (message(0x0800, 0, 4, 20), None),
+        (ip(&v4, &[]), None),
+        (ip(&v4[..59], &[]), Some(PacketDrop::BadLength)),
+        (ip(&v4, &[(0, 0x44)]), Some(PacketDrop::BadLength)),
+        (ip(&v4, &[(0, 0x4f), (2, 0), (3, 59)]), Some(PacketDrop::BadLength)),
+        (ip(&v4, &[(3, 59)]), Some(PacketDrop::Checksum)),
+        (ip(&v4, &[(8, 63)]), Some(PacketDrop::Checksum)),
+        (ip(&[&v4[..], &[0; 9]].concat(), &[]), None),
         (message(0x0800, 0, 6, 20), Some(PacketDrop::Version)),
         (message(0x86dd, 0, 6, 39), Some(PacketDrop::Truncated)),
-        (message(0x86dd, 0, 6, 40), None),
+        (ip(&v6, &[]), None),
+        (ip(&v6, &[(5, 21)]), Some(PacketDrop::BadLength)),
+        // A chain of extension headers that does not end is the destination's concern.
+        (ip(&v6, &[(6, 0)]), None),
         (message(0x86dd, 0, 4, 40), Some(PacketDrop::Version)),
         (message(0x0806, 0, 0, 7), Some(PacketDrop::Truncated)),
         (message(0x0806, 0, 0, 56), None),
         (message(0x8035, 0, 0, 56), None),
         (message(0x88ca, 0, 0, 60), Some(PacketDrop::EtherType)),
         (message(0, 0, 4, 60), Some(PacketDrop::EtherType)),
-        (message(0x0800, 0xffff, 4, 60), None),
+        (reserved, None),
     ] {
         let before = pair.hosts[1].netdev.drops().clone();
         rogue.send(&mut pair, &bytes);
@@ -150,7 +167,7 @@ fn any_bytes_are_taken_or_counted() {
         for _ in 0..500 {
             let bytes_max = if rng.happens(500_000) { 64 } else { 2048 };
             let bytes = rng.below(bytes_max) as usize;
-            let mut message = end::pattern(rng.next_u64(), bytes);
+            let mut message = random_bytes(rng.next_u64(), bytes);
             let ether_types = [0x0800u16, 0x86dd, 0x0806, 0x8035];
             if bytes >= 5 && rng.happens(800_000) {
                 let ether_type = ether_types[rng.below(4) as usize];

@@ -10,7 +10,7 @@ use pollux_fabric::{Adapter, Port, SoftDevice};
 use pollux_mem::{Memory, Pool, PoolConfig};
 use pollux_verbs::*;
 use pollux_wire::address::{Guid, Lid};
-use pollux_wire::ip::ipoib::EtherType;
+use pollux_wire::ethernet::EtherType;
 
 #[test]
 fn a_full_queue_gives_back_what_it_has_no_room_for() {
@@ -142,7 +142,8 @@ fn buffers_that_cannot_be_sent_come_back_as_they_were() {
     let mut at_the_front = host.packet(&[]);
     at_the_front.set_window(3, 150).unwrap().fill(0x45);
     let mut short = foreign.alloc().unwrap();
-    short.push_back(30).unwrap().fill(0x45);
+    let whole = packet(4, 30, 1);
+    short.push_back(30).unwrap().copy_from_slice(&whole);
     let (route, ether_type) = (host.datagram(), EtherType::IPV4);
     let mut batch = vec![
         Outgoing { packet: unknown, ether_type, route },
@@ -154,7 +155,7 @@ fn buffers_that_cannot_be_sent_come_back_as_they_were() {
     assert_eq!(whys, [Refusal::Foreign, Refusal::NoHeadroom]);
     assert!(host.refused.iter().all(|one| one.outgoing.packet.bytes() == [0x45; 150]));
     pair.settle();
-    assert_eq!(pair.hosts[1].bytes(), [[0x45; 30]], "what is copied may lie anywhere");
+    assert_eq!(pair.hosts[1].bytes(), [whole], "what is copied may lie anywhere");
     pair.close();
     assert_eq!(foreign.outstanding(), 0, "and its buffer goes home");
 }

@@ -5,13 +5,17 @@ use pollux_dataplane::ipoib::{
 };
 use pollux_dataplane::neighbor::{Connected, Datagram, Route};
 use pollux_dataplane::packet_memory::PacketMemory;
+use pollux_dataplane::verdict::Destinations;
 use pollux_fabric::link::Link;
 use pollux_fabric::link::world::{Wire, World, WorldLink};
 use pollux_fabric::{Adapter, Port, SoftDevice};
 use pollux_mem::Buf;
+use pollux_verbs::rng::SeededRng;
 use pollux_verbs::*;
 use pollux_wire::address::{Gid, Guid, Lid, Qpn};
-use pollux_wire::ip::ipoib::EtherType;
+use pollux_wire::ethernet::EtherType;
+use pollux_wire::ip::IpProtocol;
+use pollux_wire::ip::ipv4::Ipv4Header;
 use pollux_wire::ip::link_address::LinkAddress;
 use pollux_wire::keys::QKey;
 use pollux_wire::packet::RnrTimer;
@@ -145,7 +149,7 @@ pub fn gid(lid: u16) -> Gid {
 }
 
 pub fn path(lid: u16) -> AddressVector {
-    AddressVector { dlid: Lid(lid), port: 1, ..AddressVector::default() }
+    AddressVector::to_lid(Lid(lid), 1)
 }
 
 /// What brings a connected queue pair to INIT.
@@ -216,7 +220,7 @@ impl<L: Link> Host<L> {
     pub fn turn(&mut self) {
         // Through a table of functions, which a caller may prefer to code for each device.
         let device: &mut dyn Device = &mut self.device;
-        self.netdev.poll(device, &mut self.received).unwrap();
+        self.netdev.poll(device, &Destinations::new(), &mut self.received).unwrap();
         while let Some(event) = self.device.async_event() {
             self.netdev.handle_event(&event);
         }
@@ -240,7 +244,7 @@ impl<L: Link> Host<L> {
 
     /// To a group.
     pub fn group(&mut self, mgid: Gid, mlid: Lid) -> Route {
-        let grh = Some(GlobalRoute { dgid: mgid, hop_limit: 1, ..GlobalRoute::default() });
+        let grh = Some(GlobalRoute::to(mgid, 1));
         let path = AddressVector { grh, ..path(mlid.0) };
         let ah = self.device.create_ah(self.pd, &path).unwrap();
         Route::Datagram(Datagram { ah, qpn: Qpn::MULTICAST, mtu: UD_MTU })
@@ -278,14 +282,18 @@ pub fn ether_type(bytes: &[u8]) -> EtherType {
     if bytes[0] >> 4 == 4 { EtherType::IPV4 } else { EtherType::IPV6 }
 }
 
+/// Pseudo-random bytes of a seed.
+pub fn random_bytes(seed: u64, bytes: usize) -> Vec<u8> {
+    let mut rng = SeededRng::new(seed);
+    (0..bytes).map(|_| rng.next_u64() as u8).collect()
+}
+
 /// A packet of this version and length, header included, unlike others.
 pub fn packet(version: u8, bytes: usize, nth: u64) -> Vec<u8> {
-    let mut packet = end::pattern(nth + 1, bytes);
+    let mut packet = random_bytes(nth + 1, bytes);
     if version == 4 {
-        packet[..20].fill(0);
-        packet[0] = 0x45;
-        packet[2..4].copy_from_slice(&(bytes as u16).to_be_bytes());
-        packet[8..10].copy_from_slice(&[64, 253]);
+        let header = Ipv4Header { ttl: 64, protocol: IpProtocol(253), ..Ipv4Header::default() };
+        header.write_packet(&[], bytes - Ipv4Header::LEN, &mut packet).unwrap();
     } else {
         packet[..40].fill(0);
         packet[0] = 0x60;

@@ -33,7 +33,9 @@ fn every_length_by_datagram() {
         let to = &mut pair.hosts[1 - from];
         let expected = RxSource::Datagram { qpn, lid, gid: None, group: None };
         assert!(to.received.iter().all(|received| received.from == expected));
-        assert!(to.received.iter().all(|one| one.ether_type == ether_type(one.packet.bytes())));
+        assert!(
+            to.received.iter().all(|one| one.headers.ether_type == ether_type(one.packet.bytes()))
+        );
         assert!(to.received.iter().all(|one| one.packet.headroom() == PACKET_OFFSET));
         assert_eq!(to.bytes(), packets);
     }
@@ -58,6 +60,8 @@ fn by_connection(qp_type: QpType, config: Config) {
         let traffic = host.netdev.traffic();
         assert_eq!(traffic.connected_sent, packets.len() as u64);
         assert_eq!(traffic.connected_received, packets.len() as u64);
+        let bytes: usize = packets.iter().map(Vec::len).sum();
+        assert_eq!((traffic.bytes_sent, traffic.bytes_received), (bytes as u64, bytes as u64));
         assert_eq!((host.netdev.drops().total(), host.netdev.refusals().total()), (0, 0));
     }
     pair.close();
@@ -123,7 +127,7 @@ fn groups_go_by_datagram_and_never_back_to_the_sender() {
     assert_eq!(pair.hosts[1].bytes(), [packet(4, 300, 1), packet(6, 1000, 2)]);
 
     // Unicast with a GRH is taken as well.
-    let grh = Some(GlobalRoute { dgid: gid(2), hop_limit: 9, ..GlobalRoute::default() });
+    let grh = Some(GlobalRoute::to(gid(2), 9));
     let host = &mut pair.hosts[0];
     let address = AddressVector { grh, ..path(2) };
     host.ah = host.device.create_ah(host.pd, &address).unwrap();

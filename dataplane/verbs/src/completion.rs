@@ -63,7 +63,7 @@ impl CompletionKind {
 /// Data of a message in addition to its bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum With {
-    /// Nothing.
+    /// No immediate data, and no invalidated key.
     #[default]
     Nothing,
     /// Immediate data.

@@ -32,6 +32,7 @@ use pollux_wire::address::{Gid, Guid, Lid, Qpn};
 use pollux_wire::keys::PKey;
 use pollux_wire::mad::smp::PortState;
 use pollux_wire::units::Mtu;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 /// A context of an adapter, opened by one worker.
@@ -114,6 +115,13 @@ pub trait Device {
     /// the queue, if any; it must be polled and armed again.
     fn wait(&mut self, timeout: Duration) -> Result<Option<Cq>, VerbsError>;
 
+    /// The source of wake-ups for a sleep outside of the device, with its queues armed and polled
+    /// once more: the device's part of [`Device::wait`]. After the sleep, `wait` with no time takes
+    /// the notification. `None` if the device has no descriptor.
+    fn wake_source(&mut self) -> Option<WakeSource<'_>> {
+        None
+    }
+
     /// The next asynchronous event, if any.
     fn async_event(&mut self) -> Option<AsyncEvent>;
 
@@ -123,6 +131,15 @@ pub trait Device {
     fn open_shared(&mut self) -> Result<Box<dyn Device + Send>, VerbsError> {
         Err(VerbsError::Unsupported { verb: "open_shared", capability: "a second context" })
     }
+}
+
+/// A descriptor to sleep at.
+#[derive(Clone, Copy, Debug)]
+pub struct WakeSource<'a> {
+    /// It becomes readable when an armed queue has a completion, or an event arrives.
+    pub fd: BorrowedFd<'a>,
+    /// The longest sleep: the device has timers that its caller runs.
+    pub longest: Duration,
 }
 
 /// The completions that a notification is requested for.
@@ -139,7 +156,7 @@ pub enum Arm {
 pub struct DeviceAttributes {
     /// The name under which it was opened.
     pub name: String,
-    /// GUID of the node.
+    /// EUI-64 that all ports of the node share.
     pub node_guid: Guid,
     /// The number of ports.
     pub ports: u8,
@@ -196,10 +213,10 @@ pub struct Capabilities {
     pub sleep: bool,
 }
 
-/// Attributes of a port.
+/// What a port reports of itself and its link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortAttributes {
-    /// The port state.
+    /// Logical state (IBA 7.2.7): down, initializing, armed or active.
     pub state: PortState,
     /// Base LID.
     pub lid: Lid,

@@ -10,7 +10,7 @@ use std::fmt;
 pub enum VerbsError {
     /// An invalid argument.
     Invalid {
-        /// The verb.
+        /// Name of the refused call.
         verb: &'static str,
         /// The name of the argument.
         argument: &'static str,
@@ -19,14 +19,14 @@ pub enum VerbsError {
     },
     /// The handle names no existing object.
     NoSuch {
-        /// The verb.
+        /// Name of the refused call.
         verb: &'static str,
         /// The kind of object.
         what: &'static str,
     },
     /// Over a limit of the adapter; [`DeviceAttributes`](crate::DeviceAttributes) has the limits.
     Limit {
-        /// The verb.
+        /// Name of the refused call.
         verb: &'static str,
         /// The limit's name.
         limit: &'static str,
@@ -35,21 +35,21 @@ pub enum VerbsError {
     },
     /// The object is in use.
     Busy {
-        /// The verb.
+        /// Name of the refused call.
         verb: &'static str,
         /// Its user.
         by: &'static str,
     },
     /// The adapter does not support the request.
     Unsupported {
-        /// The verb.
+        /// Name of the refused call.
         verb: &'static str,
         /// The missing capability.
         capability: &'static str,
     },
     /// The driver or the kernel refused.
     System {
-        /// The verb.
+        /// Name of the refused call.
         verb: &'static str,
         /// The error number.
         errno: i32,
@@ -96,7 +96,7 @@ pub const fn none(verb: &'static str, what: &'static str) -> VerbsError {
     VerbsError::NoSuch { verb, what }
 }
 
-/// [`VerbsError::Limit`].
+/// Refuses a call that exceeds a limit of the device.
 pub fn over(verb: &'static str, limit: &'static str, max: u32) -> VerbsError {
     VerbsError::Limit { verb, limit, max: max.into() }
 }
@@ -136,7 +136,7 @@ pub struct PostError {
 pub enum PostRefusal {
     /// The queue is full: poll, then post again.
     Full,
-    /// No such queue.
+    /// No queue has this handle any more.
     NoSuchQueue,
     /// The queue pair's state does not allow the request.
     State(crate::QpState),

@@ -11,22 +11,26 @@
 //! 3. [`work`] and [`completion`]: work requests and their completions;
 //! 4. [`qp`] and [`transition`]: queue pairs and the table of their state transitions;
 //! 5. [`address`], [`event`], [`error`]: address vectors, asynchronous events and errors;
-//! 6. [`end`]: a remote-controlled end of a connection, for tests between two machines;
+//! 6. [`check`]: argument checks, for implementers;
 //! 7. [`time`] and [`rng`]: the clock and random number types, passed in everywhere;
-//! 8. [`table`]: the handle table, for implementers.
+//! 8. [`table`]: the handle table, for implementers;
+//! 9. [`drops`]: counters of drops, which crates above share;
+//! 10. [`rmpp`]: transfers of tables in MADs, for administrators of subnets and their clients.
 //!
 //! The crate `pollux-conformance` is the test suite that every adapter must pass. Its cases are
 //! also examples of every verb.
 #![forbid(unsafe_code)]
 
 pub mod address;
+pub mod check;
 pub mod completion;
 pub mod device;
-pub mod end;
+pub mod drops;
 pub mod error;
 pub mod event;
 pub mod memory;
 pub mod qp;
+pub mod rmpp;
 pub mod rng;
 pub mod table;
 pub mod time;
@@ -35,7 +39,7 @@ pub mod work;
 
 pub use address::{AddressVector, GlobalRoute};
 pub use completion::{Completion, CompletionKind, CompletionStatus, Source, With};
-pub use device::{Arm, Device, DeviceAttributes, PortAttributes};
+pub use device::{Arm, Device, DeviceAttributes, PortAttributes, WakeSource};
 pub use error::{PostError, PostRefusal, VerbsError};
 pub use event::AsyncEvent;
 pub use memory::{Access, Ah, Cq, LKey, MemoryRegion, MemoryWindow, Pd, Qp, RKey, Srq};

@@ -116,7 +116,7 @@ impl fmt::Debug for Access {
 pub struct MemoryRegion {
     /// Address of the first byte, in work requests and for peers.
     pub address: u64,
-    /// Bytes.
+    /// Length of the region in bytes.
     pub bytes: u64,
     /// Key for local work requests.
     pub lkey: LKey,

@@ -166,9 +166,9 @@ macro_rules! qp_attributes {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         #[expect(missing_docs, reason = "named after the attributes")]
         #[repr(u32)]
-        pub enum Attribute { $($bit,)* }
+        pub enum QpAttribute { $($bit,)* }
 
-        impl Attribute {
+        impl QpAttribute {
             /// All of them.
             pub const ALL: &'static [Self] = &[$(Self::$bit,)*];
 
@@ -179,17 +179,17 @@ macro_rules! qp_attributes {
         }
 
         impl QpAttributes {
-            /// The attributes that are set, as bits by [`Attribute`].
+            /// The attributes that are set, as bits by [`QpAttribute`].
             pub fn mask(&self) -> u32 {
                 let mut mask = 0;
-                $(if self.$field.is_some() { mask |= 1 << Attribute::$bit as u32; })*
+                $(if self.$field.is_some() { mask |= 1 << QpAttribute::$bit as u32; })*
                 mask
             }
 
             /// The same change without one attribute.
             #[must_use]
-            pub fn without(mut self, attribute: Attribute) -> Self {
-                match attribute { $(Attribute::$bit => self.$field = None,)* }
+            pub fn without(mut self, attribute: QpAttribute) -> Self {
+                match attribute { $(QpAttribute::$bit => self.$field = None,)* }
                 self
             }
 
@@ -208,7 +208,7 @@ qp_attributes! {
     current_state: QpState = CurrentState,
     /// Index in the port's P_Key table.
     pkey_index: u16 = PkeyIndex,
-    /// The port.
+    /// Physical port of the primary path, from 1.
     port: u8 = Port,
     /// The Q_Key that datagrams must have.
     qkey: QKey = Qkey,
@@ -218,7 +218,7 @@ qp_attributes! {
     path: AddressVector = Path,
     /// The alternate path to the peer (IBA 17.2.8).
     alternate_path: AddressVector = AlternatePath,
-    /// Path MTU.
+    /// Largest packet payload of the path.
     path_mtu: Mtu = PathMtu,
     /// The peer's QPN.
     dest_qp: Qpn = DestQp,

@@ -10,7 +10,7 @@ use std::time::Duration;
 pub struct Time(u64);
 
 impl Time {
-    /// The start.
+    /// Time zero of a clock.
     pub const START: Self = Self(0);
 
     /// The moment `nanos` nanoseconds after the start.
@@ -23,7 +23,7 @@ impl Time {
         self.0
     }
 
-    /// The duration since the start.
+    /// Time elapsed on this clock.
     pub const fn since_start(self) -> Duration {
         Duration::from_nanos(self.0)
     }

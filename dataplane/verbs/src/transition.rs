@@ -15,22 +15,22 @@
 //! change against it first, so an invalid change has the same detailed error everywhere.
 
 use crate::error::VerbsError;
-use crate::qp::{Attribute, QpAttributes, QpState, QpType};
-use Attribute::*;
+use crate::qp::{QpAttribute, QpAttributes, QpState, QpType};
+use QpAttribute::*;
 
 /// An allowed transition.
 struct Row {
     from: QpState,
     to: QpState,
-    required: &'static [Attribute],
-    optional: &'static [Attribute],
+    required: &'static [QpAttribute],
+    optional: &'static [QpAttribute],
 }
 
 const fn row(
     from: QpState,
     to: QpState,
-    required: &'static [Attribute],
-    optional: &'static [Attribute],
+    required: &'static [QpAttribute],
+    optional: &'static [QpAttribute],
 ) -> Row {
     Row { from, to, required, optional }
 }
@@ -109,18 +109,22 @@ pub fn check(qp_type: QpType, from: QpState, change: &QpAttributes) -> Result<Qp
     }
     let to = change.state.unwrap_or(from);
     // Transitions to RESET and ERR are always allowed, without attributes.
-    let (required, optional): (&[Attribute], &[Attribute]) = if matches!(to, Reset | QpState::Err) {
-        (&[], &[])
-    } else {
-        let row = rows(qp_type).iter().find(|row| row.from == from && row.to == to);
-        let row = row.ok_or_else(|| {
-            invalid(
-                "state",
-                format!("{qp_type} cannot go from {from} to {to}{}", alternatives(qp_type, from)),
-            )
-        })?;
-        (row.required, row.optional)
-    };
+    let (required, optional): (&[QpAttribute], &[QpAttribute]) =
+        if matches!(to, Reset | QpState::Err) {
+            (&[], &[])
+        } else {
+            let row = rows(qp_type).iter().find(|row| row.from == from && row.to == to);
+            let row = row.ok_or_else(|| {
+                invalid(
+                    "state",
+                    format!(
+                        "{qp_type} cannot go from {from} to {to}{}",
+                        alternatives(qp_type, from)
+                    ),
+                )
+            })?;
+            (row.required, row.optional)
+        };
     let given = change.mask() & !bits(&[State, CurrentState]);
     let missing = bits(required) & !given;
     if missing != 0 {
@@ -161,12 +165,12 @@ fn invalid(argument: &'static str, reason: String) -> VerbsError {
     VerbsError::Invalid { verb: "modify_qp", argument, reason }
 }
 
-fn bits(attributes: &[Attribute]) -> u32 {
+fn bits(attributes: &[QpAttribute]) -> u32 {
     attributes.iter().fold(0, |bits, &attribute| bits | 1 << attribute as u32)
 }
 
 fn of(bits: u32) -> impl Iterator<Item = &'static str> {
-    let held = Attribute::ALL.iter().filter(move |&&one| bits >> one as u32 & 1 == 1);
+    let held = QpAttribute::ALL.iter().filter(move |&&one| bits >> one as u32 & 1 == 1);
     held.map(|one| one.name())
 }
 

@@ -52,7 +52,7 @@ pub struct SendRequest<'a> {
     pub op: SendOp,
     /// Signaling and ordering.
     pub flags: SendFlags,
-    /// The data.
+    /// Bytes to send or to fill, by reference or inline.
     pub data: Data<'a>,
 }
 
@@ -101,6 +101,12 @@ pub enum SendOp {
 }
 
 impl SendOp {
+    /// Whether the peer's response fills the request's own memory.
+    #[inline]
+    pub const fn is_answered(&self) -> bool {
+        matches!(self, Self::Read(_) | Self::CompareSwap { .. } | Self::FetchAdd { .. })
+    }
+
     /// The kind of this operation's completion.
     #[inline]
     pub const fn kind(&self) -> CompletionKind {

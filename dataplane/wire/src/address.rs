@@ -1,4 +1,4 @@
-//! Who is who on a fabric: LIDs, GUIDs, GIDs and their scopes, queue pair numbers (IBA 4.1).
+//! InfiniBand addresses: LIDs, GUIDs, GIDs and their scopes, queue pair numbers (IBA 4.1).
 
 use core::fmt;
 use core::net::{Ipv4Addr, Ipv6Addr};
@@ -10,7 +10,7 @@ pub struct Lid(pub u16);
 impl Lid {
     /// No address: a port before the subnet manager gave it one.
     pub const NONE: Self = Self(0);
-    /// Whoever is at the other end of the link; only directed-route management uses it.
+    /// The port at the other end of the link; only directed-route management uses it.
     pub const PERMISSIVE: Self = Self(0xffff);
     /// First unicast address.
     pub const UNICAST_FIRST: Self = Self(1);
@@ -31,6 +31,12 @@ impl Lid {
     #[inline]
     pub const fn is_multicast(self) -> bool {
         self.0 >= Self::MULTICAST_FIRST.0 && self.0 <= Self::MULTICAST_LAST.0
+    }
+
+    /// The path bits: the low bits that a port with this LMC may vary (IBA 4.1.3).
+    #[inline]
+    pub const fn path_bits(self, lmc: u8) -> u8 {
+        (self.0 & ((1 << (lmc & 7)) - 1)) as u8
     }
 
     /// Whether a port with base address `self` and this mask control answers to `dlid` (IBA 4.1.3).
@@ -82,8 +88,10 @@ impl Qpn {
     pub const SMI: Self = Self(0);
     /// The general services interface.
     pub const GSI: Self = Self(1);
-    /// Whoever has joined: the destination of every multicast packet.
+    /// The members of the group: the destination QPN of every multicast packet.
     pub const MULTICAST: Self = Self(0xff_ffff);
+    /// The largest number: on the wire it has 24 bits.
+    pub const MAX: Self = Self(0xff_ffff);
 }
 
 impl fmt::Display for Qpn {
@@ -105,7 +113,7 @@ pub struct Gid(pub [u8; 16]);
 impl Gid {
     /// No address.
     pub const NONE: Self = Self([0; 16]);
-    /// The prefix of a subnet that nobody gave another one.
+    /// The default GID prefix of a subnet.
     pub const DEFAULT_PREFIX: u64 = 0xfe80_0000_0000_0000;
 
     /// The GID of a port: its subnet's prefix and one of its GUIDs.

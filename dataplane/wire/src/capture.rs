@@ -1,22 +1,22 @@
 //! Captures: packets in a file that public dissectors read.
 //!
-//! The link type that was assigned to InfiniBand, 247, is one that Wireshark does not read; what it
-//! does read, whole packets from LRH to VCRC, is a record of type 21 in Endace's ERF format, which
-//! a plain pcap file may hold (link type 197). So a capture is [`FileHeader`], then for every
-//! packet a [`RecordHeader`], an [`ErfHeader`] and the packet: [`record`] makes the two headers of
-//! one packet. Captures of Ethernet, for RoCE, have only the first ([`ethernet_record`]).
+//! Wireshark does not read link type 247, which is assigned to InfiniBand. It reads whole packets,
+//! LRH to VCRC, as records of type 21 of Endace's ERF format, which a plain pcap file may hold
+//! (link type 197). So a capture is a [`FileHeader`], then for every packet a [`RecordHeader`], an
+//! [`ErfHeader`] and the packet: [`record`] makes the two headers of one packet. Captures of
+//! Ethernet, for RoCE, have only the first ([`ethernet_record`]).
 
 use crate::WireError;
 use core::time::Duration;
 
-/// The longest packet that a capture takes: what the ERF length fields can say.
+/// The longest packet of a capture: the limit of the ERF length fields.
 pub const PACKET_LEN_MAX: usize = u16::MAX as usize - ErfHeader::LEN;
 
 /// Both headers of a packet.
 pub const RECORD_HEADERS_LEN: usize = RecordHeader::LEN + ErfHeader::LEN;
 
 layout! {
-    /// What a pcap file begins with. Big-endian here; readers tell by the magic number.
+    /// The pcap file header. Big-endian here; readers recognize the byte order by the magic number.
     pub struct FileHeader: 24 bytes {
         /// [`FileHeader::MAGIC_NANOSECONDS`].
         0:0   32  magic: u32,
@@ -26,7 +26,7 @@ layout! {
         6:0   16  version_minor: u16,
         /// Bytes of a packet that are kept at the most.
         16:0  32  snap_len: u32,
-        /// What the packets are.
+        /// The link type (LINKTYPE_*).
         20:0  32  link_type: u32,
     }
 }
@@ -51,7 +51,7 @@ impl FileHeader {
 }
 
 layout! {
-    /// What pcap puts before every packet.
+    /// The pcap packet header.
     pub struct RecordHeader: 16 bytes {
         /// Seconds since 1970.
         0:0   32  seconds: u32,
@@ -65,7 +65,7 @@ layout! {
 }
 
 layout! {
-    /// What ERF puts before every packet.
+    /// The ERF packet header.
     pub struct ErfHeader: 16 bytes {
         /// 32 bits of seconds and 32 of fraction, *least* significant byte first, unlike the rest.
         0:0   64  timestamp_le: [u8; 8],
@@ -87,7 +87,7 @@ impl ErfHeader {
     pub const VARYING_LENGTH: u8 = 0x04;
 }
 
-/// What goes before a packet of `len` bytes, seen at `time` since 1970.
+/// The headers of a packet of `len` bytes, at `time` since 1970.
 pub fn record(time: Duration, len: usize) -> Result<[u8; RECORD_HEADERS_LEN], WireError> {
     if len > PACKET_LEN_MAX {
         return Err(WireError::BadLength { format: "ErfHeader" });
@@ -107,7 +107,7 @@ pub fn record(time: Duration, len: usize) -> Result<[u8; RECORD_HEADERS_LEN], Wi
     Ok(headers)
 }
 
-/// What goes before a frame of Ethernet of `len` bytes, seen at `time` since 1970.
+/// The headers of an Ethernet frame of `len` bytes, at `time` since 1970.
 pub fn ethernet_record(time: Duration, len: u16) -> RecordHeader {
     RecordHeader {
         seconds: time.as_secs() as u32,
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_length_fields_cannot_say_is_refused() {
+    fn packets_beyond_the_length_fields_are_refused() {
         assert!(record(Duration::ZERO, PACKET_LEN_MAX).is_ok());
         assert!(record(Duration::ZERO, PACKET_LEN_MAX + 1).is_err());
     }

@@ -1,4 +1,4 @@
-//! A field whose values have names, where any other value is still a value.
+//! A field whose values have names; other values are valid too.
 //!
 //! A peer may send a code that we do not know; it must survive parsing, printing and emitting. So
 //! this is a number with named constants, which match as patterns, and not an enum.

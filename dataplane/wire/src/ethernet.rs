@@ -1,33 +1,115 @@
-//! Ethernet, as far as adapters that speak RoCE need it (IEEE 802.3 3.2; RFC 2464 7).
+//! Ethernet II frames, with or without a tag of IEEE 802.1Q (IEEE 802.3 3.2, 802.1Q 9; RFC 894,
+//! RFC 2464).
 
 use crate::address::Gid;
-use crate::ip::ipoib::EtherType;
 use crate::layout::{Field, FieldSpec, Layout, WireError, split_header};
 use core::fmt;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The address of an interface, or of a group of them.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MacAddress(pub [u8; 6]);
 
+codes! {
+    /// The protocol of a payload, on Ethernet and on IPoIB alike (IEEE 802 9.2.1, RFC 4391 6).
+    pub struct EtherType(u16) {
+        IPV4 = 0x0800,
+        ARP = 0x0806,
+        RARP = 0x8035,
+        IPV6 = 0x86dd,
+        /// A tag of a VLAN, before the type of the payload (IEEE 802.1Q 9.6).
+        VLAN = 0x8100,
+        /// A management datagram on links where these cannot go otherwise: an extension of ours,
+        /// by one of the numbers for experiments (IEEE 802 9.2.4).
+        IN_BAND_MAD = 0x88b6,
+    }
+}
+
 layout! {
-    /// What a frame begins with.
+    /// The header of a frame, without a VLAN tag.
     pub struct EthernetHeader: 14 bytes {
-        /// Who is to get it.
+        /// The receiver: one station, a group, or all.
         0:0   48  destination: MacAddress,
-        /// Who sent it.
+        /// The sender.
         6:0   48  source: MacAddress,
-        /// What follows.
+        /// The protocol of the payload.
         12:0  16  ether_type: EtherType,
+    }
+}
+
+layout! {
+    /// A tag, which follows the type of the header that announces it (IEEE 802.1Q 9.6).
+    pub struct VlanTag: 4 bytes {
+        /// Higher ones go first, up to 7.
+        0:0    3  priority: u8,
+        /// Whether the frame may be dropped first.
+        0:3    1  drop_eligible: bool,
+        /// The VLAN; zero is a priority without one.
+        0:4   12  vlan: u16,
+        /// What follows.
+        2:0   16  ether_type: EtherType,
+    }
+}
+
+/// The highest number of a VLAN; the next one is reserved.
+pub const VLAN_MAX: u16 = 4094;
+
+/// A frame, of which the tag is taken off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EthernetFrame<'a> {
+    /// Who is to get it.
+    pub destination: MacAddress,
+    /// Who sent it.
+    pub source: MacAddress,
+    /// The VLAN that its tag names.
+    pub vlan: Option<u16>,
+    /// What the payload is. Less than 1,536 is a length (IEEE 802.3 3.2.6), and no protocol here.
+    pub ether_type: EtherType,
+    /// The payload, with the padding of short frames.
+    pub payload: &'a [u8],
+}
+
+impl<'a> EthernetFrame<'a> {
+    /// Bytes before the payload, without and with a tag.
+    pub const fn header_len(vlan: Option<u16>) -> usize {
+        match vlan {
+            None => EthernetHeader::LEN,
+            Some(_) => EthernetHeader::LEN + VlanTag::LEN,
+        }
+    }
+
+    /// Reads a frame without its checksum.
+    #[inline]
+    pub fn parse(frame: &'a [u8]) -> Result<Self, WireError> {
+        let (header, payload) = EthernetHeader::read(frame)?;
+        let EthernetHeader { destination, source, ether_type } = header;
+        if ether_type != EtherType::VLAN {
+            return Ok(Self { destination, source, vlan: None, ether_type, payload });
+        }
+        let (VlanTag { vlan, ether_type, .. }, payload) = VlanTag::read(payload)?;
+        let vlan = (vlan != 0).then_some(vlan);
+        Ok(Self { destination, source, vlan, ether_type, payload })
+    }
+
+    /// Writes the header of this frame at the front of `out`; gives what follows.
+    #[inline]
+    pub fn write_header<'o>(&self, out: &'o mut [u8]) -> Result<&'o mut [u8], WireError> {
+        let Self { destination, source, ether_type, .. } = *self;
+        let Some(vlan) = self.vlan else {
+            return EthernetHeader { destination, source, ether_type }.write(out);
+        };
+        let header = EthernetHeader { destination, source, ether_type: EtherType::VLAN };
+        VlanTag { priority: 0, drop_eligible: false, vlan, ether_type }.write(header.write(out)?)
     }
 }
 
 impl MacAddress {
     /// Length in bytes.
     pub const LEN: usize = 6;
-    /// Everybody.
+    /// The address of all stations.
     pub const BROADCAST: Self = Self([0xff; 6]);
 
-    /// Whether it names a group, or everybody.
+    /// Whether it is a multicast or broadcast address.
     pub const fn is_group(self) -> bool {
         self.0[0] & 1 != 0
     }
@@ -36,6 +118,44 @@ impl MacAddress {
     pub const fn of_group(mgid: Gid) -> Self {
         let [.., a, b, c, d] = mgid.0;
         Self([0x33, 0x33, a, b, c, d])
+    }
+
+    /// Where packets to a multicast or broadcast address go (RFC 1112 6.4, RFC 2464 7); `None` of
+    /// the address of one host. A directed broadcast looks like such an address.
+    pub const fn of_ip_group(ip: IpAddr) -> Option<Self> {
+        match ip {
+            IpAddr::V4(Ipv4Addr::BROADCAST) => Some(Self::BROADCAST),
+            IpAddr::V4(ip) if ip.is_multicast() => {
+                let [_, a, b, c] = ip.octets();
+                Some(Self([0x01, 0x00, 0x5e, a & 0x7f, b, c]))
+            }
+            IpAddr::V6(ip) if ip.is_multicast() => Some(Self::of_group(Gid(ip.octets()))),
+            IpAddr::V4(_) | IpAddr::V6(_) => None,
+        }
+    }
+
+    /// Reads an address in hexadecimal with colons: `02:00:00:00:00:01`.
+    pub fn parse_text(text: &str) -> Option<Self> {
+        let mut bytes = [0; Self::LEN];
+        let mut parts = text.split(':');
+        for byte in &mut bytes {
+            let part = parts.next().filter(|part| matches!(part.len(), 1 | 2))?;
+            let is_hex = part.bytes().all(|digit| digit.is_ascii_hexdigit());
+            *byte = u8::from_str_radix(part, 16).ok().filter(|_| is_hex)?;
+        }
+        parts.next().is_none().then_some(Self(bytes))
+    }
+
+    /// The interface identifier that addresses of IPv6 have of it (RFC 2464 4).
+    pub const fn interface_id(self) -> [u8; 8] {
+        let [a, b, c, d, e, f] = self.0;
+        [a ^ 2, b, c, 0xff, 0xfe, d, e, f]
+    }
+
+    /// The link-local address of its interface (RFC 2464 5).
+    pub const fn link_local(self) -> Ipv6Addr {
+        let [a, b, c, d, e, f, g, h] = self.interface_id();
+        Ipv6Addr::from_octets([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a, b, c, d, e, f, g, h])
     }
 }
 
@@ -64,7 +184,7 @@ impl Field for MacAddress {
     }
 }
 
-/// By itself it is what ARP has for a hardware address.
+/// The hardware address of ARP on Ethernet.
 impl Layout for MacAddress {
     const NAME: &'static str = "MacAddress";
     const LEN: usize = Self::LEN;
@@ -100,6 +220,60 @@ mod tests {
         assert_eq!((EthernetHeader::parse(&bytes), header.emit()), (header, bytes));
         assert!(header.destination.is_group() && !header.source.is_group());
         assert_eq!(format!("{}", header.source), "02:00:00:00:00:01");
+    }
+
+    #[test]
+    fn a_tag_by_hand() {
+        let mut bytes = [0; 22];
+        let frame = EthernetFrame {
+            destination: MacAddress([2, 0, 0, 0, 0, 9]),
+            source: MacAddress([2, 0, 0, 0, 0, 1]),
+            vlan: Some(0x123),
+            ether_type: EtherType::IPV4,
+            payload: &[0; 4],
+        };
+        assert_eq!(frame.write_header(&mut bytes).unwrap().len(), 4);
+        assert_eq!(bytes[12..18], [0x81, 0, 0x01, 0x23, 8, 0]);
+        assert_eq!(EthernetFrame::parse(&bytes), Ok(frame));
+        assert_eq!(EthernetFrame::header_len(frame.vlan), 18);
+        bytes[14] = 0xa0;
+        bytes[15] = 0;
+        let parsed = EthernetFrame::parse(&bytes).unwrap();
+        assert_eq!((parsed.vlan, parsed.ether_type), (None, EtherType::IPV4), "a priority alone");
+        let plain = EthernetFrame { vlan: None, ..frame };
+        assert_eq!(plain.write_header(&mut bytes).unwrap().len(), 8);
+        assert_eq!(bytes[12..14], [8, 0]);
+    }
+
+    #[test]
+    fn frames_that_are_too_short_are_refused() {
+        let tagged = [2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 1, 0x81, 0, 0, 1, 8, 0];
+        for len in 0..18 {
+            assert!(EthernetFrame::parse(&tagged[..len]).is_err(), "{len}");
+        }
+        assert!(EthernetFrame::parse(&tagged).unwrap().payload.is_empty());
+    }
+
+    #[test]
+    fn groups_of_ip_have_their_addresses() {
+        let of = |ip: &str| MacAddress::of_ip_group(ip.parse().unwrap());
+        let mac = |text| MacAddress::parse_text(text);
+        assert_eq!(of("224.129.2.3"), mac("01:00:5e:01:02:03"));
+        assert_eq!(of("255.255.255.255"), Some(MacAddress::BROADCAST));
+        assert_eq!(of("ff02::1:ff00:1234"), mac("33:33:ff:00:12:34"));
+        assert_eq!((of("10.0.0.255"), of("fe80::1")), (None, None));
+    }
+
+    #[test]
+    fn an_address_reads_as_it_prints() {
+        let mac = MacAddress([2, 0, 0x5e, 0xff, 0, 0x1a]);
+        assert_eq!(MacAddress::parse_text(&format!("{mac}")), Some(mac));
+        for wrong in
+            ["", "02:00:5e:ff:00", "02:00:5e:ff:00:1a:", "02:00:5e:ff:00:+a", "2:0:5e:ff:0:100"]
+        {
+            assert_eq!(MacAddress::parse_text(wrong), None, "{wrong}");
+        }
+        assert_eq!(mac.link_local(), "fe80::5eff:feff:1a".parse::<Ipv6Addr>().unwrap());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A field whose bits have names: capabilities, widths, which counters are meant.
+//! A field whose bits have names: capabilities, widths, selected counters.
 //!
 //! The sibling of [`mod@crate::codes`]: there one value has a name, here each bit. Bits that have
 //! none survive parsing, printing and emitting all the same.

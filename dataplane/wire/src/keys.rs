@@ -51,14 +51,14 @@ impl PKey {
     }
 }
 
-/// A queue key: what a datagram must show to enter a queue pair.
+/// A queue key: a datagram needs the Q_Key of its destination queue pair.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QKey(pub u32);
 
 impl QKey {
     /// Of the general services queue pair.
     pub const GSI: Self = Self(0x8001_0000);
-    /// What OpenSM gives to the groups of IP over InfiniBand.
+    /// The Q_Key of OpenSM for IPoIB groups.
     pub const IPOIB_OPENSM: Self = Self(0x0b1b);
 
     /// Whether only a privileged consumer may use it: asked for in a work request, it makes the

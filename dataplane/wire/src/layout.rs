@@ -10,7 +10,7 @@
 //! fields, and the compiler refuses a table whose fields overlap or stick out. Offsets and widths
 //! are constants, so a field costs the load, shift and mask that one would write by hand.
 //!
-//! What a table leaves out is reserved: ignored when received, zero when sent.
+//! Bits outside of a table's fields are reserved: ignored when received, zero when sent.
 //!
 //! A format with a variable part (options, segments, payload) has a hand-written *view* beside its
 //! fixed header: a struct that borrows the bytes, made by one checked constructor, whose accessors
@@ -26,7 +26,7 @@ use core::fmt;
 pub enum WireError {
     /// Fewer bytes than the format has.
     Truncated {
-        /// The format.
+        /// Name of the header or message.
         format: &'static str,
         /// Bytes that it needs.
         needed: usize,
@@ -35,24 +35,24 @@ pub enum WireError {
     },
     /// A length field that contradicts the bytes present or the format's limits.
     BadLength {
-        /// The format.
+        /// Name of the header or message.
         format: &'static str,
     },
     /// A version, type or fixed field with a value that this format does not have.
     BadValue {
-        /// The format.
+        /// Name of the header or message.
         format: &'static str,
-        /// The field.
+        /// Name of the field in its layout.
         field: &'static str,
     },
     /// A checksum or CRC that does not match.
     BadChecksum {
-        /// The format.
+        /// Name of the header or message.
         format: &'static str,
     },
-    /// No room in the output for what is to be written.
+    /// The output is too short.
     NoRoom {
-        /// The format.
+        /// Name of the header or message.
         format: &'static str,
         /// Bytes that it needs.
         needed: usize,
@@ -131,9 +131,9 @@ pub trait Layout: Copy + fmt::Debug + PartialEq {
     const LEN: usize;
     /// Its table.
     const FIELDS: &'static [FieldSpec];
-    /// Takes it off the front of `bytes`; gives what follows as well.
+    /// Takes it off the front of `bytes`; returns the rest as well.
     fn read(bytes: &[u8]) -> Result<(Self, &[u8]), WireError>;
-    /// Writes it at the front of `out`; gives what follows.
+    /// Writes it at the front of `out`; returns the rest.
     fn write<'a>(&self, out: &'a mut [u8]) -> Result<&'a mut [u8], WireError>;
 }
 
@@ -338,7 +338,7 @@ macro_rules! layout {
                 }, )*
             ];
 
-            /// Takes it off the front of `bytes`; gives what follows as well.
+            /// Takes it off the front of `bytes`; returns the rest as well.
             #[inline]
             pub fn read(bytes: &[u8]) -> Result<(Self, &[u8]), $crate::WireError> {
                 match bytes.split_first_chunk::<$len>() {
@@ -359,7 +359,7 @@ macro_rules! layout {
                 }
             }
 
-            /// Writes it at the front of `out`; gives what follows.
+            /// Writes it at the front of `out`; returns the rest.
             #[inline]
             pub fn write<'a>(&self, out: &'a mut [u8]) -> Result<&'a mut [u8], $crate::WireError> {
                 let have = out.len();

@@ -8,11 +8,12 @@
 //! 1. [`mod@layout`]: how a table of offsets becomes a type, once for all formats; [`mod@codes`]
 //!    and [`mod@flags`]: fields whose values, or bits, have names;
 //! 2. [`address`], [`keys`], [`psn`], [`units`]: the nouns that all formats share;
-//! 3. [`packet`]: what is on a link, LRH to VCRC;
+//! 3. [`packet`]: packets on a link, LRH to VCRC;
 //! 4. [`mad`]: management datagrams: subnet management, administration, performance, connections;
 //! 5. [`ip`]: IP over InfiniBand, ARP, neighbor discovery, and the IP family itself;
 //! 6. [`ethernet`] and [`roce`]: the same packets behind IP and UDP, for adapters on Ethernet;
-//! 7. [`capture`]: packets into a file that public dissectors read.
+//! 7. [`netlink`]: the Linux kernel's links, addresses, routes and nexthop objects;
+//! 8. [`capture`] and [`pcapng`]: packets into a file that public dissectors read.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -32,7 +33,9 @@ pub mod ethernet;
 pub mod ip;
 pub mod keys;
 pub mod mad;
+pub mod netlink;
 pub mod packet;
+pub mod pcapng;
 pub mod psn;
 pub mod roce;
 pub mod units;

@@ -12,8 +12,8 @@
 
 use crate::WireError;
 use crate::address::Gid;
+use crate::ethernet::EtherType;
 use crate::ip::IpProtocol;
-use crate::ip::ipoib::EtherType;
 use crate::ip::ipv4::{Ipv4Header, Ipv4Packet};
 use crate::ip::ipv6::{Ipv6Header, Ipv6Packet};
 use crate::ip::udp::{UdpDatagram, UdpHeader};
@@ -21,10 +21,10 @@ use crate::packet::crc::{ICRC_LEN, VCRC_LEN};
 use crate::packet::{Bth, Grh, Lnh, Lrh, PACKET_LEN_MAX, Packet, seal};
 use core::net::Ipv6Addr;
 
-/// Where all of RoCEv2 goes to (IANA).
+/// The UDP destination port of RoCEv2 (IANA).
 pub const UDP_PORT: u16 = 4791;
 
-/// The longest IP packet: what takes the place of the native headers is no longer than they are.
+/// The longest IP packet: IP and UDP headers are no longer than the native headers.
 pub const IP_LEN_MAX: usize = PACKET_LEN_MAX;
 
 /// A source port of the dynamic range, for all packets of a flow. The flow label's 20 bits are
@@ -33,7 +33,7 @@ pub const fn source_port(flow_label: u32) -> u16 {
     0xc000 | (flow_label ^ flow_label >> 14) as u16 & 0x3fff
 }
 
-/// The invariant CRC of an IP packet, up to its last pad byte; `None` for what cannot be RoCEv2.
+/// The invariant CRC of an IP packet, up to its last pad byte; `None` if it is not RoCEv2.
 ///
 /// As with a GRH all of the LRH counts as ones, though there is none, and so do the fields of the
 /// IP header that routers change, the UDP checksum and the BTH's byte of congestion bits
@@ -58,7 +58,7 @@ pub fn icrc(covered: &[u8]) -> Option<u32> {
     }
 }
 
-/// The CRC of headers, UDP and BTH last, in which these bytes are ones too, and what follows.
+/// The CRC of headers, UDP and BTH last, with ones in these bytes, and of the rest.
 fn masked<const N: usize>(mut head: [u8; N], ones: &[core::ops::Range<usize>], rest: &[u8]) -> u32 {
     let bth = N - Bth::LEN;
     let common = [bth - 2..bth, bth + 4..bth + 5];
@@ -99,7 +99,7 @@ fn flow_of(grh: &Grh, bth: &Bth) -> u32 {
     if grh.flow_label == 0 { bth.dest_qp.0 } else { grh.flow_label }
 }
 
-/// Writes the IP header; gives the room for its payload.
+/// Writes the IP header; returns the space for its payload.
 fn write_ip_header<'a>(
     grh: &Grh,
     payload_len: usize,
@@ -147,10 +147,9 @@ pub struct RocePacket<'a> {
 }
 
 impl<'a> RocePacket<'a> {
-    /// Looks at what an Ethernet frame of this type carries; none if it is not of RoCEv2.
+    /// Parses the payload of an Ethernet frame of this type; `None` if it is not RoCEv2.
     ///
-    /// What the ICRC covers needs no other checksum: that of UDP is not looked at, and is not made
-    /// by most senders.
+    /// The ICRC replaces the UDP checksum, which is not checked, and which most senders omit.
     pub fn parse(ether_type: EtherType, bytes: &'a [u8]) -> Result<Option<Self>, WireError> {
         let (grh, bytes, payload) = match ether_type {
             EtherType::IPV4 => {
@@ -385,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_of_roce_is_none_and_what_is_broken_an_error() {
+    fn other_packets_are_none_and_malformed_ones_are_errors() {
         for gids in [v4(), v6()] {
             let (kind, ip) = (ether_type(gids), ip_of(&native(gids, b"bytes")));
             let udp = if kind == EtherType::IPV4 { 20 } else { 40 };

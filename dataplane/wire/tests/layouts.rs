@@ -75,7 +75,6 @@ layouts! {
     mad::smp::MulticastForwardingTable,
     mad::smp::MulticastForwardingTableModifier,
     mad::smp::SmInfo,
-    mad::vendor::VendorMad,
     mad::sa::SaHeader,
     mad::sa::SaMad,
     mad::sa::InformInfo,
@@ -132,6 +131,7 @@ layouts! {
     ip::nd::Redirect,
     ip::nd_option::NdOptionHeader,
     ip::nd_option::LinkAddressOption,
+    ip::nd_option::MacAddressOption,
     ip::nd_option::PrefixInformation,
     ip::nd_option::MtuOption,
     ip::nd_option::RecursiveDnsServerHeader,
@@ -139,9 +139,16 @@ layouts! {
     ip::tcp::SackBlock,
     ip::udp::UdpHeader,
     ethernet::EthernetHeader,
+    ethernet::VlanTag,
     capture::FileHeader,
     capture::RecordHeader,
     capture::ErfHeader,
+    pcapng::BlockHeader,
+    pcapng::SectionBody,
+    pcapng::InterfaceBody,
+    pcapng::PacketBody,
+    pcapng::StatisticsBody,
+    pcapng::OptionHeader,
 }
 
 fn keeps_fields_only<L: Layout + Field>() {

@@ -5,7 +5,8 @@ use pollux_referee::frames::{DGID, SGID, grh, packet, ud_headers};
 use pollux_referee::tshark::{Frame, judge};
 use pollux_wire::address::{Lid, Qpn};
 use pollux_wire::keys::{PKey, QKey};
-use pollux_wire::packet::opcode::{ExtendedKind, PayloadRule};
+use pollux_wire::packet::ExtendedKind;
+use pollux_wire::packet::opcode::PayloadRule;
 use pollux_wire::packet::*;
 use pollux_wire::psn::Psn;
 

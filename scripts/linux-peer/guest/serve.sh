@@ -1,7 +1,8 @@
 # One request per line: "SEQ SECONDS BASE64-COMMANDS".  The answer is the output of the
 # commands (stdout and stderr), then LF RS "SEQ EXIT-STATUS" LF.  Each request runs in a shell
 # of its own which has lib.sh; one that takes too long is killed with its process group (137).
-stty raw -echo
+# Emulated serial ports take the time that their speed says.
+stty raw -echo 115200
 printf '\036ready\n'
 while read -r seq secs commands; do
 	echo "$commands" | base64 -d > /tmp/.commands

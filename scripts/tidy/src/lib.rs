@@ -8,8 +8,8 @@
 //!
 //! 1. [`tree`]: the tracked files, as text;
 //! 2. [`rust`]: a line of Rust, its code told apart from comments and literals;
-//! 3. [`text`], [`source`], [`manifest`], [`modules`], [`words`], [`layouts`],
-//!    [`limits`]: the rules;
+//! 3. [`text`], [`source`], [`manifest`], [`modules`], [`words`], [`docs`],
+//!    [`layouts`], [`limits`], [`glossary`]: the rules;
 //! 4. [`ledger`]: the requirements, the tests that claim them, and the report;
 //! 5. [`mutants`]: whether those tests notice when a rule is broken;
 //! 6. [`sample`]: whether tests notice a change anywhere.
@@ -17,6 +17,8 @@
 
 use std::fmt;
 
+pub mod docs;
+pub mod glossary;
 pub mod layouts;
 pub mod ledger;
 pub mod limits;
@@ -61,7 +63,7 @@ impl fmt::Display for Finding {
 
 /// Everything in `tree` that breaks a rule.
 pub fn tidy(tree: &Tree) -> Vec<Finding> {
-    const RULES: [fn(&Tree) -> Vec<Finding>; 15] = [
+    const RULES: [fn(&Tree) -> Vec<Finding>; 19] = [
         text::columns,
         text::trailing_space,
         text::banned_words,
@@ -75,8 +77,12 @@ pub fn tidy(tree: &Tree) -> Vec<Finding> {
         modules::no_circles,
         words::private,
         words::shared_names,
+        words::no_prelude_names,
+        docs::say_more_than_names,
+        docs::crates_list_their_modules,
         layouts::all_are_tested,
         limits::stand_in_the_source,
+        glossary::leads_to_the_code,
     ];
     RULES.iter().flat_map(|rule| rule(tree)).collect()
 }

@@ -9,13 +9,12 @@ use crate::{Finding, Tree};
 pub struct Package<'a> {
     /// Its directory, from the root of the tree.
     pub directory: &'a str,
-    /// Its manifest.
     manifest: Table,
 }
 
 /// Who may depend on whom: upwards only, so that bytes know no protocol, and protocols no device.
 /// What a crate may use, those above it may use too, except for [`BACKENDS`].
-const DIRECTION: [(&str, &[&str]); 17] = [
+const DIRECTION: [(&str, &[&str]); 19] = [
     ("dataplane/wire", &[]),
     ("dataplane/wire/referee", &["dataplane/wire"]),
     ("dataplane/wire/referee/roce", &["dataplane/wire/referee", BACKENDS[0]]),
@@ -24,7 +23,9 @@ const DIRECTION: [(&str, &[&str]); 17] = [
     ("dataplane/verbs", &["dataplane/wire", "dataplane/mem"]),
     // A dependency of tests only, which this table does not restrict.
     ("dataplane/verbs/conformance", &["dataplane/verbs"]),
-    ("dataplane/fabric", &["dataplane/verbs"]),
+    ("dataplane/hca", &["dataplane/verbs"]),
+    ("dataplane/subnet", &["dataplane/hca"]),
+    ("dataplane/fabric", &["dataplane/subnet"]),
     ("dataplane/ibverbs", &["dataplane/verbs"]),
     ("dataplane/mlx5", &["dataplane/ibverbs"]),
     ("dataplane", &["dataplane/verbs"]),

@@ -13,19 +13,6 @@ use crate::rust::Line;
 use crate::source::before_tests;
 use crate::{Finding, Tree};
 
-/// How many modules still stand in circles, by crate: none may be added. A crate that is not listed
-/// has none.
-const IN_CIRCLES: [(&str, usize); 8] = [
-    ("benches", 3),
-    ("control", 8),
-    ("control/node", 10),
-    ("dataplane", 2),
-    ("dataplane/fabric", 19),
-    ("dataplane/mem", 6),
-    ("dataplane/wire", 7),
-    ("smoltcp-glue", 17),
-];
-
 /// A path of module names from the root of a crate.
 type Path = Vec<String>;
 
@@ -36,20 +23,12 @@ struct Modules {
     reexports: BTreeMap<Path, Path>,
 }
 
-/// No more modules stand in circles than `IN_CIRCLES` says.
+/// No modules use each other in circles.
 pub fn no_circles(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for package in manifest::packages(tree) {
-        let circles = Modules::read(tree, package.directory).circles();
-        let listed = IN_CIRCLES.iter().find(|(directory, _)| *directory == package.directory);
-        let count_max = listed.map_or(0, |(_, count)| *count);
-        let count: usize = circles.iter().map(|circle| circle.names.len()).sum();
-        if count > count_max {
-            let circles: Vec<_> = circles.iter().map(ToString::to_string).collect();
-            let message = format!(
-                "{count} modules use each other in circles, {count_max} may: {}",
-                circles.join("; ")
-            );
+        for circle in Modules::read(tree, package.directory).circles() {
+            let message = format!("modules use each other in a circle: {circle}");
             findings.push(Finding::new(package.directory, 0, message));
         }
     }

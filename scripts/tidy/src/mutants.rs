@@ -218,10 +218,12 @@ pub(crate) fn copy(root: &Path, to: &Path) -> io::Result<()> {
 
 /// Settings of cargo's by which changed crates are built quickly rather than well.
 pub(crate) fn quick_builds() -> impl Iterator<Item = String> {
-    ["pollux-control", "pollux-fabric"].into_iter().flat_map(|package| {
-        let setting = move |setting| format!("profile.dev.package.{package}.{setting}");
-        ["debug=false", "opt-level=0"].into_iter().map(setting)
-    })
+    ["pollux-control", "pollux-fabric", "pollux-hca", "pollux-subnet"].into_iter().flat_map(
+        |package| {
+            let setting = move |setting| format!("profile.dev.package.{package}.{setting}");
+            ["debug=false", "opt-level=0"].into_iter().map(setting)
+        },
+    )
 }
 
 #[cfg(test)]

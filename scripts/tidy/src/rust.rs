@@ -5,7 +5,7 @@
 //! comments in which requirements are claimed; so this is the lexical grammar of literals and
 //! comments, and nothing else.
 
-/// One line.
+/// A source line, split into code and comment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Line {
     /// What is neither comment nor inside a string or character literal; the quotes stay.
@@ -35,7 +35,7 @@ enum State {
     },
 }
 
-/// The lines of `text`.
+/// Splits a file into lines, with code and comments apart.
 pub fn lines(text: &str) -> Vec<Line> {
     let mut reader = Reader { state: State::Code, lines: vec![Line::default()] };
     let mut rest = text;

@@ -23,9 +23,10 @@ use crate::mutants;
 
 const SURVIVORS: &str = "control/survivors.toml";
 
-/// A part of the tree that is sampled, and the tests of its package that are to notice.
+/// A part of the tree that is sampled, and the tests that are to notice.
 struct Part {
     package: &'static str,
+    test_package: &'static str,
     files: &'static str,
     tests: &'static [&'static str],
     /// Tests that wait by the clock for minutes where a change breaks something.
@@ -35,18 +36,21 @@ struct Part {
 const PARTS: [Part; 3] = [
     Part {
         package: "pollux-control",
+        test_package: "pollux-control",
         files: "control/src/**",
         tests: &["--lib", "--test=interface", "--test=ip"],
         skipped: &[],
     },
     Part {
-        package: "pollux-fabric",
-        files: "dataplane/fabric/src/hca/**",
+        package: "pollux-hca",
+        test_package: "pollux-fabric",
+        files: "dataplane/hca/src/**",
         tests: &["--lib", "--test=fabric", "--test=conformance"],
         skipped: &["processes::", "threads::", "wired::"],
     },
     Part {
         package: "pollux",
+        test_package: "pollux",
         files: "smoltcp-glue/src/**",
         tests: &["--lib", "--test=stack", "--test=nodes", "--test=pinned"],
         skipped: &[],
@@ -130,10 +134,11 @@ impl Part {
         listed: &[Survivor],
         (count, seed): (usize, usize),
     ) -> io::Result<Vec<Finding>> {
-        let Self { package, files, tests, skipped } = *self;
+        let Self { package, test_package, files, tests, skipped } = *self;
         let mutants = || {
             let mut cargo = Command::new("cargo");
             cargo.args(["mutants", "--package", package, "--file", files]);
+            cargo.args(["--test-package", test_package]);
             cargo.args(["--exclude-re", EXCLUDED, "--colors", "never"]).current_dir(at);
             cargo.env_remove("CARGO_TARGET_DIR").env("RUST_BACKTRACE", "0");
             cargo.env("POLLUX_SEEDS", "1");

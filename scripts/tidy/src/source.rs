@@ -42,9 +42,11 @@ pub fn before_tests(lines: &[Line]) -> &[Line] {
     let is_module = |line: &Line| {
         line.code.split_whitespace().any(|word| word == "mod") && line.code.contains('{')
     };
-    let tests = lines
-        .windows(2)
-        .position(|pair| pair[0].code.trim() == "#[cfg(test)]" && is_module(&pair[1]));
+    let is_test = |line: &Line| {
+        let code = line.code.trim();
+        code == "#[cfg(test)]" || code.starts_with("#[cfg(all(test,")
+    };
+    let tests = lines.windows(2).position(|pair| is_test(&pair[0]) && is_module(&pair[1]));
     &lines[..tests.unwrap_or(lines.len())]
 }
 

@@ -100,12 +100,12 @@ fn is_written_by_hand(file: &SourceFile) -> bool {
 fn lines_that(
     tree: &Tree,
     applies: impl Fn(&SourceFile) -> bool,
-    complaint: impl Fn(&str) -> Option<String>,
+    check: impl Fn(&str) -> Option<String>,
 ) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in tree.files.iter().filter(|file| applies(file)) {
         for (i, line) in file.text.lines().enumerate() {
-            if let Some(message) = complaint(line) {
+            if let Some(message) = check(line) {
                 findings.push(Finding::new(&file.path, i + 1, message));
             }
         }

@@ -40,7 +40,7 @@ impl SourceFile {
 /// All files that are text, in the order of their paths.
 #[derive(Debug, Default)]
 pub struct Tree {
-    /// The files.
+    /// Tracked files, by path.
     pub files: Vec<SourceFile>,
 }
 
@@ -71,12 +71,12 @@ impl Tree {
         Self { files: files.collect() }
     }
 
-    /// The file at `path`.
+    /// The tracked file of a path.
     pub fn file(&self, path: &str) -> Option<&SourceFile> {
         self.files.iter().find(|file| file.path == path)
     }
 
-    /// The files that are Rust.
+    /// Files with the extension `rs`.
     pub fn rust(&self) -> impl Iterator<Item = &SourceFile> {
         self.files.iter().filter(|file| file.is_rust())
     }

@@ -1,8 +1,8 @@
 //! Rules about words: the field's own, one word for one concept, one public type for one name.
 //!
-//! A private word costs every reader a look-up, and finds nothing when it is searched for. The
-//! tables here count what is left of the old ones; a count may go down, and never up. A word whose
-//! count is 0 is banned.
+//! A private word costs every reader a look-up, and a search for the field's word does not find it.
+//! The words of the table are banned, and so are types with a name of std's prelude. Names that
+//! several types share are counted; the count may go down, and never up.
 
 use std::collections::BTreeMap;
 
@@ -10,72 +10,77 @@ use crate::source::before_tests;
 use crate::tree::SourceFile;
 use crate::{Finding, Tree};
 
-/// Private words, what to say instead, and how often they still stand in the tree.
-const PRIVATE: [(&str, &str, usize); 31] = [
-    ("bell", "doorbell, or what it notifies of", 0),
-    ("borrower", "receiver", 1),
-    ("census", "statistics", 35),
-    ("chair", "group of shared contexts", 24),
-    ("colleague", "worker", 0),
-    ("colleagues", "workers", 0),
-    ("complaint", "ICMP error", 4),
-    ("complaints", "ICMP errors", 10),
-    ("crew", "worker group", 0),
-    ("dice", "RNG", 0),
-    ("duty", "worker task", 0),
-    ("lend", "lease", 38),
-    ("lends", "leases", 60),
-    ("lent", "leased", 147),
-    ("loan", "lease", 0),
-    ("mention", "unsolicited request", 36),
-    ("mentions", "unsolicited requests", 12),
-    ("mover", "port driver", 126),
-    ("neighbour", "neighbor", 0),
-    ("neighbours", "neighbors", 0),
-    ("octet", "byte", 2),
-    ("octets", "bytes", 0),
-    ("parcel", "pending packet", 0),
-    ("patience", "timeout, retry policy", 150),
-    ("plea", "retry policy, MRA", 2),
-    ("rope", "dirty flag", 0),
-    ("seat", "shared-port context", 248),
-    ("seats", "shared-port contexts", 109),
-    ("stragglers", "TIME-WAIT entries", 7),
-    ("tally", "counters", 106),
-    ("vain", "failed", 28),
+/// Banned words, and their replacements.
+const PRIVATE: [(&str, &str); 31] = [
+    ("bell", "doorbell, or what it notifies of"),
+    ("borrower", "receiver"),
+    ("census", "statistics"),
+    ("chair", "group of shared contexts"),
+    ("colleague", "worker"),
+    ("colleagues", "workers"),
+    ("complaint", "ICMP error"),
+    ("complaints", "ICMP errors"),
+    ("crew", "worker group"),
+    ("dice", "RNG"),
+    ("duty", "worker task"),
+    ("lend", "lease"),
+    ("lends", "leases"),
+    ("lent", "leased"),
+    ("loan", "lease"),
+    ("mention", "unsolicited request"),
+    ("mentions", "unsolicited requests"),
+    ("mover", "port driver"),
+    ("neighbour", "neighbor"),
+    ("neighbours", "neighbors"),
+    ("octet", "byte"),
+    ("octets", "bytes"),
+    ("parcel", "pending packet"),
+    ("patience", "timeout, retry policy"),
+    ("plea", "retry policy, MRA"),
+    ("rope", "dirty flag"),
+    ("seat", "shared-port context"),
+    ("seats", "shared-port contexts"),
+    ("stragglers", "TIME-WAIT entries"),
+    ("tally", "counters"),
+    ("vain", "failed"),
 ];
 
 /// How many names of public types are still given to more than one.
-const SHARED_NAMES: usize = 57;
+const SHARED_NAMES: usize = 41;
+
+/// Names of std's prelude: a type of this name makes readers ask each time which one is meant.
+const PRELUDE: [&str; 16] = [
+    "AsRef", "Box", "Clone", "Copy", "Default", "Drop", "Extend", "From", "Into", "Iterator",
+    "Option", "Result", "Send", "String", "Sync", "Vec",
+];
 
 /// This file, the requirements, which are not ours to word, and what others' programs print.
 const EXEMPT: [&str; 3] =
     ["scripts/tidy/src/words.rs", "control/requirements.toml", "dataplane/wire/referee/"];
 
-/// Private words stand nowhere more often than `PRIVATE` says.
+/// No private word stands anywhere.
 pub fn private(tree: &Tree) -> Vec<Finding> {
-    let mut found: BTreeMap<String, Vec<(&str, usize)>> = BTreeMap::new();
+    let mut findings = Vec::new();
     for file in tree.files.iter().filter(|file| is_worded(file)) {
-        for (i, line) in file.text.lines().enumerate() {
+        for (i, line) in file.text.lines().enumerate().filter(|(_, line)| !names_requirement(line))
+        {
             for word in words(line) {
-                if PRIVATE.iter().any(|(private, ..)| *private == word) {
-                    found.entry(word).or_default().push((&file.path, i + 1));
-                }
+                let Some((_, instead)) = PRIVATE.iter().find(|(private, _)| *private == word)
+                else {
+                    continue;
+                };
+                let message = format!("`{word}` is not a word of the field; use {instead} instead");
+                findings.push(Finding::new(&file.path, i + 1, message));
             }
         }
     }
-    let mut findings = Vec::new();
-    for (word, instead, count_max) in PRIVATE {
-        let places = found.remove(word).unwrap_or_default();
-        if let (count, Some((path, line))) = (places.len(), places.last())
-            && count > count_max
-        {
-            let message =
-                format!("`{word}` stands {count} times, {count_max} may; say {instead} instead");
-            findings.push(Finding::new(path, *line, message));
-        }
-    }
     findings
+}
+
+/// Whether a line names a requirement, whose name is not ours to choose.
+fn names_requirement(line: &str) -> bool {
+    let line = line.trim_start();
+    line.starts_with("// req: ") || line.starts_with("req = ")
 }
 
 /// No more names are shared by public types than `SHARED_NAMES`.
@@ -90,6 +95,20 @@ pub fn shared_names(tree: &Tree) -> Vec<Finding> {
         names.join(", ")
     );
     vec![Finding::new("Cargo.toml", 0, message)]
+}
+
+/// No public type has a name of std's prelude.
+pub fn no_prelude_names(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for file in tree.rust().filter(|file| is_library(&file.path)) {
+        for (i, line) in before_tests(&file.rust).iter().enumerate() {
+            if let Some(name) = public_type(&line.code).filter(|name| PRELUDE.contains(name)) {
+                let message = format!("`{name}` is a name of std's prelude; choose another");
+                findings.push(Finding::new(&file.path, i + 1, message));
+            }
+        }
+    }
+    findings
 }
 
 fn names_of_several(tree: &Tree) -> Vec<&str> {
@@ -153,6 +172,14 @@ mod tests {
             assert_eq!(private(&Tree::of(&[("a/src/a.rs", text)])), [], "{text}");
         }
         assert_eq!(private(&Tree::of(&[("control/requirements.toml", "crew")])), []);
+    }
+
+    #[test]
+    fn a_name_of_the_prelude_is_found() {
+        let shadowing = "pub enum From {}\npub struct Drop;\npub trait Clone {}\n";
+        assert_eq!(no_prelude_names(&Tree::of(&[("a/src/a.rs", shadowing)])).len(), 3);
+        let others = "pub struct Dropped;\nenum From {}\nimpl Drop for A {}\n".repeat(3);
+        assert_eq!(no_prelude_names(&Tree::of(&[("a/src/a.rs", &others)])), []);
     }
 
     #[test]

@@ -11,7 +11,7 @@ pub(super) const HEAD_BYTES: usize = 40;
 /// The longest payload, and more.
 pub(super) const PAYLOAD_MAX: usize = 1 << 16;
 
-/// What stands before the payload.
+/// The header before the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head {
     /// Bytes of the payload.
@@ -45,7 +45,7 @@ impl Head {
         }
     }
 
-    /// Appends a datagram; says whether there was room.
+    /// Appends a datagram; returns whether there was space.
     pub(super) fn write(self, ring: &mut Writer, payload: &[u8]) -> bool {
         debug_assert_eq!(self.len, payload.len());
         ring.write_whole(&[&self.to_bytes(), payload])
@@ -57,7 +57,7 @@ impl Head {
         ring.peek(0, &mut bytes).then(|| Self::from_bytes(&bytes))
     }
 
-    /// Takes the datagram that is next: as much of its payload as the buffer has room for.
+    /// Takes the next datagram: as much of its payload as fits the buffer.
     pub(super) fn read(ring: &mut Reader, buffer: &mut [u8]) -> Option<Self> {
         let head = Self::peek(ring)?;
         let len = head.len.min(buffer.len());

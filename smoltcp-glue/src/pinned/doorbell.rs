@@ -6,34 +6,35 @@
 //! what is done to it later rings anew. The ring has a place for every socket that there may be;
 //! so it is never full.
 
-use super::worker::Command;
+use super::Command;
 use super::worker_group::WorkerGroup;
 use crate::stack::SocketId;
-use pollux_mem::{CachePadded, mpsc};
+use pollux_mem::mpsc;
+use pollux_node::node::waker::{Waker, Woken, waker};
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
-use std::sync::{Arc, OnceLock};
-use std::thread::Thread;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Questions that wait for the worker.
 const COMMANDS_MAX: usize = 256;
 
-/// What applications have of a worker.
+/// The applications' end of a worker.
 pub(super) struct Doorbell {
     touched: mpsc::Sender<SocketId>,
     commands: mpsc::Sender<Command>,
-    is_asleep: CachePadded<AtomicBool>,
-    worker: OnceLock<Thread>,
-    /// What it shares with other workers.
+    waker: Waker,
+    /// The shared state of all workers.
     group: Arc<WorkerGroup>,
     /// The longest packet, unless a destination says otherwise.
     mtu: AtomicU32,
 }
 
-/// What the worker has of it.
+/// The worker's end.
 pub(super) struct Inbox {
     pub(super) touched: mpsc::Receiver<SocketId>,
     pub(super) commands: mpsc::Receiver<Command>,
+    /// Ends the worker's sleep.
+    pub(super) woken: Woken,
 }
 
 /// A socket's flag.
@@ -47,18 +48,18 @@ impl Doorbell {
     pub(super) fn new(group: &Arc<WorkerGroup>, sockets_max: usize) -> Option<(Self, Inbox)> {
         let (touch, touched) = mpsc::ring(sockets_max.max(2).checked_next_power_of_two()?)?;
         let (command, commands) = mpsc::ring(COMMANDS_MAX)?;
+        let (waker, woken) = waker().ok()?;
         let doorbell = Self {
             touched: touch,
             commands: command,
-            is_asleep: CachePadded(AtomicBool::new(false)),
-            worker: OnceLock::new(),
+            waker,
             group: group.clone(),
             mtu: AtomicU32::new(0),
         };
-        Some((doorbell, Inbox { touched, commands }))
+        Some((doorbell, Inbox { touched, commands, woken }))
     }
 
-    /// Somebody touched a socket.
+    /// Notifies the worker of a socket.
     pub(super) fn notify(&self, dirty: &DirtyFlag) {
         // With the swap in `DirtyFlag::clear`: whoever finds the flag up is seen by that.
         if !dirty.is_set.swap(true, Ordering::AcqRel) {
@@ -68,7 +69,7 @@ impl Doorbell {
         }
     }
 
-    /// Puts a question to the worker; waits while there is no room.
+    /// Sends a request to the worker; waits while the queue is full.
     pub(super) fn submit(&self, command: Command) {
         let mut command = Some(command);
         while let Some(one) = command.take()
@@ -84,17 +85,10 @@ impl Doorbell {
 
     /// There is something to do.
     pub(super) fn wake(&self) {
-        // With the fence in `fall_asleep`: one of the two sees the other.
-        fence(Ordering::SeqCst);
-        if self.is_asleep.load(Ordering::Relaxed)
-            && self.is_asleep.swap(false, Ordering::AcqRel)
-            && let Some(worker) = self.worker.get()
-        {
-            worker.unpark();
-        }
+        self.waker.wake_if_asleep();
     }
 
-    /// An error if nobody serves the interface any more.
+    /// An error if no worker serves the interface any more.
     pub(super) fn check(&self) -> io::Result<()> {
         self.group.ended().map_or(Ok(()), |why| Err(io::Error::other(why.clone())))
     }
@@ -107,27 +101,12 @@ impl Doorbell {
 
 /// The worker's part.
 impl Doorbell {
-    /// The thread that calls this is the worker.
-    pub(super) fn begin(&self) {
-        let _ = self.worker.set(std::thread::current());
-    }
-
     pub(super) fn group(&self) -> &Arc<WorkerGroup> {
         &self.group
     }
 
     pub(super) fn set_mtu(&self, mtu: u32) {
         self.mtu.store(mtu, Ordering::Relaxed);
-    }
-
-    /// From now on whoever wants the worker wakes it. It has to look again after this.
-    pub(super) fn fall_asleep(&self) {
-        self.is_asleep.store(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-    }
-
-    pub(super) fn wake_up(&self) {
-        self.is_asleep.store(false, Ordering::Relaxed);
     }
 }
 

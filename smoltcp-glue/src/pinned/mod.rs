@@ -1,7 +1,7 @@
 //! An interface with worker threads, pinned to cores or not, and sockets for any thread.
 //!
 //! ```text
-//!   application --bytes, datagrams--> ring --> worker: stack, device
+//!   application --bytes, datagrams--> ring --> worker: stack, device <==rings==> control thread
 //!       |   \--------- doorbell ------------------>   |  ^
 //!       +<------------- ring <-- bytes ----------+  ring: packets of one that come to another
 //!       ^---------------- wake, if it sleeps -----/  v
@@ -19,7 +19,7 @@
 //! |---|---|---|
 //! | who serves | the thread that made the interface, in its calls | threads of its own |
 //! | sockets | stay in that thread | go to any thread, and are shared |
-//! | peers wait | while that thread makes no call | never |
+//! | while the application computes | peers are served slower | nothing changes |
 //! | tasks | no | yes |
 //! | costs | nothing more | a ring each way, a core, two hops between cores for an answer |
 //!
@@ -37,7 +37,7 @@
 //! | an incoming connection | the worker that both addresses and ports select |
 //! | a listener | all workers, each with the full backlog; `accept` asks them in turn |
 //! | a UDP socket | the worker that its port selects; workers in turn for port 0 |
-//! | addresses, neighbors, groups, `ping` | the primary worker |
+//! | addresses, neighbors, groups, `ping` | the control thread |
 //!
 //! Packets from a peer with as many workers arrive at the worker of their flow. Packets from a peer
 //! with fewer, such as Linux, and UD packets may arrive at another worker, which hands them off:
@@ -93,23 +93,31 @@ pub(crate) use opening::Plan;
 pub use tcp::TcpStream;
 pub use udp::UdpSocket;
 
+use crate::clock::Clock;
+use crate::control_requests::NeighborRoute;
+use crate::control_thread::{ControlHandle, ControlThread};
 use crate::error::UpError;
 use crate::hand_off::HandOffCounts;
-use crate::host::Neighbor;
+use crate::host::Host;
 use crate::interface::{CallTimeout, named};
-use doorbell::Doorbell;
+use crate::stack::slab::SlabMap;
+use crate::stack::{ListenerId, SocketId, TcpId};
+use doorbell::{Doorbell, Inbox};
+use pollux_dataplane::engine::Handle;
+pub use pollux_dataplane::engine::idle::Idle;
 use pollux_dataplane::flow::FlowSteering;
-use pollux_node::config::INTERFACE_WORKERS_MAX;
+use pollux_verbs::time::Time;
 use request::WorkerRequest;
+use serving::{ListenerEnd, TcpEnd, UdpEnd};
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use waiters::Waiters;
-use worker_group::WorkerGroup;
 
 /// How an interface is served.
 #[derive(Clone, Debug)]
@@ -130,16 +138,6 @@ pub struct Config {
     pub udp_ring_bytes: usize,
 }
 
-/// How an idle worker waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Idle {
-    /// Polls without pause: lowest latency, and the core is always busy.
-    Poll,
-    /// Yields, then sleeps for growing intervals. A socket call wakes the worker. A packet from the
-    /// link waits until the sleep ends, one millisecond at most.
-    Nap,
-}
-
 /// The longest that a ring can be made.
 const RING_BYTES_MAX: usize = 1 << 30;
 
@@ -148,7 +146,7 @@ impl Default for Config {
         Self {
             workers: 1,
             cores: Vec::new(),
-            idle: Idle::Nap,
+            idle: Idle::default(),
             sockets_max: 65_536,
             tcp_ring_bytes: 256 << 10,
             udp_ring_bytes: udp::RING_BYTES_MIN,
@@ -178,22 +176,57 @@ pub struct Interface {
 pub struct WorkerRow {
     /// UDP sockets and TCP connections.
     pub sockets: usize,
-    /// Listeners.
+    /// Open listeners, accept queues included.
     pub listeners: usize,
     /// Packets handed off between workers.
     pub handed: HandOffCounts,
 }
 
-/// What the interface and all its sockets hold. When it goes, the workers do.
+/// The state that the interface and all its sockets share. The workers end with it.
 pub(crate) struct Alive {
     doorbells: Arc<[Arc<Doorbell>]>,
     deal: FlowSteering,
-    /// Whose turn it is to have a socket that could be anybody's.
+    /// The worker that gets the next socket without a fixed worker.
     turn: AtomicUsize,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    control: ControlThread,
 }
 
-/// What a socket holds.
+/// A call that the worker executes between two turns.
+type Command = Box<dyn FnOnce(&mut Worker<'_>, Time) + Send>;
+
+/// The state of a worker, which serves an interface and all of its sockets (`worker`).
+struct Worker<'a> {
+    inner: &'a mut Host,
+    clock: Clock,
+    /// All workers', in their order, and the own one.
+    doorbells: Arc<[Arc<Doorbell>]>,
+    doorbell: Arc<Doorbell>,
+    inbox: Inbox,
+    /// The references of new sockets.
+    alive: Weak<Alive>,
+    control: ControlHandle,
+    config: Config,
+    /// How long a peer may take to acknowledge data after its connection was dropped.
+    user_timeout: Duration,
+    udp: SlabMap<UdpEnd>,
+    tcp: SlabMap<TcpEnd>,
+    listeners: SlabMap<ListenerEnd>,
+    /// Sockets of UDP that have more to send.
+    again: VecDeque<SocketId>,
+    /// Connections that were left with something to send; some have sent it since.
+    draining: Vec<TcpId>,
+    /// Listeners whose connections wait because there are too many sockets.
+    starved: Vec<ListenerId>,
+    scratch: Vec<u8>,
+    /// How often it was rung for since questions were answered.
+    notified: usize,
+    look_at: Time,
+    /// Ends its loop.
+    engine: Handle<()>,
+}
+
+/// The references of a socket.
 pub(super) struct Hold {
     /// Its worker's.
     doorbell: Arc<Doorbell>,
@@ -201,18 +234,14 @@ pub(super) struct Hold {
 }
 
 impl Hold {
-    /// The doorbell of the worker that decides for all.
-    fn primary(&self) -> &Arc<Doorbell> {
-        self.alive.primary()
+    /// The control plane of the interface.
+    fn control(&self) -> &ControlHandle {
+        self.alive.control.handle()
     }
 }
 
 impl Alive {
-    fn primary(&self) -> &Arc<Doorbell> {
-        &self.doorbells[0]
-    }
-
-    /// The worker whose turn it is.
+    /// The next worker.
     fn anybody(&self) -> &Arc<Doorbell> {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         &self.doorbells[turn % self.doorbells.len()]
@@ -225,63 +254,44 @@ impl Alive {
 
 impl Drop for Alive {
     fn drop(&mut self) {
-        self.primary().group().shut_down();
+        self.doorbells[0].group().shut_down();
         self.doorbells.iter().for_each(|doorbell| doorbell.wake());
         let threads = std::mem::take(&mut *self.threads());
         // A worker may be the one who drops the last socket; it waits for nobody.
         let own = std::thread::current().id();
-        if threads.iter().all(|one| one.thread().id() != own) {
-            for thread in threads {
-                // If it panicked, that was said.
-                let _ = thread.join();
-            }
+        if threads.iter().any(|one| one.thread().id() == own) {
+            return self.control.detach();
+        }
+        for thread in threads {
+            // A panic was reported.
+            let _ = thread.join();
         }
     }
 }
 
 impl Interface {
-    pub(crate) fn open(mut plan: Plan) -> Result<Self, UpError> {
-        plan.config = plan.config.rounded();
-        plan.settings.workers = plan.config.workers.max(plan.settings.workers);
-        if plan.settings.workers > INTERFACE_WORKERS_MAX {
-            let count = plan.config.workers;
-            let why =
-                format!("{count} workers are too many; write {INTERFACE_WORKERS_MAX} at most");
-            return Err(UpError::Worker(why));
-        }
-        let (workers, sockets_max) = (plan.settings.workers, plan.config.sockets_max);
-        let group = Arc::new(WorkerGroup::new(workers.into(), sockets_max));
-        let full = || UpError::Worker(format!("{sockets_max} sockets are too many"));
-        let hang = |_| {
-            Doorbell::new(&group, sockets_max).map(|(doorbell, inbox)| (Arc::new(doorbell), inbox))
+    pub(crate) fn open(plan: Plan) -> Result<Self, UpError> {
+        let (settings, timeout) = (plan.settings.clone(), plan.timeout);
+        let interface = Self { alive: opening::open(plan)? };
+        let control = interface.alive.control.handle();
+        let Ok(addresses) = control.when_up(&settings).wait_for(timeout) else {
+            return Err(UpError::NotUp(control.state().unwrap_or_default()));
         };
-        let (first, inbox) = hang(0).ok_or_else(full)?;
-        let others = (1..workers).map(hang).collect::<Option<Vec<_>>>().ok_or_else(full)?;
-        let (others, other_inboxes): (Vec<_>, Vec<_>) = others.into_iter().unzip();
-        let alive = Arc::new(Alive {
-            doorbells: std::iter::once(first).chain(others).collect(),
-            deal: FlowSteering::among(workers),
-            turn: AtomicUsize::new(0),
-            threads: Mutex::default(),
-        });
-        let timeout = plan.timeout;
-        opening::start(&alive, plan, (inbox, other_inboxes))?;
-        let interface = Self { alive };
-        interface.wait_for_workers(timeout)?;
+        interface.wait_for_workers(&addresses, timeout)?;
         Ok(interface)
     }
 
-    /// Waits until all workers know what addresses there are.
+    /// Waits until all workers know these addresses.
     #[expect(clippy::disallowed_methods, reason = "a timeout is by the machine's clock")]
-    fn wait_for_workers(&self, timeout: Duration) -> Result<(), UpError> {
+    fn wait_for_workers(&self, addresses: &[IpAddr], timeout: Duration) -> Result<(), UpError> {
         let begun = Instant::now();
         loop {
             let known = self.known_addresses().map_err(|why| UpError::Worker(why.to_string()))?;
-            if known.iter().all(|one| *one == known[0]) {
+            if known.iter().all(|known| addresses.iter().all(|ip| known.contains(ip))) {
                 return Ok(());
             }
             if begun.elapsed() > timeout {
-                return Err(UpError::Worker("it does not learn what its addresses are".into()));
+                return Err(UpError::Worker("it does not learn its addresses".into()));
             }
             std::thread::yield_now();
         }
@@ -295,7 +305,7 @@ impl Interface {
         self.alive.doorbells.iter().map(ask).collect()
     }
 
-    /// What each worker has, the first one's first.
+    /// Counters of each worker, in order.
     pub fn workers(&self) -> io::Result<Vec<WorkerRow>> {
         let doorbells = self.alive.doorbells.iter();
         doorbells
@@ -311,8 +321,8 @@ impl Interface {
     }
 
     /// Neighbors that packets can be sent to now, and how they go.
-    pub fn neighbors(&self) -> io::Result<Vec<Neighbor>> {
-        WorkerRequest::new(self.alive.primary(), |primary, _| Ok(primary.inner.neighbors())).wait()
+    pub fn neighbors(&self) -> io::Result<Vec<NeighborRoute>> {
+        self.alive.control.handle().neighbors()
     }
 
     /// A UDP socket at an address of the interface, or at `0.0.0.0` or `::` for all; port 0 is any.
@@ -330,8 +340,8 @@ impl Interface {
     pub fn tcp_listen(&self, local: impl ToSocketAddrs, backlog: usize) -> io::Result<TcpListener> {
         let local = named(local)?;
         let accepters = Arc::new(Waiters::default());
-        // The lead is asked first, so of two who want the same address one gets it everywhere. The
-        // ears that are there already go with an error.
+        // All ask the same worker first, so of two who want the same address one gets it
+        // everywhere. Listeners that are there already go with an error.
         let listeners = self.alive.doorbells.iter().map(|doorbell| {
             let accepters = accepters.clone();
             WorkerRequest::new(doorbell, move |worker, _| {
@@ -385,17 +395,14 @@ impl Interface {
         WorkerRequest::new(doorbell, move |worker, now| worker.tcp_begin(now, to)).wait()
     }
 
-    /// Asks a node for an echo of so many bytes, and says how long that took. The first may be
+    /// Sends an ICMP echo with this many bytes, and returns the round-trip time. The first may be
     /// slow: a neighbor has to be resolved, and perhaps to be connected to.
     pub fn ping(&self, to: IpAddr, bytes: usize, timeout: Duration) -> io::Result<Duration> {
-        let asked = WorkerRequest::deferred(self.alive.primary(), move |primary, now, reply| {
-            primary.ping(now, (to, bytes, timeout), reply);
-        });
-        asked.wait()
+        self.alive.control.handle().ping(to, bytes, timeout).wait()?
     }
 }
 
-/// How long calls of a socket wait, as any thread may say.
+/// The timeouts of a socket, which any thread may set.
 struct SharedTimeout(AtomicU64);
 
 impl SharedTimeout {

@@ -1,24 +1,30 @@
-//! How an interface gets its workers: the first one opens it, and gives each of the others what it
-//! has of it.
-//!
-//! The thread that asks for it starts all of them: one that another worker started would stay on
-//! that one's core.
+//! How an interface gets its threads: whoever asks for it opens the device and starts all of them,
+//! the control thread and the workers. A thread that a worker started would stay on the core of
+//! that worker.
 
 use super::doorbell::{Doorbell, Inbox};
-use super::worker::Worker;
-use super::{Alive, Config};
+use super::worker_group::WorkerGroup;
+use super::{Alive, Config, Worker};
+use crate::clock::Clock;
+use crate::control_thread::{Attendant, ControlHandle, ControlThread};
 use crate::error::UpError;
 use crate::host::Host;
-use crate::interface::{Clock, disconnect, seed};
+use crate::interface::seed;
 use crate::stack::StackConfig;
+use pollux_control::thread_check::mark_worker_thread;
+use pollux_dataplane::engine;
+use pollux_dataplane::engine::counts::{CountsSegment, CountsWriter};
+use pollux_dataplane::flow::FlowSteering;
 use pollux_node::Opened;
-use pollux_node::config::InterfaceSettings;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Weak};
+use pollux_node::config::{INTERFACE_WORKERS_MAX, InterfaceSettings};
+use pollux_verbs::time::Time;
+use std::sync::atomic::AtomicUsize;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread::Builder;
 use std::time::Duration;
 
-/// What an interface is to be.
+/// The settings of a new interface.
 pub(crate) struct Plan {
     pub(crate) opened: Opened,
     pub(crate) settings: InterfaceSettings,
@@ -27,114 +33,129 @@ pub(crate) struct Plan {
     pub(crate) config: Config,
 }
 
-/// What each worker is told when it begins.
-#[derive(Clone)]
-struct Brief {
+/// The doorbells of all workers.
+type Doorbells = Arc<[Arc<Doorbell>]>;
+
+/// The parts of a new worker.
+struct Start {
+    number: usize,
+    host: Host,
+    inbox: Inbox,
     alive: Weak<Alive>,
-    doorbells: Arc<[Arc<Doorbell>]>,
+    control: ControlHandle,
+    doorbells: Doorbells,
     clock: Clock,
     config: Config,
+    counts: CountsWriter,
     /// How long a peer may be silent that has something to acknowledge.
     user_timeout: Duration,
-    /// Where it says that it serves, or why not. Whoever does not listen has gone.
-    tell: Sender<Result<(), UpError>>,
+    /// The channel of its result: success, or why not.
+    started: Sender<Result<(), UpError>>,
 }
 
-/// Starts an interface's workers, each with its inbox; returns when all of them serve it.
-pub(super) fn start(
-    alive: &Arc<Alive>,
-    plan: Plan,
-    (first, others): (Inbox, impl IntoIterator<Item = Inbox>),
-) -> Result<(), UpError> {
-    let (tell, told) = channel();
-    let brief = Brief {
-        alive: Arc::downgrade(alive),
-        doorbells: alive.doorbells.clone(),
-        clock: Clock::begin(),
-        config: plan.config.clone(),
-        user_timeout: plan.stack.tcp.user_timeout,
-        tell,
-    };
-    let mut secondaries = Vec::new();
-    for (number, inbox) in (1..).zip(others) {
-        let (brief, (give, given)) = (brief.clone(), channel());
-        spawn(alive, number, move || brief.secondary(number, &given, inbox))?;
-        secondaries.push(give);
+/// Opens an interface and starts its threads; returns when all workers serve it.
+pub(super) fn open(plan: Plan) -> Result<Arc<Alive>, UpError> {
+    let Plan { opened, mut settings, stack, config, .. } = plan;
+    let config = config.rounded();
+    settings.workers = worker_count(&config, &settings)?;
+    let (doorbells, inboxes) = doorbells(settings.workers, config.sockets_max)?;
+    let clock = Clock::begin();
+    let (interface, hosts) =
+        Host::for_workers(clock.now(), opened, &settings, &stack, seed).map_err(UpError::Device)?;
+    let control = ControlThread::start(interface, clock, Wakers(Arc::clone(&doorbells)));
+    let alive = Arc::new(Alive {
+        doorbells: Arc::clone(&doorbells),
+        deal: FlowSteering::among(settings.workers),
+        turn: AtomicUsize::new(0),
+        threads: Mutex::default(),
+        control: control.map_err(UpError::Thread)?,
+    });
+    let (started, all_started) = channel();
+    let (_, counts) = CountsSegment::create(hosts.len())
+        .map_err(|why| UpError::Worker(format!("no memory for counters: {why}")))?;
+    for (number, ((host, inbox), counts)) in hosts.into_iter().zip(inboxes).zip(counts).enumerate()
+    {
+        let start = Start {
+            number,
+            host,
+            inbox,
+            alive: Arc::downgrade(&alive),
+            control: alive.control.handle().clone(),
+            doorbells: Arc::clone(&doorbells),
+            clock,
+            config: config.clone(),
+            counts,
+            user_timeout: stack.tcp.user_timeout,
+            started: started.clone(),
+        };
+        let thread = Builder::new().name(format!("pollux-worker{number}"));
+        let thread = thread.spawn(|| start.serve()).map_err(|why| UpError::Worker(why.to_string()));
+        alive.threads().push(thread?);
     }
-    spawn(alive, 0, move || brief.primary(plan, &secondaries, first))?;
-    for _ in alive.doorbells.iter() {
-        told.recv().unwrap_or_else(|_| Err(UpError::Worker("it panicked".into())))?;
+    drop(started);
+    for _ in doorbells.iter() {
+        let started = all_started.recv();
+        started.unwrap_or_else(|_| Err(UpError::Worker("it panicked".into())))?;
     }
-    Ok(())
+    Ok(alive)
 }
 
-fn spawn(
-    alive: &Alive,
-    number: usize,
-    serve: impl FnOnce() + Send + 'static,
-) -> Result<(), UpError> {
-    let thread = Builder::new().name(format!("pollux-worker{number}")).spawn(serve);
-    let thread = thread.map_err(|why| UpError::Worker(why.to_string()))?;
-    alive.threads().push(thread);
-    Ok(())
+/// The doorbells of workers, which control rings when it has commands for them.
+struct Wakers(Doorbells);
+
+impl Attendant for Wakers {
+    fn attend(&mut self, _: Time, notified: u32) -> bool {
+        let is_notified = |worker: &usize| notified >> worker & 1 > 0;
+        (0..self.0.len()).filter(is_notified).for_each(|worker| self.0[worker].wake());
+        false
+    }
 }
 
-impl Brief {
-    /// The first worker's thread.
-    fn primary(self, plan: Plan, secondaries: &[Sender<Host>], inbox: Inbox) {
-        match self.open(plan, secondaries) {
-            Ok(mut host) => self.serve(&mut host, inbox),
-            Err(why) => drop(self.tell.send(Err(why))),
-        }
+/// The number of workers, by the configuration of the application and that of the interface.
+fn worker_count(config: &Config, settings: &InterfaceSettings) -> Result<u8, UpError> {
+    match config.workers.max(settings.workers) {
+        0 => Err(UpError::Worker("write 1 worker at least".into())),
+        count if count > INTERFACE_WORKERS_MAX => Err(UpError::Worker(format!(
+            "{count} workers are too many; write {INTERFACE_WORKERS_MAX} at most"
+        ))),
+        count => Ok(count),
     }
+}
 
-    /// Another's. Where the first one has nothing for it, that one says why.
-    fn secondary(self, number: usize, given: &Receiver<Host>, inbox: Inbox) {
-        if let Err(why) = self.stay(number) {
-            return drop(self.tell.send(Err(why)));
-        }
-        if let Ok(mut host) = given.recv() {
-            self.serve(&mut host, inbox);
-        }
-    }
+/// The channels from applications to workers, and the workers' ends.
+fn doorbells(workers: u8, sockets_max: usize) -> Result<(Doorbells, Vec<Inbox>), UpError> {
+    let group = Arc::new(WorkerGroup::new(workers.into(), sockets_max));
+    let pairs = (0..workers).map(|_| Doorbell::new(&group, sockets_max));
+    let pairs: Vec<_> = pairs
+        .collect::<Option<_>>()
+        .ok_or_else(|| UpError::Worker(format!("{sockets_max} sockets are too many")))?;
+    let (doorbells, inboxes): (Vec<_>, _) = pairs.into_iter().unzip();
+    Ok((doorbells.into_iter().map(Arc::new).collect(), inboxes))
+}
 
-    /// Opens the interface, gives the other workers what they have of it, and waits until it is up.
-    fn open(&self, plan: Plan, secondaries: &[Sender<Host>]) -> Result<Host, UpError> {
-        let Plan { opened, settings, stack, timeout, .. } = plan;
-        self.stay(0)?;
-        let hosts = Host::for_workers(self.clock.now(), opened, &settings, &stack, seed);
-        let (mut host, others) = hosts.map_err(UpError::Device)?;
-        for (secondary, host) in secondaries.iter().zip(others) {
-            // Who is gone has said why.
-            let _ = secondary.send(host);
+impl Start {
+    /// The thread of a worker.
+    fn serve(mut self) {
+        if let Err(why) = self.pin() {
+            return drop(self.started.send(Err(why)));
         }
-        let end = self.clock.now() + timeout;
-        while !host.is_up(&settings) {
-            let now = self.clock.now();
-            if !host.step(now) {
-                std::thread::yield_now();
-            }
-            let is_wanted = self.alive.strong_count() > 0;
-            if now >= end || host.failed().is_some() || !is_wanted {
-                let why = host.not_up();
-                disconnect(&mut host, self.clock);
-                return Err(why);
-            }
-        }
-        Ok(host)
-    }
-
-    fn serve(self, host: &mut Host, inbox: Inbox) {
-        let Self { alive, doorbells, clock, config, user_timeout, tell } = self;
-        let worker = Worker::new((host, clock), (doorbells, inbox), alive, (config, user_timeout));
-        let _ = tell.send(Ok(()));
-        drop(tell);
-        worker.run();
+        mark_worker_thread();
+        let (engine, handle) = engine::worker(self.config.idle, self.counts, seed());
+        let worker = Worker::new(
+            (&mut self.host, self.clock),
+            (self.doorbells, self.inbox),
+            (self.alive, self.control),
+            (self.config, self.user_timeout),
+            handle,
+        );
+        let _ = self.started.send(Ok(()));
+        drop(self.started);
+        worker.run(engine);
     }
 
     /// Pins this thread, if it is to be.
-    fn stay(&self, number: usize) -> Result<(), UpError> {
-        let Some(&core) = self.config.cores.get(number) else { return Ok(()) };
+    fn pin(&self) -> Result<(), UpError> {
+        let Some(&core) = self.config.cores.get(self.number) else { return Ok(()) };
         let cores = core_affinity::get_core_ids().unwrap_or_default();
         let known = cores.into_iter().find(|one| one.id == core);
         let is_pinned = known.is_some_and(core_affinity::set_for_current);

@@ -1,8 +1,8 @@
-//! What is asked of the worker and answered later: all that is not the way of bytes.
+//! Requests to a worker with a later reply: everything but data.
 
+use super::Worker;
 use super::doorbell::Doorbell;
 use super::waiters::Waiters;
-use super::worker::Worker;
 use crate::interface::CallTimeout;
 use pollux_verbs::time::Time;
 use std::future::Future;
@@ -17,7 +17,7 @@ pub(super) struct WorkerRequest<R> {
     doorbell: Arc<Doorbell>,
 }
 
-/// Where the worker writes the answer. Without one, who asked learns of that when it is dropped.
+/// The worker's end of a reply. A drop without a reply wakes the requester with an error.
 pub(super) struct Reply<R> {
     slot: Arc<ReplySlot<R>>,
 }

@@ -1,4 +1,4 @@
-//! The worker's ends of sockets: what goes between a socket's rings and the stack, when either has
+//! The worker's ends of sockets: transfers between a socket's rings and the stack, when either has
 //! something.
 //!
 //! A ring that is full stops nobody but its own socket: what came waits in the stack, which closes
@@ -23,14 +23,14 @@ use std::time::Duration;
 /// Datagrams that a socket sends before others have their turn.
 const DATAGRAMS_MAX: usize = 64;
 
-/// What becomes of a socket after it was served.
+/// The state of a socket after it was served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     /// It waits until something happens to it.
     Stays,
-    /// It has more to send as soon as there is room.
+    /// It has more to send, and waits for space.
     Again,
-    /// The application has just left it; it goes when all was sent.
+    /// The application has dropped it; it ends when all data were sent.
     Drains,
     /// It is no more.
     Gone,
@@ -97,7 +97,7 @@ impl TcpEnd {
         match self.requested_state {
             RequestedState::Open => Fate::Stays,
             RequestedState::ShutDown => {
-                // What is not open yet would never be.
+                // A connection that is not open yet would never open.
                 let is_open = self.line.state() != ConnectionState::Opening;
                 if is_open && !self.is_shut && self.outgoing.is_empty() {
                     self.is_shut = true;
@@ -140,7 +140,7 @@ impl TcpEnd {
         self.draining.is_some_and(|(since, _)| now > since + user_timeout)
     }
 
-    /// Tells whether the connection is open, or has ended.
+    /// Reports whether the connection is open or has ended.
     fn look(&self, inner: &Host) {
         let known = self.line.state();
         let state = match inner.stack.tcp_is_open(self.id) {
@@ -155,7 +155,7 @@ impl TcpEnd {
         }
     }
 
-    /// From the application to the stack; says whether there is more room now.
+    /// Moves data from the application to the stack; returns whether there is more space now.
     fn send(&mut self, inner: &mut Host) -> bool {
         let before = self.taken;
         while !self.outgoing.is_empty() {
@@ -168,7 +168,8 @@ impl TcpEnd {
         self.taken > before
     }
 
-    /// From the stack to the application; says whether it has something to read now.
+    /// Moves data from the stack to the application; returns whether there is something to read
+    /// now.
     fn receive(&mut self, inner: &mut Host) -> bool {
         if self.draining.is_some() {
             return self.discard(inner);
@@ -196,14 +197,14 @@ impl TcpEnd {
         false
     }
 
-    /// Nobody will read it.
+    /// The data will not be read.
     fn discard(&self, inner: &mut Host) -> bool {
         let mut nowhere = [0; 4096];
         while let Ok(Some(1..)) = inner.stack.tcp_recv(self.id, &mut nowhere) {}
         false
     }
 
-    /// Tells how much has arrived; says whether that is more than before.
+    /// Reports the acknowledged bytes; returns whether there are more than before.
     fn acknowledge(&self, inner: &Host) -> bool {
         let open = inner.stack.tcp_unacknowledged(self.id) as u64;
         let acknowledged = self.taken.saturating_sub(open);
@@ -268,7 +269,7 @@ impl UdpEnd {
         }
     }
 
-    /// From the application to the device; says whether there is more.
+    /// Moves datagrams from the application to the device; returns whether there are more.
     fn send(&mut self, now: Time, inner: &mut Host, scratch: &mut [u8]) -> bool {
         let mut sent = 0;
         while let Some(head) = Head::peek(&mut self.outgoing) {
@@ -324,12 +325,12 @@ impl UdpEnd {
     }
 }
 
-/// Room for the longest datagram.
+/// A buffer for the longest datagram.
 pub(super) fn scratch() -> Vec<u8> {
     vec![0; PAYLOAD_MAX]
 }
 
-/// A listener.
+/// The worker's end of a listener.
 pub(super) struct ListenerEnd {
     pub(super) _slot: SocketSlot,
     pub(super) line: Arc<ListenerLine>,

@@ -18,11 +18,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// A connection. It is closed when it is dropped; what was written before still goes out, and for a
-/// moment also when the interface ends.
+/// A connection. A drop closes it; data written before are still sent, and for a moment also when
+/// the interface ends.
 ///
-/// Threads may share it. Each end of it has a lock, so that two who read at once get each their
-/// bytes; the worker takes neither.
+/// Threads may share it. Each direction has a lock, so two concurrent readers get each their bytes;
+/// the worker takes neither.
 pub struct TcpStream {
     hold: Hold,
     line: Arc<TcpLine>,
@@ -40,7 +40,7 @@ struct Outgoing {
     written: u64,
 }
 
-/// What application and worker both see of a connection.
+/// The shared state of application and worker for a connection.
 pub(super) struct TcpLine {
     id: TcpId,
     pub(super) dirty: DirtyFlag,
@@ -52,7 +52,7 @@ pub(super) struct TcpLine {
     stream_end: AtomicU8,
     /// The worker's: bytes that the peer has acknowledged, ever.
     pub(super) acknowledged: AtomicU64,
-    /// The worker's: it waits for room in the ring of what came.
+    /// Set by the worker: it waits for space in the receive ring.
     pub(super) is_stalled: AtomicBool,
     /// The application's.
     requested_state: AtomicU8,
@@ -67,7 +67,7 @@ pub(super) enum RequestedState {
     Abort,
 }
 
-/// The state of a connection.
+/// Connection state, as the worker last published it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnectionState {
     Opening,
@@ -106,7 +106,7 @@ const STREAM_ENDS: [StreamEnd; 8] = [
     StreamEnd::Error(TcpError::ShutDown),
 ];
 
-/// Stores a value as its place in a table. Release: who sees it sees what was done before.
+/// Stores a value by its index in a table. Release: a reader of it sees earlier writes.
 fn store<T: PartialEq>(place: &AtomicU8, table: &[T], value: &T) {
     let index = table.iter().position(|one| one == value);
     place.store(index.expect("the tables are whole") as u8, Ordering::Release);
@@ -201,12 +201,12 @@ impl TcpStream {
         self.read_timeout.set_timeout(timeout);
     }
 
-    /// How long writing waits for room: for ever without a time.
+    /// Sets the write timeout; `None` waits indefinitely.
     pub fn set_write_timeout(&self, timeout: Option<Duration>) {
         self.write_timeout.set_timeout(timeout);
     }
 
-    /// Whether neither waits, and both say `WouldBlock` where they would.
+    /// In non-blocking mode, reads and writes return `WouldBlock` instead of waiting.
     pub fn set_nonblocking(&self, is_nonblocking: bool) {
         self.read_timeout.set_nonblocking(is_nonblocking);
         self.write_timeout.set_nonblocking(is_nonblocking);
@@ -238,8 +238,8 @@ impl TcpStream {
         .wait()
     }
 
-    /// Ends the sending half; the peer reads what was written, and then the end. The receiving half
-    /// ends when the connection is dropped.
+    /// Closes the sending half; the peer reads all written data, and then the end. The receiving
+    /// half ends when the connection is dropped.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         if how == Shutdown::Read {
             return Ok(());
@@ -257,14 +257,14 @@ impl TcpStream {
     }
 }
 
-/// What tasks use; `read` and `write` wait by the same calls.
+/// Calls for tasks; `read` and `write` wait by the same calls.
 impl TcpStream {
     /// Whether the connection is open, or never will be.
     pub fn poll_open(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.line.writers.poll(context, || self.try_open())
     }
 
-    /// Reads what has come: how much, and 0 when the peer has said all.
+    /// Reads available data; returns the number of bytes, and 0 at the end of the stream.
     pub fn poll_read(
         &self,
         context: &mut Context<'_>,
@@ -273,7 +273,7 @@ impl TcpStream {
         self.line.readers.poll(context, || self.try_read(buffer))
     }
 
-    /// Writes what there is room for; says how much.
+    /// Writes as much as there is space for; returns the number of bytes.
     pub fn poll_write(&self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.line.writers.poll(context, || self.try_write(bytes))
     }
@@ -310,7 +310,7 @@ impl TcpStream {
     }
 }
 
-/// One try each, which says nothing where it would wait.
+/// One attempt each, which returns `None` where it would wait.
 impl TcpStream {
     fn try_open(&self) -> io::Result<Option<()>> {
         match self.line.state() {
@@ -324,7 +324,7 @@ impl TcpStream {
         if buffer.is_empty() {
             return Ok(Some(0));
         }
-        // Looked at first: what came before the end is in the ring then.
+        // Read first: data before the end are in the ring then.
         let (is_served, stream_end) = (self.hold.doorbell.check(), self.line.stream_end());
         let mut reader = lock(&self.reader);
         let taken = reader.read(buffer);
@@ -339,7 +339,7 @@ impl TcpStream {
         }
     }
 
-    /// Tells a worker that waits for room, once half of the ring is free: not for every byte.
+    /// Notifies a worker that waits for space, once half of the ring is free, not for every byte.
     fn relieve(&self, reader: &mut byte_ring::Reader) {
         // With the fence after which the worker looks for room again.
         fence(Ordering::SeqCst);

@@ -1,8 +1,8 @@
 //! UDP sockets that any thread can hold.
 //!
-//! Datagrams go to and from the worker by a ring each way. What the worker finds wrong with one
-//! that was sent, it says later: the next call on the socket returns it, as with one that a peer
-//! refuses. What can be told at once, its addresses and a length that no packet has, is.
+//! Datagrams move to and from the worker by a ring each way. The worker reports errors of sent
+//! datagrams later: the next call on the socket returns them, as with a refusal by the peer.
+//! Invalid addresses and lengths are reported at once.
 
 use super::datagram::{HEAD_BYTES, Head};
 use super::doorbell::DirtyFlag;
@@ -23,7 +23,7 @@ use std::time::Duration;
 
 /// A UDP socket.
 ///
-/// Threads may share it. Each end of it has a lock, so that two who receive at once get each their
+/// Threads may share it. Each direction has a lock, so two concurrent receivers get each their
 /// datagrams; the worker takes neither.
 pub struct UdpSocket {
     hold: Hold,
@@ -33,19 +33,19 @@ pub struct UdpSocket {
     reader: Mutex<byte_ring::Reader>,
     writer: Mutex<byte_ring::Writer>,
     peer: Mutex<Option<SocketAddr>>,
-    /// Held by whoever joins or leaves, which two workers have to hear of.
+    /// Held during joins and leaves, which several workers must handle.
     joins: Mutex<()>,
     timeout: SharedTimeout,
 }
 
-/// What application and worker both see of a socket.
+/// The shared state of application and worker for a socket.
 pub(super) struct UdpLine {
     pub(super) dirty: DirtyFlag,
     pub(super) readers: Waiters,
     pub(super) writers: Waiters,
-    /// The worker's: it waits for room in the ring of what came.
+    /// Set by the worker: it waits for space in the receive ring.
     pub(super) is_stalled: AtomicBool,
-    /// The worker's: something to be told, and whether there is.
+    /// Set by the worker: a pending error, and whether there is one.
     has_pending_error: AtomicBool,
     pending_error: Mutex<Option<io::Error>>,
     /// The application's: it is dropped.
@@ -65,7 +65,7 @@ impl UdpLine {
         }
     }
 
-    /// Has something told by the next call, in place of what was to be told.
+    /// Sets the pending error for the next call, replacing an earlier one.
     pub(super) fn set_pending_error(&self, why: io::Error) {
         *lock(&self.pending_error) = Some(why);
         self.has_pending_error.store(true, Ordering::Release);
@@ -106,7 +106,7 @@ impl UdpSocket {
         Ok(self.local)
     }
 
-    /// From now on it talks to one peer, and hears of refusals by it.
+    /// Connects the socket to one peer, whose refusals it reports.
     pub fn connect(&self, peer: impl ToSocketAddrs) -> io::Result<()> {
         let (id, to) = (self.id, named(peer)?);
         let asked = WorkerRequest::new(&self.hold.doorbell, move |worker, _| {
@@ -122,12 +122,12 @@ impl UdpSocket {
         self.timeout.set_timeout(timeout);
     }
 
-    /// Whether receiving does not wait at all, and says `WouldBlock` where it would.
+    /// In non-blocking mode, receiving returns `WouldBlock` instead of waiting.
     pub fn set_nonblocking(&self, is_nonblocking: bool) {
         self.timeout.set_nonblocking(is_nonblocking);
     }
 
-    /// Sends a datagram, and waits for room as long as receiving waits for one to come.
+    /// Sends a datagram, and waits for space within the receive timeout.
     pub fn send_to(&self, payload: &[u8], to: impl ToSocketAddrs) -> io::Result<()> {
         self.send_batch(&[(payload, named(to)?)]).map(drop)
     }
@@ -138,8 +138,8 @@ impl UdpSocket {
         self.send_to(payload, peer.ok_or(io::ErrorKind::NotConnected)?)
     }
 
-    /// Sends datagrams, which leave together; says how many there was room for, and waits only if
-    /// there is none for the first. An error is the first one's.
+    /// Sends datagrams in a batch; returns how many there was space for, and waits only if there is
+    /// none for the first. An error is the first one's.
     pub fn send_batch(&self, batch: &[(&[u8], SocketAddr)]) -> io::Result<usize> {
         self.line.writers.wait(self.timeout.get(), || self.try_send(batch))
     }
@@ -150,7 +150,7 @@ impl UdpSocket {
         has_error || !lock(&self.reader).is_empty() || self.hold.doorbell.check().is_err()
     }
 
-    /// Receives a datagram: how many of its bytes are in the buffer, and whose it is.
+    /// Receives a datagram; returns its bytes in the buffer and its sender.
     pub fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let received = self.line.readers.wait(self.timeout.get(), || self.try_recv(buffer))?;
         Ok((received.len, received.from))
@@ -179,9 +179,9 @@ impl UdpSocket {
         })
     }
 
-    /// Hears what is sent to a group.
+    /// Joins a multicast group.
     pub fn join(&self, group: IpAddr) -> io::Result<()> {
-        let (id, doorbell, primary) = (self.id, &self.hold.doorbell, self.hold.primary());
+        let (id, doorbell) = (self.id, &self.hold.doorbell);
         let _one_at_a_time = lock(&self.joins);
         let heard = WorkerRequest::new(doorbell, move |worker, _| {
             Ok(worker.inner.stack.udp_join(id, group)?)
@@ -189,31 +189,29 @@ impl UdpSocket {
         if !heard.wait()? {
             return Ok(());
         }
-        let joined = WorkerRequest::new(primary, move |primary, now| {
-            Ok(primary.inner.join_group(now, group))
-        });
-        if joined.wait()? {
-            return Ok(());
-        }
-        WorkerRequest::new(doorbell, move |worker, _| Ok(worker.inner.stack.udp_leave(id, group)))
-            .wait()?;
-        Err(io::ErrorKind::QuotaExceeded.into())
+        self.hold.control().join_group(group).inspect_err(|_| {
+            let left = WorkerRequest::new(doorbell, move |worker, _| {
+                Ok(worker.inner.stack.udp_leave(id, group))
+            });
+            let _ = left.wait();
+        })
     }
 
-    /// Hears it no more.
+    /// Leaves a multicast group.
     pub fn leave(&self, group: IpAddr) {
         let id = self.id;
         let _one_at_a_time = lock(&self.joins);
         let asked = WorkerRequest::new(&self.hold.doorbell, move |worker, now| {
             worker.inner.udp_leave(now, id, group);
+            worker.hand_to_control();
             Ok(())
         });
-        // Where nobody serves the interface, nobody hears anything.
+        // Without a worker there are no memberships.
         let _ = asked.wait();
     }
 }
 
-/// What tasks use; the calls above wait by the same.
+/// Calls for tasks; the calls above wait by the same.
 impl UdpSocket {
     /// Receives a datagram, as [`UdpSocket::recv_from`] does.
     pub fn poll_recv_from(
@@ -252,7 +250,7 @@ impl UdpSocket {
     }
 }
 
-/// One try each, which says nothing where it would wait.
+/// One attempt each, which returns `None` where it would wait.
 impl UdpSocket {
     fn try_send(&self, batch: &[(&[u8], SocketAddr)]) -> io::Result<Option<usize>> {
         self.hold.doorbell.check()?;
@@ -277,7 +275,7 @@ impl UdpSocket {
         Ok((sent > 0 || batch.is_empty()).then_some(sent))
     }
 
-    /// What can be said of a datagram before the worker sees it.
+    /// The checks of a datagram before the worker gets it.
     fn check(&self, payload: &[u8], to: SocketAddr) -> Result<(), UdpError> {
         let is_one = to.port() != 0 && !to.ip().is_unspecified();
         if !is_one || to.is_ipv4() != self.local.is_ipv4() {
@@ -287,7 +285,7 @@ impl UdpSocket {
     }
 
     fn try_recv(&self, buffer: &mut [u8]) -> io::Result<Option<UdpReceived>> {
-        // Looked at first: what came before the end is in the ring then.
+        // Read first: datagrams before the end are in the ring then.
         let is_served = self.hold.doorbell.check();
         self.line.take_pending_error()?;
         let mut reader = lock(&self.reader);
@@ -303,7 +301,8 @@ impl UdpSocket {
         }))
     }
 
-    /// Tells a worker that waits for room, once half of the ring is free: not for every datagram.
+    /// Notifies a worker that waits for space, once half of the ring is free, not for every
+    /// datagram.
     fn relieve(&self, reader: &mut byte_ring::Reader) {
         // With the fence after which the worker looks for room again.
         fence(Ordering::SeqCst);

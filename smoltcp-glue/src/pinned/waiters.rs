@@ -1,4 +1,4 @@
-//! Who waits for a socket: tasks and threads, which are the same to whoever wakes them.
+//! Waiters of a socket: tasks and threads, which are woken in the same way.
 //!
 //! ```text
 //!   waits:  put yourself on the list, raise the flag, fence, look again, sleep
@@ -24,7 +24,7 @@ use std::time::Instant;
 const LOOKS_AT_ONCE: u32 = 200;
 const LOOKS_IN_TURN: u32 = 50;
 
-/// Those who wait for the same.
+/// The waiters for the same event.
 #[derive(Default)]
 pub(super) struct Waiters {
     is_any: AtomicBool,
@@ -62,7 +62,7 @@ impl Waiters {
         fence(Ordering::SeqCst);
     }
 
-    /// What they wait for may have come.
+    /// Wakes the waiters, if there are any.
     pub(super) fn wake(&self) {
         fence(Ordering::SeqCst);
         if self.is_any.load(Ordering::Relaxed) && self.is_any.swap(false, Ordering::AcqRel) {

@@ -10,19 +10,20 @@
 
 use super::doorbell::{Doorbell, Inbox};
 use super::listener::{ListenerLine, WorkerListener};
-use super::request::Reply;
 use super::serving::{Fate, ListenerEnd, TcpEnd, UdpEnd, scratch};
 use super::tcp::{ConnectionState, TcpStream};
 use super::udp::UdpSocket;
 use super::waiters::Waiters;
 use super::worker_group::SocketSlot;
-use super::{Alive, Config, Hold, Idle, WorkerRow, doorbell::DirtyFlag};
+use super::{Alive, Config, Hold, Worker, WorkerRow, doorbell::DirtyFlag};
+use crate::clock::Clock;
+use crate::control_thread::ControlHandle;
 use crate::host::Host;
-use crate::interface::{Clock, SHUTDOWN_MAX, disconnect, settle};
+use crate::interface::{SHUTDOWN_MAX, disconnect, hand_to_control, settle};
 use crate::stack::slab::SlabMap;
 use crate::stack::{BindError, ListenerId, SocketId, TcpId};
+use pollux_dataplane::engine::{self, Handle, Work};
 use pollux_mem::spsc;
-use pollux_node::interface::echo::EchoId;
 use pollux_verbs::time::Time;
 use std::collections::VecDeque;
 use std::io;
@@ -31,60 +32,24 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Something that is done between two turns.
-pub(super) type Command = Box<dyn FnOnce(&mut Worker<'_>, Time) + Send>;
-
 /// Sockets that rang, and questions, that are seen to in one turn.
 const NOTIFIED_MAX: usize = 256;
 const COMMANDS_MAX: usize = 16;
-/// Connections that are on their way to who accepts them; others wait in the stack.
+/// Connections in the accept queue; others wait in the stack.
 const HANDED_MAX: usize = 16;
-/// Turns without anything to do before the first nap.
-const TURNS_AWAKE: u32 = 1000;
-const NAP_MIN: Duration = Duration::from_micros(20);
-const NAP_MAX: Duration = Duration::from_millis(1);
-/// How often it is looked at what is not urgent.
+/// The interval of housekeeping.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-
-/// What a worker has.
-pub(super) struct Worker<'a> {
-    pub(super) inner: &'a mut Host,
-    clock: Clock,
-    /// All workers', in their order, and the own one.
-    doorbells: Arc<[Arc<Doorbell>]>,
-    doorbell: Arc<Doorbell>,
-    inbox: Inbox,
-    /// What holders of new sockets hold.
-    alive: Weak<Alive>,
-    config: Config,
-    /// How long a peer may take to acknowledge what was sent before its connection was left.
-    user_timeout: Duration,
-    udp: SlabMap<UdpEnd>,
-    tcp: SlabMap<TcpEnd>,
-    listeners: SlabMap<ListenerEnd>,
-    /// Sockets of UDP that have more to send.
-    again: VecDeque<SocketId>,
-    /// Connections that were left with something to send; some have sent it since.
-    draining: Vec<TcpId>,
-    /// Listeners whose connections wait because there are too many sockets.
-    starved: Vec<ListenerId>,
-    pings: Vec<(EchoId, Reply<Duration>)>,
-    scratch: Vec<u8>,
-    /// How often it was rung for since questions were answered.
-    notified: usize,
-    look_at: Time,
-}
 
 impl<'a> Worker<'a> {
     pub(super) fn new(
         (inner, clock): (&'a mut Host, Clock),
         (doorbells, inbox): (Arc<[Arc<Doorbell>]>, Inbox),
-        alive: Weak<Alive>,
+        (alive, control): (Weak<Alive>, ControlHandle),
         (config, user_timeout): (Config, Duration),
+        engine: Handle<()>,
     ) -> Self {
         let doorbell = doorbells[usize::from(inner.stack.shard().worker)].clone();
         inner.stack.enable_events();
-        doorbell.begin();
         let mut worker = Self {
             inner,
             clock,
@@ -92,6 +57,7 @@ impl<'a> Worker<'a> {
             doorbell,
             inbox,
             alive,
+            control,
             config,
             user_timeout,
             udp: SlabMap::new(),
@@ -100,32 +66,19 @@ impl<'a> Worker<'a> {
             again: VecDeque::new(),
             draining: Vec::new(),
             starved: Vec::new(),
-            pings: Vec::new(),
             scratch: scratch(),
             notified: 0,
             look_at: Time::START,
+            engine,
         };
-        worker.turn();
+        worker.turn(clock.now());
         worker
     }
 
-    /// Serves until nobody has the interface any more, or there is none.
-    pub(super) fn run(mut self) {
-        let mut idle = 0;
-        while !self.doorbell.group().is_shut_down() {
-            let busy = self.turn();
-            if self.has_ended() {
-                return;
-            }
-            idle = if busy { 0 } else { idle + 1 };
-            match self.config.idle {
-                Idle::Poll => std::hint::spin_loop(),
-                Idle::Nap if idle == 0 => {}
-                Idle::Nap if idle <= TURNS_AWAKE => std::thread::yield_now(),
-                Idle::Nap => self.nap(NAP_MIN * (idle - TURNS_AWAKE).min(50)),
-            }
-        }
-        self.finish();
+    /// Serves until the interface has no handles any more, or fails.
+    pub(super) fn run(mut self, mut engine: engine::Worker<()>) {
+        let clock = self.clock;
+        engine.run(&mut self, || clock.now());
     }
 
     /// Whether there is no interface any more, or another worker has ended.
@@ -136,16 +89,7 @@ impl<'a> Worker<'a> {
         self.doorbell.check().is_err()
     }
 
-    /// Sleeps for so long, if there is nothing to do after all; who wants it wakes it.
-    fn nap(&mut self, nap: Duration) {
-        self.doorbell.fall_asleep();
-        if !self.turn() && !self.doorbell.group().is_shut_down() {
-            std::thread::park_timeout(nap.min(NAP_MAX));
-        }
-        self.doorbell.wake_up();
-    }
-
-    /// What sockets were given still goes out, but nobody is waited for long.
+    /// Sends the remaining data of sockets, within a time limit.
     fn finish(&mut self) {
         let mut now = self.clock.now();
         let (mut end, last) = (now + SHUTDOWN_MAX, now + self.inner.stack.flush_max());
@@ -155,32 +99,31 @@ impl<'a> Worker<'a> {
             && now < end.min(last)
         {
             busy = self.handle_notifications(now);
-            if self.turn() {
+            now = self.clock.now();
+            if self.turn(now) {
                 end = now + SHUTDOWN_MAX;
             }
-            now = self.clock.now();
         }
         // What is still in a ring is lost, and the peer is to know that.
         for id in std::mem::take(&mut self.draining) {
             self.inner.stack.tcp_abort(now, id);
         }
         let end = now + SHUTDOWN_MAX;
-        settle(self.inner, self.clock);
+        settle(self.inner, &self.control, self.clock);
         let group = self.doorbell.group().clone();
         group.finish();
         // What others have to hear may come to this one.
         while !group.is_finished() && !self.has_ended() && self.clock.now() < end + SHUTDOWN_MAX {
-            if !self.turn() {
+            if !self.turn(self.clock.now()) {
                 std::thread::yield_now();
             }
         }
         // What others had no way for they have given to this one.
-        settle(self.inner, self.clock);
-        disconnect(self.inner, self.clock);
+        settle(self.inner, &self.control, self.clock);
+        disconnect(self.inner, &self.control, self.clock);
     }
 
-    fn turn(&mut self) -> bool {
-        let now = self.clock.now();
+    fn turn(&mut self, now: Time) -> bool {
         let mut busy = self.inner.step(now);
         while let Some(socket) = self.inner.stack.poll_event() {
             self.serve(now, socket);
@@ -192,28 +135,26 @@ impl<'a> Worker<'a> {
             self.inner.transmit(now);
             self.notify_others();
         }
-        if self.look_at <= now {
-            self.look(now);
-            self.look_at = now + LOOK_EVERY;
-        }
+        self.hand_to_control();
+        self.look_if_due(now);
         busy
     }
 
-    /// Wakes the workers with new hand-offs, and has the first worker leave unused groups.
+    /// Wakes the workers with new hand-offs.
     fn notify_others(&mut self) {
         let mut to_wake = self.inner.take_to_wake();
         while to_wake > 0 {
             self.doorbells[to_wake.trailing_zeros() as usize].wake();
             to_wake &= to_wake - 1;
         }
-        while let Some(group) = self.inner.take_left_group() {
-            // The lead asks nobody, so this one does not wait for ever.
-            self.doorbells[0]
-                .submit(Box::new(move |primary, now| primary.inner.leave_group(now, group)));
-        }
     }
 
-    /// Sees to who rang and who asks; says whether there was anybody.
+    /// Has control leave unused groups, and wakes it if there is something for it.
+    pub(super) fn hand_to_control(&mut self) {
+        hand_to_control(self.inner, &self.control);
+    }
+
+    /// Handles notified sockets and requests; returns whether there were any.
     fn handle_notifications(&mut self, now: Time) -> bool {
         let mut busy = false;
         for _ in 0..NOTIFIED_MAX {
@@ -240,13 +181,10 @@ impl<'a> Worker<'a> {
                 busy = true;
             }
         }
-        if !self.pings.is_empty() {
-            self.reply_to_pings();
-        }
         busy
     }
 
-    /// Sockets that had more to send than there was room for.
+    /// Serves sockets that had more to send than there was space for.
     fn serve_again(&mut self, now: Time) -> bool {
         let count = self.again.len();
         for _ in 0..count {
@@ -264,7 +202,14 @@ impl<'a> Worker<'a> {
         count > 0
     }
 
-    /// What is not urgent.
+    fn look_if_due(&mut self, now: Time) {
+        if self.look_at <= now {
+            self.look(now);
+            self.look_at = now + LOOK_EVERY;
+        }
+    }
+
+    /// Housekeeping.
     fn look(&mut self, now: Time) {
         self.doorbell.set_mtu(self.inner.stack.path_mtu(now, IpAddr::V4(Ipv4Addr::UNSPECIFIED)));
         for id in std::mem::take(&mut self.draining) {
@@ -305,31 +250,10 @@ impl<'a> Worker<'a> {
             SocketId::Listener(id) => self.hand_over(now, id),
         }
     }
-
-    fn reply_to_pings(&mut self) {
-        for (id, reply) in std::mem::take(&mut self.pings) {
-            match self.inner.ping_outcome(id) {
-                Some(outcome) => reply.send(outcome),
-                None => self.pings.push((id, reply)),
-            }
-        }
-    }
 }
 
 /// Sockets that are made, and listeners.
 impl Worker<'_> {
-    pub(super) fn ping(
-        &mut self,
-        now: Time,
-        (to, bytes, timeout): (IpAddr, usize, Duration),
-        reply: Reply<Duration>,
-    ) {
-        match self.inner.begin_ping(now, to, bytes, timeout) {
-            Ok(id) => self.pings.push((id, reply)),
-            Err(why) => reply.send(Err(why)),
-        }
-    }
-
     pub(super) fn udp_bind(&mut self, local: SocketAddr) -> io::Result<UdpSocket> {
         let (hold, slot) = self.room()?;
         let id = self.inner.stack.udp_bind(local)?;
@@ -343,7 +267,7 @@ impl Worker<'_> {
         Ok(socket)
     }
 
-    /// Hears connections for a listener.
+    /// Starts a listener.
     pub(super) fn tcp_listen(
         &mut self,
         local: SocketAddr,
@@ -371,7 +295,7 @@ impl Worker<'_> {
         Ok(stream)
     }
 
-    /// What it has, to be shown.
+    /// Statistics.
     pub(super) fn row(&self) -> WorkerRow {
         let listeners = self.listeners.len();
         let sockets = self.udp.len() + self.tcp.len();
@@ -409,7 +333,7 @@ impl Worker<'_> {
         Some(stream)
     }
 
-    /// Hands connections to who accepts them, as long as there is room.
+    /// Moves connections to the accept queue, while it has space.
     fn hand_over(&mut self, now: Time, id: ListenerId) {
         while let Some(end) = self.listeners.get_mut(id)
             && end.has_room()
@@ -446,7 +370,6 @@ impl Drop for Worker<'_> {
         while let Some(command) = self.inbox.commands.pop() {
             drop(command);
         }
-        self.pings.clear();
         for end in self.udp.values() {
             end.line.readers.wake();
             end.line.writers.wake();
@@ -456,5 +379,47 @@ impl Drop for Worker<'_> {
             end.line.writers.wake();
         }
         self.listeners.values().for_each(|end| end.line.accepters.wake());
+    }
+}
+
+/// Its part of the loop of the engine.
+impl Work for Worker<'_> {
+    type Command = ();
+
+    fn breathe(&mut self, now: Time) -> bool {
+        let busy = self.turn(now);
+        if self.doorbell.group().is_shut_down() || self.has_ended() {
+            self.engine.stop();
+        }
+        busy
+    }
+
+    fn housekeeping(&mut self, _: Time) {}
+
+    fn packets(&mut self) -> u64 {
+        0
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        let has_more = !self.draining.is_empty() || !self.starved.is_empty();
+        has_more.then_some(self.look_at)
+    }
+
+    fn handle_command(&mut self, _: Time, (): ()) {}
+
+    fn arm(&mut self) -> bool {
+        self.inbox.woken.fall_asleep();
+        self.inner.arm()
+    }
+
+    fn wait(&mut self, longest: Duration) {
+        self.inner.sleep(self.clock.now(), &self.inbox.woken, longest);
+    }
+
+    fn end(&mut self, _: Time) -> bool {
+        if !self.has_ended() {
+            self.finish();
+        }
+        true
     }
 }

@@ -1,4 +1,4 @@
-//! What all workers of an interface share: how many sockets there are, and how it ends.
+//! The shared state of all workers of an interface: the number of sockets, and the shutdown.
 //!
 //! An interface is served by all of its workers or by none: when one ends, for whatever reason, so
 //! do the others. When nobody has the interface any more, each brings what its own sockets were
@@ -8,19 +8,19 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 
-/// What workers share.
+/// The shared state of workers.
 pub(super) struct WorkerGroup {
     sockets_max: usize,
     sockets: AtomicUsize,
-    /// Nobody has the interface any more.
+    /// The last handle of the interface was dropped.
     is_shut_down: AtomicBool,
-    /// Why nobody serves it any more.
+    /// The reason why no worker serves it any more.
     end: OnceLock<String>,
     /// Workers whose sockets may still have something to send.
     unfinished: AtomicUsize,
 }
 
-/// A socket's place among all that there may be.
+/// A slot of the socket limit.
 pub(super) struct SocketSlot {
     group: Arc<WorkerGroup>,
 }
@@ -36,7 +36,7 @@ impl WorkerGroup {
         }
     }
 
-    /// Why nobody serves it any more, if that is so.
+    /// The reason why no worker serves it any more, if that is so.
     pub(super) fn ended(&self) -> Option<&String> {
         self.end.get()
     }

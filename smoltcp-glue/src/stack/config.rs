@@ -86,7 +86,7 @@ impl Default for TcpConfig {
 
 /// The counters of a stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct StackCounts {
     /// Malformed packets, or packets with a wrong checksum.
     pub malformed: u64,
     /// IP fragments, which are dropped: there is no reassembly.

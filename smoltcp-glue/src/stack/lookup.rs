@@ -7,11 +7,11 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// A table from addresses to what is there.
+/// A table from addresses to connections.
 #[expect(clippy::disallowed_types, reason = "it is looked up; its order decides nothing")]
 pub(super) type Lookup<K, V> = std::collections::HashMap<K, V, Secret>;
 
-/// What a table hashes under: where to begin, and what to multiply by.
+/// The secret of a hash: initial value and multiplier.
 #[derive(Clone, Copy)]
 pub(super) struct Secret {
     first: u64,
@@ -35,6 +35,10 @@ impl BuildHasher for Secret {
     }
 }
 
+/// The last factor of all hashes, the golden ratio. Without it, some secret factors give words that
+/// follow each other hashes with the same low bits.
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+
 /// A hash being made: each word is multiplied, and both halves of the product count.
 pub(super) struct Folding {
     state: u64,
@@ -44,8 +48,7 @@ pub(super) struct Folding {
 impl Hasher for Folding {
     #[inline]
     fn write_u64(&mut self, word: u64) {
-        let product = u128::from(self.state ^ word) * u128::from(self.factor);
-        self.state = product as u64 ^ (product >> 64) as u64;
+        self.state = fold(self.state ^ word, self.factor);
     }
 
     fn write(&mut self, bytes: &[u8]) {
@@ -79,8 +82,21 @@ impl Hasher for Folding {
 
     #[inline]
     fn finish(&self) -> u64 {
-        self.state
+        fold(self.state, GOLDEN)
     }
+}
+
+/// Both halves of the product.
+#[inline]
+const fn fold(word: u64, factor: u64) -> u64 {
+    let product = word as u128 * factor as u128;
+    product as u64 ^ (product >> 64) as u64
+}
+
+#[cfg(test)]
+impl Secret {
+    /// One of the factors that need [`GOLDEN`].
+    pub(super) const CROWDING: Self = Self { first: 0, factor: 0xffff_fedc_ba98_73ff };
 }
 
 #[cfg(test)]
@@ -91,7 +107,11 @@ mod tests {
 
     #[test]
     fn neighbors_in_number_do_not_crowd() {
-        let secret = Secret { first: 7, factor: 0x9e37_79b9_7f4a_7c15 };
+        neighbors_do_not_crowd(Secret { first: 7, factor: 0x9e37_79b9_7f4a_7c15 });
+        neighbors_do_not_crowd(Secret::CROWDING);
+    }
+
+    fn neighbors_do_not_crowd(secret: Secret) {
         let v4 = |nth: u16| IpAddr::from([10, 0, nth.to_be_bytes()[0], nth.to_be_bytes()[1]]);
         let v6 = |nth: u16| IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, nth]);
         let by_port = (0..1 << 12).map(|port| SocketAddr::new(v4(1), port));

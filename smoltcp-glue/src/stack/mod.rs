@@ -15,7 +15,6 @@
 
 mod config;
 mod connections;
-mod events;
 mod icmp;
 mod lookup;
 mod mtu;
@@ -27,13 +26,12 @@ pub(crate) mod slab;
 mod tcp;
 mod udp;
 
-pub use config::{Counts, StackConfig, TcpConfig};
-pub use events::SocketId;
+pub use config::{StackConfig, StackCounts, TcpConfig};
 pub use outbox::PacketSink;
 pub use shard::FlowShard;
 pub use tcp::{ListenerId, TcpError, TcpId};
 pub(crate) use udp::packet_len as udp_packet_len;
-pub use udp::{BindError, UdpError, UdpId, UdpReceived};
+pub use udp::{UdpError, UdpId, UdpReceived};
 
 use icmp::IcmpError;
 use lookup::Lookup;
@@ -41,10 +39,11 @@ use mtu::Mtus;
 use outbox::{Outbox, Packet};
 use packet::{IpPacket, PacketError, Quoted};
 use pollux_control::bounded::Queue;
+use pollux_dataplane::headers::PacketHeaders;
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::IpProtocol;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use tcp::Tcp;
 use udp::{Udp, UdpInput};
@@ -63,9 +62,56 @@ pub struct Stack {
     out: Outbox,
     current: Packet,
     port_unreachable: Queue<Vec<u8>>,
-    counts: Counts,
+    counts: StackCounts,
     verify_checksums: bool,
     shard: FlowShard,
+}
+
+/// Why a socket cannot be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BindError {
+    /// Another socket is bound to the address and port.
+    InUse,
+    /// The address is not local, or not usable.
+    NotOurs,
+    /// Too many sockets, or no free port.
+    Full,
+}
+
+/// A socket of any kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SocketId {
+    /// A UDP socket.
+    Udp(UdpId),
+    /// A TCP connection.
+    Tcp(TcpId),
+    /// A TCP listener.
+    Listener(ListenerId),
+}
+
+/// The queue of events since the last poll, if enabled. A socket may be in it more than once; it
+/// has at most one entry per packet and timeout.
+#[derive(Default)]
+struct Events {
+    is_enabled: bool,
+    list: VecDeque<SocketId>,
+}
+
+impl Events {
+    const fn enable(&mut self) {
+        self.is_enabled = true;
+    }
+
+    fn push(&mut self, socket: SocketId) {
+        if self.is_enabled && self.list.back() != Some(&socket) {
+            self.list.push_back(socket);
+        }
+    }
+
+    fn pop(&mut self) -> Option<SocketId> {
+        self.list.pop_front()
+    }
 }
 
 impl Stack {
@@ -81,7 +127,7 @@ impl Stack {
             out: Outbox::new(config.packets_max),
             current: Packet::default(),
             port_unreachable: Queue::new(PORT_UNREACHABLE_MAX),
-            counts: Counts::default(),
+            counts: StackCounts::default(),
             verify_checksums: config.verify_checksums,
             shard: FlowShard::ALL,
             rng,
@@ -114,29 +160,39 @@ impl Stack {
     }
 
     /// The counters.
-    pub const fn counts(&self) -> &Counts {
+    pub const fn counts(&self) -> &StackCounts {
         &self.counts
     }
 
-    /// Handles a packet if its first header is UDP or TCP to a local unicast address; returns
-    /// whether it was. Other packets go to [`Stack::handle_packet`] after the caller has filtered
-    /// them.
+    /// Handles a packet if it is whole UDP or TCP to a local unicast address; returns whether it
+    /// was. Other packets go to [`Stack::handle_packet`] after the caller has filtered them.
     pub fn take_packet(&mut self, now: Time, bytes: &[u8]) -> bool {
-        let is_ours = self.wants_packet(bytes);
+        let Ok(headers) = PacketHeaders::parse_ip(bytes) else { return false };
+        let is_ours = self.wants(&headers, bytes);
         if is_ours {
-            self.handle_packet(now, bytes);
+            self.handle(now, &headers, bytes);
         }
         is_ours
     }
 
-    /// Whether [`Stack::take_packet`] would take it.
-    pub fn wants_packet(&self, bytes: &[u8]) -> bool {
-        packet::plain_destination(bytes).is_some_and(|to| self.addresses.contains(&to))
+    /// Whether [`Stack::take_packet`] would take a packet with these headers.
+    #[inline]
+    pub fn wants(&self, headers: &PacketHeaders, bytes: &[u8]) -> bool {
+        let to = headers.destination(bytes).filter(|_| headers.is_plain_transport());
+        to.is_some_and(|to| self.addresses.contains(&to))
     }
 
     /// Handles a received packet for a local address or group.
     pub fn handle_packet(&mut self, now: Time, bytes: &[u8]) {
-        let packet = match IpPacket::parse(bytes) {
+        match PacketHeaders::parse_ip(bytes) {
+            Ok(headers) => self.handle(now, &headers, bytes),
+            Err(_) => self.counts.malformed += 1,
+        }
+    }
+
+    /// The same with headers that are parsed.
+    pub fn handle(&mut self, now: Time, headers: &PacketHeaders, bytes: &[u8]) {
+        let packet = match IpPacket::of(headers, bytes) {
             Ok(packet) => packet,
             Err(PacketError::Malformed) => return self.counts.malformed += 1,
             Err(PacketError::Fragment) => return self.counts.fragments += 1,

@@ -1,5 +1,5 @@
-//! How long a packet may be on its way to a destination (RFC 1191, RFC 8201): the link's MTU, until
-//! somebody says otherwise, and then for a while.
+//! Path MTU discovery (RFC 1191, RFC 8201): the link's MTU, until an ICMP error lowers it for a
+//! while.
 
 use pollux_verbs::time::Time;
 use pollux_wire::ip::ipv6::IPV6_MTU_MIN;
@@ -45,7 +45,7 @@ impl Mtus {
         self.known.keys().copied()
     }
 
-    /// Somebody who knows says how long a packet to a destination may be.
+    /// Sets the MTU of a destination, from a trusted source.
     pub(super) fn set(&mut self, now: Time, to: IpAddr, mtu: u32) {
         let least = if to.is_ipv4() { MTU_MIN } else { IPV6_MTU_MIN };
         if self.known.len() == DESTINATIONS_MAX && !self.known.contains_key(&to) {
@@ -65,7 +65,7 @@ impl Mtus {
         }
     }
 
-    /// The same from somebody who can only say that it is less.
+    /// The same from an ICMP error, which can only lower it.
     pub(super) fn lower(&mut self, now: Time, to: IpAddr, mtu: u32) {
         if mtu < self.of(now, to) {
             self.set(now, to, mtu);

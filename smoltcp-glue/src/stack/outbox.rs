@@ -1,5 +1,5 @@
-//! Packets on their way out. Their memory is used again, so that sending allocates nothing once as
-//! many packets wait as ever will.
+//! Outgoing packets. Their memory is reused, so that sending allocates nothing once as many packets
+//! wait as ever will.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ pub(super) struct Packet {
 }
 
 impl Packet {
-    /// Room for a packet of so many bytes, which hold anything.
+    /// An uninitialized buffer for a packet of this length.
     pub(super) fn buffer(&mut self, len: usize) -> &mut [u8] {
         if self.bytes.len() < len {
             self.bytes.resize(len, 0);
@@ -29,9 +29,9 @@ impl Packet {
     }
 }
 
-/// Where a packet goes out: whoever sends it says where it is to be written.
+/// The sink of outgoing packets: it provides the buffer of each packet.
 pub trait PacketSink {
-    /// Room for a packet of so many bytes, which hold anything.
+    /// An uninitialized buffer for a packet of this length.
     fn buffer(&mut self, len: usize) -> &mut [u8];
 }
 
@@ -62,7 +62,7 @@ impl Outbox {
         self.waiting.is_empty()
     }
 
-    /// Room for one more packet; none if the outbox is full.
+    /// A buffer for one more packet; `None` if the outbox is full.
     pub(super) fn push(&mut self, len: usize) -> Option<&mut [u8]> {
         if self.is_full() {
             return None;

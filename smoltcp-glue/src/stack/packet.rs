@@ -1,10 +1,11 @@
-//! A packet that came: who sent it to whom, and what it carries. Total on whatever comes.
+//! A parsed received packet: addresses and payload. Parsing is total.
 
+use pollux_dataplane::headers::{Form, PacketHeaders};
+use pollux_wire::ethernet::EtherType;
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::checksum::PseudoHeader;
-use pollux_wire::ip::ipv4::{Ipv4Header, Ipv4Packet};
-use pollux_wire::ip::ipv6::{Ipv6Header, Ipv6Packet};
-use pollux_wire::ip::ipv6_ext::UpperLayer;
+use pollux_wire::ip::ipv4::Ipv4Header;
+use pollux_wire::ip::ipv6::Ipv6Header;
 use std::net::{IpAddr, SocketAddr};
 
 /// A whole packet.
@@ -28,71 +29,40 @@ pub(super) enum PacketError {
 
 impl<'a> IpPacket<'a> {
     pub(super) fn parse(bytes: &'a [u8]) -> Result<Self, PacketError> {
-        match bytes.first().map(|first| first >> 4) {
-            Some(4) => Self::parse_v4(bytes),
-            Some(6) => Self::parse_v6(bytes),
-            _ => Err(PacketError::Malformed),
-        }
+        let headers = PacketHeaders::parse_ip(bytes).map_err(|_| PacketError::Malformed)?;
+        Self::of(&headers, bytes)
     }
 
-    fn parse_v4(bytes: &'a [u8]) -> Result<Self, PacketError> {
-        let packet = Ipv4Packet::parse(bytes).map_err(|_| PacketError::Malformed)?;
-        let header = packet.header();
-        if !packet.checksum_ok() {
-            return Err(PacketError::Malformed);
+    /// The packet with these headers.
+    #[inline]
+    pub(super) fn of(headers: &PacketHeaders, bytes: &'a [u8]) -> Result<Self, PacketError> {
+        match headers.form {
+            Form::Plain | Form::Extended => {}
+            Form::Fragment => return Err(PacketError::Fragment),
+            Form::Opaque | Form::NotIp => return Err(PacketError::Malformed),
         }
-        if header.is_fragment() {
-            return Err(PacketError::Fragment);
-        }
+        let is_v4 = headers.ether_type == EtherType::IPV4;
+        let (source, destination, pseudo): (IpAddr, IpAddr, _) = if is_v4 {
+            let fixed = bytes.first_chunk().ok_or(PacketError::Malformed)?;
+            let header = Ipv4Header::parse(fixed);
+            (header.source.into(), header.destination.into(), header.pseudo_header())
+        } else {
+            let fixed = bytes.first_chunk().ok_or(PacketError::Malformed)?;
+            let header = Ipv6Header::parse(fixed);
+            (header.source.into(), header.destination.into(), header.pseudo_header())
+        };
         Ok(Self {
-            source: header.source.into(),
-            destination: header.destination.into(),
-            protocol: header.protocol,
-            payload: packet.payload(),
-            pseudo: header.pseudo_header(),
-            is_plain: true,
-        })
-    }
-
-    fn parse_v6(bytes: &'a [u8]) -> Result<Self, PacketError> {
-        let packet = Ipv6Packet::parse(bytes).map_err(|_| PacketError::Malformed)?;
-        let header = packet.header();
-        let upper = UpperLayer::find(header.next_header, packet.payload());
-        let upper = upper.map_err(|_| PacketError::Malformed)?;
-        if upper.fragment.is_some() {
-            return Err(PacketError::Fragment);
-        }
-        Ok(Self {
-            source: header.source.into(),
-            destination: header.destination.into(),
-            protocol: upper.protocol,
-            payload: upper.payload,
-            pseudo: header.pseudo_header(),
-            is_plain: upper.protocol == header.next_header,
+            source,
+            destination,
+            protocol: headers.protocol,
+            payload: headers.payload(bytes),
+            pseudo,
+            is_plain: is_v4 || headers.form == Form::Plain,
         })
     }
 }
 
-/// Whom a packet is for that carries UDP or TCP and is not a part of another; none of any other.
-/// More is said by [`IpPacket::parse`].
-pub(super) fn plain_destination(bytes: &[u8]) -> Option<IpAddr> {
-    let (protocol, destination) = match bytes.first()? {
-        0x45 => {
-            let header = Ipv4Header::parse(bytes.first_chunk()?);
-            let is_whole = !header.is_fragment();
-            (header.protocol, is_whole.then_some(header.destination)?.into())
-        }
-        0x60..0x70 => {
-            let header = Ipv6Header::parse(bytes.first_chunk()?);
-            (header.next_header, header.destination.into())
-        }
-        _ => return None,
-    };
-    let is_plain = matches!(protocol, IpProtocol::UDP | IpProtocol::TCP);
-    is_plain.then_some(destination)
-}
-
-/// Whose packet an error quotes, and whom it was for.
+/// The addresses of the packet that an ICMP error quotes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Quoted {
     pub(super) protocol: IpProtocol,

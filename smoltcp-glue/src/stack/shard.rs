@@ -12,7 +12,7 @@ use std::ops::Range;
 /// Ephemeral ports (RFC 6335 6).
 const EPHEMERAL_PORTS: Ports = Ports(49_152..65_535);
 
-/// A range of ports.
+/// Local port numbers to choose from.
 pub(super) struct Ports(Range<u16>);
 
 impl Ports {
@@ -39,7 +39,7 @@ pub struct FlowShard {
 }
 
 impl FlowShard {
-    /// All flows, with a single worker.
+    /// Steers every flow to a single worker.
     pub const ALL: Self = Self { deal: FlowSteering::SINGLE, worker: PRIMARY_WORKER };
 
     /// Whether UDP sockets at this port belong to this worker.

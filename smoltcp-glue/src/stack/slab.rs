@@ -27,7 +27,7 @@ impl<T> Slab<T> {
         Self { slots: Vec::new(), free: Vec::new(), slots_max }
     }
 
-    /// Whether another one has no place.
+    /// Whether the slab is full.
     pub(super) const fn is_full(&self) -> bool {
         self.free.is_empty() && self.slots.len() >= self.slots_max
     }
@@ -37,7 +37,7 @@ impl<T> Slab<T> {
         self.slots.len() - self.free.len()
     }
 
-    /// Gives a value a place, if there is one.
+    /// Inserts a value, if there is a free slot.
     pub(super) fn insert(&mut self, value: T) -> Option<Key<T>> {
         if self.is_full() {
             return None;
@@ -51,7 +51,7 @@ impl<T> Slab<T> {
         Some(Key { index, generation: slot.generation, of: PhantomData })
     }
 
-    /// All that have a place.
+    /// All values.
     pub(super) fn values(&self) -> impl Iterator<Item = &T> {
         self.slots.iter().filter_map(|slot| slot.value.as_ref())
     }

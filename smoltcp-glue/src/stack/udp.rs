@@ -4,11 +4,10 @@
 //! two sockets have the same pair, so a datagram finds its socket by two lookups at most. A
 //! datagram to a group goes to every socket of that port that joined the group.
 
-use super::events::{Events, SocketId};
 use super::packet::IpPacket;
 use super::recent::Recent;
 use super::slab::{Key, Slab};
-use super::{Counts, HOP_LIMIT, Lookup};
+use super::{BindError, Events, HOP_LIMIT, Lookup, SocketId, StackCounts};
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::ipv4::Ipv4Header;
 use pollux_wire::ip::ipv6::Ipv6Header;
@@ -16,7 +15,7 @@ use pollux_wire::ip::udp::{UdpDatagram, UdpHeader, fill_checksum};
 use std::collections::{BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// The ID of a UDP socket.
+/// Identifies a UDP socket of a stack; stale after the socket is closed.
 pub type UdpId = Key<UdpSocket>;
 
 /// The queue space of a datagram in addition to its payload.
@@ -24,7 +23,7 @@ const OVERHEAD_BYTES: usize = 64;
 /// Datagram buffers kept for reuse.
 const SPARE_MAX: usize = 256;
 
-/// A UDP socket.
+/// A bound socket with its receive queue.
 pub struct UdpSocket {
     local: SocketAddr,
     peer: Option<SocketAddr>,
@@ -70,18 +69,6 @@ pub enum UdpError {
     /// The other address family, port 0, or no source address.
     BadAddress,
     /// The send queue is full.
-    Full,
-}
-
-/// Why a socket cannot be opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum BindError {
-    /// Another socket is bound to the address and port.
-    InUse,
-    /// The address is not local, or not usable.
-    NotOurs,
-    /// Too many sockets, or no free port.
     Full,
 }
 
@@ -219,7 +206,7 @@ impl Udp {
         &mut self,
         packet: &IpPacket<'_>,
         verify_checksums: bool,
-        counts: &mut Counts,
+        counts: &mut StackCounts,
     ) -> UdpInput {
         let Ok(datagram) = UdpDatagram::parse(packet.payload) else {
             counts.malformed += 1;
@@ -257,7 +244,7 @@ impl Udp {
         from: SocketAddr,
         to: IpAddr,
         payload: &[u8],
-        counts: &mut Counts,
+        counts: &mut StackCounts,
     ) -> UdpInput {
         let Some(socket) = self.sockets.get_mut(id) else { return UdpInput::NoSocket };
         if socket.peer.is_some_and(|peer| peer != from) {

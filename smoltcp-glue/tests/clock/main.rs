@@ -7,6 +7,7 @@
 use pollux::{Interface, Mode, Node, TcpListener, TcpStream, UdpSocket};
 use pollux_counted::Counted;
 use pollux_node::admin::client::ask;
+use pollux_node::admin::request::AdminRequest;
 use pollux_node::fabric::Embedded;
 use pollux_verbs::rng::SeededRng;
 use std::io::{ErrorKind, Read, Write};
@@ -221,9 +222,10 @@ fn trouble(fabric: &Embedded, end: Instant, mut look: impl FnMut()) {
     let pause = |most: Duration, rng: &mut SeededRng| std::thread::sleep(rng.duration(most));
     while Instant::now() < end {
         let rule = RULES[rng.below(RULES.len() as u64) as usize];
-        let number = ask(&fabric.path(), &format!("fault add {rule}")).expect("it answers");
+        let number = ask(&fabric.path(), &AdminRequest::AddFault(rule.into())).expect("it answers");
+        let number = number.as_u64().expect("it is a number") as u32;
         pause(SECOND, &mut rng);
-        ask(&fabric.path(), &format!("fault del {number}")).expect("it is there");
+        ask(&fabric.path(), &AdminRequest::RemoveFault(number)).expect("it is there");
         pause(3 * SECOND, &mut rng);
         look();
     }

@@ -19,15 +19,15 @@ fn world(hosts: usize, mode: Mode, config: &StackConfig) -> World {
 
 /// A stream both ways between two hosts, which may take so long.
 fn stream(world: &mut World, from: usize, to: usize, limit: Duration) {
-    let tally = Shared::default();
-    world.run(from, Client::new(Plan::new(1, at(to, STREAMS), 200_000, 200_000), &tally));
-    world.until("a stream beside", limit, |_| tally.borrow().done == 1);
+    let counters = Shared::default();
+    world.run(from, Client::new(Plan::new(1, at(to, STREAMS), 200_000, 200_000), &counters));
+    world.until("a stream beside", limit, |_| counters.borrow().done == 1);
 }
 
 /// Sends so many datagrams to a host; says how many were taken.
 fn blast(world: &mut World, from: usize, to: SocketAddr, count: usize, bytes: usize) -> usize {
     let now = world.now();
-    let host = world.seats[from].host();
+    let host = world.slots[from].host();
     let socket = host.stack.udp_bind(SocketAddr::new(ip(from), 0)).expect("a port is free");
     let payload = vec![7; bytes];
     let mut taken = 0;
@@ -49,10 +49,11 @@ fn peers_that_take_nothing_keep_few_buffers_and_give_them_back() {
     const GONE: std::ops::Range<usize> = 1..6;
     const LIVE: usize = 6;
     let mut world = world(7, Mode::Rc, &StackConfig::default());
-    let tally = Shared::default();
-    (1..=LIVE).for_each(|host| world.run(host, Server::new(&tally)));
+    let counters = Shared::default();
+    (1..=LIVE).for_each(|host| world.run(host, Server::new(&counters)));
     (1..=LIVE).for_each(|host| stream(&mut world, 0, host, 10 * SECOND));
-    let held = |world: &mut World| world.seats[0].host().node().driver().netdev().buffers_in_use();
+    let held =
+        |world: &mut World| world.slots[0].host().node().worker.driver().netdev().buffers_in_use();
     assert_eq!(held(&mut world), 0);
     GONE.for_each(|host| world.set_cable(host, false));
     for host in GONE {
@@ -73,11 +74,11 @@ fn peers_that_take_nothing_keep_few_buffers_and_give_them_back() {
 fn a_socket_that_nobody_reads_is_full_and_costs_others_nothing() {
     let config = StackConfig { udp_queue_bytes_max: 100_000, ..StackConfig::default() };
     let mut world = world(2, Mode::Ud, &config);
-    let tally = Shared::default();
-    world.run(1, Server::new(&tally));
+    let counters = Shared::default();
+    world.run(1, Server::new(&counters));
     stream(&mut world, 0, 1, 10 * SECOND);
     let anywhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 9);
-    let socket = world.seats[1].host().stack.udp_bind(anywhere).expect("the port is free");
+    let socket = world.slots[1].host().stack.udp_bind(anywhere).expect("the port is free");
     let mut sent = 0;
     for _ in 0..100 {
         sent += blast(&mut world, 0, at(1, 9), 200, 1000);
@@ -85,13 +86,13 @@ fn a_socket_that_nobody_reads_is_full_and_costs_others_nothing() {
     }
     stream(&mut world, 0, 1, 10 * SECOND);
     let read = |world: &mut World| {
-        let stack = &mut world.seats[1].host().stack;
+        let stack = &mut world.slots[1].host().stack;
         let mut buffer = [0; 2000];
         std::iter::from_fn(|| stack.udp_recv(socket, &mut buffer).expect("nobody complains"))
             .count()
     };
     let kept = read(&mut world);
-    let lost = world.seats[1].host().stack.counts().udp_queue_full as usize;
+    let lost = world.slots[1].host().stack.counts().udp_queue_full as usize;
     assert_eq!(kept + lost, sent, "every datagram is there or counted");
     assert!((50..=100).contains(&kept) && lost > 1000, "{kept} kept, {lost} lost");
     blast(&mut world, 0, at(1, 9), 10, 1000);
@@ -102,13 +103,13 @@ fn a_socket_that_nobody_reads_is_full_and_costs_others_nothing() {
 #[test]
 fn packets_to_nobody_wait_in_a_queue_with_an_end() {
     let mut world = world(2, Mode::Auto, &StackConfig::default());
-    let tally = Shared::default();
-    world.run(1, Server::new(&tally));
+    let counters = Shared::default();
+    world.run(1, Server::new(&counters));
     for nobody in 10..40 {
         blast(&mut world, 0, at(nobody, 9), 1000, 1000);
     }
     let pending = |world: &mut World| {
-        let control = world.seats[0].host().node().control();
+        let control = world.slots[0].host().control();
         control.expect("it is the lead's").load().pending
     };
     let held = pending(&mut world);
@@ -116,7 +117,7 @@ fn packets_to_nobody_wait_in_a_queue_with_an_end() {
     stream(&mut world, 0, 1, 10 * SECOND);
     world.pass(60 * SECOND);
     assert_eq!(pending(&mut world), 0);
-    let host = world.seats[0].host();
-    assert_eq!(host.node().driver().netdev().buffers_in_use(), 0);
+    let host = world.slots[0].host();
+    assert_eq!(host.node().worker.driver().netdev().buffers_in_use(), 0);
     stream(&mut world, 0, 1, 10 * SECOND);
 }

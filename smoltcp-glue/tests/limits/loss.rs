@@ -42,26 +42,26 @@ const LOSSES: [u32; 4] = [0, 1_000, 10_000, 50_000];
 fn goodput(mode: Mode, loss: u32) -> f64 {
     let wire = Wire { latency: Duration::from_micros(2), ..Wire::default() };
     let mut world = World::new(1, &[mode, mode], wire, &StackConfig::default());
-    let tally = Shared::default();
-    world.run(1, Server::new(&tally));
+    let counters = Shared::default();
+    world.run(1, Server::new(&counters));
     let plan = |there| Plan::new(1, at(1, STREAMS), there, 0);
     // Until both know each other, and are connected.
-    world.run(0, Client::new(plan(1), &tally));
+    world.run(0, Client::new(plan(1), &counters));
     world.pass(Duration::from_secs(5));
-    assert_eq!(tally.borrow().done, 1);
+    assert_eq!(counters.borrow().done, 1);
     {
         let mut net = world.net.net_mut();
         net.set_paced(true);
         let faults = Faults { loss, ..Faults::default() };
-        let link = world.seats[0].link(&net);
+        let link = world.slots[0].link(&net);
         net.set_wire(link, Wire { faults, packets_only: true, ..wire });
     }
     let begin = world.now();
-    world.run(0, Client::new(plan(BYTES), &tally));
+    world.run(0, Client::new(plan(BYTES), &counters));
     let end = begin + LONGEST;
-    while tally.borrow().bytes <= BYTES as u64 && world.step(end) {}
+    while counters.borrow().bytes <= BYTES as u64 && world.step(end) {}
     let took = world.now().since_start() - begin.since_start();
-    tally.borrow().bytes as f64 * 8.0 / took.as_secs_f64() / 1e6
+    counters.borrow().bytes as f64 * 8.0 / took.as_secs_f64() / 1e6
 }
 
 #[test]

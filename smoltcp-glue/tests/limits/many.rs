@@ -17,7 +17,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const SHORT: usize = 3_000;
 /// Of these at a time.
 const AT_A_TIME: usize = 50;
-/// Connections that there may be, stragglers included.
+/// Connections at most, those in TIME-WAIT included.
 const CONNECTIONS_MAX: usize = 12_000;
 
 #[expect(clippy::disallowed_methods, reason = "more connections are asked for by hand")]
@@ -40,63 +40,66 @@ fn world() -> World {
 
 #[test]
 fn short_connections_come_and_go() {
-    let (mut world, tally) = (world(), Shared::default());
-    world.run(1, Server::new(&tally));
+    let (mut world, counters) = (world(), Shared::default());
+    world.run(1, Server::new(&counters));
     let served = world.programs();
     let (mut begun, mut most, mut full) = (0, 0, 0);
     while begun < short() {
         for _ in 0..AT_A_TIME.min(short() - begun) {
             begun += 1;
-            world.run(0, Client::new(Plan::new(begun as u64, at(1, STREAMS), 100, 100), &tally));
+            world.run(0, Client::new(Plan::new(begun as u64, at(1, STREAMS), 100, 100), &counters));
         }
         world.until("a batch", 60 * SECOND, |world| world.programs() == served);
-        most = most.max(world.seats[0].host().stack.tcp_len());
-        // Those that have ended wait for stragglers for ten seconds, and take up places.
+        most = most.max(world.slots[0].host().stack.tcp_len());
+        // Ended connections stay in TIME-WAIT for ten seconds, and count.
         if most + AT_A_TIME > CONNECTIONS_MAX {
             full += 1;
             world.pass(10 * SECOND);
-            most = world.seats[0].host().stack.tcp_len();
+            most = world.slots[0].host().stack.tcp_len();
         }
     }
     println!("{begun} connections in {:?}, {full} times full", world.now());
-    assert_eq!((tally.borrow().done, &tally.borrow().failed), (begun as u64, &Default::default()));
+    assert_eq!(
+        (counters.borrow().done, &counters.borrow().failed),
+        (begun as u64, &Default::default())
+    );
     world.pass(30 * SECOND);
-    for seat in &mut world.seats {
-        assert_eq!(seat.host().stack.tcp_len(), 0);
-        assert_eq!(seat.host().node().driver().netdev().buffers_in_use(), 0);
+    for slot in &mut world.slots {
+        assert_eq!(slot.host().stack.tcp_len(), 0);
+        assert_eq!(slot.host().node().worker.driver().netdev().buffers_in_use(), 0);
     }
 }
 
 #[test]
 fn a_flood_of_syns_keeps_nobody_out() {
-    let (mut world, tally) = (world(), Shared::default());
-    world.run(1, Server::new(&tally));
-    let listener = world.seats[1].host().stack.tcp_listen(at(1, 81), 16).expect("it is free");
+    let (mut world, counters) = (world(), Shared::default());
+    world.run(1, Server::new(&counters));
+    let listener = world.slots[1].host().stack.tcp_listen(at(1, 81), 16).expect("it is free");
     let served = world.programs();
     let flood = |world: &mut World, first: u32| {
         let now = world.now();
         for number in first..first + 1000 {
-            world.seats[1].host().stack.handle_packet(now, &syn(number));
+            world.slots[1].host().stack.handle_packet(now, &syn(number));
         }
     };
     for stream in 0..50 {
-        world.run(0, Client::new(Plan::new(stream, at(1, STREAMS), 5_000, 5_000), &tally));
+        world.run(0, Client::new(Plan::new(stream, at(1, STREAMS), 5_000, 5_000), &counters));
         flood(&mut world, stream as u32 * 1000);
         world.until("a stream beside", SECOND, |world| world.programs() == served);
     }
-    assert_eq!(tally.borrow().done, 50);
-    let stack = &world.seats[1].host().stack;
+    assert_eq!(counters.borrow().done, 50);
+    let stack = &world.slots[1].host().stack;
     assert!(stack.tcp_len() <= 16 + 50, "{} connections", stack.tcp_len());
     assert_eq!(stack.counts().syn_cookies, 50_000 - 16);
     // Nor from the port that it is for, while it lasts: by the first SYN.
     for round in 50..60 {
         flood(&mut world, round * 1000);
         let now = world.now();
-        let host = world.seats[0].host();
+        let host = world.slots[0].host();
         host.stack.tcp_connect(now, at(0, 0), at(1, 81)).expect("a port is free");
         host.transmit(now);
         world.until("it gets in", SECOND / 10, |world| {
-            world.seats[1].host().stack.tcp_accept(listener).expect("it listens").is_some()
+            world.slots[1].host().stack.tcp_accept(listener).expect("it listens").is_some()
         });
     }
 }
@@ -124,19 +127,19 @@ fn syn(number: u32) -> Vec<u8> {
 
 /// Opens so many connections to a port; gives both ends of each.
 fn connect(world: &mut World, port: u16, count: usize) -> Vec<[TcpId; 2]> {
-    let listener = world.seats[1].host().stack.tcp_listen(at(1, port), 4096).expect("it is free");
+    let listener = world.slots[1].host().stack.tcp_listen(at(1, port), 4096).expect("it is free");
     let mut all = Vec::new();
     for _ in 0..count {
         let now = world.now();
-        let host = world.seats[0].host();
+        let host = world.slots[0].host();
         let to: SocketAddr = at(1, port);
         let client = host.stack.tcp_connect(now, at(0, 0), to).expect("a port is free");
         host.transmit(now);
         let mut server = None;
         world.until("connected", 10 * SECOND, |world| {
-            let stack = &mut world.seats[1].host().stack;
+            let stack = &mut world.slots[1].host().stack;
             server = server.or_else(|| stack.tcp_accept(listener).expect("it listens"));
-            server.is_some() && world.seats[0].host().stack.tcp_is_open(client) == Ok(true)
+            server.is_some() && world.slots[0].host().stack.tcp_is_open(client) == Ok(true)
         });
         all.push([client, server.expect("it was waited for")]);
     }
@@ -154,19 +157,19 @@ fn busy_beside(idle: usize) -> (u64, u64, Duration) {
     // then it does at the same moments, however long it took to connect.
     world.pass(10 * SECOND - world.now().since_start());
     let polls = |world: &mut World| -> u64 {
-        world.seats.iter_mut().map(|seat| seat.host().stack.counts().tcp_polls).sum()
+        world.slots.iter_mut().map(|slot| slot.host().stack.counts().tcp_polls).sum()
     };
     let (before, began) = (polls(&mut world), Instant::now());
     let (mut turns, mut buffer) = (0, [0; 100]);
     for _ in 0..1000 {
         for (from, id, peer) in [(0, client, server), (1, server, client)] {
             let now = world.now();
-            let host = world.seats[from].host();
+            let host = world.slots[from].host();
             host.stack.tcp_send(id, &[1; 64]).expect("it is open");
             host.transmit(now);
             world.until("there", SECOND, |world| {
                 turns += 1;
-                let stack = &mut world.seats[1 - from].host().stack;
+                let stack = &mut world.slots[1 - from].host().stack;
                 stack.tcp_recv(peer, &mut buffer).expect("it is open").is_some()
             });
         }

@@ -6,7 +6,8 @@ use pollux::Mode;
 use pollux::stack::StackConfig;
 use pollux_fabric::link::world::Wire;
 use pollux_wire::address::Qpn;
-use pollux_wire::ip::ipoib::{EtherType, IpoibHeader};
+use pollux_wire::ethernet::EtherType;
+use pollux_wire::ip::ipoib::IpoibHeader;
 use pollux_wire::packet::{Opcode, Packet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,19 +37,19 @@ fn unicast_arps(world: &World) -> Arc<AtomicU64> {
 fn a_neighbor_that_tcp_makes_progress_with_is_not_probed() {
     let wire = Wire { latency: Duration::from_micros(2), ..Wire::default() };
     let mut world = World::new(1, &[Mode::Ud, Mode::Ud], wire, &StackConfig::default());
-    let tally = Shared::default();
+    let counters = Shared::default();
     let pace = Pace { from: world.now(), bytes: 1000, every: SECOND / 10 };
-    world.run(1, Server::slow(&tally, SLOW, pace));
-    world.run(0, Client::new(Plan::new(1, at(1, SLOW), 4_000_000, 0), &tally));
+    world.run(1, Server::slow(&counters, SLOW, pace));
+    world.run(0, Client::new(Plan::new(1, at(1, SLOW), 4_000_000, 0), &counters));
     world.pass(10 * SECOND);
-    let (arps, before) = (unicast_arps(&world), tally.borrow().bytes);
+    let (arps, before) = (unicast_arps(&world), counters.borrow().bytes);
     world.pass(120 * SECOND);
-    let bytes = tally.borrow().bytes - before;
+    let bytes = counters.borrow().bytes - before;
     assert!(bytes > 1_000_000, "it makes progress: {bytes} bytes");
     assert_eq!(arps.load(Ordering::Relaxed), 0, "probes and their answers");
     for host in 0..2 {
-        let (now, host) = (world.now(), world.seats[host].host());
-        let control = host.node().control().expect("it has one worker");
+        let (now, host) = (world.now(), world.slots[host].host());
+        let control = host.control().expect("it has one worker");
         let states: Vec<_> = control.neighbor_rows(now).map(|row| row.state.name()).collect();
         assert_eq!(states, ["reachable"]);
     }
@@ -59,11 +60,11 @@ fn a_neighbor_that_tcp_makes_progress_with_is_not_probed() {
 fn a_neighbor_that_tcp_makes_no_progress_with_is_probed() {
     let wire = Wire { latency: Duration::from_micros(2), ..Wire::default() };
     let mut world = World::new(1, &[Mode::Ud, Mode::Ud], wire, &StackConfig::default());
-    let tally = Shared::default();
+    let counters = Shared::default();
     let pace = Pace { from: world.now() + 600 * SECOND, bytes: 1, every: SECOND };
-    world.run(1, Server::slow(&tally, SLOW, pace));
+    world.run(1, Server::slow(&counters, SLOW, pace));
     let plan = Plan { timeout: 600 * SECOND, ..Plan::new(1, at(1, SLOW), 4_000_000, 0) };
-    world.run(0, Client::new(plan, &tally));
+    world.run(0, Client::new(plan, &counters));
     world.pass(10 * SECOND);
     let arps = unicast_arps(&world);
     world.pass(120 * SECOND);

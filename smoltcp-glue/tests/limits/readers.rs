@@ -22,7 +22,7 @@ fn world(mode: Mode) -> World {
 
 /// Packets that a host's sockets were asked for.
 fn polls(world: &World, host: usize) -> u64 {
-    world.seats[host].host.as_ref().map_or(0, |host| host.stack.counts().tcp_polls)
+    world.slots[host].host.as_ref().map_or(0, |host| host.stack.counts().tcp_polls)
 }
 
 #[test]
@@ -53,21 +53,21 @@ fn a_slow_reader_gets_all_and_delays_nobody_else() {
 fn a_closed_window_is_probed_for_and_opens_again() {
     for loses_the_update in [false, true] {
         let mut world = world(Mode::Ud);
-        let tally = Shared::default();
+        let counters = Shared::default();
         // For longer than the user timeout of TCP.
         let closed = 300 * SECOND;
         let from = world.now() + closed;
         let pace = Pace { from, bytes: usize::MAX, every: Duration::from_millis(1) };
-        world.run(1, Server::slow(&tally, SLOW, pace));
+        world.run(1, Server::slow(&counters, SLOW, pace));
         let served = world.programs();
         let plan = Plan::new(1, at(1, SLOW), 4 * ROOM, 0);
-        world.run(0, Client::new(Plan { timeout: 2 * closed, ..plan }, &tally));
+        world.run(0, Client::new(Plan { timeout: 2 * closed, ..plan }, &counters));
         world.pass(10 * SECOND);
         let before = polls(&world, 0);
         world.pass(closed - 20 * SECOND);
         let probes = polls(&world, 0) - before;
         assert!((1..1000).contains(&probes), "{probes} looks at a closed window");
-        assert_eq!(tally.borrow().bytes, 0);
+        assert_eq!(counters.borrow().bytes, 0);
         if loses_the_update {
             world.pass(10 * SECOND - Duration::from_millis(1));
             world.set_cable(1, false);
@@ -76,6 +76,6 @@ fn a_closed_window_is_probed_for_and_opens_again() {
         }
         // smoltcp asks a minute after it asked last, at the latest.
         world.until("the rest", 90 * SECOND, |world| world.programs() == served);
-        assert_eq!((tally.borrow().done, &tally.borrow().failed), (1, &Default::default()));
+        assert_eq!((counters.borrow().done, &counters.borrow().failed), (1, &Default::default()));
     }
 }

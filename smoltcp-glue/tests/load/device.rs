@@ -1,5 +1,5 @@
-//! A device that counts the queue pairs that are made and not destroyed, for whoever asks whether
-//! all are.
+//! A device that counts the queue pairs that are made and not destroyed, in all its contexts, for
+//! whoever asks whether all are.
 
 use pollux_mem::Memory;
 use pollux_verbs::*;
@@ -10,14 +10,23 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Another device, and how many queue pairs there are.
-pub struct Tallied<D> {
-    pub inner: D,
-    pub qps: Arc<AtomicUsize>,
+pub struct Tallied {
+    inner: Box<dyn Device + Send>,
+    /// Of this context.
+    own: usize,
+    /// Of all.
+    qps: Arc<AtomicUsize>,
 }
 
-impl<D> Drop for Tallied<D> {
+impl Tallied {
+    pub fn new(inner: Box<dyn Device + Send>, qps: Arc<AtomicUsize>) -> Self {
+        Self { inner, own: 0, qps }
+    }
+}
+
+impl Drop for Tallied {
     fn drop(&mut self) {
-        self.qps.store(0, Ordering::Relaxed);
+        self.qps.fetch_sub(self.own, Ordering::Relaxed);
     }
 }
 
@@ -36,13 +45,24 @@ macro_rules! pass_on_mut {
     };
 }
 
-impl<D: Device> Device for Tallied<D> {
+impl Device for Tallied {
     fn create_qp(&mut self, init: &QpInit) -> Result<Qp, VerbsError> {
-        self.inner.create_qp(init).inspect(|_| _ = self.qps.fetch_add(1, Ordering::Relaxed))
+        let qp = self.inner.create_qp(init)?;
+        self.own += 1;
+        self.qps.fetch_add(1, Ordering::Relaxed);
+        Ok(qp)
     }
 
     fn destroy_qp(&mut self, qp: Qp) -> Result<(), VerbsError> {
-        self.inner.destroy_qp(qp).inspect(|()| _ = self.qps.fetch_sub(1, Ordering::Relaxed))
+        self.inner.destroy_qp(qp)?;
+        self.own -= 1;
+        self.qps.fetch_sub(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn open_shared(&mut self) -> Result<Box<dyn Device + Send>, VerbsError> {
+        let inner = self.inner.open_shared()?;
+        Ok(Box::new(Self::new(inner, Arc::clone(&self.qps))))
     }
 
     pass_on! {

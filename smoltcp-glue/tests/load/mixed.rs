@@ -3,7 +3,7 @@
 
 use crate::MEMORY;
 use crate::traffic::{
-    Asker, Client, ECHOES, Echo, Hearer, Plan, STREAMS, Server, Shared, Speaker, Tally,
+    Asker, Client, Counters, ECHOES, Echo, Hearer, Plan, STREAMS, Server, Shared, Speaker,
 };
 use crate::world::{World, at};
 use pollux::Mode;
@@ -23,7 +23,7 @@ const MODES: [Mode; 4] = [Mode::Auto, Mode::Rc, Mode::Uc, Mode::Ud];
 const TROUBLED: Duration = Duration::from_secs(120);
 /// How long programs of a troubled time may take to end when it is over: a program has a timeout
 /// of 30 s, TCP a user timeout of 20 s for data left behind, twice if a last word is lost, and
-/// stragglers are waited for 10 s.
+/// TIME-WAIT lasts 10 s.
 const STUCK_AFTER: Duration = Duration::from_secs(90);
 /// How long after the last trouble everybody knows again who is there.
 const KNOWN_IN: Duration = Duration::from_secs(60);
@@ -78,12 +78,12 @@ impl Trouble {
         }
     }
 
-    fn end(self, world: &mut World, tally: &Shared) {
+    fn end(self, world: &mut World, counters: &Shared) {
         match self {
             Self::Cable(host) => world.set_cable(host, true),
-            Self::Death(host) | Self::Leave(host) if world.seats[host].host.is_none() => {
+            Self::Death(host) | Self::Leave(host) if world.slots[host].host.is_none() => {
                 world.start(host);
-                serve(world, host, tally);
+                serve(world, host, counters);
             }
             Self::Weather(_) => world.net.net_mut().set_wires(wire()),
             Self::Death(_) | Self::Leave(_) | Self::Manager => {}
@@ -114,24 +114,24 @@ fn first_host(world: &World) -> u32 {
 /// A host takes leave in order, as far as others let it within two seconds.
 fn leave(world: &mut World, host: usize) {
     let now = world.now();
-    let Some(it) = &mut world.seats[host].host else { return };
+    let Some(it) = &mut world.slots[host].host else { return };
     it.disconnect(now);
     let end = now + 2 * SECOND;
-    while world.seats[host].host.as_ref().is_some_and(|it| !it.is_disconnected()) && world.step(end)
+    while world.slots[host].host.as_ref().is_some_and(|it| !it.is_disconnected()) && world.step(end)
     {
     }
     world.kill(host);
 }
 
 /// A host's programs that others ask for something.
-fn serve(world: &mut World, host: usize, tally: &Shared) {
-    world.run(host, Server::new(tally));
+fn serve(world: &mut World, host: usize, counters: &Shared) {
+    world.run(host, Server::new(counters));
     world.run(host, Echo::default());
-    world.run(host, Hearer::new(tally));
+    world.run(host, Hearer::new(counters));
 }
 
 /// Any program begins.
-fn begin_any(world: &mut World, rng: &mut SeededRng, stream: &mut u64, tally: &Shared) {
+fn begin_any(world: &mut World, rng: &mut SeededRng, stream: &mut u64, counters: &Shared) {
     let count = MODES.len() as u64;
     let from = rng.below(count) as usize;
     let to = (from + 1 + rng.below(count - 1) as usize) % MODES.len();
@@ -140,9 +140,9 @@ fn begin_any(world: &mut World, rng: &mut SeededRng, stream: &mut u64, tally: &S
         0 | 1 => {
             let lens = (0..=rng.below(20)).map(|_| 1 + rng.below(3000) as usize).collect();
             let every = rng.duration(SECOND / 2);
-            world.run(from, Asker::new(tally, at(to, ECHOES), lens, every));
+            world.run(from, Asker::new(counters, at(to, ECHOES), lens, every));
         }
-        2 => world.run(from, Speaker::new(tally, 5, rng.duration(SECOND))),
+        2 => world.run(from, Speaker::new(counters, 5, rng.duration(SECOND))),
         kind => {
             let most = if kind == 3 { 1_500_000 } else { 30_000 };
             let (there, back) = (rng.below(most) as usize, rng.below(most) as usize);
@@ -150,13 +150,13 @@ fn begin_any(world: &mut World, rng: &mut SeededRng, stream: &mut u64, tally: &S
             // Sometimes nobody listens there.
             let port = if kind == 5 && rng.happens(300_000) { 81 } else { STREAMS };
             let plan = Plan { abort_at, ..Plan::new(*stream, at(to, port), there, back) };
-            world.run(from, Client::new(plan, tally));
+            world.run(from, Client::new(plan, counters));
         }
     }
 }
 
 /// Goes on for so long, and lets things happen.
-fn troubled(world: &mut World, rng: &mut SeededRng, stream: &mut u64, tally: &Shared) {
+fn troubled(world: &mut World, rng: &mut SeededRng, stream: &mut u64, counters: &Shared) {
     let end = world.now() + TROUBLED;
     let mut next_program = world.now();
     let mut next_trouble = world.now() + rng.duration(5 * SECOND);
@@ -165,7 +165,7 @@ fn troubled(world: &mut World, rng: &mut SeededRng, stream: &mut u64, tally: &Sh
     while world.now() < end {
         let now = world.now();
         if next_program <= now {
-            begin_any(world, rng, stream, tally);
+            begin_any(world, rng, stream, counters);
             next_program = now + rng.duration(SECOND);
         }
         if next_trouble <= now {
@@ -176,14 +176,14 @@ fn troubled(world: &mut World, rng: &mut SeededRng, stream: &mut u64, tally: &Sh
             next_trouble = now + rng.duration(10 * SECOND);
         }
         while let Some(over) = under_way.first_entry().filter(|entry| entry.key().0 <= now) {
-            over.remove().end(world, tally);
+            over.remove().end(world, counters);
         }
         let over = under_way.first_key_value().map(|((at, _), _)| *at);
         let next = [Some(next_program), Some(next_trouble), over, Some(end)];
         let next = next.into_iter().flatten().min().unwrap_or(end);
         while world.step(next) {}
     }
-    under_way.into_values().for_each(|trouble| trouble.end(world, tally));
+    under_way.into_values().for_each(|trouble| trouble.end(world, counters));
     // Two of a kind may have overlapped.
     (0..MODES.len()).for_each(|host| world.set_cable(host, true));
     world.net.net_mut().set_wires(wire());
@@ -191,21 +191,21 @@ fn troubled(world: &mut World, rng: &mut SeededRng, stream: &mut u64, tally: &Sh
 
 /// Everybody has a stream, and datagrams, for everybody else.
 fn everybody_reaches_everybody(world: &mut World, stream: &mut u64) {
-    let tally = Shared::default();
+    let counters = Shared::default();
     let pairs = (0..MODES.len()).flat_map(|from| (0..MODES.len()).map(move |to| (from, to)));
     let pairs: Vec<_> = pairs.filter(|(from, to)| from != to).collect();
     let before = world.programs();
     for &(from, to) in &pairs {
         *stream += 1;
         let plan = Plan::new(*stream, at(to, STREAMS), 20_000, 100_000);
-        world.run(from, Client::new(plan, &tally));
-        world.run(from, Asker::new(&tally, at(to, ECHOES), vec![100; 10], SECOND / 10));
+        world.run(from, Client::new(plan, &counters));
+        world.run(from, Asker::new(&counters, at(to, ECHOES), vec![100; 10], SECOND / 10));
     }
     world.until("everybody reaches everybody", REACHED_IN, |world| world.programs() == before);
-    let tally = tally.borrow();
-    assert_eq!(tally.done, pairs.len() as u64, "{tally:?}");
+    let counters = counters.borrow();
+    assert_eq!(counters.done, pairs.len() as u64, "{counters:?}");
     // The first may come before a way is known.
-    assert!(tally.echoed >= tally.asked * 9 / 10, "{tally:?}");
+    assert!(counters.echoed >= counters.asked * 9 / 10, "{counters:?}");
 }
 
 /// What all hosts have, when nothing happens.
@@ -234,13 +234,13 @@ fn holding(world: &mut World) -> Holding {
     let now = world.now();
     let mut all = Holding { bytes: MEMORY.bytes(), mapped: mapped(), ..Holding::default() };
     assert_eq!(all.mapped, MAPPED, "memory of hosts that are gone");
-    for (nth, seat) in world.seats.iter_mut().enumerate() {
-        let qps = seat.qps();
-        let host = seat.host();
+    for (nth, slot) in world.slots.iter_mut().enumerate() {
+        let qps = slot.qps();
+        let host = slot.host();
         assert_eq!(host.stack.tcp_len(), 0, "host {nth}: connections that nobody has");
         assert!(host.has_sent(now), "host {nth}: something waits to be sent");
-        let driver = host.node().driver();
-        let load = host.node().control().expect("it is the lead's").load();
+        let driver = host.node().worker.driver();
+        let load = host.control().expect("it is the lead's").load();
         assert_eq!((load.pending, load.sa_queries), (0, (0, 0)), "host {nth}: {load:?}");
         assert_eq!(driver.netdev().buffers_in_use(), 0, "host {nth}: buffers");
         assert_eq!(driver.undone().count(), 0, "host {nth}: what was refused");
@@ -267,12 +267,12 @@ pub fn run(seed: u64, time: Duration) {
     let config = StackConfig { tcp, ..StackConfig::default() };
     let mut rng = SeededRng::new(seed);
     let mut world = World::new(rng.next_u64(), &MODES, wire(), &config);
-    let tally = Shared::default();
-    (0..MODES.len()).for_each(|host| serve(&mut world, host, &tally));
+    let counters = Shared::default();
+    (0..MODES.len()).for_each(|host| serve(&mut world, host, &counters));
     let served = world.programs();
     let (begin, mut stream, mut holdings) = (world.now(), 0, Vec::new());
     while world.now() < begin + time {
-        troubled(&mut world, &mut rng, &mut stream, &tally);
+        troubled(&mut world, &mut rng, &mut stream, &counters);
         world.until("all programs end", STUCK_AFTER, |world| world.programs() == served);
         world.pass(KNOWN_IN);
         everybody_reaches_everybody(&mut world, &mut stream);
@@ -281,7 +281,7 @@ pub fn run(seed: u64, time: Duration) {
         println!("{:?}: {holding:?}", world.now());
         holdings.push(holding);
     }
-    let Tally { begun, done, failed, bytes, asked, echoed, told, heard } = &*tally.borrow();
+    let Counters { begun, done, failed, bytes, asked, echoed, told, heard } = &*counters.borrow();
     println!("{begun} streams: {done} whole, others {failed:?}; {bytes} bytes");
     println!("{asked} datagrams: {echoed} echoes; {told} to the group: {heard} heard");
     judge(&holdings);

@@ -28,7 +28,7 @@ const HEAD: usize = 16;
 
 /// What programs did.
 #[derive(Clone, Debug, Default)]
-pub struct Tally {
+pub struct Counters {
     pub begun: u64,
     /// Streams that came to their end with all bytes there and back.
     pub done: u64,
@@ -42,7 +42,7 @@ pub struct Tally {
     pub heard: u64,
 }
 
-pub type Shared = Rc<RefCell<Tally>>;
+pub type Shared = Rc<RefCell<Counters>>;
 
 /// The byte at a place of a stream.
 const fn byte(stream: u64, at: usize) -> u8 {
@@ -105,7 +105,7 @@ impl Plan {
 /// Opens a stream.
 pub struct Client {
     plan: Plan,
-    tally: Shared,
+    counters: Shared,
     id: Option<TcpId>,
     has_greeted: bool,
     there: Half,
@@ -115,13 +115,13 @@ pub struct Client {
 }
 
 impl Client {
-    pub fn new(plan: Plan, tally: &Shared) -> Self {
-        tally.borrow_mut().begun += 1;
+    pub fn new(plan: Plan, counters: &Shared) -> Self {
+        counters.borrow_mut().begun += 1;
         let there = Half { stream: plan.stream, at: 0, len: plan.there };
         let back = Half { stream: !plan.stream, at: 0, len: plan.back };
         Self {
             plan,
-            tally: Rc::clone(tally),
+            counters: Rc::clone(counters),
             id: None,
             has_greeted: false,
             there,
@@ -190,9 +190,9 @@ impl Program for Client {
             Ok((_, true)) => {
                 let (back, there) = (self.back, self.there);
                 assert_eq!((back.at, there.at), (back.len, there.len), "a stream that ended short");
-                let tally = &mut *self.tally.borrow_mut();
-                tally.done += 1;
-                tally.bytes += back.len as u64;
+                let counters = &mut *self.counters.borrow_mut();
+                counters.done += 1;
+                counters.bytes += back.len as u64;
                 host.stack.tcp_close(now, self.id.expect("it was open"));
                 return Turn::Over;
             }
@@ -200,7 +200,7 @@ impl Program for Client {
             Err(error) => format!("{error:?}"),
         };
         let outcome = format!("{outcome} at {}", self.plan.to);
-        *self.tally.borrow_mut().failed.entry(outcome).or_default() += 1;
+        *self.counters.borrow_mut().failed.entry(outcome).or_default() += 1;
         if let Some(id) = self.id {
             host.stack.tcp_abort(now, id);
         }
@@ -224,7 +224,7 @@ impl Served {
         &mut self,
         host: &mut Host,
         mut bytes_max: usize,
-        tally: &Shared,
+        counters: &Shared,
     ) -> Result<bool, TcpError> {
         let mut moved = false;
         let mut buffer = [0; CHUNK];
@@ -234,7 +234,7 @@ impl Served {
             let Some(came) = host.stack.tcp_recv(self.id, &mut buffer[..len])? else { break };
             (moved, bytes_max) = (true, bytes_max - came);
             self.has_heard_all = came == 0;
-            tally.borrow_mut().bytes += came as u64;
+            counters.borrow_mut().bytes += came as u64;
             match &mut self.there {
                 Some(there) => there.take(&buffer[..came]),
                 None => self.head.extend(&buffer[..came]),
@@ -267,7 +267,7 @@ pub struct Pace {
 
 /// Serves streams.
 pub struct Server {
-    tally: Shared,
+    counters: Shared,
     port: u16,
     pace: Option<Pace>,
     listener: Option<ListenerId>,
@@ -275,14 +275,14 @@ pub struct Server {
 }
 
 impl Server {
-    pub fn new(tally: &Shared) -> Self {
-        let tally = Rc::clone(tally);
-        Self { tally, port: STREAMS, pace: None, listener: None, served: Vec::new() }
+    pub fn new(counters: &Shared) -> Self {
+        let counters = Rc::clone(counters);
+        Self { counters, port: STREAMS, pace: None, listener: None, served: Vec::new() }
     }
 
     /// One that reads slowly, at another port.
-    pub fn slow(tally: &Shared, port: u16, pace: Pace) -> Self {
-        Self { port, pace: Some(pace), ..Self::new(tally) }
+    pub fn slow(counters: &Shared, port: u16, pace: Pace) -> Self {
+        Self { port, pace: Some(pace), ..Self::new(counters) }
     }
 
     /// How many bytes it reads now, of each stream.
@@ -312,7 +312,7 @@ impl Program for Server {
         let mut busy = false;
         let bytes_max = self.bytes_max(now);
         let is_slow = self.pace.is_some();
-        self.served.retain_mut(|one| match one.go_on(host, bytes_max, &self.tally) {
+        self.served.retain_mut(|one| match one.go_on(host, bytes_max, &self.counters) {
             Ok(moved) => {
                 if moved {
                     (one.moved_at, busy) = (now, true);
@@ -341,7 +341,7 @@ impl Program for Server {
 
 /// Sends a datagram now and then, and looks at what comes back.
 pub struct Asker {
-    pub tally: Shared,
+    pub counters: Shared,
     pub to: SocketAddr,
     pub lens: Vec<usize>,
     pub every: Duration,
@@ -350,8 +350,8 @@ pub struct Asker {
 }
 
 impl Asker {
-    pub fn new(tally: &Shared, to: SocketAddr, lens: Vec<usize>, every: Duration) -> Self {
-        Self { tally: Rc::clone(tally), to, lens, every, socket: None, due: Time::START }
+    pub fn new(counters: &Shared, to: SocketAddr, lens: Vec<usize>, every: Duration) -> Self {
+        Self { counters: Rc::clone(counters), to, lens, every, socket: None, due: Time::START }
     }
 }
 
@@ -366,7 +366,7 @@ impl Program for Asker {
             match host.stack.udp_recv(socket, &mut buffer) {
                 Ok(Some(received)) => {
                     check_datagram(&buffer[..received.len]);
-                    self.tally.borrow_mut().echoed += 1;
+                    self.counters.borrow_mut().echoed += 1;
                 }
                 Ok(None) => break,
                 // Nobody is there, or there is no way: said once for each time.
@@ -380,7 +380,7 @@ impl Program for Asker {
             host.stack.udp_close(socket);
             return Turn::Over;
         };
-        self.tally.borrow_mut().asked += 1;
+        self.counters.borrow_mut().asked += 1;
         // There may be no room, or no way for one so long.
         let _ = host.udp_send(now, socket, self.to, &datagram(len));
         self.due = now + if self.lens.is_empty() { Duration::from_secs(1) } else { self.every };
@@ -413,7 +413,7 @@ impl Program for Echo {
 
 /// Tells a group something, a number of times.
 pub struct Speaker {
-    pub tally: Shared,
+    pub counters: Shared,
     pub times: usize,
     pub every: Duration,
     socket: Option<UdpId>,
@@ -421,8 +421,8 @@ pub struct Speaker {
 }
 
 impl Speaker {
-    pub fn new(tally: &Shared, times: usize, every: Duration) -> Self {
-        Self { tally: Rc::clone(tally), times, every, socket: None, due: Time::START }
+    pub fn new(counters: &Shared, times: usize, every: Duration) -> Self {
+        Self { counters: Rc::clone(counters), times, every, socket: None, due: Time::START }
     }
 }
 
@@ -440,7 +440,7 @@ impl Program for Speaker {
             return Turn::Over;
         }
         self.times -= 1;
-        self.tally.borrow_mut().told += 1;
+        self.counters.borrow_mut().told += 1;
         let _ = host.udp_send(now, socket, SocketAddr::new(GROUP, NEWS), &datagram(1000));
         self.due = now + self.every;
         Turn::Busy
@@ -449,13 +449,13 @@ impl Program for Speaker {
 
 /// Hears the group.
 pub struct Hearer {
-    tally: Shared,
+    counters: Shared,
     socket: Option<UdpId>,
 }
 
 impl Hearer {
-    pub fn new(tally: &Shared) -> Self {
-        Self { tally: Rc::clone(tally), socket: None }
+    pub fn new(counters: &Shared) -> Self {
+        Self { counters: Rc::clone(counters), socket: None }
     }
 }
 
@@ -473,7 +473,7 @@ impl Program for Hearer {
         while let Ok(Some(received)) = host.stack.udp_recv(socket, &mut buffer) {
             assert_eq!(received.to, GROUP);
             check_datagram(&buffer[..received.len]);
-            self.tally.borrow_mut().heard += 1;
+            self.counters.borrow_mut().heard += 1;
             busy = true;
         }
         if busy { Turn::Busy } else { Turn::Waits(None) }

@@ -18,7 +18,9 @@ use pollux_fabric::subnet::Subnet;
 use pollux_fabric::topology::{End, Topology};
 use pollux_fabric::{Adapter, SoftDevice};
 use pollux_node::Opened;
-use pollux_node::config::{AddressSetting, InterfaceSettings, Prefix};
+use pollux_node::config::{
+    AddressSetting, DEFAULT_DOMAIN, FrameAccess, InterfaceKind, InterfaceSettings, Prefix, RpfMode,
+};
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::keys::PKey;
@@ -53,7 +55,7 @@ pub trait Program {
 }
 
 /// A place for a host, which may be there or not.
-pub struct Seat {
+pub struct HostSlot {
     pub end: End,
     pub settings: InterfaceSettings,
     pub config: StackConfig,
@@ -67,7 +69,7 @@ pub struct Seat {
 /// All there is.
 pub struct World {
     pub net: NetWorld,
-    pub seats: Vec<Seat>,
+    pub slots: Vec<HostSlot>,
     pub rng: SeededRng,
     /// When all are to be looked at again, since something happened.
     settle: Option<Time>,
@@ -96,7 +98,7 @@ impl World {
         let mut rng = SeededRng::new(seed);
         let net = NetWorld::new(Net::new(Subnet::new(topology), rng.next_u64(), wire));
         net.start_manager(ends[0], sm::Config::default());
-        let seats = modes.iter().enumerate().map(|(nth, mode)| Seat {
+        let slots = modes.iter().enumerate().map(|(nth, mode)| HostSlot {
             end: ends[nth + 1],
             settings: settings(nth, *mode),
             config: config.clone(),
@@ -104,11 +106,11 @@ impl World {
             programs: Vec::new(),
             qps: Arc::default(),
         });
-        let seats = seats.collect();
-        let mut world = Self { net, seats, rng, settle: None, look: None, turns: 0 };
+        let slots = slots.collect();
+        let mut world = Self { net, slots, rng, settle: None, look: None, turns: 0 };
         (0..modes.len()).for_each(|nth| world.start(nth));
         world.until("all are up", Duration::from_secs(60), |world| {
-            world.seats.iter().all(Seat::is_up)
+            world.slots.iter().all(HostSlot::is_up)
         });
         // Hosts see that soon after.
         world.pass(2 * LOOK);
@@ -123,42 +125,42 @@ impl World {
     pub fn start(&mut self, nth: usize) {
         let seeds = [self.rng.next_u64(), self.rng.next_u64()];
         let (now, net) = (self.now(), &self.net);
-        let seat = &mut self.seats[nth];
-        let adapter = Adapter::new(net.net().port(seat.end));
-        let soft = SoftDevice::new("soft", adapter, net.link(seat.end));
-        let device = Box::new(Tallied { inner: soft, qps: Arc::clone(&seat.qps) });
-        let opened = Opened { device, port: 1, fabric: None };
-        let host = Host::new(now, opened, &seat.settings, seat.config.clone(), seeds);
-        seat.host = Some(host.expect("the adapter has all that it needs"));
+        let slot = &mut self.slots[nth];
+        let adapter = Adapter::new(net.net().port(slot.end));
+        let soft = SoftDevice::new("soft", adapter, net.link(slot.end));
+        let device = Box::new(Tallied::new(Box::new(soft), Arc::clone(&slot.qps)));
+        let opened = Opened { device, port: 1, fabric: None, management: None };
+        let host = Host::new(now, opened, &slot.settings, slot.config.clone(), seeds);
+        slot.host = Some(host.expect("the adapter has all that it needs"));
         self.settle = Some(now);
     }
 
     /// A host is gone at once, with all its programs, and tells nobody.
     pub fn kill(&mut self, nth: usize) {
-        let seat = &mut self.seats[nth];
-        seat.programs.clear();
-        seat.host = None;
+        let slot = &mut self.slots[nth];
+        slot.programs.clear();
+        slot.host = None;
     }
 
     /// A program begins on a host, if that is there.
     pub fn run(&mut self, nth: usize, program: impl Program + 'static) {
         let now = self.now();
-        let seat = &mut self.seats[nth];
-        if seat.host.is_some() {
-            seat.programs.push((Box::new(program), Some(now)));
+        let slot = &mut self.slots[nth];
+        if slot.host.is_some() {
+            slot.programs.push((Box::new(program), Some(now)));
             self.settle = Some(now);
         }
     }
 
     /// A host's cable is pulled, or put back.
     pub fn set_cable(&mut self, nth: usize, is_in: bool) {
-        self.net.net_mut().set_cable(self.seats[nth].end, is_in);
+        self.net.net_mut().set_cable(self.slots[nth].end, is_in);
         self.settle = Some(self.now());
     }
 
     /// Programs that have not come to their end.
     pub fn programs(&self) -> usize {
-        self.seats.iter().map(|seat| seat.programs.len()).sum()
+        self.slots.iter().map(|slot| slot.programs.len()).sum()
     }
 
     /// Lets so much time pass.
@@ -178,14 +180,14 @@ impl World {
     /// All do what they can, and time moves on; says whether it is not over yet.
     pub fn step(&mut self, end: Time) -> bool {
         let now = self.now();
-        let is_busy = self.seats.iter_mut().fold(false, |busy, seat| seat.turn(now) | busy);
+        let is_busy = self.slots.iter_mut().fold(false, |busy, slot| slot.turn(now) | busy);
         if is_busy {
             self.note(now);
         }
         if now >= end {
             return false;
         }
-        let due = self.seats.iter().filter_map(|seat| seat.due(now));
+        let due = self.slots.iter().filter_map(|slot| slot.due(now));
         let next = due.chain([self.settle, self.look, Some(end)].into_iter().flatten()).min();
         let has_happened = self.net.step_until(next.unwrap_or(end).max(now));
         let then = self.now();
@@ -207,9 +209,9 @@ impl World {
     }
 }
 
-impl Seat {
+impl HostSlot {
     pub fn is_up(&self) -> bool {
-        let control = self.host.as_ref().and_then(|host| host.node().control());
+        let control = self.host.as_ref().and_then(|host| host.control());
         control.is_some_and(|it| it.is_up() && it.addresses().source_for(ip(0)).is_some())
     }
 
@@ -234,7 +236,8 @@ impl Seat {
         let Some(host) = &mut self.host else { return false };
         let mut busy = false;
         loop {
-            let mut goes_on = host.step(now);
+            // Time stands still while MADs wait for control.
+            let mut goes_on = host.step(now) | host.step_control(now);
             let is_new = goes_on;
             self.programs.retain_mut(|(program, due)| {
                 if !is_new && due.is_none_or(|due| due > now) {
@@ -271,7 +274,9 @@ impl Seat {
 
 fn settings(nth: usize, mode: Mode) -> InterfaceSettings {
     InterfaceSettings {
+        kind: InterfaceKind::Ipoib,
         device: String::new(),
+        management: None,
         pkey: PKey::DEFAULT,
         mode,
         mtu: StackConfig::default().mtu,
@@ -281,5 +286,13 @@ fn settings(nth: usize, mode: Mode) -> InterfaceSettings {
         router: Vec::new(),
         neighbor: Vec::new(),
         ipv6: false,
+        domain: DEFAULT_DOMAIN.into(),
+        acl_in: None,
+        acl_out: None,
+        rpf: RpfMode::Off,
+        shadow: None,
+        kernel_address: Vec::new(),
+        vlan: None,
+        frames: FrameAccess::Auto,
     }
 }

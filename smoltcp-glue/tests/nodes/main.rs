@@ -1,3 +1,4 @@
 //! Applications at a software fabric, each with its own thread and its own interface.
 
+mod absence;
 mod sockets;

@@ -15,13 +15,13 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const BRIEFLY: Duration = Duration::from_millis(20);
 const MODES: [Mode; 3] = [Mode::Ud, Mode::Rc, Mode::Auto];
 
-fn at(host: u8, port: u16) -> SocketAddr {
+pub fn at(host: u8, port: u16) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, host], port))
 }
 
 /// Runs two applications, each at a host of a fabric. Both are over when both are done: whoever
 /// leaves early would take its answers along.
-fn two(mode: Mode, first: impl FnOnce(&Interface), second: impl FnOnce(&Interface) + Send) {
+pub fn two(mode: Mode, first: impl FnOnce(&Interface), second: impl FnOnce(&Interface) + Send) {
     let fabric = Embedded::start("single:2").expect("it starts");
     let ports = ["host1", "host2"].map(|host| Node::open(&fabric.port(host)).expect("a device"));
     let both_are_up = Barrier::new(2);
@@ -93,7 +93,7 @@ fn datagrams_are_echoed() {
 }
 
 /// The byte at a place of a stream.
-const fn byte(at: usize) -> u8 {
+pub const fn byte(at: usize) -> u8 {
     ((at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
 

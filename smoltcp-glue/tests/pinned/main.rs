@@ -5,6 +5,7 @@
 mod device;
 mod ends;
 mod sockets;
+mod stalls;
 mod tasks;
 mod workers;
 

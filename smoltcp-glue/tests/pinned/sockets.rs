@@ -99,7 +99,9 @@ fn eight_megabytes_go_each_way_at_once() {
         assert_eq!(came, BYTES);
         all
     };
-    for (mode, idle) in [(Mode::Ud, Idle::Nap), (Mode::Rc, Idle::Nap), (Mode::Rc, Idle::Poll)] {
+    for (mode, idle) in
+        [(Mode::Ud, Idle::Adaptive), (Mode::Rc, Idle::Adaptive), (Mode::Rc, Idle::Poll)]
+    {
         let two = two_with(mode, &Config { idle, ..Config::default() });
         let there = SocketAddr::from(([0xfd00, 0, 0, 0, 0, 0, 0, 2], 80));
         let listener = two.second.tcp_listen(there, 4).expect("the port is free");

@@ -35,7 +35,7 @@ fn too_big(mtu: u16, original: &[u8]) -> Vec<u8> {
 }
 
 /// The first host is told that a packet is too long; the MTU towards the second after that, and how
-/// many complaints about packets of nobody's there were.
+/// many ICMP errors quoted a packet that was never sent.
 fn told(world: &mut World, mtu: u16, original: &[u8]) -> (u32, u64) {
     let now = world.now;
     world.hosts[0].handle_packet(now, &too_big(mtu, original));

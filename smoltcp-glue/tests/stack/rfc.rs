@@ -214,7 +214,7 @@ fn an_old_duplicate_syn_does_not_end_time_wait() {
     for (offset, is_new) in [(0_u32.wrapping_sub(1_000_000), false), (0, false), (2, true)] {
         let mut pair = connected();
         let [client, server] = pair.ids;
-        // The server closes first, so it waits for stragglers.
+        // The server closes first, so it has the TIME-WAIT state.
         let now = pair.world.now;
         assert_eq!(pair.world.hosts[1].tcp_recv(server, &mut [0; 9]), Ok(Some(1)));
         pair.world.hosts[1].tcp_close(now, server);

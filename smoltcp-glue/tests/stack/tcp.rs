@@ -253,7 +253,7 @@ fn both_ends_of_a_connection_may_be_used_again() {
         });
         let again = world.hosts[0].tcp_connect(now, at(0, 5000), at(1, 80));
         assert_eq!(again, Err(BindError::InUse));
-        // The listening side closes first, so it is the one that waits for stragglers.
+        // The listening side closes first, so it has the TIME-WAIT state.
         let now = world.now;
         world.hosts[1].tcp_close(now, server.expect("waited for"));
         world.pass(Duration::from_millis(100));

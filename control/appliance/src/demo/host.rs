@@ -1,5 +1,5 @@
-//! A host of the demonstration: an echo of datagrams, an echo of streams, and a sink that says how
-//! much of a stream came as it was sent.
+//! A server host of the demonstration: UDP echo, TCP echo, and a TCP sink that reports how much of
+//! a stream arrived intact.
 
 use super::pattern::{Pattern, Reception};
 use pollux::{Interface, TcpListener, TcpStream, UdpSocket};
@@ -8,14 +8,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The ports of both echoes, and of the sink.
+/// The ports of the echo servers and of the sink.
 pub const ECHO: u16 = 7;
 pub const SINK: u16 = 9;
-/// Turns without anything to do before a host naps, so that the others have its core.
+/// Idle turns before a host sleeps, so that other hosts get its core.
 const TURNS_AWAKE: u32 = 20_000;
 const NAP: Duration = Duration::from_micros(200);
 
-/// What a host does.
+/// A server host.
 pub struct Host {
     interface: Interface,
     datagrams: UdpSocket,
@@ -26,11 +26,11 @@ pub struct Host {
     buffer: Vec<u8>,
 }
 
-/// What is done with what comes by a stream.
+/// The service of a stream.
 enum Service {
     Echo,
-    /// This has come.
-    Swallow(Reception),
+    /// Counts and compares the bytes.
+    Sink(Reception),
 }
 
 impl Host {
@@ -48,7 +48,7 @@ impl Host {
         })
     }
 
-    /// Serves until it is over.
+    /// Serves until `is_over`.
     #[expect(clippy::disallowed_methods, reason = "this is how an idle host sleeps")]
     pub fn run(mut self, is_over: &AtomicBool) -> io::Result<()> {
         let mut idle = 0;
@@ -73,13 +73,13 @@ impl Host {
         for (listener, is_sink) in [(&self.echo, false), (&self.sink, true)] {
             while listener.is_ready() {
                 let service =
-                    if is_sink { Service::Swallow(Reception::default()) } else { Service::Echo };
+                    if is_sink { Service::Sink(Reception::default()) } else { Service::Echo };
                 self.streams.push((listener.accept()?.0, service));
             }
         }
         let (buffer, pattern) = (&mut self.buffer, &self.pattern);
         self.streams.retain_mut(|(stream, service)| {
-            // Whoever ends a stream badly has seen that himself.
+            // The client reports an error of its stream.
             !stream.is_readable() || service.serve(stream, buffer, pattern).unwrap_or(false)
         });
         Ok(is_busy)
@@ -87,7 +87,7 @@ impl Host {
 }
 
 impl Service {
-    /// Takes what has come; says whether there may be more.
+    /// Handles received bytes. Returns whether the stream is still open.
     fn serve(
         &mut self,
         stream: &mut TcpStream,
@@ -97,7 +97,7 @@ impl Service {
         let len = stream.read(buffer)?;
         match self {
             Self::Echo => stream.write_all(&buffer[..len])?,
-            Self::Swallow(reception) => {
+            Self::Sink(reception) => {
                 reception.take(pattern, &buffer[..len]);
                 if len == 0 {
                     stream.write_all(&reception.to_bytes())?;

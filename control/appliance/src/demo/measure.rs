@@ -1,4 +1,4 @@
-//! What one host of the demonstration finds out about another.
+//! The measurements between two hosts of the demonstration.
 
 use super::host::{ECHO, SINK};
 use super::pattern::{Pattern, Reception};
@@ -9,36 +9,36 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::time::{Duration, Instant};
 
-/// How long each figure is measured.
+/// The duration of a measurement.
 const MEASURED_FOR: Duration = Duration::from_millis(500);
-/// How long anything may take. Nothing takes a tenth of it.
-pub const PATIENCE: Duration = Duration::from_secs(10);
-/// Rounds that come before, so that what is measured is what stays.
+/// The timeout of each step, ten times what a step takes.
+pub const TIMEOUT: Duration = Duration::from_secs(10);
+/// Rounds of warm-up.
 const WARM_UP: usize = 200;
-/// What goes there and back.
+/// Bytes of a message.
 const BYTES: usize = 64;
 /// Headers of IPv4 and ICMP.
 const HEADERS: usize = 20 + 8;
-/// What is written to a stream at once.
+/// Bytes of a write to a stream.
 const PART: usize = 1 << 18;
-/// How long a datagram is waited for, and how many may be lost: nothing here loses any, but a busy
-/// machine may be late.
+/// The timeout of a datagram, and the lost ones at most: none is lost here, but a busy machine may
+/// be late.
 const LATE: Duration = Duration::from_millis(500);
 const LOST_MAX: usize = 5;
 
-/// How long round trips took, of which each was asked for once.
+/// The times of round trips.
 pub struct RoundTrips {
     sorted: Vec<Duration>,
-    /// All of them together.
+    /// Their sum.
     total: Duration,
-    /// Questions, with those that do not count.
+    /// Requests, including the warm-up.
     asked: usize,
-    /// Questions whose answer did not come in time.
+    /// Requests without a reply in time.
     lost: usize,
 }
 
 impl RoundTrips {
-    /// Goes there and back as often as the time allows. A round says how often it had to ask.
+    /// Repeats a round for the duration. A round returns its time and its requests.
     fn measure(
         mut round: impl FnMut() -> Result<(Duration, usize), Box<dyn Error>>,
     ) -> Result<Self, Box<dyn Error>> {
@@ -62,21 +62,21 @@ impl RoundTrips {
         Ok(Self { sorted, total, asked, lost: asked - rounds })
     }
 
-    /// The least that so many thousandths did not exceed, in microseconds.
+    /// A permille of the sorted times, in microseconds.
     fn at(&self, thousandths: usize) -> f64 {
         let rank = (self.sorted.len() * thousandths).div_ceil(1000);
         let found = self.sorted.get(rank.saturating_sub(1));
         found.map_or(0.0, |time| time.as_nanos() as f64 / 1e3)
     }
 
-    /// Microseconds, for people.
+    /// A summary.
     pub fn text(&self) -> String {
         let (median, late) = (self.at(500), self.at(999));
         let lost = if self.lost > 0 { format!(", {} late", self.lost) } else { String::new() };
         format!("{median:.1} us, 99.9 % within {late:.1} us, of {}{lost}", self.sorted.len())
     }
 
-    /// And for programs.
+    /// All figures.
     pub fn json(&self) -> Value {
         json!({
             "median_us": self.at(500),
@@ -92,7 +92,7 @@ impl RoundTrips {
     }
 }
 
-/// How long something takes.
+/// Runs a function, and measures its time.
 #[expect(clippy::disallowed_methods, reason = "it measures")]
 pub fn timed<R>(f: impl FnOnce() -> R) -> (R, Duration) {
     let begun = Instant::now();
@@ -100,25 +100,25 @@ pub fn timed<R>(f: impl FnOnce() -> R) -> (R, Duration) {
     (result, begun.elapsed())
 }
 
-/// Echoes of ICMP, each of which has to be answered.
+/// Measures ICMP echo; each request needs a reply.
 pub fn ping(interface: &Interface, to: IpAddr) -> Result<RoundTrips, Box<dyn Error>> {
-    RoundTrips::measure(|| Ok((interface.ping(to, BYTES, PATIENCE)?, 1)))
+    RoundTrips::measure(|| Ok((interface.ping(to, BYTES, TIMEOUT)?, 1)))
 }
 
-/// An echo in a packet as long as the way allows, and none in a longer one: datagrams carry 2,044
-/// bytes and connections 65,520, so the length tells what carries packets, not what a table says
-/// of it. Gives the bytes of the echo.
+/// Checks the MTU of a path: an echo of that size passes, and a longer one does not. Datagrams
+/// carry 2,044 bytes and connections 65,520, so this proves the transport. Returns the bytes of the
+/// echo.
 pub fn longest(interface: &Interface, to: IpAddr, mtu: u32) -> Result<usize, Box<dyn Error>> {
     let longest = mtu as usize - HEADERS;
-    interface.ping(to, longest, PATIENCE)?;
-    match interface.ping(to, longest + 1, PATIENCE) {
+    interface.ping(to, longest, TIMEOUT)?;
+    match interface.ping(to, longest + 1, TIMEOUT) {
         Err(error) if error.kind() != ErrorKind::TimedOut => Ok(longest),
         Err(error) => Err(error.into()),
         Ok(_) => Err(format!("an echo of {} bytes went there by one packet", longest + 1).into()),
     }
 }
 
-/// Datagrams there and back.
+/// Measures round trips of UDP.
 pub fn udp(interface: &Interface, from: IpAddr, to: IpAddr) -> Result<RoundTrips, Box<dyn Error>> {
     let socket = interface.udp_bind(SocketAddr::new(from, 0))?;
     socket.connect(SocketAddr::new(to, ECHO))?;
@@ -131,7 +131,7 @@ pub fn udp(interface: &Interface, from: IpAddr, to: IpAddr) -> Result<RoundTrips
             let (answer, took) = timed(|| {
                 socket.send(&bytes)?;
                 let mut answer = [0; BYTES];
-                // One that came late is no answer to this.
+                // A late reply belongs to an earlier request.
                 while answer != bytes {
                     socket.recv_from(&mut answer)?;
                 }
@@ -147,10 +147,10 @@ pub fn udp(interface: &Interface, from: IpAddr, to: IpAddr) -> Result<RoundTrips
     })
 }
 
-/// Requests and responses by one connection.
+/// Measures requests and responses on a TCP connection.
 pub fn tcp(interface: &Interface, to: IpAddr) -> Result<RoundTrips, Box<dyn Error>> {
     let mut stream = interface.tcp_connect(SocketAddr::new(to, ECHO))?;
-    stream.set_read_timeout(Some(PATIENCE));
+    stream.set_read_timeout(Some(TIMEOUT));
     let mut number = 0;
     RoundTrips::measure(|| {
         number += 1;
@@ -167,36 +167,36 @@ pub fn tcp(interface: &Interface, to: IpAddr) -> Result<RoundTrips, Box<dyn Erro
     })
 }
 
-/// A message that no other is like.
+/// A unique message.
 fn numbered(number: u64) -> [u8; BYTES] {
     let mut bytes = [7; BYTES];
     bytes[..8].copy_from_slice(&number.to_be_bytes());
     bytes
 }
 
-/// How a stream went.
+/// The result of a stream.
 pub struct Streamed {
     bytes: u64,
     took: Duration,
 }
 
 impl Streamed {
-    /// Gigabits a second.
+    /// Gigabits per second.
     pub fn gbit_s(&self) -> f64 {
         self.bytes as f64 * 8.0 / self.took.as_secs_f64() / 1e9
     }
 
-    /// For programs.
+    /// The figures.
     pub fn json(&self) -> Value {
         json!({ "bytes": self.bytes, "seconds": self.took.as_secs_f64() })
     }
 }
 
-/// One stream. All that was written has come, byte for byte, when this says how long that took.
+/// Measures a TCP stream. The receiver has compared every byte when this returns.
 pub fn stream(interface: &Interface, to: IpAddr) -> Result<Streamed, Box<dyn Error>> {
     let mut stream = interface.tcp_connect(SocketAddr::new(to, SINK))?;
-    stream.set_read_timeout(Some(PATIENCE));
-    stream.set_write_timeout(Some(PATIENCE));
+    stream.set_read_timeout(Some(TIMEOUT));
+    stream.set_write_timeout(Some(TIMEOUT));
     let pattern = Pattern::new();
     let (mut sent, mut took) = (0, Duration::ZERO);
     while took < MEASURED_FOR {
@@ -206,13 +206,13 @@ pub fn stream(interface: &Interface, to: IpAddr) -> Result<Streamed, Box<dyn Err
         sent += part.len() as u64;
         took += part_took;
     }
-    let mut told = [0; 16];
+    let mut reply = [0; 16];
     let (done, rest) = timed(|| {
         stream.shutdown(Shutdown::Write)?;
-        stream.read_exact(&mut told)
+        stream.read_exact(&mut reply)
     });
     done?;
-    match Reception::from_bytes(told) {
+    match Reception::from_bytes(reply) {
         Reception { first_wrong: Some(at), .. } => {
             Err(format!("of {sent} bytes, byte {at} came as another one").into())
         }

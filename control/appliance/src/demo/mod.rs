@@ -1,25 +1,25 @@
-//! `pollux demo`: all of it in one process, without configuration: a fabric, interfaces over
-//! datagrams and over both kinds of connection, and what they do for sockets.
+//! `pollux demo`: a fabric, three hosts, all modes, and measurements, in one process without
+//! configuration.
 //!
 //! ```text
-//!   host1: asks, in this thread --+
-//!   host2: serves ----------------+-- switch1, and a subnet manager in the fabric's thread
-//!   host3: serves ----------------+
+//!   host1: client, in this thread --+
+//!   host2: server ------------------+-- switch1, and a subnet manager in the thread of the fabric
+//!   host3: server ------------------+
 //! ```
 //!
-//! What it says it has seen. The first thing that does not go as it should ends it, with a reason,
-//! what to do and a bad status. With `--json`, progress goes to standard error.
+//! Every printed line is an observation. The first failure ends it with the reason, the remedy and
+//! a failure status. With `--json`, progress goes to standard error.
 
 mod host;
 mod measure;
 mod pattern;
 
 use crate::output::say;
-use crate::show::table;
+use crate::table::{Column, table};
 use clap::Args;
 use host::Host;
-use measure::{PATIENCE, RoundTrips, timed};
-use pollux::{Interface, Mode, Neighbor, Node};
+use measure::{RoundTrips, TIMEOUT, timed};
+use pollux::{Interface, Mode, NeighborRoute, Node};
 use pollux_node::fabric::Embedded;
 use serde_json::{Value, json};
 use std::error::Error;
@@ -29,10 +29,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
-/// How the demonstration is told.
+/// Arguments of `pollux demo`.
 #[derive(Args)]
 pub struct Arguments {
-    /// Prints the figures as JSON, and progress to standard error
+    /// Print the figures as JSON, and progress to standard error
     #[arg(long)]
     json: bool,
 }
@@ -45,28 +45,28 @@ const MODES: [(Mode, &str, &str); 3] = [
     (Mode::Uc, "UC", "unreliable connections"),
 ];
 
-/// What to do when the fabric does not start.
+/// The remedy when the fabric does not start.
 const NO_FABRIC: &str = "The fabric of this process has a socket in the folder TMPDIR, or /tmp: \
     let TMPDIR name a folder that you may write to.";
-/// What to do when something else fails.
-const NOT_WELL: &str = "All of it runs in this process, so a machine that is busy otherwise may be \
+/// The remedy after another failure.
+const FAILED: &str = "All of it runs in this process, so a machine that is busy otherwise may be \
     too slow for it: run it again while a core or two are free. If it fails again, it is a defect \
     of Pollux: report what is printed above, the number of cores and what uname -a prints.";
 
-/// Shows it.
+/// Runs the demonstration.
 pub fn demo(arguments: &Arguments) -> Done<()> {
-    let told = Told { json: arguments.json };
-    told.line("An InfiniBand fabric in software, and IP over it, in this process alone.\n");
-    let fabric = told.step("a switch, three hosts, a subnet manager", || {
+    let progress = Progress { json: arguments.json };
+    progress.line("An InfiniBand fabric in software, and IP over it, in this process alone.\n");
+    let fabric = progress.step("a switch, three hosts, a subnet manager", || {
         let fabric = Embedded::start("single:3")?;
         Ok((fabric, String::new()))
     });
     let fabric = fabric.map_err(|error| format!("{error}\n{NO_FABRIC}"))?;
     let mut rows = Vec::new();
     for (mode, name, by) in MODES {
-        told.line(&format!("\n{name}: {by}"));
-        let row = show(&told, &fabric, mode, name);
-        rows.push(row.map_err(|error| format!("{name}: {error}\n{NOT_WELL}"))?);
+        progress.line(&format!("\n{name}: {by}"));
+        let row = show(&progress, &fabric, mode, name);
+        rows.push(row.map_err(|error| format!("{name}: {error}\n{FAILED}"))?);
     }
     match arguments.json {
         true => say(&json!({ "hosts": 3, "switches": 1, "modes": rows }).to_string()),
@@ -78,21 +78,21 @@ pub fn demo(arguments: &Arguments) -> Done<()> {
     Ok(())
 }
 
-/// What is shown of one mode, by the first host, while the others serve.
-fn show(told: &Told, fabric: &Embedded, mode: Mode, name: &str) -> Done<Value> {
+/// Demonstrates one mode.
+fn show(progress: &Progress, fabric: &Embedded, mode: Mode, name: &str) -> Done<Value> {
     let is_over = AtomicBool::new(false);
-    let (tell, heard) = sync_channel(2);
+    let (sender, states) = sync_channel(2);
     std::thread::scope(|scope| {
-        // Whatever happens here, the others are not to go on for ever.
+        // Ends the servers, also after an error.
         let _end = End(&is_over);
         for host in [2, 3] {
-            let (tell, is_over) = (tell.clone(), &is_over);
-            scope.spawn(move || serve(fabric, mode, host, &tell, is_over));
+            let (sender, is_over) = (sender.clone(), &is_over);
+            scope.spawn(move || serve(fabric, mode, host, &sender, is_over));
         }
-        drop(tell);
-        let row = measured(told, fabric, mode, name, &heard);
-        // What is missed here may be missing since a host there has failed.
-        match (row, heard.try_recv()) {
+        drop(sender);
+        let row = measured(progress, fabric, mode, name, &states);
+        // A server that failed may be the reason for an error here.
+        match (row, states.try_recv()) {
             (Ok(_), Ok(Err(host))) => Err(host.into()),
             (Err(error), Ok(Err(host))) => Err(format!("{error}; {host}").into()),
             (row, _) => row,
@@ -100,24 +100,24 @@ fn show(told: &Told, fabric: &Embedded, mode: Mode, name: &str) -> Done<Value> {
     })
 }
 
-/// What the first host finds out.
+/// The measurements of the client.
 fn measured(
-    told: &Told,
+    progress: &Progress,
     fabric: &Embedded,
     mode: Mode,
     name: &str,
-    heard: &Receiver<Result<(), String>>,
+    states: &Receiver<Result<(), String>>,
 ) -> Done<Value> {
-    let (interface, up) = come_up(told, fabric, mode, heard)?;
-    let (first, mtu) = resolve(told, &interface, mode, address(2))?;
-    let (second, _) = resolve(told, &interface, mode, address(3))?;
+    let (interface, up) = come_up(progress, fabric, mode, states)?;
+    let (first, mtu) = resolve(progress, &interface, mode, address(2))?;
+    let (second, _) = resolve(progress, &interface, mode, address(3))?;
     let to = address(2);
-    let longest = told.step("the longest packet, and none longer", || {
+    let longest = progress.step("the longest packet, and none longer", || {
         let bytes = measure::longest(&interface, to, mtu)?;
         Ok((bytes, format!("an echo of {bytes} bytes")))
     })?;
     let trips = |what: &str, f: &dyn Fn() -> Done<RoundTrips>| {
-        told.step(what, || {
+        progress.step(what, || {
             let trips = f()?;
             let text = trips.text();
             Ok((trips.json(), text))
@@ -126,7 +126,7 @@ fn measured(
     let ping = trips("ping", &|| measure::ping(&interface, to))?;
     let udp = trips("UDP there and back", &|| measure::udp(&interface, address(1), to))?;
     let tcp = trips("TCP, request and response", &|| measure::tcp(&interface, to))?;
-    let stream = told.step("TCP, one stream", || {
+    let stream = progress.step("TCP, one stream", || {
         let stream = measure::stream(&interface, to)?;
         let text = format!("{:.1} Gb/s", stream.gbit_s());
         Ok((stream, text))
@@ -144,21 +144,21 @@ fn measured(
     }))
 }
 
-/// Brings up all three; ours is given.
+/// Brings up all three interfaces; returns that of the client.
 fn come_up(
-    told: &Told,
+    progress: &Progress,
     fabric: &Embedded,
     mode: Mode,
-    heard: &Receiver<Result<(), String>>,
+    states: &Receiver<Result<(), String>>,
 ) -> Done<(Interface, Duration)> {
     let mut took = Duration::ZERO;
-    let interface = told.step("three interfaces join the broadcast group", || {
+    let interface = progress.step("three interfaces join the broadcast group", || {
         let (interface, time) = timed(|| -> Done<_> {
             let interface = up(fabric, mode, 1)?;
             for _ in [2, 3] {
-                // Who waits serves his own interface.
+                // Steps its own interface while it waits.
                 loop {
-                    match heard.try_recv() {
+                    match states.try_recv() {
                         Ok(came_up) => break came_up?,
                         Err(std::sync::mpsc::TryRecvError::Empty) => interface.step(),
                         Err(error) => return Err(error.into()),
@@ -173,9 +173,14 @@ fn come_up(
     Ok((interface, took))
 }
 
-/// Finds somebody by address, and waits until packets go there as the mode says; with the MTU.
-fn resolve(told: &Told, interface: &Interface, mode: Mode, to: IpAddr) -> Done<(Value, u32)> {
-    told.step(&format!("{to} is resolved, and pinged"), || {
+/// Resolves an address, and waits for the connection of the mode. Returns the MTU, too.
+fn resolve(
+    progress: &Progress,
+    interface: &Interface,
+    mode: Mode,
+    to: IpAddr,
+) -> Done<(Value, u32)> {
+    progress.step(&format!("{to} is resolved, and pinged"), || {
         let (found, took) = timed(|| find(interface, mode, to));
         let one = found?;
         let by = one.connection.map_or("datagram".into(), |kind| format!("{kind} connection"));
@@ -187,16 +192,17 @@ fn resolve(told: &Told, interface: &Interface, mode: Mode, to: IpAddr) -> Done<(
     })
 }
 
-/// Asks somebody for echoes until packets go there as the mode says.
-fn find(interface: &Interface, mode: Mode, to: IpAddr) -> Done<Neighbor> {
-    let mut rest = PATIENCE;
+/// Pings until the transport to a host is that of the mode.
+fn find(interface: &Interface, mode: Mode, to: IpAddr) -> Done<NeighborRoute> {
+    let mut rest = TIMEOUT;
     loop {
         let (answer, took) = timed(|| interface.ping(to, 56, rest));
         answer?;
         let known = interface.neighbors().into_iter().find(|one| one.addresses.contains(&to));
-        let is_as_it_should =
-            |one: &Neighbor| one.connection.map(|kind| kind.to_string()).as_deref() == kind(mode);
-        match known.filter(is_as_it_should) {
+        let is_expected = |one: &NeighborRoute| {
+            one.connection.map(|kind| kind.to_string()).as_deref() == kind(mode)
+        };
+        match known.filter(is_expected) {
             Some(one) => return Ok(one),
             None if rest <= took => return Err("packets do not go there as the mode says".into()),
             None => rest -= took,
@@ -204,7 +210,7 @@ fn find(interface: &Interface, mode: Mode, to: IpAddr) -> Done<Neighbor> {
     }
 }
 
-/// The kind of connection that packets go by in a mode; none: by datagram.
+/// The connections of a mode; `None` for datagrams.
 const fn kind(mode: Mode) -> Option<&'static str> {
     match mode {
         Mode::Rc => Some("RC"),
@@ -213,28 +219,28 @@ const fn kind(mode: Mode) -> Option<&'static str> {
     }
 }
 
-/// What host 2 and host 3 do. First they say whether they are up, later why they are not any more.
+/// Runs host 2 or 3. It reports that it is up, and later a failure.
 fn serve(
     fabric: &Embedded,
     mode: Mode,
     host: u8,
-    tell: &SyncSender<Result<(), String>>,
+    sender: &SyncSender<Result<(), String>>,
     is_over: &AtomicBool,
 ) {
     let run = || -> Done<()> {
         let serving = Host::new(up(fabric, mode, host)?, address(host))?;
-        tell.send(Ok(()))?;
+        sender.send(Ok(()))?;
         Ok(serving.run(is_over)?)
     };
     if let Err(error) = run() {
-        // Nobody listens any more if it is over.
-        let _ = tell.send(Err(format!("host{host}: {error}")));
+        // The client may have ended.
+        let _ = sender.send(Err(format!("host{host}: {error}")));
     }
 }
 
 fn up(fabric: &Embedded, mode: Mode, host: u8) -> Done<Interface> {
     let setup = Node::open(&fabric.port(&format!("host{host}")))?.interface("ib0");
-    let setup = setup.address(&format!("{}/24", address(host))).mode(mode).timeout(PATIENCE);
+    let setup = setup.address(&format!("{}/24", address(host))).mode(mode).timeout(TIMEOUT);
     Ok(setup.up()?)
 }
 
@@ -242,27 +248,25 @@ const fn address(host: u8) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(10, 0, 0, host))
 }
 
-/// The figures in a table.
+/// A table of the figures.
 fn figures(rows: &[Value]) -> String {
-    let us = |value: &Value| format!("{:.1}", value.as_f64().unwrap_or_default());
-    let row = |row: &Value| {
-        json!({
-            "mode": row["mode"],
-            "MTU": row["resolved"][0]["mtu"],
-            "ping": us(&row["ping"]["median_us"]),
-            "UDP": us(&row["udp"]["median_us"]),
-            "UDP 99.9 %": us(&row["udp"]["p999_us"]),
-            "TCP": us(&row["tcp"]["median_us"]),
-            "TCP 99.9 %": us(&row["tcp"]["p999_us"]),
-            "stream": format!("{} Gb/s", us(&row["stream_gbit_s"])),
-        })
-    };
-    let rows: Value = rows.iter().map(row).collect();
-    let columns = ["mode", "MTU", "ping", "UDP", "UDP 99.9 %", "TCP", "TCP 99.9 %", "stream"];
-    table(&rows, &columns)
+    fn us(value: &Value) -> String {
+        format!("{:.1}", value.as_f64().unwrap_or_default())
+    }
+    let columns: [Column<Value>; 8] = [
+        ("mode", |row| row["mode"].as_str().unwrap_or_default().into()),
+        ("MTU", |row| row["resolved"][0]["mtu"].to_string()),
+        ("ping", |row| us(&row["ping"]["median_us"])),
+        ("UDP", |row| us(&row["udp"]["median_us"])),
+        ("UDP 99.9 %", |row| us(&row["udp"]["p999_us"])),
+        ("TCP", |row| us(&row["tcp"]["median_us"])),
+        ("TCP 99.9 %", |row| us(&row["tcp"]["p999_us"])),
+        ("stream", |row| format!("{} Gb/s", us(&row["stream_gbit_s"]))),
+    ];
+    table(rows, &columns)
 }
 
-/// Ends the hosts that serve.
+/// Ends the servers when it is dropped.
 struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {
@@ -271,17 +275,17 @@ impl Drop for End<'_> {
     }
 }
 
-/// Whom progress is told.
-struct Told {
+/// Progress messages.
+struct Progress {
     json: bool,
 }
 
-impl Told {
+impl Progress {
     fn line(&self, line: &str) {
         self.print(&format!("{line}\n"));
     }
 
-    /// Says what is done now, and then what came of it.
+    /// Prints a step, runs it, and prints its result.
     fn step<T>(&self, what: &str, f: impl FnOnce() -> Done<(T, String)>) -> Done<T> {
         self.print(&format!("  {what:<44}"));
         match f() {
@@ -296,7 +300,7 @@ impl Told {
         }
     }
 
-    /// That nobody reads it any more is no reason to end.
+    /// Write errors are ignored: the demonstration needs no reader.
     fn print(&self, text: &str) {
         let _ = match self.json {
             true => write!(std::io::stderr(), "{text}"),

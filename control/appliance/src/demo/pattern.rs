@@ -1,21 +1,21 @@
-//! The content of the demonstration's stream, which both ends know: the receiver compares every
-//! byte with what belongs at its place.
+//! The content of the stream of the demonstration, which both ends know: the receiver compares
+//! every byte.
 //!
-//! Why a pattern and not a hash: comparing costs next to nothing beside the stream, and tells where
-//! the first wrong byte is. Its length is prime, so that no buffer, segment or window is a multiple
-//! of it: what is lost, repeated or exchanged in units of these differs.
+//! Why a pattern and not a hash: comparing costs next to nothing compared with the stream, and
+//! finds the first wrong byte. Its length is prime, so that no buffer, segment or window is a
+//! multiple of it: what is lost, repeated or exchanged in units of these differs.
 
-/// Bytes after which the pattern begins again.
+/// The period, in bytes.
 const PERIOD: usize = 262_147;
 
 /// The bytes of a stream.
 pub struct Pattern {
-    /// A period, and one more, so that each offset has a whole one before it.
+    /// Two periods, so that a period is contiguous at each offset.
     bytes: Vec<u8>,
 }
 
 impl Pattern {
-    /// The same for everybody.
+    /// The pattern; all instances are equal.
     pub fn new() -> Self {
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;
         let mut next = || {
@@ -30,24 +30,24 @@ impl Pattern {
         Self { bytes }
     }
 
-    /// What belongs at this offset of a stream, up to a period of it.
+    /// The bytes at this offset of a stream, up to a period.
     pub fn at(&self, offset: u64, len: usize) -> &[u8] {
         let start = (offset % PERIOD as u64) as usize;
         &self.bytes[start..start + len.min(PERIOD)]
     }
 }
 
-/// What has come of a stream.
+/// The received part of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reception {
-    /// Bytes in all.
+    /// Received bytes.
     pub bytes: u64,
-    /// The offset of the first that is not what was sent.
+    /// The offset of the first wrong byte.
     pub first_wrong: Option<u64>,
 }
 
 impl Reception {
-    /// Compares what comes next with what belongs there.
+    /// Compares the next bytes.
     pub fn take(&mut self, pattern: &Pattern, mut came: &[u8]) {
         while !came.is_empty() {
             let expected = pattern.at(self.bytes, came.len());
@@ -61,13 +61,13 @@ impl Reception {
         }
     }
 
-    /// What the receiver tells the sender.
+    /// The message of the receiver to the sender.
     pub fn to_bytes(self) -> [u8; 16] {
         let wrong = self.first_wrong.unwrap_or(u64::MAX);
         (u128::from(self.bytes) << 64 | u128::from(wrong)).to_be_bytes()
     }
 
-    /// The same, read again.
+    /// Parses that message.
     pub fn from_bytes(bytes: [u8; 16]) -> Self {
         let both = u128::from_be_bytes(bytes);
         let wrong = both as u64;

@@ -1,6 +1,6 @@
 //! `pollux fabric` runs, answers, and ends when it is told to.
 
-use crate::running::{PATIENCE, Running, folder, preload, said};
+use crate::running::{Running, TIMEOUT, folder, preload, said};
 use std::time::{Duration, Instant};
 
 /// A wire whose socket is in the folder of a test.
@@ -39,7 +39,7 @@ fn a_fabric_manages_itself_and_the_nodes_behind_its_wires() {
     let far = Running::unmanaged("managed-far", &[&["--wire", &plug], &grant[..]].concat());
     let start = Instant::now();
     while far.ask(&["show", "ports", "--json"]).1.matches("ACTIVE").count() < 8 {
-        assert!(start.elapsed() < PATIENCE, "{:?}", far.ask(&["show", "ports"]));
+        assert!(start.elapsed() < TIMEOUT, "{:?}", far.ask(&["show", "ports"]));
         std::thread::sleep(Duration::from_millis(100));
     }
     near.until(&["show", "ports", "--json"], "wire (up)");
@@ -120,7 +120,7 @@ fn opensm_manages_nodes_behind_a_wire() {
     let states = |fabric: &Running| fabric.ask(&["show", "ports", "--json"]).1;
     let start = Instant::now();
     while [&one, &other].iter().any(|fabric| states(fabric).matches("ACTIVE").count() < 8) {
-        assert!(start.elapsed() < PATIENCE, "{}\n{}", states(&one), states(&other));
+        assert!(start.elapsed() < TIMEOUT, "{}\n{}", states(&one), states(&other));
         std::thread::sleep(Duration::from_millis(100));
     }
 }
@@ -148,5 +148,5 @@ fn what_cannot_be_is_refused_with_advice() {
         assert!(!is_ok && said.contains(advice), "{arguments:?}: {said}");
     }
     let (is_ok, said) = said(&["show", "nodes", "--socket", "/nonexistent", "--wait", "0"]);
-    assert!(!is_ok && said.contains("start a node or fabric with --socket"), "{said}");
+    assert!(!is_ok && said.contains("start one with `pollux run FILE --socket"), "{said}");
 }

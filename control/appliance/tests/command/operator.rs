@@ -1,7 +1,7 @@
 //! What an operator does in the first minutes, in any order: commands that are started together,
 //! pipes that end, processes that are stopped, terminals that close.
 
-use crate::running::{Ending, PATIENCE, folder, pollux, said};
+use crate::running::{Ending, TIMEOUT, folder, pollux, said};
 use serde_json::Value;
 use std::fs::File;
 use std::os::unix::net::UnixStream;
@@ -15,7 +15,7 @@ struct Desk(PathBuf);
 impl Desk {
     fn new(test: &str) -> Self {
         let folder = folder(test);
-        std::fs::create_dir_all(&folder).expect("a folder");
+        std::fs::create_dir(&folder).expect("no other test has this folder");
         for (name, host) in [("a", 1), ("b", 2)] {
             let text = format!(
                 "[interface.ib0]\ndevice = \"soft:fabric.sock@host{host}\"\n\
@@ -49,6 +49,15 @@ impl Desk {
         self.start(&["fabric", "--topology", "single:2", "--socket", "fabric.sock"])
     }
 
+    /// Waits until a socket is there, or is not.
+    fn until_socket(&self, socket: &str, is_there: bool) {
+        let begun = Instant::now();
+        while self.0.join(socket).exists() != is_there {
+            assert!(begun.elapsed() < TIMEOUT, "{socket} is there: {}", !is_there);
+            std::thread::yield_now();
+        }
+    }
+
     fn run(&self, arguments: &[&str]) -> (Option<i32>, String, String) {
         outcome(self.command(arguments).output().expect("it starts"))
     }
@@ -71,7 +80,7 @@ impl Desk {
             if row["state"] == state && row["why"].as_str().is_some_and(|it| it.ends_with(why)) {
                 return row;
             }
-            assert!(begun.elapsed() < PATIENCE, "not {state}: {row}");
+            assert!(begun.elapsed() < TIMEOUT, "not {state}: {row}");
         }
     }
 }
@@ -99,7 +108,7 @@ fn stop(child: &Child) {
     let begun = Instant::now();
     let stat = format!("/proc/{}/stat", child.id());
     while !std::fs::read_to_string(&stat).expect("it is there").contains(") T ") {
-        assert!(begun.elapsed() < PATIENCE, "it does not stop");
+        assert!(begun.elapsed() < TIMEOUT, "it does not stop");
     }
 }
 
@@ -160,8 +169,8 @@ fn a_socket_that_nobody_listens_at_is_waited_for_as_long_as_told() {
     let (code, printed, said) =
         desk.run(&["show", "ports", "--socket", "fabric.sock", "--wait", "0.3"]);
     assert_eq!((code, &*printed), (Some(1), ""));
-    assert!(said.contains("pollux: nothing listens at fabric.sock yet; waiting"), "{said}");
-    assert!(said.contains("start a node or fabric with --socket fabric.sock"), "{said}");
+    assert!(said.contains("pollux: no node or fabric at fabric.sock yet; waiting"), "{said}");
+    assert!(said.contains("start one with `pollux run FILE --socket fabric.sock`"), "{said}");
     let (code, _, said) = desk.run(&["show", "ports", "--socket", "fabric.sock", "--wait", "0"]);
     assert!(code == Some(1) && said.lines().count() == 1, "{said}");
     let (code, _, said) = desk.run(&["show", "ports", "--socket", "fabric.sock", "--wait=-1"]);
@@ -170,7 +179,7 @@ fn a_socket_that_nobody_listens_at_is_waited_for_as_long_as_told() {
 
 #[test]
 fn a_process_that_is_stopped_is_called_so() {
-    let desk = Desk::new("stopped");
+    let desk = Desk::new("called-stopped");
     let (node, fabric) = (desk.node("a"), desk.fabric());
     desk.interface("a");
     let question = |socket: &str| desk.run(&["show", "ports", "--socket", socket]);
@@ -180,9 +189,11 @@ fn a_process_that_is_stopped_is_called_so() {
         let (code, printed, said) = question(socket);
         assert_eq!((code, &*printed), (Some(1), ""));
         let id = child.id();
-        assert!(
-            said.starts_with(&format!("pollux: process {id} at {socket} has not answered for "))
+        let silent = format!(
+            "pollux: the node or fabric at {socket} (process {id}) accepts requests, but has not \
+             answered within "
         );
+        assert!(said.starts_with(&silent), "{said}");
         assert!(said.ends_with(&format!("it is stopped; resume it with `kill -CONT {id}`\n")));
         signal(child, "-CONT");
     }
@@ -240,14 +251,20 @@ fn a_reader_that_has_gone_ends_a_command_quietly_and_a_full_disk_with_an_error()
 #[test]
 fn a_terminal_that_closes_ends_a_node_and_a_fabric_as_they_end_otherwise() {
     let desk = Desk::new("hangup");
-    let (mut node, mut fabric) = (desk.node("a"), desk.fabric());
-    desk.interface("a");
-    assert_eq!(desk.run(&["show", "ports", "--socket", "fabric.sock"]).0, Some(0));
-    for (child, socket) in [(&mut node.0, "a.sock"), (&mut fabric.0, "fabric.sock")] {
-        assert!(desk.0.join(socket).exists());
-        signal(child, "-HUP");
-        assert_eq!(child.wait().expect("it is ours").code(), Some(0));
-        assert!(!desk.0.join(socket).exists(), "{socket} is left");
+    let commands = [
+        ("a.sock", "run a.toml --socket a.sock"),
+        ("fabric.sock", "fabric --topology single:2 --socket fabric.sock"),
+    ];
+    for (socket, command) in commands {
+        // It gives the command a terminal of its own, which closes with it.
+        let mut script = Command::new("script");
+        let command = format!("{} {command}", env!("CARGO_BIN_EXE_pollux"));
+        script.args(["--quiet", "--command", &command, "/dev/null"]).current_dir(&desk.0);
+        let script = script.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let terminal = Ending(script.spawn().expect("it starts"));
+        desk.until_socket(socket, true);
+        drop(terminal);
+        desk.until_socket(socket, false);
     }
 }
 
@@ -322,5 +339,20 @@ fn a_count_of_nothing_is_refused() {
             !well && said.contains(&format!("invalid value '{value}' for '{option}")),
             "{said}"
         );
+    }
+}
+
+/// Whatever the machine has, and whatever this build can do with it.
+#[test]
+fn the_doctor_has_a_remedy_for_what_is_not_good() {
+    let (well, text) = said(&["doctor"]);
+    assert!(well && text.lines().any(|line| line.contains(" memlock: ")), "{text}");
+    let (well, findings) = said(&["doctor", "--json"]);
+    let findings: Value = serde_json::from_str(&findings).expect("it is JSON");
+    let findings = findings.as_array().expect("a list");
+    assert!(well && findings.len() == text.lines().count(), "{findings:?}");
+    for finding in findings {
+        let is_good = finding["verdict"] == "good";
+        assert_eq!(finding["remedy"] == "", is_good, "{finding}");
     }
 }

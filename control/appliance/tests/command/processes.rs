@@ -2,7 +2,7 @@
 //! when one of them is killed, or the fabric.
 
 use crate::program::{Program, exchange};
-use crate::running::{Ending, PATIENCE, Running, preload};
+use crate::running::{Ending, Running, TIMEOUT, preload};
 use pollux_verbs::{AsyncEvent, CompletionKind, CompletionStatus};
 use pollux_wire::address::{Gid, Lid};
 use pollux_wire::keys::{PKey, QKey};
@@ -183,7 +183,7 @@ fn a_client_is_killed_in_the_middle_of_it() {
         exchange(one, other, 100);
         let begun = Instant::now();
         while path(&mut victims_peer, victims_gid).0 == MadStatus::OK {
-            assert!(begun.elapsed() < PATIENCE, "the manager does not hear of it");
+            assert!(begun.elapsed() < TIMEOUT, "the manager does not hear of it");
             std::thread::sleep(Duration::from_millis(20));
         }
         // Its place is free again, and the manager brings the next one up.

@@ -1,7 +1,7 @@
 //! A program at a port of a fabric, by the contract alone: a connection to another one, and queue
 //! pair 1 for management datagrams.
 
-use crate::running::PATIENCE;
+use crate::running::TIMEOUT;
 use pollux_mem::Memory;
 use pollux_node::{Opened, open};
 use pollux_verbs::work::Destination;
@@ -29,6 +29,9 @@ const DATA_RECV: u64 = 100;
 const DATA_SEND: u64 = 101;
 const MAD_SEND: u64 = 102;
 
+/// How often subnet administration is asked for a record, with [`TIMEOUT`] in all.
+const ATTEMPTS: u32 = 30;
+
 pub struct Program {
     pub device: Box<dyn Device + Send>,
     port: u8,
@@ -40,6 +43,8 @@ pub struct Program {
     memory: Memory,
     region: MemoryRegion,
     sent: u64,
+    /// Questions to subnet administration so far, which number their transactions.
+    asked: u64,
     /// Datagrams that have come, and who sent them.
     mads: VecDeque<(Lid, [u8; MAD_LEN])>,
     /// What else has completed.
@@ -55,7 +60,7 @@ impl Program {
             match open(name) {
                 Ok(opened) => return Self::over(opened),
                 // A server may not know yet that somebody else is dead.
-                Err(error) => assert!(begun.elapsed() < PATIENCE, "{error}"),
+                Err(error) => assert!(begun.elapsed() < TIMEOUT, "{error}"),
             }
             std::thread::yield_now();
         }
@@ -70,7 +75,8 @@ impl Program {
         let [qp, gsi] =
             [QpType::Rc, QpType::Gsi].map(|kind| device.create_qp(&init(kind, pd, cq)).unwrap());
         let (mads, done, events) = (VecDeque::new(), VecDeque::new(), Vec::new());
-        Self { device, port, pd, cq, qp, gsi, memory, region, sent: 0, mads, done, events }
+        let (sent, asked) = (0, 0);
+        Self { device, port, pd, cq, qp, gsi, memory, region, sent, asked, mads, done, events }
     }
 
     /// The same, and waits until the port is active.
@@ -89,7 +95,7 @@ impl Program {
         device.deregister(region.lkey).unwrap();
         device.destroy_cq(cq).unwrap();
         device.destroy_pd(pd).unwrap();
-        Opened { device, port, fabric: None }
+        Opened { device, port, fabric: None, management: None }
     }
 
     /// Waits until the port is active, and begins to take datagrams of management.
@@ -114,7 +120,7 @@ impl Program {
     pub fn until(&mut self, is: impl Fn(&Self) -> bool) {
         let begun = Instant::now();
         while !is(self) {
-            assert!(begun.elapsed() < PATIENCE, "it never is; {:?}", self.events);
+            assert!(begun.elapsed() < TIMEOUT, "it never is; {:?}", self.events);
             self.step();
         }
     }
@@ -175,7 +181,7 @@ impl Program {
     /// Sends a datagram to another port's queue pair 1.
     pub fn send_mad(&mut self, dlid: Lid, mad: &[u8; MAD_LEN]) {
         assert!(self.memory.write(OUT, mad));
-        let path = AddressVector { dlid, port: self.port, ..AddressVector::default() };
+        let path = AddressVector::to_lid(dlid, self.port);
         let ah = self.device.create_ah(self.pd, &path).unwrap();
         let to = Destination { ah, qpn: Qpn::GSI, qkey: QKey::GSI };
         let (sges, flags) = ([self.sge(OUT, MAD_LEN)], SendFlags::SIGNALED);
@@ -190,15 +196,27 @@ impl Program {
         self.mads.pop_front().unwrap()
     }
 
-    /// Asks subnet administration for one record.
+    /// Asks subnet administration for one record. Datagrams of management may be lost, as while a
+    /// manager has activated this port and not yet the links on the way: it asks again.
     pub fn ask<R: Record>(&mut self, method: Method, mask: R::Mask, record: R) -> (SaMad, R) {
-        let question = SaMad::new(method, 7, mask, record);
+        let mut question = SaMad::new(method, 0, mask, record);
         let manager = self.device.port(self.port).unwrap().sm_lid;
-        self.send_mad(manager, &question.emit());
-        let (from, mad) = self.mad();
-        let answer = SaMad::parse(&mad);
-        assert_eq!((from, answer.header.method), (manager, method.response()));
-        (answer, R::from_data(&answer.data))
+        for _ in 0..ATTEMPTS {
+            self.asked += 1;
+            question.header.transaction_id = self.asked;
+            self.send_mad(manager, &question.emit());
+            let sent = Instant::now();
+            while sent.elapsed() < TIMEOUT / ATTEMPTS {
+                self.step();
+                let Some((from, mad)) = self.mads.pop_front() else { continue };
+                let answer = SaMad::parse(&mad);
+                assert_eq!((from, answer.header.method), (manager, method.response()));
+                if answer.header.transaction_id == self.asked {
+                    return (answer, R::from_data(&answer.data));
+                }
+            }
+        }
+        panic!("{manager:?} answers none of {ATTEMPTS} requests; {:?}", self.events);
     }
 
     // ---------------------------------------------------------------- data
@@ -212,7 +230,7 @@ impl Program {
     /// The same, and waits so long for an answer before it asks again.
     pub fn connect_with(&mut self, dlid: Lid, timeout: TimeCode) {
         let state = |state| QpAttributes { state: Some(state), ..QpAttributes::default() };
-        let path = AddressVector { dlid, port: self.port, ..AddressVector::default() };
+        let path = AddressVector::to_lid(dlid, self.port);
         let psn = Some(Psn::new(7));
         let changes = [
             state(QpState::Reset),
@@ -298,7 +316,7 @@ pub fn exchange(from: &mut Program, to: &mut Program, messages: usize) {
         from.send();
         let begun = Instant::now();
         while from.done.is_empty() || to.done.is_empty() {
-            assert!(begun.elapsed() < PATIENCE, "it does not come");
+            assert!(begun.elapsed() < TIMEOUT, "it does not come");
             from.step();
             to.step();
         }

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long anything may take here. Nothing takes a tenth of it.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 pub fn pollux(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pollux"));
@@ -46,8 +46,14 @@ impl Running {
 
     /// Kills it, and starts another one like it.
     pub fn replace(&mut self) {
+        self.replace_after(Duration::ZERO);
+    }
+
+    /// The same, with so long an outage between the two.
+    pub fn replace_after(&mut self, outage: Duration) {
         self.child.kill().expect("it is ours");
         self.child.wait().expect("it is ours");
+        std::thread::sleep(outage);
         self.child = start(&self.folder, &self.arguments);
     }
 
@@ -95,21 +101,25 @@ impl Running {
             if is(&answer) {
                 return answer;
             }
-            assert!(start.elapsed() < PATIENCE, "no {what} in {answer}");
+            assert!(start.elapsed() < TIMEOUT, "no {what} in {answer}");
             std::thread::sleep(Duration::from_millis(50));
         }
     }
 
-    /// Ends it as a user does.
-    pub fn end(mut self, signal: &str) {
+    pub fn signal(&self, signal: &str) {
         let id = self.child.id().to_string();
         assert!(Command::new("kill").args([signal, &id]).status().expect("kill").success());
+    }
+
+    /// Ends it as a user does.
+    pub fn end(mut self, signal: &str) {
+        self.signal(signal);
         let start = Instant::now();
         let status = loop {
             if let Some(status) = self.child.try_wait().expect("it is ours") {
                 break status;
             }
-            assert!(start.elapsed() < PATIENCE, "it does not end");
+            assert!(start.elapsed() < TIMEOUT, "it does not end");
             std::thread::sleep(Duration::from_millis(20));
         };
         assert!(status.success(), "{status}");

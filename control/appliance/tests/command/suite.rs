@@ -6,7 +6,7 @@
 
 use crate::processes::{BROADCAST, join_group};
 use crate::program::Program;
-use crate::running::{PATIENCE, Running};
+use crate::running::{Running, TIMEOUT};
 use pollux_conformance::{Adapters, Factory, Group, Outcome, Side, Summary, Turn};
 use pollux_mem::Memory;
 use pollux_mem::region::MapError;
@@ -77,7 +77,7 @@ impl Adapters for Pair {
 
     fn turn(&mut self) -> Turn {
         std::thread::yield_now();
-        if self.start.elapsed() < PATIENCE { Turn::GoOn } else { Turn::GiveUp }
+        if self.start.elapsed() < TIMEOUT { Turn::GoOn } else { Turn::GiveUp }
     }
 
     fn group(&mut self, nth: u8) -> Option<Group> {

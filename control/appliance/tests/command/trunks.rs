@@ -3,7 +3,7 @@
 
 use crate::processes::sender;
 use crate::program::Program;
-use crate::running::{PATIENCE, Running, preload};
+use crate::running::{Running, TIMEOUT, preload};
 use pollux_verbs::{CompletionKind, CompletionStatus};
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ fn wait_for_active(fabric: &Running) {
         if ports.matches("\"state\"").count() == ports.matches("\"ACTIVE\"").count() {
             return;
         }
-        assert!(begun.elapsed() < PATIENCE, "{ports}");
+        assert!(begun.elapsed() < TIMEOUT, "{ports}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }

@@ -1,72 +1,81 @@
-//! What asks a running fabric or node, and what it says when there is no answer.
+//! The client of the admin socket of a running fabric or node: typed requests and replies.
 //!
-//! A process that has just been started has no socket yet, and one that has may be told to come
-//! again: both pass, so a client tries again for as long as it is told to. Everything else is an
-//! error at once. A process that is stopped accepts connections all the same (the system does that
-//! for it) and never answers: the system is asked how it is.
+//! A process that starts has no socket yet, and a busy server says "later": the client retries for
+//! as long as its caller wants. All other errors are final.
+//!
+//! Why a server that hangs is told apart from none: the advice differs. The system accepts
+//! connections for a process that is stopped or hangs, which never responds; the client names the
+//! process, and reads its state to say which of the two it is.
 
+use super::capture::{CaptureRequest, CaptureStatus, CapturedPackets};
+use super::reply::{AdminReply, ConfigText, PingOutcome};
+use super::request::{AdminRequest, RouteRequest, TraceRequest};
+use super::route::{RouteDecision, TraceStep};
+use super::rows::{ChangeStatus, FaultStatus, TableRow};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
+use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long a process may say nothing: longer than it may take for any answer.
-const SILENCE_MAX: Duration = Duration::from_secs(10);
-/// How often it is looked at whether it is stopped.
+/// Timeout of a response: longer than that of the server.
+pub const SILENCE_MAX: Duration = Duration::from_secs(10);
+/// How often the state of the process is read.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Pauses between attempts.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(250);
 
-/// Asks at a socket.
+/// A client at a socket.
 pub struct Client {
     path: PathBuf,
     wait: Duration,
+    silence_max: Duration,
 }
 
-/// What is done between two attempts: the reason for the first one's failure and how long to pause
-/// come in, and whether to go on goes out.
+/// Pauses between two attempts, for this time after this error. Returns whether to try again.
 pub type Pause<'a> = &'a mut dyn FnMut(&AskError, Duration) -> bool;
 
-/// Why there is no answer: one sentence, and what to do.
+/// The reason for which there is no response: one sentence, and what to do.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum AskError {
-    /// Nobody listens at the path.
+    /// Nothing listens at the path.
     Absent(PathBuf, io::Error),
-    /// More programs want to ask than the system lets wait.
+    /// The backlog of the socket is full.
     Full(PathBuf),
-    /// The process there says nothing.
+    /// The process there does not respond.
     Silent {
-        /// The path.
+        /// The socket that the process has.
         path: PathBuf,
         /// The process, if the system can say.
         process: Option<i32>,
-        /// It is stopped.
+        /// A signal or a debugger has stopped it.
         is_stopped: bool,
-        /// For how long it has said nothing.
+        /// The time without a response.
         silent: Duration,
     },
-    /// The answer ended early, after so many bytes.
+    /// The response ended early, after this many bytes.
     Cut(PathBuf, usize),
-    /// It is no answer of a fabric or node.
+    /// It is no response of a fabric or node.
     Foreign(PathBuf, serde_json::Error),
-    /// There is no answer yet, and why.
+    /// There is no response yet, for this reason.
     Later(String),
-    /// The answer is no.
+    /// The request failed, for this reason.
     Refused(String),
-    /// The system refuses.
+    /// Connecting failed in another way.
     System(PathBuf, io::Error),
 }
 
 impl AskError {
-    /// Whether it may be different soon.
+    /// Whether another attempt may succeed.
     const fn may_pass(&self) -> bool {
         matches!(self, Self::Absent(..) | Self::Full(_) | Self::Later(_))
     }
@@ -79,8 +88,8 @@ impl fmt::Display for AskError {
                 let path = path.display();
                 write!(
                     f,
-                    "nothing listens at {path} ({error}); start a node or fabric with --socket \
-                     {path}"
+                    "no node or fabric at {path} ({error}); start one with `pollux run FILE \
+                     --socket {path}` or `pollux fabric --socket {path}`"
                 )
             }
             Self::Full(path) => write!(
@@ -90,8 +99,12 @@ impl fmt::Display for AskError {
             ),
             Self::Silent { path, process, is_stopped, silent } => {
                 let (path, seconds) = (path.display(), silent.as_secs_f64());
-                let name = process.map_or("the process".into(), |it| format!("process {it}"));
-                write!(f, "{name} at {path} has not answered for {seconds:.1} s: ")?;
+                let process_name = process.map(|it| format!(" (process {it})")).unwrap_or_default();
+                write!(
+                    f,
+                    "the node or fabric at {path}{process_name} accepts requests, but has not \
+                     answered within {seconds:.1} s: "
+                )?;
                 match (is_stopped, process) {
                     (true, Some(id)) => {
                         write!(f, "it is stopped; resume it with `kill -CONT {id}`")
@@ -122,17 +135,144 @@ impl fmt::Display for AskError {
 impl std::error::Error for AskError {}
 
 impl Client {
-    /// One that waits so long for what may pass.
+    /// A client that retries for this long.
     pub fn new(path: &Path, wait: Duration) -> Self {
-        Self { path: path.into(), wait }
+        Self { path: path.into(), wait, silence_max: SILENCE_MAX }
     }
 
-    /// The answer to a question.
+    /// The same with this timeout of a response; the default is [`SILENCE_MAX`].
+    pub fn silence_max(self, silence_max: Duration) -> Self {
+        Self { silence_max, ..self }
+    }
+
+    /// The rows of a table, all pages of it.
+    pub fn show<R: TableRow>(&self, pause: Pause<'_>) -> Result<Vec<R>, AskError> {
+        self.ask(&AdminRequest::Show(R::TABLE), pause)
+    }
+
+    /// Has a node send an ICMP echo request with so many bytes of data and this TTL, from this
+    /// interface or else from the one with a route to the destination.
+    pub fn ping(
+        &self,
+        address: IpAddr,
+        bytes: usize,
+        ttl: Option<u8>,
+        interface: Option<&str>,
+        pause: Pause<'_>,
+    ) -> Result<PingOutcome, AskError> {
+        let interface = interface.map(String::from);
+        self.ask(&AdminRequest::Ping { address, bytes, ttl, interface }, pause)
+    }
+
+    /// Sets the idle strategy of one worker of a node, or of all.
+    pub fn set_idle(
+        &self,
+        strategy: &str,
+        worker: Option<usize>,
+        pause: Pause<'_>,
+    ) -> Result<(), AskError> {
+        self.ask(&AdminRequest::Idle { strategy: strategy.into(), worker }, pause)
+    }
+
+    /// Has a node read its configuration file again, and returns the changes; with `is_trial` they
+    /// are not made. After a timeout they are taken back unless [`Self::confirm`] comes before.
+    pub fn reload(
+        &self,
+        is_trial: bool,
+        timeout: Option<Duration>,
+        pause: Pause<'_>,
+    ) -> Result<Vec<ChangeStatus>, AskError> {
+        let timeout_ms = timeout.map(|timeout| timeout.as_millis() as u64);
+        self.ask(&AdminRequest::Reload { is_trial, timeout_ms }, pause)
+    }
+
+    /// Has a node keep the changes of a reload with a timeout, or take them back. Returns the
+    /// changes that are kept or made.
+    pub fn confirm(&self, is_undo: bool, pause: Pause<'_>) -> Result<Vec<ChangeStatus>, AskError> {
+        self.ask(&AdminRequest::Confirm { is_undo }, pause)
+    }
+
+    /// The configuration of a node, with or without keys that have their defaults.
+    pub fn config(&self, has_defaults: bool, pause: Pause<'_>) -> Result<ConfigText, AskError> {
+        self.ask(&AdminRequest::Config { has_defaults }, pause)
+    }
+
+    /// Changes a route of administrators, and returns the changes.
+    pub fn change_route(
+        &self,
+        request: RouteRequest,
+        pause: Pause<'_>,
+    ) -> Result<Vec<ChangeStatus>, AskError> {
+        self.ask(&AdminRequest::Route(request), pause)
+    }
+
+    /// The route of a node to an address.
+    pub fn route_to(
+        &self,
+        address: IpAddr,
+        domain: Option<String>,
+        pause: Pause<'_>,
+    ) -> Result<RouteDecision, AskError> {
+        self.ask(&AdminRequest::RouteTo { address, domain }, pause)
+    }
+
+    /// The steps of a packet through the tables of a node.
+    pub fn trace(
+        &self,
+        request: TraceRequest,
+        pause: Pause<'_>,
+    ) -> Result<Vec<TraceStep>, AskError> {
+        self.ask(&AdminRequest::Trace(request), pause)
+    }
+
+    /// Begins a capture of a node.
+    pub fn begin_capture(
+        &self,
+        request: CaptureRequest,
+        pause: Pause<'_>,
+    ) -> Result<CaptureStatus, AskError> {
+        self.ask(&AdminRequest::BeginCapture(request), pause)
+    }
+
+    /// The packets of a capture since the last call.
+    pub fn read_capture(
+        &self,
+        capture: u64,
+        pause: Pause<'_>,
+    ) -> Result<CapturedPackets, AskError> {
+        self.ask(&AdminRequest::ReadCapture(capture), pause)
+    }
+
+    /// Ends a capture, which frees the buffers of its packets.
+    pub fn end_capture(&self, capture: u64, pause: Pause<'_>) -> Result<(), AskError> {
+        self.ask(&AdminRequest::EndCapture(capture), pause)
+    }
+
+    /// Adds a fault rule to a fabric, and returns its number.
+    pub fn add_fault(&self, rule: &str, pause: Pause<'_>) -> Result<u32, AskError> {
+        self.ask(&AdminRequest::AddFault(rule.into()), pause)
+    }
+
+    /// Removes the fault rule of this number from a fabric.
+    pub fn remove_fault(&self, number: u32, pause: Pause<'_>) -> Result<(), AskError> {
+        self.ask::<u32>(&AdminRequest::RemoveFault(number), pause).map(drop)
+    }
+
+    /// The fault rules of a fabric.
+    pub fn faults(&self, pause: Pause<'_>) -> Result<Vec<FaultStatus>, AskError> {
+        self.ask(&AdminRequest::ListFaults, pause)
+    }
+
+    /// Sends a request, and returns the response.
     #[expect(clippy::disallowed_methods, reason = "this is where the machine's clock comes in")]
-    pub fn ask(&self, question: &str, pause: Pause<'_>) -> Result<Value, AskError> {
+    fn ask<T: DeserializeOwned>(
+        &self,
+        request: &AdminRequest,
+        pause: Pause<'_>,
+    ) -> Result<T, AskError> {
         let (begun, mut next) = (Instant::now(), PAUSE_MIN);
         loop {
-            let error = match self.ask_once(question) {
+            let error = match self.ask_once(request) {
                 Err(error) if error.may_pass() => error,
                 answered => return answered,
             };
@@ -144,25 +284,24 @@ impl Client {
         }
     }
 
-    /// The same, without another attempt.
-    pub fn ask_once(&self, question: &str) -> Result<Value, AskError> {
-        let answer = self.exchange(question)?;
+    /// The same in one attempt.
+    fn ask_once<T: DeserializeOwned>(&self, request: &AdminRequest) -> Result<T, AskError> {
+        let answer = self.exchange(request)?;
         let foreign = |error| AskError::Foreign(self.path.clone(), error);
-        let mut answer: Value = serde_json::from_str(&answer).map_err(foreign)?;
-        let words = |key: &str| answer.get(key).and_then(Value::as_str).map(String::from);
-        match (words("error"), words("later")) {
-            (Some(error), _) => Err(AskError::Refused(error)),
-            (None, Some(why)) => Err(AskError::Later(why)),
-            (None, None) => Ok(answer["ok"].take()),
+        match serde_json::from_slice(&answer).map_err(foreign)? {
+            AdminReply::Ok(answer) => Ok(answer),
+            AdminReply::Error(error) => Err(AskError::Refused(error)),
+            AdminReply::Later(why) => Err(AskError::Later(why)),
         }
     }
 
-    /// A line there, and a line back.
-    fn exchange(&self, question: &str) -> Result<String, AskError> {
+    /// Sends a line, and returns a line.
+    fn exchange(&self, request: &AdminRequest) -> Result<Vec<u8>, AskError> {
         let mut stream = self.connect()?;
         let mut answer = Vec::new();
-        // A process that closes the socket at once has perhaps said why.
-        let _ = stream.write_all(format!("{question}\n").as_bytes());
+        // A server that closed the connection may have sent the reason before.
+        let line = serde_json::to_string(request).expect("a request has no keys but strings");
+        let _ = stream.write_all((line + "\n").as_bytes());
         while !answer.ends_with(b"\n") {
             self.wait_for(&stream)?;
             let mut bytes = [0; 4096];
@@ -174,10 +313,10 @@ impl Client {
                 Err(_) => return Err(AskError::Cut(self.path.clone(), answer.len())),
             }
         }
-        Ok(String::from_utf8_lossy(&answer).into())
+        Ok(answer)
     }
 
-    /// A connection, without waiting for who is slow to accept it.
+    /// Connects, without waiting for a full backlog.
     fn connect(&self) -> Result<UnixStream, AskError> {
         let connected = || {
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -193,11 +332,11 @@ impl Client {
         })
     }
 
-    /// Waits until there is something to read; fails if that takes too long, or never can be.
+    /// Waits until there is something to read. Fails after a timeout, or if the process is stopped.
     #[expect(clippy::disallowed_methods, reason = "this is where the machine's clock comes in")]
     fn wait_for(&self, stream: &UnixStream) -> Result<(), AskError> {
         let begun = Instant::now();
-        let look = Timespec::try_from(LOOK_EVERY).ok();
+        let look = Timespec::try_from(LOOK_EVERY.min(self.silence_max)).ok();
         loop {
             match poll(&mut [PollFd::new(stream, PollFlags::IN)], look.as_ref()) {
                 Ok(0) | Err(Errno::INTR) => {}
@@ -206,7 +345,7 @@ impl Client {
             let silent = begun.elapsed();
             let process = socket_peercred(stream).ok().map(|it| it.pid.as_raw_nonzero().get());
             let is_stopped = silent >= LOOK_EVERY && process.is_some_and(is_stopped);
-            if is_stopped || silent >= SILENCE_MAX {
+            if is_stopped || silent >= self.silence_max {
                 let path = self.path.clone();
                 return Err(AskError::Silent { path, process, is_stopped, silent });
             }
@@ -214,17 +353,17 @@ impl Client {
     }
 }
 
-/// Whether a process is stopped, by a signal or a debugger: its state is behind its name, which is
-/// in brackets and may have any in it (proc_pid_stat(5)).
+/// Whether a process is stopped, by a signal or a debugger: its state follows its name, which is in
+/// brackets and may contain brackets (proc_pid_stat(5)).
 fn is_stopped(process: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
     matches!(state, Some('T' | 't'))
 }
 
-/// Asks a running fabric or node once; gives its answer as JSON.
-pub fn ask(path: &Path, question: &str) -> Result<Value, AskError> {
-    Client::new(path, Duration::ZERO).ask_once(question)
+/// Sends a request to a running fabric or node in one attempt, and returns the response as JSON.
+pub fn ask(path: &Path, request: &AdminRequest) -> Result<Value, AskError> {
+    Client::new(path, Duration::ZERO).ask_once(request)
 }
 
 #[cfg(test)]
@@ -233,7 +372,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     /// What a client gets of a server that gives these answers, one to each connection.
-    fn asked(test: &str, answers: &[&str]) -> (Result<Value, AskError>, usize) {
+    fn asked(test: &str, answers: &[&str]) -> (Result<Vec<FaultStatus>, AskError>, usize) {
         let path = std::env::temp_dir().join(format!("client-{}-{test}", std::process::id()));
         let listener = UnixListener::bind(&path).expect("it is ours");
         let client = Client::new(&path, Duration::from_secs(3600));
@@ -244,11 +383,11 @@ mod tests {
                     let (mut stream, _) = listener.accept().expect("a client comes");
                     let mut bytes = [0; 64];
                     let len = stream.read(&mut bytes).expect("it asks");
-                    assert_eq!(&bytes[..len], b"show ports\n");
+                    assert_eq!(&bytes[..len], b"\"list_faults\"\n");
                     stream.write_all(answer.as_bytes()).expect("it has room");
                 }
             });
-            let answer = client.ask("show ports", &mut |_, _| {
+            let answer = client.faults(&mut |_, _| {
                 pauses += 1;
                 true
             });
@@ -275,8 +414,8 @@ mod tests {
     #[test]
     fn who_is_told_to_come_again_comes_again() {
         let busy = "{\"later\":\"busy\"}\n";
-        let (answer, pauses) = asked("again", &[busy, busy, "{\"ok\":7}\n"]);
-        assert_eq!((answer.expect("the third"), pauses), (Value::from(7), 2));
+        let (answer, pauses) = asked("again", &[busy, busy, "{\"ok\":[]}\n"]);
+        assert_eq!((answer.expect("the third"), pauses), (Vec::new(), 2));
         let (answer, pauses) = asked("no", &[busy, "{\"error\":\"never\"}\n"]);
         assert_eq!((answer.unwrap_err().to_string(), pauses), ("never".into(), 1));
     }
@@ -287,7 +426,7 @@ mod tests {
         let client = Client::new(&path, Duration::from_secs(3600));
         let mut listener = None;
         let answer = std::thread::scope(|scope| {
-            client.ask("show ports", &mut |error, _| {
+            client.add_fault("loss=1%", &mut |error, _| {
                 assert!(matches!(error, AskError::Absent(..)), "{error}");
                 let bound = UnixListener::bind(&path).expect("it is ours");
                 let own = bound.try_clone().expect("it is ours");
@@ -298,10 +437,35 @@ mod tests {
                 listener.replace(bound).is_none()
             })
         });
-        assert_eq!(answer.expect("the second attempt"), Value::from(1));
+        assert_eq!(answer.expect("the second attempt"), 1);
         let _ = std::fs::remove_file(&path);
-        let gone = Client::new(&path, Duration::ZERO).ask("x", &mut |_, _| panic!("no time"));
-        assert!(gone.unwrap_err().to_string().contains("start a node or fabric with --socket"));
+        let gone = Client::new(&path, Duration::ZERO).faults(&mut |_, _| panic!("no time"));
+        assert!(gone.unwrap_err().to_string().contains("start one with `pollux run FILE --socket"));
+    }
+
+    #[test]
+    fn a_server_that_hangs_is_told_apart_from_none() {
+        let path = std::env::temp_dir().join(format!("client-{}-hangs", std::process::id()));
+        let silence_max = Duration::from_millis(20);
+        let ask = || {
+            Client::new(&path, Duration::ZERO).silence_max(silence_max).faults(&mut |_, _| false)
+        };
+        let said = ask().unwrap_err().to_string();
+        assert!(said.starts_with(&format!("no node or fabric at {}", path.display())), "{said}");
+        // The system accepts for it.
+        let listener = UnixListener::bind(&path).expect("it is ours");
+        let said = ask().unwrap_err().to_string();
+        let (path_name, id) = (path.display(), std::process::id());
+        let silent = format!(
+            "the node or fabric at {path_name} (process {id}) accepts requests, but has not \
+             answered within 0.0 s: it hangs or is overloaded; see `top -p {id}`"
+        );
+        assert!(said.starts_with(&silent), "{said}");
+        // Its socket is left behind.
+        drop(listener);
+        let said = ask().unwrap_err().to_string();
+        assert!(said.starts_with(&format!("no node or fabric at {path_name}")), "{said}");
+        let _ = std::fs::remove_file(&path);
     }
 
     #[test]

@@ -1,42 +1,23 @@
-//! What no single value of a configuration shows to be wrong, and what this machine has to have for
-//! it. `pollux run` and `pollux check` ask the same questions, here.
+//! Rules across the values of a configuration, and checks of the machine, for `pollux run` and
+//! `pollux check`.
 //!
-//! A device that is missing now is no error: it may come ([`crate::node`] tries again). An error is
-//! what would stay wrong however long one waits.
+//! A missing device is no error: it may appear later ([`crate::node`] retries). Errors are
+//! permanent.
 
-use super::lines::{Step, line_of};
-use super::{ConfigError, InterfaceSettings, Mode, NodeConfig, Prefix};
-use crate::device::{DeviceName, open};
-use crate::interface::gsi::NO_GSI;
+use super::acl::ACL_RULES_MAX;
+use super::broken::{Broken, Checked, refuse};
+use super::domain::{DEFAULT_DOMAIN, DOMAINS_MAX};
+use super::error::{distance, is_near};
+use super::host_address::{is_of_its_link, no_host, no_host_of};
+use super::lines::Step;
+use super::multicast::multicast;
+use super::{
+    DEVICE_NAME_BYTES_MAX, InterfaceKind, InterfaceSettings, Management, Mode, NodeConfig,
+};
+use crate::device::DeviceName;
 use pollux_dataplane::engine::counts::WORKERS_MAX;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr};
-
-/// A rule that a configuration breaks.
-#[derive(Debug)]
-pub(super) struct Broken {
-    /// The value that is wrong.
-    path: Vec<Step>,
-    reason: String,
-}
-
-type Checked = Result<(), Broken>;
-
-impl Broken {
-    fn new(path: &[Step], reason: String) -> Self {
-        Self { path: path.into(), reason }
-    }
-
-    /// The error, with its line.
-    pub(super) fn in_file(self, file: &str, text: &str) -> ConfigError {
-        ConfigError { file: file.into(), line: line_of(text, &self.path), reason: self.reason }
-    }
-}
-
-/// Fails with the path of a value if there is a reason to.
-fn refuse(path: &[Step], reason: Option<String>) -> Checked {
-    reason.map_or(Ok(()), |reason| Err(Broken::new(path, reason)))
-}
+use std::net::IpAddr;
 
 /// All rules that hold on every machine.
 pub(super) fn rules(config: &NodeConfig) -> Checked {
@@ -49,7 +30,108 @@ pub(super) fn rules(config: &NodeConfig) -> Checked {
     for (name, interface) in &config.interfaces {
         One { name, interface }.check(&mut whole)?;
     }
+    domains(config)?;
+    acls(config)?;
+    routes(config)?;
+    multicast(config)
+}
+
+/// Domains exist, and each has a kernel table of its own.
+fn domains(config: &NodeConfig) -> Checked {
+    let mut tables = BTreeMap::new();
+    let of_router = config.router.and_then(|router| router.kernel_table);
+    tables.extend(of_router.map(|table| (table, DEFAULT_DOMAIN)));
+    for (nth, (name, domain)) in config.domains.iter().enumerate() {
+        let path: [Step; 2] = ["domain".into(), name.as_str().into()];
+        let reason = "the default domain has no table; write its kernel_table in [router]";
+        refuse(&path, (name == DEFAULT_DOMAIN).then(|| reason.into()))?;
+        let reason = format!("there are too many domains; write at most {}", DOMAINS_MAX - 1);
+        refuse(&path, (nth + 1 >= DOMAINS_MAX).then_some(reason))?;
+        let Some(table) = domain.kernel_table else { continue };
+        let other = tables.insert(table, name);
+        let reason =
+            |other| format!("{name} and {other} both have the kernel's table {table}; change one");
+        refuse(&[&path[..], &["kernel_table".into()]].concat(), other.map(reason))?;
+    }
+    for (name, interface) in &config.interfaces {
+        let path = ["interface".into(), name.as_str().into(), "domain".into()];
+        refuse(&path, unknown_domain(config, name, &interface.domain))?;
+    }
+    for (nth, route) in config.route.iter().enumerate() {
+        let what = format!("the route to {}", route.to);
+        let path = |key: &'static str| ["route".into(), nth.into(), key.into()];
+        refuse(&path("domain"), unknown_domain(config, &what, &route.domain))?;
+        let next = route.next_domain.as_ref();
+        let unknown = next.and_then(|next| unknown_domain(config, &what, next));
+        refuse(&path("next_domain"), unknown)?;
+    }
     Ok(())
+}
+
+/// Rules can match packets, and the lists that interfaces name exist.
+fn acls(config: &NodeConfig) -> Checked {
+    for (name, rules) in &config.acls {
+        let path = |nth: usize, key: &'static str| {
+            ["acl".into(), name.as_str().into(), nth.into(), Step::from(key)]
+        };
+        for (nth, rule) in rules.iter().enumerate() {
+            let Some((key, reason)) = rule.fault() else { continue };
+            return Err(Broken::new(&path(nth, key), reason));
+        }
+        let reason = format!("{name} has too many rules; write at most {ACL_RULES_MAX}");
+        refuse(&path(ACL_RULES_MAX, "action"), (rules.len() > ACL_RULES_MAX).then_some(reason))?;
+    }
+    for (name, interface) in &config.interfaces {
+        for (key, acl) in [("acl_in", &interface.acl_in), ("acl_out", &interface.acl_out)] {
+            let missing = acl.as_ref().filter(|acl| !config.acls.contains_key(*acl));
+            let reason = missing.map(|acl| {
+                format!("{name} names the list {acl:?}, which does not exist; write [[acl.{acl}]]")
+            });
+            refuse(&["interface".into(), name.as_str().into(), key.into()], reason)?;
+        }
+    }
+    Ok(())
+}
+
+/// Why something cannot have a domain of this name.
+fn unknown_domain(config: &NodeConfig, what: &str, name: &str) -> Option<String> {
+    let is_known = name == DEFAULT_DOMAIN || config.domains.contains_key(name);
+    let known = config.domains.keys().map(String::as_str);
+    let nearest = known.min_by_key(|known| distance(known, name));
+    let advice = match nearest {
+        Some(nearest) if is_near(nearest, name) => format!("did you mean {nearest:?}?"),
+        _ => format!("write [domain.{name}]"),
+    };
+    (!is_known).then(|| format!("{what} names the domain {name:?}, which does not exist; {advice}"))
+}
+
+fn routes(config: &NodeConfig) -> Checked {
+    let mut known = BTreeSet::new();
+    for (nth, route) in config.route.iter().enumerate() {
+        let path = |key: &'static str| ["route".into(), nth.into(), key.into()];
+        if let Some((key, reason)) = route.fault() {
+            return Err(Broken::new(&path(key), reason));
+        }
+        if !known.insert((&route.domain, route.to)) {
+            let reason = format!("there are two routes to {}; write all gateways in one", route.to);
+            return Err(Broken::new(&path("to"), reason));
+        }
+    }
+    // Each worker sends by its own queue pairs.
+    let threads = config.workers.cores.len().max(1);
+    let forwards = config.router.is_some_and(|router| router.forward);
+    let few = config.interfaces.iter().find(|(_, one)| usize::from(one.workers) < threads);
+    match few.filter(|_| forwards) {
+        Some((name, one)) => {
+            let reason = format!(
+                "a router needs a worker of each interface on each core, but {name} has {} for \
+                 {threads} cores; write workers = {threads}",
+                one.workers
+            );
+            Err(Broken::new(&["interface".into(), name.as_str().into(), "workers".into()], reason))
+        }
+        None => Ok(()),
+    }
 }
 
 fn cores(cores: &[usize]) -> Checked {
@@ -65,16 +147,22 @@ fn cores(cores: &[usize]) -> Checked {
     refuse(&path(WORKERS_MAX), (count > WORKERS_MAX).then_some(reason))
 }
 
-/// What interfaces have that no other one may have.
+/// Values that have to be unique in the node.
 #[derive(Default)]
 struct Whole<'a> {
-    /// Devices and partitions, and the interface there.
+    /// Devices with partitions, and the interface there.
     places: BTreeMap<(String, u16), &'a str>,
-    /// Addresses that mean the same on every link, and the interface that has it.
-    addresses: BTreeMap<IpAddr, &'a str>,
+    /// Devices, and an interface there with its management.
+    management: BTreeMap<String, (&'a str, Option<&'a Management>)>,
+    /// Addresses without link scope in their domains, and the interface that has each.
+    addresses: BTreeMap<(&'a str, IpAddr), &'a str>,
+    /// Names of shadows and TUN devices, and the interface that has each.
+    shadows: BTreeMap<&'a str, &'a str>,
+    /// Devices of Ethernet with their VLANs, and the interface that has each.
+    ethernet: BTreeMap<(&'a str, Option<u16>), &'a str>,
 }
 
-/// An interface, as it is checked.
+/// An interface that is checked.
 struct One<'a> {
     name: &'a str,
     interface: &'a InterfaceSettings,
@@ -82,22 +170,99 @@ struct One<'a> {
 
 impl<'a> One<'a> {
     fn check(&self, whole: &mut Whole<'a>) -> Checked {
-        self.device(whole)?;
+        self.keys()?;
+        match self.interface.kind {
+            InterfaceKind::Ipoib => self.device(whole)?,
+            InterfaceKind::Tun => self.tun_device(whole)?,
+            InterfaceKind::Ethernet => self.ethernet_device(whole)?,
+        }
+        self.management(whole)?;
         self.modes()?;
         self.addresses(whole)?;
+        self.shadow(whole)?;
         self.routers()?;
         self.peers()?;
         self.neighbors()
     }
 
-    /// The way to one of its values.
+    /// The path of one of its values.
     fn path<const N: usize>(&self, steps: [Step; N]) -> Vec<Step> {
         let own: [Step; 2] = ["interface".into(), self.name.into()];
         own.into_iter().chain(steps).collect()
     }
 
+    /// Each kind has its own keys.
+    fn keys(&self) -> Checked {
+        let Self { name, interface } = self;
+        let Some(key) = interface.foreign_key() else { return Ok(()) };
+        let reason = format!(
+            "{name} has kind \"{}\", which has no key `{key}`; remove it",
+            interface.kind.name()
+        );
+        Err(Broken::new(&self.path([key.into()]), reason))
+    }
+
+    fn tun_device(&self, whole: &mut Whole<'a>) -> Checked {
+        let Self { name, interface } = self;
+        let device = interface.device.as_str();
+        let path = self.path(["device".into()]);
+        let bad_name = format!(
+            "{device:?} is no name of a network device; write device = \"tun0\", or up to \
+             {DEVICE_NAME_BYTES_MAX} letters and digits"
+        );
+        refuse(&path, (!super::is_device_name(device)).then_some(bad_name))?;
+        let other = whole.shadows.insert(device, name);
+        let reason =
+            |other| format!("{other} and {name} both have the device {device:?}; change one");
+        refuse(&path, other.map(reason))?;
+        let dhcp = interface.address.iter().position(|one| *one == super::AddressSetting::Dhcp);
+        let reason = |_| format!("{name} has kind \"tun\", where no server is; write its address");
+        refuse(&self.path(["address".into(), dhcp.unwrap_or(0).into()]), dhcp.map(reason))?;
+        self.kernel_addresses()
+    }
+
+    /// A VLAN of a device, or its untagged frames, is for one interface.
+    fn ethernet_device(&self, whole: &mut Whole<'a>) -> Checked {
+        let Self { name, interface } = self;
+        let device = interface.device.as_str();
+        let path = self.path(["device".into()]);
+        let bad_name = format!(
+            "{device:?} is no name of a network device; write device = \"eth0\", as `ip link` \
+             shows it"
+        );
+        refuse(&path, (!super::is_device_name(device)).then_some(bad_name))?;
+        let other = whole.ethernet.insert((device, interface.vlan), name);
+        let reason = |other| {
+            format!(
+                "{other} and {name} have the same frames of {device:?}; give one another `vlan`"
+            )
+        };
+        refuse(&path, other.map(reason))?;
+        let dhcp = interface.address.iter().position(|one| *one == super::AddressSetting::Dhcp);
+        let reason =
+            |_| format!("{name} has kind \"ethernet\", which asks no server; write its address");
+        refuse(&self.path(["address".into(), dhcp.unwrap_or(0).into()]), dhcp.map(reason))
+    }
+
+    /// Checks that another host of the link can have each address of the kernel's end.
+    fn kernel_addresses(&self) -> Checked {
+        let Self { name, interface } = self;
+        for (nth, prefix) in interface.kernel_address.iter().enumerate() {
+            self.is_another_host("kernel_address", nth, prefix.ip)?;
+            let reason = no_host_of(prefix)
+                .map(|what| format!("the kernel's end of {name} cannot have {prefix}: {what}"));
+            refuse(&self.path(["kernel_address".into(), nth.into()]), reason)?;
+        }
+        let addresses = interface.kernel_address.iter().map(|prefix| prefix.ip);
+        self.is_each_once("kernel_address", addresses)
+    }
+
     fn device(&self, whole: &mut Whole<'a>) -> Checked {
         let Self { name, interface } = self;
+        let missing =
+            format!("{name} has no device; write device = \"mlx5_0:1\", or kind = \"tun\"");
+        let path = self.path(["device".into()]);
+        refuse(&path, interface.device.is_empty().then_some(missing))?;
         let (device, pkey) = (&interface.device, interface.pkey);
         let parsed = DeviceName::parse(device);
         let parsed = parsed
@@ -111,6 +276,27 @@ impl<'a> One<'a> {
             )
         });
         refuse(&self.path([]), reason)
+    }
+
+    /// A port has one management, whichever interfaces are there.
+    fn management(&self, whole: &mut Whole<'a>) -> Checked {
+        let Self { name, interface } = self;
+        let (device, own) = (interface.device.clone(), interface.management.as_ref());
+        let (other, others) = *whole.management.entry(device).or_insert((name, own));
+        let reason = format!(
+            "{other} and {name} are both at {:?}, but differ in management; write the same in both",
+            interface.device
+        );
+        refuse(&self.path(["management".into()]), (own != others).then_some(reason))
+    }
+
+    fn shadow(&self, whole: &mut Whole<'a>) -> Checked {
+        let Some(shadow) = &self.interface.shadow else { return Ok(()) };
+        let other = whole.shadows.insert(shadow, self.name);
+        let reason = |other| {
+            format!("{other} and {} both have the device {shadow:?}; change one", self.name)
+        };
+        refuse(&self.path(["shadow".into()]), other.map(reason))
     }
 
     fn modes(&self) -> Checked {
@@ -142,7 +328,7 @@ impl<'a> One<'a> {
             let twice = format!("{name} has {ip} twice; remove one");
             refuse(&path, (!own.insert(ip)).then_some(twice))?;
             if !is_of_its_link(ip) {
-                let other = whole.addresses.insert(ip, name);
+                let other = whole.addresses.insert((&interface.domain, ip), name);
                 let reason = |other| format!("{name} and {other} both have {ip}; change one");
                 refuse(&path, other.map(reason))?;
             }
@@ -170,10 +356,19 @@ impl<'a> One<'a> {
         for (nth, ip) in addresses().enumerate() {
             self.is_another_host("neighbor", nth, ip)?;
         }
+        let Self { name, interface } = self;
+        let kind = interface.kind;
+        let foreign = interface.neighbor.iter().position(|one| one.link.kind() != kind);
+        let reason = |_| {
+            let bytes = if kind == InterfaceKind::Ethernet { 6 } else { 20 };
+            format!("{name} has kind \"{}\", whose link addresses have {bytes} bytes", kind.name())
+        };
+        let path = self.path(["neighbor".into(), foreign.unwrap_or(0).into(), "link".into()]);
+        refuse(&path, foreign.map(reason))?;
         self.is_each_once("neighbor", addresses())
     }
 
-    /// Another node may have this address.
+    /// Checks that another host can have this address.
     fn is_another_host(&self, what: &str, nth: usize, ip: IpAddr) -> Checked {
         let name = self.name;
         let own = || self.interface.fixed_addresses().any(|prefix| prefix.ip == ip);
@@ -183,7 +378,7 @@ impl<'a> One<'a> {
         refuse(&self.path([what.into(), nth.into()]), reason)
     }
 
-    /// No address stands in a list twice.
+    /// Checks that a list has no address twice.
     fn is_each_once(&self, what: &str, addresses: impl Iterator<Item = IpAddr>) -> Checked {
         let mut known = BTreeSet::new();
         let mut all = addresses.enumerate();
@@ -194,83 +389,23 @@ impl<'a> One<'a> {
     }
 }
 
-/// Why no host has an address, if none can.
-fn no_host(ip: IpAddr) -> Option<String> {
-    let why = match ip {
-        IpAddr::V4(ip) => match ip.octets()[0] {
-            0 => "0.0.0.0/8 means this network (RFC 1122 3.2.1.3)",
-            127 => "127.0.0.0/8 never leaves a host (RFC 1122 3.2.1.3)",
-            224..=239 => "it is a multicast address (RFC 1112 4)",
-            240.. => "240.0.0.0/4 is reserved, or everybody's (RFC 1112 4)",
-            _ => return None,
-        },
-        IpAddr::V6(ip) if ip.is_unspecified() => "it is the unspecified address (RFC 4291 2.5.2)",
-        IpAddr::V6(ip) if ip.is_loopback() => "it never leaves a host (RFC 4291 2.5.3)",
-        IpAddr::V6(ip) if ip.is_multicast() => "it is a multicast address (RFC 4291 2.7)",
-        IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some() => {
-            "it is an IPv4 address in the form of IPv6 (RFC 4291 2.5.5.2)"
-        }
-        IpAddr::V6(_) => return None,
-    };
-    Some(why.into())
-}
-
-/// The same of an address whose prefix is known: some mean all of a network, or its routers.
-fn no_host_of(Prefix { ip, len }: &Prefix) -> Option<String> {
-    let of_network = || match ip {
-        // Of two addresses in a prefix both are hosts (RFC 3021).
-        IpAddr::V4(ip) if *len < 31 => {
-            let hosts = u32::MAX >> len;
-            let network = Ipv4Addr::from_bits(ip.to_bits() & !hosts);
-            match ip.to_bits() & hosts {
-                0 => Some(format!("it is the network {network}/{len} itself")),
-                bits if bits == hosts => {
-                    Some(format!("it is the broadcast address of {network}/{len}"))
-                }
-                _ => None,
-            }
-        }
-        // And so they are here (RFC 6164).
-        IpAddr::V6(ip) if *len < 127 => {
-            let is_anycast = ip.to_bits() & (u128::MAX >> len) == 0;
-            is_anycast.then(|| format!("all routers of {ip}/{len} have it (RFC 4291 2.6.1)"))
-        }
-        _ => None,
-    };
-    no_host(*ip).or_else(of_network)
-}
-
-/// Whether an address means another host on every link.
-fn is_of_its_link(ip: IpAddr) -> bool {
-    match ip {
-        IpAddr::V4(ip) => ip.is_link_local(),
-        IpAddr::V6(ip) => ip.is_unicast_link_local(),
-    }
-}
-
-/// What a machine and this build have for a configuration.
+/// The properties of a machine and this build.
 pub(super) struct Machine {
     /// Cores that this process may use.
     pub(super) cores: Vec<usize>,
     /// This build can open adapters in hardware.
     pub(super) opens_adapters: bool,
-    /// Whether an adapter is here whose management is not for programs.
-    pub(super) lacks_gsi: fn(&str) -> bool,
 }
 
 impl Machine {
-    /// This one.
+    /// This machine.
     pub(super) fn this() -> Self {
         let cores = core_affinity::get_core_ids().unwrap_or_default();
         let cores = cores.into_iter().map(|core| core.id).collect();
-        let lacks_gsi = |name: &str| {
-            let can = open(name).map(|opened| opened.device.attributes().can);
-            can.is_ok_and(|can| can.subnet && !can.gsi)
-        };
-        Self { cores, opens_adapters: pollux_ibverbs::OPENS_ADAPTERS, lacks_gsi }
+        Self { cores, opens_adapters: pollux_ibverbs::OPENS_ADAPTERS }
     }
 
-    /// Fails with what is not here.
+    /// Checks that the machine has the cores and devices.
     pub(super) fn check(&self, config: &NodeConfig) -> Checked {
         let wanted = &config.workers.cores;
         let missing = wanted.iter().position(|core| !self.cores.contains(core));
@@ -282,18 +417,20 @@ impl Machine {
             );
             return Err(Broken::new(&["workers".into(), "cores".into(), nth.into()], reason));
         }
-        for (name, interface) in &config.interfaces {
-            let Ok(DeviceName::Adapter { .. }) = DeviceName::parse(&interface.device) else {
-                continue;
+        if self.opens_adapters {
+            return Ok(());
+        }
+        let ports = config.interfaces.iter().filter(|(_, one)| one.kind == InterfaceKind::Ipoib);
+        for (name, interface) in ports {
+            let device = &interface.device;
+            let (key, device) = match (&interface.management, DeviceName::parse(device)) {
+                (Some(management), _) => ("management", management.port().to_owned()),
+                (None, Ok(DeviceName::Adapter { .. })) => ("device", device.clone()),
+                (None, _) => continue,
             };
-            let device = interface.device.clone();
-            let reason = match (self.opens_adapters, (self.lacks_gsi)(&device)) {
-                (false, _) => pollux_ibverbs::OpenError::NotBuilt { device }.to_string(),
-                (true, true) => format!("{device}: this adapter has no {NO_GSI}"),
-                (true, false) => continue,
-            };
+            let reason = pollux_ibverbs::HcaOpenError::NotBuilt { device }.to_string();
             let one = One { name, interface };
-            return Err(Broken::new(&one.path(["device".into()]), reason));
+            return Err(Broken::new(&one.path([key.into()]), reason));
         }
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! The line of a file that a key is in, from the spans of the parser: the same letters may also
-//! stand in a comment, a value or another key.
+//! The place in a file of a key, and the key of a place, from the spans of the parser: the same
+//! letters may also stand in a comment, a value or another key.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -25,16 +25,46 @@ impl From<usize> for Step {
     }
 }
 
-/// The line of the value at a path, or of as much of the path as the file has; 0 for an empty path.
-pub(super) fn line_of(text: &str, path: &[Step]) -> usize {
-    let Ok(table) = DeTable::parse(text) else { return 0 };
+/// Where the value at a path begins, or as much of the path as the file has; nowhere for an empty
+/// path.
+pub(super) fn offset_of(text: &str, path: &[Step]) -> Option<usize> {
+    let table = DeTable::parse(text).ok()?;
     let (span, table) = (table.span(), table.into_inner());
-    let (mut at, mut line) = (Spanned::new(span, DeValue::Table(table)), 0);
+    let (mut at, mut offset) = (Spanned::new(span, DeValue::Table(table)), None);
     for step in path {
         let Some((start, value)) = enter(at.into_inner(), step) else { break };
-        (at, line) = (value, line_at(text, start));
+        (at, offset) = (value, Some(start));
     }
-    line
+    offset
+}
+
+/// The key that a byte is in, or in whose value; with dots between tables. Empty if the text is not
+/// TOML.
+pub(super) fn key_at(text: &str, at: usize) -> String {
+    let mut keys = Vec::new();
+    if let Ok(table) = DeTable::parse(text) {
+        push_keys(&DeValue::Table(table.into_inner()), at, &mut keys);
+    }
+    keys.join(".")
+}
+
+/// Adds the keys on the way to a byte. Returns whether it is in this value.
+fn push_keys(value: &DeValue<'_>, at: usize, keys: &mut Vec<String>) -> bool {
+    match value {
+        DeValue::Table(table) => table.iter().any(|(key, value)| {
+            keys.push(key.get_ref().to_string());
+            // The span of a table is that of its header.
+            let is_it = key.span().contains(&at)
+                || push_keys(value.get_ref(), at, keys)
+                || value.span().contains(&at);
+            if !is_it {
+                keys.pop();
+            }
+            is_it
+        }),
+        DeValue::Array(list) => list.iter().any(|one| push_keys(one.get_ref(), at, keys)),
+        _ => false,
+    }
 }
 
 /// Where a part of a value begins, and that part.
@@ -52,9 +82,11 @@ fn enter<'i>(value: DeValue<'i>, step: &Step) -> Option<(usize, Spanned<DeValue<
     }
 }
 
-/// The line of a byte of a text.
-pub(super) fn line_at(text: &str, at: usize) -> usize {
-    text[..at].matches('\n').count() + 1
+/// The line and column of a byte of a text, counted from 1.
+pub(super) fn line_and_column(text: &str, at: usize) -> (usize, usize) {
+    let before = &text[..at];
+    let begin = before.rfind('\n').map_or(0, |newline| newline + 1);
+    (before.matches('\n').count() + 1, before[begin..].chars().count() + 1)
 }
 
 #[cfg(test)]
@@ -66,7 +98,9 @@ mod tests {
         let text = "# cores of ib1\n[interface.ib10]\ncores = 1\n[interface.ib1]\n\
                     list = [\n  1,\n  2, # ib1\n]\n[[interface.ib1.peer]]\na = 1\n\n\
                     [[interface.ib1.peer]]\na = 2\n[interface.'a b'.c]\n";
-        let line = |path: &[Step]| line_of(text, path);
+        let line = |path: &[Step]| {
+            offset_of(text, path).map_or(0, |offset| line_and_column(text, offset).0)
+        };
         let ib1 = ["interface".into(), "ib1".into()];
         assert_eq!(line(&[]), 0);
         assert_eq!(line(&["nothing".into()]), 0);
@@ -78,6 +112,6 @@ mod tests {
         let second = [&ib1[..], &["peer".into(), 1.into(), "a".into()]].concat();
         assert_eq!(line(&second), 13);
         assert_eq!(line(&["interface".into(), "a b".into(), "c".into()]), 14);
-        assert_eq!(line_of("[unfinished", &ib1), 0);
+        assert_eq!(offset_of("[unfinished", &ib1), None);
     }
 }

@@ -16,8 +16,17 @@ address = "10.0.0.9"
 link = "80:00:00:48:fe:80:00:00:00:00:00:00:00:02:c9:03:00:00:10:01"
 "#;
 
+/// An error without its column.
+fn text_of(error: &ConfigError) -> String {
+    let ConfigError { file, place, reason } = error;
+    match place {
+        Some((line, ..)) => format!("{file}:{line}: {reason}"),
+        None => error.to_string(),
+    }
+}
+
 fn refusal(text: &str) -> String {
-    NodeConfig::read("node.toml", text).expect_err("it is refused").to_string()
+    text_of(&NodeConfig::read("node.toml", text).expect_err("it is refused"))
 }
 
 #[test]
@@ -31,7 +40,7 @@ fn a_file_says_what_a_node_is() {
     let asking = NodeConfig::read("f", &WHOLE.replace("fd00::1/64", "dhcp")).unwrap();
     let ib0 = &asking.interfaces["ib0"];
     assert_eq!((ib0.fixed_addresses().count(), ib0.asks_for_address()), (1, true));
-    let link = ib0.neighbor[0].link;
+    let link = ib0.neighbor[0].link.ipoib().expect("20 bytes");
     assert_eq!((link.rc, link.qpn, link.gid.0[15]), (true, Qpn(0x48), 1));
     let least = NodeConfig::read("f", "[interface.a]\ndevice = 'mlx5_0'").unwrap();
     assert_eq!(least.interfaces["a"].pkey, PKey::DEFAULT);
@@ -47,7 +56,7 @@ fn workers_have_cores_of_their_own_and_rest_as_they_are_told() {
     assert_eq!((none.cores.len(), none.idle), (0, Idle::Adaptive));
     let both = workers("cores = [2, 3]\nidle = \"poll\"").unwrap();
     assert_eq!((both.cores, both.idle), (vec![2, 3], Idle::Poll));
-    let refusal = |text: &str| workers(text).unwrap_err().to_string();
+    let refusal = |text: &str| text_of(&workers(text).unwrap_err());
     let twice = "node.toml:2: core 2 is listed twice; give each worker a core of its own";
     assert_eq!(refusal("cores = [2, 3, 2]"), twice);
     let said = refusal("idle = \"sleepy\"");
@@ -113,9 +122,9 @@ fn an_error_names_the_line_of_the_key_and_of_nothing_that_looks_like_it() {
     assert!(said.starts_with("node.toml:8: core 2 is listed twice"), "{said}");
     let one = text.replace("[workers]", "address = ['127.0.0.1/8']\n[workers]");
     assert!(refusal(&one).starts_with("node.toml:6: ib1 cannot have 127.0.0.1/8"), "{one}");
-    let machine = Machine { cores: vec![2], opens_adapters: true, lacks_gsi: |_| false };
+    let machine = Machine { cores: vec![2], opens_adapters: true };
     let config = NodeConfig::read("node.toml", &text).unwrap();
-    let said = config.on(&machine, "node.toml", &text).unwrap_err().to_string();
+    let said = text_of(&config.on(&machine, "node.toml", &text).unwrap_err());
     assert!(
         said.starts_with(
             "node.toml:8: core 3 is not available; choose cores in [workers] from [2]"
@@ -127,7 +136,7 @@ fn an_error_names_the_line_of_the_key_and_of_nothing_that_looks_like_it() {
 fn an_address_that_no_host_can_have_is_refused_with_the_reason() {
     let with = |address: &str| {
         let text = format!("[interface.ib0]\ndevice = 'null:'\naddress = [{address:?}]\n");
-        NodeConfig::read("node.toml", &text).map_err(|error| error.to_string())
+        NodeConfig::read("node.toml", &text).map_err(|error| text_of(&error))
     };
     for (address, why) in [
         ("224.0.0.1/4", "multicast"),
@@ -197,19 +206,18 @@ fn what_can_be_there_once_is_refused_the_second_time() {
 #[test]
 fn a_device_that_can_never_be_opened_is_refused_and_one_that_may_come_is_not() {
     let with = |device: &str| format!("[interface.ib0]\n\ndevice = {device:?}\n");
-    for device in ["", "soft", "soft:", "soft:x@y:999", "soft:x@y:0", "null:1", "tap:x", "a b"] {
+    for device in ["soft", "soft:", "soft:x@y:999", "soft:x@y:0", "null:1", "tap:x", "a b"] {
         let text = with(device);
         match NodeConfig::read("node.toml", &text) {
             Ok(_) => assert_eq!(device, "soft:"),
             Err(error) => {
-                let said = error.to_string();
+                let said = text_of(&error);
                 let whole = format!("node.toml:3: {device:?} is not a device name; write soft:");
                 assert!(said.starts_with(&whole), "{said}");
             }
         }
     }
-    let lacks_gsi = |name: &str| name == "mlx5_0:1";
-    let build = |opens_adapters| Machine { cores: Vec::new(), opens_adapters, lacks_gsi };
+    let build = |opens_adapters| Machine { cores: Vec::new(), opens_adapters };
     let on = |device: &str, opens_adapters| {
         let config = NodeConfig::read("f", &with(device)).expect("each is a name");
         config.on(&build(opens_adapters), "node.toml", &with(device))
@@ -218,15 +226,106 @@ fn a_device_that_can_never_be_opened_is_refused_and_one_that_may_come_is_not() {
         on(device, false).expect(device);
     }
     on("bogus", true).expect("an adapter may come");
-    let said = on("mlx5_0:1", true).unwrap_err().to_string();
-    assert!(said.starts_with("node.toml:3: mlx5_0:1: this adapter has no queue pair 1"), "{said}");
-    assert!(said.contains("soft:PATH@NODE") && said.contains("RoCE"), "{said}");
-    let said = on("bogus", false).unwrap_err().to_string();
+    let said = text_of(&on("bogus", false).unwrap_err());
     assert!(said.starts_with("node.toml:3: bogus: built without the feature `hca`"), "{said}");
     assert_eq!(
         refusal("[workers]\n"),
         "node.toml: the configuration has no interface; write [interface.ib0]"
     );
+}
+
+#[test]
+fn a_port_may_have_a_management_with_a_name_of_its_own() {
+    let with =
+        |value: &str| format!("[interface.ib0]\ndevice = 'soft:x@h'\nmanagement = {value}\n");
+    let config = NodeConfig::read("f", &with("'umad:ibsim0'")).expect("a name");
+    let management = config.interfaces["ib0"].management.as_ref();
+    assert_eq!(management.map(Management::port), Some("ibsim0:1"));
+    let machine = Machine { cores: Vec::new(), opens_adapters: false };
+    let said = text_of(&config.on(&machine, "f", &with("'umad:ibsim0'")).unwrap_err());
+    assert!(said.starts_with("f:3: ibsim0:1: built without the feature `hca`"), "{said}");
+    for wrong in ["'ibsim0'", "'gsi'", "'umad:'", "'umad:a:0'", "'umad:a:1:2'", "''"] {
+        let said = refusal(&with(wrong));
+        assert!(said.starts_with("node.toml:3: ") && said.contains("write umad:NAME"), "{said}");
+    }
+    let misspelled = with("'umad:ibsim0'").replace("management", "managment");
+    assert!(refusal(&misspelled).ends_with("did you mean `management`?"), "{misspelled}");
+    let other = "[interface.ib1]\ndevice = 'soft:x@h'\npkey = 0x8001\n";
+    let both = |other: &str| format!("{}{other}", with("'umad:ibsim0:1'"));
+    let said = refusal(&both(other));
+    assert!(said.contains("ib0 and ib1 are both at \"soft:x@h\", but differ in management"));
+    let same = format!("{other}management = 'umad:ibsim0'\n");
+    NodeConfig::read("f", &both(&same)).expect("the same management");
+}
+
+#[test]
+fn a_domain_exists_and_addresses_are_unique_in_it() {
+    let text = "[domain.red]\nkernel_table = 100\n[router]\nkernel_table = 254\n\
+                [interface.a]\ndevice = 'soft:f@host1'\naddress = ['10.0.0.1/24']\n\
+                [interface.b]\ndevice = 'soft:f@host2'\ndomain = 'red'\naddress = ['10.0.0.1/24']\n\
+                [[route]]\nto = '10.2.0.0/16'\nnext_domain = 'red'\n\
+                [[route]]\ndomain = 'red'\nto = '10.2.0.0/16'\nvia = ['10.0.0.9']\n";
+    let config = NodeConfig::read("f", text).expect("an address may be in two domains");
+    assert_eq!(config.interfaces["a"].domain, DEFAULT_DOMAIN);
+    assert_eq!(config.domains["red"].kernel_table, Some(100));
+    let said = refusal(&text.replace("domain = 'red'\naddress", "address"));
+    assert_eq!(said, "node.toml:9: b and a both have 10.0.0.1; change one".replace('9', "10"));
+    let said = refusal(&text.replacen("domain = 'red'\n", "domain = 'rad'\n", 1));
+    let expected = "b names the domain \"rad\", which does not exist; did you mean \"red\"?";
+    assert_eq!(said, format!("node.toml:10: {expected}"));
+    let said = refusal(&text.replace("next_domain = 'red'", "next_domain = 'customers'"));
+    let expected = "names the domain \"customers\", which does not exist; write [domain.customers]";
+    assert_eq!(said, format!("node.toml:14: the route to 10.2.0.0/16 {expected}"));
+    let said = refusal(&text.replace("next_domain = 'red'", "next_domain = 'default'"));
+    assert!(said.ends_with("leads from default into default; remove the key"), "{said}");
+    let said = refusal(&text.replace("= 254", "= 100"));
+    assert!(
+        said.ends_with("red and default both have the kernel's table 100; change one"),
+        "{said}"
+    );
+    let said = refusal(&text.replace("[domain.red]", "[domain.default]"));
+    assert!(said.contains("the default domain has no table"), "{said}");
+    let twice =
+        format!("{text}[[route]]\ndomain = 'red'\nto = '10.2.0.0/16'\nvia = ['10.0.0.8']\n");
+    assert!(refusal(&twice).contains("there are two routes to 10.2.0.0/16"), "{}", refusal(&twice));
+}
+
+#[test]
+fn a_rule_can_match_packets_and_a_list_exists() {
+    let with = |rule: &str| {
+        format!(
+            "[[acl.web]]\naction = 'deny'\n{rule}\n\
+             [interface.a]\ndevice = 'null:'\nacl_in = 'web'\nacl_out = 'web'\nrpf = 'strict'\n"
+        )
+    };
+    let rule = |text: &str| NodeConfig::read("f", &with(text)).expect(text).acls["web"][0].clone();
+    let text =
+        "protocol = 'tcp'\nsource = '10.0.0.0/8'\ndestination_port = '1024-2047'\nsource_port = 7";
+    assert_eq!(rule(text).to_string(), "tcp from 10.0.0.0/8 from port 7 to port 1024-2047");
+    assert_eq!(rule("protocol = 'icmpv6'\nicmp_type = 128").to_string(), "icmpv6 type 128");
+    assert_eq!(rule("protocol = 47\ndestination = 'fd00::/8'").to_string(), {
+        "protocol 47 to fd00::/8"
+    });
+    assert_eq!(rule("").to_string(), "any");
+    for (text, line, reason) in [
+        ("source = '10.0.0.1/8'", 3, "10.0.0.1/8 has host bits; write 10.0.0.0/8"),
+        ("destination_port = 80", 3, "destination_port needs protocol = \"tcp\" or \"udp\""),
+        ("icmp_type = 8\nprotocol = 'udp'", 3, "icmp_type needs protocol = \"icmp\" or"),
+        ("protocol = 'sctp'", 3, "not a protocol; write tcp, udp, icmp, icmpv6, or 0 to 255"),
+        ("protocol = 256", 3, "not a protocol; write tcp"),
+        ("protocol = 'udp'\nsource_port = '9-8'", 4, "not a port or range; write 80"),
+        ("protocol = 'icmp'\nsource = 'fd00::/8'", 2, "has conditions of IPv4 and of IPv6"),
+        ("sourc = '10.0.0.0/8'", 3, "unknown key `sourc`; did you mean `source`?"),
+    ] {
+        let said = refusal(&with(text));
+        assert!(
+            said.starts_with(&format!("node.toml:{line}: ")) && said.contains(reason),
+            "{said}"
+        );
+    }
+    let said = refusal(&with("").replace("acl_out = 'web'", "acl_out = 'webb'"));
+    let expected = "a names the list \"webb\", which does not exist; write [[acl.webb]]";
+    assert_eq!(said, format!("node.toml:7: {expected}"));
 }
 
 /// The README's table and the parser agree on the keys of each table of a file.
@@ -250,6 +349,12 @@ fn the_readme_lists_every_key_and_no_other() {
         ("[interface.NAME]", "[interface.a]"),
         ("[[interface.NAME.peer]]", "[[interface.a.peer]]"),
         ("[[interface.NAME.neighbor]]", "[[interface.a.neighbor]]"),
+        ("[router]", "[router]"),
+        ("[domain.NAME]", "[domain.a]"),
+        ("[[acl.NAME]]", "[[acl.a]]"),
+        ("[[route]]", "[[route]]"),
+        ("[[multicast]]", "[[multicast]]"),
+        ("[telemetry]", "[telemetry]"),
     ] {
         let said = refusal(&format!("{header}\nxxxxxxxxxxxxxxxx = 1\n"));
         let (_, keys) = said.split_once("; the keys here are ").expect("it names all keys");
@@ -261,4 +366,55 @@ fn the_readme_lists_every_key_and_no_other() {
         assert_eq!(listed, keys, "{table}");
     }
     assert!(listed.is_empty(), "no tables of a file: {listed:?}");
+}
+
+#[test]
+fn a_tun_device_has_the_name_of_its_interface_and_keys_of_its_own() {
+    let config = NodeConfig::read(
+        "f",
+        "[interface.tun0]\nkind = \"tun\"\naddress = [\"192.168.0.1/24\"]\n\
+         kernel_address = [\"192.168.0.2/24\", \"fd00::2/64\"]\n\
+         [interface.b]\nkind = \"tun\"\ndevice = \"tun1\"\n",
+    )
+    .expect("a configuration");
+    let [tun0, other] = ["tun0", "b"].map(|name| &config.interfaces[name]);
+    assert_eq!((tun0.kind, tun0.device.as_str()), (InterfaceKind::Tun, "tun0"));
+    assert_eq!((other.device.as_str(), other.mtu), ("tun1", 65520));
+    let kernel: Vec<_> = tun0.kernel_address.iter().map(ToString::to_string).collect();
+    assert_eq!(kernel, ["192.168.0.2/24", "fd00::2/64"]);
+}
+
+#[test]
+fn what_no_tun_device_can_be_is_refused() {
+    let of = |keys: &str| refusal(&format!("[interface.tun0]\nkind = \"tun\"\n{keys}\n"));
+    for (keys, said) in [
+        ("mode = \"rc\"", "node.toml:3: tun0 has kind \"tun\", which has no key `mode`; remove it"),
+        ("pkey = 0x8001", "node.toml:3: tun0 has kind \"tun\", which has no key `pkey`; remove it"),
+        (
+            "shadow = \"x\"",
+            "node.toml:3: tun0 has kind \"tun\", which has no key `shadow`; remove it",
+        ),
+        ("device = \"no/name\"", "is no name of a network device"),
+        ("address = [\"dhcp\"]", "where no server is; write its address"),
+        (
+            "kernel_address = [\"10.0.0.1\"]",
+            "node.toml:3: \"10.0.0.1\" is not an address with a prefix",
+        ),
+        ("kernel_address = [\"10.0.0.0/24\"]", "it is the network 10.0.0.0/24 itself"),
+        (
+            "kernel_address = [\"10.0.0.1/24\", \"10.0.0.1/16\"]",
+            "the kernel_address 10.0.0.1 twice",
+        ),
+        ("address = [\"10.0.0.1/24\"]\nkernel_address = [\"10.0.0.1/24\"]", "tun0 itself has it"),
+        ("[interface.b]\nkind = \"tun\"\ndevice = \"tun0\"", "both have the device \"tun0\""),
+    ] {
+        let refused = of(keys);
+        assert!(refused.contains(said), "{keys}: {refused}");
+    }
+    let said = refusal("[interface.ib0]\nkernel_address = [\"10.0.0.1/24\"]\ndevice = \"soft:\"\n");
+    assert!(said.contains("ib0 has kind \"ipoib\", which has no key `kernel_address`"), "{said}");
+    let said = refusal("[interface.ib0]\n");
+    assert!(said.starts_with("node.toml:1: ib0 has no device; write device = "), "{said}");
+    let said = refusal("[interface.ib0]\npkey = 1\ndevice = \"\"\n");
+    assert!(said.starts_with("node.toml:3: ib0 has no device; write device = "), "{said}");
 }

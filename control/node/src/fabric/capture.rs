@@ -1,4 +1,4 @@
-//! Every packet of a fabric in a file that public dissectors read: pcap with ERF records.
+//! Capture of all packets of a fabric to a pcap file with ERF records, which Wireshark reads.
 
 use pollux_fabric::net::Net;
 use pollux_wire::capture::{FileHeader, record};
@@ -9,14 +9,14 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A file that packets are written to.
+/// A capture file.
 pub struct Capture {
     written: Arc<Mutex<Written>>,
 }
 
 struct Written {
     file: Box<dyn Write + Send>,
-    /// What ended it, if anything did.
+    /// The error that ended it.
     failed: Option<io::Error>,
 }
 
@@ -45,7 +45,7 @@ impl Capture {
         Ok(Self { written })
     }
 
-    /// Puts into the file what was seen so far.
+    /// Writes buffered packets to the file.
     pub fn flush(&mut self) -> io::Result<()> {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         match written.failed.take() {

@@ -1,4 +1,4 @@
-//! What a fabric is to be, in the words of who starts it, and why it cannot be that.
+//! The configuration of a fabric, and errors of its start.
 
 use pollux_fabric::sm::Partitions;
 use pollux_fabric::topology::{End, PORTS_MAX, Topology, preamble};
@@ -8,35 +8,34 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// What a fabric is to be.
+/// The configuration of a fabric.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
     /// Its nodes and links.
     pub topology: Topology,
     /// The seed of its RNG.
     pub seed: u64,
-    /// Where it is asked; and, at `PATH.ports`, where processes find its ports.
+    /// The admin socket; processes open ports at `PATH.ports`.
     pub socket: Option<PathBuf>,
-    /// What unmodified programs know it by.
+    /// The name for programs with libumad2sim.
     pub umad: Option<String>,
-    /// Wires to nodes that are not ours.
+    /// Wires to external nodes.
     pub wires: Vec<Plug>,
-    /// Where every packet is written to.
+    /// The capture file of all packets.
     pub capture: Option<PathBuf>,
-    /// What goes wrong.
+    /// Fault rules.
     pub faults: Vec<String>,
-    /// Who may talk to whom, if subnet managers of ours say so; none: there are none of ours.
+    /// The partitions of the embedded subnet managers; `None` for no embedded managers.
     pub partitions: Option<Partitions>,
-    /// The ports whose processes and wires may manage the subnet, `NODE` or `NODE:PORT`. All others
-    /// are hosts: they can read by subnet management, and set nothing.
+    /// The ports whose processes and wires may manage the subnet, `NODE` or `NODE:PORT`. SMPs of
+    /// other ports can only read.
     pub managers: Vec<String>,
-    /// What managers of ours protect ports with; 0 for not at all, and none for a random key.
+    /// The M_Key of embedded managers; 0 for no protection, `None` for a random key.
     pub m_key: Option<u64>,
-    /// By what managers of ours know others, and whoever may ask their administrator for all it
-    /// knows; none for a random key.
+    /// The SM_Key with which embedded managers trust other managers and SA queries; `None` for a
+    /// random key.
     pub sm_key: Option<u64>,
-    /// Subnet managers of ours give each adapter's port 2^lmc addresses, each with a way of its
-    /// own.
+    /// Embedded managers give each adapter port 2^lmc LIDs, each with its own path.
     pub lmc: u8,
 }
 
@@ -45,9 +44,9 @@ pub struct Config {
 pub struct Plug {
     /// `NODE:PORT`.
     pub place: String,
-    /// The address as it was written.
+    /// The address in text.
     pub name: String,
-    /// And as it was meant.
+    /// The parsed address.
     pub address: WireAddress,
 }
 
@@ -63,7 +62,7 @@ impl FromStr for Plug {
     }
 }
 
-/// Why a fabric did not start: one sentence, and what to do.
+/// The reason for which a fabric did not start: one sentence, and the remedy.
 #[derive(Debug)]
 pub struct StartError(String);
 
@@ -81,8 +80,7 @@ impl fmt::Display for StartError {
 
 impl std::error::Error for StartError {}
 
-/// The topology that a specification or the name of a file stands for. What of a file was not read
-/// is told as a `note`.
+/// The topology of a specification or a file. `note` gets a message about skipped lines.
 pub fn topology(spec: &str, seed: u64, note: impl FnOnce(&str)) -> Result<Topology, StartError> {
     let path = Path::new(spec);
     if !path.exists() {
@@ -100,7 +98,7 @@ pub fn topology(spec: &str, seed: u64, note: impl FnOnce(&str)) -> Result<Topolo
     Ok(topology)
 }
 
-/// What to say of lines before a topology.
+/// The message about skipped lines before a topology.
 fn skipped(file: &str, lines: &[(usize, &str)]) -> Option<String> {
     let (first, line) = lines.first()?;
     let others = match lines.len() - 1 {
@@ -113,7 +111,7 @@ fn skipped(file: &str, lines: &[(usize, &str)]) -> Option<String> {
     ))
 }
 
-/// The ports that `NODE` or `NODE:PORT` stands for.
+/// The ports of `NODE` or `NODE:PORT`.
 pub(super) fn places(topology: &Topology, text: &str) -> Result<Vec<End>, StartError> {
     let mut named = topology.nodes().iter().zip(0..).filter(|(node, _)| node.name == text);
     match named.next() {
@@ -124,7 +122,7 @@ pub(super) fn places(topology: &Topology, text: &str) -> Result<Vec<End>, StartE
     }
 }
 
-/// The port that `NODE:PORT` stands for. A port for a wire need not be there yet: switches get it.
+/// The port of `NODE:PORT`. With `is_new`, a switch may get more ports for it.
 pub(super) fn place(topology: &Topology, text: &str, is_new: bool) -> Result<End, StartError> {
     let wrong = |reason: String| StartError::new(format!("'{text}' is not a port: {reason}"));
     let split = text.rsplit_once(':').and_then(|(name, port)| Some((name, port.parse().ok()?)));

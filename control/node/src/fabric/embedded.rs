@@ -1,9 +1,8 @@
-//! A fabric in a thread of this process, for whoever wants one without another program: `soft:`,
-//! demonstrations and tests.
+//! A fabric in a thread of this process: for `soft:`, the demonstration and tests.
 //!
-//! It is found as any other is, by a path, so `pollux show` can ask it, too. The path is in a
-//! folder of its own, which only this user may enter and which goes when the fabric does. Of a
-//! process that was killed it stays, until another one begins a fabric.
+//! It has a path as any other, so `pollux show` works, too. The path is in a new folder, private to
+//! the user, which is removed with the fabric. The folder of a killed process is removed by the
+//! next fabric of any process.
 
 use super::{Config, Fabric, Partitions, StartError, config};
 use pollux_wire::mad::smp::NodeType;
@@ -17,7 +16,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 
-/// What `soft:` opens a port of.
+/// The topology of the private fabric.
 const PRIVATE: &str = "single:16";
 
 /// A fabric that runs as long as this is held.
@@ -26,7 +25,7 @@ pub struct Embedded {
     folder: PathBuf,
     /// Names of its hosts.
     hosts: Vec<String>,
-    /// Who has a turn.
+    /// The next host of `soft:`.
     turn: AtomicUsize,
     is_over: Arc<AtomicBool>,
     wake: UnixStream,
@@ -34,7 +33,7 @@ pub struct Embedded {
 }
 
 impl Embedded {
-    /// A fabric of this topology, `single:3` for example, with a subnet manager of ours.
+    /// Starts a fabric of this topology, such as `single:3`, with an embedded subnet manager.
     pub fn start(topology: &str) -> Result<Self, StartError> {
         let topology = config::topology(topology, 1, |_| {})?;
         let is_host = |kind| kind == NodeType::CHANNEL_ADAPTER;
@@ -51,33 +50,33 @@ impl Embedded {
             partitions: Some(Partitions::default()),
             ..Config::default()
         };
-        // From here on, whatever happens, the folder goes with this.
+        // From here on, dropping this removes the folder.
         let mut embedded = Self { folder, hosts, turn, is_over, wake, thread: None };
-        let (tell, told) = sync_channel(1);
+        let (sender, started) = sync_channel(1);
         let is_over = Arc::clone(&embedded.is_over);
-        let run = move || run(plan, &tell, woken, &is_over);
+        let run = move || run(plan, &sender, woken, &is_over);
         let thread = std::thread::Builder::new().name("fabric".into()).spawn(run);
         embedded.thread = Some(thread.map_err(failed)?);
-        told.recv().map_err(|_| StartError::new("a fabric of this process panicked"))??;
+        started.recv().map_err(|_| StartError::new("a fabric of this process panicked"))??;
         Ok(embedded)
     }
 
-    /// Its hosts, by name.
+    /// The names of its hosts.
     pub fn hosts(&self) -> &[String] {
         &self.hosts
     }
 
-    /// What a host's port is called by whoever opens it.
+    /// The device name of the port of a host.
     pub fn port(&self, host: &str) -> String {
         format!("soft:{}@{host}", self.path().display())
     }
 
-    /// Where it is asked.
+    /// The admin socket.
     pub fn path(&self) -> PathBuf {
         socket(&self.folder)
     }
 
-    /// All ports, beginning behind the one that this began with when it was called last.
+    /// All ports, each time beginning with the next one.
     pub(crate) fn ports_in_turn(&self) -> impl Iterator<Item = String> {
         let first = self.turn.fetch_add(1, Ordering::Relaxed);
         let hosts = self.hosts.iter().cycle().skip(first % self.hosts.len().max(1));
@@ -90,17 +89,17 @@ impl Drop for Embedded {
         self.is_over.store(true, Ordering::Relaxed);
         let _ = self.wake.write(b".");
         if let Some(thread) = self.thread.take() {
-            // If it panicked, that was said.
+            // A panic was printed already.
             let _ = thread.join();
         }
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
-/// What its thread does.
+/// The body of its thread.
 fn run(
     plan: Config,
-    tell: &SyncSender<Result<(), StartError>>,
+    sender: &SyncSender<Result<(), StartError>>,
     wake: UnixStream,
     is_over: &AtomicBool,
 ) {
@@ -108,16 +107,15 @@ fn run(
         Ok(fabric) => (Some(fabric), Ok(())),
         Err(error) => (None, Err(error)),
     };
-    if tell.send(started).is_ok()
+    if sender.send(started).is_ok()
         && let Some(mut fabric) = fabric
     {
-        // If it ends before it is to, whoever is at a port sees that go.
+        // If it ends early, processes at its ports see them close.
         let _ = fabric.run(wake, || is_over.load(Ordering::Relaxed));
     }
 }
 
-/// The fabric that all users of `soft:` in this process have in common, for as long as there is
-/// one.
+/// The private fabric of this process, shared by all devices `soft:`.
 pub(crate) fn private() -> Result<Arc<Embedded>, StartError> {
     static KNOWN: Mutex<Weak<Embedded>> = Mutex::new(Weak::new());
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -133,10 +131,10 @@ fn socket(folder: &Path) -> PathBuf {
     folder.join("fabric")
 }
 
-/// What the folders' names begin with.
+/// The prefix of folder names.
 const FOLDERS: &str = "pollux-fabric-";
 
-/// A new folder, which nobody else may enter. One that is there already is somebody else's.
+/// Creates a private folder, with a new name.
 fn folder() -> std::io::Result<PathBuf> {
     static MADE: AtomicUsize = AtomicUsize::new(0);
     let within = std::env::temp_dir();
@@ -151,8 +149,8 @@ fn folder() -> std::io::Result<PathBuf> {
     }
 }
 
-/// Removes what killed processes have left: folders with a socket that nobody listens at. Those of
-/// other users stay, since they may not be removed.
+/// Removes folders of killed processes: those with a socket without a listener. The system refuses
+/// to remove those of other users.
 fn sweep(within: &Path) {
     let entries = std::fs::read_dir(within).into_iter().flatten().flatten();
     let names = entries.filter(|one| one.file_name().to_string_lossy().starts_with(FOLDERS));

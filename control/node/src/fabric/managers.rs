@@ -1,4 +1,4 @@
-//! Subnet managers of a fabric that has its own: one in each subnet, at the first switch.
+//! The embedded subnet managers of a fabric: one in each subnet, at the first switch.
 
 use super::StartError;
 use pollux_fabric::sm::{Config, Partitions};
@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 
-/// Who manages each of a plan's subnets, and how. Routers join subnets, so they end them.
+/// The port and configuration of the manager of each subnet. Routers separate subnets.
 pub(super) fn managers(topology: &Topology, config: &Config) -> Vec<(End, Config)> {
     let mut seen = BTreeSet::new();
     let mut subnets = Vec::new();
@@ -25,13 +25,13 @@ pub(super) fn managers(topology: &Topology, config: &Config) -> Vec<(End, Config
     subnets.into_iter().zip((Gid::DEFAULT_PREFIX..).map(config)).collect()
 }
 
-/// A key that nobody else has: the one that was given, or else one that nobody can guess.
+/// The configured key, or a random one.
 pub(super) fn key(given: Option<u64>) -> u64 {
-    // Its own keys are the system's randomness. 0 would be no key.
+    // The keys of the standard hasher are random. 0 means no key.
     given.unwrap_or_else(|| RandomState::new().hash_one(()).max(1))
 }
 
-/// Adds to `seen` all that is reached from a node without a router in between.
+/// Adds to `seen` all nodes in the subnet of a node.
 fn explore(topology: &Topology, from: u32, seen: &mut BTreeSet<u32>) {
     let mut ahead = vec![from];
     while let Some(node) = ahead.pop() {
@@ -44,7 +44,7 @@ fn explore(topology: &Topology, from: u32, seen: &mut BTreeSet<u32>) {
     }
 }
 
-/// The partitions that a file in the syntax of OpenSM's `partitions.conf` describes.
+/// The partitions of a file in the syntax of OpenSM's `partitions.conf`.
 pub fn partitions(path: &Path) -> Result<Partitions, StartError> {
     let name = path.display().to_string();
     let text = std::fs::read_to_string(path)

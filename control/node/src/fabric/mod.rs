@@ -1,15 +1,14 @@
-//! A software fabric on the machine's clock: one thread that owns a net, its wires, the programs
-//! and processes at it and its captures, and that sleeps while nothing happens.
+//! A software fabric in real time: one thread that owns a net, its wires, programs, processes and
+//! captures, and that sleeps while it is idle.
 //!
-//! A fabric is known by one path. Questions come to a socket of that name, and processes that want
-//! a port (`soft:PATH@NODE[:PORT]`) to `PATH.ports` beside it, which has other rules: messages with
-//! descriptors in place of lines.
+//! A fabric has one path: that of its admin socket. Processes open ports (`soft:PATH@NODE[:PORT]`)
+//! at `PATH.ports`, by messages with descriptors.
 //!
-//! 1. [`config`]: what it is to be, and why it cannot be;
-//! 2. `managers`: who manages its subnets, unless others do;
-//! 3. [`rule`]: faults; [`capture`]: every packet in a file;
-//! 4. [`report`]: what it answers at its socket ([`crate::admin`]);
-//! 5. [`embedded`]: one that runs in a thread of its own, for programs that want no other one.
+//! 1. [`config`]: the configuration, and errors of the start;
+//! 2. `managers`: embedded subnet managers;
+//! 3. [`rule`]: fault rules; [`capture`]: a file of all packets;
+//! 4. [`report`]: responses at the admin socket ([`crate::admin`]);
+//! 5. [`embedded`]: a fabric in its own thread, for one process.
 
 pub mod capture;
 pub mod config;
@@ -32,7 +31,7 @@ use pollux_fabric::net::Net;
 use pollux_fabric::process;
 use pollux_fabric::sm;
 use pollux_fabric::subnet::Subnet;
-use pollux_fabric::umad::{Clients, Server};
+use pollux_fabric::umad::Sockets;
 use pollux_fabric::wire_io::ForeignWire;
 use pollux_wire::mad::smp::{MKey, SmKey};
 use report::Neighbors;
@@ -44,14 +43,12 @@ use std::time::{Duration, Instant};
 
 /// The longest sleep.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
-/// Turns without a look at what sleeping would look at, while processes have traffic.
+/// Turns between polls of sockets, while processes have traffic.
 const TURNS_PER_LOOK: u32 = 64;
 
-/// A fabric that runs while somebody calls [`Fabric::run`].
+/// A fabric, which runs in [`Fabric::run`].
 pub struct Fabric {
-    server: Server,
-    processes: Option<process::Server>,
-    wires: Vec<ForeignWire>,
+    fabric: pollux_fabric::Fabric,
     rules: Rules,
     capture: Option<Capture>,
     admin: Option<Admin>,
@@ -59,7 +56,7 @@ pub struct Fabric {
 }
 
 impl Fabric {
-    /// Builds it, and opens all that it is found by.
+    /// Builds the fabric, and opens its sockets.
     #[expect(clippy::disallowed_methods, reason = "this is where the machine's clock comes in")]
     pub fn new(mut config: Config) -> Result<Self, StartError> {
         let topology = &mut config.topology;
@@ -93,15 +90,16 @@ impl Fabric {
         let capture = config.capture.as_deref().map(|path| {
             Capture::begin(path, &mut net).map_err(failed(format!("capture {}", path.display())))
         });
-        let mut clients = Clients::at(net);
+        let mut fabric = pollux_fabric::Fabric::new(net);
+        fabric.wires = wires;
         let managers = managers.into_iter().flatten();
-        managers.for_each(|(at, config)| clients.start_manager(at, config));
-        let server = match &config.umad {
-            Some(name) => Server::bind(name, clients).map_err(failed(format!(
+        managers.for_each(|(at, config)| fabric.start_manager(at, config));
+        let programs = config.umad.as_deref().map(|name| {
+            Sockets::bind(name).map_err(failed(format!(
                 "cannot serve programs as '{name}'; another fabric may use this name"
-            )))?,
-            None => Server::without_name(clients),
-        };
+            )))
+        });
+        fabric.program_sockets = programs.transpose()?;
         let socket = config.socket.as_deref();
         let admin = socket
             .map(|path| Admin::listen(path).map_err(failed(format!("socket {}", path.display()))));
@@ -110,22 +108,23 @@ impl Fabric {
             let failed = failed(format!("socket {}.ports", path.display()));
             process::Server::bind(path).map_err(failed)
         });
-        let processes = processes.transpose()?;
-        Ok(Self { server, processes, wires, rules, capture, admin, start: Instant::now() })
+        fabric.processes = processes.transpose()?;
+        Ok(Self { fabric, rules, capture, admin, start: Instant::now() })
     }
 
-    /// What it is now.
+    /// The nodes, links and packets, for reports.
     pub fn net(&mut self) -> &Net {
-        self.server.clients().net()
+        &self.fabric.net
     }
 
-    /// Runs until `is_over` says so, which is asked whenever something happens, also to `wake`.
+    /// Runs until `is_over`, which is called after each event, also of `wake`.
     pub fn run(&mut self, wake: impl AsFd, is_over: impl Fn() -> bool) -> io::Result<()> {
         while !is_over() {
             self.answer();
             for _ in 0..TURNS_PER_LOOK {
-                self.turn()?;
-                if !self.processes.as_ref().is_some_and(process::Server::is_awake) {
+                let now = self.now();
+                self.fabric.step(now)?;
+                if !self.fabric.processes.as_ref().is_some_and(process::Server::is_awake) {
                     break;
                 }
             }
@@ -138,70 +137,39 @@ impl Fabric {
         Time::START + self.start.elapsed()
     }
 
-    /// Answers questions.
+    /// Responds to requests.
     fn answer(&mut self) {
         let now = self.now();
         let Some(admin) = &mut self.admin else { return };
-        let net = self.server.clients().net_mut();
-        admin.turn(now, &mut |_, question| {
-            if let Some(processes) = &mut self.processes {
+        let pollux_fabric::Fabric { net, wires, processes, .. } = &mut self.fabric;
+        admin.turn(now, &mut |_, request, _| {
+            if let Some(processes) = processes {
                 processes.settle(net);
             }
-            let neighbors = Neighbors { wires: &self.wires, processes: self.processes.as_ref() };
-            Some(report::answer(question, net, &neighbors, &mut self.rules))
+            let neighbors = Neighbors { wires, processes: processes.as_ref() };
+            Some(report::respond(request, net, &neighbors, &mut self.rules).into())
         });
     }
 
-    /// Takes what has come from outside, lets happen what comes of it, and sends what leaves.
-    fn turn(&mut self) -> io::Result<()> {
-        let now = self.now();
-        let net = self.server.clients().net_mut();
-        self.wires.iter_mut().for_each(|wire| wire.receive(now, net));
-        if let Some(processes) = &mut self.processes {
-            processes.receive(now, net);
-        }
-        self.server.turn(now)?;
-        let net = self.server.clients().net_mut();
-        self.wires.iter_mut().for_each(|wire| wire.send(now, net));
-        if let Some(processes) = &mut self.processes {
-            processes.send(now, net);
-        }
-        Ok(())
-    }
-
     fn sleep(&mut self, wake: impl AsFd) -> io::Result<()> {
-        let (now, net) = (self.now(), self.server.clients().net());
+        let now = self.now();
         let until = |due: Time| due.since_start().saturating_sub(now.since_start());
-        let due = self.wires.iter().filter_map(ForeignWire::due);
-        let due = due.chain(self.admin.as_ref().and_then(Admin::due)).min();
-        let mut longest = due.map_or(SLEEP_MAX, until).min(SLEEP_MAX);
-        // Of what a stream does not take, poll says when it does; datagrams go in batches.
-        let waits = |wire: &ForeignWire| wire.is_batched() && net.has_foreign(wire.end());
-        if self.wires.iter().any(waits) {
-            longest = Duration::ZERO;
-        }
-        if let Some(processes) = &mut self.processes {
-            longest = processes.sleep(longest);
-        }
+        let due = self.admin.as_ref().and_then(Admin::due);
+        let longest = due.map_or(SLEEP_MAX, until).min(SLEEP_MAX);
+        let longest = self.fabric.sleep(now, longest);
         if let Some(capture) = &mut self.capture
             && longest > Duration::ZERO
         {
             capture.flush()?;
         }
-        let mut others: Vec<_> = self.wires.iter().filter_map(ForeignWire::poll_fd).collect();
-        others.extend(self.admin.iter().flat_map(Admin::poll_fds));
-        others.extend(self.processes.iter().flat_map(process::Server::poll_fds));
+        let mut others: Vec<_> = self.admin.iter().flat_map(Admin::poll_fds).collect();
         let wake = wake.as_fd();
         others.push(PollFd::new(&wake, PollFlags::IN));
-        self.server.wait_beside(now, longest, others)?;
-        if let Some(processes) = &mut self.processes {
-            processes.wake();
-        }
-        Ok(())
+        self.fabric.wait(longest, others)
     }
 }
 
-/// Links that cost no time but the machine's.
+/// Links without simulated latency.
 fn quick() -> Wire {
     Wire { latency: Duration::ZERO, ..Wire::default() }
 }

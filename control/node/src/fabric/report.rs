@@ -1,63 +1,71 @@
-//! What a fabric says of itself: answers to questions, as JSON.
+//! Responses of a fabric to requests, from the state of its nodes and links.
 
 use super::rule::Rules;
+use crate::admin::reply::{AdminAnswer, AdminReply};
+use crate::admin::request::{AdminRequest, AdminTable};
+use crate::admin::rows::{
+    FaultStatus, GroupStatus, LinkStatus, MulticastTree, NodeKind, NodeStatus, PortStatus,
+};
 use pollux_fabric::net::Net;
-use pollux_fabric::node::{Node, NodeDrop};
+use pollux_fabric::node::Node;
 use pollux_fabric::process::Server;
 use pollux_fabric::topology::{End, PlannedNode};
 use pollux_fabric::wire_io::ForeignWire;
 use pollux_wire::address::Lid;
 use pollux_wire::mad::smp::NodeType;
-use serde_json::{Value, json};
 
-/// Multicast LIDs that a report looks at: as many as switches have.
+/// Multicast LIDs in a report: as many as switches have.
 const GROUPS: u16 = 4096;
 
-/// What is at a net from outside.
+/// The external neighbors of a net.
 pub struct Neighbors<'a> {
-    /// Wires to others' nodes.
+    /// Wires to external nodes.
     pub wires: &'a [ForeignWire],
     /// Processes at ports.
     pub processes: Option<&'a Server>,
 }
 
-/// Answers a question. Any text has an answer.
-pub fn answer(question: &str, net: &mut Net, others: &Neighbors<'_>, rules: &mut Rules) -> String {
-    let words: Vec<&str> = question.split_whitespace().collect();
-    let answer = match words[..] {
-        ["show", "nodes"] => Ok(nodes(net)),
-        ["show", "ports"] => Ok(ports(net, others)),
-        ["show", "links"] => Ok(links(net, others)),
-        ["show", "groups"] => Ok(groups(net)),
-        ["fault", "list"] => Ok(fault_list(rules)),
-        ["fault", "add", rule] => {
-            rules.add(net.subnet().topology(), rule).map(|number| json!(number))
+/// The response to a request.
+pub fn respond(
+    request: &AdminRequest,
+    net: &mut Net,
+    others: &Neighbors<'_>,
+    rules: &mut Rules,
+) -> AdminReply<AdminAnswer> {
+    AdminReply::Ok(match request {
+        AdminRequest::Show(AdminTable::Nodes) => AdminAnswer::Nodes(nodes(net)),
+        AdminRequest::Show(AdminTable::Ports) => AdminAnswer::Ports(ports(net, others)),
+        AdminRequest::Show(AdminTable::Links) => AdminAnswer::Links(links(net, others)),
+        AdminRequest::Show(AdminTable::Groups) => AdminAnswer::Groups(groups(net)),
+        AdminRequest::ListFaults => AdminAnswer::Faults(fault_list(rules)),
+        AdminRequest::AddFault(rule) => match rules.add(net.subnet().topology(), rule) {
+            Ok(number) => {
+                rules.apply(net);
+                AdminAnswer::Fault(number)
+            }
+            Err(error) => return AdminReply::Error(error),
+        },
+        AdminRequest::RemoveFault(number) if rules.remove(*number) => {
+            rules.apply(net);
+            AdminAnswer::Fault(*number)
         }
-        ["fault", "del", number] => {
-            let is_gone = number.parse().is_ok_and(|number| rules.remove(number));
-            let missing =
-                || format!("there is no rule {number}; list all with `pollux fault list`");
-            is_gone.then(|| json!(number)).ok_or_else(missing)
+        AdminRequest::RemoveFault(number) => {
+            let why = format!("there is no rule {number}; list all with `pollux fault list`");
+            return AdminReply::Error(why);
         }
-        _ => Err(format!(
-            "unknown query '{question}'; a fabric answers: show nodes, ports, links or groups, or \
-             fault add RULE, del NUMBER or list"
-        )),
-    };
-    if matches!(words[..], ["fault", "add" | "del", _]) && answer.is_ok() {
-        rules.apply(net);
-    }
-    match answer {
-        Ok(ok) => json!({ "ok": ok }).to_string(),
-        Err(error) => json!({ "error": error }).to_string(),
-    }
+        _ => {
+            let why = "this is a fabric, not a node; it has `pollux show` nodes, ports, links and \
+                       groups, and `pollux fault`";
+            return AdminReply::Error(why.into());
+        }
+    })
 }
 
-fn fault_list(rules: &Rules) -> Value {
-    rules.iter().map(|(number, rule)| json!({ "number": number, "rule": rule })).collect()
+fn fault_list(rules: &Rules) -> Vec<FaultStatus> {
+    rules.iter().map(|(number, rule)| FaultStatus { number, rule: rule.into() }).collect()
 }
 
-/// Nodes as planned and as they are, with their places.
+/// All nodes, with their plan and index.
 fn all(net: &Net) -> impl Iterator<Item = (u32, &PlannedNode, &Node)> {
     let planned = net.subnet().topology().nodes();
     (0..)
@@ -65,25 +73,26 @@ fn all(net: &Net) -> impl Iterator<Item = (u32, &PlannedNode, &Node)> {
         .map(|(index, (plan, node))| (index, plan, node))
 }
 
-fn nodes(net: &Net) -> Value {
+fn nodes(net: &Net) -> Vec<NodeStatus> {
     let one = |(_, plan, node): (u32, &PlannedNode, &Node)| {
-        let drops = NodeDrop::ALL.into_iter().filter(|reason| node.drops.of(*reason) > 0);
-        let drops = drops.map(|reason| (reason.name().to_owned(), node.drops.of(reason).into()));
-        let kind = match plan.kind {
-            NodeType::SWITCH => "switch",
-            NodeType::ROUTER => "router",
-            _ => "host",
-        };
-        let lid = node.lid(u8::from(!node.is_switch())).0;
-        json!({
-            "node": plan.name, "kind": kind, "guid": plan.guid.to_string(), "lid": lid,
-            "ports": plan.num_ports(), "drops": Value::Object(drops.collect()),
-        })
+        let drops = node.drops.iter().filter(|(_, count)| *count > 0);
+        NodeStatus {
+            node: plan.name.clone(),
+            kind: match plan.kind {
+                NodeType::SWITCH => NodeKind::Switch,
+                NodeType::ROUTER => NodeKind::Router,
+                _ => NodeKind::Host,
+            },
+            guid: plan.guid.to_string(),
+            lid: node.lid(u8::from(!node.is_switch())).0,
+            ports: plan.num_ports(),
+            drops: drops.map(|(reason, count)| (reason.to_owned(), count)).collect(),
+        }
     };
     all(net).map(one).collect()
 }
 
-/// What a port is joined to.
+/// The peer of a port.
 fn peer(net: &Net, others: &Neighbors<'_>, end: End) -> Option<String> {
     let topology = net.subnet().topology();
     if let Some((peer, _)) = topology.peer(end) {
@@ -97,7 +106,7 @@ fn name(net: &Net, end: End) -> String {
     format!("{}:{}", net.subnet().topology().nodes()[end.node as usize].name, end.port)
 }
 
-fn ports(net: &Net, others: &Neighbors<'_>) -> Value {
+fn ports(net: &Net, others: &Neighbors<'_>) -> Vec<PortStatus> {
     let of_node = |(index, _, node): (u32, &PlannedNode, &Node)| {
         let numbers = if node.is_switch() { 0.. } else { 1.. };
         let numbers = numbers.take_while(|number| *number <= node.identity.num_ports);
@@ -107,49 +116,57 @@ fn ports(net: &Net, others: &Neighbors<'_>) -> Value {
     all(net).flat_map(of_node).collect()
 }
 
-fn port(net: &Net, others: &Neighbors<'_>, end: End) -> Value {
+fn port(net: &Net, others: &Neighbors<'_>, end: End) -> PortStatus {
     let port = &net.subnet().nodes()[end.node as usize].ports[usize::from(end.port)];
     let (info, counters) = (&port.info, &port.counters);
-    json!({
-        "port": name(net, end),
-        "state": info.port_state.to_string(),
-        "lid": info.lid.0,
-        "lmc": info.lmc,
-        "mtu": info.neighbor_mtu.bytes(),
-        "peer": peer(net, others, end),
-        "process": others.processes.and_then(|processes| processes.process_at(end)),
-        "sent": counters.xmit_packets.long(),
-        "received": counters.rcv_packets.long(),
-        "errors": counters.rcv_errors.long(),
-        "discards": counters.xmit_discards.long(),
-    })
+    PortStatus {
+        port: name(net, end),
+        state: info.port_state.to_string(),
+        lid: info.lid.0,
+        lmc: info.lmc,
+        mtu: info.neighbor_mtu.bytes(),
+        peer: peer(net, others, end),
+        process: others.processes.and_then(|processes| processes.process_at(end)),
+        sent: counters.xmit_packets.long(),
+        received: counters.rcv_packets.long(),
+        errors: counters.rcv_errors.long(),
+        discards: counters.xmit_discards.long(),
+    }
 }
 
-fn links(net: &Net, others: &Neighbors<'_>) -> Value {
+fn links(net: &Net, others: &Neighbors<'_>) -> Vec<LinkStatus> {
     let state = |end: End| {
         let port = &net.subnet().nodes()[end.node as usize].ports[usize::from(end.port)];
         port.info.port_state.to_string()
     };
     let planned = net.subnet().topology().links().iter().map(|link| {
         let [a, b] = link.ends;
-        json!({
-            "from": name(net, a), "to": name(net, b), "rate": link.rate.to_string(),
-            "state": state(a),
-        })
+        LinkStatus {
+            from: name(net, a),
+            to: name(net, b),
+            rate: Some(link.rate.to_string()),
+            state: state(a),
+            ..LinkStatus::default()
+        }
     });
     let foreign = others.wires.iter().map(|wire| {
         let counts = wire.counts();
-        json!({
-            "from": name(net, wire.end()), "to": "wire", "rate": null, "state": state(wire.end()),
-            "sent": counts.sent, "received": counts.received,
-            "ignored": counts.ignored, "broken": counts.broken,
-        })
+        LinkStatus {
+            from: name(net, wire.end()),
+            to: "wire".into(),
+            rate: None,
+            state: state(wire.end()),
+            sent: Some(counts.sent),
+            received: Some(counts.received),
+            ignored: Some(counts.ignored),
+            broken: Some(counts.broken),
+        }
     });
     planned.chain(foreign).collect()
 }
 
-/// Groups as switches know them: by which ports they go.
-fn groups(net: &Net) -> Value {
+/// The multicast trees, from the MFTs of switches.
+fn groups(net: &Net) -> Vec<GroupStatus> {
     let first = Lid::MULTICAST_FIRST.0;
     let lids = (first..first + GROUPS - 1).map(Lid);
     let one = |lid: Lid| {
@@ -161,7 +178,8 @@ fn groups(net: &Net) -> Value {
             ports.map(move |port| name(net, End { node: index, port }))
         });
         let ports: Vec<_> = ports.collect();
-        (!ports.is_empty()).then(|| json!({ "lid": format!("{:#06x}", lid.0), "ports": ports }))
+        let lid = format!("{:#06x}", lid.0);
+        (!ports.is_empty()).then_some(GroupStatus::Tree(MulticastTree { lid, ports }))
     };
     lids.filter_map(one).collect()
 }

@@ -1,4 +1,4 @@
-//! Faults by rule: `[NODE:PORT/]KIND=CHANCE,...`, for the link at a port or for all.
+//! Fault rules: `[NODE:PORT/]KIND=CHANCE,...`, for the link at a port or for all links.
 //!
 //! ```text
 //! loss=1%                                     a packet in a hundred vanishes, on every link
@@ -7,7 +7,7 @@
 //! switch1:3/down                              the cable at that port is pulled
 //! ```
 //!
-//! Rules add up: of a kind that several name for a link the greatest counts.
+//! Of several rules with the same kind for a link, the greatest chance counts.
 
 use super::config::place;
 use super::quick;
@@ -18,9 +18,9 @@ use pollux_fabric::topology::Topology;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Rules at a time.
+/// Rules, at most.
 pub const RULES_MAX: usize = 256;
-/// The longest delay: no link is longer, and a packet that comes later nobody waits for.
+/// The longest delay: every timeout is shorter.
 const DELAY_MAX: Duration = Duration::from_secs(60);
 
 const FORM: &str = "write [NODE:PORT/]KIND=CHANCE,... with loss, duplicate, reorder or corrupt \
@@ -44,7 +44,7 @@ struct Rule {
 }
 
 impl Rules {
-    /// Takes a rule; says its number.
+    /// Adds a rule, and returns its number.
     pub fn add(&mut self, topology: &Topology, text: &str) -> Result<u32, String> {
         if self.rules.len() >= RULES_MAX {
             return Err(format!(
@@ -70,17 +70,17 @@ impl Rules {
         Ok(self.last)
     }
 
-    /// Takes a rule away; says whether there was one of this number.
+    /// Removes a rule. Returns whether there was one.
     pub fn remove(&mut self, number: u32) -> bool {
         self.rules.remove(&number).is_some()
     }
 
-    /// All of them, as they were written.
+    /// All rules, as text.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &str)> {
         self.rules.iter().map(|(number, rule)| (*number, rule.text.as_str()))
     }
 
-    /// Makes the links of a net so.
+    /// Applies the rules to the links of a net.
     pub fn apply(&mut self, net: &mut Net) {
         self.set_cables(net);
         let of = |link| {
@@ -94,7 +94,7 @@ impl Rules {
         }
     }
 
-    /// Pulls cables and puts them back, where rules came or went.
+    /// Disconnects and reconnects cables after a change of rules.
     fn set_cables(&mut self, net: &mut Net) {
         let pulled = self.rules.values().filter(|rule| rule.faults.is_none());
         let down: BTreeSet<u32> = pulled.filter_map(|rule| rule.link).collect();
@@ -145,7 +145,7 @@ fn faults(text: &str) -> Result<Faults, String> {
     Ok(faults)
 }
 
-/// So many in a million, written as `1.5%` or `20ppm`.
+/// Parses a chance, `1.5%` or `20ppm`, to parts per million.
 fn chance(text: &str) -> Option<u32> {
     let (number, scale) = match text.strip_suffix('%') {
         Some(number) => (number, 10_000.0),
@@ -155,7 +155,7 @@ fn chance(text: &str) -> Option<u32> {
     (0.0..=1_000_000.0).contains(&chance).then_some(chance.round() as u32)
 }
 
-/// Written as `20us`, `5ms` or `1s`.
+/// Parses a duration: `20us`, `5ms` or `1s`.
 fn duration(text: &str) -> Option<Duration> {
     let digits = text.find(|c: char| !c.is_ascii_digit())?;
     let (number, unit) = text.split_at(digits);

@@ -1,52 +1,89 @@
-//! Echo requests of ours, and what became of each (RFC 792, RFC 4443 4).
+//! Our ICMP echo requests and their outcomes (RFC 792, RFC 4443 4).
 //!
-//! A request has an identifier of its own, so an answer to another one is nobody's. Errors count
-//! for the request whose front they quote.
+//! Each request has its own identifier, so a late reply to another one is ignored. An ICMP error
+//! belongs to the request that it quotes.
 
-use super::PingError;
-use super::sending::NotSent;
+use super::port_driver::sending::NotSent;
 use crate::admin::CONNECTIONS_MAX;
-use pollux_control::interface::Delivery;
+use pollux_control::ipoib::Delivery;
 use pollux_verbs::time::Time;
+use pollux_wire::ethernet::EtherType;
 use pollux_wire::ip::IpProtocol;
-use pollux_wire::ip::icmp::Echo;
+use pollux_wire::ip::icmp::IcmpEcho;
 use pollux_wire::ip::icmpv4::{self, Icmpv4Message, Icmpv4Unreachable};
-use pollux_wire::ip::icmpv6::{self, Icmpv6Message};
-use pollux_wire::ip::ipoib::EtherType;
+use pollux_wire::ip::icmpv6::{self, Icmpv6Message, Icmpv6Unreachable};
 use pollux_wire::ip::ipv4::{Ipv4Header, Ipv4Packet};
 use pollux_wire::ip::ipv6::{Ipv6Header, Ipv6Packet};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// Requests under way at a time: one for each that the node's socket takes.
+/// Pending requests, at most: one for each connection of the admin socket.
 const REQUESTS_MAX: usize = CONNECTIONS_MAX;
-/// Bytes of a header of ICMP.
+/// Bytes of an ICMP header.
 const ICMP_LEN: usize = 8;
 const HOP_LIMIT: u8 = 64;
 
-/// Names a request.
+/// The identifier of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EchoId(u16);
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was answered.
+    /// A reply came.
     Answered {
-        /// Bytes of the answer, with the header of ICMP.
+        /// Bytes of the ICMP message.
         bytes: usize,
-        /// What was left of the answer's.
+        /// The hop limit or TTL of the reply.
         hop_limit: u8,
-        /// How long it took.
+        /// The round-trip time.
         after: Duration,
     },
-    /// Nobody answered in time.
+    /// No reply came in time.
     Silence,
     /// It could not be sent.
     NotSent(NotSent),
-    /// Somebody on the way, or we ourselves, found no way.
+    /// A router, or this host, has no route.
     Unreachable,
+    /// A router prohibits it.
+    Prohibited,
+    /// Its TTL, or hop limit, ran out at a router.
+    TimeExceeded,
+}
+
+/// The reason for which an echo request is not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PingError {
+    /// The interface is down.
+    Down,
+    /// There is no source address.
+    NoSource,
+    /// Too many requests are pending.
+    TooMany,
+    /// The data does not fit an IP packet.
+    TooLong,
+}
+
+/// An echo request that the node is to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EchoRequest {
+    /// The destination.
+    pub to: IpAddr,
+    /// Bytes of data.
+    pub bytes: usize,
+    /// The TTL, or hop limit.
+    pub ttl: u8,
+    /// How long to wait for the reply.
+    pub timeout: Duration,
+}
+
+impl EchoRequest {
+    /// With the usual TTL.
+    pub const fn new(to: IpAddr, bytes: usize, timeout: Duration) -> Self {
+        Self { to, bytes, ttl: HOP_LIMIT, timeout }
+    }
 }
 
 #[derive(Debug)]
@@ -56,9 +93,11 @@ struct Request {
     sent: Time,
     until: Time,
     outcome: Option<Outcome>,
+    /// The sender of the ICMP error.
+    reporter: Option<IpAddr>,
 }
 
-/// Requests under way.
+/// Pending requests.
 #[derive(Debug, Default)]
 pub struct Echoes {
     next: u16,
@@ -66,46 +105,47 @@ pub struct Echoes {
 }
 
 impl Echoes {
-    /// A request with so many bytes of data, and its name.
-    pub fn ask(
+    /// Creates a request from this address.
+    pub fn request(
         &mut self,
         now: Time,
-        (from, to): (IpAddr, IpAddr),
-        bytes: usize,
-        patience: Duration,
+        from: IpAddr,
+        EchoRequest { to, bytes, ttl, timeout }: EchoRequest,
     ) -> Result<(EchoId, Vec<u8>), PingError> {
-        // What nobody asked about any more makes room.
-        self.requests.retain(|_, request| now < request.until + patience);
+        // Outcomes that nothing has taken are dropped.
+        self.requests.retain(|_, request| now < request.until + timeout);
         let id = EchoId(self.next);
         if self.requests.len() == REQUESTS_MAX || self.requests.contains_key(&id) {
             return Err(PingError::TooMany);
         }
         let data: Vec<u8> = (0..bytes).map(|at| at as u8).collect();
-        let packet = request(from, to, Echo { identifier: id.0, sequence: 1, data: &data });
+        let packet =
+            request(from, to, ttl, IcmpEcho { identifier: id.0, sequence: 1, data: &data });
         let packet = packet.ok_or(PingError::TooLong)?;
         self.next = self.next.wrapping_add(1);
-        let until = now + patience;
-        self.requests.insert(id, Request { to, bytes, sent: now, until, outcome: None });
+        let until = now + timeout;
+        self.requests
+            .insert(id, Request { to, bytes, sent: now, until, outcome: None, reporter: None });
         Ok((id, packet))
     }
 
-    /// It could not be sent.
+    /// Records that a request could not be sent.
     pub fn not_sent(&mut self, id: EchoId, why: NotSent) {
         self.set(id, Outcome::NotSent(why));
     }
 
-    /// A packet came for local sockets; says whether it was about a request of ours.
+    /// Handles a packet for local sockets. Returns whether it belongs to a request.
     pub fn handle(&mut self, now: Time, delivery: &Delivery) -> bool {
         self.read(now, delivery).is_some()
     }
 
-    /// When somebody will have been silent for too long.
+    /// The next timeout.
     pub fn poll_timeout(&self) -> Option<Time> {
         let waiting = self.requests.values().filter(|request| request.outcome.is_none());
         waiting.map(|request| request.until).min()
     }
 
-    /// Time goes by.
+    /// Ends requests whose replies are late.
     pub fn handle_timeout(&mut self, now: Time) {
         let waiting = self.requests.values_mut().filter(|request| request.outcome.is_none());
         for late in waiting.filter(|request| request.until <= now) {
@@ -113,11 +153,13 @@ impl Echoes {
         }
     }
 
-    /// What became of a request, once; nothing as long as it is under way.
-    pub fn take(&mut self, id: EchoId) -> Option<Outcome> {
-        let outcome = self.requests.get(&id)?.outcome?;
+    /// Takes the outcome of a request, once there is one, and the sender of the ICMP error that is
+    /// the reason.
+    pub fn take(&mut self, id: EchoId) -> Option<(Outcome, Option<IpAddr>)> {
+        let request = self.requests.get(&id)?;
+        let (outcome, reporter) = (request.outcome?, request.reporter);
         self.requests.remove(&id);
-        Some(outcome)
+        Some((outcome, reporter))
     }
 
     fn set(&mut self, id: EchoId, outcome: Outcome) {
@@ -139,9 +181,18 @@ impl Echoes {
                         self.answered(now, header.source.into(), header.ttl, &echo)
                     }
                     Icmpv4Message::DestinationUnreachable { code, next_hop_mtu, original } => {
-                        let is_size = code == Icmpv4Unreachable::FRAGMENTATION_NEEDED;
-                        let mtu = is_size.then_some(next_hop_mtu.into());
-                        self.complained(quoted(original)?, mtu)
+                        let outcome = match code {
+                            Icmpv4Unreachable::FRAGMENTATION_NEEDED => {
+                                Outcome::NotSent(NotSent::TooBig(next_hop_mtu.into()))
+                            }
+                            Icmpv4Unreachable::COMMUNICATION_PROHIBITED => Outcome::Prohibited,
+                            _ => Outcome::Unreachable,
+                        };
+                        self.icmp_error(quoted(original)?, header.source.into(), outcome)
+                    }
+                    Icmpv4Message::TimeExceeded { original, .. } => {
+                        let (source, outcome) = (header.source.into(), Outcome::TimeExceeded);
+                        self.icmp_error(quoted(original)?, source, outcome)
                     }
                     _ => None,
                 }
@@ -149,28 +200,39 @@ impl Echoes {
             EtherType::IPV6 => {
                 let packet = Ipv6Packet::parse(&delivery.packet).ok()?;
                 let header = packet.header();
-                let is_whole = icmpv6::checksum_ok(packet.payload(), &header.pseudo_header());
-                if header.next_header != IpProtocol::ICMPV6 || !is_whole {
+                let is_intact = icmpv6::checksum_ok(packet.payload(), &header.pseudo_header());
+                if header.next_header != IpProtocol::ICMPV6 || !is_intact {
                     return None;
                 }
-                match Icmpv6Message::parse(packet.payload()).ok()? {
+                let (original, outcome) = match Icmpv6Message::parse(packet.payload()).ok()? {
                     Icmpv6Message::EchoReply(echo) => {
-                        self.answered(now, header.source.into(), header.hop_limit, &echo)
+                        return self.answered(now, header.source.into(), header.hop_limit, &echo);
                     }
-                    Icmpv6Message::DestinationUnreachable { original, .. } => {
-                        self.complained(quoted(original)?, None)
-                    }
+                    Icmpv6Message::DestinationUnreachable { code, original } => match code {
+                        Icmpv6Unreachable::PROHIBITED => (original, Outcome::Prohibited),
+                        _ => (original, Outcome::Unreachable),
+                    },
                     Icmpv6Message::PacketTooBig { mtu, original } => {
-                        self.complained(quoted(original)?, Some(mtu))
+                        (original, Outcome::NotSent(NotSent::TooBig(mtu)))
                     }
-                    _ => None,
-                }
+                    Icmpv6Message::TimeExceeded { original, .. } => {
+                        (original, Outcome::TimeExceeded)
+                    }
+                    _ => return None,
+                };
+                self.icmp_error(quoted(original)?, header.source.into(), outcome)
             }
             _ => None,
         }
     }
 
-    fn answered(&mut self, now: Time, from: IpAddr, hop_limit: u8, echo: &Echo<'_>) -> Option<()> {
+    fn answered(
+        &mut self,
+        now: Time,
+        from: IpAddr,
+        hop_limit: u8,
+        echo: &IcmpEcho<'_>,
+    ) -> Option<()> {
         let id = EchoId(echo.identifier);
         let request = self.requests.get(&id).filter(|request| request.to == from)?;
         let is_same = echo.data.len() == request.bytes
@@ -180,16 +242,16 @@ impl Echoes {
         is_same.then(|| self.set(id, Outcome::Answered { bytes, hop_limit, after }))
     }
 
-    fn complained(&mut self, id: EchoId, mtu: Option<u32>) -> Option<()> {
-        let outcome = match mtu {
-            Some(mtu) => Outcome::NotSent(NotSent::TooBig(mtu)),
-            None => Outcome::Unreachable,
-        };
-        self.requests.contains_key(&id).then(|| self.set(id, outcome))
+    fn icmp_error(&mut self, id: EchoId, from: IpAddr, outcome: Outcome) -> Option<()> {
+        let request = self.requests.get_mut(&id)?;
+        if request.outcome.is_none() {
+            (request.outcome, request.reporter) = (Some(outcome), Some(from));
+        }
+        Some(())
     }
 }
 
-/// The request that the front of a packet is of. Its data may be cut off, so no length is checked.
+/// The request that an ICMP error quotes. Its data may be truncated, so no length is checked.
 fn quoted(original: &[u8]) -> Option<EchoId> {
     let (is_request, message) = match original.first()? >> 4 {
         4 => {
@@ -208,14 +270,14 @@ fn quoted(original: &[u8]) -> Option<EchoId> {
     is_request.then_some(EchoId(u16::from_be_bytes([high, low])))
 }
 
-fn request(from: IpAddr, to: IpAddr, echo: Echo<'_>) -> Option<Vec<u8>> {
+fn request(from: IpAddr, to: IpAddr, ttl: u8, echo: IcmpEcho<'_>) -> Option<Vec<u8>> {
     match (from, to) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
             let message = Icmpv4Message::EchoRequest(echo);
             let header = Ipv4Header {
-                // Whoever asks with so many bytes wants to know whether they get there.
+                // The size of a request tests the path MTU.
                 dont_fragment: true,
-                ttl: HOP_LIMIT,
+                ttl,
                 protocol: IpProtocol::ICMPV4,
                 source,
                 destination,
@@ -229,7 +291,7 @@ fn request(from: IpAddr, to: IpAddr, echo: Echo<'_>) -> Option<Vec<u8>> {
         }
         (IpAddr::V6(source), IpAddr::V6(destination)) => {
             let message = Icmpv6Message::EchoRequest(echo);
-            let (hop_limit, next_header) = (HOP_LIMIT, IpProtocol::ICMPV6);
+            let (hop_limit, next_header) = (ttl, IpProtocol::ICMPV6);
             let header =
                 Ipv6Header { hop_limit, next_header, source, destination, ..Ipv6Header::default() };
             let mut packet = vec![0; Ipv6Header::LEN + message.wire_len()];

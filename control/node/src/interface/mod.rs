@@ -1,239 +1,224 @@
-//! A running interface: control's decisions, carried out at a device.
+//! An interface: its control plane at a port, and its workers.
 //!
 //! ```text
-//!   device --> port driver --arrived--> control --actions, frames, MADs--> port driver --> device
-//!                                         ^ |
-//!                                         | +--actions--> worker group ==> secondary worker
-//!                                         +----events----------------- <== secondary worker
+//!   port: MADs, events --> Interface: control --actions, frames--> workers ==> Worker --> device
+//!                                             <----events--------          <== Worker <-- device
 //! ```
 //!
-//! 1. [`port_driver`]: the device and everything that a worker has there; [`gsi`]: queue pair 1 of
-//!    the interface; [`in_band`]: MADs as packets, for Ethernet, which has no queue pair 1;
-//! 2. `actions` and [`sending`]: carry out actions of control, and send packets of the host;
-//! 3. [`sockets`]: the fast path between a socket stack and the device;
-//! 4. [`echo`]: our echo requests, for `pollux ping`;
-//! 5. `sleep`: sleep at the device of an idle worker;
-//! 6. [`SecondaryWorker`]: a further worker of the interface, with a port driver of its own;
-//!    `worker_channel`: the rings between it and the primary worker; `worker_group`: all secondary
-//!    workers, as the primary worker sees them; [`counters`]: the counters of each worker.
+//! 1. [`InterfaceWorker`]: queue pairs, and packets of sockets without control; [`port_driver`]:
+//!    the device, and all objects that a worker has there;
+//! 2. `worker_channel`: the rings between control and a worker; `worker_group`: all workers, as
+//!    control sees them;
+//! 3. [`echo`]: our ICMP echo requests, for `pollux ping`; `for_kernel`: packets between the
+//!    interface and the kernel;
+//! 4. [`Inline`]: both in one thread.
 //!
-//! An interface with several workers is one interface: its primary worker has control, queue pair
-//! 1, groups and the queue pair that its link address names. Each secondary worker has connections
-//! of its own, which control makes for it.
+//! Control has the MAD transport, and a device context of its own; it never touches those of
+//! workers. All workers are alike, except that worker 0 has the UD queue pair of the link address.
 //!
 //! An interface has no clock and no thread: its caller passes the time, and calls
-//! [`Interface::step`] again after it did something, and at [`Interface::poll_timeout`].
+//! [`Interface::step`] again after a busy step, and at [`Interface::poll_timeout`].
 
-mod actions;
-pub mod counters;
+mod capture;
 pub mod echo;
-pub mod gsi;
-mod handles;
-pub mod in_band;
-mod losses;
+pub(crate) mod for_kernel;
+mod groups;
+mod inline;
 pub mod port_driver;
-mod secondary_worker;
-mod seen;
-pub mod sending;
-mod sleep;
-pub mod sockets;
+mod reported;
+mod setting;
+mod worker;
 mod worker_channel;
 mod worker_group;
 
-pub use secondary_worker::SecondaryWorker;
-pub use sockets::WorkerPort;
+pub use echo::PingError;
+pub use inline::Inline;
+pub use port_driver::sending::destination;
+pub use port_driver::{DeviceError, NotSent, Take};
+pub(crate) use reported::Reported;
+pub use worker::InterfaceWorker;
 
 use crate::config::{InterfaceSettings, Mode};
-use crate::port::PortAccess;
-use counters::DriverCounters;
-use echo::{EchoId, Echoes, Outcome};
+use crate::port::{MadDrops, PortAccess, PortHandle};
+use echo::{EchoId, EchoRequest, Echoes, Outcome};
+use for_kernel::KernelDrops;
 use pollux_control::bounded::Queue;
-use pollux_control::interface as control;
-use pollux_control::interface::{Delivery, Worker};
-use pollux_control::peer::{PeerConfig, Policy};
-use pollux_dataplane::ipoib::Received;
-use pollux_verbs::VerbsError;
+use pollux_control::icmp::IcmpError;
+use pollux_control::ipoib as control;
+use pollux_control::ipoib::{Action, By, Outgoing, PacketSource as Source};
+use pollux_control::mad::Envelope;
+use pollux_dataplane::port::TransitError;
+use pollux_mem::pool::PoolError;
+use pollux_mem::snapshot::Publisher;
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
-use pollux_wire::address::Scope;
-use pollux_wire::ip::ipoib::{EtherType, IpoibHeader};
-use port_driver::{Arrived, DeviceError, PortDriver, Terms};
-use sockets::{Take, Used};
+use pollux_verbs::{AsyncEvent, VerbsError};
+use pollux_wire::address::{Gid, Scope};
+use pollux_wire::ethernet::EtherType;
+use port_driver::counters::DriverCounters;
+use port_driver::memory::WorkerMemory;
+use port_driver::{PortDriver, Terms};
+use setting::{config, receive_mtu};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
-use worker_channel::WorkerEvent;
+use worker_channel::{WorkerEvent, channel};
 use worker_group::WorkerGroup;
 
-/// How often control is told which connections are used.
-const USES_EVERY: Duration = Duration::from_secs(1);
-/// How long MADs wait for secondary workers to modify the queue pairs that the MADs announce, and
-/// how often that is checked.
+/// How often groups are subscribed to that the network refused.
+const RETRY_EVERY: Duration = Duration::from_secs(1);
+/// How long MADs wait until workers have modified the queue pairs that the MADs announce, and how
+/// often that is checked.
 const MODIFY_MAX: Duration = Duration::from_millis(50);
 const MODIFY_LOOK: Duration = Duration::from_micros(50);
-/// Packets that wait for sockets, at most.
-const DELIVERIES_MAX: usize = 4096;
 
-/// An interface at a device.
+/// Gives the memory of the thread that the worker with this number runs in.
+pub type MemoryOf<'a> = &'a mut dyn FnMut(u8) -> Result<Arc<WorkerMemory>, PoolError>;
+
+/// The control plane of an interface, at a port.
 pub struct Interface {
     control: control::Interface,
-    /// Whether control was told something, and may have something to do for it.
+    /// Whether control got input since it was drained.
     control_is_due: bool,
-    /// When control has something to do though it is told nothing: asking costs more than all else
-    /// that an idle turn does.
+    /// The next timer of control. Reading it costs more than the rest of an idle turn.
     control_due: Option<Time>,
-    driver: PortDriver,
+    port: PortHandle,
+    mads: Vec<Envelope>,
     workers: WorkerGroup,
-    arrived: Arrived,
     echoes: Echoes,
-    /// What came for sockets, if there are any.
-    deliveries: Option<Queue<Delivery>>,
-    /// When control is told which connections are used.
-    uses_due: Time,
-    /// Neighbors that it was told of.
-    used: Used,
-    /// Neighbors that TCP made progress with, as it was told.
-    confirmed: Used,
-    /// When control is looked at, at the latest.
-    look_at: Time,
-    /// Since when management waits for secondary workers, and when it is looked at again.
+    /// Whether sockets get the packets of their protocols.
+    delivers: bool,
+    /// The packets of those protocols for the kernel, if it has a shadow of the interface.
+    for_kernel: Option<Queue<Vec<u8>>>,
+    pub(crate) kernel_drops: KernelDrops,
+    /// Packets for this host that nobody takes: neither sockets nor the kernel.
+    pub(crate) no_socket: u64,
+    /// Groups that the network refused, and when they are subscribed to again.
+    unsubscribed: BTreeSet<Gid>,
+    retry_at: Time,
+    /// Since when MADs wait for workers, and when that is checked again.
     held: Option<(Time, Time)>,
     is_leaving: bool,
-    /// Why it does not run any more.
     failed: Option<VerbsError>,
 }
 
 impl Interface {
-    /// An interface at a device, which comes up as soon as it can, and which one worker moves,
-    /// whatever its settings say. The seed is to be unknown to others.
+    /// An interface, and all workers of its settings. It comes up as soon as possible. A worker may
+    /// move to another thread. The seed has to be secret.
     pub fn new(
         now: Time,
         access: impl Into<PortAccess>,
         settings: &InterfaceSettings,
         seed: u64,
-    ) -> Result<Self, DeviceError> {
-        let alone = InterfaceSettings { workers: 1, ..settings.clone() };
-        Self::with_workers(now, access, &alone, seed).map(|(interface, _)| interface)
+    ) -> Result<(Self, Vec<InterfaceWorker>), DeviceError> {
+        let connects = settings.mode != Mode::Ud;
+        Self::with_memory(now, access, settings, seed, &mut |_| WorkerMemory::new(1, connects))
     }
 
-    /// The same with as many workers as the settings say: the interface itself for the first, and a
-    /// secondary worker for each other. A secondary worker may go to another thread.
-    pub fn with_workers(
+    /// The same, with workers that use the memory of their threads.
+    pub fn with_memory(
         now: Time,
         access: impl Into<PortAccess>,
         settings: &InterfaceSettings,
         seed: u64,
-    ) -> Result<(Self, Vec<SecondaryWorker>), DeviceError> {
+        memory: MemoryOf<'_>,
+    ) -> Result<(Self, Vec<InterfaceWorker>), DeviceError> {
         let mut rng = SeededRng::secret(seed);
         let message_bytes = (settings.mode != Mode::Ud).then_some(receive_mtu(settings));
         let terms = Terms { p_key: settings.pkey, scope: Scope::LINK_LOCAL, message_bytes };
-        let mut driver = PortDriver::new(access.into(), terms, rng.next_u64())?;
-        let mut workers = WorkerGroup::default();
-        let secondaries = (1..settings.workers).map(|number| {
-            let worker = (Worker(number), &mut driver);
-            SecondaryWorker::join(now, &mut workers, worker, terms, rng.next_u64())
-        });
-        let secondaries = secondaries.collect::<Result<Vec<_>, _>>()?;
-        let config = config(settings, &driver);
+        let port = access.into().context(settings.pkey, settings.mode != Mode::Ud)?;
+        let mut drivers = Vec::new();
+        for number in 0..settings.workers {
+            let access = port.open_worker().map_err(DeviceError::NoWorkerContext)?;
+            let memory = memory(number).map_err(DeviceError::Memory)?;
+            drivers.push(PortDriver::new(access, terms, memory, rng.next_u64())?);
+        }
+        let qpns: Vec<_> = drivers.iter().map(PortDriver::qpn).collect();
+        let (first, others) = qpns.split_first().expect("an interface has at least one worker");
+        others.iter().for_each(|&qpn| drivers[0].add_sibling(qpn));
+        let config = config(settings, &port, *first);
+        let mut group = WorkerGroup::default();
+        let worker = |(number, driver): (u8, PortDriver)| {
+            let (control_end, end) = channel();
+            let counters = Publisher::new(DriverCounters::default());
+            group.join(control_end, counters.reader());
+            InterfaceWorker::new(now, control::WorkerId(number), driver, counters, end)
+        };
+        let workers = (0..).zip(drivers).map(worker).collect();
         let mut interface = Self {
             control: control::Interface::new(now, config, rng.next_u64()),
             control_is_due: true,
             control_due: None,
-            driver,
-            workers,
-            arrived: Arrived { port_changed: true, ..Arrived::default() },
+            port,
+            mads: Vec::new(),
+            workers: group,
             echoes: Echoes::default(),
-            deliveries: None,
-            uses_due: now + USES_EVERY,
-            used: Used::new(),
-            confirmed: Used::new(),
-            look_at: now,
+            delivers: false,
+            for_kernel: None,
+            kernel_drops: KernelDrops::default(),
+            no_socket: 0,
+            unsubscribed: BTreeSet::new(),
+            retry_at: now + RETRY_EVERY,
             held: None,
             is_leaving: false,
             failed: None,
         };
+        match interface.port.view() {
+            Ok(port) => interface.control.handle_port(now, &port),
+            Err(why) => interface.fail(why),
+        }
         interface.step(now);
-        Ok((interface, secondaries))
+        Ok((interface, workers))
     }
 
-    /// What is decided, to be shown.
+    /// The control plane, for reports.
     pub fn control(&self) -> &control::Interface {
         &self.control
     }
 
-    /// What is moved, to be shown.
-    pub fn driver(&self) -> &PortDriver {
-        &self.driver
+    /// What the port tells of itself now: state, LID, keys.
+    pub fn port(&self) -> Result<control::PortView, VerbsError> {
+        self.port.view()
     }
 
-    /// What each of its workers has moved. Of secondary workers it is known with a short delay.
-    pub fn counters(&self) -> impl Iterator<Item = (Worker, DriverCounters)> {
-        [(Worker::LEAD, self.driver.counters())].into_iter().chain(self.workers.counters())
+    /// The counters of all workers, a little old.
+    pub fn counters(&self) -> impl Iterator<Item = (control::WorkerId, DriverCounters)> {
+        self.workers.counters()
     }
 
-    /// Why it does not run any more, if that is so.
-    pub fn failed(&self) -> Option<&VerbsError> {
+    /// Drops of the MAD transport, of all interfaces at the port.
+    pub fn mad_drops(&self) -> MadDrops {
+        self.port.drops()
+    }
+
+    /// Packets of control, and for sockets, that found no space on their way to a worker.
+    pub const fn packets_dropped(&self) -> u64 {
+        self.workers.packets_dropped()
+    }
+
+    /// The error that ended the interface.
+    pub const fn failed(&self) -> Option<&VerbsError> {
         self.failed.as_ref()
     }
 
-    /// Does what there is to do; says whether that was anything.
-    pub fn step(&mut self, now: Time) -> bool {
-        if self.failed.is_some() {
-            return false;
-        }
-        self.turn(now, &mut |_| false)
+    /// Workers that got commands since the last call, one bit each: they may sleep.
+    pub fn take_notified(&mut self) -> u32 {
+        self.workers.take_notified()
     }
 
-    /// The same, where somebody takes packets before control does.
-    fn turn(&mut self, now: Time, take: Take<'_>) -> bool {
-        let polled = self.driver.poll(now, &mut self.arrived);
-        let stepped = polled
-            .and_then(|busy| Ok(self.handle_arrived(now, take)? | busy))
-            .and_then(|busy| Ok(self.poll_workers(now)? | busy));
-        let mut busy = match stepped {
-            Ok(busy) => busy,
-            Err(error) => return self.fail(error),
-        };
-        self.control_is_due |= self.held.is_some_and(|(_, look_at)| look_at <= now);
-        if std::mem::take(&mut self.control_is_due) {
-            busy |= self.drain(now);
-            self.control_due = self.control.poll_timeout();
-        }
-        if self.control_due.is_some_and(|due| due <= now) {
-            self.control_mut().handle_timeout(now);
-            busy = true;
-        }
-        if self.uses_due <= now {
-            self.driver.report_uses();
-            self.driver.retry(now);
-            self.workers.publish(|| self.control.snapshot());
-            self.uses_due = now + USES_EVERY;
-        }
-        self.echoes.handle_timeout(now);
-        if self.control_is_due {
-            self.drain(now);
-        }
-        if self.is_leaving && self.is_idle() && self.workers.is_idle() {
-            self.workers.end();
-        }
-        busy
-    }
-
-    /// It does not run any more, and its secondary workers neither.
-    fn fail(&mut self, why: VerbsError) -> bool {
-        self.workers.end();
-        self.failed = Some(why);
-        true
-    }
-
-    /// Control, to be told something.
+    /// Control, for input.
     fn control_mut(&mut self) -> &mut control::Interface {
         self.control_is_due = true;
         &mut self.control
     }
 
-    /// Takes leave: of servers, of groups, and of peers. [`Interface::has_left`] tells when they
-    /// know.
+    /// Releases the lease, leaves all groups and disconnects all peers. [`Interface::has_left`]
+    /// reports when that is complete.
     pub fn leave(&mut self, now: Time) {
+        if self.is_leaving {
+            return;
+        }
         self.control_mut().release(now);
         self.drain(now);
         self.control_mut().set_open(now, false);
@@ -241,127 +226,148 @@ impl Interface {
         self.is_leaving = true;
     }
 
-    /// Whether all have been told: what is left are queue pairs for whose numbers packets may be
-    /// under way. Of secondary workers nothing is left.
+    /// Whether all peers were told, everything is released, and all workers have ended.
     pub fn has_left(&self) -> bool {
-        self.failed.is_some() || self.is_idle() && self.workers.is_gone()
+        self.failed.is_some() || self.has_disconnected() && self.workers.is_gone()
     }
 
-    /// Whether nothing is left to be said.
-    fn is_idle(&self) -> bool {
-        !self.control.is_up() && self.held.is_none() && self.driver.is_idle()
+    /// Whether all peers were told, and workers have released everything but their objects.
+    pub fn has_disconnected(&self) -> bool {
+        let is_told = !self.control.is_up() && self.held.is_none() && self.port.is_idle();
+        self.failed.is_some() || is_told && self.workers.is_idle()
     }
 
-    /// When there is something to do though nothing comes.
-    pub fn poll_timeout(&self) -> Option<Time> {
-        let held = self.held.map(|(_, look_at)| look_at);
-        let own = [self.echoes.poll_timeout(), Some(self.uses_due), held];
-        own.into_iter()
-            .chain([self.control.poll_timeout()])
-            .flatten()
-            .min()
-            .filter(|_| self.failed.is_none())
+    /// Whether all packets that the interface accepted have left, here and at the device.
+    pub fn is_drained(&self, now: Time) -> bool {
+        self.failed.is_some() || self.workers.has_sent() && self.has_sent(now)
     }
 
-    /// Asks a node for an echo of so many bytes. What becomes of it [`Interface::echo`] tells.
-    pub fn ping(
-        &mut self,
-        now: Time,
-        to: IpAddr,
-        bytes: usize,
-        patience: Duration,
-    ) -> Result<EchoId, PingError> {
+    /// Whether no packet waits for a neighbor to resolve, or for a connection.
+    pub fn has_sent(&self, now: Time) -> bool {
+        let control = &self.control;
+        self.workers.has_no_events()
+            && control.neighbor_rows(now).all(|row| row.pending == 0)
+            && control.peer_rows().all(|row| row.pending == 0)
+            && control.group_rows().all(|row| row.pending == 0)
+    }
+
+    /// Sends an ICMP echo request. [`Interface::echo`] returns the outcome.
+    pub fn ping(&mut self, now: Time, request: EchoRequest) -> Result<EchoId, PingError> {
         if !self.control.is_up() {
             return Err(PingError::Down);
         }
-        let from = self.control.addresses().source_for(to).ok_or(PingError::NoSource)?;
-        let (id, packet) = self.echoes.ask(now, (from, to), bytes, patience)?;
-        if let Err(why) = self.send(now, &packet) {
-            self.echoes.not_sent(id, why);
-        }
+        let from = self.control.addresses().source_for(request.to).ok_or(PingError::NoSource)?;
+        let (id, packet) = self.echoes.request(now, from, request)?;
+        self.control_mut().handle_miss(now, control::WorkerId::PRIMARY, packet);
         Ok(id)
     }
 
-    /// What became of a request, once; nothing as long as it is under way.
-    pub fn echo(&mut self, id: EchoId) -> Option<Outcome> {
+    /// Takes the outcome of an echo request, once there is one, and the sender of the ICMP error
+    /// that is the reason.
+    pub fn echo(&mut self, id: EchoId) -> Option<(Outcome, Option<IpAddr>)> {
         self.echoes.take(id)
     }
 
-    /// From now on somebody takes what comes for sockets.
-    pub fn keep_deliveries(&mut self) {
-        self.deliveries.get_or_insert_with(|| Queue::new(DELIVERIES_MAX));
+    /// Passes packets for sockets to worker 0 from now on.
+    pub const fn keep_deliveries(&mut self) {
+        self.delivers = true;
     }
 
-    /// The next packet for sockets.
-    pub fn poll_delivery(&mut self) -> Option<Delivery> {
-        self.deliveries.as_mut()?.pop()
-    }
-
-    /// A socket hears a group. `false` if it is none, or there are too many.
-    pub fn join_group(&mut self, now: Time, group: IpAddr) -> bool {
-        let is_joined = self.control_mut().join(now, group);
-        self.drain(now);
-        is_joined
-    }
-
-    /// A socket hears a group no more.
-    pub fn leave_group(&mut self, now: Time, group: IpAddr) {
-        self.control_mut().leave(now, group);
-        self.drain(now);
-    }
-
-    /// Tells control what has come.
-    fn handle_arrived(&mut self, now: Time, take: Take<'_>) -> Result<bool, VerbsError> {
-        let mut arrived = std::mem::take(&mut self.arrived);
-        let busy = !arrived.is_empty();
-        if arrived.port_changed {
-            let port = self.driver.port()?;
-            self.control_mut().handle_port(now, &port);
+    /// Handles what has arrived, and timers. Returns whether there was anything to do.
+    pub fn step(&mut self, now: Time) -> bool {
+        if self.failed.is_some() {
+            return false;
         }
-        if arrived.reregister {
-            self.control_mut().handle_reregister(now);
+        let mut busy = match self.handle_input(now) {
+            Ok(busy) => busy,
+            Err(error) => {
+                self.fail(error);
+                return true;
+            }
+        };
+        self.control_is_due |= self.held.is_some_and(|(_, look_at)| look_at <= now);
+        if self.control_due.is_some_and(|due| due <= now) {
+            self.control_mut().handle_timeout(now);
         }
-        for envelope in arrived.mads.drain(..) {
+        if self.retry_at <= now {
+            self.retry_at = now + RETRY_EVERY;
+            let port = &mut self.port;
+            self.unsubscribed.retain(|mgid| !port.subscribe(*mgid));
+        }
+        if std::mem::take(&mut self.control_is_due) {
+            busy |= self.drain(now);
+            self.control_due = self.control.poll_timeout();
+        }
+        self.echoes.handle_timeout(now);
+        if self.is_leaving && self.has_disconnected() {
+            self.workers.end();
+        }
+        busy
+    }
+
+    /// Its context at the port, for sleeps.
+    pub const fn port_handle(&self) -> &PortHandle {
+        &self.port
+    }
+
+    /// The time of the next timer.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let held = self.held.map(|(_, look_at)| look_at);
+        let retry = (!self.unsubscribed.is_empty()).then_some(self.retry_at);
+        let all = [self.echoes.poll_timeout(), held, retry, self.control.poll_timeout()];
+        all.into_iter().flatten().min().filter(|_| self.failed.is_none())
+    }
+
+    fn fail(&mut self, why: VerbsError) {
+        self.workers.end();
+        self.failed = Some(why);
+    }
+
+    /// Passes to control what has arrived at the port and at workers.
+    fn handle_input(&mut self, now: Time) -> Result<bool, VerbsError> {
+        let mut busy = self.handle_port_events(now)?;
+        let mut mads = std::mem::take(&mut self.mads);
+        busy |= self.port.poll(now, &mut mads)?;
+        for envelope in mads.drain(..) {
             self.control_mut().handle_mad(now, &envelope);
         }
-        for received in arrived.packets.drain(..) {
-            if !take(received.packet.bytes()) {
-                self.handle_packet(now, &received);
+        self.mads = mads;
+        Ok(self.poll_workers(now)? | busy)
+    }
+
+    fn handle_port_events(&mut self, now: Time) -> Result<bool, VerbsError> {
+        let (mut port_changed, mut reregister) = (false, false);
+        let mut busy = false;
+        while let Some(event) = self.port.async_event()? {
+            busy = true;
+            match event {
+                AsyncEvent::ClientReregister(port) => reregister |= self.port.is(port),
+                // The port may be up again by now, and the subnet manager may have removed it from
+                // its groups meanwhile.
+                AsyncEvent::PortError(port) if self.port.is(port) => {
+                    (port_changed, reregister) = (true, true);
+                }
+                AsyncEvent::PortActive(port)
+                | AsyncEvent::LidChange(port)
+                | AsyncEvent::PkeyChange(port)
+                | AsyncEvent::GidChange(port)
+                | AsyncEvent::SmChange(port) => port_changed |= self.port.is(port),
+                _ => {}
             }
-            self.driver.recycle(received);
         }
-        for (connection, event) in arrived.connection_events.drain(..) {
-            self.control_mut().handle_connection(now, connection, &event);
+        if port_changed {
+            let port = self.port.view()?;
+            self.control_mut().handle_port(now, &port);
         }
-        for (packet, mtu) in arrived.too_big.drain(..) {
-            self.control_mut().handle_too_big(now, &packet, mtu);
+        if reregister {
+            self.control_mut().handle_reregister(now);
         }
-        for packet in arrived.punts.drain(..) {
-            self.control_mut().handle_miss(now, Worker::LEAD, packet);
-        }
-        (arrived.port_changed, arrived.reregister) = (false, false);
-        self.arrived = arrived;
         Ok(busy)
     }
 
-    fn handle_packet(&mut self, now: Time, received: &Received) {
-        if !self.driver.is_for_us(received) {
-            return;
-        }
-        let Some(from) = self.driver.from(received) else { return };
-        let (ether_type, packet) = (received.ether_type, received.packet.bytes());
-        if ether_type == EtherType::IN_BAND_MAD {
-            if let Some(envelope) = self.driver.management_in(received) {
-                self.control_mut().handle_mad(now, &envelope);
-            }
-            return;
-        }
-        self.control_mut().handle_packet(now, control::Received { ether_type, packet, from });
-    }
-
-    /// Tells control what secondary workers have told; says whether that was anything.
+    /// Passes events of workers to control. Returns whether there were any.
     fn poll_workers(&mut self, now: Time) -> Result<bool, VerbsError> {
-        let Self { workers, control, control_is_due, .. } = self;
+        let Self { workers, control, port, .. } = self;
         let mut busy = false;
         let polled = workers.poll_events(|worker, event| {
             busy = true;
@@ -369,54 +375,83 @@ impl Interface {
                 WorkerEvent::Connection(connection, event) => {
                     control.handle_connection(now, connection, &event);
                 }
+                WorkerEvent::Packet(EtherType::IN_BAND_MAD, packet, from) => {
+                    if let Some(envelope) = management_in(control, port, &from, &packet) {
+                        control.handle_mad(now, &envelope);
+                    }
+                }
                 WorkerEvent::Packet(ether_type, packet, from) => {
                     let packet = &packet[..];
                     control.handle_packet(now, control::Received { ether_type, packet, from });
                 }
                 WorkerEvent::NoListener(packet) => control.handle_no_listener(now, &packet),
                 WorkerEvent::Punt(packet) => control.handle_miss(now, worker, packet),
+                WorkerEvent::Transit(packet, hop, mtu) => {
+                    control.handle_transit(now, worker, packet, hop, mtu);
+                }
                 WorkerEvent::TooBig(packet, mtu) => control.handle_too_big(now, &packet, mtu),
+                WorkerEvent::Rejected(packet, why) => {
+                    control.handle_rejected(now, &packet, icmp_error(why));
+                }
                 WorkerEvent::Use(next_hop) => control.handle_use(now, next_hop),
                 WorkerEvent::Progress(to) => control.handle_progress(now, to),
             }
         });
-        *control_is_due |= busy;
+        self.control_is_due |= busy;
         polled.map(|()| busy)
     }
 
-    /// Does what control wants, until it wants nothing more; says whether that was anything.
+    /// Sends all actions of control to workers, and its MADs and packets. Returns whether there
+    /// were any.
     fn drain(&mut self, now: Time) -> bool {
         let mut busy = false;
         while let Some(action) = self.control.poll_action() {
-            if let Some(action) = self.workers.assign(action) {
-                self.driver.carry_out(now, action);
-            }
+            self.note_group(&action);
+            self.workers.assign(action);
             busy = true;
         }
         if busy {
-            self.driver.show_changes();
             self.workers.publish(|| self.control.snapshot());
         }
         busy |= self.send_mads(now);
         while let Some(outgoing) = self.control.poll_frame() {
-            self.driver.send(&outgoing);
+            self.workers.send(outgoing);
             busy = true;
         }
         while let Some(delivery) = self.control.poll_delivery() {
-            self.echoes.handle(now, &delivery);
-            if let Some(deliveries) = &mut self.deliveries {
-                deliveries.push(delivery);
+            let is_taken = self.echoes.handle(now, &delivery);
+            if let Some(packets) = &mut self.for_kernel {
+                packets.push(delivery.packet.clone());
+            }
+            if self.delivers {
+                self.workers.deliver(delivery);
+            } else if self.for_kernel.is_none() && !is_taken {
+                self.no_socket += 1;
+                if delivery.is_udp() {
+                    self.control.handle_no_listener(now, &delivery.packet);
+                }
             }
             busy = true;
         }
         busy
     }
-}
 
-/// Management.
-impl Interface {
-    /// Sends MADs of control, once secondary workers have modified the queue pairs that the MADs
-    /// announce, or after [`MODIFY_MAX`].
+    /// Has the network deliver the groups that worker 0 attaches to.
+    fn note_group(&mut self, action: &Action) {
+        match action {
+            Action::Attach { mgid, .. } if !self.port.subscribe(*mgid) => {
+                self.unsubscribed.insert(*mgid);
+            }
+            Action::Detach { mgid, .. } => {
+                self.unsubscribed.remove(mgid);
+                self.port.unsubscribe(*mgid);
+            }
+            _ => {}
+        }
+    }
+
+    /// Sends MADs of control, once workers have modified the queue pairs that the MADs announce, or
+    /// after [`MODIFY_MAX`].
     fn send_mads(&mut self, now: Time) -> bool {
         if self.workers.is_modifying() {
             let (since, _) = self.held.unwrap_or((now, now));
@@ -428,64 +463,33 @@ impl Interface {
         self.held = None;
         let mut busy = false;
         while let Some(envelope) = self.control.poll_mad() {
-            self.driver.send_mad(&envelope);
+            if let Some(adjacency) = self.port.send(&envelope) {
+                let (ether_type, packet) = (EtherType::IN_BAND_MAD, envelope.mad.to_vec());
+                self.workers.send(Outgoing { ether_type, packet, by: By::Datagram(adjacency) });
+            }
             busy = true;
         }
         busy
     }
 }
 
-/// What an interface with these settings is to control.
-fn config(settings: &InterfaceSettings, driver: &PortDriver) -> control::InterfaceConfig {
-    let guid = driver.node_guid();
-    let peer = match driver.acks_when_polled() {
-        true => PeerConfig::of_polled(guid),
-        false => PeerConfig::of(guid),
-    };
-    control::InterfaceConfig {
-        addresses: settings.fixed_addresses().map(|prefix| (prefix.ip, prefix.len)).collect(),
-        dhcp: settings.asks_for_address(),
-        mtu_max: settings.mtu,
-        routers: settings.router.clone(),
-        neighbors: settings.neighbor.iter().map(|one| (one.address, one.link)).collect(),
-        ipv6: settings.ipv6,
-        workers: settings.workers,
-        peer: PeerConfig {
-            policy: policy(settings.mode),
-            receive_mtu: receive_mtu(settings),
-            migrates: driver.migrates(),
-            ..peer
-        },
-        policies: settings.peer.iter().map(|one| (one.address, policy(one.mode))).collect(),
-        ..control::InterfaceConfig::new(guid, driver.qpn(), settings.pkey)
+/// The ICMP error about a packet in transit.
+pub(crate) const fn icmp_error(why: TransitError) -> IcmpError {
+    match why {
+        TransitError::NoRoute => IcmpError::NoRoute,
+        TransitError::Unreachable => IcmpError::RejectRoute,
+        TransitError::Prohibited | TransitError::Filtered => IcmpError::Prohibited,
+        TransitError::TimeExceeded => IcmpError::TimeExceeded,
+        TransitError::BadOption(pointer) => IcmpError::ParameterProblem(pointer),
     }
 }
 
-/// The longest message of a connection.
-const fn receive_mtu(settings: &InterfaceSettings) -> u32 {
-    settings.mtu + IpoibHeader::LEN as u32
-}
-
-/// What a configuration calls a policy.
-const fn policy(mode: Mode) -> Policy {
-    match mode {
-        Mode::Ud => Policy::Ud,
-        Mode::Rc => Policy::Rc,
-        Mode::Uc => Policy::Uc,
-        Mode::Auto => Policy::Auto,
-    }
-}
-
-/// Why nobody is asked for an echo.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum PingError {
-    /// The interface is down.
-    Down,
-    /// It has no address to ask from.
-    NoSource,
-    /// Too many requests are under way.
-    TooMany,
-    /// No IP packet is so long.
-    TooLong,
+/// The MAD in a packet that came in band.
+fn management_in(
+    control: &control::Interface,
+    port: &PortHandle,
+    from: &Source,
+    packet: &[u8],
+) -> Option<Envelope> {
+    port.management_in(from, packet, control.link()?.gid)
 }

@@ -1,55 +1,85 @@
-//! The channel between the primary worker of an interface and one of its secondary workers: a ring
-//! each way, and a few atomics that both ends share.
+//! The channel between the control plane of an interface and one of its workers: a ring each way,
+//! and a few atomics that both ends share.
 //!
 //! ```text
-//!   primary worker: WorkerGroup  --commands: actions of control, its state------> secondary worker
-//!                                <--events: connections, packets, punts, drops---
+//!   control: WorkerGroup  --commands: actions, frames, deliveries, state--> worker
+//!                         <--events: connections, packets, punts, drops----
 //! ```
 //!
-//! No command and no connection event is lost. A full ring makes them wait in order, up to a limit;
-//! beyond the limit the other end counts as lost. A packet that finds no space is a counted drop.
+//! No action and no connection event is lost. A full ring makes them wait in order, up to a limit;
+//! beyond the limit the other end counts as lost. A packet that finds no space is a counted drop;
+//! one that a socket has sent waits for space, and the socket with it.
 //!
-//! Packets without a route are punted to the primary worker, which sends them. When a route of the
-//! secondary worker changes, packets that it sends by the new route may overtake punted ones.
+//! An end that finds its ring full says so, and the other end wakes it once there is space: either
+//! may sleep meanwhile.
+//!
+//! Packets without a route are punted to control, which sends them. When a route of the worker
+//! changes, packets that it sends by the new route may overtake punted ones.
 
-use pollux_control::interface::{Action, ConnectionKey, From, InterfaceSnapshot, QueuePairEvent};
+use pollux_control::beyond::TransitHop;
+use pollux_control::ipoib::{
+    Action, ConnectionKey, Delivery, InterfaceSnapshot, Outgoing, PacketSource, QueuePairEvent,
+};
+use pollux_dataplane::capture::CaptureTap;
+use pollux_dataplane::port::TransitError;
 use pollux_mem::spsc::{self, Consumer, Producer};
 use pollux_verbs::VerbsError;
-use pollux_wire::ip::ipoib::EtherType;
+use pollux_wire::ethernet::EtherType;
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 
 /// Commands in the ring down.
 const COMMANDS_MAX: usize = 1024;
 /// Events in the ring up.
-const EVENTS_MAX: usize = 256;
+const EVENTS_MAX: usize = 1024;
 /// Commands or events that wait for space in a ring: more than all peers and connections cause at
 /// once.
 const WAITING_MAX: usize = 65_536;
+/// Frames and deliveries that wait for space in a ring, at most. Actions do not count: a new table
+/// of neighbors has more of them, and that is no reason to drop a packet.
+const PACKETS_MAX: usize = 1024;
 
-/// A control message to a secondary worker.
+/// A control message to a worker.
 #[derive(Debug)]
 pub(super) enum WorkerCommand {
     /// Carry out an action of control.
     Act(Action),
     /// Replace the state of the interface.
     SetState(Arc<InterfaceSnapshot>),
+    /// Send a packet of control.
+    Send(Outgoing),
+    /// Deliver a packet to a socket.
+    Deliver(Delivery),
+    /// Begin a capture.
+    Tap(Box<CaptureTap>),
 }
 
-/// A control message from a secondary worker.
+impl WorkerCommand {
+    const fn is_packet(&self) -> bool {
+        matches!(self, Self::Send(_) | Self::Deliver(_))
+    }
+}
+
+/// A control message from a worker.
 #[derive(Debug)]
 pub(super) enum WorkerEvent {
     Connection(ConnectionKey, QueuePairEvent),
-    /// A packet to one of our addresses that no socket took, or one for control.
-    Packet(EtherType, Vec<u8>, From),
+    /// A received packet that was punted to control (ARP, neighbor discovery, membership), or one
+    /// to our addresses that no socket took.
+    Packet(EtherType, Vec<u8>, PacketSource),
     /// A packet to a port without a socket.
     NoListener(Vec<u8>),
-    /// A packet without a route.
+    /// A packet to send whose next hop has no adjacency: control resolves it.
     Punt(Vec<u8>),
+    /// A packet in transit to a next hop that has no adjacency, so control resolves it, or that is
+    /// longer than this MTU.
+    Transit(Vec<u8>, TransitHop, Option<u32>),
     /// A packet longer than the MTU of its route, and that MTU.
     TooBig(Vec<u8>, u32),
+    /// A packet in transit that cannot be forwarded.
+    Rejected(Vec<u8>, TransitError),
     /// A next hop is in use.
     Use(IpAddr),
     /// TCP made progress with this destination.
@@ -59,59 +89,80 @@ pub(super) enum WorkerEvent {
 /// State that both ends share.
 #[derive(Debug, Default)]
 struct Shared {
-    /// The secondary worker is to end, or the primary worker has been dropped.
+    /// The worker is to end, or the interface has been dropped.
     is_over: AtomicBool,
-    /// The secondary worker has been dropped, with all its objects at the device.
+    /// The worker has been dropped, with all its objects at the device.
     is_gone: AtomicBool,
     failure: OnceLock<VerbsError>,
+    /// Control waits for space in the ring of commands; a worker, in that of events.
+    control_waits: AtomicBool,
+    worker_waits: AtomicBool,
     /// Commands that were carried out. Written after the two flags below, and read before them.
     done: AtomicU64,
     is_idle: AtomicBool,
     has_sent: AtomicBool,
 }
 
-/// The primary worker's end.
-pub(super) struct PrimaryEnd {
+/// Announces that its end waits for space in a full ring, which it looks at once more then.
+///
+/// The fences here and in [`take_waits`] have one end see the space, or the other that it is waited
+/// for.
+fn wait_for_space(waits: &AtomicBool) {
+    waits.store(true, Ordering::Relaxed);
+    fence(Ordering::SeqCst);
+}
+
+/// Whether the other end waits for the space that this one has just made.
+fn take_waits(waits: &AtomicBool) -> bool {
+    fence(Ordering::SeqCst);
+    waits.load(Ordering::Relaxed) && waits.swap(false, Ordering::Relaxed)
+}
+
+/// The end of control.
+pub(super) struct ControlEnd {
     commands: Producer<WorkerCommand>,
     waiting: VecDeque<WorkerCommand>,
+    /// Frames and deliveries among those.
+    packets_waiting: usize,
     events: Consumer<WorkerEvent>,
     sent: u64,
     /// The number of the last command whose completion something waits for.
     urgent: u64,
-    /// Commands were sent since the last [`PrimaryEnd::take_has_commands`].
+    /// Commands were sent since the last [`ControlEnd::take_has_commands`].
     has_commands: bool,
     shared: Arc<Shared>,
 }
 
-/// The secondary worker's end.
-pub(super) struct SecondaryEnd {
+/// The worker's end.
+pub(super) struct WorkerEnd {
     commands: Consumer<WorkerCommand>,
     events: Producer<WorkerEvent>,
     waiting: VecDeque<(ConnectionKey, QueuePairEvent)>,
     done: u64,
     /// What was published last. Publishing the same again would only move the cache line.
     shown: Option<(bool, bool, u64)>,
-    /// Events were sent since the last [`SecondaryEnd::take_has_events`].
+    /// Events were sent since the last [`WorkerEnd::take_has_events`].
     has_events: bool,
     shared: Arc<Shared>,
 }
 
 /// Both ends.
-pub(super) fn channel() -> (PrimaryEnd, SecondaryEnd) {
+pub(super) fn channel() -> (ControlEnd, WorkerEnd) {
     let (commands, command_receiver) = spsc::ring(COMMANDS_MAX).expect("a power of two");
     let (event_sender, events) = spsc::ring(EVENTS_MAX).expect("a power of two");
     let shared = Arc::new(Shared::default());
     let waiting = VecDeque::new();
-    let primary = PrimaryEnd {
+    let control = ControlEnd {
         commands,
         waiting,
+        packets_waiting: 0,
         events,
         sent: 0,
         urgent: 0,
         has_commands: false,
         shared: Arc::clone(&shared),
     };
-    let secondary = SecondaryEnd {
+    let worker = WorkerEnd {
         commands: command_receiver,
         events: event_sender,
         waiting: VecDeque::new(),
@@ -120,19 +171,20 @@ pub(super) fn channel() -> (PrimaryEnd, SecondaryEnd) {
         has_events: false,
         shared,
     };
-    (primary, secondary)
+    (control, worker)
 }
 
-impl PrimaryEnd {
-    /// Sends a command.
+impl ControlEnd {
+    /// Queues a command; those before it are carried out first.
     pub(super) fn send(&mut self, command: WorkerCommand) {
+        self.packets_waiting += usize::from(command.is_packet());
         self.waiting.push_back(command);
         self.sent += 1;
         self.has_commands = true;
         self.fill_ring();
     }
 
-    /// Sends a command whose completion [`PrimaryEnd::is_urgent`] reports.
+    /// Sends a command whose completion [`ControlEnd::is_urgent`] reports.
     pub(super) fn send_urgent(&mut self, command: WorkerCommand) {
         self.send(command);
         self.urgent = self.sent;
@@ -143,16 +195,37 @@ impl PrimaryEnd {
         self.shared.done.load(Ordering::Acquire) < self.urgent && !self.is_gone()
     }
 
-    /// Whether commands were sent since the last call: the secondary worker may sleep.
+    /// Whether commands were sent since the last call: the worker may sleep.
     pub(super) const fn take_has_commands(&mut self) -> bool {
         std::mem::replace(&mut self.has_commands, false)
     }
 
+    /// Sends a packet of control, or one for a socket; `false` if too many wait.
+    pub(super) fn send_packet(&mut self, command: WorkerCommand) -> bool {
+        let has_room = self.packets_waiting < PACKETS_MAX;
+        if has_room {
+            self.send(command);
+        }
+        has_room
+    }
+
     /// Moves waiting commands into the ring, as far as it has space.
     pub(super) fn fill_ring(&mut self) {
+        let mut has_announced = false;
         while let Some(command) = self.waiting.pop_front() {
-            if let Err(command) = self.commands.push(command) {
-                return self.waiting.push_front(command);
+            let is_packet = command.is_packet();
+            match self.commands.push(command) {
+                Ok(()) => {
+                    self.packets_waiting -= usize::from(is_packet);
+                    self.has_commands = true;
+                }
+                Err(command) => {
+                    self.waiting.push_front(command);
+                    if std::mem::replace(&mut has_announced, true) {
+                        return;
+                    }
+                    wait_for_space(&self.shared.control_waits);
+                }
             }
         }
     }
@@ -162,7 +235,12 @@ impl PrimaryEnd {
         self.events.pop()
     }
 
-    /// The reason for which the secondary worker has ended, if it has.
+    /// Has the worker woken if it waits for the space of polled events.
+    pub(super) fn show_space(&mut self) {
+        self.has_commands |= take_waits(&self.shared.worker_waits);
+    }
+
+    /// The reason for which the worker has ended, if it has.
     pub(super) fn check(&self) -> Result<(), VerbsError> {
         let lost = |why| Err(VerbsError::Lost { what: "worker", why });
         match self.shared.failure.get() {
@@ -193,7 +271,7 @@ impl PrimaryEnd {
         self.shared.is_gone.load(Ordering::Acquire)
     }
 
-    /// Tells the secondary worker to end.
+    /// Tells the worker to end.
     pub(super) fn end(&self) {
         self.shared.is_over.store(true, Ordering::Release);
     }
@@ -207,14 +285,14 @@ impl PrimaryEnd {
     }
 }
 
-impl Drop for PrimaryEnd {
+impl Drop for ControlEnd {
     fn drop(&mut self) {
         self.end();
     }
 }
 
-impl SecondaryEnd {
-    /// The next command. It counts as carried out with the next [`SecondaryEnd::show`].
+impl WorkerEnd {
+    /// The next command. It counts as carried out with the next [`WorkerEnd::show`].
     pub(super) fn poll(&mut self) -> Option<WorkerCommand> {
         let command = self.commands.pop()?;
         self.done += 1;
@@ -227,17 +305,23 @@ impl SecondaryEnd {
         events: impl Iterator<Item = (ConnectionKey, QueuePairEvent)>,
     ) {
         self.waiting.extend(events);
+        let mut has_announced = false;
         while let Some((key, event)) = self.waiting.pop_front() {
             if let Err(WorkerEvent::Connection(key, event)) =
                 self.events.push(WorkerEvent::Connection(key, event))
             {
-                return self.waiting.push_front((key, event));
+                self.waiting.push_front((key, event));
+                if std::mem::replace(&mut has_announced, true) {
+                    return;
+                }
+                wait_for_space(&self.shared.worker_waits);
+                continue;
             }
             self.has_events = true;
         }
     }
 
-    /// Whether events were sent since the last call: the primary worker may sleep.
+    /// Whether events were sent since the last call: control may sleep.
     pub(super) const fn take_has_events(&mut self) -> bool {
         std::mem::replace(&mut self.has_events, false)
     }
@@ -247,6 +331,22 @@ impl SecondaryEnd {
         let is_sent = self.waiting.is_empty() && self.events.push(event).is_ok();
         self.has_events |= is_sent;
         is_sent
+    }
+
+    /// Whether the ring has space for an event. If not, control wakes the worker once it has.
+    pub(super) fn wait_for_room(&mut self) -> bool {
+        if !self.waiting.is_empty() {
+            return false;
+        }
+        if self.events.room() == 0 {
+            wait_for_space(&self.shared.worker_waits);
+        }
+        self.events.room() > 0
+    }
+
+    /// Has control woken if it waits for the space of polled commands.
+    pub(super) fn show_space(&mut self) {
+        self.has_events |= take_waits(&self.shared.control_waits);
     }
 
     /// Whether all events are in the ring.
@@ -265,18 +365,18 @@ impl SecondaryEnd {
         self.shared.done.store(self.done, Ordering::Release);
     }
 
-    /// Publishes the reason for which the secondary worker ends.
+    /// Publishes the reason for which the worker ends.
     pub(super) fn fail(&self, why: &VerbsError) {
         let _ = self.shared.failure.set(why.clone());
     }
 
-    /// Whether to end: on request, or since the primary worker is gone or does not poll.
+    /// Whether to end: on request, or since the interface is gone or does not poll.
     pub(super) fn is_over(&self) -> bool {
         self.shared.is_over.load(Ordering::Acquire) || self.waiting.len() > WAITING_MAX
     }
 }
 
-impl Drop for SecondaryEnd {
+impl Drop for WorkerEnd {
     fn drop(&mut self) {
         self.shared.is_gone.store(true, Ordering::Release);
     }
@@ -298,22 +398,19 @@ mod tests {
 
     #[test]
     fn commands_and_events_are_complete_and_in_order_however_full_the_rings_are() {
-        let (mut primary, mut secondary) = channel();
+        let (mut control, mut worker) = channel();
         let count = 3 * COMMANDS_MAX as u64;
         for connection in (0..count).map(ConnectionKey) {
-            primary.send(WorkerCommand::Act(Action::Disconnect { connection }));
-            secondary.send_connection_events([(connection, QueuePairEvent::Ended)].into_iter());
+            control.send(WorkerCommand::Act(Action::Disconnect { connection }));
+            worker.send_connection_events([(connection, QueuePairEvent::Ended)].into_iter());
         }
-        assert!(
-            !secondary.send(WorkerEvent::Use(NOBODY)),
-            "it finds no space, and overtakes nothing"
-        );
+        assert!(!worker.send(WorkerEvent::Use(NOBODY)), "it finds no space, and overtakes nothing");
         let (mut commands, mut events) = (Vec::new(), Vec::new());
         while (commands.len() as u64) < count {
-            primary.fill_ring();
-            commands.extend(secondary.poll().as_ref().map(key));
-            secondary.send_connection_events(std::iter::empty());
-            while let Some(event) = primary.poll() {
+            control.fill_ring();
+            commands.extend(worker.poll().as_ref().map(key));
+            worker.send_connection_events(std::iter::empty());
+            while let Some(event) = control.poll() {
                 let WorkerEvent::Connection(key, QueuePairEvent::Ended) = event else {
                     panic!("{event:?}")
                 };
@@ -322,54 +419,93 @@ mod tests {
         }
         let all: Vec<_> = (0..count).map(ConnectionKey).collect();
         assert_eq!((&commands, &events), (&all, &all));
-        assert!(secondary.send(WorkerEvent::Use(NOBODY)) && primary.check().is_ok());
+        assert!(worker.send(WorkerEvent::Use(NOBODY)) && control.check().is_ok());
     }
 
     #[test]
-    fn a_secondary_is_idle_when_it_has_carried_out_all_commands() {
-        let (mut primary, mut secondary) = channel();
-        secondary.show(true, true);
-        assert!(primary.is_idle() && primary.has_sent());
-        primary.send(WorkerCommand::SetState(Arc::default()));
-        assert!(!primary.is_idle() && !primary.has_sent(), "it was idle before that command");
-        assert!(secondary.poll().is_some());
-        secondary.show(false, true);
-        assert!(!primary.is_idle() && primary.has_sent());
+    fn a_worker_is_idle_when_it_has_carried_out_all_commands() {
+        let (mut control, mut worker) = channel();
+        worker.show(true, true);
+        assert!(control.is_idle() && control.has_sent());
+        control.send(WorkerCommand::SetState(Arc::default()));
+        assert!(!control.is_idle() && !control.has_sent(), "it was idle before that command");
+        assert!(worker.poll().is_some());
+        worker.show(false, true);
+        assert!(!control.is_idle() && control.has_sent());
         assert!(
-            secondary.send(WorkerEvent::Use(NOBODY)) && !primary.has_sent(),
+            worker.send(WorkerEvent::Use(NOBODY)) && !control.has_sent(),
             "something is on its way here"
         );
     }
 
     #[test]
     fn an_end_that_polls_nothing_for_too_long_is_lost() {
-        let (mut primary, mut secondary) = channel();
+        let (mut control, mut worker) = channel();
         let commands = COMMANDS_MAX + WAITING_MAX;
-        (0..commands).for_each(|_| primary.send(WorkerCommand::SetState(Arc::default())));
-        assert!(primary.check().is_ok());
-        primary.send(WorkerCommand::SetState(Arc::default()));
-        assert!(primary.check().unwrap_err().to_string().contains("not carry out its commands"));
+        (0..commands).for_each(|_| control.send(WorkerCommand::SetState(Arc::default())));
+        assert!(control.check().is_ok());
+        control.send(WorkerCommand::SetState(Arc::default()));
+        assert!(control.check().unwrap_err().to_string().contains("not carry out its commands"));
         let used = |_| (ConnectionKey(1), QueuePairEvent::Used { received: true });
-        secondary.send_connection_events((0..EVENTS_MAX + WAITING_MAX).map(used));
-        assert!(!secondary.is_over());
-        secondary.send_connection_events([used(0)].into_iter());
-        assert!(secondary.is_over());
+        worker.send_connection_events((0..EVENTS_MAX + WAITING_MAX).map(used));
+        assert!(!worker.is_over());
+        worker.send_connection_events([used(0)].into_iter());
+        assert!(worker.is_over());
+    }
+
+    #[test]
+    fn packets_are_limited_by_those_that_wait_and_not_by_actions() {
+        let (mut control, mut worker) = channel();
+        let packet =
+            || WorkerCommand::Deliver(Delivery { ether_type: EtherType::IPV4, packet: Vec::new() });
+        (0..3 * COMMANDS_MAX).for_each(|_| control.send(WorkerCommand::SetState(Arc::default())));
+        assert!((0..PACKETS_MAX).all(|_| control.send_packet(packet())));
+        assert!(!control.send_packet(packet()));
+        for _ in 0..3 {
+            while worker.poll().is_some() {}
+            control.fill_ring();
+        }
+        assert!(control.send_packet(packet()), "they are on their way");
+    }
+
+    #[test]
+    fn an_end_that_waits_for_space_is_woken_once_there_is_some() {
+        let (mut control, mut worker) = channel();
+        let command = || WorkerCommand::SetState(Arc::default());
+        (0..COMMANDS_MAX).for_each(|_| control.send(command()));
+        assert!(worker.poll().is_some());
+        worker.show_space();
+        assert!(!worker.take_has_events(), "control waits for nothing");
+        (0..2).for_each(|_| control.send(command()));
+        assert!(control.take_has_commands() && worker.poll().is_some());
+        worker.show_space();
+        assert!(worker.take_has_events() && !worker.take_has_events());
+        control.fill_ring();
+        assert!(control.take_has_commands(), "there are more for the worker");
+
+        while worker.send(WorkerEvent::Use(NOBODY)) {}
+        assert!(!worker.wait_for_room() && control.poll().is_some());
+        control.show_space();
+        assert!(control.take_has_commands() && worker.wait_for_room());
+        assert!(control.poll().is_some());
+        control.show_space();
+        assert!(!control.take_has_commands(), "the worker waits for nothing");
     }
 
     #[test]
     fn each_end_sees_that_the_other_is_gone() {
-        let (primary, secondary) = channel();
-        drop(secondary);
-        assert!(primary.is_gone() && primary.check().is_err());
-        primary.end();
-        assert!(primary.check().is_ok(), "it was to end");
-        let (primary, secondary) = channel();
-        assert!(!secondary.is_over());
-        drop(primary);
-        assert!(secondary.is_over());
-        let (primary, secondary) = channel();
-        secondary.fail(&VerbsError::Lost { what: "adapter", why: "it is broken" });
-        drop(secondary);
-        assert!(matches!(primary.check(), Err(VerbsError::Lost { what: "adapter", .. })));
+        let (control, worker) = channel();
+        drop(worker);
+        assert!(control.is_gone() && control.check().is_err());
+        control.end();
+        assert!(control.check().is_ok(), "it was to end");
+        let (control, worker) = channel();
+        assert!(!worker.is_over());
+        drop(control);
+        assert!(worker.is_over());
+        let (control, worker) = channel();
+        worker.fail(&VerbsError::Lost { what: "adapter", why: "it is broken" });
+        drop(worker);
+        assert!(matches!(control.check(), Err(VerbsError::Lost { what: "adapter", .. })));
     }
 }

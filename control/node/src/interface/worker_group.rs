@@ -1,44 +1,42 @@
-//! The secondary workers of an interface, as its primary worker sees them: it distributes actions
-//! of control to them, and polls their events.
+//! The workers of an interface, as its control plane sees them: it distributes actions of control
+//! to them, and polls their events.
 
-use super::counters::DriverCounters;
-use super::worker_channel::{PrimaryEnd, WorkerCommand, WorkerEvent};
-use pollux_control::interface::{Action, ConnectionKey, InterfaceSnapshot, Worker};
+use super::port_driver::counters::DriverCounters;
+use super::worker_channel::{ControlEnd, WorkerCommand, WorkerEvent};
+use pollux_control::ipoib::{
+    Action, ConnectionKey, Delivery, InterfaceSnapshot, Outgoing, WorkerId,
+};
+use pollux_dataplane::capture::{CaptureReader, CaptureTerms, capture};
 use pollux_mem::snapshot::Snapshot;
 use pollux_verbs::VerbsError;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What is heard of a secondary worker before the primary worker looks after its own packets again.
-const EVENTS_PER_TURN: usize = 64;
+/// Events of a worker that are handled in one turn.
+const EVENTS_PER_TURN: usize = 256;
 
-/// The secondary workers of an interface: none, where one worker moves it.
+/// The workers of an interface.
 #[derive(Default)]
 pub(super) struct WorkerGroup {
-    secondaries: Vec<(PrimaryEnd, Snapshot<DriverCounters>)>,
-    /// Whose connections are, if they are not the primary worker's.
-    owners: BTreeMap<ConnectionKey, Worker>,
-    facts: Arc<InterfaceSnapshot>,
+    workers: Vec<(ControlEnd, Snapshot<DriverCounters>)>,
+    /// The workers of connections.
+    owners: BTreeMap<ConnectionKey, WorkerId>,
+    snapshot: Arc<InterfaceSnapshot>,
+    /// Packets that found no space on their way to a worker.
+    packets_dropped: u64,
 }
 
 impl WorkerGroup {
-    /// One more secondary worker: the next worker.
-    pub(super) fn join(&mut self, end: PrimaryEnd, counters: Snapshot<DriverCounters>) {
-        self.secondaries.push((end, counters));
+    /// One more worker: the next number.
+    pub(super) fn join(&mut self, end: ControlEnd, counters: Snapshot<DriverCounters>) {
+        self.workers.push((end, counters));
     }
 
-    /// Whether there is none.
-    pub(super) fn is_empty(&self) -> bool {
-        self.secondaries.is_empty()
-    }
-
-    /// Tells secondary workers what they are to do; gives back what the primary worker is to.
-    pub(super) fn assign(&mut self, action: Action) -> Option<Action> {
-        if self.is_empty() {
-            return Some(action);
-        }
+    /// Sends an action to its worker: to the one of its connection or peer, to worker 0 what only
+    /// the queue pair of the link address does, and to all workers the rest.
+    pub(super) fn assign(&mut self, action: Action) {
         let worker = match &action {
-            Action::Attach { .. } | Action::Detach { .. } => Worker::LEAD,
+            Action::Attach { .. } | Action::Detach { .. } => WorkerId::PRIMARY,
             Action::SetPeer { worker, .. } => *worker,
             Action::Connect { worker, connection, .. } => {
                 self.owners.insert(*connection, *worker);
@@ -46,107 +44,134 @@ impl WorkerGroup {
             }
             Action::Modify { connection, .. } => self.owner(*connection),
             Action::Disconnect { connection } => {
-                self.owners.remove(connection).unwrap_or(Worker::LEAD)
+                self.owners.remove(connection).unwrap_or(WorkerId::PRIMARY)
             }
             _ => {
-                self.ends().for_each(|end| end.send(WorkerCommand::Act(action.clone())));
-                return Some(action);
+                return self.ends().for_each(|end| end.send(WorkerCommand::Act(action.clone())));
             }
         };
-        let Some(secondary) = usize::from(worker.0).checked_sub(1) else { return Some(action) };
-        let (end, _) = self.secondaries.get_mut(secondary)?;
+        let Some((end, _)) = self.workers.get_mut(usize::from(worker.0)) else { return };
         match action {
             Action::Modify { .. } => end.send_urgent(WorkerCommand::Act(action)),
             _ => end.send(WorkerCommand::Act(action)),
         }
-        None
     }
 
-    /// Whether a queue pair is still to be made what it was to be: its peer is to hear of it after
-    /// that, or what it sends is lost.
+    /// Begins a capture at each worker.
+    pub(super) fn capture(&mut self, terms: &CaptureTerms) -> Vec<CaptureReader> {
+        let begin = |end: &mut ControlEnd| {
+            let (tap, reader) = capture(terms.clone());
+            end.send(WorkerCommand::Tap(Box::new(tap)));
+            reader
+        };
+        self.ends().map(begin).collect()
+    }
+
+    /// Sends a packet of control by worker 0.
+    pub(super) fn send(&mut self, frame: Outgoing) {
+        self.pass(WorkerCommand::Send(frame));
+    }
+
+    /// Passes a packet for a socket to worker 0.
+    pub(super) fn deliver(&mut self, delivery: Delivery) {
+        self.pass(WorkerCommand::Deliver(delivery));
+    }
+
+    fn pass(&mut self, command: WorkerCommand) {
+        let is_sent = self.ends().next().is_some_and(|end| end.send_packet(command));
+        self.packets_dropped += u64::from(!is_sent);
+    }
+
+    /// Packets that found no space on their way to a worker.
+    pub(super) const fn packets_dropped(&self) -> u64 {
+        self.packets_dropped
+    }
+
+    /// Whether the modification of a queue pair is pending. Packets of its peer would be lost, so
+    /// the peer gets our reply later.
     pub(super) fn is_modifying(&self) -> bool {
-        self.secondaries.iter().any(|(end, _)| end.is_urgent())
+        self.workers.iter().any(|(end, _)| end.is_urgent())
     }
 
-    /// Workers that were given something since this was asked, a bit each.
+    /// Workers that got commands since the last call, one bit each.
     pub(super) fn take_notified(&mut self) -> u32 {
-        let notified = self
-            .ends()
-            .zip(1..)
-            .filter_map(|(end, number)| end.take_has_commands().then_some(1 << number));
-        notified.sum()
+        let bit =
+            |(number, end): (u32, &mut ControlEnd)| u32::from(end.take_has_commands()) << number;
+        (0..).zip(self.ends()).map(bit).sum()
     }
 
-    /// Lets them know what they have to of the interface.
-    pub(super) fn publish(&mut self, facts: impl FnOnce() -> InterfaceSnapshot) {
-        if self.is_empty() {
-            return;
-        }
-        let facts = facts();
-        if *self.facts != facts {
-            self.facts = Arc::new(facts);
-            let facts = Arc::clone(&self.facts);
-            self.ends().for_each(|end| end.send(WorkerCommand::SetState(Arc::clone(&facts))));
+    /// Sends the state of the interface to all of them, if it has changed.
+    pub(super) fn publish(&mut self, snapshot: impl FnOnce() -> InterfaceSnapshot) {
+        let snapshot = snapshot();
+        if *self.snapshot != snapshot {
+            self.snapshot = Arc::new(snapshot);
+            let snapshot = Arc::clone(&self.snapshot);
+            self.ends().for_each(|end| end.send(WorkerCommand::SetState(Arc::clone(&snapshot))));
         }
     }
 
-    /// What secondary workers have told, with their names; and whether they still can.
+    /// Polls events of all workers. Fails if one has ended.
     pub(super) fn poll_events(
         &mut self,
-        mut handle: impl FnMut(Worker, WorkerEvent),
+        mut handle: impl FnMut(WorkerId, WorkerEvent),
     ) -> Result<(), VerbsError> {
-        for ((end, _), number) in self.secondaries.iter_mut().zip(1..) {
+        for ((end, _), number) in self.workers.iter_mut().zip(0..) {
             end.fill_ring();
-            // What it told before it failed is told.
+            // Events from before its failure are handled.
             let checked = end.check();
+            let mut has_polled = false;
             for _ in 0..EVENTS_PER_TURN {
                 let Some(event) = end.poll() else { break };
-                handle(Worker(number), event);
+                handle(WorkerId(number), event);
+                has_polled = true;
+            }
+            if has_polled {
+                end.show_space();
             }
             checked?;
         }
         Ok(())
     }
 
-    /// What they have moved.
-    pub(super) fn counters(&self) -> impl Iterator<Item = (Worker, DriverCounters)> {
+    /// Their counters.
+    pub(super) fn counters(&self) -> impl Iterator<Item = (WorkerId, DriverCounters)> {
         let read = |counters: &Snapshot<DriverCounters>| counters.clone().refresh().clone();
-        self.secondaries
+        self.workers
             .iter()
-            .zip(1..)
-            .map(move |((_, counters), number)| (Worker(number), read(counters)))
+            .zip(0..)
+            .map(move |((_, counters), number)| (WorkerId(number), read(counters)))
     }
 
-    /// Whether all have done what they were told, and have stopped.
+    /// Whether all have carried out their commands and have stopped.
     pub(super) fn is_idle(&self) -> bool {
-        self.secondaries.iter().all(|(end, _)| end.is_idle())
+        self.workers.iter().all(|(end, _)| end.is_idle())
     }
 
-    /// Whether all have sent what they were given.
+    /// Whether all have sent all packets.
     pub(super) fn has_sent(&self) -> bool {
-        self.secondaries.iter().all(|(end, _)| end.has_sent())
+        self.workers.iter().all(|(end, _)| end.has_sent())
     }
 
-    /// Whether all that they have told was heard.
+    /// Whether all their events have been polled.
     pub(super) fn has_no_events(&self) -> bool {
-        self.secondaries.iter().all(|(end, _)| end.has_no_events())
+        self.workers.iter().all(|(end, _)| end.has_no_events())
     }
 
-    /// Whether nothing is left of any at the device.
+    /// Whether all have been dropped, with their objects at the device.
     pub(super) fn is_gone(&self) -> bool {
-        self.secondaries.iter().all(|(end, _)| end.is_gone())
+        self.workers.iter().all(|(end, _)| end.is_gone())
     }
 
-    /// They are to end.
+    /// Tells all of them to end.
     pub(super) fn end(&self) {
-        self.secondaries.iter().for_each(|(end, _)| end.end());
+        self.workers.iter().for_each(|(end, _)| end.end());
     }
 
-    fn ends(&mut self) -> impl Iterator<Item = &mut PrimaryEnd> {
-        self.secondaries.iter_mut().map(|(end, _)| end)
+    fn ends(&mut self) -> impl Iterator<Item = &mut ControlEnd> {
+        self.workers.iter_mut().map(|(end, _)| end)
     }
 
-    fn owner(&self, connection: ConnectionKey) -> Worker {
-        self.owners.get(&connection).copied().unwrap_or(Worker::LEAD)
+    fn owner(&self, connection: ConnectionKey) -> WorkerId {
+        self.owners.get(&connection).copied().unwrap_or(WorkerId::PRIMARY)
     }
 }

@@ -1,70 +1,152 @@
-//! A node on the machine's clock: worker threads, each with some interfaces of the node, and a
-//! thread that answers for all of them at a socket.
+//! A node on the machine's clock: one control thread, and worker threads.
 //!
 //! ```text
-//!   thread of `Node::run`              one ring each: questions       worker threads
-//!   admin <- `Questions`, `WorkerHandle` --------------------> `WorkerTask`: interfaces, `report`
-//!               ^                      answers, notices; a waker            |
-//!               +-----------------------------------------------------------+
+//!   control thread: `Node::run`                                 worker threads, all alike
+//!   MADs, port events --> `Interfaces` ==commands, frames==> `WorkerTask`: workers of interfaces
+//!   admin socket -------> `Requests`   <==events, packets==        |
+//!   metrics <------------ `Measured`                               |
+//!                              ^                            queue pairs, packets
+//!                              +-- counters in shared memory ------+
 //! ```
 //!
-//! The thread that answers sleeps until a question, a notice of a worker or a signal comes. How
-//! workers rest is configured ([`pollux_dataplane::engine`]). An interface may have several
-//! workers: the primary worker, and secondary workers in other threads
-//! ([`crate::interface::SecondaryWorker`]), which pass on only packets for control.
+//! The control thread owns every protocol of every interface, opens devices, and answers requests.
+//! It sleeps until a worker, a client or a signal wakes it, or a timer is due; a worker wakes it
+//! only if it sleeps. The idle strategy of workers is configured ([`pollux_dataplane::engine`]).
+//!
+//! The control thread sleeps at descriptors: those of the ports, the wakers of workers, and the
+//! admin socket. It looks by itself only at a device that has no descriptor.
 
+mod captures;
+mod changes;
+mod drop_counts;
+mod ipoib_rows;
+mod kernel_link;
+mod kinds;
+mod metrics;
+mod metrics_listener;
+pub mod notice;
 mod opening;
-mod questions;
+mod outage;
 mod report;
-mod waker;
+mod requests;
+mod routing;
+mod supervision;
+mod trace;
+mod trace_filters;
+pub mod waker;
 mod worker_handle;
+mod worker_port;
 mod worker_task;
 
 use crate::admin::Admin;
-use crate::config::NodeConfig;
+use crate::config::{ConfigError, NodeConfig};
+use crate::service::ServiceManager;
+use captures::Captures;
+use changes::{Changed, ReloadKind, Running};
+use kernel_link::KernelLink;
+use metrics::Measured;
+use metrics_listener::MetricsListener;
+use notice::NodeNotice;
 use opening::Interfaces;
+use outage::Outage;
+use pollux_control::thread_check::mark_worker_thread;
 use pollux_dataplane::engine;
-use pollux_dataplane::engine::counts::Counts;
+use pollux_dataplane::engine::counts::CountsSegment;
 use pollux_mem::region::MapError;
 use pollux_verbs::time::Time;
-use questions::Questions;
+use report::Pings;
+use requests::Requests;
+use routing::Routing;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::os::fd::AsFd;
-use std::path::Path;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::{Builder, ScopedJoinHandle, scope};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
+use supervision::Supervision;
 use waker::{Woken, waker};
-use worker_handle::{Assignment, WorkerHandle, WorkerThread};
+use worker_handle::{AssignedThreads, Assignment, WorkerHandle, WorkerThread};
 use worker_task::WorkerTask;
 
 /// The longest pause between attempts to open a device.
 const REOPEN_EVERY: Duration = Duration::from_secs(1);
-/// The longest sleep of the thread that answers.
+/// The longest sleep of the control thread without interfaces.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
+/// The pause between steps without anything to do while the node ends.
+const STEP_PAUSE: Duration = Duration::from_micros(20);
+/// Steps of all interfaces between two looks at requests.
+const STEPS_MAX: usize = 64;
 /// Notices that wait for it, at most.
 const NOTICES_MAX: usize = 64;
+/// How long accepted packets may take to be sent at the end, before interfaces leave; and how long
+/// leaving may take.
+const SEND_MAX: Duration = Duration::from_millis(500);
+const LEAVE_MAX: Duration = Duration::from_secs(1);
 
 /// Interfaces that run during [`Node::run`].
 pub struct Node {
+    interfaces: Interfaces,
+    assignment: Assignment,
     handles: Vec<WorkerHandle>,
     threads: Vec<WorkerThread>,
-    counts: Counts,
+    counts: CountsSegment,
     admin: Option<Admin>,
-    questions: Questions,
-    notices: Receiver<String>,
+    metrics: MetricsListener,
+    pings: Pings,
+    captures: Captures,
+    running: Running,
+    routing: Routing,
+    kernel: KernelLink,
+    supervision: Supervision,
+    notices: Receiver<NodeNotice>,
     woken: Woken,
     start: Instant,
+    /// The same, in seconds since 1970.
+    start_seconds: f64,
+}
+
+/// The configuration of a node, and where it comes from.
+pub struct Source {
+    config: NodeConfig,
+    /// The file that is read again to reload.
+    file: Option<PathBuf>,
+}
+
+impl Source {
+    /// A configuration file, which can be reloaded.
+    pub fn file(path: &Path) -> Result<Self, ConfigError> {
+        // A node may change its directory.
+        let file = std::path::absolute(path).unwrap_or_else(|_| path.into());
+        Ok(Self { config: NodeConfig::open(path)?, file: Some(file) })
+    }
+}
+
+impl From<NodeConfig> for Source {
+    fn from(config: NodeConfig) -> Self {
+        Self { config, file: None }
+    }
+}
+
+/// An order to a running node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// To go on.
+    Run,
+    /// Read the configuration file again.
+    Reload,
+    /// To leave the subnet and return.
+    End,
 }
 
 /// The reason for which a node does not start.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StartError {
-    /// The socket for questions cannot be opened.
+    /// The admin socket cannot be opened.
     Socket(String, io::Error),
     /// No memory for the counters of workers.
     Counts(MapError),
@@ -87,40 +169,75 @@ impl std::error::Error for StartError {}
 impl Node {
     /// Opens the socket. Worker threads open the devices, once these exist.
     #[expect(clippy::disallowed_methods, reason = "this is where the machine's clock comes in")]
-    pub fn new(config: NodeConfig, socket: Option<&Path>) -> Result<Self, StartError> {
+    pub fn new(source: impl Into<Source>, socket: Option<&Path>) -> Result<Self, StartError> {
+        let Source { config, file } = source.into();
         let listen = |path: &Path| {
             let failed = |error| StartError::Socket(path.display().to_string(), error);
             Admin::listen(path).map_err(failed)
         };
         let admin = socket.map(listen).transpose()?;
         let start = Instant::now();
+        let start_seconds = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs_f64();
         let now = || Time::START + start.elapsed();
-        let assignments = worker_handle::assign(config.interfaces, &config.workers);
-        let (counts, writers) = Counts::create(assignments.len()).map_err(StartError::Counts)?;
+        let mut assignment = Assignment::new(&config.interfaces, &config.workers);
+        let (counts, writers) =
+            CountsSegment::create(assignment.cores.len()).map_err(StartError::Counts)?;
         let (waker, woken) = waker().map_err(StartError::System)?;
         let (notice_sender, notices) = sync_channel(NOTICES_MAX);
+        let flow_seed = seed();
+        let (routing, kernel) =
+            (Routing::new(assignment.cores.len(), flow_seed), KernelLink::new());
         let (mut handles, mut threads) = (Vec::new(), Vec::new());
-        let channels = opening::worker_senders(assignments.len());
-        for ((assignment, counts), channels) in assignments.into_iter().zip(writers).zip(channels) {
-            let Assignment { core, interfaces, secondaries } = assignment;
-            let names = interfaces.keys().cloned().chain(secondaries).collect();
-            let interfaces = Interfaces::new(now(), interfaces);
-            let task = WorkerTask::new(interfaces, channels, notice_sender.clone(), waker.share());
+        for (&core, counts) in assignment.cores.iter().zip(writers) {
+            let (worker_waker, worker_woken) = waker::waker().map_err(StartError::System)?;
+            let (notices, routes) = (notice_sender.clone(), routing.reader());
+            let number = handles.len();
+            let task =
+                WorkerTask::new(notices, waker.share(), worker_woken, routes, number, flow_seed);
             let (worker, handle) = engine::worker(config.workers.idle, counts, seed());
-            handles.push(WorkerHandle::new(core, names, handle));
+            handles.push(WorkerHandle::new(core, handle, worker_waker));
             threads.push(WorkerThread { worker, task, core });
         }
-        let questions = Questions::default();
-        Ok(Self { handles, threads, counts, admin, questions, notices, woken, start })
+        let (mut interfaces, mut running) = (Interfaces::new(waker), Running::new(file, &config));
+        let (all, assigned, all_handles) = (&mut interfaces, &mut assignment, &mut handles[..]);
+        let mut changed = Changed { interfaces: all, assignment: assigned, handles: all_handles };
+        running.start(now(), &config, &mut changed);
+        Ok(Self {
+            interfaces,
+            assignment,
+            handles,
+            threads,
+            counts,
+            admin,
+            metrics: MetricsListener::default(),
+            pings: Pings::new(),
+            captures: Captures::default(),
+            running,
+            routing,
+            kernel,
+            supervision: Supervision::default(),
+            notices,
+            woken,
+            start,
+            start_seconds,
+        })
     }
 
-    /// Runs until `is_over`, which is called whenever something happens, also at `wake`; then
-    /// leaves groups and ends connections. `say` gets each change of state of an interface.
+    /// The same node, which tells a service manager what it does, and takes over what an earlier
+    /// process had kept there.
+    pub fn supervised_by(mut self, manager: ServiceManager) -> Self {
+        self.supervision = Supervision::new(self.now(), manager, &mut self.kernel);
+        self.running.set_manager(&self.supervision.socket);
+        self
+    }
+
+    /// Runs until `next_order` ends it, which is called whenever something happens, also at `wake`;
+    /// then leaves groups and ends connections. `say` gets each change of state of an interface.
     pub fn run(
         mut self,
         wake: impl AsFd,
-        is_over: impl Fn() -> bool,
-        mut say: impl FnMut(&str),
+        next_order: impl Fn() -> Order,
+        mut say: impl FnMut(&NodeNotice),
     ) -> io::Result<()> {
         let start = self.start;
         let threads = std::mem::take(&mut self.threads);
@@ -131,52 +248,220 @@ impl Node {
                 let spawned = builder.spawn_scoped(scope, move || work(thread, start));
                 let spawned =
                     spawned.inspect_err(|_| self.handles.iter().for_each(WorkerHandle::stop))?;
-                self.handles[number].begin(spawned.thread());
                 running.push(spawned);
             }
-            // A worker ends early only if it panics, and then the node ends.
-            while !is_over() && !running.iter().any(ScopedJoinHandle::is_finished) {
-                self.turn(&mut say);
-                self.sleep(wake.as_fd());
-            }
+            let is_broken = || running.iter().any(ScopedJoinHandle::is_finished);
+            let control = catch_unwind(AssertUnwindSafe(|| {
+                self.control(wake.as_fd(), next_order, is_broken, &mut say);
+            }));
+            // Also after a panic: the threads are joined before it goes on.
             self.handles.iter().for_each(WorkerHandle::stop);
+            control.unwrap_or_else(|panic| resume_unwind(panic));
             Ok::<_, io::Error>(())
         })?;
         self.notices.try_iter().for_each(|notice| say(&notice));
         Ok(())
     }
 
-    /// Answers questions, and reports notices of workers.
-    fn turn(&mut self, say: &mut impl FnMut(&str)) {
-        self.woken.clear();
-        self.notices.try_iter().for_each(|notice| say(&notice));
-        let Self { admin, questions, handles, counts, start, .. } = self;
-        if let Some(admin) = admin {
-            let now = Time::START + start.elapsed();
-            admin.turn(now, &mut |number, question| {
-                questions.answer(number, question, handles, counts)
-            });
+    /// The control thread, until an order ends it; then interfaces leave. A worker ends early only
+    /// if it panics (`is_broken`), and then the node ends.
+    fn control(
+        &mut self,
+        wake: BorrowedFd<'_>,
+        next_order: impl Fn() -> Order,
+        is_broken: impl Fn() -> bool,
+        say: &mut impl FnMut(&NodeNotice),
+    ) {
+        while !is_broken() {
+            match next_order() {
+                Order::Run => {}
+                Order::Reload => self.reload(say),
+                Order::End => break,
+            }
+            if !self.turn(say) {
+                self.sleep(wake);
+            }
+        }
+        self.supervision.socket.stopping();
+        self.leave(is_broken);
+    }
+
+    /// Reads the configuration file again. A file with errors changes nothing.
+    fn reload(&mut self, say: &mut impl FnMut(&NodeNotice)) {
+        let now = self.now();
+        let Self { interfaces, assignment, handles, running, .. } = self;
+        let mut changed = Changed { interfaces, assignment, handles };
+        match running.reload(now, ReloadKind::Final, &mut changed) {
+            Ok(changes) if changes.is_empty() => {
+                say(&NodeNotice::info("reload", "nothing has changed"));
+            }
+            Ok(_) => {}
+            Err(why) => {
+                say(&NodeNotice::warning("reload", format!("nothing was changed: {why}")));
+            }
         }
     }
 
-    /// Sleeps until there may be a question or a notice.
-    fn sleep(&self, wake: impl AsFd) {
-        let now = Time::START + self.start.elapsed();
-        let due = self.admin.as_ref().and_then(Admin::due);
-        let left = due.map_or(SLEEP_MAX, |due| {
-            due.since_start().saturating_sub(now.since_start()).min(SLEEP_MAX)
+    fn now(&self) -> Time {
+        Time::START + self.start.elapsed()
+    }
+
+    /// Steps interfaces, responds to requests and reports notices. Returns whether there may be
+    /// more to do at once.
+    fn turn(&mut self, say: &mut impl FnMut(&NodeNotice)) -> bool {
+        self.woken.clear();
+        let now = self.now();
+        let is_busy = self.step_interfaces() | self.interfaces.share_addresses(now);
+        let Self { interfaces, assignment, handles, running, .. } = self;
+        running.handle_timeout(now, &mut Changed { interfaces, assignment, handles });
+        let Self { kernel, running, interfaces, routing, .. } = self;
+        kernel.update(now, &running.config, interfaces, say);
+        routing.update(now, &running.config, interfaces, kernel);
+        self.notices.try_iter().for_each(|notice| say(&notice));
+        self.interfaces.all.iter_mut().for_each(|(name, named)| {
+            // The first attempt to open it is no change.
+            let state = named.state();
+            if !matches!(named.interface, Err(Outage::Pending)) && state != named.noted {
+                say(&named.notice(name, &state));
+                let word = |state: &str| state.split(':').next().map(String::from);
+                named.state_changes += u64::from(word(&state) != word(&named.noted));
+                named.noted = state;
+            }
         });
-        let mut fds: Vec<_> = self.admin.iter().flat_map(Admin::poll_fds).collect();
-        let wake = wake.as_fd();
+        let now = self.now();
+        self.captures.handle_timeout(now);
+        let Self { interfaces, pings, captures, assignment, handles, counts, .. } = self;
+        let Self { admin, running, routing, kernel, .. } = self;
+        if let Some(admin) = admin {
+            let mut requests = Requests {
+                interfaces,
+                pings,
+                captures,
+                assignment,
+                handles,
+                running,
+                routing,
+                kernel,
+                counts,
+            };
+            admin.turn(now, &mut |number, request, from| {
+                requests.respond(now, number, request, from)
+            });
+        }
+        running.notices.drain(..).for_each(|notice| say(&notice));
+        self.turn_metrics(now, say);
+        self.supervision.update(self.now(), &self.interfaces, &self.kernel, &self.counts);
+        is_busy
+    }
+
+    /// Offers metrics as configured, and replies to requests for them.
+    fn turn_metrics(&mut self, now: Time, say: &mut impl FnMut(&NodeNotice)) {
+        let Self { interfaces, handles, counts, metrics, running, routing, kernel, .. } = self;
+        let start_seconds = self.start_seconds;
+        metrics.update(now, running.config.telemetry.openmetrics.as_ref(), say);
+        metrics.turn(now, &mut |format| {
+            let routes = routing.count();
+            Measured { interfaces, handles, running, routes, kernel, counts, now, start_seconds }
+                .body(format)
+        });
+    }
+
+    /// Steps interfaces until there is nothing to do, at most some times. Returns whether there was
+    /// something in the last step.
+    fn step_interfaces(&mut self) -> bool {
+        let mut steps = 0;
+        while steps < STEPS_MAX && self.step_once() {
+            steps += 1;
+        }
+        steps == STEPS_MAX
+    }
+
+    fn step_once(&mut self) -> bool {
+        let now = self.now();
+        let Self { interfaces, assignment, handles, routing, kernel, .. } = self;
+        let threads = &mut AssignedThreads { assignment, handles, routing };
+        let is_busy = interfaces.step(now, threads)
+            | kernel.step(now, interfaces)
+            | routing.carry(now, interfaces);
+        for (name, named) in &mut interfaces.all {
+            let Ok(interface) = &mut named.interface else { continue };
+            let notified = interface.take_notified();
+            (0..u32::BITS as u8).filter(|worker| notified >> worker & 1 > 0).for_each(|worker| {
+                handles[assignment.thread(name, worker)].wake();
+            });
+        }
+        is_busy
+    }
+
+    /// Sleeps until there may be something to do.
+    fn sleep(&mut self, wake: impl AsFd) {
+        self.woken.fall_asleep();
+        self.interfaces.arm(self.now());
+        if self.step_once() {
+            return;
+        }
+        let longest =
+            self.interfaces.sleep_max().map_or(SLEEP_MAX, |longest| longest.min(SLEEP_MAX));
+        let (now, wake) = (self.now(), wake.as_fd());
+        let admin = self.admin.as_ref();
+        let Self { interfaces, kernel, routing, metrics, supervision, running, captures, .. } =
+            self;
+        let timers = [
+            interfaces.poll_timeout(),
+            kernel.poll_timeout(),
+            routing.poll_timeout(),
+            metrics.poll_timeout(),
+            supervision.poll_timeout(),
+            running.poll_timeout(),
+            captures.poll_timeout(),
+        ];
+        let due = admin.and_then(Admin::due).into_iter().chain(timers.into_iter().flatten());
+        let left = due.min().map_or(longest, |due| {
+            due.since_start().saturating_sub(now.since_start()).min(longest)
+        });
+        let mut fds: Vec<_> = admin.iter().flat_map(|admin| admin.poll_fds()).collect();
         fds.extend([PollFd::new(&self.woken, PollFlags::IN), PollFd::new(&wake, PollFlags::IN)]);
+        fds.extend(self.interfaces.poll_fds());
+        fds.extend(self.kernel.poll_fds());
+        fds.extend(self.metrics.poll_fds());
         // The next turn polls everything, so the result does not matter.
         let _ = poll(&mut fds, Timespec::try_from(left).ok().as_ref());
+    }
+
+    /// Leaves the subnet in order, so that peers need no timeout; but for a limited time, and not
+    /// if a worker has ended.
+    fn leave(&mut self, is_broken: impl Fn() -> bool) {
+        let end = self.now() + SEND_MAX;
+        while !is_broken() && self.now() < end {
+            let now = self.now();
+            if self.interfaces.running().all(|one| one.is_drained(now)) {
+                break;
+            }
+            self.step_or_pause();
+        }
+        let now = self.now();
+        self.interfaces.running().for_each(|one| one.leave(now));
+        let end = now + LEAVE_MAX;
+        while !is_broken() && self.now() < end {
+            if self.interfaces.running().all(|one| one.has_left()) {
+                break;
+            }
+            self.step_or_pause();
+        }
+        self.interfaces.all.clear();
+    }
+
+    fn step_or_pause(&mut self) {
+        if !self.step_once() {
+            self.woken.sleep(STEP_PAUSE);
+        }
     }
 }
 
 /// The body of a worker thread.
 fn work(thread: WorkerThread, start: Instant) {
     thread.pin();
+    mark_worker_thread();
     let WorkerThread { mut worker, mut task, .. } = thread;
     worker.run(&mut task, || Time::START + start.elapsed());
 }

@@ -1,91 +1,70 @@
-//! Devices of a worker's interfaces: opened when they are there, and looked for until then.
+//! The devices of the interfaces of a worker: opened, and retried until they exist.
 //!
 //! ```text
-//!              +-- nothing runs there, and it is time --> attempt, on a thread of its own --+
+//!              +-- no interface runs there, retry due --> attempt, on its own thread -------+
 //!              |                                               |                            |
 //!   missing, failed <-- no device ---------------------- opens or not                       |
 //!      ^       ^                                               |                            |
-//!      |       +-- the device refuses this one <-- set up, each by itself <-----------------+
+//!      |       +-- the device refuses it <------- set up, each interface <------------------+
 //!      |                                               |
-//!      +-- the device failed it <------------------ running
+//!      +-- the device failed <--------------------- running
 //! ```
 //!
-//! A device that is missing is a state of its interfaces, with a reason, and no error: it may come
-//! later, and another may take its place. The thread of an attempt exists because a fabric may take
-//! seconds to answer, in which the worker has other interfaces to move.
+//! A missing device is a state of its interfaces, with a reason, and no error: it may appear later.
+//! An attempt has its own thread because a fabric may take seconds to respond, while control has
+//! other interfaces.
 //!
-//! Interfaces at one device share its port and nothing else. One that cannot be set up there, or
-//! fails, is set up again beside the others, which stay. The device itself is opened again only
-//! when no interface is left there.
+//! Interfaces at one device share its port only. One that fails is set up again while the others
+//! run. The device itself is opened again only when no interface runs there.
 
 use super::REOPEN_EVERY;
-use crate::config::InterfaceSettings;
+use super::kinds::NodeInterface;
+use super::notice::NodeNotice;
+use super::outage::Outage;
+use super::waker::Waker;
+use super::worker_port::WorkerPort;
+use crate::config::{InterfaceKind, InterfaceSettings, Mode};
 use crate::device::{self, OpenError, Opened};
-use crate::interface::port_driver::DeviceError;
-use crate::interface::{Interface, SecondaryWorker};
-use crate::port::{PortAccess, SharedPort};
-use pollux_control::interface::Worker;
-use pollux_verbs::VerbsError;
+use crate::interface::port_driver::memory::WorkerMemory;
+use crate::interface::{DeviceError, Interface};
+use crate::plain::PlainLink;
+use crate::port::Port;
+use pollux_mem::pool::PoolError;
 use pollux_verbs::time::Time;
-use std::collections::BTreeMap;
-use std::fmt;
+use rustix::event::{PollFd, PollFlags};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::thread::Builder;
 use std::time::Duration;
 
-/// When a device is looked for again, the first time; each next time it takes twice as long.
+/// The first retry interval; each next one is twice as long.
 const RETRY_MIN: Duration = Duration::from_millis(50);
 
-/// An interface as the configuration names it.
+/// An interface of the configuration.
 pub(super) struct Named {
     pub(super) settings: InterfaceSettings,
-    /// The interface, or why there is none.
-    pub(super) interface: Result<Interface, Outage>,
+    /// The interface, or the reason for which it does not run.
+    pub(super) interface: Result<Box<dyn NodeInterface>, Outage>,
     retry: Retry,
-    /// What it was said to be last.
-    pub(super) said: String,
+    /// How often it was set up.
+    pub(super) starts: u64,
+    /// The state in the last notice, and how often another one was noted.
+    pub(super) noted: String,
+    pub(super) state_changes: u64,
+    /// Set while it leaves the link, to be removed or restarted.
+    pub(super) leaving: Option<Leaving>,
 }
 
-/// Why an interface does not run. It is tried again.
-#[derive(Clone, Debug)]
-pub(super) enum Outage {
-    /// Its device was not looked for yet.
-    Pending,
-    /// Its device cannot be opened.
-    Missing(Arc<OpenError>),
-    /// Its device was opened, but its port cannot be shared.
-    Unusable(VerbsError),
-    /// The device has not what the interface needs.
-    Refused(Arc<DeviceError>),
-    /// The device failed while the interface ran.
-    Failed(VerbsError),
+/// The end of an interface that is leaving its link.
+pub(super) struct Leaving {
+    pub(super) until: Time,
+    /// The settings of its successor, if there is one.
+    pub(super) next: Option<InterfaceSettings>,
 }
 
-impl Outage {
-    /// In a word.
-    pub(super) const fn state(&self) -> &'static str {
-        match self {
-            Self::Pending => "opening",
-            Self::Missing(_) => "missing",
-            Self::Unusable(_) | Self::Refused(_) | Self::Failed(_) => "failed",
-        }
-    }
-}
-
-impl fmt::Display for Outage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Pending => f.write_str("the device is being opened"),
-            Self::Missing(error) => write!(f, "{error}; retrying"),
-            Self::Refused(error) => write!(f, "{error}; retrying"),
-            Self::Unusable(error) | Self::Failed(error) => write!(f, "{error}; retrying"),
-        }
-    }
-}
-
-/// When to try again: soon at first, then less often.
+/// The time of the next attempt, with backoff.
 #[derive(Clone, Copy)]
 struct Retry {
     at: Time,
@@ -97,118 +76,160 @@ impl Retry {
         Self { at, delay: RETRY_MIN }
     }
 
-    /// It helped. If that is not for long, nobody is to try all the time.
-    fn helped(&mut self, now: Time) {
+    /// After a success. Without the delay a short one would cause a loop.
+    fn succeeded(&mut self, now: Time) {
         *self = Self::new(now + REOPEN_EVERY);
     }
 
-    /// It did not help.
+    /// After a failure.
     fn later(&mut self, now: Time) {
         self.at = now + self.delay;
         self.delay = (self.delay * 2).min(REOPEN_EVERY);
     }
 }
 
-/// A device that interfaces are to be at.
+/// A device of interfaces.
 struct Site {
-    /// An attempt to open it, under way.
+    /// The name of the port for its management, if it has one of its own.
+    management: Option<String>,
+    /// The pending attempt to open it.
     attempt: Option<Receiver<Result<Opened, OpenError>>>,
     retry: Retry,
-    /// Its port, if several interfaces are to share it and one of them does.
-    shared: Option<SharedPort>,
+    /// The port, while interfaces run there.
+    port: Option<Port>,
 }
 
-/// Secondary workers on their way to a thread, at most: it is slow, or does no housekeeping.
-const SECONDARIES_MAX: usize = 256;
+/// The worker threads, as far as interfaces need them.
+pub(super) trait WorkerThreads {
+    /// The packet memory of the thread of this worker of an interface.
+    fn memory(
+        &mut self,
+        interface: &str,
+        worker: u8,
+        connects: bool,
+    ) -> Result<Arc<WorkerMemory>, PoolError>;
 
-/// A secondary worker, and the name of its interface.
-pub(super) type NamedWorker = (String, SecondaryWorker);
-
-/// One worker's way to all of a node's, itself counted.
-pub(super) struct WorkerSenders {
-    own: usize,
-    all: Vec<SyncSender<NamedWorker>>,
+    /// Sends the ports of an interface to their threads.
+    fn distribute(&mut self, interface: &str, ports: Vec<WorkerPort>);
 }
 
-/// The ways of so many workers to each other, and where secondary workers arrive.
-pub(super) fn worker_senders(count: usize) -> Vec<(WorkerSenders, Receiver<NamedWorker>)> {
-    let (all, arrivals): (Vec<_>, Vec<_>) =
-        (0..count).map(|_| sync_channel(SECONDARIES_MAX)).unzip();
-    let of = |(own, arrivals)| (WorkerSenders { own, all: all.clone() }, arrivals);
-    arrivals.into_iter().enumerate().map(of).collect()
-}
-
-impl WorkerSenders {
-    /// The number, among the node's, of one of the workers of an interface of this one's.
-    pub(super) fn number(&self, worker: Worker) -> usize {
-        (self.own + usize::from(worker.0)) % self.all.len()
-    }
-
-    /// Sends each secondary worker to its thread. Without space there it is dropped, and its
-    /// interface fails.
-    fn distribute(&self, name: &str, secondaries: Vec<SecondaryWorker>) {
-        for secondary in secondaries {
-            let _ = self.all[self.number(secondary.worker())].try_send((name.into(), secondary));
-        }
-    }
-}
-
-/// A worker's interfaces by name, and their devices.
+/// The interfaces of a node by name, and their devices.
 pub(super) struct Interfaces {
     pub(super) all: BTreeMap<String, Named>,
     sites: BTreeMap<String, Site>,
+    /// The addresses of all interfaces of each domain: they belong to the node.
+    addresses: BTreeMap<String, Arc<BTreeSet<IpAddr>>>,
+    /// Wakes control when an attempt is complete.
+    waker: Waker,
 }
 
 impl Interfaces {
-    /// They are to be; nothing is opened yet.
-    pub(super) fn new(now: Time, settings: BTreeMap<String, InterfaceSettings>) -> Self {
-        let site = || Site { attempt: None, retry: Retry::new(now), shared: None };
-        let sites = settings.values().map(|one| (one.device.clone(), site())).collect();
-        let named = |(name, settings)| {
-            let (interface, retry) = (Err(Outage::Pending), Retry::new(now));
-            (name, Named { settings, interface, retry, said: String::new() })
-        };
-        Self { all: settings.into_iter().map(named).collect(), sites }
+    /// Without any interface.
+    pub(super) fn new(waker: Waker) -> Self {
+        Self { all: BTreeMap::new(), sites: BTreeMap::new(), addresses: BTreeMap::new(), waker }
     }
 
-    /// Whether all are at one device.
-    pub(super) fn have_one_device(&self) -> bool {
-        self.sites.len() == 1
+    /// Has the device of an interface opened. With other management than before it is opened anew.
+    pub(super) fn use_site(&mut self, now: Time, settings: &InterfaceSettings) {
+        if settings.kind != InterfaceKind::Ipoib {
+            return;
+        }
+        let management = settings.management.as_ref().map(|one| one.port().to_owned());
+        let known = self.sites.get(&settings.device);
+        if known.is_none_or(|site| site.management != management) {
+            let site = Site { management, attempt: None, retry: Retry::new(now), port: None };
+            self.sites.insert(settings.device.clone(), site);
+        }
     }
 
-    pub(super) fn running(&mut self) -> impl Iterator<Item = &mut Interface> {
+    /// Closes devices that no interface uses.
+    pub(super) fn drop_unused_sites(&mut self) {
+        let all = &self.all;
+        self.sites.retain(|device, _| all.values().any(|named| named.settings.device == *device));
+    }
+
+    pub(super) fn running(&mut self) -> impl Iterator<Item = &mut Box<dyn NodeInterface>> {
         self.all.values_mut().flat_map(|named| &mut named.interface)
     }
 
-    /// Does what there is to do; says whether that was anything.
-    pub(super) fn step(&mut self, now: Time, senders: &WorkerSenders) -> bool {
-        let Self { all, sites } = self;
-        let mut busy = false;
-        let mut all_run = true;
-        for named in all.values_mut() {
+    /// Steps all interfaces, and opens missing ones. Returns whether there was anything to do.
+    pub(super) fn step(&mut self, now: Time, threads: &mut dyn WorkerThreads) -> bool {
+        let (mut busy, mut all_run, mut is_leaving) = (false, true, false);
+        for (name, named) in &mut self.all {
             busy |= named.step(now);
+            if named.is_to_open(now) {
+                busy |= named.open_plain(now, name, threads);
+            }
             all_run &= named.interface.is_ok();
+            is_leaving |= named.leaving.is_some();
         }
+        if is_leaving {
+            busy |= self.finish_leaving(now);
+        }
+        let Self { all, sites, waker, .. } = self;
         if !all_run {
             for (device, site) in sites {
-                busy |= site.step(now, device, all, senders);
+                busy |= site.step(now, device, all, waker, threads);
             }
         }
         busy
     }
 
-    /// When there is something to do though nothing comes.
+    /// Gives each interface the addresses of all in its domain. Returns whether any got new ones.
+    pub(super) fn share_addresses(&mut self, now: Time) -> bool {
+        let Self { all, addresses, .. } = self;
+        let mut of_domains: BTreeMap<&str, BTreeSet<IpAddr>> = BTreeMap::new();
+        for named in all.values() {
+            let own = named.interface.iter().flat_map(|one| one.addresses_for_node());
+            of_domains.entry(&named.settings.domain).or_default().extend(own);
+        }
+        addresses.retain(|domain, _| of_domains.contains_key(&**domain));
+        for (domain, own) in of_domains {
+            if addresses.get(domain).is_none_or(|known| **known != own) {
+                addresses.insert(domain.into(), Arc::new(own));
+            }
+        }
+        all.values_mut().fold(false, |busy, named| {
+            let (interface, own) = (&mut named.interface, &addresses[&named.settings.domain]);
+            interface.as_mut().is_ok_and(|one| one.set_node_addresses(now, own)) | busy
+        })
+    }
+
+    fn ports(&self) -> impl Iterator<Item = &Port> {
+        self.sites.values().filter_map(|site| site.port.as_ref())
+    }
+
+    /// Arms the ports: what comes from now on ends a sleep. The caller steps once more.
+    pub(super) fn arm(&self, now: Time) {
+        self.ports().for_each(|port| port.arm(now));
+    }
+
+    /// The longest sleep after that.
+    pub(super) fn sleep_max(&self) -> Option<Duration> {
+        self.ports().map(Port::sleep_max).min()
+    }
+
+    /// The descriptors that end a sleep.
+    pub(super) fn poll_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
+        let descriptors = self.ports().flat_map(Port::descriptors);
+        descriptors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+    }
+
+    /// The time of the next timer.
     pub(super) fn poll_timeout(&self) -> Option<Time> {
         let due = |named: &Named| match &named.interface {
-            Ok(interface) => interface.poll_timeout(),
+            Ok(interface) => {
+                interface.poll_timeout().into_iter().chain(named.leaving_until()).min()
+            }
+            Err(_) if named.leaving.is_some() => named.leaving_until(),
+            Err(_) if named.is_plain() => Some(named.retry.at),
             Err(_) => {
                 let site = self.sites.get(&named.settings.device)?;
-                let is_next = site.shared.is_none();
                 // The thread of an attempt wakes this one.
-                if is_next && site.attempt.is_some() {
+                if site.attempt.is_some() {
                     return None;
                 }
-                Some(if is_next { site.retry.at } else { named.retry.at })
+                Some(if site.port.is_none() { site.retry.at } else { named.retry.at })
             }
         };
         self.all.values().filter_map(due).min()
@@ -216,66 +237,78 @@ impl Interfaces {
 }
 
 impl Site {
-    /// Goes on with what does not run at this device; says whether anything came of it.
+    /// Continues to open interfaces at this device. Returns whether one was opened.
     fn step(
         &mut self,
         now: Time,
         device: &str,
         all: &mut BTreeMap<String, Named>,
-        senders: &WorkerSenders,
+        waker: &Waker,
+        threads: &mut dyn WorkerThreads,
     ) -> bool {
-        let here = all.iter_mut().filter(|(_, named)| named.settings.device == device);
+        let is_here = |named: &Named| named.settings.device == device && !named.is_plain();
+        let is_to_run = |named: &Named| named.leaving.is_none() || named.interface.is_ok();
+        let here = all.iter_mut().filter(|(_, named)| is_here(named) && is_to_run(named));
         let mut here: Vec<_> = here.collect();
         if here.iter().any(|(_, named)| named.interface.is_ok()) {
-            return self.set_up_beside(now, &mut here, senders);
+            return self.set_up_stopped(now, &mut here, threads);
         }
-        // A port is opened once: whatever is left of it goes first.
-        self.shared = None;
-        let Some(opened) = self.open(now, device) else { return false };
-        let accesses = opened
+        // A port is opened once, so the old one is closed first.
+        self.port = None;
+        let Some(opened) = self.open(now, device, waker) else { return false };
+        let port = opened
             .map_err(|error| Outage::Missing(Arc::new(error)))
-            .and_then(|opened| self.accesses(opened, &here).map_err(Outage::Unusable));
-        let mut is_used = false;
-        match accesses {
+            .and_then(|opened| Port::new(opened).map_err(Outage::Unusable));
+        match port {
             Err(outage) => {
                 here.iter_mut().for_each(|(_, named)| named.interface = Err(outage.clone()));
             }
-            Ok(accesses) => {
-                for ((name, named), access) in here.iter_mut().zip(accesses) {
-                    is_used |= named.set_up(now, name, access, senders);
+            Ok(port) => {
+                for (name, named) in &mut here {
+                    named.set_up(now, name, &port, threads);
                 }
+                self.port = Some(port);
             }
         }
+        let is_used = here.iter().any(|(_, named)| named.interface.is_ok());
         match is_used {
-            true => self.retry.helped(now),
+            true => self.retry.succeeded(now),
             false => self.retry.later(now),
         }
         is_used
     }
 
-    /// Tries those again that do not run beside those that do, whose port it is, too.
-    fn set_up_beside(
+    /// Retries interfaces that do not run, at the port of those that do.
+    fn set_up_stopped(
         &mut self,
         now: Time,
         here: &mut [(&String, &mut Named)],
-        senders: &WorkerSenders,
+        threads: &mut dyn WorkerThreads,
     ) -> bool {
-        let Some(port) = &self.shared else { return false };
+        let Some(port) = &self.port else { return false };
+        let running = here.iter().filter(|(_, named)| named.interface.is_ok());
+        let taken: BTreeSet<_> = running.map(|(_, named)| named.partition()).collect();
         let mut busy = false;
         for (name, named) in here {
-            if named.interface.is_err() && named.retry.at <= now {
-                let access = port.context(named.settings.pkey).into();
-                busy |= named.set_up(now, name, access, senders);
+            // A partition whose interface is still leaving is free later.
+            let is_free = !taken.contains(&named.partition());
+            if named.interface.is_err() && named.retry.at <= now && is_free {
+                busy |= named.set_up(now, name, port, threads);
             }
         }
         busy
     }
 
-    /// The device, or why there is none, once an attempt is over; begins one when it is time.
-    fn open(&mut self, now: Time, device: &str) -> Option<Result<Opened, OpenError>> {
+    /// The result of an attempt, once it is complete; begins one when it is due.
+    fn open(
+        &mut self,
+        now: Time,
+        device: &str,
+        waker: &Waker,
+    ) -> Option<Result<Opened, OpenError>> {
         let Some(attempt) = &self.attempt else {
             if self.retry.at <= now {
-                self.begin_attempt(now, device);
+                self.begin_attempt(now, device, waker.share());
             }
             return None;
         };
@@ -291,48 +324,58 @@ impl Site {
         outcome
     }
 
-    fn begin_attempt(&mut self, now: Time, device: &str) {
+    fn begin_attempt(&mut self, now: Time, device: &str, waker: Waker) {
         let (sender, attempt) = sync_channel(1);
-        let (name, worker) = (device.to_owned(), std::thread::current());
+        let (name, management) = (device.to_owned(), self.management.clone());
         let thread = Builder::new().name("open".into()).spawn(move || {
-            // Whoever wanted it may have ended.
-            let _ = sender.try_send(device::open(&name));
-            worker.unpark();
+            // The node may have ended.
+            let _ = sender.try_send(device::open_managed(&name, management.as_deref()));
+            waker.wake();
         });
         match thread {
             Ok(_) => self.attempt = Some(attempt),
             Err(_) => self.retry.later(now),
         }
     }
-
-    /// A place for each interface.
-    fn accesses(
-        &mut self,
-        opened: Opened,
-        here: &[(&String, &mut Named)],
-    ) -> Result<Vec<PortAccess>, VerbsError> {
-        if let [_alone] = here {
-            return Ok(vec![opened.into()]);
-        }
-        let port = self.shared.insert(SharedPort::new(opened)?);
-        Ok(here.iter().map(|(_, named)| port.context(named.settings.pkey).into()).collect())
-    }
 }
 
 impl Named {
-    /// Sets its interface up; says whether it runs now.
+    /// An interface that is to be opened.
+    pub(super) const fn new(now: Time, settings: InterfaceSettings) -> Self {
+        let (interface, retry) = (Err(Outage::Pending), Retry::new(now));
+        let noted = String::new();
+        Self { settings, interface, retry, starts: 0, noted, state_changes: 0, leaving: None }
+    }
+
+    /// The interface, if it runs and is one of IPoIB.
+    pub(super) fn ipoib_mut(&mut self) -> Option<&mut Interface> {
+        self.interface.as_mut().ok()?.ipoib_mut()
+    }
+
+    fn partition(&self) -> u16 {
+        self.settings.pkey.partition()
+    }
+
+    /// Sets the interface up. Returns whether it runs now.
     fn set_up(
         &mut self,
         now: Time,
         name: &str,
-        access: PortAccess,
-        senders: &WorkerSenders,
+        port: &Port,
+        threads: &mut dyn WorkerThreads,
     ) -> bool {
-        match Interface::with_workers(now, access, &self.settings, super::seed()) {
-            Ok((interface, secondaries)) => {
-                senders.distribute(name, secondaries);
-                self.interface = Ok(interface);
-                self.retry.helped(now);
+        let context = port.context(self.settings.pkey).map_err(DeviceError::from);
+        let connects = self.settings.mode != Mode::Ud;
+        let memory = &mut |worker| threads.memory(name, worker, connects);
+        let opened = context.and_then(|context| {
+            Interface::with_memory(now, context, &self.settings, super::seed(), memory)
+        });
+        match opened {
+            Ok((interface, workers)) => {
+                threads.distribute(name, workers.into_iter().map(WorkerPort::Ipoib).collect());
+                self.interface = Ok(Box::new(interface));
+                self.starts += 1;
+                self.retry.succeeded(now);
             }
             Err(error) => {
                 self.interface = Err(Outage::Refused(Arc::new(error)));
@@ -342,11 +385,47 @@ impl Named {
         self.interface.is_ok()
     }
 
+    /// Whether its device is the kernel's, which is opened at once.
+    const fn is_plain(&self) -> bool {
+        !matches!(self.settings.kind, InterfaceKind::Ipoib)
+    }
+
+    fn is_to_open(&self, now: Time) -> bool {
+        let is_due = self.interface.is_err() && self.retry.at <= now;
+        is_due && self.is_plain() && self.leaving.is_none()
+    }
+
+    /// Opens the kernel's device. Returns whether the interface runs now.
+    fn open_plain(&mut self, now: Time, name: &str, threads: &mut dyn WorkerThreads) -> bool {
+        // The longest packets of the kernel need long buffers.
+        let memory = &mut |worker| threads.memory(name, worker, true);
+        let (settings, seed) = (&self.settings, super::seed());
+        let opened: Result<(_, Vec<_>), _> = match settings.kind {
+            InterfaceKind::Ethernet => PlainLink::open_ethernet(now, settings, seed, memory)
+                .map(|(link, all)| (link, all.into_iter().map(WorkerPort::Ethernet).collect())),
+            _ => PlainLink::open(now, settings, seed, memory)
+                .map(|(link, all)| (link, all.into_iter().map(WorkerPort::Tun).collect())),
+        };
+        match opened {
+            Ok((link, ports)) => {
+                threads.distribute(name, ports);
+                self.interface = Ok(Box::new(link));
+                self.starts += 1;
+                self.retry.succeeded(now);
+            }
+            Err(error) => {
+                self.interface = Err(Outage::NoLink(Arc::new(error)));
+                self.retry.later(now);
+            }
+        }
+        self.interface.is_ok()
+    }
+
     fn step(&mut self, now: Time) -> bool {
         let Ok(interface) = &mut self.interface else { return false };
         let busy = interface.step(now);
-        if let Some(error) = interface.failed() {
-            self.interface = Err(Outage::Failed(error.clone()));
+        if let Some(outage) = interface.failed() {
+            self.interface = Err(outage);
         }
         busy
     }
@@ -355,21 +434,32 @@ impl Named {
         match &self.interface {
             Err(outage) => format!("{}: {outage}", outage.state()),
             Ok(interface) => {
-                let row = interface.control().row();
-                format!("{}: {}", row.state, row.why)
+                let (state, why) = interface.state();
+                format!("{state}: {why}")
             }
         }
     }
 
-    /// Whether it may get addresses or routes that it has not: it is not up, or asks a server.
-    pub(super) fn is_coming_up(&self) -> bool {
-        let Ok(interface) = &self.interface else { return true };
-        let control = interface.control();
-        let has_lease = || control.addresses().iter().any(|one| one.ip.is_ipv4());
-        !control.is_up() || self.settings.asks_for_address() && !has_lease()
+    /// The notice of a new state.
+    pub(super) fn notice(&self, name: &str, state: &str) -> NodeNotice {
+        let is_well = state.starts_with("up:") || state.starts_with("joining:");
+        if is_well { NodeNotice::info(name, state) } else { NodeNotice::warning(name, state) }
     }
 
-    /// Whether packets to this address are to go by it, once it runs, as far as its settings say.
+    /// The state in the last notice, without its reason.
+    pub(super) fn noted_state(&self) -> &str {
+        let state = self.noted.split(':').next().unwrap_or_default();
+        if state.is_empty() { "opening" } else { state }
+    }
+
+    /// Whether it may get more addresses or routes: it is not up, or waits for DHCP.
+    pub(super) fn is_coming_up(&self) -> bool {
+        let Ok(interface) = &self.interface else { return true };
+        let has_lease = || interface.addresses().iter().any(|one| one.ip.is_ipv4());
+        !interface.is_up() || self.settings.asks_for_address() && !has_lease()
+    }
+
+    /// Whether its settings have a route to this address.
     pub(super) fn may_lead_to(&self, to: IpAddr) -> bool {
         let is_of_family = |ip: &IpAddr| ip.is_ipv4() == to.is_ipv4();
         let settings = &self.settings;
@@ -386,30 +476,59 @@ mod tests {
     use super::*;
     use crate::config::NodeConfig;
     use crate::fabric::Embedded;
+    use crate::node::waker::waker;
 
-    /// A worker that is alone, and a fabric.
+    /// The control of a node, and the workers that nobody runs.
     struct Alone {
         now: Time,
         interfaces: Interfaces,
-        senders: WorkerSenders,
-        arrivals: Receiver<NamedWorker>,
-        secondaries: Vec<NamedWorker>,
+        workers: Vec<(String, WorkerPort)>,
+    }
+
+    /// Keeps the workers.
+    struct NoThreads<'a>(&'a mut Vec<(String, WorkerPort)>);
+
+    impl WorkerThreads for NoThreads<'_> {
+        fn memory(
+            &mut self,
+            _: &str,
+            _: u8,
+            connects: bool,
+        ) -> Result<Arc<WorkerMemory>, PoolError> {
+            WorkerMemory::new(1, connects)
+        }
+
+        fn distribute(&mut self, name: &str, ports: Vec<WorkerPort>) {
+            self.0.extend(ports.into_iter().map(|worker| (name.to_owned(), worker)));
+        }
     }
 
     impl Alone {
         fn new(text: &str) -> Self {
-            let settings = NodeConfig::read("test", text).expect("a configuration").interfaces;
-            let mut workers = worker_senders(1);
-            let (senders, arrivals) = workers.remove(0);
-            let (now, secondaries) = (Time::START, Vec::new());
-            let interfaces = Interfaces::new(now, settings);
-            Self { now, interfaces, senders, arrivals, secondaries }
+            let (waker, _woken) = waker().expect("the system has sockets");
+            let interfaces = Interfaces::new(waker);
+            let mut alone = Self { now: Time::START, interfaces, workers: Vec::new() };
+            alone.change(&NodeConfig::default(), text);
+            alone
+        }
+
+        /// Makes the changes from a configuration to another.
+        fn change(&mut self, old: &NodeConfig, text: &str) {
+            let new = NodeConfig::read("test", text).expect("a configuration");
+            for change in old.diff(&new) {
+                self.interfaces.make(self.now, &change);
+            }
         }
 
         fn step(&mut self, after: Duration) {
             self.now = self.now + after;
-            self.interfaces.step(self.now, &self.senders);
-            self.secondaries.extend(self.arrivals.try_iter());
+            let mut threads = NoThreads(&mut self.workers);
+            self.interfaces.step(self.now, &mut threads);
+        }
+
+        /// Workers of an interface.
+        fn count(&self, of: &str) -> usize {
+            self.workers.iter().filter(|(name, _)| name == of).count()
         }
 
         /// Steps until all attempts at devices are over.
@@ -431,48 +550,51 @@ mod tests {
         /// What tells one interface of a name from the next.
         fn qpn(&self, name: &str) -> Option<pollux_wire::address::Qpn> {
             let interface = self.interfaces.all[name].interface.as_ref();
-            interface.ok().map(|interface| interface.driver().qpn())
+            Some(interface.ok()?.ipoib()?.control().row().address.qpn)
         }
     }
 
-    /// Two interfaces at a port of a fabric, with so many workers each.
-    fn two_at(fabric: &Embedded, workers: [u8; 2]) -> String {
+    /// Interfaces at a port of a fabric, each in a partition, with so many workers each.
+    fn at_one_port(fabric: &Embedded, workers: &[u8]) -> String {
         let device = format!("soft:{}@host1", fabric.path().display());
-        let [one, other] = workers;
-        format!(
-            "[interface.ib0]\ndevice = {device:?}\nworkers = {one}\n\
-             [interface.ib1]\ndevice = {device:?}\nworkers = {other}\npkey = 0x8001\n"
-        )
+        let interface = |(nth, workers): (usize, &u8)| {
+            let p_key = [0xffff, 0x8001, 0x8002, 0x8003][nth];
+            format!(
+                "[interface.ib{nth}]\ndevice = {device:?}\nworkers = {workers}\npkey = {p_key}\n"
+            )
+        };
+        workers.iter().enumerate().map(interface).collect()
     }
 
     #[test]
-    fn an_interface_that_cannot_be_set_up_leaves_the_one_beside_it_alone() {
+    fn an_interface_that_cannot_be_set_up_leaves_those_beside_it_alone() {
         let fabric = Embedded::start("single:1").expect("it starts");
-        let mut node = Alone::new(&two_at(&fabric, [8, 2]));
+        // With control, the port has contexts for 31 workers.
+        let mut node = Alone::new(&at_one_port(&fabric, &[8, 8, 8, 8]));
         assert_eq!(node.outage("ib0"), "opening: the device is being opened");
         node.settle();
-        let (healthy, secondaries) = (node.qpn("ib0"), node.secondaries.len());
-        assert!(healthy.is_some() && secondaries == 7, "{}", node.outage("ib0"));
+        let healthy = node.qpn("ib0");
+        assert!(healthy.is_some() && node.count("ib0") == 8, "{}", node.outage("ib0"));
         for _ in 0..20 {
-            assert!(node.outage("ib1").starts_with("failed: no space at the device for"));
+            assert!(node.outage("ib3").starts_with("failed: no space at the device for"));
             node.step(REOPEN_EVERY);
-            assert_eq!((node.qpn("ib0"), node.secondaries.len()), (healthy, secondaries));
+            assert_eq!((node.qpn("ib0"), node.count("ib0")), (healthy, 8));
         }
     }
 
     #[test]
     fn an_interface_that_fails_comes_back_beside_the_one_that_does_not() {
         let fabric = Embedded::start("single:1").expect("it starts");
-        let mut node = Alone::new(&two_at(&fabric, [2, 1]));
+        let mut node = Alone::new(&at_one_port(&fabric, &[2, 1]));
         node.settle();
         let (first, healthy) = (node.qpn("ib0"), node.qpn("ib1"));
         assert!(first.is_some() && healthy.is_some());
-        // Its second worker ends, without which it cannot go on.
-        node.secondaries.clear();
+        // Its workers end, without which it cannot go on.
+        node.workers.retain(|(name, _)| name != "ib0");
         node.step(Duration::ZERO);
         assert!(node.outage("ib0").starts_with("failed: "), "{}", node.outage("ib0"));
         node.step(REOPEN_EVERY);
-        assert_eq!((node.outage("ib0"), node.secondaries.len()), (String::new(), 1));
+        assert_eq!((node.outage("ib0"), node.count("ib0")), (String::new(), 2));
         assert_eq!(node.qpn("ib1"), healthy);
     }
 

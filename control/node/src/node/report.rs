@@ -1,87 +1,147 @@
-//! Answers of a worker thread to questions about its interfaces.
+//! Replies to requests about interfaces, from the state of their control planes.
 
-use super::opening::{Named, WorkerSenders};
-use super::questions::{Answer, Unanswered};
+use super::ipoib_rows::{connections, groups};
+use super::kinds::NodeInterface;
+use super::opening::Named;
+use super::worker_handle::Assignment;
 use crate::admin::CONNECTIONS_MAX;
-use crate::interface::counters::DriverCounters;
-use crate::interface::echo::{EchoId, Outcome};
-use crate::interface::sending::NotSent;
-use crate::interface::{Interface, PingError};
-use pollux_control::cm::Role;
-use pollux_control::interface::{Adjacency, GroupRow, LeaseRow, Worker};
-use pollux_control::neighbor::{NeighborRow, State};
-use pollux_control::peer::ConnectionRow;
-use pollux_dataplane::ipoib::Traffic;
-use pollux_dataplane::reason::{PacketDrop, Refusal};
+use crate::admin::page::{Cursor, PAGE_ROWS, Page, RowKey};
+use crate::admin::reply::{AdminAnswer, AdminReply, PingOutcome};
+use crate::admin::request::{AdminRequest, AdminTable};
+use crate::admin::rows::InterfaceStatus;
+use crate::interface::NotSent;
+use crate::interface::PingError;
+use crate::interface::echo::{EchoId, EchoRequest, Outcome};
 use pollux_verbs::time::Time;
-use pollux_wire::ip::link_address::LinkAddress;
-use pollux_wire::mad::cm::ipoib::Dialect;
-use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::ops::Bound;
 use std::time::Duration;
 
 /// Timeout of an echo request: less than the time that the client waits.
 const ECHO_TIMEOUT: Duration = Duration::from_secs(4);
-/// Echo requests of questions, at most: as many as the socket takes questions.
+/// Pending echo requests, at most: one for each connection of the admin socket.
 const PINGS_MAX: usize = CONNECTIONS_MAX;
 
-/// The objects that questions are about.
-pub(super) struct Asked<'a> {
+/// The response to a request.
+pub(super) type Response = AdminReply<AdminAnswer>;
+
+/// Pending echo requests, by request number.
+pub(super) type Pings = BTreeMap<u64, (String, EchoId)>;
+
+/// The objects that requests are about.
+pub(super) struct Report<'a> {
     pub(super) interfaces: &'a mut BTreeMap<String, Named>,
-    pub(super) pings: &'a mut BTreeMap<u64, (String, EchoId)>,
-    /// The threads of secondary workers of these interfaces.
-    pub(super) senders: &'a WorkerSenders,
+    pub(super) pings: &'a mut Pings,
+    /// The threads of workers.
+    pub(super) assignment: &'a Assignment,
 }
 
-impl Asked<'_> {
-    /// The answer to a question, once there is one.
-    pub(super) fn answer(&mut self, now: Time, number: u64, question: &str) -> Option<Answer> {
-        let words: Vec<_> = question.split_whitespace().collect();
-        let rows = match words[..] {
-            ["show", "interfaces"] => self.interfaces(now),
-            ["show", "neighbors"] => self.rows(|name, one| neighbors(now, name, one)),
-            ["show", "connections"] => {
-                self.rows(|name, one| connections(now, name, one, self.senders))
+impl Report<'_> {
+    /// The response to a request, once there is one; or the page of it that begins there.
+    pub(super) fn respond(
+        &mut self,
+        now: Time,
+        number: u64,
+        request: &AdminRequest,
+        from: Option<&Cursor>,
+    ) -> Option<Page> {
+        if self.interfaces.is_empty() {
+            let why = "the node has no interface; add [interface.ib0] to its configuration";
+            return Some(Response::Error(why.into()).into());
+        }
+        let threads = self.assignment;
+        Some(match request {
+            AdminRequest::Show(AdminTable::Interfaces) => self.interfaces(now, from),
+            AdminRequest::Show(AdminTable::Neighbors) => {
+                self.page(from, AdminAnswer::Neighbors, |name, one, after| {
+                    one.neighbors(now, name, after)
+                })
             }
-            ["show", "groups"] => self.rows(|name, one| groups(now, name, one)),
-            ["show", "drops"] => self.rows(drops),
-            ["ping", address, bytes] => return self.ping(now, number, address, bytes, None),
-            ["ping", address, bytes, from] => {
-                return self.ping(now, number, address, bytes, Some(from));
+            AdminRequest::Show(AdminTable::Connections) => {
+                self.page(from, AdminAnswer::Connections, |name, one, after| match one.ipoib() {
+                    Some(one) => {
+                        connections(now, name, one, &|worker| threads.thread(name, worker), after)
+                    }
+                    None => (Vec::new(), None),
+                })
+            }
+            AdminRequest::Show(AdminTable::Groups) => {
+                self.page(from, AdminAnswer::Groups, |name, one, _| match one.ipoib() {
+                    Some(one) => (groups(now, name, one), None),
+                    None => (Vec::new(), None),
+                })
+            }
+            AdminRequest::Show(AdminTable::Drops) => {
+                self.page(from, AdminAnswer::Drops, |name, one, _| (one.drops(name), None))
+            }
+            AdminRequest::Ping { address, bytes, ttl, interface } => {
+                let request = EchoRequest::new(*address, *bytes, ECHO_TIMEOUT);
+                let request = EchoRequest { ttl: ttl.unwrap_or(request.ttl), ..request };
+                let ping = self.ping(now, number, request, interface.as_deref());
+                return ping.map(Page::from);
             }
             _ => {
-                return Some(Answer::No(
-                    "unknown query; a node answers: show interfaces, neighbors, connections, \
-                     groups, drops or \
-                     workers; ping ADDRESS BYTES [INTERFACE]; idle poll, pause or adaptive \
-                     [WORKER]"
-                        .into(),
-                ));
+                let why = "this is a node, not a fabric; it has `pollux show` interfaces, \
+                           neighbors, connections, groups, routes, kernel, workers and drops, \
+                           `pollux ping` and `pollux idle`";
+                Response::Error(why.into()).into()
             }
-        };
-        Some(Answer::Rows(rows))
+        })
     }
 
-    fn interfaces(&self, now: Time) -> Vec<Value> {
-        let all = self.interfaces.iter();
-        let rows = all.map(|(name, named)| match &named.interface {
-            Ok(one) => interface(now, name, &named.settings.device, one),
-            Err(outage) => json!({
-                "interface": name,
-                "device": named.settings.device,
-                "state": outage.state(),
-                "why": outage.to_string(),
-                "waits_for": "the device",
-            }),
+    /// The interfaces from this one on, as many as a page has.
+    fn interfaces(&self, now: Time, from: Option<&Cursor>) -> Page {
+        let mut rest = self.from(from);
+        let rows = rest.by_ref().take(PAGE_ROWS).map(|(name, named)| match &named.interface {
+            Ok(one) => InterfaceStatus {
+                domain: named.settings.domain.clone(),
+                ..one.status(now, name, &named.settings.device)
+            },
+            Err(outage) => InterfaceStatus {
+                interface: name.clone(),
+                device: named.settings.device.clone(),
+                domain: named.settings.domain.clone(),
+                state: outage.state().into(),
+                why: outage.to_string(),
+                waits_for: Some("the device".into()),
+                ..InterfaceStatus::default()
+            },
         });
-        rows.collect()
+        let reply = AdminReply::Ok(AdminAnswer::Interfaces(rows.collect()));
+        let next = rest.next().map(|(name, _)| Cursor { interface: name.clone(), after: None });
+        Page { reply, next }
     }
 
-    fn rows(&self, of: impl Fn(&str, &Interface) -> Vec<Value>) -> Vec<Value> {
-        let all = self.interfaces.iter();
-        let running = all.filter_map(|(name, named)| Some((name, named.interface.as_ref().ok()?)));
-        running.flat_map(|(name, one)| of(name, one)).collect()
+    fn from(&self, from: Option<&Cursor>) -> impl Iterator<Item = (&String, &Named)> {
+        let first = from.map_or("", |from| &from.interface);
+        self.interfaces.range::<str, _>((Bound::Included(first), Bound::Unbounded))
+    }
+
+    /// The rows of running interfaces, until there are enough for a page.
+    fn page<R>(
+        &self,
+        from: Option<&Cursor>,
+        answer: fn(Vec<R>) -> AdminAnswer,
+        of: impl Fn(&str, &dyn NodeInterface, Option<RowKey>) -> (Vec<R>, Option<RowKey>),
+    ) -> Page {
+        let (mut rows, mut next) = (Vec::new(), None);
+        for (name, named) in self.from(from) {
+            let Ok(one) = &named.interface else { continue };
+            let interface = name.clone();
+            if rows.len() >= PAGE_ROWS {
+                next = Some(Cursor { interface, after: None });
+                break;
+            }
+            let after = from.filter(|from| from.interface == interface).and_then(|it| it.after);
+            let (more, last) = of(name, &**one, after);
+            rows.extend(more);
+            if last.is_some() {
+                next = Some(Cursor { interface, after: last });
+                break;
+            }
+        }
+        Page { reply: AdminReply::Ok(answer(rows)), next }
     }
 
     /// Sends an echo request, or returns its outcome, once there is one.
@@ -89,17 +149,16 @@ impl Asked<'_> {
         &mut self,
         now: Time,
         number: u64,
-        address: &str,
-        bytes: &str,
+        request: EchoRequest,
         from: Option<&str>,
-    ) -> Option<Answer> {
+    ) -> Option<Response> {
         if let Some((name, id)) = self.pings.get(&number) {
             let interface = self.interfaces.get_mut(name)?.interface.as_mut();
-            let outcome = interface.map_or(Some(Outcome::Silence), |one| one.echo(*id))?;
+            let outcome = interface.map_or(Some((Outcome::Silence, None)), |one| one.echo(*id))?;
             self.pings.remove(&number);
-            return Some(Answer::One(echo(outcome)));
+            return Some(AdminReply::Ok(AdminAnswer::Ping(echo(outcome))));
         }
-        match self.begin(now, address, bytes, from) {
+        match self.begin(now, request, from) {
             Ok(ping) => {
                 if self.pings.len() == PINGS_MAX {
                     self.pings.pop_first();
@@ -107,230 +166,65 @@ impl Asked<'_> {
                 self.pings.insert(number, ping);
                 None
             }
-            Err(answer) => Some(answer),
+            Err(response) => Some(response),
         }
     }
 
     fn begin(
         &mut self,
         now: Time,
-        address: &str,
-        bytes: &str,
+        request: EchoRequest,
         from: Option<&str>,
-    ) -> Result<(String, EchoId), Answer> {
-        let no = |what: &str, kind| Answer::No(format!("{what:?} is not {kind}"));
-        let to: IpAddr = address.parse().map_err(|_| no(address, "an IP address"))?;
-        let bytes = bytes.parse().map_err(|_| no(bytes, "a number of bytes"))?;
+    ) -> Result<(String, EchoId), Response> {
+        let EchoRequest { to, bytes, .. } = request;
+        let (no, later) = (Response::Error, Response::Later);
         let leads_there = |(name, named): &(&String, &mut Named)| match (from, &named.interface) {
             (Some(from), _) => from == name.as_str(),
-            (None, Ok(one)) => one.control().next_hop(now, to).is_some(),
+            (None, Ok(one)) => one.leads_to(now, to),
             (None, Err(_)) => named.may_lead_to(to),
         };
         let may_come = self.interfaces.values().any(Named::is_coming_up);
         let found = self.interfaces.iter_mut().find(leads_there);
-        let (name, named) = found.ok_or_else(|| {
-            Answer::Elsewhere(match (from, may_come) {
-                (Some(from), _) => Unanswered::No(format!(
-                    "there is no interface {from}; list them with `pollux show interfaces`"
-                )),
-                (None, true) => {
-                    Unanswered::Later(format!("no interface that is up has a route to {to}"))
-                }
-                (None, false) => Unanswered::No(format!(
-                    "no interface has a route to {to}; see `pollux show interfaces`"
-                )),
-            })
+        let (name, named) = found.ok_or_else(|| match (from, may_come) {
+            (Some(from), _) => {
+                no(format!("there is no interface {from}; list them with `pollux show interfaces`"))
+            }
+            (None, true) => later(format!("no interface that is up has a route to {to}")),
+            (None, false) => {
+                no(format!("no interface has a route to {to}; see `pollux show interfaces`"))
+            }
         })?;
         let (state, asks) = (named.state(), named.settings.asks_for_address());
         let interface = named.interface.as_mut();
-        let interface = interface.map_err(|_| Answer::Later(format!("{name} is {state}")))?;
-        let id = interface.ping(now, to, bytes, ECHO_TIMEOUT).map_err(|error| match error {
-            PingError::Down => Answer::Later(format!("{name} is {state}")),
+        let interface = interface.map_err(|_| later(format!("{name} is {state}")))?;
+        let id = interface.ping(now, request).map_err(|error| match error {
+            PingError::Down => later(format!("{name} is {state}")),
             PingError::NoSource => {
                 let why = format!("{name} has no source address for {to}");
                 // One that is asked for, or is tried for duplicates, may come.
-                if asks || to.is_ipv6() { Answer::Later(why) } else { Answer::No(why) }
+                if asks || to.is_ipv6() { later(why) } else { no(why) }
             }
-            PingError::TooMany => Answer::Later("too many echo requests are pending".into()),
+            PingError::TooMany => later("too many echo requests are pending".into()),
             PingError::TooLong => {
-                Answer::No(format!("{bytes} data bytes do not fit an IP packet; send fewer"))
+                no(format!("{bytes} data bytes do not fit an IP packet; send fewer"))
             }
         })?;
         Ok((name.clone(), id))
     }
 }
 
-/// The outcome of an echo request, as JSON.
-fn echo(outcome: Outcome) -> Value {
-    let lost = |why: String| json!({ "lost": why });
+/// The outcome of an echo request, for the client.
+fn echo((outcome, from): (Outcome, Option<IpAddr>)) -> PingOutcome {
+    let lost = |why: String| PingOutcome::Lost { lost: why, from };
     match outcome {
-        Outcome::Answered { bytes, hop_limit, after } => {
-            json!({ "bytes": bytes, "ttl": hop_limit, "us": after.as_nanos() as f64 / 1e3 })
+        Outcome::Answered { bytes, hop_limit: ttl, after } => {
+            PingOutcome::Answered { bytes, ttl, us: after.as_nanos() as f64 / 1e3 }
         }
         Outcome::Silence => lost("no answer".into()),
         Outcome::NotSent(NotSent::TooBig(mtu)) => lost(format!("message too long, mtu={mtu}")),
         Outcome::NotSent(NotSent::Full) => lost("no buffer space available".into()),
         Outcome::NotSent(_) | Outcome::Unreachable => lost("destination host unreachable".into()),
+        Outcome::Prohibited => lost("packet filtered".into()),
+        Outcome::TimeExceeded => lost("time to live exceeded".into()),
     }
-}
-
-fn seconds(now: Time, since: Time) -> u64 {
-    now.since_start().saturating_sub(since.since_start()).as_secs()
-}
-
-fn link(address: &LinkAddress) -> String {
-    let bytes = address.emit().map(|byte| format!("{byte:02x}"));
-    bytes.join(":")
-}
-
-fn interface(now: Time, name: &str, device: &str, one: &Interface) -> Value {
-    let (control, all_counters) = (one.control(), one.counters().collect::<Vec<_>>());
-    let row = control.row();
-    let sum =
-        |of: fn(&Traffic) -> u64| all_counters.iter().map(|(_, it)| of(&it.traffic)).sum::<u64>();
-    let addresses = control.addresses().iter();
-    let addresses: Vec<_> = addresses.map(|one| format!("{}/{}", one.ip, one.prefix_len)).collect();
-    json!({
-        "interface": name,
-        "device": device,
-        "state": row.state,
-        "why": row.why,
-        "waits_for": row.waits_for,
-        "refused": all_counters.iter().find_map(|(_, counters)| counters.refused.as_ref()),
-        "seconds": seconds(now, row.since),
-        "link": link(&row.address),
-        "lid": row.link.map(|link| link.lid.0),
-        "mtu": row.link.map(|link| link.mtu),
-        "addresses": addresses,
-        "dhcp": control.lease_row().map(|row| lease(now, &row)),
-        "workers": all_counters.len(),
-        "sent": sum(|it| it.datagrams_sent + it.connected_sent),
-        "received": sum(|it| it.datagrams_received + it.connected_received),
-    })
-}
-
-/// The state of DHCP, and the seconds for which its lease is still valid.
-fn lease(now: Time, row: &LeaseRow) -> Value {
-    let expires = row.lease.as_ref().and_then(|lease| lease.expires_at);
-    json!({
-        "state": row.state,
-        "server": row.lease.as_ref().map(|lease| lease.server.to_string()),
-        "left": expires.map(|expires| seconds(expires, now)),
-    })
-}
-
-fn neighbors(now: Time, name: &str, one: &Interface) -> Vec<Value> {
-    let control = one.control();
-    let peers: Vec<_> = control.peer_rows().collect();
-    let by_ip: BTreeMap<_, _> =
-        peers.iter().flat_map(|peer| peer.ips.iter().map(move |ip| (*ip, peer))).collect();
-    let rows = control.neighbor_rows(now);
-    let row = |row: NeighborRow| {
-        let peer = by_ip.get(&row.ip);
-        let (by, mtu) = peer.map_or(("-", None), |peer| adjacency(&peer.adjacency));
-        let pause = peer.and_then(|peer| control.pause_of(&peer.link, Worker::LEAD));
-        json!({
-            "interface": name,
-            "address": row.ip.to_string(),
-            "state": state(&row.state),
-            "link": peer.map(|peer| link(&peer.link)),
-            "by": by,
-            "mtu": row.mtu.or(mtu),
-            "why": row.why,
-            "connection": pause.map(|pause| pause.text(now)),
-            "seconds": seconds(now, row.since),
-            "pending": row.pending,
-        })
-    };
-    rows.map(row).collect()
-}
-
-/// The transport of packets to a peer, and their MTU.
-const fn adjacency(adjacency: &Adjacency) -> (&'static str, Option<u32>) {
-    match adjacency {
-        Adjacency::Unknown => ("unknown", None),
-        Adjacency::Pending => ("pending", None),
-        Adjacency::Unreachable => ("unreachable", None),
-        Adjacency::Datagram(adjacency) => ("datagram", Some(adjacency.mtu)),
-        Adjacency::Connected { mtu, .. } => ("connection", Some(*mtu)),
-    }
-}
-
-const fn state(state: &State) -> &'static str {
-    match state {
-        State::Incomplete { .. } => "incomplete",
-        State::Reachable { .. } => "reachable",
-        State::Stale { .. } => "stale",
-        State::Delay { .. } => "delay",
-        State::Probe { .. } => "probe",
-        State::Failed { .. } => "failed",
-        State::Permanent { .. } => "permanent",
-    }
-}
-
-fn connections(now: Time, name: &str, one: &Interface, senders: &WorkerSenders) -> Vec<Value> {
-    let all_counters: Vec<_> = one.counters().map(|(_, counters)| counters).collect();
-    let row = |row: ConnectionRow| {
-        let counts = all_counters.iter().find_map(|it| it.uses.get(&row.connection).copied());
-        let counts = counts.unwrap_or_default();
-        json!({
-            "interface": name,
-            "worker": senders.number(row.worker),
-            "peer": link(&row.peer),
-            "type": row.qp_type.to_string(),
-            "role": if row.role == Role::Active { "active" } else { "passive" },
-            "dialect": if row.dialect == Dialect::Rfc { "rfc" } else { "linux" },
-            "state": row.state,
-            "why": row.why,
-            "seconds": seconds(now, row.since),
-            "mtu": row.mtu,
-            "qpn": row.qpn.map(|qpn| qpn.0),
-            "alternate": row.alternate,
-            "migrations": row.migrations,
-            "sends": row.may_send,
-            "sent": counts.sent,
-            "received": counts.received,
-        })
-    };
-    one.control().connection_rows().map(row).collect()
-}
-
-fn groups(now: Time, name: &str, one: &Interface) -> Vec<Value> {
-    let row = |row: GroupRow| {
-        json!({
-            "interface": name,
-            "group": row.mgid.to_string(),
-            "lid": row.mlid.map(|lid| format!("{:#06x}", lid.0)),
-            "state": row.state,
-            "receives": row.is_heard,
-            "why": row.why,
-            "seconds": seconds(now, row.since),
-            "pending": row.pending,
-        })
-    };
-    one.control().group_rows().map(row).collect()
-}
-
-/// The drop counters of all workers that are not zero.
-fn drops(name: &str, one: &Interface) -> Vec<Value> {
-    let mut all = BTreeMap::new();
-    let mut count = |of, why, count| *all.entry((of, why)).or_insert(0) += count;
-    for (_, DriverCounters { drops, refusals, counts, mads_unsent, .. }) in one.counters() {
-        PacketDrop::ALL.iter().for_each(|&why| count("received", why.name(), drops.of(why)));
-        Refusal::ALL.iter().for_each(|&why| count("refused", why.name(), refusals.of(why)));
-        let moved = [
-            ("transit", counts.transit),
-            ("no_room", counts.no_room),
-            ("refused_actions", counts.refused_actions),
-            ("given_up", counts.given_up),
-            ("punts_dropped", counts.punts_dropped),
-            ("mads_unsent", mads_unsent),
-        ];
-        moved.into_iter().for_each(|(why, times)| count("port_driver", why, times));
-    }
-    one.control().drop_rows().for_each(|(of, why, times)| count(of, why, times));
-    let dropped = all.into_iter().filter(|(_, count)| *count > 0);
-    let row =
-        |((of, why), count)| json!({ "interface": name, "of": of, "why": why, "count": count });
-    dropped.map(row).collect()
 }

@@ -1,33 +1,59 @@
-//! What wakes the thread that answers for a node: a byte to a socket that it sleeps at.
+//! The waker of a thread: a byte to a socket that the thread polls, beside others.
+//!
+//! A worker that hands something to control wakes it only if it sleeps, and the other way round: a
+//! byte costs a system call. The thread says that it will sleep, looks once more, and sleeps; the
+//! other hands something over, and looks whether the thread sleeps. The two fences have one of them
+//! see what the other did.
 
+use pollux_mem::CachePadded;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::time::Duration;
 
-/// The side that wakes. The last thing that each does is to wake.
-pub(super) struct Waker(Arc<UnixStream>);
+/// The waking side. Each waker also wakes when it is dropped.
+pub struct Waker {
+    stream: Arc<UnixStream>,
+    is_asleep: Arc<CachePadded<AtomicBool>>,
+}
 
-/// The side that is woken.
-pub(super) struct Woken(UnixStream);
+/// The woken side.
+pub struct Woken {
+    stream: UnixStream,
+    is_asleep: Arc<CachePadded<AtomicBool>>,
+}
 
-/// Both sides.
-pub(super) fn waker() -> std::io::Result<(Waker, Woken)> {
-    let (waker, woken) = UnixStream::pair()?;
+/// A pair.
+pub fn waker() -> std::io::Result<(Waker, Woken)> {
+    let (waker, stream) = UnixStream::pair()?;
     waker.set_nonblocking(true)?;
-    woken.set_nonblocking(true)?;
-    Ok((Waker(Arc::new(waker)), Woken(woken)))
+    stream.set_nonblocking(true)?;
+    let is_asleep = Arc::new(CachePadded(AtomicBool::new(false)));
+    let waker = Waker { stream: Arc::new(waker), is_asleep: Arc::clone(&is_asleep) };
+    Ok((waker, Woken { stream, is_asleep }))
 }
 
 impl Waker {
-    /// One more.
-    pub(super) fn share(&self) -> Self {
-        Self(Arc::clone(&self.0))
+    /// Another waker.
+    pub fn share(&self) -> Self {
+        Self { stream: Arc::clone(&self.stream), is_asleep: Arc::clone(&self.is_asleep) }
     }
 
-    /// Wakes. That the socket is full says that it need not be.
-    pub(super) fn wake(&self) {
-        let _ = (&*self.0).write(&[0]);
+    /// Wakes the thread. A full socket means that a byte is there already.
+    pub fn wake(&self) {
+        let _ = (&*self.stream).write(&[0]);
+    }
+
+    /// Wakes the thread if it sleeps, after something was handed to it.
+    pub fn wake_if_asleep(&self) {
+        fence(Ordering::SeqCst);
+        let is_asleep = &self.is_asleep.0;
+        if is_asleep.load(Ordering::Relaxed) && is_asleep.swap(false, Ordering::Relaxed) {
+            self.wake();
+        }
     }
 }
 
@@ -38,15 +64,40 @@ impl Drop for Waker {
 }
 
 impl Woken {
-    /// From now on, the next one wakes.
-    pub(super) fn clear(&self) {
+    /// Reads all bytes, so that the next one wakes again.
+    pub fn clear(&self) {
+        self.is_asleep.0.store(false, Ordering::Relaxed);
         let mut bytes = [0; 64];
-        while matches!((&self.0).read(&mut bytes), Ok(1..)) {}
+        while matches!((&self.stream).read(&mut bytes), Ok(1..)) {}
+    }
+
+    /// Sleeps until it is woken, at most for `longest`.
+    pub fn sleep(&self, longest: Duration) {
+        self.sleep_at([], longest);
+    }
+
+    /// Sleeps until it is woken or one of the descriptors is readable, at most for `longest`.
+    pub fn sleep_at<'fd>(
+        &self,
+        others: impl IntoIterator<Item = BorrowedFd<'fd>>,
+        longest: Duration,
+    ) {
+        let others = others.into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let mut fds: Vec<_> = others.collect();
+        fds.push(PollFd::new(&self.stream, PollFlags::IN));
+        // The thread looks at everything next, so the result does not matter.
+        let _ = poll(&mut fds, Timespec::try_from(longest).ok().as_ref());
+    }
+
+    /// What is handed over from now on wakes the thread. It looks once more before it sleeps.
+    pub fn fall_asleep(&self) {
+        self.is_asleep.0.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
     }
 }
 
 impl AsFd for Woken {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.stream.as_fd()
     }
 }

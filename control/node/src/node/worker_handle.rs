@@ -1,41 +1,48 @@
-//! The handle of a worker thread: its core, its interfaces, and a ring to send questions by.
+//! The handle of a worker thread: its core, its interfaces, and a ring for new workers.
 //!
-//! Interfaces are assigned by their devices, round-robin: interfaces at one device share a port,
-//! and stay together. Secondary workers of an interface go to the threads after that of its primary
-//! worker. With fewer threads than workers of an interface, a thread does the work of several.
+//! Interfaces are assigned to threads by their devices, round-robin. The workers of an interface go
+//! to the threads from that one on. With fewer threads than workers of an interface, a thread does
+//! the work of several.
 
-use super::questions::Question;
+use super::notice::NodeNotice;
+use super::opening::WorkerThreads;
+use super::routing::Routing;
+use super::waker::Waker;
+use super::worker_port::WorkerPort;
 use super::worker_task::WorkerTask;
 use crate::config::{InterfaceSettings, WorkerSettings};
+use crate::interface::port_driver::memory::WorkerMemory;
 use core_affinity::CoreId;
 use pollux_dataplane::engine::idle::Idle;
 use pollux_dataplane::engine::{Handle, Worker};
-use std::collections::{BTreeMap, BTreeSet};
-use std::thread::Thread;
+use pollux_mem::pool::PoolError;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Controls a worker thread.
 pub(super) struct WorkerHandle {
     core: Option<usize>,
     interfaces: Vec<String>,
-    handle: Handle<Question>,
-    /// The thread, once it runs.
-    thread: Option<Thread>,
+    handle: Handle<Box<WorkerPort>>,
+    waker: Waker,
+    /// The packet memory of its ports; more than one only if ports were added.
+    memories: Vec<Arc<WorkerMemory>>,
 }
 
 /// Everything that its thread needs.
 pub(super) struct WorkerThread {
-    pub(super) worker: Worker<Question>,
+    pub(super) worker: Worker<Box<WorkerPort>>,
     pub(super) task: WorkerTask,
     pub(super) core: Option<usize>,
 }
 
 impl WorkerHandle {
-    pub(super) fn new(
+    pub(super) const fn new(
         core: Option<usize>,
-        interfaces: Vec<String>,
-        handle: Handle<Question>,
+        handle: Handle<Box<WorkerPort>>,
+        waker: Waker,
     ) -> Self {
-        Self { core, interfaces, handle, thread: None }
+        Self { core, interfaces: Vec::new(), handle, waker, memories: Vec::new() }
     }
 
     pub(super) fn core(&self) -> Option<usize> {
@@ -46,13 +53,12 @@ impl WorkerHandle {
         &self.interfaces
     }
 
-    pub(super) fn idle(&self) -> Idle {
-        self.handle.idle()
+    pub(super) fn set_interfaces(&mut self, interfaces: Vec<String>) {
+        self.interfaces = interfaces;
     }
 
-    /// Its thread runs.
-    pub(super) fn begin(&mut self, thread: &Thread) {
-        self.thread = Some(thread.clone());
+    pub(super) fn idle(&self) -> Idle {
+        self.handle.idle()
     }
 
     pub(super) fn set_idle(&self, idle: Idle) {
@@ -60,11 +66,23 @@ impl WorkerHandle {
         self.wake();
     }
 
-    /// Sends a question; `None` if its ring is full.
-    pub(super) fn ask(&mut self, question: Question) -> Option<()> {
-        self.handle.command(question).ok()?;
+    /// Sends a port to the thread. Without space in its ring the port is dropped, and its interface
+    /// fails.
+    pub(super) fn add(&mut self, port: WorkerPort) {
+        let _ = self.handle.command(Box::new(port));
         self.wake();
-        Some(())
+    }
+
+    /// Packet memory with room for another port. Unused memory is freed.
+    fn memory(&mut self, connects: bool) -> Result<Arc<WorkerMemory>, PoolError> {
+        let found = self.memories.iter().find(|memory| memory.has_room(connects)).map(Arc::clone);
+        if let Some(memory) = found {
+            return Ok(memory);
+        }
+        self.memories.retain(|memory| Arc::strong_count(memory) > 1);
+        let memory = WorkerMemory::new(self.interfaces.len(), connects)?;
+        self.memories.push(Arc::clone(&memory));
+        Ok(memory)
     }
 
     pub(super) fn stop(&self) {
@@ -72,9 +90,9 @@ impl WorkerHandle {
         self.wake();
     }
 
-    /// Unparks the thread. A sleep at a device ends by itself, and soon.
-    fn wake(&self) {
-        self.thread.iter().for_each(Thread::unpark);
+    /// Wakes the thread if it sleeps.
+    pub(super) fn wake(&self) {
+        self.waker.wake_if_asleep();
     }
 }
 
@@ -84,45 +102,96 @@ impl WorkerThread {
         if let Some(core) = self.core
             && !core_affinity::set_for_current(CoreId { id: core })
         {
-            self.task.notify(format!("a worker cannot run on core {core}: the system refuses"));
+            let message = format!("none can run on core {core}: the system refuses");
+            self.task.notify(NodeNotice::warning("workers", message));
         }
     }
 }
 
-/// The interfaces and secondary workers of a worker thread.
-#[derive(Default)]
+/// The worker threads, for interfaces that are set up.
+pub(super) struct AssignedThreads<'a> {
+    pub(super) assignment: &'a Assignment,
+    pub(super) handles: &'a mut [WorkerHandle],
+    pub(super) routing: &'a mut Routing,
+}
+
+impl WorkerThreads for AssignedThreads<'_> {
+    fn memory(
+        &mut self,
+        interface: &str,
+        worker: u8,
+        connects: bool,
+    ) -> Result<Arc<WorkerMemory>, PoolError> {
+        self.handles[self.assignment.thread(interface, worker)].memory(connects)
+    }
+
+    fn distribute(&mut self, interface: &str, ports: Vec<WorkerPort>) {
+        let id = self.routing.port(interface);
+        for mut port in ports {
+            port.set_port(id);
+            self.handles[self.assignment.thread(interface, port.number())].add(port);
+        }
+    }
+}
+
+/// The threads of a node, and which of them has worker 0 of each interface.
 pub(super) struct Assignment {
-    pub(super) core: Option<usize>,
-    pub(super) interfaces: BTreeMap<String, InterfaceSettings>,
-    /// Interfaces of other threads that it has a secondary worker of.
-    pub(super) secondaries: BTreeSet<String>,
+    /// The cores of the threads.
+    pub(super) cores: Vec<Option<usize>>,
+    pub(super) first: BTreeMap<String, usize>,
+    /// The turn of each device.
+    turns: BTreeMap<String, usize>,
 }
 
-/// Assigns interfaces to worker threads: one thread for each core, but none without anything to
-/// do.
-pub(super) fn assign(
-    interfaces: BTreeMap<String, InterfaceSettings>,
-    workers: &WorkerSettings,
-) -> Vec<Assignment> {
-    let cores: Vec<_> = match workers.cores[..] {
-        [] => vec![None],
-        ref cores => cores.iter().copied().map(Some).collect(),
-    };
-    let with_core = |core| Assignment { core, ..Assignment::default() };
-    let mut assignments: Vec<_> = cores.into_iter().map(with_core).collect();
-    let count = assignments.len();
-    let mut turns = BTreeMap::new();
-    for (name, settings) in interfaces {
-        let turn = turns.len() % count;
-        let turn = *turns.entry(settings.device.clone()).or_insert(turn);
-        for secondary in 1..usize::from(settings.workers).min(count) {
-            assignments[(turn + secondary) % count].secondaries.insert(name.clone());
-        }
-        assignments[turn].interfaces.insert(name, settings);
+impl Assignment {
+    /// Assigns interfaces to threads: one thread for each core, but none without anything to do.
+    pub(super) fn new(
+        interfaces: &BTreeMap<String, InterfaceSettings>,
+        workers: &WorkerSettings,
+    ) -> Self {
+        let mut cores: Vec<_> = match workers.cores[..] {
+            [] => vec![None],
+            ref cores => cores.iter().copied().map(Some).collect(),
+        };
+        let count = cores.len();
+        let mut all = Self { cores: Vec::new(), first: BTreeMap::new(), turns: BTreeMap::new() };
+        interfaces.iter().for_each(|(name, settings)| all.add_among(count, name, settings));
+        // Threads are filled in order, so the empty ones are the last.
+        let last = interfaces
+            .iter()
+            .map(|(name, settings)| (all.first[name] + usize::from(settings.workers)).min(count));
+        cores.truncate(last.max().unwrap_or(0));
+        Self { cores, ..all }
     }
-    // Threads are filled in order, so the empty ones are the last.
-    assignments.retain(|one| !one.interfaces.is_empty() || !one.secondaries.is_empty());
-    assignments
+
+    /// Assigns an interface of a running node to its threads.
+    pub(super) fn add(&mut self, name: &str, settings: &InterfaceSettings) {
+        self.add_among(self.cores.len(), name, settings);
+    }
+
+    fn add_among(&mut self, threads: usize, name: &str, settings: &InterfaceSettings) {
+        let next = self.turns.len() % threads;
+        let turn = *self.turns.entry(settings.device.clone()).or_insert(next);
+        self.first.insert(name.into(), turn);
+    }
+
+    /// The thread of a worker.
+    pub(super) fn thread(&self, interface: &str, worker: u8) -> usize {
+        let first = self.first.get(interface).copied().unwrap_or(0);
+        (first + usize::from(worker)) % self.cores.len()
+    }
+
+    /// The interfaces with workers in a thread.
+    pub(super) fn interfaces(
+        &self,
+        thread: usize,
+        interfaces: &BTreeMap<String, InterfaceSettings>,
+    ) -> Vec<String> {
+        let here = interfaces.iter().filter(|(name, settings)| {
+            (0..settings.workers).any(|worker| self.thread(name, worker) == thread)
+        });
+        here.map(|(name, _)| name.clone()).collect()
+    }
 }
 
 #[cfg(test)]
@@ -130,8 +199,27 @@ mod tests {
     use super::*;
     use crate::config::NodeConfig;
 
+    /// The core of each thread, and the interfaces there: in capitals where worker 0 is.
+    fn assignments(text: &str, cores: &[usize]) -> Vec<(Option<usize>, String)> {
+        let interfaces = NodeConfig::read("f", text).unwrap().interfaces;
+        let workers = WorkerSettings { cores: cores.into(), idle: Idle::Poll };
+        let all = Assignment::new(&interfaces, &workers);
+        let names = |thread| {
+            let name = |name: String| match all.first[&name] == thread {
+                true => name.to_uppercase(),
+                false => name,
+            };
+            all.interfaces(thread, &interfaces).into_iter().map(name).collect()
+        };
+        all.cores.iter().enumerate().map(|(thread, core)| (*core, names(thread))).collect()
+    }
+
+    fn of(core: impl Into<Option<usize>>, names: &str) -> (Option<usize>, String) {
+        (core.into(), names.into())
+    }
+
     #[test]
-    fn interfaces_are_assigned_by_device_and_no_worker_is_without_any() {
+    fn interfaces_are_assigned_by_device_and_no_thread_is_without_any() {
         let text = |name: &str, device: &str, pkey| {
             format!("[interface.{name}]\ndevice = {device:?}\npkey = {pkey}\n")
         };
@@ -141,36 +229,18 @@ mod tests {
             text("c", "soft:/x@host1", 2),
             text("d", "soft:/x@host3", 1),
         ];
-        let interfaces = NodeConfig::read("f", &text.concat()).unwrap().interfaces;
-        let assignments = |cores: &[usize]| {
-            let workers = WorkerSettings { cores: cores.into(), idle: Idle::Poll };
-            let names = |all: BTreeMap<String, _>| all.into_keys().collect::<String>();
-            let assignments = assign(interfaces.clone(), &workers).into_iter();
-            assignments.map(|one| (one.core, names(one.interfaces))).collect::<Vec<_>>()
-        };
-        let of = |core, names: &str| (core, names.into());
-        assert_eq!(assignments(&[]), [of(None, "abcd")]);
-        assert_eq!(assignments(&[4, 2]), [of(Some(4), "acd"), of(Some(2), "b")]);
-        let four = [of(Some(0), "ac"), of(Some(1), "b"), of(Some(2), "d")];
-        assert_eq!(assignments(&[0, 1, 2, 3]), four);
+        let assignments = |cores| assignments(&text.concat(), cores);
+        assert_eq!(assignments(&[]), [of(None, "ABCD")]);
+        assert_eq!(assignments(&[4, 2]), [of(4, "ACD"), of(2, "B")]);
+        assert_eq!(assignments(&[0, 1, 2, 3]), [of(0, "AC"), of(1, "B"), of(2, "D")]);
     }
 
     #[test]
-    fn secondary_workers_go_to_the_threads_after_the_primary() {
-        let assignments = |cores: &[usize]| {
-            let text = "[interface.a]\ndevice = 'soft:/x@host1'\nworkers = 3\n\
-                        [interface.b]\ndevice = 'soft:/x@host2'\nworkers = 2\n";
-            let interfaces = NodeConfig::read("f", text).unwrap().interfaces;
-            let workers = WorkerSettings { cores: cores.into(), idle: Idle::Poll };
-            let assignments = assign(interfaces, &workers).into_iter();
-            let words = |one: Assignment| {
-                let primaries = one.interfaces.into_keys().collect::<String>();
-                primaries + "+" + &one.secondaries.into_iter().collect::<String>()
-            };
-            assignments.map(words).collect::<Vec<_>>()
-        };
-        assert_eq!(assignments(&[]), ["ab+"], "one does it all");
-        assert_eq!(assignments(&[0, 1]), ["a+b", "b+a"]);
-        assert_eq!(assignments(&[0, 1, 2, 3, 4]), ["a+", "b+a", "+ab"]);
+    fn workers_go_to_the_threads_after_the_first() {
+        let text = "[interface.a]\ndevice = 'soft:/x@host1'\nworkers = 3\n\
+                    [interface.b]\ndevice = 'soft:/x@host2'\nworkers = 2\n";
+        assert_eq!(assignments(text, &[]), [of(None, "AB")], "one does it all");
+        assert_eq!(assignments(text, &[0, 1]), [of(0, "Ab"), of(1, "aB")]);
+        assert_eq!(assignments(text, &[0, 1, 2, 3, 4]), [of(0, "A"), of(1, "aB"), of(2, "ab")]);
     }
 }

@@ -1,196 +1,139 @@
-//! The task of a worker thread: some interfaces of the node, questions about them, and secondary
-//! workers of other interfaces.
+//! The task of a worker thread: ports of interfaces, which control sends to it, and forwarding
+//! between them.
 
-use super::opening::{Interfaces, NamedWorker, Outage, WorkerSenders};
-use super::questions::{Answer, Question};
-use super::report::Asked;
-use super::waker::Waker;
-use crate::admin::CONNECTIONS_MAX;
-use crate::interface::echo::EchoId;
-use crate::interface::{Interface, WorkerPort};
+use super::notice::NodeNotice;
+use super::routing::table::RoutingTable;
+use super::waker::{Waker, Woken};
+use super::worker_port::WorkerPort;
 use pollux_dataplane::engine::Work;
+use pollux_dataplane::forward::Forwarder;
+use pollux_dataplane::port::PacketPort;
+use pollux_mem::snapshot::Snapshot;
 use pollux_verbs::time::Time;
-use std::collections::BTreeMap;
-use std::sync::mpsc::{Receiver, SyncSender};
+use std::sync::mpsc::SyncSender;
 use std::time::Duration;
-
-/// How long accepted packets may take to be sent at the end, before interfaces leave.
-const SEND_MAX: Duration = Duration::from_millis(500);
-/// Questions without an answer yet, at most: as many as the socket takes.
-const QUESTIONS_MAX: usize = CONNECTIONS_MAX;
 
 /// The task of one worker thread.
 pub(super) struct WorkerTask {
-    interfaces: Interfaces,
-    /// Secondary workers of interfaces, which may be in other threads, and those to come.
-    secondaries: Vec<NamedWorker>,
-    arrivals: Receiver<NamedWorker>,
-    senders: WorkerSenders,
-    /// Echo requests under way, by the numbers of their questions.
-    pings: BTreeMap<u64, (String, EchoId)>,
-    questions: Vec<Question>,
-    /// Packets at the last count, and in all. The first falls when an interface or a secondary
-    /// worker ends, the second never does.
-    packets: (u64, u64),
-    /// The armed device ends a sleep.
-    is_woken: bool,
-    ending: Option<Ending>,
-    notices: SyncSender<String>,
-    waker: Waker,
-}
-
-/// The phases of the end.
-#[derive(Clone, Copy)]
-enum Ending {
-    Sending { until: Time },
-    Leaving,
+    ports: Vec<WorkerPort>,
+    forwarder: Forwarder,
+    routes: Snapshot<RoutingTable>,
+    /// Its number among all.
+    number: usize,
+    /// The version of the tables whose rules the ports have.
+    rules_of: Option<u64>,
+    /// Packets of ports that have ended.
+    packets_before: u64,
+    notices: SyncSender<NodeNotice>,
+    control: Waker,
+    /// Control wakes the thread.
+    woken: Woken,
 }
 
 impl WorkerTask {
-    /// The task for these interfaces. Changes of their states go to `notices`, whose receiver is
-    /// woken.
+    /// A task without ports. It wakes control, and control wakes it.
     pub(super) fn new(
-        interfaces: Interfaces,
-        (senders, arrivals): (WorkerSenders, Receiver<NamedWorker>),
-        notices: SyncSender<String>,
-        waker: Waker,
+        notices: SyncSender<NodeNotice>,
+        control: Waker,
+        woken: Woken,
+        routes: Snapshot<RoutingTable>,
+        number: usize,
+        seed: u64,
     ) -> Self {
+        let forwarder = Forwarder::new(seed);
         Self {
-            interfaces,
-            secondaries: Vec::new(),
-            arrivals,
-            senders,
-            pings: BTreeMap::new(),
-            questions: Vec::new(),
-            packets: (0, 0),
-            is_woken: false,
-            ending: None,
+            ports: Vec::new(),
+            forwarder,
+            routes,
+            number,
+            rules_of: None,
+            packets_before: 0,
             notices,
-            waker,
+            control,
+            woken,
         }
     }
 
-    fn running(&mut self) -> impl Iterator<Item = &mut Interface> {
-        self.interfaces.running()
+    fn update_ports(&mut self) {
+        self.forwarder.set_ports(self.ports.iter().map(WorkerPort::port));
+        self.rules_of = None;
+    }
+
+    /// Gives the ports the rules of the present tables.
+    #[cold]
+    fn set_rules(&mut self) {
+        let Self { ports, forwarder, routes, number, rules_of, .. } = self;
+        let tables = routes.refresh();
+        for port in ports {
+            port.set_filter(tables.filter_in(port.port(), *number));
+        }
+        forwarder.set_filters(tables.filters_out(*number));
+        *rules_of = Some(tables.version);
     }
 
     /// Sends a notice, if there is space for it.
-    pub(super) fn notify(&self, notice: String) {
+    pub(super) fn notify(&self, notice: NodeNotice) {
         let _ = self.notices.try_send(notice);
-        self.waker.wake();
-    }
-
-    /// Answers the questions that can be answered by now.
-    fn answer(&mut self, now: Time) {
-        let Self { interfaces, pings, questions, senders, waker, .. } = self;
-        let mut asked = Asked { interfaces: &mut interfaces.all, pings, senders };
-        questions.retain(|question| {
-            let Some(answer) = asked.answer(now, question.number, &question.words) else {
-                return true;
-            };
-            // The connection of the question may be closed.
-            let _ = question.answer.try_send(answer);
-            waker.wake();
-            false
-        });
-    }
-
-    /// Sends a notice for each interface whose state has changed since the last one. Without space
-    /// the notice is sent later.
-    fn notify_changes(&mut self) {
-        for (name, named) in &mut self.interfaces.all {
-            // The first attempt to open it is no change.
-            if matches!(named.interface, Err(Outage::Pending)) {
-                continue;
-            }
-            let state = named.state();
-            if state != named.said && self.notices.try_send(format!("{name}: {state}")).is_ok() {
-                named.said = state;
-                self.waker.wake();
-            }
-        }
+        self.control.wake();
     }
 }
 
 impl Work for WorkerTask {
-    type Command = Question;
+    type Command = Box<WorkerPort>;
 
     fn breathe(&mut self, now: Time) -> bool {
-        let mut busy = self.interfaces.step(now, &self.senders);
-        self.secondaries.retain_mut(|(_, secondary)| {
-            busy |= secondary.step(now);
-            secondary.failed().is_none()
-        });
-        if !self.questions.is_empty() {
-            self.answer(now);
+        if self.rules_of != Some(self.routes.refresh().version) {
+            self.set_rules();
+        }
+        let Self { ports, forwarder, routes, .. } = self;
+        let routes = routes.refresh();
+        let busy = match routes.forwards {
+            true => forwarder.breathe(now, ports, routes),
+            false => ports.iter_mut().fold(false, |busy, port| port.breathe(now) | busy),
+        };
+        let has_events = ports.iter_mut().fold(false, |has, port| port.take_has_events() | has);
+        if busy && self.ports.iter().any(WorkerPort::has_failed) {
+            let gone = self.ports.extract_if(.., |port| port.has_failed());
+            self.packets_before += gone.map(|port| port.packets()).sum::<u64>();
+            self.update_ports();
+        }
+        if has_events {
+            self.control.wake_if_asleep();
         }
         busy
     }
 
-    fn keep_house(&mut self, _: Time) {
-        self.secondaries.extend(self.arrivals.try_iter());
-        self.notify_changes();
-    }
+    fn housekeeping(&mut self, _: Time) {}
 
     fn packets(&mut self) -> u64 {
-        let secondaries: Vec<_> = self.secondaries.iter().map(|(_, one)| one.driver()).collect();
-        let traffic = self.interfaces.all.values().flat_map(|named| &named.interface);
-        let traffic = traffic.map(Interface::driver).chain(secondaries);
-        let traffic = traffic.map(|one| one.netdev().traffic());
-        let sum = traffic.fold(0, |sum, one| {
-            let sent = one.datagrams_sent + one.connected_sent;
-            sum + sent + one.datagrams_received + one.connected_received
-        });
-        let (before, all) = self.packets;
-        self.packets = (sum, all + sum.saturating_sub(before));
-        self.packets.1
+        self.packets_before + self.ports.iter().map(PacketPort::packets).sum::<u64>()
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        let secondaries = self.secondaries.iter().map(|(_, secondary)| secondary.poll_timeout());
-        secondaries.chain([self.interfaces.poll_timeout()]).flatten().min()
+        self.ports.iter().filter_map(PacketPort::poll_timeout).min()
     }
 
-    fn handle_command(&mut self, _: Time, question: Question) {
-        match self.questions.len() < QUESTIONS_MAX {
-            true => self.questions.push(question),
-            false => {
-                let why = "too many questions at once".into();
-                let _ = question.answer.try_send(Answer::Later(why));
-            }
-        }
+    fn handle_command(&mut self, _: Time, port: Box<WorkerPort>) {
+        self.ports.push(*port);
+        self.update_ports();
     }
 
     fn arm(&mut self) -> bool {
-        let armed = self.running().fold(true, |all, one| one.arm() & all);
-        // A thread sleeps at one device only.
-        let is_one = self.interfaces.have_one_device() && self.secondaries.is_empty();
-        self.is_woken = armed && is_one && self.running().next().is_some();
-        self.is_woken
+        self.woken.fall_asleep();
+        // All of them: each is armed.
+        self.ports.iter_mut().fold(true, |can_sleep, port| port.arm() & can_sleep)
     }
 
     fn wait(&mut self, longest: Duration) {
-        let is_woken = self.is_woken;
-        match self.running().next() {
-            Some(interface) if is_woken => interface.wait(longest),
-            _ => std::thread::park_timeout(longest),
-        }
+        let sources: Vec<_> = self.ports.iter_mut().filter_map(PacketPort::wake_source).collect();
+        let longest = sources.iter().map(|source| source.longest).chain([longest]).min();
+        self.woken.sleep_at(sources.iter().map(|source| source.fd), longest.unwrap_or_default());
+        self.woken.clear();
+        self.ports.iter_mut().for_each(PacketPort::woken);
     }
 
-    /// Leaves the subnet in order, so that peers need no timeout; but for a limited time.
-    fn end(&mut self, now: Time) -> bool {
-        match *self.ending.get_or_insert(Ending::Sending { until: now + SEND_MAX }) {
-            Ending::Sending { until } => {
-                if now >= until || self.running().all(|one| one.is_drained(now)) {
-                    self.running().for_each(|one| one.leave(now));
-                    self.ending = Some(Ending::Leaving);
-                }
-                false
-            }
-            // Secondary workers end once their primary workers have left.
-            Ending::Leaving => {
-                self.secondaries.is_empty() && self.running().all(|one| one.has_left())
-            }
-        }
+    /// Ports end once their interfaces have left.
+    fn end(&mut self, _: Time) -> bool {
+        self.ports.is_empty()
     }
 }

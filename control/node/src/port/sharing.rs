@@ -1,10 +1,13 @@
-//! Whose a management datagram at a shared port is.
+//! The interface of a MAD at a shared port.
 //!
-//! An answer of the administrator is for whoever asked, whose number is the upper half of the
-//! transaction id; a notice is for all, and the first says that it came; a request for a connection
-//! is for the interface of the partition that it names, and all that follows for that of the
-//! partition by which it comes. What is nobody's the first refuses. To the administrator the port
-//! is one subscriber, so a subscription to notices ends only when no interface has it any more.
+//! - An SA response is for the interface whose number is in the upper half of the transaction ID.
+//! - A notice is for all interfaces; the first acknowledges it.
+//! - A REQ is for the interface of the partition in the REQ; other CM messages are for that of the
+//!   partition by which they came.
+//! - The first interface gets all other MADs, and refuses them.
+//!
+//! The port is one subscriber of the SA, so a subscription ends with the last interface that has
+//! it.
 
 use pollux_control::mad::Envelope;
 use pollux_wire::keys::PKey;
@@ -14,13 +17,13 @@ use pollux_wire::mad::sa::{InformInfo, SaMad};
 use pollux_wire::mad::{Attribute, MadHeader, Method, MgmtClass};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Which interfaces have subscribed to which notices.
+/// The interfaces that have subscribed to each notice.
 #[derive(Default)]
 pub(super) struct Subscribers(BTreeMap<TrapNumber, BTreeSet<usize>>);
 
 impl Subscribers {
-    /// The answer to an interface that ends a subscription which others still have. All else is
-    /// for the administrator.
+    /// The response to an interface that ends a subscription which others still have. All other
+    /// MADs go to the SA.
     pub(super) fn answer(&mut self, number: usize, envelope: &Envelope) -> Option<Envelope> {
         let mut mad = SaMad::parse(&envelope.mad);
         if mad.header.attribute_id != InformInfo::ID || mad.header.method != Method::SET {
@@ -38,8 +41,7 @@ impl Subscribers {
     }
 }
 
-/// The number of the interface that a datagram is for; none if it is for all. What is nobody's the
-/// first one refuses.
+/// The number of the interface of a MAD; `None` if it is for all.
 pub(super) fn addressee(envelope: &Envelope, p_keys: &[PKey]) -> Option<usize> {
     let in_partition =
         |p_key: PKey| p_keys.iter().position(|own| own.partition() == p_key.partition());
@@ -56,14 +58,13 @@ pub(super) fn addressee(envelope: &Envelope, p_keys: &[PKey]) -> Option<usize> {
     Some(number.unwrap_or(0))
 }
 
-/// The number of an interface, in the upper half of a transaction id: that is for what is between
-/// whoever asks and the wire, and nobody else's is 0.
+/// Puts the number of an interface into the upper half of a transaction ID, which clients leave 0.
 pub(super) fn asking(number: usize, transaction_id: u64) -> u64 {
-    (number as u64 + 1) << 32 | transaction_id & u64::from(u32::MAX)
+    (number as u64) << 32 | transaction_id & u64::from(u32::MAX)
 }
 
 fn asked_by(transaction_id: u64) -> Option<usize> {
-    usize::try_from(transaction_id >> 32).ok()?.checked_sub(1)
+    usize::try_from(transaction_id >> 32).ok()
 }
 
 #[cfg(test)]

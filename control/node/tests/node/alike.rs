@@ -274,13 +274,17 @@ fn we_with_linux(test: &str) -> Option<BTreeMap<&'static str, Fields>> {
     meeting.linux(HEAR);
     let now = meeting.hosts.now();
     for group in ["239.1.2.3", "ff15::77"] {
-        assert!(meeting.hosts.hosts[0].join_group(now, group.parse().expect("an address")));
+        assert!(
+            meeting.hosts.hosts[0]
+                .interface_mut()
+                .join_group(now, group.parse().expect("an address"))
+        );
     }
     meeting.linux("sleep 1");
     let (ours, theirs) = (meeting.hosts.link_local(0), meeting.link_local());
     meeting.hosts.must_answer(0, &theirs, 56);
     meeting.linux(&format!("ip neigh flush dev ib0; wait_for 10 ping -c1 -W1 {ours}%ib0"));
-    let lid = meeting.hosts.hosts[0].driver().port().expect("it is there").lid.0.to_string();
+    let lid = meeting.hosts.hosts[0].interface().port().expect("it is there").lid.0.to_string();
     meeting.leave();
     let Meeting { fabric, guest, hosts, .. } = meeting;
     drop((guest, hosts));
@@ -298,11 +302,11 @@ fn our_packets_are_like_those_of_linux() {
     let Some(linux) = linux_with_linux("linux_with_linux") else { return };
     let Some(ours) = we_with_linux("we_with_linux") else { return };
     let none = Vec::new();
-    let mut complaints = Vec::new();
+    let mut differences = Vec::new();
     let mut found = BTreeSet::new();
     for (kind, _) in KINDS {
         let (Some(linux), Some(ours)) = (linux.get(kind), ours.get(kind)) else {
-            complaints.push(format!(
+            differences.push(format!(
                 "{kind}: Linux {}, we {}",
                 linux.contains_key(kind),
                 ours.contains_key(kind)
@@ -322,11 +326,11 @@ fn our_packets_are_like_those_of_linux() {
             };
             match DIFFERENCES.iter().find(is_known) {
                 Some(known) => _ = found.insert(known),
-                None => complaints.push(format!("{kind}: {field}: Linux {theirs:?}, we {ours:?}")),
+                None => differences.push(format!("{kind}: {field}: Linux {theirs:?}, we {ours:?}")),
             }
         }
     }
     let gone = DIFFERENCES.iter().filter(|known| !found.contains(known));
-    complaints.extend(gone.map(|known| format!("{}: {}: does not differ", known.0, known.1)));
-    assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+    differences.extend(gone.map(|known| format!("{}: {}: does not differ", known.0, known.1)));
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
 }

@@ -2,12 +2,12 @@
 
 use crate::fabric::{Manager, Running};
 use crate::guest::Guest;
-use crate::host::{Hosts, PATIENCE};
+use crate::host::{Hosts, TIMEOUT};
 use crate::meeting::Meeting;
 use pollux_control::cm::Role;
+use pollux_node::interface::NotSent;
 use pollux_node::interface::echo::Outcome;
-use pollux_node::interface::sending::NotSent;
-use pollux_referee::tshark::Row;
+use pollux_referee::tshark::PacketRow;
 use pollux_verbs::time::Time;
 use pollux_wire::mad::cm::ipoib::Dialect;
 
@@ -29,7 +29,7 @@ enum Message {
 }
 
 /// Those messages, in order. The capture has each at every link that it crosses: once is enough.
-fn messages(rows: &[Row]) -> Vec<Message> {
+fn messages(rows: &[PacketRow]) -> Vec<Message> {
     let number = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).ok();
     let managed = rows.iter().filter(|row| row.values[0] == "0x07");
     let mut all: Vec<_> = managed
@@ -165,7 +165,7 @@ fn both_ask_at_once_a_hundred_times() {
         // We want a connection for our question and Linux one for its answer. Where the guest is
         // slow, ours has to be made again.
         while meeting.connections().len() < 2 {
-            assert!(meeting.hosts.now() < Time::START + PATIENCE, "round {round}");
+            assert!(meeting.hosts.now() < Time::START + TIMEOUT, "round {round}");
             meeting.hosts.ping(0, "10.0.0.2", 1000);
         }
         let roles: Vec<_> = meeting.connections().iter().map(|row| row.role).collect();

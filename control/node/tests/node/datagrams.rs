@@ -5,7 +5,7 @@ use crate::guest::Guest;
 use crate::host::Hosts;
 use crate::meeting::Meeting;
 use crate::nodes::PARTITIONS;
-use pollux_control::interface::InterfaceState;
+use pollux_control::ipoib::InterfaceState;
 use std::net::IpAddr;
 
 /// Both ask each other, of both families, with packets from short to as long as the link takes.

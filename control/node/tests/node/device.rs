@@ -19,6 +19,8 @@ pub struct Illness {
     pub keeps: Option<fn(&AsyncEvent) -> bool>,
     /// Completions that never come.
     pub loses: Option<fn(&Completion) -> bool>,
+    /// What is received is a byte shorter, or says so.
+    pub shortens: bool,
     /// Every completion comes twice.
     pub repeats: bool,
     /// Its send queues say that they are full.
@@ -52,10 +54,10 @@ pub fn ailing(name: &str) -> (Opened, Arc<Mutex<Illness>>) {
 
 /// The same for a device that is open.
 pub fn ail(opened: Opened) -> (Opened, Arc<Mutex<Illness>>) {
-    let Opened { device, port, fabric } = opened;
+    let Opened { device, port, fabric, management } = opened;
     let illness = Arc::default();
     let ailing = Ailing { device, illness: Arc::clone(&illness) };
-    (Opened { device: Box::new(ailing), port, fabric }, illness)
+    (Opened { device: Box::new(ailing), port, fabric, management }, illness)
 }
 
 impl Ailing {
@@ -202,9 +204,12 @@ impl Device for Ailing {
     }
 
     fn poll(&mut self, cq: Cq, completions: &mut [Completion]) -> Result<usize, VerbsError> {
-        let Illness { loses, repeats, .. } = *self.illness();
+        let Illness { loses, repeats, shortens, .. } = *self.illness();
         let room = if repeats { completions.len() / 2 } else { completions.len() };
         let count = self.device.poll(cq, &mut completions[..room])?;
+        if shortens {
+            completions[..count].iter_mut().for_each(|it| it.bytes = it.bytes.saturating_sub(1));
+        }
         let mut kept = 0;
         for at in 0..count {
             if !loses.is_some_and(|loses| loses(&completions[at])) {
@@ -238,7 +243,9 @@ impl Device for Ailing {
 
     fn open_shared(&mut self) -> Result<Box<dyn Device + Send>, VerbsError> {
         self.check("open_shared")?;
-        let (device, illness) = (self.device.open_shared()?, Arc::default());
+        let refuses = self.illness().refuses.clone();
+        let illness = Arc::new(Mutex::new(Illness { refuses, ..Illness::default() }));
+        let device = self.device.open_shared()?;
         self.illness().beside.push(Arc::clone(&illness));
         Ok(Box::new(Self { device, illness }))
     }

@@ -1,6 +1,7 @@
 //! A fabric that runs in a thread, with a subnet manager of ours.
 
 use pollux_node::admin::client::ask;
+use pollux_node::admin::request::AdminRequest;
 use pollux_node::fabric::{Config, Fabric, Partitions, Plug, config};
 use pollux_wire::capture::{ErfHeader, FileHeader, RecordHeader};
 use std::os::unix::net::UnixStream;
@@ -76,8 +77,8 @@ impl Running {
     }
 
     /// Asks it as `pollux show` and `pollux fault` do.
-    pub fn ask(&self, question: &str) -> String {
-        let answer = ask(&self.folder.join("socket"), question).expect(question);
+    pub fn ask(&self, request: &AdminRequest) -> String {
+        let answer = ask(&self.folder.join("socket"), request).expect("it answers");
         answer.to_string()
     }
 

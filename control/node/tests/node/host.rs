@@ -1,22 +1,95 @@
 //! An interface of ours at a port, and the machine's clock.
 
-use pollux_control::peer::ConnectionRow;
+use pollux_control::ipoib as control;
+use pollux_control::ipoib::connected::ConnectionRow;
 use pollux_node::config::{InterfaceSettings, NodeConfig};
-use pollux_node::interface::echo::Outcome;
-use pollux_node::interface::sending::NotSent;
-use pollux_node::interface::{Interface, SecondaryWorker};
-use pollux_node::port::SharedPort;
+use pollux_node::interface::echo::{EchoId, EchoRequest, Outcome};
+use pollux_node::interface::port_driver::PortDriver;
+use pollux_node::interface::{Inline, Interface, InterfaceWorker, NotSent, PingError};
+use pollux_node::port::{Port, PortAccess};
 use pollux_node::{Opened, open};
+use pollux_verbs::VerbsError;
 use pollux_verbs::time::Time;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 /// How long anything may take here. Nothing takes a tenth of it.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long idle hosts leave the processor to the guest and the fabric, which they wait for.
+const IDLE_SLEEP: Duration = Duration::from_micros(100);
+
+/// An interface whose first worker runs in the thread of its control plane.
+pub struct Host(pub Inline);
+
+impl Host {
+    /// An interface, and its other workers.
+    pub fn with_workers(
+        now: Time,
+        access: impl Into<PortAccess>,
+        settings: &InterfaceSettings,
+        seed: u64,
+    ) -> (Self, Vec<InterfaceWorker>) {
+        let opened = Interface::new(now, access, settings, seed);
+        let (interface, mut workers) = opened.expect("it has all it needs");
+        let worker = workers.remove(0);
+        (Self(Inline { worker, interface: Some(interface) }), workers)
+    }
+
+    pub fn interface(&self) -> &Interface {
+        self.0.interface.as_ref().expect("it is there")
+    }
+
+    pub fn interface_mut(&mut self) -> &mut Interface {
+        self.0.interface.as_mut().expect("it is there")
+    }
+
+    pub fn control(&self) -> &control::Interface {
+        self.interface().control()
+    }
+
+    pub const fn driver(&self) -> &PortDriver {
+        self.0.worker.driver()
+    }
+
+    pub fn failed(&self) -> Option<&VerbsError> {
+        self.0.failed()
+    }
+
+    pub fn step(&mut self, now: Time) -> bool {
+        self.0.step(now)
+    }
+
+    pub fn send(&mut self, now: Time, packet: &[u8]) -> Result<(), NotSent> {
+        self.0.worker.send(now, packet)
+    }
+
+    pub fn ping(
+        &mut self,
+        now: Time,
+        to: IpAddr,
+        bytes: usize,
+        timeout: Duration,
+    ) -> Result<EchoId, PingError> {
+        self.interface_mut().ping(now, EchoRequest::new(to, bytes, timeout))
+    }
+
+    pub fn echo(&mut self, id: EchoId) -> Option<Outcome> {
+        self.interface_mut().echo(id).map(|(outcome, _)| outcome)
+    }
+
+    pub fn leave(&mut self, now: Time) {
+        self.interface_mut().leave(now);
+    }
+
+    pub fn has_left(&self) -> bool {
+        self.interface().has_disconnected()
+    }
+}
 
 /// Interfaces of ours, on one clock.
 pub struct Hosts {
-    pub hosts: Vec<Interface>,
+    pub hosts: Vec<Host>,
     start: Instant,
     skipped: Duration,
 }
@@ -39,7 +112,7 @@ impl Hosts {
         let start = Instant::now();
         let host = |((opened, address), seed): ((Opened, &str), u64)| {
             let settings = settings("soft:", address, keys);
-            Interface::new(Time::START, opened, &settings, seed).expect("it has all it needs")
+            Host::with_workers(Time::START, opened, &settings, seed).0
         };
         let hosts = devices.into_iter().zip(1..).map(host).collect();
         Self { hosts, start, skipped: Duration::ZERO }
@@ -48,25 +121,19 @@ impl Hosts {
     /// Interfaces that share a device, each with its address and other keys of its configuration.
     pub fn sharing(device: &str, interfaces: &[(&str, &str)]) -> Self {
         let mut hosts = Self::with(&[], "");
-        let port = SharedPort::new(open(device).expect("the port is free")).expect("it is whole");
+        let port = Port::new(open(device).expect("the port is free")).expect("it is whole");
         for ((address, keys), seed) in interfaces.iter().zip(100..) {
             let settings = settings(device, address, keys);
-            let context = port.context(settings.pkey);
-            let interface = Interface::new(Time::START, context, &settings, seed);
-            hosts.hosts.push(interface.expect("it has all it needs"));
+            let context = port.context(settings.pkey).expect("it has room");
+            hosts.hosts.push(Host::with_workers(Time::START, context, &settings, seed).0);
         }
         hosts
     }
 
     /// An interface with several workers at a device, in whose time these are, too.
-    pub fn with_workers(
-        device: &str,
-        address: &str,
-        keys: &str,
-    ) -> (Interface, Vec<SecondaryWorker>) {
+    pub fn with_workers(device: &str, address: &str, keys: &str) -> (Host, Vec<InterfaceWorker>) {
         let settings = settings(device, address, keys);
-        let opened = Interface::with_workers(Time::START, open_soon(device), &settings, 7);
-        opened.expect("it has all it needs")
+        Host::with_workers(Time::START, open_soon(device), &settings, 7)
     }
 
     /// When their time began.
@@ -89,6 +156,7 @@ impl Hosts {
     }
 
     /// Lets all do what they can.
+    #[expect(clippy::disallowed_methods, reason = "guests and fabrics go by the clock")]
     pub fn step(&mut self) {
         let now = self.now();
         let mut busy = false;
@@ -97,7 +165,7 @@ impl Hosts {
             assert_eq!(host.failed(), None);
         }
         if !busy {
-            std::thread::yield_now();
+            std::thread::sleep(IDLE_SLEEP);
         }
     }
 
@@ -106,7 +174,7 @@ impl Hosts {
         let begun = self.start.elapsed();
         while !is(self) {
             let rows: Vec<_> = self.hosts.iter().map(|host| host.control().row()).collect();
-            assert!(self.start.elapsed() < begun + PATIENCE, "{what}: never; {rows:?}");
+            assert!(self.start.elapsed() < begun + TIMEOUT, "{what}: never; {rows:?}");
             self.step();
         }
     }
@@ -114,7 +182,7 @@ impl Hosts {
     /// Waits until all are up, and their addresses are theirs.
     pub fn come_up(&mut self) {
         self.until("up", |hosts| {
-            let is_ready = |host: &Interface| {
+            let is_ready = |host: &Host| {
                 let addresses = host.control().addresses();
                 host.control().is_up() && addresses.iter().all(|one| one.state.may_be_source())
             };
@@ -155,7 +223,7 @@ impl Hosts {
         loop {
             match self.ping(from, to, bytes) {
                 Outcome::Answered { bytes: came, .. } => return assert_eq!(came, bytes + 8),
-                Outcome::NotSent(NotSent::TooBig(_)) if self.now() < begun + PATIENCE => {
+                Outcome::NotSent(NotSent::TooBig(_)) if self.now() < begun + TIMEOUT => {
                     self.step();
                 }
                 other => panic!("{to}, {bytes} bytes: {other:?}"),
@@ -171,7 +239,7 @@ fn open_soon(name: &str) -> Opened {
     loop {
         match open(name) {
             Ok(opened) => return opened,
-            Err(error) => assert!(start.elapsed() < PATIENCE, "{error}"),
+            Err(error) => assert!(start.elapsed() < TIMEOUT, "{error}"),
         }
         std::thread::yield_now();
     }

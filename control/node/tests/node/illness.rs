@@ -3,28 +3,26 @@
 use crate::device::{Illness, ailing};
 use crate::fabric::{Manager, Running};
 use crate::host::Hosts;
-use pollux_control::interface::Action;
+use pollux_control::ipoib::Action;
 use pollux_control::mad::{Envelope, MadAddress};
-use pollux_node::interface::WorkerPort;
-use pollux_node::interface::port_driver::{Arrived, PortDriver, Terms};
-use pollux_node::port::{PortAccess, SharedPort};
+use pollux_node::port::Port;
 use pollux_verbs::time::Time;
 use pollux_verbs::{AsyncEvent, CompletionKind, CompletionStatus, VerbsError};
-use pollux_wire::address::{Qpn, Scope};
+use pollux_wire::address::{Gid, Qpn};
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::ipv4::Ipv4Header;
 use pollux_wire::keys::PKey;
 use pollux_wire::mad::cm::{CmMessage, Dreq};
+use pollux_wire::mad::sa::{McMemberRecord, SaMad};
 use pollux_wire::mad::smp::PortState;
+use pollux_wire::mad::{MAD_LEN, Method, MgmtClass};
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Longer than a device may take for anything.
 const LATE: Duration = Duration::from_secs(6);
-
-/// Datagrams in the default partition.
-const TERMS: Terms = Terms { p_key: PKey::DEFAULT, scope: Scope::LINK_LOCAL, message_bytes: None };
 
 /// What a device loses.
 type Loss = fn(&Illness) -> AsyncEvent;
@@ -43,38 +41,37 @@ fn with<R>(illness: &Mutex<Illness>, change: impl FnOnce(&mut Illness) -> R) -> 
     change(&mut illness.lock().expect("no test has panicked"))
 }
 
+/// The illness of the first worker's device.
+fn of_worker(illness: &Mutex<Illness>) -> Arc<Mutex<Illness>> {
+    with(illness, |it| Arc::clone(&it.beside[0]))
+}
+
 #[test]
-fn an_adapter_whose_management_is_not_for_programs_is_refused_with_what_to_use_instead() {
-    let fabric = Running::start("an_adapter_whose_management", 2, Manager::Ours);
-    for (host, is_shared) in [(1, false), (2, true)] {
-        let (opened, illness) = ailing(&fabric.port(host));
-        with(&illness, |it| it.lacks_gsi = true);
-        let refusal = match is_shared {
-            true => SharedPort::new(opened).err().map(|error| error.to_string()),
-            false => PortDriver::new(PortAccess::Own(opened), TERMS, 1)
-                .err()
-                .map(|error| error.to_string()),
-        };
-        let refusal = refusal.expect("there is no interface");
-        assert!(refusal.contains("no queue pair 1 for programs"), "{refusal}");
-        assert!(refusal.contains("soft:PATH@NODE") && refusal.contains("RoCE"), "{refusal}");
-        assert!(with(&illness, |it| it.qps.is_empty()), "nothing was made");
-    }
+fn an_adapter_without_queue_pair_1_is_managed_by_the_kernel_or_refused_with_advice() {
+    let fabric = Running::start("an_adapter_without_queue_pair_1", 1, Manager::Ours);
+    let (opened, illness) = ailing(&fabric.port(1));
+    with(&illness, |it| it.lacks_gsi = true);
+    let refusal = Port::new(opened).err().expect("there is no interface").to_string();
+    // The device's name is that of no adapter, nor of one that libibumad could find.
+    assert!(refusal.starts_with("management: umad: "), "{refusal}");
+    assert!(with(&illness, |it| it.qps.is_empty()), "nothing was made");
 }
 
 #[test]
 fn an_interface_whose_device_loses_something_fails_and_says_what() {
     let fabric = Running::start("an_interface_whose_device_loses", 1, Manager::Ours);
-    let losses: [(Loss, &str); 4] = [
-        (|_| AsyncEvent::DeviceFatal, "adapter"),
-        (|it| AsyncEvent::CqError(it.cqs[0]), "completion queue"),
-        (|it| AsyncEvent::CqError(it.cqs[1]), "completion queue"),
-        (|it| AsyncEvent::SrqError(it.srqs[0]), "shared receive queue"),
+    let losses: [(bool, Loss, &str); 5] = [
+        (false, |_| AsyncEvent::DeviceFatal, "adapter"),
+        (false, |it| AsyncEvent::CqError(it.cqs[0]), "completion queue"),
+        (true, |_| AsyncEvent::DeviceFatal, "adapter"),
+        (true, |it| AsyncEvent::CqError(it.cqs[0]), "completion queue"),
+        (true, |it| AsyncEvent::SrqError(it.srqs[0]), "shared receive queue"),
     ];
-    for (loss, lost) in losses {
+    for (is_workers, loss, lost) in losses {
         let (opened, illness) = ailing(&fabric.port(1));
         let mut hosts = Hosts::opened(vec![(opened, "10.0.0.1/24")], "mode = 'rc'");
         hosts.come_up();
+        let illness = if is_workers { of_worker(&illness) } else { illness };
         with(&illness, |it| it.events.push_back(loss(it)));
         let now = hosts.now();
         hosts.hosts[0].step(now);
@@ -91,13 +88,14 @@ fn a_connection_ends_in_time_though_the_device_does_not_tell() {
     let fabric = Running::start("a_connection_ends_in_time", 2, Manager::Ours);
     let (mut hosts, illness) = two(&fabric, "rc");
     hosts.must_answer(0, "10.0.0.2", 9000);
-    with(&illness, |it| it.keeps = Some(|event| matches!(event, AsyncEvent::LastWqeReached(_))));
+    with(&of_worker(&illness), |it| {
+        it.keeps = Some(|event| matches!(event, AsyncEvent::LastWqeReached(_)));
+    });
     let now = hosts.now();
-    hosts.hosts[0].leave(now);
+    hosts.hosts[1].leave(now);
     let rows = |hosts: &Hosts| hosts.hosts[0].control().connection_rows().count();
-    hosts.until("stopped", |hosts| hosts.hosts[0].driver().netdev().is_stopped());
+    hosts.until("told", |hosts| hosts.connections(0).is_empty());
     assert_eq!(rows(&hosts), 1, "the device still has something of it");
-    // Neither may goodbyes take so long.
     for round in 1..10 {
         hosts.hosts[0].step(now + LATE * round);
     }
@@ -110,7 +108,7 @@ fn a_connection_ends_in_time_though_the_device_does_not_tell() {
 fn a_device_that_keeps_what_it_has_of_datagrams_is_lost() {
     let fabric = Running::start("a_device_that_keeps_what_it_has", 2, Manager::Ours);
     let (mut hosts, illness) = two(&fabric, "ud");
-    with(&illness, |it| {
+    with(&of_worker(&illness), |it| {
         it.loses =
             Some(|it| it.kind == CompletionKind::Recv && it.status == CompletionStatus::Flushed);
     });
@@ -127,6 +125,7 @@ fn completions_that_come_twice_are_survived() {
     let fabric = Running::start("completions_that_come_twice", 2, Manager::Ours);
     let (mut hosts, illness) = two(&fabric, "rc");
     with(&illness, |it| it.repeats = true);
+    with(&of_worker(&illness), |it| it.repeats = true);
     for bytes in [56, 9000] {
         hosts.must_answer(0, "10.0.0.2", bytes);
     }
@@ -139,32 +138,63 @@ fn completions_that_come_twice_are_survived() {
 fn a_thousand_management_datagrams_at_once_all_leave() {
     let fabric = Running::start("a_thousand_management_datagrams", 1, Manager::Ours);
     let opened = pollux_node::open(&fabric.port(1)).expect("the port is free");
-    let driver = PortDriver::new(opened.into(), TERMS, 1);
-    let mut driver = driver.expect("it has all it needs");
-    while driver.port().expect("it is there").state != PortState::ACTIVE {
-        driver.poll(Time::START, &mut Arrived::default()).expect("it works");
-    }
-    let peer = MadAddress::gsi(driver.port().expect("it is there").sm_lid, 0, PKey::DEFAULT);
+    let port = Port::new(opened).expect("it has all it needs");
+    let mut port = port.context(PKey::DEFAULT).expect("it has room");
+    let mut received = Vec::new();
+    let view = loop {
+        while port.async_event().expect("it works").is_some() {}
+        let view = port.view().expect("it is there");
+        if view.state == PortState::ACTIVE {
+            break view;
+        }
+    };
+    let peer = MadAddress::gsi(view.sm_lid, 0, PKey::DEFAULT);
     let mad = CmMessage::Dreq(Dreq::default()).emit_mad(0x0123_4567_89ab_cdef);
     for _ in 0..1000 {
-        driver.send_mad(&Envelope { peer, mad });
+        assert_eq!(port.send(&Envelope { peer, mad }), None, "it goes by queue pair 1");
     }
-    while !driver.is_idle() {
-        driver.poll(Time::START, &mut Arrived::default()).expect("it works");
+    while !port.is_idle() {
+        port.poll(Time::START, &mut received).expect("it works");
     }
-    assert_eq!(driver.mads_unsent(), 0);
+    assert_eq!(port.drops().unsent, 0);
+}
+
+#[test]
+fn a_datagram_that_is_no_mad_is_counted_and_the_next_one_serves() {
+    let fabric = Running::start("a_datagram_that_is_no_mad", 1, Manager::Ours);
+    let (opened, illness) = ailing(&fabric.port(1));
+    with(&illness, |it| it.shortens = true);
+    let mut hosts = Hosts::opened(vec![(opened, "10.0.0.1/24")], "mode = 'ud'");
+    hosts.until("counted", |hosts| hosts.hosts[0].interface().mad_drops().malformed > 0);
+    assert!(!hosts.hosts[0].control().is_up());
+    with(&illness, |it| it.shortens = false);
+    hosts.come_up();
+    assert_eq!(hosts.hosts[0].interface().mad_drops().unsent, 0);
 }
 
 #[test]
 fn a_port_that_went_down_and_up_at_once_is_taken_for_forgotten() {
     let fabric = Running::start("a_port_that_went_down_and_up", 1, Manager::Ours);
     let (opened, illness) = ailing(&fabric.port(1));
-    let driver = PortDriver::new(opened.into(), TERMS, 1);
-    let mut driver = driver.expect("it has all it needs");
+    let mut hosts = Hosts::opened(vec![(opened, "10.0.0.1/24")], "mode = 'ud'");
+    hosts.come_up();
     with(&illness, |it| it.events.extend([AsyncEvent::PortError(1), AsyncEvent::PortActive(1)]));
-    let mut arrived = Arrived::default();
-    driver.poll(Time::START, &mut arrived).expect("it works");
-    assert!(arrived.port_changed && arrived.reregister);
+    let begun = hosts.now();
+    hosts.until("some time", |hosts| hosts.now() > begun + Duration::from_millis(200));
+    drop(hosts);
+    // A MAD of queue pair 1 stands behind LRH, BTH and DETH.
+    let mads = fabric.end();
+    let mads = mads.iter().filter_map(|packet| packet.get(28..)?.first_chunk::<MAD_LEN>());
+    let mut joins = BTreeMap::<Gid, usize>::new();
+    for mad in mads.map(SaMad::parse) {
+        let header = mad.header;
+        if (header.mgmt_class, header.method) == (MgmtClass::SUBN_ADM, Method::SET)
+            && let Ok((_, record)) = mad.record::<McMemberRecord>()
+        {
+            *joins.entry(record.mgid).or_default() += 1;
+        }
+    }
+    assert!(joins.len() > 1 && joins.values().all(|count| *count > 1), "{joins:?}");
 }
 
 #[test]
@@ -180,7 +210,7 @@ fn what_a_device_refuses_is_said_and_tried_again() {
     let is_attach = |action: &Action| matches!(action, Action::Attach { .. });
     assert!(!undone.is_empty() && undone.iter().all(|(action, _)| is_attach(action)));
     assert!(undone[0].1.to_string().contains("attach_multicast"), "{}", undone[0].1);
-    with(&illness, |it| it.refuses.clear());
+    with(&of_worker(&illness), |it| it.refuses.clear());
     hosts.until("all is done", |hosts| hosts.hosts[0].driver().undone().next().is_none());
     // Whoever asks for it does so by its groups.
     let peer = hosts.link_local(0);
@@ -203,7 +233,8 @@ fn what_waits_for_room_is_not_overtaken() {
     let fabric = Running::start("what_waits_for_room", 2, Manager::Ours);
     let (mut hosts, illness) = two(&fabric, "ud");
     hosts.must_answer(0, "10.0.0.2", 56);
-    hosts.hosts[1].keep_deliveries();
+    hosts.hosts[1].interface_mut().keep_deliveries();
+    let illness = of_worker(&illness);
     with(&illness, |it| it.is_full = true);
     let now = hosts.now();
     hosts.hosts[0].send(now, &packet(1)).expect("it waits");
@@ -211,7 +242,7 @@ fn what_waits_for_room_is_not_overtaken() {
     hosts.hosts[0].send(now, &packet(2)).expect("so does this");
     let mut came = Vec::new();
     hosts.until("both", |hosts| {
-        let next = std::iter::from_fn(|| hosts.hosts[1].poll_delivery());
+        let next = std::iter::from_fn(|| hosts.hosts[1].0.worker.poll_delivery());
         came.extend(next.filter(|it| it.packet[9] == IpProtocol::UDP.0).map(|it| it.packet[63]));
         came.len() == 2
     });
@@ -227,9 +258,9 @@ fn data_opens_a_connection_whose_confirmation_was_lost() {
     let devices = vec![(first, "10.0.0.1/24"), (second, "10.0.0.2/24")];
     let mut hosts = Hosts::opened(devices, "mode = 'rc'");
     hosts.come_up();
-    let (now, patience) = (hosts.now(), Duration::from_secs(10));
+    let (now, timeout) = (hosts.now(), Duration::from_secs(10));
     let to = Ipv4Addr::new(10, 0, 0, 2).into();
-    hosts.hosts[0].ping(now, to, 9000, patience).expect("it is up");
+    hosts.hosts[0].ping(now, to, 9000, timeout).expect("it is up");
     hosts.until("accepted", |hosts| {
         hosts.hosts[1].control().connection_rows().any(|row| row.state == "accepted")
     });
@@ -237,5 +268,5 @@ fn data_opens_a_connection_whose_confirmation_was_lost() {
     let begun = hosts.now();
     hosts.until("open", |hosts| !hosts.connections(1).is_empty());
     let took = hosts.now().since_start() - begun.since_start();
-    assert!(took < patience, "{took:?}");
+    assert!(took < timeout, "{took:?}");
 }

@@ -14,6 +14,7 @@
 //!
 //! TCP and UDP with Linux are in the tests of the library (`smoltcp-glue/tests/linux`).
 
+mod addresses;
 mod alike;
 mod connections;
 mod datagrams;
@@ -22,10 +23,14 @@ mod fabric;
 mod guest;
 mod host;
 mod illness;
+mod management;
 mod meeting;
 mod migration;
 mod nodes;
 mod pauses;
+mod requests;
+#[expect(dead_code, reason = "tests of faults need the rest")]
+mod running_node;
 mod team;
 mod trouble;
 mod workers;

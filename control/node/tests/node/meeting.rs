@@ -2,16 +2,16 @@
 
 use crate::fabric::{Manager, Running};
 use crate::guest::{Guest, Opensm};
-use crate::host::{Hosts, PATIENCE};
+use crate::host::{Hosts, TIMEOUT};
+use pollux_control::ipoib::connected::ConnectionRow;
 use pollux_control::neighbor::State;
-use pollux_control::peer::ConnectionRow;
 use pollux_node::interface::echo::{EchoId, Outcome};
-use pollux_referee::tshark::{Row, dissect};
+use pollux_referee::tshark::{PacketRow, dissect};
 use pollux_verbs::time::Time;
 use std::time::Duration;
 
 /// How long an answer may take while something else goes on.
-const SOON: Duration = Duration::from_secs(1);
+const SOON: Duration = Duration::from_secs(4);
 
 /// How long nothing is asked after a question.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -137,7 +137,7 @@ impl Meeting {
             let answer = scope.spawn(|| guest.answer());
             let begun = hosts.now();
             while !answer.is_finished() {
-                assert!(hosts.now() < begun + 3 * PATIENCE, "{what} does not end");
+                assert!(hosts.now() < begun + 3 * TIMEOUT, "{what} does not end");
                 if let Some(traffic) = traffic {
                     traffic.turn(hosts);
                 }
@@ -164,7 +164,7 @@ impl Meeting {
     pub fn must_reach_each_other(&mut self, bytes: usize) {
         let begun = self.hosts.now();
         while !matches!(self.hosts.ping(0, "10.0.0.2", bytes), Outcome::Answered { .. }) {
-            assert!(self.hosts.now() < begun + PATIENCE, "no answer from Linux");
+            assert!(self.hosts.now() < begun + TIMEOUT, "no answer from Linux");
         }
         self.linux(&format!("wait_for 30 ping -c1 -W1 -s{bytes} 10.0.0.1"));
     }
@@ -207,10 +207,10 @@ impl Meeting {
 
     /// Ends it. Neither Linux nor tshark may have found anything wrong with what was on the wire;
     /// the values of `fields` in every packet, if there is tshark.
-    pub fn end(mut self, test: &str, fields: &[&str]) -> Option<Vec<Row>> {
+    pub fn end(mut self, test: &str, fields: &[&str]) -> Option<Vec<PacketRow>> {
         assert_eq!(self.linux("counter port_rcv_errors").trim(), "0");
-        let complaints = "dmesg | grep -E 'WARNING: |BUG: |Oops|general protection'";
-        assert_eq!(self.linux_says(complaints), (1, String::new()));
+        let warnings = "dmesg | grep -E 'WARNING: |BUG: |Oops|general protection'";
+        assert_eq!(self.linux_says(warnings), (1, String::new()));
         let Self { fabric, guest, hosts, .. } = self;
         drop((guest, hosts));
         let packets = fabric.end();

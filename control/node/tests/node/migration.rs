@@ -4,7 +4,8 @@
 
 use crate::fabric::Running;
 use crate::host::Hosts;
-use pollux_control::interface::ConnectionKey;
+use pollux_control::ipoib::ConnectionKey;
+use pollux_node::admin::request::AdminRequest;
 use std::time::Duration;
 
 /// How long a connection stands, or lacks a second path, before one is looked for.
@@ -43,7 +44,7 @@ fn traffic_goes_on_by_the_second_path_when_the_first_one_fails_and_then_back() {
         let before = [0, 1].map(|host| row(&hosts, host).2);
         // The links of leaf1 behind that to its host. The subnet manager is at spine1, and whoever
         // asks it for paths is at leaf2.
-        fabric.ask(&format!("fault add leaf1:{}/loss=100%", 2 + round % 2));
+        fabric.ask(&AdminRequest::AddFault(format!("leaf1:{}/loss=100%", 2 + round % 2)));
         for bytes in [9000, 65_520 - 28, 56] {
             hosts.must_answer(0, "10.0.0.2", bytes);
             hosts.must_answer(1, "10.0.0.1", bytes);
@@ -54,7 +55,7 @@ fn traffic_goes_on_by_the_second_path_when_the_first_one_fails_and_then_back() {
             // It begins by one of the two spines: the first failure may be of the other.
             assert!(after == before + 1 || round == 0 && after == before, "round {round}");
         }
-        fabric.ask(&format!("fault del {}", round + 1));
+        fabric.ask(&AdminRequest::RemoveFault(round + 1));
     }
     for host in 0..2 {
         let ended = hosts.hosts[host].control().drop_rows().filter(|row| row.1 == "queue_pair");

@@ -2,12 +2,11 @@
 
 use crate::fabric::{Manager, Running};
 use crate::guest::Opensm;
-use crate::host::{Hosts, PATIENCE};
-use pollux_control::interface::InterfaceState;
-use pollux_node::interface::PingError;
-use pollux_node::interface::WorkerPort;
+use crate::host::{Hosts, TIMEOUT};
+use pollux_control::ipoib::InterfaceState;
+use pollux_node::admin::request::{AdminRequest, AdminTable};
 use pollux_node::interface::echo::Outcome;
-use pollux_node::interface::sending::NotSent;
+use pollux_node::interface::{NotSent, PingError};
 use pollux_referee::tshark::dissect;
 use pollux_verbs::QpType;
 use pollux_wire::ip::IpProtocol;
@@ -162,7 +161,7 @@ fn limited_members_of_the_default_partition_join_their_own() {
     for bytes in [56, 60_000] {
         hosts.must_answer(0, "10.0.1.2", bytes);
     }
-    let nodes = fabric.ask("show nodes");
+    let nodes = fabric.ask(&AdminRequest::Show(AdminTable::Nodes));
     assert!(!nodes.contains("p_key"), "nobody drops anything for its key: {nodes}");
 }
 
@@ -218,8 +217,8 @@ fn opensm_makes_the_groups_that_we_join() {
     let mut hosts = Hosts::at(&devices, "ud");
     hosts.come_up();
     let (now, group) = (hosts.now(), Ipv4Addr::new(239, 1, 2, 3));
-    hosts.hosts[0].keep_deliveries();
-    assert!(hosts.hosts[0].join_group(now, group.into()));
+    hosts.hosts[0].interface_mut().keep_deliveries();
+    assert!(hosts.hosts[0].interface_mut().join_group(now, group.into()));
     let header = Ipv4Header {
         source: Ipv4Addr::new(10, 0, 0, 3),
         destination: group,
@@ -233,7 +232,7 @@ fn opensm_makes_the_groups_that_we_join() {
         let [hearer, sender] = &mut hosts.hosts[..] else { panic!("there are two") };
         // Whoever sends before the group is there asks again when it hears of it.
         let _sent = sender.send(now, &packet);
-        hearer.poll_delivery().is_some_and(|delivery| delivery.packet == packet)
+        hearer.0.worker.poll_delivery().is_some_and(|delivery| delivery.packet == packet)
     });
     drop((hosts, opensm));
     let packets = fabric.end();
@@ -262,6 +261,6 @@ fn a_limited_member_stays_down_and_says_why() {
     let why = hosts.hosts[0].control().row().why;
     assert!(why.contains("limited member"), "{why}");
     let now = hosts.now();
-    let refused = hosts.hosts[0].ping(now, Ipv4Addr::new(10, 0, 2, 2).into(), 56, PATIENCE);
+    let refused = hosts.hosts[0].ping(now, Ipv4Addr::new(10, 0, 2, 2).into(), 56, TIMEOUT);
     assert_eq!(refused, Err(PingError::Down));
 }

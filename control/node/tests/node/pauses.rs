@@ -2,10 +2,9 @@
 //! Two nodes in virtual time, one of which is stopped.
 
 use crate::team::World;
-use pollux_control::interface::ConnectionKey;
-use pollux_control::peer::ConnectionRow;
+use pollux_control::ipoib::ConnectionKey;
+use pollux_control::ipoib::connected::ConnectionRow;
 use pollux_fabric::link::world::Wire;
-use pollux_node::interface::Interface;
 use std::time::Duration;
 
 const RC: &str = "mode = 'rc'\nworkers = 2";
@@ -14,13 +13,7 @@ const UC: &str = "mode = 'uc'\nworkers = 2";
 const BYTES: usize = 9000;
 
 fn rows(world: &World, nth: usize) -> Vec<ConnectionRow> {
-    world.teams[nth]
-        .primary
-        .as_ref()
-        .map(Interface::control)
-        .expect("it runs")
-        .connection_rows()
-        .collect()
+    world.teams[nth].interface().control().connection_rows().collect()
 }
 
 /// The connections of both nodes, those that end included.
@@ -30,7 +23,7 @@ fn keys(world: &World) -> Vec<ConnectionKey> {
 
 /// Connections that a node ended or did not make, by reason.
 fn peer_drops(world: &World, nth: usize) -> Vec<(&'static str, u64)> {
-    let drops = world.teams[nth].primary().control().drop_rows();
+    let drops = world.teams[nth].interface().control().drop_rows();
     drops
         .filter(|(of, _, times)| *of == "connection" && *times > 0)
         .map(|(_, why, times)| (why, times))
@@ -40,7 +33,7 @@ fn peer_drops(world: &World, nth: usize) -> Vec<(&'static str, u64)> {
 /// Two nodes of a mode, each of whose workers has a connection that has stood for long.
 fn connected(mode: &str) -> World {
     let mut world = World::new(6, &[mode, mode], Wire::default());
-    let workers = world.teams[0].secondaries.len() + 1;
+    let workers = world.teams[0].workers.len();
     for worker in 0..workers {
         world.must_reach((0, worker as u8), 1, BYTES);
     }
@@ -125,11 +118,13 @@ fn starve(pause: Duration) -> (World, Vec<u8>, Vec<ConnectionKey>) {
     let mut world = connected("mode = 'rc'");
     let before = keys(&world);
     let set = |world: &World, lacks| {
-        world.teams[1].illness.lock().expect("no test has panicked").lacks_receives = lacks;
+        let illness = world.teams[1].illness_of(0);
+        illness.lock().expect("no test has panicked").lacks_receives = lacks;
     };
     set(&world, true);
     let mut sent = Vec::new();
     for number in (0..=255).cycle() {
+        assert!(sent.len() < 10_000, "it never waits");
         if world.send((0, 0), 1, &[number; BYTES]).is_err() {
             break;
         }

@@ -2,8 +2,9 @@
 //! and from a seed.
 
 use crate::device::{Illness, ail};
-use pollux_control::interface::Worker;
-use pollux_control::peer::ConnectionRow;
+use pollux_control::ipoib::WorkerId;
+use pollux_control::ipoib::connected::ConnectionRow;
+use pollux_dataplane::port::PacketPort;
 use pollux_fabric::link::world::Wire;
 use pollux_fabric::net::Net;
 use pollux_fabric::net::world::NetWorld;
@@ -13,8 +14,8 @@ use pollux_fabric::topology::{End, Topology};
 use pollux_fabric::{Adapter, SoftDevice};
 use pollux_node::Opened;
 use pollux_node::config::{InterfaceSettings, NodeConfig};
-use pollux_node::interface::sending::NotSent;
-use pollux_node::interface::{Interface, SecondaryWorker, WorkerPort};
+use pollux_node::interface::NotSent;
+use pollux_node::interface::{Interface, InterfaceWorker};
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::IpProtocol;
@@ -25,7 +26,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Longer than anything takes here, in a time that costs nothing.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const TIMEOUT: Duration = Duration::from_secs(120);
 /// A worker looks at its control this long after it did, at the earliest.
 const SETTLE: Duration = Duration::from_micros(20);
 /// Turns at one moment after which time stands still.
@@ -37,16 +38,17 @@ const TEST: IpProtocol = IpProtocol(253);
 pub struct Team {
     end: End,
     settings: InterfaceSettings,
-    /// The interface and its secondary workers, as long as they are there.
-    pub primary: Option<Interface>,
-    pub secondaries: Vec<SecondaryWorker>,
+    /// The interface and its workers, as long as they are there.
+    pub interface: Option<Interface>,
+    pub workers: Vec<InterfaceWorker>,
+    /// Of the control plane's device; those of workers are beside it.
     pub illness: Arc<Mutex<Illness>>,
-    /// Until when secondary workers do nothing. What came for them would stop time.
+    /// Until when all workers but the first do nothing. What came for them would stop time.
     pub asleep_until: Option<Time>,
     /// Until when its process is stopped: it polls nothing, and time goes on.
     stopped_until: Option<Time>,
     /// Payloads, and to which worker they came.
-    pub came: Vec<(Worker, Vec<u8>)>,
+    pub came: Vec<(WorkerId, Vec<u8>)>,
 }
 
 /// All teams, and what they are at.
@@ -93,8 +95,8 @@ impl World {
         let team = |(nth, keys): (usize, &&str)| Team {
             end: ends[nth + 1],
             settings: settings(nth, keys),
-            primary: None,
-            secondaries: Vec::new(),
+            interface: None,
+            workers: Vec::new(),
             illness: Arc::default(),
             asleep_until: None,
             stopped_until: None,
@@ -117,18 +119,18 @@ impl World {
         let team = &mut self.teams[nth];
         let adapter = Adapter::new(self.net.net().port(team.end));
         let device = Box::new(SoftDevice::new("soft", adapter, self.net.link(team.end)));
-        let (opened, illness) = ail(Opened { device, port: 1, fabric: None });
-        let opened = Interface::with_workers(now, opened, &team.settings, seed);
-        let (primary, secondaries) = opened.expect("the adapter has all that it needs");
-        (team.primary, team.secondaries, team.illness) = (Some(primary), secondaries, illness);
+        let (opened, illness) = ail(Opened { device, port: 1, fabric: None, management: None });
+        let opened = Interface::new(now, opened, &team.settings, seed);
+        let (interface, workers) = opened.expect("the adapter has all that it needs");
+        (team.interface, team.workers, team.illness) = (Some(interface), workers, illness);
         self.settle = Some(now);
     }
 
     /// A team is gone at once, and tells nobody.
     pub fn kill(&mut self, nth: usize) {
         let team = &mut self.teams[nth];
-        team.primary = None;
-        team.secondaries.clear();
+        team.interface = None;
+        team.workers.clear();
     }
 
     pub fn set_cable(&mut self, nth: usize, is_in: bool) {
@@ -153,16 +155,16 @@ impl World {
         let now = self.now();
         self.settle = Some(now);
         let packet = packet(ip(from), ip(to), payload);
-        let sent = self.teams[from].worker_port(worker).send(now, &packet);
-        self.teams[from].worker_port(worker).flush();
+        let sent = self.teams[from].worker(worker).send(now, &packet);
+        self.teams[from].worker(worker).flush();
         sent
     }
 
     /// Sends by one of a team's workers until something of that has come; says to which worker.
     /// Packets may be lost that find a way which is gone.
-    pub fn must_reach(&mut self, from: (usize, u8), to: usize, bytes: usize) -> Worker {
+    pub fn must_reach(&mut self, from: (usize, u8), to: usize, bytes: usize) -> WorkerId {
         let payload: Vec<u8> = (0..bytes).map(|_| self.rng.next_u64() as u8).collect();
-        let end = self.now() + PATIENCE;
+        let end = self.now() + TIMEOUT;
         loop {
             assert!(self.now() < end, "from {from:?} to {to}: {bytes} bytes never come");
             let _ = self.send(from, to, &payload);
@@ -182,7 +184,7 @@ impl World {
 
     /// Goes on until something is so.
     pub fn until(&mut self, what: &str, mut is: impl FnMut(&mut Self) -> bool) {
-        let end = self.now() + PATIENCE;
+        let end = self.now() + TIMEOUT;
         while !is(self) {
             assert!(self.step(end), "{what}: never");
         }
@@ -221,25 +223,32 @@ impl World {
 
 impl Team {
     pub fn is_up(&self) -> bool {
-        let control = self.primary.as_ref().map(Interface::control);
+        let control = self.interface.as_ref().map(Interface::control);
         control.is_some_and(|it| it.is_up() && it.addresses().source_for(ip(9).into()).is_some())
     }
 
-    pub fn primary(&self) -> &Interface {
-        self.primary.as_ref().expect("it is there")
+    pub fn interface(&self) -> &Interface {
+        self.interface.as_ref().expect("it is there")
+    }
+
+    pub fn interface_mut(&mut self) -> &mut Interface {
+        self.interface.as_mut().expect("it is there")
     }
 
     /// One of its workers.
-    pub fn worker_port(&mut self, worker: u8) -> &mut dyn WorkerPort {
-        match usize::from(worker).checked_sub(1) {
-            None => self.primary.as_mut().expect("it is there"),
-            Some(secondary) => &mut self.secondaries[secondary],
-        }
+    pub fn worker(&mut self, number: u8) -> &mut InterfaceWorker {
+        &mut self.workers[usize::from(number)]
+    }
+
+    /// What is wrong with the device of one of its workers.
+    pub fn illness_of(&self, worker: usize) -> Arc<Mutex<Illness>> {
+        let illness = self.illness.lock().expect("no test has panicked");
+        Arc::clone(&illness.beside[worker])
     }
 
     /// Connections that are open, in the order of their workers.
     pub fn connections(&self) -> Vec<ConnectionRow> {
-        let rows = self.primary().control().connection_rows();
+        let rows = self.interface().control().connection_rows();
         let mut rows: Vec<_> = rows.filter(|row| row.state == "open").collect();
         rows.sort_by_key(|row| row.worker);
         rows
@@ -257,16 +266,16 @@ impl Team {
         };
         let mut busy = false;
         self.asleep_until.take_if(|until| *until <= now);
-        // A failed secondary worker is dropped, also when its primary worker has failed. Commands
-        // that come after its poll are carried out in the next turn.
-        for secondary in self.secondaries.iter_mut().filter(|_| self.asleep_until.is_none()) {
-            let worker = secondary.worker();
-            busy |= secondary.breathe(now, &mut |packet| take(worker, packet));
+        let is_asleep = self.asleep_until.is_some();
+        for worker in self.workers.iter_mut() {
+            let number = worker.number();
+            if number == WorkerId::PRIMARY || !is_asleep {
+                busy |= worker.breathe(now, &mut |_, packet| take(number, packet));
+            }
         }
-        self.secondaries.retain(|secondary| secondary.failed().is_none());
-        if let Some(primary) = &mut self.primary {
-            busy |= primary.breathe(now, &mut |packet| take(Worker::LEAD, packet));
-        }
+        // A failed worker is dropped, also when its interface has failed.
+        self.workers.retain(|worker| worker.failed().is_none());
+        busy |= self.interface.as_mut().is_some_and(|interface| interface.step(now));
         busy
     }
 
@@ -274,9 +283,9 @@ impl Team {
         if self.stopped_until.is_some() {
             return self.stopped_until;
         }
-        let secondaries = self.secondaries.iter().filter_map(WorkerPort::poll_timeout).min();
-        let secondaries = self.asleep_until.or(secondaries);
-        self.primary.as_ref().and_then(Interface::poll_timeout).into_iter().chain(secondaries).min()
+        let workers = self.workers.iter().filter_map(InterfaceWorker::poll_timeout);
+        let interface = self.interface.as_ref().and_then(Interface::poll_timeout);
+        workers.chain(self.asleep_until).chain(interface).min()
     }
 }
 

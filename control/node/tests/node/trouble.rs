@@ -3,6 +3,7 @@
 use crate::fabric::Manager;
 use crate::meeting::{Meeting, Traffic};
 use pollux_control::cm::Role;
+use pollux_node::admin::request::AdminRequest;
 use std::time::Duration;
 
 const CONNECTED: [&str; 2] = ["rc", "connected"];
@@ -46,9 +47,9 @@ fn modes_interfaces_and_links_may_change_under_traffic() {
         meeting.linux("ip link set ib0 down; sleep 0.5; ip link set ib0 up; wait_carrier ib0");
     });
     survive(&mut meeting, "our link", |meeting| {
-        meeting.fabric.ask("fault add host1:1/down");
+        meeting.fabric.ask(&AdminRequest::AddFault("host1:1/down".into()));
         meeting.hosts.until("down", |hosts| !hosts.hosts[0].control().is_up());
-        meeting.fabric.ask("fault del 1");
+        meeting.fabric.ask(&AdminRequest::RemoveFault(1));
         meeting.hosts.come_up();
     });
     survive(&mut meeting, "Linux's link", |meeting| {
@@ -108,11 +109,15 @@ fn either_side_ends_what_nobody_used_for_long() {
     let test = "either_side_ends_what_nobody_used";
     let Some(mut meeting) = Meeting::arrange(test, Manager::Ours, CONNECTED) else { return };
     meeting.must_reach_each_other(65_000);
-    assert_eq!((queue_pairs(&mut meeting), meeting.connections().len()), (2, 2));
+    // Linux always connects. If it does so first, we send by its connection and make none; it
+    // depends on who is slow.
+    let open = meeting.connections().len();
+    assert!((1..=2).contains(&open), "{open}");
+    assert_eq!(queue_pairs(&mut meeting), open);
     // Linux looks for such every 768 s, and its neighbors are forgotten sooner.
     meeting.linux("echo 1300 > /sys/module/vhca/parameters/age");
     meeting.hosts.until("ended by Linux", |hosts| hosts.connections(0).is_empty());
-    assert_eq!(meeting.count("connection", "peer_ended"), 2);
+    assert_eq!(meeting.count("connection", "peer_ended"), open as u64);
     meeting.hosts.skip(Duration::from_secs(10));
     meeting.must_reach_each_other(65_000);
 
@@ -148,7 +153,7 @@ fn the_manager_dies_and_another_takes_over() {
     let linux_lid = u16::from_str_radix(linux_lid.trim().trim_start_matches("0x"), 16);
     let linux_lid = linux_lid.expect("a number");
     meeting.hosts.until("another administrator", |hosts| {
-        hosts.hosts[0].driver().port().is_ok_and(|port| port.sm_lid.0 == linux_lid)
+        hosts.hosts[0].interface().port().is_ok_and(|port| port.sm_lid.0 == linux_lid)
     });
     meeting.linux("ip neigh flush dev ib0; ip link set ib0 down; ip link set ib0 up");
     meeting.linux("wait_carrier ib0");

@@ -2,15 +2,16 @@
 
 use crate::device::ailing;
 use crate::fabric::{Manager, Running};
-use crate::host::{Hosts, settings};
+use crate::host::{Host, Hosts, settings};
 use crate::nodes::PARTITIONS;
-use crate::team::{PATIENCE, World, ip, packet, payload};
-use pollux_control::interface::Worker;
+use crate::team::{TIMEOUT, World, ip, packet, payload};
+use pollux_control::ipoib::WorkerId;
+use pollux_control::thread_check::mark_worker_thread;
 use pollux_fabric::link::fault::Faults;
 use pollux_fabric::link::world::Wire;
-use pollux_node::interface::echo::Outcome;
-use pollux_node::interface::{Interface, SecondaryWorker, WorkerPort};
-use pollux_node::port::SharedPort;
+use pollux_node::interface::echo::{EchoRequest, Outcome};
+use pollux_node::interface::{self, Interface};
+use pollux_node::port::Port;
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_verbs::{AsyncEvent, VerbsError};
@@ -33,14 +34,16 @@ fn workers(world: &World, nth: usize) -> Vec<u8> {
 /// What becomes of an echo request that a team asks.
 fn ping(world: &mut World, from: usize, to: usize, bytes: usize) -> Outcome {
     let now = world.now();
-    let primary = world.teams[from].primary.as_mut().expect("it is there");
-    let id = primary.ping(now, ip(to).into(), bytes, Duration::from_secs(5)).expect("it is up");
+    let interface = world.teams[from].interface_mut();
+    let id = interface
+        .ping(now, EchoRequest::new(ip(to).into(), bytes, Duration::from_secs(5)))
+        .expect("it is up");
     let mut outcome = None;
     world.until("an answer, or none", |world| {
-        outcome = world.teams[from].primary.as_mut().and_then(|primary| primary.echo(id));
+        outcome = world.teams[from].interface_mut().echo(id);
         outcome.is_some()
     });
-    outcome.expect("waited for")
+    outcome.expect("waited for").0
 }
 
 #[test]
@@ -56,7 +59,7 @@ fn workers_of_two_nodes_speak_each_by_a_connection_of_its_own() {
     // Once they stand, what a worker sends comes to its like, and both ways.
     for (from, to) in [(0, 1), (1, 0)] {
         for worker in [0, 1] {
-            assert_eq!(world.must_reach((from, worker), to, 3000), Worker(worker));
+            assert_eq!(world.must_reach((from, worker), to, 3000), WorkerId(worker));
         }
     }
     // What is not a socket's is control's, whichever worker it comes to.
@@ -65,7 +68,7 @@ fn workers_of_two_nodes_speak_each_by_a_connection_of_its_own() {
     world.pass(Duration::from_secs(1));
     for team in &world.teams {
         let all_counters: Vec<_> =
-            team.primary().counters().map(|(_, counters)| counters).collect();
+            team.interface().counters().map(|(_, counters)| counters).collect();
         assert_eq!(all_counters.len(), 2);
         for counters in &all_counters {
             let lost =
@@ -79,20 +82,32 @@ fn workers_of_two_nodes_speak_each_by_a_connection_of_its_own() {
     }
 }
 
+/// As many as a configuration may ask for, and control beside them.
+#[test]
+fn eight_workers_speak_each_by_a_connection_of_its_own() {
+    const EIGHT: &str = "mode = 'rc'\nworkers = 8";
+    let mut world = World::new(2, &[EIGHT, EIGHT], Wire::default());
+    (0..8).for_each(|worker| _ = world.must_reach((0, worker), 1, 3000));
+    world.until("eight connections", |world| workers(world, 0).len() == 8);
+    for worker in 0..8 {
+        assert_eq!(world.must_reach((0, worker), 1, 3000), WorkerId(worker));
+    }
+    end(&mut world);
+}
+
 #[test]
 fn a_secondary_worker_knows_the_state_of_the_interface() {
     let mut world = World::new(2, &[TWO, TWO], Wire::default());
     world.pass(Duration::from_secs(1));
-    let now = world.now();
     let team = &mut world.teams[0];
     let (others, far) = (ip(1).into(), "192.0.2.1".parse().expect("an address"));
-    let said = |port: &dyn WorkerPort| {
-        let sources = [others, far].map(|to| port.source_for(to));
-        let neighbors = [others, far, ip(254).into()].map(|to| port.is_on_link(now, to));
-        (port.own(), sources, neighbors, port.datagram_mtu())
+    let said = |worker: &interface::InterfaceWorker| {
+        let sources = [others, far].map(|to| worker.source_for(to));
+        let neighbors = [others, far, ip(254).into()].map(|to| worker.is_on_link(to));
+        (worker.own(), sources, neighbors, worker.datagram_mtu())
     };
-    let primary = said(team.worker_port(0));
-    assert_eq!((&primary, primary.3), (&said(team.worker_port(1)), Some(2044)));
+    let primary = said(team.worker(0));
+    assert_eq!((&primary, primary.3), (&said(team.worker(1)), Some(2044)));
     assert_eq!((primary.1, primary.2), ([Some(ip(0).into()); 2], [true, false, false]));
 }
 
@@ -121,8 +136,8 @@ fn a_peer_hears_of_a_secondary_queue_pair_when_it_takes_messages() {
     };
     send(&mut world, 0);
     world.until("its queue pair is made", |world| {
-        let mut rows = world.teams[1].primary().control().connection_rows();
-        rows.any(|row| row.worker == Worker(1) && row.qpn.is_some())
+        let mut rows = world.teams[1].interface().control().connection_rows();
+        rows.any(|row| row.worker == WorkerId(1) && row.qpn.is_some())
     });
     world.teams[1].asleep_until = Some(world.now() + Duration::from_millis(10));
     for number in 1..200 {
@@ -146,18 +161,18 @@ fn a_failed_connection_of_a_secondary_worker_is_made_again_and_the_others_stay()
     let [primary, secondary] = &world.teams[0].connections()[..] else { panic!("there are two") };
     let (primary, secondary) = (primary.connection, secondary.connection);
     {
-        let illness = world.teams[0].illness.lock().expect("no test has panicked");
-        let mut illness = illness.beside[0].lock().expect("no test has panicked");
+        let illness = world.teams[0].illness_of(1);
+        let mut illness = illness.lock().expect("no test has panicked");
         let last = *illness.qps.last().expect("it has one");
         illness.events.push_back(AsyncEvent::QpAccessError(last));
     }
     let is_there =
         |world: &World, key| world.teams[0].connections().iter().any(|row| row.connection == key);
     world.until("it is gone", |world| !is_there(world, secondary));
-    assert_eq!(world.must_reach((0, 0), 1, 3000), Worker::LEAD);
+    assert_eq!(world.must_reach((0, 0), 1, 3000), WorkerId::PRIMARY);
     // Its packets go by the primary worker's connection until there is another, after a pause.
-    let end = world.now() + PATIENCE;
-    while world.must_reach((0, 1), 1, 3000) == Worker::LEAD {
+    let end = world.now() + TIMEOUT;
+    while world.must_reach((0, 1), 1, 3000) == WorkerId::PRIMARY {
         assert!(world.now() < end, "there is no other");
     }
     assert_eq!((workers(&world, 0), workers(&world, 1)), (vec![0, 1], vec![0, 1]));
@@ -169,24 +184,23 @@ fn an_interface_fails_when_any_of_its_workers_loses_its_device() {
     let mut world = World::new(5, &[TWO, TWO], Wire::default());
     world.must_reach((0, 1), 1, 3000);
     {
-        let illness = world.teams[0].illness.lock().expect("no test has panicked");
-        let mut illness = illness.beside[0].lock().expect("no test has panicked");
+        let illness = world.teams[0].illness_of(1);
+        let mut illness = illness.lock().expect("no test has panicked");
         illness.events.push_back(AsyncEvent::DeviceFatal);
     }
-    world.until("it fails", |world| world.teams[0].primary().failed().is_some());
-    let failed = world.teams[0].primary().failed();
+    world.until("it fails", |world| world.teams[0].interface().failed().is_some());
+    let failed = world.teams[0].interface().failed();
     assert!(matches!(failed, Some(VerbsError::Lost { what: "adapter", .. })), "{failed:?}");
-    // A secondary worker fails without its primary worker, and an interface without one of its
-    // secondary workers.
+    // A worker fails without its interface, and an interface without one of its workers.
     world.kill(0);
     world.start(0);
-    world.teams[0].secondaries.clear();
-    world.until("it fails again", |world| world.teams[0].primary().failed().is_some());
-    let failed = world.teams[0].primary().failed();
+    world.teams[0].workers.truncate(1);
+    world.until("it fails again", |world| world.teams[0].interface().failed().is_some());
+    let failed = world.teams[0].interface().failed();
     assert!(matches!(failed, Some(VerbsError::Lost { what: "worker", .. })), "{failed:?}");
     world.kill(0);
-    world.teams[1].primary = None;
-    world.until("the secondary goes", |world| world.teams[1].secondaries.is_empty());
+    world.teams[1].interface = None;
+    world.until("its workers go", |world| world.teams[1].workers.is_empty());
     (0..2).for_each(|nth| world.kill(nth));
     (0..2).for_each(|nth| world.start(nth));
     world.must_reach((0, 1), 1, 3000);
@@ -202,14 +216,14 @@ fn an_interface_leaves_with_all_its_workers() {
     let now = world.now();
     // What was accepted goes first.
     assert_eq!(world.send((0, 1), 1, &[7; 5000]), Ok(()));
-    let drained = |world: &World| world.teams[0].primary().is_drained(world.now());
+    let drained = |world: &World| world.teams[0].interface().is_drained(world.now());
     world.until("drained", |world| drained(world));
-    world.teams[0].primary.as_mut().expect("it is there").leave(now);
-    world.until("left", |world| world.teams[0].primary().has_left());
-    assert_eq!((world.teams[0].primary().failed(), world.teams[0].secondaries.len()), (None, 0));
+    world.teams[0].interface_mut().leave(now);
+    world.until("left", |world| world.teams[0].interface().has_left());
+    assert_eq!((world.teams[0].interface().failed(), world.teams[0].workers.len()), (None, 0));
     world.until("told", |world| world.teams[1].connections().is_empty());
     assert!(world.teams[1].came.iter().any(|(_, payload)| payload == &[7; 5000]));
-    let ended = world.teams[1].primary().control().drop_rows().find(|row| row.1 == "peer_ended");
+    let ended = world.teams[1].interface().control().drop_rows().find(|row| row.1 == "peer_ended");
     assert_eq!(ended.map(|(_, _, count)| count), Some(2));
 }
 
@@ -220,18 +234,18 @@ fn what_comes_of_our_own_by_a_group_is_nobody_elses() {
     let now = world.now();
     let group = Ipv4Addr::new(239, 1, 2, 3);
     for team in &mut world.teams {
-        assert!(team.primary.as_mut().expect("it is there").join_group(now, group.into()));
+        assert!(team.interface_mut().join_group(now, group.into()));
     }
     world.pass(Duration::from_secs(5));
     let to_group = packet(ip(0), group, b"all");
     for worker in [2, 1, 0, 1, 2] {
         let now = world.now();
-        let _ = world.teams[0].worker_port(worker).send(now, &to_group);
+        let _ = world.teams[0].worker(worker).send(now, &to_group);
         world.pass(Duration::from_secs(1));
     }
     assert!(world.teams[0].came.is_empty(), "{:?}", world.teams[0].came);
     assert!(world.teams[1].came.len() >= 3, "{:?}", world.teams[1].came);
-    assert!(world.teams[1].came.iter().all(|(worker, _)| *worker == Worker::LEAD));
+    assert!(world.teams[1].came.iter().all(|(worker, _)| *worker == WorkerId::PRIMARY));
 }
 
 #[test]
@@ -240,7 +254,7 @@ fn a_device_without_space_for_a_second_worker_is_refused_with_advice() {
     let (opened, illness) = ailing(&fabric.port(1));
     illness.lock().expect("no test has panicked").refuses.push("open_shared");
     let settings = settings("soft:", "10.0.0.1/24", TWO);
-    let refused = Interface::with_workers(Time::START, opened, &settings, 1).err();
+    let refused = Interface::new(Time::START, opened, &settings, 1).err();
     let said = refused.expect("it is refused").to_string();
     assert!(said.contains("lower `workers` of the interface"), "{said}");
 }
@@ -252,13 +266,13 @@ fn partitions_of_one_port_have_workers_each() {
     let mut secondaries = Vec::new();
     for host in 1..=2 {
         let opened = pollux_node::open(&fabric.port(host)).expect("the port is free");
-        let port = SharedPort::new(opened).expect("it is whole");
+        let port = Port::new(opened).expect("it is whole");
         for (subnet, keys) in ["", "\npkey = 0x8001"].into_iter().enumerate() {
             let settings =
                 settings("soft:", &format!("10.0.{subnet}.{host}/24"), &format!("{TWO}{keys}"));
-            let (context, seed) = (port.context(settings.pkey), 10 * host as u64);
-            let opened = Interface::with_workers(Time::START, context, &settings, seed);
-            let (primary, team) = opened.expect("it has all it needs");
+            let context = port.context(settings.pkey).expect("it has room");
+            let (primary, team) =
+                Host::with_workers(Time::START, context, &settings, 10 * host as u64);
             hosts.hosts.push(primary);
             secondaries.extend(team);
         }
@@ -268,12 +282,12 @@ fn partitions_of_one_port_have_workers_each() {
     let begun = hosts.now();
     while came.contains(&0) {
         let now = hosts.now();
-        assert!(now < begun + PATIENCE, "{came:?}");
+        assert!(now < begun + TIMEOUT, "{came:?}");
         hosts.step();
         for (nth, secondary) in secondaries.iter_mut().enumerate() {
             let ip = |host| Ipv4Addr::new(10, 0, nth as u8 % 2, host);
             let (own, other) = if nth < 2 { (ip(1), ip(2)) } else { (ip(2), ip(1)) };
-            secondary.breathe(now, &mut |packet| {
+            secondary.breathe(now, &mut |_, packet| {
                 let is_ours = payload(packet) == Some(&other.octets());
                 came[nth] += u32::from(is_ours);
                 is_ours
@@ -326,7 +340,7 @@ fn whatever_happens_every_worker_reaches_everybody_afterwards() {
                     world.set_cable(nth, true);
                 }
                 _ => {
-                    let workers = world.teams[nth].secondaries.len() as u64 + 1;
+                    let workers = world.teams[nth].workers.len() as u64;
                     let (worker, to) = (rng.below(workers) as u8, rng.below(2) as usize);
                     let to = (nth + 1 + to) % 3;
                     let bytes = 1 + rng.below(10_000) as usize;
@@ -339,7 +353,7 @@ fn whatever_happens_every_worker_reaches_everybody_afterwards() {
         world.net.net_mut().set_wires(Wire::default());
         world.until("all are up", |world| world.teams.iter().all(|team| team.is_up()));
         for from in 0..3 {
-            for worker in 0..=world.teams[from].secondaries.len() as u8 {
+            for worker in 0..world.teams[from].workers.len() as u8 {
                 for to in (0..3).filter(|to| *to != from) {
                     world.must_reach((from, worker), to, 1000);
                 }
@@ -353,31 +367,32 @@ fn whatever_happens_every_worker_reaches_everybody_afterwards() {
 fn end(world: &mut World) {
     world.pass(Duration::from_secs(1));
     for team in &world.teams {
-        let drivers =
-            team.secondaries.iter().map(SecondaryWorker::driver).chain([team.primary().driver()]);
+        let drivers = team.workers.iter().map(interface::InterfaceWorker::driver);
         let used: Vec<_> = drivers.map(|driver| driver.netdev().buffers_in_use()).collect();
         assert!(used.iter().all(|used| *used == 0), "{used:?}");
     }
     let now = world.now();
-    world.teams.iter_mut().for_each(|team| team.primary.as_mut().expect("it is there").leave(now));
-    world.until("all have left", |world| world.teams.iter().all(|team| team.primary().has_left()));
+    world.teams.iter_mut().for_each(|team| team.interface_mut().leave(now));
+    world
+        .until("all have left", |world| world.teams.iter().all(|team| team.interface().has_left()));
     for team in &world.teams {
-        assert_eq!((team.primary().failed(), team.secondaries.len()), (None, 0));
+        assert_eq!((team.interface().failed(), team.workers.len()), (None, 0));
     }
 }
 
 /// A secondary worker in a thread of its own, until its primary worker ends: it sends, and returns
 /// how many packets came.
 fn work(
-    mut secondary: SecondaryWorker,
+    mut secondary: interface::InterfaceWorker,
     (from, to): (Ipv4Addr, Ipv4Addr),
     clock: impl Fn() -> Time,
 ) -> u32 {
+    mark_worker_thread();
     let (mut came, mut next) = (0, Time::START);
     let packet = packet(from, to, &[9; 5000]);
     while secondary.failed().is_none() {
         let now = clock();
-        let busy = secondary.breathe(now, &mut |packet| {
+        let busy = secondary.breathe(now, &mut |_, packet| {
             let is_ours = payload(packet) == Some(&[9; 5000]);
             came += u32::from(is_ours);
             is_ours
@@ -414,13 +429,16 @@ fn secondary_workers_run_in_threads_of_their_own() {
         hosts.come_up();
         let both = |hosts: &Hosts, nth| {
             let rows = hosts.connections(nth);
-            let counts: Vec<_> = hosts.hosts[nth].counters().map(|(_, it)| it.traffic).collect();
-            rows.iter().any(|row| row.worker == Worker(1)) && counts[1].connected_received > 20
+            let counts: Vec<_> =
+                hosts.hosts[nth].interface().counters().map(|(_, it)| it.traffic).collect();
+            rows.iter().any(|row| row.worker == WorkerId(1)) && counts[1].connected_received > 20
         };
         hosts.until("packets of secondaries", |hosts| both(hosts, 0) && both(hosts, 1));
         let now = hosts.now();
         hosts.hosts.iter_mut().for_each(|primary| primary.leave(now));
-        hosts.until("left", |hosts| hosts.hosts.iter().all(Interface::has_left));
+        hosts.until("left", |hosts| hosts.hosts.iter().all(Host::has_left));
+        // Workers end with their interface.
+        drop(hosts);
         for thread in threads {
             assert!(thread.join().expect("no secondary panics") > 20);
         }

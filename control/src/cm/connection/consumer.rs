@@ -86,43 +86,6 @@ impl Connection {
         Ok(())
     }
 
-    pub(in crate::cm) fn defer(
-        &mut self,
-        now: Time,
-        out: &mut Outbox,
-        service_timeout: TimeCode,
-        private_data: [u8; 222],
-    ) -> Result<(), CmError> {
-        let message_mraed = match self.state {
-            State::ReqReceived { .. } => AnsweredMessage::REQ,
-            State::RepReceived { .. } => AnsweredMessage::REP,
-            State::Established { offer: Offer::Received { .. }, .. } => AnsweredMessage::OTHER,
-            _ => return Err(self.refusal()),
-        };
-        let message = Mra {
-            local_comm_id: self.id.comm_id(),
-            remote_comm_id: self.remote_id.unwrap_or_default(),
-            message_mraed,
-            service_timeout,
-            private_data,
-        };
-        let later = now + Duration::from_nanos(service_timeout.nanoseconds());
-        let mut transaction_id = self.transaction_id;
-        match &mut self.state {
-            State::ReqReceived { until, mra } | State::RepReceived { until, mra } => {
-                *mra = Some(Box::new(message));
-                *until = later.max(*until);
-            }
-            State::Established { offer: Offer::Received { transaction_id: own, mra }, .. } => {
-                *mra = Some(Box::new(message));
-                transaction_id = *own;
-            }
-            _ => {}
-        }
-        out.send(&self.peer, transaction_id, &CmMessage::Mra(message));
-        Ok(())
-    }
-
     /// Ends the connection with the message that its state calls for.
     pub(in crate::cm) fn disconnect(
         &mut self,
@@ -183,7 +146,7 @@ impl Connection {
     ) -> Result<(), CmError> {
         let refusal = self.refusal();
         let State::Established { offer, .. } = &mut self.state else { return Err(refusal) };
-        let Offer::Received { transaction_id, .. } = *offer else { return Err(refusal) };
+        let Offer::Received { transaction_id } = *offer else { return Err(refusal) };
         apr.local_comm_id = self.id.comm_id();
         apr.remote_comm_id = self.remote_id.unwrap_or_default();
         *offer = Offer::Answered { transaction_id, apr: Box::new(apr) };

@@ -1,4 +1,4 @@
-//! One connection: what messages, moments and its consumer do to it. The diagram is in [`super`].
+//! One connection: messages, timers and calls of its consumer. The diagram is in [`super`].
 
 mod consumer;
 mod peer;
@@ -17,7 +17,7 @@ use pollux_wire::mad::cm::{
 use pollux_wire::units::TimeCode;
 use std::time::Duration;
 
-/// A connection, or what will be or was one.
+/// A connection, from its request to the end of TIME-WAIT.
 #[derive(Clone, Debug)]
 pub(super) struct Connection {
     pub(super) id: ConnectionId,
@@ -34,7 +34,7 @@ pub(super) struct Connection {
     /// When it came into its state.
     pub(super) since: Time,
     pub(super) state: State,
-    /// What its listener says as long as the consumer has not spoken.
+    /// The listener's default answer until the consumer decides.
     pub(super) listener_data: Option<ListenerData>,
     /// Its consumer knows that it is over, or does not want to know.
     is_over: bool,
@@ -92,7 +92,7 @@ impl Connection {
             transaction_id,
             packet_life_time: packet_life_time(req),
             since: now,
-            state: State::ReqReceived { until, mra: None },
+            state: State::ReqReceived { until },
             listener_data,
             is_over: false,
             is_forgotten: false,
@@ -104,7 +104,7 @@ impl Connection {
         if phase == Phase::Closed {
             return Keys::default();
         }
-        // A request that was rejected is remembered for a while, at the cost of who asked.
+        // A rejected request is remembered for a while, and counts against the limit of its source.
         let is_pending = match phase {
             Phase::ReqReceived | Phase::RepSent | Phase::MraRepReceived => true,
             Phase::TimeWait => self.role == Role::Passive && self.rep.is_none(),
@@ -152,7 +152,7 @@ impl Connection {
         }
     }
 
-    /// Tells the consumer, once, that it is over, and why.
+    /// Reports the end and its reason to the consumer, once.
     fn emit_ended(&mut self, out: &mut Outbox, end: End) {
         if !self.is_over {
             self.is_over = true;
@@ -170,7 +170,7 @@ impl Connection {
         self.state = State::TimeWait { until, last_message: last_message.map(Box::new) };
     }
 
-    /// How often, and how long apart, what this side says of its own accord is said.
+    /// The retries and their interval of messages that this side sends.
     fn retry_timing(&self) -> (Duration, u8) {
         let response = match self.role {
             Role::Active => self.req.remote_cm_response_timeout,
@@ -263,7 +263,7 @@ impl Connection {
     }
 }
 
-/// What the clock says.
+/// Runs an expired timer.
 impl Connection {
     pub(super) fn handle_timeout(&mut self, now: Time, out: &mut Outbox) {
         match &mut self.state {

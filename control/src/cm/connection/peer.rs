@@ -1,4 +1,4 @@
-//! What a peer's messages do to a connection. That they come from its peer was seen to.
+//! Messages of the peer of a connection. The caller has checked their source.
 
 use super::*;
 
@@ -6,9 +6,8 @@ impl Connection {
     /// The request has come again: the answer to it was lost, or is not there yet.
     pub(in crate::cm) fn handle_req_again(&self, out: &mut Outbox) {
         match &self.state {
-            State::ReqReceived { mra: Some(mra), .. } => self.send(out, &CmMessage::Mra(**mra)),
             State::RepSent(repeat) => self.send(out, &repeat.message),
-            // Whoever asks so late wants to know whether we have it: see [`Connection::probe`].
+            // A REQ at this time is a probe: see [`Connection::probe`].
             State::Established { .. } => match &self.rep {
                 Some(rep) => self.send(out, &CmMessage::Rep(**rep)),
                 None => out.count(CmDrop::Repeated),
@@ -24,10 +23,9 @@ impl Connection {
             State::ReqSent(_) | State::MraReqReceived(_) => {
                 (self.remote_id, self.rep) = (Some(rep.local_comm_id), Some(Box::new(*rep)));
                 let until = now + out.config.consumer_time_max;
-                self.state = State::RepReceived { until, mra: None };
+                self.state = State::RepReceived { until };
                 self.emit_event(out, CmEvent::Reply { id: self.id, rep: Box::new(*rep) });
             }
-            State::RepReceived { mra: Some(mra), .. } => self.send(out, &CmMessage::Mra(**mra)),
             State::Established { rtu: Some(rtu), .. } => {
                 self.send(out, &CmMessage::Rtu(**rtu));
                 self.emit_event(out, CmEvent::Remembered { id: self.id });
@@ -81,7 +79,7 @@ impl Connection {
             return out.count(CmDrop::Repeated);
         }
         self.emit_ended(out, End::Rejected(Box::new(*rej)));
-        // A peer that made nothing of the request has no packets under way.
+        // A peer that rejected the request has no packets in flight.
         let is_unmade =
             matches!(phase, Phase::ReqSent | Phase::MraReqReceived | Phase::ReqReceived);
         if is_unmade && rej.reason != RejectReason::STALE_CONNECTION {
@@ -128,11 +126,6 @@ impl Connection {
             return out.count(CmDrop::WrongState);
         };
         match offer {
-            Offer::Received { transaction_id: known, mra: Some(mra) }
-                if *known == transaction_id =>
-            {
-                out.send(&self.peer, transaction_id, &CmMessage::Mra(**mra));
-            }
             Offer::Answered { transaction_id: known, apr } if *known == transaction_id => {
                 out.send(&self.peer, transaction_id, &CmMessage::Apr(**apr));
             }
@@ -141,19 +134,19 @@ impl Connection {
                 out.count(CmDrop::WrongQp);
             }
             Offer::None | Offer::Answered { .. } => {
-                *offer = Offer::Received { transaction_id, mra: None };
+                *offer = Offer::Received { transaction_id };
                 let (id, lap) = (self.id, Box::new(*lap));
                 self.emit_event(out, CmEvent::PathOffered { id, lap });
             }
         }
     }
 
-    /// An answer to an earlier offer says nothing about the last one.
+    /// An answer to an earlier offer does not concern the last one.
     pub(in crate::cm) fn handle_apr(&mut self, out: &mut Outbox, transaction_id: u64, apr: &Apr) {
         let State::Established { offered, .. } = &mut self.state else {
             return out.count(CmDrop::WrongState);
         };
-        // The upper half may have been changed on its way.
+        // The transport may have changed the upper half.
         let is_answered = |it: &mut Repeat| it.transaction_id as u32 == transaction_id as u32;
         if offered.take_if(is_answered).is_none() {
             return out.count(CmDrop::Repeated);

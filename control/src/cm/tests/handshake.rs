@@ -49,7 +49,7 @@ fn a_rejection_ends_it_with_its_reason_and_the_consumers_private_data() {
 }
 
 #[test]
-fn nobody_listens_at_another_service_id() {
+fn a_service_id_without_a_listener_is_rejected() {
     let mut world = World::new(1);
     let qpn = world.qpn(0);
     let mut req = request(0, 1, qpn);
@@ -83,7 +83,7 @@ fn disconnecting_is_agreed_on_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_connection_that_is_forgotten_says_goodbye_and_tells_nothing() {
+fn a_removed_connection_sends_dreq_and_no_event() {
     let mut world = World::new(1);
     let id = world.connect(0);
     world.pass(SOON);
@@ -99,7 +99,7 @@ fn a_connection_that_is_forgotten_says_goodbye_and_tells_nothing() {
 }
 
 #[test]
-fn what_a_stranger_says_of_a_connection_changes_nothing() {
+fn messages_of_another_port_change_no_connection() {
     let mut world = World::new(1);
     let id = world.connect(0);
     world.pass(SOON);

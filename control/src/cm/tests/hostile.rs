@@ -1,6 +1,7 @@
 //! Datagrams from people who mean no good, or have gone mad.
 
 use super::world::*;
+use crate::cm::CmDatagram;
 use crate::cm::{Cm, CmConfig, CmDrop, CmEvent, Phase};
 use crate::mad::Envelope;
 use pollux_verbs::rng::SeededRng;
@@ -46,7 +47,7 @@ proptest! {
         let mut cm = Cm::new(CmConfig::of(guid(0)), SeededRng::new(1));
         cm.listen(SERVICE, WORDS).unwrap();
         for (mad, from) in datagrams {
-            cm.handle_mad(Time::START, &Envelope { peer: address(from), mad });
+            cm.handle_mad(Time::START, &CmDatagram::parse(&Envelope { peer: address(from), mad }));
         }
         while let Some(due) = cm.poll_timeout() {
             cm.handle_timeout(due);
@@ -70,7 +71,8 @@ proptest! {
         for to in 0..2 {
             let mut mad = said.emit_mad(9);
             changes.iter().for_each(|(at, byte)| mad[*at] = *byte);
-            world.sides[to].cm.handle_mad(world.now, &Envelope { peer: address(8), mad });
+            let envelope = Envelope { peer: address(8), mad };
+            world.sides[to].cm.handle_mad(world.now, &CmDatagram::parse(&envelope));
         }
         prop_assert_eq!(world.phase(0, id), Some(Phase::Established));
         prop_assert_eq!(world.phase(1, other), Some(Phase::Established));
@@ -93,7 +95,8 @@ proptest! {
             changes.iter().for_each(|(at, byte)| mad[*at] = *byte);
             for to in 0..2 {
                 let peer = address(1 - to);
-                world.sides[to].cm.handle_mad(world.now, &Envelope { peer, mad });
+                let envelope = Envelope { peer, mad };
+                world.sides[to].cm.handle_mad(world.now, &CmDatagram::parse(&envelope));
                 world.exchange(to);
             }
         }
@@ -124,7 +127,7 @@ fn a_flood_is_bounded_in_every_table() {
         req.local_comm_id.0 = rng.next_u64() as u32;
         let peer = address(1 + number % 4);
         let mad = CmMessage::Req(req).emit_mad(rng.next_u64());
-        cm.handle_mad(now, &Envelope { peer, mad });
+        cm.handle_mad(now, &CmDatagram::parse(&Envelope { peer, mad }));
         now = now + Duration::from_millis(20);
         cm.handle_timeout(now);
         assert!(cm.connections().count() <= 50);
@@ -144,7 +147,7 @@ fn requests_that_were_rejected_count_too_as_long_as_they_are_remembered() {
         let mut req = request(from, 0, Qpn(0x100 + number));
         req.local_comm_id.0 = 0x100 + number;
         let mad = CmMessage::Req(req).emit_mad(u64::from(number));
-        cm.handle_mad(now, &Envelope { peer: address(from), mad });
+        cm.handle_mad(now, &CmDatagram::parse(&Envelope { peer: address(from), mad }));
         while let Some(event) = cm.poll_event() {
             if let CmEvent::Request { id, .. } = event {
                 cm.reject(now, id, RejectReason::CONSUMER_REJECT, &[], [0; 148]).unwrap();

@@ -1,6 +1,7 @@
 //! What is said again and how often, what is refused, and what has a limit.
 
 use super::world::*;
+use crate::cm::CmDatagram;
 use crate::cm::{Cm, CmConfig, CmDrop, CmError, Connect, End, Phase};
 use crate::mad::{Envelope, GlobalAddress, MadAddress};
 use pollux_verbs::rng::SeededRng;
@@ -27,7 +28,7 @@ fn count(world: &World, name: &str) -> usize {
 }
 
 #[test]
-fn a_request_is_said_sixteen_times_and_then_taken_back() {
+fn a_request_is_sent_sixteen_times_and_then_withdrawn() {
     let mut world = deaf(1);
     let id = world.connect(0);
     for said in 1..=16 {
@@ -52,7 +53,7 @@ fn request_of(world: &World) -> Req {
 }
 
 #[test]
-fn a_reply_is_said_sixteen_times_and_then_taken_back_in_a_way_that_cannot_get_lost() {
+fn a_reply_is_sent_sixteen_times_and_then_withdrawn_reliably() {
     let mut world = World::new(1);
     world.sides[1].is_slow = true;
     world.connect(1);
@@ -101,9 +102,7 @@ fn an_mra_extends_the_timeout_a_limited_number_of_times() {
     world.pass(SOON);
     let other = world.only(1);
     let mra = |world: &mut World| {
-        let now = world.now;
-        world.sides[1].cm.defer(now, other, TimeCode(23), [0; 222]).unwrap();
-        world.exchange(1);
+        world.send_mra([id, other], AnsweredMessage::REQ, TimeCode(23));
         world.pass(SOON);
     };
     mra(&mut world);
@@ -112,9 +111,6 @@ fn an_mra_extends_the_timeout_a_limited_number_of_times() {
     let due = world.sides[0].cm.poll_timeout().unwrap();
     let wait = due.since_start() - world.now.since_start();
     assert!(wait > Duration::from_secs(34) && wait < Duration::from_secs(35), "{wait:?}");
-    let req = world.said[0].1;
-    world.inject(1, address(0), &req);
-    assert_eq!(world.words().last().unwrap(), "1 MRA", "a repeated request gets an MRA again");
     let mras = usize::from(CmConfig::of(guid(0)).mras_max);
     (0..mras).for_each(|_| mra(&mut world));
     assert!(world.sides[0].cm.drops().of(CmDrop::TooManyMras) > 0);
@@ -261,13 +257,13 @@ fn a_flood_of_requests_of_one_peer_leaves_room_for_others() {
     for (from, number) in (5..).zip(0..5) {
         let req = Req { local_comm_id: CommId(number), ..request(from, 1, Qpn(number)) };
         let envelope = Envelope { peer: address(from), mad: CmMessage::Req(req).emit_mad(1) };
-        world.sides[1].cm.handle_mad(world.now, &envelope);
+        world.sides[1].cm.handle_mad(world.now, &CmDatagram::parse(&envelope));
     }
     assert_eq!(pending(&world), 5);
 }
 
 #[test]
-fn whoever_comes_by_one_router_leaves_room_for_others_though_it_has_many_names() {
+fn requests_by_one_router_leave_slots_for_others() {
     let mut world = World::with(1, |config| CmConfig { connections_per_router_max: 3, ..config });
     let from = |lid, number| {
         let remote_gid = Gid::new(0x0002, Guid(number));
@@ -280,7 +276,7 @@ fn whoever_comes_by_one_router_leaves_room_for_others_though_it_has_many_names()
         let mut req = Req { local_comm_id: CommId(number), ..request(5, 1, Qpn(number)) };
         req.primary.local_gid = peer.global.unwrap().remote_gid;
         let envelope = Envelope { peer, mad: CmMessage::Req(req).emit_mad(number.into()) };
-        world.sides[1].cm.handle_mad(world.now, &envelope);
+        world.sides[1].cm.handle_mad(world.now, &CmDatagram::parse(&envelope));
         world.sides[1].cm.connections().count()
     };
     let counts: Vec<_> = (1..=5).map(|number| ask(7, number)).collect();
@@ -328,7 +324,9 @@ fn questions_that_we_do_not_serve_are_answered_so() {
     assert_eq!((rep.request_id, rep.status), (CommId(5), SidrStatus::UNSUPPORTED_SERVICE_ID));
     let mut mad = CmMessage::Req(request(1, 0, Qpn(5))).emit_mad(1);
     mad[2] = 9;
-    world.sides[0].cm.handle_mad(Time::START, &Envelope { peer: address(1), mad });
+    world.sides[0]
+        .cm
+        .handle_mad(Time::START, &CmDatagram::parse(&Envelope { peer: address(1), mad }));
     world.exchange(0);
     assert_eq!(world.words()[1], "0 REJ UNSUPPORTED_CLASS_VERSION");
 }

@@ -13,7 +13,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_millis(1);
-const PATIENCE: TimeCode = TimeCode(22);
+const SERVICE_TIMEOUT: TimeCode = TimeCode(22);
 
 /// Brings side 0 into a state; its connection.
 fn bring(world: &mut World, phase: Phase) -> ConnectionId {
@@ -30,9 +30,11 @@ fn bring(world: &mut World, phase: Phase) -> ConnectionId {
     let own = if is_passive { world.only(0) } else { id };
     let now = world.now;
     match phase {
-        Phase::MraReqReceived | Phase::MraRepReceived => {
-            world.sides[1].cm.defer(now, other, PATIENCE, [0; 222]).unwrap();
-            world.exchange(1);
+        Phase::MraReqReceived => {
+            world.send_mra([own, other], AnsweredMessage::REQ, SERVICE_TIMEOUT);
+        }
+        Phase::MraRepReceived => {
+            world.send_mra([own, other], AnsweredMessage::REP, SERVICE_TIMEOUT);
         }
         Phase::DreqSent => {
             world.weather.lost = 1_000_000;
@@ -97,13 +99,12 @@ const STARTS: [Start; 11] = [
 
 type Call = fn(&mut Cm, Time, ConnectionId) -> bool;
 
-const CALLS: [(&str, Call); 11] = [
+const CALLS: [(&str, Call); 10] = [
     ("accept", |cm, now, id| cm.accept(now, id, reply(Qpn(9))).is_ok()),
     ("confirm", |cm, now, id| cm.confirm(now, id, [0; 224]).is_ok()),
     ("reject", |cm, now, id| {
         cm.reject(now, id, RejectReason::CONSUMER_REJECT, &[], [0; 148]).is_ok()
     }),
-    ("defer", |cm, now, id| cm.defer(now, id, PATIENCE, [0; 222]).is_ok()),
     ("data", |cm, now, id| cm.handle_data(now, id).is_ok()),
     ("disconnect", |cm, now, id| cm.disconnect(now, id, [0; 220]).is_ok()),
     ("offer path", |cm, now, id| cm.offer_path(now, id, Lap::default()).is_ok()),
@@ -127,7 +128,7 @@ fn messages(world: &World, own: ConnectionId) -> Vec<(&'static str, CmMessage)> 
     let remote_comm_id = own.comm_id();
     let remote_qpn = view.local_qpn.unwrap_or_default();
     let mra = |message_mraed| {
-        let service_timeout = PATIENCE;
+        let service_timeout = SERVICE_TIMEOUT;
         CmMessage::Mra(Mra {
             local_comm_id,
             remote_comm_id,

@@ -33,7 +33,7 @@ fn pairs(world: &World) -> Vec<(ConnectionId, Option<ConnectionId>)> {
 
 // req: cm-handshake
 #[test]
-fn whatever_the_weather_both_sides_stand_or_neither_does() {
+fn under_any_faults_both_sides_are_established_or_neither() {
     let mut established = 0;
     for seed in 0..SEEDS {
         let mut rng = SeededRng::new(seed);
@@ -69,7 +69,7 @@ fn assert_terms_agree(world: &World, seed: u64) {
 }
 
 #[test]
-fn whatever_the_weather_nothing_is_left_after_the_end() {
+fn under_any_faults_nothing_is_left_after_the_end() {
     let mut unheard = 0;
     for seed in 0..SEEDS {
         let mut rng = SeededRng::new(seed ^ 0x5eed);

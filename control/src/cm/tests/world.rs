@@ -1,5 +1,6 @@
 //! Two ends, a wire between them that may lose, repeat and delay, and a consumer for each.
 
+use crate::cm::CmDatagram;
 use crate::cm::{
     Cm, CmConfig, CmEvent, Connect, ConnectionId, End, LocalPort, Phase, Terms, request_along,
 };
@@ -8,7 +9,7 @@ use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::address::{Gid, Guid, Lid, Qpn};
 use pollux_wire::keys::PKey;
-use pollux_wire::mad::cm::{CmMessage, Rej, RejectReason, Rep, Req};
+use pollux_wire::mad::cm::{AnsweredMessage, CmMessage, Mra, Rej, RejectReason, Rep, Req};
 use pollux_wire::mad::sa::PathRecord;
 use pollux_wire::mad::service_id::ServiceId;
 use pollux_wire::psn::Psn;
@@ -233,7 +234,7 @@ impl World {
         self.now = next;
         while let Some(entry) = self.wire.first_entry().filter(|entry| entry.key().0 <= next) {
             let (to, envelope) = entry.remove();
-            self.sides[to].cm.handle_mad(next, &envelope);
+            self.sides[to].cm.handle_mad(next, &CmDatagram::parse(&envelope));
             self.exchange(to);
         }
         for end in 0..self.sides.len() {
@@ -260,8 +261,21 @@ impl World {
     /// A message comes to a side as if from somewhere.
     pub(super) fn inject(&mut self, to: usize, from: MadAddress, message: &CmMessage) {
         let envelope = Envelope { peer: from, mad: message.emit_mad(0x7777) };
-        self.sides[to].cm.handle_mad(self.now, &envelope);
+        self.sides[to].cm.handle_mad(self.now, &CmDatagram::parse(&envelope));
         self.exchange(to);
+    }
+
+    /// Side 1 asks side 0 for more time to answer a message about their connections `ids`.
+    pub(super) fn send_mra(
+        &mut self,
+        ids: [ConnectionId; 2],
+        message_mraed: AnsweredMessage,
+        service_timeout: TimeCode,
+    ) {
+        let [remote_comm_id, local_comm_id] = ids.map(ConnectionId::comm_id);
+        let mra =
+            Mra { local_comm_id, remote_comm_id, message_mraed, service_timeout, ..Mra::default() };
+        self.inject(0, address(1), &CmMessage::Mra(mra));
     }
 
     /// The only connection of a side.

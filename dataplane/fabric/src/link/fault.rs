@@ -1,12 +1,12 @@
 //! Faults of a link, by rule and seed: loss, duplication, reordering, corruption, delay.
 //!
-//! A rule is a chance for each kind. All of it comes from one seed, so a run that failed runs
-//! again.
+//! A rule is a probability for each kind. All faults follow from one seed, so a failed run can be
+//! replayed.
 
 pub use pollux_verbs::rng::SeededRng;
 use std::time::Duration;
 
-/// What goes wrong on a link, and how often in a million packets.
+/// The rates of faults on a link, per million packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     /// Packets that vanish.
@@ -21,7 +21,7 @@ pub struct Faults {
     pub delay_max: Duration,
 }
 
-/// What becomes of one packet: each copy that arrives, and how late.
+/// The fate of one packet: its copies, and the delay of each.
 #[derive(Debug, Default)]
 pub struct Fate {
     /// The bit that flips, counted from the first byte's.
@@ -31,12 +31,12 @@ pub struct Fate {
 }
 
 impl Faults {
-    /// None: the link asks for packets only if something is.
+    /// Whether all rates are 0; the link needs packets otherwise.
     pub const fn are_none(&self) -> bool {
         self.loss | self.duplication | self.reordering | self.corruption == 0
     }
 
-    /// Decides about a packet of so many bytes.
+    /// Decides the fate of a packet of this length in bytes.
     pub fn decide(&self, rng: &mut SeededRng, bytes: usize) -> Fate {
         if rng.happens(self.loss) {
             return Fate::default();
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn chances_are_what_they_say() {
+    fn fault_rates_are_as_configured() {
         let faults = Faults { loss: 100_000, duplication: 50_000, ..Faults::default() };
         let mut rng = SeededRng::new(1);
         let mut copies = [0; 3];

@@ -1,38 +1,38 @@
 //! Adapters joined in one thread and virtual time.
 //!
-//! A world is a heap of frames on their way, and a clock that only moves when nobody has anything
-//! to do: then to the next arrival, or to the next moment that an adapter waits for. So hours of
-//! time-outs pass in no time, and a seed replays a run.
+//! A world is a queue of frames in flight, and a clock that moves only when there is nothing to do:
+//! then to the next arrival, or to the next timer of an adapter. So hours of timeouts cost no time,
+//! and a seed replays a run.
 //!
 //! The two ends of a link share the world by reference count and cell: all of it is one thread's.
 
-use super::Link;
 use super::fault::{Faults, SeededRng};
-use crate::frame::Frame;
-use crate::hca::Adapter;
-use crate::lend::Lender;
+use super::{FrameSink, Link};
 use crate::time::Time;
+use pollux_hca::Adapter;
+use pollux_hca::Frame;
+use pollux_hca::LeaseTable;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How a link is.
+/// The properties of a link.
 #[derive(Clone, Copy, Debug)]
 pub struct Wire {
-    /// What goes wrong on it, in both directions.
+    /// Its faults, in both directions.
     pub faults: Faults,
     /// How long a frame travels at the least.
     pub latency: Duration,
-    /// How much longer it may travel, by chance; none overtakes another for that.
+    /// Random additional latency, at most; frames stay in order.
     pub jitter: Duration,
-    /// Packets even where messages might go in one piece.
+    /// Packets even where messages could bypass them.
     pub packets_only: bool,
 }
 
 impl Default for Wire {
-    /// A perfect one, as fast as the fabric goes.
+    /// A link without faults and without latency.
     fn default() -> Self {
         Self {
             faults: Faults::default(),
@@ -43,7 +43,7 @@ impl Default for Wire {
     }
 }
 
-/// Who is told of every packet: when, which end sent it, and its bytes, LRH to VCRC.
+/// Callback for every packet: its time, the end that sent it, and its bytes, LRH to VCRC.
 pub type Tap = Box<dyn FnMut(Time, usize, &[u8])>;
 
 /// Two ends of a link, and the time between them.
@@ -60,12 +60,12 @@ struct Inner {
     /// On their way, by arrival and then by the order of their sending, each with its receiver.
     travelling: BTreeMap<(Time, u64), (usize, Frame)>,
     sent: u64,
-    /// When the last of those for each end arrives, late ones left out.
+    /// The arrival time of the last of these for each end, delayed ones left out.
     latest: [Time; 2],
     deadlines: [Option<Time>; 2],
     is_cut: bool,
-    /// What the adapters at both ends lend.
-    lenders: [Option<Arc<Lender>>; 2],
+    /// The leases of the adapters at both ends.
+    leases: [Option<Arc<LeaseTable>>; 2],
 }
 
 /// One end of the link of a world.
@@ -87,7 +87,7 @@ impl World {
             latest: [Time::START; 2],
             deadlines: [None; 2],
             is_cut: false,
-            lenders: [None, None],
+            leases: [None, None],
         };
         let world = Self { inner: Rc::new(RefCell::new(inner)) };
         let link = |end| WorldLink { world: world.clone(), end };
@@ -95,7 +95,7 @@ impl World {
         (world, links)
     }
 
-    /// What time it is.
+    /// The current time.
     pub fn now(&self) -> Time {
         self.inner.borrow().now
     }
@@ -105,12 +105,12 @@ impl World {
         self.inner.borrow().travelling.is_empty()
     }
 
-    /// Changes the wire. What is on its way arrives as it was to.
+    /// Changes the wire. Frames in flight arrive as planned.
     pub fn set_wire(&self, wire: Wire) {
         self.inner.borrow_mut().wire = wire;
     }
 
-    /// Cuts the link, or mends it. What is on its way is lost.
+    /// Cuts the link, or repairs it. Frames in flight are lost.
     pub fn set_cut(&self, is_cut: bool) {
         let mut inner = self.inner.borrow_mut();
         inner.is_cut = is_cut;
@@ -124,7 +124,7 @@ impl World {
         self.inner.borrow_mut().tap = Some(tap);
     }
 
-    /// Moves the clock to the next thing that is to happen; says whether there is any.
+    /// Moves the clock to the next event; returns whether there is one.
     pub fn step(&self) -> bool {
         let mut inner = self.inner.borrow_mut();
         let arrival = inner.travelling.keys().next().map(|&(at, _)| at);
@@ -147,19 +147,7 @@ impl WorldLink {
     }
 }
 
-impl Link for WorldLink {
-    fn now(&self) -> Time {
-        self.world.now()
-    }
-
-    fn is_virtual(&self) -> bool {
-        true
-    }
-
-    fn attach(&mut self, lender: &Arc<Lender>) {
-        self.world.inner.borrow_mut().lenders[self.end] = Some(lender.clone());
-    }
-
+impl FrameSink for WorldLink {
     fn send_packet(&mut self, bytes: &[u8]) -> bool {
         self.world.inner.borrow_mut().send(self.end, Frame::Packet(bytes.to_vec()));
         true
@@ -169,11 +157,25 @@ impl Link for WorldLink {
         self.world.inner.borrow_mut().send(self.end, Frame::message(head, bytes, fill));
         true
     }
+}
+
+impl Link for WorldLink {
+    fn now(&self) -> Time {
+        self.world.now()
+    }
+
+    fn is_virtual(&self) -> bool {
+        true
+    }
+
+    fn attach(&mut self, leases: &Arc<LeaseTable>) {
+        self.world.inner.borrow_mut().leases[self.end] = Some(leases.clone());
+    }
 
     fn receive(&mut self, now: Time, adapter: &mut Adapter) -> bool {
         let Some(frame) = self.take() else { return false };
-        let lender = self.world.inner.borrow().lenders[1 - self.end].clone();
-        adapter.handle(now, &frame, lender.as_deref());
+        let leases = self.world.inner.borrow().leases[1 - self.end].clone();
+        adapter.handle(now, &frame, leases.as_deref());
         true
     }
 

@@ -1,20 +1,20 @@
-//! Which lane of a port sends next (IBA 7.6.9).
+//! VL arbitration: which virtual lane of a port sends next (IBA 7.6.9).
 //!
-//! Two tables of turns, each a list of lanes with weights in units of 64 bytes. The high one goes
-//! first, until it has sent as much as its limit allows while the low one had something to send;
-//! then the low one has a turn. Within a table lanes take turns by weight. Lane 15 knows no tables:
-//! it goes before all.
+//! The high and the low priority table are lists of lanes with weights in units of 64 bytes. The
+//! high table goes first, until it has sent as much as its limit allows while the low table had
+//! packets; then the low table has a turn. Within a table lanes take turns by weight. VL 15 is in
+//! no table and precedes all others.
 
 use pollux_wire::mad::smp::{VlArbitrationTable, VlWeight};
 
-/// A limit that is none.
+/// The limit that means no limit.
 const UNLIMITED: u8 = 255;
-/// What a unit of the limit is worth in bytes.
+/// Bytes of a unit of the limit.
 const LIMIT_UNIT: i64 = 4096;
-/// What a unit of a weight is worth in bytes.
+/// Bytes of a unit of a weight.
 const WEIGHT_UNIT: i64 = 64;
 
-/// Where a port stands in its tables.
+/// The position of a port in its tables.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Arbiter {
     low: Turns,
@@ -23,7 +23,7 @@ pub(super) struct Arbiter {
     high_left: i64,
 }
 
-/// Where a table stands.
+/// The position in a table.
 #[derive(Clone, Copy, Debug, Default)]
 struct Turns {
     entry: usize,
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn high_lanes_leave_the_low_ones_what_the_limit_says() {
+    fn high_priority_leaves_low_priority_its_share_by_the_limit() {
         assert_eq!(shares(&[(0, 1)], &[(1, 1)], UNLIMITED, &[0, 1]), [0, 6400, 0, 0]);
         assert_eq!(shares(&[(0, 1)], &[(1, 1)], UNLIMITED, &[0]), [6400, 0, 0, 0]);
         // 64 packets of 64 bytes are a unit of the limit.

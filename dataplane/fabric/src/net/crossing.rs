@@ -1,24 +1,23 @@
-//! Frames over links: when they may leave a port, what becomes of them on the way, and when they
-//! arrive.
+//! Frames over links: the time at which they leave a port, faults, and the time of arrival.
 //!
-//! Where links have a rate, what leaves a port waits for its lane's turn and for room at the other
-//! end ([`Egress`](super::egress::Egress)); the room is given back when the frame has left the port
-//! behind that link, or is lost.
+//! Where links have a rate, a frame waits at its port for the turn of its lane and for credits of
+//! the other end ([`Egress`](super::egress::Egress)). The credits return when the frame has left
+//! the node behind that link, or is lost.
 
 use super::egress::Rules;
 use super::flight::{Flight, Hold};
 use super::{Event, HOPS_MAX, Net};
-use crate::frame::Frame;
 use crate::link::world::Wire;
 use crate::node::NodeDrop;
 use crate::time::Time;
 use crate::topology::End;
+use pollux_hca::Frame;
 use pollux_wire::units::Rate;
 use std::sync::Arc;
 use std::time::Duration;
 
 impl Net {
-    /// Out by the port where the frame is: at once, or when its turn has come if links have a rate.
+    /// Sends the frame by the port where it is: at once, or at its turn if links have a rate.
     pub(super) fn cross(&mut self, now: Time, flight: Flight) {
         let from = flight.to;
         let node = self.subnet.node_mut(from.node);
@@ -42,7 +41,7 @@ impl Net {
         self.pump(now, from);
     }
 
-    /// Lets leave by a port what may.
+    /// Sends the frames of a port whose turn has come.
     pub(super) fn pump(&mut self, now: Time, from: End) {
         let Some(egress) = self.egress.get_mut(&from) else { return };
         let port = &mut self.subnet.node_mut(from.node).ports[usize::from(from.port)];
@@ -62,8 +61,7 @@ impl Net {
         self.depart(now, takes, flight);
     }
 
-    /// A packet does not take up room any more at the port that it came in by, or one copy of it
-    /// does not.
+    /// Returns the credits of a packet, or of one copy of it, at the port where it came in.
     pub(super) fn release(&mut self, now: Time, hold: Option<Arc<Hold>>) {
         let Some(hold) = hold.and_then(Arc::into_inner) else { return };
         if let Some(egress) = self.egress.get_mut(&hold.from) {
@@ -72,7 +70,7 @@ impl Net {
         }
     }
 
-    /// Over the link at the port where the frame is, which takes so long to send.
+    /// Moves the frame over the link at its port; `takes` is the time to send it.
     fn depart(&mut self, now: Time, takes: Duration, mut flight: Flight) {
         let from = flight.to;
         let (packets, words) = flight.frame.size();
@@ -92,7 +90,7 @@ impl Net {
         self.travel(now, from, takes, &wire, flight);
     }
 
-    /// Over a link that is so.
+    /// Moves the frame over a link with these properties.
     pub(super) fn travel(
         &mut self,
         now: Time,
@@ -111,7 +109,8 @@ impl Net {
         if let Some(bit) = fate.flipped_bit {
             bytes[bit / 8] ^= 0x80 >> (bit % 8);
         }
-        // What is lost on the link takes no room behind it; the last copy is the frame itself.
+        // A frame that is lost on the link needs no credits behind it. The last copy is the frame
+        // itself.
         let Some(last) = fate.delays.pop() else { return self.release(now, flight.hold) };
         for delay in fate.delays {
             self.put(now + takes, wire, delay, flight.clone());

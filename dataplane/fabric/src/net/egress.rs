@@ -1,9 +1,10 @@
-//! How packets leave a port when links have a rate: lanes, credits, and whose turn it is (IBA 7.9).
+//! Egress of a port whose link has a rate: virtual lanes, flow control by credits, and arbitration
+//! (IBA 7.9).
 //!
-//! Each lane has a queue and knows how much room the next port has for it, in blocks of 64 bytes.
-//! A packet leaves when the link is free, its lane has the turn, and there is room for all of it;
-//! until then it waits, and nobody drops it. The room is given back when the packet leaves the next
-//! port in its turn. Lane 15 has no credits: what finds no room there is dropped.
+//! Each lane has a queue and the credits that the next port grants, in blocks of 64 bytes. A packet
+//! leaves when the link is free, its lane has the turn, and there are credits for the whole packet;
+//! until then it waits, and is not dropped. Its credits return when it leaves the next port. Lane
+//! 15 has no flow control: its packets are dropped where the buffer is full.
 
 use super::arbiter::Arbiter;
 use super::flight::Flight;
@@ -11,46 +12,46 @@ use crate::time::Time;
 use pollux_wire::mad::smp::VlArbitrationTable;
 use std::collections::VecDeque;
 
-/// Lane of management.
+/// The lane of subnet management.
 const MANAGEMENT: usize = 15;
 /// Blocks of 64 bytes that a port has room for, on each lane.
 const BLOCKS: u32 = 512;
 /// Packets of management that wait at a port.
 const MANAGEMENT_MAX: usize = 256;
 
-/// What waits at a port to leave by it.
+/// The queues of a port.
 #[derive(Default)]
 pub(super) struct Egress {
     queues: [VecDeque<Flight>; 16],
     /// Blocks in use at the next port, by lane.
     used: [u32; 15],
-    /// When the link is free again.
+    /// The time at which the link is free again.
     pub(super) free_at: Time,
     arbiter: Arbiter,
-    /// Since when something waits for credits only.
+    /// The time since which a packet waits for credits only.
     waits_since: Option<Time>,
 }
 
-/// How a port arbitrates.
+/// The arbitration settings of a port.
 pub(super) struct Rules<'a> {
     pub(super) tables: Option<&'a [VlArbitrationTable; 4]>,
     pub(super) high_limit: u8,
 }
 
 impl Egress {
-    /// Whether one more may wait for this lane: data always may.
+    /// Whether this lane has space for one more packet; data lanes always have.
     pub(super) fn has_room(&self, lane: u8) -> bool {
         let lane = usize::from(lane);
         lane != MANAGEMENT || self.queues[lane].len() < MANAGEMENT_MAX
     }
 
-    /// Appends what is to leave.
+    /// Appends a frame.
     pub(super) fn push(&mut self, lane: u8, flight: Flight) {
         self.queues[usize::from(lane & 15)].push_back(flight);
     }
 
-    /// What leaves now, if anything may, with its lane; and how many nanoseconds something had to
-    /// wait for credits alone.
+    /// Takes the next frame that may leave now, with its lane; and the nanoseconds for which a
+    /// packet has waited for credits alone.
     pub(super) fn pop(&mut self, now: Time, rules: &Rules<'_>) -> (Option<(u8, Flight)>, u64) {
         if now < self.free_at {
             return (None, 0);
@@ -80,7 +81,7 @@ impl Egress {
         (flight.map(|flight| (lane, flight)), waited)
     }
 
-    /// The next port has room again for what came by this lane.
+    /// Returns credits of this lane.
     pub(super) fn give_back(&mut self, lane: u8, bytes: u64) {
         if let Some(used) = self.used.get_mut(usize::from(lane)) {
             *used = used.saturating_sub(blocks(bytes));
@@ -92,7 +93,7 @@ impl Egress {
         self.queues.iter().all(VecDeque::is_empty)
     }
 
-    /// All that waited is lost, and the next port is as new.
+    /// Drops all frames, and resets the credits.
     pub(super) fn clear(&mut self) -> usize {
         let lost = self.queues.iter().map(VecDeque::len).sum();
         *self = Self::default();
@@ -100,7 +101,7 @@ impl Egress {
     }
 }
 
-/// Blocks that so many bytes take.
+/// The number of blocks for this many bytes.
 fn blocks(bytes: u64) -> u32 {
     bytes.div_ceil(64) as u32
 }

@@ -1,37 +1,36 @@
-//! Ports where our nodes end and others begin: what leaves by them is for a wire, what comes by
-//! them is anybody's.
+//! Foreign ports: ports of this net whose link leads, over a wire, to a node of another fabric.
 //!
-//! Such a net sends no messages by the shortcut, to nobody: what leaves has to be packets, and a
-//! sender does not know where a path leads.
+//! A net with foreign ports has no message bypass at any port: a wire carries packets, and a sender
+//! does not know where a path leads.
 //!
-//! On the way out and on the way in, a wire is a link like all others: it is captured, and harmed.
+//! Captures and faults apply to a wire as to all links, in both directions.
 //!
-//! A net only keeps what is to leave until the wire takes it; [`crate::wire_io`] moves it. The link
-//! of such a port is up while the node at the other end of the wire is there.
+//! A net only queues frames for a wire; [`crate::wire_io`] moves them. The link of such a port is
+//! up while the other end of the wire is connected.
 
 use super::Net;
 use super::flight::Flight;
-use crate::frame::Frame;
 use crate::node::NodeDrop;
 use crate::time::Time;
 use crate::topology::End;
+use pollux_hca::Frame;
 use pollux_wire::packet::crc::VCRC_LEN;
 use pollux_wire::packet::{Lnh, Lrh, Packet, RawPacket};
 use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
 
-/// Bytes that wait for a wire whose other end does not read, at the most.
+/// The most bytes that wait for a wire whose other end does not read.
 pub const WAITING_BYTES_MAX: usize = 64 << 20;
 
-/// Why a port cannot have a wire.
+/// The reason why a port cannot have a wire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoForeign {
     /// The node has no such port.
     NoPort(End),
     /// The port is joined to this one.
     Joined(End),
-    /// It has one.
+    /// The port has a wire already.
     Taken(End),
 }
 
@@ -47,7 +46,7 @@ impl fmt::Display for NoForeign {
 
 impl std::error::Error for NoForeign {}
 
-/// What waits for the wire at a port.
+/// Frames that wait for the wire at a port.
 #[derive(Default)]
 pub(super) struct Foreign {
     is_up: bool,
@@ -56,7 +55,7 @@ pub(super) struct Foreign {
 }
 
 impl Net {
-    /// From now on what leaves by this port is for a wire. The link is down at first.
+    /// Makes a port foreign. Its link is down at first.
     pub fn add_foreign(&mut self, end: End) -> Result<(), NoForeign> {
         let node = self.subnet.nodes().get(end.node as usize);
         let is_there = end.port > 0 && node.is_some_and(|node| end.port <= node.identity.num_ports);
@@ -74,7 +73,7 @@ impl Net {
         Ok(())
     }
 
-    /// The node at the other end of a wire has come, or is gone. What waits for it is lost then.
+    /// The other end of a wire was connected or lost. Waiting frames are dropped.
     pub fn set_foreign_up(&mut self, end: End, is_up: bool) {
         let Some(foreign) = self.foreign.get_mut(&end) else { return };
         if foreign.is_up != is_up {
@@ -101,7 +100,7 @@ impl Net {
         self.foreign.get(&end).is_some_and(|foreign| !foreign.waiting.is_empty())
     }
 
-    /// A wire has brought bytes that begin with a packet, perhaps. Its length rules, not theirs.
+    /// Handles bytes from a wire, which may begin with a packet. The length in the packet counts.
     pub fn receive_foreign(&mut self, now: Time, end: End, bytes: &[u8]) {
         if !self.foreign.get(&end).is_some_and(|foreign| foreign.is_up) {
             return;
@@ -123,7 +122,7 @@ impl Net {
         }
     }
 
-    /// A frame goes out of our nodes.
+    /// Queues a frame for the wire at its port.
     pub(super) fn leave(&mut self, now: Time, flight: Flight) {
         self.release(now, flight.hold);
         let (Some(foreign), Frame::Packet(bytes)) =
@@ -143,8 +142,8 @@ impl Net {
     }
 }
 
-/// The packet that bytes begin with, if a link would take it: headers that agree with the lengths,
-/// and the VCRC of the last hop.
+/// The packet at the beginning of bytes, if it is valid: headers that agree with the lengths, and
+/// the VCRC of the last hop.
 fn whole(bytes: &[u8]) -> Result<&[u8], NodeDrop> {
     let (lrh, _) = Lrh::read(bytes).map_err(|_| NodeDrop::Malformed)?;
     if matches!(lrh.lnh, Lnh::LOCAL | Lnh::GLOBAL) {
@@ -159,6 +158,7 @@ fn whole(bytes: &[u8]) -> Result<&[u8], NodeDrop> {
 mod tests {
     use super::*;
     use crate::link::world::Wire;
+    use crate::net::packet_of;
     use crate::subnet::{Datagram, Subnet};
     use crate::topology::Topology;
     use pollux_wire::address::{Lid, Qpn};
@@ -181,7 +181,7 @@ mod tests {
         let (slid, src_qp, p_key) = (Lid::PERMISSIVE, Qpn::SMI, PKey::DEFAULT);
         let mad = smp.emit();
         let datagram = Datagram { slid, dlid: slid, src_qp, dest_qp: src_qp, p_key, mad };
-        let Frame::Packet(bytes) = Frame::of_datagram(&datagram, Psn::new(1)) else {
+        let Frame::Packet(bytes) = packet_of(&datagram, Psn::new(1)) else {
             unreachable!("datagrams are packets")
         };
         net.receive_foreign(Time::START, END, &bytes);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_by_a_wire_sets_something_only_if_that_was_granted() {
+    fn a_set_from_a_wire_needs_the_grant() {
         let mut topology = Topology::generate("single:1", 1).unwrap();
         topology.add_ports(END);
         let mut net = Net::new(Subnet::new(topology), 1, Wire::default());

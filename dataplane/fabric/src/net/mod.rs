@@ -1,33 +1,40 @@
-//! Data on its way through a subnet: over links, through switches, to the adapters at its ends.
+//! Packets through a subnet: over links, through switches and routers, to the adapters at its ends.
 //!
-//! A [`Net`] is the state machine of that, without I/O: time is passed in, what has arrived is
-//! taken out. The nodes of its [`Subnet`] decide by which ports things go on, and count them; what
-//! subnet management changes holds from the next hop on. Packets go byte by byte as on a wire,
-//! with a VCRC per hop; messages that take the shortcut go the same way by the same tables, only
-//! that nothing looks at their bytes.
+//! A [`Net`] is a state machine without I/O: the caller passes the time and takes arrived frames.
+//! The nodes of its [`Subnet`] forward packets by their tables and count them; a change by subnet
+//! management applies from the next hop on. Packets have the bytes of the wire, with a VCRC per
+//! hop. Messages that bypass packets take the same path by the same tables, but nothing reads their
+//! bytes.
 //!
-//! Datagrams of management that come to a node go to its agents, however they came: through the
-//! subnet without time, or as packets. What no agent takes waits in [`Net::poll_delivery`] for
-//! managers and programs at that port, and what those leave is for the adapter there
-//! ([`Net::give`]). `management` has the two forms, [`foreign`] the ports where our nodes end.
+//! ```text
+//!   adapter --Net::send--> cross: faults, latency, turns --> event --advance--> land, at a node
+//!                            ^                                                   |         |
+//!                            +---- relay: forwarded by the switch's tables <-----+         v
+//!                                                        take: the adapter at the end <----+
+//! ```
 //!
-//! [`seats`] are where adapters are. [`world`] runs a net with adapters in one thread, in virtual
-//! time or on a clock.
+//! The poll of a receiver in the same world, or [`crate::Fabric::step`] of a running fabric, calls
+//! `advance`.
+//!
+//! Management datagrams for a node go to its agents, whether they came through the subnet without
+//! time or as packets. Datagrams that no agent handles wait in [`Net::poll_delivery`] for managers
+//! and programs at that port; the adapter there gets the rest ([`Net::give`]). `management` has the
+//! two forms, [`foreign`] the ports to other fabrics.
+//!
+//! [`shared_port`] has the adapters at the ports. [`world`] runs a net with adapters in one thread,
+//! in virtual time or on a clock.
 
 mod arbiter;
+pub mod bypass;
 mod crossing;
 mod egress;
 mod flight;
 pub mod foreign;
 mod management;
 mod router;
-pub mod seats;
-pub mod ways;
+pub mod shared_port;
 pub mod world;
 
-use crate::frame::Frame;
-use crate::hca::port::{Drops, LinkLayer, Port};
-use crate::hca::violation::KeyViolation;
 use crate::link::fault::SeededRng;
 use crate::link::world::Wire;
 use crate::node::{Node, NodeDrop};
@@ -37,22 +44,25 @@ use crate::time::Time;
 use crate::topology::End;
 use egress::Egress;
 use flight::Flight;
-pub(crate) use flight::size_of_message;
 use foreign::Foreign;
-use pollux_wire::address::Lid;
+pub(crate) use management::packet_of;
+use pollux_hca::Frame;
+use pollux_hca::port::{DropCounts, LinkLayer, Port};
+use pollux_hca::violation::KeyViolation;
+use pollux_wire::address::{Lid, Qpn};
 use pollux_wire::mad::Method;
 use pollux_wire::mad::smp::PortState;
 use pollux_wire::packet::Lrh;
 use pollux_wire::psn::Psn;
-use seats::{Seat, Seats};
+use shared_port::{PortContext, SharedPort};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Who is told of every packet on a link: when, from which end, and its bytes, LRH to VCRC.
+/// Callback for every packet on a link: its time, the end that sent it, and its bytes, LRH to VCRC.
 pub type Tap = Box<dyn FnMut(Time, End, &[u8]) + Send>;
 
-/// Datagrams that have come to somebody and were not taken.
+/// The most delivered datagrams that wait to be taken.
 const DELIVERED_MAX: usize = 4096;
-/// Links that a frame may cross: a route that goes in circles ends.
+/// The most links that a frame may cross, so that a routing loop ends.
 const HOPS_MAX: u8 = 64;
 
 /// A subnet that carries data.
@@ -60,34 +70,34 @@ pub struct Net {
     subnet: Subnet,
     rng: SeededRng,
     wire: Wire,
-    /// Links that are not as all others, by number.
+    /// Links with properties of their own, by number.
     wires: BTreeMap<u32, Wire>,
     tap: Option<Tap>,
-    /// What will happen, in the order of time and then of being scheduled.
+    /// Events by time, and then in the order of scheduling.
     events: BTreeMap<(Time, u64), Event>,
     scheduled: u64,
     /// Datagrams of management that became packets: their sequence numbers.
     datagrams: u64,
-    /// Whether links have a rate; otherwise they are as quick as the machine.
+    /// Whether links have a rate; otherwise a packet takes no time to send.
     is_paced: bool,
-    /// What waits at ports to leave by them.
+    /// The egress queues of ports.
     egress: BTreeMap<End, Egress>,
-    /// When the last frame for each end of a link arrives, late ones left out.
+    /// The arrival time of the last frame for each end of a link, delayed ones left out.
     latest: BTreeMap<End, Time>,
-    adapters: BTreeMap<End, Seats>,
+    adapters: BTreeMap<End, SharedPort>,
     /// Ports whose processes and wires may manage the subnet.
     managing: BTreeSet<End>,
     foreign: BTreeMap<End, Foreign>,
-    /// Whether subnets are joined: what goes by shortcut has no header that a router could read.
+    /// Whether subnets are joined: a bypass message has no header that a router could change.
     has_routers: bool,
     delivered: VecDeque<Delivery>,
-    /// Frames that have arrived and were not taken.
+    /// Arrived frames that no adapter has taken.
     waiting: usize,
-    /// Counts what may have changed ports, or where packets are wanted.
+    /// Counts changes that may concern ports or the message bypass.
     epoch: u64,
 }
 
-/// Something that will happen.
+/// A scheduled event.
 enum Event {
     /// A frame comes to the end of a link.
     Land(Flight),
@@ -95,19 +105,19 @@ enum Event {
     Pump(End),
 }
 
-/// A datagram of management that has come to a port, and that no agent there answers.
+/// A management datagram that has come to a port, and that no agent there answers.
 #[derive(Clone, Debug)]
 pub struct Delivery {
     /// The port.
     pub at: End,
-    /// The datagram.
+    /// The management datagram, without its frame.
     pub datagram: Datagram,
-    /// The frame that it came in, if it did: what more an adapter wants to know.
-    frame: Option<(Seat, Frame)>,
+    /// The frame that it came in, if any, with its sender.
+    frame: Option<(PortContext, Frame)>,
 }
 
 impl Net {
-    /// A subnet with all links as `wire` says.
+    /// A subnet whose links all have the properties of `wire`.
     pub fn new(subnet: Subnet, seed: u64, wire: Wire) -> Self {
         let mut net = Self {
             has_routers: subnet.nodes().iter().any(router::is_router),
@@ -138,24 +148,24 @@ impl Net {
         &self.subnet
     }
 
-    /// The nodes, for whoever manages them.
+    /// The nodes, mutable, for subnet management.
     pub fn subnet_mut(&mut self) -> &mut Subnet {
         self.epoch += 1;
         &mut self.subnet
     }
 
-    /// Counts what may have changed ports, or where packets are wanted.
+    /// Counts changes that may concern ports or the message bypass.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Makes one link other than the rest.
+    /// Sets the properties of one link.
     pub fn set_wire(&mut self, link: u32, wire: Wire) {
         self.wires.insert(link, wire);
         self.find_packet_links();
     }
 
-    /// Makes all links alike.
+    /// Sets the properties of all links.
     pub fn set_wires(&mut self, wire: Wire) {
         self.wire = wire;
         self.wires.clear();
@@ -168,7 +178,7 @@ impl Net {
         self.find_packet_links();
     }
 
-    /// On which links somebody looks at packets, so that datagrams of management have to be some.
+    /// Finds the links with taps or faults, on which management datagrams must be packets.
     fn find_packet_links(&mut self) {
         self.epoch += 1;
         let links = self.wires.iter().filter(|(_, wire)| looks(wire));
@@ -180,14 +190,14 @@ impl Net {
         self.subnet.set_packet_links(PacketLinks { all, ends });
     }
 
-    /// Gives links the rates that their ports say, with lanes, credits and arbitration; or takes
-    /// them away again. Messages are then sent as packets.
+    /// Switches the rate model of links on or off: rates of their ports, VLs, credits and
+    /// arbitration. With it, messages are sent as packets.
     pub fn set_paced(&mut self, is_paced: bool) {
         self.is_paced = is_paced;
         self.epoch += 1;
     }
 
-    /// Takes the cable out of a port, or puts it back. What is on that link is lost.
+    /// Unplugs the cable of a port, or plugs it in. Frames on that link are lost.
     pub fn set_cable(&mut self, end: End, is_in: bool) {
         self.subnet_mut().set_cable(end, is_in);
         let peer = self.subnet.topology().peer(end).map(|(peer, _)| peer);
@@ -205,7 +215,7 @@ impl Net {
         }
     }
 
-    /// An adapter's port as subnet management has it.
+    /// The state of an adapter's port, as subnet management has set it.
     pub fn port(&self, end: End) -> Port {
         let node = &self.subnet.nodes()[end.node as usize];
         let port = &node.ports[usize::from(end.port)];
@@ -221,42 +231,41 @@ impl Net {
             gids: port.gids().collect(),
             pkeys: port.p_keys.entries().to_vec(),
             reregistrations: port.reregistrations,
-            drops: Drops::default(),
+            drops: DropCounts::default(),
         }
     }
 
-    /// Whether packets have to go where messages could.
+    /// Whether the message bypass is off.
     pub fn wants_packets(&self) -> bool {
         let is_watched =
             self.tap.is_some() || self.is_paced || self.has_routers || looks(&self.wire);
         is_watched || !self.foreign.is_empty() || self.wires.values().any(looks)
     }
 
-    /// The adapter at an end has dropped something for its key.
+    /// The adapter at an end reports a packet that it dropped for its P_Key or Q_Key.
     pub fn key_violation(&mut self, end: End, violation: &KeyViolation) {
         self.subnet.node_mut(end.node).key_violation(end.port, violation);
     }
 
-    /// Counts what a process at a port did wrong. No port is changed by that.
+    /// Counts an invalid frame or message of the process at a port.
     pub(crate) fn count_drop(&mut self, end: End, reason: NodeDrop) {
         self.subnet.node_mut(end.node).drops.count(reason);
     }
 
-    /// From now on what comes by this port may manage the subnet.
+    /// Allows subnet management Sets from this port.
     pub fn grant_management(&mut self, end: End) {
         self.managing.insert(end);
     }
 
-    /// Whether an address is one of an adapter's port; none is that of a port without any.
+    /// Whether a LID is one of an adapter's port.
     pub(crate) fn has_lid(&self, end: End, lid: Lid) -> bool {
         let info = &self.subnet.nodes()[end.node as usize].ports[usize::from(end.port)].info;
         lid == info.lid || info.lid.covers(info.lmc, lid)
     }
 
-    /// Whether a process at a port may send a frame. It has to say where it comes from: one of the
-    /// addresses of its port, or none on the way by directed routes (IBA 14.2.2). Of subnet
-    /// management it may only read: it has no agent that would answer, and none that sends traps,
-    /// since those of its port are here.
+    /// Whether a process at a port may send a frame. The source must be a LID of its port, or the
+    /// permissive LID in a directed route (IBA 14.2.2). Without the grant, only Gets of subnet
+    /// management are allowed: responses and traps of the port come from its agent here.
     pub(crate) fn check_process(&self, end: End, frame: &Frame) -> Result<(), NodeDrop> {
         let slid = frame.slid();
         let is_directed = slid == Lid::PERMISSIVE && frame.lane() == Lrh::VL_MANAGEMENT;
@@ -267,21 +276,21 @@ impl Net {
         frame.smp_method().is_none_or(is_allowed).then_some(()).ok_or(NodeDrop::NotManager)
     }
 
-    /// Whether a frame that has come by a wire may come in. The agents of the nodes behind it
-    /// answer and send traps; what would set anything needs the grant.
+    /// Whether a frame from a wire may enter. The agents of the nodes behind it may respond and
+    /// send traps; Sets need the grant.
     fn check_foreign(&self, end: End, frame: &Frame) -> Result<(), NodeDrop> {
         let sets = |method| matches!(method, Method::SET | Method::TRAP_REPRESS);
         let is_allowed = self.managing.contains(&end) || !frame.smp_method().is_some_and(sets);
         is_allowed.then_some(()).ok_or(NodeDrop::NotManager)
     }
 
-    /// Something leaves an adapter.
-    pub fn send(&mut self, now: Time, from: impl Into<Seat>, mut frame: Frame) {
+    /// Sends a frame of an adapter.
+    pub fn send(&mut self, now: Time, from: impl Into<PortContext>, mut frame: Frame) {
         let origin = from.into();
         let from = origin.end;
         let node = self.subnet.node_mut(from.node);
         let port = &node.ports[usize::from(from.port)];
-        let Some(transit) = frame.transit(0) else { return };
+        let Some(transit) = flight::transit_of(&frame, 0) else { return };
         if transit.vl != Lrh::VL_MANAGEMENT {
             let is_up = port.sends_data();
             let Some(lane) = port.lane(transit.sl).filter(|_| is_up) else {
@@ -298,39 +307,46 @@ impl Net {
         }
     }
 
-    /// Sends a datagram of management from a port, 0 at a switch, and lets all happen that comes of
-    /// it without time.
+    /// Sends a management datagram from a port (0 at a switch), and handles all events that follow
+    /// from it at once.
     pub fn send_datagram(&mut self, now: Time, from: End, datagram: Datagram) {
-        self.epoch += 1;
+        self.note_management(&datagram);
         self.subnet.send(now, from, datagram);
         self.settle(now, None);
     }
 
-    /// A datagram that has come to a port and that no agent answers: for managers and programs.
+    /// Subnet management may change ports. Other classes do not, so a storm of CM messages has no
+    /// client look at its port again.
+    fn note_management(&mut self, datagram: &Datagram) {
+        self.epoch += u64::from(datagram.dest_qp == Qpn::SMI);
+    }
+
+    /// The next datagram that no agent answers, for managers and programs.
     pub fn poll_delivery(&mut self) -> Option<Delivery> {
         self.delivered.pop_front()
     }
 
-    /// Nobody else takes it: it is for the adapter at its port, or a counted drop.
+    /// Delivers a datagram that no manager or program takes to the adapter at its port, or counts a
+    /// drop.
     pub fn give(&mut self, delivery: Delivery) {
         let Delivery { at, datagram, frame } = delivery;
         let (origin, frame) = frame.unwrap_or_else(|| (at.into(), self.packet(&datagram)));
         self.hand_over(at, origin, frame);
     }
 
-    /// The packet of a datagram.
+    /// Encodes a datagram with the next PSN.
     fn packet(&mut self, datagram: &Datagram) -> Frame {
         self.datagrams += 1;
-        Frame::of_datagram(datagram, Psn::new(self.datagrams as u32 & 0xff_ffff))
+        packet_of(datagram, Psn::new(self.datagrams as u32 & 0xff_ffff))
     }
 
-    /// When something happens next.
+    /// The time of the next event.
     pub fn deadline(&self) -> Option<Time> {
         let departs = self.subnet.has_departures().then_some(Time::START);
         departs.or_else(|| self.events.keys().next().map(|&(at, _)| at))
     }
 
-    /// Lets everything happen that is due.
+    /// Handles all due events.
     pub fn advance(&mut self, now: Time) {
         self.settle(now, None);
         while let Some(entry) = self.events.first_entry()
@@ -344,18 +360,18 @@ impl Net {
         }
     }
 
-    /// A frame has come to the end of a link.
+    /// Handles a frame at the end of a link.
     fn land(&mut self, now: Time, mut flight: Flight) {
         let to = flight.to;
         if !self.subnet.nodes()[to.node as usize].is_switch() {
-            // An adapter takes what comes as fast as it comes.
+            // An adapter receives at the rate of the link.
             let hold = flight.hold.take();
             self.release(now, hold);
         }
         if flight.leaves {
             return self.leave(now, flight);
         }
-        let Some(transit) = flight.frame.transit(to.port) else { return };
+        let Some(transit) = flight::transit_of(&flight.frame, to.port) else { return };
         let (packets, words) = flight.frame.size();
         let is_multicast = transit.dlid.is_multicast();
         let node = self.subnet.node_mut(to.node);
@@ -379,7 +395,7 @@ impl Net {
             return;
         }
         if transit.vl != Lrh::VL_MANAGEMENT {
-            // Data on an armed link say that its other end is active (IBA 7.2.7).
+            // Data on an armed link show that its other end is active (IBA 7.2.7).
             if port.info.port_state == PortState::ARMED {
                 port.info.port_state = PortState::ACTIVE;
                 self.epoch += 1;
@@ -388,13 +404,13 @@ impl Net {
         self.hand_over(to, flight.origin, flight.frame);
     }
 
-    /// A datagram of management has come to its node as a frame.
-    fn attend(&mut self, now: Time, origin: Seat, at: End, hops: u8, frame: Frame) {
+    /// Handles a management datagram that has come to its node as a frame.
+    fn attend(&mut self, now: Time, origin: PortContext, at: End, hops: u8, frame: Frame) {
         let node = self.subnet.node_mut(at.node);
         let port = node.managed_port(at.port);
-        match frame.datagram(&node.ports[usize::from(port)].p_keys) {
+        match management::datagram_of(&frame, &node.ports[usize::from(port)].p_keys) {
             Ok(datagram) => {
-                self.epoch += 1;
+                self.note_management(&datagram);
                 self.subnet.receive(now, at, hops, datagram.clone());
                 self.settle(now, Some(Delivery { at, datagram, frame: Some((origin, frame)) }));
             }
@@ -405,8 +421,8 @@ impl Net {
         }
     }
 
-    /// Sees to what the subnet leaves to be done: datagrams that go on as packets, and those that
-    /// have come to somebody; `came` is what all of it came of, if that was a frame.
+    /// Takes datagrams out of the subnet: those that leave as packets, and those that were
+    /// delivered. `came` is the datagram that caused them, if it came as a frame.
     fn settle(&mut self, now: Time, mut came: Option<Delivery>) {
         while let Some(Departure { from, hops, datagram }) = self.subnet.poll_departure() {
             let frame = self.packet(&datagram);
@@ -422,18 +438,18 @@ impl Net {
         }
     }
 
-    /// Through a switch.
+    /// Forwards a frame through a switch.
     fn relay(&mut self, now: Time, flight: Flight, transit: &switch::Transit) {
         let mut hops = Vec::new();
         let node = self.subnet.node_mut(flight.to.node);
         let states = node.ports[usize::from(flight.to.port)].info.port_state;
-        // What goes nowhere is counted there.
+        // The switch counts a packet without an output port.
         let _ = switch::forward(node, transit, |hop| hops.push(hop));
         if node.ports[usize::from(flight.to.port)].info.port_state != states {
             self.epoch += 1;
         }
         if hops.iter().any(|hop| hop.port == 0) {
-            // Switches have no queue pairs for data, and management was seen to.
+            // Switches have no queue pairs for data, and management was handled before.
             self.count_drop(flight.to, NodeDrop::Unclaimed);
             hops.retain(|hop| hop.port > 0);
         }
@@ -446,12 +462,12 @@ impl Net {
     }
 }
 
-/// Whether somebody looks at packets on a link that is so.
+/// Whether a link with these properties needs packets.
 fn looks(wire: &Wire) -> bool {
     wire.packets_only || !wire.faults.are_none()
 }
 
-/// Whether a frame at a port is a datagram of management for that very node.
+/// Whether a frame at a port is a management datagram for this node.
 fn is_own(node: &Node, at: End, frame: &Frame) -> bool {
     node.has_lid(at.port, frame.dlid()) && frame.is_management()
 }

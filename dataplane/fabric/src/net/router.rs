@@ -1,25 +1,24 @@
-//! Routers: packets from subnet to subnet, by the GID that they are for (IBA 19.2.3).
+//! Routers: packets between subnets, by destination GID (IBA 19.2.3).
 //!
-//! A router is an end of each subnet that it is in. A packet that comes to one of its ports and is
-//! for a GID elsewhere leaves by the port whose prefix that GID has, with local addresses of that
-//! subnet. Where hardware would ask that subnet's administrator for the LID, this one looks at the
-//! nodes.
+//! A router is an end node of each of its subnets. A packet to one of its ports with the GID of
+//! another subnet leaves by the port with the prefix of that GID, with LIDs of that subnet.
+//! Hardware would query that subnet's administrator for the LID; this router reads the nodes.
 //!
-//! Limits: groups do not cross routers, and a router knows the subnets that it is in, not those
-//! behind another router.
+//! Limits: multicast does not cross routers, and a router forwards to its own subnets only, not to
+//! those behind another router.
 
 use super::Net;
 use super::flight::Flight;
-use crate::frame::Frame;
 use crate::node::{Node, NodeDrop};
 use crate::time::Time;
 use crate::topology::End;
+use pollux_hca::Frame;
 use pollux_wire::address::{Gid, Lid};
 use pollux_wire::mad::smp::NodeType;
 use pollux_wire::packet::{Grh, Lnh, Lrh, Packet, seal_hop};
 
 impl Net {
-    /// Whether a frame at a port is for another subnet.
+    /// Whether a frame at a port has a GID of another subnet.
     pub(super) fn is_routed(&self, at: End, frame: &Frame) -> bool {
         let node = &self.subnet.nodes()[at.node as usize];
         let own = &node.ports[usize::from(at.port)];
@@ -27,7 +26,7 @@ impl Net {
         grh.is_some_and(|grh| !own.has_gid(grh.dgid))
     }
 
-    /// Through a router, from the port where the frame is.
+    /// Forwards a frame through a router, from the port where it is.
     pub(super) fn route(&mut self, now: Time, mut flight: Flight) {
         let at = flight.to;
         match self.rewrite(at, &mut flight.frame) {
@@ -39,7 +38,7 @@ impl Net {
         }
     }
 
-    /// Makes a packet one of the next subnet, and says by which port it leaves.
+    /// Rewrites a packet for the next subnet; returns its output port.
     fn rewrite(&self, at: End, frame: &mut Frame) -> Result<u8, NodeDrop> {
         let Frame::Packet(bytes) = frame else { return Err(NodeDrop::NoRoute) };
         let packet = Packet::parse(bytes).map_err(|_| NodeDrop::Malformed)?;

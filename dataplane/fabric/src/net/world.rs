@@ -1,24 +1,24 @@
-//! A net with adapters in one thread: [`crate::link::world`] for many nodes. Time is virtual, or
-//! that of a clock.
+//! A net with adapters in one thread: [`crate::link::world`] for many nodes, in virtual time or on
+//! a clock.
 //!
-//! Why a lock, though all of it is one thread's: what runs a node wants devices that can be handed
-//! to its thread, and the same code is to run here. Nobody ever waits for it.
+//! Why a lock in a single thread: a node requires devices that are `Send`, and the same code runs
+//! here. The lock is never contended.
 
 use super::Net;
-use super::seats::Seat;
-use crate::device::SoftDevice;
-use crate::frame::Frame;
-use crate::hca::violation::KeyViolation;
-use crate::hca::{Adapter, SEATS_MAX};
-use crate::lend::Lender;
-use crate::link::Link;
+use super::shared_port::PortContext;
+use crate::Fabric;
 use crate::link::threads::Clock;
-use crate::sm::{self, Residents};
+use crate::link::{FrameSink, Link};
+use crate::sm;
 use crate::time::Time;
 use crate::topology::End;
+use pollux_hca::Frame;
+use pollux_hca::LeaseTable;
+use pollux_hca::SoftDevice;
+use pollux_hca::violation::KeyViolation;
+use pollux_hca::{Adapter, PORT_CONTEXTS_MAX};
 use pollux_verbs::error::over;
 use pollux_verbs::{Device, VerbsError};
-use pollux_wire::mad::MgmtClass;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,38 +32,36 @@ pub struct NetWorld {
 
 struct Inner {
     now: Time,
-    /// Tells the time, which then does not wait for anybody.
+    /// The clock; without one, time is virtual.
     clock: Option<Clock>,
-    net: Net,
-    managers: Residents,
-    deadlines: BTreeMap<Seat, Time>,
-    /// Ports whose adapters nobody polls.
+    fabric: Fabric,
+    deadlines: BTreeMap<PortContext, Time>,
+    /// Ports whose process is stopped.
     stopped: BTreeSet<End>,
 }
 
 /// An adapter's link to a net.
 pub struct NetLink {
     world: NetWorld,
-    seat: Seat,
-    /// The port as of then was told to the adapter.
+    context: PortContext,
+    /// The epoch of the port state that the adapter has.
     epoch: u64,
 }
 
 impl NetWorld {
-    /// A world that begins now.
+    /// A new world in virtual time.
     pub fn new(net: Net) -> Self {
         Self::with(net, None)
     }
 
-    /// A world in which time goes by as a clock says.
+    /// A new world on a clock.
     pub fn on_clock(net: Net, clock: Clock) -> Self {
         Self::with(net, Some(clock))
     }
 
     fn with(net: Net, clock: Option<Clock>) -> Self {
-        let (managers, deadlines) = (Residents::default(), BTreeMap::new());
-        let stopped = BTreeSet::new();
-        let inner = Inner { now: Time::START, clock, net, managers, deadlines, stopped };
+        let (fabric, deadlines, stopped) = (Fabric::new(net), BTreeMap::new(), BTreeSet::new());
+        let inner = Inner { now: Time::START, clock, fabric, deadlines, stopped };
         Self { inner: Arc::new(Mutex::new(inner)) }
     }
 
@@ -72,18 +70,16 @@ impl NetWorld {
         self.link_at(end.into())
     }
 
-    fn link_at(&self, seat: Seat) -> NetLink {
-        NetLink { world: self.clone(), seat, epoch: 0 }
+    fn link_at(&self, context: PortContext) -> NetLink {
+        NetLink { world: self.clone(), context, epoch: 0 }
     }
 
-    /// A subnet manager of our own starts at a port. From now on there is always something that is
-    /// to happen.
+    /// Starts a subnet manager at a port. From now on there is always a next event.
     pub fn start_manager(&self, at: End, config: sm::Config) {
-        let inner = &mut *self.lock();
-        inner.managers.start(inner.net.subnet_mut(), at, config);
+        self.lock().fabric.start_manager(at, config);
     }
 
-    /// Stops the process that polls a port's adapters, or lets it go on. Time does not wait for a
+    /// Stops the process that polls a port's adapters, or continues it. Time does not wait for a
     /// stopped process: frames for it queue up, and its deadlines pass.
     pub fn set_stopped(&self, end: End, is_stopped: bool) {
         let mut inner = self.lock();
@@ -93,29 +89,29 @@ impl NetWorld {
         };
     }
 
-    /// What time it is.
+    /// The current time.
     pub fn now(&self) -> Time {
         let inner = self.lock();
         inner.clock.as_ref().map_or(inner.now, |clock| clock())
     }
 
-    /// The net; to be let go of before anything else is asked of this world.
+    /// The net. The guard must be dropped before the next call of this world.
     pub fn net(&self) -> impl Deref<Target = Net> + '_ {
         NetGuard(self.lock())
     }
 
-    /// The same, to be changed.
+    /// The same, mutable.
     pub fn net_mut(&self) -> impl DerefMut<Target = Net> + '_ {
         NetGuard(self.lock())
     }
 
-    /// A panic elsewhere ends the thread that all of it is in.
+    /// A panic ends the single thread that uses the lock, so poisoning does not matter.
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Moves the clock to the next thing that is to happen; says whether there is any. It stands
-    /// still while an adapter has not taken what has come. A clock needs no moving.
+    /// Moves virtual time to the next event; returns whether there is one. Time stands still while
+    /// an adapter has frames to take. A real clock moves by itself.
     pub fn step(&self) -> bool {
         let now = self.now();
         let mut inner = self.lock();
@@ -131,8 +127,7 @@ impl NetWorld {
         next.is_some()
     }
 
-    /// The same for whoever has something to do at `end`: the clock does not move beyond that. Says
-    /// whether anything happened here, or is still to be taken.
+    /// The same, but not beyond `end`. Returns whether an event was handled, or a frame waits.
     pub fn step_until(&self, end: Time) -> bool {
         let mut inner = self.lock();
         if inner.is_waited_for() {
@@ -144,67 +139,70 @@ impl NetWorld {
     }
 }
 
-/// The net of a world, as long as nobody else has it.
+/// Exclusive access to the net of a world.
 struct NetGuard<'a>(MutexGuard<'a, Inner>);
 
 impl Deref for NetGuard<'_> {
     type Target = Net;
 
     fn deref(&self) -> &Net {
-        &self.0.net
+        &self.0.fabric.net
     }
 }
 
 impl DerefMut for NetGuard<'_> {
     fn deref_mut(&mut self) -> &mut Net {
-        &mut self.0.net
+        &mut self.0.fabric.net
     }
 }
 
 impl Inner {
     /// Whether a process that is not stopped has frames to take.
     fn is_waited_for(&self) -> bool {
-        let stopped = self.stopped.iter().map(|end| self.net.waiting_at(*end)).sum();
-        self.net.waiting() > stopped
+        let stopped = self.stopped.iter().map(|end| self.fabric.net.waiting_at(*end)).sum();
+        self.fabric.net.waiting() > stopped
     }
 
-    /// When something happens next.
+    /// The time of the next event.
     fn next(&self) -> Option<Time> {
-        let running = self.deadlines.iter().filter(|(seat, _)| !self.stopped.contains(&seat.end));
+        let running =
+            self.deadlines.iter().filter(|(context, _)| !self.stopped.contains(&context.end));
         let due = running.map(|(_, due)| *due).min();
-        let traps = self.net.subnet().traps_due();
-        [self.net.deadline(), due, self.managers.due(), traps].into_iter().flatten().min()
+        [self.fabric.due(), due].into_iter().flatten().min()
     }
 
     fn pass(&mut self, until: Time) {
         self.now = self.now.max(until);
-        let (now, net, managers) = (self.now, &mut self.net, &mut self.managers);
-        managers.timeout(now);
-        if net.subnet().traps_due().is_some_and(|due| due <= now) {
-            net.subnet_mut().send_traps(now);
-        }
-        net.advance(now);
-        loop {
-            while let Some(delivery) = net.poll_delivery() {
-                if managers.take(delivery.at, MgmtClass(delivery.datagram.mad[1])) {
-                    managers.handle(now, delivery.at, &delivery.datagram);
-                } else {
-                    net.give(delivery);
-                }
-            }
-            if !managers.transmit(now, |at, datagram| net.send_datagram(now, at, datagram)) {
-                break;
-            }
-        }
+        self.fabric.advance(self.now);
     }
 }
 
 impl Drop for NetLink {
-    /// An adapter that is gone takes nothing more, and waits for nothing.
+    /// A dropped adapter takes no frames and has no deadline.
     fn drop(&mut self) {
         let mut inner = self.world.lock();
-        inner.net.detach(self.seat);
-        inner.deadlines.remove(&self.seat);
+        inner.fabric.net.detach(self.context);
+        inner.deadlines.remove(&self.context);
+    }
+}
+
+impl FrameSink for NetLink {
+    fn has_agents(&self) -> bool {
+        true
+    }
+
+    fn send_packet(&mut self, bytes: &[u8]) -> bool {
+        let now = self.world.now();
+        let mut inner = self.world.lock();
+        inner.fabric.net.send(now, self.context, Frame::Packet(bytes.to_vec()));
+        true
+    }
+
+    fn send_message(&mut self, head: &[u64], bytes: usize, fill: impl FnMut(&mut [u8])) -> bool {
+        let now = self.world.now();
+        let mut inner = self.world.lock();
+        inner.fabric.net.send(now, self.context, Frame::message(head, bytes, fill));
+        true
     }
 }
 
@@ -221,65 +219,51 @@ impl Link for NetLink {
         self.world.net().wants_packets()
     }
 
-    fn attach(&mut self, lender: &Arc<Lender>) {
-        self.world.net_mut().attach(self.seat, lender);
+    fn attach(&mut self, leases: &Arc<LeaseTable>) {
+        self.world.net_mut().attach(self.context, leases);
     }
 
     fn refresh(&mut self, adapter: &mut Adapter) {
         let net = self.world.net();
         if self.epoch != net.epoch() {
             self.epoch = net.epoch();
-            adapter.take_port(net.port(self.seat.end));
+            adapter.take_port(net.port(self.context.end));
         }
-    }
-
-    fn has_agents(&self) -> bool {
-        true
-    }
-
-    fn send_packet(&mut self, bytes: &[u8]) -> bool {
-        let now = self.world.now();
-        let mut inner = self.world.lock();
-        inner.net.send(now, self.seat, Frame::Packet(bytes.to_vec()));
-        true
-    }
-
-    fn send_message(&mut self, head: &[u64], bytes: usize, fill: impl FnMut(&mut [u8])) -> bool {
-        let now = self.world.now();
-        let mut inner = self.world.lock();
-        inner.net.send(now, self.seat, Frame::message(head, bytes, fill));
-        true
     }
 
     fn receive(&mut self, now: Time, adapter: &mut Adapter) -> bool {
         let now_there = self.world.now();
         let mut inner = self.world.lock();
         inner.pass(now_there);
-        let Some((origin, frame)) = inner.net.take(self.seat) else { return false };
-        let lender = inner.net.lender(origin);
+        let Some((origin, frame)) = inner.fabric.net.take(self.context) else { return false };
+        let leases = inner.fabric.net.leases(origin);
         drop(inner);
-        adapter.handle(now, &frame, lender.as_deref());
+        adapter.handle(now, &frame, leases.as_deref());
         true
     }
 
     fn report(&mut self, violation: &KeyViolation) {
-        self.world.net_mut().key_violation(self.seat.end, violation);
+        self.world.net_mut().key_violation(self.context.end, violation);
     }
 
     fn open_shared(&mut self, name: &str) -> Result<Box<dyn Device + Send>, VerbsError> {
         let net = self.world.net();
-        let end = self.seat.end;
-        let seat = net.free_seat(end).ok_or(over("open_shared", "seats_max", SEATS_MAX.into()))?;
-        let adapter = Adapter::seated(net.port(end), seat.number);
+        let end = self.context.end;
+        let context = net.free_context(end).ok_or(over(
+            "open_shared",
+            "port_contexts_max",
+            PORT_CONTEXTS_MAX.into(),
+        ))?;
+        let adapter = Adapter::in_context(net.port(end), context.number);
         drop(net);
-        Ok(Box::new(SoftDevice::new(name, adapter, self.world.link_at(seat))))
+        Ok(Box::new(SoftDevice::new(name, adapter, self.world.link_at(context))))
     }
 
     fn set_deadline(&mut self, deadline: Option<Time>) {
         let mut inner = self.world.lock();
         match deadline {
-            Some(deadline) => inner.deadlines.insert(self.seat, deadline),
-            None => inner.deadlines.remove(&self.seat),
+            Some(deadline) => inner.deadlines.insert(self.context, deadline),
+            None => inner.deadlines.remove(&self.context),
         };
     }
 
@@ -288,8 +272,8 @@ impl Link for NetLink {
             return std::thread::yield_now();
         }
         let mut inner = self.world.lock();
-        let own = inner.deadlines.get(&self.seat).copied();
-        let next = [inner.net.deadline(), own, Some(end)].into_iter().flatten().min();
+        let own = inner.deadlines.get(&self.context).copied();
+        let next = [inner.fabric.net.deadline(), own, Some(end)].into_iter().flatten().min();
         let soon = inner.now + Duration::from_nanos(1);
         let next = next.unwrap_or(end).max(soon);
         inner.pass(next);

@@ -1,8 +1,8 @@
-//! Who has which direct lane: decisions without memory, sockets or time.
+//! The assignment of direct rings to clients: decisions without memory, sockets or time.
 //!
 //! ```text
 //!            asks for none, has traffic                       SWITCH
-//!   no lane ---------------------------> granted to both ends --------> open to the receiver
+//!   no ring ---------------------------> granted to both ends --------> open to the receiver
 //!      ^                                        |                           |
 //!      |         CLOSED by the sender           |  taken back: least used   |
 //!      +------------------------------------- closing <---------------------+
@@ -10,54 +10,54 @@
 //!      +---- another way, or none; an end is gone: ended at once <----------+
 //! ```
 
-use crate::net::ways::Way;
+use crate::net::bypass::BypassPath;
 use std::collections::BTreeMap;
 
-/// Lanes that a client may send by, and as many to receive by.
-pub const LANES_MAX: usize = 64;
+/// Rings that a client may send by, and as many to receive by.
+pub const DIRECT_RINGS_MAX: usize = 64;
 
-/// A lane that two clients have.
+/// A ring between two clients.
 #[derive(Clone, Debug)]
 pub struct Grant {
-    /// Who sends.
+    /// The sender.
     pub from: u32,
-    /// Who receives.
+    /// The receiver.
     pub to: u32,
-    /// What goes by it, as the bits of a head.
+    /// The route of its messages, as the bits of a head.
     pub route: u64,
-    /// Where it would go otherwise.
-    pub way: Way,
-    /// The receiver looks at it.
+    /// The path that it bypasses.
+    pub path: BypassPath,
+    /// The receiver polls it.
     pub is_open: bool,
     /// The sender has been told to give it up.
     is_closing: bool,
     /// Packets that went since the last look but one.
     used: u64,
-    /// How often it has been looked at.
+    /// How often its counters were read.
     looks: u32,
 }
 
-/// Whether a lane may be granted.
+/// The result of a request for a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// There is room.
     Yes,
-    /// There is one already, or no room now.
+    /// The client has one for the route, or there is no slot now.
     No,
-    /// When this one is given up there will be room.
+    /// There will be a slot when this ring has ended.
     TakeBack(u64),
 }
 
-/// All lanes.
+/// All rings.
 #[derive(Debug, Default)]
 pub struct Grants {
-    lanes: BTreeMap<u64, Grant>,
+    rings: BTreeMap<u64, Grant>,
     by_route: BTreeMap<(u32, u64), u64>,
     last: u64,
 }
 
 impl Grants {
-    /// Whether a client has a lane for a route.
+    /// Whether a client has a ring for a route.
     pub fn has(&self, from: u32, route: u64) -> bool {
         self.by_route.contains_key(&(from, route))
     }
@@ -70,7 +70,7 @@ impl Grants {
         let of_sender = |grant: &Grant| grant.from == from;
         let of_receiver = |grant: &Grant| grant.to == to;
         let is_full = |is: &dyn Fn(&Grant) -> bool| {
-            self.lanes.values().filter(|grant| is(grant)).count() >= LANES_MAX
+            self.rings.values().filter(|grant| is(grant)).count() >= DIRECT_RINGS_MAX
         };
         if is_full(&of_sender) {
             return self.least_used(of_sender);
@@ -80,33 +80,33 @@ impl Grants {
 
     /// The one to be taken back: none that is new, and one at a time.
     fn least_used(&self, is: impl Fn(&Grant) -> bool) -> Verdict {
-        let mut lanes = self.lanes.iter().filter(|(_, grant)| is(grant));
-        if lanes.clone().any(|(_, grant)| grant.is_closing) {
+        let mut rings = self.rings.iter().filter(|(_, grant)| is(grant));
+        if rings.clone().any(|(_, grant)| grant.is_closing) {
             return Verdict::No;
         }
-        let old = lanes.by_ref().filter(|(_, grant)| grant.looks > 1);
+        let old = rings.by_ref().filter(|(_, grant)| grant.looks > 1);
         let least = old.min_by_key(|(_, grant)| grant.used);
         least.map_or(Verdict::No, |(number, _)| Verdict::TakeBack(*number))
     }
 
-    /// Grants one.
-    pub fn grant(&mut self, from: u32, to: u32, route: u64, way: Way) -> u64 {
+    /// Assigns a new direct ring; returns its number.
+    pub fn grant(&mut self, from: u32, to: u32, route: u64, path: BypassPath) -> u64 {
         self.last += 1;
         let (is_open, is_closing, used, looks) = (false, false, 0, 0);
-        let grant = Grant { from, to, route, way, is_open, is_closing, used, looks };
-        self.lanes.insert(self.last, grant);
+        let grant = Grant { from, to, route, path, is_open, is_closing, used, looks };
+        self.rings.insert(self.last, grant);
         self.by_route.insert((from, route), self.last);
         self.last
     }
 
-    /// A lane, if there is one of this number.
-    pub fn lane(&self, number: u64) -> Option<&Grant> {
-        self.lanes.get(&number)
+    /// A ring, if there is one of this number.
+    pub fn ring(&self, number: u64) -> Option<&Grant> {
+        self.rings.get(&number)
     }
 
-    /// The sender begins to use it; says to whom it goes, once.
+    /// The sender starts to use it; returns its receiver, once.
     pub fn begin(&mut self, from: u32, number: u64) -> Option<u32> {
-        let grant = self.lanes.get_mut(&number)?;
+        let grant = self.rings.get_mut(&number)?;
         let begins = grant.from == from && !grant.is_open;
         grant.is_open |= begins;
         begins.then_some(grant.to)
@@ -114,35 +114,35 @@ impl Grants {
 
     /// The sender has been told to give it up.
     pub fn take_back(&mut self, number: u64) {
-        if let Some(grant) = self.lanes.get_mut(&number) {
+        if let Some(grant) = self.rings.get_mut(&number) {
             grant.is_closing = true;
         }
     }
 
-    /// It ends.
+    /// Removes a direct ring.
     pub fn end(&mut self, number: u64) -> Option<Grant> {
-        let grant = self.lanes.remove(&number)?;
+        let grant = self.rings.remove(&number)?;
         self.by_route.remove(&(grant.from, grant.route));
         Some(grant)
     }
 
     /// So many packets have gone by it since the last look.
     pub fn used(&mut self, number: u64, packets: u64) {
-        if let Some(grant) = self.lanes.get_mut(&number) {
-            // The count is the sender's own, who may write anything.
+        if let Some(grant) = self.rings.get_mut(&number) {
+            // The sender writes the count, and may write anything.
             grant.used = (grant.used / 2).saturating_add(packets);
             grant.looks = grant.looks.saturating_add(1);
         }
     }
 
-    /// The lanes of a client, to and from.
+    /// The rings of a client, to and from.
     pub fn of_client(&self, client: u32) -> Vec<u64> {
         self.all(|grant| grant.from == client || grant.to == client)
     }
 
-    /// Those that `is` says.
+    /// The rings for which `is` is true.
     pub fn all(&self, is: impl Fn(&Grant) -> bool) -> Vec<u64> {
-        self.lanes.iter().filter(|(_, grant)| is(grant)).map(|(number, _)| *number).collect()
+        self.rings.iter().filter(|(_, grant)| is(grant)).map(|(number, _)| *number).collect()
     }
 }
 
@@ -152,8 +152,8 @@ mod tests {
 
     fn full() -> Grants {
         let mut grants = Grants::default();
-        for route in 0..LANES_MAX as u64 {
-            let number = grants.grant(1, 2 + route as u32, route, Way::default());
+        for route in 0..DIRECT_RINGS_MAX as u64 {
+            let number = grants.grant(1, 2 + route as u32, route, BypassPath::default());
             grants.used(number, 100 - route);
             grants.used(number, 100 - route);
         }
@@ -161,29 +161,29 @@ mod tests {
     }
 
     #[test]
-    fn the_least_used_lane_is_taken_back_when_there_are_too_many() {
+    fn the_least_used_ring_is_taken_back_when_there_are_too_many() {
         let mut grants = full();
-        let next = LANES_MAX as u64;
+        let next = DIRECT_RINGS_MAX as u64;
         assert_eq!(grants.may(1, 9, 0), Verdict::No, "there is one");
         assert_eq!(grants.may(1, 9, next), Verdict::TakeBack(next));
         grants.take_back(next);
         assert_eq!(grants.may(1, 9, next), Verdict::No, "one at a time");
-        assert_eq!(grants.end(next).map(|grant| grant.to), Some(LANES_MAX as u32 + 1));
+        assert_eq!(grants.end(next).map(|grant| grant.to), Some(DIRECT_RINGS_MAX as u32 + 1));
         assert_eq!(grants.may(1, 9, next), Verdict::Yes);
         assert_eq!(grants.may(1, 1, next), Verdict::No, "what loops back needs none");
         assert_eq!(grants.may(2, 1, 0), Verdict::Yes, "another's");
     }
 
     #[test]
-    fn new_lanes_are_not_taken_back() {
+    fn new_rings_are_not_taken_back() {
         let mut grants = Grants::default();
-        (0..LANES_MAX as u64).for_each(|route| {
-            grants.grant(1, 2, route, Way::default());
+        (0..DIRECT_RINGS_MAX as u64).for_each(|route| {
+            grants.grant(1, 2, route, BypassPath::default());
         });
         assert_eq!(grants.may(3, 2, 0), Verdict::No, "the receiver has enough");
-        grants.all(|_| true).into_iter().for_each(|lane| grants.used(lane, 1));
+        grants.all(|_| true).into_iter().for_each(|ring| grants.used(ring, 1));
         assert_eq!(grants.may(3, 2, 0), Verdict::No);
-        grants.all(|_| true).into_iter().for_each(|lane| grants.used(lane, 1));
+        grants.all(|_| true).into_iter().for_each(|ring| grants.used(ring, 1));
         assert_eq!(grants.may(3, 2, 0), Verdict::TakeBack(1));
     }
 
@@ -191,17 +191,17 @@ mod tests {
     fn counts_of_any_size_are_taken() {
         let mut grants = full();
         (0..3).for_each(|_| grants.used(1, u64::MAX));
-        assert_eq!(grants.lane(1).map(|grant| grant.used), Some(u64::MAX));
-        assert_eq!(grants.may(1, 9, u64::MAX), Verdict::TakeBack(LANES_MAX as u64));
+        assert_eq!(grants.ring(1).map(|grant| grant.used), Some(u64::MAX));
+        assert_eq!(grants.may(1, 9, u64::MAX), Verdict::TakeBack(DIRECT_RINGS_MAX as u64));
     }
 
     #[test]
-    fn only_its_sender_begins_a_lane_and_once() {
+    fn only_its_sender_begins_a_ring_and_once() {
         let mut grants = Grants::default();
-        let lane = grants.grant(1, 2, 5, Way::default());
-        assert_eq!((grants.begin(2, lane), grants.begin(1, 9)), (None, None));
-        assert_eq!((grants.begin(1, lane), grants.begin(1, lane)), (Some(2), None));
-        assert_eq!((grants.of_client(2), grants.of_client(3)), (vec![lane], vec![]));
-        assert!(grants.end(lane).is_some() && !grants.has(1, 5));
+        let ring = grants.grant(1, 2, 5, BypassPath::default());
+        assert_eq!((grants.begin(2, ring), grants.begin(1, 9)), (None, None));
+        assert_eq!((grants.begin(1, ring), grants.begin(1, ring)), (Some(2), None));
+        assert_eq!((grants.of_client(2), grants.of_client(3)), (vec![ring], vec![]));
+        assert!(grants.end(ring).is_some() && !grants.has(1, 5));
     }
 }

@@ -1,4 +1,4 @@
-//! A client's link: its session with the server, which may end at any time and begin anew.
+//! A client's link: its session with the server, which may end at any time and start again.
 //!
 //! ```text
 //!   apart --- connects, says Attach ---> asking --- Attached ---> joined
@@ -10,20 +10,21 @@
 //! here waits but [`ProcessLink::open`].
 
 use super::address::Address;
-use super::board::ClientBoard;
-use super::chair::Chair;
-use super::loans::Loans;
-use super::note::{Attach, Note};
+use super::control_message::{Attach, ControlMessage};
+use super::port_group::GroupMember;
+use super::port_page::ClientPage;
 use super::session::Session;
+use super::shared_leases::SharedLeases;
 use super::socket::{Received, Socket};
-use crate::device::SoftDevice;
-use crate::hca::port::Port;
-use crate::hca::violation::KeyViolation;
-use crate::hca::{Adapter, SEATS_MAX};
-use crate::lend::Lender;
-use crate::link::Link;
+use super::wake_socket::WakeSet;
 use crate::link::threads::Clock;
+use crate::link::{FrameSink, Link};
 use crate::time::Time;
+use pollux_hca::LeaseTable;
+use pollux_hca::SoftDevice;
+use pollux_hca::port::Port;
+use pollux_hca::violation::KeyViolation;
+use pollux_hca::{Adapter, PORT_CONTEXTS_MAX};
 use pollux_mem::region::MapError;
 use pollux_verbs::error::over;
 use pollux_verbs::{Device, LKey, VerbsError};
@@ -31,21 +32,24 @@ use pollux_wire::mad::smp::PortState;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Turns from one look at the socket to the next.
 const TURNS_PER_LOOK: u32 = 4096;
-/// How long a server may take to answer who opens a port.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// The interval at which a sleeping client without a server looks for one.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// The longest wait for the answer of a server to an opened port.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why a port cannot be opened.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The name is none of `soft:PATH@NODE[:PORT]`.
+    /// The name has not the form `soft:PATH@NODE[:PORT]`.
     Name(String),
-    /// Nobody listens there.
+    /// No server listens there.
     NoServer(Address, Errno),
     /// The server answers, and says no.
     Refused(Address, String),
@@ -53,6 +57,8 @@ pub enum OpenError {
     Silent(Address),
     /// This process has no memory to share.
     Memory(MapError),
+    /// This process has no descriptor left.
+    Descriptor(Errno),
 }
 
 impl fmt::Display for OpenError {
@@ -64,11 +70,14 @@ impl fmt::Display for OpenError {
             }
             Self::Refused(address, reason) => write!(f, "{address}: {reason}"),
             Self::Silent(address) => {
-                let seconds = PATIENCE.as_secs();
+                let seconds = ANSWER_TIMEOUT.as_secs();
                 write!(f, "{address}: the fabric does not answer within {seconds} s; ")?;
                 f.write_str("is it stopped, or of another version?")
             }
             Self::Memory(error) => write!(f, "no memory to share with the fabric: {error}"),
+            Self::Descriptor(errno) => {
+                write!(f, "no descriptor left ({errno}); `ulimit -n` has the limit")
+            }
         }
     }
 }
@@ -79,13 +88,15 @@ impl std::error::Error for OpenError {}
 pub struct ProcessLink {
     address: Address,
     clock: Clock,
-    loans: Arc<Loans>,
+    leases: Arc<SharedLeases>,
+    wake_set: Arc<WakeSet>,
     state: State,
     turns: u32,
-    /// For what lies in a lane in parts, and is needed in one.
+    /// Buffer for an entry that wraps around in a ring, and is needed in one piece.
     room: Vec<u8>,
-    /// Below the state: the server knows that a seat is left before somebody takes it.
-    chair: Chair,
+    /// Declared after the state, and so dropped after it: the server learns that a context is free
+    /// before another adapter takes it.
+    member: GroupMember,
 }
 
 enum State {
@@ -94,15 +105,15 @@ enum State {
     Joined(Box<Session>),
 }
 
-/// Opens the port that a name says, and puts an adapter to it.
+/// Opens the port of this name, with an adapter.
 pub fn open(name: &str, clock: Clock) -> Result<SoftDevice<ProcessLink>, OpenError> {
     let address = Address::parse(name).ok_or_else(|| OpenError::Name(name.into()))?;
-    Ok(seated(name, ProcessLink::open(address, clock)?))
+    Ok(in_context(name, ProcessLink::open(address, clock)?))
 }
 
-fn seated(name: &str, mut link: ProcessLink) -> SoftDevice<ProcessLink> {
+fn in_context(name: &str, mut link: ProcessLink) -> SoftDevice<ProcessLink> {
     let port = link.port().unwrap_or_else(down);
-    let adapter = Adapter::seated(port, link.chair.seat());
+    let adapter = Adapter::in_context(port, link.member.context());
     SoftDevice::new(name, adapter, link)
 }
 
@@ -113,21 +124,22 @@ fn down() -> Port {
 }
 
 impl ProcessLink {
-    /// Attaches to a port where nobody is. Waits for the server's answer.
+    /// Attaches to a free port. Waits for the server's answer.
     pub fn open(address: Address, clock: Clock) -> Result<Self, OpenError> {
-        Self::open_at(address, clock, Chair::first())
+        Self::open_at(address, clock, GroupMember::first())
     }
 
-    fn open_at(address: Address, clock: Clock, chair: Chair) -> Result<Self, OpenError> {
-        let loans = Arc::new(Loans::new().map_err(OpenError::Memory)?);
+    fn open_at(address: Address, clock: Clock, member: GroupMember) -> Result<Self, OpenError> {
+        let leases = Arc::new(SharedLeases::new().map_err(OpenError::Memory)?);
+        let wake_set = Arc::new(WakeSet::new().map_err(OpenError::Descriptor)?);
         let (state, room) = (State::Apart, Vec::new());
-        let mut link = Self { address, clock, loans, state, turns: 0, room, chair };
+        let mut link = Self { address, clock, leases, wake_set, state, turns: 0, room, member };
         let address = || link.address.clone();
-        let until = (link.clock)() + PATIENCE;
+        let until = (link.clock)() + ANSWER_TIMEOUT;
         let socket = loop {
             match Socket::connect(&link.address.path) {
                 Ok(socket) => break socket,
-                // It lives, and has others to let in first.
+                // The server is alive; its backlog is full.
                 Err(Errno::AGAIN) if (link.clock)() < until => wait(&mut []),
                 Err(Errno::AGAIN) => return Err(OpenError::Silent(address())),
                 Err(errno) => return Err(OpenError::NoServer(address(), errno)),
@@ -138,8 +150,8 @@ impl ProcessLink {
         }
         loop {
             match joined(&socket) {
-                Answer::Joined(board) => {
-                    link.join(socket, board);
+                Answer::Joined(page) => {
+                    link.join(socket, page);
                     return Ok(link);
                 }
                 Answer::Refused(reason) => return Err(OpenError::Refused(address(), reason)),
@@ -153,15 +165,15 @@ impl ProcessLink {
     }
 
     /// The server has let the adapter in.
-    fn join(&mut self, socket: Socket, board: ClientBoard) {
-        let session = Session::new(socket, board, self.loans.clone());
+    fn join(&mut self, socket: Socket, page: ClientPage) {
+        let session = Session::new(socket, page, self.leases.clone(), self.wake_set.clone());
         self.state = State::Joined(Box::new(session));
     }
 
-    /// The port as the server has it, if that is news.
+    /// The state of the port at the server, if it has changed.
     fn port(&mut self) -> Option<Port> {
         let State::Joined(session) = &mut self.state else { return None };
-        session.board.changed_port()
+        session.page.changed_port()
     }
 
     /// Whether there is a server.
@@ -169,12 +181,13 @@ impl ProcessLink {
         matches!(self.state, State::Joined(_))
     }
 
-    /// Says which port is wanted.
+    /// Sends the request for the port.
     fn ask(&self, socket: &Socket) -> bool {
         let Address { node, port, .. } = &self.address;
-        let (seat, secret) = (self.chair.seat(), self.chair.secret());
-        let note = Note::Attach(Attach { node: node.clone(), port: *port, seat, secret });
-        socket.send(&note, None)
+        let (context, secret) = (self.member.context(), self.member.secret());
+        let message =
+            ControlMessage::Attach(Attach { node: node.clone(), port: *port, context, secret });
+        socket.send(&message, None)
     }
 
     /// Looks at the socket, and for a server if there is none.
@@ -183,7 +196,7 @@ impl ProcessLink {
         self.turns = 0;
         match &mut self.state {
             State::Joined(session) => {
-                if session.read_mail().is_err() {
+                if session.read_socket().is_err() {
                     self.state = State::Apart;
                     let port = Port { state: PortState::DOWN, ..adapter.port().clone() };
                     adapter.take_port(port);
@@ -198,20 +211,20 @@ impl ProcessLink {
             State::Asking(socket) => match joined(socket) {
                 Answer::NotYet => {}
                 Answer::Refused(_) | Answer::Ended => self.state = State::Apart,
-                Answer::Joined(board) => {
+                Answer::Joined(page) => {
                     let before = std::mem::replace(&mut self.state, State::Apart);
                     let State::Asking(socket) = before else { return };
-                    self.join(socket, board);
+                    self.join(socket, page);
                 }
             },
         }
     }
 }
 
-/// What has come of asking.
+/// The answer to the request.
 enum Answer {
     NotYet,
-    Joined(ClientBoard),
+    Joined(ClientPage),
     Refused(String),
     Ended,
 }
@@ -219,82 +232,47 @@ enum Answer {
 fn joined(socket: &Socket) -> Answer {
     match socket.receive() {
         Received::Nothing => Answer::NotYet,
-        Received::Note(Note::Attached { .. }, Some(fd)) => {
-            ClientBoard::open(fd).map_or(Answer::Ended, Answer::Joined)
+        Received::Message(ControlMessage::Attached { .. }, Some(fd)) => {
+            ClientPage::open(fd).map_or(Answer::Ended, Answer::Joined)
         }
-        Received::Note(Note::Refused { reason }, _) => Answer::Refused(reason),
-        Received::Note(..) | Received::Truncated(_) | Received::End => Answer::Ended,
+        Received::Message(ControlMessage::Refused { reason }, _) => Answer::Refused(reason),
+        Received::Message(..) | Received::Truncated(_) | Received::End => Answer::Ended,
     }
 }
 
-/// The verb that opens an adapter once more.
+/// The verb that opens another context of an adapter.
 const OPEN_SHARED: &str = "open_shared";
 
-/// Why an adapter that is open cannot be opened once more.
+/// The reason why another context cannot be opened.
 fn refused(error: OpenError) -> VerbsError {
     let errno = match &error {
         OpenError::NoServer(..) | OpenError::Silent(_) => return VerbsError::Gone,
         OpenError::Memory(_) => Errno::NOMEM,
+        OpenError::Descriptor(errno) => *errno,
         OpenError::Name(_) | OpenError::Refused(..) => Errno::BUSY,
     };
     VerbsError::System { verb: OPEN_SHARED, errno: errno.raw_os_error(), advice: error.to_string() }
 }
 
-/// Until something comes by one of these, or for a moment.
+/// Waits until one of these is readable, or for a moment.
 fn wait(fds: &mut [PollFd<'_>]) {
     let soon = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
     // Whatever comes of it, what is waited for is looked at next.
     let _ = poll(fds, Some(&soon));
 }
 
-impl Link for ProcessLink {
-    fn now(&self) -> Time {
-        (self.clock)()
-    }
-
-    fn is_virtual(&self) -> bool {
-        false
-    }
-
-    fn wants_packets(&self) -> bool {
-        match &self.state {
-            State::Joined(session) => session.board.wants_packets(),
-            _ => false,
-        }
-    }
-
-    fn lends(&mut self, head: [u64; 2], keys: &mut dyn Iterator<Item = LKey>) -> bool {
+impl FrameSink for ProcessLink {
+    fn can_lease(&mut self, head: [u64; 2], keys: &mut dyn Iterator<Item = LKey>) -> bool {
         match &mut self.state {
-            State::Joined(session) => session.lends(head, keys),
+            State::Joined(session) => session.can_lease(head, keys),
             _ => false,
-        }
-    }
-
-    fn attach(&mut self, lender: &Arc<Lender>) {
-        lender.set_loans(&self.loans);
-    }
-
-    #[inline]
-    fn refresh(&mut self, adapter: &mut Adapter) {
-        self.turns += 1;
-        let is_wanted = match &mut self.state {
-            State::Joined(session) => {
-                if let Some(port) = session.board.changed_port() {
-                    adapter.take_port(port);
-                }
-                session.wants_mail()
-            }
-            _ => false,
-        };
-        if is_wanted || self.turns >= TURNS_PER_LOOK {
-            self.look(adapter);
         }
     }
 
     fn send_packet(&mut self, bytes: &[u8]) -> bool {
         match &mut self.state {
             State::Joined(session) => session.send_packet(bytes),
-            // Without a cable it is lost.
+            // Without a cable the frame is lost.
             _ => true,
         }
     }
@@ -314,6 +292,44 @@ impl Link for ProcessLink {
             _ => true,
         }
     }
+}
+
+impl Link for ProcessLink {
+    fn now(&self) -> Time {
+        (self.clock)()
+    }
+
+    fn is_virtual(&self) -> bool {
+        false
+    }
+
+    fn wants_packets(&self) -> bool {
+        match &self.state {
+            State::Joined(session) => session.page.wants_packets(),
+            _ => false,
+        }
+    }
+
+    fn attach(&mut self, leases: &Arc<LeaseTable>) {
+        leases.set_publisher(self.leases.clone());
+    }
+
+    #[inline]
+    fn refresh(&mut self, adapter: &mut Adapter) {
+        self.turns += 1;
+        let is_wanted = match &mut self.state {
+            State::Joined(session) => {
+                if let Some(port) = session.page.changed_port() {
+                    adapter.take_port(port);
+                }
+                session.wants_socket()
+            }
+            _ => false,
+        };
+        if is_wanted || self.turns >= TURNS_PER_LOOK {
+            self.look(adapter);
+        }
+    }
 
     #[inline]
     fn receive(&mut self, now: Time, adapter: &mut Adapter) -> bool {
@@ -330,19 +346,41 @@ impl Link for ProcessLink {
     }
 
     fn open_shared(&mut self, name: &str) -> Result<Box<dyn Device + Send>, VerbsError> {
-        let chair = self.chair.beside().ok_or(over(OPEN_SHARED, "seats_max", SEATS_MAX.into()))?;
-        let link = Self::open_at(self.address.clone(), self.clock.clone(), chair);
-        Ok(Box::new(seated(name, link.map_err(refused)?)))
+        let member = self.member.another().ok_or(over(
+            OPEN_SHARED,
+            "port_contexts_max",
+            PORT_CONTEXTS_MAX.into(),
+        ))?;
+        let link = Self::open_at(self.address.clone(), self.clock.clone(), member);
+        Ok(Box::new(in_context(name, link.map_err(refused)?)))
     }
 
     fn set_deadline(&mut self, _: Option<Time>) {}
 
-    fn idle(&mut self, _: Time) {
-        std::thread::yield_now();
+    fn idle(&mut self, end: Time) {
+        let left = end.since_start().saturating_sub((self.clock)().since_start());
+        self.wake_set.sleep(left.min(self.sleep_max()));
+        self.turns = TURNS_PER_LOOK;
     }
 
-    fn rest(&mut self) {
+    fn fall_asleep(&mut self) {
         self.turns = TURNS_PER_LOOK;
+        if let State::Joined(session) = &mut self.state {
+            session.fall_asleep();
+        }
+    }
+
+    fn is_asleep(&self) -> bool {
+        // Without a server there is nothing to receive.
+        if let State::Joined(session) = &self.state { session.is_asleep() } else { true }
+    }
+
+    fn wake_descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.wake_set.as_fd())
+    }
+
+    fn sleep_max(&self) -> Duration {
+        if let State::Joined(session) = &self.state { session.sleep_max() } else { LOOK_EVERY }
     }
 }
 
@@ -351,7 +389,7 @@ mod tests {
     use super::*;
     use crate::process::socket::{accept, listen_at, socket_path};
     use rustix::net::listen;
-    use std::os::fd::{AsFd, OwnedFd};
+    use std::os::fd::OwnedFd;
     use std::path::PathBuf;
     use std::sync::Mutex;
 
@@ -391,7 +429,10 @@ mod tests {
                 // It has come in, and its question is there; nobody answers.
                 let socket = accept(listener.as_fd()).expect("it has tried again");
                 let asked = socket.receive();
-                assert!(matches!(asked, Received::Note(Note::Attach(_), None)), "{asked:?}");
+                assert!(
+                    matches!(asked, Received::Message(ControlMessage::Attach(_), None)),
+                    "{asked:?}"
+                );
             }
             Time::START + Duration::from_secs(*steps)
         });

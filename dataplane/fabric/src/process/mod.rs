@@ -1,10 +1,10 @@
 //! One fabric, several processes: a server that has the subnet, and clients that have adapters.
 //!
-//! A client attaches to a port by the server's socket, and gets memory that it shares with the
-//! server: the state of its port, and a lane each way ([`board`]). By these lanes everything can
-//! go: the server takes it hop by hop through the net. Datagrams of management always do, since
-//! agents and managers stand at the ports there. What goes from client to client, and would
-//! only be handed on, soon gets a [`direct`] lane past the server.
+//! A client attaches to a port by the server's socket, and gets a page of shared memory: the state
+//! of its port, and a ring each way ([`port_page`]). All traffic can go by these two: the server
+//! forwards it hop by hop through the net. Management datagrams always do, because agents and
+//! managers are at the ports there. Client-to-client traffic that the server would only forward is
+//! moved to a [`direct`] ring that bypasses it.
 //!
 //! ```text
 //!             socket: who, where, descriptors
@@ -14,55 +14,64 @@
 //!      +----------------------- direct: messages of one route, one way -------------------------+
 //! ```
 //!
-//! # Several at one port
+//! # Shared ports
 //!
-//! An adapter that is opened once more ([`open_shared`](pollux_verbs::Device::open_shared)) is a
-//! client more, with a board and lanes of its own, at another [seat](crate::net::seats) of the
-//! same port: the number of a queue pair says the seat that it is of. Who does not know the secret
-//! of those who are at a port gets no seat there. They are equals: each may go, or die, without the
-//! others; the cable comes out with the last. Only what is for the first goes with the first.
+//! Another context of the same device ([`open_shared`](pollux_verbs::Device::open_shared)) is
+//! another client, with its own shared port page and rings, in another
+//! [context](crate::net::shared_port) of the same port. A QPN contains the context that it belongs
+//! to. Clients of one port show a common secret; the server refuses others. Contexts are equal:
+//! each can exit or die without the others, and the cable is unplugged with the last one. If the
+//! adapter in context 0 dies, traffic addressed to it alone (management, GSI) is lost.
 //!
-//! # How a direct lane begins and ends
+//! # How a direct ring begins and ends
 //!
-//! A lane has one sender, one receiver and one route (DLID, seat, P_Key, SL); answers go by
-//! another one. The server finds the [`Way`](crate::net::ways::Way) and sends the memory to both.
-//! The sender says SWITCH behind the last message that it gives to the server, and the server,
-//! having delivered that, says OPEN: only then does the receiver look at the lane. So nothing
-//! overtakes.
+//! A ring has one sender, one receiver and one route (DLID, context, P_Key, SL); answers use
+//! another ring. The server finds the [`BypassPath`](crate::net::bypass::BypassPath) and sends the
+//! memory to both. The sender writes SWITCH behind its last message to the server. When the server
+//! has delivered that message, it writes OPEN, and only then does the receiver poll the ring. So
+//! messages stay in order.
 //!
-//! It ends when its way is another one or none, when anything on it wants packets, when one of the
-//! two is gone, or when it is the least used one and another is wanted. The server writes so into
-//! the sender's board, which that reads before every message; the sender says CLOSED behind
-//! the last one, and the server says CLOSE to the receiver, which takes what is left. Where traffic
+//! It ends when its path changes, when anything on the path needs packets, when one of its clients
+//! ends, or when it is the least used one and another is needed. The server writes that into the
+//! sender's page, which the sender reads before every message. The sender writes CLOSED behind the
+//! last message, and the server writes CLOSE to the receiver, which takes the rest. Where traffic
 //! is no longer allowed, the server does not wait for the sender.
 //!
-//! # Who trusts whom
+//! # Sleeping clients
 //!
-//! Clients trust the server, and nobody trusts a client. It may write anything into all that it
-//! maps for writing, at any instant, and may stop or die:
+//! An idle client sleeps at one descriptor. Before, it sets a word in the page that it shares with
+//! the server and in each ring that it receives from, has that take effect on all processors
+//! ([`sleep_word`](pollux_mem::sleep_word)), and polls all rings once more. A sender finds the word
+//! set and wakes the client, once for each sleep: the server by its socket, the sender of a ring by
+//! the ring's wake socket. A client without a descriptor for a wake socket sleeps for a millisecond
+//! at most.
 //!
-//! - An entry's shape and head are copied once and judged by the copy; its bytes are copied into
-//!   the receiver's memory and not looked at. A receiver takes nothing from a direct lane but
-//!   messages of the route that was granted, and none for management.
-//! - Rings have turns, so whoever fills one keeps nobody from the others, and nothing that comes
-//!   waits for anything: what cannot be taken is dropped and counted.
-//! - Memory is lent by its owner, segment by segment, to the receiver of a lane that it sends by,
-//!   and to nobody else. The segment is sealed, so that nobody but its owner writes to it; so is
-//!   the table of leases. A message is lent only when its receiver has mapped all that it takes,
-//!   and goes by copy else. A receiver can read all of the segments that were lent to it, not just
-//!   the messages in them, until the lane ends; one that keeps the mapping can read them for as
-//!   long as their owner uses them. So what must not be read by any peer that long messages are
-//!   sent to does not belong into [`Memory::shared`](pollux_mem::Memory::shared).
-//! - A sender has one question at a time about its segments to each receiver, and 64 segments a
-//!   lane, of 128 GiB in all; more, and what comes unasked, ends it or is not passed on.
+//! # Trust
 //!
-//! - Whether a lane may be used, and what went by it, stands where its receiver cannot write. What
-//!   a sender counts of its own is its own to say.
+//! Clients trust the server, and no process trusts a client. A client may write anything, at any
+//! time, to memory that it has mapped for writing, and it may stop or die:
 //!
-//! What is left to two clients that share a lane: either may spoil what goes by it for the other. A
-//! client that dies leaves whole entries and a closed socket; the server takes its cable out, and
-//! the place is free. It is a host and no administrator: what it sends has its own port's address,
-//! and sets nothing of the subnet unless the fabric was started so
+//! - An entry's shape and head are copied once, and the copy is checked; its bytes are copied into
+//!   the receiver's memory unread. A receiver takes nothing from a direct ring but messages of the
+//!   route that was granted, and none for management.
+//! - Rings are polled in turns, so a sender that fills one ring does not block the others. No entry
+//!   waits: a message that cannot be taken is dropped and counted.
+//! - A sender leases its memory, segment by segment, to the receivers of its rings alone. Segments
+//!   and the table of leases are sealed: only their owner writes to them. A message goes by lease
+//!   only when its receiver has mapped all segments that it needs, and by copy otherwise. A
+//!   receiver can read all of a leased segment, not just the messages in it, until the ring ends;
+//!   one that keeps the mapping can read it for as long as its owner uses it. So data that a peer
+//!   must not read must not be in [`Memory::shared`](pollux_mem::Memory::shared).
+//! - A sender has one outstanding request about its segments for each receiver, and 64 segments for
+//!   a ring, of 128 GiB in all. A violation detaches it, or its message is not forwarded.
+//!
+//! - The state and the counters of a ring are where its receiver cannot write. The sender counts
+//!   its own traffic, and can only falsify that.
+//!
+//! Two clients that share a ring can still damage each other's traffic on that ring. A client that
+//! dies leaves whole entries and a closed socket; the server unplugs its cable and frees the slot.
+//! A client is a host and no administrator: its frames have its own port's address, and its Sets
+//! are dropped unless the fabric was started with the grant
 //! ([`Net::grant_management`](crate::net::Net::grant_management)).
 //!
 //! # What a client can cost the server
@@ -77,56 +86,57 @@
 //! | control messages that it has not taken | [`SAID_MAX`] | detached, `overrun` |
 //! | answers at the socket that it has not read | what the socket holds | detached |
 //! | descriptors of this process | its limit | refused; what is passed on is lost |
-//! | direct lanes each way | [`LANES_MAX`] | the least used one is taken back |
+//! | direct rings each way | [`DIRECT_RINGS_MAX`] | the least used one is taken back |
 //!
 //! The server keeps no segments: what a sender lets its receiver map is passed on, one question at
-//! a time for each lane. A receiver maps [`SEGMENTS_MAX`] for each lane.
+//! a time for each ring. A receiver maps [`SEGMENTS_MAX`] for each ring.
 //!
 //! [`STRANGERS_MAX`]: server::STRANGERS_MAX
 //! [`CLIENTS_MAX`]: server::CLIENTS_MAX
-//! [`ARRIVED_FRAMES_MAX`]: crate::net::seats::ARRIVED_FRAMES_MAX
-//! [`ARRIVED_BYTES_MAX`]: crate::net::seats::ARRIVED_BYTES_MAX
+//! [`ARRIVED_FRAMES_MAX`]: crate::net::shared_port::ARRIVED_FRAMES_MAX
+//! [`ARRIVED_BYTES_MAX`]: crate::net::shared_port::ARRIVED_BYTES_MAX
 //! [`SAID_MAX`]: server::SAID_MAX
-//! [`LANES_MAX`]: grants::LANES_MAX
-//! [`SEGMENTS_MAX`]: loans::SEGMENTS_MAX
+//! [`DIRECT_RINGS_MAX`]: grants::DIRECT_RINGS_MAX
+//! [`SEGMENTS_MAX`]: shared_leases::SEGMENTS_MAX
 //!
-//! Read in this order: [`note`], [`socket`] (what is said by the socket), [`board`], [`direct`],
-//! [`loans`] and `exposure` (memory that others may reach), [`link`], `chair` and `session` (the
-//! client), [`grants`], [`server`].
+//! Read in this order: [`control_message`], [`socket`], [`port_page`], [`direct`],
+//! `wake_socket`, [`shared_leases`] and `exposure` (leased memory), [`link`], `port_group` and
+//! `session` (the client), [`grants`], [`server`].
 
 pub mod address;
-pub mod board;
-mod chair;
+pub mod control_message;
 pub mod direct;
 mod exposure;
 pub mod grants;
 pub mod link;
-pub mod loans;
-pub mod note;
+mod port_group;
+pub mod port_page;
 pub mod server;
 mod session;
+pub mod shared_leases;
 pub mod socket;
+mod wake_socket;
 
 pub use address::Address;
 pub use link::{OpenError, ProcessLink, open};
 pub use server::Server;
 
-/// What an entry of a lane is.
+/// The kinds of entries of a ring.
 pub(crate) mod tag {
-    /// A message by the shortcut: its head, and what it carries.
+    /// A bypass message: its head, and what it carries.
     pub(crate) const MESSAGE: u8 = 0;
     /// A packet, LRH to VCRC.
     pub(crate) const PACKET: u8 = 1;
-    /// Up: from here on, what goes the lane's route goes by the lane of this number.
+    /// Up: from here on, traffic of the route uses the ring with this number.
     pub(crate) const SWITCH: u8 = 2;
-    /// Up: nothing more comes by the lane of this number.
+    /// Up: the sender has stopped using the ring with this number.
     pub(crate) const CLOSED: u8 = 3;
-    /// Down: the lane of this number goes on from here.
+    /// Down: from here on, the receiver polls the ring with this number.
     pub(crate) const OPEN: u8 = 4;
-    /// Down: the lane of this number ends with what is in it.
+    /// Down: the ring with this number ends after its present entries.
     pub(crate) const CLOSE: u8 = 5;
-    /// Down: there is something at the socket.
-    pub(crate) const MAIL: u8 = 6;
-    /// Up: a key did not match; which trap says so, and what it says.
+    /// Down: there is a control message at the socket.
+    pub(crate) const NOTIFY: u8 = 6;
+    /// Up: a P_Key or Q_Key violation: trap number and details.
     pub(crate) const VIOLATION: u8 = 7;
 }

@@ -1,79 +1,99 @@
-//! A client at its port: what it sends by which lane, and what it takes from which, in what order.
+//! A client at its port: the ring of each sent message, and the order of received messages.
 //!
-//! Rings are polled in turn, the server's as one among the direct ones, and each may give several
-//! entries before the next has its turn: so no sender, however fast, keeps the others or the server
-//! out. Nothing overtakes by that. A sender that has come back from a direct lane to the server's
-//! said CLOSED before, and so the server's ring says CLOSE before it shows what came later; CLOSE
-//! takes what is left in the lane.
+//! Rings are polled in turn, the server's ring like the direct ones, and each may deliver several
+//! entries before the next has its turn: so no sender, however fast, blocks the others or the
+//! server. Messages stay in order: a sender that returns from a direct ring to the server's ring
+//! has written CLOSED before, so the server's ring has CLOSE before later messages; CLOSE takes the
+//! rest of the direct ring.
 //!
-//! Nothing waits in a ring either: what cannot be taken when it comes, such as a message out of
-//! memory that is not mapped, is thrown away. Senders lend only what is mapped ([`exposure`]).
+//! No entry waits in a ring: a message that cannot be taken, such as one in memory that is not
+//! mapped, is dropped. Senders lease only segments that are mapped ([`exposure`]).
 //!
 //! [`exposure`]: super::exposure
 
-use super::board::ClientBoard;
+use super::control_message::ControlMessage;
 use super::direct::{In, Out};
 use super::exposure::Reach;
-use super::loans::{Borrowed, Loans};
-use super::note::Note;
+use super::port_page::ClientPage;
+use super::shared_leases::{PeerLeases, SharedLeases};
 use super::socket::{Received, Socket};
 use super::tag;
-use crate::frame::Arrival;
-use crate::hca::Adapter;
-use crate::hca::violation::KeyViolation;
-use crate::head::{is_management, route_bits};
-use crate::lend::Lends;
+use super::wake_socket::{self, WakeSet};
 use crate::time::Time;
+use pollux_hca::Adapter;
+use pollux_hca::frame::Arrival;
+use pollux_hca::head::{is_management, route_bits};
+use pollux_hca::lease::LeasedMemory;
+use pollux_hca::violation::KeyViolation;
 use pollux_mem::shared_ring::Entry;
+use pollux_mem::sleep_word::barrier;
 use pollux_verbs::LKey;
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
-/// Entries that a ring may give in a row while others wait.
+/// Entries that a ring may deliver in a row while others wait.
 const IN_A_ROW: u32 = 16;
 
-/// The server is gone, or makes no sense.
+/// The longest sleep of a client that some sender cannot wake.
+const NAP_MAX: Duration = Duration::from_millis(1);
+
+/// The server has ended, or sent an invalid message.
 #[derive(Debug)]
 pub(super) struct Lost;
 
 /// A client at its port.
 pub(super) struct Session {
     socket: Socket,
-    pub(super) board: ClientBoard,
-    /// What the adapter lends.
-    loans: Arc<Loans>,
+    pub(super) page: ClientPage,
+    /// The leases of the adapter.
+    leases: Arc<SharedLeases>,
     outs: Vec<Out>,
     /// The one that was used last.
     out_last: usize,
     ins: Vec<In>,
-    /// Whose turn it is: one of `ins`, or behind them the server.
+    /// The ring that is next: an index of `ins`, or behind them the server's ring.
     turn: usize,
-    /// Entries that it may still give.
+    /// Entries that it may still deliver.
     turn_left: u32,
-    /// Lanes that the server has not said OPEN of.
+    /// Rings without OPEN so far.
     coming: BTreeMap<u64, In>,
-    /// What senders of lanes asked, answered, as far as the socket had no room: one a lane.
-    answers: VecDeque<Note>,
-    /// There is something at the socket.
-    has_mail: bool,
+    /// Answers to the senders of rings that the socket had no space for: one for each ring.
+    answers: VecDeque<ControlMessage>,
+    /// The server has said that a control message is at the socket.
+    is_notified: bool,
+    /// The descriptors that end a sleep.
+    wake_set: Arc<WakeSet>,
+    /// The wake socket that came last; the next ring that the server announces has it.
+    new_wake_socket: Option<(u64, OwnedFd)>,
+    /// Senders must wake this client.
+    is_asleep: bool,
+    /// Whether all senders can.
+    is_woken: bool,
 }
 
-/// Where a message goes.
+/// The way of a message.
 enum Path<'a> {
-    /// By this lane, past the server.
+    /// By this direct ring.
     Direct(&'a mut Out),
     Server,
-    /// Nowhere now: the server has to be told something first, and has no room.
+    /// Not now: an entry for the server comes first, and its ring is full.
     Full,
 }
 
 impl Session {
-    pub(super) fn new(socket: Socket, board: ClientBoard, loans: Arc<Loans>) -> Self {
+    pub(super) fn new(
+        socket: Socket,
+        page: ClientPage,
+        leases: Arc<SharedLeases>,
+        wake_set: Arc<WakeSet>,
+    ) -> Self {
+        let is_woken = wake_set.watch(&socket, wake_socket::SERVER);
         Self {
             socket,
-            board,
-            loans,
+            page,
+            leases,
             outs: Vec::new(),
             out_last: 0,
             ins: Vec::new(),
@@ -81,14 +101,18 @@ impl Session {
             turn_left: IN_A_ROW,
             coming: BTreeMap::new(),
             answers: VecDeque::new(),
-            has_mail: false,
+            is_notified: false,
+            wake_set,
+            new_wake_socket: None,
+            is_asleep: false,
+            is_woken,
         }
     }
 
     /// Whether the socket should be looked at before it is time to.
     #[inline]
-    pub(super) fn wants_mail(&self) -> bool {
-        self.has_mail || !self.answers.is_empty()
+    pub(super) fn wants_socket(&self) -> bool {
+        self.is_notified || !self.answers.is_empty()
     }
 
     // ---------------------------------------------------------------- sending
@@ -99,8 +123,8 @@ impl Session {
             Path::Direct(out) => out.send_bytes(head, bytes),
             Path::Full => false,
             Path::Server => {
-                let went = self.board.up.send_bytes(tag::MESSAGE, head, bytes);
-                wake(&self.board, &self.socket);
+                let went = self.page.up.send_bytes(tag::MESSAGE, head, bytes);
+                wake(&self.page, &self.socket);
                 went
             }
         }
@@ -117,57 +141,61 @@ impl Session {
             Path::Direct(out) => out.send(head, bytes, fill),
             Path::Full => false,
             Path::Server => {
-                let went = self.board.up.send(tag::MESSAGE, head, bytes, fill);
-                wake(&self.board, &self.socket);
+                let went = self.page.up.send(tag::MESSAGE, head, bytes, fill);
+                wake(&self.page, &self.socket);
                 went
             }
         }
     }
 
     pub(super) fn send_packet(&mut self, bytes: &[u8]) -> bool {
-        let went = self.board.up.send_bytes(tag::PACKET, &[], bytes);
-        wake(&self.board, &self.socket);
+        let went = self.page.up.send_bytes(tag::PACKET, &[], bytes);
+        wake(&self.page, &self.socket);
         went
     }
 
-    /// Tells the server of a key that did not match. Without room for that it goes untold.
+    /// Reports a key violation to the server; drops the report if the ring is full.
     pub(super) fn report(&mut self, violation: &KeyViolation) {
         let number = u64::from(violation.trap_number.0);
         let bytes = violation.details().emit();
-        let _ = self.board.up.send_bytes(tag::VIOLATION, &[number], &bytes);
-        wake(&self.board, &self.socket);
+        let _ = self.page.up.send_bytes(tag::VIOLATION, &[number], &bytes);
+        wake(&self.page, &self.socket);
     }
 
     /// Whether the receiver of a message with this head can copy it out of the regions of these
     /// keys; if it could and was not asked yet, it is asked.
-    pub(super) fn lends(&mut self, head: [u64; 2], keys: &mut dyn Iterator<Item = LKey>) -> bool {
+    pub(super) fn can_lease(
+        &mut self,
+        head: [u64; 2],
+        keys: &mut dyn Iterator<Item = LKey>,
+    ) -> bool {
         if !matches!(self.path(&head), Path::Direct(_)) {
             return false;
         }
         let out = &mut self.outs[self.out_last];
-        let segment = match out.exposure.reach(&self.loans, keys) {
+        let segment = match out.exposure.reach(&self.leases, keys) {
             Reach::Lease => return true,
             Reach::Copy => return false,
             Reach::Asks(segment) => segment,
         };
-        let note = Note::Expose { lane: out.number, segment };
-        if self.loans.show(segment, |fd| self.socket.send(&note, Some(fd))) == Some(true) {
+        let message = ControlMessage::Expose { ring: out.number, segment };
+        if self.leases.show(segment, |fd| self.socket.send(&message, Some(fd))) == Some(true) {
             out.exposure.asked(segment);
         }
         false
     }
 
-    /// Has receivers give up what is lent no more.
+    /// Has receivers unmap segments without leases.
     fn withdraw(&mut self) {
         for out in &mut self.outs {
-            let Some(segment) = out.exposure.stale(&self.loans) else { continue };
-            if self.socket.send(&Note::Withdraw { lane: out.number, segment }, None) {
+            let Some(segment) = out.exposure.stale(&self.leases) else { continue };
+            if self.socket.send(&ControlMessage::Withdraw { ring: out.number, segment }, None) {
                 out.exposure.withdrew(segment);
             }
         }
     }
 
-    /// Where a message goes. Management goes by the server, where the agents of its port are.
+    /// The way of a message. Management goes by the server, where the agents of its port are.
     #[inline(always)]
     fn path(&mut self, head: &[u64]) -> Path<'_> {
         if is_management(head[0]) {
@@ -190,8 +218,8 @@ impl Session {
             self.out_last = at;
             return Path::Direct(&mut self.outs[at]);
         }
-        if !say(&mut self.board, &self.socket, what, number) {
-            // Nothing goes by the server before it knows, even if there should be room now.
+        if !say(&mut self.page, &self.socket, what, number) {
+            // The server must get this entry before any other, even if there is space now.
             return Path::Full;
         }
         if !is_open {
@@ -204,9 +232,42 @@ impl Session {
         Path::Direct(out)
     }
 
+    // ---------------------------------------------------------------- sleeping
+
+    /// Has senders wake this client, until the next entry comes. The client polls once more before
+    /// it sleeps.
+    #[cold]
+    pub(super) fn fall_asleep(&mut self) {
+        let Self { wake_set, ins, is_notified, .. } = self;
+        wake_set.ready(|number| match ins.iter().find(|from| from.number == number) {
+            Some(from) => from.wake_socket.iter().for_each(wake_socket::clear),
+            None => *is_notified |= number == wake_socket::SERVER,
+        });
+        self.ins.iter_mut().for_each(|from| from.sleep.fall_asleep());
+        self.page.set_sleeps(true);
+        self.is_asleep = true;
+        self.is_woken = barrier() && self.ins.iter().all(|from| from.wake_socket.is_some());
+    }
+
+    pub(super) fn is_asleep(&self) -> bool {
+        self.is_asleep
+    }
+
+    /// How long it may sleep.
+    pub(super) fn sleep_max(&self) -> Duration {
+        if self.is_asleep && self.is_woken { Duration::MAX } else { NAP_MAX }
+    }
+
+    #[cold]
+    fn wake_up(&mut self) {
+        self.ins.iter_mut().for_each(|from| from.sleep.wake_up());
+        self.page.set_sleeps(false);
+        self.is_asleep = false;
+    }
+
     // ---------------------------------------------------------------- receiving
 
-    /// Hands the next thing that has come to the adapter; says whether there was any.
+    /// Hands the next message to the adapter; returns whether there was one.
     #[inline]
     pub(super) fn receive(&mut self, now: Time, adapter: &mut Adapter, room: &mut Vec<u8>) -> bool {
         // Every ring once, and the server's.
@@ -217,9 +278,12 @@ impl Session {
             }
             let took = match self.ins.get_mut(self.turn) {
                 Some(from) => from.receive(now, adapter, room),
-                None => self.board.down.has_entry() && self.receive_down(now, adapter, room),
+                None => self.page.down.has_entry() && self.receive_down(now, adapter, room),
             };
             if took {
+                if self.is_asleep {
+                    self.wake_up();
+                }
                 self.turn_left = self.turn_left.saturating_sub(1);
                 return true;
             }
@@ -228,11 +292,11 @@ impl Session {
         false
     }
 
-    /// The next thing that the server has sent.
+    /// The next entry from the server.
     #[cold]
     fn receive_down(&mut self, now: Time, adapter: &mut Adapter, room: &mut Vec<u8>) -> bool {
         let mut said = None;
-        let received = self.board.down.receive(|entry| match entry.tag() {
+        let received = self.page.down.receive(|entry| match entry.tag() {
             tag::PACKET => {
                 room.clear();
                 entry.read(|part| room.extend_from_slice(part));
@@ -244,27 +308,32 @@ impl Session {
         match said {
             Some((tag::OPEN, number)) => self.begin_in(number),
             Some((tag::CLOSE, number)) => self.end_in(number, now, adapter, room),
-            Some((tag::MAIL, _)) => self.has_mail = true,
+            Some((tag::NOTIFY, _)) => self.is_notified = true,
             _ => {}
         }
         received
     }
 
-    /// A lane begins to be looked at.
+    /// A ring begins to be looked at.
     fn begin_in(&mut self, number: u64) {
         if !self.coming.contains_key(&number) {
             // It was sent before this was said. If the server is lost, the next look will tell.
-            let _ = self.read_mail();
+            let _ = self.read_socket();
         }
         self.ins.extend(self.coming.remove(&number));
     }
 
-    /// A lane ends with what is in it.
+    /// A ring ends with what is in it.
     fn end_in(&mut self, number: u64, now: Time, adapter: &mut Adapter, room: &mut Vec<u8>) {
+        let at = self.ins.iter().position(|from| from.number == number);
+        if at.is_none() && !self.coming.contains_key(&number) {
+            // It was sent before this was said, and would stay for ever if it was read after.
+            let _ = self.read_socket();
+        }
         self.coming.remove(&number);
-        let Some(at) = self.ins.iter().position(|from| from.number == number) else { return };
+        let Some(at) = at else { return };
         let mut from = self.ins.swap_remove(at);
-        for _ in 0..super::board::SLOTS {
+        for _ in 0..super::port_page::SLOTS {
             if !from.receive(now, adapter, room) {
                 break;
             }
@@ -273,29 +342,29 @@ impl Session {
 
     // ---------------------------------------------------------------- the socket
 
-    /// Takes what the server has said by the socket, and answers.
-    pub(super) fn read_mail(&mut self) -> Result<(), Lost> {
-        self.has_mail = false;
+    /// Handles the control messages of the server, and answers.
+    pub(super) fn read_socket(&mut self) -> Result<(), Lost> {
+        self.is_notified = false;
         loop {
             match self.socket.receive() {
                 Received::Nothing => break,
                 Received::End => return Err(Lost),
-                Received::Note(note, beside) => self.take_note(note, beside),
-                // Without its descriptor, what it says is there is not.
-                Received::Truncated(note) => self.take_note(note, None),
+                Received::Message(message, descriptor) => self.take_message(message, descriptor),
+                // A message without its descriptor is invalid.
+                Received::Truncated(message) => self.take_message(message, None),
             }
         }
         while let Some(answer) = self.answers.front() {
             if !self.socket.send(answer, None) {
-                // There will be room, or an end.
+                // The socket will have space, or close.
                 break;
             }
             self.answers.pop_front();
         }
-        // What the server has closed is given up also where nothing is sent.
+        // A ring that the server has closed ends also if nothing is sent.
         for at in (0..self.outs.len()).rev() {
             let out = &self.outs[at];
-            if !out.is_open() && say(&mut self.board, &self.socket, tag::CLOSED, out.number) {
+            if !out.is_open() && say(&mut self.page, &self.socket, tag::CLOSED, out.number) {
                 self.outs.swap_remove(at);
             }
         }
@@ -303,57 +372,68 @@ impl Session {
         Ok(())
     }
 
-    fn take_note(&mut self, note: Note, beside: Option<OwnedFd>) {
-        match (note, beside) {
-            (Note::Sends { lane, route, slot }, Some(fd)) => {
-                let place = self.board.lanes.get(usize::from(slot));
-                self.outs.extend(place.and_then(|place| Out::open(fd, lane, route, place)));
+    fn take_message(&mut self, message: ControlMessage, descriptor: Option<OwnedFd>) {
+        match (message, descriptor) {
+            (ControlMessage::Sends { ring, route, slot }, Some(fd)) => {
+                let wake = self.wake_socket_of(ring);
+                let ends = self.page.rings.get(usize::from(slot)).zip(wake);
+                self.outs.extend(ends.and_then(|(at, wake)| Out::open(fd, ring, route, at, wake)));
             }
-            (Note::Receives { lane, route }, Some(fd)) => {
-                self.coming.extend(In::open(fd, lane, route).map(|from| (lane, from)));
+            (ControlMessage::Receives { ring, route }, Some(fd)) => {
+                let wake = self.wake_socket_of(ring);
+                let wake = wake.filter(|wake| self.wake_set.watch(wake, ring));
+                self.coming.extend(In::open(fd, ring, route, wake).map(|from| (ring, from)));
             }
-            (Note::Expose { lane, segment }, fd) => {
-                let borrowed = self.borrowed(lane);
-                let is_mapped = borrowed.zip(fd).is_some_and(|(by, fd)| by.map(segment, fd));
-                self.answers.push_back(Note::Mapped { lane, segment, is_mapped });
+            (ControlMessage::WakeSocket { ring }, Some(fd)) => {
+                self.new_wake_socket = Some((ring, fd));
             }
-            (Note::Withdraw { lane, segment }, _) => {
-                if let Some(borrowed) = self.borrowed(lane) {
-                    borrowed.unmap(segment);
+            (ControlMessage::Expose { ring, segment }, fd) => {
+                let peer_leases = self.peer_leases(ring);
+                let is_mapped = peer_leases.zip(fd).is_some_and(|(by, fd)| by.map(segment, fd));
+                self.answers.push_back(ControlMessage::Mapped { ring, segment, is_mapped });
+            }
+            (ControlMessage::Withdraw { ring, segment }, _) => {
+                if let Some(peer_leases) = self.peer_leases(ring) {
+                    peer_leases.unmap(segment);
                 }
-                self.answers.push_back(Note::Mapped { lane, segment, is_mapped: false });
+                self.answers.push_back(ControlMessage::Mapped { ring, segment, is_mapped: false });
             }
-            (Note::Mapped { lane, segment, is_mapped }, _) => {
-                let out = self.outs.iter_mut().find(|out| out.number == lane);
+            (ControlMessage::Mapped { ring, segment, is_mapped }, _) => {
+                let out = self.outs.iter_mut().find(|out| out.number == ring);
                 if let Some(out) = out {
-                    out.exposure.answered(segment, is_mapped, &self.loans);
+                    out.exposure.answered(segment, is_mapped, &self.leases);
                 }
             }
             _ => {}
         }
     }
 
-    /// What the sender of a lane lets us read.
-    fn borrowed(&mut self, lane: u64) -> Option<&mut Borrowed> {
+    fn wake_socket_of(&mut self, ring: u64) -> Option<OwnedFd> {
+        let (of, wake) = self.new_wake_socket.take()?;
+        (of == ring).then_some(wake)
+    }
+
+    /// The leased segments of the sender of a ring.
+    fn peer_leases(&mut self, ring: u64) -> Option<&mut PeerLeases> {
         let from = self.ins.iter_mut().chain(self.coming.values_mut());
-        let mut of_lane = from.filter(|from| from.number == lane);
-        of_lane.next().map(|from| &mut from.borrowed)
+        let mut of_ring = from.filter(|from| from.number == ring);
+        of_ring.next().map(|from| &mut from.peer_leases)
     }
 }
 
-/// Says something of a lane.
-fn say(board: &mut ClientBoard, socket: &Socket, what: u8, number: u64) -> bool {
-    let went = board.up.send_bytes(what, &[number], &[]);
-    wake(board, socket);
+/// Sends an entry about a ring.
+fn say(page: &mut ClientPage, socket: &Socket, what: u8, number: u64) -> bool {
+    let went = page.up.send_bytes(what, &[number], &[]);
+    wake(page, socket);
     went
 }
 
-/// Wakes the server if it sleeps: there is something in the lane up.
+/// Wakes the server if it sleeps: the ring up has an entry.
 #[inline]
-fn wake(board: &ClientBoard, socket: &Socket) {
-    if board.takes_waking() {
-        // Without room the server has enough to wake it.
-        let _ = socket.send(&Note::Wake, None);
+fn wake(page: &ClientPage, socket: &Socket) {
+    if page.takes_waking() {
+        // A full socket wakes the server as well.
+        let _ = socket.send(&ControlMessage::Wake, None);
     }
 }
 
@@ -361,43 +441,43 @@ impl In {
     /// Hands the next message to the adapter; says whether there was any.
     #[inline(always)]
     fn receive(&mut self, now: Time, adapter: &mut Adapter, room: &mut Vec<u8>) -> bool {
-        let Self { route, borrowed, lane, .. } = self;
-        lane.receive(|entry| {
+        let Self { route, peer_leases, ring, .. } = self;
+        ring.receive(|entry| {
             let [first, second, ..] = entry.first_words();
             if entry.tag() != tag::MESSAGE || route_bits(first, second) != *route {
                 adapter.handle_message(now, None);
                 return;
             }
-            take(entry, Some(borrowed), now, adapter, room);
+            take(entry, Some(peer_leases), now, adapter, room);
         })
     }
 }
 
-/// Hands a message to the adapter. What is lent is taken from its lender, if there is one.
+/// Hands a message to the adapter, with the leases of its sender, if there are any.
 #[inline(always)]
 fn take(
     entry: &Entry<'_>,
-    lender: Option<&Borrowed>,
+    leases: Option<&PeerLeases>,
     now: Time,
     adapter: &mut Adapter,
     room: &mut Vec<u8>,
 ) {
-    if !adapter.take_usual(now, entry) {
-        // Management goes by the server, where its agents are, and never past it.
-        let is_misplaced = lender.is_some() && is_management(entry.first_words()[0]);
-        let lender = lender.map(|borrowed| borrowed as &dyn Lends);
-        let arrival = Arrival::of_entry(entry, lender, room).filter(|_| !is_misplaced);
+    if !adapter.receive_fast(now, entry) {
+        // Management datagrams use the server, where the agents are, and no direct ring.
+        let is_misplaced = leases.is_some() && is_management(entry.first_words()[0]);
+        let leases = leases.map(|peer_leases| peer_leases as &dyn LeasedMemory);
+        let arrival = Arrival::of_entry(entry, leases, room).filter(|_| !is_misplaced);
         adapter.handle_message(now, arrival.as_ref());
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::board::{LanePlace, SLOTS, ServerBoard};
     use super::super::direct::Granted;
+    use super::super::port_page::{RingPlace, SLOTS, ServerPage};
     use super::super::socket::{accept, listen_at, socket_path};
     use super::*;
-    use crate::hca::port::{Drop as Reason, Port};
+    use pollux_hca::port::{DropReason, Port};
     use pollux_mem::{Memory, Segment, Words};
     use pollux_verbs::{
         Access, Completion, Cq, Qp, QpAttributes, QpInit, QpState, QpType, RecvRequest, Sge,
@@ -415,15 +495,16 @@ mod tests {
     const LID: u64 = 2;
 
     /// A client with a server that only keeps both ends of what they share.
-    fn session(name: &str) -> (Session, ServerBoard, Socket) {
+    fn session(name: &str) -> (Session, ServerPage, Socket) {
         let path = std::env::temp_dir().join(format!("pollux-{name}-{}", std::process::id()));
         let listener = listen_at(&socket_path(&path)).unwrap();
         let socket = Socket::connect(&path).unwrap();
         let server = accept(listener.as_fd()).unwrap();
         std::fs::remove_file(socket_path(&path)).unwrap();
-        let (board, fd) = ServerBoard::create(&port()).unwrap();
-        let loans = Arc::new(Loans::new().unwrap());
-        (Session::new(socket, ClientBoard::open(fd).unwrap(), loans), board, server)
+        let (page, fd) = ServerPage::create(&port()).unwrap();
+        let leases = Arc::new(SharedLeases::new().unwrap());
+        let wake_set = Arc::new(WakeSet::new().unwrap());
+        (Session::new(socket, ClientPage::open(fd).unwrap(), leases, wake_set), page, server)
     }
 
     fn port() -> Port {
@@ -496,18 +577,18 @@ mod tests {
             let dest_qp = self.adapter.qpn(self.qps[partition].0).unwrap();
             let opcode = u64::from(Opcode::UD_SEND_ONLY.0);
             let first = opcode | u64::from(PARTITIONS[partition].0) << 16;
-            let deth = crate::head::deth_word(Deth { qkey: QKEY, src_qp: Qpn(0x99) });
+            let deth = pollux_hca::head::deth_word(Deth { qkey: QKEY, src_qp: Qpn(0x99) });
             [first | u64::from(dest_qp.0) << 32, LID << 32 | 1 << 48, 1, deth]
         }
     }
 
-    fn lane() -> (OwnedFd, LanePlace) {
+    fn ring() -> (OwnedFd, RingPlace) {
         let line = || Words::private(16).unwrap();
-        let place = LanePlace { state: line(), counters: line() };
+        let place = RingPlace { state: line(), counters: line() };
         (Granted::create(0, place.clone()).unwrap().1, place)
     }
 
-    /// The words of a direct lane's segment, as a sender without manners has them.
+    /// The words of a direct ring's segment, as a sender without manners has them.
     fn words_of(fd: &OwnedFd) -> Words {
         let segment = Segment::from_fd(fd.try_clone().unwrap(), 1..=1 << 30).unwrap();
         Words::over(segment.map().unwrap())
@@ -517,22 +598,23 @@ mod tests {
     fn heads(words: &Words) -> impl Iterator<Item = &AtomicU64> {
         let all = words.as_slice();
         let identity = u64::from_be_bytes(*b"PLXLANE1");
-        let lane = all.iter().position(|word| word.load(Ordering::Relaxed) == identity).unwrap();
-        all[lane + 32..].iter().skip(2).step_by(16).take(SLOTS)
+        let ring = all.iter().position(|word| word.load(Ordering::Relaxed) == identity).unwrap();
+        all[ring + 32..].iter().skip(2).step_by(16).take(SLOTS)
     }
 
     /// A sender that writes another partition over the one that was judged, in the middle of it.
     #[test]
     fn no_entry_is_taken_under_another_route_than_the_one_that_was_judged() {
         const EACH: usize = 5_000;
-        let ((mut session, _board, _server), mut victim) = (session("flips"), victim());
+        let ((mut session, _page, _server), mut victim) = (session("flips"), victim());
         let (granted, other) = (victim.datagram(0), victim.datagram(1));
-        let (fd, place) = lane();
+        let (fd, place) = ring();
         let route = route_bits(granted[0], granted[1]);
         assert_ne!(route, route_bits(other[0], other[1]));
-        session.ins.push(In::open(fd.try_clone().unwrap(), 1, route).unwrap());
+        session.ins.push(In::open(fd.try_clone().unwrap(), 1, route, None).unwrap());
         let words = words_of(&fd);
-        let mut sender = Out::open(fd, 1, route, &place).unwrap();
+        let wake_socket = wake_socket::pair().unwrap().1;
+        let mut sender = Out::open(fd, 1, route, &place, wake_socket).unwrap();
         let is_over = AtomicBool::new(false);
         let (mut sent, mut taken, mut under_other, mut refused) = (0, 0, 0, 0);
         std::thread::scope(|scope| {
@@ -549,33 +631,56 @@ mod tests {
                 assert!(session.receive(Time::START, &mut victim.adapter, &mut Vec::new()));
                 sent += 1;
                 (taken, under_other) = (taken + victim.came(0), under_other + victim.came(1));
-                refused = victim.adapter.port().drops.of(Reason::Malformed("message")) as usize;
+                refused = victim.adapter.port().drops.of(DropReason::Malformed("message")) as usize;
             }
             is_over.store(true, Ordering::Relaxed);
         });
         assert_eq!((taken + refused, under_other), (sent, 0));
     }
 
-    /// Lanes that are never empty, and what the server says in between.
+    /// The server opens rings and takes them back while a client reads its ring alone.
     #[test]
-    fn a_sender_that_never_stops_keeps_nobody_from_the_servers_ring() {
-        let ((mut session, mut board, _server), mut victim) = (session("fair"), victim());
+    fn a_ring_that_ends_before_it_was_read_leaves_nothing() {
+        let ((mut session, mut page, server), mut victim) = (session("ended-unread"), victim());
+        let head = victim.datagram(0);
+        let route = route_bits(head[0], head[1]);
+        for number in 1..=3 {
+            let ((near, _far), (fd, _)) = (wake_socket::pair().unwrap(), ring());
+            let wake_socket = ControlMessage::WakeSocket { ring: number };
+            assert!(server.send(&wake_socket, Some(near.as_fd())));
+            if number < 3 {
+                let receives = ControlMessage::Receives { ring: number, route };
+                assert!(server.send(&receives, Some(fd.as_fd())));
+            }
+            assert!(page.down.send_bytes(tag::CLOSE, &[number], &[]));
+        }
+        while session.receive(Time::START, &mut victim.adapter, &mut Vec::new()) {}
+        session.read_socket().unwrap();
+        assert!(session.ins.is_empty() && session.coming.is_empty());
+        // The one of a ring that was never told of goes with the next.
+        assert_eq!(session.new_wake_socket.as_ref().map(|(ring, _)| *ring), Some(3));
+    }
+
+    /// Rings that are never empty, and what the server says in between.
+    #[test]
+    fn a_continuous_sender_does_not_block_the_servers_ring() {
+        let ((mut session, mut page, _server), mut victim) = (session("fair"), victim());
         let head = victim.datagram(0);
         let route = route_bits(head[0], head[1]);
         let mut senders: Vec<Out> = (1..=4)
             .map(|number| {
-                let (fd, place) = lane();
-                session.ins.push(In::open(fd.try_clone().unwrap(), number, route).unwrap());
-                Out::open(fd, number, route, &place).unwrap()
+                let (fd, place) = ring();
+                session.ins.push(In::open(fd.try_clone().unwrap(), number, route, None).unwrap());
+                Out::open(fd, number, route, &place, wake_socket::pair().unwrap().1).unwrap()
             })
             .collect();
-        // A lane that opens, one that ends, word of mail, and a datagram for the other partition.
-        let (fd, _) = lane();
-        session.coming.insert(5, In::open(fd, 5, route).unwrap());
-        for (what, number) in [(tag::OPEN, 5), (tag::CLOSE, 5), (tag::MAIL, 0)] {
-            assert!(board.down.send_bytes(what, &[number], &[]));
+        // A ring that opens, one that ends, a notification, and a datagram for the other partition.
+        let (fd, _) = ring();
+        session.coming.insert(5, In::open(fd, 5, route, None).unwrap());
+        for (what, number) in [(tag::OPEN, 5), (tag::CLOSE, 5), (tag::NOTIFY, 0)] {
+            assert!(page.down.send_bytes(what, &[number], &[]));
         }
-        assert!(board.down.send_bytes(tag::MESSAGE, &victim.datagram(1), b"four"));
+        assert!(page.down.send_bytes(tag::MESSAGE, &victim.datagram(1), b"four"));
         for sender in &mut senders {
             while sender.send_bytes(&head, b"four") {}
         }
@@ -589,6 +694,6 @@ mod tests {
                 let _ = sender.send_bytes(&head, b"four");
             }
         }
-        assert!(session.has_mail && session.ins.len() == 4);
+        assert!(session.is_notified && session.ins.len() == 4);
     }
 }

@@ -1,25 +1,27 @@
-//! The socket between a client and its server: messages kept apart, with descriptors beside them.
+//! The socket between a client and the server (SOCK_SEQPACKET), which carries control messages and
+//! descriptors.
 //!
-//! A fabric is known by a path, at which it answers questions. That is a socket of another kind, so
-//! this one has a name of its own beside it.
+//! A fabric is known by the path of its administration socket. This socket's path is that with a
+//! suffix.
 //!
-//! The socket file is its owner's alone (`listen`): who may open it may use the fabric.
+//! Only its owner can open the socket file (`listen`). Any process that can open it can use the
+//! fabric.
 
-use super::note::{BYTES_MAX, Note};
+use super::control_message::{BYTES_MAX, ControlMessage};
 use crate::listen;
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
-    accept_with, connect, recvmsg, sendmsg, socket_with,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags,
+    SocketType, accept_with, connect, recvmsg, sendmsg, shutdown, socket_with,
 };
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// Descriptors beside a note; more are closed unseen.
+/// Descriptors of a message; further ones are closed.
 const DESCRIPTORS_MAX: usize = 1;
 
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
@@ -30,17 +32,17 @@ pub struct Socket {
     fd: OwnedFd,
 }
 
-/// What has come by a socket.
+/// The result of a receive.
 #[derive(Debug)]
 pub enum Received {
     /// Nothing now.
     Nothing,
-    /// The other end is gone, or makes no sense.
+    /// The other end has closed, or sent an invalid message.
     End,
-    /// A note, and the descriptor beside it.
-    Note(Note, Option<OwnedFd>),
-    /// A note without the descriptor that was beside it: this process has as many as it may have.
-    Truncated(Note),
+    /// A message, and the descriptor that came with it.
+    Message(ControlMessage, Option<OwnedFd>),
+    /// A message without the descriptor that came with it: this process is at its limit of them.
+    Truncated(ControlMessage),
 }
 
 /// The socket of a fabric that is known by a path.
@@ -55,14 +57,14 @@ pub fn listen_at(path: &Path) -> Result<OwnedFd, Errno> {
     listen::listen_at(path, SocketType::SEQPACKET)
 }
 
-/// The next client that waits, if one does.
+/// Accepts the next client, if one waits.
 pub fn accept(listener: BorrowedFd<'_>) -> Option<Socket> {
     accept_with(listener, FLAGS).ok().map(|fd| Socket { fd })
 }
 
 impl Socket {
-    /// To the server of a fabric that is known by a path. `AGAIN` says that it lives, and that so
-    /// many are waiting for it already that it has no room for one more now.
+    /// Connects to the server of a fabric. `AGAIN` means that the server is alive and its backlog
+    /// is full.
     pub fn connect(path: &Path) -> Result<Self, Errno> {
         let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)?;
         connect(&fd, &SocketAddrUnix::new(socket_path(path))?)?;
@@ -75,14 +77,13 @@ impl Socket {
         Some(pid.as_raw_nonzero().get().cast_unsigned())
     }
 
-    /// Says something, with a descriptor beside it; says whether there was room and anybody to hear
-    /// it.
+    /// Sends a message, with a descriptor. False if the other end is gone, or its buffer is full.
     #[must_use]
-    pub fn send(&self, note: &Note, beside: Option<BorrowedFd<'_>>) -> bool {
-        let bytes = note.emit();
+    pub fn send(&self, message: &ControlMessage, descriptor: Option<BorrowedFd<'_>>) -> bool {
+        let bytes = message.emit();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);
-        let descriptors = beside.as_slice();
+        let descriptors = descriptor.as_slice();
         if !descriptors.is_empty() {
             let pushed = control.push(SendAncillaryMessage::ScmRights(descriptors));
             debug_assert!(pushed, "there is space for one");
@@ -96,7 +97,7 @@ impl Socket {
         }
     }
 
-    /// Takes the next thing that has come.
+    /// Receives the next message.
     pub fn receive(&self) -> Received {
         let mut bytes = [0; BYTES_MAX];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
@@ -110,19 +111,27 @@ impl Socket {
                 Ok(received) => break (received.bytes, received.flags),
             }
         };
-        let mut beside = None;
+        let mut descriptor = None;
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(descriptors) = message {
-                beside = descriptors.into_iter().next();
+                descriptor = descriptors.into_iter().next();
             }
         }
-        match Note::parse(&bytes[..len]) {
-            Some(note) if beside.is_none() && flags.contains(ReturnFlags::CTRUNC) => {
-                Received::Truncated(note)
+        match ControlMessage::parse(&bytes[..len]) {
+            Some(message) if descriptor.is_none() && flags.contains(ReturnFlags::CTRUNC) => {
+                Received::Truncated(message)
             }
-            Some(note) => Received::Note(note, beside),
+            Some(message) => Received::Message(message, descriptor),
             None => Received::End,
         }
+    }
+}
+
+/// Shuts the connection down, so that the other end sees its end now. A mere close would leave it
+/// open as long as another thread's child, between fork and exec, holds a copy.
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let _ = shutdown(&self.fd, Shutdown::Both);
     }
 }
 

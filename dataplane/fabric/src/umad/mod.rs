@@ -1,15 +1,16 @@
 //! Unmodified programs at a fabric: OpenSM, `ibnetdiscover`, `smpquery` and the like.
 //!
-//! Such programs speak to libibumad, and that to the kernel; the library `libumad2sim` of ibsim,
-//! preloaded, speaks to this instead. Nobody here wrote either, so they judge our agents.
+//! Such programs use libibumad, and that uses the kernel; the preloaded library `libumad2sim` of
+//! ibsim uses this server instead. Both are independent programs, so they are referees of our
+//! agents.
 //!
 //! 1. [`protocol`]: the messages;
-//! 2. [`clients`]: who is where, and whose answer is whose;
-//! 3. [`server`]: the sockets.
+//! 2. [`programs`]: the programs, their ports, and the routing of responses;
+//! 3. [`sockets`]: the sockets.
 
-pub mod clients;
+pub mod programs;
 pub mod protocol;
-pub mod server;
+pub mod sockets;
 
-pub use clients::{CLIENTS_MAX, Clients};
-pub use server::Server;
+pub use programs::{CLIENTS_MAX, Programs};
+pub use sockets::Sockets;

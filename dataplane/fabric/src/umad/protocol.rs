@@ -2,8 +2,8 @@
 //! preloaded library `libumad2sim`, version of ibsim 0.10.
 //!
 //! Both kinds of message have a fixed length; on the control socket each is answered by one of the
-//! same form. Why hand-written and not a table of offsets: numbers are in the host's order, except
-//! where they are not.
+//! same form. Why hand-written and not a table of offsets: most numbers are in the host's byte
+//! order, and some are not.
 
 use pollux_wire::address::{Lid, Qpn};
 use pollux_wire::mad::MAD_LEN;
@@ -19,15 +19,15 @@ pub const NODE_NAME_LEN: usize = 32;
 
 const MAGIC: u32 = 0xdead_beef;
 
-/// What a control message is about.
+/// The kind of a control message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum ControlKind {
-    /// Only as an answer: no.
+    /// Only as an answer: refused.
     Refused = 0,
-    /// A program begins; the answer says which client it is.
+    /// A program connects; the answer has its client number.
     Connect = 1,
-    /// It ends.
+    /// A program disconnects.
     Disconnect = 2,
     /// LID and state of its port.
     Port = 3,
@@ -68,7 +68,7 @@ impl ControlKind {
 pub struct Control {
     /// Which client sends or is answered; 0 when it connects.
     pub client: u32,
-    /// What it is about.
+    /// The request that it is, or that it answers.
     pub kind: ControlKind,
     /// How many bytes of `data` are in use.
     pub len: u32,
@@ -100,14 +100,14 @@ pub struct DataMessage {
     pub src_qp: Qpn,
     /// 0, or [`DataMessage::TIMED_OUT`] of a request that comes back unanswered.
     pub status: u32,
-    /// What the sender said of the length. It passes unchanged: readers count records from it.
+    /// The length that the sender gave. It is forwarded unchanged: receivers count records by it.
     pub len: u64,
     /// The datagram.
     pub mad: [u8; MAD_LEN],
 }
 
 impl Control {
-    /// Reads a message; none if it is not one.
+    /// Parses a message; `None` if it is invalid.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; CONTROL_LEN] = bytes.try_into().ok()?;
         let word = |at| u32::from_ne_bytes(chunk(bytes, at));
@@ -135,7 +135,7 @@ impl Control {
         Self { len: len as u32, data: all, ..*self }
     }
 
-    /// The answer that says no. Every message is answered, since programs wait without limit.
+    /// The answer that refuses. Every message is answered, because programs wait without a timeout.
     pub fn refusal(client: u32) -> Self {
         Self { client, kind: ControlKind::Refused, len: 0, data: [0; CONTROL_DATA_LEN] }
     }
@@ -168,8 +168,8 @@ impl DataMessage {
     /// The status of a request that nobody answered: the errno of that name.
     pub const TIMED_OUT: u32 = 110;
 
-    /// Reads a message; none if it is not one. What is behind the datagram's length is the
-    /// sender's memory, and left out.
+    /// Parses a message; `None` if it is invalid. Bytes behind the datagram's length are
+    /// uninitialized memory of the sender, and cut off.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; DATA_LEN] = bytes.try_into().ok()?;
         let word = |at| u32::from_be_bytes(chunk(bytes, at));
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_none() {
+    fn malformed_messages_are_refused() {
         assert_eq!(Control::parse(&[0; CONTROL_LEN]), None);
         assert_eq!(DataMessage::parse(&[0; DATA_LEN - 1]), None);
         let mut bytes = Control::refusal(3).emit();

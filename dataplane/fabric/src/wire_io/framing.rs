@@ -17,7 +17,7 @@ pub const FRAME_LEN_MAX: usize = ETHERNET_LEN + PACKET_LEN_MAX.next_multiple_of(
 const LENGTH_LEN: usize = 4;
 const ETHERNET_LEN: usize = 14;
 const ETHER_TYPE: [u8; 2] = [0x88, 0xb5];
-/// A local address that says nothing.
+/// An arbitrary local address.
 const SOURCE: [u8; 6] = [0x02, 0, 0, 0, 0, 0x01];
 
 /// Writes a packet behind what `out` has.
@@ -30,7 +30,7 @@ pub fn write(packet: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(packet);
 }
 
-/// What a stream has brought, and what of it was taken.
+/// The received bytes of a stream, and the position of the reader.
 #[derive(Debug, Default)]
 pub struct Frames {
     bytes: Vec<u8>,
@@ -42,16 +42,16 @@ pub struct Frames {
 pub enum Next<'a> {
     /// Bytes that should begin with a packet.
     Packet(&'a [u8]),
-    /// A frame of something else.
+    /// A frame with another EtherType.
     Other,
-    /// Not yet.
+    /// The frame is incomplete.
     Nothing,
-    /// A length that no frame has: where the next one begins is anybody's guess.
+    /// An invalid length: the start of the next frame is unknown.
     Broken,
 }
 
 impl Frames {
-    /// More has come.
+    /// Appends received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.drain(..std::mem::take(&mut self.taken));
         self.bytes.extend_from_slice(bytes);

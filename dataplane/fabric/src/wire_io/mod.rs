@@ -8,18 +8,17 @@
 //! udp:LOCAL,any         the same for whoever has the address, on any network
 //! ```
 //!
-//! Whoever is at the other end of a wire is a node of the subnet. A unix socket is the user's own;
-//! with `udp:ADDR`, the end that has the address takes the first who sends for the other end, so
-//! that has to be an address of the loopback, where only this machine's programs are. On networks
-//! both ends are named, or the user says by `any` that all who can send there may be the other end.
+//! The other end of a wire is a node of the subnet, and must be trusted. A unix socket belongs to
+//! its user. With `udp:ADDR`, the end that binds the address accepts the first sender as the other
+//! end, so the address must be of the loopback, where only programs of this machine can send. On
+//! networks, name both ends, or allow any sender by `any`.
 //!
 //! 1. [`framing`]: packets in a stream of bytes;
 //! 2. `stream` and `udp`: the sockets, none of which blocks;
 //! 3. [`ForeignWire`]: either of them at a port of a [`Net`].
 //!
-//! A wire that breaks is joined again when the other end is back; the link at its port goes down
-//! and up with it. Nobody here judges packets: what a wire brings is hostile until the net has
-//! looked at it.
+//! A broken wire reconnects when the other end is back; the link at its port goes down and up with
+//! it. This module does not check packets: the net treats packets of a wire as hostile.
 
 pub mod framing;
 mod stream;
@@ -38,19 +37,19 @@ use stream::StreamSocket;
 pub use stream::listen;
 use udp::UdpWire;
 
-/// Where a wire goes.
+/// The two ends of a wire, as an operator names them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WireAddress {
     /// Over a unix socket.
     Stream {
-        /// Its path.
+        /// The socket file.
         path: PathBuf,
-        /// Whether to listen if nobody does.
+        /// Whether to listen if no other process does.
         may_listen: bool,
     },
     /// Over UDP.
     Udp {
-        /// Our address, or of whoever has it if there is no other.
+        /// Our address; without a remote one, the address that one of the two ends binds.
         address: SocketAddr,
         /// Theirs.
         remote: Remote,
@@ -60,15 +59,15 @@ pub enum WireAddress {
 /// The other end of a wire over UDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remote {
-    /// Has this address, and nobody else is listened to.
+    /// The end with this address only.
     At(SocketAddr),
-    /// Whoever sends first, on this machine.
+    /// The first sender on this machine.
     Local,
-    /// Whoever sends first.
+    /// The first sender.
     Any,
 }
 
-/// What is no address of a wire.
+/// A string that is no address of a wire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadAddress(String);
 
@@ -110,7 +109,7 @@ impl FromStr for WireAddress {
     }
 }
 
-/// What went over a wire.
+/// Counters of a wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WireCounts {
     /// Packets that came, good or bad.
@@ -154,12 +153,12 @@ impl ForeignWire {
         self.end
     }
 
-    /// What went over it.
+    /// Its counters.
     pub fn counts(&self) -> WireCounts {
         self.counts
     }
 
-    /// Whether the other end is there.
+    /// Whether the other end is connected.
     pub fn is_up(&self) -> bool {
         match &self.socket {
             Socket::Stream(stream) => stream.is_up(),
@@ -167,12 +166,12 @@ impl ForeignWire {
         }
     }
 
-    /// Whether it sends so much at a time and no more, whatever waits.
+    /// Whether it sends in batches of limited size.
     pub fn is_batched(&self) -> bool {
         matches!(self.socket, Socket::Udp(_))
     }
 
-    /// What to wait for; nothing while there is no socket.
+    /// The descriptors to poll; none while there is no socket.
     pub fn poll_fd(&self) -> Option<PollFd<'_>> {
         match &self.socket {
             Socket::Stream(stream) => stream.poll_fd(),
@@ -180,7 +179,7 @@ impl ForeignWire {
         }
     }
 
-    /// When it has something to do whether or not anything comes.
+    /// The time of its next timer.
     pub fn due(&self) -> Option<Time> {
         match &self.socket {
             Socket::Stream(stream) => stream.due(),
@@ -188,7 +187,7 @@ impl ForeignWire {
         }
     }
 
-    /// Joins what is to be joined, and takes what has come into the net.
+    /// Connects if necessary, and moves received packets into the net.
     pub fn receive(&mut self, now: Time, net: &mut Net) {
         let Self { end, counts, .. } = self;
         let mut take = |net: &mut Net, bytes: &[u8]| {
@@ -216,7 +215,7 @@ impl ForeignWire {
         net.set_foreign_up(self.end, self.is_up());
     }
 
-    /// Sends what waits in the net, as far as the socket takes it.
+    /// Sends waiting packets of the net, as far as the socket has space.
     pub fn send(&mut self, now: Time, net: &mut Net) {
         let Self { end, counts, .. } = self;
         let mut next = || {
@@ -306,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_udp_wire_between_two_addresses_listens_to_nobody_else() {
+    fn a_udp_wire_between_two_addresses_ignores_others() {
         let local = || UdpSocket::bind("127.0.0.1:0").unwrap();
         let address = local().local_addr().unwrap();
         let (peer, stranger) = (local(), local());
@@ -322,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_udp_wire_on_a_network_takes_the_first_who_sends_only_where_that_is_wanted() {
+    fn a_udp_wire_on_a_network_accepts_any_sender_only_if_configured() {
         let address = "0.0.0.0:0".parse().unwrap();
         let open = |remote| ForeignWire::open(END, &WireAddress::Udp { address, remote });
         let refused = open(Remote::Local).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! A wire over a unix socket, as the server or the client of it, whichever the moment asks for.
+//! A wire over a unix socket, as its server or its client.
 //!
 //! ```text
 //! apart      tries to connect; if nobody listens and it may, listens itself
@@ -6,7 +6,7 @@
 //! joined     until the other end closes, or its framing makes no sense; then apart or listening
 //! ```
 //!
-//! A stream loses nothing: what it does not take now waits in the net.
+//! A stream is lossless: packets beyond its buffer wait in the net.
 
 use super::framing::{self, Frames, Next};
 use crate::listen::listen_at;
@@ -19,9 +19,9 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What a unix socket's address has room for.
+/// The longest path of a unix socket address.
 pub(super) const PATH_LEN_MAX: usize = 107;
-/// How soon a join that failed is tried again.
+/// The retry interval of a failed connect.
 const RETRY: Duration = Duration::from_millis(200);
 /// Bytes that wait here for the socket; more wait in the net.
 const OUT_BYTES_MAX: usize = 256 << 10;
@@ -43,7 +43,7 @@ struct Joined {
     stream: UnixStream,
     frames: Frames,
     out: Vec<u8>,
-    /// Bytes of `out` that are gone.
+    /// Bytes of `out` that were sent.
     gone: usize,
 }
 
@@ -71,7 +71,7 @@ impl StreamSocket {
         is_apart.then_some(self.retry_at)
     }
 
-    /// Looks for the other end, if there is none.
+    /// Connects or listens, if not connected.
     pub(super) fn join(&mut self, now: Time) {
         if self.joined.is_some() {
             return;
@@ -92,7 +92,7 @@ impl StreamSocket {
         }
     }
 
-    /// Takes what has come; counts frames of something else, and ends that made no sense.
+    /// Receives packets; counts foreign frames, and streams with invalid framing.
     pub(super) fn receive(&mut self, now: Time, mut take: impl FnMut(&[u8])) -> (u64, u64) {
         let (mut ignored, mut broken) = (0, 0);
         let Some(joined) = &mut self.joined else { return (0, 0) };
@@ -127,7 +127,7 @@ impl StreamSocket {
         (ignored, broken)
     }
 
-    /// Sends what `next` gives, as far as the socket takes it.
+    /// Sends packets of `next`, as far as the socket has space.
     pub(super) fn send(&mut self, now: Time, next: &mut impl FnMut() -> Option<Vec<u8>>) {
         let Some(joined) = &mut self.joined else { return };
         loop {
@@ -156,7 +156,7 @@ impl StreamSocket {
 }
 
 impl Drop for StreamSocket {
-    /// Who listened takes the name away.
+    /// The listener removes its path.
     fn drop(&mut self) {
         if self.listener.is_some() {
             let _ = fs::remove_file(&self.path);
@@ -171,7 +171,7 @@ impl Joined {
     }
 }
 
-/// A connection, made without waiting for who is slow to accept it.
+/// Connects without waiting for a slow listener.
 fn connected(path: &Path) -> io::Result<UnixStream> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -179,7 +179,7 @@ fn connected(path: &Path) -> io::Result<UnixStream> {
     Ok(socket.into())
 }
 
-/// Listens at a path, for this user only. A socket that nobody listens at any more is replaced.
+/// Listens at a path, for this user only. The socket of a dead listener is replaced.
 pub fn listen(path: &Path) -> io::Result<UnixListener> {
     Ok(listen_at(path, SocketType::STREAM)?.into())
 }

@@ -1,10 +1,10 @@
-//! A wire over UDP: one packet to a datagram, and empty datagrams that say who is there.
+//! A wire over UDP: one packet per datagram, and empty datagrams as hellos.
 //!
-//! UDP knows no connection, so each end says every [`HELLO`] that it is there, and believes that
-//! the other one is while it has heard of it within [`SILENCE`]. Where both were given one address,
-//! the end that has it learns from that where the other one is, and listens to that one only, as
-//! long as it is there. Why only on the loopback, unless told otherwise: on a network whoever sends
-//! first would be at the end of the wire.
+//! UDP has no connections, so each end sends a hello every [`HELLO`], and the other end counts as
+//! connected for [`SILENCE`] after its last datagram. If both have the same address, the end that
+//! binds it learns the address of the other end from the first datagram, and ignores others while
+//! that end is connected. Why only on the loopback, unless configured otherwise: on a network, any
+//! first sender would become the end of the wire.
 
 use super::Remote;
 use crate::time::Time;
@@ -13,25 +13,25 @@ use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
-/// How often an end says that it is there.
+/// The interval of hellos.
 const HELLO: Duration = Duration::from_millis(200);
-/// After so long without a word the other end is taken to be gone.
+/// The other end counts as disconnected after this time without a datagram.
 const SILENCE: Duration = Duration::from_secs(2);
 /// Datagrams taken in a turn.
 const TAKEN: usize = 64;
-/// And sent: so few that the other end's socket has room for them, of which Linux by default has
-/// enough for some 25 of the longest packets.
+/// Datagrams sent in a turn: few enough for the receive buffer of the other end; the default of
+/// Linux holds some 25 of the longest packets.
 const SENT: usize = 16;
-/// More than any packet has.
+/// More bytes than the longest packet.
 const BYTES_MAX: usize = 8192;
 
 #[derive(Debug)]
 pub(super) struct UdpWire {
     socket: UdpSocket,
-    /// Where the other end is; of a socket that is connected, for good.
+    /// The address of the other end; fixed for a connected socket.
     peer: Option<SocketAddr>,
     is_connected: bool,
-    /// Until when the other end is taken to be there.
+    /// The time until which the other end counts as connected.
     up_until: Option<Time>,
     hello_at: Time,
 }
@@ -74,7 +74,7 @@ impl UdpWire {
         hello_at.into_iter().chain(self.up_until).min()
     }
 
-    /// Takes what has come. `take` hears whether the other end is there, and what it sent.
+    /// Receives datagrams. `take` gets whether the other end is connected, and its packets.
     pub(super) fn receive(&mut self, now: Time, mut take: impl FnMut(bool, Option<&[u8]>)) {
         if self.up_until.is_some_and(|until| until <= now) {
             self.up_until = None;
@@ -88,24 +88,24 @@ impl UdpWire {
                     take(true, (len > 0).then(|| &bytes[..len]));
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                // From a stranger; or the other end was not there when we sent.
+                // From another sender; or an ICMP error for a datagram that we sent.
                 Ok(_) | Err(_) => {}
             }
         }
     }
 
-    /// Whether a datagram is the other end's: whoever comes first, while that one is there.
+    /// Whether a datagram is from the other end; the first sender becomes the other end.
     fn is_peer(&mut self, from: SocketAddr) -> bool {
         if !self.is_connected && self.up_until.is_none() && self.peer != Some(from) {
             self.peer = Some(from);
-            // It shall hear of us now, and not only with the next hello.
+            // Sends a hello at once, not at the next interval.
             self.hello_at = Time::START;
         }
         self.peer == Some(from)
     }
 
-    /// Sends what `next` gives, but no more than a turn's worth. What the socket does not take is
-    /// lost, as on the way.
+    /// Sends packets of `next`, but no more than in a turn. A packet that the socket does not take
+    /// is lost.
     pub(super) fn send(&mut self, now: Time, next: &mut impl FnMut() -> Option<Vec<u8>>) {
         let Some(peer) = self.peer else { return };
         if self.hello_at <= now {
@@ -125,12 +125,12 @@ impl UdpWire {
     }
 }
 
-/// Whether somebody else has the address, here or on another machine.
+/// Whether the address is in use, here or on another machine.
 fn is_another_ones(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::AddrNotAvailable)
 }
 
-/// Any address of ours from which that one can be reached.
+/// An address of ours with a route to the remote one.
 fn any(address: SocketAddr) -> IpAddr {
     match address.ip() {
         ip if ip.is_loopback() => ip,

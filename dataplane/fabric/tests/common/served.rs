@@ -38,8 +38,8 @@ impl Serving {
     }
 
     /// How many clients there are, and direct lanes between them.
-    pub fn census(&self) -> (usize, usize) {
-        self.server.census()
+    pub fn statistics(&self) -> (usize, usize) {
+        self.server.statistics()
     }
 
     /// Tells clients of what changed, and has their lanes end.

@@ -1,4 +1,4 @@
-//! The software adapter against the suite of `pollux-verbs`: in virtual time with the shortcut,
+//! The software adapter against the suite of `pollux-verbs`: in virtual time with message bypass,
 //! with packets, and with packets that get lost, come twice, late or damaged; with tshark as the
 //! judge of every packet; in threads by the machine's clock; and at a server of processes.
 #![expect(clippy::disallowed_methods, reason = "seeds and cases are asked for by hand")]
@@ -86,8 +86,8 @@ fn judge_schedules(name: &'static str, wire: Wire) {
 
 // req: iba-rc, iba-uc, iba-ud, iba-work-queues, iba-memory, iba-migration
 #[test]
-fn with_the_shortcut() {
-    judge_schedules("shortcut", Wire::default());
+fn with_message_bypass() {
+    judge_schedules("bypass", Wire::default());
 }
 
 // req: iba-rc, iba-uc, iba-ud, iba-work-queues, iba-memory, iba-mtu

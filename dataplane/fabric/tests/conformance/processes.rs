@@ -1,11 +1,11 @@
-//! Two clients of a server of processes: through the server, and by direct lanes.
+//! Two clients of a server of processes: through the server, and by direct rings.
 //!
 //! Both are this process here, and all that they share with each other and with the server is
 //! mapped as often as it would be in three. What only holds between processes that can be killed is
 //! in the tests of the fabric.
 
 use crate::served::{Served, clock};
-use crate::threads::{PATIENCE, judge_together};
+use crate::threads::{WAIT_MAX, judge_together};
 use crate::{group, setting};
 use pollux_conformance::{Adapters, Factory, Group, Side, Turn};
 use pollux_fabric::SoftDevice;
@@ -67,7 +67,7 @@ impl Adapters for Pair {
         // Where other tests keep the machine busy, the server has its turn as well: what a case
         // takes for lost is lost then, and not still on its way.
         self.served.ask(|_| ());
-        if self.start.elapsed() < PATIENCE { Turn::GoOn } else { Turn::GiveUp }
+        if self.start.elapsed() < WAIT_MAX { Turn::GoOn } else { Turn::GiveUp }
     }
 
     fn group(&mut self, nth: u8) -> Option<Group> {

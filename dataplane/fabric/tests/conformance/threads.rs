@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// After which a case that still waits has failed: far more than any needs on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// Pairs at a time: a case that waits for a timer leaves the machine to the others.
 const PAIRS: usize = 4;
@@ -92,7 +92,7 @@ impl OwnSend {
         Self { id: send.id, op: send.op, flags: send.flags, data }
     }
 
-    fn lend(&self) -> SendRequest<'_> {
+    fn request(&self) -> SendRequest<'_> {
         let data = match &self.data {
             OwnData::Sges(sges) => Data::Sges(sges),
             OwnData::Inline(bytes) => Data::Inline(bytes),
@@ -106,7 +106,7 @@ fn own_recvs(batch: &[RecvRequest<'_>]) -> Vec<(u64, Vec<Sge>)> {
     batch.iter().map(|recv| (recv.id, recv.sges.to_vec())).collect()
 }
 
-fn lend_recvs(batch: &[(u64, Vec<Sge>)]) -> Vec<RecvRequest<'_>> {
+fn borrow_recvs(batch: &[(u64, Vec<Sge>)]) -> Vec<RecvRequest<'_>> {
     batch.iter().map(|(id, sges)| RecvRequest { id: *id, sges }).collect()
 }
 
@@ -219,18 +219,18 @@ impl Device for Distant {
     fn post_send(&mut self, qp: Qp, batch: &[SendRequest<'_>]) -> Result<(), PostError> {
         let batch: Vec<OwnSend> = batch.iter().map(OwnSend::of).collect();
         self.ask(move |device| {
-            device.post_send(qp, &batch.iter().map(OwnSend::lend).collect::<Vec<_>>())
+            device.post_send(qp, &batch.iter().map(OwnSend::request).collect::<Vec<_>>())
         })
     }
 
     fn post_recv(&mut self, qp: Qp, batch: &[RecvRequest<'_>]) -> Result<(), PostError> {
         let batch = own_recvs(batch);
-        self.ask(move |device| device.post_recv(qp, &lend_recvs(&batch)))
+        self.ask(move |device| device.post_recv(qp, &borrow_recvs(&batch)))
     }
 
     fn post_srq_recv(&mut self, srq: Srq, batch: &[RecvRequest<'_>]) -> Result<(), PostError> {
         let batch = own_recvs(batch);
-        self.ask(move |device| device.post_srq_recv(srq, &lend_recvs(&batch)))
+        self.ask(move |device| device.post_srq_recv(srq, &borrow_recvs(&batch)))
     }
 
     fn poll(&mut self, cq: Cq, completions: &mut [Completion]) -> Result<usize, VerbsError> {
@@ -268,7 +268,7 @@ impl Adapters for Distants {
     }
 
     fn turn(&mut self) -> Turn {
-        if self.start.elapsed() < PATIENCE { Turn::GoOn } else { Turn::GiveUp }
+        if self.start.elapsed() < WAIT_MAX { Turn::GoOn } else { Turn::GiveUp }
     }
 
     fn group(&mut self, nth: u8) -> Option<Group> {

@@ -5,10 +5,10 @@
 //! adapter that relied on that would pass. Here a link withholds what has come, or has no room for
 //! what is to go, as a busy ring between threads does; a trace tells whether two seeds differ.
 
-use pollux_fabric::link::Link;
 use pollux_fabric::link::fault::SeededRng;
 use pollux_fabric::link::world::WorldLink;
-use pollux_fabric::{Adapter, Lender, Time};
+use pollux_fabric::link::{FrameSink, Link};
+use pollux_fabric::{Adapter, LeaseTable, Time};
 use std::cell::RefCell;
 use std::hash::{DefaultHasher, Hasher};
 use std::rc::Rc;
@@ -136,6 +136,16 @@ impl UnevenLink {
     }
 }
 
+impl FrameSink for UnevenLink {
+    fn send_packet(&mut self, bytes: &[u8]) -> bool {
+        self.has_room() && self.link.send_packet(bytes)
+    }
+
+    fn send_message(&mut self, head: &[u64], bytes: usize, fill: impl FnMut(&mut [u8])) -> bool {
+        self.has_room() && self.link.send_message(head, bytes, fill)
+    }
+}
+
 impl Link for UnevenLink {
     fn now(&self) -> Time {
         self.link.now()
@@ -145,16 +155,8 @@ impl Link for UnevenLink {
         self.link.is_virtual()
     }
 
-    fn attach(&mut self, lender: &Arc<Lender>) {
-        self.link.attach(lender);
-    }
-
-    fn send_packet(&mut self, bytes: &[u8]) -> bool {
-        self.has_room() && self.link.send_packet(bytes)
-    }
-
-    fn send_message(&mut self, head: &[u64], bytes: usize, fill: impl FnMut(&mut [u8])) -> bool {
-        self.has_room() && self.link.send_message(head, bytes, fill)
+    fn attach(&mut self, leases: &Arc<LeaseTable>) {
+        self.link.attach(leases);
     }
 
     fn receive(&mut self, now: Time, adapter: &mut Adapter) -> bool {

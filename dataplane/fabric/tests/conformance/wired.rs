@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// After which a case that still waits has failed: far more than any needs on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// Where the wires are: at a switch, behind its host.
 const WIRE: End = End { node: 0, port: 2 };
@@ -44,7 +44,7 @@ impl Factory for Wired {
         let clock: Clock = Arc::new(move || Time::START + start.elapsed());
         let mut sides = [0, 1].map(|side| Joined::new(side, &self.address, &clock));
         while !sides.iter().all(|side| side.wire.is_up()) {
-            assert!(start.elapsed() < PATIENCE, "the wire does not come up");
+            assert!(start.elapsed() < WAIT_MAX, "the wire does not come up");
             sides.iter_mut().for_each(Joined::pump);
         }
         for (side, base) in sides.iter_mut().zip(BASES) {
@@ -107,7 +107,7 @@ impl Adapters for Pair {
 
     fn turn(&mut self) -> Turn {
         self.sides.iter_mut().for_each(Joined::pump);
-        if self.start.elapsed() < PATIENCE { Turn::GoOn } else { Turn::GiveUp }
+        if self.start.elapsed() < WAIT_MAX { Turn::GoOn } else { Turn::GiveUp }
     }
 
     fn group(&mut self, nth: u8) -> Option<Group> {

@@ -129,7 +129,7 @@ fn packets_say_whether_their_sender_has_migrated() {
     for (nth, side) in pair.sides.iter_mut().enumerate() {
         // The second path differs by its GRH.
         let dgid = Gid::new(Gid::DEFAULT_PREFIX, Guid(2 - nth as u64));
-        let grh = Some(GlobalRoute { dgid, hop_limit: 1, ..GlobalRoute::default() });
+        let grh = Some(GlobalRoute::to(dgid, 1));
         let (_, found) = side.device.query_qp(side.qp).unwrap();
         let change = QpAttributes {
             alternate_path: found.path.map(|path| AddressVector { grh, ..path }),

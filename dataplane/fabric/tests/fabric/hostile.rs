@@ -1,10 +1,10 @@
 //! Arbitrary packets into an adapter: counted, and nothing changes that they do not belong to.
 
 use crate::pair::{Connection, Pair, connect, side};
-use pollux_fabric::link::Link;
 use pollux_fabric::link::fault::SeededRng;
 use pollux_fabric::link::world::{Wire, World};
-use pollux_fabric::{Drop, SoftDevice, Time};
+use pollux_fabric::link::{FrameSink, Link};
+use pollux_fabric::{DropReason, SoftDevice, Time};
 use pollux_verbs::*;
 use pollux_wire::address::Qpn;
 use pollux_wire::packet::{ExtendedKind, Opcode, Operation, Transport, seal};
@@ -93,7 +93,7 @@ proptest! {
             while b.poll().is_some() {}
         }
         let drops = &b.device.adapter().port().drops;
-        let nonsense = drops.of(Drop::Malformed("message"));
+        let nonsense = drops.of(DropReason::Malformed("message"));
         prop_assert!(makes_sense || nonsense == 4, "{:?}", drops);
         prop_assert!(dropped(&b.device) <= 4, "{:?}", drops);
     }
@@ -133,7 +133,7 @@ fn an_answer_that_counts_wrongly_completes_nothing() {
 /// Packets of a real exchange, each with one byte changed and its CRCs made good again: whatever
 /// they do, it is only what their queue pair allows, and the adapter goes on.
 #[test]
-fn packets_with_a_changed_byte_harm_nobody_else() {
+fn packets_with_a_changed_byte_harm_no_other_packets() {
     let mut pair = Pair::new(1, Wire::default(), &Connection::default());
     let seen = Rc::new(RefCell::new(Vec::new()));
     let into = seen.clone();
@@ -177,11 +177,11 @@ fn drops_are_counted_by_reason() {
     good[5] = 6;
     seal(&mut good);
     adapter.handle_packet(Time::START, &good);
-    assert_eq!(adapter.port().drops.of(Drop::NoQp), 1);
+    assert_eq!(adapter.port().drops.of(DropReason::NoQp), 1);
     good[20] ^= 1;
     adapter.handle_packet(Time::START, &good);
-    assert_eq!(adapter.port().drops.of(Drop::Crc), 1);
+    assert_eq!(adapter.port().drops.of(DropReason::Crc), 1);
     adapter.handle_packet(Time::START, &[1, 2, 3]);
-    assert_eq!(adapter.port().drops.of(Drop::Malformed("truncated")), 1);
+    assert_eq!(adapter.port().drops.of(DropReason::Malformed("truncated")), 1);
     assert_eq!(adapter.port().drops.iter().map(|(_, count)| count).sum::<u64>(), 3);
 }

@@ -6,7 +6,7 @@ use pollux_fabric::net::Net;
 use pollux_fabric::node::NodeDrop;
 use pollux_fabric::subnet::Subnet;
 use pollux_fabric::topology::{End, Topology};
-use pollux_fabric::{Frame, Lender, Time};
+use pollux_fabric::{Frame, LeaseTable, Time};
 use pollux_wire::address::{Lid, Qpn};
 use pollux_wire::keys::PKey;
 use pollux_wire::mad::smp::{LinearForwardingTable, PortState, VlArbitrationTable, VlWeight};
@@ -38,7 +38,7 @@ fn net() -> Net {
     let mut net = Net::new(subnet, 1, Wire { latency: Duration::ZERO, ..Wire::default() });
     net.set_paced(true);
     for nth in 1..4 {
-        net.attach(host(nth), &Arc::<Lender>::default());
+        net.attach(host(nth), &Arc::<LeaseTable>::default());
     }
     net
 }
@@ -161,7 +161,7 @@ fn service_levels_without_a_lane_are_dropped() {
 }
 
 #[test]
-fn what_waits_is_lost_with_the_cable() {
+fn waiting_frames_are_lost_with_the_cable() {
     let mut net = net();
     for _ in 0..10 {
         net.send(Time::START, host(1), packet(1, 0));

@@ -1,11 +1,10 @@
 //! Adapters and links as their users see them: through the contract of `pollux-verbs`.
 
-mod beside;
 mod capture;
 mod first_words;
 mod hostile;
 mod lanes;
-mod lent;
+mod leased;
 #[path = "../common/managed.rs"]
 mod managed;
 mod management;
@@ -19,6 +18,9 @@ mod rules;
 mod scenarios;
 #[path = "../common/served.rs"]
 mod served;
+mod shared_port;
 mod short_way;
+mod sleeping;
 mod threads;
 mod time;
+mod unchanged;

@@ -116,6 +116,26 @@ fn a_foreign_port_is_up_while_the_other_end_is_there() {
     assert!(net.add_foreign(End { node: 0, port: 9 }).is_err(), "there is none");
 }
 
+/// Otherwise a storm of CM messages has each client look at its port again.
+#[test]
+fn subnet_management_counts_as_a_change_of_ports_and_general_services_do_not() {
+    let mut net = net(1, Wire::default());
+    let before = net.epoch();
+    ask(&mut net, &[1, 2]);
+    finish(&mut net);
+    assert!(net.epoch() > before);
+    let before = net.epoch();
+    let mut mad = [0; 256];
+    let header = MadHeader::new(MgmtClass::COMM_MGT, Method::SEND, 5, AttributeId(0x10));
+    mad[..MadHeader::LEN].copy_from_slice(&header.emit());
+    let (slid, dlid) = (Lid::PERMISSIVE, Lid::PERMISSIVE);
+    let (src_qp, dest_qp) = (Qpn::GSI, Qpn::GSI);
+    let (p_key, now) = (PKey::DEFAULT, Time::START);
+    net.send_datagram(now, HOST, Datagram { slid, dlid, src_qp, dest_qp, p_key, mad });
+    finish(&mut net);
+    assert_eq!(net.epoch(), before);
+}
+
 #[test]
 fn captures_see_management_and_faults_strike_it() {
     let mut net = net(1, Wire::default());
@@ -210,7 +230,7 @@ impl Program {
         let header = MadHeader::new(class, method, 9, AttributeId(1));
         mad[..MadHeader::LEN].copy_from_slice(&header.emit());
         assert!(self.memory.write(0, &mad));
-        let path = AddressVector { dlid, port: 1, ..AddressVector::default() };
+        let path = AddressVector::to_lid(dlid, 1);
         let ah = self.device.create_ah(self.pd, &path).unwrap();
         self.post(SendOp::Datagram(Destination { ah, qpn: Qpn::GSI, qkey: QKey::GSI })).unwrap();
     }
@@ -284,7 +304,7 @@ fn a_program_chooses_the_partition_of_each_datagram() {
     }
     let world = NetWorld::new(Net::new(subnet, 1, Wire::default()));
     let mut programs = [1, 2].map(|node| Program::new(&world, node));
-    let path = AddressVector { dlid: Lid(3), port: 1, ..AddressVector::default() };
+    let path = AddressVector::to_lid(Lid(3), 1);
     let ah = programs[0].device.create_ah(programs[0].pd, &path).unwrap();
     let to = Destination { ah, qpn: Qpn::GSI, qkey: QKey::GSI };
     let header = MadHeader::new(MgmtClass::COMM_MGT, Method::SEND, 9, AttributeId(1));

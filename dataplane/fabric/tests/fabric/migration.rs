@@ -12,7 +12,7 @@ use pollux_fabric::net::Net;
 use pollux_fabric::net::world::{NetLink, NetWorld};
 use pollux_fabric::subnet::Subnet;
 use pollux_fabric::topology::{End, Topology};
-use pollux_fabric::{Adapter, Drop, SoftDevice};
+use pollux_fabric::{Adapter, DropReason, SoftDevice};
 use pollux_mem::Memory;
 use pollux_verbs::*;
 use pollux_wire::address::Lid;
@@ -358,7 +358,7 @@ fn is_heard(pair: &mut Pair, from: usize) -> bool {
 /// The second path has to be just that, down to which of a port's own addresses it is to.
 // req: iba-migration
 #[test]
-fn who_takes_another_path_is_told_of_once_for_each_arming() {
+fn a_migration_causes_one_event_for_each_arming() {
     for packets_only in [false, true] {
         let mut pair = unreliable(Wire { packets_only, ..Wire::default() });
         let change = |pair: &mut Pair, nth: usize, change: QpAttributes| {
@@ -376,7 +376,7 @@ fn who_takes_another_path_is_told_of_once_for_each_arming() {
             let told = AsyncEvent::PathMigrationError(deaf.qp);
             assert_eq!(deaf.device.async_event(), Some(told));
             assert_eq!(deaf.device.async_event(), None);
-            assert_eq!(deaf.device.adapter().port().drops.of(Drop::Migration), dropped);
+            assert_eq!(deaf.device.adapter().port().drops.of(DropReason::Migration), dropped);
             // Back on the first path, it is heard: what it says then is no migration.
             let (sqd, rts) = (Some(QpState::Sqd), Some(QpState::Rts));
             change(&mut pair, 0, QpAttributes { state: sqd, ..none });

@@ -130,7 +130,7 @@ impl<L: Link> Side<L> {
 
     /// The same to a group.
     pub fn ah_to_group(&mut self, mgid: Gid, mlid: Lid) -> Ah {
-        let grh = Some(GlobalRoute { dgid: mgid, hop_limit: 1, ..GlobalRoute::default() });
+        let grh = Some(GlobalRoute::to(mgid, 1));
         self.device.create_ah(self.pd, &AddressVector { grh, ..path(mlid.0) }).unwrap()
     }
 
@@ -143,7 +143,7 @@ impl<L: Link> Side<L> {
 pub const QKEY: QKey = QKey(0x1234);
 
 pub fn path(lid: u16) -> AddressVector {
-    AddressVector { dlid: Lid(lid), port: 1, ..AddressVector::default() }
+    AddressVector::to_lid(Lid(lid), 1)
 }
 
 /// One at a link, in RESET.

@@ -9,7 +9,7 @@ use pollux_fabric::node::{Node, NodeDrop};
 use pollux_fabric::sm::{Config, Partitions};
 use pollux_fabric::subnet::{Datagram, Subnet};
 use pollux_fabric::topology::{End, Topology};
-use pollux_fabric::{Adapter, Drop, SoftDevice};
+use pollux_fabric::{Adapter, DropReason, SoftDevice};
 use pollux_mem::Memory;
 use pollux_verbs::work::Destination;
 use pollux_verbs::*;
@@ -110,7 +110,11 @@ impl Hosts {
         }
         let [sent, came] = [0, 1].map(|nth| sides[nth].poll().map(|one| one.status));
         let drops = sides[1].device.adapter().port().drops.clone();
-        Sent { sent, came, drops: [Drop::PKey, Drop::QKey].map(|reason| drops.of(reason)) }
+        Sent {
+            sent,
+            came,
+            drops: [DropReason::PKey, DropReason::QKey].map(|reason| drops.of(reason)),
+        }
     }
 
     /// What switches dropped at the way out, since that is where a key is not the receiver's.
@@ -249,7 +253,7 @@ fn set_keys(hosts: &Hosts, from: usize, to: usize, m_key: MKey) {
 
 // req: iba-partitions
 #[test]
-fn nobody_writes_keys_but_who_has_the_management_key() {
+fn only_the_m_key_allows_writing_p_keys() {
     let hosts = Hosts::new(true, Wire { packets_only: true, ..Wire::default() });
     let victim = LIMITED[1];
     for (nth, wrong) in (1..).zip([MKey(0), MKey(M_KEY.0 ^ 1)]) {

@@ -21,23 +21,31 @@ use std::env;
 use std::os::unix::process::{ExitStatusExt, parent_id};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const ROLE: &str = "POLLUX_FABRIC_ROLE";
 const PATH: &str = "POLLUX_FABRIC_PATH";
+const ALONE: &str = "POLLUX_FABRIC_ALONE";
 const ROUNDS: u64 = 25;
 /// Far more than anything here needs on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_MAX: Duration = Duration::from_secs(60);
 
 const SLOT: usize = 80 << 10;
 const SLOTS: usize = 8;
 
-/// Descriptors are counted, so nothing else that has any may run in this process.
-static ALONE: Mutex<()> = Mutex::new(());
-
-pub fn alone() -> MutexGuard<'static, ()> {
-    ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+/// Runs a test, by its path, in a process of its own, because it counts what the process has;
+/// false in that process.
+pub fn runs_alone(test: &str) -> bool {
+    if env::var_os(ALONE).is_some() {
+        return false;
+    }
+    let mut command = Command::new(env::current_exe().unwrap());
+    let output = command.args(["--exact", test, "--nocapture"]).env(ALONE, "1").output().unwrap();
+    let [text, errors] = [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap());
+    assert!(output.status.success(), "{test}: {}\n{text}{errors}", output.status);
+    assert!(text.contains("1 passed"), "{test} is no path of a test: {text}");
+    true
 }
 
 /// Hosts of `single:N` have the LIDs behind their switch.
@@ -61,7 +69,7 @@ fn client_with(name: &str, host: u32, bytes: usize) -> Side<ProcessLink> {
         match open(name, clock()) {
             Ok(device) => break device,
             // The server may not know yet that somebody else is dead.
-            Err(error) => assert!(begun.elapsed() < PATIENCE, "{error}"),
+            Err(error) => assert!(begun.elapsed() < WAIT_MAX, "{error}"),
         }
         std::thread::yield_now();
     };
@@ -77,7 +85,7 @@ fn client_with(name: &str, host: u32, bytes: usize) -> Side<ProcessLink> {
 fn wait_for(side: &mut Side<ProcessLink>, is: impl Fn(&Side<ProcessLink>) -> bool) {
     let begun = Instant::now();
     while !is(side) {
-        assert!(begun.elapsed() < PATIENCE, "it never is");
+        assert!(begun.elapsed() < WAIT_MAX, "it never is");
         side.device.progress();
     }
 }
@@ -144,7 +152,7 @@ impl Receiver {
     fn until(&mut self, side: &mut Side<ProcessLink>, came: usize) {
         let begun = Instant::now();
         while self.came < came {
-            assert!(begun.elapsed() < PATIENCE, "only {} messages came", self.came);
+            assert!(begun.elapsed() < WAIT_MAX, "only {} messages came", self.came);
             self.step(side);
         }
     }
@@ -232,43 +240,47 @@ fn borrowed() -> usize {
 }
 
 /// Long messages are copied once, out of memory that the receiver has mapped for as long as its
-/// lane lasts, and no other memory.
+/// ring lasts, and no other memory.
 #[test]
-fn memory_is_mapped_by_who_is_lent_it_and_as_long_as_the_lane_lasts() {
-    let _alone = alone();
+fn memory_is_mapped_for_its_receiver_while_the_ring_lasts() {
+    if runs_alone("processes::memory_is_mapped_for_its_receiver_while_the_ring_lasts") {
+        return;
+    }
     let (served, [mut a, mut b]) = two("mapped");
     assert_eq!(borrowed(), 0);
     let mut receiver = until_direct(&served, &mut a, &mut b);
     let mut sent = receiver.came;
     let begun = Instant::now();
     while borrowed() == 0 {
-        assert!(begun.elapsed() < PATIENCE, "nothing is lent");
+        assert!(begun.elapsed() < WAIT_MAX, "nothing is leased");
         exchange_from(&mut a, &mut b, &mut receiver, &mut sent, 8);
     }
     exchange_from(&mut a, &mut b, &mut receiver, &mut sent, 80);
-    assert_eq!(borrowed(), 1, "only what the sender lent");
+    assert_eq!(borrowed(), 1, "only what the sender leased");
     let left = served.ask(|server| {
         server.net_mut().set_tap(Box::new(|_, _: End, _: &[u8]| ()));
         server.tell_changes();
-        server.census().1
+        server.statistics().1
     });
     assert_eq!(left, 0);
     exchange_from(&mut a, &mut b, &mut receiver, &mut sent, 8);
-    assert_eq!(borrowed(), 0, "the lane is over");
+    assert_eq!(borrowed(), 0, "the ring is over");
 }
 
 /// A receiver that cannot map its peer's memory gets everything by copy.
 #[test]
 fn a_receiver_without_address_space_gets_long_messages_by_copy() {
     const MESSAGES: usize = 80;
-    let _alone = alone();
+    if runs_alone("processes::a_receiver_without_address_space_gets_long_messages_by_copy") {
+        return;
+    }
     let served = Served::start("tight", "single:2");
     let mut peer = Peer::start("tight", served.path());
     let mut side = client_with(&served.name(1), 1, 64 << 20);
     send(&mut side, MESSAGES, || {
         assert!(peer.0.try_wait().unwrap().is_none(), "the receiver has ended");
     });
-    assert_eq!(served.ask(|server| server.census()), (2, 2), "all went past the server");
+    assert_eq!(served.ask(|server| server.statistics()), (2, 2), "all went past the server");
     peer.kill();
 }
 
@@ -276,27 +288,29 @@ fn a_receiver_without_address_space_gets_long_messages_by_copy() {
 /// one gets its place.
 #[test]
 fn clients_are_killed_in_the_middle_of_it() {
-    let _alone = alone();
+    if runs_alone("processes::clients_are_killed_in_the_middle_of_it") {
+        return;
+    }
     let served = Served::start("killed", "single:2");
     let mut side = client(&served.name(1), 1);
     let mut kept = None;
-    let mut lanes_most = 0;
+    let mut rings_most = 0;
     for round in 0..ROUNDS {
         let peer = Peer::start("sender", served.path());
         let mut receiver = Receiver::default();
         let progress = (round + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 55;
         receiver.until(&mut side, progress as usize + 1);
-        lanes_most = lanes_most.max(served.ask(|server| server.census().1));
+        rings_most = rings_most.max(served.ask(|server| server.statistics().1));
         peer.kill();
         let begun = Instant::now();
         // Dead or not, what it left comes or does not come, and nothing of it stays.
-        while served.ask(|server| server.census()) != (1, 0) {
-            assert!(begun.elapsed() < PATIENCE, "the dead one stays");
+        while served.ask(|server| server.statistics()) != (1, 0) {
+            assert!(begun.elapsed() < WAIT_MAX, "the dead one stays");
             side.device.progress();
         }
         let down = served.ask(|server| server.net().subnet().nodes()[2].ports[1].info.port_state);
         assert_eq!(down, PortState::DOWN);
-        // Lanes and segments go as the mail comes.
+        // Rings and segments go as the mail comes.
         let reset = QpAttributes { state: Some(QpState::Reset), ..QpAttributes::default() };
         side.device.modify_qp(side.qp, &reset).unwrap();
         for _ in 0..10_000 {
@@ -308,14 +322,16 @@ fn clients_are_killed_in_the_middle_of_it() {
         let peer = side.device.qpn(side.qp).unwrap();
         connect(&mut side, peer, LIDS[1], &connection());
     }
-    assert_eq!(lanes_most, 2, "no lane was in use");
+    assert_eq!(rings_most, 2, "no ring was in use");
 }
 
 /// When the server is killed, its clients learn that their ports are down, keep their queue pairs,
 /// and are at their ports again when there is another one.
 #[test]
 fn the_server_is_killed() {
-    let _alone = alone();
+    if runs_alone("processes::the_server_is_killed") {
+        return;
+    }
     let path = path_of("server");
     for _ in 0..5 {
         let peer = Peer::start("server", &path);
@@ -361,7 +377,7 @@ fn exchange(
     send(b, messages, || {
         let (receiver, a) = &mut *receiver.lock().unwrap();
         receiver.step(a);
-        assert!(begun.elapsed() < PATIENCE, "only {} messages came", receiver.came);
+        assert!(begun.elapsed() < WAIT_MAX, "only {} messages came", receiver.came);
     });
 }
 
@@ -371,12 +387,12 @@ fn two(name: &str) -> (Served, [Side<ProcessLink>; 2]) {
     (served, sides)
 }
 
-/// Exchanges messages until both directions have a lane of their own.
+/// Exchanges messages until both directions have a ring of their own.
 fn until_direct(served: &Served, a: &mut Side<ProcessLink>, b: &mut Side<ProcessLink>) -> Receiver {
     let (mut receiver, mut sent) = (Receiver::default(), 0);
     let begun = Instant::now();
-    while served.ask(|server| server.census()) != (2, 2) {
-        assert!(begun.elapsed() < PATIENCE, "they never get a lane");
+    while served.ask(|server| server.statistics()) != (2, 2) {
+        assert!(begun.elapsed() < WAIT_MAX, "they never get a ring");
         exchange_from(a, b, &mut receiver, &mut sent, 8);
     }
     receiver.posted = receiver.posted.max(sent);
@@ -400,7 +416,7 @@ fn exchange_from(
         *sent += 1;
         let begun = Instant::now();
         while b.poll().is_none() {
-            assert!(begun.elapsed() < PATIENCE, "only {} messages came", receiver.came);
+            assert!(begun.elapsed() < WAIT_MAX, "only {} messages came", receiver.came);
             receiver.step(a);
         }
         receiver.until(a, *sent);
@@ -409,8 +425,10 @@ fn exchange_from(
 
 /// What goes past the server is counted at every port where it would have gone by it.
 #[test]
-fn what_goes_past_the_server_is_counted() {
-    let _alone = alone();
+fn traffic_of_direct_rings_is_counted() {
+    if runs_alone("processes::traffic_of_direct_rings_is_counted") {
+        return;
+    }
     let (served, [mut a, mut b]) = two("counted");
     let mut receiver = until_direct(&served, &mut a, &mut b);
     let mut sent = receiver.came;
@@ -440,10 +458,12 @@ fn what_goes_past_the_server_is_counted() {
     assert!(a_out[0] > 0, "there were acknowledgements");
 }
 
-/// A lane ends when what goes by it may not go any more, and when anybody wants to see packets.
+/// A ring ends when what goes by it may not go any more, and when anybody wants to see packets.
 #[test]
-fn lanes_end_when_their_way_does() {
-    let _alone = alone();
+fn direct_rings_end_when_their_path_changes() {
+    if runs_alone("processes::direct_rings_end_when_their_path_changes") {
+        return;
+    }
     let (served, [mut a, mut b]) = two("ends");
     let mut receiver = until_direct(&served, &mut a, &mut b);
     let mut sent = receiver.came;
@@ -455,13 +475,13 @@ fn lanes_end_when_their_way_does() {
             port.info.partition_enforcement_outbound = true;
             port.p_keys = keys(key);
             server.tell_changes();
-            server.census().1
+            server.statistics().1
         })
     };
     assert_eq!(enforce(&served, PKey(0x8001)), 1, "one direction is forbidden");
     assert_eq!(enforce(&served, PKey::DEFAULT), 1);
     exchange_from(&mut a, &mut b, &mut receiver, &mut sent, 8);
-    wait_for(&mut a, |_| served.ask(|server| server.census().1) == 2);
+    wait_for(&mut a, |_| served.ask(|server| server.statistics().1) == 2);
 
     let seen = Arc::new(AtomicUsize::new(0));
     let tapped = seen.clone();
@@ -471,7 +491,7 @@ fn lanes_end_when_their_way_does() {
         };
         server.net_mut().set_tap(Box::new(tap));
         server.tell_changes();
-        server.census().1
+        server.statistics().1
     });
     assert_eq!(left, 0);
     exchange_from(&mut a, &mut b, &mut receiver, &mut sent, 8);
@@ -482,7 +502,9 @@ fn lanes_end_when_their_way_does() {
 /// What an adapter drops for its key, the agent of its port knows.
 #[test]
 fn a_key_that_does_not_match_is_counted_at_the_port() {
-    let _alone = alone();
+    if runs_alone("processes::a_key_that_does_not_match_is_counted_at_the_port") {
+        return;
+    }
     let (served, [mut a, mut b]) = two("keys");
     let mut entries = [PKey::INVALID; 32];
     entries[0] = PKey(0x8001);
@@ -503,17 +525,19 @@ fn a_key_that_does_not_match_is_counted_at_the_port() {
             |server: &mut Serving| server.net().subnet().nodes()[2].ports[1].info.p_key_violations;
         served.ask(violations) > 0
     });
-    assert!(b.device.adapter().port().drops.of(pollux_fabric::Drop::PKey) > 0);
+    assert!(b.device.adapter().port().drops.of(pollux_fabric::DropReason::PKey) > 0);
 }
 
 /// Ports that there are not, or that somebody has, are refused with a reason.
 #[test]
 fn ports_have_one_client() {
-    let _alone = alone();
+    if runs_alone("processes::ports_have_one_client") {
+        return;
+    }
     let (served, sides) = two("refused");
     let path = served.path().display().to_string();
     for (name, reason) in [
-        (served.name(1), "somebody is at this port"),
+        (served.name(1), "another client is at this port"),
         (format!("soft:{path}@nobody"), "no node of this name"),
         (format!("soft:{path}@host1:2"), "node 'host1' has no port 2; ports go from 1 to 1"),
         (format!("soft:{path}-not@host1"), "no fabric listens"),

@@ -67,7 +67,7 @@ impl Routed {
         let net = self.world.net();
         let dgid = net.port(self.hosts[1 - from]).gids[0];
         let door = End { node: self.router, port: from as u8 + 1 };
-        let grh = Some(GlobalRoute { dgid, hop_limit, ..GlobalRoute::default() });
+        let grh = Some(GlobalRoute::to(dgid, hop_limit));
         AddressVector { dlid: net.port(door).lid, port: 1, grh, ..AddressVector::default() }
     }
 
@@ -137,7 +137,7 @@ fn a_connection_crosses_a_router() {
 }
 
 #[test]
-fn what_may_not_or_cannot_cross_is_dropped_and_counted() {
+fn packets_that_must_not_cross_a_router_are_counted_drops() {
     let routed = Routed::new();
     let mut sides = routed.connected(QpType::Ud);
     let qpn = sides[1].device.qpn(sides[1].qp).unwrap();

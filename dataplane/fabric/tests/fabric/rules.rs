@@ -2,7 +2,7 @@
 //! once more, or at a moment of our choice.
 
 use crate::pair::{Connection, Pair, QKEY};
-use pollux_fabric::Drop;
+use pollux_fabric::DropReason;
 use pollux_fabric::link::world::Wire;
 use pollux_verbs::work::Bind;
 use pollux_verbs::*;
@@ -63,7 +63,7 @@ fn post(pair: &mut Pair, side: usize, op: SendOp, bytes: u32) {
     side.device.post_send(side.qp, &[request]).unwrap();
 }
 
-fn drops(pair: &Pair, side: usize, reason: Drop) -> u64 {
+fn drops(pair: &Pair, side: usize, reason: DropReason) -> u64 {
     pair.sides[side].device.adapter().port().drops.of(reason)
 }
 
@@ -86,7 +86,7 @@ fn a_long_message_waits_for_acknowledgements() {
 
     // Nobody can have received what was not sent, though it has its number.
     answer(&mut pair, psn(256), Syndrome::Ack(Credits::UNLIMITED));
-    assert_eq!(drops(&pair, 0, Drop::Sequence), 1);
+    assert_eq!(drops(&pair, 0, DropReason::Sequence), 1);
     pair.sides[0].device.progress();
     assert_eq!(sent.borrow().len(), 256);
 
@@ -122,7 +122,7 @@ fn a_refusal_that_comes_twice_costs_one_retry() {
 }
 
 #[test]
-fn a_fence_holds_back_what_stays_in_the_adapter() {
+fn a_fence_delays_local_operations() {
     let mut pair = Pair::new(1, Wire::default(), &Connection::default());
     let read = SendOp::Read(pair.sides[1].remote(0));
     let side = &mut pair.sides[0];
@@ -168,7 +168,7 @@ fn a_read_that_comes_twice_takes_no_resource() {
     side.device.modify_qp(side.qp, &none).unwrap();
     give(&mut pair, 1, read, psn(3), Extended::Reth(reth), 0);
     pair.sides[1].device.progress();
-    assert_eq!((sent.borrow().len(), drops(&pair, 1, Drop::Access)), (8, 1));
+    assert_eq!((sent.borrow().len(), drops(&pair, 1, DropReason::Access)), (8, 1));
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn a_port_that_is_down_sends_nothing() {
         let write = SendOp::Write(pair.sides[1].remote(0));
         pair.sides[0].device.adapter_mut().port_mut().state = PortState::DOWN;
         post(&mut pair, 0, write, 8);
-        assert_eq!((sent.borrow().len(), drops(&pair, 0, Drop::PortDown)), (0, 1));
+        assert_eq!((sent.borrow().len(), drops(&pair, 0, DropReason::PortDown)), (0, 1));
         if qp_type == QpType::Uc {
             // Nobody waits for an answer, so nobody finds out.
             assert_eq!(pair.wait(0).status, CompletionStatus::Success);
@@ -246,7 +246,7 @@ fn a_datagram_longer_than_the_port_carries_is_dropped() {
             post(&mut pair, 0, SendOp::Datagram(to), bytes);
         }
         assert_eq!(pair.wait(1).bytes, 40 + 256);
-        assert_eq!(drops(&pair, 1, Drop::Length), 1);
+        assert_eq!(drops(&pair, 1, DropReason::Length), 1);
     }
 }
 
@@ -326,7 +326,7 @@ fn answers_and_requests_take_turns() {
 }
 
 #[test]
-fn a_sender_hears_only_the_groups_that_it_is_in() {
+fn a_sender_receives_only_groups_that_it_has_joined() {
     for packets_only in [false, true] {
         let connection = Connection { qp_type: QpType::Ud, ..Connection::default() };
         let wire = Wire { packets_only, ..Wire::default() };
@@ -346,7 +346,7 @@ fn a_sender_hears_only_the_groups_that_it_is_in() {
         let (first, second, third) = (pair.wait(0), pair.wait(0), pair.wait(0));
         let kinds = [first.kind, second.kind, third.kind];
         assert_eq!(kinds, [CompletionKind::Send, CompletionKind::Send, CompletionKind::Recv]);
-        assert_eq!(drops(&pair, 0, Drop::NoMember), 0);
+        assert_eq!(drops(&pair, 0, DropReason::NoMember), 0);
     }
 }
 

@@ -1,7 +1,7 @@
 //! The shortest way does what the general way does, in the corners where it is easy to forget.
 
 use crate::pair::{Connection, Pair, QKEY, connect, qp_init, side};
-use pollux_fabric::link::Link;
+use pollux_fabric::link::FrameSink;
 use pollux_fabric::link::world::{Wire, World};
 use pollux_verbs::*;
 use pollux_wire::address::{Lid, Qpn};
@@ -80,7 +80,7 @@ fn a_later_timer_does_not_hide_an_earlier_one() {
 }
 
 #[test]
-fn what_was_received_is_acknowledged_before_its_queue_pair_goes() {
+fn received_messages_are_acknowledged_before_the_queue_pair_is_destroyed() {
     for (destroys, packets_only) in [(false, false), (false, true), (true, false), (true, true)] {
         let wire = Wire { packets_only, ..Wire::default() };
         let mut pair = Pair::new(1, wire, &Connection::default());

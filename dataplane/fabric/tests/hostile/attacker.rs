@@ -1,7 +1,7 @@
 //! A client that a fabric lets in, and that then writes what it likes into everything it maps, says
 //! what it likes by its socket, and comes back when it is thrown out.
 
-use pollux_fabric::process::note::{Attach, Note};
+use pollux_fabric::process::control_message::{Attach, ControlMessage};
 use pollux_fabric::process::socket::{Received, Socket};
 use pollux_mem::seq_cell::words_needed;
 use pollux_mem::shared_ring::{RingReceiver, RingSender, SharedRing};
@@ -21,8 +21,8 @@ pub const ACTS: [&str; 15] = [
     "messages",
     "packets",
     "broken-packets",
-    "board",
-    "lanes",
+    "page",
+    "rings",
     "flips",
     "saturate",
     "expose",
@@ -34,7 +34,7 @@ pub const ACTS: [&str; 15] = [
     "snoop",
 ];
 /// What comes of it.
-pub const OUTCOMES: [&str; 5] = ["thrown-out", "refused", "lane-to", "lane-from", "found"];
+pub const OUTCOMES: [&str; 5] = ["detached", "refused", "ring-to", "ring-from", "found"];
 
 /// What honest clients send begins so.
 pub const SECRET: &[u8; 16] = b"nobody's concern";
@@ -52,18 +52,18 @@ const PACKET: u8 = 1;
 const SWITCH: u8 = 2;
 /// Flags of a head's first word.
 const WHOLE: u64 = 1 << 10;
-const LENT: u64 = 1 << 11;
+const LEASED: u64 = 1 << 11;
 
-/// A lane of ours.
+/// A ring of ours.
 struct Out {
     number: u64,
     route: u64,
     words: Words,
-    lane: RingSender,
+    ring: RingSender,
 }
 
 impl Out {
-    /// The first words of a datagram to a queue pair, by the route that the lane was granted for.
+    /// The first words of a datagram to a queue pair, by the route that the ring was granted for.
     fn words_to(&self, dest_qp: u64) -> [u64; 2] {
         let route = self.route;
         let first = route & (0xff << 56 | 0xe0_0000 << 32 | 0xffff << 16);
@@ -74,7 +74,7 @@ impl Out {
 /// As long as it is at its port.
 pub struct Attacker {
     socket: Socket,
-    board: Words,
+    page: Words,
     up: RingSender,
     down: RingReceiver,
     outs: Vec<Out>,
@@ -94,31 +94,33 @@ pub struct Counts {
 
 impl Attacker {
     /// Comes to a port; none if the server does not let it, for now.
-    pub fn attach(path: &Path, node: &str, seat: u8) -> Option<Self> {
+    pub fn attach(path: &Path, node: &str, context: u8) -> Option<Self> {
         let socket = Socket::connect(path).ok()?;
-        let ask = Attach { node: node.into(), port: Some(1), seat, secret: 4711 };
-        if !socket.send(&Note::Attach(ask), None) {
+        let ask = Attach { node: node.into(), port: Some(1), context, secret: 4711 };
+        if !socket.send(&ControlMessage::Attach(ask), None) {
             return None;
         }
         loop {
             match socket.receive() {
                 Received::Nothing => std::thread::yield_now(),
-                Received::Note(Note::Attached { .. }, Some(fd)) => return Self::at(socket, fd),
+                Received::Message(ControlMessage::Attached { .. }, Some(fd)) => {
+                    return Self::at(socket, fd);
+                }
                 _ => return None,
             }
         }
     }
 
     fn at(socket: Socket, fd: OwnedFd) -> Option<Self> {
-        let board = map(fd)?;
-        let mut words = board.clone();
-        let lane = SharedRing::words(SLOTS)?;
+        let page = map(fd)?;
+        let mut words = page.clone();
+        let ring = SharedRing::words(SLOTS)?;
         words.take(LINE)?;
         words.take(words_needed::<PortWords>())?;
-        let up = SharedRing::open(words.take(lane)?).ok()?.sender();
-        let down = SharedRing::open(words.take(lane)?).ok()?.receiver();
+        let up = SharedRing::open(words.take(ring)?).ok()?.sender();
+        let down = SharedRing::open(words.take(ring)?).ok()?.receiver();
         let (outs, given, borrowed) = (Vec::new(), Vec::new(), Vec::new());
-        Some(Self { socket, board, up, down, outs, given, borrowed, table: None, is_out: false })
+        Some(Self { socket, page, up, down, outs, given, borrowed, table: None, is_out: false })
     }
 
     /// Whether the server has had enough of it.
@@ -134,8 +136,8 @@ impl Attacker {
             "messages" => self.messages(rng),
             "packets" => self.packet(rng, false),
             "broken-packets" => self.packet(rng, true),
-            "board" => scribble(&self.board, rng),
-            "lanes" => {
+            "page" => scribble(&self.page, rng),
+            "rings" => {
                 let outs = self.outs.iter().map(|out| &out.words);
                 outs.chain(&self.given).for_each(|words| scribble(words, rng));
             }
@@ -144,7 +146,7 @@ impl Attacker {
             "expose" => self.expose(rng),
             "lies" => self.lie(rng),
             "leases" => self.lease(rng),
-            "nonsense" => self.say(&Note::Refused { reason: "you".into() }, None),
+            "nonsense" => self.say(&ControlMessage::Refused { reason: "you".into() }, None),
             "deaf" => {
                 // To itself, and nobody takes it.
                 for _ in 0..200 {
@@ -156,7 +158,7 @@ impl Attacker {
             "snoop" => counts.outcomes[4] += u64::from(self.finds_a_secret()),
             _ => self.is_out = true,
         }
-        self.say(&Note::Wake, None);
+        self.say(&ControlMessage::Wake, None);
         self.read(rng, counts);
     }
 
@@ -186,7 +188,7 @@ impl Attacker {
         for _ in 0..8 {
             let (head, bytes) = (self.head(rng), vec![7; rng.below(5000) as usize]);
             let _ = self.up.send_bytes(MESSAGE, &head, &bytes);
-            // What a lane is granted for.
+            // What a ring is granted for.
             let head =
                 [0x64 | 0xffff << 16 | OPEN_QPN << 32, (2 + rng.below(2)) << 32 | 4 << 48, 1, 0];
             let _ = self.up.send_bytes(MESSAGE, &head, b"open");
@@ -222,14 +224,14 @@ impl Attacker {
         let _ = self.up.send_bytes(PACKET, &[], &bytes[..len]);
     }
 
-    /// Sends by a lane what was granted, and writes other routes over it while it is taken: among
+    /// Sends by a ring what was granted, and writes other routes over it while it is taken: among
     /// them that of the partition which it is not in, with all that a queue pair there asks for.
     fn flip(&mut self, rng: &mut SeededRng) {
         for out in &mut self.outs {
             let [first, second] = out.words_to(OPEN_QPN);
             let granted = [first, second, 1, deth(QKEY)];
             for _ in 0..64 {
-                let _ = out.lane.send_bytes(MESSAGE, &granted, b"flip");
+                let _ = out.ring.send_bytes(MESSAGE, &granted, b"flip");
             }
             let own = 0x64 | 0x8001 << 16 | OWN_QPN << 32;
             let others = [
@@ -252,14 +254,14 @@ impl Attacker {
     fn saturate(&mut self) {
         for out in &mut self.outs {
             let [first, second] = out.words_to(OPEN_QPN);
-            while out.lane.send_bytes(MESSAGE, &[first, second, 1, deth(QKEY)], b"more") {}
+            while out.ring.send_bytes(MESSAGE, &[first, second, 1, deth(QKEY)], b"more") {}
         }
         let head = [0x64 | 0xffff << 16 | OPEN_QPN << 32, 2 << 32 | 4 << 48, 1, deth(QKEY)];
         while self.up.send_bytes(MESSAGE, &head, b"more") {}
     }
 
     fn expose(&mut self, rng: &mut SeededRng) {
-        let lane = self.lane(rng);
+        let ring = self.ring(rng);
         let segment = rng.below(70) as u32;
         let bytes = [1, 4096, 1 << 20, 1 << 36][rng.below(4) as usize];
         // One of this length that nobody has touched takes no memory.
@@ -267,25 +269,25 @@ impl Attacker {
         if rng.below(4) > 0 {
             let _ = one.seal();
         }
-        self.say(&Note::Expose { lane, segment }, Some(&one));
+        self.say(&ControlMessage::Expose { ring, segment }, Some(&one));
     }
 
     fn lie(&mut self, rng: &mut SeededRng) {
-        let (lane, segment) = (self.lane(rng), rng.below(70) as u32);
+        let (ring, segment) = (self.ring(rng), rng.below(70) as u32);
         for is_mapped in [true, false] {
-            self.say(&Note::Mapped { lane, segment, is_mapped }, None);
+            self.say(&ControlMessage::Mapped { ring, segment, is_mapped }, None);
         }
-        self.say(&Note::Withdraw { lane, segment }, None);
+        self.say(&ControlMessage::Withdraw { ring, segment }, None);
     }
 
-    fn lane(&self, rng: &mut SeededRng) -> u64 {
+    fn ring(&self, rng: &mut SeededRng) -> u64 {
         match self.outs.get(rng.below(4) as usize) {
             Some(out) => out.number,
             None => rng.below(40),
         }
     }
 
-    /// Lends what it goes on changing, in more pieces and places than there are.
+    /// Leases memory that it goes on changing, in more pieces and regions than there are.
     fn lease(&mut self, rng: &mut SeededRng) {
         if self.table.is_none() {
             let Ok(segment) = Segment::create("t", TABLE_BYTES) else { return };
@@ -295,14 +297,14 @@ impl Attacker {
         }
         let Some((table, segment)) = &self.table else { return };
         let Some(out) = self.outs.first_mut() else { return };
-        let note = Note::Expose { lane: out.number, segment: rng.below(3) as u32 };
-        let is_there = self.socket.send(&note, Some(segment.as_fd()));
-        let mut wheres = vec![0; 8];
+        let message = ControlMessage::Expose { ring: out.number, segment: rng.below(3) as u32 };
+        let is_there = self.socket.send(&message, Some(segment.as_fd()));
+        let mut descriptor = vec![0; 8];
         for nth in 0..[1, 4, 33, 200][rng.below(4) as usize] {
             let key = (nth as u64 + 1) << 8;
             let address = [0x1000, rng.next_u64()][rng.below(2) as usize];
-            wheres.extend(address.to_le_bytes());
-            wheres.extend(
+            descriptor.extend(address.to_le_bytes());
+            descriptor.extend(
                 (key | [16, 4096, u32::MAX.into()][rng.below(3) as usize] << 32).to_le_bytes(),
             );
             let words = &table.as_slice()[EPOCHS + nth * 4..];
@@ -310,9 +312,9 @@ impl Attacker {
             words[2].store(0x1000, Ordering::Relaxed);
             words[0].store(1 << 32 | key, Ordering::Release);
         }
-        let first = 0x04 | WHOLE | LENT | out.route & 0xffff << 16 | 0x41 << 32;
+        let first = 0x04 | WHOLE | LEASED | out.route & 0xffff << 16 | 0x41 << 32;
         let head = [first, out.route & 0xffff << 32 | rng.below(1 << 24), 1];
-        let _ = out.lane.send_bytes(MESSAGE, &head, &wheres);
+        let _ = out.ring.send_bytes(MESSAGE, &head, &descriptor);
         for word in table.as_slice().iter().take(EPOCHS + 800) {
             word.store(rng.next_u64(), Ordering::Relaxed);
         }
@@ -322,7 +324,7 @@ impl Attacker {
     /// Whether anything that it maps has what honest clients send to each other.
     fn finds_a_secret(&self) -> bool {
         let mut bytes = Vec::new();
-        let words = self.given.iter().chain([&self.board]);
+        let words = self.given.iter().chain([&self.page]);
         for word in words.flat_map(|words| words.as_slice()) {
             bytes.extend(word.load(Ordering::Relaxed).to_ne_bytes());
         }
@@ -334,8 +336,8 @@ impl Attacker {
         bytes.windows(SECRET.len()).any(|part| part == SECRET)
     }
 
-    fn say(&mut self, note: &Note, beside: Option<&Segment>) {
-        self.is_out |= !self.socket.send(note, beside.map(AsFd::as_fd));
+    fn say(&mut self, message: &ControlMessage, descriptor: Option<&Segment>) {
+        self.is_out |= !self.socket.send(message, descriptor.map(AsFd::as_fd));
     }
 
     /// Takes what has come, and what it is given.
@@ -346,27 +348,27 @@ impl Attacker {
             }
         }
         loop {
-            let (note, fd) = match self.socket.receive() {
+            let (message, fd) = match self.socket.receive() {
                 Received::Nothing => return,
                 Received::End => return self.is_out = true,
-                Received::Note(note, fd) => (note, fd),
-                Received::Truncated(note) => (note, None),
+                Received::Message(message, fd) => (message, fd),
+                Received::Truncated(message) => (message, None),
             };
-            match (note, fd.and_then(map)) {
-                (Note::Sends { lane, route, .. }, Some(words)) => {
+            match (message, fd.and_then(map)) {
+                (ControlMessage::Sends { ring, route, .. }, Some(words)) => {
                     counts.outcomes[2] += 1;
                     let Ok(at) = SharedRing::open(words.clone()) else { continue };
-                    let _ = self.up.send_bytes(SWITCH, &[lane], &[]);
-                    self.outs.push(Out { number: lane, route, words, lane: at.sender() });
+                    let _ = self.up.send_bytes(SWITCH, &[ring], &[]);
+                    self.outs.push(Out { number: ring, route, words, ring: at.sender() });
                 }
-                (Note::Receives { .. }, Some(words)) => {
+                (ControlMessage::Receives { .. }, Some(words)) => {
                     counts.outcomes[3] += 1;
                     self.given.push(words);
                 }
-                (Note::Expose { lane, segment }, words) => {
+                (ControlMessage::Expose { ring, segment }, words) => {
                     self.given.extend(words);
                     let is_mapped = rng.below(2) == 0;
-                    self.say(&Note::Mapped { lane, segment, is_mapped }, None);
+                    self.say(&ControlMessage::Mapped { ring, segment, is_mapped }, None);
                 }
                 _ => {}
             }

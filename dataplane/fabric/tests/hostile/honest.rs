@@ -17,7 +17,7 @@ use pollux_wire::units::TimeCode;
 use std::time::{Duration, Instant};
 
 /// Far more than anything here needs on a busy machine: only what hangs comes to it.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const WAIT_MAX: Duration = Duration::from_secs(120);
 /// Hosts of `single:N` have the LIDs behind their switch's.
 const LIDS: [u16; 2] = [2, 3];
 const SWITCH_LID: u16 = 1;
@@ -86,7 +86,7 @@ impl Honest {
         let mut device = loop {
             match open(name, clock.clone()) {
                 Ok(device) => break device,
-                Err(error) => assert!(begun.elapsed() < PATIENCE, "{error}"),
+                Err(error) => assert!(begun.elapsed() < WAIT_MAX, "{error}"),
             }
             std::thread::yield_now();
         };
@@ -125,7 +125,7 @@ impl Honest {
     pub fn await_port(&mut self) {
         let begun = Instant::now();
         while self.device.port(1).unwrap().state != PortState::ACTIVE {
-            assert!(begun.elapsed() < PATIENCE, "the port stays down");
+            assert!(begun.elapsed() < WAIT_MAX, "the port stays down");
             self.device.progress();
         }
     }

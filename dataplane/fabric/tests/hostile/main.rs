@@ -20,7 +20,7 @@ mod pair;
 mod served;
 
 use attacker::{ACTS, Attacker, Counts, OUTCOMES};
-use honest::{Honest, PATIENCE};
+use honest::{Honest, WAIT_MAX};
 use pollux_fabric::node::{NodeDrop, PKeys};
 use pollux_verbs::rng::SeededRng;
 use pollux_wire::keys::PKey;
@@ -150,7 +150,7 @@ fn attack(path: &Path, seed: u64) {
             continue;
         };
         let act = rng.below(ACTS.len() as u64) as usize;
-        // To look through all memory takes long, and to leave loses the lanes.
+        // To look through all memory takes long, and to leave loses the rings.
         let is_rare = ["attach", "snoop", "nonsense", "deaf"].contains(&ACTS[act]);
         if !is_rare || rng.below(30) == 0 {
             at.act(act, &mut rng, &mut counts);
@@ -192,7 +192,7 @@ fn a_hostile_client_takes_nothing_from_honest_ones() {
         if all > before {
             (before, progress) = (all, Instant::now());
         }
-        assert!(progress.elapsed() < PATIENCE, "nothing comes any more: {came:?}");
+        assert!(progress.elapsed() < WAIT_MAX, "nothing comes any more: {came:?}");
         if !attacker.is_running() {
             attacker
                 .said()
@@ -224,6 +224,6 @@ fn a_hostile_client_takes_nothing_from_honest_ones() {
         assert!(sum[act] > 0, "it never did {act}");
     }
     assert_eq!(sum["found"], 0, "it could read what was not for it");
-    assert!(sum["thrown-out"] > 0 && sum["lane-to"] > 0 && refused["unclaimed-3"] > 0);
+    assert!(sum["detached"] > 0 && sum["ring-to"] > 0 && refused["unclaimed-3"] > 0);
     assert!(kib <= SERVER_KIB_MAX, "the server had {kib} KiB");
 }

@@ -2,33 +2,33 @@
 
 use crate::programs::{Ran, Served};
 use crate::tests::is_up;
+use pollux_fabric::Fabric;
 use pollux_fabric::sm::Config;
 use pollux_fabric::topology::End;
-use pollux_fabric::umad::Clients;
 use pollux_referee::program;
 use pollux_wire::mad::smp::SmState;
 use std::path::PathBuf;
 use std::time::Duration;
 
 /// The port of a node by its name.
-fn port(clients: &Clients, name: &str) -> End {
-    let nodes = clients.subnet().topology().nodes();
+fn port(fabric: &Fabric, name: &str) -> End {
+    let nodes = fabric.net.subnet().topology().nodes();
     let node = nodes.iter().position(|node| node.name == name).expect("the node");
     End { node: node as u32, port: 1 }
 }
 
 pub fn start(served: &Served, name: &'static str, config: Config) {
-    served.with(move |clients| clients.start_manager(port(clients, name), config));
+    served.with(move |fabric| fabric.start_manager(port(fabric, name), config));
 }
 
-fn state(clients: &Clients, name: &str) -> Option<SmState> {
-    clients.managers().at(port(clients, name)).map(|manager| manager.state())
+fn state(fabric: &Fabric, name: &str) -> Option<SmState> {
+    fabric.managers.at(port(fabric, name)).map(|manager| manager.state())
 }
 
 pub fn lid(served: &Served, name: &'static str) -> String {
-    let lid = move |clients: &mut Clients| {
-        let at = port(clients, name);
-        clients.subnet().nodes()[at.node as usize].lid(at.port).to_string()
+    let lid = move |fabric: &mut Fabric| {
+        let at = port(fabric, name);
+        fabric.net.subnet().nodes()[at.node as usize].lid(at.port).to_string()
     };
     served.with(lid)
 }
@@ -84,17 +84,18 @@ fn beside_opensm(test: &str) -> Option<(Served, PathBuf)> {
     Some((served, opensm))
 }
 
-fn is(at: &'static str, state_wanted: SmState) -> impl Fn(&Clients) -> bool + Copy + Send {
-    move |clients| state(clients, at) == Some(state_wanted)
+fn is(at: &'static str, state_wanted: SmState) -> impl Fn(&Fabric) -> bool + Copy + Send {
+    move |fabric| state(fabric, at) == Some(state_wanted)
 }
 
 /// Whether all ports know the port of this node as the master's.
-fn serves(name: &'static str) -> impl Fn(&Clients) -> bool + Copy + Send {
-    move |clients| {
-        let at = port(clients, name);
-        let master = clients.subnet().nodes()[at.node as usize].lid(at.port);
-        is_up(clients)
-            && clients
+fn serves(name: &'static str) -> impl Fn(&Fabric) -> bool + Copy + Send {
+    move |fabric| {
+        let at = port(fabric, name);
+        let master = fabric.net.subnet().nodes()[at.node as usize].lid(at.port);
+        is_up(fabric)
+            && fabric
+                .net
                 .subnet()
                 .nodes()
                 .iter()
@@ -131,7 +132,7 @@ fn ours_is_the_master_beside_an_opensm_of_lower_priority() {
     assert!(served.becomes(serves("host4")));
     running.wait_for("STANDBY");
     // Ours dies; OpenSM sees that, and takes over.
-    served.with(|clients| clients.stop_manager(port(clients, "host4")));
+    served.with(|fabric| fabric.stop_manager(port(fabric, "host4")));
     assert!(served.becomes(serves("host1")), "OpenSM takes over");
     drop(running);
 }

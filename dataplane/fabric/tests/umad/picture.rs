@@ -170,11 +170,11 @@ fn of_ways(rack: &Rack) {
 /// A cable is pulled and put back: that, and nothing else, is an error.
 fn of_errors(rack: &Rack) {
     rack.says("ibqueryerrors", &[], &["7 nodes checked, 0 bad nodes found", "52 ports checked"]);
-    rack.served.with(|clients| {
-        let nodes = clients.subnet().topology().nodes();
+    rack.served.with(|fabric| {
+        let nodes = fabric.net.subnet().topology().nodes();
         let node = nodes.iter().position(|node| node.name == "db2").expect("the node") as u32;
         for is_in in [false, true] {
-            clients.subnet_mut().set_cable(End { node, port: 2 }, is_in);
+            fabric.net.subnet_mut().set_cable(End { node, port: 2 }, is_in);
         }
     });
     assert!(rack.served.becomes(is_up), "it comes back");

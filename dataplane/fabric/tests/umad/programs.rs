@@ -1,9 +1,11 @@
 //! A subnet served in a thread, and programs run against it.
 
-use pollux_fabric::Time;
+use pollux_fabric::link::world::Wire;
+use pollux_fabric::net::Net;
 use pollux_fabric::subnet::Subnet;
 use pollux_fabric::topology::Topology;
-use pollux_fabric::umad::{Clients, Server};
+use pollux_fabric::umad::Sockets;
+use pollux_fabric::{Fabric, Time};
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +16,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// How long any program may take here. None takes a tenth of it.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// A subnet that programs find.
 pub struct Served {
@@ -27,7 +29,7 @@ pub struct Served {
 }
 
 /// What a test does to the subnet while it is served.
-type Order = Box<dyn FnOnce(&mut Clients) + Send>;
+type Order = Box<dyn FnOnce(&mut Fabric) + Send>;
 
 /// What a program has printed, and whether it was content.
 #[derive(Debug)]
@@ -63,11 +65,12 @@ impl Served {
         let name = format!("pollux-{}-{test}", std::process::id());
         let folder = env::temp_dir().join(&name);
         fs::create_dir_all(&folder).expect("a folder for what programs write");
-        let server = Server::bind(&name, Clients::new(Subnet::new(topology))).expect("sockets");
+        let mut fabric = Fabric::new(Net::new(Subnet::new(topology), 0, Wire::default()));
+        fabric.program_sockets = Some(Sockets::bind(&name).expect("sockets"));
         let is_over = Arc::new(AtomicBool::new(false));
         let until = Arc::clone(&is_over);
         let (orders, ordered) = mpsc::channel();
-        let thread = thread::spawn(move || serve(server, &ordered, &until));
+        let thread = thread::spawn(move || serve(fabric, &ordered, &until));
         Some(Self { name, preload, folder, is_over, orders, thread })
     }
 
@@ -90,7 +93,7 @@ impl Served {
             .expect("the program starts");
         let id = child.id();
         thread::spawn(move || done.send(child.wait_with_output()));
-        let output = result.recv_timeout(PATIENCE);
+        let output = result.recv_timeout(WAIT_MAX);
         let output = output.unwrap_or_else(|_| panic!("{program:?} (process {id}) hangs"));
         let output = output.expect("its output");
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into();
@@ -128,25 +131,25 @@ impl Served {
     /// Does something to the subnet.
     pub fn with<T: Send + 'static>(
         &self,
-        order: impl FnOnce(&mut Clients) -> T + Send + 'static,
+        order: impl FnOnce(&mut Fabric) -> T + Send + 'static,
     ) -> T {
         let (done, result) = mpsc::channel();
-        let order = move |clients: &mut Clients| done.send(order(clients)).expect("somebody waits");
+        let order = move |fabric: &mut Fabric| done.send(order(fabric)).expect("somebody waits");
         self.orders.send(Box::new(order)).expect("the server runs");
-        result.recv_timeout(PATIENCE).expect("the server answers")
+        result.recv_timeout(WAIT_MAX).expect("the server answers")
     }
 
     /// Whether the subnet gets to be so, sooner or later.
-    pub fn becomes(&self, is_so: impl Fn(&Clients) -> bool + Copy + Send + 'static) -> bool {
-        wait_until(|| self.with(move |clients| is_so(clients)))
+    pub fn becomes(&self, is_so: impl Fn(&Fabric) -> bool + Copy + Send + 'static) -> bool {
+        wait_until(|| self.with(move |fabric| is_so(fabric)))
     }
 }
 
-/// Whether something gets to be so within our patience.
+/// Whether a condition becomes true within `WAIT_MAX`.
 pub fn wait_until(mut is_so: impl FnMut() -> bool) -> bool {
     const STEP: Duration = Duration::from_millis(10);
     let (_never, nothing) = mpsc::channel::<()>();
-    (0..PATIENCE.as_millis() / STEP.as_millis()).any(|_| {
+    (0..WAIT_MAX.as_millis() / STEP.as_millis()).any(|_| {
         let is_so = is_so();
         if !is_so {
             let _ = nothing.recv_timeout(STEP);
@@ -203,12 +206,13 @@ impl OpenSm {
 }
 
 #[expect(clippy::disallowed_methods, reason = "programs live in the machine's time")]
-fn serve(mut server: Server, orders: &mpsc::Receiver<Order>, is_over: &AtomicBool) {
+fn serve(mut fabric: Fabric, orders: &mpsc::Receiver<Order>, is_over: &AtomicBool) {
     let began = Instant::now();
     let now = || Time::START + began.elapsed();
     while !is_over.load(Ordering::Relaxed) {
-        server.wait(now(), Duration::from_millis(5)).expect("poll");
-        server.turn(now()).expect("sockets");
-        orders.try_iter().for_each(|order| order(server.clients()));
+        let longest = fabric.sleep(now(), Duration::from_millis(5));
+        fabric.wait(longest, Vec::new()).expect("poll");
+        fabric.step(now()).expect("sockets");
+        orders.try_iter().for_each(|order| order(&mut fabric));
     }
 }

@@ -1,15 +1,15 @@
 //! What the programs say.
 
 use crate::programs::Served;
+use pollux_fabric::Fabric;
 use pollux_fabric::node::NodePort;
 use pollux_fabric::topology::{End, Topology};
-use pollux_fabric::umad::Clients;
 use pollux_referee::program;
 use pollux_wire::mad::smp::PortState;
 use std::fs;
 use std::path::Path;
 
-/// Programs of infiniband-diags at a subnet that nobody manages: all by directed route.
+/// Fabric of infiniband-diags at a subnet that nobody manages: all by directed route.
 #[test]
 fn diagnostics_read_an_unmanaged_subnet() {
     let test = "diagnostics_read_an_unmanaged_subnet";
@@ -67,26 +67,26 @@ fn opensm_brings_up(test: &str, spec: &str, last_host: &str) {
     assert_eq!(running.errors(), [""; 0]);
     // A cable that is pulled and put back: the switch's trap is all that OpenSM learns by.
     let host =
-        served.with(|clients| End { node: clients.subnet().nodes().len() as u32 - 1, port: 1 });
-    served.with(move |clients| clients.subnet_mut().set_cable(host, false));
+        served.with(|fabric| End { node: fabric.net.subnet().nodes().len() as u32 - 1, port: 1 });
+    served.with(move |fabric| fabric.net.subnet_mut().set_cable(host, false));
     let ran = served.run(last_host, &sminfo, &[]);
     assert!(!ran.is_ok, "nobody is reached over it: {ran:?}");
-    let was_up = served.with(move |clients| {
-        clients.subnet_mut().set_cable(host, true);
-        is_up(clients)
+    let was_up = served.with(move |fabric| {
+        fabric.net.subnet_mut().set_cable(host, true);
+        is_up(fabric)
     });
     assert!(!was_up, "until OpenSM sees to it");
     assert!(served.becomes(is_up), "OpenSM hears the trap");
-    assert!(served.becomes(|clients| clients.subnet().traps_due().is_none()), "and represses it");
+    assert!(served.becomes(|fabric| fabric.net.subnet().traps_due().is_none()), "and represses it");
     drop(running);
 }
 
 /// Whether every linked port is active, and has an address where ports have one.
-pub fn is_up(clients: &Clients) -> bool {
+pub fn is_up(fabric: &Fabric) -> bool {
     let is_active = |port: &NodePort| port.info.port_state == PortState::ACTIVE;
     let has_address =
         |port: &NodePort| port.info.lid.is_unicast() && port.info.master_sm_lid.is_unicast();
-    clients.subnet().nodes().iter().all(|node| {
+    fabric.net.subnet().nodes().iter().all(|node| {
         let mut linked = node.ports[1..].iter().filter(|port| port.is_linked());
         match node.is_switch() {
             true => has_address(&node.ports[0]) && linked.all(is_active),

@@ -4,8 +4,8 @@ use super::limits::query_port;
 use super::owned::{Owned, checked};
 use super::{AddressHandle, Hca, end_in};
 use ibverbs_sys as ffi;
-use pollux_verbs::error::{invalid, none, over};
-use pollux_verbs::{AddressVector, Ah, Pd, PortAttributes, Qp, QpType, VerbsError};
+use pollux_verbs::error::{none, over};
+use pollux_verbs::{AddressVector, Ah, Pd, PortAttributes, Qp, VerbsError, check};
 use pollux_wire::address::{Gid, Lid};
 use pollux_wire::keys::PKey;
 use pollux_wire::mad::smp::PortState;
@@ -13,17 +13,8 @@ use pollux_wire::units::Mtu;
 use std::mem::zeroed;
 
 impl Hca {
-    fn check_port(&self, verb: &'static str, port: u8) -> Result<(), VerbsError> {
-        let ports = self.attributes.ports;
-        if (1..=ports).contains(&port) {
-            return Ok(());
-        }
-        let reason = format!("{} has ports 1 to {ports}", self.attributes.name);
-        Err(invalid(verb, "port", reason))
-    }
-
     pub(super) fn port(&self, verb: &'static str, port: u8) -> Result<PortAttributes, VerbsError> {
-        self.check_port(verb, port)?;
+        check::port(verb, &self.attributes.name, port, self.attributes.ports)?;
         let said = query_port(&self.context, port).map_err(self.refused(verb))?;
         Ok(PortAttributes {
             state: PortState(said.state as u8),
@@ -33,7 +24,7 @@ impl Hca {
             sm_sl: said.sm_sl,
             mtu_max: Mtu(said.max_mtu as u8),
             mtu: Mtu(said.active_mtu as u8),
-            // An index has eight bits in every address, so what is beyond is of no use.
+            // An index has eight bits in every address, so later entries are unusable.
             gids: said.gid_tbl_len.clamp(0, 255) as u8,
             pkeys: said.pkey_tbl_len,
         })
@@ -73,22 +64,7 @@ impl Hca {
         path: &AddressVector,
     ) -> Result<ffi::ibv_ah_attr, VerbsError> {
         let port = self.port(verb, path.port)?;
-        if path.grh.is_none() && !self.attributes.can.subnet {
-            return Err(invalid(verb, "grh", "on Ethernet every packet has a GRH"));
-        }
-        if path.grh.is_none() && path.dlid.is_multicast() {
-            return Err(invalid(verb, "grh", "what goes to a group has a GRH"));
-        }
-        if path.grh.is_some_and(|grh| grh.sgid_index >= port.gids) {
-            let reason = format!("the port's GID table has {} entries", port.gids);
-            return Err(invalid(verb, "sgid_index", reason));
-        }
-        if u16::from(path.src_path_bits) >> port.lmc != 0 {
-            return Err(invalid(verb, "src_path_bits", "beyond the port's LIDs"));
-        }
-        if path.sl > 15 {
-            return Err(invalid(verb, "sl", "there are service levels 0 to 15"));
-        }
+        check::path(verb, path, &port, self.attributes.can.subnet)?;
         // SAFETY: all zero is a value of this structure of numbers.
         let mut raw: ffi::ibv_ah_attr = unsafe { zeroed() };
         raw.dlid = path.dlid.0;
@@ -135,15 +111,7 @@ impl Hca {
     ) -> Result<(), VerbsError> {
         const VERB: &str = "attach_multicast";
         let kept = self.qp(VERB, qp)?;
-        if kept.init.qp_type != QpType::Ud {
-            return Err(invalid(VERB, "qp", "only datagrams go to groups"));
-        }
-        if !mgid.is_multicast() {
-            return Err(invalid(VERB, "mgid", format!("{mgid} is no group")));
-        }
-        if !mlid.is_multicast() && self.attributes.can.subnet {
-            return Err(invalid(VERB, "mlid", format!("{mlid} is no group")));
-        }
+        check::multicast(kept.init.qp_type, mgid, mlid, self.attributes.can.subnet)?;
         if self.memberships.contains(&(qp, mgid, mlid)) {
             return Ok(());
         }

@@ -1,7 +1,7 @@
-//! The contract, verb by verb; what each does is in the file that is about it.
+//! The contract, verb by verb; each verb's implementation is in the file of its subject.
 
 use super::{Hca, open};
-use crate::error::OpenError;
+use crate::error::HcaOpenError;
 use pollux_mem::Memory;
 use pollux_verbs::{
     Access, AddressVector, Ah, Arm, AsyncEvent, Completion, Cq, Device, DeviceAttributes, LKey,
@@ -142,12 +142,12 @@ impl Device for Hca {
         Self::async_event(self)
     }
 
-    /// A context of its own: the kernel and the adapter tell apart what is whose.
+    /// A separate context: the kernel and the adapter separate the objects of contexts.
     fn open_shared(&mut self) -> Result<Box<dyn Device + Send>, VerbsError> {
         let name = &self.attributes.name;
         match open(name, 1) {
             Ok(hca) => Ok(Box::new(hca)),
-            Err(OpenError::System { verb, errno, .. }) => Err(self.refused(verb)(errno)),
+            Err(HcaOpenError::System { verb, errno, .. }) => Err(self.refused(verb)(errno)),
             // It was there, and is not on the list any more.
             Err(_) => Err(VerbsError::Gone),
         }

@@ -1,7 +1,7 @@
-//! For whoever sleeps: completion channels and asynchronous events.
+//! Completion channels and asynchronous events, for callers that sleep.
 //!
 //! All completion queues of a device share one channel, so that one wait covers them all. Both
-//! files are non-blocking: they are read to find out whether there is anything.
+//! files are non-blocking: a read shows whether there is an event.
 
 use super::owned::checked;
 use super::{Hca, number_of};
@@ -31,10 +31,10 @@ impl Hca {
             (channel, BorrowedFd::borrow_raw((*self.context.raw()).async_fd))
         };
         let mut files = [PollFd::new(&channel, PollFlags::IN), PollFd::new(&events, PollFlags::IN)];
-        // Too long for the system is as good as for ever.
+        // A timeout beyond the system's limit means for ever.
         let timeout = Timespec::try_from(timeout).ok();
         match poll(&mut files, timeout.as_ref()) {
-            // A signal ends the sleep; the caller looks around and sleeps again.
+            // A signal ends the sleep; the caller polls and sleeps again.
             Ok(_) if files[0].revents().is_empty() => Ok(None),
             Ok(_) => self.take_rung(),
             Err(Errno::INTR) => Ok(None),
@@ -42,7 +42,7 @@ impl Hca {
         }
     }
 
-    /// A completion queue that has what it was armed for.
+    /// The next completion queue with a completion that it was armed for.
     fn take_rung(&self) -> Result<Option<Cq>, VerbsError> {
         let (mut queue, mut tag) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: the channel is live, and the library writes the two pointers.
@@ -80,7 +80,8 @@ impl Hca {
     }
 }
 
-/// What an event of the library's means; `None` for what we do not make, work queues of RSS.
+/// Translates an event of the library; `None` for objects that we do not create (work queues of
+/// RSS).
 fn event(raw: &ffi::ibv_async_event) -> Option<AsyncEvent> {
     // SAFETY: which element is there, the type says; each is live until the event is acknowledged,
     // and holds the tag that it was made with. A port is a number, and any bytes are one.

@@ -1,4 +1,4 @@
-//! What a device says of itself, and what has to be found out by trying.
+//! Limits of a device: reported ones, and ones that must be probed.
 //!
 //! The library reports most limits. It does not report how much a send carries inline, whether
 //! there is UC, or whether that may use a shared receive queue; so a few queue pairs are made when
@@ -15,7 +15,7 @@ use std::ptr;
 /// The verb that failed, and the system's number.
 type Failed = (&'static str, i32);
 
-/// What was found out by trying.
+/// Probed limits.
 pub(super) struct Probe {
     inline_bytes_max: u32,
     uc: bool,
@@ -25,7 +25,7 @@ pub(super) struct Probe {
 /// Inline sizes to ask for, largest first; a driver rounds up what it accepts.
 const INLINE_BYTES: [u32; 7] = [1024, 768, 512, 256, 128, 64, 0];
 
-/// What a queue pair is tried on.
+/// The objects that a trial queue pair needs.
 struct Bench {
     srq: Option<Owned<ffi::ibv_srq>>,
     cq: Owned<ffi::ibv_cq>,
@@ -92,7 +92,7 @@ impl Bench {
     }
 }
 
-/// What the device reports, together with what was found out.
+/// The reported attributes, with the probed limits.
 pub(super) fn attributes(
     name: &str,
     context: &Owned<ffi::ibv_context>,
@@ -138,9 +138,9 @@ fn limits(said: &ffi::ibv_device_attr, probe: &Probe) -> Limits {
     }
 }
 
-/// What Soft-RoCE calls its maker. Of what it claims, four things do not hold, and a caller must
-/// not rely on them (the drain was seen on Linux 6.12 alone, the window and the event on 6.1 as
-/// well; of the paths its sources say so):
+/// The vendor of Soft-RoCE. Four of its claimed capabilities do not work, and a caller must not
+/// rely on them (the drain was seen on Linux 6.12 alone, the window and the event on 6.1 as well;
+/// of the paths its sources say so):
 ///
 /// - a window shows a peer all of its region: bounds are those of the region, not its own;
 /// - a drained send queue does not go on when the queue pair goes back to RTS, and the event comes
@@ -172,13 +172,14 @@ fn capabilities(said: &ffi::ibv_device_attr, probe: &Probe, subnet: bool) -> Cap
     }
 }
 
-/// Whether packets go by LID. Ports of one device may differ in theory; none is known whose do.
+/// Whether packets are routed by LID. Ports of one device may differ in theory; no such device is
+/// known.
 fn is_infiniband(context: &Owned<ffi::ibv_context>) -> bool {
     let layer = query_port(context, 1).map_or(0, |port| port.link_layer);
     u32::from(layer) == ffi::IBV_LINK_LAYER_INFINIBAND || layer == 0
 }
 
-/// A port, as the library tells it.
+/// A port, from the library's attributes.
 pub(super) fn query_port(
     context: &Owned<ffi::ibv_context>,
     port: u8,

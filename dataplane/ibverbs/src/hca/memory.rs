@@ -4,8 +4,8 @@ use super::Hca;
 use super::owned::Owned;
 use ibverbs_sys as ffi;
 use pollux_mem::Memory;
-use pollux_verbs::error::{invalid, none, over};
-use pollux_verbs::{Access, LKey, MemoryRegion, MemoryWindow, Pd, RKey, VerbsError};
+use pollux_verbs::error::{none, over};
+use pollux_verbs::{Access, LKey, MemoryRegion, MemoryWindow, Pd, RKey, VerbsError, check};
 use rustix::io::Errno;
 use std::ptr;
 
@@ -23,7 +23,7 @@ pub(super) struct Window {
     pub(super) pd: Pd,
 }
 
-/// What of a window's key stays.
+/// The constant bits of a window's key.
 pub(super) const fn index_of(rkey: RKey) -> u32 {
     rkey.0 >> 8
 }
@@ -51,9 +51,7 @@ impl Hca {
     ) -> Result<MemoryRegion, VerbsError> {
         const VERB: &str = "register";
         let raw_pd = self.pd(VERB, pd)?;
-        if !access.is_consistent() {
-            return Err(invalid(VERB, "access", "what peers write, the owner must be able to"));
-        }
+        check::access(access)?;
         let regions_max = self.attributes.limits.regions_max;
         if self.regions.len() >= regions_max as usize {
             return Err(over(VERB, "regions_max", regions_max));

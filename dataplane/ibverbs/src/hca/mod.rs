@@ -6,13 +6,11 @@
 //!
 //! The files: [`open`](mod@open) and `limits` find a device and what it can; `memory`, `queues`,
 //! `qp`, `address` make and end objects; `post` and `poll` are the fast path; `events` is for
-//! whoever sleeps.
+//! callers that sleep.
 
 mod address;
 mod device;
 mod events;
-#[cfg(test)]
-mod fake;
 mod limits;
 mod memory;
 mod open;
@@ -25,6 +23,7 @@ mod queues;
 mod tests;
 
 pub use open::open;
+pub(crate) use open::{LOAD, names};
 
 use crate::error;
 use ibverbs_sys as ffi;
@@ -63,7 +62,7 @@ pub struct Hca {
     context: Owned<ffi::ibv_context>,
 }
 
-/// What headers of the library call inline: pointers that the context of a device holds.
+/// Functions that the library's headers inline: pointers in the context of a device.
 #[derive(Clone, Copy)]
 struct Fast {
     post_send: PostSend,
@@ -148,7 +147,7 @@ impl Hca {
         }
     }
 
-    /// What the system's refusal of a verb means.
+    /// Translates the errno of a verb.
     fn refused(&self, verb: &'static str) -> impl Fn(i32) -> VerbsError {
         let name = self.attributes.name.clone();
         move |errno| error::refused(&name, verb, errno)

@@ -3,7 +3,7 @@
 use super::limits::{self, Probe};
 use super::owned::{Owned, last_errno};
 use super::{Fast, Hca};
-use crate::error::{OpenError, advice};
+use crate::error::{HcaOpenError, advice};
 use ibverbs_sys as ffi;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
@@ -46,25 +46,31 @@ impl Drop for List {
     }
 }
 
-const LOAD: &str = "is there one in the machine, and is its driver loaded (mlx5_ib ...)? `rdma \
-                    link` lists what the kernel has";
+/// The advice if there is no device.
+pub(crate) const LOAD: &str = "is there one in the machine, and is its driver loaded \
+                               (mlx5_ib ...)? `rdma link` lists what the kernel has";
+
+/// The names of the devices that the library sees; or the system's number for why it sees none.
+pub(crate) fn names() -> Result<Vec<String>, i32> {
+    List::read().map(|list| list.devices().map(|(_, name)| name).collect())
+}
 
 /// Opens the device of this name, which has at least `port` ports.
-pub fn open(name: &str, port: u8) -> Result<Hca, OpenError> {
+pub fn open(name: &str, port: u8) -> Result<Hca, HcaOpenError> {
     let device = || name.to_owned();
     let failed = |verb| {
-        move |errno| OpenError::System { device: device(), verb, errno, advice: advice(errno) }
+        move |errno| HcaOpenError::System { device: device(), verb, errno, advice: advice(errno) }
     };
     let list = List::read().map_err(|errno| match Errno::from_raw_os_error(errno) {
-        Errno::NOSYS => OpenError::NoAdapters { device: device(), advice: advice(errno) },
+        Errno::NOSYS => HcaOpenError::NoAdapters { device: device(), advice: advice(errno) },
         _ => failed("ibv_get_device_list")(errno),
     })?;
     let found = list.devices().find(|(_, found)| found == name);
     let Some((found, _)) = found else {
         let present: Vec<String> = list.devices().map(|(_, name)| name).collect();
         return Err(match present.is_empty() {
-            true => OpenError::NoAdapters { device: device(), advice: LOAD },
-            false => OpenError::NoSuchDevice { device: device(), present },
+            true => HcaOpenError::NoAdapters { device: device(), advice: LOAD },
+            false => HcaOpenError::NoSuchDevice { device: device(), present },
         });
     };
     // SAFETY: the device is of the list, which is still there; the context is ours to close.
@@ -73,7 +79,7 @@ pub fn open(name: &str, port: u8) -> Result<Hca, OpenError> {
         .map_err(|(verb, errno)| failed(verb)(errno))?;
     let ports = hca.attributes.ports;
     if port > ports {
-        return Err(OpenError::NoSuchPort { device: device(), port, ports });
+        return Err(HcaOpenError::NoSuchPort { device: device(), port, ports });
     }
     Ok(hca)
 }

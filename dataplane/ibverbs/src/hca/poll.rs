@@ -1,4 +1,4 @@
-//! Completions on their way from the adapter.
+//! Polling of completions.
 //!
 //! A driver writes of a completion what its status and opcode define, and leaves the rest as it was
 //! (`ibv_poll_cq(3)`; mlx5 writes no length for a send, and sets the flag of immediate data without
@@ -55,7 +55,7 @@ impl Hca {
         Ok(done)
     }
 
-    /// What it means that the library does not poll. No number comes with it; an event tells more.
+    /// The error of a failed poll. The library gives no errno; an event has the reason.
     #[cold]
     fn broken(&self) -> VerbsError {
         let error = self.refused("poll")(Errno::IO.raw_os_error());
@@ -92,7 +92,7 @@ fn completion(queue: &CompletionQueue, raw: &ffi::ibv_wc) -> Completion {
     }
 }
 
-/// What came with a message that was received.
+/// The fields of a received message.
 fn with(raw: &ffi::ibv_wc) -> With {
     // The number is in the network's order if it is data, and in ours if it is a key.
     if raw.wc_flags.0 & flags::IBV_WC_WITH_IMM.0 != 0 {

@@ -1,4 +1,4 @@
-//! Work requests on their way to the adapter.
+//! Posting of work requests.
 //!
 //! A batch is written in a row, made a list of, and handed over with one call: one doorbell.
 //! Entries are not copied: ours are laid out as the library's, which is checked below. The library
@@ -14,17 +14,17 @@ use crate::batch::Batch;
 use crate::error::is_gone;
 use ibverbs_sys as ffi;
 use pollux_verbs::table::Table;
-use pollux_verbs::work::{Bind, MESSAGE_BYTES_MAX};
+use pollux_verbs::work::Bind;
 use pollux_verbs::{
     Data, Destination, LKey, PostError, PostRefusal, Qp, QpState, RecvRequest, Remote, SendFlags,
-    SendOp, SendRequest, Sge, Srq,
+    SendOp, SendRequest, Sge, Srq, check,
 };
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::mem::offset_of;
 use std::ptr;
 
-/// Requests that go to the library at once. A longer batch goes in several.
+/// Requests of one call of the library. A longer batch takes several calls.
 const CHAIN: usize = 32;
 
 const _: () = {
@@ -54,7 +54,7 @@ impl Sends {
         Self { requests: Batch::new(), inline: Batch::new() }
     }
 
-    /// Makes a list of what was written; its first.
+    /// Links the written requests to a list; returns the first.
     #[inline]
     fn list(&mut self) -> *mut SendWr {
         let mut entry = self.inline.as_mut_ptr();
@@ -68,7 +68,7 @@ impl Sends {
     }
 }
 
-/// What is looked up for a send: its queue pair, and what it may name.
+/// The objects that a send refers to.
 struct Sender<'a> {
     kept: &'a QueuePair,
     ahs: &'a Table<AddressHandle>,
@@ -83,9 +83,8 @@ impl Hca {
         let Some(kept) = qps.get(qp.0) else {
             return refused(0, PostRefusal::NoSuchQueue);
         };
-        if matches!(kept.state, QpState::Reset | QpState::Init | QpState::Rtr) && !batch.is_empty()
-        {
-            return refused(0, PostRefusal::State(kept.state));
+        if !batch.is_empty() {
+            check::send_state(kept.state).or_else(|refusal| refused(0, refusal))?;
         }
         let sender = Sender { kept, ahs, windows, regions };
         for (nth, part) in batch.chunks(CHAIN).enumerate() {
@@ -171,7 +170,7 @@ impl Hca {
         Ok(())
     }
 
-    /// What a driver's number means for a post.
+    /// Translates a driver's errno of a post.
     #[cold]
     fn post_refused(&self, answer: i32, accepted: usize) -> PostError {
         let errno = errno_of(answer);
@@ -195,7 +194,7 @@ impl Sender<'_> {
         part.iter().try_for_each(|request| requests.fill(|wr| self.write(request, wr, inline)))
     }
 
-    /// Writes one request, or says why it cannot be one.
+    /// Writes one request, or returns why it is invalid.
     ///
     /// What the place held before stays in the fields that the operation does not have, which the
     /// library does not read.
@@ -206,17 +205,11 @@ impl Sender<'_> {
         wr: &mut SendWr,
         inline: &mut Batch<ffi::ibv_sge, CHAIN>,
     ) -> Result<(), PostRefusal> {
-        let init = &self.kept.init;
+        check::send(request, &self.kept.init)?;
         wr.wr_id = request.id;
         wr.send_flags = raw_flags(request.flags);
         match request.data {
             Data::Inline(bytes) => {
-                if is_answered(&request.op) {
-                    return Err(PostRefusal::BadOperation);
-                }
-                if bytes.len() > init.inline_bytes_max as usize {
-                    return Err(PostRefusal::InlineTooLong);
-                }
                 let addr = bytes.as_ptr().expose_provenance() as u64;
                 inline.fill(|entry| {
                     *entry = ffi::ibv_sge { addr, length: bytes.len() as u32, lkey: 0 };
@@ -227,12 +220,6 @@ impl Sender<'_> {
                 wr.num_sge = i32::from(!bytes.is_empty());
             }
             Data::Sges(sges) => {
-                if sges.len() > init.send_sges_max as usize {
-                    return Err(PostRefusal::TooManySges);
-                }
-                if request.data.bytes() > MESSAGE_BYTES_MAX {
-                    return Err(PostRefusal::TooLong);
-                }
                 wr.sg_list = sges.as_ptr().cast::<ffi::ibv_sge>().cast_mut();
                 wr.num_sge = sges.len() as i32;
             }
@@ -240,13 +227,10 @@ impl Sender<'_> {
         self.write_op(&request.op, wr)
     }
 
-    /// Writes what is the operation's own.
+    /// Writes the fields of the operation.
     #[inline]
     fn write_op(&self, op: &SendOp, wr: &mut SendWr) -> Result<(), PostRefusal> {
         use ffi::ibv_wr_opcode as code;
-        if !self.kept.init.qp_type.has(op) {
-            return Err(PostRefusal::BadOperation);
-        }
         wr.opcode = match *op {
             SendOp::Send => code::IBV_WR_SEND,
             SendOp::SendImm(imm) => {
@@ -303,7 +287,7 @@ impl Sender<'_> {
 
     fn write_destination(&self, to: Destination, wr: &mut SendWr) -> Result<(), PostRefusal> {
         let ah = self.ahs.get(to.ah.0).filter(|ah| ah.pd == self.kept.init.pd);
-        let ah = ah.filter(|_| to.qpn.0 <= 0xff_ffff).ok_or(PostRefusal::BadOperation)?;
+        let ah = ah.ok_or(PostRefusal::BadOperation)?;
         wr.wr.ud = ffi::ibv_send_wr__bindgen_ty_2__bindgen_ty_3 {
             ah: ah.object.raw(),
             remote_qpn: to.qpn.0,
@@ -362,9 +346,4 @@ fn write_atomic(remote: Remote, compare_add: u64, swap: u64, wr: &mut SendWr) {
         swap,
         rkey: remote.rkey.0,
     };
-}
-
-/// Whether the peer's answer comes into the request's own memory.
-const fn is_answered(op: &SendOp) -> bool {
-    matches!(op, SendOp::Read(_) | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
 }

@@ -4,28 +4,16 @@ use super::memory::raw_access;
 use super::owned::{Owned, checked};
 use super::{Hca, QueuePair, end_in, raw_type, tag};
 use ibverbs_sys as ffi;
-use pollux_verbs::error::{invalid, over, within};
+use pollux_verbs::error::over;
 use pollux_verbs::qp::Migration;
-use pollux_verbs::{Access, Qp, QpAttributes, QpInit, QpState, QpType, VerbsError, transition};
+use pollux_verbs::{
+    Access, DeviceAttributes, Qp, QpAttributes, QpInit, QpState, QpType, VerbsError, check,
+    transition,
+};
 use pollux_wire::address::Qpn;
 use pollux_wire::keys::QKey;
 use std::mem::zeroed;
 use std::ptr;
-
-/// Refuses codes of more bits than their fields have, which drivers cut off without a word.
-fn check_codes(change: &QpAttributes) -> Result<(), VerbsError> {
-    let codes = [
-        ("timeout", change.timeout.map(|code| code.0)),
-        ("min_rnr_timer", change.min_rnr_timer.map(|timer| timer.0)),
-    ];
-    for (argument, code) in codes {
-        if code.is_some_and(|code| code > 31) {
-            let reason = "the code has 5 bits".into();
-            return Err(VerbsError::Invalid { verb: "modify_qp", argument, reason });
-        }
-    }
-    Ok(())
-}
 
 impl Hca {
     pub(super) fn create_qp(&mut self, init: &QpInit) -> Result<Qp, VerbsError> {
@@ -50,20 +38,13 @@ impl Hca {
         Ok(Qp(number))
     }
 
-    /// What a queue pair is made with, as the library writes it, checked.
+    /// The creation attributes in the library's format, checked.
     fn raw_init(
         &self,
         verb: &'static str,
         init: &QpInit,
     ) -> Result<ffi::ibv_qp_init_attr, VerbsError> {
-        let limits = self.attributes.limits;
-        for requests in [init.send_requests_max, init.recv_requests_max] {
-            within(verb, "requests_max", requests, limits.requests_max)?;
-        }
-        for sges in [init.send_sges_max, init.recv_sges_max] {
-            within(verb, "sges_max", sges, limits.sges_max)?;
-        }
-        within(verb, "inline_bytes_max", init.inline_bytes_max, limits.inline_bytes_max)?;
+        check::qp_init(init, &self.attributes.limits)?;
         let srq = init.srq.map(|srq| self.srq(verb, srq)).transpose()?;
         // SAFETY: all zero is a value of this structure of numbers and pointers.
         let mut raw: ffi::ibv_qp_init_attr = unsafe { zeroed() };
@@ -100,7 +81,6 @@ impl Hca {
         let from = self.state_now(VERB, qp)?;
         let kept = self.qp(VERB, qp)?;
         let to = transition::check(kept.init.qp_type, from, change)?;
-        check_codes(change)?;
         if (from, to) == (QpState::Reset, QpState::Err) {
             self.leave_reset(VERB, kept)?;
         }
@@ -111,7 +91,8 @@ impl Hca {
         Ok(())
     }
 
-    /// Takes a queue pair to INIT. IBA has a way from RESET to ERR (10.3.1.7), and Linux has none.
+    /// Takes a queue pair to INIT. IBA allows the transition from RESET to ERR (10.3.1.7), and
+    /// Linux does not.
     fn leave_reset(&self, verb: &'static str, kept: &QueuePair) -> Result<(), VerbsError> {
         let is_ud = kept.init.qp_type == QpType::Ud;
         let any = QpAttributes {
@@ -139,7 +120,7 @@ impl Hca {
         checked(answer).map_err(self.refused(verb))
     }
 
-    /// What is kept of a change that was made.
+    /// Records a completed change.
     fn take_over(&mut self, qp: Qp, to: QpState, change: &QpAttributes) {
         let Some(kept) = self.qps.get_mut(qp.0) else { return };
         kept.state = to;
@@ -166,7 +147,9 @@ impl Hca {
         change: &QpAttributes,
     ) -> Result<(ffi::ibv_qp_attr, ffi::ibv_qp_attr_mask), VerbsError> {
         use ffi::ibv_qp_attr_mask as bit;
-        self.check_change(verb, kept, change)?;
+        let port = self.port(verb, change.port.or(kept.attributes.port).unwrap_or(1))?;
+        let Self { attributes: DeviceAttributes { limits, can, .. }, .. } = self;
+        check::qp_attributes(change, limits, &port, can.subnet)?;
         // SAFETY: all zero is a value of this structure of numbers.
         let mut raw: ffi::ibv_qp_attr = unsafe { zeroed() };
         let mut mask = ffi::ibv_qp_attr_mask(0);
@@ -199,44 +182,13 @@ impl Hca {
             alternate_path: alt_ah_attr, IBV_QP_ALT_PATH = |path| self.raw_path(verb, &path)?;
         }
         if let Some(path) = change.alternate_path {
-            // The contract gives the alternate path the same partition and patience.
+            // The contract gives the alternate path the same partition and timeout.
             let own = kept.attributes;
             raw.alt_port_num = path.port;
             raw.alt_pkey_index = change.pkey_index.or(own.pkey_index).unwrap_or(0);
             raw.alt_timeout = change.timeout.or(own.timeout).unwrap_or_default().0;
         }
         Ok((raw, mask))
-    }
-
-    /// What an attribute may be, whatever the state. Paths are checked where they are written.
-    fn check_change(
-        &self,
-        verb: &'static str,
-        kept: &QueuePair,
-        change: &QpAttributes,
-    ) -> Result<(), VerbsError> {
-        let port = change.port.or(kept.attributes.port).unwrap_or(1);
-        let port = self.port(verb, port)?;
-        if change.pkey_index.is_some_and(|index| index >= port.pkeys) {
-            let reason = format!("the port's table has {} entries", port.pkeys);
-            return Err(invalid(verb, "pkey_index", reason));
-        }
-        if change.path_mtu.is_some_and(|mtu| mtu.bytes().is_none() || mtu > port.mtu) {
-            return Err(invalid(verb, "path_mtu", format!("the port carries {}", port.mtu)));
-        }
-        let limits = self.attributes.limits;
-        for (argument, count, max) in [
-            ("responder_resources", change.responder_resources, limits.responder_resources_max),
-            ("initiator_depth", change.initiator_depth, limits.initiator_depth_max),
-        ] {
-            if count.is_some_and(|count| count > max) {
-                return Err(invalid(verb, argument, format!("the adapter has {max}")));
-            }
-        }
-        if change.dest_qp.is_some_and(|qpn| qpn.0 > 0xff_ffff) {
-            return Err(invalid(verb, "dest_qp", "a queue pair number has 24 bits"));
-        }
-        Ok(())
     }
 
     /// The state in which the adapter has a queue pair, which may have failed by itself.
@@ -252,7 +204,7 @@ impl Hca {
         checked(answer).map_err(self.refused(verb))?;
         let states = QpState::ALL.into_iter();
         Ok(states.zip(RAW_STATES).find(|(_, raw_state)| *raw_state == raw.qp_state).map_or(
-            // A driver that does not know says so only of one that is broken.
+            // Some drivers report the error only for a broken queue pair.
             QpState::Err,
             |(state, _)| state,
         ))

@@ -3,18 +3,15 @@
 use super::owned::{Owned, checked};
 use super::{CompletionQueue, Hca, SharedQueue, end_in, tag};
 use ibverbs_sys as ffi;
-use pollux_verbs::error::{invalid, over, within};
-use pollux_verbs::{Cq, Pd, Srq, VerbsError};
+use pollux_verbs::error::over;
+use pollux_verbs::{Cq, Pd, Srq, VerbsError, check};
 use std::mem::zeroed;
 
 impl Hca {
     pub(super) fn create_cq(&mut self, completions_max: u32) -> Result<Cq, VerbsError> {
         const VERB: &str = "create_cq";
         let limits = self.attributes.limits;
-        if completions_max == 0 {
-            return Err(invalid(VERB, "completions_max", "a queue has room for one at least"));
-        }
-        within(VERB, "completions_max", completions_max, limits.completions_max)?;
+        check::cq(completions_max, &limits)?;
         let number = self.cqs.next_number().ok_or(over(VERB, "cqs_max", limits.cqs_max))?;
         let (context, channel) = (self.context.raw(), self.channel.raw());
         // SAFETY: context and channel are live, and the queue ends before both (order of the
@@ -47,8 +44,7 @@ impl Hca {
         const VERB: &str = "create_srq";
         let raw_pd = self.pd(VERB, pd)?;
         let limits = self.attributes.limits;
-        within(VERB, "srq_requests_max", requests_max, limits.srq_requests_max)?;
-        within(VERB, "sges_max", sges_max, limits.sges_max)?;
+        check::srq(requests_max, sges_max, &limits)?;
         let number = self.srqs.next_number().ok_or(over(VERB, "srqs_max", limits.srqs_max))?;
         // SAFETY: all zero is a value of this structure of numbers and a pointer.
         let mut init: ffi::ibv_srq_init_attr = unsafe { zeroed() };
@@ -61,7 +57,7 @@ impl Hca {
             Owned::new(made, ffi::ibv_destroy_srq)
         };
         let object = made.map_err(self.refused(VERB))?;
-        // The driver says how long it made the queue.
+        // The driver returns the length of the queue.
         let requests_max = init.attr.max_wr.max(requests_max);
         let kept = self.srqs.insert(SharedQueue { object, pd, requests_max, sges_max, qps: 0 });
         debug_assert_eq!(kept.as_ref().ok(), Some(&number), "what it is tagged with");
@@ -71,9 +67,7 @@ impl Hca {
     pub(super) fn set_srq_limit(&mut self, srq: Srq, limit: u32) -> Result<(), VerbsError> {
         const VERB: &str = "set_srq_limit";
         let queue = self.srq(VERB, srq)?;
-        if limit > queue.requests_max {
-            return Err(invalid(VERB, "limit", "more than the queue has room for"));
-        }
+        check::srq_limit(limit, queue.requests_max)?;
         let mut change = ffi::ibv_srq_attr { max_wr: 0, max_sge: 0, srq_limit: limit };
         // SAFETY: the queue is live, and the library only reads the structure.
         let answer = unsafe {

@@ -7,7 +7,7 @@ use libloading::Library;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::OnceLock;
 
-/// What the library is called by whoever was built for this version of it.
+/// The file name of this version of the library.
 const NAME: &str = "libibumad.so.3";
 
 /// The length of a name, with the zero at its end.
@@ -75,7 +75,5 @@ fn load() -> Result<Umad, libloading::Error> {
     // SAFETY: it is libibumad by its name and version, and is never unloaded (below).
     let umad = unsafe { Umad::of(&library) }?;
     std::mem::forget(library);
-    // SAFETY: before any other call, and once. It cannot fail in any version that there is.
-    unsafe { (umad.init)() };
     Ok(umad)
 }

@@ -1,10 +1,10 @@
-//! A datagram together with what the kernel says beside it: 64 bytes that stand before it.
+//! A datagram with the kernel's header of 64 bytes.
 //!
 //! | bytes | order | field |
 //! |---|---|---|
 //! | 0..4 | host | agent |
 //! | 4..8 | host | status: 0, or the system's number for why a request comes back |
-//! | 8..20 | host | patience and length, which the library writes |
+//! | 8..20 | host | timeout and length, which the library writes |
 //! | 20..24 | network | queue pair of the peer |
 //! | 24..28 | network | Q_Key |
 //! | 28..30 | network | LID of the peer |
@@ -15,35 +15,18 @@
 //! | 52..56 | network | flow label |
 //! | 56..58 | host | index of the P_Key |
 //!
-//! Whatever the bytes are, a message is read without failing: they come from the kernel, but what
-//! it passes on comes from peers.
+//! Parsing is total: the header comes from the kernel, but its content comes from peers.
 
+use crate::management::MadPeer;
 use pollux_verbs::GlobalRoute;
 use pollux_wire::address::{Gid, Lid, Qpn};
 use pollux_wire::keys::QKey;
 use zerocopy::IntoBytes;
 
-/// What stands before the datagram. Kernels older than 2.6.24 have eight bytes less.
+/// Bytes of the kernel's header. Kernels before 2.6.24 have eight bytes less.
 pub(super) const HEADER_BYTES: usize = 64;
 
-/// Whom a datagram goes to, or came from. What came can be answered by giving this back.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Peer {
-    /// The peer's port.
-    pub lid: Lid,
-    /// The peer's queue pair: 0 for subnet management, else mostly 1.
-    pub qpn: Qpn,
-    /// The service level.
-    pub sl: u8,
-    /// Which of our LIDs it comes from, or went to: the bits below the mask.
-    pub path_bits: u8,
-    /// The GRH if there is one; `dgid` is the peer in any case.
-    pub grh: Option<GlobalRoute>,
-    /// Which entry of our P_Key table.
-    pub pkey_index: u16,
-}
-
-/// Room for one message, aligned as the library wants it.
+/// The buffer of one message, with the library's alignment.
 pub(super) struct Message {
     blocks: Vec<[u64; HEADER_BYTES / 8]>,
 }
@@ -54,7 +37,7 @@ impl Message {
         Self { blocks: vec![[0; _]; 1 + bytes_max.div_ceil(HEADER_BYTES)] }
     }
 
-    /// How long a datagram has room.
+    /// The longest datagram.
     pub fn bytes_max(&self) -> usize {
         (self.blocks.len() - 1) * HEADER_BYTES
     }
@@ -74,8 +57,8 @@ impl Message {
         &datagram[..bytes.min(datagram.len())]
     }
 
-    /// Writes a datagram and whom it goes to; there is room for it.
-    pub fn write(&mut self, to: &Peer, datagram: &[u8]) {
+    /// Writes a datagram and its destination; the buffer must be long enough.
+    pub fn write(&mut self, to: &MadPeer, datagram: &[u8]) {
         self.blocks[0] = [0; _];
         let header = self.blocks[0].as_mut_bytes();
         let qkey = if to.qpn == Qpn::SMI { QKey(0) } else { QKey::GSI };
@@ -92,13 +75,13 @@ impl Message {
         self.blocks[1..].as_mut_bytes()[..datagram.len()].copy_from_slice(datagram);
     }
 
-    /// The system's number for why our request comes back; 0 if this came from the network.
+    /// The errno of a returned request; 0 for a datagram from the network.
     pub fn status(&self) -> u32 {
         u32::from_ne_bytes(part(self.header(), 4))
     }
 
-    /// Whom it came from; of a request that comes back, whom it went to.
-    pub fn peer(&self) -> Peer {
+    /// The source; the destination of a returned request.
+    pub fn peer(&self) -> MadPeer {
         let header = self.header();
         let grh = GlobalRoute {
             dgid: Gid(part(header, 36)),
@@ -107,7 +90,7 @@ impl Message {
             hop_limit: header[34],
             traffic_class: header[35],
         };
-        Peer {
+        MadPeer {
             lid: Lid(u16::from_be_bytes(part(header, 28))),
             qpn: Qpn(u32::from_be_bytes(part(header, 20))),
             sl: header[30],
@@ -118,7 +101,6 @@ impl Message {
     }
 }
 
-/// `N` bytes of the header.
 fn part<const N: usize>(header: &[u8; HEADER_BYTES], at: usize) -> [u8; N] {
     std::array::from_fn(|nth| header[at + nth])
 }
@@ -127,7 +109,7 @@ fn part<const N: usize>(header: &[u8; HEADER_BYTES], at: usize) -> [u8; N] {
 mod tests {
     use super::*;
 
-    fn peer() -> Peer {
+    fn peer() -> MadPeer {
         let grh = GlobalRoute {
             dgid: Gid(std::array::from_fn(|nth| 0x40 + nth as u8)),
             sgid_index: 2,
@@ -135,7 +117,7 @@ mod tests {
             hop_limit: 63,
             traffic_class: 4,
         };
-        Peer {
+        MadPeer {
             lid: Lid(0x1234),
             qpn: Qpn(1),
             sl: 5,
@@ -161,10 +143,10 @@ mod tests {
     }
 
     #[test]
-    fn what_came_can_be_answered() {
+    fn a_received_datagram_can_be_answered() {
         let mut message = Message::new(300);
         assert_eq!(message.bytes_max(), 320);
-        let without_grh = Peer { grh: None, qpn: Qpn(0), ..peer() };
+        let without_grh = MadPeer { grh: None, qpn: Qpn(0), ..peer() };
         for peer in [peer(), without_grh] {
             message.write(&peer, &[1, 2, 3]);
             assert_eq!((message.peer(), message.status()), (peer, 0));

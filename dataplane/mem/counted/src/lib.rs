@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_in_use_is_counted_and_so_is_the_most() {
+    fn bytes_in_use_and_their_peak_are_counted() {
         let counted = Counted::new();
         let layout = Layout::from_size_align(100, 8).unwrap();
         let larger = Layout::from_size_align(300, 8).unwrap();

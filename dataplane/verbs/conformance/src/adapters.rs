@@ -14,8 +14,8 @@ pub enum Side {
     A,
     /// The one that mostly answers.
     B,
-    /// A's adapter once more, where a case has asked for that: no backend is asked for this one.
-    Beside,
+    /// Another context of A's device, which a case has opened: no backend is asked for this one.
+    SecondContext,
 }
 
 impl Side {
@@ -26,7 +26,7 @@ impl Side {
     #[must_use]
     pub const fn other(self) -> Self {
         match self {
-            Self::A | Self::Beside => Self::B,
+            Self::A | Self::SecondContext => Self::B,
             Self::B => Self::A,
         }
     }
@@ -37,7 +37,7 @@ impl Side {
 pub enum Turn {
     /// Poll again.
     GoOn,
-    /// Nothing can come any more, or the patience with this case is over.
+    /// Nothing can come any more, or the time of this case is over.
     GiveUp,
 }
 
@@ -71,7 +71,7 @@ pub trait Adapters {
 
     /// Called whenever both devices were polled and nothing came. In virtual time it moves the
     /// clock to whatever happens next, and gives up when nothing will; on a clock it looks at the
-    /// patience limit.
+    /// time limit.
     fn turn(&mut self) -> Turn;
 
     /// The `nth` of a few multicast groups, made and joined by both ports; `None`: not possible.

@@ -24,8 +24,8 @@ const POLL_BATCH: usize = 16;
 /// A case's hold on its adapters.
 pub struct Context<'a> {
     adapters: &'a mut dyn Adapters,
-    /// A's once more, from [`Context::open_beside`] on.
-    beside: Option<Box<dyn Device + Send>>,
+    /// Another context of A's device, from [`Context::open_second_context`] on.
+    second: Option<Box<dyn Device + Send>>,
     is_lossy: bool,
     /// What came and was not asked for yet, of every queue that is polled.
     pub(super) inbox: BTreeMap<(Side, Cq), VecDeque<Completion>>,
@@ -37,8 +37,8 @@ pub struct Context<'a> {
 impl<'a> Context<'a> {
     pub(super) fn new(adapters: &'a mut dyn Adapters, is_lossy: bool) -> Self {
         let inbox = BTreeMap::new();
-        let (beside, events, memories) = (None, Vec::new(), Vec::new());
-        Self { adapters, beside, is_lossy, inbox, events, memories }
+        let (second, events, memories) = (None, Vec::new(), Vec::new());
+        Self { adapters, second, is_lossy, inbox, events, memories }
     }
 
     /// Whether the wire loses packets.
@@ -49,25 +49,25 @@ impl<'a> Context<'a> {
     /// One of the devices.
     ///
     /// # Panics
-    /// When a case asks for what is beside A without having opened it.
+    /// When a case asks for the second context without having opened it.
     pub fn device(&mut self, side: Side) -> &mut dyn Device {
-        device_of(self.adapters, &mut self.beside, side)
+        device_of(self.adapters, &mut self.second, side)
     }
 
-    /// Opens A's adapter once more, or ends the case where that cannot be.
-    pub fn open_beside(&mut self) -> Result<(), Stop> {
+    /// Opens another context of A's device, or ends the case if the device has no more.
+    pub fn open_second_context(&mut self) -> Result<(), Stop> {
         match self.device(Side::A).open_shared() {
-            Ok(device) => self.beside = Some(device),
+            Ok(device) => self.second = Some(device),
             Err(error @ VerbsError::Unsupported { .. }) => return skip(error.to_string()),
             Err(error) => return Err(error.into()),
         }
         Ok(())
     }
 
-    /// Gives that up, with all that was made in it.
-    pub fn close_beside(&mut self) {
-        self.inbox.retain(|(side, _), _| *side != Side::Beside);
-        self.beside = None;
+    /// Closes the second context, with all resources in it.
+    pub fn close_second_context(&mut self) {
+        self.inbox.retain(|(side, _), _| *side != Side::SecondContext);
+        self.second = None;
     }
 
     /// The side under which what belongs to `side` is kept: one device is side A twice.
@@ -77,7 +77,7 @@ impl<'a> Context<'a> {
 
     /// The port that a side uses.
     pub fn port(&self, side: Side) -> u8 {
-        self.adapters.port(if side == Side::Beside { Side::A } else { side })
+        self.adapters.port(if side == Side::SecondContext { Side::A } else { side })
     }
 
     /// What both devices can: the lesser of each limit that cases ask for.
@@ -119,7 +119,7 @@ impl<'a> Context<'a> {
         let dlid = self.device(to).port(to_port)?.lid;
         let dgid = self.device(to).gid(to_port, 0)?;
         let by_lid = self.adapters.is_one_subnet() && self.device(from).attributes().can.subnet;
-        let route = GlobalRoute { dgid, hop_limit: 64, ..GlobalRoute::default() };
+        let route = GlobalRoute::to(dgid, 64);
         let port = self.port(from);
         Ok(AddressVector { dlid, port, grh: (!by_lid).then_some(route), ..Default::default() })
     }
@@ -128,7 +128,7 @@ impl<'a> Context<'a> {
     pub fn global_path(&mut self, from: Side, to: Side) -> Result<AddressVector, Stop> {
         let to_port = self.port(to);
         let dgid = self.device(to).gid(to_port, 0)?;
-        let grh = GlobalRoute { dgid, hop_limit: 64, ..GlobalRoute::default() };
+        let grh = GlobalRoute::to(dgid, 64);
         Ok(AddressVector { grh: Some(grh), ..self.path(from, to)? })
     }
 
@@ -189,7 +189,7 @@ impl<'a> Context<'a> {
         let mut came = false;
         for ((side, cq), inbox) in &mut self.inbox {
             let mut batch = [Completion::NOTHING; POLL_BATCH];
-            let device = device_of(self.adapters, &mut self.beside, *side);
+            let device = device_of(self.adapters, &mut self.second, *side);
             let count = device.poll(*cq, &mut batch)?;
             if count > POLL_BATCH {
                 return fail(format!("poll: expected at most {POLL_BATCH}, found {count}"));
@@ -197,8 +197,8 @@ impl<'a> Context<'a> {
             inbox.extend(&batch[..count]);
             came |= count > 0;
         }
-        let beside = self.beside.as_ref().map(|_| Side::Beside);
-        for side in Side::BOTH.into_iter().chain(beside) {
+        let second = self.second.as_ref().map(|_| Side::SecondContext);
+        for side in Side::BOTH.into_iter().chain(second) {
             while let Some(event) = self.device(side).async_event() {
                 self.events.push((self.owner(side), event));
                 came = true;
@@ -261,12 +261,12 @@ impl<'a> Context<'a> {
 
 fn device_of<'a>(
     adapters: &'a mut dyn Adapters,
-    beside: &'a mut Option<Box<dyn Device + Send>>,
+    second: &'a mut Option<Box<dyn Device + Send>>,
     side: Side,
 ) -> &'a mut dyn Device {
     match side {
         Side::A | Side::B => adapters.device(side),
-        Side::Beside => beside.as_deref_mut().expect("the case has opened it"),
+        Side::SecondContext => second.as_deref_mut().expect("the case has opened it"),
     }
 }
 

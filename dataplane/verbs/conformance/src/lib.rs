@@ -12,19 +12,22 @@
 //! Read in this order:
 //!
 //! 1. [`adapters`]: what a backend provides to be judged;
-//! 2. [`context`] and [`expect`]: the words that cases are written in;
+//! 2. [`context`] and [`expect`]: the words that cases are written in; [`verdict`]: the result of
+//!    a case;
 //! 3. [`peers`] and [`buffer`]: queue pairs and memory for them;
 //! 4. [`mod@cases`]: the cases, a theme a file; `operations` is a good one to begin with;
-//! 5. [`sabotage`]: broken devices, which show that the cases see what they claim to see.
+//! 5. [`sabotage`]: broken devices, which show that the cases see what they claim to see;
+//! 6. [`end`]: a remote-controlled end of a connection, for tests between two machines.
 //!
 //! Why statuses are sometimes a choice: where IBA leaves one to the adapter, or adapters in the
-//! field are known to differ, a case accepts each answer by name and says why beside it.
+//! field are known to differ, a case accepts each answer by name and says why there.
 #![forbid(unsafe_code)]
 
 pub mod adapters;
 pub mod buffer;
 pub mod cases;
 pub mod context;
+pub mod end;
 pub mod expect;
 pub mod peers;
 pub mod sabotage;

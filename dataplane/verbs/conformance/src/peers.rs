@@ -175,8 +175,8 @@ impl Context<'_> {
         setup: &Setup,
     ) -> Result<QpAttributes, Stop> {
         let (own_psn, its_psn) = match (end.side(), peer.side()) {
-            (Side::A, _) | (Side::Beside, Side::B) => (setup.psn_a, setup.psn_b),
-            (Side::B | Side::Beside, _) => (setup.psn_b, setup.psn_a),
+            (Side::A, _) | (Side::SecondContext, Side::B) => (setup.psn_a, setup.psn_b),
+            (Side::B | Side::SecondContext, _) => (setup.psn_b, setup.psn_a),
         };
         let change = match to {
             QpState::Init => self.init_change(end, setup),

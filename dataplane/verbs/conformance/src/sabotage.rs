@@ -406,5 +406,5 @@ impl Device for Sabotaged {
         event.filter(|_| self.fault != Fault::LoseEvents)
     }
 
-    // Not `beside`: what that gives would be well.
+    // `open_shared` is not overridden: the second context has no fault.
 }

@@ -1,7 +1,8 @@
 //! The packet that both benches take apart and put together: a broadcast ARP request.
 
 use pollux_wire::address::{Gid, Lid, Qpn};
-use pollux_wire::ip::ipoib::{EtherType, IpoibHeader};
+use pollux_wire::ethernet::EtherType;
+use pollux_wire::ip::ipoib::IpoibHeader;
 use pollux_wire::keys::{PKey, QKey};
 use pollux_wire::packet::{Bth, Deth, Extended, Grh, Headers, Lrh, Opcode, Packet};
 use pollux_wire::psn::Psn;

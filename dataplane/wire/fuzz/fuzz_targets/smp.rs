@@ -7,17 +7,16 @@ use pollux_wire::mad::notice::{Notice, NoticeReport};
 use pollux_wire::mad::perf::{PerfMad, PortCounters, PortCountersExtended};
 use pollux_wire::mad::rmpp::RmppHeader;
 use pollux_wire::mad::smp::*;
-use pollux_wire::mad::vendor::VendorMad;
 use pollux_wire_fuzz::survives;
 
 fuzz_target!(|bytes: &[u8]| {
-    survives!(bytes, LidSmp, DirectedSmp, PerfMad, VendorMad, ClassPortInfo, NoticeReport);
+    survives!(bytes, LidSmp, DirectedSmp, PerfMad, ClassPortInfo, NoticeReport);
     survives!(bytes, NodeInfo, NodeDescription, GuidInfo, PortInfo, SwitchInfo, PKeyTable, SmInfo);
     survives!(bytes, SlToVlMappingTable, VlArbitrationTable, LinearForwardingTable);
     survives!(bytes, RandomForwardingTable, MulticastForwardingTable);
     survives!(bytes, PortCounters, PortCountersExtended);
     if let Ok((smp, _)) = DirectedSmp::read(bytes) {
-        let _ = (smp.hop_pointer(), smp.hop_count(), smp.is_directed_all_the_way());
+        let _ = (smp.hop_pointer(), smp.hop_count());
         let _ = format!("{smp:?}");
         let _ = NodeDescription::parse(&smp.data).text();
     }

@@ -2,7 +2,8 @@
 //!
 //! For tests only. A test that needs such a program asks [`program`] for it: where it is missing
 //! the test prints `SKIP name: reason` and passes, unless `POLLUX_REFEREES=required` says that
-//! there is no excuse; then it fails.
+//! there is no excuse; then it fails. [`tshark`] dissects packets, which [`frames`] puts into
+//! captures; [`soft_roce`] runs programs in a machine with the kernel's RDMA transport.
 #![forbid(unsafe_code)]
 
 pub mod frames;
@@ -39,4 +40,15 @@ pub fn program_of(test: &str, name: &str, groups: &str) -> Option<PathBuf> {
         println!("SKIP {test}: {name} is not installed (scripts/host-setup {groups} installs it)");
     }
     found
+}
+
+/// Says that `test` is skipped for a reason of the machine.
+///
+/// # Panics
+/// If `POLLUX_REFEREES` is `required`.
+#[expect(clippy::disallowed_methods, reason = "whether tests may be skipped is in the environment")]
+pub fn skip(test: &str, reason: &str) {
+    let required = env::var_os("POLLUX_REFEREES").is_some_and(|value| value == "required");
+    assert!(!required, "{test} cannot run: {reason}");
+    println!("SKIP {test}: {reason}");
 }

@@ -89,7 +89,7 @@ pub fn judge(test: &str, frames: &[Frame]) {
 }
 
 /// What tshark found in one frame.
-pub struct Row {
+pub struct PacketRow {
     /// The values of the fields asked for, in that order; several are separated by commas.
     pub values: Vec<String>,
     /// What it calls malformed; empty if nothing is.
@@ -100,7 +100,7 @@ pub struct Row {
 ///
 /// # Panics
 /// If it fails, or does not know one of the fields.
-pub fn dissect(test: &str, frames: &[&[u8]], fields: &[&str]) -> Option<Vec<Row>> {
+pub fn dissect(test: &str, frames: &[&[u8]], fields: &[&str]) -> Option<Vec<PacketRow>> {
     dissect_as(test, &FileHeader::INFINIBAND, frames, fields)
 }
 
@@ -108,7 +108,7 @@ pub fn dissect(test: &str, frames: &[&[u8]], fields: &[&str]) -> Option<Vec<Row>
 ///
 /// # Panics
 /// As above.
-pub fn dissect_ethernet(test: &str, frames: &[&[u8]], fields: &[&str]) -> Option<Vec<Row>> {
+pub fn dissect_ethernet(test: &str, frames: &[&[u8]], fields: &[&str]) -> Option<Vec<PacketRow>> {
     dissect_as(test, &FileHeader::ETHERNET, frames, fields)
 }
 
@@ -117,7 +117,7 @@ fn dissect_as(
     header: &FileHeader,
     frames: &[&[u8]],
     fields: &[&str],
-) -> Option<Vec<Row>> {
+) -> Option<Vec<PacketRow>> {
     let tshark = program(test, "tshark")?;
     let mut how = vec!["-T", "fields", "-E", "separator=/t", "-E", "occurrence=a"];
     how.extend(["-e", "_ws.malformed"]);
@@ -153,10 +153,10 @@ fn file(header: &FileHeader, frames: &[&[u8]]) -> Vec<u8> {
     capture
 }
 
-fn row(line: &str) -> Row {
+fn row(line: &str) -> PacketRow {
     let mut values: Vec<String> = line.split('\t').map(str::to_owned).collect();
     let malformed = values.remove(0);
-    Row { values, malformed }
+    PacketRow { values, malformed }
 }
 
 /// What it prints about a capture.

@@ -8,14 +8,13 @@
 //! RFC 4391 9.2 leaves the target hardware address of a request without meaning: whatever is there
 //! is parsed and nobody should read it.
 
-use super::ipoib::EtherType;
 use super::link_address::{DraftLinkAddress, LinkAddress};
-use crate::ethernet::MacAddress;
+use crate::ethernet::{EtherType, MacAddress};
 use crate::layout::{Layout, WireError};
 use core::net::Ipv4Addr;
 
 layout! {
-    /// What every ARP packet begins with (RFC 826).
+    /// The ARP header (RFC 826).
     pub struct ArpHeader: 8 bytes {
         /// Kind of the hardware addresses.
         0:0   16  hardware_type: HardwareType,
@@ -25,7 +24,7 @@ layout! {
         4:0    8  hardware_len: u8,
         /// Bytes of a protocol address.
         5:0    8  protocol_len: u8,
-        /// What is asked or answered.
+        /// Request or reply, also of RARP and InARP.
         6:0   16  operation: ArpOperation,
     }
 }
@@ -38,7 +37,7 @@ codes! {
     }
 }
 
-/// What can be a hardware address here.
+/// A hardware address: Ethernet or IPoIB.
 pub trait HardwareAddress: Layout {
     /// Which kind it is.
     const TYPE: HardwareType;
@@ -57,9 +56,9 @@ impl HardwareAddress for MacAddress {
 }
 
 codes! {
-    /// What an ARP packet asks or answers.
+    /// The operation of an ARP packet.
     pub struct ArpOperation(u16) {
-        /// Who has this protocol address?
+        /// Request: asks for the hardware address of a protocol address.
         REQUEST = 1,
         REPLY = 2,
         /// Which protocol address has this hardware? (RFC 903)
@@ -74,7 +73,7 @@ codes! {
 /// An ARP packet for IPv4 with hardware addresses of kind `A`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArpPacket<A> {
-    /// What is asked or answered.
+    /// Request or reply, also of RARP and InARP.
     pub operation: ArpOperation,
     /// Link address of the sender.
     pub sender_hardware: A,
@@ -98,7 +97,7 @@ impl<A: HardwareAddress> ArpPacket<A> {
         operation: ArpOperation(0),
     };
 
-    /// Reads a packet whose addresses are IPv4 and `A`; what follows it is padding.
+    /// Parses a packet with addresses of IPv4 and `A`; bytes behind it are padding.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let (header, rest) = ArpHeader::read(bytes)?;
         let ArpHeader { operation, .. } = header;
@@ -118,7 +117,7 @@ impl<A: HardwareAddress> ArpPacket<A> {
         })
     }
 
-    /// Writes it at the front of `out`; gives what follows.
+    /// Writes it at the front of `out`; returns the rest.
     pub fn write<'a>(&self, out: &'a mut [u8]) -> Result<&'a mut [u8], WireError> {
         let out = ArpHeader { operation: self.operation, ..Self::HEADER }.write(out)?;
         let out = self.sender_hardware.write(out)?;

@@ -11,7 +11,7 @@ use crate::layout::WireError;
 use core::net::Ipv4Addr;
 
 layout! {
-    /// What every message begins with (RFC 2131 2), and the cookie that says that options follow.
+    /// The header of a message (RFC 2131 2), and the magic cookie before the options.
     pub struct DhcpHeader: 240 bytes {
         /// From a client, or from a server.
         0:0      8  op: DhcpOp,
@@ -19,7 +19,7 @@ layout! {
         1:0      8  hardware_type: u8,
         /// Its length; zero on InfiniBand.
         2:0      8  hardware_len: u8,
-        /// Relays on the way.
+        /// The number of relays so far.
         3:0      8  hops: u8,
         /// Which exchange this is of.
         4:0     32  xid: u32,
@@ -31,9 +31,9 @@ layout! {
         12:0    32  client: Ipv4Addr,
         /// Address that the client gets.
         16:0    32  yours: Ipv4Addr,
-        /// Server for what comes next.
+        /// The server of the next step (siaddr).
         20:0    32  next_server: Ipv4Addr,
-        /// The relay that the client heard.
+        /// The first relay.
         24:0    32  relay: Ipv4Addr,
         /// Hardware address of the client; zero on InfiniBand.
         28:0   128  hardware: [u8; 16],
@@ -47,13 +47,13 @@ layout! {
 }
 
 impl DhcpHeader {
-    /// What says that options follow (RFC 2131 3).
+    /// The magic cookie (RFC 2131 3).
     pub const COOKIE: u32 = 0x6382_5363;
     /// The kind of hardware that InfiniBand is, in the width of this header.
     pub const INFINIBAND: u8 = HardwareType::INFINIBAND.0 as u8;
     /// Port of servers and relays.
     pub const SERVER_PORT: u16 = 67;
-    /// Port of clients.
+    /// UDP port that clients receive on.
     pub const CLIENT_PORT: u16 = 68;
 
     const SERVER_NAME_AT: usize = 44;
@@ -70,7 +70,7 @@ codes! {
 }
 
 codes! {
-    /// What a message is (RFC 2132 9.6).
+    /// The message type (RFC 2132 9.6).
     pub struct DhcpKind(u8) {
         DISCOVER = 1,
         OFFER = 2,
@@ -84,7 +84,7 @@ codes! {
 }
 
 codes! {
-    /// What an option says (RFC 2132; IANA).
+    /// Option codes (RFC 2132; IANA).
     pub struct DhcpOptionCode(u8) {
         SUBNET_MASK = 1,
         ROUTER = 3,
@@ -104,10 +104,10 @@ codes! {
     }
 }
 
-/// An option.
+/// An option, by its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DhcpOption<'a> {
-    /// What it says.
+    /// The value.
     pub code: DhcpOptionCode,
     /// Its value.
     pub data: &'a [u8],
@@ -143,14 +143,14 @@ impl<'a> Item<'a> for DhcpOption<'a> {
     }
 }
 
-/// A message.
+/// A message: fixed header and options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DhcpMessage<'a> {
-    /// What it begins with; the cookie is filled in.
+    /// The header; the cookie is filled in.
     pub header: DhcpHeader,
-    /// What it says, up to the end of the message.
+    /// The options, up to the end of the message.
     pub options: List<'a, DhcpOption<'a>>,
-    /// What it says in the fields of the header.
+    /// Options in the fields of the header.
     more: [&'a [u8]; 2],
 }
 
@@ -183,7 +183,7 @@ impl<'a> DhcpMessage<'a> {
         Ok(Self { header, options, more })
     }
 
-    /// What the first option with this code says, wherever it is.
+    /// The value of the first option with this code.
     pub fn option(&self, code: DhcpOptionCode) -> Option<&'a [u8]> {
         let more = self.more.into_iter().flat_map(|field| Items::new(field).flatten());
         let mut all = self.options.iter().chain(more);
@@ -195,7 +195,7 @@ impl<'a> DhcpMessage<'a> {
         DhcpHeader::LEN + self.options.wire_len() + 1
     }
 
-    /// Writes it at the front of `out`; gives what follows.
+    /// Writes it at the front of `out`; returns the rest.
     pub fn write<'o>(&self, out: &'o mut [u8]) -> Result<&'o mut [u8], WireError> {
         put("DhcpMessage", &[END], self.options.write(self.header.write(out)?)?)
     }

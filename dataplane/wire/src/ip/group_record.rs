@@ -1,5 +1,5 @@
-//! What IGMPv3 and MLDv2 have in common: sources in queries, and records of groups (RFC 3376 4.1
-//! and 4.2, RFC 3810 5.1 and 5.2). Only the length of an address differs.
+//! The common part of IGMPv3 and MLDv2: sources in queries, and records of groups (RFC 3376 4.1 and
+//! 4.2, RFC 3810 5.1 and 5.2). Only the length of an address differs.
 
 use super::list::{Item, List};
 use crate::layout::WireError;
@@ -7,7 +7,7 @@ use crate::layout::WireError;
 layout! {
     /// The second part of a query (RFC 3376 4.1, RFC 3810 5.1), behind the group.
     pub struct QuerierHeader: 4 bytes {
-        /// Routers that hear it do not update their timers.
+        /// Routers that receive it do not update their timers.
         0:4    1  suppress_router_processing: bool,
         /// How many losses the querier expects to bear.
         0:5    3  robustness: u8,
@@ -18,10 +18,10 @@ layout! {
     }
 }
 
-/// Who queries, how often, and about which sources: what queries of IGMPv3 and MLDv2 add.
+/// The part that IGMPv3 and MLDv2 add to queries: robustness, interval and sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Querier<'a, A: Item<'a>> {
-    /// Routers that hear it do not update their timers.
+    /// Routers that receive it do not update their timers.
     pub suppress_router_processing: bool,
     /// How many losses the querier expects to bear; 0 stands for more than 7.
     pub robustness: u8,
@@ -53,7 +53,7 @@ impl<'a, A: Item<'a>> Querier<'a, A> {
 }
 
 codes! {
-    /// What a record says (RFC 3376 4.2.12, RFC 3810 5.2.12).
+    /// The type of a group record (RFC 3376 4.2.12, RFC 3810 5.2.12).
     pub struct RecordType(u8) {
         MODE_IS_INCLUDE = 1,
         MODE_IS_EXCLUDE = 2,
@@ -65,9 +65,9 @@ codes! {
 }
 
 layout! {
-    /// What a record begins with; the group follows, then its sources.
+    /// The header of a group record; the group follows, then its sources.
     pub struct GroupRecordHeader: 4 bytes {
-        /// What the record says.
+        /// Current state, or a change of it.
         0:0    8  kind: RecordType,
         /// Length of further data at the end, in 32-bit words; none was ever defined.
         1:0    8  auxiliary_words: u8,
@@ -76,14 +76,14 @@ layout! {
     }
 }
 
-/// What a node wants to hear of one group.
+/// The membership of a node in one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupRecord<'a, A: Item<'a>> {
-    /// What the record says.
+    /// Current state, or a change of it.
     pub kind: RecordType,
-    /// Of which group.
+    /// The multicast address that the record reports.
     pub group: A,
-    /// From whom.
+    /// The source addresses, included or excluded.
     pub sources: List<'a, A>,
 }
 
@@ -127,7 +127,7 @@ pub(super) fn read_report<'a, A: Item<'a>>(
     Ok(List::counted("GroupRecord", rest, usize::from(record_count))?.0)
 }
 
-/// Writes a report of type `kind` without its checksum; gives what follows.
+/// Writes a report of type `kind` without its checksum; returns the rest.
 pub(super) fn write_report<'a, 'o, A: Item<'a>>(
     kind: u8,
     records: &List<'a, GroupRecord<'a, A>>,

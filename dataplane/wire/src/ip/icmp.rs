@@ -1,16 +1,16 @@
-//! What ICMPv4 and ICMPv6 have in common: four bytes, four more that the type gives a meaning to,
-//! and data (RFC 792, RFC 4443 2.1).
+//! The common part of ICMPv4 and ICMPv6: four bytes, four more that depend on the type, and data
+//! (RFC 792, RFC 4443 2.1).
 
 layout! {
-    /// What every message begins with; the shortest are no longer.
+    /// The header; the shortest messages have nothing else.
     pub struct IcmpHeader: 8 bytes {
-        /// What the message is; the versions number differently.
+        /// The type; the two versions have different numbers.
         0:0    8  kind: u8,
         /// Which sort of that.
         1:0    8  code: u8,
         /// Of the whole message; in version 6 of a pseudo header too.
         2:0   16  checksum: u16,
-        /// What the type makes of it.
+        /// A field that depends on the type.
         4:0   32  rest: [u8; 4],
     }
 }
@@ -25,18 +25,47 @@ impl IcmpHeader {
     }
 }
 
+codes! {
+    /// Types of ICMPv6 messages, those of neighbor and listener discovery among them (IANA).
+    pub struct Icmpv6Type(u8) {
+        DESTINATION_UNREACHABLE = 1,
+        PACKET_TOO_BIG = 2,
+        TIME_EXCEEDED = 3,
+        PARAMETER_PROBLEM = 4,
+        ECHO_REQUEST = 128,
+        ECHO_REPLY = 129,
+        LISTENER_QUERY = 130,
+        LISTENER_REPORT = 131,
+        LISTENER_DONE = 132,
+        ROUTER_SOLICITATION = 133,
+        ROUTER_ADVERTISEMENT = 134,
+        NEIGHBOR_SOLICITATION = 135,
+        NEIGHBOR_ADVERTISEMENT = 136,
+        REDIRECT = 137,
+        LISTENER_REPORT_V2 = 143,
+    }
+}
+
+impl Icmpv6Type {
+    /// Whether messages of this type report errors, and so must not be answered by one (RFC 4443
+    /// 2.4).
+    pub const fn is_error(self) -> bool {
+        self.0 < 128
+    }
+}
+
 /// An echo request, or the reply that returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Echo<'a> {
-    /// Who asked.
+pub struct IcmpEcho<'a> {
+    /// Chosen by the requester, for example its process.
     pub identifier: u16,
     /// Which time.
     pub sequence: u16,
-    /// What comes back as it was.
+    /// The data that the reply returns unchanged.
     pub data: &'a [u8],
 }
 
-impl<'a> Echo<'a> {
+impl<'a> IcmpEcho<'a> {
     pub(super) const fn new([a, b, c, d]: [u8; 4], data: &'a [u8]) -> Self {
         let (identifier, sequence) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
         Self { identifier, sequence, data }

@@ -1,7 +1,7 @@
 //! ICMP for IPv4 (RFC 792; RFC 1191 for the next-hop MTU, RFC 1812 5.2.7 for codes).
 
 use super::checksum::{self, Sum};
-use super::icmp::{Echo, IcmpHeader};
+use super::icmp::{IcmpEcho, IcmpHeader};
 use super::put;
 use crate::layout::WireError;
 use core::net::Ipv4Addr;
@@ -34,7 +34,7 @@ codes! {
 }
 
 codes! {
-    /// What a redirect is about (RFC 792).
+    /// The code of a redirect (RFC 792).
     pub struct Icmpv4RedirectScope(u8) {
         NET = 0,
         HOST = 1,
@@ -55,14 +55,14 @@ codes! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Icmpv4Message<'a> {
     /// Are you there?
-    EchoRequest(Echo<'a>),
+    EchoRequest(IcmpEcho<'a>),
     /// I am.
-    EchoReply(Echo<'a>),
+    EchoReply(IcmpEcho<'a>),
     /// A packet could not be delivered.
     DestinationUnreachable {
-        /// Why.
+        /// Cause of the failure.
         code: Icmpv4Unreachable,
-        /// What would have fitted, when the packet was too long (RFC 1191 4).
+        /// The MTU of the next hop, if the packet was too long (RFC 1191 4).
         next_hop_mtu: u16,
         /// The packet's front.
         original: &'a [u8],
@@ -76,7 +76,7 @@ pub enum Icmpv4Message<'a> {
         /// The packet's front.
         original: &'a [u8],
     },
-    /// A packet was too long on its way.
+    /// A packet was too long for a link.
     TimeExceeded {
         /// Where.
         code: Icmpv4TimeExceeded,
@@ -85,18 +85,18 @@ pub enum Icmpv4Message<'a> {
     },
     /// A header makes no sense.
     ParameterProblem {
-        /// 0: the pointer says where.
+        /// 0: the pointer has the position.
         code: u8,
         /// Byte of the packet that is wrong.
         pointer: u8,
         /// The packet's front.
         original: &'a [u8],
     },
-    /// A message that nobody here acts upon.
+    /// A message of another type.
     Unknown {
         /// Its type.
         kind: Icmpv4Type,
-        /// Its code.
+        /// Code as received.
         code: u8,
         /// The second four bytes.
         rest: [u8; 4],
@@ -110,8 +110,8 @@ impl<'a> Icmpv4Message<'a> {
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         let (IcmpHeader { kind, code, rest, .. }, data) = IcmpHeader::read(bytes)?;
         Ok(match Icmpv4Type(kind) {
-            Icmpv4Type::ECHO_REQUEST => Self::EchoRequest(Echo::new(rest, data)),
-            Icmpv4Type::ECHO_REPLY => Self::EchoReply(Echo::new(rest, data)),
+            Icmpv4Type::ECHO_REQUEST => Self::EchoRequest(IcmpEcho::new(rest, data)),
+            Icmpv4Type::ECHO_REPLY => Self::EchoReply(IcmpEcho::new(rest, data)),
             Icmpv4Type::DESTINATION_UNREACHABLE => Self::DestinationUnreachable {
                 code: Icmpv4Unreachable(code),
                 next_hop_mtu: u16::from_be_bytes([rest[2], rest[3]]),
@@ -137,7 +137,7 @@ impl<'a> Icmpv4Message<'a> {
         IcmpHeader::LEN + self.parts().1.len()
     }
 
-    /// Writes it at the front of `out` without its checksum; gives what follows.
+    /// Writes it at the front of `out` without its checksum; returns the rest.
     pub fn write<'o>(&self, out: &'o mut [u8]) -> Result<&'o mut [u8], WireError> {
         let (header, data) = self.parts();
         put("IcmpHeader", data, header.write(out)?)
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn echo_request_by_hand() {
-        let echo = Echo { identifier: 0x1234, sequence: 1, data: b"ab" };
+        let echo = IcmpEcho { identifier: 0x1234, sequence: 1, data: b"ab" };
         let mut out = [0xff; 10];
         Icmpv4Message::EchoRequest(echo).write(&mut out).unwrap();
         fill_checksum(&mut out).unwrap();
@@ -199,7 +199,10 @@ mod tests {
     fn every_kind_survives_the_wire() {
         let original = &[0x45; 28][..];
         let messages = [
-            (Icmpv4Message::EchoReply(Echo { identifier: 1, sequence: 2, data: original }), [0, 0]),
+            (
+                Icmpv4Message::EchoReply(IcmpEcho { identifier: 1, sequence: 2, data: original }),
+                [0, 0],
+            ),
             (
                 Icmpv4Message::DestinationUnreachable {
                     code: Icmpv4Unreachable::FRAGMENTATION_NEEDED,

@@ -2,40 +2,11 @@
 
 use super::IpProtocol;
 use super::checksum::{self, PseudoHeader, Sum};
-use super::icmp::{Echo, IcmpHeader};
+use super::icmp::{IcmpEcho, IcmpHeader, Icmpv6Type};
 use super::mld::MldMessage;
 use super::nd::NdMessage;
 use super::put;
 use crate::layout::WireError;
-
-codes! {
-    /// Types of messages (IANA).
-    pub struct Icmpv6Type(u8) {
-        DESTINATION_UNREACHABLE = 1,
-        PACKET_TOO_BIG = 2,
-        TIME_EXCEEDED = 3,
-        PARAMETER_PROBLEM = 4,
-        ECHO_REQUEST = 128,
-        ECHO_REPLY = 129,
-        LISTENER_QUERY = 130,
-        LISTENER_REPORT = 131,
-        LISTENER_DONE = 132,
-        ROUTER_SOLICITATION = 133,
-        ROUTER_ADVERTISEMENT = 134,
-        NEIGHBOR_SOLICITATION = 135,
-        NEIGHBOR_ADVERTISEMENT = 136,
-        REDIRECT = 137,
-        LISTENER_REPORT_V2 = 143,
-    }
-}
-
-impl Icmpv6Type {
-    /// Whether messages of this type report errors, and so must not be answered by one (RFC 4443
-    /// 2.4).
-    pub const fn is_error(self) -> bool {
-        self.0 < 128
-    }
-}
 
 codes! {
     /// Why a destination is unreachable (RFC 4443 3.1).
@@ -59,7 +30,7 @@ codes! {
 }
 
 codes! {
-    /// What makes no sense (RFC 4443 3.4).
+    /// The code of a parameter problem (RFC 4443 3.4).
     pub struct Icmpv6ParameterProblem(u8) {
         HEADER_FIELD = 0,
         NEXT_HEADER = 1,
@@ -72,19 +43,19 @@ codes! {
 pub enum Icmpv6Message<'a> {
     /// A packet could not be delivered.
     DestinationUnreachable {
-        /// Why.
+        /// Cause of the failure.
         code: Icmpv6Unreachable,
         /// The packet's front.
         original: &'a [u8],
     },
     /// A packet does not fit the next link.
     PacketTooBig {
-        /// What would have fitted.
+        /// The MTU of the next hop.
         mtu: u32,
         /// The packet's front.
         original: &'a [u8],
     },
-    /// A packet was too long on its way.
+    /// A packet was too long for a link.
     TimeExceeded {
         /// Where.
         code: Icmpv6TimeExceeded,
@@ -93,7 +64,7 @@ pub enum Icmpv6Message<'a> {
     },
     /// A header makes no sense.
     ParameterProblem {
-        /// What kind of nonsense.
+        /// The kind of error.
         code: Icmpv6ParameterProblem,
         /// Byte of the packet that is wrong.
         pointer: u32,
@@ -101,18 +72,18 @@ pub enum Icmpv6Message<'a> {
         original: &'a [u8],
     },
     /// Are you there?
-    EchoRequest(Echo<'a>),
+    EchoRequest(IcmpEcho<'a>),
     /// I am.
-    EchoReply(Echo<'a>),
+    EchoReply(IcmpEcho<'a>),
     /// Neighbor discovery.
     Nd(NdMessage<'a>),
     /// Listener discovery.
     Mld(MldMessage<'a>),
-    /// A message that nobody here acts upon.
+    /// A message of another type.
     Unknown {
         /// Its type.
         kind: Icmpv6Type,
-        /// Its code.
+        /// Code as received.
         code: u8,
         /// The second four bytes.
         rest: [u8; 4],
@@ -140,8 +111,8 @@ impl<'a> Icmpv6Message<'a> {
                 pointer: u32::from_be_bytes(rest),
                 original: data,
             },
-            Icmpv6Type::ECHO_REQUEST => Self::EchoRequest(Echo::new(rest, data)),
-            Icmpv6Type::ECHO_REPLY => Self::EchoReply(Echo::new(rest, data)),
+            Icmpv6Type::ECHO_REQUEST => Self::EchoRequest(IcmpEcho::new(rest, data)),
+            Icmpv6Type::ECHO_REPLY => Self::EchoReply(IcmpEcho::new(rest, data)),
             Icmpv6Type::LISTENER_QUERY
             | Icmpv6Type::LISTENER_REPORT
             | Icmpv6Type::LISTENER_DONE
@@ -164,13 +135,13 @@ impl<'a> Icmpv6Message<'a> {
             | Self::PacketTooBig { original: data, .. }
             | Self::TimeExceeded { original: data, .. }
             | Self::ParameterProblem { original: data, .. }
-            | Self::EchoRequest(Echo { data, .. })
-            | Self::EchoReply(Echo { data, .. })
+            | Self::EchoRequest(IcmpEcho { data, .. })
+            | Self::EchoReply(IcmpEcho { data, .. })
             | Self::Unknown { data, .. } => IcmpHeader::LEN + data.len(),
         }
     }
 
-    /// Writes it at the front of `out` without its checksum; gives what follows.
+    /// Writes it at the front of `out` without its checksum; returns the rest.
     pub fn write<'o>(&self, out: &'o mut [u8]) -> Result<&'o mut [u8], WireError> {
         let (kind, code, rest, data) = match *self {
             Self::Nd(message) => return message.write(out),
@@ -220,7 +191,7 @@ mod tests {
 
     #[test]
     fn echo_request_by_hand() {
-        let echo = Echo { identifier: 0x1234, sequence: 1, data: &[] };
+        let echo = IcmpEcho { identifier: 0x1234, sequence: 1, data: &[] };
         let mut out = [0xff; 8];
         Icmpv6Message::EchoRequest(echo).write(&mut out).unwrap();
         fill_checksum(&mut out, &PSEUDO).unwrap();
@@ -253,7 +224,7 @@ mod tests {
                 [4, 2],
             ),
             (
-                Icmpv6Message::EchoReply(Echo { identifier: 1, sequence: 2, data: original }),
+                Icmpv6Message::EchoReply(IcmpEcho { identifier: 1, sequence: 2, data: original }),
                 [129, 0],
             ),
             (

@@ -10,9 +10,9 @@ use crate::layout::WireError;
 use core::net::Ipv4Addr;
 
 layout! {
-    /// What messages begin with, but for reports of version 3 (RFC 2236 2).
+    /// The header of all messages but version 3 reports (RFC 2236 2).
     pub struct IgmpHeader: 8 bytes {
-        /// What the message is.
+        /// The message type.
         0:0    8  kind: IgmpType,
         /// Tenths of a second within which to answer, in version 3 as a floating code.
         1:0    8  max_response_code: u8,
@@ -38,34 +38,34 @@ codes! {
     }
 }
 
-/// An IGMP message.
+/// A message of any of the three versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IgmpMessage<'a> {
-    /// Who hears what?
+    /// A general query.
     QueryV1,
-    /// Who hears this group, or what?
+    /// A query for a group, or a general query.
     QueryV2 {
         /// When to answer; never zero.
         max_response_tenths: u8,
         /// The group, or zero.
         group: Ipv4Addr,
     },
-    /// Who hears this group from these sources?
+    /// A query for a group and sources.
     QueryV3 {
         /// When to answer, as a [`group_record::floating`] code of tenths of a second.
         max_response_code: u8,
         /// The group, or zero.
         group: Ipv4Addr,
-        /// Who asks.
+        /// The settings of the router that queries.
         querier: Querier<'a, Ipv4Addr>,
     },
-    /// I hear this group.
+    /// A report of membership.
     ReportV1(Ipv4Addr),
-    /// I hear this group.
+    /// A report of membership.
     ReportV2(Ipv4Addr),
-    /// I do not hear this group any more.
+    /// A report that the membership ends.
     Leave(Ipv4Addr),
-    /// I hear these groups, and from whom.
+    /// A report of groups, with their sources.
     ReportV3(List<'a, GroupRecord<'a, Ipv4Addr>>),
 }
 
@@ -97,7 +97,7 @@ impl<'a> IgmpMessage<'a> {
             }
     }
 
-    /// Writes it at the front of `out` without its checksum; gives what follows.
+    /// Writes it at the front of `out` without its checksum; returns the rest.
     pub fn write<'o>(&self, out: &'o mut [u8]) -> Result<&'o mut [u8], WireError> {
         let (kind, max_response_code, group) = match *self {
             Self::QueryV1 => (IgmpType::QUERY, 0, Ipv4Addr::UNSPECIFIED),

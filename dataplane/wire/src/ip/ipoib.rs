@@ -1,27 +1,16 @@
-//! The encapsulation header of IP over InfiniBand, and what it leaves of an MTU (RFC 4391 6,
-//! RFC 4755 4 and 5).
+//! The encapsulation header of IP over InfiniBand, and the IP MTU under it (RFC 4391 6, RFC 4755 4
+//! and 5).
 //!
-//! It stands before every packet, on datagrams and on connections alike, and says only what
-//! follows.
+//! It precedes every packet, on datagrams and on connections, and has only the EtherType of the
+//! packet.
+
+use crate::ethernet::EtherType;
 
 layout! {
-    /// What every packet of the link begins with (RFC 4391 6).
+    /// The header of every packet of the link (RFC 4391 6).
     pub struct IpoibHeader: 4 bytes {
-        /// What follows.
+        /// The protocol of the packet.
         0:0   16  ether_type: EtherType,
-    }
-}
-
-codes! {
-    /// What a packet of the link is (RFC 4391 6).
-    pub struct EtherType(u16) {
-        IPV4 = 0x0800,
-        ARP = 0x0806,
-        RARP = 0x8035,
-        IPV6 = 0x86dd,
-        /// A management datagram on links where these cannot go otherwise: an extension of ours,
-        /// by one of the numbers for experiments (IEEE 802 9.2.4).
-        IN_BAND_MAD = 0x88b6,
     }
 }
 

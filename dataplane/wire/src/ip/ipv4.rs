@@ -1,7 +1,7 @@
 //! IPv4 (RFC 791; RFC 2474 and 3168 for the second byte, RFC 6864 for the identification).
 //!
 //! [`Ipv4Packet`] is the view that the forwarding path makes of every packet: three comparisons,
-//! then fields. What lies behind the total length is padding of the link and no part of the packet.
+//! then fields. Bytes behind the total length are padding of the link.
 
 use super::IpProtocol;
 use super::checksum::{PseudoHeader, Sum, update_u16};
@@ -17,7 +17,7 @@ pub const IPV4_MTU_MIN: u32 = 68;
 layout! {
     /// The fixed part of the header (RFC 791 3.1).
     pub struct Ipv4Header: 20 bytes {
-        /// 4.
+        /// Always 4.
         0:0    4  version: u8,
         /// Length of the header in 32-bit words, options included.
         0:4    4  ihl: u8,
@@ -27,7 +27,7 @@ layout! {
         1:6    2  ecn: u8,
         /// Length of the packet in bytes.
         2:0   16  total_length: u16,
-        /// Tells the fragments of one packet from those of another.
+        /// The identification, the same in all fragments of a packet.
         4:0   16  identification: u16,
         /// Must not be fragmented.
         6:1    1  dont_fragment: bool,
@@ -37,13 +37,13 @@ layout! {
         6:3   13  fragment_offset: u16,
         /// Routers that it may still pass.
         8:0    8  ttl: u8,
-        /// What the payload is.
+        /// The protocol of the payload.
         9:0    8  protocol: IpProtocol,
         /// Of the header and its options.
         10:0  16  header_checksum: u16,
-        /// Who sent it.
+        /// The sender.
         12:0  32  source: Ipv4Addr,
-        /// Who is to get it.
+        /// The receiver of the packet.
         16:0  32  destination: Ipv4Addr,
     }
 }
@@ -67,7 +67,7 @@ impl Ipv4Header {
         self.more_fragments || self.fragment_offset != 0
     }
 
-    /// What transport checksums of this packet cover besides.
+    /// The pseudo-header of transport checksums.
     #[inline]
     pub const fn pseudo_header(&self) -> PseudoHeader {
         PseudoHeader::V4 { source: self.source, destination: self.destination }
@@ -96,8 +96,8 @@ impl Ipv4Header {
         Ok(payload)
     }
 
-    /// Takes one from the time to live of a header in place and corrects its checksum; gives what
-    /// is left. Whoever forwards has looked before that it is more than one.
+    /// Decrements the time to live of a header in place and updates its checksum; returns the new
+    /// value. A forwarder checks first that the old one is more than one.
     #[inline]
     pub fn decrement_ttl(header: &mut [u8; Self::LEN]) -> u8 {
         let Self { ttl: old, protocol, header_checksum, .. } = Self::parse(header);
@@ -111,7 +111,7 @@ impl Ipv4Header {
     }
 }
 
-/// A packet whose lengths fit. It reads a field of its header when it is asked for.
+/// A view of a packet with valid lengths. Its methods read fields from the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv4Packet<'a> {
     fixed: &'a [u8; Ipv4Header::LEN],
@@ -142,13 +142,13 @@ impl<'a> Ipv4Packet<'a> {
         Ipv4Header::parse(self.fixed)
     }
 
-    /// The options, which nobody checked so far.
+    /// The options, unchecked.
     #[inline]
     pub fn options(&self) -> Items<'a, Ipv4Option<'a>> {
         Items::new(self.options)
     }
 
-    /// What it carries, without padding of the link.
+    /// Its payload, without padding of the link.
     #[inline(always)]
     pub const fn payload(&self) -> &'a [u8] {
         self.payload
@@ -167,7 +167,7 @@ impl<'a> Ipv4Packet<'a> {
 }
 
 codes! {
-    /// Kinds of options (IANA); the top bit says that fragments copy it.
+    /// Kinds of options (IANA); fragments copy options with the top bit.
     pub struct Ipv4OptionKind(u8) {
         END = 0,
         NO_OPERATION = 1,
@@ -179,19 +179,12 @@ codes! {
     }
 }
 
-impl Ipv4OptionKind {
-    /// Whether every fragment carries it, or only the first.
-    pub const fn is_copied(self) -> bool {
-        self.0 & 0x80 != 0
-    }
-}
-
 /// An option that is not padding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv4Option<'a> {
-    /// Which one.
+    /// Option type and flags.
     pub kind: Ipv4OptionKind,
-    /// What follows its kind and length.
+    /// The value, behind kind and length.
     pub data: &'a [u8],
 }
 
@@ -274,7 +267,6 @@ mod tests {
         assert_eq!((parsed.header().ihl, parsed.header().total_length), (9, 39));
         assert_eq!(out[20..36], [148, 4, 0, 0, 7, 11, 8, 10, 0, 0, 9, 0, 0, 0, 0, 0]);
         assert!(parsed.options().eq(options.map(Ok)) && parsed.checksum_ok());
-        assert!(options[0].kind.is_copied() && !options[1].kind.is_copied());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! IPv6 (RFC 8200).
 //!
-//! What follows the fixed header, extensions included, is the payload; [`super::ipv6_ext`] walks it
-//! to the upper layer. Jumbograms (RFC 2675) are not supported: no link here carries one.
+//! The payload is everything behind the fixed header, extensions included; [`super::ipv6_ext`]
+//! walks it to the upper layer. Jumbograms (RFC 2675) are not supported: no link here carries one.
 
 use super::IpProtocol;
 use super::checksum::PseudoHeader;
@@ -25,13 +25,13 @@ layout! {
         1:4   20  flow_label: u32,
         /// Bytes behind this header.
         4:0   16  payload_length: u16,
-        /// What the payload begins with.
+        /// The upper layer or the first extension.
         6:0    8  next_header: IpProtocol,
         /// Routers that it may still pass.
         7:0    8  hop_limit: u8,
-        /// Who sent it.
+        /// The sender.
         8:0  128  source: Ipv6Addr,
-        /// Who is to get it, at least next.
+        /// The destination; with a routing header, the next one.
         24:0 128  destination: Ipv6Addr,
     }
 }
@@ -39,14 +39,13 @@ layout! {
 impl Ipv6Header {
     const HOP_LIMIT_AT: usize = 7;
 
-    /// What transport checksums of this packet cover besides, when no routing header says
-    /// otherwise.
+    /// The pseudo-header of transport checksums, if no routing header says otherwise.
     #[inline]
     pub const fn pseudo_header(&self) -> PseudoHeader {
         PseudoHeader::V6 { source: self.source, destination: self.destination }
     }
 
-    /// Writes the header of a packet with a payload of `payload_len` bytes; gives the room for
+    /// Writes the header of a packet with a payload of `payload_len` bytes; returns the space for
     /// that payload. Version and length are filled in.
     pub fn write_packet<'a>(
         &self,
@@ -59,8 +58,8 @@ impl Ipv6Header {
         Self { version: 6, payload_length, ..*self }.write(packet)
     }
 
-    /// Takes one from the hop limit of a header in place; gives what is left. Whoever forwards has
-    /// looked before that it is more than one.
+    /// Decrements the hop limit of a header in place; returns the new value. A forwarder checks
+    /// first that the old one is more than one.
     #[inline]
     pub fn decrement_hop_limit(header: &mut [u8; Self::LEN]) -> u8 {
         header[Self::HOP_LIMIT_AT] = header[Self::HOP_LIMIT_AT].saturating_sub(1);
@@ -68,7 +67,7 @@ impl Ipv6Header {
     }
 }
 
-/// A packet whose length fits. It reads a field of its header when it is asked for.
+/// A view of a packet with valid length. Its methods read fields from the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv6Packet<'a> {
     fixed: &'a [u8; Ipv6Header::LEN],
@@ -94,7 +93,7 @@ impl<'a> Ipv6Packet<'a> {
         Ipv6Header::parse(self.fixed)
     }
 
-    /// Extension headers and what they carry, without padding of the link.
+    /// Extension headers and payload, without padding of the link.
     #[inline(always)]
     pub const fn payload(&self) -> &'a [u8] {
         self.payload

@@ -13,9 +13,9 @@ use crate::layout::WireError;
 pub const EXTENSIONS_MAX: usize = 8;
 
 layout! {
-    /// What extension headers of variable length begin with (RFC 8200 4.3, 4.4, 4.6).
+    /// The header of extensions of variable length (RFC 8200 4.3, 4.4, 4.6).
     pub struct ExtensionHeader: 2 bytes {
-        /// What follows this extension.
+        /// The upper layer or the next extension.
         0:0    8  next_header: IpProtocol,
         /// Length in units of 8 bytes, of which the first does not count.
         1:0    8  length: u8,
@@ -25,13 +25,13 @@ layout! {
 layout! {
     /// A part of a packet (RFC 8200 4.5).
     pub struct FragmentHeader: 8 bytes {
-        /// What the packet's fragmentable part begins with.
+        /// The next header of the fragmentable part.
         0:0    8  next_header: IpProtocol,
         /// Where this part belongs, in units of 8 bytes.
         2:0   13  fragment_offset: u16,
         /// Not the last part.
         3:7    1  more_fragments: bool,
-        /// Tells the parts of one packet from those of another.
+        /// The identification, the same in all fragments of a packet.
         4:0   32  identification: u32,
     }
 }
@@ -39,22 +39,22 @@ layout! {
 /// Options for every router or for the destination (RFC 8200 4.3, 4.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionsHeader<'a> {
-    /// What follows it.
+    /// The upper layer or the next extension.
     pub next_header: IpProtocol,
     /// The options, without padding.
     pub options: List<'a, Ipv6Option<'a>>,
 }
 
-/// Stops on the way (RFC 8200 4.4).
+/// A routing header (RFC 8200 4.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoutingHeader<'a> {
-    /// What follows it.
+    /// The upper layer or the next extension.
     pub next_header: IpProtocol,
     /// Which kind of routing.
     pub routing_type: u8,
     /// Stops still to come; a router that does not know the type must ignore it when zero.
     pub segments_left: u8,
-    /// What the type makes of it; 4 bytes more than a multiple of 8.
+    /// Data that depend on the type; 4 bytes more than a multiple of 8.
     pub data: &'a [u8],
 }
 
@@ -63,11 +63,11 @@ pub struct RoutingHeader<'a> {
 pub enum Extension<'a> {
     /// For every router.
     HopByHop(OptionsHeader<'a>),
-    /// Stops on the way.
+    /// Addresses of nodes to visit.
     Routing(RoutingHeader<'a>),
     /// This is a part of a packet.
     Fragment(FragmentHeader),
-    /// For the destination.
+    /// Options that only the destination node reads.
     Destination(OptionsHeader<'a>),
 }
 
@@ -102,7 +102,7 @@ impl<'a> Extension<'a> {
         Ok(Some((extension, rest)))
     }
 
-    /// What follows it.
+    /// The upper layer or extension behind this one.
     pub const fn next_header(&self) -> IpProtocol {
         match self {
             Self::HopByHop(header) | Self::Destination(header) => header.next_header,
@@ -121,7 +121,7 @@ impl<'a> Extension<'a> {
         (ExtensionHeader::LEN + body).next_multiple_of(8)
     }
 
-    /// Writes it at the front of `out`; gives what follows.
+    /// Writes it at the front of `out`; returns the rest.
     pub fn write<'o>(&self, out: &'o mut [u8]) -> Result<&'o mut [u8], WireError> {
         let bad_length = WireError::BadLength { format: "Extension" };
         let length = u8::try_from(self.wire_len() / 8 - 1).map_err(|_| bad_length)?;
@@ -144,7 +144,7 @@ impl<'a> Extension<'a> {
 }
 
 impl IpProtocol {
-    /// Whether the walk to the upper layer goes past it.
+    /// Whether the iteration to the upper layer skips it.
     #[inline]
     const fn is_extension(self) -> bool {
         matches!(
@@ -163,7 +163,7 @@ pub struct Extensions<'a> {
 }
 
 impl<'a> Extensions<'a> {
-    /// A walk from what the fixed header names.
+    /// An iterator from the next header of the fixed header.
     #[inline]
     pub const fn new(next_header: IpProtocol, payload: &'a [u8]) -> Self {
         Self { next_header, rest: payload, count: 0 }
@@ -183,7 +183,7 @@ impl<'a> Extensions<'a> {
         self.count += 1;
         self.rest = rest;
         self.next_header = match extension {
-            // What follows is the middle of something, whatever the header calls it.
+            // Not the first fragment: the bytes behind it begin no header.
             Extension::Fragment(header) if header.fragment_offset != 0 => {
                 IpProtocol::NO_NEXT_HEADER
             }
@@ -205,10 +205,10 @@ impl<'a> Iterator for Extensions<'a> {
     }
 }
 
-/// What a packet carries, behind all extensions.
+/// The upper-layer payload of a packet, behind all extensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UpperLayer<'a> {
-    /// What it is.
+    /// Protocol of the upper-layer payload.
     pub protocol: IpProtocol,
     /// Its bytes; in a fragment that is not the first, some bytes from its middle.
     pub payload: &'a [u8],
@@ -217,7 +217,7 @@ pub struct UpperLayer<'a> {
 }
 
 impl<'a> UpperLayer<'a> {
-    /// Walks from what the fixed header names to the upper layer.
+    /// Skips extensions from the next header of the fixed header to the upper layer.
     #[inline]
     pub fn find(next_header: IpProtocol, payload: &'a [u8]) -> Result<Self, WireError> {
         let mut found = Self { protocol: next_header, payload, fragment: None };
@@ -245,37 +245,12 @@ codes! {
     }
 }
 
-/// What a node does that does not know an option (RFC 8200 4.2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UnknownOptionAction {
-    /// Goes on with the next one.
-    Skip,
-    /// Drops the packet.
-    Drop,
-    /// Drops it and reports a parameter problem, also when the destination was a group.
-    Report,
-    /// Drops it and reports a parameter problem unless the destination was a group.
-    ReportUnicast,
-}
-
-impl Ipv6OptionKind {
-    /// What to do with a packet when this kind is unknown.
-    pub const fn unknown_action(self) -> UnknownOptionAction {
-        match self.0 >> 6 {
-            0 => UnknownOptionAction::Skip,
-            1 => UnknownOptionAction::Drop,
-            2 => UnknownOptionAction::Report,
-            _ => UnknownOptionAction::ReportUnicast,
-        }
-    }
-}
-
 /// An option that is not padding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv6Option<'a> {
-    /// Which one.
+    /// Option type; its top bits govern nodes that do not know it.
     pub kind: Ipv6OptionKind,
-    /// What follows its kind and length.
+    /// The value, behind kind and length.
     pub data: &'a [u8],
 }
 
@@ -384,7 +359,6 @@ mod tests {
         let upper = UpperLayer::find(IpProtocol::HOP_BY_HOP, &bytes).unwrap();
         let fragment = Some(fragment);
         assert_eq!(upper, UpperLayer { protocol: IpProtocol::UDP, payload: b"upper", fragment });
-        assert_eq!(unknown.kind.unknown_action(), UnknownOptionAction::Report);
     }
 
     #[test]
@@ -436,7 +410,7 @@ mod tests {
             let upper = UpperLayer::find(first, &bytes);
             prop_assert_eq!(upper.is_ok(), walk.iter().all(Result::is_ok));
             for extension in walk.into_iter().flatten() {
-                // Padding may have been anywhere, so only the meaning comes back.
+                // Padding may have been anywhere, so only the values are compared.
                 let mut out = vec![0; extension.wire_len()];
                 extension.write(&mut out).unwrap();
                 let kind = match extension {

@@ -1,7 +1,7 @@
-//! Link addresses: who is meant on an IP over InfiniBand link (RFC 4391 9.1.1, RFC 4755 3.1; draft
-//! of 2001, 3.3.2).
+//! Link addresses: the hardware addresses of an IP over InfiniBand link (RFC 4391 9.1.1, RFC 4755
+//! 3.1; draft of 2001, 3.3.2).
 //!
-//! A link address is only half of what a send needs: the path to its GID is asked from the subnet
+//! A send also needs the path to the GID of a link address, which is queried from the subnet
 //! administrator. The draft of 2001 had it all in 26 bytes instead; both are ARP hardware
 //! addresses.
 
@@ -35,14 +35,14 @@ impl LinkAddress {
         Self { rc: false, uc: false, ..self }
     }
 
-    /// Whether both name one interface, whatever their flags: an interface may change what it
+    /// Whether both name the same interface, with any flags: an interface may change what it
     /// offers, and stays itself. Neighbors and connections are looked up so.
     pub fn is_same_interface(&self, other: &Self) -> bool {
         self.without_flags() == other.without_flags()
     }
 
-    /// What decides between requests that cross: these bytes as one number, without flags
-    /// (RFC 4755 3.3). Also a key for ordered maps of interfaces.
+    /// The number that decides the tie-break of crossing requests: these bytes, without flags (RFC
+    /// 4755 3.3). Also a key for ordered maps of interfaces.
     pub fn comparison_form(&self) -> [u8; Self::LEN] {
         self.without_flags().emit()
     }
@@ -65,7 +65,7 @@ layout! {
         2:4    1  qpn_demultiplexing: bool,
         /// The UD queue pair for everything else.
         3:0   24  qpn: Qpn,
-        /// What datagrams to it must show.
+        /// The Q_Key of datagrams to it.
         6:0   32  q_key: QKey,
         /// The port among subnets.
         10:0 128  gid: Gid,

@@ -14,18 +14,18 @@ use core::iter::FusedIterator;
 use core::marker::PhantomData;
 use core::net::{Ipv4Addr, Ipv6Addr};
 
-/// What a list is made of.
+/// The item of a list.
 pub trait Item<'a>: Copy {
     /// Takes the next one off the front of `bytes`, which are not empty; `None` when the rest is
     /// padding. One that is given has consumed at least one byte, so every walk ends.
     fn read(bytes: &'a [u8]) -> Result<Option<(Self, &'a [u8])>, WireError>;
     /// Bytes that it has on the wire.
     fn wire_len(&self) -> usize;
-    /// Writes it at the front of `out`; gives what follows.
+    /// Writes it at the front of `out`; returns the rest.
     fn write<'o>(&self, out: &'o mut [u8]) -> Result<&'o mut [u8], WireError>;
 }
 
-/// A walk over bytes that may not be what they should; ends after the first error.
+/// An iterator over unchecked bytes; it ends after the first error.
 #[derive(Clone, Copy, Debug)]
 pub struct Items<'a, T> {
     rest: &'a [u8],
@@ -103,7 +103,7 @@ impl<'a, T: Item<'a>> List<'a, T> {
         Ok((Self { source: Source::Bytes(list) }, rest))
     }
 
-    /// What is in it, in order.
+    /// Its items, in order.
     pub fn iter(&self) -> impl Iterator<Item = T> + use<'a, T> {
         let (bytes, values) = match self.source {
             Source::Bytes(bytes) => (bytes, &[][..]),
@@ -120,7 +120,7 @@ impl<'a, T: Item<'a>> List<'a, T> {
         }
     }
 
-    /// Writes all of it at the front of `out`; gives what follows.
+    /// Writes all of it at the front of `out`; returns the rest.
     pub fn write<'o>(&self, out: &'o mut [u8]) -> Result<&'o mut [u8], WireError> {
         match self.source {
             Source::Bytes(bytes) => super::put("List", bytes, out),
@@ -148,7 +148,7 @@ pub(super) fn wire_len<'a, T: Item<'a>>(items: &[T]) -> usize {
     items.iter().map(T::wire_len).sum()
 }
 
-/// Writes `items` one after the other; gives what follows.
+/// Writes `items` one after the other; returns the rest.
 pub(super) fn write<'a, 'o, T: Item<'a>>(
     items: &[T],
     out: &'o mut [u8],

@@ -22,20 +22,20 @@ layout! {
         2:0   16  signature: Signature,
         /// The partition, its membership bit set.
         4:0   16  p_key: PKey,
-        /// Which group.
+        /// The low 80 bits of the IPv4 or IPv6 address.
         6:0   80  group: [u8; 10],
     }
 }
 
 codes! {
-    /// What a multicast GID is used for (RFC 4391 4).
+    /// The signature of a multicast GID (RFC 4391 4).
     pub struct Signature(u16) {
         IPV4 = 0x401b,
         IPV6 = 0x601b,
     }
 }
 
-/// What a link distinguishes of an IP group.
+/// The part of an IP group that the link distinguishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum GroupId {
     /// Everyone on the link: IPv4 limited broadcast, and ARP.
@@ -62,7 +62,7 @@ impl GroupId {
     }
 }
 
-/// A group of a link.
+/// A multicast group with its scope and P_Key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkGroup {
     /// Which IP group it is.
@@ -98,7 +98,7 @@ impl LinkGroup {
         Gid(mgid.emit())
     }
 
-    /// The group whose GID this is.
+    /// The group of a GID.
     pub fn from_mgid(mgid: Gid) -> Result<Self, WireError> {
         let bad = |field| WireError::BadValue { format: "Mgid", field };
         let Mgid { multicast, flags, scope, signature, p_key, group } = Mgid::parse(&mgid.0);

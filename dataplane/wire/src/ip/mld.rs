@@ -3,14 +3,13 @@
 //! One type number serves both queries; that of version 2 is longer (RFC 3810 8.1).
 
 use super::group_record::{self, GroupRecord, Querier};
-use super::icmp::IcmpHeader;
-use super::icmpv6::Icmpv6Type;
+use super::icmp::{IcmpHeader, Icmpv6Type};
 use super::list::List;
 use crate::layout::WireError;
 use core::net::Ipv6Addr;
 
 layout! {
-    /// What messages begin with, but for reports of version 2 (RFC 2710 3).
+    /// The header of all messages but version 2 reports (RFC 2710 3).
     pub struct MldHeader: 24 bytes {
         /// Milliseconds within which to answer, in version 2 as a floating code.
         4:0   16  max_response_code: u16,
@@ -22,27 +21,27 @@ layout! {
 /// A message of listener discovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MldMessage<'a> {
-    /// Who hears this group, or what?
+    /// A query for a group, or a general query.
     QueryV1 {
         /// When to answer.
         max_response_ms: u16,
         /// The group, or zero.
         group: Ipv6Addr,
     },
-    /// Who hears this group from these sources?
+    /// A query for a group and sources.
     QueryV2 {
         /// When to answer, as a [`group_record::floating_16`] code of milliseconds.
         max_response_code: u16,
         /// The group, or zero.
         group: Ipv6Addr,
-        /// Who asks.
+        /// The settings of the router that queries.
         querier: Querier<'a, Ipv6Addr>,
     },
-    /// I hear this group.
+    /// A report of membership.
     ReportV1(Ipv6Addr),
-    /// I do not hear this group any more.
+    /// A report that the membership ends.
     Done(Ipv6Addr),
-    /// I hear these groups, and from whom.
+    /// A report of groups, with their sources.
     ReportV2(List<'a, GroupRecord<'a, Ipv6Addr>>),
 }
 
@@ -76,7 +75,7 @@ impl<'a> MldMessage<'a> {
         }
     }
 
-    /// Writes it at the front of `out` without its checksum; gives what follows.
+    /// Writes it at the front of `out` without its checksum; returns the rest.
     pub fn write<'o>(&self, out: &'o mut [u8]) -> Result<&'o mut [u8], WireError> {
         let (kind, max_response_code, group) = match *self {
             Self::QueryV1 { max_response_ms, group } => {

@@ -1,13 +1,13 @@
 //! IP over InfiniBand and the IP family that it carries (RFC 4391, RFC 4755).
 //!
-//! From the link upwards: [`ipoib`] is the header before every packet, [`link_address`] who is
-//! meant on the link and [`mgid`] which group; [`arp`] and [`nd`] find link addresses; [`ipv4`] and
-//! [`ipv6`] carry [`icmpv4`], [`icmpv6`], [`igmp`], [`mld`], [`udp`] and [`tcp`]. [`list`] walks
-//! every list inside them and [`checksum`] sums all of them.
+//! From the link upwards: [`ipoib`] is the header before every packet, [`link_address`] the
+//! hardware address and [`mgid`] the multicast group; [`arp`] and [`nd`] resolve link addresses;
+//! [`ipv4`] and [`ipv6`] carry [`icmpv4`], [`icmpv6`], [`igmp`], [`mld`], [`udp`] and [`tcp`].
+//! [`list`] iterates over lists in them, and [`checksum`] computes their checksums.
 //!
-//! Parsing checks lengths, versions and fixed fields; checksums are the business of whoever needs
-//! them, since a router forwards what only the receiver verifies. So each format that has one also
-//! has `checksum_ok` and `fill_checksum`.
+//! Parsing checks lengths, versions and fixed fields. It does not verify checksums: only the
+//! receiver of a packet does, not a router. So each format that has a checksum also has
+//! `checksum_ok` and `fill_checksum`.
 //!
 //! Where a header lies below another one of a fixed length (neighbor discovery in ICMPv6), its
 //! table keeps the byte numbers of the RFC's figure and leaves out what the lower header reads.
@@ -33,13 +33,14 @@ pub mod nd_option;
 mod option;
 pub mod tcp;
 pub mod udp;
+pub mod vnet_header;
 
 use crate::layout::{Field, WireError};
 use core::net::{Ipv4Addr, Ipv6Addr};
 
 codes! {
-    /// What follows an IPv4 header, an IPv6 header or one of its extensions (IANA protocol
-    /// numbers).
+    /// The next header behind an IPv4 header, an IPv6 header or one of its extensions (IANA
+    /// protocol numbers).
     pub struct IpProtocol(u8) {
         HOP_BY_HOP = 0,
         ICMPV4 = 1,
@@ -103,7 +104,7 @@ fn split_mut<'a>(
     out.split_at_mut_checked(count).ok_or(WireError::NoRoom { format, needed: count, have })
 }
 
-/// Copies `bytes` to the front of `out`; gives what follows.
+/// Copies `bytes` to the front of `out`; returns the rest.
 fn put<'a>(
     format: &'static str,
     bytes: &[u8],

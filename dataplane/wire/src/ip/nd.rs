@@ -1,11 +1,10 @@
 //! Neighbor discovery (RFC 4861 4; RFC 4191 2.2 for the router's preference).
 //!
-//! Like ARP it is received by whoever asks and answers for link addresses; unlike ARP it also tells
-//! hosts of routers. That a message came from the link (hop limit 255) is for the receiver to
-//! check, who has the IPv6 header; that its code is zero and its options are whole is checked here.
+//! Like ARP it resolves link addresses; unlike ARP it also announces routers to hosts. The receiver
+//! checks the hop limit (255: the message is from this link), because it has the IPv6 header. The
+//! parser checks that the code is zero and the options are complete.
 
-use super::icmp::IcmpHeader;
-use super::icmpv6::Icmpv6Type;
+use super::icmp::{IcmpHeader, Icmpv6Type};
 use super::list::List;
 use super::nd_option::NdOption;
 use super::put;
@@ -13,9 +12,9 @@ use crate::layout::WireError;
 use core::net::Ipv6Addr;
 
 layout! {
-    /// What a router says of itself and its link (RFC 4861 4.2).
+    /// Router advertisement (RFC 4861 4.2).
     pub struct RouterAdvertisement: 16 bytes {
-        /// Hop limit to send with; 0 says nothing.
+        /// Hop limit to send with; 0 for no value.
         4:0    8  cur_hop_limit: u8,
         /// Addresses are given out by DHCPv6.
         5:0    1  managed: bool,
@@ -25,17 +24,17 @@ layout! {
         5:3    2  preference: u8,
         /// How long it is a default router; 0 is not at all.
         6:0   16  router_lifetime_seconds: u16,
-        /// How long neighbors count as reachable; 0 says nothing.
+        /// How long neighbors count as reachable; 0 for no value.
         8:0   32  reachable_time_ms: u32,
-        /// Time between solicitations; 0 says nothing.
+        /// Time between solicitations; 0 for no value.
         12:0  32  retrans_timer_ms: u32,
     }
 }
 
 layout! {
-    /// What is your link address? (RFC 4861 4.3)
+    /// Neighbor solicitation (RFC 4861 4.3).
     pub struct NeighborSolicitation: 24 bytes {
-        /// Who is asked.
+        /// The address to resolve.
         8:0  128  target: Ipv6Addr,
     }
 }
@@ -45,11 +44,11 @@ layout! {
     pub struct NeighborAdvertisement: 24 bytes {
         /// The sender is a router.
         4:0    1  router: bool,
-        /// Somebody asked.
+        /// The advertisement answers a solicitation.
         4:1    1  solicited: bool,
         /// An older link address is wrong.
         4:2    1  override_cached: bool,
-        /// Whose address it is.
+        /// The address whose owner advertises.
         8:0  128  target: Ipv6Addr,
     }
 }
@@ -59,7 +58,7 @@ layout! {
     pub struct Redirect: 40 bytes {
         /// The better first hop; the destination itself when that is a neighbor.
         8:0  128  target: Ipv6Addr,
-        /// For packets to whom.
+        /// The address that packets are redirected for.
         24:0 128  destination: Ipv6Addr,
     }
 }
@@ -69,9 +68,9 @@ layout! {
 pub enum NdBody {
     /// Which routers are there? (RFC 4861 4.1)
     RouterSolicitation,
-    /// What a router says of itself and its link.
+    /// Parameters of a router and its link.
     RouterAdvertisement(RouterAdvertisement),
-    /// What is your link address?
+    /// A request for a link address.
     NeighborSolicitation(NeighborSolicitation),
     /// This is my link address.
     NeighborAdvertisement(NeighborAdvertisement),
@@ -137,9 +136,9 @@ impl NdBody {
 /// A message of neighbor discovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NdMessage<'a> {
-    /// What it is about.
+    /// The fields of the message, by type.
     pub body: NdBody,
-    /// What it says besides.
+    /// Further parameters, such as link addresses.
     pub options: List<'a, NdOption<'a>>,
 }
 
@@ -155,7 +154,7 @@ impl<'a> NdMessage<'a> {
         self.body.wire_len() + self.options.wire_len()
     }
 
-    /// Writes it at the front of `out` without its checksum; gives what follows.
+    /// Writes it at the front of `out` without its checksum; returns the rest.
     pub fn write<'o>(&self, out: &'o mut [u8]) -> Result<&'o mut [u8], WireError> {
         self.options.write(self.body.write(out)?)
     }

@@ -2,18 +2,20 @@
 //!
 //! Lengths count units of 8 bytes, type and length included. A length of zero makes the whole
 //! message void (RFC 4861 4.6). An option of unknown type, or of a length that its type does not
-//! have, is [`NdOption::Unknown`], which receivers pass over: so new options do no harm.
+//! have, is [`NdOption::Unknown`], which receivers pass over: so new options do no harm. Of a link
+//! address, the length says whether it is one of InfiniBand or of Ethernet.
 
 use super::link_address::LinkAddress;
 use super::list::{Item, List};
 use super::{put, split};
+use crate::ethernet::MacAddress;
 use crate::layout::WireError;
 use core::net::Ipv6Addr;
 
 layout! {
-    /// What every option begins with (RFC 4861 4.6).
+    /// The header of an option (RFC 4861 4.6).
     pub struct NdOptionHeader: 2 bytes {
-        /// Which option.
+        /// Decides the format of the rest.
         0:0    8  kind: NdOptionType,
         /// Its length in units of 8 bytes.
         1:0    8  length: u8,
@@ -35,8 +37,16 @@ codes! {
 layout! {
     /// A link address as an option (RFC 4391 9.3): two zero bytes go before it.
     pub struct LinkAddressOption: 24 bytes {
-        /// Whose, the type says.
+        /// The link address of the source or target, by the type of the option.
         4:0  160  address: LinkAddress,
+    }
+}
+
+layout! {
+    /// An address of Ethernet as an option (RFC 4861 4.6.1, RFC 2464 6).
+    pub struct MacAddressOption: 8 bytes {
+        /// Whose, the type says.
+        2:0   48  address: MacAddress,
     }
 }
 
@@ -61,33 +71,37 @@ layout! {
 layout! {
     /// The link's MTU (RFC 4861 4.6.4).
     pub struct MtuOption: 8 bytes {
-        /// What every node of the link can receive.
+        /// The MTU of the link.
         4:0   32  mtu: u32,
     }
 }
 
 layout! {
-    /// What goes before the addresses of name servers (RFC 8106 5.1).
+    /// The header of a list of name servers (RFC 8106 5.1).
     pub struct RecursiveDnsServerHeader: 8 bytes {
         /// How long the servers may be used.
         4:0   32  lifetime_seconds: u32,
     }
 }
 
-/// An option.
+/// An option that this crate reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NdOption<'a> {
     /// Link address of the sender.
     SourceLinkAddress(LinkAddress),
-    /// Link address of the target.
+    /// Target link-layer address (RFC 4861 4.6.1).
     TargetLinkAddress(LinkAddress),
+    /// The same of the sender on Ethernet.
+    SourceMacAddress(MacAddress),
+    /// The same of the target on Ethernet.
+    TargetMacAddress(MacAddress),
     /// A prefix of the link.
     Prefix(PrefixInformation),
     /// The front of a packet that is redirected, padded to a multiple of 8 bytes.
     RedirectedHeader(&'a [u8]),
     /// The link's MTU.
     Mtu(u32),
-    /// Whom to ask for names (RFC 8106 5.1).
+    /// Recursive DNS servers (RFC 8106 5.1).
     RecursiveDnsServers {
         /// How long.
         lifetime_seconds: u32,
@@ -96,9 +110,9 @@ pub enum NdOption<'a> {
     },
     /// Anything else, to be passed over.
     Unknown {
-        /// Its type.
+        /// Option type as received.
         kind: NdOptionType,
-        /// What follows type and length: 2 bytes less than a multiple of 8.
+        /// The value, behind type and length: 2 bytes less than a multiple of 8.
         body: &'a [u8],
     },
 }
@@ -110,6 +124,16 @@ impl<'a> NdOption<'a> {
     /// Makes sense of the option that fills `bytes`, or does not.
     fn known(kind: NdOptionType, bytes: &'a [u8]) -> Option<Self> {
         match kind {
+            NdOptionType::SOURCE_LINK_LAYER_ADDRESS if bytes.len() == MacAddressOption::LEN => {
+                Some(Self::SourceMacAddress(
+                    MacAddressOption::parse(bytes.try_into().ok()?).address,
+                ))
+            }
+            NdOptionType::TARGET_LINK_LAYER_ADDRESS if bytes.len() == MacAddressOption::LEN => {
+                Some(Self::TargetMacAddress(
+                    MacAddressOption::parse(bytes.try_into().ok()?).address,
+                ))
+            }
             NdOptionType::SOURCE_LINK_LAYER_ADDRESS | NdOptionType::TARGET_LINK_LAYER_ADDRESS => {
                 let LinkAddressOption { address } =
                     LinkAddressOption::parse(bytes.try_into().ok()?);
@@ -137,8 +161,12 @@ impl<'a> NdOption<'a> {
 
     const fn kind(&self) -> NdOptionType {
         match self {
-            Self::SourceLinkAddress(_) => NdOptionType::SOURCE_LINK_LAYER_ADDRESS,
-            Self::TargetLinkAddress(_) => NdOptionType::TARGET_LINK_LAYER_ADDRESS,
+            Self::SourceLinkAddress(_) | Self::SourceMacAddress(_) => {
+                NdOptionType::SOURCE_LINK_LAYER_ADDRESS
+            }
+            Self::TargetLinkAddress(_) | Self::TargetMacAddress(_) => {
+                NdOptionType::TARGET_LINK_LAYER_ADDRESS
+            }
             Self::Prefix(_) => NdOptionType::PREFIX_INFORMATION,
             Self::RedirectedHeader(_) => NdOptionType::REDIRECTED_HEADER,
             Self::Mtu(_) => NdOptionType::MTU,
@@ -162,6 +190,7 @@ impl<'a> Item<'a> for NdOption<'a> {
     fn wire_len(&self) -> usize {
         let len = match self {
             Self::SourceLinkAddress(_) | Self::TargetLinkAddress(_) => LinkAddressOption::LEN,
+            Self::SourceMacAddress(_) | Self::TargetMacAddress(_) => MacAddressOption::LEN,
             Self::Prefix(_) => PrefixInformation::LEN,
             Self::RedirectedHeader(packet) => REDIRECTED_HEADER_LEN + packet.len(),
             Self::Mtu(_) => MtuOption::LEN,
@@ -182,6 +211,9 @@ impl<'a> Item<'a> for NdOption<'a> {
         match self {
             Self::SourceLinkAddress(address) | Self::TargetLinkAddress(address) => {
                 LinkAddressOption { address: *address }.write(own)?;
+            }
+            Self::SourceMacAddress(address) | Self::TargetMacAddress(address) => {
+                MacAddressOption { address: *address }.write(own)?;
             }
             Self::Prefix(prefix) => {
                 prefix.write(own)?;
@@ -237,6 +269,18 @@ mod tests {
     }
 
     #[test]
+    fn an_address_of_ethernet_has_one_unit() {
+        let address = MacAddress([2, 0, 0x5e, 0, 0, 1]);
+        for (option, kind) in
+            [(NdOption::SourceMacAddress(address), 1), (NdOption::TargetMacAddress(address), 2)]
+        {
+            let bytes = written(&option);
+            assert_eq!(bytes[..], [kind, 1, 2, 0, 0x5e, 0, 0, 1]);
+            assert_eq!(NdOption::read(&bytes), Ok(Some((option, &[][..]))));
+        }
+    }
+
+    #[test]
     fn prefix_and_mtu_by_hand() {
         let prefix = PrefixInformation {
             prefix_length: 64,
@@ -271,9 +315,9 @@ mod tests {
 
     #[test]
     fn known_types_of_other_lengths_are_passed_over_and_a_zero_is_fatal() {
-        // An Ethernet address: one unit.
-        let ethernet = [1, 1, 2, 0, 0, 0, 0, 1];
-        let (option, _) = NdOption::read(&ethernet).unwrap().unwrap();
+        // A link address of two units.
+        let (option, _) =
+            NdOption::read(&[1, 2, 2, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0]).unwrap().unwrap();
         assert!(matches!(option, NdOption::Unknown { kind: NdOptionType(1), .. }));
         let (option, _) = NdOption::read(&[25, 1, 0, 0, 0, 0, 0, 1]).unwrap().unwrap();
         assert!(matches!(option, NdOption::Unknown { .. }), "no server");

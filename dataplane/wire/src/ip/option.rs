@@ -41,7 +41,7 @@ impl<'a> RawOption<'a> {
     /// Bytes of kind and length.
     pub(super) const PREFIX_LEN: usize = 2;
 
-    /// Writes it at the front of `out`; gives what follows.
+    /// Writes it at the front of `out`; returns the rest.
     pub(super) fn write<'o>(
         &self,
         format: &'static str,

@@ -106,7 +106,7 @@ impl<'a> TcpSegment<'a> {
         Items::new(self.options)
     }
 
-    /// What it carries.
+    /// The data, behind all options.
     #[inline(always)]
     pub const fn payload(&self) -> &'a [u8] {
         self.payload
@@ -146,7 +146,7 @@ pub enum TcpOption<'a> {
     WindowScale(u8),
     /// The sender understands SACK (RFC 2018 2).
     SackPermitted,
-    /// What the sender has beyond its acknowledgment number.
+    /// Blocks that the receiver has beyond its acknowledgment number.
     Sack(SackBlocks),
     /// Clocks of sender and receiver (RFC 7323 3).
     Timestamps {
@@ -157,9 +157,9 @@ pub enum TcpOption<'a> {
     },
     /// Anything else, and the above with lengths that they do not have.
     Unknown {
-        /// Which one.
+        /// Option type as received.
         kind: TcpOptionKind,
-        /// What follows its kind and length.
+        /// The value, behind kind and length.
         data: &'a [u8],
     },
 }

@@ -21,7 +21,7 @@ layout! {
 impl UdpHeader {
     const CHECKSUM_AT: usize = 6;
 
-    /// Writes the header of a datagram with a payload of `payload_len` bytes; gives the room for
+    /// Writes the header of a datagram with a payload of `payload_len` bytes; returns the space for
     /// that payload. The length is filled in, and the checksum is none until [`fill_checksum`].
     pub fn write_datagram<'a>(
         &self,
@@ -35,7 +35,7 @@ impl UdpHeader {
     }
 }
 
-/// A datagram whose length fits. It reads a field of its header when it is asked for.
+/// A view of a datagram with valid length. Its methods read fields from the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdpDatagram<'a> {
     fixed: &'a [u8; UdpHeader::LEN],
@@ -56,13 +56,13 @@ impl<'a> UdpDatagram<'a> {
         }
     }
 
-    /// Its header.
+    /// The fields of the fixed header, parsed now.
     #[inline(always)]
     pub fn header(&self) -> UdpHeader {
         UdpHeader::parse(self.fixed)
     }
 
-    /// What it carries.
+    /// The data of the datagram.
     #[inline(always)]
     pub const fn payload(&self) -> &'a [u8] {
         self.payload
@@ -86,7 +86,7 @@ impl<'a> UdpDatagram<'a> {
 pub fn fill_checksum(bytes: &mut [u8], pseudo: &PseudoHeader) -> Result<(), WireError> {
     let before = pseudo.sum(IpProtocol::UDP, bytes.len());
     if checksum::fill("UdpHeader", bytes, UdpHeader::CHECKSUM_AT, before)? == 0 {
-        // Zero would say that there is none; its other form sums to the same.
+        // Zero would mean no checksum; all ones has the same sum.
         bytes[UdpHeader::CHECKSUM_AT..UdpHeader::LEN].fill(0xff);
     }
     Ok(())

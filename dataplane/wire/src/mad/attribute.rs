@@ -1,14 +1,14 @@
-//! What a datagram's attribute id says about its data (IBA 13.4.3).
+//! Attributes: the data of a management datagram, by attribute ID (IBA 13.4.3).
 //!
-//! The id alone does not tell: the classes use overlapping numbers. So an attribute knows its own
-//! id, and who handles a class matches on the ids of the attributes that the class has.
+//! Classes use overlapping IDs. So an attribute has its ID as a constant, and the agent of a class
+//! matches on the IDs of that class.
 
 use super::AttributeId;
 use crate::layout::{Field, Layout};
 
-/// A format that stands in the data of a datagram, whose header then has `ID`.
+/// The format of the data of a datagram whose header has `ID`.
 pub trait Attribute: Layout + Field {
-    /// What the header calls it.
+    /// The value of the common header's attribute field.
     const ID: AttributeId;
 
     /// Takes it off the front of a datagram's data, which the compiler sees to be long enough.

@@ -6,13 +6,13 @@ use crate::keys::{PKey, QKey};
 use crate::units::TimeCode;
 
 layout! {
-    /// What a management class of a port can do, and where to talk to it (IBA 13.4.8.1).
+    /// ClassPortInfo: capabilities and address of a management class of a port (IBA 13.4.8.1).
     pub struct ClassPortInfo: 72 bytes {
         /// Highest version of the datagram format.
         0:0     8  base_version: u8,
         /// Highest version of the class.
         1:0     8  class_version: u8,
-        /// What every class can have; the upper byte is the class's own.
+        /// Capabilities of all classes; the upper byte depends on the class.
         2:0    16  capability_mask: ClassCapabilities,
         /// The class's own, further on: 27 bits.
         4:0    27  capability_mask2: u32,
@@ -28,13 +28,13 @@ layout! {
 layout! {
     /// An address within [`ClassPortInfo`]: all that it takes to send there.
     pub struct ClassAddress: 32 bytes {
-        /// Its GID.
+        /// The port to send to.
         0:0   128  gid: Gid,
-        /// Traffic class.
+        /// Traffic class of the GRH.
         16:0    8  traffic_class: u8,
-        /// Service level.
+        /// SL to send with.
         17:0    4  service_level: u8,
-        /// Flow label.
+        /// Flow label of the GRH.
         17:4   20  flow_label: u32,
         /// Its LID; none if a path to its GID must be asked for.
         20:0   16  lid: Lid,
@@ -44,13 +44,13 @@ layout! {
         24:0    8  hop_limit: u8,
         /// Queue pair.
         25:0   24  qp: Qpn,
-        /// Its key.
+        /// Q_Key to send with.
         28:0   32  q_key: QKey,
     }
 }
 
 flags! {
-    /// What any class may be able to do (IBA 13.4.8.1). Each class has its own bits 8 to 15.
+    /// Capabilities of all classes (IBA 13.4.8.1). Each class has its own bits 8 to 15.
     pub struct ClassCapabilities(u16) {
         TRAP = 1 << 0,
         GET_NOTICE = 1 << 1,

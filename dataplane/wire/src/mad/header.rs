@@ -4,15 +4,15 @@
 pub const MAD_LEN: usize = 256;
 
 layout! {
-    /// What every management datagram begins with (IBA 13.4.3).
+    /// The common MAD header (IBA 13.4.3).
     pub struct MadHeader: 24 bytes {
         /// 1.
         0:0    8  base_version: u8,
-        /// Who is meant: subnet management, administration, and so on.
+        /// The management class.
         1:0    8  mgmt_class: MgmtClass,
         /// 2 for subnet administration and communication management, else 1.
         2:0    8  class_version: u8,
-        /// What is asked, or that this is the answer.
+        /// Get, Set and so on, or a response.
         3:0    8  method: Method,
         /// How it went; in a directed-route datagram the first bit is the direction.
         4:0   16  status: MadStatus,
@@ -20,7 +20,7 @@ layout! {
         6:0   16  class_specific: u16,
         /// Answers repeat the request's, all 64 bits.
         8:0   64  transaction_id: u64,
-        /// What is asked about.
+        /// The format of the data.
         16:0  16  attribute_id: AttributeId,
         /// Which part of it: a port, a block.
         20:0  32  attribute_modifier: u32,
@@ -71,7 +71,7 @@ impl MgmtClass {
         }
     }
 
-    /// Whether it lives on queue pair 0 and lane 15, and not on queue pair 1.
+    /// Whether it uses queue pair 0 and VL 15, and not queue pair 1.
     pub const fn is_smi(self) -> bool {
         matches!(self, Self::SUBN_LID_ROUTED | Self::SUBN_DIRECTED_ROUTE)
     }
@@ -141,11 +141,6 @@ codes! {
 impl MadStatus {
     const DIRECTION: u16 = 0x8000;
 
-    /// The direction bit of directed-route datagrams: set on the way back (IBA 14.2.1.2).
-    pub const fn is_returning(self) -> bool {
-        self.0 & Self::DIRECTION != 0
-    }
-
     /// The same status with the direction bit set.
     #[must_use]
     pub const fn returning(self) -> Self {
@@ -159,8 +154,8 @@ impl MadStatus {
     }
 }
 
-/// What a datagram is about. The classes use overlapping numbers, so the names are in the modules
-/// of the classes.
+/// An attribute ID. The classes use overlapping numbers, so the names are in the modules of the
+/// classes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AttributeId(pub u16);
 

@@ -1,10 +1,9 @@
 //! Management datagrams: 256 bytes between queue pairs 0 or 1 (IBA 13.4).
 //!
-//! Every one begins with [`MadHeader`]; the class decides what follows: [`smp`] for subnet
-//! management, [`sa`] for subnet administration (with [`rmpp`] below it), [`perf`] for counters,
-//! [`cm`] for connections, [`vendor`] for all others' own. What the classes share is in
-//! [`class_port_info`] and [`notice`]. Management is the slow side, so these are values that are
-//! read and written whole.
+//! Each begins with [`MadHeader`]; the rest depends on the class: [`smp`] for subnet management,
+//! [`sa`] for subnet administration (with [`rmpp`] below it), [`perf`] for counters, [`cm`] for
+//! connections. The common parts are in [`class_port_info`] and [`notice`]. Management is the slow
+//! side, so these are values that are read and written whole.
 
 mod attribute;
 pub mod class_port_info;
@@ -18,7 +17,6 @@ pub mod service_id;
 pub mod smp;
 #[cfg(test)]
 mod vector;
-pub mod vendor;
 
 pub use attribute::Attribute;
 pub use header::{AttributeId, MAD_LEN, MadHeader, MadStatus, Method, MgmtClass};

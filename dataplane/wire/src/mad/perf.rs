@@ -17,13 +17,13 @@ layout! {
 }
 
 layout! {
-    /// What has gone through a port and what has gone wrong (IBA 16.1.3.5).
+    /// Traffic and errors of a port (IBA 16.1.3.5).
     pub struct PortCounters: 44 bytes {
         /// Which port: 255 for the sum of all.
         1:0    8  port_select: u8,
         /// Which counters a Set writes.
         2:0   16  counter_select: CounterSelect,
-        /// Minor link errors on any lane.
+        /// Minor link errors on any physical lane.
         4:0   16  symbol_error_counter: u16,
         /// Times that the link recovered by itself.
         6:0    8  link_error_recovery_counter: u8,
@@ -31,7 +31,7 @@ layout! {
         7:0    8  link_downed_counter: u8,
         /// Packets received with errors.
         8:0   16  port_rcv_errors: u16,
-        /// Packets received that were marked bad on the way.
+        /// Received packets that were marked bad.
         10:0  16  port_rcv_remote_physical_errors: u16,
         /// Packets received that a switch could not forward.
         12:0  16  port_rcv_switch_relay_errors: u16,
@@ -49,7 +49,7 @@ layout! {
         19:4   4  excessive_buffer_overrun_errors: u8,
         /// Management packets to queue pair 1 that were dropped.
         20:0  16  qp1_dropped: u16,
-        /// Management packets on lane 15 that were dropped.
+        /// Dropped packets on VL 15.
         22:0  16  vl15_dropped: u16,
         /// Sent, in units of four bytes.
         24:0  32  port_xmit_data: u32,
@@ -59,13 +59,13 @@ layout! {
         32:0  32  port_xmit_pkts: u32,
         /// Packets received.
         36:0  32  port_rcv_pkts: u32,
-        /// Ticks in which there was something to send and no way to send it.
+        /// Ticks in which a packet waited for credits or arbitration.
         40:0  32  port_xmit_wait: u32,
     }
 }
 
 layout! {
-    /// What has gone through a port, in counters that do not fill up (IBA 16.1.4.11).
+    /// Traffic of a port in 64-bit counters (IBA 16.1.4.11).
     pub struct PortCountersExtended: 72 bytes {
         /// Which port: 255 for the sum of all.
         1:0    8  port_select: u8,
@@ -133,18 +133,10 @@ flags! {
     }
 }
 
-/// `port_select` for the sum of all ports.
-pub const ALL_PORTS: u8 = 0xff;
-
-/// What a port's performance management can do: the byte that each class has for itself
-/// (IBA 16.1.3.1).
+/// Capabilities of performance management: the class-specific byte (IBA 16.1.3.1).
 impl ClassCapabilities {
-    /// A request can be about [`ALL_PORTS`].
-    pub const PERF_ALL_PORT_SELECT: Self = Self(1 << 8);
     /// There is [`PortCountersExtended`].
     pub const PERF_EXTENDED_WIDTH: Self = Self(1 << 9);
-    /// There is [`PortCountersExtended`] without its last four counters.
-    pub const PERF_EXTENDED_WIDTH_NO_IETF: Self = Self(1 << 10);
     /// There is [`PortCounters::port_xmit_wait`].
     pub const PERF_PORT_XMIT_WAIT: Self = Self(1 << 12);
 }

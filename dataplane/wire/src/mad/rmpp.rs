@@ -1,9 +1,9 @@
 //! Segmented management transactions (IBA 13.6).
 //!
-//! An answer that is longer than a datagram goes as numbered segments, each a whole datagram. A
-//! class with a header of its own behind this one (subnet administration: 20 bytes) repeats that
-//! header in every segment, and the lengths here count it every time. [`Segmentation`] is that
-//! arithmetic, for senders; [`RmppHeader::data_len`] for receivers.
+//! An answer longer than a datagram is sent as numbered segments, each a whole datagram. A class
+//! with a header of its own behind this one (subnet administration: 20 bytes) repeats that header
+//! in every segment, and the lengths here count it every time. [`Segmentation`] is that arithmetic,
+//! for senders; [`RmppHeader::data_len`] for receivers.
 
 use core::ops::Range;
 
@@ -18,7 +18,7 @@ layout! {
     pub struct RmppHeader: 12 bytes {
         /// 1; 0 in a datagram that takes no part in segmentation.
         0:0    8  version: u8,
-        /// What kind of packet this is.
+        /// The type of the packet.
         1:0    8  rmpp_type: RmppType,
         /// How long the sender of this takes to answer.
         2:0    5  response_time: TimeCode,

@@ -1,9 +1,9 @@
-//! Service IDs: the 64 bits by which a connection request, a path query or a service record says
-//! what it is for (IBA annex A3). Whoever listens matches all of them.
+//! Service IDs: the 64 bits that name a service in a connection request, a path query or a service
+//! record (IBA annex A3). A listener matches all of them.
 
 use core::fmt;
 
-/// The name of a service. Its first byte says who gave out the rest.
+/// A service ID. Its first byte names the authority that assigned the rest.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServiceId(pub u64);
 

@@ -13,7 +13,7 @@ layout! {
     }
 }
 
-/// What an acknowledgement says (IBA 9.3.5): three bits of kind, five of value.
+/// The syndrome of an acknowledgement (IBA 9.3.5): three bits of kind, five of value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syndrome {
     /// Done, up to this packet, with so many receives left.
@@ -74,10 +74,10 @@ const CREDITS: [u16; 31] = [
 ];
 
 impl Credits {
-    /// Nothing is said about receives: what a queue pair on a shared receive queue sends.
+    /// The value without credits, of a queue pair on a shared receive queue.
     pub const UNLIMITED: Self = Self(31);
 
-    /// How many receives, or `None` where nothing is said.
+    /// The number of receives, or `None` without credits.
     pub fn count(self) -> Option<u16> {
         CREDITS.get(usize::from(self.0)).copied()
     }

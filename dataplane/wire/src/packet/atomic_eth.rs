@@ -7,9 +7,9 @@ layout! {
         0:0   64  va: u64,
         /// The key that the responder gave out for that memory.
         8:0   32  rkey: u32,
-        /// What to put there, or what to add.
+        /// The value to swap in, or to add.
         12:0  64  swap_or_add: u64,
-        /// What must be there for the swap to happen; unused when adding.
+        /// The value to compare with; unused by an add.
         20:0  64  compare: u64,
     }
 }
@@ -17,7 +17,7 @@ layout! {
 layout! {
     /// Behind the AETH of the answer (IBA 9.3.5.2).
     pub struct AtomicAckEth: 8 bytes {
-        /// What was there before.
+        /// The original value.
         0:0   64  original: u64,
     }
 }

@@ -1,4 +1,4 @@
-//! Base transport header: which queue pair, and what to do there (IBA 9.2).
+//! Base transport header: destination queue pair and operation (IBA 9.2).
 
 use super::opcode::Opcode;
 use crate::{address::Qpn, keys::PKey, psn::Psn};
@@ -18,9 +18,9 @@ layout! {
         1:4    4  tver: u8,
         /// The sender's partition key.
         2:0   16  pkey: PKey,
-        /// Congestion was met on the way.
+        /// FECN: congestion on the path.
         4:0    1  fecn: bool,
-        /// Congestion was met on the way of packets that the other side sent.
+        /// BECN: congestion on the path of packets in the other direction.
         4:1    1  becn: bool,
         /// Destination queue pair.
         5:0   24  dest_qp: Qpn,

@@ -1,10 +1,10 @@
 //! The two CRCs at the end of a packet (IBA 7.8).
 //!
-//! The *invariant* one covers what no switch or router changes, from end to end: Ethernet's CRC-32,
-//! over a copy in which all that may change reads as ones. What is masked depends on the GRH:
-//! without one only the lane and the BTH's byte of congestion bits, with one the whole LRH and the
-//! GRH's traffic class, flow label and hop limit as well. The *variant* one covers a single hop,
-//! unmasked. Both are complemented and stored least significant byte first.
+//! The *invariant* CRC covers the fields that no switch or router changes, from end to end:
+//! Ethernet's CRC-32, over a copy with ones in variant fields. The variant fields depend on the
+//! GRH: without one only the VL and the BTH's byte of congestion bits, with one the whole LRH and
+//! the GRH's traffic class, flow label and hop limit as well. The *variant* CRC covers a single
+//! hop, unmasked. Both are complemented and stored least significant byte first.
 
 use super::lrh::Lnh;
 
@@ -16,11 +16,11 @@ pub const VCRC_LEN: usize = 2;
 const LRH: usize = 8;
 const GRH: usize = 40;
 const BTH: usize = 12;
-/// Where the BTH has its congestion bits, which were reserved once and are masked ever since.
+/// The offset of the BTH's congestion bits, which were reserved once and are still masked.
 const BTH_CONGESTION: usize = 4;
 
 /// The invariant CRC of a packet, from its LRH up to its last pad byte; `None` for packets that
-/// have none: raw ones, and what is too short to be one.
+/// have none: raw packets, and packets that are too short.
 pub fn icrc(covered: &[u8]) -> Option<u32> {
     match Lnh(covered.get(1)? & 3) {
         Lnh::LOCAL => {
@@ -74,7 +74,7 @@ pub fn vcrc(covered: &[u8]) -> u16 {
     !crc
 }
 
-/// `VCRC_TABLES[n][byte]`: what `byte` does to the register `n` bytes later.
+/// `VCRC_TABLES[n][byte]`: the effect of `byte` on the register `n` bytes later.
 static VCRC_TABLES: [[u16; 256]; 16] = {
     // 0x100B with its bits reversed, since the least significant bit goes first.
     const POLYNOMIAL: u16 = 0xd008;

@@ -1,4 +1,4 @@
-//! Datagram extended transport header: the key of the queue pair, and who asks (IBA 9.3.2).
+//! Datagram extended transport header: Q_Key and source queue pair (IBA 9.3.2).
 
 use crate::{address::Qpn, keys::QKey};
 
@@ -7,7 +7,7 @@ layout! {
     pub struct Deth: 8 bytes {
         /// Must be that of the receiving queue pair.
         0:0   32  qkey: QKey,
-        /// Whom to answer.
+        /// The source queue pair.
         5:0   24  src_qp: Qpn,
     }
 }

@@ -1,8 +1,43 @@
-//! What stands between the BTH and the payload: it follows from the opcode (IBA 9.2.1).
+//! Extended transport headers between BTH and payload, by opcode (IBA 9.2.1).
 
-use super::opcode::ExtendedKind;
 use super::{Aeth, AtomicAckEth, AtomicEth, Deth, Ieth, ImmDt, Rdeth, Reth};
 use crate::WireError;
+
+/// Which extended headers follow the BTH, in this order. In RD, the RDETH and in requests the DETH
+/// come before them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names are those of the headers")]
+pub enum ExtendedKind {
+    None,
+    Imm,
+    Ieth,
+    Reth,
+    RethImm,
+    AtomicEth,
+    Aeth,
+    AethAtomicAckEth,
+    Deth,
+    DethImm,
+}
+
+impl ExtendedKind {
+    /// Bytes of these headers.
+    #[inline]
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Imm => ImmDt::LEN,
+            Self::Ieth => Ieth::LEN,
+            Self::Reth => Reth::LEN,
+            Self::RethImm => Reth::LEN + ImmDt::LEN,
+            Self::AtomicEth => AtomicEth::LEN,
+            Self::Aeth => Aeth::LEN,
+            Self::AethAtomicAckEth => Aeth::LEN + AtomicAckEth::LEN,
+            Self::Deth => Deth::LEN,
+            Self::DethImm => Deth::LEN + ImmDt::LEN,
+        }
+    }
+}
 
 /// The headers that an opcode brings along behind the BTH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +73,7 @@ impl Extended {
         }
     }
 
-    /// Takes the headers of this kind off the front of `bytes`; gives what follows as well.
+    /// Takes the headers of this kind off the front of `bytes`; returns the rest as well.
     #[inline]
     pub fn read(kind: ExtendedKind, bytes: &[u8]) -> Result<(Self, &[u8]), WireError> {
         Ok(match kind {
@@ -64,7 +99,7 @@ impl Extended {
         })
     }
 
-    /// Writes them at the front of `out`; gives what follows.
+    /// Writes them at the front of `out`; returns the rest.
     #[inline(always)]
     pub fn write<'a>(&self, out: &'a mut [u8]) -> Result<&'a mut [u8], WireError> {
         match self {
@@ -90,7 +125,7 @@ fn one<T>(
     (as_extended(header), rest)
 }
 
-/// What a packet of reliable datagrams has between its BTH and the rest.
+/// The additional headers of reliable datagrams, behind the BTH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RdHeaders {
     /// The end-to-end context.
@@ -100,7 +135,7 @@ pub struct RdHeaders {
 }
 
 impl RdHeaders {
-    /// Takes them off the front of `bytes`; gives what follows as well.
+    /// Takes them off the front of `bytes`; returns the rest as well.
     pub fn read(is_request: bool, bytes: &[u8]) -> Result<(Self, &[u8]), WireError> {
         let (rdeth, bytes) = Rdeth::read(bytes)?;
         if !is_request {
@@ -110,7 +145,7 @@ impl RdHeaders {
         Ok((Self { rdeth, deth: Some(deth) }, bytes))
     }
 
-    /// Writes them at the front of `out`; gives what follows.
+    /// Writes them at the front of `out`; returns the rest.
     pub fn write<'a>(&self, out: &'a mut [u8]) -> Result<&'a mut [u8], WireError> {
         let out = self.rdeth.write(out)?;
         match self.deth {

@@ -1,5 +1,4 @@
-//! Global route header: how a packet crosses subnets, and what every multicast packet has (IBA
-//! 8.3).
+//! Global route header, of packets across subnets and of all multicast packets (IBA 8.3).
 
 use crate::address::Gid;
 

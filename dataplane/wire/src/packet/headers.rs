@@ -14,21 +14,21 @@ pub struct Headers {
     pub bth: Bth,
     /// Reliable datagrams only.
     pub rd: Option<RdHeaders>,
-    /// What the opcode demands.
+    /// The extended headers, by opcode.
     pub extended: Extended,
 }
 
 impl Headers {
-    /// Writes the whole packet around `payload`, and gives its length.
+    /// Writes the whole packet around `payload`, and returns its length.
     #[inline]
     pub fn emit(&self, payload: &[u8], out: &mut [u8]) -> Result<usize, WireError> {
         self.emit_with(payload.len(), out, |room| room.copy_from_slice(payload))
     }
 
-    /// Writes the whole packet around a payload that `fill` puts in place, and gives its length.
+    /// Writes the whole packet around a payload that `fill` puts in place, and returns its length.
     ///
-    /// LNH, all lengths, the pad and both CRCs are made here; what the headers say of them is
-    /// ignored. Everything else is as given, so that tests can make packets that are wrong.
+    /// LNH, all lengths, the pad and both CRCs are computed here; their values in the headers are
+    /// ignored. All other fields are emitted as given, so that tests can make invalid packets.
     #[inline]
     pub fn emit_with(
         &self,
@@ -49,7 +49,7 @@ impl Headers {
         Ok(needed)
     }
 
-    /// Writes the headers for a payload of this length; gives what follows.
+    /// Writes the headers for a payload of this length; returns the rest.
     ///
     /// Always inlined: a sender knows most fields as constants, and then they cost nothing.
     #[inline(always)]

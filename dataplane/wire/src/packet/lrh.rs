@@ -11,7 +11,7 @@ layout! {
         0:4    4  lver: u8,
         /// Service level: keeps its value from end to end.
         1:0    4  sl: u8,
-        /// What follows.
+        /// The next header.
         1:6    2  lnh: Lnh,
         /// Where to.
         2:0   16  dlid: Lid,
@@ -37,9 +37,9 @@ codes! {
 }
 
 impl Lrh {
-    /// The lane of subnet management, which no credits hold up.
+    /// The VL of subnet management, without flow control.
     pub const VL_MANAGEMENT: u8 = 15;
-    /// The most words that PktLen can say.
+    /// The most words of PktLen.
     pub const PKT_LEN_MAX: usize = 0x7ff;
 
     /// Bytes from here to the end of the invariant CRC, as the header claims.

@@ -1,7 +1,7 @@
-//! What is on a link: LRH, perhaps GRH, BTH, extended headers, payload, and two CRCs (IBA 5.2).
+//! Packets on a link: LRH, optional GRH, BTH, extended headers, payload, and two CRCs (IBA 5.2).
 //!
 //! Each header has a file of its own. [`Packet`] is the checked view of a received packet,
-//! [`Headers`] what a packet to be sent is made of; [`opcode`] says which [`Extended`] headers a
+//! [`Headers`] has the headers of a packet to send; [`opcode`] says which [`Extended`] headers a
 //! packet has, [`crc`] makes and verifies its CRCs. [`raw`] packets have no InfiniBand transport.
 
 pub mod aeth;
@@ -25,19 +25,19 @@ pub use aeth::{Aeth, Credits, NakCode, RnrTimer, Syndrome};
 pub use atomic_eth::{AtomicAckEth, AtomicEth};
 pub use bth::Bth;
 pub use deth::Deth;
-pub use extended::{Extended, RdHeaders};
+pub use extended::{Extended, ExtendedKind, RdHeaders};
 pub use grh::Grh;
 pub use headers::{Headers, seal, seal_hop};
 pub use ieth::Ieth;
 pub use immdt::ImmDt;
 pub use lrh::{Lnh, Lrh};
-pub use opcode::{ExtendedKind, Opcode, Operation, PayloadRule, Transport};
+pub use opcode::{Opcode, Operation, PayloadRule, Transport};
 pub use raw::{RawHeader, RawPacket, Rwh};
 pub use rdeth::Rdeth;
 pub use reth::Reth;
 pub use view::Packet;
 
-/// ICRC and VCRC.
+/// Bytes of both CRCs, behind every payload.
 pub const TRAILER_LEN: usize = crc::ICRC_LEN + crc::VCRC_LEN;
 
 /// The longest headers there are: an atomic request of RD behind a GRH.

@@ -1,6 +1,7 @@
-//! BTH opcodes: three bits of service, five of operation; and what each brings along (IBA 9.2.1).
+//! BTH opcodes: three bits of service, five of operation; and the extended headers of each (IBA
+//! 9.2.1).
 
-use super::{Aeth, AtomicAckEth, AtomicEth, Deth, Ieth, ImmDt, RdHeaders, Reth};
+use super::extended::{ExtendedKind, RdHeaders};
 use core::fmt;
 
 codes! {
@@ -56,42 +57,6 @@ codes! {
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Opcode(pub u8);
 
-/// Which extended headers follow the BTH, in this order. In RD, the RDETH and in requests the DETH
-/// come before them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names are those of the headers")]
-pub enum ExtendedKind {
-    None,
-    Imm,
-    Ieth,
-    Reth,
-    RethImm,
-    AtomicEth,
-    Aeth,
-    AethAtomicAckEth,
-    Deth,
-    DethImm,
-}
-
-impl ExtendedKind {
-    /// Bytes of these headers.
-    #[inline]
-    pub const fn bytes(self) -> usize {
-        match self {
-            Self::None => 0,
-            Self::Imm => ImmDt::LEN,
-            Self::Ieth => Ieth::LEN,
-            Self::Reth => Reth::LEN,
-            Self::RethImm => Reth::LEN + ImmDt::LEN,
-            Self::AtomicEth => AtomicEth::LEN,
-            Self::Aeth => Aeth::LEN,
-            Self::AethAtomicAckEth => Aeth::LEN + AtomicAckEth::LEN,
-            Self::Deth => Deth::LEN,
-            Self::DethImm => Deth::LEN + ImmDt::LEN,
-        }
-    }
-}
-
 /// How much payload a packet may have (IBA 9.2.1, 9.7.4.1.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PayloadRule {
@@ -137,7 +102,7 @@ impl Opcode {
         Transport(self.0 & 0xe0)
     }
 
-    /// Its operation.
+    /// The low five bits.
     #[inline]
     pub const fn operation(self) -> Operation {
         Operation(self.0 & 0x1f)

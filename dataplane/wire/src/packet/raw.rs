@@ -5,14 +5,14 @@ use super::{Grh, Lnh, Lrh};
 use crate::WireError;
 
 layout! {
-    /// Raw header: what the payload is (IBA 5.3).
+    /// Raw header: the EtherType of the payload (IBA 5.3).
     pub struct Rwh: 4 bytes {
         /// As on Ethernet.
         2:0   16  ether_type: u16,
     }
 }
 
-/// What stands between the LRH and the payload.
+/// The header between LRH and payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RawHeader {
     /// Any protocol that has an EtherType.
@@ -21,12 +21,12 @@ pub enum RawHeader {
     Ipv6(Grh),
 }
 
-/// A whole raw packet whose headers fit. Whether an IPv6 header is right is for IPv6 to say.
+/// A view of a raw packet with valid headers. An IPv6 header is not checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawPacket<'a> {
     /// Local route.
     pub lrh: Lrh,
-    /// What it carries.
+    /// Its payload.
     pub header: RawHeader,
     /// The payload, in whole words: raw packets have no pad count.
     pub payload: &'a [u8],
@@ -64,8 +64,8 @@ impl<'a> RawPacket<'a> {
 }
 
 impl RawHeader {
-    /// Writes a whole raw packet around `payload`, filled up to whole words, and gives its length.
-    /// LNH, PktLen and the variant CRC are made here.
+    /// Writes a raw packet with this `payload`, padded to whole words, and returns its length.
+    /// Computes LNH, PktLen and the variant CRC.
     pub fn emit(&self, lrh: Lrh, payload: &[u8], out: &mut [u8]) -> Result<usize, WireError> {
         let (lnh, header_len) = match self {
             Self::EtherType(_) => (Lnh::RAW, Rwh::LEN),

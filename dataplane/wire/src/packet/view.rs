@@ -1,22 +1,23 @@
 //! Taking a packet apart: the checked view (IBA 5.2, 7, 8, 9.2).
 
-use super::opcode::{ExtendedKind, Transport};
+use super::extended::ExtendedKind;
+use super::opcode::Transport;
 use super::{Bth, Deth, Extended, Grh, Headers, Lnh, Lrh, RdHeaders, TRAILER_LEN, crc};
 use crate::WireError;
 use crate::layout::split_header;
 
-/// A whole packet of InfiniBand transport whose versions, headers and lengths agree.
+/// A view of an InfiniBand transport packet with valid versions, headers and lengths.
 ///
 /// It borrows the bytes and reads a field when it is asked for: a receiver that drops a packet for
 /// its P_Key never looks at the rest. CRCs are looked at on request: a link checks the variant one,
-/// an adapter the invariant one, and whoever only forwards neither again.
+/// an adapter the invariant one, and a forwarder neither.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
     lrh: &'a [u8; Lrh::LEN],
     grh: Option<&'a [u8; Grh::LEN]>,
     bth: &'a [u8; Bth::LEN],
     kind: ExtendedKind,
-    /// What stands between BTH and payload.
+    /// The extended headers.
     extended: &'a [u8],
     payload: &'a [u8],
     /// LRH to VCRC.
@@ -96,7 +97,7 @@ impl<'a> Packet<'a> {
         read.expect("parse has found room for headers of this kind").0
     }
 
-    /// What a packet of reliable datagrams has before those.
+    /// The additional headers of reliable datagrams.
     pub fn rd(&self) -> Option<RdHeaders> {
         let opcode = self.bth().opcode;
         if opcode.transport() != Transport::RD {
@@ -116,7 +117,7 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// What they carry, without the pad.
+    /// The payload, without the pad.
     #[inline(always)]
     pub const fn payload(&self) -> &'a [u8] {
         self.payload

@@ -3,7 +3,8 @@
 use pollux_referee::frames::{ud, ud_multicast};
 use pollux_referee::tshark::Frame;
 use pollux_wire::address::{Gid, Guid, Qpn, Scope};
-use pollux_wire::ip::ipoib::{EtherType, IpoibHeader};
+use pollux_wire::ethernet::EtherType;
+use pollux_wire::ip::ipoib::IpoibHeader;
 use pollux_wire::ip::link_address::LinkAddress;
 use pollux_wire::ip::mgid::{GroupId, LinkGroup};
 use pollux_wire::keys::PKey;

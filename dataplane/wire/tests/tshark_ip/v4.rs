@@ -3,15 +3,15 @@
 use crate::link::{GID, LINK_ADDRESS, emitted, frame, hex};
 use pollux_referee::tshark::{Frame, judge};
 use pollux_wire::address::{Lid, Qpn};
+use pollux_wire::ethernet::EtherType;
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::arp::{ArpOperation, ArpPacket, HardwareAddress};
 use pollux_wire::ip::group_record::{GroupRecord, Querier, RecordType};
-use pollux_wire::ip::icmp::Echo;
+use pollux_wire::ip::icmp::IcmpEcho;
 use pollux_wire::ip::icmpv4::{
     self, Icmpv4Message, Icmpv4RedirectScope, Icmpv4TimeExceeded, Icmpv4Type, Icmpv4Unreachable,
 };
 use pollux_wire::ip::igmp::{self, IgmpMessage};
-use pollux_wire::ip::ipoib::EtherType;
 use pollux_wire::ip::ipv4::{Ipv4Header, Ipv4Option, Ipv4OptionKind, Ipv4Packet};
 use pollux_wire::ip::link_address::{DraftLinkAddress, LinkAddress};
 use pollux_wire::ip::list::List;
@@ -168,7 +168,7 @@ fn icmp(name: &'static str, message: &Icmpv4Message<'_>, kind: Icmpv4Type, code:
 #[test]
 fn every_icmpv4_message() {
     let original = &original()[..];
-    let echo = Echo { identifier: 0x1234, sequence: 0x5678, data: &[0xff; 33] };
+    let echo = IcmpEcho { identifier: 0x1234, sequence: 0x5678, data: &[0xff; 33] };
     let expect_echo = |frame: Frame| frame.expect("icmp.ident", 0x1234).expect("icmp.seq", 0x5678);
     let mut frames = vec![
         expect_echo(icmp(

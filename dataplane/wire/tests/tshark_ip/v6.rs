@@ -2,13 +2,13 @@
 
 use crate::link::{LINK_ADDRESS, emitted, frame, hex};
 use pollux_referee::tshark::{Frame, judge};
+use pollux_wire::ethernet::EtherType;
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::group_record::{GroupRecord, Querier, RecordType, floating_16};
-use pollux_wire::ip::icmp::Echo;
+use pollux_wire::ip::icmp::{IcmpEcho, Icmpv6Type};
 use pollux_wire::ip::icmpv6::{
-    self, Icmpv6Message, Icmpv6ParameterProblem, Icmpv6TimeExceeded, Icmpv6Type, Icmpv6Unreachable,
+    self, Icmpv6Message, Icmpv6ParameterProblem, Icmpv6TimeExceeded, Icmpv6Unreachable,
 };
-use pollux_wire::ip::ipoib::EtherType;
 use pollux_wire::ip::ipv6::Ipv6Header;
 use pollux_wire::ip::ipv6_ext::{
     Extension, FragmentHeader, Ipv6Option, Ipv6OptionKind, OptionsHeader, RoutingHeader,
@@ -147,7 +147,7 @@ fn every_icmpv6_message() {
     ip.write_packet(8, &mut original).expect("it fits").copy_from_slice(&udp.emit());
     let original = &original[..];
 
-    let echo = Echo { identifier: 0x1234, sequence: 0x5678, data: &[0xff; 33] };
+    let echo = IcmpEcho { identifier: 0x1234, sequence: 0x5678, data: &[0xff; 33] };
     let expect_echo = |frame: Frame| {
         frame
             .expect("icmpv6.echo.identifier", "0x1234")

@@ -1,12 +1,11 @@
 //! What the general services share: class port info, counters, vendors' datagrams, segmentation.
 
-use crate::{ROUNDS, bytes, expect_header, header, list, plain, sa};
+use crate::{ROUNDS, bytes, expect_header, header, list, sa};
 use pollux_referee::frames::gmp;
 use pollux_referee::tshark::{Frame, judge};
 use pollux_wire::mad::class_port_info::ClassPortInfo;
 use pollux_wire::mad::perf::{PerfMad, PortCounters, PortCountersExtended};
 use pollux_wire::mad::rmpp::{RmppHeader, RmppStatus, RmppType, Segmentation};
-use pollux_wire::mad::vendor::VendorMad;
 use pollux_wire::mad::{Attribute, AttributeId, MAD_LEN, Method, MgmtClass};
 use pollux_wire::units::TimeCode;
 
@@ -114,14 +113,6 @@ fn general_services() {
         let counters = PortCountersExtended::from_data(&data);
         frames.push(expect_counters_extended(perf(counters), &counters));
     }
-    let header = header(VendorMad::CLASS_OPENIB_PING, Method::GET, AttributeId(0));
-    let oui = VendorMad::OUI_OPENIB;
-    let ping = VendorMad { header, rmpp: RmppHeader::default(), oui, data: bytes(0) };
-    // It takes a vendor's datagram no further apart.
-    let behind_header = ["00".repeat(13), "001405".into(), plain(&ping.data)].concat();
-    let frame =
-        Frame::new("ibping", gmp(&ping.emit())).expect("infiniband.mad.data", behind_header);
-    frames.push(expect_header(frame, &header));
     judge("general_services", &frames);
 }
 

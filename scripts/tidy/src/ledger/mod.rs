@@ -68,7 +68,7 @@ impl Requirement {
 /// All requirements, in the order of the list, with the tests that claim them.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    /// The requirements.
+    /// Requirements in the order of their file.
     pub requirements: Vec<Requirement>,
 }
 

@@ -34,7 +34,7 @@ impl Default for Bare {
     }
 }
 
-/// Writes one.
+/// Emits the segment into a packet.
 pub(super) fn write_bare(
     packet: &mut Packet,
     ends: (SocketAddr, SocketAddr),

@@ -18,7 +18,7 @@ const HALF_OPEN_MAX: usize = 64;
 /// Names a listener.
 pub type ListenerId = Key<Listener>;
 
-/// A listener.
+/// A listening endpoint and its accept queue.
 pub struct Listener {
     pub(super) local: SocketAddr,
     pub(super) backlog: usize,

@@ -4,43 +4,36 @@
 //!   segment --by both addresses--> connection --> ready --poll--> packets
 //!      |                               ^    \         |
 //!      +--SYN, by our address--> listener    v        v
-//!      +--else--> RST                        undated --> due, in order of time --> ready
+//!      +--else--> RST                  stale timers --> timers, in order --> ready
 //! ```
 //!
 //! Protocol and buffers of a connection are smoltcp's ([`engine`]). What is here costs a lookup for
 //! a segment, and nothing for a connection that nothing happens to.
 
-mod acceptance;
 mod bare;
 mod connection;
 mod cookie;
 mod engine;
 mod isn;
 mod listener;
-mod loss_recovery;
 mod passive;
 mod progress;
-mod recovery;
-mod resend;
 mod scoreboard;
 mod service_clock;
 mod turn;
-mod window;
 
 pub use connection::{Connection, TcpError};
 pub use listener::{Listener, ListenerId};
 
 use super::config::TcpConfig;
-use super::events::{Events, SocketId};
 use super::mtu::Mtus;
 use super::outbox::{Outbox, Packet};
 use super::packet::IpPacket;
 use super::slab::{Key, Slab};
-use super::{BindError, Counts, Lookup};
-use connection::Holder;
+use super::{BindError, Events, Lookup, SocketId, StackCounts};
+use connection::{Holder, is_after};
 use engine::{At, Engine};
 use isn::IsnSecret;
-use loss_recovery::is_after;
 use pollux_control::bounded::Queue;
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
@@ -68,7 +61,7 @@ pub(super) struct Tcp {
     listeners: Slab<Listener>,
     listening: Lookup<SocketAddr, ListenerId>,
     ready: VecDeque<TcpId>,
-    /// Of which it is yet to be found out when they are due.
+    /// Connections whose timers must be computed again.
     stale_timers: VecDeque<TcpId>,
     timers: BTreeSet<(Time, TcpId)>,
     /// A set without sockets, which refuses every segment.
@@ -264,7 +257,7 @@ impl Tcp {
         now: Time,
         (packet, bytes): (&IpPacket<'_>, &[u8]),
         mtus: &Mtus,
-        (out, counts): (&mut Outbox, &mut Counts),
+        (out, counts): (&mut Outbox, &mut StackCounts),
     ) {
         let segment = TcpSegment::parse(packet.payload).ok();
         let is_well =
@@ -301,7 +294,7 @@ impl Tcp {
         }
     }
 
-    /// A connection that only waits for stragglers makes room for a new one between the same two
+    /// A connection in TIME-WAIT makes room for a new one between the same two
     /// addresses, whose first number is after all of its own: other SYNs are old (RFC 9293 3.6.1).
     /// Says where it ended if it did.
     fn make_room(&mut self, id: TcpId, first: u32) -> Option<u32> {
@@ -322,7 +315,7 @@ impl Tcp {
         now: Time,
         local: SocketAddr,
         bytes: &[u8],
-        (out, counts): (&mut Outbox, &mut Counts),
+        (out, counts): (&mut Outbox, &mut StackCounts),
     ) {
         counts.tcp_refused += 1;
         let at = At { now, local: local.ip(), mtu: super::mtu::MTU_MIN };

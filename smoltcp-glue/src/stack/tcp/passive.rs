@@ -1,12 +1,11 @@
 //! Connections that others open: by a SYN, or by the acknowledgment of a SYN cookie.
 
 use super::bare::Bare;
-use super::connection::{Connection, Holder};
+use super::connection::{Connection, Holder, is_after};
 use super::cookie::{Offer, good_until};
 use super::listener::ListenerId;
-use super::loss_recovery::is_after;
 use super::{Event, Tcp, TcpId, push};
-use crate::stack::Counts;
+use crate::stack::StackCounts;
 use crate::stack::mtu::Mtus;
 use crate::stack::outbox::Outbox;
 use crate::stack::packet::IpPacket;
@@ -30,7 +29,7 @@ impl Tcp {
         (ends, earlier): (Ends, Option<u32>),
         (bytes, segment): (&[u8], &TcpSegment<'_>),
         mtus: &Mtus,
-        (out, counts): (&mut Outbox, &mut Counts),
+        (out, counts): (&mut Outbox, &mut StackCounts),
     ) -> bool {
         let Some(listener_id) = self.listener_at(ends.0) else { return false };
         let Some(listener) = self.listeners.get_mut(listener_id) else { return false };
@@ -94,7 +93,7 @@ impl Tcp {
         ends: Ends,
         syn: &TcpSegment<'_>,
         mtus: &Mtus,
-        (out, counts): (&mut Outbox, &mut Counts),
+        (out, counts): (&mut Outbox, &mut StackCounts),
     ) {
         let Some(offer) = Offer::of(syn) else { return };
         let peer_number = syn.header().sequence_number;
@@ -126,7 +125,7 @@ impl Tcp {
         ends: Ends,
         (bytes, segment): (&[u8], &TcpSegment<'_>),
         mtus: &Mtus,
-        (out, counts): (&mut Outbox, &mut Counts),
+        (out, counts): (&mut Outbox, &mut StackCounts),
     ) -> bool {
         let header = segment.header();
         let Some((listener_id, offer)) = self.offer_of(now, ends, &header) else { return false };

@@ -10,7 +10,6 @@ use std::time::Duration;
 /// An owner who comes later than this was away.
 const LATE: Duration = Duration::from_secs(1);
 
-/// That clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ServiceClock {
     last: Time,

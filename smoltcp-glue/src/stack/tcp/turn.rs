@@ -1,13 +1,12 @@
 //! A connection's turn: a segment came for it, it may have one to send, or something is due.
 //!
-//! Of two who talk in turns, one waits for what the other does between a segment and the next. So
-//! that is little: who has nothing to say is not asked for it, and when it is due is found out in
-//! the next turn, when what came has been read and the answer is on its way.
+//! A peer of request and response waits for all that happens between a segment and its answer. So
+//! a turn does the minimum: a connection without data is not polled for segments, and its timer is
+//! computed in the next turn, when the answer is on its way.
 
-use super::acceptance::Acceptance;
-use super::connection::Probe;
+use super::connection::{Acceptance, Probe};
 use super::{Event, Tcp, TcpError, TcpId, push};
-use crate::stack::Counts;
+use crate::stack::StackCounts;
 use crate::stack::mtu::Mtus;
 use crate::stack::outbox::{Outbox, PacketSink};
 use pollux_verbs::time::Time;
@@ -76,7 +75,7 @@ impl Tcp {
         now: Time,
         sink: &mut dyn PacketSink,
         mtus: &Mtus,
-        counts: &mut Counts,
+        counts: &mut StackCounts,
     ) -> bool {
         self.serve(now);
         while let Some(id) = self.ready.pop_front() {
@@ -115,7 +114,7 @@ impl Tcp {
         &mut self,
         now: Time,
         mtus: &Mtus,
-        (out, counts): (&mut Outbox, &mut Counts),
+        (out, counts): (&mut Outbox, &mut StackCounts),
     ) {
         self.serve(now);
         while let Some(id) = self.stale_timers.pop_front() {
@@ -142,7 +141,7 @@ impl Tcp {
         now: Time,
         id: TcpId,
         mtus: &Mtus,
-        (out, counts): (&mut Outbox, &mut Counts),
+        (out, counts): (&mut Outbox, &mut StackCounts),
     ) {
         let Some(connection) = self.connections.get_mut(id) else { return };
         if connection.is_kept_for_reader() {

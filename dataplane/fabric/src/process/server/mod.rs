@@ -1,28 +1,29 @@
-//! The server: the subnet, its clients' ports, and what goes between them hop by hop.
+//! The server: the subnet, the ports of its clients, and their traffic hop by hop.
 //!
-//! It moves what is between its clients and a [`Net`] that others have their part in too: as a wire
-//! does, it receives and it sends. Lanes are polled while there is traffic, and sockets are looked
-//! at now and then. Whoever runs it sleeps when there is none ([`Server::sleep`]), and then clients
-//! wake it by their sockets. It decides little: [`super::grants`] does, and the net. Who comes and
-//! goes by the sockets is in `clients`; what comes by their rings, in `up`.
+//! It moves frames between its clients and a [`Net`] that also has other users: like a wire, it
+//! receives and sends. It polls rings while there is traffic, and sockets now and then. Its thread
+//! sleeps without traffic ([`Server::sleep`]), and clients wake it by their sockets. The decisions
+//! are in [`super::grants`] and in the net. `clients` handles the sockets, `up` the entries of
+//! clients' rings.
 
 mod clients;
 mod naming;
 mod up;
 
-use super::board::ServerBoard;
+use super::control_message::ControlMessage;
 use super::direct::Granted;
 use super::grants::{Grants, Verdict};
-use super::note::Note;
+use super::port_page::ServerPage;
 use super::socket::{Socket, listen_at, socket_path};
 use super::tag;
-use crate::frame::Frame;
-use crate::head::{is_management, route_bits, route_of, seat_of_route, slid_of_route};
+use super::wake_socket;
 use crate::net::Net;
-use crate::net::seats::Seat;
+use crate::net::shared_port::PortContext;
 use crate::node::NodeDrop;
 use crate::time::Time;
 use crate::topology::End;
+use pollux_hca::Frame;
+use pollux_hca::head::{context_of_route, is_management, route_bits, route_of, slid_of_route};
 use rustix::event::{PollFd, PollFlags};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -31,23 +32,22 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use up::Up;
 
-/// Clients at a time; each has a dozen descriptors at the most, but for what it lends.
-pub const CLIENTS_MAX: usize = 256;
-/// Sockets that nobody has said anything by; of more, the oldest is closed.
+/// Clients at a time; each has a dozen descriptors at the most, and one for each leased segment.
+pub const CLIENTS_MAX: usize = 512;
+/// Connections without a message so far; beyond that, the oldest is closed.
 pub const STRANGERS_MAX: usize = 256;
-/// Control messages that wait for a client. One that leaves so many is detached: a client that is
-/// only slow, or stopped, is told less than that (`Server::consider` grants it no more lanes).
+/// Control messages that wait for a client, which is detached beyond that. A client that is only
+/// slow or stopped stays below (`Server::consider` grants it no more rings).
 pub const SAID_MAX: usize = 1024;
-/// Entries taken of a client in a turn, so that nobody who sends much keeps others from sending.
+/// Entries taken from a client in a turn, so that a busy client does not block others.
 const BATCH: usize = 64;
 /// Turns from one look at the sockets to the next.
 const TURNS_PER_LOOK: u32 = 64;
-/// How often lanes are asked what went by them, if nobody wants to know.
+/// The interval at which the counters of rings are read.
 const SETTLE: Duration = Duration::from_secs(1);
-/// Turns without anything to do before it is time to sleep: to be woken costs a client more than
-/// these do.
+/// Idle turns before it sleeps: a wake-up costs a client more than these.
 const IDLE_TURNS: u32 = 64;
-/// When a client whose lane is full is tried again; each next time it takes twice as long.
+/// The first retry of a client whose ring is full; the interval doubles.
 const RETRY_MIN: Duration = Duration::from_micros(50);
 const RETRY_MAX: Duration = Duration::from_millis(50);
 
@@ -56,15 +56,15 @@ pub struct Server {
     path: PathBuf,
     listener: OwnedFd,
     clients: BTreeMap<u32, Client>,
-    /// Those that have said nothing yet, the oldest first.
+    /// Connections without a message so far, the oldest first.
     strangers: VecDeque<Socket>,
     places: BTreeMap<End, Place>,
     /// Ports whose cables came out with their clients.
     unplugged: BTreeSet<End>,
     grants: Grants,
-    lanes: BTreeMap<u64, Granted>,
+    rings: BTreeMap<u64, Granted>,
     client_last: u32,
-    /// The net as of then has been told to the clients.
+    /// The epoch of the net that the clients know.
     epoch: u64,
     settled: Time,
     turns: u32,
@@ -74,23 +74,23 @@ pub struct Server {
     retry: Duration,
 }
 
-/// A port that clients are at.
+/// A port with clients.
 struct Place {
-    /// What they have shown.
+    /// Their common secret.
     secret: u64,
-    /// Who they are.
-    seats: BTreeMap<u8, u32>,
+    /// The clients by context.
+    contexts: BTreeMap<u8, u32>,
 }
 
 struct Client {
     socket: Socket,
-    seat: Seat,
-    board: ServerBoard,
-    /// A frame that the lane down had no room for.
+    context: PortContext,
+    page: ServerPage,
+    /// A frame that the ring down had no space for.
     held: Option<Frame>,
     /// How many of the frames that came for it are behind us, that one with them.
     taken: u64,
-    /// Control messages that it has not been told yet.
+    /// Control messages to be sent.
     outbox: VecDeque<Said>,
     is_lost: bool,
 }
@@ -98,14 +98,14 @@ struct Client {
 /// A control message for a client.
 struct Said {
     what: u8,
-    lane: u64,
-    /// How many frames had come for the client when it was said: they go first.
+    ring: u64,
+    /// The number of frames that had arrived for the client before; they go first.
     behind: u64,
 }
 
 impl Server {
-    /// Waits for clients that name this path; the socket is called so too, with `.ports` behind it.
-    /// Fails if somebody else does.
+    /// Listens for clients of the fabric with this path; the socket has the path with the suffix
+    /// `.ports`. Fails if another process listens there.
     pub fn bind(path: &Path) -> io::Result<Self> {
         let path = socket_path(path);
         Ok(Self {
@@ -116,7 +116,7 @@ impl Server {
             places: BTreeMap::new(),
             unplugged: BTreeSet::new(),
             grants: Grants::default(),
-            lanes: BTreeMap::new(),
+            rings: BTreeMap::new(),
             client_last: 0,
             epoch: 0,
             settled: Time::START,
@@ -128,16 +128,16 @@ impl Server {
 
     /// The process at a port, as far as the system says which one it is.
     pub fn process_at(&self, end: End) -> Option<u32> {
-        let first = self.places.get(&end)?.seats.values().next()?;
+        let first = self.places.get(&end)?.contexts.values().next()?;
         self.clients.get(first)?.socket.process()
     }
 
-    /// How many clients there are, and direct lanes between them.
-    pub fn census(&self) -> (usize, usize) {
-        (self.clients.len(), self.lanes.len())
+    /// How many clients there are, and direct rings between them.
+    pub fn statistics(&self) -> (usize, usize) {
+        (self.clients.len(), self.rings.len())
     }
 
-    /// Takes what clients have sent, and who has come and gone, into the net.
+    /// Moves frames of clients into the net, and handles new and ended clients.
     pub fn receive(&mut self, now: Time, net: &mut Net) {
         if self.turns == 0 {
             self.look(now, net);
@@ -152,7 +152,7 @@ impl Server {
         }
     }
 
-    /// Tells clients of their ports, and sends them what has come for them.
+    /// Writes the state of ports for clients, and sends them their frames.
     pub fn send(&mut self, now: Time, net: &mut Net) {
         self.tell_changes(net);
         let clients: Vec<u32> = self.clients.keys().copied().collect();
@@ -167,14 +167,14 @@ impl Server {
         }
     }
 
-    /// Whether there is more to do at once, or may be.
+    /// Whether there may be more to do at once.
     pub fn is_awake(&self) -> bool {
         self.idle_turns < IDLE_TURNS
     }
 
     // ---------------------------------------------------------------- sleeping
 
-    /// What ends its sleep.
+    /// The descriptors that end its sleep.
     pub fn poll_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
         let sockets = self.clients.values().map(|client| &client.socket).chain(&self.strangers);
         let fds = sockets.map(AsFd::as_fd).chain([self.listener.as_fd()]);
@@ -187,11 +187,11 @@ impl Server {
         if self.is_awake() {
             return Duration::ZERO;
         }
-        self.clients.values().for_each(|client| client.board.set_sleeps(true));
-        if self.clients.values().any(|client| client.board.up.has_entry()) {
+        self.clients.values().for_each(|client| client.page.set_sleeps(true));
+        if self.clients.values().any(|client| client.page.up.has_entry()) {
             return Duration::ZERO;
         }
-        let mut longest = if self.lanes.is_empty() { longest } else { longest.min(SETTLE) };
+        let mut longest = if self.rings.is_empty() { longest } else { longest.min(SETTLE) };
         if self.clients.values().any(Client::is_behind) {
             longest = longest.min(self.retry);
             self.retry = (self.retry * 2).min(RETRY_MAX);
@@ -199,16 +199,15 @@ impl Server {
         longest
     }
 
-    /// It has slept, or did not have to: its sockets are looked at next.
+    /// Ends a sleep: sockets are read next.
     pub fn wake(&mut self) {
-        self.clients.values().for_each(|client| client.board.set_sleeps(false));
+        self.clients.values().for_each(|client| client.page.set_sleeps(false));
         self.turns = 0;
     }
 
     // ---------------------------------------------------------------- what changed
 
-    /// Tells clients of their ports, and ends the lanes whose way is not what it was: now and not
-    /// when something is sent next.
+    /// Writes the state of ports for clients, and ends the rings whose path has changed, at once.
     pub fn tell_changes(&mut self, net: &mut Net) {
         if self.epoch == net.epoch() {
             return;
@@ -216,43 +215,44 @@ impl Server {
         self.epoch = net.epoch();
         let clients = &self.clients;
         let changed = self.grants.all(|grant| {
-            let from = clients.get(&grant.from).map(|client| client.seat.end);
+            let from = clients.get(&grant.from).map(|client| client.context.end);
             let from = from.filter(|from| net.has_lid(*from, slid_of_route(grant.route)));
-            let way = from.and_then(|from| net.way(from, route_of(grant.route)));
-            way.as_ref() != Some(&grant.way)
+            let path = from.and_then(|from| net.bypass_path(from, route_of(grant.route)));
+            path.as_ref() != Some(&grant.path)
         });
-        changed.into_iter().for_each(|lane| self.end_lane(net, lane));
+        changed.into_iter().for_each(|ring| self.end_ring(net, ring));
         let wants_packets = net.wants_packets();
         for client in self.clients.values_mut() {
-            client.board.set_port(&net.port(client.seat.end));
-            client.board.set_wants_packets(wants_packets);
+            client.page.set_port(&net.port(client.context.end));
+            client.page.set_wants_packets(wants_packets);
+            client.wake();
         }
     }
 
-    /// Counts in the net what went past it since the last time.
+    /// Counts the traffic of direct rings since the last call in the net.
     pub fn settle(&mut self, net: &mut Net) {
-        for (number, lane) in &mut self.lanes {
-            settle_lane(net, &mut self.grants, *number, lane);
+        for (number, ring) in &mut self.rings {
+            settle_ring(net, &mut self.grants, *number, ring);
         }
     }
 
     // ---------------------------------------------------------------- traffic
 
-    /// Takes what a client has sent; says whether there was anything.
+    /// Takes entries of a client; returns whether there were any.
     fn take_up(&mut self, now: Time, net: &mut Net, number: u32, most: usize) -> bool {
         let mut was_busy = false;
         for _ in 0..most {
             let Some(client) = self.clients.get_mut(&number) else { break };
-            let seat = client.seat;
+            let context = client.context;
             let mut up = None;
-            if !client.board.up.receive(|entry| up = Some(Up::of(entry))) {
+            if !client.page.up.receive(|entry| up = Some(Up::of(entry))) {
                 break;
             }
             was_busy = true;
             match up {
                 Some(Up::Frame(frame)) => {
-                    if let Err(reason) = net.check_process(seat.end, &frame) {
-                        net.count_drop(seat.end, reason);
+                    if let Err(reason) = net.check_process(context.end, &frame) {
+                        net.count_drop(context.end, reason);
                         continue;
                     }
                     let route = match &frame {
@@ -262,41 +262,40 @@ impl Server {
                         }
                         Frame::Packet(_) => None,
                     };
-                    net.send(now, seat, frame);
+                    net.send(now, context, frame);
                     if let Some(route) = route {
-                        self.consider(net, number, seat.end, route);
+                        self.consider(net, number, context.end, route);
                     }
                 }
-                Some(Up::Switch(lane)) => {
+                Some(Up::Switch(ring)) => {
                     net.advance(now);
-                    if let Some(to) = self.grants.begin(number, lane) {
-                        self.say(net, to, tag::OPEN, lane);
+                    if let Some(to) = self.grants.begin(number, ring) {
+                        self.say(net, to, tag::OPEN, ring);
                     }
                 }
-                Some(Up::Closed(lane)) => {
-                    if self.grants.lane(lane).is_some_and(|grant| grant.from == number) {
-                        self.end_lane(net, lane);
+                Some(Up::Closed(ring)) => {
+                    if self.grants.ring(ring).is_some_and(|grant| grant.from == number) {
+                        self.end_ring(net, ring);
                     }
                 }
-                Some(Up::Violation(violation)) => net.key_violation(seat.end, &violation),
-                Some(Up::Rubbish) | None => net.count_drop(seat.end, NodeDrop::Unclaimed),
+                Some(Up::Violation(violation)) => net.key_violation(context.end, &violation),
+                Some(Up::Rubbish) | None => net.count_drop(context.end, NodeDrop::Unclaimed),
             }
         }
         was_busy
     }
 
-    /// Sends a client what has come for it, as far as there is room; says whether there was
-    /// anything.
+    /// Sends a client its frames, as far as its ring has space; returns whether there were any.
     fn send_down(&mut self, net: &mut Net, number: u32) -> bool {
         let Some(client) = self.clients.get_mut(&number) else { return false };
         let mut was_busy = false;
         for _ in 0..BATCH {
             let Some(next) = client.next(net) else { break };
-            let down = &mut client.board.down;
+            let down = &mut client.page.down;
             let went = match &next {
                 Down::Said => {
-                    let Said { what, lane, .. } = client.outbox[0];
-                    down.send_bytes(what, &[lane], &[])
+                    let Said { what, ring, .. } = client.outbox[0];
+                    down.send_bytes(what, &[ring], &[])
                 }
                 Down::Frame(Frame::Packet(bytes)) => down.send_bytes(tag::PACKET, &[], bytes),
                 Down::Frame(Frame::Message(message)) => {
@@ -313,107 +312,125 @@ impl Server {
             }
             (was_busy, self.retry) = (true, RETRY_MIN);
         }
+        if was_busy {
+            client.wake();
+        }
         was_busy
     }
 
-    /// Says something to a client behind all that has come for it.
-    fn say(&mut self, net: &mut Net, number: u32, what: u8, lane: u64) {
+    /// Queues a control message for a client, behind its arrived frames.
+    fn say(&mut self, net: &mut Net, number: u32, what: u8, ring: u64) {
         let Some(client) = self.clients.get_mut(&number).filter(|client| !client.is_lost) else {
             return;
         };
-        // One look at the socket finds all that is there.
-        if what == tag::MAIL && client.outbox.iter().any(|said| said.what == tag::MAIL) {
+        // One read of the socket finds all messages.
+        if what == tag::NOTIFY && client.outbox.iter().any(|said| said.what == tag::NOTIFY) {
             return;
         }
         if client.outbox.len() == SAID_MAX {
             client.is_lost = true;
-            return net.count_drop(client.seat.end, NodeDrop::Overrun);
+            return net.count_drop(client.context.end, NodeDrop::Overrun);
         }
-        client.outbox.push_back(Said { what, lane, behind: net.came(client.seat) });
+        client.outbox.push_back(Said { what, ring, behind: net.came(client.context) });
     }
 
-    /// Says something to a client by its socket. One that reads nothing there is no client.
-    fn tell(&mut self, net: &mut Net, number: u32, note: &Note, beside: Option<&OwnedFd>) -> bool {
+    /// Sends a control message by the socket of a client. A client that does not read it is
+    /// detached.
+    fn tell(
+        &mut self,
+        net: &mut Net,
+        number: u32,
+        message: &ControlMessage,
+        descriptor: Option<&OwnedFd>,
+    ) -> bool {
         let Some(client) = self.clients.get_mut(&number) else { return false };
-        if !client.socket.send(note, beside.map(AsFd::as_fd)) {
+        if !client.socket.send(message, descriptor.map(AsFd::as_fd)) {
             client.is_lost = true;
             return false;
         }
-        self.say(net, number, tag::MAIL, 0);
+        self.say(net, number, tag::NOTIFY, 0);
         true
     }
 
-    // ---------------------------------------------------------------- lanes
+    // ---------------------------------------------------------------- rings
 
-    /// Grants a lane for a route that has traffic, if one may be.
+    /// Grants a ring for a route that has traffic, if one may be.
     fn consider(&mut self, net: &mut Net, from: u32, end: End, route: u64) {
         if self.grants.has(from, route) {
             return;
         }
-        let Some(way) = net.way(end, route_of(route)) else { return };
-        // What stays at the port never meets this way.
-        let Some(to) = way.end().filter(|to| *to != end) else { return };
-        let to = Seat { end: to, number: seat_of_route(route) };
+        let Some(path) = net.bypass_path(end, route_of(route)) else { return };
+        // Traffic within the port never comes here.
+        let Some(to) = path.end().filter(|to| *to != end) else { return };
+        let to = PortContext { end: to, number: context_of_route(route) };
         let Some(to) = client_at(&self.places, to) else { return };
-        // Who does not take what is there gets no more to take.
+        // A client that does not read its messages gets no more rings.
         if self.clients.get(&to).is_none_or(|client| client.outbox.len() > BATCH) {
             return;
         }
         match self.grants.may(from, to, route) {
             Verdict::No => {}
-            Verdict::TakeBack(lane) => {
-                self.grants.take_back(lane);
-                if let Some(granted) = self.lanes.get(&lane) {
+            Verdict::TakeBack(ring) => {
+                self.grants.take_back(ring);
+                if let Some(granted) = self.rings.get(&ring) {
                     granted.close();
                 }
+                // Its sender confirms it.
+                self.clients.get(&from).into_iter().for_each(Client::wake);
             }
             Verdict::Yes => {
-                // Without memory everything goes on by the server.
-                let Some((granted, fd)) = self.new_lane(from) else { return };
-                let (slot, lane) = (granted.slot as u16, self.grants.grant(from, to, route, way));
-                granted.open(lane);
-                self.lanes.insert(lane, granted);
-                let receives = Note::Receives { lane, route };
-                let are_told = self.tell(net, to, &receives, Some(&fd))
-                    && self.tell(net, from, &Note::Sends { lane, route, slot }, Some(&fd));
+                // Without memory or descriptors, the traffic stays with the server.
+                let Some((granted, fd)) = self.new_ring(from) else { return };
+                let Ok((near, far)) = wake_socket::pair() else { return };
+                let (slot, ring) = (granted.slot as u16, self.grants.grant(from, to, route, path));
+                granted.open(ring);
+                self.rings.insert(ring, granted);
+                let (wake_socket, receives) =
+                    (ControlMessage::WakeSocket { ring }, ControlMessage::Receives { ring, route });
+                let sends = ControlMessage::Sends { ring, route, slot };
+                let are_told = self.tell(net, to, &wake_socket, Some(&near))
+                    && self.tell(net, to, &receives, Some(&fd))
+                    && self.tell(net, from, &wake_socket, Some(&far))
+                    && self.tell(net, from, &sends, Some(&fd));
                 if !are_told {
-                    self.end_lane(net, lane);
+                    self.end_ring(net, ring);
                 }
             }
         }
     }
 
-    /// Memory for one more lane of a client's, which has fewer than it may have.
-    fn new_lane(&self, from: u32) -> Option<(Granted, OwnedFd)> {
-        let is_of = |number: &u64| self.grants.lane(*number).is_some_and(|lane| lane.from == from);
+    /// Memory for one more ring of a client's, which has fewer than it may have.
+    fn new_ring(&self, from: u32) -> Option<(Granted, OwnedFd)> {
+        let is_of = |number: &u64| self.grants.ring(*number).is_some_and(|ring| ring.from == from);
         let taken: BTreeSet<usize> =
-            self.lanes.iter().filter(|(lane, _)| is_of(lane)).map(|(_, lane)| lane.slot).collect();
-        let places = self.clients.get(&from)?.board.lanes.iter().enumerate();
+            self.rings.iter().filter(|(ring, _)| is_of(ring)).map(|(_, ring)| ring.slot).collect();
+        let places = self.clients.get(&from)?.page.rings.iter().enumerate();
         let (slot, place) = places.into_iter().find(|(slot, _)| !taken.contains(slot))?;
         Granted::create(slot, place.clone()).ok()
     }
 
-    /// A lane ends now: what is in it is taken, and nothing more.
-    fn end_lane(&mut self, net: &mut Net, number: u64) {
-        if let Some(mut lane) = self.lanes.remove(&number) {
-            lane.close();
-            settle_lane(net, &mut self.grants, number, &mut lane);
+    /// Ends a ring now: its present entries are taken, and no more.
+    fn end_ring(&mut self, net: &mut Net, number: u64) {
+        if let Some(mut ring) = self.rings.remove(&number) {
+            ring.close();
+            settle_ring(net, &mut self.grants, number, &mut ring);
         }
         if let Some(grant) = self.grants.end(number) {
+            self.clients.get(&grant.from).into_iter().for_each(Client::wake);
             self.say(net, grant.to, tag::CLOSE, number);
         }
     }
 }
 
-/// What a client gets next.
+/// The next item for a client.
 enum Down {
     Frame(Frame),
-    /// What is first in its outbox.
+    /// The first message of its outbox.
     Said,
 }
 
 impl Client {
-    /// What the client gets next, in the order in which it came; a frame is taken out by this.
+    /// The next item for the client, in order of arrival; takes a frame out of the net.
     fn next(&mut self, net: &mut Net) -> Option<Down> {
         if let Some(frame) = self.held.take() {
             return Some(Down::Frame(frame));
@@ -421,12 +438,20 @@ impl Client {
         if self.outbox.front().is_some_and(|said| said.behind <= self.taken) {
             return Some(Down::Said);
         }
-        let frame = net.take(self.seat).map(|(_, frame)| frame)?;
+        let frame = net.take(self.context).map(|(_, frame)| frame)?;
         self.taken += 1;
         Some(Down::Frame(frame))
     }
 
-    /// Whether something waits for room in its lane.
+    /// Wakes the client: its ring has an entry.
+    fn wake(&self) {
+        if self.page.takes_waking() {
+            // A full socket wakes it as well.
+            let _ = self.socket.send(&ControlMessage::Wake, None);
+        }
+    }
+
+    /// Whether an entry waits for space in its ring.
     fn is_behind(&self) -> bool {
         self.held.is_some() || !self.outbox.is_empty()
     }
@@ -434,20 +459,20 @@ impl Client {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Nobody else may have taken the path, as long as the listener is there.
+        // No other process can have the path while the listener exists.
         let _ = rustix::fs::unlink(&self.path);
     }
 }
 
-/// The client at a seat.
-fn client_at(places: &BTreeMap<End, Place>, seat: Seat) -> Option<u32> {
-    places.get(&seat.end)?.seats.get(&seat.number).copied()
+/// The client number at a shared port's context.
+fn client_at(places: &BTreeMap<End, Place>, context: PortContext) -> Option<u32> {
+    places.get(&context.end)?.contexts.get(&context.number).copied()
 }
 
-fn settle_lane(net: &mut Net, grants: &mut Grants, number: u64, lane: &mut Granted) {
-    let [packets, words] = lane.went();
-    if let Some(grant) = grants.lane(number).filter(|_| packets > 0) {
-        net.count(&grant.way, packets, words);
+fn settle_ring(net: &mut Net, grants: &mut Grants, number: u64, ring: &mut Granted) {
+    let [packets, words] = ring.went();
+    if let Some(grant) = grants.ring(number).filter(|_| packets > 0) {
+        net.count(&grant.path, packets, words);
     }
     grants.used(number, packets);
 }
@@ -455,15 +480,15 @@ fn settle_lane(net: &mut Net, grants: &mut Grants, number: u64, lane: &mut Grant
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::head::LENT;
     use crate::link::fault::SeededRng;
     use crate::link::world::Wire;
-    use crate::process::board::{ClientBoard, SLOTS};
-    use crate::process::note::Attach;
+    use crate::process::control_message::Attach;
+    use crate::process::port_page::{ClientPage, SLOTS};
     use crate::process::socket::Received;
     use crate::subnet::Datagram;
     use crate::subnet::Subnet;
     use crate::topology::Topology;
+    use pollux_hca::head::LEASED;
     use pollux_mem::Segment;
     use pollux_wire::address::{Lid, Qpn};
     use pollux_wire::keys::PKey;
@@ -492,72 +517,79 @@ mod tests {
         (Server::bind(&path).unwrap(), Net::new(subnet, 1, wire))
     }
 
-    /// Looks until only so many clients are left. A test beside this one may start a program, and
-    /// from fork to exec that holds a copy of every socket, so the server sees an end that late.
-    fn look_until(server: &mut Server, net: &mut Net, clients: usize) {
-        for _ in 0..1_000_000 {
-            server.look(Time::START, net);
-            if server.census().0 == clients {
-                return;
-            }
-            std::thread::yield_now();
-        }
-        panic!("{} clients are left, not {clients}", server.census().0);
+    fn attached(server: &mut Server, net: &mut Net, host: u32) -> (Socket, ClientPage) {
+        in_context(server, net, host, 0, 1).expect("it is attached")
     }
 
-    fn attached(server: &mut Server, net: &mut Net, host: u32) -> (Socket, ClientBoard) {
-        seated(server, net, host, 0, 1).expect("it is attached")
-    }
-
-    fn seated(
+    fn in_context(
         server: &mut Server,
         net: &mut Net,
         host: u32,
-        seat: u8,
+        context: u8,
         secret: u64,
-    ) -> Result<(Socket, ClientBoard), String> {
-        let socket = Socket::connect(&server.path.with_extension("")).unwrap();
-        let node = format!("host{host}");
-        let ask = Attach { node, port: Some(1), seat, secret };
-        assert!(socket.send(&Note::Attach(ask), None));
-        server.look(Time::START, net);
-        match socket.receive() {
-            Received::Note(Note::Attached { .. }, Some(fd)) => {
-                Ok((socket, ClientBoard::open(fd).unwrap()))
+    ) -> Result<(Socket, ClientPage), String> {
+        Asks { host, context, secret }.of(server, net, Server::look)
+    }
+
+    /// A place that a client asks for.
+    struct Asks {
+        host: u32,
+        context: u8,
+        secret: u64,
+    }
+
+    impl Asks {
+        /// What the server answers when it hears of it so.
+        fn of(
+            &self,
+            server: &mut Server,
+            net: &mut Net,
+            hear: fn(&mut Server, Time, &mut Net),
+        ) -> Result<(Socket, ClientPage), String> {
+            let socket = Socket::connect(&server.path.with_extension("")).unwrap();
+            let node = format!("host{}", self.host);
+            let Self { context, secret, .. } = *self;
+            let ask = Attach { node, port: Some(1), context, secret };
+            assert!(socket.send(&ControlMessage::Attach(ask), None));
+            hear(server, Time::START, net);
+            match socket.receive() {
+                Received::Message(ControlMessage::Attached { .. }, Some(fd)) => {
+                    Ok((socket, ClientPage::open(fd).unwrap()))
+                }
+                Received::Message(ControlMessage::Refused { reason }, None) => Err(reason),
+                other => panic!("{other:?}"),
             }
-            Received::Note(Note::Refused { reason }, None) => Err(reason),
-            other => panic!("{other:?}"),
         }
     }
 
-    /// Who does not know the secret gets no seat, and nobody gets one that is taken.
+    /// A client without the secret gets no context, and none gets one that is taken.
     #[test]
-    fn a_seat_is_for_those_who_know_the_secret() {
-        let (mut server, mut net) = server("seats");
-        let mut ask = |seat, secret| seated(&mut server, &mut net, 1, seat, secret);
+    fn a_shared_port_needs_the_secret() {
+        let (mut server, mut net) = server("contexts");
+        let mut ask = |context, secret| in_context(&mut server, &mut net, 1, context, secret);
         let refused = |answer: Result<_, String>| answer.err().expect("it is refused");
         let first = ask(0, 7).unwrap();
         let third = ask(2, 7).unwrap();
-        for (seat, secret) in [(0, 7), (0, 8), (1, 8), (1, 0), (2, 7)] {
-            assert_eq!(refused(ask(seat, secret)), "somebody is at this port");
+        for (context, secret) in [(0, 7), (0, 8), (1, 8), (1, 0), (2, 7)] {
+            assert_eq!(refused(ask(context, secret)), "another client is at this port");
         }
-        assert!(refused(ask(8, 7)).contains("so often"));
+        assert!(refused(ask(pollux_hca::PORT_CONTEXTS_MAX, 7)).contains("so often"));
         drop(first);
-        assert_eq!(refused(ask(0, 8)), "somebody is at this port");
+        assert_eq!(refused(ask(0, 8)), "another client is at this port");
         let first = ask(0, 7).unwrap();
         drop((first, third));
         let _others = ask(1, 8).unwrap();
-        assert_eq!(server.census(), (1, 0));
+        assert_eq!(server.statistics(), (1, 0));
         assert_eq!(server.process_at(End { node: 1, port: 1 }), Some(std::process::id()));
     }
 
-    /// The cable comes out with the last, and what is for a seat comes to that one.
+    /// The cable is unplugged with the last client, and traffic for a context comes to it alone.
     #[test]
     fn one_that_dies_leaves_the_port_to_the_others() {
         let (mut server, mut net) = server("dies");
         let end = End { node: 1, port: 1 };
         let first = attached(&mut server, &mut net, 1);
-        let (_socket, mut board) = seated(&mut server, &mut net, 1, 1, 1).unwrap();
+        let (_socket, mut page) = in_context(&mut server, &mut net, 1, 1, 1).unwrap();
         let (_peer, mut peers) = attached(&mut server, &mut net, 2);
         let ports = |net: &mut Net| {
             for node in 0..3 {
@@ -566,12 +598,11 @@ mod tests {
             }
         };
         ports(&mut net);
-        let left = server.census().0 - 1;
         drop(first);
-        look_until(&mut server, &mut net, left);
+        server.look(Time::START, &mut net);
         assert!(net.subnet().nodes()[1].ports[1].is_linked() && net.has_adapter(end));
-        // Of its queue pairs, of those of a seat where nobody is, and of management.
-        for dest_qp in [1 << 21 | 0x41, 0x41, 2 << 21 | 0x41, 1] {
+        // Of its queue pairs, of those of a context without an adapter, and of management.
+        for dest_qp in [1 << 19 | 0x41, 0x41, 2 << 19 | 0x41, 1] {
             let words = [0xffff << 16 | dest_qp << 32, 1 << 32, 1];
             assert!(peers.up.send_bytes(tag::MESSAGE, &words, b"four"));
         }
@@ -582,23 +613,22 @@ mod tests {
         }
         server.send(Time::START, &mut net);
         let mut came = Vec::new();
-        while board.down.receive(|entry| came.push((entry.tag(), entry.head()[0] >> 32))) {}
+        while page.down.receive(|entry| came.push((entry.tag(), entry.head()[0] >> 32))) {}
         came.retain(|(what, _)| *what == tag::MESSAGE);
-        assert_eq!(came, [(tag::MESSAGE, 1 << 21 | 0x41)]);
+        assert_eq!(came, [(tag::MESSAGE, 1 << 19 | 0x41)]);
         assert!(net.subnet().nodes()[1].drops.total() >= 2, "nobody is there for the others");
-        let left = server.census().0 - 1;
-        drop((_socket, board));
-        look_until(&mut server, &mut net, left);
+        drop((_socket, page));
+        server.look(Time::START, &mut net);
         assert!(!net.subnet().nodes()[1].ports[1].is_linked() && !net.has_adapter(end));
     }
 
     #[test]
     fn keys_that_did_not_match_are_counted_if_that_makes_sense() {
         let (mut server, mut net) = server("violations");
-        let (_socket, mut board) = attached(&mut server, &mut net, 1);
+        let (_socket, mut page) = attached(&mut server, &mut net, 1);
         let details = [0; 54];
         for (trap, bytes) in [(257, 54), (258, 54), (259, 54), (257, 53), (1 << 32 | 257, 54)] {
-            assert!(board.up.send_bytes(tag::VIOLATION, &[trap], &details[..bytes]));
+            assert!(page.up.send_bytes(tag::VIOLATION, &[trap], &details[..bytes]));
         }
         server.receive(Time::START, &mut net);
         let node = &net.subnet().nodes()[1];
@@ -607,45 +637,45 @@ mod tests {
         assert_eq!(node.drops.of(NodeDrop::Unclaimed), 3);
     }
 
-    /// Rubbish in lanes and at sockets stops nobody but who wrote it.
+    /// Rubbish in rings and at sockets stops nobody but who wrote it.
     #[test]
-    fn whatever_a_client_writes_is_counted_or_thrown_away() {
+    fn invalid_entries_of_a_client_are_counted_or_dropped() {
         let ((mut server, mut net), mut rng) = (server("rubbish"), SeededRng::new(1));
         for _ in 0..200 {
-            let (socket, mut board) = attached(&mut server, &mut net, 1);
-            let (_victim, _board) = attached(&mut server, &mut net, 2);
-            let beside = seated(&mut server, &mut net, 1, 1 + rng.below(7) as u8, 1);
+            let (socket, mut page) = attached(&mut server, &mut net, 1);
+            let (_victim, _page) = attached(&mut server, &mut net, 2);
+            let other = in_context(&mut server, &mut net, 1, 1 + rng.below(7) as u8, 1);
             for _ in 0..100 {
                 let head: Vec<u64> = (0..rng.below(15)).map(|_| rng.next_u64()).collect();
                 let bytes: Vec<u8> = (0..rng.below(600)).map(|_| rng.next_u64() as u8).collect();
-                let _ = board.up.send_bytes(rng.below(8) as u8, &head, &bytes);
+                let _ = page.up.send_bytes(rng.below(8) as u8, &head, &bytes);
                 // To the other host, by its LID.
                 let words = [rng.next_u64(), 2 << 32 | rng.below(1 << 24), rng.next_u64()];
-                let _ = board.up.send_bytes(tag::MESSAGE, &words, &bytes);
+                let _ = page.up.send_bytes(tag::MESSAGE, &words, &bytes);
                 server.receive(Time::START, &mut net);
                 net.advance(Time::START);
                 server.send(Time::START, &mut net);
             }
-            assert!(server.census().1 <= super::super::grants::LANES_MAX);
+            assert!(server.statistics().1 <= super::super::grants::DIRECT_RINGS_MAX);
             let segment = rng.next_u64() as u32;
-            let note = match rng.below(6) {
-                0 => Note::Expose { lane: rng.below(8), segment },
-                1 => Note::Withdraw { lane: rng.below(8), segment },
-                2 => Note::Mapped { lane: rng.below(8), segment, is_mapped: true },
-                3 => Note::Wake,
-                4 => Note::Attach(Attach {
+            let message = match rng.below(6) {
+                0 => ControlMessage::Expose { ring: rng.below(8), segment },
+                1 => ControlMessage::Withdraw { ring: rng.below(8), segment },
+                2 => ControlMessage::Mapped { ring: rng.below(8), segment, is_mapped: true },
+                3 => ControlMessage::Wake,
+                4 => ControlMessage::Attach(Attach {
                     node: "host2".into(),
                     port: Some(1),
-                    seat: segment as u8,
+                    context: segment as u8,
                     secret: rng.next_u64(),
                 }),
-                _ => Note::Attached { client: segment },
+                _ => ControlMessage::Attached { client: segment },
             };
-            let _ = socket.send(&note, None);
+            let _ = socket.send(&message, None);
             server.look(Time::START, &mut net);
-            drop((socket, _victim, beside));
-            look_until(&mut server, &mut net, 0);
-            assert_eq!(server.census(), (0, 0));
+            drop((socket, _victim, other));
+            server.look(Time::START, &mut net);
+            assert_eq!(server.statistics(), (0, 0));
             for node in 0..3 {
                 let ports = net.subnet_mut().node_mut(node).ports.iter_mut();
                 ports.for_each(|port| port.info.port_state = PortState::ACTIVE);
@@ -655,14 +685,14 @@ mod tests {
 
     /// As many as there are hosts ask before the server has looked once.
     #[test]
-    fn all_who_come_at_once_are_served() {
+    fn all_clients_that_attach_at_once_are_served() {
         const HOSTS: u32 = 240;
         let (mut server, mut net) = of("single:240", "at-once");
         let sockets = (1..=HOSTS).map(|host| {
             let socket = Socket::connect(&server.path.with_extension(""));
             let socket = socket.unwrap_or_else(|error| panic!("host{host}: {error}"));
-            let ask = Attach { node: format!("host{host}"), port: Some(1), seat: 0, secret: 1 };
-            assert!(socket.send(&Note::Attach(ask), None));
+            let ask = Attach { node: format!("host{host}"), port: Some(1), context: 0, secret: 1 };
+            assert!(socket.send(&ControlMessage::Attach(ask), None));
             socket
         });
         let sockets: Vec<Socket> = sockets.collect();
@@ -670,26 +700,29 @@ mod tests {
         for (host, socket) in (1..).zip(&sockets) {
             let said = socket.receive();
             assert!(
-                matches!(said, Received::Note(Note::Attached { .. }, Some(_))),
+                matches!(said, Received::Message(ControlMessage::Attached { .. }, Some(_))),
                 "{host}: {said:?}"
             );
         }
-        assert_eq!(server.census(), (HOSTS as usize, 0));
+        assert_eq!(server.statistics(), (HOSTS as usize, 0));
     }
 
     /// Strangers that say nothing make room for others, and for none that has said something.
     #[test]
-    fn of_those_who_are_silent_the_oldest_go() {
+    fn the_oldest_silent_connections_are_closed() {
         let (mut server, mut net) = server("silent");
         let connect = |server: &Server| Socket::connect(&server.path.with_extension("")).unwrap();
         let first = connect(&server);
         server.look(Time::START, &mut net);
         let silent: Vec<_> = (0..STRANGERS_MAX).map(|_| connect(&server)).collect();
-        let ask = Attach { node: "host1".into(), port: Some(1), seat: 0, secret: 1 };
-        assert!(first.send(&Note::Attach(ask), None));
+        let ask = Attach { node: "host1".into(), port: Some(1), context: 0, secret: 1 };
+        assert!(first.send(&ControlMessage::Attach(ask), None));
         server.look(Time::START, &mut net);
-        assert!(matches!(first.receive(), Received::Note(Note::Attached { .. }, Some(_))));
-        assert_eq!((server.census().0, server.strangers.len()), (1, STRANGERS_MAX));
+        assert!(matches!(
+            first.receive(),
+            Received::Message(ControlMessage::Attached { .. }, Some(_))
+        ));
+        assert_eq!((server.statistics().0, server.strangers.len()), (1, STRANGERS_MAX));
         let last = connect(&server);
         server.look(Time::START, &mut net);
         assert_eq!(server.strangers.len(), STRANGERS_MAX);
@@ -700,9 +733,9 @@ mod tests {
 
     /// What is said to a client keeps its place among the frames that come for it.
     #[test]
-    fn what_is_said_comes_behind_what_came_before_it() {
+    fn a_control_message_follows_frames_that_came_before_it() {
         let (mut server, mut net) = server("order");
-        let (_socket, mut board) = attached(&mut server, &mut net, 1);
+        let (_socket, mut page) = attached(&mut server, &mut net, 1);
         let (_peer, mut peer) = attached(&mut server, &mut net, 2);
         let mut send = |server: &mut Server, net: &mut Net, psn: u64| {
             let words = [0xffff << 16 | 0x41 << 32, 1 << 32 | psn, 1];
@@ -710,7 +743,7 @@ mod tests {
             server.receive(Time::START, net);
             net.advance(Time::START);
         };
-        // More than there is room for in the lane, so that some wait and one is held.
+        // More than there is room for in the ring, so that some wait and one is held.
         for round in 0..2 * u64::from(SLOTS as u32) {
             send(&mut server, &mut net, 2 * round);
             server.say(&mut net, 1, tag::CLOSE, 2 * round + 1);
@@ -725,7 +758,7 @@ mod tests {
         let mut came = Vec::new();
         loop {
             let before = came.len();
-            while board.down.receive(|entry| match entry.tag() {
+            while page.down.receive(|entry| match entry.tag() {
                 tag::MESSAGE => came.push(entry.head()[1] & 0xff_ffff),
                 tag::CLOSE => came.push(entry.head()[0]),
                 _ => {}
@@ -741,29 +774,29 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_takes_nothing_is_told_so_much_and_then_detached() {
+    fn a_client_that_reads_nothing_is_detached_at_a_limit() {
         let (mut server, mut net) = server("overrun");
-        let (_socket, _board) = attached(&mut server, &mut net, 1);
+        let (_socket, _page) = attached(&mut server, &mut net, 1);
         let overruns = |net: &Net| net.subnet().nodes()[1].drops.of(NodeDrop::Overrun);
-        for lane in 0..SAID_MAX as u64 {
-            server.say(&mut net, 1, tag::CLOSE, lane);
+        for ring in 0..SAID_MAX as u64 {
+            server.say(&mut net, 1, tag::CLOSE, ring);
         }
         server.look(Time::START, &mut net);
-        assert_eq!((server.census().0, overruns(&net)), (1, 0));
-        (0..3).for_each(|lane| server.say(&mut net, 1, tag::CLOSE, lane));
+        assert_eq!((server.statistics().0, overruns(&net)), (1, 0));
+        (0..3).for_each(|ring| server.say(&mut net, 1, tag::CLOSE, ring));
         server.look(Time::START, &mut net);
-        assert_eq!((server.census().0, overruns(&net)), (0, 1));
+        assert_eq!((server.statistics().0, overruns(&net)), (0, 1));
     }
 
-    /// What is at the socket is one control message, however much it is.
+    /// However many messages are at the socket, one notification tells of them.
     #[test]
-    fn a_client_that_is_told_much_has_one_control_message_waiting() {
+    fn many_control_messages_cause_one_notification() {
         let (mut server, mut net) = server("asks");
-        let (_socket, _board) = attached(&mut server, &mut net, 1);
+        let (_socket, _page) = attached(&mut server, &mut net, 1);
         for segment in 0..100 {
-            assert!(server.tell(&mut net, 1, &Note::Withdraw { lane: 1, segment }, None));
+            assert!(server.tell(&mut net, 1, &ControlMessage::Withdraw { ring: 1, segment }, None));
         }
-        assert_eq!((server.census().0, server.clients[&1].outbox.len()), (1, 1));
+        assert_eq!((server.statistics().0, server.clients[&1].outbox.len()), (1, 1));
     }
 
     #[test]
@@ -773,12 +806,12 @@ mod tests {
             let info = &mut net.subnet_mut().node_mut(node).ports[1].info;
             (info.lid, info.lmc) = (Lid(lid), if node == 1 { 1 } else { 0 });
         }
-        let (_socket, mut board) = attached(&mut server, &mut net, 1);
+        let (_socket, mut page) = attached(&mut server, &mut net, 1);
         let (_peer, _peers) = attached(&mut server, &mut net, 2);
-        // Its own two addresses, its peer's, none, and that of directed routes on a lane of data.
+        // Its own two addresses, its peer's, none, and that of directed routes on a data VL.
         for slid in [4u64, 5, 2, 0, 0xffff] {
             let words = [0xffff << 16 | 0x41 << 32, 2 << 32 | slid << 48, 1];
-            assert!(board.up.send_bytes(tag::MESSAGE, &words, b"four"));
+            assert!(page.up.send_bytes(tag::MESSAGE, &words, b"four"));
         }
         server.receive(Time::START, &mut net);
         net.advance(Time::START);
@@ -787,33 +820,33 @@ mod tests {
         assert_eq!(net.came(End { node: 2, port: 1 }), 2);
     }
 
-    /// A direct lane is for one source; with another address of the port begins another lane, and
+    /// A direct ring is for one source; with another address of the port begins another ring, and
     /// both end when the port has other addresses.
     #[test]
-    fn a_direct_lane_is_of_one_source() {
+    fn a_direct_ring_is_of_one_source() {
         let (mut server, mut net) = server("one-source");
         let set_lid = |net: &mut Net, lid| {
             let info = &mut net.subnet_mut().node_mut(1).ports[1].info;
             (info.lid, info.lmc) = (Lid(lid), 1);
         };
         set_lid(&mut net, 4);
-        let (socket, mut board) = attached(&mut server, &mut net, 1);
+        let (socket, mut page) = attached(&mut server, &mut net, 1);
         let (_peer, _peers) = attached(&mut server, &mut net, 2);
         let mut routes = Vec::new();
         for slid in [4, 5, 4] {
             let words = [0xffff << 16 | 0x41 << 32, 2 << 32 | slid << 48, 1];
-            assert!(board.up.send_bytes(tag::MESSAGE, &words, b"four"));
+            assert!(page.up.send_bytes(tag::MESSAGE, &words, b"four"));
             server.receive(Time::START, &mut net);
-            while let Received::Note(note, _) = socket.receive() {
-                let Note::Sends { route, .. } = note else { continue };
+            while let Received::Message(message, _) = socket.receive() {
+                let ControlMessage::Sends { route, .. } = message else { continue };
                 routes.push((slid_of_route(route), route_of(route).dlid));
             }
         }
         assert_eq!(routes, [(Lid(4), Lid(2)), (Lid(5), Lid(2))]);
-        assert_eq!(server.census(), (2, 2));
+        assert_eq!(server.statistics(), (2, 2));
         set_lid(&mut net, 8);
         server.tell_changes(&mut net);
-        assert_eq!(server.census(), (2, 0));
+        assert_eq!(server.statistics(), (2, 0));
     }
 
     /// A packet of a host with a datagram of subnet management that would have all packets to a LID
@@ -835,7 +868,7 @@ mod tests {
         }
         let (src_qp, p_key) = (Qpn::SMI, PKey::DEFAULT);
         let datagram = Datagram { slid, dlid, src_qp, dest_qp: src_qp, p_key, mad };
-        Frame::of_datagram(&datagram, Psn::new(1))
+        crate::net::packet_of(&datagram, Psn::new(1))
     }
 
     /// Who merely attaches is a host: it reads, and sets nothing unless it was granted.
@@ -849,10 +882,10 @@ mod tests {
         (ports.ports[1], ports.ports[9]) = (1, 0);
         tables.set_linear_block(0, &ports);
         net.subnet_mut().node_mut(1).ports[1].info.lid = Lid(1);
-        let (_socket, mut board) = attached(&mut server, &mut net, 1);
+        let (_socket, mut page) = attached(&mut server, &mut net, 1);
         let mut send = |net: &mut Net, is_directed, method| {
             let Frame::Packet(bytes) = set_routes(is_directed, method) else { unreachable!() };
-            assert!(board.up.send_bytes(tag::PACKET, &[], &bytes));
+            assert!(page.up.send_bytes(tag::PACKET, &[], &bytes));
             let before = net.came(end);
             server.receive(Time::START, net);
             net.advance(Time::START);
@@ -888,27 +921,28 @@ mod tests {
             return;
         }
         let (mut server, mut net) = server("descriptors");
-        let ([(sender, _a), (receiver, _b)], lane) = with_lane(&mut server, &mut net);
-        let lent = sealed();
-        let lend = |segment| sender.send(&Note::Expose { lane, segment }, Some(lent.as_fd()));
+        let ([(sender, _a), (receiver, _b)], ring) = with_ring(&mut server, &mut net);
+        let leased = sealed();
+        let lease =
+            |segment| sender.send(&ControlMessage::Expose { ring, segment }, Some(leased.as_fd()));
         let mut others = Vec::new();
-        while let Ok(other) = lent.as_fd().try_clone_to_owned() {
+        while let Ok(other) = leased.as_fd().try_clone_to_owned() {
             others.push(other);
         }
-        assert!(lend(1));
+        assert!(lease(1));
         server.look(Time::START, &mut net);
         let drops = |net: &Net| net.subnet().nodes()[1].drops.of(NodeDrop::NoDescriptor);
-        assert_eq!((server.census().0, drops(&net)), (2, 1), "it is no fault of the client's");
-        let refused = Note::Mapped { lane, segment: 1, is_mapped: false };
-        assert_eq!(mail(&sender), (vec![refused], 0));
+        assert_eq!((server.statistics().0, drops(&net)), (2, 1), "it is no fault of the client's");
+        let refused = ControlMessage::Mapped { ring, segment: 1, is_mapped: false };
+        assert_eq!(messages_of(&sender), (vec![refused], 0));
         others.clear();
-        assert!(lend(2));
+        assert!(lease(2));
         server.look(Time::START, &mut net);
-        assert_eq!((mail(&receiver).1, drops(&net)), (1, 1));
+        assert_eq!((messages_of(&receiver).1, drops(&net)), (1, 1));
     }
 
     #[test]
-    fn who_lends_to_a_server_without_descriptors_keeps_its_place() {
+    fn a_client_that_leases_to_a_server_without_descriptors_stays_attached() {
         let name = "process::server::tests::in_a_process_of_few_descriptors";
         let ran = std::process::Command::new("sh")
             .args(["-c", "ulimit -n 64 && exec \"$0\" \"$@\""])
@@ -921,28 +955,34 @@ mod tests {
         assert!(ran.status.success() && output.contains("1 passed"), "{output}");
     }
 
-    /// All that has come by a socket, but for lanes.
-    fn mail(socket: &Socket) -> (Vec<Note>, usize) {
-        let (mut notes, mut beside) = (Vec::new(), 0);
-        while let Received::Note(note, fd) = socket.receive() {
-            if !matches!(note, Note::Sends { .. } | Note::Receives { .. }) {
-                beside += usize::from(fd.is_some());
-                notes.push(note);
+    /// All that has come by a socket, but for rings.
+    fn messages_of(socket: &Socket) -> (Vec<ControlMessage>, usize) {
+        let (mut messages, mut descriptors) = (Vec::new(), 0);
+        while let Received::Message(message, fd) = socket.receive() {
+            let is_of_ring = matches!(
+                message,
+                ControlMessage::Sends { .. }
+                    | ControlMessage::Receives { .. }
+                    | ControlMessage::WakeSocket { .. }
+            );
+            if !is_of_ring {
+                descriptors += usize::from(fd.is_some());
+                messages.push(message);
             }
         }
-        (notes, beside)
+        (messages, descriptors)
     }
 
-    /// Two clients with a lane from the first to the second, and its number.
-    fn with_lane(server: &mut Server, net: &mut Net) -> ([(Socket, ClientBoard); 2], u64) {
+    /// Two clients with a ring from the first to the second, and its number.
+    fn with_ring(server: &mut Server, net: &mut Net) -> ([(Socket, ClientPage); 2], u64) {
         let mut ends = [1, 2].map(|host| attached(server, net, host));
         let words = [0xffff << 16 | 0x41 << 32, 2 << 32, 1];
         assert!(ends[0].1.up.send_bytes(tag::MESSAGE, &words, b"four"));
         server.receive(Time::START, net);
-        let lanes: Vec<u64> = server.lanes.keys().copied().collect();
-        assert_eq!(lanes.len(), 1);
-        ends.iter().for_each(|(socket, _)| assert_eq!(mail(socket), (vec![], 0)));
-        (ends, lanes[0])
+        let rings: Vec<u64> = server.rings.keys().copied().collect();
+        assert_eq!(rings.len(), 1);
+        ends.iter().for_each(|(socket, _)| assert_eq!(messages_of(socket), (vec![], 0)));
+        (ends, rings[0])
     }
 
     fn sealed() -> Segment {
@@ -951,49 +991,52 @@ mod tests {
         segment
     }
 
-    /// What a sender lends goes to the receiver of its lane, and whoever else asks gets nothing.
+    /// A leased segment goes to the receiver of the sender's ring, and to no other client.
     #[test]
-    fn a_segment_reaches_nobody_but_the_receiver_of_its_senders_lane() {
+    fn a_segment_reaches_only_the_receiver_of_its_senders_ring() {
         let (mut server, mut net) = server("segments");
-        let ([(sender, _a), (receiver, _b)], lane) = with_lane(&mut server, &mut net);
-        let (snooper, _c) = seated(&mut server, &mut net, 2, 1, 1).unwrap();
+        let ([(sender, _a), (receiver, _b)], ring) = with_ring(&mut server, &mut net);
+        let (snooper, _c) = in_context(&mut server, &mut net, 2, 1, 1).unwrap();
         let segment = 7;
-        let expose = Note::Expose { lane, segment };
+        let expose = ControlMessage::Expose { ring, segment };
         assert!(sender.send(&expose, Some(sealed().as_fd())));
-        assert!(snooper.send(&Note::Mapped { lane, segment, is_mapped: true }, None));
+        assert!(snooper.send(&ControlMessage::Mapped { ring, segment, is_mapped: true }, None));
         server.look(Time::START, &mut net);
-        assert_eq!(mail(&receiver), (vec![expose.clone()], 1));
-        assert_eq!((mail(&snooper), mail(&sender)), ((vec![], 0), (vec![], 0)));
+        assert_eq!(messages_of(&receiver), (vec![expose.clone()], 1));
+        assert_eq!((messages_of(&snooper), messages_of(&sender)), ((vec![], 0), (vec![], 0)));
 
-        let mapped = Note::Mapped { lane, segment, is_mapped: true };
-        let of_other = Note::Mapped { lane, segment: 8, is_mapped: true };
+        let mapped = ControlMessage::Mapped { ring, segment, is_mapped: true };
+        let of_other = ControlMessage::Mapped { ring, segment: 8, is_mapped: true };
         for answer in [&of_other, &mapped, &mapped] {
             assert!(receiver.send(answer, None));
         }
         server.look(Time::START, &mut net);
-        assert_eq!(mail(&sender), (vec![mapped], 0), "what was asked, and once");
-        let withdraw = Note::Withdraw { lane, segment };
+        assert_eq!(messages_of(&sender), (vec![mapped], 0), "what was asked, and once");
+        let withdraw = ControlMessage::Withdraw { ring, segment };
         assert!(sender.send(&withdraw, None));
         server.look(Time::START, &mut net);
-        assert_eq!(mail(&receiver), (vec![withdraw], 0));
-        assert_eq!(server.census(), (3, 1));
+        assert_eq!(messages_of(&receiver), (vec![withdraw], 0));
+        assert_eq!(server.statistics(), (3, 1));
 
-        // Another one's lane, and one that there is not.
-        assert!(snooper.send(&Note::Expose { lane: lane + 1, segment }, Some(sealed().as_fd())));
+        // Another one's ring, and one that there is not.
+        assert!(
+            snooper
+                .send(&ControlMessage::Expose { ring: ring + 1, segment }, Some(sealed().as_fd()))
+        );
         server.look(Time::START, &mut net);
-        assert_eq!(server.census(), (3, 1));
+        assert_eq!(server.statistics(), (3, 1));
         assert!(snooper.send(&expose, Some(sealed().as_fd())));
         server.look(Time::START, &mut net);
-        assert_eq!((server.census(), mail(&receiver)), ((2, 1), (vec![], 0)));
+        assert_eq!((server.statistics(), messages_of(&receiver)), ((2, 1), (vec![], 0)));
     }
 
-    /// Whoever says more than one thing of segments before the receiver answers, or lends what
-    /// others could write to, is lost; the receiver is not.
+    /// A client that sends more than one message on segments before the receiver answers, or leases
+    /// a segment that others could write to, is detached; the receiver is not.
     #[test]
     fn a_sender_cannot_flood_its_receiver_with_segments() {
         for what in ["twice", "unsealed", "no segment"] {
             let (mut server, mut net) = server("floods");
-            let ([(sender, _a), (receiver, _b)], lane) = with_lane(&mut server, &mut net);
+            let ([(sender, _a), (receiver, _b)], ring) = with_ring(&mut server, &mut net);
             let open = Segment::create("test", 4096).unwrap();
             let file = std::fs::File::open("/proc/self/exe").unwrap();
             let (first, fd, came) = match what {
@@ -1002,24 +1045,26 @@ mod tests {
                 _ => (None, file.into(), 0),
             };
             if let Some(first) = first {
-                assert!(sender.send(&Note::Expose { lane, segment: 1 }, Some(first.as_fd())));
+                assert!(
+                    sender.send(&ControlMessage::Expose { ring, segment: 1 }, Some(first.as_fd()))
+                );
             }
-            assert!(sender.send(&Note::Expose { lane, segment: 2 }, Some(fd.as_fd())));
+            assert!(sender.send(&ControlMessage::Expose { ring, segment: 2 }, Some(fd.as_fd())));
             server.look(Time::START, &mut net);
-            assert_eq!((server.census(), mail(&receiver).1), ((1, 0), came), "{what}");
+            assert_eq!((server.statistics(), messages_of(&receiver).1), ((1, 0), came), "{what}");
         }
     }
 
-    /// The server cannot let others take what a client lends it, and takes none of it.
+    /// The server cannot pass on leased memory, and so takes no leased message.
     #[test]
-    fn what_is_lent_does_not_go_by_the_server() {
-        let (mut server, mut net) = server("lent");
-        let ([(_sender, mut a), (_receiver, mut b)], _) = with_lane(&mut server, &mut net);
+    fn leased_messages_do_not_use_the_server() {
+        let (mut server, mut net) = server("leased");
+        let ([(_sender, mut a), (_receiver, mut b)], _) = with_ring(&mut server, &mut net);
         net.advance(Time::START);
         server.send(Time::START, &mut net);
         while b.down.receive(|_| ()) {}
         let before = net.subnet().nodes()[1].drops.of(NodeDrop::Unclaimed);
-        let words = [LENT | 0xffff << 16 | 0x41 << 32, 2 << 32, 1];
+        let words = [LEASED | 0xffff << 16 | 0x41 << 32, 2 << 32, 1];
         assert!(a.up.send_bytes(tag::MESSAGE, &words, &[0; 24]));
         server.receive(Time::START, &mut net);
         net.advance(Time::START);
@@ -1033,14 +1078,27 @@ mod tests {
         let (mut server, mut net) = server("left");
         drop(attached(&mut server, &mut net, 1));
         let _next = attached(&mut server, &mut net, 1);
-        assert_eq!(server.census(), (1, 0));
+        assert_eq!(server.statistics(), (1, 0));
     }
 
-    /// What is in a lane keeps the server from sleeping, or wakes it.
+    /// The server has just looked at the sockets of its clients when one leaves and another comes.
+    #[test]
+    fn a_place_that_was_left_during_a_look_is_free() {
+        for (others_context, secret) in [(None, 8), (Some(5), 7)] {
+            let (mut server, mut net) = server("left-meanwhile");
+            let other = others_context.map(|it| in_context(&mut server, &mut net, 1, it, 7));
+            assert!(other.as_ref().is_none_or(Result::is_ok));
+            drop(in_context(&mut server, &mut net, 1, 3, 7).unwrap());
+            let asks = Asks { host: 1, context: 3, secret };
+            let _next = asks.of(&mut server, &mut net, Server::take_strangers).unwrap();
+        }
+    }
+
+    /// What is in a ring keeps the server from sleeping, or wakes it.
     #[test]
     fn a_client_wakes_a_server_that_sleeps() {
         let (mut server, mut net) = server("sleeps");
-        let (socket, mut board) = attached(&mut server, &mut net, 1);
+        let (socket, mut page) = attached(&mut server, &mut net, 1);
         let hour = Duration::from_secs(3600);
         for _ in 0..IDLE_TURNS {
             assert_eq!((server.is_awake(), server.sleep(hour)), (true, Duration::ZERO));
@@ -1048,14 +1106,14 @@ mod tests {
             server.send(Time::START, &mut net);
         }
         assert_eq!(server.sleep(hour), hour);
-        assert!(board.up.send_bytes(99, &[1], &[]) && board.takes_waking());
+        assert!(page.up.send_bytes(99, &[1], &[]) && page.takes_waking());
         assert_eq!(server.sleep(hour), Duration::ZERO, "there is something");
         server.wake();
-        assert!(!board.takes_waking());
+        assert!(!page.takes_waking());
         server.receive(Time::START, &mut net);
-        assert!(server.is_awake() && socket.send(&Note::Wake, None));
+        assert!(server.is_awake() && socket.send(&ControlMessage::Wake, None));
         server.receive(Time::START, &mut net);
-        assert_eq!(server.census(), (1, 0), "which is no reason to lose a client");
+        assert_eq!(server.statistics(), (1, 0), "which is no reason to lose a client");
         assert_eq!(server.process_at(End { node: 1, port: 1 }), Some(std::process::id()));
     }
 }

@@ -1,9 +1,9 @@
-//! Which port a name means: `NODE[:PORT]` of `soft:PATH@NODE[:PORT]`.
+//! Port names: `NODE[:PORT]` of `soft:PATH@NODE[:PORT]`.
 //!
-//! A node is named as the topology has it, or by its GUID. Names need not be unique (a dump of a
-//! cluster has them from its machines), so a name that several hosts have names none of them.
-//! Without a port, the first that has a cable is meant: adapters with two ports are often connected
-//! by the second.
+//! A node has its name in the topology, or its GUID. Names need not be unique (a dump of a cluster
+//! has them from its machines); a name of several hosts is an error. Without a port number, the
+//! name means the first port with a cable: adapters with two ports are often connected by the
+//! second.
 
 use crate::topology::{End, PlannedNode, Topology};
 use pollux_wire::address::Guid;
@@ -12,7 +12,7 @@ use pollux_wire::mad::smp::NodeType;
 /// GUIDs that an error lists, at most.
 const LISTED_MAX: usize = 8;
 
-/// The port of this name; without a number, the first that `has_cable`.
+/// The port with this name; without a number, the first one that `has_cable`.
 pub(super) fn find_port(
     topology: &Topology,
     has_cable: impl Fn(End) -> bool,
@@ -27,7 +27,7 @@ pub(super) fn find_port(
             Err(format!("node '{name}' has no port {port}; ports go from 1 to {last}"))
         }
         Some(port) => Ok(end(port)),
-        // Where nothing has a cable one may come.
+        // If no port has a cable, one may be plugged in later.
         None => Ok((1..=last).map(end).find(|end| has_cable(*end)).unwrap_or(end(1))),
     }
 }
@@ -97,7 +97,7 @@ Ca 2 \"H-40\" # \"two\"
 ";
 
     #[test]
-    fn a_name_means_one_port_or_says_why_not() {
+    fn a_name_means_one_port_or_is_an_error_with_a_reason() {
         let topology = Topology::read("dump", DUMP, 1).expect("it is one");
         let find = |name: &str, port| {
             let found = find_port(&topology, |end| topology.peer(end).is_some(), name, port);
@@ -120,7 +120,7 @@ Ca 2 \"H-40\" # \"two\"
     }
 
     #[test]
-    fn a_list_of_many_namesakes_fits_a_note() {
+    fn a_list_of_many_namesakes_fits_a_message() {
         let dump: String = (1..=300u32)
             .map(|nth| format!("caguid={nth:#x}\nCa 1 \"H-{nth:x}\" # \"one\"\n\n"))
             .collect();
@@ -130,6 +130,6 @@ Ca 2 \"H-40\" # \"two\"
             said.starts_with("300 nodes are called 'one'") && said.ends_with("8, ..."),
             "{said}"
         );
-        assert!(said.len() <= crate::process::note::TEXT_MAX, "{}", said.len());
+        assert!(said.len() <= crate::process::control_message::TEXT_MAX, "{}", said.len());
     }
 }

@@ -1,9 +1,9 @@
-//! What a client put into its ring, judged by one copy of the entry.
+//! Entries of a client's ring, each checked in one copy.
 
-use crate::frame::Frame;
-use crate::hca::violation::KeyViolation;
-use crate::head::{LENT, WORDS_MAX};
 use crate::process::tag;
+use pollux_hca::Frame;
+use pollux_hca::head::{LEASED, WORDS_MAX};
+use pollux_hca::violation::KeyViolation;
 use pollux_mem::shared_ring::Entry;
 use pollux_wire::packet::Packet;
 
@@ -17,7 +17,7 @@ pub(super) enum Up {
 }
 
 impl Up {
-    /// What a client has sent, whatever it wrote.
+    /// Parses an entry, which may have any content.
     pub(super) fn of(entry: &Entry<'_>) -> Self {
         let bytes = || {
             let mut bytes = Vec::with_capacity(entry.bytes());
@@ -39,14 +39,14 @@ impl Up {
                     Self::Rubbish
                 }
             }
-            // What is lent goes by direct lanes alone: others cannot reach it.
+            // Leased messages use direct rings only: other clients cannot read the memory.
             tag::MESSAGE
                 if (3..=WORDS_MAX).contains(&entry.head_words())
-                    && entry.first_words()[0] & LENT == 0 =>
+                    && entry.first_words()[0] & LEASED == 0 =>
             {
                 let mut head = entry.head();
                 let head = &mut head[..entry.head_words()];
-                // Which lane of a link it is on is not the client's to say.
+                // Which virtual lane it is on is not the client's to say.
                 head[1] &= !(0xff << 24);
                 head[2] &= 0xffff_ffff;
                 let bytes = bytes();

@@ -2,7 +2,7 @@
 
 use super::prelude::*;
 
-/// The cases.
+/// Run in this order.
 pub const CASES: &[Case] = &[
     Case::new("swap-when-equal", "IBA 9.4.5.2", ATOMICS, |cx| compare_swap(cx, 7, 7, 9, 9)),
     Case::new("no-swap-when-not", "IBA 9.4.5.2", ATOMICS, |cx| compare_swap(cx, 7, 8, 9, 7)),

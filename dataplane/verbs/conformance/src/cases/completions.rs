@@ -2,7 +2,7 @@
 
 use super::prelude::*;
 
-/// The cases.
+/// Run in this order.
 pub const CASES: &[Case] = &[
     Case::new("one-queue-for-sends-and-receives", "IBA 10.2.6", &[], one_queue_for_both),
     Case::new("one-queue-for-many-pairs", "IBA 10.2.6", &[], one_queue_for_many),

@@ -5,7 +5,7 @@ use super::prelude::*;
 use pollux_wire::address::Gid;
 use pollux_wire::keys::QKey;
 
-/// The cases.
+/// Run in this order.
 pub const CASES: &[Case] = &[
     Case::new("no-grh-leaves-40-bytes", "IBA 11.4.2.1", SUBNET, no_grh),
     Case::new("grh-is-in-the-first-40", "IBA 8.3", UD, with_grh),

@@ -4,7 +4,7 @@
 use super::prelude::*;
 use pollux_wire::units::TimeCode;
 
-/// The cases.
+/// Run in this order.
 pub const CASES: &[Case] = &[
     Case::new("receives-rc", "IBA 10.3.1.8", &[], |cx| receives(cx, QpType::Rc)),
     Case::new("receives-uc", "IBA 10.3.1.8", &[Need::Uc], |cx| receives(cx, QpType::Uc)),

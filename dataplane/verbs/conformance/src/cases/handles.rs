@@ -2,7 +2,7 @@
 
 use super::prelude::*;
 
-/// The cases.
+/// Run in this order.
 pub const CASES: &[Case] = &[
     Case::new("pd-after-its-end", "contract: NoSuch", &[], pd_after_its_end),
     Case::new("region-after-its-end", "contract: NoSuch", &[], region_after_its_end),

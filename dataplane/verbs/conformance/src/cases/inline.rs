@@ -2,7 +2,7 @@
 
 use super::prelude::*;
 
-/// The cases.
+/// Run in this order.
 pub const CASES: &[Case] = &[
     Case::new("rc-send-one-byte", "IBA 11.4.1.1", &[], |cx| send(cx, |_| 1)),
     Case::new("rc-send-odd", "IBA 11.4.1.1", &[], |cx| send(cx, |max| max.min(13))),

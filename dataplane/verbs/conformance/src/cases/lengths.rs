@@ -2,7 +2,7 @@
 
 use super::prelude::*;
 
-/// The cases.
+/// Run in this order.
 pub const CASES: &[Case] = &[
     Case::new("rc-receive-too-short", "IBA 9.7.4.1.6", &[], |cx| rc_too_short(cx, 64, 63)),
     Case::new("rc-receive-of-nothing", "IBA 9.7.4.1.6", &[], |cx| rc_too_short(cx, 1, 0)),

@@ -6,7 +6,7 @@ use pollux_wire::mad::smp::PortState;
 use pollux_wire::packet::RnrTimer;
 use pollux_wire::units::TimeCode;
 
-/// The cases.
+/// Run in this order.
 pub const CASES: &[Case] = &[
     Case::new("attributes-make-sense", "IBA 11.2.1.2", &[], attributes_make_sense),
     Case::new("ports-make-sense", "IBA 11.2.1.2", &[], ports_make_sense),

@@ -20,7 +20,7 @@ enum Wrong {
     ReadOnly,
 }
 
-/// The cases.
+/// Run in this order.
 pub const CASES: &[Case] = &[
     Case::new("send-unknown-key", "IBA 10.6.3", &[], |cx| send(cx, Wrong::Key)),
     Case::new("send-over-by-one", "IBA 10.6.3", &[], |cx| send(cx, Wrong::Over)),

@@ -7,7 +7,7 @@ use super::prelude::*;
 use pollux_verbs::qp::Migration;
 use pollux_wire::address::Lid;
 
-/// The cases.
+/// Run in this order.
 pub const CASES: &[Case] = &[
     Case::new("traffic-arms-both-rc", "IBA 17.2.8.1", RC, |cx| traffic_arms(cx, &Setup::RC)),
     Case::new("traffic-arms-both-uc", "IBA 17.2.8.1", UC, |cx| traffic_arms(cx, &Setup::UC)),

@@ -1,7 +1,6 @@
 //! The cases, a theme a file.
 
 mod atomics;
-mod beside;
 mod completions;
 mod connections;
 mod datagrams;
@@ -21,6 +20,7 @@ mod posting;
 mod remote_rights;
 mod retries;
 mod scatter;
+mod shared_port;
 mod shared_receive;
 mod signaling;
 mod sizes;
@@ -82,7 +82,7 @@ pub const THEMES: &[Theme] = &[
     Theme { name: "multicast", cases: multicast::CASES },
     Theme { name: "drain", cases: drain::CASES },
     Theme { name: "migration", cases: migration::CASES },
-    Theme { name: "beside", cases: beside::CASES },
+    Theme { name: "shared-port", cases: shared_port::CASES },
     // What fails, and how.
     Theme { name: "not-ready", cases: retries::RNR },
     Theme { name: "absent", cases: retries::ABSENT },

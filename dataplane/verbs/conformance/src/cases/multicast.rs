@@ -4,7 +4,7 @@
 use super::prelude::*;
 use pollux_wire::address::{Gid, Lid, Qpn};
 
-/// The cases.
+/// Run in this order.
 pub const CASES: &[Case] = &[
     Case::new("reaches-who-is-attached", "IBA 10.5.2", NEEDS, reaches),
     Case::new("reaches-nobody-else", "IBA 10.5.2", NEEDS, reaches_nobody_else),
@@ -32,7 +32,7 @@ pub(super) fn to_group(
     from: &End,
     group: Group,
 ) -> Result<Destination, Stop> {
-    let route = GlobalRoute { dgid: group.mgid, hop_limit: 64, ..GlobalRoute::default() };
+    let route = GlobalRoute::to(group.mgid, 64);
     let port = cx.port(from.side());
     let path = AddressVector { dlid: group.mlid, port, grh: Some(route), ..Default::default() };
     let ah = cx.device(from.side()).create_ah(from.place.pd, &path)?;

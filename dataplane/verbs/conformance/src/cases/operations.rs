@@ -3,7 +3,7 @@
 
 use super::prelude::*;
 
-/// The cases.
+/// Run in this order.
 pub const CASES: &[Case] = &[
     Case::new("rc-send", "IBA 9.4.1", &[], |cx| send(cx, QpType::Rc)),
     Case::new("uc-send", "IBA 9.4.1", UC, |cx| send(cx, QpType::Uc)),

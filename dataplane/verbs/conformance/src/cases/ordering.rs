@@ -2,7 +2,7 @@
 
 use super::prelude::*;
 
-/// The cases.
+/// Run in this order.
 pub const CASES: &[Case] = &[
     Case::new("rc-messages-in-order", "IBA 9.5", &[], |cx| in_order(cx, QpType::Rc)),
     Case::new("uc-messages-in-order", "IBA 9.5", UC, |cx| in_order(cx, QpType::Uc)),

@@ -5,7 +5,7 @@ use super::prelude::*;
 use pollux_wire::keys::PKey;
 use pollux_wire::units::TimeCode;
 
-/// The cases.
+/// Run in this order.
 pub const CASES: &[Case] = &[
     Case::new("ud-full-and-full", "IBA 10.9.3", UD, |cx| ud(cx, FULL, FULL, true)),
     Case::new("ud-full-and-limited", "IBA 10.9.3", UD, |cx| ud(cx, FULL, LIMITED, true)),

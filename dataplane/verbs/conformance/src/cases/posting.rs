@@ -4,7 +4,7 @@ use super::prelude::*;
 use pollux_wire::address::Qpn;
 use pollux_wire::units::TimeCode;
 
-/// The cases.
+/// Run in this order.
 pub const CASES: &[Case] = &[
     Case::new("send-in-reset", "IBA 10.3.1.1", &[], |cx| send_in(cx, QpState::Reset)),
     Case::new("send-in-init", "IBA 10.3.1.2", &[], |cx| send_in(cx, QpState::Init)),

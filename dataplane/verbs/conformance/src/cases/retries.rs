@@ -45,11 +45,11 @@ pub const ABSENT: &[Case] = &[
 
 const UC: &[Need] = &[Need::Uc, Need::Lossless];
 
-/// How often a case looks on while the requester asks again.
-const PATIENCE_ROUNDS: usize = 40;
+/// Polls of a case while the requester retries.
+const POLLS_MAX: usize = 40;
 
 fn look_on(cx: &mut Context<'_>, a: &End) -> Result<(), Stop> {
-    for _ in 0..PATIENCE_ROUNDS {
+    for _ in 0..POLLS_MAX {
         if !cx.breathe()? && cx.turn() == Turn::GiveUp {
             break;
         }

@@ -2,7 +2,7 @@
 
 use super::prelude::*;
 
-/// The cases.
+/// Run in this order.
 pub const CASES: &[Case] = &[
     Case::new("gather-odd", "IBA 10.8.1", &[], |cx| gather(cx, &[1, 2, 61])),
     Case::new("gather-empty-first", "IBA 10.8.1", &[], |cx| gather(cx, &[0, 5, 7])),

@@ -3,7 +3,7 @@
 
 use super::prelude::*;
 
-/// The cases.
+/// Run in this order.
 pub const CASES: &[Case] = &[
     Case::new("first-come-first-served", "IBA 10.2.9.1", &[], first_come),
     Case::new("shared-by-100", "IBA 10.2.9.1", &[], shared_by_100),

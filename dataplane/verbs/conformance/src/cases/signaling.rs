@@ -3,7 +3,7 @@
 use super::prelude::*;
 use std::time::Duration;
 
-/// The cases.
+/// Run in this order.
 pub const CASES: &[Case] = &[
     Case::new("silent-sends-complete-silently", "IBA 10.7.3.1", &[], silence),
     Case::new("a-signal-covers-the-silent", "contract: device", &[], a_signal_covers_the_silent),

@@ -2,7 +2,7 @@
 //! refused in the table's words and changes nothing.
 
 use super::prelude::*;
-use pollux_verbs::qp::Attribute;
+use pollux_verbs::qp::QpAttribute;
 use pollux_verbs::transition;
 use pollux_wire::keys::QKey;
 use pollux_wire::psn::Psn;
@@ -153,10 +153,10 @@ fn before(to: QpState) -> QpState {
 fn missing(cx: &mut Context<'_>, qp_type: QpType, to: QpState) -> Result<(), Stop> {
     let (a, b) = in_state(cx, qp_type, before(to))?;
     let change = cx.change(&a, to, &b, &Setup::new(qp_type))?;
-    for &attribute in Attribute::ALL {
+    for &attribute in QpAttribute::ALL {
         let less = change.without(attribute);
         // Without the state it is another change, and perhaps a right one.
-        if less != change && attribute != Attribute::State {
+        if less != change && attribute != QpAttribute::State {
             is_refused(cx, &a, &less)?;
         }
     }

@@ -3,7 +3,7 @@
 
 use super::prelude::*;
 
-/// The cases.
+/// Run in this order.
 pub const CASES: &[Case] = &[
     Case::new("bind-and-write", "IBA 10.6.7.2", WINDOWS, bind_and_write),
     Case::new("bind-and-read", "IBA 10.6.7.2", WINDOWS, bind_and_read),

@@ -17,10 +17,10 @@ pub mod station;
 pub mod stream;
 
 use pollux_fabric::Adapter;
-use pollux_fabric::Lender;
+use pollux_fabric::LeaseTable;
 use pollux_fabric::Time;
-use pollux_fabric::link::Link;
 use pollux_fabric::link::threads::Clock;
+use pollux_fabric::link::{FrameSink, Link};
 use pollux_wire::ethernet::EthernetHeader;
 use pollux_wire::roce::IP_LEN_MAX;
 use station::Station;
@@ -75,23 +75,7 @@ impl<W: EthernetWire> RoceLink<W> {
     }
 }
 
-impl<W: EthernetWire> Link for RoceLink<W> {
-    fn now(&self) -> Time {
-        (self.clock)()
-    }
-
-    fn is_virtual(&self) -> bool {
-        false
-    }
-
-    /// Always: nobody at the other end takes anything else.
-    fn wants_packets(&self) -> bool {
-        true
-    }
-
-    /// Memory is not lent to other machines.
-    fn attach(&mut self, _: &Arc<Lender>) {}
-
+impl<W: EthernetWire> FrameSink for RoceLink<W> {
     fn send_packet(&mut self, bytes: &[u8]) -> bool {
         let now = self.now();
         self.flush(now);
@@ -106,6 +90,24 @@ impl<W: EthernetWire> Link for RoceLink<W> {
     fn send_message(&mut self, _: &[u64], _: usize, _: impl FnMut(&mut [u8])) -> bool {
         unreachable!("a link that wants packets was given a message")
     }
+}
+
+impl<W: EthernetWire> Link for RoceLink<W> {
+    fn now(&self) -> Time {
+        (self.clock)()
+    }
+
+    fn is_virtual(&self) -> bool {
+        false
+    }
+
+    /// Always: nobody at the other end takes anything else.
+    fn wants_packets(&self) -> bool {
+        true
+    }
+
+    /// Memory is not leased to other machines.
+    fn attach(&mut self, _: &Arc<LeaseTable>) {}
 
     fn receive(&mut self, now: Time, adapter: &mut Adapter) -> bool {
         self.station.handle_timeout(now);

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 /// Which way a frame goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum FrameDirection {
     /// From the adapter.
     Out,
     /// To the adapter.
@@ -43,10 +43,10 @@ impl<W: EthernetWire> Faulty<W> {
     }
 
     /// Changes the rule of one way.
-    pub fn set_faults(&mut self, way: Way, faults: Faults) {
+    pub fn set_faults(&mut self, way: FrameDirection, faults: Faults) {
         match way {
-            Way::Out => self.outgoing.faults = faults,
-            Way::In => self.incoming.faults = faults,
+            FrameDirection::Out => self.outgoing.faults = faults,
+            FrameDirection::In => self.incoming.faults = faults,
         }
     }
 
@@ -129,7 +129,7 @@ impl<W: EthernetWire> EthernetWire for Faulty<W> {
 }
 
 /// Who is told of every frame.
-pub type FrameTap = Box<dyn FnMut(Time, Way, &[u8])>;
+pub type FrameTap = Box<dyn FnMut(Time, FrameDirection, &[u8])>;
 
 /// A wire that somebody listens on.
 pub struct Tapped<W> {
@@ -155,14 +155,14 @@ impl<W: EthernetWire> EthernetWire for Tapped<W> {
     }
 
     fn send(&mut self, now: Time, frame: &[u8]) {
-        (self.tap)(now, Way::Out, frame);
+        (self.tap)(now, FrameDirection::Out, frame);
         self.inner.send(now, frame);
     }
 
     fn receive(&mut self, now: Time, frame: &mut Vec<u8>) -> bool {
         let came = self.inner.receive(now, frame);
         if came {
-            (self.tap)(now, Way::In, frame);
+            (self.tap)(now, FrameDirection::In, frame);
         }
         came
     }

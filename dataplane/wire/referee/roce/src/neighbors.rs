@@ -37,7 +37,7 @@ enum Neighbor {
 
 /// The table.
 #[derive(Debug, Default)]
-pub struct Neighbors {
+pub struct RoceNeighbors {
     entries: BTreeMap<Gid, Neighbor>,
 }
 
@@ -64,7 +64,7 @@ pub struct Question {
     pub target: Gid,
 }
 
-impl Neighbors {
+impl RoceNeighbors {
     /// Looks for the address of `target`, for something sent from `source`.
     pub fn look_up(&mut self, now: Time, source: Gid, target: Gid) -> Lookup {
         match self.entries.get(&target) {
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn what_waits_goes_when_the_answer_comes_and_no_more_than_the_limit_waits() {
-        let (mut table, now) = (Neighbors::default(), Time::START);
+        let (mut table, now) = (RoceNeighbors::default(), Time::START);
         assert_eq!(table.look_up(now, OURS, gid(1)), Lookup::Unknown { ask: true });
         let waited = (0..100).filter(|&nth| table.wait(gid(1), vec![nth])).count();
         assert_eq!(waited, WAITING_FRAMES_MAX);
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn who_does_not_answer_is_asked_again_and_given_up() {
-        let (mut table, mut now) = (Neighbors::default(), Time::START);
+        let (mut table, mut now) = (RoceNeighbors::default(), Time::START);
         table.look_up(now, OURS, gid(1));
         assert!(table.wait(gid(1), vec![]));
         for _ in 1..ASKS_MAX {
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn answers_age_unless_something_is_heard_from_that_very_address() {
-        let (mut table, start) = (Neighbors::default(), Time::START);
+        let (mut table, start) = (RoceNeighbors::default(), Time::START);
         table.look_up(start, OURS, gid(1));
         table.learn(start, gid(1), MAC);
         let half = start + AGE_MAX / 2;
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn the_table_forgets_the_oldest_and_never_grows_beyond_its_limit() {
-        let mut table = Neighbors::default();
+        let mut table = RoceNeighbors::default();
         for nth in 0..1000 {
             let now = Time::from_nanos(nth.into());
             assert_eq!(table.look_up(now, OURS, gid(nth)), Lookup::Unknown { ask: true });

@@ -6,15 +6,15 @@
 //! no routes. Anything else that comes is counted and dropped.
 
 use super::FRAME_BYTES_MAX;
-use super::neighbors::{Lookup, Neighbors, Question};
+use super::neighbors::{Lookup, Question, RoceNeighbors};
 use pollux_fabric::Time;
 use pollux_wire::WireError;
 use pollux_wire::address::Gid;
+use pollux_wire::ethernet::EtherType;
 use pollux_wire::ethernet::{EthernetHeader, MacAddress};
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::arp::{ArpOperation, ArpPacket};
 use pollux_wire::ip::icmpv6;
-use pollux_wire::ip::ipoib::EtherType;
 use pollux_wire::ip::ipv6::{Ipv6Header, Ipv6Packet};
 use pollux_wire::ip::list::List;
 use pollux_wire::ip::nd::{NdBody, NdMessage, NeighborAdvertisement, NeighborSolicitation};
@@ -53,7 +53,7 @@ impl From<WireError> for StationDrop {
 pub struct Station {
     mac: MacAddress,
     gids: Vec<Gid>,
-    neighbors: Neighbors,
+    neighbors: RoceNeighbors,
     outbox: VecDeque<Vec<u8>>,
     drops: BTreeMap<StationDrop, u64>,
 }
@@ -61,7 +61,7 @@ pub struct Station {
 impl Station {
     /// One with these addresses: those of its adapter's port.
     pub fn new(mac: MacAddress, gids: Vec<Gid>) -> Self {
-        let (neighbors, outbox) = (Neighbors::default(), VecDeque::new());
+        let (neighbors, outbox) = (RoceNeighbors::default(), VecDeque::new());
         Self { mac, gids, neighbors, outbox, drops: BTreeMap::new() }
     }
 

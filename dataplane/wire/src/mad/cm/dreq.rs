@@ -3,27 +3,19 @@
 use super::CommId;
 use crate::address::Qpn;
 
-layout! {
+connection_message! {
     /// A request to disconnect (IBA 12.6.10).
     pub struct Dreq: 232 bytes {
-        /// The sender's name for the connection.
-        0:0     32  local_comm_id: CommId,
-        /// The receiver's name for it.
-        4:0     32  remote_comm_id: CommId,
-        /// The receiver's queue pair, so that a late request hits nobody else's.
+        /// The receiver's queue pair, so that a late request ends no other connection.
         8:0     24  remote_qpn: Qpn,
         /// For the consumer.
         12:0  1760  private_data: [u8; 220],
     }
 }
 
-layout! {
+connection_message! {
     /// The answer: disconnected, or never connected (IBA 12.6.11).
     pub struct Drep: 232 bytes {
-        /// The sender's name for the connection.
-        0:0    32  local_comm_id: CommId,
-        /// The receiver's name for it.
-        4:0    32  remote_comm_id: CommId,
         /// For the consumer.
         8:0  1792  private_data: [u8; 224],
     }

@@ -1,17 +1,17 @@
-//! What IP over InfiniBand says in connection messages (RFC 4755 3.5 and 6).
+//! The private data of IP over InfiniBand in CM messages, and its service IDs (RFC 4755 3.5 and 6).
 //!
 //! Linux listens on a service ID that begins with another byte than the RFC's, so there are two
-//! dialects; a node that wants to talk to everybody listens on both and tries both.
+//! dialects; a node that supports both listens on both and tries both.
 //!
-//! A node whose interface is moved by several workers, each with a connection of its own, says in
-//! its requests which of them asks. The RFC leaves what stands behind its own words free, and Linux
-//! reads none of a request's: who does not know the extension takes each request as any other.
+//! An interface with several workers, each with a connection of its own, names the requesting
+//! worker in its REQ. The RFC leaves the private data behind its own words free, and Linux ignores
+//! them in a REQ: a node without the extension handles each REQ like any other.
 
 use crate::address::Qpn;
 use crate::mad::service_id::ServiceId;
 
 layout! {
-    /// What private data begin with, in messages that make or refuse a connection (RFC 4755 6).
+    /// The private data of REQ, REP and REJ (RFC 4755 6).
     pub struct IpoibPrivateData: 8 bytes {
         /// The sender's datagram queue pair: with its GID, the link address that it is known by.
         1:0  24  ud_qpn: Qpn,
@@ -21,9 +21,6 @@ layout! {
 }
 
 impl IpoibPrivateData {
-    /// What Linux always says.
-    pub const RECEIVE_MTU_LINUX: u32 = 65_524;
-
     /// As the private data of a message, zeros behind it.
     pub fn padded<const N: usize>(&self) -> [u8; N] {
         const { assert!(N >= Self::LEN, "no message has so little private data") };
@@ -32,7 +29,7 @@ impl IpoibPrivateData {
         private_data
     }
 
-    /// The same with what an interface of several workers says behind it.
+    /// The same with the extension for several workers.
     pub fn padded_with<const N: usize>(&self, asking: &AskingWorker) -> [u8; N] {
         const { assert!(N >= Self::LEN + AskingWorker::LEN, "there is room in a request") };
         let mut private_data = self.padded();
@@ -55,7 +52,7 @@ layout! {
 }
 
 impl AskingWorker {
-    /// What the words begin with.
+    /// The magic number of the extension.
     pub const MARK: u32 = u32::from_be_bytes(*b"PlxW");
 
     /// The words of a worker, one of so many.
@@ -63,7 +60,7 @@ impl AskingWorker {
         Self { mark: Self::MARK, worker, workers }
     }
 
-    /// What a request's private data say of it, if they do and it makes sense.
+    /// Parses the extension of a request's private data, if it is present and valid.
     pub fn of(private_data: &[u8]) -> Option<Self> {
         let words = private_data.get(IpoibPrivateData::LEN..)?.first_chunk()?;
         let said = Self::parse(words);
@@ -76,7 +73,7 @@ impl AskingWorker {
 pub enum Dialect {
     /// Type 0 of the block that IBA gave to the IETF (RFC 4755 3.5).
     Rfc,
-    /// What the Linux kernel uses and listens on instead.
+    /// The service ID of the Linux kernel.
     Linux,
 }
 
@@ -150,7 +147,7 @@ mod tests {
         assert_eq!(ours.emit(), [0, 0x12, 0x34, 0x56, 0, 0, 0xff, 0xf4]);
         let with_reserved = [0xff, 0x12, 0x34, 0x56, 0, 0, 0xff, 0xf4];
         assert_eq!(IpoibPrivateData::parse(&with_reserved), ours, "reserved is ignored");
-        assert_eq!(ours.receive_mtu, IpoibPrivateData::RECEIVE_MTU_LINUX);
+        assert_eq!(ours.receive_mtu, 65_524);
     }
 
     #[test]
@@ -179,7 +176,7 @@ mod tests {
     // req: cm-reserved-zero
     #[test]
     fn reserved_bits_of_a_request_and_of_a_link_address_are_zero() {
-        // A queue pair number is a u32, so whoever makes one up can reach the reserved bytes.
+        // A queue pair number is a u32, so an invalid one could reach the reserved bytes.
         let too_wide = Qpn(0xff12_3456);
         let private = IpoibPrivateData { ud_qpn: too_wide, receive_mtu: u32::MAX };
         let req = CmMessage::Req(Req {

@@ -5,13 +5,9 @@ use super::{CommId, ReqPath};
 use crate::address::{Gid, Lid, Qpn};
 use crate::units::{Rate, TimeCode};
 
-layout! {
+connection_message! {
     /// An alternate path to load (IBA 12.8.1). Its fields are not in the order of a request's.
     pub struct Lap: 232 bytes {
-        /// The sender's name for the connection.
-        0:0     32  local_comm_id: CommId,
-        /// The receiver's name for it.
-        4:0     32  remote_comm_id: CommId,
         /// The receiver's queue pair.
         12:0    24  remote_qpn: Qpn,
         /// How soon the sender expects an answer.
@@ -81,13 +77,9 @@ impl Lap {
     }
 }
 
-layout! {
-    /// What became of an alternate path (IBA 12.8.2).
+connection_message! {
+    /// The status of an alternate path (IBA 12.8.2).
     pub struct Apr: 232 bytes {
-        /// The sender's name for the connection.
-        0:0     32  local_comm_id: CommId,
-        /// The receiver's name for it.
-        4:0     32  remote_comm_id: CommId,
         /// How many bytes of [`Apr::additional_info`] mean something.
         8:0      8  additional_info_len: u8,
         /// Whether it was loaded, and if not, why.
@@ -100,7 +92,7 @@ layout! {
 }
 
 codes! {
-    /// What became of an alternate path (IBA 12.8.2).
+    /// The status of an alternate path (IBA 12.8.2).
     pub struct ApStatus(u8) {
         LOADED = 0,
         INVALID_COMM_ID = 1,

@@ -1,11 +1,27 @@
 //! Connection management (IBA 12): how two queue pairs come to know each other.
 //!
-//! [`Req`], [`Rep`] and [`Rtu`] make a connection, [`Rej`] refuses it, [`Mra`] asks for patience,
+//! [`Req`], [`Rep`] and [`Rtu`] make a connection, [`Rej`] refuses it, [`Mra`] extends a timeout,
 //! [`Dreq`] and [`Drep`] end it; [`Lap`] and [`Apr`] change its alternate path; [`SidrReq`] and
-//! [`SidrRep`] resolve a service to a datagram queue pair. [`ipoib`] is what IP puts into them.
+//! [`SidrRep`] resolve a service to a datagram queue pair. [`ipoib`] has the private data of IP.
 //!
 //! Each message is one datagram of which 232 bytes follow the common header; whatever its fixed
 //! fields leave is the consumer's private data. [`CmMessage`] is any of them.
+
+/// A message about one connection: both ends' names for it, then the fields of its own.
+macro_rules! connection_message {
+    ($(#[$meta:meta])* pub struct $name:ident: 232 bytes { $($fields:tt)* }) => {
+        layout! {
+            $(#[$meta])*
+            pub struct $name: 232 bytes {
+                /// The sender's communication ID; 0 if it has none.
+                0:0 32 local_comm_id: CommId,
+                /// The receiver's communication ID; 0 if the sender does not know it.
+                4:0 32 remote_comm_id: CommId,
+                $($fields)*
+            }
+        }
+    };
+}
 
 mod dreq;
 pub mod ipoib;
@@ -14,16 +30,14 @@ mod mra;
 mod rej;
 mod rep;
 mod req;
-mod rtu;
 mod sidr;
 
 pub use dreq::{Drep, Dreq};
 pub use lap::{ApStatus, Apr, Lap};
 pub use mra::Mra;
 pub use rej::{Rej, RejectReason};
-pub use rep::Rep;
+pub use rep::{Rep, Rtu};
 pub use req::{Req, ReqPath};
-pub use rtu::Rtu;
 pub use sidr::{SidrRep, SidrReq, SidrStatus};
 
 use super::{Attribute, AttributeId, MAD_LEN, MadHeader, Method, MgmtClass};
@@ -52,7 +66,7 @@ impl fmt::Debug for CommId {
 number_field!(CommId(u32));
 
 codes! {
-    /// What kind of queue pair is to be connected (IBA 12.6.5).
+    /// The transport service of a connection (IBA 12.6.5).
     pub struct TransportService(u8) {
         /// Reliable connection.
         RC = 0,
@@ -60,13 +74,13 @@ codes! {
         UC = 1,
         /// Reliable datagram.
         RD = 2,
-        /// As the extended transport type says.
+        /// By the extended transport type.
         EXTENDED = 3,
     }
 }
 
 codes! {
-    /// Which message a rejection or a plea for patience is about (IBA 12.6.6, 12.6.7).
+    /// The message that a REJ or an MRA answers (IBA 12.6.6, 12.6.7).
     pub struct AnsweredMessage(u8) { REQ = 0, REP = 1, OTHER = 2 }
 }
 
@@ -92,7 +106,7 @@ macro_rules! messages {
                 }
             }
 
-            /// What follows a common header with this attribute.
+            /// The message behind a common header with this attribute.
             pub fn parse(
                 attribute_id: AttributeId,
                 bytes: &[u8; MESSAGE_LEN],
@@ -126,7 +140,7 @@ messages! {
     Rtu = 0x0014,
     /// The connection shall end.
     Dreq = 0x0015,
-    /// It has.
+    /// The connection has ended.
     Drep = 0x0016,
     /// A service is looked for.
     SidrReq = 0x0017,
@@ -134,7 +148,7 @@ messages! {
     SidrRep = 0x0018,
     /// An alternate path is offered.
     Lap = 0x0019,
-    /// What became of it.
+    /// The status.
     Apr = 0x001a,
 }
 
@@ -192,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_connection_management_is_refused_by_field() {
+    fn other_classes_are_refused_by_field() {
         let good = CmMessage::Drep(Drep::default()).emit_mad(1);
         for (byte, value, field) in [
             (1, 4, "mgmt_class"),

@@ -1,16 +1,13 @@
-//! The plea for patience (IBA 12.6.6): a message was received, the answer to it will take a while.
+//! Message Receipt Acknowledgment (MRA, IBA 12.6.6): a message was received, and its response will
+//! take longer than the sender's timeout.
 
 use super::{AnsweredMessage, CommId};
 use crate::units::TimeCode;
 
-layout! {
+connection_message! {
     /// An acknowledgement that a message was received (IBA 12.6.6).
     pub struct Mra: 232 bytes {
-        /// The sender's name for the connection.
-        0:0     32  local_comm_id: CommId,
-        /// The receiver's name for it.
-        4:0     32  remote_comm_id: CommId,
-        /// What was received; `OTHER` is a load of an alternate path.
+        /// The received message; `OTHER` is a LAP.
         8:0      2  message_mraed: AnsweredMessage,
         /// How long the answer may take.
         9:0      5  service_timeout: TimeCode,

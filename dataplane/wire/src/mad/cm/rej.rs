@@ -3,18 +3,14 @@
 use super::{AnsweredMessage, CommId};
 use crate::address::{Gid, Guid};
 
-layout! {
+connection_message! {
     /// A rejection (IBA 12.6.7).
     pub struct Rej: 232 bytes {
-        /// The sender's name for the connection; 0 if it gave none.
-        0:0     32  local_comm_id: CommId,
-        /// The receiver's name for it; 0 if the sender was not told.
-        4:0     32  remote_comm_id: CommId,
-        /// What is rejected.
+        /// The message that this one answers.
         8:0      2  message_rejected: AnsweredMessage,
         /// How many bytes of [`Rej::additional_info`] mean something.
         9:0      7  reject_info_len: u8,
-        /// Why.
+        /// Cause of the rejection.
         10:0    16  reason: RejectReason,
         /// More about it, in a form that the reason decides.
         12:0   576  additional_info: [u8; 72],
@@ -34,7 +30,7 @@ codes! {
         UNSUPPORTED_REQUEST = 5,
         INVALID_COMM_ID = 6,
         INVALID_COMM_INSTANCE = 7,
-        /// Nobody listens there.
+        /// No listener has the service ID.
         INVALID_SERVICE_ID = 8,
         INVALID_TRANSPORT_SERVICE_TYPE = 9,
         /// The queue pair is one that the sender still believes connected.
@@ -57,7 +53,7 @@ codes! {
         PORT_REDIRECT = 25,
         INVALID_PATH_MTU = 26,
         INSUFFICIENT_RESPONDER_RESOURCES = 27,
-        /// Whoever listens does not want it.
+        /// The listener refuses the connection.
         CONSUMER_REJECT = 28,
         RNR_RETRY_COUNT_REJECT = 29,
         DUPLICATE_LOCAL_COMM_ID = 30,
@@ -75,7 +71,7 @@ impl Rej {
         &self.additional_info[..len]
     }
 
-    /// The same rejection with additional information; what is beyond 72 bytes is cut.
+    /// The same rejection with additional information, cut at 72 bytes.
     #[must_use]
     pub fn with_info(mut self, info: &[u8]) -> Self {
         let len = info.len().min(self.additional_info.len());

@@ -1,4 +1,5 @@
-//! The acceptance of a connection request (IBA 12.6.8): the passive side's queue pair.
+//! The acceptance of a connection request by the passive side (IBA 12.6.8), and the active side's
+//! confirmation, "ready to use" (IBA 12.6.9).
 
 use super::CommId;
 use crate::address::{Guid, Qpn};
@@ -6,13 +7,9 @@ use crate::keys::QKey;
 use crate::psn::Psn;
 use crate::units::TimeCode;
 
-layout! {
+connection_message! {
     /// A reply that accepts (IBA 12.6.8).
     pub struct Rep: 232 bytes {
-        /// The sender's name for the connection.
-        0:0     32  local_comm_id: CommId,
-        /// The receiver's name for it.
-        4:0     32  remote_comm_id: CommId,
         /// Of the sender's queue pair, for reliable datagrams.
         8:0     32  local_q_key: QKey,
         /// The sender's queue pair.
@@ -33,7 +30,7 @@ layout! {
         25:0     8  initiator_depth: u8,
         /// How long the sender takes to acknowledge a packet.
         26:0     5  target_ack_delay: TimeCode,
-        /// What became of the alternate path: 0 accepted, 1 not supported, 2 rejected.
+        /// The status of the alternate path: 0 accepted, 1 not supported, 2 rejected.
         26:5     2  failover_accepted: u8,
         /// Whether the sender's acknowledgements carry credits.
         26:7     1  end_to_end_flow_control: bool,
@@ -49,9 +46,17 @@ layout! {
 }
 
 impl Rep {
-    /// Who defined the vendor options of the connection; 0 for none. The message has it in pieces.
+    /// The vendor of the options of the connection; 0 for none. The message has it in pieces.
     pub const fn vendor_id(&self) -> u32 {
         u32::from_be_bytes([0, self.vendor_id_23_16, self.vendor_id_15_8, self.vendor_id_7_0])
+    }
+}
+
+connection_message! {
+    /// The third and last message of a connection's making (IBA 12.6.9).
+    pub struct Rtu: 232 bytes {
+        /// For the consumer.
+        8:0  1792  private_data: [u8; 224],
     }
 }
 
@@ -93,5 +98,15 @@ mod tests {
                 (36, &counting::<196>(0xb0)),
             ],
         );
+    }
+
+    #[test]
+    fn every_field_of_the_confirmation_is_where_the_specification_has_it() {
+        let rtu = Rtu {
+            local_comm_id: CommId(0x0102_0304),
+            remote_comm_id: CommId(0x0506_0708),
+            private_data: counting(0x41),
+        };
+        assert_bytes(&rtu, &[(0, &[1, 2, 3, 4, 5, 6, 7, 8]), (8, &counting::<224>(0x41))]);
     }
 }

@@ -1,7 +1,7 @@
 //! The request for a connection (IBA 12.6.5): everything that the passive side needs for its queue
 //! pair, and up to two paths between the two.
 //!
-//! *Local* is always whoever sent the message.
+//! *Local* always means the sender of the message.
 
 use super::{CommId, TransportService};
 use crate::address::{Gid, Guid, Lid, Qpn};
@@ -15,9 +15,9 @@ layout! {
     pub struct Req: 232 bytes {
         /// The sender's name for the connection.
         0:0     32  local_comm_id: CommId,
-        /// Who defined the vendor options that the attribute modifier chooses; 0 for none.
+        /// The vendor of the options that the attribute modifier selects; 0 for none.
         5:0     24  vendor_id: u32,
-        /// What the connection is for; a listener has all 64 bits.
+        /// The service ID; a listener matches all 64 bits.
         8:0     64  service_id: ServiceId,
         /// The node that asks: with [`Req::local_qpn`], how stale connections are found.
         16:0    64  local_ca_guid: Guid,
@@ -35,7 +35,7 @@ layout! {
         40:0    24  remote_eecn: u32,
         /// How soon the sender expects an answer of the receiver's connection manager.
         43:0     5  remote_cm_response_timeout: TimeCode,
-        /// What kind of queue pair.
+        /// RC, UC, RD, or an extended type.
         43:5     2  transport_service: TransportService,
         /// Whether the sender's acknowledgements carry credits.
         43:7     1  end_to_end_flow_control: bool,

@@ -12,7 +12,7 @@ layout! {
         0:0     32  request_id: CommId,
         /// The partition in which it wants to talk.
         4:0     16  p_key: PKey,
-        /// What it looks for.
+        /// The service to resolve.
         8:0     64  service_id: ServiceId,
         /// For the consumer.
         16:0  1728  private_data: [u8; 216],
@@ -20,7 +20,7 @@ layout! {
 }
 
 layout! {
-    /// What a service ID resolved to (IBA 12.11.2).
+    /// SIDR_REP: the queue pair of a service ID (IBA 12.11.2).
     pub struct SidrRep: 232 bytes {
         /// The question's.
         0:0     32  request_id: CommId,
@@ -36,7 +36,7 @@ layout! {
         11:0     8  vendor_id_7_0: u8,
         /// The question's.
         12:0    64  service_id: ServiceId,
-        /// What the queue pair wants to see in a datagram.
+        /// The Q_Key of the queue pair.
         20:0    32  q_key: QKey,
         /// More about it, in a form that the status decides.
         24:0   576  additional_info: [u8; 72],
@@ -46,7 +46,7 @@ layout! {
 }
 
 impl SidrRep {
-    /// Who defined the vendor options of the service; 0 for none. The message has it in pieces.
+    /// The vendor of the options of the service; 0 for none. The message has it in pieces.
     pub const fn vendor_id(&self) -> u32 {
         (self.vendor_id_23_8 as u32) << 8 | self.vendor_id_7_0 as u32
     }

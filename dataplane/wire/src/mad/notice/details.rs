@@ -1,4 +1,4 @@
-//! What a trap says of what happened: the last 54 bytes of a notice (IBA 14.2.5.1, 15.2.5.1).
+//! Details of traps: the last 54 bytes of a notice (IBA 14.2.5.1, 15.2.5.1).
 
 use super::TrapNumber;
 use crate::address::{Gid, Guid, Lid, Qpn};
@@ -6,7 +6,7 @@ use crate::keys::PKey;
 use crate::mad::smp::{CapabilityMask, CapabilityMask2, MKey};
 use crate::mad::{AttributeId, Method};
 
-/// What happened to whom, by the kind of trap.
+/// Details of a notice, by trap number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TrapDetails {
     /// 64 and 65: a port is in the subnet or no longer; 66 and 67: a multicast group is.
@@ -19,11 +19,11 @@ pub enum TrapDetails {
     Capability(CapabilityTrap),
     /// 145: a node belongs to another system now.
     SystemImageGuid(SystemImageGuidTrap),
-    /// 256: somebody tried to manage without the key.
+    /// 256: an M_Key violation.
     BadMKey(BadMKeyTrap),
-    /// 257 and 258: somebody sent with a P_Key or a Q_Key that is not the receiver's.
+    /// 257 and 258: a P_Key or Q_Key violation at the receiver.
     BadKey(BadKeyTrap),
-    /// 259: the same as 257, seen by a switch on the way.
+    /// 259: a P_Key violation at a switch.
     BadPKeyAtSwitch(BadPKeyAtSwitchTrap),
     /// Any other.
     Raw([u8; 54]),
@@ -100,23 +100,23 @@ layout! {
 }
 
 layout! {
-    /// What a port is and does now: trap 144.
+    /// Changed attributes of a port: trap 144.
     pub struct CapabilityTrap: 54 bytes {
         /// Of the port.
         2:0    16  lid: Lid,
-        /// Whether `changes` say something: if not, the trap is about the capabilities.
+        /// Whether `changes` is valid; if not, the trap is about the capabilities.
         5:7     1  other_local_changes: bool,
-        /// What the port can do now.
+        /// The new capability mask.
         6:0    32  capability_mask: CapabilityMask,
-        /// What else changed.
+        /// The other changes.
         10:0   16  changes: LocalChanges,
-        /// What else the port can do now.
+        /// The new second capability mask.
         12:0   16  capability_mask2: CapabilityMask2,
     }
 }
 
 flags! {
-    /// What may change at a port beside its capabilities (IBA 14.2.5.1).
+    /// Changes of a port beside its capabilities (IBA 14.2.5.1).
     pub struct LocalChanges(u16) {
         NODE_DESCRIPTION = 1 << 0,
         LINK_WIDTH_ENABLED = 1 << 1,
@@ -132,21 +132,21 @@ layout! {
     pub struct SystemImageGuidTrap: 54 bytes {
         /// Of the node.
         2:0    16  lid: Lid,
-        /// Of the system.
+        /// GUID that the system reports now.
         6:0    64  system_image_guid: Guid,
     }
 }
 
 layout! {
-    /// Who tried to manage a port without its key, and how: trap 256.
+    /// An M_Key violation: trap 256.
     pub struct BadMKeyTrap: 54 bytes {
         /// Where the datagram came from.
         2:0    16  lid: Lid,
         /// Its directed route's source.
         4:0    16  dr_slid: Lid,
-        /// Its method.
+        /// Method of the refused request.
         6:0     8  method: Method,
-        /// Its attribute.
+        /// Attribute of the refused request.
         8:0    16  attribute_id: AttributeId,
         /// Which part of that.
         10:0   32  attribute_modifier: u32,
@@ -158,13 +158,13 @@ layout! {
         23:1    1  path_truncated: bool,
         /// How many hops of the path are in `return_path`.
         23:2    6  hop_count: u8,
-        /// Ports of the way back.
+        /// The return path of a directed route.
         24:0  240  return_path: [u8; 30],
     }
 }
 
 layout! {
-    /// Who sent with a key that is not the receiver's: traps 257 and 258.
+    /// A P_Key or Q_Key violation at the receiver: traps 257 and 258.
     pub struct BadKeyTrap: 54 bytes {
         /// Sender.
         2:0    16  lid1: Lid,
@@ -172,7 +172,7 @@ layout! {
         4:0    16  lid2: Lid,
         /// The Q_Key, or in the lower half the P_Key.
         6:0    32  key: u32,
-        /// Service level.
+        /// SL of the offending packet.
         10:0    4  service_level: u8,
         /// Sender's queue pair.
         11:0   24  qp1: Qpn,
@@ -186,17 +186,17 @@ layout! {
 }
 
 layout! {
-    /// Who sent with a P_Key that a switch does not let through: trap 259.
+    /// A P_Key violation at a switch: trap 259.
     pub struct BadPKeyAtSwitchTrap: 54 bytes {
-        /// Which of the fields below say something, one bit each.
+        /// The valid fields below, one bit each.
         0:0    16  data_valid: u16,
         /// Sender.
         2:0    16  lid1: Lid,
         /// Receiver.
         4:0    16  lid2: Lid,
-        /// The key.
+        /// The P_Key that did not match.
         6:0    16  p_key: PKey,
-        /// Service level.
+        /// SL of the offending packet.
         8:0     4  service_level: u8,
         /// Sender's queue pair.
         9:0    24  qp1: Qpn,
@@ -206,9 +206,9 @@ layout! {
         16:0  128  gid1: Gid,
         /// Receiver.
         32:0  128  gid2: Gid,
-        /// The switch.
+        /// The reporting switch.
         48:0   16  switch_lid: Lid,
-        /// Its port.
+        /// The port of that switch where the packet was refused.
         50:0    8  port: u8,
     }
 }

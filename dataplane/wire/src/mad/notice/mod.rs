@@ -1,8 +1,8 @@
-//! Notices: what happened, to whom (IBA 13.4.8.2).
+//! Notices (IBA 13.4.8.2).
 //!
-//! The same 64 bytes are a trap on their way to the subnet manager and, with the issuer's GID
-//! behind them, a report on its way to those who asked for it. What the last 54 of them say is
-//! decided by the number of the trap: see [`TrapDetails`].
+//! The same 64 bytes are a trap to the subnet manager and, with the issuer's GID behind them, a
+//! report to subscribers. The trap number decides the meaning of the last 54 bytes: see
+//! [`TrapDetails`].
 
 mod details;
 
@@ -21,17 +21,17 @@ layout! {
         0:0     1  is_generic: bool,
         /// How grave it is.
         0:1     7  notice_type: NoticeType,
-        /// What kind of node it comes from; of a vendor's notice, the vendor.
+        /// The kind of its producer; of a vendor's notice, the vendor.
         1:0    24  producer: ProducerType,
-        /// What happened; of a vendor's notice, its device.
+        /// The trap number; of a vendor's notice, its device.
         4:0    16  trap_number: TrapNumber,
-        /// Whom it comes from.
+        /// The port that reports, by its LID.
         6:0    16  issuer_lid: Lid,
         /// In a queue of notices it alternates as they are taken; 0 in traps.
         8:0     1  toggle: bool,
         /// In a queue of notices, how many there are; 0 in traps.
         8:1    15  count: u16,
-        /// What happened to whom: [`Notice::details`].
+        /// Details: [`Notice::details`].
         10:0  432  data_details: [u8; 54],
     }
 }
@@ -39,9 +39,9 @@ layout! {
 layout! {
     /// A notice as subnet administration reports it (IBA 15.2.5.1).
     pub struct NoticeReport: 80 bytes {
-        /// What happened.
+        /// The trap, as its node sent it.
         0:0   512  notice: Notice,
-        /// Whom it comes from, even across routers.
+        /// The port that reports, by its GID.
         64:0  128  issuer_gid: Gid,
     }
 }
@@ -59,7 +59,7 @@ codes! {
 }
 
 codes! {
-    /// Who makes a notice: the kinds of node, and managers of a class (IBA 13.4.8.2).
+    /// The producer of a notice: a kind of node, or a class manager (IBA 13.4.8.2).
     pub struct ProducerType(u32) {
         CHANNEL_ADAPTER = 1,
         SWITCH = 2,
@@ -69,7 +69,7 @@ codes! {
 }
 
 codes! {
-    /// What can happen (IBA 14.2.5.1).
+    /// Trap numbers (IBA 14.2.5.1).
     pub struct TrapNumber(u16) {
         GID_IN_SERVICE = 64,
         GID_OUT_OF_SERVICE = 65,
@@ -89,7 +89,7 @@ codes! {
 }
 
 impl Notice {
-    /// What happened to whom.
+    /// The details by trap number.
     pub fn details(&self) -> TrapDetails {
         if self.is_generic {
             TrapDetails::parse(self.trap_number, &self.data_details)

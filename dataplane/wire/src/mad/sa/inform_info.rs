@@ -7,11 +7,11 @@ use crate::mad::{Attribute, AttributeId};
 use crate::units::TimeCode;
 
 layout! {
-    /// Which notices somebody wants to hear of (IBA 13.4.8.3).
+    /// InformInfo: a subscription to notices (IBA 13.4.8.3).
     pub struct InformInfo: 36 bytes {
-        /// The port whose notices are meant; none for the range of LIDs.
+        /// The GID of the issuer; 0 for the range of LIDs.
         0:0   128  gid: Gid,
-        /// The first port whose notices are meant; permissive for all.
+        /// The first LID of issuers; permissive for all.
         16:0   16  lid_range_begin: Lid,
         /// The last one.
         18:0   16  lid_range_end: Lid,
@@ -33,13 +33,13 @@ layout! {
 }
 
 layout! {
-    /// A subscription that somebody has (IBA 15.2.5.12).
+    /// The record of a subscription (IBA 15.2.5.12).
     pub struct InformInfoRecord: 60 bytes {
-        /// Who has it.
+        /// Port that subscribed.
         0:0   128  subscriber_gid: Gid,
         /// Which of theirs it is.
         16:0   16  inform_info_enum: u16,
-        /// To what.
+        /// The subscription as requested.
         24:0  288  inform_info: InformInfo,
     }
 }

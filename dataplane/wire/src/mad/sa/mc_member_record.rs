@@ -1,4 +1,4 @@
-//! Who is in a multicast group, and what the group is like (IBA 15.2.5.17).
+//! MCMemberRecord: a member of a multicast group, and the properties of the group (IBA 15.2.5.17).
 
 use super::{Selector, record};
 use crate::address::{Gid, Lid, Scope};
@@ -16,7 +16,7 @@ layout! {
         32:0   32  q_key: QKey,
         /// Where packets to the group go.
         36:0   16  mlid: Lid,
-        /// What about `mtu`.
+        /// How `mtu` bounds the value.
         38:0    2  mtu_selector: Selector,
         /// Payload of a packet.
         38:2    6  mtu: Mtu,
@@ -24,13 +24,13 @@ layout! {
         39:0    8  traffic_class: u8,
         /// The partition.
         40:0   16  p_key: PKey,
-        /// What about `rate`.
+        /// How `rate` bounds the value.
         42:0    2  rate_selector: Selector,
         /// The fastest that the group may be sent to.
         42:2    6  rate: Rate,
-        /// What about `packet_life_time`.
+        /// How `packet_life_time` bounds the value.
         43:0    2  packet_life_time_selector: Selector,
-        /// How long a packet can be under way.
+        /// The packet lifetime.
         43:2    6  packet_life_time: TimeCode,
         /// The service level.
         44:0    4  sl: u8,
@@ -42,21 +42,21 @@ layout! {
         48:0    4  scope: Scope,
         /// How the port takes part.
         48:4    4  join_state: JoinState,
-        /// Whether somebody else asked on the member's behalf.
+        /// Whether another port joined on the member's behalf.
         49:0    1  proxy_join: bool,
     }
 }
 
 flags! {
-    /// How a port takes part in a group. It can join in several ways, and leave them one by one.
+    /// Join states of a port in a group. A port can have several, and leave them one by one.
     pub struct JoinState(u8) {
         /// Sends and receives, and keeps the group alive.
         FULL_MEMBER = 1,
         /// Sends and receives.
         NON_MEMBER = 2,
-        /// Sends.
+        /// Sends only, and does not keep the group alive.
         SEND_ONLY_NON_MEMBER = 4,
-        /// Sends, and keeps the group alive; only where the administrator says that it knows this.
+        /// Sends, and keeps the group alive; an optional capability of the administrator.
         SEND_ONLY_FULL_MEMBER = 8,
     }
 }
@@ -86,12 +86,13 @@ flags! {
 }
 
 impl McMemberRecordMask {
-    /// What Linux leaves a group by.
+    /// The component mask of Linux for a leave.
     pub const LINUX_LEAVE: Self = Self::MGID.with(Self::PORT_GID).with(Self::JOIN_STATE);
-    /// What Linux joins the broadcast group by. It does not say what the group shall be like, so
+    /// The component mask of Linux for the broadcast group. It has no properties of the group, so
     /// the group must be there already.
     pub const LINUX_JOIN_BROADCAST: Self = Self::LINUX_LEAVE.with(Self::P_KEY);
-    /// What Linux joins any other group by: all that it takes to create one.
+    /// The component mask of Linux for other groups: all components that are required to create
+    /// one.
     pub const LINUX_JOIN: Self = Self::LINUX_JOIN_BROADCAST
         .with(Self::Q_KEY)
         .with(Self::MTU_SELECTOR)

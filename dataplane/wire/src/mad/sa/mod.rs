@@ -1,12 +1,11 @@
-//! Subnet administration (IBA 15.2): questions about the subnet, and membership of groups.
+//! Subnet administration (IBA 15.2): SA queries, and membership of multicast groups.
 //!
-//! Every datagram is a [`SaMad`]: a question or an answer about one [`Record`]. A record comes with
-//! the mask by which a question says which of its components count. An answer of several records
-//! comes in segments (see [`rmpp`](super::rmpp)); joined together, they make a table for
-//! [`records`].
+//! Each datagram is a [`SaMad`]: a query or an answer with a [`Record`]. The component mask of a
+//! query selects components of the record. An answer of several records comes in segments (see
+//! [`rmpp`](super::rmpp)); joined together, they make a table for [`records`].
 //!
-//! Ordinary nodes use [`PathRecord`], [`McMemberRecord`] and [`InformInfo`]; the rest is what
-//! management tools ask for.
+//! Ordinary nodes use [`PathRecord`], [`McMemberRecord`] and [`InformInfo`]; the rest is for
+//! management tools.
 
 mod inform_info;
 mod mc_member_record;
@@ -39,9 +38,9 @@ use super::{Attribute, MadHeader, Method, MgmtClass};
 use crate::WireError;
 
 layout! {
-    /// What subnet administration has behind the segmentation header (IBA 15.2.1).
+    /// The SA header, behind the RMPP header (IBA 15.2.1).
     pub struct SaHeader: 20 bytes {
-        /// What the sender is trusted by; 0 is untrusted, which will do for most questions.
+        /// The SM_Key of a trusted sender; 0 is untrusted, which suffices for most queries.
         0:0   64  sm_key: SmKey,
         /// From one record of a table to the next, in units of 8 bytes.
         8:0   16  attribute_offset: u16,
@@ -75,7 +74,7 @@ codes! {
     }
 }
 
-/// What a datagram of subnet administration can be about.
+/// Attributes of subnet administration.
 pub trait Record: Attribute {
     /// Which of its components a question is about.
     type Mask: From<u64> + Into<u64>;
@@ -109,7 +108,7 @@ impl SaMad {
 
 /// The records of a table whose segments were joined together.
 ///
-/// What is left at the end and too short for a record is no record.
+/// A rest that is too short for a record is ignored.
 pub fn records<R: Record>(
     table: &[u8],
     attribute_offset: u16,

@@ -31,17 +31,17 @@ layout! {
         8:0     12  qos_class: u16,
         /// The service level.
         9:4      4  sl: u8,
-        /// What about `mtu`.
+        /// How `mtu` bounds the value.
         10:0     2  mtu_selector: Selector,
         /// Payload of a packet.
         10:2     6  mtu: Mtu,
-        /// What about `rate`.
+        /// How `rate` bounds the value.
         11:0     2  rate_selector: Selector,
         /// The speed of the slowest link.
         11:2     6  rate: Rate,
-        /// What about `packet_life_time`.
+        /// How `packet_life_time` bounds the value.
         12:0     2  packet_life_time_selector: Selector,
-        /// How long a packet can be under way.
+        /// The packet lifetime.
         12:2     6  packet_life_time: TimeCode,
         /// First byte of [`MultiPathRecord::service_id`].
         13:0     8  service_id_8_msb: u8,

@@ -9,9 +9,9 @@ layout! {
     pub struct NodeRecord: 108 bytes {
         /// The port.
         0:0   16  lid: Lid,
-        /// What the node is.
+        /// The NodeInfo attribute of the node.
         4:0  320  node_info: NodeInfo,
-        /// What people call it.
+        /// The name of it.
         44:0 512  node_description: NodeDescription,
     }
 }

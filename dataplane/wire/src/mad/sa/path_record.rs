@@ -37,17 +37,17 @@ layout! {
         52:0   12  qos_class: u16,
         /// The service level.
         53:4    4  sl: u8,
-        /// What about `mtu`.
+        /// How `mtu` bounds the value.
         54:0    2  mtu_selector: Selector,
         /// Payload of a packet.
         54:2    6  mtu: Mtu,
-        /// What about `rate`.
+        /// How `rate` bounds the value.
         55:0    2  rate_selector: Selector,
         /// The speed of the slowest link.
         55:2    6  rate: Rate,
-        /// What about `packet_life_time`.
+        /// How `packet_life_time` bounds the value.
         56:0    2  packet_life_time_selector: Selector,
-        /// How long a packet can be under way.
+        /// The packet lifetime.
         56:2    6  packet_life_time: TimeCode,
         /// Of several paths, the one to take first: the lowest.
         57:0    8  preference: u8,
@@ -83,7 +83,7 @@ flags! {
 }
 
 impl PathRecordMask {
-    /// What Linux's IP over InfiniBand asks by.
+    /// The component mask of Linux IPoIB.
     pub const LINUX_QUERY: Self = Self::DGID
         .with(Self::SGID)
         .with(Self::TRAFFIC_CLASS)

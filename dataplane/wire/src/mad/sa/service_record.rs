@@ -8,7 +8,7 @@ use crate::mad::service_id::ServiceId;
 layout! {
     /// A service, and the port that offers it (IBA 15.2.5.14).
     pub struct ServiceRecord: 176 bytes {
-        /// The service.
+        /// ID that clients connect to.
         0:0     64  service_id: ServiceId,
         /// The port.
         8:0    128  service_gid: Gid,
@@ -16,7 +16,7 @@ layout! {
         24:0    16  service_p_key: PKey,
         /// How many seconds the announcement holds.
         28:0    32  service_lease_s: u32,
-        /// Without which nobody can change the announcement.
+        /// The key that is required to change the registration.
         32:0   128  service_key: [u8; 16],
         /// The service's name for people, zeros behind it.
         48:0   512  service_name: [u8; 64],

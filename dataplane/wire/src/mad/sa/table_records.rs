@@ -1,8 +1,8 @@
-//! What management tools ask for beside nodes and ports: links, and the tables of ports and
-//! switches (IBA 15.2.5).
+//! Records for management tools beside nodes and ports: links, and the tables of ports and switches
+//! (IBA 15.2.5).
 //!
-//! Each record is an attribute of subnet management, or nothing, behind the words that say whose it
-//! is and which part of it; they are short, so they are in one file.
+//! Each record has fields that identify the port or block, and behind them an attribute of subnet
+//! management or nothing. They are short, so they are in one file.
 
 use super::record;
 use crate::address::Lid;
@@ -16,7 +16,7 @@ layout! {
     pub struct LinkRecord: 6 bytes {
         /// The node at one end.
         0:0  16  from_lid: Lid,
-        /// Its port.
+        /// Port at the near end of the link.
         2:0   8  from_port: u8,
         /// The other end's port.
         3:0   8  to_port: u8,
@@ -92,7 +92,7 @@ layout! {
     pub struct SmInfoRecord: 25 bytes {
         /// The port at which it runs.
         0:0   16  lid: Lid,
-        /// What it is and does.
+        /// SMInfo.
         4:0  168  sm_info: SmInfo,
     }
 }
@@ -112,7 +112,7 @@ layout! {
 }
 
 layout! {
-    /// In what turns the lanes of a port send (IBA 15.2.5.9).
+    /// VL arbitration of a port (IBA 15.2.5.9).
     pub struct VlArbRecord: 72 bytes {
         /// The node.
         0:0   16  lid: Lid,

@@ -1,4 +1,4 @@
-//! Where a switch sends what (IBA 14.2.5.10 to 14.2.5.12).
+//! Forwarding tables of a switch: LFT, random and MFT (IBA 14.2.5.10 to 14.2.5.12).
 
 use crate::address::Lid;
 use crate::mad::{Attribute, AttributeId};
@@ -12,7 +12,7 @@ layout! {
 }
 
 impl LinearForwardingTable {
-    /// What to write for a LID that leads nowhere.
+    /// The entry of a LID without an output port.
     pub const UNREACHABLE: u8 = 0xff;
 
     /// In which block a LID is, and where in it.
@@ -22,8 +22,7 @@ impl LinearForwardingTable {
 }
 
 layout! {
-    /// 16 entries that say themselves whose they are (IBA 14.2.5.11); the modifier is the number of
-    /// the block.
+    /// 16 entries, each with its LID (IBA 14.2.5.11); the modifier is the number of the block.
     pub struct RandomForwardingTable: 64 bytes {
         /// In no order.
         0:0  512  entries: [RandomForwardingEntry; 16],

@@ -1,14 +1,14 @@
-//! The keys that protect management from everybody else (IBA 14.2.4, 14.4.7).
+//! The keys that protect management (IBA 14.2.4, 14.4.7).
 //!
 //! They are secrets, so they do not print: whether there is one does.
 
 use core::fmt;
 
-/// A management key: who shows it may change a port's settings (IBA 14.2.4). 0 lets everybody.
+/// A management key: required to change a port's settings (IBA 14.2.4). 0 means no protection.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct MKey(pub u64);
 
-/// A subnet manager's key: who shows it is trusted by the manager (IBA 14.4.7).
+/// A subnet manager's key: shown by trusted managers and clients (IBA 14.4.7).
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct SmKey(pub u64);
 

@@ -1,10 +1,10 @@
 //! Subnet management packets and their attributes (IBA 14.2).
 //!
-//! They go between queue pairs 0 on lane 15, past all that data packets need: partitions, routes,
-//! LIDs. By LID ([`LidSmp`]) when the subnet is up; before that by naming the port to leave each
-//! node by ([`DirectedSmp`]). Both carry 64 bytes of data, which are one of the attributes below:
+//! They use queue pair 0 and VL 15, without partitions. They are routed by LID ([`LidSmp`]) when
+//! the subnet is up; before that by a list of output ports ([`DirectedSmp`]). Both carry 64 bytes
+//! of data, which are one of the attributes below:
 //!
-//! 1. who is there: [`NodeInfo`], [`NodeDescription`], [`GuidInfo`], [`SmInfo`];
+//! 1. nodes: [`NodeInfo`], [`NodeDescription`], [`GuidInfo`], [`SmInfo`];
 //! 2. how a port is set: [`PortInfo`], [`PKeyTable`], [`SlToVlMappingTable`],
 //!    [`VlArbitrationTable`];
 //! 3. how a switch forwards: [`SwitchInfo`], [`LinearForwardingTable`] and its sisters.
@@ -51,7 +51,7 @@ layout! {
     pub struct LidSmp: 256 bytes {
         /// Common header, of class [`SUBN_LID_ROUTED`](super::MgmtClass::SUBN_LID_ROUTED).
         0:0    192  header: MadHeader,
-        /// What the receiving port may ask for before it obeys.
+        /// Permits management of the receiving port.
         24:0    64  m_key: MKey,
         /// The attribute.
         64:0   512  data: [u8; 64],
@@ -59,11 +59,11 @@ layout! {
 }
 
 layout! {
-    /// A whole subnet management packet that names its way port by port (IBA 14.2.1.2).
+    /// A subnet management packet with a directed route, port by port (IBA 14.2.1.2).
     pub struct DirectedSmp: 256 bytes {
         /// Common header, of class [`SUBN_DIRECTED_ROUTE`](super::MgmtClass::SUBN_DIRECTED_ROUTE).
         0:0    192  header: MadHeader,
-        /// What the receiving port may ask for before it obeys.
+        /// Permits management of the receiving port.
         24:0    64  m_key: MKey,
         /// Where the directed part begins; permissive if at the sender.
         32:0    16  dr_slid: Lid,
@@ -73,13 +73,13 @@ layout! {
         64:0   512  data: [u8; 64],
         /// The port by which the packet leaves for its n-th hop; there is no hop 0.
         128:0  512  initial_path: [u8; 64],
-        /// The port by which the packet came in after its n-th hop, and goes back.
+        /// The input port after the n-th hop, for the way back.
         192:0  512  return_path: [u8; 64],
     }
 }
 
 impl DirectedSmp {
-    /// The longest way that there can be.
+    /// The longest directed route.
     pub const HOPS_MAX: u8 = 63;
 
     /// How far the packet has come: half of the common header's class-specific field.
@@ -95,11 +95,6 @@ impl DirectedSmp {
     /// Sets how far the packet has come, of how many hops.
     pub fn set_hops(&mut self, hop_pointer: u8, hop_count: u8) {
         self.header.class_specific = u16::from_be_bytes([hop_pointer, hop_count]);
-    }
-
-    /// Whether no part of the way is routed by LID.
-    pub fn is_directed_all_the_way(&self) -> bool {
-        self.dr_slid == Lid::PERMISSIVE && self.dr_dlid == Lid::PERMISSIVE
     }
 }
 
@@ -118,7 +113,7 @@ mod tests {
         assert_eq!(bytes[4..8], [0x80, 1, 2, 3]);
         let smp = DirectedSmp::parse(&bytes);
         assert_eq!((smp.hop_pointer(), smp.hop_count()), (2, 3));
-        assert!(smp.header.status.is_returning());
+        assert_eq!(smp.header.status, MadStatus::BUSY.returning());
     }
 
     #[test]
@@ -132,7 +127,6 @@ mod tests {
         assert!((0..64).all(|i| smp.return_path[i] == 192 + i as u8));
         assert_eq!(LidSmp::parse(&bytes).m_key, smp.m_key);
         assert_eq!(LidSmp::parse(&bytes).data, smp.data);
-        assert!(!smp.is_directed_all_the_way());
     }
 
     #[test]

@@ -1,10 +1,10 @@
-//! What a node is (IBA 14.2.5.3).
+//! NodeInfo: the identity of a node (IBA 14.2.5.3).
 
 use crate::address::Guid;
 use crate::mad::{Attribute, AttributeId};
 
 layout! {
-    /// What a node is, and by which of its ports the question came (IBA 14.2.5.3).
+    /// NodeInfo: the identity of a node, and the port that received the request (IBA 14.2.5.3).
     pub struct NodeInfo: 40 bytes {
         /// Highest version of the datagram format.
         0:0    8  base_version: u8,
@@ -16,7 +16,7 @@ layout! {
         3:0    8  num_ports: u8,
         /// The same in all nodes of one system.
         4:0   64  system_image_guid: Guid,
-        /// Of the node.
+        /// EUI-64 of the node.
         12:0  64  node_guid: Guid,
         /// Of the port that the question came by; of port 0 in a switch.
         20:0  64  port_guid: Guid,

@@ -1,7 +1,7 @@
-//! What a port, or the software behind it, can do (IBA 14.2.5.6).
+//! Capabilities of a port and of the software behind it (IBA 14.2.5.6).
 
 flags! {
-    /// What a port can do (IBA 14.2.5.6).
+    /// Capabilities of a port (IBA 14.2.5.6).
     pub struct CapabilityMask(u32) {
         SM = 1 << 1,
         NOTICE = 1 << 2,
@@ -16,7 +16,7 @@ flags! {
         SYSTEM_IMAGE_GUID = 1 << 11,
         P_KEY_SWITCH_EXTERNAL_PORT_TRAP = 1 << 12,
         EXTENDED_SPEEDS = 1 << 14,
-        /// [`CapabilityMask2`] says more.
+        /// [`CapabilityMask2`] is valid.
         CAPABILITY_MASK2 = 1 << 15,
         COMMUNICATION_MANAGEMENT = 1 << 16,
         SNMP_TUNNELING = 1 << 17,
@@ -38,7 +38,8 @@ flags! {
 }
 
 flags! {
-    /// What else a port can do, if [`CapabilityMask::CAPABILITY_MASK2`] is set (IBA 14.2.5.6).
+    /// Further capabilities of a port, if [`CapabilityMask::CAPABILITY_MASK2`] is set (IBA
+    /// 14.2.5.6).
     pub struct CapabilityMask2(u16) {
         SET_NODE_DESCRIPTION = 1 << 0,
         PORT_INFO_EXTENDED = 1 << 1,

@@ -10,7 +10,7 @@ use crate::units::{Mtu, Rate, TimeCode};
 layout! {
     /// How a port is, can be and, in a Set, is to be (IBA 14.2.5.6).
     pub struct PortInfo: 64 bytes {
-        /// Who has it may set things here.
+        /// The M_Key of the port.
         0:0   64  m_key: MKey,
         /// First half of the port's GIDs.
         8:0   64  gid_prefix: u64,
@@ -18,7 +18,7 @@ layout! {
         16:0  16  lid: Lid,
         /// Where the master subnet manager is.
         18:0  16  master_sm_lid: Lid,
-        /// What the port can do.
+        /// Optional features of the port.
         20:0  32  capability_mask: CapabilityMask,
         /// The vendor's word on the port's health; 0 is good.
         24:0  16  diag_code: u16,
@@ -30,17 +30,17 @@ layout! {
         29:0   8  link_width_enabled: LinkWidth,
         /// Widths that the port can have.
         30:0   8  link_width_supported: LinkWidth,
-        /// Width that the link has.
+        /// Width in use.
         31:0   8  link_width_active: LinkWidth,
         /// Speeds that the port can have.
         32:0   4  link_speed_supported: LinkSpeed,
-        /// What the link lets through.
+        /// The logical state of the link.
         32:4   4  port_state: PortState,
-        /// What the two ends do about each other.
+        /// The physical state.
         33:0   4  port_phys_state: PortPhysState,
-        /// What the port does when the link is down: sleep or poll.
+        /// The state of the port while the link is down: sleep or poll.
         33:4   4  link_down_default_state: PortPhysState,
-        /// What the M_Key protects.
+        /// The M_Key protection level.
         34:0   2  m_key_protection: MKeyProtection,
         /// The port has 2^lmc LIDs.
         34:5   3  lmc: u8,
@@ -66,7 +66,7 @@ layout! {
         41:0   4  init_type_reply: u8,
         /// Largest payload that the port takes.
         41:4   4  mtu_cap: Mtu,
-        /// Packets dropped in a row after which a lane is stalled.
+        /// Packets dropped in a row after which a VL is stalled.
         42:0   3  vl_stall_count: u8,
         /// How long a packet can wait at the head of a queue; above 19 for ever.
         42:3   5  hoq_life: TimeCode,
@@ -86,13 +86,13 @@ layout! {
         46:0  16  p_key_violations: u16,
         /// Datagrams with a wrong key.
         48:0  16  q_key_violations: u16,
-        /// How many GUIDs the port has room for.
+        /// The size of the GUID table.
         50:0   8  guid_cap: u8,
-        /// Whoever has subscribed or joined anything here is to do so again.
+        /// Clients have to reregister: join their groups and subscribe again.
         51:0   1  client_reregister: bool,
         /// Whether group packets of other partitions are trapped less.
         51:1   2  multicast_p_key_trap_suppression: u8,
-        /// The longest way of a packet through the subnet.
+        /// The longest lifetime of a packet in the subnet.
         51:3   5  subnet_timeout: TimeCode,
         /// How long the port takes to answer.
         52:3   5  resp_time_value: TimeCode,
@@ -104,7 +104,7 @@ layout! {
         54:0  16  max_credit_hint: u16,
         /// Time to the other end and back, in units of 4 ns.
         57:0  24  link_round_trip_latency: u32,
-        /// What else the port can do.
+        /// The second capability mask.
         60:0  16  capability_mask2: CapabilityMask2,
         /// Speed that the link has, if above 10 Gb/s.
         62:0   4  link_speed_ext_active: LinkSpeedExt,
@@ -126,7 +126,7 @@ layout! {
 }
 
 codes! {
-    /// What a wrong M_Key keeps one from (IBA 14.2.4.1). What it always keeps one from is to set.
+    /// The M_Key protection level (IBA 14.2.4.1): reads that need the M_Key. Sets always need it.
     pub struct MKeyProtection(u8) {
         /// Everything can be read, the key itself too.
         NONE = 0,

@@ -3,7 +3,7 @@
 use crate::units::Rate;
 
 codes! {
-    /// Logical state of a link: what it lets through (IBA 7.2.7).
+    /// Logical state of a link (IBA 7.2.7).
     pub struct PortState(u8) {
         /// When set, not when read.
         NO_CHANGE = 0,
@@ -16,7 +16,7 @@ codes! {
 }
 
 codes! {
-    /// Physical state of a link: what its two ends do about each other (IBA 14.2.5.6).
+    /// Physical state of a link (IBA 14.2.5.6).
     pub struct PortPhysState(u8) {
         /// When set, not when read.
         NO_CHANGE = 0,
@@ -106,7 +106,7 @@ impl LinkSpeedExt {
     }
 }
 
-/// The rate of a link that is so wide and so quick. If `speed_ext` says nothing, `speed` counts.
+/// The rate of a link with this width and speed. Without `speed_ext`, `speed` counts.
 pub(super) fn rate(width: LinkWidth, speed: LinkSpeed, speed_ext: LinkSpeedExt) -> Option<Rate> {
     let lane_megabits = if speed_ext == LinkSpeedExt::NONE {
         speed.lane_megabits()?

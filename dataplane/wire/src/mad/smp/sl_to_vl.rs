@@ -1,11 +1,11 @@
-//! Which lane a service level takes (IBA 14.2.5.8).
+//! The SL to VL mapping table (IBA 14.2.5.8).
 
 use crate::mad::{Attribute, AttributeId};
 
 layout! {
     /// The virtual lane of each service level (IBA 14.2.5.8).
     pub struct SlToVlMappingTable: 8 bytes {
-        /// By service level; lane 15 drops the packet.
+        /// By service level; VL 15 drops the packet.
         0:0  64  lanes: [u8; 16],
     }
 }

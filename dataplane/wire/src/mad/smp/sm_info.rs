@@ -1,4 +1,4 @@
-//! What a subnet manager is and does (IBA 14.2.5.13).
+//! SMInfo: the state and priority of a subnet manager (IBA 14.2.5.13).
 
 use super::SmKey;
 use crate::address::Guid;
@@ -9,7 +9,7 @@ layout! {
     pub struct SmInfo: 21 bytes {
         /// Of the port that it runs at.
         0:0   64  guid: Guid,
-        /// What other managers must show; 0 for those that it does not trust.
+        /// The SM_Key; 0 in answers to untrusted managers.
         8:0   64  sm_key: SmKey,
         /// Grows while the manager works, so that others see that it does.
         16:0  32  act_count: u32,
@@ -31,7 +31,7 @@ codes! {
 }
 
 codes! {
-    /// What a manager tells another: the attribute modifier of a Set of [`SmInfo`] (IBA 14.4.1).
+    /// The control of another manager: the attribute modifier of a Set of [`SmInfo`] (IBA 14.4.1).
     pub struct SmControl(u32) {
         HANDOVER = 1,
         ACKNOWLEDGE = 2,

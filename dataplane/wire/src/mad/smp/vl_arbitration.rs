@@ -1,4 +1,4 @@
-//! In what turns the lanes of a port send (IBA 14.2.5.9).
+//! VL arbitration table (IBA 14.2.5.9).
 
 use crate::mad::{Attribute, AttributeId};
 
@@ -11,9 +11,9 @@ layout! {
 }
 
 layout! {
-    /// A lane's turn.
+    /// An entry: a VL and its weight.
     pub struct VlWeight: 2 bytes {
-        /// The lane.
+        /// The virtual lane to serve.
         0:4  4  lane: u8,
         /// How much it may send, in units of 64 bytes; 0 passes it over.
         1:0  8  weight: u8,

@@ -1,8 +1,8 @@
 //! Every frame that crossed the wire, read by tshark.
 
 use crate::Seen;
-use pollux_referee::tshark::{Row, dissect_ethernet};
-use pollux_roce::middle::Way;
+use pollux_referee::tshark::{PacketRow, dissect_ethernet};
+use pollux_roce::middle::FrameDirection;
 use pollux_wire::capture::{FileHeader, ethernet_record};
 use pollux_wire::ethernet::EthernetHeader;
 use pollux_wire::ip::ipv4::Ipv4Packet;
@@ -22,14 +22,18 @@ pub fn judge(test: &str, seen: &Seen) {
     let mut complaints = Vec::new();
     for ((way, frame, numbers), row) in frames.iter().zip(&rows) {
         if !row.malformed.is_empty() || row.values != numbers[..] {
-            let Row { values, malformed } = row;
+            let PacketRow { values, malformed } = row;
             complaints.push(format!("{way:?} {frame:02x?}: {malformed} {values:?} {numbers:?}"));
         }
     }
     let shown = complaints.iter().take(5).cloned().collect::<Vec<_>>().join("\n");
     assert!(complaints.is_empty(), "tshark disagrees on {} frames:\n{shown}", complaints.len());
     let count = |wanted| frames.iter().filter(|(way, ..)| **way == wanted).count();
-    println!("{test}: tshark agrees on {} frames out and {} in", count(Way::Out), count(Way::In));
+    println!(
+        "{test}: tshark agrees on {} frames out and {} in",
+        count(FrameDirection::Out),
+        count(FrameDirection::In)
+    );
 }
 
 /// Writes all of it to the file that `POLLUX_CAPTURE` names, if it does: for whoever looks for what

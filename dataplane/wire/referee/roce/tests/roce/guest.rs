@@ -1,8 +1,8 @@
 //! The other end: Soft-RoCE, in the virtual machine of `scripts/rxe-vm`.
 
 use crate::peer::Peer;
+use pollux_conformance::end::line::{Command, Reply};
 use pollux_referee::soft_roce;
-use pollux_verbs::end::line::{Command, Reply};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use std::process::{self, Child};
 use std::time::{Duration, Instant};
 
 /// How long the machine may take to boot, in emulation and beside other tests.
-const BOOT_PATIENCE: Duration = Duration::from_secs(120);
+const BOOT_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// What goes to a group must pass the guest's IPv6 before rxe sees it, and rxe joins nothing there.
 const JOIN: &str = "ip address add ff02::1234/128 dev net2 autojoin";
@@ -64,7 +64,7 @@ impl Machine {
 
     #[expect(clippy::disallowed_methods, reason = "the guest boots in time of its own")]
     fn wait_for_line(&mut self) -> String {
-        let end = Instant::now() + BOOT_PATIENCE;
+        let end = Instant::now() + BOOT_TIMEOUT;
         loop {
             if let Some(line) = self.next_line() {
                 return line;

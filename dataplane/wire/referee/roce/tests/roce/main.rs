@@ -1,7 +1,7 @@
 //! RoCEv2: two of our own ends joined, and ours against the Linux kernel's Soft-RoCE.
 //!
-//! Both are told what to do line by line (`pollux_verbs::end`), and every case is run with either
-//! side as the one that asks. A table says how each went.
+//! A test sends both ends their commands line by line (`pollux_conformance::end`) and runs every
+//! case with either side as the requester. A table shows the results.
 
 mod capture;
 mod cases;
@@ -13,14 +13,14 @@ use guest::Machine;
 use own::Own;
 use peer::{Duel, Side, Trial};
 use pollux_fabric::Time;
-use pollux_roce::middle::Way;
+use pollux_roce::middle::FrameDirection;
 use std::cell::RefCell;
 use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 use std::time::Instant;
 
 /// Frames, each with its moment and its way.
-type Seen = Rc<RefCell<Vec<(Time, Way, Vec<u8>)>>>;
+type Seen = Rc<RefCell<Vec<(Time, FrameDirection, Vec<u8>)>>>;
 
 fn tap(seen: &Seen) -> pollux_roce::middle::FrameTap {
     let seen = Rc::clone(seen);

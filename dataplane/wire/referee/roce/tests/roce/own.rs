@@ -1,14 +1,14 @@
 //! Our own end: an adapter in software, on Ethernet.
 
 use crate::peer::Peer;
+use pollux_conformance::end::RemoteEnd;
+use pollux_conformance::end::line::{Command, Reply};
 use pollux_fabric::link::fault::Faults;
 use pollux_fabric::{Adapter, Port, SoftDevice, Time};
 use pollux_roce::RoceLink;
-use pollux_roce::middle::{Faulty, FrameTap, Tapped, Way};
+use pollux_roce::middle::{Faulty, FrameDirection, FrameTap, Tapped};
 use pollux_roce::station::Station;
 use pollux_roce::stream::StreamWire;
-use pollux_verbs::end::End;
-use pollux_verbs::end::line::{Command, Reply};
 use pollux_wire::address::Gid;
 use pollux_wire::ethernet::MacAddress;
 use pollux_wire::keys::PKey;
@@ -21,7 +21,7 @@ type Wire = Faulty<Tapped<StreamWire<UnixStream>>>;
 
 /// It.
 pub struct Own {
-    end: End<Box<SoftDevice<RoceLink<Wire>>>>,
+    end: RemoteEnd<Box<SoftDevice<RoceLink<Wire>>>>,
     started: Instant,
 }
 
@@ -46,7 +46,7 @@ impl Own {
         let link = RoceLink::new(Station::new(mac, gids), wire, clock);
         let device = SoftDevice::new(format!("own {last}"), Adapter::new(port), link);
         Self {
-            end: End::new(Box::new(device)).expect("an adapter in software has all of it"),
+            end: RemoteEnd::new(Box::new(device)).expect("an adapter in software has all of it"),
             started,
         }
     }
@@ -54,8 +54,8 @@ impl Own {
     /// What goes wrong on the wire, each way.
     pub fn set_faults(&mut self, out: Faults, back: Faults) {
         let wire = self.end.device_mut().link_mut().wire_mut();
-        wire.set_faults(Way::Out, out);
-        wire.set_faults(Way::In, back);
+        wire.set_faults(FrameDirection::Out, out);
+        wire.set_faults(FrameDirection::In, back);
     }
 
     /// What was dropped, for whoever wants to know why.

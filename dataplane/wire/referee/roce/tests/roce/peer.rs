@@ -1,10 +1,10 @@
 //! Two ends, and what they are told: the words in which cases are written.
 
 use crate::own::Own;
+use pollux_conformance::end::line::{Command, Reply};
+use pollux_conformance::end::{MEMORY_BYTES, QKEY, STATUSES, op, pattern, sum};
 use pollux_fabric::link::fault::Faults;
 use pollux_verbs::CompletionStatus;
-use pollux_verbs::end::line::{Command, Reply};
-use pollux_verbs::end::{MEMORY_BYTES, QKEY, STATUSES, op, pattern, sum};
 use pollux_wire::address::Qpn;
 use std::time::{Duration, Instant};
 
@@ -117,7 +117,10 @@ pub const FROM: u64 = 0;
 pub const TO: u64 = MEMORY_BYTES as u64 / 2;
 
 /// How long any single thing may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// How often both ends look for what has arrived.
+const POLL_PERIOD: Duration = Duration::from_micros(50);
 
 impl Duel {
     /// Tells one side to do something, and lets both go on until it has.
@@ -127,7 +130,7 @@ impl Duel {
             Side::Ours => self.ours.begin(command),
             Side::Theirs => self.theirs.begin(command),
         }
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         loop {
             let (ours, theirs) = (self.ours.step(), self.theirs.step());
             let reply = if side == Side::Ours { ours } else { theirs };
@@ -137,8 +140,8 @@ impl Duel {
             if Instant::now() > end {
                 return Err(format!("{}: no reply", command.line()));
             }
-            // A machine in emulation wants the processor more than we do.
-            std::thread::yield_now();
+            // A machine in emulation needs the processor more than we do.
+            std::thread::sleep(POLL_PERIOD);
         }
     }
 }
@@ -272,8 +275,8 @@ impl<'a> Trial<'a> {
     }
 
     /// The next completion of a side, if there is one in so many milliseconds.
-    pub fn poll(&mut self, side: Side, patience_ms: u64) -> Result<Option<Done>, String> {
-        match self.ask(side, Command::Poll { timeout_ms: patience_ms })? {
+    pub fn poll(&mut self, side: Side, timeout_ms: u64) -> Result<Option<Done>, String> {
+        match self.ask(side, Command::Poll { timeout_ms })? {
             Reply::Completed { id, status, is_recv, bytes, has_imm, imm, src_qp } => {
                 Ok(Some(Done {
                     id,

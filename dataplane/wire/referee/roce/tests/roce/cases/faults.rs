@@ -3,9 +3,9 @@
 
 use super::Case;
 use crate::peer::*;
+use pollux_conformance::end::op;
 use pollux_fabric::link::fault::Faults;
 use pollux_verbs::CompletionStatus::Success;
-use pollux_verbs::end::op;
 use std::time::Duration;
 
 const NONE: Faults =

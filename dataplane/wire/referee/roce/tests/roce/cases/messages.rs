@@ -2,8 +2,8 @@
 
 use super::Case;
 use crate::peer::*;
+use pollux_conformance::end::op;
 use pollux_verbs::CompletionStatus::Success;
-use pollux_verbs::end::op;
 
 pub const MIB: u64 = 1 << 20;
 

@@ -3,10 +3,10 @@
 use super::Case;
 use super::messages::MIB;
 use crate::peer::*;
+use pollux_conformance::end::op;
 use pollux_verbs::CompletionStatus::{
     LocalLength, RemoteAccess, RemoteInvalidRequest, RetryExceeded, RnrRetryExceeded, Success,
 };
-use pollux_verbs::end::op;
 
 /// A connection that gives up soon: 33 ms a time, three times.
 const IMPATIENT: Connection = Connection { timeout: 13, retries: 3, ..RC };

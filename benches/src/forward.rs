@@ -1,0 +1,89 @@
+//! Forwarding alone: one core that forwards packets between two null ports, by a FIB of the size of
+//! the Internet's.
+//!
+//! | for each packet | by |
+//! |---|---|
+//! | a buffer, its headers, parsed, and a verdict | the null port that receives it |
+//! | martians, the route by longest prefix, the TTL and the checksum | the forwarder |
+//! | the buffer back | the null port that sends it |
+//!
+//! Destinations are drawn from all prefixes, so that the caches of the processor do not hold what
+//! look-ups need, or are one and the same. The clock is read once in a breath, as a worker does.
+
+use crate::environment::Environment;
+use crate::error::PerfError;
+use crate::machine::pinned;
+use crate::null_router::{ForwardPlan, NullRouter};
+use crate::samples::spread;
+use serde::Serialize;
+use std::fmt;
+
+/// The figures of a plan: the median of its rounds, the least and the largest.
+#[derive(Clone, Debug, Serialize)]
+pub struct ForwardRow {
+    /// What was measured.
+    pub plan: ForwardPlan,
+    /// Packets per second.
+    pub rate: [f64; 3],
+}
+
+/// A finished measurement.
+#[derive(Clone, Debug, Serialize)]
+pub struct ForwardMeasurement {
+    /// The machine.
+    pub environment: Environment,
+    /// The figures.
+    pub rows: Vec<ForwardRow>,
+}
+
+/// Measures each plan in so many rounds, which alternate.
+pub fn run(plans: Vec<ForwardPlan>, rounds: usize) -> Result<ForwardMeasurement, PerfError> {
+    let environment = Environment::now(None);
+    let mut rates = vec![Vec::new(); plans.len()];
+    for _ in 0..rounds {
+        for (plan, rates) in plans.iter().zip(&mut rates) {
+            rates.push(rate(plan).map_err(PerfError::OtherEnd)?);
+        }
+    }
+    let rows = plans.into_iter().zip(rates);
+    let rows = rows.map(|(plan, rates)| ForwardRow { plan, rate: spread(rates) }).collect();
+    Ok(ForwardMeasurement { environment, rows })
+}
+
+/// The rate at which a core forwards.
+pub fn rate(plan: &ForwardPlan) -> Result<f64, String> {
+    pinned(plan.core, || {
+        let mut router = NullRouter::new(plan)?;
+        router.rate_max(plan.duration / 10);
+        let rate = router.rate_max(plan.duration);
+        match router.dropped() {
+            0 => Ok(rate),
+            lost => Err(format!("{lost} packets were dropped")),
+        }
+    })
+}
+
+impl fmt::Display for ForwardMeasurement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.environment)?;
+        writeln!(f, "median (least to largest), one core, null to null")?;
+        writeln!(f, "{:>9} routes  {:>6}  {:>24}  {:>10}", "", "bytes", "Mpps", "ns/packet")?;
+        for ForwardRow { plan, rate: [middle, least, largest] } in &self.rows {
+            let million = |rate: &f64| rate / 1e6;
+            let rate = format!(
+                "{:.1} ({:.1} to {:.1})",
+                million(middle),
+                million(least),
+                million(largest)
+            );
+            let family = if plan.ipv6 { "IPv6" } else { "IPv4" };
+            let nanos = 1e9 / middle;
+            writeln!(
+                f,
+                "{:>9} {family}    {:>6}  {rate:>24}  {nanos:>10.1}",
+                plan.routes, plan.bytes
+            )?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,359 @@
+//! A router between two null ports, as large as a plan wants it, and packets offered to it at a
+//! rate.
+//!
+//! An offered packet waits in a queue like the one of an adapter, until the router polls; one that
+//! finds the queue full is lost. The queue is a number: a packet is written when it is polled, by
+//! the router's own core. So the cost of the source counts as the router's, and no second core
+//! disturbs.
+
+use crate::samples::histogram;
+use hdrhistogram::Histogram;
+use pollux_dataplane::fib::{Fib, FibBuilder, FibHop, FibTarget};
+use pollux_dataplane::forward::Forwarder;
+use pollux_dataplane::null_port::NullPort;
+use pollux_dataplane::packet_memory::PacketMemory;
+use pollux_dataplane::port::{BATCH_MAX, PortId};
+use pollux_mem::snapshot::{Publisher, Snapshot};
+use pollux_verbs::rng::SeededRng;
+use pollux_verbs::time::Time;
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::{Duration, Instant};
+
+/// Groups of next hops, half to each port.
+const GROUPS: usize = 64;
+/// Buffers of the worker: two batches to each port fit.
+const BUFFERS: u32 = 1024;
+/// Breaths between two looks at the end.
+const BREATHS: u32 = 1000;
+/// The most routes and flows that are measured.
+pub const ROUTES_MAX: usize = 2_000_000;
+/// Of so many packets, the latency of one is measured.
+const TAGGED: u64 = 64;
+
+/// Prefix lengths of IPv4 and of IPv6, and their shares in percent, as in the Internet's tables.
+const LENGTHS_V4: [(u8, u64); 6] = [(24, 62), (22, 14), (23, 10), (20, 7), (19, 4), (16, 3)];
+const LENGTHS_V6: [(u8, u64); 6] = [(48, 49), (44, 14), (32, 14), (40, 10), (36, 8), (64, 5)];
+
+/// What is measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct ForwardPlan {
+    /// Routes in the FIB.
+    pub routes: usize,
+    /// Destinations of the packets of each port.
+    pub flows: usize,
+    /// Length of the packets.
+    pub bytes: u16,
+    /// Packets of IPv6 instead of IPv4.
+    pub ipv6: bool,
+    /// Core of the worker.
+    pub core: usize,
+    /// How long a round, or a trial, takes.
+    pub duration: Duration,
+}
+
+/// A worker with both ports, and its tables.
+pub struct NullRouter {
+    forwarder: Forwarder,
+    ports: [NullPort; 2],
+    fib: Snapshot<Fib>,
+    start: Instant,
+    // Both are gone after what they are for.
+    _publisher: Publisher<Fib>,
+    _packets: PacketMemory,
+}
+
+/// The packets that arrive at a port: as many a second as are offered, until there are enough.
+#[derive(Clone, Copy, Debug)]
+pub struct OfferedLoad {
+    /// Packets per second.
+    pub per_second: f64,
+    /// All packets that are offered.
+    pub packets_max: u64,
+    /// Packets that wait from before.
+    pub backlog: u64,
+    /// Packets that can wait.
+    pub queue_max: u64,
+}
+
+/// The queue of a port.
+struct Queue {
+    load: OfferedLoad,
+    received: u64,
+    /// Packets that found no space.
+    lost: u64,
+    last_loss: Duration,
+    /// When it was empty for the first time.
+    empty_at: Duration,
+}
+
+/// What became of offered packets.
+#[derive(Clone, Debug)]
+pub struct Trial {
+    /// Packets that were forwarded.
+    pub forwarded: u64,
+    /// Packets that were lost.
+    pub lost: u64,
+    /// From the start until none was lost any more, and both queues had been empty.
+    pub recovered: Duration,
+    /// Nanoseconds from the arrival of packets to the end of the breath that sent them.
+    pub latency: Histogram<u64>,
+    /// The longest breath: in a longer one than the queue lasts, packets are lost.
+    pub breath_max: Duration,
+}
+
+impl ForwardPlan {
+    /// Packets of 64 bytes, IPv4, with so many routes, to destinations of which none is in a cache
+    /// when it is next; of one route to one destination.
+    pub const fn new(routes: usize, core: usize, duration: Duration) -> Self {
+        let flows = if routes == 1 { 1 } else { 1 << 20 };
+        Self { routes, flows, bytes: 64, ipv6: false, core, duration }
+    }
+}
+
+impl OfferedLoad {
+    /// A load without an end, for a queue of this length.
+    pub const fn new(per_second: f64, queue_max: u64) -> Self {
+        Self { per_second, packets_max: u64::MAX, backlog: 0, queue_max }
+    }
+}
+
+impl Queue {
+    const fn new(load: OfferedLoad) -> Self {
+        let never = Duration::ZERO;
+        Self { load, received: 0, lost: 0, last_loss: never, empty_at: never }
+    }
+
+    /// Packets that have arrived until then.
+    fn arrived(&self, at: Duration) -> u64 {
+        let OfferedLoad { per_second, packets_max, backlog, .. } = self.load;
+        backlog + ((at.as_secs_f64() * per_second) as u64).min(packets_max)
+    }
+
+    /// Receives a batch: how many packets, and when the tagged one among them arrived.
+    fn poll(&mut self, at: Duration) -> (usize, Option<Duration>) {
+        let gone = self.received + self.lost;
+        let waiting = self.arrived(at).saturating_sub(gone);
+        let over = waiting.saturating_sub(self.load.queue_max);
+        if over > 0 {
+            self.lost += over;
+            self.last_loss = at;
+        }
+        let count = (waiting - over).min(BATCH_MAX as u64);
+        if count == waiting && self.empty_at.is_zero() {
+            self.empty_at = at;
+        }
+        self.received += count;
+        let tag = gone.next_multiple_of(TAGGED);
+        let OfferedLoad { per_second, backlog, .. } = self.load;
+        let due =
+            || Duration::from_secs_f64(tag.saturating_sub(backlog) as f64 / per_second.max(1.0));
+        (count as usize, (tag < gone + count).then(due))
+    }
+
+    /// Whether all packets of a trial are received or lost.
+    fn is_over(&self, duration: Duration) -> bool {
+        self.received + self.lost >= self.arrived(duration)
+    }
+}
+
+impl NullRouter {
+    /// A router with the tables of the plan; or the reason why there is none.
+    #[expect(clippy::disallowed_methods, reason = "packets are measured by its clock")]
+    pub fn new(plan: &ForwardPlan) -> Result<Self, String> {
+        let mut rng = SeededRng::new(1);
+        let prefixes = prefixes(plan, &mut rng);
+        let publisher = Publisher::new(fib(&prefixes));
+        let packets = PacketMemory::new(BUFFERS, 2048).map_err(|error| error.to_string())?;
+        let mut port = || {
+            let destinations = destinations(&prefixes, plan.flows, &mut rng);
+            NullPort::new(&packets, plan.bytes, destinations)
+                .ok_or(format!("no packet has {} bytes; write 40 to 2048", plan.bytes))
+        };
+        let ports = [port()?, port()?];
+        let mut forwarder = Forwarder::new(7);
+        forwarder.set_ports([PortId(0), PortId(1)].into_iter());
+        let (fib, start) = (publisher.reader(), Instant::now());
+        Ok(Self { forwarder, ports, fib, start, _publisher: publisher, _packets: packets })
+    }
+
+    fn breathe(&mut self) {
+        let now = Time::START + self.start.elapsed();
+        self.forwarder.breathe(now, &mut self.ports, self.fib.refresh());
+    }
+
+    fn sent(&self) -> u64 {
+        self.ports.iter().map(NullPort::sent).sum()
+    }
+
+    /// Packets per second, if there are always more.
+    #[expect(clippy::disallowed_methods, reason = "this is what is measured")]
+    pub fn rate_max(&mut self, duration: Duration) -> f64 {
+        self.ports.iter_mut().for_each(|port| port.set_batch(BATCH_MAX));
+        let (begun, before) = (Instant::now(), self.sent());
+        while begun.elapsed() < duration {
+            (0..BREATHS).for_each(|_| self.breathe());
+        }
+        (self.sent() - before) as f64 / begun.elapsed().as_secs_f64()
+    }
+
+    /// Offers packets to both ports, for so long, and forwards what is in the queues at the end.
+    #[expect(clippy::disallowed_methods, reason = "this is what is measured")]
+    pub fn offer(&mut self, load: OfferedLoad, duration: Duration) -> Trial {
+        let mut queues = [Queue::new(load), Queue::new(load)];
+        let (mut latency, mut breath_max) = (histogram(), Duration::ZERO);
+        let (begun, before) = (Instant::now(), self.sent());
+        let mut now = Duration::ZERO;
+        loop {
+            let arrived = now.min(duration);
+            let mut tagged = [None; 2];
+            for ((port, queue), tagged) in self.ports.iter_mut().zip(&mut queues).zip(&mut tagged) {
+                let (count, tag) = queue.poll(arrived);
+                port.set_batch(count);
+                *tagged = tag;
+            }
+            self.forwarder.breathe(Time::START + now, &mut self.ports, self.fib.refresh());
+            let end = begun.elapsed();
+            breath_max = breath_max.max(end - now);
+            for due in tagged.into_iter().flatten() {
+                latency.saturating_record(end.saturating_sub(due).as_nanos() as u64);
+            }
+            now = end;
+            if queues.iter().all(|queue| queue.is_over(duration)) {
+                break;
+            }
+        }
+        let last = |of: fn(&Queue) -> Duration| queues.iter().map(of).max();
+        Trial {
+            forwarded: self.sent() - before,
+            lost: queues.iter().map(|queue| queue.lost).sum(),
+            recovered: last(|queue| queue.last_loss.max(queue.empty_at)).unwrap_or_default(),
+            latency,
+            breath_max,
+        }
+    }
+
+    /// Packets that were dropped and not forwarded.
+    pub fn dropped(&self) -> u64 {
+        self.ports.iter().map(|port| port.drops().total()).sum()
+    }
+}
+
+type Prefix = (IpAddr, u8);
+
+/// Different prefixes; one alone is the default route.
+fn prefixes(plan: &ForwardPlan, rng: &mut SeededRng) -> Vec<Prefix> {
+    if plan.routes == 1 {
+        return vec![match plan.ipv6 {
+            true => (Ipv6Addr::UNSPECIFIED.into(), 0),
+            false => (Ipv4Addr::UNSPECIFIED.into(), 0),
+        }];
+    }
+    let lengths = if plan.ipv6 { &LENGTHS_V6 } else { &LENGTHS_V4 };
+    let mut all = BTreeSet::new();
+    while all.len() < plan.routes {
+        let mut percent = rng.below(100);
+        let is_it = |(_, share): &&(u8, u64)| {
+            let is_below = percent < *share;
+            percent = percent.saturating_sub(*share);
+            is_below
+        };
+        let len = lengths.iter().find(is_it).map_or(24, |(len, _)| *len);
+        all.insert(match plan.ipv6 {
+            true => {
+                let bits = 0x2000 << 112 | u128::from(rng.next_u64() >> 3) << 64;
+                let bits = bits >> (128 - len) << (128 - len);
+                (IpAddr::from(Ipv6Addr::from(bits)), len)
+            }
+            false => {
+                // Neither loopback nor private networks, nor groups.
+                let bits = ((11 + rng.below(89)) << 24 | rng.below(1 << 24)) as u32;
+                (IpAddr::from(Ipv4Addr::from(bits >> (32 - len) << (32 - len))), len)
+            }
+        });
+    }
+    all.into_iter().collect()
+}
+
+/// A FIB with these routes, to both ports.
+fn fib(prefixes: &[Prefix]) -> Fib {
+    let mut fib = FibBuilder::new(ROUTES_MAX);
+    let hop = |nth: usize| {
+        let gateway = Ipv4Addr::new(10, 0, (nth % 2) as u8, nth as u8).into();
+        FibHop { port: PortId((nth % 2) as u16), gateway: Some(gateway), weight: 1 }
+    };
+    let groups: Vec<_> = (0..GROUPS).map(|nth| fib.add_group(&[hop(nth)])).collect();
+    for (nth, (ip, len)) in prefixes.iter().enumerate() {
+        let target = FibTarget::Group(groups[nth % GROUPS]);
+        fib.insert(*ip, *len, target).expect("a plan has fewer routes");
+    }
+    fib.publish()
+}
+
+/// So many destinations in prefixes that are drawn.
+fn destinations(prefixes: &[Prefix], flows: usize, rng: &mut SeededRng) -> Vec<IpAddr> {
+    let destination = |nth: usize, rng: &mut SeededRng| match prefixes[nth] {
+        (IpAddr::V4(_), 0) => {
+            let net = 198 << 24 | 18 << 16;
+            IpAddr::V4(Ipv4Addr::from(net | if flows > 1 { rng.below(1 << 17) as u32 } else { 0 }))
+        }
+        (IpAddr::V6(_), 0) => {
+            let host = if flows > 1 { rng.next_u64() } else { 9 };
+            IpAddr::V6(Ipv6Addr::from(0x2001_0002 << 96 | u128::from(host)))
+        }
+        (IpAddr::V4(ip), _) => IpAddr::V4(Ipv4Addr::from(ip.to_bits() | 1)),
+        (IpAddr::V6(ip), _) => IpAddr::V6(Ipv6Addr::from(ip.to_bits() | 1)),
+    };
+    let nth = |rng: &mut SeededRng| rng.below(prefixes.len() as u64) as usize;
+    (0..flows).map(|_| destination(nth(rng), rng)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn packets_arrive_at_their_rate_and_wait() {
+        let mut queue = Queue::new(OfferedLoad::new(1e5, 1000));
+        assert_eq!(queue.poll(Duration::ZERO), (0, None));
+        assert_eq!(queue.poll(MS), (BATCH_MAX, Some(Duration::ZERO)), "100 wait");
+        // The tagged packet is the 64th.
+        assert_eq!(queue.poll(MS), (36, Some(Duration::from_micros(640))));
+        assert_eq!((queue.poll(MS), queue.lost), ((0, None), 0));
+        assert!(queue.is_over(MS) && !queue.is_over(2 * MS));
+    }
+
+    #[test]
+    fn what_finds_the_queue_full_is_lost() {
+        let load = OfferedLoad { backlog: 5, ..OfferedLoad::new(1e6, 100) };
+        let mut queue = Queue::new(load);
+        assert_eq!(queue.poll(MS).0, BATCH_MAX);
+        assert_eq!((queue.lost, queue.last_loss), (905, MS));
+        assert_eq!((queue.poll(MS).0, queue.lost), (36, 905));
+        assert_eq!(queue.empty_at, MS);
+    }
+
+    #[test]
+    fn a_burst_ends() {
+        let load = OfferedLoad { packets_max: 70, ..OfferedLoad::new(1e9, 100) };
+        let mut queue = Queue::new(load);
+        assert_eq!((queue.poll(MS).0, queue.poll(MS).0, queue.poll(2 * MS).0), (64, 6, 0));
+        assert!(queue.is_over(Duration::from_secs(3600)));
+    }
+
+    #[test]
+    fn every_offered_packet_is_forwarded_or_lost() {
+        let plan = ForwardPlan { flows: 100, ..ForwardPlan::new(100, 0, MS) };
+        let mut router = NullRouter::new(&plan).expect("it is a router");
+        let burst = OfferedLoad { packets_max: 500, ..OfferedLoad::new(1e9, 1000) };
+        let trial = router.offer(burst, Duration::from_secs(1));
+        assert_eq!((trial.forwarded, trial.lost, router.dropped()), (1000, 0, 0));
+        let burst = OfferedLoad { queue_max: 10, ..burst };
+        let trial = router.offer(burst, Duration::from_secs(1));
+        assert_eq!(trial.forwarded + trial.lost, 1000);
+        assert!(!trial.latency.is_empty(), "some are tagged");
+    }
+}

@@ -1,0 +1,305 @@
+//! Forwarding as RFC 2544 measures it: throughput without loss, latency, back-to-back packets and
+//! recovery, of a router between two null ports.
+//!
+//! - **Throughput** (26.1): the highest rate of both ports together without loss, by bisection;
+//!   and with at most 0.5 % of loss.
+//! - **Latency** (26.2): of every 64th packet, from its arrival in the queue to the end of the
+//!   breath that sends it, at that throughput and at half of it.
+//! - **Back-to-back** (26.4): the longest burst to each port without loss, at the rate of a link
+//!   of 100 Gb/s.
+//! - **Recovery** (26.5): after 110 % of the throughput, at half of it, until both queues were
+//!   empty and no packet was lost any more.
+//!
+//! What differs from a tester with links: packets come from the router's own core and cost it their
+//! writing, nothing crosses a bus, and trials take as long as asked for and not a minute. A rate
+//! passes if one of three trials does: the kernel, or a hypervisor, takes the core away at times,
+//! for longer than any queue lasts. The longest breath shows that.
+
+use crate::environment::Environment;
+use crate::error::PerfError;
+use crate::machine::pinned;
+use crate::null_router::{ForwardPlan, NullRouter, OfferedLoad, Trial};
+use hdrhistogram::Histogram;
+use serde::Serialize;
+use std::fmt;
+use std::time::Duration;
+
+/// Halvings of a search: the figure is exact to a 128th of the highest rate.
+const SEARCH_STEPS: u32 = 7;
+/// Trials of a rate, of which one has to pass.
+const TRIALS_MAX: u32 = 3;
+/// The loss that the second throughput allows.
+const LOSS_MAX: f64 = 0.005;
+/// The link of bursts: bits per second, and bytes beside the packet (Ethernet with its gaps).
+const LINK_BITS_PER_SECOND: f64 = 100e9;
+const LINK_OVERHEAD_BYTES: u16 = 38;
+/// Longer bursts are not tried.
+const BURST_MAX: u64 = 1 << 22;
+
+/// Latency in microseconds.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct LoadLatency {
+    /// Packets per second of both ports.
+    pub per_second: f64,
+    /// The least, the median, the mean, the 99.9th percentile and the largest.
+    pub min: f64,
+    /// The typical one (RFC 8219).
+    pub median: f64,
+    /// The arithmetic mean.
+    pub mean: f64,
+    /// The worst one (RFC 8219).
+    pub worst: f64,
+    /// The largest.
+    pub max: f64,
+}
+
+/// The figures of a plan.
+#[derive(Clone, Debug, Serialize)]
+pub struct Rfc2544Row {
+    /// What was measured.
+    pub plan: ForwardPlan,
+    /// Packets per second that leave if there are always more.
+    pub rate_max: f64,
+    /// Packets per second without loss.
+    pub throughput: f64,
+    /// Packets per second with at most 0.5 % of loss.
+    pub throughput_lossy: f64,
+    /// Latency at the throughput, and at half of it.
+    pub latency: [LoadLatency; 2],
+    /// Packets of the longest burst without loss to each port.
+    pub back_to_back: u64,
+    /// Microseconds of recovery.
+    pub recovery: f64,
+    /// Microseconds of the longest breath in all trials.
+    pub breath_max: f64,
+    /// Trials that were made.
+    pub trials: u32,
+}
+
+/// A finished measurement.
+#[derive(Clone, Debug, Serialize)]
+pub struct Rfc2544 {
+    /// The machine.
+    pub environment: Environment,
+    /// Packets that can wait at each port.
+    pub queue: u64,
+    /// The figures.
+    pub rows: Vec<Rfc2544Row>,
+}
+
+/// Measures each plan, with queues of this length. `report` gets progress messages.
+pub fn run(
+    plans: Vec<ForwardPlan>,
+    queue: u64,
+    report: impl Fn(&str) + Sync,
+) -> Result<Rfc2544, PerfError> {
+    let environment = Environment::now(None);
+    let row = |plan: ForwardPlan| {
+        let core = plan.core;
+        pinned(core, || Bench::new(plan, queue, &report)?.measure()).map_err(PerfError::OtherEnd)
+    };
+    let rows = plans.into_iter().map(row).collect::<Result<_, _>>()?;
+    Ok(Rfc2544 { environment, queue, rows })
+}
+
+/// The measurement of one plan.
+struct Bench<'a> {
+    plan: ForwardPlan,
+    queue: u64,
+    router: NullRouter,
+    breath_max: Duration,
+    trials: u32,
+    report: &'a (dyn Fn(&str) + Sync),
+}
+
+impl<'a> Bench<'a> {
+    fn new(
+        plan: ForwardPlan,
+        queue: u64,
+        report: &'a (dyn Fn(&str) + Sync),
+    ) -> Result<Self, String> {
+        let router = NullRouter::new(&plan)?;
+        Ok(Self { plan, queue, router, breath_max: Duration::ZERO, trials: 0, report })
+    }
+
+    fn measure(mut self) -> Result<Rfc2544Row, String> {
+        self.report("highest rate");
+        self.router.rate_max(self.plan.duration / 10);
+        let rate_max = self.router.rate_max(self.plan.duration);
+        // A paced source does a little more for a packet.
+        let throughput = bisect(0.0, rate_max, |rate| self.passes(rate, 0.0));
+        let throughput_lossy = bisect(throughput, rate_max, |rate| self.passes(rate, LOSS_MAX));
+        let latency = [throughput, throughput / 2.0].map(|per_second| {
+            self.report(&format!("latency at {:.2} Mpps", per_second / 1e6));
+            latency(per_second, &self.offer(per_second, 0).latency)
+        });
+        self.report("back-to-back packets");
+        let burst = |burst: f64| (0..TRIALS_MAX).any(|_| self.burst(burst as u64).lost == 0);
+        let back_to_back = bisect_to(BURST_MAX, burst);
+        self.report("recovery");
+        self.offer(throughput * 1.1, 0);
+        let recovered = self.offer(throughput / 2.0, self.queue).recovered;
+        let Self { plan, breath_max, trials, ref router, .. } = self;
+        match router.dropped() {
+            0 => Ok(Rfc2544Row {
+                plan,
+                rate_max,
+                throughput,
+                throughput_lossy,
+                latency,
+                back_to_back,
+                recovery: micros(recovered),
+                breath_max: micros(breath_max),
+                trials,
+            }),
+            lost => Err(format!("{lost} packets were dropped")),
+        }
+    }
+
+    fn report(&self, what: &str) {
+        let ForwardPlan { routes, flows, bytes, .. } = self.plan;
+        (self.report)(&format!("{routes} routes, {flows} flows, {bytes} bytes: {what}"));
+    }
+
+    /// Whether no larger part of the packets is lost at this rate.
+    fn passes(&mut self, per_second: f64, loss_max: f64) -> bool {
+        (0..TRIALS_MAX).any(|_| {
+            let Trial { forwarded, lost, .. } = self.offer(per_second, 0);
+            let loss = lost as f64 / (forwarded + lost).max(1) as f64;
+            let percent = loss * 100.0;
+            self.report(&format!("{:.2} Mpps, {percent:.3} % lost", per_second / 1e6));
+            loss <= loss_max
+        })
+    }
+
+    /// Offers this rate to both ports together.
+    fn offer(&mut self, per_second: f64, backlog: u64) -> Trial {
+        let load = OfferedLoad { backlog, ..OfferedLoad::new(per_second / 2.0, self.queue) };
+        self.trial(load)
+    }
+
+    /// Offers a burst to each port.
+    fn burst(&mut self, packets_max: u64) -> Trial {
+        let bits = 8.0 * f64::from(self.plan.bytes + LINK_OVERHEAD_BYTES);
+        let load = OfferedLoad::new(LINK_BITS_PER_SECOND / bits, self.queue);
+        self.trial(OfferedLoad { packets_max, ..load })
+    }
+
+    fn trial(&mut self, load: OfferedLoad) -> Trial {
+        let trial = self.router.offer(load, self.plan.duration);
+        self.breath_max = self.breath_max.max(trial.breath_max);
+        self.trials += 1;
+        trial
+    }
+}
+
+/// The highest rate that passes, between one that does and one that need not.
+fn bisect(low: f64, high: f64, mut passes: impl FnMut(f64) -> bool) -> f64 {
+    if passes(high) {
+        return high;
+    }
+    let (mut low, mut high) = (low, high);
+    for _ in 0..SEARCH_STEPS {
+        let middle = f64::midpoint(low, high);
+        match passes(middle) {
+            true => low = middle,
+            false => high = middle,
+        }
+    }
+    low
+}
+
+/// The same of whole numbers, exactly to an eighth of the result.
+fn bisect_to(max: u64, mut passes: impl FnMut(f64) -> bool) -> u64 {
+    let mut low = 1;
+    while low < max && passes((low * 2) as f64) {
+        low *= 2;
+    }
+    let mut step = low / 2;
+    while low < max && step > low / 16 {
+        low += if passes((low + step) as f64) { step } else { 0 };
+        step /= 2;
+    }
+    low
+}
+
+fn micros(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e6
+}
+
+fn latency(per_second: f64, nanos: &Histogram<u64>) -> LoadLatency {
+    let micros = |nanos: u64| nanos as f64 / 1e3;
+    LoadLatency {
+        per_second,
+        min: micros(nanos.min()),
+        median: micros(nanos.value_at_percentile(50.0)),
+        mean: nanos.mean() / 1e3,
+        worst: micros(nanos.value_at_percentile(99.9)),
+        max: micros(nanos.max()),
+    }
+}
+
+impl fmt::Display for Rfc2544 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.environment)?;
+        writeln!(
+            f,
+            "one core forwards between two null ports and writes the packets itself; a queue of {} \
+             at each port; Mpps of both ports, latency in us",
+            self.queue
+        )?;
+        writeln!(
+            f,
+            "{:>8} {:>7} {:>5} | {:>6} {:>7} {:>9} | {:>21} | {:>21} | {:>8} {:>11} {:>10}",
+            "routes",
+            "flows",
+            "bytes",
+            "max",
+            "no loss",
+            "0.5% loss",
+            "median, 99.9 %, max",
+            "the same at half load",
+            "burst",
+            "recovery us",
+            "breath max"
+        )?;
+        for row in &self.rows {
+            let mpps = |rate: f64| format!("{:.2}", rate / 1e6);
+            let latency = row.latency.map(|LoadLatency { median, worst, max, .. }| {
+                format!("{median:.1} {worst:.1} {max:.1}")
+            });
+            let ForwardPlan { routes, flows, bytes, .. } = row.plan;
+            writeln!(
+                f,
+                "{routes:>8} {flows:>7} {bytes:>5} | {:>6} {:>7} {:>9} | {:>21} | {:>21} | {:>8} \
+                 {:>11.1} {:>10.1}",
+                mpps(row.rate_max),
+                mpps(row.throughput),
+                mpps(row.throughput_lossy),
+                latency[0],
+                latency[1],
+                row.back_to_back,
+                row.recovery,
+                row.breath_max
+            )?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_search_finds_the_edge() {
+        let found = bisect(0.0, 100.0, |rate| rate <= 40.0);
+        assert!((39.0..=40.0).contains(&found), "{found}");
+        assert_eq!(bisect(0.0, 100.0, |_| true), 100.0);
+        assert_eq!(bisect(0.0, 100.0, |_| false), 0.0);
+        let found = bisect_to(1 << 20, |packets| packets <= 3000.0);
+        assert!((2625..=3000).contains(&found), "{found}");
+        assert_eq!(bisect_to(1 << 20, |_| true), 1 << 20);
+        assert_eq!(bisect_to(1 << 20, |_| false), 1);
+    }
+}

@@ -1,0 +1,129 @@
+//! Two workers on two cores against one on one core: workers share nothing that they write, so
+//! there should be twice as much.
+//!
+//! | what | each worker |
+//! |---|---|
+//! | echo | returns packets of a null device of its own |
+//! | UDP | sends datagrams to and fro between two interfaces, at a fabric that all workers share |
+//!
+//! Measurements of one and of two alternate. The median of the ratios counts.
+//!
+//! On two cores of a virtual machine (AMD EPYC), 23 November 2026, with other load (averages of 5
+//! to 7), `--rounds 5 --duration 0.5`: echo 1.96 (1.92 to 3.11), UDP 2.01 (0.93 to 2.10).
+
+use crate::datagrams::DatagramEnds;
+use crate::echo;
+use crate::environment::Environment;
+use crate::error::PerfError;
+use crate::machine::pinned;
+use crate::samples::spread;
+use pollux_node::fabric::Embedded;
+use serde::Serialize;
+use std::fmt;
+use std::sync::Barrier;
+use std::thread::scope;
+use std::time::Duration;
+
+/// Rates per second: of one worker, of two, and their ratio; each the median, the least and the
+/// largest.
+#[derive(Clone, Debug, Serialize)]
+pub struct ScalingRow {
+    /// What is counted.
+    pub what: &'static str,
+    /// One worker on the first core.
+    pub one: [f64; 3],
+    /// Two workers, each on its core.
+    pub two: [f64; 3],
+    /// Two to one, of each round.
+    pub ratio: [f64; 3],
+}
+
+/// A finished measurement.
+#[derive(Clone, Debug, Serialize)]
+pub struct Scaling {
+    /// The machine.
+    pub environment: Environment,
+    /// The figures.
+    pub rows: Vec<ScalingRow>,
+}
+
+/// Measures in so many rounds, each measurement for so long.
+pub fn run(cores: [usize; 2], rounds: usize, duration: Duration) -> Result<Scaling, PerfError> {
+    let environment = Environment::now(None);
+    let fabric = Embedded::start("single:4")?;
+    let echoes = |cores: &[usize]| {
+        at_once(cores, |_, core| echo::rate(core, duration).map_err(PerfError::OtherEnd))
+    };
+    let datagrams = |cores: &[usize]| {
+        let barrier = Barrier::new(cores.len());
+        at_once(cores, |worker, core| exchange(&fabric, worker, core, duration, &barrier))
+    };
+    let rows = vec![
+        row("echo, packets/s", cores, rounds, echoes)?,
+        row("UDP, round trips/s", cores, rounds, datagrams)?,
+    ];
+    Ok(Scaling { environment, rows })
+}
+
+fn row(
+    what: &'static str,
+    cores: [usize; 2],
+    rounds: usize,
+    rate: impl Fn(&[usize]) -> Result<f64, PerfError>,
+) -> Result<ScalingRow, PerfError> {
+    let (mut one, mut two) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        one.push(rate(&cores[..1])?);
+        two.push(rate(&cores)?);
+    }
+    let ratios = one.iter().zip(&two).map(|(one, two)| two / one).collect();
+    Ok(ScalingRow { what, one: spread(one), two: spread(two), ratio: spread(ratios) })
+}
+
+/// The sum of the rates of workers, one for each core.
+fn at_once(
+    cores: &[usize],
+    rate: impl Fn(u8, usize) -> Result<f64, PerfError> + Sync,
+) -> Result<f64, PerfError> {
+    scope(|scope| {
+        let rate = &rate;
+        let workers: Vec<_> = (0..)
+            .zip(cores)
+            .map(|(worker, core)| scope.spawn(move || rate(worker, *core)))
+            .collect();
+        workers.into_iter().map(|worker| worker.join().expect("it does not panic")).sum()
+    })
+}
+
+fn exchange(
+    fabric: &Embedded,
+    worker: u8,
+    core: usize,
+    duration: Duration,
+    all_are_up: &Barrier,
+) -> Result<f64, PerfError> {
+    let hosts = [1, 2].map(|host| host + 2 * worker);
+    pinned(core, || {
+        let ends = DatagramEnds::open(fabric, hosts);
+        // Also one that fails: the others wait for it.
+        all_are_up.wait();
+        let count = ends?.exchange_for(duration, &mut 0)?;
+        Ok(count as f64 / duration.as_secs_f64())
+    })
+}
+
+impl fmt::Display for Scaling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.environment)?;
+        writeln!(f, "median (least to largest)")?;
+        let wide = |[middle, least, largest]: [f64; 3], digits: usize| {
+            format!("{middle:.digits$} ({least:.digits$} to {largest:.digits$})")
+        };
+        writeln!(f, "{:20}  {:>34}  {:>34}  {:>20}", "", "one worker", "two workers", "ratio")?;
+        for ScalingRow { what, one, two, ratio } in &self.rows {
+            let (one, two, ratio) = (wide(*one, 0), wide(*two, 0), wide(*ratio, 2));
+            writeln!(f, "{what:20}  {one:>34}  {two:>34}  {ratio:>20}")?;
+        }
+        Ok(())
+    }
+}

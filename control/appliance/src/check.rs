@@ -1,0 +1,44 @@
+//! `pollux check`: a configuration file, and whether this machine can run it now.
+
+use crate::output::print;
+use clap::Args;
+use pollux_node::admin::finding::{CheckFinding, CheckReport};
+use pollux_node::examine::examine;
+use std::error::Error;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Arguments of `pollux check`.
+#[derive(Args)]
+pub struct CheckArguments {
+    /// Configuration file
+    config: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Applies the checks of `run`, and looks at devices without opening them. Exits with 0 if `run`
+/// accepts the file: a device that is missing now is a warning.
+pub fn check(arguments: &CheckArguments) -> Result<ExitCode, Box<dyn Error>> {
+    let report = examine(&arguments.config);
+    let text = match arguments.json {
+        true => serde_json::to_string(&report)? + "\n",
+        false => described(&report),
+    };
+    print(&text)?;
+    Ok(if report.is_valid { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn described(report: &CheckReport) -> String {
+    let CheckReport { file, is_valid, interfaces, findings } = report;
+    let mut text = String::new();
+    for CheckFinding { severity, line, column, message, .. } in findings {
+        let place = line.zip(*column).map(|(line, column)| format!(":{line}:{column}"));
+        text += &format!("{severity}: {file}{}: {message}\n", place.unwrap_or_default());
+    }
+    if *is_valid {
+        text += &format!("{file}: valid; interfaces: {}\n", interfaces.join(", "));
+    }
+    text
+}

@@ -1,0 +1,175 @@
+//! The columns of `pollux show`, for people. Rows have more fields, which `--json` prints.
+
+use crate::table::{Cell, Column};
+use pollux_node::admin::multicast::MulticastStatus;
+use pollux_node::admin::rows::{
+    AclStatus, ConnectionRole, ConnectionStatus, DropCount, FaultStatus, GroupStatus,
+    InterfaceStatus, KernelStatus, LeaseStatus, LinkStatus, MembershipStatus, MulticastTree,
+    NeighborState, NeighborStatus, NeighborTransport, NodeKind, NodeStatus, PortStatus, RouteHop,
+    RouteStatus, ServiceDialect, WorkerStatus,
+};
+
+/// The columns of a table.
+pub trait Columns: Sized + 'static {
+    /// From left to right.
+    const COLUMNS: &'static [Column<Self>];
+}
+
+/// A row that `pollux show` may leave out.
+pub trait Selected {
+    /// Whether it is of this interface of a node.
+    fn is_of(&self, interface: &str) -> bool;
+
+    /// Whether it says nothing, and is shown only on request.
+    fn is_zero(&self) -> bool {
+        false
+    }
+}
+
+macro_rules! of_interfaces {
+    ($($row:ident)+) => {
+        $(impl Selected for $row {
+            fn is_of(&self, interface: &str) -> bool {
+                self.interface == interface
+            }
+        })+
+    };
+}
+of_interfaces!(InterfaceStatus NeighborStatus ConnectionStatus MembershipStatus);
+
+impl Selected for DropCount {
+    fn is_of(&self, interface: &str) -> bool {
+        self.interface == interface
+    }
+
+    fn is_zero(&self) -> bool {
+        self.count == 0
+    }
+}
+
+impl Selected for RouteStatus {
+    fn is_of(&self, interface: &str) -> bool {
+        self.via.iter().any(|hop| hop.interface == interface)
+    }
+
+    /// Another route to the same prefix is used.
+    fn is_zero(&self) -> bool {
+        !self.is_active && (self.kind != "unicast" || !self.via.is_empty())
+    }
+}
+
+impl Selected for MulticastStatus {
+    fn is_of(&self, interface: &str) -> bool {
+        self.from == interface || self.to.iter().any(|to| to == interface)
+    }
+}
+
+/// A list is of no interface: several may name it.
+impl Selected for AclStatus {
+    fn is_of(&self, _: &str) -> bool {
+        false
+    }
+}
+
+impl Selected for WorkerStatus {
+    fn is_of(&self, interface: &str) -> bool {
+        self.interfaces.iter().any(|name| name == interface)
+    }
+}
+
+impl Selected for GroupStatus {
+    fn is_of(&self, interface: &str) -> bool {
+        matches!(self, Self::Membership(membership) if membership.is_of(interface))
+    }
+}
+
+macro_rules! of_no_interface {
+    ($($row:ident)+) => {
+        $(impl Selected for $row {
+            fn is_of(&self, _: &str) -> bool {
+                false
+            }
+        })+
+    };
+}
+of_no_interface!(NodeStatus PortStatus LinkStatus KernelStatus);
+
+/// Columns with the names of fields.
+macro_rules! columns {
+    ($($row:ident: $($field:ident)+;)+) => {
+        $(impl Columns for $row {
+            const COLUMNS: &'static [Column<Self>] =
+                &[$((columns!(@name $field), |row| row.$field.cell())),+];
+        })+
+    };
+    // A word of the language.
+    (@name qp_type) => { "type" };
+    (@name is_active) => { "active" };
+    (@name $field:ident) => { stringify!($field) };
+}
+
+columns! {
+    InterfaceStatus:
+        interface state workers lid mtu addresses dhcp link sent received why waits_for;
+    NeighborStatus: interface address state by mtu link why connection;
+    ConnectionStatus:
+        interface worker peer qp_type state role dialect mtu qpn sent received why;
+    MembershipStatus: interface group lid state receives why;
+    WorkerStatus:
+        worker core idle interfaces packets ns_per_packet batch_size idle_percent breaths
+        busy_breaths sleeps asleep_ms busy_ms;
+    RouteStatus: domain to source kind via next_domain metric seconds is_active why;
+    MulticastStatus: domain group source from to ttl_threshold;
+    AclStatus: acl rule action packets matches;
+    DropCount: interface of why count;
+    KernelStatus: table state routes messages overruns dumps unsupported;
+    NodeStatus: node kind guid lid ports drops;
+    PortStatus: port state lid mtu peer process sent received errors discards;
+    LinkStatus: from to rate state;
+    MulticastTree: lid ports;
+    FaultStatus: number rule;
+}
+
+impl Cell for Vec<RouteHop> {
+    fn cell(&self) -> String {
+        let hop = |hop: &RouteHop| {
+            let name = match hop.gateway {
+                Some(gateway) => format!("{gateway}@{}", hop.interface),
+                None => hop.interface.clone(),
+            };
+            if hop.weight == 1 { name } else { format!("{name}*{}", hop.weight) }
+        };
+        let hops: Vec<_> = self.iter().map(hop).collect();
+        if hops.is_empty() { "-".into() } else { hops.join(" ") }
+    }
+}
+
+impl Cell for LeaseStatus {
+    fn cell(&self) -> String {
+        let server = self.server.iter().map(|server| format!(" server={server}"));
+        let left = self.left.iter().map(|seconds| format!(" left={seconds}"));
+        self.state.clone() + &server.chain(left).collect::<String>()
+    }
+}
+
+macro_rules! names {
+    ($($name:ident: $($value:ident = $text:literal)+;)+) => {
+        $(impl Cell for $name {
+            fn cell(&self) -> String {
+                match self { $(Self::$value => $text,)+ }.into()
+            }
+        })+
+    };
+}
+
+names! {
+    NeighborState:
+        Incomplete = "incomplete" Reachable = "reachable" Stale = "stale" Delay = "delay"
+        Probe = "probe" Failed = "failed" Permanent = "permanent";
+    NeighborTransport:
+        Unknown = "unknown" Pending = "pending" Unreachable = "unreachable"
+        Datagram = "datagram" Connection = "connection";
+    ConnectionRole: Active = "active" Passive = "passive";
+    ServiceDialect: Rfc = "rfc" Linux = "linux";
+    NodeKind: Host = "host" Switch = "switch" Router = "router";
+}

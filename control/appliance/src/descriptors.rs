@@ -1,0 +1,12 @@
+//! The limit of descriptors of a process that serves.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Raises the limit as far as the system allows: a node takes two descriptors for each peer and
+/// worker, and a fabric one for each client. The usual limit of 1,024 is for programs that call
+/// `select`.
+pub fn raise_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    // Where it stays, peers beyond it are reached through the fabric's process, only slower.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}

@@ -1,0 +1,118 @@
+//! The command `pollux`, as a library: the program calls it, and `examples/pages` makes the manual
+//! pages and completions of what it accepts.
+//!
+//! `demo` is a demonstration in one process; `check` examines a configuration and `config` prints
+//! one; `run` runs a node and `fabric` a software fabric until a signal ends it; `reload` changes
+//! its configuration; `show`, `top`, `ping`, `route`, `trace`, `capture`, `idle` and `fault` ask
+//! one that runs; `doctor` examines the machine. Output is for people, or JSON with `--json`.
+//!
+//! Below them: `asking` is how running ones are asked, `table` and `columns` how rows become text,
+//! `output` is where text goes, `log` the lines of a node, and `pcapng` how packets become a file;
+//! `signals` and `descriptors` are what a process that serves needs of the system.
+
+#![forbid(unsafe_code)]
+
+mod asking;
+mod capture;
+mod check;
+mod columns;
+mod config;
+mod demo;
+mod descriptors;
+mod doctor;
+mod fabric;
+mod log;
+mod output;
+mod pcapng;
+mod ping;
+mod reload;
+mod route;
+mod run;
+mod show;
+mod signals;
+mod table;
+mod top;
+mod trace;
+
+use clap::{CommandFactory, Parser, Subcommand};
+use std::process::ExitCode;
+
+/// IP over InfiniBand in userspace, and an InfiniBand fabric in software.
+#[derive(Parser)]
+#[command(name = "pollux", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Show a whole fabric and three hosts in one process, in a few seconds: a good first command.
+    Demo(demo::Arguments),
+    /// Run a software fabric until a signal ends it.
+    Fabric(fabric::Arguments),
+    /// Run a node: the IP over InfiniBand interfaces of a configuration file.
+    Run(run::RunArguments),
+    /// Validate a configuration file with the rules of `run`, and look for what it needs.
+    Check(check::CheckArguments),
+    /// Print the configuration of a running node, or of a file, with or without defaults.
+    Config(config::ConfigArguments),
+    /// Send ICMP echo requests from a running node.
+    Ping(ping::Arguments),
+    /// Show the runtime state of a node or fabric.
+    Show(show::ShowArguments),
+    /// Watch a running node: rates of its interfaces, workers, connections, routes and drops.
+    Top(top::TopArguments),
+    /// Add, remove or replace routes of a running node, or show the route to an address.
+    Route(route::RouteArguments),
+    /// Show the way of a packet through the tables of a running node, with the reason of each step.
+    Trace(trace::TraceArguments),
+    /// Capture packets that a running node receives, sends or drops.
+    Capture(capture::CaptureArguments),
+    /// Have a running node read its configuration file again, and make the changes.
+    Reload(reload::ReloadArguments),
+    /// Keep the changes of a reload with a timeout, or take them back.
+    Confirm(reload::ConfirmArguments),
+    /// Change the idle strategy of the workers of a running node.
+    Idle(show::IdleArguments),
+    /// Add, remove or list link faults of a running fabric.
+    Fault(show::FaultArguments),
+    /// Examine this machine: adapters, libraries, kernel modules and limits, with what to do.
+    Doctor(doctor::Arguments),
+}
+
+/// What the command accepts.
+pub fn command() -> clap::Command {
+    Arguments::command()
+}
+
+/// Runs the command with the arguments of this process.
+pub fn run_command() -> ExitCode {
+    let success = |()| ExitCode::SUCCESS;
+    let (result, failure) = match Arguments::parse().command {
+        Command::Demo(arguments) => (demo::demo(&arguments).map(success), 1),
+        Command::Fabric(arguments) => (fabric::run(arguments).map(success), 1),
+        Command::Run(arguments) => (run::run(&arguments).map(success), 1),
+        Command::Check(arguments) => (check::check(&arguments), 1),
+        Command::Config(arguments) => (config::config(&arguments).map(success), 1),
+        // As in ping(8): 1 means no reply, 2 another error.
+        Command::Ping(arguments) => (ping::ping(&arguments), 2),
+        Command::Top(arguments) => (top::top(&arguments).map(success), 1),
+        Command::Show(arguments) => (show::show(&arguments).map(success), 1),
+        Command::Route(arguments) => (route::route(&arguments).map(success), 1),
+        Command::Trace(arguments) => (trace::trace(&arguments).map(success), 1),
+        Command::Capture(arguments) => (capture::capture(&arguments).map(success), 1),
+        Command::Reload(arguments) => (reload::reload(&arguments).map(success), 1),
+        Command::Confirm(arguments) => (reload::confirm(&arguments).map(success), 1),
+        Command::Idle(arguments) => (show::idle(&arguments).map(success), 1),
+        Command::Fault(arguments) => (show::fault(&arguments).map(success), 1),
+        Command::Doctor(arguments) => (doctor::doctor(&arguments).map(success), 1),
+    };
+    result.unwrap_or_else(|error| match error.downcast_ref::<output::OutputError>() {
+        Some(error) if error.is_reader_gone() => ExitCode::from(output::READER_GONE),
+        _ => {
+            output::note(&error.to_string());
+            ExitCode::from(failure)
+        }
+    })
+}

@@ -1,0 +1,94 @@
+//! The log of `pollux run`: a line for each notice, on standard output, which a service manager
+//! keeps. As JSON, a line has the keys `time` (RFC 3339), `level`, `about` and `message`.
+
+use crate::output::say;
+use clap::ValueEnum;
+use pollux_node::node::notice::NodeNotice;
+use serde::Serialize;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The format of lines.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub enum LogFormat {
+    /// About whom, and what: `ib0: up: the broadcast group is joined`
+    #[default]
+    Text,
+    /// A JSON object
+    Json,
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    time: String,
+    #[serde(flatten)]
+    notice: &'a NodeNotice,
+}
+
+/// Prints a notice.
+#[expect(clippy::disallowed_methods, reason = "lines of a log have the time of day")]
+pub fn log(format: LogFormat, notice: &NodeNotice) {
+    match format {
+        LogFormat::Text => say(&notice.to_string()),
+        LogFormat::Json => say(&json_line(notice, SystemTime::now())),
+    }
+}
+
+fn json_line(notice: &NodeNotice, now: SystemTime) -> String {
+    let time = rfc_3339(now.duration_since(UNIX_EPOCH).unwrap_or_default());
+    serde_json::to_string(&Line { time, notice }).expect("texts are JSON")
+}
+
+/// A time since the epoch, in UTC.
+fn rfc_3339(since_epoch: Duration) -> String {
+    let seconds = since_epoch.as_secs();
+    let (year, month, day) = date(seconds / 86_400);
+    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+    let micros = since_epoch.subsec_micros();
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
+}
+
+/// The date of a day since 1 January 1970: year, month and day of the Gregorian calendar. It counts
+/// days from 1 March, so that the leap day is the last of a year.
+fn date(days: u64) -> (u64, u64, u64) {
+    const DAYS_OF_400_YEARS: u64 = 146_097;
+    const FROM_MARCH_OF_YEAR_0: u64 = 719_468;
+    let days = days + FROM_MARCH_OF_YEAR_0;
+    let (era, day) = (days / DAYS_OF_400_YEARS, days % DAYS_OF_400_YEARS);
+    let leap_days = day / 1460 - day / 36_524 + day / 146_096;
+    let year_of_era = (day - leap_days) / 365;
+    let day = day - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    // Months of 31, 30, 31, 30 and 31 days take turns: 153 days.
+    let month = (5 * day + 2) / 153;
+    let day_of_month = day - (153 * month + 2) / 5 + 1;
+    let (month, next_year) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    (400 * era + year_of_era + next_year, month, day_of_month)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_those_of_date() {
+        // By `date --utc --date=@SECONDS`.
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00.000000Z"),
+            (951_782_399, "2000-02-28T23:59:59.000000Z"),
+            (951_827_696, "2000-02-29T12:34:56.000000Z"),
+            (1_709_164_800, "2024-02-29T00:00:00.000000Z"),
+            (1_798_761_599, "2026-12-31T23:59:59.000000Z"),
+            (4_107_542_400, "2100-03-01T00:00:00.000000Z"),
+        ] {
+            assert_eq!(rfc_3339(Duration::from_secs(seconds)), text);
+        }
+    }
+
+    #[test]
+    fn a_line_of_json_has_time_level_part_and_message() {
+        let notice = NodeNotice::warning("ib0", "missing: there is no fabric at /a");
+        let line = json_line(&notice, UNIX_EPOCH + Duration::from_micros(1));
+        let expected = "{'time':'1970-01-01T00:00:00.000001Z','level':'warning','about':'ib0',\
+                        'message':'missing: there is no fabric at /a'}";
+        assert_eq!(line, expected.replace('\'', "\""));
+    }
+}

@@ -1,0 +1,77 @@
+//! `pollux reload` and `pollux confirm`: another configuration for a running node.
+
+use crate::asking::{Wait, ask, seconds};
+use crate::output::{note, print};
+use clap::Args;
+use pollux_node::admin::rows::ChangeStatus;
+use std::error::Error;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Arguments of `pollux reload`.
+#[derive(Args)]
+pub struct ReloadArguments {
+    /// Only list the changes
+    #[arg(long, conflicts_with = "timeout")]
+    dry_run: bool,
+    /// Take the changes back after so long, unless `pollux confirm` comes before
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    timeout: Option<Duration>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Socket of the node
+    #[arg(long, value_name = "PATH")]
+    socket: PathBuf,
+    #[command(flatten)]
+    wait: Wait,
+}
+
+/// Arguments of `pollux confirm`.
+#[derive(Args)]
+pub struct ConfirmArguments {
+    /// Take the changes back now, in place of the timeout
+    #[arg(long)]
+    undo: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Socket of the node
+    #[arg(long, value_name = "PATH")]
+    socket: PathBuf,
+    #[command(flatten)]
+    wait: Wait,
+}
+
+/// Runs `pollux reload`. A file with errors changes nothing, nor does one of whose changes one
+/// fails; both are errors of the command.
+pub fn reload(arguments: &ReloadArguments) -> Result<(), Box<dyn Error>> {
+    let ReloadArguments { dry_run, timeout, json, socket, wait } = arguments;
+    let changes = ask(socket, *wait, |client, pause| client.reload(*dry_run, *timeout, pause))?;
+    say(&changes, *json)?;
+    if let (Some(timeout), false) = (timeout, changes.is_empty()) {
+        note(&format!(
+            "run `pollux confirm --socket {}` within {} s, or this is taken back",
+            socket.display(),
+            timeout.as_secs_f64()
+        ));
+    }
+    Ok(())
+}
+
+/// Runs `pollux confirm`.
+pub fn confirm(arguments: &ConfirmArguments) -> Result<(), Box<dyn Error>> {
+    let ConfirmArguments { undo, json, socket, wait } = arguments;
+    let changes = ask(socket, *wait, |client, pause| client.confirm(*undo, pause))?;
+    say(&changes, *json)
+}
+
+fn say(changes: &[ChangeStatus], json: bool) -> Result<(), Box<dyn Error>> {
+    if json {
+        return Ok(print(&format!("{}\n", serde_json::to_string(changes)?))?);
+    }
+    match changes.is_empty() {
+        true => Ok(print("nothing has changed\n")?),
+        false => Ok(changes.iter().try_for_each(|one| print(&format!("{}\n", one.change)))?),
+    }
+}

@@ -1,0 +1,141 @@
+//! `pollux route`: routes of a running node that its configuration file does not have, and the
+//! route to an address.
+
+use crate::asking::{Wait, ask};
+use crate::output::print;
+use clap::{Args, Subcommand};
+use pollux_node::admin::request::{RouteRequest, RouteVerb};
+use pollux_node::admin::route::RouteDecision;
+use std::error::Error;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+/// Arguments of `pollux route`.
+#[derive(Args)]
+pub struct RouteArguments {
+    #[command(subcommand)]
+    command: RouteCommand,
+    /// Socket of the node
+    #[arg(long, value_name = "PATH", global = true)]
+    socket: Option<PathBuf>,
+    /// Routing domain [default: default]
+    #[arg(long, value_name = "NAME", global = true)]
+    domain: Option<String>,
+    /// Print JSON
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(flatten)]
+    wait: Wait,
+}
+
+/// Routes that are added here come before those of the configuration to the same prefix, and last
+/// until they are removed or the node ends; `pollux reload` leaves them alone.
+#[derive(Subcommand)]
+enum RouteCommand {
+    /// Add a route that a reload leaves alone
+    Add(NewRoute),
+    /// Add a route, or replace the one that `add` made to the same prefix
+    Replace(NewRoute),
+    /// Remove a route that `add` made
+    Del {
+        /// Prefix of its destinations, as 10.1.0.0/16
+        to: String,
+    },
+    /// Show the route to an address, with the reason
+    Get {
+        /// The destination
+        address: IpAddr,
+    },
+}
+
+/// A route in words.
+#[derive(Args)]
+struct NewRoute {
+    /// Its destinations: a prefix as 10.1.0.0/16, an address, or `default` for all
+    to: String,
+    /// Gateways, which share the flows; or packets are dropped silently (blackhole), or with an
+    /// ICMP error: destination unreachable, or prohibited
+    #[arg(value_name = "via GATEWAY[,GATEWAY]|blackhole|unreachable|prohibit", required = true)]
+    how: Vec<String>,
+}
+
+impl NewRoute {
+    fn request(&self, verb: RouteVerb, domain: Option<String>) -> Result<RouteRequest, String> {
+        let how = self.how.iter().map(String::as_str);
+        let words: Vec<_> = [self.to.as_str()].into_iter().chain(how).collect();
+        let (to, kind, via) = match words[..] {
+            [to, "via", gateways] => (to, None, addresses(gateways)?),
+            // The second is the order of ip(8).
+            [to, kind @ ("blackhole" | "unreachable" | "prohibit")]
+            | [kind @ ("blackhole" | "unreachable" | "prohibit"), to] => {
+                (to, Some(kind.into()), Vec::new())
+            }
+            _ => {
+                return Err(format!(
+                    "{:?} is no target of a route; write via GATEWAY[,GATEWAY], blackhole, \
+                     unreachable or prohibit",
+                    words[1..].join(" ")
+                ));
+            }
+        };
+        Ok(RouteRequest { verb, to: to.into(), via, kind, domain })
+    }
+}
+
+fn addresses(text: &str) -> Result<Vec<IpAddr>, String> {
+    let address = |text: &str| {
+        text.parse().map_err(|_| format!("{text:?} is not an IP address; write via 10.0.0.2"))
+    };
+    text.split(',').map(address).collect()
+}
+
+/// Runs `pollux route`.
+pub fn route(arguments: &RouteArguments) -> Result<(), Box<dyn Error>> {
+    let domain = arguments.domain.clone();
+    let request = match &arguments.command {
+        RouteCommand::Add(route) => route.request(RouteVerb::Add, domain)?,
+        RouteCommand::Replace(route) => route.request(RouteVerb::Replace, domain)?,
+        RouteCommand::Del { to } => {
+            let (verb, to) = (RouteVerb::Del, to.clone());
+            RouteRequest { verb, to, via: Vec::new(), kind: None, domain }
+        }
+        RouteCommand::Get { address } => return get(arguments, *address),
+    };
+    let changes = ask(arguments.socket()?, arguments.wait, |client, pause| {
+        client.change_route(request, pause)
+    })?;
+    if arguments.json {
+        return Ok(print(&format!("{}\n", serde_json::to_string(&changes)?))?);
+    }
+    Ok(changes.iter().try_for_each(|one| print(&format!("{}\n", one.change)))?)
+}
+
+impl RouteArguments {
+    fn socket(&self) -> Result<&PathBuf, &'static str> {
+        self.socket.as_ref().ok_or("no socket given; name the node's socket with --socket PATH")
+    }
+}
+
+fn get(arguments: &RouteArguments, address: IpAddr) -> Result<(), Box<dyn Error>> {
+    let decision = ask(arguments.socket()?, arguments.wait, |client, pause| {
+        client.route_to(address, arguments.domain.clone(), pause)
+    })?;
+    let text = match arguments.json {
+        true => serde_json::to_string(&decision)? + "\n",
+        false => described(&decision),
+    };
+    Ok(print(&text)?)
+}
+
+/// The verdict and next hops in the manner of `ip route get`, then the reason.
+fn described(decision: &RouteDecision) -> String {
+    let RouteDecision { address, verdict, route, why, .. } = decision;
+    let mut text = format!("{address}: {}\n", verdict.name());
+    for hop in route.iter().flat_map(|route| &route.via) {
+        text += &match hop.gateway {
+            Some(gateway) => format!("  via {gateway} at {}\n", hop.interface),
+            None => format!("  on the link of {}\n", hop.interface),
+        };
+    }
+    text + &format!("  since {why}\n")
+}

@@ -1,0 +1,80 @@
+//! Text tables: aligned columns, one line for each row.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// A column of a table: its heading, and its cell in a row.
+pub type Column<R> = (&'static str, fn(&R) -> String);
+
+/// A table with a heading, in aligned columns.
+pub fn table<R>(rows: &[R], columns: &[Column<R>]) -> String {
+    let headings = columns.iter().map(|(heading, _)| (*heading).to_owned()).collect();
+    let cells = |row: &R| columns.iter().map(|(_, cell)| cell(row)).collect();
+    let lines: Vec<Vec<_>> = std::iter::once(headings).chain(rows.iter().map(cells)).collect();
+    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max();
+    let widths: Vec<_> = (0..columns.len()).map(|column| width(column).unwrap_or(0)).collect();
+    let text = |line: &Vec<String>| {
+        let cells = line.iter().zip(&widths).map(|(cell, &width)| format!("{cell:width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
+    };
+    lines.iter().map(text).collect()
+}
+
+/// A value in a table. Absent values are a dash.
+pub trait Cell {
+    /// The text of the value.
+    fn cell(&self) -> String;
+}
+
+macro_rules! as_displayed {
+    ($($value:ty)*) => {
+        $(impl Cell for $value {
+            fn cell(&self) -> String {
+                self.to_string()
+            }
+        })*
+    };
+}
+as_displayed!(String u8 u16 u32 u64 usize bool IpAddr);
+
+impl Cell for f64 {
+    fn cell(&self) -> String {
+        format!("{self:.1}")
+    }
+}
+
+impl<T: Cell> Cell for Option<T> {
+    fn cell(&self) -> String {
+        self.as_ref().map_or_else(|| "-".into(), Cell::cell)
+    }
+}
+
+impl Cell for Vec<String> {
+    fn cell(&self) -> String {
+        self.join(" ")
+    }
+}
+
+impl Cell for BTreeMap<String, u64> {
+    fn cell(&self) -> String {
+        let counts: Vec<_> = self.iter().map(|(name, count)| format!("{name}={count}")).collect();
+        if counts.is_empty() { "-".into() } else { counts.join(" ") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_has_a_line_for_every_row() {
+        struct Row(String, Option<u32>);
+        let columns: [Column<Row>; 2] = [("a", |row| row.0.cell()), ("b", |row| row.1.cell())];
+        let rows = [Row("1".into(), None), Row("long".into(), Some(2))];
+        assert_eq!(table(&rows, &columns), "a     b\n1     -\nlong  2\n");
+        assert_eq!(table(&[], &columns), "a  b\n");
+        let counts = [("x".to_owned(), 2), ("y".to_owned(), 3)];
+        assert_eq!(BTreeMap::from(counts).cell(), "x=2 y=3");
+        assert_eq!(BTreeMap::new().cell(), "-");
+    }
+}

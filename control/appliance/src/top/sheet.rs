@@ -1,0 +1,298 @@
+//! A view as headings and cells: what a table, JSON and the screen have in common, and how rows are
+//! sorted and filtered.
+
+use super::View;
+use super::sample::SampleChange;
+use crate::table::{Cell, Column};
+use pollux_node::admin::rows::RouteStatus;
+use serde_json::{Value, json};
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
+/// A value of a row.
+#[derive(Clone, Debug, PartialEq)]
+pub enum SheetCell {
+    Text(String),
+    Count(u64),
+    /// A number in a second, or in percent.
+    Rate(f64),
+    /// Bytes in a second.
+    Bytes(f64),
+    /// A rate that is an alarm unless it is 0.
+    Alarm(f64),
+}
+
+/// Rows of a view, with their headings.
+#[derive(Clone, Debug)]
+pub struct Sheet {
+    pub view: View,
+    pub headings: &'static [&'static str],
+    pub rows: Vec<Vec<SheetCell>>,
+}
+
+impl SheetCell {
+    /// The value for people.
+    pub fn text(&self) -> String {
+        match self {
+            Self::Text(text) => text.clone(),
+            Self::Count(count) => count.to_string(),
+            Self::Rate(rate) | Self::Alarm(rate) => scaled(*rate, ""),
+            Self::Bytes(rate) => scaled(*rate, "B"),
+        }
+    }
+
+    /// The value for programs.
+    pub fn json(&self) -> Value {
+        match self {
+            Self::Text(text) => json!(text),
+            Self::Count(count) => json!(count),
+            Self::Rate(rate) | Self::Bytes(rate) | Self::Alarm(rate) => json!(rate),
+        }
+    }
+
+    /// Whether it belongs at the right of its column.
+    pub const fn is_number(&self) -> bool {
+        !matches!(self, Self::Text(_))
+    }
+
+    fn compare(&self, other: &Self) -> Ordering {
+        let number = |cell: &Self| match cell {
+            Self::Text(_) => None,
+            Self::Count(count) => Some(*count as f64),
+            Self::Rate(rate) | Self::Bytes(rate) | Self::Alarm(rate) => Some(*rate),
+        };
+        match (number(self), number(other)) {
+            // The largest numbers first, but texts as in a dictionary.
+            (Some(one), Some(other)) => other.total_cmp(&one),
+            _ => self.text().cmp(&other.text()),
+        }
+    }
+}
+
+/// A number with a prefix of its unit: 1.5M.
+fn scaled(value: f64, unit: &str) -> String {
+    let prefixes = [(1e9, "G"), (1e6, "M"), (1e4, "k")];
+    match prefixes.iter().find(|(least, _)| value >= *least) {
+        Some((1e4, prefix)) => format!("{:.1}{prefix}{unit}", value / 1e3),
+        Some((least, prefix)) => format!("{:.1}{prefix}{unit}", value / least),
+        None if value.fract() == 0.0 => format!("{value:.0}{unit}"),
+        None => format!("{value:.1}{unit}"),
+    }
+}
+
+impl Sheet {
+    /// Columns for a table: cells by their positions.
+    pub fn columns(&self) -> Vec<Column<Vec<SheetCell>>> {
+        const CELLS: [fn(&Vec<SheetCell>) -> String; 10] = [
+            |row| row[0].text(),
+            |row| row[1].text(),
+            |row| row[2].text(),
+            |row| row[3].text(),
+            |row| row[4].text(),
+            |row| row[5].text(),
+            |row| row[6].text(),
+            |row| row[7].text(),
+            |row| row[8].text(),
+            |row| row[9].text(),
+        ];
+        self.headings.iter().copied().zip(CELLS).collect()
+    }
+
+    /// Sorts by a column: numbers from the largest on, texts from the first on.
+    pub fn sort(&mut self, column: usize, is_reversed: bool) {
+        self.rows.sort_by(|one, other| {
+            let (Some(one), Some(other)) = (one.get(column), other.get(column)) else {
+                return Ordering::Equal;
+            };
+            let order = one.compare(other);
+            if is_reversed { order.reverse() } else { order }
+        });
+    }
+
+    /// Leaves only rows with a cell that has this text.
+    pub fn filter(&mut self, text: &str) {
+        self.rows.retain(|row| row.iter().any(|cell| cell.text().contains(text)));
+    }
+}
+
+/// The rows of a view other than the overview.
+pub fn sheet(view: View, change: &SampleChange) -> Sheet {
+    match view {
+        View::Overview | View::Interfaces => interfaces(change),
+        View::Workers => workers(change),
+        View::Neighbors => neighbors(change),
+        View::Connections => connections(change),
+        View::Routes => routes(change),
+        View::Drops => drops(change),
+    }
+}
+
+fn text(value: impl Cell) -> SheetCell {
+    SheetCell::Text(value.cell())
+}
+
+fn interfaces(change: &SampleChange) -> Sheet {
+    let headings =
+        &["interface", "state", "mtu", "in/s", "in_bytes/s", "out/s", "out_bytes/s", "why"];
+    let rows = change.now.interfaces.iter().map(|row| {
+        vec![
+            text(row.interface.clone()),
+            text(row.state.clone()),
+            text(row.mtu),
+            SheetCell::Rate(change.interface_rate(row, |row| row.received)),
+            SheetCell::Bytes(change.interface_rate(row, |row| row.bytes_received)),
+            SheetCell::Rate(change.interface_rate(row, |row| row.sent)),
+            SheetCell::Bytes(change.interface_rate(row, |row| row.bytes_sent)),
+            text(row.why.clone()),
+        ]
+    });
+    Sheet { view: View::Interfaces, headings, rows: rows.collect() }
+}
+
+fn workers(change: &SampleChange) -> Sheet {
+    let headings = &[
+        "worker",
+        "core",
+        "idle",
+        "busy_%",
+        "packets/s",
+        "ns/packet",
+        "batch",
+        "breaths/s",
+        "sleeps/s",
+        "interfaces",
+    ];
+    let rows = change.now.workers.iter().map(|row| {
+        let packets = change.worker_rate(row, |row| row.packets);
+        let busy_ns = 1e6 * change.worker_rate(row, |row| row.busy_ms);
+        let busy_breaths = change.worker_rate(row, |row| row.busy_breaths);
+        let ratio = |part: f64, of: f64| if of > 0.0 { part / of } else { 0.0 };
+        vec![
+            SheetCell::Count(row.worker as u64),
+            text(row.core),
+            text(row.idle.clone()),
+            SheetCell::Rate(change.busy_percent(row)),
+            SheetCell::Rate(packets),
+            SheetCell::Rate(ratio(busy_ns, packets)),
+            SheetCell::Rate(ratio(packets, busy_breaths)),
+            SheetCell::Rate(change.worker_rate(row, |row| row.breaths)),
+            SheetCell::Rate(change.worker_rate(row, |row| row.sleeps)),
+            text(row.interfaces.clone()),
+        ]
+    });
+    Sheet { view: View::Workers, headings, rows: rows.collect() }
+}
+
+fn neighbors(change: &SampleChange) -> Sheet {
+    let headings = &["interface", "address", "state", "by", "mtu", "pending", "seconds", "why"];
+    let rows = change.now.neighbors.iter().map(|row| {
+        let why = row.connection.as_ref().unwrap_or(&row.why);
+        vec![
+            text(row.interface.clone()),
+            text(row.address),
+            text(row.state),
+            text(row.by),
+            text(row.mtu),
+            SheetCell::Count(row.pending as u64),
+            SheetCell::Count(row.seconds),
+            text(why.clone()),
+        ]
+    });
+    Sheet { view: View::Neighbors, headings, rows: rows.collect() }
+}
+
+fn connections(change: &SampleChange) -> Sheet {
+    let headings =
+        &["interface", "worker", "type", "state", "mtu", "in/s", "out/s", "seconds", "peer", "why"];
+    let rows = change.now.connections.iter().map(|row| {
+        vec![
+            text(row.interface.clone()),
+            SheetCell::Count(row.worker as u64),
+            text(row.qp_type.clone()),
+            text(row.state.clone()),
+            SheetCell::Count(row.mtu.into()),
+            SheetCell::Rate(change.connection_rate(row, |row| row.received)),
+            SheetCell::Rate(change.connection_rate(row, |row| row.sent)),
+            SheetCell::Count(row.seconds),
+            text(row.peer.clone()),
+            text(row.why.clone()),
+        ]
+    });
+    Sheet { view: View::Connections, headings, rows: rows.collect() }
+}
+
+fn routes(change: &SampleChange) -> Sheet {
+    let headings = &["domain", "source", "family", "routes", "active", "change/s"];
+    let family = |row: &RouteStatus| if row.to.contains(':') { "ipv6" } else { "ipv4" };
+    let all = &change.now.routes;
+    let key = |row: &RouteStatus| (row.domain.clone(), row.source.clone(), family(row));
+    let mut counts = BTreeMap::<_, (u64, u64)>::new();
+    for row in all {
+        let (count, active) = counts.entry(key(row)).or_default();
+        *count += 1;
+        *active += u64::from(row.is_active);
+    }
+    let rows = counts.into_iter().map(|((domain, source, of), (count, active))| {
+        let is_of =
+            |row: &RouteStatus| (&row.domain, &row.source, family(row)) == (&domain, &source, of);
+        let before = change.routes_before(is_of).unwrap_or(count);
+        let rate = if change.seconds > 0.0 {
+            (count as f64 - before as f64) / change.seconds
+        } else {
+            0.0
+        };
+        vec![
+            text(domain.clone()),
+            text(source.clone()),
+            text(of.to_owned()),
+            SheetCell::Count(count),
+            SheetCell::Count(active),
+            SheetCell::Rate(rate),
+        ]
+    });
+    Sheet { view: View::Routes, headings, rows: rows.collect() }
+}
+
+/// Counters that are not zero: those that increase first, then the largest.
+fn drops(change: &SampleChange) -> Sheet {
+    let headings = &["interface", "of", "why", "drops/s", "count"];
+    let mut all: Vec<_> = change.now.drops.iter().filter(|row| row.count > 0).collect();
+    all.sort_by(|one, other| {
+        let rates = change.drop_rate(other).total_cmp(&change.drop_rate(one));
+        rates.then(other.count.cmp(&one.count))
+    });
+    let rows = all.into_iter().map(|row| {
+        vec![
+            text(row.interface.clone()),
+            text(row.of.clone()),
+            text(row.why.clone()),
+            SheetCell::Alarm(change.drop_rate(row)),
+            SheetCell::Count(row.count),
+        ]
+    });
+    Sheet { view: View::Drops, headings, rows: rows.collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short_and_sort_by_their_size() {
+        for (value, text) in
+            [(0.0, "0"), (7.25, "7.2"), (9999.0, "9999"), (12_345.0, "12.3k"), (2.5e9, "2.5G")]
+        {
+            assert_eq!(SheetCell::Rate(value).text(), text);
+        }
+        let row = |name: &str, rate| vec![text(name.to_owned()), SheetCell::Bytes(rate)];
+        let rows = vec![row("b", 9000.0), row("a", 12_000.0), row("c", 0.0)];
+        let mut sheet = Sheet { view: View::Drops, headings: &["name", "rate"], rows };
+        let order = |sheet: &Sheet| sheet.rows.iter().map(|row| row[0].text()).collect::<String>();
+        sheet.sort(0, false);
+        assert_eq!(order(&sheet), "abc");
+        sheet.sort(1, true);
+        assert_eq!(order(&sheet), "cba");
+        sheet.filter("12.0k");
+        assert_eq!(order(&sheet), "a");
+    }
+}

@@ -1,0 +1,51 @@
+//! `pollux trace`: a packet's way through the tables of a running node, without sending one.
+
+use crate::asking::{Wait, ask};
+use crate::output::print;
+use crate::table::table;
+use clap::Args;
+use pollux_node::admin::request::TraceRequest;
+use pollux_node::admin::route::TraceStep;
+use std::error::Error;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+/// Arguments of `pollux trace`.
+#[derive(Args)]
+pub struct TraceArguments {
+    /// Destination of the packet
+    address: IpAddr,
+    /// Source of the packet
+    #[arg(long, value_name = "ADDRESS")]
+    from: Option<IpAddr>,
+    /// Interface where it arrives [default: the node sends it itself]
+    #[arg(long, value_name = "NAME")]
+    interface: Option<String>,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    json: bool,
+    /// Socket of the node
+    #[arg(long, value_name = "PATH")]
+    socket: PathBuf,
+    #[command(flatten)]
+    wait: Wait,
+}
+
+/// Prints a line for each step, with its result and the reason.
+pub fn trace(arguments: &TraceArguments) -> Result<(), Box<dyn Error>> {
+    let TraceArguments { address, from, interface, json, socket, wait } = arguments;
+    let request = TraceRequest { address: *address, source: *from, interface: interface.clone() };
+    let steps = ask(socket, *wait, |client, pause| client.trace(request, pause))?;
+    let text = match json {
+        true => serde_json::to_string(&steps)? + "\n",
+        false => table(
+            &steps,
+            &[
+                ("step", |one: &TraceStep| one.step.clone()),
+                ("result", |one| one.result.clone()),
+                ("why", |one| one.why.clone()),
+            ],
+        ),
+    };
+    Ok(print(&text)?)
+}

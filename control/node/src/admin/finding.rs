@@ -1,0 +1,54 @@
+//! What is found in a configuration file: the output of `pollux check`.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// What is found in a configuration file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct CheckReport {
+    /// The path by which the file was named.
+    pub file: String,
+    /// Whether `pollux run` accepts it.
+    pub is_valid: bool,
+    /// The names of its interfaces, if it is valid.
+    pub interfaces: Vec<String>,
+    /// Errors and warnings.
+    pub findings: Vec<CheckFinding>,
+}
+
+/// An error or a warning.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct CheckFinding {
+    /// Whether it is an error or a warning.
+    pub severity: CheckSeverity,
+    /// The line in the file, counted from 1.
+    pub line: Option<usize>,
+    /// The column in the line, counted from 1.
+    pub column: Option<usize>,
+    /// The key, with dots between tables.
+    pub key: Option<String>,
+    /// What is wrong, and what to do.
+    pub message: String,
+}
+
+/// The weight of a finding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub enum CheckSeverity {
+    /// The file cannot be used.
+    Error,
+    /// The file can be used, but a part of it does not work now.
+    Warning,
+}
+
+impl fmt::Display for CheckSeverity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Error => "error",
+            Self::Warning => "warning",
+        })
+    }
+}

@@ -1,0 +1,105 @@
+//! The rows of `pollux show neighbors`: each link address that an interface resolved, or is
+//! resolving, whatever its link is.
+
+use pollux_control::neighbor::State;
+use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
+
+/// A neighbor of an interface.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct NeighborStatus {
+    /// The interface whose cache has it.
+    pub interface: String,
+    /// The IP address that was resolved.
+    pub address: IpAddr,
+    /// The state of the neighbor cache entry.
+    pub state: NeighborState,
+    /// The link-layer address, if it is resolved.
+    pub link: Option<String>,
+    /// The transport of packets to it, if it is resolved.
+    pub by: Option<NeighborTransport>,
+    /// The longest packet to it.
+    pub mtu: Option<u32>,
+    /// The reason of the state.
+    pub why: String,
+    /// The reason for which there is no connection yet, and the time of the next attempt.
+    pub connection: Option<String>,
+    /// The seconds since the state changed.
+    pub seconds: u64,
+    /// Packets that wait for its address.
+    pub pending: usize,
+}
+
+/// The state of a neighbor cache entry (RFC 4861 7.3.2; also for IPv4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[expect(missing_docs, reason = "the names are those of the RFC")]
+pub enum NeighborState {
+    Incomplete,
+    Reachable,
+    Stale,
+    Delay,
+    Probe,
+    /// Resolution failed.
+    Failed,
+    /// Configured.
+    Permanent,
+}
+
+impl NeighborState {
+    /// All, in the order in which an entry may have them.
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Incomplete,
+        Self::Reachable,
+        Self::Stale,
+        Self::Delay,
+        Self::Probe,
+        Self::Failed,
+        Self::Permanent,
+    ];
+
+    /// As replies and metrics spell it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Incomplete => "incomplete",
+            Self::Reachable => "reachable",
+            Self::Stale => "stale",
+            Self::Delay => "delay",
+            Self::Probe => "probe",
+            Self::Failed => "failed",
+            Self::Permanent => "permanent",
+        }
+    }
+
+    /// The state of an entry of the cache.
+    pub(crate) const fn of<L>(state: &State<L>) -> Self {
+        match state {
+            State::Incomplete { .. } => Self::Incomplete,
+            State::Reachable { .. } => Self::Reachable,
+            State::Stale { .. } => Self::Stale,
+            State::Delay { .. } => Self::Delay,
+            State::Probe { .. } => Self::Probe,
+            State::Failed { .. } => Self::Failed,
+            State::Permanent { .. } => Self::Permanent,
+        }
+    }
+}
+
+/// The transport of packets to a neighbor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub enum NeighborTransport {
+    /// No packet has been sent to it yet.
+    Unknown,
+    /// Its path is being resolved.
+    Pending,
+    /// There is no path to it.
+    Unreachable,
+    /// UD datagrams.
+    Datagram,
+    /// An RC or UC connection.
+    Connection,
+}

@@ -1,0 +1,70 @@
+//! What a node would do with a packet to an address: the replies to `pollux route get` and `pollux
+//! trace`.
+
+use super::rows::RouteStatus;
+use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
+
+/// A step of a packet through the tables of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct TraceStep {
+    /// `origin`, `acl_in`, `verdict`, `rpf`, `route`, `target`, `group`, `next hop`, `acl_out`,
+    /// `neighbor`, `path` or `mtu`. The last five come once for each next hop.
+    pub step: String,
+    /// What was found.
+    pub result: String,
+    /// The reason, or the consequence.
+    pub why: String,
+}
+
+/// The route of a node to an address.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct RouteDecision {
+    /// The destination.
+    pub address: IpAddr,
+    /// What becomes of packets to it.
+    pub verdict: RouteVerdict,
+    /// The route: of those that packets use, the one with the longest prefix. None if no route
+    /// has the destination, or if it is an address of the node.
+    pub route: Option<RouteStatus>,
+    /// The addresses that are resolved at the links of the route, in the order of its next hops:
+    /// gateways, or the destination itself.
+    pub next_hops: Vec<IpAddr>,
+    /// The reason.
+    pub why: String,
+}
+
+/// What becomes of packets to an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub enum RouteVerdict {
+    /// An interface of the node has the address.
+    Local,
+    /// They leave by a next hop.
+    Forward,
+    /// They are dropped silently.
+    Blackhole,
+    /// They are answered with destination unreachable.
+    Unreachable,
+    /// They are answered with administratively prohibited.
+    Prohibit,
+    /// There is no route: they are answered with destination unreachable.
+    NoRoute,
+}
+
+impl RouteVerdict {
+    /// The name in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Forward => "forward",
+            Self::Blackhole => "blackhole",
+            Self::Unreachable => "unreachable",
+            Self::Prohibit => "prohibit",
+            Self::NoRoute => "no_route",
+        }
+    }
+}

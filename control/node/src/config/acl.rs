@@ -1,0 +1,223 @@
+//! Access control lists: `[[acl.NAME]]`, a rule each, which interfaces name.
+
+use super::{Prefix, prefix, text};
+use pollux_dataplane::acl::{AclAction, AclRule};
+use pollux_dataplane::forward::ReversePath;
+use pollux_dataplane::port::PortId;
+use pollux_wire::ip::IpProtocol;
+use serde::{Deserialize, Deserializer, Serialize, de};
+use std::fmt;
+use std::ops::RangeInclusive;
+
+/// Rules of a list, at most: each packet is compared with them in turn.
+pub(super) const ACL_RULES_MAX: usize = 1024;
+
+/// Names of protocols.
+const PROTOCOLS: [(&str, IpProtocol); 4] = [
+    ("tcp", IpProtocol::TCP),
+    ("udp", IpProtocol::UDP),
+    ("icmp", IpProtocol::ICMPV4),
+    ("icmpv6", IpProtocol::ICMPV6),
+];
+
+/// A table `[[acl.NAME]]`: a rule. An absent key matches every packet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AclSettings {
+    /// What it does with packets that match.
+    pub action: AclVerb,
+    /// The prefix of their source.
+    #[serde(default, deserialize_with = "some_prefix")]
+    pub source: Option<Prefix>,
+    /// The prefix of their destination.
+    #[serde(default, deserialize_with = "some_prefix")]
+    pub destination: Option<Prefix>,
+    /// Their protocol.
+    #[serde(default, deserialize_with = "protocol", serialize_with = "text::protocol")]
+    pub protocol: Option<IpProtocol>,
+    /// Their source ports.
+    #[serde(default, deserialize_with = "ports", serialize_with = "text::ports")]
+    pub source_port: Option<RangeInclusive<u16>>,
+    /// Their destination ports.
+    #[serde(default, deserialize_with = "ports", serialize_with = "text::ports")]
+    pub destination_port: Option<RangeInclusive<u16>>,
+    /// Their ICMP type.
+    #[serde(default)]
+    pub icmp_type: Option<u8>,
+}
+
+/// What a rule does with packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AclVerb {
+    /// They pass.
+    Permit,
+    /// They are dropped silently.
+    Deny,
+    /// They are dropped, and answered with administratively prohibited.
+    Reject,
+}
+
+/// Which sources of packets in transit an interface accepts (RFC 3704).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RpfMode {
+    /// Each.
+    #[default]
+    Off,
+    /// Those to which there is a route.
+    Loose,
+    /// Those to which there is a route by this interface.
+    Strict,
+}
+
+impl AclVerb {
+    /// The name in configurations and reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Permit => "permit",
+            Self::Deny => "deny",
+            Self::Reject => "reject",
+        }
+    }
+}
+
+impl RpfMode {
+    /// The name in configurations.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Loose => "loose",
+            Self::Strict => "strict",
+        }
+    }
+
+    /// The rule for packets that arrive at a port.
+    pub(crate) const fn at(self, port: PortId) -> ReversePath {
+        match self {
+            Self::Off => ReversePath::Any,
+            Self::Loose => ReversePath::Loose,
+            Self::Strict => ReversePath::Strict(port),
+        }
+    }
+}
+
+impl AclSettings {
+    /// The rule for workers.
+    pub(crate) fn rule(&self) -> AclRule {
+        let pair = |prefix: Prefix| (prefix.ip, prefix.len);
+        AclRule {
+            action: match self.action {
+                AclVerb::Permit => AclAction::Permit,
+                AclVerb::Deny => AclAction::Deny,
+                AclVerb::Reject => AclAction::Reject,
+            },
+            source: self.source.map(pair),
+            destination: self.destination.map(pair),
+            protocol: self.protocol,
+            source_ports: self.source_port.clone(),
+            destination_ports: self.destination_port.clone(),
+            icmp_type: self.icmp_type,
+        }
+    }
+
+    /// Why there cannot be such a rule, and the key that is wrong.
+    pub(super) fn fault(&self) -> Option<(&'static str, String)> {
+        let Self { source, destination, protocol, source_port, destination_port, .. } = self;
+        for (key, prefix) in [("source", source), ("destination", destination)] {
+            let Some(prefix) = prefix else { continue };
+            let network = prefix.network();
+            if *prefix != network {
+                return Some((key, format!("{prefix} has host bits; write {network}")));
+            }
+        }
+        let families = [source, destination].map(|prefix| prefix.map(|one| one.ip.is_ipv4()));
+        let of_protocol = match *protocol {
+            Some(IpProtocol::ICMPV4) => Some(true),
+            Some(IpProtocol::ICMPV6) => Some(false),
+            _ => None,
+        };
+        let mut families = families.into_iter().chain([of_protocol]).flatten();
+        if let Some(first) = families.next()
+            && families.any(|other| other != first)
+        {
+            let reason = "the rule has conditions of IPv4 and of IPv6, so it matches no packet; \
+                          write a rule for each";
+            return Some(("action", reason.into()));
+        }
+        let has_ports = matches!(*protocol, Some(IpProtocol::TCP | IpProtocol::UDP));
+        for (key, ports) in [("source_port", source_port), ("destination_port", destination_port)] {
+            if ports.is_some() && !has_ports {
+                let reason =
+                    format!("{key} needs protocol = \"tcp\" or \"udp\"; write one of them");
+                return Some((key, reason));
+            }
+        }
+        let has_type = matches!(*protocol, Some(IpProtocol::ICMPV4 | IpProtocol::ICMPV6));
+        let reason = "icmp_type needs protocol = \"icmp\" or \"icmpv6\"; write one of them";
+        (self.icmp_type.is_some() && !has_type).then(|| ("icmp_type", reason.into()))
+    }
+}
+
+/// The conditions, as `any` or in the order of a packet's way.
+impl fmt::Display for AclSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let range = |range: &RangeInclusive<u16>| match (*range.start(), *range.end()) {
+            (first, last) if first == last => format!("port {first}"),
+            (first, last) => format!("port {first}-{last}"),
+        };
+        let name = |protocol: IpProtocol| {
+            let known = PROTOCOLS.iter().find(|(_, known)| *known == protocol);
+            known.map_or_else(|| format!("protocol {}", protocol.0), |(name, _)| (*name).into())
+        };
+        let words = [
+            self.protocol.map(name),
+            self.icmp_type.map(|kind| format!("type {kind}")),
+            self.source.map(|source| format!("from {source}")),
+            self.source_port.as_ref().map(|ports| format!("from {}", range(ports))),
+            self.destination.map(|destination| format!("to {destination}")),
+            self.destination_port.as_ref().map(|ports| format!("to {}", range(ports))),
+        ];
+        let words: Vec<_> = words.into_iter().flatten().collect();
+        f.write_str(if words.is_empty() { "any" } else { "" })?;
+        f.write_str(&words.join(" "))
+    }
+}
+
+fn some_prefix<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Prefix>, D::Error> {
+    prefix::network(deserializer).map(Some)
+}
+
+/// A number, or a name.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum NumberOrText {
+    Number(u16),
+    Text(String),
+}
+
+fn protocol<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<IpProtocol>, D::Error> {
+    let wrong = || de::Error::custom("not a protocol; write tcp, udp, icmp, icmpv6, or 0 to 255");
+    let found = match NumberOrText::deserialize(deserializer).map_err(|_| wrong())? {
+        NumberOrText::Number(number) => u8::try_from(number).ok().map(IpProtocol),
+        NumberOrText::Text(text) => {
+            PROTOCOLS.iter().find(|(name, _)| *name == text).map(|(_, known)| *known)
+        }
+    };
+    found.map(Some).ok_or_else(wrong)
+}
+
+fn ports<'de, D>(deserializer: D) -> Result<Option<RangeInclusive<u16>>, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    let wrong = || de::Error::custom("not a port or range; write 80, or \"1024-65535\"");
+    let found = match NumberOrText::deserialize(deserializer).map_err(|_| wrong())? {
+        NumberOrText::Number(number) => Some(number..=number),
+        NumberOrText::Text(text) => {
+            let (first, last) = text.split_once('-').unwrap_or((&text, &text));
+            first.parse().ok().zip(last.parse().ok()).map(|(first, last)| first..=last)
+        }
+    };
+    found.filter(|range| !range.is_empty()).map(Some).ok_or_else(wrong)
+}

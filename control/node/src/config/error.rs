@@ -1,0 +1,142 @@
+//! An error in a configuration: its place in the file, and what to do.
+
+use super::lines::{Step, key_at, line_and_column, offset_of};
+use std::fmt;
+
+/// An error in a configuration: one sentence with the place and the remedy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    pub(super) file: String,
+    /// Line and column, counted from 1, and the key there; none if it is about the whole file.
+    pub(super) place: Option<(usize, usize, String)>,
+    pub(super) reason: String,
+}
+
+/// A key of a file, for errors and warnings about it.
+#[derive(Clone, Copy, Debug)]
+pub enum Place<'a> {
+    /// A key of an interface.
+    Interface(&'a str, &'a str),
+    /// A key of `[router]`.
+    Router(&'a str),
+}
+
+impl Place<'_> {
+    /// An error of the key in a text.
+    pub fn error(self, file: &str, text: &str, reason: String) -> ConfigError {
+        let path = match self {
+            Self::Interface(name, key) => vec!["interface".into(), name.into(), key.into()],
+            Self::Router(key) => vec!["router".into(), key.into()],
+        };
+        ConfigError::of_value(file, text, &path, reason)
+    }
+}
+
+impl ConfigError {
+    /// An error of the whole file.
+    pub(super) fn of_file(file: &str, reason: String) -> Self {
+        Self { file: file.into(), place: None, reason }
+    }
+
+    /// An error at a byte of the text.
+    pub(super) fn at(file: &str, text: &str, at: usize, reason: String) -> Self {
+        let (line, column) = line_and_column(text, at);
+        let place = Some((line, column, key_at(text, at)));
+        Self { file: file.into(), place, reason }
+    }
+
+    /// An error of the value at a path.
+    pub(super) fn of_value(file: &str, text: &str, path: &[Step], reason: String) -> Self {
+        match offset_of(text, path) {
+            Some(at) => Self::at(file, text, at, reason),
+            None => Self::of_file(file, reason),
+        }
+    }
+
+    /// Line and column in the file, counted from 1, and the key there.
+    pub fn place(&self) -> Option<(usize, usize, &str)> {
+        self.place.as_ref().map(|(line, column, key)| (*line, *column, key.as_str()))
+    }
+
+    /// The reason with the remedy, without the place.
+    pub fn reason(&self) -> &str {
+        &self.reason
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { file, place, reason } = self;
+        match place {
+            None => write!(f, "{file}: {reason}"),
+            Some((line, column, _)) => write!(f, "{file}:{line}:{column}: {reason}"),
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// A message of the parser, with the nearest known key for one that is not known.
+pub(super) fn explain(message: &str) -> String {
+    let mut words = message.split('`');
+    let (Some("unknown field "), Some(unknown)) = (words.next(), words.next()) else {
+        return message.trim_end().replace('\n', "; ");
+    };
+    let known: Vec<_> = words.skip(1).step_by(2).collect();
+    let nearest = known.iter().min_by_key(|known| distance(known, unknown));
+    match nearest {
+        Some(nearest) if is_near(nearest, unknown) => {
+            format!("unknown key `{unknown}`; did you mean `{nearest}`?")
+        }
+        _ => format!("unknown key `{unknown}`; the keys here are {}", known.join(", ")),
+    }
+}
+
+/// Whether a word may be a misspelling of another.
+pub(super) fn is_near(known: &str, unknown: &str) -> bool {
+    distance(known, unknown) <= 1 + unknown.len() / 3
+}
+
+/// The edit distance (Levenshtein) of two words.
+pub(super) fn distance(one: &str, other: &str) -> usize {
+    let other: Vec<_> = other.chars().collect();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (nth, letter) in one.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], nth + 1);
+        for (at, known) in other.iter().enumerate() {
+            let changed = diagonal + usize::from(letter != *known);
+            diagonal = row[at + 1];
+            row[at + 1] = changed.min(row[at] + 1).min(diagonal + 1);
+        }
+    }
+    row[other.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::NodeConfig;
+
+    fn place(text: &str) -> (usize, usize, String) {
+        let error = NodeConfig::read("f", text).expect_err("it is refused");
+        let (line, column, key) = error.place().expect("a place");
+        let whole = format!("f:{line}:{column}: {}", error.reason());
+        assert_eq!(error.to_string(), whole);
+        (line, column, key.into())
+    }
+
+    #[test]
+    fn an_error_has_line_column_and_key() {
+        let at = |line, column, key: &str| (line, column, key.to_owned());
+        let interface = "[interface.ib0]\ndevice = 'null:'\n";
+        let with = |line: &str| place(&format!("{interface}{line}\n"));
+        assert_eq!(with("  mood = 'rc'"), at(3, 3, "interface.ib0.mood"));
+        assert_eq!(with("mtu = 5"), at(3, 7, "interface.ib0.mtu"));
+        assert_eq!(with("address = ['10.0.0.1/24', 'x']"), at(3, 11, "interface.ib0.address"));
+        let twice = "address = ['10.0.0.1/24',\n '10.0.0.1/24']";
+        assert_eq!(with(twice), at(4, 2, "interface.ib0.address"));
+        let route = "[[route]]\nto = '10.0.0.0/8'\nvia = ['fd00::1']";
+        assert_eq!(with(route), at(5, 1, "route.via"));
+        assert_eq!(with("mtu = "), at(3, 7, ""));
+        assert_eq!(place("[interface.\u{fc}]\n'\u{fc}' = 1"), at(1, 12, ""));
+    }
+}

@@ -1,0 +1,58 @@
+//! Which addresses a host can have, as far as an address says so by itself.
+
+use super::Prefix;
+use std::net::{IpAddr, Ipv4Addr};
+
+/// The reason for which no host can have an address.
+pub(super) fn no_host(ip: IpAddr) -> Option<String> {
+    let why = match ip {
+        IpAddr::V4(ip) => match ip.octets()[0] {
+            0 => "0.0.0.0/8 means this network (RFC 1122 3.2.1.3)",
+            127 => "127.0.0.0/8 never leaves a host (RFC 1122 3.2.1.3)",
+            224..=239 => "it is a multicast address (RFC 1112 4)",
+            240.. => "240.0.0.0/4 is reserved, or everybody's (RFC 1112 4)",
+            _ => return None,
+        },
+        IpAddr::V6(ip) if ip.is_unspecified() => "it is the unspecified address (RFC 4291 2.5.2)",
+        IpAddr::V6(ip) if ip.is_loopback() => "it never leaves a host (RFC 4291 2.5.3)",
+        IpAddr::V6(ip) if ip.is_multicast() => "it is a multicast address (RFC 4291 2.7)",
+        IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some() => {
+            "it is an IPv4 address in the form of IPv6 (RFC 4291 2.5.5.2)"
+        }
+        IpAddr::V6(_) => return None,
+    };
+    Some(why.into())
+}
+
+/// The same with a prefix: network, broadcast and anycast addresses.
+pub(super) fn no_host_of(Prefix { ip, len }: &Prefix) -> Option<String> {
+    let of_network = || match ip {
+        // A /31 has two hosts (RFC 3021).
+        IpAddr::V4(ip) if *len < 31 => {
+            let hosts = u32::MAX >> len;
+            let network = Ipv4Addr::from_bits(ip.to_bits() & !hosts);
+            match ip.to_bits() & hosts {
+                0 => Some(format!("it is the network {network}/{len} itself")),
+                bits if bits == hosts => {
+                    Some(format!("it is the broadcast address of {network}/{len}"))
+                }
+                _ => None,
+            }
+        }
+        // So has a /127 (RFC 6164).
+        IpAddr::V6(ip) if *len < 127 => {
+            let is_anycast = ip.to_bits() & (u128::MAX >> len) == 0;
+            is_anycast.then(|| format!("all routers of {ip}/{len} have it (RFC 4291 2.6.1)"))
+        }
+        _ => None,
+    };
+    no_host(*ip).or_else(of_network)
+}
+
+/// Whether an address has link scope.
+pub(super) fn is_of_its_link(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    }
+}

@@ -1,0 +1,186 @@
+//! The kinds of interfaces, and the keys that each has.
+
+use super::{InterfaceSettings, Mode, NodeConfig, PKey, Prefix};
+use pollux_wire::ethernet::{MacAddress, VLAN_MAX};
+use pollux_wire::ip::link_address::LinkAddress;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+/// What the link of an interface is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum InterfaceKind {
+    /// IP over InfiniBand.
+    #[default]
+    Ipoib,
+    /// A TUN device: its other end is the kernel.
+    Tun,
+    /// A device of Ethernet, or a VLAN of it.
+    Ethernet,
+}
+
+/// How the frames of a device of Ethernet are received and sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FrameAccess {
+    /// The best way that the device and the process may use.
+    #[default]
+    Auto,
+    /// AF_XDP in the driver, without copies of the kernel.
+    ZeroCopy,
+    /// AF_XDP in the driver.
+    Native,
+    /// AF_XDP behind the driver.
+    Generic,
+    /// Packet sockets.
+    Packet,
+}
+
+impl FrameAccess {
+    /// The name in configurations.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::ZeroCopy => "zero-copy",
+            Self::Native => "native",
+            Self::Generic => "generic",
+            Self::Packet => "packet",
+        }
+    }
+}
+
+/// The link address of a static neighbor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NeighborLink {
+    /// A queue pair and a GID.
+    Ipoib(LinkAddress),
+    /// The six bytes of a network card.
+    Ethernet(MacAddress),
+}
+
+impl NeighborLink {
+    /// At a link of InfiniBand.
+    pub const fn ipoib(self) -> Option<LinkAddress> {
+        match self {
+            Self::Ipoib(address) => Some(address),
+            Self::Ethernet(_) => None,
+        }
+    }
+
+    /// At a link of Ethernet.
+    pub const fn ethernet(self) -> Option<MacAddress> {
+        match self {
+            Self::Ethernet(address) => Some(address),
+            Self::Ipoib(_) => None,
+        }
+    }
+
+    /// The kind of interfaces that have such neighbors.
+    pub(super) const fn kind(self) -> InterfaceKind {
+        match self {
+            Self::Ethernet(_) => InterfaceKind::Ethernet,
+            Self::Ipoib(_) => InterfaceKind::Ipoib,
+        }
+    }
+}
+
+impl Serialize for NeighborLink {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Ipoib(address) => {
+                let bytes = address.emit().map(|byte| format!("{byte:02x}"));
+                serializer.serialize_str(&bytes.join(":"))
+            }
+            Self::Ethernet(address) => serializer.collect_str(address),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for NeighborLink {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let bytes = text.split(':').map(|byte| u8::from_str_radix(byte, 16).ok());
+        let bytes: Option<Vec<u8>> = bytes.collect();
+        let bytes = bytes.unwrap_or_default();
+        if let Ok(bytes) = <[u8; LinkAddress::LEN]>::try_from(&bytes[..]) {
+            return Ok(Self::Ipoib(LinkAddress::parse(&bytes)));
+        }
+        MacAddress::parse_text(&text).map(Self::Ethernet).ok_or_else(|| {
+            de::Error::custom(format!(
+                "{text:?} is not a link address; write its 20 bytes, or the 6 of Ethernet, as \
+                 `ip neighbor` does, aa:bb:..."
+            ))
+        })
+    }
+}
+
+/// The number of a VLAN.
+pub(super) fn vlan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u16>, D::Error> {
+    let number = u16::deserialize(deserializer)?;
+    match (1..=VLAN_MAX).contains(&number) {
+        true => Ok(Some(number)),
+        false => Err(de::Error::custom(format!(
+            "vlan {number} is none; write 1 to {VLAN_MAX}, or omit the key for untagged frames"
+        ))),
+    }
+}
+
+impl InterfaceKind {
+    /// The name in configurations.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ipoib => "ipoib",
+            Self::Tun => "tun",
+            Self::Ethernet => "ethernet",
+        }
+    }
+}
+
+impl InterfaceSettings {
+    /// A key that is set, though interfaces of this kind do not have it. One that is set to its
+    /// default is not noticed: it says nothing.
+    pub(super) fn foreign_key(&self) -> Option<&'static str> {
+        let of_infiniband = [
+            ("management", self.management.is_some()),
+            ("pkey", self.pkey != PKey::DEFAULT),
+            ("mode", self.mode != Mode::Ud),
+            ("peer", !self.peer.is_empty()),
+            ("shadow", self.shadow.is_some()),
+        ];
+        let of_links = [("neighbor", !self.neighbor.is_empty()), ("ipv6", !self.ipv6)];
+        let of_tun = [("kernel_address", !self.kernel_address.is_empty())];
+        let of_ethernet =
+            [("vlan", self.vlan.is_some()), ("frames", self.frames != FrameAccess::Auto)];
+        let foreign: &[&[_]] = match self.kind {
+            InterfaceKind::Ipoib => &[&of_tun, &of_ethernet],
+            InterfaceKind::Tun => &[&of_infiniband, &of_links, &of_ethernet],
+            InterfaceKind::Ethernet => &[&of_infiniband, &of_tun],
+        };
+        foreign.iter().copied().flatten().find(|(_, is_set)| *is_set).map(|(key, _)| *key)
+    }
+}
+
+impl NodeConfig {
+    /// The device of a TUN interface has the name of the interface, unless it has another.
+    pub(super) fn name_devices(&mut self) {
+        let tuns = self.interfaces.iter_mut().filter(|(_, one)| one.kind == InterfaceKind::Tun);
+        for (name, one) in tuns.filter(|(_, one)| one.device.is_empty()) {
+            one.device.clone_from(name);
+        }
+    }
+}
+
+/// Addresses with their prefix lengths.
+pub(super) fn prefixes<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<Prefix>, D::Error> {
+    let texts = Vec::<String>::deserialize(deserializer)?;
+    let parse = |text: &String| {
+        let prefix = Prefix::parse(text).filter(|prefix| prefix.len > 0);
+        prefix.ok_or_else(|| {
+            de::Error::custom(format!(
+                "{text:?} is not an address with a prefix; write 10.0.0.1/24 or fd00::1/64"
+            ))
+        })
+    };
+    texts.iter().map(parse).collect()
+}

@@ -1,0 +1,194 @@
+//! Static multicast routes: `[[multicast]]`.
+
+use super::broken::{Broken, Checked, refuse};
+use super::error::{distance, is_near};
+use super::lines::Step;
+use super::{DEFAULT_DOMAIN, NodeConfig};
+use pollux_dataplane::forward::{is_routed_group, martian};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::IpAddr;
+
+/// Static multicast routes of a node, at most: an interface is a member of as many groups.
+pub(super) const MULTICAST_ROUTES_MAX: usize = 1000;
+
+/// A table `[[multicast]]`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MulticastSettings {
+    /// Whose packets are forwarded.
+    pub group: IpAddr,
+    /// The source of its packets; without one, each that has no route of its own.
+    #[serde(default)]
+    pub source: Option<IpAddr>,
+    /// The interface where they arrive.
+    pub from: String,
+    /// The interfaces by which they leave.
+    pub to: Vec<String>,
+    /// Packets with a TTL above this leave.
+    #[serde(default = "any_ttl")]
+    pub ttl_threshold: u8,
+}
+
+/// What no two multicast routes have in common: group, source, and interface of arrival.
+pub type MulticastKey = (IpAddr, Option<IpAddr>, String);
+
+/// Packets whose TTL has not run out.
+const fn any_ttl() -> u8 {
+    1
+}
+
+impl MulticastSettings {
+    /// What no other one has.
+    pub fn key(&self) -> MulticastKey {
+        (self.group, self.source, self.from.clone())
+    }
+
+    /// Why there cannot be such a route, and the key that is wrong.
+    fn fault(&self) -> Option<(&'static str, String)> {
+        let Self { group, source, from, to, ttl_threshold } = self;
+        if !group.is_multicast() {
+            return Some(("group", format!("{group} is no multicast address")));
+        }
+        if !is_routed_group(*group) {
+            let reason = format!("{group} is a group of the link, which no router forwards");
+            return Some(("group", reason));
+        }
+        if let Some(source) = source.filter(|source| martian(*source, *group).is_some()) {
+            let reason =
+                format!("packets to {group} cannot have the source {source}; write a host's");
+            return Some(("source", reason));
+        }
+        if *ttl_threshold == 0 {
+            return Some(("ttl_threshold", "a threshold of 0 is that of 1; write 1 to 255".into()));
+        }
+        if to.is_empty() {
+            let reason = format!("packets to {group} leave by no interface; write to = [\"...\"]");
+            return Some(("to", reason));
+        }
+        let mut known = BTreeSet::from([from]);
+        let again = to.iter().find(|name| !known.insert(name))?;
+        let reason = format!("packets to {group} are at {again} already; remove it from `to`");
+        Some(("to", reason))
+    }
+}
+
+impl fmt::Display for MulticastSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { to, ttl_threshold, .. } = self;
+        write!(f, "{} to {}", MulticastName(&self.key()), to.join(", "))?;
+        match ttl_threshold {
+            1 => Ok(()),
+            ttl => write!(f, ", with a TTL above {ttl}"),
+        }
+    }
+}
+
+/// A multicast route in words.
+pub(super) struct MulticastName<'a>(pub(super) &'a MulticastKey);
+
+impl fmt::Display for MulticastName<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (group, source, from) = self.0;
+        write!(f, "{group}")?;
+        if let Some(source) = source {
+            write!(f, " of {source}")?;
+        }
+        write!(f, " from {from}")
+    }
+}
+
+/// The interfaces of multicast routes exist, in one domain, and no two are the same.
+pub(super) fn multicast(config: &NodeConfig) -> Checked {
+    let mut known = BTreeSet::new();
+    for (nth, one) in config.multicast.iter().enumerate() {
+        let path =
+            |key: &'static str| -> [Step; 3] { ["multicast".into(), nth.into(), key.into()] };
+        let reason = format!("there are too many multicast routes; write {MULTICAST_ROUTES_MAX}");
+        refuse(&path("group"), (nth >= MULTICAST_ROUTES_MAX).then_some(reason))?;
+        let reason = "multicast routes are of routers; write [router]";
+        refuse(&path("group"), config.router.is_none().then(|| reason.into()))?;
+        if let Some((key, reason)) = one.fault() {
+            return Err(Broken::new(&path(key), reason));
+        }
+        let name = MulticastName(&one.key()).to_string();
+        refuse(&path("from"), unknown_interface(config, &name, &one.from))?;
+        for to in &one.to {
+            refuse(&path("to"), unknown_interface(config, &name, to))?;
+            let domain = |name: &String| {
+                config.interfaces.get(name).map_or(DEFAULT_DOMAIN, |one| one.domain.as_str())
+            };
+            let reason = format!(
+                "{} is in the domain {:?}, but {to} in {:?}; packets to groups stay in theirs",
+                one.from,
+                domain(&one.from),
+                domain(to)
+            );
+            refuse(&path("to"), (domain(&one.from) != domain(to)).then_some(reason))?;
+        }
+        let reason = format!("there are two routes of {name}; write all interfaces in one");
+        refuse(&path("group"), (!known.insert(one.key())).then_some(reason))?;
+    }
+    Ok(())
+}
+
+/// Why a multicast route cannot have an interface of this name.
+fn unknown_interface(config: &NodeConfig, what: &str, name: &str) -> Option<String> {
+    if config.interfaces.contains_key(name) {
+        return None;
+    }
+    let nearest = config.interfaces.keys().min_by_key(|known| distance(known, name));
+    let advice = match nearest {
+        Some(nearest) if is_near(nearest, name) => format!("did you mean {nearest:?}?"),
+        _ => format!("write [interface.{name}]"),
+    };
+    Some(format!("{what} names the interface {name:?}, which does not exist; {advice}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two interfaces in the default domain and one in another, and this multicast route.
+    fn read(keys: &str) -> Result<NodeConfig, String> {
+        let interface = |name| format!("[interface.{name}]\ndevice = \"soft:x@{name}\"\n");
+        let text = format!(
+            "[router]\n[domain.red]\n{}{}{}domain = \"red\"\n[[multicast]]\n{keys}",
+            interface("ib1"),
+            interface("ib2"),
+            interface("ib3")
+        );
+        NodeConfig::read("test", &text).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_route_that_cannot_be_says_which_key_is_wrong() {
+        let with = |keys: &str| format!("group = \"239.1.2.3\"\n{keys}");
+        for (keys, line, reason) in [
+            ("group = \"10.0.0.1\"\nfrom = \"ib1\"\nto = [\"ib2\"]".into(), 11, "no multicast"),
+            ("group = \"224.0.0.5\"\nfrom = \"ib1\"\nto = [\"ib2\"]".into(), 11, "of the link"),
+            (with("source = \"fd00::1\"\nfrom = \"ib1\"\nto = [\"ib2\"]"), 12, "a host's"),
+            (with("from = \"ib11\"\nto = [\"ib2\"]"), 12, "did you mean \"ib1\"?"),
+            (with("from = \"ib1\"\nto = [\"ib2\", \"wan\"]"), 13, "write [interface.wan]"),
+            (with("from = \"ib1\"\nto = [\"ib2\", \"ib1\"]"), 13, "at ib1 already"),
+            (with("from = \"ib1\"\nto = []"), 13, "no interface"),
+            (with("from = \"ib1\"\nto = [\"ib3\"]"), 13, "stay in theirs"),
+            (
+                with(&format!(
+                    "from = \"ib1\"\nto = [\"ib2\"]\n[[multicast]]\n{}",
+                    with("from = \"ib1\"\nto = [\"ib2\"]\nttl_threshold = 9")
+                )),
+                15,
+                "two routes of 239.1.2.3 from ib1",
+            ),
+        ] {
+            let error = read(&keys).expect_err(&keys);
+            assert!(error.contains(&format!("test:{line}:")) && error.contains(reason), "{error}");
+        }
+        let good = "from = \"ib1\"\nto = [\"ib2\"]\nsource = \"10.0.1.9\"\nttl_threshold = 9";
+        let config = read(&with(good)).unwrap();
+        let said = config.multicast[0].to_string();
+        assert_eq!(said, "239.1.2.3 of 10.0.1.9 from ib1 to ib2, with a TTL above 9");
+    }
+}

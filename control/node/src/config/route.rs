@@ -1,0 +1,127 @@
+//! The routes of a configuration: `[[route]]` and `[router]`.
+
+use super::domain::{DEFAULT_DOMAIN, default_domain};
+use super::{Prefix, prefix};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::net::IpAddr;
+
+/// The table `[router]`: with it the node forwards packets between its interfaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RouterSettings {
+    /// Whether packets in transit are forwarded.
+    #[serde(default = "super::yes")]
+    pub forward: bool,
+    /// The routing table of the kernel whose routes the node uses: 254 is `main`. Routes lead to
+    /// interfaces by their shadows.
+    #[serde(default)]
+    pub kernel_table: Option<u32>,
+}
+
+/// A table `[[route]]`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RouteSettings {
+    /// The domain that has the route.
+    #[serde(default = "default_domain")]
+    pub domain: String,
+    /// The prefix of its destinations.
+    #[serde(deserialize_with = "prefix::network")]
+    pub to: Prefix,
+    /// Gateways, which share the flows.
+    #[serde(default)]
+    pub via: Vec<IpAddr>,
+    /// Another domain into which it leads: where its gateways are, or without gateways the domain
+    /// whose routes are looked up in turn.
+    #[serde(default)]
+    pub next_domain: Option<String>,
+    /// What becomes of packets.
+    #[serde(default, rename = "type")]
+    pub kind: RouteKind,
+}
+
+/// The kind of a route, with the words of `ip route`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RouteKind {
+    /// To gateways, or to the link.
+    #[default]
+    Unicast,
+    /// Packets are dropped silently.
+    Blackhole,
+    /// Packets are answered with destination unreachable.
+    Unreachable,
+    /// Packets are answered with administratively prohibited.
+    Prohibit,
+}
+
+impl RouteKind {
+    /// The kind of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        let all = [Self::Unicast, Self::Blackhole, Self::Unreachable, Self::Prohibit];
+        all.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// The name in configurations and reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Unicast => "unicast",
+            Self::Blackhole => "blackhole",
+            Self::Unreachable => "unreachable",
+            Self::Prohibit => "prohibit",
+        }
+    }
+}
+
+impl fmt::Display for RouteSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { domain, to, via, next_domain, kind } = self;
+        if *kind != RouteKind::Unicast {
+            write!(f, "{} ", kind.name())?;
+        }
+        write!(f, "{to}")?;
+        if domain != DEFAULT_DOMAIN {
+            write!(f, " in {domain}")?;
+        }
+        if !via.is_empty() {
+            let via: Vec<_> = via.iter().map(ToString::to_string).collect();
+            write!(f, " via {}", via.join(", "))?;
+        }
+        match next_domain {
+            Some(next) => write!(f, " by domain {next}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl RouteSettings {
+    /// Why there cannot be such a route, and the key that is wrong.
+    pub(crate) fn fault(&self) -> Option<(&'static str, String)> {
+        let Self { domain, to, via, next_domain, kind } = self;
+        let network = to.network();
+        if *to != network {
+            return Some(("to", format!("{to} has host bits; write {network}")));
+        }
+        let is_unicast = *kind == RouteKind::Unicast;
+        if is_unicast && via.is_empty() && next_domain.is_none() {
+            let reason = format!("the route to {to} has no gateway; write via = [\"...\"]");
+            return Some(("to", reason));
+        }
+        let name = kind.name();
+        if !is_unicast && !via.is_empty() {
+            return Some(("via", format!("a route with type {name:?} has no gateways")));
+        }
+        if !is_unicast && next_domain.is_some() {
+            let reason = format!("a route with type {name:?} leads into no domain; remove the key");
+            return Some(("next_domain", reason));
+        }
+        if next_domain.as_ref() == Some(domain) {
+            let reason =
+                format!("the route to {to} leads from {domain} into {domain}; remove the key");
+            return Some(("next_domain", reason));
+        }
+        let other = via.iter().find(|ip| ip.is_ipv4() != to.ip.is_ipv4())?;
+        Some(("via", format!("the gateway {other} is of another family than {to}")))
+    }
+}

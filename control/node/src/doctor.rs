@@ -1,0 +1,128 @@
+//! What a node needs of this machine beside adapters: the kernel for shadows, and privileges.
+//!
+//! As the examination of adapters, it reads files only; what is missing or unreadable is a finding,
+//! never a failure.
+
+use pollux_ibverbs::doctor::{DoctorFinding, DoctorVerdict};
+use std::fs;
+use std::path::Path;
+
+/// Capabilities by their bits (`linux/capability.h`), and what lacks without each.
+const CAPABILITIES: [(u32, &str, &str); 3] = [
+    (12, "CAP_NET_ADMIN", "shadows cannot be made"),
+    (13, "CAP_NET_RAW", "ports to Ethernet cannot be opened"),
+    (14, "CAP_IPC_LOCK", "only as much memory can be locked as `memlock` says"),
+];
+
+/// Examines this machine: adapters first.
+pub fn diagnose() -> Vec<DoctorFinding> {
+    let mut findings = pollux_ibverbs::diagnose();
+    findings.extend(examine(Path::new("/")));
+    findings
+}
+
+/// Examines the files below a root.
+fn examine(root: &Path) -> Vec<DoctorFinding> {
+    let status = fs::read_to_string(root.join("proc/self/status")).unwrap_or_default();
+    let mut findings: Vec<_> = CAPABILITIES.iter().map(|it| capability(&status, *it)).collect();
+    findings.push(tun(root));
+    findings.push(forwarding(root));
+    findings
+}
+
+fn finding(subject: &str, is_good: bool, found: String, remedy: &'static str) -> DoctorFinding {
+    let verdict = if is_good { DoctorVerdict::Good } else { DoctorVerdict::Warning };
+    let remedy = if is_good { "" } else { remedy };
+    DoctorFinding { subject: subject.into(), verdict, found, remedy: remedy.into() }
+}
+
+/// Whether a process with this status has a capability in effect (proc_pid_status(5)).
+fn capability(status: &str, (bit, name, lacks): (u32, &str, &str)) -> DoctorFinding {
+    let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    let has = mask >> bit & 1 != 0;
+    let found = if has { "this process has it".into() } else { format!("without it, {lacks}") };
+    let remedy = "run as root, or give it: AmbientCapabilities= in the unit has it already";
+    finding(name, has, found, remedy)
+}
+
+fn tun(root: &Path) -> DoctorFinding {
+    let is_there = root.join("dev/net/tun").exists();
+    let found = if is_there { "/dev/net/tun is there" } else { "there is no /dev/net/tun" };
+    let remedy = "modprobe tun, or give the container the device: without it there are no shadows";
+    finding("TUN", is_there, found.into(), remedy)
+}
+
+/// Packets that come into a shadow are for this host; a kernel that forwards would send others on.
+fn forwarding(root: &Path) -> DoctorFinding {
+    let files = ["ipv4/ip_forward", "ipv6/conf/all/forwarding"];
+    let is_on = |file: &&&str| {
+        let text = fs::read_to_string(root.join("proc/sys/net").join(file)).unwrap_or_default();
+        !matches!(text.trim(), "" | "0")
+    };
+    let on: Vec<_> = files.iter().filter(is_on).map(|file| file.replace('/', ".")).collect();
+    let found = match &on[..] {
+        [] => "the kernel forwards no packets".into(),
+        on => format!("the kernel forwards packets (net.{})", on.join(", net.")),
+    };
+    let remedy = "with shadows, set it to 0: the kernel would forward beside the node";
+    finding("kernel forwarding", on.is_empty(), found, remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is found where these files are.
+    fn found(name: &str, files: &[(&str, &str)]) -> Vec<String> {
+        let root = std::env::temp_dir().join(format!("pollux-needs-{name}-{}", std::process::id()));
+        for (path, text) in files {
+            let path = root.join(path);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("there is space");
+            fs::write(path, text).expect("there is space");
+        }
+        let found = examine(&root).iter().map(ToString::to_string).collect();
+        let _ = fs::remove_dir_all(&root);
+        found
+    }
+
+    #[test]
+    fn a_machine_with_all_of_it_has_nothing_to_do() {
+        let files = [
+            ("proc/self/status", "Name:\tpollux\nCapEff:\t0000000000007000\n"),
+            ("dev/net/tun", ""),
+            ("proc/sys/net/ipv4/ip_forward", "0\n"),
+        ];
+        assert_eq!(
+            found("all", &files),
+            [
+                "ok   CAP_NET_ADMIN: this process has it",
+                "ok   CAP_NET_RAW: this process has it",
+                "ok   CAP_IPC_LOCK: this process has it",
+                "ok   TUN: /dev/net/tun is there",
+                "ok   kernel forwarding: the kernel forwards no packets",
+            ]
+        );
+    }
+
+    #[test]
+    fn what_lacks_comes_with_a_remedy() {
+        let files = [
+            ("proc/self/status", "CapEff:\t0000000000002000\n"),
+            ("proc/sys/net/ipv4/ip_forward", "1\n"),
+            ("proc/sys/net/ipv6/conf/all/forwarding", "1\n"),
+        ];
+        let found = found("none", &files);
+        for (line, part) in found.iter().zip([
+            "warn CAP_NET_ADMIN: without it, shadows cannot be made; run as root",
+            "ok   CAP_NET_RAW",
+            "warn CAP_IPC_LOCK: without it, ",
+            "warn TUN: there is no /dev/net/tun; modprobe tun",
+            "warn kernel forwarding: the kernel forwards packets \
+             (net.ipv4.ip_forward, net.ipv6.conf.all.forwarding); with shadows, set it to 0",
+        ]) {
+            assert!(line.starts_with(part), "{line}: {part}");
+        }
+        assert_eq!(found.len(), 5);
+    }
+}

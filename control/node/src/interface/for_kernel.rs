@@ -1,0 +1,52 @@
+//! Packets between an interface and the kernel, which has a shadow of it.
+
+use super::Interface;
+use pollux_control::bounded::Queue;
+use pollux_control::ipoib::WorkerId;
+use pollux_verbs::time::Time;
+use std::net::IpAddr;
+
+/// Packets that wait for the kernel, at most.
+const FOR_KERNEL_MAX: usize = 1024;
+
+/// Packets of and for the kernel that were dropped, by reason.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct KernelDrops {
+    /// The queue to the kernel is full.
+    pub(crate) full: u64,
+    /// The kernel refused them: the shadow is down.
+    pub(crate) refused: u64,
+    /// The kernel sent what is no IP packet, or a membership report that cannot be read.
+    pub(crate) malformed: u64,
+}
+
+impl Interface {
+    /// Keeps packets to local addresses and groups for the kernel, or no longer. The interface
+    /// itself answers echo requests.
+    pub fn keep_for_kernel(&mut self, keeps: bool) {
+        if keeps != self.for_kernel.is_some() {
+            self.for_kernel = keeps.then(|| Queue::new(FOR_KERNEL_MAX));
+        }
+    }
+
+    /// The next packet for the kernel.
+    pub fn poll_for_kernel(&mut self) -> Option<Vec<u8>> {
+        self.for_kernel.as_mut()?.pop()
+    }
+
+    /// Packets of and for the kernel that were dropped.
+    pub(crate) fn kernel_drops(&self) -> KernelDrops {
+        let full = self.for_kernel.as_ref().map_or(0, Queue::lost);
+        KernelDrops { full: self.kernel_drops.full + full, ..self.kernel_drops }
+    }
+
+    /// Asks for a gateway that no packet is sent to, because it does not answer.
+    pub(crate) fn ask_for(&mut self, now: Time, gateway: IpAddr) {
+        self.control_mut().handle_use(now, gateway);
+    }
+
+    /// Sends an IP packet of this host.
+    pub fn send_packet(&mut self, now: Time, packet: Vec<u8>) {
+        self.control_mut().handle_miss(now, WorkerId::PRIMARY, packet);
+    }
+}

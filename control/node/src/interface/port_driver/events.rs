@@ -1,0 +1,133 @@
+//! Events of the device and the netdev, and timeouts for what the device keeps.
+//!
+//! Every wait for the device has an end. When the device has lost an object without which the
+//! interface cannot work, the port driver ends, and the interface is opened again.
+
+use super::{BACK_MAX, PortDriver};
+use pollux_control::ipoib::QueuePairEvent;
+use pollux_dataplane::ipoib::{NetdevEvent, Received, RxSource};
+use pollux_verbs::time::Time;
+use pollux_verbs::*;
+use std::time::Duration;
+
+impl PortDriver {
+    /// Arms the device to end a sleep at the next completion; `false` if it cannot.
+    pub(in crate::interface) fn arm(&mut self) -> bool {
+        let is_armed = self.device.arm(self.netdev.cq(), Arm::Any).is_ok();
+        is_armed && self.device.attributes().can.sleep
+    }
+
+    /// What ends a sleep.
+    pub(in crate::interface) fn wake_source(&mut self) -> Option<WakeSource<'_>> {
+        self.device.wake_source()
+    }
+
+    /// Takes the notification that ended a sleep. The next poll returns the error, if there is one.
+    pub(in crate::interface) fn take_notification(&mut self) {
+        let _ = self.device.wait(Duration::ZERO);
+    }
+
+    /// Handles the events of queue pairs; those of the port are control's.
+    pub(super) fn poll_device_events(&mut self) -> Result<bool, VerbsError> {
+        let mut busy = false;
+        while let Some(event) = self.device.async_event() {
+            busy = true;
+            self.netdev.handle_event(&event);
+            self.check_loss(&event)?;
+            match event {
+                AsyncEvent::ConnectionEstablished(qp) => {
+                    self.add_connection_event(qp, QueuePairEvent::DataCame);
+                }
+                AsyncEvent::PathMigrated(qp) => {
+                    self.add_connection_event(qp, QueuePairEvent::Migrated);
+                }
+                _ => {}
+            }
+        }
+        Ok(busy)
+    }
+
+    /// Adds an event of the connection with this queue pair, if there is one.
+    fn add_connection_event(&mut self, qp: Qp, event: QueuePairEvent) {
+        let key = self.netdev.connection_of(qp).and_then(|id| self.key(id));
+        self.connection_events.extend(key.map(|key| (key, event)));
+    }
+
+    /// The first packet of a connection proves, as an RTU does, that the peer is ready: a queue
+    /// pair in RTS has no event for it (IBA 12.9.7.2).
+    pub(super) fn note_first_packets(&mut self, packets: &[Received]) {
+        if self.awaiting_first_packet.is_empty() {
+            return;
+        }
+        for packet in packets {
+            if let RxSource::Connection(id) = packet.from
+                && self.awaiting_first_packet.remove(&id)
+                && let Some(key) = self.key(id)
+            {
+                self.connection_events.push((key, QueuePairEvent::DataCame));
+            }
+        }
+    }
+
+    pub(super) fn handle_netdev_event(&mut self, event: NetdevEvent) {
+        let (connection, event) = match event {
+            NetdevEvent::ConnectionFailed { connection, .. } => {
+                (connection, QueuePairEvent::Failed)
+            }
+            NetdevEvent::ConnectionEnded { connection, .. } => (connection, QueuePairEvent::Ended),
+            // `start_again` starts it once it has stopped.
+            NetdevEvent::DatagramsFailed { .. } => return,
+        };
+        let Some(key) = self.key(connection) else { return };
+        if matches!(event, QueuePairEvent::Ended) {
+            self.keys.remove(&connection);
+            self.awaiting_first_packet.remove(&connection);
+            self.connections.remove(&key);
+        }
+        self.connection_events.push((key, event));
+    }
+
+    /// Fails with an object that the device has lost and the interface cannot work without.
+    pub(super) fn check_loss(&self, event: &AsyncEvent) -> Result<(), VerbsError> {
+        let lost = |what, why| Err(VerbsError::Lost { what, why });
+        match *event {
+            AsyncEvent::DeviceFatal => lost("adapter", "it reports a fatal error"),
+            AsyncEvent::CqError(cq) if cq == self.netdev.cq() => {
+                lost("completion queue", "it overran")
+            }
+            AsyncEvent::SrqError(srq) if Some(srq) == self.netdev.srq() => {
+                lost("shared receive queue", "it failed")
+            }
+            AsyncEvent::QpFatal(qp) if qp == self.netdev.datagram_qp() => {
+                lost("queue pair of datagrams", "it failed")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives up connections whose end times out. Fails if the device does not end even those, or
+    /// keeps buffers of datagrams.
+    pub(super) fn check_timeouts(&mut self, now: Time) -> Result<(), VerbsError> {
+        const LATE: VerbsError =
+            VerbsError::Lost { what: "queue pair", why: "the device does not return its requests" };
+        while let Some(&(until, key)) = self.leaving.front() {
+            let known = self.connections.get(&key).copied();
+            if known.is_some() && now < until {
+                break;
+            }
+            self.leaving.pop_front();
+            let Some(id) = known else { continue };
+            if !self.netdev.give_up(id) {
+                return Err(LATE);
+            }
+            self.counts.given_up += 1;
+            self.leaving.push_back((now + BACK_MAX, key));
+        }
+        if self.netdev.is_settled() {
+            self.settled_by = None;
+            return Ok(());
+        }
+        let by = *self.settled_by.get_or_insert(now + BACK_MAX);
+        if now < by { Ok(()) } else { Err(LATE) }
+    }
+}

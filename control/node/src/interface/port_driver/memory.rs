@@ -1,0 +1,63 @@
+//! The packet memory of a worker thread: one pool for all its ports, registered at the device of
+//! each. So a packet that arrives at one port is sent by another without a copy.
+//!
+//! A pool is made for a number of ports, so that each has the buffers of its receives and of its
+//! sends. A port beyond that number needs another pool, and packets between the two are copied.
+
+use super::{CONNECTED_RECEIVES, CONNECTED_SENDS};
+use pollux_control::ipoib::connected::PeerConfig;
+use pollux_dataplane::ipoib::RECEIVE_MTU_MAX;
+use pollux_dataplane::packet_memory::PacketMemory;
+use pollux_mem::pool::PoolError;
+use pollux_wire::address::Guid;
+use pollux_wire::ip::ipoib::ip_mtu;
+use std::sync::Arc;
+
+/// Bytes of a datagram buffer: the largest MTU of a link.
+const SMALL_BYTES: u32 = 4092;
+/// Buffers of each size that a port needs, for receives, sends and the stock.
+const SMALL_BUFFERS: u32 = 1024;
+const LARGE_BUFFERS: u32 = 512;
+/// A peer port can block a sixteenth of the receives at most, and, by receiving nothing, a third of
+/// the send buffers.
+const _: () = {
+    let of_port = PeerConfig::of(Guid(0)).connections_per_port_max as u32;
+    assert!(16 * of_port <= CONNECTED_RECEIVES);
+    assert!(3 * CONNECTED_SENDS <= LARGE_BUFFERS - CONNECTED_RECEIVES);
+};
+
+/// Packet memory of one worker thread.
+pub struct WorkerMemory {
+    pub(super) small: PacketMemory,
+    pub(super) large: PacketMemory,
+    ports: usize,
+    has_large: bool,
+}
+
+impl WorkerMemory {
+    /// Memory for so many ports, of which some make connections.
+    pub fn new(ports: usize, connects: bool) -> Result<Arc<Self>, PoolError> {
+        let count = ports.clamp(1, 64) as u32;
+        let small = PacketMemory::new(count * SMALL_BUFFERS, SMALL_BYTES)?;
+        let large = match connects {
+            true => PacketMemory::new(count * LARGE_BUFFERS, ip_mtu(RECEIVE_MTU_MAX))?,
+            false => PacketMemory::new(1, SMALL_BYTES)?,
+        };
+        Ok(Arc::new(Self { small, large, ports, has_large: connects }))
+    }
+
+    /// Buffers for datagrams.
+    pub(crate) const fn small(&self) -> &PacketMemory {
+        &self.small
+    }
+
+    /// Buffers for packets of connections, if there are any.
+    pub(crate) const fn large(&self) -> &PacketMemory {
+        &self.large
+    }
+
+    /// Whether there is room for another port beside those that have it. Its owner counts as one.
+    pub fn has_room(self: &Arc<Self>, connects: bool) -> bool {
+        Arc::strong_count(self) <= self.ports && (self.has_large || !connects)
+    }
+}

@@ -1,0 +1,463 @@
+//! The port driver of a worker: a device, and all objects that the worker has there.
+//!
+//! A port driver collects input for control ([`Arrived`], `events`), carries out actions of control
+//! (`actions`), and sends packets ([`sending`]); the ports of a worker thread share [`memory`]. It
+//! decides nothing. A refusal by the device is a counted drop, or a state with a reason; the loss
+//! of the device ends the port driver. MADs, and the state of the port, are control's own
+//! ([`crate::port`]).
+
+mod actions;
+mod capturing;
+pub mod counters;
+mod events;
+pub mod memory;
+pub mod sending;
+
+pub use sending::NotSent;
+
+use crate::fabric::Embedded;
+use crate::port::WorkerAccess;
+use crate::port::address_handles::AddressHandles;
+use actions::Subject;
+use counters::Seen;
+use memory::WorkerMemory;
+use pollux_control::ipoib::{
+    self as control, Action, ConnectionKey, Link, PacketSource, PeerKey, QueuePairEvent,
+};
+use pollux_dataplane::acl::{AclAction, AclFilter};
+use pollux_dataplane::capture::CaptureTaps;
+use pollux_dataplane::forward::is_routed_group;
+use pollux_dataplane::headers::PacketHeaders;
+use pollux_dataplane::ipoib::{
+    Config, ConnectionId, ConnectionUse, Netdev, Outgoing, Received, Refused, RxSource,
+};
+use pollux_dataplane::neighbor::{Peer, Route, RouteTable, Routes};
+use pollux_dataplane::port::TransitPacket;
+use pollux_dataplane::reason::{ForwardDrop, ForwardDrops};
+use pollux_dataplane::verdict::{Destinations, Verdict};
+use pollux_mem::Buf;
+use pollux_mem::snapshot::Snapshot;
+use pollux_verbs::time::Time;
+use pollux_verbs::*;
+use pollux_wire::address::{Gid, Lid, Qpn, Scope};
+use pollux_wire::keys::PKey;
+use sending::PuntReason;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Receives in the SRQ of connections. A received message is copied at once, so a peer blocks only
+/// the receives that it has begun to fill: one per connection.
+const CONNECTED_RECEIVES: u32 = 256;
+/// Outstanding sends of a connection, at most. Each peer is sent to by one connection.
+const CONNECTED_SENDS: u32 = 64;
+/// Cached address handles of single packets of control.
+const HANDLES_MAX: usize = 64;
+/// Timeout of a device for returning the requests of a queue pair in ERR.
+const BACK_MAX: Duration = Duration::from_secs(5);
+/// Packets that wait for space in a send queue, at most.
+const WAITING_MAX: usize = 256;
+/// Rejected packets that wait for control, at most: it has a rate limit for errors anyway.
+const FILTERED_MAX: usize = 64;
+/// Packets of control that wait for space behind those, at most: as many as the ring from control
+/// holds, and as many as wait for that.
+const FRAMES_MAX: usize = 2048;
+
+/// Takes a packet to a local address, or to a group, if it is for a socket.
+pub type Take<'a> = &'a mut dyn FnMut(&PacketHeaders, &[u8]) -> bool;
+
+/// Whether a packet goes to sockets without control, if one takes it.
+#[inline]
+pub(super) fn take_if_for_socket(received: &Received, take: Take<'_>) -> bool {
+    let Received { packet, headers, verdict, .. } = received;
+    let is_offered = match verdict {
+        Verdict::Local => true,
+        Verdict::Transit => is_by_group(received),
+        Verdict::Punt => false,
+    };
+    is_offered && take(headers, packet.bytes())
+}
+
+/// Whether it came by a group, which this host has joined.
+fn is_by_group(received: &Received) -> bool {
+    matches!(received.from, RxSource::Datagram { group: Some(_), .. })
+}
+
+/// Whether it came by a group, and is to one that leaves the link.
+fn is_to_routed_group(received: &Received) -> bool {
+    let Received { packet, headers, .. } = received;
+    is_by_group(received) && headers.destination(packet.bytes()).is_some_and(is_routed_group)
+}
+
+/// The reason for which an interface cannot use a device.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// No memory for its packets.
+    Memory(pollux_mem::pool::PoolError),
+    /// The device refused a verb.
+    Verbs(VerbsError),
+    /// The device has no context for another worker.
+    NoWorkerContext(VerbsError),
+}
+
+impl fmt::Display for DeviceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory(error) => error.fmt(f),
+            Self::Verbs(error) => error.fmt(f),
+            Self::NoWorkerContext(error) => write!(
+                f,
+                "no space at the device for another worker: {error}; lower `workers` of the \
+                 interface, or use another device"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for DeviceError {}
+
+impl From<VerbsError> for DeviceError {
+    fn from(error: VerbsError) -> Self {
+        Self::Verbs(error)
+    }
+}
+
+/// Input for control.
+#[derive(Debug, Default)]
+pub struct Arrived {
+    /// Packets.
+    pub packets: Vec<Received>,
+    /// Changes of queue pairs, with their connections.
+    pub connection_events: Vec<(ConnectionKey, QueuePairEvent)>,
+}
+
+impl Arrived {
+    /// Whether there is no input.
+    pub fn is_empty(&self) -> bool {
+        self.packets.is_empty() && self.connection_events.is_empty()
+    }
+}
+
+/// A peer of control in the route table.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    peer: Peer,
+    route: Route,
+    /// The address handle of its route, and its address.
+    handle: Option<(AddressVector, Ah)>,
+}
+
+/// The parameters of a port driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// The partition.
+    pub p_key: PKey,
+    /// The scope of its groups.
+    pub scope: Scope,
+    /// The receive MTU of connections, if there are any.
+    pub message_bytes: Option<u32>,
+}
+
+/// A device and all objects that a worker has there.
+pub struct PortDriver {
+    device: Box<dyn Device + Send>,
+    port: u8,
+    pd: Pd,
+    netdev: Netdev,
+    routes: RouteTable,
+    reader: Snapshot<Routes>,
+    own: Destinations,
+    peers: BTreeMap<PeerKey, Known>,
+    connections: BTreeMap<ConnectionKey, ConnectionId>,
+    keys: BTreeMap<ConnectionId, ConnectionKey>,
+    /// Connections that have received no packet yet.
+    awaiting_first_packet: BTreeSet<ConnectionId>,
+    /// Attached groups.
+    attached: BTreeSet<(Gid, Lid)>,
+    /// Refused actions that are retried, and the reasons.
+    undone: BTreeMap<Subject, (Action, VerbsError)>,
+    /// A refused action without which the interface cannot work.
+    broken: Option<VerbsError>,
+    /// Ending connections and their timeouts, in order.
+    leaving: VecDeque<(Time, ConnectionKey)>,
+    /// The timeout of the UD queue pair for a change of state.
+    settled_by: Option<Time>,
+    seen: Seen,
+    /// Address handles of single packets of control.
+    handles: AddressHandles,
+    /// Handles that a reader of an older route table may still use.
+    retired: Vec<Ah>,
+    /// The link of the netdev, while it is to be started.
+    link: Option<Link>,
+    connection_events: Vec<(ConnectionKey, QueuePairEvent)>,
+    /// Packets for control, with the reason.
+    pub(super) punts: VecDeque<(Vec<u8>, PuntReason)>,
+    /// The access control list of arriving packets, and those that it rejected, for control.
+    filter: Option<AclFilter>,
+    pub(super) filtered: Vec<Vec<u8>>,
+    waiting: VecDeque<Outgoing>,
+    /// Packets of control that found no space there.
+    frames: VecDeque<control::Outgoing>,
+    /// Packets for the next doorbell, and the packet that is being written.
+    batch: Vec<Outgoing>,
+    draft: Option<Buf>,
+    refused: Vec<Refused>,
+    pub(super) counts: Counts,
+    pub(super) forward_drops: ForwardDrops,
+    pub(super) taps: CaptureTaps,
+    // Pools are dropped after their buffers.
+    _memory: Arc<WorkerMemory>,
+    // The fabric ends after the device has left it.
+    _fabric: Option<Arc<Embedded>>,
+}
+
+/// Drops that the netdev does not count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Packets for other hosts, where forwarding is off.
+    pub transit: u64,
+    /// Packets without a buffer, or without space to wait.
+    pub no_room: u64,
+    /// Actions that the device or a table refused.
+    pub refused_actions: u64,
+    /// Connections given up with buffers that the device did not return.
+    pub given_up: u64,
+    /// Packets for control without space in the channel to it.
+    pub punts_dropped: u64,
+}
+
+impl PortDriver {
+    /// Creates all objects of a worker, stopped. The seed has to be secret.
+    pub fn new(
+        access: WorkerAccess,
+        terms: Terms,
+        memory: Arc<WorkerMemory>,
+        seed: u64,
+    ) -> Result<Self, DeviceError> {
+        let Terms { p_key, scope, message_bytes } = terms;
+        let WorkerAccess { mut device, port, pd, fabric } = access;
+        let connected_receives = message_bytes.map_or(0, |_| CONNECTED_RECEIVES);
+        let receive_mtu = message_bytes.unwrap_or_default();
+        let connected_sends = CONNECTED_SENDS;
+        let config =
+            Config { port, connected_receives, connected_sends, receive_mtu, ..Config::default() };
+        let netdev = Netdev::new(&mut *device, pd, config, &memory.small, &memory.large)?;
+        let routes = RouteTable::new(p_key, scope, seed);
+        Ok(Self {
+            port,
+            pd,
+            netdev,
+            reader: routes.reader(),
+            routes,
+            own: Destinations::new(),
+            peers: BTreeMap::new(),
+            connections: BTreeMap::new(),
+            keys: BTreeMap::new(),
+            awaiting_first_packet: BTreeSet::new(),
+            attached: BTreeSet::new(),
+            undone: BTreeMap::new(),
+            broken: None,
+            handles: AddressHandles::new(pd, HANDLES_MAX),
+            retired: Vec::new(),
+            link: None,
+            connection_events: Vec::new(),
+            punts: VecDeque::new(),
+            filter: None,
+            filtered: Vec::new(),
+            leaving: VecDeque::new(),
+            settled_by: None,
+            seen: Seen::default(),
+            waiting: VecDeque::new(),
+            frames: VecDeque::new(),
+            batch: Vec::new(),
+            draft: None,
+            refused: Vec::new(),
+            counts: Counts::default(),
+            forward_drops: ForwardDrops::default(),
+            taps: CaptureTaps::new(Time::START),
+            _memory: memory,
+            _fabric: fabric,
+            device,
+        })
+    }
+
+    /// The number of the UD queue pair.
+    pub fn qpn(&self) -> Qpn {
+        self.netdev.qpn()
+    }
+
+    /// Another queue pair of this interface: what it sends to a group comes back to no worker.
+    pub(super) fn add_sibling(&mut self, qpn: Qpn) {
+        self.netdev.add_sibling(qpn);
+    }
+
+    /// The netdev, for its counters.
+    pub fn netdev(&self) -> &Netdev {
+        &self.netdev
+    }
+
+    /// The packet counters of a connection.
+    pub fn connection_use(&self, connection: ConnectionKey) -> Option<ConnectionUse> {
+        self.netdev.connection_use(*self.connections.get(&connection)?)
+    }
+
+    /// Whether the netdev is stopped.
+    pub fn is_idle(&self) -> bool {
+        self.netdev.is_stopped()
+    }
+
+    /// Drops that the netdev does not count.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Refused actions that are retried, and the reasons.
+    pub fn undone(&self) -> impl Iterator<Item = (&Action, &VerbsError)> {
+        self.undone.values().map(|(action, why)| (action, why))
+    }
+
+    /// Polls the device. Returns whether there was anything to do.
+    pub fn poll(&mut self, now: Time, arrived: &mut Arrived) -> Result<bool, VerbsError> {
+        let mut busy = self.poll_device_events()?;
+        let before = arrived.packets.len();
+        busy |= self.netdev.poll(&mut *self.device, &self.own, &mut arrived.packets)? > 0;
+        self.note_first_packets(&arrived.packets[before..]);
+        self.tap_received(&arrived.packets[before..]);
+        if self.filter.is_some() {
+            self.filter(&mut arrived.packets, before);
+        }
+        while let Some(event) = self.netdev.poll_event() {
+            self.handle_netdev_event(event);
+            busy = true;
+        }
+        self.broken.take().map_or(Ok(()), Err)?;
+        self.start_again()?;
+        self.check_timeouts(now)?;
+        self.flush();
+        busy |= self.send_waiting() | self.send_frames();
+        arrived.connection_events.append(&mut self.connection_events);
+        Ok(busy)
+    }
+
+    /// Sets the access control list of arriving packets.
+    pub(super) fn set_filter(&mut self, filter: Option<AclFilter>) {
+        self.filter = filter;
+    }
+
+    /// Drops the packets from an index on that the access control list does not permit. The link's
+    /// own protocols are not its business.
+    fn filter(&mut self, packets: &mut Vec<Received>, from: usize) {
+        let Self { filter: Some(filter), filtered, forward_drops, netdev, taps, .. } = self else {
+            return;
+        };
+        let refused = packets.extract_if(from.., |one| {
+            let decide = || filter.decide(&one.headers, one.packet.bytes());
+            match if one.verdict == Verdict::Punt { AclAction::Permit } else { decide() } {
+                AclAction::Permit => return false,
+                AclAction::Deny => {}
+                AclAction::Reject if filtered.len() < FILTERED_MAX => {
+                    filtered.push(one.packet.bytes().to_vec());
+                }
+                AclAction::Reject => {}
+            }
+            true
+        });
+        for received in refused {
+            forward_drops.count(ForwardDrop::AclIn);
+            taps.drop_packet(received.packet.bytes(), ForwardDrop::AclIn.name());
+            netdev.recycle(received.packet);
+        }
+    }
+
+    /// Whether a packet is for this host. Others are counted.
+    pub fn is_for_us(&mut self, received: &Received) -> bool {
+        let is_for_us = received.verdict != Verdict::Transit || is_by_group(received);
+        if !is_for_us {
+            self.counts.transit += 1;
+            self.taps.drop_transit(received.packet.bytes());
+        }
+        is_for_us
+    }
+
+    /// The source of a packet for control; `None` if its connection is gone.
+    pub(super) fn from(&self, received: &Received) -> Option<PacketSource> {
+        Some(match received.from {
+            RxSource::Datagram { qpn, lid, gid, group } => {
+                PacketSource::Datagram { qpn, lid, gid, group }
+            }
+            RxSource::Connection(id) => PacketSource::Connection(self.key(id)?),
+        })
+    }
+
+    /// Takes the packets in transit out of received ones, from an index on. A packet to a group
+    /// that has listeners on this host, too, stays, and a copy is in transit.
+    pub(super) fn take_transit(
+        &mut self,
+        packets: &mut Vec<Received>,
+        from: usize,
+        transit: &mut Vec<TransitPacket>,
+    ) {
+        let is_transit = |one: &mut Received| {
+            one.verdict == Verdict::Transit && (!is_by_group(one) || is_to_routed_group(one))
+        };
+        let taken = packets.extract_if(from.., is_transit);
+        let taken = taken.map(|Received { packet, headers, .. }| TransitPacket { packet, headers });
+        transit.extend(taken);
+        for one in &packets[from..] {
+            if one.verdict == Verdict::Local
+                && is_to_routed_group(one)
+                && let Some(packet) = self.copy(&one.packet)
+            {
+                transit.push(TransitPacket { packet, headers: one.headers });
+            }
+        }
+    }
+
+    /// A copy of a packet in transit, unless no buffer is free, which is counted.
+    pub(super) fn copy(&mut self, packet: &Buf) -> Option<Buf> {
+        let copy = self.netdev.copy(packet);
+        if copy.is_none() {
+            self.forward_drops.count(ForwardDrop::NoBuffer);
+        }
+        copy
+    }
+
+    /// Recycles the buffer of a packet.
+    pub fn recycle(&mut self, received: Received) {
+        self.netdev.recycle(received.packet);
+    }
+
+    /// The name of a connection at control; `None` once it has ended.
+    pub fn key(&self, connection: ConnectionId) -> Option<ConnectionKey> {
+        self.keys.get(&connection).copied()
+    }
+
+    fn netdev_link(link: &Link) -> pollux_dataplane::ipoib::Link {
+        let Link { pkey_index, qkey, lid, lmc, gid, .. } = *link;
+        pollux_dataplane::ipoib::Link { pkey_index, qkey, lid, lmc, gid }
+    }
+
+    /// Starts a netdev that has stopped and should not be.
+    fn start_again(&mut self) -> Result<(), VerbsError> {
+        match &self.link {
+            Some(link) if self.netdev.is_stopped() => {
+                self.netdev.start(&mut *self.device, Self::netdev_link(link))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for PortDriver {
+    /// Closes everything, so that the device writes to no buffer any more. Errors are ignored: the
+    /// memory of buffers that the device keeps is not reused.
+    fn drop(&mut self) {
+        let qp = self.netdev.datagram_qp();
+        for (mgid, mlid) in std::mem::take(&mut self.attached) {
+            let _ = self.device.detach_multicast(qp, mgid, mlid);
+        }
+        let _ = self.netdev.close(&mut *self.device);
+    }
+}

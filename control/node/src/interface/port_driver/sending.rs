@@ -1,0 +1,401 @@
+//! Sending: packets of control, of the host, and the fast path of sockets.
+//!
+//! The netdev returns refused packets with the reason. At a full queue a packet waits; one without
+//! a route is punted to control; the rest is counted.
+
+use super::{FRAMES_MAX, PortDriver, Take, WAITING_MAX, take_if_for_socket};
+use pollux_control::beyond::TransitHop;
+use pollux_control::ipoib::{By, DatagramAdjacency, Outgoing};
+use pollux_dataplane::ipoib::{self, Received};
+use pollux_dataplane::neighbor::{Datagram, Route};
+use pollux_dataplane::port::{TransitPacket, TxPacket};
+use pollux_dataplane::reason::{ForwardDrop, Refusal};
+use pollux_dataplane::verdict::Verdict;
+use pollux_mem::Buf;
+use pollux_verbs::VerbsError;
+use pollux_wire::ethernet::EtherType;
+use pollux_wire::ip::ipv4::Ipv4Header;
+use pollux_wire::ip::ipv6::Ipv6Header;
+use std::collections::VecDeque;
+use std::net::IpAddr;
+
+/// Packets that leave with one doorbell, at most.
+const BATCH_MAX: usize = 32;
+
+/// The reason for which a packet of the host was not accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotSent {
+    /// It is not an IP packet.
+    NoIp,
+    /// It is longer than the MTU of its route, which is this.
+    TooBig(u32),
+    /// There is no space for it now.
+    Full,
+    /// The interface is down, or the next hop does not answer.
+    Unreachable,
+}
+
+/// Why control gets a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::interface) enum PuntReason {
+    /// It is of the host, and has no route as its destination is no next hop.
+    NoRoute,
+    /// It is in transit, and there is no adjacency of its next hop yet, or it is longer than the
+    /// MTU of that, which is this.
+    Transit(TransitHop, Option<u32>),
+    /// It is longer than the MTU of its route, which is this.
+    TooBig(u32),
+}
+
+impl PortDriver {
+    /// Sends a packet of control, or queues it until there is space. Control may hand over many at
+    /// once, after it was late.
+    pub fn send(&mut self, frame: Outgoing) {
+        if self.frames.is_empty() && self.send_frame(&frame) != Err(NotSent::Full) {
+            return;
+        }
+        match self.frames.len() < FRAMES_MAX {
+            true => self.frames.push_back(frame),
+            false => self.counts.no_room += 1,
+        }
+    }
+
+    /// Sends queued packets of control, as far as there is space. Returns whether any was sent.
+    pub(in crate::interface) fn send_frames(&mut self) -> bool {
+        let before = self.frames.len();
+        while let Some(frame) = self.frames.pop_front() {
+            if self.send_frame(&frame) == Err(NotSent::Full) {
+                self.frames.push_front(frame);
+                break;
+            }
+        }
+        self.frames.len() < before
+    }
+
+    /// Sends a packet of control by the route that there is now. One that cannot be sent for
+    /// another reason than space is counted.
+    fn send_frame(&mut self, frame: &Outgoing) -> Result<(), NotSent> {
+        if self.waiting.len() == WAITING_MAX {
+            return Err(NotSent::Full);
+        }
+        let route = match frame.by {
+            By::Datagram(adjacency) => self.datagram(&adjacency),
+            By::Peer(key) => self.peers.get(&key).map(|known| known.route),
+        };
+        let sent = route.ok_or(NotSent::Unreachable);
+        let sent = sent.and_then(|route| self.send_by(frame.ether_type, &frame.packet, route));
+        self.counts.no_room += u64::from(sent.is_err_and(|why| why != NotSent::Full));
+        sent
+    }
+
+    /// Sends a packet of the host. Without a route to its destination as next hop it is punted to
+    /// control.
+    pub fn send_packet(&mut self, packet: &[u8]) -> Result<(), NotSent> {
+        let (ether_type, to) = destination(packet).ok_or(NotSent::NoIp)?;
+        let route = self.reader.refresh().route(to);
+        self.send_by(ether_type, packet, route)
+    }
+
+    pub(in crate::interface) fn route_mtu(&mut self, next_hop: IpAddr) -> Option<u32> {
+        self.reader.refresh().route(next_hop).mtu()
+    }
+
+    fn datagram(&mut self, adjacency: &DatagramAdjacency) -> Option<Route> {
+        let ah = self.handles.of(&mut *self.device, &adjacency.vector).ok()?;
+        Some(Route::Datagram(Datagram { ah, qpn: adjacency.qpn, mtu: adjacency.mtu }))
+    }
+
+    fn send_by(
+        &mut self,
+        ether_type: EtherType,
+        packet: &[u8],
+        route: Route,
+    ) -> Result<(), NotSent> {
+        if matches!(route, Route::Unknown | Route::Pending) {
+            return self.punt(packet);
+        }
+        let Some(mut buf) = self.netdev.buffer(packet.len()) else {
+            return match route.mtu() {
+                // Buffers are as long as the largest MTU.
+                Some(mtu) if packet.len() > mtu as usize => self.punt_too_big(packet, mtu),
+                _ => Err(NotSent::Full),
+            };
+        };
+        match buf.push_back(packet.len()) {
+            Some(room) => room.copy_from_slice(packet),
+            None => return Err(NotSent::Full),
+        }
+        let outgoing = ipoib::Outgoing { packet: buf, ether_type, route };
+        self.flush();
+        if is_behind(&self.waiting, &outgoing) {
+            return self.wait(outgoing);
+        }
+        self.batch.push(outgoing);
+        let mut refused = std::mem::take(&mut self.refused);
+        self.post_batch(&mut refused);
+        let last = refused.pop();
+        self.refused = refused;
+        last.map_or(Ok(()), |refused| self.take_back(refused))
+    }
+
+    pub(in crate::interface) fn take_back(
+        &mut self,
+        refused: ipoib::Refused,
+    ) -> Result<(), NotSent> {
+        let ipoib::Refused { why, outgoing, mtu } = refused;
+        if why == Refusal::Full {
+            return self.wait(outgoing);
+        }
+        let packet = outgoing.packet.bytes();
+        let done = match (why, mtu) {
+            // Control opens another connection, or sends it as a datagram.
+            (Refusal::Disconnected | Refusal::Stale, _) => self.punt(packet),
+            (Refusal::TooBig, Some(mtu)) => self.punt_too_big(packet, mtu),
+            _ => Err(NotSent::Unreachable),
+        };
+        self.netdev.recycle(outgoing.packet);
+        done
+    }
+
+    /// Queues a packet until its send queue has space.
+    fn wait(&mut self, outgoing: ipoib::Outgoing) -> Result<(), NotSent> {
+        if self.waiting.len() == WAITING_MAX {
+            self.netdev.recycle(outgoing.packet);
+            return Err(NotSent::Full);
+        }
+        self.waiting.push_back(outgoing);
+        Ok(())
+    }
+
+    /// Moves packets of the batch that would overtake waiting ones behind them.
+    pub(in crate::interface) fn queue_behind_others(&mut self) {
+        let waiting = &self.waiting;
+        let behind: Vec<_> = self.batch.extract_if(.., |one| is_behind(waiting, one)).collect();
+        for one in behind {
+            self.counts.no_room += u64::from(self.wait(one).is_err());
+        }
+    }
+
+    /// Passes a packet without a route to control.
+    pub(in crate::interface) fn punt(&mut self, packet: &[u8]) -> Result<(), NotSent> {
+        self.pass_to_control(packet, PuntReason::NoRoute)
+    }
+
+    /// Passes a packet to control, which knows whether the MTU will grow, or sends an ICMP error.
+    fn punt_too_big(&mut self, packet: &[u8], mtu: u32) -> Result<(), NotSent> {
+        self.pass_to_control(packet, PuntReason::TooBig(mtu))
+    }
+
+    fn pass_to_control(&mut self, packet: &[u8], why: PuntReason) -> Result<(), NotSent> {
+        if self.punts.len() == WAITING_MAX {
+            return Err(NotSent::Full);
+        }
+        self.punts.push_back((packet.to_vec(), why));
+        Ok(())
+    }
+
+    /// Sends waiting packets. Returns whether any was sent.
+    ///
+    /// Why those whose queue pair is full are not tried: a peer that stands still must not cost the
+    /// other ports of the worker a look at all of its packets in each breath.
+    pub(in crate::interface) fn send_waiting(&mut self) -> bool {
+        let Self { waiting, netdev, .. } = self;
+        if !waiting.iter().any(|one| netdev.has_space(&one.route)) {
+            return false;
+        }
+        let (before, mut batch) = (waiting.len(), Vec::new());
+        for one in std::mem::take(waiting) {
+            match netdev.has_space(&one.route) {
+                true => batch.push(one),
+                false => waiting.push_back(one),
+            }
+        }
+        let mut refused = std::mem::take(&mut self.refused);
+        self.post(&mut batch, &mut refused);
+        for one in refused.drain(..) {
+            self.counts.no_room += u64::from(self.take_back(one).is_err());
+        }
+        self.refused = refused;
+        self.waiting.len() < before
+    }
+}
+
+impl PortDriver {
+    /// Receives packets, for sockets first, and sends waiting ones.
+    #[inline(always)]
+    pub(in crate::interface) fn poll_packets(
+        &mut self,
+        packets: &mut Vec<Received>,
+        take: Take<'_>,
+        transit: Option<&mut Vec<TransitPacket>>,
+    ) -> Result<bool, VerbsError> {
+        let before = packets.len();
+        let mut busy = self.netdev.poll(&mut *self.device, &self.own, packets)? > 0;
+        self.note_first_packets(&packets[before..]);
+        self.tap_received(&packets[before..]);
+        if self.filter.is_some() {
+            self.filter(packets, before);
+        }
+        busy |= !self.waiting.is_empty() && self.send_waiting();
+        if let Some(transit) = transit {
+            self.drop_spoofed(packets, before);
+            self.take_transit(packets, before, transit);
+        }
+        for received in packets.extract_if(.., |one| take_if_for_socket(one, take)) {
+            self.recycle(received);
+        }
+        Ok(busy)
+    }
+
+    /// Drops the packets in transit from an index on that have a source of ours.
+    fn drop_spoofed(&mut self, packets: &mut Vec<Received>, from: usize) {
+        let Self { own, forward_drops, netdev, .. } = self;
+        let is_spoofed = |one: &mut Received| {
+            one.verdict == Verdict::Transit && own.is_spoofed(&one.headers, one.packet.bytes())
+        };
+        for received in packets.extract_if(from.., is_spoofed) {
+            forward_drops.count(ForwardDrop::MartianSource);
+            netdev.recycle(received.packet);
+        }
+    }
+
+    pub(in crate::interface) fn has_room(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Whether all accepted packets are at the device or at control.
+    pub(in crate::interface) fn has_moved(&self) -> bool {
+        let is_moved = self.waiting.is_empty() && self.batch.is_empty();
+        is_moved && self.frames.is_empty() && self.punts.is_empty()
+    }
+
+    #[inline(always)]
+    pub(in crate::interface) fn draft(&mut self, bytes: usize) -> Option<&mut [u8]> {
+        if let Some(old) = self.draft.take() {
+            self.netdev.recycle(old);
+        }
+        let mut buf = self.netdev.buffer(bytes)?;
+        buf.push_back(bytes)?;
+        Some(self.draft.insert(buf).bytes_mut())
+    }
+
+    pub(in crate::interface) fn drafted(&self) -> &[u8] {
+        self.draft.as_ref().map_or(&[], |draft| draft.bytes())
+    }
+
+    /// Adds the draft to the batch. Returns its next hop.
+    #[inline(always)]
+    pub(in crate::interface) fn send_draft(&mut self) -> Result<IpAddr, NotSent> {
+        let packet = self.draft.take().ok_or(NotSent::NoIp)?;
+        let Some((ether_type, to)) = destination(packet.bytes()) else {
+            self.netdev.recycle(packet);
+            return Err(NotSent::NoIp);
+        };
+        let route = self.reader.refresh().route(to);
+        if matches!(route, Route::Unknown | Route::Pending) {
+            // Earlier packets leave before.
+            self.flush();
+            let punted = self.punt(packet.bytes());
+            self.netdev.recycle(packet);
+            return punted.map(|()| to);
+        }
+        self.batch.push(ipoib::Outgoing { packet, ether_type, route });
+        if self.batch.len() >= BATCH_MAX {
+            self.flush();
+        }
+        Ok(to)
+    }
+
+    /// Hands the batch to the netdev.
+    #[inline]
+    fn post_batch(&mut self, refused: &mut Vec<ipoib::Refused>) {
+        let mut batch = std::mem::take(&mut self.batch);
+        self.post(&mut batch, refused);
+        self.batch = batch;
+    }
+
+    /// Sends the batch. Packets without space wait; without space to wait they are counted.
+    pub(in crate::interface) fn flush(&mut self) {
+        if self.batch.is_empty() {
+            return;
+        }
+        if !self.waiting.is_empty() {
+            self.queue_behind_others();
+        }
+        let mut refused = std::mem::take(&mut self.refused);
+        self.post_batch(&mut refused);
+        for one in refused.drain(..) {
+            self.counts.no_room += u64::from(self.take_back(one).is_err());
+        }
+        self.refused = refused;
+    }
+}
+
+/// Forwarding.
+impl PortDriver {
+    /// Sends packets in transit to their next hops. Control gets those without a route yet, and
+    /// those longer than the MTU. `used` gets each next hop, but not again for the next packet.
+    pub(in crate::interface) fn forward(
+        &mut self,
+        batch: &mut Vec<TxPacket>,
+        mut used: impl FnMut(IpAddr),
+    ) {
+        let mut last = None;
+        for TxPacket { packet, ether_type, next_hop, from } in batch.drain(..) {
+            let route = match last {
+                Some((hop, route)) if hop == next_hop => route,
+                _ => {
+                    used(next_hop);
+                    self.reader.refresh().route(next_hop)
+                }
+            };
+            last = Some((next_hop, route));
+            let mtu = route.mtu();
+            if mtu.is_none_or(|mtu| packet.len() > mtu as usize) {
+                let why = PuntReason::Transit(TransitHop { from: from.0, next_hop }, mtu);
+                let punted = self.pass_to_control(packet.bytes(), why);
+                self.counts.no_room += u64::from(punted.is_err());
+                self.netdev.recycle(packet);
+                continue;
+            }
+            let Some(packet) = self.netdev.adopt(packet) else {
+                self.counts.no_room += 1;
+                continue;
+            };
+            self.batch.push(ipoib::Outgoing { packet, ether_type, route });
+            if self.batch.len() >= BATCH_MAX {
+                self.flush();
+            }
+        }
+        self.flush();
+    }
+
+    /// Recycles the buffer of a packet in transit.
+    pub(in crate::interface) fn recycle_buf(&mut self, packet: Buf) {
+        self.netdev.recycle(packet);
+    }
+}
+
+/// Whether other packets wait for the same queue pair.
+fn is_behind(waiting: &VecDeque<ipoib::Outgoing>, outgoing: &ipoib::Outgoing) -> bool {
+    waiting.iter().any(|before| match (&before.route, &outgoing.route) {
+        (Route::Connected(one), Route::Connected(other)) => one.connection == other.connection,
+        (Route::Datagram(_), Route::Datagram(_)) => true,
+        _ => false,
+    })
+}
+
+/// Reads the version and header of an IP packet; `None` if it is none.
+pub fn destination(packet: &[u8]) -> Option<(EtherType, IpAddr)> {
+    match packet.first()? >> 4 {
+        4 => {
+            let (header, _) = Ipv4Header::read(packet).ok()?;
+            Some((EtherType::IPV4, header.destination.into()))
+        }
+        6 => {
+            let (header, _) = Ipv6Header::read(packet).ok()?;
+            Some((EtherType::IPV6, header.destination.into()))
+        }
+        _ => None,
+    }
+}

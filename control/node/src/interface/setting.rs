@@ -1,0 +1,138 @@
+//! Settings of an interface: as the configuration of control, and those that change while the
+//! interface runs.
+
+use super::Interface;
+use crate::config::diff::Setting;
+use crate::config::{InterfaceSettings, Mode};
+use crate::port::PortHandle;
+use pollux_control::beyond::{Elsewhere, ElsewhereKind, NodeRoutes};
+use pollux_control::ipoib::InterfaceConfig;
+use pollux_control::ipoib::connected::{PeerConfig, Policy};
+use pollux_dataplane::port::PortId;
+use pollux_verbs::DeviceAttributes;
+use pollux_verbs::time::Time;
+use pollux_wire::address::Qpn;
+use pollux_wire::ip::ipoib::IpoibHeader;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+impl Interface {
+    /// Changes a setting. `false` if there is no space for it.
+    pub fn apply(&mut self, now: Time, setting: &Setting) -> bool {
+        let control = self.control_mut();
+        let is_done = match *setting {
+            Setting::SetAddress(prefix) => control.add_address(now, prefix.ip, prefix.len),
+            Setting::AddRouter(ip) => control.add_router(now, ip),
+            Setting::SetNeighbor(one) => {
+                one.link.ipoib().is_some_and(|link| control.set_neighbor(now, one.address, link))
+            }
+            Setting::RemoveAddress(ip) => {
+                control.remove_address(now, ip);
+                true
+            }
+            Setting::RemoveRouter(ip) => {
+                control.remove_router(now, ip);
+                true
+            }
+            Setting::RemoveNeighbor(ip) => {
+                control.remove_neighbor(now, ip);
+                true
+            }
+            Setting::SetMode(mode) => {
+                control.set_policy(now, policy(mode));
+                true
+            }
+            Setting::SetPeer(peer) => {
+                control.set_peer_policy(now, peer.address, Some(policy(peer.mode)));
+                true
+            }
+            Setting::RemovePeer(ip) => {
+                control.set_peer_policy(now, ip, None);
+                true
+            }
+            // The node has the shadows, and what forwarding reads; other kinds have the rest.
+            Setting::SetShadow(_)
+            | Setting::SetDomain(_)
+            | Setting::SetAclIn(_)
+            | Setting::SetAclOut(_)
+            | Setting::SetRpf(_)
+            | Setting::SetMtu(_)
+            | Setting::RemoveKernelAddress(_)
+            | Setting::SetKernelAddress(_) => true,
+        };
+        self.drain(now);
+        is_done
+    }
+
+    /// Sets the routes of the node, and the number of this interface in them.
+    pub fn set_node_routes(&mut self, number: PortId, routes: Arc<dyn NodeRoutes>) {
+        self.control.set_node_routes(number.0, routes);
+    }
+
+    /// The next packet that leaves by another interface.
+    pub fn poll_elsewhere(&mut self) -> Option<Elsewhere> {
+        self.control.poll_elsewhere()
+    }
+
+    /// Handles a packet that another interface has for this one.
+    pub fn handle_elsewhere(&mut self, now: Time, packet: Vec<u8>, what: ElsewhereKind) {
+        self.control.handle_elsewhere(now, packet, what);
+        self.drain(now);
+    }
+
+    /// Sets the addresses of all interfaces of the node in its domain: packets for them are ours.
+    /// Returns whether they are new.
+    pub fn set_node_addresses(&mut self, now: Time, all: &Arc<BTreeSet<IpAddr>>) -> bool {
+        let is_new = self.control.set_node_addresses(all);
+        if is_new {
+            self.drain(now);
+        }
+        is_new
+    }
+}
+
+/// The policy of control for a mode of the configuration.
+const fn policy(mode: Mode) -> Policy {
+    match mode {
+        Mode::Ud => Policy::Ud,
+        Mode::Rc => Policy::Rc,
+        Mode::Uc => Policy::Uc,
+        Mode::Auto => Policy::Auto,
+    }
+}
+
+/// The configuration of control for these settings.
+pub(super) fn config(settings: &InterfaceSettings, port: &PortHandle, qpn: Qpn) -> InterfaceConfig {
+    let DeviceAttributes { node_guid: guid, can, .. } = port.attributes();
+    let peer = match can.acks_when_polled {
+        true => PeerConfig::of_polled(guid),
+        false => PeerConfig::of(guid),
+    };
+    InterfaceConfig {
+        addresses: settings.fixed_addresses().map(|prefix| (prefix.ip, prefix.len)).collect(),
+        dhcp: settings.asks_for_address(),
+        mtu_max: settings.mtu,
+        routers: settings.router.clone(),
+        neighbors: settings
+            .neighbor
+            .iter()
+            .filter_map(|one| Some((one.address, one.link.ipoib()?)))
+            .collect(),
+        ipv6: settings.ipv6,
+        workers: settings.workers,
+        peer: PeerConfig {
+            policy: policy(settings.mode),
+            receive_mtu: receive_mtu(settings),
+            migrates: can.migration,
+            ..peer
+        },
+        policies: settings.peer.iter().map(|one| (one.address, policy(one.mode))).collect(),
+        ..InterfaceConfig::new(guid, qpn, settings.pkey)
+    }
+}
+
+/// The longest message of a connection.
+pub(super) const fn receive_mtu(settings: &InterfaceSettings) -> u32 {
+    settings.mtu + IpoibHeader::LEN as u32
+}

@@ -1,0 +1,194 @@
+//! Netlink sockets: one that is notified of changes, one for dumps and requests.
+//!
+//! Two sockets, since the answers of a dump must not push notifications out of the receive buffer,
+//! and a request must not wait behind them. Both are non-blocking. The kernel works on a request
+//! before the send call returns, so its acknowledgment is there at once.
+
+use super::KernelError;
+use pollux_wire::layout::WireError;
+use pollux_wire::netlink::attribute::AttributeWriter;
+use pollux_wire::netlink::ip_address::AddressMessage;
+use pollux_wire::netlink::request::{DumpKind, write_message};
+use pollux_wire::netlink::{MessageFlags, MessageHeader, MessageType, NetlinkMessages, Payload};
+use rustix::io::Errno;
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recvfrom, sendto,
+    socket_with, sockopt,
+};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Bytes that one receive call takes: the kernel fills 32 KiB at most in a dump.
+pub const RECEIVE_BYTES: usize = 64 * 1024;
+
+/// Groups of notifications: links, IPv4 and IPv6 addresses and routes, nexthop objects
+/// (`RTNLGRP_LINK` 1, 5, 7, 9, 11, 32), as the bits of a bind.
+const GROUPS: u32 = 1 | 1 << 4 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 31;
+
+/// Bytes that a request may have.
+const REQUEST_BYTES: usize = 512;
+
+/// A netlink socket of the family `ROUTE`.
+#[derive(Debug)]
+pub struct NetlinkSocket {
+    fd: OwnedFd,
+    sequence: u32,
+}
+
+/// What a receive call gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NetlinkReceived<'a> {
+    /// A datagram of the kernel.
+    Datagram(&'a [u8]),
+    /// Nothing is there: the socket is drained.
+    Drained,
+    /// Notifications were lost: the receive buffer was full.
+    Overrun,
+}
+
+impl NetlinkSocket {
+    /// A socket for dumps and requests.
+    pub fn for_requests() -> Result<Self, KernelError> {
+        Self::open(0)
+    }
+
+    /// A socket that is notified of changes, with a receive buffer of about `receive_bytes`. A
+    /// notification costs about 1 KiB of it, by kernel and kind; the system's default holds 200.
+    ///
+    /// Without `CAP_NET_ADMIN` the buffer is cut to `net.core.rmem_max`.
+    pub fn for_notifications(receive_bytes: usize) -> Result<Self, KernelError> {
+        let socket = Self::open(GROUPS)?;
+        sockopt::set_socket_recv_buffer_size_force(&socket.fd, receive_bytes)
+            .or_else(|_| sockopt::set_socket_recv_buffer_size(&socket.fd, receive_bytes))
+            .map_err(KernelError::system("set the receive buffer of a netlink socket"))?;
+        Ok(socket)
+    }
+
+    fn open(groups: u32) -> Result<Self, KernelError> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        // Protocol 0 is NETLINK_ROUTE.
+        let fd = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)
+            .map_err(KernelError::system("open a netlink socket"))?;
+        bind(&fd, &SocketAddrNetlink::new(0, groups))
+            .map_err(KernelError::system("bind a netlink socket"))?;
+        Ok(Self { fd, sequence: 0 })
+    }
+
+    /// Bytes of its receive buffer, as the kernel counts them.
+    pub fn receive_bytes(&self) -> usize {
+        sockopt::socket_recv_buffer_size(&self.fd).unwrap_or(0)
+    }
+
+    /// Takes a datagram, which the kernel sent; others are thrown away.
+    pub fn receive<'a>(&self, buffer: &'a mut [u8]) -> Result<NetlinkReceived<'a>, KernelError> {
+        loop {
+            let (len, sender) = match recvfrom(&self.fd, &mut *buffer, RecvFlags::TRUNC) {
+                Ok((_, len, sender)) => (len, sender),
+                Err(Errno::AGAIN) => return Ok(NetlinkReceived::Drained),
+                Err(Errno::NOBUFS) => return Ok(NetlinkReceived::Overrun),
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(KernelError::system("read a netlink socket")(errno)),
+            };
+            let sender = sender.and_then(|sender| SocketAddrNetlink::try_from(sender).ok());
+            if sender.is_none_or(|sender| sender.pid() != 0) {
+                continue;
+            }
+            // A datagram that was cut is a loss as well.
+            return Ok(match buffer.get(..len) {
+                Some(datagram) => NetlinkReceived::Datagram(datagram),
+                None => NetlinkReceived::Overrun,
+            });
+        }
+    }
+
+    /// Asks for a dump; gives the sequence number that its messages have.
+    pub fn send_dump(&mut self, kind: DumpKind) -> Result<u32, KernelError> {
+        let mut request = [0; REQUEST_BYTES];
+        let sequence = self.next_sequence();
+        let len = kind.write(sequence, &mut request).expect("a dump request is short");
+        self.send("ask the kernel for a dump", &request[..len])?;
+        Ok(sequence)
+    }
+
+    /// Dumps the addresses of all links. The kernel has each part of the answer ready.
+    pub fn addresses(&mut self) -> Result<Vec<AddressMessage>, KernelError> {
+        const OPERATION: &str = "list addresses";
+        let sequence = self.send_dump(DumpKind::Addresses)?;
+        let (mut all, mut buffer) = (Vec::new(), vec![0; RECEIVE_BYTES]);
+        while let NetlinkReceived::Datagram(datagram) = self.receive(&mut buffer)? {
+            for message in NetlinkMessages::new(datagram).flatten() {
+                match message.payload() {
+                    _ if message.header.sequence != sequence => {}
+                    Ok(Payload::NewAddress(address)) => all.push(address),
+                    Ok(Payload::Done(0)) => return Ok(all),
+                    Ok(Payload::Done(_) | Payload::Error(_)) => {
+                        return Err(KernelError::NoAnswer { operation: OPERATION });
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Err(KernelError::NoAnswer { operation: OPERATION })
+    }
+
+    /// Sends a request and reads its acknowledgment. `operation` says in errors what was wanted.
+    ///
+    /// # Panics
+    /// If the body has no room in a request.
+    pub fn request(
+        &mut self,
+        operation: &'static str,
+        message_type: MessageType,
+        flags: MessageFlags,
+        body: impl FnOnce(&mut AttributeWriter<'_>) -> Result<(), WireError>,
+    ) -> Result<(), KernelError> {
+        let sequence = self.next_sequence();
+        let flags = flags.with(MessageFlags::REQUEST).with(MessageFlags::ACK);
+        let header = MessageHeader { message_type, flags, sequence, port: 0 };
+        let mut request = [0; REQUEST_BYTES];
+        let len = write_message(&header, &mut request, body).expect("a request is short");
+        self.send(operation, &request[..len])?;
+        self.acknowledgment(operation, sequence)
+    }
+
+    fn next_sequence(&mut self) -> u32 {
+        self.sequence = self.sequence.wrapping_add(1).max(1);
+        self.sequence
+    }
+
+    fn send(&self, operation: &'static str, request: &[u8]) -> Result<(), KernelError> {
+        let kernel = SocketAddrNetlink::new(0, 0);
+        loop {
+            match sendto(&self.fd, request, SendFlags::empty(), &kernel) {
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(KernelError::System { operation, errno }),
+            }
+        }
+    }
+
+    fn acknowledgment(&self, operation: &'static str, sequence: u32) -> Result<(), KernelError> {
+        let mut buffer = [0; 4096];
+        while let NetlinkReceived::Datagram(datagram) = self.receive(&mut buffer)? {
+            for message in NetlinkMessages::new(datagram).flatten() {
+                let Ok(Payload::Error(error)) = message.payload() else { continue };
+                if message.header.sequence != sequence {
+                    continue;
+                }
+                if error.errno == 0 {
+                    return Ok(());
+                }
+                let errno = Errno::from_raw_os_error(error.errno.try_into().unwrap_or(i32::MAX));
+                let text = String::from_utf8_lossy(error.text).into_owned();
+                return Err(KernelError::Refused { operation, errno, text });
+            }
+        }
+        Err(KernelError::NoAnswer { operation })
+    }
+}
+
+impl AsFd for NetlinkSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

@@ -1,0 +1,152 @@
+//! A TUN device: the kernel's end is a network interface, ours a descriptor of IP packets.
+//!
+//! A read gives one packet, a write takes one; both return at once. Packets from the kernel wait in
+//! the device's transmit queue, whose length is bounded (`queue_len` of
+//! [`pollux_wire::netlink::link::LinkChange`]); the kernel drops and counts what has no room.
+
+use super::KernelError;
+use pollux_mem::tun as ioctl;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Bytes of the `virtio_net_hdr` before each packet, where it was asked for.
+pub const VNET_HEADER_BYTES: usize = 10;
+
+/// What kind of TUN device to make, or to attach to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TunOptions {
+    /// One descriptor for each worker; the kernel spreads flows over them.
+    pub multi_queue: bool,
+    /// A `virtio_net_hdr` stands before each packet, for checksums and segmentation offload.
+    pub vnet_header: bool,
+}
+
+impl TunOptions {
+    const fn flags(self) -> u16 {
+        let mut flags = ioctl::FLAG_TUN | ioctl::FLAG_NO_PACKET_INFORMATION;
+        if self.multi_queue {
+            flags |= ioctl::FLAG_MULTI_QUEUE;
+        }
+        if self.vnet_header {
+            flags |= ioctl::FLAG_VNET_HEADER;
+        }
+        flags
+    }
+}
+
+/// One queue of a TUN device.
+#[derive(Debug)]
+pub struct TunQueue {
+    fd: OwnedFd,
+    name: String,
+}
+
+/// Whether a packet was taken by the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TunWritten {
+    /// The kernel has the packet.
+    Taken,
+    /// There is no room for it now.
+    Full,
+    /// The device is down, or the bytes are no IP packet.
+    Refused,
+}
+
+impl TunQueue {
+    /// Opens a queue of the device `name`, which is made if it does not exist. It is gone with the
+    /// last descriptor, unless it is persistent.
+    pub fn open(name: &str, options: TunOptions) -> Result<Self, KernelError> {
+        let open = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let fd = rustix::fs::open("/dev/net/tun", open, Mode::empty())
+            .map_err(KernelError::system("open /dev/net/tun"))?;
+        let name = ioctl::attach(&fd, name, options.flags())
+            .map_err(KernelError::system("make a TUN device"))?;
+        if options.vnet_header {
+            ioctl::set_vnet_header_len(&fd, VNET_HEADER_BYTES as u32)
+                .map_err(KernelError::system("set the header length of a TUN device"))?;
+        }
+        Ok(Self { fd, name })
+    }
+
+    /// The queue of a device that exists already, by a descriptor that another process had. `None`
+    /// if it is none of the device `name`, made with these options.
+    pub fn of_descriptor(fd: OwnedFd, name: &str, options: TunOptions) -> Option<Self> {
+        let (attached, flags) = ioctl::attached(&fd).ok()?;
+        let kind = ioctl::FLAG_TUN
+            | ioctl::FLAG_NO_PACKET_INFORMATION
+            | ioctl::FLAG_MULTI_QUEUE
+            | ioctl::FLAG_VNET_HEADER;
+        let is_same = attached == name && flags & kind == options.flags();
+        is_same.then_some(Self { fd, name: attached })
+    }
+
+    /// Name of the device.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The same queue by another descriptor.
+    pub(super) fn share(&self) -> Result<Self, KernelError> {
+        let fd = rustix::io::fcntl_dupfd_cloexec(&self.fd, 0)
+            .map_err(KernelError::system("share a queue of a TUN device"))?;
+        Ok(Self { fd, name: self.name.clone() })
+    }
+
+    /// Tells the kernel whether the device has carrier. Needs no capability.
+    pub fn set_carrier(&self, carrier: bool) -> Result<(), KernelError> {
+        ioctl::set_carrier(&self.fd, carrier)
+            .map_err(KernelError::system("set the carrier of a TUN device"))
+    }
+
+    /// Lets the kernel send packets with partial checksums, or too long to be sent as they are: a
+    /// sum of the `OFFLOAD` bits of [`pollux_mem::tun`]. Only with a `virtio_net_hdr`.
+    pub fn set_offload(&self, offload: u32) -> Result<(), KernelError> {
+        ioctl::set_offload(self.fd.as_fd(), offload)
+            .map_err(KernelError::system("set the offloads of a TUN device"))
+    }
+
+    /// Takes one packet from the kernel; gives its length, or `None` when there is none. What does
+    /// not fit into `buffer` is cut.
+    pub fn read(&self, buffer: &mut [u8]) -> Result<Option<usize>, KernelError> {
+        self.read_parts(&mut [IoSliceMut::new(buffer)])
+    }
+
+    /// The same, into several buffers: a header apart from its packet.
+    pub fn read_parts(&self, parts: &mut [IoSliceMut<'_>]) -> Result<Option<usize>, KernelError> {
+        loop {
+            match rustix::io::readv(&self.fd, parts) {
+                Ok(len) => return Ok(Some(len)),
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(KernelError::system("read a TUN device")(errno)),
+            }
+        }
+    }
+
+    /// Gives the kernel one packet.
+    pub fn write(&self, packet: &[u8]) -> Result<TunWritten, KernelError> {
+        self.write_parts(&[IoSlice::new(packet)])
+    }
+
+    /// The same, from several buffers.
+    pub fn write_parts(&self, parts: &[IoSlice<'_>]) -> Result<TunWritten, KernelError> {
+        loop {
+            match rustix::io::writev(&self.fd, parts) {
+                Ok(_) => return Ok(TunWritten::Taken),
+                Err(Errno::AGAIN | Errno::NOBUFS) => return Ok(TunWritten::Full),
+                // EIO is a device that is down, EINVAL a packet without an IP version.
+                Err(Errno::IO | Errno::INVAL) => return Ok(TunWritten::Refused),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(KernelError::system("write a TUN device")(errno)),
+            }
+        }
+    }
+}
+
+impl AsFd for TunQueue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

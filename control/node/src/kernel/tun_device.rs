@@ -1,0 +1,208 @@
+//! A TUN device of this process, with what the kernel is told of it: MTU, addresses, carrier.
+//!
+//! The device goes with its last queue, and the kernel's routes through it as well; unless it is
+//! persistent, and was made by somebody else: such a device is attached to, and needs no
+//! capability.
+
+use super::KernelError;
+use super::netlink_socket::NetlinkSocket;
+use super::tun::{TunOptions, TunQueue};
+use pollux_mem::tun::{OFFLOAD_CHECKSUM, OFFLOAD_TSO_V4, OFFLOAD_TSO_V6};
+use pollux_wire::netlink::ip_address::{AddressFlags, AddressMessage};
+use pollux_wire::netlink::link::LinkChange;
+use pollux_wire::netlink::{MessageFlags, MessageType};
+use rustix::io::Errno;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+
+/// Scope of an address that is valid on its link.
+const SCOPE_LINK: u8 = 253;
+/// Packets of the kernel that wait for us.
+const QUEUE_LEN: u32 = 1000;
+
+/// A TUN device, and its first queue.
+#[derive(Debug)]
+pub struct TunDevice {
+    queue: TunQueue,
+    requests: NetlinkSocket,
+    index: u32,
+    addresses: BTreeSet<(IpAddr, u8)>,
+    mtu: Option<u32>,
+    carrier: Option<bool>,
+    is_up: bool,
+}
+
+impl TunDevice {
+    /// Makes the device `name`, without carrier and without addresses.
+    ///
+    /// Fails with `EBUSY` if another process has the device.
+    pub fn open(name: &str, options: TunOptions) -> Result<Self, KernelError> {
+        let queue = TunQueue::open(name, options)?;
+        if options.vnet_header {
+            queue.set_offload(OFFLOAD_CHECKSUM | OFFLOAD_TSO_V4 | OFFLOAD_TSO_V6)?;
+        }
+        let mut device = Self::of_queue(queue)?;
+        device.set_carrier(false)?;
+        Ok(device)
+    }
+
+    /// Takes the device `name` over from an earlier process, by the descriptor that this one had,
+    /// with its addresses, MTU and carrier. `None` if the descriptor is none of that device.
+    pub fn take_over(
+        fd: OwnedFd,
+        name: &str,
+        options: TunOptions,
+    ) -> Result<Option<Self>, KernelError> {
+        let queue = TunQueue::of_descriptor(fd, name, options);
+        let Some(mut device) = queue.map(Self::of_queue).transpose()? else { return Ok(None) };
+        let all = device.requests.addresses()?;
+        let own = all.into_iter().filter(|address| address.index == device.index);
+        device.addresses = own.map(|one| (one.address, one.prefix_len)).collect();
+        device.is_up = true;
+        Ok(Some(device))
+    }
+
+    fn of_queue(queue: TunQueue) -> Result<Self, KernelError> {
+        let requests = NetlinkSocket::for_requests()?;
+        let index = rustix::net::netdevice::name_to_index(&requests, queue.name())
+            .map_err(KernelError::system("find the index of a TUN device"))?;
+        Ok(Self {
+            queue,
+            requests,
+            index,
+            addresses: BTreeSet::new(),
+            mtu: None,
+            carrier: None,
+            is_up: false,
+        })
+    }
+
+    /// The carrier that it was given since it was made or taken over.
+    pub const fn carrier(&self) -> Option<bool> {
+        self.carrier
+    }
+
+    /// The addresses that it has.
+    pub const fn addresses(&self) -> &BTreeSet<(IpAddr, u8)> {
+        &self.addresses
+    }
+
+    /// Name of the device.
+    pub fn name(&self) -> &str {
+        self.queue.name()
+    }
+
+    /// Index of the device.
+    pub const fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Its first queue, with a descriptor of its own.
+    pub(crate) fn queue(&self) -> Result<TunQueue, KernelError> {
+        self.queue.share()
+    }
+
+    /// Another queue, over which the kernel spreads flows.
+    pub(crate) fn another_queue(&self, options: TunOptions) -> Result<TunQueue, KernelError> {
+        TunQueue::open(self.name(), options)
+    }
+
+    /// The queue of this process's control.
+    pub(super) const fn own_queue(&self) -> &TunQueue {
+        &self.queue
+    }
+
+    /// Sets the MTU of IP.
+    pub fn set_mtu(&mut self, mtu: u32) -> Result<(), KernelError> {
+        if self.mtu != Some(mtu) {
+            self.change_link(LinkChange { mtu: Some(mtu), ..LinkChange::default() })?;
+            self.mtu = Some(mtu);
+        }
+        Ok(())
+    }
+
+    /// Sets the carrier. Daemons converge by it.
+    pub fn set_carrier(&mut self, carrier: bool) -> Result<(), KernelError> {
+        if self.carrier != Some(carrier) {
+            self.queue.set_carrier(carrier)?;
+            self.carrier = Some(carrier);
+        }
+        Ok(())
+    }
+
+    /// Sets the device up, once: an administrator may take it down.
+    pub fn set_up(&mut self) -> Result<(), KernelError> {
+        if !self.is_up {
+            self.change_link(LinkChange {
+                promote_secondaries: Some(true),
+                queue_len: Some(QUEUE_LEN),
+                up: Some(true),
+                ..LinkChange::default()
+            })?;
+            self.is_up = true;
+        }
+        Ok(())
+    }
+
+    /// Has [`Self::set_addresses`] set all addresses anew: the kernel took some of them.
+    pub fn forget_addresses(&mut self) {
+        self.addresses.clear();
+    }
+
+    /// Sets the addresses of the kernel's end, each with its prefix length: adds new ones, then
+    /// removes those that are not wanted any more. So an interface that changes its address is
+    /// never without one: the kernel would throw away the routes through it. Another address of the
+    /// same subnet takes the place of one that is removed.
+    pub fn set_addresses(&mut self, wanted: &BTreeSet<(IpAddr, u8)>) -> Result<(), KernelError> {
+        let old = self.addresses.clone();
+        for &(address, prefix_len) in wanted.difference(&old) {
+            self.add_address(address, prefix_len)?;
+            self.addresses.insert((address, prefix_len));
+        }
+        for &(address, prefix_len) in old.difference(wanted) {
+            self.remove_address(address, prefix_len)?;
+            self.addresses.remove(&(address, prefix_len));
+        }
+        Ok(())
+    }
+
+    pub(super) fn change_link(&mut self, change: LinkChange) -> Result<(), KernelError> {
+        let change = LinkChange { index: self.index, ..change };
+        let operation = "change the link of a TUN device";
+        let (kind, flags) = (MessageType::SET_LINK, MessageFlags::NONE);
+        self.requests.request(operation, kind, flags, |out| change.write(out))
+    }
+
+    fn add_address(&mut self, address: IpAddr, prefix_len: u8) -> Result<(), KernelError> {
+        let message = self.address_message(address, prefix_len);
+        let flags = MessageFlags::CREATE.with(MessageFlags::REPLACE);
+        let (operation, kind) = ("add an address to a TUN device", MessageType::NEW_ADDRESS);
+        self.requests.request(operation, kind, flags, |out| message.write(out))
+    }
+
+    /// An address that an administrator removed already is no error.
+    fn remove_address(&mut self, address: IpAddr, prefix_len: u8) -> Result<(), KernelError> {
+        let message = self.address_message(address, prefix_len);
+        let (operation, kind) = ("remove an address from a TUN device", MessageType::DEL_ADDRESS);
+        let flags = MessageFlags::NONE;
+        match self.requests.request(operation, kind, flags, |out| message.write(out)) {
+            Err(error) if error.errno() == Some(Errno::ADDRNOTAVAIL) => Ok(()),
+            result => result,
+        }
+    }
+
+    fn address_message(&self, address: IpAddr, prefix_len: u8) -> AddressMessage {
+        let on_link = match address {
+            IpAddr::V4(address) => address.is_link_local(),
+            IpAddr::V6(address) => address.is_unicast_link_local(),
+        };
+        AddressMessage {
+            index: self.index,
+            address,
+            prefix_len,
+            flags: AddressFlags::PERMANENT.with(AddressFlags::NO_DAD),
+            scope: if on_link { SCOPE_LINK } else { 0 },
+        }
+    }
+}

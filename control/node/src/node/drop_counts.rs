@@ -1,0 +1,67 @@
+//! All drop counters of an interface, zeros included: of its workers, its MAD transport and its
+//! control plane.
+//!
+//! Why structs are taken apart without `..` here: a new counter does not compile until it has a
+//! row. Enumerations of reasons list themselves.
+
+use crate::admin::rows::DropCount;
+use crate::interface::Interface;
+use crate::interface::for_kernel::KernelDrops;
+use crate::interface::port_driver::Counts;
+use crate::interface::port_driver::counters::DriverCounters;
+use crate::port::MadDrops;
+use pollux_dataplane::ipoib::Traffic;
+use pollux_dataplane::reason::{ForwardDrop, PacketDrop, Refusal};
+use std::collections::BTreeMap;
+
+/// The rows of an interface.
+pub(super) fn drops(name: &str, one: &Interface) -> Vec<DropCount> {
+    let mut all = BTreeMap::new();
+    let mut count = |of, why, count| *all.entry((of, why)).or_insert(0) += count;
+    for (_, counters) in one.counters() {
+        of_worker(&counters, &mut count);
+    }
+    count("port_driver", "control_no_room", one.packets_dropped());
+    let MadDrops { unsent, malformed } = one.mad_drops();
+    count("mad_transport", "unsent", unsent);
+    count("mad_transport", "malformed", malformed);
+    let KernelDrops { full, refused, malformed } = one.kernel_drops();
+    let kernel = [("full", full), ("refused", refused), ("malformed", malformed)];
+    kernel.into_iter().for_each(|(why, times)| count("kernel", why, times));
+    count("interface", "no_socket", one.no_socket);
+    one.control().drop_rows().for_each(|(of, why, times)| count(of, why, times));
+    let row = |((of, why), count): ((&str, &str), u64)| DropCount {
+        interface: name.into(),
+        of: of.into(),
+        why: why.into(),
+        count,
+    };
+    all.into_iter().map(row).collect()
+}
+
+fn of_worker(counters: &DriverCounters, count: &mut impl FnMut(&'static str, &'static str, u64)) {
+    let DriverCounters { traffic, drops, refusals, forward_drops, counts, uses: _, refused: _ } =
+        counters;
+    ForwardDrop::ALL.iter().for_each(|&why| count("forward", why.name(), forward_drops.of(why)));
+    PacketDrop::ALL.iter().for_each(|&why| count("received", why.name(), drops.of(why)));
+    Refusal::ALL.iter().for_each(|&why| count("refused", why.name(), refusals.of(why)));
+    let Counts { transit, no_room, refused_actions, given_up, punts_dropped } = *counts;
+    let Traffic {
+        datagrams_sent: _,
+        connected_sent: _,
+        datagrams_received: _,
+        connected_received: _,
+        bytes_sent: _,
+        bytes_received: _,
+        starved,
+    } = *traffic;
+    let driver = [
+        ("transit", transit),
+        ("no_room", no_room),
+        ("refused_actions", refused_actions),
+        ("given_up", given_up),
+        ("punts_dropped", punts_dropped),
+        ("no_receive_buffer", starved),
+    ];
+    driver.into_iter().for_each(|(why, times)| count("port_driver", why, times));
+}

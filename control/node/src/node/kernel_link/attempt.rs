@@ -1,0 +1,82 @@
+//! What the kernel may refuse, and is tried again.
+
+use super::RETRY_EVERY;
+use crate::kernel::KernelError;
+use crate::node::notice::NodeNotice;
+use pollux_verbs::time::Time;
+
+/// Something of the kernel, or when it is tried again.
+pub(super) enum Attempt<T> {
+    Running(T),
+    Pending { at: Time, said: bool },
+}
+
+impl<T> Attempt<T> {
+    pub(super) const fn running(&self) -> Option<&T> {
+        match self {
+            Self::Running(it) => Some(it),
+            Self::Pending { .. } => None,
+        }
+    }
+
+    pub(super) const fn retry_at(&self) -> Option<Time> {
+        match self {
+            Self::Running(_) => None,
+            Self::Pending { at, .. } => Some(*at),
+        }
+    }
+
+    /// What runs; if nothing does, opens it when that is due.
+    pub(super) fn open(
+        &mut self,
+        now: Time,
+        what: impl Fn() -> String,
+        say: &mut impl FnMut(&NodeNotice),
+        open: impl FnOnce() -> Result<T, KernelError>,
+    ) -> Option<&mut T> {
+        if let Self::Pending { at, said } = *self
+            && at <= now
+        {
+            match open() {
+                Ok(it) => {
+                    if said {
+                        say(&NodeNotice::info(what(), "there again"));
+                    }
+                    *self = Self::Running(it);
+                }
+                Err(error) => self.fail(now, what, say, &error),
+            }
+        }
+        match self {
+            Self::Running(it) => Some(it),
+            Self::Pending { .. } => None,
+        }
+    }
+
+    /// Gives up what the kernel refused to change, and tries again later.
+    pub(super) fn check(
+        &mut self,
+        now: Time,
+        what: impl Fn() -> String,
+        say: &mut impl FnMut(&NodeNotice),
+        result: Result<(), KernelError>,
+    ) {
+        if let Err(error) = result {
+            self.fail(now, what, say, &error);
+        }
+    }
+
+    /// Says why once.
+    fn fail(
+        &mut self,
+        now: Time,
+        what: impl Fn() -> String,
+        say: &mut impl FnMut(&NodeNotice),
+        error: &KernelError,
+    ) {
+        if !matches!(self, Self::Pending { said: true, .. }) {
+            say(&NodeNotice::warning(what(), format!("{error}; retrying")));
+        }
+        *self = Self::Pending { at: now + RETRY_EVERY, said: true };
+    }
+}

@@ -1,0 +1,312 @@
+//! The metrics of a node, from state of control and from counters that workers published: a scrape
+//! never touches a worker, and takes no longer than a look at all tables.
+
+use super::changes::Running;
+use super::kernel_link::KernelLink;
+use super::kinds::NodeInterface;
+use super::opening::{Interfaces, Named};
+use super::routing::{RouteCount, RouteCounts};
+use super::worker_handle::WorkerHandle;
+use crate::admin::rows::{DropCount, InterfaceStatus, NeighborState};
+use crate::interface::Interface;
+use crate::telemetry::exposition::{Exposition, MetricFamily, MetricsFormat, Samples};
+use crate::telemetry::families as all;
+use pollux_control::icmp::IcmpSentKind;
+use pollux_control::ipoib::Load;
+use pollux_control::router::kernel_routes::KernelRoutesCounters;
+use pollux_control::sa::SaResults;
+use pollux_dataplane::engine::counts::{CountsSegment, WorkerCounts};
+use pollux_verbs::time::Time;
+use std::collections::BTreeMap;
+
+/// What metrics are about.
+pub(super) struct Measured<'a> {
+    pub(super) interfaces: &'a Interfaces,
+    pub(super) handles: &'a [WorkerHandle],
+    pub(super) running: &'a Running,
+    pub(super) routes: &'a RouteCounts,
+    pub(super) kernel: &'a KernelLink,
+    pub(super) counts: &'a CountsSegment,
+    pub(super) now: Time,
+    /// The start of the node, in seconds since 1970.
+    pub(super) start_seconds: f64,
+}
+
+/// The states of connections and of groups, as reports name them: states without members have
+/// samples, so that a rule of an alert finds them.
+const CONNECTION_STATES: [&str; 5] = ["making", "asked", "accepted", "open", "ending"];
+const GROUP_STATES: [&str; 5] = ["asked", "joined", "send-only", "missing", "refused"];
+/// The usual length of a body without interfaces, and of the samples of one.
+const BYTES: usize = 8 << 10;
+const INTERFACE_BYTES: usize = 16 << 10;
+/// The part of the rows of `pollux show drops` that are refusals.
+const REFUSED: &str = "refused";
+
+/// A metric, and its counter in a row.
+type Count<Row, Value> = (&'static MetricFamily, fn(&Row) -> Value);
+
+impl Measured<'_> {
+    /// The body of a reply.
+    pub(super) fn body(&self, format: MetricsFormat) -> String {
+        let mut out = Exposition::new(format, BYTES + self.interfaces.all.len() * INTERFACE_BYTES);
+        self.node(&mut out);
+        let rows: Vec<_> = self.named().map(|(name, named)| self.status(name, named)).collect();
+        self.states(&rows, &mut out);
+        traffic(&rows, &mut out);
+        self.drops(&mut out);
+        self.tables(&mut out);
+        self.administrator(&mut out);
+        self.routes(&mut out);
+        self.workers(&mut out);
+        out.finish()
+    }
+
+    fn node(&self, out: &mut Exposition) {
+        let reloads = &self.running.reloads;
+        let last = reloads.succeeded_at.unwrap_or(Time::START);
+        let last = self.start_seconds + last.since_start().as_secs_f64();
+        out.family(&all::BUILD).add(&[("version", env!("CARGO_PKG_VERSION"))], true);
+        out.family(&all::START_TIME).add(&[], self.start_seconds);
+        out.family(&all::RELOADS)
+            .add(&[("result", "success")], reloads.succeeded)
+            .add(&[("result", "failure")], reloads.failed);
+        out.family(&all::RELOAD_SUCCESS).add(&[], !reloads.has_failed_last);
+        out.family(&all::RELOAD_TIME).add(&[], last);
+    }
+
+    /// Configured interfaces, by name.
+    fn named(&self) -> impl Iterator<Item = (&str, &Named)> {
+        self.interfaces.all.iter().map(|(name, named)| (name.as_str(), named))
+    }
+
+    /// Those that run, by name.
+    fn running(&self) -> impl Iterator<Item = (&str, &dyn NodeInterface)> {
+        self.named().filter_map(|(name, named)| Some((name, &**named.interface.as_ref().ok()?)))
+    }
+
+    /// Those of IPoIB among them.
+    fn ipoib(&self) -> impl Iterator<Item = (&str, &Interface)> {
+        self.running().filter_map(|(name, one)| Some((name, one.ipoib()?)))
+    }
+
+    fn status(&self, name: &str, named: &Named) -> InterfaceStatus {
+        let Named { settings, interface, .. } = named;
+        interface.as_ref().map_or_else(
+            |_| InterfaceStatus { interface: name.into(), ..InterfaceStatus::default() },
+            |one| one.status(self.now, name, &settings.device),
+        )
+    }
+
+    fn states(&self, rows: &[InterfaceStatus], out: &mut Exposition) {
+        let mut samples = out.family(&all::INTERFACE);
+        for ((name, named), row) in self.named().zip(rows) {
+            let settings = &named.settings;
+            let pkey = format!("{:#06x}", settings.pkey.0);
+            let lid = row.lid.map_or(String::new(), |lid| lid.to_string());
+            let labels = [
+                ("interface", name),
+                ("device", &settings.device),
+                ("pkey", &pkey),
+                ("mode", settings.mode.name()),
+                ("lid", &lid),
+                ("link", row.link.as_deref().unwrap_or_default()),
+            ];
+            samples.add(&labels, true);
+        }
+        let mut samples = out.family(&all::INTERFACE_UP);
+        for row in rows {
+            samples.add(&[("interface", &row.interface)], row.state == "up");
+        }
+        let mut samples = out.family(&all::INTERFACE_MTU);
+        for row in rows {
+            if let Some(mtu) = row.mtu {
+                samples.add(&[("interface", &row.interface)], u64::from(mtu));
+            }
+        }
+        let mut samples = out.family(&all::INTERFACE_CHANGES);
+        for (name, named) in self.named() {
+            samples.add(&[("interface", name)], named.state_changes);
+        }
+        let mut samples = out.family(&all::INTERFACE_STARTS);
+        for (name, named) in self.named() {
+            samples.add(&[("interface", name)], named.starts);
+        }
+    }
+
+    fn drops(&self, out: &mut Exposition) {
+        let of = |(name, named): (&str, &Named)| Some(named.interface.as_ref().ok()?.drops(name));
+        let rows: Vec<_> = self.named().filter_map(of).flatten().collect();
+        let mut samples = out.family(&all::DROPS);
+        for DropCount { interface, of, why, count } in rows.iter().filter(|row| row.of != REFUSED) {
+            samples.add(&[("interface", interface), ("part", of), ("reason", why)], *count);
+        }
+        let mut samples = out.family(&all::REFUSALS);
+        for DropCount { interface, why, count, .. } in rows.iter().filter(|row| row.of == REFUSED) {
+            samples.add(&[("interface", interface), ("reason", why)], *count);
+        }
+        const FAMILIES: [(u8, &str); 2] = [(4, "ipv4"), (6, "ipv6")];
+        let mut samples = out.family(&all::ICMP_SENT);
+        for (name, one) in self.running() {
+            for (number, family) in FAMILIES {
+                for kind in IcmpSentKind::ALL {
+                    let labels = [("interface", name), ("family", family), ("type", kind.name())];
+                    samples.add(&labels, one.icmp_counters().sent(number, kind));
+                }
+            }
+        }
+        let mut samples = out.family(&all::ICMP_SUPPRESSED);
+        for (name, one) in self.running() {
+            for (number, family) in FAMILIES {
+                let labels = [("interface", name), ("family", family)];
+                samples.add(&labels, one.icmp_counters().suppressed(number));
+            }
+        }
+    }
+
+    fn tables(&self, out: &mut Exposition) {
+        let mut samples = out.family(&all::NEIGHBORS);
+        for (name, one) in self.running() {
+            let Some(states) = one.neighbor_states() else { continue };
+            let (known, states) = (NeighborState::ALL.map(NeighborState::name), states.into_iter());
+            add_states(&mut samples, name, &[], &known, states.map(NeighborState::name));
+        }
+        let mut samples = out.family(&all::CONNECTIONS);
+        for (name, one) in self.ipoib() {
+            let rows: Vec<_> = one.control().connection_rows().collect();
+            for transport in ["RC", "UC"] {
+                let states = rows.iter().filter(|row| row.qp_type.to_string() == transport);
+                let (states, labels) = (states.map(|row| row.state), [("transport", transport)]);
+                add_states(&mut samples, name, &labels, &CONNECTION_STATES, states);
+            }
+        }
+        let mut samples = out.family(&all::GROUPS);
+        for (name, one) in self.ipoib() {
+            let states = one.control().group_rows().map(|row| row.state);
+            add_states(&mut samples, name, &[], &GROUP_STATES, states);
+        }
+    }
+
+    fn administrator(&self, out: &mut Exposition) {
+        let mut samples = out.family(&all::SA_QUERIES);
+        for (name, one) in self.ipoib() {
+            let SaResults { answered, refused, busy, silent } = *one.control().sa_results();
+            for (result, count) in
+                [("answered", answered), ("refused", refused), ("busy", busy), ("silent", silent)]
+            {
+                samples.add(&[("interface", name), ("result", result)], count);
+            }
+        }
+        let loads: Vec<_> = self.ipoib().map(|(name, one)| (name, one.control().load())).collect();
+        let mut samples = out.family(&all::SA_QUERIES_PENDING);
+        for (name, Load { sa_queries: (queued, sent), .. }) in &loads {
+            samples.add(&[("interface", name), ("state", "queued")], *queued);
+            samples.add(&[("interface", name), ("state", "sent")], *sent);
+        }
+        let mut samples = out.family(&all::PENDING_PACKETS);
+        for (name, one) in self.running() {
+            if let Some(pending) = one.pending() {
+                samples.add(&[("interface", name)], pending);
+            }
+        }
+    }
+
+    fn routes(&self, out: &mut Exposition) {
+        let counts = self.routes;
+        let mut samples = out.family(&all::ROUTES);
+        for RouteCount { domain, family, origin, protocol, count } in &counts.routes {
+            let labels = [
+                ("domain", domain.as_str()),
+                ("family", family),
+                ("origin", origin),
+                ("protocol", protocol),
+            ];
+            samples.add(&labels, *count);
+        }
+        let mut samples = out.family(&all::FIB_ROUTES);
+        for (domain, routes, _) in &counts.installed {
+            samples.add(&[("domain", domain)], *routes);
+        }
+        let mut samples = out.family(&all::FIB_GROUPS);
+        for (domain, _, groups) in &counts.installed {
+            samples.add(&[("domain", domain)], *groups);
+        }
+        out.family(&all::FIB_UPDATES).add(&[], counts.updates);
+        let Some(mirror) = self.kernel.mirror() else { return };
+        let KernelRoutesCounters { messages, overruns, dumps, .. } = mirror.counters();
+        let KernelRoutesCounters { dumps_interrupted, dumps_failed, .. } = mirror.counters();
+        out.family(&all::NETLINK_MESSAGES).add(&[], messages);
+        out.family(&all::NETLINK_OVERRUNS).add(&[], overruns);
+        out.family(&all::NETLINK_DUMPS)
+            .add(&[("result", "success")], dumps)
+            .add(&[("result", "interrupted")], dumps_interrupted)
+            .add(&[("result", "failure")], dumps_failed);
+        out.family(&all::NETLINK_SYNCHRONIZED).add(&[], mirror.is_synchronized());
+    }
+
+    fn workers(&self, out: &mut Exposition) {
+        let counts: Vec<_> = self.counts.read().map(Option::unwrap_or_default).collect();
+        let rows = || self.handles.iter().zip(&counts).enumerate();
+        let mut samples = out.family(&all::WORKER);
+        for (number, (handle, _)) in rows() {
+            let core = handle.core().map_or(String::new(), |core| core.to_string());
+            let (number, idle) = (number.to_string(), handle.idle().name());
+            samples.add(&[("worker", &number), ("core", &core), ("idle", idle)], true);
+        }
+        let seconds: [Count<WorkerCounts, u64>; 3] = [
+            (&all::WORKER_BUSY, |it| it.busy_nanos),
+            (&all::WORKER_IDLE, |it| it.running_nanos.saturating_sub(it.busy_nanos)),
+            (&all::WORKER_ASLEEP, |it| it.asleep_nanos),
+        ];
+        for (family, nanos) in seconds {
+            let mut samples = out.family(family);
+            for (number, (_, counts)) in rows() {
+                samples.add(&[("worker", &number.to_string())], nanos(counts) as f64 / 1e9);
+            }
+        }
+        let numbers: [Count<WorkerCounts, u64>; 4] = [
+            (&all::WORKER_BREATHS, |it| it.breaths),
+            (&all::WORKER_EMPTY_BREATHS, |it| it.breaths.saturating_sub(it.busy_breaths)),
+            (&all::WORKER_SLEEPS, |it| it.sleeps),
+            (&all::WORKER_PACKETS, |it| it.packets),
+        ];
+        for (family, count) in numbers {
+            let mut samples = out.family(family);
+            for (number, (_, counts)) in rows() {
+                samples.add(&[("worker", &number.to_string())], count(counts));
+            }
+        }
+    }
+}
+
+fn traffic(rows: &[InterfaceStatus], out: &mut Exposition) {
+    let of: [Count<InterfaceStatus, Option<u64>>; 4] = [
+        (&all::RECEIVE_PACKETS, |row| row.received),
+        (&all::RECEIVE_BYTES, |row| row.bytes_received),
+        (&all::TRANSMIT_PACKETS, |row| row.sent),
+        (&all::TRANSMIT_BYTES, |row| row.bytes_sent),
+    ];
+    for (family, count) in of {
+        let mut samples = out.family(family);
+        for row in rows {
+            if let Some(count) = count(row) {
+                samples.add(&[("interface", &row.interface)], count);
+            }
+        }
+    }
+}
+
+/// Adds how many are in each state, zeros included.
+fn add_states<'a>(
+    samples: &mut Samples<'_>,
+    interface: &str,
+    labels: &[(&str, &str)],
+    known: &[&'a str],
+    states: impl Iterator<Item = &'a str>,
+) {
+    let mut counts: BTreeMap<_, _> = known.iter().map(|state| (*state, 0_u64)).collect();
+    states.for_each(|state| *counts.entry(state).or_default() += 1);
+    for (state, count) in counts {
+        let all = [&[("interface", interface)], labels, &[("state", state)]].concat();
+        samples.add(&all, count);
+    }
+}

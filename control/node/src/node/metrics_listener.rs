@@ -1,0 +1,78 @@
+//! The listener for metrics: opened as the configuration says, and tried again while the address is
+//! in use. That is a notice and not the end of the node: packets matter more than their counters.
+
+use super::notice::NodeNotice;
+use crate::config::MetricsAddress;
+use crate::telemetry::server::{MakeBody, MetricsServer};
+use pollux_verbs::time::Time;
+use rustix::event::PollFd;
+use std::time::Duration;
+
+/// The pause between attempts to listen.
+const RETRY_EVERY: Duration = Duration::from_secs(2);
+
+/// Where metrics are offered, if anywhere.
+#[derive(Default)]
+pub(super) struct MetricsListener {
+    address: Option<MetricsAddress>,
+    server: Option<MetricsServer>,
+    /// The time of the next attempt after a failure.
+    retry_at: Option<Time>,
+}
+
+impl MetricsListener {
+    /// Listens as configured. `say` gets failures, each once, and their end.
+    pub(super) fn update(
+        &mut self,
+        now: Time,
+        address: Option<&MetricsAddress>,
+        say: &mut impl FnMut(&NodeNotice),
+    ) {
+        if self.address.as_ref() != address {
+            *self = Self { address: address.cloned(), ..Self::default() };
+        }
+        let Some(address) = &self.address else { return };
+        if self.server.is_some() || self.retry_at.is_some_and(|at| now < at) {
+            return;
+        }
+        let was_said = self.retry_at.is_some();
+        match MetricsServer::listen(address) {
+            Ok(server) => {
+                (self.server, self.retry_at) = (Some(server), None);
+                if was_said {
+                    let message = format!("metrics are at {address} now");
+                    say(&NodeNotice::info("telemetry", message));
+                }
+            }
+            Err(error) => {
+                self.retry_at = Some(now + RETRY_EVERY);
+                if !was_said {
+                    let message = format!("no metrics at {address}: {error}; retrying");
+                    say(&NodeNotice::warning("telemetry", message));
+                }
+            }
+        }
+    }
+
+    /// Reads requests, and replies to them.
+    pub(super) fn turn(&mut self, now: Time, make: MakeBody<'_>) {
+        if let Some(server) = &mut self.server {
+            server.turn(now, make);
+        }
+    }
+
+    /// The events to wait for.
+    pub(super) fn poll_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
+        self.server.iter().flat_map(MetricsServer::poll_fds)
+    }
+
+    /// The time of the next timeout or attempt.
+    pub(super) fn poll_timeout(&self) -> Option<Time> {
+        self.server
+            .as_ref()
+            .and_then(MetricsServer::poll_timeout)
+            .into_iter()
+            .chain(self.retry_at)
+            .min()
+    }
+}

@@ -1,0 +1,213 @@
+//! Requests to a node: control answers them, from its own state and from what workers publish, so
+//! that no worker is asked and one that hangs is seen.
+
+use super::captures::Captures;
+use super::changes::{Changed, ReloadKind, Running};
+use super::kernel_link::KernelLink;
+use super::opening::Interfaces;
+use super::report::{Pings, Report, Response};
+use super::routing::Routing;
+use super::trace::trace;
+use super::worker_handle::{Assignment, WorkerHandle};
+use crate::admin::page::{Cursor, Page};
+use crate::admin::reply::{AdminAnswer, AdminReply, ConfigText};
+use crate::admin::request::{AdminRequest, AdminTable, RouteRequest};
+use crate::admin::route::RouteDecision;
+use crate::admin::rows::{ChangeStatus, WorkerStatus};
+use crate::config::diff::Change;
+use pollux_dataplane::engine::counts::{CountsSegment, WorkerCounts};
+use pollux_dataplane::engine::idle::Idle;
+use pollux_verbs::time::Time;
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
+
+/// What requests are about.
+pub(super) struct Requests<'a> {
+    pub(super) interfaces: &'a mut Interfaces,
+    pub(super) pings: &'a mut Pings,
+    pub(super) captures: &'a mut Captures,
+    pub(super) assignment: &'a mut Assignment,
+    pub(super) handles: &'a mut [WorkerHandle],
+    pub(super) running: &'a mut Running,
+    pub(super) routing: &'a mut Routing,
+    pub(super) kernel: &'a mut KernelLink,
+    pub(super) counts: &'a CountsSegment,
+}
+
+impl Requests<'_> {
+    /// The response to a request, once there is one; or the page of it that begins there.
+    pub(super) fn respond(
+        &mut self,
+        now: Time,
+        number: u64,
+        request: &AdminRequest,
+        from: Option<&Cursor>,
+    ) -> Option<Page> {
+        let Self {
+            interfaces, pings, captures, assignment, handles, routing, kernel, counts, ..
+        } = self;
+        match request {
+            AdminRequest::BeginCapture(request) => {
+                let begun = captures.begin(now, request, interfaces);
+                Some(reply(begun.map(AdminAnswer::Capture)).into())
+            }
+            AdminRequest::ReadCapture(number) => {
+                let read = captures.read(now, *number, interfaces);
+                Some(reply(read.map(AdminAnswer::Captured)).into())
+            }
+            AdminRequest::EndCapture(number) => {
+                let ended = captures.end(*number);
+                Some(reply(ended.map(|()| AdminAnswer::Done)).into())
+            }
+            AdminRequest::Trace(request) => {
+                let lists = &self.running.config.acls;
+                let steps = trace(now, request, interfaces, (routing, lists));
+                Some(reply(steps.map(AdminAnswer::Trace)).into())
+            }
+            AdminRequest::Reload { is_trial, timeout_ms } => {
+                let kind = match (is_trial, timeout_ms) {
+                    (true, _) => ReloadKind::Trial,
+                    (false, None) => ReloadKind::Final,
+                    (false, Some(ms)) => ReloadKind::Until(now + Duration::from_millis(*ms)),
+                };
+                let changes =
+                    self.change(now, |running, changed| running.reload(now, kind, changed));
+                Some(changes.into())
+            }
+            AdminRequest::Confirm { is_undo: false } => {
+                Some(self.change(now, |running, _| running.confirm()).into())
+            }
+            AdminRequest::Confirm { is_undo: true } => {
+                Some(self.change(now, |running, changed| running.undo(now, changed)).into())
+            }
+            AdminRequest::Config { has_defaults } => Some(self.config(*has_defaults).into()),
+            AdminRequest::Route(request) => Some(self.change_route(now, request).into()),
+            AdminRequest::RouteTo { address, domain } => {
+                let decision = routing.decide(now, *address, domain.as_deref());
+                let answer = |decision: RouteDecision| AdminAnswer::Route(decision.into());
+                let reply = decision.map(answer).map_or_else(AdminReply::Error, AdminReply::Ok);
+                Some(reply.into())
+            }
+            AdminRequest::Show(AdminTable::Workers) => {
+                Some(AdminReply::Ok(AdminAnswer::Workers(workers(handles, counts))).into())
+            }
+            AdminRequest::Show(AdminTable::Acl) => {
+                Some(AdminReply::Ok(AdminAnswer::Acl(routing.acl_rows())).into())
+            }
+            AdminRequest::Show(AdminTable::Multicast) => {
+                let rows = routing.multicast_rows();
+                Some(AdminReply::Ok(AdminAnswer::Multicast(rows)).into())
+            }
+            AdminRequest::Show(AdminTable::Routes) => Some(routing.page(now, from)),
+            AdminRequest::Show(AdminTable::Kernel) => {
+                Some(AdminReply::Ok(AdminAnswer::Kernel(kernel.status())).into())
+            }
+            AdminRequest::Idle { strategy, worker } => {
+                Some(set_idle(strategy, *worker, handles).into())
+            }
+            _ => Report { interfaces: &mut interfaces.all, pings, assignment }
+                .respond(now, number, request, from),
+        }
+    }
+}
+
+impl Requests<'_> {
+    /// Changes the configuration, and returns the changes.
+    fn change(
+        &mut self,
+        now: Time,
+        make: impl FnOnce(&mut Running, &mut Changed<'_>) -> Result<Vec<Change>, String>,
+    ) -> Response {
+        let Self { interfaces, assignment, handles, running, .. } = self;
+        let made = make(running, &mut Changed { interfaces, assignment, handles });
+        self.update_routes(now);
+        let rows = |changes: Vec<Change>| changes.iter().map(change_status).collect();
+        made.map_or_else(AdminReply::Error, |changes| {
+            AdminReply::Ok(AdminAnswer::Changes(rows(changes)))
+        })
+    }
+
+    /// The running configuration.
+    fn config(&self, has_defaults: bool) -> Response {
+        let file = self.running.file().map(|file| file.display().to_string());
+        let toml = self.running.config.to_toml(has_defaults);
+        let text = ConfigText { file, toml };
+        AdminReply::Ok(AdminAnswer::Config(text))
+    }
+
+    fn change_route(&mut self, now: Time, request: &RouteRequest) -> Response {
+        let changed = self.routing.by_admin.change(request, &self.running.config);
+        self.update_routes(now);
+        let row = |change| ChangeStatus { interface: None, change, needs_start: false };
+        changed.map_or_else(AdminReply::Error, |changes| {
+            AdminReply::Ok(AdminAnswer::Changes(changes.into_iter().map(row).collect()))
+        })
+    }
+
+    /// A reply says what is done: workers have the routes before.
+    fn update_routes(&mut self, now: Time) {
+        let Self { routing, running, interfaces, kernel, .. } = self;
+        routing.update(now, &running.config, interfaces, kernel);
+    }
+}
+
+fn reply(result: Result<AdminAnswer, String>) -> Response {
+    result.map_or_else(AdminReply::Error, AdminReply::Ok)
+}
+
+fn change_status(change: &Change) -> ChangeStatus {
+    ChangeStatus {
+        interface: change.interface().map(String::from),
+        change: change.to_string(),
+        needs_start: change.needs_start(),
+    }
+}
+
+/// Sets the idle strategy of all workers, or of the one of this number.
+fn set_idle(name: &str, worker: Option<usize>, handles: &[WorkerHandle]) -> Response {
+    let Some(idle) = Idle::named(name) else {
+        let why = format!("{name:?} is not an idle strategy; write poll, pause or adaptive");
+        return AdminReply::Error(why);
+    };
+    let chosen = worker.map_or(Some(handles), |number| handles.get(number..=number));
+    let Some(chosen) = chosen else {
+        let number = worker.unwrap_or_default();
+        let why = format!("there is no worker {number}; list them with `pollux show workers`");
+        return AdminReply::Error(why);
+    };
+    chosen.iter().for_each(|handle| handle.set_idle(idle));
+    AdminReply::Ok(AdminAnswer::Done)
+}
+
+/// The rows of workers, from shared counters: a worker that hangs has one, too.
+fn workers(handles: &[WorkerHandle], counts: &CountsSegment) -> Vec<WorkerStatus> {
+    let fd = counts.as_fd().as_raw_fd();
+    let memory = format!("/proc/{}/fd/{fd}", std::process::id());
+    let row = |(number, (handle, counts)): (usize, (&WorkerHandle, Option<WorkerCounts>))| {
+        let counts = counts.unwrap_or_default();
+        let WorkerCounts { busy_nanos, running_nanos, packets, .. } = counts;
+        WorkerStatus {
+            worker: number,
+            core: handle.core(),
+            idle: handle.idle().name().into(),
+            interfaces: handle.interfaces().to_vec(),
+            breaths: counts.breaths,
+            busy_breaths: counts.busy_breaths,
+            packets,
+            sleeps: counts.sleeps,
+            asleep_ms: counts.asleep_nanos / 1_000_000,
+            busy_ms: busy_nanos / 1_000_000,
+            running_ms: running_nanos / 1_000_000,
+            ns_per_packet: ratio(busy_nanos, packets),
+            batch_size: ratio(packets, counts.busy_breaths),
+            idle_percent: ratio(running_nanos.saturating_sub(busy_nanos), running_nanos)
+                .map(|share| 100.0 * share),
+            memory: memory.clone(),
+        }
+    };
+    handles.iter().zip(counts.read()).enumerate().map(row).collect()
+}
+
+fn ratio(part: u64, of: u64) -> Option<f64> {
+    (of > 0).then(|| part as f64 / of as f64)
+}

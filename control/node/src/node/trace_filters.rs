@@ -1,0 +1,152 @@
+//! Access control lists and reverse-path filters in a trace.
+//!
+//! A trace has addresses and no packet, so a rule may match some packets of these addresses, by
+//! their protocol or ports. Each such rule is a step; one that matches all of them ends the list.
+
+use super::routing::Routing;
+use crate::admin::route::{RouteDecision, RouteVerdict, TraceStep};
+use crate::config::{AclSettings, AclVerb, Prefix, RpfMode};
+use pollux_verbs::time::Time;
+use pollux_wire::ip::IpProtocol;
+use std::net::IpAddr;
+
+const ICMP: [IpProtocol; 2] = [IpProtocol::ICMPV4, IpProtocol::ICMPV6];
+
+/// The addresses of a packet.
+#[derive(Clone, Copy)]
+pub(super) struct Addresses {
+    pub(super) source: Option<IpAddr>,
+    pub(super) destination: IpAddr,
+}
+
+/// The rules of a list that may match. Returns whether some packet of the addresses passes.
+pub(super) fn examine_list(
+    steps: &mut Vec<TraceStep>,
+    key: &str,
+    (name, rules): (&String, &Vec<AclSettings>),
+    addresses: Addresses,
+) -> bool {
+    let mut passes = false;
+    for (number, rule) in (1..).zip(rules).filter(|(_, rule)| may_match(rule, addresses)) {
+        let fate = match rule.action {
+            AclVerb::Permit => "they pass".into(),
+            AclVerb::Deny => format!("counted as {key}, silently"),
+            AclVerb::Reject => {
+                format!("counted as {key}: the sender gets administratively prohibited")
+            }
+        };
+        let is_last = matches_all(rule, addresses);
+        let which = if is_last { "all other packets".into() } else { format!("packets: {rule}") };
+        let result = format!("{name} rule {number}: {}", rule.action.name());
+        steps.push(step(key, result, format!("{which}: {fate}")));
+        passes |= rule.action == AclVerb::Permit;
+        if is_last {
+            return passes;
+        }
+    }
+    steps.push(step(key, format!("{name}: permit"), "no rule matches other packets: they pass"));
+    true
+}
+
+/// Whether a rule matches packets of these addresses, of some protocol and source.
+fn may_match(rule: &AclSettings, Addresses { source, destination }: Addresses) -> bool {
+    let is_of = |prefix: Option<Prefix>, address: Option<IpAddr>| {
+        let Some(prefix) = prefix else { return true };
+        let family = prefix.ip.is_ipv4() == destination.is_ipv4();
+        family && address.is_none_or(|address| prefix.contains(address))
+    };
+    let icmp = rule.protocol.filter(|protocol| ICMP.contains(protocol));
+    let family = icmp.is_none_or(|protocol| (protocol == ICMP[0]) == destination.is_ipv4());
+    family && is_of(rule.source, source) && is_of(rule.destination, Some(destination))
+}
+
+/// Whether a rule that may match matches all packets of these addresses.
+fn matches_all(rule: &AclSettings, addresses: Addresses) -> bool {
+    rule.protocol.is_none() && (rule.source.is_none() || addresses.source.is_some())
+}
+
+/// The filter of sources. Returns whether the packet passes.
+pub(super) fn examine_source(
+    steps: &mut Vec<TraceStep>,
+    now: Time,
+    (interface, domain, mode): (&str, &str, RpfMode),
+    source: Option<IpAddr>,
+    routing: &Routing,
+) -> Result<bool, String> {
+    if mode == RpfMode::Off {
+        return Ok(true);
+    }
+    let Some(source) = source else {
+        steps.push(step("rpf", mode.name(), "not examined: name the source with --from"));
+        return Ok(true);
+    };
+    let decision = routing.decide(now, source, Some(domain))?;
+    let passes = has_way_back(&decision, mode, interface);
+    let route = decision.route.map_or("no route".into(), |route| format!("the route {}", route.to));
+    let why = match passes {
+        true => format!("{route} leads to the source"),
+        false => format!("counted as reverse_path: {route} does not lead to the source that way"),
+    };
+    steps.push(step("rpf", format!("{}: {}", mode.name(), verdict(passes)), why));
+    Ok(passes)
+}
+
+fn has_way_back(decision: &RouteDecision, mode: RpfMode, interface: &str) -> bool {
+    let via = decision.route.iter().flat_map(|route| &route.via);
+    let mut by_interface = via.map(|hop| hop.interface == interface);
+    decision.verdict == RouteVerdict::Forward
+        && (mode == RpfMode::Loose || by_interface.any(|is_it| is_it))
+}
+
+const fn verdict(passes: bool) -> &'static str {
+    if passes { "pass" } else { "drop" }
+}
+
+fn step(step: &str, result: impl Into<String>, why: impl Into<String>) -> TraceStep {
+    TraceStep { step: step.into(), result: result.into(), why: why.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::NodeConfig;
+
+    fn rules(text: &str) -> Vec<AclSettings> {
+        let text = format!("[interface.a]\ndevice = 'null:'\n{text}");
+        let config = NodeConfig::read("test", &text).expect("it is valid");
+        config.acls["web"].clone()
+    }
+
+    fn examined(rules: &[AclSettings], source: Option<&str>) -> (bool, Vec<String>) {
+        let mut steps = Vec::new();
+        let source = source.map(|source| source.parse().unwrap());
+        let addresses = Addresses { source, destination: "10.2.0.5".parse().unwrap() };
+        let passes =
+            examine_list(&mut steps, "acl_in", (&"web".into(), &rules.to_vec()), addresses);
+        (passes, steps.into_iter().map(|step| step.result).collect())
+    }
+
+    #[test]
+    fn rules_for_some_packets_are_steps_and_a_rule_for_all_ends_the_list() {
+        let rules = rules(
+            "[[acl.web]]\naction = 'permit'\nprotocol = 'icmpv6'\n\
+             [[acl.web]]\naction = 'permit'\nprotocol = 'icmp'\n\
+             [[acl.web]]\naction = 'permit'\ndestination = '10.9.0.0/16'\n\
+             [[acl.web]]\naction = 'reject'\nsource = '10.1.0.0/16'\n\
+             [[acl.web]]\naction = 'deny'\n",
+        );
+        let permit = "web rule 2: permit".to_string();
+        let [reject, deny] = ["web rule 4: reject", "web rule 5: deny"].map(String::from);
+        let unknown = examined(&rules, None);
+        assert_eq!(unknown, (true, vec![permit.clone(), reject.clone(), deny.clone()]));
+        assert_eq!(examined(&rules, Some("10.1.0.5")), (true, vec![permit.clone(), reject]));
+        assert_eq!(examined(&rules, Some("10.3.0.5")), (true, vec![permit, deny]));
+    }
+
+    #[test]
+    fn a_list_that_denies_all_packets_ends_the_way() {
+        let rules = rules("[[acl.web]]\naction = 'deny'\n");
+        assert_eq!(examined(&rules, None), (false, vec!["web rule 1: deny".to_string()]));
+        assert_eq!(examined(&[], None), (true, vec!["web: permit".to_string()]));
+    }
+}

@@ -1,0 +1,125 @@
+//! A port of a worker thread, of an interface of any kind.
+
+use crate::interface::InterfaceWorker;
+use crate::plain::ethernet::EthernetPort;
+use crate::plain::tun::TunPort;
+use pollux_dataplane::acl::AclFilter;
+use pollux_dataplane::port::{PacketPort, PortId, TransitError, TransitPacket, TxPacket};
+use pollux_dataplane::reason::ForwardDrop;
+use pollux_mem::Buf;
+use pollux_verbs::WakeSource;
+use pollux_verbs::time::Time;
+
+/// A port of a worker thread. A call for a batch finds its kind once.
+#[expect(clippy::large_enum_variant, reason = "a worker has few ports, and uses each in a loop")]
+pub(super) enum WorkerPort {
+    /// The queue pairs of an interface of IPoIB.
+    Ipoib(InterfaceWorker),
+    /// A queue of a TUN device.
+    Tun(TunPort),
+    /// Frames of a device of Ethernet.
+    Ethernet(EthernetPort),
+}
+
+/// The same call at a port of any kind.
+macro_rules! at_port {
+    ($self:expr, $port:ident => $call:expr) => {
+        match $self {
+            Self::Ipoib($port) => $call,
+            Self::Tun($port) => $call,
+            Self::Ethernet($port) => $call,
+        }
+    };
+}
+
+impl WorkerPort {
+    /// Its identifier in the node.
+    pub(super) fn port(&self) -> PortId {
+        at_port!(self, port => port.port())
+    }
+
+    /// The identifier by which routes lead to it.
+    pub(super) fn set_port(&mut self, id: PortId) {
+        at_port!(self, port => port.set_port(id));
+    }
+
+    /// Its number at the interface.
+    pub(super) fn number(&self) -> u8 {
+        match self {
+            Self::Ipoib(worker) => worker.number().0,
+            Self::Tun(port) => port.number(),
+            Self::Ethernet(port) => port.number(),
+        }
+    }
+
+    /// Whether it has ended.
+    pub(super) fn has_failed(&self) -> bool {
+        match self {
+            Self::Ipoib(worker) => worker.failed().is_some(),
+            Self::Tun(port) => port.has_failed(),
+            Self::Ethernet(port) => port.has_failed(),
+        }
+    }
+
+    /// Receives packets, in a node that does not forward. Returns whether there was anything to do.
+    pub(super) fn breathe(&mut self, now: Time) -> bool {
+        match self {
+            Self::Ipoib(worker) => worker.breathe(now, &mut |_, _| false),
+            Self::Tun(port) => port.breathe(now),
+            Self::Ethernet(port) => port.breathe(now),
+        }
+    }
+
+    /// Whether events were sent to control since the last call: it may sleep.
+    pub(super) fn take_has_events(&mut self) -> bool {
+        at_port!(self, port => port.take_has_events())
+    }
+}
+
+impl PacketPort for WorkerPort {
+    #[inline]
+    fn poll(&mut self, now: Time, transit: &mut Vec<TransitPacket>) -> bool {
+        at_port!(self, port => port.poll(now, transit))
+    }
+
+    fn set_filter(&mut self, filter: Option<AclFilter>) {
+        at_port!(self, port => port.set_filter(filter));
+    }
+
+    #[inline]
+    fn send(&mut self, now: Time, batch: &mut Vec<TxPacket>) {
+        at_port!(self, port => PacketPort::send(port, now, batch));
+    }
+
+    fn reject(&mut self, packet: Buf, why: TransitError) {
+        at_port!(self, port => port.reject(packet, why));
+    }
+
+    fn drop_transit(&mut self, packet: Buf, why: ForwardDrop) {
+        at_port!(self, port => port.drop_transit(packet, why));
+    }
+
+    fn copy(&mut self, packet: &Buf) -> Option<Buf> {
+        at_port!(self, port => port.copy(packet))
+    }
+
+    fn packets(&self) -> u64 {
+        at_port!(self, port => port.packets())
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        at_port!(self, port => PacketPort::poll_timeout(port))
+    }
+
+    fn arm(&mut self) -> bool {
+        at_port!(self, port => port.arm())
+    }
+
+    fn wake_source(&mut self) -> Option<WakeSource<'_>> {
+        at_port!(self, port => port.wake_source())
+    }
+
+    fn woken(&mut self) {
+        at_port!(self, port => port.woken());
+    }
+}

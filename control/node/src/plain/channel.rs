@@ -1,0 +1,271 @@
+//! The channel between the control plane of a plain interface and one of its ports: a ring of
+//! packets each way, and what each end publishes.
+//!
+//! ```text
+//!   control: PlainLink  --frames, state--------------------------> port
+//!                       <--packets for us or for errors, counters--
+//! ```
+//!
+//! Only packets are in the rings, so one that finds no space is a counted drop, and nothing waits.
+//! Captures have a ring of their own, since packets could fill the other one.
+//! All that must not be lost is published: the reader has the latest version.
+
+use super::counters::PlainCounters;
+use crate::kernel::KernelError;
+use pollux_control::beyond::TransitHop;
+use pollux_control::plain::{PlainFrame, PlainState};
+use pollux_dataplane::capture::{CaptureReader, CaptureTap, CaptureTerms, TAPS_MAX, capture};
+use pollux_dataplane::port::TransitError;
+use pollux_dataplane::verdict::Destinations;
+use pollux_mem::snapshot::{Publisher, Snapshot};
+use pollux_mem::spsc::{self, Consumer, Producer};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// Packets in the ring down.
+const FRAMES_MAX: usize = 1024;
+/// Packets in the ring up.
+const EVENTS_MAX: usize = 1024;
+
+/// A packet for control.
+#[derive(Debug)]
+pub(super) enum PlainEvent {
+    /// For this node, or of a protocol of links.
+    Packet(Vec<u8>),
+    /// In transit, and it cannot be forwarded.
+    Rejected(Vec<u8>, TransitError),
+    /// In transit, and longer than the MTU.
+    TooBig(Vec<u8>, TransitHop),
+    /// In transit, by a next hop whose address is not known.
+    Unresolved(Vec<u8>, IpAddr),
+    /// Of ARP.
+    Arp(Vec<u8>),
+    /// A next hop is in use.
+    Use(IpAddr),
+}
+
+/// The state of an interface, as ports look it up.
+#[derive(Debug, Default)]
+pub(super) struct PortState {
+    pub(super) own: Destinations,
+    pub(super) mtu: usize,
+}
+
+impl PortState {
+    /// The state in the form of ports.
+    pub(super) fn of(state: &PlainState) -> Self {
+        let mut own = Destinations::new();
+        state.own.iter().for_each(|ip| own.insert(*ip));
+        Self { own, mtu: state.mtu as usize }
+    }
+}
+
+/// What both ends share.
+#[derive(Debug, Default)]
+struct Shared {
+    /// The port is to end, or its interface has been dropped.
+    is_over: AtomicBool,
+    /// The port has been dropped.
+    is_gone: AtomicBool,
+    failure: OnceLock<KernelError>,
+}
+
+/// The end of control.
+pub(super) struct ControlSide {
+    frames: Producer<PlainFrame>,
+    taps: Producer<CaptureTap>,
+    events: Consumer<PlainEvent>,
+    counters: Snapshot<PlainCounters>,
+    /// Something was sent since the last [`ControlSide::take_notified`].
+    is_notified: bool,
+    frames_dropped: u64,
+    shared: Arc<Shared>,
+}
+
+/// The end of a port.
+pub(super) struct PortSide {
+    frames: Consumer<PlainFrame>,
+    taps: Consumer<CaptureTap>,
+    events: Producer<PlainEvent>,
+    state: Snapshot<PortState>,
+    counters: Publisher<PlainCounters>,
+    /// Events were sent since the last [`PortSide::take_has_events`].
+    has_events: bool,
+    shared: Arc<Shared>,
+}
+
+/// Both ends.
+pub(super) fn channel(state: Snapshot<PortState>) -> (ControlSide, PortSide) {
+    let (frames, frame_receiver) = spsc::ring(FRAMES_MAX).expect("a power of two");
+    let (event_sender, events) = spsc::ring(EVENTS_MAX).expect("a power of two");
+    let (taps, tap_receiver) = spsc::ring(TAPS_MAX).expect("a power of two");
+    let shared = Arc::new(Shared::default());
+    let counters = Publisher::new(PlainCounters::default());
+    let control = ControlSide {
+        frames,
+        taps,
+        events,
+        counters: counters.reader(),
+        is_notified: false,
+        frames_dropped: 0,
+        shared: Arc::clone(&shared),
+    };
+    let port = PortSide {
+        frames: frame_receiver,
+        taps: tap_receiver,
+        events: event_sender,
+        state,
+        counters,
+        has_events: false,
+        shared,
+    };
+    (control, port)
+}
+
+impl ControlSide {
+    /// Sends a packet, or counts it as dropped.
+    pub(super) fn send(&mut self, frame: PlainFrame) {
+        self.frames_dropped += u64::from(self.frames.push(frame).is_err());
+        self.is_notified = true;
+    }
+
+    /// Begins a capture. Beyond the limit its reader gets nothing.
+    pub(super) fn capture(&mut self, terms: CaptureTerms) -> CaptureReader {
+        let (tap, reader) = capture(terms);
+        let _ = self.taps.push(tap);
+        self.is_notified = true;
+        reader
+    }
+
+    /// The next packet for control.
+    pub(super) fn poll(&mut self) -> Option<PlainEvent> {
+        self.events.pop()
+    }
+
+    /// Packets that found no space on their way down.
+    pub(super) const fn frames_dropped(&self) -> u64 {
+        self.frames_dropped
+    }
+
+    /// The counters of the port, a little old.
+    pub(super) fn counters(&self) -> PlainCounters {
+        self.counters.clone().refresh().clone()
+    }
+
+    /// Whether the port has to be woken.
+    pub(super) const fn take_notified(&mut self) -> bool {
+        std::mem::replace(&mut self.is_notified, false)
+    }
+
+    /// Tells the port to end.
+    pub(super) fn end(&mut self) {
+        self.shared.is_over.store(true, Ordering::Release);
+        self.is_notified = true;
+    }
+
+    /// Whether the port has been dropped.
+    pub(super) fn is_gone(&self) -> bool {
+        self.shared.is_gone.load(Ordering::Acquire)
+    }
+
+    /// The reason for which the port has ended, if it has failed.
+    pub(super) fn failure(&self) -> Option<&KernelError> {
+        self.shared.failure.get()
+    }
+}
+
+impl Drop for ControlSide {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl PortSide {
+    /// The next packet that is to leave.
+    pub(super) fn poll(&mut self) -> Option<PlainFrame> {
+        self.frames.pop()
+    }
+
+    /// The next capture that begins.
+    pub(super) fn poll_tap(&mut self) -> Option<CaptureTap> {
+        self.taps.pop()
+    }
+
+    /// Sends a packet to control; `false` if there is no space for it.
+    pub(super) fn send(&mut self, event: PlainEvent) -> bool {
+        let is_sent = self.events.push(event).is_ok();
+        self.has_events |= is_sent;
+        is_sent
+    }
+
+    /// The state of the interface.
+    pub(super) fn state(&mut self) -> &PortState {
+        self.state.refresh()
+    }
+
+    /// Publishes counters, if they are others than before.
+    pub(super) fn publish(&mut self, counters: &PlainCounters) {
+        if *self.counters.current() != *counters {
+            self.counters.publish(counters.clone());
+        }
+    }
+
+    /// Whether control may sleep and has to be woken.
+    pub(super) const fn take_has_events(&mut self) -> bool {
+        std::mem::replace(&mut self.has_events, false)
+    }
+
+    /// Whether to end.
+    pub(super) fn is_over(&self) -> bool {
+        self.shared.is_over.load(Ordering::Acquire)
+    }
+
+    /// Tells control why the port ends.
+    pub(super) fn fail(&mut self, why: &KernelError) {
+        let _ = self.shared.failure.set(why.clone());
+        self.has_events = true;
+    }
+}
+
+impl Drop for PortSide {
+    fn drop(&mut self) {
+        self.shared.is_gone.store(true, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    fn frame(first: u8) -> PlainFrame {
+        PlainFrame { packet: vec![first], next_hop: Ipv4Addr::UNSPECIFIED.into(), link: None }
+    }
+
+    #[test]
+    fn packets_pass_in_order_and_those_without_space_are_counted() {
+        let state = Publisher::new(PortState::default());
+        let (mut control, mut port) = channel(state.reader());
+        (0..FRAMES_MAX + 3).for_each(|nth| control.send(frame(nth as u8)));
+        assert_eq!(control.frames_dropped(), 3);
+        assert!(control.take_notified() && !control.take_notified());
+        assert_eq!(port.poll(), Some(frame(0)));
+        let sent = (0..EVENTS_MAX + 3).filter(|_| port.send(PlainEvent::Packet(vec![7]))).count();
+        assert_eq!(sent, EVENTS_MAX);
+        assert!(port.take_has_events() && !port.take_has_events());
+        assert!(matches!(control.poll(), Some(PlainEvent::Packet(packet)) if packet == [7]));
+    }
+
+    #[test]
+    fn each_end_sees_that_the_other_is_gone() {
+        let state = Publisher::new(PortState::default());
+        let (mut control, mut port) = channel(state.reader());
+        port.fail(&KernelError::NoAnswer { operation: "be read" });
+        assert!(control.failure().is_some() && !control.is_gone() && !port.is_over());
+        control.end();
+        assert!(port.is_over());
+        drop(port);
+        assert!(control.is_gone());
+    }
+}

@@ -1,0 +1,94 @@
+//! The kernel's device of a plain interface, of either kind.
+
+use super::ethernet_device::{EthernetDevice, EthernetError};
+use crate::kernel::KernelError;
+use crate::kernel::tun_device::TunDevice;
+use pollux_control::plain::PlainInterface;
+use pollux_verbs::time::Time;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// How often a device of Ethernet is looked at: carrier, MTU, address.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// What the kernel has for an interface: made by us, or found by its name.
+pub(super) enum PlainDevice {
+    Tun(TunDevice),
+    Ethernet {
+        device: EthernetDevice,
+        look_at: Time,
+        /// What it was like at the last look.
+        failed: Option<EthernetError>,
+    },
+}
+
+impl PlainDevice {
+    /// Has the kernel's device be as the interface is; or the interface as the device is.
+    pub(super) fn follow(
+        &mut self,
+        now: Time,
+        control: &mut PlainInterface,
+        kernel_addresses: &BTreeSet<(IpAddr, u8)>,
+    ) -> Result<(), KernelError> {
+        match self {
+            // Carrier comes last: a device that has it is complete.
+            Self::Tun(device) => device
+                .set_mtu(control.mtu())
+                .and_then(|()| device.set_addresses(kernel_addresses))
+                .and_then(|()| device.set_up())
+                .and(device.set_carrier(control.is_up())),
+            Self::Ethernet { device, look_at, failed } => {
+                *look_at = now + LOOK_EVERY;
+                match device.look() {
+                    Ok(down) => control.set_link(now, down),
+                    Err(why) => *failed = Some(why),
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether it is to be looked at now.
+    pub(super) fn is_due(&self, now: Time) -> bool {
+        self.poll_timeout().is_some_and(|due| due <= now)
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Time> {
+        match self {
+            Self::Tun(_) => None,
+            Self::Ethernet { look_at, failed, .. } => failed.is_none().then_some(*look_at),
+        }
+    }
+
+    /// Why it cannot be used any more.
+    pub(super) fn failed(&self) -> Option<EthernetError> {
+        match self {
+            Self::Tun(_) => None,
+            Self::Ethernet { failed, .. } => failed.clone(),
+        }
+    }
+
+    /// The longest packet that it takes, if it is not the interface that says so.
+    pub(super) const fn mtu_max(&self) -> u32 {
+        match self {
+            Self::Tun(_) => u32::MAX,
+            Self::Ethernet { device, .. } => device.mtu(),
+        }
+    }
+
+    /// How packets pass, for reports.
+    pub(super) fn way(&self) -> String {
+        match self {
+            Self::Tun(device) => format!("packets pass to and from {}", device.name()),
+            Self::Ethernet { device, .. } => device.way(),
+        }
+    }
+
+    /// The interface leaves.
+    pub(super) fn leave(&mut self) {
+        if let Self::Tun(device) = self {
+            let _ = device.set_carrier(false);
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! A device of Ethernet: found by its name, opened by the best way that there is, and watched.
+//!
+//! ```text
+//!   auto: AF_XDP native, zero-copy --> native --> generic --> packet socket
+//! ```
+//!
+//! Each step is tried when the one before is refused, and the reason is kept for reports. With
+//! AF_XDP the kernel does not see the frames that are ours; with a packet socket it does, so its
+//! own addresses have to be off the device, or its packets dropped (README).
+//!
+//! A worker gets the queues whose number is its own modulo the number of workers. The frames of a
+//! VLAN are separated by the kernel: by the program at the device, or by the filter of the socket.
+//! A device has one program, so of several interfaces at it only the first has AF_XDP.
+
+use super::frame_queue::FrameQueue;
+use crate::config::{FrameAccess, InterfaceSettings};
+use pollux_mem::net_device::{NetDevice, NetDevices};
+use pollux_mem::packet_socket::PacketSocket;
+use pollux_mem::system_call::CallError;
+use pollux_mem::xdp::{FRAME_BYTES_MAX, QUEUES_MAX, XdpAttachMode, XdpProgram, XdpSocket};
+use pollux_wire::ethernet::{EthernetFrame, MacAddress};
+use rustix::io::Errno;
+use std::fmt;
+
+/// The longest packet that AF_XDP takes, also in a VLAN.
+pub(crate) const XDP_MTU_MAX: usize = FRAME_BYTES_MAX - EthernetFrame::header_len(Some(0));
+
+/// The reason for which a device cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum EthernetError {
+    /// There is no device of this name.
+    Missing(String),
+    /// The device of this name has no Ethernet.
+    NotEthernet(String),
+    /// A system call failed.
+    Call(String, CallError),
+    /// Its address, its MTU or the device itself is another one now.
+    Replaced(String),
+}
+
+impl fmt::Display for EthernetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing(name) => write!(f, "there is no network device {name}; add it"),
+            Self::NotEthernet(name) => {
+                write!(f, "{name} is no device of Ethernet; name another one")
+            }
+            Self::Call(name, error) => {
+                write!(f, "cannot receive and send frames of {name}: {error}")?;
+                match error.errno {
+                    Errno::PERM | Errno::ACCESS => f.write_str(
+                        "; give the process CAP_NET_RAW, and CAP_NET_ADMIN and CAP_BPF for AF_XDP",
+                    ),
+                    Errno::BUSY => f.write_str("; another program is at the device"),
+                    Errno::NOBUFS => f.write_str("; raise the limit of locked memory"),
+                    _ => Ok(()),
+                }
+            }
+            Self::Replaced(name) => write!(f, "{name} has another address or MTU than before"),
+        }
+    }
+}
+
+/// How the frames of a device are had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Way {
+    Xdp { mode: XdpAttachMode, is_zero_copy: bool },
+    Packets,
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Xdp { is_zero_copy: true, .. } => "AF_XDP, zero-copy",
+            Self::Xdp { mode: XdpAttachMode::Native, .. } => "AF_XDP, native",
+            Self::Xdp { mode: XdpAttachMode::Generic, .. } => "AF_XDP, generic",
+            Self::Packets => "AF_PACKET",
+        })
+    }
+}
+
+/// A device of Ethernet that is open.
+#[derive(Debug)]
+pub(super) struct EthernetDevice {
+    name: String,
+    devices: NetDevices,
+    device: NetDevice,
+    address: MacAddress,
+    way: Way,
+    /// Why a better way was refused.
+    refused: Option<CallError>,
+    /// Kept: the program leaves the device with it.
+    _program: Option<XdpProgram>,
+    /// Kept: with it the device receives frames to all groups.
+    _groups: Option<PacketSocket>,
+}
+
+impl EthernetDevice {
+    /// Opens the device of an interface, with the frames of each of its workers.
+    pub(super) fn open(
+        settings: &InterfaceSettings,
+    ) -> Result<(Self, Vec<FrameQueue>), EthernetError> {
+        let name = settings.device.clone();
+        let failed = |error| EthernetError::Call(name.clone(), error);
+        let socket = |errno| failed(CallError { call: "socket", errno });
+        let devices = NetDevices::open().map_err(socket)?;
+        let device = devices.read(&name).map_err(|errno| match errno {
+            Errno::NODEV => EthernetError::Missing(name.clone()),
+            errno => failed(CallError { call: "ioctl", errno }),
+        })?;
+        let Some(address) = device.address.map(MacAddress) else {
+            return Err(EthernetError::NotEthernet(name));
+        };
+        let opening = Opening {
+            device: device.index,
+            vlan: settings.vlan,
+            frame_bytes: device.mtu as usize + EthernetFrame::header_len(Some(0)),
+            workers: settings.workers,
+        };
+        let mut refused = None;
+        for way in ways(settings.frames) {
+            match opening.open(&way) {
+                Ok(Opened { program, groups, queues }) => {
+                    let device = Self {
+                        name,
+                        devices,
+                        device,
+                        address,
+                        way,
+                        refused,
+                        _program: program,
+                        _groups: groups,
+                    };
+                    return Ok((device, queues));
+                }
+                Err(error) => refused = Some(error),
+            }
+        }
+        let nothing = CallError { call: "socket", errno: Errno::OPNOTSUPP };
+        Err(failed(refused.unwrap_or(nothing)))
+    }
+
+    /// The device's address.
+    pub(super) const fn address(&self) -> MacAddress {
+        self.address
+    }
+
+    /// The device's MTU.
+    pub(super) const fn mtu(&self) -> u32 {
+        self.device.mtu
+    }
+
+    /// How frames are had, for reports.
+    pub(super) fn way(&self) -> String {
+        let Self { name, way, refused, .. } = self;
+        match refused {
+            None => format!("frames pass to and from {name} by {way}"),
+            Some(error) => format!("frames pass to and from {name} by {way}, since {error}"),
+        }
+    }
+
+    /// Why no frame passes now, if that is so. Fails if the device is no longer the same.
+    pub(super) fn look(&self) -> Result<Option<String>, EthernetError> {
+        let Self { name, device, .. } = self;
+        let now = self.devices.read(name).map_err(|errno| match errno {
+            Errno::NODEV => EthernetError::Missing(name.clone()),
+            errno => EthernetError::Call(name.clone(), CallError { call: "ioctl", errno }),
+        })?;
+        if (now.index, now.mtu, now.address) != (device.index, device.mtu, device.address) {
+            return Err(EthernetError::Replaced(name.clone()));
+        }
+        Ok(match (now.is_up, now.has_carrier) {
+            (false, _) => Some(format!("{name} is down; `ip link set {name} up`")),
+            (true, false) => Some(format!("{name} has no carrier; check its cable")),
+            (true, true) => None,
+        })
+    }
+}
+
+/// The ways to try, best first.
+fn ways(access: FrameAccess) -> Vec<Way> {
+    let xdp = |mode, is_zero_copy| Way::Xdp { mode, is_zero_copy };
+    let (native, generic) = (XdpAttachMode::Native, XdpAttachMode::Generic);
+    match access {
+        FrameAccess::Auto => {
+            vec![xdp(native, true), xdp(native, false), xdp(generic, false), Way::Packets]
+        }
+        FrameAccess::ZeroCopy => vec![xdp(native, true)],
+        FrameAccess::Native => vec![xdp(native, false)],
+        FrameAccess::Generic => vec![xdp(generic, false)],
+        FrameAccess::Packet => vec![Way::Packets],
+    }
+}
+
+/// What an attempt needs.
+struct Opening {
+    device: u32,
+    vlan: Option<u16>,
+    frame_bytes: usize,
+    workers: u8,
+}
+
+/// What an attempt gives.
+struct Opened {
+    program: Option<XdpProgram>,
+    groups: Option<PacketSocket>,
+    queues: Vec<FrameQueue>,
+}
+
+impl Opening {
+    fn open(&self, way: &Way) -> Result<Opened, CallError> {
+        match *way {
+            Way::Xdp { mode, is_zero_copy } => self.open_xdp(mode, is_zero_copy),
+            Way::Packets => self.open_packets(),
+        }
+    }
+
+    fn open_xdp(&self, mode: XdpAttachMode, is_zero_copy: bool) -> Result<Opened, CallError> {
+        let Self { device, vlan, frame_bytes, workers } = *self;
+        let mut sockets: Vec<Vec<XdpSocket>> = (0..workers).map(|_| Vec::new()).collect();
+        for queue in 0..QUEUES_MAX {
+            match XdpSocket::open(device, queue, frame_bytes, is_zero_copy) {
+                Ok(socket) => sockets[queue as usize % usize::from(workers)].push(socket),
+                // The device has no more queues.
+                Err(CallError { errno: Errno::INVAL, .. }) if queue > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        // The last step: a device that cannot do it has had no program.
+        let program = XdpProgram::attach(device, vlan, mode)?;
+        for (worker, of_worker) in (0..).zip(&sockets) {
+            for (nth, socket) in (0..).zip(of_worker) {
+                program.set_socket(worker + nth * u32::from(workers), socket)?;
+            }
+        }
+        let mut queues = Vec::new();
+        for xdp in sockets {
+            let sends = xdp.is_empty().then(|| PacketSocket::for_sending(device)).transpose()?;
+            let queue = FrameQueue::of_xdp(xdp, sends);
+            queues.push(queue.map_err(|errno| CallError { call: "epoll", errno })?);
+        }
+        let groups = Some(PacketSocket::for_sending(device)?);
+        Ok(Opened { program: Some(program), groups, queues })
+    }
+
+    /// One socket for each worker; the kernel spreads flows over them.
+    fn open_packets(&self) -> Result<Opened, CallError> {
+        let Self { device, vlan, frame_bytes, workers } = *self;
+        let mut group = None;
+        let mut queues = Vec::new();
+        for _ in 0..workers {
+            let socket = PacketSocket::open(device, vlan, frame_bytes)?;
+            if workers > 1 {
+                let joined = socket.join(group);
+                let call = "setsockopt PACKET_FANOUT";
+                group = Some(joined.map_err(|errno| CallError { call, errno })?);
+            }
+            queues.push(FrameQueue::of_packets(socket));
+        }
+        Ok(Opened { program: None, groups: None, queues })
+    }
+}

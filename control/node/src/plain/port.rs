@@ -1,0 +1,297 @@
+//! What the ports of plain interfaces have in common, whatever they read from: packet memory, the
+//! verdict on received packets, and the channel to control.
+
+use super::channel::{PlainEvent, PortSide};
+use super::counters::PlainCounters;
+use crate::interface::port_driver::memory::WorkerMemory;
+use crate::kernel::KernelError;
+use pollux_control::beyond::TransitHop;
+use pollux_control::plain::PlainFrame;
+use pollux_dataplane::acl::{AclAction, AclFilter};
+use pollux_dataplane::capture::CaptureTaps;
+use pollux_dataplane::forward::is_routed_group;
+use pollux_dataplane::headers::PacketHeaders;
+use pollux_dataplane::packet_memory::{PACKET_OFFSET, STOCK_MAX};
+use pollux_dataplane::port::{PortId, TransitError, TransitPacket};
+use pollux_dataplane::reason::ForwardDrop;
+use pollux_dataplane::verdict::Verdict;
+use pollux_mem::{Buf, Cache};
+use pollux_verbs::time::Time;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The longest interval between polls of commands.
+const TURN_EVERY: Duration = Duration::from_micros(20);
+/// How often counters are published.
+const COUNTERS_EVERY: Duration = Duration::from_millis(100);
+
+/// The part of a port that knows no device.
+pub(super) struct PortCore {
+    pub(super) id: PortId,
+    number: u8,
+    side: PortSide,
+    small: Cache,
+    large: Cache,
+    small_bytes: usize,
+    /// Buffers belong to it.
+    _memory: Arc<WorkerMemory>,
+    pub(super) counters: PlainCounters,
+    /// The access control list of arriving packets.
+    pub(super) filter: Option<AclFilter>,
+    pub(super) taps: CaptureTaps,
+    turn_at: Time,
+    counters_due: Time,
+    has_failed: bool,
+}
+
+impl PortCore {
+    /// The port of this number, with packets in this memory.
+    pub(super) fn new(now: Time, number: u8, side: PortSide, memory: Arc<WorkerMemory>) -> Self {
+        let (small, large) = (memory.small(), memory.large());
+        Self {
+            id: PortId(0),
+            number,
+            side,
+            small: small.pool().cache(STOCK_MAX),
+            large: large.pool().cache(STOCK_MAX),
+            small_bytes: small.packet_bytes_max() as usize,
+            _memory: memory,
+            counters: PlainCounters::default(),
+            filter: None,
+            taps: CaptureTaps::new(now),
+            turn_at: now,
+            counters_due: now,
+            has_failed: false,
+        }
+    }
+
+    /// Its number at the interface.
+    pub(super) const fn number(&self) -> u8 {
+        self.number
+    }
+
+    /// Whether it has ended.
+    pub(super) const fn has_failed(&self) -> bool {
+        self.has_failed
+    }
+
+    /// Whether events were sent since the last call: control may sleep.
+    pub(super) const fn take_has_events(&mut self) -> bool {
+        self.side.take_has_events()
+    }
+
+    /// The longest packet of the link.
+    pub(super) fn mtu(&mut self) -> usize {
+        self.side.state().mtu
+    }
+
+    /// Whether counters are to be shown to control now.
+    pub(super) fn is_publication_due(&self, now: Time) -> bool {
+        self.counters_due <= now
+    }
+
+    /// Whether commands are to be polled now. The port ends here if its interface has left.
+    pub(super) fn begins_turn(&mut self, now: Time) -> bool {
+        self.taps.set_time(now);
+        if self.has_failed || now < self.turn_at {
+            return false;
+        }
+        self.turn_at = now + TURN_EVERY;
+        self.has_failed = self.side.is_over();
+        while let Some(tap) = self.side.poll_tap() {
+            self.taps.add(tap);
+        }
+        if self.counters_due <= now {
+            self.publish();
+            self.taps.drop_over();
+            self.counters_due = now + COUNTERS_EVERY;
+        }
+        !self.has_failed
+    }
+
+    /// The next packet of control.
+    pub(super) fn poll_frame(&mut self) -> Option<PlainFrame> {
+        self.side.poll()
+    }
+
+    /// Before a sleep: counters are current, and the next poll looks at commands.
+    pub(super) fn prepare_sleep(&mut self) {
+        self.turn_at = Time::START;
+        self.publish();
+    }
+
+    fn publish(&mut self) {
+        self.side.publish(&self.counters);
+    }
+
+    /// Ends the port.
+    #[cold]
+    pub(super) fn fail(&mut self, why: &KernelError) {
+        self.side.fail(why);
+        self.has_failed = true;
+    }
+
+    /// A buffer for a packet of this length, which it has.
+    pub(super) fn buffer(&mut self, bytes: usize) -> Option<Buf> {
+        let cache = if bytes <= self.small_bytes { &mut self.small } else { &mut self.large };
+        let mut buf = cache.alloc()?;
+        match buf.set_window(PACKET_OFFSET, bytes) {
+            Some(_) => Some(buf),
+            None => {
+                cache.free(buf);
+                None
+            }
+        }
+    }
+
+    /// A buffer for the longest packet, with all of that length.
+    pub(super) fn longest_buffer(&mut self) -> Option<Buf> {
+        let bytes = self.large.pool().config().buffer_bytes as usize - PACKET_OFFSET;
+        self.buffer(bytes.max(self.small_bytes + 1))
+    }
+
+    /// Whether a packet has its place in small buffers.
+    pub(super) const fn is_small(&self, bytes: usize) -> bool {
+        bytes <= self.small_bytes
+    }
+
+    /// Frees a buffer, of whatever memory it is.
+    pub(super) fn free(&mut self, buf: Buf) {
+        let cache = if self.small.is_of(&buf) { &mut self.small } else { &mut self.large };
+        cache.free(buf);
+    }
+
+    /// Passes a received packet on: to control, or to `transit`. A packet that came to a group of
+    /// the link is not forwarded (RFC 1812 5.3.4), unless it is to a group that is: control knows
+    /// whether it is ours.
+    pub(super) fn receive(
+        &mut self,
+        mut packet: Buf,
+        is_to_group: bool,
+        transit: Option<&mut Vec<TransitPacket>>,
+    ) {
+        self.counters.received += 1;
+        let headers = match PacketHeaders::parse_ip(packet.bytes()) {
+            Ok(headers) => headers,
+            Err(why) => {
+                self.counters.drops.count(why);
+                return self.free(packet);
+            }
+        };
+        // Short frames of Ethernet have padding.
+        packet.truncate(headers.packet_bytes());
+        self.counters.bytes_received += packet.len() as u64;
+        if !self.taps.is_empty() {
+            self.taps.receive(packet.bytes());
+        }
+        let own = &self.side.state().own;
+        let verdict = own.verdict(&headers, packet.bytes());
+        let is_spoofed = verdict == Verdict::Transit && own.is_spoofed(&headers, packet.bytes());
+        if let Some(action) = self.refusal(verdict, &headers, packet.bytes()) {
+            self.counters.forward_drops.count(ForwardDrop::AclIn);
+            self.taps.drop_packet(packet.bytes(), ForwardDrop::AclIn.name());
+            return match action {
+                AclAction::Reject => {
+                    self.punt(packet, |packet| {
+                        PlainEvent::Rejected(packet, TransitError::Filtered)
+                    });
+                }
+                _ => self.free(packet),
+            };
+        }
+        let is_to_group = is_to_group && !is_of_routed_group(&headers, packet.bytes());
+        match (verdict, transit) {
+            (Verdict::Transit, Some(_)) if is_spoofed && !is_to_group => {
+                self.drop_transit(packet, ForwardDrop::MartianSource);
+            }
+            (Verdict::Transit, Some(transit)) if !is_to_group => {
+                transit.push(TransitPacket { packet, headers });
+            }
+            (Verdict::Transit, None) if !is_to_group => {
+                self.counters.counts.transit += 1;
+                self.taps.drop_transit(packet.bytes());
+                self.free(packet);
+            }
+            _ => self.punt(packet, PlainEvent::Packet),
+        }
+    }
+
+    /// Counts a packet that the device took, and shows it to captures.
+    pub(super) fn note_sent(&mut self, packet: &[u8]) {
+        self.counters.sent += 1;
+        self.counters.bytes_sent += packet.len() as u64;
+        if !self.taps.is_empty() {
+            self.taps.send(packet);
+        }
+    }
+
+    /// The action of the access control list, unless the packet passes. Protocols of the link are
+    /// not its business.
+    fn refusal(
+        &self,
+        verdict: Verdict,
+        headers: &PacketHeaders,
+        packet: &[u8],
+    ) -> Option<AclAction> {
+        let filter = self.filter.as_ref().filter(|_| verdict != Verdict::Punt)?;
+        Some(filter.decide(headers, packet)).filter(|action| *action != AclAction::Permit)
+    }
+
+    /// Passes a packet to control, which asks for the address of its next hop.
+    pub(super) fn unresolved(&mut self, packet: Buf, next_hop: IpAddr) {
+        self.punt(packet, |packet| PlainEvent::Unresolved(packet, next_hop));
+    }
+
+    /// Tells control something.
+    pub(super) fn event(&mut self, event: PlainEvent) {
+        let is_sent = self.side.send(event);
+        self.counters.counts.punts_dropped += u64::from(!is_sent);
+    }
+
+    /// Passes a packet to control, which tells its sender why it cannot be forwarded.
+    pub(super) fn reject(&mut self, packet: Buf, why: TransitError) {
+        self.counters.forward_drops.count(why.reason());
+        self.taps.drop_packet(packet.bytes(), why.reason().name());
+        self.punt(packet, |packet| PlainEvent::Rejected(packet, why));
+    }
+
+    /// Passes a packet to control, which makes fragments of it or tells its sender.
+    pub(super) fn too_big(&mut self, packet: Buf, hop: TransitHop) {
+        self.punt(packet, |packet| PlainEvent::TooBig(packet, hop));
+    }
+
+    #[cold]
+    fn punt(&mut self, packet: Buf, event: impl FnOnce(Vec<u8>) -> PlainEvent) {
+        let is_sent = self.side.send(event(packet.bytes().to_vec()));
+        self.counters.counts.punts_dropped += u64::from(!is_sent);
+        self.free(packet);
+    }
+
+    /// A copy of a packet in transit, unless no buffer is free, which is counted.
+    pub(super) fn copy(&mut self, packet: &Buf) -> Option<Buf> {
+        let copy = self.buffer(packet.len());
+        match copy {
+            Some(mut copy) => {
+                copy.bytes_mut().copy_from_slice(packet.bytes());
+                Some(copy)
+            }
+            None => {
+                self.counters.forward_drops.count(ForwardDrop::NoBuffer);
+                None
+            }
+        }
+    }
+
+    /// Counts a packet in transit that is not forwarded, and frees it.
+    pub(super) fn drop_transit(&mut self, packet: Buf, why: ForwardDrop) {
+        self.counters.forward_drops.count(why);
+        self.taps.drop_packet(packet.bytes(), why.name());
+        self.free(packet);
+    }
+}
+
+/// Whether packets to the destination may be forwarded to a group.
+fn is_of_routed_group(headers: &PacketHeaders, packet: &[u8]) -> bool {
+    headers.destination(packet).is_some_and(is_routed_group)
+}

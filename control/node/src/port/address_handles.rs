@@ -1,0 +1,42 @@
+//! A cache of address handles, by address. At the limit the oldest handle is destroyed; posted
+//! requests do not need it any more.
+
+use pollux_verbs::{AddressVector, Ah, Device, Pd, VerbsError};
+
+/// The cache.
+#[derive(Debug)]
+pub struct AddressHandles {
+    pd: Pd,
+    handles_max: usize,
+    /// The oldest first.
+    known: Vec<(AddressVector, Ah)>,
+}
+
+impl AddressHandles {
+    /// An empty cache for this many handles.
+    pub const fn new(pd: Pd, handles_max: usize) -> Self {
+        Self { pd, handles_max, known: Vec::new() }
+    }
+
+    /// The handle of an address, valid until the next call.
+    pub fn of(
+        &mut self,
+        device: &mut dyn Device,
+        address: &AddressVector,
+    ) -> Result<Ah, VerbsError> {
+        if let Some((_, ah)) = self.known.iter().find(|(known, _)| known == address) {
+            return Ok(*ah);
+        }
+        if self.known.len() == self.handles_max {
+            device.destroy_ah(self.known.remove(0).1)?;
+        }
+        let ah = device.create_ah(self.pd, address)?;
+        self.known.push((*address, ah));
+        Ok(ah)
+    }
+
+    /// Destroys all handles.
+    pub fn close(self, device: &mut dyn Device) -> Result<(), VerbsError> {
+        self.known.into_iter().try_for_each(|(_, ah)| device.destroy_ah(ah))
+    }
+}

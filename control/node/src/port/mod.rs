@@ -1,0 +1,396 @@
+//! Ports: the control plane's end of a device. A port has a device context of its own, its MAD
+//! transport, and the interfaces there, each in its own partition. Workers open further contexts
+//! of the same port ([`PortHandle::open_worker`]) and share nothing with this one.
+//!
+//! ```text
+//!   interface -- PortHandle --+--> MAD transport: each MAD to one interface, or to all
+//!                              |
+//!   interface -- PortHandle --+--> device: port state, and its events to all
+//! ```
+//!
+//! 1. `transport`: the choice of the MAD transport;
+//! 2. [`gsi`]: MADs by queue pair 1; [`umad`]: by libibumad, where queue pair 1 is the kernel's;
+//!    [`in_band`]: as packets, where there is no queue pair 1; `port_tables`: indices in tables;
+//! 3. `sharing`: the interface of a MAD at a port with several;
+//! 4. `arming`: how often control has its device wake it.
+//!
+//! Why a lock: each interface owns its access to the port. One thread runs all of them, so it never
+//! waits for the lock.
+
+pub(crate) mod address_handles;
+mod arming;
+pub mod gsi;
+pub mod in_band;
+mod port_tables;
+mod sharing;
+mod transport;
+pub mod umad;
+
+use crate::device::Opened;
+use crate::fabric::Embedded;
+use arming::Arming;
+use pollux_control::bounded::Queue;
+use pollux_control::ipoib::{DatagramAdjacency, PacketSource as Source, PortView};
+use pollux_control::mad::Envelope;
+use pollux_verbs::time::Time;
+use pollux_verbs::*;
+use pollux_wire::address::Gid;
+use pollux_wire::keys::PKey;
+use pollux_wire::mad::{MadHeader, Method, MgmtClass};
+use sharing::{Subscribers, addressee, asking};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use transport::Transport;
+
+/// Queued MADs of an interface, at most.
+const MADS_MAX: usize = 1024;
+/// Queued events of an interface, at most.
+const EVENTS_MAX: usize = 1024;
+
+/// How often a device without a wake source is polled for MADs and events.
+const POLL_EVERY: Duration = Duration::from_millis(2);
+/// A port for interfaces.
+pub struct Port {
+    inner: Arc<SharedPort>,
+}
+
+/// The context of one interface at a port.
+pub struct PortHandle {
+    inner: Arc<SharedPort>,
+    number: usize,
+}
+
+/// A port of several interfaces.
+struct SharedPort {
+    state: Mutex<Inner>,
+    /// Those of the MAD transport and of the device: readable when something has come.
+    descriptors: Vec<OwnedFd>,
+}
+
+/// The access of an interface to a port.
+pub enum PortAccess {
+    /// It opens the port of this device for itself.
+    Alone(Opened),
+    /// It shares the port.
+    Shared(PortHandle),
+}
+
+impl From<Opened> for PortAccess {
+    fn from(opened: Opened) -> Self {
+        Self::Alone(opened)
+    }
+}
+
+impl From<PortHandle> for PortAccess {
+    fn from(context: PortHandle) -> Self {
+        Self::Shared(context)
+    }
+}
+
+impl PortAccess {
+    /// The context of an interface in this partition. `connects` fails while another agent on this
+    /// host takes CM messages.
+    pub(crate) fn context(self, p_key: PKey, connects: bool) -> Result<PortHandle, VerbsError> {
+        let context = match self {
+            Self::Alone(opened) => Port::new(opened)?.context(p_key)?,
+            Self::Shared(context) => context,
+        };
+        if connects {
+            lock(&context.inner).transport.accept_connections()?;
+        }
+        Ok(context)
+    }
+}
+
+struct Inner {
+    transport: Transport,
+    device: Box<dyn Device + Send>,
+    number: u8,
+    /// The partitions of the interfaces, by context number.
+    p_keys: Vec<PKey>,
+    contexts: Vec<ContextState>,
+    subscribers: Subscribers,
+    arming: Arming,
+    // The fabric ends after the device has left it.
+    fabric: Option<Arc<Embedded>>,
+}
+
+/// Queued input of an interface.
+struct ContextState {
+    mads: Queue<Envelope>,
+    events: Queue<AsyncEvent>,
+}
+
+/// The access of a worker to a device: a device context of its own.
+pub struct WorkerAccess {
+    pub(crate) device: Box<dyn Device + Send>,
+    pub(crate) port: u8,
+    pub(crate) pd: Pd,
+    /// The fabric of the device, dropped after it.
+    pub(crate) fabric: Option<Arc<Embedded>>,
+}
+
+impl Port {
+    /// The port of a device, without interfaces.
+    pub fn new(opened: Opened) -> Result<Self, VerbsError> {
+        let Opened { mut device, port: number, fabric, management } = opened;
+        let transport = Transport::choose(&mut *device, number, management)?;
+        let of_device = device.wake_source().map(|source| source.fd.try_clone_to_owned());
+        let descriptors = transport.descriptor().into_iter().chain(of_device.and_then(Result::ok));
+        let descriptors = descriptors.collect();
+        let (p_keys, contexts) = (Vec::new(), Vec::new());
+        let inner = Inner {
+            transport,
+            device,
+            number,
+            p_keys,
+            contexts,
+            subscribers: Subscribers::default(),
+            arming: Arming::new(),
+            fabric,
+        };
+        Ok(Self { inner: Arc::new(SharedPort { state: Mutex::new(inner), descriptors }) })
+    }
+
+    /// A context for the interface of this partition, in place of an earlier interface there.
+    /// Without queue pair 1 there can be only one.
+    pub fn context(&self, p_key: PKey) -> Result<PortHandle, VerbsError> {
+        let mut inner = lock(&self.inner);
+        let state = ContextState { mads: Queue::new(MADS_MAX), events: Queue::new(EVENTS_MAX) };
+        let known = inner.p_keys.iter().position(|known| known.partition() == p_key.partition());
+        let number = known.unwrap_or(inner.contexts.len());
+        match known {
+            Some(number) => inner.contexts[number] = state,
+            None if number > 0 && !inner.transport.is_shared() => {
+                let capability = "several interfaces at a port without queue pair 1";
+                return Err(VerbsError::Unsupported { verb: "port", capability });
+            }
+            None => {
+                inner.p_keys.push(p_key);
+                inner.contexts.push(state);
+            }
+        }
+        Ok(PortHandle { inner: Arc::clone(&self.inner), number })
+    }
+
+    /// Arms the device, unless that was done too often: what comes from now on ends a sleep. The
+    /// caller polls once more.
+    pub fn arm(&self, now: Time) {
+        self.inner.arm(now);
+    }
+
+    /// The longest sleep, after that poll.
+    pub fn sleep_max(&self) -> Duration {
+        self.inner.sleep_max()
+    }
+
+    /// The descriptors that end a sleep.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.inner.descriptors.iter().map(AsFd::as_fd)
+    }
+}
+
+impl SharedPort {
+    /// See [`Port::arm`]. A device that refuses is polled.
+    fn arm(&self, now: Time) {
+        let Inner { transport, device, arming, .. } = &mut *lock(self);
+        if arming.take(now) {
+            let _ = transport.cq().map(|cq| device.arm(cq, Arm::Any));
+        }
+    }
+
+    fn sleep_max(&self) -> Duration {
+        let Inner { device, arming, .. } = &mut *lock(self);
+        device.wake_source().map_or(POLL_EVERY, |source| arming.sleep_max(source.longest))
+    }
+}
+
+/// A panic elsewhere leaves the state usable.
+fn lock(port: &SharedPort) -> MutexGuard<'_, Inner> {
+    port.state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Inner {
+    fn poll_mads(&mut self, now: Time) -> Result<bool, VerbsError> {
+        let mut received = Vec::new();
+        let Self { transport, device, number, .. } = self;
+        let busy = transport.poll(now, &mut **device, *number, &mut received)?;
+        if !received.is_empty() {
+            self.arming.received();
+        }
+        for envelope in received {
+            self.dispatch(envelope);
+        }
+        Ok(busy)
+    }
+
+    fn dispatch(&mut self, envelope: Envelope) {
+        match addressee(&envelope, &self.p_keys).and_then(|number| self.contexts.get_mut(number)) {
+            Some(context) => context.mads.push(envelope),
+            None => self.contexts.iter_mut().for_each(|one| one.mads.push(envelope)),
+        }
+    }
+
+    fn send(&mut self, number: usize, envelope: &Envelope) -> Option<DatagramAdjacency> {
+        let (mut header, _) = MadHeader::read(&envelope.mad).expect("a datagram has a header");
+        let mut envelope = *envelope;
+        if header.mgmt_class == MgmtClass::SUBN_ADM {
+            if header.method == Method::REPORT_RESP && number > 0 {
+                return None;
+            }
+            if let Some(answer) = self.subscribers.answer(number, &envelope) {
+                self.contexts[number].mads.push(answer);
+                return None;
+            }
+            if header.method != Method::REPORT_RESP {
+                header.transaction_id = asking(number, header.transaction_id);
+                envelope.mad[..MadHeader::LEN].copy_from_slice(&header.emit());
+            }
+        }
+        self.transport.send(&mut *self.device, self.number, &envelope)
+    }
+
+    fn view(&self) -> Result<PortView, VerbsError> {
+        let port = self.device.port(self.number)?;
+        let gid = |index| self.device.gid(self.number, index);
+        let p_key = |index| self.device.pkey(self.number, index);
+        let view = PortView {
+            number: self.number,
+            state: port.state,
+            lid: port.lid,
+            lmc: port.lmc,
+            sm_lid: port.sm_lid,
+            sm_sl: port.sm_sl,
+            mtu: port.mtu,
+            gids: (0..port.gids).map(gid).collect::<Result<_, _>>()?,
+            pkeys: (0..port.pkeys).map(p_key).collect::<Result<_, _>>()?,
+        };
+        Ok(self.transport.view(view))
+    }
+
+    /// Fails with an object that the device has lost and no interface can work without.
+    fn check_loss(&self, event: &AsyncEvent) -> Result<(), VerbsError> {
+        match event {
+            AsyncEvent::DeviceFatal => {
+                Err(VerbsError::Lost { what: "adapter", why: "it reports a fatal error" })
+            }
+            event => self.transport.check_loss(event),
+        }
+    }
+}
+
+/// Drop counters of a MAD transport.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MadDrops {
+    /// MADs that could not be sent.
+    pub unsent: u64,
+    /// Received datagrams that are no MADs.
+    pub malformed: u64,
+}
+
+impl PortHandle {
+    /// The access of another worker.
+    pub fn open_worker(&self) -> Result<WorkerAccess, VerbsError> {
+        let mut inner = lock(&self.inner);
+        let mut device = inner.device.open_shared()?;
+        let pd = device.create_pd()?;
+        Ok(WorkerAccess { device, port: inner.number, pd, fabric: inner.fabric.clone() })
+    }
+
+    /// See [`Port::arm`].
+    pub fn arm(&self, now: Time) {
+        self.inner.arm(now);
+    }
+
+    /// See [`Port::sleep_max`].
+    pub fn sleep_max(&self) -> Duration {
+        self.inner.sleep_max()
+    }
+
+    /// See [`Port::descriptors`].
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.inner.descriptors.iter().map(AsFd::as_fd)
+    }
+
+    /// Whether this is the number of the port.
+    pub(crate) fn is(&self, number: u8) -> bool {
+        lock(&self.inner).number == number
+    }
+
+    /// The attributes of the device.
+    pub(crate) fn attributes(&self) -> DeviceAttributes {
+        lock(&self.inner).device.attributes()
+    }
+
+    /// The port, for control.
+    pub fn view(&self) -> Result<PortView, VerbsError> {
+        lock(&self.inner).view()
+    }
+
+    /// Receives MADs for this interface. Returns whether there was anything to do.
+    pub fn poll(&mut self, now: Time, received: &mut Vec<Envelope>) -> Result<bool, VerbsError> {
+        let inner = &mut *lock(&self.inner);
+        let busy = inner.poll_mads(now)?;
+        let (mads, before) = (&mut inner.contexts[self.number].mads, received.len());
+        received.extend(std::iter::from_fn(|| mads.pop()));
+        Ok(busy || received.len() > before)
+    }
+
+    /// Sends a MAD, or returns the adjacency by which it has to go as a packet.
+    pub fn send(&mut self, envelope: &Envelope) -> Option<DatagramAdjacency> {
+        lock(&self.inner).send(self.number, envelope)
+    }
+
+    /// The next event of the port. Fails if the device is lost, or a part of it without which no
+    /// interface can work. Each interface gets all events.
+    pub fn async_event(&mut self) -> Result<Option<AsyncEvent>, VerbsError> {
+        let inner = &mut *lock(&self.inner);
+        while let Some(event) = inner.device.async_event() {
+            inner.contexts.iter_mut().for_each(|one| one.events.push(event));
+        }
+        let event = inner.contexts[self.number].events.pop();
+        event.iter().try_for_each(|event| inner.check_loss(event))?;
+        Ok(event)
+    }
+
+    /// Drops of the MAD transport, of all interfaces at the port.
+    pub fn drops(&self) -> MadDrops {
+        let (unsent, malformed) = lock(&self.inner).transport.drops();
+        MadDrops { unsent, malformed }
+    }
+
+    /// Whether all MADs are sent.
+    pub fn is_idle(&self) -> bool {
+        lock(&self.inner).transport.is_idle()
+    }
+
+    /// The MAD in a packet that came in band.
+    pub(crate) fn management_in(
+        &self,
+        from: &Source,
+        packet: &[u8],
+        local_gid: Gid,
+    ) -> Option<Envelope> {
+        match &mut lock(&self.inner).transport {
+            Transport::InBand(in_band) => in_band.receive(from, packet, local_gid),
+            Transport::Gsi(_) | Transport::Umad(_) => None,
+        }
+    }
+
+    /// Has the network deliver a group, where attaching a queue pair is not enough. Returns whether
+    /// that succeeded.
+    pub(crate) fn subscribe(&mut self, mgid: Gid) -> bool {
+        match &mut lock(&self.inner).transport {
+            Transport::InBand(in_band) => in_band.subscribe(mgid),
+            Transport::Gsi(_) | Transport::Umad(_) => true,
+        }
+    }
+
+    /// Ends [`PortHandle::subscribe`].
+    pub(crate) fn unsubscribe(&mut self, mgid: Gid) {
+        if let Transport::InBand(in_band) = &mut lock(&self.inner).transport {
+            in_band.unsubscribe(mgid);
+        }
+    }
+}

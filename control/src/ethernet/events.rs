@@ -1,0 +1,139 @@
+//! What ARP, neighbor discovery and the neighbor cache tell each other.
+
+use super::{EthernetDrop, EthernetEvent, EthernetNeighbors, OutgoingFrame};
+use crate::address::{Addresses, is_in};
+use crate::arp::ArpEvent;
+use crate::frame::{Frame, To};
+use crate::nd::NdEvent;
+use crate::neighbor::{Claim, NeighborEvent, Solicitation};
+use pollux_verbs::time::Time;
+use pollux_wire::ethernet::{EtherType, MacAddress};
+use pollux_wire::ip::ipv4::Ipv4Header;
+use pollux_wire::ip::ipv6::Ipv6Header;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+impl EthernetNeighbors {
+    /// From which addresses multicast routers are told of groups.
+    pub(super) fn set_sources(&mut self, ours: &Addresses) {
+        let v4 = ours.iter().filter(|one| one.state.may_be_source()).find_map(|one| match one.ip {
+            IpAddr::V4(ip) => Some(ip),
+            IpAddr::V6(_) => None,
+        });
+        let v6 = ours.link_local().unwrap_or(Ipv6Addr::UNSPECIFIED);
+        self.membership.set_sources(v4.unwrap_or(Ipv4Addr::UNSPECIFIED), v6);
+    }
+
+    pub(super) fn handle_neighbor_event(&mut self, event: NeighborEvent<Vec<u8>, MacAddress>) {
+        match event {
+            NeighborEvent::Resolved(ip, address, packets) => {
+                self.changes.push_back((ip, Some(address)));
+                packets.into_iter().for_each(|packet| self.push(address, packet));
+            }
+            NeighborEvent::Changed(ip, _, address) => {
+                self.changes.push_back((ip, Some(address)));
+            }
+            NeighborEvent::Lost(ip, _) => self.changes.push_back((ip, None)),
+            NeighborEvent::Unreachable(_, packets) => {
+                packets.into_iter().for_each(|packet| self.unreachable(packet));
+            }
+            NeighborEvent::Forgotten(ip, _, packets) => {
+                packets.iter().for_each(|_| self.drops.count(EthernetDrop::NeighborGone));
+                self.changes.push_back((ip, None));
+            }
+        }
+    }
+
+    pub(super) fn solicit(&mut self, question: Solicitation<MacAddress>, ours: &Addresses) {
+        let Solicitation { ip, at } = question;
+        match (ours.source_for(ip), ip) {
+            (Some(IpAddr::V4(source)), IpAddr::V4(ip)) => self.arp.solicit(source, ip, at),
+            (Some(IpAddr::V6(source)), IpAddr::V6(ip)) => self.nd.solicit(source, ip, at),
+            _ => self.drops.count(EthernetDrop::NoSource),
+        }
+    }
+
+    /// Packets to an address that cannot be a neighbor's would leave their routers for anybody who
+    /// claims it.
+    fn handle_claim(&mut self, now: Time, claim: Claim<MacAddress>, ours: &Addresses) {
+        let is_on_link = match claim.ip {
+            IpAddr::V4(ip) if ours.is_broadcast(ip) => false,
+            IpAddr::V6(ip) if ip.is_unicast_link_local() => true,
+            ip => ours.iter().any(|one| is_in(ip, (one.ip, one.prefix_len))),
+        };
+        match is_on_link {
+            true => self.neighbors.handle_claim(now, claim),
+            false => self.drops.count(EthernetDrop::ClaimOffLink),
+        }
+    }
+
+    pub(super) fn handle_arp_event(
+        &mut self,
+        now: Time,
+        event: ArpEvent<MacAddress>,
+        ours: &Addresses,
+    ) {
+        match event {
+            ArpEvent::Claim(claim) => self.handle_claim(now, claim, ours),
+            ArpEvent::Held(ip) => self.events.push_back(EthernetEvent::Assigned(ip.into())),
+            ArpEvent::Ceded(ip, _) => self.events.push_back(EthernetEvent::Duplicate(ip.into())),
+            ArpEvent::Contested(..) => self.drops.count(EthernetDrop::AddressContested),
+            ArpEvent::Inverse(..) | ArpEvent::Unanswered(_) => {}
+        }
+    }
+
+    pub(super) fn handle_nd_event(
+        &mut self,
+        now: Time,
+        event: NdEvent<MacAddress>,
+        ours: &Addresses,
+    ) {
+        match event {
+            NdEvent::Claim(claim) => self.handle_claim(now, claim, ours),
+            NdEvent::Assigned(ip) => {
+                self.events.push_back(EthernetEvent::Assigned(ip.into()));
+                self.nd.announce(ip);
+            }
+            NdEvent::Duplicate(ip) => self.events.push_back(EthernetEvent::Duplicate(ip.into())),
+            NdEvent::Contested(_) => self.drops.count(EthernetDrop::AddressContested),
+            NdEvent::Router(_) | NdEvent::NotRouter(_) | NdEvent::Redirected { .. } => {}
+        }
+    }
+
+    /// Sends what the protocols have to say. Returns whether there was anything.
+    pub(super) fn send_frames(&mut self, now: Time, ours: &Addresses) -> bool {
+        let mut has_progress = false;
+        while let Some(frame) = self.arp.poll_transmit().or_else(|| self.nd.poll_transmit()) {
+            has_progress = true;
+            self.send_frame(now, frame, ours);
+        }
+        while let Some(frame) = self.membership.poll_transmit() {
+            has_progress = true;
+            self.send_frame(now, frame.at_link(), ours);
+        }
+        has_progress
+    }
+
+    fn send_frame(&mut self, now: Time, frame: Frame<MacAddress>, ours: &Addresses) {
+        let Frame { to, ether_type, packet } = frame;
+        let to = match to {
+            To::Link(address) => Some(address),
+            To::Group(_) if ether_type == EtherType::ARP => Some(MacAddress::BROADCAST),
+            To::Group(_) | To::Route => None,
+            To::Neighbor(ip) => return self.resolve(now, ip, packet, ours),
+        };
+        match (to, destination(&packet)) {
+            (Some(to), _) => self.frames.push(OutgoingFrame { to, ether_type, packet }),
+            (None, Some(destination)) => self.resolve(now, destination, packet, ours),
+            (None, None) => {}
+        }
+    }
+}
+
+/// Where a packet of either version goes.
+fn destination(packet: &[u8]) -> Option<IpAddr> {
+    match packet.first()? >> 4 {
+        4 => Some(Ipv4Header::parse(packet.first_chunk()?).destination.into()),
+        6 => Some(Ipv6Header::parse(packet.first_chunk()?).destination.into()),
+        _ => None,
+    }
+}

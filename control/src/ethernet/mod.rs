@@ -1,0 +1,400 @@
+//! The neighbors of an interface at Ethernet: where packets to them go, and who may have our
+//! addresses (RFC 826, RFC 5227, RFC 4861, RFC 4862).
+//!
+//! ```text
+//!   packets --> neighbor cache --> frames with the address of the neighbor
+//!                  |    ^
+//!        questions v    | answers
+//!               ARP, neighbor discovery --> our addresses are assigned, or are duplicates
+//! ```
+//!
+//! The protocols are those of every link; here they are tied together where groups need nobody's
+//! consent: a group is an address of Ethernet that every switch delivers. Multicast routers and
+//! switches that look at reports are told of groups by IGMP and MLD.
+//!
+//! Router advertisements are read for nothing: an interface of a router has its addresses from the
+//! configuration (RFC 4861 6.2.7).
+
+mod events;
+#[cfg(test)]
+mod tests;
+
+use crate::address::Addresses;
+use crate::arp::{Arp, ArpConfig};
+use crate::bounded::Queue;
+use crate::membership::Membership;
+use crate::nd::{ALL_NODES, DETECTIONS, Nd, NdConfig, solicited_node};
+use crate::neighbor::{NeighborConfig, NeighborRow, Neighbors, Resolution};
+use pollux_verbs::drops::{Drops, Reason};
+use pollux_verbs::reasons;
+use pollux_verbs::rng::SeededRng;
+use pollux_verbs::time::Time;
+use pollux_wire::ethernet::{EtherType, MacAddress};
+use std::collections::{BTreeSet, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Every host of IPv4 on the link.
+const ALL_HOSTS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
+/// Frames that wait to be polled, beside a question to each neighbor, at most.
+const FRAMES_MAX: usize = 1024;
+
+/// How an interface is at its link.
+#[derive(Clone, Debug)]
+pub struct EthernetConfig {
+    /// What frames to it name.
+    pub address: MacAddress,
+    /// Whether it speaks IPv6.
+    pub ipv6: bool,
+    /// Neighbors that are not asked for.
+    pub neighbors: Vec<(IpAddr, MacAddress)>,
+    /// Limits and times of the neighbor cache.
+    pub cache: NeighborConfig,
+}
+
+impl EthernetConfig {
+    /// Without static neighbors, and with the usual limits.
+    pub fn new(address: MacAddress) -> Self {
+        let cache = NeighborConfig { connected_mode: false, ..NeighborConfig::default() };
+        Self { address, ipv6: true, neighbors: Vec::new(), cache }
+    }
+}
+
+/// A frame that leaves by the link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutgoingFrame {
+    /// The neighbor or the group that gets it.
+    pub to: MacAddress,
+    /// What the packet is.
+    pub ether_type: EtherType,
+    /// The packet, without the header of the link.
+    pub packet: Vec<u8>,
+}
+
+/// What has become of addresses and packets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EthernetEvent {
+    /// No other node has this address of ours.
+    Assigned(IpAddr),
+    /// Another node has this address, which we wanted.
+    Duplicate(IpAddr),
+    /// The next hop of this packet does not answer.
+    Unreachable(Vec<u8>),
+}
+
+reasons! {
+    /// Why a packet of resolution, or one that waited for it, was dropped.
+    pub enum EthernetDrop {
+        /// The next hop does not answer.
+        Unreachable = "unreachable",
+        /// Its neighbor was removed while it waited.
+        NeighborGone = "neighbor_gone",
+        /// We have no source address for a solicitation.
+        NoSource = "no_source",
+        /// A claim about an address that is off-link or a broadcast address.
+        ClaimOffLink = "claim_off_link",
+        /// Another node claims one of our addresses.
+        AddressContested = "address_contested",
+        /// One of our addresses is beyond the limit of ARP or ND.
+        AddressesFull = "addresses_full",
+    }
+}
+
+/// The neighbors of an interface.
+pub struct EthernetNeighbors {
+    config: EthernetConfig,
+    is_up: bool,
+    neighbors: Neighbors<Vec<u8>, MacAddress>,
+    arp: Arp<MacAddress>,
+    nd: Nd<MacAddress>,
+    membership: Membership,
+    /// The solicited-node groups that are joined.
+    solicited: BTreeSet<Ipv6Addr>,
+    frames: Queue<OutgoingFrame>,
+    events: VecDeque<EthernetEvent>,
+    /// Changes for the tables of workers.
+    changes: VecDeque<(IpAddr, Option<MacAddress>)>,
+    drops: Drops<EthernetDrop>,
+}
+
+impl EthernetNeighbors {
+    /// Nobody is known yet, and the link is down.
+    pub fn new(now: Time, config: EthernetConfig, seed: u64) -> Self {
+        let mut rng = SeededRng::secret(seed);
+        let (link, cache) = (config.address, config.cache.clone());
+        let nd = NdConfig { link, detections: DETECTIONS, retry_after: cache.retry_after };
+        let mut membership = Membership::new(rng.next_u64());
+        membership.join(now, ALL_HOSTS.into());
+        if config.ipv6 {
+            membership.join(now, ALL_NODES.into());
+        }
+        Self {
+            is_up: false,
+            // One call may solicit every neighbor.
+            frames: Queue::new(FRAMES_MAX + cache.entries_max),
+            neighbors: Neighbors::new(cache, rng.next_u64()),
+            arp: Arp::new(ArpConfig { link }, rng.next_u64()),
+            nd: Nd::new(nd, rng.next_u64()),
+            membership,
+            solicited: BTreeSet::new(),
+            events: VecDeque::new(),
+            changes: VecDeque::new(),
+            drops: Drops::default(),
+            config,
+        }
+    }
+
+    /// The address of the interface.
+    pub const fn address(&self) -> MacAddress {
+        self.config.address
+    }
+
+    /// Whether the interface speaks IPv6.
+    pub const fn speaks_ipv6(&self) -> bool {
+        self.config.ipv6
+    }
+
+    /// The link has come up: our addresses are claimed. Or it has gone down: what was learned is
+    /// forgotten, since the neighbors may be others when it comes back.
+    pub fn set_up(&mut self, now: Time, is_up: bool, ours: &Addresses) {
+        if self.is_up == is_up {
+            return;
+        }
+        self.is_up = is_up;
+        if is_up {
+            for (ip, address) in self.config.neighbors.clone() {
+                self.neighbors.set_permanent(now, ip, address);
+            }
+            ours.iter().for_each(|one| self.claim(now, one.ip));
+        } else {
+            ours.iter().for_each(|one| self.stop_claiming(one.ip));
+            self.neighbors.flush();
+            for (ip, _) in self.config.neighbors.clone() {
+                self.neighbors.remove(ip);
+            }
+        }
+        self.pump(now, ours);
+    }
+
+    /// Asks others whether they have an address, and announces it then.
+    pub fn claim(&mut self, now: Time, ip: IpAddr) {
+        if !self.is_up {
+            return;
+        }
+        let is_claimed = match ip {
+            IpAddr::V4(ip) => self.arp.add(now, ip, true),
+            IpAddr::V6(ip) => {
+                let group = solicited_node(ip);
+                if self.config.ipv6 && self.solicited.insert(group) {
+                    self.membership.join(now, group.into());
+                }
+                self.config.ipv6 && self.nd.add(now, ip)
+            }
+        };
+        if !is_claimed {
+            self.drops.count(EthernetDrop::AddressesFull);
+        }
+    }
+
+    /// An address is no longer ours.
+    pub fn disown(&mut self, now: Time, ip: IpAddr, ours: &Addresses) {
+        self.stop_claiming(ip);
+        let IpAddr::V6(ip) = ip else { return };
+        let group = solicited_node(ip);
+        let is_shared = ours.iter().any(|one| match one.ip {
+            IpAddr::V6(other) => other != ip && solicited_node(other) == group,
+            IpAddr::V4(_) => false,
+        });
+        if !is_shared && self.solicited.remove(&group) {
+            self.membership.leave(now, group.into());
+        }
+    }
+
+    fn stop_claiming(&mut self, ip: IpAddr) {
+        match ip {
+            IpAddr::V4(ip) => self.arp.remove(ip),
+            IpAddr::V6(ip) => self.nd.remove(ip),
+        }
+    }
+
+    /// Sends a packet to a next hop, once the address of that is known.
+    pub fn send(&mut self, now: Time, next_hop: IpAddr, packet: Vec<u8>, ours: &Addresses) {
+        self.resolve(now, next_hop, packet, ours);
+        self.pump(now, ours);
+    }
+
+    /// Workers sent packets to a next hop.
+    pub fn handle_use(&mut self, now: Time, next_hop: IpAddr, ours: &Addresses) {
+        self.neighbors.handle_use(now, next_hop);
+        self.pump(now, ours);
+    }
+
+    /// A packet of ARP came.
+    pub fn handle_arp(&mut self, now: Time, packet: &[u8], ours: &Addresses) {
+        self.arp.handle_packet(now, packet);
+        self.pump(now, ours);
+    }
+
+    /// A packet of neighbor discovery came.
+    pub fn handle_discovery(&mut self, now: Time, packet: &[u8], ours: &Addresses) {
+        if self.config.ipv6 {
+            self.nd.handle_packet(packet);
+            self.pump(now, ours);
+        }
+    }
+
+    /// A packet of IGMP or MLD came.
+    pub fn handle_membership(&mut self, now: Time, ether_type: EtherType, packet: &[u8]) {
+        match ether_type {
+            EtherType::IPV4 => self.membership.handle_igmp(now, packet),
+            _ => self.membership.handle_mld(now, packet),
+        }
+    }
+
+    /// Whether packets to a group are for this node.
+    pub fn hears(&self, group: IpAddr) -> bool {
+        self.membership.hears(group)
+    }
+
+    /// Sets a neighbor that is not asked for. `false` if there is no space.
+    pub fn set_neighbor(
+        &mut self,
+        now: Time,
+        ip: IpAddr,
+        address: MacAddress,
+        ours: &Addresses,
+    ) -> bool {
+        self.config.neighbors.retain(|(other, _)| *other != ip);
+        self.config.neighbors.push((ip, address));
+        let is_set = !self.is_up || self.neighbors.set_permanent(now, ip, address);
+        self.pump(now, ours);
+        is_set
+    }
+
+    /// Asks for it again when there is a packet for it.
+    pub fn remove_neighbor(&mut self, now: Time, ip: IpAddr, ours: &Addresses) {
+        self.config.neighbors.retain(|(other, _)| *other != ip);
+        self.neighbors.remove(ip);
+        self.pump(now, ours);
+    }
+
+    /// Handles all timers that are due.
+    pub fn handle_timeout(&mut self, now: Time, ours: &Addresses) {
+        if self.is_up {
+            self.neighbors.handle_timeout(now);
+            self.arp.handle_timeout(now);
+            self.nd.handle_timeout(now);
+            self.membership.handle_timeout(now);
+            self.pump(now, ours);
+        }
+    }
+
+    /// When the next timer is due.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let all = [
+            self.neighbors.poll_timeout(),
+            self.arp.poll_timeout(),
+            self.nd.poll_timeout(),
+            self.membership.poll_timeout(),
+        ];
+        all.into_iter().flatten().min().filter(|_| self.is_up)
+    }
+
+    /// The next frame to send.
+    pub fn poll_frame(&mut self) -> Option<OutgoingFrame> {
+        self.frames.pop()
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<EthernetEvent> {
+        self.events.pop_front()
+    }
+
+    /// The next change for workers: the address of a next hop, or that it has none now.
+    pub fn poll_change(&mut self) -> Option<(IpAddr, Option<MacAddress>)> {
+        self.changes.pop_front()
+    }
+
+    /// The neighbors after this address, for reports.
+    pub fn rows_after(&self, ip: Option<IpAddr>) -> impl Iterator<Item = NeighborRow<MacAddress>> {
+        self.neighbors.rows_after(ip)
+    }
+
+    /// Packets that wait for neighbors.
+    pub fn pending(&self) -> usize {
+        self.neighbors.load().1
+    }
+
+    /// All drop counters, by the part that counts and the reason.
+    pub fn drop_rows(&self) -> Vec<(&'static str, &'static str, u64)> {
+        fn all<R: Reason>(
+            of: &'static str,
+            drops: &Drops<R>,
+        ) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+            drops.iter().map(move |(why, times)| (of, why, times))
+        }
+        let own = all("ethernet", &self.drops).chain(all("neighbor", self.neighbors.drops()));
+        let protocols = all("arp", self.arp.drops()).chain(all("nd", self.nd.drops()));
+        let lost = [
+            ("ethernet", "frames_full", self.frames.lost()),
+            ("arp", "queue_full", self.arp.lost()),
+            ("nd", "queue_full", self.nd.lost()),
+        ];
+        let membership = all("membership", self.membership.drops());
+        own.chain(protocols).chain(membership).chain(lost).collect()
+    }
+}
+
+impl EthernetNeighbors {
+    fn resolve(&mut self, now: Time, next_hop: IpAddr, packet: Vec<u8>, ours: &Addresses) {
+        let is_broadcast = matches!(next_hop, IpAddr::V4(ip) if ours.is_broadcast(ip));
+        let group = MacAddress::of_ip_group(next_hop);
+        if let Some(to) = group.or(is_broadcast.then_some(MacAddress::BROADCAST)) {
+            return self.push(to, packet);
+        }
+        match self.neighbors.resolve(now, next_hop, packet) {
+            Resolution::Known(to, packet) => self.push(to, packet),
+            Resolution::Waits => {}
+            Resolution::Unreachable(packet) => self.unreachable(packet),
+        }
+    }
+
+    fn push(&mut self, to: MacAddress, packet: Vec<u8>) {
+        let is_v4 = packet.first().is_some_and(|first| first >> 4 == 4);
+        let ether_type = if is_v4 { EtherType::IPV4 } else { EtherType::IPV6 };
+        self.frames.push(OutgoingFrame { to, ether_type, packet });
+    }
+
+    fn unreachable(&mut self, packet: Vec<u8>) {
+        self.drops.count(EthernetDrop::Unreachable);
+        self.events.push_back(EthernetEvent::Unreachable(packet));
+    }
+
+    /// Passes events between the protocols until none has any left.
+    fn pump(&mut self, now: Time, ours: &Addresses) {
+        self.set_sources(ours);
+        loop {
+            let mut has_progress = false;
+            while let Some(event) = self.neighbors.poll_event() {
+                has_progress = true;
+                self.handle_neighbor_event(event);
+            }
+            while let Some(question) = self.neighbors.poll_transmit() {
+                has_progress = true;
+                self.solicit(question, ours);
+                // ARP and ND have less space than there may be questions.
+                self.send_frames(now, ours);
+            }
+            while let Some(event) = self.arp.poll_event() {
+                has_progress = true;
+                self.handle_arp_event(now, event, ours);
+            }
+            while let Some(event) = self.nd.poll_event() {
+                has_progress = true;
+                self.handle_nd_event(now, event, ours);
+            }
+            if !(self.send_frames(now, ours) | has_progress) {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! The ICMP errors that a node may send: a token bucket for each family, which all interfaces of a
+//! node share (RFC 4443 2.4 (f), RFC 1812 4.3.2.8).
+//!
+//! Why of the node and not of an interface: senders beyond any interface can cause errors, and
+//! with many interfaces the sum would have no limit that an operator knows.
+
+use super::IcmpConfig;
+use crate::bounded::RateLimit;
+use pollux_verbs::time::Time;
+use pollux_wire::ethernet::EtherType;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A budget of ICMP errors. Clones share it.
+#[derive(Clone, Debug)]
+pub struct ErrorBudget(Arc<Mutex<Budgets>>);
+
+#[derive(Debug)]
+struct Budgets {
+    v4: RateLimit,
+    v6: RateLimit,
+}
+
+impl ErrorBudget {
+    /// One of which nothing was used.
+    pub fn new(config: &IcmpConfig) -> Self {
+        let one = || RateLimit::new(config.errors_per_second_max, config.errors_burst_max);
+        Self(Arc::new(Mutex::new(Budgets { v4: one(), v6: one() })))
+    }
+
+    /// Uses one error of a family, if there is one.
+    pub(super) fn take(&self, now: Time, ether_type: EtherType) -> bool {
+        // Control is one thread, so nothing waits here.
+        let mut budgets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match ether_type {
+            EtherType::IPV4 => budgets.v4.take(now),
+            _ => budgets.v6.take(now),
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! The configuration of an interface.
+
+use crate::icmp::IcmpConfig;
+use crate::ipoib::connected::{PeerConfig, Policy};
+use crate::neighbor::NeighborConfig;
+use crate::sa::SaConfig;
+use pollux_wire::address::{Guid, Qpn};
+use pollux_wire::ip::link_address::LinkAddress;
+use pollux_wire::keys::{PKey, QKey};
+use pollux_wire::units::{Mtu, Rate};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// An interface's configuration.
+#[derive(Clone, Debug)]
+pub struct InterfaceConfig {
+    /// Our UD queue pair, which stays for life.
+    pub qpn: Qpn,
+    /// The partition of the link; its membership bit does not count.
+    pub p_key: PKey,
+    /// The properties of a broadcast group that this node creates; without them, the group must be
+    /// there, as for Linux.
+    pub create: Option<GroupTerms>,
+    /// Addresses, with the lengths of their prefixes.
+    pub addresses: Vec<(IpAddr, u8)>,
+    /// Whether a DHCP server is asked for one more.
+    pub dhcp: bool,
+    /// The longest packet that is sent, where the link and connections have room for longer ones.
+    pub mtu_max: u32,
+    /// Default routers.
+    pub routers: Vec<IpAddr>,
+    /// Neighbors that are not asked for.
+    pub neighbors: Vec<(IpAddr, LinkAddress)>,
+    /// Whether IPv6 is spoken at all.
+    pub ipv6: bool,
+    /// Workers that move its packets, the primary one included.
+    pub workers: u8,
+    /// The pause after the administrator refused or did not answer; it doubles each time.
+    pub pause_min: Duration,
+    /// The longest such pause.
+    pub pause_max: Duration,
+    /// Paths that are remembered, at most.
+    pub paths_max: usize,
+    /// Requests for connections that wait until it is known where their ports are, at most: half of
+    /// the questions that the administrator's client has room for.
+    pub requests_held_max: usize,
+    /// How many ports one LID can make us look for by such requests, in a second: as many as a node
+    /// may have workers that connect at once.
+    pub unverified_per_lid_per_second_max: u32,
+    /// Packets that wait for one path or one group, at most.
+    pub pending_per_destination_max: usize,
+    /// Joined groups, send-only ones included, at most.
+    pub groups_max: usize,
+    /// Packets that wait to be polled, at most.
+    pub packets_max: usize,
+    /// Neighbors.
+    pub neighbor: NeighborConfig,
+    /// ICMP errors and echo replies.
+    pub icmp: IcmpConfig,
+    /// The administrator's client.
+    pub sa: SaConfig,
+    /// Connected mode.
+    pub peer: PeerConfig,
+    /// Other policies than the interface's, for the peers that these addresses lead to.
+    pub policies: BTreeMap<IpAddr, Policy>,
+}
+
+/// The properties of a new broadcast group (RFC 4391 5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupTerms {
+    /// The key of all datagrams of the link.
+    pub q_key: QKey,
+    /// Payload of a datagram.
+    pub mtu: Mtu,
+    /// The fastest that it may be sent to.
+    pub rate: Rate,
+    /// The service level.
+    pub sl: u8,
+}
+
+impl Default for GroupTerms {
+    /// As OpenSM makes it.
+    fn default() -> Self {
+        Self { q_key: QKey::IPOIB_OPENSM, mtu: Mtu::BYTES_2048, rate: Rate::GBPS_10, sl: 0 }
+    }
+}
+
+impl InterfaceConfig {
+    /// Usual settings for a link of a partition.
+    pub fn new(ca_guid: Guid, qpn: Qpn, p_key: PKey) -> Self {
+        Self {
+            qpn,
+            p_key: p_key.full(),
+            create: None,
+            addresses: Vec::new(),
+            dhcp: false,
+            mtu_max: u32::MAX,
+            routers: Vec::new(),
+            neighbors: Vec::new(),
+            ipv6: true,
+            workers: 1,
+            pause_min: Duration::from_secs(1),
+            pause_max: Duration::from_secs(16),
+            paths_max: 16_384,
+            requests_held_max: 2048,
+            unverified_per_lid_per_second_max: 64,
+            pending_per_destination_max: 64,
+            groups_max: 1024,
+            packets_max: 4096,
+            neighbor: NeighborConfig::default(),
+            icmp: IcmpConfig::default(),
+            sa: SaConfig::default(),
+            peer: PeerConfig::of(ca_guid),
+            policies: BTreeMap::new(),
+        }
+    }
+
+    /// The same with one more address.
+    #[must_use]
+    pub fn address(mut self, ip: IpAddr, prefix_len: u8) -> Self {
+        self.addresses.push((ip, prefix_len));
+        self
+    }
+}

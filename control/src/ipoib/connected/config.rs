@@ -1,0 +1,166 @@
+//! Which peers are connected to, how, and how much that may cost.
+
+use crate::cm::CmConfig;
+use pollux_verbs::QpType;
+use pollux_wire::address::Guid;
+use pollux_wire::ip::link_address::LinkAddress;
+use pollux_wire::mad::cm::ipoib::Dialect;
+use pollux_wire::packet::RnrTimer;
+use pollux_wire::units::TimeCode;
+use std::time::Duration;
+
+/// How packets go to peers that offer more than datagrams (RFC 4755 3.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Policy {
+    /// By datagram. As an interface's policy it turns connected mode off.
+    #[default]
+    Ud,
+    /// By reliable connection where that is offered, else by datagram.
+    Rc,
+    /// By unreliable connection where that is offered, else by datagram.
+    Uc,
+    /// By the best connection that is offered: reliable, unreliable, none.
+    Auto,
+}
+
+impl Policy {
+    /// The kind of connection to a peer with these flags, if there is to be one.
+    pub const fn wants(self, peer: &LinkAddress) -> Option<QpType> {
+        match self {
+            Self::Rc | Self::Auto if peer.rc => Some(QpType::Rc),
+            Self::Uc | Self::Auto if peer.uc => Some(QpType::Uc),
+            _ => None,
+        }
+    }
+}
+
+/// Settings of connected mode.
+#[derive(Clone, Debug)]
+pub struct PeerConfig {
+    /// How packets go.
+    pub policy: Policy,
+    /// Whether reliable connections are offered and accepted, unless connected mode is off.
+    pub offers_rc: bool,
+    /// The same of unreliable ones.
+    pub offers_uc: bool,
+    /// The longest message that we receive, header included (RFC 4755 5.1).
+    pub receive_mtu: u32,
+    /// The dialect of unknown peers. Linux refuses the RFC's service ID at once, and is then asked
+    /// in its own way; the other way round, two nodes that speak both would take each other for
+    /// Linux.
+    pub dialect_first: Dialect,
+    /// Connections of each worker of ours, those that end included.
+    pub connections_max: usize,
+    /// Connections of one peer, for each of its workers that asks.
+    pub connections_per_peer_max: usize,
+    /// Connections of all peers at one port, by each worker of ours; half of them may be others
+    /// than a peer's first.
+    pub connections_per_port_max: usize,
+    /// The same of those that end, and so cannot be used.
+    pub ending_per_port_max: usize,
+    /// Refused or unanswered attempts in a row before traffic uses datagrams for long (RFC 4755 8).
+    pub attempts_max: u32,
+    /// The pause after a failed attempt; it doubles each time.
+    pub pause_min: Duration,
+    /// The longest such pause.
+    pub pause_max: Duration,
+    /// How long that is.
+    pub give_up_for: Duration,
+    /// A connection that fails sooner counts as a failed attempt.
+    pub good_after: Duration,
+    /// The longest wait of a packet too long for a datagram for a connection.
+    pub long_packet_timeout: Duration,
+    /// How long packets may be sent by an unreliable connection with none coming back before its
+    /// peer is asked whether it still has the connection. So long, and as long as an answer takes,
+    /// packets may go to a peer that has begun anew.
+    pub probe_after: Duration,
+    /// How long an answer to that may take.
+    pub probe_interval: Duration,
+    /// How often the peer is asked before the connection ends.
+    pub probes_max: u8,
+    /// When an unused connection to an interface that is no neighbor of ours is ended; without
+    /// that, never (RFC 4755 3.4).
+    pub idle_for: Option<Duration>,
+    /// Whether queue pairs here can go on by a second path when their first one fails.
+    pub migrates: bool,
+    /// How long a connection stands before a second path is looked for; the pause until one is
+    /// looked for again doubles each time.
+    pub alternate_after: Duration,
+    /// The longest such pause.
+    pub alternate_pause_max: Duration,
+    /// How long an acknowledgement may take. With the retries, less than TCP waits (RFC 4755 7.1).
+    pub ack_timeout: TimeCode,
+    /// How often to try again after that.
+    pub retry_count: u8,
+    /// How often to try again after an RNR NAK, which says that the peer has no receive; 7 is for
+    /// ever.
+    pub rnr_retry_count: u8,
+    /// How long a peer waits that finds no receive here.
+    pub min_rnr_timer: RnrTimer,
+    /// How long we take to acknowledge.
+    pub ca_ack_delay: TimeCode,
+    /// How often messages of connection management are repeated.
+    pub cm_retries: u8,
+    /// How long the peer's connection management may take.
+    pub cm_response_timeout: TimeCode,
+    /// Limits of connection management.
+    pub cm: CmConfig,
+}
+
+impl PeerConfig {
+    /// Usual settings, connected mode off.
+    pub const fn of(ca_guid: Guid) -> Self {
+        Self {
+            policy: Policy::Ud,
+            offers_rc: true,
+            offers_uc: true,
+            receive_mtu: 65_524,
+            dialect_first: Dialect::Rfc,
+            connections_max: 4096,
+            connections_per_peer_max: 4,
+            connections_per_port_max: 16,
+            ending_per_port_max: 64,
+            attempts_max: 5,
+            pause_min: Duration::from_secs(1),
+            pause_max: Duration::from_secs(32),
+            give_up_for: Duration::from_secs(600),
+            good_after: Duration::from_secs(5),
+            long_packet_timeout: Duration::from_secs(2),
+            probe_after: Duration::from_secs(2),
+            probe_interval: Duration::from_millis(500),
+            probes_max: 4,
+            idle_for: Some(Duration::from_secs(600)),
+            migrates: false,
+            alternate_after: Duration::from_secs(5),
+            alternate_pause_max: Duration::from_secs(600),
+            // 16.8 ms eight times is 134 ms; TCP waits for 200 at the least.
+            ack_timeout: TimeCode(12),
+            retry_count: 7,
+            rnr_retry_count: 7,
+            min_rnr_timer: RnrTimer(12),
+            ca_ack_delay: TimeCode(8),
+            cm_retries: 5,
+            cm_response_timeout: TimeCode(16),
+            cm: CmConfig::of(ca_guid),
+        }
+    }
+
+    /// The same at an adapter in software, which acknowledges only when the process that has it
+    /// polls: 134 ms eight times is 1.07 s. That is longer than TCP waits, unlike RFC 4755 7.1 has
+    /// it, because there the end of a retry period says that a process computes and not that a
+    /// packet was lost; and a process that computes for half a second is no reason to lose all that
+    /// was sent to it, and to make its connections anew.
+    pub const fn of_polled(ca_guid: Guid) -> Self {
+        Self { ack_timeout: TimeCode(15), ..Self::of(ca_guid) }
+    }
+
+    /// Whether there is connected mode at all.
+    pub fn is_on(&self) -> bool {
+        self.policy != Policy::Ud
+    }
+
+    /// The flags of the link address: zero while connected mode is off (RFC 4755 3.1).
+    pub fn offers(&self) -> (bool, bool) {
+        (self.is_on() && self.offers_rc, self.is_on() && self.offers_uc)
+    }
+}

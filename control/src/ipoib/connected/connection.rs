@@ -1,0 +1,147 @@
+//! A connection and its state.
+
+use super::probe::Probe;
+use super::{Address, PeerDrop};
+use crate::cm::{ConnectionId, Role};
+use crate::effects::WorkerId;
+use crate::mad::MadAddress;
+use pollux_verbs::time::Time;
+use pollux_verbs::{AddressVector, QpType};
+use pollux_wire::address::Qpn;
+use pollux_wire::mad::cm::Req;
+use pollux_wire::mad::cm::ipoib::Dialect;
+use pollux_wire::mad::sa::PathRecord;
+use pollux_wire::units::Mtu;
+
+/// The state of a connection, with its data; see the diagram of the module above.
+#[derive(Clone, Debug)]
+pub(super) enum State {
+    /// The device creates our queue pair, for a request along this path.
+    MakingToAsk { path: Box<PathRecord> },
+    /// The device creates our queue pair, for the reply to a request.
+    MakingToAccept { id: ConnectionId, req: Box<Req>, from: MadAddress },
+    /// The REQ was sent. If the peer listens to another service ID, it is repeated there.
+    Asked { id: ConnectionId, qpn: Qpn, path: Box<PathRecord> },
+    /// The REP was sent.
+    Accepted { id: ConnectionId, qpn: Qpn },
+    /// Packets are received, and sent if the connection serves our direction.
+    Open { id: ConnectionId, qpn: Qpn },
+    /// The connection ends, for this reason.
+    Ending {
+        why: PeerDrop,
+        /// Its ID, as long as the CM has the connection.
+        id: Option<ConnectionId>,
+        /// The queue pair, if it was created.
+        qpn: Option<Qpn>,
+    },
+}
+
+impl State {
+    /// The connection ID of the CM, if it has one.
+    pub(super) const fn id(&self) -> Option<ConnectionId> {
+        match *self {
+            Self::MakingToAsk { .. } => None,
+            Self::MakingToAccept { id, .. }
+            | Self::Asked { id, .. }
+            | Self::Accepted { id, .. }
+            | Self::Open { id, .. } => Some(id),
+            Self::Ending { id, .. } => id,
+        }
+    }
+
+    /// Our queue pair, once it exists.
+    pub(super) const fn qpn(&self) -> Option<Qpn> {
+        match *self {
+            Self::MakingToAsk { .. } | Self::MakingToAccept { .. } => None,
+            Self::Asked { qpn, .. } | Self::Accepted { qpn, .. } | Self::Open { qpn, .. } => {
+                Some(qpn)
+            }
+            Self::Ending { qpn, .. } => qpn,
+        }
+    }
+
+    /// The name of the state, and its reason or what it waits for.
+    pub(super) fn describe(&self) -> (&'static str, &'static str) {
+        match self {
+            Self::MakingToAsk { .. } | Self::MakingToAccept { .. } => {
+                ("making", "the queue pair is to be made")
+            }
+            Self::Asked { .. } => ("asked", "the peer is to reply"),
+            Self::Accepted { .. } => ("accepted", "the peer is to confirm"),
+            Self::Open { .. } => ("open", ""),
+            Self::Ending { why, .. } => ("ending", why.name()),
+        }
+    }
+}
+
+/// How far we are with a second path of our choice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Offer {
+    /// No offer is outstanding.
+    #[default]
+    None,
+    /// The administrator is asked.
+    Queried,
+    /// The peer is asked whether it takes this one.
+    Offered(AddressVector),
+}
+
+/// The paths of a connection.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ConnectionPaths {
+    /// The one in use.
+    pub(super) path: AddressVector,
+    /// The address vector, after the negotiation.
+    pub(super) mtu: Option<Mtu>,
+    /// The loaded alternate path, and since when.
+    pub(super) alternate: Option<(AddressVector, Time)>,
+    pub(super) offer: Offer,
+    /// When a second one is looked for, if ever.
+    pub(super) due: Option<Time>,
+    /// Failed attempts at one in a row.
+    pub(super) failures: u32,
+    /// How often the queue pair went on by its second path.
+    pub(super) migrations: u64,
+}
+
+/// A connection, one of perhaps several to its peer.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) peer: Address,
+    /// Ours that moves it.
+    pub(super) worker: WorkerId,
+    /// The worker that requested it, by the numbers of the requesting node.
+    pub(super) asking_worker: u8,
+    pub(super) qp_type: QpType,
+    pub(super) dialect: Dialect,
+    /// Whether we asked for it.
+    pub(super) role: Role,
+    pub(super) state: State,
+    pub(super) since: Time,
+    pub(super) used: Time,
+    /// Whether the peer is asked if it still has it, and when it was last.
+    pub(super) probe: Probe,
+    pub(super) probed: Time,
+    pub(super) mtu: u32,
+    pub(super) paths: ConnectionPaths,
+}
+
+impl Connection {
+    /// Whether it is for our packets too: not one that Linux made, whose receives are for sending's
+    /// sake.
+    pub(super) fn serves_us(&self) -> bool {
+        self.role == Role::Active || self.dialect == Dialect::Rfc
+    }
+
+    pub(super) const fn is_ending(&self) -> bool {
+        matches!(self.state, State::Ending { .. })
+    }
+
+    pub(super) const fn is_open(&self) -> bool {
+        matches!(self.state, State::Open { .. })
+    }
+
+    pub(super) const fn is_under_way(&self) -> bool {
+        !self.is_ending() && !self.is_open()
+    }
+}

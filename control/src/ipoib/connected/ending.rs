@@ -1,0 +1,188 @@
+//! How connections end: by a peer's word, by ours, by failure and by disuse.
+
+use super::pause::Failure;
+use super::probe::Probe;
+use super::{Attempt, Connections, PeerDrop, State};
+use crate::cm::{ConnectionId, End, Role};
+use crate::effects::{Action, ConnectionKey};
+use pollux_verbs::time::Time;
+use pollux_verbs::{QpAttributes, QpState, QpType};
+use pollux_wire::ip::link_address::LinkAddress;
+use pollux_wire::mad::cm::RejectReason;
+
+impl Connections {
+    /// The neighbor was forgotten: its connections end with it (RFC 4755 3.4).
+    pub fn forget(&mut self, now: Time, link: &LinkAddress) {
+        let address = link.comparison_form();
+        let Some(peer) = self.peers.get_mut(&address) else { return };
+        peer.is_neighbor = false;
+        for key in peer.connections.clone() {
+            self.end(now, key, PeerDrop::Forgotten);
+        }
+        self.workers().for_each(|worker| self.set_attempt(address, worker, Attempt::Idle));
+        self.forget_peer(address);
+    }
+
+    /// The policy for a peer has changed: connections of other kinds than this one end.
+    pub fn end_others(&mut self, now: Time, link: &LinkAddress, wanted: Option<QpType>) {
+        let Some(peer) = self.peers.get(&link.comparison_form()) else { return };
+        let is_other = |key: &ConnectionKey| {
+            self.all.get(key).is_some_and(|connection| Some(connection.qp_type) != wanted)
+        };
+        for key in peer.connections.iter().copied().filter(is_other).collect::<Vec<_>>() {
+            self.end(now, key, PeerDrop::Policy);
+        }
+    }
+
+    /// Everything ends.
+    pub(super) fn end_all(&mut self, now: Time) {
+        for key in self.all.iter().map(|(key, _)| key).collect::<Vec<_>>() {
+            self.end(now, key, PeerDrop::Down);
+        }
+        self.due.clear();
+        self.peers.retain(|_, peer| !peer.connections.is_empty());
+        let attempts = self.peers.values_mut().flat_map(|peer| &mut peer.attempts);
+        attempts.for_each(|it| it.attempt = Attempt::Idle);
+    }
+
+    /// Ends a connection: disconnects from the peer, and destroys the queue pair.
+    pub(super) fn end(&mut self, now: Time, key: ConnectionKey, why: PeerDrop) {
+        let id = self.all.get(&key).and_then(|connection| connection.state.id());
+        self.end_with(now, key, why, id);
+    }
+
+    /// The same for one that connection management has by this name, or not any more.
+    fn end_with(&mut self, now: Time, key: ConnectionKey, why: PeerDrop, id: Option<ConnectionId>) {
+        let words = self.own_words();
+        let Some(connection) = self.all.get_mut(&key).filter(|it| !it.is_ending()) else { return };
+        let was_good = connection.is_open() && now >= connection.since + self.config.good_after;
+        if let Some(id) = id {
+            // One that connection management has ended already may be gone there.
+            let _gone = self.cm.disconnect(now, id, words);
+        }
+        let (address, worker, qpn) = (connection.peer, connection.worker, connection.state.qpn());
+        let was = self.all.set_ending(now, key, State::Ending { why, id, qpn });
+        self.drops.count(why);
+        self.set_probe(key, Probe::Idle);
+        self.retire(key, was.as_ref(), id.is_some());
+        let Some(attempts) = self.attempts_mut(address, worker) else { return };
+        if was_good {
+            (attempts.failures, attempts.refusals) = (0, 0);
+        }
+        if self.asks_by(address, worker) == Some(key) {
+            self.set_attempt(address, worker, Attempt::Idle);
+        } else {
+            self.changed.push_back(LinkAddress::parse(&address));
+        }
+    }
+
+    /// An ending connection neither sends nor receives. Its queue pair is destroyed at once if the
+    /// peer does not know its number or the CM has closed the connection, else when the CM closes
+    /// it.
+    fn retire(&mut self, key: ConnectionKey, was: Option<&State>, is_known: bool) {
+        match was {
+            Some(State::Accepted { .. } | State::Open { .. }) if is_known => {
+                let state = Some(QpState::Err);
+                let attributes = Box::new(QpAttributes { state, ..QpAttributes::default() });
+                self.actions.push_back(Action::Modify { connection: key, attributes });
+            }
+            Some(State::Asked { .. }) if is_known => {}
+            _ => self.actions.push_back(Action::Disconnect { connection: key }),
+        }
+    }
+
+    /// Nothing is left of a connection at the peer, nor on the wire.
+    pub(super) fn closed(&mut self, now: Time, id: ConnectionId) {
+        let Some(key) = self.by_id.remove(&id) else { return };
+        let Some(connection) = self.all.get_mut(&key) else { return };
+        match &mut connection.state {
+            State::Ending { id, .. } => {
+                *id = None;
+                self.actions.push_back(Action::Disconnect { connection: key });
+            }
+            _ => self.end_with(now, key, PeerDrop::PeerEnded, None),
+        }
+    }
+
+    /// Handles the end of a connection, reported by the CM.
+    pub(super) fn connection_ended(&mut self, now: Time, id: ConnectionId, end: End) {
+        let Some(&key) = self.by_id.get(&id) else { return };
+        let Some(connection) = self.all.get(&key).filter(|it| !it.is_ending()) else { return };
+        let was_asked = matches!(connection.state, State::Asked { .. });
+        let was_good = now >= connection.since + self.config.good_after;
+        match end {
+            End::Rejected(rej) if was_asked => match rej.reason {
+                RejectReason::INVALID_SERVICE_ID => self.try_other_dialect(now, key),
+                reason => self.attempt_failed(now, key, Failure::rejected(reason)),
+            },
+            End::TimedOut if was_asked => {
+                self.suspected.push_back(LinkAddress::parse(&connection.peer));
+                self.attempt_failed(now, key, PeerDrop::Silence);
+            }
+            End::TimedOut => self.end(now, key, PeerDrop::Silence),
+            End::Rejected(_) => self.end(now, key, PeerDrop::Refused),
+            End::Asked(_) if !was_good => self.attempt_failed(now, key, PeerDrop::PeerEnded),
+            End::Asked(_) | End::Answered(_) | End::Stale => {
+                self.end(now, key, PeerDrop::PeerEnded);
+            }
+        }
+    }
+
+    /// A queue pair could not be made, or failed. One that worked for a while is made again for the
+    /// next packet; one that did not is a failed attempt.
+    pub(super) fn failed(&mut self, now: Time, key: ConnectionKey) {
+        let Some(connection) = self.all.get(&key) else { return };
+        let was_good = connection.is_open() && now >= connection.since + self.config.good_after;
+        let was_made = connection.state.qpn().is_some();
+        match connection.role {
+            _ if connection.is_ending() => {}
+            Role::Active if !was_good => self.attempt_failed(now, key, PeerDrop::QueuePair),
+            _ => self.end(now, key, PeerDrop::QueuePair),
+        }
+        if !was_made {
+            // Nothing may be there that could end.
+            self.ended(key);
+        }
+    }
+
+    /// The queue pair is no more.
+    pub(super) fn ended(&mut self, key: ConnectionKey) {
+        self.set_probe(key, Probe::Idle);
+        let Some(connection) = self.all.remove(key) else { return };
+        connection.state.id().map(|id| self.by_id.remove(&id));
+        connection.paths.due.map(|due| self.alternates_due.remove(&(due, key)));
+        let peer = connection.peer;
+        if let Some(known) = self.peers.get_mut(&peer) {
+            known.connections.remove(&key);
+        }
+        self.forget_peer(peer);
+    }
+
+    /// Ends unused connections of peers that are no neighbors; those of neighbors end with the
+    /// neighbor entry.
+    pub(super) fn end_idle(&mut self, now: Time) {
+        let Some(idle_for) = self.config.idle_for else { return };
+        if self.sweep.is_none_or(|sweep| now < sweep) {
+            return;
+        }
+        let is_idle = self.all.iter().filter(|(_, known)| {
+            let is_neighbor = self.peers.get(&known.peer).is_some_and(|peer| peer.is_neighbor);
+            known.is_open() && !is_neighbor && now >= known.used + idle_for
+        });
+        for key in is_idle.map(|(key, _)| key).collect::<Vec<_>>() {
+            self.end(now, key, PeerDrop::Idle);
+        }
+        self.sweep = (self.all.len() > 0).then(|| now + idle_for / 4);
+    }
+
+    fn forget_peer(&mut self, address: [u8; LinkAddress::LEN]) {
+        let is_over = |peer: &super::Peer| !peer.is_neighbor && peer.connections.is_empty();
+        if self.peers.get(&address).is_some_and(is_over)
+            && let Some(peer) = self.peers.remove(&address)
+        {
+            for (worker, attempts) in self.workers().zip(&peer.attempts) {
+                attempts.attempt.due().map(|due| self.due.remove(&(due, address, worker)));
+            }
+        }
+    }
+}

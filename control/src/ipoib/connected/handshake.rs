@@ -1,0 +1,418 @@
+//! The handshake of a connection, as active side (REQ, then RTU) or passive side (REP).
+//!
+//! ```text
+//!   we ask:     connect --> MakingToAsk ----made--> send_req --> Asked --replied--> opened
+//!   peer asks:  requested --> MakingToAccept --made--> send_rep --> Accepted --confirmed--> opened
+//! ```
+//!
+//! Both sides wait for the device to create their queue pair, and continue in `made`. Tie-break
+//! between REQs that cross: see `accept`. MTU negotiation: REQ and REP carry the receive MTU of
+//! their sender in private data (RFC 4755 6), and neither side sends longer packets.
+
+use super::connection::ConnectionPaths;
+use super::pause::Failure;
+use super::probe::Probe;
+use super::worker::asking_worker;
+use super::{Address, Attempt, Connection, Connections, PeerDrop, State};
+use crate::cm::{Connect, ConnectionId, Role, Terms, request_along};
+use crate::effects::{ConnectionKey, WorkerId};
+use crate::mad::{GlobalAddress, MadAddress};
+use pollux_verbs::QpType;
+use pollux_verbs::time::Time;
+use pollux_wire::address::{Gid, Lid, Qpn};
+use pollux_wire::ip::ipoib::connection_ip_mtu;
+use pollux_wire::ip::ipv4::IPV4_MTU_MIN;
+use pollux_wire::ip::link_address::LinkAddress;
+use pollux_wire::mad::cm::ipoib::{Dialect, IpoibPrivateData};
+use pollux_wire::mad::cm::{RejectReason, Rep, Req, TransportService};
+use pollux_wire::mad::sa::PathRecord;
+use pollux_wire::psn::Psn;
+
+/// RNR retries without limit. Linux replaces this value by its own setting, which would be no
+/// retries.
+const RNR_FOR_EVER: u8 = 7;
+
+impl Connections {
+    /// Requests a connection along a path, because a worker has a packet for the peer, unless there
+    /// is a connection or a pause.
+    pub fn connect(
+        &mut self,
+        now: Time,
+        link: &LinkAddress,
+        worker: WorkerId,
+        qp_type: QpType,
+        path: &PathRecord,
+    ) {
+        let Some(worker) = self.first_to_ask(link, worker).filter(|_| self.place.is_some()) else {
+            return;
+        };
+        let address = link.comparison_form();
+        self.enter_peer(address).is_neighbor = true;
+        self.ask(now, address, worker, qp_type, path);
+    }
+
+    fn ask(
+        &mut self,
+        now: Time,
+        address: Address,
+        worker: WorkerId,
+        qp_type: QpType,
+        path: &PathRecord,
+    ) {
+        if self.is_full(worker) {
+            self.drops.count(PeerDrop::Full);
+            return self.pause((now, now), (address, worker), PeerDrop::Full.into());
+        }
+        let first = self.config.dialect_first;
+        let dialect = self.enter_peer(address).dialect.unwrap_or(first);
+        let connection = Connection {
+            peer: address,
+            worker,
+            asking_worker: worker.0,
+            qp_type,
+            dialect,
+            role: Role::Active,
+            state: State::MakingToAsk { path: Box::new(*path) },
+            since: now,
+            used: now,
+            probe: Probe::Idle,
+            probed: now,
+            mtu: 0,
+            paths: ConnectionPaths::default(),
+        };
+        let key = self.enter(now, connection);
+        self.set_attempt(address, worker, Attempt::UnderWay(key));
+    }
+
+    /// The queue pair exists: continues the handshake.
+    pub(super) fn made(&mut self, now: Time, key: ConnectionKey, qpn: Qpn) {
+        let Some(connection) = self.all.get(&key) else { return };
+        match connection.state.clone() {
+            State::MakingToAsk { path } => self.send_req(now, key, qpn, path),
+            State::MakingToAccept { id, req, from } => {
+                self.send_rep(now, key, (id, qpn), &req, &from);
+            }
+            // The connection has ended meanwhile; the queue pair is destroyed.
+            _ => return,
+        }
+        if let Some(State::Ending { qpn: made, .. }) =
+            self.all.get_mut(&key).map(|it| &mut it.state)
+        {
+            *made = Some(qpn);
+        }
+    }
+
+    fn send_req(&mut self, now: Time, key: ConnectionKey, qpn: Qpn, path: Box<PathRecord>) {
+        let starting_psn = Psn::new(self.rng.next_u64() as u32);
+        let Some(worker) = self.all.get(&key).map(|connection| connection.worker) else { return };
+        let Some(place) = &self.place else { return self.end(now, key, PeerDrop::Down) };
+        let words = self.words(place.link.qpn);
+        let private_data =
+            self.asking(worker).map_or_else(|| words.padded(), |asking| words.padded_with(&asking));
+        let config = &self.config;
+        let Some(connection) = self.all.get_mut(&key) else { return };
+        let listener = LinkAddress::parse(&connection.peer).qpn;
+        let mut req = Req {
+            service_id: connection.dialect.service_id(listener),
+            local_qpn: qpn,
+            transport_service: match connection.qp_type {
+                QpType::Uc => TransportService::UC,
+                _ => TransportService::RC,
+            },
+            starting_psn,
+            retry_count: config.retry_count,
+            rnr_retry_count: config.rnr_retry_count,
+            max_cm_retries: config.cm_retries,
+            remote_cm_response_timeout: config.cm_response_timeout,
+            local_cm_response_timeout: config.cm_response_timeout,
+            srq: true,
+            private_data,
+            ..request_along(&path, config.ca_ack_delay)
+        };
+        req.p_key = place.p_key.full();
+        req.primary.local_ack_timeout = config.ack_timeout;
+        let to = manager_along(&path, place.port.lmc);
+        let packet_life_time = path.packet_life_time.min(config.cm_response_timeout);
+        match self.cm.connect(now, Connect { to, req, packet_life_time }) {
+            Ok(id) => {
+                connection.state = State::Asked { id, qpn, path };
+                self.by_id.insert(id, key);
+            }
+            Err(_) => self.attempt_failed(now, key, PeerDrop::Full),
+        }
+    }
+
+    /// The peer accepts.
+    pub(super) fn replied(&mut self, now: Time, id: ConnectionId, rep: &Rep) {
+        let Some((&key, connection)) = self.by_id.get(&id).and_then(|key| {
+            Some((key, self.all.get(key)?))
+                .filter(|(_, known)| matches!(known.state, State::Asked { .. }))
+        }) else {
+            return self.cm.forget(now, id);
+        };
+        let head = rep.private_data.first_chunk().copied().unwrap_or_default();
+        let said = IpoibPrivateData::parse(&head);
+        let mtu = connection_ip_mtu(self.config.receive_mtu, said.receive_mtu);
+        // A reply from another interface does not count (RFC 4755 8).
+        let is_other = said.ud_qpn != LinkAddress::parse(&connection.peer).qpn;
+        let terms = self.cm.terms(id);
+        match terms.filter(|_| mtu >= IPV4_MTU_MIN && !is_other) {
+            Some(terms) => {
+                self.make_ready(key, terms);
+                let words = self.own_words();
+                if self.cm.confirm(now, id, words).is_ok()
+                    && let Some(connection) = self.all.get_mut(&key)
+                {
+                    connection.mtu = mtu;
+                    self.opened(now, key);
+                }
+            }
+            None => {
+                let (wanted, words) = (self.config.receive_mtu.to_be_bytes(), self.own_words());
+                let reason = RejectReason::CONSUMER_REJECT;
+                // It was there a moment ago.
+                let _gone = self.cm.reject(now, id, reason, &wanted, words);
+                self.attempt_failed(now, key, PeerDrop::BadPrivateData);
+            }
+        }
+    }
+
+    /// Handles a failed request of ours, or a connection that failed at once.
+    pub(super) fn attempt_failed(
+        &mut self,
+        now: Time,
+        key: ConnectionKey,
+        failure: impl Into<Failure>,
+    ) {
+        let failure = failure.into();
+        let Some(connection) = self.all.get(&key) else { return };
+        let (address, worker) = (connection.peer, connection.worker);
+        let (is_ours, began) = (connection.role == Role::Active, connection.since);
+        self.end(now, key, failure.why);
+        if is_ours && self.attempt(address, worker).due().is_none() {
+            self.pause((now, began), (address, worker), failure);
+        }
+    }
+
+    /// The peer listens to another service ID than the one that it was asked by: it is asked by the
+    /// other, once (RFC 4755 3.5).
+    pub(super) fn try_other_dialect(&mut self, now: Time, key: ConnectionKey) {
+        let Some(connection) = self.all.get(&key) else { return };
+        let Connection { peer: address, worker, qp_type, dialect, .. } = *connection;
+        let State::Asked { path, .. } = connection.state.clone() else { return };
+        let other = match dialect {
+            Dialect::Rfc => Dialect::Linux,
+            Dialect::Linux => Dialect::Rfc,
+        };
+        let Some(attempts) = self.attempts_mut(address, worker) else { return };
+        let has_refused_both = attempts.has_refused_one;
+        attempts.has_refused_one = !has_refused_both;
+        self.enter_peer(address).dialect = (!has_refused_both).then_some(other);
+        if has_refused_both {
+            return self.attempt_failed(
+                now,
+                key,
+                Failure::rejected(RejectReason::INVALID_SERVICE_ID),
+            );
+        }
+        self.end(now, key, PeerDrop::Refused);
+        self.ask(now, address, worker, qp_type, &path);
+    }
+
+    /// The connection of an outstanding request of ours for a worker, if there is one.
+    pub(super) fn asks_by(&self, peer: Address, worker: WorkerId) -> Option<ConnectionKey> {
+        match self.attempt(peer, worker) {
+            Attempt::UnderWay(key) => Some(key),
+            _ => None,
+        }
+    }
+
+    /// A peer asks.
+    pub(super) fn requested(
+        &mut self,
+        now: Time,
+        id: ConnectionId,
+        req: Box<Req>,
+        from: MadAddress,
+    ) {
+        let worker = self.worker_for(&req);
+        let Err((reason, why)) = self.accept(now, id, worker, req, from) else { return };
+        self.drops.count(why);
+        if self.is_full(worker) {
+            // The peer repeats its request, and there may be resources then; Linux repeats a
+            // rejected request at once.
+            return self.cm.ignore(now, id);
+        }
+        let (wanted, words) = (self.config.receive_mtu.to_be_bytes(), self.own_words());
+        // It was there a moment ago.
+        let _gone = self.cm.reject(now, id, reason, &wanted, words);
+    }
+
+    fn accept(
+        &mut self,
+        now: Time,
+        id: ConnectionId,
+        worker: WorkerId,
+        req: Box<Req>,
+        from: MadAddress,
+    ) -> Result<(), (RejectReason, PeerDrop)> {
+        const UNWANTED: RejectReason = RejectReason::CONSUMER_REJECT;
+        let qp_type = self
+            .offered(req.transport_service)
+            .ok_or((RejectReason::INVALID_TRANSPORT_SERVICE_TYPE, PeerDrop::NotOffered))?;
+        let place = self.place.as_ref().ok_or((UNWANTED, PeerDrop::Down))?;
+        let (own, partition) = (place.link.comparison_form(), place.p_key.partition());
+        let bad = (UNWANTED, PeerDrop::BadPrivateData);
+        let (link, mtu) = self.read(&req).ok_or(bad)?;
+        let (dialect, _) = Dialect::of(req.service_id).ok_or(bad)?;
+        let peer = link.comparison_form();
+        if peer == own || req.p_key.partition() != partition {
+            return Err(bad);
+        }
+        if req.path_mtu.bytes().is_none() {
+            return Err((RejectReason::INVALID_PATH_MTU, PeerDrop::BadPrivateData));
+        }
+        let asking_worker = asking_worker(&req);
+        let crossing = self.asks_by(peer, WorkerId(asking_worker));
+        let crossing = crossing.filter(|key| self.crosses(*key, dialect));
+        let is_sent = |key| {
+            self.all.get(&key).is_some_and(|known| matches!(known.state, State::Asked { .. }))
+        };
+        if crossing.is_some_and(is_sent) && own > peer {
+            return Err((UNWANTED, PeerDrop::Crossing));
+        }
+        if !self.has_room_for(&link, asking_worker, worker, crossing) {
+            return Err((RejectReason::NO_QP, PeerDrop::Full));
+        }
+        if let Some(ours) = crossing {
+            self.end(now, ours, PeerDrop::Crossing);
+        }
+        let connection = Connection {
+            peer,
+            worker,
+            asking_worker,
+            qp_type,
+            dialect,
+            role: Role::Passive,
+            state: State::MakingToAccept { id, req, from },
+            since: now,
+            used: now,
+            probe: Probe::Idle,
+            probed: now,
+            mtu,
+            paths: ConnectionPaths::default(),
+        };
+        self.enter(now, connection);
+        Ok(())
+    }
+
+    /// Whether a peer may have one more connection for this asking worker, at this worker of ours.
+    /// Its port counts as well, since numbers of queue pairs and of workers can be made up. The
+    /// limits are per worker of ours, whose receives and queue pairs the connections use. Ending
+    /// connections count by themselves, and `to_go`, which makes room, not at all.
+    fn has_room_for(
+        &self,
+        link: &LinkAddress,
+        asking_worker: u8,
+        worker: WorkerId,
+        to_go: Option<ConnectionKey>,
+    ) -> bool {
+        let config = &self.config;
+        let of_port = self.all.of_port(link.gid, worker);
+        let goes = to_go.and_then(|key| self.all.get(&key)).filter(|it| it.worker == worker);
+        let live = of_port.live - usize::from(goes.is_some());
+        // Of one peer there are no more than of its port.
+        let peer = self.peers.get(&link.comparison_form());
+        let keys = peer.into_iter().flat_map(|peer| &peer.connections);
+        let known = keys.filter(|key| Some(**key) != to_go).filter_map(|key| self.all.get(key));
+        let of_peer = known.filter(|it| it.worker == worker && !it.is_ending());
+        let (of_peer, of_asking_worker) =
+            of_peer.fold((0, 0), |(of_peer, of_asking_worker), it| {
+                (of_peer + 1, of_asking_worker + usize::from(it.asking_worker == asking_worker))
+            });
+        // A peer's second connection must leave resources for the first one of others.
+        let is_second = of_peer > of_asking_worker;
+        let of_port_max = config.connections_per_port_max / if is_second { 2 } else { 1 };
+        !self.is_full(worker)
+            && of_asking_worker < config.connections_per_peer_max
+            && live < of_port_max
+            && of_port.ending < config.ending_per_port_max
+    }
+
+    /// Whether a request in this dialect and ours cannot both stand (RFC 4755 3.3). With Linux they
+    /// do; but a peer that asks as Linux does is not asked as the RFC says any more.
+    fn crosses(&self, ours: ConnectionKey, dialect: Dialect) -> bool {
+        let ours = self.all.get(&ours);
+        dialect == Dialect::Rfc && ours.is_some_and(|ours| ours.dialect == Dialect::Rfc)
+    }
+
+    fn offered(&self, service: TransportService) -> Option<QpType> {
+        match (service, self.config.offers()) {
+            (TransportService::RC, (true, _)) => Some(QpType::Rc),
+            (TransportService::UC, (_, true)) => Some(QpType::Uc),
+            _ => None,
+        }
+    }
+
+    /// The requester, and the MTU of a connection with it; `None` if the private data are invalid.
+    fn read(&self, req: &Req) -> Option<(LinkAddress, u32)> {
+        let said = IpoibPrivateData::parse(req.private_data.first_chunk()?);
+        let (qpn, gid) = (said.ud_qpn, req.primary.local_gid);
+        let mtu = connection_ip_mtu(self.config.receive_mtu, said.receive_mtu);
+        let is_interface = !matches!(qpn, Qpn::SMI | Qpn::GSI | Qpn::MULTICAST)
+            && gid != Gid::NONE
+            && !gid.is_multicast();
+        let link = LinkAddress { qpn, gid, ..LinkAddress::default() };
+        (is_interface && mtu >= IPV4_MTU_MIN).then_some((link, mtu))
+    }
+
+    /// The queue pair exists: it becomes ready to receive and to send before the peer learns of it,
+    /// since data may come before the peer's confirmation.
+    fn send_rep(
+        &mut self,
+        now: Time,
+        key: ConnectionKey,
+        (id, qpn): (ConnectionId, Qpn),
+        req: &Req,
+        from: &MadAddress,
+    ) {
+        let mut rep = Rep {
+            local_qpn: qpn,
+            starting_psn: Psn::new(self.rng.next_u64() as u32),
+            target_ack_delay: self.config.ca_ack_delay,
+            rnr_retry_count: RNR_FOR_EVER,
+            srq: true,
+            private_data: self.own_words(),
+            ..Rep::default()
+        };
+        let Some(place) = &self.place else { return self.end(now, key, PeerDrop::Down) };
+        let terms = Terms::passive(req, &rep, from, &place.port);
+        self.make_ready(key, terms);
+        if req.alternate.remote_lid != Lid::NONE {
+            rep.failover_accepted = self.take_alternate(now, key, &req.alternate);
+        }
+        let is_accepted = self.cm.accept(now, id, rep).is_ok();
+        match self.all.get_mut(&key).filter(|_| is_accepted) {
+            Some(connection) => connection.state = State::Accepted { id, qpn },
+            None => self.end(now, key, PeerDrop::Silence),
+        }
+    }
+}
+
+/// Where the connection manager at the other end of a path is.
+fn manager_along(path: &PathRecord, lmc: u8) -> MadAddress {
+    MadAddress {
+        lid: path.dlid,
+        path_bits: path.slid.path_bits(lmc),
+        sl: path.sl,
+        qpn: Qpn::GSI,
+        p_key: path.p_key,
+        global: (path.hop_limit > 0).then_some(GlobalAddress {
+            remote_gid: path.dgid,
+            local_gid: path.sgid,
+            flow_label: path.flow_label,
+            hop_limit: path.hop_limit,
+            traffic_class: path.traffic_class,
+        }),
+    }
+}

@@ -1,0 +1,463 @@
+//! Connections to peers: when they are made, which of several is used, and when they end
+//! (RFC 4755 2, 3, 5, 8).
+//!
+//! ```text
+//!   we ask:      MakingToAsk --queue pair--> Asked --REP: ready, RTU--> Open
+//!   peer asks:   MakingToAccept --queue pair: ready, REP--> Accepted --RTU, or data--> Open
+//!   any:         --refused, failed, replaced, asked to end--> Ending
+//!   Ending       --the peer has parted, no packet is under way, buffers are back--> (none)
+//! ```
+//!
+//! A queue pair whose number the peer knows stays as long as packets may come for that number, in
+//! the error state: while it is there, no other has the number (IBA 12.9.8.4).
+//!
+//! And of a peer, for each of our workers, whether it is asked:
+//!
+//! ```text
+//!   Idle --a packet--> UnderWay --Open--> Idle, and packets go by the connection
+//!    ^                    | failed
+//!    +-- time, heard -- Paused, longer each time; by datagram meanwhile: see `pause`
+//! ```
+//!
+//! A peer is a link address without flags (RFC 4755 2.3). Of the RFC's dialect, one connection of a
+//! worker (see `worker`) serves both directions: when two requests for it cross, the side with the
+//! smaller address accepts, and the other's stands (3.3). Why a connection that replaces another
+//! does so only once the peer has confirmed it: a request may be an old one that was delayed, which
+//! nobody will confirm. Of Linux's dialect, each side sends by what it asked for itself and only
+//! receives by the other.
+//!
+//! Packets do not wait for a connection as long as datagrams have room for them.
+
+mod config;
+mod connection;
+mod ending;
+mod handshake;
+mod migration;
+mod pause;
+mod probe;
+mod rows;
+mod table;
+#[cfg(test)]
+mod tests;
+mod worker;
+
+pub use config::{PeerConfig, Policy};
+pub use pause::{Failure, Pause};
+pub use rows::ConnectionRow;
+
+use crate::cm::{Cm, CmDatagram, CmDrop, CmEvent, ConnectionId, LocalPort, Role, Terms};
+use crate::effects::{Action, ConnectionKey, QueuePairEvent, WorkerId};
+use crate::mad::{Envelope, MadAddress};
+use connection::{Connection, State};
+use pause::Attempt;
+use pollux_verbs::QpType;
+use pollux_verbs::drops::Drops;
+use pollux_verbs::reasons;
+use pollux_verbs::rng::SeededRng;
+use pollux_verbs::time::Time;
+use pollux_wire::address::{Gid, Qpn};
+use pollux_wire::ip::link_address::LinkAddress;
+use pollux_wire::keys::PKey;
+use pollux_wire::mad::cm::Req;
+use pollux_wire::mad::cm::ipoib::{Dialect, IpoibPrivateData};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use table::Table;
+use worker::Attempts;
+
+reasons! {
+    /// Why a connection was not made, or ended.
+    pub enum PeerDrop {
+        /// There are too many.
+        Full = "full",
+        /// A request that crossed ours, which stands.
+        Crossing = "crossing",
+        /// A request for a kind of connection that is not offered.
+        NotOffered = "not_offered",
+        /// A request or a reply with invalid private data.
+        BadPrivateData = "bad_private_data",
+        /// Our request was refused.
+        Refused = "refused",
+        /// Our request was not answered.
+        Silence = "silence",
+        /// A queue pair could not be made, or failed.
+        QueuePair = "queue_pair",
+        /// The peer has made another connection instead.
+        Replaced = "replaced",
+        /// The peer asked for it to end.
+        PeerEnded = "peer_ended",
+        /// Not used.
+        Idle = "idle",
+        /// The policy for the peer wants no connection now, or one of another kind.
+        Policy = "policy",
+        /// The neighbor was forgotten.
+        Forgotten = "forgotten",
+        /// The interface went down.
+        Down = "down",
+        /// Too many attempts failed, so traffic uses datagrams.
+        GaveUp = "gave_up",
+    }
+}
+
+/// A peer as its link address is compared.
+type Address = [u8; LinkAddress::LEN];
+
+/// Where connections begin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Our link address.
+    pub link: LinkAddress,
+    /// The partition.
+    pub p_key: PKey,
+    /// Its index in the port's table.
+    pub pkey_index: u16,
+    /// The port.
+    pub port: LocalPort,
+    /// The longest IP packet of a datagram: connections that take less are not sent by.
+    pub datagram_mtu: u32,
+}
+
+/// The state of a peer in connected mode, for one of our workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerState {
+    /// There is no connection and no recent attempt.
+    Idle,
+    /// One is asked for, since then.
+    UnderWay(Time),
+    /// The last attempt failed, or too many did; or what there is takes less than a
+    /// datagram does.
+    Paused,
+    /// There is one.
+    Open {
+        /// Which.
+        connection: ConnectionKey,
+        /// The longest IP packet that it takes.
+        mtu: u32,
+    },
+}
+
+#[derive(Debug)]
+struct Peer {
+    /// A neighbor of ours, which is remembered without a connection too.
+    is_neighbor: bool,
+    /// When it announced itself or asked for a connection last.
+    heard: Option<Time>,
+    /// Its dialect, if known.
+    dialect: Option<Dialect>,
+    /// Of each of our workers.
+    attempts: Vec<Attempts>,
+    connections: BTreeSet<ConnectionKey>,
+}
+
+/// All connections of an interface.
+pub struct Connections {
+    config: PeerConfig,
+    /// How many of ours there are, one at the least.
+    workers: u8,
+    cm: Cm,
+    rng: SeededRng,
+    place: Option<Place>,
+    peers: BTreeMap<Address, Peer>,
+    /// When something becomes of which pause.
+    due: BTreeSet<(Time, Address, WorkerId)>,
+    all: Table,
+    by_id: BTreeMap<ConnectionId, ConnectionKey>,
+    keys: u64,
+    /// The time of the next search for unused connections.
+    sweep: Option<Time>,
+    /// When a second path is looked for, for which connection.
+    alternates_due: BTreeSet<(Time, ConnectionKey)>,
+    /// Ports to which all paths are to be found out.
+    path_queries: VecDeque<Gid>,
+    /// When something becomes of which probe.
+    probes: BTreeSet<(Time, ConnectionKey)>,
+    /// Peers that connection management does not reach.
+    suspected: VecDeque<LinkAddress>,
+    actions: VecDeque<Action>,
+    changed: VecDeque<LinkAddress>,
+    drops: Drops<PeerDrop>,
+}
+
+impl Connections {
+    /// None yet, and nowhere to make them, for so many workers.
+    pub fn new(config: PeerConfig, workers: u8, seed: u64) -> Self {
+        let mut rng = SeededRng::secret(seed);
+        Self {
+            cm: Cm::new(config.cm, rng.split()),
+            config,
+            workers: workers.max(1),
+            rng,
+            place: None,
+            peers: BTreeMap::new(),
+            due: BTreeSet::new(),
+            all: Table::default(),
+            by_id: BTreeMap::new(),
+            keys: 0,
+            sweep: None,
+            alternates_due: BTreeSet::new(),
+            path_queries: VecDeque::new(),
+            probes: BTreeSet::new(),
+            suspected: VecDeque::new(),
+            actions: VecDeque::new(),
+            changed: VecDeque::new(),
+            drops: Drops::default(),
+        }
+    }
+
+    /// The interface has come up, or has gone down: then all connections end (RFC 4755 3.4).
+    pub fn handle_place(&mut self, now: Time, place: Option<Place>) {
+        if self.place == place {
+            return;
+        }
+        if let Some(qpn) = self.place.as_ref().map(|before| before.link.qpn) {
+            Dialect::ALL.iter().for_each(|it| self.cm.unlisten(it.service_id(qpn)));
+            self.end_all(now);
+            self.place = None;
+        }
+        if let Some(place) = place.filter(|_| self.config.is_on()) {
+            self.cm.handle_port(place.port.clone());
+            let words = self.words(place.link.qpn).padded();
+            for dialect in Dialect::ALL {
+                // Two listeners are within any limit that makes sense; without them we only ask.
+                let _full = self.cm.listen(dialect.service_id(place.link.qpn), words);
+            }
+            self.place = Some(place);
+        }
+    }
+
+    fn may_send(&self, connection: &Connection) -> bool {
+        let least = self.place.as_ref().map_or(0, |place| place.datagram_mtu);
+        connection.is_open() && connection.serves_us() && connection.mtu >= least
+    }
+
+    /// A datagram of the class of communication management has come.
+    ///
+    /// A request without a place at a port, or between two, is not answered: the peer repeats it,
+    /// while a rejection would look like that of a node with another dialect.
+    pub fn handle_mad(&mut self, now: Time, datagram: &CmDatagram) {
+        let is_to_come = self.place.is_none() && self.config.is_on();
+        if is_to_come && datagram.req().is_some() {
+            return self.drops.count(PeerDrop::Down);
+        }
+        self.cm.handle_mad(now, datagram);
+        self.hear(now);
+    }
+
+    /// Handles an event of a queue pair.
+    pub fn handle_event(&mut self, now: Time, key: ConnectionKey, event: &QueuePairEvent) {
+        match *event {
+            QueuePairEvent::Made { qpn } => self.made(now, key, qpn),
+            QueuePairEvent::Failed => self.failed(now, key),
+            QueuePairEvent::Used { received } => self.used(now, key, received),
+            QueuePairEvent::DataCame => {
+                self.used(now, key, true);
+                if let Some(&State::Accepted { id, .. }) = self.all.get(&key).map(|it| &it.state) {
+                    // A connection that has just ended needs no confirmation.
+                    let _gone = self.cm.handle_data(now, id);
+                }
+            }
+            QueuePairEvent::Migrated => self.migrated(now, key),
+            QueuePairEvent::AlternateRefused => self.alternate_refused(now, key),
+            QueuePairEvent::Ended => {
+                // A queue pair can end without a request.
+                self.end(now, key, PeerDrop::QueuePair);
+                self.ended(key);
+            }
+        }
+        self.hear(now);
+    }
+
+    /// The interface is a neighbor of ours, and stays known without a connection. One that says
+    /// now that it takes no unreliable connections has none, whatever it once had; of reliable
+    /// ones, their own failure tells.
+    pub fn handle_neighbor(&mut self, now: Time, link: &LinkAddress) {
+        if !self.config.is_on() {
+            return;
+        }
+        let peer = self.enter_peer(link.comparison_form());
+        peer.is_neighbor = true;
+        for key in peer.connections.clone() {
+            let is_gone = |it: &Connection| it.qp_type == QpType::Uc && it.is_open();
+            if !link.uc && self.all.get(&key).is_some_and(is_gone) {
+                self.end(now, key, PeerDrop::NotOffered);
+            }
+        }
+    }
+
+    /// Runs expired timers.
+    pub fn handle_timeout(&mut self, now: Time) {
+        self.cm.handle_timeout(now);
+        self.hear(now);
+        while let Some(&(at, peer, worker)) = self.due.first().filter(|(at, ..)| *at <= now) {
+            self.due.remove(&(at, peer, worker));
+            self.set_attempt(peer, worker, Attempt::Idle);
+        }
+        self.handle_probes(now);
+        self.query_alternates(now);
+        self.end_idle(now);
+    }
+
+    /// When something is due.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let pauses = self.due.first().map(|&(at, ..)| at);
+        let alternates = self.alternates_due.first().map(|&(at, _)| at);
+        let probes = self.probes.first().map(|&(at, _)| at);
+        [self.cm.poll_timeout(), pauses, self.sweep, alternates, probes].into_iter().flatten().min()
+    }
+
+    /// The next thing to do at the device.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// The next peer with a changed adjacency.
+    pub fn poll_changed(&mut self) -> Option<LinkAddress> {
+        self.changed.pop_front()
+    }
+
+    /// The next message to send.
+    pub fn poll_mad(&mut self) -> Option<Envelope> {
+        self.cm.poll_transmit()
+    }
+
+    /// Drop counters.
+    pub const fn drops(&self) -> &Drops<PeerDrop> {
+        &self.drops
+    }
+
+    /// Whether a request is about a connection with the port that it came from.
+    pub fn is_of_peer(&self, from: &MadAddress, req: &Req) -> bool {
+        self.cm.is_of_peer(from, req)
+    }
+
+    /// Messages of connection management that were dropped, and why.
+    pub const fn cm_drops(&self) -> &Drops<CmDrop> {
+        self.cm.drops()
+    }
+
+    /// Handles events of the CM.
+    fn hear(&mut self, now: Time) {
+        while let Some(event) = self.cm.poll_event() {
+            match event {
+                CmEvent::Request { id, req, from } => self.requested(now, id, req, from),
+                CmEvent::Reply { id, rep } => self.replied(now, id, &rep),
+                CmEvent::Established { id, .. } => self.confirmed(now, id),
+                CmEvent::Remembered { id } => self.remembered(id),
+                CmEvent::Ended { id, end, .. } => self.connection_ended(now, id, end),
+                CmEvent::PathOffered { id, lap } => self.path_offered(now, id, &lap),
+                CmEvent::PathAnswered { id, apr } => self.path_answered(now, id, apr.as_deref()),
+                CmEvent::Closed { id } => self.closed(now, id),
+            }
+        }
+    }
+
+    /// Our private data, in all messages (RFC 4755 6).
+    const fn words(&self, ud_qpn: Qpn) -> IpoibPrivateData {
+        IpoibPrivateData { ud_qpn, receive_mtu: self.config.receive_mtu }
+    }
+
+    fn own_words<const N: usize>(&self) -> [u8; N] {
+        let ud_qpn = self.place.as_ref().map_or(Qpn::default(), |place| place.link.qpn);
+        self.words(ud_qpn).padded()
+    }
+
+    fn enter_peer(&mut self, peer: Address) -> &mut Peer {
+        let workers = usize::from(self.workers);
+        self.peers.entry(peer).or_insert_with(|| Peer {
+            is_neighbor: false,
+            heard: None,
+            dialect: None,
+            attempts: vec![Attempts::default(); workers],
+            connections: BTreeSet::new(),
+        })
+    }
+
+    /// Makes an entry, and asks for its queue pair.
+    fn enter(&mut self, now: Time, connection: Connection) -> ConnectionKey {
+        self.keys += 1;
+        let key = ConnectionKey(self.keys);
+        let pkey_index = self.place.as_ref().map_or(0, |place| place.pkey_index);
+        let peer = LinkAddress::parse(&connection.peer);
+        let (worker, qp_type) = (connection.worker, connection.qp_type);
+        self.actions.push_back(Action::Connect {
+            worker,
+            connection: key,
+            qp_type,
+            peer,
+            pkey_index,
+        });
+        self.enter_peer(connection.peer).connections.insert(key);
+        if let Some(id) = connection.state.id() {
+            self.by_id.insert(id, key);
+        }
+        self.all.insert(key, connection);
+        self.sweep = self.sweep.or(self.config.idle_for.map(|idle_for| now + idle_for / 4));
+        key
+    }
+
+    /// The terms by which our queue pair is made ready, and the orders to do so. RC's timers are
+    /// shorter than what the path would allow (RFC 4755 7.1). RNR NAKs count for nothing there: a
+    /// peer that has run out of receives computes, and is no less alive. The worker that moves the
+    /// packets reports a peer that takes nothing for long.
+    fn make_ready(&mut self, key: ConnectionKey, terms: Terms) {
+        let timeout = self.config.ack_timeout;
+        let terms = Terms { timeout, ..terms };
+        if let Some(connection) = self.all.get_mut(&key) {
+            (connection.paths.path, connection.paths.mtu) = (terms.path, Some(terms.path_mtu));
+        }
+        let to_receive = Box::new(terms.to_receive(self.config.min_rnr_timer));
+        let to_send = Box::new(terms.to_send());
+        for attributes in [to_receive, to_send] {
+            self.actions.push_back(Action::Modify { connection: key, attributes });
+        }
+    }
+
+    /// Handles the RTU of a peer.
+    fn confirmed(&mut self, now: Time, id: ConnectionId) {
+        let Some(&key) = self.by_id.get(&id) else { return };
+        if self.all.get(&key).is_some_and(|it| matches!(it.state, State::Accepted { .. })) {
+            self.opened(now, key);
+        }
+    }
+
+    /// A connection is open: the attempt ends, so the adjacency of the peer changes.
+    fn opened(&mut self, now: Time, key: ConnectionKey) {
+        let Some(connection) = self.all.get_mut(&key) else { return };
+        let (State::Asked { id, qpn, .. } | State::Accepted { id, qpn }) = connection.state else {
+            return;
+        };
+        connection.state = State::Open { id, qpn };
+        (connection.since, connection.used) = (now, now);
+        connection.probed = now;
+        let (address, worker) = (connection.peer, connection.worker);
+        let asking_worker = connection.asking_worker;
+        let (dialect, role) = (connection.dialect, connection.role);
+        let peer = self.enter_peer(address);
+        peer.dialect = Some(dialect);
+        if let Some(attempts) = peer.attempts.get_mut(usize::from(worker.0)) {
+            attempts.has_refused_one = false;
+        }
+        let others: Vec<_> = peer.connections.iter().copied().filter(|it| *it != key).collect();
+        let serves_us = dialect == Dialect::Rfc || role == Role::Active;
+        if serves_us {
+            self.set_attempt(address, worker, Attempt::Idle);
+        }
+        if role == Role::Passive {
+            self.end_pauses(now, address);
+        }
+        self.plan_alternate(now, key);
+        let replaces = |known: &Connection| {
+            let is_of_rfc = known.dialect == Dialect::Rfc && dialect == Dialect::Rfc;
+            known.asking_worker == asking_worker && (is_of_rfc || known.role == role)
+        };
+        let (replaced, others): (Vec<_>, Vec<_>) =
+            others.into_iter().partition(|other| self.all.get(other).is_some_and(replaces));
+        let stood = |it: &ConnectionKey| self.all.get(it).is_some_and(Connection::is_open);
+        if replaced.iter().any(stood) {
+            // The peer has begun anew perhaps, and forgotten those too.
+            others.into_iter().for_each(|other| self.doubt(now, other));
+        }
+        for other in replaced {
+            self.end(now, other, PeerDrop::Replaced);
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Whether the peer of an unreliable connection still has it.
+//!
+//! A reliable queue pair fails when the other end is gone. An unreliable one goes on sending to a
+//! queue pair that is no more: the peer began anew, or its port went down and its DREQ was lost. So
+//! the CM probes it, by a repetition of the message that made the connection (REQ or REP). A peer
+//! that has the connection answers that as a repetition (REP or RTU, IBA 12.9.8); one that does not
+//! have it any more says so, or begins a new one, which is as clear.
+//!
+//! ```text
+//!   Idle --sent--> Unanswered --probe_after--> Asked --silence, probes_max times--> (ends)
+//!    ^                |  announced: sooner       |
+//!    +-- received ----+--- received, answered ---+
+//! ```
+//!
+//! An idle connection is never probed, and one by which packets come needs no probe. One that only
+//! sends costs a request and its answer every `probe_after`.
+
+use super::{Connections, PeerDrop};
+use crate::cm::ConnectionId;
+use crate::effects::ConnectionKey;
+use pollux_verbs::QpType;
+use pollux_verbs::time::Time;
+use pollux_wire::ip::link_address::LinkAddress;
+use std::time::Duration;
+
+/// The least time between two probes that announcements give rise to.
+const PROBE_INTERVAL_MIN: Duration = Duration::from_secs(1);
+
+/// How far a connection is with that.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Probe {
+    /// There is no reason to ask.
+    #[default]
+    Idle,
+    /// Something was sent, and nothing came since; or the peer announced itself.
+    Unanswered {
+        /// When it is asked.
+        until: Time,
+    },
+    /// The peer was asked.
+    Asked {
+        /// How often it will be asked again.
+        left: u8,
+        /// When.
+        until: Time,
+    },
+}
+
+impl Probe {
+    const fn due(self) -> Option<Time> {
+        match self {
+            Self::Idle => None,
+            Self::Unanswered { until } | Self::Asked { until, .. } => Some(until),
+        }
+    }
+}
+
+impl Connections {
+    /// Packets went by a connection, or came by it.
+    pub(super) fn used(&mut self, now: Time, key: ConnectionKey, has_received: bool) {
+        let Some(connection) = self.all.get_mut(&key) else { return };
+        connection.used = now;
+        match connection.probe {
+            _ if has_received => self.set_probe(key, Probe::Idle),
+            Probe::Idle => self.probe_at(key, now + self.config.probe_after),
+            Probe::Unanswered { .. } | Probe::Asked { .. } => {}
+        }
+    }
+
+    /// The peer has announced itself: it may have restarted.
+    pub fn handle_announcement(&mut self, now: Time, link: &LinkAddress) {
+        let address = link.comparison_form();
+        let Some(peer) = self.peers.get(&address) else { return };
+        for key in peer.connections.clone() {
+            self.doubt(now, key);
+        }
+        self.end_pauses(now, address);
+    }
+
+    /// The peer may have forgotten a connection: it is asked now, or as soon as may be.
+    pub(super) fn doubt(&mut self, now: Time, key: ConnectionKey) {
+        let Some(connection) = self.all.get(&key) else { return };
+        let at = now.max(connection.probed + PROBE_INTERVAL_MIN);
+        match connection.probe {
+            Probe::Asked { .. } => {}
+            Probe::Unanswered { until } => self.probe_at(key, at.min(until)),
+            Probe::Idle => self.probe_at(key, at),
+        }
+    }
+
+    /// The peer has answered a probe.
+    pub(super) fn remembered(&mut self, id: ConnectionId) {
+        if let Some(&key) = self.by_id.get(&id) {
+            self.set_probe(key, Probe::Idle);
+        }
+    }
+
+    fn probe_at(&mut self, key: ConnectionKey, until: Time) {
+        let is_probed =
+            self.all.get(&key).is_some_and(|known| known.qp_type == QpType::Uc && known.is_open());
+        if is_probed {
+            self.set_probe(key, Probe::Unanswered { until });
+        }
+    }
+
+    pub(super) fn set_probe(&mut self, key: ConnectionKey, probe: Probe) {
+        let Some(connection) = self.all.get_mut(&key) else { return };
+        let before = std::mem::replace(&mut connection.probe, probe);
+        before.due().map(|due| self.probes.remove(&(due, key)));
+        probe.due().map(|due| self.probes.insert((due, key)));
+    }
+
+    /// Sends due probes, and ends connections without an answer.
+    pub(super) fn handle_probes(&mut self, now: Time) {
+        while let Some(&(due, key)) = self.probes.first().filter(|(due, _)| *due <= now) {
+            self.probes.remove(&(due, key));
+            let Some(connection) = self.all.get_mut(&key) else { continue };
+            let left = match connection.probe {
+                Probe::Asked { left, .. } => left.checked_sub(1),
+                _ => self.config.probes_max.checked_sub(1),
+            };
+            let asked =
+                left.zip(connection.state.id()).filter(|(_, id)| self.cm.probe(now, *id).is_ok());
+            if let Some((left, _)) = asked {
+                connection.probed = now;
+                let until = now + self.config.probe_interval;
+                self.set_probe(key, Probe::Asked { left, until });
+            } else {
+                self.suspected.push_back(LinkAddress::parse(&connection.peer));
+                self.end(now, key, PeerDrop::Silence);
+            }
+        }
+    }
+
+    /// The next peer that connection management does not reach: its address may be another one by
+    /// now (RFC 4391 9.4).
+    pub fn poll_suspected(&mut self) -> Option<LinkAddress> {
+        self.suspected.pop_front()
+    }
+}

@@ -1,0 +1,93 @@
+//! Connections as they can be listed (RFC 4755 3.2).
+
+use super::Connections;
+use super::connection::Offer;
+use crate::cm::Role;
+use crate::effects::{ConnectionKey, WorkerId};
+use pollux_verbs::QpType;
+use pollux_verbs::time::Time;
+use pollux_wire::address::Qpn;
+use pollux_wire::ip::link_address::LinkAddress;
+use pollux_wire::mad::cm::ipoib::Dialect;
+use std::time::Duration;
+
+/// A connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnectionRow {
+    /// Its key.
+    pub connection: ConnectionKey,
+    /// The interface at its other end.
+    pub peer: LinkAddress,
+    /// Which of our workers moves it.
+    pub worker: WorkerId,
+    /// Active or passive.
+    pub role: Role,
+    /// RC or UC.
+    pub qp_type: QpType,
+    /// The dialect of its service ID.
+    pub dialect: Dialect,
+    /// Where it is.
+    pub state: &'static str,
+    /// The reason if it ends, else what it waits for.
+    pub why: &'static str,
+    /// Since when.
+    pub since: Time,
+    /// Whether packets are sent by it; all are received from.
+    pub may_send: bool,
+    /// The longest IP packet, once that is known.
+    pub mtu: u32,
+    /// Our queue pair, once it is made.
+    pub qpn: Option<Qpn>,
+    /// How it is with a second path. One that is loaded may be gone on by once packets have gone
+    /// both ways since.
+    pub alternate: &'static str,
+    /// How often packets went on by a second path.
+    pub migrations: u64,
+    /// How long packets of a reliable connection are tried before it fails.
+    pub retry_period: Option<Duration>,
+}
+
+impl Connections {
+    /// Every connection.
+    pub fn rows(&self) -> impl Iterator<Item = ConnectionRow> {
+        self.all.iter().map(|(connection, known)| {
+            let (state, why) = known.state.describe();
+            ConnectionRow {
+                connection,
+                peer: LinkAddress::parse(&known.peer),
+                worker: known.worker,
+                role: known.role,
+                qp_type: known.qp_type,
+                dialect: known.dialect,
+                state,
+                why,
+                since: known.since,
+                may_send: self.may_send(known),
+                mtu: known.mtu,
+                qpn: known.state.qpn(),
+                alternate: match (known.paths.alternate, known.paths.offer) {
+                    (Some(_), _) => "loaded",
+                    (None, Offer::None) => "none",
+                    (None, Offer::Queried) => "sought",
+                    (None, Offer::Offered(_)) => "offered",
+                },
+                migrations: known.paths.migrations,
+                retry_period: (known.qp_type == QpType::Rc).then(|| {
+                    let timeout = Duration::from_nanos(self.config.ack_timeout.nanoseconds());
+                    timeout * (u32::from(self.config.retry_count) + 1)
+                }),
+            }
+        })
+    }
+
+    /// How many there are here, and how many as connection management has them: those in time-wait
+    /// are its own.
+    pub fn load(&self) -> (usize, usize) {
+        (self.all.len(), self.cm.connections().count())
+    }
+
+    /// The peer of this key.
+    pub fn peer_of(&self, key: ConnectionKey) -> Option<LinkAddress> {
+        self.all.get(&key).map(|known| LinkAddress::parse(&known.peer))
+    }
+}

@@ -1,0 +1,98 @@
+//! The users of IP multicast groups at an interface: listeners of this host, and multicast routes
+//! of the node whose packets arrive here.
+//!
+//! Both make the interface a full member of the group, as which it reports to multicast routers of
+//! the link. Only packets to groups with listeners are local; others are forwarded alone.
+
+use super::{Action, Interface};
+use crate::thread_check::assert_no_worker_thread;
+use pollux_verbs::time::Time;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// Why the interface is a member of groups.
+#[derive(Default)]
+pub(super) struct GroupUsers {
+    /// How many listeners of this host each group has.
+    listeners: BTreeMap<IpAddr, usize>,
+    /// Groups with listeners, while the interface is up: the data path takes them for local.
+    local: BTreeSet<IpAddr>,
+    /// Groups whose packets are forwarded, as the node has set them.
+    forwarded: Arc<BTreeSet<IpAddr>>,
+    /// Those of them that are joined: there may be too many.
+    joined: BTreeSet<IpAddr>,
+}
+
+impl Interface {
+    /// Joins a multicast group for a listener. `false` if it is none, or there are too many.
+    pub fn join(&mut self, now: Time, group: IpAddr) -> bool {
+        assert_no_worker_thread();
+        let is_joined = self.membership.join(now, group);
+        if is_joined {
+            *self.group_users.listeners.entry(group).or_default() += 1;
+            self.own_groups();
+        }
+        self.pump(now);
+        is_joined
+    }
+
+    /// Leaves a multicast group for a listener.
+    pub fn leave(&mut self, now: Time, group: IpAddr) {
+        assert_no_worker_thread();
+        let all = &mut self.group_users.listeners;
+        let Some(listeners) = all.get_mut(&group) else { return };
+        *listeners -= 1;
+        if *listeners == 0 {
+            all.remove(&group);
+            if self.group_users.local.remove(&group) {
+                self.actions.push_back(Action::RemoveOwn(group));
+            }
+        }
+        self.membership.leave(now, group);
+        self.pump(now);
+    }
+
+    /// Groups with listeners are local from now on, if the interface is up.
+    pub(super) fn own_groups(&mut self) {
+        if !self.is_up() {
+            return;
+        }
+        let GroupUsers { listeners, local, .. } = &mut self.group_users;
+        let added = listeners.keys().filter(|group| local.insert(**group));
+        self.actions.extend(added.map(|group| Action::AddOwn(*group)));
+    }
+
+    /// The interface is down: nothing is local.
+    pub(super) fn disown_groups(&mut self) {
+        let local = std::mem::take(&mut self.group_users.local);
+        self.actions.extend(local.into_iter().map(Action::RemoveOwn));
+    }
+
+    /// Whether the node forwards packets to groups from here.
+    pub fn has_forwarded_groups(&self) -> bool {
+        !self.group_users.forwarded.is_empty()
+    }
+
+    /// Joins the groups whose packets the node forwards from here, and leaves those that it does
+    /// not forward any more. Returns whether they are other ones.
+    pub fn set_forwarded_groups(&mut self, now: Time, groups: &Arc<BTreeSet<IpAddr>>) -> bool {
+        assert_no_worker_thread();
+        if Arc::ptr_eq(&self.group_users.forwarded, groups) {
+            return false;
+        }
+        self.group_users.forwarded = Arc::clone(groups);
+        let joined = std::mem::take(&mut self.group_users.joined);
+        for group in joined.difference(groups) {
+            self.membership.leave(now, *group);
+        }
+        let is_member = |one: &mut Self, group: &IpAddr| {
+            joined.contains(group) || one.membership.join(now, *group)
+        };
+        let members: BTreeSet<_> =
+            groups.iter().filter(|group| is_member(self, group)).copied().collect();
+        self.group_users.joined = members;
+        self.pump(now);
+        true
+    }
+}

@@ -1,0 +1,203 @@
+//! Received packets: each goes to its protocol or to local sockets.
+
+use super::{Delivery, Interface, InterfaceDrop, PacketSource, Received};
+use crate::icmp::IcmpError;
+use crate::thread_check::assert_no_worker_thread;
+use pollux_verbs::time::Time;
+use pollux_wire::address::{Gid, Lid, Qpn};
+use pollux_wire::ethernet::EtherType;
+use pollux_wire::ip::IpProtocol;
+use pollux_wire::ip::arp::ArpPacket;
+use pollux_wire::ip::icmp::Icmpv6Type;
+use pollux_wire::ip::icmpv4::Icmpv4Type;
+use pollux_wire::ip::ipv4::Ipv4Packet;
+use pollux_wire::ip::ipv6::Ipv6Packet;
+use pollux_wire::ip::ipv6_ext::UpperLayer;
+use pollux_wire::ip::link_address::LinkAddress;
+use pollux_wire::ip::nd::{NdBody, NdMessage};
+use pollux_wire::ip::nd_option::NdOption;
+use pollux_wire::mad::sa::PathRecord;
+use std::net::IpAddr;
+
+/// The receiver of a packet.
+enum Owner {
+    Discovery,
+    Listeners,
+    /// An echo request to one of our addresses.
+    Echo,
+    Sockets,
+}
+
+impl Interface {
+    /// A packet came: one that is control's whoever it is for, or that is for one of our addresses
+    /// or groups.
+    pub fn handle_packet(&mut self, now: Time, received: Received<'_>) {
+        assert_no_worker_thread();
+        if self.check_up() {
+            self.receive(now, received);
+        }
+        self.pump(now);
+    }
+
+    fn receive(&mut self, now: Time, Received { ether_type, packet, from }: Received<'_>) {
+        if !self.is_told_by_itself(ether_type, packet, from) {
+            return self.drops.count(InterfaceDrop::Imposter);
+        }
+        if let PacketSource::Datagram { qpn, lid, gid, .. } = from {
+            self.see_lid(now, packet, gid, qpn, lid);
+        }
+        match ether_type {
+            EtherType::ARP | EtherType::RARP => self.arp.handle_packet(now, packet),
+            EtherType::IPV4 => self.receive_v4(now, packet),
+            EtherType::IPV6 if self.config.ipv6 => self.receive_v6(now, packet),
+            _ => self.drops.count(InterfaceDrop::Malformed),
+        }
+    }
+
+    /// Whether a link address is claimed by the very interface that has it, as far as the way by
+    /// which the claim came tells. Without a GRH there is no GID to compare with: then a server may
+    /// answer for others (RFC 4391 9.3).
+    fn is_told_by_itself(&self, ether_type: EtherType, packet: &[u8], from: PacketSource) -> bool {
+        let sender = match from {
+            PacketSource::Datagram { gid, qpn, .. } => gid.map(|gid| (gid, qpn)),
+            PacketSource::Connection(key) => {
+                self.connections.peer_of(key).map(|it| (it.gid, it.qpn))
+            }
+        };
+        let claimed = match ether_type {
+            EtherType::ARP | EtherType::RARP => {
+                ArpPacket::parse(packet).ok().map(|arp| arp.sender_hardware)
+            }
+            EtherType::IPV6 => claimed_by_discovery(packet),
+            _ => None,
+        };
+        sender.zip(claimed).is_none_or(|(sender, claimed)| sender == (claimed.gid, claimed.qpn))
+    }
+
+    /// A peer's datagrams come from another LID than its path leads to: the administrator is asked
+    /// for the path again. Without a GRH, it is a neighbor's whose packet and queue pair it is.
+    fn see_lid(&mut self, now: Time, packet: &[u8], gid: Option<Gid>, qpn: Qpn, lid: Lid) {
+        let of_neighbor = || {
+            let link = self.neighbors.address(source(packet)?)?;
+            (link.qpn == qpn).then_some(link.gid)
+        };
+        let Some(gid) = gid.or_else(of_neighbor) else { return };
+        let lmc = self.binding.map_or(0, |binding| binding.lmc.min(7));
+        let path = self.paths.get(gid).and_then(|path| path.record.as_deref());
+        // Beyond a router there are other LIDs.
+        let is_other =
+            |path: &PathRecord| path.hop_limit == 0 && path.dlid.0 >> lmc != lid.0 >> lmc;
+        if path.is_some_and(is_other) {
+            self.refresh_path(now, gid);
+        }
+    }
+
+    fn receive_v4(&mut self, now: Time, bytes: &[u8]) {
+        let Ok(packet) = Ipv4Packet::parse(bytes) else {
+            return self.drops.count(InterfaceDrop::Malformed);
+        };
+        if self.is_from_dhcp(now, &packet, bytes) {
+            return;
+        }
+        let header = packet.header();
+        let first = packet.payload().first().copied().map(Icmpv4Type);
+        let is_whole = !header.is_fragment();
+        match (header.protocol, first) {
+            (IpProtocol::IGMP, _) => self.membership.handle_igmp(now, bytes),
+            (IpProtocol::ICMPV4, Some(Icmpv4Type::ECHO_REQUEST)) if is_whole => {
+                self.deliver(now, EtherType::IPV4, header.destination.into(), bytes, Owner::Echo);
+            }
+            _ => {
+                let owner = Owner::Sockets;
+                self.deliver(now, EtherType::IPV4, header.destination.into(), bytes, owner);
+            }
+        }
+    }
+
+    fn receive_v6(&mut self, now: Time, bytes: &[u8]) {
+        let Ok(packet) = Ipv6Packet::parse(bytes) else {
+            return self.drops.count(InterfaceDrop::Malformed);
+        };
+        let header = packet.header();
+        let Ok(upper) = UpperLayer::find(header.next_header, packet.payload()) else {
+            return self.drops.count(InterfaceDrop::Malformed);
+        };
+        match owner_of_v6(&upper) {
+            Owner::Discovery => self.nd.handle_packet(bytes),
+            Owner::Listeners => self.membership.handle_mld(now, bytes),
+            owner => self.deliver(now, EtherType::IPV6, header.destination.into(), bytes, owner),
+        }
+    }
+
+    /// A packet for one of our addresses or groups, if it is.
+    fn deliver(
+        &mut self,
+        now: Time,
+        ether_type: EtherType,
+        destination: IpAddr,
+        bytes: &[u8],
+        owner: Owner,
+    ) {
+        let is_broadcast = matches!(destination, IpAddr::V4(ip) if self.addresses.is_broadcast(ip));
+        let is_ours = self.addresses.is_of_node(destination)
+            || is_broadcast
+            || self.membership.hears(destination);
+        if !is_ours {
+            return self.drops.count(InterfaceDrop::Transit);
+        }
+        if matches!(owner, Owner::Echo) {
+            if let Some(frame) = self.icmp.handle_echo(now, bytes, &self.addresses) {
+                self.send_frame(now, frame.at_link());
+            }
+            return;
+        }
+        self.deliveries.push(Delivery { ether_type, packet: bytes.to_vec() });
+    }
+
+    /// A packet has a port without a listener.
+    pub fn handle_no_listener(&mut self, now: Time, packet: &[u8]) {
+        assert_no_worker_thread();
+        self.send_icmp_error(now, packet, IcmpError::NoPort);
+        self.pump(now);
+    }
+}
+
+/// The link address option of the sender of a neighbor discovery message; of a redirect the
+/// target's is another's.
+fn claimed_by_discovery(packet: &[u8]) -> Option<LinkAddress> {
+    let packet = Ipv6Packet::parse(packet).ok()?;
+    let upper = UpperLayer::find(packet.header().next_header, packet.payload()).ok()?;
+    if !matches!(owner_of_v6(&upper), Owner::Discovery) {
+        return None;
+    }
+    let message = NdMessage::parse(upper.payload).ok()?;
+    let is_redirect = matches!(message.body, NdBody::Redirect(_));
+    message.options.iter().find_map(|option| match option {
+        NdOption::SourceLinkAddress(own) => Some(own),
+        NdOption::TargetLinkAddress(own) if !is_redirect => Some(own),
+        _ => None,
+    })
+}
+
+/// The source address of a packet of either version.
+pub(super) fn source(packet: &[u8]) -> Option<IpAddr> {
+    match packet.first()? >> 4 {
+        4 => Some(<[u8; 4]>::try_from(packet.get(12..16)?).ok()?.into()),
+        6 => Some(<[u8; 16]>::try_from(packet.get(8..24)?).ok()?.into()),
+        _ => None,
+    }
+}
+
+fn owner_of_v6(upper: &UpperLayer<'_>) -> Owner {
+    if upper.protocol != IpProtocol::ICMPV6 {
+        return Owner::Sockets;
+    }
+    match upper.payload.first().copied() {
+        Some(133..=137) => Owner::Discovery,
+        Some(130..=132 | 143) => Owner::Listeners,
+        Some(kind) if Icmpv6Type(kind) == Icmpv6Type::ECHO_REQUEST && upper.fragment.is_none() => {
+            Owner::Echo
+        }
+        _ => Owner::Sockets,
+    }
+}

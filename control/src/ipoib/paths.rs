@@ -1,0 +1,255 @@
+//! Paths to ports, each from an SA query (RFC 4391 9.1).
+//!
+//! A path is queried when a packet needs it, and kept until the LID or GID of our port changes.
+//! After a client reregister or a new subnet manager all paths are queried again, and packets use
+//! the old ones until the replies come. A query that failed is repeated after a pause, when a
+//! packet needs the path.
+//!
+//! When the table is full, the least recently used path that serves no peer is evicted. A path of a
+//! peer is evicted only for the path of another peer: control does not see the traffic of the fast
+//! path, so the last use that it knows means little.
+
+use super::{Interface, InterfaceDrop, PeerKey, PendingPacket, Purpose};
+use crate::sa::{SaError, SaQuery, SaReply};
+use pollux_verbs::time::Time;
+use pollux_wire::address::{Gid, Qpn};
+use pollux_wire::mad::sa::PathRecord;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// The path to a port.
+#[derive(Default)]
+pub(super) struct Path {
+    pub(super) record: Option<Box<PathRecord>>,
+    pub(super) is_asked: bool,
+    pub(super) failure: Option<Failure>,
+    pub(super) since: Time,
+    used: Time,
+    /// Datagrams to queue pairs there that are no peers: answers to requests.
+    waiting: VecDeque<(Qpn, PendingPacket)>,
+    /// Peers there.
+    peers: BTreeSet<PeerKey>,
+}
+
+/// Why a path is not known.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Failure {
+    pub(super) error: SaError,
+    pub(super) failures: u32,
+    pub(super) until: Time,
+}
+
+impl Path {
+    /// Whether it was asked for so lately without success that it is not asked for again.
+    pub(super) fn has_failed(&self, now: Time) -> bool {
+        self.failure.is_some_and(|failure| now < failure.until)
+    }
+
+    /// The order of eviction, least first.
+    fn rank(&self) -> (bool, Time) {
+        (!self.peers.is_empty(), self.used)
+    }
+}
+
+/// All of them.
+#[derive(Default)]
+pub(super) struct Paths {
+    all: BTreeMap<Gid, Path>,
+    by_rank: BTreeSet<((bool, Time), Gid)>,
+}
+
+impl Paths {
+    pub(super) fn get(&self, gid: Gid) -> Option<&Path> {
+        self.all.get(&gid)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Gid, &Path)> {
+        self.all.iter().map(|(&gid, path)| (gid, path))
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Lets something change a path, and keeps the order in step with it.
+    fn change<R>(&mut self, gid: Gid, change: impl FnOnce(&mut Path) -> R) -> Option<R> {
+        let path = self.all.get_mut(&gid)?;
+        let before = path.rank();
+        let result = change(path);
+        let after = path.rank();
+        if before != after {
+            self.by_rank.remove(&(before, gid));
+            self.by_rank.insert((after, gid));
+        }
+        Some(result)
+    }
+
+    fn insert(&mut self, gid: Gid, path: Path) {
+        self.by_rank.insert((path.rank(), gid));
+        self.all.insert(gid, path);
+    }
+
+    /// Evicts a path, for a path of a peer or of another port.
+    fn evict(&mut self, for_peer: bool) -> Option<Path> {
+        let &((is_of_peer, used), gid) = self.by_rank.first()?;
+        if is_of_peer && !for_peer {
+            return None;
+        }
+        self.by_rank.remove(&((is_of_peer, used), gid));
+        self.all.remove(&gid)
+    }
+}
+
+impl Interface {
+    /// The path to a port, if known; else sends an SA query. `None` while the query is
+    /// outstanding.
+    pub(super) fn path_to(
+        &mut self,
+        now: Time,
+        gid: Gid,
+        for_peer: Option<PeerKey>,
+    ) -> Option<Result<PathRecord, SaError>> {
+        if self.paths.get(gid).is_none() {
+            if !self.make_room_for_path(for_peer.is_some()) {
+                self.drops.count(InterfaceDrop::PathsFull);
+                return Some(Err(SaError::NoResources));
+            }
+            self.paths.insert(gid, Path { since: now, ..Path::default() });
+        }
+        self.paths.change(gid, |path| {
+            path.used = now;
+            path.peers.extend(for_peer);
+        });
+        let path = self.paths.get(gid)?;
+        let known = path.record.as_deref().copied();
+        let failure = path.failure.filter(|failure| now < failure.until);
+        // One that is known is asked for again if the last answer to that was none.
+        let is_to_ask = failure.is_none() && (known.is_none() || path.failure.is_some());
+        if is_to_ask {
+            self.ask_path(now, gid);
+        }
+        known.map(Ok).or(failure.map(|failure| Err(failure.error)))
+    }
+
+    /// A datagram waits for a path, at the cost of the one that waits for longest.
+    pub(super) fn wait_for_path(&mut self, gid: Gid, qpn: Qpn, pending: PendingPacket) {
+        let limit = self.config.pending_per_destination_max;
+        let Some(path) = self.paths.all.get_mut(&gid) else { return };
+        if path.waiting.len() >= limit {
+            path.waiting.pop_front();
+            self.drops.count(InterfaceDrop::PendingFull);
+        }
+        path.waiting.push_back((qpn, pending));
+    }
+
+    pub(super) fn path_answered(&mut self, now: Time, gid: Gid, result: Result<SaReply, SaError>) {
+        let pause = |interface: &Self, failures| now + interface.pause_after(failures);
+        let before = self.paths.get(gid).and_then(|path| path.failure);
+        let failures = before.map_or(1, |before| before.failures.saturating_add(1));
+        let until = pause(self, failures);
+        let Some(path) = self.paths.all.get_mut(&gid) else {
+            return self.requester_answered(now, gid, result);
+        };
+        path.is_asked = false;
+        path.since = now;
+        match result {
+            Ok(SaReply::Path(record)) => {
+                (path.record, path.failure) = (Some(Box::new(record)), None);
+            }
+            other => {
+                let error = other.err().unwrap_or(SaError::BadAnswer);
+                // A good path is kept until the administrator answers that there is none.
+                if !error.is_passing() {
+                    path.record = None;
+                }
+                path.failure = Some(Failure { error, failures, until });
+            }
+        }
+        let waiting = std::mem::take(&mut path.waiting);
+        let peers = path.peers.clone();
+        let record = path.record.as_deref().copied();
+        for (qpn, pending) in waiting {
+            self.send_to_link(now, gid, qpn, pending);
+        }
+        for peer in peers {
+            self.update_adjacencies(now, peer);
+        }
+        self.verify_requests(now, gid, record.as_ref());
+    }
+
+    /// All paths to a port are asked for: a connection may want a second one.
+    pub(super) fn ask_paths(&mut self, now: Time, gid: Gid) {
+        let sgid = self.binding.map_or(Gid::NONE, |binding| binding.gid);
+        if !self.is_asked(Purpose::Paths(gid)) {
+            let query = SaQuery::paths(sgid, gid, self.config.p_key.full());
+            self.ask(now, Purpose::Paths(gid), query);
+        }
+    }
+
+    pub(super) fn paths_answered(&mut self, now: Time, gid: Gid, result: Result<SaReply, SaError>) {
+        let paths = match result {
+            Ok(SaReply::Paths(paths)) => paths,
+            _ => Vec::new(),
+        };
+        self.connections.handle_paths(now, gid, &paths);
+    }
+
+    /// A port may have another address by now: its path is asked for again, if it was not just now.
+    pub(super) fn refresh_path(&mut self, now: Time, gid: Gid) {
+        let path = self.paths.get(gid);
+        if path.is_some_and(|path| now >= path.since + self.config.pause_min) {
+            self.ask_path(now, gid);
+        }
+    }
+
+    /// A port was heard. If the administrator said that there is no path to it, it may have been
+    /// down then: its path is asked for again soon, when something is to be sent.
+    pub(super) fn retry_path_soon(&mut self, now: Time, gid: Gid) {
+        let pause = self.config.pause_min;
+        self.paths.change(gid, |path| {
+            let soon = now.max(path.since + pause);
+            if let Some(failure) = &mut path.failure {
+                failure.until = failure.until.min(soon);
+            }
+        });
+    }
+
+    /// All paths are asked for again.
+    pub(super) fn renew_paths(&mut self, now: Time) {
+        for gid in self.paths.all.keys().copied().collect::<Vec<_>>() {
+            self.ask_path(now, gid);
+        }
+    }
+
+    pub(super) fn forget_path_of(&mut self, peer: PeerKey, gid: Gid) {
+        self.paths.change(gid, |path| path.peers.remove(&peer));
+    }
+
+    pub(super) fn forget_paths(&mut self) {
+        self.paths = Paths::default();
+    }
+
+    /// Datagrams that wait for a path.
+    pub(super) fn pending_for_paths(&self) -> usize {
+        self.paths.iter().map(|(_, path)| path.waiting.len()).sum()
+    }
+
+    fn ask_path(&mut self, now: Time, gid: Gid) {
+        let query = self.path_query(gid);
+        let path = self.paths.all.get_mut(&gid);
+        let Some(path) = path.filter(|path| !path.is_asked) else { return };
+        path.is_asked = true;
+        self.ask(now, Purpose::Path(gid), query);
+    }
+
+    /// Ensures space for one more path. `false` if there is none.
+    fn make_room_for_path(&mut self, for_peer: bool) -> bool {
+        while self.paths.len() >= self.config.paths_max.max(1) {
+            let Some(path) = self.paths.evict(for_peer) else { return false };
+            let lost = path.waiting.len();
+            (0..lost).for_each(|_| self.drops.count(InterfaceDrop::PendingFull));
+            // Installed adjacencies keep their copy.
+            path.peers.into_iter().for_each(|peer| self.give_up_waiting(peer));
+        }
+        true
+    }
+}

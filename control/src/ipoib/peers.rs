@@ -1,0 +1,268 @@
+//! Peers: the interfaces on the link that packets go to. A peer has one key, however many IP
+//! addresses lead to it (RFC 4755 2.3).
+//!
+//! A peer exists while a neighbor has its link address; the flags in that do not matter. Packets
+//! wait here until the adjacency of the peer is resolved.
+//!
+//! Each worker has its own adjacency to a peer, since each has its own connections. Control sends
+//! by that of the primary worker.
+
+use super::{
+    Action, Adjacency, By, DatagramAdjacency, Interface, InterfaceDrop, Outgoing, PeerKey,
+    PendingPacket, WorkerId,
+};
+use crate::ipoib::connected::PeerState;
+use pollux_verbs::AddressVector;
+use pollux_verbs::time::Time;
+use pollux_wire::address::{Gid, Qpn};
+use pollux_wire::ip::ipoib::ip_mtu;
+use pollux_wire::ip::link_address::LinkAddress;
+use pollux_wire::mad::sa::PathRecord;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::IpAddr;
+
+/// An interface on the link.
+pub(super) struct Peer {
+    pub(super) link: LinkAddress,
+    /// The addresses that lead there.
+    pub(super) ips: BTreeSet<IpAddr>,
+    /// The adjacency of each worker.
+    adjacencies: Vec<Adjacency>,
+    /// The adjacency of datagrams.
+    pub(super) datagram: Option<DatagramAdjacency>,
+    pub(super) since: Time,
+    pub(super) pending: VecDeque<PendingPacket>,
+}
+
+impl Peer {
+    /// The adjacency of the primary worker, which all packets of control use.
+    pub(super) fn adjacency(&self) -> Adjacency {
+        self.adjacency_of(WorkerId::PRIMARY)
+    }
+
+    fn adjacency_of(&self, worker: WorkerId) -> Adjacency {
+        self.adjacencies.get(usize::from(worker.0)).copied().unwrap_or(Adjacency::Unknown)
+    }
+}
+
+/// All of them.
+#[derive(Default)]
+pub(super) struct Peers {
+    pub(super) all: BTreeMap<PeerKey, Peer>,
+    /// By link address, as it is compared.
+    by_link: BTreeMap<[u8; LinkAddress::LEN], PeerKey>,
+}
+
+impl Peers {
+    pub(super) fn find(&self, link: &LinkAddress) -> Option<PeerKey> {
+        self.by_link.get(&link.comparison_form()).copied()
+    }
+
+    fn insert(&mut self, key: PeerKey, peer: Peer) {
+        self.by_link.insert(peer.link.comparison_form(), key);
+        self.all.insert(key, peer);
+    }
+
+    fn remove(&mut self, key: PeerKey) -> Option<Peer> {
+        let peer = self.all.remove(&key)?;
+        self.by_link.remove(&peer.link.comparison_form());
+        Some(peer)
+    }
+}
+
+impl Interface {
+    /// An address leads to the interface at `link`.
+    pub(super) fn bind(&mut self, now: Time, ip: IpAddr, link: LinkAddress) {
+        let key = match self.peers.find(&link) {
+            Some(key) => key,
+            None => {
+                let key = PeerKey(self.new_key());
+                let peer = Peer {
+                    link,
+                    ips: BTreeSet::new(),
+                    adjacencies: self.workers().map(|_| Adjacency::Pending).collect(),
+                    datagram: None,
+                    since: now,
+                    pending: VecDeque::new(),
+                };
+                self.peers.insert(key, peer);
+                self.publish_adjacency(key, Adjacency::Pending);
+                key
+            }
+        };
+        if let Some(peer) = self.peers.all.get_mut(&key) {
+            peer.link = link;
+            peer.ips.insert(ip);
+        }
+        self.actions.push_back(Action::Bind { ip, peer: key });
+        self.connections.handle_neighbor(now, &link);
+        self.update_adjacencies(now, key);
+    }
+
+    /// It does not any more. A peer to which no address leads is gone.
+    pub(super) fn unbind(&mut self, now: Time, ip: IpAddr, link: &LinkAddress) {
+        let Some(key) = self.peers.find(link) else { return };
+        let Some(peer) = self.peers.all.get_mut(&key) else { return };
+        if !peer.ips.remove(&ip) {
+            return;
+        }
+        let is_gone = peer.ips.is_empty();
+        self.actions.push_back(Action::Unbind { ip });
+        if is_gone && let Some(peer) = self.peers.remove(key) {
+            peer.pending.iter().for_each(|_| self.drops.count(InterfaceDrop::PeerGone));
+            self.forget_path_of(key, peer.link.gid);
+            self.connections.forget(now, &peer.link);
+            self.actions.push_back(Action::RemovePeer { peer: key });
+        }
+    }
+
+    /// A packet for the interface at `link`, to which an address leads.
+    pub(super) fn send_to_peer(&mut self, now: Time, link: &LinkAddress, pending: PendingPacket) {
+        let Some(key) = self.peers.find(link) else {
+            return self.drops.count(InterfaceDrop::PeerGone);
+        };
+        let Some(peer) = self.peers.all.get_mut(&key) else { return };
+        let adjacencies =
+            [WorkerId::PRIMARY, pending.worker].map(|worker| peer.adjacency_of(worker));
+        if adjacencies
+            .iter()
+            .any(|adjacency| matches!(adjacency, Adjacency::Unknown | Adjacency::Pending))
+        {
+            // A path may exist now, or needs a query.
+            self.update_adjacencies(now, key);
+            if !pending.by_datagram {
+                self.connect_to_peer(now, key, pending.worker);
+            }
+        }
+        let waits_if_too_big = self.is_connecting(now, key);
+        let Some(peer) = self.peers.all.get_mut(&key) else { return };
+        match (peer.adjacency(), peer.datagram) {
+            (_, Some(adjacency)) if pending.by_datagram => {
+                self.send_datagram(now, pending, adjacency);
+            }
+            (Adjacency::Datagram(adjacency), _)
+                if pending.packet.len() <= adjacency.mtu as usize =>
+            {
+                self.send_by_peer(now, key, pending, adjacency.mtu);
+            }
+            (Adjacency::Datagram(adjacency), _) if !waits_if_too_big => {
+                self.send_by_peer(now, key, pending, adjacency.mtu);
+            }
+            (Adjacency::Unknown, Some(adjacency)) => self.send_datagram(now, pending, adjacency),
+            // Address resolution never uses a connection (RFC 4755 3.1).
+            (Adjacency::Connected { .. }, None) if pending.by_datagram => {
+                self.send_to_link(now, link.gid, link.qpn, pending);
+            }
+            (Adjacency::Connected { mtu, .. }, _) => self.send_by_peer(now, key, pending, mtu),
+            (Adjacency::Pending | Adjacency::Datagram(_), _) => {
+                if peer.pending.len() >= self.config.pending_per_destination_max {
+                    peer.pending.pop_front();
+                    self.drops.count(InterfaceDrop::PendingFull);
+                }
+                peer.pending.push_back(pending);
+            }
+            (Adjacency::Unknown | Adjacency::Unreachable, _) => self.unreachable(now, &pending),
+        }
+    }
+
+    /// Sends a datagram to a queue pair that need not be a peer: an answer to a request. It waits
+    /// until the path is known (RFC 4755 3.1).
+    pub(super) fn send_to_link(&mut self, now: Time, gid: Gid, qpn: Qpn, pending: PendingPacket) {
+        match self.path_to(now, gid, None) {
+            Some(Ok(record)) => {
+                let adjacency = self.datagram_adjacency(&record, qpn);
+                self.send_datagram(now, pending, adjacency);
+            }
+            Some(Err(_)) => self.unreachable(now, &pending),
+            None => self.wait_for_path(gid, qpn, pending),
+        }
+    }
+
+    /// Finds out how packets of each worker go to a peer now, and lets those go that wait.
+    pub(super) fn update_adjacencies(&mut self, now: Time, key: PeerKey) {
+        let Some(LinkAddress { gid, qpn, .. }) = self.peers.all.get(&key).map(|peer| peer.link)
+        else {
+            return;
+        };
+        let datagram = self.path_to(now, gid, Some(key));
+        let datagram =
+            datagram.map(|path| path.map(|record| self.datagram_adjacency(&record, qpn)));
+        let fallback = datagram.and_then(Result::ok);
+        let wants_connection = self.wants_connection(key).is_some();
+        let adjacency_by = |standing| match (standing, datagram) {
+            (PeerState::Open { connection, mtu }, _) => {
+                Adjacency::Connected { connection, mtu, fallback }
+            }
+            // Control must see the next packet, because it starts a connection.
+            (PeerState::Idle, Some(Ok(_))) if wants_connection => Adjacency::Unknown,
+            (_, Some(Ok(adjacency))) => Adjacency::Datagram(adjacency),
+            (_, Some(Err(_))) => Adjacency::Unknown,
+            (_, None) => Adjacency::Pending,
+        };
+        let adjacencies =
+            self.workers().map(|worker| (worker, adjacency_by(self.peer_state_of(key, worker))));
+        let adjacencies: Vec<_> = adjacencies.collect();
+        let Some(peer) = self.peers.all.get_mut(&key) else { return };
+        peer.datagram = fallback;
+        for (known, (worker, adjacency)) in peer.adjacencies.iter_mut().zip(adjacencies) {
+            if *known != adjacency {
+                (*known, peer.since) = (adjacency, now);
+                self.actions.push_back(Action::SetPeer { worker, peer: key, adjacency });
+            }
+        }
+        if peer.adjacency() != Adjacency::Pending {
+            let link = peer.link;
+            for pending in std::mem::take(&mut peer.pending) {
+                self.send_to_peer(now, &link, pending);
+            }
+        }
+    }
+
+    /// The path that a peer may wait for was evicted: the next packet to it sends a query again.
+    pub(super) fn give_up_waiting(&mut self, key: PeerKey) {
+        let Some(peer) = self.peers.all.get_mut(&key) else { return };
+        if peer.adjacency() == Adjacency::Pending {
+            let lost = std::mem::take(&mut peer.pending).len();
+            (0..lost).for_each(|_| self.drops.count(InterfaceDrop::PendingFull));
+        }
+        for (worker, adjacency) in (0..).map(WorkerId).zip(&mut peer.adjacencies) {
+            if *adjacency == Adjacency::Pending {
+                *adjacency = Adjacency::Unknown;
+                self.actions.push_back(Action::SetPeer {
+                    worker,
+                    peer: key,
+                    adjacency: *adjacency,
+                });
+            }
+        }
+    }
+
+    /// Every worker that moves packets.
+    fn workers(&self) -> impl Iterator<Item = WorkerId> + use<> {
+        (0..self.config.workers.max(1)).map(WorkerId)
+    }
+
+    /// Packets of every worker go to a peer like this.
+    pub(super) fn publish_adjacency(&mut self, peer: PeerKey, adjacency: Adjacency) {
+        let updates = self.workers().map(|worker| Action::SetPeer { worker, peer, adjacency });
+        self.actions.extend(updates);
+    }
+
+    fn send_by_peer(&mut self, now: Time, key: PeerKey, pending: PendingPacket, mtu: u32) {
+        let PendingPacket { ether_type, packet, from, .. } = pending;
+        for packet in self.fit(now, packet, from, mtu) {
+            self.frames.push(Outgoing { ether_type, packet, by: By::Peer(key) });
+        }
+    }
+
+    /// How datagrams go along a path: with a GRH if it has hops (IBA 15.2.5.16). The link's MTU is
+    /// that of the broadcast group, and no path's is less (RFC 4391 5).
+    fn datagram_adjacency(&self, record: &PathRecord, qpn: Qpn) -> DatagramAdjacency {
+        let binding = self.binding;
+        let link_mtu = self.link().map_or(0, |link| link.mtu);
+        let path_mtu = ip_mtu(record.mtu.bytes().unwrap_or(0) as u32);
+        let (port, lmc) = binding.map_or((1, 0), |binding| (binding.port, binding.lmc));
+        let vector = AddressVector::along(record, port, lmc);
+        DatagramAdjacency { vector, qpn, mtu: link_mtu.min(path_mtu) }
+    }
+}

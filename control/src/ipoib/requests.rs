@@ -1,0 +1,181 @@
+//! Verifies that a REQ comes from the port that it names.
+//!
+//! A REQ names its port by GID, and may have a GRH that names it too; its sender can forge both. It
+//! cannot forge its LID, and the SA knows the LID of a GID. So a REQ is accepted if the path to the
+//! port that it names leads to the LID that it came from.
+//!
+//! ```text
+//!   REQ --path known, leads there--> connection manager
+//!    |    \--leads elsewhere------> dropped; the port may have moved: its path is queried again
+//!    +--path unknown: held, SA query sent --reply--> as above
+//! ```
+//!
+//! Nothing is stored for a port that only sends REQs. Held REQs are limited in all, and by rate for
+//! each LID, so that one port can use up neither our SA queries nor the table of paths.
+//!
+//! Behind a router the LID proves nothing. A REQ from a GID of another subnet is accepted if the SA
+//! knows a router to it; the connection manager limits the connections of each router LID.
+
+use super::{Interface, InterfaceDrop, Purpose};
+use crate::cm::CmDatagram;
+use crate::mad::{Envelope, MadAddress};
+use crate::sa::{SaError, SaQuery, SaReply};
+use pollux_verbs::time::Time;
+use pollux_wire::address::{Gid, Lid};
+use pollux_wire::mad::cm::ipoib::Dialect;
+use pollux_wire::mad::cm::{CommId, Req};
+use pollux_wire::mad::sa::PathRecord;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Requests that wait to be verified, by the port that they name, where they came from, and the
+/// sender's name for the connection; of repetitions, the last.
+#[derive(Default)]
+pub(super) struct Requests {
+    /// Boxed, because a map node that was filled once keeps space for eleven.
+    held: BTreeMap<(Gid, Lid, CommId), Box<CmDatagram>>,
+    /// How many ports each LID has had looked for since a moment, for a second. There are no more
+    /// LIDs than 2^16.
+    looked_for: BTreeMap<Lid, u32>,
+    since: Time,
+}
+
+impl Requests {
+    /// Forgets all.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Another second begins to count.
+    pub(super) fn handle_timeout(&mut self, now: Time) {
+        if now >= self.since + SECOND {
+            self.looked_for.clear();
+            self.since = now;
+        }
+    }
+
+    /// Takes out those that name a port.
+    fn take(&mut self, gid: Gid) -> Vec<CmDatagram> {
+        let first = (gid, Lid(0), CommId(0));
+        let last = (gid, Lid(u16::MAX), CommId(u32::MAX));
+        let keys: Vec<_> = self.held.range(first..=last).map(|(key, _)| *key).collect();
+        keys.iter().filter_map(|key| self.held.remove(key)).map(|held| *held).collect()
+    }
+}
+
+impl Interface {
+    /// A datagram of connection management came.
+    pub(super) fn handle_cm_mad(&mut self, now: Time, envelope: &Envelope) {
+        let datagram = CmDatagram::parse(envelope);
+        match datagram.req() {
+            Some(req) if self.is_to_us(req) => self.handle_req(now, &datagram, req),
+            _ => self.connections.handle_mad(now, &datagram),
+        }
+    }
+
+    fn is_to_us(&self, req: &Req) -> bool {
+        let is_ours = Dialect::of(req.service_id).is_some_and(|(_, qpn)| qpn == self.config.qpn);
+        self.is_up() && self.config.peer.is_on() && is_ours
+    }
+
+    fn handle_req(&mut self, now: Time, datagram: &CmDatagram, req: &Req) {
+        let (from, gid) = (datagram.from(), req.primary.local_gid);
+        if from.global.is_some_and(|global| global.remote_gid != gid) {
+            return self.drops.count(InterfaceDrop::Imposter);
+        }
+        if self.connections.is_of_peer(from, req) {
+            return self.connections.handle_mad(now, datagram);
+        }
+        let path = self.paths.get(gid);
+        let record = path.and_then(|path| path.record.as_deref());
+        let is_failed = path.is_some_and(|path| !path.is_asked && path.has_failed(now));
+        match record {
+            Some(record) if self.leads_to(record, from) => {
+                self.connections.handle_mad(now, datagram);
+            }
+            Some(_) => {
+                self.drops.count(InterfaceDrop::Imposter);
+                if self.may_look_for(now, from.lid) {
+                    self.refresh_path(now, gid);
+                }
+            }
+            None if is_failed => self.drops.count(InterfaceDrop::RequestUnverified),
+            None => self.hold_request(now, datagram, req),
+        }
+    }
+
+    /// Keeps a request until the SA query for its port is answered.
+    fn hold_request(&mut self, now: Time, datagram: &CmDatagram, req: &Req) {
+        let (lid, gid) = (datagram.from().lid, req.primary.local_gid);
+        let key = (gid, lid, req.local_comm_id);
+        let is_new = !self.requests.held.contains_key(&key);
+        let is_full = self.requests.held.len() >= self.config.requests_held_max;
+        if is_new && (is_full || !self.may_look_for(now, lid)) {
+            return self.drops.count(InterfaceDrop::RequestPutOff);
+        }
+        self.requests.held.insert(key, Box::new(*datagram));
+        // A path that is asked for already is as good.
+        let is_asked = self.paths.get(gid).is_some_and(|path| path.is_asked)
+            || self.is_asked(Purpose::Requester(gid));
+        if !is_asked {
+            let query = self.path_query(gid);
+            self.ask(now, Purpose::Requester(gid), query);
+        }
+    }
+
+    pub(super) fn requester_answered(
+        &mut self,
+        now: Time,
+        gid: Gid,
+        result: Result<SaReply, SaError>,
+    ) {
+        let record = match result {
+            Ok(SaReply::Path(record)) => Some(record),
+            _ => None,
+        };
+        self.verify_requests(now, gid, record.as_ref());
+    }
+
+    /// The path to a port is known, or does not exist: requests that name it are passed on or
+    /// dropped.
+    pub(super) fn verify_requests(&mut self, now: Time, gid: Gid, record: Option<&PathRecord>) {
+        for datagram in self.requests.take(gid) {
+            match record {
+                Some(record) if self.leads_to(record, datagram.from()) => {
+                    self.connections.handle_mad(now, &datagram);
+                }
+                Some(_) => self.drops.count(InterfaceDrop::Imposter),
+                None => self.drops.count(InterfaceDrop::RequestUnverified),
+            }
+        }
+    }
+
+    /// The path to a port, as it is asked for.
+    pub(super) fn path_query(&self, gid: Gid) -> SaQuery {
+        let sgid = self.binding.map_or(Gid::NONE, |binding| binding.gid);
+        SaQuery::path(sgid, gid, self.config.p_key.full(), self.traffic_class())
+    }
+
+    /// Whether a path leads to where a datagram came from. The low bits of a LID choose among paths
+    /// to one port.
+    fn leads_to(&self, record: &PathRecord, from: &MadAddress) -> bool {
+        if from.is_beyond_router() {
+            return record.hop_limit > 0;
+        }
+        let lmc = self.binding.map_or(0, |binding| binding.lmc.min(7));
+        record.dlid.0 >> lmc == from.lid.0 >> lmc
+    }
+
+    /// Whether a LID may cause one more SA query.
+    fn may_look_for(&mut self, now: Time, lid: Lid) -> bool {
+        let lmc = self.binding.map_or(0, |binding| binding.lmc.min(7));
+        let base = Lid(lid.0 >> lmc << lmc);
+        self.requests.handle_timeout(now);
+        let count = self.requests.looked_for.entry(base).or_default();
+        let may = *count < self.config.unverified_per_lid_per_second_max;
+        *count += u32::from(may);
+        may
+    }
+}

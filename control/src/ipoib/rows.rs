@@ -1,0 +1,300 @@
+//! Rows for operators: every state with its reason, since when, and what it waits for.
+
+use super::groups::GroupState;
+use super::{Adjacency, Interface, InterfaceState, Link, PeerKey};
+use crate::icmp::IcmpCounters;
+use crate::neighbor::NeighborRow;
+use crate::sa::SaResults;
+use pollux_verbs::drops::{Drops, Reason};
+use pollux_verbs::time::Time;
+use pollux_wire::address::{Gid, Lid};
+use pollux_wire::ip::link_address::LinkAddress;
+use pollux_wire::mad::sa::PathRecord;
+use std::net::IpAddr;
+
+/// The interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InterfaceRow {
+    /// `up` or `down`, or what it is doing about it.
+    pub state: &'static str,
+    /// Why.
+    pub why: String,
+    /// The event that it waits for, if any.
+    pub waits_for: Option<&'static str>,
+    /// Since when.
+    pub since: Time,
+    /// When it does something by itself.
+    pub until: Option<Time>,
+    /// Where it is on the link.
+    pub address: LinkAddress,
+    /// Its link properties, while it is up.
+    pub link: Option<Link>,
+}
+
+/// A group of the link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupRow {
+    /// The group.
+    pub mgid: Gid,
+    /// Its LID, if it is joined.
+    pub mlid: Option<Lid>,
+    /// Whether it is a full membership, not send-only.
+    pub is_heard: bool,
+    /// `joined`, or the name of another state.
+    pub state: &'static str,
+    /// Why, where it is not joined.
+    pub why: String,
+    /// Since when.
+    pub since: Time,
+    /// When it is asked for again.
+    pub until: Option<Time>,
+    /// Packets that wait.
+    pub pending: usize,
+}
+
+/// The path to a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathRow {
+    /// The port.
+    pub gid: Gid,
+    /// The path, if known.
+    pub record: Option<PathRecord>,
+    /// Whether the administrator is being asked.
+    pub is_asked: bool,
+    /// Why none is known, or no better one.
+    pub why: String,
+    /// Since when.
+    pub since: Time,
+}
+
+/// An interface on the link that packets go to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerRow {
+    /// Its key.
+    pub peer: PeerKey,
+    /// Its link address.
+    pub link: LinkAddress,
+    /// The addresses that lead there.
+    pub ips: Vec<IpAddr>,
+    /// The adjacency of the primary worker.
+    pub adjacency: Adjacency,
+    /// Since when.
+    pub since: Time,
+    /// Packets that wait.
+    pub pending: usize,
+}
+
+/// The sizes of an interface's tables, for cost and leak checks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Addresses whose neighbor is known or asked for.
+    pub neighbors: usize,
+    /// Interfaces on the link that packets go to.
+    pub peers: usize,
+    /// Ports whose path is known or asked for.
+    pub paths: usize,
+    /// Groups that are joined or asked for.
+    pub groups: usize,
+    /// Connections, those that end included.
+    pub connections: usize,
+    /// Connections as connection management has them, those in time-wait included.
+    pub managed: usize,
+    /// SA queries that wait, and outstanding ones.
+    pub sa_queries: (usize, usize),
+    /// Packets that wait for a neighbor, a path or a group.
+    pub pending: usize,
+}
+
+impl InterfaceState {
+    /// Its name, why it is so, and what it waits for.
+    fn words(&self, has_administrator: bool) -> (&'static str, String, Option<&'static str>) {
+        const ADMINISTRATOR: &str = "the subnet administrator";
+        match self {
+            Self::NoPort => ("down", "nothing is known of the port".into(), Some("the port")),
+            Self::Closed => ("closed", "it was taken down".into(), Some("to be taken up")),
+            Self::PortDown(state) => {
+                let why = format!("the port carries no traffic: its state is {state:?}");
+                ("down", why, Some("a link, and a subnet manager that makes it active"))
+            }
+            Self::NoPKey => {
+                let why = "the port's table has no key of the partition".into();
+                ("down", why, Some("the subnet manager to give the port the key"))
+            }
+            Self::LimitedMember => {
+                let why = "the port is only a limited member of the partition".into();
+                ("down", why, Some("the subnet manager to make it a full member"))
+            }
+            Self::Joining { .. } if !has_administrator => {
+                ("joining", "the port knows no subnet manager".into(), Some("a subnet manager"))
+            }
+            Self::Joining { creates: false, .. } => {
+                ("joining", "the broadcast group is asked for".into(), Some(ADMINISTRATOR))
+            }
+            Self::Joining { creates: true, .. } => {
+                ("joining", "the broadcast group is to be made".into(), Some(ADMINISTRATOR))
+            }
+            Self::Paused { error, failures, .. } => {
+                let why = format!("the broadcast group was not joined, {failures} times: {error}");
+                ("waiting", why, Some("the time to ask again"))
+            }
+            Self::TooSmall { mtu, least, .. } => {
+                let why = format!(
+                    "the link's datagrams take packets of {mtu} bytes, and {least} are needed: \
+                     make the broadcast group's MTU larger, or turn IPv6 off"
+                );
+                ("waiting", why, Some("the time to look again"))
+            }
+            Self::Up { .. } => ("up", "the broadcast group is joined".into(), None),
+        }
+    }
+}
+
+impl Interface {
+    /// The interface itself.
+    pub fn row(&self) -> InterfaceRow {
+        let (state, why, waits_for) = self.state.words(self.sa.administrator().is_some());
+        let (since, until) = (self.since, self.state.due());
+        let (address, link) = (self.link_address(), self.link().copied());
+        InterfaceRow { state, why, waits_for, since, until, address, link }
+    }
+
+    /// Its state.
+    pub const fn state(&self) -> &InterfaceState {
+        &self.state
+    }
+
+    /// Every neighbor.
+    pub fn neighbor_rows(&self, _: Time) -> impl Iterator<Item = NeighborRow> {
+        self.neighbors.rows()
+    }
+
+    /// Whether the neighbor is not known to be away; one of whom nothing is known is not.
+    pub fn may_be_reachable(&self, ip: IpAddr) -> bool {
+        self.neighbors.may_be_reachable(ip)
+    }
+
+    /// The neighbors after this address.
+    pub fn neighbor_rows_after(&self, ip: Option<IpAddr>) -> impl Iterator<Item = NeighborRow> {
+        self.neighbors.rows_after(ip)
+    }
+
+    /// The link address of a neighbor, and the adjacency of the primary worker to it, if it is
+    /// resolved.
+    pub fn adjacency_to(&self, neighbor: &NeighborRow) -> Option<(LinkAddress, Adjacency)> {
+        let key = self.peers.find(&neighbor.state.address()?)?;
+        let peer = self.peers.all.get(&key).filter(|peer| peer.ips.contains(&neighbor.ip))?;
+        Some((peer.link, peer.adjacency()))
+    }
+
+    /// Every group that is joined, or is to be.
+    pub fn group_rows(&self) -> impl Iterator<Item = GroupRow> {
+        self.groups.values().map(|group| {
+            let (state, why) = match &group.state {
+                GroupState::Asked { .. } => ("asked", "the administrator is asked".into()),
+                GroupState::Joined { as_full: true, .. } => ("joined", String::new()),
+                GroupState::Joined { as_full: false, .. } => ("send-only", String::new()),
+                GroupState::Missing { .. } => ("missing", "it has no members".into()),
+                GroupState::Failed { error, .. } => ("refused", error.to_string()),
+            };
+            let mlid = match &group.state {
+                GroupState::Joined { record, .. } => Some(record.mlid),
+                _ => None,
+            };
+            let (mgid, is_heard, since) = (group.mgid, group.is_wanted, group.since);
+            let (until, pending) = (group.due(), group.pending.len());
+            GroupRow { mgid, mlid, is_heard, state, why, since, until, pending }
+        })
+    }
+
+    /// Every path that is known, or is to be.
+    pub fn path_rows(&self) -> impl Iterator<Item = PathRow> {
+        self.paths.iter().map(|(gid, path)| PathRow {
+            gid,
+            record: path.record.as_deref().copied(),
+            is_asked: path.is_asked,
+            why: path.failure.map_or_else(String::new, |failure| failure.error.to_string()),
+            since: path.since,
+        })
+    }
+
+    /// Every interface on the link that packets go to.
+    pub fn peer_rows(&self) -> impl Iterator<Item = PeerRow> {
+        self.peers.all.iter().map(|(&peer, known)| PeerRow {
+            peer,
+            link: known.link,
+            ips: known.ips.iter().copied().collect(),
+            adjacency: known.adjacency(),
+            since: known.since,
+            pending: known.pending.len(),
+        })
+    }
+
+    /// How full the tables are.
+    pub fn load(&self) -> Load {
+        let of_peers: usize = self.peers.all.values().map(|peer| peer.pending.len()).sum();
+        let of_groups: usize = self.groups.values().map(|group| group.pending.len()).sum();
+        let (neighbors, of_neighbors) = self.neighbors.load();
+        let (connections, managed) = self.connections.load();
+        Load {
+            neighbors,
+            peers: self.peers.all.len(),
+            paths: self.paths.len(),
+            groups: self.groups.len(),
+            connections,
+            managed,
+            sa_queries: self.sa.queries(),
+            pending: of_neighbors + of_peers + of_groups + self.pending_for_paths(),
+        }
+    }
+
+    /// All drop counters: protocol, reason and count.
+    pub fn drop_rows(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+        fn all<R: Reason>(
+            of: &'static str,
+            drops: &Drops<R>,
+        ) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+            drops.iter().map(move |(why, times)| (of, why, times))
+        }
+        let lost = [
+            ("interface", "frames_full", self.frames.lost()),
+            ("interface", "deliveries_full", self.deliveries.lost()),
+            ("interface", "elsewhere_full", self.beyond.elsewhere.lost()),
+            ("neighbor", "solicitations_full", self.neighbors.lost()),
+            ("arp", "outgoing_full", self.arp.lost()),
+            ("nd", "outgoing_full", self.nd.lost()),
+            ("membership", "outgoing_full", self.membership.lost()),
+        ];
+        let dhcp = self.dhcp.iter().flat_map(|dhcp| {
+            all("dhcp", dhcp.drops()).chain([("dhcp", "outgoing_full", dhcp.lost())])
+        });
+        all("interface", &self.drops)
+            .chain(lost)
+            .chain(all("neighbor", self.neighbors.drops()))
+            .chain(all("arp", self.arp.drops()))
+            .chain(all("nd", self.nd.drops()))
+            .chain(all("membership", self.membership.drops()))
+            .chain(all("address", self.addresses.drops()))
+            .chain(all("route", self.routes.drops()))
+            .chain(all("icmp", self.icmp.drops()))
+            .chain(dhcp)
+            .chain(all("connection", self.connections.drops()))
+            .chain(all("cm", self.connections.cm_drops()))
+            .chain(all("sa", self.sa.drops()))
+            .chain(all("mad", self.sa.answer_drops()))
+    }
+
+    /// ICMP messages that were sent, or kept back by a rate limit.
+    pub const fn icmp_counters(&self) -> &IcmpCounters {
+        self.icmp.counters()
+    }
+
+    /// Queries to the administrator that have ended, by result.
+    pub const fn sa_results(&self) -> &SaResults {
+        self.sa.results()
+    }
+
+    /// The drop counters of the interface itself.
+    pub const fn drops(&self) -> &Drops<super::InterfaceDrop> {
+        &self.drops
+    }
+}

@@ -1,0 +1,120 @@
+//! SA queries: the purpose of each outstanding query, and who handles its reply.
+
+use super::{Interface, InterfaceDrop};
+use crate::sa::{RequestId, SaError, SaEvent, SaQuery, SaReply};
+use pollux_verbs::time::Time;
+use pollux_wire::address::Gid;
+use pollux_wire::ip::mgid::GroupId;
+use pollux_wire::mad::notice::TrapNumber;
+use std::collections::{BTreeMap, VecDeque};
+
+/// The purpose of a query.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Purpose {
+    Broadcast,
+    Group {
+        id: GroupId,
+        as_full: bool,
+    },
+    Leave(Gid),
+    Path(Gid),
+    Paths(Gid),
+    /// The path to a port that sent a REQ, which proves where the port is.
+    Requester(Gid),
+    Subscription(TrapNumber),
+    Unsubscription(TrapNumber),
+}
+
+/// Outstanding queries.
+#[derive(Default)]
+pub(super) struct SaQueries {
+    by_id: BTreeMap<RequestId, Purpose>,
+    /// Outstanding queries of each purpose.
+    purposes: BTreeMap<Purpose, usize>,
+    asked: u64,
+    /// Queries that the client refused because its queue is full. Handled as replies.
+    refused: VecDeque<Purpose>,
+}
+
+impl SaQueries {
+    fn insert(&mut self, id: RequestId, purpose: Purpose) {
+        self.by_id.insert(id, purpose);
+        *self.purposes.entry(purpose).or_default() += 1;
+    }
+
+    fn remove(&mut self, id: RequestId) -> Option<Purpose> {
+        let purpose = self.by_id.remove(&id)?;
+        if let Some(count) = self.purposes.get_mut(&purpose) {
+            *count -= 1;
+            if *count == 0 {
+                self.purposes.remove(&purpose);
+            }
+        }
+        Some(purpose)
+    }
+
+    /// Removes all queries and returns their IDs.
+    pub(super) fn clear(&mut self) -> impl Iterator<Item = RequestId> + use<> {
+        self.purposes.clear();
+        std::mem::take(&mut self.by_id).into_keys()
+    }
+}
+
+impl Interface {
+    pub(super) fn handle_sa_events(&mut self, now: Time) -> bool {
+        let mut has_progress = false;
+        while let Some(event) = self.sa.poll_event() {
+            has_progress = true;
+            let (id, result) = match event {
+                SaEvent::Notice(report) => {
+                    self.handle_notice(now, &report);
+                    continue;
+                }
+                SaEvent::Answered { id, result } => (id, result),
+            };
+            if let Some(purpose) = self.sa_queries.remove(id) {
+                self.answered(now, purpose, result);
+            }
+        }
+        while let Some(purpose) = self.sa_queries.refused.pop_front() {
+            has_progress = true;
+            self.answered(now, purpose, Err(SaError::NoResources));
+        }
+        has_progress
+    }
+
+    fn answered(&mut self, now: Time, purpose: Purpose, result: Result<SaReply, SaError>) {
+        match purpose {
+            Purpose::Broadcast => self.broadcast_answered(now, result),
+            Purpose::Group { id, as_full } => self.group_answered(now, id, as_full, result),
+            Purpose::Path(gid) => self.path_answered(now, gid, result),
+            Purpose::Paths(gid) => self.paths_answered(now, gid, result),
+            Purpose::Requester(gid) => self.requester_answered(now, gid, result),
+            Purpose::Subscription(trap) => self.subscription_answered(now, trap, result.err()),
+            Purpose::Unsubscription(trap) => self.unsubscribed(now, trap),
+            Purpose::Leave(mgid) => self.group_left(now, mgid),
+        }
+    }
+
+    /// Sends an SA query. There is one query for one purpose at a time.
+    pub(super) fn ask(&mut self, now: Time, purpose: Purpose, query: SaQuery) {
+        self.sa_queries.asked += 1;
+        let id = RequestId(self.sa_queries.asked);
+        match self.sa.ask(now, id, query) {
+            Ok(()) => self.sa_queries.insert(id, purpose),
+            Err(_) => {
+                self.drops.count(InterfaceDrop::QueriesFull);
+                self.sa_queries.refused.push_back(purpose);
+            }
+        }
+    }
+
+    pub(super) fn is_asked(&self, purpose: Purpose) -> bool {
+        self.sa_queries.purposes.contains_key(&purpose)
+    }
+}
+
+/// Whether the SA says by this error that a group does not exist.
+pub(super) const fn is_no_such_group(error: SaError) -> bool {
+    matches!(error, SaError::NoRecords | SaError::InsufficientComponents | SaError::RequestInvalid)
+}

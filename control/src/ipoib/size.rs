@@ -1,0 +1,70 @@
+//! Packets that are longer than the MTU of their path (RFC 4755 7.2).
+//!
+//! A path's MTU is its destination's own: the receive MTU of a connection, or what a datagram has
+//! space for along the path to that port. A packet that is too long waits if a connection with a
+//! larger MTU is being made. Otherwise it is fragmented, if it is an IPv4 packet that allows it
+//! (RFC 791 2.3), or else its sender is told the MTU: a socket here, or the host that a packet is
+//! forwarded for.
+
+use super::{Adjacency, Interface, InterfaceDrop, PendingPacket};
+use crate::fragment::parts;
+use crate::icmp::IcmpError;
+use pollux_verbs::time::Time;
+use std::net::IpAddr;
+
+impl Interface {
+    /// Handles a packet beyond the MTU of its path, to a next hop if that is known.
+    pub(super) fn too_big(
+        &mut self,
+        now: Time,
+        pending: PendingPacket,
+        next_hop: Option<IpAddr>,
+        mtu: u32,
+    ) {
+        let PendingPacket { packet, from, .. } = &pending;
+        let by_routes = || {
+            let to = super::resolution::destination(packet)?;
+            Some(self.next_hop_of(now, to, self.beyond.flow_of(packet))?.ip())
+        };
+        let link = next_hop.or_else(by_routes).and_then(|hop| self.neighbors.address(hop));
+        let key = link.and_then(|link| self.peers.find(&link));
+        if let Some((link, key)) = link.zip(key) {
+            let has_grown = match self.peers.all.get(&key).map(|peer| peer.adjacency()) {
+                Some(Adjacency::Connected { mtu, .. }) => packet.len() <= mtu as usize,
+                _ => self.is_connecting(now, key),
+            };
+            if has_grown {
+                return self.send_to_peer(now, &link, pending);
+            }
+        }
+        let from = *from;
+        for part in self.fit(now, pending.packet, from, mtu) {
+            let part = PendingPacket { from, ..PendingPacket::of(part) };
+            match next_hop {
+                Some(next_hop) => self.send_to(now, next_hop, part),
+                None => self.route(now, part),
+            }
+        }
+    }
+
+    /// The packets to send for an MTU: the packet itself, its fragments, or none with an ICMP error
+    /// to its sender.
+    pub(super) fn fit(
+        &mut self,
+        now: Time,
+        packet: Vec<u8>,
+        from: Option<u16>,
+        mtu: u32,
+    ) -> Vec<Vec<u8>> {
+        if packet.len() <= mtu as usize {
+            return vec![packet];
+        }
+        let parts = parts(&packet, mtu as usize, self.part_id);
+        self.part_id = self.part_id.wrapping_add(1);
+        parts.unwrap_or_else(|| {
+            self.drops.count(InterfaceDrop::TooBig);
+            self.send_error_back(now, &packet, from, IcmpError::TooBig(mtu));
+            Vec::new()
+        })
+    }
+}

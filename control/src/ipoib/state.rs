@@ -1,0 +1,440 @@
+//! The state machine of an interface (RFC 4391 5).
+//!
+//! ```text
+//!           active    full member of the partition       joined
+//!   NoPort ------> PortDown, NoPKey, LimitedMember ---> Joining -----> Up
+//!                          ^                            |     ^        |
+//!                          |                    refused |     | time   | the group is lost
+//!                          |                            v     |        |
+//!                          |                            Paused <-------+
+//!                          +--- the port changed: from any, and up again from there
+//! ```
+//!
+//! P_Key change, LID change, GID change: each changes the link address and the paths, so the
+//! interface goes down, and up again with the new `PortBinding`.
+//!
+//! Client reregister, or a new subnet manager: the interface stays up, and joins its groups and
+//! queries its paths again while traffic goes on.
+//!
+//! Broadcast join retry: `Paused` waits with exponential backoff before it joins the broadcast
+//! group again. A new subnet manager ends the wait and resets the count of failures.
+
+use super::groups::Group;
+use super::sa_queries::is_no_such_group;
+use super::{Action, Interface, InterfaceDrop, Link, PortView, Purpose};
+use crate::bounded::Backoff;
+use crate::sa::{Membership, SaError, SaQuery, SaReply};
+use pollux_verbs::time::Time;
+use pollux_wire::address::{Gid, Lid, Scope};
+use pollux_wire::ip::ipoib::ip_mtu;
+use pollux_wire::ip::ipv4::IPV4_MTU_MIN;
+use pollux_wire::ip::ipv6::IPV6_MTU_MIN;
+use pollux_wire::ip::mgid::{GroupId, LinkGroup};
+use pollux_wire::mad::notice::{NoticeReport, TrapDetails, TrapNumber};
+use pollux_wire::mad::sa::{JoinState, McMemberRecord};
+use pollux_wire::mad::smp::PortState;
+use std::time::Duration;
+
+/// The state of an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum InterfaceState {
+    /// Nothing is known of the port.
+    NoPort,
+    /// The operator has taken the interface down.
+    Closed,
+    /// The port carries no traffic.
+    PortDown(PortState),
+    /// The P_Key table of the port has no key of the partition.
+    NoPKey,
+    /// The port is only a limited member of the partition.
+    LimitedMember,
+    /// The SA query that joins the broadcast group is outstanding.
+    Joining {
+        /// Whether the query may create the group.
+        creates: bool,
+        /// Failed joins in a row.
+        failures: u32,
+    },
+    /// The join failed; it is retried later.
+    Paused {
+        /// Why.
+        error: SaError,
+        /// Failed joins in a row.
+        failures: u32,
+        /// When the join is retried.
+        until: Time,
+    },
+    /// The MTU of the broadcast group is below the minimum of IPv4 or IPv6.
+    TooSmall {
+        /// The longest IP packet of a datagram, in bytes.
+        mtu: u32,
+        /// The minimum, in bytes.
+        least: u32,
+        /// When the group is joined again.
+        until: Time,
+    },
+    /// The interface is up.
+    Up {
+        /// Its attributes on the link.
+        link: Box<Link>,
+        /// Rejoins in a row that the SA did not answer.
+        failures: u32,
+        /// When the group is joined again.
+        rejoin: Option<Time>,
+    },
+}
+
+/// The attributes of the port that an interface on the link depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PortBinding {
+    pub(super) pkey_index: u16,
+    pub(super) lid: Lid,
+    pub(super) lmc: u8,
+    pub(super) gid: Gid,
+    pub(super) port: u8,
+}
+
+/// Notices about multicast groups, which senders need (RFC 4391 10).
+const NOTICES: [TrapNumber; 2] =
+    [TrapNumber::MULTICAST_GROUP_CREATED, TrapNumber::MULTICAST_GROUP_DELETED];
+/// How long until a refused subscription is retried.
+const SUBSCRIPTION_PAUSE: Duration = Duration::from_secs(60);
+
+impl InterfaceState {
+    /// When its timer is due.
+    pub(super) const fn due(&self) -> Option<Time> {
+        match self {
+            Self::Paused { until, .. } | Self::TooSmall { until, .. } => Some(*until),
+            Self::Up { rejoin, .. } => *rejoin,
+            _ => None,
+        }
+    }
+
+    /// Failed joins of the broadcast group in a row.
+    const fn failures(&self) -> u32 {
+        match self {
+            Self::Joining { failures, .. }
+            | Self::Paused { failures, .. }
+            | Self::Up { failures, .. } => *failures,
+            _ => 0,
+        }
+    }
+}
+
+impl Interface {
+    /// Whether packets can be sent and received.
+    pub const fn is_up(&self) -> bool {
+        matches!(self.state, InterfaceState::Up { .. })
+    }
+
+    /// Its attributes on the link, while it is up.
+    pub fn link(&self) -> Option<&Link> {
+        match &self.state {
+            InterfaceState::Up { link, .. } => Some(link),
+            _ => None,
+        }
+    }
+
+    pub(super) fn apply_port(&mut self, now: Time, port: &PortView) {
+        let sm = |port: &PortView| (port.sm_lid, port.sm_sl);
+        let is_new_manager = self.port.as_ref().map(sm) != Some(sm(port));
+        self.port = Some(port.clone());
+        if is_new_manager {
+            self.sa.handle_sm_change(now, self.administrator());
+        }
+        if self.state == InterfaceState::Closed {
+            return;
+        }
+        match self.check_port(port) {
+            Ok(binding) if self.binding == Some(binding) => {
+                if is_new_manager {
+                    self.renew(now);
+                }
+            }
+            Ok(binding) => {
+                self.go_down(now, InterfaceState::NoPort);
+                self.binding = Some(binding);
+                self.join_broadcast(now);
+            }
+            Err(state) if self.state != state => self.go_down(now, state),
+            Err(_) => {}
+        }
+    }
+
+    /// The binding that the port allows, or the state that its fault causes.
+    fn check_port(&self, port: &PortView) -> Result<PortBinding, InterfaceState> {
+        if !matches!(port.state, PortState::ACTIVE | PortState::ACTIVE_DEFER) {
+            return Err(InterfaceState::PortDown(port.state));
+        }
+        let gid = port.gids.first().copied().unwrap_or(Gid::NONE);
+        if !port.lid.is_unicast() || gid == Gid::NONE {
+            return Err(InterfaceState::PortDown(port.state));
+        }
+        let partition = self.config.p_key.partition();
+        let mut keys = (0..).zip(&port.pkeys).filter(|(_, key)| key.partition() == partition);
+        let is_known = keys.clone().next().is_some();
+        match keys.find(|(_, key)| key.is_full()) {
+            Some((pkey_index, _)) => {
+                let PortView { lid, lmc, number, .. } = *port;
+                Ok(PortBinding { pkey_index, lid, lmc, gid, port: number })
+            }
+            None if is_known => Err(InterfaceState::LimitedMember),
+            None => Err(InterfaceState::NoPKey),
+        }
+    }
+
+    pub(super) fn open(&mut self, now: Time) {
+        if self.state == InterfaceState::Closed {
+            self.set_state(now, InterfaceState::NoPort);
+            if let Some(port) = self.port.clone() {
+                self.apply_port(now, &port);
+            }
+        }
+    }
+
+    /// Leaves all groups and removes the subscriptions, without waiting for replies. A join that is
+    /// still outstanding may have succeeded: that group is left as well.
+    pub(super) fn close(&mut self, now: Time) {
+        let (was_up, has_port) = (self.is_up(), self.binding.is_some());
+        let mut joined: Vec<_> = self.groups.values().flat_map(Group::may_be_joined).collect();
+        let is_narrow = matches!(self.state, InterfaceState::TooSmall { .. });
+        if is_narrow || !was_up && self.is_asked(Purpose::Broadcast) {
+            joined.push((self.mgid(GroupId::Broadcast), JoinState::FULL_MEMBER));
+        }
+        let members: Vec<_> =
+            joined.into_iter().map(|(mgid, how)| self.member(mgid, how)).collect();
+        self.go_down(now, InterfaceState::Closed);
+        for member in members {
+            self.ask(now, Purpose::Leave(member.mgid), SaQuery::leave(member));
+        }
+        for trap in NOTICES.into_iter().filter(|_| has_port) {
+            self.ask(now, Purpose::Unsubscription(trap), SaQuery::subscription(trap, false));
+        }
+    }
+
+    fn set_state(&mut self, now: Time, state: InterfaceState) {
+        (self.state, self.since) = (state, now);
+    }
+
+    fn go_down(&mut self, now: Time, state: InterfaceState) {
+        let was_up = self.is_up();
+        self.set_state(now, state);
+        self.binding = None;
+        for id in self.sa_queries.clear() {
+            self.sa.cancel(now, id);
+        }
+        self.requests.clear();
+        if was_up {
+            self.subscriptions.clear();
+            self.connections.handle_place(now, None);
+            self.give_up_addresses();
+            self.forget_neighbors(now);
+            self.forget_groups();
+            self.actions.push_back(Action::Stop);
+        }
+    }
+
+    pub(super) fn member(&self, mgid: Gid, join_state: JoinState) -> Membership {
+        let port_gid = self.binding.map_or(Gid::NONE, |binding| binding.gid);
+        Membership { mgid, port_gid, p_key: self.config.p_key.full(), join_state }
+    }
+
+    pub(super) fn mgid(&self, id: GroupId) -> Gid {
+        LinkGroup { id, p_key: self.config.p_key, scope: Scope::LINK_LOCAL }.mgid()
+    }
+
+    fn join_broadcast(&mut self, now: Time) {
+        let member = self.member(self.mgid(GroupId::Broadcast), JoinState::FULL_MEMBER);
+        match &mut self.state {
+            InterfaceState::Up { rejoin, .. } => *rejoin = None,
+            state => {
+                let failures = state.failures();
+                self.set_state(now, InterfaceState::Joining { creates: false, failures });
+            }
+        }
+        if !self.is_asked(Purpose::Broadcast) {
+            self.ask(now, Purpose::Broadcast, SaQuery::join(member));
+        }
+    }
+
+    fn create_broadcast(&mut self, now: Time, like: &McMemberRecord) {
+        let member = self.member(self.mgid(GroupId::Broadcast), JoinState::FULL_MEMBER);
+        let failures = self.state.failures();
+        self.set_state(now, InterfaceState::Joining { creates: true, failures });
+        self.ask(now, Purpose::Broadcast, SaQuery::join_or_create(member, like));
+    }
+
+    pub(super) fn broadcast_answered(&mut self, now: Time, result: Result<SaReply, SaError>) {
+        let error = match result {
+            Ok(SaReply::Group(record)) => return self.broadcast_joined(now, record),
+            Ok(_) => SaError::BadAnswer,
+            Err(error) => error,
+        };
+        let terms = self.config.create.filter(|_| is_no_such_group(error));
+        match (&self.state, terms) {
+            (InterfaceState::Joining { creates: false, .. }, Some(terms)) => {
+                let like = McMemberRecord {
+                    q_key: terms.q_key,
+                    mtu: terms.mtu,
+                    rate: terms.rate,
+                    sl: terms.sl,
+                    ..McMemberRecord::default()
+                };
+                self.create_broadcast(now, &like);
+            }
+            _ => self.pause(now, error),
+        }
+    }
+
+    /// Broadcast join retry: waits before the next join, with backoff. An interface that is up
+    /// stays up while the SA is silent or busy, and goes down if the SA refuses.
+    fn pause(&mut self, now: Time, error: SaError) {
+        let failures = self.state.failures().saturating_add(1);
+        let until = now + self.pause_after(failures);
+        if let InterfaceState::Up { failures: known, rejoin, .. } = &mut self.state
+            && error.is_passing()
+        {
+            (*known, *rejoin) = (failures, Some(until));
+            return;
+        }
+        let binding = self.binding;
+        if self.is_up() {
+            self.go_down(now, InterfaceState::NoPort);
+        }
+        self.binding = binding;
+        self.set_state(now, InterfaceState::Paused { error, failures, until });
+    }
+
+    /// The backoff after this many failures in a row.
+    pub(super) fn pause_after(&self, failures: u32) -> Duration {
+        let backoff = Backoff { min: self.config.pause_min, max: self.config.pause_max };
+        backoff.pause(failures)
+    }
+
+    pub(super) fn handle_state_timeout(&mut self, now: Time) {
+        if self.state.due().is_some_and(|due| due <= now) && self.binding.is_some() {
+            self.join_broadcast(now);
+        }
+    }
+
+    fn broadcast_joined(&mut self, now: Time, record: McMemberRecord) {
+        let Some(binding) = self.binding else { return };
+        let room = ip_mtu(record.mtu.bytes().unwrap_or(0) as u32);
+        let least = if self.config.ipv6 { IPV6_MTU_MIN } else { IPV4_MTU_MIN };
+        let PortBinding { pkey_index, lid, lmc, gid, .. } = binding;
+        let mtu = room.min(self.config.mtu_max);
+        let link = Link { pkey_index, qkey: record.q_key, lid, lmc, gid, mtu };
+        if self.link().is_some_and(|known| *known != link) {
+            // The group was created again with other attributes.
+            self.go_down(now, InterfaceState::NoPort);
+            self.binding = Some(binding);
+        }
+        if room < least {
+            let until = now + self.config.pause_max;
+            return self.set_state(now, InterfaceState::TooSmall { mtu: room, least, until });
+        }
+        let comes_up = !self.is_up();
+        match &mut self.state {
+            InterfaceState::Up { failures, .. } => *failures = 0,
+            _ => {
+                let link = Box::new(link);
+                self.set_state(now, InterfaceState::Up { link, failures: 0, rejoin: None });
+            }
+        }
+        if comes_up {
+            self.actions.push_back(Action::Start(link));
+        }
+        self.want_group(now, GroupId::Broadcast);
+        self.group_joined(now, GroupId::Broadcast, true, record);
+        if comes_up {
+            self.connections.handle_place(now, self.place());
+            self.join_all_groups(now);
+            self.claim_addresses(now);
+            self.subscribe(now);
+        }
+    }
+
+    /// Client reregister, or a new subnet manager: requests everything again and resets the count
+    /// of failures.
+    pub(super) fn renew(&mut self, now: Time) {
+        match &mut self.state {
+            // The SA client repeats the query by itself.
+            InterfaceState::Joining { failures, .. } => return *failures = 0,
+            InterfaceState::Paused { failures, .. } => {
+                *failures = 0;
+                return self.join_broadcast(now);
+            }
+            InterfaceState::TooSmall { .. } => return self.join_broadcast(now),
+            InterfaceState::Up { failures, .. } => *failures = 0,
+            _ => return,
+        }
+        self.join_broadcast(now);
+        self.join_all_groups(now);
+        self.renew_paths(now);
+        self.subscribe(now);
+    }
+
+    fn subscribe(&mut self, now: Time) {
+        for trap in NOTICES {
+            self.subscribe_to(now, trap);
+        }
+    }
+
+    fn subscribe_to(&mut self, now: Time, trap: TrapNumber) {
+        self.subscriptions.remove(&trap);
+        let purpose = Purpose::Subscription(trap);
+        if !self.is_asked(purpose) {
+            self.ask(now, purpose, SaQuery::subscription(trap, true));
+        }
+    }
+
+    /// A subscription was removed. If the interface is up again, the SA may have handled the two
+    /// requests in the other order, so it subscribes again.
+    pub(super) fn unsubscribed(&mut self, now: Time, trap: TrapNumber) {
+        if self.is_up() {
+            self.subscribe_to(now, trap);
+        }
+    }
+
+    pub(super) fn subscription_answered(
+        &mut self,
+        now: Time,
+        trap: TrapNumber,
+        error: Option<SaError>,
+    ) {
+        if error.is_some() {
+            self.subscriptions.insert(trap, now + SUBSCRIPTION_PAUSE);
+        }
+    }
+
+    pub(super) fn retry_subscriptions(&mut self, now: Time) {
+        let due = self.subscriptions.iter().filter(|(_, due)| **due <= now);
+        for trap in due.map(|(&trap, _)| trap).collect::<Vec<_>>() {
+            self.subscribe_to(now, trap);
+        }
+    }
+
+    pub(super) fn handle_notice(&mut self, now: Time, report: &NoticeReport) {
+        let TrapDetails::Gid(subject) = report.notice.details() else { return };
+        let Ok(group) = LinkGroup::from_mgid(subject.gid) else { return };
+        if !self.is_up() || self.mgid(group.id) != subject.gid {
+            return;
+        }
+        match report.notice.trap_number {
+            TrapNumber::MULTICAST_GROUP_CREATED => self.group_appeared(now, group.id),
+            TrapNumber::MULTICAST_GROUP_DELETED if group.id == GroupId::Broadcast => {
+                self.join_broadcast(now);
+            }
+            TrapNumber::MULTICAST_GROUP_DELETED => self.group_vanished(now, group.id),
+            _ => {}
+        }
+    }
+
+    /// Returns whether the interface is up; counts a dropped packet if not.
+    pub(super) fn check_up(&mut self) -> bool {
+        if !self.is_up() {
+            self.drops.count(InterfaceDrop::Down);
+        }
+        self.is_up()
+    }
+}

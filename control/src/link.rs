@@ -1,0 +1,158 @@
+//! The address of an interface on its link, of whatever kind the link is.
+//!
+//! ARP, neighbor discovery and the neighbor cache are the same on InfiniBand and on Ethernet, up to
+//! the address: its length, its option in neighbor discovery, and what of it names an interface.
+
+use pollux_wire::address::{Gid, Qpn};
+use pollux_wire::ethernet::MacAddress;
+use pollux_wire::ip::arp::HardwareAddress;
+use pollux_wire::ip::link_address::LinkAddress;
+use pollux_wire::ip::nd_option::NdOption;
+use std::fmt;
+
+/// The address of an interface on its link.
+pub trait InterfaceAddress: HardwareAddress + Copy + Default + Eq + fmt::Debug {
+    /// What is the same for all addresses of an interface, in an order.
+    type Key: Copy + Ord + fmt::Debug;
+
+    /// What names the interface, whatever it offers.
+    fn key(&self) -> Self::Key;
+
+    /// Whether an interface can have this address: it is neither nowhere nor a group.
+    fn is_interface(&self) -> bool;
+
+    /// Whether both are addresses of one port, where an interface may begin anew with another one.
+    fn is_same_port(&self, other: &Self) -> bool;
+
+    /// The address with nothing that only connected mode gives a meaning.
+    #[must_use]
+    fn without_offers(self) -> Self;
+
+    /// As the option that names the sender of a message of neighbor discovery.
+    fn source_option(self) -> NdOption<'static>;
+
+    /// As the option that names the target of such a message.
+    fn target_option(self) -> NdOption<'static>;
+
+    /// The sender that an option names, if it is one of this kind of link.
+    fn of_source_option(option: &NdOption<'_>) -> Option<Self>;
+
+    /// The target that an option names, if it is one of this kind of link.
+    fn of_target_option(option: &NdOption<'_>) -> Option<Self>;
+
+    /// Whether both name one interface.
+    fn is_same(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl InterfaceAddress for LinkAddress {
+    type Key = [u8; Self::LEN];
+
+    fn key(&self) -> Self::Key {
+        self.comparison_form()
+    }
+
+    /// Its queue pair is none for management.
+    fn is_interface(&self) -> bool {
+        let is_datagram_qp = !matches!(self.qpn, Qpn::SMI | Qpn::GSI | Qpn::MULTICAST);
+        is_datagram_qp && !self.gid.is_multicast() && self.gid != Gid::NONE
+    }
+
+    fn is_same_port(&self, other: &Self) -> bool {
+        self.gid == other.gid
+    }
+
+    fn without_offers(self) -> Self {
+        self.without_flags()
+    }
+
+    fn source_option(self) -> NdOption<'static> {
+        NdOption::SourceLinkAddress(self)
+    }
+
+    fn target_option(self) -> NdOption<'static> {
+        NdOption::TargetLinkAddress(self)
+    }
+
+    fn of_source_option(option: &NdOption<'_>) -> Option<Self> {
+        match *option {
+            NdOption::SourceLinkAddress(address) => Some(address),
+            _ => None,
+        }
+    }
+
+    fn of_target_option(option: &NdOption<'_>) -> Option<Self> {
+        match *option {
+            NdOption::TargetLinkAddress(address) => Some(address),
+            _ => None,
+        }
+    }
+}
+
+impl InterfaceAddress for MacAddress {
+    type Key = Self;
+
+    fn key(&self) -> Self {
+        *self
+    }
+
+    fn is_interface(&self) -> bool {
+        !self.is_group() && *self != Self::default()
+    }
+
+    fn is_same_port(&self, other: &Self) -> bool {
+        self == other
+    }
+
+    fn without_offers(self) -> Self {
+        self
+    }
+
+    fn source_option(self) -> NdOption<'static> {
+        NdOption::SourceMacAddress(self)
+    }
+
+    fn target_option(self) -> NdOption<'static> {
+        NdOption::TargetMacAddress(self)
+    }
+
+    fn of_source_option(option: &NdOption<'_>) -> Option<Self> {
+        match *option {
+            NdOption::SourceMacAddress(address) => Some(address),
+            _ => None,
+        }
+    }
+
+    fn of_target_option(option: &NdOption<'_>) -> Option<Self> {
+        match *option {
+            NdOption::TargetMacAddress(address) => Some(address),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_and_nobody_are_no_interfaces() {
+        assert!(MacAddress([2, 0, 0, 0, 0, 1]).is_interface());
+        assert!(!MacAddress::BROADCAST.is_interface() && !MacAddress::default().is_interface());
+        assert!(!LinkAddress::group(Gid([0xff; 16])).is_interface());
+        assert!(!LinkAddress::default().is_interface());
+    }
+
+    #[test]
+    fn an_option_is_of_one_kind_of_link() {
+        let mac = MacAddress([2, 0, 0, 0, 0, 1]);
+        assert_eq!(MacAddress::of_source_option(&mac.source_option()), Some(mac));
+        assert_eq!(MacAddress::of_target_option(&mac.target_option()), Some(mac));
+        assert_eq!(MacAddress::of_target_option(&mac.source_option()), None);
+        assert_eq!(LinkAddress::of_source_option(&mac.source_option()), None);
+        let link = LinkAddress::default();
+        assert_eq!(LinkAddress::of_source_option(&link.source_option()), Some(link));
+        assert_eq!(MacAddress::of_source_option(&link.source_option()), None);
+    }
+}

@@ -1,0 +1,96 @@
+//! What an interface at Ethernet does beyond others: neighbors.
+
+use super::{PlainFrame, PlainInterface};
+use crate::ethernet::{EthernetEvent, EthernetNeighbors};
+use crate::icmp::IcmpError;
+use crate::thread_check::assert_no_worker_thread;
+use pollux_verbs::time::Time;
+use pollux_wire::ethernet::MacAddress;
+use std::net::{IpAddr, Ipv4Addr};
+
+impl PlainInterface {
+    /// A request, a reply or an announcement came.
+    pub fn handle_arp(&mut self, now: Time, packet: &[u8]) {
+        assert_no_worker_thread();
+        let Self { ethernet, addresses, .. } = self;
+        if let Some(ethernet) = ethernet.as_mut().filter(|_| self.down.is_none()) {
+            ethernet.handle_arp(now, packet, addresses);
+            self.settle(now);
+        }
+    }
+
+    /// A worker has a packet for a next hop whose address it does not know.
+    pub fn handle_unresolved(&mut self, now: Time, next_hop: IpAddr, packet: Vec<u8>) {
+        assert_no_worker_thread();
+        self.send_to(now, next_hop, packet);
+    }
+
+    /// Workers sent packets to a next hop.
+    pub fn handle_use(&mut self, now: Time, next_hop: IpAddr) {
+        let Self { ethernet, addresses, .. } = self;
+        if let Some(ethernet) = ethernet {
+            ethernet.handle_use(now, next_hop, addresses);
+            self.settle(now);
+        }
+    }
+
+    /// Handles all timers that are due.
+    pub fn handle_timeout(&mut self, now: Time) {
+        assert_no_worker_thread();
+        let Self { ethernet, addresses, .. } = self;
+        if let Some(ethernet) = ethernet {
+            ethernet.handle_timeout(now, addresses);
+            self.settle(now);
+        }
+    }
+
+    /// When the next timer is due.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.ethernet.as_ref().and_then(EthernetNeighbors::poll_timeout)
+    }
+
+    /// Sets a neighbor that is not asked for. `false` if there is no space for it.
+    pub fn set_neighbor(&mut self, now: Time, ip: IpAddr, address: MacAddress) -> bool {
+        let Self { ethernet, addresses, .. } = self;
+        let link = ethernet.as_mut();
+        let is_set = link.is_some_and(|link| link.set_neighbor(now, ip, address, addresses));
+        self.settle(now);
+        is_set
+    }
+
+    /// Asks for it again when there is a packet for it.
+    pub fn remove_neighbor(&mut self, now: Time, ip: IpAddr) {
+        let Self { ethernet, addresses, .. } = self;
+        if let Some(ethernet) = ethernet {
+            ethernet.remove_neighbor(now, ip, addresses);
+            self.settle(now);
+        }
+    }
+
+    /// The next change for workers: the address of a next hop, or that it has none now.
+    pub fn poll_neighbor(&mut self) -> Option<(IpAddr, Option<MacAddress>)> {
+        self.ethernet.as_mut()?.poll_change()
+    }
+
+    /// Takes what the link has found out, and what it sends.
+    pub(super) fn settle(&mut self, now: Time) {
+        while let Some(event) = self.ethernet.as_mut().and_then(EthernetNeighbors::poll_event) {
+            match event {
+                EthernetEvent::Assigned(ip) => self.addresses.handle_assigned(now, ip),
+                EthernetEvent::Duplicate(ip) => self.addresses.handle_duplicate(now, ip),
+                EthernetEvent::Unreachable(packet) => {
+                    self.send_icmp_error(now, &packet, IcmpError::NoAnswer);
+                }
+            }
+            self.handle_address_events(now);
+        }
+        while let Some(frame) = self.ethernet.as_mut().and_then(EthernetNeighbors::poll_frame) {
+            let (packet, next_hop) = (frame.packet, Ipv4Addr::UNSPECIFIED.into());
+            self.frames.push(PlainFrame {
+                packet,
+                next_hop,
+                link: Some((frame.to, frame.ether_type)),
+            });
+        }
+    }
+}

@@ -1,0 +1,485 @@
+//! A plain interface: packets of IP at a link that is not InfiniBand.
+//!
+//! ```text
+//!   packets to us, punted --> echo replies ------------------+
+//!   transit that cannot go --> ICMP errors ------------------+--> route --> frames, by this link
+//!   packets longer than the MTU --> fragments, ICMP errors --+      |
+//!   packets of this node ------------------------------------+      +--> other interfaces
+//! ```
+//!
+//! Such an interface has no protocols of its own between it and its neighbors beyond the resolution
+//! of link addresses, and at a TUN device, whose other end is the kernel, not even that: all
+//! packets go to the one neighbor there is. Addresses, ICMP, fragmentation and the routes of the
+//! node are the same for every link, so they are here once.
+//!
+//! There is no I/O here and no clock. The caller calls a `handle_*`, then drains all `poll_*`.
+
+mod at_ethernet;
+mod packet;
+#[cfg(test)]
+mod tests;
+
+use crate::address::{AddressEvent, AddressState, Addresses, Lifetimes, Origin, is_in};
+use crate::beyond::{Beyond, Elsewhere, ElsewhereKind, NodeRoute, NodeRoutes, TransitHop};
+use crate::bounded::Queue;
+use crate::effects::Delivery;
+use crate::ethernet::{EthernetConfig, EthernetNeighbors};
+use crate::fragment::parts;
+use crate::icmp::{Icmp, IcmpConfig, IcmpCounters, IcmpError};
+use crate::thread_check::assert_no_worker_thread;
+use packet::{Kind, classify, destination, source};
+use pollux_verbs::drops::{Drops, Reason};
+use pollux_verbs::reasons;
+use pollux_verbs::time::Time;
+use pollux_wire::ethernet::{EtherType, MacAddress};
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// Packets that wait to be polled, at most.
+const PACKETS_MAX: usize = 1024;
+
+reasons! {
+    /// Why a plain interface dropped a packet.
+    pub enum PlainDrop {
+        /// The interface is not up.
+        Down = "down",
+        /// It is truncated or malformed.
+        Malformed = "malformed",
+        /// A protocol of links, which this link has no use for.
+        LinkProtocol = "link_protocol",
+        /// Its destination is another host.
+        Transit = "transit",
+        /// A multicast packet, for which there is no route.
+        Multicast = "multicast",
+        /// There is no route to its destination.
+        NoRoute = "no_route",
+        /// A route of the node drops it silently.
+        Blackhole = "blackhole",
+        /// It is longer than the MTU.
+        TooBig = "too_big",
+    }
+}
+
+/// The configuration of a plain interface.
+#[derive(Clone, Debug)]
+pub struct PlainConfig {
+    /// Addresses, with their prefix lengths.
+    pub addresses: Vec<(IpAddr, u8)>,
+    /// The longest packet of the link, in bytes.
+    pub mtu: u32,
+    /// Rate limits of ICMP.
+    pub icmp: IcmpConfig,
+    /// Its link, if that is one of Ethernet; else there is one neighbor, which gets all packets.
+    pub ethernet: Option<EthernetConfig>,
+}
+
+/// A packet that leaves by the link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlainFrame {
+    /// The packet, from its IP header on.
+    pub packet: Vec<u8>,
+    /// The neighbor that gets it. A link with one neighbor does not ask.
+    pub next_hop: IpAddr,
+    /// The header of a link of Ethernet: who gets it, and what the packet is.
+    pub link: Option<(MacAddress, EtherType)>,
+}
+
+/// What workers have to know of a plain interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PlainState {
+    /// The addresses of the node.
+    pub own: BTreeSet<IpAddr>,
+    /// The longest packet of the link, in bytes.
+    pub mtu: u32,
+}
+
+/// One of several interfaces of a node, at such a link.
+pub struct PlainInterface {
+    addresses: Addresses,
+    /// Why it is down, unless it is up.
+    down: Option<String>,
+    since: Time,
+    mtu: u32,
+    icmp: Icmp,
+    /// The identification of the next packet that is fragmented here.
+    part_id: u16,
+    beyond: Beyond,
+    /// The neighbors at a link of Ethernet.
+    ethernet: Option<EthernetNeighbors>,
+    frames: Queue<PlainFrame>,
+    deliveries: Queue<Delivery>,
+    /// Workers have to get the state.
+    has_changed: bool,
+    drops: Drops<PlainDrop>,
+}
+
+impl PlainInterface {
+    /// An interface that is down for this reason.
+    pub fn new(now: Time, config: &PlainConfig, down: String, seed: u64) -> Self {
+        let mut interface = Self {
+            addresses: Addresses::new(),
+            down: Some(down),
+            since: now,
+            mtu: config.mtu,
+            icmp: Icmp::new(&config.icmp),
+            part_id: seed as u16,
+            beyond: Beyond::new(),
+            ethernet: None,
+            frames: Queue::new(PACKETS_MAX),
+            deliveries: Queue::new(PACKETS_MAX),
+            has_changed: true,
+            drops: Drops::default(),
+        };
+        if let Some(ethernet) = &config.ethernet {
+            if ethernet.ipv6 {
+                let (ip, origin) = (ethernet.address.link_local().into(), Origin::LinkLocal);
+                interface.addresses.add(now, ip, 64, origin, Lifetimes::default());
+            }
+            let neighbors = EthernetNeighbors::new(now, ethernet.clone(), seed);
+            interface.ethernet = Some(neighbors);
+        }
+        for &(ip, prefix_len) in &config.addresses {
+            interface.add_address(now, ip, prefix_len);
+        }
+        interface
+    }
+
+    /// The link has come up, or is down for this reason.
+    pub fn set_link(&mut self, now: Time, down: Option<String>) {
+        assert_no_worker_thread();
+        if self.down.is_some() != down.is_some() {
+            self.since = now;
+        }
+        self.down = down;
+        let Self { ethernet, addresses, .. } = self;
+        if let Some(ethernet) = ethernet {
+            ethernet.set_up(now, self.down.is_none(), addresses);
+            self.settle(now);
+        }
+    }
+
+    /// Sets the longest packet of the link.
+    pub fn set_mtu(&mut self, mtu: u32) {
+        assert_no_worker_thread();
+        self.has_changed |= self.mtu != mtu;
+        self.mtu = mtu;
+    }
+
+    /// Adds an address. `false` if there are too many.
+    pub fn add_address(&mut self, now: Time, ip: IpAddr, prefix_len: u8) -> bool {
+        let (origin, lifetimes) = (Origin::Configured, Lifetimes::default());
+        let is_added = self.addresses.add(now, ip, prefix_len, origin, lifetimes);
+        self.handle_address_events(now);
+        is_added
+    }
+
+    /// The address belongs to the node no longer.
+    pub fn remove_address(&mut self, now: Time, ip: IpAddr) {
+        self.addresses.remove(ip);
+        self.handle_address_events(now);
+    }
+
+    /// At a link of Ethernet others are asked whether they have an address; elsewhere no other node
+    /// can have it.
+    fn handle_address_events(&mut self, now: Time) {
+        assert_no_worker_thread();
+        while let Some(event) = self.addresses.poll_event() {
+            let Self { ethernet, addresses, .. } = self;
+            match (event, ethernet) {
+                (AddressEvent::Tentative(ip), Some(ethernet)) => ethernet.claim(now, ip),
+                (AddressEvent::Tentative(ip), None) => addresses.handle_assigned(now, ip),
+                (AddressEvent::Duplicate(ip) | AddressEvent::Removed(ip), Some(ethernet)) => {
+                    ethernet.disown(now, ip, addresses);
+                }
+                _ => {}
+            }
+            self.has_changed = true;
+        }
+    }
+
+    /// Sets the addresses of all interfaces of the node. Returns whether they are new.
+    pub fn set_node_addresses(&mut self, all: &Arc<BTreeSet<IpAddr>>) -> bool {
+        let is_new = !Arc::ptr_eq(self.addresses.of_node(), all);
+        if is_new {
+            self.addresses.set_of_node(Arc::clone(all));
+            self.has_changed = true;
+        }
+        is_new
+    }
+
+    /// Sets the routes of the node, and the number of this interface in them.
+    pub fn set_node_routes(&mut self, number: u16, routes: Arc<dyn NodeRoutes>) {
+        self.icmp.share(routes.error_budget());
+        (self.beyond.number, self.beyond.routes) = (number, Some(routes));
+    }
+
+    /// Handles a packet that came for this node, or of a protocol of links.
+    pub fn handle_packet(&mut self, now: Time, packet: &[u8]) {
+        assert_no_worker_thread();
+        if self.down.is_some() {
+            return self.drops.count(PlainDrop::Down);
+        }
+        let Some((ether_type, destination, kind)) = classify(packet) else {
+            return self.drops.count(PlainDrop::Malformed);
+        };
+        let is_group = self.ethernet.as_ref().is_some_and(|link| link.hears(destination));
+        let is_ours = is_group
+            || self.addresses.is_of_node(destination)
+            || matches!(destination, IpAddr::V4(ip) if self.addresses.is_broadcast(ip));
+        let Self { ethernet, addresses, .. } = self;
+        match (kind, ethernet) {
+            (Kind::Discovery, Some(ethernet)) => {
+                ethernet.handle_discovery(now, packet, addresses);
+                return self.settle(now);
+            }
+            (Kind::Membership, Some(ethernet)) => {
+                return ethernet.handle_membership(now, ether_type, packet);
+            }
+            _ => {}
+        }
+        match kind {
+            Kind::Discovery | Kind::Membership => self.drops.count(PlainDrop::LinkProtocol),
+            _ if !is_ours => self.drops.count(PlainDrop::Transit),
+            Kind::EchoRequest => {
+                if let Some(frame) = self.icmp.handle_echo(now, packet, &self.addresses) {
+                    self.route(now, frame.packet);
+                }
+            }
+            Kind::Other => self.deliveries.push(Delivery { ether_type, packet: packet.to_vec() }),
+        }
+    }
+
+    /// A packet in transit cannot be forwarded: its sender gets an ICMP error.
+    pub fn handle_rejected(&mut self, now: Time, packet: &[u8], error: IcmpError) {
+        assert_no_worker_thread();
+        self.send_icmp_error(now, packet, error);
+    }
+
+    /// A packet in transit is longer than the MTU: it leaves in fragments, or its sender gets an
+    /// ICMP error.
+    pub fn handle_too_big(&mut self, now: Time, packet: Vec<u8>, hop: TransitHop) {
+        assert_no_worker_thread();
+        self.send_by_link(now, hop.next_hop, packet, Some(hop.from));
+    }
+
+    /// Handles a packet that another interface has for this one.
+    pub fn handle_elsewhere(&mut self, now: Time, packet: Vec<u8>, what: ElsewhereKind) {
+        assert_no_worker_thread();
+        match what {
+            ElsewhereKind::Leaves(next_hop) => self.send_to(now, next_hop, packet),
+            ElsewhereKind::Failed(error) => self.send_icmp_error(now, &packet, error),
+        }
+    }
+
+    /// Sends a packet of this node where its routes lead.
+    pub fn send_packet(&mut self, now: Time, packet: Vec<u8>) {
+        assert_no_worker_thread();
+        self.route(now, packet);
+    }
+
+    /// The next packet to send.
+    pub fn poll_frame(&mut self) -> Option<PlainFrame> {
+        self.frames.pop()
+    }
+
+    /// The next packet for this node.
+    pub fn poll_delivery(&mut self) -> Option<Delivery> {
+        self.deliveries.pop()
+    }
+
+    /// The next packet for another interface.
+    pub fn poll_elsewhere(&mut self) -> Option<Elsewhere> {
+        self.beyond.elsewhere.pop()
+    }
+
+    /// The state for workers, if it has changed since the last call.
+    pub fn poll_state(&mut self) -> Option<PlainState> {
+        if !std::mem::take(&mut self.has_changed) {
+            return None;
+        }
+        let others = self.addresses.of_node().iter().copied();
+        let own = self.addresses.iter().filter(|one| one.state.may_be_source()).map(|one| one.ip);
+        Some(PlainState { own: own.chain(others).collect(), mtu: self.mtu })
+    }
+
+    /// Sends a packet where the routes of the node lead.
+    fn route(&mut self, now: Time, packet: Vec<u8>) {
+        let flow = self.beyond.flow_of(&packet);
+        self.route_by(now, packet, flow);
+    }
+
+    /// The same, with another hash than that of its own flow.
+    fn route_by(&mut self, now: Time, packet: Vec<u8>, flow: u32) {
+        let Some((ether_type, destination)) = destination(&packet) else {
+            return self.drops.count(PlainDrop::Malformed);
+        };
+        if self.addresses.is_of_node(destination) {
+            return self.deliveries.push(Delivery { ether_type, packet });
+        }
+        if destination.is_multicast() {
+            return self.drops.count(PlainDrop::Multicast);
+        }
+        let routes = self.beyond.routes.as_ref();
+        match routes.map_or(NodeRoute::Nowhere, |routes| routes.route_to(destination, flow)) {
+            NodeRoute::Link { interface, gateway } if interface == self.beyond.number => {
+                self.send_to(now, gateway.unwrap_or(destination), packet);
+            }
+            NodeRoute::Link { interface, gateway } => {
+                let what = ElsewhereKind::Leaves(gateway.unwrap_or(destination));
+                self.beyond.elsewhere.push(Elsewhere { interface, packet, what });
+            }
+            NodeRoute::Blackhole => self.drops.count(PlainDrop::Blackhole),
+            NodeRoute::Rejected(error) => self.reject(now, &packet, error),
+            NodeRoute::Nowhere if self.is_on_link(destination) => {
+                self.send_to(now, destination, packet);
+            }
+            NodeRoute::Nowhere => self.reject(now, &packet, IcmpError::NoRoute),
+        }
+    }
+
+    fn reject(&mut self, now: Time, packet: &[u8], error: IcmpError) {
+        self.drops.count(PlainDrop::NoRoute);
+        self.send_icmp_error(now, packet, error);
+    }
+
+    /// Sends a packet by this link.
+    fn send_to(&mut self, now: Time, next_hop: IpAddr, packet: Vec<u8>) {
+        self.send_by_link(now, next_hop, packet, None);
+    }
+
+    /// The same with a packet in transit, which came by an interface of the node.
+    fn send_by_link(&mut self, now: Time, next_hop: IpAddr, packet: Vec<u8>, from: Option<u16>) {
+        if self.down.is_some() {
+            return self.drops.count(PlainDrop::Down);
+        }
+        for packet in self.fit(now, packet, from) {
+            let Self { ethernet, addresses, .. } = self;
+            match ethernet {
+                None => self.frames.push(PlainFrame { packet, next_hop, link: None }),
+                Some(ethernet) => ethernet.send(now, next_hop, packet, addresses),
+            }
+        }
+        self.settle(now);
+    }
+
+    /// The packet, its fragments, or nothing, of which its sender is told.
+    fn fit(&mut self, now: Time, packet: Vec<u8>, from: Option<u16>) -> Vec<Vec<u8>> {
+        if packet.len() <= self.mtu as usize {
+            return vec![packet];
+        }
+        let id = self.part_id;
+        self.part_id = id.wrapping_add(1);
+        parts(&packet, self.mtu as usize, id).unwrap_or_else(|| {
+            self.drops.count(PlainDrop::TooBig);
+            let error = IcmpError::TooBig(self.mtu);
+            if !from.is_some_and(|from| self.beyond.error_elsewhere(from, &packet, error)) {
+                self.send_icmp_error(now, &packet, error);
+            }
+            Vec::new()
+        })
+    }
+
+    /// Tells the sender of a packet why it is not delivered, by the interface that it is beyond.
+    ///
+    /// Why by the flow of that packet: each interface on the way chooses the same next hop, so the
+    /// error has an address of the interface that it leaves by.
+    fn send_icmp_error(&mut self, now: Time, packet: &[u8], error: IcmpError) {
+        let Some(sender) = source(packet) else { return };
+        let flow = self.beyond.flow_of(packet);
+        if let Some(interface) = self.beyond.interface_to(sender, flow) {
+            let (packet, what) = (packet.to_vec(), ElsewhereKind::Failed(error));
+            return self.beyond.elsewhere.push(Elsewhere { interface, packet, what });
+        }
+        let frame = self.icmp.error_about(now, packet, false, error, &self.addresses);
+        if let Some(frame) = frame {
+            self.route_by(now, frame.packet, flow);
+        }
+    }
+}
+
+/// The state, for reports and for other interfaces.
+impl PlainInterface {
+    /// Whether packets pass.
+    pub const fn is_up(&self) -> bool {
+        self.down.is_none()
+    }
+
+    /// Why it is down, unless it is up.
+    pub fn why_down(&self) -> Option<&str> {
+        self.down.as_deref()
+    }
+
+    /// The time of the last change between up and down.
+    pub const fn since(&self) -> Time {
+        self.since
+    }
+
+    /// The longest packet of the link, in bytes.
+    pub const fn mtu(&self) -> u32 {
+        self.mtu
+    }
+
+    /// The addresses that are configured.
+    pub const fn addresses(&self) -> &Addresses {
+        &self.addresses
+    }
+
+    /// Addresses for which packets may come by other interfaces of the node, too.
+    pub fn addresses_for_node(&self) -> impl Iterator<Item = IpAddr> {
+        let all = self.addresses.iter().filter(|one| one.state.may_be_source());
+        all.filter(|one| one.origin != Origin::LinkLocal).map(|one| one.ip)
+    }
+
+    /// ICMP messages that were sent, or kept back by a rate limit.
+    pub const fn icmp_counters(&self) -> &IcmpCounters {
+        self.icmp.counters()
+    }
+
+    /// The neighbors, at a link of Ethernet.
+    pub const fn ethernet(&self) -> Option<&EthernetNeighbors> {
+        self.ethernet.as_ref()
+    }
+
+    /// Whether others are still asked whether they have an address of ours.
+    pub fn is_claiming(&self) -> bool {
+        self.addresses.iter().any(|one| one.state == AddressState::Tentative)
+    }
+
+    /// The subnets: an address with the prefix length each.
+    pub fn subnets(&self) -> impl Iterator<Item = (IpAddr, u8)> {
+        let all = self.addresses.iter().filter(|one| one.origin != Origin::LinkLocal);
+        all.map(|one| (one.ip, one.prefix_len))
+    }
+
+    /// Whether packets to an address leave by this link.
+    pub fn leads_to(&self, destination: IpAddr) -> bool {
+        self.is_on_link(destination) || self.beyond.gateway(destination, 0).is_some()
+    }
+
+    fn is_on_link(&self, destination: IpAddr) -> bool {
+        let is_link_local = matches!(destination, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        is_link_local && self.ethernet.is_some()
+            || self.subnets().any(|subnet| is_in(destination, subnet))
+    }
+
+    /// All drop counters, by the part that counts and the reason.
+    pub fn drop_rows(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+        fn all<R: Reason>(
+            of: &'static str,
+            drops: &Drops<R>,
+        ) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+            drops.iter().map(move |(why, times)| (of, why, times))
+        }
+        let lost = [
+            ("interface", "frames_full", self.frames.lost()),
+            ("interface", "deliveries_full", self.deliveries.lost()),
+            ("interface", "elsewhere_full", self.beyond.elsewhere.lost()),
+        ];
+        let own = all("interface", &self.drops).chain(lost);
+        let link = self.ethernet.iter().flat_map(EthernetNeighbors::drop_rows);
+        own.chain(all("address", self.addresses.drops()))
+            .chain(all("icmp", self.icmp.drops()))
+            .chain(link)
+    }
+}

@@ -1,0 +1,310 @@
+//! Messages of the kernel applied to the tables.
+//!
+//! IPv4 and IPv6 are not alike. Routes of IPv4 with one prefix and metric are a list of whole
+//! routes, of which the first is used; REPLACE replaces the first, DELROUTE names one. Of IPv6 the
+//! kernel merges routes with gateways into one of several paths: NEWROUTE carries all of them,
+//! DELROUTE only those that go.
+
+use super::table::{Changed, Entry, KernelLink, NexthopObject, RouteLists, Tables};
+use super::{KernelRouteKey, KernelRoutesConfig};
+use pollux_wire::netlink::ip_address::AddressMessage;
+use pollux_wire::netlink::link::{LinkFlags, LinkMessage};
+use pollux_wire::netlink::nexthop::NexthopMessage;
+use pollux_wire::netlink::route::{RouteFlags, RouteMessage, RoutePath, RouteProtocol, RouteType};
+use pollux_wire::netlink::{AddressFamily, MessageFlags, Payload};
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+/// What a message asks for beside the change of the tables.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Effect {
+    /// The kernel may have changed more than it said.
+    pub(super) needs_dump: bool,
+    /// The result depends on the order of a list that a dump may have shown already changed.
+    pub(super) ambiguous: bool,
+    /// A route that cannot be followed.
+    pub(super) unsupported: bool,
+}
+
+impl Effect {
+    const NONE: Self = Self { needs_dump: false, ambiguous: false, unsupported: false };
+    const DUMP: Self = Self { needs_dump: true, ..Self::NONE };
+    const UNSUPPORTED: Self = Self { unsupported: true, ..Self::NONE };
+}
+
+/// Where a route belongs.
+enum Placement {
+    Used(KernelRouteKey),
+    /// Of a table or a type that is nobody's business here.
+    Ignored,
+    Unsupported,
+}
+
+fn placement(route: &RouteMessage<'_>, config: &KernelRoutesConfig) -> Placement {
+    let Some(&domain) = config.domains.get(&route.table) else { return Placement::Ignored };
+    let is_local = match route.destination {
+        IpAddr::V4(_) => false,
+        IpAddr::V6(address) => address.is_multicast() || address.is_unicast_link_local(),
+    };
+    // Linux has such a route of its own for what no other route of IPv6 matches.
+    let is_default_reject =
+        route.route_type == RouteType::UNREACHABLE && route.protocol == RouteProtocol::KERNEL;
+    if is_local || is_default_reject || route.flags.contains(RouteFlags::CLONED) {
+        return Placement::Ignored;
+    }
+    match route.route_type {
+        RouteType::UNICAST
+        | RouteType::BLACKHOLE
+        | RouteType::UNREACHABLE
+        | RouteType::PROHIBIT => {}
+        // A deletion of IPv6 may come without a type.
+        RouteType::UNSPECIFIED => {}
+        RouteType::THROW => return Placement::Unsupported,
+        _ => return Placement::Ignored,
+    }
+    if route.tos != 0 || route.source_len != 0 {
+        return Placement::Unsupported;
+    }
+    Placement::Used(KernelRouteKey {
+        table: route.table,
+        domain,
+        destination: route.destination,
+        prefix_len: route.prefix_len,
+        metric: route.priority,
+    })
+}
+
+impl Tables {
+    /// Takes a message of a dump; says whether it is a route that cannot be followed.
+    pub(super) fn fill(&mut self, payload: &Payload<'_>, config: &KernelRoutesConfig) -> bool {
+        match payload {
+            Payload::NewLink(link) => self.set_link(link),
+            Payload::NewAddress(address) => {
+                self.addresses.insert((address.index, address.address));
+            }
+            Payload::NewNexthop(nexthop) => {
+                self.nexthops.insert(nexthop.id, NexthopObject::new(&nexthop.nexthop));
+            }
+            Payload::NewRoute(route) => match placement(route, config) {
+                Placement::Used(key) => {
+                    let entry = Entry::new(route);
+                    self.lists_mut(key.destination).update(key, |list| list.push(entry));
+                }
+                Placement::Unsupported => return true,
+                Placement::Ignored => {}
+            },
+            _ => {}
+        }
+        false
+    }
+
+    /// Takes a notification.
+    pub(super) fn apply(
+        &mut self,
+        payload: &Payload<'_>,
+        flags: MessageFlags,
+        config: &KernelRoutesConfig,
+        changed: &mut Changed,
+        links_were_down: &mut BTreeSet<u32>,
+    ) -> Effect {
+        match payload {
+            Payload::NewLink(link) => self.apply_link(link, changed, links_were_down),
+            Payload::DelLink(link) if link.family == AddressFamily::UNSPECIFIED => {
+                self.links.remove(&link.index);
+                changed.all = true;
+                Effect::DUMP
+            }
+            Payload::NewAddress(address) => {
+                self.addresses.insert((address.index, address.address));
+                Effect::NONE
+            }
+            Payload::DelAddress(address) => self.remove_address(address),
+            Payload::NewNexthop(nexthop) => {
+                self.nexthops.insert(nexthop.id, NexthopObject::new(&nexthop.nexthop));
+                changed.nexthops.insert(nexthop.id);
+                Effect::NONE
+            }
+            Payload::DelNexthop(nexthop) => self.remove_nexthop(nexthop, changed),
+            Payload::NewRoute(route) => match placement(route, config) {
+                Placement::Used(key) => self.add_route(key, route, flags, changed),
+                Placement::Unsupported => Effect::UNSUPPORTED,
+                Placement::Ignored => Effect::NONE,
+            },
+            Payload::DelRoute(route) => match placement(route, config) {
+                Placement::Used(key) => self.remove_route(key, route, changed),
+                Placement::Unsupported | Placement::Ignored => Effect::NONE,
+            },
+            _ => Effect::NONE,
+        }
+    }
+
+    fn set_link(&mut self, link: &LinkMessage<'_>) {
+        // Ports of bridges are told as links of the bridge's family as well.
+        if link.family != AddressFamily::UNSPECIFIED {
+            return;
+        }
+        let new = KernelLink {
+            name: String::from_utf8_lossy(link.name).into_owned(),
+            is_up: link.flags.contains(LinkFlags::UP),
+            has_carrier: link.flags.contains(LinkFlags::LOWER_UP),
+        };
+        self.links.insert(link.index, new);
+    }
+
+    /// A link that changed in what matters to routes.
+    fn apply_link(
+        &mut self,
+        link: &LinkMessage<'_>,
+        changed: &mut Changed,
+        links_were_down: &mut BTreeSet<u32>,
+    ) -> Effect {
+        let before = self.links.get(&link.index).cloned();
+        self.set_link(link);
+        let after = self.links.get(&link.index);
+        if before.as_ref() == after {
+            return Effect::NONE;
+        }
+        if after.is_some_and(|link| !link.is_up) {
+            links_were_down.insert(link.index);
+        }
+        changed.all = true;
+        if let (Some(before), Some(after)) = (&before, after)
+            && !before.is_up
+            && after.is_up
+        {
+            changed.links_up.insert(after.name.clone());
+        }
+        if before.is_none() { Effect::NONE } else { Effect::DUMP }
+    }
+
+    /// The last address of IPv4 takes the routes through gateways of its link along, in silence.
+    fn remove_address(&mut self, address: &AddressMessage) -> Effect {
+        self.addresses.remove(&(address.index, address.address));
+        Effect::DUMP
+    }
+
+    /// Its routes are gone, and it is gone from its groups, both in silence.
+    fn remove_nexthop(&mut self, nexthop: &NexthopMessage<'_>, changed: &mut Changed) -> Effect {
+        let id = nexthop.id;
+        let only = BTreeSet::from([id]);
+        let has_it = |list: &[Entry]| list.iter().any(|entry| entry.nexthop_id == id);
+        for key in self.users(&only) {
+            if has_it(self.list(&key)) {
+                let lists = self.lists_mut(key.destination);
+                lists.update(key, |list| list.retain(|entry| entry.nexthop_id != id));
+            }
+            changed.keys.insert(key);
+        }
+        self.nexthops.remove(&id);
+        for object in self.nexthops.values_mut() {
+            if let NexthopObject::Group(members) = object {
+                members.retain(|member| member.id != id);
+            }
+        }
+        Effect::DUMP
+    }
+
+    fn add_route(
+        &mut self,
+        key: KernelRouteKey,
+        route: &RouteMessage<'_>,
+        flags: MessageFlags,
+        changed: &mut Changed,
+    ) -> Effect {
+        changed.keys.insert(key);
+        let entry = Entry::new(route);
+        let is_v4 = key.destination.is_ipv4();
+        self.lists_mut(key.destination).update(key, |list| {
+            if is_v4 { add_v4(list, entry, flags) } else { add_v6(list, entry, flags) }
+        })
+    }
+
+    fn remove_route(
+        &mut self,
+        key: KernelRouteKey,
+        route: &RouteMessage<'_>,
+        changed: &mut Changed,
+    ) -> Effect {
+        let gone = Entry::new(route);
+        let lists: &mut RouteLists = self.lists_mut(key.destination);
+        if lists.get(&key).is_empty() {
+            return Effect::NONE;
+        }
+        changed.keys.insert(key);
+        let is_v4 = key.destination.is_ipv4();
+        let found =
+            lists.update(
+                key,
+                |list| {
+                    if is_v4 { remove_v4(list, &gone) } else { remove_v6(list, &gone) }
+                },
+            );
+        // What is there is not what the kernel had: a dump shows which is right.
+        if found { Effect::NONE } else { Effect::DUMP }
+    }
+}
+
+fn add_v4(list: &mut Vec<Entry>, entry: Entry, flags: MessageFlags) -> Effect {
+    let is_ambiguous = list.len() > 1;
+    let same = list.iter().position(|old| old.is_same(&entry));
+    if let Some(same) = same {
+        list[same] = entry;
+    } else if flags.contains(MessageFlags::APPEND) {
+        list.push(entry);
+    } else if flags.contains(MessageFlags::REPLACE)
+        && let Some(first) = list.first_mut()
+    {
+        *first = entry;
+    } else {
+        list.insert(0, entry);
+    }
+    Effect { ambiguous: is_ambiguous || list.len() > 1, ..Effect::NONE }
+}
+
+fn remove_v4(list: &mut Vec<Entry>, gone: &Entry) -> bool {
+    match list.iter().position(|entry| entry.is_same(gone)) {
+        Some(index) => {
+            list.remove(index);
+            true
+        }
+        None => false,
+    }
+}
+
+fn add_v6(list: &mut Vec<Entry>, entry: Entry, flags: MessageFlags) -> Effect {
+    let is_ambiguous = list.len() > 1;
+    let mergeable = entry.is_mergeable();
+    let replaced = if mergeable || flags.contains(MessageFlags::REPLACE) {
+        list.iter().position(|old| old.is_mergeable() == mergeable)
+    } else {
+        None
+    };
+    let replaced = replaced
+        .or_else(|| list.iter().position(|old| old.is_same(&entry)))
+        .or_else(|| flags.contains(MessageFlags::REPLACE).then_some(0))
+        .filter(|&index| index < list.len());
+    match replaced {
+        Some(index) => list[index] = entry,
+        None => list.push(entry),
+    }
+    Effect { ambiguous: is_ambiguous || list.len() > 1, ..Effect::NONE }
+}
+
+/// Takes the paths away that are listed, or the route that is the same.
+fn remove_v6(list: &mut Vec<Entry>, gone: &Entry) -> bool {
+    if gone.is_mergeable()
+        && let Some(index) = list.iter().position(Entry::is_mergeable)
+    {
+        let paths = &mut list[index].paths;
+        let before = paths.len();
+        // A single path is told without its weight.
+        let name = |hop: &RoutePath| (hop.interface, hop.gateway);
+        paths.retain(|path| !gone.paths.iter().any(|gone| name(path) == name(gone)));
+        let found = paths.len() + gone.paths.len() == before;
+        if paths.is_empty() {
+            list.remove(index);
+        }
+        return found;
+    }
+    remove_v4(list, gone)
+}

@@ -1,0 +1,482 @@
+//! Mirror of the kernel's routes: what rtnetlink says, as changes of our own table.
+//!
+//! ```text
+//!              poll_dump: links, addresses, nexthops, routes v4, v6
+//!   +-------------------+   last Done    +------------+  handle_drained   +-----------+
+//!   |      Dumping      |--------------->| CatchingUp |------------------>| Following |
+//!   +-------------------+                +------------+   (publishes)     +-----------+
+//!            ^  ^  dump interrupted: the         | overrun                       |
+//!            |  |  same kind again               v                              |
+//!            |  +--------------------------------+                              |
+//!            +------------------------------------------------------------------+
+//!       the timer: at once after an overrun, with a backoff if it happens again and again;
+//!       200 ms after the last change of a link, loss of an address or of a nexthop object
+//! ```
+//!
+//! Why dumps beside notifications: the kernel changes and deletes routes without a message. Carrier
+//! loss takes a nexthop object out of its groups, the last IPv4 address of a link takes the routes
+//! through its gateways along, a deleted group takes its routes along. So nexthop objects are
+//! mirrored, and after each such cause all tables are dumped anew.
+//!
+//! Why notifications wait in the socket during a dump: a dump is no snapshot, and a deletion that
+//! was applied before the deleted route came in the dump would be undone. After the dump they are
+//! applied; all of them are idempotent.
+//!
+//! Why changes come out when the socket is drained and not message by message: daemons replace a
+//! route by DELROUTE and NEWROUTE. Only the *net effect* of what was read is published, so there is
+//! no gap. A caller that must stop before the socket is drained uses
+//! [`KernelRoutes::handle_busy`], which publishes all but withdrawals.
+//!
+//! Why a deleted route stays for `WITHDRAWAL_DELAY`: the two messages of a replacement may be
+//! read apart. A route whose links are down is withdrawn at once.
+//!
+//! After lost notifications (ENOBUFS) nothing is published until a dump was read: the old routes
+//! stay in use.
+
+mod apply;
+mod resolve;
+mod table;
+
+use pollux_verbs::time::Time;
+use pollux_wire::netlink::request::DumpKind;
+use pollux_wire::netlink::route::RouteProtocol;
+use pollux_wire::netlink::{MessageFlags, NetlinkMessage, Payload};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use table::{Changed, Tables};
+
+/// From the last cause of a dump to the dump: causes come in groups.
+const DUMP_DEBOUNCE: Duration = Duration::from_millis(200);
+/// From the first cause of a dump to the dump, however many follow.
+const DUMP_DELAY_MAX: Duration = Duration::from_secs(1);
+/// Between dumps after overruns: the first is at once, then the backoff doubles up to the second.
+const OVERRUN_BACKOFF_MIN: Duration = Duration::from_millis(100);
+const OVERRUN_BACKOFF_MAX: Duration = Duration::from_secs(2);
+/// So long without an overrun, and the next dump is at once again.
+const OVERRUN_FORGET: Duration = Duration::from_secs(10);
+/// From a deletion to the withdrawal of the route: a daemon sends both messages of a replacement in
+/// one system call.
+const WITHDRAWAL_DELAY: Duration = Duration::from_millis(10);
+/// How often a kind is dumped again when it was interrupted; then what came is used, and a dump of
+/// everything follows.
+const DUMP_REPEATS_MAX: u32 = 5;
+
+/// Errno of a request that the kernel does not know.
+const EOPNOTSUPP: u32 = 95;
+
+/// What of the kernel's tables is used, and for what.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KernelRoutesConfig {
+    /// Routing tables of the kernel, and the routing domain (VRF) that each fills.
+    pub domains: BTreeMap<u32, u32>,
+    /// Links of the kernel that stand for interfaces of ours: shadow's name, interface's name.
+    pub interfaces: BTreeMap<String, String>,
+    /// Interface that leads to the kernel, for routes whose paths are none of ours. Without it such
+    /// a route is unreachable; were it left out, a wider route would win.
+    pub kernel_port: Option<String>,
+}
+
+/// What names a route of the kernel: candidates of one prefix differ in the metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct KernelRouteKey {
+    /// Routing domain.
+    pub domain: u32,
+    /// Routing table of the kernel, which fills the domain.
+    pub table: u32,
+    /// First address of the destinations.
+    pub destination: IpAddr,
+    /// Bits of the destination.
+    pub prefix_len: u8,
+    /// Metric; the lowest wins.
+    pub metric: u32,
+}
+
+/// A route of the kernel that can be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelRoute {
+    /// Who installed it.
+    pub protocol: RouteProtocol,
+    /// What becomes of packets.
+    pub target: KernelTarget,
+}
+
+/// What becomes of packets that a route matches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KernelTarget {
+    /// They are sent on by one of these.
+    Via(Vec<KernelHop>),
+    /// They are dropped in silence.
+    Blackhole,
+    /// They are dropped, and an ICMP error says that the network is unreachable.
+    Unreachable,
+    /// They are dropped, and an ICMP error says that it is prohibited.
+    Prohibit,
+}
+
+/// A path of a route.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct KernelHop {
+    /// Interface of ours.
+    pub interface: Arc<str>,
+    /// Next hop, of either family; `None` where the destination is on the link.
+    pub gateway: Option<IpAddr>,
+    /// Share of the flows, from 1.
+    pub weight: u32,
+}
+
+/// A change for the routing table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KernelRouteChange {
+    /// A route is new, or another one than before.
+    Set(KernelRouteKey, KernelRoute),
+    /// A route is gone.
+    Remove(KernelRouteKey),
+}
+
+/// What happened so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KernelRoutesCounters {
+    /// Messages that were read.
+    pub messages: u64,
+    /// Messages that could not be read.
+    pub malformed: u64,
+    /// Times that notifications were lost.
+    pub overruns: u64,
+    /// Dumps of all tables that were completed.
+    pub dumps: u64,
+    /// Dumps of one kind that the kernel said were interrupted by a change.
+    pub dumps_interrupted: u64,
+    /// Dumps that ended without all rows, and were made again.
+    pub dumps_failed: u64,
+    /// Routes of used tables that cannot be followed: by TOS or source, or of type throw.
+    pub routes_unsupported: u64,
+}
+
+/// Where the mirror stands towards the kernel; see the diagram at the top.
+#[derive(Debug)]
+enum Synchronization {
+    Dumping(Dump),
+    CatchingUp,
+    Following,
+}
+
+/// A dump under way.
+#[derive(Debug, Default)]
+struct Dump {
+    /// Index into [`DumpKind::ALL`].
+    kind: usize,
+    /// Whether the kernel was asked for it.
+    asked: bool,
+    /// Whether the kernel said that the table changed meanwhile.
+    interrupted: bool,
+    repeats: u32,
+    /// What came so far.
+    fresh: Tables,
+}
+
+/// When the next dump is due, and why.
+#[derive(Clone, Copy, Debug)]
+struct DumpTimer {
+    at: Time,
+    at_most: Time,
+}
+
+/// The mirror.
+#[derive(Debug)]
+pub struct KernelRoutes {
+    config: KernelRoutesConfig,
+    synchronization: Synchronization,
+    timer: Option<DumpTimer>,
+    /// Notifications were lost, and no dump began since: nothing is published.
+    lossy: bool,
+    overrun_backoff: Duration,
+    overrun_at: Option<Time>,
+    tables: Tables,
+    changed: Changed,
+    /// Links that were down since the last dump: the kernel may have dropped routes through them
+    /// in silence, so they are not used before the next one.
+    links_were_down: BTreeSet<u32>,
+    published: BTreeMap<KernelRouteKey, KernelRoute>,
+    /// Deleted routes, in the order in which they are withdrawn.
+    deleted: VecDeque<(Time, KernelRouteKey)>,
+    names: BTreeMap<String, Arc<str>>,
+    counters: KernelRoutesCounters,
+}
+
+impl KernelRoutes {
+    /// A mirror that knows nothing yet and asks for a dump at once.
+    pub fn new(config: KernelRoutesConfig) -> Self {
+        let mut routes = Self {
+            config: KernelRoutesConfig::default(),
+            synchronization: Synchronization::Dumping(Dump::default()),
+            timer: None,
+            lossy: false,
+            overrun_backoff: Duration::ZERO,
+            overrun_at: None,
+            tables: Tables::default(),
+            changed: Changed::default(),
+            links_were_down: BTreeSet::new(),
+            published: BTreeMap::new(),
+            deleted: VecDeque::new(),
+            names: BTreeMap::new(),
+            counters: KernelRoutesCounters::default(),
+        };
+        routes.set_config(config, Time::START);
+        routes
+    }
+
+    /// Uses another configuration. Tables are dumped anew, since unused ones are not mirrored.
+    pub fn set_config(&mut self, config: KernelRoutesConfig, now: Time) {
+        let names = config.interfaces.values().chain(&config.kernel_port);
+        self.names = names.map(|name| (name.clone(), Arc::from(name.as_str()))).collect();
+        if self.config.domains != config.domains {
+            self.withdraw_tables(&config);
+            self.dump_at(now, now);
+        }
+        self.config = config;
+        self.changed.all = true;
+    }
+
+    /// Marks what was published of tables that are no longer used, or fill another domain.
+    fn withdraw_tables(&mut self, config: &KernelRoutesConfig) {
+        let moved = |key: &&KernelRouteKey| config.domains.get(&key.table) != Some(&key.domain);
+        let keys: Vec<_> = self.published.keys().filter(moved).copied().collect();
+        self.changed.keys.extend(keys);
+    }
+
+    /// What happened so far.
+    pub const fn counters(&self) -> KernelRoutesCounters {
+        self.counters
+    }
+
+    /// Whether all that the kernel has is known, but for notifications that wait in the socket.
+    pub fn is_synchronized(&self) -> bool {
+        matches!(self.synchronization, Synchronization::Following)
+            && self.timer.is_none()
+            && self.deleted.is_empty()
+            && !self.lossy
+    }
+
+    /// Whether notifications are to be read now; during a dump they wait in the socket.
+    pub const fn wants_notifications(&self) -> bool {
+        !matches!(self.synchronization, Synchronization::Dumping(_))
+    }
+
+    /// When to call [`Self::poll_dump`] and [`Self::handle_drained`] again, if nothing comes
+    /// before.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let deleted = self.deleted.front().map(|(at, _)| *at).filter(|_| self.publishes());
+        self.timer.map(|timer| timer.at).into_iter().chain(deleted).min()
+    }
+
+    /// The dump to ask the kernel for now.
+    pub fn poll_dump(&mut self, now: Time) -> Option<DumpKind> {
+        let due = self.timer.is_some_and(|timer| timer.at <= now);
+        if due && !matches!(self.synchronization, Synchronization::Dumping(_)) {
+            self.timer = None;
+            self.lossy = false;
+            self.changed.all |= !self.links_were_down.is_empty();
+            self.links_were_down.clear();
+            self.synchronization = Synchronization::Dumping(Dump::default());
+        }
+        match &mut self.synchronization {
+            Synchronization::Dumping(dump) if !dump.asked => {
+                dump.asked = true;
+                Some(DumpKind::ALL[dump.kind])
+            }
+            _ => None,
+        }
+    }
+
+    /// Takes a message of the dump that was asked for.
+    pub fn handle_dump(&mut self, message: &NetlinkMessage<'_>, now: Time) {
+        let Synchronization::Dumping(dump) = &mut self.synchronization else { return };
+        self.counters.messages += 1;
+        dump.interrupted |= message.header.flags.contains(MessageFlags::DUMP_INTERRUPTED);
+        match message.payload() {
+            Ok(Payload::Done(0)) => self.handle_dump_done(now),
+            // A kernel before 5.3 has no nexthop objects.
+            Ok(Payload::Error(error))
+                if error.errno == EOPNOTSUPP && DumpKind::ALL[dump.kind] == DumpKind::Nexthops =>
+            {
+                self.handle_dump_done(now);
+            }
+            Ok(Payload::Done(_) | Payload::Error(_) | Payload::Overrun) => {
+                self.handle_dump_failure(now);
+            }
+            Ok(payload) => {
+                let unsupported = dump.fresh.fill(&payload, &self.config);
+                self.counters.routes_unsupported += u64::from(unsupported);
+            }
+            Err(_) => self.counters.malformed += 1,
+        }
+    }
+
+    /// The dump that was asked for could not be read to its end. It is begun anew, later.
+    pub fn handle_dump_failure(&mut self, now: Time) {
+        self.counters.dumps_failed += 1;
+        self.back_off(now);
+        self.synchronization = Synchronization::CatchingUp;
+        self.lossy = true;
+    }
+
+    fn handle_dump_done(&mut self, now: Time) {
+        let Synchronization::Dumping(dump) = &mut self.synchronization else { return };
+        dump.asked = false;
+        if dump.interrupted {
+            self.counters.dumps_interrupted += 1;
+            dump.interrupted = false;
+            dump.repeats += 1;
+            if dump.repeats <= DUMP_REPEATS_MAX {
+                dump.fresh.clear(DumpKind::ALL[dump.kind]);
+                return;
+            }
+            dump.repeats = 0;
+            self.timer =
+                Some(DumpTimer { at: now + DUMP_DELAY_MAX, at_most: now + DUMP_DELAY_MAX });
+        }
+        dump.kind += 1;
+        if dump.kind == DumpKind::ALL.len() {
+            let fresh = std::mem::take(&mut dump.fresh);
+            self.tables.replace(fresh, &mut self.changed);
+            self.synchronization = Synchronization::CatchingUp;
+            self.counters.dumps += 1;
+        }
+    }
+
+    /// Takes a notification.
+    pub fn handle_notification(&mut self, message: &NetlinkMessage<'_>, now: Time) {
+        self.counters.messages += 1;
+        let payload = match message.payload() {
+            Ok(Payload::Overrun) => return self.handle_overrun(now),
+            Ok(payload) => payload,
+            Err(_) => {
+                // Its content is lost, as if it had not come.
+                self.counters.malformed += 1;
+                return self.dump_at(now + DUMP_DEBOUNCE, now + DUMP_DELAY_MAX);
+            }
+        };
+        let catching_up = matches!(self.synchronization, Synchronization::CatchingUp);
+        let effect = self.tables.apply(
+            &payload,
+            message.header.flags,
+            &self.config,
+            &mut self.changed,
+            &mut self.links_were_down,
+        );
+        self.counters.routes_unsupported += u64::from(effect.unsupported);
+        if effect.needs_dump || catching_up && effect.ambiguous {
+            self.dump_at(now + DUMP_DEBOUNCE, now + DUMP_DELAY_MAX);
+        }
+    }
+
+    /// Notifications were lost.
+    pub fn handle_overrun(&mut self, now: Time) {
+        self.counters.overruns += 1;
+        self.back_off(now);
+        self.lossy = true;
+    }
+
+    fn back_off(&mut self, now: Time) {
+        if self.overrun_at.is_none_or(|at| at + OVERRUN_FORGET < now) {
+            self.overrun_backoff = Duration::ZERO;
+        }
+        self.overrun_at = Some(now);
+        let at = now + self.overrun_backoff;
+        self.dump_at(at, at);
+        self.overrun_backoff =
+            (2 * self.overrun_backoff).clamp(OVERRUN_BACKOFF_MIN, OVERRUN_BACKOFF_MAX);
+    }
+
+    fn dump_at(&mut self, at: Time, at_most: Time) {
+        let at_most = self.timer.map_or(at_most, |timer| timer.at_most.min(at_most));
+        self.timer = Some(DumpTimer { at: at.min(at_most), at_most });
+    }
+
+    /// The socket is drained: gives the net effect of all that was read since the last time.
+    pub fn handle_drained(&mut self, now: Time) -> Vec<KernelRouteChange> {
+        if matches!(self.synchronization, Synchronization::CatchingUp) && !self.lossy {
+            self.synchronization = Synchronization::Following;
+        }
+        let mut changes = self.publish(Some(now));
+        self.withdraw_deleted(now, &mut changes);
+        changes
+    }
+
+    /// The socket is not drained, but the caller cannot read on: gives what was added and changed.
+    /// What seems gone may come back with the next message, so it waits.
+    pub fn handle_busy(&mut self) -> Vec<KernelRouteChange> {
+        self.publish(None)
+    }
+
+    /// Every route that is published now.
+    pub fn routes(&self) -> impl Iterator<Item = (&KernelRouteKey, &KernelRoute)> {
+        self.published.iter()
+    }
+
+    /// Names of links that were set up since the last call. The kernel took their IPv6 addresses
+    /// when they were set down.
+    pub fn take_links_up(&mut self) -> BTreeSet<String> {
+        std::mem::take(&mut self.changed.links_up)
+    }
+
+    const fn publishes(&self) -> bool {
+        matches!(self.synchronization, Synchronization::Following) && !self.lossy
+    }
+
+    /// Publishes what has changed; withdrawals only at a time, and not those of deleted routes.
+    fn publish(&mut self, withdraw_at: Option<Time>) -> Vec<KernelRouteChange> {
+        let mut changes = Vec::new();
+        if !self.publishes() {
+            return changes;
+        }
+        let links_up = std::mem::take(&mut self.changed.links_up);
+        let mut waiting = Changed { links_up, ..Changed::default() };
+        for key in self.changed_keys() {
+            match (self.resolve(&key), withdraw_at) {
+                (Some(new), _) => {
+                    if self.published.get(&key) != Some(&new) {
+                        changes.push(KernelRouteChange::Set(key, new.clone()));
+                        self.published.insert(key, new);
+                    }
+                }
+                (None, None) => _ = waiting.keys.insert(key),
+                (None, Some(_)) if !self.published.contains_key(&key) => {}
+                (None, Some(now)) if self.tables.list(&key).is_empty() => {
+                    self.deleted.push_back((now + WITHDRAWAL_DELAY, key));
+                }
+                (None, Some(_)) => {
+                    self.published.remove(&key);
+                    changes.push(KernelRouteChange::Remove(key));
+                }
+            }
+        }
+        self.changed = waiting;
+        changes
+    }
+
+    /// Withdraws routes that were deleted some time ago, and that have not come back.
+    fn withdraw_deleted(&mut self, now: Time, changes: &mut Vec<KernelRouteChange>) {
+        while self.publishes()
+            && let Some(&(_, key)) = self.deleted.front().filter(|(at, _)| *at <= now)
+        {
+            self.deleted.pop_front();
+            if self.resolve(&key).is_none() && self.published.remove(&key).is_some() {
+                changes.push(KernelRouteChange::Remove(key));
+            }
+        }
+    }
+
+    /// Routes that may be others than they were when published.
+    fn changed_keys(&self) -> BTreeSet<KernelRouteKey> {
+        if self.changed.all {
+            let published = self.published.keys();
+            return self.tables.route_keys().chain(published).copied().collect();
+        }
+        let mut keys = self.changed.keys.clone();
+        keys.extend(self.tables.users(&self.changed.nexthops));
+        keys
+    }
+}

@@ -1,0 +1,112 @@
+//! From a list of routes to the one that is used, and from its paths to interfaces of ours.
+
+use super::table::{Entry, KernelLink, NexthopObject};
+use super::{KernelHop, KernelRoute, KernelRouteKey, KernelRoutes, KernelTarget};
+use pollux_wire::netlink::route::{RouteFlags, RoutePath, RouteType};
+use std::sync::Arc;
+
+/// Paths of a route before they are looked at one by one.
+enum Paths {
+    Hops(Vec<(RoutePath, u32)>),
+    Blackhole,
+}
+
+impl KernelRoutes {
+    /// The first route of the list that can be used, as the kernel chooses.
+    pub(super) fn resolve(&self, key: &KernelRouteKey) -> Option<KernelRoute> {
+        if self.config.domains.get(&key.table) != Some(&key.domain) {
+            return None;
+        }
+        self.tables.list(key).iter().find_map(|entry| {
+            let target = self.target(entry)?;
+            Some(KernelRoute { protocol: entry.protocol, target })
+        })
+    }
+
+    fn target(&self, entry: &Entry) -> Option<KernelTarget> {
+        match entry.route_type {
+            RouteType::BLACKHOLE => return Some(KernelTarget::Blackhole),
+            RouteType::UNREACHABLE => return Some(KernelTarget::Unreachable),
+            RouteType::PROHIBIT => return Some(KernelTarget::Prohibit),
+            _ => {}
+        }
+        match self.paths(entry)? {
+            Paths::Blackhole => Some(KernelTarget::Blackhole),
+            Paths::Hops(hops) => self.via(&hops),
+        }
+    }
+
+    /// The paths of a route: its own, or those of its nexthop object. `None` while the object is
+    /// not known: it may come after the route.
+    fn paths(&self, entry: &Entry) -> Option<Paths> {
+        if entry.nexthop_id == 0 {
+            let own = entry.paths.iter().map(|hop| (*hop, u32::from(hop.weight)));
+            return Some(Paths::Hops(own.collect()));
+        }
+        match self.tables.nexthops.get(&entry.nexthop_id)? {
+            NexthopObject::Path(hop) => Some(Paths::Hops(vec![(*hop, 1)])),
+            NexthopObject::Blackhole => Some(Paths::Blackhole),
+            NexthopObject::BridgeEntry => None,
+            NexthopObject::Group(members) => {
+                let mut hops = Vec::with_capacity(members.len());
+                for member in members {
+                    match self.tables.nexthops.get(&member.id) {
+                        Some(NexthopObject::Path(hop)) => hops.push((*hop, member.weight)),
+                        // The kernel has it in a group of its own only.
+                        Some(NexthopObject::Blackhole) => return Some(Paths::Blackhole),
+                        _ => {}
+                    }
+                }
+                Some(Paths::Hops(hops))
+            }
+        }
+    }
+
+    /// The paths that are alive, by interfaces of ours. A path without carrier is used only where
+    /// there is no other: whether the interface is up is for its owner to say.
+    fn via(&self, hops: &[(RoutePath, u32)]) -> Option<KernelTarget> {
+        let mut alive: Vec<_> = hops
+            .iter()
+            .filter_map(|(hop, weight)| Some((self.live_link(hop)?, hop, *weight)))
+            .collect();
+        let has_carrier = |link: &KernelLink, hop: &RoutePath| {
+            link.has_carrier && !hop.flags.contains(RouteFlags::LINK_DOWN)
+        };
+        if alive.iter().any(|(link, hop, _)| has_carrier(link, hop)) {
+            alive.retain(|(link, hop, _)| has_carrier(link, hop));
+        }
+        if alive.is_empty() {
+            return None;
+        }
+        let ours: Vec<_> = alive
+            .iter()
+            .filter_map(|(link, hop, weight)| {
+                let interface = self.interface(&link.name)?;
+                Some(KernelHop { interface, gateway: hop.gateway, weight: *weight })
+            })
+            .collect();
+        if ours.is_empty() { Some(self.elsewhere()) } else { Some(KernelTarget::Via(ours)) }
+    }
+
+    /// The link of a path that the kernel uses.
+    fn live_link(&self, hop: &RoutePath) -> Option<&KernelLink> {
+        let is_dead = hop.encapsulated || hop.flags.contains(RouteFlags::DEAD);
+        let was_down = self.links_were_down.contains(&hop.interface);
+        let link = self.tables.links.get(&hop.interface)?;
+        (!is_dead && !was_down && link.is_up).then_some(link)
+    }
+
+    /// The interface of ours that a link stands for.
+    fn interface(&self, link: &str) -> Option<Arc<str>> {
+        self.names.get(self.config.interfaces.get(link)?).cloned()
+    }
+
+    /// What becomes of packets for which the kernel has a route and we have no path.
+    fn elsewhere(&self) -> KernelTarget {
+        let port = self.config.kernel_port.as_ref().and_then(|port| self.names.get(port));
+        port.map_or(KernelTarget::Unreachable, |port| {
+            let interface = port.clone();
+            KernelTarget::Via(vec![KernelHop { interface, gateway: None, weight: 1 }])
+        })
+    }
+}

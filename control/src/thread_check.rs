@@ -1,0 +1,45 @@
+//! A check that protocol code runs on no worker thread: workers move packets, and what they do not
+//! know they punt to the control thread. The check costs nothing in release builds.
+
+use std::cell::Cell;
+
+thread_local! {
+    static IS_WORKER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Marks this thread as a worker's: protocol code that it runs from now on panics in debug builds.
+pub fn mark_worker_thread() {
+    IS_WORKER.set(true);
+}
+
+/// Calls a function as a worker does: protocol code that it runs panics in debug builds.
+pub fn as_worker<R>(work: impl FnOnce() -> R) -> R {
+    if !cfg!(debug_assertions) {
+        return work();
+    }
+    let before = IS_WORKER.replace(true);
+    let result = work();
+    IS_WORKER.set(before);
+    result
+}
+
+/// Panics on the thread of a worker, in debug builds.
+pub(crate) fn assert_no_worker_thread() {
+    debug_assert!(!IS_WORKER.get(), "protocol code runs on the thread of a worker");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn protocol_code_panics_on_a_worker_thread() {
+        let marked = std::thread::spawn(|| {
+            assert_no_worker_thread();
+            mark_worker_thread();
+            assert_no_worker_thread();
+        });
+        assert!(marked.join().is_err());
+        assert_no_worker_thread();
+    }
+}

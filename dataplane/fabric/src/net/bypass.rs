@@ -1,0 +1,81 @@
+//! Paths through a net, for direct rings that bypass it.
+//!
+//! Two adapters with shared memory need no net between them as long as it only forwards. A
+//! [`BypassPath`] lists the ports that would send, so that bypassing traffic is counted at them.
+//! The search changes and counts nothing.
+
+use super::{HOPS_MAX, Net};
+use crate::link::world::Wire;
+use crate::switch::{self, Transit};
+use crate::topology::End;
+use pollux_hca::head::Route;
+use pollux_wire::address::Lid;
+
+/// The ports that send a frame, in order, each with the port at the other end.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BypassPath {
+    links: Vec<[End; 2]>,
+}
+
+impl BypassPath {
+    /// The last port.
+    pub fn end(&self) -> Option<End> {
+        self.links.last().map(|link| link[1])
+    }
+}
+
+impl Net {
+    /// The path of frames from an adapter; `None` if links take time, or if anything on the path
+    /// needs packets.
+    pub fn bypass_path(&self, from: End, route: Route) -> Option<BypassPath> {
+        if self.tap.is_some() || self.is_paced || self.has_routers || route.dlid.is_multicast() {
+            return None;
+        }
+        let first = &self.subnet.nodes()[from.node as usize].ports[usize::from(from.port)];
+        let mut vl = first.lane(route.sl).filter(|_| first.sends_data())?;
+        let (mut at, mut links) = (from, Vec::new());
+        loop {
+            let port = &self.subnet.nodes()[at.node as usize].ports[usize::from(at.port)];
+            let (peer, _) = self.subnet.topology().peer(at)?;
+            if !port.is_linked() || !is_plain(self.wire_at(at)) || links.len() >= HOPS_MAX.into() {
+                return None;
+            }
+            links.push([at, peer]);
+            let next = &self.subnet.nodes()[peer.node as usize];
+            if !next.is_switch() {
+                return next.ports[usize::from(peer.port)]
+                    .takes_data()
+                    .then_some(BypassPath { links });
+            }
+            let (Route { dlid, sl, p_key }, slid) = (route, Lid::NONE);
+            let in_port = peer.port;
+            let transit = Transit { in_port, slid, dlid, sl, vl, p_key: Some(p_key) };
+            let hop = switch::unicast_hop(next, &transit)?;
+            (at, vl) = (End { node: peer.node, port: hop.port }, hop.vl);
+        }
+    }
+
+    /// Counts packets, and their words, at the ports of a path that they bypassed.
+    pub fn count(&mut self, path: &BypassPath, packets: u64, words: u64) {
+        for [from, to] in &path.links {
+            let port = |end: &End| (end.node, usize::from(end.port));
+            let ((node, number), (peer, peers)) = (port(from), port(to));
+            let sender = &mut self.subnet.node_mut(node).ports[number];
+            sender.counters.sent_many(packets, words, false);
+            let receiver = &mut self.subnet.node_mut(peer).ports[peers];
+            receiver.counters.received_many(packets, words, false);
+        }
+    }
+
+    fn wire_at(&self, end: End) -> &Wire {
+        let node = &self.subnet.topology().nodes()[end.node as usize];
+        let link = node.ports[usize::from(end.port)].link;
+        link.and_then(|link| self.wires.get(&link)).unwrap_or(&self.wire)
+    }
+}
+
+/// Whether a link only forwards: no rate, latency, tap or fault.
+fn is_plain(wire: &Wire) -> bool {
+    let is_slow = !wire.latency.is_zero() || !wire.jitter.is_zero();
+    !is_slow && !wire.packets_only && wire.faults.are_none()
+}

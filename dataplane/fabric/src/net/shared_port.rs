@@ -1,0 +1,240 @@
+//! The adapters at the ports of a net. Several can share a port, each by a shared-port context.
+//!
+//! The destination QPN names the context. Management and unknown QPNs are delivered to context 0.
+//! Multicast is delivered to every context; each adapter filters by its own attachments.
+
+use super::Net;
+use crate::node::NodeDrop;
+use crate::topology::End;
+use pollux_hca::Frame;
+use pollux_hca::LeaseTable;
+use pollux_hca::PORT_CONTEXTS_MAX;
+use pollux_hca::context_of;
+use pollux_wire::address::Qpn;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// The most arrived frames that an adapter has not taken. Further frames are dropped, as by an
+/// adapter that is too slow for its link.
+pub const ARRIVED_FRAMES_MAX: usize = 1 << 16;
+/// The same in bytes; a single frame may be larger. This bounds the cost of a stopped process.
+pub const ARRIVED_BYTES_MAX: usize = 32 << 20;
+
+/// The location of an adapter: a port, and a context at that port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PortContext {
+    /// The port.
+    pub end: End,
+    /// Its context: below [`PORT_CONTEXTS_MAX`]. Context 0 gets management datagrams.
+    pub number: u8,
+}
+
+impl From<End> for PortContext {
+    /// The first one's.
+    fn from(end: End) -> Self {
+        Self { end, number: 0 }
+    }
+}
+
+/// The adapters that share a port, by context.
+pub(super) type SharedPort = BTreeMap<u8, Attached>;
+
+/// An adapter in its context.
+#[derive(Default)]
+pub(super) struct Attached {
+    /// Frames that have arrived, each with the context that sent it.
+    arrived: VecDeque<(PortContext, Frame)>,
+    /// Their total length.
+    bytes: usize,
+    /// The number of arrived frames since it attached.
+    came: u64,
+    leases: Option<Arc<LeaseTable>>,
+}
+
+impl Net {
+    /// Puts an adapter to a port.
+    pub fn attach(&mut self, at: impl Into<PortContext>, leases: &Arc<LeaseTable>) {
+        self.in_context(at.into()).leases = Some(leases.clone());
+    }
+
+    /// Puts an adapter to a port that has no leases in this process.
+    pub fn claim(&mut self, at: impl Into<PortContext>) {
+        self.in_context(at.into());
+    }
+
+    fn in_context(&mut self, at: PortContext) -> &mut Attached {
+        self.adapters.entry(at.end).or_default().entry(at.number).or_default()
+    }
+
+    /// Removes the adapter of a context; frames that it has not taken are lost.
+    pub fn detach(&mut self, at: impl Into<PortContext>) {
+        let at = at.into();
+        let Some(contexts) = self.adapters.get_mut(&at.end) else { return };
+        let lost = contexts.remove(&at.number).map_or(0, |adapter| adapter.arrived.len());
+        self.waiting -= lost;
+        if contexts.is_empty() {
+            self.adapters.remove(&at.end);
+        }
+    }
+
+    /// Whether an end has an adapter, here or in another process.
+    pub fn has_adapter(&self, end: End) -> bool {
+        self.adapters.contains_key(&end)
+    }
+
+    /// A free context of a port, never the first; none if all are taken.
+    pub fn free_context(&self, end: End) -> Option<PortContext> {
+        let is_taken =
+            |number: &u8| self.adapters.get(&end).is_some_and(|at| at.contains_key(number));
+        (1..PORT_CONTEXTS_MAX)
+            .find(|number| !is_taken(number))
+            .map(|number| PortContext { end, number })
+    }
+
+    /// The leases of the adapter in a context.
+    pub fn leases(&self, at: impl Into<PortContext>) -> Option<Arc<LeaseTable>> {
+        let at = at.into();
+        self.adapters.get(&at.end)?.get(&at.number)?.leases.clone()
+    }
+
+    /// The next frame for an adapter, and its sender.
+    pub fn take(&mut self, at: impl Into<PortContext>) -> Option<(PortContext, Frame)> {
+        let at = at.into();
+        let adapter = self.adapters.get_mut(&at.end)?.get_mut(&at.number)?;
+        let (from, frame) = adapter.arrived.pop_front()?;
+        adapter.bytes -= frame.kept_bytes();
+        self.waiting -= 1;
+        Some((from, frame))
+    }
+
+    /// How many frames have arrived for the adapter of a context since it attached, taken or not.
+    pub fn came(&self, at: impl Into<PortContext>) -> u64 {
+        let at = at.into();
+        let adapter = self.adapters.get(&at.end).and_then(|contexts| contexts.get(&at.number));
+        adapter.map_or(0, |adapter| adapter.came)
+    }
+
+    /// How many frames have arrived that no adapter has taken yet.
+    pub const fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// The number of frames that the adapters at a port have not taken.
+    pub fn waiting_at(&self, end: End) -> usize {
+        let contexts = self.adapters.get(&end).into_iter().flat_map(BTreeMap::values);
+        contexts.map(|adapter| adapter.arrived.len()).sum()
+    }
+
+    /// Delivers a frame to its adapter at an end.
+    pub(super) fn hand_over(&mut self, to: End, origin: PortContext, frame: Frame) {
+        let has_others = |contexts: &BTreeMap<u8, _>| contexts.keys().any(|number| *number > 0);
+        if !self.adapters.get(&to).is_some_and(has_others) {
+            return self.put_at(to.into(), origin, frame);
+        }
+        let dest_qp = frame.dest_qp();
+        if dest_qp == Qpn::MULTICAST {
+            return self.hand_round(to, origin, &frame);
+        }
+        self.put_at(PortContext { end: to, number: context_of(dest_qp) }, origin, frame);
+    }
+
+    /// Delivers a frame to all adapters at an end but its sender.
+    fn hand_round(&mut self, to: End, origin: PortContext, frame: &Frame) {
+        let contexts = self.adapters.get(&to).into_iter().flat_map(BTreeMap::keys);
+        let contexts: Vec<PortContext> =
+            contexts.map(|number| PortContext { end: to, number: *number }).collect();
+        for context in contexts.into_iter().filter(|context| *context != origin) {
+            self.put_at(context, origin, frame.clone());
+        }
+    }
+
+    fn put_at(&mut self, context: PortContext, origin: PortContext, frame: Frame) {
+        let contexts = self.adapters.get_mut(&context.end);
+        let reason = match contexts.and_then(|contexts| contexts.get_mut(&context.number)) {
+            Some(adapter) if adapter.has_room(&frame) => {
+                adapter.bytes += frame.kept_bytes();
+                adapter.came += 1;
+                adapter.arrived.push_back((origin, frame));
+                self.waiting += 1;
+                return;
+            }
+            Some(_) => NodeDrop::Full,
+            None => NodeDrop::Unclaimed,
+        };
+        self.subnet.node_mut(context.end.node).drops.count(reason);
+    }
+
+    /// Delivers a frame within its own port; returns whether it is also for no other port.
+    pub(super) fn turn_round(&mut self, from: PortContext, frame: &Frame) -> bool {
+        if self.adapters.get(&from.end).is_none_or(|contexts| contexts.len() == 1) {
+            return false;
+        }
+        let dlid = frame.dlid();
+        if dlid.is_multicast() && frame.dest_qp() == Qpn::MULTICAST {
+            self.hand_round(from.end, from, frame);
+            return false;
+        }
+        let is_own = self.subnet.nodes()[from.end.node as usize].has_lid(from.end.port, dlid);
+        if is_own {
+            self.hand_over(from.end, from, frame.clone());
+        }
+        is_own
+    }
+}
+
+impl Attached {
+    fn has_room(&self, frame: &Frame) -> bool {
+        let has_bytes = self.bytes + frame.kept_bytes() <= ARRIVED_BYTES_MAX;
+        self.arrived.len() < ARRIVED_FRAMES_MAX && (has_bytes || self.arrived.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::world::Wire;
+    use crate::subnet::Subnet;
+    use crate::topology::Topology;
+
+    const END: End = End { node: 1, port: 1 };
+
+    fn net() -> Net {
+        let mut net =
+            Net::new(Subnet::new(Topology::generate("single:2", 1).unwrap()), 1, Wire::default());
+        net.claim(END);
+        net
+    }
+
+    fn message(bytes: usize) -> Frame {
+        Frame::message(&[0; 3], bytes, |all| all.fill(0))
+    }
+
+    fn full(net: &Net) -> u64 {
+        net.subnet().nodes()[END.node as usize].drops.of(NodeDrop::Full)
+    }
+
+    #[test]
+    fn untaken_frames_have_a_limit_in_bytes() {
+        let (mut net, bytes) = (net(), 4096);
+        let room = ARRIVED_BYTES_MAX / bytes;
+        (0..room + 3).for_each(|_| net.put_at(END.into(), END.into(), message(bytes)));
+        assert_eq!((full(&net), net.came(END)), (3, room as u64));
+        assert!(net.take(END).is_some(), "then there is room again, for one");
+        (0..2).for_each(|_| net.put_at(END.into(), END.into(), message(bytes)));
+        assert_eq!((full(&net), net.came(END)), (4, room as u64 + 1));
+        while net.take(END).is_some() {}
+        net.put_at(END.into(), END.into(), message(2 * ARRIVED_BYTES_MAX));
+        assert_eq!(full(&net), 4, "one frame may have more");
+        net.put_at(END.into(), END.into(), message(1));
+        assert_eq!(full(&net), 5);
+    }
+
+    #[test]
+    fn untaken_frames_have_a_limit_in_number() {
+        let mut net = net();
+        (0..ARRIVED_FRAMES_MAX + 3).for_each(|_| net.put_at(END.into(), END.into(), message(0)));
+        assert_eq!((full(&net), net.came(END)), (3, ARRIVED_FRAMES_MAX as u64));
+        net.detach(END);
+        assert_eq!(net.waiting(), 0);
+    }
+}

@@ -1,0 +1,210 @@
+//! Control messages between a client and the server, by the socket. A descriptor can come with one.
+//!
+//! ```text
+//! word 0   version 32 | kind 32
+//!      1   first number
+//!      2   second number, or two of 32 bits
+//!      3 ...  a name or a reason, UTF-8
+//! ```
+//!
+//! Words are in the machine's order: both ends are on one machine. Reading is total.
+
+/// The version of the protocol; both ends must have the same.
+pub const VERSION: u32 = 5;
+/// Bytes of a message, at the most.
+pub const BYTES_MAX: usize = HEAD + TEXT_MAX;
+/// Bytes of a name or a reason, at the most.
+pub const TEXT_MAX: usize = 512;
+const HEAD: usize = 24;
+/// The number of a ring, where a slot is in the same word.
+const RING: u64 = (1 << 48) - 1;
+
+/// The request of a client for a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attach {
+    /// The node's name, or its GUID.
+    pub node: String,
+    /// Its port; without one, the first that has a cable.
+    pub port: Option<u8>,
+    /// The shared-port context there.
+    pub context: u8,
+    /// The common secret of the clients that share a port.
+    pub secret: u64,
+}
+
+/// A message between a client and the server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ControlMessage {
+    /// Client: attaches an adapter to a port.
+    Attach(Attach),
+    /// The sender of a direct ring to its receiver: it may read this segment, whose descriptor
+    /// comes with the message; number 0 is the sender's table of leases.
+    Expose {
+        /// The number of the direct ring.
+        ring: u64,
+        /// The sender's number of the segment.
+        segment: u32,
+    },
+    /// The sender of a direct ring to its receiver: there is nothing more to be read there.
+    Withdraw {
+        /// The number of the direct ring.
+        ring: u64,
+        /// The sender's number of the segment.
+        segment: u32,
+    },
+    /// The receiver of a direct ring to its sender: whether it has the segment mapped now. The
+    /// sender exposes no other segment before.
+    Mapped {
+        /// The number of the direct ring.
+        ring: u64,
+        /// The sender's number of the segment.
+        segment: u32,
+        /// Whether it is.
+        is_mapped: bool,
+    },
+    /// Wakes the other end: its ring has an entry.
+    Wake,
+    /// Server, before it announces a direct ring: with the client's end of the ring's wake socket.
+    WakeSocket {
+        /// The number of the direct ring.
+        ring: u64,
+    },
+    /// Server: the client is at its port. With the descriptor of the shared port page.
+    Attached {
+        /// The name of the port.
+        client: u32,
+    },
+    /// Server: the client is refused.
+    Refused {
+        /// Text for the error of the client.
+        reason: String,
+    },
+    /// Server: the client may send by this ring. With its descriptor.
+    Sends {
+        /// Its number.
+        ring: u64,
+        /// The route of its messages, as the bits of a head.
+        route: u64,
+        /// Its slot in the page.
+        slot: u16,
+    },
+    /// Server: the client will receive by this ring. With its descriptor.
+    Receives {
+        /// Its number.
+        ring: u64,
+        /// The route of its messages, as the bits of a head.
+        route: u64,
+    },
+}
+
+impl ControlMessage {
+    /// Writes it.
+    pub fn emit(&self) -> Vec<u8> {
+        let (kind, first, second, text) = match self {
+            Self::Attach(Attach { node, port, context, secret }) => {
+                let port = port.unwrap_or(0);
+                (1, u64::from(port) | u64::from(*context) << 8, *secret, node.as_str())
+            }
+            Self::Expose { ring, segment } => (2, *ring, u64::from(*segment), ""),
+            Self::Withdraw { ring, segment } => (3, *ring, u64::from(*segment), ""),
+            Self::Mapped { ring, segment, is_mapped } => {
+                (4, *ring, u64::from(*segment) | u64::from(*is_mapped) << 32, "")
+            }
+            Self::Attached { client } => (5, u64::from(*client), 0, ""),
+            Self::Refused { reason } => (6, 0, 0, reason.as_str()),
+            Self::Sends { ring, route, slot } => {
+                // Rings are counted from 1, and a slot has sixteen bits.
+                (7, *ring & RING | u64::from(*slot) << RING.count_ones(), *route, "")
+            }
+            Self::Receives { ring, route } => (8, *ring, *route, ""),
+            Self::Wake => (9, 0, 0, ""),
+            Self::WakeSocket { ring } => (10, *ring, 0, ""),
+        };
+        let head = [u64::from(VERSION) | kind << 32, first, second];
+        let mut bytes: Vec<u8> = head.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        bytes.extend_from_slice(&text.as_bytes()[..text.floor_char_boundary(TEXT_MAX)]);
+        bytes
+    }
+
+    /// Reads one; none if it is none.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let (head, text) = bytes.split_at_checked(HEAD)?;
+        let (words, _) = head.as_chunks::<8>();
+        let [zeroth, first, second] = [0, 1, 2].map(|at: usize| u64::from_ne_bytes(words[at]));
+        if zeroth as u32 != VERSION || text.len() > TEXT_MAX {
+            return None;
+        }
+        let text = || str::from_utf8(text).ok().map(str::to_owned);
+        Some(match zeroth >> 32 {
+            1 => {
+                let [port, context] = u16::try_from(first).ok()?.to_le_bytes();
+                let port = Some(port).filter(|port| *port > 0);
+                Self::Attach(Attach { node: text()?, port, context, secret: second })
+            }
+            2 => Self::Expose { ring: first, segment: second as u32 },
+            3 => Self::Withdraw { ring: first, segment: second as u32 },
+            4 => {
+                let (segment, is_mapped) = (second as u32, second >> 32 & 1 != 0);
+                Self::Mapped { ring: first, segment, is_mapped }
+            }
+            5 => Self::Attached { client: first as u32 },
+            6 => Self::Refused { reason: text()? },
+            7 => {
+                let slot = (first >> RING.count_ones()) as u16;
+                Self::Sends { ring: first & RING, route: second, slot }
+            }
+            8 => Self::Receives { ring: first, route: second },
+            9 => Self::Wake,
+            10 => Self::WakeSocket { ring: first },
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn messages_are_read_as_they_were_written() {
+        let (client, segment, ring, route) = (7, 9, 1 << 40, 0x0500_0003_ffff_1234);
+        for message in [
+            ControlMessage::Attach(Attach {
+                node: "H-1".into(),
+                port: Some(2),
+                context: 3,
+                secret: u64::MAX,
+            }),
+            ControlMessage::Attach(Attach {
+                node: "0x2c9".into(),
+                port: None,
+                context: 0,
+                secret: 0,
+            }),
+            ControlMessage::Expose { ring, segment },
+            ControlMessage::Withdraw { ring, segment },
+            ControlMessage::Mapped { ring, segment, is_mapped: true },
+            ControlMessage::Mapped { ring, segment, is_mapped: false },
+            ControlMessage::Attached { client },
+            ControlMessage::Refused { reason: "no such node".into() },
+            ControlMessage::Sends { ring, route, slot: 63 },
+            ControlMessage::Receives { ring, route },
+            ControlMessage::Wake,
+            ControlMessage::WakeSocket { ring },
+        ] {
+            assert_eq!(ControlMessage::parse(&message.emit()), Some(message));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_message_or_none(kind in 0u32..13, rest: Vec<u8>) {
+            let mut bytes = [VERSION.to_ne_bytes(), kind.to_ne_bytes()].concat();
+            bytes.extend(rest);
+            if let Some(message) = ControlMessage::parse(&bytes) {
+                prop_assert_eq!(ControlMessage::parse(&message.emit()), Some(message));
+            }
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! The memory that a client shares with its server: the state of the port, and a ring each way.
+//!
+//! ```text
+//! line 0   word 0   counts changes of the port; the server writes
+//!               1   whether packets have to go where messages could; the server writes
+//!               2   whether the server sleeps, and is to be woken by the socket; who wakes it
+//!                   writes 0
+//!               3   the same of the client
+//! then     the port, as a cell; the server writes
+//!          the ring up, the ring down
+//!          for each direct ring that the client sends by, a line each:
+//!            the ring's number while it may be used, else 0; the server writes
+//!            packets that went, or that messages stood for, and their words of four bytes
+//! ```
+//!
+//! The state of direct rings is here and not in the ring's own segment, so that its receiver cannot
+//! change it.
+//!
+//! The server reads only the ring up, entry by entry, and the head of the ring down; a client can
+//! only damage its own traffic.
+
+use super::grants::DIRECT_RINGS_MAX;
+use pollux_hca::port::{DropCounts, LinkLayer, Port};
+use pollux_mem::region::MapError;
+use pollux_mem::seq_cell::{SeqReader, SeqWriter, words_needed};
+use pollux_mem::shared_ring::{RingReceiver, RingSender, SharedRing};
+use pollux_mem::{Segment, Words};
+use pollux_wire::address::{Gid, Lid};
+use pollux_wire::keys::PKey;
+use pollux_wire::mad::smp::PortState;
+use pollux_wire::units::Mtu;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{Ordering, fence};
+
+/// Slots of a ring: a burst, and no more than the caches hold.
+pub(crate) const SLOTS: usize = 1024;
+
+const EPOCH: usize = 0;
+const WANTS_PACKETS: usize = 1;
+const SERVER_SLEEPS: usize = 2;
+const CLIENT_SLEEPS: usize = 3;
+const LINE_WORDS: usize = 16;
+
+const PKEYS: usize = 32;
+const GIDS: usize = 32;
+const PORT_WORDS: usize = 2 + PKEYS / 4 + GIDS * 2;
+
+/// A port as words: numbers, P_Keys four to a word, GIDs two words each.
+type PortWords = [u64; PORT_WORDS];
+
+fn words_of(port: &Port) -> PortWords {
+    let mut words = [0; PORT_WORDS];
+    words[0] = u64::from(port.state.0)
+        | u64::from(port.lmc) << 8
+        | u64::from(port.sm_sl) << 16
+        | u64::from(port.mtu.0) << 24
+        | u64::from(port.lid.0) << 32
+        | u64::from(port.sm_lid.0) << 48;
+    let (pkeys, gids) = (port.pkeys.len().min(PKEYS), port.gids.len().min(GIDS));
+    words[1] = pkeys as u64 | (gids as u64) << 16 | u64::from(port.reregistrations) << 32;
+    for (nth, pkey) in port.pkeys[..pkeys].iter().enumerate() {
+        words[2 + nth / 4] |= u64::from(pkey.0) << (nth % 4 * 16);
+    }
+    for (nth, gid) in port.gids[..gids].iter().enumerate() {
+        let (high, low) = ((u128::from_be_bytes(gid.0) >> 64) as u64, u128::from_be_bytes(gid.0));
+        let at = 2 + PKEYS / 4 + nth * 2;
+        (words[at], words[at + 1]) = (high, low as u64);
+    }
+    words
+}
+
+fn port_of(words: &PortWords) -> Port {
+    let first = words[0];
+    let (pkeys, gids) = (words[1] as u16 as usize, (words[1] >> 16) as u16 as usize);
+    let pkey = |nth: usize| PKey((words[2 + nth / 4] >> (nth % 4 * 16)) as u16);
+    let gid = |nth: usize| {
+        let at = 2 + PKEYS / 4 + nth * 2;
+        Gid((u128::from(words[at]) << 64 | u128::from(words[at + 1])).to_be_bytes())
+    };
+    Port {
+        // All ports of a fabric are InfiniBand ports.
+        link_layer: LinkLayer::InfiniBand,
+        state: PortState(first as u8),
+        lmc: (first >> 8) as u8,
+        sm_sl: (first >> 16) as u8,
+        mtu: Mtu((first >> 24) as u8),
+        lid: Lid((first >> 32) as u16),
+        sm_lid: Lid((first >> 48) as u16),
+        pkeys: (0..pkeys.min(PKEYS)).map(pkey).collect(),
+        gids: (0..gids.min(GIDS)).map(gid).collect(),
+        reregistrations: (words[1] >> 32) as u32,
+        drops: DropCounts::default(),
+    }
+}
+
+/// The state of a direct ring that its sender shares with the server.
+#[derive(Clone)]
+pub(crate) struct RingPlace {
+    /// The ring's number while it may be used, else 0; the server writes.
+    pub(crate) state: Words,
+    /// Packets and words sent; the sender writes.
+    pub(crate) counters: Words,
+}
+
+/// The layout of a page, the same at both ends.
+struct Places {
+    line: Words,
+    port: Words,
+    up: Words,
+    down: Words,
+    rings: Vec<RingPlace>,
+}
+
+fn bytes() -> usize {
+    let ring = SharedRing::words(SLOTS).expect("a power of two");
+    // Parts are whole lines, so each may take one more than its size.
+    let rings = 2 * DIRECT_RINGS_MAX * LINE_WORDS;
+    (LINE_WORDS + words_needed::<PortWords>() + 2 * ring + 3 * LINE_WORDS + rings) * 8
+}
+
+fn places(segment: &Segment) -> Result<Places, MapError> {
+    let mut words = Words::over(segment.map()?);
+    let ring = SharedRing::words(SLOTS).expect("a power of two");
+    let mut take = |count| words.take(count).expect("the segment's length was checked");
+    Ok(Places {
+        line: take(LINE_WORDS),
+        port: take(words_needed::<PortWords>()),
+        up: take(ring),
+        down: take(ring),
+        rings: (0..DIRECT_RINGS_MAX)
+            .map(|_| RingPlace { state: take(LINE_WORDS), counters: take(LINE_WORDS) })
+            .collect(),
+    })
+}
+
+/// The server's side.
+pub(crate) struct ServerPage {
+    line: Words,
+    port: SeqWriter<PortWords>,
+    /// The port, as last written.
+    written: PortWords,
+    pub(crate) up: RingReceiver,
+    pub(crate) down: RingSender,
+    /// For the rings that the client sends by.
+    pub(crate) rings: Vec<RingPlace>,
+}
+
+impl ServerPage {
+    /// A new page of a port, and the descriptor for its client.
+    pub(crate) fn create(port: &Port) -> Result<(Self, OwnedFd), MapError> {
+        let segment = Segment::create("pollux-page", bytes())?;
+        let Places { line, port: cell, up, down, rings } = places(&segment)?;
+        let ring = |words| SharedRing::create(words, SLOTS).expect("the place is large enough");
+        let mut page = Self {
+            line,
+            port: SeqWriter::new(cell).expect("the place is large enough"),
+            written: [0; PORT_WORDS],
+            up: ring(up).receiver(),
+            down: ring(down).sender(),
+            rings,
+        };
+        page.set_port(port);
+        Ok((page, segment.into_fd()))
+    }
+
+    /// Writes a new state of the port.
+    pub(crate) fn set_port(&mut self, port: &Port) {
+        let words = words_of(port);
+        if words == self.written {
+            return;
+        }
+        self.written = words;
+        self.port.write(&words);
+        // Release: a reader of the new number also reads the new port.
+        self.line.as_slice()[EPOCH].fetch_add(1, Ordering::Release);
+    }
+
+    /// Sets whether the message bypass is off.
+    pub(crate) fn set_wants_packets(&self, wants: bool) {
+        self.line.as_slice()[WANTS_PACKETS].store(wants.into(), Ordering::Release);
+    }
+
+    /// The server sleeps from now on, or is awake. Before it sleeps it looks at the ring up once
+    /// more.
+    pub(crate) fn set_sleeps(&self, sleeps: bool) {
+        set_sleeps(&self.line, SERVER_SLEEPS, sleeps);
+    }
+
+    /// Whether the client must be woken for a new entry of the ring down: true once for each sleep.
+    pub(crate) fn takes_waking(&self) -> bool {
+        takes_waking(&self.line, CLIENT_SLEEPS)
+    }
+}
+
+/// One side sleeps from now on, or is awake. Before it does sleep it has to look at its ring once
+/// more: what the other side has sent without seeing this is there by then.
+fn set_sleeps(line: &Words, who: usize, sleeps: bool) {
+    line.as_slice()[who].store(sleeps.into(), Ordering::Relaxed);
+    // Pairs with that of `takes_waking`: of store here and load there, and of send there and look
+    // here, one at least is seen.
+    fence(Ordering::SeqCst);
+}
+
+fn takes_waking(line: &Words, who: usize) -> bool {
+    fence(Ordering::SeqCst);
+    let sleeps = &line.as_slice()[who];
+    sleeps.load(Ordering::Relaxed) != 0 && sleeps.swap(0, Ordering::Relaxed) != 0
+}
+
+/// The client's side.
+pub(crate) struct ClientPage {
+    line: Words,
+    port: SeqReader<PortWords>,
+    seen: u64,
+    pub(crate) up: RingSender,
+    pub(crate) down: RingReceiver,
+    /// For the rings that we send by.
+    pub(crate) rings: Vec<RingPlace>,
+}
+
+impl ClientPage {
+    /// Maps the page that a server sent; `None` if it is not valid.
+    pub(crate) fn open(fd: OwnedFd) -> Option<Self> {
+        let page = 1 << 16;
+        let segment = Segment::from_fd(fd, bytes()..=bytes() + page).ok()?;
+        let Places { line, port, up, down, rings } = places(&segment).ok()?;
+        let port = SeqReader::new(port)?;
+        let (up, down) =
+            (SharedRing::open(up).ok()?.sender(), SharedRing::open(down).ok()?.receiver());
+        Some(Self { line, port, seen: 0, up, down, rings })
+    }
+
+    /// The port, if it has changed since the last look.
+    #[inline]
+    pub(crate) fn changed_port(&mut self) -> Option<Port> {
+        let epoch = self.line.as_slice()[EPOCH].load(Ordering::Acquire);
+        if epoch == self.seen {
+            return None;
+        }
+        // While the server writes there is nothing to be read; the next look will find it.
+        let words = self.port.try_read()?;
+        self.seen = epoch;
+        Some(port_of(&words))
+    }
+
+    #[inline]
+    pub(crate) fn wants_packets(&self) -> bool {
+        self.line.as_slice()[WANTS_PACKETS].load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether the server must be woken for a new entry of the ring up: true once for each sleep.
+    pub(crate) fn takes_waking(&self) -> bool {
+        takes_waking(&self.line, SERVER_SLEEPS)
+    }
+
+    /// The client sleeps from now on, or is awake. Before it sleeps it looks at the ring down once
+    /// more.
+    pub(crate) fn set_sleeps(&self, sleeps: bool) {
+        set_sleeps(&self.line, CLIENT_SLEEPS, sleeps);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pollux_wire::address::Guid;
+
+    #[test]
+    fn a_port_comes_out_as_it_went_in() {
+        let mut port = Port::active(Lid(0x1234), Guid(0x0102_0304_0506_0708));
+        (port.lmc, port.sm_lid, port.sm_sl, port.reregistrations) = (3, Lid(7), 5, 9);
+        port.pkeys = (0..PKEYS as u16).map(|nth| PKey(0x8000 | nth)).collect();
+        port.gids = (0..GIDS as u64).map(|nth| Gid::new(Gid::DEFAULT_PREFIX, Guid(nth))).collect();
+        assert_eq!(port_of(&words_of(&port)), port);
+
+        let (mut server, fd) = ServerPage::create(&port).unwrap();
+        let mut client = ClientPage::open(fd).unwrap();
+        assert_eq!(client.changed_port(), Some(port.clone()));
+        server.set_port(&port);
+        assert!(client.changed_port().is_none(), "nothing has changed");
+        port.state = PortState::DOWN;
+        server.set_port(&port);
+        server.set_wants_packets(true);
+        assert_eq!(client.changed_port(), Some(port));
+        assert!(client.wants_packets());
+        assert!(!client.takes_waking());
+        server.set_sleeps(true);
+        assert!(client.takes_waking() && !client.takes_waking(), "once");
+        assert!(!server.takes_waking());
+        client.set_sleeps(true);
+        assert!(server.takes_waking() && !server.takes_waking(), "once");
+    }
+
+    #[test]
+    fn rings_go_both_ways() {
+        let port = Port::active(Lid(1), Guid(1));
+        let (mut server, fd) = ServerPage::create(&port).unwrap();
+        let mut client = ClientPage::open(fd).unwrap();
+        assert!(client.up.send_bytes(1, &[7], b"up") && server.down.send_bytes(2, &[8], b""));
+        assert!(server.up.receive(|entry| assert_eq!((entry.tag(), entry.head()[0]), (1, 7))));
+        assert!(client.down.receive(|entry| assert_eq!((entry.tag(), entry.head()[0]), (2, 8))));
+        assert!(ClientPage::open(Segment::create("x", 4096).unwrap().into_fd()).is_none());
+    }
+}

@@ -1,0 +1,340 @@
+//! The shared part of both halves of a queue pair: numbers, attributes, receives and completions.
+//!
+//! [`ExpectedHeads`] is for the fast path: the fields that the admission of a packet checks (IBA
+//! 9.6.1) are in two words of its head, which are computed in advance and compared at once. They
+//! are recomputed after any change of their inputs.
+
+use super::Shared;
+use super::port::Port;
+use super::queue::{RecvWork, SharedQueue};
+use crate::head::{self, Head};
+use crate::message_bypass::COPY_BYTES_MAX;
+use pollux_verbs::table::Table;
+use pollux_verbs::{
+    Access, AddressVector, AsyncEvent, Completion, CompletionKind, CompletionStatus, Cq,
+    GlobalRoute, Migration, Pd, Qp, QpAttributes, QpInit, QpState, QpType, With,
+};
+use pollux_wire::address::{Lid, Qpn};
+use pollux_wire::keys::PKey;
+use pollux_wire::mad::smp::PortState;
+use pollux_wire::packet::{Credits, Grh, Opcode, Operation, Transport};
+use pollux_wire::psn::Psn;
+use std::collections::VecDeque;
+
+/// The shared part.
+#[derive(Debug)]
+pub(crate) struct Common {
+    pub(crate) handle: Qp,
+    pub(crate) qpn: Qpn,
+    pub(crate) init: QpInit,
+    pub(crate) attributes: QpAttributes,
+    pub(crate) state: QpState,
+    /// For the fast path.
+    pub(crate) heads: ExpectedHeads,
+    /// Receives of its own; unused with a shared queue.
+    pub(crate) receives: VecDeque<RecvWork>,
+    /// The event of the last receive of the shared queue was sent.
+    pub(crate) last_wqe_told: bool,
+    /// The event of the first packet was sent.
+    pub(crate) established_told: bool,
+    /// The event of a refused migration of the peer was sent, since the alternate path was loaded.
+    pub(crate) refusal_told: bool,
+}
+
+/// The constant part of the heads of fast-path messages.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ExpectedHeads {
+    /// The port epoch that it was computed for; 0: not computed.
+    epoch: u64,
+    /// Whether the queue pair has a fast path at all.
+    pub(crate) is_fast: bool,
+    /// First words of SEND Only and of ACK, as sent and as received.
+    pub(crate) message: u64,
+    pub(crate) ack: u64,
+    pub(crate) message_comes: u64,
+    pub(crate) ack_comes: u64,
+    /// Upper halves of the second words; of datagrams only the fields of our own port.
+    pub(crate) sent: u64,
+    pub(crate) comes: u64,
+    /// The bits of the second word that must match.
+    pub(crate) comes_mask: u64,
+    /// The longest message.
+    pub(crate) bytes_max: usize,
+    pub(crate) pkey_index: u16,
+}
+
+/// The positions of DLID and SLID in the second word.
+const DLID: u64 = 0xffff << 32;
+const SLID: u64 = 0xffff << 48;
+
+impl ExpectedHeads {
+    /// Invalidates them, after a change of their inputs.
+    pub(crate) fn forget(&mut self) {
+        self.epoch = 0;
+    }
+}
+
+impl Common {
+    pub(crate) fn new(handle: Qp, qpn: Qpn, init: QpInit) -> Self {
+        Self {
+            handle,
+            qpn,
+            init,
+            attributes: QpAttributes::default(),
+            state: QpState::Reset,
+            heads: ExpectedHeads::default(),
+            receives: VecDeque::new(),
+            last_wqe_told: false,
+            established_told: false,
+            refusal_told: false,
+        }
+    }
+
+    pub(crate) fn enter(&mut self, state: QpState) {
+        self.state = state;
+        self.attributes.state = Some(state);
+        self.heads.forget();
+    }
+
+    /// Whether messages of the queue pair can take the fast path now.
+    #[inline(always)]
+    pub(crate) fn has_fast_path(&mut self, shared: &Shared) -> bool {
+        if self.heads.epoch != shared.epoch {
+            self.heads = self.find_expected_heads(shared);
+        }
+        self.heads.is_fast
+    }
+
+    #[cold]
+    fn find_expected_heads(&self, shared: &Shared) -> ExpectedHeads {
+        let none = ExpectedHeads { epoch: shared.epoch, ..ExpectedHeads::default() };
+        let port = &shared.port;
+        let is_ud = self.init.qp_type == QpType::Ud;
+        // A datagram has its own path; its queue pair knows only the source.
+        let path = if is_ud { Some(AddressVector::default()) } else { self.attributes.path };
+        let Some(path) = path else { return none };
+        let pkey = self.pkey(port);
+        let is_fast = self.state == QpState::Rts
+            && self.init.qp_type != QpType::Gsi
+            && path.grh.is_none()
+            // The first packet of a ready peer changes the migration state.
+            && self.migration() != Migration::Rearm
+            && port.state == PortState::ACTIVE
+            && (is_ud || !port.lid.covers(port.lmc, path.dlid))
+            // Two limited members with the same key may not communicate; 0 is no key.
+            && pkey.is_full()
+            && pkey.matches(pkey);
+        if !is_fast {
+            return none;
+        }
+        let first = |operation, dest_qp: Qpn, unsegmented| {
+            let opcode = Opcode::new(self.transport(), operation);
+            let is_armed = self.migration() == Migration::Armed;
+            let flag = if is_armed { head::NO_MIG_REQ } else { 0 };
+            head::first_word(opcode, pkey, dest_qp, unsegmented) | flag
+        };
+        let dest_qp = self.attributes.dest_qp.unwrap_or_default();
+        let sl = u64::from(path.sl) << 56;
+        let ack_req = if self.init.qp_type == QpType::Rc { head::ACK_REQ } else { 0 };
+        let slid = port.lid.0 | u16::from(path.src_path_bits);
+        let mtu = if is_ud { port.mtu.bytes().unwrap_or(256) } else { self.mtu() };
+        ExpectedHeads {
+            is_fast,
+            message: first(Operation::SEND_ONLY, dest_qp, !is_ud) | ack_req | sl,
+            ack: first(Operation::ACKNOWLEDGE, dest_qp, false) | sl,
+            message_comes: first(Operation::SEND_ONLY, self.qpn, !is_ud),
+            ack_comes: first(Operation::ACKNOWLEDGE, self.qpn, false),
+            sent: u64::from(path.dlid.0) << 32 | u64::from(slid) << 48,
+            comes: u64::from(slid) << 32 | u64::from(path.dlid.0) << 48,
+            comes_mask: if is_ud { DLID } else { DLID | SLID },
+            bytes_max: COPY_BYTES_MAX.min(mtu),
+            pkey_index: port.pkey_index(pkey).unwrap_or(0),
+            ..none
+        }
+    }
+
+    /// The path MTU in bytes.
+    #[inline]
+    pub(crate) fn mtu(&self) -> usize {
+        self.attributes.path_mtu.map_or(256, |mtu| mtu.bytes().unwrap_or(256))
+    }
+
+    /// The queue pair's P_Key, as it is in the port's table now.
+    #[inline]
+    pub(crate) fn pkey(&self, port: &Port) -> PKey {
+        port.pkey(self.attributes.pkey_index.unwrap_or(0))
+    }
+
+    pub(crate) fn transport(&self) -> Transport {
+        match self.init.qp_type {
+            QpType::Uc => Transport::UC,
+            QpType::Ud | QpType::Gsi => Transport::UD,
+            _ => Transport::RC,
+        }
+    }
+
+    /// The head of a packet to the peer of a connection, and its GRH.
+    #[inline(always)]
+    pub(crate) fn head(&self, port: &Port, op: Operation, psn: Psn) -> (Head, Option<Grh>) {
+        let to = To {
+            path: self.attributes.path.as_ref().unwrap_or(&NO_PATH),
+            pkey: self.pkey(port),
+            dest_qp: self.attributes.dest_qp.unwrap_or_default(),
+        };
+        let (mut head, grh) = to.head(port, Opcode::new(self.transport(), op), psn);
+        head.mig_req = self.migration() == Migration::Migrated;
+        (head, grh)
+    }
+
+    /// The number of packets of a message of this length: at least one.
+    pub(crate) fn packets(&self, bytes: u64) -> u32 {
+        bytes.div_ceil(self.mtu() as u64).max(1) as u32
+    }
+
+    /// Takes the next receive, of the queue pair or its SRQ. Sends the SRQ limit event.
+    pub(crate) fn take_recv(&mut self, shared: &mut Shared) -> Option<RecvWork> {
+        let Some(srq) = self.init.srq else { return self.receives.pop_front() };
+        let queue = shared.srqs.get_mut(srq.0)?;
+        let work = queue.requests.pop_front();
+        if queue.limit > 0 && (queue.requests.len() as u32) < queue.limit {
+            queue.limit = 0;
+            shared.events.push_back(AsyncEvent::SrqLimitReached(srq));
+        }
+        work
+    }
+
+    /// Returns an unused receive to the front of its queue.
+    pub(crate) fn give_back_recv(&mut self, shared: &mut Shared, work: RecvWork) {
+        match self.init.srq.and_then(|srq| shared.srqs.get_mut(srq.0)) {
+            Some(queue) => queue.requests.push_front(work),
+            None => self.receives.push_front(work),
+        }
+    }
+
+    /// The protection domain of the receives.
+    pub(crate) fn recv_pd(&self, shared: &Shared) -> Pd {
+        let srq = self.init.srq.and_then(|srq| shared.srqs.get(srq.0));
+        srq.map_or(self.init.pd, |queue| queue.pd)
+    }
+
+    /// Whether peers have this access through the queue pair.
+    pub(crate) fn allows(&self, need: Access) -> bool {
+        self.attributes.access.unwrap_or_default().has(need)
+    }
+
+    /// The credits of an acknowledgement; none with a shared receive queue.
+    pub(crate) fn credits(&self) -> Credits {
+        match self.init.srq {
+            Some(_) => Credits::UNLIMITED,
+            None => Credits::promise(self.receives.len()),
+        }
+    }
+
+    /// The length of the next receive, if there is one. A caller looks first, because taking a
+    /// receive of a shared queue can reach its SRQ limit.
+    pub(crate) fn next_recv_bytes(&self, srqs: &Table<SharedQueue>) -> Option<u64> {
+        let receives = match self.init.srq {
+            None => &self.receives,
+            Some(srq) => &srqs.get(srq.0)?.requests,
+        };
+        receives.front().map(|work| work.bytes)
+    }
+
+    /// A receive ends without a message.
+    pub(crate) fn complete_recv(
+        &self,
+        shared: &mut Shared,
+        work: &RecvWork,
+        status: CompletionStatus,
+    ) {
+        let completion = self.completion(work.id, status, CompletionKind::Recv);
+        self.complete(shared, self.init.recv_cq, completion, false);
+    }
+
+    /// A completion without bytes.
+    #[inline(always)]
+    pub(crate) fn completion(
+        &self,
+        id: u64,
+        status: CompletionStatus,
+        kind: CompletionKind,
+    ) -> Completion {
+        Completion { id, status, kind, qpn: self.qpn, bytes: 0, with: With::Nothing, from: None }
+    }
+
+    /// Puts a completion into a queue; a queue that overruns is lost (IBA 10.2.5.2).
+    #[inline]
+    pub(crate) fn complete(
+        &self,
+        shared: &mut Shared,
+        cq: Cq,
+        completion: Completion,
+        solicited: bool,
+    ) {
+        let Some(queue) = shared.cqs.get_mut(cq.0) else { return };
+        if !queue.push(completion, solicited) && !queue.is_lost {
+            queue.is_lost = true;
+            shared.lost_cqs.push(cq);
+            shared.events.push_back(AsyncEvent::CqError(cq));
+        }
+    }
+}
+
+/// The result of sending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// There may be more to send.
+    More,
+    /// Nothing more may be sent now.
+    All,
+    /// The link has no room now.
+    Stalled,
+}
+
+const NO_PATH: AddressVector =
+    AddressVector { dlid: Lid::NONE, sl: 0, src_path_bits: 0, static_rate: 0, port: 0, grh: None };
+
+/// The destination of a packet.
+pub(crate) struct To<'a> {
+    pub(crate) path: &'a AddressVector,
+    pub(crate) pkey: PKey,
+    pub(crate) dest_qp: Qpn,
+}
+
+impl To<'_> {
+    /// The head of a packet to it, and its GRH.
+    #[inline(always)]
+    pub(crate) fn head(&self, port: &Port, opcode: Opcode, psn: Psn) -> (Head, Option<Grh>) {
+        let dlid = if port.is_ethernet() { Lid::NONE } else { self.path.dlid };
+        let head = Head {
+            opcode,
+            se: false,
+            mig_req: true,
+            ack_req: false,
+            unsegmented: false,
+            leased: false,
+            pkey: self.pkey,
+            dest_qp: self.dest_qp,
+            psn,
+            packets: 1,
+            dlid,
+            slid: Lid(port.lid.0 | u16::from(self.path.src_path_bits)),
+            sl: self.path.sl,
+        };
+        (head, self.path.grh.as_ref().map(|route| grh(port, route)))
+    }
+}
+
+#[cold]
+fn grh(port: &Port, route: &GlobalRoute) -> Grh {
+    Grh {
+        ip_ver: Grh::IP_VER,
+        tclass: route.traffic_class,
+        flow_label: route.flow_label,
+        nxt_hdr: Grh::NXT_HDR_IBA,
+        hop_lmt: route.hop_limit,
+        sgid: port.gids.get(usize::from(route.sgid_index)).copied().unwrap_or_default(),
+        dgid: route.dgid,
+        ..Grh::default()
+    }
+}

@@ -1,0 +1,441 @@
+//! Frames on a link of the fabric: packets, or messages of the bypass.
+//!
+//! [`message_bypass`](crate::message_bypass) defines messages without packets.
+//!
+//! A short message carries its bytes; a long one of a reliable connection carries their location
+//! ([`LeaseTable`](crate::LeaseTable)). [`Outgoing`] is a frame that an adapter passes to its link,
+//! which writes it; [`Arrival`] is its view at the receiving adapter. [`Frame`] is a stored frame
+//! in between.
+
+use crate::LIMITS;
+use crate::head::{Head, WORDS_MAX};
+use crate::lease::{LeasedMemory, QpLease};
+use crate::memory::Pieces;
+use crate::sink::FrameSink;
+use pollux_mem::shared_ring::{Entry, FIRST_WORDS};
+use pollux_verbs::{LKey, Sge};
+use pollux_wire::address::{Gid, Lid, Qpn};
+use pollux_wire::mad::Method;
+use pollux_wire::packet::{Extended, Grh, Lrh, PACKET_LEN_MAX, Packet, seal_hop};
+
+/// A frame to send.
+pub struct Outgoing<'a> {
+    pub(crate) head: Head,
+    pub(crate) grh: Option<Grh>,
+    pub(crate) extended: Extended,
+    pub(crate) payload: Payload<'a>,
+    /// As a packet, with its CRCs.
+    pub(crate) as_packet: bool,
+}
+
+/// The payload of a frame to send.
+#[derive(Clone, Copy)]
+pub(crate) enum Payload<'a> {
+    /// These bytes.
+    Bytes(&'a [u8]),
+    /// Bytes of the sender's memory, by copy.
+    Copied { pieces: Pieces<'a>, skip: usize, bytes: usize },
+    /// All of these pieces of the sender's memory, leased.
+    Leased { pieces: Pieces<'a>, qp_lease: QpLease },
+}
+
+impl Payload<'_> {
+    pub(crate) const NONE: Self = Self::Bytes(&[]);
+
+    /// Bytes that the frame carries.
+    #[inline(always)]
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Copied { bytes, .. } => *bytes,
+            Self::Leased { pieces, .. } => (1 + 2 * pieces.sges().count()) * 8,
+        }
+    }
+
+    /// Writes these bytes, from `done` on.
+    #[inline(always)]
+    fn fill(&self, done: usize, out: &mut [u8]) {
+        match self {
+            Self::Bytes(bytes) => out.copy_from_slice(&bytes[done..done + out.len()]),
+            Self::Copied { pieces, skip, .. } => pieces.read(skip + done, out),
+            Self::Leased { pieces, qp_lease } => {
+                let sges = pieces.sges().flat_map(|sge| {
+                    [sge.address, u64::from(sge.lkey.0) | u64::from(sge.bytes) << 32]
+                });
+                let first = u64::from(qp_lease.qpn.0) | u64::from(qp_lease.epoch) << 32;
+                let words = std::iter::once(first).chain(sges).skip(done / 8);
+                for (bytes, word) in out.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+                    *bytes = word.to_le_bytes();
+                }
+            }
+        }
+    }
+}
+
+impl Outgoing<'_> {
+    /// Its destination.
+    #[inline(always)]
+    pub fn dlid(&self) -> Lid {
+        self.head.dlid
+    }
+
+    /// The destination GID of its GRH, if it has one.
+    #[inline(always)]
+    pub(crate) fn dgid(&self) -> Option<Gid> {
+        self.grh.as_ref().map(|grh| grh.dgid)
+    }
+
+    /// Whether its destination is queue pair 0 or 1.
+    #[inline]
+    pub(crate) fn is_management(&self) -> bool {
+        self.head.dest_qp <= Qpn::GSI
+    }
+
+    /// Its multicast group, if any.
+    #[inline(always)]
+    pub(crate) fn mgid(&self) -> Option<Gid> {
+        self.dgid().filter(|dgid| dgid.is_multicast())
+    }
+
+    /// Writes the packet, LRH to VCRC, and replaces the content of `out`.
+    fn write_packet(&self, out: &mut Vec<u8>) {
+        let bytes = self.payload.bytes();
+        out.clear();
+        out.resize(bytes + (PACKET_LEN_MAX - 4096), 0);
+        let headers = self.head.headers(self.grh, self.extended);
+        let len = headers.emit_with(bytes, out, |room| self.payload.fill(0, room));
+        out.truncate(len.expect("a payload of at most an MTU fits"));
+    }
+
+    /// Sends it on a link; returns whether the link had space. `room` is a buffer for a packet.
+    #[inline(always)]
+    pub(crate) fn send<L: FrameSink>(&self, link: &mut L, room: &mut Vec<u8>) -> bool {
+        if self.as_packet {
+            self.write_packet(room);
+            return link.send_packet(room);
+        }
+        let mut words = [0; WORDS_MAX];
+        let count = self.head.write(self.grh.as_ref(), &self.extended, &mut words);
+        let mut done = 0;
+        link.send_message(&words[..count], self.payload.bytes(), |part| {
+            self.payload.fill(done, part);
+            done += part.len();
+        })
+    }
+
+    /// The same, stored.
+    pub(crate) fn to_frame(&self) -> Frame {
+        if self.as_packet {
+            let mut bytes = Vec::new();
+            self.write_packet(&mut bytes);
+            return Frame::Packet(bytes);
+        }
+        let mut words = [0; WORDS_MAX];
+        let count = self.head.write(self.grh.as_ref(), &self.extended, &mut words);
+        Frame::message(&words[..count], self.payload.bytes(), |all| self.payload.fill(0, all))
+    }
+}
+
+/// A frame in flight.
+#[derive(Clone, Debug)]
+pub enum Frame {
+    /// LRH to VCRC.
+    Packet(Vec<u8>),
+    /// A message without packets ([`message_bypass`](crate::message_bypass)).
+    Message(Message),
+}
+
+/// A stored bypass message.
+#[derive(Clone, Debug)]
+pub struct Message {
+    head: [u64; WORDS_MAX],
+    words: usize,
+    payload: Vec<u8>,
+}
+
+impl Message {
+    /// Its parsed head, without a check; the receiver checks the words.
+    pub fn head_words(&self) -> Head {
+        Head::of_words(self.head[0], self.head[1], self.head[2])
+    }
+
+    /// Its VL.
+    pub fn lane(&self) -> u8 {
+        (self.head[1] >> 24) as u8 & 0xf
+    }
+
+    /// Changes the virtual lane, at each hop.
+    pub fn set_lane(&mut self, vl: u8) {
+        self.head[1] = self.head[1] & !(0xff << 24) | u64::from(vl & 0xf) << 24;
+    }
+
+    /// Bytes of its payload, carried or leased.
+    pub fn bytes(&self) -> u64 {
+        match self.head_words().leased {
+            false => self.payload.len() as u64,
+            true => sges_of(&self.payload).map(|sge| u64::from(sge.bytes)).sum(),
+        }
+    }
+
+    /// The `index`-th word of its head; 0 if it has no such word.
+    pub fn word(&self, index: usize) -> u64 {
+        self.head.get(index).copied().unwrap_or(0)
+    }
+
+    /// The first words of its head.
+    pub fn first_words(&self) -> [u64; FIRST_WORDS] {
+        std::array::from_fn(|index| self.head[index])
+    }
+
+    /// Words of its head.
+    pub fn words(&self) -> usize {
+        self.words
+    }
+
+    /// The words of its head.
+    pub fn head(&self) -> &[u64] {
+        &self.head[..self.words]
+    }
+
+    /// The bytes behind the head.
+    pub fn payload(&self) -> &[u8] {
+        &self.payload
+    }
+}
+
+impl Frame {
+    /// The frame of a message: the words of its head, and bytes, which `fill` writes.
+    pub fn message(words: &[u64], bytes: usize, mut fill: impl FnMut(&mut [u8])) -> Self {
+        let mut head = [0; WORDS_MAX];
+        head[..words.len()].copy_from_slice(words);
+        let mut payload = vec![0; bytes];
+        fill(&mut payload);
+        Self::Message(Message { head, words: words.len(), payload })
+    }
+
+    /// Its destination.
+    pub fn dlid(&self) -> Lid {
+        match self {
+            Self::Packet(bytes) => Lrh::read(bytes).map_or(Lid::NONE, |(lrh, _)| lrh.dlid),
+            Self::Message(message) => Lid((message.head[1] >> 32) as u16),
+        }
+    }
+
+    /// Its source LID.
+    pub fn slid(&self) -> Lid {
+        match self {
+            Self::Packet(bytes) => Lrh::read(bytes).map_or(Lid::NONE, |(lrh, _)| lrh.slid),
+            Self::Message(message) => message.head_words().slid,
+        }
+    }
+
+    /// The number of its packets, or of those that it replaces, and their words of four bytes, LRH
+    /// to ICRC.
+    pub fn size(&self) -> (u64, u64) {
+        match self {
+            Self::Packet(bytes) => (1, bytes.len() as u64 / 4),
+            Self::Message(message) => {
+                size_of_message(message.head_words().packets, message.bytes())
+            }
+        }
+    }
+
+    /// Its VL.
+    pub fn lane(&self) -> u8 {
+        match self {
+            Self::Message(message) => message.lane(),
+            Self::Packet(bytes) => bytes.first().map_or(0, |byte| byte >> 4),
+        }
+    }
+
+    /// Sets its VL for the next hop.
+    pub fn set_lane(&mut self, vl: u8) {
+        match self {
+            Self::Message(message) => message.set_lane(vl),
+            Self::Packet(bytes) => {
+                let lane = bytes[0] & 0x0f | vl << 4;
+                if bytes[0] != lane {
+                    bytes[0] = lane;
+                    seal_hop(bytes);
+                }
+            }
+        }
+    }
+
+    /// Bytes of memory while it is stored, without leased ones.
+    pub fn kept_bytes(&self) -> usize {
+        match self {
+            Self::Message(message) => message.payload().len(),
+            Self::Packet(bytes) => bytes.len(),
+        }
+    }
+
+    /// Its destination queue pair; 0 without one.
+    pub fn dest_qp(&self) -> Qpn {
+        match self {
+            Self::Message(message) => message.head_words().dest_qp,
+            Self::Packet(bytes) => {
+                Packet::parse(bytes).map_or(Qpn::SMI, |packet| packet.bth().dest_qp)
+            }
+        }
+    }
+
+    /// Whether its destination is queue pair 0 or 1.
+    pub fn is_management(&self) -> bool {
+        match self {
+            Self::Message(message) => message.head_words().dest_qp <= Qpn::GSI,
+            Self::Packet(bytes) => {
+                Packet::parse(bytes).is_ok_and(|packet| packet.bth().dest_qp <= Qpn::GSI)
+            }
+        }
+    }
+
+    /// The method, if it is a datagram of subnet management. Those are packets: agents ignore
+    /// messages to queue pair 0.
+    pub fn smp_method(&self) -> Option<Method> {
+        let Self::Packet(bytes) = self else { return None };
+        let packet = Packet::parse(bytes).ok()?;
+        let is_smp = packet.bth().dest_qp == Qpn::SMI;
+        is_smp.then(|| Method(packet.payload().get(3).copied().unwrap_or(0)))
+    }
+}
+
+/// Bytes of LRH, BTH and ICRC, which every packet has.
+const HEADERS: u64 = 8 + 12 + 4;
+
+/// The number of packets that a message replaces, and their words of four bytes, LRH to ICRC.
+#[inline(always)]
+pub fn size_of_message(packets: u32, bytes: u64) -> (u64, u64) {
+    let packets = u64::from(packets.max(1));
+    (packets, (packets * HEADERS + bytes).div_ceil(4))
+}
+
+/// A received frame, packet or message.
+pub struct Arrival<'a> {
+    /// The header fields that all frames have.
+    pub head: Head,
+    /// Its GRH, if it has one.
+    pub grh: Option<Grh>,
+    /// Its extended headers.
+    pub extended: Extended,
+    /// The location of the bytes.
+    pub payload: Source<'a>,
+}
+
+/// The location of the payload.
+#[derive(Clone, Copy)]
+pub enum Source<'a> {
+    /// In this slice.
+    Bytes(&'a [u8]),
+    /// In a ring.
+    Entry(&'a Entry<'a>),
+    /// In the sender's memory; these bytes have the location.
+    Leased {
+        /// The lease of the queue pair, and the scatter/gather list.
+        descriptor: &'a [u8],
+        /// Bytes of all pieces.
+        bytes: usize,
+        /// The leases of the sender.
+        leases: &'a dyn LeasedMemory,
+    },
+}
+
+impl<'a> Arrival<'a> {
+    /// Whether its destination GID is a multicast group.
+    #[inline]
+    pub(crate) fn is_to_group(&self) -> bool {
+        self.grh.is_some_and(|grh| grh.dgid.is_multicast())
+    }
+
+    /// The arrival of a packet.
+    pub fn of_packet(packet: &Packet<'a>) -> Self {
+        Self {
+            head: Head::of_packet(packet),
+            grh: packet.grh(),
+            extended: packet.extended(),
+            payload: Source::Bytes(packet.payload()),
+        }
+    }
+
+    /// The arrival of words and bytes; `None` if they are invalid.
+    pub fn of_message(message: &'a Message, leases: Option<&'a dyn LeasedMemory>) -> Option<Self> {
+        let (head, grh, extended) = Head::read(message.words, |index| message.head[index])?;
+        let payload = match head.leased {
+            false => Source::Bytes(&message.payload),
+            true => Source::leased(&message.payload, leases?)?,
+        };
+        Some(Self { head, grh, extended, payload })
+    }
+
+    /// The arrival of an entry of a ring; `room` is a buffer for the location of a long message.
+    #[inline(always)]
+    pub fn of_entry(
+        entry: &'a Entry<'a>,
+        leases: Option<&'a dyn LeasedMemory>,
+        room: &'a mut Vec<u8>,
+    ) -> Option<Self> {
+        let words = entry.head();
+        let (head, grh, extended) = Head::read(entry.head_words(), |index| words[index])?;
+        let payload = match head.leased {
+            false => Source::Entry(entry),
+            true => {
+                room.clear();
+                entry.read(|part| room.extend_from_slice(part));
+                Source::leased(room, leases?)?
+            }
+        };
+        Some(Self { head, grh, extended, payload })
+    }
+}
+
+impl<'a> Source<'a> {
+    /// The payload of a leased message; `None` if it has more pieces than an adapter sends.
+    fn leased(descriptor: &'a [u8], leases: &'a dyn LeasedMemory) -> Option<Self> {
+        if sges_of(descriptor).count() > LIMITS.sges_max as usize {
+            return None;
+        }
+        let bytes = sges_of(descriptor).map(|sge| sge.bytes as usize).sum();
+        Some(Self::Leased { descriptor, bytes, leases })
+    }
+
+    #[inline(always)]
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Entry(entry) => entry.bytes(),
+            Self::Leased { bytes, .. } => *bytes,
+        }
+    }
+
+    /// Copies all of it to `targets`, from their `skip`-th byte on; the targets are long enough.
+    /// Returns whether that succeeded: a lease may have been revoked.
+    #[inline(always)]
+    #[must_use]
+    pub(crate) fn copy_to(&self, targets: &Pieces<'_>, skip: usize) -> bool {
+        match self {
+            Self::Bytes(bytes) => targets.write(skip, bytes),
+            Self::Entry(entry) => {
+                let mut at = skip;
+                entry.read(|part| {
+                    targets.write(at, part);
+                    at += part.len();
+                });
+            }
+            Self::Leased { descriptor, leases, .. } => {
+                let word = descriptor.first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
+                let qp_lease = QpLease { qpn: Qpn(word as u32), epoch: (word >> 32) as u32 };
+                return leases.copy(qp_lease, &mut sges_of(descriptor), targets, skip);
+            }
+        }
+        true
+    }
+}
+
+/// The pieces of memory that a leased payload names.
+pub fn sges_of(descriptor: &[u8]) -> impl Iterator<Item = Sge> {
+    descriptor.get(8..).unwrap_or_default().as_chunks::<16>().0.iter().map(|sge| {
+        let word = |at: usize| sge[at..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
+        let rest = word(8);
+        Sge { address: word(0), bytes: (rest >> 32) as u32, lkey: LKey(rest as u32) }
+    })
+}

@@ -1,0 +1,226 @@
+//! Leases for zero-copy send: the receiver of a long message copies it once, out of the sender's
+//! memory.
+//!
+//! A long message that bypasses packets carries the location of its bytes. The receiver may read
+//! them only while the lease is valid. It ends when the region is deregistered, and when the queue
+//! pair is destroyed, fails or changes its peers' rights, because buffer ownership then returns to
+//! the application. So a receiver checks the lease before the copy and again after it. If it has
+//! ended meanwhile, the message counts as lost on the wire, and loss recovery applies. Memory
+//! windows change too often for that: memory that is read through one is never leased.
+//!
+//! Peers in the same process read the [`LeaseTable`] itself. Peers in other processes read the
+//! table of its [`LeasePublisher`]; their links decide which peer may read which segment
+//! ([`FrameSink::can_lease`](crate::sink::FrameSink::can_lease)).
+
+use crate::memory::{Pieces, region_of};
+use arc_swap::ArcSwapOption;
+use pollux_mem::{Lease, LeaseReader, Memory};
+use pollux_verbs::{LKey, Sge};
+use pollux_wire::address::Qpn;
+use std::fmt::Debug;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// Regions per chunk, and chunks: enough for all regions of an adapter.
+const CHUNK: usize = 256;
+const CHUNKS: usize = 256;
+/// Queue pairs share epochs: a revocation for another queue pair only costs a retry.
+pub const EPOCHS: usize = 1024;
+
+/// Leases as the receiver of a message sees them. Whether a copy counts is checked after it, as
+/// [`LeaseReader`] has it.
+pub trait LeasedMemory {
+    /// The region of this key, if it is leased now.
+    fn region(&self, key: LKey) -> Option<LeasedRegion>;
+
+    /// Whether the lease on a region is still this one.
+    fn holds(&self, key: LKey, lease: u64) -> bool;
+
+    /// The present lease of a queue pair.
+    fn qp_lease(&self, qpn: Qpn) -> QpLease;
+
+    /// Whether the lease of a queue pair is still this one.
+    fn holds_qp(&self, qp_lease: QpLease) -> bool;
+
+    /// Copies the memory of `sges` to `targets`, from their `skip`-th byte on; returns whether the
+    /// lease was valid during the copy.
+    fn copy(
+        &self,
+        qp_lease: QpLease,
+        sges: &mut dyn Iterator<Item = Sge>,
+        targets: &Pieces<'_>,
+        mut skip: usize,
+    ) -> bool {
+        if self.qp_lease(qp_lease.qpn) != qp_lease {
+            return false;
+        }
+        for sge in sges {
+            let Some(LeasedRegion { memory, base, lease }) = self.region(sge.lkey) else {
+                return false;
+            };
+            let Some(at) = sge.address.checked_sub(base) else { return false };
+            let bytes = sge.bytes as usize;
+            let copied = targets.copy_from(skip, &memory, at as usize, bytes);
+            if !copied || !self.holds(sge.lkey, lease) {
+                return false;
+            }
+            skip += bytes;
+        }
+        self.holds_qp(qp_lease)
+    }
+}
+
+/// A region that is leased.
+pub struct LeasedRegion {
+    /// Its memory.
+    pub memory: Memory,
+    /// Its address at the owner.
+    pub base: u64,
+    /// The value of its lease.
+    pub lease: u64,
+}
+
+/// Publishes the leases of an adapter to peers in other processes.
+pub trait LeasePublisher: Debug + Send + Sync {
+    /// Grants a lease on a region, if peers can map it and the table has an entry for it.
+    fn grant(&self, key: LKey, memory: &Memory);
+
+    /// Revokes the lease.
+    fn end(&self, key: LKey);
+
+    /// A queue pair has revoked its leases.
+    fn set_epoch(&self, qpn: Qpn, epoch: u32);
+}
+
+/// The leases of one adapter.
+#[derive(Debug)]
+pub struct LeaseTable {
+    chunks: Box<[OnceLock<Chunk>]>,
+    /// How often queue pairs have revoked their leases.
+    epochs: Box<[AtomicU64]>,
+    /// How many leases were granted: no two have the same value.
+    grants: AtomicU64,
+    /// The publisher for peers in other processes, if there are any.
+    publisher: OnceLock<Arc<dyn LeasePublisher>>,
+}
+
+type Chunk = Box<[Entry]>;
+
+/// The lease on a region, if there is one.
+#[derive(Debug, Default)]
+struct Entry {
+    /// The value of [`lease_of`] for its key; 0: no lease.
+    lease: AtomicU64,
+    memory: ArcSwapOption<Memory>,
+}
+
+/// The lease of a queue pair for its messages, at the time of sending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpLease {
+    /// The queue pair.
+    pub qpn: Qpn,
+    /// How often it has revoked its leases.
+    pub epoch: u32,
+}
+
+impl Default for LeaseTable {
+    fn default() -> Self {
+        Self {
+            chunks: (0..CHUNKS).map(|_| OnceLock::new()).collect(),
+            epochs: (0..EPOCHS).map(|_| AtomicU64::new(0)).collect(),
+            grants: AtomicU64::new(0),
+            publisher: OnceLock::new(),
+        }
+    }
+}
+
+impl LeaseTable {
+    /// Shows leases to peers in other processes from now on. Before the first one is granted.
+    pub fn set_publisher(&self, publisher: Arc<dyn LeasePublisher>) {
+        // A table has one publisher for life.
+        let _ = self.publisher.set(publisher);
+    }
+
+    /// Grants a lease on a region, under its key.
+    pub(crate) fn grant(&self, key: LKey, memory: &Memory) {
+        if let Some(publisher) = self.publisher.get() {
+            publisher.grant(key, memory);
+        }
+        // An adapter also reads its own leases itself.
+        let empty = || (0..CHUNK).map(|_| Entry::default()).collect();
+        if let Some((chunk, place)) = self.place(key) {
+            let entry = &chunk.get_or_init(empty)[place];
+            entry.memory.store(Some(Arc::new(memory.clone())));
+            let nth = self.grants.fetch_add(1, Ordering::Relaxed);
+            Lease::of(&entry.lease).grant(lease_of(key, nth));
+        }
+    }
+
+    /// Ends the lease on a region.
+    pub(crate) fn end(&self, key: LKey) {
+        if let Some(publisher) = self.publisher.get() {
+            publisher.end(key);
+        }
+        let place = self.place(key);
+        if let Some((chunk, place)) = place.and_then(|(chunk, at)| Some((chunk.get()?, at))) {
+            Lease::of(&chunk[place].lease).revoke(0);
+            chunk[place].memory.store(None);
+        }
+    }
+
+    /// Revokes the leases of a queue pair's messages.
+    pub(crate) fn revoke(&self, qpn: Qpn) {
+        let lease = Lease::of(self.epoch(qpn));
+        let epoch = (lease.value() as u32).wrapping_add(1);
+        lease.revoke(epoch.into());
+        if let Some(publisher) = self.publisher.get() {
+            publisher.set_epoch(qpn, epoch);
+        }
+    }
+
+    fn entry(&self, key: LKey) -> Option<&Entry> {
+        let (chunk, place) = self.place(key)?;
+        chunk.get()?.get(place)
+    }
+
+    fn place(&self, key: LKey) -> Option<(&OnceLock<Chunk>, usize)> {
+        let region = region_of(key);
+        Some((self.chunks.get(region / CHUNK)?, region % CHUNK))
+    }
+
+    fn epoch(&self, qpn: Qpn) -> &AtomicU64 {
+        &self.epochs[qpn.0 as usize % EPOCHS]
+    }
+}
+
+impl LeasedMemory for LeaseTable {
+    fn region(&self, key: LKey) -> Option<LeasedRegion> {
+        let entry = self.entry(key)?;
+        let lease = LeaseReader::of(&entry.lease).now();
+        let memory = entry.memory.load_full().filter(|_| is_lease_of(key, lease))?;
+        Some(LeasedRegion { base: memory.address(), memory: (*memory).clone(), lease })
+    }
+
+    fn holds(&self, key: LKey, lease: u64) -> bool {
+        self.entry(key).is_some_and(|entry| LeaseReader::of(&entry.lease).is_still(lease))
+    }
+
+    fn qp_lease(&self, qpn: Qpn) -> QpLease {
+        QpLease { qpn, epoch: LeaseReader::of(self.epoch(qpn)).now() as u32 }
+    }
+
+    fn holds_qp(&self, qp_lease: QpLease) -> bool {
+        LeaseReader::of(self.epoch(qp_lease.qpn)).is_still(qp_lease.epoch.into())
+    }
+}
+
+/// The value of the `nth` lease on the region of a key: another value each time,
+/// and never 0.
+pub fn lease_of(key: LKey, nth: u64) -> u64 {
+    u64::from(key.0) | (nth % u64::from(u32::MAX) + 1) << 32
+}
+
+/// Whether a lease is one on the region of this key.
+pub fn is_lease_of(key: LKey, lease: u64) -> bool {
+    lease as u32 == key.0 && lease >> 32 != 0
+}

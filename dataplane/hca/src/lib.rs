@@ -1,0 +1,496 @@
+//! A channel adapter in software, without I/O: packets and time in, packets out (IBA 17).
+//!
+//! An adapter has no socket, no clock and no thread, and its crate depends on nothing that has any.
+//!
+//! Read in this order:
+//!
+//! 1. this file: [`Adapter`] finds the queue pair that a packet is for and remembers which ones
+//!    have something to send and when;
+//! 2. `qp` is a queue pair and its states, `common` the shared part of its halves; `requester` and
+//!    `responder` are the halves on a connection, each with its fast path; `migration` is APM,
+//!    `datagram` the other service;
+//! 3. `memory`, `queue` and `qpn`: regions, queues and numbers; `verbs` and `posting`: the verbs;
+//! 4. [`port`] has the settings of the subnet manager, [`violation`] reports of wrong keys to it;
+//! 5. [`message_bypass`] defines delivery without packets, [`frame`] packets and messages on a
+//!    link, [`head`] the head of every frame, [`lease`] the memory that peers may read for
+//!    zero-copy send;
+//! 6. `outlet` and [`sink`]: the exit of frames;
+//! 7. [`link`] and [`device`]: an adapter at a link, behind the contract of `pollux-verbs`.
+#![forbid(unsafe_code)]
+
+mod common;
+mod datagram;
+pub mod device;
+pub mod frame;
+pub mod head;
+pub mod lease;
+pub mod link;
+mod memory;
+pub mod message_bypass;
+mod migration;
+mod outlet;
+pub mod port;
+mod posting;
+mod qp;
+mod qpn;
+mod queue;
+mod requester;
+mod responder;
+pub mod sink;
+mod verbs;
+pub mod violation;
+
+pub use device::SoftDevice;
+pub use frame::Frame;
+pub use lease::LeaseTable;
+pub use link::Link;
+pub use memory::region_of;
+pub use port::{DropReason, Port};
+pub use qpn::{PORT_CONTEXTS_MAX, context_of};
+pub use sink::FrameSink;
+
+use crate::frame::Arrival;
+use common::Sent;
+use memory::MemoryTable;
+use outlet::{Exit, Own};
+use pollux_verbs::device::Limits;
+use pollux_verbs::table::Table;
+use pollux_verbs::time::Time;
+use pollux_verbs::{AddressVector, AsyncEvent, Cq, Pd, Qp, QpInit, QpState, QpType};
+use pollux_wire::address::{Gid, Lid, Qpn};
+use pollux_wire::mad::smp::PortState;
+use pollux_wire::packet::Packet;
+use qp::QueuePair;
+use qpn::{GENERATION_BITS, QPS_MAX, number_of};
+pub(crate) use queue::INLINE_BYTES_MAX;
+use queue::{CompletionQueue, SharedQueue};
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+/// Limits of the adapter; none of them is reserved ahead.
+pub const LIMITS: Limits = Limits {
+    pds_max: 65_536,
+    regions_max: 65_536,
+    windows_max: 65_536,
+    cqs_max: 65_536,
+    completions_max: 1 << 20,
+    srqs_max: 65_536,
+    srq_requests_max: 1 << 16,
+    qps_max: QPS_MAX,
+    requests_max: 1 << 16,
+    sges_max: 32,
+    inline_bytes_max: INLINE_BYTES_MAX as u32,
+    ahs_max: 1 << 20,
+    multicast_attachments_max: 4096,
+    responder_resources_max: 16,
+    initiator_depth_max: 16,
+};
+
+/// Frames to the own port that may wait: beyond that, they are handled before more is sent.
+const LOOPED_MAX: usize = 256;
+
+/// A channel adapter.
+#[derive(Debug)]
+pub struct Adapter {
+    /// Its index among the adapters that share the port (vHCA index).
+    context: u8,
+    qps: Table<QueuePair>,
+    /// The queue pair of general services, if there is one.
+    gsi: Option<u32>,
+    shared: Shared,
+    groups: Vec<Member>,
+    /// Queue pairs that may have something to send.
+    active: VecDeque<u32>,
+    timers: BTreeSet<(Time, u32)>,
+    /// Frames to the own port.
+    looped: VecDeque<Frame>,
+    /// Buffer of the packet that is being sent.
+    room: Vec<u8>,
+}
+
+/// The shared state of queue pairs.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) memory: MemoryTable,
+    /// The memory that peers may read for long messages.
+    pub(crate) leases: Arc<LeaseTable>,
+    pub(crate) pds: Table<()>,
+    pub(crate) cqs: Table<CompletionQueue>,
+    pub(crate) srqs: Table<SharedQueue>,
+    pub(crate) ahs: Table<(Pd, AddressVector)>,
+    pub(crate) port: Port,
+    /// Counts changes of the port.
+    pub(crate) epoch: u64,
+    pub(crate) events: VecDeque<AsyncEvent>,
+    /// Key violations for the port's agent.
+    pub(crate) violations: VecDeque<violation::KeyViolation>,
+    /// Completion queues that overran, and whose queue pairs must fail.
+    pub(crate) lost_cqs: Vec<Cq>,
+}
+
+/// A queue pair in a multicast group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Member {
+    pub(crate) mgid: Gid,
+    pub(crate) mlid: Lid,
+    pub(crate) qp: Qp,
+}
+
+impl Member {
+    fn is_of(&self, mgid: Gid, mlid: Lid) -> bool {
+        self.mgid == mgid && self.mlid == mlid
+    }
+}
+
+impl Adapter {
+    /// An adapter with this port.
+    pub fn new(port: Port) -> Self {
+        Self::in_context(port, 0)
+    }
+
+    /// One of several adapters that share a port, each in a context below [`PORT_CONTEXTS_MAX`].
+    /// Management belongs to context 0.
+    pub fn in_context(port: Port, context: u8) -> Self {
+        Self {
+            context,
+            qps: Table::with_generations(LIMITS.qps_max, GENERATION_BITS),
+            gsi: None,
+            shared: Shared {
+                memory: MemoryTable::new(LIMITS.regions_max, LIMITS.windows_max),
+                leases: Arc::default(),
+                pds: Table::new(LIMITS.pds_max),
+                cqs: Table::new(LIMITS.cqs_max),
+                srqs: Table::new(LIMITS.srqs_max),
+                ahs: Table::new(LIMITS.ahs_max),
+                port,
+                epoch: 1,
+                events: VecDeque::new(),
+                violations: VecDeque::new(),
+                lost_cqs: Vec::new(),
+            },
+            groups: Vec::new(),
+            active: VecDeque::new(),
+            timers: BTreeSet::new(),
+            looped: VecDeque::new(),
+            room: Vec::new(),
+        }
+    }
+
+    /// The port as it is now, with its drop counters.
+    pub fn port(&self) -> &Port {
+        &self.shared.port
+    }
+
+    /// The port, mutable, for its management.
+    pub fn port_mut(&mut self) -> &mut Port {
+        self.shared.epoch += 1;
+        &mut self.shared.port
+    }
+
+    /// Sets a new state of the port. The consumer gets an event for each difference (IBA 11.6.3).
+    pub fn take_port(&mut self, port: Port) {
+        let before = std::mem::replace(self.port_mut(), port);
+        let port = &mut self.shared.port;
+        let is_up = port.state == PortState::ACTIVE;
+        let events = [
+            (is_up && before.state != PortState::ACTIVE, AsyncEvent::PortActive(1)),
+            (!is_up && before.state == PortState::ACTIVE, AsyncEvent::PortError(1)),
+            ((port.lid, port.lmc) != (before.lid, before.lmc), AsyncEvent::LidChange(1)),
+            (port.pkeys != before.pkeys, AsyncEvent::PkeyChange(1)),
+            (port.gids != before.gids, AsyncEvent::GidChange(1)),
+            ((port.sm_lid, port.sm_sl) != (before.sm_lid, before.sm_sl), AsyncEvent::SmChange(1)),
+            (port.reregistrations != before.reregistrations, AsyncEvent::ClientReregister(1)),
+        ];
+        port.drops = before.drops;
+        let told = events.into_iter().filter(|(differs, _)| *differs).map(|(_, event)| event);
+        self.shared.events.extend(told);
+    }
+
+    /// Handles a packet from the link, LRH to VCRC. Invalid packets are counted drops.
+    pub fn handle_packet(&mut self, now: Time, bytes: &[u8]) {
+        let outcome = self
+            .check_packet(bytes)
+            .and_then(|packet| self.handle_arrival(now, &Arrival::of_packet(&packet)));
+        self.count(outcome);
+    }
+
+    /// Handles a message from the link, which may be invalid.
+    #[inline]
+    pub fn handle_message(&mut self, now: Time, arrival: Option<&Arrival<'_>>) {
+        let outcome = match arrival {
+            Some(arrival) => self.handle_arrival(now, arrival),
+            None => Err(DropReason::Malformed("message")),
+        };
+        self.count(outcome);
+    }
+
+    /// Handles a frame that has waited.
+    pub fn handle(&mut self, now: Time, frame: &Frame, leases: Option<&LeaseTable>) {
+        match frame {
+            Frame::Packet(bytes) => self.handle_packet(now, bytes),
+            Frame::Message(message) if self.receive_fast(now, message) => {}
+            Frame::Message(message) => {
+                self.handle_message(
+                    now,
+                    Arrival::of_message(message, leases.map(|leases| leases as _)).as_ref(),
+                );
+            }
+        }
+    }
+
+    #[inline]
+    fn count(&mut self, outcome: Result<(), DropReason>) {
+        if let Err(reason) = outcome {
+            self.shared.port.drops.count(reason);
+        }
+    }
+
+    fn check_packet<'a>(&self, bytes: &'a [u8]) -> Result<Packet<'a>, DropReason> {
+        let packet = Packet::parse(bytes)?;
+        if !packet.vcrc_ok() || !packet.icrc_ok() {
+            return Err(DropReason::Crc);
+        }
+        if packet.rd().is_some() {
+            return Err(DropReason::Transport);
+        }
+        Ok(packet)
+    }
+
+    fn handle_arrival(&mut self, now: Time, arrival: &Arrival<'_>) -> Result<(), DropReason> {
+        let port = &self.shared.port;
+        if port.state != PortState::ACTIVE {
+            return Err(DropReason::PortDown);
+        }
+        let (dlid, is_ethernet) = (arrival.head.dlid, port.is_ethernet());
+        if dlid.is_multicast() || is_ethernet && arrival.is_to_group() {
+            return self.handle_multicast(arrival);
+        }
+        if !port.lid.covers(port.lmc, dlid) {
+            return Err(DropReason::Dlid);
+        }
+        if is_ethernet && arrival.grh.is_none() {
+            return Err(DropReason::Grh);
+        }
+        if arrival.grh.is_some_and(|grh| !port.has_gid(grh.dgid)) {
+            return Err(DropReason::Grh);
+        }
+        let number = match arrival.head.dest_qp {
+            Qpn::GSI => self.gsi,
+            qpn => number_of(qpn).filter(|_| context_of(qpn) == self.context),
+        };
+        let number = number.ok_or(DropReason::NoQp)?;
+        let qp = self.qps.get_mut(number).ok_or(DropReason::NoQp)?;
+        let admitted = qp.admit(&mut self.shared, arrival);
+        let outcome = admitted.and_then(|()| qp.handle(&mut self.shared, now, arrival));
+        if let Err(reason) = outcome {
+            self.shared.refuse(reason, qp.common.qpn, arrival);
+        }
+        self.touch(number);
+        outcome
+    }
+
+    fn handle_multicast(&mut self, arrival: &Arrival<'_>) -> Result<(), DropReason> {
+        let (mgid, mlid) = (arrival.grh.ok_or(DropReason::Grh)?.dgid, arrival.head.dlid);
+        if arrival.head.dest_qp != Qpn::MULTICAST || !has_member(&self.groups, mgid, mlid) {
+            // All contexts get multicast, and context 0 counts the drop.
+            return if self.context == 0 { Err(DropReason::NoMember) } else { Ok(()) };
+        }
+        // By index, because a receiving member needs the shared state of queue pairs.
+        for place in 0..self.groups.len() {
+            let member = self.groups[place];
+            if !member.is_of(mgid, mlid) {
+                continue;
+            }
+            let Some(qp) = self.qps.get_mut(member.qp.0) else { continue };
+            let admitted = qp.admit(&mut self.shared, arrival);
+            if let Err(reason) = admitted.and_then(|()| qp.receive(&mut self.shared, arrival)) {
+                self.shared.port.drops.count(reason);
+                self.shared.refuse(reason, qp.common.qpn, arrival);
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs expired timers. `before` is the previous clock reading; requests sent after it have no
+    /// exact start time.
+    pub fn handle_timeouts(&mut self, before: Time, now: Time) {
+        while let Some(&(due, number)) = self.timers.first()
+            && due <= now
+        {
+            self.timers.pop_first();
+            if let Some(qp) = self.qps.get_mut(number) {
+                qp.timer = None;
+                qp.handle_timeout(&mut self.shared, before, now);
+                self.touch(number);
+            }
+        }
+    }
+
+    /// Sends frames that may be sent now, as far as the link has space; with `bypass`, as messages.
+    #[inline]
+    pub fn transmit<L: FrameSink>(&mut self, now: Time, bypass: bool, link: &mut L) {
+        loop {
+            while let Some(cq) = self.shared.lost_cqs.pop() {
+                self.fail_users(cq);
+            }
+            while self.looped.len() < LOOPED_MAX
+                && let Some(number) = self.active.pop_front()
+            {
+                let Some(qp) = self.qps.get_mut(number) else { continue };
+                if bypass
+                    && qp.responder.answer_fast(&mut qp.common, &self.shared, link)
+                    && !qp.requester.has_more()
+                {
+                    qp.is_active = false;
+                    continue;
+                }
+                match self.transmit_of(now, number, bypass, link) {
+                    Sent::All => self.watch(number),
+                    Sent::More => self.touch(number),
+                    Sent::Stalled => {
+                        self.touch(number);
+                        return;
+                    }
+                }
+            }
+            if let Some(frame) = self.looped.pop_front() {
+                let leases = self.shared.leases.clone();
+                self.handle(now, &frame, Some(&leases));
+            } else if !self.is_active() {
+                return;
+            }
+        }
+    }
+
+    /// Whether a queue pair waits to send or to fail.
+    #[inline]
+    pub fn is_active(&self) -> bool {
+        !self.active.is_empty() || !self.shared.lost_cqs.is_empty()
+    }
+
+    /// The memory that peers may read for long messages.
+    pub fn leases(&self) -> &Arc<LeaseTable> {
+        &self.shared.leases
+    }
+
+    /// The time of the next timer; `None` without any.
+    pub fn deadline(&self) -> Option<Time> {
+        self.timers.first().map(|&(due, _)| due)
+    }
+
+    /// Sends the frames of one queue pair in its turn.
+    fn transmit_of<L: FrameSink>(
+        &mut self,
+        now: Time,
+        number: u32,
+        bypass: bool,
+        link: &mut L,
+    ) -> Sent {
+        let own = Own::of(self, link.has_agents());
+        let Some(qp) = self.qps.get_mut(number) else { return Sent::All };
+        qp.is_active = false;
+        let (looped, room, groups) = (&mut self.looped, &mut self.room, &self.groups);
+        let mut exit = Exit { link, looped, groups, room, own, lost: 0 };
+        let sent = qp.transmit(&mut self.shared, now, bypass, &mut exit);
+        let lost = exit.lost;
+        for _ in 0..lost {
+            self.shared.port.drops.count(DropReason::PortDown);
+        }
+        sent
+    }
+
+    /// Fails the queue pairs of completion queues that overran (IBA 10.2.5.2).
+    fn fail_users(&mut self, cq: Cq) {
+        let uses = |init: &QpInit| init.send_cq == cq || init.recv_cq == cq;
+        let users = self.qps.iter().filter(|(_, qp)| uses(&qp.common.init));
+        let users: Vec<u32> = users.map(|(number, _)| number).collect();
+        for number in users {
+            if let Some(qp) = self.qps.get_mut(number)
+                && !matches!(qp.common.state, QpState::Reset | QpState::Err)
+            {
+                qp.fail(&mut self.shared);
+                self.touch(number);
+            }
+        }
+    }
+
+    /// A queue pair may have something to send now, and new timers.
+    fn touch(&mut self, number: u32) {
+        if let Some(qp) = self.qps.get_mut(number)
+            && !qp.is_active
+        {
+            qp.is_active = true;
+            self.active.push_back(number);
+        }
+        self.watch(number);
+    }
+
+    /// Schedules the timer of a queue pair.
+    ///
+    /// A timer that fires too early does no harm: the queue pair then schedules the next one. So an
+    /// entry stays when its queue pair needs a later one or none, and a busy connection updates the
+    /// set once per timeout, not twice per message.
+    fn watch(&mut self, number: u32) {
+        let Some(qp) = self.qps.get_mut(number) else { return };
+        if !qp.is_unwatched() {
+            return;
+        }
+        let Some(wanted) = qp.deadline() else { return };
+        if let Some(later) = qp.timer.replace(wanted) {
+            self.timers.remove(&(later, number));
+        }
+        self.timers.insert((wanted, number));
+    }
+}
+
+impl QueuePair {
+    /// The checks of a packet before its queue pair handles it (IBA 9.6.1).
+    fn admit(&mut self, shared: &mut Shared, arrival: &Arrival<'_>) -> Result<(), DropReason> {
+        let common = &self.common;
+        if arrival.head.opcode.transport() != common.transport() {
+            return Err(DropReason::Transport);
+        }
+        if !matches!(common.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe) {
+            return Err(DropReason::QpState);
+        }
+        let pkey = arrival.head.pkey;
+        let is_member = match common.init.qp_type {
+            QpType::Gsi => shared.port.pkey_index(pkey).is_some(),
+            _ => pkey.matches(common.pkey(&shared.port)),
+        };
+        if !is_member {
+            return Err(DropReason::PKey);
+        }
+        if common.init.qp_type.is_datagram() {
+            return Ok(());
+        }
+        self.check_way(shared, arrival)
+    }
+
+    fn handle(
+        &mut self,
+        shared: &mut Shared,
+        now: Time,
+        arrival: &Arrival<'_>,
+    ) -> Result<(), DropReason> {
+        if self.common.init.qp_type.is_datagram() {
+            return self.receive(shared, arrival);
+        }
+        self.tell_established(shared);
+        self.follow(shared, arrival.head.mig_req);
+        let outcome = if !arrival.head.opcode.is_request() {
+            self.requester.handle(&self.common, shared, now, arrival)
+        } else if self.common.init.qp_type == QpType::Rc {
+            self.responder.handle_reliable(&mut self.common, shared, arrival)
+        } else {
+            self.responder.handle_unreliable(&mut self.common, shared, arrival)
+        };
+        self.settle(shared);
+        outcome
+    }
+}
+
+/// Whether a queue pair is in the group.
+fn has_member(groups: &[Member], mgid: Gid, mlid: Lid) -> bool {
+    groups.iter().any(|member| member.is_of(mgid, mlid))
+}

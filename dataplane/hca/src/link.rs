@@ -1,0 +1,53 @@
+//! The interface between a device and the link of its adapter.
+
+use crate::Adapter;
+use crate::lease::LeaseTable;
+use crate::sink::FrameSink;
+use crate::violation::KeyViolation;
+use pollux_verbs::time::Time;
+use pollux_verbs::{Device, VerbsError};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// One end of a link.
+pub trait Link: FrameSink {
+    /// The current time.
+    fn now(&self) -> Time;
+    /// Whether time is virtual, and so cheap to read.
+    fn is_virtual(&self) -> bool;
+    /// Whether anything on the way needs packets, which switches message bypass off: see
+    /// [`message_bypass`](crate::message_bypass).
+    fn wants_packets(&self) -> bool;
+    /// Gives the other end access to the leases of this end's adapter.
+    fn attach(&mut self, leases: &Arc<LeaseTable>);
+    /// Updates the adapter's port, if its state has changed.
+    fn refresh(&mut self, _: &mut Adapter) {}
+    /// Hands the next frame to the adapter; returns whether there was one.
+    fn receive(&mut self, now: Time, adapter: &mut Adapter) -> bool;
+    /// Reports a key violation to the agent of the adapter's port, if there is one.
+    fn report(&mut self, _: &KeyViolation) {}
+    /// Another adapter at the same port, for a device of this name.
+    fn open_shared(&mut self, _name: &str) -> Result<Box<dyn Device + Send>, VerbsError> {
+        Err(VerbsError::Unsupported { verb: "open_shared", capability: "a second context" })
+    }
+    /// Sets the time of the adapter's next timer.
+    fn set_deadline(&mut self, deadline: Option<Time>);
+    /// Waits, until `end` at most; asleep, until a frame comes.
+    fn idle(&mut self, end: Time);
+    /// Has the next sender wake this end, once. Before the sleep, the caller polls once more, also
+    /// the sources that it polls rarely.
+    fn fall_asleep(&mut self) {}
+    /// Whether no frame has come since [`Link::fall_asleep`].
+    fn is_asleep(&self) -> bool {
+        true
+    }
+    /// The descriptor that becomes readable when this end is woken, if there is one.
+    fn wake_descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+    /// The longest sleep at the descriptor.
+    fn sleep_max(&self) -> Duration {
+        Duration::MAX
+    }
+}

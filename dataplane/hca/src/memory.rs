@@ -1,0 +1,357 @@
+//! Memory regions and windows, and the checks before every access (IBA 10.6).
+//!
+//! A key is the index of a table's slot, with the generation of the slot in the low eight bits. A
+//! bind may change only those bits, so window keys keep their upper 24 bits.
+
+use pollux_mem::Memory;
+use pollux_verbs::table::Table;
+use pollux_verbs::work::Bind;
+use pollux_verbs::{Access, LKey, MemoryRegion, Pd, RKey, Sge, VerbsError, check};
+use std::collections::BTreeMap;
+
+/// Regions and windows of one adapter.
+#[derive(Debug)]
+pub(crate) struct MemoryTable {
+    regions: Table<Region>,
+    /// By the upper 24 bits of their keys.
+    windows: BTreeMap<u32, Window>,
+    window_last: u32,
+    windows_max: u32,
+}
+
+#[derive(Debug)]
+struct Region {
+    pd: Pd,
+    memory: Memory,
+    access: Access,
+    /// Windows bound to it, which keep it from being deregistered.
+    windows: u32,
+}
+
+#[derive(Debug)]
+struct Window {
+    pd: Pd,
+    key: u8,
+    bound: Option<Bound>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Bound {
+    region: u32,
+    address: u64,
+    bytes: u64,
+    access: Access,
+}
+
+/// Memory that has passed the checks, as a list of pieces.
+#[derive(Clone, Copy)]
+pub struct Pieces<'a> {
+    table: &'a MemoryTable,
+    sges: &'a [Sge],
+}
+
+/// The reason of a refused access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Denied;
+
+/// The bit of window keys; region keys do not have it.
+const WINDOW: u32 = 0x8000_0000;
+
+impl MemoryTable {
+    pub(crate) fn new(regions_max: u32, windows_max: u32) -> Self {
+        Self {
+            regions: Table::new(regions_max),
+            windows: BTreeMap::new(),
+            window_last: 0,
+            windows_max,
+        }
+    }
+
+    pub(crate) fn register(
+        &mut self,
+        pd: Pd,
+        memory: &Memory,
+        access: Access,
+        regions_max: u32,
+    ) -> Result<MemoryRegion, VerbsError> {
+        check::access(access)?;
+        let region = Region { pd, memory: memory.clone(), access, windows: 0 };
+        let limit = |_| VerbsError::Limit {
+            verb: "register",
+            limit: "regions_max",
+            max: regions_max.into(),
+        };
+        let key = key_of(self.regions.insert(region).map_err(limit)?);
+        let (address, bytes) = (memory.address(), memory.bytes() as u64);
+        Ok(MemoryRegion { address, bytes, lkey: LKey(key), rkey: RKey(key) })
+    }
+
+    pub(crate) fn deregister(&mut self, key: LKey) -> Result<(), VerbsError> {
+        let number = number_of(key.0);
+        let none = VerbsError::NoSuch { verb: "deregister", what: "region" };
+        let region = self.regions.get(number).ok_or(none)?;
+        if region.windows > 0 {
+            return Err(VerbsError::Busy { verb: "deregister", by: "a window bound to it" });
+        }
+        self.regions.remove(number);
+        Ok(())
+    }
+
+    pub(crate) fn create_window(&mut self, pd: Pd) -> Result<RKey, VerbsError> {
+        if self.windows.len() as u32 >= self.windows_max {
+            let (limit, max) = ("windows_max", self.windows_max.into());
+            return Err(VerbsError::Limit { verb: "create_window", limit, max });
+        }
+        // There are fewer windows than numbers, so a free one is found.
+        loop {
+            self.window_last = (self.window_last + 1) % (1 << 23);
+            if !self.windows.contains_key(&self.window_last) {
+                break;
+            }
+        }
+        self.windows.insert(self.window_last, Window { pd, key: 0, bound: None });
+        Ok(RKey(WINDOW | self.window_last << 8))
+    }
+
+    pub(crate) fn destroy_window(&mut self, key: RKey) -> Result<(), VerbsError> {
+        let none = VerbsError::NoSuch { verb: "destroy_window", what: "window with this key" };
+        let window = self.window(key).ok_or(none)?;
+        let bound = window.bound.take();
+        self.unbind(bound);
+        self.windows.remove(&window_number(key));
+        Ok(())
+    }
+
+    /// Whether anything is in the domain.
+    pub(crate) fn uses(&self, pd: Pd) -> bool {
+        self.regions.iter().any(|(_, region)| region.pd == pd)
+            || self.windows.values().any(|window| window.pd == pd)
+    }
+
+    /// Binds a window to part of a region (IBA 10.6.7.2).
+    pub(crate) fn bind(&mut self, pd: Pd, bind: &Bind) -> Result<(), Denied> {
+        let region_number = number_of(bind.region.0);
+        let region = self.regions.get(region_number).ok_or(Denied)?;
+        // A window with remote write access needs a region with local write access.
+        let owners = region.access.has(Access::LOCAL_WRITE);
+        let consistent = owners || bind.access.is_consistent();
+        let in_reach = region.reaches(bind.address, bind.bytes);
+        let allowed = region.pd == pd
+            && (bind.bytes == 0 || region.access.has(Access::BIND) && in_reach)
+            && consistent
+            && bind.rkey.0 >> 8 == bind.window.0 >> 8;
+        let window = self.window(bind.window).ok_or(Denied)?;
+        if !allowed || window.pd != pd {
+            return Err(Denied);
+        }
+        let before = window.bound.take();
+        window.key = bind.rkey.0 as u8;
+        if bind.bytes > 0 {
+            let (address, bytes, access) = (bind.address, bind.bytes, bind.access);
+            window.bound = Some(Bound { region: region_number, address, bytes, access });
+            if let Some(region) = self.regions.get_mut(region_number) {
+                region.windows += 1;
+            }
+        }
+        self.unbind(before);
+        Ok(())
+    }
+
+    /// Invalidates a window's key, for its owner or for a peer's message.
+    pub(crate) fn invalidate(&mut self, pd: Pd, key: RKey) -> Result<(), Denied> {
+        let window = self.window(key).filter(|window| window.pd == pd).ok_or(Denied)?;
+        let bound = window.bound.take().ok_or(Denied)?;
+        self.unbind(Some(bound));
+        Ok(())
+    }
+
+    fn unbind(&mut self, bound: Option<Bound>) {
+        if let Some(region) = bound.and_then(|bound| self.regions.get_mut(bound.region)) {
+            region.windows -= 1;
+        }
+    }
+
+    fn window(&mut self, key: RKey) -> Option<&mut Window> {
+        let window = self.windows.get_mut(&window_number(key));
+        window.filter(|window| key.0 & WINDOW != 0 && window.key == key.0 as u8)
+    }
+
+    /// The pieces of a request's entries, after all checks. Entries without bytes are not checked.
+    #[inline(always)]
+    pub(crate) fn local<'a>(
+        &'a self,
+        pd: Pd,
+        sges: &'a [Sge],
+        write: bool,
+    ) -> Result<Pieces<'a>, Denied> {
+        let need = if write { Access::LOCAL_WRITE } else { Access::NONE };
+        for sge in sges.iter().filter(|sge| sge.bytes > 0) {
+            self.region(pd, sge.lkey.0, sge.address, sge.bytes.into(), need)?;
+        }
+        Ok(self.pieces(sges))
+    }
+
+    /// The piece of an entry, after all checks.
+    #[inline(always)]
+    pub(crate) fn place(&self, pd: Pd, sge: &Sge, write: bool) -> Result<(&Memory, usize), Denied> {
+        let need = if write { Access::LOCAL_WRITE } else { Access::NONE };
+        let region = self.region(pd, sge.lkey.0, sge.address, sge.bytes.into(), need)?;
+        Ok((&region.memory, (sge.address - region.memory.address()) as usize))
+    }
+
+    /// The piece of a peer's request, after all checks. Requests without bytes are not checked (IBA
+    /// 9.7.4.1.4).
+    pub(crate) fn remote(
+        &self,
+        pd: Pd,
+        key: RKey,
+        address: u64,
+        bytes: u32,
+        need: Access,
+    ) -> Result<Sge, Denied> {
+        let lkey = match key.0 & WINDOW {
+            _ if bytes == 0 => LKey(0),
+            0 => self.region(pd, key.0, address, bytes.into(), need).map(|_| LKey(key.0))?,
+            _ => self.through_window(pd, key, address, bytes.into(), need)?,
+        };
+        Ok(Sge { address, bytes, lkey })
+    }
+
+    /// The pieces of entries that have passed the checks.
+    #[inline(always)]
+    pub(crate) fn pieces<'a>(&'a self, sges: &'a [Sge]) -> Pieces<'a> {
+        Pieces { table: self, sges }
+    }
+
+    #[inline(always)]
+    fn region(
+        &self,
+        pd: Pd,
+        key: u32,
+        address: u64,
+        bytes: u64,
+        need: Access,
+    ) -> Result<&Region, Denied> {
+        let region = self.regions.get(number_of(key)).ok_or(Denied)?;
+        if region.pd != pd || !region.access.has(need) || !region.reaches(address, bytes) {
+            return Err(Denied);
+        }
+        Ok(region)
+    }
+
+    fn through_window(
+        &self,
+        pd: Pd,
+        key: RKey,
+        address: u64,
+        bytes: u64,
+        need: Access,
+    ) -> Result<LKey, Denied> {
+        let window = self.windows.get(&window_number(key)).ok_or(Denied)?;
+        let bound = window.bound.as_ref().ok_or(Denied)?;
+        let end = address.checked_add(bytes).ok_or(Denied)?;
+        let inside = address >= bound.address && end <= bound.address + bound.bytes;
+        if window.pd != pd || window.key != key.0 as u8 || !inside || !bound.access.has(need) {
+            return Err(Denied);
+        }
+        Ok(LKey(key_of(bound.region)))
+    }
+}
+
+impl Region {
+    #[inline(always)]
+    fn reaches(&self, address: u64, bytes: u64) -> bool {
+        let base = self.memory.address();
+        let end = address.checked_add(bytes);
+        address >= base && end.is_some_and(|end| end <= base + self.memory.bytes() as u64)
+    }
+}
+
+impl<'a> Pieces<'a> {
+    /// The pieces that have bytes.
+    pub(crate) fn sges(&self) -> impl Iterator<Item = &'a Sge> + use<'a> {
+        self.sges.iter().filter(|sge| sge.bytes > 0)
+    }
+
+    /// Copies bytes from the `skip`-th on into `out`.
+    #[inline(always)]
+    pub(crate) fn read(&self, skip: usize, out: &mut [u8]) {
+        self.walk(skip, out.len(), |memory, at, done, bytes| {
+            memory.read(at, &mut out[done..done + bytes])
+        });
+    }
+
+    /// Copies `bytes` to the `skip`-th on.
+    #[inline(always)]
+    pub(crate) fn write(&self, skip: usize, bytes: &[u8]) {
+        self.walk(skip, bytes.len(), |memory, at, done, count| {
+            memory.write(at, &bytes[done..done + count])
+        });
+    }
+
+    /// Copies bytes of another memory to the `skip`-th on; returns whether both are long enough.
+    pub(crate) fn copy_from(&self, skip: usize, from: &Memory, at: usize, bytes: usize) -> bool {
+        self.walk(skip, bytes, |memory, to, done, count| memory.copy(to, from, at + done, count))
+    }
+
+    /// Changes the eight bytes that are the first piece.
+    pub(crate) fn update(&self, change: impl Fn(u64) -> u64) -> Option<u64> {
+        let sge = self.sges.first()?;
+        let region = self.table.regions.get(number_of(sge.lkey.0))?;
+        region.memory.update((sge.address - region.memory.address()) as usize, change)
+    }
+
+    /// Calls `each` for the pieces of `bytes` from the `skip`-th on: the memory, the offset in it,
+    /// the bytes before, and the length. Returns whether all calls returned true.
+    #[inline(always)]
+    fn walk(
+        &self,
+        mut skip: usize,
+        bytes: usize,
+        mut each: impl FnMut(&Memory, usize, usize, usize) -> bool,
+    ) -> bool {
+        let mut done = 0;
+        for sge in self.sges {
+            if done == bytes {
+                return true;
+            }
+            let length = sge.bytes as usize;
+            if skip >= length {
+                skip -= length;
+                continue;
+            }
+            let Some(region) = self.table.regions.get(number_of(sge.lkey.0)) else { return false };
+            let at = (sge.address - region.memory.address()) as usize + skip;
+            let count = (length - skip).min(bytes - done);
+            if !each(&region.memory, at, done, count) {
+                return false;
+            }
+            done += count;
+            skip = 0;
+        }
+        done == bytes
+    }
+}
+
+/// The index of a region in its adapter's table; for an invalid key, an index that no table has.
+pub const fn region_of(key: LKey) -> usize {
+    (number_of(key.0) as usize & 0xff_ffff).wrapping_sub(1)
+}
+
+/// Whether a key is one of a window.
+pub(crate) const fn is_window(key: RKey) -> bool {
+    key.0 & WINDOW != 0
+}
+
+/// A table's number with its generation moved to the low eight bits.
+const fn key_of(number: u32) -> u32 {
+    number.rotate_left(8) & !WINDOW
+}
+
+const fn number_of(key: u32) -> u32 {
+    key.rotate_right(8)
+}
+
+const fn window_number(key: RKey) -> u32 {
+    (key.0 & !WINDOW) >> 8
+}

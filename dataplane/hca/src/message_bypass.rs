@@ -1,0 +1,126 @@
+//! Message bypass: delivery of a message without packets.
+//!
+//! A message may go from one adapter to another unsegmented and without CRCs, as long as nothing on
+//! its way needs packets. It is the same message: the same opcode (that of a message of one
+//! packet), as many PSNs as it would have packets, the same answers. So an adapter handles both by
+//! one code, and a connection can change from one to the other between two messages.
+//!
+//! A short message carries its bytes. A long one of a reliable connection is leased: the receiver
+//! copies it out of the sender's memory ([`lease`](crate::lease)). Long messages of other services
+//! go as packets of a path MTU each, also by the bypass.
+//!
+//! [`Link::wants_packets`](crate::link::Link::wants_packets) decides, once for each post or poll.
+//! It switches the bypass off for:
+//!
+//! - a capture or another tap in the fabric;
+//! - a link with faults (loss, corruption, reordering, delay), or one that is set to packets only;
+//! - a rate model: virtual lanes, flow control and VL arbitration work on packets;
+//! - IB routers, which change the GRH of packets;
+//! - a foreign wire: another program, another machine.
+//!
+//! The fast paths of requester and responder handle bypass messages that need no other rule.
+
+use crate::Adapter;
+use crate::frame::Message;
+use crate::head;
+use crate::qpn::number_of;
+use pollux_mem::Memory;
+use pollux_mem::shared_ring::{Entry, FIRST_WORDS};
+use pollux_verbs::time::Time;
+use pollux_wire::address::Qpn;
+use pollux_wire::packet::Syndrome;
+use pollux_wire::psn::Psn;
+
+/// Bytes that a message carries itself; a longer one of a reliable connection is leased.
+pub(crate) const COPY_BYTES_MAX: usize = 512;
+
+/// A message that has come by the bypass: in a ring, or as a frame that was kept.
+pub trait BypassMessage {
+    /// The first words of its head, the same in every call.
+    fn first_words(&self) -> [u64; FIRST_WORDS];
+    /// Words of its head.
+    fn head_words(&self) -> usize;
+    /// Bytes that it carries.
+    fn bytes(&self) -> usize;
+    /// Copies its bytes into memory, from `at` on.
+    fn copy_to(&self, memory: &Memory, at: usize) -> bool;
+}
+
+impl BypassMessage for Entry<'_> {
+    #[inline(always)]
+    fn first_words(&self) -> [u64; FIRST_WORDS] {
+        Entry::first_words(self)
+    }
+
+    #[inline(always)]
+    fn head_words(&self) -> usize {
+        Entry::head_words(self)
+    }
+
+    #[inline(always)]
+    fn bytes(&self) -> usize {
+        Entry::bytes(self)
+    }
+
+    #[inline(always)]
+    fn copy_to(&self, memory: &Memory, at: usize) -> bool {
+        Entry::copy_to(self, memory, at)
+    }
+}
+
+impl BypassMessage for Message {
+    fn first_words(&self) -> [u64; FIRST_WORDS] {
+        Message::first_words(self)
+    }
+
+    fn head_words(&self) -> usize {
+        self.words()
+    }
+
+    fn bytes(&self) -> usize {
+        self.payload().len()
+    }
+
+    fn copy_to(&self, memory: &Memory, at: usize) -> bool {
+        memory.write(at, self.payload())
+    }
+}
+
+impl Adapter {
+    /// Takes a message or an ACK, if it is one for the fast path.
+    #[inline(always)]
+    pub fn receive_fast(&mut self, now: Time, message: &impl BypassMessage) -> bool {
+        let [first, second, _, fourth] = message.first_words();
+        let number = number_of(Qpn((first >> 32) as u32 & 0xff_ffff));
+        let Some(number) = number else { return false };
+        let Some(qp) = self.qps.get_mut(number) else { return false };
+        if !qp.common.has_fast_path(&self.shared) {
+            return false;
+        }
+        let heads = &qp.common.heads;
+        if second & heads.comes_mask != heads.comes & heads.comes_mask {
+            return false;
+        }
+        let first = first & !(head::SE | head::ACK_REQ | head::SL);
+        if first == qp.common.heads.message_comes {
+            let is_taken = qp.responder.receive_fast(&mut qp.common, &mut self.shared, message);
+            if is_taken && qp.responder.has_answer() && !qp.is_active {
+                qp.is_active = true;
+                self.active.push_back(number);
+            }
+            return is_taken;
+        }
+        if first == qp.common.heads.ack_comes && message.head_words() == 4 {
+            let psn = Psn::new(second as u32 & 0xff_ffff);
+            let aeth = head::aeth_of(fourth);
+            let Syndrome::Ack(_) = aeth.syndrome else { return false };
+            let is_taken =
+                qp.requester.receive_fast_ack(&qp.common, &mut self.shared, now, psn, aeth);
+            if is_taken && (qp.requester.has_more() || qp.is_unwatched()) {
+                self.touch(number);
+            }
+            return is_taken;
+        }
+        false
+    }
+}

@@ -1,0 +1,156 @@
+//! Automatic path migration (APM): a connection with a second path takes it when the first one
+//! fails (IBA 17.2.8).
+//!
+//! ```text
+//!                  the owner loads an alternate path
+//!     Migrated -----------------------------------------> Rearm
+//!        ^                                                  | a packet comes with MigReq 0:
+//!        |                                                  | the peer has an alternate path, too
+//!        |                                                  v
+//!        +------------------------------------------------ Armed
+//!          a packet comes by the alternate path with MigReq 1; no retry of a request is left;
+//!          the owner says so
+//! ```
+//!
+//! MigReq of each packet says whether its sender is in Migrated. In Rearm and in Migrated, a
+//! received 1 has no effect: peers send it that are not armed yet, or that have no second path.
+//! Only in Armed does it request that we follow.
+//!
+//! After a migration the alternate path is the path, and there is no alternate path until the
+//! consumer loads one. The consumer should wait until the peer has followed: a peer that is still
+//! armed accepts only MigReq 1 by its alternate path. The requester resends outstanding packets by
+//! the new path at once, because answers by the old path are dropped, and an armed peer must learn
+//! of the migration.
+//!
+//! Why Rearm cannot be undone: the peer may be armed by then, and drops packets with MigReq 1 by
+//! the old path.
+//!
+//! The adapter has one port, so its paths differ in their LIDs, service levels and GRHs. With more
+//! than one, an alternate path could begin at another: packets would be handed to the link that
+//! their path names, an arrival would name the link that it came by, and [`has_come_by`] would look
+//! at that as well.
+
+use super::common::Common;
+use super::port::{DropReason, Port};
+use super::qp::QueuePair;
+use super::{Adapter, Shared};
+use crate::frame::Arrival;
+use pollux_verbs::error::invalid;
+use pollux_verbs::{AddressVector, AsyncEvent, Migration, QpAttributes, VerbsError};
+
+impl Common {
+    /// The state of migration; by default, a queue pair has one path.
+    #[inline(always)]
+    pub(super) fn migration(&self) -> Migration {
+        self.attributes.migration.unwrap_or_default()
+    }
+}
+
+impl QueuePair {
+    /// Whether a packet came by the right path (IBA 9.6.1.5, 17.2.8.1).
+    pub(super) fn check_way(
+        &mut self,
+        shared: &mut Shared,
+        arrival: &Arrival<'_>,
+    ) -> Result<(), DropReason> {
+        let Common { attributes, handle, refusal_told, .. } = &mut self.common;
+        if !arrival.head.mig_req || attributes.migration != Some(Migration::Armed) {
+            return has_come_by(&attributes.path.unwrap_or_default(), &shared.port, arrival);
+        }
+        let alternate = attributes.alternate_path.unwrap_or_default();
+        let own_lid = shared.port.lid.0 | u16::from(alternate.src_path_bits);
+        let is_there = arrival.head.dlid.0 == own_lid;
+        if is_there && has_come_by(&alternate, &shared.port, arrival).is_ok() {
+            return Ok(());
+        }
+        if !std::mem::replace(refusal_told, true) {
+            shared.events.push_back(AsyncEvent::PathMigrationError(*handle));
+        }
+        Err(DropReason::Migration)
+    }
+
+    /// Handles a packet by the right path: if it shows that the peer is ready, the state becomes
+    /// Armed; if it shows that the peer has migrated, this end follows.
+    #[inline]
+    pub(super) fn follow(&mut self, shared: &mut Shared, mig_req: bool) {
+        match (self.common.migration(), mig_req) {
+            (Migration::Rearm, false) => {
+                self.common.attributes.migration = Some(Migration::Armed);
+                self.common.heads.forget();
+            }
+            (Migration::Armed, true) => {
+                self.migrate();
+                shared.events.push_back(AsyncEvent::PathMigrated(self.common.handle));
+            }
+            _ => {}
+        }
+    }
+
+    /// Migrates if the retries of the present path are used up; returns whether it did.
+    pub(super) fn escapes(&mut self, shared: &mut Shared) -> bool {
+        let escapes = self.requester.is_exhausted() && self.common.migration() == Migration::Armed;
+        if escapes {
+            self.migrate();
+            shared.events.push_back(AsyncEvent::PathMigrated(self.common.handle));
+        }
+        escapes
+    }
+
+    /// Applies a change of the state from `before` by the consumer, which needs no event.
+    pub(super) fn change_migration(&mut self, before: Migration) {
+        match (before, self.common.migration()) {
+            (_, Migration::Rearm) => self.common.refusal_told = false,
+            (Migration::Armed, Migration::Migrated) => self.migrate(),
+            _ => {}
+        }
+    }
+
+    fn migrate(&mut self) {
+        let attributes = &mut self.common.attributes;
+        attributes.path = attributes.alternate_path.take().or(attributes.path);
+        attributes.migration = Some(Migration::Migrated);
+        self.common.heads.forget();
+        self.requester.begin_again(&self.common.attributes);
+    }
+}
+
+impl Adapter {
+    /// The transitions that a consumer may request.
+    pub(super) fn check_migration(
+        &self,
+        common: &Common,
+        change: &QpAttributes,
+    ) -> Result<(), VerbsError> {
+        const VERB: &str = "modify_qp";
+        if change.alternate_path.is_some() && self.shared.port.is_ethernet() {
+            let reason = "the adapter migrates between paths of a subnet only";
+            return Err(invalid(VERB, "alternate_path", reason));
+        }
+        let alternate = change.alternate_path.or(common.attributes.alternate_path);
+        let reason = match (common.migration(), change.migration) {
+            (_, Some(Migration::Armed)) => {
+                "only the peer's packets make a queue pair Armed; ask for Rearm"
+            }
+            (_, Some(Migration::Rearm)) if alternate.is_none() => {
+                "to Rearm, a queue pair needs an alternate_path"
+            }
+            (Migration::Rearm, Some(Migration::Migrated)) => {
+                "a queue pair in Rearm can migrate once a packet of the peer's has made it Armed"
+            }
+            _ => return Ok(()),
+        };
+        Err(invalid(VERB, "migration", reason))
+    }
+}
+
+/// Whether a packet came from the other end of a path.
+fn has_come_by(path: &AddressVector, port: &Port, arrival: &Arrival<'_>) -> Result<(), DropReason> {
+    if arrival.head.slid != path.dlid && !port.is_ethernet() {
+        return Err(DropReason::Slid);
+    }
+    match (arrival.grh, path.grh) {
+        (None, None) => Ok(()),
+        (Some(came), Some(ours)) if came.sgid == ours.dgid => Ok(()),
+        _ => Err(DropReason::Grh),
+    }
+}

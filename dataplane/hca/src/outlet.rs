@@ -1,0 +1,97 @@
+//! The exit of frames from the adapter: its link, or back to itself.
+
+use super::memory::Pieces;
+use super::qpn::context_of;
+use super::{Adapter, Member, has_member};
+use crate::frame::{Frame, Outgoing};
+use crate::head::Head;
+use crate::sink::FrameSink;
+use pollux_wire::address::{Gid, Lid};
+use pollux_wire::mad::smp::PortState;
+use std::collections::VecDeque;
+
+/// The exit of queue pairs.
+pub(crate) trait Outlet {
+    /// Sends a frame; returns whether there was space.
+    fn send(&mut self, outgoing: &Outgoing<'_>) -> bool;
+
+    /// Whether the receiver of a frame with this head can read the pieces of a message in place;
+    /// else it is sent by copy.
+    fn can_lease(&mut self, head: &Head, pieces: &Pieces<'_>) -> bool;
+}
+
+/// The exit of an adapter, while one of its queue pairs sends.
+pub(super) struct Exit<'a, L> {
+    pub(super) link: &'a mut L,
+    pub(super) looped: &'a mut VecDeque<Frame>,
+    pub(super) groups: &'a [Member],
+    /// For the packet that is being sent.
+    pub(super) room: &'a mut Vec<u8>,
+    pub(super) own: Own,
+    /// Frames sent by a port that is down.
+    pub(super) lost: u32,
+}
+
+/// The addresses of the adapter itself.
+pub(super) struct Own {
+    is_up: bool,
+    lid: Lid,
+    lmc: u8,
+    /// On Ethernet, the GIDs of the port.
+    gids: Option<Vec<Gid>>,
+    context: u8,
+    has_agents: bool,
+}
+
+impl Own {
+    pub(super) fn of(adapter: &Adapter, has_agents: bool) -> Self {
+        let port = &adapter.shared.port;
+        Self {
+            is_up: port.state == PortState::ACTIVE,
+            lid: port.lid,
+            lmc: port.lmc,
+            gids: port.is_ethernet().then(|| port.gids.clone()),
+            context: adapter.context,
+            has_agents,
+        }
+    }
+
+    fn is(&self, outgoing: &Outgoing<'_>) -> bool {
+        let is_own = match &self.gids {
+            None => self.lid.covers(self.lmc, outgoing.dlid()),
+            Some(gids) => outgoing.dgid().is_some_and(|dgid| gids.contains(&dgid)),
+        };
+        let is_here = context_of(outgoing.head.dest_qp) == self.context;
+        is_own && is_here && !(self.has_agents && outgoing.is_management())
+    }
+}
+
+impl<L: FrameSink> Outlet for Exit<'_, L> {
+    #[inline(always)]
+    fn send(&mut self, outgoing: &Outgoing<'_>) -> bool {
+        // A port that is down drops frames, as hardware does (IBA 7.2): requests count as sent, and
+        // their timers run.
+        if !self.own.is_up {
+            self.lost += 1;
+            return true;
+        }
+        if self.own.is(outgoing) {
+            self.looped.push_back(outgoing.to_frame());
+            return true;
+        }
+        let went = outgoing.send(self.link, self.room);
+        let to_members = |mgid| has_member(self.groups, mgid, outgoing.dlid());
+        if went && outgoing.mgid().is_some_and(to_members) {
+            self.looped.push_back(outgoing.to_frame());
+        }
+        went
+    }
+
+    fn can_lease(&mut self, head: &Head, pieces: &Pieces<'_>) -> bool {
+        let mut keys = pieces.sges().map(|sge| sge.lkey);
+        // An adapter can always read its own leases.
+        let is_own = self.own.gids.is_none() && self.own.lid.covers(self.own.lmc, head.dlid);
+        is_own && context_of(head.dest_qp) == self.own.context
+            || self.link.can_lease(head.route_words(), &mut keys)
+    }
+}

@@ -1,0 +1,142 @@
+//! The verbs that post requests (IBA 11.4).
+
+use super::Adapter;
+use super::queue::{Entries, RecvWork};
+use crate::sink::FrameSink;
+use pollux_verbs::time::Time;
+use pollux_verbs::work::SendOp;
+use pollux_verbs::{
+    AddressVector, CompletionStatus, Data, PostError, PostRefusal, Qp, QpState, RecvRequest,
+    SendRequest, Srq, check,
+};
+
+impl Adapter {
+    /// Takes requests. Those for the fast path leave at once by the message bypass, if it is on.
+    #[inline]
+    pub(crate) fn post_send<L: FrameSink>(
+        &mut self,
+        now: Time,
+        qp: Qp,
+        batch: &[SendRequest<'_>],
+        mut bypass: Option<&mut L>,
+    ) -> Result<(), PostError> {
+        let mut posted = Ok(());
+        let mut waits = false;
+        for (accepted, request) in batch.iter().enumerate() {
+            if let Some(link) = &mut bypass
+                && self.send_fast(now, qp.0, request, *link)
+            {
+                continue;
+            }
+            waits = true;
+            if let Err(refusal) = self.post_one_send(qp, request) {
+                posted = Err(PostError { accepted, refusal });
+                break;
+            }
+        }
+        if waits {
+            self.touch(qp.0);
+        }
+        posted
+    }
+
+    /// Sends a request at once, if it is one for the fast path.
+    #[inline(always)]
+    fn send_fast<L: FrameSink>(
+        &mut self,
+        now: Time,
+        number: u32,
+        request: &SendRequest<'_>,
+        link: &mut L,
+    ) -> bool {
+        let Some(qp) = self.qps.get_mut(number) else { return false };
+        let went = qp.requester.send_fast(&mut qp.common, &mut self.shared, now, request, link);
+        if went && qp.is_unwatched() {
+            self.watch(number);
+        }
+        went
+    }
+
+    fn post_one_send(&mut self, qp: Qp, request: &SendRequest<'_>) -> Result<(), PostRefusal> {
+        let kept = self.qps.get_mut(qp.0).ok_or(PostRefusal::NoSuchQueue)?;
+        let init = &kept.common.init;
+        check::send_state(kept.common.state)?;
+        check::send(request, init)?;
+        if kept.requester.len() >= init.send_requests_max as usize {
+            return Err(PostRefusal::Full);
+        }
+        let path = match request.op {
+            SendOp::DatagramIn(_, index) if usize::from(index) >= self.shared.port.pkeys.len() => {
+                return Err(PostRefusal::BadOperation);
+            }
+            SendOp::Datagram(to) | SendOp::DatagramImm(to, _) | SendOp::DatagramIn(to, _) => {
+                let ah = self.shared.ahs.get(to.ah.0).filter(|(pd, _)| *pd == init.pd);
+                ah.ok_or(PostRefusal::BadOperation)?.1
+            }
+            _ => AddressVector::default(),
+        };
+        kept.requester.post(request, path, &kept.common.init);
+        if matches!(kept.common.state, QpState::Err | QpState::Sqe) {
+            kept.requester.flush(&kept.common, &mut self.shared);
+        }
+        Ok(())
+    }
+
+    /// Posts receive buffers of a queue pair.
+    pub fn post_recv(&mut self, qp: Qp, batch: &[RecvRequest<'_>]) -> Result<(), PostError> {
+        for (accepted, request) in batch.iter().enumerate() {
+            self.post_one_recv(qp, request).map_err(|refusal| PostError { accepted, refusal })?;
+        }
+        Ok(())
+    }
+
+    fn post_one_recv(&mut self, qp: Qp, request: &RecvRequest<'_>) -> Result<(), PostRefusal> {
+        let kept = self.qps.get_mut(qp.0).ok_or(PostRefusal::NoSuchQueue)?;
+        let common = &mut kept.common;
+        if common.state == QpState::Reset {
+            return Err(PostRefusal::State(common.state));
+        }
+        if common.init.srq.is_some() {
+            return Err(PostRefusal::BadOperation);
+        }
+        if request.sges.len() > common.init.recv_sges_max as usize {
+            return Err(PostRefusal::TooManySges);
+        }
+        if common.receives.len() >= common.init.recv_requests_max as usize {
+            return Err(PostRefusal::Full);
+        }
+        let work = recv_work(request);
+        if common.state == QpState::Err {
+            let status = CompletionStatus::Flushed;
+            common.complete_recv(&mut self.shared, &work, status);
+        } else {
+            common.receives.push_back(work);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn post_srq_recv(
+        &mut self,
+        srq: Srq,
+        batch: &[RecvRequest<'_>],
+    ) -> Result<(), PostError> {
+        for (accepted, request) in batch.iter().enumerate() {
+            let refused = |refusal| PostError { accepted, refusal };
+            let queue = self.shared.srqs.get_mut(srq.0);
+            let queue = queue.ok_or(refused(PostRefusal::NoSuchQueue))?;
+            if request.sges.len() > queue.sges_max {
+                return Err(refused(PostRefusal::TooManySges));
+            }
+            if queue.requests.len() >= queue.requests_max {
+                return Err(refused(PostRefusal::Full));
+            }
+            queue.requests.push_back(recv_work(request));
+        }
+        Ok(())
+    }
+}
+
+fn recv_work(request: &RecvRequest<'_>) -> RecvWork {
+    let bytes = Data::Sges(request.sges).bytes();
+    RecvWork { id: request.id, entries: Entries::of(request.sges), bytes }
+}

@@ -1,0 +1,66 @@
+//! Queue pair numbers (QPNs).
+//!
+//! ```text
+//! bits 23..19  the context of its adapter at a shared port (vHCA index)
+//!      18..16  how often the place was used before
+//!      15..0   the place
+//! ```
+//!
+//! So adapters that share a port share no QPN, and a QPN is reused after 7 others of its slot at
+//! the earliest. After the end of a connection, its consumer keeps the queue pair as long as
+//! packets may come (TIME-WAIT).
+
+use pollux_wire::address::Qpn;
+
+/// Adapters that can share a port, each in its own context.
+pub const PORT_CONTEXTS_MAX: u8 = 32;
+/// Queue pairs of one adapter: places are fewer than their bits could name, so that no number is
+/// the one of groups.
+pub(super) const QPS_MAX: u32 = 65_000;
+/// Bits of the generation of a slot.
+pub(super) const GENERATION_BITS: u32 = CONTEXT_AT - PLACE_BITS;
+
+const PLACE_BITS: u32 = 16;
+const CONTEXT_AT: u32 = 19;
+/// Numbers below are not given out: 0 and 1 are those of management.
+const QPN_FIRST: u32 = 0x40;
+
+/// The bits of a QPN that hold its context.
+pub(crate) const CONTEXT_BITS: u32 = (PORT_CONTEXTS_MAX as u32 - 1) << CONTEXT_AT;
+
+/// The QPN of the queue pair with this number in its adapter.
+pub(super) fn qpn_of(context: u8, number: u32) -> Qpn {
+    let (generation, place) = (number >> 24, number & 0xff_ffff);
+    Qpn(u32::from(context) << CONTEXT_AT | generation << PLACE_BITS | (place + QPN_FIRST))
+}
+
+/// The adapter's own number of a queue pair.
+#[inline(always)]
+pub(super) fn number_of(qpn: Qpn) -> Option<u32> {
+    let place = (qpn.0 & ((1 << PLACE_BITS) - 1)).checked_sub(QPN_FIRST)?;
+    Some((qpn.0 & !CONTEXT_BITS) >> PLACE_BITS << 24 | place)
+}
+
+/// The shared-port context that a QPN belongs to; 0 for QP0 and QP1.
+pub const fn context_of(qpn: Qpn) -> u8 {
+    ((qpn.0 & CONTEXT_BITS) >> CONTEXT_AT) as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn a_qpn_contains_its_context_and_its_index() {
+        let mut all = BTreeSet::new();
+        for context in 0..PORT_CONTEXTS_MAX {
+            for number in [1, 2, QPS_MAX, 1 << 24 | 1, 7 << 24 | QPS_MAX] {
+                let qpn = qpn_of(context, number);
+                assert_eq!((context_of(qpn), number_of(qpn)), (context, Some(number)));
+                assert!(qpn < Qpn::MULTICAST && qpn > Qpn::GSI && all.insert(qpn));
+            }
+        }
+        assert_eq!([0, 1, QPN_FIRST - 1].map(|low| number_of(Qpn(low))), [None; 3]);
+    }
+}

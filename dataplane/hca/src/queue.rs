@@ -1,0 +1,265 @@
+//! Queues of work and of completions (IBA 10.2.5, 10.2.6, 10.8).
+
+use pollux_verbs::work::SendOp;
+use pollux_verbs::{
+    AddressVector, Arm, Completion, CompletionStatus, Data, Pd, QpInit, SendFlags, SendRequest, Sge,
+};
+use pollux_wire::psn::Psn;
+use std::collections::VecDeque;
+
+/// Bytes that a send may carry inline: with its header it fits two cache lines' pair.
+pub(crate) const INLINE_BYTES_MAX: usize = 188;
+
+/// Pieces of the consumer's memory. One is the common case, and needs no allocation.
+#[derive(Clone, Debug)]
+pub(crate) enum Entries {
+    One(Sge),
+    /// More of them, or none.
+    Many(Box<[Sge]>),
+}
+
+impl Entries {
+    pub(crate) fn of(sges: &[Sge]) -> Self {
+        match sges {
+            &[sge] => Self::One(sge),
+            sges => Self::Many(sges.into()),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn as_slice(&self) -> &[Sge] {
+        match self {
+            Self::One(sge) => std::slice::from_ref(sge),
+            Self::Many(sges) => sges,
+        }
+    }
+}
+
+/// The data of a send, kept until its completion for retransmission.
+#[derive(Clone, Debug)]
+pub(crate) enum StoredData {
+    /// Copied to this slot when it was posted; the request has the length.
+    Inline(u32),
+    /// In the consumer's memory.
+    Sges(Entries),
+}
+
+impl StoredData {
+    /// The entries; none if the data is inline.
+    #[inline]
+    pub(crate) fn sges(&self) -> &[Sge] {
+        match self {
+            Self::Inline(_) => &[],
+            Self::Sges(entries) => entries.as_slice(),
+        }
+    }
+}
+
+/// The inline data of a send queue: a slot for each request, used in turn.
+#[derive(Debug, Default)]
+pub(crate) struct InlineSlots {
+    bytes: Box<[u8]>,
+    stride: usize,
+    next: u32,
+}
+
+impl InlineSlots {
+    /// Keeps data of a queue with room for `requests`, each with at most `stride` bytes of it.
+    #[inline]
+    fn keep(&mut self, data: &[u8], requests: u32, stride: u32) -> u32 {
+        if self.bytes.is_empty() {
+            // Once: a queue that sends nothing inline needs nothing.
+            self.stride = stride as usize;
+            self.bytes = vec![0; self.stride * requests as usize].into();
+        }
+        let slot = self.next;
+        self.next = if slot + 1 == requests { 0 } else { slot + 1 };
+        let at = slot as usize * self.stride;
+        self.bytes[at..at + data.len()].copy_from_slice(data);
+        slot
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, slot: u32, bytes: usize) -> &[u8] {
+        &self.bytes[slot as usize * self.stride..][..bytes]
+    }
+}
+
+/// A request in a send queue.
+#[derive(Clone, Debug)]
+pub(crate) struct SendWork {
+    pub(crate) id: u64,
+    pub(crate) op: SendOp,
+    pub(crate) flags: SendFlags,
+    pub(crate) data: StoredData,
+    /// The path of a datagram, at the time of posting.
+    pub(crate) path: AddressVector,
+    /// Bytes that are sent, or asked for.
+    pub(crate) bytes: u64,
+    /// First of its sequence numbers, once it has been begun.
+    pub(crate) psn: Psn,
+    /// How many sequence numbers it takes; 0 for what never leaves the adapter.
+    pub(crate) packets: u32,
+    /// Its place among all messages of the queue pair, for credits.
+    pub(crate) ssn: Psn,
+    /// Bytes of the answer that have come, and in how many packets.
+    pub(crate) answered: u64,
+    pub(crate) answered_packets: u32,
+    /// It cannot be sent, and completes with this error after all before it.
+    pub(crate) broken: Option<CompletionStatus>,
+    /// The answer to a read or an atomic is complete, or a local operation is done.
+    pub(crate) done: bool,
+}
+
+impl SendWork {
+    #[inline(always)]
+    pub(crate) fn new(
+        request: &SendRequest<'_>,
+        path: AddressVector,
+        inline: &mut InlineSlots,
+        init: &QpInit,
+    ) -> Self {
+        let data = match request.data {
+            Data::Sges(sges) => StoredData::Sges(Entries::of(sges)),
+            Data::Inline(bytes) => StoredData::Inline(inline.keep(
+                bytes,
+                init.send_requests_max,
+                init.inline_bytes_max,
+            )),
+        };
+        Self {
+            id: request.id,
+            op: request.op,
+            flags: request.flags,
+            data,
+            path,
+            bytes: request.data.bytes(),
+            psn: Psn::default(),
+            packets: 0,
+            ssn: Psn::default(),
+            answered: 0,
+            answered_packets: 0,
+            broken: None,
+            done: false,
+        }
+    }
+
+    /// Whether only an answer with data can complete it.
+    pub(crate) const fn needs_answer(&self) -> bool {
+        matches!(self.op, SendOp::Read(_) | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
+    }
+
+    /// Whether it never leaves the adapter.
+    pub(crate) const fn is_local(&self) -> bool {
+        matches!(self.op, SendOp::Bind(_) | SendOp::LocalInvalidate(_))
+    }
+
+    /// Whether nothing of it has been begun.
+    pub(crate) const fn is_untouched(&self) -> bool {
+        self.packets == 0 && !self.done
+    }
+
+    /// Whether it consumes a receive of the peer.
+    pub(crate) const fn takes_recv(&self) -> bool {
+        matches!(
+            self.op,
+            SendOp::Send | SendOp::SendImm(_) | SendOp::SendInvalidate(_) | SendOp::WriteImm(..)
+        )
+    }
+
+    /// The number behind its last one.
+    pub(crate) const fn end(&self) -> Psn {
+        self.psn.plus(self.packets)
+    }
+}
+
+/// A request in a receive queue.
+#[derive(Clone, Debug)]
+pub(crate) struct RecvWork {
+    pub(crate) id: u64,
+    pub(crate) entries: Entries,
+    pub(crate) bytes: u64,
+}
+
+/// A shared receive queue.
+#[derive(Debug)]
+pub(crate) struct SharedQueue {
+    pub(crate) pd: Pd,
+    pub(crate) requests: VecDeque<RecvWork>,
+    pub(crate) requests_max: usize,
+    pub(crate) sges_max: usize,
+    /// The limit below which an event is sent; 0: never.
+    pub(crate) limit: u32,
+    pub(crate) qps: u32,
+}
+
+/// A completion queue.
+#[derive(Debug)]
+pub(crate) struct CompletionQueue {
+    completions: VecDeque<Completion>,
+    completions_max: usize,
+    /// It overran: no more completions are added (IBA 10.2.5.2).
+    pub(crate) is_lost: bool,
+    armed: Option<Arm>,
+    /// It was armed, and what it was armed for has come.
+    pub(crate) rung: bool,
+    pub(crate) qps: u32,
+}
+
+impl CompletionQueue {
+    pub(crate) fn new(completions_max: u32) -> Self {
+        Self {
+            completions: VecDeque::with_capacity(completions_max.min(4096) as usize),
+            completions_max: completions_max as usize,
+            is_lost: false,
+            armed: None,
+            rung: false,
+            qps: 0,
+        }
+    }
+
+    /// Appends a completion; returns whether there was space.
+    #[inline]
+    pub(crate) fn push(&mut self, completion: Completion, solicited: bool) -> bool {
+        if self.is_lost || self.completions.len() >= self.completions_max {
+            return false;
+        }
+        let wakes = match self.armed {
+            None => false,
+            Some(Arm::Any) => true,
+            Some(Arm::Solicited) => solicited || completion.status != CompletionStatus::Success,
+        };
+        if wakes {
+            self.armed = None;
+            self.rung = true;
+        }
+        self.completions.push_back(completion);
+        true
+    }
+
+    /// Takes the oldest ones.
+    #[inline]
+    pub(crate) fn take(&mut self, out: &mut [Completion]) -> usize {
+        let mut count = 0;
+        for slot in out {
+            let Some(completion) = self.completions.pop_front() else { break };
+            *slot = completion;
+            count += 1;
+        }
+        count
+    }
+
+    /// Whether there are so many.
+    #[inline]
+    pub(crate) fn has(&self, count: usize) -> bool {
+        self.completions.len() >= count
+    }
+
+    /// Arms the queue for the next completion of this kind, or of a kind armed before.
+    pub(crate) fn arm(&mut self, arm: Arm) {
+        if self.armed != Some(Arm::Any) {
+            self.armed = Some(arm);
+        }
+        self.rung = false;
+    }
+}

@@ -1,0 +1,206 @@
+//! Answers that come to the requester: ACK, AETH NAK, RNR NAK, read and atomic responses (IBA
+//! 9.7.5.1, 9.9.2).
+
+use super::*;
+
+impl Requester {
+    /// An answer has come (IBA 9.7.5.1, 9.9.2).
+    pub(crate) fn handle(
+        &mut self,
+        common: &Common,
+        shared: &mut Shared,
+        now: Time,
+        arrival: &Arrival<'_>,
+    ) -> Result<(), DropReason> {
+        let psn = arrival.head.psn;
+        if !psn.is_before(self.sent_end) {
+            return Err(DropReason::Sequence);
+        }
+        match (arrival.head.opcode.operation(), arrival.extended) {
+            (Operation::ACKNOWLEDGE, Extended::Aeth(aeth)) => {
+                self.take_credits(aeth.syndrome, aeth.msn);
+                if psn.is_before(self.acked) {
+                    return Ok(());
+                }
+                self.handle_ack(common, shared, now, psn, aeth.syndrome)
+            }
+            (Operation::ATOMIC_ACKNOWLEDGE, Extended::AethAtomicAckEth(aeth, original)) => {
+                self.take_credits(aeth.syndrome, aeth.msn);
+                let bytes = original.original.to_ne_bytes();
+                self.handle_data(common, shared, now, arrival, Answer::Atomic(bytes))
+            }
+            (_, extended) => {
+                if let Extended::Aeth(aeth) = extended {
+                    self.take_credits(aeth.syndrome, aeth.msn);
+                }
+                self.handle_data(common, shared, now, arrival, Answer::Read)
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn take_credits(&mut self, syndrome: Syndrome, msn: Psn) {
+        // A wire that reorders packets can deliver an older MSN last.
+        if let Syndrome::Ack(credits) = syndrome
+            && !msn.is_before(self.msn_told)
+        {
+            self.msn_told = msn;
+            self.ssn_allowed = credits.count().map(|count| msn.plus(count.into()));
+        }
+    }
+
+    fn handle_ack(
+        &mut self,
+        common: &Common,
+        shared: &mut Shared,
+        now: Time,
+        psn: Psn,
+        syndrome: Syndrome,
+    ) -> Result<(), DropReason> {
+        match syndrome {
+            Syndrome::Ack(_) => {
+                // Answers with data that have not come are lost.
+                let lost = self.first_unanswered().filter(|lost| !psn.is_before(*lost));
+                self.progress(common, shared, now, lost.unwrap_or(psn.plus(1)));
+                if let Some(lost) = lost {
+                    self.ask_again(lost);
+                }
+            }
+            Syndrome::RnrNak(timer) => {
+                let before = self.acked;
+                self.progress(common, shared, now, psn);
+                // Nothing is sent during the wait, so this is a duplicate.
+                if self.rnr_until.is_none() || self.acked != before {
+                    self.wait_for_receiver(now, timer);
+                }
+            }
+            Syndrome::Nak(NakCode::PSN_SEQUENCE_ERROR) => {
+                self.progress(common, shared, now, psn);
+                // A responder sends one NAK for a gap (IBA 9.7.5.2.8), so the same NAK came twice.
+                if self.gap_told.replace(psn) != Some(psn) {
+                    self.retry(self.acked);
+                }
+            }
+            Syndrome::Nak(code) => {
+                self.progress(common, shared, now, psn);
+                self.failed = Some(match code {
+                    NakCode::REMOTE_ACCESS_ERROR => CompletionStatus::RemoteAccess,
+                    NakCode::REMOTE_OPERATIONAL_ERROR => CompletionStatus::RemoteOperation,
+                    _ => CompletionStatus::RemoteInvalidRequest,
+                });
+            }
+            Syndrome::Reserved(_) => return Err(DropReason::Opcode),
+        }
+        Ok(())
+    }
+
+    /// An RNR NAK: starts the RNR timer, unless the retries are used up (IBA 9.7.5.2.8).
+    fn wait_for_receiver(&mut self, now: Time, timer: RnrTimer) {
+        match self.rnr_retries_left {
+            0 => {
+                self.failed = Some(CompletionStatus::RnrRetryExceeded);
+                return;
+            }
+            7 => {}
+            _ => self.rnr_retries_left -= 1,
+        }
+        self.rnr_until = Some(now + timer.duration());
+        self.ack_deadline = None;
+        self.go_back(self.acked);
+    }
+
+    /// The number of the first answer with data that is still to come.
+    pub(super) fn first_unanswered(&self) -> Option<Psn> {
+        self.unanswered().map(|work| work.psn.plus(work.answered_packets))
+    }
+
+    fn unanswered(&self) -> Option<&SendWork> {
+        if self.answers_due == 0 {
+            return None;
+        }
+        self.queue.iter().find(|work| work.needs_answer() && !work.done && work.packets > 0)
+    }
+
+    /// Answers are missing from `psn` on: requests them again, once until there is progress.
+    fn ask_again(&mut self, psn: Psn) {
+        if !self.asked_again {
+            self.asked_again = true;
+            self.retry(psn);
+        }
+    }
+
+    /// Handles part of the answer to a read, or the answer to an atomic.
+    fn handle_data(
+        &mut self,
+        common: &Common,
+        shared: &mut Shared,
+        now: Time,
+        arrival: &Arrival<'_>,
+        answer: Answer,
+    ) -> Result<(), DropReason> {
+        let psn = arrival.head.psn;
+        let index = self.queue.iter().position(|w| w.needs_answer() && !w.done && w.packets > 0);
+        let Some(work) = index.and_then(|index| self.queue.get_mut(index)) else {
+            return Err(DropReason::Sequence);
+        };
+        let expected = work.psn.plus(work.answered_packets);
+        if psn.is_before(expected) {
+            return Err(DropReason::Sequence);
+        }
+        if psn != expected {
+            self.ask_again(expected);
+            return Ok(());
+        }
+        if !answer.fits(work, common, arrival) {
+            self.progress(common, shared, now, psn);
+            self.failed = Some(CompletionStatus::BadResponse);
+            return Ok(());
+        }
+        let (pd, skip) = (common.init.pd, work.answered as usize);
+        let Ok(pieces) = shared.memory.local(pd, work.data.sges(), true) else {
+            self.progress(common, shared, now, psn);
+            self.failed = Some(CompletionStatus::LocalProtection);
+            return Ok(());
+        };
+        let came = match answer {
+            Answer::Read => arrival.payload.copy_to(&pieces, skip),
+            Answer::Atomic(bytes) => Source::Bytes(&bytes).copy_to(&pieces, 0),
+        };
+        if !came {
+            return Err(DropReason::Revoked);
+        }
+        work.answered += arrival.payload.bytes() as u64;
+        work.answered_packets += arrival.head.packets;
+        work.done = work.answered_packets == work.packets;
+        self.answers_due -= u32::from(work.done);
+        self.progress(common, shared, now, psn.plus(arrival.head.packets));
+        // This may have been the last answer that acknowledged requests wait for.
+        self.retire(common, shared);
+        Ok(())
+    }
+}
+
+/// The kind of an answer with data.
+enum Answer {
+    Read,
+    Atomic([u8; 8]),
+}
+
+impl Answer {
+    /// Whether the answer matches this request, in kind and length.
+    fn fits(&self, work: &SendWork, common: &Common, arrival: &Arrival<'_>) -> bool {
+        let is_read = matches!(work.op, SendOp::Read(_));
+        let bytes = arrival.payload.bytes() as u64;
+        if arrival.head.packets != common.packets(bytes) {
+            return false;
+        }
+        let Self::Read = self else { return !is_read && bytes == 0 };
+        let left = work.bytes - work.answered;
+        let operation = arrival.head.opcode.operation();
+        let ends =
+            matches!(operation, Operation::READ_RESPONSE_LAST | Operation::READ_RESPONSE_ONLY);
+        let due = if arrival.head.unsegmented { left } else { left.min(common.mtu() as u64) };
+        let due_end = arrival.head.packets == work.packets - work.answered_packets;
+        is_read && bytes == due && ends == due_end
+    }
+}

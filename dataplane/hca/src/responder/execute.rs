@@ -1,0 +1,224 @@
+//! Execution of requests: into receives, into memory, out of memory (IBA 9.7.4).
+
+use super::*;
+
+impl Responder {
+    pub(super) fn execute_send(
+        &mut self,
+        common: &mut Common,
+        shared: &mut Shared,
+        arrival: &Arrival<'_>,
+    ) -> Result<(), Refusal> {
+        let bytes = arrival.payload.bytes();
+        let (work, done) = match std::mem::take(&mut self.in_progress) {
+            InProgress::Send { work, bytes } => (work, bytes),
+            _ => {
+                let room = common.next_recv_bytes(&shared.srqs).ok_or(Refusal::NotReady)?;
+                if common.init.qp_type == QpType::Uc && bytes as u64 > room {
+                    return Err(Refusal::Fatal(NakCode::INVALID_REQUEST));
+                }
+                (common.take_recv(shared).ok_or(Refusal::NotReady)?, 0)
+            }
+        };
+        if (done + bytes) as u64 > work.bytes {
+            return self.spoil(common, shared, work);
+        }
+        let pd = common.recv_pd(shared);
+        let Ok(pieces) = shared.memory.local(pd, work.entries.as_slice(), true) else {
+            common.complete_recv(shared, &work, CompletionStatus::LocalProtection);
+            return Err(Refusal::Told(NakCode::REMOTE_OPERATIONAL_ERROR));
+        };
+        if !arrival.payload.copy_to(&pieces, done) {
+            common.give_back_recv(shared, work);
+            return Err(Refusal::Revoked);
+        }
+        self.expected = self.expected.plus(arrival.head.packets);
+        if !arrival.head.opcode.operation().ends() {
+            self.in_progress = InProgress::Send { work, bytes: done + bytes };
+            return Ok(());
+        }
+        let with = match arrival.extended {
+            Extended::Imm(imm) => With::Imm(imm.data),
+            Extended::Ieth(ieth) => {
+                let rkey = RKey(ieth.rkey);
+                if shared.memory.invalidate(common.init.pd, rkey).is_err() {
+                    common.complete_recv(shared, &work, CompletionStatus::LocalAccess);
+                    return Err(Refusal::Told(NakCode::REMOTE_ACCESS_ERROR));
+                }
+                With::Invalidated(rkey)
+            }
+            _ => With::Nothing,
+        };
+        self.msn = self.msn.plus(1);
+        let total = (done + bytes) as u32;
+        finish_recv(common, shared, &work, CompletionKind::Recv, total, with, arrival.head.se);
+        Ok(())
+    }
+
+    /// The message is too long for its receive: on a reliable connection that ends both; otherwise
+    /// the receive waits for the next.
+    fn spoil(
+        &mut self,
+        common: &mut Common,
+        shared: &mut Shared,
+        work: RecvWork,
+    ) -> Result<(), Refusal> {
+        if common.init.qp_type == QpType::Rc {
+            common.complete_recv(shared, &work, CompletionStatus::LocalLength);
+            return Err(Refusal::Told(NakCode::INVALID_REQUEST));
+        }
+        common.give_back_recv(shared, work);
+        Err(Refusal::Fatal(NakCode::INVALID_REQUEST))
+    }
+
+    pub(super) fn execute_write(
+        &mut self,
+        common: &mut Common,
+        shared: &mut Shared,
+        arrival: &Arrival<'_>,
+    ) -> Result<(), Refusal> {
+        let invalid = Refusal::Fatal(NakCode::INVALID_REQUEST);
+        let (reth, done) = match (&self.in_progress, arrival.extended) {
+            (InProgress::Write { reth, bytes }, _) => (*reth, *bytes),
+            (_, Extended::Reth(reth) | Extended::RethImm(reth, _)) => (reth, 0),
+            _ => return Err(invalid),
+        };
+        let bytes = arrival.payload.bytes() as u64;
+        let ends = arrival.head.opcode.operation().ends();
+        let left = u64::from(reth.dma_len).checked_sub(done + bytes);
+        let too_long = u64::from(reth.dma_len) > MESSAGE_BYTES_MAX;
+        let wrong_end = left.is_none_or(|left| (left == 0) != ends);
+        if !common.allows(Access::REMOTE_WRITE) || too_long || wrong_end {
+            return Err(invalid);
+        }
+        let (pd, rkey) = (common.init.pd, RKey(reth.rkey));
+        // The whole range is checked at the first packet, so that no part of a message beyond it is
+        // written.
+        let (at, length) = if done == 0 { (0, reth.dma_len) } else { (done, bytes as u32) };
+        let denied = Refusal::Fatal(NakCode::REMOTE_ACCESS_ERROR);
+        let address = reth.va.checked_add(at).ok_or(denied)?;
+        let need = Access::REMOTE_WRITE;
+        let piece = shared.memory.remote(pd, rkey, address, length, need);
+        let piece = [piece.map_err(|_| Refusal::Fatal(NakCode::REMOTE_ACCESS_ERROR))?];
+        let imm = match arrival.extended {
+            Extended::Imm(imm) | Extended::RethImm(_, imm) => Some(imm.data),
+            _ => None,
+        };
+        if imm.is_some() && common.next_recv_bytes(&shared.srqs).is_none() {
+            return Err(Refusal::NotReady);
+        }
+        if !arrival.payload.copy_to(&shared.memory.pieces(&piece), 0) {
+            return Err(Refusal::Revoked);
+        }
+        self.expected = self.expected.plus(arrival.head.packets);
+        if !ends {
+            self.in_progress = InProgress::Write { reth, bytes: done + bytes };
+            return Ok(());
+        }
+        self.in_progress = InProgress::Nothing;
+        self.msn = self.msn.plus(1);
+        if let Some((data, work)) = imm.zip(imm.and_then(|_| common.take_recv(shared))) {
+            let (kind, with) = (CompletionKind::RecvWriteImm, With::Imm(data));
+            finish_recv(common, shared, &work, kind, reth.dma_len, with, arrival.head.se);
+        }
+        Ok(())
+    }
+
+    pub(super) fn execute_read(
+        &mut self,
+        common: &mut Common,
+        shared: &mut Shared,
+        psn: Psn,
+        reth: &Reth,
+    ) -> Result<(), Refusal> {
+        self.check_resources(common, Access::REMOTE_READ)?;
+        self.answer_read(common, shared, psn, reth, Repetition::Original)?;
+        let packets = common.packets(reth.dma_len.into());
+        self.remember(common, Executed { psn, packets, original: None });
+        Ok(())
+    }
+
+    /// Queues the answer to a read, after the access check.
+    pub(super) fn answer_read(
+        &mut self,
+        common: &Common,
+        shared: &Shared,
+        psn: Psn,
+        reth: &Reth,
+        repetition: Repetition,
+    ) -> Result<(), Refusal> {
+        if u64::from(reth.dma_len) > MESSAGE_BYTES_MAX {
+            return Err(Refusal::Fatal(NakCode::INVALID_REQUEST));
+        }
+        let (pd, rkey, need) = (common.init.pd, RKey(reth.rkey), Access::REMOTE_READ);
+        let allowed = shared.memory.remote(pd, rkey, reth.va, reth.dma_len, need);
+        allowed.map_err(|_| Refusal::Fatal(NakCode::REMOTE_ACCESS_ERROR))?;
+        let packets = common.packets(reth.dma_len.into());
+        let read = ReadAnswer { psn, reth: *reth, packet: 0, packets, repetition };
+        self.answers.push_back(Answer::Read(read));
+        Ok(())
+    }
+
+    pub(super) fn execute_atomic(
+        &mut self,
+        common: &mut Common,
+        shared: &mut Shared,
+        arrival: &Arrival<'_>,
+        atomic: &AtomicEth,
+    ) -> Result<(), Refusal> {
+        self.check_resources(common, Access::REMOTE_ATOMIC)?;
+        if !atomic.va.is_multiple_of(8) {
+            return Err(Refusal::Fatal(NakCode::INVALID_REQUEST));
+        }
+        let (pd, rkey, need) = (common.init.pd, RKey(atomic.rkey), Access::REMOTE_ATOMIC);
+        let piece = shared.memory.remote(pd, rkey, atomic.va, 8, need).ok();
+        let swaps = arrival.head.opcode.operation() == Operation::COMPARE_SWAP;
+        let original = piece.and_then(|piece| {
+            shared.memory.pieces(&[piece]).update(|old| match (swaps, old == atomic.compare) {
+                (true, true) => atomic.swap_or_add,
+                (true, false) => old,
+                (false, _) => old.wrapping_add(atomic.swap_or_add),
+            })
+        });
+        let original = original.ok_or(Refusal::Fatal(NakCode::REMOTE_ACCESS_ERROR))?;
+        let psn = arrival.head.psn;
+        self.answers.push_back(Answer::Atomic { psn, original, repetition: Repetition::Original });
+        self.remember(common, Executed { psn, packets: 1, original: Some(original) });
+        Ok(())
+    }
+
+    /// Whether a responder resource is free for one more read or atomic.
+    fn check_resources(&self, common: &Common, need: Access) -> Result<(), Refusal> {
+        let resources = usize::from(common.attributes.responder_resources.unwrap_or(0));
+        let waiting = self.answers.iter().filter(|answer| answer.takes_resource()).count();
+        if !common.allows(need) || waiting >= resources {
+            return Err(Refusal::Fatal(NakCode::INVALID_REQUEST));
+        }
+        Ok(())
+    }
+
+    fn remember(&mut self, common: &Common, executed: Executed) {
+        let resources = usize::from(common.attributes.responder_resources.unwrap_or(0));
+        while self.executed.len() >= resources.max(1) {
+            self.executed.pop_front();
+        }
+        self.executed.push_back(executed);
+        self.expected = executed.end();
+        self.msn = self.msn.plus(1);
+    }
+}
+
+/// A message is complete.
+fn finish_recv(
+    common: &Common,
+    shared: &mut Shared,
+    work: &RecvWork,
+    kind: CompletionKind,
+    bytes: u32,
+    with: With,
+    solicited: bool,
+) {
+    let completion = common.completion(work.id, CompletionStatus::Success, kind);
+    let completion = Completion { bytes, with, ..completion };
+    common.complete(shared, common.init.recv_cq, completion, solicited);
+}

@@ -1,0 +1,31 @@
+//! The part of a link that an adapter needs to send frames.
+
+use pollux_verbs::LKey;
+
+/// Where an adapter sends frames.
+pub trait FrameSink {
+    /// Sends a packet, LRH to VCRC; returns whether there was space.
+    fn send_packet(&mut self, bytes: &[u8]) -> bool;
+    /// Sends a message: the words of its head, and bytes, which `fill` writes part by part. Returns
+    /// whether there was space.
+    fn send_message(&mut self, head: &[u64], bytes: usize, fill: impl FnMut(&mut [u8])) -> bool;
+    /// The same, of bytes that lie in one place.
+    fn send_bytes(&mut self, head: &[u64], bytes: &[u8]) -> bool {
+        let mut rest = bytes;
+        self.send_message(head, bytes.len(), |part| {
+            let (now, later) = rest.split_at(part.len());
+            part.copy_from_slice(now);
+            rest = later;
+        })
+    }
+    /// Whether the receiver of a message with this head can copy it out of the regions of these
+    /// keys. If not, it is sent packet by packet, by copy.
+    fn can_lease(&mut self, _head: [u64; 2], _keys: &mut dyn Iterator<Item = LKey>) -> bool {
+        true
+    }
+    /// Whether management agents are behind this link: then management datagrams to the adapter's
+    /// own port go to the link.
+    fn has_agents(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,83 @@
+//! P_Key and Q_Key violations, reported by an adapter to its port's agent (IBA 9.6.1.1, 14.2.5.1).
+//!
+//! The adapter detects them, and the agent of its port counts them and sends traps; the two may be
+//! in different processes, joined by the link.
+
+use super::port::DropReason;
+use super::{Adapter, Shared};
+use crate::frame::Arrival;
+use pollux_wire::address::{Gid, Qpn};
+use pollux_wire::mad::notice::{BadKeyTrap, TrapDetails, TrapNumber};
+use pollux_wire::packet::Extended;
+
+/// Violations that wait to be reported; beyond that, only the drops are counted.
+const VIOLATIONS_MAX: usize = 64;
+
+/// A packet with a wrong key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyViolation {
+    /// The trap number: 257 or 258.
+    pub trap_number: TrapNumber,
+    /// The details: source, destination and key.
+    pub trap: BadKeyTrap,
+}
+
+impl KeyViolation {
+    /// The violation of a drop, if its reason was a key.
+    fn of(reason: DropReason, receiver: Qpn, arrival: &Arrival<'_>) -> Option<Self> {
+        let head = &arrival.head;
+        let deth = match arrival.extended {
+            Extended::Deth(deth) | Extended::DethImm(deth, _) => Some(deth),
+            _ => None,
+        };
+        let (trap_number, key) = match reason {
+            DropReason::PKey => (TrapNumber::BAD_P_KEY, head.pkey.0.into()),
+            DropReason::QKey => (TrapNumber::BAD_Q_KEY, deth?.qkey.0),
+            _ => return None,
+        };
+        let (gid1, gid2) = arrival.grh.map_or((Gid::NONE, Gid::NONE), |grh| (grh.sgid, grh.dgid));
+        let trap = BadKeyTrap {
+            lid1: head.slid,
+            lid2: head.dlid,
+            key,
+            service_level: head.sl,
+            qp1: deth.map_or(Qpn::default(), |deth| deth.src_qp),
+            qp2: receiver,
+            gid1,
+            gid2,
+        };
+        Some(Self { trap_number, trap })
+    }
+
+    /// A violation that a process reports: trap number and details. `None` if invalid.
+    pub fn read(trap_number: u64, details: &[u8]) -> Option<Self> {
+        let trap_number = TrapNumber(trap_number.try_into().ok()?);
+        match TrapDetails::parse(trap_number, details.try_into().ok()?) {
+            TrapDetails::BadKey(trap) => Some(Self { trap_number, trap }),
+            _ => None,
+        }
+    }
+
+    /// Converts the violation to the details of a notice.
+    pub fn details(&self) -> TrapDetails {
+        TrapDetails::BadKey(self.trap)
+    }
+}
+
+impl Shared {
+    /// Records a drop of a packet for a queue pair.
+    #[cold]
+    pub(super) fn refuse(&mut self, reason: DropReason, receiver: Qpn, arrival: &Arrival<'_>) {
+        if self.violations.len() < VIOLATIONS_MAX {
+            self.violations.extend(KeyViolation::of(reason, receiver, arrival));
+        }
+    }
+}
+
+impl Adapter {
+    /// The next violation for the port's agent.
+    #[inline]
+    pub fn poll_violation(&mut self) -> Option<KeyViolation> {
+        self.shared.violations.pop_front()
+    }
+}

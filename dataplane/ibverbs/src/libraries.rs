@@ -1,0 +1,81 @@
+//! Libraries, the devices that they see, and the CM class of each port: findings of the doctor that
+//! files do not tell.
+
+use crate::doctor::{DoctorFinding, DoctorVerdict, finding};
+use crate::management::{ManagementPort, Registration};
+use crate::umad::UmadPort;
+use crate::{hca, umad};
+use pollux_verbs::VerbsError;
+use pollux_wire::mad::{Method, MgmtClass};
+
+/// Ports of one device, at most.
+const PORTS_MAX: u8 = 8;
+
+/// Looks at libraries, and at all ports that libibumad sees.
+pub fn examine() -> Vec<DoctorFinding> {
+    let mut findings = vec![verbs()];
+    match umad::device_names() {
+        Err(reason) => {
+            let remedy =
+                "install libibumad (scripts/host-setup --hca): nodes on InfiniBand need it";
+            findings.push(finding("libibumad", DoctorVerdict::Warning, reason, remedy));
+        }
+        Ok(names) => {
+            findings.push(devices("libibumad", &names, crate::error::UMAD));
+            findings.extend(names.iter().flat_map(|name| cm_class(name)));
+        }
+    }
+    findings
+}
+
+fn verbs() -> DoctorFinding {
+    match hca::names() {
+        Ok(names) => devices("libibverbs", &names, hca::LOAD),
+        Err(errno) => {
+            let reason = std::io::Error::from_raw_os_error(errno).to_string();
+            finding("libibverbs", DoctorVerdict::Warning, reason, crate::error::advice(errno))
+        }
+    }
+}
+
+fn devices(library: &str, names: &[String], remedy: &'static str) -> DoctorFinding {
+    match names {
+        [] => finding(library, DoctorVerdict::Warning, "sees no device", remedy),
+        names => finding(library, DoctorVerdict::Good, format!("sees {}", names.join(", ")), ""),
+    }
+}
+
+/// Whether a node could have connections at the ports of a device: registers an agent, and ends it.
+fn cm_class(device: &str) -> Vec<DoctorFinding> {
+    let mut findings = Vec::new();
+    // On Ethernet, nodes need no CM class: their connections are in band.
+    for number in (1..=PORTS_MAX).filter(|number| !is_ethernet(device, *number)) {
+        let subject = format!("{device}:{number}");
+        let mut port = match UmadPort::open(&subject) {
+            Ok(port) => port,
+            // A device has one port at least, and no more than it has.
+            Err(error) if number == 1 => {
+                let (found, remedy) = (error.to_string(), crate::error::UMAD);
+                findings.push(finding(subject, DoctorVerdict::Bad, found, remedy));
+                break;
+            }
+            Err(_) => break,
+        };
+        let registration = Registration::new(MgmtClass::COMM_MGT, &[Method::SEND]);
+        findings.push(match port.register(&registration) {
+            Ok(_) => finding(subject, DoctorVerdict::Good, "the CM class is free", ""),
+            Err(VerbsError::System { advice, .. }) => {
+                finding(subject, DoctorVerdict::Warning, "nodes have no connections here", advice)
+            }
+            Err(error) => {
+                finding(subject, DoctorVerdict::Bad, error.to_string(), crate::error::UMAD)
+            }
+        });
+    }
+    findings
+}
+
+fn is_ethernet(device: &str, port: u8) -> bool {
+    let path = format!("/sys/class/infiniband/{device}/ports/{port}/link_layer");
+    std::fs::read_to_string(path).is_ok_and(|layer| layer.trim() == "Ethernet")
+}

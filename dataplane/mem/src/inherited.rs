@@ -1,0 +1,49 @@
+//! Descriptors that a process was started with.
+//!
+//! Why here: a number becomes a descriptor that somebody owns, which is `unsafe`.
+//!
+//! Why it is sound for callers: only descriptors without close-on-exec are taken, and they get it.
+//! All that Rust opens has it from the start, so a descriptor without it came through the exec, and
+//! nothing in this process owns it; and none is taken twice.
+
+use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+/// The number behind standard error.
+const FIRST: RawFd = 3;
+/// Descriptors that are taken, at most.
+pub const INHERITED_MAX: usize = 1024;
+
+/// The `count` descriptors from number 3 on, in order: `None` in place of those that are not there,
+/// or are not inherited. No program that this one starts inherits them.
+pub fn inherited(count: usize) -> Vec<Option<OwnedFd>> {
+    (FIRST..).take(count.min(INHERITED_MAX)).map(take).collect()
+}
+
+fn take(number: RawFd) -> Option<OwnedFd> {
+    // SAFETY: the number is not -1, and the kernel refuses one that is not open. Nobody else closes
+    // it meanwhile: if it is inherited, it belongs to nobody; if not, only its flags are read.
+    let fd = unsafe { BorrowedFd::borrow_raw(number) };
+    let flags = fcntl_getfd(fd).ok()?;
+    if flags.contains(FdFlags::CLOEXEC) {
+        return None;
+    }
+    fcntl_setfd(fd, flags | FdFlags::CLOEXEC).ok()?;
+    // SAFETY: it is open, and no other owner is there (see the top of this file).
+    Some(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn what_this_process_opened_is_not_inherited() {
+        let file = std::fs::File::open("/dev/null").expect("it is there");
+        assert!(file.as_raw_fd() >= FIRST);
+        assert!(take(file.as_raw_fd()).is_none());
+        assert!(take(RawFd::MAX).is_none());
+        assert_eq!(inherited(0).len(), 0);
+    }
+}

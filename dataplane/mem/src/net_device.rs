@@ -1,0 +1,106 @@
+//! What a network device tells of itself by ioctl (`linux/if.h`): index, flags, MTU, address.
+//!
+//! Why here: an ioctl hands memory to the kernel, which is `unsafe`. Each request passes an `ifreq`
+//! of its own, in which the kernel writes no more than its length. Why not by netlink: a control
+//! thread reads one device, now and then, and four calls are less than a dump of all.
+
+use rustix::io::Errno;
+use rustix::ioctl::{Opcode, Updater, ioctl};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use std::os::fd::{AsFd, OwnedFd};
+
+const READ_FLAGS: Opcode = 0x8913;
+const READ_MTU: Opcode = 0x8921;
+const READ_ADDRESS: Opcode = 0x8927;
+const READ_INDEX: Opcode = 0x8933;
+
+/// Bytes of a device's name, with the zero that ends it (`IFNAMSIZ`).
+const NAME_BYTES: usize = 16;
+
+/// `struct ifreq`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct InterfaceRequest {
+    name: [u8; NAME_BYTES],
+    value: [u8; 24],
+}
+
+const _: () = assert!(size_of::<InterfaceRequest>() == 40);
+
+/// `IFF_UP`: the administrator wants it up.
+const UP: u16 = 1;
+/// `IFF_RUNNING`: it is up, and has carrier.
+const RUNNING: u16 = 1 << 6;
+/// `ARPHRD_ETHER`.
+const ETHERNET: u16 = 1;
+
+/// A network device, as it is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NetDevice {
+    /// The number by which the kernel names it. Another device of the same name has another.
+    pub index: u32,
+    /// Whether the administrator wants it up.
+    pub is_up: bool,
+    /// Whether it has carrier.
+    pub has_carrier: bool,
+    /// The longest packet, without the header of the link.
+    pub mtu: u32,
+    /// Its address; `None` of a device that is none of Ethernet.
+    pub address: Option<[u8; 6]>,
+}
+
+/// A socket by which devices of a network namespace are read.
+#[derive(Debug)]
+pub struct NetDevices(OwnedFd);
+
+impl NetDevices {
+    /// In the namespace of this thread.
+    pub fn open() -> Result<Self, Errno> {
+        let flags = SocketFlags::CLOEXEC;
+        socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None).map(Self)
+    }
+
+    /// Reads a device; `NODEV` if there is none of this name.
+    pub fn read(&self, name: &str) -> Result<NetDevice, Errno> {
+        let word = |value: [u8; 24]| u32::from_ne_bytes([value[0], value[1], value[2], value[3]]);
+        let short = |value: [u8; 24]| u16::from_ne_bytes([value[0], value[1]]);
+        let index = word(self.ask::<READ_INDEX>(name)?);
+        let flags = short(self.ask::<READ_FLAGS>(name)?);
+        let mtu = word(self.ask::<READ_MTU>(name)?);
+        let address = self.ask::<READ_ADDRESS>(name)?;
+        let [_, _, a, b, c, d, e, f, ..] = address;
+        Ok(NetDevice {
+            index,
+            is_up: flags & UP != 0,
+            has_carrier: flags & RUNNING != 0,
+            mtu,
+            address: (short(address) == ETHERNET).then_some([a, b, c, d, e, f]),
+        })
+    }
+
+    fn ask<const REQUEST: Opcode>(&self, name: &str) -> Result<[u8; 24], Errno> {
+        let mut request = InterfaceRequest { name: [0; NAME_BYTES], value: [0; 24] };
+        if name.len() >= NAME_BYTES || name.bytes().any(|byte| byte == 0) {
+            return Err(Errno::NODEV);
+        }
+        request.name[..name.len()].copy_from_slice(name.as_bytes());
+        // SAFETY: the four requests above read and write a `struct ifreq`, of which
+        // InterfaceRequest has the size.
+        unsafe { ioctl(self.0.as_fd(), Updater::<REQUEST, _>::new(&mut request)) }?;
+        Ok(request.value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_is_a_device_and_none_of_ethernet() {
+        let devices = NetDevices::open().expect("a socket");
+        let lo = devices.read("lo").expect("every namespace has it");
+        assert!(lo.index > 0 && lo.mtu > 0 && lo.address.is_none(), "{lo:?}");
+        assert_eq!(devices.read("no such device"), Err(Errno::NODEV));
+        assert_eq!(devices.read("none"), Err(Errno::NODEV));
+    }
+}

@@ -1,0 +1,285 @@
+//! Packet sockets (`AF_PACKET`): frames of a network device, many with one system call.
+//!
+//! Why here: the calls hand tables of pointers to the kernel, which is `unsafe`. The tables are
+//! built for each call from slices that outlive it, so no pointer stays behind.
+//!
+//! The kernel sees the same frames. A filter of the socket leaves to it, and to other sockets, what
+//! is of another VLAN; the tag itself the kernel takes off, and tells beside the frame.
+
+use crate::region::Region;
+use crate::system_call::{CallError, check};
+use libc::{c_int, c_void};
+use rustix::io::Errno;
+use std::mem::{MaybeUninit, zeroed};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr;
+
+/// Frames of one system call, at most.
+pub const FRAMES_PER_CALL: usize = 64;
+/// The receive buffer of a socket in bytes, if the process may have one that large.
+const RECEIVE_BYTES: c_int = 8 << 20;
+
+const ALL_PROTOCOLS: u16 = (libc::ETH_P_ALL as u16).to_be();
+const IGNORE_OUTGOING: c_int = 23;
+const QDISC_BYPASS: c_int = 20;
+const FANOUT_UNIQUE: u32 = 0x2000;
+
+/// Space for one control message: `struct tpacket_auxdata`.
+const CONTROL_BYTES: usize = 64;
+
+/// A frame that a packet socket received.
+#[derive(Clone, Copy, Debug)]
+pub struct SocketFrame<'a> {
+    /// The frame, without a tag, as far as there was space for it.
+    pub bytes: &'a [u8],
+    /// Whether it is longer.
+    pub is_truncated: bool,
+    /// Whether the sender left its checksum of TCP or UDP to a device: it is on this machine.
+    pub has_partial_checksum: bool,
+}
+
+/// Sockets of one device that share its frames by flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FanoutGroup(u16);
+
+/// A packet socket at a device.
+#[derive(Debug)]
+pub struct PacketSocket {
+    fd: OwnedFd,
+    /// Space for received frames; a socket that only sends has none.
+    space: Option<Region>,
+    frame_bytes: usize,
+    /// Frames that found no space in the receive buffer.
+    dropped: u64,
+}
+
+impl PacketSocket {
+    /// A socket for frames of so many bytes of a device, which receives those with this tag, or
+    /// without any.
+    pub fn open(device: u32, vlan: Option<u16>, frame_bytes: usize) -> Result<Self, CallError> {
+        let failed = CallError::of;
+        let space =
+            Region::anonymous(frame_bytes * FRAMES_PER_CALL).map_err(CallError::no_memory)?;
+        let socket = Self { fd: open()?, space: Some(space), frame_bytes, dropped: 0 };
+        let filter = filter_of(vlan);
+        let program =
+            libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
+        let attach = failed("setsockopt SO_ATTACH_FILTER");
+        socket.set(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program).map_err(attach)?;
+        let force = socket.set(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &RECEIVE_BYTES);
+        force
+            .or_else(|_| socket.set(libc::SOL_SOCKET, libc::SO_RCVBUF, &RECEIVE_BYTES))
+            .map_err(failed("setsockopt SO_RCVBUF"))?;
+        socket.prepare(device)?;
+        socket.bind(device, ALL_PROTOCOLS).map_err(failed("bind"))?;
+        Ok(socket)
+    }
+
+    /// A socket that only sends. With it the device receives frames to all groups.
+    pub fn for_sending(device: u32) -> Result<Self, CallError> {
+        let socket = Self { fd: open()?, space: None, frame_bytes: 0, dropped: 0 };
+        socket.prepare(device)?;
+        socket.bind(device, 0).map_err(CallError::of("bind"))?;
+        Ok(socket)
+    }
+
+    fn prepare(&self, device: u32) -> Result<(), CallError> {
+        let failed = CallError::of;
+        for (option, name) in [
+            (libc::PACKET_AUXDATA, "setsockopt PACKET_AUXDATA"),
+            (IGNORE_OUTGOING, "setsockopt PACKET_IGNORE_OUTGOING"),
+            (QDISC_BYPASS, "setsockopt PACKET_QDISC_BYPASS"),
+        ] {
+            let on: c_int = 1;
+            self.set(libc::SOL_PACKET, option, &on).map_err(failed(name))?;
+        }
+        self.receive_all_groups(device).map_err(failed("setsockopt PACKET_ADD_MEMBERSHIP"))
+    }
+
+    /// Has the device receive frames to all groups, as a router needs.
+    fn receive_all_groups(&self, device: u32) -> Result<(), Errno> {
+        let membership = libc::packet_mreq {
+            mr_ifindex: device as c_int,
+            mr_type: libc::PACKET_MR_ALLMULTI as u16,
+            mr_alen: 0,
+            mr_address: [0; 8],
+        };
+        self.set(libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &membership)
+    }
+
+    fn bind(&self, device: u32, protocol: u16) -> Result<(), Errno> {
+        // SAFETY: zeros are a value of this plain structure.
+        let mut address: libc::sockaddr_ll = unsafe { zeroed() };
+        address.sll_family = libc::AF_PACKET as u16;
+        address.sll_protocol = protocol;
+        address.sll_ifindex = device as c_int;
+        let len = size_of_val(&address) as u32;
+        // SAFETY: the address is a `sockaddr_ll` of the length that is passed.
+        let done = unsafe { libc::bind(self.fd.as_raw_fd(), (&raw const address).cast(), len) };
+        check(done).map(drop)
+    }
+
+    /// Shares the frames of the device with other sockets, by flow: in a new group, or in the group
+    /// of another socket.
+    pub fn join(&self, group: Option<FanoutGroup>) -> Result<FanoutGroup, Errno> {
+        let argument = group.map_or(FANOUT_UNIQUE << 16, |group| u32::from(group.0));
+        self.set(libc::SOL_PACKET, libc::PACKET_FANOUT, &argument)?;
+        if let Some(group) = group {
+            return Ok(group);
+        }
+        self.read::<1>(libc::PACKET_FANOUT).map(|[value]| FanoutGroup(value as u16))
+    }
+
+    /// Frames that the kernel dropped because nobody took those before them.
+    pub fn dropped(&mut self) -> u64 {
+        // `struct tpacket_stats`: frames, drops. The kernel counts from zero after each look.
+        let [_, drops] = self.read(libc::PACKET_STATISTICS).unwrap_or_default();
+        self.dropped += u64::from(drops);
+        self.dropped
+    }
+
+    /// Reads an option that is some words.
+    fn read<const WORDS: usize>(&self, option: c_int) -> Result<[u32; WORDS], Errno> {
+        let (mut value, mut len) = ([0_u32; WORDS], size_of::<[u32; WORDS]>() as u32);
+        // SAFETY: the kernel writes at most `len` bytes, which `value` has.
+        let done = unsafe {
+            libc::getsockopt(
+                self.fd.as_raw_fd(),
+                libc::SOL_PACKET,
+                option,
+                value.as_mut_ptr().cast(),
+                &raw mut len,
+            )
+        };
+        check(done).map(|_| value)
+    }
+
+    /// Receives frames, at most [`FRAMES_PER_CALL`]. Returns their number.
+    pub fn receive(&mut self, mut take: impl FnMut(SocketFrame<'_>)) -> Result<usize, Errno> {
+        let mut control = [[0_u64; CONTROL_BYTES / 8]; FRAMES_PER_CALL];
+        let mut parts = [MaybeUninit::<libc::iovec>::uninit(); FRAMES_PER_CALL];
+        // SAFETY: zeros are a value of this plain structure: a message without anything.
+        let mut messages: [libc::mmsghdr; FRAMES_PER_CALL] = unsafe { zeroed() };
+        let Some(space) = &self.space else { return Ok(0) };
+        let start = space.address().as_ptr();
+        for (at, message) in messages.iter_mut().enumerate() {
+            let iov_base = start.wrapping_add(at * self.frame_bytes).cast();
+            let part = parts[at].write(libc::iovec { iov_base, iov_len: self.frame_bytes });
+            message.msg_hdr.msg_iov = part;
+            message.msg_hdr.msg_iovlen = 1;
+            message.msg_hdr.msg_control = control[at].as_mut_ptr().cast();
+            message.msg_hdr.msg_controllen = CONTROL_BYTES as _;
+        }
+        let fd = self.fd.as_raw_fd();
+        let (most, flags) = (FRAMES_PER_CALL as u32, libc::MSG_DONTWAIT | libc::MSG_TRUNC);
+        // SAFETY: each message has a part of the space, which holds `frame_bytes` for each, and
+        // memory for control messages of the length that it says. All outlive the call.
+        let count =
+            unsafe { libc::recvmmsg(fd, messages.as_mut_ptr(), most, flags as _, ptr::null_mut()) };
+        let count = match check(count) {
+            Ok(count) => count as usize,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(0),
+            Err(errno) => return Err(errno),
+        };
+        for (at, message) in messages[..count].iter().enumerate() {
+            let len = message.msg_len as usize;
+            let start = start.wrapping_add(at * self.frame_bytes);
+            // SAFETY: the kernel has written these bytes of the space, and nothing writes them
+            // before the next call, which needs `self` exclusively.
+            let bytes = unsafe { std::slice::from_raw_parts(start, len.min(self.frame_bytes)) };
+            take(SocketFrame {
+                bytes,
+                is_truncated: len > self.frame_bytes,
+                has_partial_checksum: has_partial_checksum(&message.msg_hdr),
+            });
+        }
+        Ok(count)
+    }
+
+    /// Sends frames, at most [`FRAMES_PER_CALL`]. Returns how many of them the kernel took, and why
+    /// it did not take the next one.
+    pub fn send<'a>(&mut self, frames: impl Iterator<Item = &'a [u8]>) -> (usize, Option<Errno>) {
+        let mut parts = [MaybeUninit::<libc::iovec>::uninit(); FRAMES_PER_CALL];
+        // SAFETY: zeros are a value of this plain structure: a message without anything.
+        let mut messages: [libc::mmsghdr; FRAMES_PER_CALL] = unsafe { zeroed() };
+        let mut count = 0;
+        for ((frame, part), message) in frames.zip(&mut parts).zip(&mut messages) {
+            let iov_base: *mut c_void = frame.as_ptr().cast_mut().cast();
+            message.msg_hdr.msg_iov = part.write(libc::iovec { iov_base, iov_len: frame.len() });
+            message.msg_hdr.msg_iovlen = 1;
+            count += 1;
+        }
+        if count == 0 {
+            return (0, None);
+        }
+        let fd = self.fd.as_raw_fd();
+        // SAFETY: each of the first `count` messages has one part, which is a frame that outlives
+        // the call; the kernel only reads it.
+        let sent =
+            unsafe { libc::sendmmsg(fd, messages.as_mut_ptr(), count, libc::MSG_DONTWAIT as _) };
+        match check(sent) {
+            // The call tells of an error only if it is that of the first frame.
+            Ok(sent) => (sent as usize, None),
+            Err(errno) => (0, Some(errno)),
+        }
+    }
+
+    fn set<T>(&self, level: c_int, option: c_int, value: &T) -> Result<(), Errno> {
+        let (value, len) = (ptr::from_ref(value).cast(), size_of::<T>() as u32);
+        // SAFETY: the kernel reads at most `len` bytes, which the value has; a filter also has a
+        // pointer to instructions, of which it says the right number.
+        check(unsafe { libc::setsockopt(self.fd.as_raw_fd(), level, option, value, len) }).map(drop)
+    }
+}
+
+/// A socket that receives nothing yet.
+fn open() -> Result<OwnedFd, CallError> {
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: a call without pointers.
+    let fd = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
+    let fd = check(fd).map_err(CallError::of("socket"))?;
+    // SAFETY: the kernel just made it, and nothing else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+impl AsFd for PacketSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Whether the kernel said of a frame that its checksum is not complete.
+fn has_partial_checksum(message: &libc::msghdr) -> bool {
+    // SAFETY: the kernel has written the control messages of this message and their length, and
+    // their memory is alive.
+    let header = unsafe { libc::CMSG_FIRSTHDR(message).as_ref() };
+    let Some(header) = header else { return false };
+    let is_auxiliary =
+        header.cmsg_level == libc::SOL_PACKET && header.cmsg_type == libc::PACKET_AUXDATA;
+    if !is_auxiliary {
+        return false;
+    }
+    // SAFETY: such a message has a `tpacket_auxdata`, which need not be aligned here.
+    let data = unsafe { libc::CMSG_DATA(header).cast::<libc::tpacket_auxdata>().read_unaligned() };
+    data.tp_status & libc::TP_STATUS_CSUMNOTREADY != 0
+}
+
+/// The program of a socket that accepts frames of a VLAN, or untagged ones (`linux/filter.h`).
+fn filter_of(vlan: Option<u16>) -> [libc::sock_filter; 7] {
+    /// `SKF_AD_OFF`, to which the offsets of what the kernel knows of a frame are added.
+    const KNOWN: u32 = 0xffff_f000;
+    const VLAN_TAG: u32 = KNOWN + 44;
+    const VLAN_PRESENT: u32 = KNOWN + 48;
+    let (load, equal, and, answer) = (0x20, 0x15, 0x54, 0x06);
+    let code = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    [
+        code(load, 0, 0, VLAN_PRESENT),
+        // Without a tag: accepted by the last but one, or refused by the last instruction.
+        code(equal, if vlan.is_none() { 3 } else { 4 }, 0, 0),
+        code(load, 0, 0, VLAN_TAG),
+        code(and, 0, 0, 0xfff),
+        code(equal, 0, 1, u32::from(vlan.unwrap_or(0))),
+        code(answer, 0, 0, u32::MAX),
+        code(answer, 0, 0, 0),
+    ]
+}

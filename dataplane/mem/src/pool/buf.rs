@@ -1,0 +1,334 @@
+//! A buffer of a pool: its owner's handle, sixteen bytes that move by value.
+//!
+//! A buffer has a *window*, the bytes that are the packet. In front of it lies headroom for
+//! headers to come, behind it tailroom. Both bounds travel in the handle and not in the buffer, so
+//! stripping a header touches no memory.
+//!
+//! ```text
+//! |<- headroom ->|<- window: len ->|<- tailroom ->|
+//! 0              offset            offset + len   buffer_bytes
+//! ```
+//!
+//! Why bytes are given as `&[u8]` although a device writes them: it does so only while the buffer
+//! is posted, and then the device's queue owns the `Buf` and reads nothing. No other process can
+//! write them at all: a pool makes its memory itself, private or sealed. The memory is zeroed when
+//! mapped, so any byte is initialised whatever was or was not received.
+
+use super::Core;
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+use std::slice;
+
+/// One buffer, owned. Dropping it gives it back to the pool's shared list; a worker gives it to its
+/// [`Cache`](crate::Cache) instead, which is cheaper.
+pub struct Buf {
+    core: NonNull<Core>,
+    index: u32,
+    offset: u16,
+    len: u16,
+}
+
+const _: () = {
+    assert!(size_of::<Buf>() == 16);
+    assert!(size_of::<Option<Buf>>() == 16);
+};
+
+// SAFETY: a buffer has one owner, who alone reaches its bytes, and it holds a reference to its
+// pool, which any thread may use and may take down.
+unsafe impl Send for Buf {}
+// SAFETY: a shared reference gives out the bytes for reading only.
+unsafe impl Sync for Buf {}
+
+impl Buf {
+    /// An empty window behind the pool's headroom.
+    ///
+    /// # Safety
+    /// `index` is below the pool's count, no other `Buf` stands for it and no list holds it, and
+    /// its reference to the pool passes to the result.
+    #[inline(always)]
+    pub(super) unsafe fn new(core: NonNull<Core>, index: u32) -> Self {
+        // SAFETY: alive by the reference that passes to us.
+        let offset = unsafe { core.as_ref() }.config.headroom_bytes;
+        Self { core, index, offset, len: 0 }
+    }
+
+    /// The packet.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the window lies within the buffer, as every change of it checks, and the buffer
+        // within the region, which our reference keeps mapped. The bytes are initialised. No other
+        // `Buf` has this index, so in this mapping only `&mut self` writes. The pool made the
+        // region, so no process maps the same pages for writing but this one, and here only the
+        // `Memory` that `Pool::shared` gave beside the pool does: it is registered with adapters,
+        // which write a buffer while it is posted, and then a queue owns `self`.
+        unsafe { slice::from_raw_parts(self.address().as_ptr(), self.len()) }
+    }
+
+    /// The packet, to be written.
+    #[inline]
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`, and `&mut self` makes the borrow exclusive.
+        unsafe { slice::from_raw_parts_mut(self.address().as_ptr(), self.len()) }
+    }
+
+    /// Where the window begins: what a scatter/gather entry names, valid while the buffer is owned.
+    #[inline]
+    pub fn address(&self) -> NonNull<u8> {
+        // SAFETY: index < count and offset <= buffer_bytes <= stride, so this stays within the
+        // region, whose length was checked against count * stride.
+        unsafe { self.pool_core().base.add(self.distance()) }
+    }
+
+    /// How far that is from where the pool's memory begins: where the window is for a device that
+    /// has this memory at another address.
+    #[inline]
+    pub fn distance(&self) -> usize {
+        self.index as usize * self.pool_core().stride + usize::from(self.offset)
+    }
+
+    /// How long the packet is.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        usize::from(self.len)
+    }
+
+    /// Whether there is no packet.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// How many bytes are free before the window.
+    #[inline(always)]
+    pub fn headroom(&self) -> usize {
+        usize::from(self.offset)
+    }
+
+    /// How many bytes the window can still grow by at its end.
+    #[inline]
+    pub fn tailroom(&self) -> usize {
+        let behind = self.capacity() - self.headroom() - self.len();
+        behind.min(usize::from(u16::MAX - self.len))
+    }
+
+    /// How long the whole buffer is.
+    #[inline(always)]
+    pub fn capacity(&self) -> usize {
+        self.pool_core().config.buffer_bytes as usize
+    }
+
+    /// Which buffer of its pool it is.
+    #[inline(always)]
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Puts the window where the packet lies, as a device reports it. `None`, and no change, when
+    /// that is not inside the buffer.
+    #[inline]
+    #[must_use]
+    pub fn set_window(&mut self, offset: usize, len: usize) -> Option<&mut [u8]> {
+        if offset.checked_add(len)? > self.capacity() {
+            return None;
+        }
+        let window = (u16::try_from(offset).ok()?, u16::try_from(len).ok()?);
+        (self.offset, self.len) = window;
+        Some(self.bytes_mut())
+    }
+
+    /// Grows the window by `count` bytes at the front and gives those, for a header to be written.
+    /// `None`, and no change, when the headroom is smaller.
+    #[inline]
+    #[must_use]
+    pub fn push_front(&mut self, count: usize) -> Option<&mut [u8]> {
+        // The end stays where it is, which is within the buffer.
+        let count = u16::try_from(count).ok()?;
+        (self.offset, self.len) = (self.offset.checked_sub(count)?, self.len.checked_add(count)?);
+        Some(&mut self.bytes_mut()[..usize::from(count)])
+    }
+
+    /// Grows the window by `count` bytes at the end and gives those. `None`, and no change, when
+    /// the tailroom is smaller.
+    #[inline]
+    #[must_use]
+    pub fn push_back(&mut self, count: usize) -> Option<&mut [u8]> {
+        let len = self.len();
+        let window = self.set_window(self.headroom(), len.checked_add(count)?)?;
+        Some(&mut window[len..])
+    }
+
+    /// Takes `count` bytes off the front, a header that was read. `None`, and no change, when the
+    /// packet is shorter.
+    #[inline]
+    #[must_use]
+    pub fn pull_front(&mut self, count: usize) -> Option<()> {
+        let count = u16::try_from(count).ok()?;
+        (self.len, self.offset) = (self.len.checked_sub(count)?, self.offset.checked_add(count)?);
+        Some(())
+    }
+
+    /// Cuts the packet to `len` bytes if it is longer.
+    #[inline]
+    pub fn truncate(&mut self, len: usize) {
+        // What is cut to fits in 16 bits, because the present length does.
+        self.len = self.len().min(len) as u16;
+    }
+
+    /// Withdraws the buffer from use for ever: a device may still touch it, and nobody knows for
+    /// how long. Its pool counts it as outstanding and stays mapped.
+    pub fn leak(self) {
+        self.into_index();
+    }
+
+    /// Ends the handle without giving the buffer back: index and reference are the caller's now.
+    #[inline(always)]
+    pub(super) fn into_index(self) -> u32 {
+        ManuallyDrop::new(self).index
+    }
+
+    #[inline(always)]
+    pub(super) fn core(&self) -> NonNull<Core> {
+        self.core
+    }
+
+    #[inline(always)]
+    fn pool_core(&self) -> &Core {
+        // SAFETY: alive, because this buffer holds a reference; nobody has it exclusively before
+        // the last reference is gone.
+        unsafe { self.core.as_ref() }
+    }
+}
+
+impl Drop for Buf {
+    fn drop(&mut self) {
+        self.pool_core().put_back(&[self.index]);
+        // SAFETY: the reference of this buffer, whose index is on the list now.
+        unsafe { Core::release(self.core, 1) };
+    }
+}
+
+impl fmt::Debug for Buf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { index, offset, len, .. } = self;
+        write!(f, "Buf {{ index: {index}, offset: {offset}, len: {len} }}")
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use crate::Memory;
+    use crate::pool::{BUFFER_BYTES_MAX, Leak, Pool, PoolConfig, PoolError};
+
+    const CONFIG: PoolConfig = PoolConfig { buffers: 8, buffer_bytes: 256, headroom_bytes: 64 };
+
+    #[test]
+    fn window_moves_within_the_buffer() {
+        let pool = Pool::new(CONFIG).unwrap();
+        let mut buf = pool.alloc().unwrap();
+        assert_eq!((buf.headroom(), buf.len(), buf.tailroom()), (64, 0, 192));
+        buf.push_back(4).unwrap().copy_from_slice(b"data");
+        buf.push_front(2).unwrap().copy_from_slice(b"h:");
+        assert_eq!(buf.bytes(), b"h:data");
+        assert_eq!(buf.pull_front(7), None);
+        assert_eq!(buf.pull_front(2), Some(()));
+        assert_eq!(buf.bytes(), b"data");
+        assert_eq!(buf.push_front(65), None);
+        assert_eq!(buf.push_back(189), None);
+        assert_eq!(buf.push_back(usize::MAX), None);
+        assert_eq!(buf.set_window(250, 7), None);
+        assert_eq!(buf.set_window(usize::MAX, 2), None);
+        assert_eq!(buf.bytes(), b"data", "a refusal changes nothing");
+        buf.truncate(9);
+        buf.truncate(3);
+        assert_eq!(buf.bytes(), b"dat");
+        assert_eq!(buf.set_window(0, 256).map(|window| window.len()), Some(256));
+    }
+
+    #[test]
+    fn longest_buffer_can_be_filled_from_any_offset() {
+        let config = PoolConfig { buffers: 2, buffer_bytes: BUFFER_BYTES_MAX, headroom_bytes: 0 };
+        let pool = Pool::new(config).unwrap();
+        let mut buf = pool.alloc().unwrap();
+        assert_eq!(buf.tailroom(), 0xffff);
+        assert!(buf.set_window(0xffff, 0xffff).is_some());
+        assert_eq!(buf.tailroom(), 0);
+        assert_eq!(buf.push_back(1), None);
+        assert_eq!(buf.set_window(0x1_0000, 0), None);
+    }
+
+    #[test]
+    fn a_buffer_that_a_device_may_use_is_never_reused() {
+        let pool = Pool::new(CONFIG).unwrap();
+        let buf = pool.alloc().unwrap();
+        let index = buf.index();
+        buf.leak();
+        let rest: Vec<_> = std::iter::from_fn(|| pool.alloc()).collect();
+        assert_eq!(rest.len(), 7);
+        assert!(rest.iter().all(|buf| buf.index() != index));
+        drop(rest);
+        assert_eq!(pool.close(), Err(Leak { outstanding: 1 }));
+    }
+
+    #[test]
+    fn the_buffers_of_a_shared_pool_have_no_other_writer() {
+        let (pool, memory) = Pool::shared(CONFIG).unwrap();
+        let segment = memory.segment().expect("this kernel seals");
+        assert!(segment.map().is_err(), "a peer maps it for writing");
+        assert!(!Memory::leased(segment).unwrap().write(0, b"x"));
+        let mut buf = pool.alloc().unwrap();
+        buf.push_back(4).unwrap().copy_from_slice(b"here");
+        let mut out = [0; 4];
+        assert!(Memory::leased(segment).unwrap().read(buf.distance(), &mut out));
+        assert_eq!(&out, b"here");
+        assert!(memory.write(buf.distance(), b"come"));
+        assert_eq!(buf.bytes(), b"come", "an adapter writes while the buffer is posted");
+    }
+
+    #[test]
+    fn buffers_outlive_their_pool_and_are_reported() {
+        let pool = Pool::new(CONFIG).unwrap();
+        let mut cache = pool.cache(4);
+        let mut buf = cache.alloc().unwrap();
+        assert_eq!((cache.len(), pool.outstanding()), (1, 2));
+        drop(cache);
+        assert_eq!(pool.close(), Err(Leak { outstanding: 1 }));
+        buf.push_back(3).unwrap().copy_from_slice(b"yes");
+        assert_eq!(buf.bytes(), b"yes");
+    }
+
+    #[test]
+    fn exhaustion_is_an_answer_and_ends() {
+        let pool = Pool::new(CONFIG).unwrap();
+        let (mut one, mut other) = (pool.cache(4), pool.cache(4));
+        let mut bufs: Vec<_> = std::iter::from_fn(|| one.alloc()).take(9).collect();
+        assert_eq!(bufs.len(), 8);
+        assert!(one.alloc().is_none() && other.alloc().is_none() && pool.alloc().is_none());
+        bufs.drain(..3).for_each(|buf| other.free(buf));
+        assert!(one.alloc().is_none(), "what another cache keeps is not to be had");
+        bufs.drain(..).for_each(|buf| other.free(buf));
+        assert!(one.alloc().is_some());
+    }
+
+    #[test]
+    fn a_cache_sends_strangers_home() {
+        let (pool, stranger) = (Pool::new(CONFIG).unwrap(), Pool::new(CONFIG).unwrap());
+        let mut cache = pool.cache(4);
+        cache.free(stranger.alloc().unwrap());
+        assert_eq!((cache.len(), stranger.outstanding()), (0, 0));
+    }
+
+    #[test]
+    fn bad_configurations_are_refused() {
+        for config in [
+            PoolConfig { buffers: 0, ..CONFIG },
+            PoolConfig { buffers: u32::MAX, ..CONFIG },
+            PoolConfig { buffer_bytes: 0, headroom_bytes: 0, ..CONFIG },
+            PoolConfig { buffer_bytes: u32::MAX, ..CONFIG },
+            PoolConfig { headroom_bytes: 257, ..CONFIG },
+        ] {
+            assert!(matches!(Pool::new(config), Err(PoolError::BadConfig(bad)) if bad == config));
+        }
+        assert!(Pool::shared(PoolConfig { buffers: 0, ..CONFIG }).is_err());
+    }
+}

@@ -1,0 +1,145 @@
+//! The word by which a receiver tells senders in other processes that it sleeps.
+//!
+//! ```text
+//!   receiver                                  sender
+//!   1. the word becomes odd                   1. publishes an entry
+//!   2. barrier, in all threads                2. looks at the word
+//!   3. looks at the ring once more            3. wakes the receiver, if the word is odd
+//!   4. sleeps on a descriptor
+//! ```
+//!
+//! Of step 3 here and step 2 there, one at least sees what the other side did first. The receiver
+//! pays for that: its barrier (`membarrier`) takes effect in all threads that run, so a sender only
+//! loads a word that it has in its cache anyway. A sender whose kernel does not take part in that
+//! has a fence of its own; a receiver whose kernel does not, must not sleep for long.
+//!
+//! Each sleep has another odd number, and a sender wakes once for each. The sender never stores to
+//! the word.
+
+use crate::sync::{Ordering, fence};
+use crate::words::Words;
+
+/// The receiver's side of a word.
+#[derive(Debug)]
+pub struct SleepWord {
+    words: Words,
+    /// Odd during a sleep.
+    number: u64,
+}
+
+/// The sender's side of a word.
+#[derive(Debug)]
+pub struct SleepWatch {
+    words: Words,
+    /// The sleep that was ended last.
+    woken: u64,
+    has_fence: bool,
+}
+
+/// Enables the barriers of other processes in this one. `false` if the kernel has none (before
+/// Linux 4.16), or does not allow it.
+#[cfg(not(loom))]
+fn take_part() -> bool {
+    use rustix::thread::{MembarrierCommand, membarrier};
+    use std::sync::OnceLock;
+    static TAKES_PART: OnceLock<bool> = OnceLock::new();
+    *TAKES_PART.get_or_init(|| membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok())
+}
+
+/// loom has no such barrier: both sides have fences in its models.
+#[cfg(loom)]
+fn take_part() -> bool {
+    false
+}
+
+/// The barrier of the receiver, after its words became odd and before its last look at the rings.
+/// `false` if senders may not have taken part: then a wake-up may be lost, and a sleep has to be
+/// short.
+#[cfg(not(loom))]
+#[must_use]
+pub fn barrier() -> bool {
+    use rustix::thread::{MembarrierCommand, membarrier};
+    fence(Ordering::SeqCst);
+    membarrier(MembarrierCommand::GlobalExpedited).is_ok()
+}
+
+#[cfg(loom)]
+#[must_use]
+pub fn barrier() -> bool {
+    fence(Ordering::SeqCst);
+    true
+}
+
+impl SleepWord {
+    /// A word for both sides, awake.
+    pub fn new(words: Words) -> Self {
+        Self { words, number: 0 }
+    }
+
+    /// Begins a sleep; [`barrier`] is next.
+    pub fn fall_asleep(&mut self) {
+        self.store(self.number.wrapping_add(1) | 1);
+    }
+
+    /// Ends a sleep. Without a barrier: a sender that sees it late wakes once for nothing.
+    pub fn wake_up(&mut self) {
+        self.store(self.number.wrapping_add(1) & !1);
+    }
+
+    fn store(&mut self, number: u64) {
+        self.number = number;
+        self.words.as_slice()[0].store(number, Ordering::Relaxed);
+    }
+}
+
+impl SleepWatch {
+    /// Watches a word.
+    pub fn new(words: Words) -> Self {
+        Self { words, woken: 0, has_fence: !take_part() }
+    }
+
+    /// Whether the receiver must be woken, after something was published: once in each sleep.
+    #[inline(always)]
+    pub fn must_wake(&mut self) -> bool {
+        if self.has_fence {
+            fence(Ordering::SeqCst);
+        }
+        // The barrier of the receiver orders instructions; this one keeps their order.
+        #[cfg(not(loom))]
+        std::sync::atomic::compiler_fence(Ordering::SeqCst);
+        let number = self.words.as_slice()[0].load(Ordering::Relaxed);
+        if number & 1 == 0 || number == self.woken {
+            return false;
+        }
+        self.woken = number;
+        true
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::segment::Segment;
+
+    fn sides() -> (SleepWord, SleepWatch) {
+        let segment = Segment::create("test", 4096).unwrap();
+        let words = || Words::over(segment.map().unwrap());
+        (SleepWord::new(words()), SleepWatch::new(words()))
+    }
+
+    #[test]
+    fn each_sleep_is_ended_once() {
+        let (mut word, mut watch) = sides();
+        assert!(!watch.must_wake(), "it is awake");
+        for _ in 0..3 {
+            word.fall_asleep();
+            assert!(watch.must_wake() && !watch.must_wake(), "once");
+            word.wake_up();
+            assert!(!watch.must_wake());
+        }
+        word.fall_asleep();
+        assert!(watch.must_wake());
+        word.fall_asleep();
+        assert!(watch.must_wake(), "another sleep, without an end of the one before");
+    }
+}

@@ -1,0 +1,274 @@
+//! AF_XDP sockets: the frames of a queue of a network device, in memory that the kernel shares.
+//!
+//! ```text
+//!   fill ring:       chunks for frames       -->  kernel, device
+//!   receive ring:    frames                  <--
+//!   transmit ring:   frames                  -->
+//!   completion ring: chunks of sent frames   <--
+//! ```
+//!
+//! 1. [`XdpSocket`]: the socket of a queue, with its memory and its rings; `ring`: a ring;
+//! 2. [`XdpProgram`]: the program at the device that passes frames to the sockets.
+//!
+//! Why the memory is not that of the worker's packets: the kernel takes chunks of at most a page
+//! and of a power of two, while a packet has up to 65,520 bytes. A frame is copied once, between
+//! its chunk and a buffer. Where the driver copies anyway, that is the second copy.
+//!
+//! The kernel is trusted as with every system call, but a chunk that it names is checked before it
+//! is used.
+
+mod program;
+mod ring;
+
+pub use program::{QUEUES_MAX, XdpAttachMode, XdpProgram};
+
+use crate::region::Region;
+use crate::system_call::CallError;
+use ring::{Descriptor, Ring};
+use rustix::io::Errno;
+use rustix::net::xdp::{SocketAddrXdp, SocketAddrXdpFlags, XdpUmemReg, XdpUmemRegFlags};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send, socket_with,
+    sockopt,
+};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Frames that wait in the receive ring, and in the transmit ring, at most.
+const RING_FRAMES: u32 = 1024;
+/// What the kernel keeps of a chunk before a frame (`XDP_PACKET_HEADROOM`).
+const KERNEL_HEADROOM: usize = 256;
+/// The longest chunk: a page of every machine.
+const CHUNK_BYTES_MAX: usize = 4096;
+/// Frames that one system call sends in copy mode.
+const SENT_PER_CALL: usize = 32;
+
+/// The longest frame that a chunk can hold.
+pub const FRAME_BYTES_MAX: usize = CHUNK_BYTES_MAX - KERNEL_HEADROOM;
+
+/// A socket at a queue of a device, for one thread.
+#[derive(Debug)]
+pub struct XdpSocket {
+    fd: OwnedFd,
+    memory: Region,
+    chunk_bytes: usize,
+    fill: Ring<u64>,
+    receive: Ring<Descriptor>,
+    transmit: Ring<Descriptor>,
+    completion: Ring<u64>,
+    /// Chunks for frames to be sent.
+    free: Vec<u64>,
+    /// Frames in the transmit ring that the kernel was not told of.
+    staged: usize,
+    /// The kernel may not have taken all of the transmit ring.
+    has_rest: bool,
+    is_zero_copy: bool,
+}
+
+impl XdpSocket {
+    /// A socket for frames of so many bytes at a queue. `zero_copy` fails where the driver cannot;
+    /// `INVAL` is a queue that the device does not have.
+    pub fn open(
+        device: u32,
+        queue: u32,
+        frame_bytes: usize,
+        zero_copy: bool,
+    ) -> Result<Self, CallError> {
+        let failed = CallError::of;
+        let least = frame_bytes + KERNEL_HEADROOM;
+        if least > CHUNK_BYTES_MAX {
+            return Err(failed("a chunk for a frame")(Errno::MSGSIZE));
+        }
+        let chunk_bytes = least.next_power_of_two().max(CHUNK_BYTES_MAX / 2);
+        let bytes = 2 * RING_FRAMES as usize * chunk_bytes;
+        let memory = Region::anonymous(bytes).map_err(CallError::no_memory)?;
+        let (family, kind) = (AddressFamily::XDP, SocketType::RAW);
+        let fd = socket_with(family, kind, SocketFlags::CLOEXEC, None).map_err(failed("socket"))?;
+        let registered = XdpUmemReg {
+            addr: memory.address().as_ptr() as u64,
+            len: bytes as u64,
+            chunk_size: chunk_bytes as u32,
+            headroom: 0,
+            flags: XdpUmemRegFlags::empty(),
+            tx_metadata_len: 0,
+        };
+        sockopt::set_xdp_umem_reg(&fd, registered).map_err(failed("setsockopt XDP_UMEM_REG"))?;
+        let set = [
+            sockopt::set_xdp_umem_fill_ring_size(&fd, RING_FRAMES),
+            sockopt::set_xdp_umem_completion_ring_size(&fd, RING_FRAMES),
+            sockopt::set_xdp_rx_ring_size(&fd, RING_FRAMES),
+            sockopt::set_xdp_tx_ring_size(&fd, RING_FRAMES),
+        ];
+        set.into_iter().collect::<Result<(), _>>().map_err(failed("setsockopt of an XDP ring"))?;
+        let at = sockopt::xdp_mmap_offsets(&fd).map_err(failed("getsockopt XDP_MMAP_OFFSETS"))?;
+        let mut socket = Self {
+            fill: Ring::map(&fd, ring::FILL, &at.fr, RING_FRAMES)?,
+            receive: Ring::map(&fd, ring::RECEIVE, &at.rx, RING_FRAMES)?,
+            transmit: Ring::map(&fd, ring::TRANSMIT, &at.tx, RING_FRAMES)?,
+            completion: Ring::map(&fd, ring::COMPLETION, &at.cr, RING_FRAMES)?,
+            fd,
+            memory,
+            chunk_bytes,
+            free: Vec::with_capacity(RING_FRAMES as usize),
+            staged: 0,
+            has_rest: false,
+            is_zero_copy: zero_copy,
+        };
+        socket.share_out();
+        let copy =
+            if zero_copy { SocketAddrXdpFlags::XDP_ZEROCOPY } else { SocketAddrXdpFlags::XDP_COPY };
+        let flags = copy | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
+        bind(&socket.fd, &SocketAddrXdp::new(flags, device, queue)).map_err(failed("bind"))?;
+        Ok(socket)
+    }
+
+    /// Half of the chunks are for received frames, half for frames to be sent.
+    fn share_out(&mut self) {
+        let chunk = |at: u32| u64::from(at) * self.chunk_bytes as u64;
+        (0..RING_FRAMES).for_each(|at| _ = self.fill.push(chunk(at)));
+        self.fill.publish();
+        self.free.extend((RING_FRAMES..2 * RING_FRAMES).map(chunk));
+    }
+
+    /// Whether the device reads and writes the frames itself.
+    pub const fn is_zero_copy(&self) -> bool {
+        self.is_zero_copy
+    }
+
+    /// Receives at most `most` frames. Returns their number.
+    pub fn receive(&mut self, most: usize, mut take: impl FnMut(&[u8])) -> usize {
+        let mut count = 0;
+        while count < most
+            && let Some(descriptor) = self.receive.pop()
+        {
+            count += 1;
+            if let Some(range) = self.frame(&descriptor) {
+                // SAFETY: the range is within the memory. The kernel has filled it and does not
+                // write it before its chunk is in the fill ring again.
+                take(unsafe {
+                    std::slice::from_raw_parts(self.memory.address().as_ptr().add(range.0), range.1)
+                });
+            }
+            self.fill.push(self.chunk_of(descriptor.address));
+        }
+        if count > 0 {
+            self.receive.release();
+            self.fill.publish();
+        }
+        if self.fill.needs_wakeup() {
+            // The result says nothing: an empty buffer takes no frame.
+            let _ = recv(&self.fd, &mut [0_u8; 0][..], RecvFlags::DONTWAIT);
+        }
+        count
+    }
+
+    /// Offset and length of a frame, if it lies in one chunk.
+    fn frame(&self, descriptor: &Descriptor) -> Option<(usize, usize)> {
+        let (at, len) = (descriptor.address as usize, descriptor.len as usize);
+        let end = at.checked_add(len)?;
+        let is_inside = end <= self.memory.bytes()
+            && at / self.chunk_bytes == end.saturating_sub(1).max(at) / self.chunk_bytes;
+        is_inside.then_some((at, len))
+    }
+
+    const fn chunk_of(&self, address: u64) -> u64 {
+        let bytes = self.chunk_bytes as u64;
+        address / bytes * bytes
+    }
+
+    /// Puts a frame into the transmit ring. `false` if it is full, or the frame too long.
+    pub fn stage(&mut self, frame: &[u8]) -> bool {
+        if frame.len() > self.chunk_bytes {
+            return false;
+        }
+        if self.free.is_empty() {
+            self.reclaim();
+        }
+        let Some(address) = self.free.pop() else { return false };
+        // SAFETY: the chunk is one of ours that is free: the kernel neither reads nor writes it,
+        // and it has `chunk_bytes` bytes.
+        let chunk = unsafe {
+            let start = self.memory.address().as_ptr().add(address as usize);
+            std::slice::from_raw_parts_mut(start, frame.len())
+        };
+        chunk.copy_from_slice(frame);
+        let descriptor = Descriptor { address, len: frame.len() as u32, options: 0 };
+        if !self.transmit.push(descriptor) {
+            self.free.push(address);
+            return false;
+        }
+        self.staged += 1;
+        true
+    }
+
+    /// Sends the staged frames. What the kernel does not take now is sent by
+    /// [`XdpSocket::send_rest`].
+    pub fn flush(&mut self) -> Result<(), Errno> {
+        if self.staged == 0 {
+            return Ok(());
+        }
+        self.transmit.publish();
+        let calls = 1 + self.staged / SENT_PER_CALL;
+        (self.staged, self.has_rest) = (0, true);
+        self.push_out(calls)
+    }
+
+    /// Has the kernel send what it has not taken yet, as when a queue was full. Returns whether it
+    /// has all now.
+    #[inline]
+    pub fn send_rest(&mut self) -> bool {
+        if self.has_rest {
+            let _ = self.push_out(1);
+        }
+        !self.has_rest
+    }
+
+    /// Calls the kernel, at most so many times, until it has taken the transmit ring.
+    fn push_out(&mut self, calls: usize) -> Result<(), Errno> {
+        for _ in 0..calls {
+            if self.transmit.is_taken() {
+                self.has_rest = false;
+                break;
+            }
+            // Without need the driver is at it by itself.
+            if !self.transmit.needs_wakeup() {
+                break;
+            }
+            match send(&self.fd, &[], SendFlags::DONTWAIT) {
+                Ok(_) | Err(Errno::AGAIN) => {}
+                Err(Errno::BUSY | Errno::NOBUFS | Errno::INTR) => break,
+                Err(errno) => {
+                    // The device is down: the frames leave once it is up, with those after them.
+                    self.has_rest = false;
+                    return Err(errno);
+                }
+            }
+        }
+        self.has_rest &= !self.transmit.is_taken();
+        self.reclaim();
+        Ok(())
+    }
+
+    /// Takes back the chunks of sent frames.
+    fn reclaim(&mut self) {
+        while let Some(address) = self.completion.pop() {
+            // Never more than there are.
+            if self.free.len() < RING_FRAMES as usize && address < self.memory.bytes() as u64 {
+                self.free.push(self.chunk_of(address));
+            }
+        }
+        self.completion.release();
+    }
+
+    /// Frames that the kernel dropped because nobody took those before them, or because they are
+    /// longer than a chunk.
+    pub fn dropped(&self) -> u64 {
+        let Ok(counts) = sockopt::xdp_statistics(&self.fd) else { return 0 };
+        counts.rx_dropped + counts.rx_ring_full.unwrap_or(0)
+    }
+}
+
+impl AsFd for XdpSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

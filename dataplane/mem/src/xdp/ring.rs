@@ -1,0 +1,151 @@
+//! A ring of an AF_XDP socket, of which one side is the kernel's.
+//!
+//! Each side publishes how far it is by one store with release order, and reads how far the other
+//! one is by a load with acquire order: so a slot is written before it is seen, and read before it
+//! is written again (`linux/if_xdp.h`).
+
+use crate::region::Region;
+use crate::system_call::CallError;
+use rustix::mm::ProtFlags;
+use rustix::net::xdp::XdpRingOffset;
+use std::marker::PhantomData;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Where the mappings of the rings begin in the socket (`XDP_PGOFF_*`).
+pub(super) const RECEIVE: u64 = 0;
+pub(super) const TRANSMIT: u64 = 0x8000_0000;
+pub(super) const FILL: u64 = 0x1_0000_0000;
+pub(super) const COMPLETION: u64 = 0x1_8000_0000;
+
+/// `XDP_RING_NEED_WAKEUP`: the kernel works on the ring only when it is called.
+const NEED_WAKEUP: u32 = 1;
+
+/// A frame (`struct xdp_desc`).
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Descriptor {
+    /// Its first byte, as an offset in the memory.
+    pub(super) address: u64,
+    pub(super) len: u32,
+    pub(super) options: u32,
+}
+
+const _: () = assert!(size_of::<Descriptor>() == 16);
+
+/// What a slot can hold: any bytes are a value.
+pub(super) trait Slot: Copy {}
+impl Slot for u64 {}
+impl Slot for Descriptor {}
+
+/// A ring, and this side's position in it.
+#[derive(Debug)]
+pub(super) struct Ring<T> {
+    region: Region,
+    producer: usize,
+    consumer: usize,
+    flags: Option<usize>,
+    slots_at: usize,
+    slots: u32,
+    /// How far this side is, and how far it is shown to be.
+    own: u32,
+    /// How far the kernel was when it was looked at last.
+    kernel: u32,
+    kind: PhantomData<T>,
+}
+
+impl<T: Slot> Ring<T> {
+    /// Maps a ring of so many slots, a power of two.
+    pub(super) fn map(
+        fd: &OwnedFd,
+        begin: u64,
+        at: &XdpRingOffset,
+        slots: u32,
+    ) -> Result<Self, CallError> {
+        let slots_at = at.desc as usize;
+        let bytes = slots_at + slots as usize * size_of::<T>();
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let region = Region::of_file_at(fd.as_fd(), begin, bytes, protection)
+            .map_err(CallError::no_memory)?;
+        let ring = Self {
+            region,
+            producer: at.producer as usize,
+            consumer: at.consumer as usize,
+            flags: at.flags.map(|at| at as usize),
+            slots_at,
+            slots,
+            own: 0,
+            kernel: 0,
+            kind: PhantomData,
+        };
+        let words = [ring.producer, ring.consumer, ring.flags.unwrap_or(0)];
+        assert!(
+            words.iter().all(|at| at.is_multiple_of(4) && at + 4 <= slots_at),
+            "as the kernel has it"
+        );
+        assert!(slots_at.is_multiple_of(align_of::<T>()) && slots.is_power_of_two());
+        Ok(ring)
+    }
+
+    fn word(&self, at: usize) -> &AtomicU32 {
+        // SAFETY: the offset is aligned and within the mapping, as `map` asserts. The kernel writes
+        // the word by atomic operations too.
+        unsafe { self.region.address().add(at).cast().as_ref() }
+    }
+
+    fn slot(&self, index: u32) -> *mut T {
+        let slot = (index & (self.slots - 1)) as usize;
+        // The mapping has all slots.
+        self.region.address().as_ptr().wrapping_add(self.slots_at).cast::<T>().wrapping_add(slot)
+    }
+
+    /// Whether the kernel has to be called.
+    pub(super) fn needs_wakeup(&self) -> bool {
+        self.flags.is_none_or(|at| self.word(at).load(Ordering::Relaxed) & NEED_WAKEUP != 0)
+    }
+
+    /// As producer: puts a value into the next slot. `false` if the ring is full.
+    pub(super) fn push(&mut self, value: T) -> bool {
+        if self.own.wrapping_sub(self.kernel) == self.slots {
+            self.kernel = self.word(self.consumer).load(Ordering::Acquire);
+            if self.own.wrapping_sub(self.kernel) >= self.slots {
+                return false;
+            }
+        }
+        // SAFETY: the slot is in the mapping and aligned. The kernel has read what was there, and
+        // does not read it again before the next `publish`.
+        unsafe { self.slot(self.own).write(value) };
+        self.own = self.own.wrapping_add(1);
+        true
+    }
+
+    /// As producer: whether the kernel has taken all that was published.
+    pub(super) fn is_taken(&self) -> bool {
+        self.word(self.consumer).load(Ordering::Acquire) == self.own
+    }
+
+    /// As producer: shows the kernel what was pushed.
+    pub(super) fn publish(&self) {
+        self.word(self.producer).store(self.own, Ordering::Release);
+    }
+
+    /// As consumer: takes the next value.
+    pub(super) fn pop(&mut self) -> Option<T> {
+        if self.own == self.kernel {
+            self.kernel = self.word(self.producer).load(Ordering::Acquire);
+            if self.own == self.kernel {
+                return None;
+            }
+        }
+        // SAFETY: the slot is in the mapping and aligned, any bytes are a value, and the kernel
+        // does not write it before `release`.
+        let value = unsafe { self.slot(self.own).read() };
+        self.own = self.own.wrapping_add(1);
+        Some(value)
+    }
+
+    /// As consumer: gives the slots of taken values back.
+    pub(super) fn release(&self) {
+        self.word(self.consumer).store(self.own, Ordering::Release);
+    }
+}

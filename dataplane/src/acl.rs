@@ -1,0 +1,280 @@
+//! Access control lists: ordered rules of addresses, protocol, ports and ICMP type. The first rule
+//! that matches a packet decides; a packet that none matches is permitted.
+//!
+//! ```text
+//!   packet --> fields, once --> rules of its family, in order --> permit, deny or reject
+//!                                        |
+//!                                        +--> counter of the rule, of this worker
+//! ```
+//!
+//! The rules of each family are an array in which absent conditions match everything, so a rule is
+//! a few comparisons. Nothing is allocated for a packet.
+//!
+//! A fragment that is not the first has no ports and no ICMP type, nor has a packet whose extension
+//! headers cannot be parsed: only rules without these conditions match it. A list that denies a
+//! port therefore passes later fragments of what it denies, which nobody can reassemble without the
+//! first (RFC 1858 2).
+//!
+//! Each worker has counters of its own, which only that worker writes, so counting needs no lock
+//! and no cache line is shared.
+
+use crate::headers::{Form, PacketHeaders};
+use pollux_wire::ethernet::EtherType;
+use pollux_wire::ip::IpProtocol;
+use pollux_wire::ip::ipv4::Ipv4Header;
+use pollux_wire::ip::ipv6::Ipv6Header;
+use pollux_wire::ip::ipv6_ext::UpperLayer;
+use std::net::IpAddr;
+use std::ops::{BitAnd, RangeInclusive};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What a rule does with packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AclAction {
+    /// They pass.
+    Permit,
+    /// They are dropped silently.
+    Deny,
+    /// They are dropped, and their sender gets an ICMP error.
+    Reject,
+}
+
+/// A rule. An absent condition matches every packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AclRule {
+    /// What it does with packets that match.
+    pub action: AclAction,
+    /// The prefix of their source.
+    pub source: Option<(IpAddr, u8)>,
+    /// The prefix of their destination.
+    pub destination: Option<(IpAddr, u8)>,
+    /// Their upper-layer protocol.
+    pub protocol: Option<IpProtocol>,
+    /// Their source ports; only with the protocol TCP or UDP.
+    pub source_ports: Option<RangeInclusive<u16>>,
+    /// Their destination ports; the same.
+    pub destination_ports: Option<RangeInclusive<u16>>,
+    /// Their ICMP type; only with the protocol ICMP or ICMPv6.
+    pub icmp_type: Option<u8>,
+}
+
+/// A list, with counters of each rule for each worker.
+#[derive(Debug)]
+pub struct Acl {
+    v4: Box<[Compiled<u32>]>,
+    v6: Box<[Compiled<u128>]>,
+    counts: Box<[RuleCounts]>,
+}
+
+/// Packets of each rule, in one worker.
+type RuleCounts = Box<[AtomicU64]>;
+
+/// A list at a port of one worker.
+#[derive(Clone, Debug)]
+pub struct AclFilter {
+    acl: Arc<Acl>,
+    worker: usize,
+}
+
+/// A rule for packets of one family.
+#[derive(Clone, Copy, Debug)]
+struct Compiled<A> {
+    source: Masked<A>,
+    destination: Masked<A>,
+    /// [`ANY_PROTOCOL`] for each.
+    protocol: u16,
+    source_ports: [u32; 2],
+    /// The same, or a range of ICMP types.
+    destination_ports: [u32; 2],
+    action: AclAction,
+    /// Its index in the list.
+    rule: u32,
+}
+
+/// An address and the bits of it that count.
+#[derive(Clone, Copy, Debug)]
+struct Masked<A> {
+    bits: A,
+    mask: A,
+}
+
+/// The fields of a packet that rules are about.
+#[derive(Clone, Copy, Debug)]
+struct Fields<A> {
+    source: A,
+    destination: A,
+    protocol: u16,
+    source_port: u32,
+    /// The same, or the ICMP type.
+    destination_port: u32,
+}
+
+const ANY_PROTOCOL: u16 = 0x100;
+/// A port that no packet has, for those without ports.
+const NO_PORT: u32 = 0x1_0000;
+const ANY_PORT: [u32; 2] = [0, NO_PORT];
+
+impl Acl {
+    /// Compiles rules, for this many workers.
+    pub fn new(rules: &[AclRule], workers: usize) -> Self {
+        let numbered = || rules.iter().zip(0..);
+        let count = |_| rules.iter().map(|_| AtomicU64::new(0)).collect();
+        Self {
+            v4: numbered().filter_map(|(rule, nth)| rule.compile_v4(nth)).collect(),
+            v6: numbered().filter_map(|(rule, nth)| rule.compile_v6(nth)).collect(),
+            counts: (0..workers).map(count).collect(),
+        }
+    }
+
+    /// The packets that each rule has matched, in all workers.
+    pub fn packets(&self) -> Vec<u64> {
+        let rules = self.counts.first().map_or(0, |counts| counts.len());
+        let read = |counts: &RuleCounts, nth: usize| counts[nth].load(Ordering::Relaxed);
+        (0..rules).map(|nth| self.counts.iter().map(|counts| read(counts, nth)).sum()).collect()
+    }
+
+    /// The first rule that matches.
+    fn find(&self, headers: &PacketHeaders, packet: &[u8]) -> Option<(AclAction, u32)> {
+        match headers.ether_type {
+            EtherType::IPV4 => {
+                let header = Ipv4Header::parse(packet.first_chunk()?);
+                let is_first = header.fragment_offset == 0;
+                let (source, destination) = (header.source.to_bits(), header.destination.to_bits());
+                first(&self.v4, &Fields::new(source, destination, headers, packet, is_first))
+            }
+            EtherType::IPV6 => {
+                let header = Ipv6Header::parse(packet.first_chunk()?);
+                let is_first = headers.form != Form::Fragment || is_first_fragment(&header, packet);
+                let (source, destination) = (header.source.to_bits(), header.destination.to_bits());
+                first(&self.v6, &Fields::new(source, destination, headers, packet, is_first))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl AclFilter {
+    /// A list at a port of the worker with this number, of those for which the list was compiled.
+    pub const fn new(acl: Arc<Acl>, worker: usize) -> Self {
+        Self { acl, worker }
+    }
+
+    /// Decides on a packet, and counts it.
+    #[inline]
+    pub fn decide(&self, headers: &PacketHeaders, packet: &[u8]) -> AclAction {
+        let Some((action, rule)) = self.acl.find(headers, packet) else {
+            return AclAction::Permit;
+        };
+        let counts = self.acl.counts.get(self.worker);
+        if let Some(count) = counts.and_then(|counts| counts.get(rule as usize)) {
+            // Only this worker writes it.
+            count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        }
+        action
+    }
+}
+
+impl AclRule {
+    fn compile_v4(&self, nth: u32) -> Option<Compiled<u32>> {
+        let mask = |len: u8| !u32::MAX.checked_shr(len.into()).unwrap_or(0);
+        let masked = |prefix: Option<(IpAddr, u8)>| match prefix {
+            None => Some(Masked { bits: 0, mask: 0 }),
+            Some((IpAddr::V4(ip), len)) => {
+                Some(Masked { bits: ip.to_bits() & mask(len), mask: mask(len) })
+            }
+            Some((IpAddr::V6(_), _)) => None,
+        };
+        let is_of_family = self.protocol != Some(IpProtocol::ICMPV6);
+        let (source, destination) = (masked(self.source)?, masked(self.destination)?);
+        is_of_family.then(|| self.compile(source, destination, nth))
+    }
+
+    fn compile_v6(&self, nth: u32) -> Option<Compiled<u128>> {
+        let mask = |len: u8| !u128::MAX.checked_shr(len.into()).unwrap_or(0);
+        let masked = |prefix: Option<(IpAddr, u8)>| match prefix {
+            None => Some(Masked { bits: 0, mask: 0 }),
+            Some((IpAddr::V6(ip), len)) => {
+                Some(Masked { bits: ip.to_bits() & mask(len), mask: mask(len) })
+            }
+            Some((IpAddr::V4(_), _)) => None,
+        };
+        let is_of_family = self.protocol != Some(IpProtocol::ICMPV4);
+        let (source, destination) = (masked(self.source)?, masked(self.destination)?);
+        is_of_family.then(|| self.compile(source, destination, nth))
+    }
+
+    fn compile<A>(&self, source: Masked<A>, destination: Masked<A>, rule: u32) -> Compiled<A> {
+        let range = |ports: &Option<RangeInclusive<u16>>| {
+            ports.as_ref().map_or(ANY_PORT, |all| [*all.start(), *all.end()].map(u32::from))
+        };
+        let of_type = self.icmp_type.map(|kind| [u32::from(kind); 2]);
+        Compiled {
+            source,
+            destination,
+            protocol: self.protocol.map_or(ANY_PROTOCOL, |protocol| protocol.0.into()),
+            source_ports: range(&self.source_ports),
+            destination_ports: of_type.unwrap_or_else(|| range(&self.destination_ports)),
+            action: self.action,
+            rule,
+        }
+    }
+}
+
+impl<A> Fields<A> {
+    /// With the ports, or the ICMP type, of a whole packet or first fragment.
+    #[inline]
+    fn new(
+        source: A,
+        destination: A,
+        headers: &PacketHeaders,
+        packet: &[u8],
+        is_first: bool,
+    ) -> Self {
+        let payload = if is_first { headers.payload(packet) } else { &[] };
+        let (source_port, destination_port) = match (headers.protocol, payload) {
+            (IpProtocol::TCP | IpProtocol::UDP, &[a, b, c, d, ..]) => {
+                (u16::from_be_bytes([a, b]).into(), u16::from_be_bytes([c, d]).into())
+            }
+            (IpProtocol::ICMPV4 | IpProtocol::ICMPV6, &[kind, ..]) => (NO_PORT, kind.into()),
+            _ => (NO_PORT, NO_PORT),
+        };
+        let protocol = headers.protocol.0.into();
+        Self { source, destination, protocol, source_port, destination_port }
+    }
+}
+
+impl<A: Copy + PartialEq + BitAnd<Output = A>> Masked<A> {
+    #[inline]
+    fn has(&self, address: A) -> bool {
+        address & self.mask == self.bits
+    }
+}
+
+/// The first rule that matches.
+#[inline]
+fn first<A>(rules: &[Compiled<A>], fields: &Fields<A>) -> Option<(AclAction, u32)>
+where
+    A: Copy + PartialEq + BitAnd<Output = A>,
+{
+    let is_in = |range: [u32; 2], port: u32| range[0] <= port && port <= range[1];
+    let matches = |rule: &&Compiled<A>| {
+        rule.source.has(fields.source)
+            && rule.destination.has(fields.destination)
+            && (rule.protocol == fields.protocol || rule.protocol == ANY_PROTOCOL)
+            && is_in(rule.source_ports, fields.source_port)
+            && is_in(rule.destination_ports, fields.destination_port)
+    };
+    rules.iter().find(matches).map(|rule| (rule.action, rule.rule))
+}
+
+/// Whether a fragment of IPv6 is the first, which has the upper-layer header.
+#[cold]
+fn is_first_fragment(header: &Ipv6Header, packet: &[u8]) -> bool {
+    let behind = packet.get(Ipv6Header::LEN..).unwrap_or_default();
+    let upper = UpperLayer::find(header.next_header, behind).ok();
+    upper.and_then(|upper| upper.fragment).is_some_and(|fragment| fragment.fragment_offset == 0)
+}
+
+#[cfg(test)]
+mod tests;

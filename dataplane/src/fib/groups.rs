@@ -1,0 +1,234 @@
+//! Groups of next hops, which routes share: a leaf of the trie is the index of a group.
+//!
+//! A group of several has a table of slots, a power of two, and a flow uses the slot of its hash.
+//! Members have slots by weight, each at least one.
+//!
+//! Slots are resilient: a change moves as few of them as it can, and the loss of a member moves
+//! only its own. The shares come from a divisor method (Webster's, with one slot for each first),
+//! because these never take a slot from a member when another one goes. A table that has to grow
+//! repeats itself, so flows stay, but for those that finer shares move.
+
+use crate::forward::{DomainId, RouteTo};
+use crate::port::PortId;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// Members of a group; further ones are not used.
+pub const GROUP_MEMBERS_MAX: usize = 256;
+/// Slots of a group. Shares are exact to one slot.
+const GROUP_SLOTS_MAX: usize = 1024;
+/// Slots for each member, so that equal members differ by few percent.
+const MEMBER_SLOTS: usize = 16;
+
+/// A next hop of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FibHop {
+    /// The port to its link.
+    pub port: PortId,
+    /// The gateway; without one, the destination itself is on the link.
+    pub gateway: Option<IpAddr>,
+    /// Its share of flows, relative to the others; 0 counts as 1.
+    pub weight: u16,
+}
+
+/// Identifies a group of next hops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FibGroup(u32);
+
+/// What packets to a prefix are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FibTarget {
+    /// The next hops of a group.
+    Group(FibGroup),
+    /// Dropped silently.
+    Blackhole,
+    /// Rejected with destination unreachable.
+    Unreachable,
+    /// Rejected with administratively prohibited.
+    Prohibited,
+}
+
+/// A version of a group.
+#[derive(Clone, Debug)]
+pub(super) struct PublishedGroup {
+    /// The route, if it is the only one.
+    only: RouteTo,
+    shares: Option<Arc<Shares>>,
+}
+
+/// The members of a group, and their slots.
+#[derive(Debug)]
+struct Shares {
+    members: Box<[RouteTo]>,
+    /// Indices of members. A power of two.
+    slots: Box<[u8]>,
+}
+
+/// All groups, of which the first are those of [`RESERVED`].
+pub(super) struct GroupTable {
+    groups: Vec<PublishedGroup>,
+    /// Routes that use each group.
+    routes: Vec<usize>,
+    free: Vec<FibGroup>,
+    published: Option<Arc<[PublishedGroup]>>,
+}
+
+/// The routes of leaves that are no groups; that of [`super::trie::NO_LEAF`] is the first.
+const RESERVED: [RouteTo; 4] =
+    [RouteTo::Nowhere, RouteTo::Blackhole, RouteTo::Unreachable, RouteTo::Prohibited];
+
+impl FibTarget {
+    pub(super) const fn leaf(self) -> u32 {
+        match self {
+            Self::Blackhole => 1,
+            Self::Unreachable => 2,
+            Self::Prohibited => 3,
+            Self::Group(FibGroup(index)) => index,
+        }
+    }
+}
+
+impl PublishedGroup {
+    const fn of_one(only: RouteTo) -> Self {
+        Self { only, shares: None }
+    }
+
+    /// All routes that flows may use.
+    #[inline]
+    pub(super) fn members(&self) -> &[RouteTo] {
+        match &self.shares {
+            None => std::slice::from_ref(&self.only),
+            Some(shares) => &shares.members,
+        }
+    }
+
+    /// By the hash of a flow, if there are several members.
+    #[inline]
+    pub(super) fn route(&self, flow: impl FnOnce() -> u32) -> &RouteTo {
+        match &self.shares {
+            None => &self.only,
+            Some(shares) => {
+                let slot = shares.slots[flow() as usize & (shares.slots.len() - 1)];
+                &shares.members[usize::from(slot)]
+            }
+        }
+    }
+}
+
+impl GroupTable {
+    pub(super) fn new() -> Self {
+        let groups = RESERVED.map(PublishedGroup::of_one).to_vec();
+        Self { routes: vec![0; groups.len()], groups, free: Vec::new(), published: None }
+    }
+
+    /// Adds a group whose members are still to be set.
+    pub(super) fn add(&mut self, before: Option<FibGroup>) -> FibGroup {
+        let id = self.free.pop().unwrap_or(FibGroup(self.groups.len() as u32));
+        if id.0 as usize == self.groups.len() {
+            self.groups.push(PublishedGroup::of_one(RouteTo::Unreachable));
+            self.routes.push(0);
+        }
+        if let Some(FibGroup(before)) = before {
+            self.groups[id.0 as usize] = self.groups[before as usize].clone();
+        }
+        id
+    }
+
+    /// Sets the members of a group.
+    pub(super) fn set(&mut self, id: FibGroup, hops: &[FibHop]) {
+        let group = &mut self.groups[id.0 as usize];
+        let members = members(hops);
+        *group = match members[..] {
+            [] => PublishedGroup::of_one(RouteTo::Unreachable),
+            [(only, _)] => PublishedGroup::of_one(only),
+            _ => {
+                let shares = Shares::new(group.shares.as_deref(), &members);
+                PublishedGroup { only: members[0].0, shares: Some(shares.into()) }
+            }
+        };
+        self.published = None;
+    }
+
+    /// Has a group lead into another domain.
+    pub(super) fn set_domain(&mut self, id: FibGroup, domain: DomainId) {
+        self.groups[id.0 as usize] = PublishedGroup::of_one(RouteTo::Domain(domain));
+        self.published = None;
+    }
+
+    /// Removes a group, unless routes use it.
+    pub(super) fn remove(&mut self, id: FibGroup) -> bool {
+        let is_unused = self.routes[id.0 as usize] == 0;
+        if is_unused {
+            self.set(id, &[]);
+            self.free.push(id);
+        }
+        is_unused
+    }
+
+    /// Counts a route that changes from one leaf to another.
+    pub(super) fn count(&mut self, before: Option<u32>, after: Option<u32>) {
+        after.into_iter().for_each(|leaf| self.routes[leaf as usize] += 1);
+        before.into_iter().for_each(|leaf| self.routes[leaf as usize] -= 1);
+    }
+
+    /// The present version.
+    pub(super) fn publish(&mut self) -> Arc<[PublishedGroup]> {
+        self.published.get_or_insert_with(|| self.groups.as_slice().into()).clone()
+    }
+}
+
+impl Shares {
+    /// Shares out the slots of a group that may have had members before.
+    fn new(before: Option<&Self>, members: &[(RouteTo, u64)]) -> Self {
+        let weights: u64 = members.iter().map(|(_, weight)| weight).sum();
+        let fine = (members.len() * MEMBER_SLOTS).max(weights as usize).next_power_of_two();
+        let len = before.map_or(0, |before| before.slots.len()).max(fine.min(GROUP_SLOTS_MAX));
+        let mut missing = apportion(members, len);
+        // A slot keeps its member, as far as that has a right to it.
+        let kept: Vec<Option<usize>> = (0..len)
+            .map(|slot| {
+                let before = before?;
+                let member = before.members[usize::from(before.slots[slot % before.slots.len()])];
+                let member = members.iter().position(|(known, _)| *known == member)?;
+                missing[member] = missing[member].checked_sub(1)?;
+                Some(member)
+            })
+            .collect();
+        let missing = missing.iter().enumerate();
+        let mut missing = missing.flat_map(|(member, count)| std::iter::repeat_n(member, *count));
+        let slots = kept.into_iter().map(|member| member.or_else(|| missing.next()).unwrap_or(0));
+        Self {
+            slots: slots.map(|member| member as u8).collect(),
+            members: members.iter().map(|(member, _)| *member).collect(),
+        }
+    }
+}
+
+/// The members and weights of next hops. One that is named twice has both weights.
+fn members(hops: &[FibHop]) -> Vec<(RouteTo, u64)> {
+    let mut members: Vec<(RouteTo, u64)> = Vec::new();
+    for hop in hops {
+        let route = RouteTo::Port { port: hop.port, gateway: hop.gateway };
+        let weight = u64::from(hop.weight.max(1));
+        match members.iter_mut().find(|(known, _)| *known == route) {
+            Some((_, known)) => *known += weight,
+            None => members.push((route, weight)),
+        }
+    }
+    members.truncate(GROUP_MEMBERS_MAX);
+    members
+}
+
+/// The slots of each member: one, and each further slot for the largest weight per slot.
+fn apportion(members: &[(RouteTo, u64)], slots: usize) -> Vec<usize> {
+    let mut counts = vec![1; members.len()];
+    let divisor = |count: usize| 2 * count as u64 + 1;
+    for _ in members.len()..slots {
+        let next = (1..members.len()).fold(0, |best, member| {
+            let (a, b) = (members[member].1, members[best].1);
+            if a * divisor(counts[best]) > b * divisor(counts[member]) { member } else { best }
+        });
+        counts[next] += 1;
+    }
+    counts
+}

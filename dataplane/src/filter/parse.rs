@@ -1,0 +1,336 @@
+//! The grammar of filters.
+//!
+//! ```text
+//!   filter:    term { (and | or) term }            from left to right
+//!   term:      { not } ( "(" filter ")" | primitive )
+//!   primitive: [ip | ip6 | tcp | udp | ...] [src | dst | src or dst | src and dst]
+//!              [host | net | port | portrange | proto] VALUE
+//!              | ip | ip6 | tcp | udp | icmp | icmp6 | less N | greater N
+//! ```
+//!
+//! A value without the words before it has those of the primitive before: `port 53 or 443`.
+
+use super::token::{Token, tokens};
+use super::{SCTP, Side, Test};
+use pollux_wire::ip::IpProtocol;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Parentheses and negations within each other, at most: a test calls itself for each.
+const DEPTH_MAX: usize = 32;
+/// Primitives, at most: they are chained.
+const PRIMITIVES_MAX: usize = 256;
+
+/// Why a text is no filter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FilterError {
+    /// The character, counted from 1.
+    pub column: usize,
+    /// What is wrong, and what to write.
+    pub reason: String,
+}
+
+impl fmt::Display for FilterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "filter, character {}: {}", self.column, self.reason)
+    }
+}
+
+impl std::error::Error for FilterError {}
+
+/// The words before a value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Qualifiers<'a> {
+    protocol: Option<&'a str>,
+    side: Option<Side>,
+    kind: Option<&'a str>,
+}
+
+struct Parser<'a> {
+    text: &'a str,
+    tokens: Vec<Token<'a>>,
+    next: usize,
+    depth: usize,
+    primitives: usize,
+    /// Those of the last value.
+    last: Option<Qualifiers<'a>>,
+}
+
+const PROTOCOLS: [&str; 9] = ["ip", "ip6", "tcp", "udp", "sctp", "icmp", "icmp6", "igmp", "esp"];
+const KINDS: [&str; 5] = ["host", "net", "port", "portrange", "proto"];
+
+/// The test that a text means; none if it is empty.
+pub(super) fn parse(text: &str) -> Result<Option<Test>, FilterError> {
+    let tokens = tokens(text);
+    if tokens.is_empty() {
+        return Ok(None);
+    }
+    let mut parser = Parser { text, tokens, next: 0, depth: 0, primitives: 0, last: None };
+    let test = parser.filter()?;
+    match parser.peek() {
+        None => Ok(Some(test)),
+        Some(")") => Err(parser.error(")", "there is no ( before this; remove it")),
+        Some(word) => Err(parser.error(word, "write and, or or the end before this")),
+    }
+}
+
+impl<'a> Parser<'a> {
+    fn peek(&self) -> Option<&'a str> {
+        self.tokens.get(self.next).map(|token| token.text)
+    }
+
+    fn take(&mut self, words: &[&str]) -> Option<&'a str> {
+        let word = self.peek().filter(|word| words.contains(word))?;
+        self.next += 1;
+        Some(word)
+    }
+
+    /// An error at the next word.
+    fn error(&self, what: &str, reason: &str) -> FilterError {
+        self.error_at(self.next, what, reason)
+    }
+
+    fn error_at(&self, token: usize, what: &str, reason: &str) -> FilterError {
+        let at = self.tokens.get(token).map_or(self.text.len(), |token| token.at);
+        let column = self.text[..at].chars().count() + 1;
+        let what =
+            if what.is_empty() { "the filter ends here".into() } else { format!("{what:?}") };
+        FilterError { column, reason: format!("{what}: {reason}") }
+    }
+
+    fn filter(&mut self) -> Result<Test, FilterError> {
+        let mut test = self.term()?;
+        loop {
+            if self.take(&["and", "&&"]).is_some() {
+                test = Test::And(Box::new(test), Box::new(self.term()?));
+            } else if self.take(&["or", "||"]).is_some() {
+                test = Test::Or(Box::new(test), Box::new(self.term()?));
+            } else {
+                return Ok(test);
+            }
+        }
+    }
+
+    fn term(&mut self) -> Result<Test, FilterError> {
+        self.depth += 1;
+        if self.depth > DEPTH_MAX {
+            let word = self.peek().unwrap_or_default();
+            return Err(self.error(word, "too many parentheses or negations; write fewer"));
+        }
+        let test = if self.take(&["not", "!"]).is_some() {
+            Test::Not(Box::new(self.term()?))
+        } else if self.take(&["("]).is_some() {
+            let test = self.filter()?;
+            if self.take(&[")"]).is_none() {
+                let word = self.peek().unwrap_or_default();
+                return Err(self.error(word, "a ) is missing before this"));
+            }
+            test
+        } else {
+            self.primitive()?
+        };
+        self.depth -= 1;
+        Ok(test)
+    }
+
+    fn primitive(&mut self) -> Result<Test, FilterError> {
+        self.primitives += 1;
+        if self.primitives > PRIMITIVES_MAX {
+            let word = self.peek().unwrap_or_default();
+            return Err(
+                self.error(word, "the filter is too long; write it with prefixes or ranges")
+            );
+        }
+        if let Some(word) = self.take(&["less", "greater"]) {
+            let bytes = self.number()?;
+            return Ok(if word == "less" { Test::Less(bytes) } else { Test::Greater(bytes) });
+        }
+        let begin = self.next;
+        let protocol = self.take(&PROTOCOLS);
+        let side = self.side();
+        let kind = self.take(&KINDS);
+        let qualifiers = Qualifiers { protocol, side, kind };
+        if self.next == begin {
+            // A value alone, with the words before the last one, or a host.
+            let last = self.last.unwrap_or_default();
+            return self.value(last);
+        }
+        // `ip proto` and `ip host` go on; `tcp` alone is a test.
+        if side.is_none() && kind.is_none() {
+            return Ok(protocol_test(protocol.unwrap_or_default()));
+        }
+        self.last = Some(qualifiers);
+        self.value(qualifiers)
+    }
+
+    fn side(&mut self) -> Option<Side> {
+        let first = self.take(&["src", "dst"])?;
+        let (before, other) = (self.next, if first == "src" { "dst" } else { "src" });
+        let joined = self.take(&["or", "and", "||", "&&"]);
+        if let (Some(joined), Some(_)) = (joined, self.take(&[other])) {
+            let is_either = matches!(joined, "or" | "||");
+            return Some(if is_either { Side::Either } else { Side::Both });
+        }
+        self.next = before;
+        Some(if first == "src" { Side::Source } else { Side::Destination })
+    }
+
+    /// The next word as a value, in a test with the words before it.
+    fn value(&mut self, qualifiers: Qualifiers<'a>) -> Result<Test, FilterError> {
+        let Qualifiers { protocol, side, kind } = qualifiers;
+        let at = self.next;
+        let Some(word) = self.peek() else {
+            return Err(self.error("", "write a value, as in host 10.0.0.1 or port 53"));
+        };
+        self.next += 1;
+        let wrong = |parser: &Self, reason: &str| parser.error_at(at, word, reason);
+        let side = side.unwrap_or(Side::Either);
+        match kind.unwrap_or("host") {
+            "host" => {
+                let ip: IpAddr = word.parse().map_err(|_| {
+                    wrong(
+                        self,
+                        "neither a word of filters nor an IP address; names are not looked up",
+                    )
+                })?;
+                let len = if ip.is_ipv4() { 32 } else { 128 };
+                self.net(at, protocol, side, (ip, len))
+            }
+            "net" => {
+                let net = network(word).map_err(|reason| wrong(self, &reason))?;
+                self.net(at, protocol, side, net)
+            }
+            "proto" => {
+                let number = protocol_number(word).ok_or_else(|| {
+                    wrong(self, "no protocol; write a number up to 255, tcp, udp, icmp or icmp6")
+                })?;
+                let version = match protocol {
+                    None => None,
+                    Some("ip") => Some(4),
+                    Some("ip6") => Some(6),
+                    Some(_) => return Err(wrong(self, "write proto after ip or ip6 only")),
+                };
+                Ok(Test::Protocol { version, number, passes_fragment: true })
+            }
+            kind => {
+                let (first, last) = range(word, kind).map_err(|reason| wrong(self, reason))?;
+                match protocol {
+                    None => Ok(Test::Port { side, protocol: None, first, last }),
+                    Some("ip" | "ip6") => {
+                        let version = Test::Version(if protocol == Some("ip") { 4 } else { 6 });
+                        let port = Test::Port { side, protocol: None, first, last };
+                        Ok(Test::And(Box::new(version), Box::new(port)))
+                    }
+                    Some(name @ ("tcp" | "udp" | "sctp")) => {
+                        let protocol = protocol_number(name);
+                        Ok(Test::Port { side, protocol, first, last })
+                    }
+                    Some(_) => Err(wrong(self, "this protocol has no ports; write tcp or udp")),
+                }
+            }
+        }
+    }
+
+    fn net(
+        &self,
+        at: usize,
+        protocol: Option<&str>,
+        side: Side,
+        (network, len): (IpAddr, u8),
+    ) -> Result<Test, FilterError> {
+        let is_of_family = match protocol {
+            None => true,
+            Some("ip") => network.is_ipv4(),
+            Some("ip6") => network.is_ipv6(),
+            Some(_) => {
+                let reason = "write an address after ip, ip6, src or dst; join others by and";
+                return Err(self.error_at(at, self.tokens[at].text, reason));
+            }
+        };
+        match is_of_family {
+            true => Ok(Test::Net { side, network, len }),
+            false => Err(self.error_at(at, self.tokens[at].text, "of the other version of IP")),
+        }
+    }
+
+    fn number(&mut self) -> Result<u32, FilterError> {
+        let word = self.peek().unwrap_or_default();
+        let number = word.parse();
+        let number =
+            number.map_err(|_| self.error(word, "no number; write bytes, as in less 128"))?;
+        self.next += 1;
+        Ok(number)
+    }
+}
+
+fn protocol_test(name: &str) -> Test {
+    let of = |version, name| {
+        let number = protocol_number(name).unwrap_or_default();
+        Test::Protocol { version, number, passes_fragment: true }
+    };
+    match name {
+        "ip" => Test::Version(4),
+        "ip6" => Test::Version(6),
+        "icmp" | "igmp" => of(Some(4), name),
+        "icmp6" => of(Some(6), name),
+        _ => of(None, name),
+    }
+}
+
+fn protocol_number(word: &str) -> Option<u8> {
+    Some(match word {
+        "tcp" => IpProtocol::TCP.0,
+        "udp" => IpProtocol::UDP.0,
+        "sctp" => SCTP,
+        "icmp" => IpProtocol::ICMPV4.0,
+        "icmp6" => IpProtocol::ICMPV6.0,
+        "igmp" => IpProtocol::IGMP.0,
+        "esp" => 50,
+        number => number.parse().ok()?,
+    })
+}
+
+/// A network; one of IPv4 may lack bytes at the end, which are no part of it then.
+fn network(word: &str) -> Result<(IpAddr, u8), String> {
+    let (ip, len) = match word.split_once('/') {
+        Some((ip, len)) => (ip, Some(len)),
+        None => (word, None),
+    };
+    let not = || "no network; write 10.0.0.0/8 or fd00::/8".to_owned();
+    let (ip, whole): (IpAddr, u8) = match ip.parse::<Ipv6Addr>() {
+        Ok(ip) => (ip.into(), 128),
+        Err(_) => {
+            let parts: Result<Vec<u8>, _> = ip.split('.').map(str::parse).collect();
+            let parts = parts.ok().filter(|parts| parts.len() <= 4).ok_or_else(not)?;
+            let mut bytes = [0; 4];
+            bytes[..parts.len()].copy_from_slice(&parts);
+            (Ipv4Addr::from(bytes).into(), parts.len() as u8 * 8)
+        }
+    };
+    let bits = if ip.is_ipv4() { 32 } else { 128 };
+    let len = len.map_or(Some(whole), |len| len.parse().ok().filter(|len| *len <= bits));
+    let len = len.ok_or_else(|| format!("the prefix length is from 0 to {bits}"))?;
+    let has_host_bits = match ip {
+        IpAddr::V4(ip) => ip.to_bits() & u32::MAX.checked_shr(len.into()).unwrap_or(0) != 0,
+        IpAddr::V6(ip) => ip.to_bits() & u128::MAX.checked_shr(len.into()).unwrap_or(0) != 0,
+    };
+    match has_host_bits {
+        true => Err("it has bits after its prefix; clear these, or write host".into()),
+        false => Ok((ip, len)),
+    }
+}
+
+fn range(word: &str, kind: &str) -> Result<(u16, u16), &'static str> {
+    const NO_PORT: &str = "no port; write a number up to 65535";
+    const NO_RANGE: &str = "no range of ports; write 1000-2000";
+    if kind == "port" {
+        return word.parse().map(|port| (port, port)).map_err(|_| NO_PORT);
+    }
+    let (first, last) = word.split_once('-').ok_or(NO_RANGE)?;
+    match (first.parse(), last.parse()) {
+        (Ok(first), Ok(last)) if first <= last => Ok((first, last)),
+        // As in libpcap, which takes the ends in any order.
+        (Ok(last), Ok(first)) => Ok((first, last)),
+        _ => Err(NO_RANGE),
+    }
+}

@@ -1,0 +1,214 @@
+//! Multicast forwarding: one packet to several ports (RFC 1112, RFC 5110 3).
+//!
+//! ```text
+//!   (source, group) --> route of that source, or of the group --> arrived where the route says?
+//!                                |                                       |
+//!                                v                                       v
+//!                   none: counted as `multicast`            no: counted as `multicast_rpf`
+//!
+//!   yes --> each outgoing port, unless the packet came by it --> TTL --> filter --> queue
+//! ```
+//!
+//! A route has the ports where its packets may arrive, so that a packet that comes by another one,
+//! by a loop or from a forger, is not multiplied (reverse path forwarding). Each outgoing port has
+//! a TTL threshold: packets with a TTL above it leave there.
+//!
+//! Every outgoing port but the last gets a copy, since a packet is changed by the links that it is
+//! sent on. No packet to a group of the link is forwarded, and no ICMP error tells of one that is
+//! dropped (RFC 1122 3.2.2, RFC 4443 2.4).
+
+use super::{TxQueue, leave, take_hop};
+use crate::port::{PacketPort, PortId, TransitPacket, TxPacket};
+use crate::reason::ForwardDrop;
+use pollux_wire::ethernet::EtherType;
+use pollux_wire::ip::ipv4::Ipv4Header;
+use pollux_wire::ip::ipv6::Ipv6Header;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// The route of packets to a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MulticastRoute {
+    /// Whose packets it is about.
+    pub group: IpAddr,
+    /// The source; without one, the route is of all sources that have none of their own.
+    pub source: Option<IpAddr>,
+    /// Where its packets arrive.
+    pub from: PortId,
+    /// Where they leave.
+    pub to: Vec<MulticastHop>,
+}
+
+/// An outgoing port of a multicast route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MulticastHop {
+    /// Where packets leave.
+    pub port: PortId,
+    /// Packets leave with a TTL, or hop limit, above this, as it was when they arrived.
+    pub ttl_threshold: u8,
+}
+
+/// A version of the multicast routes of a domain.
+#[derive(Clone, Debug, Default)]
+pub struct MulticastTable {
+    /// In order, for binary search.
+    groups: Box<[(IpAddr, GroupRoutes)]>,
+}
+
+/// Outgoing ports by the port of arrival.
+type ByPort = BTreeMap<PortId, Box<[MulticastHop]>>;
+
+/// What becomes of packets to a group, by their sources.
+#[derive(Clone, Debug, Default)]
+struct GroupRoutes {
+    by_source: BTreeMap<IpAddr, ByPort>,
+    /// Of all other sources.
+    any: ByPort,
+}
+
+impl MulticastTable {
+    /// Makes a version. Of two routes of one source, group and port of arrival, the first counts.
+    pub fn new(routes: impl IntoIterator<Item = MulticastRoute>) -> Self {
+        let mut groups = BTreeMap::<IpAddr, GroupRoutes>::new();
+        for MulticastRoute { group, source, from, to } in routes {
+            let routes = groups.entry(group).or_default();
+            let by_port = match source {
+                Some(source) => routes.by_source.entry(source).or_default(),
+                None => &mut routes.any,
+            };
+            by_port.entry(from).or_insert_with(|| to.into());
+        }
+        Self { groups: groups.into_iter().collect() }
+    }
+
+    /// The outgoing ports of a packet that arrived at a port; or the reason to drop it.
+    fn look_up(
+        &self,
+        source: IpAddr,
+        group: IpAddr,
+        from: PortId,
+    ) -> Result<&[MulticastHop], ForwardDrop> {
+        let at = self.groups.binary_search_by_key(&group, |(group, _)| *group);
+        let (_, routes) = &self.groups[at.map_err(|_| ForwardDrop::Multicast)?];
+        let by_port = routes.by_source.get(&source).unwrap_or(&routes.any);
+        match by_port.get(&from) {
+            Some(hops) => Ok(hops),
+            None if by_port.is_empty() => Err(ForwardDrop::Multicast),
+            None => Err(ForwardDrop::MulticastRpf),
+        }
+    }
+}
+
+/// Whether packets to a group may leave its link: not those of the link's own protocols (RFC 5771
+/// 4), nor those of a scope up to the link (RFC 4291 2.7).
+#[inline]
+pub const fn is_routed_group(group: IpAddr) -> bool {
+    match group {
+        IpAddr::V4(ip) => ip.is_multicast() && !matches!(ip.octets(), [224, 0, 0, _]),
+        IpAddr::V6(ip) => ip.is_multicast() && ip.octets()[1] & 0x0f > 2,
+    }
+}
+
+/// The port where a packet arrived, and its routes.
+pub(super) struct Arrival<'a, P> {
+    pub(super) from: &'a mut P,
+    pub(super) port: PortId,
+    pub(super) table: Option<&'a MulticastTable>,
+}
+
+/// The queues of all ports, and which have packets.
+pub(super) struct Departures<'a> {
+    pub(super) queues: &'a mut [TxQueue],
+    pub(super) filled: &'a mut Vec<usize>,
+}
+
+impl Departures<'_> {
+    /// Queues a packet to a group at all ports where it leaves.
+    ///
+    /// Why not inline: other packets are most, and their loop is to be short.
+    #[inline(never)]
+    pub(super) fn replicate<P: PacketPort>(
+        &mut self,
+        arrival: Arrival<'_, P>,
+        mut one: TransitPacket,
+    ) {
+        let Arrival { from, port, table } = arrival;
+        let (group, ttl, hops) = match outgoing(&mut one, port, table) {
+            Ok(outgoing) => outgoing,
+            Err(why) => return from.drop_transit(one.packet, why),
+        };
+        // Padding of the link stays behind.
+        one.packet.truncate(one.headers.packet_bytes());
+        let ether_type = one.headers.ether_type;
+        let (mut last, mut why) = (None, ForwardDrop::Multicast);
+        for hop in hops.iter().filter(|hop| hop.port != port) {
+            if ttl <= hop.ttl_threshold {
+                why = ForwardDrop::TimeExceeded;
+                continue;
+            }
+            let next = self.queue_of(hop.port, &one);
+            if let Some(before) = last.replace(next)
+                && let Some(packet) = from.copy(&one.packet)
+            {
+                self.finish(
+                    from,
+                    before,
+                    TxPacket { packet, ether_type, next_hop: group, from: port },
+                );
+            }
+        }
+        let packet = TxPacket { packet: one.packet, ether_type, next_hop: group, from: port };
+        self.finish(from, last.unwrap_or(Err(why)), packet);
+    }
+
+    /// Queues a packet, or drops it where it arrived.
+    fn finish<P: PacketPort>(
+        &mut self,
+        from: &mut P,
+        how: Result<usize, ForwardDrop>,
+        packet: TxPacket,
+    ) {
+        match how {
+            Ok(at) => {
+                let queue = &mut self.queues[at];
+                if queue.batch.is_empty() {
+                    self.filled.push(at);
+                }
+                queue.batch.push(packet);
+            }
+            Err(why) => from.drop_transit(packet.packet, why),
+        }
+    }
+
+    /// The queue of a port where a packet may leave; or the reason to drop it there.
+    fn queue_of(&self, port: PortId, packet: &TransitPacket) -> Result<usize, ForwardDrop> {
+        let at = usize::from(port.0);
+        let queue = self.queues.get(at).filter(|queue| queue.place.is_some());
+        let queue = queue.ok_or(ForwardDrop::PortAway)?;
+        let filtered = queue.filter.as_ref().map_or(Ok(()), |filter| leave(filter, packet));
+        filtered.map(|()| at).map_err(|_| ForwardDrop::AclOut)
+    }
+}
+
+/// The group of a packet, its TTL as it arrived, and its outgoing ports. Takes one from the TTL.
+fn outgoing<'a>(
+    one: &mut TransitPacket,
+    port: PortId,
+    table: Option<&'a MulticastTable>,
+) -> Result<(IpAddr, u8, &'a [MulticastHop]), ForwardDrop> {
+    let TransitPacket { packet, headers } = one;
+    let bytes = packet.bytes();
+    let addresses = headers.source(bytes).zip(headers.destination(bytes));
+    let (source, group) = addresses.ok_or(ForwardDrop::MartianSource)?;
+    if !is_routed_group(group) {
+        return Err(ForwardDrop::Multicast);
+    }
+    let hops = table.ok_or(ForwardDrop::Multicast)?.look_up(source, group, port)?;
+    let ttl = match headers.ether_type {
+        EtherType::IPV4 => bytes.first_chunk().map(|header| Ipv4Header::parse(header).ttl),
+        _ => bytes.first_chunk().map(|header| Ipv6Header::parse(header).hop_limit),
+    };
+    let taken = take_hop(headers.ether_type, packet.bytes_mut());
+    taken.map_err(|_| ForwardDrop::TimeExceeded)?;
+    Ok((group, ttl.unwrap_or_default(), hops))
+}

@@ -1,0 +1,220 @@
+//! The headers of a received packet, parsed once and kept beside its buffer.
+//!
+//! The netdev parses a packet as it arrives and checks what every receiver has to check: lengths
+//! and the IPv4 checksum (RFC 1122 3.2.1, RFC 1812 5.2.2). The verdict, flow steering, sockets and
+//! forwarding read the result and not the headers again.
+//!
+//! Extension headers of IPv6 concern the destination alone (RFC 8200 4), so a chain that cannot be
+//! parsed is no reason to drop a packet in transit: its upper layer is [`Form::Opaque`].
+
+use crate::reason::PacketDrop;
+use pollux_wire::ethernet::EtherType;
+use pollux_wire::ip::IpProtocol;
+use pollux_wire::ip::checksum::Sum;
+use pollux_wire::ip::ipv4::Ipv4Header;
+use pollux_wire::ip::ipv6::{Ipv6Header, Ipv6Packet};
+use pollux_wire::ip::ipv6_ext::UpperLayer;
+use std::net::IpAddr;
+
+/// What lies between the fixed header of a packet and its upper layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Nothing.
+    Plain,
+    /// IPv4 options or IPv6 extension headers.
+    Extended,
+    /// The packet is a fragment.
+    Fragment,
+    /// IPv6 extension headers that cannot be parsed.
+    Opaque,
+    /// The packet is not of IP.
+    NotIp,
+}
+
+/// The parsed headers of a packet. They are valid for its bytes as long as nothing changes these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PacketHeaders {
+    /// The type of the packet.
+    pub ether_type: EtherType,
+    /// The upper-layer protocol; of an opaque packet, that of its first extension header.
+    pub protocol: IpProtocol,
+    /// What lies before the upper layer.
+    pub form: Form,
+    /// Offset of the upper layer.
+    payload_at: u16,
+    /// End of the packet, without padding of the link.
+    end: u16,
+}
+
+/// The part of an ARP packet before the addresses (RFC 826).
+const ARP_BYTES_MIN: usize = 8;
+
+impl PacketHeaders {
+    /// Those of no packet.
+    pub const NONE: Self = Self {
+        ether_type: EtherType(0),
+        protocol: IpProtocol(0),
+        form: Form::NotIp,
+        payload_at: 0,
+        end: 0,
+    };
+
+    /// Parses a packet of this type; or the reason to drop it.
+    #[inline]
+    pub fn parse(ether_type: EtherType, packet: &[u8]) -> Result<Self, PacketDrop> {
+        match ether_type {
+            EtherType::IPV4 => Self::parse_v4(packet),
+            EtherType::IPV6 => Self::parse_v6(packet),
+            _ => Self::parse_other(ether_type, packet),
+        }
+    }
+
+    /// Parses an IP packet of the version that its first byte says.
+    #[inline]
+    pub fn parse_ip(packet: &[u8]) -> Result<Self, PacketDrop> {
+        match packet.first().map(|first| first >> 4) {
+            Some(4) => Self::parse_v4(packet),
+            Some(6) => Self::parse_v6(packet),
+            Some(_) => Err(PacketDrop::Version),
+            None => Err(PacketDrop::Truncated),
+        }
+    }
+
+    /// The same in place.
+    ///
+    /// Why: a function returns these fields as one integer, which is read from memory before they
+    /// have all arrived there, and that takes as long as parsing them.
+    #[inline]
+    pub fn set_ip(&mut self, packet: &[u8]) -> Result<(), PacketDrop> {
+        match packet.split_first_chunk() {
+            Some((fixed, rest)) if fixed[0] >> 4 == 4 => {
+                let header = Ipv4Header::parse(fixed);
+                *self = Self::of_v4(&header, Self::check_v4(&header, fixed, rest)?);
+            }
+            _ => *self = Self::parse_ip(packet)?,
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn parse_v4(packet: &[u8]) -> Result<Self, PacketDrop> {
+        let (fixed, rest) = packet.split_first_chunk().ok_or(PacketDrop::Truncated)?;
+        let header = Ipv4Header::parse(fixed);
+        let form = Self::check_v4(&header, fixed, rest)?;
+        Ok(Self::of_v4(&header, form))
+    }
+
+    /// Checks a header, and what follows it.
+    #[inline]
+    fn check_v4(
+        header: &Ipv4Header,
+        fixed: &[u8; Ipv4Header::LEN],
+        rest: &[u8],
+    ) -> Result<Form, PacketDrop> {
+        if header.version != 4 {
+            return Err(PacketDrop::Version);
+        }
+        let (head, end) = (header.header_len(), usize::from(header.total_length));
+        let options = rest.get(..head.wrapping_sub(Ipv4Header::LEN));
+        let options = options.filter(|_| head <= end && end <= fixed.len() + rest.len());
+        let sum = match options.ok_or(PacketDrop::BadLength)? {
+            // Most headers have no options, and a sum over a known length has no loop.
+            [] => Sum::of(fixed),
+            options => Sum::of(fixed).then(Sum::of(options)),
+        };
+        if !sum.is_ok() {
+            return Err(PacketDrop::Checksum);
+        }
+        Ok(match (header.is_fragment(), head) {
+            (true, _) => Form::Fragment,
+            (_, Ipv4Header::LEN) => Form::Plain,
+            _ => Form::Extended,
+        })
+    }
+
+    #[inline]
+    const fn of_v4(header: &Ipv4Header, form: Form) -> Self {
+        Self {
+            ether_type: EtherType::IPV4,
+            protocol: header.protocol,
+            form,
+            payload_at: header.header_len() as u16,
+            end: header.total_length,
+        }
+    }
+
+    #[inline]
+    fn parse_v6(packet: &[u8]) -> Result<Self, PacketDrop> {
+        let first = packet.first_chunk::<{ Ipv6Header::LEN }>().ok_or(PacketDrop::Truncated)?;
+        if first[0] >> 4 != 6 {
+            return Err(PacketDrop::Version);
+        }
+        let whole = Ipv6Packet::parse(packet).map_err(|_| PacketDrop::BadLength)?;
+        let (next_header, payload) = (whole.header().next_header, whole.payload());
+        let end = Ipv6Header::LEN + payload.len();
+        let (protocol, form, left) = match UpperLayer::find(next_header, payload) {
+            Ok(upper) if upper.fragment.is_some() => {
+                (upper.protocol, Form::Fragment, upper.payload.len())
+            }
+            Ok(upper) if upper.payload.len() == payload.len() => {
+                (upper.protocol, Form::Plain, payload.len())
+            }
+            Ok(upper) => (upper.protocol, Form::Extended, upper.payload.len()),
+            Err(_) => (next_header, Form::Opaque, payload.len()),
+        };
+        // A payload of 65,535 bytes is longer than any MTU of IPoIB.
+        let end = u16::try_from(end).map_err(|_| PacketDrop::BadLength)?;
+        Ok(Self { ether_type: EtherType::IPV6, protocol, form, payload_at: end - left as u16, end })
+    }
+
+    #[cold]
+    fn parse_other(ether_type: EtherType, packet: &[u8]) -> Result<Self, PacketDrop> {
+        if matches!(ether_type, EtherType::ARP | EtherType::RARP) && packet.len() < ARP_BYTES_MIN {
+            return Err(PacketDrop::Truncated);
+        }
+        Ok(Self {
+            ether_type,
+            protocol: IpProtocol::default(),
+            form: Form::NotIp,
+            payload_at: 0,
+            end: packet.len() as u16,
+        })
+    }
+
+    /// The upper layer of the packet, which must be the parsed one.
+    #[inline]
+    pub fn payload<'a>(&self, packet: &'a [u8]) -> &'a [u8] {
+        packet.get(self.payload_at.into()..self.end.into()).unwrap_or_default()
+    }
+
+    /// Length of the packet without padding of the link.
+    pub const fn packet_bytes(&self) -> usize {
+        self.end as usize
+    }
+
+    /// The source address.
+    #[inline]
+    pub fn source(&self, packet: &[u8]) -> Option<IpAddr> {
+        match self.ether_type {
+            EtherType::IPV4 => Some(Ipv4Header::parse(packet.first_chunk()?).source.into()),
+            EtherType::IPV6 => Some(Ipv6Header::parse(packet.first_chunk()?).source.into()),
+            _ => None,
+        }
+    }
+
+    /// The destination address.
+    #[inline]
+    pub fn destination(&self, packet: &[u8]) -> Option<IpAddr> {
+        match self.ether_type {
+            EtherType::IPV4 => Some(Ipv4Header::parse(packet.first_chunk()?).destination.into()),
+            EtherType::IPV6 => Some(Ipv6Header::parse(packet.first_chunk()?).destination.into()),
+            _ => None,
+        }
+    }
+
+    /// Whether it is a whole UDP or TCP packet without options or extension headers.
+    #[inline]
+    pub fn is_plain_transport(&self) -> bool {
+        self.form == Form::Plain && matches!(self.protocol, IpProtocol::UDP | IpProtocol::TCP)
+    }
+}

@@ -1,0 +1,90 @@
+//! The settings of a subnet manager: its priority among managers, and the policy of the subnet.
+
+use crate::partitions::Partitions;
+use pollux_wire::address::{Gid, Guid, Lid};
+use pollux_wire::mad::smp::{MKey, SmKey, VlWeight};
+use pollux_wire::units::TimeCode;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// A subnet manager's settings.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The manager with the highest is the master; of several, the one with the lowest GUID.
+    pub priority: u8,
+    /// The SM_Key: shown by trusted managers and trusted clients of the administrator.
+    pub sm_key: SmKey,
+    /// The M_Key that protects ports; 0 for none. A requester without it can read everything but
+    /// the key, and set nothing.
+    pub m_key: MKey,
+    /// The M_Key lease period: how long a port hides its key after a Set with a wrong key (IBA
+    /// 14.2.4); 0 for ever. A manager that takes over with another key than its predecessor's needs
+    /// a lease. While the master runs, its answer to the trap of such a Set ends the lease.
+    pub m_key_lease_seconds: u16,
+    /// The GID prefix of the subnet.
+    pub prefix: u64,
+    /// Every adapter's port gets 2^lmc addresses.
+    pub lmc: u8,
+    /// LIDs of an earlier run, by port. They take precedence over the LIDs of the ports.
+    pub lids: BTreeMap<Guid, Lid>,
+    /// Partitions, their members and groups.
+    pub partitions: Partitions,
+    /// Whether switches enforce partitions, beside adapters.
+    pub switches_enforce_partitions: bool,
+    /// Quality of service; `None` leaves the settings of ports as they are.
+    pub qos: Option<Qos>,
+    /// The packet lifetime of the subnet.
+    pub subnet_timeout: TimeCode,
+    /// Outstanding requests, at most.
+    pub window_mads: usize,
+    /// The response timeout.
+    pub response_time: Duration,
+    /// Attempts of a request before it fails.
+    pub tries: u8,
+    /// The interval of light sweeps.
+    pub sweep_interval: Duration,
+    /// The least interval of heavy sweeps, even if traps request more.
+    pub sweep_gap: Duration,
+    /// The polling interval of a standby manager.
+    pub poll_interval: Duration,
+    /// Polls without an answer after which the master counts as dead.
+    pub polls_missed_max: u32,
+}
+
+/// Quality of service: VLs and their arbitration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Qos {
+    /// The lane of each service level.
+    pub sl_to_vl: [u8; 16],
+    /// The high-priority arbitration table.
+    pub high: [VlWeight; 32],
+    /// The limit of high priority, in units of 4096 bytes.
+    pub high_limit: u8,
+    /// The low-priority arbitration table.
+    pub low: [VlWeight; 32],
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            priority: 0,
+            sm_key: SmKey(1),
+            m_key: MKey(0),
+            m_key_lease_seconds: 30,
+            prefix: Gid::DEFAULT_PREFIX,
+            lmc: 0,
+            lids: BTreeMap::new(),
+            partitions: Partitions::default(),
+            switches_enforce_partitions: true,
+            qos: None,
+            subnet_timeout: TimeCode(18),
+            window_mads: 64,
+            response_time: Duration::from_millis(200),
+            tries: 3,
+            sweep_interval: Duration::from_secs(10),
+            sweep_gap: Duration::from_millis(20),
+            poll_interval: Duration::from_secs(10),
+            polls_missed_max: 4,
+        }
+    }
+}

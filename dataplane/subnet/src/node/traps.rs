@@ -1,0 +1,140 @@
+//! Traps of a node, sent until the subnet manager represses them (IBA 13.4.9, 14.3.13).
+//!
+//! ```text
+//! raise        nothing like it waits: it waits in line
+//! poll         one trap every SubnetTimeout: the next in line goes out, and stays
+//! repress(TID) it leaves the line
+//! ```
+
+use crate::time::Time;
+use pollux_wire::mad::Method;
+use pollux_wire::mad::notice::Notice;
+use pollux_wire::mad::smp::LidSmp;
+use pollux_wire::mad::{Attribute, MadHeader, MgmtClass};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Traps that wait at one node.
+pub const TRAPS_MAX: usize = 16;
+
+/// The traps that were not repressed yet.
+#[derive(Clone, Debug, Default)]
+pub struct Traps {
+    waiting: VecDeque<Trap>,
+    /// TID of the newest trap. Why 32 bits: the upper half routes responses.
+    transaction_id: u32,
+    /// The earliest time of the next one.
+    not_before: Time,
+    lost: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Trap {
+    port: u8,
+    transaction_id: u64,
+    notice: Notice,
+}
+
+impl Traps {
+    /// Queues a trap that leaves by `port`. A repetition of a waiting trap is ignored; without
+    /// space the trap is lost and counted.
+    pub(crate) fn raise(&mut self, port: u8, notice: Notice) {
+        if self.waiting.iter().any(|trap| (trap.port, trap.notice) == (port, notice)) {
+            return;
+        }
+        if self.waiting.len() == TRAPS_MAX {
+            self.lost += 1;
+            return;
+        }
+        self.transaction_id = self.transaction_id.wrapping_add(1);
+        let transaction_id = self.transaction_id.into();
+        self.waiting.push_back(Trap { port, transaction_id, notice });
+    }
+
+    /// The time of the next transmission; `None` while no trap waits.
+    pub fn due(&self) -> Option<Time> {
+        (!self.waiting.is_empty()).then_some(self.not_before)
+    }
+
+    /// A trap that is due: the port it leaves by, and the datagram. `interval` passes before the
+    /// next one.
+    pub(crate) fn poll(&mut self, now: Time, interval: Duration) -> Option<(u8, LidSmp)> {
+        self.due().filter(|due| *due <= now)?;
+        let trap = self.waiting.pop_front()?;
+        self.not_before = now + interval;
+        let class = MgmtClass::SUBN_LID_ROUTED;
+        let header = MadHeader::new(class, Method::TRAP, trap.transaction_id, Notice::ID);
+        let smp = LidSmp { header, data: trap.notice.to_data(), ..LidSmp::default() };
+        let port = trap.port;
+        self.waiting.push_back(trap);
+        Some((port, smp))
+    }
+
+    /// Removes a repressed trap; returns whether it was one of this node.
+    pub(crate) fn repress(&mut self, transaction_id: u64) -> bool {
+        let before = self.waiting.len();
+        self.waiting.retain(|trap| trap.transaction_id != transaction_id);
+        self.waiting.len() < before
+    }
+
+    /// The number of waiting traps.
+    pub fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Whether no trap waits.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// The number of traps lost without space.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pollux_wire::address::Lid;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn notice(lid: u16) -> Notice {
+        Notice { issuer_lid: Lid(lid), ..Notice::default() }
+    }
+
+    #[test]
+    fn a_trap_repeats_until_it_is_repressed() {
+        let mut traps = Traps::default();
+        traps.raise(1, notice(1));
+        let (port, first) = traps.poll(Time::START, SECOND).unwrap();
+        assert_eq!((port, first.header.method), (1, Method::TRAP));
+        assert_eq!(traps.poll(Time::START, SECOND), None, "not so soon");
+        assert_eq!(traps.due(), Some(Time::START + SECOND));
+        let (_, again) = traps.poll(Time::START + SECOND, SECOND).unwrap();
+        assert_eq!(again, first);
+        assert!(!traps.repress(99) && traps.repress(first.header.transaction_id));
+        assert_eq!((traps.due(), traps.is_empty()), (None, true));
+    }
+
+    #[test]
+    fn traps_take_turns_and_equal_ones_are_one() {
+        let mut traps = Traps::default();
+        (0..3).for_each(|_| traps.raise(0, notice(1)));
+        traps.raise(0, notice(2));
+        assert_eq!(traps.len(), 2);
+        let issuer = |traps: &mut Traps, after: u32| {
+            let (_, smp) = traps.poll(Time::START + SECOND * after, SECOND).unwrap();
+            Notice::from_data(&smp.data).issuer_lid.0
+        };
+        assert_eq!([0, 1, 2].map(|after| issuer(&mut traps, after)), [1, 2, 1]);
+    }
+
+    #[test]
+    fn there_is_room_for_so_many_only() {
+        let mut traps = Traps::default();
+        (0..20).for_each(|lid| traps.raise(0, notice(lid)));
+        assert_eq!((traps.len(), traps.lost()), (TRAPS_MAX, 4));
+    }
+}

@@ -1,0 +1,206 @@
+//! Partitions, their members, and their multicast groups for IPoIB.
+//!
+//! A file in the syntax of OpenSM's `partitions.conf` ([`Partitions::read`]) defines them. Without
+//! a file, all ports are full members of the default partition, which has IPoIB.
+
+mod error;
+mod read;
+
+pub use error::{PartitionError, PartitionProblem};
+
+use pollux_wire::address::{Gid, Guid, Scope};
+use pollux_wire::keys::{PKey, QKey};
+use pollux_wire::mad::smp::NodeType;
+use pollux_wire::units::{Mtu, Rate};
+
+/// Partitions of a subnet: as many as a P_Key can name.
+pub const PARTITIONS_MAX: usize = 4096;
+
+/// All partitions; the default one is always among them, as the first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Partitions {
+    pub(crate) all: Vec<Partition>,
+}
+
+/// A partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Partition {
+    /// The name in the partition file.
+    pub name: String,
+    /// Its key, with full membership.
+    pub p_key: PKey,
+    /// The service level of its packets.
+    pub sl: u8,
+    /// Its groups for IP over InfiniBand, if it has them.
+    pub ipoib: Option<IpoibGroups>,
+    /// Whether its key comes first in the tables of its members.
+    pub is_first: bool,
+    /// The rules of membership. Of several rules for a port, the last one for this port counts,
+    /// else the last one for all ports.
+    pub members: Vec<(Who, Membership)>,
+}
+
+/// Properties of the IPoIB groups of a partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IpoibGroups {
+    /// Payload of a packet.
+    pub mtu: Mtu,
+    /// The speed that every member needs.
+    pub rate: Rate,
+    /// The key of datagrams to the groups.
+    pub q_key: QKey,
+    /// For the global route header.
+    pub traffic_class: u8,
+    /// For the global route header.
+    pub flow_label: u32,
+    /// The scopes: a group for each.
+    pub scopes: Vec<Scope>,
+}
+
+/// The ports that a rule applies to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// All ports.
+    All,
+    /// All nodes of a kind.
+    Kind(NodeType),
+    /// The port of the subnet manager.
+    Manager,
+    /// The port with this GUID.
+    Port(Guid),
+}
+
+/// The kind of membership.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Membership {
+    /// Full: communicates with all members.
+    Full,
+    /// Limited: communicates with full members only.
+    Limited,
+    /// Both keys.
+    Both,
+}
+
+impl Default for IpoibGroups {
+    fn default() -> Self {
+        Self {
+            mtu: Mtu::BYTES_2048,
+            rate: Rate::GBPS_10,
+            q_key: QKey::IPOIB_OPENSM,
+            traffic_class: 0,
+            flow_label: 0,
+            scopes: vec![Scope::LINK_LOCAL],
+        }
+    }
+}
+
+impl Default for Partitions {
+    fn default() -> Self {
+        let members = vec![(Who::All, Membership::Full)];
+        let ipoib = Some(IpoibGroups::default());
+        Self { all: vec![Partition { ipoib, members, ..Partition::default_one() }] }
+    }
+}
+
+impl Partition {
+    /// The default partition of a file without a line for it: all ports are limited members.
+    fn default_one() -> Self {
+        Self {
+            name: "Default".into(),
+            p_key: PKey::DEFAULT,
+            sl: 0,
+            ipoib: None,
+            is_first: false,
+            members: vec![(Who::All, Membership::Limited)],
+        }
+    }
+
+    /// The kind of membership.
+    fn membership(&self, port: &Candidate) -> Option<Membership> {
+        let rule = |is_alone: bool| {
+            let mut rules = self.members.iter().rev();
+            rules.find(|(who, _)| who.is_alone() == is_alone && who.is(port))
+        };
+        let is_default = self.p_key == PKey::DEFAULT;
+        if is_default && port.is_manager {
+            return Some(Membership::Full);
+        }
+        rule(true).or_else(|| rule(false)).map(|(_, membership)| *membership)
+    }
+
+    /// The multicast groups that it has from the beginning: IPv4 broadcast and IPv6 all-nodes, in
+    /// every scope.
+    pub fn broadcast_groups(&self) -> Vec<Gid> {
+        let scopes = self.ipoib.iter().flat_map(|groups| &groups.scopes);
+        let of = |scope: &Scope| {
+            [ipoib_gid(*scope, IPV4, self.p_key, u32::MAX), ipoib_gid(*scope, IPV6, self.p_key, 1)]
+        };
+        scopes.flat_map(of).collect()
+    }
+}
+
+/// Signatures of the groups of IP over InfiniBand (RFC 4391 4).
+pub(crate) const IPV4: u16 = 0x401b;
+pub(crate) const IPV6: u16 = 0x601b;
+
+/// The group of an address whose upper bits are zero (RFC 4391 4).
+pub(crate) fn ipoib_gid(scope: Scope, signature: u16, p_key: PKey, group: u32) -> Gid {
+    let mut gid = [0; 16];
+    gid[..2].copy_from_slice(&[0xff, 0x10 | scope.0]);
+    gid[2..4].copy_from_slice(&signature.to_be_bytes());
+    gid[4..6].copy_from_slice(&p_key.0.to_be_bytes());
+    gid[12..].copy_from_slice(&group.to_be_bytes());
+    Gid(gid)
+}
+
+/// A port that may be a member.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Candidate {
+    pub(crate) guid: Guid,
+    pub(crate) kind: NodeType,
+    pub(crate) is_manager: bool,
+}
+
+impl Who {
+    fn is_alone(self) -> bool {
+        matches!(self, Self::Port(_) | Self::Manager)
+    }
+
+    fn is(self, port: &Candidate) -> bool {
+        match self {
+            Self::All => true,
+            Self::Kind(kind) => port.kind == kind,
+            Self::Manager => port.is_manager,
+            Self::Port(guid) => port.guid == guid,
+        }
+    }
+}
+
+impl Partitions {
+    /// Them all.
+    pub fn all(&self) -> &[Partition] {
+        &self.all
+    }
+
+    /// Looks up a partition; the membership bit is ignored.
+    pub(crate) fn of(&self, p_key: PKey) -> Option<&Partition> {
+        self.all.iter().find(|partition| partition.p_key == p_key.full())
+    }
+
+    /// A port's keys in the order of its table.
+    pub(crate) fn keys(&self, port: &Candidate) -> Vec<PKey> {
+        let mut order: Vec<_> = self.all.iter().collect();
+        order.sort_by_key(|partition| !partition.is_first);
+        let mut keys = Vec::new();
+        for partition in order {
+            let (full, limited) = (partition.p_key, PKey(partition.p_key.partition()));
+            match partition.membership(port) {
+                Some(Membership::Full) => keys.push(full),
+                Some(Membership::Limited) => keys.push(limited),
+                Some(Membership::Both) => keys.extend([full, limited]),
+                None => {}
+            }
+        }
+        keys
+    }
+}

@@ -1,0 +1,448 @@
+//! Multicast groups: their members and properties (IBA 15.2.5.17).
+//!
+//! The first full member with all required components creates a group, and the group ends with its
+//! last full member. Groups of a partition are permanent.
+
+use crate::partitions::{IPV4, IPV6, Partitions, ipoib_gid};
+use crate::view::View;
+use pollux_wire::address::{Gid, Lid, Scope};
+use pollux_wire::keys::PKey;
+use pollux_wire::mad::MadStatus;
+use pollux_wire::mad::sa::{JoinState, McMemberRecord, McMemberRecordMask as Mask, Selector};
+use pollux_wire::units::{Mtu, Rate, TimeCode};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Groups of a subnet, if its switches have room for them.
+pub const GROUPS_MAX: usize = 4096;
+/// Members of all groups.
+pub const MEMBERS_MAX: usize = 1 << 20;
+
+/// A group.
+#[derive(Clone, Debug)]
+struct Group {
+    /// Its properties, without members.
+    record: McMemberRecord,
+    members: BTreeMap<Gid, Member>,
+    /// It does not end with its last full member.
+    is_permanent: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Member {
+    join_state: JoinState,
+    proxy_join: bool,
+}
+
+/// All groups.
+pub(super) struct Groups {
+    all: BTreeMap<Gid, Group>,
+    by_mlid: BTreeMap<Lid, Gid>,
+    /// The size of the smallest MFT of the switches.
+    room: usize,
+    member_count: usize,
+    changed: BTreeSet<Lid>,
+    /// Groups that came (true) and went, until that is reported.
+    news: Vec<(Gid, bool)>,
+}
+
+/// The requester of a join or leave, and whether it may act for another port.
+pub(super) struct Requester {
+    /// Whether the requester is the port itself.
+    pub(super) is_member: bool,
+    /// Whether its partitions have the key.
+    pub(super) p_keys: Vec<PKey>,
+}
+
+const KEEPS_GROUP: JoinState = JoinState::FULL_MEMBER.with(JoinState::SEND_ONLY_FULL_MEMBER);
+const RECEIVES: JoinState = JoinState::FULL_MEMBER.with(JoinState::NON_MEMBER);
+
+/// The components that are required to create a group.
+const CREATE: Mask = Mask::MGID
+    .with(Mask::PORT_GID)
+    .with(Mask::JOIN_STATE)
+    .with(Mask::Q_KEY)
+    .with(Mask::TRAFFIC_CLASS)
+    .with(Mask::P_KEY)
+    .with(Mask::FLOW_LABEL)
+    .with(Mask::SL);
+
+impl Groups {
+    /// The groups that partitions have from the beginning.
+    pub(super) fn new(partitions: &Partitions, life_time: TimeCode) -> Self {
+        let mut groups = Self {
+            all: BTreeMap::new(),
+            by_mlid: BTreeMap::new(),
+            room: GROUPS_MAX,
+            member_count: 0,
+            changed: BTreeSet::new(),
+            news: Vec::new(),
+        };
+        for partition in partitions.all() {
+            let Some(ipoib) = &partition.ipoib else { continue };
+            for mgid in partition.broadcast_groups() {
+                let Some(mlid) = groups.free_mlid() else { return groups };
+                let scope = Scope(mgid.0[1] & 0xf);
+                let record = McMemberRecord {
+                    mgid,
+                    mlid,
+                    q_key: ipoib.q_key,
+                    mtu: ipoib.mtu,
+                    rate: ipoib.rate,
+                    packet_life_time: life_time,
+                    traffic_class: ipoib.traffic_class,
+                    p_key: partition.p_key,
+                    sl: partition.sl,
+                    flow_label: ipoib.flow_label,
+                    hop_limit: if scope == Scope::LINK_LOCAL { 0 } else { u8::MAX },
+                    scope,
+                    ..exactly(McMemberRecord::default())
+                };
+                groups.add(record, true);
+            }
+        }
+        groups.news.clear();
+        groups
+    }
+
+    /// Sets the number of groups that switches have space for.
+    pub(super) fn set_room(&mut self, room: usize) {
+        self.room = room.min(GROUPS_MAX);
+    }
+
+    pub(super) fn by_mgid(&self, mgid: Gid) -> Option<&McMemberRecord> {
+        self.all.get(&mgid).map(|group| &group.record)
+    }
+
+    pub(super) fn mlids(&self) -> impl Iterator<Item = Lid> {
+        self.by_mlid.keys().copied()
+    }
+
+    /// The members of a group, each with whether it receives.
+    pub(super) fn members(&self, mlid: Lid) -> impl Iterator<Item = (Gid, bool)> {
+        let group = self.by_mlid.get(&mlid).and_then(|mgid| self.all.get(mgid));
+        let members = group.into_iter().flat_map(|group| &group.members);
+        members.map(|(gid, member)| (*gid, member.join_state.common(RECEIVES).0 != 0))
+    }
+
+    pub(super) fn take_changed(&mut self) -> BTreeSet<Lid> {
+        std::mem::take(&mut self.changed)
+    }
+
+    pub(super) fn take_news(&mut self) -> Vec<(Gid, bool)> {
+        std::mem::take(&mut self.news)
+    }
+
+    fn free_mlid(&self) -> Option<Lid> {
+        let first = Lid::MULTICAST_FIRST.0;
+        let mut mlids = (first..first.saturating_add(self.room as u16)).map(Lid);
+        mlids.find(|mlid| !self.by_mlid.contains_key(mlid))
+    }
+
+    fn add(&mut self, record: McMemberRecord, is_permanent: bool) {
+        self.by_mlid.insert(record.mlid, record.mgid);
+        self.news.push((record.mgid, true));
+        self.all.insert(record.mgid, Group { record, members: BTreeMap::new(), is_permanent });
+    }
+
+    /// A port joins, and creates the group if necessary. `port` has the capabilities of its link.
+    pub(super) fn join(
+        &mut self,
+        mask: Mask,
+        wanted: &McMemberRecord,
+        requester: &Requester,
+        port: (Mtu, Rate, &[PKey]),
+    ) -> Result<McMemberRecord, MadStatus> {
+        let (invalid, state) = (MadStatus::SA_REQUEST_INVALID, wanted.join_state);
+        if !mask.contains(Mask::PORT_GID.with(Mask::JOIN_STATE)) || state.0 == 0 {
+            return Err(MadStatus::SA_INSUFFICIENT_COMPONENTS);
+        }
+        if self.member_count >= MEMBERS_MAX {
+            return Err(MadStatus::SA_NO_RESOURCES);
+        }
+        let mut mgid = wanted.mgid;
+        match self.all.get(&mgid) {
+            Some(group) => {
+                let member = group.members.get(&wanted.port_gid);
+                let may = requester.is_member
+                    || wanted.proxy_join && has_key(&requester.p_keys, group.record.p_key);
+                if member.is_some() && !may {
+                    return Err(invalid);
+                }
+                let record = &group.record;
+                if !matches(mask, wanted, record) || !is_able(port, record) {
+                    return Err(invalid);
+                }
+            }
+            None => mgid = self.create(mask, wanted, port)?,
+        }
+        let group = self.all.get_mut(&mgid).ok_or(invalid)?;
+        let before = group.members.len();
+        let member = group
+            .members
+            .entry(wanted.port_gid)
+            .or_insert(Member { join_state: JoinState::NONE, proxy_join: false });
+        member.join_state = member.join_state.with(state);
+        member.proxy_join = mask.contains(Mask::PROXY_JOIN) && wanted.proxy_join;
+        self.changed.insert(group.record.mlid);
+        let answer = with_member(&group.record, wanted.port_gid, member);
+        self.member_count += group.members.len() - before;
+        Ok(answer)
+    }
+
+    fn create(
+        &mut self,
+        mask: Mask,
+        wanted: &McMemberRecord,
+        port: (Mtu, Rate, &[PKey]),
+    ) -> Result<Gid, MadStatus> {
+        let invalid = MadStatus::SA_REQUEST_INVALID;
+        // A group without an MGID gets one; all other components are required.
+        let is_nameless = !mask.contains(Mask::MGID) || wanted.mgid == Gid::NONE;
+        let needed = if is_nameless { CREATE.without(Mask::MGID) } else { CREATE };
+        if !mask.contains(needed) {
+            return Err(MadStatus::SA_INSUFFICIENT_COMPONENTS);
+        }
+        if wanted.join_state.common(KEEPS_GROUP).0 == 0 {
+            return Err(invalid);
+        }
+        let mlid = self.free_mlid().ok_or(MadStatus::SA_NO_RESOURCES)?;
+        let scope = if mask.contains(Mask::SCOPE) { wanted.scope } else { Scope::LINK_LOCAL };
+        let mgid = if is_nameless { unnamed(scope, mlid) } else { wanted.mgid };
+        if !mgid.is_multicast() || self.all.contains_key(&mgid) {
+            return Err(invalid);
+        }
+        let (mtu, rate, _) = port;
+        let mtu = chosen(
+            mask,
+            Mask::MTU_SELECTOR,
+            Mask::MTU,
+            wanted.mtu_selector,
+            wanted.mtu,
+            mtu,
+            Mtu::ALL,
+        );
+        let rate = chosen(
+            mask,
+            Mask::RATE_SELECTOR,
+            Mask::RATE,
+            wanted.rate_selector,
+            wanted.rate,
+            rate,
+            Rate::ALL,
+        );
+        let life_time = mask.contains(Mask::PACKET_LIFE_TIME).then_some(wanted.packet_life_time);
+        let record = exactly(McMemberRecord {
+            mgid,
+            mlid,
+            mtu: mtu.ok_or(invalid)?,
+            rate: rate.ok_or(invalid)?,
+            packet_life_time: life_time.unwrap_or(TimeCode(18)),
+            p_key: wanted.p_key.full(),
+            scope: Scope(mgid.0[1] & 0xf),
+            port_gid: Gid::NONE,
+            join_state: JoinState::NONE,
+            proxy_join: false,
+            hop_limit: if mask.contains(Mask::HOP_LIMIT) { wanted.hop_limit } else { 0 },
+            ..*wanted
+        });
+        if !is_able(port, &record) || !self.fits_broadcast_group(&record) {
+            return Err(invalid);
+        }
+        self.add(record, false);
+        Ok(mgid)
+    }
+
+    /// Groups of IP over InfiniBand are like the broadcast group of their partition (RFC 4391 4).
+    fn fits_broadcast_group(&self, record: &McMemberRecord) -> bool {
+        let signature = u16::from_be_bytes([record.mgid.0[2], record.mgid.0[3]]);
+        if signature != IPV4 && signature != IPV6 {
+            return true;
+        }
+        let p_key = PKey(u16::from_be_bytes([record.mgid.0[4], record.mgid.0[5]]));
+        let broadcast = ipoib_gid(record.scope, IPV4, p_key, u32::MAX);
+        self.by_mgid(broadcast).is_some_and(|own| {
+            own.p_key == record.p_key
+                && own.q_key == record.q_key
+                && own.sl == record.sl
+                && record.mtu <= own.mtu
+        })
+    }
+
+    /// A port leaves, for some or all of its join states.
+    pub(super) fn leave(
+        &mut self,
+        mask: Mask,
+        wanted: &McMemberRecord,
+        requester: &Requester,
+    ) -> Result<McMemberRecord, MadStatus> {
+        let needed = Mask::MGID.with(Mask::PORT_GID).with(Mask::JOIN_STATE);
+        if !mask.contains(needed) || wanted.join_state.0 == 0 {
+            return Err(MadStatus::SA_INSUFFICIENT_COMPONENTS);
+        }
+        let invalid = MadStatus::SA_REQUEST_INVALID;
+        let group = self.all.get_mut(&wanted.mgid).ok_or(invalid)?;
+        let member = group.members.get_mut(&wanted.port_gid).ok_or(invalid)?;
+        let may = requester.is_member
+            || member.proxy_join && has_key(&requester.p_keys, group.record.p_key);
+        if !may || !member.join_state.contains(wanted.join_state) {
+            return Err(invalid);
+        }
+        member.join_state = member.join_state.without(wanted.join_state);
+        let answer = with_member(&group.record, wanted.port_gid, member);
+        if member.join_state == JoinState::NONE {
+            group.members.remove(&wanted.port_gid);
+            self.member_count -= 1;
+        }
+        self.changed.insert(group.record.mlid);
+        self.end_if_left(wanted.mgid);
+        Ok(answer)
+    }
+
+    /// Ends a group without a full member.
+    fn end_if_left(&mut self, mgid: Gid) {
+        let Some(group) = self.all.get(&mgid) else { return };
+        let keeps = |member: &Member| member.join_state.common(KEEPS_GROUP).0 != 0;
+        if group.is_permanent || group.members.values().any(keeps) {
+            return;
+        }
+        if let Some(group) = self.all.remove(&mgid) {
+            self.by_mlid.remove(&group.record.mlid);
+            self.member_count -= group.members.len();
+            self.changed.insert(group.record.mlid);
+            self.news.push((mgid, false));
+        }
+    }
+
+    /// Removes members that have left the subnet.
+    pub(super) fn retain(&mut self, view: &View, prefix: u64) {
+        let mgids: Vec<Gid> = self.all.keys().copied().collect();
+        for mgid in mgids {
+            let Some(group) = self.all.get_mut(&mgid) else { continue };
+            let before = group.members.len();
+            group.members.retain(|gid, _| view.by_gid(prefix, *gid).is_some());
+            let gone = before - group.members.len();
+            self.member_count -= gone;
+            if gone > 0 {
+                self.changed.insert(group.record.mlid);
+                self.end_if_left(mgid);
+            }
+        }
+    }
+
+    /// Records that match a query: one of each group, or one of each member for trusted requesters.
+    pub(super) fn records(
+        &self,
+        mask: Mask,
+        wanted: &McMemberRecord,
+        sees_members: bool,
+    ) -> Vec<McMemberRecord> {
+        let named = mask.contains(Mask::MGID).then(|| self.all.get(&wanted.mgid));
+        let groups: Vec<&Group> = match named {
+            Some(group) => group.into_iter().collect(),
+            None => self.all.values().collect(),
+        };
+        let mut records = Vec::new();
+        for group in groups.into_iter().filter(|group| matches(mask, wanted, &group.record)) {
+            if !sees_members && !mask.contains(Mask::PORT_GID) {
+                records.push(group.record);
+                continue;
+            }
+            let of = |(gid, member): (&Gid, &Member)| {
+                let record = with_member(&group.record, *gid, member);
+                let is_it = !mask.contains(Mask::PORT_GID) || *gid == wanted.port_gid;
+                let is_so = !mask.contains(Mask::JOIN_STATE)
+                    || member.join_state.contains(wanted.join_state);
+                (is_it && is_so).then_some(record)
+            };
+            records.extend(group.members.iter().filter_map(of));
+        }
+        records
+    }
+}
+
+fn exactly(record: McMemberRecord) -> McMemberRecord {
+    McMemberRecord {
+        mtu_selector: Selector::EXACTLY,
+        rate_selector: Selector::EXACTLY,
+        packet_life_time_selector: Selector::EXACTLY,
+        ..record
+    }
+}
+
+fn with_member(record: &McMemberRecord, port_gid: Gid, member: &Member) -> McMemberRecord {
+    let Member { join_state, proxy_join } = *member;
+    McMemberRecord { port_gid, join_state, proxy_join, ..*record }
+}
+
+fn has_key(keys: &[PKey], p_key: PKey) -> bool {
+    keys.iter().any(|key| key.matches(p_key))
+}
+
+/// The MGID of a group whose creator gave none: a prefix of ours, with the number of its LID.
+fn unnamed(scope: Scope, mlid: Lid) -> Gid {
+    ipoib_gid(scope, 0xa01b, PKey::DEFAULT, mlid.0.into())
+}
+
+/// Whether a port's link supports the MTU and rate of a group, and its partitions have the key.
+fn is_able(port: (Mtu, Rate, &[PKey]), record: &McMemberRecord) -> bool {
+    let (mtu, rate, keys) = port;
+    mtu >= record.mtu && rate >= record.rate && has_key(keys, record.p_key)
+}
+
+/// The MTU or rate of a new group, within the capabilities of its creator.
+fn chosen<T: Copy + Ord>(
+    mask: Mask,
+    has_selector: Mask,
+    has_value: Mask,
+    selector: Selector,
+    wanted: T,
+    have: T,
+    all: &[T],
+) -> Option<T> {
+    if !mask.contains(has_value) {
+        return Some(have);
+    }
+    let selector = if mask.contains(has_selector) { selector } else { Selector::EXACTLY };
+    super::paths::largest(have, wanted, selector, all)
+}
+
+/// Whether a group matches a query.
+fn matches(mask: Mask, wanted: &McMemberRecord, own: &McMemberRecord) -> bool {
+    let is = |bit: Mask, equal: bool| !mask.contains(bit) || equal;
+    is(Mask::Q_KEY, wanted.q_key == own.q_key)
+        && is(Mask::MLID, wanted.mlid == own.mlid)
+        && is(Mask::P_KEY, wanted.p_key.partition() == own.p_key.partition())
+        && is(Mask::TRAFFIC_CLASS, wanted.traffic_class == own.traffic_class)
+        && is(Mask::SL, wanted.sl == own.sl)
+        && is(Mask::FLOW_LABEL, wanted.flow_label == own.flow_label)
+        && is(Mask::HOP_LIMIT, wanted.hop_limit == own.hop_limit)
+        && is(Mask::SCOPE, wanted.scope == own.scope)
+        && is(
+            Mask::MTU,
+            compares(mask, Mask::MTU_SELECTOR, wanted.mtu_selector, own.mtu, wanted.mtu),
+        )
+        && is(
+            Mask::RATE,
+            compares(mask, Mask::RATE_SELECTOR, wanted.rate_selector, own.rate, wanted.rate),
+        )
+        && is(
+            Mask::PACKET_LIFE_TIME,
+            compares(
+                mask,
+                Mask::PACKET_LIFE_TIME_SELECTOR,
+                wanted.packet_life_time_selector,
+                own.packet_life_time,
+                wanted.packet_life_time,
+            ),
+        )
+}
+
+fn compares<T: Ord>(mask: Mask, bit: Mask, selector: Selector, own: T, wanted: T) -> bool {
+    match selector {
+        _ if !mask.contains(bit) => true,
+        Selector::GREATER_THAN => own > wanted,
+        Selector::LESS_THAN => own < wanted,
+        Selector::EXACTLY => own == wanted,
+        _ => true,
+    }
+}

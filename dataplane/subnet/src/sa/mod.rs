@@ -1,0 +1,499 @@
+//! The subnet administrator: it answers SA queries, keeps groups, services and subscriptions, and
+//! sends reports to subscribers (IBA 15).
+//!
+//! It belongs to the master subnet manager and answers from the manager's view. Queries wait in a
+//! bounded queue, and are answered one at a time when the manager itself has nothing to send: so a
+//! flood of queries cannot stop a sweep. If the queue is full, the answer is BUSY.
+//!
+//! 1. `paths`, `groups`, `services`, `subscriptions`: attributes for ordinary nodes;
+//! 2. `notices`: reports to subscribers; `records`: attributes for management tools.
+//!
+//! Answers longer than a datagram use RMPP ([`pollux_verbs::rmpp`]).
+
+mod groups;
+mod notices;
+mod paths;
+mod records;
+mod services;
+mod subscriptions;
+
+pub use groups::{GROUPS_MAX, MEMBERS_MAX};
+pub use paths::PATHS_MAX;
+pub use records::TABLE_BYTES_MAX;
+pub use services::SERVICES_MAX;
+pub use subscriptions::{REPORTS_MAX, SUBSCRIPTIONS_MAX};
+
+use crate::config::Config;
+use crate::partitions::Partitions;
+use crate::sma::Mad;
+use crate::subnet::Datagram;
+use crate::time::Time;
+use crate::view::{Place, View};
+use groups::{Groups, Requester};
+use pollux_verbs::rmpp::{Reception, SegmentOutcome, Transfers};
+use pollux_wire::address::{Gid, Lid, Qpn};
+use pollux_wire::keys::PKey;
+use pollux_wire::mad::class_port_info::{ClassAddress, ClassCapabilities, ClassPortInfo};
+use pollux_wire::mad::rmpp::{RmppHeader, RmppType};
+use pollux_wire::mad::sa::{
+    InformInfo, InformInfoRecord, LftRecord, LinkRecord, McMemberRecord, MftRecord,
+    MultiPathRecord, NodeRecord, PKeyTableRecord, PathRecord, PortInfoRecord, Record, SaHeader,
+    SaMad, ServiceRecord, SmInfoRecord, SwitchInfoRecord,
+};
+use pollux_wire::mad::smp::{SmInfo, SmKey};
+use pollux_wire::mad::{Attribute, MadHeader, MadStatus, Method, MgmtClass};
+use pollux_wire::units::{Rate, TimeCode};
+use records::{Table, table_of};
+use std::collections::{BTreeSet, VecDeque};
+use subscriptions::Subscriptions;
+
+/// The most queries that wait.
+pub const QUESTIONS_MAX: usize = 1024;
+/// The most answers that wait to be sent.
+const OUTGOING_MAX: usize = 4096;
+
+/// Counters of an administrator.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SaCounters {
+    /// Queries answered, with or without an error.
+    pub answered: u64,
+    /// Queries answered BUSY: the queue was full, or too many RMPP transfers were active.
+    pub busy: u64,
+    /// Malformed datagrams, or datagrams from unknown ports.
+    pub strays: u64,
+    /// Queries with a wrong SM_Key.
+    pub untrusted: u64,
+    /// Answers and reports dropped because a queue was full.
+    pub lost: u64,
+}
+
+/// An RMPP transfer: its receiver, and the query that it answers.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct TransferKey {
+    peer: Lid,
+    qp: Qpn,
+    p_key: PKey,
+    transaction_id: u64,
+}
+
+impl TransferKey {
+    fn of(datagram: &Datagram, transaction_id: u64) -> Self {
+        let Datagram { slid: peer, src_qp: qp, p_key, .. } = *datagram;
+        Self { peer, qp, p_key, transaction_id }
+    }
+
+    fn datagram(self, mad: Mad) -> Datagram {
+        let Self { peer: dlid, qp: dest_qp, p_key, .. } = self;
+        Datagram { slid: Lid::NONE, dlid, src_qp: Qpn::GSI, dest_qp, p_key, mad }
+    }
+}
+
+/// A subnet's administrator.
+pub struct Administrator {
+    sm_key: SmKey,
+    prefix: u64,
+    partitions: Partitions,
+    subnet_timeout: TimeCode,
+    questions: VecDeque<Datagram>,
+    outgoing: VecDeque<Datagram>,
+    transfers: Transfers<TransferKey>,
+    groups: Groups,
+    services: services::Services,
+    subscriptions: Subscriptions,
+    /// All subnet managers, ours first.
+    managers: Vec<SmInfo>,
+    counters: SaCounters,
+}
+
+/// The content of an answer.
+enum Answer {
+    /// One record, or the attribute as it was set.
+    One([u8; 200], u16),
+    /// Several records, and their distance in units of 8 bytes.
+    Table(Vec<u8>, u16),
+}
+
+impl Answer {
+    fn one<R: Record>(record: R) -> Self {
+        Self::One(record.to_data(), R::ATTRIBUTE_OFFSET)
+    }
+}
+
+type Answered = Result<Answer, MadStatus>;
+
+/// A query and its requester.
+struct Question {
+    mad: SaMad,
+    from: Datagram,
+    place: Place,
+    is_trusted: bool,
+}
+
+impl Administrator {
+    /// An administrator with the groups of the partitions.
+    pub(crate) fn new(config: &Config) -> Self {
+        Self {
+            sm_key: config.sm_key,
+            prefix: config.prefix,
+            partitions: config.partitions.clone(),
+            subnet_timeout: config.subnet_timeout,
+            questions: VecDeque::new(),
+            outgoing: VecDeque::new(),
+            transfers: Transfers::default(),
+            groups: Groups::new(&config.partitions, config.subnet_timeout),
+            services: services::Services::default(),
+            subscriptions: Subscriptions::default(),
+            managers: Vec::new(),
+            counters: SaCounters::default(),
+        }
+    }
+
+    /// The work done so far.
+    pub fn counters(&self) -> SaCounters {
+        SaCounters { lost: self.counters.lost + self.subscriptions.lost, ..self.counters }
+    }
+
+    /// A datagram of subnet administration.
+    pub(crate) fn handle(&mut self, now: Time, view: &View, datagram: &Datagram) {
+        let mad = SaMad::parse(&datagram.mad);
+        let (header, rmpp) = (&mad.header, &mad.rmpp);
+        if rmpp.active && rmpp.rmpp_type != RmppType::DATA {
+            let key = TransferKey::of(datagram, header.transaction_id);
+            let abort = self.transfers.handle_reply(now, key, rmpp);
+            abort.into_iter().for_each(|(key, mad)| self.transmit(key.datagram(mad)));
+            return;
+        }
+        if header.method == Method::REPORT_RESP {
+            let is_ours = self.subscriptions.acknowledged(datagram.slid, header.transaction_id);
+            self.counters.strays += u64::from(!is_ours);
+            return;
+        }
+        if rmpp.active {
+            // A query fits a segment.
+            let outcome = Reception::default().receive(&mad, mad.data.len());
+            if let SegmentOutcome::Complete(reply)
+            | SegmentOutcome::Acknowledged(reply)
+            | SegmentOutcome::Aborted(_, reply) = outcome
+            {
+                self.send_to(datagram, reply);
+            }
+            if !matches!(outcome, SegmentOutcome::Complete(_)) {
+                self.counters.strays += 1;
+                return;
+            }
+        }
+        let is_known = view.by_lid(datagram.slid).is_some();
+        if header.method.is_response() || !is_known || header.base_version != 1 {
+            self.counters.strays += 1;
+        } else if self.questions.len() >= QUESTIONS_MAX {
+            self.refuse(datagram, &mad, MadStatus::BUSY);
+        } else {
+            self.questions.push_back(datagram.clone());
+        }
+    }
+
+    /// The next datagram to send; the manager sets the source.
+    pub(crate) fn poll_transmit(&mut self, now: Time, view: &View) -> Option<Datagram> {
+        loop {
+            let ready = self.outgoing.pop_front();
+            let ready = ready.or_else(|| self.subscriptions.poll(now));
+            let segment = || {
+                let (key, mad) = self.transfers.poll_transmit(now)?;
+                Some(key.datagram(mad))
+            };
+            if let Some(datagram) = ready.or_else(segment) {
+                return Some(datagram);
+            }
+            let question = self.questions.pop_front()?;
+            self.attend(now, view, question);
+        }
+    }
+
+    pub(crate) fn poll_timeout(&self) -> Option<Time> {
+        let times = [self.transfers.poll_timeout(), self.services.due(), self.subscriptions.due()];
+        times.into_iter().flatten().min()
+    }
+
+    pub(crate) fn handle_timeout(&mut self, now: Time) {
+        self.services.timeout(now);
+        self.subscriptions.timeout(now);
+        while let Some((key, mad)) = self.transfers.handle_timeout(now) {
+            self.transmit(key.datagram(mad));
+        }
+    }
+
+    /// Answers a query.
+    fn attend(&mut self, now: Time, view: &View, from: Datagram) {
+        let mad = SaMad::parse(&from.mad);
+        let Some(place) = view.by_lid(from.slid) else {
+            self.counters.strays += 1;
+            return;
+        };
+        // Ordinary queries have key 0; any other key must be ours.
+        let is_trusted = mad.sa.sm_key != SmKey(0);
+        if is_trusted && mad.sa.sm_key != self.sm_key {
+            self.counters.untrusted += 1;
+            return;
+        }
+        let key = TransferKey::of(&from, mad.header.transaction_id);
+        if self.transfers.contains(&key) {
+            return;
+        }
+        self.counters.answered += 1;
+        let question = Question { mad, from, place, is_trusted };
+        match self.answer(now, view, &question) {
+            Ok(Answer::One(data, offset)) => self.reply(&question, offset, data),
+            Ok(Answer::Table(table, attribute_offset)) => {
+                let header = response(&question.mad.header, MadStatus::OK);
+                let (sm_key, sa) = (SmKey(0), question.mad.sa);
+                let sa = SaHeader { sm_key, attribute_offset, ..sa };
+                let head = SaMad { header, sa, data: [0; 200], ..question.mad };
+                self.transfers.start(now, key, head, table);
+            }
+            Err(status) => self.refuse(&question.from, &question.mad, status),
+        }
+        self.report_groups(view);
+    }
+
+    fn answer(&mut self, now: Time, view: &View, question: &Question) -> Answered {
+        let header = &question.mad.header;
+        if header.class_version != MgmtClass::SUBN_ADM.version() {
+            return Err(MadStatus::BAD_VERSION);
+        }
+        match header.method {
+            Method::GET | Method::GET_TABLE => self.look_up(now, view, question),
+            Method::SET => self.set(now, view, question),
+            Method::DELETE => self.delete(view, question),
+            Method::GET_MULTI if header.attribute_id == MultiPathRecord::ID => {
+                let (mask, wanted) = record::<MultiPathRecord>(question)?;
+                let paths = self.multi_paths(view, mask, &wanted)?;
+                self.table(table_of(&paths)?, PathRecord::ATTRIBUTE_OFFSET)
+            }
+            Method::GET_MULTI => Err(MadStatus::BAD_METHOD_ATTRIBUTE),
+            _ => Err(MadStatus::BAD_METHOD),
+        }
+    }
+
+    fn look_up(&self, now: Time, view: &View, question: &Question) -> Answered {
+        let (mad, is_trusted) = (&question.mad, question.is_trusted);
+        let is_table = mad.header.method == Method::GET_TABLE;
+        let bits = mad.sa.component_mask;
+        macro_rules! table {
+            ($record:ident, $table:expr) => {{
+                let (_, wanted) = record::<$record>(question)?;
+                let table: Result<Table, MadStatus> = ($table)(&wanted);
+                let Table { bytes, count, .. } = table?;
+                self.found(is_table, bytes, count, $record::ATTRIBUTE_OFFSET)
+            }};
+        }
+        match mad.header.attribute_id {
+            ClassPortInfo::ID if !is_table => {
+                Ok(Answer::One(self.class_port_info(view).to_data(), 0))
+            }
+            NodeRecord::ID => table!(NodeRecord, |wanted| Self::node_records(view, bits, wanted)),
+            PortInfoRecord::ID => {
+                let by_capability = mad.header.attribute_modifier >> 31 != 0;
+                table!(PortInfoRecord, |wanted| {
+                    Self::port_info_records(view, bits, wanted, by_capability, is_trusted)
+                })
+            }
+            LinkRecord::ID => table!(LinkRecord, |wanted| Self::link_records(view, bits, wanted)),
+            SwitchInfoRecord::ID => {
+                table!(SwitchInfoRecord, |wanted| Self::switch_info_records(view, bits, wanted))
+            }
+            LftRecord::ID => table!(LftRecord, |wanted| Self::lft_records(view, bits, wanted)),
+            MftRecord::ID => table!(MftRecord, |wanted| Self::mft_records(view, bits, wanted)),
+            PKeyTableRecord::ID if is_trusted => {
+                table!(PKeyTableRecord, |wanted| Self::p_key_records(view, bits, wanted))
+            }
+            PKeyTableRecord::ID => Err(MadStatus::SA_DENIED),
+            SmInfoRecord::ID => {
+                table!(SmInfoRecord, |wanted| {
+                    self.sm_info_records(view, bits, wanted, is_trusted)
+                })
+            }
+            InformInfoRecord::ID if is_trusted => {
+                table!(InformInfoRecord, |wanted| self.inform_info_records(bits, wanted))
+            }
+            InformInfoRecord::ID => Err(MadStatus::SA_DENIED),
+            PathRecord::ID => {
+                let (mask, wanted) = record::<PathRecord>(question)?;
+                let paths = self.paths(view, mask, &wanted, is_table)?;
+                self.found_all(is_table, &paths)
+            }
+            McMemberRecord::ID => {
+                let (mask, wanted) = record::<McMemberRecord>(question)?;
+                let members = self.groups.records(mask, &wanted, is_trusted);
+                self.found_all(is_table, &members)
+            }
+            ServiceRecord::ID => {
+                let (mask, wanted) = record::<ServiceRecord>(question)?;
+                self.found_all(is_table, &self.services.records(now, mask, &wanted, is_trusted))
+            }
+            _ => Err(MadStatus::BAD_METHOD_ATTRIBUTE),
+        }
+    }
+
+    fn found_all<R: Record>(&self, is_table: bool, records: &[R]) -> Answered {
+        self.found(is_table, table_of(records)?, records.len(), R::ATTRIBUTE_OFFSET)
+    }
+
+    /// One record or a table, by the method of the query.
+    fn found(&self, is_table: bool, bytes: Vec<u8>, count: usize, offset: u16) -> Answered {
+        match count {
+            _ if is_table => self.table(bytes, offset),
+            0 => Err(MadStatus::SA_NO_RECORDS),
+            1 => {
+                let mut data = [0; 200];
+                data[..bytes.len()].copy_from_slice(&bytes);
+                Ok(Answer::One(data, offset))
+            }
+            _ => Err(MadStatus::SA_TOO_MANY_RECORDS),
+        }
+    }
+
+    fn table(&self, bytes: Vec<u8>, offset: u16) -> Answered {
+        let has_room = self.transfers.can_start(bytes.len());
+        has_room.then_some(Answer::Table(bytes, offset)).ok_or(MadStatus::BUSY)
+    }
+
+    fn set(&mut self, now: Time, view: &View, question: &Question) -> Answered {
+        match question.mad.header.attribute_id {
+            McMemberRecord::ID => {
+                let (mask, wanted) = record::<McMemberRecord>(question)?;
+                let place = view.by_gid(self.prefix, wanted.port_gid);
+                let place = place.ok_or(MadStatus::SA_INVALID_GID)?;
+                let port = view.port(place);
+                let info = port.info.ok_or(MadStatus::SA_INVALID_GID)?;
+                let mtu = if place.port == 0 { info.mtu_cap } else { info.neighbor_mtu };
+                let rate = info.rate().unwrap_or(Rate::GBPS_2_5);
+                let keys = port.p_keys.as_deref().unwrap_or_default();
+                let requester = requester(view, question, place);
+                self.groups.join(mask, &wanted, &requester, (mtu, rate, keys)).map(Answer::one)
+            }
+            ServiceRecord::ID => {
+                let (mask, wanted) = record::<ServiceRecord>(question)?;
+                self.services.announce(now, mask, &wanted).map(Answer::one)
+            }
+            InformInfo::ID => {
+                let (_, wanted) = record::<InformInfo>(question)?;
+                let gid = self.gid_of(view, question.place);
+                self.subscriptions.set(gid, &question.from, &wanted)?;
+                Ok(Answer::one(wanted))
+            }
+            _ => Err(MadStatus::BAD_METHOD_ATTRIBUTE),
+        }
+    }
+
+    fn delete(&mut self, view: &View, question: &Question) -> Answered {
+        match question.mad.header.attribute_id {
+            McMemberRecord::ID => {
+                let (mask, wanted) = record::<McMemberRecord>(question)?;
+                let place = view.by_gid(self.prefix, wanted.port_gid);
+                let place = place.ok_or(MadStatus::SA_INVALID_GID)?;
+                let requester = requester(view, question, place);
+                self.groups.leave(mask, &wanted, &requester).map(Answer::one)
+            }
+            ServiceRecord::ID => {
+                let (mask, wanted) = record::<ServiceRecord>(question)?;
+                self.services.withdraw(mask, &wanted).map(Answer::one)
+            }
+            _ => Err(MadStatus::BAD_METHOD_ATTRIBUTE),
+        }
+    }
+
+    /// ClassPortInfo of the administrator.
+    fn class_port_info(&self, view: &View) -> ClassPortInfo {
+        /// Optional records, multicast, and paths between several ports (IBA 15.2.2).
+        const OPTIONAL: ClassCapabilities = ClassCapabilities(1 << 8 | 1 << 9 | 1 << 10);
+        /// Members that only send can keep a group alive.
+        const SEND_ONLY_FULL_MEMBER: u32 = 1 << 12;
+        let own = self.managers.first().and_then(|own| view.by_port_guid(own.guid));
+        let address = own.map(|place| ClassAddress {
+            gid: self.gid_of(view, place),
+            lid: view.port(place).lid,
+            ..ClassAddress::default()
+        });
+        ClassPortInfo {
+            base_version: 1,
+            class_version: MgmtClass::SUBN_ADM.version(),
+            capability_mask: OPTIONAL,
+            capability_mask2: SEND_ONLY_FULL_MEMBER,
+            resp_time_value: TimeCode(18),
+            trap: address.unwrap_or_default(),
+            ..ClassPortInfo::default()
+        }
+    }
+
+    fn reply(&mut self, question: &Question, attribute_offset: u16, data: [u8; 200]) {
+        let header = response(&question.mad.header, MadStatus::OK);
+        let sa = SaHeader { sm_key: SmKey(0), attribute_offset, ..question.mad.sa };
+        let mad = SaMad { header, rmpp: RmppHeader::default(), sa, data };
+        self.answer_to(&question.from, &mad);
+    }
+
+    fn refuse(&mut self, from: &Datagram, mad: &SaMad, status: MadStatus) {
+        self.counters.busy += u64::from(status == MadStatus::BUSY);
+        let header = response(&mad.header, status);
+        let sa = SaHeader { sm_key: SmKey(0), ..mad.sa };
+        self.answer_to(from, &SaMad { header, rmpp: RmppHeader::default(), sa, data: mad.data });
+    }
+
+    fn answer_to(&mut self, from: &Datagram, mad: &SaMad) {
+        self.send_to(from, mad.emit());
+    }
+
+    fn send_to(&mut self, from: &Datagram, mad: Mad) {
+        let Datagram { slid: dlid, src_qp: dest_qp, p_key, .. } = *from;
+        self.transmit(Datagram { slid: Lid::NONE, dlid, src_qp: Qpn::GSI, dest_qp, p_key, mad });
+    }
+
+    fn transmit(&mut self, datagram: Datagram) {
+        if self.outgoing.len() >= OUTGOING_MAX {
+            self.counters.lost += 1;
+            return;
+        }
+        self.outgoing.push_back(datagram);
+    }
+
+    /// The LIDs of all groups.
+    pub(crate) fn mlids(&self) -> impl Iterator<Item = Lid> {
+        self.groups.mlids()
+    }
+
+    /// Ports in a group, each with whether it receives.
+    pub(crate) fn members(&self, mlid: Lid, view: &View) -> Vec<(Place, bool)> {
+        let place = |gid: Gid| view.by_gid(self.prefix, gid);
+        self.groups
+            .members(mlid)
+            .filter_map(|(gid, receives)| Some((place(gid)?, receives)))
+            .collect()
+    }
+
+    /// The LIDs of groups whose members changed since this was asked last.
+    pub(crate) fn take_changed_groups(&mut self) -> BTreeSet<Lid> {
+        self.groups.take_changed()
+    }
+
+    /// Sets the subnet managers, ours first.
+    pub(crate) fn set_managers(&mut self, managers: Vec<SmInfo>) {
+        self.managers = managers;
+    }
+}
+
+fn response(header: &MadHeader, status: MadStatus) -> MadHeader {
+    MadHeader { method: header.method.response(), status, ..*header }
+}
+
+fn record<R: Record>(question: &Question) -> Result<(R::Mask, R), MadStatus> {
+    question.mad.record().map_err(|_| MadStatus::SA_REQUEST_INVALID)
+}
+
+fn requester(view: &View, question: &Question, member: Place) -> Requester {
+    let own = view.port(question.place);
+    let p_keys = own.p_keys.clone().unwrap_or_default();
+    Requester { is_member: question.place == member, p_keys }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,84 @@
+//! Notices about the subnet for subscribers (IBA 13.4.8, 14.4.10).
+//!
+//! Traps of nodes are forwarded; the administrator creates the notices of new and removed ports and
+//! groups.
+
+use super::Administrator;
+use crate::view::View;
+use pollux_wire::address::{Gid, Lid};
+use pollux_wire::mad::notice::{
+    GidTrap, Notice, NoticeReport, NoticeType, ProducerType, TrapDetails, TrapNumber,
+};
+
+impl Administrator {
+    /// A sweep has found changes: ports that have left lose their memberships.
+    pub(crate) fn subnet_changed(&mut self, before: &View, view: &View) {
+        let room = view.switches().map(|(.., switch)| switch.info.multicast_fdb_cap).min();
+        self.groups.set_room(room.unwrap_or(0).into());
+        self.groups.retain(view, self.prefix);
+        let prefix = self.prefix;
+        self.subscriptions.retain(|gid| view.by_gid(prefix, gid).is_some());
+        self.report_groups(view);
+        for (place, port) in before.managed() {
+            if view.by_port_guid(port.guid).is_none() {
+                let gid = self.gid_of(before, place);
+                self.report_gid(view, TrapNumber::GID_OUT_OF_SERVICE, gid);
+            }
+        }
+        if before.nodes.is_empty() {
+            return;
+        }
+        for (place, port) in view.managed() {
+            if before.by_port_guid(port.guid).is_none() {
+                self.report_gid(view, TrapNumber::GID_IN_SERVICE, self.gid_of(view, place));
+            }
+        }
+    }
+
+    pub(super) fn report_groups(&mut self, view: &View) {
+        for (mgid, is_new) in self.groups.take_news() {
+            let deleted = TrapNumber::MULTICAST_GROUP_DELETED;
+            let trap = if is_new { TrapNumber::MULTICAST_GROUP_CREATED } else { deleted };
+            self.report_gid(view, trap, mgid);
+        }
+    }
+
+    /// Reports a new or removed port or group.
+    fn report_gid(&mut self, view: &View, trap_number: TrapNumber, gid: Gid) {
+        let own = self.managers.first().and_then(|own| view.by_port_guid(own.guid));
+        let notice = Notice {
+            is_generic: true,
+            notice_type: NoticeType::SUBNET_MANAGEMENT,
+            producer: ProducerType::CLASS_MANAGER,
+            trap_number,
+            issuer_lid: own.map_or(Lid::NONE, |own| view.port(own).lid),
+            data_details: TrapDetails::Gid(GidTrap { gid }).emit(),
+            ..Notice::default()
+        };
+        self.report(view, notice);
+    }
+
+    /// Reports a notice to its subscribers; a notice about a port or group, only to subscribers
+    /// that share a partition with it.
+    pub(crate) fn report(&mut self, view: &View, notice: Notice) {
+        let issuer = view.by_lid(notice.issuer_lid);
+        let issuer_gid = issuer.map_or(Gid::NONE, |place| self.gid_of(view, place));
+        let keys = |gid: Gid| {
+            let place = view.by_gid(self.prefix, gid);
+            place.and_then(|place| view.port(place).p_keys.as_deref()).unwrap_or_default()
+        };
+        let subject = match notice.details() {
+            TrapDetails::Gid(GidTrap { gid }) => match self.groups.by_mgid(gid) {
+                Some(group) => Some(vec![group.p_key]),
+                None => Some(keys(gid).to_vec()).filter(|keys| !keys.is_empty()),
+            },
+            _ => None,
+        };
+        let may = |gid: Gid| {
+            subject.as_ref().is_none_or(|subject| {
+                keys(gid).iter().any(|own| subject.iter().any(|other| own.matches(*other)))
+            })
+        };
+        self.subscriptions.report(NoticeReport { notice, issuer_gid }, may);
+    }
+}

@@ -1,0 +1,234 @@
+//! The heavy sweep: discovery from the manager's port over all links that are up (IBA 14.4.3).
+//!
+//! NodeInfo of each node contains the port that received the request, and so identifies the link.
+//! All ports of a switch are read, and those that are up lead further; other nodes do not forward.
+//! Values in answers are checked against the size of arrays.
+
+use super::requests::Request;
+use super::routing::{self, Graph};
+use super::trees::Trees;
+use super::{Other, Purpose, SubnetManager, Sweep, lids};
+use crate::time::Time;
+use crate::topology::NODES_MAX;
+use crate::view::{Path, Place, View};
+use pollux_wire::address::Guid;
+use pollux_wire::mad::Attribute;
+use pollux_wire::mad::smp::{
+    CapabilityMask, NodeDescription, NodeInfo, NodeType, PortInfo, PortInfoModifier, SmInfo,
+    SwitchInfo,
+};
+
+/// The attribute modifier for a port.
+pub(super) fn port_modifier(port: u8) -> u32 {
+    let modifier = PortInfoModifier { knows_extended_speeds: true, port };
+    u32::from_be_bytes(modifier.emit())
+}
+
+impl SubnetManager {
+    /// Starts with the manager's own node.
+    pub(super) fn discover(&mut self) {
+        self.sweep = Sweep::Discovering;
+        self.found = View::default();
+        self.others.clear();
+        self.requests.clear();
+        self.requests.ask(Request::get::<NodeInfo>(Path::HERE, 0, Purpose::NodeInfo(None)));
+    }
+
+    pub(super) fn look_for_news(&mut self, switch: u32) {
+        let path = self.view.node(switch).path(0);
+        self.requests.ask(Request::get::<SwitchInfo>(path, 0, Purpose::Light(switch)));
+    }
+
+    /// An answer without an error.
+    pub(super) fn answered(&mut self, now: Time, purpose: Purpose, path: Path, data: &[u8; 64]) {
+        match purpose {
+            Purpose::NodeInfo(from) => self.met(from, path, NodeInfo::from_data(data)),
+            Purpose::NodeDescription(node) => {
+                self.found.nodes[node as usize].description = NodeDescription::from_data(data);
+            }
+            Purpose::SwitchInfo(node) => {
+                if let Some(switch) = &mut self.found.nodes[node as usize].switch {
+                    switch.info = SwitchInfo::from_data(data);
+                }
+            }
+            Purpose::PortInfo(place) => self.read_port(place, PortInfo::from_data(data)),
+            Purpose::SmInfo(place) => {
+                self.others.push(Other { place, info: SmInfo::from_data(data) });
+            }
+            Purpose::Light(_) => {
+                if SwitchInfo::from_data(data).port_state_change {
+                    self.wake();
+                }
+            }
+            Purpose::SetPortInfo(place) => {
+                self.view.port_mut(place).info = Some(PortInfo::from_data(data));
+            }
+            Purpose::SetSwitchInfo(node) => {
+                if let Some(switch) = &mut self.view.nodes[node as usize].switch {
+                    switch.info = SwitchInfo::from_data(data);
+                }
+            }
+            Purpose::HandOver => self.handed_over(now),
+            Purpose::Poll => self.polled(&SmInfo::from_data(data)),
+            Purpose::SetLinearBlock(..)
+            | Purpose::SetGroups(_)
+            | Purpose::SetPKeys(_)
+            | Purpose::SetQos(_)
+            | Purpose::Control => {}
+        }
+    }
+
+    /// Handles a failed request: a Set counts as not done.
+    pub(super) fn silent(&mut self, purpose: Purpose) {
+        self.counters.failures += 1;
+        match purpose {
+            Purpose::Light(_) => return self.wake(),
+            // The election has its own timeouts.
+            Purpose::Poll | Purpose::HandOver | Purpose::Control => return,
+            Purpose::SetLinearBlock(node, block) => {
+                if let Some(switch) = &mut self.view.nodes[node as usize].switch {
+                    switch.written.remove(&block);
+                }
+            }
+            Purpose::SetGroups(node) => {
+                if let Some(switch) = &mut self.view.nodes[node as usize].switch {
+                    switch.groups_written.clear();
+                }
+            }
+            Purpose::SetPKeys(place) => self.view.port_mut(place).p_keys = None,
+            Purpose::SetQos(place) => self.view.port_mut(place).has_qos = false,
+            _ => {}
+        }
+        self.failed += 1;
+    }
+
+    /// Handles the NodeInfo of a node at the end of a path.
+    fn met(&mut self, from: Option<Place>, path: Path, info: NodeInfo) {
+        let is_switch = info.node_type == NodeType::SWITCH;
+        let port = info.local_port_num;
+        let makes_sense = info.node_guid != Guid(0)
+            && info.port_guid != Guid(0)
+            && port <= info.num_ports
+            && (1..=u8::MAX - 1).contains(&info.num_ports)
+            && (port > 0 || is_switch && from.is_none());
+        if !makes_sense {
+            self.failed += 1;
+            return;
+        }
+        let known = self.found.by_guid(info.node_guid);
+        let same = |node: u32| {
+            let known = &self.found.node(node).info;
+            known.num_ports == info.num_ports && known.node_type == info.node_type
+        };
+        let node = match known {
+            Some(node) if same(node) => node,
+            None if self.found.nodes.len() < NODES_MAX => self.add_node(info, path),
+            _ => {
+                self.failed += 1;
+                return;
+            }
+        };
+        let here = Place { node, port };
+        if let Some(from) = from {
+            self.join(from, here);
+        }
+        let is_new_port = !is_switch && self.found.port(here).guid == Guid(0);
+        if is_new_port {
+            let place = Place { node, port };
+            self.found.port_mut(place).path = path;
+            self.name(place, info.port_guid);
+            self.ask_port(place);
+        }
+    }
+
+    fn add_node(&mut self, info: NodeInfo, path: Path) -> u32 {
+        let node = self.found.add(info, path);
+        let description = Purpose::NodeDescription(node);
+        self.requests.ask(Request::get::<NodeDescription>(path, 0, description));
+        if info.node_type == NodeType::SWITCH {
+            self.name(Place { node, port: 0 }, info.port_guid);
+            self.requests.ask(Request::get::<SwitchInfo>(path, 0, Purpose::SwitchInfo(node)));
+            (0..=info.num_ports).for_each(|port| self.ask_port(Place { node, port }));
+        }
+        node
+    }
+
+    /// Two ports with the same GUID: the second gets no LID until that is repaired.
+    fn name(&mut self, place: Place, guid: Guid) {
+        if !self.found.name_port(place, guid) {
+            self.found.port_mut(place).guid = Guid(0);
+            self.failed += 1;
+        }
+    }
+
+    fn ask_port(&mut self, place: Place) {
+        let path = self.found.node(place.node).path(place.port);
+        let modifier = port_modifier(place.port);
+        self.requests.ask(Request::get::<PortInfo>(path, modifier, Purpose::PortInfo(place)));
+    }
+
+    /// Records a link between two ports. A port with two links gave a wrong answer, or was moved
+    /// just now.
+    fn join(&mut self, one: Place, other: Place) {
+        let is_free =
+            |port: Place, peer: Place| self.found.port(port).peer.is_none_or(|known| known == peer);
+        if one == other || !is_free(one, other) || !is_free(other, one) {
+            self.failed += 1;
+            return;
+        }
+        self.found.port_mut(one).peer = Some(other);
+        self.found.port_mut(other).peer = Some(one);
+    }
+
+    /// Handles the PortInfo of a port: discovery continues over its link, if that is up.
+    fn read_port(&mut self, place: Place, info: PortInfo) {
+        let guid = self.guid;
+        let port = self.found.port_mut(place);
+        port.info = Some(info);
+        let is_own = port.guid == guid;
+        let leads_on = port.is_up() && port.peer.is_none() && place.port > 0;
+        let node = self.found.node(place.node);
+        let path = node.path(place.port);
+        let is_managed = node.managed_port(place.port) == place.port;
+        if is_managed && !is_own && info.capability_mask.contains(CapabilityMask::SM) {
+            self.requests.ask(Request::get::<SmInfo>(path, 0, Purpose::SmInfo(place)));
+        }
+        if leads_on && (node.is_switch() || is_own) {
+            match path.then(place.port) {
+                Some(path) => {
+                    let purpose = Purpose::NodeInfo(Some(place));
+                    self.requests.ask(Request::get::<NodeInfo>(path, 0, purpose));
+                }
+                None => self.failed += 1,
+            }
+        }
+    }
+
+    /// All requests are done: the view is complete.
+    pub(super) fn discovered(&mut self, now: Time) {
+        let mut view = std::mem::take(&mut self.found);
+        view.inherit(&mut self.view);
+        if view.nodes.is_empty() {
+            // The manager's own node has not answered.
+            return self.rest(now);
+        }
+        // The administrator needs LIDs in its view, so even a standby assigns them.
+        let without = lids::assign(&mut view, &self.config, &mut self.lids);
+        self.failed += without as u64;
+        let before = std::mem::replace(&mut self.view, view);
+        if !self.elect(now) {
+            if self.state.sweeps() {
+                self.rest(now);
+            }
+            return;
+        }
+        self.acknowledge();
+        let others = self.others.iter().map(|other| other.info);
+        self.sa.set_managers([self.own_info()].into_iter().chain(others).collect());
+        let graph = Graph::new(&self.view);
+        routing::route(&mut self.view, &graph);
+        self.trees = Some(Trees::new(graph));
+        self.sweep = Sweep::Tables;
+        self.write_tables(&before);
+    }
+}

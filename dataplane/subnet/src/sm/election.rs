@@ -1,0 +1,291 @@
+//! The election of the master among several subnet managers (IBA 14.4.1).
+//!
+//! ```text
+//!  Discovering --looked around: no master, and nobody before us-----> Master
+//!       ^     \--looked around: a master, or somebody before us--> Standby
+//!       |                                                          |  |  ^
+//!       +---- master silent, or told to discover ------------------+  |  |
+//!                                     handed over by the master:  Master |
+//!  Master --hands over to who is before us, who hears it-----------------+
+//!  Standby --told to be disabled--> NotActive --told to stand by--> Standby
+//! ```
+//!
+//! A manager is before us if it has a higher priority, or the same priority and a lower GUID.
+
+use super::requests::Request;
+use super::{Purpose, SubnetManager, Sweep};
+use crate::sa::Administrator;
+use crate::subnet::Datagram;
+use crate::time::Time;
+use crate::view::Place;
+use pollux_wire::address::Guid;
+use pollux_wire::mad::smp::{LidSmp, MKey, SmControl, SmInfo, SmKey, SmState};
+use pollux_wire::mad::{Attribute, MadHeader, MadStatus, Method, MgmtClass};
+use std::cmp::Reverse;
+
+/// The offset of the attribute in both kinds of packet.
+const DATA: std::ops::Range<usize> = 64..128;
+
+/// The state of a manager, with its data.
+#[derive(Clone, Debug)]
+pub(super) enum State {
+    /// Sweeps before it decides.
+    Discovering,
+    /// Another manager is the master, and is polled.
+    Standby { master: Guid, poll_due: Time, missed: u32 },
+    /// It manages the subnet.
+    Master {
+        is_up: bool,
+        /// The successor of a handover under way, and its deadline.
+        successor: Option<(Guid, Time)>,
+        /// The predecessor, which must get an acknowledgement of the handover.
+        predecessor: Option<Guid>,
+    },
+    /// It was disabled.
+    NotActive,
+}
+
+/// Another manager, as a sweep found it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Other {
+    pub(super) place: Place,
+    pub(super) info: SmInfo,
+}
+
+impl State {
+    pub(super) fn code(&self) -> SmState {
+        match self {
+            Self::Discovering => SmState::DISCOVERING,
+            Self::Standby { .. } => SmState::STANDBY,
+            Self::Master { .. } => SmState::MASTER,
+            Self::NotActive => SmState::NOT_ACTIVE,
+        }
+    }
+
+    /// Whether it sweeps.
+    pub(super) fn sweeps(&self) -> bool {
+        matches!(self, Self::Discovering | Self::Master { .. })
+    }
+
+    /// Whether it manages the subnet.
+    pub(super) fn is_in_charge(&self) -> bool {
+        matches!(self, Self::Master { is_up: true, successor: None, .. })
+    }
+
+    /// The first sweep as a master is over.
+    pub(super) fn is_up(&mut self) {
+        if let Self::Master { is_up, .. } = self {
+            *is_up = true;
+        }
+    }
+
+    /// The time of its next timer.
+    pub(super) fn due(&self) -> Option<Time> {
+        match self {
+            Self::Standby { poll_due, .. } => Some(*poll_due),
+            Self::Master { successor: Some((_, until)), .. } => Some(*until),
+            _ => None,
+        }
+    }
+}
+
+/// The order of managers: the greatest is the master.
+fn rank(info: &SmInfo) -> (u8, Reverse<Guid>) {
+    (info.priority, Reverse(info.guid))
+}
+
+impl SubnetManager {
+    /// SMInfo for other managers.
+    pub(super) fn own_info(&self) -> SmInfo {
+        SmInfo {
+            guid: self.guid,
+            sm_key: self.config.sm_key,
+            act_count: self.act_count,
+            priority: self.config.priority,
+            state: self.state(),
+        }
+    }
+
+    /// Decides after a sweep; returns whether it is the master and goes on.
+    pub(super) fn elect(&mut self, now: Time) -> bool {
+        let own = rank(&self.own_info());
+        let active = self.others.iter().filter(|other| other.info.state != SmState::NOT_ACTIVE);
+        let best = active.max_by_key(|other| rank(&other.info)).copied();
+        let before_us = best.filter(|other| rank(&other.info) > own);
+        match self.state {
+            State::Discovering => {
+                let master = self.others.iter().find(|one| one.info.state == SmState::MASTER);
+                if let Some(other) = master.copied().or(before_us) {
+                    self.stand_by(now, other.info.guid);
+                    return false;
+                }
+                self.become_master(None);
+                true
+            }
+            State::Master { .. } => {
+                let willing =
+                    |other: &Other| matches!(other.info.state, SmState::STANDBY | SmState::MASTER);
+                if let Some(other) = before_us.filter(willing) {
+                    self.hand_over(now, other);
+                    return false;
+                }
+                true
+            }
+            State::Standby { .. } | State::NotActive => false,
+        }
+    }
+
+    fn become_master(&mut self, predecessor: Option<Guid>) {
+        // Members and subscribers register again, because all ports get client reregister.
+        self.sa = Administrator::new(&self.config);
+        self.state = State::Master { is_up: false, successor: None, predecessor };
+    }
+
+    fn stand_by(&mut self, now: Time, master: Guid) {
+        let poll_due = now + self.config.poll_interval;
+        self.state = State::Standby { master, poll_due, missed: 0 };
+        self.requests.clear();
+        self.rest(now);
+    }
+
+    /// Hands the subnet over to a manager that is before us. Until the acknowledgement, the subnet
+    /// has no master.
+    fn hand_over(&mut self, now: Time, other: Other) {
+        let until = now + self.config.response_time * u32::from(self.config.tries) * 4;
+        if let State::Master { successor, .. } = &mut self.state {
+            *successor = Some((other.info.guid, until));
+        }
+        self.control(other.place, SmControl::HANDOVER, Purpose::HandOver);
+    }
+
+    /// The successor has heard it. Why not wait until it acknowledges: OpenSM does not.
+    pub(super) fn handed_over(&mut self, now: Time) {
+        if let State::Master { successor: Some((successor, _)), .. } = self.state {
+            self.stand_by(now, successor);
+        }
+    }
+
+    /// Sends an SMInfo Set to another manager.
+    fn control(&mut self, place: Place, what: SmControl, purpose: Purpose) {
+        let path = self.view.node(place.node).path(place.port);
+        self.requests.ask(Request::set(path, what.0, self.own_info(), purpose));
+    }
+
+    /// Acknowledges the handover to the former master, as soon as its path is known.
+    pub(super) fn acknowledge(&mut self) {
+        let State::Master { predecessor, .. } = &mut self.state else { return };
+        let Some(place) = predecessor.and_then(|guid| self.view.by_port_guid(guid)) else { return };
+        *predecessor = None;
+        self.control(place, SmControl::ACKNOWLEDGE, Purpose::Control);
+    }
+
+    /// Sends SMInfo to the master when the interval is over.
+    pub(super) fn poll_the_master(&mut self, now: Time) {
+        match &mut self.state {
+            State::Standby { master, poll_due, missed } if *poll_due <= now => {
+                *poll_due = now + self.config.poll_interval;
+                *missed += 1;
+                let place = self.view.by_port_guid(*master);
+                match place.filter(|_| *missed <= self.config.polls_missed_max) {
+                    Some(place) => {
+                        let path = self.view.node(place.node).path(place.port);
+                        self.requests.ask(Request::get::<SmInfo>(path, 0, Purpose::Poll));
+                    }
+                    None => self.look_around(now),
+                }
+            }
+            State::Master { successor: successor @ Some(_), .. }
+                if successor.is_some_and(|(_, until)| until <= now) =>
+            {
+                *successor = None;
+                self.wake();
+            }
+            _ => {}
+        }
+    }
+
+    fn look_around(&mut self, now: Time) {
+        self.state = State::Discovering;
+        self.requests.clear();
+        self.has_news = true;
+        self.sweep = Sweep::Resting { since: now, due: now };
+    }
+
+    /// The master has answered.
+    pub(super) fn polled(&mut self, info: &SmInfo) {
+        if let State::Standby { missed, .. } = &mut self.state
+            && info.state == SmState::MASTER
+        {
+            *missed = 0;
+        }
+    }
+
+    /// Handles SMInfo of another manager: a Get or a Set.
+    pub(super) fn sm_info(&mut self, now: Time, header: &MadHeader, datagram: &Datagram) {
+        let sender = SmInfo::from_data(&LidSmp::parse(&datagram.mad).data);
+        let mut status = MadStatus::OK;
+        if header.method == Method::SET {
+            // Sets need the SM_Key, Gets do not.
+            if sender.sm_key != self.config.sm_key {
+                self.counters.strays += 1;
+                return;
+            }
+            if !self.obey(now, SmControl(header.attribute_modifier), &sender) {
+                status = MadStatus::BAD_FIELD;
+            }
+        }
+        let is_directed = header.mgmt_class == MgmtClass::SUBN_DIRECTED_ROUTE;
+        let status = if is_directed { status.returning() } else { status };
+        let header = MadHeader { method: Method::GET_RESP, status, ..*header };
+        let mut mad = datagram.mad;
+        mad[..MadHeader::LEN].copy_from_slice(&header.emit());
+        // OpenSM ignores a manager without the SM_Key; a manager without the M_Key of the subnet
+        // belongs to another installation.
+        let smp = LidSmp::parse(&datagram.mad);
+        let is_known = self.config.m_key == MKey(0) || smp.m_key == self.config.m_key;
+        let own = self.own_info();
+        let sm_key = if is_known { own.sm_key } else { SmKey(0) };
+        mad[DATA].copy_from_slice(&SmInfo { sm_key, ..own }.to_data::<64>());
+        let slid = if is_directed { datagram.dlid } else { self.own_lid() };
+        self.transmit(Datagram {
+            slid,
+            dlid: datagram.slid,
+            src_qp: datagram.dest_qp,
+            dest_qp: datagram.src_qp,
+            p_key: datagram.p_key,
+            mad,
+        });
+        self.acknowledge();
+    }
+
+    /// Executes a Set of another manager, if our state allows it.
+    fn obey(&mut self, now: Time, what: SmControl, sender: &SmInfo) -> bool {
+        match (what, &self.state) {
+            (SmControl::HANDOVER, State::Standby { .. } | State::Discovering) => {
+                self.look_around(now);
+                self.become_master(Some(sender.guid));
+            }
+            (SmControl::HANDOVER, State::Master { .. }) => {
+                if let State::Master { predecessor, .. } = &mut self.state {
+                    *predecessor = Some(sender.guid);
+                }
+                self.wake();
+            }
+            (SmControl::ACKNOWLEDGE, State::Master { successor: Some((successor, _)), .. })
+                if *successor == sender.guid =>
+            {
+                self.stand_by(now, sender.guid);
+            }
+            // A repetition.
+            (SmControl::ACKNOWLEDGE, State::Standby { master, .. }) if *master == sender.guid => {}
+            (SmControl::DISABLE, State::Standby { .. }) => {
+                self.state = State::NotActive;
+                self.requests.clear();
+            }
+            (SmControl::STANDBY, State::NotActive) => self.stand_by(now, sender.guid),
+            (SmControl::DISCOVER, State::Standby { .. }) => self.look_around(now),
+            _ => return false,
+        }
+        true
+    }
+}

@@ -1,0 +1,123 @@
+//! Assignment of LIDs to ports (IBA 14.3.10).
+//!
+//! LIDs are stable: the table of an earlier run counts first, then the LIDs of the ports
+//! themselves, and ports without one get the lowest free LIDs.
+
+use crate::config::Config;
+use crate::view::{Place, View};
+use pollux_wire::address::{Guid, Lid};
+use std::collections::BTreeMap;
+
+/// Assigns LIDs to all ports, and writes them into `table`. Returns the number of ports without a
+/// LID because none is left.
+pub(super) fn assign(view: &mut View, config: &Config, table: &mut BTreeMap<Guid, Lid>) -> usize {
+    let lmc = config.lmc.min(7);
+    let mut wishes: Vec<_> = view.managed().map(|(place, port)| (port.guid, place)).collect();
+    // A fixed order: of two ports with the same LID, always the same one keeps it.
+    wishes.sort();
+    let mut taken = vec![false; usize::from(Lid::UNICAST_LAST.0) + 1];
+    taken[0] = true;
+    let mut given: Vec<(Place, Guid, Lid, u8)> = Vec::with_capacity(wishes.len());
+    let mut left = Vec::new();
+    for is_by_table in [true, false] {
+        left = Vec::new();
+        for (guid, place) in std::mem::take(&mut wishes) {
+            let lmc = if view.node(place.node).is_switch() { 0 } else { lmc };
+            let said = view.port(place).info.map(|info| info.lid);
+            let wish = if is_by_table { table.get(&guid).copied() } else { said };
+            match wish.filter(|lid| take(&mut taken, *lid, lmc)) {
+                Some(lid) => given.push((place, guid, lid, lmc)),
+                None => left.push((guid, place)),
+            }
+        }
+        wishes.clone_from(&left);
+    }
+    let mut next = 1;
+    let mut without = 0;
+    for (guid, place) in left {
+        let lmc = if view.node(place.node).is_switch() { 0 } else { lmc };
+        match free(&mut taken, &mut next, lmc) {
+            Some(lid) => given.push((place, guid, lid, lmc)),
+            None => without += 1,
+        }
+    }
+    for (place, guid, lid, lmc) in given {
+        view.address(place, lid, lmc);
+        table.insert(guid, lid);
+    }
+    without
+}
+
+/// Takes 2^lmc addresses from one on, if they are unicast, aligned and free.
+fn take(taken: &mut [bool], lid: Lid, lmc: u8) -> bool {
+    let (first, count) = (usize::from(lid.0), 1 << lmc);
+    let Some(range) = taken.get_mut(first..first + count) else { return false };
+    let is_free = first.is_multiple_of(count) && !range.contains(&true);
+    if is_free {
+        range.fill(true);
+    }
+    is_free
+}
+
+/// The lowest that are free. `next` is where there can be some, for one address or more.
+fn free(taken: &mut [bool], next: &mut usize, lmc: u8) -> Option<Lid> {
+    let count = 1 << lmc;
+    while taken.get(*next).is_some_and(|taken| *taken) {
+        *next += 1;
+    }
+    let aligned = (next.next_multiple_of(count)..taken.len()).step_by(count);
+    let lids = aligned.map(|first| Lid(first as u16));
+    lids.into_iter().find(|lid| take(taken, *lid, lmc))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::Path;
+    use pollux_wire::mad::smp::{NodeInfo, NodeType, PortInfo};
+
+    /// A switch, and adapters that say so of their addresses.
+    fn view(said: &[u16]) -> View {
+        let mut view = View::default();
+        for (index, lid) in (0u32..).zip([&[0], said].concat()) {
+            let is_switch = index == 0;
+            let node_type = if is_switch { NodeType::SWITCH } else { NodeType::CHANNEL_ADAPTER };
+            let node_guid = Guid(u64::from(index) + 1);
+            let info = NodeInfo { node_type, node_guid, num_ports: 1, ..NodeInfo::default() };
+            let node = view.add(info, Path::HERE);
+            let place = Place { node, port: u8::from(!is_switch) };
+            view.name_port(place, node_guid);
+            view.port_mut(place).info = Some(PortInfo { lid: Lid(lid), ..PortInfo::default() });
+        }
+        view
+    }
+
+    fn lids(config: &Config, said: &[u16], table: &mut BTreeMap<Guid, Lid>) -> Vec<u16> {
+        let mut view = view(said);
+        assert_eq!(assign(&mut view, config, table), 0);
+        view.managed().map(|(_, port)| port.lid.0).collect()
+    }
+
+    #[test]
+    fn addresses_stay_and_gaps_are_filled() {
+        let table = &mut BTreeMap::new();
+        assert_eq!(lids(&Config::default(), &[2, 0, 5, 5, 0xc000], table), [1, 2, 3, 5, 4, 6]);
+        assert_eq!(table[&Guid(4)], Lid(5));
+        assert_eq!(lids(&Config::default(), &[0; 5], table), [1, 2, 3, 5, 4, 6], "from the table");
+    }
+
+    #[test]
+    fn ranges_are_aligned_and_switches_have_one_address() {
+        let config = Config { lmc: 2, ..Config::default() };
+        assert_eq!(lids(&config, &[6, 8, 0], &mut BTreeMap::new()), [1, 4, 8, 12]);
+    }
+
+    #[test]
+    fn there_are_so_many_only() {
+        let mut view = view(&[0; 400]);
+        let config = Config { lmc: 7, ..Config::default() };
+        let without = assign(&mut view, &config, &mut BTreeMap::new());
+        // 384 ranges of 128; the first has no address 0, the second is the switch's and nobody's.
+        assert_eq!(without, 400 - 383);
+    }
+}

@@ -1,0 +1,358 @@
+//! The subnet manager: it discovers the subnet, assigns LIDs, and writes forwarding tables (IBA
+//! 14.4).
+//!
+//! A state machine without I/O and without a clock: datagrams and time in, datagrams out. It uses
+//! directed routes only, so it depends on cables but not on tables.
+//!
+//! ```text
+//! Resting --due, or a trap--> Discovering --all answered--> elect --master--> Tables --> Arming
+//!    ^                                                        |                            |
+//!    +---- Light <--due--+                                    +--not master--> Resting     v
+//!    +------------------------------------------------------------------------------ Activating
+//! ```
+//!
+//! 1. `requests`: outstanding requests; `view`: the discovered subnet;
+//! 2. `discovery`: the heavy sweep; `election`: the master among several managers;
+//! 3. `lids`, `routing`, `trees`: its decisions; `setup`: their Sets;
+//! 4. [`resident`]: at a port of a [`Subnet`](crate::subnet::Subnet).
+//!
+//! The subnet administrator is [`crate::sa`].
+
+mod discovery;
+mod election;
+mod lids;
+mod requests;
+pub mod resident;
+mod routing;
+mod setup;
+mod trees;
+
+pub use crate::config::{Config, Qos};
+pub use crate::partitions::Partitions;
+pub use resident::Residents;
+
+use crate::sa::Administrator;
+use crate::subnet::Datagram;
+use crate::time::Time;
+use crate::view::{Place, View};
+use election::{Other, State};
+use pollux_wire::address::{Guid, Lid, Qpn};
+use pollux_wire::keys::PKey;
+use pollux_wire::mad::notice::{Notice, TrapNumber};
+use pollux_wire::mad::smp::{DirectedSmp, LidSmp, SmInfo, SmState};
+use pollux_wire::mad::{Attribute, MadHeader, Method, MgmtClass};
+use requests::Requests;
+use std::collections::{BTreeMap, VecDeque};
+use trees::Trees;
+
+/// The most answers that wait to be sent.
+const OUTGOING_MAX: usize = 4096;
+
+/// The purpose of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    /// NodeInfo of the node at the other end of a port; without a port, of our own node.
+    NodeInfo(Option<Place>),
+    NodeDescription(u32),
+    SwitchInfo(u32),
+    PortInfo(Place),
+    /// SMInfo of the manager at a port.
+    SmInfo(Place),
+    /// The light sweep of a switch.
+    Light(u32),
+    SetSwitchInfo(u32),
+    SetLinearBlock(u32, u16),
+    SetGroups(u32),
+    SetPKeys(Place),
+    SetQos(Place),
+    SetPortInfo(Place),
+    /// A poll of the master.
+    Poll,
+    /// The handover to another manager.
+    HandOver,
+    /// Another SMInfo Set.
+    Control,
+}
+
+/// The phase of a sweep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sweep {
+    /// Idle, until then.
+    Resting { since: Time, due: Time },
+    /// Light sweep.
+    Light,
+    /// Heavy sweep: discovery.
+    Discovering,
+    /// Writing partitions and routes.
+    Tables,
+    /// Assigning LIDs, and arming ports.
+    Arming,
+    /// Making ports active.
+    Activating,
+}
+
+/// Counters of a manager.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SmCounters {
+    /// Heavy sweeps.
+    pub sweeps: u64,
+    /// Light sweeps.
+    pub light_sweeps: u64,
+    /// Requests without an answer, or refused.
+    pub failures: u64,
+    /// Received traps.
+    pub traps: u64,
+    /// Malformed or unexpected datagrams.
+    pub strays: u64,
+    /// Answers dropped because the queue was full.
+    pub lost: u64,
+}
+
+/// A subnet manager, with its administrator.
+pub struct SubnetManager {
+    config: Config,
+    guid: Guid,
+    state: State,
+    sweep: Sweep,
+    requests: Requests,
+    /// The result of the last complete sweep.
+    view: View,
+    /// The result of the current sweep.
+    found: View,
+    others: Vec<Other>,
+    trees: Option<Trees>,
+    sa: Administrator,
+    lids: BTreeMap<Guid, Lid>,
+    outgoing: VecDeque<Datagram>,
+    /// A heavy sweep was requested.
+    has_news: bool,
+    /// Failed requests of the current sweep.
+    failed: u64,
+    act_count: u32,
+    counters: SmCounters,
+}
+
+impl SubnetManager {
+    /// A manager at the port with this GUID, in the state Discovering.
+    pub fn new(config: Config, guid: Guid) -> Self {
+        Self {
+            requests: Requests::new(&config),
+            sa: Administrator::new(&config),
+            lids: config.lids.clone(),
+            config,
+            guid,
+            state: State::Discovering,
+            sweep: Sweep::Resting { since: Time::START, due: Time::START },
+            view: View::default(),
+            found: View::default(),
+            others: Vec::new(),
+            trees: None,
+            outgoing: VecDeque::new(),
+            has_news: true,
+            failed: 0,
+            act_count: 0,
+            counters: SmCounters::default(),
+        }
+    }
+
+    /// Its state among the managers.
+    pub fn state(&self) -> SmState {
+        self.state.code()
+    }
+
+    /// Whether it is the master and the subnet is up.
+    pub fn is_settled(&self) -> bool {
+        let is_resting = matches!(self.sweep, Sweep::Resting { .. });
+        self.state() == SmState::MASTER && is_resting && !self.has_news && self.failed == 0
+    }
+
+    /// The work done so far.
+    pub fn counters(&self) -> SmCounters {
+        self.counters
+    }
+
+    /// The LIDs of all ports so far, to be kept for the next run.
+    pub fn lids(&self) -> &BTreeMap<Guid, Lid> {
+        &self.lids
+    }
+
+    /// The SA of this manager.
+    pub fn administrator(&self) -> &Administrator {
+        &self.sa
+    }
+
+    /// The manager's own port, once it has been seen.
+    fn own(&self) -> Option<Place> {
+        self.view.by_port_guid(self.guid)
+    }
+
+    fn own_lid(&self) -> Lid {
+        self.own().map_or(Lid::NONE, |own| self.view.port(own).lid)
+    }
+
+    /// Handles a datagram for the manager or its administrator.
+    pub fn handle(&mut self, now: Time, datagram: &Datagram) {
+        let Ok((header, _)) = MadHeader::read(&datagram.mad) else { return };
+        match header.mgmt_class {
+            MgmtClass::SUBN_ADM if self.is_in_charge() => {
+                self.sa.handle(now, &self.view, datagram);
+            }
+            class if class.is_smi() => self.handle_smp(now, &header, datagram),
+            _ => self.counters.strays += 1,
+        }
+    }
+
+    fn handle_smp(&mut self, now: Time, header: &MadHeader, datagram: &Datagram) {
+        if header.method.is_response() {
+            let Some((purpose, path)) = self.requests.answered(header) else {
+                self.counters.strays += 1;
+                return;
+            };
+            let smp = DirectedSmp::parse(&datagram.mad);
+            if header.status.without_direction().0 == 0 {
+                self.answered(now, purpose, path, &smp.data);
+            } else {
+                self.silent(purpose);
+            }
+            return;
+        }
+        match (header.method, header.attribute_id) {
+            (Method::GET | Method::SET, SmInfo::ID) => self.sm_info(now, header, datagram),
+            (Method::TRAP, Notice::ID) if self.state() == SmState::MASTER => self.trap(datagram),
+            _ => self.counters.strays += 1,
+        }
+    }
+
+    /// The next datagram to send. Requests of the manager precede answers to others.
+    pub fn poll_transmit(&mut self, now: Time) -> Option<Datagram> {
+        loop {
+            if let Some(datagram) = self.outgoing.pop_front() {
+                return Some(datagram);
+            }
+            self.write_changed_groups();
+            if let Some(mad) = self.requests.poll(now) {
+                self.act_count = self.act_count.wrapping_add(1);
+                let (slid, src_qp) = (Lid::PERMISSIVE, Qpn::SMI);
+                let p_key = PKey::DEFAULT;
+                return Some(Datagram { slid, dlid: slid, src_qp, dest_qp: src_qp, p_key, mad });
+            }
+            if !self.requests.is_empty() || !self.advance(now) {
+                break;
+            }
+        }
+        let slid = self.own_lid();
+        let datagram = self.sa.poll_transmit(now, &self.view)?;
+        Some(Datagram { slid, ..datagram })
+    }
+
+    /// The time of the next timer, for [`SubnetManager::handle_timeout`].
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let rest = match self.sweep {
+            Sweep::Resting { due, .. } if self.state.sweeps() => Some(due),
+            _ => None,
+        };
+        let times = [rest, self.requests.due(), self.state.due(), self.sa.poll_timeout()];
+        times.into_iter().flatten().min()
+    }
+
+    /// Runs expired timers.
+    pub fn handle_timeout(&mut self, now: Time) {
+        while let Some(purpose) = self.requests.overdue(now) {
+            self.silent(purpose);
+        }
+        self.poll_the_master(now);
+        if let Sweep::Resting { due, .. } = self.sweep
+            && self.state.sweeps()
+            && due <= now
+        {
+            self.begin_sweep();
+        }
+        self.sa.handle_timeout(now);
+    }
+
+    fn begin_sweep(&mut self) {
+        let switches: Vec<u32> = self.view.switches().map(|(index, ..)| index).collect();
+        let is_light = !self.has_news && self.failed == 0 && !switches.is_empty();
+        if is_light && self.state() == SmState::MASTER {
+            self.counters.light_sweeps += 1;
+            self.sweep = Sweep::Light;
+            switches.into_iter().for_each(|switch| self.look_for_news(switch));
+        } else {
+            self.counters.sweeps += 1;
+            (self.has_news, self.failed) = (false, 0);
+            self.discover();
+        }
+    }
+
+    /// All requests of this phase are done: starts the next phase.
+    fn advance(&mut self, now: Time) -> bool {
+        match self.sweep {
+            Sweep::Resting { .. } => return false,
+            Sweep::Light => self.rest(now),
+            Sweep::Discovering => self.discovered(now),
+            Sweep::Tables => {
+                self.sweep = Sweep::Arming;
+                self.arm();
+            }
+            Sweep::Arming => {
+                self.sweep = Sweep::Activating;
+                self.activate();
+            }
+            Sweep::Activating => {
+                self.state.is_up();
+                self.rest(now);
+            }
+        }
+        true
+    }
+
+    fn rest(&mut self, now: Time) {
+        let pause = if self.has_news { self.config.sweep_gap } else { self.config.sweep_interval };
+        self.sweep = Sweep::Resting { since: now, due: now + pause };
+    }
+
+    /// Whether it manages the subnet.
+    fn is_in_charge(&self) -> bool {
+        self.state.is_in_charge()
+    }
+
+    /// Handles a trap, and represses it.
+    fn trap(&mut self, datagram: &Datagram) {
+        let smp = LidSmp::parse(&datagram.mad);
+        let notice = Notice::from_data(&smp.data);
+        self.counters.traps += 1;
+        let header = MadHeader { method: Method::TRAP_REPRESS, ..smp.header };
+        let (slid, m_key) = (self.own_lid(), self.config.m_key);
+        let mad = LidSmp { header, m_key, ..smp }.emit();
+        self.transmit(Datagram { slid, dlid: datagram.slid, mad, ..*datagram });
+        let is_news = matches!(
+            notice.trap_number,
+            TrapNumber::LINK_STATE_CHANGED
+                | TrapNumber::CAPABILITY_CHANGED
+                | TrapNumber::SYSTEM_IMAGE_GUID_CHANGED
+        );
+        if notice.is_generic && is_news {
+            self.wake();
+        }
+        self.sa.report(&self.view, notice);
+    }
+
+    /// Requests a heavy sweep.
+    fn wake(&mut self) {
+        self.has_news = true;
+        if let Sweep::Resting { since, due } = &mut self.sweep {
+            *due = (*due).min(*since + self.config.sweep_gap);
+        }
+    }
+
+    fn transmit(&mut self, datagram: Datagram) {
+        if self.outgoing.len() == OUTGOING_MAX {
+            self.counters.lost += 1;
+            return;
+        }
+        self.outgoing.push_back(datagram);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,113 @@
+//! Subnet managers at ports of a [`Subnet`]: datagrams between the two.
+//!
+//! A manager decides and a subnet forwards; neither knows the other. This module connects them: the
+//! port of a manager, the IsSM bit of the port, and the delivery of datagrams.
+
+use super::{Config, SubnetManager};
+use crate::subnet::{Datagram, Subnet};
+use crate::time::Time;
+use crate::topology::End;
+use pollux_wire::address::Lid;
+use pollux_wire::mad::MgmtClass;
+use pollux_wire::mad::smp::CapabilityMask;
+
+/// Datagrams that a manager sends before it gets arrived ones.
+const BATCH: usize = 256;
+
+/// Managers, each at its port.
+#[derive(Default)]
+pub struct Residents {
+    pub(super) all: Vec<(End, SubnetManager)>,
+}
+
+impl Residents {
+    /// Starts a manager at a port, 0 at a switch.
+    pub fn start(&mut self, subnet: &mut Subnet, at: End, config: Config) {
+        self.stop(subnet, at);
+        let node = subnet.node_mut(at.node);
+        let port = &node.ports[usize::from(at.port)];
+        let (guid, capability) = (port.guids[0], port.info.capability_mask);
+        node.set_capability(at.port, capability.with(CapabilityMask::SM));
+        self.all.push((at, SubnetManager::new(config, guid)));
+    }
+
+    /// Stops the manager at a port, without a message.
+    pub fn stop(&mut self, subnet: &mut Subnet, at: End) {
+        let before = self.all.len();
+        self.all.retain(|(end, _)| *end != at);
+        if self.all.len() < before {
+            let node = subnet.node_mut(at.node);
+            let capability = node.ports[usize::from(at.port)].info.capability_mask;
+            node.set_capability(at.port, capability.without(CapabilityMask::SM));
+        }
+    }
+
+    /// The manager at a port.
+    pub fn at(&self, at: End) -> Option<&SubnetManager> {
+        self.all.iter().find(|(end, _)| *end == at).map(|(_, manager)| manager)
+    }
+
+    /// Whether a manager is at a port, and takes datagrams of a class.
+    pub fn take(&self, at: End, class: MgmtClass) -> bool {
+        (class.is_smi() || class == MgmtClass::SUBN_ADM) && self.at(at).is_some()
+    }
+
+    /// Whether a manager is at the port with this LID.
+    pub fn have_lid(&self, subnet: &Subnet, lid: Lid) -> bool {
+        self.all.iter().any(|(at, _)| subnet.nodes()[at.node as usize].lid(at.port) == lid)
+    }
+
+    /// Delivers a datagram to the manager at its port.
+    pub fn handle(&mut self, now: Time, at: End, datagram: &Datagram) {
+        let own = self.all.iter_mut().filter(|(end, _)| *end == at);
+        own.for_each(|(_, manager)| manager.handle(now, datagram));
+    }
+
+    /// Passes datagrams of managers to `send`, as far as the receiver has space. Returns whether
+    /// there were any.
+    pub fn transmit(&mut self, now: Time, mut send: impl FnMut(End, Datagram)) -> bool {
+        let mut has_sent = false;
+        for (at, manager) in &mut self.all {
+            for _ in 0..BATCH {
+                let Some(datagram) = manager.poll_transmit(now) else { break };
+                send(*at, datagram);
+                has_sent = true;
+            }
+        }
+        has_sent
+    }
+
+    /// The time of the next timer, for [`Residents::timeout`].
+    pub fn due(&self) -> Option<Time> {
+        self.all.iter().filter_map(|(_, manager)| manager.poll_timeout()).min()
+    }
+
+    /// Runs expired timers.
+    pub fn timeout(&mut self, now: Time) {
+        self.all.iter_mut().for_each(|(_, manager)| manager.handle_timeout(now));
+    }
+
+    /// Exchanges datagrams of managers and subnet until none is left at this time. `others` gets
+    /// datagrams that are for no manager.
+    pub fn settle(
+        &mut self,
+        now: Time,
+        subnet: &mut Subnet,
+        mut others: impl FnMut(End, Datagram),
+    ) {
+        self.timeout(now);
+        subnet.send_traps(now);
+        loop {
+            while let Some((at, datagram)) = subnet.poll_delivery() {
+                if self.at(at).is_some() {
+                    self.handle(now, at, &datagram);
+                } else {
+                    others(at, datagram);
+                }
+            }
+            if !self.transmit(now, |at, datagram| subnet.send(now, at, datagram)) {
+                break;
+            }
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! Up*/Down* routing: balanced paths through the switches without credit loops (IBA 18.2.4.3).
+//!
+//! Switches are put in an order, and every path goes up in it first and then down, never up again,
+//! so links cannot wait for each other in a circle. In a tree the order is by distance from the
+//! hosts, so that all shortest paths are of that form; where every switch has hosts (rings, tori)
+//! it is by distance from one root.
+//!
+//! An LFT knows a packet's destination and not its source. A switch that can reach a destination by
+//! going down only does so, even where going up first were shorter.
+
+use crate::view::{Place, View};
+use pollux_wire::mad::smp::LinearForwardingTable;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, VecDeque};
+
+const FAR: u32 = u32::MAX;
+
+/// Switches and their links among each other. They are numbered by their place here.
+pub(super) struct Graph {
+    /// Places in the view.
+    pub(super) nodes: Vec<u32>,
+    pub(super) index: BTreeMap<u32, u32>,
+    /// By switch: port, and the switch at its other end.
+    pub(super) links: Vec<Vec<(u8, u32)>>,
+    /// The rank of each switch, all different.
+    height: Vec<u32>,
+}
+
+impl Graph {
+    pub(super) fn new(view: &View) -> Self {
+        let nodes: Vec<u32> = view.switches().map(|(index, ..)| index).collect();
+        let index: BTreeMap<u32, u32> = nodes.iter().copied().zip(0..).collect();
+        let mut has_hosts = vec![false; nodes.len()];
+        let mut links = vec![Vec::new(); nodes.len()];
+        for (switch, &node) in nodes.iter().enumerate() {
+            for (number, port) in (0..=u8::MAX).zip(&view.node(node).ports) {
+                let Some(peer) = port.peer else { continue };
+                match index.get(&peer.node) {
+                    Some(&other) if other as usize != switch => links[switch].push((number, other)),
+                    Some(_) => {}
+                    None => has_hosts[switch] = true,
+                }
+            }
+        }
+        let guids: Vec<_> = nodes.iter().map(|&node| view.node(node).info.node_guid).collect();
+        let guid = |switch: usize| guids[switch];
+        let mut graph = Self { height: Vec::new(), nodes, index, links };
+        let hosts: Vec<u32> =
+            (0..).zip(&has_hosts).filter(|(_, has)| **has).map(|(i, _)| i).collect();
+        let from_hosts = graph.distances(&hosts);
+        let order = |rank: &dyn Fn(usize) -> i64| {
+            let mut order: Vec<usize> = (0..graph.nodes.len()).collect();
+            order.sort_by_key(|&switch| (rank(switch), Reverse(guid(switch))));
+            let mut height = vec![0; order.len()];
+            (0..).zip(order).for_each(|(place, switch)| height[switch] = place);
+            height
+        };
+        graph.height = order(&|switch| i64::from(from_hosts[switch]));
+        if hosts.len() == graph.nodes.len() || !graph.joins(&hosts) {
+            let busiest = |&switch: &usize| (graph.links[switch].len(), Reverse(guid(switch)));
+            let root = (0..graph.nodes.len()).max_by_key(busiest);
+            let root: Vec<u32> = root.into_iter().map(|root| root as u32).collect();
+            let from_root = graph.distances(&root);
+            graph.height = order(&|switch| -i64::from(from_root[switch]));
+        }
+        graph
+    }
+
+    /// Distances from the nearest of some switches.
+    fn distances(&self, from: &[u32]) -> Vec<u32> {
+        let mut distances = vec![FAR; self.nodes.len()];
+        let mut next: VecDeque<u32> = from.iter().copied().collect();
+        from.iter().for_each(|&switch| distances[switch as usize] = 0);
+        while let Some(switch) = next.pop_front() {
+            for &(_, other) in &self.links[switch as usize] {
+                if distances[other as usize] == FAR {
+                    distances[other as usize] = distances[switch as usize] + 1;
+                    next.push_back(other);
+                }
+            }
+        }
+        distances
+    }
+
+    fn is_above(&self, one: u32, other: u32) -> bool {
+        self.height[one as usize] > self.height[other as usize]
+    }
+
+    /// Whether paths of the form up and down reach all switches that any paths reach.
+    fn joins(&self, hosts: &[u32]) -> bool {
+        let descending = self.descending();
+        hosts.iter().all(|&to| {
+            let any = self.distances(&[to]);
+            let ways = self.ways(to, &descending);
+            hosts.iter().all(|&from| any[from as usize] == FAR || ways.is_legal(from))
+        })
+    }
+
+    /// All switches, the highest first.
+    fn descending(&self) -> Vec<u32> {
+        let mut order: Vec<u32> = (0..self.nodes.len() as u32).collect();
+        order.sort_by_key(|&switch| Reverse(self.height[switch as usize]));
+        order
+    }
+
+    /// The distance of each switch from one.
+    fn ways(&self, to: u32, descending: &[u32]) -> Ways {
+        let mut down = vec![FAR; self.nodes.len()];
+        down[to as usize] = 0;
+        let mut next = VecDeque::from([to]);
+        while let Some(switch) = next.pop_front() {
+            for &(_, other) in &self.links[switch as usize] {
+                if self.is_above(other, switch) && down[other as usize] == FAR {
+                    down[other as usize] = down[switch as usize] + 1;
+                    next.push_back(other);
+                }
+            }
+        }
+        let mut all = down.clone();
+        for &switch in descending.iter().filter(|&&switch| down[switch as usize] == FAR) {
+            let above =
+                self.links[switch as usize].iter().filter(|(_, o)| self.is_above(*o, switch));
+            let nearest = above.map(|&(_, other)| all[other as usize]).min().unwrap_or(FAR);
+            all[switch as usize] = nearest.saturating_add(1);
+        }
+        Ways { down, all }
+    }
+
+    /// The output ports of `from` on shortest paths.
+    fn candidates(&self, ways: &Ways, any: &[u32], from: u32, out: &mut Vec<u8>) {
+        out.clear();
+        let (down, all) = (ways.down[from as usize], ways.all[from as usize]);
+        let is_next = |other: u32| {
+            if down != FAR {
+                ways.down[other as usize] == down - 1 && self.is_above(from, other)
+            } else if all != FAR {
+                self.is_above(other, from) && ways.all[other as usize] == all - 1
+            } else {
+                any[other as usize] != FAR && any[other as usize] + 1 == any[from as usize]
+            }
+        };
+        let links = self.links[from as usize].iter();
+        out.extend(links.filter(|(_, other)| is_next(*other)).map(|(port, _)| *port));
+    }
+
+    /// The highest switches that can be the root of a tree, the highest first.
+    pub(super) fn roots(&self) -> Vec<u32> {
+        let is_top = |switch: &u32| {
+            self.links[*switch as usize].iter().all(|(_, other)| self.is_above(*switch, *other))
+        };
+        self.descending().into_iter().filter(is_top).collect()
+    }
+
+    /// For each switch, the previous hop of the path from a root: the port towards the root, and
+    /// the port of the other switch. Paths go down only, as far as possible.
+    pub(super) fn tree(&self, root: u32) -> Vec<Option<(u8, u32)>> {
+        let mut towards = vec![None; self.nodes.len()];
+        let mut reached = vec![false; self.nodes.len()];
+        reached[root as usize] = true;
+        for is_down_only in [true, false] {
+            let mut next: VecDeque<u32> =
+                (0..self.nodes.len() as u32).filter(|&switch| reached[switch as usize]).collect();
+            while let Some(switch) = next.pop_front() {
+                for &(_, other) in &self.links[switch as usize] {
+                    let is_new = !reached[other as usize];
+                    if is_new && (!is_down_only || self.is_above(switch, other)) {
+                        reached[other as usize] = true;
+                        let back = self.links[other as usize].iter().find(|(_, to)| *to == switch);
+                        towards[other as usize] = back.copied();
+                        next.push_back(other);
+                    }
+                }
+            }
+        }
+        towards
+    }
+}
+
+struct Ways {
+    /// Going down only.
+    down: Vec<u32>,
+    /// Up and then down.
+    all: Vec<u32>,
+}
+
+impl Ways {
+    fn is_legal(&self, from: u32) -> bool {
+        self.all[from as usize] != FAR
+    }
+}
+
+/// Computes the unicast tables of all switches.
+pub(super) fn route(view: &mut View, graph: &Graph) {
+    let entries = usize::from(view.lid_last().0) + 1;
+    let mut tables = vec![vec![LinearForwardingTable::UNREACHABLE; entries]; graph.nodes.len()];
+    let mut loads: Vec<[u32; 256]> = vec![[0; 256]; graph.nodes.len()];
+    let descending = graph.descending();
+    let mut candidates = Vec::new();
+    for (to, lids) in (0..).zip(lids_at_switches(view, graph)) {
+        if lids.is_empty() {
+            continue;
+        }
+        let (ways, any) = (graph.ways(to, &descending), graph.distances(&[to]));
+        for from in 0..graph.nodes.len() as u32 {
+            let table = &mut tables[from as usize];
+            if from == to {
+                lids.iter().for_each(|&(lid, port)| table[usize::from(lid)] = port);
+                continue;
+            }
+            graph.candidates(&ways, &any, from, &mut candidates);
+            let loads = &mut loads[from as usize];
+            for &(lid, _) in &lids {
+                if let Some(port) = lightest(&candidates, loads, lid) {
+                    loads[usize::from(port)] += 1;
+                    table[usize::from(lid)] = port;
+                }
+            }
+        }
+    }
+    for (&node, table) in graph.nodes.iter().zip(tables) {
+        if let Some(switch) = &mut view.nodes[node as usize].switch {
+            switch.wanted = table;
+        }
+    }
+}
+
+/// The port with the least load. Among equals the LID decides, so that switches of one level agree.
+fn lightest(candidates: &[u8], loads: &[u32; 256], lid: u16) -> Option<u8> {
+    let first = usize::from(lid) % candidates.len().max(1);
+    let (behind, before) = candidates.split_at(first);
+    let turned = behind.iter().chain(before);
+    turned.min_by_key(|&&port| loads[usize::from(port)]).copied()
+}
+
+/// By switch: LIDs that it delivers, and the ports where; 0 for its own.
+fn lids_at_switches(view: &View, graph: &Graph) -> Vec<Vec<(u16, u8)>> {
+    let mut lids = vec![Vec::new(); graph.nodes.len()];
+    for (place, port) in view.managed() {
+        let is_own = graph.index.contains_key(&place.node);
+        let at = if is_own { Some(Place { port: 0, ..place }) } else { port.peer };
+        let Some(at) = at.filter(|_| port.lid.is_unicast()) else { continue };
+        if let Some(&switch) = graph.index.get(&at.node) {
+            let own = port.lid.0..port.lid.0 + port.lid_count();
+            lids[switch as usize].extend(own.map(|lid| (lid, at.port)));
+        }
+    }
+    lids
+}

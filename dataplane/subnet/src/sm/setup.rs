@@ -1,0 +1,312 @@
+//! Sets of the manager: partitions, routes, groups, VLs, LIDs and states of ports (IBA 14.4.4).
+//! Only changes are written.
+//!
+//! The order matters: a port becomes active only after the routes and partitions of its packets are
+//! written.
+
+use super::discovery::port_modifier;
+use super::requests::Request;
+use super::{Purpose, SubnetManager};
+use crate::node::PortSet;
+use crate::partitions::Candidate;
+use crate::view::{Place, SeenNode, View};
+use pollux_wire::address::{Guid, Lid};
+use pollux_wire::keys::PKey;
+use pollux_wire::mad::smp::{
+    CapabilityMask, LinearForwardingTable, MKey, MKeyProtection, MulticastForwardingTable,
+    MulticastForwardingTableModifier, PKeyTable, PKeyTableModifier, PortInfo, PortPhysState,
+    PortState, SlToVlMappingTable, SlToVlModifier, SwitchInfo, VlArbitrationModifier,
+    VlArbitrationTable, VlCap, VlPart, VlWeight,
+};
+use pollux_wire::units::{Mtu, TimeCode};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The head-of-queue lifetime: 1 s towards switches, a quarter towards hosts, so that a host which
+/// does not receive does not block the packets behind.
+const HOQ_LIFE_TO_SWITCHES: TimeCode = TimeCode(18);
+const HOQ_LIFE_TO_HOSTS: TimeCode = TimeCode(16);
+const STALL_COUNT: u8 = 7;
+
+impl SubnetManager {
+    /// Partitions, routes and groups.
+    pub(super) fn write_tables(&mut self, before: &View) {
+        self.sa.subnet_changed(before, &self.view);
+        for node in 0..self.view.nodes.len() as u32 {
+            self.write_switch(node);
+            let ports: Vec<u8> = self.view.node(node).managed_ports().collect();
+            for place in ports.into_iter().map(|port| Place { node, port }) {
+                self.write_partitions(place);
+            }
+            if self.config.qos.is_some() {
+                let ports = 0..self.view.node(node).ports.len() as u8;
+                ports.for_each(|port| self.write_qos(Place { node, port }));
+            }
+        }
+        self.write_all_groups();
+    }
+
+    fn write_switch(&mut self, node: u32) {
+        let path = self.view.node(node).path(0);
+        let lid_last = self.view.lid_last();
+        let life_time = self.config.subnet_timeout;
+        let Some(switch) = &mut self.view.nodes[node as usize].switch else { return };
+        let new = SwitchInfo { linear_fdb_top: lid_last, life_time, ..switch.info };
+        if new != switch.info || new.port_state_change {
+            let purpose = Purpose::SetSwitchInfo(node);
+            self.requests.ask(Request::set(path, 0, new, purpose));
+        }
+        for block in 0..=lid_last.0 / 64 {
+            let ports = switch.wanted_block(block);
+            if switch.written.insert(block, ports) != Some(ports) {
+                let purpose = Purpose::SetLinearBlock(node, block);
+                let table = LinearForwardingTable { ports };
+                self.requests.ask(Request::set(path, block.into(), table, purpose));
+            }
+        }
+    }
+
+    /// The keys of a port, and of the switch's port that it is at.
+    fn write_partitions(&mut self, place: Place) {
+        let (node, port) = (self.view.node(place.node), self.view.port(place));
+        if port.guid == Guid(0) || port.info.is_none() {
+            return;
+        }
+        let (guid, peer, kind) = (port.guid, port.peer, node.info.node_type);
+        let candidate = Candidate { guid, kind, is_manager: guid == self.guid };
+        let keys = self.config.partitions.keys(&candidate);
+        let (is_switch, cap) = (node.is_switch(), node.info.partition_cap);
+        self.write_p_keys(place, &keys, cap);
+        let Some(peer) = peer.filter(|_| !is_switch && self.config.switches_enforce_partitions)
+        else {
+            return;
+        };
+        if let Some(switch) = &self.view.node(peer.node).switch {
+            let cap = switch.info.partition_enforcement_cap;
+            self.write_p_keys(peer, &keys, cap);
+        }
+    }
+
+    fn write_p_keys(&mut self, place: Place, keys: &[PKey], cap: u16) {
+        if cap == 0 {
+            return;
+        }
+        let (node, port) = (self.view.node(place.node), self.view.port(place));
+        // A port without space for all its keys makes every sweep fail.
+        let room = keys.len().min(cap.into());
+        self.failed += u64::from(room < keys.len());
+        let keys = &keys[..room];
+        if port.p_keys.as_deref() == Some(keys) {
+            return;
+        }
+        let (path, is_switch) = (node.path(place.port), node.is_switch());
+        let blocks = keys.len().max(port.p_keys.as_ref().map_or(0, Vec::len)).div_ceil(32).max(1);
+        self.view.port_mut(place).p_keys = Some(keys.to_vec());
+        for block in 0..blocks {
+            let key = |i: usize| keys.get(block * 32 + i).copied().unwrap_or(PKey::INVALID);
+            let table = PKeyTable { p_keys: std::array::from_fn(key) };
+            let port = if is_switch { place.port.into() } else { 0 };
+            let modifier = PKeyTableModifier { port, block: block as u16 };
+            let modifier = u32::from_be_bytes(modifier.emit());
+            self.requests.ask(Request::set(path, modifier, table, Purpose::SetPKeys(place)));
+        }
+    }
+
+    /// SL to VL tables, and VL arbitration.
+    fn write_qos(&mut self, place: Place) {
+        let (Some(qos), node) = (&self.config.qos, self.view.node(place.node)) else { return };
+        let port = self.view.port(place);
+        let Some(info) = port.info.filter(|_| port.is_up() && !port.has_qos) else { return };
+        let (path, is_switch) = (node.path(place.port), node.is_switch());
+        let lanes = info.operational_vls.lanes().unwrap_or(1);
+        let table = SlToVlMappingTable { lanes: qos.sl_to_vl.map(|lane| lane % lanes) };
+        let purpose = Purpose::SetQos(place);
+        let inputs = if is_switch { 0..node.ports.len() as u8 } else { 0..1 };
+        for input_port in inputs {
+            let output_port = if is_switch { place.port } else { 0 };
+            let modifier = SlToVlModifier { input_port, output_port, ..SlToVlModifier::default() };
+            let modifier = u32::from_be_bytes(modifier.emit());
+            if !is_switch || place.port > 0 {
+                self.requests.ask(Request::set(path, modifier, table, purpose));
+            }
+        }
+        let halves = [(VlPart::LOW_FIRST, &qos.low), (VlPart::HIGH_FIRST, &qos.high)];
+        for (part, entries) in halves.into_iter().filter(|_| place.port > 0) {
+            let one = |entry: VlWeight| VlWeight { lane: entry.lane % lanes, ..entry };
+            let table = VlArbitrationTable { entries: entries.map(one) };
+            let port = if is_switch { place.port.into() } else { 0 };
+            let modifier = u32::from_be_bytes(VlArbitrationModifier { part, port }.emit());
+            self.requests.ask(Request::set(path, modifier, table, purpose));
+        }
+        self.view.port_mut(place).has_qos = true;
+    }
+
+    /// Trees of all groups, because links may have changed.
+    fn write_all_groups(&mut self) {
+        self.sa.take_changed_groups();
+        for node in &mut self.view.nodes {
+            if let Some(switch) = &mut node.switch {
+                switch.groups_wanted.clear();
+            }
+        }
+        self.plant(self.sa.mlids().collect());
+    }
+
+    /// Trees of the groups with changed members.
+    pub(super) fn write_changed_groups(&mut self) {
+        if matches!(self.sweep, super::Sweep::Discovering) || !self.is_in_charge() {
+            return;
+        }
+        let changed = self.sa.take_changed_groups();
+        if !changed.is_empty() {
+            for node in &mut self.view.nodes {
+                if let Some(switch) = &mut node.switch {
+                    switch.groups_wanted.retain(|mlid, _| !changed.contains(mlid));
+                }
+            }
+            self.plant(changed);
+        }
+    }
+
+    fn plant(&mut self, mlids: BTreeSet<Lid>) {
+        let Some(trees) = &mut self.trees else { return };
+        for mlid in mlids {
+            let members = self.sa.members(mlid, &self.view);
+            for (node, ports) in trees.tree(&self.view, mlid, members.into_iter()) {
+                if let Some(switch) = &mut self.view.nodes[node as usize].switch
+                    && !ports.is_empty()
+                {
+                    switch.groups_wanted.insert(mlid, ports);
+                }
+            }
+        }
+        (0..self.view.nodes.len() as u32).for_each(|node| self.write_groups(node));
+    }
+
+    /// The blocks of a multicast table that differ from what was written.
+    fn write_groups(&mut self, node: u32) {
+        let path = self.view.node(node).path(0);
+        let positions = self.view.node(node).info.num_ports / 16 + 1;
+        let Some(switch) = &mut self.view.nodes[node as usize].switch else { return };
+        if switch.groups_wanted == switch.groups_written {
+            return;
+        }
+        let (wanted, written) = (&switch.groups_wanted, &switch.groups_written);
+        let ports = |groups: &BTreeMap<Lid, PortSet>, mlid: Lid| {
+            groups.get(&mlid).copied().unwrap_or(PortSet::EMPTY)
+        };
+        let mut blocks = BTreeSet::new();
+        for &mlid in wanted.keys().chain(written.keys()) {
+            let (new, old) = (ports(wanted, mlid), ports(written, mlid));
+            let Some((block, _)) = MulticastForwardingTable::locate(mlid) else { continue };
+            let differs = |position: &u8| new.sixteen(*position) != old.sixteen(*position);
+            blocks.extend((0..positions).filter(differs).map(|position| (block, position)));
+        }
+        for (block, position) in blocks {
+            let first = Lid::MULTICAST_FIRST.0 + block * 32;
+            let mask = |i: usize| ports(wanted, Lid(first + i as u16)).sixteen(position);
+            let table = MulticastForwardingTable { port_masks: std::array::from_fn(mask) };
+            let modifier = MulticastForwardingTableModifier { position, block };
+            let modifier = u32::from_be_bytes(modifier.emit());
+            self.requests.ask(Request::set(path, modifier, table, Purpose::SetGroups(node)));
+        }
+        switch.groups_written = switch.groups_wanted.clone();
+    }
+
+    /// Addresses and settings of all ports, and `Armed` for those that are new.
+    pub(super) fn arm(&mut self) {
+        for place in self.places() {
+            let Some((now, new)) = self.wanted(place) else { continue };
+            let is_new = now.port_state == PortState::INITIALIZE;
+            let target = if is_new { PortState::ARMED } else { PortState::NO_CHANGE };
+            // Also without other changes: a manager that takes over has no list of members.
+            let client_reregister = self.shall_reregister(&now, &new, place);
+            if is_new || client_reregister || new != now {
+                let new = PortInfo { port_state: target, client_reregister, ..new };
+                self.set_port(place, new);
+            }
+        }
+    }
+
+    /// `Active` for ports that are armed.
+    pub(super) fn activate(&mut self) {
+        for place in self.places() {
+            let info = self.view.port(place).info;
+            if let Some(info) = info.filter(|info| info.port_state == PortState::ARMED) {
+                self.set_port(place, PortInfo { port_state: PortState::ACTIVE, ..info });
+            }
+        }
+    }
+
+    fn set_port(&mut self, place: Place, new: PortInfo) {
+        let node = self.view.node(place.node);
+        let path = node.path(place.port);
+        let new = PortInfo { port_phys_state: PortPhysState::NO_CHANGE, ..new };
+        let purpose = Purpose::SetPortInfo(place);
+        let request = Request::set(path, port_modifier(place.port), new, purpose);
+        // The M_Key of another manager is readable after its lease, and is then replaced.
+        let managed = Place { port: node.managed_port(place.port), ..place };
+        let shown = self.view.port(managed).info.map(|info| info.m_key);
+        self.requests.ask_with(shown.filter(|key| *key != MKey(0)), request);
+    }
+
+    fn places(&self) -> Vec<Place> {
+        let of = |(node, seen): (u32, &SeenNode)| {
+            (0..seen.ports.len() as u8).map(move |port| Place { node, port })
+        };
+        (0..).zip(&self.view.nodes).flat_map(of).collect()
+    }
+
+    /// The present and the wanted PortInfo of a port, without its state; `None` if the manager may
+    /// not set it.
+    fn wanted(&self, place: Place) -> Option<(PortInfo, PortInfo)> {
+        let (node, port) = (self.view.node(place.node), self.view.port(place));
+        let now = port.info?;
+        let mut new = now;
+        let is_managed = port.guid != Guid(0) && port.lid.is_unicast();
+        if is_managed {
+            new.m_key = self.config.m_key;
+            let is_protected = self.config.m_key.0 != 0;
+            new.m_key_protection = MKeyProtection(u8::from(is_protected));
+            new.m_key_lease_period = if is_protected { self.config.m_key_lease_seconds } else { 0 };
+            new.gid_prefix = self.config.prefix;
+            (new.lid, new.lmc) = (port.lid, port.lmc);
+            (new.master_sm_lid, new.master_sm_sl) = (self.own_lid(), 0);
+            new.subnet_timeout = self.config.subnet_timeout;
+        }
+        if place.port == 0 {
+            return is_managed.then_some((now, new));
+        }
+        let peer = port.peer.filter(|_| port.is_up())?;
+        let there = self.view.port(peer).info?;
+        new.neighbor_mtu = Mtu(now.mtu_cap.0.min(there.mtu_cap.0));
+        new.operational_vls = VlCap(now.vl_cap.0.min(there.vl_cap.0));
+        new.link_down_default_state = PortPhysState::POLLING;
+        (new.local_phy_errors, new.overrun_errors) = (8, 8);
+        if let Some(qos) = &self.config.qos {
+            new.vl_high_limit = qos.high_limit;
+        }
+        if let Some(switch) = &node.switch {
+            let is_host = !self.view.node(peer.node).is_switch();
+            new.hoq_life = if is_host { HOQ_LIFE_TO_HOSTS } else { HOQ_LIFE_TO_SWITCHES };
+            new.vl_stall_count = STALL_COUNT;
+            let enforces = is_host && self.config.switches_enforce_partitions;
+            let (info, has_keys) = (&switch.info, port.p_keys.is_some());
+            new.partition_enforcement_inbound =
+                enforces && has_keys && info.inbound_enforcement_cap;
+            new.partition_enforcement_outbound =
+                enforces && has_keys && info.outbound_enforcement_cap;
+        } else if !is_managed {
+            return None;
+        }
+        Some((now, new))
+    }
+
+    /// Whether a port gets client reregister.
+    fn shall_reregister(&self, now: &PortInfo, new: &PortInfo, place: Place) -> bool {
+        let is_able = now.capability_mask.contains(CapabilityMask::CLIENT_REREGISTRATION);
+        let is_managed = self.view.port(place).guid != Guid(0);
+        let is_new = now.port_state == PortState::INITIALIZE;
+        let has_moved = now.master_sm_lid != new.master_sm_lid || now.lid != new.lid;
+        is_able && is_managed && (is_new || has_moved || !self.is_in_charge())
+    }
+}

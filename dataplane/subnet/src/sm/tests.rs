@@ -1,0 +1,556 @@
+//! Managers at subnets in memory: what becomes of the subnet, and who is the master.
+
+use super::*;
+use crate::node::NodeDrop;
+use crate::subnet::Subnet;
+use crate::topology::{End, Topology};
+use pollux_wire::keys::PKey;
+use pollux_wire::mad::MAD_LEN;
+use pollux_wire::mad::smp::{
+    MKey, MKeyProtection, NodeType, PortInfo, PortState, SmControl, SmKey,
+};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// A subnet and its managers, in virtual time.
+struct World {
+    subnet: Subnet,
+    managers: Residents,
+    now: Time,
+}
+
+impl World {
+    fn new(spec: &str) -> Self {
+        let subnet = Subnet::new(Topology::generate(spec, 1).unwrap());
+        Self { subnet, managers: Residents::default(), now: Time::START }
+    }
+
+    /// One with a manager at the first host.
+    fn managed(spec: &str, config: Config) -> Self {
+        let mut world = Self::new(spec);
+        world.start(1, config);
+        world.settle();
+        world
+    }
+
+    /// The port of a host, from 1.
+    fn host(&self, number: usize) -> End {
+        let nodes = self.subnet.topology().nodes();
+        let hosts = (0..).zip(nodes).filter(|(_, node)| node.kind == NodeType::CHANNEL_ADAPTER);
+        End { node: hosts.map(|(index, _)| index).nth(number - 1).unwrap(), port: 1 }
+    }
+
+    fn start(&mut self, host: usize, config: Config) {
+        let at = self.host(host);
+        self.managers.start(&mut self.subnet, at, config);
+    }
+
+    fn stop(&mut self, host: usize) {
+        let at = self.host(host);
+        self.managers.stop(&mut self.subnet, at);
+    }
+
+    fn settle(&mut self) {
+        self.managers.settle(self.now, &mut self.subnet, |_, _| {});
+    }
+
+    /// Lets so much time pass, from one thing that is due to the next.
+    fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        loop {
+            self.settle();
+            let due = [self.managers.due(), self.subnet.traps_due()].into_iter().flatten().min();
+            match due.filter(|due| *due <= end) {
+                Some(due) => self.now = self.now.max(due),
+                None => break,
+            }
+        }
+        self.now = end;
+        self.settle();
+    }
+
+    fn manager(&self, host: usize) -> &SubnetManager {
+        self.managers.at(self.host(host)).unwrap()
+    }
+
+    fn state(&self, host: usize) -> SmState {
+        self.manager(host).state()
+    }
+
+    /// Whether all ports that are linked are active, and have addresses that no other has.
+    fn is_up(&self) -> bool {
+        let mut lids = BTreeSet::new();
+        self.subnet.nodes().iter().all(|node| {
+            let own = &node.ports[usize::from(!node.is_switch())].info;
+            let linked = node.ports[1..].iter().filter(|port| port.is_linked());
+            own.lid.is_unicast()
+                && lids.insert(own.lid)
+                && own.master_sm_lid.is_unicast()
+                && linked.clone().all(|port| port.info.port_state == PortState::ACTIVE)
+        })
+    }
+
+    /// The ports by which switches send a packet from a host to a LID on, up to a node that is not
+    /// a switch; nothing if it does not arrive at who has the LID.
+    fn way(&self, from: End, lid: Lid) -> Option<Vec<End>> {
+        let (mut here, mut way) = (from, Vec::new());
+        for _ in 0..64 {
+            let (peer, _) = self.subnet.topology().peer(here)?;
+            let node = &self.subnet.nodes()[peer.node as usize];
+            if !node.is_switch() {
+                return node.has_lid(peer.port, lid).then_some(way);
+            }
+            let port = node.forwarding.as_ref()?.port_of(lid)?;
+            here = End { node: peer.node, port };
+            if port == 0 {
+                return node.has_lid(0, lid).then_some(way);
+            }
+            way.push(here);
+        }
+        None
+    }
+
+    fn hosts(&self) -> Vec<(End, Lid)> {
+        let nodes = (0..).zip(self.subnet.nodes()).filter(|(_, node)| !node.is_switch());
+        nodes.map(|(index, node)| (End { node: index, port: 1 }, node.lid(1))).collect()
+    }
+}
+
+const SPECS: [&str; 7] = [
+    "single:3",
+    "ring:5",
+    "ring:8",
+    "torus:4x5",
+    "fat-tree:4",
+    "leaf-spine:6x4x3",
+    "leaf-spine:1x1x2",
+];
+
+#[test]
+fn every_kind_of_fabric_is_brought_up() {
+    for spec in SPECS {
+        let world = World::managed(spec, Config::default());
+        assert!(world.is_up() && world.manager(1).is_settled(), "{spec}");
+        assert_eq!(world.manager(1).counters().failures, 0, "{spec}");
+    }
+}
+
+#[test]
+fn the_largest_switch_is_brought_up() {
+    let world = World::managed("single:254", Config::default());
+    assert!(world.is_up() && world.hosts().len() == 254);
+}
+
+#[test]
+fn hosts_reach_every_host_and_switch_and_no_links_wait_for_each_other_in_a_circle() {
+    for spec in SPECS {
+        let world = World::managed(spec, Config::default());
+        let own = |node: &crate::node::Node| node.lid(u8::from(!node.is_switch()));
+        let lids: Vec<Lid> = world.subnet.nodes().iter().map(own).collect();
+        let mut behind: BTreeMap<End, BTreeSet<End>> = BTreeMap::new();
+        for (from, own) in world.hosts() {
+            for &lid in lids.iter().filter(|lid| **lid != own) {
+                let way = world.way(from, lid).unwrap_or_else(|| panic!("{spec}: {from:?} {lid}"));
+                for pair in way.windows(2) {
+                    behind.entry(pair[0]).or_default().insert(pair[1]);
+                }
+            }
+        }
+        // What waits for nobody is taken away, until nothing is left.
+        while !behind.is_empty() {
+            let before = behind.len();
+            let waiting: BTreeSet<End> = behind.keys().copied().collect();
+            behind.retain(|_, after| after.iter().any(|link| waiting.contains(link)));
+            assert!(behind.len() < before, "{spec}: {behind:?}");
+        }
+    }
+}
+
+#[test]
+fn ways_in_trees_are_the_shortest() {
+    let world = World::managed("fat-tree:4", Config::default());
+    let hosts = world.hosts();
+    let hops = |to: usize| world.way(hosts[0].0, hosts[to].1).unwrap().len();
+    // At the same edge switch, in the same pod, in another.
+    assert_eq!([hops(1), hops(2), hops(4), hops(15)], [1, 3, 5, 5]);
+}
+
+#[test]
+fn links_of_a_kind_carry_as_many_addresses() {
+    let world = World::managed("leaf-spine:8x4x8", Config::default());
+    for (index, node) in (0..).zip(world.subnet.topology().nodes()) {
+        if !node.name.starts_with("leaf") {
+            continue;
+        }
+        let tables = world.subnet.nodes()[index].forwarding.as_ref().unwrap();
+        let mut loads = [0; 4];
+        for (_, lid) in world.hosts() {
+            if let Some(up @ 9..) = tables.port_of(lid) {
+                loads[usize::from(up) - 9] += 1;
+            }
+        }
+        let (least, most) = (loads.iter().min().unwrap(), loads.iter().max().unwrap());
+        assert!(most - least <= 2 && loads.iter().sum::<u32>() == 56, "{loads:?}");
+    }
+}
+
+#[test]
+fn addresses_are_kept_by_ports_and_by_the_table() {
+    let mut world = World::managed("single:3", Config { lmc: 1, ..Config::default() });
+    let (lids, table) = (world.hosts(), world.manager(1).lids().clone());
+    assert!(lids.iter().all(|(_, lid)| lid.0.is_multiple_of(2)));
+    world.stop(1);
+    world.start(2, Config { lmc: 1, ..Config::default() });
+    world.pass(Duration::from_secs(1));
+    assert_eq!(world.hosts(), lids, "as the ports said");
+    let lids = BTreeMap::from_iter(table.into_iter().map(|(guid, lid)| (guid, Lid(lid.0 + 64))));
+    let world = World::managed("single:3", Config { lids, lmc: 1, ..Config::default() });
+    assert!(world.hosts().iter().all(|(_, lid)| lid.0 > 64), "as the table said");
+    let all: Vec<_> = world.hosts().iter().map(|(_, lid)| lid.0).collect();
+    let way = |lid| world.way(world.hosts()[0].0, Lid(lid));
+    assert!(way(all[2]).is_some() && way(all[2] + 1).is_some(), "two addresses each");
+}
+
+// req: iba-partitions
+#[test]
+fn partitions_are_written_to_ports_and_to_the_switches_beside_them() {
+    let mut world = World::new("single:3");
+    let guid = world.subnet.nodes()[3].ports[1].guids[0];
+    let text = format!("blue=0x12, ipoib : {guid}=full ; Default=0x7fff : ALL=limited, SELF=full;");
+    let partitions = Partitions::read("conf", &text).unwrap();
+    world.start(1, Config { partitions, ..Config::default() });
+    world.settle();
+    let keys = |node: usize, port: usize| world.subnet.nodes()[node].ports[port].p_keys.entries();
+    let limited = PKey::DEFAULT_LIMITED;
+    assert_eq!((keys(1, 1)[0], keys(2, 1)[0]), (PKey::DEFAULT, limited));
+    assert_eq!(keys(3, 1)[..3], [limited, PKey(0x8012), PKey::INVALID]);
+    assert_eq!(keys(0, 3), keys(3, 1));
+    let enforced = &world.subnet.nodes()[0].ports[3].info;
+    assert!(enforced.partition_enforcement_inbound && enforced.partition_enforcement_outbound);
+    assert!(world.is_up());
+}
+
+#[test]
+fn lanes_and_turns_are_set_up_if_wanted() {
+    use pollux_wire::mad::smp::VlWeight;
+    let weight = |lane| VlWeight { lane, weight: 64 };
+    let qos = Qos {
+        sl_to_vl: std::array::from_fn(|sl| sl as u8 / 4),
+        high: [weight(3); 32],
+        high_limit: 4,
+        low: [weight(0); 32],
+    };
+    let world = World::managed("single:2", Config { qos: Some(qos), ..Config::default() });
+    let [switch, host, _] = world.subnet.nodes() else { panic!("three nodes") };
+    assert_eq!((host.ports[1].sl_to_vl[7], host.ports[1].info.vl_high_limit), (1, 4));
+    assert_eq!(host.ports[1].arbitration.as_ref().unwrap()[2].entries[0], weight(3));
+    let tables = switch.forwarding.as_ref().unwrap();
+    assert_eq!(tables.lane(1, 2, 13, switch.ports[2].info.operational_vls), 3);
+    assert!(world.is_up());
+}
+
+#[test]
+fn a_cable_that_is_pulled_and_put_back_is_noticed() {
+    let mut world = World::managed("leaf-spine:2x2x2", Config::default());
+    let host = world.host(4);
+    let sweeps = world.manager(1).counters().sweeps;
+    world.subnet.set_cable(host, false);
+    world.pass(Duration::from_secs(1));
+    assert_eq!(world.manager(1).counters().sweeps, sweeps + 1, "by the trap");
+    let first = world.hosts()[0].0;
+    let lid = world.hosts()[3].1;
+    assert!(world.way(first, lid).is_none() && world.manager(1).is_settled());
+    world.subnet.set_cable(host, true);
+    assert!(!world.is_up());
+    world.pass(Duration::from_secs(1));
+    assert!(world.is_up() && world.way(first, lid).is_some() && world.subnet.traps_due().is_none());
+    assert_eq!(world.hosts()[3].1, lid);
+}
+
+#[test]
+fn a_light_sweep_finds_changes_without_a_trap() {
+    let mut world = World::managed("single:2", Config::default());
+    world.pass(Duration::from_secs(15));
+    assert_eq!(world.manager(1).counters().light_sweeps, 1);
+    let sweeps = world.manager(1).counters().sweeps;
+    world.subnet.node_mut(0).forwarding.as_mut().unwrap().info.port_state_change = true;
+    world.pass(Duration::from_secs(10));
+    assert_eq!(world.manager(1).counters().sweeps, sweeps + 1);
+    assert!(!world.subnet.nodes()[0].forwarding.as_ref().unwrap().info.port_state_change);
+}
+
+#[test]
+fn a_settled_subnet_is_swept_without_a_write() {
+    let mut world = World::managed("fat-tree:4", Config::default());
+    let drops: u64 = world.subnet.nodes().iter().map(|node| node.drops.total()).sum();
+    while world.subnet.poll_change().is_some() {}
+    world.subnet.node_mut(0).forwarding.as_mut().unwrap().info.port_state_change = true;
+    let sent = world.manager(1).act_count;
+    world.pass(Duration::from_secs(21));
+    let nodes = world.subnet.nodes().len() as u32;
+    let ports = world.subnet.nodes().iter().map(|node| node.ports.len() as u32).sum::<u32>();
+    // Two questions of each node and at most one of each port and link; one Set clears the news.
+    assert!(world.manager(1).act_count - sent < 3 * nodes + 3 * ports, "no writing");
+    assert!(world.subnet.poll_change().is_none());
+    let after: u64 = world.subnet.nodes().iter().map(|node| node.drops.total()).sum();
+    assert_eq!(after, drops);
+}
+
+#[test]
+fn a_silent_node_does_not_hold_up_the_others() {
+    let mut world = World::new("single:3");
+    let port = &mut world.subnet.node_mut(2).ports[1];
+    port.info.m_key = MKey(5);
+    port.info.m_key_protection = MKeyProtection::NO_READ;
+    world.start(1, Config::default());
+    world.pass(Duration::from_secs(2));
+    let states = [1, 2, 3].map(|node: usize| world.subnet.nodes()[node].ports[1].info.port_state);
+    assert_eq!(states, [PortState::ACTIVE, PortState::INITIALIZE, PortState::ACTIVE]);
+    assert!(world.subnet.nodes()[2].drops.of(NodeDrop::MKey) >= 3);
+    assert!(!world.manager(1).is_settled());
+    world.subnet.node_mut(2).ports[1].info.m_key = MKey(0);
+    world.pass(Duration::from_secs(20));
+    assert!(world.is_up() && world.manager(1).is_settled(), "the next sweep tries again");
+}
+
+// req: iba-partitions
+#[test]
+fn ports_are_protected_by_a_key_if_there_is_one() {
+    let mut world = World::managed("single:2", Config { m_key: MKey(9), ..Config::default() });
+    assert!(world.subnet.nodes()[2].ports[1].info.m_key == MKey(9));
+    world.subnet.set_cable(End { node: 2, port: 1 }, false);
+    world.subnet.set_cable(End { node: 2, port: 1 }, true);
+    world.pass(Duration::from_secs(1));
+    assert!(world.is_up() && world.subnet.traps_due().is_none());
+    assert!(world.subnet.nodes().iter().all(|node| node.drops.of(NodeDrop::MKey) == 0));
+}
+
+fn priority(priority: u8) -> Config {
+    Config { priority, ..Config::default() }
+}
+
+/// Two managers, the second started later.
+fn two(first: u8, second: u8) -> World {
+    let mut world = World::managed("leaf-spine:2x2x2", priority(first));
+    world.start(3, priority(second));
+    world.pass(Duration::from_secs(2));
+    world
+}
+
+#[test]
+fn the_higher_priority_is_master_in_any_order_of_start() {
+    let world = two(9, 3);
+    assert_eq!((world.state(1), world.state(3)), (SmState::MASTER, SmState::STANDBY));
+    let world = two(3, 9);
+    assert_eq!((world.state(1), world.state(3)), (SmState::STANDBY, SmState::MASTER));
+    let master = world.hosts()[2].1;
+    assert!(world.is_up());
+    assert!(
+        world.subnet.nodes().iter().all(|node| {
+            node.ports[usize::from(!node.is_switch())].info.master_sm_lid == master
+        })
+    );
+}
+
+#[test]
+fn with_one_priority_the_lower_guid_is_master() {
+    assert_eq!(two(3, 3).state(1), SmState::MASTER);
+    let mut world = World::managed("leaf-spine:2x2x2", priority(3));
+    world.stop(1);
+    world.start(3, priority(3));
+    world.pass(Duration::from_secs(1));
+    world.start(1, priority(3));
+    world.pass(Duration::from_secs(1));
+    assert_eq!((world.state(1), world.state(3)), (SmState::MASTER, SmState::STANDBY));
+}
+
+// req: iba-sm-election
+#[test]
+fn a_master_in_the_place_of_another_asks_all_to_join_anew() {
+    let mut world = World::managed("single:3", Config::default());
+    let asked = |world: &World, number| {
+        let end = world.host(number);
+        world.subnet.nodes()[end.node as usize].ports[usize::from(end.port)].reregistrations
+    };
+    for _ in 0..3 {
+        let before = [2, 3].map(|number| asked(&world, number));
+        world.start(1, Config::default());
+        world.settle();
+        let after = [2, 3].map(|number| asked(&world, number));
+        assert!((0..2).all(|nth| after[nth] > before[nth]), "{before:?} {after:?}");
+        // And nobody once all is as it is to be.
+        world.pass(Duration::from_secs(60));
+        assert_eq!([2, 3].map(|number| asked(&world, number)), after);
+    }
+}
+
+#[test]
+fn when_the_master_dies_the_standby_takes_over() {
+    let mut world = two(9, 3);
+    world.stop(1);
+    world.pass(Duration::from_secs(30));
+    assert_eq!(world.state(3), SmState::STANDBY, "the master is polled a few times more");
+    world.pass(Duration::from_secs(30));
+    assert_eq!(world.state(3), SmState::MASTER);
+    let master = world.hosts()[2].1;
+    assert!(
+        world.subnet.nodes().iter().all(|node| {
+            node.ports[usize::from(!node.is_switch())].info.master_sm_lid == master
+        })
+    );
+    world.start(1, priority(9));
+    world.pass(Duration::from_secs(2));
+    assert_eq!((world.state(1), world.state(3)), (SmState::MASTER, SmState::STANDBY));
+}
+
+#[test]
+fn three_agree_on_one() {
+    let mut world = World::new("leaf-spine:2x2x2");
+    (1..=3).for_each(|host| world.start(host, priority(host as u8)));
+    world.pass(Duration::from_secs(60));
+    let states = [1, 2, 3].map(|host| world.state(host));
+    assert_eq!(states, [SmState::STANDBY, SmState::STANDBY, SmState::MASTER]);
+}
+
+// req: iba-sm-election
+#[test]
+fn a_manager_accepts_sets_only_with_the_key_and_in_the_right_state() {
+    let mut world = two(9, 3);
+    let mut tell = |what: SmControl, sm_key| {
+        let (guid, at) = (world.manager(1).guid, world.host(3));
+        let info = SmInfo { guid, sm_key, ..world.manager(1).own_info() };
+        let header = MadHeader {
+            attribute_modifier: what.0,
+            ..MadHeader::new(MgmtClass::SUBN_LID_ROUTED, Method::SET, 99, SmInfo::ID)
+        };
+        let mad = LidSmp { header, data: info.to_data(), ..LidSmp::default() }.emit();
+        let (slid, dlid) = (world.hosts()[0].1, world.hosts()[2].1);
+        let (src_qp, p_key) = (Qpn::SMI, PKey::DEFAULT);
+        let datagram = Datagram { slid, dlid, src_qp, dest_qp: src_qp, p_key, mad };
+        world.managers.handle(world.now, at, &datagram);
+        world.settle();
+        world.state(3)
+    };
+    use SmState as S;
+    assert_eq!(tell(SmControl::DISABLE, SmKey(7)), S::STANDBY, "a wrong key");
+    assert_eq!(tell(SmControl::ACKNOWLEDGE, SmKey(1)), S::STANDBY);
+    assert_eq!(tell(SmControl::DISABLE, SmKey(1)), S::NOT_ACTIVE);
+    assert_eq!(tell(SmControl::HANDOVER, SmKey(1)), S::NOT_ACTIVE);
+    assert_eq!(tell(SmControl::STANDBY, SmKey(1)), S::STANDBY);
+    assert_eq!(tell(SmControl::DISCOVER, SmKey(1)), S::STANDBY, "it looks, and finds the master");
+    assert_eq!(tell(SmControl::HANDOVER, SmKey(1)), S::STANDBY, "it gives it back");
+    assert_eq!(world.state(1), S::MASTER);
+    assert!(world.is_up());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever comes, at whatever moment: the manager goes on, and the subnet comes up.
+    #[test]
+    fn any_datagram_is_survived(
+        mads in prop::collection::vec(
+            (any::<[u8; 32]>(), 0u8..4, 0u8..8, 0x10u8..0x24, 0u32..600, any::<bool>()), 1..60),
+    ) {
+        let mut world = World::new("single:2");
+        world.start(1, Config { tries: 1, ..Config::default() });
+        let at = world.host(1);
+        world.managers.timeout(world.now);
+        for (filling, class, method, attribute, id, is_wellformed) in mads {
+            let mut mad = [0; MAD_LEN];
+            mad.chunks_exact_mut(32).for_each(|part| part.copy_from_slice(&filling));
+            if is_wellformed {
+                let methods = [1, 2, 5, 7, 0x81, 0x81, 0x81, 0x12];
+                let classes = [1, 0x81, 0x81, 3];
+                mad[..4].copy_from_slice(&[
+                    1,
+                    classes[usize::from(class)],
+                    if class == 3 { 2 } else { 1 },
+                    methods[usize::from(method)],
+                ]);
+                mad[4..6].fill(0);
+                mad[8..16].copy_from_slice(&u64::from(id).to_be_bytes());
+                mad[16..18].copy_from_slice(&[0, attribute]);
+                mad[20..24].fill(0);
+            }
+            let (slid, dlid) = (Lid(2), Lid(1));
+            let (src_qp, p_key) = (Qpn::GSI, PKey::DEFAULT);
+            let datagram = Datagram { slid, dlid, src_qp, dest_qp: src_qp, p_key, mad };
+            world.managers.handle(world.now, at, &datagram);
+            if let Some((_, manager)) = world.managers.all.first_mut()
+                && let Some(datagram) = manager.poll_transmit(world.now)
+            {
+                world.subnet.send(world.now, at, datagram);
+            }
+        }
+        world.pass(Duration::from_secs(25));
+        let is_master = world.state(1) == SmState::MASTER;
+        prop_assert!(!is_master || world.is_up());
+    }
+}
+
+/// The keys of all ports with addresses, and how they protect.
+fn keys(world: &World) -> BTreeSet<(u64, u8)> {
+    let nodes = world.subnet.nodes().iter();
+    let infos = nodes.map(|node| node.ports[usize::from(!node.is_switch())].info);
+    infos.map(|info| (info.m_key.0, info.m_key_protection.0)).collect()
+}
+
+#[test]
+fn a_manager_with_another_key_takes_over_when_the_lease_of_the_old_one_is_over() {
+    let config = |key| Config { m_key: MKey(key), ..Config::default() };
+    let mut world = World::managed("single:3", config(0xa));
+    world.pass(Duration::from_secs(1));
+    assert!(world.is_up() && keys(&world) == BTreeSet::from([(0xa, 1)]));
+    world.stop(1);
+    world.start(2, config(0xb));
+    world.pass(Duration::from_secs(25));
+    assert_eq!(keys(&world), BTreeSet::from([(0xa, 1)]), "the key is hidden, and holds");
+    world.pass(Duration::from_secs(60));
+    assert_eq!(keys(&world), BTreeSet::from([(0xb, 1)]));
+    assert!(world.is_up() && world.manager(2).is_settled());
+}
+
+/// Somebody tries keys for as long as three leases: the master hears of it by traps, and shows up.
+#[test]
+fn a_master_that_is_there_keeps_its_key_hidden() {
+    let m_key = MKey(0xa);
+    let mut world = World::managed("single:3", Config { m_key, ..Config::default() });
+    world.pass(Duration::from_secs(1));
+    let hosts = world.hosts();
+    let ((from, slid), (_, dlid)) = (hosts[2], hosts[1]);
+    for wrong in 1..=90 {
+        let header = MadHeader::new(MgmtClass::SUBN_LID_ROUTED, Method::SET, wrong, PortInfo::ID);
+        let smp = LidSmp { header, m_key: MKey(wrong << 8), ..LidSmp::default() };
+        let (src_qp, p_key, mad) = (Qpn::SMI, PKey::DEFAULT, smp.emit());
+        let datagram = Datagram { slid, dlid, src_qp, dest_qp: src_qp, p_key, mad };
+        world.subnet.send(world.now, from, datagram);
+        world.pass(Duration::from_secs(1));
+        assert_eq!(keys(&world), BTreeSet::from([(0xa, 1)]), "after {wrong} tries");
+    }
+    let host = &world.subnet.nodes()[2];
+    assert_eq!(host.drops.of(NodeDrop::MKey), 90);
+}
+
+/// Managers with the key of the subnet are shown the managers' own, and nobody else is.
+#[test]
+fn the_sm_key_is_readable_only_with_the_m_key() {
+    let (m_key, sm_key) = (MKey(0xa), SmKey(0x77));
+    let mut world = World::managed("single:3", Config { m_key, sm_key, ..Config::default() });
+    world.pass(Duration::from_secs(1));
+    let hosts = world.hosts();
+    for (shown, expected) in [(MKey(0), SmKey(0)), (MKey(0xb), SmKey(0)), (m_key, sm_key)] {
+        let header = MadHeader::new(MgmtClass::SUBN_LID_ROUTED, Method::GET, 9, SmInfo::ID);
+        let smp = LidSmp { header, m_key: shown, ..LidSmp::default() };
+        let ((from, slid), dlid, mad) = (hosts[2], hosts[0].1, smp.emit());
+        let (src_qp, p_key) = (Qpn::SMI, PKey::DEFAULT);
+        let datagram = Datagram { slid, dlid, src_qp, dest_qp: src_qp, p_key, mad };
+        world.subnet.send(world.now, from, datagram);
+        let mut answers = Vec::new();
+        world.managers.settle(world.now, &mut world.subnet, |at, answer| {
+            answers.push((at, SmInfo::from_data(&LidSmp::parse(&answer.mad).data).sm_key));
+        });
+        assert_eq!(answers, [(from, expected)], "with {shown:?}");
+    }
+}

@@ -1,0 +1,228 @@
+//! Directed routes of subnet management packets (IBA 14.2.2).
+//!
+//! The packet names the port to leave each node by; on its way it notes the port that it came in
+//! by, and the answer goes back along those. HP is the hop pointer, HC the hop count:
+//!
+//! ```text
+//! out   sender      HP = 0 < HC      HP 1, out by InitialPath[1]
+//!       switch      0 < HP < HC      ReturnPath[HP] := port in, HP + 1, out by InitialPath[HP]
+//!       last node   HP = HC          ReturnPath[HP] := port in, HP + 1, to the agent
+//! back  last node   HP = HC + 1      HP - 1, out by ReturnPath[HP]
+//!       switch      1 < HP <= HC     HP - 1, out by ReturnPath[HP]
+//!       sender      HP = 1           HP 0, to whoever asked
+//! ```
+//!
+//! A route can have a part routed by LID before and behind the directed part; the two DR LIDs name
+//! its ends, and are permissive without such a part.
+//!
+//! A step reads and writes a few bytes in place: parsing and emitting the whole packet at each node
+//! took most of the time of a subnet bring-up.
+
+use super::Mad;
+use pollux_wire::address::Lid;
+use pollux_wire::mad::smp::DirectedSmp;
+
+/// The node of a packet, and its input port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The port that it came in by; none where it starts.
+    pub in_port: Option<u8>,
+    /// Whether the node forwards.
+    pub is_switch: bool,
+    /// Physical ports of the node.
+    pub num_ports: u8,
+}
+
+/// The next step of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// It has arrived: the agent answers.
+    Agent,
+    /// It is back at its sender.
+    Sender,
+    /// Out by this port.
+    Port(u8),
+    /// The directed part is over: routed by LID from here.
+    Lid(Lid),
+    /// An invalid route. The caller counts it.
+    Drop,
+}
+
+/// Offsets of fields of [`DirectedSmp`].
+const STATUS: usize = 4;
+const RETURNING: u8 = 0x80;
+const HOP_POINTER: usize = 6;
+const HOP_COUNT: usize = 7;
+const DR_SLID: usize = 32;
+const DR_DLID: usize = 34;
+const INITIAL_PATH: usize = 128;
+const RETURN_PATH: usize = 192;
+
+/// Decides the next step of a packet, and updates it.
+pub fn step(place: Place, mad: &mut Mad) -> Step {
+    if mad[HOP_COUNT] > DirectedSmp::HOPS_MAX {
+        return Step::Drop;
+    }
+    if mad[STATUS] & RETURNING == 0 { step_out(place, mad) } else { step_back(place, mad) }
+}
+
+fn step_out(place: Place, mad: &mut Mad) -> Step {
+    let (pointer, count) = (mad[HOP_POINTER], mad[HOP_COUNT]);
+    match place.in_port {
+        None if pointer == 0 => {
+            mad[HOP_POINTER] = 1;
+            if count == 0 { Step::Agent } else { place.out(mad[INITIAL_PATH + 1]) }
+        }
+        Some(port) if 0 < pointer && pointer < count && place.is_switch => {
+            mad[RETURN_PATH + usize::from(pointer)] = port;
+            mad[HOP_POINTER] = pointer + 1;
+            place.out(mad[INITIAL_PATH + usize::from(pointer) + 1])
+        }
+        in_port if pointer == count => {
+            if let (Some(port), true) = (in_port, count > 0) {
+                mad[RETURN_PATH + usize::from(pointer)] = port;
+            }
+            mad[HOP_POINTER] = count + 1;
+            match lid(mad, DR_DLID) {
+                Lid::PERMISSIVE => Step::Agent,
+                lid if place.is_switch => Step::Lid(lid),
+                _ => Step::Drop,
+            }
+        }
+        _ if pointer == count + 1 => Step::Agent,
+        _ => Step::Drop,
+    }
+}
+
+fn step_back(place: Place, mad: &mut Mad) -> Step {
+    let (pointer, count) = (mad[HOP_POINTER], mad[HOP_COUNT]);
+    let is_middle = 1 < pointer && pointer <= count && place.is_switch && place.in_port.is_some();
+    let is_first = pointer == count + 1 && count > 0;
+    if is_first || is_middle {
+        mad[HOP_POINTER] = pointer - 1;
+        return place.out(mad[RETURN_PATH + usize::from(pointer) - 1]);
+    }
+    match pointer {
+        0 => Step::Sender,
+        1 => {
+            mad[HOP_POINTER] = 0;
+            match lid(mad, DR_SLID) {
+                Lid::PERMISSIVE => Step::Sender,
+                lid if place.is_switch => Step::Lid(lid),
+                _ => Step::Drop,
+            }
+        }
+        _ => Step::Drop,
+    }
+}
+
+fn lid(mad: &Mad, at: usize) -> Lid {
+    Lid(u16::from_be_bytes([mad[at], mad[at + 1]]))
+}
+
+impl Place {
+    /// Out by a port, if the node has it.
+    fn out(self, port: u8) -> Step {
+        if 0 < port && port <= self.num_ports { Step::Port(port) } else { Step::Drop }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pollux_wire::mad::MadStatus;
+    use proptest::prelude::*;
+
+    fn step(place: Place, smp: &mut DirectedSmp) -> Step {
+        let mut mad = smp.emit();
+        let step = super::step(place, &mut mad);
+        *smp = DirectedSmp::parse(&mad);
+        step
+    }
+
+    const SWITCH: Place = Place { in_port: Some(3), is_switch: true, num_ports: 8 };
+    const ADAPTER: Place = Place { in_port: Some(1), is_switch: false, num_ports: 2 };
+
+    fn start(place: Place) -> Place {
+        Place { in_port: None, ..place }
+    }
+
+    fn smp(pointer: u8, path: &[u8]) -> DirectedSmp {
+        let mut smp = DirectedSmp {
+            dr_slid: Lid::PERMISSIVE,
+            dr_dlid: Lid::PERMISSIVE,
+            ..DirectedSmp::default()
+        };
+        smp.set_hops(pointer, path.len() as u8);
+        smp.initial_path[1..=path.len()].copy_from_slice(path);
+        smp
+    }
+
+    #[test]
+    fn a_packet_goes_out_and_its_answer_comes_back() {
+        let mut smp = smp(0, &[2, 5]);
+        assert_eq!(step(start(ADAPTER), &mut smp), Step::Port(2));
+        assert_eq!(step(SWITCH, &mut smp), Step::Port(5));
+        assert_eq!(step(ADAPTER, &mut smp), Step::Agent);
+        assert_eq!((smp.hop_pointer(), &smp.return_path[..3]), (3, &[0, 3, 1][..]));
+        smp.header.status = MadStatus::OK.returning();
+        assert_eq!(step(start(ADAPTER), &mut smp), Step::Port(1));
+        assert_eq!(step(Place { in_port: Some(5), ..SWITCH }, &mut smp), Step::Port(3));
+        assert_eq!(smp.hop_pointer(), 1);
+        assert_eq!(step(Place { in_port: Some(2), ..ADAPTER }, &mut smp), Step::Sender);
+        assert_eq!(smp.hop_pointer(), 0);
+    }
+
+    #[test]
+    fn a_packet_without_hops_is_for_the_node_itself() {
+        let mut smp = smp(0, &[]);
+        assert_eq!(step(start(ADAPTER), &mut smp), Step::Agent);
+        assert_eq!(smp.hop_pointer(), 1);
+        smp.header.status = MadStatus::OK.returning();
+        assert_eq!(step(start(ADAPTER), &mut smp), Step::Sender);
+    }
+
+    #[test]
+    fn adapters_do_not_forward_and_ports_must_be_there() {
+        assert_eq!(step(ADAPTER, &mut smp(1, &[1, 1])), Step::Drop);
+        assert_eq!(step(start(ADAPTER), &mut smp(0, &[3])), Step::Drop);
+        assert_eq!(step(SWITCH, &mut smp(1, &[1, 0])), Step::Drop);
+        assert_eq!(step(SWITCH, &mut smp(1, &[1, 9])), Step::Drop);
+        assert_eq!(step(SWITCH, &mut smp(0, &[1, 1])), Step::Drop);
+        assert_eq!(step(SWITCH, &mut smp(4, &[1, 1])), Step::Drop);
+        let mut long = smp(1, &[1; 63]);
+        long.set_hops(1, 64);
+        assert_eq!(step(SWITCH, &mut long), Step::Drop);
+    }
+
+    #[test]
+    fn the_ends_of_a_route_can_go_by_lid() {
+        let mut out = DirectedSmp { dr_dlid: Lid(7), ..smp(1, &[4]) };
+        assert_eq!(step(SWITCH, &mut out), Step::Lid(Lid(7)));
+        assert_eq!(step(ADAPTER, &mut out), Step::Agent);
+        let mut back = DirectedSmp { dr_slid: Lid(9), ..smp(1, &[4]) };
+        back.header.status = MadStatus::OK.returning();
+        assert_eq!(step(SWITCH, &mut back), Step::Lid(Lid(9)));
+        assert_eq!(step(ADAPTER, &mut back), Step::Sender);
+    }
+
+    proptest! {
+        #[test]
+        fn no_packet_goes_by_a_port_that_there_is_not(
+            pointer: u8, count: u8, returning: bool, paths: [u8; 32], in_port in 0u8..9,
+            is_switch: bool, starts: bool,
+        ) {
+            let mut smp = DirectedSmp::default();
+            smp.set_hops(pointer, count);
+            smp.initial_path[..32].copy_from_slice(&paths);
+            smp.return_path[32..].copy_from_slice(&paths);
+            if returning {
+                smp.header.status = MadStatus::OK.returning();
+            }
+            let in_port = (!starts).then_some(in_port);
+            if let Step::Port(port) = step(Place { in_port, is_switch, num_ports: 8 }, &mut smp) {
+                prop_assert!((1..=8).contains(&port));
+            }
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! The M_Key check of a port (IBA 14.2.4).
+//!
+//! A port with an M_Key accepts only requests with this key. A refusal starts the lease: unless a
+//! request with the key comes within the lease period, the key becomes readable, so that a new
+//! subnet manager can learn it.
+
+use super::MadArrival;
+use crate::node::Node;
+use pollux_wire::mad::notice::{BadMKeyTrap, TrapDetails, TrapNumber};
+use pollux_wire::mad::smp::{DirectedSmp, LidSmp, MKey, MKeyProtection};
+use pollux_wire::mad::{Method, MgmtClass};
+use std::time::Duration;
+
+/// The access of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    /// Full access.
+    All,
+    /// Read access, without the key.
+    KeyHidden,
+    /// None: the datagram is dropped.
+    Refused,
+}
+
+/// Checks the key of a datagram.
+pub(super) fn check(
+    node: &mut Node,
+    arrival: MadArrival,
+    smp: &LidSmp,
+    bytes: &[u8; 256],
+) -> Access {
+    let managed = node.managed_port(arrival.port);
+    let port = &mut node.ports[usize::from(managed)];
+    let info = &mut port.info;
+    if port.lease_end.is_some_and(|end| end <= arrival.now) {
+        port.lease_end = None;
+        info.m_key_protection = MKeyProtection::NONE;
+    }
+    if info.m_key == MKey::default() {
+        return Access::All;
+    }
+    if info.m_key == smp.m_key {
+        port.lease_end = None;
+        return Access::All;
+    }
+    let is_get = smp.header.method == Method::GET;
+    match info.m_key_protection {
+        MKeyProtection::NONE if is_get => return Access::All,
+        MKeyProtection::KEY_HIDDEN if is_get => return Access::KeyHidden,
+        _ => {}
+    }
+    info.m_key_violations = info.m_key_violations.saturating_add(1);
+    let lease = Duration::from_secs(info.m_key_lease_period.into());
+    if port.lease_end.is_none() && !lease.is_zero() {
+        port.lease_end = Some(arrival.now + lease);
+    }
+    let details = TrapDetails::BadMKey(trap(arrival, smp, bytes));
+    node.raise(arrival.port, TrapNumber::BAD_M_KEY, details);
+    Access::Refused
+}
+
+fn trap(arrival: MadArrival, smp: &LidSmp, bytes: &[u8; 256]) -> BadMKeyTrap {
+    let trap = BadMKeyTrap {
+        lid: arrival.slid,
+        method: smp.header.method,
+        attribute_id: smp.header.attribute_id,
+        attribute_modifier: smp.header.attribute_modifier,
+        m_key: smp.m_key,
+        ..BadMKeyTrap::default()
+    };
+    if smp.header.mgmt_class != MgmtClass::SUBN_DIRECTED_ROUTE {
+        return trap;
+    }
+    let directed = DirectedSmp::parse(bytes);
+    let mut return_path = [0; 30];
+    return_path.copy_from_slice(&directed.return_path[1..31]);
+    let hop_count = directed.hop_count();
+    let path_truncated = usize::from(hop_count) > return_path.len();
+    BadMKeyTrap {
+        dr_slid: directed.dr_slid,
+        is_directed: true,
+        path_truncated,
+        hop_count,
+        return_path,
+        ..trap
+    }
+}

@@ -1,0 +1,687 @@
+//! The nodes of a subnet, and management datagrams from node to node.
+//!
+//! Without time and queues: a datagram has arrived, been answered and come back before
+//! [`Subnet::send`] returns. A datagram that no agent answers waits in [`Subnet::poll_delivery`]
+//! for the managers and programs behind the port. The fabric moves data packets; they share the
+//! nodes.
+//!
+//! On links with a tap or faults, and on links to other fabrics, a datagram leaves as a packet: the
+//! fabric takes it from `poll_departure` and returns it by `receive`.
+
+use crate::node::{Node, NodeDrop};
+use crate::pma::{self, Counters};
+use crate::sma::directed::{self, Place, Step};
+use crate::sma::{self, Changes, Handled, Mad, MadArrival};
+use crate::switch::{self, Transit};
+use crate::time::Time;
+use crate::topology::{End, LinkRate, Topology};
+use pollux_wire::address::{Lid, Qpn};
+use pollux_wire::keys::PKey;
+use pollux_wire::mad::smp::{DirectedSmp, PortPhysState};
+use pollux_wire::mad::{MAD_LEN, MadHeader, MgmtClass};
+use pollux_wire::packet::{Bth, Deth, Lrh};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// The most nodes that a datagram may cross, so that a routing loop ends.
+const HOPS_MAX: u8 = DirectedSmp::HOPS_MAX;
+
+/// Words of a packet with a management datagram, LRH to ICRC, as ports count them.
+const DATAGRAM_WORDS: u64 = (Lrh::LEN + Bth::LEN + Deth::LEN + MAD_LEN + ICRC_LEN) as u64 / 4;
+const ICRC_LEN: usize = 4;
+
+/// A management datagram and where it goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Datagram {
+    /// The source LID.
+    pub slid: Lid,
+    /// The destination LID; permissive for a directed route.
+    pub dlid: Lid,
+    /// Queue pair that sent it.
+    pub src_qp: Qpn,
+    /// Queue pair that it is for.
+    pub dest_qp: Qpn,
+    /// The partition. Subnet management has none (IBA 10.9.8), and uses the default key. At its
+    /// source, a datagram has the port's own key of the partition, full or limited.
+    pub p_key: PKey,
+    /// Its bytes.
+    pub mad: Mad,
+}
+
+/// Nodes and links.
+pub struct Subnet {
+    topology: Topology,
+    nodes: Vec<Node>,
+    delivered: VecDeque<(End, Datagram)>,
+    /// Nodes that have traps to send.
+    trapping: BTreeSet<u32>,
+    /// Changes by agents that the fabric must act on.
+    changes: VecDeque<(End, Changes)>,
+    /// Links on which datagrams go as packets.
+    packet_links: PacketLinks,
+    departed: VecDeque<Departure>,
+    departures: u64,
+    /// Ports with a link to another fabric, and whether the other end is connected.
+    foreign: BTreeMap<End, bool>,
+}
+
+/// The links on which datagrams are packets.
+#[derive(Clone, Debug, Default)]
+pub struct PacketLinks {
+    /// On all.
+    pub all: bool,
+    /// On those at these ends.
+    pub ends: BTreeSet<End>,
+}
+
+/// A datagram that crosses a link as a packet.
+#[derive(Clone, Debug)]
+pub struct Departure {
+    /// The output port.
+    pub from: End,
+    /// Links that it has crossed.
+    pub hops: u8,
+    /// The management datagram to encode.
+    pub datagram: Datagram,
+}
+
+/// Changes that wait to be read. Older ones are forgotten first.
+const CHANGES_MAX: usize = 4096;
+/// Datagrams that wait to be taken.
+const DELIVERED_MAX: usize = 4096;
+/// Datagrams that wait to leave as packets.
+const DEPARTED_MAX: usize = 4096;
+/// Copies of a datagram under way at a time: groups whose routes meet again multiply them.
+const TRAVELLING_MAX: usize = 4096;
+
+/// A datagram in flight.
+struct Travelling {
+    node: u32,
+    /// The input port, or the port where it starts.
+    port: u8,
+    starts: bool,
+    hops: u8,
+    /// In a box, since it changes hands at every hop.
+    datagram: Box<Datagram>,
+}
+
+impl Subnet {
+    /// The nodes of a topology, with all links trained.
+    pub fn new(topology: Topology) -> Self {
+        let nodes = topology.nodes().iter().map(Node::new).collect();
+        let mut subnet = Self {
+            nodes,
+            topology,
+            delivered: VecDeque::new(),
+            trapping: BTreeSet::new(),
+            changes: VecDeque::new(),
+            packet_links: PacketLinks::default(),
+            departed: VecDeque::new(),
+            departures: 0,
+            foreign: BTreeMap::new(),
+        };
+        for index in 0..subnet.topology.links().len() {
+            let link = subnet.topology.links()[index];
+            for end in link.ends {
+                subnet.nodes[end.node as usize].ports[usize::from(end.port)].set_rate(link.rate);
+            }
+            subnet.train(link.ends[0]);
+        }
+        subnet
+    }
+
+    /// The plan of nodes and links.
+    pub fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// Its nodes, in the topology's order.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// A node, mutable.
+    pub fn node_mut(&mut self, index: u32) -> &mut Node {
+        self.trapping.insert(index);
+        &mut self.nodes[index as usize]
+    }
+
+    /// Sends a datagram from a port (0 at a switch), and handles all that follows.
+    ///
+    /// The P_Key becomes the port's own entry for that partition, as with any queue pair: an answer
+    /// to a limited member has the full key of who answers. A partition that the port is not in
+    /// stays what it is, for the first switch to refuse.
+    pub fn send(&mut self, now: Time, from: End, mut datagram: Datagram) {
+        datagram.p_key = self.nodes[from.node as usize].own_p_key(from.port, datagram.p_key);
+        let (End { node, port }, starts, datagram) = (from, true, Box::new(datagram));
+        self.carry(now, Travelling { node, port, starts, hops: 0, datagram });
+    }
+
+    /// Receives a datagram that came to a port as a packet, after this many links.
+    pub fn receive(&mut self, now: Time, to: End, hops: u8, datagram: Datagram) {
+        let (End { node, port }, starts, datagram) = (to, false, Box::new(datagram));
+        self.carry(now, Travelling { node, port, starts, hops, datagram });
+    }
+
+    fn carry(&mut self, now: Time, first: Travelling) {
+        let mut travelling = VecDeque::from([first]);
+        while let Some(next) = travelling.pop_front() {
+            let node = next.node;
+            if next.hops > HOPS_MAX {
+                self.count(node, NodeDrop::NoRoute);
+                continue;
+            }
+            self.visit(now, next, &mut travelling);
+            if !self.nodes[node as usize].traps.is_empty() {
+                self.trapping.insert(node);
+            }
+        }
+    }
+
+    /// The next datagram that has arrived at a port and that no agent answers.
+    pub fn poll_delivery(&mut self) -> Option<(End, Datagram)> {
+        self.delivered.pop_front()
+    }
+
+    /// A datagram that crosses a link as a packet.
+    pub fn poll_departure(&mut self) -> Option<Departure> {
+        self.departed.pop_front()
+    }
+
+    /// Whether there is any.
+    pub fn has_departures(&self) -> bool {
+        !self.departed.is_empty()
+    }
+
+    /// The number of departures so far: their answers come later, or never.
+    pub fn departures(&self) -> u64 {
+        self.departures
+    }
+
+    /// From now on datagrams are packets on these links.
+    pub fn set_packet_links(&mut self, links: PacketLinks) {
+        self.packet_links = links;
+    }
+
+    /// Makes the link of a port without a peer a link to another fabric, connected or not.
+    pub fn set_foreign(&mut self, end: End, is_there: bool) {
+        self.foreign.insert(end, is_there);
+        if is_there {
+            return self.train(end);
+        }
+        self.nodes[end.node as usize].link_down(end.port, PortPhysState::POLLING);
+        self.trapping.insert(end.node);
+    }
+
+    /// The next change by an agent at a port.
+    pub fn poll_change(&mut self) -> Option<(End, Changes)> {
+        self.changes.pop_front()
+    }
+
+    /// Sends the traps that are due.
+    pub fn send_traps(&mut self, now: Time) {
+        for index in std::mem::take(&mut self.trapping) {
+            let node = &mut self.nodes[index as usize];
+            if let Some((port, dlid, mad)) = sma::poll_trap(node, now) {
+                let datagram = Datagram {
+                    slid: node.lid(port),
+                    dlid,
+                    src_qp: Qpn::SMI,
+                    dest_qp: Qpn::SMI,
+                    p_key: PKey::DEFAULT,
+                    mad,
+                };
+                self.send(now, End { node: index, port }, datagram);
+            }
+            if !self.nodes[index as usize].traps.is_empty() {
+                self.trapping.insert(index);
+            }
+        }
+    }
+
+    /// The time of the next trap, for [`Subnet::send_traps`].
+    pub fn traps_due(&self) -> Option<Time> {
+        let due = |index: &u32| self.nodes[*index as usize].traps.due();
+        self.trapping.iter().filter_map(due).min()
+    }
+
+    /// Takes the link at a port down, as if its cable were pulled; or puts the cable back.
+    pub fn set_cable(&mut self, end: End, is_in: bool) {
+        if is_in {
+            return self.train(end);
+        }
+        let peer = self.topology.peer(end).map(|(peer, _)| peer);
+        for end in [Some(end), peer].into_iter().flatten() {
+            self.nodes[end.node as usize].link_down(end.port, PortPhysState::POLLING);
+            self.trapping.insert(end.node);
+        }
+    }
+
+    /// The link at a port comes up if both of its ends try.
+    fn train(&mut self, end: End) {
+        let Some((peer, link)) = self.topology.peer(end) else { return self.train_foreign(end) };
+        let (rate, ends) = (link.rate, [end, peer]);
+        let info = ends.map(|end| self.nodes[end.node as usize].ports[usize::from(end.port)].info);
+        if info.iter().any(|info| info.port_phys_state != PortPhysState::POLLING) {
+            return;
+        }
+        for (end, peer) in ends.into_iter().zip([info[1], info[0]]) {
+            self.nodes[end.node as usize].link_up(end.port, &peer, rate);
+            self.trapping.insert(end.node);
+        }
+    }
+
+    /// The same for a link to another fabric: its end is assumed to have the capabilities of this
+    /// one, until a subnet manager has read them.
+    fn train_foreign(&mut self, end: End) {
+        let node = &mut self.nodes[end.node as usize];
+        let info = node.ports[usize::from(end.port)].info;
+        let is_there = self.foreign.get(&end).copied().unwrap_or(false);
+        if is_there && info.port_phys_state == PortPhysState::POLLING {
+            node.link_up(end.port, &info, LinkRate::default());
+            self.trapping.insert(end.node);
+        }
+    }
+
+    fn counters(&mut self, end: End) -> &mut Counters {
+        &mut self.nodes[end.node as usize].ports[usize::from(end.port)].counters
+    }
+
+    fn count(&mut self, node: u32, drop: NodeDrop) {
+        self.nodes[node as usize].drops.count(drop);
+    }
+
+    /// One step of a datagram.
+    fn visit(&mut self, now: Time, mut at: Travelling, next: &mut VecDeque<Travelling>) {
+        let class = MgmtClass(at.datagram.mad[1]);
+        let is_here = self.nodes[at.node as usize].has_lid(at.port, at.datagram.dlid);
+        if class != MgmtClass::SUBN_DIRECTED_ROUTE || !is_here {
+            return self.visit_by_lid(now, at, is_here, next);
+        }
+        let node = &self.nodes[at.node as usize];
+        let place = Place {
+            in_port: (!at.starts).then_some(at.port),
+            is_switch: node.is_switch(),
+            num_ports: node.identity.num_ports,
+        };
+        match directed::step(place, &mut at.datagram.mad) {
+            Step::Agent => self.arrive(now, at, next),
+            Step::Sender => self.deliver(at),
+            Step::Port(port) => self.cross(at, port, next),
+            Step::Lid(lid) => {
+                at.datagram.dlid = lid;
+                self.visit_by_lid(now, at, false, next);
+            }
+            Step::Drop => self.count(at.node, NodeDrop::DirectedRoute),
+        }
+    }
+
+    fn visit_by_lid(
+        &mut self,
+        now: Time,
+        at: Travelling,
+        is_here: bool,
+        next: &mut VecDeque<Travelling>,
+    ) {
+        let is_smi = MgmtClass(at.datagram.mad[1]).is_smi();
+        let node = &self.nodes[at.node as usize];
+        if node.is_switch() && !(at.starts && is_here) {
+            return self.forward(now, at, is_smi, next);
+        }
+        let port = &node.ports[usize::from(at.port)];
+        let is_up = match (at.starts, is_here) {
+            (true, true) => true,
+            (true, false) => is_smi || port.sends_data(),
+            (false, _) => is_smi || port.takes_data(),
+        };
+        if !is_up {
+            self.count(at.node, NodeDrop::PortState);
+        } else if is_here {
+            self.arrive(now, at, next);
+        } else if at.starts {
+            let port = at.port;
+            self.cross(at, port, next);
+        } else {
+            self.count(at.node, NodeDrop::Unclaimed);
+        }
+    }
+
+    /// Forwards a datagram through a switch.
+    fn forward(
+        &mut self,
+        now: Time,
+        at: Travelling,
+        is_smi: bool,
+        next: &mut VecDeque<Travelling>,
+    ) {
+        let packet = Transit {
+            in_port: if at.starts { 0 } else { at.port },
+            slid: at.datagram.slid,
+            dlid: at.datagram.dlid,
+            sl: 0,
+            vl: if is_smi { Lrh::VL_MANAGEMENT } else { 0 },
+            p_key: (!is_smi).then_some(at.datagram.p_key),
+        };
+        let mut ports = Vec::new();
+        // The switch counts a datagram without an output port.
+        let _ =
+            switch::forward(&mut self.nodes[at.node as usize], &packet, |hop| ports.push(hop.port));
+        let Some(last) = ports.pop() else { return };
+        for port in ports {
+            let copy = Travelling { datagram: at.datagram.clone(), ..at };
+            self.leave(now, copy, port, next);
+        }
+        self.leave(now, at, last, next);
+    }
+
+    /// Sends a datagram out of a switch by a port, or delivers it to the switch itself.
+    fn leave(&mut self, now: Time, at: Travelling, port: u8, next: &mut VecDeque<Travelling>) {
+        if port == 0 { self.arrive(now, at, next) } else { self.cross(at, port, next) }
+    }
+
+    /// Moves a datagram over the link at a port.
+    fn cross(&mut self, at: Travelling, port: u8, next: &mut VecDeque<Travelling>) {
+        let from = End { node: at.node, port };
+        let is_up = self.nodes[at.node as usize].ports[usize::from(port)].is_linked();
+        if next.len() >= TRAVELLING_MAX {
+            return self.count(at.node, NodeDrop::Full);
+        }
+        if is_up && (self.packet_links.all || self.packet_links.ends.contains(&from)) {
+            return self.depart(from, at);
+        }
+        match self.topology.peer(from).filter(|_| is_up) {
+            Some((peer, _)) => {
+                self.counters(from).sent(DATAGRAM_WORDS, false);
+                self.counters(peer).received(DATAGRAM_WORDS, false);
+                next.push_back(Travelling {
+                    node: peer.node,
+                    port: peer.port,
+                    starts: false,
+                    hops: at.hops + 1,
+                    datagram: at.datagram,
+                });
+            }
+            None => self.count(at.node, NodeDrop::PortState),
+        }
+    }
+
+    /// Queues a datagram to cross as a packet.
+    fn depart(&mut self, from: End, at: Travelling) {
+        if self.departed.len() >= DEPARTED_MAX {
+            return self.count(at.node, NodeDrop::Full);
+        }
+        self.departures += 1;
+        self.departed.push_back(Departure { from, hops: at.hops, datagram: *at.datagram });
+    }
+
+    /// Delivers a datagram to the agents of its node.
+    fn arrive(&mut self, now: Time, at: Travelling, next: &mut VecDeque<Travelling>) {
+        let class = MgmtClass(at.datagram.mad[1]);
+        let node = &mut self.nodes[at.node as usize];
+        if !at.starts && !class.is_smi() && !node.takes_p_key(at.port, at.datagram.p_key) {
+            return node.drops.count(NodeDrop::Key);
+        }
+        let port = if at.starts { node.managed_port(at.port) } else { at.port };
+        let arrival = MadArrival { now, port, slid: at.datagram.slid };
+        let answer = match class {
+            class if class.is_smi() => match sma::handle(node, arrival, &at.datagram.mad) {
+                Handled::Answer(answer, changes) => {
+                    self.apply(End { node: at.node, port }, changes);
+                    *answer
+                }
+                Handled::Manager => return self.deliver(at),
+                Handled::Nothing => return,
+            },
+            MgmtClass::PERF if !is_response(&at.datagram.mad) => {
+                let Some(answer) = pma::handle(node, &at.datagram.mad) else { return };
+                answer
+            }
+            _ => return self.deliver(at),
+        };
+        let node = &self.nodes[at.node as usize];
+        let mut datagram = at.datagram;
+        let dlid = datagram.dlid;
+        datagram.dlid = datagram.slid;
+        datagram.slid = if dlid == Lid::PERMISSIVE { dlid } else { node.lid(port) };
+        (datagram.src_qp, datagram.dest_qp) = (datagram.dest_qp, datagram.src_qp);
+        datagram.p_key = node.own_p_key(port, datagram.p_key);
+        datagram.mad = answer;
+        next.push_back(Travelling { node: at.node, port, starts: true, hops: 0, datagram });
+    }
+
+    /// Queues a datagram for the managers and programs behind the port.
+    fn deliver(&mut self, at: Travelling) {
+        let port = self.nodes[at.node as usize].managed_port(at.port);
+        if self.delivered.len() >= DELIVERED_MAX {
+            return self.count(at.node, NodeDrop::Full);
+        }
+        self.delivered.push_back((End { node: at.node, port }, *at.datagram));
+    }
+
+    /// Applies the effects of an agent's change on other nodes.
+    fn apply(&mut self, end: End, changes: Changes) {
+        if let Some(port) = changes.link {
+            let end = End { port, ..end };
+            if let Some((peer, _)) = self.topology.peer(end) {
+                let polling = PortPhysState::POLLING;
+                self.nodes[peer.node as usize].link_down(peer.port, polling);
+                self.trapping.insert(peer.node);
+            }
+            self.train(end);
+        }
+        if changes != Changes::default() {
+            if self.changes.len() == CHANGES_MAX {
+                self.changes.pop_front();
+            }
+            self.changes.push_back((end, changes));
+        }
+    }
+}
+
+fn is_response(mad: &Mad) -> bool {
+    MadHeader::read(mad).is_ok_and(|(header, _)| header.method.is_response())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pollux_wire::mad::class_port_info::ClassPortInfo;
+    use pollux_wire::mad::smp::{
+        CapabilityMask, LidSmp, MulticastForwardingTable, MulticastForwardingTableModifier,
+        NodeInfo, NodeType, PortInfo, PortState,
+    };
+    use pollux_wire::mad::{Attribute, MadStatus, Method};
+
+    fn subnet(spec: &str) -> Subnet {
+        Subnet::new(Topology::generate(spec, 1).unwrap())
+    }
+
+    /// Sends by directed route from the first host, and gives what comes back.
+    fn directed<A: Attribute>(subnet: &mut Subnet, path: &[u8], method: Method, a: A) -> Option<A> {
+        let header = MadHeader::new(MgmtClass::SUBN_DIRECTED_ROUTE, method, 5, A::ID);
+        let (dr_slid, dr_dlid) = (Lid::PERMISSIVE, Lid::PERMISSIVE);
+        let mut smp = DirectedSmp { header, dr_slid, dr_dlid, ..DirectedSmp::default() };
+        smp.data = a.to_data();
+        smp.set_hops(0, path.len() as u8);
+        smp.initial_path[1..=path.len()].copy_from_slice(path);
+        let (_, datagram) = send(subnet, Lid::PERMISSIVE, smp.emit())?;
+        let smp = DirectedSmp::parse(&datagram.mad);
+        assert_eq!((smp.header.status, smp.hop_pointer()), (MadStatus::OK.returning(), 0));
+        Some(A::from_data(&smp.data))
+    }
+
+    fn send(subnet: &mut Subnet, dlid: Lid, mad: Mad) -> Option<(End, Datagram)> {
+        let from = End { node: 1, port: 1 };
+        let (src_qp, dest_qp) = (Qpn::SMI, Qpn::SMI);
+        let slid = if dlid == Lid::PERMISSIVE { dlid } else { subnet.nodes()[1].lid(1) };
+        let p_key = PKey::DEFAULT;
+        subnet.send(Time::START, from, Datagram { slid, dlid, src_qp, dest_qp, p_key, mad });
+        let arrived = subnet.poll_delivery();
+        assert!(subnet.poll_delivery().is_none(), "one answer at most");
+        arrived
+    }
+
+    fn node_info(subnet: &mut Subnet, path: &[u8]) -> Option<NodeInfo> {
+        directed(subnet, path, Method::GET, NodeInfo::default())
+    }
+
+    #[test]
+    fn directed_routes_reach_every_node_and_come_back() {
+        let mut subnet = subnet("single:3");
+        assert_eq!(
+            node_info(&mut subnet, &[]).unwrap().node_guid,
+            subnet.nodes()[1].identity.node_guid
+        );
+        let switch = node_info(&mut subnet, &[1]).unwrap();
+        assert_eq!((switch.node_type, switch.local_port_num), (NodeType::SWITCH, 1));
+        let counted = &subnet.nodes()[1].ports[1].counters;
+        assert_eq!((counted.xmit_packets.long(), counted.rcv_data.long()), (1, 72));
+        let third = node_info(&mut subnet, &[1, 3]).unwrap();
+        assert_eq!(third.node_guid, subnet.nodes()[3].identity.node_guid);
+        assert_eq!(
+            node_info(&mut subnet, &[1, 1]).unwrap().node_guid,
+            subnet.nodes()[1].identity.node_guid
+        );
+        assert_eq!(node_info(&mut subnet, &[1, 9]), None);
+        assert_eq!(node_info(&mut subnet, &[1, 3, 1]), None, "adapters do not forward");
+        assert_eq!(subnet.nodes()[3].drops.of(NodeDrop::DirectedRoute), 1);
+    }
+
+    // req: iba-links
+    #[test]
+    fn a_link_that_is_taken_down_comes_back_unless_it_is_disabled() {
+        let mut subnet = subnet("single:2");
+        let mut set = |path: &[u8], port_state, port_phys_state| {
+            let info = directed(&mut subnet, path, Method::GET, PortInfo::default())?;
+            let new = PortInfo { port_state, port_phys_state, ..info };
+            directed(&mut subnet, path, Method::SET, new)
+        };
+        use PortPhysState as P;
+        let armed = set(&[1, 2], PortState::ARMED, P::NO_CHANGE).unwrap();
+        assert_eq!(armed.port_state, PortState::ARMED);
+        assert_eq!(
+            set(&[1, 2], PortState::DOWN, P::NO_CHANGE).unwrap().port_state,
+            PortState::DOWN
+        );
+        let back = set(&[1, 2], PortState::NO_CHANGE, P::NO_CHANGE).unwrap();
+        assert_eq!(back.port_state, PortState::INITIALIZE);
+        assert_eq!(set(&[1, 2], PortState::NO_CHANGE, P::DISABLED), None, "no way back");
+        assert_eq!(set(&[1, 2], PortState::NO_CHANGE, P::NO_CHANGE), None);
+        assert!(!subnet.nodes()[0].ports[2].is_linked());
+        let told: Vec<_> = std::iter::from_fn(|| subnet.poll_change()).collect();
+        let host = End { node: 2, port: 1 };
+        assert!(told.iter().all(|(end, changes)| *end == host && changes.state));
+        assert_eq!(told.iter().filter(|(_, changes)| changes.link.is_some()).count(), 2);
+    }
+
+    #[test]
+    fn datagrams_go_by_lid_where_tables_lead() {
+        let mut subnet = subnet("single:2");
+        for (node, lid) in [(1, 4), (2, 5)] {
+            subnet.node_mut(node).ports[1].info.lid = Lid(lid);
+        }
+        let tables = subnet.node_mut(0).forwarding.as_mut().unwrap();
+        let mut block = tables.linear_block(0).unwrap();
+        (block.ports[4], block.ports[5], block.ports[6]) = (1, 2, 0);
+        tables.set_linear_block(0, &block);
+        tables.info.linear_fdb_top = Lid(6);
+        subnet.node_mut(0).ports[0].info.lid = Lid(6);
+        let class = MgmtClass::SUBN_LID_ROUTED;
+        let header = MadHeader::new(class, Method::GET, 8, NodeInfo::ID);
+        let mad = LidSmp { header, ..LidSmp::default() }.emit();
+        for (lid, node) in [(5, 2), (6, 0), (4, 1)] {
+            let (at, answer) = send(&mut subnet, Lid(lid), mad).unwrap();
+            assert_eq!(
+                (at, answer.slid, answer.dlid),
+                (End { node: 1, port: 1 }, Lid(lid), Lid(4))
+            );
+            let info = NodeInfo::from_data(&LidSmp::parse(&answer.mad).data);
+            assert_eq!(info.node_guid, subnet.nodes()[node].identity.node_guid);
+        }
+        assert_eq!(send(&mut subnet, Lid(7), mad), None);
+        let perf = MadHeader::new(MgmtClass::PERF, Method::GET, 8, ClassPortInfo::ID).emit();
+        let mut mad = [0; 256];
+        mad[..24].copy_from_slice(&perf);
+        assert_eq!(send(&mut subnet, Lid(5), mad), None, "general services need active ports");
+        for node in 0..3 {
+            let ports = &mut subnet.node_mut(node).ports;
+            ports.iter_mut().for_each(|port| port.info.port_state = PortState::ACTIVE);
+        }
+        assert!(send(&mut subnet, Lid(5), mad).is_some());
+    }
+
+    #[test]
+    fn routes_in_circles_end() {
+        let mut subnet = subnet("ring:3");
+        for node in 0..3 {
+            let tables = subnet.node_mut(node).forwarding.as_mut().unwrap();
+            let mut block = tables.linear_block(0).unwrap();
+            block.ports[9] = 2;
+            tables.set_linear_block(0, &block);
+            tables.info.linear_fdb_top = Lid(9);
+        }
+        let header = MadHeader::new(MgmtClass::SUBN_LID_ROUTED, Method::GET, 8, NodeInfo::ID);
+        let datagram = Datagram {
+            slid: Lid(1),
+            dlid: Lid(9),
+            src_qp: Qpn::SMI,
+            dest_qp: Qpn::SMI,
+            p_key: PKey::DEFAULT,
+            mad: LidSmp { header, ..LidSmp::default() }.emit(),
+        };
+        subnet.send(Time::START, End { node: 0, port: 0 }, datagram);
+        assert_eq!(subnet.poll_delivery(), None);
+        let dropped = subnet.nodes().iter().map(|node| node.drops.of(NodeDrop::NoRoute));
+        assert_eq!(dropped.sum::<u64>(), 1);
+    }
+
+    #[test]
+    fn groups_that_run_in_circles_do_not_multiply_without_limit() {
+        let mut subnet = subnet("torus:3x3");
+        let which = MulticastForwardingTableModifier::default();
+        let table = MulticastForwardingTable { port_masks: [0b11_1110; 32] };
+        for node in 0..18 {
+            let node = subnet.node_mut(node);
+            let ports = node.ports.iter_mut();
+            ports.for_each(|port| port.info.port_state = PortState::ACTIVE);
+            if let Some(tables) = &mut node.forwarding {
+                tables.set_multicast_block(which, &table);
+            }
+        }
+        let header = MadHeader::new(MgmtClass::COMM_MGT, Method::SEND, 8, NodeInfo::ID);
+        let datagram = Datagram {
+            slid: Lid(1),
+            dlid: Lid::MULTICAST_FIRST,
+            src_qp: Qpn::GSI,
+            dest_qp: Qpn::GSI,
+            p_key: PKey::DEFAULT,
+            mad: LidSmp { header, ..LidSmp::default() }.emit(),
+        };
+        subnet.send(Time::START, End { node: 9, port: 1 }, datagram);
+        let dropped = subnet.nodes().iter().map(|node| node.drops.of(NodeDrop::Full));
+        // Of what has no room, and of nothing else: the copies that there are room for go on until
+        // they have crossed as many links as anything may.
+        assert_eq!(dropped.sum::<u64>(), 229_432);
+    }
+
+    #[test]
+    fn a_pulled_cable_is_trapped_to_the_manager() {
+        let mut subnet = subnet("single:2");
+        subnet.node_mut(0).ports[0].info.master_sm_lid = Lid(4);
+        subnet.node_mut(0).ports[0].info.lid = Lid(6);
+        subnet.node_mut(1).ports[1].info.lid = Lid(4);
+        let host = subnet.node_mut(1);
+        host.set_capability(1, host.ports[1].info.capability_mask.with(CapabilityMask::SM));
+        let tables = subnet.node_mut(0).forwarding.as_mut().unwrap();
+        let mut block = tables.linear_block(0).unwrap();
+        block.ports[4] = 1;
+        tables.set_linear_block(0, &block);
+        tables.info.linear_fdb_top = Lid(6);
+        subnet.set_cable(End { node: 2, port: 1 }, false);
+        assert_eq!(subnet.traps_due(), Some(Time::START));
+        subnet.send_traps(Time::START);
+        let (at, trap) = subnet.poll_delivery().unwrap();
+        assert_eq!((at, trap.mad[3]), (End { node: 1, port: 1 }, Method::TRAP.0));
+        subnet.set_cable(End { node: 2, port: 1 }, true);
+        assert!(subnet.nodes()[0].ports[2].is_linked());
+    }
+}

@@ -1,0 +1,158 @@
+//! What a fabric consists of: nodes, their ports, and the links between them (IBA 3.2).
+//!
+//! A topology is a plan: it says who is there and what is joined, and nothing of what a subnet
+//! manager will decide. It comes from a specification such as `fat-tree:4` ([`Topology::generate`])
+//! or from a file in the format that `ibnetdiscover` prints ([`Topology::read`]), so that a dump of
+//! a real cluster can be loaded; and it is written in that format again.
+
+mod error;
+mod generate;
+mod rate;
+mod read;
+mod write;
+
+pub use error::{Problem, TopologyError};
+pub use rate::LinkRate;
+pub use read::preamble;
+
+use pollux_wire::address::{Guid, Lid};
+use pollux_wire::mad::smp::NodeType;
+
+/// Nodes of a topology: as many as there are unicast LIDs.
+pub const NODES_MAX: usize = Lid::UNICAST_LAST.0 as usize;
+/// Physical ports of a node. Why not 255: that number means no port in forwarding tables, and all
+/// ports to performance management.
+pub const PORTS_MAX: u8 = 254;
+
+/// A fabric's plan.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Topology {
+    nodes: Vec<PlannedNode>,
+    links: Vec<PlannedLink>,
+}
+
+/// A node of a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlannedNode {
+    /// Adapter, switch or router.
+    pub kind: NodeType,
+    /// What people call it.
+    pub name: String,
+    /// Its own GUID.
+    pub guid: Guid,
+    /// That of the system which it is part of.
+    pub system_image_guid: Guid,
+    /// IEEE OUI of its vendor.
+    pub vendor_id: u32,
+    /// The vendor's number for its kind.
+    pub device_id: u16,
+    /// By number; number 0 is a switch's own, and means nothing at other nodes.
+    pub ports: Vec<PlannedPort>,
+}
+
+/// A port of a plan.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PlannedPort {
+    /// Its GUID; external ports of a switch have none.
+    pub guid: Guid,
+    /// The address that it has already; none if a subnet manager is to give one.
+    pub lid: Lid,
+    /// The port has 2^lmc addresses.
+    pub lmc: u8,
+    /// The number of its link, if it has one.
+    pub link: Option<u32>,
+}
+
+/// A link of a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlannedLink {
+    /// What it joins.
+    pub ends: [End; 2],
+    /// How wide and how quick it is.
+    pub rate: LinkRate,
+}
+
+/// A port, by its node's place in the plan and its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct End {
+    /// The index of the node.
+    pub node: u32,
+    /// The port number at that node.
+    pub port: u8,
+}
+
+impl PlannedNode {
+    /// A node with so many ports, none of them linked. Its GUIDs follow from `guid`: those of an
+    /// adapter's ports by their numbers.
+    fn new(kind: NodeType, name: String, guid: Guid, num_ports: u8) -> Self {
+        let (vendor_id, device_id, ports) = (0, 0, Vec::new());
+        let mut node =
+            Self { kind, name, guid, system_image_guid: guid, vendor_id, device_id, ports };
+        let guids = (0..=u64::from(num_ports)).map(|number| node.port_guid(number));
+        node.ports = guids.map(|guid| PlannedPort { guid, ..PlannedPort::default() }).collect();
+        node
+    }
+
+    /// The GUID that a port has if nobody says another.
+    fn port_guid(&self, number: u64) -> Guid {
+        match (self.kind, number) {
+            (NodeType::SWITCH, 0) => self.guid,
+            (NodeType::SWITCH, _) | (_, 0) => Guid(0),
+            _ => Guid(self.guid.0.wrapping_add(number)),
+        }
+    }
+
+    /// How many physical ports it has.
+    pub fn num_ports(&self) -> u8 {
+        self.ports.len() as u8 - 1
+    }
+}
+
+impl Topology {
+    /// Its nodes; their places here are what [`End`] names.
+    pub fn nodes(&self) -> &[PlannedNode] {
+        &self.nodes
+    }
+
+    /// Its links, each once.
+    pub fn links(&self) -> &[PlannedLink] {
+        &self.links
+    }
+
+    /// What is at the other end of a port's link, and the link.
+    pub fn peer(&self, end: End) -> Option<(End, &PlannedLink)> {
+        let port = self.nodes.get(end.node as usize)?.ports.get(usize::from(end.port))?;
+        let link = &self.links[port.link? as usize];
+        let [one, other] = link.ends;
+        Some((if one == end { other } else { one }, link))
+    }
+
+    /// Gives a node ports up to this one, if it has fewer. They are free.
+    pub fn add_ports(&mut self, end: End) {
+        let Some(node) = self.nodes.get_mut(end.node as usize) else { return };
+        let last = end.port.min(PORTS_MAX);
+        while node.num_ports() < last {
+            let number = u64::from(node.num_ports()) + 1;
+            let guid = node.port_guid(number);
+            node.ports.push(PlannedPort { guid, ..PlannedPort::default() });
+        }
+    }
+
+    /// Joins two free ports.
+    fn join(&mut self, ends: [End; 2], rate: LinkRate) {
+        let index = self.links.len() as u32;
+        for end in ends {
+            self.nodes[end.node as usize].ports[usize::from(end.port)].link = Some(index);
+        }
+        self.links.push(PlannedLink { ends, rate });
+    }
+}
+
+/// The GUID of the `index`-th node of a fabric with this seed: the next 255 are for its ports.
+fn guid_of(seed: u64, index: usize) -> Guid {
+    /// An EUI-64 whose second bit says that nobody gave it out.
+    const LOCAL: u64 = 0x0250_0000_0000_0000;
+    // Spreads near seeds, so that joined fabrics do not share GUIDs.
+    let spread = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
+    Guid(LOCAL | spread << 32 | (index as u64 + 1) << 8)
+}

@@ -1,0 +1,267 @@
+//! The subnet as its manager has seen it: nodes, ports, links, addresses, and what was written to
+//! whom.
+//!
+//! A sweep makes a new view and takes over from the old one what was written, so that only what
+//! differs is written again. The administrator answers out of the last view that was whole.
+
+use crate::node::PortSet;
+use pollux_wire::address::{Gid, Guid, Lid};
+use pollux_wire::keys::PKey;
+use pollux_wire::mad::smp::{
+    DirectedSmp, LinearForwardingTable, NodeDescription, NodeInfo, NodeType, PortInfo, PortState,
+    SwitchInfo,
+};
+use std::collections::BTreeMap;
+
+/// A way from the manager's port: the ports to leave each node by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Path {
+    pub(crate) len: u8,
+    pub(crate) ports: [u8; DirectedSmp::HOPS_MAX as usize],
+}
+
+impl Path {
+    /// To the manager's own node.
+    pub(crate) const HERE: Self = Self { len: 0, ports: [0; DirectedSmp::HOPS_MAX as usize] };
+
+    /// One hop further; none if that is too far.
+    pub(crate) fn then(mut self, port: u8) -> Option<Self> {
+        *self.ports.get_mut(usize::from(self.len))? = port;
+        self.len += 1;
+        Some(self)
+    }
+}
+
+/// A port of a node in a view, by the node's place and the port's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    pub(crate) node: u32,
+    pub(crate) port: u8,
+}
+
+/// The subnet, as far as it has been seen.
+#[derive(Default)]
+pub(crate) struct View {
+    pub(crate) nodes: Vec<SeenNode>,
+    by_guid: BTreeMap<Guid, u32>,
+    by_port_guid: BTreeMap<Guid, Place>,
+    /// Who has each LID.
+    by_lid: Vec<Option<Place>>,
+}
+
+/// A node.
+pub(crate) struct SeenNode {
+    /// As the first of its ports that was asked has it.
+    pub(crate) info: NodeInfo,
+    pub(crate) description: NodeDescription,
+    pub(crate) ports: Vec<SeenPort>,
+    pub(crate) switch: Option<Box<SeenSwitch>>,
+}
+
+/// A port. External ports of switches have no GUID.
+#[derive(Clone)]
+pub(crate) struct SeenPort {
+    pub(crate) guid: Guid,
+    /// The way to it; of a switch, that of port 0 counts.
+    pub(crate) path: Path,
+    /// None before it was read.
+    pub(crate) info: Option<PortInfo>,
+    pub(crate) peer: Option<Place>,
+    /// The LID that it is to have; 2^lmc of them.
+    pub(crate) lid: Lid,
+    pub(crate) lmc: u8,
+    /// Its partitions, as they were written to it.
+    pub(crate) p_keys: Option<Vec<PKey>>,
+    /// Whether the tables of service levels were written to it.
+    pub(crate) has_qos: bool,
+}
+
+/// What only switches have.
+#[derive(Clone, Default)]
+pub(crate) struct SeenSwitch {
+    pub(crate) info: SwitchInfo,
+    /// The unicast table as it is to be.
+    pub(crate) wanted: Vec<u8>,
+    /// Blocks of it as they were written.
+    pub(crate) written: BTreeMap<u16, [u8; 64]>,
+    /// The multicast table as it is to be.
+    pub(crate) groups_wanted: BTreeMap<Lid, PortSet>,
+    /// The multicast table as it was written.
+    pub(crate) groups_written: BTreeMap<Lid, PortSet>,
+}
+
+impl SeenPort {
+    pub(crate) fn new(guid: Guid, path: Path) -> Self {
+        Self {
+            guid,
+            path,
+            info: None,
+            peer: None,
+            lid: Lid::NONE,
+            lmc: 0,
+            p_keys: None,
+            has_qos: false,
+        }
+    }
+
+    /// Whether its link is trained, so far as it has been read.
+    pub(crate) fn is_up(&self) -> bool {
+        self.info.is_some_and(|info| info.port_state > PortState::DOWN)
+    }
+
+    /// Whether packets with this key pass, by the table that it was given.
+    pub(crate) fn shares(&self, p_key: PKey) -> bool {
+        self.p_keys.iter().flatten().any(|own| own.matches(p_key))
+    }
+
+    /// How many addresses it has.
+    pub(crate) fn lid_count(&self) -> u16 {
+        1 << self.lmc
+    }
+}
+
+impl SeenNode {
+    pub(crate) fn is_switch(&self) -> bool {
+        self.info.node_type == NodeType::SWITCH
+    }
+
+    /// Numbers of ports that have addresses.
+    pub(crate) fn managed_ports(&self) -> std::ops::RangeInclusive<u8> {
+        if self.is_switch() { 0..=0 } else { 1..=self.info.num_ports }
+    }
+
+    /// The port whose addresses and keys count for `port`.
+    pub(crate) fn managed_port(&self, port: u8) -> u8 {
+        if self.is_switch() { 0 } else { port }
+    }
+
+    /// The way to a port.
+    pub(crate) fn path(&self, port: u8) -> Path {
+        self.ports[usize::from(self.managed_port(port))].path
+    }
+}
+
+impl SeenSwitch {
+    /// A block of the unicast table as it is to be.
+    pub(crate) fn wanted_block(&self, block: u16) -> [u8; 64] {
+        let first = usize::from(block) * 64;
+        let unreachable = LinearForwardingTable::UNREACHABLE;
+        std::array::from_fn(|i| self.wanted.get(first + i).copied().unwrap_or(unreachable))
+    }
+
+    /// Where it sends what is for a LID.
+    pub(crate) fn port_of(&self, lid: Lid) -> Option<u8> {
+        let port = *self.wanted.get(usize::from(lid.0))?;
+        (port != LinearForwardingTable::UNREACHABLE).then_some(port)
+    }
+}
+
+impl View {
+    pub(crate) fn node(&self, index: u32) -> &SeenNode {
+        &self.nodes[index as usize]
+    }
+
+    pub(crate) fn port(&self, place: Place) -> &SeenPort {
+        &self.node(place.node).ports[usize::from(place.port)]
+    }
+
+    pub(crate) fn port_mut(&mut self, place: Place) -> &mut SeenPort {
+        &mut self.nodes[place.node as usize].ports[usize::from(place.port)]
+    }
+
+    /// The place of the node with a GUID.
+    pub(crate) fn by_guid(&self, guid: Guid) -> Option<u32> {
+        self.by_guid.get(&guid).copied()
+    }
+
+    /// The port with a GUID; of a switch, port 0.
+    pub(crate) fn by_port_guid(&self, guid: Guid) -> Option<Place> {
+        self.by_port_guid.get(&guid).copied()
+    }
+
+    /// The port that has a LID.
+    pub(crate) fn by_lid(&self, lid: Lid) -> Option<Place> {
+        *self.by_lid.get(usize::from(lid.0))?
+    }
+
+    /// The last LID that somebody has.
+    pub(crate) fn lid_last(&self) -> Lid {
+        Lid(self.by_lid.len().saturating_sub(1) as u16)
+    }
+
+    /// Adds a node; the ports say nothing of themselves yet.
+    pub(crate) fn add(&mut self, info: NodeInfo, path: Path) -> u32 {
+        let index = self.nodes.len() as u32;
+        let port = |_| SeenPort::new(Guid(0), path);
+        let is_switch = info.node_type == NodeType::SWITCH;
+        self.nodes.push(SeenNode {
+            info,
+            description: NodeDescription::default(),
+            ports: (0..=info.num_ports).map(port).collect(),
+            switch: is_switch.then(Box::default),
+        });
+        self.by_guid.insert(info.node_guid, index);
+        index
+    }
+
+    /// Notes which port has a GUID; false if another one has it.
+    pub(crate) fn name_port(&mut self, place: Place, guid: Guid) -> bool {
+        self.port_mut(place).guid = guid;
+        *self.by_port_guid.entry(guid).or_insert(place) == place
+    }
+
+    /// Gives a port its addresses.
+    pub(crate) fn address(&mut self, place: Place, lid: Lid, lmc: u8) {
+        let port = self.port_mut(place);
+        (port.lid, port.lmc) = (lid, lmc);
+        let (first, count) = (usize::from(lid.0), usize::from(port.lid_count()));
+        if self.by_lid.len() < first + count {
+            self.by_lid.resize(first + count, None);
+        }
+        self.by_lid[first..first + count].fill(Some(place));
+    }
+
+    /// Every port that has addresses, of nodes of any kind.
+    pub(crate) fn managed(&self) -> impl Iterator<Item = (Place, &SeenPort)> {
+        self.nodes.iter().zip(0..).flat_map(|(node, index)| {
+            node.managed_ports()
+                .map(move |port| (Place { node: index, port }, &node.ports[usize::from(port)]))
+                .filter(|(_, port)| port.guid != Guid(0))
+        })
+    }
+
+    /// All switches.
+    pub(crate) fn switches(&self) -> impl Iterator<Item = (u32, &SeenNode, &SeenSwitch)> {
+        let indexed = (0..).zip(&self.nodes);
+        indexed.filter_map(|(index, node)| Some((index, node, node.switch.as_deref()?)))
+    }
+
+    /// The port that a GID names.
+    pub(crate) fn by_gid(&self, prefix: u64, gid: Gid) -> Option<Place> {
+        let is_ours = gid.prefix() == prefix || gid.is_link_local();
+        self.by_port_guid(gid.guid()).filter(|_| is_ours)
+    }
+
+    /// Takes over what was written to the nodes that are still as they were.
+    pub(crate) fn inherit(&mut self, old: &mut Self) {
+        for node in &mut self.nodes {
+            let Some(before) = old.by_guid(node.info.node_guid) else { continue };
+            let before = &mut old.nodes[before as usize];
+            // A table without an end is one that nobody has written since the switch started.
+            if let (Some(switch), Some(before)) = (&mut node.switch, &mut before.switch)
+                && switch.info.linear_fdb_top == before.info.linear_fdb_top
+            {
+                switch.written = std::mem::take(&mut before.written);
+                switch.groups_written = std::mem::take(&mut before.groups_written);
+                switch.groups_wanted = std::mem::take(&mut before.groups_wanted);
+            }
+            for (port, before) in node.ports.iter_mut().zip(&mut before.ports) {
+                let state = port.info.map(|info| info.port_state);
+                if state.is_some_and(|state| state > PortState::INITIALIZE) {
+                    port.p_keys = before.p_keys.take();
+                    port.has_qos = before.has_qos;
+                }
+            }
+        }
+    }
+}

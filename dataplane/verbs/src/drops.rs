@@ -1,0 +1,140 @@
+//! Counters of drops: each component has its reasons, counts each, and logs nothing packet by
+//! packet.
+//!
+//! Here because it is the lowest crate of all that count: subnet, engine and control plane.
+
+use std::fmt::{self, Debug, Formatter};
+
+/// The reasons of a component. [`reasons!`](crate::reasons) makes the type of their list.
+pub trait Reason: Copy + 'static {
+    /// One counter for each.
+    type Counters: AsRef<[u64]> + AsMut<[u64]> + Clone;
+    /// All counters at zero.
+    const ZERO: Self::Counters;
+    /// Every reason.
+    const ALL: &'static [Self];
+    /// The name of its counter.
+    fn name(self) -> &'static str;
+    /// Its place in [`Reason::ALL`].
+    fn index(self) -> usize;
+}
+
+/// Counts by reason.
+#[derive(Clone)]
+pub struct Drops<R: Reason>(R::Counters);
+
+impl<R: Reason> Default for Drops<R> {
+    fn default() -> Self {
+        Self(R::ZERO)
+    }
+}
+
+impl<R: Reason> Drops<R> {
+    /// The name of its counter, as reports and metrics have it.
+    #[inline]
+    pub fn count(&mut self, reason: R) {
+        self.0.as_mut()[reason.index()] += 1;
+    }
+
+    /// The count of a reason.
+    pub fn of(&self, reason: R) -> u64 {
+        self.0.as_ref()[reason.index()]
+    }
+
+    /// The total of all reasons.
+    pub fn total(&self) -> u64 {
+        self.0.as_ref().iter().sum()
+    }
+
+    /// Every reason by name, those never met included.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        R::ALL.iter().map(|&reason| (reason.name(), self.of(reason)))
+    }
+}
+
+impl<R: Reason> PartialEq for Drops<R> {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.as_ref() == other.0.as_ref()
+    }
+}
+
+impl<R: Reason> Eq for Drops<R> {}
+
+impl<R: Reason> Debug for Drops<R> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter().filter(|(_, count)| *count > 0)).finish()
+    }
+}
+
+/// Makes the reasons of a component of their list: a type that is a
+/// [`Reason`](crate::drops::Reason).
+#[macro_export]
+macro_rules! reasons {
+    (
+        $(#[$meta:meta])*
+        pub enum $name:ident {
+            $( $(#[$reason_meta:meta])* $reason:ident = $text:literal ),* $(,)?
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[non_exhaustive]
+        pub enum $name {
+            $( $(#[$reason_meta])* $reason, )*
+        }
+
+        impl $name {
+            /// Every reason.
+            pub const ALL: &'static [Self] = &[$( Self::$reason ),*];
+
+            /// The name of its counter.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $( Self::$reason => $text, )*
+                }
+            }
+        }
+
+        impl $crate::drops::Reason for $name {
+            type Counters = [u64; Self::ALL.len()];
+            const ZERO: Self::Counters = [0; Self::ALL.len()];
+            const ALL: &'static [Self] = Self::ALL;
+
+            fn name(self) -> &'static str {
+                self.name()
+            }
+
+            #[inline]
+            fn index(self) -> usize {
+                self as usize
+            }
+        }
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    reasons! {
+        /// Reasons of this test.
+        pub enum TestDrop {
+            /// The first.
+            Short = "short",
+            /// The second.
+            Long = "long",
+        }
+    }
+
+    #[test]
+    fn every_reason_has_its_count_and_name() {
+        let mut drops = Drops::default();
+        for (times, &reason) in TestDrop::ALL.iter().enumerate() {
+            (0..=times).for_each(|_| drops.count(reason));
+        }
+        assert_eq!((drops.of(TestDrop::Short), drops.of(TestDrop::Long), drops.total()), (1, 2, 3));
+        assert_eq!(drops.iter().collect::<Vec<_>>(), [("short", 1), ("long", 2)]);
+        assert_eq!(format!("{drops:?}"), r#"{"short": 1, "long": 2}"#);
+        assert_ne!(drops, Drops::default());
+    }
+}

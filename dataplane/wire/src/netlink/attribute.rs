@@ -1,0 +1,226 @@
+//! Attributes: typed, nested, padded to four bytes (`struct rtattr`, `struct nlattr`).
+//!
+//! Every length comes from outside. A walk ends at the first attribute whose length is shorter
+//! than its header or longer than what is left, and says so.
+
+use super::AddressFamily;
+use crate::layout::WireError;
+use core::net::IpAddr;
+
+const HEADER_LEN: usize = 4;
+
+/// The bit of a type that marks a nest (`NLA_F_NESTED`), and the one that marks network byte order.
+const TYPE_MASK: u16 = 0x3fff;
+const NESTED: u16 = 0x8000;
+
+/// `len` rounded up to the next multiple of four.
+pub(crate) const fn align(len: usize) -> usize {
+    len.next_multiple_of(4)
+}
+
+pub(crate) fn u16_at(bytes: &[u8], offset: usize) -> u16 {
+    u16::from_ne_bytes([bytes[offset], bytes[offset + 1]])
+}
+
+pub(crate) fn u32_at(bytes: &[u8], offset: usize) -> u32 {
+    let b = &bytes[offset..offset + 4];
+    u32::from_ne_bytes([b[0], b[1], b[2], b[3]])
+}
+
+/// One attribute of a message: its type and value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NetlinkAttribute<'a> {
+    /// Its type, without the flag of a nest.
+    pub kind: u16,
+    /// Its value, without padding.
+    pub value: &'a [u8],
+}
+
+impl<'a> NetlinkAttribute<'a> {
+    /// The value as a number of 32 bits.
+    pub fn u32(&self) -> Result<u32, WireError> {
+        let &value = self.value.first_chunk().ok_or(BAD_LENGTH)?;
+        Ok(u32::from_ne_bytes(value))
+    }
+
+    /// The value as a number of 8 bits.
+    pub fn u8(&self) -> Result<u8, WireError> {
+        self.value.first().copied().ok_or(BAD_LENGTH)
+    }
+
+    /// The value as text, without the zero that ends it.
+    pub fn text(&self) -> &'a [u8] {
+        let end = self.value.iter().position(|&byte| byte == 0);
+        &self.value[..end.unwrap_or(self.value.len())]
+    }
+
+    /// The value as an address of `family`.
+    pub fn address(&self, family: AddressFamily) -> Result<IpAddr, WireError> {
+        match family {
+            AddressFamily::IPV4 => {
+                self.value.try_into().map(|a: [u8; 4]| a.into()).map_err(|_| BAD_LENGTH)
+            }
+            AddressFamily::IPV6 => {
+                self.value.try_into().map(|a: [u8; 16]| a.into()).map_err(|_| BAD_LENGTH)
+            }
+            _ => Err(WireError::BadValue { format: "NetlinkAttribute", field: "family" }),
+        }
+    }
+
+    /// The value as an address behind its family (`struct rtvia`).
+    pub fn via(&self) -> Result<IpAddr, WireError> {
+        let (&family, value) = self.value.split_first_chunk().ok_or(BAD_LENGTH)?;
+        let family = u8::try_from(u16::from_ne_bytes(family)).unwrap_or(0);
+        NetlinkAttribute { kind: self.kind, value }.address(AddressFamily(family))
+    }
+}
+
+const BAD_LENGTH: WireError = WireError::BadLength { format: "NetlinkAttribute" };
+
+/// A walk over attributes; ends after the first error.
+#[derive(Clone, Copy, Debug)]
+pub struct Attributes<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Attributes<'a> {
+    /// A walk from the front of `bytes`.
+    pub const fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+}
+
+impl<'a> Iterator for Attributes<'a> {
+    type Item = Result<NetlinkAttribute<'a>, WireError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let bytes = core::mem::take(&mut self.rest);
+        if bytes.is_empty() {
+            return None;
+        }
+        if bytes.len() < HEADER_LEN {
+            return Some(Err(BAD_LENGTH));
+        }
+        let len = usize::from(u16_at(bytes, 0));
+        if len < HEADER_LEN || len > bytes.len() {
+            return Some(Err(BAD_LENGTH));
+        }
+        self.rest = bytes.get(align(len)..).unwrap_or(&[]);
+        let kind = u16_at(bytes, 2) & TYPE_MASK;
+        Some(Ok(NetlinkAttribute { kind, value: &bytes[HEADER_LEN..len] }))
+    }
+}
+
+impl core::iter::FusedIterator for Attributes<'_> {}
+
+/// Writes bytes and attributes one after another, each padded to four bytes.
+#[derive(Debug)]
+pub struct AttributeWriter<'o> {
+    out: &'o mut [u8],
+    len: usize,
+}
+
+impl<'o> AttributeWriter<'o> {
+    /// A writer at the front of `out`.
+    pub const fn new(out: &'o mut [u8]) -> Self {
+        Self { out, len: 0 }
+    }
+
+    /// Bytes written so far.
+    pub const fn written(&self) -> usize {
+        self.len
+    }
+
+    /// Writes `bytes`, which are no attribute, and padding.
+    pub fn bytes(&mut self, bytes: &[u8]) -> Result<(), WireError> {
+        let end = self.len + align(bytes.len());
+        let have = self.out.len();
+        let no_room = WireError::NoRoom { format: "NetlinkAttribute", needed: end, have };
+        let out = self.out.get_mut(self.len..end).ok_or(no_room)?;
+        out.fill(0);
+        out[..bytes.len()].copy_from_slice(bytes);
+        self.len = end;
+        Ok(())
+    }
+
+    /// Writes an attribute. The pieces of its value are given one by one.
+    pub fn attribute(&mut self, kind: u16, value: &[&[u8]]) -> Result<(), WireError> {
+        let start = self.len;
+        self.bytes(&[0; HEADER_LEN])?;
+        let value_len: usize = value.iter().map(|piece| piece.len()).sum();
+        let end = self.len + align(value_len);
+        let have = self.out.len();
+        let no_room = WireError::NoRoom { format: "NetlinkAttribute", needed: end, have };
+        let out = self.out.get_mut(self.len..end).ok_or(no_room)?;
+        out.fill(0);
+        let mut rest = out;
+        for piece in value {
+            let (front, back) = rest.split_at_mut(piece.len());
+            front.copy_from_slice(piece);
+            rest = back;
+        }
+        self.len = end;
+        self.set_header(start, HEADER_LEN + value_len, kind)
+    }
+
+    /// Writes an attribute with a number of 32 bits.
+    pub fn u32(&mut self, kind: u16, value: u32) -> Result<(), WireError> {
+        self.attribute(kind, &[&value.to_ne_bytes()])
+    }
+
+    /// Writes an attribute with an address.
+    pub fn address(&mut self, kind: u16, address: IpAddr) -> Result<(), WireError> {
+        match address {
+            IpAddr::V4(address) => self.attribute(kind, &[&address.octets()]),
+            IpAddr::V6(address) => self.attribute(kind, &[&address.octets()]),
+        }
+    }
+
+    /// Writes a gateway: as an address of the route's own family, or with its family before it.
+    pub(crate) fn gateway(
+        &mut self,
+        (plain, via): (u16, u16),
+        family: AddressFamily,
+        gateway: Option<IpAddr>,
+    ) -> Result<(), WireError> {
+        let Some(address) = gateway else { return Ok(()) };
+        let of = AddressFamily::of(address);
+        if of == family {
+            return self.address(plain, address);
+        }
+        let of = u16::from(of.0).to_ne_bytes();
+        match address {
+            IpAddr::V4(address) => self.attribute(via, &[&of, &address.octets()]),
+            IpAddr::V6(address) => self.attribute(via, &[&of, &address.octets()]),
+        }
+    }
+
+    /// Writes a nest: an attribute that `content` fills with attributes.
+    pub fn nest(
+        &mut self,
+        kind: u16,
+        content: impl FnOnce(&mut Self) -> Result<(), WireError>,
+    ) -> Result<(), WireError> {
+        let start = self.len;
+        self.bytes(&[0; HEADER_LEN])?;
+        content(self)?;
+        self.set_header(start, self.len - start, kind | NESTED)
+    }
+
+    /// Writes `value` over the two bytes at `offset`, which are written already.
+    pub(crate) fn put_u16(&mut self, offset: usize, value: u16) {
+        self.out[offset..offset + 2].copy_from_slice(&value.to_ne_bytes());
+    }
+
+    /// Writes `value` over the four bytes at `offset`, which are written already.
+    pub(crate) fn put_u32(&mut self, offset: usize, value: u32) {
+        self.out[offset..offset + 4].copy_from_slice(&value.to_ne_bytes());
+    }
+
+    fn set_header(&mut self, start: usize, len: usize, kind: u16) -> Result<(), WireError> {
+        let len = u16::try_from(len).map_err(|_| BAD_LENGTH)?;
+        self.put_u16(start, len);
+        self.put_u16(start + 2, kind);
+        Ok(())
+    }
+}

@@ -1,0 +1,105 @@
+//! Addresses of the kernel's links (`struct ifaddrmsg`, `IFA_*`).
+//!
+//! Byte 0 family, 1 prefix length, 2 flags of eight bits, 3 scope, 4 link index; then attributes.
+//!
+//! On a point-to-point link `IFA_LOCAL` is our address and `IFA_ADDRESS` that of the peer; without
+//! a peer both are the same, and IPv6 then tells `IFA_ADDRESS` only.
+
+use super::attribute::{AttributeWriter, Attributes, u32_at};
+use super::{AddressFamily, truncated};
+use crate::layout::WireError;
+use core::net::{IpAddr, Ipv4Addr};
+
+const HEADER_LEN: usize = 8;
+
+const ADDRESS: u16 = 1;
+const LOCAL: u16 = 2;
+const FLAGS: u16 = 8;
+
+flags! {
+    /// Flags of an address (`IFA_F_*`).
+    pub struct AddressFlags(u32) {
+        SECONDARY = 1 << 0,
+        /// No duplicate address detection.
+        NO_DAD = 1 << 1,
+        DAD_FAILED = 1 << 3,
+        DEPRECATED = 1 << 5,
+        TENTATIVE = 1 << 6,
+        PERMANENT = 1 << 7,
+        /// No route to its prefix comes with it.
+        NO_PREFIX_ROUTE = 1 << 9,
+    }
+}
+
+/// An address of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressMessage {
+    /// Index of the link.
+    pub index: u32,
+    /// The address of the link.
+    pub address: IpAddr,
+    /// Bits of its prefix.
+    pub prefix_len: u8,
+    /// How it came, and how far duplicate detection is.
+    pub flags: AddressFlags,
+    /// Where it is valid: 0 everywhere, 253 on the link, 254 on this host.
+    pub scope: u8,
+}
+
+impl AddressMessage {
+    /// Reads the body of an address message.
+    pub fn parse(body: &[u8]) -> Result<Self, WireError> {
+        const BAD_FAMILY: WireError =
+            WireError::BadValue { format: "AddressMessage", field: "family" };
+        if body.len() < HEADER_LEN {
+            return Err(truncated("AddressMessage", HEADER_LEN, body.len()));
+        }
+        let family = AddressFamily(body[0]);
+        if body[1] > family.address_bits().ok_or(BAD_FAMILY)? {
+            return Err(WireError::BadLength { format: "AddressMessage" });
+        }
+        let (mut address, mut local) = (None, None);
+        let mut flags = AddressFlags(u32::from(body[2]));
+        for attribute in Attributes::new(&body[HEADER_LEN..]) {
+            let attribute = attribute?;
+            match attribute.kind {
+                ADDRESS => address = Some(attribute.address(family)?),
+                LOCAL => local = Some(attribute.address(family)?),
+                FLAGS => flags = AddressFlags(attribute.u32()?),
+                _ => {}
+            }
+        }
+        const NO_ADDRESS: WireError =
+            WireError::BadValue { format: "AddressMessage", field: "address" };
+        let address = local.or(address).ok_or(NO_ADDRESS)?;
+        Ok(Self { index: u32_at(body, 4), address, prefix_len: body[1], flags, scope: body[3] })
+    }
+
+    /// Writes the body, of an address without a peer.
+    pub fn write(&self, out: &mut AttributeWriter<'_>) -> Result<(), WireError> {
+        let family = AddressFamily::of(self.address);
+        out.bytes(&[family.0, self.prefix_len, self.flags.0 as u8, self.scope])?;
+        out.bytes(&self.index.to_ne_bytes())?;
+        out.address(LOCAL, self.address)?;
+        out.address(ADDRESS, self.address)?;
+        out.u32(FLAGS, self.flags.0)
+    }
+
+    /// Whether a socket of this host can use it as a source.
+    pub const fn is_usable(&self) -> bool {
+        let unusable = AddressFlags::TENTATIVE.with(AddressFlags::DAD_FAILED);
+        self.flags.common(unusable).0 == 0
+    }
+}
+
+impl Default for AddressMessage {
+    fn default() -> Self {
+        Self {
+            index: 0,
+            address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            prefix_len: 0,
+            flags: AddressFlags::NONE,
+            scope: 0,
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Links: network interfaces of the kernel (`struct ifinfomsg`, `IFLA_*`).
+//!
+//! Byte 0 family, 2 device type, 4 index, 8 flags, 12 which flags are meant; then attributes.
+
+use super::attribute::{AttributeWriter, Attributes, u16_at, u32_at};
+use super::{AddressFamily, truncated};
+use crate::layout::WireError;
+
+const HEADER_LEN: usize = 16;
+
+const NAME: u16 = 3;
+const MTU: u16 = 4;
+const MASTER: u16 = 10;
+const QUEUE_LEN: u16 = 13;
+const OPERATIONAL_STATE: u16 = 16;
+const FAMILY_SETTINGS: u16 = 26;
+const CARRIER: u16 = 33;
+
+/// Under `FAMILY_SETTINGS`, IPv4: a nest of settings, each numbered as in `linux/ip.h`.
+const IPV4_SETTINGS: u16 = 1;
+const IPV4_RP_FILTER: u16 = 8;
+const IPV4_PROMOTE_SECONDARIES: u16 = 20;
+/// Under `FAMILY_SETTINGS`, IPv6 (`IFLA_INET6_ADDR_GEN_MODE`).
+const IPV6_ADDR_GEN_MODE: u16 = 8;
+
+flags! {
+    /// Flags of a link (`IFF_*`).
+    pub struct LinkFlags(u32) {
+        /// The administrator wants it up.
+        UP = 1 << 0,
+        BROADCAST = 1 << 1,
+        LOOPBACK = 1 << 3,
+        POINT_TO_POINT = 1 << 4,
+        RUNNING = 1 << 6,
+        NO_ARP = 1 << 7,
+        MULTICAST = 1 << 12,
+        /// It has carrier.
+        LOWER_UP = 1 << 16,
+    }
+}
+
+/// A link, as the kernel reports it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkMessage<'a> {
+    /// Unspecified, or the bridge whose port this is about.
+    pub family: AddressFamily,
+    /// Kind of the device (`ARPHRD_*`).
+    pub device_type: u16,
+    /// The number by which other messages name it.
+    pub index: u32,
+    /// Whether it is up, and has carrier.
+    pub flags: LinkFlags,
+    /// Its name; empty if absent.
+    pub name: &'a [u8],
+    /// Its MTU; 0 if absent.
+    pub mtu: u32,
+    /// Index of the device above it, a bridge or a VRF; 0 if there is none.
+    pub master: u32,
+    /// Packets that its transmit queue holds; 0 if absent.
+    pub queue_len: u32,
+    /// State by RFC 2863; 0 is unknown, 6 is up.
+    pub operational_state: u8,
+}
+
+impl<'a> LinkMessage<'a> {
+    /// Reads the body of a link message.
+    pub fn parse(body: &'a [u8]) -> Result<Self, WireError> {
+        if body.len() < HEADER_LEN {
+            return Err(truncated("LinkMessage", HEADER_LEN, body.len()));
+        }
+        let mut link = Self {
+            family: AddressFamily(body[0]),
+            device_type: u16_at(body, 2),
+            index: u32_at(body, 4),
+            flags: LinkFlags(u32_at(body, 8)),
+            ..Self::default()
+        };
+        for attribute in Attributes::new(&body[HEADER_LEN..]) {
+            let attribute = attribute?;
+            match attribute.kind {
+                NAME => link.name = attribute.text(),
+                MTU => link.mtu = attribute.u32()?,
+                MASTER => link.master = attribute.u32()?,
+                QUEUE_LEN => link.queue_len = attribute.u32()?,
+                OPERATIONAL_STATE => link.operational_state = attribute.u8()?,
+                _ => {}
+            }
+        }
+        Ok(link)
+    }
+
+    /// Writes the body.
+    pub fn write(&self, out: &mut AttributeWriter<'_>) -> Result<(), WireError> {
+        write_header(out, self.family, self.device_type, self.index, self.flags, LinkFlags::NONE)?;
+        if !self.name.is_empty() {
+            out.attribute(NAME, &[self.name, &[0]])?;
+        }
+        for (kind, value) in [(MTU, self.mtu), (MASTER, self.master), (QUEUE_LEN, self.queue_len)] {
+            if value != 0 {
+                out.u32(kind, value)?;
+            }
+        }
+        out.attribute(OPERATIONAL_STATE, &[&[self.operational_state]])
+    }
+}
+
+/// A request to change a link; what is `None` stays.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkChange {
+    /// Index of the link.
+    pub index: u32,
+    /// Whether it is up.
+    pub up: Option<bool>,
+    /// Bytes of the longest packet.
+    pub mtu: Option<u32>,
+    /// Whether it has carrier; a TUN takes that here as well.
+    pub carrier: Option<bool>,
+    /// Packets that its transmit queue holds.
+    pub queue_len: Option<u32>,
+    /// Index of the device above it; 0 takes it off its master.
+    pub master: Option<u32>,
+    /// Reverse path filter of IPv4: 0 none, 1 strict, 2 loose.
+    pub rp_filter: Option<u32>,
+    /// Whether another IPv4 address of a subnet takes the place of the first one when that is
+    /// removed; otherwise the kernel removes all of them.
+    pub promote_secondaries: Option<bool>,
+    /// How link-local addresses are made: 0 EUI-64, 1 none, 2 stable privacy, 3 random.
+    pub addr_gen_mode: Option<u8>,
+}
+
+impl LinkChange {
+    /// Writes the body of a `SET_LINK` request.
+    pub fn write(&self, out: &mut AttributeWriter<'_>) -> Result<(), WireError> {
+        let (flags, change) = match self.up {
+            Some(true) => (LinkFlags::UP, LinkFlags::UP),
+            Some(false) => (LinkFlags::NONE, LinkFlags::UP),
+            None => (LinkFlags::NONE, LinkFlags::NONE),
+        };
+        write_header(out, AddressFamily::UNSPECIFIED, 0, self.index, flags, change)?;
+        for (kind, value) in [(MTU, self.mtu), (QUEUE_LEN, self.queue_len), (MASTER, self.master)] {
+            if let Some(value) = value {
+                out.u32(kind, value)?;
+            }
+        }
+        if let Some(carrier) = self.carrier {
+            out.attribute(CARRIER, &[&[u8::from(carrier)]])?;
+        }
+        let has_ipv4 = self.rp_filter.is_some() || self.promote_secondaries.is_some();
+        if !has_ipv4 && self.addr_gen_mode.is_none() {
+            return Ok(());
+        }
+        out.nest(FAMILY_SETTINGS, |out| self.write_family_settings(out))
+    }
+
+    fn write_family_settings(&self, out: &mut AttributeWriter<'_>) -> Result<(), WireError> {
+        let ipv4 = [
+            (IPV4_RP_FILTER, self.rp_filter),
+            (IPV4_PROMOTE_SECONDARIES, self.promote_secondaries.map(u32::from)),
+        ];
+        let mut ipv4 = ipv4.into_iter().filter_map(|(kind, value)| Some((kind, value?))).peekable();
+        if ipv4.peek().is_some() {
+            out.nest(u16::from(AddressFamily::IPV4.0), |out| {
+                out.nest(IPV4_SETTINGS, |out| {
+                    ipv4.try_for_each(|(kind, value)| out.u32(kind, value))
+                })
+            })?;
+        }
+        if let Some(mode) = self.addr_gen_mode {
+            out.nest(u16::from(AddressFamily::IPV6.0), |out| {
+                out.attribute(IPV6_ADDR_GEN_MODE, &[&[mode]])
+            })?;
+        }
+        Ok(())
+    }
+}
+
+fn write_header(
+    out: &mut AttributeWriter<'_>,
+    family: AddressFamily,
+    device_type: u16,
+    index: u32,
+    flags: LinkFlags,
+    change: LinkFlags,
+) -> Result<(), WireError> {
+    let [low, high] = device_type.to_ne_bytes();
+    out.bytes(&[family.0, 0, low, high])?;
+    out.bytes(&index.to_ne_bytes())?;
+    out.bytes(&flags.0.to_ne_bytes())?;
+    out.bytes(&change.0.to_ne_bytes())
+}

@@ -1,0 +1,281 @@
+//! Netlink and rtnetlink: messages of the Linux kernel about links, addresses, routes and nexthop
+//! objects, and how it is asked (RFC 3549; `linux/netlink.h`, `linux/rtnetlink.h`).
+//!
+//! A datagram is a row of messages. [`NetlinkMessages`] walks it, [`NetlinkMessage::payload`] reads
+//! one message; [`attribute`] walks and writes the attributes inside, for [`link`], [`ip_address`],
+//! [`route`] and [`nexthop`]; [`request`] writes dump requests and whole messages.
+//!
+//! Numbers are in the byte order of the machine, addresses in that of the network: no table of
+//! [`mod@crate::layout`] describes that, so headers are read by hand here, field by field.
+//!
+//! Why a decoder of our own: the crate `netlink-packet-route` has no nexthop messages, allocates
+//! for every attribute, and its parser is not total on hostile lengths. Six messages are needed.
+//!
+//! Attributes that nothing here needs are skipped. A message that needs them to be understood
+//! (encapsulation, source-specific routes) says that it has them.
+
+pub mod attribute;
+pub mod ip_address;
+pub mod link;
+pub mod nexthop;
+pub mod request;
+pub mod route;
+
+use crate::layout::WireError;
+use attribute::{Attributes, u16_at, u32_at};
+use core::net::IpAddr;
+use ip_address::AddressMessage;
+use link::LinkMessage;
+use nexthop::NexthopMessage;
+use route::RouteMessage;
+
+codes! {
+    /// Types of messages (`nlmsg_type`).
+    pub struct MessageType(u16) {
+        NOOP = 1,
+        ERROR = 2,
+        DONE = 3,
+        OVERRUN = 4,
+        NEW_LINK = 16,
+        DEL_LINK = 17,
+        GET_LINK = 18,
+        SET_LINK = 19,
+        NEW_ADDRESS = 20,
+        DEL_ADDRESS = 21,
+        GET_ADDRESS = 22,
+        NEW_ROUTE = 24,
+        DEL_ROUTE = 25,
+        GET_ROUTE = 26,
+        NEW_NEXTHOP = 104,
+        DEL_NEXTHOP = 105,
+        GET_NEXTHOP = 106,
+    }
+}
+
+flags! {
+    /// Flags of a message (`nlmsg_flags`). The bits from 0x100 on mean one thing in a request that
+    /// creates, and another in a request that dumps.
+    pub struct MessageFlags(u16) {
+        REQUEST = 1 << 0,
+        MULTI = 1 << 1,
+        ACK = 1 << 2,
+        /// The table changed while it was dumped (`NLM_F_DUMP_INTR`).
+        DUMP_INTERRUPTED = 1 << 4,
+        /// Replace what exists; in a dump: the whole table (`NLM_F_ROOT`).
+        REPLACE = 1 << 8,
+        /// Fail if it exists; in a dump: all that match (`NLM_F_MATCH`).
+        EXCLUSIVE = 1 << 9,
+        CREATE = 1 << 10,
+        APPEND = 1 << 11,
+    }
+}
+
+impl MessageFlags {
+    /// A request for all objects of a kind (`NLM_F_DUMP`).
+    pub const DUMP: Self = Self::REQUEST.with(Self::REPLACE).with(Self::EXCLUSIVE);
+    /// In an error: the original message is not repeated (`NLM_F_CAPPED`).
+    const CAPPED: Self = Self::REPLACE;
+    /// In an error: attributes follow (`NLM_F_ACK_TLVS`).
+    const EXPLAINED: Self = Self::EXCLUSIVE;
+}
+
+codes! {
+    /// Address families of Linux.
+    pub struct AddressFamily(u8) {
+        UNSPECIFIED = 0,
+        IPV4 = 2,
+        BRIDGE = 7,
+        IPV6 = 10,
+        IPV4_MULTICAST = 128,
+        IPV6_MULTICAST = 129,
+    }
+}
+
+impl AddressFamily {
+    /// The family of `address`.
+    pub const fn of(address: IpAddr) -> Self {
+        if address.is_ipv4() { Self::IPV4 } else { Self::IPV6 }
+    }
+
+    /// Bits of an address, for the two families of IP.
+    pub(crate) const fn address_bits(self) -> Option<u8> {
+        match self {
+            Self::IPV4 => Some(32),
+            Self::IPV6 => Some(128),
+            _ => None,
+        }
+    }
+
+    /// The address `::` or `0.0.0.0`.
+    pub(crate) const fn any(self) -> Option<IpAddr> {
+        match self {
+            Self::IPV4 => Some(IpAddr::V4(core::net::Ipv4Addr::UNSPECIFIED)),
+            Self::IPV6 => Some(IpAddr::V6(core::net::Ipv6Addr::UNSPECIFIED)),
+            _ => None,
+        }
+    }
+}
+
+/// The header of every message (`struct nlmsghdr`), without its length.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MessageHeader {
+    /// The type of the message, which decides the format of the payload.
+    pub message_type: MessageType,
+    /// How it is asked, and whether more messages follow.
+    pub flags: MessageFlags,
+    /// Number of the request that it answers; 0 in a notification.
+    pub sequence: u32,
+    /// Netlink port of the socket it belongs to; 0 for the kernel.
+    pub port: u32,
+}
+
+impl MessageHeader {
+    /// Bytes of the header.
+    pub const LEN: usize = 16;
+}
+
+/// One message of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NetlinkMessage<'a> {
+    /// The first 16 bytes.
+    pub header: MessageHeader,
+    /// Bytes after the header.
+    pub body: &'a [u8],
+}
+
+/// A walk over the messages of a datagram; ends after the first error.
+#[derive(Clone, Copy, Debug)]
+pub struct NetlinkMessages<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> NetlinkMessages<'a> {
+    /// A walk over `datagram`, as one receive call gave it.
+    pub const fn new(datagram: &'a [u8]) -> Self {
+        Self { rest: datagram }
+    }
+
+    fn take(&mut self) -> Result<NetlinkMessage<'a>, WireError> {
+        let bytes = core::mem::take(&mut self.rest);
+        if bytes.len() < MessageHeader::LEN {
+            return Err(truncated("NetlinkMessage", MessageHeader::LEN, bytes.len()));
+        }
+        let len = u32_at(bytes, 0) as usize;
+        if len < MessageHeader::LEN || len > bytes.len() {
+            return Err(WireError::BadLength { format: "NetlinkMessage" });
+        }
+        let header = MessageHeader {
+            message_type: MessageType(u16_at(bytes, 4)),
+            flags: MessageFlags(u16_at(bytes, 6)),
+            sequence: u32_at(bytes, 8),
+            port: u32_at(bytes, 12),
+        };
+        self.rest = bytes.get(attribute::align(len)..).unwrap_or(&[]);
+        Ok(NetlinkMessage { header, body: &bytes[MessageHeader::LEN..len] })
+    }
+}
+
+impl<'a> Iterator for NetlinkMessages<'a> {
+    type Item = Result<NetlinkMessage<'a>, WireError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.rest.is_empty() { None } else { Some(self.take()) }
+    }
+}
+
+impl core::iter::FusedIterator for NetlinkMessages<'_> {}
+
+/// Content of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Payload<'a> {
+    /// A link was made or changed.
+    NewLink(LinkMessage<'a>),
+    /// A link is gone.
+    DelLink(LinkMessage<'a>),
+    /// An address was added or changed.
+    NewAddress(AddressMessage),
+    /// An address is gone.
+    DelAddress(AddressMessage),
+    /// A route was added, replaced, or (IPv6) has one path more.
+    NewRoute(RouteMessage<'a>),
+    /// A route, or of an IPv6 route the paths that are listed, is gone.
+    DelRoute(RouteMessage<'a>),
+    /// A nexthop object was added or replaced.
+    NewNexthop(NexthopMessage<'a>),
+    /// A nexthop object is gone.
+    DelNexthop(NexthopMessage<'a>),
+    /// A dump is complete. A negative number is the errno that ended it early.
+    Done(i32),
+    /// The answer to a request.
+    Error(ErrorMessage<'a>),
+    /// NetlinkMessages were lost (`NLMSG_OVERRUN`).
+    Overrun,
+    /// A message of another type.
+    Other(MessageType),
+}
+
+impl<'a> NetlinkMessage<'a> {
+    /// Reads the body.
+    pub fn payload(&self) -> Result<Payload<'a>, WireError> {
+        let body = self.body;
+        Ok(match self.header.message_type {
+            MessageType::NEW_LINK => Payload::NewLink(LinkMessage::parse(body)?),
+            MessageType::DEL_LINK => Payload::DelLink(LinkMessage::parse(body)?),
+            MessageType::NEW_ADDRESS => Payload::NewAddress(AddressMessage::parse(body)?),
+            MessageType::DEL_ADDRESS => Payload::DelAddress(AddressMessage::parse(body)?),
+            MessageType::NEW_ROUTE | MessageType::DEL_ROUTE if !RouteMessage::is_of_ip(body) => {
+                Payload::Other(self.header.message_type)
+            }
+            MessageType::NEW_ROUTE => Payload::NewRoute(RouteMessage::parse(body)?),
+            MessageType::DEL_ROUTE => Payload::DelRoute(RouteMessage::parse(body)?),
+            MessageType::NEW_NEXTHOP => Payload::NewNexthop(NexthopMessage::parse(body)?),
+            MessageType::DEL_NEXTHOP => Payload::DelNexthop(NexthopMessage::parse(body)?),
+            MessageType::DONE => {
+                Payload::Done(body.first_chunk().map_or(0, |&n| i32::from_ne_bytes(n)))
+            }
+            MessageType::ERROR => Payload::Error(ErrorMessage::parse(self)?),
+            MessageType::OVERRUN => Payload::Overrun,
+            other => Payload::Other(other),
+        })
+    }
+}
+
+/// The answer to a request: success, or an errno with an explanation (`NLMSG_ERROR`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ErrorMessage<'a> {
+    /// 0 for an acknowledgment, else the errno, positive.
+    pub errno: u32,
+    /// The kernel's own sentence about it; empty if it gave none.
+    pub text: &'a [u8],
+}
+
+impl<'a> ErrorMessage<'a> {
+    const TEXT: u16 = 1;
+
+    fn parse(message: &NetlinkMessage<'a>) -> Result<Self, WireError> {
+        let body = message.body;
+        let code = body.first_chunk().ok_or(truncated("ErrorMessage", 4, body.len()))?;
+        let mut error = Self { errno: i32::from_ne_bytes(*code).unsigned_abs(), text: &[] };
+        if !message.header.flags.contains(MessageFlags::EXPLAINED) {
+            return Ok(error);
+        }
+        // The request stands before the explanation: only its header if the answer is capped.
+        let capped = message.header.flags.contains(MessageFlags::CAPPED);
+        let request = if capped || body.len() < 8 { 16 } else { u32_at(body, 4) as usize };
+        let offset = attribute::align(request.min(body.len())) + 4;
+        for attribute in Attributes::new(body.get(offset..).unwrap_or(&[])) {
+            let attribute = attribute?;
+            if attribute.kind == Self::TEXT {
+                error.text = attribute.text();
+            }
+        }
+        Ok(error)
+    }
+}
+
+pub(crate) const fn truncated(format: &'static str, needed: usize, have: usize) -> WireError {
+    WireError::Truncated { format, needed, have }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,147 @@
+//! Nexthop objects: paths and groups of paths that routes name by a number (`struct nhmsg`,
+//! `NHA_*`).
+//!
+//! Byte 0 family, 1 scope, 2 protocol, 4 flags; then attributes.
+
+use super::attribute::{AttributeWriter, Attributes, u32_at};
+use super::route::{RouteFlags, RoutePath, RouteProtocol};
+use super::{AddressFamily, truncated};
+use crate::layout::WireError;
+
+const HEADER_LEN: usize = 8;
+const MEMBER_LEN: usize = 8;
+
+const ID: u16 = 1;
+const GROUP: u16 = 2;
+const BLACKHOLE: u16 = 4;
+const INTERFACE: u16 = 5;
+const GATEWAY: u16 = 6;
+const ENCAPSULATION: u16 = 8;
+const FDB: u16 = 11;
+
+/// A nexthop object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NexthopMessage<'a> {
+    /// Its number.
+    pub id: u32,
+    /// Family of its gateway; unspecified for a group.
+    pub family: AddressFamily,
+    /// Origin.
+    pub protocol: RouteProtocol,
+    /// Where it leads.
+    pub nexthop: Nexthop<'a>,
+}
+
+/// The kind of a nexthop object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Nexthop<'a> {
+    /// To one gateway or link.
+    Path(RoutePath),
+    /// Several other objects, with weights.
+    Group(NexthopGroup<'a>),
+    /// A silent drop.
+    Blackhole,
+    /// An entry of a bridge's forwarding table; no path of IP.
+    BridgeEntry,
+}
+
+/// An object in a group, and its share of the flows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupMember {
+    /// Number of the nexthop object.
+    pub id: u32,
+    /// Share of the flows, from 1.
+    pub weight: u32,
+}
+
+/// The members of a group: per member u32 number, u8 weight - 1, u8 its high byte, u16 reserved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NexthopGroup<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> NexthopGroup<'a> {
+    fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
+        if bytes.is_empty() || !bytes.len().is_multiple_of(MEMBER_LEN) {
+            return Err(WireError::BadLength { format: "NexthopGroup" });
+        }
+        Ok(Self { bytes })
+    }
+
+    /// Walks the members.
+    pub fn iter(&self) -> impl Iterator<Item = GroupMember> + use<'a> {
+        self.bytes.chunks_exact(MEMBER_LEN).map(|member| GroupMember {
+            id: u32_at(member, 0),
+            weight: u32::from(u16::from_le_bytes([member[4], member[5]])) + 1,
+        })
+    }
+
+    /// Writes a group of `members` to the front of `out`; gives the group.
+    pub fn write(members: &[GroupMember], out: &'a mut [u8]) -> Result<Self, WireError> {
+        let mut writer = AttributeWriter::new(out);
+        for member in members {
+            let [low, high, ..] = member.weight.saturating_sub(1).to_le_bytes();
+            writer.bytes(&member.id.to_ne_bytes())?;
+            writer.bytes(&[low, high, 0, 0])?;
+        }
+        let len = writer.written();
+        Self::parse(&out[..len])
+    }
+}
+
+impl<'a> NexthopMessage<'a> {
+    /// Reads the body of a nexthop message.
+    pub fn parse(body: &'a [u8]) -> Result<Self, WireError> {
+        if body.len() < HEADER_LEN {
+            return Err(truncated("NexthopMessage", HEADER_LEN, body.len()));
+        }
+        let family = AddressFamily(body[0]);
+        let flags = RouteFlags(u32_at(body, 4));
+        let mut hop = RoutePath { weight: 1, flags, ..RoutePath::default() };
+        let (mut id, mut other, mut bridge_entry) = (0, None, false);
+        for attribute in Attributes::new(&body[HEADER_LEN..]) {
+            let attribute = attribute?;
+            match attribute.kind {
+                ID => id = attribute.u32()?,
+                GROUP => other = Some(Nexthop::Group(NexthopGroup::parse(attribute.value)?)),
+                BLACKHOLE => other = Some(Nexthop::Blackhole),
+                FDB => bridge_entry = true,
+                INTERFACE => hop.interface = attribute.u32()?,
+                GATEWAY => hop.gateway = Some(attribute.address(family)?),
+                ENCAPSULATION => hop.encapsulated = true,
+                _ => {}
+            }
+        }
+        if id == 0 {
+            return Err(WireError::BadValue { format: "NexthopMessage", field: "id" });
+        }
+        let nexthop = match other {
+            _ if bridge_entry => Nexthop::BridgeEntry,
+            Some(other) => other,
+            None => Nexthop::Path(hop),
+        };
+        Ok(Self { id, family, protocol: RouteProtocol(body[2]), nexthop })
+    }
+
+    /// Writes the body.
+    pub fn write(&self, out: &mut AttributeWriter<'_>) -> Result<(), WireError> {
+        let flags = if let Nexthop::Path(hop) = self.nexthop { hop.flags.0 } else { 0 };
+        out.bytes(&[self.family.0, 0, self.protocol.0, 0])?;
+        out.bytes(&flags.to_ne_bytes())?;
+        out.u32(ID, self.id)?;
+        match self.nexthop {
+            Nexthop::Group(group) => out.attribute(GROUP, &[group.bytes]),
+            Nexthop::Blackhole => out.attribute(BLACKHOLE, &[]),
+            Nexthop::BridgeEntry => out.attribute(FDB, &[]),
+            Nexthop::Path(hop) => {
+                if hop.interface != 0 {
+                    out.u32(INTERFACE, hop.interface)?;
+                }
+                if let Some(gateway) = hop.gateway {
+                    out.address(GATEWAY, gateway)?;
+                }
+                if hop.encapsulated { out.attribute(ENCAPSULATION, &[]) } else { Ok(()) }
+            }
+        }
+    }
+}

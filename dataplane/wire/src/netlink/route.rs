@@ -1,0 +1,355 @@
+//! Routes of the kernel (`struct rtmsg`, `RTA_*`, `struct rtnexthop`).
+//!
+//! Byte 0 family, 1 destination length, 2 source length, 3 TOS, 4 table, 5 protocol, 6 scope,
+//! 7 type, 8 flags; then attributes. A table above 255 stands in `RTA_TABLE` alone.
+//!
+//! A route has one path in its own attributes, or several in `RTA_MULTIPATH`, or it names a nexthop
+//! object by `RTA_NH_ID`. A route with a nexthop object may repeat the object's paths; the object
+//! is what counts.
+
+use super::attribute::{AttributeWriter, Attributes, NetlinkAttribute, u16_at, u32_at};
+use super::{AddressFamily, truncated};
+use crate::layout::WireError;
+use core::net::IpAddr;
+
+const HEADER_LEN: usize = 12;
+const HOP_LEN: usize = 8;
+
+const DESTINATION: u16 = 1;
+const INTERFACE: u16 = 4;
+const GATEWAY: u16 = 5;
+const PRIORITY: u16 = 6;
+const PREFERRED_SOURCE: u16 = 7;
+const MULTIPATH: u16 = 9;
+const TABLE: u16 = 15;
+const VIA: u16 = 18;
+const ENCAPSULATION: u16 = 22;
+const EXPIRES: u16 = 23;
+const NEXTHOP_ID: u16 = 30;
+
+/// `rtm_table` of a table whose number does not fit there (`RT_TABLE_COMPAT`).
+const TABLE_COMPAT: u8 = 252;
+
+codes! {
+    /// The type of a route (`RTN_*`).
+    pub struct RouteType(u8) {
+        UNSPECIFIED = 0,
+        UNICAST = 1,
+        LOCAL = 2,
+        BROADCAST = 3,
+        ANYCAST = 4,
+        MULTICAST = 5,
+        BLACKHOLE = 6,
+        UNREACHABLE = 7,
+        PROHIBIT = 8,
+        THROW = 9,
+    }
+}
+
+codes! {
+    /// Origin of a route (`RTPROT_*`).
+    pub struct RouteProtocol(u8) {
+        REDIRECT = 1,
+        KERNEL = 2,
+        BOOT = 3,
+        STATIC = 4,
+        RA = 9,
+        ZEBRA = 11,
+        BIRD = 12,
+        DHCP = 16,
+        BGP = 186,
+        ISIS = 187,
+        OSPF = 188,
+        RIP = 189,
+    }
+}
+
+flags! {
+    /// Flags of a route (`RTM_F_*`) and of a path (`RTNH_F_*`).
+    pub struct RouteFlags(u32) {
+        /// The link is down: the path is not used.
+        DEAD = 1 << 0,
+        /// The gateway is on the link, whatever the addresses say.
+        ON_LINK = 1 << 2,
+        /// The link has no carrier.
+        LINK_DOWN = 1 << 4,
+        /// An entry of the kernel's cache.
+        CLONED = 1 << 9,
+    }
+}
+
+/// One path of a route.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RoutePath {
+    /// Index of the link it leaves by; 0 if absent.
+    pub interface: u32,
+    /// Next hop, of either family (RFC 5549); `None` where the destination is on the link.
+    pub gateway: Option<IpAddr>,
+    /// Share of the flows, from 1 to 256.
+    pub weight: u16,
+    /// Whether it is dead, or the gateway on the link.
+    pub flags: RouteFlags,
+    /// Whether packets are encapsulated on it, in a way that this decoder does not read.
+    pub encapsulated: bool,
+}
+
+/// A route, as the kernel reports it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RouteMessage<'a> {
+    /// Family of the destination.
+    pub family: AddressFamily,
+    /// Destination; bits behind the prefix are as the sender had them.
+    pub destination: IpAddr,
+    /// Bits of the destination.
+    pub prefix_len: u8,
+    /// Bits of the source: not 0 in a source-specific route.
+    pub source_len: u8,
+    /// TOS that packets must have; 0 for all.
+    pub tos: u8,
+    /// Number of the table.
+    pub table: u32,
+    /// Origin.
+    pub protocol: RouteProtocol,
+    /// Distance to the destination: 0 anywhere, 253 on the link, 254 on this host.
+    pub scope: u8,
+    /// Unicast, local, blackhole and so on.
+    pub route_type: RouteType,
+    /// Whether it is usable, and whose it is.
+    pub flags: RouteFlags,
+    /// Metric; the lowest wins.
+    pub priority: u32,
+    /// The nexthop object it uses; 0 for none.
+    pub nexthop_id: u32,
+    /// Source address of packets of this host.
+    pub preferred_source: Option<IpAddr>,
+    /// Seconds to live; 0 for ever.
+    pub expires_s: u32,
+    /// The next hops, which share the flows.
+    pub paths: Paths<'a>,
+}
+
+/// Paths of a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Paths<'a> {
+    /// One path; its link and gateway may both be missing.
+    Single(RoutePath),
+    /// Several.
+    Multiple(Multipath<'a>),
+}
+
+impl<'a> Paths<'a> {
+    /// Walks the paths; a route without link and gateway has none.
+    pub fn iter(&self) -> impl Iterator<Item = RoutePath> + use<'a> {
+        let (single, multiple) = match *self {
+            Self::Single(hop) => (Some(hop), None),
+            Self::Multiple(multiple) => (None, Some(multiple)),
+        };
+        let single = single.filter(|hop| hop.interface != 0 || hop.gateway.is_some());
+        single.into_iter().chain(multiple.into_iter().flat_map(|multiple| multiple.iter()))
+    }
+}
+
+/// The paths of `RTA_MULTIPATH`, checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Multipath<'a> {
+    bytes: &'a [u8],
+    family: AddressFamily,
+}
+
+impl<'a> Multipath<'a> {
+    fn parse(bytes: &'a [u8], family: AddressFamily) -> Result<Self, WireError> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            rest = read_hop(rest, family)?.1;
+        }
+        Ok(Self { bytes, family })
+    }
+
+    /// Walks the paths.
+    pub fn iter(&self) -> impl Iterator<Item = RoutePath> + use<'a> {
+        let (mut rest, family) = (self.bytes, self.family);
+        core::iter::from_fn(move || {
+            let (hop, after) = if rest.is_empty() { None } else { read_hop(rest, family).ok() }?;
+            rest = after;
+            Some(hop)
+        })
+    }
+}
+
+/// Reads one path: u16 length, u8 flags, u8 weight - 1, u32 link index, attributes.
+fn read_hop(bytes: &[u8], family: AddressFamily) -> Result<(RoutePath, &[u8]), WireError> {
+    if bytes.len() < HOP_LEN {
+        return Err(truncated("Multipath", HOP_LEN, bytes.len()));
+    }
+    let len = usize::from(u16_at(bytes, 0));
+    if len < HOP_LEN || len > bytes.len() {
+        return Err(WireError::BadLength { format: "Multipath" });
+    }
+    let mut hop = RoutePath {
+        interface: u32_at(bytes, 4),
+        weight: u16::from(bytes[3]) + 1,
+        flags: RouteFlags(u32::from(bytes[2])),
+        ..RoutePath::default()
+    };
+    for attribute in Attributes::new(&bytes[HOP_LEN..len]) {
+        hop.apply(&attribute?, family)?;
+    }
+    Ok((hop, bytes.get(super::attribute::align(len)..).unwrap_or(&[])))
+}
+
+impl RoutePath {
+    /// Takes over an attribute of a path.
+    fn apply(
+        &mut self,
+        attribute: &NetlinkAttribute<'_>,
+        family: AddressFamily,
+    ) -> Result<(), WireError> {
+        match attribute.kind {
+            INTERFACE => self.interface = attribute.u32()?,
+            GATEWAY => self.gateway = Some(attribute.address(family)?),
+            // Families other than IP (MPLS, say) make a path that cannot be used.
+            VIA => match attribute.via() {
+                Ok(gateway) => self.gateway = Some(gateway),
+                Err(WireError::BadValue { .. }) => self.encapsulated = true,
+                Err(error) => return Err(error),
+            },
+            ENCAPSULATION => self.encapsulated = true,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn write(&self, out: &mut AttributeWriter<'_>, family: AddressFamily) -> Result<(), WireError> {
+        out.gateway((GATEWAY, VIA), family, self.gateway)?;
+        if self.encapsulated { out.attribute(ENCAPSULATION, &[]) } else { Ok(()) }
+    }
+}
+
+impl<'a> RouteMessage<'a> {
+    /// A route to `destination`/`prefix_len` in table `main`, by one path.
+    pub fn unicast(destination: IpAddr, prefix_len: u8, hop: RoutePath) -> Self {
+        Self {
+            family: AddressFamily::of(destination),
+            destination,
+            prefix_len,
+            source_len: 0,
+            tos: 0,
+            table: 254,
+            protocol: RouteProtocol::STATIC,
+            scope: 0,
+            route_type: RouteType::UNICAST,
+            flags: RouteFlags::NONE,
+            priority: 0,
+            nexthop_id: 0,
+            preferred_source: None,
+            expires_s: 0,
+            paths: Paths::Single(hop),
+        }
+    }
+
+    /// Whether the body of a route message is about IPv4 or IPv6, and not about multicast routing.
+    pub(crate) fn is_of_ip(body: &[u8]) -> bool {
+        body.first().is_none_or(|&family| AddressFamily(family).address_bits().is_some())
+    }
+
+    /// Reads the body of a route message.
+    pub fn parse(body: &'a [u8]) -> Result<Self, WireError> {
+        const BAD_FAMILY: WireError =
+            WireError::BadValue { format: "RouteMessage", field: "family" };
+        if body.len() < HEADER_LEN {
+            return Err(truncated("RouteMessage", HEADER_LEN, body.len()));
+        }
+        let family = AddressFamily(body[0]);
+        let (Some(bits), Some(any)) = (family.address_bits(), family.any()) else {
+            return Err(BAD_FAMILY);
+        };
+        if body[1] > bits || body[2] > bits {
+            return Err(WireError::BadLength { format: "RouteMessage" });
+        }
+        let flags = RouteFlags(u32_at(body, 8));
+        let mut route = Self {
+            source_len: body[2],
+            tos: body[3],
+            table: u32::from(body[4]),
+            protocol: RouteProtocol(body[5]),
+            scope: body[6],
+            route_type: RouteType(body[7]),
+            flags,
+            ..Self::unicast(any, body[1], RoutePath { weight: 1, flags, ..RoutePath::default() })
+        };
+        route.read_attributes(&body[HEADER_LEN..])?;
+        Ok(route)
+    }
+
+    fn read_attributes(&mut self, bytes: &'a [u8]) -> Result<(), WireError> {
+        let family = self.family;
+        let mut hop = RoutePath { weight: 1, flags: self.flags, ..RoutePath::default() };
+        let mut multipath = None;
+        for attribute in Attributes::new(bytes) {
+            let attribute = attribute?;
+            match attribute.kind {
+                DESTINATION => self.destination = attribute.address(family)?,
+                PRIORITY => self.priority = attribute.u32()?,
+                PREFERRED_SOURCE => self.preferred_source = Some(attribute.address(family)?),
+                MULTIPATH => multipath = Some(Multipath::parse(attribute.value, family)?),
+                TABLE => self.table = attribute.u32()?,
+                EXPIRES => self.expires_s = attribute.u32()?,
+                NEXTHOP_ID => self.nexthop_id = attribute.u32()?,
+                _ => hop.apply(&attribute, family)?,
+            }
+        }
+        self.paths = multipath.map_or(Paths::Single(hop), Paths::Multiple);
+        Ok(())
+    }
+
+    /// Writes the body.
+    pub fn write(&self, out: &mut AttributeWriter<'_>) -> Result<(), WireError> {
+        let table = u8::try_from(self.table).unwrap_or(TABLE_COMPAT);
+        out.bytes(&[self.family.0, self.prefix_len, self.source_len, self.tos])?;
+        out.bytes(&[table, self.protocol.0, self.scope, self.route_type.0])?;
+        out.bytes(&self.flags.0.to_ne_bytes())?;
+        if self.prefix_len > 0 {
+            out.address(DESTINATION, self.destination)?;
+        }
+        out.u32(TABLE, self.table)?;
+        for (kind, value) in
+            [(PRIORITY, self.priority), (NEXTHOP_ID, self.nexthop_id), (EXPIRES, self.expires_s)]
+        {
+            if value != 0 {
+                out.u32(kind, value)?;
+            }
+        }
+        if let Some(source) = self.preferred_source {
+            out.address(PREFERRED_SOURCE, source)?;
+        }
+        match self.paths {
+            Paths::Multiple(multiple) => out.attribute(MULTIPATH, &[multiple.bytes]),
+            Paths::Single(hop) => {
+                if hop.interface != 0 {
+                    out.u32(INTERFACE, hop.interface)?;
+                }
+                hop.write(out, self.family)
+            }
+        }
+    }
+}
+
+/// Writes the value of `RTA_MULTIPATH` for `hops` to the front of `out`; gives the paths.
+pub fn write_multipath<'o>(
+    hops: &[RoutePath],
+    family: AddressFamily,
+    out: &'o mut [u8],
+) -> Result<Paths<'o>, WireError> {
+    let mut writer = AttributeWriter::new(out);
+    for hop in hops {
+        let start = writer.written();
+        let weight = u8::try_from(hop.weight.saturating_sub(1)).unwrap_or(u8::MAX);
+        writer.bytes(&[0, 0, hop.flags.0 as u8, weight])?;
+        writer.bytes(&hop.interface.to_ne_bytes())?;
+        hop.write(&mut writer, family)?;
+        let len = writer.written() - start;
+        writer.put_u16(start, len as u16);
+    }
+    let len = writer.written();
+    Ok(Paths::Multiple(Multipath { bytes: &out[..len], family }))
+}

@@ -1,0 +1,117 @@
+//! The blocks of pcapng (draft-ietf-opsawg-pcapng): captures with several interfaces, directions
+//! and comments. Big-endian here; readers tell by the magic number.
+//!
+//! ```text
+//!   block: BlockHeader, a body, data and options, each padded to 4 bytes, the length again
+//! ```
+
+layout! {
+    /// What every block begins with.
+    pub struct BlockHeader: 8 bytes {
+        /// One of the types below.
+        0:0  32  block_type: u32,
+        /// Bytes of the whole block.
+        4:0  32  block_len: u32,
+    }
+}
+
+impl BlockHeader {
+    /// The section header (4.1), the first block of a file.
+    pub const SECTION: u32 = 0x0a0d_0d0a;
+    /// An interface description (4.2).
+    pub const INTERFACE: u32 = 1;
+    /// Interface statistics (4.5).
+    pub const STATISTICS: u32 = 5;
+    /// An enhanced packet (4.3).
+    pub const PACKET: u32 = 6;
+}
+
+layout! {
+    /// What tells the byte order and the version of a file.
+    pub struct SectionBody: 16 bytes {
+        /// [`SectionBody::MAGIC`].
+        0:0  32  magic: u32,
+        /// 1.
+        4:0  16  version_major: u16,
+        /// 0.
+        6:0  16  version_minor: u16,
+        /// Bytes of the section, or all ones if that is not known.
+        8:0  64  section_len: u64,
+    }
+}
+
+impl SectionBody {
+    /// Tells the byte order.
+    pub const MAGIC: u32 = 0x1a2b_3c4d;
+    /// A section whose end is that of the file.
+    pub const OPEN: Self =
+        Self { magic: Self::MAGIC, version_major: 1, version_minor: 0, section_len: u64::MAX };
+}
+
+layout! {
+    /// The body of an interface description.
+    pub struct InterfaceBody: 8 bytes {
+        /// What its packets are.
+        0:0  16  link_type: u16,
+        /// Bytes of a packet that are kept at the most.
+        4:0  32  snap_len: u32,
+    }
+}
+
+impl InterfaceBody {
+    /// Packets that begin with an IPv4 or IPv6 header.
+    pub const LINKTYPE_RAW: u16 = 101;
+}
+
+layout! {
+    /// The body of an enhanced packet, before the packet.
+    pub struct PacketBody: 20 bytes {
+        /// The number of the interface description.
+        0:0   32  interface: u32,
+        /// The upper half of the time since 1970.
+        4:0   32  time_high: u32,
+        /// The lower half.
+        8:0   32  time_low: u32,
+        /// Bytes that follow.
+        12:0  32  kept_len: u32,
+        /// Bytes that there were.
+        16:0  32  full_len: u32,
+    }
+}
+
+layout! {
+    /// The body of interface statistics.
+    pub struct StatisticsBody: 12 bytes {
+        /// The number of the interface description.
+        0:0  32  interface: u32,
+        /// The upper half of the time since 1970.
+        4:0  32  time_high: u32,
+        /// The lower half.
+        8:0  32  time_low: u32,
+    }
+}
+
+layout! {
+    /// What every option begins with.
+    pub struct OptionHeader: 4 bytes {
+        /// One of the codes below.
+        0:0   16  code: u16,
+        /// Bytes of the value, without padding.
+        2:0   16  value_len: u16,
+    }
+}
+
+impl OptionHeader {
+    /// Ends the options of a block.
+    pub const END: u16 = 0;
+    /// Text for readers, in any block.
+    pub const COMMENT: u16 = 1;
+    /// The name of an interface (`if_name`).
+    pub const INTERFACE_NAME: u16 = 2;
+    /// The direction of a packet (`epb_flags`).
+    pub const PACKET_FLAGS: u16 = 2;
+    /// Packets that an interface received and the capture missed (`isb_ifdrop`).
+    pub const INTERFACE_DROPS: u16 = 5;
+    /// The unit of time (`if_tsresol`): a negative power of ten.
+    pub const TIME_UNIT: u16 = 9;
+}

@@ -1,0 +1,21 @@
+//! The clock that every thread of an interface reads.
+
+use pollux_verbs::time::Time;
+use std::time::Instant;
+
+/// The system clock, in the time of [`Host`].
+#[derive(Clone, Copy)]
+pub(crate) struct Clock {
+    start: Instant,
+}
+
+impl Clock {
+    #[expect(clippy::disallowed_methods, reason = "this is where the machine's clock comes in")]
+    pub(crate) fn begin() -> Self {
+        Self { start: Instant::now() }
+    }
+
+    pub(crate) fn now(self) -> Time {
+        Time::START + self.start.elapsed()
+    }
+}

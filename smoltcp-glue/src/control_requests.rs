@@ -1,0 +1,144 @@
+//! Requests of sockets and applications to the control plane of an interface.
+
+use crate::control_thread::{Answer, ControlHandle};
+use pollux_control::ipoib::Adjacency;
+use pollux_node::config::InterfaceSettings;
+use pollux_node::interface::echo::{EchoId, EchoRequest, Outcome};
+use pollux_node::interface::{Interface, NotSent, PingError};
+use pollux_verbs::QpType;
+use pollux_verbs::time::Time;
+use pollux_wire::ip::link_address::LinkAddress;
+use std::io;
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// A neighbor, and how packets reach it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NeighborRoute {
+    /// Its addresses, and the groups that are sent to it.
+    pub addresses: Vec<IpAddr>,
+    /// Link-layer address (QPN and GID).
+    pub link: LinkAddress,
+    /// The queue pair type of its connection; `None` if packets go by UD.
+    pub connection: Option<QpType>,
+    /// The MTU, in bytes.
+    pub mtu: u32,
+}
+
+impl ControlHandle {
+    /// Answers with its addresses when the interface is up and has all configured ones.
+    pub(crate) fn when_up(&self, settings: &InterfaceSettings) -> Answer<Vec<IpAddr>> {
+        let settings = settings.clone();
+        self.ask(move |interface, _| addresses_if_up(interface, &settings))
+    }
+
+    /// The state of the interface, and the reason for it.
+    pub(crate) fn state(&self) -> io::Result<String> {
+        let row = self.ask(|interface, _| Some(interface.control().row())).wait()?;
+        Ok(format!("{}: {}", row.state, row.why))
+    }
+
+    /// The reachable neighbors.
+    pub(crate) fn neighbors(&self) -> io::Result<Vec<NeighborRoute>> {
+        self.ask(|interface, _| Some(neighbors(interface))).wait()
+    }
+
+    /// Sends an ICMP echo request of so many bytes; answers with the round-trip time.
+    pub(crate) fn ping(
+        &self,
+        to: IpAddr,
+        bytes: usize,
+        timeout: Duration,
+    ) -> Answer<io::Result<Duration>> {
+        let mut id = None;
+        self.ask(move |interface, now| match id {
+            None => match begin_ping(interface, now, to, bytes, timeout) {
+                Ok(begun) => {
+                    id = Some(begun);
+                    None
+                }
+                Err(why) => Some(Err(why)),
+            },
+            Some(id) => interface.echo(id).map(|(outcome, _)| round_trip(outcome)),
+        })
+    }
+
+    /// Joins a multicast group. Fails if the address is no group, or there are too many groups.
+    pub(crate) fn join_group(&self, group: IpAddr) -> io::Result<()> {
+        let joined = self.ask(move |interface, now| Some(interface.join_group(now, group)));
+        match joined.wait()? {
+            true => Ok(()),
+            false => Err(io::ErrorKind::QuotaExceeded.into()),
+        }
+    }
+
+    /// Leaves a multicast group.
+    pub(crate) fn leave_group(&self, group: IpAddr) {
+        self.tell(move |interface, now| interface.leave_group(now, group));
+    }
+
+    /// Answers when all packets that workers and control have accepted have left.
+    pub(crate) fn when_drained(&self) -> Answer<()> {
+        self.ask(|interface, now| interface.is_drained(now).then_some(()))
+    }
+
+    /// Leaves all groups and disconnects all peers; answers when that is complete.
+    pub(crate) fn leave(&self) -> Answer<()> {
+        self.ask(|interface, now| {
+            interface.leave(now);
+            interface.has_disconnected().then_some(())
+        })
+    }
+}
+
+fn addresses_if_up(interface: &Interface, settings: &InterfaceSettings) -> Option<Vec<IpAddr>> {
+    let control = interface.control();
+    let own: Vec<_> = control.snapshot().own().collect();
+    let has_lease = control.has_lease() || !settings.asks_for_address();
+    let has_all = settings.fixed_addresses().all(|one| own.contains(&one.ip));
+    (control.is_up() && has_lease && has_all).then_some(own)
+}
+
+fn neighbors(interface: &Interface) -> Vec<NeighborRoute> {
+    let control = interface.control();
+    let connections: Vec<_> = control.connection_rows().collect();
+    let connection = |key| connections.iter().find(|row| row.connection == key);
+    let rows = control.peer_rows().filter_map(|row| {
+        let (connection, mtu) = match row.adjacency {
+            Adjacency::Datagram(adjacency) => (None, adjacency.mtu),
+            Adjacency::Connected { connection: key, mtu, .. } => {
+                (connection(key).map(|row| row.qp_type), mtu)
+            }
+            _ => return None,
+        };
+        Some(NeighborRoute { addresses: row.ips, link: row.link, connection, mtu })
+    });
+    rows.collect()
+}
+
+fn begin_ping(
+    interface: &mut Interface,
+    now: Time,
+    to: IpAddr,
+    bytes: usize,
+    timeout: Duration,
+) -> io::Result<EchoId> {
+    interface.ping(now, EchoRequest::new(to, bytes, timeout)).map_err(|why| match why {
+        PingError::TooMany => io::ErrorKind::QuotaExceeded.into(),
+        PingError::TooLong => io::ErrorKind::InvalidInput.into(),
+        PingError::Down => io::ErrorKind::NetworkDown.into(),
+        _ => io::ErrorKind::AddrNotAvailable.into(),
+    })
+}
+
+fn round_trip(outcome: Outcome) -> io::Result<Duration> {
+    match outcome {
+        Outcome::Answered { after, .. } => Ok(after),
+        Outcome::Silence => Err(io::ErrorKind::TimedOut.into()),
+        Outcome::NotSent(NotSent::TooBig(_)) => Err(io::ErrorKind::InvalidInput.into()),
+        Outcome::NotSent(_)
+        | Outcome::Unreachable
+        | Outcome::Prohibited
+        | Outcome::TimeExceeded => Err(io::ErrorKind::HostUnreachable.into()),
+    }
+}

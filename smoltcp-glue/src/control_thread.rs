@@ -1,0 +1,338 @@
+//! The control plane of an interface, in a thread of its own.
+//!
+//! ```text
+//!   application --ask--> requests --> control thread: node::Interface --commands, frames--> worker
+//!               <------ answer -----/          ^----- events, packets of protocols --------/
+//! ```
+//!
+//! A request is a function. The thread calls it after each step of the control plane until it has
+//! an answer; so one mechanism serves questions (neighbors), commands (join a group) and what
+//! takes its time (an echo request, all packets sent).
+//!
+//! The thread sleeps until a worker has something for it, somebody asks, or a timer is due. A
+//! worker wakes it only if it sleeps. The thread ends when all handles are gone.
+
+use crate::clock::Clock;
+use pollux_node::interface as node;
+use pollux_node::node::waker::{Waker, Woken, waker};
+use pollux_verbs::time::Time;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
+
+/// Requests that wait for the thread; further callers wait.
+const REQUESTS_MAX: usize = 256;
+/// Steps of the control plane between two looks at requests.
+const STEPS_MAX: usize = 64;
+/// The longest sleep.
+const SLEEP_MAX: Duration = Duration::from_secs(1);
+
+/// A function that is called until it returns true.
+type Request = Box<dyn FnMut(&mut node::Interface, Time) -> bool + Send>;
+
+/// The threads that the control thread serves, and wakes if they sleep.
+pub(crate) trait Attendant: Send + 'static {
+    /// Called after each step of the control plane, with the workers that got commands, one bit
+    /// each. Returns whether there was anything to do.
+    fn attend(&mut self, now: Time, notified: u32) -> bool;
+
+    /// Requests were answered.
+    fn answered(&self) {}
+
+    /// Has its device wake the thread from now on. Another call of [`Attendant::attend`] follows.
+    fn arm(&mut self, _: Time) {}
+
+    /// The longest sleep after that.
+    fn sleep_max(&mut self, _: Time) -> Duration {
+        Duration::MAX
+    }
+
+    /// The descriptor that ends a sleep.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+/// The thread. It is joined when this is dropped, and ends once all other handles are gone too.
+pub(crate) struct ControlThread {
+    handle: Option<ControlHandle>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// The channel to the thread.
+pub(crate) struct ControlHandle {
+    // Dropped before the waker, which wakes the thread once more.
+    requests: SyncSender<Request>,
+    waker: Waker,
+}
+
+/// The answer to a request.
+pub(crate) struct Answer<R> {
+    slot: Arc<AnswerSlot<R>>,
+}
+
+struct AnswerSlot<R> {
+    state: Mutex<AnswerState<R>>,
+    changed: Condvar,
+}
+
+enum AnswerState<R> {
+    Pending,
+    Ready(R),
+    /// The thread has ended, or the interface has.
+    Ended,
+}
+
+/// The thread's end of an answer. Dropping it without an answer tells who waits.
+struct Reply<R> {
+    slot: Weak<AnswerSlot<R>>,
+}
+
+impl ControlThread {
+    /// Starts the thread.
+    pub(crate) fn start(
+        interface: node::Interface,
+        clock: Clock,
+        attendant: impl Attendant,
+    ) -> io::Result<Self> {
+        let (waker, woken) = waker()?;
+        let (requests, received) = sync_channel(REQUESTS_MAX);
+        let control =
+            Control { interface, clock, requests: received, pending: Vec::new(), woken, attendant };
+        let thread = Builder::new().name("pollux-control".into()).spawn(|| control.run())?;
+        Ok(Self { handle: Some(ControlHandle { requests, waker }), thread: Some(thread) })
+    }
+
+    /// Does not join the thread: it waits for the caller.
+    pub(crate) fn detach(&mut self) {
+        self.thread = None;
+    }
+
+    /// The channel to the thread.
+    pub(crate) fn handle(&self) -> &ControlHandle {
+        self.handle.as_ref().expect("it is there until the drop")
+    }
+}
+
+impl Drop for ControlThread {
+    fn drop(&mut self) {
+        drop(self.handle.take());
+        // A panic was reported when it happened.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+impl ControlHandle {
+    /// Asks the control plane: calls `ask` after each of its steps until that returns a value, or
+    /// the answer is dropped.
+    pub(crate) fn ask<R: Send + 'static>(
+        &self,
+        mut ask: impl FnMut(&mut node::Interface, Time) -> Option<R> + Send + 'static,
+    ) -> Answer<R> {
+        let (reply, answer) = answer();
+        self.request(Box::new(move |interface, now| {
+            if reply.is_unwanted() {
+                return true;
+            }
+            match ask(interface, now) {
+                Some(value) => {
+                    reply.send(value);
+                    true
+                }
+                None => false,
+            }
+        }));
+        answer
+    }
+
+    /// Has the control plane do something, without an answer.
+    pub(crate) fn tell(&self, mut act: impl FnMut(&mut node::Interface, Time) + Send + 'static) {
+        self.request(Box::new(move |interface, now| {
+            act(interface, now);
+            true
+        }));
+    }
+
+    /// Wakes the thread if it sleeps, after a worker has handed something to it.
+    pub(crate) fn wake_if_asleep(&self) {
+        self.waker.wake_if_asleep();
+    }
+
+    /// A request to a thread that has ended is dropped, and that tells who waits for its answer.
+    fn request(&self, request: Request) {
+        let _ = self.requests.send(request);
+        self.waker.wake_if_asleep();
+    }
+}
+
+impl Clone for ControlHandle {
+    fn clone(&self) -> Self {
+        Self { requests: self.requests.clone(), waker: self.waker.share() }
+    }
+}
+
+/// The state of the thread.
+struct Control<A> {
+    interface: node::Interface,
+    clock: Clock,
+    requests: Receiver<Request>,
+    /// Requests without an answer yet.
+    pending: Vec<Request>,
+    woken: Woken,
+    attendant: A,
+}
+
+impl<A: Attendant> Control<A> {
+    fn run(mut self) {
+        while let Ok(has_requests) = self.take_requests() {
+            self.woken.clear();
+            let is_busy = self.step_until_idle() | has_requests;
+            self.answer();
+            if !is_busy {
+                self.sleep();
+            }
+        }
+    }
+
+    /// Takes new requests. Returns whether there were any; fails once nobody can ask any more.
+    fn take_requests(&mut self) -> Result<bool, TryRecvError> {
+        let before = self.pending.len();
+        loop {
+            match self.requests.try_recv() {
+                Ok(request) => self.pending.push(request),
+                Err(TryRecvError::Empty) => return Ok(self.pending.len() > before),
+                Err(gone) => return Err(gone),
+            }
+        }
+    }
+
+    /// Steps until there is nothing to do, at most some times. Returns whether there may be more.
+    fn step_until_idle(&mut self) -> bool {
+        let mut steps = 0;
+        while steps < STEPS_MAX && self.step() {
+            steps += 1;
+        }
+        steps == STEPS_MAX
+    }
+
+    fn step(&mut self) -> bool {
+        let now = self.clock.now();
+        let is_busy = self.interface.step(now);
+        let notified = self.interface.take_notified();
+        self.attendant.attend(now, notified) | is_busy
+    }
+
+    /// Calls all requests. After a failure those without an answer get none.
+    fn answer(&mut self) {
+        let (now, interface) = (self.clock.now(), &mut self.interface);
+        let before = self.pending.len();
+        self.pending.retain_mut(|request| !request(interface, now));
+        if self.pending.len() < before {
+            self.attendant.answered();
+        }
+        if interface.failed().is_some() {
+            self.pending.clear();
+        }
+    }
+
+    /// Sleeps until there may be something to do.
+    fn sleep(&mut self) {
+        let now = self.clock.now();
+        self.woken.fall_asleep();
+        self.interface.port_handle().arm(now);
+        self.attendant.arm(now);
+        if !matches!(self.take_requests(), Ok(false)) || self.step() {
+            return;
+        }
+        let Self { interface, attendant, .. } = self;
+        let until_timer = interface.poll_timeout().map_or(SLEEP_MAX, |due| {
+            due.since_start().saturating_sub(now.since_start()).min(SLEEP_MAX)
+        });
+        let port = interface.port_handle();
+        let longest = until_timer.min(port.sleep_max()).min(attendant.sleep_max(now));
+        let descriptors = port.descriptors().chain(attendant.descriptor());
+        self.woken.sleep_at(descriptors, longest);
+    }
+}
+
+/// An answer, and the end that gives it.
+fn answer<R>() -> (Reply<R>, Answer<R>) {
+    let state = Mutex::new(AnswerState::Pending);
+    let slot = Arc::new(AnswerSlot { state, changed: Condvar::new() });
+    (Reply { slot: Arc::downgrade(&slot) }, Answer { slot })
+}
+
+impl<R> AnswerSlot<R> {
+    fn lock(&self) -> MutexGuard<'_, AnswerState<R>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Replaces [`AnswerState::Pending`]; another state stays.
+    fn settle(&self, state: AnswerState<R>) {
+        let mut settled = self.lock();
+        if matches!(*settled, AnswerState::Pending) {
+            *settled = state;
+            self.changed.notify_all();
+        }
+    }
+}
+
+impl<R> Answer<R> {
+    /// The answer, if it is there.
+    pub(crate) fn poll(&self) -> io::Result<Option<R>> {
+        take(&mut self.slot.lock())
+    }
+
+    /// Waits for the answer, at most for `timeout`.
+    pub(crate) fn wait_for(self, timeout: Duration) -> io::Result<R> {
+        let is_pending = |state: &mut AnswerState<R>| matches!(state, AnswerState::Pending);
+        let waited = self.slot.changed.wait_timeout_while(self.slot.lock(), timeout, is_pending);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        take(&mut state)?.ok_or_else(|| io::ErrorKind::TimedOut.into())
+    }
+
+    /// Waits for the answer.
+    pub(crate) fn wait(self) -> io::Result<R> {
+        let mut state = self.slot.lock();
+        loop {
+            if let Some(answer) = take(&mut state)? {
+                return Ok(answer);
+            }
+            state = self.slot.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+fn take<R>(state: &mut AnswerState<R>) -> io::Result<Option<R>> {
+    match std::mem::replace(state, AnswerState::Ended) {
+        AnswerState::Pending => {
+            *state = AnswerState::Pending;
+            Ok(None)
+        }
+        AnswerState::Ready(answer) => Ok(Some(answer)),
+        AnswerState::Ended => Err(io::Error::other("the interface has ended")),
+    }
+}
+
+impl<R> Reply<R> {
+    fn send(&self, value: R) {
+        if let Some(slot) = self.slot.upgrade() {
+            slot.settle(AnswerState::Ready(value));
+        }
+    }
+
+    fn is_unwanted(&self) -> bool {
+        self.slot.strong_count() == 0
+    }
+}
+
+impl<R> Drop for Reply<R> {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot.upgrade() {
+            slot.settle(AnswerState::Ended);
+        }
+    }
+}

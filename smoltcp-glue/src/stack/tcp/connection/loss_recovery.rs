@@ -1,0 +1,479 @@
+//! Between smoltcp and a link that loses: what a connection keeps of its streams' places, and what
+//! it does once it has to be repaired.
+//!
+//! smoltcp has one way to send something again: its clock runs out, and it says all again from the
+//! first byte that is not acknowledged. That is the door taken here. The clock it is shown jumps
+//! ahead when the scoreboard knows of something lost; of what smoltcp says then only that is let
+//! through. So no byte is kept twice, and what a link without losses costs stays as it was. What
+//! smoltcp may send that is new it is told as the peer's window, by acknowledgments that we write
+//! ourselves: they say what the peer has said, but for a window that is smaller. A peer that was
+//! only busy for a while begins all that, too; so it ends when nothing was lost for long.
+
+use super::Connection;
+use super::recovery::Recovery;
+use super::window::Window;
+use crate::stack::outbox::Packet;
+use crate::stack::tcp::bare::{Bare, set_sequence_number, write_bare};
+use crate::stack::tcp::engine::{At, Engine, Written, seal};
+use crate::stack::{Stack, TcpId};
+use pollux_verbs::time::Time;
+use pollux_wire::ip::tcp::{TcpOption, TcpSegment};
+use smoltcp::socket::tcp::{CongestionControl, State};
+use std::time::Duration;
+
+/// How long the first silence is that a connection is repaired after, when an acknowledgment is due
+/// at once, and when the peer may keep it back.
+const FIRST_TIMEOUT: Duration = Duration::from_millis(10);
+const FIRST_TIMEOUT_OF_SINGLE: Duration = Duration::from_millis(50);
+/// So many segments that nothing is said to at once, and acknowledgments are delayed again. A way
+/// that loses has fewer, and a sender there waits for each.
+const DELAYED_ACKS_AFTER: u32 = 1 << 14;
+/// Segments of a new connection that are acknowledged at once: its peer's window doubles four
+/// times until then.
+const QUICK_AT_FIRST: u32 = 16;
+/// smoltcp's delay of these, by its clock.
+const ACK_DELAY: smoltcp::time::Duration = smoltcp::time::Duration::from_millis(10);
+/// The most that a peer's window is scaled by (RFC 7323 2.3).
+const SHIFT_MAX: u8 = 14;
+/// A peer's longest segment if it says nothing (RFC 9293 3.7.1), and the shortest that is believed,
+/// by smoltcp as well.
+const MSS_DEFAULT: u16 = 536;
+const MSS_MIN: u16 = 48;
+const HEADERS_V4: usize = 40;
+const HEADERS_V6: usize = 60;
+
+/// What a connection knows for its repair.
+#[derive(Debug, Default)]
+pub(in crate::stack::tcp) struct LossRecovery {
+    /// The place after all that the application gave.
+    given_to: u32,
+    /// The place after all that was sent.
+    pub(in crate::stack::tcp) sent_to: u32,
+    /// The place in the peer's stream after all that the application took.
+    pub(super) read_to: u32,
+    /// What the peer said in its SYN.
+    shift: u8,
+    mss: Option<u16>,
+    /// The window it said last, before it is scaled.
+    window: u16,
+    /// When the last of so many SYNs was sent, and how long the answer took to the only one.
+    syn: (u32, Time),
+    opening: Duration,
+    /// Bytes that came since anything was sent, which acknowledges them.
+    unanswered: usize,
+    /// Segments until acknowledgments are delayed again.
+    quick_for: u32,
+    /// Where things stood when they last moved, and when.
+    moved: Option<(u32, u32, Time)>,
+    /// Since the first loss.
+    pub(super) active: Option<Box<ActiveRecovery>>,
+    /// Since the end of the last repair.
+    pub(super) window_kept: Option<Window>,
+    /// When anything was sent last.
+    pub(super) sent_at: Time,
+}
+
+/// What it knows besides once it is repaired.
+#[derive(Debug)]
+pub(super) struct ActiveRecovery {
+    pub(super) recovery: Recovery,
+    /// What was last acknowledged to the peer, and the window it was told.
+    pub(super) last_ack: Option<(u32, u16)>,
+    /// The place in the peer's stream that the next from there has.
+    pub(super) peer_next: Option<u32>,
+    /// What smoltcp's clock was last shown to make it run out, if nothing moved since.
+    pub(super) ran_out: Time,
+    first: u32,
+    /// Where smoltcp is told of windows.
+    forged_ack: Packet,
+    /// What smoltcp answered to that, and takes for said.
+    pub(super) pending_ack: Option<(u32, u16)>,
+    /// Whether smoltcp had begun again, if it was not heard to the end of what it says.
+    pub(super) paused: Option<bool>,
+}
+
+/// Whether one place of a stream is after another.
+pub(in crate::stack::tcp) const fn is_after(one: u32, other: u32) -> bool {
+    one.wrapping_sub(other).cast_signed() > 0
+}
+
+pub(super) const fn is_opening(state: State) -> bool {
+    matches!(state, State::Listen | State::SynSent | State::SynReceived)
+}
+
+impl LossRecovery {
+    pub(super) fn new() -> Self {
+        Self { quick_for: QUICK_AT_FIRST, ..Self::default() }
+    }
+
+    /// A segment was sent.
+    pub(super) const fn note_written(&mut self, now: Time, written: &Written) {
+        (self.unanswered, self.sent_at) = (0, now);
+        let end = written.end();
+        if written.syn {
+            self.syn = (self.syn.0 + 1, now);
+            (self.given_to, self.sent_to) = (end, end);
+        } else if is_after(end, self.sent_to) && !written.rst {
+            self.sent_to = end;
+        }
+    }
+
+    /// The application gave so many bytes.
+    pub(super) const fn note_given(&mut self, bytes: usize) {
+        self.given_to = self.given_to.wrapping_add(bytes as u32);
+    }
+
+    /// The application took so many bytes.
+    pub(super) const fn note_read(&mut self, bytes: usize) {
+        self.read_to = self.read_to.wrapping_add(bytes as u32);
+    }
+
+    /// The window that the peer said last, before it is scaled.
+    pub(super) const fn window(&self) -> u16 {
+        self.window
+    }
+
+    /// The peer's SYN has come, and was taken.
+    fn note_syn(&mut self, segment: &TcpSegment<'_>) {
+        self.read_to = segment.header().sequence_number.wrapping_add(1);
+        for option in segment.options().map_while(Result::ok) {
+            match option {
+                TcpOption::WindowScale(shift) => self.shift = shift.min(SHIFT_MAX),
+                TcpOption::MaximumSegmentSize(bytes) if bytes > 0 => {
+                    self.mss = Some(bytes.max(MSS_MIN));
+                }
+                _ => {}
+            }
+        }
+        // The window beside it is not scaled (RFC 7323 2.2).
+        self.window = segment.header().window.div_ceil(1 << self.shift);
+    }
+
+    /// How long the first silence is.
+    fn first_timeout(&self, is_single: bool) -> Duration {
+        (self.opening * 2).max(if is_single { FIRST_TIMEOUT_OF_SINGLE } else { FIRST_TIMEOUT })
+    }
+}
+
+impl Stack {
+    /// Whether a connection is in repair: it has lost something, or its peer was silent, not long
+    /// ago. Each segment costs more then.
+    pub fn tcp_is_in_loss_recovery(&self, id: TcpId) -> bool {
+        self.tcp.get(id).is_some_and(|connection| connection.loss_recovery.active.is_some())
+    }
+}
+
+impl Connection {
+    /// The first byte that the peer has not acknowledged.
+    pub(in crate::stack::tcp) fn first(&self) -> u32 {
+        match self.state() {
+            State::FinWait2 | State::TimeWait | State::Closed => self.loss_recovery.sent_to,
+            _ => self.loss_recovery.given_to.wrapping_sub(self.unacknowledged() as u32),
+        }
+    }
+
+    /// Whether it is likely to have a segment to send: not one that is open, has sent all that it
+    /// was given, owes no acknowledgment of more than a segment (RFC 9293 3.8.6.3) and is not in
+    /// repair. What it has to say of its window is said later, and then it is due.
+    pub(in crate::stack::tcp) fn may_transmit(&self) -> bool {
+        let recovery = &self.loss_recovery;
+        let owes = recovery.unanswered > usize::from(recovery.mss.unwrap_or(MSS_DEFAULT));
+        let is_quiet = recovery.given_to == recovery.sent_to && !owes && recovery.active.is_none();
+        !is_quiet || self.state() != State::Established
+    }
+
+    /// Whether something was sent that the peer may not have.
+    pub(super) fn is_waiting(&self) -> bool {
+        !is_opening(self.state()) && is_after(self.loss_recovery.sent_to, self.first())
+    }
+
+    /// Whether the peer closed its window, as far as we know.
+    pub(super) const fn is_shut(&self) -> bool {
+        self.loss_recovery.window == 0
+    }
+
+    /// How far beyond its acknowledgment the peer takes something, as far as we know.
+    pub(super) fn peer_window(&self) -> usize {
+        usize::from(self.loss_recovery.window) << self.loss_recovery.shift
+    }
+
+    /// Bytes of a segment, of packets of this length.
+    pub(super) fn segment(&self, mtu: u32) -> usize {
+        let headers = if self.addresses().0.is_ipv4() { HEADERS_V4 } else { HEADERS_V6 };
+        let theirs = self.loss_recovery.mss.unwrap_or(MSS_DEFAULT);
+        (mtu as usize).saturating_sub(headers).clamp(usize::from(MSS_MIN), usize::from(theirs))
+    }
+
+    /// The longest packet for it, on a way that takes these.
+    pub(super) fn mtu(&self, path_mtu: u32) -> u32 {
+        self.loss_recovery.active.as_ref().map_or(path_mtu, |active| active.recovery.mtu(path_mtu))
+    }
+
+    /// smoltcp has seen a segment of the peer's, which came in this state.
+    pub(in crate::stack::tcp) fn note_received(
+        &mut self,
+        (at, before): (At, State),
+        segment: &TcpSegment<'_>,
+        engine: &mut Engine,
+        answer: Option<&mut Packet>,
+    ) {
+        let header = segment.header();
+        if is_opening(before) {
+            self.note_opening(at.now, before, segment);
+        } else if self.loss_recovery.active.is_none()
+            && header.ack
+            && header.acknowledgment_number == self.first()
+        {
+            self.loss_recovery.window = header.window;
+        }
+        if !segment.payload().is_empty() {
+            let unanswered = self.loss_recovery.unanswered + segment.payload().len();
+            self.loss_recovery.unanswered = if answer.is_some() { 0 } else { unanswered };
+            self.note_order(answer.is_some());
+        }
+        let has_options = header.data_offset > 5;
+        if !header.syn && (self.loss_recovery.active.is_some() || has_options) {
+            self.receive_in_recovery(at, segment, engine, answer);
+        }
+    }
+
+    /// Something came while it was being opened.
+    fn note_opening(&mut self, now: Time, before: State, segment: &TcpSegment<'_>) {
+        let state = self.state();
+        if state == before {
+            return;
+        }
+        let recovery = &mut self.loss_recovery;
+        if segment.header().syn {
+            recovery.note_syn(segment);
+        } else {
+            recovery.window = segment.header().window;
+        }
+        // Which of two is answered nobody knows (RFC 6298 3).
+        if let (1, since) = recovery.syn
+            && !is_opening(state)
+        {
+            recovery.opening = Duration::from_nanos(now.nanos().saturating_sub(since.nanos()));
+        }
+    }
+
+    /// Data came, as the next, or else it is answered at once.
+    fn note_order(&mut self, is_answered: bool) {
+        if is_answered {
+            // Something is missing, or came twice: a sender that repairs needs every word. Also,
+            // smoltcp would wait for as much as one of our longest segments, and they are shorter.
+            self.socket().set_ack_delay(None);
+            self.loss_recovery.quick_for = DELAYED_ACKS_AFTER;
+        } else if self.loss_recovery.quick_for > 0 {
+            self.loss_recovery.quick_for -= 1;
+            if self.loss_recovery.quick_for == 0 {
+                self.socket().set_ack_delay(Some(ACK_DELAY));
+            }
+        }
+    }
+
+    /// The same of a connection that is repaired, or of a segment with options.
+    #[cold]
+    fn receive_in_recovery(
+        &mut self,
+        at: At,
+        segment: &TcpSegment<'_>,
+        engine: &mut Engine,
+        answer: Option<&mut Packet>,
+    ) {
+        let header = segment.header();
+        let first = self.first();
+        if let Some(answer) = answer {
+            self.note_answer(answer);
+        }
+        // What is older than what smoltcp knows, or strange, says nothing.
+        if !header.ack || header.rst || header.acknowledgment_number != first {
+            return;
+        }
+        let blocks = segment.options().map_while(Result::ok).find_map(|option| match option {
+            TcpOption::Sack(blocks) => Some(blocks),
+            _ => None,
+        });
+        let blocks = blocks.iter().flat_map(|blocks| blocks.as_slice());
+        let blocks = blocks.map(|block| (block.left_edge, block.right_edge));
+        let sent_to = self.loss_recovery.sent_to;
+        let is_news = |(left, right): (u32, u32)| {
+            let [left, right] = [left, right].map(|edge| edge.wrapping_sub(first));
+            left < right && right <= sent_to.wrapping_sub(first)
+        };
+        if self.loss_recovery.active.is_none() {
+            if !self.is_waiting() || !blocks.clone().any(is_news) {
+                return;
+            }
+            self.begin_recovery(at, false);
+        }
+        let peer_window = usize::from(header.window) << self.loss_recovery.shift;
+        let segment_bytes = self.segment(at.mtu);
+        let Some(active) = &mut self.loss_recovery.active else { return };
+        self.loss_recovery.window = header.window;
+        let payload = segment.payload().len() as u32 + u32::from(header.fin);
+        let peer_next = header.sequence_number.wrapping_add(payload);
+        if active.peer_next.is_none_or(|before| is_after(peer_next, before)) {
+            active.peer_next = Some(peer_next);
+        }
+        if first != active.first {
+            (active.first, active.ran_out) = (first, Time::START);
+        }
+        active.recovery.set_segment(segment_bytes);
+        active.recovery.heard(at.now, first, blocks, peer_window);
+        let is_recovered = active.recovery.is_recovered();
+        match is_recovered && first == sent_to && self.state() == State::Established {
+            true => self.end_recovery(at, engine),
+            false => self.tell_window(at, engine),
+        }
+    }
+
+    /// Nothing was lost for long: smoltcp hears of the whole window, and goes on by itself.
+    fn end_recovery(&mut self, at: At, engine: &mut Engine) {
+        self.write_forged_ack(at, engine, self.loss_recovery.window);
+        let active = self.loss_recovery.active.as_ref();
+        if let Some(active) = active
+            && active.pending_ack.is_none()
+            && active.paused.is_none()
+        {
+            self.loss_recovery.window_kept = Some(active.recovery.window());
+            (self.loss_recovery.active, self.loss_recovery.moved) = (None, None);
+        }
+    }
+
+    /// From now on it is repaired.
+    fn begin_recovery(&mut self, at: At, by_timeout: bool) {
+        self.socket().set_congestion_control(CongestionControl::None);
+        let first = self.first();
+        let sent = (first, self.loss_recovery.sent_to);
+        let kind = (self.segment(at.mtu), self.loss_recovery.opening);
+        let recovery = Recovery::new(at.now, sent, kind, by_timeout);
+        self.loss_recovery.window_kept = None;
+        self.loss_recovery.active = Some(Box::new(ActiveRecovery {
+            recovery,
+            last_ack: None,
+            peer_next: None,
+            ran_out: Time::START,
+            first,
+            forged_ack: Packet::default(),
+            pending_ack: None,
+            paused: None,
+        }));
+    }
+
+    /// The same though nothing was lost: what is sent is to stay within a window.
+    pub(super) fn begin_within(&mut self, at: At, window: Window, engine: &mut Engine) {
+        self.begin_recovery(at, false);
+        let (peer_next, peer_window) = (self.receive_next(), self.peer_window());
+        if let Some(active) = &mut self.loss_recovery.active {
+            active.peer_next = Some(peer_next);
+            active.recovery.set_window(window, peer_window);
+        }
+        self.tell_window(at, engine);
+    }
+
+    /// Whether the application gave something that was never sent.
+    pub(super) fn has_unsent(&self) -> bool {
+        self.unacknowledged() > self.loss_recovery.sent_to.wrapping_sub(self.first()) as usize
+    }
+
+    /// An acknowledgment at once goes after all that was sent, wherever smoltcp is.
+    pub(super) fn note_answer(&mut self, answer: &mut Packet) {
+        let sent_to = self.loss_recovery.sent_to;
+        let Some(active) = &mut self.loss_recovery.active else { return };
+        let Some(written) = seal(answer.bytes_mut()).filter(|written| !written.rst) else {
+            return;
+        };
+        active.note_ack(&written);
+        if written.sequence_number != sent_to {
+            set_sequence_number(answer.bytes_mut(), sent_to);
+            seal(answer.bytes_mut());
+        }
+    }
+
+    /// Tells smoltcp how much it may send.
+    pub(super) fn tell_window(&mut self, at: At, engine: &mut Engine) {
+        let Some(active) = &self.loss_recovery.active else { return };
+        let allowed = active.recovery.allowed();
+        let unit = 1 << self.loss_recovery.shift;
+        let field = (allowed.bytes / unit).max(allowed.least.div_ceil(unit));
+        let field = u16::try_from(field).unwrap_or(u16::MAX).max(1).min(self.loss_recovery.window);
+        self.write_forged_ack(at, engine, field);
+    }
+
+    fn write_forged_ack(&mut self, at: At, engine: &mut Engine, field: u16) {
+        let is_last = self.state() == State::LastAck;
+        let (local, remote) = self.addresses();
+        let Some(active) = &mut self.loss_recovery.active else { return };
+        // It takes no acknowledgment for a window when it waits for its last.
+        let Some(peer_next) = active.peer_next.filter(|_| !is_last) else {
+            return;
+        };
+        let bare = Bare {
+            sequence_number: peer_next,
+            acknowledgment_number: active.first,
+            window: field,
+            ..Bare::default()
+        };
+        if write_bare(&mut active.forged_ack, (remote, local), bare).is_none() {
+            return;
+        }
+        let (forged_ack, mut answer) = (active.forged_ack.bytes(), Packet::default());
+        if engine.receive(at, &mut self.sockets, forged_ack, &mut answer) {
+            let said = seal(answer.bytes_mut()).filter(|answer| !answer.rst);
+            active.pending_ack = said.map(|said| (said.acknowledgment_number, said.window));
+        }
+    }
+
+    /// When silence is to be answered.
+    pub(in crate::stack::tcp) fn retransmission_due(&mut self, at: At) -> Option<Time> {
+        let (first, sent_to) = (self.first(), self.loss_recovery.sent_to);
+        let has_unsent = self.has_unsent();
+        if let Some(active) = &mut self.loss_recovery.active {
+            active.recovery.set_unsent(at.now, has_unsent);
+            return active.recovery.due();
+        }
+        if !self.is_waiting() || self.loss_recovery.window == 0 {
+            self.loss_recovery.moved = None;
+            return None;
+        }
+        let since = match self.loss_recovery.moved {
+            Some((first_then, sent_then, since)) if (first_then, sent_then) == (first, sent_to) => {
+                since
+            }
+            _ => at.now,
+        };
+        self.loss_recovery.moved = Some((first, sent_to, since));
+        let is_single = sent_to.wrapping_sub(first) as usize <= self.segment(at.mtu);
+        Some(since + self.loss_recovery.first_timeout(is_single))
+    }
+
+    /// Answers silence, if it is time to.
+    pub(in crate::stack::tcp) fn handle_retransmission_timeout(
+        &mut self,
+        at: At,
+        engine: &mut Engine,
+    ) {
+        let is_due = self.retransmission_due(at).is_some_and(|due| due <= at.now);
+        if !is_due {
+            return;
+        }
+        if self.loss_recovery.active.is_none() {
+            self.begin_recovery(at, true);
+        }
+        let segment_bytes = self.segment(at.mtu);
+        if let Some(active) = &mut self.loss_recovery.active {
+            active.recovery.set_segment(segment_bytes);
+            active.recovery.handle_timeout(at.now);
+        }
+        self.tell_window(at, engine);
+    }
+}
+
+impl ActiveRecovery {
+    /// The peer is told what it is acknowledged, which is just what came from it.
+    pub(super) const fn note_ack(&mut self, written: &Written) {
+        self.last_ack = Some((written.acknowledgment_number, written.window));
+        self.peer_next = Some(written.acknowledgment_number);
+    }
+}

@@ -1,0 +1,506 @@
+//! Loss recovery of a connection: retransmission, congestion window, and segment size.
+//!
+//! ```text
+//!   acknowledgment --> scoreboard --lost--> smoltcp says all again; only that is let through
+//!                          |   \--lost--> a smaller window (RFC 5681 3.2, with 0.7 for a half)
+//!                          |   \--often, of long segments--> shorter segments (RFC 4821)
+//!   silence ---------------+-> the last once more (RFC 8985 7), then all
+//! ```
+//!
+//! A connection begins without one of these, and has one from its first selective acknowledgment or
+//! its first silence on. smoltcp has the bytes and writes segments; it neither counts losses nor
+//! keeps a window any more, but is told of the window that is left.
+
+use super::window::Window;
+use crate::stack::mtu::MTU_MAX;
+use crate::stack::tcp::scoreboard::{Arrivals, Scoreboard};
+use pollux_verbs::time::Time;
+use std::time::Duration;
+
+/// What a datagram carries wherever there is IP over InfiniBand (RFC 4391 9.1.2).
+const MTU_SHORT: u32 = 2044;
+/// So many lost among so many in a row, and segments are shorter.
+const LOST_OF_TRIAL: u32 = 3;
+const TRIAL: u32 = 16;
+/// So many in a row that arrive, and they are longer again.
+const LENGTHEN_AFTER: u32 = 256;
+/// So many arrive in a row after a loss, and a connection is out of its repair; or after a silence,
+/// which more often is of a peer that was busy.
+const RECOVERED_AFTER_LOSS: u32 = 1 << 14;
+const RECOVERED_AFTER_TIMEOUT: u32 = 1 << 11;
+/// Segments that may be on their way whatever is lost: enough for three to overtake one.
+const SEGMENTS_MIN: usize = 4;
+/// How long a peer may keep an acknowledgment back of a single segment: longer than ours do; and at
+/// the most, if it seems to, longer than Linux does.
+const ACK_DELAY: Duration = Duration::from_micros(2500);
+const ACK_DELAY_MAX: Duration = Duration::from_millis(50);
+/// How long an answer takes at the least before one came, and what is waited for at the least,
+/// since a peer has other things to do as well.
+const RTT_INITIAL: Duration = Duration::from_millis(1);
+const TIMEOUT_MIN: Duration = Duration::from_micros(500);
+const TIMEOUT_MAX: Duration = Duration::from_secs(5);
+
+/// Segments at the most that smoltcp may be asked for again.
+const WALK_SEGMENTS_MAX: usize = 1024;
+/// Silences that are remembered once something arrives: half a second at the least then.
+const BACKOFF_KEPT: u32 = 8;
+
+/// The decision about a segment that smoltcp has written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Send,
+    /// The peer has it, or will.
+    Drop,
+}
+
+/// The length of segments.
+#[derive(Debug)]
+struct Length {
+    limit: u32,
+    arrived: u32,
+    lost: u32,
+    without_loss: u32,
+    /// Transmissions from this number on have the length that is on trial.
+    since: u64,
+}
+
+impl Length {
+    /// Some arrived, so many of these in full length, and some are lost.
+    fn note(&mut self, (arrived, full): (u32, u32), lost: u32, next_number: u64) {
+        self.without_loss = if lost > 0 { 0 } else { self.without_loss + full };
+        (self.arrived, self.lost) = (self.arrived + arrived, self.lost + lost);
+        if self.lost >= LOST_OF_TRIAL {
+            self.shorten(next_number);
+        } else if self.arrived + self.lost >= TRIAL {
+            (self.arrived, self.lost) = (0, 0);
+        }
+        if self.without_loss >= LENGTHEN_AFTER {
+            (self.without_loss, self.limit) = (0, (self.limit * 2).min(MTU_MAX));
+        }
+    }
+
+    fn shorten(&mut self, next_number: u64) {
+        self.limit = (self.limit / 2).max(MTU_SHORT);
+        (self.arrived, self.lost, self.without_loss) = (0, 0, 0);
+        self.since = next_number;
+    }
+}
+
+/// How long answers take (RFC 6298 2).
+#[derive(Debug, Default)]
+struct RoundTrip {
+    /// What the answer to a SYN took.
+    opening: Duration,
+    smoothed: Option<Duration>,
+    variation: Duration,
+    latest: Duration,
+}
+
+impl RoundTrip {
+    fn sample(&mut self, took: Duration) {
+        self.latest = took;
+        let Some(smoothed) = self.smoothed else {
+            (self.smoothed, self.variation) = (Some(took), took / 2);
+            return;
+        };
+        self.variation = (self.variation * 3 + smoothed.abs_diff(took)) / 4;
+        self.smoothed = Some((smoothed * 7 + took) / 8);
+    }
+
+    fn smoothed(&self) -> Duration {
+        self.smoothed.unwrap_or(self.opening.max(RTT_INITIAL))
+    }
+}
+
+/// All of it, for one connection.
+#[derive(Debug)]
+pub(super) struct Recovery {
+    board: Scoreboard,
+    round_trip: RoundTrip,
+    length: Length,
+    /// The congestion window, in bytes.
+    window: usize,
+    /// Where it grows slowly.
+    threshold: usize,
+    /// Bytes that arrived since it last grew slowly.
+    credit: usize,
+    /// The window was made smaller for what was sent before this number.
+    reduced_before: u64,
+    /// What the peer takes, as far as it is known.
+    peer_window: usize,
+    has_unsent: bool,
+    /// Bytes of a segment.
+    segment: usize,
+    /// Segments that are still to arrive before all is as if nothing had been lost.
+    until_recovered: u32,
+    /// Silences since anything arrived.
+    timeouts: u32,
+    /// Silences since it was last known how long an answer takes: one to what was sent again may be
+    /// to what was sent first (RFC 6298 5.7).
+    backoff: u32,
+    /// How long the peer seems to keep an acknowledgment back of a single segment.
+    ack_delay: Duration,
+    /// One segment may go whatever the window is.
+    may_probe: bool,
+    timeout_at: Option<Time>,
+    late_at: Option<Time>,
+}
+
+impl Recovery {
+    /// Of a connection that has sent from `first` to `end`, in segments of this length, and whose
+    /// SYN was answered within that time. It may begin with a silence.
+    pub(super) fn new(
+        now: Time,
+        (first, end): (u32, u32),
+        (segment, opening): (usize, Duration),
+        by_timeout: bool,
+    ) -> Self {
+        let mut board = Scoreboard::new(first);
+        while board.end() != end {
+            let left = end.wrapping_sub(board.end());
+            let next = board.end().wrapping_add(left.min(segment.max(1) as u32));
+            board.sent_before(now, next);
+        }
+        let window = board.outstanding().max(SEGMENTS_MIN * segment);
+        let mut recovery = Self {
+            board,
+            round_trip: RoundTrip { opening, ..RoundTrip::default() },
+            length: Length { limit: MTU_MAX, arrived: 0, lost: 0, without_loss: 0, since: 0 },
+            window,
+            threshold: usize::MAX,
+            credit: 0,
+            reduced_before: 0,
+            peer_window: usize::MAX,
+            has_unsent: false,
+            segment,
+            until_recovered: RECOVERED_AFTER_TIMEOUT,
+            timeouts: 0,
+            backoff: 0,
+            ack_delay: ACK_DELAY,
+            may_probe: false,
+            timeout_at: None,
+            late_at: None,
+        };
+        recovery.listen(now);
+        if by_timeout {
+            recovery.timeout_at = Some(now);
+        }
+        recovery
+    }
+
+    /// What is kept of it when it is over.
+    pub(super) const fn window(&self) -> Window {
+        Window { bytes: self.window, threshold: self.threshold }
+    }
+
+    /// It goes on with that, towards a peer that takes so much. Nothing has to become calm.
+    pub(super) fn set_window(&mut self, window: Window, peer_window: usize) {
+        (self.window, self.threshold) = (window.bytes, window.threshold);
+        (self.peer_window, self.until_recovered) = (peer_window, 0);
+        self.set_segment(self.segment);
+    }
+
+    /// The longest packet, on a way that takes these.
+    pub(super) fn mtu(&self, path_mtu: u32) -> u32 {
+        self.length.limit.min(path_mtu)
+    }
+
+    /// How many bytes a segment has by now.
+    pub(super) fn set_segment(&mut self, bytes: usize) {
+        self.segment = bytes;
+        self.window = self.window.max(SEGMENTS_MIN * bytes);
+    }
+
+    /// The peer has all before `first`, and these blocks.
+    pub(super) fn heard(
+        &mut self,
+        now: Time,
+        first: u32,
+        blocks: impl IntoIterator<Item = (u32, u32)>,
+        peer_window: usize,
+    ) {
+        self.peer_window = peer_window;
+        let fastest = self.round_trip.smoothed.unwrap_or_default() / 2;
+        let outstanding = self.board.outstanding();
+        let mut arrivals = self.board.acknowledged(now, first, fastest);
+        for block in blocks {
+            arrivals = arrivals.and(self.board.selected(now, block, fastest));
+        }
+        if arrivals.bytes == 0 {
+            return;
+        }
+        if let Some(took) = arrivals.took {
+            self.round_trip.sample(took);
+            self.backoff = 0;
+            if outstanding <= self.segment && took < ACK_DELAY {
+                self.ack_delay = (self.ack_delay / 16 * 15).max(ACK_DELAY);
+            }
+        }
+        (self.timeouts, self.may_probe) = (0, false);
+        self.until_recovered = self.until_recovered.saturating_sub(arrivals.records);
+        self.backoff = self.backoff.min(BACKOFF_KEPT);
+        // What is short says nothing of what long segments would meet.
+        let full = arrivals.records.min((arrivals.bytes * 2 / self.segment.max(1)) as u32);
+        self.length.note((arrivals.records, full), 0, self.board.next_number());
+        self.look(now);
+        self.grow(arrivals, outstanding);
+        self.listen(now);
+    }
+
+    /// More may be on its way, if as much was as may be.
+    fn grow(&mut self, arrivals: Arrivals, outstanding: usize) {
+        let is_used = outstanding * 2 >= self.window;
+        if !is_used || !self.board.has_reached(self.reduced_before) {
+            return;
+        }
+        if self.window >= self.peer_window {
+            return;
+        }
+        if self.window < self.threshold {
+            self.window += arrivals.bytes;
+            return;
+        }
+        self.credit += arrivals.bytes;
+        if self.credit >= self.window {
+            self.credit -= self.window;
+            self.window += self.segment;
+        }
+    }
+
+    /// Looks for what is lost.
+    fn look(&mut self, now: Time) {
+        let late = 2 * self.round_trip.smoothed().max(self.round_trip.latest);
+        let (losses, late_at) = self.board.look(now, late, self.length.since);
+        self.late_at = late_at;
+        if losses.before > self.reduced_before {
+            self.reduce();
+        }
+        if losses.records > 0 {
+            self.until_recovered = RECOVERED_AFTER_LOSS;
+            self.length.note((0, 0), losses.records, self.board.next_number());
+        }
+    }
+
+    fn reduce(&mut self) {
+        self.threshold = (self.window / 10 * 7).max(SEGMENTS_MIN * self.segment);
+        (self.window, self.credit) = (self.threshold, 0);
+        self.reduced_before = self.board.next_number();
+    }
+
+    /// From now on silence counts.
+    fn listen(&mut self, now: Time) {
+        let answer = self.round_trip.smoothed() * 2 + self.round_trip.variation * 4;
+        let delay = if self.is_single() { self.ack_delay } else { Duration::ZERO };
+        let timeout =
+            answer.max(TIMEOUT_MIN).saturating_mul(1 << self.backoff.max(self.timeouts).min(20));
+        let timeout = (timeout + delay).min(TIMEOUT_MAX);
+        let waits = self.board.outstanding() > 0 || self.peer_window == 0 && self.has_unsent;
+        self.timeout_at = waits.then_some(now + timeout);
+    }
+
+    fn is_single(&self) -> bool {
+        self.board.outstanding() <= self.segment
+    }
+
+    /// Whether smoltcp has something that was never sent.
+    pub(super) fn set_unsent(&mut self, now: Time, has_unsent: bool) {
+        self.has_unsent = has_unsent;
+        if self.timeout_at.is_none() {
+            self.listen(now);
+        }
+    }
+
+    /// Whether all has arrived, and for long nothing was lost.
+    pub(super) fn is_recovered(&self) -> bool {
+        self.until_recovered == 0 && self.board.outstanding() == 0
+    }
+
+    /// When something is due.
+    pub(super) fn due(&self) -> Option<Time> {
+        [self.timeout_at, self.late_at].into_iter().flatten().min()
+    }
+
+    /// Does what is due by now.
+    pub(super) fn handle_timeout(&mut self, now: Time) {
+        if self.late_at.is_some_and(|due| due <= now) {
+            self.look(now);
+        }
+        if self.timeout_at.is_none_or(|due| due > now) {
+            return;
+        }
+        self.timeouts += 1;
+        self.may_probe = true;
+        self.until_recovered = self.until_recovered.max(RECOVERED_AFTER_TIMEOUT);
+        if self.peer_window == 0 {
+            // Only the first byte can ask for more.
+            if self.board.outstanding() == 0 {
+                self.board.withheld(now, self.board.first().wrapping_add(1));
+            }
+            self.board.lose_all(false);
+            return self.listen(now);
+        }
+        self.backoff += 1;
+        if self.is_single() {
+            self.ack_delay = (self.ack_delay * 2).min(ACK_DELAY_MAX);
+        }
+        if self.timeouts == 1 {
+            self.board.lose_last();
+        } else {
+            self.board.lose_all(self.timeouts > 3);
+            self.reduce();
+            self.window = SEGMENTS_MIN * self.segment;
+            self.length.shorten(self.board.next_number());
+        }
+        self.listen(now);
+    }
+
+    /// Whether something is to be sent again, and may.
+    pub(super) const fn has_lost(&self) -> bool {
+        self.board.lost() > 0 && (self.may_probe || self.board.in_flight() < self.window)
+    }
+
+    /// smoltcp has written what is from `start` to `end`.
+    pub(super) fn judge(&mut self, now: Time, start: u32, end: u32) -> Verdict {
+        let is_new = end.wrapping_sub(self.board.end()).cast_signed() > 0;
+        // smoltcp says something again though the window is closed, if it hears that often enough.
+        let reaches = end.wrapping_sub(self.board.first()) as usize;
+        let is_beyond = reaches > self.peer_window.max(1) && end.wrapping_sub(start) > 1;
+        let is_due = self.has_lost() && self.board.has_lost_within(start, end);
+        // And it is told of no window when it waits for its last acknowledgment.
+        let busy = self.board.in_flight() + end.wrapping_sub(start) as usize;
+        let is_too_much = !is_due && busy > self.window.max(self.segment);
+        if is_new && (is_beyond || is_too_much) {
+            self.board.withheld(now, end);
+            return Verdict::Drop;
+        }
+        if !(is_new || is_due) {
+            return Verdict::Drop;
+        }
+        let was_idle = self.board.outstanding() == 0;
+        self.board.sent(now, start, end);
+        self.may_probe = false;
+        if self.timeouts == 0 || was_idle {
+            self.listen(now);
+        }
+        Verdict::Send
+    }
+
+    /// How far beyond what is acknowledged smoltcp may send: as much as it did, if there is
+    /// something to send again, and what the window has room for in whole segments.
+    pub(super) fn allowed(&self) -> Allowed {
+        let busy = self.board.in_flight() + self.board.lost();
+        let room = self.window.saturating_sub(busy) / self.segment.max(1) * self.segment;
+        let (sent, most) = (self.board.outstanding(), WALK_SEGMENTS_MAX * self.segment.max(1));
+        let least = if self.board.lost() > 0 { sent.min(most) } else { 0 };
+        Allowed { bytes: (sent + room).min(most), least }
+    }
+}
+
+/// A window for smoltcp, which has to be rounded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Allowed {
+    pub(super) bytes: usize,
+    /// Less will not do.
+    pub(super) least: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SEGMENT: usize = 1000;
+    const WINDOW: usize = 100_000;
+    const NOW: Time = Time::START;
+
+    /// Of a connection with so many segments on their way.
+    fn recovery(segments: u32) -> Recovery {
+        Recovery::new(NOW, (0, segments * 1000), (SEGMENT, Duration::ZERO), false)
+    }
+
+    fn due(recovery: &Recovery) -> Time {
+        recovery.due().expect("something is on its way")
+    }
+
+    #[test]
+    fn only_what_is_lost_and_what_is_new_is_let_through() {
+        let mut it = recovery(8);
+        it.heard(NOW, 1000, [(2000, 6000)], WINDOW);
+        assert!(it.has_lost());
+        let verdicts: Vec<_> =
+            (1..8).map(|nth| it.judge(NOW, nth * 1000, nth * 1000 + 1000)).collect();
+        let sent = verdicts.iter().map(|verdict| *verdict == Verdict::Send);
+        assert!(sent.eq([true, false, false, false, false, false, false]), "{verdicts:?}");
+        assert!(!it.has_lost());
+        assert_eq!(it.judge(NOW, 8000, 9000), Verdict::Send);
+        assert_eq!(it.judge(NOW, 1000, 2000), Verdict::Drop, "it is on its way again");
+    }
+
+    #[test]
+    fn a_window_is_smaller_once_for_all_that_was_sent_before() {
+        let mut it = recovery(20);
+        let before = it.window;
+        it.heard(NOW, 1000, [(2000, 10_000)], WINDOW);
+        assert_eq!(it.window, before / 10 * 7);
+        it.heard(NOW, 1000, [(11_000, 20_000)], WINDOW);
+        assert_eq!(it.window, before / 10 * 7, "the same round trip");
+        // What is new waits until there is room for it in whole segments.
+        let Allowed { bytes, least } = it.allowed();
+        assert_eq!((bytes, least), (19_000 + 12_000, 19_000));
+    }
+
+    #[test]
+    fn silence_is_answered_by_the_last_and_then_by_all_and_ever_later() {
+        let mut it = recovery(8);
+        it.handle_timeout(due(&it));
+        assert_eq!((it.board.lost(), it.allowed().least), (SEGMENT, 8 * SEGMENT));
+        assert_eq!(it.judge(due(&it), 6000, 7000), Verdict::Drop);
+        assert_eq!(it.judge(due(&it), 7000, 8000), Verdict::Send);
+        let mut last = NOW;
+        for nth in 0..20 {
+            let now = due(&it);
+            it.handle_timeout(now);
+            assert_eq!(it.board.lost(), 8 * SEGMENT, "{nth}");
+            let waits = due(&it).nanos() - now.nanos();
+            assert!(waits >= last.nanos() && waits <= TIMEOUT_MAX.as_nanos() as u64);
+            last = Time::from_nanos(waits);
+        }
+        assert_eq!((it.window, it.mtu(MTU_MAX)), (SEGMENTS_MIN * SEGMENT, MTU_SHORT));
+        it.heard(due(&it), 8000, [], WINDOW);
+        assert_eq!((it.board.lost(), it.due()), (0, None));
+    }
+
+    #[test]
+    fn a_closed_window_says_nothing_of_the_way() {
+        let mut it = recovery(8);
+        it.heard(NOW, 0, [], 0);
+        for _ in 0..20 {
+            it.handle_timeout(due(&it));
+            assert_eq!(it.judge(due(&it), 0, 1), Verdict::Send, "one byte asks for the window");
+        }
+        assert_eq!((it.window, it.mtu(MTU_MAX)), (8 * SEGMENT, MTU_MAX));
+        assert_eq!(it.judge(due(&it), 8000, 9000), Verdict::Drop, "it is closed");
+        it.heard(due(&it), 8000, [], WINDOW);
+        assert!(it.has_lost(), "what was held back is to be sent");
+        assert_eq!(it.judge(due(&it), 8000, 9000), Verdict::Send);
+    }
+
+    #[test]
+    fn segments_are_as_long_as_arrive() {
+        let mut length = Length { limit: MTU_MAX, arrived: 0, lost: 0, without_loss: 0, since: 0 };
+        // One in ten is not enough.
+        for _ in 0..100 {
+            length.note((9, 9), 1, 0);
+        }
+        assert_eq!(length.limit, MTU_MAX);
+        for _ in 0..6 {
+            length.note((4, 4), 3, 7);
+        }
+        assert_eq!((length.limit, length.since), (MTU_SHORT, 7));
+        length.note((LENGTHEN_AFTER, 0), 0, 9);
+        assert_eq!(length.limit, MTU_SHORT, "short ones say nothing");
+        length.note((LENGTHEN_AFTER, LENGTHEN_AFTER), 0, 9);
+        assert_eq!(length.limit, 2 * MTU_SHORT);
+        (0..9).for_each(|_| length.note((LENGTHEN_AFTER, LENGTHEN_AFTER), 0, 9));
+        assert_eq!(length.limit, MTU_MAX);
+    }
+}

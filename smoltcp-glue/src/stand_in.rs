@@ -1,0 +1,106 @@
+//! The control thread in the place of an application that makes no calls.
+//!
+//! An inline application serves its sockets itself, in its calls. While it computes, the control
+//! thread does that, so that no peer gives up. It also wakes an application that sleeps in a call.
+
+use crate::control_thread::Attendant;
+use crate::host::Host;
+use pollux_node::node::waker::{Waker, Woken, waker};
+use pollux_verbs::time::Time;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How long an application may make no call before the control thread serves its sockets.
+const ABSENT: Duration = Duration::from_millis(10);
+
+/// How often the control thread looks whether a call has ended.
+const CALL_LOOK: Duration = Duration::from_millis(50);
+
+/// A host, and whether the application is serving it.
+pub(crate) struct Served {
+    host: Mutex<Host>,
+    /// The end of the last call, in nanoseconds; [`Served::CALLED`] during a call.
+    called: AtomicU64,
+}
+
+impl Served {
+    const CALLED: u64 = u64::MAX;
+
+    /// The host, for a call of the application.
+    pub(crate) fn begin_call(&self) -> MutexGuard<'_, Host> {
+        self.called.store(Self::CALLED, Ordering::Relaxed);
+        self.host.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn end_call(&self, now: Time) {
+        self.called.store(now.since_start().as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    /// When the application counts as absent; `None` during a call.
+    fn absent_at(&self) -> Option<Time> {
+        let called = self.called.load(Ordering::Relaxed);
+        let is_called = called == Self::CALLED;
+        (!is_called).then(|| Time::START + Duration::from_nanos(called) + ABSENT)
+    }
+
+    /// The host of an absent application.
+    fn left_alone(&self, now: Time) -> Option<MutexGuard<'_, Host>> {
+        self.absent_at().filter(|absent_at| *absent_at <= now)?;
+        self.host.try_lock().ok()
+    }
+}
+
+/// The control thread in the place of an absent application, and as the one that wakes it.
+pub(crate) struct StandIn {
+    served: Arc<Served>,
+    waker: Waker,
+    /// That of the device of the host.
+    descriptor: Option<OwnedFd>,
+    /// The application is absent. Otherwise notifications of the device are for it.
+    is_armed: bool,
+}
+
+impl StandIn {
+    /// With the host of an application, and what ends a sleep of it.
+    pub(crate) fn new(mut host: Host) -> io::Result<(Self, Arc<Served>, Woken)> {
+        let (waker, woken) = waker()?;
+        let descriptor = host.wake_descriptor();
+        let served = Arc::new(Served { host: Mutex::new(host), called: AtomicU64::new(0) });
+        let stand_in = Self { served: Arc::clone(&served), waker, descriptor, is_armed: false };
+        Ok((stand_in, served, woken))
+    }
+}
+
+impl Attendant for StandIn {
+    fn attend(&mut self, now: Time, notified: u32) -> bool {
+        if notified != 0 {
+            self.waker.wake_if_asleep();
+        }
+        self.served.left_alone(now).is_some_and(|mut host| host.step(now))
+    }
+
+    fn answered(&self) {
+        self.waker.wake_if_asleep();
+    }
+
+    fn arm(&mut self, now: Time) {
+        self.is_armed = self.served.left_alone(now).is_some_and(|mut host| host.arm());
+    }
+
+    fn sleep_max(&mut self, now: Time) -> Duration {
+        if let Some(mut host) = self.served.left_alone(now).filter(|_| self.is_armed) {
+            return host.sleep_max(now);
+        }
+        // The end of a call wakes nobody.
+        self.served.absent_at().map_or(CALL_LOOK, |absent_at| {
+            absent_at.since_start().saturating_sub(now.since_start()).max(ABSENT)
+        })
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.descriptor.as_ref().filter(|_| self.is_armed).map(AsFd::as_fd)
+    }
+}
