@@ -1,8 +1,7 @@
 //! Management datagrams through libibumad, where there is no adapter: ibsim's `libumad2sim` takes
 //! the place of the devices, and our own fabric of the subnet.
 //!
-//! The program that asks is the example `mads`, built in a target directory of its own, as that of
-//! Soft-RoCE is.
+//! The program that asks is the example `mads`.
 
 use pollux_fabric::link::world::Wire;
 use pollux_fabric::net::Net;
@@ -45,20 +44,11 @@ impl Bench {
         let paths = folders.map(|folder| folder.path().join("umad2sim/libumad2sim.so"));
         let preload = paths.into_iter().find(|path| path.is_file());
         let preload = preload.expect("libumad2sim.so is there where ibsim is");
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("hca");
-        let status = Command::new(env!("CARGO"))
-            .args(["build", "--quiet", "--package", "pollux-ibverbs", "--features", "hca"])
-            .args(["--example", "mads", "--target-dir"])
-            .arg(&target)
-            .current_dir(root)
-            .status()
-            .expect("cargo runs");
-        assert!(status.success(), "the example does not build; its errors are above");
+        let built = pollux_referee::adapters::built("pollux-ibverbs", &["--example", "mads"]);
         let name = format!("pollux-{}-{test}", std::process::id());
         let folder = std::env::temp_dir().join(&name);
         fs::create_dir_all(&folder).expect("a folder for what programs write");
-        Some(Self { mads: target.join("debug/examples/mads"), preload, name, folder })
+        Some(Self { mads: built.join("examples/mads"), preload, name, folder })
     }
 
     fn command(&self, at: &str, program: &Path) -> Command {

@@ -100,19 +100,9 @@ impl Bench {
     }
 }
 
-/// The command with the feature `hca`, in a target directory of its own.
+/// The command with the feature `hca`.
 fn built() -> PathBuf {
-    let target =
-        Path::new(env!("CARGO_BIN_EXE_pollux")).ancestors().nth(2).expect("target/PROFILE");
-    let target = target.join("hca");
-    let status = Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--package", "pollux-appliance", "--features", "hca"])
-        .args(["--bin", "pollux", "--target-dir"])
-        .arg(&target)
-        .status()
-        .expect("cargo runs");
-    assert!(status.success(), "the command does not build; its errors are above");
-    target.join("debug/pollux")
+    pollux_referee::adapters::built("pollux-appliance", &["--bin", "pollux"]).join("pollux")
 }
 
 /// Compiles a library from C.
