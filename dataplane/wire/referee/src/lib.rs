@@ -3,8 +3,8 @@
 //! For tests only. A test that needs such a program asks [`program`] for it: where it is missing
 //! the test prints `SKIP name: reason` and passes, unless `POLLUX_REFEREES=required` says that
 //! there is no excuse; then it fails. [`tshark`] dissects packets, which [`frames`] puts into
-//! captures; [`soft_roce`] runs programs in a machine with the kernel's RDMA transport; [`adapters`]
-//! has programs of ours that use an adapter.
+//! captures; [`soft_roce`] runs programs in a machine with the kernel's RDMA transport, and
+//! [`adapters`] finds programs of ours that use one.
 #![forbid(unsafe_code)]
 
 pub mod adapters;
