@@ -34,9 +34,7 @@ impl Desk {
 
     /// Runs beside the test until that ends.
     fn start(&self, arguments: &[&str]) -> Ending {
-        // The test may itself run below nohup, and a program that inherits that ignores SIGHUP.
-        let mut command = Command::new("env");
-        command.arg("--default-signal=HUP").arg(env!("CARGO_BIN_EXE_pollux")).args(arguments);
+        let mut command = pollux(arguments);
         command.current_dir(&self.0).stdout(Stdio::null()).stderr(Stdio::null());
         Ending(command.spawn().expect("it starts"))
     }

@@ -8,8 +8,11 @@ use std::time::{Duration, Instant};
 /// How long anything may take here. Nothing takes a tenth of it.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
 
+/// The command. The test may itself run below nohup, and a program that inherits that would ignore
+/// SIGHUP.
 pub fn pollux(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_pollux"));
+    let mut command = Command::new("env");
+    command.args(["--default-signal=HUP", env!("CARGO_BIN_EXE_pollux")]);
     command.args(arguments).stdin(Stdio::null());
     command
 }
