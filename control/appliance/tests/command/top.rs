@@ -1,7 +1,7 @@
 //! `pollux top`: as a table, as JSON, and in a terminal that it has to leave as it was.
 
 use crate::nodes::{Node, interface};
-use crate::running::{Ending, Running, TIMEOUT, pollux};
+use crate::running::{Ending, Running, TIMEOUT};
 use pollux_referee::program_of;
 use serde_json::Value;
 use std::io::Read;
@@ -42,7 +42,7 @@ fn a_signal_leaves_the_terminal_as_it_was() {
     let node = Node::start(&fabric, 1, "ud");
     node.come_up();
     let process = fabric.path("process");
-    let own = pollux(&[]).get_program().to_string_lossy().into_owned();
+    let own = env!("CARGO_BIN_EXE_pollux");
     let top = format!("echo $$ >{process}; exec {own} top --socket {}", node.socket);
     let line = format!("stty rows 24 cols 80; sh -c '{top}'; stty -a");
     let child = Command::new(script)
