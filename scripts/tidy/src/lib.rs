@@ -9,7 +9,7 @@
 //! 1. [`tree`]: the tracked files, as text;
 //! 2. [`rust`]: a line of Rust, its code told apart from comments and literals;
 //! 3. [`text`], [`source`], [`manifest`], [`modules`], [`words`], [`docs`],
-//!    [`layouts`], [`limits`], [`glossary`]: the rules;
+//!    [`layouts`], [`limits`], [`glossary`], [`tiers`]: the rules;
 //! 4. [`ledger`]: the requirements, the tests that claim them, and the report;
 //! 5. [`mutants`]: whether those tests notice when a rule is broken;
 //! 6. [`sample`]: whether tests notice a change anywhere.
@@ -29,6 +29,7 @@ pub mod rust;
 pub mod sample;
 pub mod source;
 pub mod text;
+pub mod tiers;
 pub mod tree;
 pub mod words;
 
@@ -63,7 +64,7 @@ impl fmt::Display for Finding {
 
 /// Everything in `tree` that breaks a rule.
 pub fn tidy(tree: &Tree) -> Vec<Finding> {
-    const RULES: [fn(&Tree) -> Vec<Finding>; 19] = [
+    const RULES: [fn(&Tree) -> Vec<Finding>; 21] = [
         text::columns,
         text::trailing_space,
         text::banned_words,
@@ -83,6 +84,8 @@ pub fn tidy(tree: &Tree) -> Vec<Finding> {
         layouts::all_are_tested,
         limits::stand_in_the_source,
         glossary::leads_to_the_code,
+        tiers::hold_every_test,
+        tiers::flaky_tests_are_mended,
     ];
     RULES.iter().flat_map(|rule| rule(tree)).collect()
 }
