@@ -384,6 +384,8 @@ impl Session {
                 let wake = wake.filter(|wake| self.wake_set.watch(wake, ring));
                 self.coming.extend(In::open(fd, ring, route, wake).map(|from| (ring, from)));
             }
+            // The server has ended the sleep, and does so once: another sleep has to be announced.
+            (ControlMessage::Wake, _) => self.wake_up(),
             (ControlMessage::WakeSocket { ring }, Some(fd)) => {
                 self.new_wake_socket = Some((ring, fd));
             }
@@ -484,6 +486,7 @@ mod tests {
     };
     use pollux_wire::address::{Guid, Lid, Qpn};
     use pollux_wire::keys::{PKey, QKey};
+    use pollux_wire::mad::smp::PortState;
     use pollux_wire::packet::{Deth, Opcode};
     use pollux_wire::psn::Psn;
     use std::os::fd::AsFd;
@@ -600,6 +603,21 @@ mod tests {
         let identity = u64::from_be_bytes(*b"PLXLANE1");
         let ring = all.iter().position(|word| word.load(Ordering::Relaxed) == identity).unwrap();
         all[ring + 32..].iter().skip(2).step_by(16).take(SLOTS)
+    }
+
+    /// The server wakes a client once for each sleep: what it writes after the notification was
+    /// taken must not wait for another one.
+    #[test]
+    fn a_notification_of_the_server_ends_a_sleep_whoever_takes_it() {
+        let (mut session, mut page, server) = session("notified");
+        session.page.changed_port();
+        session.fall_asleep();
+        page.set_port(&Port { state: PortState::DOWN, ..port() });
+        assert!(page.takes_waking() && server.send(&ControlMessage::Wake, None));
+        session.read_socket().unwrap();
+        assert!(!session.is_asleep(), "it would sleep, and nobody would wake it again");
+        session.fall_asleep();
+        assert!(session.page.changed_port().is_some() && page.takes_waking());
     }
 
     /// A sender that writes another partition over the one that was judged, in the middle of it.

@@ -2,7 +2,7 @@
 
 use crate::pair::Connection;
 use crate::processes::runs_alone;
-use crate::served::Served;
+use crate::served::{Served, clock};
 use crate::shared_port::{Hand, LIDS, hands};
 use pollux_verbs::*;
 use pollux_wire::units::TimeCode;
@@ -132,7 +132,10 @@ fn a_cable_that_is_pulled_ends_a_sleep() {
             });
         });
         a.device.arm(a.cq, Arm::Any).unwrap();
+        let clock = clock();
+        let end = clock() + LONG;
         assert_eq!(a.device.wait(LONG).unwrap(), None, "no completion");
+        assert!(clock() < end, "only a timer has ended the sleep");
     });
     assert_eq!(a.device.async_event(), Some(AsyncEvent::PortError(1)));
 }
