@@ -239,7 +239,7 @@ mod tests {
     use crate::subnet::Subnet;
     use crate::topology::Topology;
     use std::io::Write;
-    use std::net::UdpSocket;
+    use std::net::{Ipv4Addr, UdpSocket};
     use std::os::unix::net::UnixStream;
     use std::time::Duration;
 
@@ -279,9 +279,17 @@ mod tests {
         }
     }
 
+    /// Sockets at a loopback address that only one test of this process has: nobody else takes a
+    /// port there that was free.
+    fn sockets_at(test: u8) -> impl Fn() -> UdpSocket {
+        let process = std::process::id().to_be_bytes();
+        let address = Ipv4Addr::new(127, process[2] | 1, process[3], test);
+        move || UdpSocket::bind((address, 0)).unwrap()
+    }
+
     #[test]
     fn a_udp_wire_listens_to_one_peer_until_that_is_silent() {
-        let local = || UdpSocket::bind("127.0.0.1:0").unwrap();
+        let local = sockets_at(2);
         let address = local().local_addr().unwrap();
         let open = WireAddress::Udp { address, remote: Remote::Local };
         let (mut net, mut wire) = (net(), ForeignWire::open(END, &open).unwrap());
@@ -306,7 +314,7 @@ mod tests {
 
     #[test]
     fn a_udp_wire_between_two_addresses_ignores_others() {
-        let local = || UdpSocket::bind("127.0.0.1:0").unwrap();
+        let local = sockets_at(3);
         let address = local().local_addr().unwrap();
         let (peer, stranger) = (local(), local());
         let remote = Remote::At(peer.local_addr().unwrap());

@@ -15,7 +15,7 @@ use pollux_fabric::wire_io::{ForeignWire, WireAddress};
 use pollux_fabric::{Adapter, SoftDevice, Time};
 use pollux_verbs::{Device, VerbsError};
 use pollux_wire::keys::PKey;
-use std::net::UdpSocket;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -146,6 +146,9 @@ fn across_a_stream() {
 
 #[test]
 fn across_udp() {
-    let free = UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
+    // A loopback address of this process: nobody else takes the port meanwhile.
+    let process = std::process::id().to_be_bytes();
+    let address = Ipv4Addr::new(127, process[2] | 1, process[3], 4);
+    let free = UdpSocket::bind((address, 0)).and_then(|socket| socket.local_addr());
     judge_wired("UDP wire", &format!("udp:{}", free.expect("a free port")));
 }
