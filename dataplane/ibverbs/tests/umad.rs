@@ -68,7 +68,7 @@ impl Bench {
     fn manager(&self, at: &str, opensm: &Path) -> Manager {
         let mut command = self.command(at, opensm);
         // It flushes its log after each line, and sweeps but once.
-        command.args(["-e", "-f", "osm.log", "-d", "2", "-s", "0"]);
+        command.args(["-e", "-f", "osm.log", "-d", "2", "-s", "0", "-t", "2000"]);
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let manager = Manager(command.spawn().expect("OpenSM starts"));
         let end = Instant::now() + Duration::from_secs(60);

@@ -83,8 +83,8 @@ fn every_worker_has_some_of_many_connections() {
         scope(|scope| {
             scope.spawn(|| echo(&listener, CONNECTIONS));
             let ask = || {
-                let mut streams: Vec<_> =
-                    (0..CONNECTIONS / 4).map(|_| connect(&two.first, at(2, 7))).collect();
+                let connect = |_| two.first.tcp_connect(at(2, 7)).expect("somebody listens");
+                let mut streams: Vec<_> = (0..CONNECTIONS / 4).map(connect).collect();
                 is_seen.fetch_add(1, Ordering::Relaxed);
                 while is_seen.load(Ordering::Relaxed) < 5 {
                     std::thread::yield_now();

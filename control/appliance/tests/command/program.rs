@@ -223,8 +223,8 @@ impl Program {
 
     /// Connects it to the queue pair for data of the program at a port; anew, if it was connected.
     pub fn connect(&mut self, dlid: Lid) {
-        // A sixteenth of a second, seven times.
-        self.connect_with(dlid, TimeCode(14));
+        // Half a second, seven times: the peer may have to wait for a processor.
+        self.connect_with(dlid, TimeCode(17));
     }
 
     /// The same, and waits so long for an answer before it asks again.

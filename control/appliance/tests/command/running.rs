@@ -68,7 +68,7 @@ impl Running {
     /// OpenSM at a host of a fabric that programs know by this name.
     pub fn opensm(&self, preload: &Path, name: &str, host: &str, arguments: &[&str]) -> Ending {
         let opensm = Command::new("/usr/sbin/opensm")
-            .args(["-e", "-f", "osm.log", "-d", "2", "-s", "1"])
+            .args(["-e", "-f", "osm.log", "-d", "2", "-s", "1", "-t", "2000"])
             .args(arguments)
             .current_dir(&self.folder)
             .env("LD_PRELOAD", preload)

@@ -116,7 +116,7 @@ impl Opensm {
             return None;
         };
         let child = Command::new(opensm)
-            .args(["-e", "-f", "osm.log", "-d", "2", "-s", "1"])
+            .args(["-e", "-f", "osm.log", "-d", "2", "-s", "1", "-t", "2000"])
             .current_dir(&fabric.folder)
             .env("LD_PRELOAD", library)
             .env("IBSIM_SOCKNAME", fabric.umad())

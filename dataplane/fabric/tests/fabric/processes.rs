@@ -52,8 +52,8 @@ pub fn runs_alone(test: &str) -> bool {
 const LIDS: [u16; 2] = [2, 3];
 
 fn connection() -> Connection {
-    // A sixteenth of a second, so that what a dying peer took along is soon sent again.
-    Connection { timeout: TimeCode(14), psn: 7, ..Connection::default() }
+    // Half a second, seven times: a peer may have to wait for a processor.
+    Connection { timeout: TimeCode(17), psn: 7, ..Connection::default() }
 }
 
 /// A client at a host, with a queue pair for the other host's. The first queue pair of every

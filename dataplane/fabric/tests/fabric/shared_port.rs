@@ -25,7 +25,7 @@ const SLOTS: u64 = 16;
 pub const LIDS: [u16; 2] = [2, 3];
 
 fn connection() -> Connection {
-    Connection { timeout: TimeCode(14), psn: 7, ..Connection::default() }
+    Connection { timeout: TimeCode(17), psn: 7, ..Connection::default() }
 }
 
 /// An adapter with one connection.

@@ -119,7 +119,8 @@ impl Served {
     /// Starts OpenSM at a node, with more arguments.
     pub fn start_opensm_with(&self, at: &str, program: &Path, arguments: &[&str]) -> OpenSm {
         let log = format!("osm-{at}.log");
-        let arguments = [&["-e", "-f", &log, "-d", "2"], arguments].concat();
+        // It waits 2 s for an answer, not 200 ms: agents may have to wait for a processor.
+        let arguments = [&["-e", "-f", &log, "-d", "2", "-t", "2000"], arguments].concat();
         OpenSm { _running: self.start(at, program, &arguments), log: self.folder.join(log) }
     }
 

@@ -78,7 +78,8 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// What most cases use: patient with a wire that loses packets, quick to give up without one.
+    /// What most cases use. A requester is patient for 4 s: its peer may have to wait for a
+    /// processor.
     pub const fn new(qp_type: QpType) -> Self {
         Self {
             qp_type,
@@ -86,7 +87,7 @@ impl Setup {
             access: REMOTE,
             retry_count: 7,
             rnr_retry: 7,
-            timeout: TimeCode(12),
+            timeout: TimeCode(17),
             min_rnr_timer: RnrTimer(1),
             initiator_depth: 4,
             responder_resources: 4,
