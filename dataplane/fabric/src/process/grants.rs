@@ -6,6 +6,7 @@
 //!      ^                                        |                           |
 //!      |         CLOSED by the sender           |  taken back: least used   |
 //!      +------------------------------------- closing <---------------------+
+//!      |        or two looks without it
 //!      |                                                                    |
 //!      +---- another way, or none; an end is gone: ended at once <----------+
 //! ```
@@ -13,8 +14,12 @@
 use crate::net::bypass::BypassPath;
 use std::collections::BTreeMap;
 
-/// Rings that a client may send by, and as many to receive by.
+/// Rings that a client may send by, and as many to receive by. A receiver with all of them makes
+/// room for another sender at the cost of the one that has most.
 pub const DIRECT_RINGS_MAX: usize = 64;
+
+/// Looks at the rings that a sender has, about a second each, to give up one that is taken back.
+const CLOSING_LOOKS: u32 = 2;
 
 /// A ring between two clients.
 #[derive(Clone, Debug)]
@@ -31,6 +36,8 @@ pub struct Grant {
     pub is_open: bool,
     /// The sender has been told to give it up.
     is_closing: bool,
+    /// Looks since then.
+    closing_looks: u32,
     /// Packets that went since the last look but one.
     used: u64,
     /// How often its counters were read.
@@ -67,15 +74,19 @@ impl Grants {
         if self.has(from, route) || from == to {
             return Verdict::No;
         }
-        let of_sender = |grant: &Grant| grant.from == from;
-        let of_receiver = |grant: &Grant| grant.to == to;
-        let is_full = |is: &dyn Fn(&Grant) -> bool| {
-            self.rings.values().filter(|grant| is(grant)).count() >= DIRECT_RINGS_MAX
-        };
-        if is_full(&of_sender) {
-            return self.least_used(of_sender);
+        let of_sender = self.rings.values().filter(|grant| grant.from == from).count();
+        if of_sender >= DIRECT_RINGS_MAX {
+            return self.least_used(|grant| grant.from == from);
         }
-        if is_full(&of_receiver) { self.least_used(of_receiver) } else { Verdict::Yes }
+        let mut senders = BTreeMap::<u32, usize>::new();
+        for grant in self.rings.values().filter(|grant| grant.to == to) {
+            *senders.entry(grant.from).or_default() += 1;
+        }
+        if senders.values().sum::<usize>() < DIRECT_RINGS_MAX {
+            return Verdict::Yes;
+        }
+        let most = senders.iter().max_by_key(|(_, rings)| **rings).map(|(sender, _)| *sender);
+        self.least_used(|grant| grant.to == to && Some(grant.from) == most)
     }
 
     /// The one to be taken back: none that is new, and one at a time.
@@ -92,8 +103,9 @@ impl Grants {
     /// Assigns a new direct ring; returns its number.
     pub fn grant(&mut self, from: u32, to: u32, route: u64, path: BypassPath) -> u64 {
         self.last += 1;
-        let (is_open, is_closing, used, looks) = (false, false, 0, 0);
-        let grant = Grant { from, to, route, path, is_open, is_closing, used, looks };
+        let (is_open, is_closing, closing_looks, used, looks) = (false, false, 0, 0, 0);
+        let grant =
+            Grant { from, to, route, path, is_open, is_closing, closing_looks, used, looks };
         self.rings.insert(self.last, grant);
         self.by_route.insert((from, route), self.last);
         self.last
@@ -124,6 +136,14 @@ impl Grants {
         let grant = self.rings.remove(&number)?;
         self.by_route.remove(&(grant.from, grant.route));
         Some(grant)
+    }
+
+    /// Counts a look at all rings; returns those that their senders have not given up by now.
+    pub fn overdue(&mut self) -> Vec<u64> {
+        for grant in self.rings.values_mut().filter(|grant| grant.is_closing) {
+            grant.closing_looks += 1;
+        }
+        self.all(|grant| grant.closing_looks > CLOSING_LOOKS)
     }
 
     /// So many packets have gone by it since the last look.
@@ -185,6 +205,29 @@ mod tests {
         assert_eq!(grants.may(3, 2, 0), Verdict::No);
         grants.all(|_| true).into_iter().for_each(|ring| grants.used(ring, 1));
         assert_eq!(grants.may(3, 2, 0), Verdict::TakeBack(1));
+    }
+
+    /// One sender has all rings of a receiver and keeps them busy; the others get their share.
+    #[test]
+    fn a_receiver_makes_room_at_the_cost_of_the_sender_that_has_most() {
+        let (mut grants, path) = (Grants::default(), BypassPath::default());
+        let rings = DIRECT_RINGS_MAX as u64;
+        let all: Vec<u64> =
+            (1..rings).map(|route| grants.grant(1, 9, route, path.clone())).collect();
+        let honest = grants.grant(2, 9, 0, path);
+        for _ in 0..2 {
+            all.iter().for_each(|ring| grants.used(*ring, 1000 - ring));
+            grants.used(honest, 1);
+        }
+        let least = all[all.len() - 1];
+        assert_eq!(grants.may(3, 9, 0), Verdict::TakeBack(least));
+        grants.take_back(least);
+        for _ in 0..CLOSING_LOOKS {
+            assert_eq!((grants.overdue(), grants.may(3, 9, 0)), (vec![], Verdict::No));
+        }
+        assert_eq!(grants.overdue(), [least], "its sender does not give it up");
+        assert!(grants.end(least).is_some());
+        assert_eq!(grants.may(3, 9, 0), Verdict::Yes);
     }
 
     #[test]

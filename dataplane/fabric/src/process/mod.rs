@@ -84,9 +84,9 @@
 //! | frames for it that it has not taken | [`ARRIVED_FRAMES_MAX`] | dropped, `full` |
 //! | bytes of those | [`ARRIVED_BYTES_MAX`] | dropped, `full` |
 //! | control messages that it has not taken | [`SAID_MAX`] | detached, `overrun` |
-//! | answers at the socket that it has not read | what the socket holds | detached |
+//! | messages at the socket that it has not read | what the socket holds | their rings end |
 //! | descriptors of this process | its limit | refused; what is passed on is lost |
-//! | direct rings each way | [`DIRECT_RINGS_MAX`] | the least used one is taken back |
+//! | direct rings each way | [`DIRECT_RINGS_MAX`] | the sender with most loses its least used one |
 //!
 //! The server keeps no segments: what a sender lets its receiver map is passed on, one question at
 //! a time for each ring. A receiver maps [`SEGMENTS_MAX`] for each ring.

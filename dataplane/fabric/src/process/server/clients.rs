@@ -107,8 +107,8 @@ impl Server {
         }
         page.set_wants_packets(net.wants_packets());
         net.claim(context);
-        let (held, taken, outbox, is_lost) = (None, 0, VecDeque::new(), false);
-        let client = Client { socket, context, page, held, taken, outbox, is_lost };
+        let (held, taken, outbox, is_full, is_lost) = (None, 0, VecDeque::new(), false, false);
+        let client = Client { socket, context, page, held, taken, outbox, is_full, is_lost };
         self.clients.insert(number, client);
         let secret = ask.secret;
         let place = self.places.entry(end).or_insert(Place { secret, contexts: BTreeMap::new() });
@@ -196,9 +196,9 @@ impl Server {
         }
     }
 
-    /// Forwards a message about a segment from the sender of a ring to its receiver. `false` if the
-    /// ring is not the sender's, if the previous message has no answer yet, or if others could
-    /// write to the segment.
+    /// Forwards a message about a segment from the sender of a ring to its receiver; ends the ring
+    /// if the receiver has no space for it. `false` if the ring is not the sender's, if the
+    /// previous message has no answer yet, or if others could write to the segment.
     fn pass_question(
         &mut self,
         net: &mut Net,
@@ -224,16 +224,32 @@ impl Server {
             // client.
             let answer = ControlMessage::Mapped { ring, segment, is_mapped: false };
             granted.answer(segment);
-            return self.tell(net, from, &answer, None);
-        }
-        let Some(fd) = descriptor.filter(|_| is_exposed) else {
-            self.tell(net, to, message, None);
+            self.tell_of_ring(net, from, ring, &answer, None);
             return true;
-        };
-        let sent = Segment::from_fd(fd, 1..=usize::MAX);
-        let Some(sealed) = sent.ok().filter(Segment::is_sealed) else { return false };
-        self.tell(net, to, message, Some(&sealed.into_fd()));
+        }
+        let mut leased = None;
+        if is_exposed {
+            let sent = descriptor.and_then(|fd| Segment::from_fd(fd, 1..=usize::MAX).ok());
+            let Some(sealed) = sent.filter(Segment::is_sealed) else { return false };
+            leased = Some(sealed.into_fd());
+        }
+        self.tell_of_ring(net, to, ring, message, leased.as_ref());
         true
+    }
+
+    /// Sends a control message about a ring, which ends if there is no space for the message: both
+    /// ends know then what the message would have said.
+    fn tell_of_ring(
+        &mut self,
+        net: &mut Net,
+        number: u32,
+        ring: u64,
+        message: &ControlMessage,
+        descriptor: Option<&OwnedFd>,
+    ) {
+        if !self.tell(net, number, message, descriptor) {
+            self.end_ring(net, ring);
+        }
     }
 
     /// Forwards the answer of the receiver of a ring, if there was a request.
@@ -242,7 +258,7 @@ impl Server {
         let Some(grant) = self.grants.ring(ring).filter(|grant| grant.to == to) else { return };
         let from = grant.from;
         if self.rings.get_mut(&ring).is_some_and(|granted| granted.answer(segment)) {
-            self.tell(net, from, message, None);
+            self.tell_of_ring(net, from, ring, message, None);
         }
     }
 

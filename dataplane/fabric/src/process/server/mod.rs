@@ -92,6 +92,8 @@ struct Client {
     taken: u64,
     /// Control messages to be sent.
     outbox: VecDeque<Said>,
+    /// Its socket had no space since the counters of rings were read.
+    is_full: bool,
     is_lost: bool,
 }
 
@@ -164,6 +166,8 @@ impl Server {
         if now >= self.settled + SETTLE {
             self.settled = now;
             self.settle(net);
+            self.grants.overdue().into_iter().for_each(|ring| self.end_ring(net, ring));
+            self.clients.values_mut().for_each(|client| client.is_full = false);
         }
     }
 
@@ -334,8 +338,8 @@ impl Server {
         client.outbox.push_back(Said { what, ring, behind: net.came(client.context) });
     }
 
-    /// Sends a control message by the socket of a client. A client that does not read it is
-    /// detached.
+    /// Sends a control message by the socket of a client. `false` if it has no space: the client
+    /// may be stopped while a neighbor gives it much to read, so only a ring may end by that.
     fn tell(
         &mut self,
         net: &mut Net,
@@ -345,7 +349,7 @@ impl Server {
     ) -> bool {
         let Some(client) = self.clients.get_mut(&number) else { return false };
         if !client.socket.send(message, descriptor.map(AsFd::as_fd)) {
-            client.is_lost = true;
+            client.is_full = true;
             return false;
         }
         self.say(net, number, tag::NOTIFY, 0);
@@ -365,7 +369,8 @@ impl Server {
         let to = PortContext { end: to, number: context_of_route(route) };
         let Some(to) = client_at(&self.places, to) else { return };
         // A client that does not read its messages gets no more rings.
-        if self.clients.get(&to).is_none_or(|client| client.outbox.len() > BATCH) {
+        let reads = |client: &Client| client.outbox.len() <= BATCH && !client.is_full;
+        if ![from, to].iter().all(|end| self.clients.get(end).is_some_and(reads)) {
             return;
         }
         match self.grants.may(from, to, route) {
@@ -786,6 +791,39 @@ mod tests {
         (0..3).for_each(|ring| server.say(&mut net, 1, tag::CLOSE, ring));
         server.look(Time::START, &mut net);
         assert_eq!((server.statistics().0, overruns(&net)), (0, 1));
+    }
+
+    /// A client is stopped, and a neighbor has one ring after the other to it.
+    #[test]
+    fn a_client_that_stands_still_stays_while_a_neighbor_cycles_rings() {
+        let (mut server, mut net) = server("throws");
+        let ([(neighbor, mut page), (stopped, _page)], _) = with_ring(&mut server, &mut net);
+        let words = [0xffff << 16 | 0x41 << 32, 2 << 32, 1];
+        let mut was_full = false;
+        for second in 1..10 {
+            for _ in 0..200 {
+                let rings: Vec<u64> = server.rings.keys().copied().collect();
+                for ring in rings {
+                    assert!(page.up.send_bytes(tag::CLOSED, &[ring], &[]));
+                }
+                assert!(page.up.send_bytes(tag::MESSAGE, &words, b"four"));
+                server.receive(Time::START, &mut net);
+                while !matches!(neighbor.receive(), Received::Nothing) {}
+                while page.down.receive(|_| ()) {}
+            }
+            server.look(Time::START, &mut net);
+            assert_eq!(server.statistics().0, 2, "it has been thrown out");
+            was_full |= server.clients[&2].is_full;
+            server.send(Time::START + Duration::from_secs(second), &mut net);
+        }
+        assert!(was_full);
+        // It goes on, and has rings again.
+        while !matches!(stopped.receive(), Received::Nothing) {}
+        server.clients.get_mut(&2).unwrap().outbox.clear();
+        server.send(Time::START + Duration::from_secs(20), &mut net);
+        assert!(page.up.send_bytes(tag::MESSAGE, &words, b"four"));
+        server.receive(Time::START, &mut net);
+        assert_eq!(server.statistics(), (2, 1));
     }
 
     /// However many messages are at the socket, one notification tells of them.
