@@ -364,13 +364,17 @@ impl Host {
         self.node.worker.arm()
     }
 
-    /// The longest sleep after that step.
+    /// The longest sleep after that step. Nothing may poll the device between this and the sleep:
+    /// what arrived meanwhile would end no sleep any more.
     pub(crate) fn sleep_max(&mut self, now: Time) -> Duration {
-        let until_timer = self
-            .poll_timeout()
-            .map_or(Duration::MAX, |due| due.since_start().saturating_sub(now.since_start()));
+        let until_timer = self.until_timer(now);
         let source = self.node.worker.wake_source();
         until_timer.min(source.map_or(POLL_EVERY, |source| source.longest))
+    }
+
+    fn until_timer(&self, now: Time) -> Duration {
+        let left = |due: Time| due.since_start().saturating_sub(now.since_start());
+        self.poll_timeout().map_or(Duration::MAX, left)
     }
 
     /// The descriptor that ends a sleep, for another thread that sleeps in the place of this one.
@@ -380,8 +384,10 @@ impl Host {
 
     /// Sleeps until a packet, a timer or a waker ends it, at most for `longest`.
     pub(crate) fn sleep(&mut self, now: Time, woken: &Woken, longest: Duration) {
-        let longest = longest.min(self.sleep_max(now));
+        let longest = longest.min(self.until_timer(now));
+        // Once: this polls the device, and tells how long nothing has to be done for that.
         let source = self.node.worker.wake_source();
+        let longest = longest.min(source.map_or(POLL_EVERY, |source| source.longest));
         woken.sleep_at(source.map(|source| source.fd), longest);
         woken.clear();
         self.node.worker.woken();
