@@ -27,6 +27,9 @@ pub struct Environment {
     pub load: String,
     /// The real-time priority of the ends.
     pub fifo: Option<u8>,
+    /// The percentage of each second that the kernel lets real-time threads run, if there is a
+    /// limit: those that poll are stopped for the rest of it, 50 ms by default.
+    pub real_time_percent: Option<u32>,
 }
 
 impl Environment {
@@ -46,6 +49,8 @@ impl Environment {
         let made = said("/sys/kernel/mm/transparent_hugepage/enabled");
         let clocks = "/sys/devices/system/clocksource/clocksource0";
         let load = said("/proc/loadavg");
+        let micros =
+            |name| said(&format!("/proc/sys/kernel/sched_rt_{name}_us")).parse::<u32>().ok();
         Self {
             cpu: of("model name").unwrap_or(std::env::consts::ARCH).into(),
             cores: core_affinity::get_core_ids().map_or(0, |cores| cores.len()),
@@ -57,8 +62,15 @@ impl Environment {
             kernel: said("/proc/sys/kernel/osrelease"),
             load: load.split(' ').take(3).collect::<Vec<_>>().join(" "),
             fifo,
+            real_time_percent: percent(micros("runtime"), micros("period")),
         }
     }
+}
+
+/// The part of a period; `None` without a limit, which is written as -1.
+fn percent(part: Option<u32>, period: Option<u32>) -> Option<u32> {
+    let (part, period) = (part?, period?);
+    (part < period).then(|| (u64::from(part) * 100 / u64::from(period)) as u32)
 }
 
 impl fmt::Display for Environment {
@@ -68,7 +80,15 @@ impl fmt::Display for Environment {
         let Self { governor, isolated, huge_pages, clock, load, .. } = self;
         writeln!(f, "governor {governor}, isolated {isolated}, huge pages {huge_pages}")?;
         let fifo = self.fifo.map_or("ordinary".into(), |fifo| format!("SCHED_FIFO {fifo}"));
-        write!(f, "clock {clock}, load {load}, priority {fifo}")
+        write!(f, "clock {clock}, load {load}, priority {fifo}")?;
+        match self.real_time_percent.filter(|_| self.fifo.is_some()) {
+            Some(percent) => write!(
+                f,
+                "\nthe kernel stops real-time threads after {percent} % of each second: \
+                 sysctl kernel.sched_rt_runtime_us=-1"
+            ),
+            None => Ok(()),
+        }
     }
 }
 
@@ -78,9 +98,20 @@ mod tests {
 
     #[test]
     fn every_machine_has_an_environment() {
-        let environment = Environment::now(Some(50));
+        let environment = Environment { real_time_percent: None, ..Environment::now(Some(50)) };
         assert!(environment.cores > 0 && !environment.cpu.is_empty());
         assert!(environment.load.split(' ').count() == 3, "{environment}");
         assert!(environment.to_string().ends_with("SCHED_FIFO 50"), "{environment}");
+    }
+
+    #[test]
+    fn a_limit_of_real_time_threads_is_said_where_there_are_any() {
+        let percent = percent(Some(950_000), Some(1_000_000));
+        assert_eq!(percent, Some(95));
+        assert_eq!(super::percent(None, Some(1_000_000)), None, "-1 is no limit");
+        assert_eq!(super::percent(Some(1_000_000), Some(1_000_000)), None);
+        let limited = |fifo| Environment { real_time_percent: percent, ..Environment::now(fifo) };
+        assert!(limited(Some(50)).to_string().contains("after 95 % of each second"));
+        assert!(!limited(None).to_string().contains('%'));
     }
 }
