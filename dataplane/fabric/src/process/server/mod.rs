@@ -380,8 +380,9 @@ impl Server {
                 if let Some(granted) = self.rings.get(&ring) {
                     granted.close();
                 }
-                // Its sender confirms it.
-                self.clients.get(&from).into_iter().for_each(Client::wake);
+                // Its sender, which may be another one and asleep, confirms it.
+                let sender = self.grants.ring(ring).and_then(|grant| self.clients.get(&grant.from));
+                sender.into_iter().for_each(Client::wake);
             }
             Verdict::Yes => {
                 // Without memory or descriptors, the traffic stays with the server.
