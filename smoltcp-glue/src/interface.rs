@@ -34,8 +34,9 @@ use std::time::Duration;
 pub(crate) const SHUTDOWN_MAX: Duration = Duration::from_secs(2);
 
 /// How long to wait for challenge ACKs after resets: a peer answers a RST that is not at its next
-/// expected number by a challenge ACK (RFC 5961 3.2), and we answer that by the right RST.
-const RESET_MAX: Duration = Duration::from_millis(100);
+/// expected number by a challenge ACK (RFC 5961 3.2), and we answer that by the right RST. A peer
+/// may have to wait for a processor.
+const RESET_MAX: Duration = Duration::from_millis(500);
 
 /// How long a blocking call polls before it sleeps.
 const AWAKE: Duration = Duration::from_millis(1);
