@@ -15,7 +15,7 @@ use crate::net::bypass::BypassPath;
 use std::collections::BTreeMap;
 
 /// Rings that a client may send by, and as many to receive by. A receiver with all of them makes
-/// room for another sender at the cost of the one that has most.
+/// room for another sender at the cost of those that have most.
 pub const DIRECT_RINGS_MAX: usize = 64;
 
 /// Looks at the rings that a sender has, about a second each, to give up one that is taken back.
@@ -85,8 +85,8 @@ impl Grants {
         if senders.values().sum::<usize>() < DIRECT_RINGS_MAX {
             return Verdict::Yes;
         }
-        let most = senders.iter().max_by_key(|(_, rings)| **rings).map(|(sender, _)| *sender);
-        self.least_used(|grant| grant.to == to && Some(grant.from) == most)
+        let most = senders.values().max().copied();
+        self.least_used(|grant| grant.to == to && senders.get(&grant.from).copied() == most)
     }
 
     /// The one to be taken back: none that is new, and one at a time.
@@ -228,6 +228,18 @@ mod tests {
         assert_eq!(grants.overdue(), [least], "its sender does not give it up");
         assert!(grants.end(least).is_some());
         assert_eq!(grants.may(3, 9, 0), Verdict::Yes);
+    }
+
+    #[test]
+    fn of_senders_with_equally_many_rings_the_least_used_one_makes_room() {
+        let mut grants = Grants::default();
+        let rings = 1..=DIRECT_RINGS_MAX as u32;
+        let all: Vec<u64> =
+            rings.map(|sender| grants.grant(sender, 99, 0, BypassPath::default())).collect();
+        for _ in 0..2 {
+            all.iter().for_each(|ring| grants.used(*ring, if *ring == all[7] { 1 } else { 9 }));
+        }
+        assert_eq!(grants.may(98, 99, 0), Verdict::TakeBack(all[7]));
     }
 
     #[test]
