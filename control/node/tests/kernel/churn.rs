@@ -171,8 +171,8 @@ fn processor_time(node: &NodeInNamespace) -> u64 {
 const ROUTES_IN_BATCH: usize = 2_000;
 /// Far more than the receive buffer has notifications of, whatever a kernel counts for each.
 const ROUTES_MAX: usize = 200_000;
-/// How long neighbors trust a router whose control thread answers no ARP. They ask it 5 s after
-/// they heard of it, three times, a second apart.
+/// How long packets are judged while the control thread stands still and answers no ARP: neighbors
+/// may ask it 5 s after they heard of it. Twice one was lost after 18 s, cause not known.
 const TRUSTED: Duration = Duration::from_secs(4);
 
 #[test]
