@@ -3,6 +3,8 @@
 
 use crate::debugger;
 use crate::nodes::{NodeInNamespace, control_thread, until};
+use pollux_node::admin::reply::PingOutcome;
+use pollux_node::admin::rows::NeighborStatus;
 use pollux_node::fabric::Embedded;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -67,14 +69,22 @@ impl Hosts {
 }
 
 /// Pings while something happens; every packet has a reply.
+#[expect(clippy::disallowed_methods, reason = "neighbors live in the machine's time")]
 pub fn under_traffic(sender: &NodeInNamespace, to: &[&str], happens: impl FnOnce()) {
     let is_over = AtomicBool::new(false);
+    let begun = Instant::now();
     let sent = std::thread::scope(|scope| {
         let pings = scope.spawn(|| {
             let mut sent = 0;
             while !is_over.load(Ordering::Relaxed) || sent < 20 {
                 for to in to {
-                    assert!(sender.ping(to), "no reply of {to} after {sent} replies");
+                    let outcome = sender.ping_outcome(to);
+                    assert!(
+                        matches!(outcome, Ok(PingOutcome::Answered { .. })),
+                        "after {sent} replies and {:?}: {outcome:?} of {to}; {:#?}",
+                        begun.elapsed(),
+                        sender.show::<NeighborStatus>()
+                    );
                     sent += 1;
                 }
             }

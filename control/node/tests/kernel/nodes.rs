@@ -189,9 +189,13 @@ impl NodeInNamespace {
 
     /// Has the node itself ping an address once; returns whether a reply came.
     pub fn ping(&self, to: &str) -> bool {
+        matches!(self.ping_outcome(to), Ok(PingOutcome::Answered { .. }))
+    }
+
+    /// The same, with what came of it.
+    pub fn ping_outcome(&self, to: &str) -> Result<PingOutcome, AskError> {
         let to = to.parse().expect("an address");
-        let outcome = self.running.client.ping(to, 56, None, None, &mut pause);
-        matches!(outcome, Ok(PingOutcome::Answered { .. }))
+        self.running.client.ping(to, 56, None, None, &mut pause)
     }
 
     /// Waits until the kernel can ping an address.
