@@ -418,10 +418,11 @@ mod tests {
     #[test]
     fn a_server_with_no_room_now_is_tried_again_until_the_time_is_over() {
         let (path, listener, waiting) = full_server("full");
-        let steps = Mutex::new(0);
+        let steps = Arc::new(Mutex::new(0));
+        let seen = Arc::clone(&steps);
         // Every look at the clock is a second; at the third the server lets in who waits.
         let clock: Clock = Arc::new(move || {
-            let mut steps = steps.lock().unwrap();
+            let mut steps = seen.lock().unwrap();
             *steps += 1;
             if *steps == 3 {
                 (0..waiting.len()).for_each(|_| drop(accept(listener.as_fd()).unwrap()));
@@ -437,6 +438,7 @@ mod tests {
             Time::START + Duration::from_secs(*steps)
         });
         assert!(matches!(open_at(&path, clock), OpenError::Silent(_)));
+        assert!(*steps.lock().unwrap() >= 6, "it has not tried again");
         std::fs::remove_file(socket_path(&path)).unwrap();
     }
 

@@ -1056,6 +1056,11 @@ mod tests {
         server.look(Time::START, &mut net);
         assert_eq!(messages_of(&receiver), (vec![withdraw], 0));
         assert_eq!(server.statistics(), (3, 1));
+        // Without a question that is open, the next one would be passed on.
+        let unmapped = ControlMessage::Mapped { ring, segment, is_mapped: false };
+        assert!(receiver.send(&unmapped, None));
+        server.look(Time::START, &mut net);
+        assert_eq!(messages_of(&sender), (vec![unmapped], 0));
 
         // Another one's ring, and one that there is not.
         assert!(
