@@ -37,9 +37,7 @@ impl Drop for Manager {
 impl Bench {
     /// `None` after having said what is missing.
     fn new(test: &str) -> Option<Self> {
-        for needed in ["cmake", "ibsim"] {
-            pollux_referee::program_of(test, needed, "--hca --referees")?;
-        }
+        pollux_referee::program(test, "ibsim")?;
         let folders = fs::read_dir("/usr/lib").expect("libraries").flatten();
         let paths = folders.map(|folder| folder.path().join("umad2sim/libumad2sim.so"));
         let preload = paths.into_iter().find(|path| path.is_file());

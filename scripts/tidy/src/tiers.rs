@@ -13,7 +13,7 @@ const NEXTEST: &str = ".config/nextest.toml";
 const FLAKY: &str = "scripts/flaky.toml";
 
 /// What the tier `deep` runs all tests by.
-const ALL: &str = "[workspace]=\"cargo test --workspace --no-fail-fast\"";
+const ALL: &str = "cargo test --workspace --all-features --no-fail-fast\"\n";
 /// Settings by which cargo does not run a target's tests. Fuzz targets have none.
 const OPT_OUTS: [&str; 3] = ["test = false", "doctest = false", "autotests = false"];
 const FUZZ: &str = "dataplane/wire/fuzz/Cargo.toml";
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn a_target_that_is_not_run_or_does_not_exist_is_found() {
-        let check = format!("#!/bin/sh\n{DEEP}{ALL}\n");
+        let check = format!("#!/bin/sh\n{DEEP}{ALL}");
         let package = "[package]\nname = \"a\"\n";
         let filter = "default-filter = 'not binary_id(a::long)'\n";
         let files = [

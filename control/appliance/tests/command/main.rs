@@ -36,4 +36,5 @@ mod suite;
 mod top;
 mod trace;
 mod trunks;
+#[cfg(feature = "hca")]
 mod umad;

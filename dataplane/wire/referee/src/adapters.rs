@@ -1,4 +1,4 @@
-//! Programs with the feature `hca`, for tests that run them in a guest or beside libumad2sim.
+//! Examples with the feature `hca`, for tests that run them in a guest or beside libumad2sim.
 
 use std::env;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,7 @@
 //! Soft-RoCE, in the virtual machine of `scripts/rxe-vm`.
 
 use crate::adapters::{self, root};
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -10,10 +11,16 @@ use std::process::Command;
 /// # Panics
 /// If they do not build, or something is missing and `POLLUX_REFEREES` is `required`.
 pub fn built(test: &str, package: &str, what: &[&str]) -> Option<PathBuf> {
-    for needed in ["qemu-system-x86_64", "cmake", "ib_send_lat", "cpio"] {
-        crate::program_of(test, needed, "--hca --vm")?;
-    }
-    Some(adapters::built(package, what))
+    is_there(test).then(|| adapters::built(package, what))
+}
+
+/// Whether the machine can be started; `false` after having said what is missing.
+///
+/// # Panics
+/// If something is missing and `POLLUX_REFEREES` is `required`.
+pub fn is_there(test: &str) -> bool {
+    let mut needed = ["qemu-system-x86_64", "cmake", "ib_send_lat", "cpio"].into_iter();
+    needed.all(|needed| crate::program_of(test, needed, "--hca --vm").is_some())
 }
 
 /// What a command prints that runs in the machine beside these programs; it must succeed within so
@@ -21,7 +28,7 @@ pub fn built(test: &str, package: &str, what: &[&str]) -> Option<PathBuf> {
 ///
 /// # Panics
 /// If it does not.
-pub fn run(programs: &[PathBuf], seconds: u32, command: &str) -> String {
+pub fn run(programs: &[impl AsRef<OsStr>], seconds: u32, command: &str) -> String {
     let mut machine = machine();
     for program in programs {
         machine.arg("--program").arg(program);
