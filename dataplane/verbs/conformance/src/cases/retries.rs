@@ -157,8 +157,8 @@ fn reads_need_none(cx: &mut Context<'_>) -> Result<(), Stop> {
 }
 
 fn count_starts_anew(cx: &mut Context<'_>) -> Result<(), Stop> {
-    // A long wait, so that the receive is there long before the only retry.
-    let timer = RnrTimer(20);
+    // 123 ms, so that the receive is there long before the only retry, on a busy machine too.
+    let timer = RnrTimer(27);
     let (a, b) = cx.pair(&Setup { rnr_retry: 1, min_rnr_timer: timer, ..Setup::RC })?;
     let source = cx.source(&a, 8, 108)?;
     let sink = cx.sink(&b, 8)?;
