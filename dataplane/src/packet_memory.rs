@@ -3,8 +3,8 @@
 //! The memory is mapped twice, as two processes would map it. Programs own buffers and borrow their
 //! bytes as slices through one mapping; the other is registered with adapters. So a software
 //! adapter uses the pool like a hardware adapter, and touches a buffer only while it is posted.
-//! Peers of a software adapter in other processes may read the memory, so that long packets are
-//! copied once; they cannot write it.
+//! No other process can map it: the peers of a software adapter would read in it what others have
+//! sent. So between processes, long packets are copied twice.
 //!
 //! Every packet, received or created, begins [`PACKET_OFFSET`] bytes into its buffer. The headroom
 //! before it holds the headers of any link that it is sent on.
@@ -42,7 +42,7 @@ impl PacketMemory {
             buffer_bytes: packet_bytes_max.saturating_add(PACKET_OFFSET as u32),
             headroom_bytes: PACKET_OFFSET as u16,
         };
-        let (pool, memory) = Pool::shared(config)?;
+        let (pool, memory) = Pool::registered(config)?;
         Ok(Self { pool, memory })
     }
 

@@ -7,8 +7,8 @@
 //!
 //! [`Memory::private`] is for hardware adapters, and for software adapters whose peers are in the
 //! same process. [`Memory::shared`] can be read by peers in other processes: between processes, a
-//! long message from shared memory is copied once, from private memory twice, in pieces. No other
-//! process can write it: the local adapter executes the writes of peers.
+//! long message from shared memory is copied once, from private memory twice. No other process can
+//! write it: the local adapter executes the writes of peers.
 //!
 //! Offsets are in bytes. A copy whose ends are not aligned to words leaves adjacent bytes
 //! unchanged: partial words are written by compare-and-swap.
@@ -16,7 +16,7 @@
 use crate::region::{MapError, Region};
 use crate::segment::Segment;
 use crate::sync::{Arc, AtomicU64, Ordering};
-use crate::words::{ReadWord, ReadWords};
+use crate::words::{ReadWord, ReadWords, Words};
 
 /// Memory that can be registered with an adapter. A clone is another handle on the same memory.
 #[derive(Clone, Debug)]
@@ -38,14 +38,10 @@ impl Memory {
     }
 
     /// At least `bytes` of zeroed memory that peers in other processes can read. They can read all
-    /// of it, so it should hold only sent and received data.
+    /// of it, so it should hold only sent and received data. If the kernel cannot seal it against
+    /// writing (before Linux 5.1), it is not shared.
     pub fn shared(bytes: usize) -> Result<Self, MapError> {
-        Self::sealed(Segment::create("pollux-memory", bytes)?)
-    }
-
-    /// All of a segment, which is sealed against writing from now on. If the kernel cannot seal it
-    /// (before Linux 5.1), it is not shared with peers.
-    pub(crate) fn sealed(segment: Segment) -> Result<Self, MapError> {
+        let segment = Segment::create("pollux-memory", bytes)?;
         let memory = Self::over(segment.map()?);
         Ok(Self { segment: segment.seal().is_ok().then(|| Arc::new(segment)), ..memory })
     }
@@ -53,6 +49,11 @@ impl Memory {
     /// Memory leased from a peer: every write is refused.
     pub fn leased(segment: &Segment) -> Result<Self, MapError> {
         Ok(Self { words: ReadWords::of(segment)?, segment: None })
+    }
+
+    /// These words, which others may have as well.
+    pub(crate) fn of(words: Words) -> Self {
+        Self { words: words.into(), segment: None }
     }
 
     /// All of `region`.
@@ -91,8 +92,12 @@ impl Memory {
         }
         let words = &words[usize::from(!head.is_empty())..];
         let (whole, tail) = body.as_chunks_mut::<WORD>();
-        for (bytes, word) in whole.iter_mut().zip(words) {
-            *bytes = word.load().to_ne_bytes();
+        if whole.len() * WORD >= BULK_BYTES {
+            bulk::load(whole, words);
+        } else {
+            for (bytes, word) in whole.iter_mut().zip(words) {
+                *bytes = word.load().to_ne_bytes();
+            }
         }
         if !tail.is_empty() {
             let bytes = words[whole.len()].load().to_ne_bytes();
@@ -115,8 +120,12 @@ impl Memory {
         }
         let words = &words[usize::from(!head.is_empty())..];
         let (whole, tail) = body.as_chunks::<WORD>();
-        for (bytes, word) in whole.iter().zip(words) {
-            word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
+        if whole.len() * WORD >= BULK_BYTES {
+            bulk::store(words, whole);
+        } else {
+            for (bytes, word) in whole.iter().zip(words) {
+                word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
+            }
         }
         if !tail.is_empty() {
             blend(&words[whole.len()], 0, tail);
@@ -261,24 +270,45 @@ fn blend(word: &AtomicU64, first: usize, part: &[u8]) {
 mod bulk {
     //! The string copy instruction, which moves entire cache lines.
 
-    use super::ReadWord;
+    use super::{ReadWord, WORD};
     use crate::sync::AtomicU64;
     use std::arch::asm;
 
     /// Copies all of `sources` to `targets`, as far as both reach.
     pub(super) fn copy(targets: &[AtomicU64], sources: &[ReadWord]) {
-        let bytes = targets.len().min(sources.len()) * 8;
-        // SAFETY: both ranges are mapped for as long as the slices are borrowed, and so long;
-        // atomic words may be written through a shared borrow. Others may use the words meanwhile,
-        // so the language must not see this as ordinary access, and it does not: what happens in
-        // here is as if a device had done it. The direction flag is clear, as the calling
-        // convention has it, and the string copy changes nothing else but its three registers.
+        let words = targets.len().min(sources.len());
+        // SAFETY: both are mapped for as long as the slices are borrowed, and so long; atomic words
+        // may be written through a shared borrow.
+        unsafe { copy_words(targets.as_ptr().cast(), sources.as_ptr().cast(), words) }
+    }
+
+    /// Copies all of `sources` to `out`, as far as both reach.
+    pub(super) fn load(out: &mut [[u8; WORD]], sources: &[ReadWord]) {
+        let words = out.len().min(sources.len());
+        // SAFETY: as in `copy`; `out` is borrowed for writing.
+        unsafe { copy_words(out.as_mut_ptr().cast(), sources.as_ptr().cast(), words) }
+    }
+
+    /// Copies all of `bytes` to `targets`, as far as both reach.
+    pub(super) fn store(targets: &[AtomicU64], bytes: &[[u8; WORD]]) {
+        let words = targets.len().min(bytes.len());
+        // SAFETY: as in `copy`.
+        unsafe { copy_words(targets.as_ptr().cast(), bytes.as_ptr().cast(), words) }
+    }
+
+    /// # Safety
+    /// Both ranges have so many words, and the first may be written.
+    unsafe fn copy_words(to: *const u8, from: *const u8, words: usize) {
+        // SAFETY: the ranges are as our caller says. Others may use the words meanwhile, so the
+        // language must not see this as ordinary access, and it does not: what happens in here is
+        // as if a device had done it. The direction flag is clear, as the calling convention has
+        // it, and the string copy changes nothing else but its three registers.
         unsafe {
             asm!(
                 "rep movsb",
-                inout("rcx") bytes => _,
-                inout("rdi") targets.as_ptr() => _,
-                inout("rsi") sources.as_ptr() => _,
+                inout("rcx") words * WORD => _,
+                inout("rdi") to => _,
+                inout("rsi") from => _,
                 options(nostack, preserves_flags)
             );
         }
@@ -289,13 +319,27 @@ mod bulk {
 mod bulk {
     //! A loop over words, for other processors.
 
-    use super::ReadWord;
+    use super::{ReadWord, WORD};
     use crate::sync::{AtomicU64, Ordering};
 
     /// Copies all of `sources` to `targets`, as far as both reach.
     pub(super) fn copy(targets: &[AtomicU64], sources: &[ReadWord]) {
         for (target, source) in targets.iter().zip(sources) {
             target.store(source.load(), Ordering::Relaxed);
+        }
+    }
+
+    /// Copies all of `sources` to `out`, as far as both reach.
+    pub(super) fn load(out: &mut [[u8; WORD]], sources: &[ReadWord]) {
+        for (bytes, source) in out.iter_mut().zip(sources) {
+            *bytes = source.load().to_ne_bytes();
+        }
+    }
+
+    /// Copies all of `bytes` to `targets`, as far as both reach.
+    pub(super) fn store(targets: &[AtomicU64], bytes: &[[u8; WORD]]) {
+        for (target, bytes) in targets.iter().zip(bytes) {
+            target.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
         }
     }
 }
@@ -323,7 +367,8 @@ mod tests {
     proptest! {
         #[test]
         fn a_vector_of_bytes_agrees(
-            at in 0..BYTES, from_at in 0..BYTES, bytes in 0usize..3000, put in any::<Vec<u8>>(),
+            at in 0..BYTES, from_at in 0..BYTES, bytes in 0usize..3000,
+            put in proptest::collection::vec(any::<u8>(), 0..3000),
         ) {
             let ((memory, mut model), (other, other_model)) = (filled(3), filled(7));
             let fits = |at: usize, bytes: usize| at + bytes <= model.len();

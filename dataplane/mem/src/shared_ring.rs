@@ -2,12 +2,15 @@
 //! other.
 //!
 //! An entry is a message: a few header words, then bytes. A slot is two cache lines, which the
-//! processor fetches as a pair, so a short message needs one or two lines; a long one takes several
-//! consecutive slots:
+//! processor fetches as a pair, so a short message needs one or two lines. A second area has as
+//! many bytes for each slot. The bytes of a longer entry are there in one piece, which is copied
+//! as fast as memory is, and it takes the slots whose bytes those are:
 //!
 //! ```text
 //! slot p      turn | shape | head ... | bytes ...        15 words beside the turn
-//! slot p + 1  -    | bytes ...
+//! slot p + 1  -
+//!
+//! long p, long p + 1, ...   bytes of the entry at slot p; the first follow on the last
 //! ```
 //!
 //! The turn of the first slot is written last, by one atomic store, and the other slots have no
@@ -21,7 +24,10 @@
 //! the copies: a sender that changes the originals later changes nothing. The receiver copies the
 //! bytes last and does not interpret them.
 
+mod entry;
 mod shape;
+
+pub use entry::Entry;
 
 use crate::cursor::{ProducerCursor, START, filled, first_turn, is_capacity};
 use crate::memory::Memory;
@@ -33,8 +39,8 @@ use shape::Shape;
 const SLOT_WORDS: usize = 16;
 /// Words of a slot after the turn.
 const DATA_WORDS: usize = SLOT_WORDS - 1;
-/// Bytes of a slot after the turn.
-const DATA_BYTES: usize = DATA_WORDS * 8;
+/// Bytes of a long entry for each of its slots.
+const LONG_BYTES: usize = SLOT_WORDS * 8;
 
 /// Header words of an entry, at most: with the shape they fit in the first slot.
 pub const HEAD_WORDS_MAX: usize = DATA_WORDS - 1;
@@ -42,11 +48,20 @@ pub const HEAD_WORDS_MAX: usize = DATA_WORDS - 1;
 /// Header words that are copied with every entry: more than most entries have.
 pub const FIRST_WORDS: usize = 4;
 
-/// Bytes of an entry after its header, at most.
-pub const BYTES_MAX: usize = 1 << 14;
+/// Bytes of an entry after its header, at most: more than the longest IP packet has. A ring of
+/// fewer than [`LONG_SLOTS_MAX`] slots never has space for that many.
+pub const BYTES_MAX: usize = 1 << 16;
 
-/// The contents of word 0: this layout, version 1.
-const IDENTITY: u64 = u64::from_be_bytes(*b"PLXLANE1");
+/// Slots of the longest entry.
+pub const LONG_SLOTS_MAX: usize = BYTES_MAX / LONG_BYTES;
+
+/// Bytes of a long entry that go through a buffer at a time: all of one that is not so long, as a
+/// buffer costs what clearing it costs.
+const PART_BYTES: usize = 2048;
+const SMALL_PART_BYTES: usize = 256;
+
+/// The contents of word 0: this layout, version 2.
+const IDENTITY: u64 = u64::from_be_bytes(*b"PLXRING2");
 
 const IDENTITY_WORD: usize = 0;
 const SLOTS_WORD: usize = 1;
@@ -58,6 +73,8 @@ const FIRST_SLOT_WORD: usize = 2 * LINE_WORDS;
 pub struct SharedRing {
     words: Words,
     slots: usize,
+    /// The bytes of long entries.
+    long: Memory,
 }
 
 /// Why memory holds no usable ring.
@@ -98,7 +115,7 @@ impl SharedRing {
         if !is_capacity(slots) {
             return None;
         }
-        slots.checked_mul(SLOT_WORDS)?.checked_add(FIRST_SLOT_WORD)
+        slots.checked_mul(2 * SLOT_WORDS)?.checked_add(FIRST_SLOT_WORD)
     }
 
     /// A ring in private memory, for two threads of this process.
@@ -131,7 +148,7 @@ impl SharedRing {
 
     /// Another handle on the same ring, for its other side.
     pub fn other_side(&self) -> Self {
-        Self { words: self.words.clone(), slots: self.slots }
+        Self { words: self.words.clone(), slots: self.slots, long: self.long.clone() }
     }
 
     fn reset(&self) {
@@ -163,13 +180,15 @@ impl SharedRing {
         RingReceiver { position: self.head().load(Ordering::Acquire), ring: self }
     }
 
-    fn fit(words: Words, slots: u64) -> Result<Self, SharedRingError> {
+    fn fit(mut words: Words, slots: u64) -> Result<Self, SharedRingError> {
         let count = usize::try_from(slots).ok().and_then(Self::words);
         let needed = count.ok_or(SharedRingError::BadCapacity { slots })?;
-        if words.as_slice().len() < needed {
-            return Err(SharedRingError::TooSmall { words: words.as_slice().len() });
-        }
-        Ok(Self { words, slots: slots as usize })
+        let too_small = SharedRingError::TooSmall { words: words.as_slice().len() };
+        let slots = slots as usize;
+        let mut take = |count| words.take(count).ok_or(too_small);
+        let ring = take(needed - slots * SLOT_WORDS)?;
+        let long = Memory::of(take(slots * SLOT_WORDS)?);
+        Ok(Self { words: ring, slots, long })
     }
 
     #[inline(always)]
@@ -189,6 +208,13 @@ impl SharedRing {
         let index = position as usize & (self.slots - 1);
         let words = &self.words.as_slice()[FIRST_SLOT_WORD + index * SLOT_WORDS..];
         words.first_chunk().expect("the words were counted when the ring was made")
+    }
+
+    /// Where the bytes of a long entry are: up to the end of the area, and from its begin on.
+    fn long_parts(&self, position: u64, bytes: usize) -> [(usize, usize); 2] {
+        let at = (position as usize & (self.slots - 1)) * LONG_BYTES;
+        let before_end = bytes.min(self.slots * LONG_BYTES - at);
+        [(at, before_end), (0, bytes - before_end)]
     }
 }
 
@@ -219,9 +245,12 @@ impl RingSender {
         let Some(position) = self.begin(shape) else { return false };
         let first = self.ring.slot(position);
         let data = write_head(first, shape, head);
-        put(data, bytes.min(shape.first_slot_bytes()), &mut fill);
-        if shape.slots() > 1 {
-            self.send_rest(position, bytes - shape.first_slot_bytes(), &mut fill);
+        if !shape.is_long() {
+            put(data, bytes, &mut fill);
+        } else if bytes <= SMALL_PART_BYTES {
+            self.write_long::<SMALL_PART_BYTES>(position, bytes, &mut fill);
+        } else {
+            self.write_long::<PART_BYTES>(position, bytes, &mut fill);
         }
         // Release: a visible turn implies a complete entry.
         first[0].store(filled(position), Ordering::Release);
@@ -237,7 +266,7 @@ impl RingSender {
     #[must_use]
     pub fn send_bytes(&mut self, tag: u8, head: &[u64], bytes: &[u8]) -> bool {
         let shape = Shape::new(tag, head, bytes.len());
-        if shape.slots() > 1 {
+        if shape.is_long() {
             let mut rest = bytes;
             return self.send(tag, head, bytes.len(), |part| {
                 let (now, later) = rest.split_at(part.len());
@@ -271,15 +300,22 @@ impl RingSender {
         fits.then(|| self.cursor.position())
     }
 
-    /// Writes the slots after the first. A sender that is killed in here has sent nothing.
-    fn send_rest(&self, position: u64, mut bytes: usize, fill: &mut impl FnMut(&mut [u8])) {
-        let mut position = position;
-        while bytes > 0 {
-            position = position.wrapping_add(1);
-            let slot = self.ring.slot(position);
-            let part = bytes.min(DATA_BYTES);
-            put(&slot[1..], part, fill);
-            bytes -= part;
+    /// Writes the bytes of a long entry. A sender that is killed in here has sent nothing.
+    fn write_long<const PART: usize>(
+        &self,
+        position: u64,
+        bytes: usize,
+        fill: &mut impl FnMut(&mut [u8]),
+    ) {
+        let mut buffer = [0; PART];
+        for (at, bytes) in self.ring.long_parts(position, bytes) {
+            for done in (0..bytes).step_by(PART) {
+                let part = PART.min(bytes - done);
+                fill(&mut buffer[..part]);
+                // Whole words, which need no care for the bytes behind: those are this entry's.
+                let written = &buffer[..part.next_multiple_of(8)];
+                assert!(self.ring.long.write(at + done, written), "the area has all its slots'");
+            }
         }
     }
 }
@@ -305,9 +341,8 @@ fn put(words: &[AtomicU64], bytes: usize, fill: &mut impl FnMut(&mut [u8])) {
     if bytes == 0 {
         return;
     }
-    let mut buffer = [0; DATA_BYTES];
-    let part = &mut buffer[..bytes];
-    fill(part);
+    let mut buffer = [0; DATA_WORDS * 8];
+    fill(&mut buffer[..bytes]);
     let (whole, _) = buffer.as_chunks::<8>();
     for (word, value) in words.iter().zip(whole).take(bytes.div_ceil(8)) {
         word.store(u64::from_ne_bytes(*value), Ordering::Relaxed);
@@ -349,118 +384,4 @@ impl RingReceiver {
         // Acquire, with the release in `send`: the entry is complete.
         self.ring.slot(self.position)[0].load(Ordering::Acquire) == filled(self.position)
     }
-}
-
-/// A received entry.
-#[derive(Debug)]
-pub struct Entry<'a> {
-    first: &'a [AtomicU64; SLOT_WORDS],
-    ring: &'a SharedRing,
-    position: u64,
-    shape: Shape,
-    /// The first words of the head, or what lies in their place.
-    words: [u64; FIRST_WORDS],
-}
-
-impl<'a> Entry<'a> {
-    #[inline(always)]
-    fn copied(
-        first: &'a [AtomicU64; SLOT_WORDS],
-        ring: &'a SharedRing,
-        position: u64,
-        shape: Shape,
-    ) -> Self {
-        let words = std::array::from_fn(|nth| first[2 + nth].load(Ordering::Relaxed));
-        Self { first, ring, position, shape, words }
-    }
-
-    /// What its sender called it.
-    #[inline(always)]
-    pub fn tag(&self) -> u8 {
-        self.shape.tag
-    }
-
-    /// Number of 64-bit words in an entry's head.
-    #[inline(always)]
-    pub fn head_words(&self) -> usize {
-        self.shape.head_words
-    }
-
-    /// The first words of its head, which are the same at every look. Where the head has fewer,
-    /// the rest are no words of it.
-    #[inline(always)]
-    pub fn first_words(&self) -> [u64; FIRST_WORDS] {
-        self.words
-    }
-
-    /// All words of its head, and zeros behind them. Words behind the first ones are copied by this
-    /// call: call it once, and judge the copy.
-    #[inline]
-    pub fn head(&self) -> [u64; HEAD_WORDS_MAX] {
-        let mut head = [0; HEAD_WORDS_MAX];
-        let count = self.shape.head_words;
-        let (first, rest) = head.split_at_mut(FIRST_WORDS);
-        first.copy_from_slice(&self.words);
-        first.iter_mut().skip(count).for_each(|word| *word = 0);
-        let rest = rest.iter_mut().zip(&self.first[2 + FIRST_WORDS..]);
-        for (copy, word) in rest.take(count.saturating_sub(FIRST_WORDS)) {
-            *copy = word.load(Ordering::Relaxed);
-        }
-        head
-    }
-
-    /// Bytes after its header.
-    #[inline(always)]
-    pub fn bytes(&self) -> usize {
-        self.shape.bytes
-    }
-
-    /// Shows the bytes part by part, in order.
-    #[inline]
-    pub fn read(&self, mut show: impl FnMut(&[u8])) {
-        let data = &self.first[2 + self.shape.head_words..];
-        let part = self.shape.bytes.min(self.shape.first_slot_bytes());
-        get(data, part, &mut show);
-        let mut rest = self.shape.bytes - part;
-        let mut position = self.position;
-        while rest > 0 {
-            position = position.wrapping_add(1);
-            let part = rest.min(DATA_BYTES);
-            get(&self.ring.slot(position)[1..], part, &mut show);
-            rest -= part;
-        }
-    }
-}
-
-impl Entry<'_> {
-    /// Copies the bytes to offset `at` of a memory. Returns `false` if they do not fit.
-    #[inline(always)]
-    #[must_use]
-    pub fn copy_to(&self, memory: &Memory, at: usize) -> bool {
-        let bytes = self.shape.bytes;
-        if bytes <= self.shape.first_slot_bytes() {
-            let words = &self.first[2 + self.shape.head_words..];
-            return memory.write_words(at, words, bytes);
-        }
-        let (mut to, mut reached) = (at, true);
-        self.read(|part| {
-            reached &= memory.write(to, part);
-            to += part.len();
-        });
-        reached
-    }
-}
-
-/// Reads bytes out of words.
-#[inline(always)]
-fn get(words: &[AtomicU64], bytes: usize, show: &mut impl FnMut(&[u8])) {
-    if bytes == 0 {
-        return;
-    }
-    let mut buffer = [0; DATA_BYTES];
-    let (whole, _) = buffer.as_chunks_mut::<8>();
-    for (value, word) in whole.iter_mut().zip(words).take(bytes.div_ceil(8)) {
-        *value = word.load(Ordering::Relaxed).to_ne_bytes();
-    }
-    show(&buffer[..bytes]);
 }

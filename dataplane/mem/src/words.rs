@@ -263,7 +263,7 @@ mod memory {
     }
 
     /// Enough for a model; loom allows no more than a few thousand tracked objects.
-    const WORDS: usize = 64;
+    const WORDS: usize = 128;
 
     impl Range {
         pub(super) fn lines(region: Region) -> Self {

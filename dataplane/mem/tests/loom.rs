@@ -95,13 +95,13 @@ fn bytes_come_in_order_and_messages_whole() {
 #[test]
 fn shared_ring_hands_over_whole_entries_in_order() {
     loom::model(|| {
-        let words = Words::private(1).unwrap().take(64).unwrap();
+        let words = Words::private(1).unwrap().take(96).unwrap();
         let ring = SharedRing::create(words.clone(), 2).unwrap();
         let (mut sender, mut receiver) =
             (ring.sender(), SharedRing::open(words).unwrap().receiver());
         // The first takes both slots, so the second waits for it to be read.
         let sending = thread::spawn(move || {
-            let first = sender.send_bytes(0, &[7], &[1; 112]);
+            let first = sender.send_bytes(0, &[7], &[1; 136]);
             u32::from(first) + u32::from(sender.send_bytes(1, &[8], &[2; 8]))
         });
         let mut seen = 0;
@@ -111,7 +111,7 @@ fn shared_ring_hands_over_whole_entries_in_order() {
                 let mut bytes = Vec::new();
                 entry.read(|part| bytes.extend_from_slice(part));
                 assert!(bytes.iter().all(|byte| u32::from(*byte) == seen + 1));
-                assert_eq!(bytes.len(), [112, 8][seen as usize]);
+                assert_eq!(bytes.len(), [136, 8][seen as usize]);
                 seen += 1;
             })
         };
@@ -270,7 +270,7 @@ fn no_wake_up_is_lost() {
     loom::model(|| {
         let words = Words::private(1).unwrap().take(1).unwrap();
         let (mut word, mut watch) = (SleepWord::new(words.clone()), SleepWatch::new(words));
-        let ring = SharedRing::create(Words::private(1).unwrap().take(64).unwrap(), 2).unwrap();
+        let ring = SharedRing::create(Words::private(1).unwrap().take(96).unwrap(), 2).unwrap();
         let (mut sender, mut receiver) = (ring.other_side().sender(), ring.receiver());
         let descriptor = Arc::new(AtomicU64::new(0));
         let sending = {

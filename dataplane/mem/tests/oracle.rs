@@ -292,13 +292,17 @@ fn rings_drop_remaining_values() {
 type RingEntry = (u8, Vec<u64>, Vec<u8>);
 
 fn ring_entry() -> impl Strategy<Value = RingEntry> {
-    let bytes = prop_oneof![vec(any::<u8>(), 0..130), vec(any::<u8>(), 100..700)];
+    let bytes = prop_oneof![
+        4 => vec(any::<u8>(), 0..130), 4 => vec(any::<u8>(), 100..700),
+        1 => vec(any::<u8>(), 2000..4000)
+    ];
     (any::<u8>(), vec(any::<u64>(), 0..=HEAD_WORDS_MAX), bytes)
 }
 
-/// Slots of 120 bytes, of which the first has a word less.
+/// One slot, if the bytes fit beside the head; else as many as have so many bytes elsewhere.
 fn slots_of((_, head, bytes): &RingEntry) -> usize {
-    1 + bytes.len().saturating_sub((HEAD_WORDS_MAX - head.len()) * 8).div_ceil(120)
+    let is_long = bytes.len() > (HEAD_WORDS_MAX - head.len()) * 8;
+    if is_long { bytes.len().div_ceil(128) } else { 1 }
 }
 
 proptest! {
@@ -311,7 +315,7 @@ proptest! {
         let ring = SharedRing::private(slots).unwrap();
         let (mut sender, mut receiver) = (ring.other_side().sender(), ring.receiver());
         let mut model: VecDeque<RingEntry> = VecDeque::new();
-        let memory = Memory::private(4096).unwrap();
+        let memory = Memory::private(8192).unwrap();
         for op in ops {
             let Some(entry) = op else {
                 let expected = model.pop_front();
@@ -331,7 +335,14 @@ proptest! {
                     read.fill(0);
                     assert!(memory.read(at, &mut read));
                     assert_eq!(&read, bytes);
-                    assert_eq!(entry.copy_to(&memory, 4096), bytes.is_empty());
+                    assert!(entry.copy_by(
+                        |bytes| memory.write(0, bytes),
+                        |done, from, at, bytes| memory.copy(done, from, at, bytes),
+                    ));
+                    read.fill(0);
+                    assert!(memory.read(0, &mut read));
+                    assert_eq!(&read, bytes);
+                    assert_eq!(entry.copy_to(&memory, 8192), bytes.is_empty());
                 });
                 prop_assert_eq!(came, expected.is_some());
                 continue;
@@ -377,7 +388,7 @@ proptest! {
         for _ in 0..20 {
             receiver.receive(|entry| entry.read(|part| bytes += part.len()));
         }
-        prop_assert!(bytes <= 20 * 8 * 120);
+        prop_assert!(bytes <= 20 * 8 * 128);
     }
 }
 
@@ -408,14 +419,14 @@ fn a_shared_ring_says_what_is_wrong_with_its_memory() {
 
 #[test]
 fn half_an_entry_of_a_dead_sender_is_none() {
-    let ring = SharedRing::private(8).unwrap();
+    let ring = SharedRing::private(64).unwrap();
     let mut dead = ring.other_side().sender();
     let mut parts = 0;
     let dying = std::panic::AssertUnwindSafe(|| {
-        dead.send(1, &[], 500, |part| {
+        dead.send(1, &[], 8000, |part| {
             part.fill(0xff);
             parts += 1;
-            assert!(parts < 4, "killed while it writes the last slot but one");
+            assert!(parts < 4, "killed while it writes the last part");
         })
     });
     assert!(std::panic::catch_unwind(dying).is_err());

@@ -5,11 +5,12 @@ use crate::time::Time;
 use pollux_hca::Adapter;
 use pollux_hca::LeaseTable;
 use pollux_hca::frame::Arrival;
-use pollux_mem::shared_ring::{RingReceiver, RingSender, SharedRing};
+use pollux_mem::shared_ring::{LONG_SLOTS_MAX, RingReceiver, RingSender, SharedRing};
 use std::sync::{Arc, OnceLock};
 
 /// Slots of a ring: a burst, and no more than the caches hold.
 const SLOTS: usize = 1024;
+const _: () = assert!(SLOTS >= LONG_SLOTS_MAX);
 
 /// The kinds of entries of a ring.
 const MESSAGE: u8 = 0;

@@ -222,6 +222,7 @@ impl ProcessLink {
 }
 
 /// The answer to the request.
+#[expect(clippy::large_enum_variant, reason = "there is one, and it is taken apart at once")]
 enum Answer {
     NotYet,
     Joined(ClientPage),

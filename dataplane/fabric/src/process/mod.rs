@@ -61,7 +61,8 @@
 //!   only when its receiver has mapped all segments that it needs, and by copy otherwise. A
 //!   receiver can read all of a leased segment, not just the messages in it, until the ring ends;
 //!   one that keeps the mapping can read it for as long as its owner uses it. So data that a peer
-//!   must not read must not be in [`Memory::shared`](pollux_mem::Memory::shared).
+//!   must not read must not be in [`Memory::shared`](pollux_mem::Memory::shared), and IP packets
+//!   are not ([`Pool::registered`](pollux_mem::Pool::registered)).
 //! - A sender has one outstanding request about its segments for each receiver, and 64 segments for
 //!   a ring, of 128 GiB in all. A violation detaches it, or its message is not forwarded.
 //!

@@ -23,7 +23,7 @@ use super::grants::DIRECT_RINGS_MAX;
 use pollux_hca::port::{DropCounts, LinkLayer, Port};
 use pollux_mem::region::MapError;
 use pollux_mem::seq_cell::{SeqReader, SeqWriter, words_needed};
-use pollux_mem::shared_ring::{RingReceiver, RingSender, SharedRing};
+use pollux_mem::shared_ring::{LONG_SLOTS_MAX, RingReceiver, RingSender, SharedRing};
 use pollux_mem::{Segment, Words};
 use pollux_wire::address::{Gid, Lid};
 use pollux_wire::keys::PKey;
@@ -34,6 +34,7 @@ use std::sync::atomic::{Ordering, fence};
 
 /// Slots of a ring: a burst, and no more than the caches hold.
 pub(crate) const SLOTS: usize = 1024;
+const _: () = assert!(SLOTS >= LONG_SLOTS_MAX);
 
 const EPOCH: usize = 0;
 const WANTS_PACKETS: usize = 1;

@@ -600,7 +600,7 @@ mod tests {
     /// The first word of the head of each entry.
     fn heads(words: &Words) -> impl Iterator<Item = &AtomicU64> {
         let all = words.as_slice();
-        let identity = u64::from_be_bytes(*b"PLXLANE1");
+        let identity = u64::from_be_bytes(*b"PLXRING2");
         let ring = all.iter().position(|word| word.load(Ordering::Relaxed) == identity).unwrap();
         all[ring + 32..].iter().skip(2).step_by(16).take(SLOTS)
     }

@@ -59,8 +59,8 @@ impl Buf {
         // SAFETY: the window lies within the buffer, as every change of it checks, and the buffer
         // within the region, which our reference keeps mapped. The bytes are initialised. No other
         // `Buf` has this index, so in this mapping only `&mut self` writes. The pool made the
-        // region, so no process maps the same pages for writing but this one, and here only the
-        // `Memory` that `Pool::shared` gave beside the pool does: it is registered with adapters,
+        // region, so no other process maps the same pages, and this one does so only by the
+        // `Memory` that `Pool::registered` gave beside the pool: it is registered with adapters,
         // which write a buffer while it is posted, and then a queue owns `self`.
         unsafe { slice::from_raw_parts(self.address().as_ptr(), self.len()) }
     }
@@ -217,7 +217,6 @@ impl fmt::Debug for Buf {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use crate::Memory;
     use crate::pool::{BUFFER_BYTES_MAX, Leak, Pool, PoolConfig, PoolError};
 
     const CONFIG: PoolConfig = PoolConfig { buffers: 8, buffer_bytes: 256, headroom_bytes: 64 };
@@ -271,15 +270,13 @@ mod tests {
     }
 
     #[test]
-    fn the_buffers_of_a_shared_pool_have_no_other_writer() {
-        let (pool, memory) = Pool::shared(CONFIG).unwrap();
-        let segment = memory.segment().expect("this kernel seals");
-        assert!(segment.map().is_err(), "a peer maps it for writing");
-        assert!(!Memory::leased(segment).unwrap().write(0, b"x"));
+    fn no_other_process_can_map_the_buffers_of_a_registered_pool() {
+        let (pool, memory) = Pool::registered(CONFIG).unwrap();
+        assert!(memory.segment().is_none(), "a peer can map it");
         let mut buf = pool.alloc().unwrap();
         buf.push_back(4).unwrap().copy_from_slice(b"here");
         let mut out = [0; 4];
-        assert!(Memory::leased(segment).unwrap().read(buf.distance(), &mut out));
+        assert!(memory.read(buf.distance(), &mut out));
         assert_eq!(&out, b"here");
         assert!(memory.write(buf.distance(), b"come"));
         assert_eq!(buf.bytes(), b"come", "an adapter writes while the buffer is posted");
@@ -329,6 +326,6 @@ mod tests {
         ] {
             assert!(matches!(Pool::new(config), Err(PoolError::BadConfig(bad)) if bad == config));
         }
-        assert!(Pool::shared(PoolConfig { buffers: 0, ..CONFIG }).is_err());
+        assert!(Pool::registered(PoolConfig { buffers: 0, ..CONFIG }).is_err());
     }
 }

@@ -156,19 +156,18 @@ impl Pool {
         Self::in_region(region, config)
     }
 
-    /// A pool in memory that adapters can be told of, and that memory. Peers in other processes can
-    /// be let read it ([`Memory::segment`]), and none can write it: the segment is made here, and
-    /// sealed before anybody else can have it.
+    /// A pool in memory that adapters can be told of, and that memory. It has what came from all
+    /// peers and what goes to them, so no other process can map it.
     ///
     /// The memory is another mapping of the buffers, so that whoever has it is to them what a
     /// device is: it may be told to write into a buffer for as long as the buffer is posted, which
     /// means that a queue owns the [`Buf`] and makes no slice of it.
-    pub fn shared(config: PoolConfig) -> Result<(Self, Memory), PoolError> {
+    pub fn registered(config: PoolConfig) -> Result<(Self, Memory), PoolError> {
         config.check()?;
         let segment = Segment::create("packets", config.region_bytes()).map_err(PoolError::Map)?;
-        let ours = segment.map().map_err(PoolError::Map)?;
-        let memory = Memory::sealed(segment).map_err(PoolError::Map)?;
-        Ok((Self::in_region(ours, config)?, memory))
+        let [ours, adapters] = [segment.map(), segment.map()];
+        let memory = Memory::over(adapters.map_err(PoolError::Map)?);
+        Ok((Self::in_region(ours.map_err(PoolError::Map)?, config)?, memory))
     }
 
     /// A pool in a region that was made for it. Why nobody else may hand one in: a region may be of

@@ -1,6 +1,6 @@
 //! The shape word of a ring entry: its tag and the lengths of its header and data.
 
-use super::{BYTES_MAX, DATA_BYTES, HEAD_WORDS_MAX};
+use super::{BYTES_MAX, HEAD_WORDS_MAX, LONG_BYTES};
 
 /// The shape of an entry: header words, data bytes, and a tag of the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,14 +36,14 @@ impl Shape {
         Some(shape)
     }
 
-    /// Data bytes that fit in the first slot.
+    /// Whether the bytes do not fit in the first slot.
     #[inline(always)]
-    pub(super) const fn first_slot_bytes(self) -> usize {
-        (HEAD_WORDS_MAX - self.head_words) * 8
+    pub(super) const fn is_long(self) -> bool {
+        self.bytes > (HEAD_WORDS_MAX - self.head_words) * 8
     }
 
     #[inline(always)]
     pub(super) const fn slots(self) -> u64 {
-        1 + self.bytes.saturating_sub(self.first_slot_bytes()).div_ceil(DATA_BYTES) as u64
+        if self.is_long() { self.bytes.div_ceil(LONG_BYTES) as u64 } else { 1 }
     }
 }
