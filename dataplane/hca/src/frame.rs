@@ -2,7 +2,7 @@
 //!
 //! [`message_bypass`](crate::message_bypass) defines messages without packets.
 //!
-//! A short message carries its bytes; a long one of a reliable connection carries their location
+//! A message carries its bytes, or a long one of a reliable connection their location
 //! ([`LeaseTable`](crate::LeaseTable)). [`Outgoing`] is a frame that an adapter passes to its link,
 //! which writes it; [`Arrival`] is its view at the receiving adapter. [`Frame`] is a stored frame
 //! in between.
@@ -414,20 +414,16 @@ impl<'a> Source<'a> {
     pub(crate) fn copy_to(&self, targets: &Pieces<'_>, skip: usize) -> bool {
         match self {
             Self::Bytes(bytes) => targets.write(skip, bytes),
-            Self::Entry(entry) => {
-                let mut at = skip;
-                entry.read(|part| {
-                    targets.write(at, part);
-                    at += part.len();
-                });
-            }
+            Self::Entry(entry) => entry.copy_by(
+                |bytes| targets.write(skip, bytes),
+                |done, from, at, bytes| targets.copy_from(skip + done, from, at, bytes),
+            ),
             Self::Leased { descriptor, leases, .. } => {
                 let word = descriptor.first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
                 let qp_lease = QpLease { qpn: Qpn(word as u32), epoch: (word >> 32) as u32 };
-                return leases.copy(qp_lease, &mut sges_of(descriptor), targets, skip);
+                leases.copy(qp_lease, &mut sges_of(descriptor), targets, skip)
             }
         }
-        true
     }
 }
 

@@ -281,12 +281,12 @@ impl<'a> Pieces<'a> {
         });
     }
 
-    /// Copies `bytes` to the `skip`-th on.
+    /// Copies `bytes` to the `skip`-th on; returns whether they are long enough.
     #[inline(always)]
-    pub(crate) fn write(&self, skip: usize, bytes: &[u8]) {
+    pub(crate) fn write(&self, skip: usize, bytes: &[u8]) -> bool {
         self.walk(skip, bytes.len(), |memory, at, done, count| {
             memory.write(at, &bytes[done..done + count])
-        });
+        })
     }
 
     /// Copies bytes of another memory to the `skip`-th on; returns whether both are long enough.

@@ -5,9 +5,10 @@
 //! packet), as many PSNs as it would have packets, the same answers. So an adapter handles both by
 //! one code, and a connection can change from one to the other between two messages.
 //!
-//! A short message carries its bytes. A long one of a reliable connection is leased: the receiver
-//! copies it out of the sender's memory ([`lease`](crate::lease)). Long messages of other services
-//! go as packets of a path MTU each, also by the bypass.
+//! A short message carries its bytes. A long one of a reliable connection is leased where that is
+//! possible: the receiver copies it out of the sender's memory ([`lease`](crate::lease)). Others
+//! carry up to 64 KiB, which is an IP packet of any length; still longer ones go as
+//! packets of a path MTU each, also by the bypass.
 //!
 //! [`Link::wants_packets`](crate::link::Link::wants_packets) decides, once for each post or poll.
 //! It switches the bypass off for:
@@ -25,14 +26,42 @@ use crate::frame::Message;
 use crate::head;
 use crate::qpn::number_of;
 use pollux_mem::Memory;
-use pollux_mem::shared_ring::{Entry, FIRST_WORDS};
+use pollux_mem::shared_ring::{BYTES_MAX, Entry, FIRST_WORDS};
 use pollux_verbs::time::Time;
 use pollux_wire::address::Qpn;
 use pollux_wire::packet::Syndrome;
 use pollux_wire::psn::Psn;
 
-/// Bytes that a message carries itself; a longer one of a reliable connection is leased.
+/// Bytes of a short message, which is never leased.
 pub(crate) const COPY_BYTES_MAX: usize = 512;
+
+/// Bytes that a message carries, at most.
+pub(crate) const CARRIED_BYTES_MAX: usize = BYTES_MAX;
+
+/// How the bytes of a message go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carriage {
+    /// In packets, or messages, of a path MTU each.
+    Segmented,
+    /// All of them in one message.
+    Carried,
+    /// They stay where they are, and the receiver copies them.
+    Leased,
+}
+
+impl Carriage {
+    /// That of a message of so many bytes; `can_lease` says whether its receiver can read them.
+    #[inline(always)]
+    pub(crate) fn of(bytes: usize, can_lease: impl FnOnce() -> bool) -> Self {
+        if bytes > COPY_BYTES_MAX && can_lease() {
+            Self::Leased
+        } else if bytes <= CARRIED_BYTES_MAX {
+            Self::Carried
+        } else {
+            Self::Segmented
+        }
+    }
+}
 
 /// A message that has come by the bypass: in a ring, or as a frame that was kept.
 pub trait BypassMessage {

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::lease::LeasedMemory;
-use crate::message_bypass::COPY_BYTES_MAX;
+use crate::message_bypass::Carriage;
 
 impl Requester {
     /// Sends the next packet or message, if one may be sent now.
@@ -30,35 +30,39 @@ impl Requester {
                 self.break_off(common, CompletionStatus::LocalProtection);
                 break;
             };
-            let unsegmented = work.needs_answer()
-                || bypass && self.goes_unsegmented(common, shared, work, &pieces, outlet);
-            if !outlet.send(&self.outgoing(common, shared, pieces, unsegmented, bypass)) {
+            let carriage = if work.needs_answer() {
+                Carriage::Carried
+            } else if bypass {
+                self.carriage(common, shared, work, &pieces, outlet)
+            } else {
+                Carriage::Segmented
+            };
+            if !outlet.send(&self.outgoing(common, shared, pieces, carriage, bypass)) {
                 return Sent::Stalled;
             }
-            self.sent(common, shared, now, unsegmented);
+            self.sent(common, shared, now, carriage != Carriage::Segmented);
             return Sent::More;
         }
         Sent::All
     }
 
-    /// Whether the message bypass carries the request unsegmented. A long one is leased, which
-    /// needs an acknowledgment: until then the consumer does not change the memory. Long messages
-    /// of other services, and those in memory that peers cannot reach, go packet by packet.
-    fn goes_unsegmented(
+    /// How the request goes by the message bypass. A lease needs an acknowledgment: until then the
+    /// consumer does not change the memory. One that began in packets ends so.
+    fn carriage(
         &self,
         common: &Common,
         shared: &Shared,
         work: &SendWork,
         pieces: &Pieces<'_>,
         outlet: &mut impl Outlet,
-    ) -> bool {
-        let is_short = work.bytes as usize <= COPY_BYTES_MAX;
-        let is_rc = common.init.qp_type == QpType::Rc;
-        if self.packet > 0 || is_short || !is_rc {
-            return self.packet == 0 && is_short;
+    ) -> Carriage {
+        if self.packet > 0 {
+            return Carriage::Segmented;
         }
-        let (head, _) = common.head(&shared.port, Operation::SEND_ONLY, work.psn);
-        outlet.can_lease(&head, pieces)
+        Carriage::of(work.bytes as usize, || {
+            let (head, _) = common.head(&shared.port, Operation::SEND_ONLY, work.psn);
+            common.init.qp_type == QpType::Rc && outlet.can_lease(&head, pieces)
+        })
     }
 
     /// Whether sending is allowed now.
@@ -149,9 +153,10 @@ impl Requester {
         common: &Common,
         shared: &'a Shared,
         pieces: Pieces<'a>,
-        unsegmented: bool,
+        carriage: Carriage,
         bypass: bool,
     ) -> Outgoing<'a> {
+        let unsegmented = carriage != Carriage::Segmented;
         let work = &self.queue[self.next];
         let psn = work.psn.plus(self.packet);
         let (operation, extended) = self.operation(common, unsegmented);
@@ -174,14 +179,16 @@ impl Requester {
                 let bytes = self.inline.get(slot, bytes);
                 Payload::Bytes(&bytes[skip..bytes.len().min(skip + mtu)])
             }
-            StoredData::Sges(_) if unsegmented && bytes <= COPY_BYTES_MAX => {
-                Payload::Copied { pieces, skip: 0, bytes }
-            }
-            StoredData::Sges(_) if unsegmented => {
-                head.leased = true;
-                Payload::Leased { pieces, qp_lease: shared.leases.qp_lease(common.qpn) }
-            }
-            StoredData::Sges(_) => Payload::Copied { pieces, skip, bytes: (bytes - skip).min(mtu) },
+            StoredData::Sges(_) => match carriage {
+                Carriage::Segmented => {
+                    Payload::Copied { pieces, skip, bytes: (bytes - skip).min(mtu) }
+                }
+                Carriage::Carried => Payload::Copied { pieces, skip: 0, bytes },
+                Carriage::Leased => {
+                    head.leased = true;
+                    Payload::Leased { pieces, qp_lease: shared.leases.qp_lease(common.qpn) }
+                }
+            },
         };
         Outgoing { head, grh, extended, payload, as_packet: !bypass }
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::lease::LeasedMemory;
-use crate::message_bypass::COPY_BYTES_MAX;
+use crate::message_bypass::Carriage;
 
 impl Responder {
     /// Sends the next answer, or the next packet of it.
@@ -77,24 +77,30 @@ impl ReadAnswer {
         let sges = [sge];
         let pieces = shared.memory.pieces(&sges);
         let bytes = dma_len as usize;
-        let is_long = bytes > COPY_BYTES_MAX;
         let leases = &shared.leases;
         let reaches = |outlet: &mut _| {
             let (head, _) = common.head(port, Operation::READ_RESPONSE_ONLY, psn);
             !is_window(RKey(rkey)) && Outlet::can_lease(outlet, &head, &pieces)
         };
-        let unsegmented = bypass && self.packet == 0 && (!is_long || reaches(outlet));
+        let carriage = match bypass && self.packet == 0 {
+            true => Carriage::of(bytes, || reaches(outlet)),
+            false => Carriage::Segmented,
+        };
+        let unsegmented = carriage != Carriage::Segmented;
         let (operation, has_aeth) = read_response(unsegmented, self.packet, self.packets);
         let extended = if has_aeth { Extended::Aeth(good) } else { Extended::None };
         let (mut head, grh) = common.head(port, operation, psn);
         let skip = self.packet as usize * common.mtu();
         head.unsegmented = unsegmented;
-        let payload = if unsegmented && is_long {
-            head.leased = true;
-            Payload::Leased { pieces, qp_lease: leases.qp_lease(common.qpn) }
-        } else {
-            let bytes = if unsegmented { bytes } else { (bytes - skip).min(common.mtu()) };
-            Payload::Copied { pieces, skip, bytes }
+        let payload = match carriage {
+            Carriage::Segmented => {
+                Payload::Copied { pieces, skip, bytes: (bytes - skip).min(common.mtu()) }
+            }
+            Carriage::Carried => Payload::Copied { pieces, skip, bytes },
+            Carriage::Leased => {
+                head.leased = true;
+                Payload::Leased { pieces, qp_lease: leases.qp_lease(common.qpn) }
+            }
         };
         let sent = if unsegmented { self.packets } else { 1 };
         head.packets = sent;
