@@ -16,7 +16,7 @@ pub struct PortDriver {
     pub link: Option<Link>,
     pub attached: BTreeMap<Gid, Lid>,
     pub own: BTreeSet<IpAddr>,
-    /// Workers beside the lead; what is not said to one of them is said to all.
+    /// Workers beside worker 0; what is not said to one of them is said to all.
     pub secondary_workers: u8,
     pub peers: BTreeMap<(PeerKey, WorkerId), Adjacency>,
     pub bound: BTreeMap<IpAddr, PeerKey>,

@@ -103,7 +103,7 @@ fn a_worker_that_needs_no_connection_has_none() {
     let long = packet(v4(1), v4(2), &LONG);
     assert!(world.reaches_by(0, WorkerId(2), 1, &long, SECOND));
     assert!(world.reaches_by(0, WorkerId(2), 1, &long, SECOND));
-    assert_eq!(pairs(&world), [(0, 0), (2, 2)], "its own, and the lead's that was first");
+    assert_eq!(pairs(&world), [(0, 0), (2, 2)], "its own, and worker 0's that was first");
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn requests_that_cross_make_one_connection_of_each_worker() {
     for seed in 0..10 {
         let mut world = world(seed, [4, 4]);
         let is_lossless = seed % 2 == 0;
-        // The lead's connection is the first, and its requests cross too.
+        // Worker 0's connection is the first, and its requests cross too.
         for is_first in [true, false] {
             let now = world.now;
             for (nth, worker) in (0..2).flat_map(|nth| all(4).map(move |worker| (nth, worker))) {

@@ -7,7 +7,7 @@
 //! so it is never full.
 
 use super::Command;
-use super::worker_group::WorkerGroup;
+use super::common_state::CommonState;
 use crate::stack::SocketId;
 use pollux_mem::mpsc;
 use pollux_node::node::waker::{Waker, Woken, waker};
@@ -24,7 +24,7 @@ pub(super) struct Doorbell {
     commands: mpsc::Sender<Command>,
     waker: Waker,
     /// The shared state of all workers.
-    group: Arc<WorkerGroup>,
+    group: Arc<CommonState>,
     /// The longest packet, unless a destination says otherwise.
     mtu: AtomicU32,
 }
@@ -45,7 +45,7 @@ pub(super) struct DirtyFlag {
 
 impl Doorbell {
     /// A doorbell for so many sockets; none if there cannot be a ring for them.
-    pub(super) fn new(group: &Arc<WorkerGroup>, sockets_max: usize) -> Option<(Self, Inbox)> {
+    pub(super) fn new(group: &Arc<CommonState>, sockets_max: usize) -> Option<(Self, Inbox)> {
         let (touch, touched) = mpsc::ring(sockets_max.max(2).checked_next_power_of_two()?)?;
         let (command, commands) = mpsc::ring(COMMANDS_MAX)?;
         let (waker, woken) = waker().ok()?;
@@ -101,7 +101,7 @@ impl Doorbell {
 
 /// The worker's part.
 impl Doorbell {
-    pub(super) fn group(&self) -> &Arc<WorkerGroup> {
+    pub(super) fn group(&self) -> &Arc<CommonState> {
         &self.group
     }
 

@@ -74,8 +74,9 @@
 //!
 //! 1. [`tcp`], [`listener`], [`udp`]: the application's ends; `datagram`: the records of UDP rings;
 //! 2. `doorbell`, `waiters`, `request`: notifications between application and worker;
-//! 3. `worker`, `serving`: the worker and its ends; `opening`, `worker_group`: start and shutdown.
+//! 3. `worker`, `serving`: the worker and its ends; `opening`, `common_state`: start and shutdown.
 
+mod common_state;
 mod datagram;
 mod doorbell;
 pub mod listener;
@@ -86,7 +87,6 @@ pub mod tcp;
 pub mod udp;
 mod waiters;
 mod worker;
-mod worker_group;
 
 pub use listener::TcpListener;
 pub(crate) use opening::Plan;

@@ -2,8 +2,8 @@
 //! the control thread and the workers. A thread that a worker started would stay on the core of
 //! that worker.
 
+use super::common_state::CommonState;
 use super::doorbell::{Doorbell, Inbox};
-use super::worker_group::WorkerGroup;
 use super::{Alive, Config, Worker};
 use crate::clock::Clock;
 use crate::control_thread::{Attendant, ControlHandle, ControlThread};
@@ -124,7 +124,7 @@ fn worker_count(config: &Config, settings: &InterfaceSettings) -> Result<u8, UpE
 
 /// The channels from applications to workers, and the workers' ends.
 fn doorbells(workers: u8, sockets_max: usize) -> Result<(Doorbells, Vec<Inbox>), UpError> {
-    let group = Arc::new(WorkerGroup::new(workers.into(), sockets_max));
+    let group = Arc::new(CommonState::new(workers.into(), sockets_max));
     let pairs = (0..workers).map(|_| Doorbell::new(&group, sockets_max));
     let pairs: Vec<_> = pairs
         .collect::<Option<_>>()

@@ -5,12 +5,12 @@
 //! the window or counts what it drops, and what is to go waits in the ring. Whoever makes room
 //! rings.
 
+use super::common_state::SocketSlot;
 use super::datagram::{HEAD_BYTES, Head, PAYLOAD_MAX};
 use super::doorbell::DirtyFlag;
 use super::listener::ListenerLine;
 use super::tcp::{ConnectionState, RequestedState, StreamEnd, TcpLine, TcpStream};
 use super::udp::UdpLine;
-use super::worker_group::SocketSlot;
 use crate::host::Host;
 use crate::stack::{SocketId, TcpId, UdpError, UdpId};
 use pollux_mem::{byte_ring, spsc};

@@ -8,13 +8,13 @@
 //! It visits sockets that something happened to, and no others. It takes no lock that an
 //! application holds for long, and allocates only where sockets are made.
 
+use super::common_state::SocketSlot;
 use super::doorbell::{Doorbell, Inbox};
 use super::listener::{ListenerLine, WorkerListener};
 use super::serving::{Fate, ListenerEnd, TcpEnd, UdpEnd, scratch};
 use super::tcp::{ConnectionState, TcpStream};
 use super::udp::UdpSocket;
 use super::waiters::Waiters;
-use super::worker_group::SocketSlot;
 use super::{Alive, Config, Hold, Worker, WorkerRow, doorbell::DirtyFlag};
 use crate::clock::Clock;
 use crate::control_thread::ControlHandle;

@@ -110,7 +110,7 @@ fn packets_to_nobody_wait_in_a_queue_with_an_end() {
     }
     let pending = |world: &mut World| {
         let control = world.slots[0].host().control();
-        control.expect("it is the lead's").load().pending
+        control.expect("worker 0 has it").load().pending
     };
     let held = pending(&mut world);
     assert!(held < 4096, "{held} packets wait for neighbors that are not there");

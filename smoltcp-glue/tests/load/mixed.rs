@@ -240,7 +240,7 @@ fn holding(world: &mut World) -> Holding {
         assert_eq!(host.stack.tcp_len(), 0, "host {nth}: connections that nobody has");
         assert!(host.has_sent(now), "host {nth}: something waits to be sent");
         let driver = host.node().worker.driver();
-        let load = host.control().expect("it is the lead's").load();
+        let load = host.control().expect("worker 0 has it").load();
         assert_eq!((load.pending, load.sa_queries), (0, (0, 0)), "host {nth}: {load:?}");
         assert_eq!(driver.netdev().buffers_in_use(), 0, "host {nth}: buffers");
         assert_eq!(driver.undone().count(), 0, "host {nth}: what was refused");

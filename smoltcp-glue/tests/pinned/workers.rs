@@ -119,7 +119,7 @@ fn workers_of_two_interfaces_speak_with_their_likes() {
     let listener = two.second.tcp_listen(at(2, 7), 16).expect("the port is free");
     scope(|scope| {
         scope.spawn(|| echo(&listener, 8));
-        // Until each has its connection, what it sends goes by datagrams, which the lead hears.
+        // Until each has its connection, what it sends goes by datagrams, which worker 0 hears.
         (0..8).for_each(|_| ask(&two.first, 7, 20_000));
     });
     let before = [handed(&two.first), handed(&two.second)];
@@ -177,7 +177,7 @@ fn datagrams_come_to_the_worker_that_has_their_port() {
         assert_eq!(from.recv_from(&mut datagram).expect("it comes"), (1, to));
         assert_eq!(datagram[0], nth as u8);
     }
-    assert!(handed(&two.second).0 > 0, "the lead hears all, and has not all ports");
+    assert!(handed(&two.second).0 > 0, "worker 0 hears all, and has not all ports");
     // A port is free again when its socket is dropped, whoever had it.
     drop(sockets);
     (5000..5016).for_each(|port| drop(bind(port)));

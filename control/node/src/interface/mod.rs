@@ -7,7 +7,7 @@
 //!
 //! 1. [`InterfaceWorker`]: queue pairs, and packets of sockets without control; [`port_driver`]:
 //!    the device, and all objects that a worker has there;
-//! 2. `worker_channel`: the rings between control and a worker; `worker_group`: all workers, as
+//! 2. `worker_channel`: the rings between control and a worker; `worker_ends`: all workers, as
 //!    control sees them;
 //! 3. [`echo`]: our ICMP echo requests, for `pollux ping`; `for_kernel`: packets between the
 //!    interface and the kernel;
@@ -29,7 +29,7 @@ mod reported;
 mod setting;
 mod worker;
 mod worker_channel;
-mod worker_group;
+mod worker_ends;
 
 pub use echo::PingError;
 pub use inline::Inline;
@@ -64,7 +64,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use worker_channel::{WorkerEvent, channel};
-use worker_group::WorkerGroup;
+use worker_ends::WorkerEnds;
 
 /// How often groups are subscribed to that the network refused.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
@@ -85,7 +85,7 @@ pub struct Interface {
     control_due: Option<Time>,
     port: PortHandle,
     mads: Vec<Envelope>,
-    workers: WorkerGroup,
+    workers: WorkerEnds,
     echoes: Echoes,
     /// Whether sockets get the packets of their protocols.
     delivers: bool,
@@ -138,7 +138,7 @@ impl Interface {
         let (first, others) = qpns.split_first().expect("an interface has at least one worker");
         others.iter().for_each(|&qpn| drivers[0].add_sibling(qpn));
         let config = config(settings, &port, *first);
-        let mut group = WorkerGroup::default();
+        let mut group = WorkerEnds::default();
         let worker = |(number, driver): (u8, PortDriver)| {
             let (control_end, end) = channel();
             let counters = Publisher::new(DriverCounters::default());

@@ -2,7 +2,7 @@
 //! and a few atomics that both ends share.
 //!
 //! ```text
-//!   control: WorkerGroup  --commands: actions, frames, deliveries, state--> worker
+//!   control: WorkerEnds  --commands: actions, frames, deliveries, state--> worker
 //!                         <--events: connections, packets, punts, drops----
 //! ```
 //!

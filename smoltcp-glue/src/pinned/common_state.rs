@@ -1,15 +1,15 @@
-//! The shared state of all workers of an interface: the number of sockets, and the shutdown.
+//! What all workers of an interface have in common: the number of sockets, and the shutdown.
 //!
 //! An interface is served by all of its workers or by none: when one ends, for whatever reason, so
 //! do the others. When nobody has the interface any more, each brings what its own sockets were
-//! given to their peers; it goes on with that for the others, whose packets may come to it, until
-//! all have done so; and then the lead takes leave of the link.
+//! given to their peers, and goes on for the others, whose packets may come to it, until all have
+//! done so. Then control leaves the link.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 
-/// The shared state of workers.
-pub(super) struct WorkerGroup {
+/// The common state of workers.
+pub(super) struct CommonState {
     sockets_max: usize,
     sockets: AtomicUsize,
     /// The last handle of the interface was dropped.
@@ -22,10 +22,10 @@ pub(super) struct WorkerGroup {
 
 /// A slot of the socket limit.
 pub(super) struct SocketSlot {
-    group: Arc<WorkerGroup>,
+    group: Arc<CommonState>,
 }
 
-impl WorkerGroup {
+impl CommonState {
     pub(super) const fn new(workers: usize, sockets_max: usize) -> Self {
         Self {
             sockets_max,
@@ -70,7 +70,7 @@ impl WorkerGroup {
 
 impl SocketSlot {
     /// One more, if there may be.
-    pub(super) fn take(group: &Arc<WorkerGroup>) -> Option<Self> {
+    pub(super) fn take(group: &Arc<CommonState>) -> Option<Self> {
         let slot = Self { group: group.clone() };
         // One that is too many goes again at once.
         let before = group.sockets.fetch_add(1, Ordering::Relaxed);
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn sockets_max_slots_can_be_taken_at_a_time() {
-        let group = Arc::new(WorkerGroup::new(2, 3));
+        let group = Arc::new(CommonState::new(2, 3));
         for _ in 0..3 {
             let mut slots: Vec<_> = (0..3).filter_map(|_| SocketSlot::take(&group)).collect();
             assert_eq!(slots.len(), 3);

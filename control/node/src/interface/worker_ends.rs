@@ -17,7 +17,7 @@ const EVENTS_PER_TURN: usize = 256;
 
 /// The workers of an interface.
 #[derive(Default)]
-pub(super) struct WorkerGroup {
+pub(super) struct WorkerEnds {
     workers: Vec<(ControlEnd, Snapshot<DriverCounters>)>,
     /// The workers of connections.
     owners: BTreeMap<ConnectionKey, WorkerId>,
@@ -26,7 +26,7 @@ pub(super) struct WorkerGroup {
     packets_dropped: u64,
 }
 
-impl WorkerGroup {
+impl WorkerEnds {
     /// One more worker: the next number.
     pub(super) fn join(&mut self, end: ControlEnd, counters: Snapshot<DriverCounters>) {
         self.workers.push((end, counters));
