@@ -490,7 +490,8 @@ mod tests {
     use pollux_wire::packet::{Deth, Opcode};
     use pollux_wire::psn::Psn;
     use std::os::fd::AsFd;
-    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::mpsc::{self, TryRecvError};
 
     const QKEY: QKey = QKey(0x1234);
     /// Partitions that the victim is a full member of; the sender is one of the first only.
@@ -633,11 +634,13 @@ mod tests {
         let words = words_of(&fd);
         let wake_socket = wake_socket::pair().unwrap().1;
         let mut sender = Out::open(fd, 1, route, &place, wake_socket).unwrap();
-        let is_over = AtomicBool::new(false);
+        let (going_on, is_over) = mpsc::channel::<()>();
         let (mut sent, mut taken, mut under_other, mut refused) = (0, 0, 0, 0);
         std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while !is_over.load(Ordering::Relaxed) {
+            // Ends with this scope, also by a panic.
+            let _going_on = going_on;
+            scope.spawn(move || {
+                while is_over.try_recv() == Err(TryRecvError::Empty) {
                     for head in [&other, &granted] {
                         heads(&words).for_each(|word| word.store(head[0], Ordering::Relaxed));
                     }
@@ -651,7 +654,6 @@ mod tests {
                 (taken, under_other) = (taken + victim.came(0), under_other + victim.came(1));
                 refused = victim.adapter.port().drops.of(DropReason::Malformed("message")) as usize;
             }
-            is_over.store(true, Ordering::Relaxed);
         });
         assert_eq!((taken + refused, under_other), (sent, 0));
     }

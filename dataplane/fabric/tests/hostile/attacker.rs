@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 
 /// What it does, by the names under which it is counted.
-pub const ACTS: [&str; 15] = [
+pub const ACTS: [&str; 17] = [
     "garbage",
     "messages",
     "packets",
@@ -25,6 +25,8 @@ pub const ACTS: [&str; 15] = [
     "rings",
     "flips",
     "saturate",
+    "cycle",
+    "hog",
     "expose",
     "lies",
     "leases",
@@ -50,6 +52,7 @@ type PortWords = [u64; 2 + 8 + 64];
 const MESSAGE: u8 = 0;
 const PACKET: u8 = 1;
 const SWITCH: u8 = 2;
+const CLOSED: u8 = 3;
 /// Flags of a head's first word.
 const WHOLE: u64 = 1 << 10;
 const LEASED: u64 = 1 << 11;
@@ -143,6 +146,8 @@ impl Attacker {
             }
             "flips" => self.flip(rng),
             "saturate" => self.saturate(),
+            "cycle" => self.cycle(rng),
+            "hog" => self.hog(rng),
             "expose" => self.expose(rng),
             "lies" => self.lie(rng),
             "leases" => self.lease(rng),
@@ -188,10 +193,7 @@ impl Attacker {
         for _ in 0..8 {
             let (head, bytes) = (self.head(rng), vec![7; rng.below(5000) as usize]);
             let _ = self.up.send_bytes(MESSAGE, &head, &bytes);
-            // What a ring is granted for.
-            let head =
-                [0x64 | 0xffff << 16 | OPEN_QPN << 32, (2 + rng.below(2)) << 32 | 4 << 48, 1, 0];
-            let _ = self.up.send_bytes(MESSAGE, &head, b"open");
+            self.open(rng.below(2), 0, 0xffff);
         }
     }
 
@@ -258,6 +260,32 @@ impl Attacker {
         }
         let head = [0x64 | 0xffff << 16 | OPEN_QPN << 32, 2 << 32 | 4 << 48, 1, deth(QKEY)];
         while self.up.send_bytes(MESSAGE, &head, b"more") {}
+    }
+
+    /// Gives up a ring, and those that are to be granted for the next datagrams before their
+    /// receiver has heard of them.
+    fn cycle(&mut self, rng: &mut SeededRng) {
+        let Some(out) = self.outs.pop() else { return };
+        let _ = self.up.send_bytes(CLOSED, &[out.number], &[]);
+        for next in 1..=24 {
+            self.open(rng.below(2), 0, 0xffff);
+            let _ = self.up.send_bytes(CLOSED, &[out.number + next], &[]);
+        }
+    }
+
+    /// Asks for as many rings to one client as there are routes, and keeps them.
+    fn hog(&mut self, rng: &mut SeededRng) {
+        let to = rng.below(2);
+        for top in 0..256 {
+            self.open(to, top, 0xffff);
+            self.open(to, top, 0x7fff);
+        }
+    }
+
+    /// Sends what a ring is granted for.
+    fn open(&mut self, to: u64, top: u64, key: u64) {
+        let first = 0x64 | key << 16 | OPEN_QPN << 32 | top << 56;
+        let _ = self.up.send_bytes(MESSAGE, &[first, (2 + to) << 32 | 4 << 48, 1, 0], b"open");
     }
 
     fn expose(&mut self, rng: &mut SeededRng) {
