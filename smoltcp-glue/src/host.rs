@@ -23,6 +23,7 @@ use pollux_node::interface::{self as node, Inline};
 use pollux_node::interface::{NotSent, destination};
 use pollux_node::node::waker::Woken;
 use pollux_node::port::PortAccess;
+use pollux_verbs::WakeSource;
 use pollux_verbs::time::Time;
 use std::collections::BTreeSet;
 use std::io;
@@ -367,9 +368,14 @@ impl Host {
     /// The longest sleep after that step. Nothing may poll the device between this and the sleep:
     /// what arrived meanwhile would end no sleep any more.
     pub(crate) fn sleep_max(&mut self, now: Time) -> Duration {
+        self.sleep_end(now).1
+    }
+
+    /// What ends a sleep, and the longest one. This polls the device: once for each sleep.
+    fn sleep_end(&mut self, now: Time) -> (Option<WakeSource<'_>>, Duration) {
         let until_timer = self.until_timer(now);
         let source = self.node.worker.wake_source();
-        until_timer.min(source.map_or(POLL_EVERY, |source| source.longest))
+        (source, until_timer.min(source.map_or(POLL_EVERY, |source| source.longest)))
     }
 
     fn until_timer(&self, now: Time) -> Duration {
@@ -384,11 +390,8 @@ impl Host {
 
     /// Sleeps until a packet, a timer or a waker ends it, at most for `longest`.
     pub(crate) fn sleep(&mut self, now: Time, woken: &Woken, longest: Duration) {
-        let longest = longest.min(self.until_timer(now));
-        // Once: this polls the device, and tells how long nothing has to be done for that.
-        let source = self.node.worker.wake_source();
-        let longest = longest.min(source.map_or(POLL_EVERY, |source| source.longest));
-        woken.sleep_at(source.map(|source| source.fd), longest);
+        let (source, until_due) = self.sleep_end(now);
+        woken.sleep_at(source.map(|source| source.fd), longest.min(until_due));
         woken.clear();
         self.node.worker.woken();
     }
