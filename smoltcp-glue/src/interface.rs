@@ -136,17 +136,18 @@ impl Interface {
 
     /// Runs a function on the host, between two steps.
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut Host, Time) -> R) -> R {
-        self.call(|host| f(host, self.now()))
+        self.call(|host, now| f(host, *now))
     }
 
-    /// Has the application serve the host during a function.
-    fn call<R>(&self, f: impl FnOnce(&mut Host) -> R) -> R {
-        let Inner { served, control, clock, .. } = &*self.inner;
+    /// Has the application serve the host during a function, which may read the clock again.
+    fn call<R>(&self, f: impl FnOnce(&mut Host, &mut Time) -> R) -> R {
+        let Inner { served, control, .. } = &*self.inner;
         let mut host = served.begin_call();
-        let result = as_worker(|| f(&mut host));
+        let mut now = self.now();
+        let result = as_worker(|| f(&mut host, &mut now));
         hand_to_control(&mut host, control.handle());
         drop(host);
-        served.end_call(clock.now());
+        served.end_call(now);
         result
     }
 
@@ -156,46 +157,46 @@ impl Interface {
         timeout: CallTimeout,
         ask: impl FnMut(&mut Host, Time) -> io::Result<Option<R>>,
     ) -> io::Result<R> {
-        self.call(|host| self.wait_at(host, timeout, ask))
+        self.call(|host, now| self.wait_from(host, now, timeout, ask))
     }
 
-    fn wait_at<R>(
+    /// Each turn reads the clock once; the first turn has its time already.
+    fn wait_from<R>(
         &self,
         host: &mut Host,
+        now: &mut Time,
         timeout: CallTimeout,
         mut ask: impl FnMut(&mut Host, Time) -> io::Result<Option<R>>,
     ) -> io::Result<R> {
-        let begun = self.now();
-        // Each turn reads the clock once; the first turn has its time already. `was_busy`: whether
-        // the last turn did anything.
-        let (mut now, mut was_busy) = (begun, None);
-        let (mut idle_since, mut is_armed) = (begun, false);
+        let begun = *now;
+        // `was_busy`: whether the last turn did anything.
+        let (mut was_busy, mut idle_since, mut is_armed) = (None, begun, false);
         loop {
-            if let Some(answer) = ask(host, now).transpose() {
+            if let Some(answer) = ask(host, *now).transpose() {
                 // Sends at once what the call made possible, such as a window update. A step that
                 // is overdue is made here, so callers that never wait serve other sockets too.
-                let _ = if host.is_due(now) { host.step(now) } else { host.transmit(now) };
+                let _ = if host.is_due(*now) { host.step(*now) } else { host.transmit(*now) };
                 return answer;
             }
             if let Some(was_busy) = was_busy {
                 match timeout {
                     CallTimeout::Immediate => return Err(io::ErrorKind::WouldBlock.into()),
-                    CallTimeout::After(timeout) if now >= begun + timeout => {
+                    CallTimeout::After(timeout) if *now >= begun + timeout => {
                         return Err(io::ErrorKind::TimedOut.into());
                     }
-                    _ if was_busy => (idle_since, is_armed) = (now, false),
-                    _ if now < idle_since + AWAKE => std::thread::yield_now(),
+                    _ if was_busy => (idle_since, is_armed) = (*now, false),
+                    _ if *now < idle_since + AWAKE => std::thread::yield_now(),
                     // Another turn follows before the sleep.
                     _ if !is_armed => is_armed = self.arm(host),
                     _ => {
-                        let left = timeout.left(now, begun);
-                        host.sleep(now, &self.inner.woken, left);
+                        let left = timeout.left(*now, begun);
+                        host.sleep(*now, &self.inner.woken, left);
                         is_armed = false;
                     }
                 }
-                now = self.now();
+                *now = self.now();
             }
-            was_busy = Some(host.step(now));
+            was_busy = Some(host.step(*now));
             hand_to_control(host, self.control());
             if let Some(why) = host.failed() {
                 return Err(io::Error::other(why));
