@@ -47,7 +47,8 @@ const SERVER_HEAP_MAX: u64 = 8 << 20;
 /// Pieces of memory that it, or the process of the honest clients, may have mapped when the hostile
 /// one is gone, beyond those at the beginning: their rings, and their memory that is leased.
 const KEPT_MAX: usize = 16;
-/// What the honest ones may have come to need in their heap, beyond what was needed at the beginning.
+/// What the honest ones may have come to need in their heap, beyond what was needed at the
+/// beginning.
 const HONEST_HEAP_MAX: usize = 2 << 20;
 /// Lives of the hostile one in which it has done everything, each of some hundred acts or more.
 const LIVES_MAX: u64 = 1000;
