@@ -2,7 +2,7 @@
 
 use crate::stack::{BindError, TcpError, UdpError};
 use pollux_node::OpenError;
-use pollux_node::config::ConfigError;
+use pollux_node::config::ConfigErrors;
 use pollux_node::interface::DeviceError;
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -15,7 +15,7 @@ pub enum UpError {
     /// The device lacks something that an interface needs.
     Device(DeviceError),
     /// The configuration file cannot be read, or is invalid.
-    File(ConfigError),
+    File(ConfigErrors),
     /// The configuration file has no such interface.
     Interface(String),
     /// An address is invalid, or has no prefix length.

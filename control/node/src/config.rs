@@ -73,6 +73,7 @@ mod host_address;
 mod kinds;
 mod lines;
 mod multicast;
+mod parse;
 mod prefix;
 mod route;
 mod telemetry;
@@ -80,7 +81,7 @@ mod text;
 
 pub use acl::{AclSettings, AclVerb, RpfMode};
 pub use domain::{DEFAULT_DOMAIN, DomainSettings};
-pub use error::{ConfigError, Place};
+pub use error::{ConfigError, ConfigErrors, Place};
 pub use kinds::{FrameAccess, InterfaceKind, NeighborLink};
 pub use multicast::{MulticastKey, MulticastSettings};
 pub use prefix::Prefix;
@@ -89,7 +90,7 @@ pub use telemetry::{MetricsAddress, TelemetrySettings};
 
 use crate::device::{OpenError, Opened, open_managed};
 use check::Machine;
-use error::explain;
+use parse::parse;
 use pollux_dataplane::engine::idle::Idle;
 use pollux_dataplane::ipoib::RECEIVE_MTU_MAX;
 use pollux_wire::ip::ipoib::ip_mtu;
@@ -309,38 +310,32 @@ impl InterfaceSettings {
 
 impl NodeConfig {
     /// Reads a file, and checks that this build can run it on this machine.
-    pub fn open(path: &Path) -> Result<Self, ConfigError> {
+    pub fn open(path: &Path) -> Result<Self, ConfigErrors> {
         Self::open_with_text(path).map(|(config, _)| config)
     }
 
     /// The same, with the text.
-    pub fn open_with_text(path: &Path) -> Result<(Self, String), ConfigError> {
+    pub fn open_with_text(path: &Path) -> Result<(Self, String), ConfigErrors> {
         let file = path.display().to_string();
         let text = std::fs::read_to_string(path).map_err(|error| {
             let reason = format!("cannot read the configuration: {error}");
-            ConfigError::of_file(&file, reason)
+            ConfigErrors::from(ConfigError::of_file(&file, reason))
         })?;
         let config = Self::read(&file, &text)?.on(&Machine::this(), &file, &text)?;
         Ok((config, text))
     }
 
     /// Reads a text, with this file name for errors, without checks of the machine.
-    pub fn read(file: &str, text: &str) -> Result<Self, ConfigError> {
-        let mut config = toml::from_str::<Self>(text).map_err(|error| {
-            let reason = explain(error.message());
-            match error.span() {
-                Some(span) => ConfigError::at(file, text, span.start, reason),
-                None => ConfigError::of_file(file, reason),
-            }
-        })?;
+    pub fn read(file: &str, text: &str) -> Result<Self, ConfigErrors> {
+        let mut config = parse(file, text)?;
         config.name_devices();
-        check::rules(&config).map_err(|broken| broken.in_file(file, text))?;
+        check::rules(&config).in_file(file, text)?;
         Ok(config)
     }
 
     /// Checks that a machine can run it.
-    fn on(self, machine: &Machine, file: &str, text: &str) -> Result<Self, ConfigError> {
-        machine.check(&self).map_err(|broken| broken.in_file(file, text))?;
+    fn on(self, machine: &Machine, file: &str, text: &str) -> Result<Self, ConfigErrors> {
+        machine.check(&self).in_file(file, text)?;
         Ok(self)
     }
 }

@@ -34,8 +34,9 @@ const UP: u32 = 1;
 pub fn examine(path: &Path) -> CheckReport {
     let file = path.display().to_string();
     match NodeConfig::open_with_text(path) {
-        Err(error) => {
-            let findings = vec![finding(CheckSeverity::Error, &error)];
+        Err(errors) => {
+            let findings =
+                errors.iter().map(|error| finding(CheckSeverity::Error, error)).collect();
             CheckReport { file, is_valid: false, interfaces: Vec::new(), findings }
         }
         Ok((config, text)) => {

@@ -1,30 +1,40 @@
-//! A rule across the values of a configuration that is broken, and which value breaks it.
+//! The rules across the values of a configuration that are broken, and which values break them.
 
-use super::ConfigError;
+use super::error::{ConfigError, ConfigErrors};
 use super::lines::Step;
 
 /// A broken rule.
 #[derive(Debug)]
-pub(super) struct Broken {
+struct Broken {
     /// The path of the wrong value.
     path: Vec<Step>,
     reason: String,
 }
 
-pub(super) type Checked = Result<(), Broken>;
+/// All broken rules.
+#[derive(Debug, Default)]
+pub(super) struct Faults(Vec<Broken>);
 
-impl Broken {
-    pub(super) fn new(path: &[Step], reason: String) -> Self {
-        Self { path: path.into(), reason }
+impl Faults {
+    /// One more, of the value at this path. Of those of one value the first counts: what else seems
+    /// wrong may come of it.
+    pub(super) fn add(&mut self, path: &[Step], reason: String) {
+        if self.0.iter().all(|other| other.path != path) {
+            self.0.push(Broken { path: path.into(), reason });
+        }
     }
 
-    /// The error, with its place.
-    pub(super) fn in_file(self, file: &str, text: &str) -> ConfigError {
-        ConfigError::of_value(file, text, &self.path, self.reason)
+    /// One more if there is a reason.
+    pub(super) fn refuse(&mut self, path: &[Step], reason: Option<String>) {
+        reason.into_iter().for_each(|reason| self.add(path, reason));
     }
-}
 
-/// Fails with the path of a value if there is a reason to.
-pub(super) fn refuse(path: &[Step], reason: Option<String>) -> Checked {
-    reason.map_or(Ok(()), |reason| Err(Broken::new(path, reason)))
+    /// The errors with their places, if there are any.
+    pub(super) fn in_file(self, file: &str, text: &str) -> Result<(), ConfigErrors> {
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        let error = |Broken { path, reason }| ConfigError::of_value(file, text, &path, reason);
+        Err(ConfigErrors::new(self.0.into_iter().map(error).collect()))
+    }
 }

@@ -5,7 +5,7 @@
 //! permanent.
 
 use super::acl::ACL_RULES_MAX;
-use super::broken::{Broken, Checked, refuse};
+use super::broken::Faults;
 use super::domain::{DEFAULT_DOMAIN, DOMAINS_MAX};
 use super::error::{distance, is_near};
 use super::host_address::{is_of_its_link, no_host, no_host_of};
@@ -20,66 +20,70 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 /// All rules that hold on every machine.
-pub(super) fn rules(config: &NodeConfig) -> Checked {
+pub(super) fn rules(config: &NodeConfig) -> Faults {
+    let mut faults = Faults::default();
     if config.interfaces.is_empty() {
-        let reason = "the configuration has no interface; write [interface.ib0]";
-        return Err(Broken::new(&[], reason.into()));
+        faults.add(&[], "the configuration has no interface; write [interface.ib0]".into());
     }
-    cores(&config.workers.cores)?;
+    cores(&config.workers.cores, &mut faults);
     let mut whole = Whole::default();
     for (name, interface) in &config.interfaces {
-        One { name, interface }.check(&mut whole)?;
+        One { name, interface }.check(&mut whole, &mut faults);
     }
-    domains(config)?;
-    acls(config)?;
-    routes(config)?;
-    multicast(config)
+    domains(config, &mut faults);
+    acls(config, &mut faults);
+    routes(config, &mut faults);
+    multicast(config, &mut faults);
+    faults
 }
 
 /// Domains exist, and each has a kernel table of its own.
-fn domains(config: &NodeConfig) -> Checked {
+fn domains(config: &NodeConfig, faults: &mut Faults) {
     let mut tables = BTreeMap::new();
     let of_router = config.router.and_then(|router| router.kernel_table);
     tables.extend(of_router.map(|table| (table, DEFAULT_DOMAIN)));
     for (nth, (name, domain)) in config.domains.iter().enumerate() {
         let path: [Step; 2] = ["domain".into(), name.as_str().into()];
         let reason = "the default domain has no table; write its kernel_table in [router]";
-        refuse(&path, (name == DEFAULT_DOMAIN).then(|| reason.into()))?;
+        faults.refuse(&path, (name == DEFAULT_DOMAIN).then(|| reason.into()));
         let reason = format!("there are too many domains; write at most {}", DOMAINS_MAX - 1);
-        refuse(&path, (nth + 1 >= DOMAINS_MAX).then_some(reason))?;
+        faults.refuse(&path, (nth + 1 >= DOMAINS_MAX).then_some(reason));
         let Some(table) = domain.kernel_table else { continue };
         let other = tables.insert(table, name);
         let reason =
             |other| format!("{name} and {other} both have the kernel's table {table}; change one");
-        refuse(&[&path[..], &["kernel_table".into()]].concat(), other.map(reason))?;
+        faults.refuse(&[&path[..], &["kernel_table".into()]].concat(), other.map(reason));
     }
     for (name, interface) in &config.interfaces {
         let path = ["interface".into(), name.as_str().into(), "domain".into()];
-        refuse(&path, unknown_domain(config, name, &interface.domain))?;
+        faults.refuse(&path, unknown_domain(config, name, &interface.domain));
     }
     for (nth, route) in config.route.iter().enumerate() {
         let what = format!("the route to {}", route.to);
         let path = |key: &'static str| ["route".into(), nth.into(), key.into()];
-        refuse(&path("domain"), unknown_domain(config, &what, &route.domain))?;
+        faults.refuse(&path("domain"), unknown_domain(config, &what, &route.domain));
         let next = route.next_domain.as_ref();
         let unknown = next.and_then(|next| unknown_domain(config, &what, next));
-        refuse(&path("next_domain"), unknown)?;
+        faults.refuse(&path("next_domain"), unknown);
     }
-    Ok(())
 }
 
 /// Rules can match packets, and the lists that interfaces name exist.
-fn acls(config: &NodeConfig) -> Checked {
+fn acls(config: &NodeConfig, faults: &mut Faults) {
     for (name, rules) in &config.acls {
         let path = |nth: usize, key: &'static str| {
             ["acl".into(), name.as_str().into(), nth.into(), Step::from(key)]
         };
         for (nth, rule) in rules.iter().enumerate() {
-            let Some((key, reason)) = rule.fault() else { continue };
-            return Err(Broken::new(&path(nth, key), reason));
+            if let Some((key, reason)) = rule.fault() {
+                faults.add(&path(nth, key), reason);
+            }
         }
         let reason = format!("{name} has too many rules; write at most {ACL_RULES_MAX}");
-        refuse(&path(ACL_RULES_MAX, "action"), (rules.len() > ACL_RULES_MAX).then_some(reason))?;
+        faults.refuse(
+            &path(ACL_RULES_MAX, "action"),
+            (rules.len() > ACL_RULES_MAX).then_some(reason),
+        );
     }
     for (name, interface) in &config.interfaces {
         for (key, acl) in [("acl_in", &interface.acl_in), ("acl_out", &interface.acl_out)] {
@@ -87,10 +91,9 @@ fn acls(config: &NodeConfig) -> Checked {
             let reason = missing.map(|acl| {
                 format!("{name} names the list {acl:?}, which does not exist; write [[acl.{acl}]]")
             });
-            refuse(&["interface".into(), name.as_str().into(), key.into()], reason)?;
+            faults.refuse(&["interface".into(), name.as_str().into(), key.into()], reason);
         }
     }
-    Ok(())
 }
 
 /// Why something cannot have a domain of this name.
@@ -105,46 +108,43 @@ fn unknown_domain(config: &NodeConfig, what: &str, name: &str) -> Option<String>
     (!is_known).then(|| format!("{what} names the domain {name:?}, which does not exist; {advice}"))
 }
 
-fn routes(config: &NodeConfig) -> Checked {
+fn routes(config: &NodeConfig, faults: &mut Faults) {
     let mut known = BTreeSet::new();
     for (nth, route) in config.route.iter().enumerate() {
         let path = |key: &'static str| ["route".into(), nth.into(), key.into()];
         if let Some((key, reason)) = route.fault() {
-            return Err(Broken::new(&path(key), reason));
+            faults.add(&path(key), reason);
         }
         if !known.insert((&route.domain, route.to)) {
             let reason = format!("there are two routes to {}; write all gateways in one", route.to);
-            return Err(Broken::new(&path("to"), reason));
+            faults.add(&path("to"), reason);
         }
     }
     // Each worker sends by its own queue pairs.
     let threads = config.workers.cores.len().max(1);
     let forwards = config.router.is_some_and(|router| router.forward);
     let few = config.interfaces.iter().find(|(_, one)| usize::from(one.workers) < threads);
-    match few.filter(|_| forwards) {
-        Some((name, one)) => {
-            let reason = format!(
-                "a router needs a worker of each interface on each core, but {name} has {} for \
-                 {threads} cores; write workers = {threads}",
-                one.workers
-            );
-            Err(Broken::new(&["interface".into(), name.as_str().into(), "workers".into()], reason))
-        }
-        None => Ok(()),
+    if let Some((name, one)) = few.filter(|_| forwards) {
+        let reason = format!(
+            "a router needs a worker of each interface on each core, but {name} has {} for \
+             {threads} cores; write workers = {threads}",
+            one.workers
+        );
+        faults.add(&["interface".into(), name.as_str().into(), "workers".into()], reason);
     }
 }
 
-fn cores(cores: &[usize]) -> Checked {
+fn cores(cores: &[usize], faults: &mut Faults) {
     let path = |nth: usize| ["workers".into(), "cores".into(), nth.into()];
     let mut known = BTreeSet::new();
     if let Some(nth) = cores.iter().position(|core| !known.insert(*core)) {
         let core = cores[nth];
         let reason = format!("core {core} is listed twice; give each worker a core of its own");
-        return Err(Broken::new(&path(nth), reason));
+        faults.add(&path(nth), reason);
     }
     let count = cores.len();
     let reason = format!("{count} cores are too many; write at most {WORKERS_MAX}");
-    refuse(&path(WORKERS_MAX), (count > WORKERS_MAX).then_some(reason))
+    faults.refuse(&path(WORKERS_MAX), (count > WORKERS_MAX).then_some(reason));
 }
 
 /// Values that have to be unique in the node.
@@ -169,20 +169,20 @@ struct One<'a> {
 }
 
 impl<'a> One<'a> {
-    fn check(&self, whole: &mut Whole<'a>) -> Checked {
-        self.keys()?;
+    fn check(&self, whole: &mut Whole<'a>, faults: &mut Faults) {
+        self.keys(faults);
         match self.interface.kind {
-            InterfaceKind::Ipoib => self.device(whole)?,
-            InterfaceKind::Tun => self.tun_device(whole)?,
-            InterfaceKind::Ethernet => self.ethernet_device(whole)?,
+            InterfaceKind::Ipoib => self.device(whole, faults),
+            InterfaceKind::Tun => self.tun_device(whole, faults),
+            InterfaceKind::Ethernet => self.ethernet_device(whole, faults),
         }
-        self.management(whole)?;
-        self.modes()?;
-        self.addresses(whole)?;
-        self.shadow(whole)?;
-        self.routers()?;
-        self.peers()?;
-        self.neighbors()
+        self.management(whole, faults);
+        self.modes(faults);
+        self.addresses(whole, faults);
+        self.shadow(whole, faults);
+        self.routers(faults);
+        self.peers(faults);
+        self.neighbors(faults);
     }
 
     /// The path of one of its values.
@@ -192,17 +192,17 @@ impl<'a> One<'a> {
     }
 
     /// Each kind has its own keys.
-    fn keys(&self) -> Checked {
+    fn keys(&self, faults: &mut Faults) {
         let Self { name, interface } = self;
-        let Some(key) = interface.foreign_key() else { return Ok(()) };
+        let Some(key) = interface.foreign_key() else { return };
         let reason = format!(
             "{name} has kind \"{}\", which has no key `{key}`; remove it",
             interface.kind.name()
         );
-        Err(Broken::new(&self.path([key.into()]), reason))
+        faults.add(&self.path([key.into()]), reason);
     }
 
-    fn tun_device(&self, whole: &mut Whole<'a>) -> Checked {
+    fn tun_device(&self, whole: &mut Whole<'a>, faults: &mut Faults) {
         let Self { name, interface } = self;
         let device = interface.device.as_str();
         let path = self.path(["device".into()]);
@@ -210,19 +210,19 @@ impl<'a> One<'a> {
             "{device:?} is no name of a network device; write device = \"tun0\", or up to \
              {DEVICE_NAME_BYTES_MAX} letters and digits"
         );
-        refuse(&path, (!super::is_device_name(device)).then_some(bad_name))?;
+        faults.refuse(&path, (!super::is_device_name(device)).then_some(bad_name));
         let other = whole.shadows.insert(device, name);
         let reason =
             |other| format!("{other} and {name} both have the device {device:?}; change one");
-        refuse(&path, other.map(reason))?;
+        faults.refuse(&path, other.map(reason));
         let dhcp = interface.address.iter().position(|one| *one == super::AddressSetting::Dhcp);
         let reason = |_| format!("{name} has kind \"tun\", where no server is; write its address");
-        refuse(&self.path(["address".into(), dhcp.unwrap_or(0).into()]), dhcp.map(reason))?;
-        self.kernel_addresses()
+        faults.refuse(&self.path(["address".into(), dhcp.unwrap_or(0).into()]), dhcp.map(reason));
+        self.kernel_addresses(faults);
     }
 
     /// A VLAN of a device, or its untagged frames, is for one interface.
-    fn ethernet_device(&self, whole: &mut Whole<'a>) -> Checked {
+    fn ethernet_device(&self, whole: &mut Whole<'a>, faults: &mut Faults) {
         let Self { name, interface } = self;
         let device = interface.device.as_str();
         let path = self.path(["device".into()]);
@@ -230,43 +230,44 @@ impl<'a> One<'a> {
             "{device:?} is no name of a network device; write device = \"eth0\", as `ip link` \
              shows it"
         );
-        refuse(&path, (!super::is_device_name(device)).then_some(bad_name))?;
+        faults.refuse(&path, (!super::is_device_name(device)).then_some(bad_name));
         let other = whole.ethernet.insert((device, interface.vlan), name);
         let reason = |other| {
             format!(
                 "{other} and {name} have the same frames of {device:?}; give one another `vlan`"
             )
         };
-        refuse(&path, other.map(reason))?;
+        faults.refuse(&path, other.map(reason));
         let dhcp = interface.address.iter().position(|one| *one == super::AddressSetting::Dhcp);
         let reason =
             |_| format!("{name} has kind \"ethernet\", which asks no server; write its address");
-        refuse(&self.path(["address".into(), dhcp.unwrap_or(0).into()]), dhcp.map(reason))
+        faults.refuse(&self.path(["address".into(), dhcp.unwrap_or(0).into()]), dhcp.map(reason));
     }
 
     /// Checks that another host of the link can have each address of the kernel's end.
-    fn kernel_addresses(&self) -> Checked {
+    fn kernel_addresses(&self, faults: &mut Faults) {
         let Self { name, interface } = self;
         for (nth, prefix) in interface.kernel_address.iter().enumerate() {
-            self.is_another_host("kernel_address", nth, prefix.ip)?;
+            self.is_another_host("kernel_address", nth, prefix.ip, faults);
             let reason = no_host_of(prefix)
                 .map(|what| format!("the kernel's end of {name} cannot have {prefix}: {what}"));
-            refuse(&self.path(["kernel_address".into(), nth.into()]), reason)?;
+            faults.refuse(&self.path(["kernel_address".into(), nth.into()]), reason);
         }
         let addresses = interface.kernel_address.iter().map(|prefix| prefix.ip);
-        self.is_each_once("kernel_address", addresses)
+        self.is_each_once("kernel_address", addresses, faults);
     }
 
-    fn device(&self, whole: &mut Whole<'a>) -> Checked {
+    fn device(&self, whole: &mut Whole<'a>, faults: &mut Faults) {
         let Self { name, interface } = self;
         let missing =
             format!("{name} has no device; write device = \"mlx5_0:1\", or kind = \"tun\"");
         let path = self.path(["device".into()]);
-        refuse(&path, interface.device.is_empty().then_some(missing))?;
+        faults.refuse(&path, interface.device.is_empty().then_some(missing));
         let (device, pkey) = (&interface.device, interface.pkey);
-        let parsed = DeviceName::parse(device);
-        let parsed = parsed
-            .map_err(|error| Broken::new(&self.path(["device".into()]), error.to_string()))?;
+        let parsed = match DeviceName::parse(device) {
+            Ok(parsed) => parsed,
+            Err(error) => return faults.add(&path, error.to_string()),
+        };
         let other = whole.places.insert((parsed.to_string(), pkey.partition()), name);
         let reason = other.map(|other| {
             format!(
@@ -275,11 +276,11 @@ impl<'a> One<'a> {
                 pkey.0
             )
         });
-        refuse(&self.path([]), reason)
+        faults.refuse(&self.path([]), reason);
     }
 
     /// A port has one management, whichever interfaces are there.
-    fn management(&self, whole: &mut Whole<'a>) -> Checked {
+    fn management(&self, whole: &mut Whole<'a>, faults: &mut Faults) {
         let Self { name, interface } = self;
         let (device, own) = (interface.device.clone(), interface.management.as_ref());
         let (other, others) = *whole.management.entry(device).or_insert((name, own));
@@ -287,32 +288,32 @@ impl<'a> One<'a> {
             "{other} and {name} are both at {:?}, but differ in management; write the same in both",
             interface.device
         );
-        refuse(&self.path(["management".into()]), (own != others).then_some(reason))
+        faults.refuse(&self.path(["management".into()]), (own != others).then_some(reason));
     }
 
-    fn shadow(&self, whole: &mut Whole<'a>) -> Checked {
-        let Some(shadow) = &self.interface.shadow else { return Ok(()) };
+    fn shadow(&self, whole: &mut Whole<'a>, faults: &mut Faults) {
+        let Some(shadow) = &self.interface.shadow else { return };
         let other = whole.shadows.insert(shadow, self.name);
         let reason = |other| {
             format!("{other} and {} both have the device {shadow:?}; change one", self.name)
         };
-        refuse(&self.path(["shadow".into()]), other.map(reason))
+        faults.refuse(&self.path(["shadow".into()]), other.map(reason));
     }
 
-    fn modes(&self) -> Checked {
+    fn modes(&self, faults: &mut Faults) {
         let Self { name, interface } = self;
         let connects = interface.peer.iter().position(|peer| peer.mode != Mode::Ud);
-        let (Mode::Ud, Some(nth)) = (interface.mode, connects) else { return Ok(()) };
+        let (Mode::Ud, Some(nth)) = (interface.mode, connects) else { return };
         let peer = &interface.peer[nth];
         let (ip, mode) = (peer.address, peer.mode.name());
         let reason = format!(
             "peer {ip} wants mode {mode}, but {name} has mode \"ud\"; set {name} to \"auto\", \
              and other peers than {ip} to \"ud\""
         );
-        Err(Broken::new(&self.path(["peer".into(), nth.into(), "mode".into()]), reason))
+        faults.add(&self.path(["peer".into(), nth.into(), "mode".into()]), reason);
     }
 
-    fn addresses(&self, whole: &mut Whole<'a>) -> Checked {
+    fn addresses(&self, whole: &mut Whole<'a>, faults: &mut Faults) {
         let Self { name, interface } = self;
         let mut own = BTreeSet::new();
         for (nth, address) in interface.address.iter().enumerate() {
@@ -322,39 +323,38 @@ impl<'a> One<'a> {
             let no_host = no_host_of(prefix).map(|what| {
                 format!("{name} cannot have {ip}/{}: {what}; write a host's address", prefix.len)
             });
-            refuse(&path, no_host)?;
+            faults.refuse(&path, no_host);
             let with_v6 = format!("{name} has {ip}, but ipv6 = false; remove one of them");
-            refuse(&path, (ip.is_ipv6() && !interface.ipv6).then_some(with_v6))?;
+            faults.refuse(&path, (ip.is_ipv6() && !interface.ipv6).then_some(with_v6));
             let twice = format!("{name} has {ip} twice; remove one");
-            refuse(&path, (!own.insert(ip)).then_some(twice))?;
+            faults.refuse(&path, (!own.insert(ip)).then_some(twice));
             if !is_of_its_link(ip) {
                 let other = whole.addresses.insert((&interface.domain, ip), name);
                 let reason = |other| format!("{name} and {other} both have {ip}; change one");
-                refuse(&path, other.map(reason))?;
+                faults.refuse(&path, other.map(reason));
             }
         }
-        Ok(())
     }
 
-    fn routers(&self) -> Checked {
+    fn routers(&self, faults: &mut Faults) {
         for (nth, ip) in self.interface.router.iter().enumerate() {
-            self.is_another_host("router", nth, *ip)?;
+            self.is_another_host("router", nth, *ip, faults);
         }
-        self.is_each_once("router", self.interface.router.iter().copied())
+        self.is_each_once("router", self.interface.router.iter().copied(), faults);
     }
 
-    fn peers(&self) -> Checked {
+    fn peers(&self, faults: &mut Faults) {
         let addresses = || self.interface.peer.iter().map(|peer| peer.address);
         for (nth, ip) in addresses().enumerate() {
-            self.is_another_host("peer", nth, ip)?;
+            self.is_another_host("peer", nth, ip, faults);
         }
-        self.is_each_once("peer", addresses())
+        self.is_each_once("peer", addresses(), faults);
     }
 
-    fn neighbors(&self) -> Checked {
+    fn neighbors(&self, faults: &mut Faults) {
         let addresses = || self.interface.neighbor.iter().map(|one| one.address);
         for (nth, ip) in addresses().enumerate() {
-            self.is_another_host("neighbor", nth, ip)?;
+            self.is_another_host("neighbor", nth, ip, faults);
         }
         let Self { name, interface } = self;
         let kind = interface.kind;
@@ -364,28 +364,33 @@ impl<'a> One<'a> {
             format!("{name} has kind \"{}\", whose link addresses have {bytes} bytes", kind.name())
         };
         let path = self.path(["neighbor".into(), foreign.unwrap_or(0).into(), "link".into()]);
-        refuse(&path, foreign.map(reason))?;
-        self.is_each_once("neighbor", addresses())
+        faults.refuse(&path, foreign.map(reason));
+        self.is_each_once("neighbor", addresses(), faults);
     }
 
     /// Checks that another host can have this address.
-    fn is_another_host(&self, what: &str, nth: usize, ip: IpAddr) -> Checked {
+    fn is_another_host(&self, what: &str, nth: usize, ip: IpAddr, faults: &mut Faults) {
         let name = self.name;
         let own = || self.interface.fixed_addresses().any(|prefix| prefix.ip == ip);
         let why = no_host(ip).or_else(|| own().then(|| format!("{name} itself has it")));
         let reason =
             why.map(|why| format!("{ip} cannot be a {what} of {name}: {why}; change or remove it"));
-        refuse(&self.path([what.into(), nth.into()]), reason)
+        faults.refuse(&self.path([what.into(), nth.into()]), reason);
     }
 
     /// Checks that a list has no address twice.
-    fn is_each_once(&self, what: &str, addresses: impl Iterator<Item = IpAddr>) -> Checked {
+    fn is_each_once(
+        &self,
+        what: &str,
+        addresses: impl Iterator<Item = IpAddr>,
+        faults: &mut Faults,
+    ) {
         let mut known = BTreeSet::new();
         let mut all = addresses.enumerate();
         let twice = all.find(|(_, ip)| !known.insert(*ip));
-        let Some((nth, ip)) = twice else { return Ok(()) };
+        let Some((nth, ip)) = twice else { return };
         let reason = format!("{} has the {what} {ip} twice; remove one", self.name);
-        Err(Broken::new(&self.path([what.into(), nth.into()]), reason))
+        faults.add(&self.path([what.into(), nth.into()]), reason);
     }
 }
 
@@ -406,19 +411,19 @@ impl Machine {
     }
 
     /// Checks that the machine has the cores and devices.
-    pub(super) fn check(&self, config: &NodeConfig) -> Checked {
-        let wanted = &config.workers.cores;
-        let missing = wanted.iter().position(|core| !self.cores.contains(core));
-        if let Some(nth) = missing {
-            let (core, there) = (wanted[nth], &self.cores);
+    pub(super) fn check(&self, config: &NodeConfig) -> Faults {
+        let mut faults = Faults::default();
+        for (nth, core) in config.workers.cores.iter().enumerate() {
+            let there = &self.cores;
             let reason = format!(
                 "core {core} is not available; choose cores in [workers] from {there:?}, or omit \
                  `cores`"
             );
-            return Err(Broken::new(&["workers".into(), "cores".into(), nth.into()], reason));
+            let path = ["workers".into(), "cores".into(), nth.into()];
+            faults.refuse(&path, (!there.contains(core)).then_some(reason));
         }
         if self.opens_adapters {
-            return Ok(());
+            return faults;
         }
         let ports = config.interfaces.iter().filter(|(_, one)| one.kind == InterfaceKind::Ipoib);
         for (name, interface) in ports {
@@ -430,8 +435,8 @@ impl Machine {
             };
             let reason = pollux_ibverbs::HcaOpenError::NotBuilt { device }.to_string();
             let one = One { name, interface };
-            return Err(Broken::new(&one.path([key.into()]), reason));
+            faults.add(&one.path([key.into()]), reason);
         }
-        Ok(())
+        faults
     }
 }

@@ -76,13 +76,101 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// A message of the parser, with the nearest known key for one that is not known.
+/// All errors of a configuration, in the order of their places; at least one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigErrors(Vec<ConfigError>);
+
+impl ConfigErrors {
+    pub(super) fn new(mut errors: Vec<ConfigError>) -> Self {
+        errors.sort_by_key(|error| error.place().map(|(line, column, _)| (line, column)));
+        Self(errors)
+    }
+
+    /// One after the other, as they are in the file.
+    pub fn iter(&self) -> impl Iterator<Item = &ConfigError> {
+        self.0.iter()
+    }
+}
+
+impl From<ConfigError> for ConfigErrors {
+    fn from(error: ConfigError) -> Self {
+        Self(vec![error])
+    }
+}
+
+/// A line for each.
+impl fmt::Display for ConfigErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (nth, error) in self.0.iter().enumerate() {
+            if nth > 0 {
+                f.write_str("\n")?;
+            }
+            error.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ConfigErrors {}
+
+/// A message of the parser, with what to write instead.
 pub(super) fn explain(message: &str) -> String {
+    if let Some(rest) = message.strip_prefix("invalid type: ") {
+        return explain_type(rest);
+    }
+    if message.trim_end() == "invalid IP address syntax" {
+        return "that is no IP address; write one as 10.0.0.1 or fd00::1".into();
+    }
     let mut words = message.split('`');
-    let (Some("unknown field "), Some(unknown)) = (words.next(), words.next()) else {
+    let (Some(what), Some(name)) = (words.next(), words.next()) else {
         return message.trim_end().replace('\n', "; ");
     };
     let known: Vec<_> = words.skip(1).step_by(2).collect();
+    match what {
+        "unknown field " => explain_key(name, &known),
+        "unknown variant " => format!("`{name}` is not a value here; write {}", one_of(&known)),
+        "missing field " => format!("the key `{name}` is missing here; write it"),
+        _ => message.trim_end().replace('\n', "; "),
+    }
+}
+
+/// A value of another type than the key has.
+fn explain_type(message: &str) -> String {
+    let (found, wanted) = message.trim_end().split_once(", expected ").unwrap_or((message, ""));
+    let text = found.strip_prefix("string ").map(|text| text.trim_matches('"'));
+    let found = match found.split([' ', '`']).next() {
+        Some("string") => "text",
+        Some("integer" | "floating") => "a number",
+        Some("boolean") => "true or false",
+        Some("sequence") => "a list",
+        Some("map") => "a table",
+        _ => found,
+    };
+    let wanted = match (wanted, text) {
+        ("a string" | "string", _) => "text in quotes".into(),
+        ("a boolean", _) => "true or false".into(),
+        ("a sequence", Some(text)) => format!("a list in brackets, as in [\"{text}\"]"),
+        ("a sequence", None) => "a list in brackets".into(),
+        ("u8" | "u16" | "u32" | "u64" | "usize", Some(text)) => {
+            format!("a number without quotes, as in {text}")
+        }
+        ("u8" | "u16" | "u32" | "u64" | "usize", None) => "a number".into(),
+        (other, _) if other.starts_with("struct ") || other == "a map" => "a table".into(),
+        (other, _) => other.into(),
+    };
+    format!("{found} does not go here; write {wanted}")
+}
+
+/// A list of words: the last two have an `or` between them.
+fn one_of(words: &[&str]) -> String {
+    match words {
+        [first @ .., last] if !first.is_empty() => format!("{} or {last}", first.join(", ")),
+        _ => words.join(""),
+    }
+}
+
+/// A key that is not known, with the nearest one that is.
+fn explain_key(unknown: &str, known: &[&str]) -> String {
     let nearest = known.iter().min_by_key(|known| distance(known, unknown));
     match nearest {
         Some(nearest) if is_near(nearest, unknown) => {
@@ -117,7 +205,8 @@ mod tests {
     use super::super::NodeConfig;
 
     fn place(text: &str) -> (usize, usize, String) {
-        let error = NodeConfig::read("f", text).expect_err("it is refused");
+        let errors = NodeConfig::read("f", text).expect_err("it is refused");
+        let error = errors.iter().next().expect("there is one");
         let (line, column, key) = error.place().expect("a place");
         let whole = format!("f:{line}:{column}: {}", error.reason());
         assert_eq!(error.to_string(), whole);

@@ -1,6 +1,6 @@
 //! Static multicast routes: `[[multicast]]`.
 
-use super::broken::{Broken, Checked, refuse};
+use super::broken::Faults;
 use super::error::{distance, is_near};
 use super::lines::Step;
 use super::{DEFAULT_DOMAIN, NodeConfig};
@@ -100,22 +100,22 @@ impl fmt::Display for MulticastName<'_> {
 }
 
 /// The interfaces of multicast routes exist, in one domain, and no two are the same.
-pub(super) fn multicast(config: &NodeConfig) -> Checked {
+pub(super) fn multicast(config: &NodeConfig, faults: &mut Faults) {
     let mut known = BTreeSet::new();
     for (nth, one) in config.multicast.iter().enumerate() {
         let path =
             |key: &'static str| -> [Step; 3] { ["multicast".into(), nth.into(), key.into()] };
         let reason = format!("there are too many multicast routes; write {MULTICAST_ROUTES_MAX}");
-        refuse(&path("group"), (nth >= MULTICAST_ROUTES_MAX).then_some(reason))?;
+        faults.refuse(&path("group"), (nth >= MULTICAST_ROUTES_MAX).then_some(reason));
         let reason = "multicast routes are of routers; write [router]";
-        refuse(&path("group"), config.router.is_none().then(|| reason.into()))?;
+        faults.refuse(&path("group"), config.router.is_none().then(|| reason.into()));
         if let Some((key, reason)) = one.fault() {
-            return Err(Broken::new(&path(key), reason));
+            faults.add(&path(key), reason);
         }
         let name = MulticastName(&one.key()).to_string();
-        refuse(&path("from"), unknown_interface(config, &name, &one.from))?;
+        faults.refuse(&path("from"), unknown_interface(config, &name, &one.from));
         for to in &one.to {
-            refuse(&path("to"), unknown_interface(config, &name, to))?;
+            faults.refuse(&path("to"), unknown_interface(config, &name, to));
             let domain = |name: &String| {
                 config.interfaces.get(name).map_or(DEFAULT_DOMAIN, |one| one.domain.as_str())
             };
@@ -125,12 +125,11 @@ pub(super) fn multicast(config: &NodeConfig) -> Checked {
                 domain(&one.from),
                 domain(to)
             );
-            refuse(&path("to"), (domain(&one.from) != domain(to)).then_some(reason))?;
+            faults.refuse(&path("to"), (domain(&one.from) != domain(to)).then_some(reason));
         }
         let reason = format!("there are two routes of {name}; write all interfaces in one");
-        refuse(&path("group"), (!known.insert(one.key())).then_some(reason))?;
+        faults.refuse(&path("group"), (!known.insert(one.key())).then_some(reason));
     }
-    Ok(())
 }
 
 /// Why a multicast route cannot have an interface of this name.

@@ -16,13 +16,13 @@ address = "10.0.0.9"
 link = "80:00:00:48:fe:80:00:00:00:00:00:00:00:02:c9:03:00:00:10:01"
 "#;
 
-/// An error without its column.
-fn text_of(error: &ConfigError) -> String {
-    let ConfigError { file, place, reason } = error;
-    match place {
-        Some((line, ..)) => format!("{file}:{line}: {reason}"),
+/// Errors without their columns, a line for each.
+fn text_of(errors: &ConfigErrors) -> String {
+    let line = |error: &ConfigError| match &error.place {
+        Some((line, ..)) => format!("{}:{line}: {}", error.file, error.reason),
         None => error.to_string(),
-    }
+    };
+    errors.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
 fn refusal(text: &str) -> String {

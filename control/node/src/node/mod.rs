@@ -39,7 +39,7 @@ mod worker_port;
 mod worker_task;
 
 use crate::admin::Admin;
-use crate::config::{ConfigError, NodeConfig};
+use crate::config::{ConfigErrors, NodeConfig};
 use crate::service::ServiceManager;
 use captures::Captures;
 use changes::{Changed, ReloadKind, Running};
@@ -118,7 +118,7 @@ pub struct Source {
 
 impl Source {
     /// A configuration file, which can be reloaded.
-    pub fn file(path: &Path) -> Result<Self, ConfigError> {
+    pub fn file(path: &Path) -> Result<Self, ConfigErrors> {
         // A node may change its directory.
         let file = std::path::absolute(path).unwrap_or_else(|_| path.into());
         Ok(Self { config: NodeConfig::open(path)?, file: Some(file) })
