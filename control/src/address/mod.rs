@@ -20,6 +20,7 @@ use pollux_verbs::reasons;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::nd_option::PrefixInformation;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt::{Display, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -132,6 +133,8 @@ pub struct Addresses {
     all: BTreeMap<IpAddr, Address>,
     /// Addresses of all interfaces of the node.
     of_node: Arc<BTreeSet<IpAddr>>,
+    /// What is known of the nodes that have our duplicate addresses.
+    holders: BTreeMap<IpAddr, String>,
     numbers: u64,
     events: VecDeque<AddressEvent>,
     drops: Drops<AddressDrop>,
@@ -180,21 +183,37 @@ impl Addresses {
 
     /// Takes an address away.
     pub fn remove(&mut self, ip: IpAddr) {
+        self.holders.remove(&ip);
         if self.all.remove(&ip).is_some() {
             self.events.push_back(AddressEvent::Removed(ip));
         }
     }
 
-    /// A tentative address is unique.
+    /// An address is unique that was not used yet.
     pub fn handle_assigned(&mut self, now: Time, ip: IpAddr) {
-        if self.all.get(&ip).is_some_and(|address| address.state == AddressState::Tentative) {
+        if self.all.get(&ip).is_some_and(|address| !address.state.may_be_source()) {
+            self.holders.remove(&ip);
             self.settle(now, ip);
         }
     }
 
-    /// Another node has it.
-    pub fn handle_duplicate(&mut self, now: Time, ip: IpAddr) {
-        self.set_state(now, ip, AddressState::Duplicate);
+    /// Another node has it, at this link address.
+    pub fn handle_duplicate(&mut self, now: Time, ip: IpAddr, at: Option<impl Display>) {
+        let Some(address) = self.all.get_mut(&ip) else { return };
+        (address.state, address.since) = (AddressState::Duplicate, now);
+        self.holders.extend(at.map(|at| (ip, at.to_string())));
+        self.events.push_back(AddressEvent::Duplicate(ip));
+    }
+
+    /// Every address that no other node has.
+    pub fn unique(&self) -> impl Iterator<Item = &Address> {
+        self.all.values().filter(|one| one.state != AddressState::Duplicate)
+    }
+
+    /// The duplicate addresses, and who has them.
+    pub fn duplicates(&self) -> impl Iterator<Item = (IpAddr, Option<&str>)> {
+        let all = self.all.values().filter(|one| one.state == AddressState::Duplicate);
+        all.map(|one| (one.ip, self.holders.get(&one.ip).map(String::as_str)))
     }
 
     /// A router announces a prefix: an address is made of it, or lives on (RFC 4862 5.5.3).
@@ -357,6 +376,16 @@ impl Addresses {
             AddressState::Duplicate => AddressEvent::Duplicate(ip),
         });
     }
+}
+
+/// What an operator is told of duplicate addresses; empty without any.
+pub fn text_of_duplicates(addresses: &Addresses) -> String {
+    let mut text = String::new();
+    for (ip, holder) in addresses.duplicates() {
+        let holder = holder.unwrap_or("an unknown link address");
+        let _ = write!(text, "; {ip} is not used, as another node has it: {holder}");
+    }
+    text
 }
 
 /// A lifetime as routers announce it.

@@ -118,14 +118,17 @@ fn prefixes_of_which_no_address_can_be_made_are_dropped() {
 }
 
 #[test]
-fn a_duplicate_is_not_ours_and_stays_to_be_seen() {
+fn a_duplicate_is_not_ours_and_is_seen_until_nobody_else_has_it() {
     let mut addresses = Addresses::new();
     addresses.add(at(0), ip("10.0.0.1"), 24, Origin::Configured, Lifetimes::default());
-    addresses.handle_duplicate(at(3), ip("10.0.0.1"));
-    addresses.handle_assigned(at(4), ip("10.0.0.1"));
-    let one = addresses.iter().next().unwrap();
+    addresses.handle_duplicate(at(3), ip("10.0.0.1"), Some("3"));
+    let one = *addresses.iter().next().unwrap();
     assert_eq!((one.state, one.since), (AddressState::Duplicate, at(3)));
     assert!(!addresses.is_ours(one.ip));
+    assert_eq!(addresses.duplicates().collect::<Vec<_>>(), [(one.ip, Some("3"))]);
+    addresses.handle_assigned(at(4), one.ip);
+    assert!(addresses.is_ours(one.ip));
+    assert_eq!(addresses.duplicates().count(), 0);
 }
 
 #[test]

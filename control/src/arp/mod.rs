@@ -109,21 +109,26 @@ impl<L: InterfaceAddress> Arp<L> {
         }
     }
 
-    /// Begins to claim an address: with `probe`, after asking whether another node has it. `false`
-    /// if there are too many.
+    /// Begins to claim an address: with `probe`, after asking whether another node has it. Without,
+    /// it is ours at once, until another node defends it. `false` if there are too many.
     pub fn add(&mut self, now: Time, ip: Ipv4Addr, probe: bool) -> bool {
         if self.own.len() >= OWN_MAX && !self.own.contains_key(&ip) {
             return false;
         }
         let state = match probe {
             true => OwnState::probing(now, &mut self.rng),
-            false => OwnState::announcing(now),
+            false => OwnState::announcing(now, false),
         };
         self.own.insert(ip, state);
         if state.is_ours() {
             self.output.report(ArpEvent::Held(ip));
         }
         true
+    }
+
+    /// Asks for an address again in a while, which was ceded to another node.
+    pub fn retry(&mut self, now: Time, ip: Ipv4Addr) {
+        self.own.insert(ip, OwnState::waiting(now, &mut self.rng));
     }
 
     /// Gives an address up.
@@ -135,7 +140,7 @@ impl<L: InterfaceAddress> Arp<L> {
     pub fn set_link_address(&mut self, now: Time, link: L) {
         self.config.link = link;
         for state in self.own.values_mut().filter(|state| state.is_ours()) {
-            *state = OwnState::announcing(now);
+            *state = OwnState::announcing(now, true);
         }
     }
 

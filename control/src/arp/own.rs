@@ -2,14 +2,15 @@
 //!
 //! ```text
 //!   Probing --nobody has it--> Announcing --announced often enough--> Held
-//!      |                            |                                |
-//!      | conflict                   +---- conflict: announce again --+--> Held
-//!      v
-//!    (none)
+//!      |                        ^    |                                |
+//!      | conflict     not probed|    +---- conflict: announce again --+--> Held
+//!      v                        |    | conflict, not probed
+//!    (none)                  (none) <+
 //! ```
 //!
-//! While an address is probed it is not used: no answers, no packets. A held address is never given
-//! up, because clients rely on it; it is defended at most once per interval.
+//! While an address is probed it is not used: no answers, no packets. One that is announced without
+//! that is used at once, and given up if another node defends it, as that one had it before. A held
+//! address is never given up, because clients rely on it; it is defended at most once per interval.
 
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
@@ -23,6 +24,10 @@ const ANNOUNCE_WAIT: Duration = Duration::from_secs(2);
 const ANNOUNCEMENTS: u8 = 2;
 const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(2);
 const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
+/// An address that another node has is probed again after this, and up to so much more: two nodes
+/// that give it up together do not come back together.
+const RETRY_WAIT: Duration = Duration::from_secs(20);
+const RETRY_SPREAD: Duration = Duration::from_secs(10);
 
 /// The state of an own address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +45,8 @@ pub enum OwnState {
         sent: u8,
         /// The time of the next step.
         until: Time,
+        /// It is known that no other node has it.
+        is_alone: bool,
     },
     /// It is ours.
     Held {
@@ -73,8 +80,14 @@ impl OwnState {
         Self::Probing { sent: 0, until: now + rng.duration(PROBE_WAIT) }
     }
 
-    pub(super) const fn announcing(now: Time) -> Self {
-        Self::Announcing { sent: 0, until: now }
+    /// The first state of an address that another node had a moment ago.
+    pub(super) fn waiting(now: Time, rng: &mut SeededRng) -> Self {
+        Self::Probing { sent: 0, until: now + RETRY_WAIT + rng.duration(RETRY_SPREAD) }
+    }
+
+    /// The first state of an address that is used at once.
+    pub(super) const fn announcing(now: Time, is_alone: bool) -> Self {
+        Self::Announcing { sent: 0, until: now, is_alone }
     }
 
     /// Whether it may be used.
@@ -100,10 +113,10 @@ impl OwnState {
                 };
                 (Self::Probing { sent, until: now + wait }, Some(Say::Probe))
             }
-            Self::Probing { .. } => Self::announcing(now).timed_out(now, rng),
-            Self::Announcing { sent, .. } if sent + 1 < ANNOUNCEMENTS => {
-                let until = now + ANNOUNCE_INTERVAL;
-                (Self::Announcing { sent: sent + 1, until }, Some(Say::Announcement))
+            Self::Probing { .. } => Self::announcing(now, true).timed_out(now, rng),
+            Self::Announcing { sent, is_alone, .. } if sent + 1 < ANNOUNCEMENTS => {
+                let (sent, until) = (sent + 1, now + ANNOUNCE_INTERVAL);
+                (Self::Announcing { sent, until, is_alone }, Some(Say::Announcement))
             }
             Self::Announcing { .. } => (Self::Held { defended: None }, Some(Say::Announcement)),
             held @ Self::Held { .. } => (held, None),
@@ -113,7 +126,7 @@ impl OwnState {
     /// Handles a conflict (RFC 5227 2.1.1, 2.4).
     pub(super) fn conflict(&mut self, now: Time) -> Conflict {
         match self {
-            Self::Probing { .. } => Conflict::Cede,
+            Self::Probing { .. } | Self::Announcing { is_alone: false, .. } => Conflict::Cede,
             Self::Held { defended: Some(at) } if now < *at + DEFEND_INTERVAL => Conflict::Bear,
             Self::Announcing { .. } | Self::Held { .. } => {
                 *self = Self::Held { defended: Some(now) };
@@ -136,8 +149,10 @@ mod tests {
             OwnState::Probing { sent: 0, until },
             OwnState::Probing { sent: PROBES - 1, until },
             OwnState::Probing { sent: PROBES, until },
-            OwnState::Announcing { sent: 0, until },
-            OwnState::Announcing { sent: ANNOUNCEMENTS - 1, until },
+            OwnState::Announcing { sent: 0, until, is_alone: true },
+            OwnState::Announcing { sent: ANNOUNCEMENTS - 1, until, is_alone: true },
+            OwnState::Announcing { sent: 0, until, is_alone: false },
+            OwnState::Announcing { sent: ANNOUNCEMENTS - 1, until, is_alone: false },
             OwnState::Held { defended: None },
             OwnState::Held { defended: Some(Time::START) },
             OwnState::Held { defended: late },
@@ -162,7 +177,10 @@ mod tests {
         };
         match state {
             OwnState::Probing { sent, until: at } => format!("probing {sent}, {}", until(at)),
-            OwnState::Announcing { sent, until: at } => format!("announcing {sent}, {}", until(at)),
+            OwnState::Announcing { sent, until: at, is_alone } => {
+                let others = if is_alone { "" } else { " to others that may have it" };
+                format!("announcing {sent}{others}, {}", until(at))
+            }
             OwnState::Held { defended: None } => "held".into(),
             OwnState::Held { defended: Some(at) } => {
                 let ago = now.since_start() - at.since_start();

@@ -75,7 +75,9 @@ impl EthernetNeighbors {
         match event {
             ArpEvent::Claim(claim) => self.handle_claim(now, claim, ours),
             ArpEvent::Held(ip) => self.events.push_back(EthernetEvent::Assigned(ip.into())),
-            ArpEvent::Ceded(ip, _) => self.events.push_back(EthernetEvent::Duplicate(ip.into())),
+            ArpEvent::Ceded(ip, by) => {
+                self.events.push_back(EthernetEvent::Duplicate(ip.into(), Some(by)));
+            }
             ArpEvent::Contested(..) => self.drops.count(EthernetDrop::AddressContested),
             ArpEvent::Inverse(..) | ArpEvent::Unanswered(_) => {}
         }
@@ -93,7 +95,9 @@ impl EthernetNeighbors {
                 self.events.push_back(EthernetEvent::Assigned(ip.into()));
                 self.nd.announce(ip);
             }
-            NdEvent::Duplicate(ip) => self.events.push_back(EthernetEvent::Duplicate(ip.into())),
+            NdEvent::Duplicate(ip, by) => {
+                self.events.push_back(EthernetEvent::Duplicate(ip.into(), by));
+            }
             NdEvent::Contested(_) => self.drops.count(EthernetDrop::AddressContested),
             NdEvent::Router(_) | NdEvent::NotRouter(_) | NdEvent::Redirected { .. } => {}
         }

@@ -75,8 +75,8 @@ pub struct OutgoingFrame {
 pub enum EthernetEvent {
     /// No other node has this address of ours.
     Assigned(IpAddr),
-    /// Another node has this address, which we wanted.
-    Duplicate(IpAddr),
+    /// Another node has this address, which we wanted; that one's link address, if it told it.
+    Duplicate(IpAddr, Option<MacAddress>),
     /// The next hop of this packet does not answer.
     Unreachable(Vec<u8>),
 }
@@ -206,6 +206,15 @@ impl EthernetNeighbors {
         });
         if !is_shared && self.solicited.remove(&group) {
             self.membership.leave(now, group.into());
+        }
+    }
+
+    /// Another node has the address: it is asked for again in a while. Of IPv6 it stays unused (RFC
+    /// 4862 5.4.5).
+    pub fn cede(&mut self, now: Time, ip: IpAddr, ours: &Addresses) {
+        self.disown(now, ip, ours);
+        if let IpAddr::V4(ip) = ip {
+            self.arp.retry(now, ip);
         }
     }
 

@@ -55,7 +55,7 @@ impl Link {
             while let Some(event) = one.poll_event() {
                 match event {
                     EthernetEvent::Assigned(ip) => ours.handle_assigned(self.now, ip),
-                    EthernetEvent::Duplicate(ip) => ours.handle_duplicate(self.now, ip),
+                    EthernetEvent::Duplicate(ip, by) => ours.handle_duplicate(self.now, ip, by),
                     EthernetEvent::Unreachable(_) => {}
                 }
             }

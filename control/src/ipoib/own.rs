@@ -110,8 +110,12 @@ impl Interface {
         }
         self.own_groups();
         let all: Vec<_> = self.addresses.iter().copied().collect();
-        for address in all.iter().filter(|one| one.state != AddressState::Duplicate) {
-            self.claim(now, address.ip);
+        for address in all {
+            match (address.state, address.ip) {
+                (AddressState::Duplicate, IpAddr::V4(ip)) => self.arp.retry(now, ip),
+                (AddressState::Duplicate, IpAddr::V6(_)) => {}
+                (_, ip) => self.claim(now, ip),
+            }
         }
         if self.config.ipv6 {
             self.nd.solicit_routers(now);
@@ -145,7 +149,11 @@ impl Interface {
                 }
                 AddressEvent::Duplicate(ip) => {
                     self.disown(ip);
-                    self.lease_is_taken(now, ip);
+                    // One from a server is given back. Of IPv6 it stays unused (RFC 4862 5.4.5).
+                    match ip {
+                        IpAddr::V4(ip) if !self.is_leased(ip.into()) => self.arp.retry(now, ip),
+                        _ => self.lease_is_taken(now, ip),
+                    }
                 }
                 AddressEvent::Removed(ip) => {
                     self.disown(ip);

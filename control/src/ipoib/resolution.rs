@@ -232,7 +232,7 @@ impl Interface {
         match event {
             ArpEvent::Claim(claim) => self.handle_claim(now, claim),
             ArpEvent::Held(ip) => self.addresses.handle_assigned(now, ip.into()),
-            ArpEvent::Ceded(ip, _) => self.addresses.handle_duplicate(now, ip.into()),
+            ArpEvent::Ceded(ip, by) => self.addresses.handle_duplicate(now, ip.into(), Some(by)),
             ArpEvent::Contested(..) => self.drops.count(InterfaceDrop::AddressContested),
             ArpEvent::Inverse(..) | ArpEvent::Unanswered(_) => {}
         }
@@ -242,7 +242,7 @@ impl Interface {
         match event {
             NdEvent::Claim(claim) => self.handle_claim(now, claim),
             NdEvent::Assigned(ip) => self.addresses.handle_assigned(now, ip.into()),
-            NdEvent::Duplicate(ip) => self.addresses.handle_duplicate(now, ip.into()),
+            NdEvent::Duplicate(ip, by) => self.addresses.handle_duplicate(now, ip.into(), by),
             NdEvent::Contested(_) => self.drops.count(InterfaceDrop::AddressContested),
             NdEvent::Router(said) => {
                 self.routes.handle_router(now, &said);

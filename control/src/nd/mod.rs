@@ -79,8 +79,9 @@ pub enum NdEvent<L = LinkAddress> {
     Claim(Claim<L>),
     /// Duplicate address detection is done: this address is ours now.
     Assigned(Ipv6Addr),
-    /// Another node has this address, which we wished for: it is not ours.
-    Duplicate(Ipv6Addr),
+    /// Another node has this address, which we wished for: it is not ours. Its link address, if it
+    /// told it.
+    Duplicate(Ipv6Addr, Option<L>),
     /// Another node says that it has this address of ours (RFC 4862 5.4.4).
     Contested(Ipv6Addr),
     /// A router speaks.
@@ -354,7 +355,7 @@ impl<L: InterfaceAddress> Nd<L> {
         match (self.own.get(&target), is_detection) {
             (None, _) | (Some(DadState::Tentative { .. }), false) => Err(NdDrop::NotForUs),
             (Some(DadState::Tentative { .. }), true) => {
-                self.give_up(target);
+                self.give_up(target, None);
                 Ok(())
             }
             (Some(DadState::Assigned), true) => {
@@ -382,7 +383,7 @@ impl<L: InterfaceAddress> Nd<L> {
             return Err(NdDrop::BadAddress);
         }
         match self.own.get(&target) {
-            Some(DadState::Tentative { .. }) => self.give_up(target),
+            Some(DadState::Tentative { .. }) => self.give_up(target, received.target_link),
             Some(DadState::Assigned) => self.output.report(NdEvent::Contested(target)),
             None => {
                 let kind = ClaimKind::Answer { solicited, override_cached };
@@ -409,9 +410,9 @@ impl<L: InterfaceAddress> Nd<L> {
         Ok(())
     }
 
-    fn give_up(&mut self, ip: Ipv6Addr) {
+    fn give_up(&mut self, ip: Ipv6Addr, by: Option<L>) {
         self.own.remove(&ip);
-        self.output.report(NdEvent::Duplicate(ip));
+        self.output.report(NdEvent::Duplicate(ip, by));
     }
 
     fn claim_of_requester(&mut self, ip: Ipv6Addr, address: Option<L>) {

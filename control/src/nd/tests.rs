@@ -148,7 +148,7 @@ fn an_address_is_asked_for_before_it_is_used() {
     nd.handle_packet(&solicitation(local(2), local(1), Some(link(2))));
     assert_eq!(frames(&mut nd), [], "nothing is answered for it");
     // Its own question, come back by a link that does so, would look like another node's.
-    assert_eq!(events(&mut nd), [NdEvent::Duplicate(local(1))]);
+    assert_eq!(events(&mut nd), [NdEvent::Duplicate(local(1), None)]);
     assert!(nd.add(at(0), local(1)));
     while let Some(due) = nd.poll_timeout() {
         nd.handle_timeout(due);
@@ -159,13 +159,12 @@ fn an_address_is_asked_for_before_it_is_used() {
 // req: ud-slaac
 #[test]
 fn duplicates_are_found_by_question_and_by_answer() {
-    for bytes in
-        [solicitation(NOBODY, local(1), None), advertisement(ALL_NODES, false, local(1), 2)]
-    {
+    let answer = advertisement(ALL_NODES, false, local(1), 2);
+    for (bytes, by) in [(solicitation(NOBODY, local(1), None), None), (answer, Some(link(2)))] {
         let mut nd = Nd::new(config(), 3);
         assert!(nd.add(at(0), local(1)));
         nd.handle_packet(&bytes);
-        assert_eq!(events(&mut nd), [NdEvent::Duplicate(local(1))]);
+        assert_eq!(events(&mut nd), [NdEvent::Duplicate(local(1), by)]);
         assert_eq!((nd.own().count(), nd.poll_timeout()), (0, None));
     }
     // Whoever has it already says so to all.

@@ -77,7 +77,7 @@ impl PlainInterface {
         while let Some(event) = self.ethernet.as_mut().and_then(EthernetNeighbors::poll_event) {
             match event {
                 EthernetEvent::Assigned(ip) => self.addresses.handle_assigned(now, ip),
-                EthernetEvent::Duplicate(ip) => self.addresses.handle_duplicate(now, ip),
+                EthernetEvent::Duplicate(ip, by) => self.addresses.handle_duplicate(now, ip, by),
                 EthernetEvent::Unreachable(packet) => {
                     self.send_icmp_error(now, &packet, IcmpError::NoAnswer);
                 }

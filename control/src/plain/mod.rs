@@ -189,7 +189,10 @@ impl PlainInterface {
             match (event, ethernet) {
                 (AddressEvent::Tentative(ip), Some(ethernet)) => ethernet.claim(now, ip),
                 (AddressEvent::Tentative(ip), None) => addresses.handle_assigned(now, ip),
-                (AddressEvent::Duplicate(ip) | AddressEvent::Removed(ip), Some(ethernet)) => {
+                (AddressEvent::Duplicate(ip), Some(ethernet)) => {
+                    ethernet.cede(now, ip, addresses);
+                }
+                (AddressEvent::Removed(ip), Some(ethernet)) => {
                     ethernet.disown(now, ip, addresses);
                 }
                 _ => {}

@@ -88,6 +88,53 @@ fn no_two_interfaces_hold_one_address() {
     }
 }
 
+/// By IPv4 an address is used at once, and given up if its holder defends it.
+#[test]
+fn the_second_node_with_an_address_does_not_use_it_and_knows_who_has_it() {
+    let (ip, seen) = (v4(99), packet(v4(3), v4(99), b"for the one that has it"));
+    for seed in 0..20 {
+        let mut world = World::up(seed, 3);
+        let claim = |world: &mut World, nth: usize| {
+            assert!(world.hosts[nth].interface.add_address(world.now, ip, 24));
+            world.settle();
+        };
+        let duplicates = |world: &World, nth: usize| -> Vec<(IpAddr, Option<String>)> {
+            let all = world.hosts[nth].interface.addresses().duplicates();
+            all.map(|(ip, holder)| (ip, holder.map(String::from))).collect()
+        };
+        claim(&mut world, 0);
+        world.pass(5 * SECOND);
+        claim(&mut world, 1);
+        world.pass(SECOND);
+        let holder = world.hosts[0].interface.row().address.to_string();
+        assert_eq!(duplicates(&world, 1), [(ip, Some(holder))], "seed {seed}");
+        assert!(!world.hosts[1].interface.addresses().is_ours(ip));
+        assert!(world.reaches(2, 0, &seen, SECOND), "seed {seed}: the holder is not disturbed");
+        world.pass(120 * SECOND);
+        assert_eq!((duplicates(&world, 0).len(), duplicates(&world, 1).len()), (0, 1));
+        // When the holder gives it up, the other one gets it.
+        world.hosts[0].interface.remove_address(world.now, ip);
+        world.settle();
+        world.pass(60 * SECOND);
+        assert_eq!(duplicates(&world, 1), [], "seed {seed}");
+        assert!(world.reaches(2, 1, &seen, 10 * SECOND), "seed {seed}: it has moved");
+    }
+}
+
+#[test]
+fn of_two_nodes_that_claim_an_address_together_one_gets_it_in_the_end() {
+    for seed in 0..20 {
+        let (mut world, ip) = (World::up(seed, 2), v4(99));
+        for nth in 0..2 {
+            assert!(world.hosts[nth].interface.add_address(world.now, ip, 24));
+        }
+        world.settle();
+        world.pass(180 * SECOND);
+        let holders = world.hosts.iter().filter(|host| host.interface.addresses().is_ours(ip));
+        assert_eq!(holders.count(), 1, "seed {seed}");
+    }
+}
+
 /// An advertisement of host 2 for this prefix, and as default router for some seconds.
 fn advertisement(world: &World, lifetime: u16) -> Vec<u8> {
     let prefix = PrefixInformation {

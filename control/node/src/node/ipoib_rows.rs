@@ -6,13 +6,13 @@ use crate::admin::rows::{
     NeighborState, NeighborStatus, NeighborTransport, ServiceDialect,
 };
 use crate::interface::Interface;
+use pollux_control::address::text_of_duplicates;
 use pollux_control::cm::Role;
 use pollux_control::ipoib::connected::ConnectionRow;
 use pollux_control::ipoib::{Adjacency, GroupRow, LeaseRow, WorkerId};
 use pollux_control::neighbor::NeighborRow;
 use pollux_dataplane::ipoib::Traffic;
 use pollux_verbs::time::Time;
-use pollux_wire::ip::link_address::LinkAddress;
 use pollux_wire::mad::cm::ipoib::Dialect;
 
 /// The row of an interface, without its domain.
@@ -21,16 +21,16 @@ pub(super) fn status(now: Time, name: &str, device: &str, one: &Interface) -> In
     let row = control.row();
     let sum =
         |of: fn(&Traffic) -> u64| all_counters.iter().map(|(_, it)| of(&it.traffic)).sum::<u64>();
-    let addresses = control.addresses().iter();
+    let addresses = control.addresses().unique();
     InterfaceStatus {
         interface: name.into(),
         device: device.into(),
         state: row.state.into(),
-        why: row.why,
+        why: row.why + &text_of_duplicates(control.addresses()),
         waits_for: row.waits_for.map(String::from),
         refused: all_counters.iter().find_map(|(_, counters)| counters.refused.clone()),
         seconds: Some(seconds(now, row.since)),
-        link: Some(link(&row.address)),
+        link: Some(row.address.to_string()),
         lid: row.link.map(|link| link.lid.0),
         mtu: row.link.map(|link| link.mtu),
         addresses: addresses.map(|one| format!("{}/{}", one.ip, one.prefix_len)).collect(),
@@ -74,7 +74,7 @@ pub(super) fn neighbors(
             interface: name.into(),
             address: row.ip,
             state: NeighborState::of(&row.state),
-            link: peer.map(|peer| link(&peer)),
+            link: peer.map(|peer| peer.to_string()),
             by,
             mtu: mtu.flatten(),
             why: row.why.into(),
@@ -115,7 +115,7 @@ pub(super) fn connections(
         ConnectionStatus {
             interface: name.into(),
             worker: thread(row.worker.0),
-            peer: link(&row.peer),
+            peer: row.peer.to_string(),
             qp_type: row.qp_type.to_string(),
             role: match row.role {
                 Role::Active => ConnectionRole::Active,
@@ -161,9 +161,4 @@ pub(super) fn groups(now: Time, name: &str, one: &Interface) -> Vec<GroupStatus>
 
 fn seconds(now: Time, since: Time) -> u64 {
     now.since_start().saturating_sub(since.since_start()).as_secs()
-}
-
-pub(super) fn link(address: &LinkAddress) -> String {
-    let bytes = address.emit().map(|byte| format!("{byte:02x}"));
-    bytes.join(":")
 }

@@ -29,6 +29,7 @@ use crate::interface::port_driver::memory::WorkerMemory;
 use crate::interface::{DeviceError, Interface};
 use crate::plain::PlainLink;
 use crate::port::Port;
+use pollux_control::address::text_of_duplicates;
 use pollux_mem::pool::PoolError;
 use pollux_verbs::time::Time;
 use rustix::event::{PollFd, PollFlags};
@@ -435,14 +436,17 @@ impl Named {
             Err(outage) => format!("{}: {outage}", outage.state()),
             Ok(interface) => {
                 let (state, why) = interface.state();
-                format!("{state}: {why}")
+                format!("{state}: {why}{}", text_of_duplicates(interface.addresses()))
             }
         }
     }
 
     /// The notice of a new state.
     pub(super) fn notice(&self, name: &str, state: &str) -> NodeNotice {
-        let is_well = state.starts_with("up:") || state.starts_with("joining:");
+        let has_duplicates =
+            self.interface.as_ref().is_ok_and(|one| one.addresses().duplicates().next().is_some());
+        let is_well =
+            (state.starts_with("up:") || state.starts_with("joining:")) && !has_duplicates;
         if is_well { NodeNotice::info(name, state) } else { NodeNotice::warning(name, state) }
     }
 

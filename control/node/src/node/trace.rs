@@ -4,7 +4,6 @@
 //! now. A flow takes one of several next hops by a hash that only its worker knows, so all of them
 //! are shown.
 
-use super::ipoib_rows::link;
 use super::kinds::NodeInterface;
 use super::opening::Interfaces;
 use super::routing::Routing;
@@ -208,7 +207,6 @@ fn neighbor(trace: &mut Trace, now: Time, next_hop: IpAddr, one: &dyn NodeInterf
     let Some((peer, adjacency)) = control.adjacency_to(&row) else {
         return trace.step("path", "none", NO_ADDRESS);
     };
-    let link = link(&peer);
     let pause = control.pause_of(&peer, WorkerId::PRIMARY).map(|pause| pause.text(now));
     let (path, mtu, why) = match &adjacency {
         Adjacency::Unknown => ("none yet", None, "the first packet has its path resolved".into()),
@@ -222,7 +220,7 @@ fn neighbor(trace: &mut Trace, now: Time, next_hop: IpAddr, one: &dyn NodeInterf
             ("connection", Some(*mtu), "see `pollux show connections`".into())
         }
     };
-    trace.step("path", format!("{path} to {link}"), why);
+    trace.step("path", format!("{path} to {peer}"), why);
     if let Some(mtu) = mtu {
         trace.step("mtu", mtu.to_string(), MTU);
     }

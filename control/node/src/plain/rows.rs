@@ -8,6 +8,7 @@ use super::channel::ControlSide;
 use super::counters::{FrameCounts, PlainCounters, PlainCounts};
 use crate::admin::page::{RowKey, rows_after};
 use crate::admin::rows::{DropCount, InterfaceStatus, NeighborState, NeighborStatus};
+use pollux_control::address::text_of_duplicates;
 use pollux_control::neighbor::NeighborRow;
 use pollux_dataplane::reason::{ForwardDrop, PacketDrop};
 use pollux_verbs::time::Time;
@@ -37,14 +38,14 @@ impl PlainLink {
             interface: name.into(),
             device: device.into(),
             state: state.into(),
-            why,
+            why: why + &text_of_duplicates(control.addresses()),
             refused: self.refused.as_ref().map(|(why, _)| why.to_string()),
             seconds: Some(since.as_secs()),
             mtu: control.is_up().then_some(control.mtu()),
             link: control.ethernet().map(|link| link.address().to_string()),
             addresses: control
                 .addresses()
-                .iter()
+                .unique()
                 .map(|one| format!("{}/{}", one.ip, one.prefix_len))
                 .collect(),
             workers: Some(counters.len()),

@@ -7,6 +7,7 @@
 
 use crate::address::{Gid, Lid, Qpn};
 use crate::keys::QKey;
+use core::fmt;
 
 layout! {
     /// Address of an interface: how it can be talked to, its UD queue pair and its port (RFC 4755
@@ -20,6 +21,15 @@ layout! {
         1:0   24  qpn: Qpn,
         /// The port, or a group.
         4:0  128  gid: Gid,
+    }
+}
+
+/// All 20 bytes in hex.
+impl fmt::Display for LinkAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [first, rest @ ..] = self.emit();
+        write!(f, "{first:02x}")?;
+        rest.iter().try_for_each(|byte| write!(f, ":{byte:02x}"))
     }
 }
 
