@@ -121,7 +121,7 @@ columns! {
     RouteStatus: domain to source kind via next_domain metric seconds is_active why;
     MulticastStatus: domain group source from to ttl_threshold;
     AclStatus: acl rule action packets matches;
-    DropCount: interface of why count;
+    DropCount: interface of why usual count;
     KernelStatus: table state routes messages overruns dumps unsupported;
     NodeStatus: node kind guid lid ports drops;
     PortStatus: port state lid mtu peer process sent received errors discards;

@@ -124,7 +124,7 @@ pub fn show(arguments: &ShowArguments) -> Result<(), Box<dyn Error>> {
         What::Acl => shown::<AclStatus>(arguments),
         What::Multicast => shown::<MulticastStatus>(arguments),
         What::Routes => shown::<RouteStatus>(arguments),
-        What::Drops => shown::<DropCount>(arguments),
+        What::Drops => formatted(arguments, rows(arguments)?, drops),
         What::Kernel => shown::<KernelStatus>(arguments),
     }?;
     Ok(print(&text)?)
@@ -163,6 +163,12 @@ fn formatted<R: TableRow + Selected>(
     }
     rows.retain(|row| arguments.all || !row.is_zero());
     Ok(text(rows))
+}
+
+/// Those that say of a fault come first.
+fn drops(mut rows: Vec<DropCount>) -> String {
+    rows.sort_by_key(|row| row.usual);
+    table(&rows, DropCount::COLUMNS)
 }
 
 /// Groups of a node have other columns than those of a fabric.

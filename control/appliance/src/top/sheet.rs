@@ -253,20 +253,22 @@ fn routes(change: &SampleChange) -> Sheet {
     Sheet { view: View::Routes, headings, rows: rows.collect() }
 }
 
-/// Counters that are not zero: those that increase first, then the largest.
+/// Counters that are not zero: those of faults first, of these those that increase, then the
+/// largest.
 fn drops(change: &SampleChange) -> Sheet {
     let headings = &["interface", "of", "why", "drops/s", "count"];
     let mut all: Vec<_> = change.now.drops.iter().filter(|row| row.count > 0).collect();
     all.sort_by(|one, other| {
         let rates = change.drop_rate(other).total_cmp(&change.drop_rate(one));
-        rates.then(other.count.cmp(&one.count))
+        one.usual.cmp(&other.usual).then(rates).then(other.count.cmp(&one.count))
     });
     let rows = all.into_iter().map(|row| {
+        let rate = change.drop_rate(row);
         vec![
             text(row.interface.clone()),
             text(row.of.clone()),
             text(row.why.clone()),
-            SheetCell::Alarm(change.drop_rate(row)),
+            if row.usual { SheetCell::Rate(rate) } else { SheetCell::Alarm(rate) },
             SheetCell::Count(row.count),
         ]
     });

@@ -4,8 +4,6 @@ use super::sample::SampleChange;
 
 /// The share of a worker's time from which on it has no reserve, in percent.
 const BUSY_PERCENT_MAX: f64 = 90.0;
-/// The part of drop counters that are refusals, most of which wait or go to control.
-const REFUSED: &str = "refused";
 
 /// The sentences, the most important first.
 pub fn warnings(change: &SampleChange) -> Vec<String> {
@@ -19,7 +17,7 @@ pub fn warnings(change: &SampleChange) -> Vec<String> {
         (percent >= BUSY_PERCENT_MAX)
             .then(|| format!("worker {} is {percent:.0} % busy: {advice}", row.worker))
     });
-    let counted = change.now.drops.iter().filter(|row| row.count > 0 && row.of != REFUSED);
+    let counted = change.now.drops.iter().filter(|row| row.count > 0 && !row.usual);
     let drops = counted.filter_map(|row| {
         let rate = change.drop_rate(row);
         (rate > 0.0).then(|| match row.why.as_str() {

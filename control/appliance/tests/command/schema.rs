@@ -129,7 +129,7 @@ fn all_tables_have_the_rows_that_the_schema_says() {
 #[test]
 fn a_reply_that_is_not_of_the_schema_is_found() {
     let schema = Schema::new();
-    let row = r#"{"interface":"ib0","of":"arp","why":"runt","count":1}"#;
+    let row = r#"{"interface":"ib0","of":"arp","why":"runt","usual":false,"count":1}"#;
     let check = |row: &str| {
         let rows: Value = serde_json::from_str(&format!("[{row}]")).expect("it is JSON");
         schema.validate(&schema.0["properties"]["drops"], &rows)

@@ -37,6 +37,7 @@ pub mod route;
 pub mod rows;
 #[cfg(test)]
 mod schema;
+mod usual_drops;
 
 use page::{Cursor, Page};
 use pollux_fabric::Time;

@@ -7,6 +7,7 @@ use super::multicast::MulticastStatus;
 pub use super::neighbor_rows::{NeighborState, NeighborStatus, NeighborTransport};
 
 use super::request::AdminTable;
+use super::usual_drops::is_usual;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -323,6 +324,16 @@ pub struct DropCount {
     /// The number of drops since the interface started. Those of `mad_transport` are of all
     /// interfaces at the port.
     pub count: u64,
+    /// Nothing is wrong: a node that works as it should counts these too.
+    pub usual: bool,
+}
+
+impl DropCount {
+    /// A counter of an interface.
+    pub(crate) fn new(interface: &str, of: &str, why: &str, count: u64) -> Self {
+        let usual = is_usual(of, why);
+        Self { interface: interface.into(), of: of.into(), why: why.into(), count, usual }
+    }
 }
 
 /// A change of a configuration that was reloaded.

@@ -30,13 +30,7 @@ pub(super) fn drops(name: &str, one: &Interface) -> Vec<DropCount> {
     kernel.into_iter().for_each(|(why, times)| count("kernel", why, times));
     count("interface", "no_socket", one.no_socket);
     one.control().drop_rows().for_each(|(of, why, times)| count(of, why, times));
-    let row = |((of, why), count): ((&str, &str), u64)| DropCount {
-        interface: name.into(),
-        of: of.into(),
-        why: why.into(),
-        count,
-    };
-    all.into_iter().map(row).collect()
+    all.into_iter().map(|((of, why), count)| DropCount::new(name, of, why, count)).collect()
 }
 
 fn of_worker(counters: &DriverCounters, count: &mut impl FnMut(&'static str, &'static str, u64)) {

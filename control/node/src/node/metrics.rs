@@ -137,7 +137,9 @@ impl Measured<'_> {
         let of = |(name, named): (&str, &Named)| Some(named.interface.as_ref().ok()?.drops(name));
         let rows: Vec<_> = self.named().filter_map(of).flatten().collect();
         let mut samples = out.family(&all::DROPS);
-        for DropCount { interface, of, why, count } in rows.iter().filter(|row| row.of != REFUSED) {
+        for DropCount { interface, of, why, count, .. } in
+            rows.iter().filter(|row| row.of != REFUSED)
+        {
             samples.add(&[("interface", interface), ("part", of), ("reason", why)], *count);
         }
         let mut samples = out.family(&all::REFUSALS);

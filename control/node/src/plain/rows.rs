@@ -98,13 +98,7 @@ impl PlainLink {
         count("port", "control_no_room", unsent);
         count("interface", "no_socket", self.no_socket);
         self.control.drop_rows().for_each(|(of, why, times)| count(of, why, times));
-        let row = |((of, why), count): ((&str, &str), u64)| DropCount {
-            interface: name.into(),
-            of: of.into(),
-            why: why.into(),
-            count,
-        };
-        all.into_iter().map(row).collect()
+        all.into_iter().map(|((of, why), count)| DropCount::new(name, of, why, count)).collect()
     }
 }
 
