@@ -1,16 +1,23 @@
 //! The log of `pollux run`: a line for each notice, on standard output, which a service manager
-//! keeps. As JSON, a line has the keys `time` (RFC 3339), `level`, `about` and `message`.
+//! keeps. As JSON, a line has the keys `time` (RFC 3339), `level`, `about` and `message`. Lines for
+//! people begin with the time, but for those that go to the journal of systemd, which has it.
 
 use crate::output::say;
 use clap::ValueEnum;
 use pollux_node::node::notice::NodeNotice;
 use serde::Serialize;
+use std::env;
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::sync::LazyLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The format of lines.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub enum LogFormat {
-    /// About whom, and what: `ib0: up: the broadcast group is joined`
+    /// When, about whom, and what: `2026-11-26T14:05:09.123456Z ib0: up: the broadcast group is
+    /// joined`
     #[default]
     Text,
     /// A JSON object
@@ -27,15 +34,26 @@ struct Line<'a> {
 /// Prints a notice.
 #[expect(clippy::disallowed_methods, reason = "lines of a log have the time of day")]
 pub fn log(format: LogFormat, notice: &NodeNotice) {
+    static GOES_TO_JOURNAL: LazyLock<bool> = LazyLock::new(goes_to_journal);
+    let time = rfc_3339(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default());
     match format {
-        LogFormat::Text => say(&notice.to_string()),
-        LogFormat::Json => say(&json_line(notice, SystemTime::now())),
+        LogFormat::Text if *GOES_TO_JOURNAL => say(&notice.to_string()),
+        LogFormat::Text => say(&format!("{time} {notice}")),
+        LogFormat::Json => say(&json_line(notice, time)),
     }
 }
 
-fn json_line(notice: &NodeNotice, now: SystemTime) -> String {
-    let time = rfc_3339(now.duration_since(UNIX_EPOCH).unwrap_or_default());
+fn json_line(notice: &NodeNotice, time: String) -> String {
     serde_json::to_string(&Line { time, notice }).expect("texts are JSON")
+}
+
+/// Whether standard output is the socket of the journal that systemd tells of (systemd.exec(5)).
+#[expect(clippy::disallowed_methods, reason = "systemd says it by the environment")]
+fn goes_to_journal() -> bool {
+    let Ok(journal) = env::var("JOURNAL_STREAM") else { return false };
+    let output = std::io::stdout().as_fd().try_clone_to_owned().map(File::from);
+    let found = output.and_then(|output| output.metadata());
+    found.is_ok_and(|found| journal == format!("{}:{}", found.dev(), found.ino()))
 }
 
 /// A time since the epoch, in UTC.
@@ -86,7 +104,7 @@ mod tests {
     #[test]
     fn a_line_of_json_has_time_level_part_and_message() {
         let notice = NodeNotice::warning("ib0", "missing: there is no fabric at /a");
-        let line = json_line(&notice, UNIX_EPOCH + Duration::from_micros(1));
+        let line = json_line(&notice, rfc_3339(Duration::from_micros(1)));
         let expected = "{'time':'1970-01-01T00:00:00.000001Z','level':'warning','about':'ib0',\
                         'message':'missing: there is no fabric at /a'}";
         assert_eq!(line, expected.replace('\'', "\""));

@@ -10,6 +10,7 @@ mod drops;
 mod fabric;
 mod failover;
 mod floods;
+mod health;
 mod manual;
 mod metrics;
 #[expect(dead_code, reason = "other tests need the rest")]
