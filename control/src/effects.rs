@@ -256,16 +256,17 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// Whether it has a whole header of UDP: its sender learns that no socket has the port.
-    pub fn is_udp(&self) -> bool {
+    /// Whether it has a whole header of UDP or TCP: its sender learns that no socket has the port.
+    pub fn has_port(&self) -> bool {
+        let has_port = |protocol| matches!(protocol, IpProtocol::UDP | IpProtocol::TCP);
         match self.ether_type {
             EtherType::IPV4 => Ipv4Packet::parse(&self.packet).is_ok_and(|packet| {
                 let header = packet.header();
-                header.protocol == IpProtocol::UDP && header.fragment_offset == 0
+                has_port(header.protocol) && header.fragment_offset == 0
             }),
             EtherType::IPV6 => Ipv6Packet::parse(&self.packet).is_ok_and(|packet| {
                 let upper = UpperLayer::find(packet.header().next_header, packet.payload());
-                upper.is_ok_and(|it| it.protocol == IpProtocol::UDP && it.fragment.is_none())
+                upper.is_ok_and(|it| has_port(it.protocol) && it.fragment.is_none())
             }),
             _ => false,
         }

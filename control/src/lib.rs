@@ -48,6 +48,7 @@ pub mod mad;
 pub mod membership;
 pub mod nd;
 pub mod neighbor;
+mod no_listener;
 mod output;
 pub mod plain;
 pub mod router;

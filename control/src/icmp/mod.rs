@@ -401,11 +401,12 @@ fn own_v6(addresses: &Addresses, to: Ipv6Addr) -> Option<Ipv6Addr> {
 }
 
 /// Whether an address is that of one node (RFC 1122 3.2.2).
-fn is_single_v4(ip: Ipv4Addr) -> bool {
+pub(crate) fn is_single_v4(ip: Ipv4Addr) -> bool {
     !(ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() || ip.octets()[0] >= 240)
 }
 
-fn is_single_v6(ip: Ipv6Addr) -> bool {
+/// The same of IPv6.
+pub(crate) fn is_single_v6(ip: Ipv6Addr) -> bool {
     !(ip.is_unspecified() || ip.is_loopback() || ip.is_multicast())
 }
 

@@ -1,7 +1,8 @@
 //! Received packets: each goes to its protocol or to local sockets.
 
-use super::{Delivery, Interface, InterfaceDrop, PacketSource, Received};
+use super::{Delivery, Interface, InterfaceDrop, PacketSource, PendingPacket, Received};
 use crate::icmp::IcmpError;
+use crate::no_listener::Answer;
 use crate::thread_check::assert_no_worker_thread;
 use pollux_verbs::time::Time;
 use pollux_wire::address::{Gid, Lid, Qpn};
@@ -154,10 +155,14 @@ impl Interface {
         self.deliveries.push(Delivery { ether_type, packet: bytes.to_vec() });
     }
 
-    /// A packet has a port without a listener.
+    /// A packet has a port without a listener: TCP is reset, others get an ICMP error.
     pub fn handle_no_listener(&mut self, now: Time, packet: &[u8]) {
         assert_no_worker_thread();
-        self.send_icmp_error(now, packet, IcmpError::NoPort);
+        match Answer::to(packet, &self.addresses) {
+            Answer::Reset(reset) => self.route(now, PendingPacket::of(reset)),
+            Answer::NoPort => self.send_icmp_error(now, packet, IcmpError::NoPort),
+            Answer::Nothing => {}
+        }
         self.pump(now);
     }
 }

@@ -26,6 +26,7 @@ use crate::effects::Delivery;
 use crate::ethernet::{EthernetConfig, EthernetNeighbors};
 use crate::fragment::parts;
 use crate::icmp::{Icmp, IcmpConfig, IcmpCounters, IcmpError};
+use crate::no_listener::Answer;
 use crate::thread_check::assert_no_worker_thread;
 use packet::{Kind, classify, destination, source};
 use pollux_verbs::drops::{Drops, Reason};
@@ -257,6 +258,16 @@ impl PlainInterface {
     pub fn handle_rejected(&mut self, now: Time, packet: &[u8], error: IcmpError) {
         assert_no_worker_thread();
         self.send_icmp_error(now, packet, error);
+    }
+
+    /// A packet has a port without a listener: TCP is reset, others get an ICMP error.
+    pub fn handle_no_listener(&mut self, now: Time, packet: &[u8]) {
+        assert_no_worker_thread();
+        match Answer::to(packet, &self.addresses) {
+            Answer::Reset(reset) => self.route(now, reset),
+            Answer::NoPort => self.send_icmp_error(now, packet, IcmpError::NoPort),
+            Answer::Nothing => {}
+        }
     }
 
     /// A packet in transit is longer than the MTU: it leaves in fragments, or its sender gets an

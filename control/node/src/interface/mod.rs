@@ -427,7 +427,7 @@ impl Interface {
                 self.workers.deliver(delivery);
             } else if self.for_kernel.is_none() && !is_taken {
                 self.no_socket += 1;
-                if delivery.is_udp() {
+                if delivery.has_port() {
                     self.control.handle_no_listener(now, &delivery.packet);
                 }
             }

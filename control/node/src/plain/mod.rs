@@ -44,7 +44,7 @@ use ethernet_device::{EthernetDevice, EthernetError};
 use next_hops::NextHops;
 use pollux_control::beyond::{Elsewhere, ElsewhereKind, NodeRoutes};
 use pollux_control::ethernet::EthernetConfig;
-use pollux_control::icmp::{IcmpConfig, IcmpError};
+use pollux_control::icmp::IcmpConfig;
 use pollux_control::plain::{PlainConfig, PlainInterface};
 use pollux_dataplane::capture::{CaptureReader, CaptureTerms};
 use pollux_dataplane::port::PortId;
@@ -262,8 +262,8 @@ impl PlainLink {
         while let Some(delivery) = control.poll_delivery() {
             if !echoes.handle(now, &delivery) {
                 *no_socket += 1;
-                if delivery.is_udp() {
-                    control.handle_rejected(now, &delivery.packet, IcmpError::NoPort);
+                if delivery.has_port() {
+                    control.handle_no_listener(now, &delivery.packet);
                 }
             }
             busy = true;

@@ -6,8 +6,8 @@ use crate::namespace::Namespace;
 use crate::nodes::{NodeInNamespace, until};
 use pollux_node::fabric::Embedded;
 use serde_json::Value;
-use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, Shutdown, TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -112,6 +112,25 @@ fn errors_about_packets_into_another_domain_come_back() {
     });
     let said = say(&node.namespace, "ping", "-c 1 -W 20 -M do -s 3000 198.18.0.1");
     assert!(said.contains("From 192.168.1.1") && said.contains("mtu = 1500"), "{said}");
+}
+
+/// The addresses of nodes at the device and at the partition.
+#[test]
+fn connections_and_datagrams_to_nodes_are_refused_at_once() {
+    let Some(kernels) = Kernels::start("tun refused", ["", ""]) else { return };
+    kernels.first.namespace.join();
+    for ip in ["192.168.1.1", "fd00:1::1", "10.0.0.2", "fd00::2"] {
+        let to = (ip.parse::<IpAddr>().expect("an address"), 80);
+        let refused = TcpStream::connect(to).expect_err("no node has a socket");
+        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused, "{ip}: {refused}");
+        let any = if ip.contains(':') { "[::]:0" } else { "0.0.0.0:0" };
+        let socket = UdpSocket::bind(any).expect("a socket");
+        socket.set_read_timeout(Some(Duration::from_secs(20))).expect("a time");
+        socket.connect(to).expect("there is a route");
+        socket.send(b"anybody?").expect("it goes");
+        let refused = socket.recv(&mut [0; 9]).expect_err("nobody answers");
+        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused, "{ip}: {refused}");
+    }
 }
 
 #[test]

@@ -1,0 +1,234 @@
+//! The answer to a packet that no socket takes: a reset to a segment of TCP, so that whoever
+//! connects is refused at once (RFC 9293 3.10.7.1), and to others an ICMP error.
+
+use crate::address::Addresses;
+use crate::icmp::{is_single_v4, is_single_v6};
+use pollux_wire::ip::IpProtocol;
+use pollux_wire::ip::checksum::PseudoHeader;
+use pollux_wire::ip::ipv4::{Ipv4Header, Ipv4Packet};
+use pollux_wire::ip::ipv6::{Ipv6Header, Ipv6Packet};
+use pollux_wire::ip::ipv6_ext::UpperLayer;
+use pollux_wire::ip::tcp::{TcpHeader, TcpSegment, fill_checksum};
+
+const HOP_LIMIT: u8 = 64;
+
+/// What its sender gets.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// This packet.
+    Reset(Vec<u8>),
+    /// The ICMP error for a port without a listener.
+    NoPort,
+    /// Nothing: it is a segment that nobody may answer.
+    Nothing,
+}
+
+impl Answer {
+    /// That to a packet for one of these addresses.
+    pub(crate) fn to(packet: &[u8], addresses: &Addresses) -> Self {
+        match is_tcp(packet) {
+            true => reset_for(packet, addresses).map_or(Self::Nothing, Self::Reset),
+            false => Self::NoPort,
+        }
+    }
+}
+
+fn is_tcp(packet: &[u8]) -> bool {
+    let protocol = match packet.first().map(|first| first >> 4) {
+        Some(4) => Ipv4Packet::parse(packet).ok().map(|packet| packet.header().protocol),
+        _ => Ipv6Packet::parse(packet).ok().and_then(|packet| {
+            let upper = UpperLayer::find(packet.header().next_header, packet.payload());
+            upper.ok().map(|upper| upper.protocol)
+        }),
+    };
+    protocol == Some(IpProtocol::TCP)
+}
+
+/// The reset that answers a packet; none if it is no whole segment for an address of ours, or a
+/// reset itself.
+fn reset_for(bytes: &[u8], addresses: &Addresses) -> Option<Vec<u8>> {
+    match bytes.first()? >> 4 {
+        4 => {
+            let packet = Ipv4Packet::parse(bytes).ok()?;
+            let header = packet.header();
+            let is_whole = !header.is_fragment() && packet.checksum_ok();
+            let is_single = is_single_v4(header.source) && !addresses.is_broadcast(header.source);
+            let is_tcp = header.protocol == IpProtocol::TCP;
+            let is_ours = addresses.is_of_node(header.destination.into());
+            if !(is_whole && is_single && is_tcp && is_ours) {
+                return None;
+            }
+            let (source, destination) = (header.destination, header.source);
+            let answer = reset(packet.payload(), &header.pseudo_header())?;
+            let protocol = IpProtocol::TCP;
+            let header = Ipv4Header {
+                ttl: HOP_LIMIT,
+                protocol,
+                source,
+                destination,
+                ..Ipv4Header::default()
+            };
+            let mut out = vec![0; Ipv4Header::LEN + TcpHeader::LEN];
+            let room = header.write_packet(&[], TcpHeader::LEN, &mut out).ok()?;
+            finish(&answer, &header.pseudo_header(), room)?;
+            Some(out)
+        }
+        _ => {
+            let packet = Ipv6Packet::parse(bytes).ok()?;
+            let header = packet.header();
+            let upper = UpperLayer::find(header.next_header, packet.payload()).ok()?;
+            let is_tcp = upper.protocol == IpProtocol::TCP && upper.fragment.is_none();
+            let is_ours = addresses.is_of_node(header.destination.into());
+            if !(is_tcp && is_ours && is_single_v6(header.source)) {
+                return None;
+            }
+            let (source, destination) = (header.destination, header.source);
+            let answer = reset(upper.payload, &header.pseudo_header())?;
+            let (next_header, hop_limit) = (IpProtocol::TCP, HOP_LIMIT);
+            let header =
+                Ipv6Header { next_header, hop_limit, source, destination, ..Ipv6Header::default() };
+            let mut out = vec![0; Ipv6Header::LEN + TcpHeader::LEN];
+            let room = header.write_packet(TcpHeader::LEN, &mut out).ok()?;
+            finish(&answer, &header.pseudo_header(), room)?;
+            Some(out)
+        }
+    }
+}
+
+/// The header of the reset: with the number that the sender expects next, or where it expects
+/// none, with an acknowledgment of all that it sent.
+fn reset(segment: &[u8], pseudo: &PseudoHeader) -> Option<TcpHeader> {
+    let segment = TcpSegment::parse(segment).ok()?;
+    let header = segment.header();
+    if header.rst || !segment.checksum_ok(pseudo) {
+        return None;
+    }
+    let ports = TcpHeader {
+        source_port: header.destination_port,
+        destination_port: header.source_port,
+        rst: true,
+        ..TcpHeader::default()
+    };
+    if header.ack {
+        return Some(TcpHeader { sequence_number: header.acknowledgment_number, ..ports });
+    }
+    let taken = segment.payload().len() as u32 + u32::from(header.syn) + u32::from(header.fin);
+    let acknowledgment_number = header.sequence_number.wrapping_add(taken);
+    Some(TcpHeader { acknowledgment_number, ack: true, ..ports })
+}
+
+fn finish(header: &TcpHeader, pseudo: &PseudoHeader, room: &mut [u8]) -> Option<()> {
+    header.write_segment(&[], 0, room).ok()?;
+    fill_checksum(room, pseudo).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::address::{Lifetimes, Origin};
+    use pollux_verbs::time::Time;
+    use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+    const OURS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+    const THEIRS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+    const OURS_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
+    const THEIRS_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
+
+    fn addresses() -> Addresses {
+        let mut addresses = Addresses::new();
+        for (ip, len) in [(IpAddr::V4(OURS), 24), (IpAddr::V6(OURS_V6), 64)] {
+            addresses.add(Time::START, ip, len, Origin::Configured, Lifetimes::default());
+            addresses.handle_assigned(Time::START, ip);
+        }
+        addresses
+    }
+
+    fn segment(header: &TcpHeader, payload: &[u8], pseudo: &PseudoHeader) -> Vec<u8> {
+        let mut bytes = vec![0; TcpHeader::LEN + payload.len()];
+        let room = header.write_segment(&[], payload.len(), &mut bytes).unwrap();
+        room.copy_from_slice(payload);
+        fill_checksum(&mut bytes, pseudo).unwrap();
+        bytes
+    }
+
+    fn v4(to: Ipv4Addr, header: &TcpHeader, payload: &[u8]) -> Vec<u8> {
+        let protocol = IpProtocol::TCP;
+        let ip = Ipv4Header { protocol, source: THEIRS, destination: to, ..Ipv4Header::default() };
+        let segment = segment(header, payload, &ip.pseudo_header());
+        let mut bytes = vec![0; Ipv4Header::LEN + segment.len()];
+        ip.write_packet(&[], segment.len(), &mut bytes).unwrap().copy_from_slice(&segment);
+        bytes
+    }
+
+    fn header(syn: bool, ack: bool) -> TcpHeader {
+        TcpHeader {
+            source_port: 5000,
+            destination_port: 80,
+            sequence_number: u32::MAX,
+            acknowledgment_number: 77,
+            syn,
+            ack,
+            ..TcpHeader::default()
+        }
+    }
+
+    /// Ports, numbers and flags of an answer, which is whole.
+    fn told(answer: &[u8]) -> (u16, u16, u32, Option<u32>) {
+        let (segment, pseudo) = match answer[0] >> 4 {
+            4 => {
+                let packet = Ipv4Packet::parse(answer).unwrap();
+                assert!(packet.checksum_ok());
+                let header = packet.header();
+                assert_eq!((header.source, header.destination), (OURS, THEIRS));
+                (packet.payload(), header.pseudo_header())
+            }
+            _ => {
+                let packet = Ipv6Packet::parse(answer).unwrap();
+                let header = packet.header();
+                assert_eq!((header.source, header.destination), (OURS_V6, THEIRS_V6));
+                (packet.payload(), header.pseudo_header())
+            }
+        };
+        let segment = TcpSegment::parse(segment).unwrap();
+        let header = segment.header();
+        assert!(segment.checksum_ok(&pseudo) && header.rst && !header.syn);
+        let acknowledged = header.ack.then_some(header.acknowledgment_number);
+        (header.source_port, header.destination_port, header.sequence_number, acknowledged)
+    }
+
+    #[test]
+    fn a_segment_is_reset_with_the_numbers_that_its_sender_expects() {
+        let all = addresses();
+        let reset = |packet: &[u8]| reset_for(packet, &all).map(|answer| told(&answer));
+        assert_eq!(reset(&v4(OURS, &header(true, false), b"")), Some((80, 5000, 0, Some(0))));
+        assert_eq!(reset(&v4(OURS, &header(true, false), b"early")), Some((80, 5000, 0, Some(5))));
+        assert_eq!(reset(&v4(OURS, &header(false, true), b"late")), Some((80, 5000, 77, None)));
+        let (source, destination) = (THEIRS_V6, OURS_V6);
+        let next_header = IpProtocol::TCP;
+        let ip = Ipv6Header { next_header, source, destination, ..Ipv6Header::default() };
+        let syn = segment(&header(true, false), b"", &ip.pseudo_header());
+        let mut bytes = vec![0; Ipv6Header::LEN + syn.len()];
+        ip.write_packet(syn.len(), &mut bytes).unwrap().copy_from_slice(&syn);
+        assert_eq!(reset(&bytes), Some((80, 5000, 0, Some(0))));
+    }
+
+    #[test]
+    fn resets_groups_strangers_and_damaged_segments_are_not_answered() {
+        let all = addresses();
+        let reset = TcpHeader { rst: true, ..header(false, true) };
+        let syn = v4(OURS, &header(true, false), b"");
+        for packet in [
+            v4(OURS, &reset, b""),
+            v4(THEIRS, &header(true, false), b""),
+            v4(Ipv4Addr::new(10, 0, 0, 255), &header(true, false), b""),
+            syn[..30].to_vec(),
+        ] {
+            assert_eq!(reset_for(&packet, &all), None, "{packet:?}");
+        }
+        for at in [12, 25] {
+            let mut damaged = syn.clone();
+            damaged[at] ^= 1;
+            assert_eq!(reset_for(&damaged, &all), None, "byte {at}");
+        }
+    }
+}
