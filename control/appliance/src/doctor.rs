@@ -1,5 +1,5 @@
-//! `pollux doctor`: what this machine lacks for nodes on adapters, and what to do. It succeeds
-//! whatever it finds.
+//! `pollux doctor`: what this machine lacks for nodes on adapters, and what to do. It fails if it
+//! finds something that stops them.
 
 use crate::output::print;
 use clap::Args;
@@ -22,7 +22,12 @@ pub fn doctor(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         true => format!("{}\n", Value::from_iter(findings.iter().map(object))),
         false => findings.iter().map(|finding| format!("{finding}\n")).collect(),
     };
-    Ok(print(&text)?)
+    print(&text)?;
+    match findings.iter().filter(|finding| finding.verdict == DoctorVerdict::Bad).count() {
+        0 => Ok(()),
+        1 => Err("one finding stops nodes on adapters".into()),
+        count => Err(format!("{count} findings stop nodes on adapters").into()),
+    }
 }
 
 fn object(finding: &DoctorFinding) -> Value {

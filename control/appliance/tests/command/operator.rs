@@ -343,14 +343,20 @@ fn a_count_of_nothing_is_refused() {
 /// Whatever the machine has, and whatever this build can do with it.
 #[test]
 fn the_doctor_has_a_remedy_for_what_is_not_good() {
-    let (well, text) = said(&["doctor"]);
-    assert!(well && text.lines().any(|line| line.contains(" memlock: ")), "{text}");
-    let (well, findings) = said(&["doctor", "--json"]);
+    let doctor = |arguments: &[&str]| {
+        let output = pollux(arguments).output().expect("it starts");
+        (output.status.code(), String::from_utf8(output.stdout).expect("it is text"))
+    };
+    let (code, text) = doctor(&["doctor"]);
+    assert!(text.lines().any(|line| line.contains(" memlock: ")), "{text}");
+    let (other_code, findings) = doctor(&["doctor", "--json"]);
     let findings: Value = serde_json::from_str(&findings).expect("it is JSON");
     let findings = findings.as_array().expect("a list");
-    assert!(well && findings.len() == text.lines().count(), "{findings:?}");
+    assert_eq!((findings.len(), other_code), (text.lines().count(), code), "{findings:?}");
     for finding in findings {
         let is_good = finding["verdict"] == "good";
         assert_eq!(finding["remedy"] == "", is_good, "{finding}");
     }
+    let stops = findings.iter().any(|finding| finding["verdict"] == "bad");
+    assert_eq!(code, Some(i32::from(stops)), "{text}");
 }
