@@ -28,7 +28,10 @@ impl Exchange {
     /// Sends a message.
     pub fn send(&mut self, what: &impl Serialize) -> Result<(), PerfError> {
         let line = serde_json::to_string(what).map_err(io::Error::from)?;
-        Ok(writeln!(self.stream.get_mut(), "{line}")?)
+        writeln!(self.stream.get_mut(), "{line}").map_err(|error| match error.kind() {
+            ErrorKind::BrokenPipe => PerfError::OtherEnd("it has exited".into()),
+            _ => error.into(),
+        })
     }
 
     /// Receives a message.

@@ -537,7 +537,7 @@ fn ports_have_one_client() {
     let (served, sides) = two("refused");
     let path = served.path().display().to_string();
     for (name, reason) in [
-        (served.name(1), "another client is at this port"),
+        (served.name(1), "is at this port"),
         (format!("soft:{path}@nobody"), "no node of this name"),
         (format!("soft:{path}@host1:2"), "node 'host1' has no port 2; ports go from 1 to 1"),
         (format!("soft:{path}-not@host1"), "no fabric listens"),

@@ -135,7 +135,10 @@ impl Server {
             self.detach_lost_at(now, net, end);
         }
         if !self.is_free(end, ask) {
-            return Err("another client is at this port".into());
+            return Err(match self.process_at(end) {
+                Some(process) => format!("process {process} is at this port"),
+                None => "another client is at this port".into(),
+            });
         }
         if self.clients.len() >= CLIENTS_MAX {
             return Err("the fabric has as many clients as it may have".into());
