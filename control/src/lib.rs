@@ -14,7 +14,8 @@
 //! 5. [`arp`] and [`nd`]: address resolution for IPv4 and IPv6, and duplicate address detection;
 //! 6. [`address`]: our addresses, source address selection, and routes to next hops;
 //! 7. [`membership`]: IP multicast membership, IGMP and MLD;
-//! 8. [`icmp`]: echo replies and ICMP errors;
+//! 8. [`icmp`]: echo replies and ICMP errors; `no_listener`: what senders to ports without a socket
+//!    get, of TCP a reset;
 //! 9. [`dhcp`]: the DHCP client;
 //! 10. [`ipoib`]: the interface, which ties all of them together. It takes punted packets, joins
 //!     the broadcast group and joins it again (broadcast join retry), and handles P_Key changes and

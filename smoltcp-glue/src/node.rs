@@ -131,10 +131,15 @@ impl Setup {
         let parts = text.split_once('/');
         let parts = parts.and_then(|(ip, len)| Some((ip.parse().ok()?, len.parse().ok()?)));
         let bits = |ip: IpAddr| if ip.is_ipv4() { 32 } else { 128 };
-        match parts.filter(|(ip, len)| (1..=bits(*ip)).contains(len)) {
-            Some((ip, len)) => {
-                self.settings.address.push(AddressSetting::Fixed(Prefix { ip, len }));
-            }
+        let prefix = parts.filter(|(ip, len)| (1..=bits(*ip)).contains(len));
+        match prefix.map(|(ip, len)| Prefix { ip, len }) {
+            Some(prefix) => match prefix.no_host() {
+                None => self.settings.address.push(AddressSetting::Fixed(prefix)),
+                Some(why) => {
+                    let wrong = format!("no host can have {text}: {why}; write a host's address");
+                    self.wrong = self.wrong.or(Some(Wrong::Interface(wrong)));
+                }
+            },
             None if text == "dhcp" => self.settings.address.push(AddressSetting::Dhcp),
             None => self.wrong = self.wrong.or_else(|| Some(Wrong::Address(text.into()))),
         }

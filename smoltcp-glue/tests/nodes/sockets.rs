@@ -181,6 +181,10 @@ fn calls_that_would_wait_say_so_and_refusals_are_told() {
         assert_eq!(soon.err().expect("nobody is there").kind(), ErrorKind::TimedOut);
         let nobody = interface.tcp_connect(at(9, 80)).err().expect("nobody is there");
         assert_eq!(nobody.kind(), ErrorKind::HostUnreachable);
+        for no_route in ["127.0.0.1:80", "192.0.2.1:80"] {
+            let told = interface.tcp_connect(no_route).err().expect("there is no route");
+            assert_eq!(told.kind(), ErrorKind::HostUnreachable, "{no_route}: {told}");
+        }
         socket.connect(at(2, 10)).expect("it is an address");
         socket.set_read_timeout(Some(TIMEOUT));
         socket.send(b"anybody?").expect("there is room");
@@ -349,6 +353,10 @@ fn an_interface_that_cannot_be_says_what_to_do() {
     let nowhere = Node::open("soft:/nowhere/fabric@host1").expect("a device").interface("ib0");
     assert!(refusal(nowhere.clone()).contains("pollux fabric --socket /nowhere/fabric"));
     assert!(refusal(nowhere.clone().address("10.0.0.1")).contains("write 10.0.0.1/24"));
+    for (address, why) in [("224.0.0.1/4", "multicast"), ("10.0.0.0/24", "the network")] {
+        let said = refusal(nowhere.clone().address(address));
+        assert!(said.contains(why) && said.contains("write a host's address"), "{said}");
+    }
     assert!(matches!(nowhere.address("10.0.0.1/33").up(), Err(UpError::Address(_))));
 }
 

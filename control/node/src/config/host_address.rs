@@ -49,6 +49,13 @@ pub(super) fn no_host_of(Prefix { ip, len }: &Prefix) -> Option<String> {
     no_host(*ip).or_else(of_network)
 }
 
+impl Prefix {
+    /// The reason for which no host can have this address, if there is one.
+    pub fn no_host(&self) -> Option<String> {
+        no_host_of(self)
+    }
+}
+
 /// Whether an address has link scope.
 pub(super) fn is_of_its_link(ip: IpAddr) -> bool {
     match ip {

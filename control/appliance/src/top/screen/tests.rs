@@ -58,7 +58,13 @@ fn route(to: &str, source: &str, is_active: bool) -> RouteStatus {
 }
 
 fn dropped(of: &str, why: &str, count: u64) -> DropCount {
-    DropCount { interface: "ib0".into(), of: of.into(), why: why.into(), count, usual: of == "refused" }
+    DropCount {
+        interface: "ib0".into(),
+        of: of.into(),
+        why: why.into(),
+        count,
+        usual: of == "refused",
+    }
 }
 
 /// A sample after so many thousands of packets, which take two seconds each.
