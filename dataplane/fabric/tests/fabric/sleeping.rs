@@ -7,6 +7,7 @@ use crate::shared_port::{Hand, LIDS, hands};
 use pollux_verbs::*;
 use pollux_wire::units::TimeCode;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Messages each way, for each of which both ends sleep.
@@ -44,8 +45,12 @@ impl Sleep {
             }
             match self {
                 Self::Inside => {
+                    // The other end may sleep as well, and learn of it a moment before this one.
+                    let clock = clock();
+                    let end = clock() + LONG;
                     let rung = hand.device.wait(LONG).unwrap();
-                    assert_eq!(rung, Some(hand.cq), "a wake-up is lost");
+                    assert!(clock() < end, "a wake-up is lost: {rung:?} comes by a timer");
+                    assert_eq!(rung, Some(hand.cq));
                 }
                 Self::Outside => {
                     let source = hand.device.wake_source().expect("it has a descriptor");
@@ -80,8 +85,18 @@ fn send(hand: &mut Hand, id: u64) {
     hand.device.post_send(hand.qp, &[request]).unwrap();
 }
 
-/// Message by message, to and fro.
-fn play(hand: &mut Hand, sleep: Sleep, begins: bool) {
+/// An end that plays. It counts itself when it is dropped, also by a panic.
+struct Playing<'a>(&'a AtomicUsize);
+
+impl Drop for Playing<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Message by message, to and fro. `over` counts the ends that have all of theirs.
+fn play(hand: &mut Hand, sleep: Sleep, begins: bool, over: &AtomicUsize) {
+    let playing = Playing(over);
     hand.post_recv(0);
     for id in 0..ROUNDS {
         if begins {
@@ -92,6 +107,13 @@ fn play(hand: &mut Hand, sleep: Sleep, begins: bool) {
         if !begins {
             send(hand, id);
         }
+    }
+    // The last message may wait for credits, which come with an acknowledgement: a device in
+    // software goes on in calls only.
+    drop(playing);
+    while over.load(Ordering::Relaxed) < 2 {
+        let _ = hand.poll();
+        std::thread::yield_now();
     }
 }
 
@@ -104,9 +126,10 @@ fn no_message_is_slept_through() {
         let served = Served::start("sleeping", "single:2");
         let [mut a, mut b] = ends(&served);
         assert!(a.device.attributes().can.sleep);
+        let over = AtomicUsize::new(0);
         std::thread::scope(|scope| {
-            let playing = scope.spawn(|| play(&mut b, sleep, false));
-            play(&mut a, sleep, true);
+            let playing = scope.spawn(|| play(&mut b, sleep, false, &over));
+            play(&mut a, sleep, true, &over);
             playing.join().unwrap();
         });
         // The first messages went by the server, which wakes a client by its socket.
