@@ -13,11 +13,19 @@
 //! loads a word that it has in its cache anyway. A sender whose kernel does not take part in that
 //! has a fence of its own; a receiver whose kernel does not, must not sleep for long.
 //!
+//! The barrier interrupts whatever runs in all processes that take part. A receiver that sleeps
+//! often asks senders for a fence of their own instead, by a bit of the word: the first such sleep
+//! still has the barrier, so that all have seen the bit, and those that follow have a fence in its
+//! place.
+//!
 //! Each sleep has another odd number, and a sender wakes once for each. The sender never stores to
 //! the word.
 
 use crate::sync::{Ordering, fence};
 use crate::words::Words;
+
+/// The bit of the word that asks senders for a fence.
+const ASKS_FOR_FENCE: u64 = 1 << 63;
 
 /// The receiver's side of a word.
 #[derive(Debug)]
@@ -25,6 +33,7 @@ pub struct SleepWord {
     words: Words,
     /// Odd during a sleep.
     number: u64,
+    asks_for_fence: bool,
 }
 
 /// The sender's side of a word.
@@ -73,10 +82,18 @@ pub fn barrier() -> bool {
 impl SleepWord {
     /// A word for both sides, awake.
     pub fn new(words: Words) -> Self {
-        Self { words, number: 0 }
+        Self { words, number: 0, asks_for_fence: false }
     }
 
-    /// Begins a sleep; [`barrier`] is next.
+    /// Whether senders are asked for a fence from the next sleep on. Returns whether that sleep
+    /// needs the [`barrier`]: without one, a fence is enough.
+    #[must_use]
+    pub fn ask_for_fence(&mut self, asks: bool) -> bool {
+        let asked = std::mem::replace(&mut self.asks_for_fence, asks);
+        !(asks && asked)
+    }
+
+    /// Begins a sleep; [`barrier`], or a fence, is next.
     pub fn fall_asleep(&mut self) {
         self.store(self.number.wrapping_add(1) | 1);
     }
@@ -88,7 +105,8 @@ impl SleepWord {
 
     fn store(&mut self, number: u64) {
         self.number = number;
-        self.words.as_slice()[0].store(number, Ordering::Relaxed);
+        let asks = if self.asks_for_fence { ASKS_FOR_FENCE } else { 0 };
+        self.words.as_slice()[0].store(number | asks, Ordering::Relaxed);
     }
 }
 
@@ -96,6 +114,12 @@ impl SleepWatch {
     /// Watches a word.
     pub fn new(words: Words) -> Self {
         Self { words, woken: 0, has_fence: !take_part() }
+    }
+
+    /// For models of receivers that ask for a fence.
+    #[cfg(loom)]
+    pub fn without_fence(words: Words) -> Self {
+        Self { words, woken: 0, has_fence: false }
     }
 
     /// Whether the receiver must be woken, after something was published: once in each sleep.
@@ -107,7 +131,11 @@ impl SleepWatch {
         // The barrier of the receiver orders instructions; this one keeps their order.
         #[cfg(not(loom))]
         std::sync::atomic::compiler_fence(Ordering::SeqCst);
-        let number = self.words.as_slice()[0].load(Ordering::Relaxed);
+        let mut number = self.words.as_slice()[0].load(Ordering::Relaxed);
+        if number & ASKS_FOR_FENCE != 0 {
+            fence(Ordering::SeqCst);
+            number = self.words.as_slice()[0].load(Ordering::Relaxed);
+        }
         if number & 1 == 0 || number == self.woken {
             return false;
         }
@@ -141,5 +169,24 @@ mod tests {
         assert!(watch.must_wake());
         word.fall_asleep();
         assert!(watch.must_wake(), "another sleep, without an end of the one before");
+    }
+
+    #[test]
+    fn a_receiver_that_asks_for_a_fence_needs_one_barrier_and_is_woken_as_before() {
+        let (mut word, mut watch) = sides();
+        for (asks, needs_barrier) in [
+            (false, true),
+            (false, true),
+            (true, true),
+            (true, false),
+            (true, false),
+            (false, true),
+        ] {
+            assert_eq!(word.ask_for_fence(asks), needs_barrier);
+            word.fall_asleep();
+            assert!(watch.must_wake() && !watch.must_wake(), "once");
+            word.wake_up();
+            assert!(!watch.must_wake());
+        }
     }
 }

@@ -264,39 +264,54 @@ fn a_reader_of_a_lease_sees_its_memory() {
     });
 }
 
-/// A receiver that sleeps although there is an entry is woken. A number stands for the descriptor.
 #[test]
 fn no_wake_up_is_lost() {
     loom::model(|| {
         let words = Words::private(1).unwrap().take(1).unwrap();
-        let (mut word, mut watch) = (SleepWord::new(words.clone()), SleepWatch::new(words));
-        let ring = SharedRing::create(Words::private(1).unwrap().take(96).unwrap(), 2).unwrap();
-        let (mut sender, mut receiver) = (ring.other_side().sender(), ring.receiver());
-        let descriptor = Arc::new(AtomicU64::new(0));
-        let sending = {
-            let descriptor = descriptor.clone();
-            thread::spawn(move || {
-                for entry in [1, 2] {
-                    assert!(sender.send_bytes(1, &[entry], &[]));
-                    if watch.must_wake() {
-                        descriptor.fetch_add(1, Ordering::Relaxed);
-                    }
-                }
-            })
-        };
-        let mut is_asleep = false;
-        while !is_asleep {
-            descriptor.swap(0, Ordering::Relaxed);
-            word.fall_asleep();
-            assert!(barrier());
-            is_asleep = !receiver.receive(|_| ());
-            if !is_asleep {
-                word.wake_up();
-            }
-        }
-        sending.join().unwrap();
-        let wakes = descriptor.load(Ordering::Relaxed);
-        assert!(!receiver.has_entry() || wakes > 0, "nobody wakes it");
-        assert!(wakes <= 2);
+        no_wake_up_is_lost_by(SleepWord::new(words.clone()), SleepWatch::new(words));
     });
+}
+
+/// All senders have seen the bit, as after the barrier of an earlier sleep.
+#[test]
+fn no_wake_up_is_lost_by_a_sender_that_is_asked_for_a_fence() {
+    loom::model(|| {
+        let words = Words::private(1).unwrap().take(1).unwrap();
+        let mut word = SleepWord::new(words.clone());
+        assert!(word.ask_for_fence(true));
+        word.wake_up();
+        no_wake_up_is_lost_by(word, SleepWatch::without_fence(words));
+    });
+}
+
+/// A receiver that sleeps although there is an entry is woken. A number stands for the descriptor.
+fn no_wake_up_is_lost_by(mut word: SleepWord, mut watch: SleepWatch) {
+    let ring = SharedRing::create(Words::private(1).unwrap().take(96).unwrap(), 2).unwrap();
+    let (mut sender, mut receiver) = (ring.other_side().sender(), ring.receiver());
+    let descriptor = Arc::new(AtomicU64::new(0));
+    let sending = {
+        let descriptor = descriptor.clone();
+        thread::spawn(move || {
+            for entry in [1, 2] {
+                assert!(sender.send_bytes(1, &[entry], &[]));
+                if watch.must_wake() {
+                    descriptor.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        })
+    };
+    let mut is_asleep = false;
+    while !is_asleep {
+        descriptor.swap(0, Ordering::Relaxed);
+        word.fall_asleep();
+        assert!(barrier());
+        is_asleep = !receiver.receive(|_| ());
+        if !is_asleep {
+            word.wake_up();
+        }
+    }
+    sending.join().unwrap();
+    let wakes = descriptor.load(Ordering::Relaxed);
+    assert!(!receiver.has_entry() || wakes > 0, "nobody wakes it");
+    assert!(wakes <= 2);
 }

@@ -366,8 +366,9 @@ impl Link for ProcessLink {
 
     fn fall_asleep(&mut self) {
         self.turns = TURNS_PER_LOOK;
+        let now = (self.clock)();
         if let State::Joined(session) = &mut self.state {
-            session.fall_asleep();
+            session.fall_asleep(now);
         }
     }
 

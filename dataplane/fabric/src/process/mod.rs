@@ -115,6 +115,7 @@ pub mod port_page;
 pub mod server;
 mod session;
 pub mod shared_leases;
+mod sleep_rate;
 pub mod socket;
 mod wake_socket;
 

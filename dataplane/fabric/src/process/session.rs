@@ -16,6 +16,7 @@ use super::direct::{In, Out};
 use super::exposure::Reach;
 use super::port_page::ClientPage;
 use super::shared_leases::{PeerLeases, SharedLeases};
+use super::sleep_rate::SleepRate;
 use super::socket::{Received, Socket};
 use super::tag;
 use super::wake_socket::{self, WakeSet};
@@ -69,6 +70,7 @@ pub(super) struct Session {
     new_wake_socket: Option<(u64, OwnedFd)>,
     /// Senders must wake this client.
     is_asleep: bool,
+    sleep_rate: SleepRate,
     /// Whether all senders can.
     is_woken: bool,
 }
@@ -105,6 +107,7 @@ impl Session {
             wake_set,
             new_wake_socket: None,
             is_asleep: false,
+            sleep_rate: SleepRate::default(),
             is_woken,
         }
     }
@@ -237,16 +240,27 @@ impl Session {
     /// Has senders wake this client, until the next entry comes. The client polls once more before
     /// it sleeps.
     #[cold]
-    pub(super) fn fall_asleep(&mut self) {
+    pub(super) fn fall_asleep(&mut self, now: Time) {
         let Self { wake_set, ins, is_notified, .. } = self;
         wake_set.ready(|number| match ins.iter().find(|from| from.number == number) {
             Some(from) => from.wake_socket.iter().for_each(wake_socket::clear),
             None => *is_notified |= number == wake_socket::SERVER,
         });
-        self.ins.iter_mut().for_each(|from| from.sleep.fall_asleep());
+        let asks = self.sleep_rate.is_high(now);
+        let mut needs_barrier = false;
+        for from in &mut self.ins {
+            needs_barrier |= from.sleep.ask_for_fence(asks);
+            from.sleep.fall_asleep();
+        }
+        // This has a fence.
         self.page.set_sleeps(true);
         self.is_asleep = true;
-        self.is_woken = barrier() && self.ins.iter().all(|from| from.wake_socket.is_some());
+        let is_seen = !needs_barrier || barrier();
+        if !is_seen {
+            // The next sleep has to ask again.
+            self.ins.iter_mut().for_each(|from| _ = from.sleep.ask_for_fence(false));
+        }
+        self.is_woken = is_seen && self.ins.iter().all(|from| from.wake_socket.is_some());
     }
 
     pub(super) fn is_asleep(&self) -> bool {
@@ -612,12 +626,12 @@ mod tests {
     fn a_notification_of_the_server_ends_a_sleep_whoever_takes_it() {
         let (mut session, mut page, server) = session("notified");
         session.page.changed_port();
-        session.fall_asleep();
+        session.fall_asleep(Time::START);
         page.set_port(&Port { state: PortState::DOWN, ..port() });
         assert!(page.takes_waking() && server.send(&ControlMessage::Wake, None));
         session.read_socket().unwrap();
         assert!(!session.is_asleep(), "it would sleep, and nobody would wake it again");
-        session.fall_asleep();
+        session.fall_asleep(Time::START);
         assert!(session.page.changed_port().is_some() && page.takes_waking());
     }
 
