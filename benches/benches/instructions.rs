@@ -17,7 +17,6 @@
 //! | `send_answer` | 486 | | 490 |
 //! | `take_answer` | 544 | | 560 |
 //! | `poll_nothing` | 178 | | 190 |
-#![expect(missing_docs, reason = "gungraun's macros make public items without documentation")]
 #![expect(unused_qualifications, reason = "and name types in full")]
 
 use gungraun::prelude::*;

@@ -11,7 +11,6 @@
 //!
 //! Why not among `instructions`: code for two kinds of device is shared out otherwise than code for
 //! one, and the counts there went up by some eight.
-#![expect(missing_docs, reason = "gungraun's macros make public items without documentation")]
 #![expect(unused_qualifications, reason = "and name types in full")]
 
 use gungraun::prelude::*;

@@ -38,7 +38,6 @@
 //! for one that is received, with the posting of the next receive: of these, 183 parse its headers
 //! and decide whose it is, which is not done again behind the netdev. Packets are of 64 bytes
 //! where nothing else is said.
-#![expect(missing_docs, reason = "gungraun's macros make public items without documentation")]
 #![expect(unused_qualifications, reason = "and name types in full")]
 
 mod forwarding;

@@ -11,7 +11,6 @@
 //! | `tcp_64` | 11,683 | 11,750 |
 //!
 //! Headers are parsed here as well, which elsewhere the netdev does, once for all.
-#![expect(missing_docs, reason = "gungraun's macros make public items without documentation")]
 #![expect(unused_qualifications, reason = "and name types in full")]
 
 use gungraun::prelude::*;

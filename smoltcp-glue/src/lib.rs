@@ -57,6 +57,7 @@
 //!    `hand_off`: packets steered between workers;
 //! 5. [`stack`]: the protocol logic, without I/O.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod clock;
 mod control_requests;

@@ -7,7 +7,6 @@ use pollux_wire::mad::cm::{Apr, Drep, Dreq, Lap, Rej, Rep, Req, Rtu};
 
 /// An event for the consumer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "`id` is the connection, everywhere")]
 pub enum CmEvent {
     /// A REQ came: accept or reject it.
     Request { id: ConnectionId, req: Box<Req>, from: MadAddress },

@@ -66,7 +66,6 @@ pub(super) enum State {
 
 /// The name of a state, without its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[expect(missing_docs, reason = "the names are those of the specification's diagrams")]
 pub enum Phase {
     ReqSent,
     MraReqReceived,

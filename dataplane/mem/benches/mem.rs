@@ -29,7 +29,6 @@
 //! | pool, alloc and drop without a cache         | 40            |
 //! | snapshot, refresh with nothing new           | 0.7           |
 //! | counter, add                                 | 2.6           |
-#![allow(missing_docs, reason = "criterion's macros make public functions")]
 #![allow(clippy::disallowed_methods, reason = "a bench reads the clock")]
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};

@@ -38,7 +38,6 @@ impl Completion {
 
 /// The operation of a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[expect(missing_docs, reason = "the names are those of the requests")]
 pub enum CompletionKind {
     Send,
     Write,

@@ -168,7 +168,6 @@ pub struct DeviceAttributes {
 
 /// Limits of an adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "each is the number of what it names")]
 pub struct Limits {
     pub pds_max: u32,
     pub regions_max: u32,
@@ -189,7 +188,6 @@ pub struct Limits {
 
 /// Optional features. The conformance suite skips the cases of missing ones and reports that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(missing_docs, reason = "each names what it is about")]
 pub struct Capabilities {
     pub uc: bool,
     pub uc_srq: bool,

@@ -164,7 +164,6 @@ macro_rules! qp_attributes {
 
         /// An attribute, for the table of transitions.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-        #[expect(missing_docs, reason = "named after the attributes")]
         #[repr(u32)]
         pub enum QpAttribute { $($bit,)* }
 

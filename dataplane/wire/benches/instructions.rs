@@ -13,7 +13,6 @@
 //! | `emit` | 52 | 150 |
 //! | `icrc` of 2 KiB | 1490 | 2000 |
 //! | `ipv4_checksum_update` | 42 | 50 |
-#![expect(missing_docs, reason = "gungraun's macros make public items without documentation")]
 #![expect(unused_qualifications, reason = "and name types in full")]
 
 mod frame;

@@ -35,7 +35,6 @@ pub struct NeighborStatus {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-#[expect(missing_docs, reason = "the names are those of the RFC")]
 pub enum NeighborState {
     Incomplete,
     Reachable,

@@ -33,7 +33,6 @@ pub enum AdminReply<T> {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-#[expect(missing_docs, reason = "the tables have the names of their requests")]
 pub enum AdminAnswer {
     Interfaces(Vec<InterfaceStatus>),
     Neighbors(Vec<NeighborStatus>),

@@ -128,7 +128,6 @@ pub enum RouteVerb {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-#[expect(missing_docs, reason = "the names are those of `pollux show`, which explains them")]
 pub enum AdminTable {
     Nodes,
     Ports,

@@ -225,7 +225,6 @@ pub struct ConnectionStatus {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-#[expect(missing_docs, reason = "the names are those of IBA 12")]
 pub enum ConnectionRole {
     Active,
     Passive,
@@ -246,7 +245,6 @@ pub enum ServiceDialect {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-#[expect(missing_docs, reason = "the types of the two say it")]
 pub enum GroupStatus {
     Membership(MembershipStatus),
     Tree(MulticastTree),
@@ -370,7 +368,6 @@ pub struct NodeStatus {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-#[expect(missing_docs, reason = "the names are those of IBA 14.2.5.3")]
 pub enum NodeKind {
     Host,
     Switch,

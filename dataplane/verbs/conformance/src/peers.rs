@@ -53,7 +53,6 @@ impl End {
 
 /// How a pair of queue pairs is made. A case changes what it is about.
 #[derive(Clone, Copy, Debug)]
-#[expect(missing_docs, reason = "the fields are those of `QpInit` and `QpAttributes`")]
 pub struct Setup {
     pub qp_type: QpType,
     /// `None`: the largest that both ports carry.

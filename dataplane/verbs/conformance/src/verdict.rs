@@ -58,7 +58,6 @@ impl fmt::Display for Report {
 
 /// How many ended how.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(missing_docs, reason = "each counts what it is named after")]
 pub struct Summary {
     pub passed: u32,
     pub skipped: u32,

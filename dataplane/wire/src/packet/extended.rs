@@ -6,7 +6,6 @@ use crate::WireError;
 /// Which extended headers follow the BTH, in this order. In RD, the RDETH and in requests the DETH
 /// come before them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names are those of the headers")]
 pub enum ExtendedKind {
     None,
     Imm,
@@ -41,7 +40,6 @@ impl ExtendedKind {
 
 /// The headers that an opcode brings along behind the BTH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names are those of the headers")]
 pub enum Extended {
     None,
     Imm(ImmDt),

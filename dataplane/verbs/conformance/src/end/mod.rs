@@ -31,7 +31,6 @@ pub const QKEY: QKey = QKey(0x1234);
 
 /// Codes of requests in commands.
 pub mod op {
-    #![expect(missing_docs, reason = "the names are those of the requests")]
     pub const SEND: u64 = 0;
     pub const SEND_IMM: u64 = 1;
     pub const WRITE: u64 = 2;
