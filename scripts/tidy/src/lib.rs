@@ -12,7 +12,8 @@
 //!    [`layouts`], [`limits`], [`glossary`], [`tiers`]: the rules;
 //! 4. [`ledger`]: the requirements, the tests that claim them, and the report;
 //! 5. [`mutants`]: whether those tests notice when a rule is broken;
-//! 6. [`sample`]: whether tests notice a change anywhere.
+//! 6. [`sample`]: whether tests notice a change anywhere;
+//! 7. [`size`]: how many lines the product has.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -27,6 +28,7 @@ pub mod modules;
 pub mod mutants;
 pub mod rust;
 pub mod sample;
+pub mod size;
 pub mod source;
 pub mod text;
 pub mod tiers;
