@@ -12,22 +12,16 @@ impl Lid {
     pub const NONE: Self = Self(0);
     /// The port at the other end of the link; only directed-route management uses it.
     pub const PERMISSIVE: Self = Self(0xffff);
-    /// First unicast address.
     pub const UNICAST_FIRST: Self = Self(1);
-    /// Last unicast address.
     pub const UNICAST_LAST: Self = Self(0xbfff);
-    /// First multicast address.
     pub const MULTICAST_FIRST: Self = Self(0xc000);
-    /// Last multicast address.
     pub const MULTICAST_LAST: Self = Self(0xfffe);
 
-    /// Whether it names one port.
     #[inline]
     pub const fn is_unicast(self) -> bool {
         self.0 >= Self::UNICAST_FIRST.0 && self.0 <= Self::UNICAST_LAST.0
     }
 
-    /// Whether it names a multicast group.
     #[inline]
     pub const fn is_multicast(self) -> bool {
         self.0 >= Self::MULTICAST_FIRST.0 && self.0 <= Self::MULTICAST_LAST.0
@@ -84,13 +78,10 @@ impl fmt::Debug for Guid {
 pub struct Qpn(pub u32);
 
 impl Qpn {
-    /// The subnet management interface.
     pub const SMI: Self = Self(0);
-    /// The general services interface.
     pub const GSI: Self = Self(1);
     /// The members of the group: the destination QPN of every multicast packet.
     pub const MULTICAST: Self = Self(0xff_ffff);
-    /// The largest number: on the wire it has 24 bits.
     pub const MAX: Self = Self(0xff_ffff);
 }
 
@@ -111,24 +102,19 @@ impl fmt::Debug for Qpn {
 pub struct Gid(pub [u8; 16]);
 
 impl Gid {
-    /// No address.
     pub const NONE: Self = Self([0; 16]);
-    /// The default GID prefix of a subnet.
     pub const DEFAULT_PREFIX: u64 = 0xfe80_0000_0000_0000;
 
-    /// The GID of a port: its subnet's prefix and one of its GUIDs.
     #[inline]
     pub const fn new(prefix: u64, guid: Guid) -> Self {
         Self(((prefix as u128) << 64 | guid.0 as u128).to_be_bytes())
     }
 
-    /// The upper 64 bits.
     #[inline]
     pub const fn prefix(self) -> u64 {
         (u128::from_be_bytes(self.0) >> 64) as u64
     }
 
-    /// The lower 64 bits.
     #[inline]
     pub const fn guid(self) -> Guid {
         Guid(u128::from_be_bytes(self.0) as u64)
@@ -144,7 +130,6 @@ impl Gid {
         Ipv6Addr::from_octets(self.0).to_ipv4_mapped()
     }
 
-    /// Whether it names a group.
     #[inline]
     pub const fn is_multicast(self) -> bool {
         self.0[0] == 0xff

@@ -12,33 +12,24 @@ use core::time::Duration;
 /// The longest packet of a capture: the limit of the ERF length fields.
 pub const PACKET_LEN_MAX: usize = u16::MAX as usize - ErfHeader::LEN;
 
-/// Both headers of a packet.
 pub const RECORD_HEADERS_LEN: usize = RecordHeader::LEN + ErfHeader::LEN;
 
 layout! {
     /// The pcap file header. Big-endian here; readers recognize the byte order by the magic number.
     pub struct FileHeader: 24 bytes {
-        /// [`FileHeader::MAGIC_NANOSECONDS`].
         0:0   32  magic: u32,
-        /// 2.
         4:0   16  version_major: u16,
-        /// 4.
         6:0   16  version_minor: u16,
-        /// Bytes of a packet that are kept at the most.
         16:0  32  snap_len: u32,
-        /// The link type (LINKTYPE_*).
         20:0  32  link_type: u32,
     }
 }
 
 impl FileHeader {
-    /// A pcap file whose records count nanoseconds.
     pub const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
-    /// Records in ERF.
     pub const LINKTYPE_ERF: u32 = 197;
     /// Frames of Ethernet, without their checks.
     pub const LINKTYPE_ETHERNET: u32 = 1;
-    /// The header of a capture of InfiniBand.
     pub const INFINIBAND: Self = Self {
         magic: Self::MAGIC_NANOSECONDS,
         version_major: 2,
@@ -46,7 +37,6 @@ impl FileHeader {
         snap_len: u16::MAX as u32,
         link_type: Self::LINKTYPE_ERF,
     };
-    /// The header of a capture of Ethernet.
     pub const ETHERNET: Self = Self { link_type: Self::LINKTYPE_ETHERNET, ..Self::INFINIBAND };
 }
 
@@ -55,11 +45,8 @@ layout! {
     pub struct RecordHeader: 16 bytes {
         /// Seconds since 1970.
         0:0   32  seconds: u32,
-        /// And so many nanoseconds.
         4:0   32  nanoseconds: u32,
-        /// Bytes that follow.
         8:0   32  kept_len: u32,
-        /// Bytes that there were.
         12:0  32  full_len: u32,
     }
 }
@@ -69,21 +56,16 @@ layout! {
     pub struct ErfHeader: 16 bytes {
         /// 32 bits of seconds and 32 of fraction, *least* significant byte first, unlike the rest.
         0:0   64  timestamp_le: [u8; 8],
-        /// [`ErfHeader::TYPE_INFINIBAND`].
         8:0    8  record_type: u8,
-        /// [`ErfHeader::VARYING_LENGTH`].
         9:0    8  flags: u8,
         /// Bytes of this header and the packet.
         10:0  16  record_len: u16,
-        /// Bytes of the packet on the wire.
         14:0  16  wire_len: u16,
     }
 }
 
 impl ErfHeader {
-    /// The record is an InfiniBand packet.
     pub const TYPE_INFINIBAND: u8 = 21;
-    /// Records differ in length.
     pub const VARYING_LENGTH: u8 = 0x04;
 }
 

@@ -30,7 +30,6 @@ macro_rules! codes {
                 $(#[$code_meta])*
                 pub const $code: Self = Self($value);
             )*
-            /// Every value that has a name.
             pub const ALL: &'static [Self] = &[$( Self::$code ),*];
 
             /// The specification's name of this value, if it has one.

@@ -28,11 +28,8 @@ codes! {
 layout! {
     /// The header of a frame, without a VLAN tag.
     pub struct EthernetHeader: 14 bytes {
-        /// The receiver: one station, a group, or all.
         0:0   48  destination: MacAddress,
-        /// The sender.
         6:0   48  source: MacAddress,
-        /// The protocol of the payload.
         12:0  16  ether_type: EtherType,
     }
 }
@@ -42,11 +39,9 @@ layout! {
     pub struct VlanTag: 4 bytes {
         /// Higher ones go first, up to 7.
         0:0    3  priority: u8,
-        /// Whether the frame may be dropped first.
         0:3    1  drop_eligible: bool,
         /// The VLAN; zero is a priority without one.
         0:4   12  vlan: u16,
-        /// What follows.
         2:0   16  ether_type: EtherType,
     }
 }
@@ -57,11 +52,8 @@ pub const VLAN_MAX: u16 = 4094;
 /// A frame, of which the tag is taken off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EthernetFrame<'a> {
-    /// Who is to get it.
     pub destination: MacAddress,
-    /// Who sent it.
     pub source: MacAddress,
-    /// The VLAN that its tag names.
     pub vlan: Option<u16>,
     /// What the payload is. Less than 1,536 is a length (IEEE 802.3 3.2.6), and no protocol here.
     pub ether_type: EtherType,
@@ -70,7 +62,6 @@ pub struct EthernetFrame<'a> {
 }
 
 impl<'a> EthernetFrame<'a> {
-    /// Bytes before the payload, without and with a tag.
     pub const fn header_len(vlan: Option<u16>) -> usize {
         match vlan {
             None => EthernetHeader::LEN,
@@ -78,7 +69,7 @@ impl<'a> EthernetFrame<'a> {
         }
     }
 
-    /// Reads a frame without its checksum.
+    /// Parses a frame without its checksum.
     #[inline]
     pub fn parse(frame: &'a [u8]) -> Result<Self, WireError> {
         let (header, payload) = EthernetHeader::read(frame)?;
@@ -91,7 +82,7 @@ impl<'a> EthernetFrame<'a> {
         Ok(Self { destination, source, vlan, ether_type, payload })
     }
 
-    /// Writes the header of this frame at the front of `out`; gives what follows.
+    /// Writes the header of this frame at the front of `out`; returns the rest.
     #[inline]
     pub fn write_header<'o>(&self, out: &'o mut [u8]) -> Result<&'o mut [u8], WireError> {
         let Self { destination, source, ether_type, .. } = *self;
@@ -104,24 +95,21 @@ impl<'a> EthernetFrame<'a> {
 }
 
 impl MacAddress {
-    /// Length in bytes.
     pub const LEN: usize = 6;
-    /// The address of all stations.
     pub const BROADCAST: Self = Self([0xff; 6]);
 
-    /// Whether it is a multicast or broadcast address.
     pub const fn is_group(self) -> bool {
         self.0[0] & 1 != 0
     }
 
-    /// Where packets to a group of IPv6 go: its low 32 bits count (RFC 2464 7).
+    /// The address of an IPv6 group, from its low 32 bits (RFC 2464 7).
     pub const fn of_group(mgid: Gid) -> Self {
         let [.., a, b, c, d] = mgid.0;
         Self([0x33, 0x33, a, b, c, d])
     }
 
-    /// Where packets to a multicast or broadcast address go (RFC 1112 6.4, RFC 2464 7); `None` of
-    /// the address of one host. A directed broadcast looks like such an address.
+    /// The MAC address for a multicast or broadcast IP address (RFC 1112 6.4, RFC 2464 7); `None`
+    /// for a unicast one, which a directed broadcast address looks like.
     pub const fn of_ip_group(ip: IpAddr) -> Option<Self> {
         match ip {
             IpAddr::V4(Ipv4Addr::BROADCAST) => Some(Self::BROADCAST),
@@ -134,7 +122,7 @@ impl MacAddress {
         }
     }
 
-    /// Reads an address in hexadecimal with colons: `02:00:00:00:00:01`.
+    /// Parses hexadecimal bytes with colons: `02:00:00:00:00:01`.
     pub fn parse_text(text: &str) -> Option<Self> {
         let mut bytes = [0; Self::LEN];
         let mut parts = text.split(':');
@@ -146,13 +134,13 @@ impl MacAddress {
         parts.next().is_none().then_some(Self(bytes))
     }
 
-    /// The interface identifier that addresses of IPv6 have of it (RFC 2464 4).
+    /// The IPv6 interface identifier (RFC 2464 4).
     pub const fn interface_id(self) -> [u8; 8] {
         let [a, b, c, d, e, f] = self.0;
         [a ^ 2, b, c, 0xff, 0xfe, d, e, f]
     }
 
-    /// The link-local address of its interface (RFC 2464 5).
+    /// The link-local IPv6 address (RFC 2464 5).
     pub const fn link_local(self) -> Ipv6Addr {
         let [a, b, c, d, e, f, g, h] = self.interface_id();
         Ipv6Addr::from_octets([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a, b, c, d, e, f, g, h])

@@ -28,14 +28,12 @@ macro_rules! flags {
         pub struct $name(pub $repr);
 
         impl $name {
-            /// No bit set.
             pub const NONE: Self = Self(0);
             $(
                 #[doc = concat!("`", stringify!($flag), "`")]
                 $(#[$flag_meta])*
                 pub const $flag: Self = Self($value);
             )*
-            /// Every bit that has a name, beside its name.
             pub const NAMES: &'static [(Self, &'static str)] =
                 &[$( (Self::$flag, stringify!($flag)) ),*];
 
@@ -45,21 +43,18 @@ macro_rules! flags {
                 self.0 & other.0 == other.0
             }
 
-            /// The bits set in either.
             #[inline]
             #[must_use]
             pub const fn with(self, other: Self) -> Self {
                 Self(self.0 | other.0)
             }
 
-            /// The bits set here and not in `other`.
             #[inline]
             #[must_use]
             pub const fn without(self, other: Self) -> Self {
                 Self(self.0 & !other.0)
             }
 
-            /// The bits set in both.
             #[inline]
             #[must_use]
             pub const fn common(self, other: Self) -> Self {

@@ -9,7 +9,6 @@ pub struct PKey(pub u16);
 impl PKey {
     /// Full member of the default partition, of which every port is at least a limited one.
     pub const DEFAULT: Self = Self(0xffff);
-    /// Limited member of the default partition.
     pub const DEFAULT_LIMITED: Self = Self(0x7fff);
     /// A table entry that is not in use.
     pub const INVALID: Self = Self(0);
@@ -22,26 +21,23 @@ impl PKey {
         self.partition() != 0
     }
 
-    /// Whether it grants full membership.
     #[inline]
     pub const fn is_full(self) -> bool {
         self.0 & Self::FULL != 0
     }
 
-    /// The same partition with full membership.
     #[inline]
     #[must_use]
     pub const fn full(self) -> Self {
         Self(self.0 | Self::FULL)
     }
 
-    /// The partition without the membership bit.
     #[inline]
     pub const fn partition(self) -> u16 {
         self.0 & !Self::FULL
     }
 
-    /// Whether holders of the two may talk: one partition, and not both of them limited members
+    /// Whether holders of the two may communicate: one partition, and not both limited members
     /// (IBA 10.9.3).
     #[inline]
     pub const fn matches(self, other: Self) -> bool {
@@ -56,7 +52,6 @@ impl PKey {
 pub struct QKey(pub u32);
 
 impl QKey {
-    /// Of the general services queue pair.
     pub const GSI: Self = Self(0x8001_0000);
     /// The Q_Key of OpenSM for IPoIB groups.
     pub const IPOIB_OPENSM: Self = Self(0x0b1b);

@@ -2,13 +2,12 @@
 //!
 //! Nearly every format in this crate is a fixed header: so many bytes, each field at a known bit.
 //! The specification prints it as a table; [`layout!`](crate::layout!) takes that table as it
-//! stands and makes of it a plain struct with `read`, `parse`, `write` and `emit`. So what can be
-//! wrong with a format is one number in one table, and the table is what the next reader sees
-//! first.
+//! stands and makes a plain struct of it, with `read`, `parse`, `write` and `emit`. A mistake in a
+//! format is then one number in one table, and the table is the first thing a reader sees.
 //!
 //! Why a macro and not hand-written accessors: there are about a hundred formats and a thousand
 //! fields, and the compiler refuses a table whose fields overlap or stick out. Offsets and widths
-//! are constants, so a field costs the load, shift and mask that one would write by hand.
+//! are constants, so a field costs the load, shift and mask of hand-written code.
 //!
 //! Bits outside of a table's fields are reserved: ignored when received, zero when sent.
 //!
@@ -18,45 +17,34 @@
 
 use core::fmt;
 
-/// Why bytes are not the format that they were taken for.
+/// Why bytes are not of the expected format. `format` names the header or message, `field` the row
+/// of its table; `needed` and `have` count bytes.
 ///
 /// Receivers count these by [`WireError::reason`]; they are not logged packet by packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WireError {
-    /// Fewer bytes than the format has.
     Truncated {
-        /// Name of the header or message.
         format: &'static str,
-        /// Bytes that it needs.
         needed: usize,
-        /// Bytes that there were.
         have: usize,
     },
     /// A length field that contradicts the bytes present or the format's limits.
     BadLength {
-        /// Name of the header or message.
         format: &'static str,
     },
     /// A version, type or fixed field with a value that this format does not have.
     BadValue {
-        /// Name of the header or message.
         format: &'static str,
-        /// Name of the field in its layout.
         field: &'static str,
     },
-    /// A checksum or CRC that does not match.
     BadChecksum {
-        /// Name of the header or message.
         format: &'static str,
     },
     /// The output is too short.
     NoRoom {
-        /// Name of the header or message.
         format: &'static str,
-        /// Bytes that it needs.
         needed: usize,
-        /// Bytes that there were.
         have: usize,
     },
 }
@@ -92,14 +80,11 @@ impl fmt::Display for WireError {
 
 impl core::error::Error for WireError {}
 
-/// One row of a layout's table.
+/// One row of a layout's table; `bit` counts from the most significant bit of byte 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FieldSpec {
-    /// The specification's name, in snake case.
     pub name: &'static str,
-    /// First bit, counted from the most significant bit of byte 0.
     pub bit: usize,
-    /// Width in bits.
     pub width: usize,
 }
 
@@ -108,9 +93,7 @@ pub struct FieldSpec {
 /// `bit` counts from the most significant bit of the first byte, as the figures of IBA and of the
 /// RFCs do. Implementations are inlined with constant arguments.
 pub trait Field: Copy {
-    /// The widest field that this type can hold.
     const WIDTH_MAX: usize;
-    /// Takes the value out of `bytes`.
     fn load(bytes: &[u8], bit: usize, width: usize) -> Self;
     /// Puts the value into `bytes`, cut to `width` bits; neighboring bits stay.
     fn store(self, bytes: &mut [u8], bit: usize, width: usize);
@@ -125,11 +108,8 @@ pub trait Field: Copy {
 
 /// A fixed format, as [`layout!`](crate::layout!) makes it.
 pub trait Layout: Copy + fmt::Debug + PartialEq {
-    /// The format's name, for errors and dumps.
     const NAME: &'static str;
-    /// Its length in bytes.
     const LEN: usize;
-    /// Its table.
     const FIELDS: &'static [FieldSpec];
     /// Takes it off the front of `bytes`; returns the rest as well.
     fn read(bytes: &[u8]) -> Result<(Self, &[u8]), WireError>;
@@ -179,8 +159,8 @@ pub fn store_bits(bytes: &mut [u8], bit: usize, width: usize, value: u64) {
     }
 }
 
-/// The aligned word that holds the whole field, if there is one: its place, and the bits behind the
-/// field in it.
+/// The aligned word that holds the whole field, if there is one: its offset, and the number of bits
+/// behind the field in it.
 #[inline(always)]
 const fn word_of(len: usize, bit: usize, width: usize) -> Option<(usize, usize)> {
     let at = bit / 32 * 4;
@@ -202,7 +182,7 @@ fn double_word(bytes: &[u8], at: usize) -> [u8; 8] {
     all
 }
 
-/// First and last byte of a field, and the bits of the last one that are not its own.
+/// First and last byte of a field, and the number of bits of the last one behind the field.
 #[inline(always)]
 const fn span(bit: usize, width: usize) -> (usize, usize, usize) {
     let last = (bit + width - 1) / 8;
@@ -300,9 +280,7 @@ impl<T: Field + Default, const N: usize> Field for [T; N] {
 /// pollux_wire::layout! {
 ///     /// Acknowledge extended transport header (IBA 9.2.7).
 ///     pub struct Example: 4 bytes {
-///         /// What kind of answer this is.
 ///         0:0    8  syndrome: u8,
-///         /// Messages completed by the responder.
 ///         1:0   24  msn: u32,
 ///     }
 /// }
@@ -327,9 +305,7 @@ macro_rules! layout {
         }
 
         impl $name {
-            /// Length in bytes.
             pub const LEN: usize = $len;
-            /// The table of offsets.
             pub const FIELDS: &'static [$crate::layout::FieldSpec] = &[
                 $( $crate::layout::FieldSpec {
                     name: stringify!($field),
@@ -351,7 +327,7 @@ macro_rules! layout {
                 }
             }
 
-            /// Reads it from exactly as many bytes as it has.
+            /// Parses exactly as many bytes as the format has.
             #[inline(always)]
             pub fn parse(bytes: &[u8; $len]) -> Self {
                 Self {
@@ -414,7 +390,7 @@ macro_rules! layout {
             }
         }
 
-        /// So that a record can contain it.
+        /// Lets a record contain it.
         impl $crate::layout::Field for $name {
             const WIDTH_MAX: usize = $len * 8;
             #[inline(always)]

@@ -1,16 +1,14 @@
 //! The blocks of pcapng (draft-ietf-opsawg-pcapng): captures with several interfaces, directions
-//! and comments. Big-endian here; readers tell by the magic number.
+//! and comments. Big-endian here; readers detect it by the magic number.
 //!
 //! ```text
 //!   block: BlockHeader, a body, data and options, each padded to 4 bytes, the length again
 //! ```
 
 layout! {
-    /// What every block begins with.
+    /// The head of every block.
     pub struct BlockHeader: 8 bytes {
-        /// One of the types below.
         0:0  32  block_type: u32,
-        /// Bytes of the whole block.
         4:0  32  block_len: u32,
     }
 }
@@ -27,13 +25,10 @@ impl BlockHeader {
 }
 
 layout! {
-    /// What tells the byte order and the version of a file.
+    /// The byte order and version of a file.
     pub struct SectionBody: 16 bytes {
-        /// [`SectionBody::MAGIC`].
         0:0  32  magic: u32,
-        /// 1.
         4:0  16  version_major: u16,
-        /// 0.
         6:0  16  version_minor: u16,
         /// Bytes of the section, or all ones if that is not known.
         8:0  64  section_len: u64,
@@ -41,7 +36,6 @@ layout! {
 }
 
 impl SectionBody {
-    /// Tells the byte order.
     pub const MAGIC: u32 = 0x1a2b_3c4d;
     /// A section whose end is that of the file.
     pub const OPEN: Self =
@@ -51,9 +45,7 @@ impl SectionBody {
 layout! {
     /// The body of an interface description.
     pub struct InterfaceBody: 8 bytes {
-        /// What its packets are.
         0:0  16  link_type: u16,
-        /// Bytes of a packet that are kept at the most.
         4:0  32  snap_len: u32,
     }
 }
@@ -66,15 +58,11 @@ impl InterfaceBody {
 layout! {
     /// The body of an enhanced packet, before the packet.
     pub struct PacketBody: 20 bytes {
-        /// The number of the interface description.
         0:0   32  interface: u32,
         /// The upper half of the time since 1970.
         4:0   32  time_high: u32,
-        /// The lower half.
         8:0   32  time_low: u32,
-        /// Bytes that follow.
         12:0  32  kept_len: u32,
-        /// Bytes that there were.
         16:0  32  full_len: u32,
     }
 }
@@ -82,19 +70,16 @@ layout! {
 layout! {
     /// The body of interface statistics.
     pub struct StatisticsBody: 12 bytes {
-        /// The number of the interface description.
         0:0  32  interface: u32,
         /// The upper half of the time since 1970.
         4:0  32  time_high: u32,
-        /// The lower half.
         8:0  32  time_low: u32,
     }
 }
 
 layout! {
-    /// What every option begins with.
+    /// The head of every option.
     pub struct OptionHeader: 4 bytes {
-        /// One of the codes below.
         0:0   16  code: u16,
         /// Bytes of the value, without padding.
         2:0   16  value_len: u16,
@@ -102,9 +87,7 @@ layout! {
 }
 
 impl OptionHeader {
-    /// Ends the options of a block.
     pub const END: u16 = 0;
-    /// Text for readers, in any block.
     pub const COMMENT: u16 = 1;
     /// The name of an interface (`if_name`).
     pub const INTERFACE_NAME: u16 = 2;

@@ -8,7 +8,6 @@ use core::fmt;
 pub struct Psn(u32);
 
 impl Psn {
-    /// How many there are.
     pub const COUNT: u32 = 1 << 24;
 
     /// The number made of the low 24 bits of `value`.
@@ -17,20 +16,17 @@ impl Psn {
         Self(value & (Self::COUNT - 1))
     }
 
-    /// As a number below 2^24.
     #[inline(always)]
     pub const fn get(self) -> u32 {
         self.0
     }
 
-    /// The number `count` further on.
     #[inline(always)]
     #[must_use]
     pub const fn plus(self, count: u32) -> Self {
         Self::new(self.0.wrapping_add(count))
     }
 
-    /// The number `count` back.
     #[inline(always)]
     #[must_use]
     pub const fn minus(self, count: u32) -> Self {
@@ -43,7 +39,6 @@ impl Psn {
         (self.0.wrapping_sub(other.0) << 8) as i32 >> 8
     }
 
-    /// Whether this number comes before `other`.
     #[inline(always)]
     pub const fn is_before(self, other: Self) -> bool {
         self.since(other) < 0

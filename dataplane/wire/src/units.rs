@@ -47,7 +47,6 @@ macro_rules! rates {
                 #[doc = concat!("`", stringify!($name), "`")]
                 pub const $name: Self = Self($code);
             )*
-            /// Every code that means a rate.
             pub const ALL: &'static [Self] = &[$( Self::$name ),*];
 
             /// Nominal Mb/s, as the rate is called; none for a code that means no rate.

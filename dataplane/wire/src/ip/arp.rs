@@ -1,12 +1,11 @@
 //! Address resolution: ARP, RARP and inverse ARP over InfiniBand (RFC 826, 903, 2390; RFC 4391
 //! 9.2), and over Ethernet.
 //!
-//! The packet is generic over the hardware address, for a link speaks either that of RFC 4391 or
-//! that of the draft of 2001, or is Ethernet. A receiver that takes several looks at
-//! [`ArpHeader::hardware_len`] first.
+//! The packet is generic over the hardware address: links use the one of RFC 4391, that of the draft
+//! of 2001, or Ethernet's. A receiver that takes several checks [`ArpHeader::hardware_len`] first.
 //!
-//! RFC 4391 9.2 leaves the target hardware address of a request without meaning: whatever is there
-//! is parsed and nobody should read it.
+//! RFC 4391 9.2 leaves the target hardware address of a request without meaning: it is parsed and
+//! must not be used.
 
 use super::link_address::{DraftLinkAddress, LinkAddress};
 use crate::ethernet::{EtherType, MacAddress};
@@ -16,15 +15,10 @@ use core::net::Ipv4Addr;
 layout! {
     /// The ARP header (RFC 826).
     pub struct ArpHeader: 8 bytes {
-        /// Kind of the hardware addresses.
         0:0   16  hardware_type: HardwareType,
-        /// Kind of the protocol addresses.
         2:0   16  protocol_type: EtherType,
-        /// Bytes of a hardware address.
         4:0    8  hardware_len: u8,
-        /// Bytes of a protocol address.
         5:0    8  protocol_len: u8,
-        /// Request or reply, also of RARP and InARP.
         6:0   16  operation: ArpOperation,
     }
 }
@@ -39,7 +33,6 @@ codes! {
 
 /// A hardware address: Ethernet or IPoIB.
 pub trait HardwareAddress: Layout {
-    /// Which kind it is.
     const TYPE: HardwareType;
 }
 
@@ -58,13 +51,12 @@ impl HardwareAddress for MacAddress {
 codes! {
     /// The operation of an ARP packet.
     pub struct ArpOperation(u16) {
-        /// Request: asks for the hardware address of a protocol address.
         REQUEST = 1,
         REPLY = 2,
-        /// Which protocol address has this hardware? (RFC 903)
+        /// RARP (RFC 903).
         REVERSE_REQUEST = 3,
         REVERSE_REPLY = 4,
-        /// Which protocol address do you have? (RFC 2390)
+        /// InARP (RFC 2390).
         INVERSE_REQUEST = 8,
         INVERSE_REPLY = 9,
     }
@@ -73,20 +65,15 @@ codes! {
 /// An ARP packet for IPv4 with hardware addresses of kind `A`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArpPacket<A> {
-    /// Request or reply, also of RARP and InARP.
     pub operation: ArpOperation,
-    /// Link address of the sender.
     pub sender_hardware: A,
-    /// IPv4 address of the sender.
     pub sender_protocol: Ipv4Addr,
     /// Link address of the target; means nothing in a request.
     pub target_hardware: A,
-    /// IPv4 address of the target.
     pub target_protocol: Ipv4Addr,
 }
 
 impl<A: HardwareAddress> ArpPacket<A> {
-    /// Bytes of such a packet.
     pub const LEN: usize = ArpHeader::LEN + 2 * (A::LEN + 4);
 
     const HEADER: ArpHeader = ArpHeader {
@@ -117,7 +104,6 @@ impl<A: HardwareAddress> ArpPacket<A> {
         })
     }
 
-    /// Writes it at the front of `out`; returns the rest.
     pub fn write<'a>(&self, out: &'a mut [u8]) -> Result<&'a mut [u8], WireError> {
         let out = ArpHeader { operation: self.operation, ..Self::HEADER }.write(out)?;
         let out = self.sender_hardware.write(out)?;
@@ -130,7 +116,6 @@ impl<A: HardwareAddress> ArpPacket<A> {
 layout! {
     /// The protocol address of an ARP packet, which here is always IPv4.
     pub struct ProtocolAddress: 4 bytes {
-        /// The address.
         0:0   32  ip: Ipv4Addr,
     }
 }

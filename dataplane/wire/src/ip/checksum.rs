@@ -49,16 +49,11 @@ impl Sum {
 /// The pseudo-header of transport checksums (RFC 768, RFC 9293 3.1, RFC 8200 8.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PseudoHeader {
-    /// Of a packet in IPv4.
     V4 {
-        /// The sender.
         source: Ipv4Addr,
-        /// The receiver.
         destination: Ipv4Addr,
     },
-    /// Of a packet in IPv6.
     V6 {
-        /// The sender.
         source: Ipv6Addr,
         /// The final destination, also with a routing header.
         destination: Ipv6Addr,

@@ -1,8 +1,8 @@
 //! DHCP for IPv4 (RFC 2131, RFC 2132; RFC 4390 for InfiniBand).
 //!
 //! On InfiniBand the field for the client's hardware address is too short for a link address: it is
-//! empty, its length zero, and the client is known by an option alone (RFC 4390 2). Options may go
-//! on in the two fields that name a server and a file, if one of them says so.
+//! empty, its length zero, and the client is known by an option alone (RFC 4390 2). Options may
+//! continue in the fields for the names of a server and a file, if an option says so.
 
 use super::arp::HardwareType;
 use super::list::{Item, Items, List};
@@ -13,15 +13,11 @@ use core::net::Ipv4Addr;
 layout! {
     /// The header of a message (RFC 2131 2), and the magic cookie before the options.
     pub struct DhcpHeader: 240 bytes {
-        /// From a client, or from a server.
         0:0      8  op: DhcpOp,
-        /// Kind of the client's hardware address.
         1:0      8  hardware_type: u8,
         /// Its length; zero on InfiniBand.
         2:0      8  hardware_len: u8,
-        /// The number of relays so far.
         3:0      8  hops: u8,
-        /// Which exchange this is of.
         4:0     32  xid: u32,
         /// Seconds since the client began.
         8:0     16  seconds: u16,
@@ -41,7 +37,6 @@ layout! {
         44:0   512  server_name: [u8; 64],
         /// Name of a file, or options.
         108:0 1024  file: [u8; 128],
-        /// [`DhcpHeader::COOKIE`].
         236:0   32  cookie: u32,
     }
 }
@@ -51,9 +46,7 @@ impl DhcpHeader {
     pub const COOKIE: u32 = 0x6382_5363;
     /// The kind of hardware that InfiniBand is, in the width of this header.
     pub const INFINIBAND: u8 = HardwareType::INFINIBAND.0 as u8;
-    /// Port of servers and relays.
     pub const SERVER_PORT: u16 = 67;
-    /// UDP port that clients receive on.
     pub const CLIENT_PORT: u16 = 68;
 
     const SERVER_NAME_AT: usize = 44;
@@ -107,15 +100,11 @@ codes! {
 /// An option, by its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DhcpOption<'a> {
-    /// The value.
     pub code: DhcpOptionCode,
-    /// Its value.
     pub data: &'a [u8],
 }
 
-/// One byte between options.
 const PAD: u8 = 0;
-/// Ends the options.
 const END: u8 = 255;
 
 impl<'a> Item<'a> for DhcpOption<'a> {
@@ -161,7 +150,6 @@ impl<'a> DhcpMessage<'a> {
         Self { header, options, more: [&[], &[]] }
     }
 
-    /// Reads the message that fills `bytes`.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         let (header, rest) = DhcpHeader::read(bytes)?;
         if header.cookie != DhcpHeader::COOKIE {
@@ -190,12 +178,10 @@ impl<'a> DhcpMessage<'a> {
         all.find(|option: &DhcpOption<'a>| option.code == code).map(|option| option.data)
     }
 
-    /// Bytes that it has on the wire.
     pub fn wire_len(&self) -> usize {
         DhcpHeader::LEN + self.options.wire_len() + 1
     }
 
-    /// Writes it at the front of `out`; returns the rest.
     pub fn write<'o>(&self, out: &'o mut [u8]) -> Result<&'o mut [u8], WireError> {
         put("DhcpMessage", &[END], self.options.write(self.header.write(out)?)?)
     }

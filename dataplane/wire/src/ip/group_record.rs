@@ -7,13 +7,9 @@ use crate::layout::WireError;
 layout! {
     /// The second part of a query (RFC 3376 4.1, RFC 3810 5.1), behind the group.
     pub struct QuerierHeader: 4 bytes {
-        /// Routers that receive it do not update their timers.
         0:4    1  suppress_router_processing: bool,
-        /// How many losses the querier expects to bear.
         0:5    3  robustness: u8,
-        /// Seconds between queries, as a [`floating`] code.
         1:0    8  interval_code: u8,
-        /// How many addresses follow.
         2:0   16  source_count: u16,
     }
 }
@@ -67,11 +63,9 @@ codes! {
 layout! {
     /// The header of a group record; the group follows, then its sources.
     pub struct GroupRecordHeader: 4 bytes {
-        /// Current state, or a change of it.
         0:0    8  kind: RecordType,
         /// Length of further data at the end, in 32-bit words; none was ever defined.
         1:0    8  auxiliary_words: u8,
-        /// How many sources follow the group.
         2:0   16  source_count: u16,
     }
 }
@@ -79,11 +73,8 @@ layout! {
 /// The membership of a node in one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupRecord<'a, A: Item<'a>> {
-    /// Current state, or a change of it.
     pub kind: RecordType,
-    /// The multicast address that the record reports.
     pub group: A,
-    /// The source addresses, included or excluded.
     pub sources: List<'a, A>,
 }
 
@@ -114,7 +105,6 @@ impl<'a, A: Item<'a>> Item<'a> for GroupRecord<'a, A> {
 layout! {
     /// How a report of IGMPv3 or MLDv2 goes on behind type and checksum; the records follow.
     pub struct ReportHeader: 8 bytes {
-        /// How many records follow.
         6:0   16  record_count: u16,
     }
 }

@@ -4,9 +4,7 @@
 layout! {
     /// The header; the shortest messages have nothing else.
     pub struct IcmpHeader: 8 bytes {
-        /// The type; the two versions have different numbers.
         0:0    8  kind: u8,
-        /// Which sort of that.
         1:0    8  code: u8,
         /// Of the whole message; in version 6 of a pseudo header too.
         2:0   16  checksum: u16,
@@ -16,7 +14,6 @@ layout! {
 }
 
 impl IcmpHeader {
-    /// Where the checksum is.
     pub(super) const CHECKSUM_AT: usize = 2;
 
     /// A header without its checksum.
@@ -57,11 +54,8 @@ impl Icmpv6Type {
 /// An echo request, or the reply that returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IcmpEcho<'a> {
-    /// Chosen by the requester, for example its process.
     pub identifier: u16,
-    /// Which time.
     pub sequence: u16,
-    /// The data that the reply returns unchanged.
     pub data: &'a [u8],
 }
 

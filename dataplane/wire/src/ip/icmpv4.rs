@@ -54,59 +54,40 @@ codes! {
 /// An ICMP message. `original` is the front of the packet that it is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Icmpv4Message<'a> {
-    /// Are you there?
     EchoRequest(IcmpEcho<'a>),
-    /// I am.
     EchoReply(IcmpEcho<'a>),
-    /// A packet could not be delivered.
     DestinationUnreachable {
-        /// Cause of the failure.
         code: Icmpv4Unreachable,
         /// The MTU of the next hop, if the packet was too long (RFC 1191 4).
         next_hop_mtu: u16,
-        /// The packet's front.
         original: &'a [u8],
     },
-    /// Another router is nearer.
     Redirect {
-        /// For which packets.
         code: Icmpv4RedirectScope,
-        /// That router.
         gateway: Ipv4Addr,
-        /// The packet's front.
         original: &'a [u8],
     },
-    /// A packet was too long for a link.
     TimeExceeded {
-        /// Where.
         code: Icmpv4TimeExceeded,
-        /// The packet's front.
         original: &'a [u8],
     },
-    /// A header makes no sense.
     ParameterProblem {
         /// 0: the pointer has the position.
         code: u8,
         /// Byte of the packet that is wrong.
         pointer: u8,
-        /// The packet's front.
         original: &'a [u8],
     },
-    /// A message of another type.
     Unknown {
-        /// Its type.
         kind: Icmpv4Type,
-        /// Code as received.
         code: u8,
         /// The second four bytes.
         rest: [u8; 4],
-        /// All others.
         data: &'a [u8],
     },
 }
 
 impl<'a> Icmpv4Message<'a> {
-    /// Reads the message that fills `bytes`.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         let (IcmpHeader { kind, code, rest, .. }, data) = IcmpHeader::read(bytes)?;
         Ok(match Icmpv4Type(kind) {
@@ -132,12 +113,10 @@ impl<'a> Icmpv4Message<'a> {
         })
     }
 
-    /// Bytes that it has on the wire.
     pub const fn wire_len(&self) -> usize {
         IcmpHeader::LEN + self.parts().1.len()
     }
 
-    /// Writes it at the front of `out` without its checksum; returns the rest.
     pub fn write<'o>(&self, out: &'o mut [u8]) -> Result<&'o mut [u8], WireError> {
         let (header, data) = self.parts();
         put("IcmpHeader", data, header.write(out)?)
@@ -166,12 +145,10 @@ impl<'a> Icmpv4Message<'a> {
     }
 }
 
-/// Whether the message that fills `bytes` arrived whole.
 pub fn checksum_ok(bytes: &[u8]) -> bool {
     Sum::of(bytes).is_ok()
 }
 
-/// Puts its checksum into the message that fills `bytes`.
 pub fn fill_checksum(bytes: &mut [u8]) -> Result<(), WireError> {
     checksum::fill("IcmpHeader", bytes, IcmpHeader::CHECKSUM_AT, Sum::default()).map(drop)
 }

@@ -1,4 +1,4 @@
-//! ICMPv6 (RFC 4443), and the door to neighbor discovery and listener discovery inside it.
+//! ICMPv6 (RFC 4443), and the way into neighbor discovery and listener discovery inside it.
 
 use super::IpProtocol;
 use super::checksum::{self, PseudoHeader, Sum};
@@ -41,59 +41,38 @@ codes! {
 /// An ICMPv6 message. `original` is the front of the packet that it is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Icmpv6Message<'a> {
-    /// A packet could not be delivered.
     DestinationUnreachable {
-        /// Cause of the failure.
         code: Icmpv6Unreachable,
-        /// The packet's front.
         original: &'a [u8],
     },
-    /// A packet does not fit the next link.
     PacketTooBig {
-        /// The MTU of the next hop.
         mtu: u32,
-        /// The packet's front.
         original: &'a [u8],
     },
-    /// A packet was too long for a link.
     TimeExceeded {
-        /// Where.
         code: Icmpv6TimeExceeded,
-        /// The packet's front.
         original: &'a [u8],
     },
-    /// A header makes no sense.
     ParameterProblem {
-        /// The kind of error.
         code: Icmpv6ParameterProblem,
         /// Byte of the packet that is wrong.
         pointer: u32,
-        /// The packet's front.
         original: &'a [u8],
     },
-    /// Are you there?
     EchoRequest(IcmpEcho<'a>),
-    /// I am.
     EchoReply(IcmpEcho<'a>),
-    /// Neighbor discovery.
     Nd(NdMessage<'a>),
-    /// Listener discovery.
     Mld(MldMessage<'a>),
-    /// A message of another type.
     Unknown {
-        /// Its type.
         kind: Icmpv6Type,
-        /// Code as received.
         code: u8,
         /// The second four bytes.
         rest: [u8; 4],
-        /// All others.
         data: &'a [u8],
     },
 }
 
 impl<'a> Icmpv6Message<'a> {
-    /// Reads the message that fills `bytes`.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         let (IcmpHeader { kind, code, rest, .. }, data) = IcmpHeader::read(bytes)?;
         Ok(match Icmpv6Type(kind) {
@@ -126,7 +105,6 @@ impl<'a> Icmpv6Message<'a> {
         })
     }
 
-    /// Bytes that it has on the wire.
     pub fn wire_len(&self) -> usize {
         match self {
             Self::Nd(message) => message.wire_len(),
@@ -141,7 +119,6 @@ impl<'a> Icmpv6Message<'a> {
         }
     }
 
-    /// Writes it at the front of `out` without its checksum; returns the rest.
     pub fn write<'o>(&self, out: &'o mut [u8]) -> Result<&'o mut [u8], WireError> {
         let (kind, code, rest, data) = match *self {
             Self::Nd(message) => return message.write(out),
@@ -166,12 +143,10 @@ impl<'a> Icmpv6Message<'a> {
     }
 }
 
-/// Whether the message that fills `bytes` arrived whole.
 pub fn checksum_ok(bytes: &[u8], pseudo: &PseudoHeader) -> bool {
     pseudo.sum(IpProtocol::ICMPV6, bytes.len()).then(Sum::of(bytes)).is_ok()
 }
 
-/// Puts its checksum into the message that fills `bytes`.
 pub fn fill_checksum(bytes: &mut [u8], pseudo: &PseudoHeader) -> Result<(), WireError> {
     let before = pseudo.sum(IpProtocol::ICMPV6, bytes.len());
     checksum::fill("IcmpHeader", bytes, IcmpHeader::CHECKSUM_AT, before).map(drop)

@@ -12,11 +12,9 @@ use core::net::Ipv4Addr;
 layout! {
     /// The header of all messages but version 3 reports (RFC 2236 2).
     pub struct IgmpHeader: 8 bytes {
-        /// The message type.
         0:0    8  kind: IgmpType,
         /// Tenths of a second within which to answer, in version 3 as a floating code.
         1:0    8  max_response_code: u8,
-        /// Of the whole message.
         2:0   16  checksum: u16,
         /// Which group; zero in general queries.
         4:0   32  group: Ipv4Addr,
@@ -41,36 +39,26 @@ codes! {
 /// A message of any of the three versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IgmpMessage<'a> {
-    /// A general query.
     QueryV1,
     /// A query for a group, or a general query.
     QueryV2 {
         /// When to answer; never zero.
         max_response_tenths: u8,
-        /// The group, or zero.
         group: Ipv4Addr,
     },
-    /// A query for a group and sources.
     QueryV3 {
         /// When to answer, as a [`group_record::floating`] code of tenths of a second.
         max_response_code: u8,
-        /// The group, or zero.
         group: Ipv4Addr,
-        /// The settings of the router that queries.
         querier: Querier<'a, Ipv4Addr>,
     },
-    /// A report of membership.
     ReportV1(Ipv4Addr),
-    /// A report of membership.
     ReportV2(Ipv4Addr),
-    /// A report that the membership ends.
     Leave(Ipv4Addr),
-    /// A report of groups, with their sources.
     ReportV3(List<'a, GroupRecord<'a, Ipv4Addr>>),
 }
 
 impl<'a> IgmpMessage<'a> {
-    /// Reads the message that fills `bytes`.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         let (IgmpHeader { kind, max_response_code, group, .. }, rest) = IgmpHeader::read(bytes)?;
         Ok(match kind {
@@ -87,7 +75,6 @@ impl<'a> IgmpMessage<'a> {
         })
     }
 
-    /// Bytes that it has on the wire.
     pub fn wire_len(&self) -> usize {
         IgmpHeader::LEN
             + match self {
@@ -97,7 +84,6 @@ impl<'a> IgmpMessage<'a> {
             }
     }
 
-    /// Writes it at the front of `out` without its checksum; returns the rest.
     pub fn write<'o>(&self, out: &'o mut [u8]) -> Result<&'o mut [u8], WireError> {
         let (kind, max_response_code, group) = match *self {
             Self::QueryV1 => (IgmpType::QUERY, 0, Ipv4Addr::UNSPECIFIED),
@@ -122,12 +108,10 @@ impl<'a> IgmpMessage<'a> {
     }
 }
 
-/// Whether the message that fills `bytes` arrived whole.
 pub fn checksum_ok(bytes: &[u8]) -> bool {
     Sum::of(bytes).is_ok()
 }
 
-/// Puts its checksum into the message that fills `bytes`.
 pub fn fill_checksum(bytes: &mut [u8]) -> Result<(), WireError> {
     checksum::fill("IgmpHeader", bytes, IgmpHeader::CHECKSUM_AT, Sum::default()).map(drop)
 }

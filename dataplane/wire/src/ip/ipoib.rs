@@ -9,7 +9,6 @@ use crate::ethernet::EtherType;
 layout! {
     /// The header of every packet of the link (RFC 4391 6).
     pub struct IpoibHeader: 4 bytes {
-        /// The protocol of the packet.
         0:0   16  ether_type: EtherType,
     }
 }

@@ -17,39 +17,28 @@ pub const IPV4_MTU_MIN: u32 = 68;
 layout! {
     /// The fixed part of the header (RFC 791 3.1).
     pub struct Ipv4Header: 20 bytes {
-        /// Always 4.
         0:0    4  version: u8,
         /// Length of the header in 32-bit words, options included.
         0:4    4  ihl: u8,
-        /// How to treat the packet (RFC 2474).
         1:0    6  dscp: u8,
-        /// Congestion experienced, or could be signaled (RFC 3168).
         1:6    2  ecn: u8,
         /// Length of the packet in bytes.
         2:0   16  total_length: u16,
-        /// The identification, the same in all fragments of a packet.
         4:0   16  identification: u16,
-        /// Must not be fragmented.
         6:1    1  dont_fragment: bool,
-        /// Not the last fragment.
         6:2    1  more_fragments: bool,
         /// Where this fragment belongs, in units of 8 bytes.
         6:3   13  fragment_offset: u16,
-        /// Routers that it may still pass.
         8:0    8  ttl: u8,
-        /// The protocol of the payload.
         9:0    8  protocol: IpProtocol,
         /// Of the header and its options.
         10:0  16  header_checksum: u16,
-        /// The sender.
         12:0  32  source: Ipv4Addr,
-        /// The receiver of the packet.
         16:0  32  destination: Ipv4Addr,
     }
 }
 
 impl Ipv4Header {
-    /// Length of the longest header, in bytes.
     pub const LEN_MAX: usize = 60;
 
     const TTL_AT: usize = 8;
@@ -61,20 +50,18 @@ impl Ipv4Header {
         self.ihl as usize * 4
     }
 
-    /// Whether this is a part of a packet.
     #[inline]
     pub const fn is_fragment(&self) -> bool {
         self.more_fragments || self.fragment_offset != 0
     }
 
-    /// The pseudo-header of transport checksums.
     #[inline]
     pub const fn pseudo_header(&self) -> PseudoHeader {
         PseudoHeader::V4 { source: self.source, destination: self.destination }
     }
 
-    /// Writes the header of a packet with `options` and a payload of `payload_len` bytes; gives
-    /// the room for that payload. Version, lengths and checksum are filled in.
+    /// Writes the header of a packet with `options` and a payload of `payload_len` bytes; returns
+    /// the space for that payload. Version, lengths and checksum are filled in.
     pub fn write_packet<'a>(
         &self,
         options: &[Ipv4Option<'_>],
@@ -136,7 +123,6 @@ impl<'a> Ipv4Packet<'a> {
         }
     }
 
-    /// The fixed part of the header.
     #[inline(always)]
     pub fn header(&self) -> Ipv4Header {
         Ipv4Header::parse(self.fixed)
@@ -154,7 +140,6 @@ impl<'a> Ipv4Packet<'a> {
         self.payload
     }
 
-    /// Whether the header arrived whole.
     #[inline]
     pub fn checksum_ok(&self) -> bool {
         // Most headers have no options, and a sum over a known length has no loop.
@@ -182,7 +167,6 @@ codes! {
 /// An option that is not padding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv4Option<'a> {
-    /// Option type and flags.
     pub kind: Ipv4OptionKind,
     /// The value, behind kind and length.
     pub data: &'a [u8],

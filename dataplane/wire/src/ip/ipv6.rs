@@ -15,21 +15,15 @@ pub const IPV6_MTU_MIN: u32 = 1280;
 layout! {
     /// The fixed header (RFC 8200 3).
     pub struct Ipv6Header: 40 bytes {
-        /// 6.
         0:0    4  version: u8,
-        /// How to treat the packet (RFC 2474).
         0:4    6  dscp: u8,
-        /// Congestion experienced, or could be signaled (RFC 3168).
         1:2    2  ecn: u8,
         /// Packets with equal labels and addresses belong together (RFC 6437).
         1:4   20  flow_label: u32,
         /// Bytes behind this header.
         4:0   16  payload_length: u16,
-        /// The upper layer or the first extension.
         6:0    8  next_header: IpProtocol,
-        /// Routers that it may still pass.
         7:0    8  hop_limit: u8,
-        /// The sender.
         8:0  128  source: Ipv6Addr,
         /// The destination; with a routing header, the next one.
         24:0 128  destination: Ipv6Addr,
@@ -87,7 +81,6 @@ impl<'a> Ipv6Packet<'a> {
         Ok(Self { fixed, payload })
     }
 
-    /// The fixed header.
     #[inline(always)]
     pub fn header(&self) -> Ipv6Header {
         Ipv6Header::parse(self.fixed)

@@ -15,7 +15,6 @@ pub const EXTENSIONS_MAX: usize = 8;
 layout! {
     /// The header of extensions of variable length (RFC 8200 4.3, 4.4, 4.6).
     pub struct ExtensionHeader: 2 bytes {
-        /// The upper layer or the next extension.
         0:0    8  next_header: IpProtocol,
         /// Length in units of 8 bytes, of which the first does not count.
         1:0    8  length: u8,
@@ -25,13 +24,10 @@ layout! {
 layout! {
     /// A part of a packet (RFC 8200 4.5).
     pub struct FragmentHeader: 8 bytes {
-        /// The next header of the fragmentable part.
         0:0    8  next_header: IpProtocol,
         /// Where this part belongs, in units of 8 bytes.
         2:0   13  fragment_offset: u16,
-        /// Not the last part.
         3:7    1  more_fragments: bool,
-        /// The identification, the same in all fragments of a packet.
         4:0   32  identification: u32,
     }
 }
@@ -39,7 +35,6 @@ layout! {
 /// Options for every router or for the destination (RFC 8200 4.3, 4.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionsHeader<'a> {
-    /// The upper layer or the next extension.
     pub next_header: IpProtocol,
     /// The options, without padding.
     pub options: List<'a, Ipv6Option<'a>>,
@@ -48,9 +43,7 @@ pub struct OptionsHeader<'a> {
 /// A routing header (RFC 8200 4.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoutingHeader<'a> {
-    /// The upper layer or the next extension.
     pub next_header: IpProtocol,
-    /// Which kind of routing.
     pub routing_type: u8,
     /// Stops still to come; a router that does not know the type must ignore it when zero.
     pub segments_left: u8,
@@ -61,13 +54,9 @@ pub struct RoutingHeader<'a> {
 /// One extension header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extension<'a> {
-    /// For every router.
     HopByHop(OptionsHeader<'a>),
-    /// Addresses of nodes to visit.
     Routing(RoutingHeader<'a>),
-    /// This is a part of a packet.
     Fragment(FragmentHeader),
-    /// Options that only the destination node reads.
     Destination(OptionsHeader<'a>),
 }
 
@@ -102,7 +91,6 @@ impl<'a> Extension<'a> {
         Ok(Some((extension, rest)))
     }
 
-    /// The upper layer or extension behind this one.
     pub const fn next_header(&self) -> IpProtocol {
         match self {
             Self::HopByHop(header) | Self::Destination(header) => header.next_header,
@@ -111,7 +99,6 @@ impl<'a> Extension<'a> {
         }
     }
 
-    /// Bytes that it has on the wire.
     pub fn wire_len(&self) -> usize {
         let body = match self {
             Self::HopByHop(header) | Self::Destination(header) => header.options.wire_len(),
@@ -121,7 +108,6 @@ impl<'a> Extension<'a> {
         (ExtensionHeader::LEN + body).next_multiple_of(8)
     }
 
-    /// Writes it at the front of `out`; returns the rest.
     pub fn write<'o>(&self, out: &'o mut [u8]) -> Result<&'o mut [u8], WireError> {
         let bad_length = WireError::BadLength { format: "Extension" };
         let length = u8::try_from(self.wire_len() / 8 - 1).map_err(|_| bad_length)?;
@@ -144,7 +130,7 @@ impl<'a> Extension<'a> {
 }
 
 impl IpProtocol {
-    /// Whether the iteration to the upper layer skips it.
+    /// Whether [`Extensions`] walks over it.
     #[inline]
     const fn is_extension(self) -> bool {
         matches!(
@@ -208,7 +194,6 @@ impl<'a> Iterator for Extensions<'a> {
 /// The upper-layer payload of a packet, behind all extensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UpperLayer<'a> {
-    /// Protocol of the upper-layer payload.
     pub protocol: IpProtocol,
     /// Its bytes; in a fragment that is not the first, some bytes from its middle.
     pub payload: &'a [u8],

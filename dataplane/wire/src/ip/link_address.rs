@@ -10,12 +10,10 @@ use crate::keys::QKey;
 use core::fmt;
 
 layout! {
-    /// Address of an interface: how it can be talked to, its UD queue pair and its port (RFC 4755
-    /// 3.1).
+    /// Address of an interface: its connection modes, UD queue pair and port (RFC 4755 3.1).
     pub struct LinkAddress: 20 bytes {
         /// Takes reliable connections.
         0:0    1  rc: bool,
-        /// Takes unreliable connections.
         0:1    1  uc: bool,
         /// The UD queue pair, which every interface has.
         1:0   24  qpn: Qpn,
@@ -39,7 +37,6 @@ impl LinkAddress {
         Self { rc: false, uc: false, qpn: Qpn::MULTICAST, gid: mgid }
     }
 
-    /// The same interface with all flags zero.
     #[must_use]
     pub const fn without_flags(self) -> Self {
         Self { rc: false, uc: false, ..self }
@@ -61,23 +58,16 @@ impl LinkAddress {
 layout! {
     /// Address of an interface in the draft of 2001 (3.3.2): enough for a send without any query.
     pub struct DraftLinkAddress: 26 bytes {
-        /// The port within the subnet.
         0:0   16  lid: Lid,
-        /// Takes unreliable connections.
         2:0    1  uc: bool,
-        /// Takes reliable connections.
         2:1    1  rc: bool,
-        /// Takes raw Ethertype datagrams.
         2:2    1  raw_ethertype: bool,
-        /// Takes raw IPv6 datagrams.
         2:3    1  raw_ipv6: bool,
         /// Binds services to queue pairs of their own.
         2:4    1  qpn_demultiplexing: bool,
         /// The UD queue pair for everything else.
         3:0   24  qpn: Qpn,
-        /// The Q_Key of datagrams to it.
         6:0   32  q_key: QKey,
-        /// The port among subnets.
         10:0 128  gid: Gid,
     }
 }

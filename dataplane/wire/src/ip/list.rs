@@ -1,12 +1,12 @@
 //! Lists inside messages: options, addresses, group records.
 //!
-//! Every format of the family has some list of things that say themselves how long they are. They
-//! are walked here and nowhere else: an [`Item`] takes one thing off the front, [`Items`] repeats
-//! that on bytes nobody looked at yet, and a [`List`] is a part of a message that was looked at.
+//! Every format of the family has lists of items that carry their own length. Only this file walks
+//! them: an [`Item`] reads one item off the front, [`Items`] repeats that on unchecked bytes, and a
+//! [`List`] is a checked part of a message.
 //!
-//! Why a `List` is bytes *or* values: what was received borrows the packet, what is to be sent
-//! borrows an array of the sender. With one type for both, so is the message around it one type,
-//! and a test can say that parsing undoes writing.
+//! Why a `List` is bytes *or* values: a received one borrows the packet, one to be sent borrows an
+//! array of the sender. With one type for both, the message around it is one type too, and a test
+//! can state that parsing undoes writing.
 
 use crate::layout::WireError;
 use core::fmt;
@@ -16,12 +16,10 @@ use core::net::{Ipv4Addr, Ipv6Addr};
 
 /// The item of a list.
 pub trait Item<'a>: Copy {
-    /// Takes the next one off the front of `bytes`, which are not empty; `None` when the rest is
-    /// padding. One that is given has consumed at least one byte, so every walk ends.
+    /// Reads the next item off the front of `bytes`, which are not empty; `None` when the rest is
+    /// padding. An item has at least one byte, so every walk ends.
     fn read(bytes: &'a [u8]) -> Result<Option<(Self, &'a [u8])>, WireError>;
-    /// Bytes that it has on the wire.
     fn wire_len(&self) -> usize;
-    /// Writes it at the front of `out`; returns the rest.
     fn write<'o>(&self, out: &'o mut [u8]) -> Result<&'o mut [u8], WireError>;
 }
 
@@ -33,7 +31,6 @@ pub struct Items<'a, T> {
 }
 
 impl<'a, T: Item<'a>> Items<'a, T> {
-    /// A walk from the front of `bytes`.
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes, item: PhantomData }
     }
@@ -103,7 +100,6 @@ impl<'a, T: Item<'a>> List<'a, T> {
         Ok((Self { source: Source::Bytes(list) }, rest))
     }
 
-    /// Its items, in order.
     pub fn iter(&self) -> impl Iterator<Item = T> + use<'a, T> {
         let (bytes, values) = match self.source {
             Source::Bytes(bytes) => (bytes, &[][..]),
@@ -112,7 +108,6 @@ impl<'a, T: Item<'a>> List<'a, T> {
         Items::new(bytes).filter_map(Result::ok).chain(values.iter().copied())
     }
 
-    /// Bytes that it has on the wire.
     pub fn wire_len(&self) -> usize {
         match self.source {
             Source::Bytes(bytes) => bytes.len(),
@@ -120,7 +115,6 @@ impl<'a, T: Item<'a>> List<'a, T> {
         }
     }
 
-    /// Writes all of it at the front of `out`; returns the rest.
     pub fn write<'o>(&self, out: &'o mut [u8]) -> Result<&'o mut [u8], WireError> {
         match self.source {
             Source::Bytes(bytes) => super::put("List", bytes, out),
@@ -143,12 +137,10 @@ impl<'a, T: Item<'a> + PartialEq> PartialEq for List<'a, T> {
 
 impl<'a, T: Item<'a> + Eq> Eq for List<'a, T> {}
 
-/// Bytes that `items` have together.
 pub(super) fn wire_len<'a, T: Item<'a>>(items: &[T]) -> usize {
     items.iter().map(T::wire_len).sum()
 }
 
-/// Writes `items` one after the other; returns the rest.
 pub(super) fn write<'a, 'o, T: Item<'a>>(
     items: &[T],
     out: &'o mut [u8],

@@ -1,8 +1,8 @@
-//! Multicast GIDs of IP over InfiniBand: which group of the link an IP group is (RFC 4391 4).
+//! Multicast GIDs of IP over InfiniBand: the link's group of an IP group (RFC 4391 4).
 //!
 //! A group of the link is of one partition and has the scope of the link's broadcast group,
-//! whatever scope the IP group has. IPv4 groups survive whole; of an IPv6 group only the low 80
-//! bits do, so several IPv6 groups can share one group of the link.
+//! whatever scope the IP group has. The GID holds a whole IPv4 group, but only the low 80 bits of
+//! an IPv6 group, so several IPv6 groups can share one group of the link.
 
 use crate::address::{Gid, Scope};
 use crate::keys::PKey;
@@ -16,9 +16,7 @@ layout! {
         0:0    8  multicast: u8,
         /// 1: not a permanent group.
         1:0    4  flags: u8,
-        /// How far it reaches.
         1:4    4  scope: Scope,
-        /// Which IP version's.
         2:0   16  signature: Signature,
         /// The partition, its membership bit set.
         4:0   16  p_key: PKey,
@@ -38,9 +36,8 @@ codes! {
 /// The part of an IP group that the link distinguishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum GroupId {
-    /// Everyone on the link: IPv4 limited broadcast, and ARP.
+    /// All interfaces of the link: IPv4 limited broadcast, and ARP.
     Broadcast,
-    /// An IPv4 group.
     V4(Ipv4Addr),
     /// The low 80 bits of IPv6 groups.
     V6([u8; 10]),
@@ -65,9 +62,7 @@ impl GroupId {
 /// A multicast group with its scope and P_Key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkGroup {
-    /// Which IP group it is.
     pub id: GroupId,
-    /// The link's partition.
     pub p_key: PKey,
     /// The scope of the link's broadcast group.
     pub scope: Scope,
@@ -77,7 +72,6 @@ impl LinkGroup {
     const MULTICAST: u8 = 0xff;
     const TRANSIENT: u8 = 1;
 
-    /// The GID to join and to send to.
     pub fn mgid(&self) -> Gid {
         let (signature, group) = match self.id {
             GroupId::Broadcast => (Signature::IPV4, GroupId::BROADCAST),
@@ -98,7 +92,6 @@ impl LinkGroup {
         Gid(mgid.emit())
     }
 
-    /// The group of a GID.
     pub fn from_mgid(mgid: Gid) -> Result<Self, WireError> {
         let bad = |field| WireError::BadValue { format: "Mgid", field };
         let Mgid { multicast, flags, scope, signature, p_key, group } = Mgid::parse(&mgid.0);

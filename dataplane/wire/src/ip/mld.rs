@@ -21,27 +21,18 @@ layout! {
 /// A message of listener discovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MldMessage<'a> {
-    /// A query for a group, or a general query.
     QueryV1 {
-        /// When to answer.
         max_response_ms: u16,
-        /// The group, or zero.
         group: Ipv6Addr,
     },
-    /// A query for a group and sources.
     QueryV2 {
         /// When to answer, as a [`group_record::floating_16`] code of milliseconds.
         max_response_code: u16,
-        /// The group, or zero.
         group: Ipv6Addr,
-        /// The settings of the router that queries.
         querier: Querier<'a, Ipv6Addr>,
     },
-    /// A report of membership.
     ReportV1(Ipv6Addr),
-    /// A report that the membership ends.
     Done(Ipv6Addr),
-    /// A report of groups, with their sources.
     ReportV2(List<'a, GroupRecord<'a, Ipv6Addr>>),
 }
 
@@ -66,7 +57,6 @@ impl<'a> MldMessage<'a> {
         })
     }
 
-    /// Bytes that it has on the wire.
     pub fn wire_len(&self) -> usize {
         match self {
             Self::QueryV2 { querier, .. } => MldHeader::LEN + querier.wire_len(),
@@ -75,7 +65,6 @@ impl<'a> MldMessage<'a> {
         }
     }
 
-    /// Writes it at the front of `out` without its checksum; returns the rest.
     pub fn write<'o>(&self, out: &'o mut [u8]) -> Result<&'o mut [u8], WireError> {
         let (kind, max_response_code, group) = match *self {
             Self::QueryV1 { max_response_ms, group } => {

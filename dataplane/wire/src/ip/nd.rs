@@ -34,31 +34,26 @@ layout! {
 layout! {
     /// Neighbor solicitation (RFC 4861 4.3).
     pub struct NeighborSolicitation: 24 bytes {
-        /// The address to resolve.
         8:0  128  target: Ipv6Addr,
     }
 }
 
 layout! {
-    /// This is my link address (RFC 4861 4.4).
+    /// Neighbor advertisement (RFC 4861 4.4).
     pub struct NeighborAdvertisement: 24 bytes {
-        /// The sender is a router.
         4:0    1  router: bool,
-        /// The advertisement answers a solicitation.
         4:1    1  solicited: bool,
         /// An older link address is wrong.
         4:2    1  override_cached: bool,
-        /// The address whose owner advertises.
         8:0  128  target: Ipv6Addr,
     }
 }
 
 layout! {
-    /// Another first hop is better (RFC 4861 4.5).
+    /// Redirect (RFC 4861 4.5).
     pub struct Redirect: 40 bytes {
         /// The better first hop; the destination itself when that is a neighbor.
         8:0  128  target: Ipv6Addr,
-        /// The address that packets are redirected for.
         24:0 128  destination: Ipv6Addr,
     }
 }
@@ -66,15 +61,11 @@ layout! {
 /// The fixed part of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NdBody {
-    /// Which routers are there? (RFC 4861 4.1)
+    /// Has no fields (RFC 4861 4.1).
     RouterSolicitation,
-    /// Parameters of a router and its link.
     RouterAdvertisement(RouterAdvertisement),
-    /// A request for a link address.
     NeighborSolicitation(NeighborSolicitation),
-    /// This is my link address.
     NeighborAdvertisement(NeighborAdvertisement),
-    /// Another first hop is better.
     Redirect(Redirect),
 }
 
@@ -136,9 +127,7 @@ impl NdBody {
 /// A message of neighbor discovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NdMessage<'a> {
-    /// The fields of the message, by type.
     pub body: NdBody,
-    /// Further parameters, such as link addresses.
     pub options: List<'a, NdOption<'a>>,
 }
 
@@ -149,12 +138,10 @@ impl<'a> NdMessage<'a> {
         Ok(Self { body, options: List::filling(options)? })
     }
 
-    /// Bytes that it has on the wire.
     pub fn wire_len(&self) -> usize {
         self.body.wire_len() + self.options.wire_len()
     }
 
-    /// Writes it at the front of `out` without its checksum; returns the rest.
     pub fn write<'o>(&self, out: &'o mut [u8]) -> Result<&'o mut [u8], WireError> {
         self.options.write(self.body.write(out)?)
     }

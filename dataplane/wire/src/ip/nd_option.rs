@@ -1,9 +1,9 @@
 //! Options of neighbor discovery (RFC 4861 4.6, RFC 8106 5.1; RFC 4391 9.3 for link addresses).
 //!
 //! Lengths count units of 8 bytes, type and length included. A length of zero makes the whole
-//! message void (RFC 4861 4.6). An option of unknown type, or of a length that its type does not
-//! have, is [`NdOption::Unknown`], which receivers pass over: so new options do no harm. Of a link
-//! address, the length says whether it is one of InfiniBand or of Ethernet.
+//! message invalid (RFC 4861 4.6). An option of unknown type, or of a length that its type does not
+//! have, is [`NdOption::Unknown`], which receivers skip, so that new options do no harm. The length
+//! of a link address says whether it is one of InfiniBand or of Ethernet.
 
 use super::link_address::LinkAddress;
 use super::list::{Item, List};
@@ -15,7 +15,6 @@ use core::net::Ipv6Addr;
 layout! {
     /// The header of an option (RFC 4861 4.6).
     pub struct NdOptionHeader: 2 bytes {
-        /// Decides the format of the rest.
         0:0    8  kind: NdOptionType,
         /// Its length in units of 8 bytes.
         1:0    8  length: u8,
@@ -37,7 +36,6 @@ codes! {
 layout! {
     /// A link address as an option (RFC 4391 9.3): two zero bytes go before it.
     pub struct LinkAddressOption: 24 bytes {
-        /// The link address of the source or target, by the type of the option.
         4:0  160  address: LinkAddress,
     }
 }
@@ -45,7 +43,6 @@ layout! {
 layout! {
     /// An address of Ethernet as an option (RFC 4861 4.6.1, RFC 2464 6).
     pub struct MacAddressOption: 8 bytes {
-        /// Whose, the type says.
         2:0   48  address: MacAddress,
     }
 }
@@ -53,9 +50,7 @@ layout! {
 layout! {
     /// A prefix of the link (RFC 4861 4.6.2).
     pub struct PrefixInformation: 32 bytes {
-        /// Bits of the prefix.
         2:0    8  prefix_length: u8,
-        /// Its addresses are on this link.
         3:0    1  on_link: bool,
         /// Addresses may be made of it (RFC 4862).
         3:1    1  autonomous: bool,
@@ -71,7 +66,6 @@ layout! {
 layout! {
     /// The link's MTU (RFC 4861 4.6.4).
     pub struct MtuOption: 8 bytes {
-        /// The MTU of the link.
         4:0   32  mtu: u32,
     }
 }
@@ -79,7 +73,6 @@ layout! {
 layout! {
     /// The header of a list of name servers (RFC 8106 5.1).
     pub struct RecursiveDnsServerHeader: 8 bytes {
-        /// How long the servers may be used.
         4:0   32  lifetime_seconds: u32,
     }
 }
@@ -87,30 +80,20 @@ layout! {
 /// An option that this crate reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NdOption<'a> {
-    /// Link address of the sender.
     SourceLinkAddress(LinkAddress),
-    /// Target link-layer address (RFC 4861 4.6.1).
     TargetLinkAddress(LinkAddress),
-    /// The same of the sender on Ethernet.
     SourceMacAddress(MacAddress),
-    /// The same of the target on Ethernet.
     TargetMacAddress(MacAddress),
-    /// A prefix of the link.
     Prefix(PrefixInformation),
     /// The front of a packet that is redirected, padded to a multiple of 8 bytes.
     RedirectedHeader(&'a [u8]),
-    /// The link's MTU.
     Mtu(u32),
-    /// Recursive DNS servers (RFC 8106 5.1).
     RecursiveDnsServers {
-        /// How long.
         lifetime_seconds: u32,
         /// At least one.
         servers: List<'a, Ipv6Addr>,
     },
-    /// Anything else, to be passed over.
     Unknown {
-        /// Option type as received.
         kind: NdOptionType,
         /// The value, behind type and length: 2 bytes less than a multiple of 8.
         body: &'a [u8],
@@ -121,7 +104,7 @@ pub enum NdOption<'a> {
 const REDIRECTED_HEADER_LEN: usize = 8;
 
 impl<'a> NdOption<'a> {
-    /// Makes sense of the option that fills `bytes`, or does not.
+    /// The option that fills `bytes`, if its type is known and has that length.
     fn known(kind: NdOptionType, bytes: &'a [u8]) -> Option<Self> {
         match kind {
             NdOptionType::SOURCE_LINK_LAYER_ADDRESS if bytes.len() == MacAddressOption::LEN => {

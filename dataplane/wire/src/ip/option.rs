@@ -38,10 +38,8 @@ impl<'a> RawOption<'a> {
         }
     }
 
-    /// Bytes of kind and length.
     pub(super) const PREFIX_LEN: usize = 2;
 
-    /// Writes it at the front of `out`; returns the rest.
     pub(super) fn write<'o>(
         &self,
         format: &'static str,

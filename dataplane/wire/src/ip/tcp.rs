@@ -10,31 +10,20 @@ use crate::layout::{WireError, split_header};
 layout! {
     /// The fixed part of the header (RFC 9293 3.1).
     pub struct TcpHeader: 20 bytes {
-        /// Port of the sender.
         0:0   16  source_port: u16,
-        /// Port of the receiver.
         2:0   16  destination_port: u16,
         /// Of the first byte of payload, or of SYN.
         4:0   32  sequence_number: u32,
-        /// Next byte that the sender expects.
         8:0   32  acknowledgment_number: u32,
         /// Length of the header in 32-bit words, options included.
         12:0   4  data_offset: u8,
-        /// Congestion window was reduced (RFC 3168).
         13:0   1  cwr: bool,
-        /// Congestion was experienced (RFC 3168).
         13:1   1  ece: bool,
-        /// The urgent pointer holds.
         13:2   1  urg: bool,
-        /// The acknowledgment number holds.
         13:3   1  ack: bool,
-        /// The receiver shall not wait for more.
         13:4   1  psh: bool,
-        /// The connection is void.
         13:5   1  rst: bool,
-        /// The connection begins.
         13:6   1  syn: bool,
-        /// The sender has no more.
         13:7   1  fin: bool,
         /// Bytes that the sender takes, before scaling.
         14:0  16  window: u16,
@@ -46,13 +35,12 @@ layout! {
 }
 
 impl TcpHeader {
-    /// Length of the longest header, in bytes.
     pub const LEN_MAX: usize = 60;
 
     const CHECKSUM_AT: usize = 16;
 
-    /// Writes the header of a segment with `options` and a payload of `payload_len` bytes; gives
-    /// the room for that payload. The data offset is filled in, the checksum is zero until
+    /// Writes the header of a segment with `options` and a payload of `payload_len` bytes; returns
+    /// the space for that payload. The data offset is filled in, the checksum is zero until
     /// [`fill_checksum`].
     pub fn write_segment<'a>(
         &self,
@@ -72,7 +60,7 @@ impl TcpHeader {
     }
 }
 
-/// A segment whose header fits. It reads a field of its header when it is asked for.
+/// A view of a segment whose header fits. Its methods read fields from the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpSegment<'a> {
     fixed: &'a [u8; TcpHeader::LEN],
@@ -94,31 +82,27 @@ impl<'a> TcpSegment<'a> {
         }
     }
 
-    /// The fixed part of the header.
     #[inline(always)]
     pub fn header(&self) -> TcpHeader {
         TcpHeader::parse(self.fixed)
     }
 
-    /// The options, which nobody checked so far.
+    /// The options, unchecked.
     #[inline]
     pub fn options(&self) -> Items<'a, TcpOption<'a>> {
         Items::new(self.options)
     }
 
-    /// The data, behind all options.
     #[inline(always)]
     pub const fn payload(&self) -> &'a [u8] {
         self.payload
     }
 
-    /// Whether the segment arrived whole.
     pub fn checksum_ok(&self, pseudo: &PseudoHeader) -> bool {
         pseudo.sum(IpProtocol::TCP, self.bytes.len()).then(Sum::of(self.bytes)).is_ok()
     }
 }
 
-/// Puts its checksum into the segment that fills `bytes`.
 pub fn fill_checksum(bytes: &mut [u8], pseudo: &PseudoHeader) -> Result<(), WireError> {
     let before = pseudo.sum(IpProtocol::TCP, bytes.len());
     checksum::fill("TcpHeader", bytes, TcpHeader::CHECKSUM_AT, before).map(drop)
@@ -150,24 +134,17 @@ pub enum TcpOption<'a> {
     Sack(SackBlocks),
     /// Clocks of sender and receiver (RFC 7323 3).
     Timestamps {
-        /// The sender's clock.
         value: u32,
         /// The receiver's clock as the sender last saw it.
         echo_reply: u32,
     },
     /// Anything else, and the above with lengths that they do not have.
-    Unknown {
-        /// Option type as received.
-        kind: TcpOptionKind,
-        /// The value, behind kind and length.
-        data: &'a [u8],
-    },
+    Unknown { kind: TcpOptionKind, data: &'a [u8] },
 }
 
 layout! {
     /// Bytes that arrived beyond a gap (RFC 2018 3).
     pub struct SackBlock: 8 bytes {
-        /// First of them.
         0:0   32  left_edge: u32,
         /// The one after the last.
         4:0   32  right_edge: u32,
@@ -182,7 +159,6 @@ pub struct SackBlocks {
 }
 
 impl SackBlocks {
-    /// How many fit.
     pub const COUNT_MAX: usize = 4;
 
     /// An option of these blocks; `None` when they are none or too many.

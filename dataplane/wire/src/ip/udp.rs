@@ -7,9 +7,7 @@ use crate::layout::{WireError, split_header};
 layout! {
     /// The header (RFC 768).
     pub struct UdpHeader: 8 bytes {
-        /// Port of the sender.
         0:0   16  source_port: u16,
-        /// Port of the receiver.
         2:0   16  destination_port: u16,
         /// Bytes of header and payload.
         4:0   16  length: u16,
@@ -56,20 +54,17 @@ impl<'a> UdpDatagram<'a> {
         }
     }
 
-    /// The fields of the fixed header, parsed now.
     #[inline(always)]
     pub fn header(&self) -> UdpHeader {
         UdpHeader::parse(self.fixed)
     }
 
-    /// The data of the datagram.
     #[inline(always)]
     pub const fn payload(&self) -> &'a [u8] {
         self.payload
     }
 
-    /// Whether the datagram arrived whole, as far as its sender lets us know: over IPv4 it may have
-    /// made no checksum.
+    /// Whether the checksum matches. Over IPv4 the sender may have made none, which is valid.
     pub fn checksum_ok(&self, pseudo: &PseudoHeader) -> bool {
         match (self.header().checksum, pseudo) {
             (0, PseudoHeader::V4 { .. }) => true,
@@ -82,7 +77,6 @@ impl<'a> UdpDatagram<'a> {
     }
 }
 
-/// Puts its checksum into the datagram that fills `bytes`.
 pub fn fill_checksum(bytes: &mut [u8], pseudo: &PseudoHeader) -> Result<(), WireError> {
     let before = pseudo.sum(IpProtocol::UDP, bytes.len());
     if checksum::fill("UdpHeader", bytes, UdpHeader::CHECKSUM_AT, before)? == 0 {

@@ -9,12 +9,9 @@ use crate::layout::WireError;
 /// The kind of segments that a packet is a unit of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SegmentKind {
-    /// It is no unit.
     #[default]
     Unsegmented,
-    /// TCP over IPv4.
     TcpV4,
-    /// TCP over IPv6.
     TcpV6,
 }
 
@@ -23,16 +20,13 @@ pub enum SegmentKind {
 pub struct PartialChecksum {
     /// The first byte that it covers; it covers all from there on.
     pub start: u16,
-    /// The place of its field, from there.
+    /// Offset of its field from `start`.
     pub offset: u16,
 }
 
-/// What stands before each packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VnetHeader {
-    /// The checksum that is to be completed.
     pub checksum: Option<PartialChecksum>,
-    /// Whether the packet is a unit of segments.
     pub segmentation: SegmentKind,
     /// Bytes of the headers of a unit; a hint.
     pub header_bytes: u16,
@@ -50,7 +44,7 @@ impl VnetHeader {
     /// Length in bytes, without the number of buffers, which TUN devices have no use for.
     pub const LEN: usize = 10;
 
-    /// Reads the header. Fails for kinds of segments that nobody offered to take.
+    /// Fails for kinds of segments that are not offered to the kernel.
     pub fn parse(bytes: &[u8; Self::LEN]) -> Result<Self, WireError> {
         let [flags, kind, ..] = *bytes;
         let number = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
@@ -69,7 +63,6 @@ impl VnetHeader {
         })
     }
 
-    /// Its bytes.
     pub fn emit(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[1] = match self.segmentation {

@@ -8,16 +8,15 @@ use crate::layout::{Field, Layout};
 
 /// The format of the data of a datagram whose header has `ID`.
 pub trait Attribute: Layout + Field {
-    /// The value of the common header's attribute field.
     const ID: AttributeId;
 
-    /// Takes it off the front of a datagram's data, which the compiler sees to be long enough.
+    /// Reads it from the front of a datagram's data, which is long enough by a compile-time check.
     fn from_data<const N: usize>(data: &[u8; N]) -> Self {
         const { assert!(Self::LEN <= N, "the attribute is longer than the data") };
         Self::load(data, 0, Self::LEN * 8)
     }
 
-    /// The data of a datagram that begin with it; the rest is zero.
+    /// The data of a datagram that begins with it; the rest is zero.
     fn to_data<const N: usize>(self) -> [u8; N] {
         const { assert!(Self::LEN <= N, "the attribute is longer than the data") };
         let mut data = [0; N];

@@ -8,9 +8,7 @@ use crate::units::TimeCode;
 layout! {
     /// ClassPortInfo: capabilities and address of a management class of a port (IBA 13.4.8.1).
     pub struct ClassPortInfo: 72 bytes {
-        /// Highest version of the datagram format.
         0:0     8  base_version: u8,
-        /// Highest version of the class.
         1:0     8  class_version: u8,
         /// Capabilities of all classes; the upper byte depends on the class.
         2:0    16  capability_mask: ClassCapabilities,
@@ -20,7 +18,6 @@ layout! {
         7:3     5  resp_time_value: TimeCode,
         /// Where requests are to go instead of here.
         8:0   256  redirect: ClassAddress,
-        /// Where traps go.
         40:0  256  trap: ClassAddress,
     }
 }
@@ -28,23 +25,16 @@ layout! {
 layout! {
     /// An address within [`ClassPortInfo`]: all that it takes to send there.
     pub struct ClassAddress: 32 bytes {
-        /// The port to send to.
         0:0   128  gid: Gid,
-        /// Traffic class of the GRH.
         16:0    8  traffic_class: u8,
-        /// SL to send with.
         17:0    4  service_level: u8,
-        /// Flow label of the GRH.
         17:4   20  flow_label: u32,
         /// Its LID; none if a path to its GID must be asked for.
         20:0   16  lid: Lid,
-        /// Partition.
         22:0   16  p_key: PKey,
         /// Hop limit; only that of traps is defined.
         24:0    8  hop_limit: u8,
-        /// Queue pair.
         25:0   24  qp: Qpn,
-        /// Q_Key to send with.
         28:0   32  q_key: QKey,
     }
 }

@@ -1,26 +1,21 @@
 //! The common header of management datagrams (IBA 13.4.3), and the codes in it.
 
-/// Length of every management datagram.
 pub const MAD_LEN: usize = 256;
 
 layout! {
     /// The common MAD header (IBA 13.4.3).
     pub struct MadHeader: 24 bytes {
-        /// 1.
         0:0    8  base_version: u8,
-        /// The management class.
         1:0    8  mgmt_class: MgmtClass,
         /// 2 for subnet administration and communication management, else 1.
         2:0    8  class_version: u8,
-        /// Get, Set and so on, or a response.
         3:0    8  method: Method,
-        /// How it went; in a directed-route datagram the first bit is the direction.
+        /// In a directed-route datagram the first bit is the direction.
         4:0   16  status: MadStatus,
         /// For the class to use; hop pointer and hop count of directed-route datagrams.
         6:0   16  class_specific: u16,
         /// Answers repeat the request's, all 64 bits.
         8:0   64  transaction_id: u64,
-        /// The format of the data.
         16:0  16  attribute_id: AttributeId,
         /// Which part of it: a port, a block.
         20:0  32  attribute_modifier: u32,
@@ -63,7 +58,6 @@ codes! {
 }
 
 impl MgmtClass {
-    /// The class version that requests and answers carry.
     pub const fn version(self) -> u8 {
         match self {
             Self::SUBN_ADM | Self::COMM_MGT | Self::CONGESTION => 2,
@@ -107,7 +101,6 @@ impl Method {
         self.0 & Self::RESPONSE != 0 || self.0 == Self::TRAP_REPRESS.0
     }
 
-    /// The method that answers this one.
     pub const fn response(self) -> Self {
         match self {
             Self::SET => Self::GET_RESP,
@@ -162,9 +155,7 @@ pub struct AttributeId(pub u16);
 impl AttributeId {
     /// A class's capabilities and where its traps and requests go; in every class but `SUBN`.
     pub const CLASS_PORT_INFO: Self = Self(0x0001);
-    /// Something that happened.
     pub const NOTICE: Self = Self(0x0002);
-    /// A subscription to notices.
     pub const INFORM_INFO: Self = Self(0x0003);
 }
 

@@ -21,43 +21,27 @@ layout! {
     pub struct PortCounters: 44 bytes {
         /// Which port: 255 for the sum of all.
         1:0    8  port_select: u8,
-        /// Which counters a Set writes.
         2:0   16  counter_select: CounterSelect,
-        /// Minor link errors on any physical lane.
         4:0   16  symbol_error_counter: u16,
-        /// Times that the link recovered by itself.
         6:0    8  link_error_recovery_counter: u8,
-        /// Times that it did not.
         7:0    8  link_downed_counter: u8,
-        /// Packets received with errors.
         8:0   16  port_rcv_errors: u16,
         /// Received packets that were marked bad.
         10:0  16  port_rcv_remote_physical_errors: u16,
-        /// Packets received that a switch could not forward.
         12:0  16  port_rcv_switch_relay_errors: u16,
-        /// Packets that could not be sent and were dropped.
         14:0  16  port_xmit_discards: u16,
         /// Packets not sent for their partition or for being raw.
         16:0   8  port_xmit_constraint_errors: u8,
         /// Packets refused for their partition or for being raw.
         17:0   8  port_rcv_constraint_errors: u8,
-        /// Which counters a Set writes, further on.
         18:0   8  counter_select2: CounterSelect2,
-        /// Times that the link's errors passed their threshold.
         19:0   4  local_link_integrity_errors: u8,
-        /// Times that overruns passed theirs.
         19:4   4  excessive_buffer_overrun_errors: u8,
-        /// Management packets to queue pair 1 that were dropped.
         20:0  16  qp1_dropped: u16,
-        /// Dropped packets on VL 15.
         22:0  16  vl15_dropped: u16,
-        /// Sent, in units of four bytes.
         24:0  32  port_xmit_data: u32,
-        /// Received, in units of four bytes.
         28:0  32  port_rcv_data: u32,
-        /// Packets sent.
         32:0  32  port_xmit_pkts: u32,
-        /// Packets received.
         36:0  32  port_rcv_pkts: u32,
         /// Ticks in which a packet waited for credits or arbitration.
         40:0  32  port_xmit_wait: u32,
@@ -69,23 +53,14 @@ layout! {
     pub struct PortCountersExtended: 72 bytes {
         /// Which port: 255 for the sum of all.
         1:0    8  port_select: u8,
-        /// Which counters a Set writes.
         2:0   16  counter_select: CounterSelectExtended,
-        /// Sent, in units of four bytes.
         8:0   64  port_xmit_data: u64,
-        /// Received, in units of four bytes.
         16:0  64  port_rcv_data: u64,
-        /// Packets sent.
         24:0  64  port_xmit_pkts: u64,
-        /// Packets received.
         32:0  64  port_rcv_pkts: u64,
-        /// Packets sent to one port.
         40:0  64  port_unicast_xmit_pkts: u64,
-        /// Packets received as one port.
         48:0  64  port_unicast_rcv_pkts: u64,
-        /// Packets sent to groups.
         56:0  64  port_multicast_xmit_pkts: u64,
-        /// Packets received as members of groups.
         64:0  64  port_multicast_rcv_pkts: u64,
     }
 }
@@ -135,9 +110,7 @@ flags! {
 
 /// Capabilities of performance management: the class-specific byte (IBA 16.1.3.1).
 impl ClassCapabilities {
-    /// There is [`PortCountersExtended`].
     pub const PERF_EXTENDED_WIDTH: Self = Self(1 << 9);
-    /// There is [`PortCounters::port_xmit_wait`].
     pub const PERF_PORT_XMIT_WAIT: Self = Self(1 << 12);
 }
 

@@ -18,19 +18,15 @@ layout! {
     pub struct RmppHeader: 12 bytes {
         /// 1; 0 in a datagram that takes no part in segmentation.
         0:0    8  version: u8,
-        /// The type of the packet.
         1:0    8  rmpp_type: RmppType,
         /// How long the sender of this takes to answer.
         2:0    5  response_time: TimeCode,
-        /// This is the last segment.
         2:5    1  last: bool,
-        /// This is the first segment.
         2:6    1  first: bool,
         /// The datagram takes part in segmentation: if not, the rest means nothing.
         2:7    1  active: bool,
-        /// Why a transfer was stopped or aborted.
         3:0    8  status: RmppStatus,
-        /// Which segment this is, from 1; in an ACK the last that has come without a gap.
+        /// From 1; in an ACK the last segment that was received without a gap.
         4:0   32  segment_number: u32,
         /// Data: in the first segment the length of all, in the last its own. ACK: the last segment
         /// that may be sent.
@@ -68,7 +64,6 @@ codes! {
 }
 
 impl RmppHeader {
-    /// The version of the protocol.
     pub const VERSION: u8 = 1;
 
     /// An acknowledgement of all segments to `segment_number`, which lets the sender go on to
@@ -87,12 +82,12 @@ impl RmppHeader {
         }
     }
 
-    /// The end of a transfer before its time: `rmpp_type` is `STOP` or `ABORT`.
+    /// The early end of a transfer: `rmpp_type` is `STOP` or `ABORT`.
     pub const fn end(rmpp_type: RmppType, status: RmppStatus) -> Self {
         Self { rmpp_type, status, ..Self::ack(0, 0, TimeCode(0)) }
     }
 
-    /// How many bytes of data this segment brings, in a class that repeats `class_header_len`
+    /// How many bytes of data this segment has, in a class that repeats `class_header_len`
     /// bytes in each. Only the last segment can be short.
     pub fn data_len(&self, class_header_len: usize) -> Result<usize, WireError> {
         let bad = WireError::BadLength { format: "RmppHeader" };
@@ -113,8 +108,8 @@ pub struct Segmentation {
 }
 
 impl Segmentation {
-    /// Of so much data, in a class that repeats so many bytes in each segment: fewer than
-    /// [`SEGMENT_LEN`].
+    /// `data_len` bytes of data, in a class that repeats `class_header_len` bytes in each segment:
+    /// fewer than [`SEGMENT_LEN`].
     pub const fn new(data_len: usize, class_header_len: usize) -> Self {
         assert!(class_header_len < SEGMENT_LEN, "no room for data behind the class's header");
         Self { data_len, class_header_len }
@@ -124,13 +119,13 @@ impl Segmentation {
         SEGMENT_LEN - self.class_header_len
     }
 
-    /// How many segments: at least one, though it be empty.
+    /// At least one segment, even without data.
     pub const fn count(self) -> u32 {
         let count = self.data_len.div_ceil(self.data_per_segment());
         if count == 0 { 1 } else { count as u32 }
     }
 
-    /// Which of the data go into a segment; nothing if there is no such segment.
+    /// The range of the data in a segment; empty if there is no such segment.
     pub fn data(self, segment_number: u32) -> Range<usize> {
         let before = (segment_number as usize).wrapping_sub(1);
         let start = before.saturating_mul(self.data_per_segment()).min(self.data_len);

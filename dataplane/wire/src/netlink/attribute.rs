@@ -1,7 +1,7 @@
 //! Attributes: typed, nested, padded to four bytes (`struct rtattr`, `struct nlattr`).
 //!
-//! Every length comes from outside. A walk ends at the first attribute whose length is shorter
-//! than its header or longer than what is left, and says so.
+//! Every length is foreign input. A walk ends with an error at the first attribute whose length is
+//! shorter than its header or longer than the rest.
 
 use super::AddressFamily;
 use crate::layout::WireError;
@@ -37,13 +37,11 @@ pub struct NetlinkAttribute<'a> {
 }
 
 impl<'a> NetlinkAttribute<'a> {
-    /// The value as a number of 32 bits.
     pub fn u32(&self) -> Result<u32, WireError> {
         let &value = self.value.first_chunk().ok_or(BAD_LENGTH)?;
         Ok(u32::from_ne_bytes(value))
     }
 
-    /// The value as a number of 8 bits.
     pub fn u8(&self) -> Result<u8, WireError> {
         self.value.first().copied().ok_or(BAD_LENGTH)
     }
@@ -54,7 +52,6 @@ impl<'a> NetlinkAttribute<'a> {
         &self.value[..end.unwrap_or(self.value.len())]
     }
 
-    /// The value as an address of `family`.
     pub fn address(&self, family: AddressFamily) -> Result<IpAddr, WireError> {
         match family {
             AddressFamily::IPV4 => {
@@ -84,7 +81,6 @@ pub struct Attributes<'a> {
 }
 
 impl<'a> Attributes<'a> {
-    /// A walk from the front of `bytes`.
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
@@ -121,12 +117,10 @@ pub struct AttributeWriter<'o> {
 }
 
 impl<'o> AttributeWriter<'o> {
-    /// A writer at the front of `out`.
     pub const fn new(out: &'o mut [u8]) -> Self {
         Self { out, len: 0 }
     }
 
-    /// Bytes written so far.
     pub const fn written(&self) -> usize {
         self.len
     }
@@ -163,12 +157,10 @@ impl<'o> AttributeWriter<'o> {
         self.set_header(start, HEADER_LEN + value_len, kind)
     }
 
-    /// Writes an attribute with a number of 32 bits.
     pub fn u32(&mut self, kind: u16, value: u32) -> Result<(), WireError> {
         self.attribute(kind, &[&value.to_ne_bytes()])
     }
 
-    /// Writes an attribute with an address.
     pub fn address(&mut self, kind: u16, address: IpAddr) -> Result<(), WireError> {
         match address {
             IpAddr::V4(address) => self.attribute(kind, &[&address.octets()]),
@@ -207,12 +199,10 @@ impl<'o> AttributeWriter<'o> {
         self.set_header(start, self.len - start, kind | NESTED)
     }
 
-    /// Writes `value` over the two bytes at `offset`, which are written already.
     pub(crate) fn put_u16(&mut self, offset: usize, value: u16) {
         self.out[offset..offset + 2].copy_from_slice(&value.to_ne_bytes());
     }
 
-    /// Writes `value` over the four bytes at `offset`, which are written already.
     pub(crate) fn put_u32(&mut self, offset: usize, value: u32) {
         self.out[offset..offset + 4].copy_from_slice(&value.to_ne_bytes());
     }

@@ -3,7 +3,7 @@
 //! Byte 0 family, 1 prefix length, 2 flags of eight bits, 3 scope, 4 link index; then attributes.
 //!
 //! On a point-to-point link `IFA_LOCAL` is our address and `IFA_ADDRESS` that of the peer; without
-//! a peer both are the same, and IPv6 then tells `IFA_ADDRESS` only.
+//! a peer both are the same, and IPv6 then has `IFA_ADDRESS` only.
 
 use super::attribute::{AttributeWriter, Attributes, u32_at};
 use super::{AddressFamily, truncated};
@@ -26,7 +26,7 @@ flags! {
         DEPRECATED = 1 << 5,
         TENTATIVE = 1 << 6,
         PERMANENT = 1 << 7,
-        /// No route to its prefix comes with it.
+        /// The kernel adds no route to its prefix.
         NO_PREFIX_ROUTE = 1 << 9,
     }
 }
@@ -34,20 +34,15 @@ flags! {
 /// An address of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressMessage {
-    /// Index of the link.
     pub index: u32,
-    /// The address of the link.
     pub address: IpAddr,
-    /// Bits of its prefix.
     pub prefix_len: u8,
-    /// How it came, and how far duplicate detection is.
     pub flags: AddressFlags,
     /// Where it is valid: 0 everywhere, 253 on the link, 254 on this host.
     pub scope: u8,
 }
 
 impl AddressMessage {
-    /// Reads the body of an address message.
     pub fn parse(body: &[u8]) -> Result<Self, WireError> {
         const BAD_FAMILY: WireError =
             WireError::BadValue { format: "AddressMessage", field: "family" };

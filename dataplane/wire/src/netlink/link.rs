@@ -46,9 +46,7 @@ pub struct LinkMessage<'a> {
     pub family: AddressFamily,
     /// Kind of the device (`ARPHRD_*`).
     pub device_type: u16,
-    /// The number by which other messages name it.
     pub index: u32,
-    /// Whether it is up, and has carrier.
     pub flags: LinkFlags,
     /// Its name; empty if absent.
     pub name: &'a [u8],
@@ -63,7 +61,6 @@ pub struct LinkMessage<'a> {
 }
 
 impl<'a> LinkMessage<'a> {
-    /// Reads the body of a link message.
     pub fn parse(body: &'a [u8]) -> Result<Self, WireError> {
         if body.len() < HEADER_LEN {
             return Err(truncated("LinkMessage", HEADER_LEN, body.len()));
@@ -89,7 +86,6 @@ impl<'a> LinkMessage<'a> {
         Ok(link)
     }
 
-    /// Writes the body.
     pub fn write(&self, out: &mut AttributeWriter<'_>) -> Result<(), WireError> {
         write_header(out, self.family, self.device_type, self.index, self.flags, LinkFlags::NONE)?;
         if !self.name.is_empty() {
@@ -107,15 +103,11 @@ impl<'a> LinkMessage<'a> {
 /// A request to change a link; what is `None` stays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkChange {
-    /// Index of the link.
     pub index: u32,
-    /// Whether it is up.
     pub up: Option<bool>,
-    /// Bytes of the longest packet.
     pub mtu: Option<u32>,
     /// Whether it has carrier; a TUN takes that here as well.
     pub carrier: Option<bool>,
-    /// Packets that its transmit queue holds.
     pub queue_len: Option<u32>,
     /// Index of the device above it; 0 takes it off its master.
     pub master: Option<u32>,
@@ -129,7 +121,6 @@ pub struct LinkChange {
 }
 
 impl LinkChange {
-    /// Writes the body of a `SET_LINK` request.
     pub fn write(&self, out: &mut AttributeWriter<'_>) -> Result<(), WireError> {
         let (flags, change) = match self.up {
             Some(true) => (LinkFlags::UP, LinkFlags::UP),

@@ -1,5 +1,5 @@
 //! Netlink and rtnetlink: messages of the Linux kernel about links, addresses, routes and nexthop
-//! objects, and how it is asked (RFC 3549; `linux/netlink.h`, `linux/rtnetlink.h`).
+//! objects, and requests to it (RFC 3549; `linux/netlink.h`, `linux/rtnetlink.h`).
 //!
 //! A datagram is a row of messages. [`NetlinkMessages`] walks it, [`NetlinkMessage::payload`] reads
 //! one message; [`attribute`] walks and writes the attributes inside, for [`link`], [`ip_address`],
@@ -11,8 +11,8 @@
 //! Why a decoder of our own: the crate `netlink-packet-route` has no nexthop messages, allocates
 //! for every attribute, and its parser is not total on hostile lengths. Six messages are needed.
 //!
-//! Attributes that nothing here needs are skipped. A message that needs them to be understood
-//! (encapsulation, source-specific routes) says that it has them.
+//! Attributes that nothing here needs are skipped. A message that cannot be understood without them
+//! (encapsulation, source-specific routes) has a field that says so.
 
 pub mod attribute;
 pub mod ip_address;
@@ -92,7 +92,6 @@ codes! {
 }
 
 impl AddressFamily {
-    /// The family of `address`.
     pub const fn of(address: IpAddr) -> Self {
         if address.is_ipv4() { Self::IPV4 } else { Self::IPV6 }
     }
@@ -106,7 +105,6 @@ impl AddressFamily {
         }
     }
 
-    /// The address `::` or `0.0.0.0`.
     pub(crate) const fn any(self) -> Option<IpAddr> {
         match self {
             Self::IPV4 => Some(IpAddr::V4(core::net::Ipv4Addr::UNSPECIFIED)),
@@ -119,9 +117,7 @@ impl AddressFamily {
 /// The header of every message (`struct nlmsghdr`), without its length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MessageHeader {
-    /// The type of the message, which decides the format of the payload.
     pub message_type: MessageType,
-    /// How it is asked, and whether more messages follow.
     pub flags: MessageFlags,
     /// Number of the request that it answers; 0 in a notification.
     pub sequence: u32,
@@ -130,16 +126,13 @@ pub struct MessageHeader {
 }
 
 impl MessageHeader {
-    /// Bytes of the header.
     pub const LEN: usize = 16;
 }
 
 /// One message of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetlinkMessage<'a> {
-    /// The first 16 bytes.
     pub header: MessageHeader,
-    /// Bytes after the header.
     pub body: &'a [u8],
 }
 
@@ -185,37 +178,27 @@ impl<'a> Iterator for NetlinkMessages<'a> {
 
 impl core::iter::FusedIterator for NetlinkMessages<'_> {}
 
-/// Content of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Payload<'a> {
-    /// A link was made or changed.
     NewLink(LinkMessage<'a>),
-    /// A link is gone.
     DelLink(LinkMessage<'a>),
-    /// An address was added or changed.
     NewAddress(AddressMessage),
-    /// An address is gone.
     DelAddress(AddressMessage),
     /// A route was added, replaced, or (IPv6) has one path more.
     NewRoute(RouteMessage<'a>),
     /// A route, or of an IPv6 route the paths that are listed, is gone.
     DelRoute(RouteMessage<'a>),
-    /// A nexthop object was added or replaced.
     NewNexthop(NexthopMessage<'a>),
-    /// A nexthop object is gone.
     DelNexthop(NexthopMessage<'a>),
     /// A dump is complete. A negative number is the errno that ended it early.
     Done(i32),
-    /// The answer to a request.
     Error(ErrorMessage<'a>),
-    /// NetlinkMessages were lost (`NLMSG_OVERRUN`).
+    /// Messages were lost (`NLMSG_OVERRUN`).
     Overrun,
-    /// A message of another type.
     Other(MessageType),
 }
 
 impl<'a> NetlinkMessage<'a> {
-    /// Reads the body.
     pub fn payload(&self) -> Result<Payload<'a>, WireError> {
         let body = self.body;
         Ok(match self.header.message_type {
@@ -245,7 +228,7 @@ impl<'a> NetlinkMessage<'a> {
 pub struct ErrorMessage<'a> {
     /// 0 for an acknowledgment, else the errno, positive.
     pub errno: u32,
-    /// The kernel's own sentence about it; empty if it gave none.
+    /// The kernel's explanation; empty if it gave none.
     pub text: &'a [u8],
 }
 

@@ -22,24 +22,18 @@ const FDB: u16 = 11;
 /// A nexthop object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NexthopMessage<'a> {
-    /// Its number.
     pub id: u32,
     /// Family of its gateway; unspecified for a group.
     pub family: AddressFamily,
-    /// Origin.
     pub protocol: RouteProtocol,
-    /// Where it leads.
     pub nexthop: Nexthop<'a>,
 }
 
 /// The kind of a nexthop object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Nexthop<'a> {
-    /// To one gateway or link.
     Path(RoutePath),
-    /// Several other objects, with weights.
     Group(NexthopGroup<'a>),
-    /// A silent drop.
     Blackhole,
     /// An entry of a bridge's forwarding table; no path of IP.
     BridgeEntry,
@@ -48,7 +42,6 @@ pub enum Nexthop<'a> {
 /// An object in a group, and its share of the flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupMember {
-    /// Number of the nexthop object.
     pub id: u32,
     /// Share of the flows, from 1.
     pub weight: u32,
@@ -68,7 +61,6 @@ impl<'a> NexthopGroup<'a> {
         Ok(Self { bytes })
     }
 
-    /// Walks the members.
     pub fn iter(&self) -> impl Iterator<Item = GroupMember> + use<'a> {
         self.bytes.chunks_exact(MEMBER_LEN).map(|member| GroupMember {
             id: u32_at(member, 0),
@@ -76,7 +68,7 @@ impl<'a> NexthopGroup<'a> {
         })
     }
 
-    /// Writes a group of `members` to the front of `out`; gives the group.
+    /// Writes a group of `members` to the front of `out`.
     pub fn write(members: &[GroupMember], out: &'a mut [u8]) -> Result<Self, WireError> {
         let mut writer = AttributeWriter::new(out);
         for member in members {
@@ -90,7 +82,6 @@ impl<'a> NexthopGroup<'a> {
 }
 
 impl<'a> NexthopMessage<'a> {
-    /// Reads the body of a nexthop message.
     pub fn parse(body: &'a [u8]) -> Result<Self, WireError> {
         if body.len() < HEADER_LEN {
             return Err(truncated("NexthopMessage", HEADER_LEN, body.len()));
@@ -123,7 +114,6 @@ impl<'a> NexthopMessage<'a> {
         Ok(Self { id, family, protocol: RouteProtocol(body[2]), nexthop })
     }
 
-    /// Writes the body.
     pub fn write(&self, out: &mut AttributeWriter<'_>) -> Result<(), WireError> {
         let flags = if let Nexthop::Path(hop) = self.nexthop { hop.flags.0 } else { 0 };
         out.bytes(&[self.family.0, 0, self.protocol.0, 0])?;

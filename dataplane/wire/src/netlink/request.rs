@@ -7,11 +7,8 @@ use crate::layout::WireError;
 /// Kinds of objects that the kernel dumps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DumpKind {
-    /// Network devices.
     Links,
-    /// Addresses of both families.
     Addresses,
-    /// Nexthop objects.
     Nexthops,
     /// Routes of IPv4, all tables.
     RoutesV4,
@@ -20,7 +17,7 @@ pub enum DumpKind {
 }
 
 impl DumpKind {
-    /// All of them. Whatever a kind refers to stands before it.
+    /// Each kind stands behind those that it refers to.
     pub const ALL: [Self; 5] =
         [Self::Links, Self::Addresses, Self::Nexthops, Self::RoutesV4, Self::RoutesV6];
 
@@ -35,7 +32,7 @@ impl DumpKind {
         }
     }
 
-    /// Writes the dump request to the front of `out`; gives its length.
+    /// Writes the dump request to the front of `out`; returns its length.
     pub fn write(self, sequence: u32, out: &mut [u8]) -> Result<usize, WireError> {
         let (message_type, family, len) = self.request();
         let header = MessageHeader { message_type, flags: MessageFlags::DUMP, sequence, port: 0 };
@@ -47,7 +44,7 @@ impl DumpKind {
     }
 }
 
-/// Writes a message to the front of `out`, with the body that `body` writes; gives its length.
+/// Writes a message to the front of `out`, with the body that `body` writes; returns its length.
 pub fn write_message(
     header: &MessageHeader,
     out: &mut [u8],

@@ -87,7 +87,6 @@ pub struct RoutePath {
     pub gateway: Option<IpAddr>,
     /// Share of the flows, from 1 to 256.
     pub weight: u16,
-    /// Whether it is dead, or the gateway on the link.
     pub flags: RouteFlags,
     /// Whether packets are encapsulated on it, in a way that this decoder does not read.
     pub encapsulated: bool,
@@ -96,35 +95,27 @@ pub struct RoutePath {
 /// A route, as the kernel reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouteMessage<'a> {
-    /// Family of the destination.
     pub family: AddressFamily,
     /// Destination; bits behind the prefix are as the sender had them.
     pub destination: IpAddr,
-    /// Bits of the destination.
     pub prefix_len: u8,
     /// Bits of the source: not 0 in a source-specific route.
     pub source_len: u8,
     /// TOS that packets must have; 0 for all.
     pub tos: u8,
-    /// Number of the table.
     pub table: u32,
-    /// Origin.
     pub protocol: RouteProtocol,
     /// Distance to the destination: 0 anywhere, 253 on the link, 254 on this host.
     pub scope: u8,
-    /// Unicast, local, blackhole and so on.
     pub route_type: RouteType,
-    /// Whether it is usable, and whose it is.
     pub flags: RouteFlags,
     /// Metric; the lowest wins.
     pub priority: u32,
     /// The nexthop object it uses; 0 for none.
     pub nexthop_id: u32,
-    /// Source address of packets of this host.
     pub preferred_source: Option<IpAddr>,
     /// Seconds to live; 0 for ever.
     pub expires_s: u32,
-    /// The next hops, which share the flows.
     pub paths: Paths<'a>,
 }
 
@@ -133,7 +124,6 @@ pub struct RouteMessage<'a> {
 pub enum Paths<'a> {
     /// One path; its link and gateway may both be missing.
     Single(RoutePath),
-    /// Several.
     Multiple(Multipath<'a>),
 }
 
@@ -165,7 +155,6 @@ impl<'a> Multipath<'a> {
         Ok(Self { bytes, family })
     }
 
-    /// Walks the paths.
     pub fn iter(&self) -> impl Iterator<Item = RoutePath> + use<'a> {
         let (mut rest, family) = (self.bytes, self.family);
         core::iter::from_fn(move || {
@@ -198,7 +187,6 @@ fn read_hop(bytes: &[u8], family: AddressFamily) -> Result<(RoutePath, &[u8]), W
 }
 
 impl RoutePath {
-    /// Takes over an attribute of a path.
     fn apply(
         &mut self,
         attribute: &NetlinkAttribute<'_>,
@@ -252,7 +240,6 @@ impl<'a> RouteMessage<'a> {
         body.first().is_none_or(|&family| AddressFamily(family).address_bits().is_some())
     }
 
-    /// Reads the body of a route message.
     pub fn parse(body: &'a [u8]) -> Result<Self, WireError> {
         const BAD_FAMILY: WireError =
             WireError::BadValue { format: "RouteMessage", field: "family" };
@@ -302,7 +289,6 @@ impl<'a> RouteMessage<'a> {
         Ok(())
     }
 
-    /// Writes the body.
     pub fn write(&self, out: &mut AttributeWriter<'_>) -> Result<(), WireError> {
         let table = u8::try_from(self.table).unwrap_or(TABLE_COMPAT);
         out.bytes(&[self.family.0, self.prefix_len, self.source_len, self.tos])?;

@@ -1,4 +1,4 @@
-//! ACK extended transport header: how it went at the responder (IBA 9.3.5, 9.7.5.1.2).
+//! ACK extended transport header: the outcome at the responder (IBA 9.3.5, 9.7.5.1.2).
 
 use crate::{layout::Field, psn::Psn};
 use core::time::Duration;
@@ -6,7 +6,6 @@ use core::time::Duration;
 layout! {
     /// In acknowledgements, and in first, last and only responses to RDMA READ (IBA 9.3.5).
     pub struct Aeth: 4 bytes {
-        /// Good, not yet, or why not.
         0:0    8  syndrome: Syndrome,
         /// Messages that the responder has completed; counts as sequence numbers do.
         1:0   24  msn: Psn,
@@ -16,11 +15,10 @@ layout! {
 /// The syndrome of an acknowledgement (IBA 9.3.5): three bits of kind, five of value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syndrome {
-    /// Done, up to this packet, with so many receives left.
+    /// Complete up to this packet, with so many receives left.
     Ack(Credits),
-    /// No receive is posted: come again after this time.
+    /// No receive is posted: retry after this time.
     RnrNak(RnrTimer),
-    /// Refused.
     Nak(NakCode),
     /// A kind that does not exist, with its byte; such a packet is dropped.
     Reserved(u8),
@@ -101,7 +99,6 @@ const RNR_TENS_OF_US: [u32; 32] = [
 ];
 
 impl RnrTimer {
-    /// The time that the code stands for.
     pub fn duration(self) -> Duration {
         Duration::from_micros(u64::from(RNR_TENS_OF_US[usize::from(self.0 & 31)]) * 10)
     }

@@ -5,7 +5,6 @@ layout! {
     pub struct AtomicEth: 28 bytes {
         /// Virtual address at the responder: a multiple of eight.
         0:0   64  va: u64,
-        /// The key that the responder gave out for that memory.
         8:0   32  rkey: u32,
         /// The value to swap in, or to add.
         12:0  64  swap_or_add: u64,
@@ -17,7 +16,6 @@ layout! {
 layout! {
     /// Behind the AETH of the answer (IBA 9.3.5.2).
     pub struct AtomicAckEth: 8 bytes {
-        /// The original value.
         0:0   64  original: u64,
     }
 }

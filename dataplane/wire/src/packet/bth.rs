@@ -6,7 +6,6 @@ use crate::{address::Qpn, keys::PKey, psn::Psn};
 layout! {
     /// Begins the transport part of every InfiniBand packet (IBA 9.2).
     pub struct Bth: 12 bytes {
-        /// Service and operation; decides which headers follow.
         0:0    8  opcode: Opcode,
         /// Solicited event: the receiver shall be woken.
         1:0    1  se: bool,
@@ -16,17 +15,11 @@ layout! {
         1:2    2  pad_cnt: u8,
         /// Transport version: 0.
         1:4    4  tver: u8,
-        /// The sender's partition key.
         2:0   16  pkey: PKey,
-        /// FECN: congestion on the path.
         4:0    1  fecn: bool,
-        /// BECN: congestion on the path of packets in the other direction.
         4:1    1  becn: bool,
-        /// Destination queue pair.
         5:0   24  dest_qp: Qpn,
-        /// The responder shall acknowledge.
         8:0    1  ack_req: bool,
-        /// Packet sequence number.
         9:0   24  psn: Psn,
     }
 }

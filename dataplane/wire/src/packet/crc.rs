@@ -8,9 +8,7 @@
 
 use super::lrh::Lnh;
 
-/// Length of the invariant CRC.
 pub const ICRC_LEN: usize = 4;
-/// Length of the variant CRC.
 pub const VCRC_LEN: usize = 2;
 
 const LRH: usize = 8;

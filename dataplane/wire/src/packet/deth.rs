@@ -7,7 +7,6 @@ layout! {
     pub struct Deth: 8 bytes {
         /// Must be that of the receiving queue pair.
         0:0   32  qkey: QKey,
-        /// The source queue pair.
         5:0   24  src_qp: Qpn,
     }
 }

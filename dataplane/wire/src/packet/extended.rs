@@ -20,7 +20,6 @@ pub enum ExtendedKind {
 }
 
 impl ExtendedKind {
-    /// Bytes of these headers.
     #[inline]
     pub const fn bytes(self) -> usize {
         match self {
@@ -54,7 +53,6 @@ pub enum Extended {
 }
 
 impl Extended {
-    /// Which headers these are.
     #[inline]
     pub const fn kind(&self) -> ExtendedKind {
         match self {
@@ -97,7 +95,6 @@ impl Extended {
         })
     }
 
-    /// Writes them at the front of `out`; returns the rest.
     #[inline(always)]
     pub fn write<'a>(&self, out: &'a mut [u8]) -> Result<&'a mut [u8], WireError> {
         match self {
@@ -126,9 +123,8 @@ fn one<T>(
 /// The additional headers of reliable datagrams, behind the BTH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RdHeaders {
-    /// The end-to-end context.
     pub rdeth: Rdeth,
-    /// Queue pair and key; in requests only.
+    /// In requests only.
     pub deth: Option<Deth>,
 }
 
@@ -143,7 +139,6 @@ impl RdHeaders {
         Ok((Self { rdeth, deth: Some(deth) }, bytes))
     }
 
-    /// Writes them at the front of `out`; returns the rest.
     pub fn write<'a>(&self, out: &'a mut [u8]) -> Result<&'a mut [u8], WireError> {
         let out = self.rdeth.write(out)?;
         match self.deth {
@@ -152,7 +147,6 @@ impl RdHeaders {
         }
     }
 
-    /// Their length in bytes.
     pub const fn bytes(is_request: bool) -> usize {
         if is_request { Rdeth::LEN + Deth::LEN } else { Rdeth::LEN }
     }

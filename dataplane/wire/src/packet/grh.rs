@@ -5,9 +5,7 @@ use crate::address::Gid;
 layout! {
     /// An IPv6 header in form (IBA 8.3).
     pub struct Grh: 40 bytes {
-        /// 6.
         0:0    4  ip_ver: u8,
-        /// Traffic class.
         0:4    8  tclass: u8,
         /// Packets of one flow stay in order.
         1:4   20  flow_label: u32,
@@ -15,19 +13,14 @@ layout! {
         4:0   16  pay_len: u16,
         /// [`Grh::NXT_HDR_IBA`], or an IP protocol in raw packets.
         6:0    8  nxt_hdr: u8,
-        /// Routers that may still be crossed.
         7:0    8  hop_lmt: u8,
-        /// Where from.
         8:0  128  sgid: Gid,
-        /// Where to.
         24:0 128  dgid: Gid,
     }
 }
 
 impl Grh {
-    /// The only IP version there is here.
     pub const IP_VER: u8 = 6;
-    /// A base transport header follows.
     pub const NXT_HDR_IBA: u8 = 0x1b;
 }
 

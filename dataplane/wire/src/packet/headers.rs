@@ -6,15 +6,11 @@ use crate::WireError;
 /// All headers of a packet of InfiniBand transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Headers {
-    /// Local route.
     pub lrh: Lrh,
-    /// Global route.
     pub grh: Option<Grh>,
-    /// Base transport.
     pub bth: Bth,
     /// Reliable datagrams only.
     pub rd: Option<RdHeaders>,
-    /// The extended headers, by opcode.
     pub extended: Extended,
 }
 

@@ -3,7 +3,6 @@
 layout! {
     /// In the packet that ends a SEND with invalidate (IBA 9.3.7).
     pub struct Ieth: 4 bytes {
-        /// The responder's key that ends with this message.
         0:0   32  rkey: u32,
     }
 }

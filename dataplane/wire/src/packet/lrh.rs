@@ -11,13 +11,10 @@ layout! {
         0:4    4  lver: u8,
         /// Service level: keeps its value from end to end.
         1:0    4  sl: u8,
-        /// The next header.
         1:6    2  lnh: Lnh,
-        /// Where to.
         2:0   16  dlid: Lid,
         /// Words of four bytes from here to the end of the invariant CRC.
         4:5   11  pkt_len: u16,
-        /// Where from.
         6:0   16  slid: Lid,
     }
 }
@@ -39,7 +36,6 @@ codes! {
 impl Lrh {
     /// The VL of subnet management, without flow control.
     pub const VL_MANAGEMENT: u8 = 15;
-    /// The most words of PktLen.
     pub const PKT_LEN_MAX: usize = 0x7ff;
 
     /// Bytes from here to the end of the invariant CRC, as the header claims.

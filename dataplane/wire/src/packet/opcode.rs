@@ -7,17 +7,11 @@ use core::fmt;
 codes! {
     /// Transport services: the top three bits of an opcode (IBA table 35).
     pub struct Transport(u8) {
-        /// Reliable connection.
         RC = 0x00,
-        /// Unreliable connection.
         UC = 0x20,
-        /// Reliable datagram.
         RD = 0x40,
-        /// Unreliable datagram.
         UD = 0x60,
-        /// Congestion notification.
         CNP = 0x80,
-        /// Extended reliable connection.
         XRC = 0xa0,
     }
 }
@@ -60,9 +54,7 @@ pub struct Opcode(pub u8);
 /// How much payload a packet may have (IBA 9.2.1, 9.7.4.1.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PayloadRule {
-    /// None at all.
     Empty,
-    /// Anything up to the path MTU.
     UpToMtu,
     /// At least one byte: the last packet of several.
     OneToMtu,
@@ -71,7 +63,6 @@ pub enum PayloadRule {
 }
 
 impl PayloadRule {
-    /// Whether a payload of `len` bytes keeps the rule.
     #[inline]
     pub const fn allows(self, len: usize, mtu: usize) -> bool {
         match self {
@@ -84,25 +75,20 @@ impl PayloadRule {
 }
 
 impl Opcode {
-    /// A datagram.
     pub const UD_SEND_ONLY: Self = Self::new(Transport::UD, Operation::SEND_ONLY);
-    /// A datagram with immediate data.
     pub const UD_SEND_ONLY_IMM: Self = Self::new(Transport::UD, Operation::SEND_ONLY_IMM);
     /// Every ACK and NAK of a reliable connection.
     pub const RC_ACKNOWLEDGE: Self = Self::new(Transport::RC, Operation::ACKNOWLEDGE);
 
-    /// The opcode of an operation in a service.
     pub const fn new(transport: Transport, operation: Operation) -> Self {
         Self(transport.0 & 0xe0 | operation.0 & 0x1f)
     }
 
-    /// Its service.
     #[inline]
     pub const fn transport(self) -> Transport {
         Transport(self.0 & 0xe0)
     }
 
-    /// The low five bits.
     #[inline]
     pub const fn operation(self) -> Operation {
         Operation(self.0 & 0x1f)
@@ -120,7 +106,6 @@ impl Opcode {
         EXTENDED_LEN[self.0 as usize] as usize
     }
 
-    /// Whether this is a request, and not an answer to one.
     #[inline]
     pub const fn is_request(self) -> bool {
         !matches!(self.0 & 0x1f, 0x0d..=0x12)
@@ -155,7 +140,6 @@ impl Operation {
         )
     }
 
-    /// Whether a message ends with it.
     #[inline]
     pub const fn ends(self) -> bool {
         !matches!(
@@ -164,7 +148,6 @@ impl Operation {
         )
     }
 
-    /// How much payload its packets have.
     pub const fn payload(self) -> PayloadRule {
         match self {
             Self::SEND_FIRST

@@ -7,7 +7,6 @@ use crate::WireError;
 layout! {
     /// Raw header: the EtherType of the payload (IBA 5.3).
     pub struct Rwh: 4 bytes {
-        /// As on Ethernet.
         2:0   16  ether_type: u16,
     }
 }
@@ -15,7 +14,6 @@ layout! {
 /// The header between LRH and payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RawHeader {
-    /// Any protocol that has an EtherType.
     EtherType(Rwh),
     /// IPv6, whose own header serves as GRH.
     Ipv6(Grh),
@@ -24,9 +22,7 @@ pub enum RawHeader {
 /// A view of a raw packet with valid headers. An IPv6 header is not checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawPacket<'a> {
-    /// Local route.
     pub lrh: Lrh,
-    /// Its payload.
     pub header: RawHeader,
     /// The payload, in whole words: raw packets have no pad count.
     pub payload: &'a [u8],

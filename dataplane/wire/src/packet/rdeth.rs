@@ -3,7 +3,6 @@
 layout! {
     /// In every packet of RD: the end-to-end context that makes it reliable (IBA 9.3.1).
     pub struct Rdeth: 4 bytes {
-        /// Number of the receiver's end-to-end context.
         1:0   24  ee_context: u32,
     }
 }

@@ -3,9 +3,7 @@
 layout! {
     /// In the first packet of an RDMA WRITE, and in an RDMA READ request (IBA 9.3.3).
     pub struct Reth: 16 bytes {
-        /// Virtual address at the responder.
         0:0   64  va: u64,
-        /// The key that the responder gave out for that memory.
         8:0   32  rkey: u32,
         /// Bytes of the whole message.
         12:0  32  dma_len: u32,

@@ -17,7 +17,6 @@ pub struct Packet<'a> {
     grh: Option<&'a [u8; Grh::LEN]>,
     bth: &'a [u8; Bth::LEN],
     kind: ExtendedKind,
-    /// The extended headers.
     extended: &'a [u8],
     payload: &'a [u8],
     /// LRH to VCRC.
@@ -60,19 +59,16 @@ impl<'a> Packet<'a> {
         Ok(Self { lrh, grh, bth, kind, extended, payload: &rest[..payload_len], bytes })
     }
 
-    /// Local route header.
     #[inline(always)]
     pub fn lrh(&self) -> Lrh {
         Lrh::parse(self.lrh)
     }
 
-    /// Global route header.
     #[inline(always)]
     pub fn grh(&self) -> Option<Grh> {
         self.grh.map(Grh::parse)
     }
 
-    /// Base transport header.
     #[inline(always)]
     pub fn bth(&self) -> Bth {
         Bth::parse(self.bth)

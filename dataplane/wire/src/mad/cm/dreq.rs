@@ -1,4 +1,4 @@
-//! The end of a connection that stands: the request (IBA 12.6.10) and its answer (IBA 12.6.11).
+//! The end of an established connection: the request (IBA 12.6.10) and its answer (IBA 12.6.11).
 
 use super::CommId;
 use crate::address::Qpn;
@@ -8,7 +8,6 @@ connection_message! {
     pub struct Dreq: 232 bytes {
         /// The receiver's queue pair, so that a late request ends no other connection.
         8:0     24  remote_qpn: Qpn,
-        /// For the consumer.
         12:0  1760  private_data: [u8; 220],
     }
 }
@@ -16,7 +15,6 @@ connection_message! {
 connection_message! {
     /// The answer: disconnected, or never connected (IBA 12.6.11).
     pub struct Drep: 232 bytes {
-        /// For the consumer.
         8:0  1792  private_data: [u8; 224],
     }
 }

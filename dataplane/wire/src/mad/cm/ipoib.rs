@@ -4,7 +4,7 @@
 //! dialects; a node that supports both listens on both and tries both.
 //!
 //! An interface with several workers, each with a connection of its own, names the requesting
-//! worker in its REQ. The RFC leaves the private data behind its own words free, and Linux ignores
+//! worker in its REQ. The RFC leaves the private data behind its own fields free, and Linux ignores
 //! them in a REQ: a node without the extension handles each REQ like any other.
 
 use crate::address::Qpn;
@@ -39,23 +39,19 @@ impl IpoibPrivateData {
 }
 
 layout! {
-    /// Which worker of an interface asks for a connection: behind [`IpoibPrivateData`] in requests,
-    /// an extension of ours.
+    /// The worker of an interface that requests a connection: behind [`IpoibPrivateData`] in
+    /// requests, an extension of ours.
     pub struct AskingWorker: 8 bytes {
-        /// [`AskingWorker::MARK`], or these are not such words.
+        /// [`AskingWorker::MARK`], or the extension is absent.
         0:0  32  mark: u32,
-        /// Its number, from 0.
         4:0   8  worker: u8,
-        /// How many workers the interface has.
         5:0   8  workers: u8,
     }
 }
 
 impl AskingWorker {
-    /// The magic number of the extension.
     pub const MARK: u32 = u32::from_be_bytes(*b"PlxW");
 
-    /// The words of a worker, one of so many.
     pub const fn new(worker: u8, workers: u8) -> Self {
         Self { mark: Self::MARK, worker, workers }
     }
@@ -68,17 +64,15 @@ impl AskingWorker {
     }
 }
 
-/// Which first byte the service IDs of IP over InfiniBand have.
+/// The first byte of IPoIB service IDs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Dialect {
     /// Type 0 of the block that IBA gave to the IETF (RFC 4755 3.5).
     Rfc,
-    /// The service ID of the Linux kernel.
     Linux,
 }
 
 impl Dialect {
-    /// Both.
     pub const ALL: [Self; 2] = [Self::Rfc, Self::Linux];
 
     const fn prefix(self) -> u64 {

@@ -1,4 +1,4 @@
-//! Another alternate path for a connection that stands: the offer (IBA 12.8.1) and its answer
+//! Another alternate path for an established connection: the offer (IBA 12.8.1) and its answer
 //! (IBA 12.8.2).
 
 use super::{CommId, ReqPath};
@@ -6,41 +6,28 @@ use crate::address::{Gid, Lid, Qpn};
 use crate::units::{Rate, TimeCode};
 
 connection_message! {
-    /// An alternate path to load (IBA 12.8.1). Its fields are not in the order of a request's.
+    /// An alternate path to load (IBA 12.8.1): a [`ReqPath`], with its fields in another order.
     pub struct Lap: 232 bytes {
-        /// The receiver's queue pair.
         12:0    24  remote_qpn: Qpn,
         /// How soon the sender expects an answer.
         15:0     5  remote_cm_response_timeout: TimeCode,
-        /// The sender's port.
         20:0    16  alternate_local_lid: Lid,
-        /// The receiver's port.
         22:0    16  alternate_remote_lid: Lid,
-        /// The sender's port.
         24:0   128  alternate_local_gid: Gid,
-        /// The receiver's port.
         40:0   128  alternate_remote_gid: Gid,
-        /// For the global route header.
         56:0    20  alternate_flow_label: u32,
-        /// For the global route header.
         59:0     8  alternate_traffic_class: u8,
-        /// Hops that a packet may take between subnets.
         60:0     8  alternate_hop_limit: u8,
-        /// The fastest that the sender may be sent to.
         61:2     6  alternate_packet_rate: Rate,
-        /// Service level of packets to the sender.
         62:0     4  alternate_sl: u8,
-        /// Whether both ports are in one subnet.
         62:4     1  alternate_subnet_local: bool,
-        /// How long the receiver waits for the sender to acknowledge.
         63:0     5  alternate_local_ack_timeout: TimeCode,
-        /// For the consumer.
         64:0  1344  private_data: [u8; 168],
     }
 }
 
 impl Lap {
-    /// An offer of this path, which a request would name so.
+    /// An offer of this path.
     pub fn of_path(path: &ReqPath) -> Self {
         Self {
             alternate_local_lid: path.local_lid,
@@ -80,13 +67,11 @@ impl Lap {
 connection_message! {
     /// The status of an alternate path (IBA 12.8.2).
     pub struct Apr: 232 bytes {
-        /// How many bytes of [`Apr::additional_info`] mean something.
+        /// How many bytes of [`Apr::additional_info`] are valid.
         8:0      8  additional_info_len: u8,
-        /// Whether it was loaded, and if not, why.
         9:0      8  status: ApStatus,
-        /// More about it, in a form that the status decides.
+        /// Its form depends on the status.
         12:0   576  additional_info: [u8; 72],
-        /// For the consumer.
         84:0  1184  private_data: [u8; 148],
     }
 }

@@ -1,13 +1,13 @@
-//! Connection management (IBA 12): how two queue pairs come to know each other.
+//! Connection management (IBA 12).
 //!
 //! [`Req`], [`Rep`] and [`Rtu`] make a connection, [`Rej`] refuses it, [`Mra`] extends a timeout,
 //! [`Dreq`] and [`Drep`] end it; [`Lap`] and [`Apr`] change its alternate path; [`SidrReq`] and
 //! [`SidrRep`] resolve a service to a datagram queue pair. [`ipoib`] has the private data of IP.
 //!
-//! Each message is one datagram of which 232 bytes follow the common header; whatever its fixed
-//! fields leave is the consumer's private data. [`CmMessage`] is any of them.
+//! Each message is one datagram of which 232 bytes follow the common header; the bytes behind its
+//! fixed fields are the consumer's private data. [`CmMessage`] is any of them.
 
-/// A message about one connection: both ends' names for it, then the fields of its own.
+/// A message about one connection: both ends' IDs of it, then its own fields.
 macro_rules! connection_message {
     ($(#[$meta:meta])* pub struct $name:ident: 232 bytes { $($fields:tt)* }) => {
         layout! {
@@ -47,7 +47,7 @@ use core::fmt;
 /// Bytes of every message, after the common header.
 pub const MESSAGE_LEN: usize = MAD_LEN - MadHeader::LEN;
 
-/// One side's name for a connection. A side chooses its own; 0 is none.
+/// A communication ID: one side's number for a connection, chosen by that side; 0 is none.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommId(pub u32);
 
@@ -68,11 +68,8 @@ number_field!(CommId(u32));
 codes! {
     /// The transport service of a connection (IBA 12.6.5).
     pub struct TransportService(u8) {
-        /// Reliable connection.
         RC = 0,
-        /// Unreliable connection.
         UC = 1,
-        /// Reliable datagram.
         RD = 2,
         /// By the extended transport type.
         EXTENDED = 3,
@@ -85,21 +82,19 @@ codes! {
 }
 
 macro_rules! messages {
-    ($( $(#[$meta:meta])* $name:ident = $id:literal, )*) => {
+    ($( $name:ident = $id:literal, )*) => {
         $(
             impl Attribute for $name {
                 const ID: AttributeId = AttributeId($id);
             }
         )*
 
-        /// Any message of connection management.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum CmMessage {
-            $( $(#[$meta])* $name($name), )*
+            $( $name($name), )*
         }
 
         impl CmMessage {
-            /// By which the common header announces it.
             pub const fn attribute_id(&self) -> AttributeId {
                 match self {
                     $( Self::$name(_) => $name::ID, )*
@@ -117,7 +112,6 @@ macro_rules! messages {
                 }
             }
 
-            /// Its bytes, to follow a common header.
             pub fn emit(&self) -> [u8; MESSAGE_LEN] {
                 match self {
                     $( Self::$name(message) => message.emit(), )*
@@ -128,32 +122,21 @@ macro_rules! messages {
 }
 
 messages! {
-    /// A connection is asked for.
     Req = 0x0010,
-    /// The answer will take a while.
     Mra = 0x0011,
-    /// The connection is refused.
     Rej = 0x0012,
-    /// The connection is accepted.
     Rep = 0x0013,
-    /// The acceptance arrived.
     Rtu = 0x0014,
-    /// The connection shall end.
     Dreq = 0x0015,
-    /// The connection has ended.
     Drep = 0x0016,
-    /// A service is looked for.
     SidrReq = 0x0017,
-    /// Where it is.
     SidrRep = 0x0018,
-    /// An alternate path is offered.
     Lap = 0x0019,
-    /// The status.
     Apr = 0x001a,
 }
 
 impl CmMessage {
-    /// Takes a whole datagram apart.
+    /// Parses a datagram.
     ///
     /// Another class version is a [`WireError::BadValue`] of `class_version`, which deserves a
     /// [`RejectReason::UNSUPPORTED_CLASS_VERSION`].
@@ -172,7 +155,6 @@ impl CmMessage {
         Ok((header, Self::parse(header.attribute_id, message)?))
     }
 
-    /// The whole datagram.
     pub fn emit_mad(&self, transaction_id: u64) -> [u8; MAD_LEN] {
         let (class, method) = (MgmtClass::COMM_MGT, Method::SEND);
         let header = MadHeader::new(class, method, transaction_id, self.attribute_id());

@@ -11,7 +11,6 @@ connection_message! {
         8:0      2  message_mraed: AnsweredMessage,
         /// How long the answer may take.
         9:0      5  service_timeout: TimeCode,
-        /// For the consumer.
         10:0  1776  private_data: [u8; 222],
     }
 }

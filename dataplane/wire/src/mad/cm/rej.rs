@@ -1,4 +1,4 @@
-//! The end of a connection that was not made yet (IBA 12.6.7), and why.
+//! The rejection of a connection that is not established yet (IBA 12.6.7), and its reasons.
 
 use super::{AnsweredMessage, CommId};
 use crate::address::{Gid, Guid};
@@ -6,15 +6,12 @@ use crate::address::{Gid, Guid};
 connection_message! {
     /// A rejection (IBA 12.6.7).
     pub struct Rej: 232 bytes {
-        /// The message that this one answers.
         8:0      2  message_rejected: AnsweredMessage,
-        /// How many bytes of [`Rej::additional_info`] mean something.
+        /// How many bytes of [`Rej::additional_info`] are valid.
         9:0      7  reject_info_len: u8,
-        /// Cause of the rejection.
         10:0    16  reason: RejectReason,
-        /// More about it, in a form that the reason decides.
+        /// Its form depends on the reason.
         12:0   576  additional_info: [u8; 72],
-        /// For the consumer.
         84:0  1184  private_data: [u8; 148],
     }
 }
@@ -25,7 +22,7 @@ codes! {
         NO_QP = 1,
         NO_EEC = 2,
         NO_RESOURCES = 3,
-        /// Nothing came back in time. Additional information: the sender's CA GUID.
+        /// No answer arrived in time. Additional information: the sender's CA GUID.
         TIMEOUT = 4,
         UNSUPPORTED_REQUEST = 5,
         INVALID_COMM_ID = 6,
@@ -36,7 +33,7 @@ codes! {
         /// The queue pair is one that the sender still believes connected.
         STALE_CONNECTION = 10,
         RDC_DOES_NOT_EXIST = 11,
-        /// Additional information: a GID that would do.
+        /// Additional information: a GID that would be accepted.
         INVALID_PRIMARY_REMOTE_GID = 12,
         INVALID_PRIMARY_REMOTE_LID = 13,
         INVALID_PRIMARY_SL = 14,
@@ -65,7 +62,7 @@ codes! {
 }
 
 impl Rej {
-    /// The part of the additional information that means something.
+    /// The valid part of the additional information.
     pub fn info(&self) -> &[u8] {
         let len = usize::from(self.reject_info_len).min(self.additional_info.len());
         &self.additional_info[..len]
@@ -81,8 +78,8 @@ impl Rej {
         self
     }
 
-    /// The node that gave up waiting, if that is why: it may not know the receiver's name for the
-    /// connection, so the receiver finds it by this and [`Rej::local_comm_id`].
+    /// The node whose timeout is the reason: it may not know the receiver's ID of the connection, so
+    /// the receiver finds that by this GUID and [`Rej::local_comm_id`].
     pub fn timed_out_ca(&self) -> Option<Guid> {
         match self.reason {
             RejectReason::TIMEOUT => {

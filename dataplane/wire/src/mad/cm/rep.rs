@@ -12,17 +12,13 @@ connection_message! {
     pub struct Rep: 232 bytes {
         /// Of the sender's queue pair, for reliable datagrams.
         8:0     32  local_q_key: QKey,
-        /// The sender's queue pair.
         12:0    24  local_qpn: Qpn,
-        /// First byte of [`Rep::vendor_id`].
         15:0     8  vendor_id_23_16: u8,
         /// The sender's end-to-end context, for reliable datagrams.
         16:0    24  local_eecn: u32,
-        /// Second byte of [`Rep::vendor_id`].
         19:0     8  vendor_id_15_8: u8,
         /// The first packet that the sender expects to receive.
         20:0    24  starting_psn: Psn,
-        /// Third byte of [`Rep::vendor_id`].
         23:0     8  vendor_id_7_0: u8,
         /// Reads and atomics that the sender can serve at once.
         24:0     8  responder_resources: u8,
@@ -32,15 +28,11 @@ connection_message! {
         26:0     5  target_ack_delay: TimeCode,
         /// The status of the alternate path: 0 accepted, 1 not supported, 2 rejected.
         26:5     2  failover_accepted: u8,
-        /// Whether the sender's acknowledgements carry credits.
         26:7     1  end_to_end_flow_control: bool,
         /// How often the receiver shall repeat after "receiver not ready"; 7 for ever.
         27:0     3  rnr_retry_count: u8,
-        /// Whether the sender's receive queue is shared.
         27:3     1  srq: bool,
-        /// The node that accepts.
         28:0    64  local_ca_guid: Guid,
-        /// For the consumer.
         36:0  1568  private_data: [u8; 196],
     }
 }
@@ -55,7 +47,6 @@ impl Rep {
 connection_message! {
     /// The third and last message of a connection's making (IBA 12.6.9).
     pub struct Rtu: 232 bytes {
-        /// For the consumer.
         8:0  1792  private_data: [u8; 224],
     }
 }

@@ -13,17 +13,15 @@ use crate::units::{Mtu, Rate, TimeCode};
 layout! {
     /// A request for a connection (IBA 12.6.5).
     pub struct Req: 232 bytes {
-        /// The sender's name for the connection.
         0:0     32  local_comm_id: CommId,
         /// The vendor of the options that the attribute modifier selects; 0 for none.
         5:0     24  vendor_id: u32,
         /// The service ID; a listener matches all 64 bits.
         8:0     64  service_id: ServiceId,
-        /// The node that asks: with [`Req::local_qpn`], how stale connections are found.
+        /// With [`Req::local_qpn`] it identifies stale connections.
         16:0    64  local_ca_guid: Guid,
         /// Of the sender's queue pair, for reliable datagrams.
         28:0    32  local_q_key: QKey,
-        /// The sender's queue pair.
         32:0    24  local_qpn: Qpn,
         /// Reads and atomics that the sender can serve at once.
         35:0     8  responder_resources: u8,
@@ -31,11 +29,9 @@ layout! {
         36:0    24  local_eecn: u32,
         /// Reads and atomics that the sender would issue at once.
         39:0     8  initiator_depth: u8,
-        /// The receiver's end-to-end context, for reliable datagrams.
         40:0    24  remote_eecn: u32,
         /// How soon the sender expects an answer of the receiver's connection manager.
         43:0     5  remote_cm_response_timeout: TimeCode,
-        /// RC, UC, RD, or an extended type.
         43:5     2  transport_service: TransportService,
         /// Whether the sender's acknowledgements carry credits.
         43:7     1  end_to_end_flow_control: bool,
@@ -45,9 +41,7 @@ layout! {
         47:0     5  local_cm_response_timeout: TimeCode,
         /// How often the receiver shall repeat an unacknowledged packet.
         47:5     3  retry_count: u8,
-        /// The partition of the connection.
         48:0    16  p_key: PKey,
-        /// Payload of a packet on the paths.
         50:0     4  path_mtu: Mtu,
         /// Whether a reliable datagram channel is there already.
         50:4     1  rdc_exists: bool,
@@ -55,15 +49,12 @@ layout! {
         50:5     3  rnr_retry_count: u8,
         /// How often either side repeats its connection management messages.
         51:0     4  max_cm_retries: u8,
-        /// Whether the sender's receive queue is shared.
         51:4     1  srq: bool,
         /// Which transport, when `transport_service` says `EXTENDED`; 1 is XRC.
         51:5     3  extended_transport: u8,
-        /// The path to use.
         52:0   352  primary: ReqPath,
         /// The path to migrate to; all zero for none.
         96:0   352  alternate: ReqPath,
-        /// For the consumer.
         140:0  736  private_data: [u8; 92],
     }
 }
@@ -75,17 +66,12 @@ layout! {
         0:0    16  local_lid: Lid,
         /// The receiver's port; permissive when the path leaves the subnet.
         2:0    16  remote_lid: Lid,
-        /// The sender's port.
         4:0   128  local_gid: Gid,
-        /// The receiver's port.
         20:0  128  remote_gid: Gid,
-        /// For the global route header.
         36:0   20  flow_label: u32,
         /// The fastest that the sender may be sent to.
         39:2    6  packet_rate: Rate,
-        /// For the global route header.
         40:0    8  traffic_class: u8,
-        /// Hops that a packet may take between subnets.
         41:0    8  hop_limit: u8,
         /// Service level of packets to the sender.
         42:0    4  sl: u8,

@@ -1,4 +1,4 @@
-//! Which datagram queue pair serves a service ID: the question and its answer (IBA 12.11).
+//! The datagram queue pair that serves a service ID: request and answer (IBA 12.11).
 
 use super::CommId;
 use crate::address::Qpn;
@@ -8,13 +8,9 @@ use crate::mad::service_id::ServiceId;
 layout! {
     /// A service ID to resolve (IBA 12.11.1).
     pub struct SidrReq: 232 bytes {
-        /// The sender's name for the question.
         0:0     32  request_id: CommId,
-        /// The partition in which it wants to talk.
         4:0     16  p_key: PKey,
-        /// The service to resolve.
         8:0     64  service_id: ServiceId,
-        /// For the consumer.
         16:0  1728  private_data: [u8; 216],
     }
 }
@@ -22,25 +18,17 @@ layout! {
 layout! {
     /// SIDR_REP: the queue pair of a service ID (IBA 12.11.2).
     pub struct SidrRep: 232 bytes {
-        /// The question's.
         0:0     32  request_id: CommId,
-        /// Whether there is such a service.
         4:0      8  status: SidrStatus,
-        /// How many bytes of [`SidrRep::additional_info`] mean something.
+        /// How many bytes of [`SidrRep::additional_info`] are valid.
         5:0      8  additional_info_len: u8,
-        /// First two bytes of [`SidrRep::vendor_id`].
         6:0     16  vendor_id_23_8: u16,
-        /// The queue pair.
         8:0     24  qpn: Qpn,
-        /// Third byte of [`SidrRep::vendor_id`].
         11:0     8  vendor_id_7_0: u8,
-        /// The question's.
         12:0    64  service_id: ServiceId,
-        /// The Q_Key of the queue pair.
         20:0    32  q_key: QKey,
-        /// More about it, in a form that the status decides.
+        /// Its form depends on the status.
         24:0   576  additional_info: [u8; 72],
-        /// For the consumer.
         96:0  1088  private_data: [u8; 136],
     }
 }

@@ -25,15 +25,12 @@ pub enum TrapDetails {
     BadKey(BadKeyTrap),
     /// 259: a P_Key violation at a switch.
     BadPKeyAtSwitch(BadPKeyAtSwitchTrap),
-    /// Any other.
     Raw([u8; 54]),
 }
 
 impl TrapDetails {
-    /// Bytes of details in every notice.
     pub const LEN: usize = 54;
 
-    /// Reads the details of such a trap.
     pub fn parse(trap: TrapNumber, bytes: &[u8; 54]) -> Self {
         match trap {
             TrapNumber::GID_IN_SERVICE
@@ -57,7 +54,6 @@ impl TrapDetails {
         }
     }
 
-    /// Its bytes, reserved bits zero.
     pub fn emit(&self) -> [u8; 54] {
         match self {
             Self::Gid(details) => details.emit(),
@@ -74,27 +70,24 @@ impl TrapDetails {
 }
 
 layout! {
-    /// Which port or group: traps 64 to 67.
+    /// The port or group: traps 64 to 67.
     pub struct GidTrap: 54 bytes {
-        /// Of the port or group.
         6:0   128  gid: Gid,
     }
 }
 
 layout! {
-    /// Which switch has links that changed: trap 128.
+    /// The switch whose links changed: trap 128.
     pub struct LinkStateTrap: 54 bytes {
-        /// Of the switch.
         0:0    16  lid: Lid,
     }
 }
 
 layout! {
-    /// Which port has trouble: traps 129 to 131.
+    /// The port with errors: traps 129 to 131.
     pub struct PortTrap: 54 bytes {
         /// Of the port, or of its switch.
         2:0    16  lid: Lid,
-        /// Its number.
         4:0     8  port: u8,
     }
 }
@@ -102,15 +95,11 @@ layout! {
 layout! {
     /// Changed attributes of a port: trap 144.
     pub struct CapabilityTrap: 54 bytes {
-        /// Of the port.
         2:0    16  lid: Lid,
         /// Whether `changes` is valid; if not, the trap is about the capabilities.
         5:7     1  other_local_changes: bool,
-        /// The new capability mask.
         6:0    32  capability_mask: CapabilityMask,
-        /// The other changes.
         10:0   16  changes: LocalChanges,
-        /// The new second capability mask.
         12:0   16  capability_mask2: CapabilityMask2,
     }
 }
@@ -128,11 +117,9 @@ flags! {
 }
 
 layout! {
-    /// To which system a node belongs now: trap 145.
+    /// The new system of a node: trap 145.
     pub struct SystemImageGuidTrap: 54 bytes {
-        /// Of the node.
         2:0    16  lid: Lid,
-        /// GUID that the system reports now.
         6:0    64  system_image_guid: Guid,
     }
 }
@@ -140,75 +127,52 @@ layout! {
 layout! {
     /// An M_Key violation: trap 256.
     pub struct BadMKeyTrap: 54 bytes {
-        /// Where the datagram came from.
         2:0    16  lid: Lid,
-        /// Its directed route's source.
         4:0    16  dr_slid: Lid,
-        /// Method of the refused request.
         6:0     8  method: Method,
-        /// Attribute of the refused request.
         8:0    16  attribute_id: AttributeId,
-        /// Which part of that.
         10:0   32  attribute_modifier: u32,
-        /// The key that it had.
         14:0   64  m_key: MKey,
-        /// Whether it came by directed route.
         23:0    1  is_directed: bool,
         /// Whether the path is longer than `return_path` holds.
         23:1    1  path_truncated: bool,
         /// How many hops of the path are in `return_path`.
         23:2    6  hop_count: u8,
-        /// The return path of a directed route.
         24:0  240  return_path: [u8; 30],
     }
 }
 
 layout! {
-    /// A P_Key or Q_Key violation at the receiver: traps 257 and 258.
+    /// A P_Key or Q_Key violation at the receiver: traps 257 and 258. 1 is the sender, 2 the
+    /// receiver.
     pub struct BadKeyTrap: 54 bytes {
-        /// Sender.
         2:0    16  lid1: Lid,
-        /// Receiver.
         4:0    16  lid2: Lid,
         /// The Q_Key, or in the lower half the P_Key.
         6:0    32  key: u32,
-        /// SL of the offending packet.
         10:0    4  service_level: u8,
-        /// Sender's queue pair.
         11:0   24  qp1: Qpn,
-        /// Receiver's queue pair.
         15:0   24  qp2: Qpn,
-        /// Sender; none if the packet had no global header.
+        /// None if the packet had no global header.
         18:0  128  gid1: Gid,
-        /// Receiver.
         34:0  128  gid2: Gid,
     }
 }
 
 layout! {
-    /// A P_Key violation at a switch: trap 259.
+    /// A P_Key violation at a switch: trap 259. 1 is the sender, 2 the receiver.
     pub struct BadPKeyAtSwitchTrap: 54 bytes {
         /// The valid fields below, one bit each.
         0:0    16  data_valid: u16,
-        /// Sender.
         2:0    16  lid1: Lid,
-        /// Receiver.
         4:0    16  lid2: Lid,
-        /// The P_Key that did not match.
         6:0    16  p_key: PKey,
-        /// SL of the offending packet.
         8:0     4  service_level: u8,
-        /// Sender's queue pair.
         9:0    24  qp1: Qpn,
-        /// Receiver's queue pair.
         13:0   24  qp2: Qpn,
-        /// Sender.
         16:0  128  gid1: Gid,
-        /// Receiver.
         32:0  128  gid2: Gid,
-        /// The reporting switch.
         48:0   16  switch_lid: Lid,
-        /// The port of that switch where the packet was refused.
         50:0    8  port: u8,
     }
 }

@@ -15,23 +15,20 @@ use super::{Attribute, AttributeId};
 use crate::address::{Gid, Lid};
 
 layout! {
-    /// Something that happened (IBA 13.4.8.2).
+    /// A trap or another event (IBA 13.4.8.2).
     pub struct Notice: 64 bytes {
         /// Whether the specification defines this notice, and not a vendor.
         0:0     1  is_generic: bool,
-        /// How grave it is.
         0:1     7  notice_type: NoticeType,
         /// The kind of its producer; of a vendor's notice, the vendor.
         1:0    24  producer: ProducerType,
         /// The trap number; of a vendor's notice, its device.
         4:0    16  trap_number: TrapNumber,
-        /// The port that reports, by its LID.
         6:0    16  issuer_lid: Lid,
         /// In a queue of notices it alternates as they are taken; 0 in traps.
         8:0     1  toggle: bool,
         /// In a queue of notices, how many there are; 0 in traps.
         8:1    15  count: u16,
-        /// Details: [`Notice::details`].
         10:0  432  data_details: [u8; 54],
     }
 }
@@ -39,15 +36,13 @@ layout! {
 layout! {
     /// A notice as subnet administration reports it (IBA 15.2.5.1).
     pub struct NoticeReport: 80 bytes {
-        /// The trap, as its node sent it.
         0:0   512  notice: Notice,
-        /// The port that reports, by its GID.
         64:0  128  issuer_gid: Gid,
     }
 }
 
 codes! {
-    /// How grave a notice is (IBA 13.4.8.2).
+    /// Severity of a notice (IBA 13.4.8.2).
     pub struct NoticeType(u8) {
         FATAL = 0,
         URGENT = 1,
@@ -89,7 +84,6 @@ codes! {
 }
 
 impl Notice {
-    /// The details by trap number.
     pub fn details(&self) -> TrapDetails {
         if self.is_generic {
             TrapDetails::parse(self.trap_number, &self.data_details)

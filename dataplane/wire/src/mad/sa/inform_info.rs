@@ -13,7 +13,6 @@ layout! {
         0:0   128  gid: Gid,
         /// The first LID of issuers; permissive for all.
         16:0   16  lid_range_begin: Lid,
-        /// The last one.
         18:0   16  lid_range_end: Lid,
         /// 1 for notices that the specification defines, 0 for a vendor's.
         22:0    8  is_generic: u8,
@@ -23,7 +22,6 @@ layout! {
         24:0   16  notice_type: u16,
         /// Which notices; 0xffff for all. Of a vendor's, the device.
         26:0   16  trap_number: TrapNumber,
-        /// The subscriber's queue pair.
         28:0   24  qpn: Qpn,
         /// How soon the subscriber acknowledges a report.
         31:3    5  resp_time_value: TimeCode,
@@ -35,11 +33,9 @@ layout! {
 layout! {
     /// The record of a subscription (IBA 15.2.5.12).
     pub struct InformInfoRecord: 60 bytes {
-        /// Port that subscribed.
         0:0   128  subscriber_gid: Gid,
-        /// Which of theirs it is.
+        /// Which of the port's subscriptions it is.
         16:0   16  inform_info_enum: u16,
-        /// The subscription as requested.
         24:0  288  inform_info: InformInfo,
     }
 }

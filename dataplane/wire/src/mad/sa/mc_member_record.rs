@@ -8,39 +8,22 @@ use crate::units::{Mtu, Rate, TimeCode};
 layout! {
     /// One port's membership of a group, and the group's properties (IBA 15.2.5.17).
     pub struct McMemberRecord: 52 bytes {
-        /// The group.
         0:0   128  mgid: Gid,
-        /// The member.
         16:0  128  port_gid: Gid,
-        /// The group's.
         32:0   32  q_key: QKey,
-        /// Where packets to the group go.
         36:0   16  mlid: Lid,
-        /// How `mtu` bounds the value.
         38:0    2  mtu_selector: Selector,
-        /// Payload of a packet.
         38:2    6  mtu: Mtu,
-        /// For the global route header.
         39:0    8  traffic_class: u8,
-        /// The partition.
         40:0   16  p_key: PKey,
-        /// How `rate` bounds the value.
         42:0    2  rate_selector: Selector,
-        /// The fastest that the group may be sent to.
         42:2    6  rate: Rate,
-        /// How `packet_life_time` bounds the value.
         43:0    2  packet_life_time_selector: Selector,
-        /// The packet lifetime.
         43:2    6  packet_life_time: TimeCode,
-        /// The service level.
         44:0    4  sl: u8,
-        /// For the global route header.
         44:4   20  flow_label: u32,
-        /// For the global route header.
         47:0    8  hop_limit: u8,
-        /// How far the group reaches.
         48:0    4  scope: Scope,
-        /// How the port takes part.
         48:4    4  join_state: JoinState,
         /// Whether another port joined on the member's behalf.
         49:0    1  proxy_join: bool,

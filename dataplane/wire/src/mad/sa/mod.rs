@@ -44,7 +44,7 @@ layout! {
         0:0   64  sm_key: SmKey,
         /// From one record of a table to the next, in units of 8 bytes.
         8:0   16  attribute_offset: u16,
-        /// Which components of the record a question is about: a [`Record::Mask`].
+        /// The components of the record that a query has: a [`Record::Mask`].
         12:0  64  component_mask: u64,
     }
 }
@@ -52,19 +52,16 @@ layout! {
 layout! {
     /// A datagram of subnet administration, whole.
     pub struct SaMad: 256 bytes {
-        /// The common header.
         0:0    192  header: MadHeader,
         /// Zero unless the datagram is a segment.
         24:0    96  rmpp: RmppHeader,
-        /// Administration's own header.
         36:0   160  sa: SaHeader,
-        /// A record, or a segment of a table.
         56:0  1600  data: [u8; 200],
     }
 }
 
 codes! {
-    /// How a component of a question stands to that of an answer (IBA 15.2.5.16).
+    /// How a component of a query bounds that of an answer (IBA 15.2.5.16).
     pub struct Selector(u8) {
         GREATER_THAN = 0,
         LESS_THAN = 1,
@@ -76,7 +73,6 @@ codes! {
 
 /// Attributes of subnet administration.
 pub trait Record: Attribute {
-    /// Which of its components a question is about.
     type Mask: From<u64> + Into<u64>;
 
     /// Bytes from one to the next in the tables that we send.
@@ -87,7 +83,7 @@ pub trait Record: Attribute {
 }
 
 impl SaMad {
-    /// An untrusted question about one record, or the answer to one.
+    /// An untrusted query for one record, or the answer to it.
     pub fn new<R: Record>(method: Method, transaction_id: u64, mask: R::Mask, record: R) -> Self {
         Self {
             header: MadHeader::new(MgmtClass::SUBN_ADM, method, transaction_id, R::ID),
@@ -97,7 +93,7 @@ impl SaMad {
         }
     }
 
-    /// The record, and which of its components are meant; an error if it is about something else.
+    /// The record and its component mask; an error if it is another attribute.
     pub fn record<R: Record>(&self) -> Result<(R::Mask, R), WireError> {
         if self.header.attribute_id != R::ID {
             return Err(WireError::BadValue { format: R::NAME, field: "attribute_id" });
@@ -108,7 +104,7 @@ impl SaMad {
 
 /// The records of a table whose segments were joined together.
 ///
-/// A rest that is too short for a record is ignored.
+/// A remainder that is too short for a record is ignored.
 pub fn records<R: Record>(
     table: &[u8],
     attribute_offset: u16,
@@ -121,8 +117,8 @@ pub fn records<R: Record>(
     Ok(rows.map_while(|row| Some(R::read(row).ok()?.0)))
 }
 
-/// Writes a record of a table at the front of `out`, zeros behind it up to the next; gives what
-/// follows.
+/// Writes a record of a table at the front of `out`, zeros behind it up to the next; returns the
+/// rest.
 pub fn write_record<R: Record>(record: R, out: &mut [u8]) -> Result<&mut [u8], WireError> {
     let no_room = WireError::NoRoom { format: R::NAME, needed: R::STRIDE, have: out.len() };
     let (row, rest) = out.split_at_mut_checked(R::STRIDE).ok_or(no_room)?;
@@ -156,12 +152,12 @@ macro_rules! record {
 }
 use record;
 
-/// Questions about it have no components.
+/// Queries for it have no components.
 impl Record for ClassPortInfo {
     type Mask = u64;
 }
 
-/// It is reported, not asked for.
+/// It is reported, never queried.
 impl Record for NoticeReport {
     type Mask = u64;
 }

@@ -1,7 +1,7 @@
-//! How to send between several ports at once, by paths that do not fail together (IBA 15.2.5.20).
+//! Paths between several ports that do not fail together (IBA 15.2.5.20).
 //!
-//! The question has lists of GIDs behind a fixed part. The specification lets them run over several
-//! datagrams; this is the form that fits one, which is all that is seen in use.
+//! The query has lists of GIDs behind a fixed part. The specification lets them span several
+//! datagrams; this form fits one, which is the only use seen.
 
 use super::{Selector, record};
 use crate::address::Gid;
@@ -10,50 +10,34 @@ use crate::mad::service_id::ServiceId;
 use crate::units::{Mtu, Rate, TimeCode};
 
 layout! {
-    /// A question for paths between any of some ports and any of some others (IBA 15.2.5.20). The
+    /// A query for paths between any of some ports and any of some others (IBA 15.2.5.20). The
     /// answer is a table of path records.
     pub struct MultiPathRecord: 200 bytes {
-        /// Whether they are for raw packets.
         0:0      1  raw_traffic: bool,
-        /// For the global route header.
         0:4     20  flow_label: u32,
-        /// For the global route header.
         3:0      8  hop_limit: u8,
-        /// For the global route header.
         4:0      8  traffic_class: u8,
-        /// Whether they can be used backwards.
         5:0      1  reversible: bool,
         /// How many paths the answer may have for each pair.
         5:1      7  numb_path: u8,
-        /// The partition.
         6:0     16  p_key: PKey,
-        /// The quality that is wanted.
         8:0     12  qos_class: u16,
-        /// The service level.
         9:4      4  sl: u8,
-        /// How `mtu` bounds the value.
         10:0     2  mtu_selector: Selector,
-        /// Payload of a packet.
         10:2     6  mtu: Mtu,
-        /// How `rate` bounds the value.
         11:0     2  rate_selector: Selector,
-        /// The speed of the slowest link.
         11:2     6  rate: Rate,
-        /// How `packet_life_time` bounds the value.
         12:0     2  packet_life_time_selector: Selector,
-        /// The packet lifetime.
         12:2     6  packet_life_time: TimeCode,
-        /// First byte of [`MultiPathRecord::service_id`].
         13:0     8  service_id_8_msb: u8,
         /// Whether the paths shall have as little in common as possible: 1 if so.
         14:0     2  independence_selector: u8,
-        /// How many of `gids` are where from.
+        /// How many of `gids` are sources.
         15:0     8  sgid_count: u8,
-        /// How many of `gids`, behind those, are where to.
+        /// How many of `gids`, behind those, are destinations.
         16:0     8  dgid_count: u8,
-        /// The other bytes of [`MultiPathRecord::service_id`].
         17:0    56  service_id_56_lsb: u64,
-        /// Where from, then where to.
+        /// Sources, then destinations.
         24:0  1408  gids: [Gid; 11],
     }
 }
@@ -92,7 +76,7 @@ impl MultiPathRecord {
         ServiceId((self.service_id_8_msb as u64) << 56 | self.service_id_56_lsb)
     }
 
-    /// Where from and where to; nothing if there are more than one datagram holds.
+    /// Sources and destinations; `None` if they are more than one datagram holds.
     pub fn ends(&self) -> Option<(&[Gid], &[Gid])> {
         let sgid_count = usize::from(self.sgid_count);
         let used = self.gids.get(..sgid_count + usize::from(self.dgid_count))?;

@@ -7,11 +7,8 @@ use crate::mad::smp::{NodeDescription, NodeInfo};
 layout! {
     /// A node, as it is seen by one of its ports (IBA 15.2.5.2).
     pub struct NodeRecord: 108 bytes {
-        /// The port.
         0:0   16  lid: Lid,
-        /// The NodeInfo attribute of the node.
         4:0  320  node_info: NodeInfo,
-        /// The name of it.
         44:0 512  node_description: NodeDescription,
     }
 }

@@ -1,4 +1,4 @@
-//! How to send from one port to another (IBA 15.2.5.16).
+//! The path from one port to another (IBA 15.2.5.16).
 
 use super::{Selector, record};
 use crate::address::{Gid, Lid};
@@ -11,43 +11,27 @@ layout! {
     pub struct PathRecord: 64 bytes {
         /// The service that is wanted there, for the quality that it gets.
         0:0    64  service_id: ServiceId,
-        /// Where to.
         8:0   128  dgid: Gid,
-        /// Where from.
         24:0  128  sgid: Gid,
-        /// Where to.
         40:0   16  dlid: Lid,
-        /// Where from: one of the port's addresses, which chooses the path.
+        /// One of the port's addresses, which chooses the path.
         42:0   16  slid: Lid,
-        /// Whether it is for raw packets.
         44:0    1  raw_traffic: bool,
-        /// For the global route header.
         44:4   20  flow_label: u32,
         /// More than 0 if packets must have a global route header.
         47:0    8  hop_limit: u8,
-        /// For the global route header.
         48:0    8  traffic_class: u8,
-        /// Whether it can be used backwards.
         49:0    1  reversible: bool,
         /// How many paths the answer may have.
         49:1    7  numb_path: u8,
-        /// The partition.
         50:0   16  p_key: PKey,
-        /// The quality that is wanted.
         52:0   12  qos_class: u16,
-        /// The service level.
         53:4    4  sl: u8,
-        /// How `mtu` bounds the value.
         54:0    2  mtu_selector: Selector,
-        /// Payload of a packet.
         54:2    6  mtu: Mtu,
-        /// How `rate` bounds the value.
         55:0    2  rate_selector: Selector,
-        /// The speed of the slowest link.
         55:2    6  rate: Rate,
-        /// How `packet_life_time` bounds the value.
         56:0    2  packet_life_time_selector: Selector,
-        /// The packet lifetime.
         56:2    6  packet_life_time: TimeCode,
         /// Of several paths, the one to take first: the lowest.
         57:0    8  preference: u8,

@@ -9,11 +9,9 @@ layout! {
     pub struct PortInfoRecord: 68 bytes {
         /// The port; of a switch, any of its ports has that of port 0.
         0:0   16  lid: Lid,
-        /// Its number in the node.
         2:0    8  port_num: u8,
         /// How the administrator shall match masks of bits; 0 for equal.
         3:0    8  options: u8,
-        /// How it is set.
         4:0  512  port_info: PortInfo,
     }
 }

@@ -8,25 +8,17 @@ use crate::mad::service_id::ServiceId;
 layout! {
     /// A service, and the port that offers it (IBA 15.2.5.14).
     pub struct ServiceRecord: 176 bytes {
-        /// ID that clients connect to.
         0:0     64  service_id: ServiceId,
-        /// The port.
         8:0    128  service_gid: Gid,
-        /// The partition.
         24:0    16  service_p_key: PKey,
-        /// How many seconds the announcement holds.
         28:0    32  service_lease_s: u32,
         /// The key that is required to change the registration.
         32:0   128  service_key: [u8; 16],
         /// The service's name for people, zeros behind it.
         48:0   512  service_name: [u8; 64],
-        /// For the service.
         112:0  128  data8: [u8; 16],
-        /// For the service.
         128:0  128  data16: [u16; 8],
-        /// For the service.
         144:0  128  data32: [u32; 4],
-        /// For the service.
         160:0  128  data64: [u64; 2],
     }
 }
@@ -40,13 +32,9 @@ flags! {
         SERVICE_LEASE = 1 << 4,
         SERVICE_KEY = 1 << 5,
         SERVICE_NAME = 1 << 6,
-        /// All sixteen.
         DATA8 = 0xffff << 7,
-        /// All eight.
         DATA16 = 0xff << 23,
-        /// All four.
         DATA32 = 0xf << 31,
-        /// Both.
         DATA64 = 0x3 << 35,
     }
 }
@@ -54,7 +42,6 @@ flags! {
 record!(ServiceRecord = 0x0031, ServiceRecordMask);
 
 impl ServiceRecord {
-    /// The [`ServiceRecord::service_lease_s`] of an announcement that holds for ever.
     pub const LEASE_INDEFINITE: u32 = u32::MAX;
 }
 

@@ -14,23 +14,17 @@ use crate::mad::smp::{
 layout! {
     /// A link between two ports (IBA 15.2.5.13). Each link is there twice, once from either end.
     pub struct LinkRecord: 6 bytes {
-        /// The node at one end.
         0:0  16  from_lid: Lid,
-        /// Port at the near end of the link.
         2:0   8  from_port: u8,
-        /// The other end's port.
         3:0   8  to_port: u8,
-        /// The node at the other end.
         4:0  16  to_lid: Lid,
     }
 }
 
 layout! {
-    /// How a switch can forward, and does (IBA 15.2.5.5).
+    /// Forwarding capabilities and settings of a switch (IBA 15.2.5.5).
     pub struct SwitchInfoRecord: 24 bytes {
-        /// The switch.
         0:0   16  lid: Lid,
-        /// How it forwards.
         4:0  160  switch_info: SwitchInfo,
     }
 }
@@ -38,11 +32,9 @@ layout! {
 layout! {
     /// A block of a switch's linear forwarding table (IBA 15.2.5.6).
     pub struct LftRecord: 72 bytes {
-        /// The switch.
         0:0   16  lid: Lid,
         /// The first entry is 64 times this.
         2:0   16  block: u16,
-        /// The entries.
         8:0  512  table: LinearForwardingTable,
     }
 }
@@ -50,13 +42,11 @@ layout! {
 layout! {
     /// A block of a switch's multicast forwarding table (IBA 15.2.5.8).
     pub struct MftRecord: 72 bytes {
-        /// The switch.
         0:0   16  lid: Lid,
         /// The first port is 16 times this.
         2:0    4  position: u8,
         /// The first group is 32 times this, from [`Lid::MULTICAST_FIRST`] on.
         2:7    9  block: u16,
-        /// The entries.
         8:0  512  table: MulticastForwardingTable,
     }
 }
@@ -64,13 +54,11 @@ layout! {
 layout! {
     /// A block of a port's partitions (IBA 15.2.5.11).
     pub struct PKeyTableRecord: 72 bytes {
-        /// The node.
         0:0   16  lid: Lid,
         /// The first entry is 32 times this.
         2:0   16  block: u16,
         /// The port; of a switch only.
         4:0    8  port_num: u8,
-        /// The entries.
         8:0  512  table: PKeyTable,
     }
 }
@@ -78,11 +66,9 @@ layout! {
 layout! {
     /// A block of a port's GUIDs (IBA 15.2.5.18).
     pub struct GuidInfoRecord: 72 bytes {
-        /// The port.
         0:0   16  lid: Lid,
         /// The first entry is 8 times this.
         2:0    8  block: u8,
-        /// The entries.
         8:0  512  guid_info: GuidInfo,
     }
 }
@@ -90,9 +76,7 @@ layout! {
 layout! {
     /// A subnet manager (IBA 15.2.5.10).
     pub struct SmInfoRecord: 25 bytes {
-        /// The port at which it runs.
         0:0   16  lid: Lid,
-        /// SMInfo.
         4:0  168  sm_info: SmInfo,
     }
 }
@@ -100,13 +84,11 @@ layout! {
 layout! {
     /// Which lanes service levels take between two ports of a node (IBA 15.2.5.4).
     pub struct SlToVlRecord: 16 bytes {
-        /// The node.
         0:0   16  lid: Lid,
-        /// Where packets come in; of a switch only.
+        /// Of a switch only.
         2:0    8  input_port: u8,
-        /// Where packets go out; of a switch only.
+        /// Of a switch only.
         3:0    8  output_port: u8,
-        /// The lanes.
         8:0   64  table: SlToVlMappingTable,
     }
 }
@@ -114,13 +96,11 @@ layout! {
 layout! {
     /// VL arbitration of a port (IBA 15.2.5.9).
     pub struct VlArbRecord: 72 bytes {
-        /// The node.
         0:0   16  lid: Lid,
-        /// Where packets go out; of a switch only.
+        /// Of a switch only.
         2:0    8  output_port: u8,
         /// Which half of which table: a [`VlPart`](crate::mad::smp::VlPart).
         3:0    8  block: u8,
-        /// The entries.
         8:0  512  table: VlArbitrationTable,
     }
 }

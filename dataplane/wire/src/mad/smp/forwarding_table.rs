@@ -12,10 +12,9 @@ layout! {
 }
 
 impl LinearForwardingTable {
-    /// The entry of a LID without an output port.
     pub const UNREACHABLE: u8 = 0xff;
 
-    /// In which block a LID is, and where in it.
+    /// The block of a LID, and its index there.
     pub const fn locate(lid: Lid) -> (u32, usize) {
         ((lid.0 / 64) as u32, (lid.0 % 64) as usize)
     }
@@ -24,7 +23,6 @@ impl LinearForwardingTable {
 layout! {
     /// 16 entries, each with its LID (IBA 14.2.5.11); the modifier is the number of the block.
     pub struct RandomForwardingTable: 64 bytes {
-        /// In no order.
         0:0  512  entries: [RandomForwardingEntry; 16],
     }
 }
@@ -32,13 +30,10 @@ layout! {
 layout! {
     /// The output port of a port's LIDs.
     pub struct RandomForwardingEntry: 4 bytes {
-        /// The first of them.
         0:0  16  lid: Lid,
-        /// Whether the entry is in use.
         2:0   1  is_valid: bool,
         /// How many: 2^lmc.
         2:1   3  lmc: u8,
-        /// Where they are.
         3:0   8  port: u8,
     }
 }
@@ -62,7 +57,7 @@ layout! {
 }
 
 impl MulticastForwardingTable {
-    /// In which block a group is, and where in it; no block has other LIDs.
+    /// The block of a group, and its index there; `None` for other LIDs.
     pub fn locate(mlid: Lid) -> Option<(u16, usize)> {
         if !mlid.is_multicast() {
             return None;

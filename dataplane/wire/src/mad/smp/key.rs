@@ -1,6 +1,6 @@
 //! The keys that protect management (IBA 14.2.4, 14.4.7).
 //!
-//! They are secrets, so they do not print: whether there is one does.
+//! They are secrets: `Debug` prints only whether there is one.
 
 use core::fmt;
 

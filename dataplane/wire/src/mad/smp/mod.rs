@@ -5,11 +5,11 @@
 //! of data, which are one of the attributes below:
 //!
 //! 1. nodes: [`NodeInfo`], [`NodeDescription`], [`GuidInfo`], [`SmInfo`];
-//! 2. how a port is set: [`PortInfo`], [`PKeyTable`], [`SlToVlMappingTable`],
+//! 2. settings of ports: [`PortInfo`], [`PKeyTable`], [`SlToVlMappingTable`],
 //!    [`VlArbitrationTable`];
-//! 3. how a switch forwards: [`SwitchInfo`], [`LinearForwardingTable`] and its sisters.
+//! 3. forwarding of switches: [`SwitchInfo`], [`LinearForwardingTable`] and the other tables.
 //!
-//! A table that is longer than 64 bytes goes in blocks, and the attribute modifier says which: its
+//! A table that is longer than 64 bytes is sent in blocks, which the attribute modifier names: its
 //! fields are a layout too, named after the table ([`PKeyTableModifier`]).
 
 mod forwarding_table;
@@ -49,11 +49,9 @@ use crate::address::Lid;
 layout! {
     /// A whole subnet management packet that is routed by LID (IBA 14.2.1.1).
     pub struct LidSmp: 256 bytes {
-        /// Common header, of class [`SUBN_LID_ROUTED`](super::MgmtClass::SUBN_LID_ROUTED).
         0:0    192  header: MadHeader,
         /// Permits management of the receiving port.
         24:0    64  m_key: MKey,
-        /// The attribute.
         64:0   512  data: [u8; 64],
     }
 }
@@ -61,28 +59,24 @@ layout! {
 layout! {
     /// A subnet management packet with a directed route, port by port (IBA 14.2.1.2).
     pub struct DirectedSmp: 256 bytes {
-        /// Common header, of class [`SUBN_DIRECTED_ROUTE`](super::MgmtClass::SUBN_DIRECTED_ROUTE).
         0:0    192  header: MadHeader,
-        /// Permits management of the receiving port.
         24:0    64  m_key: MKey,
         /// Where the directed part begins; permissive if at the sender.
         32:0    16  dr_slid: Lid,
         /// Where the directed part ends; permissive if at the receiver.
         34:0    16  dr_dlid: Lid,
-        /// The attribute.
         64:0   512  data: [u8; 64],
         /// The port by which the packet leaves for its n-th hop; there is no hop 0.
         128:0  512  initial_path: [u8; 64],
-        /// The input port after the n-th hop, for the way back.
+        /// The input port after the n-th hop, for the answer.
         192:0  512  return_path: [u8; 64],
     }
 }
 
 impl DirectedSmp {
-    /// The longest directed route.
     pub const HOPS_MAX: u8 = 63;
 
-    /// How far the packet has come: half of the common header's class-specific field.
+    /// The current hop: half of the common header's class-specific field.
     pub const fn hop_pointer(&self) -> u8 {
         (self.header.class_specific >> 8) as u8
     }
@@ -92,7 +86,6 @@ impl DirectedSmp {
         self.header.class_specific as u8
     }
 
-    /// Sets how far the packet has come, of how many hops.
     pub fn set_hops(&mut self, hop_pointer: u8, hop_count: u8) {
         self.header.class_specific = u16::from_be_bytes([hop_pointer, hop_count]);
     }

@@ -5,7 +5,6 @@ use crate::mad::{Attribute, AttributeId};
 layout! {
     /// The name of a node: UTF-8, filled up with zeros (IBA 14.2.5.2).
     pub struct NodeDescription: 64 bytes {
-        /// As on the wire; [`NodeDescription::text`] is how to read it.
         0:0  512  bytes: [u8; 64],
     }
 }

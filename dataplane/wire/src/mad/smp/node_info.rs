@@ -6,27 +6,21 @@ use crate::mad::{Attribute, AttributeId};
 layout! {
     /// NodeInfo: the identity of a node, and the port that received the request (IBA 14.2.5.3).
     pub struct NodeInfo: 40 bytes {
-        /// Highest version of the datagram format.
         0:0    8  base_version: u8,
-        /// Highest version of the subnet management class.
         1:0    8  class_version: u8,
-        /// Adapter, switch or router.
         2:0    8  node_type: NodeType,
         /// Physical ports: port 0 of a switch is not one.
         3:0    8  num_ports: u8,
         /// The same in all nodes of one system.
         4:0   64  system_image_guid: Guid,
-        /// EUI-64 of the node.
         12:0  64  node_guid: Guid,
-        /// Of the port that the question came by; of port 0 in a switch.
+        /// Of the port that received the request; of port 0 in a switch.
         20:0  64  port_guid: Guid,
         /// Entries of each port's P_Key table.
         28:0  16  partition_cap: u16,
-        /// The vendor's number for this kind of device.
         30:0  16  device_id: u16,
-        /// The vendor's number for its revision.
         32:0  32  revision: u32,
-        /// Number of the port that the question came by.
+        /// Number of the port that received the request.
         36:0   8  local_port_num: u8,
         /// IEEE OUI of the vendor.
         37:0  24  vendor_id: u32,

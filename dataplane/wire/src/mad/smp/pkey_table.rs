@@ -12,9 +12,9 @@ layout! {
 }
 
 layout! {
-    /// Which 32, of which port: the attribute modifier of [`PKeyTable`].
+    /// The block and the port: the attribute modifier of [`PKeyTable`].
     pub struct PKeyTableModifier: 4 bytes {
-        /// Of a switch; other nodes have the port that was asked.
+        /// Of a switch; at other nodes it is the port that received the request.
         0:0  16  port: u16,
         /// The first entry is 32 times this.
         2:0  16  block: u16,

@@ -16,7 +16,6 @@ flags! {
         SYSTEM_IMAGE_GUID = 1 << 11,
         P_KEY_SWITCH_EXTERNAL_PORT_TRAP = 1 << 12,
         EXTENDED_SPEEDS = 1 << 14,
-        /// [`CapabilityMask2`] is valid.
         CAPABILITY_MASK2 = 1 << 15,
         COMMUNICATION_MANAGEMENT = 1 << 16,
         SNMP_TUNNELING = 1 << 17,

@@ -1,4 +1,4 @@
-//! How a port is, can be and is to be (IBA 14.2.5.6).
+//! State, capabilities and settings of a port (IBA 14.2.5.6).
 
 use super::port_link::rate;
 use super::{CapabilityMask, CapabilityMask2, LinkSpeed, LinkSpeedExt, LinkWidth, MKey};
@@ -8,83 +8,56 @@ use crate::mad::{Attribute, AttributeId};
 use crate::units::{Mtu, Rate, TimeCode};
 
 layout! {
-    /// How a port is, can be and, in a Set, is to be (IBA 14.2.5.6).
+    /// State and capabilities of a port; in a Set, its settings (IBA 14.2.5.6).
     pub struct PortInfo: 64 bytes {
-        /// The M_Key of the port.
         0:0   64  m_key: MKey,
-        /// First half of the port's GIDs.
         8:0   64  gid_prefix: u64,
         /// First of the port's LIDs.
         16:0  16  lid: Lid,
-        /// Where the master subnet manager is.
         18:0  16  master_sm_lid: Lid,
-        /// Optional features of the port.
         20:0  32  capability_mask: CapabilityMask,
-        /// The vendor's word on the port's health; 0 is good.
+        /// The port's health, in codes of the vendor; 0 is good.
         24:0  16  diag_code: u16,
         /// Seconds after a refusal until the M_Key protects no longer; 0 for never.
         26:0  16  m_key_lease_period: u16,
-        /// Number of the port that the question came by.
+        /// Number of the port that received the request.
         28:0   8  local_port_num: u8,
-        /// Widths that the link may have.
         29:0   8  link_width_enabled: LinkWidth,
-        /// Widths that the port can have.
         30:0   8  link_width_supported: LinkWidth,
-        /// Width in use.
         31:0   8  link_width_active: LinkWidth,
-        /// Speeds that the port can have.
         32:0   4  link_speed_supported: LinkSpeed,
-        /// The logical state of the link.
         32:4   4  port_state: PortState,
-        /// The physical state.
         33:0   4  port_phys_state: PortPhysState,
         /// The state of the port while the link is down: sleep or poll.
         33:4   4  link_down_default_state: PortPhysState,
-        /// The M_Key protection level.
         34:0   2  m_key_protection: MKeyProtection,
         /// The port has 2^lmc LIDs.
         34:5   3  lmc: u8,
         /// Speed that the link has, unless it has an extended one.
         35:0   4  link_speed_active: LinkSpeed,
-        /// Speeds that the link may have.
         35:4   4  link_speed_enabled: LinkSpeed,
         /// Largest payload that the other end of the link takes.
         36:0   4  neighbor_mtu: Mtu,
-        /// Service level to the master subnet manager.
         36:4   4  master_sm_sl: u8,
-        /// Data lanes that the port can have.
         37:0   4  vl_cap: VlCap,
-        /// How the port asks to be brought up.
         37:4   4  init_type: u8,
         /// How much high-priority lanes may send in a row, in units of 4096 bytes.
         38:0   8  vl_high_limit: u8,
-        /// Entries of the high-priority arbitration table.
         39:0   8  vl_arbitration_high_cap: u8,
-        /// Entries of the low-priority arbitration table.
         40:0   8  vl_arbitration_low_cap: u8,
-        /// How the port has been brought up.
         41:0   4  init_type_reply: u8,
-        /// Largest payload that the port takes.
         41:4   4  mtu_cap: Mtu,
         /// Packets dropped in a row after which a VL is stalled.
         42:0   3  vl_stall_count: u8,
         /// How long a packet can wait at the head of a queue; above 19 for ever.
         42:3   5  hoq_life: TimeCode,
-        /// Data lanes that the port has.
         43:0   4  operational_vls: VlCap,
-        /// Packets of other partitions do not come in.
         43:4   1  partition_enforcement_inbound: bool,
-        /// Packets of other partitions do not go out.
         43:5   1  partition_enforcement_outbound: bool,
-        /// Raw packets do not come in.
         43:6   1  filter_raw_inbound: bool,
-        /// Raw packets do not go out.
         43:7   1  filter_raw_outbound: bool,
-        /// Management packets with a wrong key.
         44:0  16  m_key_violations: u16,
-        /// Packets of other partitions.
         46:0  16  p_key_violations: u16,
-        /// Datagrams with a wrong key.
         48:0  16  q_key_violations: u16,
         /// The size of the GUID table.
         50:0   8  guid_cap: u8,
@@ -94,33 +67,27 @@ layout! {
         51:1   2  multicast_p_key_trap_suppression: u8,
         /// The longest lifetime of a packet in the subnet.
         51:3   5  subnet_timeout: TimeCode,
-        /// How long the port takes to answer.
         52:3   5  resp_time_value: TimeCode,
-        /// Errors after which the link's integrity is in doubt.
+        /// Errors after which local link integrity counts as violated.
         53:0   4  local_phy_errors: u8,
-        /// Overruns in a row that are too many.
+        /// Overruns in a row after which they count as excessive.
         53:4   4  overrun_errors: u8,
-        /// Credits that the port would like to have.
         54:0  16  max_credit_hint: u16,
         /// Time to the other end and back, in units of 4 ns.
         57:0  24  link_round_trip_latency: u32,
-        /// The second capability mask.
         60:0  16  capability_mask2: CapabilityMask2,
         /// Speed that the link has, if above 10 Gb/s.
         62:0   4  link_speed_ext_active: LinkSpeedExt,
-        /// Speeds above 10 Gb/s that the port can have.
         62:4   4  link_speed_ext_supported: LinkSpeedExt,
-        /// Speeds above 10 Gb/s that the link may have.
         63:3   5  link_speed_ext_enabled: LinkSpeedExt,
     }
 }
 
 layout! {
-    /// Which port: the attribute modifier of [`PortInfo`].
+    /// The port: the attribute modifier of [`PortInfo`].
     pub struct PortInfoModifier: 4 bytes {
-        /// The subnet manager knows the extended speeds.
         0:0  1  knows_extended_speeds: bool,
-        /// Its number; 0 at an adapter is the port that was asked.
+        /// 0 at an adapter is the port that received the request.
         3:0  8  port: u8,
     }
 }

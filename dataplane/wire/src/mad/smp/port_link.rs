@@ -1,4 +1,4 @@
-//! The link of a port: its states, and how wide and quick it is (IBA 14.2.5.6, 7.2.7).
+//! The link of a port: its states, width and speed (IBA 14.2.5.6, 7.2.7).
 
 use crate::units::Rate;
 
@@ -42,7 +42,6 @@ flags! {
 }
 
 impl LinkWidth {
-    /// Asks for all that the port supports.
     pub const ALL_SUPPORTED: Self = Self(0xff);
 
     /// How many lanes; none unless this is exactly one width.
@@ -69,7 +68,6 @@ flags! {
 }
 
 impl LinkSpeed {
-    /// Asks for all that the port supports.
     pub const ALL_SUPPORTED: Self = Self(0xf);
 
     /// Nominal Mb/s of a lane; none unless this is exactly one speed.
@@ -84,7 +82,7 @@ impl LinkSpeed {
 }
 
 flags! {
-    /// Speeds of a lane above 10 Gb/s, which came later (IBA 14.2.5.6).
+    /// Speeds of a lane above 10 Gb/s (IBA 14.2.5.6).
     pub struct LinkSpeedExt(u8) {
         FDR = 1 << 0,
         EDR = 1 << 1,

@@ -18,9 +18,7 @@ layout! {
         1:6  1  all_input_ports: bool,
         /// Set it for all output ports, if the switch can.
         1:7  1  all_output_ports: bool,
-        /// Where packets come in.
         2:0  8  input_port: u8,
-        /// Where packets go out.
         3:0  8  output_port: u8,
     }
 }

@@ -5,17 +5,15 @@ use crate::address::Guid;
 use crate::mad::{Attribute, AttributeId};
 
 layout! {
-    /// A subnet manager, as it shows itself to others (IBA 14.2.5.13).
+    /// A subnet manager, as other managers see it (IBA 14.2.5.13).
     pub struct SmInfo: 21 bytes {
-        /// Of the port that it runs at.
         0:0   64  guid: Guid,
         /// The SM_Key; 0 in answers to untrusted managers.
         8:0   64  sm_key: SmKey,
-        /// Grows while the manager works, so that others see that it does.
+        /// Increases while the manager works: a sign of life.
         16:0  32  act_count: u32,
         /// The highest one becomes master.
         20:0   4  priority: u8,
-        /// Its part among the managers.
         20:4   4  state: SmState,
     }
 }

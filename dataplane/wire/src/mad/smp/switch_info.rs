@@ -1,25 +1,22 @@
-//! How a switch can forward, and does (IBA 14.2.5.4).
+//! Forwarding capabilities and settings of a switch (IBA 14.2.5.4).
 
 use crate::address::Lid;
 use crate::mad::{Attribute, AttributeId};
 use crate::units::TimeCode;
 
 layout! {
-    /// How a switch can forward, and does (IBA 14.2.5.4).
+    /// Forwarding capabilities and settings of a switch (IBA 14.2.5.4).
     pub struct SwitchInfo: 20 bytes {
-        /// Entries of the linear table.
         0:0   16  linear_fdb_cap: u16,
-        /// Entries of the random table.
         2:0   16  random_fdb_cap: u16,
-        /// Entries of the multicast table.
         4:0   16  multicast_fdb_cap: u16,
         /// The last LID that the linear table forwards.
         6:0   16  linear_fdb_top: Lid,
-        /// Where packets go that the random table does not have.
+        /// The output port of LIDs that the random table does not have.
         8:0    8  default_port: u8,
-        /// Where packets to unknown groups go that did not come in there.
+        /// The output port of unknown groups, unless the packet entered there.
         9:0    8  default_multicast_primary_port: u8,
-        /// Where packets to unknown groups go that came in at the primary port.
+        /// The output port of unknown groups for packets that entered at the primary port.
         10:0   8  default_multicast_not_primary_port: u8,
         /// How long a packet can stay here; above 19 for ever.
         11:0   5  life_time: TimeCode,
@@ -31,13 +28,9 @@ layout! {
         12:0  16  lids_per_port: u16,
         /// Entries of each external port's P_Key table.
         14:0  16  partition_enforcement_cap: u16,
-        /// Can refuse packets of other partitions that come in.
         16:0   1  inbound_enforcement_cap: bool,
-        /// Can refuse packets of other partitions that go out.
         16:1   1  outbound_enforcement_cap: bool,
-        /// Can refuse raw packets that come in.
         16:2   1  filter_raw_inbound_cap: bool,
-        /// Can refuse raw packets that go out.
         16:3   1  filter_raw_outbound_cap: bool,
         /// Port 0 is as capable as an adapter's port.
         16:4   1  enhanced_port_0: bool,

@@ -13,9 +13,8 @@ layout! {
 layout! {
     /// An entry: a VL and its weight.
     pub struct VlWeight: 2 bytes {
-        /// The virtual lane to serve.
         0:4  4  lane: u8,
-        /// How much it may send, in units of 64 bytes; 0 passes it over.
+        /// How much it may send, in units of 64 bytes; 0 skips it.
         1:0  8  weight: u8,
     }
 }
@@ -23,9 +22,8 @@ layout! {
 layout! {
     /// Which half of which table: the attribute modifier of [`VlArbitrationTable`].
     pub struct VlArbitrationModifier: 4 bytes {
-        /// Which half.
         0:0  16  part: VlPart,
-        /// The port by which packets go out, of a switch.
+        /// The output port, of a switch.
         2:0  16  port: u16,
     }
 }
