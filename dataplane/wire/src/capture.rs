@@ -4,7 +4,7 @@
 //! LRH to VCRC, as records of type 21 of Endace's ERF format, which a plain pcap file may hold
 //! (link type 197). So a capture is a [`FileHeader`], then for every packet a [`RecordHeader`], an
 //! [`ErfHeader`] and the packet: [`record`] makes the two headers of one packet. Captures of
-//! Ethernet, for RoCE, have only the first ([`ethernet_record`]).
+//! Ethernet have only the first ([`ethernet_record`]).
 
 use crate::WireError;
 use core::time::Duration;

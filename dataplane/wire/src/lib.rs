@@ -11,7 +11,7 @@
 //! 3. [`packet`]: packets on a link, LRH to VCRC;
 //! 4. [`mad`]: management datagrams: subnet management, administration, performance, connections;
 //! 5. [`ip`]: IP over InfiniBand, ARP, neighbor discovery, and the IP family itself;
-//! 6. [`ethernet`] and [`roce`]: the same packets behind IP and UDP, for adapters on Ethernet;
+//! 6. [`ethernet`]: frames and their addresses;
 //! 7. [`netlink`]: the Linux kernel's links, addresses, routes and nexthop objects;
 //! 8. [`capture`] and [`pcapng`]: packets into a file that public dissectors read.
 //!
@@ -42,7 +42,6 @@ pub mod netlink;
 pub mod packet;
 pub mod pcapng;
 pub mod psn;
-pub mod roce;
 pub mod units;
 
 pub use layout::WireError;

@@ -2,7 +2,7 @@
 //!
 //! Decisions and motion are apart: the [`station`] is what a host is on an Ethernet, with its
 //! [`neighbors`] and without I/O; an [`EthernetWire`] moves frames, and [`stream`] is one.
-//! [`middle`] has wires around wires: faults by rule, and captures. [`RoceLink`] joins them.
+//! [`middle`] has wires around wires: faults by rule, and captures. [`packet`] is the format. [`RoceLink`] joins them.
 //!
 //! ```text
 //! adapter -- RoceLink -- station
@@ -13,16 +13,17 @@
 
 pub mod middle;
 pub mod neighbors;
+pub mod packet;
 pub mod station;
 pub mod stream;
 
+use packet::IP_LEN_MAX;
 use pollux_fabric::Adapter;
 use pollux_fabric::LeaseTable;
 use pollux_fabric::Time;
 use pollux_fabric::link::threads::Clock;
 use pollux_fabric::link::{FrameSink, Link};
 use pollux_wire::ethernet::EthernetHeader;
-use pollux_wire::roce::IP_LEN_MAX;
 use station::Station;
 use std::sync::Arc;
 

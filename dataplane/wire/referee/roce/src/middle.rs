@@ -1,10 +1,10 @@
 //! Wires around wires: faults by rule and seed, and captures.
 
 use super::EthernetWire;
+use super::packet::RocePacket;
 use pollux_fabric::Time;
 use pollux_fabric::link::fault::{Faults, SeededRng};
 use pollux_wire::ethernet::EthernetHeader;
-use pollux_wire::roce::RocePacket;
 use std::collections::BTreeMap;
 
 /// Which way a frame goes.

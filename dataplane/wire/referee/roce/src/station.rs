@@ -7,6 +7,7 @@
 
 use super::FRAME_BYTES_MAX;
 use super::neighbors::{Lookup, Question, RoceNeighbors};
+use super::packet::{IP_LEN_MAX, RocePacket, write_ip};
 use pollux_fabric::Time;
 use pollux_wire::WireError;
 use pollux_wire::address::Gid;
@@ -20,7 +21,6 @@ use pollux_wire::ip::list::List;
 use pollux_wire::ip::nd::{NdBody, NdMessage, NeighborAdvertisement, NeighborSolicitation};
 use pollux_wire::ip::nd_option::{NdOption, NdOptionType};
 use pollux_wire::packet::{PACKET_LEN_MAX, Packet};
-use pollux_wire::roce::{self, IP_LEN_MAX, RocePacket};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -127,7 +127,7 @@ impl Station {
             if grh.dgid.to_ipv4().is_some() { EtherType::IPV4 } else { EtherType::IPV6 };
         let write = |destination, source| {
             let header = EthernetHeader { destination, source, ether_type };
-            framed(&header, IP_LEN_MAX, |room| roce::write_ip(&packet, room))
+            framed(&header, IP_LEN_MAX, |room| write_ip(&packet, room))
         };
         if grh.dgid.is_multicast() {
             let frame = write(MacAddress::of_group(grh.dgid), self.mac)?;

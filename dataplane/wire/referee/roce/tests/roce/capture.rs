@@ -3,11 +3,11 @@
 use crate::Seen;
 use pollux_referee::tshark::{PacketRow, dissect_ethernet};
 use pollux_roce::middle::FrameDirection;
+use pollux_roce::packet::RocePacket;
 use pollux_wire::capture::{FileHeader, ethernet_record};
 use pollux_wire::ethernet::EthernetHeader;
 use pollux_wire::ip::ipv4::Ipv4Packet;
 use pollux_wire::packet::{Bth, PACKET_LEN_MAX, Packet};
-use pollux_wire::roce::RocePacket;
 
 const FIELDS: [&str; 3] = ["infiniband.bth.opcode", "infiniband.bth.destqp", "infiniband.bth.psn"];
 

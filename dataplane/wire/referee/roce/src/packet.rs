@@ -10,16 +10,16 @@
 //! the two forms say the same, and only the CRCs have to be made anew. [`write_ip`] goes one way;
 //! [`RocePacket`] is the checked view of what came, and goes the other.
 
-use crate::WireError;
-use crate::address::Gid;
-use crate::ethernet::EtherType;
-use crate::ip::IpProtocol;
-use crate::ip::ipv4::{Ipv4Header, Ipv4Packet};
-use crate::ip::ipv6::{Ipv6Header, Ipv6Packet};
-use crate::ip::udp::{UdpDatagram, UdpHeader};
-use crate::packet::crc::{ICRC_LEN, VCRC_LEN};
-use crate::packet::{Bth, Grh, Lnh, Lrh, PACKET_LEN_MAX, Packet, seal};
 use core::net::Ipv6Addr;
+use pollux_wire::WireError;
+use pollux_wire::address::Gid;
+use pollux_wire::ethernet::EtherType;
+use pollux_wire::ip::IpProtocol;
+use pollux_wire::ip::ipv4::{Ipv4Header, Ipv4Packet};
+use pollux_wire::ip::ipv6::{Ipv6Header, Ipv6Packet};
+use pollux_wire::ip::udp::{UdpDatagram, UdpHeader};
+use pollux_wire::packet::crc::{ICRC_LEN, VCRC_LEN};
+use pollux_wire::packet::{Bth, Grh, Lnh, Lrh, PACKET_LEN_MAX, Packet, seal};
 
 /// The UDP destination port of RoCEv2 (IANA).
 pub const UDP_PORT: u16 = 4791;
@@ -243,14 +243,12 @@ fn grh_of_v6(header: &Ipv6Header) -> Grh {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::address::Qpn;
-    use crate::keys::PKey;
-    use crate::packet::{Aeth, Credits, Extended, Headers, Opcode, Reth, Syndrome};
-    use crate::psn::Psn;
     use core::net::Ipv4Addr;
+    use pollux_wire::address::Qpn;
+    use pollux_wire::keys::PKey;
+    use pollux_wire::packet::{Aeth, Credits, Extended, Headers, Opcode, Reth, Syndrome};
+    use pollux_wire::psn::Psn;
     use proptest::prelude::*;
-    use std::vec;
-    use std::vec::Vec;
 
     fn v4() -> [Gid; 2] {
         [1, 2].map(|last| Gid::of_ipv4(Ipv4Addr::new(10, 0, 0, last)))
