@@ -51,12 +51,6 @@ impl fmt::Display for Lid {
     }
 }
 
-impl fmt::Debug for Lid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Lid({self})")
-    }
-}
-
 /// A globally unique identifier of a node, a port or a system (IBA 4.1.1): an EUI-64.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Guid(pub u64);
@@ -64,12 +58,6 @@ pub struct Guid(pub u64);
 impl fmt::Display for Guid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#018x}", self.0)
-    }
-}
-
-impl fmt::Debug for Guid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Guid({self})")
     }
 }
 
@@ -88,12 +76,6 @@ impl Qpn {
 impl fmt::Display for Qpn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#08x}", self.0)
-    }
-}
-
-impl fmt::Debug for Qpn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Qpn({self})")
     }
 }
 
@@ -148,12 +130,6 @@ impl fmt::Display for Gid {
     }
 }
 
-impl fmt::Debug for Gid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Gid({self})")
-    }
-}
-
 codes! {
     /// How far a multicast group reaches: four bits of its GID (IBA 4.1.1), and the same in IPv6
     /// (RFC 4291 2.7).
@@ -167,6 +143,7 @@ codes! {
     }
 }
 
+debug_by_display!(Lid, Guid, Qpn, Gid);
 number_field!(Lid(u16));
 number_field!(Guid(u64));
 number_field!(Qpn(u32));

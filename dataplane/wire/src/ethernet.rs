@@ -153,12 +153,7 @@ impl fmt::Display for MacAddress {
         write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
     }
 }
-
-impl fmt::Debug for MacAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "MacAddress({self})")
-    }
-}
+debug_by_display!(MacAddress);
 
 impl Field for MacAddress {
     const WIDTH_MAX: usize = 48;

@@ -72,12 +72,7 @@ macro_rules! flags {
             }
         }
 
-        impl core::fmt::Debug for $name {
-            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-                write!(f, "{}({})", stringify!($name), self)
-            }
-        }
-
+        $crate::debug_by_display!($name);
         $crate::number_field!($name($repr));
     };
 }

@@ -64,21 +64,9 @@ impl QKey {
     }
 }
 
-impl fmt::Debug for PKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PKey({self})")
-    }
-}
-
 impl fmt::Display for PKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#06x}", self.0)
-    }
-}
-
-impl fmt::Debug for QKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "QKey({self})")
     }
 }
 
@@ -88,6 +76,7 @@ impl fmt::Display for QKey {
     }
 }
 
+debug_by_display!(PKey, QKey);
 number_field!(PKey(u16));
 number_field!(QKey(u32));
 

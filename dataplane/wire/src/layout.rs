@@ -412,6 +412,19 @@ macro_rules! layout {
     };
 }
 
+/// `Debug` as the type's name around what `Display` prints.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! debug_by_display {
+    ($($name:ident),*) => {$(
+        impl core::fmt::Debug for $name {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                write!(f, "{}({})", stringify!($name), self)
+            }
+        }
+    )*};
+}
+
 /// Lets a newtype of a number stand in a field.
 #[doc(hidden)]
 #[macro_export]

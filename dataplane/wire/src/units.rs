@@ -119,12 +119,6 @@ impl fmt::Display for Rate {
     }
 }
 
-impl fmt::Debug for Rate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Rate({self})")
-    }
-}
-
 /// A duration of 4.096 us * 2^code: response times, packet lifetimes, ACK timeouts.
 ///
 /// Fields of it have five bits, packet lifetimes six.
@@ -166,6 +160,7 @@ impl fmt::Debug for TimeCode {
     }
 }
 
+debug_by_display!(Rate);
 number_field!(Rate(u8));
 number_field!(TimeCode(u8));
 

@@ -6,6 +6,16 @@
 use super::AttributeId;
 use crate::layout::{Field, Layout};
 
+/// Ties attributes to their IDs.
+macro_rules! attributes {
+    ($($attribute:ident = $id:literal),* $(,)?) => {$(
+        impl $crate::mad::Attribute for $attribute {
+            const ID: $crate::mad::AttributeId = $crate::mad::AttributeId($id);
+        }
+    )*};
+}
+pub(crate) use attributes;
+
 /// The format of the data of a datagram whose header has `ID`.
 pub trait Attribute: Layout + Field {
     const ID: AttributeId;

@@ -1,6 +1,6 @@
 //! How a management class describes itself, and where to talk to it (IBA 13.4.8.1).
 
-use super::{Attribute, AttributeId};
+use super::attributes;
 use crate::address::{Gid, Lid, Qpn};
 use crate::keys::{PKey, QKey};
 use crate::units::TimeCode;
@@ -47,9 +47,7 @@ flags! {
     }
 }
 
-impl Attribute for ClassPortInfo {
-    const ID: AttributeId = AttributeId::CLASS_PORT_INFO;
-}
+attributes!(ClassPortInfo = 0x0001);
 
 #[cfg(test)]
 mod tests {

@@ -153,10 +153,7 @@ impl MadStatus {
 pub struct AttributeId(pub u16);
 
 impl AttributeId {
-    /// A class's capabilities and where its traps and requests go; in every class but `SUBN`.
-    pub const CLASS_PORT_INFO: Self = Self(0x0001);
     pub const NOTICE: Self = Self(0x0002);
-    pub const INFORM_INFO: Self = Self(0x0003);
 }
 
 number_field!(AttributeId(u16));

@@ -19,4 +19,5 @@ pub mod smp;
 mod vector;
 
 pub use attribute::Attribute;
+use attribute::attributes;
 pub use header::{AttributeId, MAD_LEN, MadHeader, MadStatus, Method, MgmtClass};

@@ -4,7 +4,7 @@
 //! units of four bytes, from the LRH to the ICRC.
 
 use super::class_port_info::ClassCapabilities;
-use super::{Attribute, AttributeId, MadHeader};
+use super::{MadHeader, attributes};
 
 layout! {
     /// A whole performance management datagram (IBA 16.1.1).
@@ -114,17 +114,12 @@ impl ClassCapabilities {
     pub const PERF_PORT_XMIT_WAIT: Self = Self(1 << 12);
 }
 
-impl Attribute for PortCounters {
-    const ID: AttributeId = AttributeId(0x0012);
-}
-
-impl Attribute for PortCountersExtended {
-    const ID: AttributeId = AttributeId(0x001d);
-}
+attributes!(PortCounters = 0x0012, PortCountersExtended = 0x001d);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mad::Attribute;
 
     #[test]
     fn counters_are_where_the_tools_read_them() {

@@ -13,10 +13,5 @@ impl fmt::Display for ServiceId {
     }
 }
 
-impl fmt::Debug for ServiceId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ServiceId({self})")
-    }
-}
-
+debug_by_display!(ServiceId);
 number_field!(ServiceId(u64));

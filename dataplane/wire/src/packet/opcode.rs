@@ -254,12 +254,7 @@ impl fmt::Display for Opcode {
     }
 }
 
-impl fmt::Debug for Opcode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Opcode({self})")
-    }
-}
-
+debug_by_display!(Opcode);
 number_field!(Opcode(u8));
 
 #[cfg(test)]

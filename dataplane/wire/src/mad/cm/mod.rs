@@ -40,7 +40,7 @@ pub use rep::{Rep, Rtu};
 pub use req::{Req, ReqPath};
 pub use sidr::{SidrRep, SidrReq, SidrStatus};
 
-use super::{Attribute, AttributeId, MAD_LEN, MadHeader, Method, MgmtClass};
+use super::{Attribute, AttributeId, MAD_LEN, MadHeader, Method, MgmtClass, attributes};
 use crate::WireError;
 use core::fmt;
 
@@ -57,12 +57,7 @@ impl fmt::Display for CommId {
     }
 }
 
-impl fmt::Debug for CommId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "CommId({self})")
-    }
-}
-
+debug_by_display!(CommId);
 number_field!(CommId(u32));
 
 codes! {
@@ -83,11 +78,7 @@ codes! {
 
 macro_rules! messages {
     ($( $name:ident = $id:literal, )*) => {
-        $(
-            impl Attribute for $name {
-                const ID: AttributeId = AttributeId($id);
-            }
-        )*
+        attributes!($($name = $id),*);
 
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum CmMessage {

@@ -11,7 +11,7 @@ pub use details::{
     LocalChanges, PortTrap, SystemImageGuidTrap, TrapDetails,
 };
 
-use super::{Attribute, AttributeId};
+use super::attributes;
 use crate::address::{Gid, Lid};
 
 layout! {
@@ -93,13 +93,7 @@ impl Notice {
     }
 }
 
-impl Attribute for Notice {
-    const ID: AttributeId = AttributeId::NOTICE;
-}
-
-impl Attribute for NoticeReport {
-    const ID: AttributeId = AttributeId::NOTICE;
-}
+attributes!(Notice = 0x0002, NoticeReport = 0x0002);
 
 #[cfg(test)]
 mod tests {

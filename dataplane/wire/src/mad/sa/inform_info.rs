@@ -2,8 +2,8 @@
 
 use super::{Record, record};
 use crate::address::{Gid, Lid, Qpn};
+use crate::mad::attributes;
 use crate::mad::notice::{ProducerType, TrapNumber};
-use crate::mad::{Attribute, AttributeId};
 use crate::units::TimeCode;
 
 layout! {
@@ -40,34 +40,27 @@ layout! {
     }
 }
 
-flags! {
-    /// Components of an [`InformInfoRecord`].
-    pub struct InformInfoRecordMask(u64) {
-        SUBSCRIBER_GID = 1 << 0,
-        INFORM_INFO_ENUM = 1 << 1,
-        GID = 1 << 3,
-        LID_RANGE_BEGIN = 1 << 4,
-        LID_RANGE_END = 1 << 5,
-        IS_GENERIC = 1 << 7,
-        SUBSCRIBE = 1 << 8,
-        NOTICE_TYPE = 1 << 9,
-        TRAP_NUMBER = 1 << 10,
-        QPN = 1 << 11,
-        RESP_TIME_VALUE = 1 << 13,
-        PRODUCER = 1 << 15,
-    }
-}
-
-impl Attribute for InformInfo {
-    const ID: AttributeId = AttributeId::INFORM_INFO;
-}
+attributes!(InformInfo = 0x0003);
 
 /// It is set as a whole.
 impl Record for InformInfo {
     type Mask = u64;
 }
 
-record!(InformInfoRecord = 0x00f3, InformInfoRecordMask);
+record!(InformInfoRecord = 0x00f3, InformInfoRecordMask {
+    SUBSCRIBER_GID = 1 << 0,
+    INFORM_INFO_ENUM = 1 << 1,
+    GID = 1 << 3,
+    LID_RANGE_BEGIN = 1 << 4,
+    LID_RANGE_END = 1 << 5,
+    IS_GENERIC = 1 << 7,
+    SUBSCRIBE = 1 << 8,
+    NOTICE_TYPE = 1 << 9,
+    TRAP_NUMBER = 1 << 10,
+    QPN = 1 << 11,
+    RESP_TIME_VALUE = 1 << 13,
+    PRODUCER = 1 << 15,
+});
 
 #[cfg(test)]
 mod tests {

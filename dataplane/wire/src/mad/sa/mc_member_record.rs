@@ -44,30 +44,6 @@ flags! {
     }
 }
 
-flags! {
-    /// Components of an [`McMemberRecord`].
-    pub struct McMemberRecordMask(u64) {
-        MGID = 1 << 0,
-        PORT_GID = 1 << 1,
-        Q_KEY = 1 << 2,
-        MLID = 1 << 3,
-        MTU_SELECTOR = 1 << 4,
-        MTU = 1 << 5,
-        TRAFFIC_CLASS = 1 << 6,
-        P_KEY = 1 << 7,
-        RATE_SELECTOR = 1 << 8,
-        RATE = 1 << 9,
-        PACKET_LIFE_TIME_SELECTOR = 1 << 10,
-        PACKET_LIFE_TIME = 1 << 11,
-        SL = 1 << 12,
-        FLOW_LABEL = 1 << 13,
-        HOP_LIMIT = 1 << 14,
-        SCOPE = 1 << 15,
-        JOIN_STATE = 1 << 16,
-        PROXY_JOIN = 1 << 17,
-    }
-}
-
 impl McMemberRecordMask {
     /// The component mask of Linux for a leave.
     pub const LINUX_LEAVE: Self = Self::MGID.with(Self::PORT_GID).with(Self::JOIN_STATE);
@@ -88,7 +64,26 @@ impl McMemberRecordMask {
         .with(Self::HOP_LIMIT);
 }
 
-record!(McMemberRecord = 0x0038, McMemberRecordMask);
+record!(McMemberRecord = 0x0038, McMemberRecordMask {
+    MGID = 1 << 0,
+    PORT_GID = 1 << 1,
+    Q_KEY = 1 << 2,
+    MLID = 1 << 3,
+    MTU_SELECTOR = 1 << 4,
+    MTU = 1 << 5,
+    TRAFFIC_CLASS = 1 << 6,
+    P_KEY = 1 << 7,
+    RATE_SELECTOR = 1 << 8,
+    RATE = 1 << 9,
+    PACKET_LIFE_TIME_SELECTOR = 1 << 10,
+    PACKET_LIFE_TIME = 1 << 11,
+    SL = 1 << 12,
+    FLOW_LABEL = 1 << 13,
+    HOP_LIMIT = 1 << 14,
+    SCOPE = 1 << 15,
+    JOIN_STATE = 1 << 16,
+    PROXY_JOIN = 1 << 17,
+});
 
 #[cfg(test)]
 mod tests {

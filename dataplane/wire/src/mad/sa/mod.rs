@@ -126,11 +126,14 @@ pub fn write_record<R: Record>(record: R, out: &mut [u8]) -> Result<&mut [u8], W
     Ok(rest)
 }
 
-/// Ties a record to its attribute id and to its mask.
+/// Ties a record to its attribute ID, and makes its component mask.
 macro_rules! record {
-    ($record:ident = $id:literal, $mask:ident) => {
-        impl $crate::mad::Attribute for $record {
-            const ID: $crate::mad::AttributeId = $crate::mad::AttributeId($id);
+    ($record:ident = $id:literal, $mask:ident { $($components:tt)* }) => {
+        $crate::mad::attributes!($record = $id);
+
+        flags! {
+            #[doc = concat!("Components of a [`", stringify!($record), "`].")]
+            pub struct $mask(u64) { $($components)* }
         }
 
         impl $crate::mad::sa::Record for $record {

@@ -42,33 +42,28 @@ layout! {
     }
 }
 
-flags! {
-    /// Components of a [`MultiPathRecord`].
-    pub struct MultiPathRecordMask(u64) {
-        RAW_TRAFFIC = 1 << 0,
-        FLOW_LABEL = 1 << 2,
-        HOP_LIMIT = 1 << 3,
-        TRAFFIC_CLASS = 1 << 4,
-        REVERSIBLE = 1 << 5,
-        NUMB_PATH = 1 << 6,
-        P_KEY = 1 << 7,
-        QOS_CLASS = 1 << 8,
-        SL = 1 << 9,
-        MTU_SELECTOR = 1 << 10,
-        MTU = 1 << 11,
-        RATE_SELECTOR = 1 << 12,
-        RATE = 1 << 13,
-        PACKET_LIFE_TIME_SELECTOR = 1 << 14,
-        PACKET_LIFE_TIME = 1 << 15,
-        SERVICE_ID_8_MSB = 1 << 16,
-        INDEPENDENCE_SELECTOR = 1 << 17,
-        SGID_COUNT = 1 << 19,
-        DGID_COUNT = 1 << 20,
-        SERVICE_ID_56_LSB = 1 << 21,
-    }
-}
-
-record!(MultiPathRecord = 0x003a, MultiPathRecordMask);
+record!(MultiPathRecord = 0x003a, MultiPathRecordMask {
+    RAW_TRAFFIC = 1 << 0,
+    FLOW_LABEL = 1 << 2,
+    HOP_LIMIT = 1 << 3,
+    TRAFFIC_CLASS = 1 << 4,
+    REVERSIBLE = 1 << 5,
+    NUMB_PATH = 1 << 6,
+    P_KEY = 1 << 7,
+    QOS_CLASS = 1 << 8,
+    SL = 1 << 9,
+    MTU_SELECTOR = 1 << 10,
+    MTU = 1 << 11,
+    RATE_SELECTOR = 1 << 12,
+    RATE = 1 << 13,
+    PACKET_LIFE_TIME_SELECTOR = 1 << 14,
+    PACKET_LIFE_TIME = 1 << 15,
+    SERVICE_ID_8_MSB = 1 << 16,
+    INDEPENDENCE_SELECTOR = 1 << 17,
+    SGID_COUNT = 1 << 19,
+    DGID_COUNT = 1 << 20,
+    SERVICE_ID_56_LSB = 1 << 21,
+});
 
 impl MultiPathRecord {
     /// The service that is wanted there. The record has it in pieces.

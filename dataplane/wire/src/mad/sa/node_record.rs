@@ -13,27 +13,22 @@ layout! {
     }
 }
 
-flags! {
-    /// Components of a [`NodeRecord`].
-    pub struct NodeRecordMask(u64) {
-        LID = 1 << 0,
-        BASE_VERSION = 1 << 2,
-        CLASS_VERSION = 1 << 3,
-        NODE_TYPE = 1 << 4,
-        NUM_PORTS = 1 << 5,
-        SYSTEM_IMAGE_GUID = 1 << 6,
-        NODE_GUID = 1 << 7,
-        PORT_GUID = 1 << 8,
-        PARTITION_CAP = 1 << 9,
-        DEVICE_ID = 1 << 10,
-        REVISION = 1 << 11,
-        LOCAL_PORT_NUM = 1 << 12,
-        VENDOR_ID = 1 << 13,
-        NODE_DESCRIPTION = 1 << 14,
-    }
-}
-
-record!(NodeRecord = 0x0011, NodeRecordMask);
+record!(NodeRecord = 0x0011, NodeRecordMask {
+    LID = 1 << 0,
+    BASE_VERSION = 1 << 2,
+    CLASS_VERSION = 1 << 3,
+    NODE_TYPE = 1 << 4,
+    NUM_PORTS = 1 << 5,
+    SYSTEM_IMAGE_GUID = 1 << 6,
+    NODE_GUID = 1 << 7,
+    PORT_GUID = 1 << 8,
+    PARTITION_CAP = 1 << 9,
+    DEVICE_ID = 1 << 10,
+    REVISION = 1 << 11,
+    LOCAL_PORT_NUM = 1 << 12,
+    VENDOR_ID = 1 << 13,
+    NODE_DESCRIPTION = 1 << 14,
+});
 
 #[cfg(test)]
 mod tests {

@@ -38,34 +38,6 @@ layout! {
     }
 }
 
-flags! {
-    /// Components of a [`PathRecord`].
-    pub struct PathRecordMask(u64) {
-        SERVICE_ID_8_MSB = 1 << 0,
-        SERVICE_ID_56_LSB = 1 << 1,
-        DGID = 1 << 2,
-        SGID = 1 << 3,
-        DLID = 1 << 4,
-        SLID = 1 << 5,
-        RAW_TRAFFIC = 1 << 6,
-        FLOW_LABEL = 1 << 8,
-        HOP_LIMIT = 1 << 9,
-        TRAFFIC_CLASS = 1 << 10,
-        REVERSIBLE = 1 << 11,
-        NUMB_PATH = 1 << 12,
-        P_KEY = 1 << 13,
-        QOS_CLASS = 1 << 14,
-        SL = 1 << 15,
-        MTU_SELECTOR = 1 << 16,
-        MTU = 1 << 17,
-        RATE_SELECTOR = 1 << 18,
-        RATE = 1 << 19,
-        PACKET_LIFE_TIME_SELECTOR = 1 << 20,
-        PACKET_LIFE_TIME = 1 << 21,
-        PREFERENCE = 1 << 22,
-    }
-}
-
 impl PathRecordMask {
     /// The component mask of Linux IPoIB.
     pub const LINUX_QUERY: Self = Self::DGID
@@ -75,7 +47,30 @@ impl PathRecordMask {
         .with(Self::P_KEY);
 }
 
-record!(PathRecord = 0x0035, PathRecordMask);
+record!(PathRecord = 0x0035, PathRecordMask {
+    SERVICE_ID_8_MSB = 1 << 0,
+    SERVICE_ID_56_LSB = 1 << 1,
+    DGID = 1 << 2,
+    SGID = 1 << 3,
+    DLID = 1 << 4,
+    SLID = 1 << 5,
+    RAW_TRAFFIC = 1 << 6,
+    FLOW_LABEL = 1 << 8,
+    HOP_LIMIT = 1 << 9,
+    TRAFFIC_CLASS = 1 << 10,
+    REVERSIBLE = 1 << 11,
+    NUMB_PATH = 1 << 12,
+    P_KEY = 1 << 13,
+    QOS_CLASS = 1 << 14,
+    SL = 1 << 15,
+    MTU_SELECTOR = 1 << 16,
+    MTU = 1 << 17,
+    RATE_SELECTOR = 1 << 18,
+    RATE = 1 << 19,
+    PACKET_LIFE_TIME_SELECTOR = 1 << 20,
+    PACKET_LIFE_TIME = 1 << 21,
+    PREFERENCE = 1 << 22,
+});
 
 #[cfg(test)]
 mod tests {

@@ -23,23 +23,19 @@ layout! {
     }
 }
 
-flags! {
-    /// Components of a [`ServiceRecord`]. The service's data have a bit for each number.
-    pub struct ServiceRecordMask(u64) {
-        SERVICE_ID = 1 << 0,
-        SERVICE_GID = 1 << 1,
-        SERVICE_P_KEY = 1 << 2,
-        SERVICE_LEASE = 1 << 4,
-        SERVICE_KEY = 1 << 5,
-        SERVICE_NAME = 1 << 6,
-        DATA8 = 0xffff << 7,
-        DATA16 = 0xff << 23,
-        DATA32 = 0xf << 31,
-        DATA64 = 0x3 << 35,
-    }
-}
-
-record!(ServiceRecord = 0x0031, ServiceRecordMask);
+record!(ServiceRecord = 0x0031, ServiceRecordMask {
+    SERVICE_ID = 1 << 0,
+    SERVICE_GID = 1 << 1,
+    SERVICE_P_KEY = 1 << 2,
+    SERVICE_LEASE = 1 << 4,
+    SERVICE_KEY = 1 << 5,
+    SERVICE_NAME = 1 << 6,
+    /// One bit a number, as in the next three.
+    DATA8 = 0xffff << 7,
+    DATA16 = 0xff << 23,
+    DATA32 = 0xf << 31,
+    DATA64 = 0x3 << 35,
+});
 
 impl ServiceRecord {
     pub const LEASE_INDEFINITE: u32 = u32::MAX;

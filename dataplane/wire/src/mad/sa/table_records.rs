@@ -105,77 +105,44 @@ layout! {
     }
 }
 
-flags! {
-    /// Components of a [`LinkRecord`].
-    pub struct LinkRecordMask(u64) {
-        FROM_LID = 1 << 0,
-        FROM_PORT = 1 << 1,
-        TO_PORT = 1 << 2,
-        TO_LID = 1 << 3,
-    }
-}
-
-flags! {
-    /// Components of a [`SwitchInfoRecord`] that choose it.
-    pub struct SwitchInfoRecordMask(u64) { LID = 1 << 0 }
-}
-
-flags! {
-    /// Components of an [`LftRecord`] that choose it.
-    pub struct LftRecordMask(u64) { LID = 1 << 0, BLOCK = 1 << 1 }
-}
-
-flags! {
-    /// Components of an [`MftRecord`] that choose it.
-    pub struct MftRecordMask(u64) { LID = 1 << 0, POSITION = 1 << 1, BLOCK = 1 << 3 }
-}
-
-flags! {
-    /// Components of a [`PKeyTableRecord`] that choose it.
-    pub struct PKeyTableRecordMask(u64) { LID = 1 << 0, BLOCK = 1 << 1, PORT_NUM = 1 << 2 }
-}
-
-flags! {
-    /// Components of a [`GuidInfoRecord`].
-    pub struct GuidInfoRecordMask(u64) {
-        LID = 1 << 0,
-        BLOCK = 1 << 1,
-        /// The first of eight, of which each has a bit.
-        GUID_0 = 1 << 4,
-    }
-}
-
-flags! {
-    /// Components of an [`SmInfoRecord`].
-    pub struct SmInfoRecordMask(u64) {
-        LID = 1 << 0,
-        GUID = 1 << 2,
-        SM_KEY = 1 << 3,
-        ACT_COUNT = 1 << 4,
-        PRIORITY = 1 << 5,
-        STATE = 1 << 6,
-    }
-}
-
-flags! {
-    /// Components of an [`SlToVlRecord`] that choose it.
-    pub struct SlToVlRecordMask(u64) { LID = 1 << 0, INPUT_PORT = 1 << 1, OUTPUT_PORT = 1 << 2 }
-}
-
-flags! {
-    /// Components of a [`VlArbRecord`] that choose it.
-    pub struct VlArbRecordMask(u64) { LID = 1 << 0, OUTPUT_PORT = 1 << 1, BLOCK = 1 << 2 }
-}
-
-record!(SlToVlRecord = 0x0013, SlToVlRecordMask);
-record!(SwitchInfoRecord = 0x0014, SwitchInfoRecordMask);
-record!(LftRecord = 0x0015, LftRecordMask);
-record!(MftRecord = 0x0017, MftRecordMask);
-record!(SmInfoRecord = 0x0018, SmInfoRecordMask);
-record!(LinkRecord = 0x0020, LinkRecordMask);
-record!(GuidInfoRecord = 0x0030, GuidInfoRecordMask);
-record!(PKeyTableRecord = 0x0033, PKeyTableRecordMask);
-record!(VlArbRecord = 0x0036, VlArbRecordMask);
+record!(SlToVlRecord = 0x0013, SlToVlRecordMask {
+    LID = 1 << 0,
+    INPUT_PORT = 1 << 1,
+    OUTPUT_PORT = 1 << 2,
+});
+record!(SwitchInfoRecord = 0x0014, SwitchInfoRecordMask { LID = 1 << 0 });
+record!(LftRecord = 0x0015, LftRecordMask { LID = 1 << 0, BLOCK = 1 << 1 });
+record!(MftRecord = 0x0017, MftRecordMask { LID = 1 << 0, POSITION = 1 << 1, BLOCK = 1 << 3 });
+record!(SmInfoRecord = 0x0018, SmInfoRecordMask {
+    LID = 1 << 0,
+    GUID = 1 << 2,
+    SM_KEY = 1 << 3,
+    ACT_COUNT = 1 << 4,
+    PRIORITY = 1 << 5,
+    STATE = 1 << 6,
+});
+record!(LinkRecord = 0x0020, LinkRecordMask {
+    FROM_LID = 1 << 0,
+    FROM_PORT = 1 << 1,
+    TO_PORT = 1 << 2,
+    TO_LID = 1 << 3,
+});
+record!(GuidInfoRecord = 0x0030, GuidInfoRecordMask {
+    LID = 1 << 0,
+    BLOCK = 1 << 1,
+    /// The first of eight, of which each has a bit.
+    GUID_0 = 1 << 4,
+});
+record!(PKeyTableRecord = 0x0033, PKeyTableRecordMask {
+    LID = 1 << 0,
+    BLOCK = 1 << 1,
+    PORT_NUM = 1 << 2,
+});
+record!(VlArbRecord = 0x0036, VlArbRecordMask {
+    LID = 1 << 0,
+    OUTPUT_PORT = 1 << 1,
+    BLOCK = 1 << 2,
+});
 
 #[cfg(test)]
 mod tests {

@@ -1,7 +1,6 @@
 //! Forwarding tables of a switch: LFT, random and MFT (IBA 14.2.5.10 to 14.2.5.12).
 
 use crate::address::Lid;
-use crate::mad::{Attribute, AttributeId};
 
 layout! {
     /// The output ports of 64 LIDs (IBA 14.2.5.10); the modifier is the number of the block.
@@ -65,18 +64,6 @@ impl MulticastForwardingTable {
         let index = mlid.0 - Lid::MULTICAST_FIRST.0;
         Some((index / 32, usize::from(index % 32)))
     }
-}
-
-impl Attribute for LinearForwardingTable {
-    const ID: AttributeId = AttributeId(0x0019);
-}
-
-impl Attribute for RandomForwardingTable {
-    const ID: AttributeId = AttributeId(0x001a);
-}
-
-impl Attribute for MulticastForwardingTable {
-    const ID: AttributeId = AttributeId(0x001b);
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! The GUIDs of a port (IBA 14.2.5.5).
 
 use crate::address::Guid;
-use crate::mad::{Attribute, AttributeId};
 
 layout! {
     /// Eight GUIDs of a port (IBA 14.2.5.5); the modifier is the number of the block. The very
@@ -10,10 +9,6 @@ layout! {
         /// 0 in an entry that is not in use.
         0:0  512  guids: [Guid; 8],
     }
-}
-
-impl Attribute for GuidInfo {
-    const ID: AttributeId = AttributeId(0x0014);
 }
 
 #[cfg(test)]

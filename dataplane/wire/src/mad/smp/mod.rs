@@ -43,8 +43,23 @@ pub use sm_info::{SmControl, SmInfo, SmState};
 pub use switch_info::SwitchInfo;
 pub use vl_arbitration::{VlArbitrationModifier, VlArbitrationTable, VlPart, VlWeight};
 
-use super::MadHeader;
+use super::{MadHeader, attributes};
 use crate::address::Lid;
+
+attributes! {
+    NodeDescription = 0x0010,
+    NodeInfo = 0x0011,
+    SwitchInfo = 0x0012,
+    GuidInfo = 0x0014,
+    PortInfo = 0x0015,
+    PKeyTable = 0x0016,
+    SlToVlMappingTable = 0x0017,
+    VlArbitrationTable = 0x0018,
+    LinearForwardingTable = 0x0019,
+    RandomForwardingTable = 0x001a,
+    MulticastForwardingTable = 0x001b,
+    SmInfo = 0x0020,
+}
 
 layout! {
     /// A whole subnet management packet that is routed by LID (IBA 14.2.1.1).

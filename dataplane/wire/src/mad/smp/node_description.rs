@@ -1,7 +1,5 @@
 //! The name of a node (IBA 14.2.5.2).
 
-use crate::mad::{Attribute, AttributeId};
-
 layout! {
     /// The name of a node: UTF-8, filled up with zeros (IBA 14.2.5.2).
     pub struct NodeDescription: 64 bytes {
@@ -23,10 +21,6 @@ impl NodeDescription {
         let before_zero = self.bytes.split(|&byte| byte == 0).next().unwrap_or_default();
         before_zero.utf8_chunks().next().map_or("", |chunk| chunk.valid())
     }
-}
-
-impl Attribute for NodeDescription {
-    const ID: AttributeId = AttributeId(0x0010);
 }
 
 #[cfg(test)]

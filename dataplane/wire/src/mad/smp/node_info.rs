@@ -1,7 +1,6 @@
 //! NodeInfo: the identity of a node (IBA 14.2.5.3).
 
 use crate::address::Guid;
-use crate::mad::{Attribute, AttributeId};
 
 layout! {
     /// NodeInfo: the identity of a node, and the port that received the request (IBA 14.2.5.3).
@@ -34,10 +33,6 @@ codes! {
         SWITCH = 2,
         ROUTER = 3,
     }
-}
-
-impl Attribute for NodeInfo {
-    const ID: AttributeId = AttributeId(0x0011);
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! The partitions of a port (IBA 14.2.5.7).
 
 use crate::keys::PKey;
-use crate::mad::{Attribute, AttributeId};
 
 layout! {
     /// 32 entries of a port's P_Key table (IBA 14.2.5.7).
@@ -19,10 +18,6 @@ layout! {
         /// The first entry is 32 times this.
         2:0  16  block: u16,
     }
-}
-
-impl Attribute for PKeyTable {
-    const ID: AttributeId = AttributeId(0x0016);
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@ use super::port_link::rate;
 use super::{CapabilityMask, CapabilityMask2, LinkSpeed, LinkSpeedExt, LinkWidth, MKey};
 use super::{PortPhysState, PortState};
 use crate::address::Lid;
-use crate::mad::{Attribute, AttributeId};
 use crate::units::{Mtu, Rate, TimeCode};
 
 layout! {
@@ -134,10 +133,6 @@ impl PortInfo {
     pub fn rate(&self) -> Option<Rate> {
         rate(self.link_width_active, self.link_speed_active, self.link_speed_ext_active)
     }
-}
-
-impl Attribute for PortInfo {
-    const ID: AttributeId = AttributeId(0x0015);
 }
 
 #[cfg(test)]

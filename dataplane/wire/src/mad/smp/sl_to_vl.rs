@@ -1,7 +1,5 @@
 //! The SL to VL mapping table (IBA 14.2.5.8).
 
-use crate::mad::{Attribute, AttributeId};
-
 layout! {
     /// The virtual lane of each service level (IBA 14.2.5.8).
     pub struct SlToVlMappingTable: 8 bytes {
@@ -21,10 +19,6 @@ layout! {
         2:0  8  input_port: u8,
         3:0  8  output_port: u8,
     }
-}
-
-impl Attribute for SlToVlMappingTable {
-    const ID: AttributeId = AttributeId(0x0017);
 }
 
 #[cfg(test)]

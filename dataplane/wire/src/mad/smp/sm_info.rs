@@ -2,7 +2,6 @@
 
 use super::SmKey;
 use crate::address::Guid;
-use crate::mad::{Attribute, AttributeId};
 
 layout! {
     /// A subnet manager, as other managers see it (IBA 14.2.5.13).
@@ -37,10 +36,6 @@ codes! {
         STANDBY = 4,
         DISCOVER = 5,
     }
-}
-
-impl Attribute for SmInfo {
-    const ID: AttributeId = AttributeId(0x0020);
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! Forwarding capabilities and settings of a switch (IBA 14.2.5.4).
 
 use crate::address::Lid;
-use crate::mad::{Attribute, AttributeId};
 use crate::units::TimeCode;
 
 layout! {
@@ -37,10 +36,6 @@ layout! {
         /// The last LID that the multicast table forwards.
         18:0  16  multicast_fdb_top: Lid,
     }
-}
-
-impl Attribute for SwitchInfo {
-    const ID: AttributeId = AttributeId(0x0012);
 }
 
 #[cfg(test)]

@@ -1,7 +1,5 @@
 //! VL arbitration table (IBA 14.2.5.9).
 
-use crate::mad::{Attribute, AttributeId};
-
 layout! {
     /// Half of one of a port's two arbitration tables (IBA 14.2.5.9).
     pub struct VlArbitrationTable: 64 bytes {
@@ -36,10 +34,6 @@ codes! {
         HIGH_FIRST = 3,
         HIGH_LAST = 4,
     }
-}
-
-impl Attribute for VlArbitrationTable {
-    const ID: AttributeId = AttributeId(0x0018);
 }
 
 #[cfg(test)]
