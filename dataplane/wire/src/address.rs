@@ -1,7 +1,7 @@
 //! InfiniBand addresses: LIDs, GUIDs, GIDs and their scopes, queue pair numbers (IBA 4.1).
 
 use core::fmt;
-use core::net::{Ipv4Addr, Ipv6Addr};
+use core::net::Ipv6Addr;
 
 /// A local identifier: the address of a port within its subnet (IBA 4.1.3).
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -100,16 +100,6 @@ impl Gid {
     #[inline]
     pub const fn guid(self) -> Guid {
         Guid(u128::from_be_bytes(self.0) as u64)
-    }
-
-    /// That of a port on Ethernet with an address of IPv4 (IBA A17.4.5.2).
-    pub const fn of_ipv4(address: Ipv4Addr) -> Self {
-        Self(address.to_ipv6_mapped().octets())
-    }
-
-    /// The address of IPv4 that it stands for, if it does.
-    pub const fn to_ipv4(self) -> Option<Ipv4Addr> {
-        Ipv6Addr::from_octets(self.0).to_ipv4_mapped()
     }
 
     #[inline]

@@ -138,14 +138,6 @@ impl TimeCode {
     pub const fn nanoseconds(self) -> u64 {
         if self.0 <= Self::EXACT_LAST { Self::UNIT_NS << self.0 } else { u64::MAX }
     }
-
-    /// The shortest that lasts at least so long, or else [`TimeCode::MAX`].
-    pub const fn at_least(nanoseconds: u64) -> Self {
-        let units = nanoseconds.div_ceil(Self::UNIT_NS);
-        // The exponent of the next power of two; 0 units take the shortest code too.
-        let code = u64::BITS - units.saturating_sub(1).leading_zeros();
-        if code < Self::MAX.0 as u32 { Self(code as u8) } else { Self::MAX }
-    }
 }
 
 impl fmt::Display for TimeCode {
@@ -202,21 +194,9 @@ mod tests {
         assert_eq!(TimeCode(18).nanoseconds(), 1_073_741_824);
         assert_eq!(TimeCode(63).nanoseconds(), u64::MAX);
         assert_eq!(format!("{:?}", TimeCode(14)), "TimeCode(14: 67108.864 us)");
-        assert_eq!(TimeCode::at_least(0), TimeCode(0));
-        assert_eq!(TimeCode::at_least(4097), TimeCode(1));
-        assert_eq!(TimeCode::at_least(u64::MAX), TimeCode::MAX);
     }
 
     proptest! {
-        #[test]
-        fn at_least_is_the_shortest_that_lasts(nanoseconds in 0u64..=4096 << 31) {
-            let code = TimeCode::at_least(nanoseconds);
-            prop_assert!(code.nanoseconds() >= nanoseconds);
-            if let Some(shorter) = code.0.checked_sub(1) {
-                prop_assert!(TimeCode(shorter).nanoseconds() < nanoseconds);
-            }
-        }
-
         #[test]
         fn rate_order_is_total(a: u8, b: u8) {
             prop_assert_eq!(Rate(a).cmp(&Rate(b)), Rate(b).cmp(&Rate(a)).reverse());

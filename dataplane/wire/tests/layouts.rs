@@ -50,7 +50,6 @@ layouts! {
     mad::notice::BadMKeyTrap,
     mad::notice::BadKeyTrap,
     mad::notice::BadPKeyAtSwitchTrap,
-    mad::perf::PerfMad,
     mad::perf::PortCounters,
     mad::perf::PortCountersExtended,
     mad::rmpp::RmppHeader,

@@ -6,6 +6,7 @@ use pollux_referee::tshark::{Frame, judge};
 use pollux_wire::address::{Lid, Qpn};
 use pollux_wire::keys::{PKey, QKey};
 use pollux_wire::packet::ExtendedKind;
+use pollux_wire::packet::crc::VCRC_LEN;
 use pollux_wire::packet::opcode::PayloadRule;
 use pollux_wire::packet::*;
 use pollux_wire::psn::Psn;
@@ -177,7 +178,10 @@ fn every_opcode_with_and_without_grh() {
 fn every_syndrome() {
     let frame = |syndrome, kind: u8| {
         let aeth = Aeth { syndrome, msn: Psn::new(5) };
-        let bytes = packet(&headers(Opcode::RC_ACKNOWLEDGE, Extended::Aeth(aeth)), &[]);
+        let bytes = packet(
+            &headers(Opcode::new(Transport::RC, Operation::ACKNOWLEDGE), Extended::Aeth(aeth)),
+            &[],
+        );
         Frame::new(format!("{syndrome:?}"), bytes)
             .expect("infiniband.aeth.syndrome.opcode", kind)
             .expect("infiniband.aeth.msn", 5)
@@ -204,15 +208,17 @@ fn every_syndrome() {
 #[test]
 fn raw_packets() {
     let lrh = Lrh { dlid: Lid(2), slid: Lid(1), ..Lrh::default() };
-    let emit = |header: RawHeader| {
-        let mut out = [0; 128];
-        let len = header.emit(lrh, &[0xff; 20], &mut out).expect("it fits");
-        out[..len].to_vec()
+    let emit = |lnh, header: &[u8]| {
+        let words = (Lrh::LEN + header.len() + 20) / 4;
+        let lrh = Lrh { lnh, pkt_len: words as u16, ..lrh }.emit();
+        let mut bytes = [&lrh, header, &[0xff; 20], &[0; VCRC_LEN]].concat();
+        seal_hop(&mut bytes);
+        bytes
     };
     // An EtherType for local experiments, which no dissector claims.
-    let ether_type = emit(RawHeader::EtherType(Rwh { ether_type: 0x88b5 }));
+    let ether_type = emit(Lnh::RAW, &Rwh { ether_type: 0x88b5 }.emit());
     // 59: nothing follows.
-    let ipv6 = emit(RawHeader::Ipv6(Grh { nxt_hdr: 59, pay_len: 20, ..grh(DGID) }));
+    let ipv6 = emit(Lnh::IPV6, &Grh { nxt_hdr: 59, pay_len: 20, ..grh(DGID) }.emit());
     judge(
         "raw_packets",
         &[

@@ -311,7 +311,7 @@ fn a_request_for_a_port_that_we_are_not_learns_which_we_are() {
     world.pass(SOON);
     let Some(End::Rejected(rej)) = &world.sides[0].seen[&id].end else { panic!() };
     assert_eq!(rej.reason, RejectReason::INVALID_PRIMARY_REMOTE_GID);
-    assert_eq!(rej.acceptable_gid(), Some(gid(1)));
+    assert_eq!(rej.info(), gid(1).0);
     assert_eq!(rej.private_data, WORDS);
 }
 

@@ -17,7 +17,7 @@ fuzz_target!(|bytes: &[u8]| {
             let _ = AskingWorker::of(&req.private_data);
         }
         CmMessage::Rej(rej) => {
-            let _ = (rej.info(), rej.timed_out_ca(), rej.acceptable_gid());
+            let _ = (rej.info(), rej.timed_out_ca());
         }
         _ => {}
     }

@@ -4,13 +4,13 @@
 use libfuzzer_sys::fuzz_target;
 use pollux_wire::mad::class_port_info::ClassPortInfo;
 use pollux_wire::mad::notice::{Notice, NoticeReport};
-use pollux_wire::mad::perf::{PerfMad, PortCounters, PortCountersExtended};
+use pollux_wire::mad::perf::{PortCounters, PortCountersExtended};
 use pollux_wire::mad::rmpp::RmppHeader;
 use pollux_wire::mad::smp::*;
 use pollux_wire_fuzz::survives;
 
 fuzz_target!(|bytes: &[u8]| {
-    survives!(bytes, LidSmp, DirectedSmp, PerfMad, ClassPortInfo, NoticeReport);
+    survives!(bytes, LidSmp, DirectedSmp, ClassPortInfo, NoticeReport);
     survives!(bytes, NodeInfo, NodeDescription, GuidInfo, PortInfo, SwitchInfo, PKeyTable, SmInfo);
     survives!(bytes, SlToVlMappingTable, VlArbitrationTable, LinearForwardingTable);
     survives!(bytes, RandomForwardingTable, MulticastForwardingTable);

@@ -16,7 +16,7 @@ pub mod sa;
 pub mod service_id;
 pub mod smp;
 #[cfg(test)]
-mod vector;
+mod tests;
 
 pub use attribute::Attribute;
 use attribute::attributes;

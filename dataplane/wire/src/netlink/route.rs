@@ -142,8 +142,8 @@ impl<'a> Paths<'a> {
 /// The paths of `RTA_MULTIPATH`, checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Multipath<'a> {
-    bytes: &'a [u8],
-    family: AddressFamily,
+    pub(super) bytes: &'a [u8],
+    pub(super) family: AddressFamily,
 }
 
 impl<'a> Multipath<'a> {
@@ -207,7 +207,11 @@ impl RoutePath {
         Ok(())
     }
 
-    fn write(&self, out: &mut AttributeWriter<'_>, family: AddressFamily) -> Result<(), WireError> {
+    pub(super) fn write(
+        &self,
+        out: &mut AttributeWriter<'_>,
+        family: AddressFamily,
+    ) -> Result<(), WireError> {
         out.gateway((GATEWAY, VIA), family, self.gateway)?;
         if self.encapsulated { out.attribute(ENCAPSULATION, &[]) } else { Ok(()) }
     }
@@ -318,24 +322,4 @@ impl<'a> RouteMessage<'a> {
             }
         }
     }
-}
-
-/// Writes the value of `RTA_MULTIPATH` for `hops` to the front of `out`; gives the paths.
-pub fn write_multipath<'o>(
-    hops: &[RoutePath],
-    family: AddressFamily,
-    out: &'o mut [u8],
-) -> Result<Paths<'o>, WireError> {
-    let mut writer = AttributeWriter::new(out);
-    for hop in hops {
-        let start = writer.written();
-        let weight = u8::try_from(hop.weight.saturating_sub(1)).unwrap_or(u8::MAX);
-        writer.bytes(&[0, 0, hop.flags.0 as u8, weight])?;
-        writer.bytes(&hop.interface.to_ne_bytes())?;
-        hop.write(&mut writer, family)?;
-        let len = writer.written() - start;
-        writer.put_u16(start, len as u16);
-    }
-    let len = writer.written();
-    Ok(Paths::Multiple(Multipath { bytes: &out[..len], family }))
 }

@@ -5,7 +5,9 @@ use super::ip_address::{AddressFlags, AddressMessage};
 use super::link::{LinkChange, LinkFlags, LinkMessage};
 use super::nexthop::{GroupMember, Nexthop, NexthopGroup, NexthopMessage};
 use super::request::{DumpKind, write_message};
-use super::route::{self, Paths, RouteFlags, RouteMessage, RoutePath, RouteProtocol, RouteType};
+use super::route::{
+    Multipath, Paths, RouteFlags, RouteMessage, RoutePath, RouteProtocol, RouteType,
+};
 use super::{
     AddressFamily, ErrorMessage, MessageFlags, MessageHeader, MessageType, NetlinkMessage,
 };
@@ -54,6 +56,26 @@ prop_compose! {
     }
 }
 
+/// Writes the value of `RTA_MULTIPATH` for `hops` to the front of `out`.
+fn write_multipath<'o>(
+    hops: &[RoutePath],
+    family: AddressFamily,
+    out: &'o mut [u8],
+) -> Result<Paths<'o>, WireError> {
+    let mut writer = AttributeWriter::new(out);
+    for hop in hops {
+        let start = writer.written();
+        let weight = u8::try_from(hop.weight.saturating_sub(1)).unwrap_or(u8::MAX);
+        writer.bytes(&[0, 0, hop.flags.0 as u8, weight])?;
+        writer.bytes(&hop.interface.to_ne_bytes())?;
+        hop.write(&mut writer, family)?;
+        let len = writer.written() - start;
+        writer.put_u16(start, len as u16);
+    }
+    let len = writer.written();
+    Ok(Paths::Multiple(Multipath { bytes: &out[..len], family }))
+}
+
 proptest! {
     #[test]
     fn any_bytes_are_read_without_a_panic(
@@ -98,7 +120,7 @@ proptest! {
         let paths = if many.is_empty() {
             Paths::Single(one)
         } else {
-            route::write_multipath(&many, family, &mut paths).expect("there is room")
+            write_multipath(&many, family, &mut paths).expect("there is room")
         };
         let written = RouteMessage {
             table, priority, nexthop_id, expires_s, paths, route_type: RouteType::PROHIBIT,

@@ -4,16 +4,19 @@ use crate::{ROUNDS, bytes, expect_header, header, list, sa};
 use pollux_referee::frames::gmp;
 use pollux_referee::tshark::{Frame, judge};
 use pollux_wire::mad::class_port_info::ClassPortInfo;
-use pollux_wire::mad::perf::{PerfMad, PortCounters, PortCountersExtended};
+use pollux_wire::mad::perf::{PortCounters, PortCountersExtended};
 use pollux_wire::mad::rmpp::{RmppHeader, RmppStatus, RmppType, Segmentation};
-use pollux_wire::mad::{Attribute, AttributeId, MAD_LEN, Method, MgmtClass};
+use pollux_wire::mad::{Attribute, AttributeId, MAD_LEN, MadHeader, Method, MgmtClass};
 use pollux_wire::units::TimeCode;
 
 /// An attribute in a datagram of performance management.
 fn perf<A: Attribute>(attribute: A) -> Frame {
     let header = header(MgmtClass::PERF, Method::GET_RESP, A::ID);
-    let mad = PerfMad { header, data: attribute.to_data() };
-    expect_header(Frame::new(A::NAME, gmp(&mad.emit())), &header)
+    // The data stand at byte 64 (IBA 16.1.1).
+    let (mut mad, data) = ([0; MAD_LEN], attribute.to_data::<192>());
+    mad[..MadHeader::LEN].copy_from_slice(&header.emit());
+    mad[64..].copy_from_slice(&data);
+    expect_header(Frame::new(A::NAME, gmp(&mad)), &header)
 }
 
 fn expect_class_port_info(frame: Frame, info: &ClassPortInfo) -> Frame {

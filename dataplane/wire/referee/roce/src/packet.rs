@@ -10,7 +10,7 @@
 //! the two forms say the same, and only the CRCs have to be made anew. [`write_ip`] goes one way;
 //! [`RocePacket`] is the checked view of what came, and goes the other.
 
-use core::net::Ipv6Addr;
+use core::net::{Ipv4Addr, Ipv6Addr};
 use pollux_wire::WireError;
 use pollux_wire::address::Gid;
 use pollux_wire::ethernet::EtherType;
@@ -23,6 +23,16 @@ use pollux_wire::packet::{Bth, Grh, Lnh, Lrh, PACKET_LEN_MAX, Packet, seal};
 
 /// The UDP destination port of RoCEv2 (IANA).
 pub const UDP_PORT: u16 = 4791;
+
+/// The GID of a port that has this IPv4 address (IBA A17.4.5.2).
+pub const fn gid_of_ipv4(address: Ipv4Addr) -> Gid {
+    Gid(address.to_ipv6_mapped().octets())
+}
+
+/// The IPv4 address that a GID stands for, if it does.
+pub const fn ipv4_of_gid(gid: Gid) -> Option<Ipv4Addr> {
+    Ipv6Addr::from_octets(gid.0).to_ipv4_mapped()
+}
 
 /// The longest IP packet: IP and UDP headers are no longer than the native headers.
 pub const IP_LEN_MAX: usize = PACKET_LEN_MAX;
@@ -79,7 +89,7 @@ pub fn write_ip(packet: &Packet<'_>, out: &mut [u8]) -> Result<usize, WireError>
     let grh = packet.grh().ok_or(no_grh)?;
     let transport = &packet.bytes()[Lrh::LEN + Grh::LEN..];
     let transport = &transport[..transport.len() - VCRC_LEN];
-    let ip_len = if grh.dgid.to_ipv4().is_some() { Ipv4Header::LEN } else { Ipv6Header::LEN };
+    let ip_len = if ipv4_of_gid(grh.dgid).is_some() { Ipv4Header::LEN } else { Ipv6Header::LEN };
     let payload = write_ip_header(&grh, UdpHeader::LEN + transport.len(), out)?;
     let udp = UdpHeader {
         source_port: source_port(flow_of(&grh, &packet.bth())),
@@ -106,7 +116,7 @@ fn write_ip_header<'a>(
     out: &'a mut [u8],
 ) -> Result<&'a mut [u8], WireError> {
     let (dscp, ecn) = (grh.tclass >> 2, grh.tclass & 3);
-    match (grh.sgid.to_ipv4(), grh.dgid.to_ipv4()) {
+    match (ipv4_of_gid(grh.sgid), ipv4_of_gid(grh.dgid)) {
         (Some(source), Some(destination)) => {
             let header = Ipv4Header {
                 dscp,
@@ -221,8 +231,8 @@ fn grh_of_v4(header: &Ipv4Header) -> Grh {
         tclass: header.dscp << 2 | header.ecn,
         nxt_hdr: Grh::NXT_HDR_IBA,
         hop_lmt: header.ttl,
-        sgid: Gid::of_ipv4(header.source),
-        dgid: Gid::of_ipv4(header.destination),
+        sgid: gid_of_ipv4(header.source),
+        dgid: gid_of_ipv4(header.destination),
         ..Grh::default()
     }
 }
@@ -243,15 +253,16 @@ fn grh_of_v6(header: &Ipv6Header) -> Grh {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::net::Ipv4Addr;
     use pollux_wire::address::Qpn;
     use pollux_wire::keys::PKey;
-    use pollux_wire::packet::{Aeth, Credits, Extended, Headers, Opcode, Reth, Syndrome};
+    use pollux_wire::packet::{
+        Aeth, Credits, Extended, Headers, Opcode, Operation, Reth, Syndrome, Transport,
+    };
     use pollux_wire::psn::Psn;
     use proptest::prelude::*;
 
     fn v4() -> [Gid; 2] {
-        [1, 2].map(|last| Gid::of_ipv4(Ipv4Addr::new(10, 0, 0, last)))
+        [1, 2].map(|last| gid_of_ipv4(Ipv4Addr::new(10, 0, 0, last)))
     }
 
     fn v6() -> [Gid; 2] {
@@ -269,7 +280,7 @@ mod tests {
             ..Grh::default()
         };
         let bth = Bth {
-            opcode: Opcode::RC_ACKNOWLEDGE,
+            opcode: Opcode::new(Transport::RC, Operation::ACKNOWLEDGE),
             mig_req: true,
             pkey: PKey::DEFAULT,
             dest_qp: Qpn(0x12_3456),
@@ -293,7 +304,7 @@ mod tests {
     }
 
     fn ether_type(gids: [Gid; 2]) -> EtherType {
-        if gids[0].to_ipv4().is_some() { EtherType::IPV4 } else { EtherType::IPV6 }
+        if ipv4_of_gid(gids[0]).is_some() { EtherType::IPV4 } else { EtherType::IPV6 }
     }
 
     #[test]
@@ -338,7 +349,7 @@ mod tests {
             0x5c,
         ];
         let came = RocePacket::parse(EtherType::IPV4, &ip).unwrap().unwrap();
-        assert_eq!(came.grh().sgid, Gid::of_ipv4(Ipv4Addr::new(10, 1, 0, 1)));
+        assert_eq!(came.grh().sgid, gid_of_ipv4(Ipv4Addr::new(10, 1, 0, 1)));
         let mut native = vec![0; PACKET_LEN_MAX];
         let len = came.write_native(&mut native).unwrap();
         let packet = Packet::parse(&native[..len]).unwrap();

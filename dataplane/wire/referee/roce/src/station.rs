@@ -7,7 +7,7 @@
 
 use super::FRAME_BYTES_MAX;
 use super::neighbors::{Lookup, Question, RoceNeighbors};
-use super::packet::{IP_LEN_MAX, RocePacket, write_ip};
+use super::packet::{IP_LEN_MAX, RocePacket, gid_of_ipv4, ipv4_of_gid, write_ip};
 use pollux_fabric::Time;
 use pollux_wire::WireError;
 use pollux_wire::address::Gid;
@@ -124,7 +124,7 @@ impl Station {
         let packet = Packet::parse(bytes)?;
         let grh = packet.grh().ok_or(StationDrop::Malformed("grh"))?;
         let ether_type =
-            if grh.dgid.to_ipv4().is_some() { EtherType::IPV4 } else { EtherType::IPV6 };
+            if ipv4_of_gid(grh.dgid).is_some() { EtherType::IPV4 } else { EtherType::IPV6 };
         let write = |destination, source| {
             let header = EthernetHeader { destination, source, ether_type };
             framed(&header, IP_LEN_MAX, |room| write_ip(&packet, room))
@@ -160,7 +160,7 @@ impl Station {
     }
 
     fn ask(&mut self, Question { source, target }: Question) -> Result<(), StationDrop> {
-        let frame = match (source.to_ipv4(), target.to_ipv4()) {
+        let frame = match (ipv4_of_gid(source), ipv4_of_gid(target)) {
             (Some(source), Some(target)) => {
                 let to = (MacAddress::default(), target);
                 self.arp(MacAddress::BROADCAST, ArpOperation::REQUEST, source, to)
@@ -216,11 +216,11 @@ impl Station {
     fn handle_arp(&mut self, now: Time, bytes: &[u8]) -> Result<(), StationDrop> {
         let came = ArpPacket::<MacAddress>::parse(bytes)?;
         let sender = came.sender_hardware;
-        self.learn(now, Gid::of_ipv4(came.sender_protocol), sender)?;
+        self.learn(now, gid_of_ipv4(came.sender_protocol), sender)?;
         if came.operation != ArpOperation::REQUEST {
             return Ok(());
         }
-        if !self.gids.contains(&Gid::of_ipv4(came.target_protocol)) {
+        if !self.gids.contains(&gid_of_ipv4(came.target_protocol)) {
             return Err(StationDrop::NotOurs);
         }
         let to = (sender, came.sender_protocol);
@@ -376,7 +376,7 @@ mod tests {
 
     fn gids(last: u8) -> Vec<Gid> {
         let v6 = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, last.into());
-        vec![Gid(v6.octets()), Gid::of_ipv4(Ipv4Addr::new(10, 0, 0, last))]
+        vec![Gid(v6.octets()), gid_of_ipv4(Ipv4Addr::new(10, 0, 0, last))]
     }
 
     fn stations() -> [Station; 2] {

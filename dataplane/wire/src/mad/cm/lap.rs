@@ -99,7 +99,7 @@ codes! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mad::vector::{assert_bytes, counting, counting_gid};
+    use crate::mad::tests::{assert_bytes, counting, counting_gid};
     use std::format;
 
     #[test]

@@ -18,7 +18,7 @@ connection_message! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mad::vector::{assert_bytes, counting};
+    use crate::mad::tests::{assert_bytes, counting};
 
     #[test]
     fn every_field_is_where_the_specification_has_it() {

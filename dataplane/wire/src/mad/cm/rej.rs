@@ -1,7 +1,7 @@
 //! The rejection of a connection that is not established yet (IBA 12.6.7), and its reasons.
 
 use super::{AnsweredMessage, CommId};
-use crate::address::{Gid, Guid};
+use crate::address::Guid;
 
 connection_message! {
     /// A rejection (IBA 12.6.7).
@@ -88,23 +88,12 @@ impl Rej {
             _ => None,
         }
     }
-
-    /// A port GID that the sender would have accepted, if the one it got is why.
-    pub fn acceptable_gid(&self) -> Option<Gid> {
-        match self.reason {
-            RejectReason::INVALID_PRIMARY_REMOTE_GID
-            | RejectReason::INVALID_ALTERNATE_REMOTE_GID => {
-                self.info().first_chunk().map(|bytes| Gid(*bytes))
-            }
-            _ => None,
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mad::vector::{assert_bytes, counting, counting_gid};
+    use crate::mad::tests::{assert_bytes, counting};
     use std::format;
 
     #[test]
@@ -149,13 +138,11 @@ mod tests {
         let timeout = Rej { reason: RejectReason::TIMEOUT, ..Rej::default() };
         let guid = Guid(0x0002_c903_0000_1000);
         let told = timeout.with_info(&guid.0.to_be_bytes());
-        assert_eq!((told.timed_out_ca(), told.acceptable_gid()), (Some(guid), None));
+        assert_eq!(told.timed_out_ca(), Some(guid));
         assert_eq!(timeout.timed_out_ca(), None, "no bytes, no GUID");
 
-        let gid = counting_gid(0x30);
         let moved = Rej { reason: RejectReason::INVALID_PRIMARY_REMOTE_GID, ..told };
-        assert_eq!(moved.acceptable_gid(), None, "8 bytes are no GID");
-        assert_eq!(moved.with_info(&gid.0).acceptable_gid(), Some(gid));
+        assert_eq!(moved.timed_out_ca(), None);
     }
 
     #[test]

@@ -37,13 +37,6 @@ connection_message! {
     }
 }
 
-impl Rep {
-    /// The vendor of the options of the connection; 0 for none. The message has it in pieces.
-    pub const fn vendor_id(&self) -> u32 {
-        u32::from_be_bytes([0, self.vendor_id_23_16, self.vendor_id_15_8, self.vendor_id_7_0])
-    }
-}
-
 connection_message! {
     /// The third and last message of a connection's making (IBA 12.6.9).
     pub struct Rtu: 232 bytes {
@@ -54,7 +47,7 @@ connection_message! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mad::vector::{assert_bytes, counting};
+    use crate::mad::tests::{assert_bytes, counting};
 
     #[test]
     fn every_field_is_where_the_specification_has_it() {
@@ -78,7 +71,6 @@ mod tests {
             local_ca_guid: Guid(0x0002_c903_0000_1000),
             private_data: counting(0xb0),
         };
-        assert_eq!(rep.vendor_id(), 0xf1_f2f3);
         assert_bytes(
             &rep,
             &[

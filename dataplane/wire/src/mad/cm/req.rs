@@ -87,7 +87,7 @@ layout! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mad::vector::{assert_bytes, counting, counting_gid};
+    use crate::mad::tests::{assert_bytes, counting, counting_gid};
 
     fn path(first: u8) -> ReqPath {
         ReqPath {

@@ -33,13 +33,6 @@ layout! {
     }
 }
 
-impl SidrRep {
-    /// The vendor of the options of the service; 0 for none. The message has it in pieces.
-    pub const fn vendor_id(&self) -> u32 {
-        (self.vendor_id_23_8 as u32) << 8 | self.vendor_id_7_0 as u32
-    }
-}
-
 codes! {
     /// Whether a service ID was resolved (IBA 12.11.2).
     pub struct SidrStatus(u8) {
@@ -55,7 +48,7 @@ codes! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mad::vector::{assert_bytes, counting};
+    use crate::mad::tests::{assert_bytes, counting};
 
     #[test]
     fn every_field_of_the_question_is_where_the_specification_has_it() {
@@ -89,7 +82,6 @@ mod tests {
             additional_info: counting(0x51),
             private_data: counting(0xa1),
         };
-        assert_eq!(rep.vendor_id(), 0xf1_f2f3);
         assert_bytes(
             &rep,
             &[

@@ -88,7 +88,7 @@ record!(McMemberRecord = 0x0038, McMemberRecordMask {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mad::vector::{assert_bytes, counting, counting_gid};
+    use crate::mad::tests::{assert_bytes, counting, counting_gid};
 
     #[test]
     fn every_field_is_where_the_specification_has_it() {

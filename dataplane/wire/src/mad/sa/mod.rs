@@ -171,7 +171,7 @@ mod tests {
     use crate::address::{Gid, Lid};
     use crate::layout::FieldSpec;
     use crate::mad::smp::{NodeInfo, PortInfo, SmInfo};
-    use crate::mad::vector::{assert_bytes, counting};
+    use crate::mad::tests::{assert_bytes, counting};
     use proptest::prelude::*;
     use std::string::String;
     use std::vec::Vec;

@@ -6,7 +6,6 @@
 use super::{Selector, record};
 use crate::address::Gid;
 use crate::keys::PKey;
-use crate::mad::service_id::ServiceId;
 use crate::units::{Mtu, Rate, TimeCode};
 
 layout! {
@@ -66,11 +65,6 @@ record!(MultiPathRecord = 0x003a, MultiPathRecordMask {
 });
 
 impl MultiPathRecord {
-    /// The service that is wanted there. The record has it in pieces.
-    pub const fn service_id(&self) -> ServiceId {
-        ServiceId((self.service_id_8_msb as u64) << 56 | self.service_id_56_lsb)
-    }
-
     /// Sources and destinations; `None` if they are more than one datagram holds.
     pub fn ends(&self) -> Option<(&[Gid], &[Gid])> {
         let sgid_count = usize::from(self.sgid_count);
@@ -82,7 +76,7 @@ impl MultiPathRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mad::vector::{assert_bytes, counting, counting_gid};
+    use crate::mad::tests::{assert_bytes, counting, counting_gid};
 
     fn record() -> MultiPathRecord {
         MultiPathRecord {
@@ -121,7 +115,6 @@ mod tests {
                 (24, &counting::<176>(0)),
             ],
         );
-        assert_eq!(record().service_id(), ServiceId(0x4142_4344_4546_4748));
     }
 
     #[test]

@@ -34,7 +34,7 @@ record!(NodeRecord = 0x0011, NodeRecordMask {
 mod tests {
     use super::*;
     use crate::address::Guid;
-    use crate::mad::vector::{assert_bytes, counting};
+    use crate::mad::tests::{assert_bytes, counting};
 
     #[test]
     fn every_field_is_where_the_specification_has_it() {

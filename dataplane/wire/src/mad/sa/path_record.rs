@@ -75,7 +75,7 @@ record!(PathRecord = 0x0035, PathRecordMask {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mad::vector::{assert_bytes, counting, counting_gid};
+    use crate::mad::tests::{assert_bytes, counting, counting_gid};
 
     #[test]
     fn every_field_is_where_the_specification_has_it() {

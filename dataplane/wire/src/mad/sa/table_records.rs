@@ -148,7 +148,7 @@ record!(VlArbRecord = 0x0036, VlArbRecordMask {
 mod tests {
     use super::*;
     use crate::layout::Layout;
-    use crate::mad::vector::{assert_bytes, counting};
+    use crate::mad::tests::{assert_bytes, counting};
 
     const LID: Lid = Lid(0x0102);
 

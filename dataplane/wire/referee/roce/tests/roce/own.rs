@@ -7,6 +7,7 @@ use pollux_fabric::link::fault::Faults;
 use pollux_fabric::{Adapter, Port, SoftDevice, Time};
 use pollux_roce::RoceLink;
 use pollux_roce::middle::{Faulty, FrameDirection, FrameTap, Tapped};
+use pollux_roce::packet::gid_of_ipv4;
 use pollux_roce::station::Station;
 use pollux_roce::stream::StreamWire;
 use pollux_wire::address::Gid;
@@ -36,7 +37,7 @@ impl Own {
         let mac = MacAddress([2, 0, 0, 0, 0, last]);
         let gids = vec![
             Gid(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0xff, 0xfe00, last.into()).octets()),
-            Gid::of_ipv4(Ipv4Addr::new(10, 1, 0, last)),
+            gid_of_ipv4(Ipv4Addr::new(10, 1, 0, last)),
         ];
         let mut port = Port::ethernet(gids.clone());
         port.pkeys.push(OTHER_PKEY);
