@@ -6,15 +6,12 @@ use pollux_wire::mad::sa::{McMemberRecord, PathRecord};
 /// The path to a port or a multicast group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AddressVector {
-    /// Destination LID.
     pub dlid: Lid,
-    /// Service level.
     pub sl: u8,
     /// The low LMC bits of the source LID.
     pub src_path_bits: u8,
     /// Rate limit, as a rate code; 0 is the rate of the port.
     pub static_rate: u8,
-    /// The local port.
     pub port: u8,
     /// The GRH, if any; required across subnets and for multicast.
     pub grh: Option<GlobalRoute>,
@@ -55,7 +52,6 @@ impl AddressVector {
 /// The contents of a GRH.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GlobalRoute {
-    /// Destination GID.
     pub dgid: Gid,
     /// Index of the source GID in the port's GID table.
     pub sgid_index: u8,
@@ -63,7 +59,6 @@ pub struct GlobalRoute {
     pub flow_label: u32,
     /// The most routers on the path.
     pub hop_limit: u8,
-    /// Traffic class of the GRH.
     pub traffic_class: u8,
 }
 

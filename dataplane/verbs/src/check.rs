@@ -17,7 +17,6 @@ use pollux_wire::address::{Gid, Lid, Qpn};
 
 type Checked = Result<(), VerbsError>;
 
-/// A port number of `device`, which has `ports` ports.
 pub fn port(verb: &'static str, device: &str, port: u8, ports: u8) -> Checked {
     if (1..=ports).contains(&port) {
         return Ok(());
@@ -29,7 +28,6 @@ pub fn port(verb: &'static str, device: &str, port: u8, ports: u8) -> Checked {
     Err(invalid(verb, "port", reason))
 }
 
-/// Access rights of a memory region.
 pub fn access(access: Access) -> Checked {
     if access.is_consistent() {
         return Ok(());
@@ -38,7 +36,6 @@ pub fn access(access: Access) -> Checked {
     Err(invalid("register", "access", reason))
 }
 
-/// The length of a completion queue.
 pub fn cq(completions_max: u32, limits: &Limits) -> Checked {
     const VERB: &str = "create_cq";
     if completions_max == 0 {
@@ -47,14 +44,12 @@ pub fn cq(completions_max: u32, limits: &Limits) -> Checked {
     within(VERB, "completions_max", completions_max, limits.completions_max)
 }
 
-/// The length and width of a shared receive queue.
 pub fn srq(requests_max: u32, sges_max: u32, limits: &Limits) -> Checked {
     const VERB: &str = "create_srq";
     within(VERB, "srq_requests_max", requests_max, limits.srq_requests_max)?;
     within(VERB, "sges_max", sges_max, limits.sges_max)
 }
 
-/// The limit of a shared receive queue that holds `requests_max` requests.
 pub fn srq_limit(limit: u32, requests_max: u32) -> Checked {
     if limit <= requests_max {
         return Ok(());
@@ -62,7 +57,6 @@ pub fn srq_limit(limit: u32, requests_max: u32) -> Checked {
     Err(invalid("set_srq_limit", "limit", "more than the queue has room for"))
 }
 
-/// Creation parameters of a queue pair.
 pub fn qp_init(init: &QpInit, limits: &Limits) -> Checked {
     const VERB: &str = "create_qp";
     for requests in [init.send_requests_max, init.recv_requests_max] {
@@ -184,7 +178,6 @@ pub fn send(request: &SendRequest<'_>, init: &QpInit) -> Result<(), PostRefusal>
     }
 }
 
-/// The state of a queue pair whose send queue gets a request.
 #[inline]
 pub fn send_state(state: QpState) -> Result<(), PostRefusal> {
     match state {

@@ -7,17 +7,14 @@ use std::fmt;
 /// A completed work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// The `id` of the request.
     pub id: u64,
     /// The status. If it is an error, only `id`, `status` and `qpn` are valid.
     pub status: CompletionStatus,
-    /// The operation.
     pub kind: CompletionKind,
-    /// The queue pair's number, which tells the users of a shared receive queue apart.
+    /// The queue pair's number, which distinguishes the users of a shared receive queue.
     pub qpn: Qpn,
     /// Bytes received or read; on UD including the 40 bytes of the GRH.
     pub bytes: u32,
-    /// Immediate data or invalidated key.
     pub with: With,
     /// The source of a datagram.
     pub from: Option<Source>,
@@ -46,14 +43,12 @@ pub enum CompletionKind {
     FetchAdd,
     Bind,
     LocalInvalidate,
-    /// A received message.
     Recv,
     /// A peer's RDMA write with immediate data.
     RecvWriteImm,
 }
 
 impl CompletionKind {
-    /// Whether it completes a receive.
     pub const fn is_recv(self) -> bool {
         matches!(self, Self::Recv | Self::RecvWriteImm)
     }
@@ -62,10 +57,8 @@ impl CompletionKind {
 /// Data of a message in addition to its bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum With {
-    /// No immediate data, and no invalidated key.
     #[default]
     Nothing,
-    /// Immediate data.
     Imm(u32),
     /// The R_Key that the peer invalidated (Send with Invalidate).
     Invalidated(RKey),
@@ -74,11 +67,8 @@ pub enum With {
 /// The source of a datagram, from its headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// The sender's queue pair.
     pub src_qp: Qpn,
-    /// The sender's LID.
     pub slid: Lid,
-    /// The service level of the packet.
     pub sl: u8,
     /// The low LMC bits of the destination LID.
     pub dlid_path_bits: u8,
@@ -92,7 +82,6 @@ pub struct Source {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum CompletionStatus {
-    /// The operation completed successfully (IBV_WC_SUCCESS).
     Success,
     /// The message is longer than the receive, or than the maximum.
     LocalLength,
@@ -102,7 +91,6 @@ pub enum CompletionStatus {
     LocalProtection,
     /// The queue pair entered the error state before the request was executed.
     Flushed,
-    /// The memory window could not be bound.
     WindowBind,
     /// The peer's response is invalid.
     BadResponse,
@@ -110,17 +98,16 @@ pub enum CompletionStatus {
     LocalAccess,
     /// The peer rejected the request as invalid, or its receive is too short.
     RemoteInvalidRequest,
-    /// A key, a right or bounds of the peer's memory.
+    /// A key, right or bound of the peer's memory is wrong.
     RemoteAccess,
-    /// The peer could not carry it out.
+    /// The peer could not execute the request.
     RemoteOperation,
-    /// The peer did not answer, however often it was asked.
+    /// No answer of the peer after all retries.
     RetryExceeded,
-    /// The peer had no receive posted, however often it was asked.
+    /// No receive posted at the peer after all retries.
     RnrRetryExceeded,
-    /// The peer gave up.
     RemoteAborted,
-    /// Something in the adapter broke.
+    /// An internal error of the adapter.
     General,
 }
 

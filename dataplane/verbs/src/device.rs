@@ -16,7 +16,7 @@
 //! - Every signaled request and every receive completes exactly once, at the latest when its queue
 //!   pair enters the error state. Requests of a destroyed or reset queue pair do not complete.
 //! - The completion of a send implies that all earlier unsignaled sends of its queue are done.
-//! - Verbs check their arguments and say what is wrong: [`VerbsError`], [`PostError`].
+//! - Verbs check their arguments and name the fault: [`VerbsError`], [`PostError`].
 //! - A software adapter makes progress only in [`Device::poll`] and the posts, and needs no
 //!   thread.
 
@@ -37,17 +37,13 @@ use std::time::Duration;
 
 /// A context of an adapter, opened by one worker.
 pub trait Device {
-    /// Identity, limits and capabilities of the adapter.
     fn attributes(&self) -> DeviceAttributes;
 
     /// The attributes of a port; ports count from 1.
     fn port(&self, port: u8) -> Result<PortAttributes, VerbsError>;
-    /// An entry of a port's GID table.
     fn gid(&self, port: u8, index: u8) -> Result<Gid, VerbsError>;
-    /// An entry of a port's P_Key table.
     fn pkey(&self, port: u8, index: u16) -> Result<PKey, VerbsError>;
 
-    /// Creates a protection domain.
     fn create_pd(&mut self) -> Result<Pd, VerbsError>;
     /// Destroys an unused protection domain.
     fn destroy_pd(&mut self, pd: Pd) -> Result<(), VerbsError>;
@@ -61,17 +57,14 @@ pub trait Device {
     ) -> Result<MemoryRegion, VerbsError>;
     /// Deregisters a region. Later requests that name it fail.
     fn deregister(&mut self, region: LKey) -> Result<(), VerbsError>;
-    /// Creates an unbound memory window.
     fn create_window(&mut self, pd: Pd) -> Result<MemoryWindow, VerbsError>;
     /// Destroys a memory window, named by its current key.
     fn destroy_window(&mut self, window: RKey) -> Result<(), VerbsError>;
 
-    /// Creates a completion queue of `completions_max` entries.
     fn create_cq(&mut self, completions_max: u32) -> Result<Cq, VerbsError>;
     /// Destroys a completion queue that no queue pair uses.
     fn destroy_cq(&mut self, cq: Cq) -> Result<(), VerbsError>;
 
-    /// Creates a shared receive queue.
     fn create_srq(&mut self, pd: Pd, requests_max: u32, sges_max: u32) -> Result<Srq, VerbsError>;
     /// Arms one [`AsyncEvent::SrqLimitReached`] for when fewer than `limit` receives are left; 0
     /// disarms it.
@@ -81,7 +74,6 @@ pub trait Device {
 
     /// Creates a queue pair in state RESET.
     fn create_qp(&mut self, init: &QpInit) -> Result<Qp, VerbsError>;
-    /// The QPN of a queue pair.
     fn qpn(&self, qp: Qp) -> Result<Qpn, VerbsError>;
     /// Modifies a queue pair, as the table in [`transition`](crate::transition) allows.
     fn modify_qp(&mut self, qp: Qp, change: &QpAttributes) -> Result<(), VerbsError>;
@@ -90,21 +82,16 @@ pub trait Device {
     /// Destroys a queue pair, with its outstanding requests.
     fn destroy_qp(&mut self, qp: Qp) -> Result<(), VerbsError>;
 
-    /// Creates an address handle, for datagrams.
     fn create_ah(&mut self, pd: Pd, address: &AddressVector) -> Result<Ah, VerbsError>;
     /// Destroys an address handle; posted datagrams are still sent.
     fn destroy_ah(&mut self, ah: Ah) -> Result<(), VerbsError>;
 
-    /// Attaches a UD queue pair to a multicast group.
     fn attach_multicast(&mut self, qp: Qp, mgid: Gid, mlid: Lid) -> Result<(), VerbsError>;
-    /// Detaches a UD queue pair from a multicast group.
     fn detach_multicast(&mut self, qp: Qp, mgid: Gid, mlid: Lid) -> Result<(), VerbsError>;
 
     /// Posts requests to a send queue, with one doorbell for all.
     fn post_send(&mut self, qp: Qp, batch: &[SendRequest<'_>]) -> Result<(), PostError>;
-    /// Posts receives to a queue pair's own queue.
     fn post_recv(&mut self, qp: Qp, batch: &[RecvRequest<'_>]) -> Result<(), PostError>;
-    /// Posts receives to a shared receive queue.
     fn post_srq_recv(&mut self, srq: Srq, batch: &[RecvRequest<'_>]) -> Result<(), PostError>;
 
     /// Polls completions and returns their number. A software adapter makes progress here.
@@ -145,7 +132,6 @@ pub struct WakeSource<'a> {
 /// The completions that a notification is requested for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arm {
-    /// Any completion.
     Any,
     /// A solicited or a failed completion.
     Solicited,
@@ -156,13 +142,9 @@ pub enum Arm {
 pub struct DeviceAttributes {
     /// The name under which it was opened.
     pub name: String,
-    /// EUI-64 that all ports of the node share.
     pub node_guid: Guid,
-    /// The number of ports.
     pub ports: u8,
-    /// Limits of the adapter.
     pub limits: Limits,
-    /// Optional features.
     pub can: Capabilities,
 }
 
@@ -211,20 +193,16 @@ pub struct Capabilities {
     pub sleep: bool,
 }
 
-/// What a port reports of itself and its link.
+/// The state of a port and its link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortAttributes {
     /// Logical state (IBA 7.2.7): down, initializing, armed or active.
     pub state: PortState,
-    /// Base LID.
     pub lid: Lid,
     /// LMC: the number of low LID bits that select a path.
     pub lmc: u8,
-    /// LID of the subnet manager.
     pub sm_lid: Lid,
-    /// Service level to the subnet manager.
     pub sm_sl: u8,
-    /// The largest MTU that the port supports.
     pub mtu_max: Mtu,
     /// The active MTU.
     pub mtu: Mtu,

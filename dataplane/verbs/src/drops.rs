@@ -7,15 +7,12 @@ use std::fmt::{self, Debug, Formatter};
 
 /// The reasons of a component. [`reasons!`](crate::reasons) makes the type of their list.
 pub trait Reason: Copy + 'static {
-    /// One counter for each.
     type Counters: AsRef<[u64]> + AsMut<[u64]> + Clone;
-    /// All counters at zero.
     const ZERO: Self::Counters;
-    /// Every reason.
     const ALL: &'static [Self];
-    /// The name of its counter.
+    /// The name of its counter, as reports and metrics have it.
     fn name(self) -> &'static str;
-    /// Its place in [`Reason::ALL`].
+    /// Its index in [`Reason::ALL`].
     fn index(self) -> usize;
 }
 
@@ -30,23 +27,20 @@ impl<R: Reason> Default for Drops<R> {
 }
 
 impl<R: Reason> Drops<R> {
-    /// The name of its counter, as reports and metrics have it.
     #[inline]
     pub fn count(&mut self, reason: R) {
         self.0.as_mut()[reason.index()] += 1;
     }
 
-    /// The count of a reason.
     pub fn of(&self, reason: R) -> u64 {
         self.0.as_ref()[reason.index()]
     }
 
-    /// The total of all reasons.
     pub fn total(&self) -> u64 {
         self.0.as_ref().iter().sum()
     }
 
-    /// Every reason by name, those never met included.
+    /// All reasons by name, those without drops included.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
         R::ALL.iter().map(|&reason| (reason.name(), self.of(reason)))
     }
@@ -84,10 +78,8 @@ macro_rules! reasons {
         }
 
         impl $name {
-            /// Every reason.
             pub const ALL: &'static [Self] = &[$( Self::$reason ),*];
 
-            /// The name of its counter.
             pub const fn name(self) -> &'static str {
                 match self {
                     $( Self::$reason => $text, )*

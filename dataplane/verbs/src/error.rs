@@ -8,59 +8,40 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum VerbsError {
-    /// An invalid argument.
     Invalid {
-        /// Name of the refused call.
         verb: &'static str,
-        /// The name of the argument.
         argument: &'static str,
-        /// What is wrong with it.
         reason: String,
     },
     /// The handle names no existing object.
     NoSuch {
-        /// Name of the refused call.
         verb: &'static str,
-        /// The kind of object.
         what: &'static str,
     },
     /// Over a limit of the adapter; [`DeviceAttributes`](crate::DeviceAttributes) has the limits.
     Limit {
-        /// Name of the refused call.
         verb: &'static str,
-        /// The limit's name.
         limit: &'static str,
-        /// Its value.
         max: u64,
     },
     /// The object is in use.
     Busy {
-        /// Name of the refused call.
         verb: &'static str,
-        /// Its user.
         by: &'static str,
     },
-    /// The adapter does not support the request.
     Unsupported {
-        /// Name of the refused call.
         verb: &'static str,
-        /// The missing capability.
         capability: &'static str,
     },
     /// The driver or the kernel refused.
     System {
-        /// Name of the refused call.
         verb: &'static str,
-        /// The error number.
         errno: i32,
-        /// What to check.
         advice: String,
     },
     /// Part of the adapter failed permanently: open the device again.
     Lost {
-        /// The part.
         what: &'static str,
-        /// The symptom.
         why: &'static str,
     },
     /// The adapter is gone: it was unplugged or its server ended.
@@ -91,17 +72,14 @@ impl fmt::Display for VerbsError {
 
 impl std::error::Error for VerbsError {}
 
-/// [`VerbsError::NoSuch`].
 pub const fn none(verb: &'static str, what: &'static str) -> VerbsError {
     VerbsError::NoSuch { verb, what }
 }
 
-/// Refuses a call that exceeds a limit of the device.
 pub fn over(verb: &'static str, limit: &'static str, max: u32) -> VerbsError {
     VerbsError::Limit { verb, limit, max: max.into() }
 }
 
-/// [`VerbsError::Invalid`].
 pub fn invalid(
     verb: &'static str,
     argument: &'static str,
@@ -110,7 +88,6 @@ pub fn invalid(
     VerbsError::Invalid { verb, argument, reason: reason.into() }
 }
 
-/// Checks a number against its limit.
 pub fn within(
     verb: &'static str,
     limit: &'static str,
@@ -124,7 +101,6 @@ pub fn within(
 /// rest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PostError {
-    /// The number of accepted requests.
     pub accepted: usize,
     /// Why the next one was refused. [`PostRefusal::Full`] is a normal result.
     pub refusal: PostRefusal,
@@ -140,9 +116,7 @@ pub enum PostRefusal {
     NoSuchQueue,
     /// The queue pair's state does not allow the request.
     State(crate::QpState),
-    /// More scatter/gather entries than the queue was created for.
     TooManySges,
-    /// More inline data than the queue was created for.
     InlineTooLong,
     /// The transport does not support the operation, or its address handle or key does not exist.
     BadOperation,
@@ -150,7 +124,6 @@ pub enum PostRefusal {
     TooLong,
     /// The driver refused, with this error number.
     System(i32),
-    /// The adapter is gone.
     Gone,
 }
 

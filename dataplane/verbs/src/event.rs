@@ -2,7 +2,7 @@
 
 use crate::memory::{Cq, Qp, Srq};
 
-/// An asynchronous event.
+/// An asynchronous event; the numbers are those of ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AsyncEvent {
@@ -26,24 +26,17 @@ pub enum AsyncEvent {
     PathMigrationError(Qp),
     /// A queue pair in the error state took its last receive from the SRQ (last WQE reached).
     LastWqeReached(Qp),
-    /// A shared receive queue failed.
     SrqError(Srq),
     /// Fewer receives than the limit are left; the limit is disarmed.
     SrqLimitReached(Srq),
-    /// The port became active.
     PortActive(u8),
-    /// The port is no longer active.
     PortError(u8),
-    /// The port's LID changed.
     LidChange(u8),
-    /// The port's P_Key table changed.
     PkeyChange(u8),
-    /// The port's GID table changed.
     GidChange(u8),
     /// The subnet manager or its LID changed.
     SmChange(u8),
     /// Client reregister: the subnet manager lost multicast memberships and subscriptions.
     ClientReregister(u8),
-    /// The adapter failed.
     DeviceFatal,
 }

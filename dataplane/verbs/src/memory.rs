@@ -57,27 +57,20 @@ impl fmt::Debug for RKey {
 pub struct Access(u8);
 
 impl Access {
-    /// Only local reads.
     pub const NONE: Self = Self(0);
     /// The adapter may write receives and the responses of reads and atomics.
     pub const LOCAL_WRITE: Self = Self(1);
-    /// Peers may write.
     pub const REMOTE_WRITE: Self = Self(2);
-    /// Peers may read.
     pub const REMOTE_READ: Self = Self(4);
-    /// Peers may do atomic operations.
     pub const REMOTE_ATOMIC: Self = Self(8);
     /// Memory windows may be bound to the region.
     pub const BIND: Self = Self(16);
-    /// Everything.
     pub const ALL: Self = Self(31);
 
-    /// Whether these rights include `other`.
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// The remote rights among these.
     #[must_use]
     pub const fn remote(self) -> Self {
         Self(self.0 & (Self::REMOTE_WRITE.0 | Self::REMOTE_READ.0 | Self::REMOTE_ATOMIC.0))
@@ -116,9 +109,7 @@ impl fmt::Debug for Access {
 pub struct MemoryRegion {
     /// Address of the first byte, in work requests and for peers.
     pub address: u64,
-    /// Length of the region in bytes.
     pub bytes: u64,
-    /// Key for local work requests.
     pub lkey: LKey,
     /// Key for peers; useless without remote rights.
     pub rkey: RKey,

@@ -14,11 +14,8 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum QpType {
-    /// Reliable connection.
     Rc,
-    /// Unreliable connection.
     Uc,
-    /// Unreliable datagram.
     Ud,
     /// The general services interface: queue pair 1 of a port, at most one for each port. It has
     /// the states of a UD queue pair, uses [`QKey::GSI`] and receives packets of all partitions of
@@ -28,7 +25,6 @@ pub enum QpType {
 }
 
 impl QpType {
-    /// Whether it carries datagrams.
     #[inline]
     pub const fn is_datagram(self) -> bool {
         matches!(self, Self::Ud | Self::Gsi)
@@ -108,27 +104,18 @@ impl fmt::Display for QpState {
 /// Creation parameters of a queue pair, which never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpInit {
-    /// Its service.
     pub qp_type: QpType,
-    /// Its protection domain.
     pub pd: Pd,
-    /// Completion queue of sends.
     pub send_cq: Cq,
-    /// Completion queue of receives.
     pub recv_cq: Cq,
     /// Shared receive queue; without it the queue pair has its own receive queue.
     pub srq: Option<Srq>,
-    /// Outstanding sends, at most.
     pub send_requests_max: u32,
     /// Posted receives, at most; ignored with an SRQ.
     pub recv_requests_max: u32,
-    /// Scatter/gather entries of a send, at most.
     pub send_sges_max: u32,
-    /// Scatter/gather entries of a receive, at most.
     pub recv_sges_max: u32,
-    /// Inline bytes of a send, at most.
     pub inline_bytes_max: u32,
-    /// All sends are signaled.
     pub signal_all: bool,
 }
 
@@ -137,7 +124,6 @@ pub struct QpInit {
 pub struct Retries(u8);
 
 impl Retries {
-    /// No retries.
     pub const NONE: Self = Self(0);
     /// Seven retries after timeouts; as an RNR retry count, unlimited.
     pub const SEVEN: Self = Self(7);
@@ -147,7 +133,6 @@ impl Retries {
         if count <= 7 { Some(Self(count)) } else { None }
     }
 
-    /// The count.
     pub const fn get(self) -> u8 {
         self.0
     }
@@ -168,7 +153,6 @@ macro_rules! qp_attributes {
         pub enum QpAttribute { $($bit,)* }
 
         impl QpAttribute {
-            /// All of them.
             pub const ALL: &'static [Self] = &[$(Self::$bit,)*];
 
             /// The field name in [`QpAttributes`].
@@ -201,11 +185,9 @@ macro_rules! qp_attributes {
 }
 
 qp_attributes! {
-    /// The new state.
     state: QpState = State,
     /// The expected current state; the change fails if the queue pair is in another one.
     current_state: QpState = CurrentState,
-    /// Index in the port's P_Key table.
     pkey_index: u16 = PkeyIndex,
     /// Physical port of the primary path, from 1.
     port: u8 = Port,
@@ -213,13 +195,10 @@ qp_attributes! {
     qkey: QKey = Qkey,
     /// Access rights of the peer.
     access: Access = Access,
-    /// The path to the peer.
     path: AddressVector = Path,
     /// The alternate path to the peer (IBA 17.2.8).
     alternate_path: AddressVector = AlternatePath,
-    /// Largest packet payload of the path.
     path_mtu: Mtu = PathMtu,
-    /// The peer's QPN.
     dest_qp: Qpn = DestQp,
     /// The first PSN to receive.
     rq_psn: Psn = RqPsn,
@@ -239,7 +218,6 @@ qp_attributes! {
     rnr_retry: Retries = RnrRetry,
     /// Request an event when the send queue is drained.
     drain_event: bool = DrainEvent,
-    /// State of path migration.
     migration: Migration = Migration,
 }
 

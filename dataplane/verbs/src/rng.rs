@@ -43,7 +43,6 @@ impl SeededRng {
         }
     }
 
-    /// The next number, any of 64 bits.
     pub fn next_u64(&mut self) -> u64 {
         match &mut self.0 {
             Kind::Quick(state) => split_mix(state),

@@ -60,21 +60,18 @@ impl<T> Table<T> {
         Ok(number)
     }
 
-    /// The object of this number.
     #[inline]
     pub fn get(&self, number: u32) -> Option<&T> {
         let kept = self.slots.get(slot_of(number))?;
         if kept.generation == generation_of(number) { kept.object.as_ref() } else { None }
     }
 
-    /// The object of this number, mutable.
     #[inline]
     pub fn get_mut(&mut self, number: u32) -> Option<&mut T> {
         let kept = self.slots.get_mut(slot_of(number))?;
         if kept.generation == generation_of(number) { kept.object.as_mut() } else { None }
     }
 
-    /// Removes an object.
     pub fn remove(&mut self, number: u32) -> Option<T> {
         let slot = slot_of(number);
         let kept = self.slots.get_mut(slot)?;
@@ -87,7 +84,6 @@ impl<T> Table<T> {
         Some(object)
     }
 
-    /// All objects with their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         self.slots.iter().enumerate().filter_map(|(slot, kept)| {
             Some((number(slot as u32, kept.generation), kept.object.as_ref()?))

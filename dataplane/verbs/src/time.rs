@@ -10,20 +10,16 @@ use std::time::Duration;
 pub struct Time(u64);
 
 impl Time {
-    /// Time zero of a clock.
     pub const START: Self = Self(0);
 
-    /// The moment `nanos` nanoseconds after the start.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// Nanoseconds since the start.
     pub const fn nanos(self) -> u64 {
         self.0
     }
 
-    /// Time elapsed on this clock.
     pub const fn since_start(self) -> Duration {
         Duration::from_nanos(self.0)
     }

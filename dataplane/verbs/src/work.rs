@@ -12,9 +12,7 @@ use std::ops::BitOr;
 pub struct Sge {
     /// Address of the first byte, in the address space of the region.
     pub address: u64,
-    /// Length in bytes.
     pub bytes: u32,
-    /// The region's key.
     pub lkey: LKey,
 }
 
@@ -28,10 +26,8 @@ pub enum Data<'a> {
 }
 
 impl Data<'_> {
-    /// No bytes.
     pub const EMPTY: Self = Self::Sges(&[]);
 
-    /// Total length in bytes.
     pub fn bytes(&self) -> u64 {
         match self {
             Self::Inline(bytes) => bytes.len() as u64,
@@ -46,13 +42,10 @@ pub const MESSAGE_BYTES_MAX: u64 = 1 << 31;
 /// A request to a send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendRequest<'a> {
-    /// The caller's own; comes back in the completion.
+    /// The caller's; the completion returns it.
     pub id: u64,
-    /// The operation.
     pub op: SendOp,
-    /// Signaling and ordering.
     pub flags: SendFlags,
-    /// Bytes to send or to fill, by reference or inline.
     pub data: Data<'a>,
 }
 
@@ -80,18 +73,15 @@ pub enum SendOp {
     Read(Remote),
     /// Atomic compare-and-swap of eight bytes of the peer's memory; returns the old value. RC.
     CompareSwap {
-        /// Where; a multiple of eight.
+        /// Its address is a multiple of eight.
         remote: Remote,
-        /// The expected value.
         compare: u64,
-        /// The new value.
         swap: u64,
     },
     /// Atomic fetch-and-add on eight bytes of the peer's memory; returns the old value. RC.
     FetchAdd {
-        /// Where; a multiple of eight.
+        /// Its address is a multiple of eight.
         remote: Remote,
-        /// The summand.
         add: u64,
     },
     /// Binds a memory window to a range of a region, with a new key. RC, UC.
@@ -107,7 +97,6 @@ impl SendOp {
         matches!(self, Self::Read(_) | Self::CompareSwap { .. } | Self::FetchAdd { .. })
     }
 
-    /// The kind of this operation's completion.
     #[inline]
     pub const fn kind(&self) -> CompletionKind {
         match self {
@@ -130,9 +119,7 @@ impl SendOp {
 /// The destination of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Destination {
-    /// The port.
     pub ah: Ah,
-    /// The queue pair.
     pub qpn: Qpn,
     /// The Q_Key; with the high bit set, the sender's own Q_Key is sent instead (IBA 10.2.4.2).
     pub qkey: QKey,
@@ -141,9 +128,8 @@ pub struct Destination {
 /// An address in a peer's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remote {
-    /// First byte.
     pub address: u64,
-    /// The key that the peer gave out for it.
+    /// The peer's key for that memory.
     pub rkey: RKey,
 }
 
@@ -156,11 +142,9 @@ pub struct Bind {
     pub rkey: RKey,
     /// The region, which must allow [`Access::BIND`].
     pub region: LKey,
-    /// First byte of the range.
     pub address: u64,
     /// Length of the range; 0 unbinds the window.
     pub bytes: u64,
-    /// Access rights of peers.
     pub access: Access,
 }
 
@@ -178,7 +162,6 @@ impl SendFlags {
     /// Starts only when all earlier reads and atomics of this queue are done.
     pub const FENCE: Self = Self(4);
 
-    /// Whether these flags include `other`.
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
@@ -196,7 +179,7 @@ impl BitOr for SendFlags {
 /// On UD the first 40 bytes hold the GRH, if there is one; otherwise they are unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecvRequest<'a> {
-    /// The caller's own; comes back in the completion.
+    /// The caller's; the completion returns it.
     pub id: u64,
     /// Filled in this order. The adapter owns the memory until the completion.
     pub sges: &'a [Sge],

@@ -71,7 +71,6 @@ impl Reception {
         reply(mad, RmppHeader::ack(self.received, self.window_last, RESPONSE_TIME))
     }
 
-    /// The data received so far.
     pub fn into_table(self) -> Vec<u8> {
         self.table
     }

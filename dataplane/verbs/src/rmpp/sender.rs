@@ -1,6 +1,6 @@
 //! The RMPP sender: all transfers of an administrator, in turns (IBA 13.6.6.2).
 //!
-//! A transfer goes to a peer `K`, which also tells two transfers to one peer apart.
+//! A transfer has a key `K`: its peer, and the transaction if one peer can have several.
 
 use super::{Mad, RESPONSE_TIME};
 use crate::time::Time;
@@ -161,10 +161,10 @@ impl<K: Ord + Copy> Transfers<K> {
     /// returned ABORT; call it until there is none.
     pub fn handle_timeout(&mut self, now: Time) -> Option<(K, Mad)> {
         let overdue = self.all.iter_mut().filter(|(_, transfer)| transfer.deadline <= now);
-        let mut silent = None;
+        let mut expired = None;
         for (peer, transfer) in overdue {
             if transfer.tries == TRIES_MAX {
-                silent = Some(*peer);
+                expired = Some(*peer);
                 break;
             }
             transfer.tries += 1;
@@ -172,7 +172,7 @@ impl<K: Ord + Copy> Transfers<K> {
             transfer.sent = transfer.acknowledged;
             self.ready.push_back(*peer);
         }
-        self.abort(silent?, RmppStatus::TOO_MANY_RETRIES)
+        self.abort(expired?, RmppStatus::TOO_MANY_RETRIES)
     }
 }
 
