@@ -1,8 +1,8 @@
-//! What the port of an adapter sees of its subnet, asked by management datagrams.
+//! The subnet as the port of an adapter sees it, queried by management datagrams.
 //!
 //! `mads mlx5_0:1 [HOP...]` asks the port itself, the node at the end of a directed route (by
-//! ports: `1 3` leaves the switch by its third), somebody at a LID that is nobody's, and subnet
-//! administration, if there is any, for our own record. Needs the rights of `/dev/infiniband`.
+//! ports: `1 3` leaves the switch by its third), an unassigned LID, and subnet administration, if
+//! there is any, for our own record. Needs the rights of `/dev/infiniband`.
 
 use pollux_ibverbs::management::{Agent, MadPeer, ManagementPort, Registration, RetryPolicy};
 use pollux_ibverbs::umad::UmadPort;
@@ -16,10 +16,10 @@ use std::time::Duration;
 
 const RETRY_POLICY: RetryPolicy = RetryPolicy { timeout: Duration::from_millis(200), retries: 2 };
 
-/// Longer than all attempts take.
+/// Longer than all attempts.
 const ALL: Duration = Duration::from_secs(10);
 
-/// A LID that no subnet manager gives to anybody before all others.
+/// A LID that no subnet manager assigns before all others.
 const NOBODY: Lid = Lid(0xbfff);
 
 fn main() -> ExitCode {
@@ -81,8 +81,8 @@ fn ask() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Sends a request; gives its answer in full length, of which what is zero at the end may not have
-/// come, or `None` if nobody answers.
+/// Sends a request; returns its answer, padded with zeros to full length, or `None` without an
+/// answer.
 fn exchange(
     port: &mut UmadPort,
     agent: Agent,

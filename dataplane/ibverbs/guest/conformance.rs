@@ -7,7 +7,7 @@ use pollux_wire::address::{Gid, Lid};
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
-/// How long one case may take. The longest wait out retries: some seconds in emulation.
+/// The longest time of a case. The longest cases exhaust retries: some seconds in emulation.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Messages longer than this are left out: the guest copies a few megabytes a second.
@@ -41,8 +41,8 @@ impl Adapters for Rxe {
         if Instant::now() < self.end { Turn::GoOn } else { Turn::GiveUp }
     }
 
-    /// A group of the link. What attaches a queue pair does not make the kernel's IPv6 listen, so
-    /// a socket has to.
+    /// A group of the link. Attaching a queue pair does not join the group in the kernel's IPv6, so
+    /// a socket does.
     fn group(&mut self, nth: u8) -> Option<Group> {
         let mut mgid = [0; 16];
         mgid[..2].copy_from_slice(&[0xff, 0x02]);
@@ -85,7 +85,7 @@ impl Factory for Machine {
     }
 }
 
-/// Runs the cases, and says whether none failed but those in which rxe is known to be wrong.
+/// Runs the cases; returns whether only those failed in which rxe is known to be wrong.
 pub fn run(is_one_device: bool, filter: &str) -> bool {
     let mut machine = Machine { is_one_device };
     let name = machine.name();

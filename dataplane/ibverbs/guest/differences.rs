@@ -1,20 +1,20 @@
-//! Where rxe of Linux 6.1 is not what the contract says, and who is right.
+//! Deviations of rxe of Linux 6.1 from the contract.
 //!
-//! In all of these the contract is: each case names the clause of IBA that it comes from. A case
-//! that begins to pass fails the run, so that the list does not outlive its reasons; one that fails
-//! in another way than the list says does, too.
+//! In all of these the contract is right: each case names its clause of IBA. A case that begins to
+//! pass fails the run, so that the list does not outlive its reasons; so does a case that fails in
+//! another way than listed.
 //!
-//! Most are about which status tells of a wrong key, right or bound of our own memory. IBA has two
+//! Most are about the status of a wrong key, right or bound of our own memory. IBA has two
 //! (11.6.2): the local protection error is for an entry that names no region which allows the
 //! access, the local operation error for a queue pair that is inconsistent in itself. A caller
-//! mends these in different places, so the contract keeps them apart. rxe learns of either where it
-//! copies, and there has one status for whatever fails.
+//! fixes these in different places, so the contract distinguishes them. rxe detects both where it
+//! copies, and has one status for all failures there.
 
-/// A way in which rxe differs, and what shows it.
+/// A deviation of rxe, and the failures that show it.
 pub struct Difference {
-    /// What rxe does, and the clause that says otherwise.
+    /// The behavior of rxe, and the clause that it violates.
     pub reason: &'static str,
-    /// What the case then says that it found: one of these.
+    /// The findings of the case then: one of these.
     found: &'static [&'static str],
     /// The cases; a `*` at the end stands for any rest.
     cases: &'static [&'static str],
@@ -125,13 +125,13 @@ const DIFFERENCES: &[Difference] = &[
 ];
 
 impl Difference {
-    /// Whether this is why a case failed with such a text.
+    /// Whether this deviation explains a failed case with such a text.
     pub fn explains(&self, text: &str) -> bool {
         self.found.iter().any(|found| text.contains(found))
     }
 }
 
-/// The difference for which this case cannot pass on rxe, if there is one.
+/// The deviation for which this case cannot pass on rxe, if any.
 pub fn rxe_differs(name: &str) -> Option<&'static Difference> {
     let is_it = |pattern: &&str| match pattern.strip_suffix('*') {
         Some(start) => name.starts_with(start),

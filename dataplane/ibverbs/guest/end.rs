@@ -1,4 +1,4 @@
-//! One queue pair with what it needs, for measurements and faults: made, named, connected.
+//! One queue pair with its objects, for measurements and faults: created, named, connected.
 
 use pollux_ibverbs::open;
 use pollux_mem::Memory;
@@ -38,14 +38,14 @@ pub fn text_of((gid, qpn): Name) -> String {
     format!("{} {}", u128::from_be_bytes(gid.0), qpn.0)
 }
 
-/// And back.
+/// The inverse.
 pub fn name_of(text: &str) -> Name {
     let (gid, qpn) = text.trim().split_once(' ').expect("two numbers");
     let gid: u128 = gid.parse().expect("a GID");
     (Gid(gid.to_be_bytes()), Qpn(qpn.parse().expect("a number")))
 }
 
-/// A queue pair and all that it hangs on.
+/// A queue pair and its objects.
 pub struct End {
     pub device: Box<dyn Device + Send>,
     pub send_cq: Cq,
@@ -55,7 +55,7 @@ pub struct End {
     pd: Pd,
     region: MemoryRegion,
     to: Option<Destination>,
-    /// Queues whose event has come.
+    /// Queues with a received event.
     rung: BTreeSet<Cq>,
 }
 
@@ -140,7 +140,7 @@ impl End {
         Sge { address, bytes: 0, lkey: self.region.lkey }
     }
 
-    /// What has completed; at most one.
+    /// The next completion, if any.
     #[inline]
     pub fn poll(&mut self, cq: Cq) -> Option<CompletionStatus> {
         let mut batch = [Completion::NOTHING];
@@ -154,7 +154,7 @@ impl End {
         }
     }
 
-    /// Sleeps as perftest does: until the queue's event comes, and only then it is armed again.
+    /// Sleeps as perftest does: until the queue's event, and arms it again only then.
     pub fn sleep(&mut self, cq: Cq) {
         // The two queues share a channel, and the other one's event may come first.
         while !self.rung.remove(&cq) {
@@ -167,7 +167,7 @@ impl End {
         self.device.arm(cq, Arm::Any).expect("the queue is there");
     }
 
-    /// Takes completions that are successes; how many.
+    /// Polls completions, which must be successes; returns their number.
     #[inline]
     pub fn take(&mut self, cq: Cq) -> usize {
         let mut batch = [Completion::NOTHING; POLLED_MAX];

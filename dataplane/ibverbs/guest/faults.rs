@@ -1,4 +1,4 @@
-//! What goes wrong around an adapter: the peer's process dies, the link goes, the device goes.
+//! Faults around an adapter: the peer's process dies, the link fails, the device is removed.
 //!
 //! Each case ends with as many objects in the kernel as it began with.
 
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Runs the cases; each panics if something else comes than should.
+/// Runs the cases; each panics on an unexpected result.
 pub fn run() -> bool {
     let before = resources();
     for (name, case) in [
@@ -28,7 +28,7 @@ pub fn run() -> bool {
     true
 }
 
-/// What the kernel counts, a line a device.
+/// The kernel's counts of objects, a line for each device.
 fn resources() -> String {
     output("rdma resource show | sed 's/^[0-9]*: //' | sort")
 }
@@ -49,7 +49,7 @@ fn until<T>(what: &str, mut find: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// The process that is killed: it says its name, hears ours, and takes what comes.
+/// The process that is killed: it prints its name, reads ours, and receives messages.
 pub fn victim() -> bool {
     let mut end = End::new("rxe0", QpType::Rc);
     println!("{}", text_of(end.name()));
@@ -102,7 +102,7 @@ fn event(end: &mut End, wanted: AsyncEvent) {
     until(&format!("{wanted:?}"), || end.device.async_event().filter(|found| *found == wanted));
 }
 
-/// The port says so, and traffic goes on afterwards.
+/// The port reports it, and traffic continues afterwards.
 fn link_goes_down_and_up() {
     let (mut a, mut b) = (End::new("rxe0", QpType::Ud), End::new("rxe1", QpType::Ud));
     let (name_a, name_b) = (a.name(), b.name());
@@ -131,7 +131,7 @@ fn link_goes_down_and_up() {
     exchange(&mut a, &mut b);
 }
 
-/// rxe waits with its removal for us to close it; then it is gone, and so it says.
+/// rxe delays its removal until we close it; then it is gone, and reports that.
 fn device_is_removed() {
     let end = End::new("rxe0", QpType::Rc);
     let mut removal = Command::new("rdma").args(["link", "delete", "rxe0"]).spawn().expect("rdma");

@@ -1,8 +1,8 @@
-//! What runs in the machine of `scripts/rxe-vm`: a program of its own, since a guest has no cargo.
+//! The program for the machine of `scripts/rxe-vm`, since a guest has no cargo.
 //!
 //! `rxe-guest conformance one|two [FILTER]` runs the suite, `faults` breaks things, `speed`
-//! measures beside perftest, and `peer DEVICE PORT` is one end of a connection that a serial port
-//! tells what to do.
+//! measures beside perftest, and `peer DEVICE PORT` is one end of a connection, controlled by a
+//! serial port.
 #![expect(clippy::disallowed_methods, reason = "a program reads its arguments and the clock")]
 
 mod conformance;

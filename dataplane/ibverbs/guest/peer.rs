@@ -1,4 +1,4 @@
-//! One end of a connection on a device of the machine, told what to do by lines on a serial port.
+//! One end of a connection on a device of the machine, controlled by lines on a serial port.
 
 use pollux_conformance::end::RemoteEnd;
 use pollux_conformance::end::line::{Command, Reply};
@@ -8,12 +8,12 @@ use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::time::{Duration, Instant};
 
-/// Between two looks for a completion: an emulated processor that only looks slows the machine.
+/// The interval of polls: an emulated processor that only polls slows the machine.
 const PAUSE: Duration = Duration::from_micros(100);
 
 type OwnEnd = RemoteEnd<Box<dyn Device + Send>>;
 
-/// Does what lines on `port` say until there are no more; says whether that was all.
+/// Executes the lines of `port` until there are no more; returns whether all were valid.
 pub fn run(device: &str, port: &str) -> bool {
     let outcome = serve(device, port);
     if let Err(error) = &outcome {
@@ -22,7 +22,7 @@ pub fn run(device: &str, port: &str) -> bool {
     outcome.is_ok()
 }
 
-/// The first line that is written says that all is ready.
+/// The first line that is written announces that all is ready.
 fn serve(device: &str, port: &str) -> io::Result<()> {
     let opened = open(device).map_err(io::Error::other)?;
     let mut end = RemoteEnd::new(opened.device).map_err(io::Error::other)?;

@@ -12,10 +12,10 @@
 //! Why they sleep for completions (perftest's `-e`) and do not spin: in a machine whose clock
 //! counts instructions there is one processor, and programs that spin would measure the turns that
 //! its scheduler gives them. With two processors and the host's clock, medians of either program
-//! came near 50 us in some runs and near 4 ms in others. An emulated machine tells nothing about
-//! adapters; it tells what we put on top of the library and the kernel.
+//! came near 50 us in some runs and near 4 ms in others. An emulated machine measures
+//! nothing of adapters, only our share on top of the library and the kernel.
 //!
-//! Seen so, medians of five pairs in one run:
+//! Medians of five pairs in one run:
 //!
 //! | | ours | perftest | ratio |
 //! |---|---|---|---|
@@ -24,7 +24,7 @@
 //! | RC rate | 14.18 k/s | 14.74 k/s | 1.039 |
 //! | UD rate | 15.35 k/s | 13.81 k/s | 0.900 |
 //!
-//! What differs in kind in the latencies is the sleep: ours ends after a time or at an asynchronous
+//! The latencies differ in the sleep: ours ends after a time or at an asynchronous
 //! event, so it is a `poll` and a `read` where perftest's is one `read`, twice for each half of a
 //! round trip. That this is the whole of it was not measured.
 
@@ -43,7 +43,7 @@ const DATAGRAMS: usize = RECEIVES_MAX as usize - 12;
 /// Every so many sends are signaled, as perftest does; counts of messages are multiples of it.
 const SIGNALED_EVERY: usize = 100;
 
-/// One thing that is measured.
+/// One measurement.
 struct Measure {
     name: &'static str,
     unit: &'static str,
@@ -58,7 +58,7 @@ const MEASURES: [Measure; 4] = [
     Measure { name: "UD rate", unit: "k/s", qp_type: QpType::Ud, is_latency: false },
 ];
 
-/// Measures, and prints a table and a line of JSON each.
+/// Measures, and prints a table and a line of JSON for each.
 pub fn run() -> bool {
     println!("{:12} {:>10} {:>10} {:>8}", "", "ours", "perftest", "ratio");
     let mut lines = Vec::new();

@@ -15,7 +15,6 @@ use std::ptr;
 /// Up to `N` structures. All of them have a value at any time.
 pub(crate) struct Batch<T, const N: usize> {
     places: Box<[T]>,
-    /// The number of filled elements.
     count: usize,
 }
 
@@ -24,18 +23,15 @@ pub(crate) struct Batch<T, const N: usize> {
 unsafe impl<T, const N: usize> Send for Batch<T, N> {}
 
 impl<T: Copy + Default, const N: usize> Batch<T, N> {
-    /// A batch without filled elements.
     pub(crate) fn new() -> Self {
         Self { places: vec![T::default(); N].into(), count: 0 }
     }
 
-    /// Clears the batch.
     #[inline]
     pub(crate) fn clear(&mut self) {
         self.count = 0;
     }
 
-    /// The number of filled elements.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.count
@@ -52,7 +48,6 @@ impl<T: Copy + Default, const N: usize> Batch<T, N> {
         Ok(())
     }
 
-    /// The elements that the fill functions have written.
     #[inline]
     pub(crate) fn filled_mut(&mut self) -> &mut [T] {
         &mut self.places[..self.count]
@@ -71,9 +66,8 @@ impl<T: Copy + Default, const N: usize> Batch<T, N> {
     }
 }
 
-/// A structure that stands in a list.
+/// A structure with a pointer to the next one.
 pub(crate) trait Linked {
-    /// Links the next element.
     fn set_next(&mut self, next: *mut Self);
 }
 

@@ -12,11 +12,9 @@ use std::path::{Path, PathBuf};
 /// The verdict of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DoctorVerdict {
-    /// As it should be.
     Good,
     /// It works, but slower, or not everywhere.
     Warning,
-    /// It does not work.
     Bad,
 }
 
@@ -25,9 +23,7 @@ pub enum DoctorVerdict {
 pub struct DoctorFinding {
     /// The subject: `mlx5_0:1`, `memlock` ...
     pub subject: String,
-    /// Its verdict.
     pub verdict: DoctorVerdict,
-    /// The state as found, for the report.
     pub found: String,
     /// The remedy; empty if none is needed.
     pub remedy: Cow<'static, str>,
@@ -45,12 +41,10 @@ impl fmt::Display for DoctorFinding {
     }
 }
 
-/// The roots of the system's files.
+/// The roots of the system's files: `/sys` and `/proc`, except in tests.
 #[derive(Clone, Debug)]
 pub struct Roots {
-    /// Mostly `/sys`.
     pub sys: PathBuf,
-    /// Mostly `/proc`.
     pub proc: PathBuf,
 }
 
@@ -63,7 +57,7 @@ impl Default for Roots {
 /// Entries of tables that are listed; more are counted only.
 const LISTED_MAX: usize = 8;
 
-/// The least limit of locked memory: the queues of a worker need more than this.
+/// The minimum limit of locked memory for the queues of a worker.
 const MEMLOCK_BYTES_MIN: u64 = 64 << 20;
 
 /// Runs all checks of files, devices first.

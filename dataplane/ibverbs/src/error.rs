@@ -3,102 +3,35 @@
 //! libibverbs returns an errno only. Its usual cause for each verb is known, and the message names
 //! it: a memory limit, a missing device file, a permission.
 
-use std::fmt;
 #[cfg(feature = "hca")]
 use {pollux_verbs::VerbsError, rustix::io::Errno};
 
-/// Why a device could not be opened.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Why a device could not be opened. `device` is its name as given by the caller.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HcaOpenError {
-    /// This build has no adapters.
-    NotBuilt {
-        /// The device that was asked for.
-        device: String,
-    },
-    /// Not a name of the form `mlx5_0` or `mlx5_0:1`.
-    BadName {
-        /// The given name.
-        name: String,
-    },
-    /// The system has no libibumad, which management datagrams go through.
-    NoLibrary {
-        /// The device that was asked for.
-        device: String,
-        /// The message of the system's linker.
-        reason: String,
-    },
+    #[error(
+        "{device}: built without the feature `hca`, so there are no adapters; build with \
+         `--features hca` (scripts/host-setup --hca installs what that needs), or use `soft:`"
+    )]
+    NotBuilt { device: String },
+    #[error("{name:?} is no device; write `mlx5_0`, or `mlx5_0:2` for port 2")]
+    BadName { name: String },
+    /// The system has no libibumad, which management datagrams need.
+    #[error("{device}: {reason}; install libibumad (scripts/host-setup --hca)")]
+    NoLibrary { device: String, reason: String },
     /// The system has no adapter at all, or none that this process sees.
-    NoAdapters {
-        /// The device that was asked for.
-        device: String,
-        /// What to check.
-        advice: &'static str,
-    },
-    /// There are adapters, and this is none of them.
-    NoSuchDevice {
-        /// The device that was asked for.
-        device: String,
-        /// The present devices.
-        present: Vec<String>,
-    },
-    /// The adapter has no such port.
-    NoSuchPort {
-        /// Device name, as given by the caller.
-        device: String,
-        /// The port that was asked for.
-        port: u8,
-        /// The last port.
-        ports: u8,
-    },
-    /// The system refused.
-    System {
-        /// Device name, as given by the caller.
-        device: String,
-        /// The call that failed.
-        verb: &'static str,
-        /// The errno.
-        errno: i32,
-        /// What to check.
-        advice: &'static str,
-    },
+    #[error("{device}: there is no RDMA adapter here; {advice}")]
+    NoAdapters { device: String, advice: &'static str },
+    #[error("{device}: there is no such adapter; there are {}", .present.join(", "))]
+    NoSuchDevice { device: String, present: Vec<String> },
+    #[error("{device}: there is no port {port}; ports go from 1 to {ports}")]
+    NoSuchPort { device: String, port: u8, ports: u8 },
+    #[error("{device}: {verb}: {}; {advice}", std::io::Error::from_raw_os_error(*.errno))]
+    System { device: String, verb: &'static str, errno: i32, advice: &'static str },
 }
 
-impl fmt::Display for HcaOpenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotBuilt { device } => write!(
-                f,
-                "{device}: built without the feature `hca`, so there are no adapters; build with \
-                 `--features hca` (scripts/host-setup --hca installs what that needs), or use \
-                 `soft:`"
-            ),
-            Self::BadName { name } => {
-                write!(f, "{name:?} is no device; write `mlx5_0`, or `mlx5_0:2` for port 2")
-            }
-            Self::NoLibrary { device, reason } => {
-                write!(f, "{device}: {reason}; install libibumad (scripts/host-setup --hca)")
-            }
-            Self::NoAdapters { device, advice } => {
-                write!(f, "{device}: there is no RDMA adapter here; {advice}")
-            }
-            Self::NoSuchDevice { device, present } => {
-                write!(f, "{device}: there is no such adapter; there are {}", present.join(", "))
-            }
-            Self::NoSuchPort { device, port, ports } => {
-                write!(f, "{device}: there is no port {port}; ports go from 1 to {ports}")
-            }
-            Self::System { device, verb, errno, advice } => {
-                let system = std::io::Error::from_raw_os_error(*errno);
-                write!(f, "{device}: {verb}: {system}; {advice}")
-            }
-        }
-    }
-}
-
-impl std::error::Error for HcaOpenError {}
-
-/// Takes `mlx5_0:2` apart; without a port it is the first.
+/// Parses `mlx5_0:2`; without a port it is the first.
 pub fn parse_name(name: &str) -> Result<(&str, u8), HcaOpenError> {
     let bad = || HcaOpenError::BadName { name: name.to_owned() };
     let (device, port) = match name.split_once(':') {
@@ -153,6 +86,12 @@ pub(crate) fn umad_advice(errno: i32) -> &'static str {
         Errno::OPNOTSUPP => "the kernel is older than 2.6.24; Pollux needs its P_Keys",
         _ => "look at the kernel's log",
     }
+}
+
+/// The errno of this thread's last call.
+#[cfg(feature = "hca")]
+pub(crate) fn last_errno() -> i32 {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
 /// The error of a verb that the system refused.

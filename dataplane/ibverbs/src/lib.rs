@@ -1,12 +1,12 @@
 //! Adapters in hardware, through libibverbs and libibumad.
 //!
-//! [`open`] gives a [`Device`] as every other backend does. Without the feature `hca` the crate
-//! needs nothing of C, and opening says so; the `doctor` is there in any case, since it reads only
-//! files.
+//! [`open`] returns a [`Device`] as every other backend does. Without the feature `hca` the crate
+//! needs no C library, and opening a device fails; the `doctor` works in any case, since it reads
+//! only files.
 //!
 //! Read in this order:
 //!
-//! 1. `hca`: the device, what it owns, and how objects end in the right order;
+//! 1. `hca`: the device, its objects, and the order of their destruction;
 //! 2. `hca/post` and `hca/poll`: the fast path, over `batch`;
 //! 3. `management`: datagrams of management, which have an interface of their own in the kernel;
 //!    `umad`: the same by libibumad;
@@ -14,8 +14,8 @@
 //!    kernel.
 //!
 //! Why `ibverbs-sys`: it makes its bindings from rdma-core's headers, which it carries, and links
-//! the system's library. What these headers have inline is not among the bindings: the fast path is
-//! pointers in the context, and calling them here costs what the inline functions cost.
+//! the system's library. Inline functions of these headers are not among the bindings: the fast
+//! path calls pointers in the context, which costs the same.
 #![deny(unsafe_op_in_unsafe_fn)]
 #![cfg_attr(feature = "hca", allow(unsafe_code, reason = "a library of C, and its pointers"))]
 
@@ -40,9 +40,8 @@ use pollux_verbs::Device;
 /// Whether this build can open any adapter.
 pub const OPENS_ADAPTERS: bool = cfg!(feature = "hca");
 
-/// A device, and the port of it that its name asked for.
+/// A device, and the port that its name has.
 pub struct OpenedHca {
-    /// The opened adapter.
     pub device: Box<dyn Device + Send>,
     /// The port, counted from 1.
     pub port: u8,

@@ -1,5 +1,5 @@
-//! Libraries, the devices that they see, and the CM class of each port: findings of the doctor that
-//! files do not tell.
+//! Findings of the doctor beyond files: libraries, the devices that they see, and the CM class of
+//! each port.
 
 use crate::doctor::{DoctorFinding, DoctorVerdict, finding};
 use crate::management::{ManagementPort, Registration};
@@ -11,7 +11,6 @@ use pollux_wire::mad::{Method, MgmtClass};
 /// Ports of one device, at most.
 const PORTS_MAX: u8 = 8;
 
-/// Looks at libraries, and at all ports that libibumad sees.
 pub fn examine() -> Vec<DoctorFinding> {
     let mut findings = vec![verbs()];
     match umad::device_names() {
@@ -53,7 +52,7 @@ fn cm_class(device: &str) -> Vec<DoctorFinding> {
         let subject = format!("{device}:{number}");
         let mut port = match UmadPort::open(&subject) {
             Ok(port) => port,
-            // A device has one port at least, and no more than it has.
+            // Every device has a port 1; a later port that does not open is beyond the last.
             Err(error) if number == 1 => {
                 let (found, remedy) = (error.to_string(), crate::error::UMAD);
                 findings.push(finding(subject, DoctorVerdict::Bad, found, remedy));

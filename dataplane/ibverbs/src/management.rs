@@ -37,17 +37,14 @@ pub trait ManagementPort: Send {
 /// answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MadPeer {
-    /// The peer's port.
     pub lid: Lid,
     /// The peer's queue pair: 0 for subnet management, else mostly 1.
     pub qpn: Qpn,
-    /// The service level.
     pub sl: u8,
     /// The path bits of our LID.
     pub path_bits: u8,
     /// The GRH if there is one; `dgid` is the peer in any case.
     pub grh: Option<GlobalRoute>,
-    /// Which entry of our P_Key table.
     pub pkey_index: u16,
 }
 
@@ -58,15 +55,13 @@ pub struct Agent(pub u32);
 /// The registration of an agent.
 #[derive(Clone, Copy, Debug)]
 pub struct Registration<'a> {
-    /// Its class; the answers to its own requests come to it in any case.
+    /// Answers to own requests are received in any case.
     pub class: MgmtClass,
-    /// The class version.
     pub version: u8,
     /// The vendor, for the classes that vendors share.
     pub oui: [u8; 3],
     /// Requests of peers that it takes; at a port, only one agent may take each.
     pub methods: &'a [Method],
-    /// The side that segments and reassembles long datagrams.
     pub segments: Segments,
 }
 
@@ -75,7 +70,7 @@ pub struct Registration<'a> {
 pub enum Segments {
     /// No RMPP: the class has none.
     None,
-    /// The kernel: long datagrams come and go as a whole.
+    /// The kernel: long datagrams are sent and received unsegmented.
     Kernel,
     /// The caller: each segment is a datagram.
     Caller,
@@ -93,14 +88,12 @@ pub struct RetryPolicy {
 /// A received MAD.
 #[derive(Clone, Copy, Debug)]
 pub struct ReceivedMad<'a> {
-    /// The agent that it is for.
     pub agent: Agent,
     /// Its source; the destination of a request that timed out.
     pub peer: MadPeer,
-    /// Whether it came from the network. If not, it is our own request, at least its header, which
-    /// timed out.
+    /// Whether it was received from the network. If not, it is our own request (at least its
+    /// header), which timed out.
     pub is_answered: bool,
-    /// The datagram, with its common header.
     pub datagram: &'a [u8],
 }
 

@@ -3,7 +3,7 @@
 
 use pollux_referee::soft_roce;
 
-/// Runs a command of the guest's program; gives what it printed. `None` if the test is skipped.
+/// Runs a command of the guest's program; returns its output. `None` if the test is skipped.
 fn run(test: &str, command: &str) -> Option<String> {
     let built = soft_roce::built(test, "pollux-ibverbs", &["--example", "rxe-guest"])?;
     let program = built.join("examples/rxe-guest");

@@ -1,7 +1,6 @@
 //! Management datagrams through libibumad, where there is no adapter: ibsim's `libumad2sim` takes
-//! the place of the devices, and our own fabric of the subnet.
-//!
-//! The program that asks is the example `mads`.
+//! the place of the devices, and our own fabric that of the subnet. The client is the example
+//! `mads`.
 
 use pollux_fabric::link::world::Wire;
 use pollux_fabric::net::Net;
@@ -16,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What is run here, and where.
+/// The programs of the test, and their directory.
 struct Bench {
     mads: PathBuf,
     preload: PathBuf,
@@ -35,7 +34,7 @@ impl Drop for Manager {
 }
 
 impl Bench {
-    /// `None` after having said what is missing.
+    /// `None` if something is missing, which is printed.
     fn new(test: &str) -> Option<Self> {
         pollux_referee::program(test, "ibsim")?;
         let folders = fs::read_dir("/usr/lib").expect("libraries").flatten();
@@ -116,8 +115,8 @@ fn lines(output: &Output) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// Guards against what only a real subnet would show: that requests have answers, that what nobody
-/// answers comes back, that administration is reached.
+/// Covers behavior that needs a subnet: answers to requests, the return of unanswered ones, and
+/// subnet administration.
 #[test]
 fn our_own_fabric_answers_through_libibumad() {
     let test = "our_own_fabric_answers_through_libibumad";

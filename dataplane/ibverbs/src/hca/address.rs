@@ -15,18 +15,18 @@ use std::mem::zeroed;
 impl Hca {
     pub(super) fn port(&self, verb: &'static str, port: u8) -> Result<PortAttributes, VerbsError> {
         check::port(verb, &self.attributes.name, port, self.attributes.ports)?;
-        let said = query_port(&self.context, port).map_err(self.refused(verb))?;
+        let raw = query_port(&self.context, port).map_err(self.refused(verb))?;
         Ok(PortAttributes {
-            state: PortState(said.state as u8),
-            lid: Lid(said.lid),
-            lmc: said.lmc,
-            sm_lid: Lid(said.sm_lid),
-            sm_sl: said.sm_sl,
-            mtu_max: Mtu(said.max_mtu as u8),
-            mtu: Mtu(said.active_mtu as u8),
+            state: PortState(raw.state as u8),
+            lid: Lid(raw.lid),
+            lmc: raw.lmc,
+            sm_lid: Lid(raw.sm_lid),
+            sm_sl: raw.sm_sl,
+            mtu_max: Mtu(raw.max_mtu as u8),
+            mtu: Mtu(raw.active_mtu as u8),
             // An index has eight bits in every address, so later entries are unusable.
-            gids: said.gid_tbl_len.clamp(0, 255) as u8,
-            pkeys: said.pkey_tbl_len,
+            gids: raw.gid_tbl_len.clamp(0, 255) as u8,
+            pkeys: raw.pkey_tbl_len,
         })
     }
 
@@ -57,7 +57,7 @@ impl Hca {
         Ok(PKey(u16::from_be(pkey)))
     }
 
-    /// An address as the library writes it, checked.
+    /// The address in the library's format, checked.
     pub(super) fn raw_path(
         &self,
         verb: &'static str,

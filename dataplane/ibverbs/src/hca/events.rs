@@ -36,20 +36,20 @@ impl Hca {
         match poll(&mut files, timeout.as_ref()) {
             // A signal ends the sleep; the caller polls and sleeps again.
             Ok(_) if files[0].revents().is_empty() => Ok(None),
-            Ok(_) => self.take_rung(),
+            Ok(_) => self.take_completion_event(),
             Err(Errno::INTR) => Ok(None),
             Err(error) => Err(self.refused(VERB)(error.raw_os_error())),
         }
     }
 
     /// The next completion queue with a completion that it was armed for.
-    fn take_rung(&self) -> Result<Option<Cq>, VerbsError> {
+    fn take_completion_event(&self) -> Result<Option<Cq>, VerbsError> {
         let (mut queue, mut tag) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: the channel is live, and the library writes the two pointers.
         let answer =
             unsafe { ffi::ibv_get_cq_event(self.channel.raw(), &raw mut queue, &raw mut tag) };
         if answer != 0 {
-            let errno = super::owned::last_errno();
+            let errno = crate::error::last_errno();
             return match Errno::from_raw_os_error(errno) {
                 Errno::AGAIN | Errno::INTR => Ok(None),
                 _ => Err(self.refused("wait")(errno)),

@@ -13,9 +13,8 @@ use std::mem::{MaybeUninit, zeroed};
 use std::ptr;
 
 /// The verb that failed, and the system's number.
-type Failed = (&'static str, i32);
+pub(super) type Failed = (&'static str, i32);
 
-/// Probed limits.
 pub(super) struct Probe {
     inline_bytes_max: u32,
     uc: bool,
@@ -26,7 +25,7 @@ pub(super) struct Probe {
 const INLINE_BYTES: [u32; 7] = [1024, 768, 512, 256, 128, 64, 0];
 
 /// The objects that a trial queue pair needs.
-struct Bench {
+struct Trial {
     srq: Option<Owned<ffi::ibv_srq>>,
     cq: Owned<ffi::ibv_cq>,
     pd: Owned<ffi::ibv_pd>,
@@ -34,19 +33,19 @@ struct Bench {
 
 impl Probe {
     pub(super) fn of(context: &Owned<ffi::ibv_context>) -> Result<Self, Failed> {
-        let bench = Bench::new(context)?;
+        let trial = Trial::new(context)?;
         let rc = ffi::ibv_qp_type::IBV_QPT_RC;
         let uc = ffi::ibv_qp_type::IBV_QPT_UC;
-        let inline = INLINE_BYTES.iter().find_map(|&bytes| bench.try_qp(rc, bytes, None));
+        let inline = INLINE_BYTES.iter().find_map(|&bytes| trial.try_qp(rc, bytes, None));
         Ok(Self {
             inline_bytes_max: inline.unwrap_or(0),
-            uc: bench.try_qp(uc, 0, None).is_some(),
-            uc_srq: bench.srq.as_ref().is_some_and(|srq| bench.try_qp(uc, 0, Some(srq)).is_some()),
+            uc: trial.try_qp(uc, 0, None).is_some(),
+            uc_srq: trial.srq.as_ref().is_some_and(|srq| trial.try_qp(uc, 0, Some(srq)).is_some()),
         })
     }
 }
 
-impl Bench {
+impl Trial {
     fn new(context: &Owned<ffi::ibv_context>) -> Result<Self, Failed> {
         // SAFETY: the context is live and outlives what is made here, which ends with this value,
         // in the order of the fields; each object is ended by its own verb.
@@ -65,7 +64,7 @@ impl Bench {
         }
     }
 
-    /// The inline bytes of a queue pair that was made so, and is gone again.
+    /// Creates such a queue pair and destroys it at once; returns its inline bytes.
     fn try_qp(
         &self,
         qp_type: ffi::ibv_qp_type::Type,
@@ -92,55 +91,54 @@ impl Bench {
     }
 }
 
-/// The reported attributes, with the probed limits.
 pub(super) fn attributes(
     name: &str,
     context: &Owned<ffi::ibv_context>,
     probe: &Probe,
 ) -> Result<DeviceAttributes, Failed> {
-    let mut said = MaybeUninit::<ffi::ibv_device_attr>::zeroed();
+    let mut raw = MaybeUninit::<ffi::ibv_device_attr>::zeroed();
     // SAFETY: the context is live, and the library writes one structure.
-    let answer = unsafe { ffi::ibv_query_device(context.raw(), said.as_mut_ptr()) };
+    let answer = unsafe { ffi::ibv_query_device(context.raw(), raw.as_mut_ptr()) };
     checked(answer).map_err(|errno| ("ibv_query_device", errno))?;
     // SAFETY: it was zero, which is a value of it, before the library wrote it.
-    let said = unsafe { said.assume_init() };
+    let raw = unsafe { raw.assume_init() };
     Ok(DeviceAttributes {
         name: name.to_owned(),
-        node_guid: Guid(u64::from_be(said.node_guid)),
-        ports: said.phys_port_cnt,
-        limits: limits(&said, probe),
-        can: capabilities(&said, probe, is_infiniband(context)),
+        node_guid: Guid(u64::from_be(raw.node_guid)),
+        ports: raw.phys_port_cnt,
+        limits: limits(&raw, probe),
+        can: capabilities(&raw, probe, is_infiniband(context)),
     })
 }
 
-fn limits(said: &ffi::ibv_device_attr, probe: &Probe) -> Limits {
+fn limits(raw: &ffi::ibv_device_attr, probe: &Probe) -> Limits {
     let count = |number: i32| u32::try_from(number).unwrap_or(0);
     let byte = |number: i32| u8::try_from(number.clamp(0, 255)).unwrap_or(u8::MAX);
     // A driver that sets no limit to address handles says 0.
-    let ahs_max = if said.max_ah > 0 { count(said.max_ah) } else { 1 << 23 };
+    let ahs_max = if raw.max_ah > 0 { count(raw.max_ah) } else { 1 << 23 };
     Limits {
-        pds_max: count(said.max_pd),
-        regions_max: count(said.max_mr),
-        windows_max: count(said.max_mw),
-        cqs_max: count(said.max_cq),
-        completions_max: count(said.max_cqe),
-        srqs_max: count(said.max_srq),
-        srq_requests_max: count(said.max_srq_wr),
-        qps_max: count(said.max_qp),
-        requests_max: count(said.max_qp_wr),
+        pds_max: count(raw.max_pd),
+        regions_max: count(raw.max_mr),
+        windows_max: count(raw.max_mw),
+        cqs_max: count(raw.max_cq),
+        completions_max: count(raw.max_cqe),
+        srqs_max: count(raw.max_srq),
+        srq_requests_max: count(raw.max_srq_wr),
+        qps_max: count(raw.max_qp),
+        requests_max: count(raw.max_qp_wr),
         // The contract has one limit for all kinds of queues.
-        sges_max: count(said.max_sge.min(said.max_srq_sge)),
+        sges_max: count(raw.max_sge.min(raw.max_srq_sge)),
         inline_bytes_max: probe.inline_bytes_max,
         ahs_max,
-        multicast_attachments_max: count(said.max_total_mcast_qp_attach),
-        responder_resources_max: byte(said.max_qp_rd_atom),
-        initiator_depth_max: byte(said.max_qp_init_rd_atom),
+        multicast_attachments_max: count(raw.max_total_mcast_qp_attach),
+        responder_resources_max: byte(raw.max_qp_rd_atom),
+        initiator_depth_max: byte(raw.max_qp_init_rd_atom),
     }
 }
 
 /// The vendor of Soft-RoCE. Four of its claimed capabilities do not work, and a caller must not
 /// rely on them (the drain was seen on Linux 6.12 alone, the window and the event on 6.1 as well;
-/// of the paths its sources say so):
+/// the paths by its sources):
 ///
 /// - a window shows a peer all of its region: bounds are those of the region, not its own;
 /// - a drained send queue does not go on when the queue pair goes back to RTS, and the event comes
@@ -149,23 +147,23 @@ fn limits(said: &ffi::ibv_device_attr, probe: &Probe) -> Limits {
 /// - an alternate path is kept, and never taken.
 const RXE_VENDOR_ID: u32 = 0xff_ffff;
 
-fn capabilities(said: &ffi::ibv_device_attr, probe: &Probe, subnet: bool) -> Capabilities {
+fn capabilities(raw: &ffi::ibv_device_attr, probe: &Probe, subnet: bool) -> Capabilities {
     let windows = ffi::IBV_DEVICE_MEM_WINDOW_TYPE_2A | ffi::IBV_DEVICE_MEM_WINDOW_TYPE_2B;
-    let has = |flags: u32| said.device_cap_flags & flags != 0;
-    let is_rxe = said.vendor_id == RXE_VENDOR_ID;
+    let has = |flags: u32| raw.device_cap_flags & flags != 0;
+    let is_rxe = raw.vendor_id == RXE_VENDOR_ID;
     Capabilities {
         uc: probe.uc,
         uc_srq: probe.uc_srq,
-        atomics: said.atomic_cap != ffi::IBV_ATOMIC_NONE,
-        windows: has(windows) && said.max_mw > 0 && !is_rxe,
+        atomics: raw.atomic_cap != ffi::IBV_ATOMIC_NONE,
+        windows: has(windows) && raw.max_mw > 0 && !is_rxe,
         send_invalidate: has(ffi::IBV_DEVICE_MEM_MGT_EXTENSIONS),
-        srq_limit: said.max_srq > 0,
-        multicast: said.max_mcast_grp > 0,
+        srq_limit: raw.max_srq > 0,
+        multicast: raw.max_mcast_grp > 0,
         drain: !is_rxe,
         migration: has(ffi::IBV_DEVICE_AUTO_PATH_MIG) && !is_rxe,
         refusal_events: !is_rxe,
         subnet,
-        // The kernel has it; programs get its datagrams by umad, which no interface uses yet.
+        // The kernel has it; programs get its datagrams through umad.
         gsi: false,
         acks_when_polled: false,
         sleep: true,
@@ -179,16 +177,15 @@ fn is_infiniband(context: &Owned<ffi::ibv_context>) -> bool {
     u32::from(layer) == ffi::IBV_LINK_LAYER_INFINIBAND || layer == 0
 }
 
-/// A port, from the library's attributes.
 pub(super) fn query_port(
     context: &Owned<ffi::ibv_context>,
     port: u8,
 ) -> Result<ffi::ibv_port_attr, i32> {
-    let mut said = MaybeUninit::<ffi::ibv_port_attr>::zeroed();
+    let mut raw = MaybeUninit::<ffi::ibv_port_attr>::zeroed();
     // SAFETY: the context is live. The library writes the structure as it was first published,
     // which is a prefix of this one; the rest stays zero.
-    let answer = unsafe { ffi::ibv_query_port(context.raw(), port, said.as_mut_ptr().cast()) };
+    let answer = unsafe { ffi::ibv_query_port(context.raw(), port, raw.as_mut_ptr().cast()) };
     checked(answer)?;
     // SAFETY: it was zero, which is a value of it, before the library wrote into it.
-    Ok(unsafe { said.assume_init() })
+    Ok(unsafe { raw.assume_init() })
 }

@@ -1,8 +1,8 @@
-//! An adapter in hardware, and everything that was made in it.
+//! A hardware adapter and its objects.
 //!
-//! The device owns all objects and gives out handles, as the contract wants; so no object can
-//! outlive what it was made from, and none is ended twice. What still needs another is known here,
-//! and asked before the library is: its own answer would be a bare number.
+//! The device owns all objects and returns handles, as the contract requires; so no object outlives
+//! its parent, and none is destroyed twice. Uses of an object are known here and checked before the
+//! library is called, which would return a bare errno.
 //!
 //! The files: [`open`](mod@open) and `limits` find a device and what it can; `memory`, `queues`,
 //! `qp`, `address` make and end objects; `post` and `poll` are the fast path; `events` is for
@@ -41,8 +41,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A device of libibverbs.
 ///
-/// Fields are dropped in the order in which they stand here, which is the one that the library
-/// wants: whatever was made from something stands before it.
+/// Fields drop in this order, which the library requires: an object stands before its parent.
 pub struct Hca {
     memberships: BTreeSet<(Qp, Gid, Lid)>,
     /// Before queue pairs: one that has bound a window does not end before that.
@@ -92,8 +91,8 @@ struct CompletionQueue {
     object: Owned<ffi::ibv_cq>,
     /// Queue pairs that complete here.
     qps: u32,
-    /// Those of datagrams among them that receive here, with their P_Key index, sorted: a
-    /// completion says neither what transport it is of nor, except for management, the index.
+    /// UD queue pairs that receive here, with their P_Key index, sorted: a completion has neither
+    /// the transport nor, except for management, the index.
     datagram_qps: Vec<(Qpn, u16)>,
 }
 
@@ -109,7 +108,7 @@ struct QueuePair {
     object: Owned<ffi::ibv_qp>,
     qpn: Qpn,
     init: QpInit,
-    /// Where the last change has brought it; it may have failed since, which posts need not know.
+    /// The state after the last change; it may have failed since, which posts need not know.
     state: QpState,
     attributes: QpAttributes,
 }
@@ -120,7 +119,6 @@ struct AddressHandle {
 }
 
 impl Hca {
-    /// A device in which nothing was made yet.
     fn new(
         context: Owned<ffi::ibv_context>,
         channel: Owned<ffi::ibv_comp_channel>,
@@ -147,7 +145,6 @@ impl Hca {
         }
     }
 
-    /// Translates the errno of a verb.
     fn refused(&self, verb: &'static str) -> impl Fn(i32) -> VerbsError {
         let name = self.attributes.name.clone();
         move |errno| error::refused(&name, verb, errno)
@@ -204,19 +201,19 @@ impl Hca {
     }
 }
 
-/// Ends a thing of a table, which nothing needs any more, and takes it out. If the system refuses,
-/// it stays in the table under its number, so that its owner can try again.
+/// Destroys an unused object of a table and removes it. If the system refuses, it stays in the table
+/// under its number, and the owner can try again.
 fn end_in<T, R>(
     table: &mut Table<T>,
     number: u32,
     object: impl FnOnce(&mut T) -> &mut Owned<R>,
 ) -> Result<Option<T>, i32> {
-    let Some(thing) = table.get_mut(number) else { return Ok(None) };
-    object(thing).end()?;
+    let Some(entry) = table.get_mut(number) else { return Ok(None) };
+    object(entry).end()?;
     Ok(table.remove(number))
 }
 
-/// Where a table's things say who they are, when the library hands them back.
+/// An object's number as the library's user context, which events return.
 fn tag(number: u32) -> *mut std::ffi::c_void {
     std::ptr::without_provenance_mut(number as usize)
 }
@@ -225,7 +222,6 @@ fn number_of(tag: *mut std::ffi::c_void) -> u32 {
     tag.addr() as u32
 }
 
-/// The transport, as the library calls it.
 fn raw_type(qp_type: QpType) -> Option<ffi::ibv_qp_type::Type> {
     match qp_type {
         QpType::Rc => Some(ffi::ibv_qp_type::IBV_QPT_RC),
@@ -236,11 +232,11 @@ fn raw_type(qp_type: QpType) -> Option<ffi::ibv_qp_type::Type> {
 }
 
 impl Drop for Hca {
-    /// A queue pair that is in a group cannot end, so it leaves first.
+    /// A queue pair in a multicast group cannot be destroyed, so it is detached first.
     fn drop(&mut self) {
         for (qp, mgid, mlid) in std::mem::take(&mut self.memberships) {
             self.memberships.insert((qp, mgid, mlid));
-            // Whoever refuses here is about to lose everything anyway.
+            // A refusal changes nothing: the context closes anyway.
             let _ = self.detach_multicast(qp, mgid, mlid);
         }
     }

@@ -1,9 +1,9 @@
 //! Finding a device by its name, and opening it.
 
-use super::limits::{self, Probe};
-use super::owned::{Owned, last_errno};
+use super::limits::{self, Failed, Probe};
+use super::owned::Owned;
 use super::{Fast, Hca};
-use crate::error::{HcaOpenError, advice};
+use crate::error::{HcaOpenError, advice, last_errno};
 use ibverbs_sys as ffi;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
@@ -50,7 +50,7 @@ impl Drop for List {
 pub(crate) const LOAD: &str = "is there one in the machine, and is its driver loaded \
                                (mlx5_ib ...)? `rdma link` lists what the kernel has";
 
-/// The names of the devices that the library sees; or the system's number for why it sees none.
+/// The names of the devices that the library sees, or its errno.
 pub(crate) fn names() -> Result<Vec<String>, i32> {
     List::read().map(|list| list.devices().map(|(_, name)| name).collect())
 }
@@ -84,9 +84,6 @@ pub fn open(name: &str, port: u8) -> Result<Hca, HcaOpenError> {
     Ok(hca)
 }
 
-/// The verb that failed, and the system's number.
-type Failed = (&'static str, i32);
-
 fn assemble(name: &str, context: Owned<ffi::ibv_context>) -> Result<Hca, Failed> {
     let fast = Fast::of(&context).ok_or(("ibv_context", Errno::OPNOTSUPP.raw_os_error()))?;
     // SAFETY: the context is live, and the channel ends before it (order of the fields).
@@ -100,7 +97,7 @@ fn assemble(name: &str, context: Owned<ffi::ibv_context>) -> Result<Hca, Failed>
     for file in files {
         // SAFETY: the file is open for as long as what it belongs to, and that is borrowed here.
         let file = unsafe { BorrowedFd::borrow_raw(file) };
-        // Nobody asks here before knowing that there is something, except to find out.
+        // A read without an event returns at once.
         fcntl_getfl(file)
             .and_then(|flags| fcntl_setfl(file, flags | OFlags::NONBLOCK))
             .map_err(|error| ("fcntl", error.raw_os_error()))?;
@@ -111,7 +108,7 @@ fn assemble(name: &str, context: Owned<ffi::ibv_context>) -> Result<Hca, Failed>
 }
 
 impl Fast {
-    /// The pointers of this context; a driver that lacks one is of no use.
+    /// The pointers of this context; `None` if the driver lacks one.
     fn of(context: &Owned<ffi::ibv_context>) -> Option<Self> {
         // SAFETY: the context is live, and its table of pointers is filled when it is opened.
         let ops = unsafe { &*ptr::addr_of!((*context.raw()).ops) };

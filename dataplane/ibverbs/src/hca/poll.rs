@@ -1,8 +1,8 @@
 //! Polling of completions.
 //!
-//! A driver writes of a completion what its status and opcode define, and leaves the rest as it was
-//! (`ibv_poll_cq(3)`; mlx5 writes no length for a send, and sets the flag of immediate data without
-//! the data). So each field is read only where it is defined:
+//! A driver writes only the fields of a completion that its status and opcode define, and leaves the
+//! rest unchanged (`ibv_poll_cq(3)`; mlx5 writes no length for a send, and sets the flag of
+//! immediate data without the data). So each field is read only where it is defined:
 //!
 //! | fields | of |
 //! |---|---|
@@ -28,7 +28,6 @@ use rustix::io::Errno;
 /// Completions that the library gives at once.
 const BATCH: usize = 32;
 
-/// Where the library writes completions.
 pub(super) type Polled = Batch<ffi::ibv_wc, BATCH>;
 
 impl Hca {
@@ -40,7 +39,7 @@ impl Hca {
             // SAFETY: the queue is live, and there is room for as many as are asked for.
             let got = unsafe { (self.fast.poll_cq)(queue.object.raw(), asked, first) };
             if got < 0 {
-                // What came before it is the caller's; the next poll finds it broken as well.
+                // Return the earlier completions; the next poll fails as well.
                 return if done > 0 { Ok(done) } else { Err(self.broken()) };
             }
             let got = (got as usize).min(part.len());
@@ -92,9 +91,9 @@ fn completion(queue: &CompletionQueue, raw: &ffi::ibv_wc) -> Completion {
     }
 }
 
-/// The fields of a received message.
+/// Immediate data or invalidated key.
 fn with(raw: &ffi::ibv_wc) -> With {
-    // The number is in the network's order if it is data, and in ours if it is a key.
+    // Immediate data is in network order, a key in ours.
     if raw.wc_flags.0 & flags::IBV_WC_WITH_IMM.0 != 0 {
         With::Imm(u32::from_be(raw.imm_data))
     } else if raw.wc_flags.0 & flags::IBV_WC_WITH_INV.0 != 0 {
@@ -104,7 +103,7 @@ fn with(raw: &ffi::ibv_wc) -> With {
     }
 }
 
-/// Where a message that was received came from, if it is a datagram.
+/// The source of a received datagram.
 fn source(queue: &CompletionQueue, qpn: Qpn, raw: &ffi::ibv_wc) -> Option<Source> {
     let at = queue.datagram_qps.binary_search_by_key(&qpn, |(qpn, _)| *qpn).ok()?;
     Some(Source {
@@ -127,7 +126,7 @@ const fn kind_of(opcode: code::Type) -> CompletionKind {
         code::IBV_WC_LOCAL_INV => CompletionKind::LocalInvalidate,
         code::IBV_WC_RECV => CompletionKind::Recv,
         code::IBV_WC_RECV_RDMA_WITH_IMM => CompletionKind::RecvWriteImm,
-        // We ask for no others.
+        // Others are never posted.
         _ => CompletionKind::Send,
     }
 }

@@ -1,11 +1,11 @@
 //! Posting of work requests.
 //!
-//! A batch is written in a row, made a list of, and handed over with one call: one doorbell.
-//! Entries are not copied: ours are laid out as the library's, which is checked below. The library
-//! copies a list while it is called, so the places for it are the device's and are used again.
+//! A batch is written to an array, linked to a list and posted with one call: one doorbell.
+//! Scatter/gather entries are not copied: ours have the library's layout, which is checked below.
+//! The library copies the list during the call, so the device owns the array and reuses it.
 //!
-//! What a request may not be is found here and not left to drivers, whose answers differ and are
-//! bare numbers; the checks are a few comparisons beside some hundred instructions of a driver.
+//! Invalid requests are detected here and not by drivers, whose errnos differ; the checks are a few
+//! comparisons beside some hundred instructions of a driver.
 
 use super::memory::{Region, Window, index_of};
 use super::owned::errno_of;
@@ -39,10 +39,8 @@ const _: () = {
 type SendWr = ffi::ibv_send_wr;
 type RecvWr = ffi::ibv_recv_wr;
 
-/// Where receives are written.
 pub(super) type Receives = Batch<RecvWr, CHAIN>;
 
-/// Where sends are written.
 pub(super) struct Sends {
     requests: Batch<SendWr, CHAIN>,
     /// An entry for each inline request, in their order.
@@ -138,7 +136,7 @@ impl Hca {
         })
     }
 
-    /// Hands over receives, a list at a time.
+    /// Posts receives, a list at a time.
     fn post_receives(
         &mut self,
         batch: &[RecvRequest<'_>],
@@ -185,7 +183,7 @@ impl Hca {
 }
 
 impl Sender<'_> {
-    /// Writes requests up to the first that cannot be one; why it cannot.
+    /// Writes requests up to the first invalid one, and returns its refusal.
     #[inline]
     fn write_all(&self, part: &[SendRequest<'_>], to: &mut Sends) -> Result<(), PostRefusal> {
         let Sends { requests, inline } = to;
@@ -196,8 +194,8 @@ impl Sender<'_> {
 
     /// Writes one request, or returns why it is invalid.
     ///
-    /// What the place held before stays in the fields that the operation does not have, which the
-    /// library does not read.
+    /// Fields that the operation does not have keep their old values, which the library does not
+    /// read.
     #[inline]
     fn write(
         &self,
@@ -216,7 +214,7 @@ impl Sender<'_> {
                     Ok(())
                 })?;
                 wr.send_flags |= ffi::ibv_send_flags::IBV_SEND_INLINE.0;
-                // No bytes: no entry, as drivers expect. Where the entry is, the list says.
+                // Without bytes there is no entry, as drivers expect; the list has the pointer.
                 wr.num_sge = i32::from(!bytes.is_empty());
             }
             Data::Sges(sges) => {
@@ -316,10 +314,10 @@ impl Sender<'_> {
     }
 }
 
-/// How many of a list were taken before the bad one.
+/// How many requests of a list were accepted before the bad one.
 fn taken<T>(first: *mut T, bad: *mut T, count: usize) -> usize {
     let at = bad.addr().wrapping_sub(first.addr()) / size_of::<T>();
-    // A driver that names none, or nonsense, has taken none that we could count on.
+    // If the driver names no request of the list, count none as accepted.
     if bad.is_null() || at >= count { 0 } else { at }
 }
 

@@ -1,4 +1,4 @@
-//! Queue pairs: made, changed, asked, ended.
+//! Queue pairs: creation, modification, query, destruction.
 
 use super::memory::raw_access;
 use super::owned::{Owned, checked};
@@ -64,7 +64,7 @@ impl Hca {
         Ok(raw)
     }
 
-    /// Counts a queue pair at the queues that it uses.
+    /// Adds `change` to the counts of the queues that a queue pair uses.
     pub(super) fn count_qp(&mut self, init: &QpInit, change: i32) {
         for cq in [init.send_cq, init.recv_cq] {
             if let Some(queue) = self.cqs.get_mut(cq.0) {
@@ -87,7 +87,7 @@ impl Hca {
         let (mut raw, mask) = self.raw_change(VERB, kept, change)?;
         raw.qp_state = raw_state(to);
         self.change_raw(VERB, kept, &mut raw, mask)?;
-        self.take_over(qp, to, change);
+        self.record_change(qp, to, change);
         Ok(())
     }
 
@@ -120,8 +120,7 @@ impl Hca {
         checked(answer).map_err(self.refused(verb))
     }
 
-    /// Records a completed change.
-    fn take_over(&mut self, qp: Qp, to: QpState, change: &QpAttributes) {
+    fn record_change(&mut self, qp: Qp, to: QpState, change: &QpAttributes) {
         let Some(kept) = self.qps.get_mut(qp.0) else { return };
         kept.state = to;
         if to == QpState::Reset {
@@ -139,7 +138,7 @@ impl Hca {
         }
     }
 
-    /// A change as the library writes it, and which of it counts.
+    /// A change in the library's format, and its mask.
     fn raw_change(
         &self,
         verb: &'static str,
@@ -177,7 +176,7 @@ impl Hca {
             timeout: timeout, IBV_QP_TIMEOUT = |timeout| timeout.0;
             retry_count: retry_cnt, IBV_QP_RETRY_CNT = |count| count.get();
             rnr_retry: rnr_retry, IBV_QP_RNR_RETRY = |count| count.get();
-            drain_event: en_sqd_async_notify, IBV_QP_EN_SQD_ASYNC_NOTIFY = |tell| tell.into();
+            drain_event: en_sqd_async_notify, IBV_QP_EN_SQD_ASYNC_NOTIFY = |is_wanted| is_wanted.into();
             migration: path_mig_state, IBV_QP_PATH_MIG_STATE = |state| raw_migration(state);
             alternate_path: alt_ah_attr, IBV_QP_ALT_PATH = |path| self.raw_path(verb, &path)?;
         }

@@ -1,7 +1,7 @@
 //! libibumad, loaded when it is first needed.
 //!
-//! Why it is not linked: where all adapters are on Ethernet there is libibverbs and often not this,
-//! and a program that was linked to both would not even start there.
+//! Why it is not linked: where all adapters are on Ethernet, libibverbs is often installed without
+//! it, and a program that is linked to both would not start there.
 
 use libloading::Library;
 use std::ffi::{c_char, c_int, c_void};
@@ -13,7 +13,6 @@ const NAME: &str = "libibumad.so.3";
 /// The length of a name, with the zero at its end.
 pub(super) const NAME_BYTES: usize = 20;
 
-/// An agent, as it is registered.
 #[repr(C)]
 pub(super) struct RawRegistration {
     pub mgmt_class: u8,
@@ -68,8 +67,8 @@ pub(super) fn umad() -> Result<&'static Umad, &'static str> {
 fn load() -> Result<Umad, libloading::Error> {
     // SAFETY: loading runs whatever code the file begins with, so this trusts the file of this name
     // that the system's loader finds. That is no more trust than in libibverbs, which is found in
-    // the same way when the program starts: whoever chooses where libraries are looked for
-    // (LD_LIBRARY_PATH, LD_PRELOAD, the loader's configuration) has the whole process already.
+    // the same way when the program starts: control of the search path
+    // (LD_LIBRARY_PATH, LD_PRELOAD, the loader's configuration) is control of the process already.
     // rdma-core's own file has no constructors but those that every library has.
     let library = unsafe { Library::new(NAME) }?;
     // SAFETY: it is libibumad by its name and version, and is never unloaded (below).

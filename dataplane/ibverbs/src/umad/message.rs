@@ -3,7 +3,7 @@
 //! | bytes | order | field |
 //! |---|---|---|
 //! | 0..4 | host | agent |
-//! | 4..8 | host | status: 0, or the system's number for why a request comes back |
+//! | 4..8 | host | status: 0, or the errno of a returned request |
 //! | 8..20 | host | timeout and length, which the library writes |
 //! | 20..24 | network | queue pair of the peer |
 //! | 24..28 | network | Q_Key |
@@ -32,12 +32,10 @@ pub(super) struct Message {
 }
 
 impl Message {
-    /// One for datagrams up to this long.
     pub fn new(bytes_max: usize) -> Self {
         Self { blocks: vec![[0; _]; 1 + bytes_max.div_ceil(HEADER_BYTES)] }
     }
 
-    /// The longest datagram.
     pub fn bytes_max(&self) -> usize {
         (self.blocks.len() - 1) * HEADER_BYTES
     }
@@ -51,7 +49,6 @@ impl Message {
         self.blocks[0].as_bytes().try_into().expect("a block is as long as the header")
     }
 
-    /// The datagram's first bytes.
     pub fn datagram(&self, bytes: usize) -> &[u8] {
         let datagram = self.blocks[1..].as_bytes();
         &datagram[..bytes.min(datagram.len())]

@@ -1,10 +1,10 @@
-//! Management datagrams, through libibumad: how subnet administration and connection management
-//! leave a port of real InfiniBand (IBA 13.5).
+//! Management datagrams through libibumad, for subnet administration and connection management at a
+//! hardware port on InfiniBand (IBA 13.5).
 //!
-//! A [`UmadPort`] is opened, agents are registered at it, each for a class; then datagrams go out
-//! and come in. The kernel keeps the time of requests, repeats them, and gives back those that
-//! nobody answers. It also owns the upper half of their transaction ids: what comes back has the
-//! lower 32 bits of the request, and the kernel's number for the agent above.
+//! A [`UmadPort`] is opened, agents are registered at it, each for a class; then datagrams are sent
+//! and received. The kernel times requests, retries them, and returns unanswered ones. It also owns
+//! the upper half of transaction IDs: an answer has the lower 32 bits of the request, and the
+//! kernel's agent number above.
 //!
 //! The files: `library` finds libibumad; `message` is how a datagram lies in memory. The types of
 //! the interface are in [`crate::management`], which needs no library.
@@ -14,7 +14,7 @@ mod message;
 
 use crate::batch::Batch;
 use crate::doctor::{self, Roots};
-use crate::error::{self, HcaOpenError};
+use crate::error::{self, HcaOpenError, last_errno};
 use crate::management::{
     Agent, MadPeer, ManagementPort, ReceivedMad, Registration, RetryPolicy, Segments,
 };
@@ -31,16 +31,15 @@ use std::time::Duration;
 /// The longest datagram: one that the kernel joined from segments, or is to cut into them.
 pub const DATAGRAM_BYTES_MAX: usize = 16 << 20;
 
-/// There is this file where there is the module ib_umad.
+/// Present if the module ib_umad is loaded.
 const ABI_VERSION: &CStr = c"/sys/class/infiniband_mad/abi_version";
 
-/// Devices that are listed when the one that was asked for is not there.
+/// Devices that are listed if the requested one is absent.
 const DEVICES_MAX: usize = 32;
 
-/// A port, as management sees it.
 pub struct UmadPort {
     umad: &'static Umad,
-    /// The library's number.
+    /// The library's port ID.
     id: c_int,
     device: String,
     port: u8,
@@ -87,14 +86,14 @@ impl UmadPort {
         Ok(opened)
     }
 
-    /// Unregisters an agent. Datagrams that came before may still be received.
+    /// Unregisters an agent. Datagrams that arrived before may still be received.
     pub fn unregister(&mut self, agent: Agent) -> Result<(), VerbsError> {
         // SAFETY: the port is open; of an agent that is not there the kernel says so.
         let answer = unsafe { (self.umad.unregister)(self.id, agent.0 as c_int) };
         if answer == 0 { Ok(()) } else { Err(self.refused("unregister", last_errno())) }
     }
 
-    /// Makes room for the datagram that waits, of which the kernel has said how long it is.
+    /// Enlarges the buffer for the waiting datagram, whose length the kernel reported.
     fn make_room(&mut self, verb: &'static str, bytes: c_int) -> Result<(), VerbsError> {
         let bytes = usize::try_from(bytes).unwrap_or(0);
         if bytes <= self.received.bytes_max() || bytes > DATAGRAM_BYTES_MAX {
@@ -110,8 +109,7 @@ impl UmadPort {
         Ok(())
     }
 
-    /// Tells the subnet that a subnet manager is at this port, for as long as the answer lives.
-    /// Only one process may at a time.
+    /// Sets the port's IsSM capability while the result lives. Only one process may at a time.
     pub fn be_subnet_manager(&self) -> Result<SmRole, VerbsError> {
         const VERB: &str = "be_subnet_manager";
         let device = CString::new(self.device.as_str()).expect("it was one when it was opened");
@@ -226,7 +224,7 @@ impl ManagementPort for UmadPort {
                     datagram: self.received.datagram(usize::try_from(bytes).unwrap_or(0)),
                 }));
             }
-            // The library's own waiting gives this number for whatever ends it.
+            // The library's wait returns EIO for every cause.
             let errno = if -answer == Errno::IO.raw_os_error() { last_errno() } else { -answer };
             match Errno::from_raw_os_error(errno) {
                 Errno::TIMEDOUT | Errno::AGAIN | Errno::INTR => return Ok(None),
@@ -237,7 +235,7 @@ impl ManagementPort for UmadPort {
     }
 
     fn descriptor(&self) -> Option<OwnedFd> {
-        // What libumad2sim gives out is no descriptor of the system's.
+        // The descriptor of libumad2sim is not one of the system.
         self.as_fd().try_clone_to_owned().ok()
     }
 }
@@ -257,7 +255,7 @@ impl AsFd for UmadPort {
     }
 }
 
-/// That a subnet manager is here; it no longer is when this is dropped.
+/// The port's IsSM capability, which is cleared when this is dropped.
 #[derive(Debug)]
 pub struct SmRole(c_int);
 
@@ -279,13 +277,13 @@ const O_RDWR: c_int = rustix::fs::OFlags::RDWR.bits() as c_int;
 const O_NONBLOCK: c_int = rustix::fs::OFlags::NONBLOCK.bits() as c_int;
 const O_CLOEXEC: c_int = rustix::fs::OFlags::CLOEXEC.bits() as c_int;
 
-/// The names of the devices that have management; or why there is no library to ask.
+/// The names of the devices that have management, or why the library is missing.
 pub(crate) fn device_names() -> Result<Vec<String>, &'static str> {
     umad().map(devices)
 }
 
-/// The devices that have management. Without any, the library names one that there is not, and
-/// prints that there is no kernel module, each time.
+/// The devices that have management. Without the kernel module the library names a device that does
+/// not exist and prints an error each time, so the module is checked first.
 fn devices(umad: &Umad) -> Vec<String> {
     static READING: Mutex<()> = Mutex::new(());
     let _reading = READING.lock();
@@ -310,11 +308,7 @@ fn devices(umad: &Umad) -> Vec<String> {
     names.iter().map(text).collect()
 }
 
-/// A time as the library counts it: up, so that a short one is not none at all.
+/// A time in the library's milliseconds, rounded up so that a short one is not 0.
 fn milliseconds(time: Duration) -> c_int {
     c_int::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(c_int::MAX)
-}
-
-fn last_errno() -> i32 {
-    std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }

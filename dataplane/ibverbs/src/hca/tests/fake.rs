@@ -1,8 +1,8 @@
-//! A library that is none: objects with nothing behind them and functions that do what a test told
-//! them to, for what no adapter does when it is asked to.
+//! A fake library: objects without an adapter, and functions that a test scripts, for behavior that
+//! no adapter shows on request.
 //!
 //! A completion is written as drivers write it: the fields that its status and opcode define
-//! (`ibv_poll_cq(3)`), and no others. What stands in the others a test chooses.
+//! (`ibv_poll_cq(3)`), and no others. A test chooses the content of the others.
 
 use crate::hca::owned::Owned;
 use crate::hca::{AddressHandle, CompletionQueue, Fast, Hca, QueuePair};
@@ -15,19 +15,19 @@ use std::ffi::c_int;
 use std::mem::{MaybeUninit, offset_of, zeroed};
 use std::ptr;
 
-/// An object of the library, and what it does when it is to end.
+/// An object of the library, and the script of its destruction.
 #[repr(C)]
 pub(super) struct Fake<T, S> {
     raw: T,
     pub(super) script: S,
-    /// The numbers with which the next attempts to end it are refused.
+    /// The errnos of the next attempts to destroy it.
     pub(super) refusals: VecDeque<c_int>,
-    /// How often somebody has tried to end it.
+    /// Attempts to destroy it.
     pub(super) ends: usize,
 }
 
 impl<T, S> Fake<T, S> {
-    /// One that lives until the test process ends, so that a test can see what became of it.
+    /// An object that lives until the test process ends, so that a test can inspect it.
     fn object(script: S) -> Owned<T> {
         // SAFETY: all zero is a value of the library's structures of numbers and pointers.
         let raw: T = unsafe { zeroed() };
@@ -52,16 +52,16 @@ unsafe extern "C" fn end<T, S>(raw: *mut T) -> c_int {
     fake.refusals.pop_front().unwrap_or(0)
 }
 
-/// What stands where a driver has written nothing.
+/// The content of fields that a driver does not write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rest {
-    /// Bytes that would be seen if they were read.
+    /// A pattern that shows if it is read.
     Garbage,
-    /// Memory that was never written, which valgrind sees being used.
+    /// Uninitialized memory, whose use valgrind reports.
     Unwritten,
 }
 
-/// Completions that come, one list a poll.
+/// Completions, one list for each poll.
 pub(super) struct Polls {
     rest: Rest,
     next: VecDeque<Result<Vec<Wc>, c_int>>,
@@ -171,16 +171,16 @@ unsafe extern "C" fn req_notify_cq(_: *mut ffi::ibv_cq, _: c_int) -> c_int {
     0
 }
 
-/// What was posted to a queue pair.
+/// Requests posted to a queue pair.
 #[derive(Default)]
 pub(super) struct Posts {
-    /// Lists of requests, one a call.
+    /// Lists of requests, one for each call.
     pub(super) lists: Vec<Vec<Posted>>,
     /// The request of this id is refused, with this answer.
     pub(super) refused: Option<(u64, c_int)>,
 }
 
-/// A request as it was found.
+/// A posted request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Posted {
     pub(super) id: u64,
@@ -279,7 +279,7 @@ unsafe extern "C" fn post_srq(
     0
 }
 
-/// A device of this library. Its objects come into its tables here, and go by verbs.
+/// A device of this library. Its objects are put into its tables here, and destroyed by verbs.
 pub(super) fn device() -> Hca {
     let count = 1000;
     let limits = Limits {
@@ -357,7 +357,7 @@ impl Hca {
         Qp(number)
     }
 
-    /// What was posted to a queue pair so far.
+    /// Requests posted to a queue pair so far.
     pub(super) fn posts(&mut self, qp: Qp) -> &mut Posts {
         let raw = self.qps.get(qp.0).expect("it is live").object.raw();
         // SAFETY: the queue pair was made by `fake_qp`; a device is used by one thread at a time.

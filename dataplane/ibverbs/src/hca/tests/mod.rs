@@ -1,4 +1,4 @@
-//! What becomes of a library's answers, told by one that is none (`fake`).
+//! Translation of a library's answers, with a fake library (`fake`).
 
 mod fake;
 
@@ -227,8 +227,8 @@ fn receives_of_any_number_arrive_in_lists_that_end() {
     assert_eq!(hca.posts(qp).lists.iter().map(Vec::len).collect::<Vec<_>>(), [32, 1]);
 }
 
-/// Guards against an object that the library still has and that nobody can name any more, and
-/// against one that is ended twice.
+/// Guards against an object that the library still has without a handle, and against one that is
+/// destroyed twice.
 #[test]
 fn a_failed_destroy_can_be_repeated() {
     const BUSY: i32 = Errno::BUSY.raw_os_error();
