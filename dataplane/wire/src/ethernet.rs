@@ -55,7 +55,7 @@ pub struct EthernetFrame<'a> {
     pub destination: MacAddress,
     pub source: MacAddress,
     pub vlan: Option<u16>,
-    /// What the payload is. Less than 1,536 is a length (IEEE 802.3 3.2.6), and no protocol here.
+    /// Values below 1,536 are lengths (IEEE 802.3 3.2.6), and no protocol here.
     pub ether_type: EtherType,
     /// The payload, with the padding of short frames.
     pub payload: &'a [u8],

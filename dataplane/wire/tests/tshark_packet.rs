@@ -54,7 +54,7 @@ fn headers(opcode: Opcode, extended: Extended) -> Headers {
     }
 }
 
-/// What tshark must find of the LRH, the GRH and the BTH.
+/// The expected fields of the LRH, the GRH and the BTH.
 fn expect_base(name: String, bytes: Vec<u8>, headers: &Headers, padding: u8) -> Frame {
     let words = (bytes.len() - TRAILER_LEN) / 4 + 1;
     let frame = Frame::new(name, bytes)
@@ -92,7 +92,7 @@ fn be(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |number, &byte| number << 8 | u64::from(byte))
 }
 
-/// What tshark must find of the extended headers, and behind the payload.
+/// The expected fields of the extended headers, and behind the payload.
 fn expect_extended(frame: Frame, kind: ExtendedKind) -> Frame {
     // tshark has the immediate data, and the key below, twice in its tree: as heading and below it.
     let imm = |frame: Frame| frame.expect("infiniband.immdt", "feedbeef,feedbeef");
@@ -131,7 +131,7 @@ fn expect_extended(frame: Frame, kind: ExtendedKind) -> Frame {
     }
 }
 
-/// A payload that no dissector takes for something it knows.
+/// A payload that no dissector mistakes for its protocol.
 fn payload(opcode: Opcode) -> &'static [u8] {
     match opcode.operation().payload() {
         PayloadRule::Empty => &[],

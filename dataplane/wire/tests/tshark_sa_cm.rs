@@ -1,7 +1,7 @@
 //! tshark reads every record of subnet administration and every message of connection management.
 //!
-//! Each format goes many times, with bytes in which no two bits are the same every time: so any
-//! field that is elsewhere, or is wider, for tshark than for us shows.
+//! Each format is sent many times, with bytes in which no two bits are the same every time: so any
+//! difference between tshark and us in a field's offset or width shows.
 
 use pollux_referee::frames::gmp;
 use pollux_referee::tshark::{Frame, judge};
@@ -20,10 +20,10 @@ use pollux_wire::units::TimeCode;
 const TRANSACTION: u64 = 0x0102_0304_0506_0708;
 const SM_KEY: SmKey = SmKey(0x2122_2324_2526_2728);
 
-/// How often each format goes.
+/// Rounds of each format.
 const ROUNDS: u32 = 32;
 
-/// A format, filled with bytes that depend on the round and on the place.
+/// A format, filled with bytes that depend on the round and the offset.
 fn filled<T: Layout>(round: u32) -> T {
     const ODD: u32 = 0x9e37_79b1;
     let byte = |i: usize| {
@@ -43,7 +43,7 @@ fn together<const N: usize>(groups: [Vec<Frame>; N]) -> Vec<Frame> {
     groups.into_iter().flatten().collect()
 }
 
-/// What tshark prints of bytes.
+/// Bytes as tshark prints them.
 fn text(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -69,14 +69,14 @@ fn expect_header(frame: Frame, class: u8, class_version: u8, method: u8, attribu
     )
 }
 
-/// A message as a packet, of which tshark must find the common header.
+/// A message as a packet, with the expected common header.
 fn cm(message: CmMessage) -> Frame {
     let id = message.attribute_id();
     let frame = Frame::new(format!("CM {:#06x}", id.0), gmp(&message.emit_mad(TRANSACTION)));
     expect_header(frame, 0x07, 2, 0x03, id.0)
 }
 
-/// A record in an answer as a packet, of which tshark must find the headers.
+/// A record in an answer as a packet, with the expected headers.
 fn sa<R: Record>(record: R) -> Frame {
     let mask = 0x1112_1314_1516_1718;
     let mut mad = SaMad::new(Method::GET_RESP, TRANSACTION, mask.into(), record);

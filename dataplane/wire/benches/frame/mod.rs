@@ -1,4 +1,4 @@
-//! The packet that both benches take apart and put together: a broadcast ARP request.
+//! The packet that both benches parse and emit: a broadcast ARP request.
 
 use pollux_wire::address::{Gid, Lid, Qpn};
 use pollux_wire::ethernet::EtherType;
@@ -10,7 +10,7 @@ use pollux_wire::psn::Psn;
 /// Length of the whole packet, with an ARP request in its encapsulation.
 pub const LEN: usize = 8 + 40 + 12 + 8 + 60 + 6;
 
-/// What an address handle and a queue pair know of the packets that they make.
+/// The constant fields of a sender's packets, from an address handle and a queue pair.
 #[derive(Clone, Copy)]
 pub struct Flow {
     pub dlid: Lid,
@@ -28,7 +28,7 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// To everybody.
+    /// To the broadcast group.
     pub const BROADCAST: Self = Self {
         dlid: Lid::MULTICAST_FIRST,
         slid: Lid(1),
@@ -70,7 +70,7 @@ impl Flow {
         }
     }
 
-    /// What a receiver learns of such a packet, if it is one.
+    /// The fields that a receiver needs of such a packet, if it is one.
     #[inline]
     pub fn of(packet: &Packet<'_>) -> Option<Self> {
         let (lrh, grh, bth, deth) = (packet.lrh(), packet.grh()?, packet.bth(), packet.deth()?);

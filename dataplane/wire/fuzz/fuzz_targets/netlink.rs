@@ -20,7 +20,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
 });
 
-/// What is written of a route has the same paths.
+/// A route that is written again has the same paths.
 fn again(route: &RouteMessage<'_>) {
     let mut out = vec![0; 0x2_0000];
     let mut writer = AttributeWriter::new(&mut out);

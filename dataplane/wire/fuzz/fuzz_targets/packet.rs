@@ -1,4 +1,4 @@
-//! Packets of InfiniBand transport, and raw ones: what parses must come back the same.
+//! Packets of InfiniBand transport, and raw ones: a parsed packet is written back the same.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,7 +1,7 @@
-//! What the targets share.
+//! Round trips that the targets share.
 #![forbid(unsafe_code)]
 
-/// For each layout: if it can be read, what is written of it reads the same.
+/// For each layout: if the bytes can be read, writing and reading again gives the same.
 #[macro_export]
 macro_rules! survives {
     ($bytes:expr, $($layout:ty),+) => {$(
@@ -11,7 +11,7 @@ macro_rules! survives {
     )+};
 }
 
-/// For each message: if it can be parsed, what is written of it parses the same.
+/// For each message: if the bytes can be parsed, writing and parsing again gives the same.
 #[macro_export]
 macro_rules! comes_back {
     ($bytes:expr, $($message:ty),+) => {$(

@@ -4,11 +4,11 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The folder with a package's programs; `what` says which of them, as cargo is told it.
+/// The folder with a package's programs; `what` are the arguments of cargo that select them.
 ///
-/// That is the folder `POLLUX_PREBUILT`, where scripts/check has built all. Else cargo builds them
-/// now, in a target directory of its own: features of one crate in another's build would make cargo
-/// build everything twice.
+/// It is `POLLUX_PREBUILT`, where scripts/check has built all. Otherwise cargo builds them now, in a
+/// target directory of its own: features of one crate in another's build would make cargo build
+/// everything twice.
 ///
 /// # Panics
 /// If they do not build.

@@ -1,13 +1,11 @@
-//! Whole packets around what a test wants dissected, so that each test says only what it is about.
+//! Whole packets around a test's part, so that each test states only its subject.
 
 use pollux_wire::address::{Gid, Guid, Lid, Qpn};
 use pollux_wire::keys::{PKey, QKey};
 use pollux_wire::packet::{Bth, Deth, Extended, Grh, Headers, Lrh, Opcode, PACKET_LEN_MAX};
 use pollux_wire::psn::Psn;
 
-/// The sender's GID in all of these packets.
 pub const SGID: Gid = Gid::new(Gid::DEFAULT_PREFIX, Guid(0x0002_c903_0000_1001));
-/// The receiver's.
 pub const DGID: Gid = Gid::new(Gid::DEFAULT_PREFIX, Guid(0x0002_c903_0000_2001));
 
 /// A packet of these headers around `payload`, LRH to VCRC.

@@ -1,8 +1,8 @@
-//! Referees: programs nobody here wrote, asked for their opinion of our packets.
+//! Referees: foreign programs that judge our packets.
 //!
 //! For tests only. A test that needs such a program asks [`program`] for it: where it is missing
-//! the test prints `SKIP name: reason` and passes, unless `POLLUX_REFEREES=required` says that
-//! there is no excuse; then it fails. [`tshark`] dissects packets, which [`frames`] puts into
+//! the test prints `SKIP name: reason` and passes, unless `POLLUX_REFEREES` is `required`; then it
+//! fails. [`tshark`] dissects packets, which [`frames`] puts into
 //! captures; [`soft_roce`] runs programs in a machine with the kernel's RDMA transport, and
 //! [`adapters`] finds programs of ours that use one.
 #![forbid(unsafe_code)]
@@ -15,7 +15,7 @@ pub mod tshark;
 use std::env;
 use std::path::PathBuf;
 
-/// Where `name` is installed, or `None` after having said that `test` is skipped.
+/// The path of `name`; `None` if it is missing, which is printed as the reason to skip `test`.
 ///
 /// # Panics
 /// If it is missing and `POLLUX_REFEREES` is `required`.
@@ -44,7 +44,7 @@ pub fn program_of(test: &str, name: &str, groups: &str) -> Option<PathBuf> {
     found
 }
 
-/// Says that `test` is skipped for a reason of the machine.
+/// Prints that `test` is skipped for a reason of the machine.
 ///
 /// # Panics
 /// If `POLLUX_REFEREES` is `required`.

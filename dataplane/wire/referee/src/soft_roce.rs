@@ -5,8 +5,8 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The folder with a package's programs for the machine (see [`adapters::built`]). `None` after
-/// having said what is missing.
+/// The folder with a package's programs for the machine (see [`adapters::built`]). `None` if
+/// something is missing, which is printed.
 ///
 /// # Panics
 /// If they do not build, or something is missing and `POLLUX_REFEREES` is `required`.
@@ -14,7 +14,7 @@ pub fn built(test: &str, package: &str, what: &[&str]) -> Option<PathBuf> {
     is_there(test).then(|| adapters::built(package, what))
 }
 
-/// Whether the machine can be started; `false` after having said what is missing.
+/// Whether the machine can be started; if not, prints what is missing.
 ///
 /// # Panics
 /// If something is missing and `POLLUX_REFEREES` is `required`.
@@ -23,8 +23,8 @@ pub fn is_there(test: &str) -> bool {
     needed.all(|needed| crate::program_of(test, needed, "--hca --vm").is_some())
 }
 
-/// What a command prints that runs in the machine beside these programs; it must succeed within so
-/// many seconds.
+/// The output of a command that runs in the machine beside these programs and must succeed within
+/// `seconds`.
 ///
 /// # Panics
 /// If it does not.
@@ -41,7 +41,7 @@ pub fn run(programs: &[impl AsRef<OsStr>], seconds: u32, command: &str) -> Strin
     text
 }
 
-/// The machine, for whoever has more to say to it.
+/// The command line of the machine, for further arguments.
 pub fn machine() -> Command {
     Command::new(root().join("scripts/rxe-vm"))
 }

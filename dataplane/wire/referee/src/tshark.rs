@@ -1,4 +1,4 @@
-//! tshark reads our packets and says what is in them.
+//! tshark dissects our packets.
 //!
 //! It checks no CRC of InfiniBand; it does check those of the IP family, and whether a packet is
 //! malformed. One run of the program judges all frames of a test, since starting it takes a second.
@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// A packet, and what tshark must find in it.
+/// A packet, and the fields that tshark must find in it.
 pub struct Frame {
     name: String,
     bytes: Vec<u8>,
@@ -34,8 +34,8 @@ impl Frame {
         self
     }
 
-    /// tshark is known to take this packet for something else, so it may call it malformed. The
-    /// reason says which fault of tshark's this is, and is printed.
+    /// tshark is known to mistake this packet for another protocol, so it may call it malformed. The
+    /// reason names tshark's fault, and is printed.
     #[must_use]
     pub fn misread(mut self, reason: &'static str) -> Self {
         self.misread = Some(reason);
@@ -49,7 +49,7 @@ impl Frame {
     }
 }
 
-/// Dissectors that take our payloads for something that they are not: they guess by content.
+/// Dissectors that mistake our payloads for their protocol: they guess by content.
 const GUESSERS: &str = "rpcordma,smc,iser,nvme-rdma,infiniband.eoib";
 
 /// Asks tshark about every frame, and fails the calling test unless it found in each just what was
@@ -88,11 +88,11 @@ pub fn judge(test: &str, frames: &[Frame]) {
     println!("{test}: tshark agrees on {} frames", frames.len());
 }
 
-/// What tshark found in one frame.
+/// The result for one frame.
 pub struct PacketRow {
     /// The values of the fields asked for, in that order; several are separated by commas.
     pub values: Vec<String>,
-    /// What it calls malformed; empty if nothing is.
+    /// The malformed part; empty if there is none.
     pub malformed: String,
 }
 
@@ -159,7 +159,7 @@ fn row(line: &str) -> PacketRow {
     PacketRow { values, malformed }
 }
 
-/// What it prints about a capture.
+/// The output of tshark for a capture.
 fn run(tshark: &Path, capture: &[u8], how: &[&str]) -> String {
     let mut command = Command::new(tshark);
     command.args(["-n", "-r", "-"]).args(how);

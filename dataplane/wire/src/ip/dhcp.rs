@@ -55,7 +55,7 @@ impl DhcpHeader {
 }
 
 codes! {
-    /// Who sends (RFC 2131 2).
+    /// The direction of a message (RFC 2131 2).
     pub struct DhcpOp(u8) {
         REQUEST = 1,
         REPLY = 2,

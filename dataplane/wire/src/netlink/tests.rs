@@ -1,4 +1,4 @@
-//! What was written is read the same; any bytes are read without a panic.
+//! Round trips of messages; any bytes are read without a panic.
 
 use super::attribute::AttributeWriter;
 use super::ip_address::{AddressFlags, AddressMessage};

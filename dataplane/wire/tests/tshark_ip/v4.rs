@@ -1,4 +1,4 @@
-//! ARP, IPv4, and what IPv4 carries.
+//! ARP, IPv4 and its payloads.
 
 use crate::link::{GID, LINK_ADDRESS, emitted, frame, hex};
 use pollux_referee::tshark::{Frame, judge};

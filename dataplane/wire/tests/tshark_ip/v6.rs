@@ -1,4 +1,4 @@
-//! IPv6, its extensions, and what it carries.
+//! IPv6, its extensions and its payloads.
 
 use crate::link::{LINK_ADDRESS, emitted, frame, hex};
 use pollux_referee::tshark::{Frame, judge};

@@ -1,4 +1,4 @@
-//! What the general services share: class port info, counters, vendors' datagrams, segmentation.
+//! Common parts of general services: class port info, counters, vendors' datagrams, segmentation.
 
 use crate::{ROUNDS, bytes, expect_header, header, list, sa};
 use pollux_referee::frames::gmp;

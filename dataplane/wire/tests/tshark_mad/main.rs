@@ -1,7 +1,7 @@
 //! tshark reads every management datagram but those of subnet administration and connections.
 //!
-//! Each attribute goes many times, with bytes in which no two bits are the same every time: so any
-//! field that is elsewhere, or is wider, for tshark than for us shows.
+//! Each attribute is sent many times, with bytes in which no two bits are the same every time: so
+//! any difference between tshark and us in a field's offset or width shows.
 
 /// Adds tshark's fields below a prefix, each `name: digits = our value`.
 macro_rules! fields {
@@ -22,7 +22,7 @@ use pollux_wire::mad::smp::{LidSmp, MKey};
 use pollux_wire::mad::{Attribute, AttributeId, MAD_LEN, MadHeader, Method, MgmtClass};
 use std::collections::BTreeSet;
 
-/// How often each attribute goes.
+/// Rounds of each attribute.
 const ROUNDS: u32 = 32;
 
 /// The bytes of one round.
@@ -45,13 +45,13 @@ fn no_two_bits_are_the_same_in_all_rounds() {
     assert_eq!(histories.len(), LEN * 8);
 }
 
-/// What tshark prints of a field that repeats.
+/// A repeated field as tshark prints it.
 fn list<T: Into<u64>>(values: impl IntoIterator<Item = T>, digits: usize) -> String {
     let print = |value: T| format!("{:#0width$x}", value.into(), width = digits + 2);
     values.into_iter().map(print).collect::<Vec<_>>().join(",")
 }
 
-/// What tshark prints of plain bytes.
+/// Plain bytes as tshark prints them.
 fn plain(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

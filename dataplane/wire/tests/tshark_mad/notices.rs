@@ -1,4 +1,4 @@
-//! Every trap, as it goes to the subnet manager and as subnet administration reports it.
+//! Every trap, as sent to the subnet manager and as reported by subnet administration.
 
 use crate::{ROUNDS, by_lid, bytes, plain, sa};
 use pollux_referee::tshark::{Frame, judge};

@@ -1,13 +1,13 @@
 //! A link whose other end is Ethernet, where adapters of other makes speak RoCEv2 (IBA A17).
 //!
-//! Decisions and motion are apart: the [`station`] is what a host is on an Ethernet, with its
-//! [`neighbors`] and without I/O; an [`EthernetWire`] moves frames, and [`stream`] is one.
-//! [`middle`] has wires around wires: faults by rule, and captures. [`packet`] is the format. [`RoceLink`] joins them.
+//! Decisions and motion are apart: the [`station`] is a host on an Ethernet, with its [`neighbors`]
+//! and without I/O; an [`EthernetWire`] moves frames, and [`stream`] is one. [`middle`] has wires
+//! around wires: faults by rule, and captures. [`packet`] is the format. [`RoceLink`] joins them.
 //!
 //! ```text
 //! adapter -- RoceLink -- station
 //!               |
-//!             Faulty -- Tapped -- StreamWire ~~~ whoever is on the Ethernet
+//!             Faulty -- Tapped -- StreamWire ~~~ the Ethernet
 //! ```
 #![forbid(unsafe_code)]
 
@@ -27,16 +27,15 @@ use pollux_wire::ethernet::EthernetHeader;
 use station::Station;
 use std::sync::Arc;
 
-/// Bytes of the longest frame that is sent or taken.
+/// Bytes of the longest frame.
 pub const FRAME_BYTES_MAX: usize = EthernetHeader::LEN + IP_LEN_MAX;
 
-/// Where Ethernet frames go and come from.
+/// Moves Ethernet frames.
 pub trait EthernetWire {
-    /// Whether it takes a frame now.
     fn has_room(&mut self) -> bool;
-    /// Sends a frame. One that there is no room for is lost, as on any Ethernet.
+    /// Sends a frame; without room it is lost, as on any Ethernet.
     fn send(&mut self, now: Time, frame: &[u8]);
-    /// Puts the next frame that has come in place of what `frame` had; says whether there was any.
+    /// Replaces the content of `frame` by the next received frame; returns whether there was one.
     fn receive(&mut self, now: Time, frame: &mut Vec<u8>) -> bool;
 }
 
@@ -50,23 +49,19 @@ pub struct RoceLink<W> {
 }
 
 impl<W: EthernetWire> RoceLink<W> {
-    /// Puts a station to a wire.
     pub fn new(station: Station, wire: W, clock: Clock) -> Self {
         let (frame, packet) = (Vec::new(), Vec::new());
         Self { station, wire, clock, frame, packet }
     }
 
-    /// The wire, for whoever manages it.
     pub fn wire_mut(&mut self) -> &mut W {
         &mut self.wire
     }
 
-    /// The station, for whoever wants to know what it dropped.
     pub fn station(&self) -> &Station {
         &self.station
     }
 
-    /// Sends what the station wants sent.
     fn flush(&mut self, now: Time) {
         while self.wire.has_room()
             && let Some(frame) = self.station.poll_transmit()
@@ -102,7 +97,7 @@ impl<W: EthernetWire> Link for RoceLink<W> {
         false
     }
 
-    /// Always: nobody at the other end takes anything else.
+    /// Always: the other end takes nothing else.
     fn wants_packets(&self) -> bool {
         true
     }

@@ -7,20 +7,17 @@ use pollux_fabric::link::fault::{Faults, SeededRng};
 use pollux_wire::ethernet::EthernetHeader;
 use std::collections::BTreeMap;
 
-/// Which way a frame goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameDirection {
-    /// From the adapter.
     Out,
-    /// To the adapter.
     In,
 }
 
-/// Late frames that are kept each way; more go at once.
+/// Late frames that are kept in each direction; further ones are passed on at once.
 const LATE_FRAMES_MAX: usize = 4096;
 
-/// A wire on which things go wrong, each way by its own rule. Only packets are struck, not what
-/// finds neighbors: that has timers of whole seconds, and is not what the rules are meant to try.
+/// A wire with faults, in each direction by its own rule. Only packets are affected, not neighbor
+/// discovery: that has timers of whole seconds, and is not the subject of the rules.
 pub struct Faulty<W> {
     inner: W,
     rng: SeededRng,
@@ -36,13 +33,13 @@ struct Direction {
 }
 
 impl<W: EthernetWire> Faulty<W> {
-    /// A wire without faults so far.
+    /// A wire without faults.
     pub fn new(inner: W, seed: u64) -> Self {
         let (outgoing, incoming) = Default::default();
         Self { inner, rng: SeededRng::new(seed), outgoing, incoming }
     }
 
-    /// Changes the rule of one way.
+    /// Changes the rule of one direction.
     pub fn set_faults(&mut self, way: FrameDirection, faults: Faults) {
         match way {
             FrameDirection::Out => self.outgoing.faults = faults,
@@ -50,14 +47,13 @@ impl<W: EthernetWire> Faulty<W> {
         }
     }
 
-    /// The wire inside.
     pub fn inner_mut(&mut self) -> &mut W {
         &mut self.inner
     }
 }
 
 impl Direction {
-    /// Whether the rule of this way strikes the frame.
+    /// Whether the rule of this direction affects the frame.
     fn strikes(&self, frame: &[u8]) -> bool {
         !self.faults.are_none()
             && EthernetHeader::read(frame).is_ok_and(|(header, bytes)| {
@@ -65,7 +61,7 @@ impl Direction {
             })
     }
 
-    /// The copies of a frame that go on now; others are kept.
+    /// The copies of a frame to pass on now; others are kept.
     fn strike(&mut self, rng: &mut SeededRng, now: Time, frame: &[u8]) -> Vec<Vec<u8>> {
         let fate = self.faults.decide(rng, frame.len());
         let mut at_once = Vec::new();
@@ -84,7 +80,7 @@ impl Direction {
         at_once
     }
 
-    /// A late frame whose time has come.
+    /// A late frame that is due.
     fn due(&mut self, now: Time) -> Option<Vec<u8>> {
         let entry = self.late.first_entry().filter(|entry| entry.key().0 <= now)?;
         Some(entry.remove())
@@ -128,10 +124,10 @@ impl<W: EthernetWire> EthernetWire for Faulty<W> {
     }
 }
 
-/// Who is told of every frame.
+/// Called with every frame.
 pub type FrameTap = Box<dyn FnMut(Time, FrameDirection, &[u8])>;
 
-/// A wire that somebody listens on.
+/// A wire with a tap.
 pub struct Tapped<W> {
     inner: W,
     tap: FrameTap,
@@ -143,7 +139,6 @@ impl<W> Tapped<W> {
         Self { inner, tap }
     }
 
-    /// The wire inside.
     pub fn inner_mut(&mut self) -> &mut W {
         &mut self.inner
     }

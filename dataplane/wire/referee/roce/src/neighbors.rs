@@ -1,5 +1,5 @@
-//! Who has which Ethernet address: what ARP and neighbor discovery have told, and what waits for
-//! them (RFC 826; RFC 4861 5.1, 7.2.2).
+//! The Ethernet addresses of neighbors, from ARP and neighbor discovery, and the frames that wait
+//! for them (RFC 826; RFC 4861 5.1, 7.2.2).
 //!
 //! ```text
 //!            send               answer
@@ -9,8 +9,8 @@
 //!      +--------------+  +--- than AGE_MAX ---+
 //! ```
 //!
-//! Entries are made only by our own sends, so no stranger can fill the table; it has a limit, and
-//! so has what waits.
+//! Entries are made only by our own sends, so strangers cannot fill the table; it has a limit, and
+//! so have the waiting frames.
 
 use pollux_fabric::Time;
 use pollux_wire::address::Gid;
@@ -18,15 +18,14 @@ use pollux_wire::ethernet::MacAddress;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Neighbors that are remembered.
 pub const NEIGHBORS_MAX: usize = 256;
 /// Frames that wait for one neighbor.
 pub const WAITING_FRAMES_MAX: usize = 64;
-/// How often a neighbor is asked before it is given up.
+/// Requests for a neighbor before it is given up.
 pub const ASKS_MAX: u32 = 3;
-/// Between two questions.
+/// The time between two requests.
 pub const ASK_INTERVAL: Duration = Duration::from_secs(1);
-/// How long an answer is good, when nothing was heard since.
+/// How long an answer is valid without any frame of the neighbor.
 pub const AGE_MAX: Duration = Duration::from_mins(1);
 
 #[derive(Debug)]
@@ -35,37 +34,34 @@ enum Neighbor {
     Known { mac: MacAddress, until: Time },
 }
 
-/// The table.
 #[derive(Debug, Default)]
 pub struct RoceNeighbors {
     entries: BTreeMap<Gid, Neighbor>,
 }
 
-/// What becomes of a frame to a neighbor.
+/// The outcome of a look-up.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Lookup {
-    /// It goes to this address.
+    /// Send to this address.
     Known(MacAddress),
-    /// The caller puts it among those that wait; and asks, if it is the first.
+    /// The caller keeps the frame with those that wait; it sends a request if it is the first.
     Unknown {
-        /// Nobody has asked so far.
+        /// No request was sent so far.
         ask: bool,
     },
-    /// The table is full of neighbors that did not answer yet.
+    /// The table is full of neighbors that have not answered yet.
     Full,
 }
 
-/// A question that is due: who is `target`, asked from `source`.
+/// A request that is due, for `target`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// Ours.
     pub source: Gid,
-    /// Whose address is wanted.
     pub target: Gid,
 }
 
 impl RoceNeighbors {
-    /// Looks for the address of `target`, for something sent from `source`.
+    /// Looks up the address of `target`, for a frame from `source`.
     pub fn look_up(&mut self, now: Time, source: Gid, target: Gid) -> Lookup {
         match self.entries.get(&target) {
             Some(&Neighbor::Known { mac, until }) if now < until => return Lookup::Known(mac),
@@ -81,8 +77,8 @@ impl RoceNeighbors {
         Lookup::Unknown { ask: true }
     }
 
-    /// Makes room by forgetting the neighbor that was heard of least recently; says whether there
-    /// is any now.
+    /// Removes the least recently active neighbor if the table is full; returns whether there is
+    /// room now.
     fn has_room(&mut self) -> bool {
         if self.entries.len() < NEIGHBORS_MAX {
             return true;
@@ -95,7 +91,7 @@ impl RoceNeighbors {
         oldest.is_some_and(|(_, gid)| self.entries.remove(&gid).is_some())
     }
 
-    /// Lets a frame wait for the answer; says whether it could.
+    /// Keeps a frame until the answer; returns whether there was room.
     pub fn wait(&mut self, target: Gid, frame: Vec<u8>) -> bool {
         match self.entries.get_mut(&target) {
             Some(Neighbor::Asked { waiting, .. }) if waiting.len() < WAITING_FRAMES_MAX => {
@@ -106,8 +102,8 @@ impl RoceNeighbors {
         }
     }
 
-    /// A neighbor has said who it is; gives what waited for that. Those that nothing was ever sent
-    /// to are not remembered.
+    /// Learns the address of a neighbor; returns the frames that waited for it. Neighbors without an
+    /// entry are ignored.
     pub fn learn(&mut self, now: Time, gid: Gid, mac: MacAddress) -> Vec<Vec<u8>> {
         let Some(entry) = self.entries.get_mut(&gid) else { return Vec::new() };
         let known = Neighbor::Known { mac, until: now + AGE_MAX };
@@ -117,7 +113,7 @@ impl RoceNeighbors {
         }
     }
 
-    /// Something has come from a neighbor, so what is known of it is still true.
+    /// Confirms the entry of a neighbor that sent a frame.
     pub fn confirm(&mut self, now: Time, gid: Gid, from: MacAddress) {
         if let Some(Neighbor::Known { mac, until }) = self.entries.get_mut(&gid)
             && *mac == from
@@ -126,7 +122,7 @@ impl RoceNeighbors {
         }
     }
 
-    /// What is to be asked again; and how many frames waited for neighbors that are given up.
+    /// The requests to repeat, and the number of frames that waited for neighbors now given up.
     pub fn handle_timeout(&mut self, now: Time) -> (Vec<Question>, usize) {
         let (mut questions, mut lost) = (Vec::new(), 0);
         self.entries.retain(|&target, neighbor| {
@@ -146,7 +142,7 @@ impl RoceNeighbors {
         (questions, lost)
     }
 
-    /// When that is due next.
+    /// When the next request is due.
     pub fn deadline(&self) -> Option<Time> {
         let asked = self.entries.values().filter_map(|neighbor| match neighbor {
             Neighbor::Asked { again, .. } => Some(*again),

@@ -1,9 +1,9 @@
-//! What a host is on an Ethernet, as far as RoCEv2 needs one: without I/O, packets and frames in,
-//! frames and packets out.
+//! A host on an Ethernet, as far as RoCEv2 needs one: without I/O, packets and frames in, frames and
+//! packets out.
 //!
-//! It answers who has its addresses and asks for those of others (RFC 826; RFC 4861 7.2), by its
-//! table of [`neighbors`](super::neighbors). Every address is looked for on the link: there are
-//! no routes. Anything else that comes is counted and dropped.
+//! It answers requests for its addresses and resolves those of others (RFC 826; RFC 4861 7.2), by
+//! its table of [`neighbors`](super::neighbors). Every address is resolved on the link: there are no
+//! routes. Anything else is counted and dropped.
 
 use super::FRAME_BYTES_MAX;
 use super::neighbors::{Lookup, Question, RoceNeighbors};
@@ -27,18 +27,17 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 /// Frames that wait for the wire.
 const OUTBOX_FRAMES_MAX: usize = 128;
 
-/// Why something was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StationDrop {
-    /// Bytes that are not what they should be.
+    /// Malformed bytes.
     Malformed(&'static str),
-    /// A frame or a packet for somebody else.
+    /// A frame or a packet to another destination.
     NotOurs,
-    /// Nothing that this station takes part in.
+    /// A protocol that this station does not have.
     Other,
-    /// The neighbor did not answer.
     Unresolved,
-    /// Too many wait for the neighbor, too many neighbors are asked for, or the wire is slow.
+    /// Too many frames wait for the neighbor, too many neighbors are being resolved, or the wire is
+    /// slow.
     Full,
 }
 
@@ -48,7 +47,6 @@ impl From<WireError> for StationDrop {
     }
 }
 
-/// A host on an Ethernet.
 #[derive(Debug)]
 pub struct Station {
     mac: MacAddress,
@@ -59,23 +57,21 @@ pub struct Station {
 }
 
 impl Station {
-    /// One with these addresses: those of its adapter's port.
+    /// A station with the addresses of its adapter's port.
     pub fn new(mac: MacAddress, gids: Vec<Gid>) -> Self {
         let (neighbors, outbox) = (RoceNeighbors::default(), VecDeque::new());
         Self { mac, gids, neighbors, outbox, drops: BTreeMap::new() }
     }
 
-    /// What was dropped so far.
     pub fn drops(&self) -> impl Iterator<Item = (StationDrop, u64)> {
         self.drops.iter().map(|(&reason, &count)| (reason, count))
     }
 
-    /// Whether it takes no more packets until frames have left.
+    /// Whether it takes no more packets until frames are sent.
     pub fn is_full(&self) -> bool {
         self.outbox.len() >= OUTBOX_FRAMES_MAX
     }
 
-    /// The next frame to be sent.
     pub fn poll_transmit(&mut self) -> Option<Vec<u8>> {
         self.outbox.pop_front()
     }
@@ -85,7 +81,7 @@ impl Station {
         self.neighbors.deadline()
     }
 
-    /// Asks again, and gives up, when time is.
+    /// Repeats requests that are due, and gives up neighbors that do not answer.
     pub fn handle_timeout(&mut self, now: Time) {
         if self.deadline().is_none_or(|due| due > now) {
             return;
@@ -100,14 +96,14 @@ impl Station {
         }
     }
 
-    /// The adapter sends a packet, LRH to VCRC.
+    /// Handles a packet of the adapter, LRH to VCRC.
     pub fn handle_packet(&mut self, now: Time, bytes: &[u8]) {
         let outcome = self.send_packet(now, bytes);
         self.count(outcome);
     }
 
-    /// A frame has come. If it is for the adapter, its packet is now in `packet`, LRH to VCRC; says
-    /// whether it is.
+    /// Handles a received frame. Returns whether it is for the adapter; then its packet is in
+    /// `packet`, LRH to VCRC.
     pub fn handle_frame(&mut self, now: Time, frame: &[u8], packet: &mut Vec<u8>) -> bool {
         let outcome = self.receive(now, frame, packet);
         self.count(outcome.map(|_| ()));
@@ -201,7 +197,7 @@ impl Station {
         Err(StationDrop::Other)
     }
 
-    /// A neighbor has said who it is.
+    /// Learns the address of a neighbor.
     fn learn(&mut self, now: Time, gid: Gid, mac: MacAddress) -> Result<(), StationDrop> {
         if mac.is_group() {
             return Err(StationDrop::Malformed("bad_value"));
@@ -277,7 +273,7 @@ impl Station {
         }
     }
 
-    /// Asks those who may have the address for it (RFC 4861 4.3).
+    /// Sends a solicitation for the address (RFC 4861 4.3).
     fn solicitation(&self, source: Ipv6Addr, target: Ipv6Addr) -> Result<Vec<u8>, StationDrop> {
         let [.., a, b, c] = target.octets();
         let group =
@@ -287,7 +283,7 @@ impl Station {
         self.nd(to, source, body, NdOptionType::SOURCE_LINK_LAYER_ADDRESS)
     }
 
-    /// Answers who has asked; everybody, if that one has no address yet (RFC 4861 7.2.4).
+    /// Answers a solicitation; to all nodes, if the sender has no address yet (RFC 4861 7.2.4).
     fn advertisement(
         &self,
         target: Ipv6Addr,
@@ -342,7 +338,7 @@ impl Station {
     }
 }
 
-/// The option of this type that has an address of Ethernet.
+/// The option of this type that has an Ethernet address.
 fn link_address(message: &NdMessage<'_>, wanted: NdOptionType) -> Option<MacAddress> {
     message.options.iter().find_map(|option| match option {
         NdOption::Unknown { kind, body } if kind == wanted => body.try_into().ok().map(MacAddress),
@@ -350,7 +346,7 @@ fn link_address(message: &NdMessage<'_>, wanted: NdOptionType) -> Option<MacAddr
     })
 }
 
-/// A frame of this header and of what `write` puts behind it, at most so many bytes.
+/// A frame of this header and the output of `write`, of at most `bytes_max` bytes.
 fn framed(
     header: &EthernetHeader,
     bytes_max: usize,
@@ -399,7 +395,7 @@ mod tests {
         out
     }
 
-    /// Carries frames between the two until there are none; gives the packets that came out.
+    /// Carries frames between the two until there are none; returns the packets.
     fn carry(stations: &mut [Station; 2]) -> Vec<(usize, Vec<u8>)> {
         let mut came = Vec::new();
         while let Some(from) = (0..2).find(|&from| !stations[from].outbox.is_empty()) {
@@ -495,7 +491,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes is handled or counted; nobody has to answer for it.
+        /// Any frame is handled or counted.
         #[test]
         fn hostile_frames_do_no_harm(
             kind in 0usize..5, at in 0usize..120, value: u8, cut in 0usize..200,

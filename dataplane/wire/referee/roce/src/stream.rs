@@ -1,14 +1,14 @@
 //! Ethernet frames on a stream of bytes: each behind its length in four bytes, most significant
-//! first. QEMU's network device `stream` speaks this, and carries the frames of a virtual machine.
+//! first. QEMU's network device `stream` has this format, and carries the frames of a guest.
 
 use super::{EthernetWire, FRAME_BYTES_MAX};
 use pollux_fabric::Time;
 use std::io::{ErrorKind, Read, Write};
 
 const LENGTH_BYTES: usize = 4;
-/// What is taken from the stream at once.
+/// Bytes that are read at once.
 const READ_BYTES: usize = 1 << 16;
-/// What waits for the stream before there is no more room.
+/// Bytes that may wait to be written.
 const OUTBOX_BYTES_MAX: usize = 1 << 20;
 
 /// A wire over a stream that does not block.
@@ -16,27 +16,27 @@ const OUTBOX_BYTES_MAX: usize = 1 << 20;
 pub struct StreamWire<S> {
     stream: S,
     inbox: Vec<u8>,
-    /// How much of that was taken already.
+    /// How much of that is parsed.
     taken: usize,
     outbox: Vec<u8>,
-    /// The other end has gone, or does not speak this.
+    /// The other end closed the stream, or sent an invalid length.
     is_closed: bool,
     lost_frames: u64,
 }
 
 impl<S: Read + Write> StreamWire<S> {
-    /// A wire over this stream, which its owner has told not to block.
+    /// A wire over this stream, which must be non-blocking.
     pub fn new(stream: S) -> Self {
         let (inbox, outbox) = (Vec::new(), Vec::new());
         Self { stream, inbox, taken: 0, outbox, is_closed: false, lost_frames: 0 }
     }
 
-    /// Whether the other end has gone, or said what is no frame.
+    /// Whether the other end closed the stream, or sent an invalid length.
     pub fn is_closed(&self) -> bool {
         self.is_closed
     }
 
-    /// Frames that were sent without room for them, or to nobody.
+    /// Frames that were sent without room for them, or without another end.
     pub fn lost_frames(&self) -> u64 {
         self.lost_frames
     }
@@ -53,7 +53,7 @@ impl<S: Read + Write> StreamWire<S> {
         }
     }
 
-    /// Takes more from the stream; says whether there was any.
+    /// Reads more of the stream; returns whether there was any.
     fn fill(&mut self) -> bool {
         if self.is_closed {
             return false;
@@ -77,7 +77,7 @@ impl<S: Read + Write> StreamWire<S> {
         bytes > 0
     }
 
-    /// The next whole frame that is here.
+    /// The next complete frame.
     fn take(&mut self) -> Option<&[u8]> {
         let (length, rest) = self.inbox[self.taken..].split_first_chunk::<LENGTH_BYTES>()?;
         let length = u32::from_be_bytes(*length) as usize;

@@ -8,7 +8,7 @@ layout! {
 }
 
 impl NodeDescription {
-    /// As much of `text` as there is room for, without the half of a character at the end.
+    /// `text`, cut to 64 bytes at the boundary of a character.
     pub fn new(text: &str) -> Self {
         let len = text.floor_char_boundary(Self::LEN);
         let mut bytes = [0; Self::LEN];

@@ -21,7 +21,7 @@ layout! {
         11:0   5  life_time: TimeCode,
         /// Some port's state has changed. Writing 1 clears it.
         11:5   1  port_state_change: bool,
-        /// Whether the service level tables of many ports can be set at once: the low bit says so.
+        /// Bit 0: the service level tables of many ports can be set at once.
         11:6   2  optimized_sl_to_vl: u8,
         /// How many LIDs a port can have at the random table.
         12:0  16  lids_per_port: u16,

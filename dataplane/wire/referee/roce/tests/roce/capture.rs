@@ -1,4 +1,4 @@
-//! Every frame that crossed the wire, read by tshark.
+//! Every frame that crossed the wire, dissected by tshark.
 
 use crate::Seen;
 use pollux_referee::tshark::{PacketRow, dissect_ethernet};
@@ -11,8 +11,8 @@ use pollux_wire::packet::{Bth, PACKET_LEN_MAX, Packet};
 
 const FIELDS: [&str; 3] = ["infiniband.bth.opcode", "infiniband.bth.destqp", "infiniband.bth.psn"];
 
-/// Fails unless tshark finds the numbers in every packet that we find, and nothing malformed in any
-/// frame, both ways. Frames that a rule of the test has damaged are left out: their CRC says so.
+/// Fails unless tshark finds the same numbers in every packet, and nothing malformed in any frame,
+/// in both directions. Frames that a rule of the test has damaged are left out, by their CRC.
 pub fn judge(test: &str, seen: &Seen) {
     let seen = seen.borrow();
     let frames: Vec<_> =
@@ -36,8 +36,7 @@ pub fn judge(test: &str, seen: &Seen) {
     );
 }
 
-/// Writes all of it to the file that `POLLUX_CAPTURE` names, if it does: for whoever looks for what
-/// went wrong.
+/// Writes all of it to the file that `POLLUX_CAPTURE` names, if any, for the analysis of failures.
 #[expect(clippy::disallowed_methods, reason = "what is kept is the environment's to say")]
 pub fn keep(seen: &Seen) {
     let Some(path) = std::env::var_os("POLLUX_CAPTURE") else { return };
@@ -49,8 +48,8 @@ pub fn keep(seen: &Seen) {
     std::fs::write(path, capture).expect("a capture can be written where it is wanted");
 }
 
-/// The numbers of a packet as tshark prints them; empty ones of what is no packet of RoCE, and none
-/// of what has been damaged.
+/// The numbers of a packet as tshark prints them; empty for frames that are not RoCE, and `None` for
+/// damaged ones.
 fn numbers(frame: &[u8]) -> Option<[String; 3]> {
     let (header, bytes) = EthernetHeader::read(frame).ok()?;
     // One with a bit of its flags turned round is a fragment, which is no packet of RoCE; tshark

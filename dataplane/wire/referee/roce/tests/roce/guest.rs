@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 /// How long the machine may take to boot, in emulation and beside other tests.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// What goes to a group must pass the guest's IPv6 before rxe sees it, and rxe joins nothing there.
+/// A multicast packet must pass the guest's IPv6 before rxe sees it, and rxe joins nothing there.
 const JOIN: &str = "ip address add ff02::1234/128 dev net2 autojoin";
 
-/// A running machine, and the serial port by which its end is told what to do.
+/// A running machine, and the serial port for the commands of its end.
 pub struct Machine {
     child: Child,
     control: UnixStream,
@@ -24,7 +24,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Boots one; gives it and its cable. `None` after having said what is missing.
+    /// Boots a machine; returns it and its cable. `None` if something is missing, which is printed.
     pub fn boot(test: &str) -> Option<(Self, UnixStream)> {
         let built = soft_roce::built(test, "pollux-ibverbs", &["--example", "rxe-guest"])?;
         let program = built.join("examples/rxe-guest");
@@ -49,7 +49,7 @@ impl Machine {
         Some((machine, cable))
     }
 
-    /// The next line, once the guest has said it.
+    /// Waits for the next line of the guest.
     fn next_line(&mut self) -> Option<String> {
         let mut room = [0; 4096];
         match self.control.read(&mut room) {
@@ -100,7 +100,7 @@ impl Drop for Machine {
     }
 }
 
-/// Waits for the emulator to come, as long as it lives.
+/// Waits for the emulator to connect while it lives.
 #[expect(clippy::disallowed_methods, reason = "the emulator starts in time of its own")]
 fn accept(listener: &UnixListener, child: &mut Child) -> UnixStream {
     listener.set_nonblocking(true).expect("a socket can be told not to block");

@@ -19,7 +19,7 @@ use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 use std::time::Instant;
 
-/// Frames, each with its moment and its way.
+/// Frames, each with its time and direction.
 type Seen = Rc<RefCell<Vec<(Time, FrameDirection, Vec<u8>)>>>;
 
 fn tap(seen: &Seen) -> pollux_roce::middle::FrameTap {
@@ -27,15 +27,15 @@ fn tap(seen: &Seen) -> pollux_roce::middle::FrameTap {
     Box::new(move |now, way, frame: &[u8]| seen.borrow_mut().push((now, way, frame.to_vec())))
 }
 
-/// What the kernel does otherwise, by the name of a case and who asks in it, and who is right. One
-/// that is no longer so fails the run, so that the list does not outlive its reasons.
+/// Known deviations of the kernel, by the name of a case and its requester, with the clause. An
+/// obsolete one fails the run, so that the list does not outlive its reasons.
 const DIFFERENCES: &[(&str, Side, &str)] = &[(
     "RC message longer than the receive",
     Side::Ours,
     "rxe answers with a remote operation error, and IBA 9.9.3 with an invalid request",
 )];
 
-/// Runs all cases whose names contain `POLLUX_CASE`, and prints the table; gives what failed.
+/// Runs all cases whose names contain `POLLUX_CASE`, and prints the table; returns the failures.
 #[expect(clippy::disallowed_methods, reason = "which cases are run is the environment's to say")]
 fn run(duel: &mut Duel, differences: &[(&str, Side, &str)]) -> Vec<String> {
     let filter = std::env::var("POLLUX_CASE").unwrap_or_default();

@@ -20,13 +20,12 @@ use std::time::{Duration, Instant};
 
 type Wire = Faulty<Tapped<StreamWire<UnixStream>>>;
 
-/// It.
 pub struct Own {
     end: RemoteEnd<Box<SoftDevice<RoceLink<Wire>>>>,
     started: Instant,
 }
 
-/// A P_Key of no default partition, which stands second in the table.
+/// A P_Key of another than the default partition, second in the table.
 pub const OTHER_PKEY: PKey = PKey(0x8123);
 
 impl Own {
@@ -52,14 +51,14 @@ impl Own {
         }
     }
 
-    /// What goes wrong on the wire, each way.
+    /// The faults of the wire, in each direction.
     pub fn set_faults(&mut self, out: Faults, back: Faults) {
         let wire = self.end.device_mut().link_mut().wire_mut();
         wire.set_faults(FrameDirection::Out, out);
         wire.set_faults(FrameDirection::In, back);
     }
 
-    /// What was dropped, for whoever wants to know why.
+    /// Drops, for the analysis of failures.
     pub fn drops(&mut self) -> String {
         let device = self.end.device_mut();
         let port: Vec<_> = device.adapter().port().drops.iter().collect();

@@ -1,4 +1,4 @@
-//! Two ends, and what they are told: the words in which cases are written.
+//! Two ends and their commands, in which cases are written.
 
 use crate::own::Own;
 use pollux_conformance::end::line::{Command, Reply};
@@ -8,15 +8,15 @@ use pollux_verbs::CompletionStatus;
 use pollux_wire::address::Qpn;
 use std::time::{Duration, Instant};
 
-/// An end, here or elsewhere.
+/// An end, in this process or in a guest.
 pub trait Peer {
-    /// Tells it to do something.
+    /// Sends it a command.
     fn begin(&mut self, command: Command);
-    /// Lets it make progress; gives its reply once there is one.
+    /// Lets it make progress; returns its reply, if any.
     fn step(&mut self) -> Option<Result<Reply, String>>;
 }
 
-/// Who asks in a case. The other one answers.
+/// The requester of a case. The other side is the responder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     Ours,
@@ -32,24 +32,21 @@ impl Side {
     }
 }
 
-/// The IP family of a case: the place of its address in the GID tables of both.
+/// The IP family of a case: the index of its address in the GID tables of both.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Family {
     V6 = 0,
     V4 = 1,
 }
 
-/// Both ends.
 pub struct Duel {
     pub ours: Own,
     pub theirs: Box<dyn Peer>,
 }
 
-/// How two queue pairs are connected.
 #[derive(Clone, Copy)]
 pub struct Connection {
     pub service: u64,
-    /// Code of the path MTU.
     pub mtu: u64,
     pub psn: u64,
     pub timeout: u64,
@@ -57,15 +54,15 @@ pub struct Connection {
     pub rnr_retries: u64,
     pub rnr_timer: u64,
     pub depth: u64,
-    /// What the asker may do at the other end.
+    /// The requester's rights at the responder.
     pub access: u64,
-    /// Our place in the P_Key table, whoever asks.
+    /// Our index in the P_Key table, on either side.
     pub our_pkey_index: u64,
-    /// Those of asker and answerer.
+    /// Those of requester and responder.
     pub qkeys: [u64; 2],
-    /// The asker's notion of the answerer's queue pair is wrong by so much.
+    /// The error of the requester's responder QPN.
     pub qpn_off: u64,
-    /// The asker sends to this group of the link, and the answerer is in it; 0: to the answerer.
+    /// The group of the link that the requester sends to and the responder is in; 0: no group.
     pub group: u64,
 }
 
@@ -91,7 +88,7 @@ pub const RC: Connection = Connection {
 pub const UC: Connection = Connection { service: 1, ..RC };
 pub const UD: Connection = Connection { service: 2, ..RC };
 
-/// Who an end is.
+/// The identity of an end.
 #[derive(Clone, Copy, Default)]
 pub struct Identity {
     prefix: u64,
@@ -101,7 +98,6 @@ pub struct Identity {
     pub qpn: u64,
 }
 
-/// A completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Done {
     pub id: u64,
@@ -112,18 +108,18 @@ pub struct Done {
     pub src_qp: u64,
 }
 
-/// Where in memory messages come from, and where they go to.
+/// Where in memory messages are sent from and received to.
 pub const FROM: u64 = 0;
 pub const TO: u64 = MEMORY_BYTES as u64 / 2;
 
-/// How long any single thing may take.
+/// The longest time of a single step.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How often both ends look for what has arrived.
+/// The interval at which both ends are polled.
 const POLL_PERIOD: Duration = Duration::from_micros(50);
 
 impl Duel {
-    /// Tells one side to do something, and lets both go on until it has.
+    /// Sends one side a command, and lets both make progress until it is done.
     #[expect(clippy::disallowed_methods, reason = "the other end may be a machine with a clock")]
     fn ask(&mut self, side: Side, command: Command) -> Result<Reply, String> {
         match side {
@@ -146,7 +142,7 @@ impl Duel {
     }
 }
 
-/// One case, with one side that asks.
+/// One case, with one side as the requester.
 pub struct Trial<'a> {
     duel: &'a mut Duel,
     pub asker: Side,
@@ -155,7 +151,7 @@ pub struct Trial<'a> {
     pub answers: Identity,
 }
 
-/// What a case comes to: an error says what was not as it should be.
+/// The result of a case: an error names the deviation.
 pub type Outcome = Result<(), String>;
 
 impl<'a> Trial<'a> {
@@ -223,7 +219,7 @@ impl<'a> Trial<'a> {
         Ok(())
     }
 
-    /// What goes wrong from now on with what the asker sends, and with what comes back.
+    /// Sets the faults of the requester's packets, and of those in the other direction.
     pub fn set_faults(&mut self, out: Faults, back: Faults) {
         match self.asker {
             Side::Ours => self.duel.ours.set_faults(out, back),
@@ -235,7 +231,7 @@ impl<'a> Trial<'a> {
         self.ask(side, Command::Fill { at, bytes, seed }).map(drop)
     }
 
-    /// Fails unless these bytes are those of the seed.
+    /// Fails unless these bytes match the seed.
     pub fn check(&mut self, side: Side, at: u64, bytes: u64, seed: u64) -> Outcome {
         let found = self.value(side, Command::Sum { at, bytes })?;
         expect("bytes", found, sum(&pattern(seed, bytes as usize)))
@@ -257,13 +253,13 @@ impl<'a> Trial<'a> {
         Ok(self.value(side, Command::State {})? == pollux_verbs::QpState::Err as u64)
     }
 
-    /// The answerer posts a receive.
+    /// Posts a receive at the responder.
     pub fn recv(&mut self, id: u64, at: u64, bytes: u64) -> Outcome {
         let answerer = self.answerer();
         self.ask(answerer, Command::Recv { id, at, bytes }).map(drop)
     }
 
-    /// The asker posts a request.
+    /// Posts a request at the requester.
     pub fn post(&mut self, request: Request) -> Outcome {
         let Request { id, op, at, bytes, to, rkey, first, second } = request;
         let is_datagram = matches!(op, op::DATAGRAM | op::DATAGRAM_IMM);
@@ -274,7 +270,7 @@ impl<'a> Trial<'a> {
         self.ask(asker, send).map(drop)
     }
 
-    /// The next completion of a side, if there is one in so many milliseconds.
+    /// The next completion of a side within so many milliseconds.
     pub fn poll(&mut self, side: Side, timeout_ms: u64) -> Result<Option<Done>, String> {
         match self.ask(side, Command::Poll { timeout_ms })? {
             Reply::Completed { id, status, is_recv, bytes, has_imm, imm, src_qp } => {
@@ -295,20 +291,20 @@ impl<'a> Trial<'a> {
         self.poll(side, 15_000)?.ok_or("nothing completes".into())
     }
 
-    /// The asker's request ends like this.
+    /// Expects this completion of the requester's request.
     pub fn ends(&mut self, id: u64, status: CompletionStatus) -> Outcome {
         let done = self.wait(self.asker)?;
         expect("request", (done.id, done.status), (id, status))
     }
 
-    /// The answerer's receive ends like this.
+    /// Expects this completion of the responder's receive.
     pub fn received(&mut self, id: u64, bytes: u64, imm: Option<u64>) -> Outcome {
         let done = self.wait(self.answerer())?;
         let found = (done.id, done.status, done.is_recv, done.bytes, done.imm);
         expect("receive", found, (id, CompletionStatus::Success, true, bytes, imm))
     }
 
-    /// Nothing more comes at either side.
+    /// Expects no further completion at either side.
     pub fn is_quiet(&mut self) -> Outcome {
         for side in [Side::Ours, Side::Theirs] {
             let more = self.poll(side, 20)?;
@@ -318,16 +314,16 @@ impl<'a> Trial<'a> {
     }
 }
 
-/// A request of the asker's.
+/// A request of the requester.
 #[derive(Clone, Copy, Default)]
 pub struct Request {
     pub id: u64,
     pub op: u64,
     pub at: u64,
     pub bytes: u64,
-    /// Where at the other end.
+    /// The offset in the responder's memory.
     pub to: u64,
-    /// Another key than the right one; of datagrams, the Q_Key.
+    /// A wrong key in place of the right one; of datagrams, the Q_Key.
     pub rkey: Option<u64>,
     pub first: u64,
     pub second: u64,

@@ -5,7 +5,7 @@ use crate::peer::*;
 use pollux_conformance::end::op;
 use pollux_verbs::CompletionStatus::Success;
 
-/// What goes before a datagram in its receive.
+/// Bytes before a datagram in its receive.
 const GRH: u64 = 40;
 
 pub fn cases() -> Vec<Case> {
@@ -42,7 +42,7 @@ fn datagram(t: &mut Trial<'_>, connection: &Connection, bytes: u64, imm: Option<
     t.check(t.answerer(), TO + GRH, bytes, bytes + 9)
 }
 
-/// The sender knows nothing of it, and the receive stays.
+/// The sender gets no error, and the receive stays posted.
 fn lost(t: &mut Trial<'_>, connection: &Connection) -> Outcome {
     t.connect(connection)?;
     t.recv(1, TO, GRH + 10)?;

@@ -1,5 +1,5 @@
-//! A wire that loses, doubles, disorders and damages packets: reliable connections notice nothing,
-//! and on unreliable ones what arrives is whole.
+//! A wire that loses, duplicates, reorders and damages packets: reliable connections are unaffected,
+//! and unreliable ones deliver only complete messages.
 
 use super::Case;
 use crate::peer::*;
@@ -62,7 +62,7 @@ fn under(
     outcome
 }
 
-/// Every kind of request, many of each, all at once; each is carried out once and no more.
+/// Every kind of request, many of each, all at once; each is executed exactly once.
 fn reliable(t: &mut Trial<'_>) -> Outcome {
     const ROUNDS: u64 = 8;
     const BYTES: u64 = 6000;

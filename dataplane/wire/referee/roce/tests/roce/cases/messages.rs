@@ -1,4 +1,4 @@
-//! What goes well on connections: messages of all lengths and kinds.
+//! Successful operations on connections: messages of all lengths and kinds.
 
 use super::Case;
 use crate::peer::*;
@@ -90,7 +90,7 @@ pub fn read(t: &mut Trial<'_>, connection: &Connection, bytes: u64) -> Outcome {
     t.check(t.asker, TO, bytes, bytes + 3)
 }
 
-/// A word of the other end, which is filled by a seed.
+/// A word of the other end's memory, which is filled by a seed.
 fn seeded_word(t: &mut Trial<'_>, at: u64) -> Result<u64, String> {
     let answerer = t.answerer();
     t.fill(answerer, at, 8, 11)?;

@@ -1,4 +1,4 @@
-//! The cases: each is run with either side as the one that asks.
+//! The cases: each is run with either side as the requester.
 
 mod datagrams;
 mod faults;
@@ -7,7 +7,6 @@ mod refusals;
 
 use crate::peer::{Family, Outcome, Trial};
 
-/// A case.
 pub struct Case {
     pub name: String,
     pub family: Family,
@@ -25,7 +24,6 @@ impl Case {
     }
 }
 
-/// All of them.
 pub fn all() -> Vec<Case> {
     let mut cases = messages::cases();
     cases.extend(refusals::cases());

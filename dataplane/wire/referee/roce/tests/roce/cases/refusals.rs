@@ -1,4 +1,4 @@
-//! What goes wrong on connections without any fault of the wire: not ready, not allowed, not there.
+//! Failures on connections without a fault of the wire: not ready, not allowed, not there.
 
 use super::Case;
 use super::messages::MIB;
@@ -8,7 +8,7 @@ use pollux_verbs::CompletionStatus::{
     LocalLength, RemoteAccess, RemoteInvalidRequest, RetryExceeded, RnrRetryExceeded, Success,
 };
 
-/// A connection that gives up soon: 33 ms a time, three times.
+/// A connection with short retries: three times, 33 ms each.
 const IMPATIENT: Connection = Connection { timeout: 13, retries: 3, ..RC };
 
 pub fn cases() -> Vec<Case> {
@@ -96,7 +96,7 @@ fn too_long(t: &mut Trial<'_>) -> Outcome {
     expect("receive", (done.id, done.status), (1, LocalLength))
 }
 
-/// Nobody answers: the queue pair ends, and nothing arrives.
+/// No answer: the queue pair goes to the error state, and nothing arrives.
 fn unanswered(t: &mut Trial<'_>, connection: &Connection) -> Outcome {
     t.connect(connection)?;
     t.recv(1, TO, 100)?;
