@@ -1,8 +1,8 @@
 //! The shared part of both halves of a queue pair: numbers, attributes, receives and completions.
 //!
 //! [`ExpectedHeads`] is for the fast path: the fields that the admission of a packet checks (IBA
-//! 9.6.1) are in two words of its head, which are computed in advance and compared at once. They
-//! are recomputed after any change of their inputs.
+//! 9.6.1) are in two words of its head, which are computed in advance and compared at once. Any
+//! change of their inputs invalidates them.
 
 use super::Shared;
 use super::port::Port;
@@ -21,7 +21,6 @@ use pollux_wire::packet::{Credits, Grh, Opcode, Operation, Transport};
 use pollux_wire::psn::Psn;
 use std::collections::VecDeque;
 
-/// The shared part.
 #[derive(Debug)]
 pub(crate) struct Common {
     pub(crate) handle: Qp,
@@ -29,36 +28,33 @@ pub(crate) struct Common {
     pub(crate) init: QpInit,
     pub(crate) attributes: QpAttributes,
     pub(crate) state: QpState,
-    /// For the fast path.
     pub(crate) heads: ExpectedHeads,
-    /// Receives of its own; unused with a shared queue.
+    /// Unused with a shared receive queue.
     pub(crate) receives: VecDeque<RecvWork>,
-    /// The event of the last receive of the shared queue was sent.
-    pub(crate) last_wqe_told: bool,
-    /// The event of the first packet was sent.
-    pub(crate) established_told: bool,
-    /// The event of a refused migration of the peer was sent, since the alternate path was loaded.
-    pub(crate) refusal_told: bool,
+    /// The event LastWqeReached was sent.
+    pub(crate) last_wqe_reported: bool,
+    /// The event ConnectionEstablished was sent.
+    pub(crate) established_reported: bool,
+    /// The event of a refused migration was sent since the alternate path was loaded.
+    pub(crate) refusal_reported: bool,
 }
 
 /// The constant part of the heads of fast-path messages.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ExpectedHeads {
-    /// The port epoch that it was computed for; 0: not computed.
+    /// The port epoch that they were computed for; 0: none.
     epoch: u64,
-    /// Whether the queue pair has a fast path at all.
     pub(crate) is_fast: bool,
     /// First words of SEND Only and of ACK, as sent and as received.
     pub(crate) message: u64,
     pub(crate) ack: u64,
-    pub(crate) message_comes: u64,
-    pub(crate) ack_comes: u64,
-    /// Upper halves of the second words; of datagrams only the fields of our own port.
+    pub(crate) received_message: u64,
+    pub(crate) received_ack: u64,
+    /// Upper halves of the second words, sent and received; of datagrams only our own port's fields.
     pub(crate) sent: u64,
-    pub(crate) comes: u64,
-    /// The bits of the second word that must match.
-    pub(crate) comes_mask: u64,
-    /// The longest message.
+    pub(crate) received: u64,
+    /// The bits of `received` that must match.
+    pub(crate) received_mask: u64,
     pub(crate) bytes_max: usize,
     pub(crate) pkey_index: u16,
 }
@@ -68,8 +64,7 @@ const DLID: u64 = 0xffff << 32;
 const SLID: u64 = 0xffff << 48;
 
 impl ExpectedHeads {
-    /// Invalidates them, after a change of their inputs.
-    pub(crate) fn forget(&mut self) {
+    pub(crate) fn invalidate(&mut self) {
         self.epoch = 0;
     }
 }
@@ -84,19 +79,18 @@ impl Common {
             state: QpState::Reset,
             heads: ExpectedHeads::default(),
             receives: VecDeque::new(),
-            last_wqe_told: false,
-            established_told: false,
-            refusal_told: false,
+            last_wqe_reported: false,
+            established_reported: false,
+            refusal_reported: false,
         }
     }
 
     pub(crate) fn enter(&mut self, state: QpState) {
         self.state = state;
         self.attributes.state = Some(state);
-        self.heads.forget();
+        self.heads.invalidate();
     }
 
-    /// Whether messages of the queue pair can take the fast path now.
     #[inline(always)]
     pub(crate) fn has_fast_path(&mut self, shared: &Shared) -> bool {
         if self.heads.epoch != shared.epoch {
@@ -142,11 +136,11 @@ impl Common {
             is_fast,
             message: first(Operation::SEND_ONLY, dest_qp, !is_ud) | ack_req | sl,
             ack: first(Operation::ACKNOWLEDGE, dest_qp, false) | sl,
-            message_comes: first(Operation::SEND_ONLY, self.qpn, !is_ud),
-            ack_comes: first(Operation::ACKNOWLEDGE, self.qpn, false),
+            received_message: first(Operation::SEND_ONLY, self.qpn, !is_ud),
+            received_ack: first(Operation::ACKNOWLEDGE, self.qpn, false),
             sent: u64::from(path.dlid.0) << 32 | u64::from(slid) << 48,
-            comes: u64::from(slid) << 32 | u64::from(path.dlid.0) << 48,
-            comes_mask: if is_ud { DLID } else { DLID | SLID },
+            received: u64::from(slid) << 32 | u64::from(path.dlid.0) << 48,
+            received_mask: if is_ud { DLID } else { DLID | SLID },
             bytes_max: COPY_BYTES_MAX.min(mtu),
             pkey_index: port.pkey_index(pkey).unwrap_or(0),
             ..none
@@ -159,7 +153,7 @@ impl Common {
         self.attributes.path_mtu.map_or(256, |mtu| mtu.bytes().unwrap_or(256))
     }
 
-    /// The queue pair's P_Key, as it is in the port's table now.
+    /// The P_Key of the queue pair in the present table of the port.
     #[inline]
     pub(crate) fn pkey(&self, port: &Port) -> PKey {
         port.pkey(self.attributes.pkey_index.unwrap_or(0))
@@ -173,7 +167,7 @@ impl Common {
         }
     }
 
-    /// The head of a packet to the peer of a connection, and its GRH.
+    /// The head and the GRH of a packet to the peer of a connection.
     #[inline(always)]
     pub(crate) fn head(&self, port: &Port, op: Operation, psn: Psn) -> (Head, Option<Grh>) {
         let to = To {
@@ -186,7 +180,7 @@ impl Common {
         (head, grh)
     }
 
-    /// The number of packets of a message of this length: at least one.
+    /// The number of packets of a message; at least one.
     pub(crate) fn packets(&self, bytes: u64) -> u32 {
         bytes.div_ceil(self.mtu() as u64).max(1) as u32
     }
@@ -211,7 +205,6 @@ impl Common {
         }
     }
 
-    /// The protection domain of the receives.
     pub(crate) fn recv_pd(&self, shared: &Shared) -> Pd {
         let srq = self.init.srq.and_then(|srq| shared.srqs.get(srq.0));
         srq.map_or(self.init.pd, |queue| queue.pd)
@@ -230,8 +223,7 @@ impl Common {
         }
     }
 
-    /// The length of the next receive, if there is one. A caller looks first, because taking a
-    /// receive of a shared queue can reach its SRQ limit.
+    /// The length of the next receive. Unlike [`Common::take_recv`], it cannot reach the SRQ limit.
     pub(crate) fn next_recv_bytes(&self, srqs: &Table<SharedQueue>) -> Option<u64> {
         let receives = match self.init.srq {
             None => &self.receives,
@@ -240,7 +232,7 @@ impl Common {
         receives.front().map(|work| work.bytes)
     }
 
-    /// A receive ends without a message.
+    /// Completes a receive that gets no message.
     pub(crate) fn complete_recv(
         &self,
         shared: &mut Shared,
@@ -251,7 +243,6 @@ impl Common {
         self.complete(shared, self.init.recv_cq, completion, false);
     }
 
-    /// A completion without bytes.
     #[inline(always)]
     pub(crate) fn completion(
         &self,
@@ -280,21 +271,19 @@ impl Common {
     }
 }
 
-/// The result of sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sent {
     /// There may be more to send.
     More,
     /// Nothing more may be sent now.
     All,
-    /// The link has no room now.
+    /// The link has no space now.
     Stalled,
 }
 
 const NO_PATH: AddressVector =
     AddressVector { dlid: Lid::NONE, sl: 0, src_path_bits: 0, static_rate: 0, port: 0, grh: None };
 
-/// The destination of a packet.
 pub(crate) struct To<'a> {
     pub(crate) path: &'a AddressVector,
     pub(crate) pkey: PKey,
@@ -302,7 +291,6 @@ pub(crate) struct To<'a> {
 }
 
 impl To<'_> {
-    /// The head of a packet to it, and its GRH.
     #[inline(always)]
     pub(crate) fn head(&self, port: &Port, opcode: Opcode, psn: Psn) -> (Head, Option<Grh>) {
         let dlid = if port.is_ethernet() { Lid::NONE } else { self.path.dlid };

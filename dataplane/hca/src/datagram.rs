@@ -9,6 +9,7 @@ use super::queue::{SendWork, StoredData};
 use super::requester::Requester;
 use crate::frame::{Arrival, Outgoing, Payload};
 use crate::head::Head;
+use crate::sink::FrameSink;
 use pollux_verbs::work::SendOp;
 use pollux_verbs::{
     Completion, CompletionKind, CompletionStatus, QpState, SendFlags, Source as From, With,
@@ -19,14 +20,13 @@ use pollux_wire::packet::{Deth, Extended, Grh, ImmDt, Opcode};
 const GRH_BYTES: usize = Grh::LEN;
 
 impl Requester {
-    /// Sends the next datagram, if one is posted.
     #[inline]
     pub(super) fn transmit_datagram(
         &mut self,
         common: &Common,
         shared: &mut Shared,
         bypass: bool,
-        outlet: &mut impl Outlet,
+        outlet: &mut Outlet<'_, impl FrameSink>,
     ) -> Sent {
         if common.state != QpState::Rts {
             return Sent::All;
@@ -100,8 +100,8 @@ impl QueuePair {
             return Err(DropReason::Length);
         }
         let bytes = GRH_BYTES + arrival.payload.bytes();
-        let room = self.common.next_recv_bytes(&shared.srqs).ok_or(DropReason::NoRecv)?;
-        if bytes as u64 > room {
+        let recv_bytes = self.common.next_recv_bytes(&shared.srqs).ok_or(DropReason::NoRecv)?;
+        if bytes as u64 > recv_bytes {
             return Err(DropReason::Length);
         }
         let work = self.common.take_recv(shared).ok_or(DropReason::NoRecv)?;

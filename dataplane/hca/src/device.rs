@@ -17,10 +17,9 @@ use pollux_wire::address::{Gid, Lid, Qpn};
 use pollux_wire::keys::PKey;
 use std::time::Duration;
 
-/// Frames received at once, so that a busy sender does not stop us from sending.
+/// Frames received in a row, so that a busy sender does not block sending.
 const FRAMES_PER_TURN: usize = 64;
 
-/// A channel adapter in software, at a link.
 #[derive(Debug)]
 pub struct SoftDevice<L: Link> {
     name: String,
@@ -39,24 +38,20 @@ const UNSENT_NAP: Duration = Duration::from_micros(50);
 const TURNS_PER_CLOCK: u32 = 16;
 
 impl<L: Link> SoftDevice<L> {
-    /// Attaches an adapter to a link.
     pub fn new(name: impl Into<String>, adapter: Adapter, mut link: L) -> Self {
         link.attach(adapter.leases());
         let now = link.now();
         Self { name: name.into(), adapter, link, now, turns: 0 }
     }
 
-    /// The adapter, mutable, for its management.
     pub fn adapter_mut(&mut self) -> &mut Adapter {
         &mut self.adapter
     }
 
-    /// The adapter.
     pub fn adapter(&self) -> &Adapter {
         &self.adapter
     }
 
-    /// The link, mutable, for its management.
     pub fn link_mut(&mut self) -> &mut L {
         &mut self.link
     }
@@ -67,14 +62,13 @@ impl<L: Link> SoftDevice<L> {
         self.transmit();
     }
 
-    /// Receives frames, up to a limit.
     #[inline]
     fn receive(&mut self, is_enough: impl Fn(&Adapter) -> bool) {
         self.link.refresh(&mut self.adapter);
         let before = self.now;
         self.turns += 1;
-        let looks = self.turns >= TURNS_PER_CLOCK || self.link.is_virtual();
-        if looks {
+        let reads_clock = self.turns >= TURNS_PER_CLOCK || self.link.is_virtual();
+        if reads_clock {
             self.turns = 0;
             self.now = self.link.now();
         }
@@ -86,7 +80,7 @@ impl<L: Link> SoftDevice<L> {
         while let Some(violation) = self.adapter.poll_violation() {
             self.link.report(&violation);
         }
-        if looks {
+        if reads_clock {
             // A cheap clock is read at every operation.
             let before = if self.link.is_virtual() { self.now } else { before };
             self.adapter.handle_timeouts(before, self.now);
@@ -109,8 +103,7 @@ impl<L: Link> SoftDevice<L> {
         }
     }
 
-    /// The longest sleep: until the next timer, and only for a moment while frames wait for the
-    /// link.
+    /// The longest sleep: until the next timer, and [`UNSENT_NAP`] while frames wait for the link.
     fn sleep_max(&self) -> Duration {
         let until_timer = self
             .adapter
@@ -307,7 +300,7 @@ impl<L: Link> Device for SoftDevice<L> {
         loop {
             self.turns = TURNS_PER_CLOCK;
             self.progress();
-            if let Some(cq) = self.adapter.take_rung() {
+            if let Some(cq) = self.adapter.take_notified() {
                 return Ok(Some(cq));
             }
             if self.adapter.has_event() || self.link.now() >= end {
@@ -325,8 +318,8 @@ impl<L: Link> Device for SoftDevice<L> {
     fn wake_source(&mut self) -> Option<WakeSource<'_>> {
         self.turns = TURNS_PER_CLOCK;
         self.progress();
-        let is_silent = self.link.is_asleep() && !self.adapter.has_event();
-        let longest = if is_silent { self.sleep_max() } else { Duration::ZERO };
+        let may_sleep = self.link.is_asleep() && !self.adapter.has_event();
+        let longest = if may_sleep { self.sleep_max() } else { Duration::ZERO };
         // The clock reading is old after a sleep.
         self.turns = TURNS_PER_CLOCK;
         Some(WakeSource { fd: self.link.wake_descriptor()?, longest })

@@ -2,10 +2,9 @@
 //!
 //! [`message_bypass`](crate::message_bypass) defines messages without packets.
 //!
-//! A message carries its bytes, or a long one of a reliable connection their location
-//! ([`LeaseTable`](crate::LeaseTable)). [`Outgoing`] is a frame that an adapter passes to its link,
-//! which writes it; [`Arrival`] is its view at the receiving adapter. [`Frame`] is a stored frame
-//! in between.
+//! A message carries its bytes, or, if it is long and of a reliable connection, their location
+//! ([`LeaseTable`](crate::LeaseTable)). [`Outgoing`] is a frame that an adapter writes to its link,
+//! [`Arrival`] its view at the receiving adapter, [`Frame`] a stored frame.
 
 use crate::LIMITS;
 use crate::head::{Head, WORDS_MAX};
@@ -18,31 +17,34 @@ use pollux_wire::address::{Gid, Lid, Qpn};
 use pollux_wire::mad::Method;
 use pollux_wire::packet::{Extended, Grh, Lrh, PACKET_LEN_MAX, Packet, seal_hop};
 
-/// A frame to send.
 pub struct Outgoing<'a> {
     pub(crate) head: Head,
     pub(crate) grh: Option<Grh>,
     pub(crate) extended: Extended,
     pub(crate) payload: Payload<'a>,
-    /// As a packet, with its CRCs.
+    /// Sent as a packet with CRCs.
     pub(crate) as_packet: bool,
 }
 
-/// The payload of a frame to send.
 #[derive(Clone, Copy)]
 pub(crate) enum Payload<'a> {
-    /// These bytes.
     Bytes(&'a [u8]),
     /// Bytes of the sender's memory, by copy.
-    Copied { pieces: Pieces<'a>, skip: usize, bytes: usize },
+    Copied {
+        pieces: Pieces<'a>,
+        skip: usize,
+        bytes: usize,
+    },
     /// All of these pieces of the sender's memory, leased.
-    Leased { pieces: Pieces<'a>, qp_lease: QpLease },
+    Leased {
+        pieces: Pieces<'a>,
+        qp_lease: QpLease,
+    },
 }
 
 impl Payload<'_> {
     pub(crate) const NONE: Self = Self::Bytes(&[]);
 
-    /// Bytes that the frame carries.
     #[inline(always)]
     fn bytes(&self) -> usize {
         match self {
@@ -73,13 +75,11 @@ impl Payload<'_> {
 }
 
 impl Outgoing<'_> {
-    /// Its destination.
     #[inline(always)]
     pub fn dlid(&self) -> Lid {
         self.head.dlid
     }
 
-    /// The destination GID of its GRH, if it has one.
     #[inline(always)]
     pub(crate) fn dgid(&self) -> Option<Gid> {
         self.grh.as_ref().map(|grh| grh.dgid)
@@ -91,7 +91,6 @@ impl Outgoing<'_> {
         self.head.dest_qp <= Qpn::GSI
     }
 
-    /// Its multicast group, if any.
     #[inline(always)]
     pub(crate) fn mgid(&self) -> Option<Gid> {
         self.dgid().filter(|dgid| dgid.is_multicast())
@@ -123,7 +122,6 @@ impl Outgoing<'_> {
         })
     }
 
-    /// The same, stored.
     pub(crate) fn to_frame(&self) -> Frame {
         if self.as_packet {
             let mut bytes = Vec::new();
@@ -136,16 +134,13 @@ impl Outgoing<'_> {
     }
 }
 
-/// A frame in flight.
 #[derive(Clone, Debug)]
 pub enum Frame {
     /// LRH to VCRC.
     Packet(Vec<u8>),
-    /// A message without packets ([`message_bypass`](crate::message_bypass)).
     Message(Message),
 }
 
-/// A stored bypass message.
 #[derive(Clone, Debug)]
 pub struct Message {
     head: [u64; WORDS_MAX],
@@ -154,17 +149,15 @@ pub struct Message {
 }
 
 impl Message {
-    /// Its parsed head, without a check; the receiver checks the words.
+    /// The parsed head, unchecked: the receiver checks the words.
     pub fn head_words(&self) -> Head {
         Head::of_words(self.head[0], self.head[1], self.head[2])
     }
 
-    /// Its VL.
     pub fn lane(&self) -> u8 {
         (self.head[1] >> 24) as u8 & 0xf
     }
 
-    /// Changes the virtual lane, at each hop.
     pub fn set_lane(&mut self, vl: u8) {
         self.head[1] = self.head[1] & !(0xff << 24) | u64::from(vl & 0xf) << 24;
     }
@@ -177,27 +170,23 @@ impl Message {
         }
     }
 
-    /// The `index`-th word of its head; 0 if it has no such word.
+    /// A word of its head; 0 if it has no such word.
     pub fn word(&self, index: usize) -> u64 {
         self.head.get(index).copied().unwrap_or(0)
     }
 
-    /// The first words of its head.
     pub fn first_words(&self) -> [u64; FIRST_WORDS] {
         std::array::from_fn(|index| self.head[index])
     }
 
-    /// Words of its head.
     pub fn words(&self) -> usize {
         self.words
     }
 
-    /// The words of its head.
     pub fn head(&self) -> &[u64] {
         &self.head[..self.words]
     }
 
-    /// The bytes behind the head.
     pub fn payload(&self) -> &[u8] {
         &self.payload
     }
@@ -213,7 +202,6 @@ impl Frame {
         Self::Message(Message { head, words: words.len(), payload })
     }
 
-    /// Its destination.
     pub fn dlid(&self) -> Lid {
         match self {
             Self::Packet(bytes) => Lrh::read(bytes).map_or(Lid::NONE, |(lrh, _)| lrh.dlid),
@@ -221,7 +209,6 @@ impl Frame {
         }
     }
 
-    /// Its source LID.
     pub fn slid(&self) -> Lid {
         match self {
             Self::Packet(bytes) => Lrh::read(bytes).map_or(Lid::NONE, |(lrh, _)| lrh.slid),
@@ -229,8 +216,7 @@ impl Frame {
         }
     }
 
-    /// The number of its packets, or of those that it replaces, and their words of four bytes, LRH
-    /// to ICRC.
+    /// Its packets, or those that it replaces, and their words of four bytes, LRH to ICRC.
     pub fn size(&self) -> (u64, u64) {
         match self {
             Self::Packet(bytes) => (1, bytes.len() as u64 / 4),
@@ -240,7 +226,6 @@ impl Frame {
         }
     }
 
-    /// Its VL.
     pub fn lane(&self) -> u8 {
         match self {
             Self::Message(message) => message.lane(),
@@ -248,7 +233,6 @@ impl Frame {
         }
     }
 
-    /// Sets its VL for the next hop.
     pub fn set_lane(&mut self, vl: u8) {
         match self {
             Self::Message(message) => message.set_lane(vl),
@@ -263,7 +247,7 @@ impl Frame {
     }
 
     /// Bytes of memory while it is stored, without leased ones.
-    pub fn kept_bytes(&self) -> usize {
+    pub fn stored_bytes(&self) -> usize {
         match self {
             Self::Message(message) => message.payload().len(),
             Self::Packet(bytes) => bytes.len(),
@@ -280,7 +264,6 @@ impl Frame {
         }
     }
 
-    /// Whether its destination is queue pair 0 or 1.
     pub fn is_management(&self) -> bool {
         match self {
             Self::Message(message) => message.head_words().dest_qp <= Qpn::GSI,
@@ -303,31 +286,23 @@ impl Frame {
 /// Bytes of LRH, BTH and ICRC, which every packet has.
 const HEADERS: u64 = 8 + 12 + 4;
 
-/// The number of packets that a message replaces, and their words of four bytes, LRH to ICRC.
+/// The packets that a message replaces, and their words of four bytes, LRH to ICRC.
 #[inline(always)]
 pub fn size_of_message(packets: u32, bytes: u64) -> (u64, u64) {
     let packets = u64::from(packets.max(1));
     (packets, (packets * HEADERS + bytes).div_ceil(4))
 }
 
-/// A received frame, packet or message.
 pub struct Arrival<'a> {
-    /// The header fields that all frames have.
     pub head: Head,
-    /// Its GRH, if it has one.
     pub grh: Option<Grh>,
-    /// Its extended headers.
     pub extended: Extended,
-    /// The location of the bytes.
     pub payload: Source<'a>,
 }
 
-/// The location of the payload.
 #[derive(Clone, Copy)]
 pub enum Source<'a> {
-    /// In this slice.
     Bytes(&'a [u8]),
-    /// In a ring.
     Entry(&'a Entry<'a>),
     /// In the sender's memory; these bytes have the location.
     Leased {
@@ -335,19 +310,16 @@ pub enum Source<'a> {
         descriptor: &'a [u8],
         /// Bytes of all pieces.
         bytes: usize,
-        /// The leases of the sender.
         leases: &'a dyn LeasedMemory,
     },
 }
 
 impl<'a> Arrival<'a> {
-    /// Whether its destination GID is a multicast group.
     #[inline]
     pub(crate) fn is_to_group(&self) -> bool {
         self.grh.is_some_and(|grh| grh.dgid.is_multicast())
     }
 
-    /// The arrival of a packet.
     pub fn of_packet(packet: &Packet<'a>) -> Self {
         Self {
             head: Head::of_packet(packet),
@@ -408,7 +380,7 @@ impl<'a> Source<'a> {
     }
 
     /// Copies all of it to `targets`, from their `skip`-th byte on; the targets are long enough.
-    /// Returns whether that succeeded: a lease may have been revoked.
+    /// `false` if the lease was revoked.
     #[inline(always)]
     #[must_use]
     pub(crate) fn copy_to(&self, targets: &Pieces<'_>, skip: usize) -> bool {

@@ -2,12 +2,12 @@
 //!
 //! Packets have headers on the wire ([`pollux_wire::packet`]). Messages that bypass packets
 //! ([`message_bypass`](crate::message_bypass)) have this head instead, with the same fields.
-//! Between processes a peer writes the words, so parsing is total: any words give a head or `None`.
+//! Another process may write any words, so parsing is total.
 //!
 //! ```text
 //! word 0   opcode 8 | flags 8 | P_Key 16 | destination QP 24 | SL 8
 //!      1   PSN 24 | VL 8 | DLID 16 | SLID 16
-//!      2   sequence numbers that it takes 32
+//!      2   number of PSNs 32
 //!      3 ...  extended headers, as the opcode demands: 0 to 4 words
 //!        ...  GRH: 5 words
 //! ```
@@ -21,36 +21,27 @@ use pollux_wire::packet::{
 };
 use pollux_wire::psn::Psn;
 
-/// Words of a head, at the most.
 pub const WORDS_MAX: usize = 3 + 4 + GRH_WORDS;
 const GRH_WORDS: usize = Grh::LEN / 8;
 
-/// The head of every packet or message.
 #[derive(Clone, Copy, Debug)]
 pub struct Head {
     pub(crate) opcode: Opcode,
-    /// Solicited event.
     pub(crate) se: bool,
-    /// MigReq: its sender has no other path, or has taken it (IBA 17.2.8).
+    /// MigReq: the sender has no alternate path, or has migrated to it (IBA 17.2.8).
     pub(crate) mig_req: bool,
-    /// Acknowledge request.
     pub(crate) ack_req: bool,
     /// An unsegmented message, which may be longer than the path MTU.
     pub(crate) unsegmented: bool,
-    /// It carries the location of its bytes, in memory that its sender leases.
+    /// The payload is the location of the bytes in leased memory of the sender.
     pub(crate) leased: bool,
-    /// The partition.
     pub pkey: PKey,
-    /// The destination queue pair.
     pub dest_qp: Qpn,
     pub(crate) psn: Psn,
     /// The number of its PSNs.
     pub packets: u32,
-    /// The destination LID.
     pub dlid: Lid,
-    /// The source LID.
     pub slid: Lid,
-    /// Its service level.
     pub sl: u8,
 }
 
@@ -61,13 +52,12 @@ pub(crate) const SL: u64 = 0xff << 56;
 /// The bit position of the destination's shared-port context.
 const CONTEXT: u64 = (CONTEXT_BITS as u64) << 32;
 const UNSEGMENTED: u64 = 1 << 10;
-/// The frame carries the location of its bytes.
 pub const LEASED: u64 = 1 << 11;
 const HAS_GRH: u64 = 1 << 12;
-/// MigReq is 0, which is rare: most heads have no flag for it.
+/// MigReq is 0. Inverted, so that most heads have no flag set.
 pub(crate) const NO_MIG_REQ: u64 = 1 << 13;
 
-/// The first word of a frame without a GRH, without the fields above.
+/// The first word without the flags and the SL.
 pub(crate) fn first_word(opcode: Opcode, pkey: PKey, dest_qp: Qpn, unsegmented: bool) -> u64 {
     u64::from(opcode.0)
         | if unsegmented { UNSEGMENTED } else { 0 }
@@ -92,11 +82,8 @@ pub const fn is_management(first: u64) -> bool {
 /// The fields that decide forwarding; all frames with the same route take the same path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Route {
-    /// The destination LID.
     pub dlid: Lid,
-    /// The partition.
     pub p_key: PKey,
-    /// Its service level.
     pub sl: u8,
 }
 
@@ -105,12 +92,12 @@ pub const fn context_of_route(bits: u64) -> u8 {
     context_of(Qpn((bits >> 32) as u32))
 }
 
-/// The source that [`route_bits`] are of.
+/// The source LID of [`route_bits`].
 pub const fn slid_of_route(bits: u64) -> Lid {
     Lid(bits as u16)
 }
 
-/// The other fields of [`route_bits`].
+/// The destination LID, P_Key and SL of [`route_bits`].
 pub const fn route_of(bits: u64) -> Route {
     Route {
         dlid: Lid((bits >> 32) as u16),
@@ -120,7 +107,6 @@ pub const fn route_of(bits: u64) -> Route {
 }
 
 impl Head {
-    /// The head of a packet.
     pub(crate) fn of_packet(packet: &Packet<'_>) -> Self {
         let (lrh, bth) = (packet.lrh(), packet.bth());
         Self {
@@ -163,7 +149,6 @@ impl Head {
         [first | u64::from(self.sl) << 56, second]
     }
 
-    /// Writes the words; returns their number.
     #[inline(always)]
     pub(crate) fn write(
         &self,
@@ -193,7 +178,6 @@ impl Head {
         count
     }
 
-    /// Parses the first words.
     #[inline(always)]
     pub(crate) fn of_words(first: u64, second: u64, third: u64) -> Self {
         Self {
@@ -311,7 +295,6 @@ pub(crate) fn aeth_of(word: u64) -> Aeth {
 }
 
 #[inline(always)]
-/// Packs Q_Key and source queue pair into a word.
 pub fn deth_word(deth: Deth) -> u64 {
     u64::from(deth.qkey.0) | u64::from(deth.src_qp.0) << 32
 }

@@ -5,8 +5,8 @@
 //! them only while the lease is valid. It ends when the region is deregistered, and when the queue
 //! pair is destroyed, fails or changes its peers' rights, because buffer ownership then returns to
 //! the application. So a receiver checks the lease before the copy and again after it. If it has
-//! ended meanwhile, the message counts as lost on the wire, and loss recovery applies. Memory
-//! windows change too often for that: memory that is read through one is never leased.
+//! ended meanwhile, the message counts as lost on the wire, and loss recovery applies. Memory that
+//! is read through a memory window is never leased: windows change too often.
 //!
 //! Peers in the same process read the [`LeaseTable`] itself. Peers in other processes read the
 //! table of its [`LeasePublisher`]; their links decide which peer may read which segment
@@ -27,8 +27,7 @@ const CHUNKS: usize = 256;
 /// Queue pairs share epochs: a revocation for another queue pair only costs a retry.
 pub const EPOCHS: usize = 1024;
 
-/// Leases as the receiver of a message sees them. Whether a copy counts is checked after it, as
-/// [`LeaseReader`] has it.
+/// Leases as the receiver of a message reads them: checked before a copy, and again after it.
 pub trait LeasedMemory {
     /// The region of this key, if it is leased now.
     fn region(&self, key: LKey) -> Option<LeasedRegion>;
@@ -36,10 +35,8 @@ pub trait LeasedMemory {
     /// Whether the lease on a region is still this one.
     fn holds(&self, key: LKey, lease: u64) -> bool;
 
-    /// The present lease of a queue pair.
     fn qp_lease(&self, qpn: Qpn) -> QpLease;
 
-    /// Whether the lease of a queue pair is still this one.
     fn holds_qp(&self, qp_lease: QpLease) -> bool;
 
     /// Copies the memory of `sges` to `targets`, from their `skip`-th byte on; returns whether the
@@ -70,13 +67,10 @@ pub trait LeasedMemory {
     }
 }
 
-/// A region that is leased.
 pub struct LeasedRegion {
-    /// Its memory.
     pub memory: Memory,
     /// Its address at the owner.
     pub base: u64,
-    /// The value of its lease.
     pub lease: u64,
 }
 
@@ -85,28 +79,24 @@ pub trait LeasePublisher: Debug + Send + Sync {
     /// Grants a lease on a region, if peers can map it and the table has an entry for it.
     fn grant(&self, key: LKey, memory: &Memory);
 
-    /// Revokes the lease.
     fn end(&self, key: LKey);
 
     /// A queue pair has revoked its leases.
     fn set_epoch(&self, qpn: Qpn, epoch: u32);
 }
 
-/// The leases of one adapter.
 #[derive(Debug)]
 pub struct LeaseTable {
     chunks: Box<[OnceLock<Chunk>]>,
     /// How often queue pairs have revoked their leases.
     epochs: Box<[AtomicU64]>,
-    /// How many leases were granted: no two have the same value.
+    /// The number of granted leases, so that no two have the same value.
     grants: AtomicU64,
-    /// The publisher for peers in other processes, if there are any.
     publisher: OnceLock<Arc<dyn LeasePublisher>>,
 }
 
 type Chunk = Box<[Entry]>;
 
-/// The lease on a region, if there is one.
 #[derive(Debug, Default)]
 struct Entry {
     /// The value of [`lease_of`] for its key; 0: no lease.
@@ -117,7 +107,6 @@ struct Entry {
 /// The lease of a queue pair for its messages, at the time of sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpLease {
-    /// The queue pair.
     pub qpn: Qpn,
     /// How often it has revoked its leases.
     pub epoch: u32,
@@ -135,36 +124,34 @@ impl Default for LeaseTable {
 }
 
 impl LeaseTable {
-    /// Shows leases to peers in other processes from now on. Before the first one is granted.
+    /// Publishes leases to peers in other processes. Must precede the first grant.
     pub fn set_publisher(&self, publisher: Arc<dyn LeasePublisher>) {
         // A table has one publisher for life.
         let _ = self.publisher.set(publisher);
     }
 
-    /// Grants a lease on a region, under its key.
     pub(crate) fn grant(&self, key: LKey, memory: &Memory) {
         if let Some(publisher) = self.publisher.get() {
             publisher.grant(key, memory);
         }
         // An adapter also reads its own leases itself.
         let empty = || (0..CHUNK).map(|_| Entry::default()).collect();
-        if let Some((chunk, place)) = self.place(key) {
-            let entry = &chunk.get_or_init(empty)[place];
+        if let Some((chunk, slot)) = self.slot(key) {
+            let entry = &chunk.get_or_init(empty)[slot];
             entry.memory.store(Some(Arc::new(memory.clone())));
             let nth = self.grants.fetch_add(1, Ordering::Relaxed);
             Lease::of(&entry.lease).grant(lease_of(key, nth));
         }
     }
 
-    /// Ends the lease on a region.
     pub(crate) fn end(&self, key: LKey) {
         if let Some(publisher) = self.publisher.get() {
             publisher.end(key);
         }
-        let place = self.place(key);
-        if let Some((chunk, place)) = place.and_then(|(chunk, at)| Some((chunk.get()?, at))) {
-            Lease::of(&chunk[place].lease).revoke(0);
-            chunk[place].memory.store(None);
+        let slot = self.slot(key);
+        if let Some((chunk, slot)) = slot.and_then(|(chunk, at)| Some((chunk.get()?, at))) {
+            Lease::of(&chunk[slot].lease).revoke(0);
+            chunk[slot].memory.store(None);
         }
     }
 
@@ -179,11 +166,11 @@ impl LeaseTable {
     }
 
     fn entry(&self, key: LKey) -> Option<&Entry> {
-        let (chunk, place) = self.place(key)?;
-        chunk.get()?.get(place)
+        let (chunk, slot) = self.slot(key)?;
+        chunk.get()?.get(slot)
     }
 
-    fn place(&self, key: LKey) -> Option<(&OnceLock<Chunk>, usize)> {
+    fn slot(&self, key: LKey) -> Option<(&OnceLock<Chunk>, usize)> {
         let region = region_of(key);
         Some((self.chunks.get(region / CHUNK)?, region % CHUNK))
     }
@@ -220,7 +207,6 @@ pub fn lease_of(key: LKey, nth: u64) -> u64 {
     u64::from(key.0) | (nth % u64::from(u32::MAX) + 1) << 32
 }
 
-/// Whether a lease is one on the region of this key.
 pub fn is_lease_of(key: LKey, lease: u64) -> bool {
     lease as u32 == key.0 && lease >> 32 != 0
 }

@@ -52,7 +52,7 @@ pub use sink::FrameSink;
 use crate::frame::Arrival;
 use common::Sent;
 use memory::MemoryTable;
-use outlet::{Exit, Own};
+use outlet::{Outlet, OwnPort};
 use pollux_verbs::device::Limits;
 use pollux_verbs::table::Table;
 use pollux_verbs::time::Time;
@@ -86,16 +86,14 @@ pub const LIMITS: Limits = Limits {
     initiator_depth_max: 16,
 };
 
-/// Frames to the own port that may wait: beyond that, they are handled before more is sent.
+/// Waiting frames to the own port, at most; beyond that, they are handled before more is sent.
 const LOOPED_MAX: usize = 256;
 
-/// A channel adapter.
 #[derive(Debug)]
 pub struct Adapter {
     /// Its index among the adapters that share the port (vHCA index).
     context: u8,
     qps: Table<QueuePair>,
-    /// The queue pair of general services, if there is one.
     gsi: Option<u32>,
     shared: Shared,
     groups: Vec<Member>,
@@ -105,10 +103,9 @@ pub struct Adapter {
     /// Frames to the own port.
     looped: VecDeque<Frame>,
     /// Buffer of the packet that is being sent.
-    room: Vec<u8>,
+    buffer: Vec<u8>,
 }
 
-/// The shared state of queue pairs.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) memory: MemoryTable,
@@ -122,13 +119,11 @@ pub(crate) struct Shared {
     /// Counts changes of the port.
     pub(crate) epoch: u64,
     pub(crate) events: VecDeque<AsyncEvent>,
-    /// Key violations for the port's agent.
     pub(crate) violations: VecDeque<violation::KeyViolation>,
     /// Completion queues that overran, and whose queue pairs must fail.
     pub(crate) lost_cqs: Vec<Cq>,
 }
 
-/// A queue pair in a multicast group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Member {
     pub(crate) mgid: Gid,
@@ -143,7 +138,6 @@ impl Member {
 }
 
 impl Adapter {
-    /// An adapter with this port.
     pub fn new(port: Port) -> Self {
         Self::in_context(port, 0)
     }
@@ -172,22 +166,20 @@ impl Adapter {
             active: VecDeque::new(),
             timers: BTreeSet::new(),
             looped: VecDeque::new(),
-            room: Vec::new(),
+            buffer: Vec::new(),
         }
     }
 
-    /// The port as it is now, with its drop counters.
     pub fn port(&self) -> &Port {
         &self.shared.port
     }
 
-    /// The port, mutable, for its management.
     pub fn port_mut(&mut self) -> &mut Port {
         self.shared.epoch += 1;
         &mut self.shared.port
     }
 
-    /// Sets a new state of the port. The consumer gets an event for each difference (IBA 11.6.3).
+    /// Sets a new state of the port; queues an event for each difference (IBA 11.6.3).
     pub fn take_port(&mut self, port: Port) {
         let before = std::mem::replace(self.port_mut(), port);
         let port = &mut self.shared.port;
@@ -202,8 +194,8 @@ impl Adapter {
             (port.reregistrations != before.reregistrations, AsyncEvent::ClientReregister(1)),
         ];
         port.drops = before.drops;
-        let told = events.into_iter().filter(|(differs, _)| *differs).map(|(_, event)| event);
-        self.shared.events.extend(told);
+        let changes = events.into_iter().filter(|(differs, _)| *differs).map(|(_, event)| event);
+        self.shared.events.extend(changes);
     }
 
     /// Handles a packet from the link, LRH to VCRC. Invalid packets are counted drops.
@@ -214,7 +206,7 @@ impl Adapter {
         self.count(outcome);
     }
 
-    /// Handles a message from the link, which may be invalid.
+    /// Handles a message from the link; `None` is an invalid one.
     #[inline]
     pub fn handle_message(&mut self, now: Time, arrival: Option<&Arrival<'_>>) {
         let outcome = match arrival {
@@ -224,7 +216,7 @@ impl Adapter {
         self.count(outcome);
     }
 
-    /// Handles a frame that has waited.
+    /// Handles a stored frame.
     pub fn handle(&mut self, now: Time, frame: &Frame, leases: Option<&LeaseTable>) {
         match frame {
             Frame::Packet(bytes) => self.handle_packet(now, bytes),
@@ -268,10 +260,7 @@ impl Adapter {
         if !port.lid.covers(port.lmc, dlid) {
             return Err(DropReason::Dlid);
         }
-        if is_ethernet && arrival.grh.is_none() {
-            return Err(DropReason::Grh);
-        }
-        if arrival.grh.is_some_and(|grh| !port.has_gid(grh.dgid)) {
+        if arrival.grh.map_or(is_ethernet, |grh| !port.has_gid(grh.dgid)) {
             return Err(DropReason::Grh);
         }
         let number = match arrival.head.dest_qp {
@@ -283,9 +272,9 @@ impl Adapter {
         let admitted = qp.admit(&mut self.shared, arrival);
         let outcome = admitted.and_then(|()| qp.handle(&mut self.shared, now, arrival));
         if let Err(reason) = outcome {
-            self.shared.refuse(reason, qp.common.qpn, arrival);
+            self.shared.report_violation(reason, qp.common.qpn, arrival);
         }
-        self.touch(number);
+        self.activate(number);
         outcome
     }
 
@@ -296,8 +285,8 @@ impl Adapter {
             return if self.context == 0 { Err(DropReason::NoMember) } else { Ok(()) };
         }
         // By index, because a receiving member needs the shared state of queue pairs.
-        for place in 0..self.groups.len() {
-            let member = self.groups[place];
+        for index in 0..self.groups.len() {
+            let member = self.groups[index];
             if !member.is_of(mgid, mlid) {
                 continue;
             }
@@ -305,7 +294,7 @@ impl Adapter {
             let admitted = qp.admit(&mut self.shared, arrival);
             if let Err(reason) = admitted.and_then(|()| qp.receive(&mut self.shared, arrival)) {
                 self.shared.port.drops.count(reason);
-                self.shared.refuse(reason, qp.common.qpn, arrival);
+                self.shared.report_violation(reason, qp.common.qpn, arrival);
             }
         }
         Ok(())
@@ -321,7 +310,7 @@ impl Adapter {
             if let Some(qp) = self.qps.get_mut(number) {
                 qp.timer = None;
                 qp.handle_timeout(&mut self.shared, before, now);
-                self.touch(number);
+                self.activate(number);
             }
         }
     }
@@ -345,10 +334,10 @@ impl Adapter {
                     continue;
                 }
                 match self.transmit_of(now, number, bypass, link) {
-                    Sent::All => self.watch(number),
-                    Sent::More => self.touch(number),
+                    Sent::All => self.schedule_timer(number),
+                    Sent::More => self.activate(number),
                     Sent::Stalled => {
-                        self.touch(number);
+                        self.activate(number);
                         return;
                     }
                 }
@@ -368,17 +357,14 @@ impl Adapter {
         !self.active.is_empty() || !self.shared.lost_cqs.is_empty()
     }
 
-    /// The memory that peers may read for long messages.
     pub fn leases(&self) -> &Arc<LeaseTable> {
         &self.shared.leases
     }
 
-    /// The time of the next timer; `None` without any.
     pub fn deadline(&self) -> Option<Time> {
         self.timers.first().map(|&(due, _)| due)
     }
 
-    /// Sends the frames of one queue pair in its turn.
     fn transmit_of<L: FrameSink>(
         &mut self,
         now: Time,
@@ -386,14 +372,13 @@ impl Adapter {
         bypass: bool,
         link: &mut L,
     ) -> Sent {
-        let own = Own::of(self, link.has_agents());
+        let own = OwnPort::of(self, link.has_agents());
         let Some(qp) = self.qps.get_mut(number) else { return Sent::All };
         qp.is_active = false;
-        let (looped, room, groups) = (&mut self.looped, &mut self.room, &self.groups);
-        let mut exit = Exit { link, looped, groups, room, own, lost: 0 };
-        let sent = qp.transmit(&mut self.shared, now, bypass, &mut exit);
-        let lost = exit.lost;
-        for _ in 0..lost {
+        let (looped, buffer, groups) = (&mut self.looped, &mut self.buffer, &self.groups);
+        let mut outlet = Outlet { link, looped, groups, buffer, own, lost: 0 };
+        let sent = qp.transmit(&mut self.shared, now, bypass, &mut outlet);
+        for _ in 0..outlet.lost {
             self.shared.port.drops.count(DropReason::PortDown);
         }
         sent
@@ -409,20 +394,20 @@ impl Adapter {
                 && !matches!(qp.common.state, QpState::Reset | QpState::Err)
             {
                 qp.fail(&mut self.shared);
-                self.touch(number);
+                self.activate(number);
             }
         }
     }
 
-    /// A queue pair may have something to send now, and new timers.
-    fn touch(&mut self, number: u32) {
+    /// Lists a queue pair that may have something to send, and schedules its timer.
+    fn activate(&mut self, number: u32) {
         if let Some(qp) = self.qps.get_mut(number)
             && !qp.is_active
         {
             qp.is_active = true;
             self.active.push_back(number);
         }
-        self.watch(number);
+        self.schedule_timer(number);
     }
 
     /// Schedules the timer of a queue pair.
@@ -430,9 +415,9 @@ impl Adapter {
     /// A timer that fires too early does no harm: the queue pair then schedules the next one. So an
     /// entry stays when its queue pair needs a later one or none, and a busy connection updates the
     /// set once per timeout, not twice per message.
-    fn watch(&mut self, number: u32) {
+    fn schedule_timer(&mut self, number: u32) {
         let Some(qp) = self.qps.get_mut(number) else { return };
-        if !qp.is_unwatched() {
+        if !qp.needs_timer() {
             return;
         }
         let Some(wanted) = qp.deadline() else { return };
@@ -464,7 +449,7 @@ impl QueuePair {
         if common.init.qp_type.is_datagram() {
             return Ok(());
         }
-        self.check_way(shared, arrival)
+        self.check_source(shared, arrival)
     }
 
     fn handle(
@@ -476,8 +461,8 @@ impl QueuePair {
         if self.common.init.qp_type.is_datagram() {
             return self.receive(shared, arrival);
         }
-        self.tell_established(shared);
-        self.follow(shared, arrival.head.mig_req);
+        self.report_established(shared);
+        self.handle_mig_req(shared, arrival.head.mig_req);
         let outcome = if !arrival.head.opcode.is_request() {
             self.requester.handle(&self.common, shared, now, arrival)
         } else if self.common.init.qp_type == QpType::Rc {
@@ -485,12 +470,11 @@ impl QueuePair {
         } else {
             self.responder.handle_unreliable(&mut self.common, shared, arrival)
         };
-        self.settle(shared);
+        self.handle_failure(shared);
         outcome
     }
 }
 
-/// Whether a queue pair is in the group.
 fn has_member(groups: &[Member], mgid: Gid, mlid: Lid) -> bool {
     groups.iter().any(|member| member.is_of(mgid, mlid))
 }

@@ -10,14 +10,11 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// One end of a link.
 pub trait Link: FrameSink {
-    /// The current time.
     fn now(&self) -> Time;
     /// Whether time is virtual, and so cheap to read.
     fn is_virtual(&self) -> bool;
-    /// Whether anything on the way needs packets, which switches message bypass off: see
-    /// [`message_bypass`](crate::message_bypass).
+    /// Whether the [message bypass](crate::message_bypass) is off.
     fn wants_packets(&self) -> bool;
     /// Gives the other end access to the leases of this end's adapter.
     fn attach(&mut self, leases: &Arc<LeaseTable>);
@@ -31,14 +28,13 @@ pub trait Link: FrameSink {
     fn open_shared(&mut self, _name: &str) -> Result<Box<dyn Device + Send>, VerbsError> {
         Err(VerbsError::Unsupported { verb: "open_shared", capability: "a second context" })
     }
-    /// Sets the time of the adapter's next timer.
     fn set_deadline(&mut self, deadline: Option<Time>);
-    /// Waits, until `end` at most; asleep, until a frame comes.
+    /// Waits until `end` at most; if asleep, until a frame arrives.
     fn idle(&mut self, end: Time);
-    /// Has the next sender wake this end, once. Before the sleep, the caller polls once more, also
+    /// Makes the next sender wake this end, once. Before the sleep, the caller polls once more, also
     /// the sources that it polls rarely.
     fn fall_asleep(&mut self) {}
-    /// Whether no frame has come since [`Link::fall_asleep`].
+    /// Whether no frame has arrived since [`Link::fall_asleep`].
     fn is_asleep(&self) -> bool {
         true
     }

@@ -4,12 +4,12 @@
 //! bind may change only those bits, so window keys keep their upper 24 bits.
 
 use pollux_mem::Memory;
+use pollux_verbs::error::{none, over};
 use pollux_verbs::table::Table;
 use pollux_verbs::work::Bind;
 use pollux_verbs::{Access, LKey, MemoryRegion, Pd, RKey, Sge, VerbsError, check};
 use std::collections::BTreeMap;
 
-/// Regions and windows of one adapter.
 #[derive(Debug)]
 pub(crate) struct MemoryTable {
     regions: Table<Region>,
@@ -43,14 +43,13 @@ struct Bound {
     access: Access,
 }
 
-/// Memory that has passed the checks, as a list of pieces.
+/// A list of pieces of memory that passed the checks.
 #[derive(Clone, Copy)]
 pub struct Pieces<'a> {
     table: &'a MemoryTable,
     sges: &'a [Sge],
 }
 
-/// The reason of a refused access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Denied;
 
@@ -76,20 +75,15 @@ impl MemoryTable {
     ) -> Result<MemoryRegion, VerbsError> {
         check::access(access)?;
         let region = Region { pd, memory: memory.clone(), access, windows: 0 };
-        let limit = |_| VerbsError::Limit {
-            verb: "register",
-            limit: "regions_max",
-            max: regions_max.into(),
-        };
-        let key = key_of(self.regions.insert(region).map_err(limit)?);
+        let number = self.regions.insert(region);
+        let key = key_of(number.map_err(|_| over("register", "regions_max", regions_max))?);
         let (address, bytes) = (memory.address(), memory.bytes() as u64);
         Ok(MemoryRegion { address, bytes, lkey: LKey(key), rkey: RKey(key) })
     }
 
     pub(crate) fn deregister(&mut self, key: LKey) -> Result<(), VerbsError> {
         let number = number_of(key.0);
-        let none = VerbsError::NoSuch { verb: "deregister", what: "region" };
-        let region = self.regions.get(number).ok_or(none)?;
+        let region = self.regions.get(number).ok_or(none("deregister", "region"))?;
         if region.windows > 0 {
             return Err(VerbsError::Busy { verb: "deregister", by: "a window bound to it" });
         }
@@ -99,10 +93,9 @@ impl MemoryTable {
 
     pub(crate) fn create_window(&mut self, pd: Pd) -> Result<RKey, VerbsError> {
         if self.windows.len() as u32 >= self.windows_max {
-            let (limit, max) = ("windows_max", self.windows_max.into());
-            return Err(VerbsError::Limit { verb: "create_window", limit, max });
+            return Err(over("create_window", "windows_max", self.windows_max));
         }
-        // There are fewer windows than numbers, so a free one is found.
+        // There are fewer windows than numbers, so a number is free.
         loop {
             self.window_last = (self.window_last + 1) % (1 << 23);
             if !self.windows.contains_key(&self.window_last) {
@@ -114,15 +107,13 @@ impl MemoryTable {
     }
 
     pub(crate) fn destroy_window(&mut self, key: RKey) -> Result<(), VerbsError> {
-        let none = VerbsError::NoSuch { verb: "destroy_window", what: "window with this key" };
-        let window = self.window(key).ok_or(none)?;
+        let window = self.window(key).ok_or(none("destroy_window", "window with this key"))?;
         let bound = window.bound.take();
         self.unbind(bound);
         self.windows.remove(&window_number(key));
         Ok(())
     }
 
-    /// Whether anything is in the domain.
     pub(crate) fn uses(&self, pd: Pd) -> bool {
         self.regions.iter().any(|(_, region)| region.pd == pd)
             || self.windows.values().any(|window| window.pd == pd)
@@ -133,8 +124,8 @@ impl MemoryTable {
         let region_number = number_of(bind.region.0);
         let region = self.regions.get(region_number).ok_or(Denied)?;
         // A window with remote write access needs a region with local write access.
-        let owners = region.access.has(Access::LOCAL_WRITE);
-        let consistent = owners || bind.access.is_consistent();
+        let has_local_write = region.access.has(Access::LOCAL_WRITE);
+        let consistent = has_local_write || bind.access.is_consistent();
         let in_reach = region.reaches(bind.address, bind.bytes);
         let allowed = region.pd == pd
             && (bind.bytes == 0 || region.access.has(Access::BIND) && in_reach)
@@ -157,7 +148,6 @@ impl MemoryTable {
         Ok(())
     }
 
-    /// Invalidates a window's key, for its owner or for a peer's message.
     pub(crate) fn invalidate(&mut self, pd: Pd, key: RKey) -> Result<(), Denied> {
         let window = self.window(key).filter(|window| window.pd == pd).ok_or(Denied)?;
         let bound = window.bound.take().ok_or(Denied)?;
@@ -176,7 +166,7 @@ impl MemoryTable {
         window.filter(|window| key.0 & WINDOW != 0 && window.key == key.0 as u8)
     }
 
-    /// The pieces of a request's entries, after all checks. Entries without bytes are not checked.
+    /// Checks the entries of a request. Entries without bytes are not checked.
     #[inline(always)]
     pub(crate) fn local<'a>(
         &'a self,
@@ -191,16 +181,20 @@ impl MemoryTable {
         Ok(self.pieces(sges))
     }
 
-    /// The piece of an entry, after all checks.
+    /// Checks an entry; returns its region and the offset in it.
     #[inline(always)]
-    pub(crate) fn place(&self, pd: Pd, sge: &Sge, write: bool) -> Result<(&Memory, usize), Denied> {
+    pub(crate) fn locate(
+        &self,
+        pd: Pd,
+        sge: &Sge,
+        write: bool,
+    ) -> Result<(&Memory, usize), Denied> {
         let need = if write { Access::LOCAL_WRITE } else { Access::NONE };
         let region = self.region(pd, sge.lkey.0, sge.address, sge.bytes.into(), need)?;
         Ok((&region.memory, (sge.address - region.memory.address()) as usize))
     }
 
-    /// The piece of a peer's request, after all checks. Requests without bytes are not checked (IBA
-    /// 9.7.4.1.4).
+    /// Checks the request of a peer. Requests without bytes are not checked (IBA 9.7.4.1.4).
     pub(crate) fn remote(
         &self,
         pd: Pd,
@@ -338,7 +332,6 @@ pub const fn region_of(key: LKey) -> usize {
     (number_of(key.0) as usize & 0xff_ffff).wrapping_sub(1)
 }
 
-/// Whether a key is one of a window.
 pub(crate) const fn is_window(key: RKey) -> bool {
     key.0 & WINDOW != 0
 }

@@ -1,14 +1,14 @@
 //! Message bypass: delivery of a message without packets.
 //!
-//! A message may go from one adapter to another unsegmented and without CRCs, as long as nothing on
-//! its way needs packets. It is the same message: the same opcode (that of a message of one
-//! packet), as many PSNs as it would have packets, the same answers. So an adapter handles both by
-//! one code, and a connection can change from one to the other between two messages.
+//! A message passes from one adapter to another unsegmented and without CRCs, as long as nothing on
+//! its path needs packets. It has the same meaning: the opcode of a message of one packet, as many
+//! PSNs as it would have packets, the same answers. So an adapter handles both by one code, and a
+//! connection can change from one to the other between two messages.
 //!
 //! A short message carries its bytes. A long one of a reliable connection is leased where that is
 //! possible: the receiver copies it out of the sender's memory ([`lease`](crate::lease)). Others
-//! carry up to 64 KiB, which is an IP packet of any length; still longer ones go as
-//! packets of a path MTU each, also by the bypass.
+//! carry up to 64 KiB, an IP packet of any length; still longer ones are segmented by the path MTU,
+//! also on the bypass.
 //!
 //! [`Link::wants_packets`](crate::link::Link::wants_packets) decides, once for each post or poll.
 //! It switches the bypass off for:
@@ -35,22 +35,21 @@ use pollux_wire::psn::Psn;
 /// Bytes of a short message, which is never leased.
 pub(crate) const COPY_BYTES_MAX: usize = 512;
 
-/// Bytes that a message carries, at most.
 pub(crate) const CARRIED_BYTES_MAX: usize = BYTES_MAX;
 
-/// How the bytes of a message go.
+/// The transfer of the bytes of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carriage {
-    /// In packets, or messages, of a path MTU each.
+    /// In packets or messages of a path MTU each.
     Segmented,
     /// All of them in one message.
     Carried,
-    /// They stay where they are, and the receiver copies them.
+    /// The receiver copies them out of the sender's memory.
     Leased,
 }
 
 impl Carriage {
-    /// That of a message of so many bytes; `can_lease` says whether its receiver can read them.
+    /// `can_lease` returns whether the receiver can read the sender's memory.
     #[inline(always)]
     pub(crate) fn of(bytes: usize, can_lease: impl FnOnce() -> bool) -> Self {
         if bytes > COPY_BYTES_MAX && can_lease() {
@@ -63,13 +62,11 @@ impl Carriage {
     }
 }
 
-/// A message that has come by the bypass: in a ring, or as a frame that was kept.
+/// A received bypass message: an entry of a ring, or a stored frame.
 pub trait BypassMessage {
     /// The first words of its head, the same in every call.
     fn first_words(&self) -> [u64; FIRST_WORDS];
-    /// Words of its head.
     fn head_words(&self) -> usize;
-    /// Bytes that it carries.
     fn bytes(&self) -> usize;
     /// Copies its bytes into memory, from `at` on.
     fn copy_to(&self, memory: &Memory, at: usize) -> bool;
@@ -116,7 +113,7 @@ impl BypassMessage for Message {
 }
 
 impl Adapter {
-    /// Takes a message or an ACK, if it is one for the fast path.
+    /// Handles a message or an ACK, if it is one for the fast path; returns whether it was.
     #[inline(always)]
     pub fn receive_fast(&mut self, now: Time, message: &impl BypassMessage) -> bool {
         let [first, second, _, fourth] = message.first_words();
@@ -127,11 +124,11 @@ impl Adapter {
             return false;
         }
         let heads = &qp.common.heads;
-        if second & heads.comes_mask != heads.comes & heads.comes_mask {
+        if second & heads.received_mask != heads.received & heads.received_mask {
             return false;
         }
         let first = first & !(head::SE | head::ACK_REQ | head::SL);
-        if first == qp.common.heads.message_comes {
+        if first == qp.common.heads.received_message {
             let is_taken = qp.responder.receive_fast(&mut qp.common, &mut self.shared, message);
             if is_taken && qp.responder.has_answer() && !qp.is_active {
                 qp.is_active = true;
@@ -139,14 +136,14 @@ impl Adapter {
             }
             return is_taken;
         }
-        if first == qp.common.heads.ack_comes && message.head_words() == 4 {
+        if first == qp.common.heads.received_ack && message.head_words() == 4 {
             let psn = Psn::new(second as u32 & 0xff_ffff);
             let aeth = head::aeth_of(fourth);
             let Syndrome::Ack(_) = aeth.syndrome else { return false };
             let is_taken =
                 qp.requester.receive_fast_ack(&qp.common, &mut self.shared, now, psn, aeth);
-            if is_taken && (qp.requester.has_more() || qp.is_unwatched()) {
-                self.touch(number);
+            if is_taken && (qp.requester.has_more() || qp.needs_timer()) {
+                self.activate(number);
             }
             return is_taken;
         }

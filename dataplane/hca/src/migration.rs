@@ -2,19 +2,19 @@
 //! fails (IBA 17.2.8).
 //!
 //! ```text
-//!                  the owner loads an alternate path
+//!               the consumer loads an alternate path
 //!     Migrated -----------------------------------------> Rearm
-//!        ^                                                  | a packet comes with MigReq 0:
+//!        ^                                                  | a packet with MigReq 0 arrives:
 //!        |                                                  | the peer has an alternate path, too
 //!        |                                                  v
 //!        +------------------------------------------------ Armed
-//!          a packet comes by the alternate path with MigReq 1; no retry of a request is left;
-//!          the owner says so
+//!          a packet with MigReq 1 arrives by the alternate path; no retry of a request is left;
+//!          the consumer requests it
 //! ```
 //!
-//! MigReq of each packet says whether its sender is in Migrated. In Rearm and in Migrated, a
-//! received 1 has no effect: peers send it that are not armed yet, or that have no second path.
-//! Only in Armed does it request that we follow.
+//! A packet has MigReq 1 if its sender is in Migrated. In Rearm and in Migrated, a received 1 has no
+//! effect: peers that are not armed yet, or that have no second path, send it. In Armed it requests
+//! that this end migrate, too.
 //!
 //! After a migration the alternate path is the path, and there is no alternate path until the
 //! consumer loads one. The consumer should wait until the peer has followed: a peer that is still
@@ -25,10 +25,7 @@
 //! Why Rearm cannot be undone: the peer may be armed by then, and drops packets with MigReq 1 by
 //! the old path.
 //!
-//! The adapter has one port, so its paths differ in their LIDs, service levels and GRHs. With more
-//! than one, an alternate path could begin at another: packets would be handed to the link that
-//! their path names, an arrival would name the link that it came by, and [`has_come_by`] would look
-//! at that as well.
+//! The adapter has one port, so its paths differ in their LIDs, service levels and GRHs only.
 
 use super::common::Common;
 use super::port::{DropReason, Port};
@@ -39,7 +36,6 @@ use pollux_verbs::error::invalid;
 use pollux_verbs::{AddressVector, AsyncEvent, Migration, QpAttributes, VerbsError};
 
 impl Common {
-    /// The state of migration; by default, a queue pair has one path.
     #[inline(always)]
     pub(super) fn migration(&self) -> Migration {
         self.attributes.migration.unwrap_or_default()
@@ -47,23 +43,23 @@ impl Common {
 }
 
 impl QueuePair {
-    /// Whether a packet came by the right path (IBA 9.6.1.5, 17.2.8.1).
-    pub(super) fn check_way(
+    /// Checks that a packet arrived by the right path (IBA 9.6.1.5, 17.2.8.1).
+    pub(super) fn check_source(
         &mut self,
         shared: &mut Shared,
         arrival: &Arrival<'_>,
     ) -> Result<(), DropReason> {
-        let Common { attributes, handle, refusal_told, .. } = &mut self.common;
+        let Common { attributes, handle, refusal_reported, .. } = &mut self.common;
         if !arrival.head.mig_req || attributes.migration != Some(Migration::Armed) {
-            return has_come_by(&attributes.path.unwrap_or_default(), &shared.port, arrival);
+            return matches_path(&attributes.path.unwrap_or_default(), &shared.port, arrival);
         }
         let alternate = attributes.alternate_path.unwrap_or_default();
         let own_lid = shared.port.lid.0 | u16::from(alternate.src_path_bits);
-        let is_there = arrival.head.dlid.0 == own_lid;
-        if is_there && has_come_by(&alternate, &shared.port, arrival).is_ok() {
+        let is_to_alternate = arrival.head.dlid.0 == own_lid;
+        if is_to_alternate && matches_path(&alternate, &shared.port, arrival).is_ok() {
             return Ok(());
         }
-        if !std::mem::replace(refusal_told, true) {
+        if !std::mem::replace(refusal_reported, true) {
             shared.events.push_back(AsyncEvent::PathMigrationError(*handle));
         }
         Err(DropReason::Migration)
@@ -72,11 +68,11 @@ impl QueuePair {
     /// Handles a packet by the right path: if it shows that the peer is ready, the state becomes
     /// Armed; if it shows that the peer has migrated, this end follows.
     #[inline]
-    pub(super) fn follow(&mut self, shared: &mut Shared, mig_req: bool) {
+    pub(super) fn handle_mig_req(&mut self, shared: &mut Shared, mig_req: bool) {
         match (self.common.migration(), mig_req) {
             (Migration::Rearm, false) => {
                 self.common.attributes.migration = Some(Migration::Armed);
-                self.common.heads.forget();
+                self.common.heads.invalidate();
             }
             (Migration::Armed, true) => {
                 self.migrate();
@@ -86,20 +82,20 @@ impl QueuePair {
         }
     }
 
-    /// Migrates if the retries of the present path are used up; returns whether it did.
-    pub(super) fn escapes(&mut self, shared: &mut Shared) -> bool {
-        let escapes = self.requester.is_exhausted() && self.common.migration() == Migration::Armed;
-        if escapes {
+    /// Migrates if the retries of the present path are used up; returns whether it migrated.
+    pub(super) fn migrate_if_exhausted(&mut self, shared: &mut Shared) -> bool {
+        let migrates = self.requester.is_exhausted() && self.common.migration() == Migration::Armed;
+        if migrates {
             self.migrate();
             shared.events.push_back(AsyncEvent::PathMigrated(self.common.handle));
         }
-        escapes
+        migrates
     }
 
     /// Applies a change of the state from `before` by the consumer, which needs no event.
     pub(super) fn change_migration(&mut self, before: Migration) {
         match (before, self.common.migration()) {
-            (_, Migration::Rearm) => self.common.refusal_told = false,
+            (_, Migration::Rearm) => self.common.refusal_reported = false,
             (Migration::Armed, Migration::Migrated) => self.migrate(),
             _ => {}
         }
@@ -109,8 +105,8 @@ impl QueuePair {
         let attributes = &mut self.common.attributes;
         attributes.path = attributes.alternate_path.take().or(attributes.path);
         attributes.migration = Some(Migration::Migrated);
-        self.common.heads.forget();
-        self.requester.begin_again(&self.common.attributes);
+        self.common.heads.invalidate();
+        self.requester.restart(&self.common.attributes);
     }
 }
 
@@ -143,14 +139,18 @@ impl Adapter {
     }
 }
 
-/// Whether a packet came from the other end of a path.
-fn has_come_by(path: &AddressVector, port: &Port, arrival: &Arrival<'_>) -> Result<(), DropReason> {
+/// Whether a packet is from the other end of a path.
+fn matches_path(
+    path: &AddressVector,
+    port: &Port,
+    arrival: &Arrival<'_>,
+) -> Result<(), DropReason> {
     if arrival.head.slid != path.dlid && !port.is_ethernet() {
         return Err(DropReason::Slid);
     }
     match (arrival.grh, path.grh) {
         (None, None) => Ok(()),
-        (Some(came), Some(ours)) if came.sgid == ours.dgid => Ok(()),
+        (Some(theirs), Some(ours)) if theirs.sgid == ours.dgid => Ok(()),
         _ => Err(DropReason::Grh),
     }
 }

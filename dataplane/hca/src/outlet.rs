@@ -10,30 +10,20 @@ use pollux_wire::address::{Gid, Lid};
 use pollux_wire::mad::smp::PortState;
 use std::collections::VecDeque;
 
-/// The exit of queue pairs.
-pub(crate) trait Outlet {
-    /// Sends a frame; returns whether there was space.
-    fn send(&mut self, outgoing: &Outgoing<'_>) -> bool;
-
-    /// Whether the receiver of a frame with this head can read the pieces of a message in place;
-    /// else it is sent by copy.
-    fn can_lease(&mut self, head: &Head, pieces: &Pieces<'_>) -> bool;
-}
-
 /// The exit of an adapter, while one of its queue pairs sends.
-pub(super) struct Exit<'a, L> {
+pub(crate) struct Outlet<'a, L> {
     pub(super) link: &'a mut L,
     pub(super) looped: &'a mut VecDeque<Frame>,
     pub(super) groups: &'a [Member],
-    /// For the packet that is being sent.
-    pub(super) room: &'a mut Vec<u8>,
-    pub(super) own: Own,
+    /// Buffer of the packet that is being sent.
+    pub(super) buffer: &'a mut Vec<u8>,
+    pub(super) own: OwnPort,
     /// Frames sent by a port that is down.
     pub(super) lost: u32,
 }
 
 /// The addresses of the adapter itself.
-pub(super) struct Own {
+pub(super) struct OwnPort {
     is_up: bool,
     lid: Lid,
     lmc: u8,
@@ -43,7 +33,7 @@ pub(super) struct Own {
     has_agents: bool,
 }
 
-impl Own {
+impl OwnPort {
     pub(super) fn of(adapter: &Adapter, has_agents: bool) -> Self {
         let port = &adapter.shared.port;
         Self {
@@ -56,7 +46,7 @@ impl Own {
         }
     }
 
-    fn is(&self, outgoing: &Outgoing<'_>) -> bool {
+    fn is_destination(&self, outgoing: &Outgoing<'_>) -> bool {
         let is_own = match &self.gids {
             None => self.lid.covers(self.lmc, outgoing.dlid()),
             Some(gids) => outgoing.dgid().is_some_and(|dgid| gids.contains(&dgid)),
@@ -66,28 +56,31 @@ impl Own {
     }
 }
 
-impl<L: FrameSink> Outlet for Exit<'_, L> {
+impl<L: FrameSink> Outlet<'_, L> {
+    /// Sends a frame; returns whether there was space.
     #[inline(always)]
-    fn send(&mut self, outgoing: &Outgoing<'_>) -> bool {
+    pub(crate) fn send(&mut self, outgoing: &Outgoing<'_>) -> bool {
         // A port that is down drops frames, as hardware does (IBA 7.2): requests count as sent, and
         // their timers run.
         if !self.own.is_up {
             self.lost += 1;
             return true;
         }
-        if self.own.is(outgoing) {
+        if self.own.is_destination(outgoing) {
             self.looped.push_back(outgoing.to_frame());
             return true;
         }
-        let went = outgoing.send(self.link, self.room);
+        let sent = outgoing.send(self.link, self.buffer);
         let to_members = |mgid| has_member(self.groups, mgid, outgoing.dlid());
-        if went && outgoing.mgid().is_some_and(to_members) {
+        if sent && outgoing.mgid().is_some_and(to_members) {
             self.looped.push_back(outgoing.to_frame());
         }
-        went
+        sent
     }
 
-    fn can_lease(&mut self, head: &Head, pieces: &Pieces<'_>) -> bool {
+    /// Whether the receiver of a frame with this head can read the pieces of a message in place;
+    /// else it is sent by copy.
+    pub(crate) fn can_lease(&mut self, head: &Head, pieces: &Pieces<'_>) -> bool {
         let mut keys = pieces.sges().map(|sge| sge.lkey);
         // An adapter can always read its own leases.
         let is_own = self.own.gids.is_none() && self.own.lid.covers(self.own.lmc, head.dlid);

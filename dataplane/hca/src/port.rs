@@ -7,7 +7,6 @@ use pollux_wire::keys::PKey;
 use pollux_wire::mad::smp::PortState;
 use pollux_wire::units::Mtu;
 use std::collections::BTreeMap;
-use std::fmt;
 
 /// The link layer of a port, which decides the addressing of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,30 +17,21 @@ pub enum LinkLayer {
     Ethernet,
 }
 
-/// The state of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// InfiniBand or Ethernet.
     pub link_layer: LinkLayer,
-    /// Whether it carries traffic.
     pub state: PortState,
-    /// Its address.
     pub lid: Lid,
     /// The LMC: the number of low bits of the LID that may vary, at most 7.
     pub lmc: u8,
-    /// Where the subnet manager is, and the service level to reach it.
     pub sm_lid: Lid,
-    /// And the service level to reach it.
     pub sm_sl: u8,
-    /// The largest payload that it carries.
     pub mtu: Mtu,
     /// Its GIDs; the first is the port's own.
     pub gids: Vec<Gid>,
-    /// Its P_Key table.
     pub pkeys: Vec<PKey>,
     /// The number of client reregistrations so far.
     pub reregistrations: u32,
-    /// Drop counters.
     pub drops: DropCounts,
 }
 
@@ -63,19 +53,16 @@ impl Port {
         }
     }
 
-    /// A port on Ethernet that is up, with these addresses.
     pub fn ethernet(gids: Vec<Gid>) -> Self {
         let port = Self::active(Lid::NONE, Guid(0));
         Self { link_layer: LinkLayer::Ethernet, gids, ..port }
     }
 
-    /// Whether it is on Ethernet.
     #[inline]
     pub fn is_ethernet(&self) -> bool {
         self.link_layer == LinkLayer::Ethernet
     }
 
-    /// The attributes for a query of the port.
     pub fn attributes(&self) -> PortAttributes {
         PortAttributes {
             state: self.state,
@@ -90,7 +77,6 @@ impl Port {
         }
     }
 
-    /// A key of the P_Key table as it is now.
     #[inline]
     pub fn pkey(&self, index: u16) -> PKey {
         self.pkeys.get(usize::from(index)).copied().unwrap_or(PKey::INVALID)
@@ -109,46 +95,55 @@ impl Port {
 }
 
 /// Why packets were dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum DropReason {
-    /// A malformed packet.
+    #[error("{0}")]
     Malformed(&'static str),
-    /// A CRC that does not match.
+    #[error("crc")]
     Crc,
-    /// The DLID of another port.
+    #[error("dlid")]
     Dlid,
     /// A GID that is not ours, or no GRH where one is required.
+    #[error("grh")]
     Grh,
     /// A source that is not the queue pair's peer.
+    #[error("slid")]
     Slid,
-    /// A request of the peer to migrate that did not come by the alternate path.
+    /// A request of the peer to migrate that did not arrive by the alternate path.
+    #[error("migration")]
     Migration,
-    /// An unknown destination queue pair.
+    #[error("no_qp")]
     NoQp,
     /// A transport other than the queue pair's.
+    #[error("transport")]
     Transport,
-    /// A queue pair that is not ready.
+    #[error("qp_state")]
     QpState,
-    /// A P_Key mismatch.
+    #[error("pkey")]
     PKey,
-    /// A Q_Key mismatch.
+    #[error("qkey")]
     QKey,
-    /// No receive was posted.
+    #[error("no_recv")]
     NoRecv,
     /// Longer than the receive, or than a packet may be.
+    #[error("length")]
     Length,
     /// Out of sequence: an answer without a request, a message without its first packet.
+    #[error("sequence")]
     Sequence,
-    /// An invalid request or answer.
+    #[error("opcode")]
     Opcode,
     /// A multicast group without local members.
+    #[error("no_member")]
     NoMember,
     /// A request without access to the memory, on an unreliable connection.
+    #[error("access")]
     Access,
-    /// The port is down.
+    #[error("port_down")]
     PortDown,
     /// A leased message whose sender has revoked the lease.
+    #[error("revoked")]
     Revoked,
 }
 
@@ -158,50 +153,20 @@ impl From<WireError> for DropReason {
     }
 }
 
-impl fmt::Display for DropReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Malformed(reason) => reason,
-            Self::Crc => "crc",
-            Self::Dlid => "dlid",
-            Self::Grh => "grh",
-            Self::Slid => "slid",
-            Self::Migration => "migration",
-            Self::NoQp => "no_qp",
-            Self::Transport => "transport",
-            Self::QpState => "qp_state",
-            Self::PKey => "pkey",
-            Self::QKey => "qkey",
-            Self::NoRecv => "no_recv",
-            Self::Length => "length",
-            Self::Sequence => "sequence",
-            Self::Opcode => "opcode",
-            Self::NoMember => "no_member",
-            Self::Access => "access",
-            Self::PortDown => "port_down",
-            Self::Revoked => "revoked",
-        })
-    }
-}
-
-/// Counts of drops by reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DropCounts {
     counts: BTreeMap<DropReason, u64>,
 }
 
 impl DropCounts {
-    /// Counts one.
     pub fn count(&mut self, reason: DropReason) {
         *self.counts.entry(reason).or_default() += 1;
     }
 
-    /// The count of a reason.
     pub fn of(&self, reason: DropReason) -> u64 {
         self.counts.get(&reason).copied().unwrap_or(0)
     }
 
-    /// All reasons with a count.
     pub fn iter(&self) -> impl Iterator<Item = (DropReason, u64)> {
         self.counts.iter().map(|(&reason, &count)| (reason, count))
     }

@@ -11,7 +11,7 @@ use pollux_verbs::{
 };
 
 impl Adapter {
-    /// Takes requests. Those for the fast path leave at once by the message bypass, if it is on.
+    /// Queues requests. Those for the fast path are sent at once by the message bypass, if it is on.
     #[inline]
     pub(crate) fn post_send<L: FrameSink>(
         &mut self,
@@ -35,12 +35,11 @@ impl Adapter {
             }
         }
         if waits {
-            self.touch(qp.0);
+            self.activate(qp.0);
         }
         posted
     }
 
-    /// Sends a request at once, if it is one for the fast path.
     #[inline(always)]
     fn send_fast<L: FrameSink>(
         &mut self,
@@ -50,11 +49,11 @@ impl Adapter {
         link: &mut L,
     ) -> bool {
         let Some(qp) = self.qps.get_mut(number) else { return false };
-        let went = qp.requester.send_fast(&mut qp.common, &mut self.shared, now, request, link);
-        if went && qp.is_unwatched() {
-            self.watch(number);
+        let sent = qp.requester.send_fast(&mut qp.common, &mut self.shared, now, request, link);
+        if sent && qp.needs_timer() {
+            self.schedule_timer(number);
         }
-        went
+        sent
     }
 
     fn post_one_send(&mut self, qp: Qp, request: &SendRequest<'_>) -> Result<(), PostRefusal> {
@@ -82,7 +81,6 @@ impl Adapter {
         Ok(())
     }
 
-    /// Posts receive buffers of a queue pair.
     pub fn post_recv(&mut self, qp: Qp, batch: &[RecvRequest<'_>]) -> Result<(), PostError> {
         for (accepted, request) in batch.iter().enumerate() {
             self.post_one_recv(qp, request).map_err(|refusal| PostError { accepted, refusal })?;

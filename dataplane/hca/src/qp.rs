@@ -5,18 +5,18 @@ use super::common::{Common, Sent};
 use super::outlet::Outlet;
 use super::requester::Requester;
 use super::responder::Responder;
+use crate::sink::FrameSink;
 use pollux_verbs::time::Time;
 use pollux_verbs::{AsyncEvent, CompletionStatus, Qp, QpAttributes, QpInit, QpState, QpType};
 use pollux_wire::address::Qpn;
 
-/// A queue pair.
 #[derive(Debug)]
 pub(crate) struct QueuePair {
     pub(crate) common: Common,
     pub(crate) requester: Requester,
     pub(crate) responder: Responder,
-    /// The requester is asked first for what to send next.
-    asks_next: bool,
+    /// The requester has the first turn to send.
+    requester_first: bool,
     /// It is in the adapter's list of queue pairs that may have something to send.
     pub(crate) is_active: bool,
     /// Its entry among the adapter's timers.
@@ -29,7 +29,7 @@ impl QueuePair {
             common: Common::new(handle, qpn, init),
             requester: Requester::default(),
             responder: Responder::default(),
-            asks_next: false,
+            requester_first: false,
             is_active: false,
             timer: None,
         }
@@ -61,8 +61,8 @@ impl QueuePair {
             }
             QpState::Rts if from == QpState::Sqd => self.requester.resume(),
             QpState::Sqd if from == QpState::Rts => {
-                let tell = change.drain_event == Some(true);
-                self.requester.drain(&self.common, shared, tell);
+                let wants_event = change.drain_event == Some(true);
+                self.requester.drain(&self.common, shared, wants_event);
             }
             _ => {}
         }
@@ -77,27 +77,27 @@ impl QueuePair {
         while let Some(work) = self.common.receives.pop_front() {
             self.common.complete_recv(shared, &work, CompletionStatus::Flushed);
         }
-        if self.common.init.srq.is_some() && !self.common.last_wqe_told {
-            self.common.last_wqe_told = true;
+        if self.common.init.srq.is_some() && !self.common.last_wqe_reported {
+            self.common.last_wqe_reported = true;
             shared.events.push_back(AsyncEvent::LastWqeReached(self.common.handle));
         }
     }
 
-    /// The first packet of the peer's has come before our side was told to send (IBA 10.3.1.4).
-    pub(crate) fn tell_established(&mut self, shared: &mut Shared) {
-        if self.common.state == QpState::Rtr && !self.common.established_told {
-            self.common.established_told = true;
+    /// Queues the event of the first packet that arrives before RTS (IBA 10.3.1.4).
+    pub(crate) fn report_established(&mut self, shared: &mut Shared) {
+        if self.common.state == QpState::Rtr && !self.common.established_reported {
+            self.common.established_reported = true;
             shared.events.push_back(AsyncEvent::ConnectionEstablished(self.common.handle));
         }
     }
 
-    /// Sends frames, as many as its turn allows; returns the result.
+    /// Sends up to [`SENT_PER_TURN`] frames.
     pub(crate) fn transmit(
         &mut self,
         shared: &mut Shared,
         now: Time,
         bypass: bool,
-        outlet: &mut impl Outlet,
+        outlet: &mut Outlet<'_, impl FrameSink>,
     ) -> Sent {
         let mut sent = Sent::More;
         for _ in 0..SENT_PER_TURN {
@@ -106,7 +106,7 @@ impl QueuePair {
                 break;
             }
         }
-        self.settle(shared);
+        self.handle_failure(shared);
         sent
     }
 
@@ -115,15 +115,15 @@ impl QueuePair {
         shared: &mut Shared,
         now: Time,
         bypass: bool,
-        outlet: &mut impl Outlet,
+        outlet: &mut Outlet<'_, impl FrameSink>,
     ) -> Sent {
         let Self { common, requester, responder, .. } = self;
         if common.init.qp_type.is_datagram() {
             return requester.transmit_datagram(common, shared, bypass, outlet);
         }
-        // The halves take turns, so that long answers do not block requests for ever.
-        self.asks_next = !self.asks_next;
-        if self.asks_next {
+        // The halves take turns, so that long answers do not block requests.
+        self.requester_first = !self.requester_first;
+        if self.requester_first {
             match requester.transmit(common, shared, now, bypass, outlet) {
                 Sent::All => responder.transmit(common, shared, bypass, outlet),
                 other => other,
@@ -136,14 +136,14 @@ impl QueuePair {
         }
     }
 
-    /// Enters the state after a failed request: an unreliable queue pair goes on receiving (IBA
-    /// 10.3.1.6).
-    pub(crate) fn settle(&mut self, shared: &mut Shared) {
+    /// Enters the error state after a failed request, or SQE on an unreliable queue pair, which
+    /// still receives (IBA 10.3.1.6).
+    pub(crate) fn handle_failure(&mut self, shared: &mut Shared) {
         let (ours, theirs) = (self.requester.has_failed(), self.responder.has_failed());
         if self.common.state == QpState::Err || !ours && !theirs {
             return;
         }
-        if !theirs && self.escapes(shared) {
+        if !theirs && self.migrate_if_exhausted(shared) {
             return;
         }
         if theirs || self.common.init.qp_type == QpType::Rc {
@@ -154,20 +154,18 @@ impl QueuePair {
         }
     }
 
-    /// Runs the timers of the requester.
     pub(crate) fn handle_timeout(&mut self, shared: &mut Shared, before: Time, now: Time) {
         self.requester.handle_timeout(&self.common, before, now);
-        self.settle(shared);
+        self.handle_failure(shared);
     }
 
-    /// The time of its next timer.
     pub(crate) fn deadline(&self) -> Option<Time> {
         self.requester.deadline()
     }
 
     /// Whether it needs a timer before the scheduled one.
     #[inline(always)]
-    pub(crate) fn is_unwatched(&self) -> bool {
+    pub(crate) fn needs_timer(&self) -> bool {
         self.deadline().is_some_and(|wanted| self.timer.is_none_or(|set| wanted < set))
     }
 }

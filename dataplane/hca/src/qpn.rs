@@ -2,43 +2,41 @@
 //!
 //! ```text
 //! bits 23..19  the context of its adapter at a shared port (vHCA index)
-//!      18..16  how often the place was used before
-//!      15..0   the place
+//!      18..16  the generation of the slot: how often it was used before
+//!      15..0   the slot
 //! ```
 //!
 //! So adapters that share a port share no QPN, and a QPN is reused after 7 others of its slot at
 //! the earliest. After the end of a connection, its consumer keeps the queue pair as long as
-//! packets may come (TIME-WAIT).
+//! packets may arrive (TIME-WAIT).
 
 use pollux_wire::address::Qpn;
 
 /// Adapters that can share a port, each in its own context.
 pub const PORT_CONTEXTS_MAX: u8 = 32;
-/// Queue pairs of one adapter: places are fewer than their bits could name, so that no number is
-/// the one of groups.
+/// Queue pairs of one adapter: fewer slots than their bits could name, so that no QPN is that of
+/// multicast.
 pub(super) const QPS_MAX: u32 = 65_000;
 /// Bits of the generation of a slot.
-pub(super) const GENERATION_BITS: u32 = CONTEXT_AT - PLACE_BITS;
+pub(super) const GENERATION_BITS: u32 = CONTEXT_AT - INDEX_BITS;
 
-const PLACE_BITS: u32 = 16;
+const INDEX_BITS: u32 = 16;
 const CONTEXT_AT: u32 = 19;
-/// Numbers below are not given out: 0 and 1 are those of management.
+/// Lower numbers are not assigned: 0 and 1 are those of management.
 const QPN_FIRST: u32 = 0x40;
 
 /// The bits of a QPN that hold its context.
 pub(crate) const CONTEXT_BITS: u32 = (PORT_CONTEXTS_MAX as u32 - 1) << CONTEXT_AT;
 
-/// The QPN of the queue pair with this number in its adapter.
 pub(super) fn qpn_of(context: u8, number: u32) -> Qpn {
-    let (generation, place) = (number >> 24, number & 0xff_ffff);
-    Qpn(u32::from(context) << CONTEXT_AT | generation << PLACE_BITS | (place + QPN_FIRST))
+    let (generation, index) = (number >> 24, number & 0xff_ffff);
+    Qpn(u32::from(context) << CONTEXT_AT | generation << INDEX_BITS | (index + QPN_FIRST))
 }
 
-/// The adapter's own number of a queue pair.
 #[inline(always)]
 pub(super) fn number_of(qpn: Qpn) -> Option<u32> {
-    let place = (qpn.0 & ((1 << PLACE_BITS) - 1)).checked_sub(QPN_FIRST)?;
-    Some((qpn.0 & !CONTEXT_BITS) >> PLACE_BITS << 24 | place)
+    let index = (qpn.0 & ((1 << INDEX_BITS) - 1)).checked_sub(QPN_FIRST)?;
+    Some((qpn.0 & !CONTEXT_BITS) >> INDEX_BITS << 24 | index)
 }
 
 /// The shared-port context that a QPN belongs to; 0 for QP0 and QP1.

@@ -7,14 +7,14 @@ use pollux_verbs::{
 use pollux_wire::psn::Psn;
 use std::collections::VecDeque;
 
-/// Bytes that a send may carry inline: with its header it fits two cache lines' pair.
+/// Bytes that a send may carry inline: with its head, two pairs of cache lines.
 pub(crate) const INLINE_BYTES_MAX: usize = 188;
 
 /// Pieces of the consumer's memory. One is the common case, and needs no allocation.
 #[derive(Clone, Debug)]
 pub(crate) enum Entries {
     One(Sge),
-    /// More of them, or none.
+    /// Several, or none.
     Many(Box<[Sge]>),
 }
 
@@ -40,12 +40,10 @@ impl Entries {
 pub(crate) enum StoredData {
     /// Copied to this slot when it was posted; the request has the length.
     Inline(u32),
-    /// In the consumer's memory.
     Sges(Entries),
 }
 
 impl StoredData {
-    /// The entries; none if the data is inline.
     #[inline]
     pub(crate) fn sges(&self) -> &[Sge] {
         match self {
@@ -64,11 +62,11 @@ pub(crate) struct InlineSlots {
 }
 
 impl InlineSlots {
-    /// Keeps data of a queue with room for `requests`, each with at most `stride` bytes of it.
+    /// Stores data of a queue of at most `requests`, each with at most `stride` bytes.
     #[inline]
-    fn keep(&mut self, data: &[u8], requests: u32, stride: u32) -> u32 {
+    fn store(&mut self, data: &[u8], requests: u32, stride: u32) -> u32 {
         if self.bytes.is_empty() {
-            // Once: a queue that sends nothing inline needs nothing.
+            // Only a queue that sends inline data needs memory for it.
             self.stride = stride as usize;
             self.bytes = vec![0; self.stride * requests as usize].into();
         }
@@ -85,7 +83,6 @@ impl InlineSlots {
     }
 }
 
-/// A request in a send queue.
 #[derive(Clone, Debug)]
 pub(crate) struct SendWork {
     pub(crate) id: u64,
@@ -94,19 +91,19 @@ pub(crate) struct SendWork {
     pub(crate) data: StoredData,
     /// The path of a datagram, at the time of posting.
     pub(crate) path: AddressVector,
-    /// Bytes that are sent, or asked for.
+    /// Bytes to send, or to read.
     pub(crate) bytes: u64,
-    /// First of its sequence numbers, once it has been begun.
+    /// The first PSN, once it was started.
     pub(crate) psn: Psn,
-    /// How many sequence numbers it takes; 0 for what never leaves the adapter.
+    /// The number of PSNs; 0 before the start, and for local operations.
     pub(crate) packets: u32,
-    /// Its place among all messages of the queue pair, for credits.
+    /// The send sequence number (SSN), for credits.
     pub(crate) ssn: Psn,
-    /// Bytes of the answer that have come, and in how many packets.
+    /// Received bytes of the answer, and their packets.
     pub(crate) answered: u64,
     pub(crate) answered_packets: u32,
-    /// It cannot be sent, and completes with this error after all before it.
-    pub(crate) broken: Option<CompletionStatus>,
+    /// It cannot be sent, and completes with this error after the requests before it.
+    pub(crate) local_error: Option<CompletionStatus>,
     /// The answer to a read or an atomic is complete, or a local operation is done.
     pub(crate) done: bool,
 }
@@ -121,7 +118,7 @@ impl SendWork {
     ) -> Self {
         let data = match request.data {
             Data::Sges(sges) => StoredData::Sges(Entries::of(sges)),
-            Data::Inline(bytes) => StoredData::Inline(inline.keep(
+            Data::Inline(bytes) => StoredData::Inline(inline.store(
                 bytes,
                 init.send_requests_max,
                 init.inline_bytes_max,
@@ -139,12 +136,11 @@ impl SendWork {
             ssn: Psn::default(),
             answered: 0,
             answered_packets: 0,
-            broken: None,
+            local_error: None,
             done: false,
         }
     }
 
-    /// Whether only an answer with data can complete it.
     pub(crate) const fn needs_answer(&self) -> bool {
         matches!(self.op, SendOp::Read(_) | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
     }
@@ -154,7 +150,6 @@ impl SendWork {
         matches!(self.op, SendOp::Bind(_) | SendOp::LocalInvalidate(_))
     }
 
-    /// Whether nothing of it has been begun.
     pub(crate) const fn is_untouched(&self) -> bool {
         self.packets == 0 && !self.done
     }
@@ -167,13 +162,11 @@ impl SendWork {
         )
     }
 
-    /// The number behind its last one.
     pub(crate) const fn end(&self) -> Psn {
         self.psn.plus(self.packets)
     }
 }
 
-/// A request in a receive queue.
 #[derive(Clone, Debug)]
 pub(crate) struct RecvWork {
     pub(crate) id: u64,
@@ -181,7 +174,6 @@ pub(crate) struct RecvWork {
     pub(crate) bytes: u64,
 }
 
-/// A shared receive queue.
 #[derive(Debug)]
 pub(crate) struct SharedQueue {
     pub(crate) pd: Pd,
@@ -193,7 +185,6 @@ pub(crate) struct SharedQueue {
     pub(crate) qps: u32,
 }
 
-/// A completion queue.
 #[derive(Debug)]
 pub(crate) struct CompletionQueue {
     completions: VecDeque<Completion>,
@@ -201,8 +192,8 @@ pub(crate) struct CompletionQueue {
     /// It overran: no more completions are added (IBA 10.2.5.2).
     pub(crate) is_lost: bool,
     armed: Option<Arm>,
-    /// It was armed, and what it was armed for has come.
-    pub(crate) rung: bool,
+    /// A completion of the kind that it was armed for was added.
+    pub(crate) is_notified: bool,
     pub(crate) qps: u32,
 }
 
@@ -213,7 +204,7 @@ impl CompletionQueue {
             completions_max: completions_max as usize,
             is_lost: false,
             armed: None,
-            rung: false,
+            is_notified: false,
             qps: 0,
         }
     }
@@ -224,20 +215,19 @@ impl CompletionQueue {
         if self.is_lost || self.completions.len() >= self.completions_max {
             return false;
         }
-        let wakes = match self.armed {
+        let notifies = match self.armed {
             None => false,
             Some(Arm::Any) => true,
             Some(Arm::Solicited) => solicited || completion.status != CompletionStatus::Success,
         };
-        if wakes {
+        if notifies {
             self.armed = None;
-            self.rung = true;
+            self.is_notified = true;
         }
         self.completions.push_back(completion);
         true
     }
 
-    /// Takes the oldest ones.
     #[inline]
     pub(crate) fn take(&mut self, out: &mut [Completion]) -> usize {
         let mut count = 0;
@@ -249,7 +239,6 @@ impl CompletionQueue {
         count
     }
 
-    /// Whether there are so many.
     #[inline]
     pub(crate) fn has(&self, count: usize) -> bool {
         self.completions.len() >= count
@@ -260,6 +249,6 @@ impl CompletionQueue {
         if self.armed != Some(Arm::Any) {
             self.armed = Some(arm);
         }
-        self.rung = false;
+        self.is_notified = false;
     }
 }

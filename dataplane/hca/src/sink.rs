@@ -1,15 +1,13 @@
-//! The part of a link that an adapter needs to send frames.
+//! The part of a link that an adapter needs to send frames. Sends return whether there was space.
 
 use pollux_verbs::LKey;
 
-/// Where an adapter sends frames.
 pub trait FrameSink {
-    /// Sends a packet, LRH to VCRC; returns whether there was space.
+    /// Sends a packet, LRH to VCRC.
     fn send_packet(&mut self, bytes: &[u8]) -> bool;
-    /// Sends a message: the words of its head, and bytes, which `fill` writes part by part. Returns
-    /// whether there was space.
+    /// Sends a message: the words of its head, and bytes, which `fill` writes part by part.
     fn send_message(&mut self, head: &[u64], bytes: usize, fill: impl FnMut(&mut [u8])) -> bool;
-    /// The same, of bytes that lie in one place.
+    /// Sends a message of contiguous bytes.
     fn send_bytes(&mut self, head: &[u64], bytes: &[u8]) -> bool {
         let mut rest = bytes;
         self.send_message(head, bytes.len(), |part| {
@@ -23,8 +21,8 @@ pub trait FrameSink {
     fn can_lease(&mut self, _head: [u64; 2], _keys: &mut dyn Iterator<Item = LKey>) -> bool {
         true
     }
-    /// Whether management agents are behind this link: then management datagrams to the adapter's
-    /// own port go to the link.
+    /// Whether management agents are behind this link: they get management datagrams to the
+    /// adapter's own port.
     fn has_agents(&self) -> bool {
         false
     }

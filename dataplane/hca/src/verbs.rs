@@ -11,9 +11,9 @@ use pollux_verbs::{
 };
 use pollux_wire::address::{Gid, Lid, Qpn};
 use pollux_wire::keys::QKey;
+use std::collections::VecDeque;
 
 impl Adapter {
-    /// A new protection domain.
     pub fn create_pd(&mut self) -> Result<Pd, VerbsError> {
         let kept = self.shared.pds.insert(());
         kept.map(Pd).map_err(|()| over("create_pd", "pds_max", LIMITS.pds_max))
@@ -41,7 +41,6 @@ impl Adapter {
         self.shared.pds.get(pd.0).copied().ok_or(none(verb, "protection domain"))
     }
 
-    /// Registers memory, under keys of its own.
     pub fn register(
         &mut self,
         pd: Pd,
@@ -69,12 +68,10 @@ impl Adapter {
         self.shared.memory.destroy_window(window)
     }
 
-    /// A new completion queue for so many completions.
     pub fn create_cq(&mut self, completions_max: u32) -> Result<Cq, VerbsError> {
-        const VERB: &str = "create_cq";
         check::cq(completions_max, &LIMITS)?;
         let kept = self.shared.cqs.insert(CompletionQueue::new(completions_max));
-        kept.map(Cq).map_err(|_| over(VERB, "cqs_max", LIMITS.cqs_max))
+        kept.map(Cq).map_err(|_| over("create_cq", "cqs_max", LIMITS.cqs_max))
     }
 
     pub(crate) fn destroy_cq(&mut self, cq: Cq) -> Result<(), VerbsError> {
@@ -98,7 +95,7 @@ impl Adapter {
         check::srq(requests_max, sges_max, &LIMITS)?;
         let queue = SharedQueue {
             pd,
-            requests: std::collections::VecDeque::new(),
+            requests: VecDeque::new(),
             requests_max: requests_max as usize,
             sges_max: sges_max as usize,
             limit: 0,
@@ -126,7 +123,6 @@ impl Adapter {
         Ok(())
     }
 
-    /// A new queue pair, in the state RESET.
     pub fn create_qp(&mut self, init: &QpInit) -> Result<Qp, VerbsError> {
         const VERB: &str = "create_qp";
         self.check_pd(VERB, init.pd)?;
@@ -157,7 +153,6 @@ impl Adapter {
         Ok(Qp(number))
     }
 
-    /// Counts a queue pair at the queues that it uses.
     fn count_qp(&mut self, init: &QpInit, change: i32) {
         for cq in [init.send_cq, init.recv_cq] {
             if let Some(queue) = self.shared.cqs.get_mut(cq.0) {
@@ -173,7 +168,6 @@ impl Adapter {
         self.qps.get(qp.0).ok_or(none(verb, "queue pair"))
     }
 
-    /// A queue pair's number on the network.
     pub fn qpn(&self, qp: Qp) -> Result<Qpn, VerbsError> {
         self.qp("qpn", qp).map(|qp| qp.common.qpn)
     }
@@ -193,7 +187,7 @@ impl Adapter {
         if let Some(kept) = self.qps.get_mut(qp.0) {
             kept.change(to, change, &mut self.shared);
         }
-        self.touch(qp.0);
+        self.activate(qp.0);
         Ok(())
     }
 
@@ -245,8 +239,8 @@ impl Adapter {
     }
 
     pub(crate) fn destroy_ah(&mut self, ah: Ah) -> Result<(), VerbsError> {
-        let gone = self.shared.ahs.remove(ah.0);
-        gone.map(|_| ()).ok_or(none("destroy_ah", "address handle"))
+        let removed = self.shared.ahs.remove(ah.0);
+        removed.map(|_| ()).ok_or(none("destroy_ah", "address handle"))
     }
 
     pub(crate) fn attach_multicast(
@@ -279,19 +273,17 @@ impl Adapter {
     ) -> Result<(), VerbsError> {
         let mlid = if self.shared.port.is_ethernet() { Lid::NONE } else { mlid };
         let member = Member { mgid, mlid, qp };
-        let place = self.groups.iter().position(|kept| *kept == member);
-        let place = place.ok_or(none("detach_multicast", "membership"))?;
-        self.groups.remove(place);
+        let index = self.groups.iter().position(|kept| *kept == member);
+        self.groups.remove(index.ok_or(none("detach_multicast", "membership"))?);
         Ok(())
     }
 
-    /// Whether the queue has this many completions.
     #[inline]
     pub(crate) fn has_completions(&self, cq: Cq, count: usize) -> bool {
         self.shared.cqs.get(cq.0).is_some_and(|queue| queue.has(count))
     }
 
-    /// Takes completions off a queue; says how many.
+    /// Moves completions out of a queue; returns their number.
     pub fn poll(&mut self, cq: Cq, out: &mut [Completion]) -> Result<usize, VerbsError> {
         let queue = self.shared.cqs.get_mut(cq.0).ok_or(none("poll", "completion queue"))?;
         Ok(queue.take(out))
@@ -303,12 +295,11 @@ impl Adapter {
         Ok(())
     }
 
-    /// The next completion queue with a completion that it was armed for.
-    pub(crate) fn take_rung(&mut self) -> Option<Cq> {
-        let rung =
-            self.shared.cqs.iter().find(|(_, queue)| queue.rung).map(|(number, _)| number)?;
-        self.shared.cqs.get_mut(rung)?.rung = false;
-        Some(Cq(rung))
+    /// Takes the notification of an armed completion queue.
+    pub(crate) fn take_notified(&mut self) -> Option<Cq> {
+        let (number, _) = self.shared.cqs.iter().find(|(_, queue)| queue.is_notified)?;
+        self.shared.cqs.get_mut(number)?.is_notified = false;
+        Some(Cq(number))
     }
 
     pub(crate) fn has_event(&self) -> bool {

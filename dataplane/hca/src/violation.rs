@@ -13,17 +13,13 @@ use pollux_wire::packet::Extended;
 /// Violations that wait to be reported; beyond that, only the drops are counted.
 const VIOLATIONS_MAX: usize = 64;
 
-/// A packet with a wrong key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyViolation {
-    /// The trap number: 257 or 258.
     pub trap_number: TrapNumber,
-    /// The details: source, destination and key.
     pub trap: BadKeyTrap,
 }
 
 impl KeyViolation {
-    /// The violation of a drop, if its reason was a key.
     fn of(reason: DropReason, receiver: Qpn, arrival: &Arrival<'_>) -> Option<Self> {
         let head = &arrival.head;
         let deth = match arrival.extended {
@@ -49,7 +45,7 @@ impl KeyViolation {
         Some(Self { trap_number, trap })
     }
 
-    /// A violation that a process reports: trap number and details. `None` if invalid.
+    /// Parses the report of another process. `None` if invalid.
     pub fn read(trap_number: u64, details: &[u8]) -> Option<Self> {
         let trap_number = TrapNumber(trap_number.try_into().ok()?);
         match TrapDetails::parse(trap_number, details.try_into().ok()?) {
@@ -58,16 +54,20 @@ impl KeyViolation {
         }
     }
 
-    /// Converts the violation to the details of a notice.
     pub fn details(&self) -> TrapDetails {
         TrapDetails::BadKey(self.trap)
     }
 }
 
 impl Shared {
-    /// Records a drop of a packet for a queue pair.
+    /// Queues a report of a dropped packet, if its reason was a key.
     #[cold]
-    pub(super) fn refuse(&mut self, reason: DropReason, receiver: Qpn, arrival: &Arrival<'_>) {
+    pub(super) fn report_violation(
+        &mut self,
+        reason: DropReason,
+        receiver: Qpn,
+        arrival: &Arrival<'_>,
+    ) {
         if self.violations.len() < VIOLATIONS_MAX {
             self.violations.extend(KeyViolation::of(reason, receiver, arrival));
         }
@@ -75,7 +75,6 @@ impl Shared {
 }
 
 impl Adapter {
-    /// The next violation for the port's agent.
     #[inline]
     pub fn poll_violation(&mut self) -> Option<KeyViolation> {
         self.shared.violations.pop_front()

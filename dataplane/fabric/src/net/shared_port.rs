@@ -23,7 +23,6 @@ pub const ARRIVED_BYTES_MAX: usize = 32 << 20;
 /// The location of an adapter: a port, and a context at that port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PortContext {
-    /// The port.
     pub end: End,
     /// Its context: below [`PORT_CONTEXTS_MAX`]. Context 0 gets management datagrams.
     pub number: u8,
@@ -36,10 +35,8 @@ impl From<End> for PortContext {
     }
 }
 
-/// The adapters that share a port, by context.
 pub(super) type SharedPort = BTreeMap<u8, Attached>;
 
-/// An adapter in its context.
 #[derive(Default)]
 pub(super) struct Attached {
     /// Frames that have arrived, each with the context that sent it.
@@ -52,7 +49,6 @@ pub(super) struct Attached {
 }
 
 impl Net {
-    /// Puts an adapter to a port.
     pub fn attach(&mut self, at: impl Into<PortContext>, leases: &Arc<LeaseTable>) {
         self.in_context(at.into()).leases = Some(leases.clone());
     }
@@ -91,18 +87,16 @@ impl Net {
             .map(|number| PortContext { end, number })
     }
 
-    /// The leases of the adapter in a context.
     pub fn leases(&self, at: impl Into<PortContext>) -> Option<Arc<LeaseTable>> {
         let at = at.into();
         self.adapters.get(&at.end)?.get(&at.number)?.leases.clone()
     }
 
-    /// The next frame for an adapter, and its sender.
     pub fn take(&mut self, at: impl Into<PortContext>) -> Option<(PortContext, Frame)> {
         let at = at.into();
         let adapter = self.adapters.get_mut(&at.end)?.get_mut(&at.number)?;
         let (from, frame) = adapter.arrived.pop_front()?;
-        adapter.bytes -= frame.kept_bytes();
+        adapter.bytes -= frame.stored_bytes();
         self.waiting -= 1;
         Some((from, frame))
     }
@@ -119,13 +113,11 @@ impl Net {
         self.waiting
     }
 
-    /// The number of frames that the adapters at a port have not taken.
     pub fn waiting_at(&self, end: End) -> usize {
         let contexts = self.adapters.get(&end).into_iter().flat_map(BTreeMap::values);
         contexts.map(|adapter| adapter.arrived.len()).sum()
     }
 
-    /// Delivers a frame to its adapter at an end.
     pub(super) fn hand_over(&mut self, to: End, origin: PortContext, frame: Frame) {
         let has_others = |contexts: &BTreeMap<u8, _>| contexts.keys().any(|number| *number > 0);
         if !self.adapters.get(&to).is_some_and(has_others) {
@@ -152,7 +144,7 @@ impl Net {
         let contexts = self.adapters.get_mut(&context.end);
         let reason = match contexts.and_then(|contexts| contexts.get_mut(&context.number)) {
             Some(adapter) if adapter.has_room(&frame) => {
-                adapter.bytes += frame.kept_bytes();
+                adapter.bytes += frame.stored_bytes();
                 adapter.came += 1;
                 adapter.arrived.push_back((origin, frame));
                 self.waiting += 1;
@@ -184,7 +176,7 @@ impl Net {
 
 impl Attached {
     fn has_room(&self, frame: &Frame) -> bool {
-        let has_bytes = self.bytes + frame.kept_bytes() <= ARRIVED_BYTES_MAX;
+        let has_bytes = self.bytes + frame.stored_bytes() <= ARRIVED_BYTES_MAX;
         self.arrived.len() < ARRIVED_FRAMES_MAX && (has_bytes || self.arrived.is_empty())
     }
 }

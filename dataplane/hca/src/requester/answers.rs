@@ -1,10 +1,8 @@
-//! Answers that come to the requester: ACK, AETH NAK, RNR NAK, read and atomic responses (IBA
-//! 9.7.5.1, 9.9.2).
+//! Answers to the requester: ACK, AETH NAK, RNR NAK, read and atomic responses (IBA 9.7.5.1, 9.9.2).
 
 use super::*;
 
 impl Requester {
-    /// An answer has come (IBA 9.7.5.1, 9.9.2).
     pub(crate) fn handle(
         &mut self,
         common: &Common,
@@ -42,9 +40,9 @@ impl Requester {
     pub(super) fn take_credits(&mut self, syndrome: Syndrome, msn: Psn) {
         // A wire that reorders packets can deliver an older MSN last.
         if let Syndrome::Ack(credits) = syndrome
-            && !msn.is_before(self.msn_told)
+            && !msn.is_before(self.peer_msn)
         {
-            self.msn_told = msn;
+            self.peer_msn = msn;
             self.ssn_allowed = credits.count().map(|count| msn.plus(count.into()));
         }
     }
@@ -59,30 +57,30 @@ impl Requester {
     ) -> Result<(), DropReason> {
         match syndrome {
             Syndrome::Ack(_) => {
-                // Answers with data that have not come are lost.
+                // Missing answers with data before an ACK are lost.
                 let lost = self.first_unanswered().filter(|lost| !psn.is_before(*lost));
-                self.progress(common, shared, now, lost.unwrap_or(psn.plus(1)));
+                self.advance_acked(common, shared, now, lost.unwrap_or(psn.plus(1)));
                 if let Some(lost) = lost {
-                    self.ask_again(lost);
+                    self.request_again(lost);
                 }
             }
             Syndrome::RnrNak(timer) => {
                 let before = self.acked;
-                self.progress(common, shared, now, psn);
+                self.advance_acked(common, shared, now, psn);
                 // Nothing is sent during the wait, so this is a duplicate.
                 if self.rnr_until.is_none() || self.acked != before {
-                    self.wait_for_receiver(now, timer);
+                    self.start_rnr_timer(now, timer);
                 }
             }
             Syndrome::Nak(NakCode::PSN_SEQUENCE_ERROR) => {
-                self.progress(common, shared, now, psn);
-                // A responder sends one NAK for a gap (IBA 9.7.5.2.8), so the same NAK came twice.
-                if self.gap_told.replace(psn) != Some(psn) {
+                self.advance_acked(common, shared, now, psn);
+                // A responder sends one NAK for a gap (IBA 9.7.5.2.8), so a second one is a duplicate.
+                if self.nak_psn.replace(psn) != Some(psn) {
                     self.retry(self.acked);
                 }
             }
             Syndrome::Nak(code) => {
-                self.progress(common, shared, now, psn);
+                self.advance_acked(common, shared, now, psn);
                 self.failed = Some(match code {
                     NakCode::REMOTE_ACCESS_ERROR => CompletionStatus::RemoteAccess,
                     NakCode::REMOTE_OPERATIONAL_ERROR => CompletionStatus::RemoteOperation,
@@ -94,8 +92,8 @@ impl Requester {
         Ok(())
     }
 
-    /// An RNR NAK: starts the RNR timer, unless the retries are used up (IBA 9.7.5.2.8).
-    fn wait_for_receiver(&mut self, now: Time, timer: RnrTimer) {
+    /// Starts the RNR timer, unless the retries are used up (IBA 9.7.5.2.8).
+    fn start_rnr_timer(&mut self, now: Time, timer: RnrTimer) {
         match self.rnr_retries_left {
             0 => {
                 self.failed = Some(CompletionStatus::RnrRetryExceeded);
@@ -109,7 +107,7 @@ impl Requester {
         self.go_back(self.acked);
     }
 
-    /// The number of the first answer with data that is still to come.
+    /// The PSN of the first missing answer with data.
     pub(super) fn first_unanswered(&self) -> Option<Psn> {
         self.unanswered().map(|work| work.psn.plus(work.answered_packets))
     }
@@ -121,10 +119,10 @@ impl Requester {
         self.queue.iter().find(|work| work.needs_answer() && !work.done && work.packets > 0)
     }
 
-    /// Answers are missing from `psn` on: requests them again, once until there is progress.
-    fn ask_again(&mut self, psn: Psn) {
-        if !self.asked_again {
-            self.asked_again = true;
+    /// Requests missing answers from `psn` on again, once until there is progress.
+    fn request_again(&mut self, psn: Psn) {
+        if !self.requested_again {
+            self.requested_again = true;
             self.retry(psn);
         }
     }
@@ -148,46 +146,44 @@ impl Requester {
             return Err(DropReason::Sequence);
         }
         if psn != expected {
-            self.ask_again(expected);
+            self.request_again(expected);
             return Ok(());
         }
         if !answer.fits(work, common, arrival) {
-            self.progress(common, shared, now, psn);
+            self.advance_acked(common, shared, now, psn);
             self.failed = Some(CompletionStatus::BadResponse);
             return Ok(());
         }
         let (pd, skip) = (common.init.pd, work.answered as usize);
         let Ok(pieces) = shared.memory.local(pd, work.data.sges(), true) else {
-            self.progress(common, shared, now, psn);
+            self.advance_acked(common, shared, now, psn);
             self.failed = Some(CompletionStatus::LocalProtection);
             return Ok(());
         };
-        let came = match answer {
+        let copied = match answer {
             Answer::Read => arrival.payload.copy_to(&pieces, skip),
             Answer::Atomic(bytes) => Source::Bytes(&bytes).copy_to(&pieces, 0),
         };
-        if !came {
+        if !copied {
             return Err(DropReason::Revoked);
         }
         work.answered += arrival.payload.bytes() as u64;
         work.answered_packets += arrival.head.packets;
         work.done = work.answered_packets == work.packets;
         self.answers_due -= u32::from(work.done);
-        self.progress(common, shared, now, psn.plus(arrival.head.packets));
-        // This may have been the last answer that acknowledged requests wait for.
+        self.advance_acked(common, shared, now, psn.plus(arrival.head.packets));
+        // Acknowledged requests may have waited for this answer.
         self.retire(common, shared);
         Ok(())
     }
 }
 
-/// The kind of an answer with data.
 enum Answer {
     Read,
     Atomic([u8; 8]),
 }
 
 impl Answer {
-    /// Whether the answer matches this request, in kind and length.
     fn fits(&self, work: &SendWork, common: &Common, arrival: &Arrival<'_>) -> bool {
         let is_read = matches!(work.op, SendOp::Read(_));
         let bytes = arrival.payload.bytes() as u64;

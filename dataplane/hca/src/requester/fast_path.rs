@@ -25,7 +25,7 @@ impl Requester {
     ) -> bool {
         if request.flags.has(SendFlags::FENCE)
             || !common.has_fast_path(shared)
-            || !self.is_clear(common)
+            || !self.can_send_now(common)
         {
             return false;
         }
@@ -34,7 +34,7 @@ impl Requester {
         let first = heads.message | se;
         let second = heads.sent | u64::from(self.psn().get());
         let is_ud = common.init.qp_type == QpType::Ud;
-        let went = match request.op {
+        let sent = match request.op {
             SendOp::Send if !is_ud => {
                 send_data(common, shared, &[first, second, 1], &request.data, link)
             }
@@ -46,20 +46,20 @@ impl Requester {
             }
             _ => false,
         };
-        if !went {
+        if !sent {
             return false;
         }
         if common.init.qp_type == QpType::Rc {
-            self.sent_fast(common, request, now);
+            self.record_sent(common, request, now);
         } else {
-            self.sent_unreliable(common, shared, request);
+            self.complete_unreliable(common, shared, request);
         }
         true
     }
 
     /// Whether a message may be sent at once, before it is in the queue.
     #[inline(always)]
-    fn is_clear(&self, common: &Common) -> bool {
+    fn can_send_now(&self, common: &Common) -> bool {
         self.next == self.queue.len()
             && self.next < common.init.send_requests_max as usize
             && self.failed.is_none()
@@ -69,9 +69,9 @@ impl Requester {
             && self.ssn_allowed.is_none_or(|last| !last.is_before(self.ssn))
     }
 
-    /// A message of one packet has been sent at once.
+    /// Queues a message of one packet that was sent.
     #[inline(always)]
-    fn sent_fast(&mut self, common: &Common, request: &SendRequest<'_>, now: Time) {
+    fn record_sent(&mut self, common: &Common, request: &SendRequest<'_>, now: Time) {
         let mut work =
             SendWork::new(request, AddressVector::default(), &mut self.inline, &common.init);
         (work.psn, work.packets, work.ssn) = (self.psn, 1, self.ssn);
@@ -84,9 +84,14 @@ impl Requester {
         }
     }
 
-    /// A message of one packet has been sent at once, and needs no acknowledgement.
+    /// Completes a message of one packet that was sent and needs no acknowledgement.
     #[inline(always)]
-    fn sent_unreliable(&mut self, common: &Common, shared: &mut Shared, request: &SendRequest<'_>) {
+    fn complete_unreliable(
+        &mut self,
+        common: &Common,
+        shared: &mut Shared,
+        request: &SendRequest<'_>,
+    ) {
         self.psn = self.psn.plus(1);
         (self.acked, self.sent_end) = (self.psn, self.psn);
         if common.init.signal_all || request.flags.has(SendFlags::SIGNALED) {
@@ -96,7 +101,7 @@ impl Requester {
         }
     }
 
-    /// Handles an acknowledgement, if only messages wait for one.
+    /// Handles an ACK, unless an answer with data is due.
     #[inline(always)]
     pub(crate) fn receive_fast_ack(
         &mut self,
@@ -111,7 +116,7 @@ impl Requester {
             return false;
         }
         self.take_credits(aeth.syndrome, aeth.msn);
-        self.progress(common, shared, now, psn.plus(1));
+        self.advance_acked(common, shared, now, psn.plus(1));
         true
     }
 }
@@ -132,13 +137,13 @@ fn send_data<L: FrameSink>(
                 && link.send_bytes(words, bytes)
         }
         Data::Sges(&[sge]) if sge.bytes as usize <= bytes_max && common.init.send_sges_max > 0 => {
-            let Ok((memory, at)) = shared.memory.place(common.init.pd, &sge, false) else {
+            let Ok((memory, at)) = shared.memory.locate(common.init.pd, &sge, false) else {
                 return false;
             };
             let mut done = at;
             link.send_message(words, sge.bytes as usize, |part| {
                 let reached = memory.read(done, part);
-                debug_assert!(reached, "the region was asked");
+                debug_assert!(reached, "the region was checked");
                 done += part.len();
             })
         }

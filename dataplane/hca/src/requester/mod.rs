@@ -10,7 +10,7 @@
 //! ```
 //!
 //! The queue holds the requests in order; `next` and `packet` are the position of sending, `acked`
-//! is the number up to which all is acknowledged. Going back only moves `next` and `packet`:
+//! is the first PSN that is not acknowledged. Going back only moves `next` and `packet`:
 //! retransmitted packets are built again from memory, as in hardware. On an unreliable connection,
 //! requests complete with their last packet.
 
@@ -58,37 +58,36 @@ pub(crate) struct Requester {
     psn: Psn,
     /// The PSN behind the last one sent; answers beyond it are invalid.
     sent_end: Psn,
-    /// All before it is acknowledged.
+    /// The first PSN that is not acknowledged.
     acked: Psn,
-    /// The number of the next message.
+    /// The SSN of the next message.
     ssn: Psn,
-    /// The last message that the peer's credits allow; `None` without flow control.
+    /// The last SSN that the peer's credits allow; `None` without flow control.
     ssn_allowed: Option<Psn>,
-    /// The peer's message sequence number (MSN).
-    msn_told: Psn,
+    /// The newest MSN of the peer.
+    peer_msn: Psn,
     retries_left: u8,
     rnr_retries_left: u8,
-    /// The RNR timer: no sending before, because the peer had no receive.
+    /// The RNR timer.
     rnr_until: Option<Time>,
-    /// The ACK timer: an answer is due.
+    /// The ACK timer.
     ack_deadline: Option<Time>,
     /// The start of the ACK timer, by a clock reading that may be old.
     ack_awaited: Time,
-    /// Why the oldest request has failed.
+    /// The error of the oldest request.
     failed: Option<CompletionStatus>,
-    /// Draining, and whether to tell when done.
+    /// Draining, and whether an event is to be sent at the end.
     draining: Option<bool>,
     /// Lost answers were requested again, without progress so far.
-    asked_again: bool,
-    /// The PSN of the last NAK sequence error; none after progress.
-    gap_told: Option<Psn>,
+    requested_again: bool,
+    /// The PSN of the last NAK sequence error; `None` after progress.
+    nak_psn: Option<Psn>,
     inline: InlineSlots,
     /// Requests in the queue whose answers with data have not come.
     answers_due: u32,
 }
 
 impl Requester {
-    /// Allows sending from now on.
     pub(crate) fn start(&mut self, attributes: &QpAttributes) {
         self.psn = attributes.sq_psn.unwrap_or_default();
         self.acked = self.psn;
@@ -107,15 +106,14 @@ impl Requester {
         self.queue.push_back(work);
     }
 
-    /// Whether requests wait to be sent.
     #[inline(always)]
     pub(crate) fn has_more(&self) -> bool {
         self.next < self.queue.len()
     }
 
     /// Starts no new request; sends an event when started ones are done, if requested (SQD).
-    pub(crate) fn drain(&mut self, common: &Common, shared: &mut Shared, tell: bool) {
-        self.draining = Some(tell);
+    pub(crate) fn drain(&mut self, common: &Common, shared: &mut Shared, wants_event: bool) {
+        self.draining = Some(wants_event);
         self.retire(common, shared);
     }
 
@@ -123,28 +121,24 @@ impl Requester {
         self.draining = None;
     }
 
-    /// The oldest request.
     pub(crate) fn front(&self) -> Option<&SendWork> {
         self.queue.front()
     }
 
-    /// What was posted inline to this slot.
     #[inline]
     pub(crate) fn inline(&self, slot: u32, bytes: usize) -> &[u8] {
         self.inline.get(slot, bytes)
     }
 
-    /// The number of the next packet.
     pub(crate) fn psn(&self) -> Psn {
         self.psn
     }
 
-    /// The oldest request has failed.
     pub(crate) fn fail(&mut self, status: CompletionStatus) {
         self.failed = Some(status);
     }
 
-    /// The oldest request, a datagram, was sent, and completes.
+    /// Completes the oldest request, a datagram that was sent.
     pub(crate) fn finish_datagram(&mut self, common: &Common, shared: &mut Shared) {
         self.psn = self.psn.plus(1);
         (self.acked, self.sent_end) = (self.psn, self.psn);
@@ -154,7 +148,6 @@ impl Requester {
         }
     }
 
-    /// The time of the next timer.
     pub(crate) fn deadline(&self) -> Option<Time> {
         self.rnr_until.or(self.ack_deadline)
     }
@@ -164,26 +157,23 @@ impl Requester {
         self.failed == Some(CompletionStatus::RetryExceeded)
     }
 
-    /// The path has changed: unacknowledged requests are sent by the new path, with full retries.
-    /// The RNR timer of the peer still runs.
-    pub(crate) fn begin_again(&mut self, attributes: &QpAttributes) {
+    /// Resends unacknowledged requests by a new path, with full retries. The RNR timer still runs.
+    pub(crate) fn restart(&mut self, attributes: &QpAttributes) {
         // Other failures do not depend on the path.
         if self.is_exhausted() {
             self.failed = None;
         }
-        self.asked_again = false;
-        self.gap_told = None;
+        self.requested_again = false;
+        self.nak_psn = None;
         self.restore_retries(attributes);
         self.ack_deadline = None;
         self.go_back(self.acked);
     }
 
-    /// Whether the oldest request has failed, and the queue pair with it.
     pub(crate) fn has_failed(&self) -> bool {
         self.failed.is_some()
     }
 
-    /// Flushes all requests.
     pub(crate) fn flush(&mut self, common: &Common, shared: &mut Shared) {
         let mut status = self.failed.take().unwrap_or(CompletionStatus::Flushed);
         while let Some(work) = self.queue.pop_front() {
@@ -208,7 +198,7 @@ impl Requester {
     }
 
     /// Executes local operations at `next`.
-    fn carry_out_local(&mut self, common: &Common, shared: &mut Shared) {
+    fn execute_local(&mut self, common: &Common, shared: &mut Shared) {
         let work = &mut self.queue[self.next];
         if !work.done {
             let outcome = match &work.op {
@@ -223,7 +213,7 @@ impl Requester {
                 } else {
                     CompletionStatus::LocalProtection
                 };
-                self.break_off(common, status);
+                self.set_local_error(common, status);
                 return;
             }
             work.done = true;
@@ -248,8 +238,8 @@ impl Requester {
             self.next -= 1;
         }
         if self.next == 0 && self.packet == 0 {
-            let broken = self.queue.front().and_then(|work| work.broken);
-            self.failed = self.failed.or(broken);
+            let local_error = self.queue.front().and_then(|work| work.local_error);
+            self.failed = self.failed.or(local_error);
         }
         if self.draining == Some(true) && self.queue.front().is_none_or(SendWork::is_untouched) {
             self.draining = Some(false);
@@ -264,17 +254,17 @@ impl Requester {
         self.ack_deadline = timeout.filter(|_| outstanding).map(|timeout| now + timeout);
     }
 
-    /// All before `upto` is acknowledged, except for missing answers with data: a later answer
+    /// Acknowledges everything before `upto`, except for missing answers with data: a later answer
     /// shows that they are lost (IBA 9.9.2.2).
-    fn progress(&mut self, common: &Common, shared: &mut Shared, now: Time, upto: Psn) {
+    fn advance_acked(&mut self, common: &Common, shared: &mut Shared, now: Time, upto: Psn) {
         let lost = self.first_unanswered().filter(|lost| lost.is_before(upto));
         let upto = lost.unwrap_or(upto);
         if !self.acked.is_before(upto) {
             return;
         }
         self.acked = upto;
-        self.asked_again = false;
-        self.gap_told = None;
+        self.requested_again = false;
+        self.nak_psn = None;
         self.restore_retries(&common.attributes);
         self.start_timer(common, now);
         // Packets to retransmit may have been acknowledged meanwhile.
@@ -316,10 +306,10 @@ impl Requester {
         self.go_back(psn);
     }
 
-    /// Checks the RNR timer and the ACK timer. If the clock was not read since the request was
-    /// sent, restarts the ACK timer once from now.
+    /// Checks both timers. If the clock was not read since the request was sent, restarts the ACK
+    /// timer once from now.
     pub(crate) fn handle_timeout(&mut self, common: &Common, before: Time, now: Time) {
-        // An expired wait must not stay the deadline, or the timer fires for ever.
+        // An expired timer must not stay the deadline, or it fires forever.
         if self.rnr_until.is_some_and(|until| until <= now) {
             self.rnr_until = None;
             return;
@@ -330,14 +320,14 @@ impl Requester {
                 self.ack_awaited = Time::START;
                 return;
             }
-            self.asked_again = false;
-            self.gap_told = None;
+            self.requested_again = false;
+            self.nak_psn = None;
             self.retry(self.acked);
         }
     }
 }
 
-/// 4.096 us * 2^code; code 0 is for ever (IBA 9.7.6.1.3).
+/// 4.096 us * 2^code; code 0 is no timeout (IBA 9.7.6.1.3).
 fn ack_timeout(code: u8) -> Option<Duration> {
     let code = code & 31;
     (code > 0).then(|| Duration::from_nanos(4096 << code))

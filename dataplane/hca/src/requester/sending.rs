@@ -4,6 +4,7 @@
 use super::*;
 use crate::lease::LeasedMemory;
 use crate::message_bypass::Carriage;
+use crate::sink::FrameSink;
 
 impl Requester {
     /// Sends the next packet or message, if one may be sent now.
@@ -14,11 +15,11 @@ impl Requester {
         shared: &mut Shared,
         now: Time,
         bypass: bool,
-        outlet: &mut impl Outlet,
+        outlet: &mut Outlet<'_, impl FrameSink>,
     ) -> Sent {
         while self.may_send(common, now) {
             if self.queue[self.next].is_local() {
-                self.carry_out_local(common, shared);
+                self.execute_local(common, shared);
                 continue;
             }
             if self.packet == 0 && !self.begin(common) {
@@ -27,7 +28,7 @@ impl Requester {
             let work = &self.queue[self.next];
             let (pd, writes) = (common.init.pd, work.needs_answer());
             let Ok(pieces) = shared.memory.local(pd, work.data.sges(), writes) else {
-                self.break_off(common, CompletionStatus::LocalProtection);
+                self.set_local_error(common, CompletionStatus::LocalProtection);
                 break;
             };
             let carriage = if work.needs_answer() {
@@ -40,21 +41,21 @@ impl Requester {
             if !outlet.send(&self.outgoing(common, shared, pieces, carriage, bypass)) {
                 return Sent::Stalled;
             }
-            self.sent(common, shared, now, carriage != Carriage::Segmented);
+            self.advance(common, shared, now, carriage != Carriage::Segmented);
             return Sent::More;
         }
         Sent::All
     }
 
-    /// How the request goes by the message bypass. A lease needs an acknowledgment: until then the
-    /// consumer does not change the memory. One that began in packets ends so.
+    /// The transfer of a request by the message bypass. A lease needs an acknowledgment: until then
+    /// the consumer does not change the memory. A request that began in packets ends in packets.
     fn carriage(
         &self,
         common: &Common,
         shared: &Shared,
         work: &SendWork,
         pieces: &Pieces<'_>,
-        outlet: &mut impl Outlet,
+        outlet: &mut Outlet<'_, impl FrameSink>,
     ) -> Carriage {
         if self.packet > 0 {
             return Carriage::Segmented;
@@ -65,7 +66,6 @@ impl Requester {
         })
     }
 
-    /// Whether sending is allowed now.
     fn may_send(&mut self, common: &Common, now: Time) -> bool {
         if !matches!(common.state, QpState::Rts | QpState::Sqd)
             || self.failed.is_some()
@@ -79,7 +79,7 @@ impl Requester {
         self.rnr_until = None;
         // A request that cannot be sent fails the queue pair after those before it are done, which
         // may need retransmission.
-        if self.queue[self.next].broken.is_some() {
+        if self.queue[self.next].local_error.is_some() {
             return false;
         }
         // A drain stops new requests, but not retransmission.
@@ -99,13 +99,13 @@ impl Requester {
         let is_read = work.needs_answer();
         let depth = u32::from(common.attributes.initiator_depth.unwrap_or(0));
         if is_read && depth == 0 {
-            self.break_off(common, CompletionStatus::LocalQpOperation);
+            self.set_local_error(common, CompletionStatus::LocalQpOperation);
             return false;
         }
         if matches!(work.op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
             && work.bytes != ATOMIC_BYTES
         {
-            self.break_off(common, CompletionStatus::LocalLength);
+            self.set_local_error(common, CompletionStatus::LocalLength);
             return false;
         }
         let is_new = work.packets == 0;
@@ -136,17 +136,17 @@ impl Requester {
         before.filter(|work| work.needs_answer() && !work.done).count() as u32
     }
 
-    /// The request at `next` cannot be sent. Those before it go on.
-    pub(super) fn break_off(&mut self, common: &Common, status: CompletionStatus) {
+    /// Records that the request at `next` cannot be sent. Requests before it are completed first.
+    pub(super) fn set_local_error(&mut self, common: &Common, status: CompletionStatus) {
         self.packet = 0;
         if self.next == 0 || common.init.qp_type == QpType::Uc {
             self.failed = Some(status);
         } else {
-            self.queue[self.next].broken = Some(status);
+            self.queue[self.next].local_error = Some(status);
         }
     }
 
-    /// The packet, or the whole message, at the present place.
+    /// The packet at the present position, or the whole message.
     #[inline(always)]
     fn outgoing<'a>(
         &'a self,
@@ -193,7 +193,6 @@ impl Requester {
         Outgoing { head, grh, extended, payload, as_packet: !bypass }
     }
 
-    /// Operation and extended headers of the packet at the present place.
     fn operation(&self, common: &Common, unsegmented: bool) -> (Operation, Extended) {
         let work = &self.queue[self.next];
         let only = unsegmented || work.packets == 1;
@@ -244,8 +243,7 @@ impl Requester {
         }
     }
 
-    /// The present packet or message was sent.
-    fn sent(&mut self, common: &Common, shared: &mut Shared, now: Time, unsegmented: bool) {
+    fn advance(&mut self, common: &Common, shared: &mut Shared, now: Time, unsegmented: bool) {
         let work = &self.queue[self.next];
         self.packet = if unsegmented { work.packets } else { self.packet + 1 };
         let end = work.psn.plus(self.packet);
@@ -266,7 +264,7 @@ impl Requester {
     }
 }
 
-/// The header of an RDMA request that skips what is done already.
+/// The header of an RDMA request without its first `skip` bytes.
 fn reth(work: &SendWork, remote: Remote, skip: u64) -> Reth {
     Reth {
         va: remote.address.wrapping_add(skip),

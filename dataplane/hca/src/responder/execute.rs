@@ -1,6 +1,7 @@
 //! Execution of requests: into receives, into memory, out of memory (IBA 9.7.4).
 
 use super::*;
+use pollux_verbs::Sge;
 
 impl Responder {
     pub(super) fn execute_send(
@@ -13,20 +14,20 @@ impl Responder {
         let (work, done) = match std::mem::take(&mut self.in_progress) {
             InProgress::Send { work, bytes } => (work, bytes),
             _ => {
-                let room = common.next_recv_bytes(&shared.srqs).ok_or(Refusal::NotReady)?;
-                if common.init.qp_type == QpType::Uc && bytes as u64 > room {
+                let recv_bytes = common.next_recv_bytes(&shared.srqs).ok_or(Refusal::NotReady)?;
+                if common.init.qp_type == QpType::Uc && bytes as u64 > recv_bytes {
                     return Err(Refusal::Fatal(NakCode::INVALID_REQUEST));
                 }
                 (common.take_recv(shared).ok_or(Refusal::NotReady)?, 0)
             }
         };
         if (done + bytes) as u64 > work.bytes {
-            return self.spoil(common, shared, work);
+            return self.length_error(common, shared, work);
         }
         let pd = common.recv_pd(shared);
         let Ok(pieces) = shared.memory.local(pd, work.entries.as_slice(), true) else {
             common.complete_recv(shared, &work, CompletionStatus::LocalProtection);
-            return Err(Refusal::Told(NakCode::REMOTE_OPERATIONAL_ERROR));
+            return Err(Refusal::RecvFailed(NakCode::REMOTE_OPERATIONAL_ERROR));
         };
         if !arrival.payload.copy_to(&pieces, done) {
             common.give_back_recv(shared, work);
@@ -43,7 +44,7 @@ impl Responder {
                 let rkey = RKey(ieth.rkey);
                 if shared.memory.invalidate(common.init.pd, rkey).is_err() {
                     common.complete_recv(shared, &work, CompletionStatus::LocalAccess);
-                    return Err(Refusal::Told(NakCode::REMOTE_ACCESS_ERROR));
+                    return Err(Refusal::RecvFailed(NakCode::REMOTE_ACCESS_ERROR));
                 }
                 With::Invalidated(rkey)
             }
@@ -51,13 +52,13 @@ impl Responder {
         };
         self.msn = self.msn.plus(1);
         let total = (done + bytes) as u32;
-        finish_recv(common, shared, &work, CompletionKind::Recv, total, with, arrival.head.se);
+        complete(common, shared, &work, CompletionKind::Recv, total, with, arrival.head.se);
         Ok(())
     }
 
-    /// The message is too long for its receive: on a reliable connection that ends both; otherwise
-    /// the receive waits for the next.
-    fn spoil(
+    /// Refuses a message that is too long for its receive. On an unreliable connection the receive
+    /// waits for the next message.
+    fn length_error(
         &mut self,
         common: &mut Common,
         shared: &mut Shared,
@@ -65,7 +66,7 @@ impl Responder {
     ) -> Result<(), Refusal> {
         if common.init.qp_type == QpType::Rc {
             common.complete_recv(shared, &work, CompletionStatus::LocalLength);
-            return Err(Refusal::Told(NakCode::INVALID_REQUEST));
+            return Err(Refusal::RecvFailed(NakCode::INVALID_REQUEST));
         }
         common.give_back_recv(shared, work);
         Err(Refusal::Fatal(NakCode::INVALID_REQUEST))
@@ -88,18 +89,15 @@ impl Responder {
         let left = u64::from(reth.dma_len).checked_sub(done + bytes);
         let too_long = u64::from(reth.dma_len) > MESSAGE_BYTES_MAX;
         let wrong_end = left.is_none_or(|left| (left == 0) != ends);
-        if !common.allows(Access::REMOTE_WRITE) || too_long || wrong_end {
+        check_op_valid(common, Access::REMOTE_WRITE)?;
+        if too_long || wrong_end {
             return Err(invalid);
         }
-        let (pd, rkey) = (common.init.pd, RKey(reth.rkey));
         // The whole range is checked at the first packet, so that no part of a message beyond it is
         // written.
         let (at, length) = if done == 0 { (0, reth.dma_len) } else { (done, bytes as u32) };
-        let denied = Refusal::Fatal(NakCode::REMOTE_ACCESS_ERROR);
-        let address = reth.va.checked_add(at).ok_or(denied)?;
-        let need = Access::REMOTE_WRITE;
-        let piece = shared.memory.remote(pd, rkey, address, length, need);
-        let piece = [piece.map_err(|_| Refusal::Fatal(NakCode::REMOTE_ACCESS_ERROR))?];
+        let address = reth.va.checked_add(at).ok_or(ACCESS_ERROR)?;
+        let piece = [check_rkey(common, shared, reth.rkey, address, length, Access::REMOTE_WRITE)?];
         let imm = match arrival.extended {
             Extended::Imm(imm) | Extended::RethImm(_, imm) => Some(imm.data),
             _ => None,
@@ -119,7 +117,7 @@ impl Responder {
         self.msn = self.msn.plus(1);
         if let Some((data, work)) = imm.zip(imm.and_then(|_| common.take_recv(shared))) {
             let (kind, with) = (CompletionKind::RecvWriteImm, With::Imm(data));
-            finish_recv(common, shared, &work, kind, reth.dma_len, with, arrival.head.se);
+            complete(common, shared, &work, kind, reth.dma_len, with, arrival.head.se);
         }
         Ok(())
     }
@@ -131,14 +129,15 @@ impl Responder {
         psn: Psn,
         reth: &Reth,
     ) -> Result<(), Refusal> {
-        self.check_resources(common, Access::REMOTE_READ)?;
+        check_op_valid(common, Access::REMOTE_READ)?;
+        self.check_resource(common)?;
         self.answer_read(common, shared, psn, reth, Repetition::Original)?;
         let packets = common.packets(reth.dma_len.into());
-        self.remember(common, Executed { psn, packets, original: None });
+        self.record_executed(common, Executed { psn, packets, original: None });
         Ok(())
     }
 
-    /// Queues the answer to a read, after the access check.
+    /// Queues the answer to a read, after the checks of length and R_Key.
     pub(super) fn answer_read(
         &mut self,
         common: &Common,
@@ -150,9 +149,7 @@ impl Responder {
         if u64::from(reth.dma_len) > MESSAGE_BYTES_MAX {
             return Err(Refusal::Fatal(NakCode::INVALID_REQUEST));
         }
-        let (pd, rkey, need) = (common.init.pd, RKey(reth.rkey), Access::REMOTE_READ);
-        let allowed = shared.memory.remote(pd, rkey, reth.va, reth.dma_len, need);
-        allowed.map_err(|_| Refusal::Fatal(NakCode::REMOTE_ACCESS_ERROR))?;
+        check_rkey(common, shared, reth.rkey, reth.va, reth.dma_len, Access::REMOTE_READ)?;
         let packets = common.packets(reth.dma_len.into());
         let read = ReadAnswer { psn, reth: *reth, packet: 0, packets, repetition };
         self.answers.push_back(Answer::Read(read));
@@ -166,38 +163,37 @@ impl Responder {
         arrival: &Arrival<'_>,
         atomic: &AtomicEth,
     ) -> Result<(), Refusal> {
-        self.check_resources(common, Access::REMOTE_ATOMIC)?;
+        check_op_valid(common, Access::REMOTE_ATOMIC)?;
+        self.check_resource(common)?;
         if !atomic.va.is_multiple_of(8) {
             return Err(Refusal::Fatal(NakCode::INVALID_REQUEST));
         }
-        let (pd, rkey, need) = (common.init.pd, RKey(atomic.rkey), Access::REMOTE_ATOMIC);
-        let piece = shared.memory.remote(pd, rkey, atomic.va, 8, need).ok();
+        let piece = check_rkey(common, shared, atomic.rkey, atomic.va, 8, Access::REMOTE_ATOMIC)?;
         let swaps = arrival.head.opcode.operation() == Operation::COMPARE_SWAP;
-        let original = piece.and_then(|piece| {
+        let original =
             shared.memory.pieces(&[piece]).update(|old| match (swaps, old == atomic.compare) {
                 (true, true) => atomic.swap_or_add,
                 (true, false) => old,
                 (false, _) => old.wrapping_add(atomic.swap_or_add),
-            })
-        });
-        let original = original.ok_or(Refusal::Fatal(NakCode::REMOTE_ACCESS_ERROR))?;
+            });
+        let original = original.ok_or(ACCESS_ERROR)?;
         let psn = arrival.head.psn;
         self.answers.push_back(Answer::Atomic { psn, original, repetition: Repetition::Original });
-        self.remember(common, Executed { psn, packets: 1, original: Some(original) });
+        self.record_executed(common, Executed { psn, packets: 1, original: Some(original) });
         Ok(())
     }
 
     /// Whether a responder resource is free for one more read or atomic.
-    fn check_resources(&self, common: &Common, need: Access) -> Result<(), Refusal> {
+    fn check_resource(&self, common: &Common) -> Result<(), Refusal> {
         let resources = usize::from(common.attributes.responder_resources.unwrap_or(0));
         let waiting = self.answers.iter().filter(|answer| answer.takes_resource()).count();
-        if !common.allows(need) || waiting >= resources {
+        if waiting >= resources {
             return Err(Refusal::Fatal(NakCode::INVALID_REQUEST));
         }
         Ok(())
     }
 
-    fn remember(&mut self, common: &Common, executed: Executed) {
+    fn record_executed(&mut self, common: &Common, executed: Executed) {
         let resources = usize::from(common.attributes.responder_resources.unwrap_or(0));
         while self.executed.len() >= resources.max(1) {
             self.executed.pop_front();
@@ -208,8 +204,28 @@ impl Responder {
     }
 }
 
-/// A message is complete.
-fn finish_recv(
+const ACCESS_ERROR: Refusal = Refusal::Fatal(NakCode::REMOTE_ACCESS_ERROR);
+
+/// Whether the queue pair allows this kind of access to peers.
+fn check_op_valid(common: &Common, need: Access) -> Result<(), Refusal> {
+    if common.allows(need) { Ok(()) } else { Err(Refusal::Fatal(NakCode::INVALID_REQUEST)) }
+}
+
+/// The memory that a peer names, if its R_Key allows the access.
+fn check_rkey(
+    common: &Common,
+    shared: &Shared,
+    rkey: u32,
+    address: u64,
+    bytes: u32,
+    need: Access,
+) -> Result<Sge, Refusal> {
+    let piece = shared.memory.remote(common.init.pd, RKey(rkey), address, bytes, need);
+    piece.map_err(|_| ACCESS_ERROR)
+}
+
+/// Completes the receive of a message.
+fn complete(
     common: &Common,
     shared: &mut Shared,
     work: &RecvWork,

@@ -1,6 +1,6 @@
 //! The fast path of the responder: one short message into the next receive, and its ACK.
 //!
-//! Messages come here if their head words are those that the queue pair expects
+//! Messages take it if their head words are those that the queue pair expects
 //! ([`ExpectedHeads`](crate::common::ExpectedHeads)). Anything else falls through to the slow path
 //! untouched. The slow path implements the whole specification; this file adds no rule.
 
@@ -14,7 +14,7 @@ use pollux_wire::address::Lid;
 use pollux_wire::packet::Grh;
 
 impl Responder {
-    /// Takes a message into the next receive, if both are for the fast path.
+    /// Copies a message into the next receive, if both are for the fast path.
     #[inline(always)]
     pub(crate) fn receive_fast(
         &mut self,
@@ -62,7 +62,9 @@ impl Responder {
         if skip + bytes > sge.bytes as usize {
             return false;
         }
-        let Ok((memory, at)) = shared.memory.place(common.init.pd, sge, true) else { return false };
+        let Ok((memory, at)) = shared.memory.locate(common.init.pd, sge, true) else {
+            return false;
+        };
         if !message.copy_to(memory, at + skip) {
             return false;
         }
@@ -70,7 +72,7 @@ impl Responder {
         queue.pop_front();
         if common.init.qp_type != QpType::Ud {
             let is_reliable = common.init.qp_type == QpType::Rc;
-            self.received_fast(is_reliable && first & head::ACK_REQ != 0);
+            self.advance_fast(is_reliable && first & head::ACK_REQ != 0);
         }
         let (status, kind) = (CompletionStatus::Success, CompletionKind::Recv);
         let bytes = (skip + bytes) as u32;
@@ -79,18 +81,18 @@ impl Responder {
         true
     }
 
-    /// Whether this is the next number, and begins a message.
+    /// Whether a message with this PSN begins now.
     #[inline(always)]
     fn expects(&self, psn: Psn) -> bool {
         psn == self.expected && matches!(self.in_progress, InProgress::Nothing) && !self.failed
     }
 
-    /// A message of one packet has been carried out.
+    /// Advances the state by a received message of one packet.
     #[inline(always)]
-    fn received_fast(&mut self, ack_req: bool) {
+    fn advance_fast(&mut self, ack_req: bool) {
         self.expected = self.expected.plus(1);
         self.msn = self.msn.plus(1);
-        self.gap_told = false;
+        self.nak_sent = false;
         if ack_req {
             self.acknowledge();
         }
@@ -113,10 +115,10 @@ impl Responder {
         let aeth = Aeth { syndrome: Syndrome::Ack(common.credits()), msn: self.msn };
         let second = common.heads.sent | u64::from(psn.get());
         let words = [common.heads.ack, second, 1, head::aeth_word(aeth)];
-        let went = link.send_bytes(&words, &[]);
-        if went {
+        let sent = link.send_bytes(&words, &[]);
+        if sent {
             self.answers.clear();
         }
-        went
+        sent
     }
 }

@@ -8,19 +8,26 @@
 //!          +--- reliable: NAK and error state if the order is wrong; unreliable: message dropped
 //! ```
 //!
-//! The order in which a request is checked, and the answer if the check fails:
+//! A request passes these steps in order. The adapter comes first: `Adapter::handle_arrival` checks
+//! CRCs, port state, DLID, GRH and QPN (IBA 9.6.1.1), `QueuePair::admit` transport, state, P_Key and
+//! path (IBA 9.6.1); both drop. The names are those of Linux's `rxe_resp.c`.
 //!
-//! | check | clause | RC | UC |
+//! | step | clause | if it fails: RC | UC |
 //! |---|---|---|---|
-//! | CRCs, port state, DLID, GRH, QPN: `Adapter::handle_arrival` | IBA 9.6.1.1 | drop | drop |
-//! | transport, QP state, P_Key, path: `QueuePair::admit` | IBA 9.6.1 | drop | drop |
-//! | PSN: ahead is a gap | IBA 9.7.4.1.2 | NAK PSN sequence error, once | new message |
-//! | PSN: behind is a duplicate | IBA 9.7.5.1.5 | repeat the answer | new message |
-//! | opcode order, length: `execute` | IBA 9.7.4.1.3, 9.7.4.1.6 | NAK invalid request | drop |
-//! | access rights, resources: `execute_*` | IBA 9.7.4.1.4 | NAK invalid request | drop |
-//! | R_Key and range | IBA 9.7.4.1.5 | NAK remote access error | drop |
-//! | receive posted | IBA 9.7.5.2.8 | RNR NAK with the RNR timer | drop |
-//! | copy into memory, completion | IBA 9.7.5.1 | ACK, coalesced | none |
+//! | `check_psn` | IBA 9.7.4.1.2 | ahead: NAK PSN sequence error, once | new message |
+//! | | IBA 9.7.5.1.5 | behind: `duplicate_request` | new message |
+//! | `check_op_seq` | IBA 9.7.4.1.3 | NAK invalid request | drop |
+//! | `check_op_valid` | IBA 9.7.4.1.4 | NAK invalid request | drop |
+//! | `check_resource`, for a read or an atomic | IBA 9.7.4.1.4 | NAK invalid request | drop |
+//! | `take_recv`, for a message with a receive | IBA 9.7.5.2.8 | RNR NAK | drop |
+//! | `check_length`; of a message, `length_error` | IBA 9.7.4.1.6 | NAK invalid request | drop |
+//! | `check_rkey` | IBA 9.7.4.1.5 | NAK remote access error | drop |
+//! | `execute_*` | IBA 9.7.4 | drop, if the sender revoked its lease | drop |
+//! | `complete` | IBA 9.7.5.1 | | |
+//! | `acknowledge` | IBA 9.7.5.1 | ACK, coalesced | none |
+//!
+//! Two places differ from Linux: the length of a packet is checked together with `check_op_seq`,
+//! with the same outcome; an RDMA write with immediate needs its receive after `check_rkey`.
 //!
 //! A duplicate is answered and not executed again: a read from the memory, an atomic from its
 //! stored answer. Answers leave in the order of the requests, so they wait in a queue. ACK
@@ -45,6 +52,7 @@ use pollux_wire::packet::{
     Aeth, AtomicAckEth, AtomicEth, Credits, Extended, NakCode, Operation, Reth, RnrTimer, Syndrome,
 };
 use pollux_wire::psn::Psn;
+use std::cmp::Ordering;
 use std::collections::VecDeque;
 
 #[derive(Debug, Default)]
@@ -54,37 +62,44 @@ pub(crate) struct Responder {
     msn: Psn,
     in_progress: InProgress,
     /// A NAK for the gap before `expected` has been queued.
-    gap_told: bool,
+    nak_sent: bool,
     answers: VecDeque<Answer>,
-    /// Reads and atomics that were executed lately, for duplicates.
+    /// The last reads and atomics, for duplicates.
     executed: VecDeque<Executed>,
-    /// A request of the peer requires that the queue pair fails.
+    /// A request was refused with a fatal NAK: the queue pair must fail.
     failed: bool,
 }
 
 /// Answers that may wait; beyond that, requests are dropped as if lost.
 const ANSWERS_MAX: usize = 64;
 
-/// The message in progress.
 #[derive(Debug, Default)]
 enum InProgress {
     #[default]
     Nothing,
-    /// A message into a receive.
-    Send { work: RecvWork, bytes: usize },
-    /// A message into memory.
-    Write { reth: Reth, bytes: u64 },
+    Send {
+        work: RecvWork,
+        bytes: usize,
+    },
+    Write {
+        reth: Reth,
+        bytes: u64,
+    },
 }
 
-/// A message back to the requester.
 #[derive(Debug)]
 enum Answer {
-    /// An acknowledgement of any kind.
-    Ack { psn: Psn, syndrome: Syndrome },
-    /// The answer to a read.
+    /// An ACK, NAK or RNR NAK.
+    Ack {
+        psn: Psn,
+        syndrome: Syndrome,
+    },
     Read(ReadAnswer),
-    /// The answer to an atomic.
-    Atomic { psn: Psn, original: u64, repetition: Repetition },
+    Atomic {
+        psn: Psn,
+        original: u64,
+        repetition: Repetition,
+    },
 }
 
 /// Whether an answer is to a request or to its duplicate; only the first takes one of the
@@ -114,16 +129,16 @@ struct Executed {
     original: Option<u64>,
 }
 
-/// Why a request is not executed.
+/// The first check that failed.
 enum Refusal {
-    /// It is answered with this NAK, and the queue pair fails with an event. On an unreliable
-    /// connection the message is dropped.
+    /// Answered with this NAK, and the queue pair fails with an event. On an unreliable connection
+    /// the message is dropped.
     Fatal(NakCode),
-    /// The same, but a receive has completed with the error.
-    Told(NakCode),
-    /// There is no receive.
+    /// The same without an event: a receive has completed with the error.
+    RecvFailed(NakCode),
+    /// No receive is posted.
     NotReady,
-    /// Its sender has revoked the lease: the message counts as lost.
+    /// The sender has revoked the lease: the message counts as lost.
     Revoked,
 }
 
@@ -151,7 +166,7 @@ impl Responder {
 
     // ---------------------------------------------------------------- reliable
 
-    /// Handles a request.
+    /// Handles a request of a reliable connection (IBA 9.7.4).
     pub(crate) fn handle_reliable(
         &mut self,
         common: &mut Common,
@@ -162,23 +177,14 @@ impl Responder {
         if self.answers.len() >= ANSWERS_MAX {
             return Err(DropReason::Sequence);
         }
-        let ahead = psn.since(self.expected);
-        if ahead < 0 {
-            return self.handle_duplicate(common, shared, arrival);
+        match self.check_psn(psn) {
+            Ordering::Less => return self.duplicate_request(common, shared, arrival),
+            Ordering::Greater => return Err(DropReason::Sequence),
+            Ordering::Equal => {}
         }
-        if ahead > 0 {
-            if !self.gap_told {
-                self.gap_told = true;
-                let code = NakCode::PSN_SEQUENCE_ERROR;
-                self.answer(self.expected, Syndrome::Nak(code));
-            }
-            return Err(DropReason::Sequence);
-        }
-        self.gap_told = false;
-        let executed = self.execute(common, shared, arrival);
-        match executed {
+        match self.check_and_execute(common, shared, arrival) {
             Ok(()) => {
-                if arrival.head.ack_req && !wants_data(arrival) {
+                if arrival.head.ack_req && !is_read_or_atomic(arrival) {
                     self.acknowledge();
                 }
                 Ok(())
@@ -187,11 +193,11 @@ impl Responder {
                 let timer = common.attributes.min_rnr_timer.unwrap_or(RnrTimer(0));
                 self.answer(psn, Syndrome::RnrNak(timer));
                 // The rest of the burst is the same gap, and needs no second NAK.
-                self.gap_told = true;
+                self.nak_sent = true;
                 Err(DropReason::NoRecv)
             }
             Err(Refusal::Revoked) => Err(DropReason::Revoked),
-            Err(Refusal::Told(code)) => {
+            Err(Refusal::RecvFailed(code)) => {
                 self.fail(psn, code);
                 Err(DropReason::Access)
             }
@@ -206,13 +212,25 @@ impl Responder {
         }
     }
 
+    /// Compares a PSN with the expected one. The first packet behind a gap is answered with a NAK.
+    fn check_psn(&mut self, psn: Psn) -> Ordering {
+        let order = psn.since(self.expected).cmp(&0);
+        if order.is_eq() {
+            self.nak_sent = false;
+        } else if order.is_gt() && !self.nak_sent {
+            self.nak_sent = true;
+            self.answer(self.expected, Syndrome::Nak(NakCode::PSN_SEQUENCE_ERROR));
+        }
+        order
+    }
+
     fn fail(&mut self, psn: Psn, code: NakCode) {
         self.answer(psn, Syndrome::Nak(code));
         self.failed = true;
     }
 
-    /// Handles a duplicate: it is answered, but not executed again (IBA 9.7.5.1.5).
-    fn handle_duplicate(
+    /// Answers a duplicate without a second execution (IBA 9.7.5.1.5).
+    fn duplicate_request(
         &mut self,
         common: &mut Common,
         shared: &mut Shared,
@@ -222,7 +240,7 @@ impl Responder {
         let known = self.executed.iter().find(|e| !psn.is_before(e.psn) && psn.is_before(e.end()));
         let known = known.copied();
         match arrival.extended {
-            Extended::Reth(reth) if wants_data(arrival) => {
+            Extended::Reth(reth) if is_read_or_atomic(arrival) => {
                 let known = known.ok_or(DropReason::Sequence)?;
                 let packets = common.packets(reth.dma_len.into());
                 if known.end().is_before(psn.plus(packets)) {
@@ -251,13 +269,13 @@ impl Responder {
         }
     }
 
-    /// Everything before `expected` is acknowledged, once more or for the first time.
+    /// Acknowledges everything before `expected`.
     fn acknowledge(&mut self) {
         let psn = self.expected.minus(1);
         self.answer(psn, Syndrome::Ack(Credits::UNLIMITED));
     }
 
-    /// Queues an acknowledgement, in place of a positive one that did not leave yet.
+    /// Queues an acknowledgement, in place of an ACK that was not sent yet.
     fn answer(&mut self, psn: Psn, syndrome: Syndrome) {
         if let Some(Answer::Ack { syndrome: Syndrome::Ack(_), .. }) = self.answers.back() {
             self.answers.pop_back();
@@ -265,7 +283,6 @@ impl Responder {
         self.answers.push_back(Answer::Ack { psn, syndrome });
     }
 
-    /// Whether a request of the peer requires that the queue pair fails.
     pub(crate) fn has_failed(&self) -> bool {
         self.failed
     }
@@ -282,26 +299,26 @@ impl Responder {
         let psn = arrival.head.psn;
         // A first packet starts a message, and aborts one in progress.
         if psn != self.expected || arrival.head.opcode.operation().begins() {
-            self.abandon(common, shared);
+            self.drop_message(common, shared);
         }
         self.expected = psn;
-        let executed = self.execute(common, shared, arrival);
+        let executed = self.check_and_execute(common, shared, arrival);
         if executed.is_err() {
-            self.abandon(common, shared);
+            self.drop_message(common, shared);
             self.expected = psn.plus(arrival.head.packets);
             // A failed receive fails its queue pair on any service (IBA 10.10.3.2).
-            self.failed = matches!(executed, Err(Refusal::Told(_)));
+            self.failed = matches!(executed, Err(Refusal::RecvFailed(_)));
         }
         executed.map_err(|refusal| match refusal {
             Refusal::NotReady => DropReason::NoRecv,
             Refusal::Revoked => DropReason::Revoked,
             Refusal::Fatal(NakCode::REMOTE_ACCESS_ERROR) => DropReason::Access,
-            Refusal::Fatal(_) | Refusal::Told(_) => DropReason::Sequence,
+            Refusal::Fatal(_) | Refusal::RecvFailed(_) => DropReason::Sequence,
         })
     }
 
-    /// The message in progress is lost; its receive waits for the next.
-    fn abandon(&mut self, common: &mut Common, shared: &mut Shared) {
+    /// Drops the message in progress; its receive waits for the next.
+    fn drop_message(&mut self, common: &mut Common, shared: &mut Shared) {
         if let InProgress::Send { work, .. } = std::mem::take(&mut self.in_progress) {
             common.give_back_recv(shared, work);
         }
@@ -309,26 +326,15 @@ impl Responder {
 
     // ---------------------------------------------------------------- both
 
-    /// Executes the expected request, or its next part.
-    fn execute(
+    /// The steps from `check_op_seq` on.
+    fn check_and_execute(
         &mut self,
         common: &mut Common,
         shared: &mut Shared,
         arrival: &Arrival<'_>,
     ) -> Result<(), Refusal> {
         let operation = arrival.head.opcode.operation();
-        let bytes = arrival.payload.bytes();
-        let fits = match arrival.head.unsegmented {
-            false => operation.payload().allows(bytes, common.mtu()),
-            // Packets of another path MTU would be another number, and not fit (IBA 9.7.4.1.6).
-            true => wants_data(arrival) || arrival.head.packets == common.packets(bytes as u64),
-        };
-        let in_order = match &self.in_progress {
-            InProgress::Nothing => operation.begins(),
-            InProgress::Send { .. } => operation.is_send() && !operation.begins(),
-            InProgress::Write { .. } => operation.is_write() && !operation.begins(),
-        };
-        if !fits || !in_order {
+        if !self.check_op_seq(operation) || !check_length(common, arrival) {
             return Err(Refusal::Fatal(NakCode::INVALID_REQUEST));
         }
         match arrival.extended {
@@ -339,6 +345,25 @@ impl Responder {
             _ if operation.is_send() => self.execute_send(common, shared, arrival),
             _ => self.execute_write(common, shared, arrival),
         }
+    }
+
+    /// Whether the operation continues the message in progress, or begins one if there is none.
+    fn check_op_seq(&self, operation: Operation) -> bool {
+        match &self.in_progress {
+            InProgress::Nothing => operation.begins(),
+            InProgress::Send { .. } => operation.is_send() && !operation.begins(),
+            InProgress::Write { .. } => operation.is_write() && !operation.begins(),
+        }
+    }
+}
+
+/// Whether a packet has a length that its opcode allows at this path MTU.
+fn check_length(common: &Common, arrival: &Arrival<'_>) -> bool {
+    let bytes = arrival.payload.bytes();
+    match arrival.head.unsegmented {
+        false => arrival.head.opcode.operation().payload().allows(bytes, common.mtu()),
+        // Packets of another path MTU would be another number, and not fit (IBA 9.7.4.1.6).
+        true => is_read_or_atomic(arrival) || arrival.head.packets == common.packets(bytes as u64),
     }
 }
 
@@ -358,8 +383,7 @@ impl Executed {
     }
 }
 
-/// Whether the answer to a request is more than an acknowledgement.
-fn wants_data(arrival: &Arrival<'_>) -> bool {
+fn is_read_or_atomic(arrival: &Arrival<'_>) -> bool {
     matches!(
         arrival.head.opcode.operation(),
         Operation::READ_REQUEST | Operation::COMPARE_SWAP | Operation::FETCH_ADD

@@ -3,6 +3,7 @@
 use super::*;
 use crate::lease::LeasedMemory;
 use crate::message_bypass::Carriage;
+use crate::sink::FrameSink;
 
 impl Responder {
     /// Sends the next answer, or the next packet of it.
@@ -12,7 +13,7 @@ impl Responder {
         common: &Common,
         shared: &mut Shared,
         bypass: bool,
-        outlet: &mut impl Outlet,
+        outlet: &mut Outlet<'_, impl FrameSink>,
     ) -> Sent {
         let aeth = |syndrome| Aeth { syndrome, msn: self.msn };
         let good = |common: &Common| aeth(Syndrome::Ack(common.credits()));
@@ -67,7 +68,7 @@ impl ReadAnswer {
         shared: &Shared,
         good: Aeth,
         bypass: bool,
-        outlet: &mut impl Outlet,
+        outlet: &mut Outlet<'_, impl FrameSink>,
     ) -> Option<Sent> {
         let Reth { va, rkey, dma_len } = self.reth;
         let (pd, need) = (common.init.pd, Access::REMOTE_READ);
@@ -78,12 +79,12 @@ impl ReadAnswer {
         let pieces = shared.memory.pieces(&sges);
         let bytes = dma_len as usize;
         let leases = &shared.leases;
-        let reaches = |outlet: &mut _| {
+        let reaches = || {
             let (head, _) = common.head(port, Operation::READ_RESPONSE_ONLY, psn);
-            !is_window(RKey(rkey)) && Outlet::can_lease(outlet, &head, &pieces)
+            !is_window(RKey(rkey)) && outlet.can_lease(&head, &pieces)
         };
         let carriage = match bypass && self.packet == 0 {
-            true => Carriage::of(bytes, || reaches(outlet)),
+            true => Carriage::of(bytes, reaches),
             false => Carriage::Segmented,
         };
         let unsegmented = carriage != Carriage::Segmented;
@@ -112,7 +113,7 @@ impl ReadAnswer {
     }
 }
 
-/// Which operation the packet of an answer to a read is, and whether it has an AETH.
+/// The operation of a packet of an answer to a read, and whether it has an AETH.
 fn read_response(unsegmented: bool, packet: u32, packets: u32) -> (Operation, bool) {
     if unsegmented || packets == 1 {
         (Operation::READ_RESPONSE_ONLY, true)
