@@ -10,6 +10,8 @@ mod network;
 #[path = "../../../dataplane/tests/netdev/pair.rs"]
 #[allow(dead_code, reason = "packets are sent elsewhere")]
 mod pair;
+#[path = "../../../dataplane/fabric/tests/common/pair_world.rs"]
+mod pair_world;
 #[path = "../interface/port_driver.rs"]
 mod port_driver;
 mod storm;

@@ -6,7 +6,7 @@
 //!
 //! Read in this order:
 //!
-//! 1. [`link`]: a link between two adapters, with fault injection and captures;
+//! 1. [`link`]: links between adapters, with fault injection;
 //! 2. [`net`]: packets of data through links, switches and routers of a subnet;
 //! 3. [`umad`]: unmodified programs at a subnet, for example OpenSM (umad2sim); `listen`: listening
 //!    unix sockets of a fabric;
@@ -40,22 +40,16 @@ use wire_io::ForeignWire;
 
 /// A net, its subnet managers, and the programs, processes and wires at its ports.
 pub struct Fabric {
-    /// Nodes, links, and packets on their way.
     pub net: Net,
-    /// Subnet managers of this process.
     pub managers: Residents,
-    /// Programs with libumad2sim.
     pub programs: Programs,
     /// The sockets of these programs; without sockets, no program finds the fabric.
     pub program_sockets: Option<Sockets>,
-    /// Adapters in processes of their own.
     pub processes: Option<process::Server>,
-    /// Wires to nodes of other fabrics.
     pub wires: Vec<ForeignWire>,
 }
 
 impl Fabric {
-    /// A net with nothing at its ports.
     pub fn new(net: Net) -> Self {
         Self {
             net,
@@ -70,11 +64,6 @@ impl Fabric {
     /// Starts a subnet manager of this process at a port, 0 at a switch.
     pub fn start_manager(&mut self, at: End, config: sm::Config) {
         self.managers.start(self.net.subnet_mut(), at, config);
-    }
-
-    /// Stops it, without a message to other managers.
-    pub fn stop_manager(&mut self, at: End) {
-        self.managers.stop(self.net.subnet_mut(), at);
     }
 
     /// Receives from wires, processes and programs, advances the net, and sends to them.

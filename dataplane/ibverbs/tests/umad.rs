@@ -2,7 +2,7 @@
 //! the place of the devices, and our own fabric that of the subnet. The client is the example
 //! `mads`.
 
-use pollux_fabric::link::world::Wire;
+use pollux_fabric::link::Wire;
 use pollux_fabric::net::Net;
 use pollux_fabric::subnet::Subnet;
 use pollux_fabric::topology::Topology;

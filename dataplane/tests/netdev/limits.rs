@@ -1,11 +1,12 @@
 //! Full queues, empty pools, and ways that lead nowhere.
 
 use crate::pair::*;
+use crate::pair_world::World;
 use pollux_dataplane::ipoib::{self, Config, Netdev, NetdevEvent, Outgoing};
 use pollux_dataplane::neighbor::Route;
 use pollux_dataplane::packet_memory::{PACKET_OFFSET, PacketMemory};
 use pollux_dataplane::reason::{PacketDrop, Refusal};
-use pollux_fabric::link::world::{Wire, World};
+use pollux_fabric::link::Wire;
 use pollux_fabric::{Adapter, Port, SoftDevice};
 use pollux_mem::{Memory, Pool, PoolConfig};
 use pollux_verbs::*;

@@ -6,5 +6,7 @@ mod connections;
 mod hostile;
 mod limits;
 mod pair;
+#[path = "../../fabric/tests/common/pair_world.rs"]
+mod pair_world;
 mod switch;
 mod traffic;

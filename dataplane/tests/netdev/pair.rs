@@ -1,5 +1,6 @@
 //! Two hosts at a link, each with a netdev, and packets that say where they belong.
 
+use crate::pair_world::{World, WorldLink};
 use pollux_dataplane::ipoib::{
     self, Config, ConnectionId, Netdev, NetdevEvent, Outgoing, Received, Refused,
 };
@@ -7,7 +8,7 @@ use pollux_dataplane::neighbor::{Connected, Datagram, Route};
 use pollux_dataplane::packet_memory::PacketMemory;
 use pollux_dataplane::verdict::Destinations;
 use pollux_fabric::link::Link;
-use pollux_fabric::link::world::{Wire, World, WorldLink};
+use pollux_fabric::link::Wire;
 use pollux_fabric::{Adapter, Port, SoftDevice};
 use pollux_mem::Buf;
 use pollux_verbs::rng::SeededRng;

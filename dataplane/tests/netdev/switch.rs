@@ -4,7 +4,7 @@ use crate::pair::*;
 use pollux_dataplane::ipoib::RxSource;
 use pollux_dataplane::neighbor::{Datagram, Route};
 use pollux_dataplane::reason::PacketDrop;
-use pollux_fabric::link::world::Wire;
+use pollux_fabric::link::Wire;
 use pollux_fabric::net::Net;
 use pollux_fabric::net::world::{NetLink, NetWorld};
 use pollux_fabric::subnet::Subnet;

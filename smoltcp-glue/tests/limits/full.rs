@@ -5,7 +5,7 @@ use crate::traffic::{Client, Plan, STREAMS, Server, Shared};
 use crate::world::{World, at, ip};
 use pollux::Mode;
 use pollux::stack::StackConfig;
-use pollux_fabric::link::world::Wire;
+use pollux_fabric::link::Wire;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;

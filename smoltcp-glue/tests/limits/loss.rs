@@ -22,8 +22,8 @@ use crate::traffic::{Client, Plan, STREAMS, Server, Shared};
 use crate::world::{World, at};
 use pollux::Mode;
 use pollux::stack::StackConfig;
+use pollux_fabric::link::Wire;
 use pollux_fabric::link::fault::Faults;
-use pollux_fabric::link::world::Wire;
 use std::time::Duration;
 
 const BYTES: usize = 10_000_000;

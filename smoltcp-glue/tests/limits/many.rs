@@ -5,7 +5,7 @@ use crate::traffic::{Client, Plan, STREAMS, Server, Shared};
 use crate::world::{World, at, ip};
 use pollux::Mode;
 use pollux::stack::{StackConfig, TcpConfig, TcpId};
-use pollux_fabric::link::world::Wire;
+use pollux_fabric::link::Wire;
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::ipv4::Ipv4Header;
 use pollux_wire::ip::tcp::{TcpHeader, fill_checksum};

@@ -4,7 +4,7 @@ use crate::traffic::{Client, Pace, Plan, Server, Shared};
 use crate::world::{World, at};
 use pollux::Mode;
 use pollux::stack::StackConfig;
-use pollux_fabric::link::world::Wire;
+use pollux_fabric::link::Wire;
 use pollux_wire::address::Qpn;
 use pollux_wire::ethernet::EtherType;
 use pollux_wire::ip::ipoib::IpoibHeader;

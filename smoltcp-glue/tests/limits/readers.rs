@@ -4,7 +4,7 @@ use crate::traffic::{Client, Pace, Plan, STREAMS, Server, Shared};
 use crate::world::{World, at};
 use pollux::Mode;
 use pollux::stack::{StackConfig, TcpConfig};
-use pollux_fabric::link::world::Wire;
+use pollux_fabric::link::Wire;
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -8,8 +8,8 @@ use crate::traffic::{
 use crate::world::{World, at};
 use pollux::Mode;
 use pollux::stack::{StackConfig, TcpConfig};
+use pollux_fabric::link::Wire;
 use pollux_fabric::link::fault::Faults;
-use pollux_fabric::link::world::Wire;
 use pollux_fabric::sm;
 use pollux_fabric::topology::End;
 use pollux_verbs::rng::SeededRng;

@@ -10,7 +10,7 @@ use crate::device::Tallied;
 use pollux::Mode;
 use pollux::host::Host;
 use pollux::stack::StackConfig;
-use pollux_fabric::link::world::Wire;
+use pollux_fabric::link::Wire;
 use pollux_fabric::net::Net;
 use pollux_fabric::net::world::NetWorld;
 use pollux_fabric::sm;

@@ -26,7 +26,7 @@ use crate::admin::Admin;
 use capture::Capture;
 use config::{place, places};
 use pollux_fabric::Time;
-use pollux_fabric::link::world::Wire;
+use pollux_fabric::link::Wire;
 use pollux_fabric::net::Net;
 use pollux_fabric::process;
 use pollux_fabric::sm;

@@ -11,8 +11,8 @@
 
 use super::config::place;
 use super::quick;
+use pollux_fabric::link::Wire;
 use pollux_fabric::link::fault::Faults;
-use pollux_fabric::link::world::Wire;
 use pollux_fabric::net::Net;
 use pollux_fabric::topology::Topology;
 use std::collections::{BTreeMap, BTreeSet};

@@ -4,7 +4,7 @@
 use crate::team::World;
 use pollux_control::ipoib::ConnectionKey;
 use pollux_control::ipoib::connected::ConnectionRow;
-use pollux_fabric::link::world::Wire;
+use pollux_fabric::link::Wire;
 use std::time::Duration;
 
 const RC: &str = "mode = 'rc'\nworkers = 2";

@@ -5,7 +5,7 @@ use crate::device::{Illness, ail};
 use pollux_control::ipoib::WorkerId;
 use pollux_control::ipoib::connected::ConnectionRow;
 use pollux_dataplane::port::PacketPort;
-use pollux_fabric::link::world::Wire;
+use pollux_fabric::link::Wire;
 use pollux_fabric::net::Net;
 use pollux_fabric::net::world::NetWorld;
 use pollux_fabric::sm;

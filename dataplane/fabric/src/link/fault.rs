@@ -9,13 +9,9 @@ use std::time::Duration;
 /// The rates of faults on a link, per million packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Packets that vanish.
     pub loss: u32,
-    /// Packets that come twice.
     pub duplication: u32,
-    /// Packets that come late, behind others.
     pub reordering: u32,
-    /// Packets in which a bit flips.
     pub corruption: u32,
     /// How late a late packet comes, at the most.
     pub delay_max: Duration,
@@ -36,7 +32,6 @@ impl Faults {
         self.loss | self.duplication | self.reordering | self.corruption == 0
     }
 
-    /// Decides the fate of a packet of this length in bytes.
     pub fn decide(&self, rng: &mut SeededRng, bytes: usize) -> Fate {
         if rng.happens(self.loss) {
             return Fate::default();

@@ -1,10 +1,37 @@
 //! Links between adapters, with captures and fault injection.
 //!
-//! An adapter knows only [`Link`]. [`world`] joins adapters in one thread and virtual time, with
-//! [`fault`] rules and captures; [`threads`] joins two adapters in two threads.
+//! An adapter knows only [`Link`]. A [`Wire`] is a link of a net, with [`fault`] rules; [`threads`]
+//! joins two adapters in two threads.
 
 pub mod fault;
 pub mod threads;
-pub mod world;
 
 pub use pollux_hca::{FrameSink, Link};
+
+use fault::Faults;
+use std::time::Duration;
+
+/// The properties of a link of a net.
+#[derive(Clone, Copy, Debug)]
+pub struct Wire {
+    /// Its faults, in both directions.
+    pub faults: Faults,
+    /// The least time of a frame on the link.
+    pub latency: Duration,
+    /// Random additional latency, at most; frames stay in order.
+    pub jitter: Duration,
+    /// Sends packets even where messages could bypass them.
+    pub packets_only: bool,
+}
+
+impl Default for Wire {
+    /// A link without faults and without latency.
+    fn default() -> Self {
+        Self {
+            faults: Faults::default(),
+            latency: Duration::from_nanos(500),
+            jitter: Duration::ZERO,
+            packets_only: false,
+        }
+    }
+}

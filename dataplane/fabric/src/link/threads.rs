@@ -19,7 +19,6 @@ const PACKET: u8 = 1;
 /// The clock of links between threads; only the caller may read one.
 pub type Clock = Arc<dyn Fn() -> Time + Send + Sync>;
 
-/// One end of a link between threads.
 pub struct ThreadLink {
     to: RingSender,
     from: RingReceiver,

@@ -14,7 +14,6 @@ const LIMIT_UNIT: i64 = 4096;
 /// Bytes of a unit of a weight.
 const WEIGHT_UNIT: i64 = 64;
 
-/// The position of a port in its tables.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Arbiter {
     low: Turns,
@@ -23,7 +22,6 @@ pub(super) struct Arbiter {
     high_left: i64,
 }
 
-/// The position in a table.
 #[derive(Clone, Copy, Debug, Default)]
 struct Turns {
     entry: usize,
@@ -62,7 +60,6 @@ impl Arbiter {
     }
 }
 
-/// A list of turns.
 #[derive(Clone, Copy)]
 enum Table<'a> {
     None,
@@ -90,7 +87,6 @@ impl Table<'_> {
         }
     }
 
-    /// Whether any of its lanes has something to send.
     fn waits(self, size: impl Fn(u8) -> Option<u64>) -> bool {
         let entries = (0..self.entries()).map(|nth| self.entry(nth));
         entries.into_iter().any(|entry| entry.weight > 0 && size(entry.lane).is_some())

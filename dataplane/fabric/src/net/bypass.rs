@@ -5,7 +5,7 @@
 //! The search changes and counts nothing.
 
 use super::{HOPS_MAX, Net};
-use crate::link::world::Wire;
+use crate::link::Wire;
 use crate::switch::{self, Transit};
 use crate::topology::End;
 use pollux_hca::head::Route;
@@ -18,7 +18,6 @@ pub struct BypassPath {
 }
 
 impl BypassPath {
-    /// The last port.
     pub fn end(&self) -> Option<End> {
         self.links.last().map(|link| link[1])
     }

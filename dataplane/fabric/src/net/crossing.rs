@@ -7,7 +7,7 @@
 use super::egress::Rules;
 use super::flight::{Flight, Hold};
 use super::{Event, HOPS_MAX, Net};
-use crate::link::world::Wire;
+use crate::link::Wire;
 use crate::node::NodeDrop;
 use crate::time::Time;
 use crate::topology::End;

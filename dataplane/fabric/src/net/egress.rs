@@ -19,20 +19,17 @@ const BLOCKS: u32 = 512;
 /// Packets of management that wait at a port.
 const MANAGEMENT_MAX: usize = 256;
 
-/// The queues of a port.
 #[derive(Default)]
 pub(super) struct Egress {
     queues: [VecDeque<Flight>; 16],
     /// Blocks in use at the next port, by lane.
     used: [u32; 15],
-    /// The time at which the link is free again.
     pub(super) free_at: Time,
     arbiter: Arbiter,
     /// The time since which a packet waits for credits only.
     waits_since: Option<Time>,
 }
 
-/// The arbitration settings of a port.
 pub(super) struct Rules<'a> {
     pub(super) tables: Option<&'a [VlArbitrationTable; 4]>,
     pub(super) high_limit: u8,
@@ -45,7 +42,6 @@ impl Egress {
         lane != MANAGEMENT || self.queues[lane].len() < MANAGEMENT_MAX
     }
 
-    /// Appends a frame.
     pub(super) fn push(&mut self, lane: u8, flight: Flight) {
         self.queues[usize::from(lane & 15)].push_back(flight);
     }
@@ -81,14 +77,12 @@ impl Egress {
         (flight.map(|flight| (lane, flight)), waited)
     }
 
-    /// Returns credits of this lane.
     pub(super) fn give_back(&mut self, lane: u8, bytes: u64) {
         if let Some(used) = self.used.get_mut(usize::from(lane)) {
             *used = used.saturating_sub(blocks(bytes));
         }
     }
 
-    /// Whether nothing waits.
     pub(super) fn is_empty(&self) -> bool {
         self.queues.iter().all(VecDeque::is_empty)
     }

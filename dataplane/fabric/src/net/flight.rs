@@ -7,14 +7,11 @@ use pollux_hca::Frame;
 use pollux_wire::packet::{Lnh, Lrh, Packet};
 use std::sync::Arc;
 
-/// A frame between two ends.
 #[derive(Clone, Debug)]
 pub(super) struct Flight {
-    /// The sender.
     pub(super) origin: PortContext,
     /// The next end of a link.
     pub(super) to: End,
-    /// Links that it has crossed.
     pub(super) hops: u8,
     /// The frame leaves by that end, to a node of another fabric.
     pub(super) leaves: bool,

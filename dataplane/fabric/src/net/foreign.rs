@@ -23,7 +23,6 @@ use std::time::Duration;
 /// The most bytes that wait for a wire whose other end does not read.
 pub const WAITING_BYTES_MAX: usize = 64 << 20;
 
-/// The reason why a port cannot have a wire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoForeign {
     /// The node has no such port.
@@ -46,7 +45,6 @@ impl fmt::Display for NoForeign {
 
 impl std::error::Error for NoForeign {}
 
-/// Frames that wait for the wire at a port.
 #[derive(Default)]
 pub(super) struct Foreign {
     is_up: bool,
@@ -82,12 +80,10 @@ impl Net {
         }
     }
 
-    /// Whether a wire is at this port.
     pub fn is_foreign(&self, end: End) -> bool {
         self.foreign.contains_key(&end)
     }
 
-    /// A packet for the wire at a port.
     pub fn poll_foreign(&mut self, end: End) -> Option<Vec<u8>> {
         let foreign = self.foreign.get_mut(&end)?;
         let bytes = foreign.waiting.pop_front()?;
@@ -95,7 +91,6 @@ impl Net {
         Some(bytes)
     }
 
-    /// Whether a packet waits for the wire at a port.
     pub fn has_foreign(&self, end: End) -> bool {
         self.foreign.get(&end).is_some_and(|foreign| !foreign.waiting.is_empty())
     }
@@ -122,7 +117,6 @@ impl Net {
         }
     }
 
-    /// Queues a frame for the wire at its port.
     pub(super) fn leave(&mut self, now: Time, flight: Flight) {
         self.release(now, flight.hold);
         let (Some(foreign), Frame::Packet(bytes)) =
@@ -157,7 +151,7 @@ fn whole(bytes: &[u8]) -> Result<&[u8], NodeDrop> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::world::Wire;
+    use crate::link::Wire;
     use crate::net::packet_of;
     use crate::subnet::{Datagram, Subnet};
     use crate::topology::Topology;

@@ -13,7 +13,7 @@
 //!                                                        take: the adapter at the end <----+
 //! ```
 //!
-//! The poll of a receiver in the same world, or [`crate::Fabric::step`] of a running fabric, calls
+//! The poll of a receiver in a [`world`], or [`crate::Fabric::step`] of a running fabric, calls
 //! `advance`.
 //!
 //! Management datagrams for a node go to its agents, whether they came through the subnet without
@@ -35,8 +35,8 @@ mod router;
 pub mod shared_port;
 pub mod world;
 
+use crate::link::Wire;
 use crate::link::fault::SeededRng;
-use crate::link::world::Wire;
 use crate::node::{Node, NodeDrop};
 use crate::subnet::{Datagram, Departure, PacketLinks, Subnet};
 use crate::switch;
@@ -80,7 +80,6 @@ pub struct Net {
     datagrams: u64,
     /// Whether links have a rate; otherwise a packet takes no time to send.
     is_paced: bool,
-    /// The egress queues of ports.
     egress: BTreeMap<End, Egress>,
     /// The arrival time of the last frame for each end of a link, delayed ones left out.
     latest: BTreeMap<End, Time>,
@@ -97,7 +96,6 @@ pub struct Net {
     epoch: u64,
 }
 
-/// A scheduled event.
 enum Event {
     /// A frame comes to the end of a link.
     Land(Flight),
@@ -108,9 +106,7 @@ enum Event {
 /// A management datagram that has come to a port, and that no agent there answers.
 #[derive(Clone, Debug)]
 pub struct Delivery {
-    /// The port.
     pub at: End,
-    /// The management datagram, without its frame.
     pub datagram: Datagram,
     /// The frame that it came in, if any, with its sender.
     frame: Option<(PortContext, Frame)>,
@@ -143,23 +139,19 @@ impl Net {
         net
     }
 
-    /// The nodes and their management.
     pub fn subnet(&self) -> &Subnet {
         &self.subnet
     }
 
-    /// The nodes, mutable, for subnet management.
     pub fn subnet_mut(&mut self) -> &mut Subnet {
         self.epoch += 1;
         &mut self.subnet
     }
 
-    /// Counts changes that may concern ports or the message bypass.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Sets the properties of one link.
     pub fn set_wire(&mut self, link: u32, wire: Wire) {
         self.wires.insert(link, wire);
         self.find_packet_links();
@@ -257,7 +249,6 @@ impl Net {
         self.managing.insert(end);
     }
 
-    /// Whether a LID is one of an adapter's port.
     pub(crate) fn has_lid(&self, end: End, lid: Lid) -> bool {
         let info = &self.subnet.nodes()[end.node as usize].ports[usize::from(end.port)].info;
         lid == info.lid || info.lid.covers(info.lmc, lid)
@@ -284,7 +275,6 @@ impl Net {
         is_allowed.then_some(()).ok_or(NodeDrop::NotManager)
     }
 
-    /// Sends a frame of an adapter.
     pub fn send(&mut self, now: Time, from: impl Into<PortContext>, mut frame: Frame) {
         let origin = from.into();
         let from = origin.end;
@@ -340,13 +330,11 @@ impl Net {
         packet_of(datagram, Psn::new(self.datagrams as u32 & 0xff_ffff))
     }
 
-    /// The time of the next event.
     pub fn deadline(&self) -> Option<Time> {
         let departs = self.subnet.has_departures().then_some(Time::START);
         departs.or_else(|| self.events.keys().next().map(|&(at, _)| at))
     }
 
-    /// Handles all due events.
     pub fn advance(&mut self, now: Time) {
         self.settle(now, None);
         while let Some(entry) = self.events.first_entry()
@@ -438,7 +426,6 @@ impl Net {
         }
     }
 
-    /// Forwards a frame through a switch.
     fn relay(&mut self, now: Time, flight: Flight, transit: &switch::Transit) {
         let mut hops = Vec::new();
         let node = self.subnet.node_mut(flight.to.node);

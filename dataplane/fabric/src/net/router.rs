@@ -26,7 +26,6 @@ impl Net {
         grh.is_some_and(|grh| !own.has_gid(grh.dgid))
     }
 
-    /// Forwards a frame through a router, from the port where it is.
     pub(super) fn route(&mut self, now: Time, mut flight: Flight) {
         let at = flight.to;
         match self.rewrite(at, &mut flight.frame) {
@@ -73,7 +72,6 @@ impl Net {
         Ok(number)
     }
 
-    /// The LID of the port that has a GID.
     fn lid_of(&self, gid: Gid) -> Option<Lid> {
         let ports = self.subnet.nodes().iter().flat_map(|node| {
             let numbers = if node.is_switch() { 0..1 } else { 1..node.ports.len() };

@@ -73,11 +73,6 @@ impl Net {
         }
     }
 
-    /// Whether an end has an adapter, here or in another process.
-    pub fn has_adapter(&self, end: End) -> bool {
-        self.adapters.contains_key(&end)
-    }
-
     /// A free context of a port, never the first; none if all are taken.
     pub fn free_context(&self, end: End) -> Option<PortContext> {
         let is_taken =
@@ -184,7 +179,7 @@ impl Attached {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::world::Wire;
+    use crate::link::Wire;
     use crate::subnet::Subnet;
     use crate::topology::Topology;
 

@@ -1,5 +1,7 @@
-//! A net with adapters in one thread: [`crate::link::world`] for many nodes, in virtual time or on
-//! a clock.
+//! A net with adapters in one thread, in virtual time or on a clock.
+//!
+//! In virtual time a simulation of hours runs in seconds, and a seed replays it. On a clock, the net
+//! can have wires to other fabrics.
 //!
 //! Why a lock in a single thread: a node requires devices that are `Send`, and the same code runs
 //! here. The lock is never contended.
@@ -40,7 +42,6 @@ struct Inner {
     stopped: BTreeSet<End>,
 }
 
-/// An adapter's link to a net.
 pub struct NetLink {
     world: NetWorld,
     context: PortContext,
@@ -49,7 +50,6 @@ pub struct NetLink {
 }
 
 impl NetWorld {
-    /// A new world in virtual time.
     pub fn new(net: Net) -> Self {
         Self::with(net, None)
     }
@@ -65,7 +65,6 @@ impl NetWorld {
         Self { inner: Arc::new(Mutex::new(inner)) }
     }
 
-    /// The link at a port.
     pub fn link(&self, end: End) -> NetLink {
         self.link_at(end.into())
     }
@@ -89,7 +88,6 @@ impl NetWorld {
         };
     }
 
-    /// The current time.
     pub fn now(&self) -> Time {
         let inner = self.lock();
         inner.clock.as_ref().map_or(inner.now, |clock| clock())
@@ -100,7 +98,6 @@ impl NetWorld {
         NetGuard(self.lock())
     }
 
-    /// The same, mutable.
     pub fn net_mut(&self) -> impl DerefMut<Target = Net> + '_ {
         NetGuard(self.lock())
     }
@@ -139,7 +136,6 @@ impl NetWorld {
     }
 }
 
-/// Exclusive access to the net of a world.
 struct NetGuard<'a>(MutexGuard<'a, Inner>);
 
 impl Deref for NetGuard<'_> {
@@ -163,7 +159,6 @@ impl Inner {
         self.fabric.net.waiting() > stopped
     }
 
-    /// The time of the next event.
     fn next(&self) -> Option<Time> {
         let running =
             self.deadlines.iter().filter(|(context, _)| !self.stopped.contains(&context.end));

@@ -3,10 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
-/// A port of a running fabric.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// The server's socket.
     pub path: PathBuf,
     /// The node, by its name in the topology or by its GUID (`0x0002c90300001001`).
     pub node: String,
@@ -15,7 +13,6 @@ pub struct Address {
 }
 
 impl Address {
-    /// Reads a name; none if it is not one of these.
     pub fn parse(name: &str) -> Option<Self> {
         let (path, place) = name.strip_prefix("soft:")?.rsplit_once('@')?;
         let (node, port) = match place.rsplit_once(':') {

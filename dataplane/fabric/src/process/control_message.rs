@@ -11,7 +11,6 @@
 
 /// The version of the protocol; both ends must have the same.
 pub const VERSION: u32 = 5;
-/// Bytes of a message, at the most.
 pub const BYTES_MAX: usize = HEAD + TEXT_MAX;
 /// Bytes of a name or a reason, at the most.
 pub const TEXT_MAX: usize = 512;
@@ -19,20 +18,17 @@ const HEAD: usize = 24;
 /// The number of a ring, where a slot is in the same word.
 const RING: u64 = (1 << 48) - 1;
 
-/// The request of a client for a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attach {
     /// The node's name, or its GUID.
     pub node: String,
     /// Its port; without one, the first that has a cable.
     pub port: Option<u8>,
-    /// The shared-port context there.
     pub context: u8,
     /// The common secret of the clients that share a port.
     pub secret: u64,
 }
 
-/// A message between a client and the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControlMessage {
     /// Client: attaches an adapter to a port.
@@ -40,48 +36,25 @@ pub enum ControlMessage {
     /// The sender of a direct ring to its receiver: it may read this segment, whose descriptor
     /// comes with the message; number 0 is the sender's table of leases.
     Expose {
-        /// The number of the direct ring.
         ring: u64,
         /// The sender's number of the segment.
         segment: u32,
     },
     /// The sender of a direct ring to its receiver: there is nothing more to be read there.
-    Withdraw {
-        /// The number of the direct ring.
-        ring: u64,
-        /// The sender's number of the segment.
-        segment: u32,
-    },
+    Withdraw { ring: u64, segment: u32 },
     /// The receiver of a direct ring to its sender: whether it has the segment mapped now. The
     /// sender exposes no other segment before.
-    Mapped {
-        /// The number of the direct ring.
-        ring: u64,
-        /// The sender's number of the segment.
-        segment: u32,
-        /// Whether it is.
-        is_mapped: bool,
-    },
+    Mapped { ring: u64, segment: u32, is_mapped: bool },
     /// Wakes the other end: its ring has an entry.
     Wake,
     /// Server, before it announces a direct ring: with the client's end of the ring's wake socket.
-    WakeSocket {
-        /// The number of the direct ring.
-        ring: u64,
-    },
+    WakeSocket { ring: u64 },
     /// Server: the client is at its port. With the descriptor of the shared port page.
-    Attached {
-        /// The name of the port.
-        client: u32,
-    },
+    Attached { client: u32 },
     /// Server: the client is refused.
-    Refused {
-        /// Text for the error of the client.
-        reason: String,
-    },
+    Refused { reason: String },
     /// Server: the client may send by this ring. With its descriptor.
     Sends {
-        /// Its number.
         ring: u64,
         /// The route of its messages, as the bits of a head.
         route: u64,
@@ -89,16 +62,10 @@ pub enum ControlMessage {
         slot: u16,
     },
     /// Server: the client will receive by this ring. With its descriptor.
-    Receives {
-        /// Its number.
-        ring: u64,
-        /// The route of its messages, as the bits of a head.
-        route: u64,
-    },
+    Receives { ring: u64, route: u64 },
 }
 
 impl ControlMessage {
-    /// Writes it.
     pub fn emit(&self) -> Vec<u8> {
         let (kind, first, second, text) = match self {
             Self::Attach(Attach { node, port, context, secret }) => {
@@ -126,7 +93,6 @@ impl ControlMessage {
         bytes
     }
 
-    /// Reads one; none if it is none.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let (head, text) = bytes.split_at_checked(HEAD)?;
         let (words, _) = head.as_chunks::<8>();

@@ -51,7 +51,6 @@ fn open(fd: OwnedFd) -> Option<(SharedRing, Words)> {
     Some((SharedRing::open(ring).ok()?, sleep))
 }
 
-/// The server's part of a ring.
 pub(crate) struct Granted {
     /// Its slot at its sender.
     pub(crate) slot: usize,
@@ -80,7 +79,6 @@ impl Granted {
         self.state.as_slice()[0].store(number, Ordering::Release);
     }
 
-    /// Forbids the sender to use it.
     pub(crate) fn close(&self) {
         self.state.as_slice()[0].store(0, Ordering::Release);
     }
@@ -107,21 +105,17 @@ impl Granted {
     }
 }
 
-/// The sender's end.
 pub(crate) struct Out {
     pub(crate) number: u64,
-    /// The route of its messages.
     pub(crate) route: u64,
     /// The server knows that the sender uses it.
     pub(crate) is_begun: bool,
-    /// The segments that its receiver may read.
     pub(crate) exposure: Exposure,
     state: Words,
     counters: SharedCounters,
     ring: RingSender,
     stalls: u32,
     receiver_sleep: SleepWatch,
-    /// Wakes the receiver.
     wake_socket: OwnedFd,
 }
 
@@ -149,7 +143,6 @@ impl Out {
         })
     }
 
-    /// Whether it may be used.
     #[inline(always)]
     pub(crate) fn is_open(&self) -> bool {
         self.state.as_slice()[0].load(Ordering::Acquire) == self.number
@@ -203,12 +196,9 @@ impl Out {
     }
 }
 
-/// The receiver's end.
 pub(crate) struct In {
     pub(crate) number: u64,
-    /// The route of its messages.
     pub(crate) route: u64,
-    /// The leased segments of its sender.
     pub(crate) peer_leases: PeerLeases,
     pub(crate) ring: RingReceiver,
     /// Says to the sender that this process sleeps.

@@ -30,7 +30,6 @@ pub(crate) struct Exposure {
     asked: Option<u32>,
 }
 
-/// The ways to send a long message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
     /// The receiver copies it out of its sender's memory.
@@ -42,7 +41,6 @@ pub(crate) enum Reach {
 }
 
 impl Exposure {
-    /// The way to send a message from the regions of these keys.
     #[inline]
     pub(crate) fn reach(
         &self,
@@ -67,12 +65,10 @@ impl Exposure {
         if may { Reach::Asks(segment) } else { Reach::Copy }
     }
 
-    /// A request for a segment was sent to the receiver.
     pub(crate) fn asked(&mut self, segment: u32) {
         self.asked = Some(segment);
     }
 
-    /// The receiver has answered.
     pub(crate) fn answered(&mut self, segment: u32, is_mapped: bool, leases: &SharedLeases) {
         if self.asked != Some(segment) {
             return;

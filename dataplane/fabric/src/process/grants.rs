@@ -21,16 +21,12 @@ pub const DIRECT_RINGS_MAX: usize = 64;
 /// Looks at the rings that a sender has, about a second each, to give up one that is taken back.
 const CLOSING_LOOKS: u32 = 2;
 
-/// A ring between two clients.
 #[derive(Clone, Debug)]
 pub struct Grant {
-    /// The sender.
     pub from: u32,
-    /// The receiver.
     pub to: u32,
     /// The route of its messages, as the bits of a head.
     pub route: u64,
-    /// The path that it bypasses.
     pub path: BypassPath,
     /// The receiver polls it.
     pub is_open: bool,
@@ -44,10 +40,8 @@ pub struct Grant {
     looks: u32,
 }
 
-/// The result of a request for a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// There is room.
     Yes,
     /// The client has one for the route, or there is no slot now.
     No,
@@ -55,7 +49,6 @@ pub enum Verdict {
     TakeBack(u64),
 }
 
-/// All rings.
 #[derive(Debug, Default)]
 pub struct Grants {
     rings: BTreeMap<u64, Grant>,
@@ -64,12 +57,10 @@ pub struct Grants {
 }
 
 impl Grants {
-    /// Whether a client has a ring for a route.
     pub fn has(&self, from: u32, route: u64) -> bool {
         self.by_route.contains_key(&(from, route))
     }
 
-    /// Whether one may be granted.
     pub fn may(&self, from: u32, to: u32, route: u64) -> Verdict {
         if self.has(from, route) || from == to {
             return Verdict::No;
@@ -111,7 +102,6 @@ impl Grants {
         self.last
     }
 
-    /// A ring, if there is one of this number.
     pub fn ring(&self, number: u64) -> Option<&Grant> {
         self.rings.get(&number)
     }
@@ -124,14 +114,12 @@ impl Grants {
         begins.then_some(grant.to)
     }
 
-    /// The sender has been told to give it up.
     pub fn take_back(&mut self, number: u64) {
         if let Some(grant) = self.rings.get_mut(&number) {
             grant.is_closing = true;
         }
     }
 
-    /// Removes a direct ring.
     pub fn end(&mut self, number: u64) -> Option<Grant> {
         let grant = self.rings.remove(&number)?;
         self.by_route.remove(&(grant.from, grant.route));
@@ -160,7 +148,6 @@ impl Grants {
         self.all(|grant| grant.from == client || grant.to == client)
     }
 
-    /// The rings for which `is` is true.
     pub fn all(&self, is: impl Fn(&Grant) -> bool) -> Vec<u64> {
         self.rings.iter().filter(|(_, grant)| is(grant)).map(|(number, _)| *number).collect()
     }

@@ -43,7 +43,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// The longest wait for the answer of a server to an opened port.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why a port cannot be opened.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -84,7 +83,6 @@ impl fmt::Display for OpenError {
 
 impl std::error::Error for OpenError {}
 
-/// A link to a fabric in another process.
 pub struct ProcessLink {
     address: Address,
     clock: Clock,
@@ -105,7 +103,6 @@ enum State {
     Joined(Box<Session>),
 }
 
-/// Opens the port of this name, with an adapter.
 pub fn open(name: &str, clock: Clock) -> Result<SoftDevice<ProcessLink>, OpenError> {
     let address = Address::parse(name).ok_or_else(|| OpenError::Name(name.into()))?;
     Ok(in_context(name, ProcessLink::open(address, clock)?))
@@ -164,24 +161,16 @@ impl ProcessLink {
         }
     }
 
-    /// The server has let the adapter in.
     fn join(&mut self, socket: Socket, page: ClientPage) {
         let session = Session::new(socket, page, self.leases.clone(), self.wake_set.clone());
         self.state = State::Joined(Box::new(session));
     }
 
-    /// The state of the port at the server, if it has changed.
     fn port(&mut self) -> Option<Port> {
         let State::Joined(session) = &mut self.state else { return None };
         session.page.changed_port()
     }
 
-    /// Whether there is a server.
-    pub fn is_joined(&self) -> bool {
-        matches!(self.state, State::Joined(_))
-    }
-
-    /// Sends the request for the port.
     fn ask(&self, socket: &Socket) -> bool {
         let Address { node, port, .. } = &self.address;
         let (context, secret) = (self.member.context(), self.member.secret());
@@ -221,7 +210,6 @@ impl ProcessLink {
     }
 }
 
-/// The answer to the request.
 #[expect(clippy::large_enum_variant, reason = "there is one, and it is taken apart at once")]
 enum Answer {
     NotYet,
@@ -241,10 +229,8 @@ fn joined(socket: &Socket) -> Answer {
     }
 }
 
-/// The verb that opens another context of an adapter.
 const OPEN_SHARED: &str = "open_shared";
 
-/// The reason why another context cannot be opened.
 fn refused(error: OpenError) -> VerbsError {
     let errno = match &error {
         OpenError::NoServer(..) | OpenError::Silent(_) => return VerbsError::Gone,

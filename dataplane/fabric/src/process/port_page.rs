@@ -94,7 +94,6 @@ fn port_of(words: &PortWords) -> Port {
     }
 }
 
-/// The state of a direct ring that its sender shares with the server.
 #[derive(Clone)]
 pub(crate) struct RingPlace {
     /// The ring's number while it may be used, else 0; the server writes.
@@ -103,7 +102,6 @@ pub(crate) struct RingPlace {
     pub(crate) counters: Words,
 }
 
-/// The layout of a page, the same at both ends.
 struct Places {
     line: Words,
     port: Words,
@@ -134,7 +132,6 @@ fn places(segment: &Segment) -> Result<Places, MapError> {
     })
 }
 
-/// The server's side.
 pub(crate) struct ServerPage {
     line: Words,
     port: SeqWriter<PortWords>,
@@ -147,7 +144,6 @@ pub(crate) struct ServerPage {
 }
 
 impl ServerPage {
-    /// A new page of a port, and the descriptor for its client.
     pub(crate) fn create(port: &Port) -> Result<(Self, OwnedFd), MapError> {
         let segment = Segment::create("pollux-page", bytes())?;
         let Places { line, port: cell, up, down, rings } = places(&segment)?;
@@ -164,7 +160,6 @@ impl ServerPage {
         Ok((page, segment.into_fd()))
     }
 
-    /// Writes a new state of the port.
     pub(crate) fn set_port(&mut self, port: &Port) {
         let words = words_of(port);
         if words == self.written {
@@ -176,7 +171,6 @@ impl ServerPage {
         self.line.as_slice()[EPOCH].fetch_add(1, Ordering::Release);
     }
 
-    /// Sets whether the message bypass is off.
     pub(crate) fn set_wants_packets(&self, wants: bool) {
         self.line.as_slice()[WANTS_PACKETS].store(wants.into(), Ordering::Release);
     }
@@ -208,14 +202,12 @@ fn takes_waking(line: &Words, who: usize) -> bool {
     sleeps.load(Ordering::Relaxed) != 0 && sleeps.swap(0, Ordering::Relaxed) != 0
 }
 
-/// The client's side.
 pub(crate) struct ClientPage {
     line: Words,
     port: SeqReader<PortWords>,
     seen: u64,
     pub(crate) up: RingSender,
     pub(crate) down: RingReceiver,
-    /// For the rings that we send by.
     pub(crate) rings: Vec<RingPlace>,
 }
 

@@ -44,11 +44,9 @@ const NAP_MAX: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub(super) struct Lost;
 
-/// A client at its port.
 pub(super) struct Session {
     socket: Socket,
     pub(super) page: ClientPage,
-    /// The leases of the adapter.
     leases: Arc<SharedLeases>,
     outs: Vec<Out>,
     /// The one that was used last.
@@ -56,7 +54,6 @@ pub(super) struct Session {
     ins: Vec<In>,
     /// The ring that is next: an index of `ins`, or behind them the server's ring.
     turn: usize,
-    /// Entries that it may still deliver.
     turn_left: u32,
     /// Rings without OPEN so far.
     coming: BTreeMap<u64, In>,
@@ -64,7 +61,6 @@ pub(super) struct Session {
     answers: VecDeque<ControlMessage>,
     /// The server has said that a control message is at the socket.
     is_notified: bool,
-    /// The descriptors that end a sleep.
     wake_set: Arc<WakeSet>,
     /// The wake socket that came last; the next ring that the server announces has it.
     new_wake_socket: Option<(u64, OwnedFd)>,
@@ -75,9 +71,7 @@ pub(super) struct Session {
     is_woken: bool,
 }
 
-/// The way of a message.
 enum Path<'a> {
-    /// By this direct ring.
     Direct(&'a mut Out),
     Server,
     /// Not now: an entry for the server comes first, and its ring is full.
@@ -112,7 +106,6 @@ impl Session {
         }
     }
 
-    /// Whether the socket should be looked at before it is time to.
     #[inline]
     pub(super) fn wants_socket(&self) -> bool {
         self.is_notified || !self.answers.is_empty()
@@ -188,7 +181,6 @@ impl Session {
         false
     }
 
-    /// Has receivers unmap segments without leases.
     fn withdraw(&mut self) {
         for out in &mut self.outs {
             let Some(segment) = out.exposure.stale(&self.leases) else { continue };
@@ -267,7 +259,6 @@ impl Session {
         self.is_asleep
     }
 
-    /// How long it may sleep.
     pub(super) fn sleep_max(&self) -> Duration {
         if self.is_asleep && self.is_woken { Duration::MAX } else { NAP_MAX }
     }
@@ -281,7 +272,6 @@ impl Session {
 
     // ---------------------------------------------------------------- receiving
 
-    /// Hands the next message to the adapter; returns whether there was one.
     #[inline]
     pub(super) fn receive(&mut self, now: Time, adapter: &mut Adapter, room: &mut Vec<u8>) -> bool {
         // Every ring once, and the server's.
@@ -306,7 +296,6 @@ impl Session {
         false
     }
 
-    /// The next entry from the server.
     #[cold]
     fn receive_down(&mut self, now: Time, adapter: &mut Adapter, room: &mut Vec<u8>) -> bool {
         let mut said = None;
@@ -328,7 +317,6 @@ impl Session {
         received
     }
 
-    /// A ring begins to be looked at.
     fn begin_in(&mut self, number: u64) {
         if !self.coming.contains_key(&number) {
             // It was sent before this was said. If the server is lost, the next look will tell.
@@ -429,7 +417,6 @@ impl Session {
         (of == ring).then_some(wake)
     }
 
-    /// The leased segments of the sender of a ring.
     fn peer_leases(&mut self, ring: u64) -> Option<&mut PeerLeases> {
         let from = self.ins.iter_mut().chain(self.coming.values_mut());
         let mut of_ring = from.filter(|from| from.number == ring);
@@ -437,7 +424,6 @@ impl Session {
     }
 }
 
-/// Sends an entry about a ring.
 fn say(page: &mut ClientPage, socket: &Socket, what: u8, number: u64) -> bool {
     let went = page.up.send_bytes(what, &[number], &[]);
     wake(page, socket);
@@ -469,7 +455,6 @@ impl In {
     }
 }
 
-/// Hands a message to the adapter, with the leases of its sender, if there are any.
 #[inline(always)]
 fn take(
     entry: &Entry<'_>,

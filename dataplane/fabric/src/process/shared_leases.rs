@@ -42,7 +42,6 @@ const RING_BYTES_MAX: usize = 1 << 37;
 /// The segment number of the table itself.
 pub const TABLE: u32 = 0;
 
-/// The owner's side.
 #[derive(Debug)]
 pub struct SharedLeases {
     table: OwnWords,
@@ -51,22 +50,18 @@ pub struct SharedLeases {
 
 #[derive(Debug, Default)]
 struct Leased {
-    /// The segment of each leased region.
     regions: BTreeMap<LKey, u32>,
     segments: BTreeMap<u32, Arc<Segment>>,
     last: u32,
-    /// How many leases were granted.
     grants: u64,
 }
 
 impl SharedLeases {
-    /// An empty table.
     pub fn new() -> Result<Self, MapError> {
         let table = OwnWords::create("pollux-leases", TABLE_BYTES)?;
         Ok(Self { table, leased: Mutex::default() })
     }
 
-    /// The number of the segment that a region is in, if it is leased.
     pub(crate) fn segment_of(&self, key: LKey) -> Option<u32> {
         let place = self.place(key)?;
         let is_leased = is_lease_of(key, Lease::of(&place[0]).value());
@@ -90,7 +85,6 @@ impl SharedLeases {
         self.leased.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The table entry of a key, if it has one.
     fn place(&self, key: LKey) -> Option<&[AtomicU64; REGION_WORDS]> {
         self.table.as_slice().get(place_of(key)?..)?.first_chunk()
     }
@@ -140,7 +134,6 @@ impl Leased {
     }
 }
 
-/// Where a region's words begin.
 fn place_of(key: LKey) -> Option<usize> {
     let region = region_of(key);
     (region < REGIONS).then(|| EPOCHS + region * REGION_WORDS)
@@ -151,7 +144,6 @@ fn place_of(key: LKey) -> Option<usize> {
 pub(crate) struct PeerLeases {
     table: Option<PeerWords>,
     segments: BTreeMap<u32, Memory>,
-    /// Of all segments.
     bytes: usize,
 }
 
@@ -174,7 +166,6 @@ impl PeerLeases {
         true
     }
 
-    /// Gives up the mapping of a segment.
     pub(crate) fn unmap(&mut self, segment: u32) {
         if let Some(memory) = self.segments.remove(&segment) {
             self.bytes -= memory.bytes();

@@ -7,11 +7,9 @@ const WINDOW: Duration = Duration::from_secs(1);
 /// Sleeps in a window that are not many: an idle client has some twenty.
 const SLEEPS_MAX: u32 = 30;
 
-/// The sleeps of a client.
 #[derive(Debug, Default)]
 pub(super) struct SleepRate {
     begun: Time,
-    /// In this window.
     sleeps: u32,
     is_high: bool,
 }

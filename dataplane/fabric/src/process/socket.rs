@@ -26,20 +26,16 @@ const DESCRIPTORS_MAX: usize = 1;
 
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
-/// One end.
 #[derive(Debug)]
 pub struct Socket {
     fd: OwnedFd,
 }
 
-/// The result of a receive.
 #[derive(Debug)]
 pub enum Received {
-    /// Nothing now.
     Nothing,
     /// The other end has closed, or sent an invalid message.
     End,
-    /// A message, and the descriptor that came with it.
     Message(ControlMessage, Option<OwnedFd>),
     /// A message without the descriptor that came with it: this process is at its limit of them.
     Truncated(ControlMessage),
@@ -57,7 +53,6 @@ pub fn listen_at(path: &Path) -> Result<OwnedFd, Errno> {
     listen::listen_at(path, SocketType::SEQPACKET)
 }
 
-/// Accepts the next client, if one waits.
 pub fn accept(listener: BorrowedFd<'_>) -> Option<Socket> {
     accept_with(listener, FLAGS).ok().map(|fd| Socket { fd })
 }
@@ -97,7 +92,6 @@ impl Socket {
         }
     }
 
-    /// Receives the next message.
     pub fn receive(&self) -> Received {
         let mut bytes = [0; BYTES_MAX];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];

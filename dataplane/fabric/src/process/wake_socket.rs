@@ -34,7 +34,6 @@ pub(super) fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
     socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None)
 }
 
-/// Notifies the other end.
 pub(super) fn notify(end: &OwnedFd) {
     // A full socket has enough notifications, and a closed one needs none.
     let _ = send(end, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);

@@ -27,16 +27,13 @@ use pollux_wire::units::TimeCode;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// Programs at a time.
 pub const CLIENTS_MAX: usize = 32;
 /// Requests that wait for another program.
 const PENDING_MAX: usize = 4096;
 /// Messages that wait to be taken. What a subnet of this size sends back at once has room.
 const OUTGOING_MAX: usize = 4096;
-/// The response timeout of another program.
 const RESPONSE_TIME: Duration = Duration::from_secs(1);
 
-/// The programs at a fabric, and their requests.
 #[derive(Default)]
 pub struct Programs {
     slots: [Option<Client>; CLIENTS_MAX],
@@ -46,7 +43,6 @@ pub struct Programs {
     counts: ProgramCounts,
 }
 
-/// Messages that were dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProgramCounts {
     /// From programs: malformed, or from a program that is not connected.
@@ -97,7 +93,6 @@ impl Fabric {
         Some(Control { client: slot as u32, ..request.answer(&answer.emit()) })
     }
 
-    /// A message of a program that is connected.
     fn ask(&mut self, request: &Control) -> Option<Control> {
         let slot = request.client as usize;
         let at = self.programs.slots.get(slot)?.as_ref()?.at;
@@ -242,7 +237,6 @@ impl Programs {
         Some(self.slots.get(slot)?.as_ref()?.process)
     }
 
-    /// Messages that were dropped.
     pub fn counts(&self) -> ProgramCounts {
         self.counts
     }
@@ -254,12 +248,10 @@ impl Programs {
         over.into_iter().for_each(|transaction_id| self.give_back(transaction_id));
     }
 
-    /// The time of the next timeout, for [`Programs::timeout`].
     pub(crate) fn due(&self) -> Option<Time> {
         self.pending.values().map(|pending| pending.deadline).min()
     }
 
-    /// A message for the program in a slot.
     pub fn poll_transmit(&mut self) -> Option<(usize, [u8; DATA_LEN])> {
         self.outgoing.pop_front().map(|(slot, message)| (slot, message.emit()))
     }
@@ -282,7 +274,6 @@ impl Programs {
         }
     }
 
-    /// The program at a port that takes requests of a class.
     fn taker(&self, at: End, class: MgmtClass) -> Option<usize> {
         let is_managers = class.is_smi() || class == MgmtClass::SUBN_ADM;
         self.slots.iter().position(|slot| {
@@ -381,7 +372,7 @@ fn port_info(node: &Node, own: u8, number: u8) -> Option<[u8; 64]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::world::Wire;
+    use crate::link::Wire;
     use crate::net::Net;
     use crate::node::NodeDrop;
     use crate::subnet::Subnet;

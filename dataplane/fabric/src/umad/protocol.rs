@@ -8,18 +8,13 @@
 use pollux_wire::address::{Lid, Qpn};
 use pollux_wire::mad::MAD_LEN;
 
-/// Bytes of a control message.
 pub const CONTROL_LEN: usize = 80;
-/// Bytes of data in a control message.
 pub const CONTROL_DATA_LEN: usize = 64;
-/// Bytes of a datagram message.
 pub const DATA_LEN: usize = 288;
-/// Bytes that a node's name has in [`Connect`].
 pub const NODE_NAME_LEN: usize = 32;
 
 const MAGIC: u32 = 0xdead_beef;
 
-/// The kind of a control message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum ControlKind {
@@ -27,7 +22,6 @@ pub enum ControlKind {
     Refused = 0,
     /// A program connects; the answer has its client number.
     Connect = 1,
-    /// A program disconnects.
     Disconnect = 2,
     /// LID and state of its port.
     Port = 3,
@@ -37,13 +31,9 @@ pub enum ControlKind {
     Gid = 5,
     /// GUID of its port.
     Guid = 6,
-    /// NodeInfo, as on the wire.
     NodeInfo = 7,
-    /// PortInfo of a port, as on the wire.
     PortInfo = 8,
-    /// Whether it is a subnet manager.
     SetIsSm = 9,
-    /// P_Key table of its port, as on the wire.
     PKeys = 10,
 }
 
@@ -63,51 +53,40 @@ impl ControlKind {
     ];
 }
 
-/// A control message, either way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Control {
     /// Which client sends or is answered; 0 when it connects.
     pub client: u32,
-    /// The request that it is, or that it answers.
     pub kind: ControlKind,
     /// How many bytes of `data` are in use.
     pub len: u32,
-    /// Arguments or answer.
     pub data: [u8; CONTROL_DATA_LEN],
 }
 
-/// The arguments of [`ControlKind::Connect`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connect {
     /// The program's process, by which its socket is called.
     pub process: u32,
-    /// Whether it says that it is a subnet manager.
     pub is_sm: bool,
     /// The node that it wants to be at, up to the first zero.
     pub node: [u8; NODE_NAME_LEN],
 }
 
-/// A management datagram, either way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataMessage {
-    /// Where to.
     pub dlid: Lid,
     /// Where from; 0 for the server to fill in.
     pub slid: Lid,
-    /// Queue pair that it is for.
     pub dest_qp: Qpn,
-    /// Queue pair that it is from.
     pub src_qp: Qpn,
     /// 0, or [`DataMessage::TIMED_OUT`] of a request that comes back unanswered.
     pub status: u32,
     /// The length that the sender gave. It is forwarded unchanged: receivers count records by it.
     pub len: u64,
-    /// The datagram.
     pub mad: [u8; MAD_LEN],
 }
 
 impl Control {
-    /// Parses a message; `None` if it is invalid.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; CONTROL_LEN] = bytes.try_into().ok()?;
         let word = |at| u32::from_ne_bytes(chunk(bytes, at));
@@ -116,7 +95,6 @@ impl Control {
         (word(0) == MAGIC).then_some(Self { client: word(4), kind, len: word(12), data })
     }
 
-    /// Its bytes.
     pub fn emit(&self) -> [u8; CONTROL_LEN] {
         let mut bytes = [0; CONTROL_LEN];
         let words = [MAGIC, self.client, self.kind as u32, self.len];
@@ -142,13 +120,11 @@ impl Control {
 }
 
 impl Connect {
-    /// Reads it from a message's data.
     pub fn parse(data: &[u8; CONTROL_DATA_LEN]) -> Self {
         let word = |at| u32::from_ne_bytes(chunk(data, at));
         Self { process: word(0), is_sm: word(8) != 0, node: chunk(data, 12) }
     }
 
-    /// A message's data.
     pub fn emit(&self) -> [u8; 44] {
         let mut bytes = [0; 44];
         bytes[..4].copy_from_slice(&self.process.to_ne_bytes());
@@ -188,7 +164,6 @@ impl DataMessage {
         Some(message)
     }
 
-    /// Its bytes.
     pub fn emit(&self) -> [u8; DATA_LEN] {
         let mut bytes = [0; DATA_LEN];
         bytes[..2].copy_from_slice(&self.dlid.0.to_be_bytes());

@@ -26,10 +26,8 @@ const BATCH: usize = 64;
 /// The retry interval for a program whose socket was full.
 const RETRY: Duration = Duration::from_millis(1);
 
-/// The sockets of programs.
 pub struct Sockets {
     name: String,
-    /// Where programs connect.
     control: UnixDatagram,
     data: Vec<UnixDatagram>,
     backlogs: Vec<VecDeque<[u8; DATA_LEN]>>,
@@ -52,7 +50,6 @@ impl Sockets {
         Ok(Self { name: name.into(), control, data, backlogs, ready: Vec::new() })
     }
 
-    /// The descriptors to poll.
     pub(crate) fn poll_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
         self.data.iter().chain([&self.control]).map(|it| PollFd::new(it, PollFlags::IN))
     }
@@ -62,12 +59,10 @@ impl Sockets {
         self.ready = ready;
     }
 
-    /// The time until the next retry of a program whose socket was full, if there is one.
     pub(crate) fn retry(&self) -> Option<Duration> {
         self.backlogs.iter().any(|backlog| !backlog.is_empty()).then_some(RETRY)
     }
 
-    /// Receives from the sockets that are ready.
     pub(crate) fn receive(&mut self, now: Time, fabric: &mut Fabric) -> io::Result<()> {
         // The control socket comes last: what a program sent before it left is taken before.
         for index in std::mem::take(&mut self.ready) {
@@ -79,7 +74,6 @@ impl Sockets {
         Ok(())
     }
 
-    /// Sends waiting messages to programs.
     pub(crate) fn send(&mut self, fabric: &mut Fabric) {
         while let Some((slot, message)) = fabric.programs.poll_transmit() {
             self.backlogs[slot].push_back(message);

@@ -9,7 +9,6 @@
 
 use pollux_wire::packet::PACKET_LEN_MAX;
 
-/// Bytes before a packet.
 pub const HEADER_LEN: usize = LENGTH_LEN + ETHERNET_LEN;
 /// The longest frame: that of the longest packet, with room for a trailer behind it.
 pub const FRAME_LEN_MAX: usize = ETHERNET_LEN + PACKET_LEN_MAX.next_multiple_of(1024);
@@ -17,7 +16,6 @@ pub const FRAME_LEN_MAX: usize = ETHERNET_LEN + PACKET_LEN_MAX.next_multiple_of(
 const LENGTH_LEN: usize = 4;
 const ETHERNET_LEN: usize = 14;
 const ETHER_TYPE: [u8; 2] = [0x88, 0xb5];
-/// An arbitrary local address.
 const SOURCE: [u8; 6] = [0x02, 0, 0, 0, 0, 0x01];
 
 /// Writes a packet behind what `out` has.
@@ -30,34 +28,29 @@ pub fn write(packet: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(packet);
 }
 
-/// The received bytes of a stream, and the position of the reader.
 #[derive(Debug, Default)]
 pub struct Frames {
     bytes: Vec<u8>,
     taken: usize,
 }
 
-/// The next thing in a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next<'a> {
     /// Bytes that should begin with a packet.
     Packet(&'a [u8]),
     /// A frame with another EtherType.
     Other,
-    /// The frame is incomplete.
     Nothing,
     /// An invalid length: the start of the next frame is unknown.
     Broken,
 }
 
 impl Frames {
-    /// Appends received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.drain(..std::mem::take(&mut self.taken));
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Takes the next frame.
     pub fn take(&mut self) -> Next<'_> {
         let rest = &self.bytes[self.taken..];
         let Some((length, rest)) = rest.split_first_chunk::<LENGTH_LEN>() else {

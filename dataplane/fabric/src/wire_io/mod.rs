@@ -37,26 +37,20 @@ use stream::StreamSocket;
 pub use stream::listen;
 use udp::UdpWire;
 
-/// The two ends of a wire, as an operator names them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WireAddress {
-    /// Over a unix socket.
     Stream {
-        /// The socket file.
         path: PathBuf,
         /// Whether to listen if no other process does.
         may_listen: bool,
     },
-    /// Over UDP.
     Udp {
         /// Our address; without a remote one, the address that one of the two ends binds.
         address: SocketAddr,
-        /// Theirs.
         remote: Remote,
     },
 }
 
-/// The other end of a wire over UDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remote {
     /// The end with this address only.
@@ -67,7 +61,6 @@ pub enum Remote {
     Any,
 }
 
-/// A string that is no address of a wire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadAddress(String);
 
@@ -109,12 +102,10 @@ impl FromStr for WireAddress {
     }
 }
 
-/// Counters of a wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WireCounts {
     /// Packets that came, good or bad.
     pub received: u64,
-    /// Packets that went.
     pub sent: u64,
     /// Frames of something else, which are ignored.
     pub ignored: u64,
@@ -122,7 +113,6 @@ pub struct WireCounts {
     pub broken: u64,
 }
 
-/// A wire at a port.
 #[derive(Debug)]
 pub struct ForeignWire {
     end: End,
@@ -148,17 +138,14 @@ impl ForeignWire {
         Ok(Self { end, socket, counts: WireCounts::default() })
     }
 
-    /// The port that it is at.
     pub fn end(&self) -> End {
         self.end
     }
 
-    /// Its counters.
     pub fn counts(&self) -> WireCounts {
         self.counts
     }
 
-    /// Whether the other end is connected.
     pub fn is_up(&self) -> bool {
         match &self.socket {
             Socket::Stream(stream) => stream.is_up(),
@@ -179,7 +166,6 @@ impl ForeignWire {
         }
     }
 
-    /// The time of its next timer.
     pub fn due(&self) -> Option<Time> {
         match &self.socket {
             Socket::Stream(stream) => stream.due(),
@@ -234,7 +220,7 @@ impl ForeignWire {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::world::Wire;
+    use crate::link::Wire;
     use crate::node::NodeDrop;
     use crate::subnet::Subnet;
     use crate::topology::Topology;

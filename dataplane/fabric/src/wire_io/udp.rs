@@ -13,11 +13,9 @@ use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
-/// The interval of hellos.
 const HELLO: Duration = Duration::from_millis(200);
 /// The other end counts as disconnected after this time without a datagram.
 const SILENCE: Duration = Duration::from_secs(2);
-/// Datagrams taken in a turn.
 const TAKEN: usize = 64;
 /// Datagrams sent in a turn: few enough for the receive buffer of the other end; the default of
 /// Linux holds some 25 of the longest packets.

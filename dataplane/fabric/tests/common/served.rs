@@ -2,8 +2,8 @@
 
 use crate::managed::manage;
 use pollux_fabric::Time;
+use pollux_fabric::link::Wire;
 use pollux_fabric::link::threads::Clock;
-use pollux_fabric::link::world::Wire;
 use pollux_fabric::net::Net;
 use pollux_fabric::process::Server;
 use pollux_fabric::subnet::Subnet;

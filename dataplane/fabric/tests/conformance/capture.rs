@@ -2,7 +2,7 @@
 
 use crate::worlds::Worlds;
 use crate::{filter, note};
-use pollux_fabric::link::world::Wire;
+use pollux_fabric::link::Wire;
 use pollux_referee::tshark::{Frame, judge};
 use pollux_wire::packet::Packet;
 

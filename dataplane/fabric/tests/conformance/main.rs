@@ -7,6 +7,8 @@ mod capture;
 #[path = "../common/managed.rs"]
 mod managed;
 mod nets;
+#[path = "../common/pair_world.rs"]
+mod pair_world;
 mod processes;
 #[path = "../common/served.rs"]
 mod served;
@@ -18,8 +20,8 @@ mod worlds;
 use nets::Nets;
 use pollux_conformance::sabotage::{SABOTAGES, SabotagedFactory};
 use pollux_conformance::{Factory, Group, Outcome, Report};
+use pollux_fabric::link::Wire;
 use pollux_fabric::link::fault::Faults;
-use pollux_fabric::link::world::Wire;
 use pollux_wire::address::{Gid, Lid};
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;

@@ -3,7 +3,7 @@
 use crate::group;
 use crate::managed::{hosts, manage};
 use pollux_conformance::{Adapters, Factory, Group, Side, Turn};
-use pollux_fabric::link::world::Wire;
+use pollux_fabric::link::Wire;
 use pollux_fabric::net::Net;
 use pollux_fabric::net::world::{NetLink, NetWorld};
 use pollux_fabric::node::PKeys;

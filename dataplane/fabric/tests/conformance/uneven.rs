@@ -5,8 +5,8 @@
 //! adapter that relied on that would pass. Here a link withholds what has come, or has no room for
 //! what is to go, as a busy ring between threads does; a trace tells whether two seeds differ.
 
+use crate::pair_world::WorldLink;
 use pollux_fabric::link::fault::SeededRng;
-use pollux_fabric::link::world::WorldLink;
 use pollux_fabric::link::{FrameSink, Link};
 use pollux_fabric::{Adapter, LeaseTable, Time};
 use std::cell::RefCell;

@@ -4,8 +4,8 @@
 use crate::managed::{hosts, manage};
 use crate::{group, judge};
 use pollux_conformance::{Adapters, Factory, Group, Side, Turn};
+use pollux_fabric::link::Wire;
 use pollux_fabric::link::threads::Clock;
-use pollux_fabric::link::world::Wire;
 use pollux_fabric::net::Net;
 use pollux_fabric::net::world::{NetLink, NetWorld};
 use pollux_fabric::node::{P_KEYS, PKeys};

@@ -1,9 +1,10 @@
 //! Two adapters in virtual time, at the link of a world.
 
+use crate::pair_world::World;
 use crate::uneven::{Schedule, Trace, UnevenLink};
 use crate::{group, setting};
 use pollux_conformance::{Adapters, Factory, Group, Side, Turn};
-use pollux_fabric::link::world::{Wire, World};
+use pollux_fabric::link::Wire;
 use pollux_fabric::{Adapter, Port, SoftDevice};
 use pollux_verbs::{Device, VerbsError};
 use pollux_wire::address::{Guid, Lid};

@@ -1,7 +1,7 @@
 //! What two adapters say to each other, read by tshark.
 
 use crate::pair::{Connection, Pair};
-use pollux_fabric::link::world::Wire;
+use pollux_fabric::link::Wire;
 use pollux_referee::tshark::{Frame, dissect, judge};
 use pollux_verbs::*;
 use pollux_wire::address::{Gid, Guid};

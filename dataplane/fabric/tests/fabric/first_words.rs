@@ -1,7 +1,7 @@
 //! Two adapters exchange their first messages: what a reader should understand first.
 
 use crate::pair::{Connection, Pair};
-use pollux_fabric::link::world::Wire;
+use pollux_fabric::link::Wire;
 use pollux_verbs::*;
 
 #[test]

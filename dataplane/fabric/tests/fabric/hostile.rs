@@ -1,8 +1,9 @@
 //! Arbitrary packets into an adapter: counted, and nothing changes that they do not belong to.
 
 use crate::pair::{Connection, Pair, connect, side};
+use crate::pair_world::World;
+use pollux_fabric::link::Wire;
 use pollux_fabric::link::fault::SeededRng;
-use pollux_fabric::link::world::{Wire, World};
 use pollux_fabric::link::{FrameSink, Link};
 use pollux_fabric::{DropReason, SoftDevice, Time};
 use pollux_verbs::*;

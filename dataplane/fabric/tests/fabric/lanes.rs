@@ -1,7 +1,7 @@
 //! Links with a rate: how long packets take, how lanes share a link, and that nothing is lost when
 //! one of them stands still.
 
-use pollux_fabric::link::world::Wire;
+use pollux_fabric::link::Wire;
 use pollux_fabric::net::Net;
 use pollux_fabric::node::NodeDrop;
 use pollux_fabric::subnet::Subnet;

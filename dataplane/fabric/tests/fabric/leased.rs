@@ -1,7 +1,7 @@
 //! Memory that is leased with a long message: receivers read only what its owner sent.
 
 use crate::pair::{Connection, Pair};
-use pollux_fabric::link::world::Wire;
+use pollux_fabric::link::Wire;
 use pollux_verbs::*;
 
 const BYTES: usize = 4096;

@@ -10,6 +10,8 @@ mod managed;
 mod management;
 mod migration;
 mod pair;
+#[path = "../common/pair_world.rs"]
+mod pair_world;
 mod partitions;
 mod processes;
 mod rerouting;

@@ -2,8 +2,8 @@
 //! packets, and to the general services queue pair of an adapter.
 
 use crate::managed::manage;
+use pollux_fabric::link::Wire;
 use pollux_fabric::link::fault::Faults;
-use pollux_fabric::link::world::Wire;
 use pollux_fabric::net::Net;
 use pollux_fabric::net::world::{NetLink, NetWorld};
 use pollux_fabric::node::{NodeDrop, PKeys};

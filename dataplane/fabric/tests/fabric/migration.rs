@@ -6,8 +6,9 @@
 //! migrates again and again.
 
 use crate::pair::{Connection, Pair, Side, connect_by, side, side_of};
+use crate::pair_world::World;
+use pollux_fabric::link::Wire;
 use pollux_fabric::link::fault::{Faults, SeededRng};
-use pollux_fabric::link::world::{Wire, World};
 use pollux_fabric::net::Net;
 use pollux_fabric::net::world::{NetLink, NetWorld};
 use pollux_fabric::subnet::Subnet;

@@ -1,7 +1,8 @@
 //! Two adapters at a link, each with one connection to the other, in virtual time.
 
+use crate::pair_world::{World, WorldLink};
 use pollux_fabric::link::Link;
-use pollux_fabric::link::world::{Wire, World, WorldLink};
+use pollux_fabric::link::Wire;
 use pollux_fabric::{Adapter, Port, SoftDevice};
 use pollux_mem::Memory;
 use pollux_verbs::*;

@@ -2,7 +2,7 @@
 //! keep strangers out, and whoever tries is counted and reported.
 
 use crate::pair::{Connection, QKEY, Side, connect, side_of};
-use pollux_fabric::link::world::Wire;
+use pollux_fabric::link::Wire;
 use pollux_fabric::net::Net;
 use pollux_fabric::net::world::{NetLink, NetWorld};
 use pollux_fabric::node::{Node, NodeDrop};

@@ -2,8 +2,8 @@
 //! that was sent is lost or comes twice.
 
 use crate::pair::{Connection, Side, connect, side_of};
+use pollux_fabric::link::Wire;
 use pollux_fabric::link::fault::SeededRng;
-use pollux_fabric::link::world::Wire;
 use pollux_fabric::net::Net;
 use pollux_fabric::net::world::{NetLink, NetWorld};
 use pollux_fabric::sm::Config;

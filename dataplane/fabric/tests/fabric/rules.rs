@@ -3,7 +3,7 @@
 
 use crate::pair::{Connection, Pair, QKEY};
 use pollux_fabric::DropReason;
-use pollux_fabric::link::world::Wire;
+use pollux_fabric::link::Wire;
 use pollux_verbs::work::Bind;
 use pollux_verbs::*;
 use pollux_wire::address::{Gid, Lid, Qpn};

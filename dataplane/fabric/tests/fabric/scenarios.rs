@@ -7,8 +7,8 @@
 //! - When all faults are over, nothing is stuck.
 
 use crate::pair::{Connection, Pair};
+use pollux_fabric::link::Wire;
 use pollux_fabric::link::fault::{Faults, SeededRng};
-use pollux_fabric::link::world::Wire;
 use pollux_verbs::*;
 use pollux_wire::units::{Mtu, TimeCode};
 use std::collections::VecDeque;

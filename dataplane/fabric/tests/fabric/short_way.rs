@@ -1,8 +1,9 @@
 //! The shortest way does what the general way does, in the corners where it is easy to forget.
 
 use crate::pair::{Connection, Pair, QKEY, connect, qp_init, side};
+use crate::pair_world::World;
 use pollux_fabric::link::FrameSink;
-use pollux_fabric::link::world::{Wire, World};
+use pollux_fabric::link::Wire;
 use pollux_verbs::*;
 use pollux_wire::address::{Lid, Qpn};
 use pollux_wire::packet::{Opcode, Operation, Transport};

@@ -2,8 +2,8 @@
 
 use crate::pair::{Connection, Pair, connected};
 use pollux_fabric::Time;
+use pollux_fabric::link::Wire;
 use pollux_fabric::link::threads::{Clock, pair};
-use pollux_fabric::link::world::Wire;
 use pollux_verbs::*;
 use pollux_wire::units::TimeCode;
 use std::cell::RefCell;

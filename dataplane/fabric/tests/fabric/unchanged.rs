@@ -8,8 +8,8 @@
 
 use crate::managed::manage;
 use crate::pair::{Connection, QKEY, Side, connect, qp_init, side_of};
+use pollux_fabric::link::Wire;
 use pollux_fabric::link::fault::Faults;
-use pollux_fabric::link::world::Wire;
 use pollux_fabric::net::Net;
 use pollux_fabric::net::world::{NetLink, NetWorld};
 use pollux_fabric::subnet::{Datagram, Subnet};

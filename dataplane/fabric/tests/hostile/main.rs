@@ -15,6 +15,8 @@ mod managed;
 #[path = "../fabric/pair.rs"]
 #[expect(dead_code, reason = "others need all of it")]
 mod pair;
+#[path = "../common/pair_world.rs"]
+mod pair_world;
 #[path = "../common/served.rs"]
 #[expect(dead_code, reason = "others need all of it")]
 mod served;

@@ -132,7 +132,10 @@ fn ours_is_the_master_beside_an_opensm_of_lower_priority() {
     assert!(served.becomes(serves("host4")));
     running.wait_for("STANDBY");
     // Ours dies; OpenSM sees that, and takes over.
-    served.with(|fabric| fabric.stop_manager(port(fabric, "host4")));
+    served.with(|fabric| {
+        let at = port(fabric, "host4");
+        fabric.managers.stop(fabric.net.subnet_mut(), at);
+    });
     assert!(served.becomes(serves("host1")), "OpenSM takes over");
     drop(running);
 }

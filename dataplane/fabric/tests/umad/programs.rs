@@ -1,6 +1,6 @@
 //! A subnet served in a thread, and programs run against it.
 
-use pollux_fabric::link::world::Wire;
+use pollux_fabric::link::Wire;
 use pollux_fabric::net::Net;
 use pollux_fabric::subnet::Subnet;
 use pollux_fabric::topology::Topology;

@@ -25,7 +25,6 @@ const NO_ROOM: &str = "the fabric has no memory or no descriptors left";
 const MESSAGES: usize = 4 * DIRECT_RINGS_MAX;
 
 impl Server {
-    /// Reads all sockets.
     pub(super) fn look(&mut self, now: Time, net: &mut Net) {
         let clients: Vec<u32> = self.clients.keys().copied().collect();
         for number in clients {
@@ -82,7 +81,6 @@ impl Server {
         None
     }
 
-    /// Attaches a client to a port.
     fn attach(
         &mut self,
         now: Time,
@@ -162,7 +160,6 @@ impl Server {
         }
     }
 
-    /// Handles the control messages of a client.
     fn read(&mut self, net: &mut Net, number: u32) {
         for _ in 0..MESSAGES {
             let Some(client) = self.clients.get_mut(&number) else { return };

@@ -74,9 +74,7 @@ pub struct Server {
     retry: Duration,
 }
 
-/// A port with clients.
 struct Place {
-    /// Their common secret.
     secret: u64,
     /// The clients by context.
     contexts: BTreeMap<u8, u32>,
@@ -90,14 +88,12 @@ struct Client {
     held: Option<Frame>,
     /// How many of the frames that came for it are behind us, that one with them.
     taken: u64,
-    /// Control messages to be sent.
     outbox: VecDeque<Said>,
     /// Its socket had no space since the counters of rings were read.
     is_full: bool,
     is_lost: bool,
 }
 
-/// A control message for a client.
 struct Said {
     what: u8,
     ring: u64,
@@ -178,7 +174,6 @@ impl Server {
 
     // ---------------------------------------------------------------- sleeping
 
-    /// The descriptors that end its sleep.
     pub fn poll_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
         let sockets = self.clients.values().map(|client| &client.socket).chain(&self.strangers);
         let fds = sockets.map(AsFd::as_fd).chain([self.listener.as_fd()]);
@@ -428,7 +423,6 @@ impl Server {
     }
 }
 
-/// The next item for a client.
 enum Down {
     Frame(Frame),
     /// The first message of its outbox.
@@ -470,7 +464,6 @@ impl Drop for Server {
     }
 }
 
-/// The client number at a shared port's context.
 fn client_at(places: &BTreeMap<End, Place>, context: PortContext) -> Option<u32> {
     places.get(&context.end)?.contexts.get(&context.number).copied()
 }
@@ -486,8 +479,8 @@ fn settle_ring(net: &mut Net, grants: &mut Grants, number: u64, ring: &mut Grant
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::link::Wire;
     use crate::link::fault::SeededRng;
-    use crate::link::world::Wire;
     use crate::process::control_message::Attach;
     use crate::process::port_page::{ClientPage, SLOTS};
     use crate::process::socket::Received;
@@ -607,7 +600,8 @@ mod tests {
         ports(&mut net);
         drop(first);
         server.look(Time::START, &mut net);
-        assert!(net.subnet().nodes()[1].ports[1].is_linked() && net.has_adapter(end));
+        assert!(net.subnet().nodes()[1].ports[1].is_linked());
+        assert_eq!(net.free_context(end).map(|free| free.number), Some(2));
         // Of its queue pairs, of those of a context without an adapter, and of management.
         for dest_qp in [1 << 19 | 0x41, 0x41, 2 << 19 | 0x41, 1] {
             let words = [0xffff << 16 | dest_qp << 32, 1 << 32, 1];
@@ -626,7 +620,8 @@ mod tests {
         assert!(net.subnet().nodes()[1].drops.total() >= 2, "nobody is there for the others");
         drop((_socket, page));
         server.look(Time::START, &mut net);
-        assert!(!net.subnet().nodes()[1].ports[1].is_linked() && !net.has_adapter(end));
+        assert!(!net.subnet().nodes()[1].ports[1].is_linked());
+        assert_eq!(net.free_context(end).map(|free| free.number), Some(1));
     }
 
     #[test]

@@ -9,7 +9,6 @@ use crate::topology::{End, PlannedNode, Topology};
 use pollux_wire::address::Guid;
 use pollux_wire::mad::smp::NodeType;
 
-/// GUIDs that an error lists, at most.
 const LISTED_MAX: usize = 8;
 
 /// The port with this name; without a number, the first one that `has_cable`.

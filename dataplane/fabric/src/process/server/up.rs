@@ -7,7 +7,6 @@ use pollux_hca::violation::KeyViolation;
 use pollux_mem::shared_ring::Entry;
 use pollux_wire::packet::Packet;
 
-/// An entry of a client.
 pub(super) enum Up {
     Frame(Frame),
     Switch(u64),

@@ -1,47 +1,20 @@
-//! Adapters joined in one thread and virtual time.
+//! Two adapters joined in one thread and virtual time, without a net between them.
 //!
 //! A world is a queue of frames in flight, and a clock that moves only when there is nothing to do:
 //! then to the next arrival, or to the next timer of an adapter. So hours of timeouts cost no time,
 //! and a seed replays a run.
 //!
 //! The two ends of a link share the world by reference count and cell: all of it is one thread's.
+#![allow(dead_code, reason = "not every test needs all of it")]
 
-use super::fault::{Faults, SeededRng};
-use super::{FrameSink, Link};
-use crate::time::Time;
-use pollux_hca::Adapter;
-use pollux_hca::Frame;
-use pollux_hca::LeaseTable;
+use pollux_fabric::link::fault::SeededRng;
+use pollux_fabric::link::{FrameSink, Link, Wire};
+use pollux_fabric::{Adapter, Frame, LeaseTable, Time};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// The properties of a link.
-#[derive(Clone, Copy, Debug)]
-pub struct Wire {
-    /// Its faults, in both directions.
-    pub faults: Faults,
-    /// How long a frame travels at the least.
-    pub latency: Duration,
-    /// Random additional latency, at most; frames stay in order.
-    pub jitter: Duration,
-    /// Packets even where messages could bypass them.
-    pub packets_only: bool,
-}
-
-impl Default for Wire {
-    /// A link without faults and without latency.
-    fn default() -> Self {
-        Self {
-            faults: Faults::default(),
-            latency: Duration::from_nanos(500),
-            jitter: Duration::ZERO,
-            packets_only: false,
-        }
-    }
-}
 
 /// Callback for every packet: its time, the end that sent it, and its bytes, LRH to VCRC.
 pub type Tap = Box<dyn FnMut(Time, usize, &[u8])>;
@@ -64,18 +37,15 @@ struct Inner {
     latest: [Time; 2],
     deadlines: [Option<Time>; 2],
     is_cut: bool,
-    /// The leases of the adapters at both ends.
     leases: [Option<Arc<LeaseTable>>; 2],
 }
 
-/// One end of the link of a world.
 pub struct WorldLink {
     world: World,
     end: usize,
 }
 
 impl World {
-    /// Two joined ends.
     pub fn new(seed: u64, wire: Wire) -> (Self, [WorldLink; 2]) {
         let inner = Inner {
             now: Time::START,
@@ -95,12 +65,10 @@ impl World {
         (world, links)
     }
 
-    /// The current time.
     pub fn now(&self) -> Time {
         self.inner.borrow().now
     }
 
-    /// Whether anything is on its way.
     pub fn is_quiet(&self) -> bool {
         self.inner.borrow().travelling.is_empty()
     }
@@ -137,7 +105,6 @@ impl World {
 }
 
 impl WorldLink {
-    /// The next frame that has come.
     fn take(&mut self) -> Option<Frame> {
         let mut inner = self.world.inner.borrow_mut();
         let arrived = inner.travelling.iter();
@@ -229,26 +196,21 @@ impl Inner {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn jitter_spreads_frames_and_keeps_their_order() {
-        let wire = Wire { jitter: Duration::from_micros(20), ..Wire::default() };
-        let (world, [mut a, mut b]) = World::new(1, wire);
-        let sent: Vec<Vec<u8>> = (0..100).map(|nth| vec![nth]).collect();
-        for bytes in &sent {
-            assert!(a.send_packet(bytes));
-        }
-        let (mut came, mut moments) = (Vec::new(), 0);
-        while world.step() {
-            moments += 1;
-            while let Some(Frame::Packet(bytes)) = b.take() {
-                came.push(bytes);
-            }
-        }
-        assert_eq!(came, sent);
-        assert!(moments > 1, "all came at once");
+#[test]
+fn jitter_spreads_frames_and_keeps_their_order() {
+    let wire = Wire { jitter: Duration::from_micros(20), ..Wire::default() };
+    let (world, [mut a, mut b]) = World::new(1, wire);
+    let sent: Vec<Vec<u8>> = (0..100).map(|nth| vec![nth]).collect();
+    for bytes in &sent {
+        assert!(a.send_packet(bytes));
     }
+    let (mut received, mut steps) = (Vec::new(), 0);
+    while world.step() {
+        steps += 1;
+        while let Some(Frame::Packet(bytes)) = b.take() {
+            received.push(bytes);
+        }
+    }
+    assert_eq!(received, sent);
+    assert!(steps > 1, "all arrived at once");
 }
