@@ -1,8 +1,8 @@
 //! A software InfiniBand subnet that carries data as well as management.
 //!
 //! A [`Fabric`] has a net of nodes and links, subnet managers, and the users of its ports:
-//! adapters, programs, processes, and wires to nodes of other fabrics. Time is passed in, and
-//! [`Fabric::step`] handles all due events.
+//! adapters, programs, processes, and wires to nodes of other fabrics. The caller passes the time,
+//! and [`Fabric::step`] handles all due events.
 //!
 //! Read in this order:
 //!
@@ -88,8 +88,8 @@ impl Fabric {
         Ok(())
     }
 
-    /// The part of a step that needs no sockets: timers of managers, traps, frames that arrive, and
-    /// requests of programs that time out.
+    /// The part of a step without sockets: timers of managers, traps, arriving frames, and requests of
+    /// programs that time out.
     pub fn advance(&mut self, now: Time) {
         self.managers.timeout(now);
         if self.net.subnet().traps_due().is_some_and(|due| due <= now) {
@@ -107,8 +107,8 @@ impl Fabric {
         [net, traps, self.managers.due(), self.programs.due(), wires].into_iter().flatten().min()
     }
 
-    /// Prepares [`Fabric::wait`]: says how long it may take, `longest` at the most. From now on
-    /// processes wake the fabric.
+    /// Prepares [`Fabric::wait`]; returns the longest wait, `longest` at most. From now on processes
+    /// wake the fabric.
     pub fn sleep(&mut self, now: Time, mut longest: Duration) -> Duration {
         if let Some(due) = self.due() {
             longest = longest.min(due.since_start().saturating_sub(now.since_start()));
@@ -146,8 +146,8 @@ impl Fabric {
         Ok(())
     }
 
-    /// Delivers the datagrams that have arrived at ports to programs, managers and adapters, until
-    /// no manager has more to send. `len` is the length that a program gave for its datagram.
+    /// Delivers arrived datagrams to programs, managers and adapters, until no manager has more to
+    /// send. `len` is the length that a program gave for its datagram.
     fn deliver(&mut self, now: Time, len: u64) {
         loop {
             while let Some(delivery) = self.net.poll_delivery() {
@@ -160,8 +160,8 @@ impl Fabric {
         }
     }
 
-    /// A response is for the program that sent the request. Everything else is for the manager at
-    /// the port, or for a program there that takes its class, or for the adapter.
+    /// A response is for the program that sent the request. Other datagrams are for the manager at
+    /// the port, else for a program there of that class, else for the adapter.
     fn hand_over(&mut self, now: Time, delivery: Delivery, len: u64) {
         let (at, datagram) = (delivery.at, &delivery.datagram);
         let Ok((header, _)) = MadHeader::read(&datagram.mad) else { return };

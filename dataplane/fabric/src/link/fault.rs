@@ -13,16 +13,16 @@ pub struct Faults {
     pub duplication: u32,
     pub reordering: u32,
     pub corruption: u32,
-    /// How late a late packet comes, at the most.
+    /// The longest delay of a reordered packet.
     pub delay_max: Duration,
 }
 
 /// The fate of one packet: its copies, and the delay of each.
 #[derive(Debug, Default)]
 pub struct Fate {
-    /// The bit that flips, counted from the first byte's.
+    /// The index of the flipped bit.
     pub flipped_bit: Option<usize>,
-    /// How late it comes; not at all, once, or twice.
+    /// The delay of each copy: none, one or two.
     pub delays: Vec<Duration>,
 }
 

@@ -16,7 +16,7 @@ const _: () = assert!(SLOTS >= LONG_SLOTS_MAX);
 const MESSAGE: u8 = 0;
 const PACKET: u8 = 1;
 
-/// The clock of links between threads; only the caller may read one.
+/// A clock; the caller provides it, because this crate reads none.
 pub type Clock = Arc<dyn Fn() -> Time + Send + Sync>;
 
 pub struct ThreadLink {
@@ -26,8 +26,8 @@ pub struct ThreadLink {
     /// The leases of this end's adapter, and those of its peer.
     own_leases: Arc<OnceLock<Arc<LeaseTable>>>,
     peer_leases: Arc<OnceLock<Arc<LeaseTable>>>,
-    /// Buffer for an entry that wraps around in a ring, and is needed in one piece.
-    room: Vec<u8>,
+    /// Buffer for an entry that wraps around in a ring and must be contiguous.
+    buffer: Vec<u8>,
     packets_only: bool,
 }
 
@@ -45,13 +45,13 @@ pub fn pair(clock: &Clock) -> [ThreadLink; 2] {
         clock: clock.clone(),
         own_leases: Arc::clone(&leases[end]),
         peer_leases: Arc::clone(&leases[1 - end]),
-        room: Vec::new(),
+        buffer: Vec::new(),
         packets_only: false,
     })
 }
 
 impl ThreadLink {
-    /// Real packets, with their CRCs, even where messages could bypass them. For both ends.
+    /// Sends packets even where messages could bypass them. To be set at both ends.
     pub fn set_packets_only(&mut self) {
         self.packets_only = true;
     }
@@ -94,14 +94,14 @@ impl Link for ThreadLink {
     #[inline]
     fn receive(&mut self, now: Time, adapter: &mut Adapter) -> bool {
         let leases = self.peer_leases.get().map(|leases| &**leases as _);
-        let room = &mut self.room;
+        let buffer = &mut self.buffer;
         self.from.receive(|entry| {
             if entry.tag() == PACKET {
-                room.clear();
-                entry.read(|part| room.extend_from_slice(part));
-                adapter.handle_packet(now, room);
+                buffer.clear();
+                entry.read(|part| buffer.extend_from_slice(part));
+                adapter.handle_packet(now, buffer);
             } else if !adapter.receive_fast(now, entry) {
-                adapter.handle_message(now, Arrival::of_entry(entry, leases, room).as_ref());
+                adapter.handle_message(now, Arrival::of_entry(entry, leases, buffer).as_ref());
             }
         })
     }

@@ -1,7 +1,7 @@
 //! VL arbitration: which virtual lane of a port sends next (IBA 7.6.9).
 //!
 //! The high and the low priority table are lists of lanes with weights in units of 64 bytes. The
-//! high table goes first, until it has sent as much as its limit allows while the low table had
+//! high table precedes, until it has sent as much as its limit allows while the low table had
 //! packets; then the low table has a turn. Within a table lanes take turns by weight. VL 15 is in
 //! no table and precedes all others.
 
@@ -18,21 +18,20 @@ const WEIGHT_UNIT: i64 = 64;
 pub(super) struct Arbiter {
     low: Turns,
     high: Turns,
-    /// Bytes that the high table may send yet before the low one has a turn.
+    /// Bytes that the high table may still send before the low table has a turn.
     high_left: i64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Turns {
     entry: usize,
-    /// Bytes that the entry may send yet; it has begun its turn if this is not 0.
+    /// Bytes that the entry may still send; 0 before its turn.
     left: i64,
 }
 
 impl Arbiter {
-    /// The lane that sends next, of those for which `size` says how long their first packet is.
-    /// `tables` are the halves of the low and then of the high table; without any, all lanes take
-    /// turns.
+    /// The lane that sends next. `size` returns the length of a lane's first packet. `tables` are the
+    /// halves of the low and then of the high table; without any, all lanes take turns.
     pub(super) fn choose(
         &mut self,
         tables: Option<&[VlArbitrationTable; 4]>,
@@ -63,7 +62,7 @@ impl Arbiter {
 #[derive(Clone, Copy)]
 enum Table<'a> {
     None,
-    /// All lanes, one after the other.
+    /// All lanes with equal weights.
     Even,
     Halves(&'a VlArbitrationTable, &'a VlArbitrationTable),
 }
@@ -104,16 +103,16 @@ impl Turns {
                 }
                 self.left -= bytes as i64;
                 if self.left <= 0 {
-                    self.go_on(table.entries());
+                    self.advance(table.entries());
                 }
                 return Some(entry.lane);
             }
-            self.go_on(table.entries());
+            self.advance(table.entries());
         }
         None
     }
 
-    fn go_on(&mut self, entries: usize) {
+    fn advance(&mut self, entries: usize) {
         self.entry = if self.entry + 1 < entries { self.entry + 1 } else { 0 };
         self.left = 0;
     }

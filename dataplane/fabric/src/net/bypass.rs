@@ -54,7 +54,7 @@ impl Net {
         }
     }
 
-    /// Counts packets, and their words, at the ports of a path that they bypassed.
+    /// Counts packets and their words at the ports of a path that they bypassed.
     pub fn count(&mut self, path: &BypassPath, packets: u64, words: u64) {
         for [from, to] in &path.links {
             let port = |end: &End| (end.node, usize::from(end.port));

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Net {
-    /// Sends the frame by the port where it is: at once, or at its turn if links have a rate.
+    /// Sends a frame by its present port: at once, or in its turn if links have a rate.
     pub(super) fn cross(&mut self, now: Time, flight: Flight) {
         let from = flight.to;
         let node = self.subnet.node_mut(from.node);
@@ -41,7 +41,7 @@ impl Net {
         self.pump(now, from);
     }
 
-    /// Sends the frames of a port whose turn has come.
+    /// Sends the next frame of a port.
     pub(super) fn pump(&mut self, now: Time, from: End) {
         let Some(egress) = self.egress.get_mut(&from) else { return };
         let port = &mut self.subnet.node_mut(from.node).ports[usize::from(from.port)];
@@ -61,16 +61,16 @@ impl Net {
         self.depart(now, takes, flight);
     }
 
-    /// Returns the credits of a packet, or of one copy of it, at the port where it came in.
+    /// Returns the credits of a packet at its input port, after the last copy.
     pub(super) fn release(&mut self, now: Time, hold: Option<Arc<Hold>>) {
         let Some(hold) = hold.and_then(Arc::into_inner) else { return };
         if let Some(egress) = self.egress.get_mut(&hold.from) {
-            egress.give_back(hold.lane, hold.bytes);
+            egress.return_credits(hold.lane, hold.bytes);
             self.pump(now, hold.from);
         }
     }
 
-    /// Moves the frame over the link at its port; `takes` is the time to send it.
+    /// Moves a frame over the link at its port; `takes` is the time to send it.
     fn depart(&mut self, now: Time, takes: Duration, mut flight: Flight) {
         let from = flight.to;
         let (packets, words) = flight.frame.size();
@@ -90,7 +90,7 @@ impl Net {
         self.travel(now, from, takes, &wire, flight);
     }
 
-    /// Moves the frame over a link with these properties.
+    /// Moves a frame over a link with these properties.
     pub(super) fn travel(
         &mut self,
         now: Time,
@@ -123,7 +123,7 @@ impl Net {
         let latest = self.latest.entry(flight.to).or_insert(Time::START);
         *latest = (*latest).max(sent + wire.latency + jitter);
         let at = *latest + delay;
-        self.schedule(at, Event::Land(flight));
+        self.schedule(at, Event::Arrive(flight));
     }
 
     fn schedule(&mut self, at: Time, event: Event) {

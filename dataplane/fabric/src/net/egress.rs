@@ -26,7 +26,7 @@ pub(super) struct Egress {
     used: [u32; 15],
     pub(super) free_at: Time,
     arbiter: Arbiter,
-    /// The time since which a packet waits for credits only.
+    /// The time since when a packet waits for credits only.
     waits_since: Option<Time>,
 }
 
@@ -46,8 +46,8 @@ impl Egress {
         self.queues[usize::from(lane & 15)].push_back(flight);
     }
 
-    /// Takes the next frame that may leave now, with its lane; and the nanoseconds for which a
-    /// packet has waited for credits alone.
+    /// Takes the next frame that may be sent now, with its lane; and the nanoseconds for which a packet
+    /// has waited for credits only.
     pub(super) fn pop(&mut self, now: Time, rules: &Rules<'_>) -> (Option<(u8, Flight)>, u64) {
         if now < self.free_at {
             return (None, 0);
@@ -77,7 +77,7 @@ impl Egress {
         (flight.map(|flight| (lane, flight)), waited)
     }
 
-    pub(super) fn give_back(&mut self, lane: u8, bytes: u64) {
+    pub(super) fn return_credits(&mut self, lane: u8, bytes: u64) {
         if let Some(used) = self.used.get_mut(usize::from(lane)) {
             *used = used.saturating_sub(blocks(bytes));
         }

@@ -13,10 +13,10 @@ pub(super) struct Flight {
     /// The next end of a link.
     pub(super) to: End,
     pub(super) hops: u8,
-    /// The frame leaves by that end, to a node of another fabric.
+    /// It leaves by that end, over a wire to a node of another fabric.
     pub(super) leaves: bool,
     pub(super) frame: Frame,
-    /// The credits that it holds at the port where it came in; copies share them.
+    /// The credits that it holds at its input port; copies share them.
     pub(super) hold: Option<Arc<Hold>>,
 }
 
@@ -30,14 +30,14 @@ pub(super) struct Hold {
 }
 
 impl Flight {
-    /// A frame that leaves a port, after this many links.
+    /// A frame at a port, after this many links.
     pub(super) fn new(from: impl Into<PortContext>, hops: u8, frame: Frame) -> Self {
         let origin = from.into();
         Self { origin, to: origin.end, hops, leaves: false, frame, hold: None }
     }
 
-    /// The same frame, leaving its present node by this hop.
-    pub(super) fn by(mut self, hop: Hop) -> Self {
+    /// The frame, to be sent by this hop of its present node.
+    pub(super) fn via(mut self, hop: Hop) -> Self {
         self.to.port = hop.port;
         self.frame.set_lane(hop.vl);
         self

@@ -17,33 +17,21 @@ use pollux_hca::Frame;
 use pollux_wire::packet::crc::VCRC_LEN;
 use pollux_wire::packet::{Lnh, Lrh, Packet, RawPacket};
 use std::collections::VecDeque;
-use std::fmt;
 use std::time::Duration;
 
-/// The most bytes that wait for a wire whose other end does not read.
+/// Bytes that wait for a wire whose other end does not read, at most.
 pub const WAITING_BYTES_MAX: usize = 64 << 20;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoForeign {
-    /// The node has no such port.
+    #[error("the node has no port {}; name one it has", .0.port)]
     NoPort(End),
     /// The port is joined to this one.
+    #[error("the port is joined to another; name a free one")]
     Joined(End),
-    /// The port has a wire already.
+    #[error("the port has a wire already; name another port")]
     Taken(End),
 }
-
-impl fmt::Display for NoForeign {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoPort(end) => write!(f, "the node has no port {}; name one it has", end.port),
-            Self::Joined(_) => f.write_str("the port is joined to another; name a free one"),
-            Self::Taken(_) => f.write_str("the port has a wire already; name another port"),
-        }
-    }
-}
-
-impl std::error::Error for NoForeign {}
 
 #[derive(Default)]
 pub(super) struct Foreign {
@@ -95,12 +83,12 @@ impl Net {
         self.foreign.get(&end).is_some_and(|foreign| !foreign.waiting.is_empty())
     }
 
-    /// Handles bytes from a wire, which may begin with a packet. The length in the packet counts.
+    /// Handles bytes from a wire: a packet of the length in its header, and ignored bytes.
     pub fn receive_foreign(&mut self, now: Time, end: End, bytes: &[u8]) {
         if !self.foreign.get(&end).is_some_and(|foreign| foreign.is_up) {
             return;
         }
-        match whole(bytes) {
+        match checked_packet(bytes) {
             Ok(bytes) => {
                 let frame = Frame::Packet(bytes.to_vec());
                 if let Err(reason) = self.check_foreign(end, &frame) {
@@ -117,7 +105,7 @@ impl Net {
         }
     }
 
-    pub(super) fn leave(&mut self, now: Time, flight: Flight) {
+    pub(super) fn queue_for_wire(&mut self, now: Time, flight: Flight) {
         self.release(now, flight.hold);
         let (Some(foreign), Frame::Packet(bytes)) =
             (self.foreign.get_mut(&flight.to), flight.frame)
@@ -136,9 +124,8 @@ impl Net {
     }
 }
 
-/// The packet at the beginning of bytes, if it is valid: headers that agree with the lengths, and
-/// the VCRC of the last hop.
-fn whole(bytes: &[u8]) -> Result<&[u8], NodeDrop> {
+/// The packet at the start of the bytes, if headers, lengths and VCRC are valid.
+fn checked_packet(bytes: &[u8]) -> Result<&[u8], NodeDrop> {
     let (lrh, _) = Lrh::read(bytes).map_err(|_| NodeDrop::Malformed)?;
     if matches!(lrh.lnh, Lnh::LOCAL | Lnh::GLOBAL) {
         let packet = Packet::parse(bytes).map_err(|_| NodeDrop::Malformed)?;

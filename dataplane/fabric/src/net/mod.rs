@@ -7,7 +7,7 @@
 //! bytes.
 //!
 //! ```text
-//!   adapter --Net::send--> cross: faults, latency, turns --> event --advance--> land, at a node
+//!   adapter --Net::send--> cross: faults, latency, turns --> event --advance--> arrive, at a node
 //!                            ^                                                   |         |
 //!                            +---- relay: forwarded by the switch's tables <-----+         v
 //!                                                        take: the adapter at the end <----+
@@ -60,9 +60,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// Callback for every packet on a link: its time, the end that sent it, and its bytes, LRH to VCRC.
 pub type Tap = Box<dyn FnMut(Time, End, &[u8]) + Send>;
 
-/// The most delivered datagrams that wait to be taken.
+/// Delivered datagrams that wait to be taken, at most.
 const DELIVERED_MAX: usize = 4096;
-/// The most links that a frame may cross, so that a routing loop ends.
+/// Links that a frame may cross, so that a routing loop ends.
 const HOPS_MAX: u8 = 64;
 
 /// A subnet that carries data.
@@ -70,18 +70,18 @@ pub struct Net {
     subnet: Subnet,
     rng: SeededRng,
     wire: Wire,
-    /// Links with properties of their own, by number.
+    /// Links with other properties than `wire`, by number.
     wires: BTreeMap<u32, Wire>,
     tap: Option<Tap>,
     /// Events by time, and then in the order of scheduling.
     events: BTreeMap<(Time, u64), Event>,
     scheduled: u64,
-    /// Datagrams of management that became packets: their sequence numbers.
+    /// The last PSN of management packets.
     datagrams: u64,
-    /// Whether links have a rate; otherwise a packet takes no time to send.
+    /// Whether links have a rate; else sending takes no time.
     is_paced: bool,
     egress: BTreeMap<End, Egress>,
-    /// The arrival time of the last frame for each end of a link, delayed ones left out.
+    /// The arrival time of the last frame for each end of a link, without delayed ones.
     latest: BTreeMap<End, Time>,
     adapters: BTreeMap<End, SharedPort>,
     /// Ports whose processes and wires may manage the subnet.
@@ -97,13 +97,13 @@ pub struct Net {
 }
 
 enum Event {
-    /// A frame comes to the end of a link.
-    Land(Flight),
+    /// A frame arrives at the end of a link.
+    Arrive(Flight),
     /// A port may have something to send.
     Pump(End),
 }
 
-/// A management datagram that has come to a port, and that no agent there answers.
+/// A management datagram at a port that no agent there answers.
 #[derive(Clone, Debug)]
 pub struct Delivery {
     pub at: End,
@@ -164,7 +164,7 @@ impl Net {
         self.find_packet_links();
     }
 
-    /// Shows every packet on every link to `tap`. Messages are then sent as packets.
+    /// Calls `tap` for every packet on every link. Messages are then sent as packets.
     pub fn set_tap(&mut self, tap: Tap) {
         self.tap = Some(tap);
         self.find_packet_links();
@@ -173,17 +173,17 @@ impl Net {
     /// Finds the links with taps or faults, on which management datagrams must be packets.
     fn find_packet_links(&mut self) {
         self.epoch += 1;
-        let links = self.wires.iter().filter(|(_, wire)| looks(wire));
+        let links = self.wires.iter().filter(|(_, wire)| needs_packets(wire));
         let planned = self.subnet.topology().links();
         let links = links.filter_map(|(link, _)| planned.get(*link as usize));
         let mut ends: BTreeSet<End> = links.flat_map(|link| link.ends).collect();
         ends.extend(self.foreign.keys());
-        let all = self.tap.is_some() || looks(&self.wire);
+        let all = self.tap.is_some() || needs_packets(&self.wire);
         self.subnet.set_packet_links(PacketLinks { all, ends });
     }
 
     /// Switches the rate model of links on or off: rates of their ports, VLs, credits and
-    /// arbitration. With it, messages are sent as packets.
+    /// arbitration. With it, messages are sent as packets. For simulations in virtual time.
     pub fn set_paced(&mut self, is_paced: bool) {
         self.is_paced = is_paced;
         self.epoch += 1;
@@ -197,7 +197,7 @@ impl Net {
             return;
         }
         self.events.retain(|_, event| match event {
-            Event::Land(flight) => flight.to != end && Some(flight.to) != peer,
+            Event::Arrive(flight) => flight.to != end && Some(flight.to) != peer,
             Event::Pump(_) => true,
         });
         for end in [Some(end), peer].into_iter().flatten() {
@@ -230,8 +230,8 @@ impl Net {
     /// Whether the message bypass is off.
     pub fn wants_packets(&self) -> bool {
         let is_watched =
-            self.tap.is_some() || self.is_paced || self.has_routers || looks(&self.wire);
-        is_watched || !self.foreign.is_empty() || self.wires.values().any(looks)
+            self.tap.is_some() || self.is_paced || self.has_routers || needs_packets(&self.wire);
+        is_watched || !self.foreign.is_empty() || self.wires.values().any(needs_packets)
     }
 
     /// The adapter at an end reports a packet that it dropped for its P_Key or Q_Key.
@@ -292,21 +292,20 @@ impl Net {
         if is_own(node, from, &frame) {
             return self.attend(now, origin, from, 0, frame);
         }
-        if !self.turn_round(origin, &frame) {
+        if !self.loop_back(origin, &frame) {
             self.cross(now, Flight::new(origin, 0, frame));
         }
     }
 
-    /// Sends a management datagram from a port (0 at a switch), and handles all events that follow
-    /// from it at once.
+    /// Sends a management datagram from a port (0 at a switch), and handles its immediate effects.
     pub fn send_datagram(&mut self, now: Time, from: End, datagram: Datagram) {
         self.note_management(&datagram);
         self.subnet.send(now, from, datagram);
         self.settle(now, None);
     }
 
-    /// Subnet management may change ports. Other classes do not, so a storm of CM messages has no
-    /// client look at its port again.
+    /// Subnet management may change ports. Other classes do not, so CM messages make no client read
+    /// its port again.
     fn note_management(&mut self, datagram: &Datagram) {
         self.epoch += u64::from(datagram.dest_qp == Qpn::SMI);
     }
@@ -316,12 +315,11 @@ impl Net {
         self.delivered.pop_front()
     }
 
-    /// Delivers a datagram that no manager or program takes to the adapter at its port, or counts a
-    /// drop.
+    /// Delivers a datagram to the adapter at its port, or counts a drop.
     pub fn give(&mut self, delivery: Delivery) {
         let Delivery { at, datagram, frame } = delivery;
         let (origin, frame) = frame.unwrap_or_else(|| (at.into(), self.packet(&datagram)));
-        self.hand_over(at, origin, frame);
+        self.deliver(at, origin, frame);
     }
 
     /// Encodes a datagram with the next PSN.
@@ -342,14 +340,14 @@ impl Net {
         {
             let (at, _) = *entry.key();
             match entry.remove() {
-                Event::Land(flight) => self.land(at, flight),
+                Event::Arrive(flight) => self.arrive(at, flight),
                 Event::Pump(from) => self.pump(at, from),
             }
         }
     }
 
     /// Handles a frame at the end of a link.
-    fn land(&mut self, now: Time, mut flight: Flight) {
+    fn arrive(&mut self, now: Time, mut flight: Flight) {
         let to = flight.to;
         if !self.subnet.nodes()[to.node as usize].is_switch() {
             // An adapter receives at the rate of the link.
@@ -357,7 +355,7 @@ impl Net {
             self.release(now, hold);
         }
         if flight.leaves {
-            return self.leave(now, flight);
+            return self.queue_for_wire(now, flight);
         }
         let Some(transit) = flight::transit_of(&flight.frame, to.port) else { return };
         let (packets, words) = flight.frame.size();
@@ -378,18 +376,18 @@ impl Net {
             return self.relay(now, flight, &transit);
         }
         let port = &mut node.ports[usize::from(to.port)];
-        if transit.vl != Lrh::VL_MANAGEMENT && !port.takes_data() {
-            node.drops.count(NodeDrop::PortState);
-            return;
-        }
         if transit.vl != Lrh::VL_MANAGEMENT {
+            if !port.takes_data() {
+                node.drops.count(NodeDrop::PortState);
+                return;
+            }
             // Data on an armed link show that its other end is active (IBA 7.2.7).
             if port.info.port_state == PortState::ARMED {
                 port.info.port_state = PortState::ACTIVE;
                 self.epoch += 1;
             }
         }
-        self.hand_over(to, flight.origin, flight.frame);
+        self.deliver(to, flight.origin, flight.frame);
     }
 
     /// Handles a management datagram that has come to its node as a frame.
@@ -429,10 +427,10 @@ impl Net {
     fn relay(&mut self, now: Time, flight: Flight, transit: &switch::Transit) {
         let mut hops = Vec::new();
         let node = self.subnet.node_mut(flight.to.node);
-        let states = node.ports[usize::from(flight.to.port)].info.port_state;
+        let state = node.ports[usize::from(flight.to.port)].info.port_state;
         // The switch counts a packet without an output port.
         let _ = switch::forward(node, transit, |hop| hops.push(hop));
-        if node.ports[usize::from(flight.to.port)].info.port_state != states {
+        if node.ports[usize::from(flight.to.port)].info.port_state != state {
             self.epoch += 1;
         }
         if hops.iter().any(|hop| hop.port == 0) {
@@ -443,14 +441,14 @@ impl Net {
         // The last copy is the frame itself.
         let Some(last) = hops.pop() else { return self.release(now, flight.hold) };
         for hop in hops {
-            self.cross(now, flight.clone().by(hop));
+            self.cross(now, flight.clone().via(hop));
         }
-        self.cross(now, flight.by(last));
+        self.cross(now, flight.via(last));
     }
 }
 
 /// Whether a link with these properties needs packets.
-fn looks(wire: &Wire) -> bool {
+fn needs_packets(wire: &Wire) -> bool {
     wire.packets_only || !wire.faults.are_none()
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A router is an end node of each of its subnets. A packet to one of its ports with the GID of
 //! another subnet leaves by the port with the prefix of that GID, with LIDs of that subnet.
-//! Hardware would query that subnet's administrator for the LID; this router reads the nodes.
+//! Hardware would query the SA of that subnet for the LID; this router reads the nodes.
 //!
 //! Limits: multicast does not cross routers, and a router forwards to its own subnets only, not to
 //! those behind another router.
@@ -47,15 +47,15 @@ impl Net {
         let (mut lrh, grh, p_key) = (packet.lrh(), packet.grh(), packet.bth().pkey);
         let mut grh = grh.ok_or(NodeDrop::NoRoute)?;
         let node = &self.subnet.nodes()[at.node as usize];
-        let came_by = &node.ports[usize::from(at.port)];
-        let leaves_by = (1..=u8::MAX)
+        let input = &node.ports[usize::from(at.port)];
+        let output = (1..=u8::MAX)
             .zip(&node.ports[1..])
             .find(|(number, port)| *number != at.port && port.info.gid_prefix == grh.dgid.prefix());
-        let (number, port) = leaves_by.ok_or(NodeDrop::NoRoute)?;
-        if !came_by.takes_data() || !port.sends_data() {
+        let (number, port) = output.ok_or(NodeDrop::NoRoute)?;
+        if !input.takes_data() || !port.sends_data() {
             return Err(NodeDrop::PortState);
         }
-        if came_by.p_keys.matching(p_key).is_none() {
+        if input.p_keys.matching(p_key).is_none() {
             return Err(NodeDrop::PKeyInbound);
         }
         if port.p_keys.matching(p_key).is_none() {

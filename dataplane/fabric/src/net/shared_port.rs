@@ -6,30 +6,27 @@
 use super::Net;
 use crate::node::NodeDrop;
 use crate::topology::End;
-use pollux_hca::Frame;
-use pollux_hca::LeaseTable;
-use pollux_hca::PORT_CONTEXTS_MAX;
-use pollux_hca::context_of;
+use pollux_hca::{Frame, LeaseTable, PORT_CONTEXTS_MAX, context_of};
 use pollux_wire::address::Qpn;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// The most arrived frames that an adapter has not taken. Further frames are dropped, as by an
-/// adapter that is too slow for its link.
+/// Arrived frames that wait for an adapter, at most. Further frames are dropped, as by an adapter
+/// that is too slow for its link.
 pub const ARRIVED_FRAMES_MAX: usize = 1 << 16;
-/// The same in bytes; a single frame may be larger. This bounds the cost of a stopped process.
+/// Their bytes, at most; a single frame may be larger. Bounds the cost of a stopped process.
 pub const ARRIVED_BYTES_MAX: usize = 32 << 20;
 
-/// The location of an adapter: a port, and a context at that port.
+/// The location of an adapter: a port, and its shared-port context there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PortContext {
     pub end: End,
-    /// Its context: below [`PORT_CONTEXTS_MAX`]. Context 0 gets management datagrams.
+    /// The vHCA index, below [`PORT_CONTEXTS_MAX`]. Context 0 gets management datagrams.
     pub number: u8,
 }
 
 impl From<End> for PortContext {
-    /// The first one's.
+    /// Context 0.
     fn from(end: End) -> Self {
         Self { end, number: 0 }
     }
@@ -43,8 +40,7 @@ pub(super) struct Attached {
     arrived: VecDeque<(PortContext, Frame)>,
     /// Their total length.
     bytes: usize,
-    /// The number of arrived frames since it attached.
-    came: u64,
+    arrivals: u64,
     leases: Option<Arc<LeaseTable>>,
 }
 
@@ -53,7 +49,7 @@ impl Net {
         self.in_context(at.into()).leases = Some(leases.clone());
     }
 
-    /// Puts an adapter to a port that has no leases in this process.
+    /// Attaches an adapter whose leases are in another process.
     pub fn claim(&mut self, at: impl Into<PortContext>) {
         self.in_context(at.into());
     }
@@ -73,7 +69,7 @@ impl Net {
         }
     }
 
-    /// A free context of a port, never the first; none if all are taken.
+    /// A free context of a port other than 0; `None` if all are taken.
     pub fn free_context(&self, end: End) -> Option<PortContext> {
         let is_taken =
             |number: &u8| self.adapters.get(&end).is_some_and(|at| at.contains_key(number));
@@ -96,14 +92,14 @@ impl Net {
         Some((from, frame))
     }
 
-    /// How many frames have arrived for the adapter of a context since it attached, taken or not.
-    pub fn came(&self, at: impl Into<PortContext>) -> u64 {
+    /// The number of arrived frames since the adapter attached, taken or not.
+    pub fn arrivals(&self, at: impl Into<PortContext>) -> u64 {
         let at = at.into();
         let adapter = self.adapters.get(&at.end).and_then(|contexts| contexts.get(&at.number));
-        adapter.map_or(0, |adapter| adapter.came)
+        adapter.map_or(0, |adapter| adapter.arrivals)
     }
 
-    /// How many frames have arrived that no adapter has taken yet.
+    /// The number of arrived frames that no adapter has taken.
     pub const fn waiting(&self) -> usize {
         self.waiting
     }
@@ -113,34 +109,34 @@ impl Net {
         contexts.map(|adapter| adapter.arrived.len()).sum()
     }
 
-    pub(super) fn hand_over(&mut self, to: End, origin: PortContext, frame: Frame) {
+    pub(super) fn deliver(&mut self, to: End, origin: PortContext, frame: Frame) {
         let has_others = |contexts: &BTreeMap<u8, _>| contexts.keys().any(|number| *number > 0);
         if !self.adapters.get(&to).is_some_and(has_others) {
-            return self.put_at(to.into(), origin, frame);
+            return self.enqueue(to.into(), origin, frame);
         }
         let dest_qp = frame.dest_qp();
         if dest_qp == Qpn::MULTICAST {
-            return self.hand_round(to, origin, &frame);
+            return self.deliver_to_all(to, origin, &frame);
         }
-        self.put_at(PortContext { end: to, number: context_of(dest_qp) }, origin, frame);
+        self.enqueue(PortContext { end: to, number: context_of(dest_qp) }, origin, frame);
     }
 
     /// Delivers a frame to all adapters at an end but its sender.
-    fn hand_round(&mut self, to: End, origin: PortContext, frame: &Frame) {
+    fn deliver_to_all(&mut self, to: End, origin: PortContext, frame: &Frame) {
         let contexts = self.adapters.get(&to).into_iter().flat_map(BTreeMap::keys);
         let contexts: Vec<PortContext> =
             contexts.map(|number| PortContext { end: to, number: *number }).collect();
         for context in contexts.into_iter().filter(|context| *context != origin) {
-            self.put_at(context, origin, frame.clone());
+            self.enqueue(context, origin, frame.clone());
         }
     }
 
-    fn put_at(&mut self, context: PortContext, origin: PortContext, frame: Frame) {
+    fn enqueue(&mut self, context: PortContext, origin: PortContext, frame: Frame) {
         let contexts = self.adapters.get_mut(&context.end);
         let reason = match contexts.and_then(|contexts| contexts.get_mut(&context.number)) {
             Some(adapter) if adapter.has_room(&frame) => {
                 adapter.bytes += frame.stored_bytes();
-                adapter.came += 1;
+                adapter.arrivals += 1;
                 adapter.arrived.push_back((origin, frame));
                 self.waiting += 1;
                 return;
@@ -151,19 +147,19 @@ impl Net {
         self.subnet.node_mut(context.end.node).drops.count(reason);
     }
 
-    /// Delivers a frame within its own port; returns whether it is also for no other port.
-    pub(super) fn turn_round(&mut self, from: PortContext, frame: &Frame) -> bool {
+    /// Delivers a frame within its own port; returns whether it is for no other port.
+    pub(super) fn loop_back(&mut self, from: PortContext, frame: &Frame) -> bool {
         if self.adapters.get(&from.end).is_none_or(|contexts| contexts.len() == 1) {
             return false;
         }
         let dlid = frame.dlid();
         if dlid.is_multicast() && frame.dest_qp() == Qpn::MULTICAST {
-            self.hand_round(from.end, from, frame);
+            self.deliver_to_all(from.end, from, frame);
             return false;
         }
         let is_own = self.subnet.nodes()[from.end.node as usize].has_lid(from.end.port, dlid);
         if is_own {
-            self.hand_over(from.end, from, frame.clone());
+            self.deliver(from.end, from, frame.clone());
         }
         is_own
     }
@@ -204,23 +200,23 @@ mod tests {
     fn untaken_frames_have_a_limit_in_bytes() {
         let (mut net, bytes) = (net(), 4096);
         let room = ARRIVED_BYTES_MAX / bytes;
-        (0..room + 3).for_each(|_| net.put_at(END.into(), END.into(), message(bytes)));
-        assert_eq!((full(&net), net.came(END)), (3, room as u64));
+        (0..room + 3).for_each(|_| net.enqueue(END.into(), END.into(), message(bytes)));
+        assert_eq!((full(&net), net.arrivals(END)), (3, room as u64));
         assert!(net.take(END).is_some(), "then there is room again, for one");
-        (0..2).for_each(|_| net.put_at(END.into(), END.into(), message(bytes)));
-        assert_eq!((full(&net), net.came(END)), (4, room as u64 + 1));
+        (0..2).for_each(|_| net.enqueue(END.into(), END.into(), message(bytes)));
+        assert_eq!((full(&net), net.arrivals(END)), (4, room as u64 + 1));
         while net.take(END).is_some() {}
-        net.put_at(END.into(), END.into(), message(2 * ARRIVED_BYTES_MAX));
+        net.enqueue(END.into(), END.into(), message(2 * ARRIVED_BYTES_MAX));
         assert_eq!(full(&net), 4, "one frame may have more");
-        net.put_at(END.into(), END.into(), message(1));
+        net.enqueue(END.into(), END.into(), message(1));
         assert_eq!(full(&net), 5);
     }
 
     #[test]
     fn untaken_frames_have_a_limit_in_number() {
         let mut net = net();
-        (0..ARRIVED_FRAMES_MAX + 3).for_each(|_| net.put_at(END.into(), END.into(), message(0)));
-        assert_eq!((full(&net), net.came(END)), (3, ARRIVED_FRAMES_MAX as u64));
+        (0..ARRIVED_FRAMES_MAX + 3).for_each(|_| net.enqueue(END.into(), END.into(), message(0)));
+        assert_eq!((full(&net), net.arrivals(END)), (3, ARRIVED_FRAMES_MAX as u64));
         net.detach(END);
         assert_eq!(net.waiting(), 0);
     }

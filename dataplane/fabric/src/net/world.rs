@@ -14,11 +14,8 @@ use crate::link::{FrameSink, Link};
 use crate::sm;
 use crate::time::Time;
 use crate::topology::End;
-use pollux_hca::Frame;
-use pollux_hca::LeaseTable;
-use pollux_hca::SoftDevice;
 use pollux_hca::violation::KeyViolation;
-use pollux_hca::{Adapter, PORT_CONTEXTS_MAX};
+use pollux_hca::{Adapter, Frame, LeaseTable, PORT_CONTEXTS_MAX, SoftDevice};
 use pollux_verbs::error::over;
 use pollux_verbs::{Device, VerbsError};
 use std::collections::{BTreeMap, BTreeSet};
@@ -78,8 +75,8 @@ impl NetWorld {
         self.lock().fabric.start_manager(at, config);
     }
 
-    /// Stops the process that polls a port's adapters, or continues it. Time does not wait for a
-    /// stopped process: frames for it queue up, and its deadlines pass.
+    /// Stops the process of a port's adapters, or continues it. Time does not wait for a stopped
+    /// process: frames for it wait, and its deadlines pass.
     pub fn set_stopped(&self, end: End, is_stopped: bool) {
         let mut inner = self.lock();
         match is_stopped {
@@ -102,36 +99,37 @@ impl NetWorld {
         NetGuard(self.lock())
     }
 
-    /// A panic ends the single thread that uses the lock, so poisoning does not matter.
+    /// Poisoning does not matter: a panic ends the single thread that uses the lock.
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Moves virtual time to the next event; returns whether there is one. Time stands still while
-    /// an adapter has frames to take. A real clock moves by itself.
+    /// Advances virtual time to the next event; returns whether there is one. Time stops while an
+    /// adapter has frames to take. A real clock advances by itself.
     pub fn step(&self) -> bool {
         let now = self.now();
         let mut inner = self.lock();
         if inner.clock.is_some() {
-            inner.pass(now);
+            inner.advance_to(now);
             return true;
         }
-        if inner.is_waited_for() {
+        if inner.has_waiting_frames() {
             return true;
         }
         let next = inner.next();
-        next.into_iter().for_each(|next| inner.pass(next));
+        next.into_iter().for_each(|next| inner.advance_to(next));
         next.is_some()
     }
 
-    /// The same, but not beyond `end`. Returns whether an event was handled, or a frame waits.
+    /// Advances virtual time, but not beyond `end`. Returns whether an event was handled, or a frame
+    /// waits.
     pub fn step_until(&self, end: Time) -> bool {
         let mut inner = self.lock();
-        if inner.is_waited_for() {
+        if inner.has_waiting_frames() {
             return true;
         }
         let next = inner.next();
-        inner.pass(next.unwrap_or(end).min(end));
+        inner.advance_to(next.unwrap_or(end).min(end));
         next.is_some_and(|next| next <= end)
     }
 }
@@ -154,7 +152,7 @@ impl DerefMut for NetGuard<'_> {
 
 impl Inner {
     /// Whether a process that is not stopped has frames to take.
-    fn is_waited_for(&self) -> bool {
+    fn has_waiting_frames(&self) -> bool {
         let stopped = self.stopped.iter().map(|end| self.fabric.net.waiting_at(*end)).sum();
         self.fabric.net.waiting() > stopped
     }
@@ -166,7 +164,7 @@ impl Inner {
         [self.fabric.due(), due].into_iter().flatten().min()
     }
 
-    fn pass(&mut self, until: Time) {
+    fn advance_to(&mut self, until: Time) {
         self.now = self.now.max(until);
         self.fabric.advance(self.now);
     }
@@ -227,9 +225,9 @@ impl Link for NetLink {
     }
 
     fn receive(&mut self, now: Time, adapter: &mut Adapter) -> bool {
-        let now_there = self.world.now();
+        let world_now = self.world.now();
         let mut inner = self.world.lock();
-        inner.pass(now_there);
+        inner.advance_to(world_now);
         let Some((origin, frame)) = inner.fabric.net.take(self.context) else { return false };
         let leases = inner.fabric.net.leases(origin);
         drop(inner);
@@ -269,8 +267,7 @@ impl Link for NetLink {
         let mut inner = self.world.lock();
         let own = inner.deadlines.get(&self.context).copied();
         let next = [inner.fabric.net.deadline(), own, Some(end)].into_iter().flatten().min();
-        let soon = inner.now + Duration::from_nanos(1);
-        let next = next.unwrap_or(end).max(soon);
-        inner.pass(next);
+        let next = next.unwrap_or(end).max(inner.now + Duration::from_nanos(1));
+        inner.advance_to(next);
     }
 }

@@ -5,7 +5,7 @@
 //! [`port_page`](super::port_page) that the sender shares with the server.
 
 use super::exposure::Exposure;
-use super::port_page::{RingPlace, SLOTS};
+use super::port_page::{RingState, SLOTS};
 use super::shared_leases::PeerLeases;
 use super::tag;
 use super::wake_socket;
@@ -30,14 +30,14 @@ const WORDS: usize = 1;
 const STALLS_MAX: u32 = 1 << 20;
 
 /// Packets, or words, that a sender can have sent between two looks of the server's.
-const WENT_MAX: u64 = 1 << 40;
+const TRAFFIC_MAX: u64 = 1 << 40;
 
 fn bytes() -> usize {
     (SharedRing::words(SLOTS).expect("a power of two") + 2 * LINE_WORDS) * 8
 }
 
 /// The words of the ring, and of the receiver's sleep.
-fn places(segment: &Segment) -> Result<(Words, Words), MapError> {
+fn layout(segment: &Segment) -> Result<(Words, Words), MapError> {
     let mut words = Words::over(segment.map()?);
     let ring = SharedRing::words(SLOTS).expect("a power of two");
     let mut take = |count| words.take(count).expect("the segment's length was checked");
@@ -47,7 +47,7 @@ fn places(segment: &Segment) -> Result<(Words, Words), MapError> {
 fn open(fd: OwnedFd) -> Option<(SharedRing, Words)> {
     let page = 1 << 16;
     let segment = Segment::from_fd(fd, bytes()..=bytes() + page).ok()?;
-    let (ring, sleep) = places(&segment).ok()?;
+    let (ring, sleep) = layout(&segment).ok()?;
     Some((SharedRing::open(ring).ok()?, sleep))
 }
 
@@ -64,13 +64,13 @@ pub(crate) struct Granted {
 
 impl Granted {
     /// A new ring with one of its sender's places, closed; and what its ends map.
-    pub(crate) fn create(slot: usize, place: RingPlace) -> Result<(Self, OwnedFd), MapError> {
+    pub(crate) fn create(slot: usize, place: RingState) -> Result<(Self, OwnedFd), MapError> {
         let segment = Segment::create("pollux-direct", bytes())?;
-        SharedRing::create(places(&segment)?.0, SLOTS).expect("the segment is large enough");
-        let RingPlace { state, counters } = place;
+        SharedRing::create(layout(&segment)?.0, SLOTS).expect("the segment is large enough");
+        let RingState { state, counters } = place;
         let counters = CounterReader::new(counters);
         let mut granted = Self { slot, state, counters, seen: [0; 2], asked: None };
-        granted.went();
+        granted.traffic();
         Ok((granted, segment.into_fd()))
     }
 
@@ -85,10 +85,10 @@ impl Granted {
 
     /// Packets and words since the last look, as the sender counts them: any numbers, but none
     /// beyond what can go in that time.
-    pub(crate) fn went(&mut self) -> [u64; 2] {
+    pub(crate) fn traffic(&mut self) -> [u64; 2] {
         let now = [PACKETS, WORDS].map(|counter| self.counters.read(counter).unwrap_or(0));
         let before = std::mem::replace(&mut self.seen, now);
-        [0, 1].map(|nth| now[nth].wrapping_sub(before[nth]).min(WENT_MAX))
+        [0, 1].map(|nth| now[nth].wrapping_sub(before[nth]).min(TRAFFIC_MAX))
     }
 
     /// Records a request to the receiver to map or unmap a segment. `false` if the previous request
@@ -105,7 +105,7 @@ impl Granted {
     }
 }
 
-pub(crate) struct Out {
+pub(crate) struct DirectSender {
     pub(crate) number: u64,
     pub(crate) route: u64,
     /// The server knows that the sender uses it.
@@ -119,15 +119,15 @@ pub(crate) struct Out {
     wake_socket: OwnedFd,
 }
 
-impl Out {
+impl DirectSender {
     pub(crate) fn open(
         fd: OwnedFd,
         number: u64,
         route: u64,
-        place: &RingPlace,
+        place: &RingState,
         wake_socket: OwnedFd,
     ) -> Option<Self> {
-        let RingPlace { state, counters } = place.clone();
+        let RingState { state, counters } = place.clone();
         let (ring, sleep) = open(fd)?;
         Some(Self {
             number,
@@ -150,8 +150,8 @@ impl Out {
 
     #[inline(always)]
     pub(crate) fn send_bytes(&mut self, head: &[u64], bytes: &[u8]) -> bool {
-        let went = self.ring.send_bytes(tag::MESSAGE, head, bytes);
-        self.count(went, head, bytes.len() as u64)
+        let sent = self.ring.send_bytes(tag::MESSAGE, head, bytes);
+        self.count(sent, head, bytes.len() as u64)
     }
 
     #[inline(always)]
@@ -159,8 +159,8 @@ impl Out {
         if head[0] & LEASED != 0 {
             return self.send_leased(head, bytes, fill);
         }
-        let went = self.ring.send(tag::MESSAGE, head, bytes, fill);
-        self.count(went, head, bytes as u64)
+        let sent = self.ring.send(tag::MESSAGE, head, bytes, fill);
+        self.count(sent, head, bytes as u64)
     }
 
     /// The message carries the descriptor of the bytes; the bytes themselves are counted.
@@ -169,14 +169,14 @@ impl Out {
         let mut descriptor = vec![0; bytes];
         fill(&mut descriptor);
         let leased = sges_of(&descriptor).map(|sge| u64::from(sge.bytes)).sum();
-        let went = self.ring.send_bytes(tag::MESSAGE, head, &descriptor);
-        self.count(went, head, leased)
+        let sent = self.ring.send_bytes(tag::MESSAGE, head, &descriptor);
+        self.count(sent, head, leased)
     }
 
     /// Counts a message; returns whether the caller is done with it: sent, or dropped.
     #[inline(always)]
-    fn count(&mut self, went: bool, head: &[u64], bytes: u64) -> bool {
-        if !went {
+    fn count(&mut self, sent: bool, head: &[u64], bytes: u64) -> bool {
+        if !sent {
             return self.stalled();
         }
         self.stalls = 0;
@@ -196,7 +196,7 @@ impl Out {
     }
 }
 
-pub(crate) struct In {
+pub(crate) struct DirectReceiver {
     pub(crate) number: u64,
     pub(crate) route: u64,
     pub(crate) peer_leases: PeerLeases,
@@ -207,7 +207,7 @@ pub(crate) struct In {
     pub(crate) wake_socket: Option<OwnedFd>,
 }
 
-impl In {
+impl DirectReceiver {
     pub(crate) fn open(
         fd: OwnedFd,
         number: u64,
@@ -224,19 +224,19 @@ impl In {
 mod tests {
     use super::*;
 
-    fn place() -> RingPlace {
+    fn place() -> RingState {
         let line = || Words::private(16).unwrap();
-        RingPlace { state: line(), counters: line() }
+        RingState { state: line(), counters: line() }
     }
 
     /// Ring 1, open: the server's view, and both ends.
-    fn ring() -> (Granted, Out, In) {
+    fn ring() -> (Granted, DirectSender, DirectReceiver) {
         let place = place();
         let (granted, fd) = Granted::create(0, place.clone()).unwrap();
         granted.open(1);
         let (near, far) = wake_socket::pair().unwrap();
-        let out = Out::open(fd.try_clone().unwrap(), 1, 2, &place, far).unwrap();
-        (granted, out, In::open(fd, 1, 2, Some(near)).unwrap())
+        let out = DirectSender::open(fd.try_clone().unwrap(), 1, 2, &place, far).unwrap();
+        (granted, out, DirectReceiver::open(fd, 1, 2, Some(near)).unwrap())
     }
 
     #[test]
@@ -244,12 +244,12 @@ mod tests {
         let (mut granted, mut out, mut from) = ring();
         assert!(out.is_open() && out.send_bytes(&[0, 0, 1], b"four"));
         assert!(out.send(&[0, 0, 3], 9, |part| part.fill(7)));
-        assert_eq!(granted.went(), [4, (24 + 4) / 4 + (3 * 24 + 9_u64).div_ceil(4)]);
-        assert_eq!(granted.went(), [0, 0]);
+        assert_eq!(granted.traffic(), [4, (24 + 4) / 4 + (3 * 24 + 9_u64).div_ceil(4)]);
+        assert_eq!(granted.traffic(), [0, 0]);
         let mut descriptor = [0; 24];
         descriptor[20..].copy_from_slice(&4096u32.to_le_bytes());
         assert!(out.send(&[LEASED, 0, 1], 24, |part| part.copy_from_slice(&descriptor)));
-        assert_eq!(granted.went(), [1, (24 + 4096) / 4]);
+        assert_eq!(granted.traffic(), [1, (24 + 4096) / 4]);
         for bytes in [4, 9, 24] {
             assert!(from.ring.receive(|entry| assert_eq!(entry.bytes(), bytes)));
         }
@@ -266,7 +266,7 @@ mod tests {
         let (mut granted, fd) = Granted::create(0, place.clone()).unwrap();
         granted.open(1);
         let (_near, far) = wake_socket::pair().unwrap();
-        let mut out = Out::open(fd.try_clone().unwrap(), 1, 2, &place, far).unwrap();
+        let mut out = DirectSender::open(fd.try_clone().unwrap(), 1, 2, &place, far).unwrap();
         assert!(out.send_bytes(&[0, 0, 1], b"four"));
         granted.close();
         let receivers = Words::over(Segment::from_fd(fd, 1..=1 << 30).unwrap().map().unwrap());
@@ -274,7 +274,7 @@ mod tests {
             receivers.as_slice().iter().for_each(|word| word.store(value, Ordering::Release));
         }
         assert!(!out.is_open());
-        assert_eq!(granted.went(), [1, (24 + 4) / 4]);
+        assert_eq!(granted.traffic(), [1, (24 + 4) / 4]);
     }
 
     #[test]
@@ -283,7 +283,7 @@ mod tests {
         for amount in [u64::MAX, 1, u64::MAX / 2, u64::MAX - 7] {
             out.counters.add(PACKETS, amount);
             out.counters.add(WORDS, amount);
-            assert_eq!(granted.went(), [amount.min(WENT_MAX); 2]);
+            assert_eq!(granted.traffic(), [amount.min(TRAFFIC_MAX); 2]);
         }
     }
 

@@ -11,11 +11,11 @@
 
 use super::address::Address;
 use super::control_message::{Attach, ControlMessage};
-use super::port_group::GroupMember;
 use super::port_page::ClientPage;
 use super::session::Session;
 use super::shared_leases::SharedLeases;
 use super::socket::{Received, Socket};
+use super::vhca_index::VhcaIndex;
 use super::wake_socket::WakeSet;
 use crate::link::threads::Clock;
 use crate::link::{FrameSink, Link};
@@ -37,7 +37,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Turns from one look at the socket to the next.
-const TURNS_PER_LOOK: u32 = 4096;
+const TURNS_PER_SOCKET_READ: u32 = 4096;
 /// The interval at which a sleeping client without a server looks for one.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// The longest wait for the answer of a server to an opened port.
@@ -91,16 +91,16 @@ pub struct ProcessLink {
     state: State,
     turns: u32,
     /// Buffer for an entry that wraps around in a ring, and is needed in one piece.
-    room: Vec<u8>,
+    buffer: Vec<u8>,
     /// Declared after the state, and so dropped after it: the server learns that a context is free
     /// before another adapter takes it.
-    member: GroupMember,
+    vhca_index: VhcaIndex,
 }
 
 enum State {
-    Apart,
-    Asking(Socket),
-    Joined(Box<Session>),
+    Disconnected,
+    Attaching(Socket),
+    Attached(Box<Session>),
 }
 
 pub fn open(name: &str, clock: Clock) -> Result<SoftDevice<ProcessLink>, OpenError> {
@@ -109,13 +109,13 @@ pub fn open(name: &str, clock: Clock) -> Result<SoftDevice<ProcessLink>, OpenErr
 }
 
 fn in_context(name: &str, mut link: ProcessLink) -> SoftDevice<ProcessLink> {
-    let port = link.port().unwrap_or_else(down);
-    let adapter = Adapter::in_context(port, link.member.context());
+    let port = link.port().unwrap_or_else(down_port);
+    let adapter = Adapter::in_context(port, link.vhca_index.number());
     SoftDevice::new(name, adapter, link)
 }
 
 /// A port without a fabric.
-fn down() -> Port {
+fn down_port() -> Port {
     let none = Port::active(Default::default(), Default::default());
     Port { state: PortState::DOWN, ..none }
 }
@@ -123,14 +123,15 @@ fn down() -> Port {
 impl ProcessLink {
     /// Attaches to a free port. Waits for the server's answer.
     pub fn open(address: Address, clock: Clock) -> Result<Self, OpenError> {
-        Self::open_at(address, clock, GroupMember::first())
+        Self::open_at(address, clock, VhcaIndex::first())
     }
 
-    fn open_at(address: Address, clock: Clock, member: GroupMember) -> Result<Self, OpenError> {
+    fn open_at(address: Address, clock: Clock, vhca_index: VhcaIndex) -> Result<Self, OpenError> {
         let leases = Arc::new(SharedLeases::new().map_err(OpenError::Memory)?);
         let wake_set = Arc::new(WakeSet::new().map_err(OpenError::Descriptor)?);
-        let (state, room) = (State::Apart, Vec::new());
-        let mut link = Self { address, clock, leases, wake_set, state, turns: 0, room, member };
+        let (state, buffer) = (State::Disconnected, Vec::new());
+        let mut link =
+            Self { address, clock, leases, wake_set, state, turns: 0, buffer, vhca_index };
         let address = || link.address.clone();
         let until = (link.clock)() + ANSWER_TIMEOUT;
         let socket = loop {
@@ -142,13 +143,13 @@ impl ProcessLink {
                 Err(errno) => return Err(OpenError::NoServer(address(), errno)),
             }
         };
-        if !link.ask(&socket) {
+        if !link.send_attach(&socket) {
             return Err(OpenError::Silent(address()));
         }
         loop {
-            match joined(&socket) {
-                Answer::Joined(page) => {
-                    link.join(socket, page);
+            match read_answer(&socket) {
+                Answer::Attached(page) => {
+                    link.start_session(socket, page);
                     return Ok(link);
                 }
                 Answer::Refused(reason) => return Err(OpenError::Refused(address(), reason)),
@@ -161,19 +162,19 @@ impl ProcessLink {
         }
     }
 
-    fn join(&mut self, socket: Socket, page: ClientPage) {
+    fn start_session(&mut self, socket: Socket, page: ClientPage) {
         let session = Session::new(socket, page, self.leases.clone(), self.wake_set.clone());
-        self.state = State::Joined(Box::new(session));
+        self.state = State::Attached(Box::new(session));
     }
 
     fn port(&mut self) -> Option<Port> {
-        let State::Joined(session) = &mut self.state else { return None };
+        let State::Attached(session) = &mut self.state else { return None };
         session.page.changed_port()
     }
 
-    fn ask(&self, socket: &Socket) -> bool {
+    fn send_attach(&self, socket: &Socket) -> bool {
         let Address { node, port, .. } = &self.address;
-        let (context, secret) = (self.member.context(), self.member.secret());
+        let (context, secret) = (self.vhca_index.number(), self.vhca_index.secret());
         let message =
             ControlMessage::Attach(Attach { node: node.clone(), port: *port, context, secret });
         socket.send(&message, None)
@@ -181,29 +182,29 @@ impl ProcessLink {
 
     /// Looks at the socket, and for a server if there is none.
     #[cold]
-    fn look(&mut self, adapter: &mut Adapter) {
+    fn check_server(&mut self, adapter: &mut Adapter) {
         self.turns = 0;
         match &mut self.state {
-            State::Joined(session) => {
+            State::Attached(session) => {
                 if session.read_socket().is_err() {
-                    self.state = State::Apart;
+                    self.state = State::Disconnected;
                     let port = Port { state: PortState::DOWN, ..adapter.port().clone() };
                     adapter.take_port(port);
                 }
             }
-            State::Apart => {
+            State::Disconnected => {
                 let socket = Socket::connect(&self.address.path).ok();
-                if let Some(socket) = socket.filter(|socket| self.ask(socket)) {
-                    self.state = State::Asking(socket);
+                if let Some(socket) = socket.filter(|socket| self.send_attach(socket)) {
+                    self.state = State::Attaching(socket);
                 }
             }
-            State::Asking(socket) => match joined(socket) {
+            State::Attaching(socket) => match read_answer(socket) {
                 Answer::NotYet => {}
-                Answer::Refused(_) | Answer::Ended => self.state = State::Apart,
-                Answer::Joined(page) => {
-                    let before = std::mem::replace(&mut self.state, State::Apart);
-                    let State::Asking(socket) = before else { return };
-                    self.join(socket, page);
+                Answer::Refused(_) | Answer::Ended => self.state = State::Disconnected,
+                Answer::Attached(page) => {
+                    let before = std::mem::replace(&mut self.state, State::Disconnected);
+                    let State::Attaching(socket) = before else { return };
+                    self.start_session(socket, page);
                 }
             },
         }
@@ -213,16 +214,16 @@ impl ProcessLink {
 #[expect(clippy::large_enum_variant, reason = "there is one, and it is taken apart at once")]
 enum Answer {
     NotYet,
-    Joined(ClientPage),
+    Attached(ClientPage),
     Refused(String),
     Ended,
 }
 
-fn joined(socket: &Socket) -> Answer {
+fn read_answer(socket: &Socket) -> Answer {
     match socket.receive() {
         Received::Nothing => Answer::NotYet,
         Received::Message(ControlMessage::Attached { .. }, Some(fd)) => {
-            ClientPage::open(fd).map_or(Answer::Ended, Answer::Joined)
+            ClientPage::open(fd).map_or(Answer::Ended, Answer::Attached)
         }
         Received::Message(ControlMessage::Refused { reason }, _) => Answer::Refused(reason),
         Received::Message(..) | Received::Truncated(_) | Received::End => Answer::Ended,
@@ -251,14 +252,14 @@ fn wait(fds: &mut [PollFd<'_>]) {
 impl FrameSink for ProcessLink {
     fn can_lease(&mut self, head: [u64; 2], keys: &mut dyn Iterator<Item = LKey>) -> bool {
         match &mut self.state {
-            State::Joined(session) => session.can_lease(head, keys),
+            State::Attached(session) => session.can_lease(head, keys),
             _ => false,
         }
     }
 
     fn send_packet(&mut self, bytes: &[u8]) -> bool {
         match &mut self.state {
-            State::Joined(session) => session.send_packet(bytes),
+            State::Attached(session) => session.send_packet(bytes),
             // Without a cable the frame is lost.
             _ => true,
         }
@@ -267,7 +268,7 @@ impl FrameSink for ProcessLink {
     #[inline]
     fn send_bytes(&mut self, head: &[u64], bytes: &[u8]) -> bool {
         match &mut self.state {
-            State::Joined(session) => session.send_bytes(head, bytes),
+            State::Attached(session) => session.send_bytes(head, bytes),
             _ => true,
         }
     }
@@ -275,7 +276,7 @@ impl FrameSink for ProcessLink {
     #[inline]
     fn send_message(&mut self, head: &[u64], bytes: usize, fill: impl FnMut(&mut [u8])) -> bool {
         match &mut self.state {
-            State::Joined(session) => session.send_message(head, bytes, fill),
+            State::Attached(session) => session.send_message(head, bytes, fill),
             _ => true,
         }
     }
@@ -292,7 +293,7 @@ impl Link for ProcessLink {
 
     fn wants_packets(&self) -> bool {
         match &self.state {
-            State::Joined(session) => session.page.wants_packets(),
+            State::Attached(session) => session.page.wants_packets(),
             _ => false,
         }
     }
@@ -305,7 +306,7 @@ impl Link for ProcessLink {
     fn refresh(&mut self, adapter: &mut Adapter) {
         self.turns += 1;
         let is_wanted = match &mut self.state {
-            State::Joined(session) => {
+            State::Attached(session) => {
                 if let Some(port) = session.page.changed_port() {
                     adapter.take_port(port);
                 }
@@ -313,32 +314,32 @@ impl Link for ProcessLink {
             }
             _ => false,
         };
-        if is_wanted || self.turns >= TURNS_PER_LOOK {
-            self.look(adapter);
+        if is_wanted || self.turns >= TURNS_PER_SOCKET_READ {
+            self.check_server(adapter);
         }
     }
 
     #[inline]
     fn receive(&mut self, now: Time, adapter: &mut Adapter) -> bool {
         match &mut self.state {
-            State::Joined(session) => session.receive(now, adapter, &mut self.room),
+            State::Attached(session) => session.receive(now, adapter, &mut self.buffer),
             _ => false,
         }
     }
 
     fn report(&mut self, violation: &KeyViolation) {
-        if let State::Joined(session) = &mut self.state {
+        if let State::Attached(session) = &mut self.state {
             session.report(violation);
         }
     }
 
     fn open_shared(&mut self, name: &str) -> Result<Box<dyn Device + Send>, VerbsError> {
-        let member = self.member.another().ok_or(over(
+        let vhca_index = self.vhca_index.another().ok_or(over(
             OPEN_SHARED,
             "port_contexts_max",
             PORT_CONTEXTS_MAX.into(),
         ))?;
-        let link = Self::open_at(self.address.clone(), self.clock.clone(), member);
+        let link = Self::open_at(self.address.clone(), self.clock.clone(), vhca_index);
         Ok(Box::new(in_context(name, link.map_err(refused)?)))
     }
 
@@ -347,20 +348,20 @@ impl Link for ProcessLink {
     fn idle(&mut self, end: Time) {
         let left = end.since_start().saturating_sub((self.clock)().since_start());
         self.wake_set.sleep(left.min(self.sleep_max()));
-        self.turns = TURNS_PER_LOOK;
+        self.turns = TURNS_PER_SOCKET_READ;
     }
 
     fn fall_asleep(&mut self) {
-        self.turns = TURNS_PER_LOOK;
+        self.turns = TURNS_PER_SOCKET_READ;
         let now = (self.clock)();
-        if let State::Joined(session) = &mut self.state {
+        if let State::Attached(session) = &mut self.state {
             session.fall_asleep(now);
         }
     }
 
     fn is_asleep(&self) -> bool {
         // Without a server there is nothing to receive.
-        if let State::Joined(session) = &self.state { session.is_asleep() } else { true }
+        if let State::Attached(session) = &self.state { session.is_asleep() } else { true }
     }
 
     fn wake_descriptor(&self) -> Option<BorrowedFd<'_>> {
@@ -368,7 +369,7 @@ impl Link for ProcessLink {
     }
 
     fn sleep_max(&self) -> Duration {
-        if let State::Joined(session) = &self.state { session.sleep_max() } else { LOOK_EVERY }
+        if let State::Attached(session) = &self.state { session.sleep_max() } else { LOOK_EVERY }
     }
 }
 

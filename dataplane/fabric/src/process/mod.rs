@@ -80,11 +80,11 @@
 //! | what | at most | beyond that |
 //! |---|---|---|
 //! | connections that wait to be accepted | 4096, or `net.core.somaxconn` | it tries again, 5 s |
-//! | connections that have said nothing | [`STRANGERS_MAX`] | the oldest silent one is closed |
+//! | connections that have said nothing | [`UNATTACHED_MAX`] | the oldest silent one is closed |
 //! | clients | [`CLIENTS_MAX`] | refused, with the reason |
 //! | frames for it that it has not taken | [`ARRIVED_FRAMES_MAX`] | dropped, `full` |
 //! | bytes of those | [`ARRIVED_BYTES_MAX`] | dropped, `full` |
-//! | control messages that it has not taken | [`SAID_MAX`] | detached, `overrun` |
+//! | control messages that it has not taken | [`NOTIFICATIONS_MAX`] | detached, `overrun` |
 //! | messages at the socket that it has not read | what the socket holds | their rings end |
 //! | descriptors of this process | its limit | refused; what is passed on is lost |
 //! | direct rings each way | [`DIRECT_RINGS_MAX`] | the sender with most loses its least used one |
@@ -92,16 +92,16 @@
 //! The server keeps no segments: what a sender lets its receiver map is passed on, one question at
 //! a time for each ring. A receiver maps [`SEGMENTS_MAX`] for each ring.
 //!
-//! [`STRANGERS_MAX`]: server::STRANGERS_MAX
+//! [`UNATTACHED_MAX`]: server::UNATTACHED_MAX
 //! [`CLIENTS_MAX`]: server::CLIENTS_MAX
 //! [`ARRIVED_FRAMES_MAX`]: crate::net::shared_port::ARRIVED_FRAMES_MAX
 //! [`ARRIVED_BYTES_MAX`]: crate::net::shared_port::ARRIVED_BYTES_MAX
-//! [`SAID_MAX`]: server::SAID_MAX
+//! [`NOTIFICATIONS_MAX`]: server::NOTIFICATIONS_MAX
 //! [`DIRECT_RINGS_MAX`]: grants::DIRECT_RINGS_MAX
 //! [`SEGMENTS_MAX`]: shared_leases::SEGMENTS_MAX
 //!
 //! Read in this order: [`control_message`], [`socket`], [`port_page`], [`direct`],
-//! `wake_socket`, [`shared_leases`] and `exposure` (leased memory), [`link`], `port_group` and
+//! `wake_socket`, [`shared_leases`] and `exposure` (leased memory), [`link`], `vhca_index` and
 //! `session` (the client), [`grants`], [`server`].
 
 pub mod address;
@@ -110,13 +110,13 @@ pub mod direct;
 mod exposure;
 pub mod grants;
 pub mod link;
-mod port_group;
 pub mod port_page;
 pub mod server;
 mod session;
 pub mod shared_leases;
 mod sleep_rate;
 pub mod socket;
+mod vhca_index;
 mod wake_socket;
 
 pub use address::Address;

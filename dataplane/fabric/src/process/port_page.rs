@@ -95,19 +95,19 @@ fn port_of(words: &PortWords) -> Port {
 }
 
 #[derive(Clone)]
-pub(crate) struct RingPlace {
+pub(crate) struct RingState {
     /// The ring's number while it may be used, else 0; the server writes.
     pub(crate) state: Words,
     /// Packets and words sent; the sender writes.
     pub(crate) counters: Words,
 }
 
-struct Places {
+struct Layout {
     line: Words,
     port: Words,
     up: Words,
     down: Words,
-    rings: Vec<RingPlace>,
+    rings: Vec<RingState>,
 }
 
 fn bytes() -> usize {
@@ -117,17 +117,17 @@ fn bytes() -> usize {
     (LINE_WORDS + words_needed::<PortWords>() + 2 * ring + 3 * LINE_WORDS + rings) * 8
 }
 
-fn places(segment: &Segment) -> Result<Places, MapError> {
+fn layout(segment: &Segment) -> Result<Layout, MapError> {
     let mut words = Words::over(segment.map()?);
     let ring = SharedRing::words(SLOTS).expect("a power of two");
     let mut take = |count| words.take(count).expect("the segment's length was checked");
-    Ok(Places {
+    Ok(Layout {
         line: take(LINE_WORDS),
         port: take(words_needed::<PortWords>()),
         up: take(ring),
         down: take(ring),
         rings: (0..DIRECT_RINGS_MAX)
-            .map(|_| RingPlace { state: take(LINE_WORDS), counters: take(LINE_WORDS) })
+            .map(|_| RingState { state: take(LINE_WORDS), counters: take(LINE_WORDS) })
             .collect(),
     })
 }
@@ -140,13 +140,13 @@ pub(crate) struct ServerPage {
     pub(crate) up: RingReceiver,
     pub(crate) down: RingSender,
     /// For the rings that the client sends by.
-    pub(crate) rings: Vec<RingPlace>,
+    pub(crate) rings: Vec<RingState>,
 }
 
 impl ServerPage {
     pub(crate) fn create(port: &Port) -> Result<(Self, OwnedFd), MapError> {
         let segment = Segment::create("pollux-page", bytes())?;
-        let Places { line, port: cell, up, down, rings } = places(&segment)?;
+        let Layout { line, port: cell, up, down, rings } = layout(&segment)?;
         let ring = |words| SharedRing::create(words, SLOTS).expect("the place is large enough");
         let mut page = Self {
             line,
@@ -208,7 +208,7 @@ pub(crate) struct ClientPage {
     seen: u64,
     pub(crate) up: RingSender,
     pub(crate) down: RingReceiver,
-    pub(crate) rings: Vec<RingPlace>,
+    pub(crate) rings: Vec<RingState>,
 }
 
 impl ClientPage {
@@ -216,7 +216,7 @@ impl ClientPage {
     pub(crate) fn open(fd: OwnedFd) -> Option<Self> {
         let page = 1 << 16;
         let segment = Segment::from_fd(fd, bytes()..=bytes() + page).ok()?;
-        let Places { line, port, up, down, rings } = places(&segment).ok()?;
+        let Layout { line, port, up, down, rings } = layout(&segment).ok()?;
         let port = SeqReader::new(port)?;
         let (up, down) =
             (SharedRing::open(up).ok()?.sender(), SharedRing::open(down).ok()?.receiver());

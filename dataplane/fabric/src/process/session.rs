@@ -12,7 +12,7 @@
 //! [`exposure`]: super::exposure
 
 use super::control_message::ControlMessage;
-use super::direct::{In, Out};
+use super::direct::{DirectReceiver, DirectSender};
 use super::exposure::Reach;
 use super::port_page::ClientPage;
 use super::shared_leases::{PeerLeases, SharedLeases};
@@ -48,15 +48,15 @@ pub(super) struct Session {
     socket: Socket,
     pub(super) page: ClientPage,
     leases: Arc<SharedLeases>,
-    outs: Vec<Out>,
+    senders: Vec<DirectSender>,
     /// The one that was used last.
-    out_last: usize,
-    ins: Vec<In>,
-    /// The ring that is next: an index of `ins`, or behind them the server's ring.
+    sender_last: usize,
+    receivers: Vec<DirectReceiver>,
+    /// The ring that is next: an index of `receivers`, or behind them the server's ring.
     turn: usize,
     turn_left: u32,
     /// Rings without OPEN so far.
-    coming: BTreeMap<u64, In>,
+    announced: BTreeMap<u64, DirectReceiver>,
     /// Answers to the senders of rings that the socket had no space for: one for each ring.
     answers: VecDeque<ControlMessage>,
     /// The server has said that a control message is at the socket.
@@ -72,7 +72,7 @@ pub(super) struct Session {
 }
 
 enum Path<'a> {
-    Direct(&'a mut Out),
+    Direct(&'a mut DirectSender),
     Server,
     /// Not now: an entry for the server comes first, and its ring is full.
     Full,
@@ -90,12 +90,12 @@ impl Session {
             socket,
             page,
             leases,
-            outs: Vec::new(),
-            out_last: 0,
-            ins: Vec::new(),
+            senders: Vec::new(),
+            sender_last: 0,
+            receivers: Vec::new(),
             turn: 0,
             turn_left: IN_A_ROW,
-            coming: BTreeMap::new(),
+            announced: BTreeMap::new(),
             answers: VecDeque::new(),
             is_notified: false,
             wake_set,
@@ -119,9 +119,9 @@ impl Session {
             Path::Direct(out) => out.send_bytes(head, bytes),
             Path::Full => false,
             Path::Server => {
-                let went = self.page.up.send_bytes(tag::MESSAGE, head, bytes);
+                let sent = self.page.up.send_bytes(tag::MESSAGE, head, bytes);
                 wake(&self.page, &self.socket);
-                went
+                sent
             }
         }
     }
@@ -137,17 +137,17 @@ impl Session {
             Path::Direct(out) => out.send(head, bytes, fill),
             Path::Full => false,
             Path::Server => {
-                let went = self.page.up.send(tag::MESSAGE, head, bytes, fill);
+                let sent = self.page.up.send(tag::MESSAGE, head, bytes, fill);
                 wake(&self.page, &self.socket);
-                went
+                sent
             }
         }
     }
 
     pub(super) fn send_packet(&mut self, bytes: &[u8]) -> bool {
-        let went = self.page.up.send_bytes(tag::PACKET, &[], bytes);
+        let sent = self.page.up.send_bytes(tag::PACKET, &[], bytes);
         wake(&self.page, &self.socket);
-        went
+        sent
     }
 
     /// Reports a key violation to the server; drops the report if the ring is full.
@@ -168,21 +168,23 @@ impl Session {
         if !matches!(self.path(&head), Path::Direct(_)) {
             return false;
         }
-        let out = &mut self.outs[self.out_last];
+        let out = &mut self.senders[self.sender_last];
         let segment = match out.exposure.reach(&self.leases, keys) {
             Reach::Lease => return true,
             Reach::Copy => return false,
             Reach::Asks(segment) => segment,
         };
         let message = ControlMessage::Expose { ring: out.number, segment };
-        if self.leases.show(segment, |fd| self.socket.send(&message, Some(fd))) == Some(true) {
+        if self.leases.with_descriptor(segment, |fd| self.socket.send(&message, Some(fd)))
+            == Some(true)
+        {
             out.exposure.asked(segment);
         }
         false
     }
 
     fn withdraw(&mut self) {
-        for out in &mut self.outs {
+        for out in &mut self.senders {
             let Some(segment) = out.exposure.stale(&self.leases) else { continue };
             if self.socket.send(&ControlMessage::Withdraw { ring: out.number, segment }, None) {
                 out.exposure.withdrew(segment);
@@ -197,32 +199,36 @@ impl Session {
             return Path::Server;
         }
         let route = route_bits(head[0], head[1]);
-        let last = self.outs.get(self.out_last);
+        let last = self.senders.get(self.sender_last);
         let is_last = last.is_some_and(|out| out.route == route && out.is_begun && out.is_open());
-        if is_last { Path::Direct(&mut self.outs[self.out_last]) } else { self.find_path(route) }
+        if is_last {
+            Path::Direct(&mut self.senders[self.sender_last])
+        } else {
+            self.find_path(route)
+        }
     }
 
     #[cold]
     fn find_path(&mut self, route: u64) -> Path<'_> {
-        let at = self.outs.iter().position(|out| out.route == route);
+        let at = self.senders.iter().position(|out| out.route == route);
         let Some(at) = at else { return Path::Server };
-        let out = &mut self.outs[at];
+        let out = &mut self.senders[at];
         let (number, is_open) = (out.number, out.is_open());
         let what = if is_open { tag::SWITCH } else { tag::CLOSED };
         if is_open && out.is_begun {
-            self.out_last = at;
-            return Path::Direct(&mut self.outs[at]);
+            self.sender_last = at;
+            return Path::Direct(&mut self.senders[at]);
         }
-        if !say(&mut self.page, &self.socket, what, number) {
+        if !send_entry(&mut self.page, &self.socket, what, number) {
             // The server must get this entry before any other, even if there is space now.
             return Path::Full;
         }
         if !is_open {
-            self.outs.swap_remove(at);
+            self.senders.swap_remove(at);
             return Path::Server;
         }
-        self.out_last = at;
-        let out = &mut self.outs[at];
+        self.sender_last = at;
+        let out = &mut self.senders[at];
         out.is_begun = true;
         Path::Direct(out)
     }
@@ -233,14 +239,14 @@ impl Session {
     /// it sleeps.
     #[cold]
     pub(super) fn fall_asleep(&mut self, now: Time) {
-        let Self { wake_set, ins, is_notified, .. } = self;
-        wake_set.ready(|number| match ins.iter().find(|from| from.number == number) {
+        let Self { wake_set, receivers, is_notified, .. } = self;
+        wake_set.ready(|number| match receivers.iter().find(|from| from.number == number) {
             Some(from) => from.wake_socket.iter().for_each(wake_socket::clear),
             None => *is_notified |= number == wake_socket::SERVER,
         });
         let asks = self.sleep_rate.is_high(now);
         let mut needs_barrier = false;
-        for from in &mut self.ins {
+        for from in &mut self.receivers {
             needs_barrier |= from.sleep.ask_for_fence(asks);
             from.sleep.fall_asleep();
         }
@@ -250,9 +256,9 @@ impl Session {
         let is_seen = !needs_barrier || barrier();
         if !is_seen {
             // The next sleep has to ask again.
-            self.ins.iter_mut().for_each(|from| _ = from.sleep.ask_for_fence(false));
+            self.receivers.iter_mut().for_each(|from| _ = from.sleep.ask_for_fence(false));
         }
-        self.is_woken = is_seen && self.ins.iter().all(|from| from.wake_socket.is_some());
+        self.is_woken = is_seen && self.receivers.iter().all(|from| from.wake_socket.is_some());
     }
 
     pub(super) fn is_asleep(&self) -> bool {
@@ -265,7 +271,7 @@ impl Session {
 
     #[cold]
     fn wake_up(&mut self) {
-        self.ins.iter_mut().for_each(|from| from.sleep.wake_up());
+        self.receivers.iter_mut().for_each(|from| from.sleep.wake_up());
         self.page.set_sleeps(false);
         self.is_asleep = false;
     }
@@ -273,16 +279,16 @@ impl Session {
     // ---------------------------------------------------------------- receiving
 
     #[inline]
-    pub(super) fn receive(&mut self, now: Time, adapter: &mut Adapter, room: &mut Vec<u8>) -> bool {
+    pub(super) fn receive(&mut self, now: Time, adapter: &mut Adapter, buf: &mut Vec<u8>) -> bool {
         // Every ring once, and the server's.
-        for _ in 0..=self.ins.len() {
+        for _ in 0..=self.receivers.len() {
             if self.turn_left == 0 {
-                self.turn = if self.turn < self.ins.len() { self.turn + 1 } else { 0 };
+                self.turn = if self.turn < self.receivers.len() { self.turn + 1 } else { 0 };
                 self.turn_left = IN_A_ROW;
             }
-            let took = match self.ins.get_mut(self.turn) {
-                Some(from) => from.receive(now, adapter, room),
-                None => self.page.down.has_entry() && self.receive_down(now, adapter, room),
+            let took = match self.receivers.get_mut(self.turn) {
+                Some(from) => from.receive(now, adapter, buf),
+                None => self.page.down.has_entry() && self.receive_down(now, adapter, buf),
             };
             if took {
                 if self.is_asleep {
@@ -297,46 +303,46 @@ impl Session {
     }
 
     #[cold]
-    fn receive_down(&mut self, now: Time, adapter: &mut Adapter, room: &mut Vec<u8>) -> bool {
+    fn receive_down(&mut self, now: Time, adapter: &mut Adapter, buf: &mut Vec<u8>) -> bool {
         let mut said = None;
         let received = self.page.down.receive(|entry| match entry.tag() {
             tag::PACKET => {
-                room.clear();
-                entry.read(|part| room.extend_from_slice(part));
-                adapter.handle_packet(now, room);
+                buf.clear();
+                entry.read(|part| buf.extend_from_slice(part));
+                adapter.handle_packet(now, buf);
             }
-            tag::MESSAGE => take(entry, None, now, adapter, room),
+            tag::MESSAGE => deliver(entry, None, now, adapter, buf),
             other => said = Some((other, entry.head()[0])),
         });
         match said {
-            Some((tag::OPEN, number)) => self.begin_in(number),
-            Some((tag::CLOSE, number)) => self.end_in(number, now, adapter, room),
+            Some((tag::OPEN, number)) => self.open_receiver(number),
+            Some((tag::CLOSE, number)) => self.close_receiver(number, now, adapter, buf),
             Some((tag::NOTIFY, _)) => self.is_notified = true,
             _ => {}
         }
         received
     }
 
-    fn begin_in(&mut self, number: u64) {
-        if !self.coming.contains_key(&number) {
+    fn open_receiver(&mut self, number: u64) {
+        if !self.announced.contains_key(&number) {
             // It was sent before this was said. If the server is lost, the next look will tell.
             let _ = self.read_socket();
         }
-        self.ins.extend(self.coming.remove(&number));
+        self.receivers.extend(self.announced.remove(&number));
     }
 
     /// A ring ends with what is in it.
-    fn end_in(&mut self, number: u64, now: Time, adapter: &mut Adapter, room: &mut Vec<u8>) {
-        let at = self.ins.iter().position(|from| from.number == number);
-        if at.is_none() && !self.coming.contains_key(&number) {
+    fn close_receiver(&mut self, number: u64, now: Time, adapter: &mut Adapter, buf: &mut Vec<u8>) {
+        let at = self.receivers.iter().position(|from| from.number == number);
+        if at.is_none() && !self.announced.contains_key(&number) {
             // It was sent before this was said, and would stay for ever if it was read after.
             let _ = self.read_socket();
         }
-        self.coming.remove(&number);
+        self.announced.remove(&number);
         let Some(at) = at else { return };
-        let mut from = self.ins.swap_remove(at);
+        let mut from = self.receivers.swap_remove(at);
         for _ in 0..super::port_page::SLOTS {
-            if !from.receive(now, adapter, room) {
+            if !from.receive(now, adapter, buf) {
                 break;
             }
         }
@@ -351,9 +357,9 @@ impl Session {
             match self.socket.receive() {
                 Received::Nothing => break,
                 Received::End => return Err(Lost),
-                Received::Message(message, descriptor) => self.take_message(message, descriptor),
+                Received::Message(message, descriptor) => self.handle_control(message, descriptor),
                 // A message without its descriptor is invalid.
-                Received::Truncated(message) => self.take_message(message, None),
+                Received::Truncated(message) => self.handle_control(message, None),
             }
         }
         while let Some(answer) = self.answers.front() {
@@ -364,27 +370,30 @@ impl Session {
             self.answers.pop_front();
         }
         // A ring that the server has closed ends also if nothing is sent.
-        for at in (0..self.outs.len()).rev() {
-            let out = &self.outs[at];
-            if !out.is_open() && say(&mut self.page, &self.socket, tag::CLOSED, out.number) {
-                self.outs.swap_remove(at);
+        for at in (0..self.senders.len()).rev() {
+            let out = &self.senders[at];
+            if !out.is_open() && send_entry(&mut self.page, &self.socket, tag::CLOSED, out.number) {
+                self.senders.swap_remove(at);
             }
         }
         self.withdraw();
         Ok(())
     }
 
-    fn take_message(&mut self, message: ControlMessage, descriptor: Option<OwnedFd>) {
+    fn handle_control(&mut self, message: ControlMessage, descriptor: Option<OwnedFd>) {
         match (message, descriptor) {
             (ControlMessage::Sends { ring, route, slot }, Some(fd)) => {
                 let wake = self.wake_socket_of(ring);
                 let ends = self.page.rings.get(usize::from(slot)).zip(wake);
-                self.outs.extend(ends.and_then(|(at, wake)| Out::open(fd, ring, route, at, wake)));
+                self.senders.extend(
+                    ends.and_then(|(at, wake)| DirectSender::open(fd, ring, route, at, wake)),
+                );
             }
             (ControlMessage::Receives { ring, route }, Some(fd)) => {
                 let wake = self.wake_socket_of(ring);
                 let wake = wake.filter(|wake| self.wake_set.watch(wake, ring));
-                self.coming.extend(In::open(fd, ring, route, wake).map(|from| (ring, from)));
+                self.announced
+                    .extend(DirectReceiver::open(fd, ring, route, wake).map(|from| (ring, from)));
             }
             // The server has ended the sleep, and does so once: another sleep has to be announced.
             (ControlMessage::Wake, _) => self.wake_up(),
@@ -403,7 +412,7 @@ impl Session {
                 self.answers.push_back(ControlMessage::Mapped { ring, segment, is_mapped: false });
             }
             (ControlMessage::Mapped { ring, segment, is_mapped }, _) => {
-                let out = self.outs.iter_mut().find(|out| out.number == ring);
+                let out = self.senders.iter_mut().find(|out| out.number == ring);
                 if let Some(out) = out {
                     out.exposure.answered(segment, is_mapped, &self.leases);
                 }
@@ -418,16 +427,16 @@ impl Session {
     }
 
     fn peer_leases(&mut self, ring: u64) -> Option<&mut PeerLeases> {
-        let from = self.ins.iter_mut().chain(self.coming.values_mut());
+        let from = self.receivers.iter_mut().chain(self.announced.values_mut());
         let mut of_ring = from.filter(|from| from.number == ring);
         of_ring.next().map(|from| &mut from.peer_leases)
     }
 }
 
-fn say(page: &mut ClientPage, socket: &Socket, what: u8, number: u64) -> bool {
-    let went = page.up.send_bytes(what, &[number], &[]);
+fn send_entry(page: &mut ClientPage, socket: &Socket, what: u8, number: u64) -> bool {
+    let sent = page.up.send_bytes(what, &[number], &[]);
     wake(page, socket);
-    went
+    sent
 }
 
 /// Wakes the server if it sleeps: the ring up has an entry.
@@ -439,10 +448,10 @@ fn wake(page: &ClientPage, socket: &Socket) {
     }
 }
 
-impl In {
+impl DirectReceiver {
     /// Hands the next message to the adapter; says whether there was any.
     #[inline(always)]
-    fn receive(&mut self, now: Time, adapter: &mut Adapter, room: &mut Vec<u8>) -> bool {
+    fn receive(&mut self, now: Time, adapter: &mut Adapter, buf: &mut Vec<u8>) -> bool {
         let Self { route, peer_leases, ring, .. } = self;
         ring.receive(|entry| {
             let [first, second, ..] = entry.first_words();
@@ -450,24 +459,24 @@ impl In {
                 adapter.handle_message(now, None);
                 return;
             }
-            take(entry, Some(peer_leases), now, adapter, room);
+            deliver(entry, Some(peer_leases), now, adapter, buf);
         })
     }
 }
 
 #[inline(always)]
-fn take(
+fn deliver(
     entry: &Entry<'_>,
     leases: Option<&PeerLeases>,
     now: Time,
     adapter: &mut Adapter,
-    room: &mut Vec<u8>,
+    buf: &mut Vec<u8>,
 ) {
     if !adapter.receive_fast(now, entry) {
         // Management datagrams use the server, where the agents are, and no direct ring.
         let is_misplaced = leases.is_some() && is_management(entry.first_words()[0]);
         let leases = leases.map(|peer_leases| peer_leases as &dyn LeasedMemory);
-        let arrival = Arrival::of_entry(entry, leases, room).filter(|_| !is_misplaced);
+        let arrival = Arrival::of_entry(entry, leases, buf).filter(|_| !is_misplaced);
         adapter.handle_message(now, arrival.as_ref());
     }
 }
@@ -475,7 +484,7 @@ fn take(
 #[cfg(test)]
 mod tests {
     use super::super::direct::Granted;
-    use super::super::port_page::{RingPlace, SLOTS, ServerPage};
+    use super::super::port_page::{RingState, SLOTS, ServerPage};
     use super::super::socket::{accept, listen_at, socket_path};
     use super::*;
     use pollux_hca::port::{DropReason, Port};
@@ -585,9 +594,9 @@ mod tests {
         }
     }
 
-    fn ring() -> (OwnedFd, RingPlace) {
+    fn ring() -> (OwnedFd, RingState) {
         let line = || Words::private(16).unwrap();
-        let place = RingPlace { state: line(), counters: line() };
+        let place = RingState { state: line(), counters: line() };
         (Granted::create(0, place.clone()).unwrap().1, place)
     }
 
@@ -629,10 +638,12 @@ mod tests {
         let (fd, place) = ring();
         let route = route_bits(granted[0], granted[1]);
         assert_ne!(route, route_bits(other[0], other[1]));
-        session.ins.push(In::open(fd.try_clone().unwrap(), 1, route, None).unwrap());
+        session
+            .receivers
+            .push(DirectReceiver::open(fd.try_clone().unwrap(), 1, route, None).unwrap());
         let words = words_of(&fd);
         let wake_socket = wake_socket::pair().unwrap().1;
-        let mut sender = Out::open(fd, 1, route, &place, wake_socket).unwrap();
+        let mut sender = DirectSender::open(fd, 1, route, &place, wake_socket).unwrap();
         let (going_on, is_over) = mpsc::channel::<()>();
         let (mut sent, mut taken, mut under_other, mut refused) = (0, 0, 0, 0);
         std::thread::scope(|scope| {
@@ -675,7 +686,7 @@ mod tests {
         }
         while session.receive(Time::START, &mut victim.adapter, &mut Vec::new()) {}
         session.read_socket().unwrap();
-        assert!(session.ins.is_empty() && session.coming.is_empty());
+        assert!(session.receivers.is_empty() && session.announced.is_empty());
         // The one of a ring that was never told of goes with the next.
         assert_eq!(session.new_wake_socket.as_ref().map(|(ring, _)| *ring), Some(3));
     }
@@ -686,16 +697,19 @@ mod tests {
         let ((mut session, mut page, _server), mut victim) = (session("fair"), victim());
         let head = victim.datagram(0);
         let route = route_bits(head[0], head[1]);
-        let mut senders: Vec<Out> = (1..=4)
+        let mut senders: Vec<DirectSender> = (1..=4)
             .map(|number| {
                 let (fd, place) = ring();
-                session.ins.push(In::open(fd.try_clone().unwrap(), number, route, None).unwrap());
-                Out::open(fd, number, route, &place, wake_socket::pair().unwrap().1).unwrap()
+                session.receivers.push(
+                    DirectReceiver::open(fd.try_clone().unwrap(), number, route, None).unwrap(),
+                );
+                DirectSender::open(fd, number, route, &place, wake_socket::pair().unwrap().1)
+                    .unwrap()
             })
             .collect();
         // A ring that opens, one that ends, a notification, and a datagram for the other partition.
         let (fd, _) = ring();
-        session.coming.insert(5, In::open(fd, 5, route, None).unwrap());
+        session.announced.insert(5, DirectReceiver::open(fd, 5, route, None).unwrap());
         for (what, number) in [(tag::OPEN, 5), (tag::CLOSE, 5), (tag::NOTIFY, 0)] {
             assert!(page.down.send_bytes(what, &[number], &[]));
         }
@@ -709,10 +723,10 @@ mod tests {
             assert!(polls <= 4 * IN_A_ROW + 4, "the server's ring has no turn");
             assert!(session.receive(Time::START, &mut victim.adapter, &mut Vec::new()));
             for sender in &mut senders {
-                // Without room it is full, as it shall be.
+                // Without buf it is full, as it shall be.
                 let _ = sender.send_bytes(&head, b"four");
             }
         }
-        assert!(session.is_notified && session.ins.len() == 4);
+        assert!(session.is_notified && session.receivers.len() == 4);
     }
 }

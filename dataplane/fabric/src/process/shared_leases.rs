@@ -63,13 +63,17 @@ impl SharedLeases {
     }
 
     pub(crate) fn segment_of(&self, key: LKey) -> Option<u32> {
-        let place = self.place(key)?;
-        let is_leased = is_lease_of(key, Lease::of(&place[0]).value());
-        is_leased.then(|| place[1].load(Ordering::Relaxed) as u32)
+        let entry = self.entry(key)?;
+        let is_leased = is_lease_of(key, Lease::of(&entry[0]).value());
+        is_leased.then(|| entry[1].load(Ordering::Relaxed) as u32)
     }
 
     /// Shows `to` the descriptor of a segment, if there is such a one.
-    pub(crate) fn show<R>(&self, segment: u32, to: impl FnOnce(BorrowedFd<'_>) -> R) -> Option<R> {
+    pub(crate) fn with_descriptor<R>(
+        &self,
+        segment: u32,
+        to: impl FnOnce(BorrowedFd<'_>) -> R,
+    ) -> Option<R> {
         if segment == TABLE {
             return Some(to(self.table.as_fd()));
         }
@@ -85,28 +89,28 @@ impl SharedLeases {
         self.leased.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn place(&self, key: LKey) -> Option<&[AtomicU64; REGION_WORDS]> {
-        self.table.as_slice().get(place_of(key)?..)?.first_chunk()
+    fn entry(&self, key: LKey) -> Option<&[AtomicU64; REGION_WORDS]> {
+        self.table.as_slice().get(entry_of(key)?..)?.first_chunk()
     }
 }
 
 impl LeasePublisher for SharedLeases {
     fn grant(&self, key: LKey, memory: &Memory) {
-        let (Some(segment), Some(place)) = (memory.segment(), self.place(key)) else { return };
+        let (Some(segment), Some(entry)) = (memory.segment(), self.entry(key)) else { return };
         let mut leased = self.leased();
         let Some(number) = leased.number(segment) else { return };
         leased.regions.insert(key, number);
         leased.grants += 1;
-        place[1].store(number.into(), Ordering::Relaxed);
-        place[2].store(memory.address(), Ordering::Relaxed);
-        Lease::of(&place[0]).grant(lease_of(key, leased.grants));
+        entry[1].store(number.into(), Ordering::Relaxed);
+        entry[2].store(memory.address(), Ordering::Relaxed);
+        Lease::of(&entry[0]).grant(lease_of(key, leased.grants));
     }
 
     fn end(&self, key: LKey) {
         let mut leased = self.leased();
         let Some(number) = leased.regions.remove(&key) else { return };
-        if let Some(place) = self.place(key) {
-            Lease::of(&place[0]).revoke(0);
+        if let Some(entry) = self.entry(key) {
+            Lease::of(&entry[0]).revoke(0);
         }
         if !leased.regions.values().any(|other| *other == number) {
             leased.segments.remove(&number);
@@ -134,7 +138,7 @@ impl Leased {
     }
 }
 
-fn place_of(key: LKey) -> Option<usize> {
+fn entry_of(key: LKey) -> Option<usize> {
     let region = region_of(key);
     (region < REGIONS).then(|| EPOCHS + region * REGION_WORDS)
 }
@@ -179,7 +183,7 @@ impl PeerLeases {
 
 impl LeasedMemory for PeerLeases {
     fn region(&self, key: LKey) -> Option<LeasedRegion> {
-        let (table, at) = (self.table.as_ref()?, place_of(key)?);
+        let (table, at) = (self.table.as_ref()?, entry_of(key)?);
         let lease = table.lease(at)?.now();
         if !is_lease_of(key, lease) {
             return None;
@@ -189,7 +193,7 @@ impl LeasedMemory for PeerLeases {
     }
 
     fn holds(&self, key: LKey, lease: u64) -> bool {
-        let reader = place_of(key).and_then(|at| self.lease(at));
+        let reader = entry_of(key).and_then(|at| self.lease(at));
         reader.is_some_and(|reader| reader.is_still(lease))
     }
 
@@ -210,7 +214,9 @@ mod tests {
     use super::*;
 
     fn fd_of(leases: &SharedLeases, segment: u32) -> OwnedFd {
-        leases.show(segment, |fd| fd.try_clone_to_owned().unwrap()).expect("it is leased")
+        leases
+            .with_descriptor(segment, |fd| fd.try_clone_to_owned().unwrap())
+            .expect("it is leased")
     }
 
     #[test]
@@ -242,7 +248,7 @@ mod tests {
         assert!(peer_leases.holds(keys[0], lease));
         leases.end(keys[0]);
         assert!(!peer_leases.holds(keys[0], lease) && peer_leases.region(keys[0]).is_none());
-        assert!(!leases.has(1) && leases.show(1, |_| ()).is_none());
+        assert!(!leases.has(1) && leases.with_descriptor(1, |_| ()).is_none());
         // The same key once more is another lease.
         leases.grant(keys[0], &shared);
         assert!(!peer_leases.holds(keys[0], lease));

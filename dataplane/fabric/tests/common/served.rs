@@ -44,7 +44,7 @@ impl Serving {
 
     /// Tells clients of what changed, and has their lanes end.
     pub fn tell_changes(&mut self) {
-        self.server.tell_changes(&mut self.net);
+        self.server.publish_changes(&mut self.net);
     }
 
     /// Does what there is to do, and sleeps while that is nothing. Ports that came up are brought

@@ -1,7 +1,7 @@
 //! New and ended clients of a server, and their control messages.
 
 use super::naming::find_port;
-use super::{CLIENTS_MAX, Client, Place, STRANGERS_MAX, Server};
+use super::{AttachedPort, CLIENTS_MAX, Client, Server, UNATTACHED_MAX};
 use crate::net::Net;
 use crate::net::shared_port::PortContext;
 use crate::node::NodeDrop;
@@ -18,14 +18,14 @@ use std::os::fd::{AsFd, OwnedFd};
 
 /// Connections accepted at once: as many as clients and silent connections at most. More wait in
 /// the backlog.
-const ACCEPTED_MAX: usize = CLIENTS_MAX + STRANGERS_MAX;
+const ACCEPTED_MAX: usize = CLIENTS_MAX + UNATTACHED_MAX;
 /// The refusal if this process has no more descriptors or memory.
 const NO_ROOM: &str = "the fabric has no memory or no descriptors left";
 /// Control messages read from a client at a time: more than the rings that it may have.
 const MESSAGES: usize = 4 * DIRECT_RINGS_MAX;
 
 impl Server {
-    pub(super) fn look(&mut self, now: Time, net: &mut Net) {
+    pub(super) fn read_sockets(&mut self, now: Time, net: &mut Net) {
         let clients: Vec<u32> = self.clients.keys().copied().collect();
         for number in clients {
             self.read(net, number);
@@ -34,48 +34,48 @@ impl Server {
         for number in clients {
             self.detach_if_lost(now, net, number);
         }
-        self.take_strangers(now, net);
+        self.accept_connections(now, net);
     }
 
     /// Handles connections without a port, and new ones.
-    pub(super) fn take_strangers(&mut self, now: Time, net: &mut Net) {
-        self.ask_strangers(now, net);
+    pub(super) fn accept_connections(&mut self, now: Time, net: &mut Net) {
+        self.read_unattached(now, net);
         for _ in 0..ACCEPTED_MAX {
-            let Some(stranger) = accept(self.listener.as_fd()) else { break };
-            let silent = self.ask_stranger(now, net, stranger);
-            self.strangers.extend(silent);
-            if self.strangers.len() > STRANGERS_MAX {
+            let Some(socket) = accept(self.listener.as_fd()) else { break };
+            let silent = self.attach_or_close(now, net, socket);
+            self.unattached.extend(silent);
+            if self.unattached.len() > UNATTACHED_MAX {
                 // Only a connection without a message so far is closed.
-                self.ask_strangers(now, net);
-                if self.strangers.len() > STRANGERS_MAX {
-                    self.strangers.pop_front();
+                self.read_unattached(now, net);
+                if self.unattached.len() > UNATTACHED_MAX {
+                    self.unattached.pop_front();
                 }
             }
         }
     }
 
-    fn ask_strangers(&mut self, now: Time, net: &mut Net) {
-        for stranger in std::mem::take(&mut self.strangers) {
-            let silent = self.ask_stranger(now, net, stranger);
-            self.strangers.extend(silent);
+    fn read_unattached(&mut self, now: Time, net: &mut Net) {
+        for socket in std::mem::take(&mut self.unattached) {
+            let silent = self.attach_or_close(now, net, socket);
+            self.unattached.extend(silent);
         }
     }
 
     /// Attaches or closes a connection after its first message; returns the connection if there is
     /// none yet.
-    fn ask_stranger(&mut self, now: Time, net: &mut Net, stranger: Socket) -> Option<Socket> {
-        let refuse = |stranger: &Socket, reason: &str| {
+    fn attach_or_close(&mut self, now: Time, net: &mut Net, socket: Socket) -> Option<Socket> {
+        let refuse = |socket: &Socket, reason: &str| {
             // If the socket has no space for the reason, the client finds it closed.
-            let _ = stranger.send(&ControlMessage::Refused { reason: reason.into() }, None);
+            let _ = socket.send(&ControlMessage::Refused { reason: reason.into() }, None);
         };
-        match stranger.receive() {
-            Received::Nothing => return Some(stranger),
+        match socket.receive() {
+            Received::Nothing => return Some(socket),
             Received::Message(ControlMessage::Attach(ask), _) => {
-                if let Err((stranger, reason)) = self.attach(now, net, stranger, &ask) {
-                    refuse(&stranger, &reason);
+                if let Err((socket, reason)) = self.attach(now, net, socket, &ask) {
+                    refuse(&socket, &reason);
                 }
             }
-            Received::Truncated(_) => refuse(&stranger, NO_ROOM),
+            Received::Truncated(_) => refuse(&socket, NO_ROOM),
             Received::Message(..) | Received::End => {}
         }
         None
@@ -109,7 +109,8 @@ impl Server {
         let client = Client { socket, context, page, held, taken, outbox, is_full, is_lost };
         self.clients.insert(number, client);
         let secret = ask.secret;
-        let place = self.places.entry(end).or_insert(Place { secret, contexts: BTreeMap::new() });
+        let place =
+            self.ports.entry(end).or_insert(AttachedPort { secret, contexts: BTreeMap::new() });
         place.contexts.insert(context.number, number);
         Ok(())
     }
@@ -145,7 +146,7 @@ impl Server {
     }
 
     fn is_free(&self, end: End, ask: &Attach) -> bool {
-        self.places.get(&end).is_none_or(|place| {
+        self.ports.get(&end).is_none_or(|place| {
             place.secret == ask.secret && !place.contexts.contains_key(&ask.context)
         })
     }
@@ -170,7 +171,7 @@ impl Server {
                     fd,
                 ) => {
                     if !self.pass_question(net, number, &message, fd) {
-                        self.lose(number);
+                        self.mark_lost(number);
                         return;
                     }
                 }
@@ -184,7 +185,7 @@ impl Server {
                 Received::Truncated(message @ ControlMessage::Expose { .. }) => {
                     net.count_drop(client.context.end, NodeDrop::NoDescriptor);
                     if !self.pass_question(net, number, &message, None) {
-                        self.lose(number);
+                        self.mark_lost(number);
                         return;
                     }
                 }
@@ -224,7 +225,7 @@ impl Server {
             // client.
             let answer = ControlMessage::Mapped { ring, segment, is_mapped: false };
             granted.answer(segment);
-            self.tell_of_ring(net, from, ring, &answer, None);
+            self.send_ring_control(net, from, ring, &answer, None);
             return true;
         }
         let mut leased = None;
@@ -233,13 +234,13 @@ impl Server {
             let Some(sealed) = sent.filter(Segment::is_sealed) else { return false };
             leased = Some(sealed.into_fd());
         }
-        self.tell_of_ring(net, to, ring, message, leased.as_ref());
+        self.send_ring_control(net, to, ring, message, leased.as_ref());
         true
     }
 
     /// Sends a control message about a ring, which ends if there is no space for the message: both
     /// ends know then what the message would have said.
-    fn tell_of_ring(
+    fn send_ring_control(
         &mut self,
         net: &mut Net,
         number: u32,
@@ -247,7 +248,7 @@ impl Server {
         message: &ControlMessage,
         descriptor: Option<&OwnedFd>,
     ) {
-        if !self.tell(net, number, message, descriptor) {
+        if !self.send_control(net, number, message, descriptor) {
             self.end_ring(net, ring);
         }
     }
@@ -258,18 +259,18 @@ impl Server {
         let Some(grant) = self.grants.ring(ring).filter(|grant| grant.to == to) else { return };
         let from = grant.from;
         if self.rings.get_mut(&ring).is_some_and(|granted| granted.answer(segment)) {
-            self.tell_of_ring(net, from, ring, message, None);
+            self.send_ring_control(net, from, ring, message, None);
         }
     }
 
-    fn lose(&mut self, number: u32) {
+    fn mark_lost(&mut self, number: u32) {
         if let Some(client) = self.clients.get_mut(&number) {
             client.is_lost = true;
         }
     }
 
     fn detach_lost_at(&mut self, now: Time, net: &mut Net, end: End) {
-        let place = self.places.get(&end);
+        let place = self.ports.get(&end);
         let clients: Vec<u32> = place.iter().flat_map(|it| it.contexts.values().copied()).collect();
         for number in clients {
             self.read(net, number);
@@ -286,16 +287,16 @@ impl Server {
     /// Detaches a client; its sent frames continue. The cable is unplugged with the last client of
     /// the port.
     fn detach(&mut self, now: Time, net: &mut Net, number: u32) {
-        self.take_up(now, net, number, SLOTS);
+        self.receive_from(now, net, number, SLOTS);
         net.advance(now);
         self.grants.of_client(number).into_iter().for_each(|ring| self.end_ring(net, ring));
         let Some(client) = self.clients.remove(&number) else { return };
         net.detach(client.context);
         let end = client.context.end;
-        let Some(place) = self.places.get_mut(&end) else { return };
+        let Some(place) = self.ports.get_mut(&end) else { return };
         place.contexts.remove(&client.context.number);
         if place.contexts.is_empty() {
-            self.places.remove(&end);
+            self.ports.remove(&end);
             net.set_cable(end, false);
             self.unplugged.insert(end);
         }

@@ -35,10 +35,10 @@ use up::Up;
 /// Clients at a time; each has a dozen descriptors at the most, and one for each leased segment.
 pub const CLIENTS_MAX: usize = 512;
 /// Connections without a message so far; beyond that, the oldest is closed.
-pub const STRANGERS_MAX: usize = 256;
+pub const UNATTACHED_MAX: usize = 256;
 /// Control messages that wait for a client, which is detached beyond that. A client that is only
 /// slow or stopped stays below (`Server::consider` grants it no more rings).
-pub const SAID_MAX: usize = 1024;
+pub const NOTIFICATIONS_MAX: usize = 1024;
 /// Entries taken from a client in a turn, so that a busy client does not block others.
 const BATCH: usize = 64;
 /// Turns from one look at the sockets to the next.
@@ -57,8 +57,8 @@ pub struct Server {
     listener: OwnedFd,
     clients: BTreeMap<u32, Client>,
     /// Connections without a message so far, the oldest first.
-    strangers: VecDeque<Socket>,
-    places: BTreeMap<End, Place>,
+    unattached: VecDeque<Socket>,
+    ports: BTreeMap<End, AttachedPort>,
     /// Ports whose cables came out with their clients.
     unplugged: BTreeSet<End>,
     grants: Grants,
@@ -74,7 +74,7 @@ pub struct Server {
     retry: Duration,
 }
 
-struct Place {
+struct AttachedPort {
     secret: u64,
     /// The clients by context.
     contexts: BTreeMap<u8, u32>,
@@ -88,14 +88,14 @@ struct Client {
     held: Option<Frame>,
     /// How many of the frames that came for it are behind us, that one with them.
     taken: u64,
-    outbox: VecDeque<Said>,
+    outbox: VecDeque<Notification>,
     /// Its socket had no space since the counters of rings were read.
     is_full: bool,
     is_lost: bool,
 }
 
-struct Said {
-    what: u8,
+struct Notification {
+    kind: u8,
     ring: u64,
     /// The number of frames that had arrived for the client before; they go first.
     behind: u64,
@@ -110,8 +110,8 @@ impl Server {
             listener: listen_at(&path)?,
             path,
             clients: BTreeMap::new(),
-            strangers: VecDeque::new(),
-            places: BTreeMap::new(),
+            unattached: VecDeque::new(),
+            ports: BTreeMap::new(),
             unplugged: BTreeSet::new(),
             grants: Grants::default(),
             rings: BTreeMap::new(),
@@ -126,7 +126,7 @@ impl Server {
 
     /// The process at a port, as far as the system says which one it is.
     pub fn process_at(&self, end: End) -> Option<u32> {
-        let first = self.places.get(&end)?.contexts.values().next()?;
+        let first = self.ports.get(&end)?.contexts.values().next()?;
         self.clients.get(first)?.socket.process()
     }
 
@@ -138,13 +138,13 @@ impl Server {
     /// Moves frames of clients into the net, and handles new and ended clients.
     pub fn receive(&mut self, now: Time, net: &mut Net) {
         if self.turns == 0 {
-            self.look(now, net);
+            self.read_sockets(now, net);
         }
         self.turns = (self.turns + 1) % TURNS_PER_LOOK;
         self.idle_turns = (self.idle_turns + 1).min(IDLE_TURNS);
         let clients: Vec<u32> = self.clients.keys().copied().collect();
         for client in clients {
-            if self.take_up(now, net, client, BATCH) {
+            if self.receive_from(now, net, client, BATCH) {
                 self.idle_turns = 0;
             }
         }
@@ -152,10 +152,10 @@ impl Server {
 
     /// Writes the state of ports for clients, and sends them their frames.
     pub fn send(&mut self, now: Time, net: &mut Net) {
-        self.tell_changes(net);
+        self.publish_changes(net);
         let clients: Vec<u32> = self.clients.keys().copied().collect();
         for client in clients {
-            if self.send_down(net, client) {
+            if self.send_to(net, client) {
                 self.idle_turns = 0;
             }
         }
@@ -175,7 +175,7 @@ impl Server {
     // ---------------------------------------------------------------- sleeping
 
     pub fn poll_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
-        let sockets = self.clients.values().map(|client| &client.socket).chain(&self.strangers);
+        let sockets = self.clients.values().map(|client| &client.socket).chain(&self.unattached);
         let fds = sockets.map(AsFd::as_fd).chain([self.listener.as_fd()]);
         fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
     }
@@ -207,7 +207,7 @@ impl Server {
     // ---------------------------------------------------------------- what changed
 
     /// Writes the state of ports for clients, and ends the rings whose path has changed, at once.
-    pub fn tell_changes(&mut self, net: &mut Net) {
+    pub fn publish_changes(&mut self, net: &mut Net) {
         if self.epoch == net.epoch() {
             return;
         }
@@ -238,7 +238,7 @@ impl Server {
     // ---------------------------------------------------------------- traffic
 
     /// Takes entries of a client; returns whether there were any.
-    fn take_up(&mut self, now: Time, net: &mut Net, number: u32, most: usize) -> bool {
+    fn receive_from(&mut self, now: Time, net: &mut Net, number: u32, most: usize) -> bool {
         let mut was_busy = false;
         for _ in 0..most {
             let Some(client) = self.clients.get_mut(&number) else { break };
@@ -263,13 +263,13 @@ impl Server {
                     };
                     net.send(now, context, frame);
                     if let Some(route) = route {
-                        self.consider(net, number, context.end, route);
+                        self.grant_ring(net, number, context.end, route);
                     }
                 }
                 Some(Up::Switch(ring)) => {
                     net.advance(now);
                     if let Some(to) = self.grants.begin(number, ring) {
-                        self.say(net, to, tag::OPEN, ring);
+                        self.notify(net, to, tag::OPEN, ring);
                     }
                 }
                 Some(Up::Closed(ring)) => {
@@ -278,23 +278,23 @@ impl Server {
                     }
                 }
                 Some(Up::Violation(violation)) => net.key_violation(context.end, &violation),
-                Some(Up::Rubbish) | None => net.count_drop(context.end, NodeDrop::Unclaimed),
+                Some(Up::Invalid) | None => net.count_drop(context.end, NodeDrop::Unclaimed),
             }
         }
         was_busy
     }
 
     /// Sends a client its frames, as far as its ring has space; returns whether there were any.
-    fn send_down(&mut self, net: &mut Net, number: u32) -> bool {
+    fn send_to(&mut self, net: &mut Net, number: u32) -> bool {
         let Some(client) = self.clients.get_mut(&number) else { return false };
         let mut was_busy = false;
         for _ in 0..BATCH {
             let Some(next) = client.next(net) else { break };
             let down = &mut client.page.down;
             let went = match &next {
-                Down::Said => {
-                    let Said { what, ring, .. } = client.outbox[0];
-                    down.send_bytes(what, &[ring], &[])
+                Down::Notification => {
+                    let Notification { kind, ring, .. } = client.outbox[0];
+                    down.send_bytes(kind, &[ring], &[])
                 }
                 Down::Frame(Frame::Packet(bytes)) => down.send_bytes(tag::PACKET, &[], bytes),
                 Down::Frame(Frame::Message(message)) => {
@@ -303,7 +303,7 @@ impl Server {
             };
             match next {
                 Down::Frame(frame) if !went => client.held = Some(frame),
-                Down::Said if went => drop(client.outbox.pop_front()),
+                Down::Notification if went => drop(client.outbox.pop_front()),
                 _ => {}
             }
             if !went {
@@ -318,24 +318,24 @@ impl Server {
     }
 
     /// Queues a control message for a client, behind its arrived frames.
-    fn say(&mut self, net: &mut Net, number: u32, what: u8, ring: u64) {
+    fn notify(&mut self, net: &mut Net, number: u32, kind: u8, ring: u64) {
         let Some(client) = self.clients.get_mut(&number).filter(|client| !client.is_lost) else {
             return;
         };
         // One read of the socket finds all messages.
-        if what == tag::NOTIFY && client.outbox.iter().any(|said| said.what == tag::NOTIFY) {
+        if kind == tag::NOTIFY && client.outbox.iter().any(|next| next.kind == tag::NOTIFY) {
             return;
         }
-        if client.outbox.len() == SAID_MAX {
+        if client.outbox.len() == NOTIFICATIONS_MAX {
             client.is_lost = true;
             return net.count_drop(client.context.end, NodeDrop::Overrun);
         }
-        client.outbox.push_back(Said { what, ring, behind: net.came(client.context) });
+        client.outbox.push_back(Notification { kind, ring, behind: net.arrivals(client.context) });
     }
 
     /// Sends a control message by the socket of a client. `false` if it has no space: the client
     /// may be stopped while a neighbor gives it much to read, so only a ring may end by that.
-    fn tell(
+    fn send_control(
         &mut self,
         net: &mut Net,
         number: u32,
@@ -347,14 +347,14 @@ impl Server {
             client.is_full = true;
             return false;
         }
-        self.say(net, number, tag::NOTIFY, 0);
+        self.notify(net, number, tag::NOTIFY, 0);
         true
     }
 
     // ---------------------------------------------------------------- rings
 
     /// Grants a ring for a route that has traffic, if one may be.
-    fn consider(&mut self, net: &mut Net, from: u32, end: End, route: u64) {
+    fn grant_ring(&mut self, net: &mut Net, from: u32, end: End, route: u64) {
         if self.grants.has(from, route) {
             return;
         }
@@ -362,7 +362,7 @@ impl Server {
         // Traffic within the port never comes here.
         let Some(to) = path.end().filter(|to| *to != end) else { return };
         let to = PortContext { end: to, number: context_of_route(route) };
-        let Some(to) = client_at(&self.places, to) else { return };
+        let Some(to) = client_at(&self.ports, to) else { return };
         // A client that does not read its messages gets no more rings.
         let reads = |client: &Client| client.outbox.len() <= BATCH && !client.is_full;
         if ![from, to].iter().all(|end| self.clients.get(end).is_some_and(reads)) {
@@ -389,11 +389,11 @@ impl Server {
                 let (wake_socket, receives) =
                     (ControlMessage::WakeSocket { ring }, ControlMessage::Receives { ring, route });
                 let sends = ControlMessage::Sends { ring, route, slot };
-                let are_told = self.tell(net, to, &wake_socket, Some(&near))
-                    && self.tell(net, to, &receives, Some(&fd))
-                    && self.tell(net, from, &wake_socket, Some(&far))
-                    && self.tell(net, from, &sends, Some(&fd));
-                if !are_told {
+                let are_sent = self.send_control(net, to, &wake_socket, Some(&near))
+                    && self.send_control(net, to, &receives, Some(&fd))
+                    && self.send_control(net, from, &wake_socket, Some(&far))
+                    && self.send_control(net, from, &sends, Some(&fd));
+                if !are_sent {
                     self.end_ring(net, ring);
                 }
             }
@@ -418,7 +418,7 @@ impl Server {
         }
         if let Some(grant) = self.grants.end(number) {
             self.clients.get(&grant.from).into_iter().for_each(Client::wake);
-            self.say(net, grant.to, tag::CLOSE, number);
+            self.notify(net, grant.to, tag::CLOSE, number);
         }
     }
 }
@@ -426,7 +426,7 @@ impl Server {
 enum Down {
     Frame(Frame),
     /// The first message of its outbox.
-    Said,
+    Notification,
 }
 
 impl Client {
@@ -435,8 +435,8 @@ impl Client {
         if let Some(frame) = self.held.take() {
             return Some(Down::Frame(frame));
         }
-        if self.outbox.front().is_some_and(|said| said.behind <= self.taken) {
-            return Some(Down::Said);
+        if self.outbox.front().is_some_and(|next| next.behind <= self.taken) {
+            return Some(Down::Notification);
         }
         let frame = net.take(self.context).map(|(_, frame)| frame)?;
         self.taken += 1;
@@ -464,12 +464,12 @@ impl Drop for Server {
     }
 }
 
-fn client_at(places: &BTreeMap<End, Place>, context: PortContext) -> Option<u32> {
-    places.get(&context.end)?.contexts.get(&context.number).copied()
+fn client_at(ports: &BTreeMap<End, AttachedPort>, context: PortContext) -> Option<u32> {
+    ports.get(&context.end)?.contexts.get(&context.number).copied()
 }
 
 fn settle_ring(net: &mut Net, grants: &mut Grants, number: u64, ring: &mut Granted) {
-    let [packets, words] = ring.went();
+    let [packets, words] = ring.traffic();
     if let Some(grant) = grants.ring(number).filter(|_| packets > 0) {
         net.count(&grant.path, packets, words);
     }
@@ -527,7 +527,7 @@ mod tests {
         context: u8,
         secret: u64,
     ) -> Result<(Socket, ClientPage), String> {
-        Asks { host, context, secret }.of(server, net, Server::look)
+        Asks { host, context, secret }.of(server, net, Server::read_sockets)
     }
 
     /// A place that a client asks for.
@@ -599,7 +599,7 @@ mod tests {
         };
         ports(&mut net);
         drop(first);
-        server.look(Time::START, &mut net);
+        server.read_sockets(Time::START, &mut net);
         assert!(net.subnet().nodes()[1].ports[1].is_linked());
         assert_eq!(net.free_context(end).map(|free| free.number), Some(2));
         // Of its queue pairs, of those of a context without an adapter, and of management.
@@ -619,7 +619,7 @@ mod tests {
         assert_eq!(came, [(tag::MESSAGE, 1 << 19 | 0x41)]);
         assert!(net.subnet().nodes()[1].drops.total() >= 2, "nobody is there for the others");
         drop((_socket, page));
-        server.look(Time::START, &mut net);
+        server.read_sockets(Time::START, &mut net);
         assert!(!net.subnet().nodes()[1].ports[1].is_linked());
         assert_eq!(net.free_context(end).map(|free| free.number), Some(1));
     }
@@ -674,9 +674,9 @@ mod tests {
                 _ => ControlMessage::Attached { client: segment },
             };
             let _ = socket.send(&message, None);
-            server.look(Time::START, &mut net);
+            server.read_sockets(Time::START, &mut net);
             drop((socket, _victim, other));
-            server.look(Time::START, &mut net);
+            server.read_sockets(Time::START, &mut net);
             assert_eq!(server.statistics(), (0, 0));
             for node in 0..3 {
                 let ports = net.subnet_mut().node_mut(node).ports.iter_mut();
@@ -698,7 +698,7 @@ mod tests {
             socket
         });
         let sockets: Vec<Socket> = sockets.collect();
-        server.look(Time::START, &mut net);
+        server.read_sockets(Time::START, &mut net);
         for (host, socket) in (1..).zip(&sockets) {
             let said = socket.receive();
             assert!(
@@ -715,19 +715,19 @@ mod tests {
         let (mut server, mut net) = server("silent");
         let connect = |server: &Server| Socket::connect(&server.path.with_extension("")).unwrap();
         let first = connect(&server);
-        server.look(Time::START, &mut net);
-        let silent: Vec<_> = (0..STRANGERS_MAX).map(|_| connect(&server)).collect();
+        server.read_sockets(Time::START, &mut net);
+        let silent: Vec<_> = (0..UNATTACHED_MAX).map(|_| connect(&server)).collect();
         let ask = Attach { node: "host1".into(), port: Some(1), context: 0, secret: 1 };
         assert!(first.send(&ControlMessage::Attach(ask), None));
-        server.look(Time::START, &mut net);
+        server.read_sockets(Time::START, &mut net);
         assert!(matches!(
             first.receive(),
             Received::Message(ControlMessage::Attached { .. }, Some(_))
         ));
-        assert_eq!((server.statistics().0, server.strangers.len()), (1, STRANGERS_MAX));
+        assert_eq!((server.statistics().0, server.unattached.len()), (1, UNATTACHED_MAX));
         let last = connect(&server);
-        server.look(Time::START, &mut net);
-        assert_eq!(server.strangers.len(), STRANGERS_MAX);
+        server.read_sockets(Time::START, &mut net);
+        assert_eq!(server.unattached.len(), UNATTACHED_MAX);
         assert!(matches!(silent[0].receive(), Received::End), "the oldest");
         assert!(matches!(silent[1].receive(), Received::Nothing));
         assert!(matches!(last.receive(), Received::Nothing));
@@ -748,12 +748,12 @@ mod tests {
         // More than there is room for in the ring, so that some wait and one is held.
         for round in 0..2 * u64::from(SLOTS as u32) {
             send(&mut server, &mut net, 2 * round);
-            server.say(&mut net, 1, tag::CLOSE, 2 * round + 1);
+            server.notify(&mut net, 1, tag::CLOSE, 2 * round + 1);
             server.send(Time::START, &mut net);
             if round % 4 == 0 {
-                server.clients.get_mut(&1).unwrap().outbox.retain(|said| said.what == tag::CLOSE);
+                server.clients.get_mut(&1).unwrap().outbox.retain(|next| next.kind == tag::CLOSE);
             }
-            if server.clients[&1].outbox.len() == SAID_MAX {
+            if server.clients[&1].outbox.len() == NOTIFICATIONS_MAX {
                 break;
             }
         }
@@ -780,13 +780,13 @@ mod tests {
         let (mut server, mut net) = server("overrun");
         let (_socket, _page) = attached(&mut server, &mut net, 1);
         let overruns = |net: &Net| net.subnet().nodes()[1].drops.of(NodeDrop::Overrun);
-        for ring in 0..SAID_MAX as u64 {
-            server.say(&mut net, 1, tag::CLOSE, ring);
+        for ring in 0..NOTIFICATIONS_MAX as u64 {
+            server.notify(&mut net, 1, tag::CLOSE, ring);
         }
-        server.look(Time::START, &mut net);
+        server.read_sockets(Time::START, &mut net);
         assert_eq!((server.statistics().0, overruns(&net)), (1, 0));
-        (0..3).for_each(|ring| server.say(&mut net, 1, tag::CLOSE, ring));
-        server.look(Time::START, &mut net);
+        (0..3).for_each(|ring| server.notify(&mut net, 1, tag::CLOSE, ring));
+        server.read_sockets(Time::START, &mut net);
         assert_eq!((server.statistics().0, overruns(&net)), (0, 1));
     }
 
@@ -808,7 +808,7 @@ mod tests {
                 while !matches!(neighbor.receive(), Received::Nothing) {}
                 while page.down.receive(|_| ()) {}
             }
-            server.look(Time::START, &mut net);
+            server.read_sockets(Time::START, &mut net);
             assert_eq!(server.statistics().0, 2, "it has been thrown out");
             was_full |= server.clients[&2].is_full;
             server.send(Time::START + Duration::from_secs(second), &mut net);
@@ -829,7 +829,12 @@ mod tests {
         let (mut server, mut net) = server("asks");
         let (_socket, _page) = attached(&mut server, &mut net, 1);
         for segment in 0..100 {
-            assert!(server.tell(&mut net, 1, &ControlMessage::Withdraw { ring: 1, segment }, None));
+            assert!(server.send_control(
+                &mut net,
+                1,
+                &ControlMessage::Withdraw { ring: 1, segment },
+                None
+            ));
         }
         assert_eq!((server.statistics().0, server.clients[&1].outbox.len()), (1, 1));
     }
@@ -852,7 +857,7 @@ mod tests {
         net.advance(Time::START);
         let node = &net.subnet().nodes()[1];
         assert_eq!((node.drops.of(NodeDrop::SourceLid), node.drops.total()), (3, 3));
-        assert_eq!(net.came(End { node: 2, port: 1 }), 2);
+        assert_eq!(net.arrivals(End { node: 2, port: 1 }), 2);
     }
 
     /// A direct ring is for one source; with another address of the port begins another ring, and
@@ -880,7 +885,7 @@ mod tests {
         assert_eq!(routes, [(Lid(4), Lid(2)), (Lid(5), Lid(2))]);
         assert_eq!(server.statistics(), (2, 2));
         set_lid(&mut net, 8);
-        server.tell_changes(&mut net);
+        server.publish_changes(&mut net);
         assert_eq!(server.statistics(), (2, 0));
     }
 
@@ -921,13 +926,13 @@ mod tests {
         let mut send = |net: &mut Net, is_directed, method| {
             let Frame::Packet(bytes) = set_routes(is_directed, method) else { unreachable!() };
             assert!(page.up.send_bytes(tag::PACKET, &[], &bytes));
-            let before = net.came(end);
+            let before = net.arrivals(end);
             server.receive(Time::START, net);
             net.advance(Time::START);
             while let Some(delivery) = net.poll_delivery() {
                 net.give(delivery);
             }
-            net.came(end) - before
+            net.arrivals(end) - before
         };
         let route =
             |net: &Net| net.subnet().nodes()[0].forwarding.as_ref().unwrap().port_of(Lid(1));
@@ -965,14 +970,14 @@ mod tests {
             others.push(other);
         }
         assert!(lease(1));
-        server.look(Time::START, &mut net);
+        server.read_sockets(Time::START, &mut net);
         let drops = |net: &Net| net.subnet().nodes()[1].drops.of(NodeDrop::NoDescriptor);
         assert_eq!((server.statistics().0, drops(&net)), (2, 1), "it is no fault of the client's");
         let refused = ControlMessage::Mapped { ring, segment: 1, is_mapped: false };
         assert_eq!(messages_of(&sender), (vec![refused], 0));
         others.clear();
         assert!(lease(2));
-        server.look(Time::START, &mut net);
+        server.read_sockets(Time::START, &mut net);
         assert_eq!((messages_of(&receiver).1, drops(&net)), (1, 1));
     }
 
@@ -1036,7 +1041,7 @@ mod tests {
         let expose = ControlMessage::Expose { ring, segment };
         assert!(sender.send(&expose, Some(sealed().as_fd())));
         assert!(snooper.send(&ControlMessage::Mapped { ring, segment, is_mapped: true }, None));
-        server.look(Time::START, &mut net);
+        server.read_sockets(Time::START, &mut net);
         assert_eq!(messages_of(&receiver), (vec![expose.clone()], 1));
         assert_eq!((messages_of(&snooper), messages_of(&sender)), ((vec![], 0), (vec![], 0)));
 
@@ -1045,17 +1050,17 @@ mod tests {
         for answer in [&of_other, &mapped, &mapped] {
             assert!(receiver.send(answer, None));
         }
-        server.look(Time::START, &mut net);
+        server.read_sockets(Time::START, &mut net);
         assert_eq!(messages_of(&sender), (vec![mapped], 0), "what was asked, and once");
         let withdraw = ControlMessage::Withdraw { ring, segment };
         assert!(sender.send(&withdraw, None));
-        server.look(Time::START, &mut net);
+        server.read_sockets(Time::START, &mut net);
         assert_eq!(messages_of(&receiver), (vec![withdraw], 0));
         assert_eq!(server.statistics(), (3, 1));
         // Without a question that is open, the next one would be passed on.
         let unmapped = ControlMessage::Mapped { ring, segment, is_mapped: false };
         assert!(receiver.send(&unmapped, None));
-        server.look(Time::START, &mut net);
+        server.read_sockets(Time::START, &mut net);
         assert_eq!(messages_of(&sender), (vec![unmapped], 0));
 
         // Another one's ring, and one that there is not.
@@ -1063,10 +1068,10 @@ mod tests {
             snooper
                 .send(&ControlMessage::Expose { ring: ring + 1, segment }, Some(sealed().as_fd()))
         );
-        server.look(Time::START, &mut net);
+        server.read_sockets(Time::START, &mut net);
         assert_eq!(server.statistics(), (3, 1));
         assert!(snooper.send(&expose, Some(sealed().as_fd())));
-        server.look(Time::START, &mut net);
+        server.read_sockets(Time::START, &mut net);
         assert_eq!((server.statistics(), messages_of(&receiver)), ((2, 1), (vec![], 0)));
     }
 
@@ -1090,7 +1095,7 @@ mod tests {
                 );
             }
             assert!(sender.send(&ControlMessage::Expose { ring, segment: 2 }, Some(fd.as_fd())));
-            server.look(Time::START, &mut net);
+            server.read_sockets(Time::START, &mut net);
             assert_eq!((server.statistics(), messages_of(&receiver).1), ((1, 0), came), "{what}");
         }
     }
@@ -1130,7 +1135,7 @@ mod tests {
             assert!(other.as_ref().is_none_or(Result::is_ok));
             drop(in_context(&mut server, &mut net, 1, 3, 7).unwrap());
             let asks = Asks { host: 1, context: 3, secret };
-            let _next = asks.of(&mut server, &mut net, Server::take_strangers).unwrap();
+            let _next = asks.of(&mut server, &mut net, Server::accept_connections).unwrap();
         }
     }
 

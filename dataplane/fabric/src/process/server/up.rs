@@ -12,7 +12,7 @@ pub(super) enum Up {
     Switch(u64),
     Closed(u64),
     Violation(KeyViolation),
-    Rubbish,
+    Invalid,
 }
 
 impl Up {
@@ -28,14 +28,14 @@ impl Up {
             tag::CLOSED => Self::Closed(entry.head()[0]),
             tag::VIOLATION => {
                 let violation = KeyViolation::read(entry.head()[0], &bytes());
-                violation.map_or(Self::Rubbish, Self::Violation)
+                violation.map_or(Self::Invalid, Self::Violation)
             }
             tag::PACKET => {
                 let bytes = bytes();
                 if Packet::parse(&bytes).is_ok() {
                     Self::Frame(Frame::Packet(bytes))
                 } else {
-                    Self::Rubbish
+                    Self::Invalid
                 }
             }
             // Leased messages use direct rings only: other clients cannot read the memory.
@@ -51,7 +51,7 @@ impl Up {
                 let bytes = bytes();
                 Self::Frame(Frame::message(head, bytes.len(), |all| all.copy_from_slice(&bytes)))
             }
-            _ => Self::Rubbish,
+            _ => Self::Invalid,
         }
     }
 }

@@ -11,12 +11,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A context at a shared port, taken until this is dropped.
-pub(super) struct GroupMember {
-    group: Arc<PortGroup>,
-    context: u8,
+pub(super) struct VhcaIndex {
+    port: Arc<SharedPort>,
+    number: u8,
 }
 
-struct PortGroup {
+struct SharedPort {
     secret: u64,
     /// A bit for each context that is taken.
     taken: AtomicU32,
@@ -24,37 +24,37 @@ struct PortGroup {
 
 const _: () = assert!(PORT_CONTEXTS_MAX as u32 == u32::BITS);
 
-impl GroupMember {
+impl VhcaIndex {
     /// The first member of a new group, in context 0.
     pub(super) fn first() -> Self {
         // Its keys are the system's randomness, and nobody guesses them.
         let secret = RandomState::new().hash_one(());
-        Self { group: Arc::new(PortGroup { secret, taken: AtomicU32::new(1) }), context: 0 }
+        Self { port: Arc::new(SharedPort { secret, taken: AtomicU32::new(1) }), number: 0 }
     }
 
     /// Another member; none if all contexts are taken. Context 0 is never given out again.
     pub(super) fn another(&self) -> Option<Self> {
         let free = |taken: u32| Some((taken | 1).trailing_ones()).filter(|free| *free < u32::BITS);
-        let taken = &self.group.taken;
+        let taken = &self.port.taken;
         let before = taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
             free(taken).map(|free| taken | 1 << free)
         });
-        let context = before.ok().and_then(free)? as u8;
-        Some(Self { group: self.group.clone(), context })
+        let number = before.ok().and_then(free)? as u8;
+        Some(Self { port: self.port.clone(), number })
     }
 
-    pub(super) fn context(&self) -> u8 {
-        self.context
+    pub(super) fn number(&self) -> u8 {
+        self.number
     }
 
     pub(super) fn secret(&self) -> u64 {
-        self.group.secret
+        self.port.secret
     }
 }
 
-impl Drop for GroupMember {
+impl Drop for VhcaIndex {
     fn drop(&mut self) {
-        self.group.taken.fetch_and(!(1 << self.context), Ordering::Relaxed);
+        self.port.taken.fetch_and(!(1 << self.number), Ordering::Relaxed);
     }
 }
 
@@ -64,15 +64,15 @@ mod tests {
 
     #[test]
     fn every_context_is_taken_once() {
-        let first = GroupMember::first();
-        assert_ne!(first.secret(), GroupMember::first().secret());
-        let mut others: Vec<GroupMember> = std::iter::from_fn(|| first.another()).collect();
-        assert!(others.iter().map(GroupMember::context).eq(1..PORT_CONTEXTS_MAX));
+        let first = VhcaIndex::first();
+        assert_ne!(first.secret(), VhcaIndex::first().secret());
+        let mut others: Vec<VhcaIndex> = std::iter::from_fn(|| first.another()).collect();
+        assert!(others.iter().map(VhcaIndex::number).eq(1..PORT_CONTEXTS_MAX));
         assert!(others.iter().all(|other| other.secret() == first.secret()));
         drop(others.remove(2));
         drop(first);
         let last = others[0].another();
-        assert_eq!(last.as_ref().map(GroupMember::context), Some(3));
+        assert_eq!(last.as_ref().map(VhcaIndex::number), Some(3));
         assert!(others[0].another().is_none(), "the first context is gone with the first");
     }
 }
