@@ -8,7 +8,7 @@ pub struct Address {
     pub path: PathBuf,
     /// The node, by its name in the topology or by its GUID (`0x0002c90300001001`).
     pub node: String,
-    /// Its port; without one, the first that has a cable.
+    /// The port; `None`: the first that has a cable.
     pub port: Option<u8>,
 }
 

@@ -1,4 +1,4 @@
-//! Control messages between a client and the server, by the socket. A descriptor can come with one.
+//! Control messages between a client and the server, by the socket, each with up to one descriptor.
 //!
 //! ```text
 //! word 0   version 32 | kind 32
@@ -7,22 +7,22 @@
 //!      3 ...  a name or a reason, UTF-8
 //! ```
 //!
-//! Words are in the machine's order: both ends are on one machine. Reading is total.
+//! Words are in the machine's order: both ends are on one machine. Parsing is total.
 
 /// The version of the protocol; both ends must have the same.
 pub const VERSION: u32 = 5;
 pub const BYTES_MAX: usize = HEAD + TEXT_MAX;
-/// Bytes of a name or a reason, at the most.
+/// Bytes of a name or a reason, at most.
 pub const TEXT_MAX: usize = 512;
 const HEAD: usize = 24;
-/// The number of a ring, where a slot is in the same word.
+/// The bits of a ring number that shares its word with a slot.
 const RING: u64 = (1 << 48) - 1;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attach {
-    /// The node's name, or its GUID.
+    /// The node's name or GUID.
     pub node: String,
-    /// Its port; without one, the first that has a cable.
+    /// The port; `None`: the first that has a cable.
     pub port: Option<u8>,
     pub context: u8,
     /// The common secret of the clients that share a port.
@@ -33,27 +33,27 @@ pub struct Attach {
 pub enum ControlMessage {
     /// Client: attaches an adapter to a port.
     Attach(Attach),
-    /// The sender of a direct ring to its receiver: it may read this segment, whose descriptor
-    /// comes with the message; number 0 is the sender's table of leases.
+    /// The sender of a direct ring to its receiver, with a descriptor: the receiver may read this
+    /// segment; number 0 is the sender's table of leases.
     Expose {
         ring: u64,
         /// The sender's number of the segment.
         segment: u32,
     },
-    /// The sender of a direct ring to its receiver: there is nothing more to be read there.
+    /// The sender of a direct ring to its receiver: the segment has no leases any more.
     Withdraw { ring: u64, segment: u32 },
-    /// The receiver of a direct ring to its sender: whether it has the segment mapped now. The
-    /// sender exposes no other segment before.
+    /// The receiver of a direct ring to its sender: whether it has mapped the segment. Until then
+    /// the sender exposes no other segment.
     Mapped { ring: u64, segment: u32, is_mapped: bool },
     /// Wakes the other end: its ring has an entry.
     Wake,
-    /// Server, before it announces a direct ring: with the client's end of the ring's wake socket.
+    /// Server, before it announces a direct ring, with the client's end of the ring's wake socket.
     WakeSocket { ring: u64 },
-    /// Server: the client is at its port. With the descriptor of the shared port page.
+    /// Server, with the descriptor of the shared port page: the client is attached.
     Attached { client: u32 },
     /// Server: the client is refused.
     Refused { reason: String },
-    /// Server: the client may send by this ring. With its descriptor.
+    /// Server, with the descriptor of a ring: the client may send by it.
     Sends {
         ring: u64,
         /// The route of its messages, as the bits of a head.
@@ -61,7 +61,7 @@ pub enum ControlMessage {
         /// Its slot in the page.
         slot: u16,
     },
-    /// Server: the client will receive by this ring. With its descriptor.
+    /// Server, with the descriptor of a ring: the client will receive by it.
     Receives { ring: u64, route: u64 },
 }
 

@@ -7,10 +7,8 @@
 use super::exposure::Exposure;
 use super::port_page::{RingState, SLOTS};
 use super::shared_leases::PeerLeases;
-use super::tag;
-use super::wake_socket;
-use pollux_hca::frame::sges_of;
-use pollux_hca::frame::size_of_message;
+use super::{tag, wake_socket};
+use pollux_hca::frame::{sges_of, size_of_message};
 use pollux_hca::head::LEASED;
 use pollux_mem::counters::{CounterReader, SharedCounters};
 use pollux_mem::region::MapError;
@@ -24,19 +22,18 @@ use std::sync::atomic::Ordering;
 const PACKETS: usize = 0;
 const WORDS: usize = 1;
 
-/// Attempts without space after which a ring counts as stuck, and its messages are dropped, as a
-/// switch drops the head of a queue after its lifetime limit (IBA 18.2.5.4): one peer that does not
-/// receive must not block the others.
+/// Attempts without space after which messages are dropped, as a switch drops the head of a queue
+/// after its lifetime limit (IBA 18.2.5.4): a peer that does not receive must not block others.
 const STALLS_MAX: u32 = 1 << 20;
 
-/// Packets, or words, that a sender can have sent between two looks of the server's.
+/// Packets or words that a sender can send between two reads of its counters by the server.
 const TRAFFIC_MAX: u64 = 1 << 40;
 
 fn bytes() -> usize {
     (SharedRing::words(SLOTS).expect("a power of two") + 2 * LINE_WORDS) * 8
 }
 
-/// The words of the ring, and of the receiver's sleep.
+/// The words of the ring and of the receiver's sleep word.
 fn layout(segment: &Segment) -> Result<(Words, Words), MapError> {
     let mut words = Words::over(segment.map()?);
     let ring = SharedRing::words(SLOTS).expect("a power of two");
@@ -56,14 +53,14 @@ pub(crate) struct Granted {
     pub(crate) slot: usize,
     state: Words,
     counters: CounterReader,
-    /// Packets and words that were seen last.
+    /// The last reading of packets and words.
     seen: [u64; 2],
-    /// The segment that the receiver has been asked to map, without an answer yet.
+    /// The segment of a request to the receiver that has no answer yet.
     asked: Option<u32>,
 }
 
 impl Granted {
-    /// A new ring with one of its sender's places, closed; and what its ends map.
+    /// A new ring in a slot of its sender, closed; and the descriptor of its memory.
     pub(crate) fn create(slot: usize, place: RingState) -> Result<(Self, OwnedFd), MapError> {
         let segment = Segment::create("pollux-direct", bytes())?;
         SharedRing::create(layout(&segment)?.0, SLOTS).expect("the segment is large enough");
@@ -74,7 +71,7 @@ impl Granted {
         Ok((granted, segment.into_fd()))
     }
 
-    /// Allows the sender to use it, under this number.
+    /// Allows the sender to use the ring, under this number.
     pub(crate) fn open(&self, number: u64) {
         self.state.as_slice()[0].store(number, Ordering::Release);
     }
@@ -83,8 +80,7 @@ impl Granted {
         self.state.as_slice()[0].store(0, Ordering::Release);
     }
 
-    /// Packets and words since the last look, as the sender counts them: any numbers, but none
-    /// beyond what can go in that time.
+    /// Packets and words since the last call, as the sender counts them: untrusted, but bounded.
     pub(crate) fn traffic(&mut self) -> [u64; 2] {
         let now = [PACKETS, WORDS].map(|counter| self.counters.read(counter).unwrap_or(0));
         let before = std::mem::replace(&mut self.seen, now);
@@ -173,7 +169,7 @@ impl DirectSender {
         self.count(sent, head, leased)
     }
 
-    /// Counts a message; returns whether the caller is done with it: sent, or dropped.
+    /// Counts a message; returns whether it was sent or dropped.
     #[inline(always)]
     fn count(&mut self, sent: bool, head: &[u64], bytes: u64) -> bool {
         if !sent {
@@ -201,9 +197,9 @@ pub(crate) struct DirectReceiver {
     pub(crate) route: u64,
     pub(crate) peer_leases: PeerLeases,
     pub(crate) ring: RingReceiver,
-    /// Says to the sender that this process sleeps.
+    /// Tells the sender that this process sleeps.
     pub(crate) sleep: SleepWord,
-    /// Ends the sleep. Without one this process sleeps only for moments.
+    /// Ends the sleep; without one, this process sleeps for a millisecond at most.
     pub(crate) wake_socket: Option<OwnedFd>,
 }
 

@@ -9,9 +9,8 @@
 //!      +--------------------------------------------+------------------------+
 //! ```
 //!
-//! The sender offers a segment to the receiver the first time that a long message by the ring could
-//! come out of it. A message goes by lease only when the receiver has mapped every segment that it
-//! needs. Until then, and if the receiver cannot map a segment, messages go by copy. So a receiver
+//! The sender exposes a segment to the receiver at the first long message in it. A message is leased
+//! only when the receiver has mapped every segment that it needs, and copied otherwise. So a receiver
 //! never waits for a segment, and no process reads memory that was not leased by a ring to it. The
 //! receiver can read all of the segment until the ring ends.
 //!
@@ -25,7 +24,7 @@ use std::collections::BTreeSet;
 #[derive(Debug, Default)]
 pub(crate) struct Exposure {
     mapped: BTreeSet<u32>,
-    /// The receiver could not map these.
+    /// Segments that the receiver could not map.
     refused: BTreeSet<u32>,
     asked: Option<u32>,
 }
@@ -81,7 +80,7 @@ impl Exposure {
         }
     }
 
-    /// A segment without leases, of which the receiver is to be notified now.
+    /// A segment without leases that is to be withdrawn now.
     pub(crate) fn stale(&mut self, leases: &SharedLeases) -> Option<u32> {
         if self.asked.is_some() {
             return None;
@@ -90,7 +89,7 @@ impl Exposure {
         self.mapped.iter().copied().find(|segment| !leases.has(*segment))
     }
 
-    /// The receiver was notified that a segment has no leases any more.
+    /// Withdraw was sent for a segment.
     pub(crate) fn withdrew(&mut self, segment: u32) {
         self.mapped.remove(&segment);
         self.asked = Some(segment);

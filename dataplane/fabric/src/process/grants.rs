@@ -1,25 +1,25 @@
 //! The assignment of direct rings to clients: decisions without memory, sockets or time.
 //!
 //! ```text
-//!            asks for none, has traffic                       SWITCH
+//!            the route has traffic                            SWITCH
 //!   no ring ---------------------------> granted to both ends --------> open to the receiver
 //!      ^                                        |                           |
 //!      |         CLOSED by the sender           |  taken back: least used   |
 //!      +------------------------------------- closing <---------------------+
-//!      |        or two looks without it
+//!      |        or two readings without it
 //!      |                                                                    |
-//!      +---- another way, or none; an end is gone: ended at once <----------+
+//!      +---- another path, or none; a client has ended: ended at once <-----+
 //! ```
 
 use crate::net::bypass::BypassPath;
 use std::collections::BTreeMap;
 
-/// Rings that a client may send by, and as many to receive by. A receiver with all of them makes
-/// room for another sender at the cost of those that have most.
+/// Rings that a client may send by, and as many to receive by. If a receiver has all of them, the
+/// sender with most of its rings loses one to a new sender.
 pub const DIRECT_RINGS_MAX: usize = 64;
 
-/// Looks at the rings that a sender has, about a second each, to give up one that is taken back.
-const CLOSING_LOOKS: u32 = 2;
+/// Counter readings, about a second apart, until a ring that is taken back is ended.
+const CLOSING_READINGS_MAX: u32 = 2;
 
 #[derive(Clone, Debug)]
 pub struct Grant {
@@ -30,22 +30,22 @@ pub struct Grant {
     pub path: BypassPath,
     /// The receiver polls it.
     pub is_open: bool,
-    /// The sender has been told to give it up.
+    /// It was taken back from the sender.
     is_closing: bool,
-    /// Looks since then.
-    closing_looks: u32,
-    /// Packets that went since the last look but one.
+    /// Counter readings since then.
+    closing_readings: u32,
+    /// Packets in the last readings, with decreasing weight.
     used: u64,
     /// How often its counters were read.
-    looks: u32,
+    readings: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Yes,
-    /// The client has one for the route, or there is no slot now.
+    /// The client has one for the route, or no slot is free now.
     No,
-    /// There will be a slot when this ring has ended.
+    /// A slot will be free when this ring has ended.
     TakeBack(u64),
 }
 
@@ -80,13 +80,13 @@ impl Grants {
         self.least_used(|grant| grant.to == to && senders.get(&grant.from).copied() == most)
     }
 
-    /// The one to be taken back: none that is new, and one at a time.
+    /// The ring to be taken back: none that is new, and one at a time.
     fn least_used(&self, is: impl Fn(&Grant) -> bool) -> Verdict {
         let mut rings = self.rings.iter().filter(|(_, grant)| is(grant));
         if rings.clone().any(|(_, grant)| grant.is_closing) {
             return Verdict::No;
         }
-        let old = rings.by_ref().filter(|(_, grant)| grant.looks > 1);
+        let old = rings.by_ref().filter(|(_, grant)| grant.readings > 1);
         let least = old.min_by_key(|(_, grant)| grant.used);
         least.map_or(Verdict::No, |(number, _)| Verdict::TakeBack(*number))
     }
@@ -94,9 +94,9 @@ impl Grants {
     /// Assigns a new direct ring; returns its number.
     pub fn grant(&mut self, from: u32, to: u32, route: u64, path: BypassPath) -> u64 {
         self.last += 1;
-        let (is_open, is_closing, closing_looks, used, looks) = (false, false, 0, 0, 0);
+        let (is_open, is_closing, closing_readings, used, readings) = (false, false, 0, 0, 0);
         let grant =
-            Grant { from, to, route, path, is_open, is_closing, closing_looks, used, looks };
+            Grant { from, to, route, path, is_open, is_closing, closing_readings, used, readings };
         self.rings.insert(self.last, grant);
         self.by_route.insert((from, route), self.last);
         self.last
@@ -106,7 +106,7 @@ impl Grants {
         self.rings.get(&number)
     }
 
-    /// The sender starts to use it; returns its receiver, once.
+    /// Opens a ring that its sender starts to use; returns its receiver, once.
     pub fn begin(&mut self, from: u32, number: u64) -> Option<u32> {
         let grant = self.rings.get_mut(&number)?;
         let begins = grant.from == from && !grant.is_open;
@@ -126,24 +126,24 @@ impl Grants {
         Some(grant)
     }
 
-    /// Counts a look at all rings; returns those that their senders have not given up by now.
+    /// Counts a reading of all rings; returns those that are overdue to be closed by their senders.
     pub fn overdue(&mut self) -> Vec<u64> {
         for grant in self.rings.values_mut().filter(|grant| grant.is_closing) {
-            grant.closing_looks += 1;
+            grant.closing_readings += 1;
         }
-        self.all(|grant| grant.closing_looks > CLOSING_LOOKS)
+        self.all(|grant| grant.closing_readings > CLOSING_READINGS_MAX)
     }
 
-    /// So many packets have gone by it since the last look.
+    /// Records the packets since the last reading.
     pub fn used(&mut self, number: u64, packets: u64) {
         if let Some(grant) = self.rings.get_mut(&number) {
             // The sender writes the count, and may write anything.
             grant.used = (grant.used / 2).saturating_add(packets);
-            grant.looks = grant.looks.saturating_add(1);
+            grant.readings = grant.readings.saturating_add(1);
         }
     }
 
-    /// The rings of a client, to and from.
+    /// The rings to and from a client.
     pub fn of_client(&self, client: u32) -> Vec<u64> {
         self.all(|grant| grant.from == client || grant.to == client)
     }
@@ -209,7 +209,7 @@ mod tests {
         let least = all[all.len() - 1];
         assert_eq!(grants.may(3, 9, 0), Verdict::TakeBack(least));
         grants.take_back(least);
-        for _ in 0..CLOSING_LOOKS {
+        for _ in 0..CLOSING_READINGS_MAX {
             assert_eq!((grants.overdue(), grants.may(3, 9, 0)), (vec![], Verdict::No));
         }
         assert_eq!(grants.overdue(), [least], "its sender does not give it up");

@@ -1,13 +1,13 @@
-//! A client's link: its session with the server, which may end at any time and start again.
+//! A client's link: its session with the server, which may end and start again at any time.
 //!
 //! ```text
-//!   apart --- connects, says Attach ---> asking --- Attached ---> joined
-//!     ^                                    |                        |
-//!     +---------- refused, or the server is gone; the port is down -+
+//!   disconnected --- connects, sends Attach ---> attaching --- Attached ---> attached
+//!        ^                                           |                          |
+//!        +--------------- refused, or the server has ended; the port is down ---+
 //! ```
 //!
-//! Sockets are looked at now and then and not in every turn, since that is a system call. Nothing
-//! here waits but [`ProcessLink::open`].
+//! Sockets are not read in every turn, since that is a system call. Only [`ProcessLink::open`]
+//! waits.
 
 use super::address::Address;
 use super::control_message::{Attach, ControlMessage};
@@ -20,68 +20,45 @@ use super::wake_socket::WakeSet;
 use crate::link::threads::Clock;
 use crate::link::{FrameSink, Link};
 use crate::time::Time;
-use pollux_hca::LeaseTable;
-use pollux_hca::SoftDevice;
 use pollux_hca::port::Port;
 use pollux_hca::violation::KeyViolation;
-use pollux_hca::{Adapter, PORT_CONTEXTS_MAX};
+use pollux_hca::{Adapter, LeaseTable, PORT_CONTEXTS_MAX, SoftDevice};
 use pollux_mem::region::MapError;
 use pollux_verbs::error::over;
 use pollux_verbs::{Device, LKey, VerbsError};
 use pollux_wire::mad::smp::PortState;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Turns from one look at the socket to the next.
+/// Turns between reads of the socket.
 const TURNS_PER_SOCKET_READ: u32 = 4096;
-/// The interval at which a sleeping client without a server looks for one.
+/// The interval at which a sleeping client without a server tries to connect.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// The longest wait for the answer of a server to an opened port.
+/// The longest wait for the answer of a server.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The name has not the form `soft:PATH@NODE[:PORT]`.
+    #[error("{0:?} is not of the form soft:PATH@NODE[:PORT]")]
     Name(String),
-    /// No server listens there.
+    #[error("{0}: no fabric listens at {path}: {1}", path = .0.path.display())]
     NoServer(Address, Errno),
-    /// The server answers, and says no.
+    #[error("{0}: {1}")]
     Refused(Address, String),
-    /// The server does not answer.
+    #[error(
+        "{0}: the fabric does not answer within {seconds} s; is it stopped, or of another version?",
+        seconds = ANSWER_TIMEOUT.as_secs()
+    )]
     Silent(Address),
-    /// This process has no memory to share.
+    #[error("no memory to share with the fabric: {0}")]
     Memory(MapError),
-    /// This process has no descriptor left.
+    #[error("no descriptor left ({0}); `ulimit -n` has the limit")]
     Descriptor(Errno),
 }
-
-impl fmt::Display for OpenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Name(name) => write!(f, "{name:?} is not of the form soft:PATH@NODE[:PORT]"),
-            Self::NoServer(address, errno) => {
-                write!(f, "{address}: no fabric listens at {}: {errno}", address.path.display())
-            }
-            Self::Refused(address, reason) => write!(f, "{address}: {reason}"),
-            Self::Silent(address) => {
-                let seconds = ANSWER_TIMEOUT.as_secs();
-                write!(f, "{address}: the fabric does not answer within {seconds} s; ")?;
-                f.write_str("is it stopped, or of another version?")
-            }
-            Self::Memory(error) => write!(f, "no memory to share with the fabric: {error}"),
-            Self::Descriptor(errno) => {
-                write!(f, "no descriptor left ({errno}); `ulimit -n` has the limit")
-            }
-        }
-    }
-}
-
-impl std::error::Error for OpenError {}
 
 pub struct ProcessLink {
     address: Address,
@@ -90,9 +67,9 @@ pub struct ProcessLink {
     wake_set: Arc<WakeSet>,
     state: State,
     turns: u32,
-    /// Buffer for an entry that wraps around in a ring, and is needed in one piece.
+    /// Buffer for an entry that wraps around in a ring and must be contiguous.
     buffer: Vec<u8>,
-    /// Declared after the state, and so dropped after it: the server learns that a context is free
+    /// Dropped after the state, because it is declared after it: the server has freed the context
     /// before another adapter takes it.
     vhca_index: VhcaIndex,
 }
@@ -180,7 +157,7 @@ impl ProcessLink {
         socket.send(&message, None)
     }
 
-    /// Looks at the socket, and for a server if there is none.
+    /// Reads the socket; connects if there is no session.
     #[cold]
     fn check_server(&mut self, adapter: &mut Adapter) {
         self.turns = 0;
@@ -211,7 +188,7 @@ impl ProcessLink {
     }
 }
 
-#[expect(clippy::large_enum_variant, reason = "there is one, and it is taken apart at once")]
+#[expect(clippy::large_enum_variant, reason = "one value, matched at once")]
 enum Answer {
     NotYet,
     Attached(ClientPage),
@@ -245,7 +222,7 @@ fn refused(error: OpenError) -> VerbsError {
 /// Waits until one of these is readable, or for a moment.
 fn wait(fds: &mut [PollFd<'_>]) {
     let soon = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
-    // Whatever comes of it, what is waited for is looked at next.
+    // The caller polls in any case.
     let _ = poll(fds, Some(&soon));
 }
 
@@ -376,8 +353,9 @@ impl Link for ProcessLink {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::socket::{accept, listen_at, socket_path};
-    use rustix::net::listen;
+    use crate::listen::listen_at;
+    use crate::process::socket::{accept, socket_path};
+    use rustix::net::{SocketType, listen};
     use std::os::fd::OwnedFd;
     use std::path::PathBuf;
     use std::sync::Mutex;
@@ -385,7 +363,7 @@ mod tests {
     /// A server that lets so few wait that the next one has to come again.
     fn full_server(name: &str) -> (PathBuf, OwnedFd, Vec<Socket>) {
         let path = std::env::temp_dir().join(format!("pollux-{name}-{}", std::process::id()));
-        let listener = listen_at(&socket_path(&path)).unwrap();
+        let listener = listen_at(&socket_path(&path), SocketType::SEQPACKET).unwrap();
         listen(&listener, 1).unwrap();
         let mut waiting = Vec::new();
         loop {

@@ -2,15 +2,15 @@
 //!
 //! ```text
 //! line 0   word 0   counts changes of the port; the server writes
-//!               1   whether packets have to go where messages could; the server writes
-//!               2   whether the server sleeps, and is to be woken by the socket; who wakes it
-//!                   writes 0
+//!               1   whether the message bypass is off; the server writes
+//!               2   whether the server sleeps, and is to be woken by the socket; the end that
+//!                   wakes it writes 0
 //!               3   the same of the client
 //! then     the port, as a cell; the server writes
 //!          the ring up, the ring down
 //!          for each direct ring that the client sends by, a line each:
 //!            the ring's number while it may be used, else 0; the server writes
-//!            packets that went, or that messages stood for, and their words of four bytes
+//!            packets sent, or replaced by messages, and their words of four bytes
 //! ```
 //!
 //! The state of direct rings is here and not in the ring's own segment, so that its receiver cannot
@@ -135,11 +135,11 @@ fn layout(segment: &Segment) -> Result<Layout, MapError> {
 pub(crate) struct ServerPage {
     line: Words,
     port: SeqWriter<PortWords>,
-    /// The port, as last written.
+    /// The last written port.
     written: PortWords,
     pub(crate) up: RingReceiver,
     pub(crate) down: RingSender,
-    /// For the rings that the client sends by.
+    /// Of the rings that the client sends by.
     pub(crate) rings: Vec<RingState>,
 }
 
@@ -175,8 +175,6 @@ impl ServerPage {
         self.line.as_slice()[WANTS_PACKETS].store(wants.into(), Ordering::Release);
     }
 
-    /// The server sleeps from now on, or is awake. Before it sleeps it looks at the ring up once
-    /// more.
     pub(crate) fn set_sleeps(&self, sleeps: bool) {
         set_sleeps(&self.line, SERVER_SLEEPS, sleeps);
     }
@@ -187,18 +185,18 @@ impl ServerPage {
     }
 }
 
-/// One side sleeps from now on, or is awake. Before it does sleep it has to look at its ring once
-/// more: what the other side has sent without seeing this is there by then.
-fn set_sleeps(line: &Words, who: usize, sleeps: bool) {
-    line.as_slice()[who].store(sleeps.into(), Ordering::Relaxed);
-    // Pairs with that of `takes_waking`: of store here and load there, and of send there and look
-    // here, one at least is seen.
+/// Sets whether one side sleeps. Before it sleeps, it must poll its ring once more: entries that the
+/// other side sent before it saw this are there by then.
+fn set_sleeps(line: &Words, word: usize, sleeps: bool) {
+    line.as_slice()[word].store(sleeps.into(), Ordering::Relaxed);
+    // Pairs with the fence of `takes_waking`: either the load there sees this store, or the poll
+    // here sees the entry.
     fence(Ordering::SeqCst);
 }
 
-fn takes_waking(line: &Words, who: usize) -> bool {
+fn takes_waking(line: &Words, word: usize) -> bool {
     fence(Ordering::SeqCst);
-    let sleeps = &line.as_slice()[who];
+    let sleeps = &line.as_slice()[word];
     sleeps.load(Ordering::Relaxed) != 0 && sleeps.swap(0, Ordering::Relaxed) != 0
 }
 
@@ -212,7 +210,7 @@ pub(crate) struct ClientPage {
 }
 
 impl ClientPage {
-    /// Maps the page that a server sent; `None` if it is not valid.
+    /// Maps the page of a server; `None` if it is invalid.
     pub(crate) fn open(fd: OwnedFd) -> Option<Self> {
         let page = 1 << 16;
         let segment = Segment::from_fd(fd, bytes()..=bytes() + page).ok()?;
@@ -223,14 +221,14 @@ impl ClientPage {
         Some(Self { line, port, seen: 0, up, down, rings })
     }
 
-    /// The port, if it has changed since the last look.
+    /// The port, if it has changed since the last call.
     #[inline]
     pub(crate) fn changed_port(&mut self) -> Option<Port> {
         let epoch = self.line.as_slice()[EPOCH].load(Ordering::Acquire);
         if epoch == self.seen {
             return None;
         }
-        // While the server writes there is nothing to be read; the next look will find it.
+        // While the server writes, the next call reads the port.
         let words = self.port.try_read()?;
         self.seen = epoch;
         Some(port_of(&words))
@@ -246,8 +244,6 @@ impl ClientPage {
         takes_waking(&self.line, SERVER_SLEEPS)
     }
 
-    /// The client sleeps from now on, or is awake. Before it sleeps it looks at the ring down once
-    /// more.
     pub(crate) fn set_sleeps(&self, sleeps: bool) {
         set_sleeps(&self.line, CLIENT_SLEEPS, sleeps);
     }

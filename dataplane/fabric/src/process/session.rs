@@ -1,13 +1,13 @@
 //! A client at its port: the ring of each sent message, and the order of received messages.
 //!
 //! Rings are polled in turn, the server's ring like the direct ones, and each may deliver several
-//! entries before the next has its turn: so no sender, however fast, blocks the others or the
-//! server. Messages stay in order: a sender that returns from a direct ring to the server's ring
-//! has written CLOSED before, so the server's ring has CLOSE before later messages; CLOSE takes the
-//! rest of the direct ring.
+//! entries in its turn: so no sender, however fast, blocks the others or the server. Messages stay
+//! in order: a sender that returns from a direct ring to the server's ring has written CLOSED
+//! before, so the server's ring has CLOSE before later messages; CLOSE takes the rest of the direct
+//! ring.
 //!
-//! No entry waits in a ring: a message that cannot be taken, such as one in memory that is not
-//! mapped, is dropped. Senders lease only segments that are mapped ([`exposure`]).
+//! No entry waits in a ring: an invalid message, such as one in memory that is not mapped, is
+//! dropped. Senders lease only segments that are mapped ([`exposure`]).
 //!
 //! [`exposure`]: super::exposure
 
@@ -49,32 +49,32 @@ pub(super) struct Session {
     pub(super) page: ClientPage,
     leases: Arc<SharedLeases>,
     senders: Vec<DirectSender>,
-    /// The one that was used last.
+    /// The last used sender.
     sender_last: usize,
     receivers: Vec<DirectReceiver>,
-    /// The ring that is next: an index of `receivers`, or behind them the server's ring.
+    /// The ring of this turn: an index of `receivers`, or, beyond them, the server's ring.
     turn: usize,
     turn_left: u32,
     /// Rings without OPEN so far.
     announced: BTreeMap<u64, DirectReceiver>,
     /// Answers to the senders of rings that the socket had no space for: one for each ring.
     answers: VecDeque<ControlMessage>,
-    /// The server has said that a control message is at the socket.
+    /// The server has announced a control message at the socket.
     is_notified: bool,
     wake_set: Arc<WakeSet>,
-    /// The wake socket that came last; the next ring that the server announces has it.
+    /// The last received wake socket, for the next announced ring.
     new_wake_socket: Option<(u64, OwnedFd)>,
     /// Senders must wake this client.
     is_asleep: bool,
     sleep_rate: SleepRate,
-    /// Whether all senders can.
+    /// Whether all senders can wake this client.
     is_woken: bool,
 }
 
 enum Path<'a> {
     Direct(&'a mut DirectSender),
     Server,
-    /// Not now: an entry for the server comes first, and its ring is full.
+    /// None now: an entry for the server must precede, and its ring is full.
     Full,
 }
 
@@ -158,8 +158,8 @@ impl Session {
         wake(&self.page, &self.socket);
     }
 
-    /// Whether the receiver of a message with this head can copy it out of the regions of these
-    /// keys; if it could and was not asked yet, it is asked.
+    /// Whether the receiver of a message with this head can copy it out of the regions of these keys.
+    /// If not, the next segment that it needs is exposed to it.
     pub(super) fn can_lease(
         &mut self,
         head: [u64; 2],
@@ -192,7 +192,7 @@ impl Session {
         }
     }
 
-    /// The way of a message. Management goes by the server, where the agents of its port are.
+    /// The ring for a message. Management uses the server's, where the agents of its port are.
     #[inline(always)]
     fn path(&mut self, head: &[u64]) -> Path<'_> {
         if is_management(head[0]) {
@@ -235,8 +235,8 @@ impl Session {
 
     // ---------------------------------------------------------------- sleeping
 
-    /// Has senders wake this client, until the next entry comes. The client polls once more before
-    /// it sleeps.
+    /// Makes senders wake this client, until the next entry arrives. The client polls once more
+    /// before it sleeps.
     #[cold]
     pub(super) fn fall_asleep(&mut self, now: Time) {
         let Self { wake_set, receivers, is_notified, .. } = self;
@@ -255,7 +255,7 @@ impl Session {
         self.is_asleep = true;
         let is_seen = !needs_barrier || barrier();
         if !is_seen {
-            // The next sleep has to ask again.
+            // The next sleep must ask again.
             self.receivers.iter_mut().for_each(|from| _ = from.sleep.ask_for_fence(false));
         }
         self.is_woken = is_seen && self.receivers.iter().all(|from| from.wake_socket.is_some());
@@ -325,17 +325,17 @@ impl Session {
 
     fn open_receiver(&mut self, number: u64) {
         if !self.announced.contains_key(&number) {
-            // It was sent before this was said. If the server is lost, the next look will tell.
+            // The announcement precedes OPEN. If the server is lost, the next read reports it.
             let _ = self.read_socket();
         }
         self.receivers.extend(self.announced.remove(&number));
     }
 
-    /// A ring ends with what is in it.
+    /// Removes a ring after its present entries.
     fn close_receiver(&mut self, number: u64, now: Time, adapter: &mut Adapter, buf: &mut Vec<u8>) {
         let at = self.receivers.iter().position(|from| from.number == number);
         if at.is_none() && !self.announced.contains_key(&number) {
-            // It was sent before this was said, and would stay for ever if it was read after.
+            // The announcement precedes CLOSE, and would have no end if it was read after.
             let _ = self.read_socket();
         }
         self.announced.remove(&number);
@@ -364,12 +364,11 @@ impl Session {
         }
         while let Some(answer) = self.answers.front() {
             if !self.socket.send(answer, None) {
-                // The socket will have space, or close.
                 break;
             }
             self.answers.pop_front();
         }
-        // A ring that the server has closed ends also if nothing is sent.
+        // A ring that the server has closed ends also without traffic.
         for at in (0..self.senders.len()).rev() {
             let out = &self.senders[at];
             if !out.is_open() && send_entry(&mut self.page, &self.socket, tag::CLOSED, out.number) {
@@ -395,7 +394,7 @@ impl Session {
                 self.announced
                     .extend(DirectReceiver::open(fd, ring, route, wake).map(|from| (ring, from)));
             }
-            // The server has ended the sleep, and does so once: another sleep has to be announced.
+            // The server ends a sleep once: the next sleep must be announced again.
             (ControlMessage::Wake, _) => self.wake_up(),
             (ControlMessage::WakeSocket { ring }, Some(fd)) => {
                 self.new_wake_socket = Some((ring, fd));
@@ -449,7 +448,7 @@ fn wake(page: &ClientPage, socket: &Socket) {
 }
 
 impl DirectReceiver {
-    /// Hands the next message to the adapter; says whether there was any.
+    /// Passes the next message to the adapter; returns whether there was one.
     #[inline(always)]
     fn receive(&mut self, now: Time, adapter: &mut Adapter, buf: &mut Vec<u8>) -> bool {
         let Self { route, peer_leases, ring, .. } = self;
@@ -485,8 +484,9 @@ fn deliver(
 mod tests {
     use super::super::direct::Granted;
     use super::super::port_page::{RingState, SLOTS, ServerPage};
-    use super::super::socket::{accept, listen_at, socket_path};
+    use super::super::socket::{accept, socket_path};
     use super::*;
+    use crate::listen::listen_at;
     use pollux_hca::port::{DropReason, Port};
     use pollux_mem::{Memory, Segment, Words};
     use pollux_verbs::{
@@ -497,6 +497,7 @@ mod tests {
     use pollux_wire::mad::smp::PortState;
     use pollux_wire::packet::{Deth, Opcode};
     use pollux_wire::psn::Psn;
+    use rustix::net::SocketType;
     use std::os::fd::AsFd;
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::sync::mpsc::{self, TryRecvError};
@@ -509,7 +510,7 @@ mod tests {
     /// A client with a server that only keeps both ends of what they share.
     fn session(name: &str) -> (Session, ServerPage, Socket) {
         let path = std::env::temp_dir().join(format!("pollux-{name}-{}", std::process::id()));
-        let listener = listen_at(&socket_path(&path)).unwrap();
+        let listener = listen_at(&socket_path(&path), SocketType::SEQPACKET).unwrap();
         let socket = Socket::connect(&path).unwrap();
         let server = accept(listener.as_fd()).unwrap();
         std::fs::remove_file(socket_path(&path)).unwrap();

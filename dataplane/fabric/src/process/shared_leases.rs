@@ -27,15 +27,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Regions that can be leased, by their index in the adapter's table; others go by copy.
+/// Regions that can be leased, by their index in the adapter's table; others are copied.
 const REGIONS: usize = 4096;
 const REGION_WORDS: usize = 4;
 const TABLE_BYTES: usize = (EPOCHS + REGIONS * REGION_WORDS) * 8;
-/// The most by which a segment's length may be rounded up.
+/// The largest page size, to which the length of a segment may be rounded up.
 const PAGE_MAX: usize = 1 << 16;
 
-/// Segments that a client can lease at a time, and that a receiver maps for one ring; what is in
-/// others goes by copy.
+/// Segments that a client can lease at a time, and that a receiver maps for one ring; messages in
+/// others are copied.
 pub const SEGMENTS_MAX: usize = 64;
 /// Bytes that a receiver maps for one ring.
 const RING_BYTES_MAX: usize = 1 << 37;
@@ -68,7 +68,7 @@ impl SharedLeases {
         is_leased.then(|| entry[1].load(Ordering::Relaxed) as u32)
     }
 
-    /// Shows `to` the descriptor of a segment, if there is such a one.
+    /// Calls `to` with the descriptor of a segment, if it exists.
     pub(crate) fn with_descriptor<R>(
         &self,
         segment: u32,
@@ -123,7 +123,7 @@ impl LeasePublisher for SharedLeases {
 }
 
 impl Leased {
-    /// The number of a segment, which may be a new one.
+    /// The number of a segment; assigns one to a new segment.
     fn number(&mut self, segment: &Arc<Segment>) -> Option<u32> {
         let known = self.segments.iter().find(|(_, known)| Arc::ptr_eq(known, segment));
         if let Some((number, _)) = known {
@@ -152,7 +152,7 @@ pub(crate) struct PeerLeases {
 }
 
 impl PeerLeases {
-    /// Maps a segment; says whether it is mapped now.
+    /// Maps a segment; returns whether that succeeded.
     pub(crate) fn map(&mut self, segment: u32, fd: OwnedFd) -> bool {
         if segment == TABLE {
             let table = PeerWords::open(fd, TABLE_BYTES..=TABLE_BYTES + PAGE_MAX);

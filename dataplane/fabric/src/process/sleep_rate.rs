@@ -1,10 +1,10 @@
-//! How often a client falls asleep: one that does so often must not interrupt all others each time.
+//! The sleep rate of a client: a client that sleeps often must not interrupt all others each time.
 
 use pollux_verbs::time::Time;
 use std::time::Duration;
 
 const WINDOW: Duration = Duration::from_secs(1);
-/// Sleeps in a window that are not many: an idle client has some twenty.
+/// Sleeps in a window up to which the rate is low: an idle client has about twenty.
 const SLEEPS_MAX: u32 = 30;
 
 #[derive(Debug, Default)]
@@ -15,7 +15,7 @@ pub(super) struct SleepRate {
 }
 
 impl SleepRate {
-    /// Counts a sleep; returns whether there are many: in this window so far, or in the one before.
+    /// Counts a sleep; returns whether the rate is high in this window or was in the one before.
     pub(super) fn is_high(&mut self, now: Time) -> bool {
         if now >= self.begun + WINDOW {
             let is_next = now < self.begun + 2 * WINDOW;

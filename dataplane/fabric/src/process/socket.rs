@@ -1,14 +1,10 @@
 //! The socket between a client and the server (SOCK_SEQPACKET), which carries control messages and
 //! descriptors.
 //!
-//! A fabric is known by the path of its administration socket. This socket's path is that with a
-//! suffix.
-//!
-//! Only its owner can open the socket file (`listen`). Any process that can open it can use the
-//! fabric.
+//! Its path is the path of the fabric's administration socket with a suffix. Only its owner can open
+//! the socket file (`listen`). Any process that can open it can use the fabric.
 
 use super::control_message::{BYTES_MAX, ControlMessage};
-use crate::listen;
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
@@ -37,20 +33,15 @@ pub enum Received {
     /// The other end has closed, or sent an invalid message.
     End,
     Message(ControlMessage, Option<OwnedFd>),
-    /// A message without the descriptor that came with it: this process is at its limit of them.
+    /// A message whose descriptor was lost: this process is at its limit of descriptors.
     Truncated(ControlMessage),
 }
 
-/// The socket of a fabric that is known by a path.
+/// The socket for the ports of the fabric with this path.
 pub fn socket_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".ports");
     name.into()
-}
-
-/// Waits for clients at a path. A socket that a dead server left there is replaced.
-pub fn listen_at(path: &Path) -> Result<OwnedFd, Errno> {
-    listen::listen_at(path, SocketType::SEQPACKET)
 }
 
 pub fn accept(listener: BorrowedFd<'_>) -> Option<Socket> {
@@ -66,7 +57,7 @@ impl Socket {
         Ok(Self { fd })
     }
 
-    /// The process at the other end, if the system can say: one in another container it cannot.
+    /// The process at the other end, if the system knows it: not one in another container.
     pub fn process(&self) -> Option<u32> {
         let pid = socket_peercred(&self.fd).ok()?.pid;
         Some(pid.as_raw_nonzero().get().cast_unsigned())

@@ -1,16 +1,15 @@
-//! The group of contexts that share a port: a common secret, and which contexts are taken.
+//! vHCA indexes: the shared-port contexts of a port that are taken, and their common secret.
 //!
 //! The first adapter at a port makes the secret, and every
-//! [`Attach`](super::control_message::Attach) shows it. After a server restart the members of the
-//! group can attach in any order. The secret, not the order of arrival, identifies the group, so
-//! its port cannot be taken by others meanwhile.
+//! [`Attach`](super::control_message::Attach) has it. After a server restart the contexts can attach
+//! in any order: the secret identifies them, so others cannot take their port meanwhile.
 
 use pollux_hca::PORT_CONTEXTS_MAX;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A context at a shared port, taken until this is dropped.
+/// The index of a shared-port context, taken until this is dropped.
 pub(super) struct VhcaIndex {
     port: Arc<SharedPort>,
     number: u8,
@@ -25,14 +24,14 @@ struct SharedPort {
 const _: () = assert!(PORT_CONTEXTS_MAX as u32 == u32::BITS);
 
 impl VhcaIndex {
-    /// The first member of a new group, in context 0.
+    /// Index 0 of a port, with a new secret.
     pub(super) fn first() -> Self {
-        // Its keys are the system's randomness, and nobody guesses them.
+        // Its keys are random, so the secret cannot be guessed.
         let secret = RandomState::new().hash_one(());
         Self { port: Arc::new(SharedPort { secret, taken: AtomicU32::new(1) }), number: 0 }
     }
 
-    /// Another member; none if all contexts are taken. Context 0 is never given out again.
+    /// Another index; `None` if all are taken. Index 0 is not assigned again.
     pub(super) fn another(&self) -> Option<Self> {
         let free = |taken: u32| Some((taken | 1).trailing_ones()).filter(|free| *free < u32::BITS);
         let taken = &self.port.taken;

@@ -1,4 +1,4 @@
-//! Wake sockets: the sender of a direct ring ends the sleep of the receiver by one.
+//! Wake sockets, by which the sender of a direct ring ends the sleep of the receiver.
 //!
 //! Each ring has a pair of datagram sockets of its own: the sender notifies by one end, and the
 //! receiver polls the other. So each can damage only its own ring. If several senders shared a
@@ -17,9 +17,9 @@ use std::time::Duration;
 
 /// The number of the socket with the server; rings are counted from 1.
 pub(super) const SERVER: u64 = 0;
-/// Sockets that one call reads; others are in the next.
+/// Sockets of one call; more are in the next.
 const AT_ONCE: usize = 64;
-/// Notifications that are taken of a socket at once: more than it holds.
+/// Notifications that are taken at once: more than a socket holds.
 const NOTIFICATIONS_MAX: usize = 1024;
 
 /// All descriptors that end the sleep of a client.
@@ -28,7 +28,7 @@ pub(super) struct WakeSet {
     epoll: OwnedFd,
 }
 
-/// The two ends: the one that is polled, and the one that notifies.
+/// The end that is polled, and the end that notifies.
 pub(super) fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None)
@@ -59,7 +59,7 @@ impl WakeSet {
         add(&self.epoll, fd, EventData::new_u64(number), EventFlags::IN).is_ok()
     }
 
-    /// Calls `each` with the numbers of the readable ones.
+    /// Calls `each` with the numbers of readable descriptors.
     pub(super) fn ready(&self, each: impl FnMut(u64)) {
         let mut events = [const { MaybeUninit::<Event>::uninit() }; AT_ONCE];
         let now = Timespec::default();
@@ -68,7 +68,7 @@ impl WakeSet {
         }
     }
 
-    /// Sleeps until one is readable, at most for `longest`.
+    /// Sleeps until a descriptor is readable, for `longest` at most.
     pub(super) fn sleep(&self, longest: Duration) {
         // The caller polls everything after any wake-up.
         let longest = Timespec::try_from(longest).ok();

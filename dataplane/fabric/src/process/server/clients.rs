@@ -16,8 +16,7 @@ use pollux_mem::Segment;
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Connections accepted at once: as many as clients and silent connections at most. More wait in
-/// the backlog.
+/// Connections accepted at once; more wait in the backlog.
 const ACCEPTED_MAX: usize = CLIENTS_MAX + UNATTACHED_MAX;
 /// The refusal if this process has no more descriptors or memory.
 const NO_ROOM: &str = "the fabric has no memory or no descriptors left";
@@ -45,7 +44,7 @@ impl Server {
             let silent = self.attach_or_close(now, net, socket);
             self.unattached.extend(silent);
             if self.unattached.len() > UNATTACHED_MAX {
-                // Only a connection without a message so far is closed.
+                // Only a connection without a message is closed.
                 self.read_unattached(now, net);
                 if self.unattached.len() > UNATTACHED_MAX {
                     self.unattached.pop_front();
@@ -61,8 +60,8 @@ impl Server {
         }
     }
 
-    /// Attaches or closes a connection after its first message; returns the connection if there is
-    /// none yet.
+    /// Attaches or closes a connection after its first message; returns the connection if it has sent
+    /// none.
     fn attach_or_close(&mut self, now: Time, net: &mut Net, socket: Socket) -> Option<Socket> {
         let refuse = |socket: &Socket, reason: &str| {
             // If the socket has no space for the reason, the client finds it closed.
@@ -109,14 +108,14 @@ impl Server {
         let client = Client { socket, context, page, held, taken, outbox, is_full, is_lost };
         self.clients.insert(number, client);
         let secret = ask.secret;
-        let place =
+        let port =
             self.ports.entry(end).or_insert(AttachedPort { secret, contexts: BTreeMap::new() });
-        place.contexts.insert(context.number, number);
+        port.contexts.insert(context.number, number);
         Ok(())
     }
 
-    /// The context for a client: any context of a free port; a free context of a shared port, if
-    /// the client shows the secret of the others.
+    /// The context for a client: any context of a free port; a free context of a shared port, if the
+    /// client has the secret of the others.
     fn find_context(
         &mut self,
         now: Time,
@@ -146,8 +145,8 @@ impl Server {
     }
 
     fn is_free(&self, end: End, ask: &Attach) -> bool {
-        self.ports.get(&end).is_none_or(|place| {
-            place.secret == ask.secret && !place.contexts.contains_key(&ask.context)
+        self.ports.get(&end).is_none_or(|port| {
+            port.secret == ask.secret && !port.contexts.contains_key(&ask.context)
         })
     }
 
@@ -170,13 +169,13 @@ impl Server {
                     message @ (ControlMessage::Expose { .. } | ControlMessage::Withdraw { .. }),
                     fd,
                 ) => {
-                    if !self.pass_question(net, number, &message, fd) {
+                    if !self.forward_request(net, number, &message, fd) {
                         self.mark_lost(number);
                         return;
                     }
                 }
                 Received::Message(message @ ControlMessage::Mapped { .. }, _) => {
-                    self.pass_answer(net, number, &message);
+                    self.forward_answer(net, number, &message);
                 }
                 // Its ring is polled next.
                 Received::Message(ControlMessage::Wake, _) => {}
@@ -184,7 +183,7 @@ impl Server {
                 // client.
                 Received::Truncated(message @ ControlMessage::Expose { .. }) => {
                     net.count_drop(client.context.end, NodeDrop::NoDescriptor);
-                    if !self.pass_question(net, number, &message, None) {
+                    if !self.forward_request(net, number, &message, None) {
                         self.mark_lost(number);
                         return;
                     }
@@ -197,10 +196,10 @@ impl Server {
         }
     }
 
-    /// Forwards a message about a segment from the sender of a ring to its receiver; ends the ring
-    /// if the receiver has no space for it. `false` if the ring is not the sender's, if the
-    /// previous message has no answer yet, or if others could write to the segment.
-    fn pass_question(
+    /// Forwards a message about a segment from the sender of a ring to its receiver. `false` if the
+    /// ring is not the sender's, if the previous message has no answer yet, or if others could write
+    /// to the segment.
+    fn forward_request(
         &mut self,
         net: &mut Net,
         from: u32,
@@ -212,7 +211,7 @@ impl Server {
             | ControlMessage::Withdraw { ring, segment } => (ring, segment),
             _ => return false,
         };
-        // A ring that has ended meanwhile has no receiver.
+        // The ring may have ended meanwhile.
         let Some(grant) = self.grants.ring(ring) else { return true };
         let Some(granted) = self.rings.get_mut(&ring) else { return true };
         let to = grant.to;
@@ -238,8 +237,7 @@ impl Server {
         true
     }
 
-    /// Sends a control message about a ring, which ends if there is no space for the message: both
-    /// ends know then what the message would have said.
+    /// Sends a control message about a ring. If there is no space for it, the ring ends.
     fn send_ring_control(
         &mut self,
         net: &mut Net,
@@ -254,7 +252,7 @@ impl Server {
     }
 
     /// Forwards the answer of the receiver of a ring, if there was a request.
-    fn pass_answer(&mut self, net: &mut Net, to: u32, message: &ControlMessage) {
+    fn forward_answer(&mut self, net: &mut Net, to: u32, message: &ControlMessage) {
         let ControlMessage::Mapped { ring, segment, .. } = *message else { return };
         let Some(grant) = self.grants.ring(ring).filter(|grant| grant.to == to) else { return };
         let from = grant.from;
@@ -270,8 +268,8 @@ impl Server {
     }
 
     fn detach_lost_at(&mut self, now: Time, net: &mut Net, end: End) {
-        let place = self.ports.get(&end);
-        let clients: Vec<u32> = place.iter().flat_map(|it| it.contexts.values().copied()).collect();
+        let port = self.ports.get(&end);
+        let clients: Vec<u32> = port.iter().flat_map(|it| it.contexts.values().copied()).collect();
         for number in clients {
             self.read(net, number);
             self.detach_if_lost(now, net, number);
@@ -284,8 +282,8 @@ impl Server {
         }
     }
 
-    /// Detaches a client; its sent frames continue. The cable is unplugged with the last client of
-    /// the port.
+    /// Detaches a client; its sent frames are still delivered. The cable is unplugged with the last
+    /// client of the port.
     fn detach(&mut self, now: Time, net: &mut Net, number: u32) {
         self.receive_from(now, net, number, SLOTS);
         net.advance(now);
@@ -293,9 +291,9 @@ impl Server {
         let Some(client) = self.clients.remove(&number) else { return };
         net.detach(client.context);
         let end = client.context.end;
-        let Some(place) = self.ports.get_mut(&end) else { return };
-        place.contexts.remove(&client.context.number);
-        if place.contexts.is_empty() {
+        let Some(port) = self.ports.get_mut(&end) else { return };
+        port.contexts.remove(&client.context.number);
+        if port.contexts.is_empty() {
             self.ports.remove(&end);
             net.set_cable(end, false);
             self.unplugged.insert(end);

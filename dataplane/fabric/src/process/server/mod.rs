@@ -1,10 +1,9 @@
 //! The server: the subnet, the ports of its clients, and their traffic hop by hop.
 //!
-//! It moves frames between its clients and a [`Net`] that also has other users: like a wire, it
-//! receives and sends. It polls rings while there is traffic, and sockets now and then. Its thread
-//! sleeps without traffic ([`Server::sleep`]), and clients wake it by their sockets. The decisions
-//! are in [`super::grants`] and in the net. `clients` handles the sockets, `up` the entries of
-//! clients' rings.
+//! It moves frames between its clients and a [`Net`] that also has other users. It polls rings while
+//! there is traffic, and sockets less often. Its thread sleeps without traffic ([`Server::sleep`]),
+//! and clients wake it by their sockets. The decisions are in [`super::grants`] and in the net.
+//! `clients` handles the sockets, `up` the entries of clients' rings.
 
 mod clients;
 mod naming;
@@ -14,9 +13,9 @@ use super::control_message::ControlMessage;
 use super::direct::Granted;
 use super::grants::{Grants, Verdict};
 use super::port_page::ServerPage;
-use super::socket::{Socket, listen_at, socket_path};
-use super::tag;
-use super::wake_socket;
+use super::socket::{Socket, socket_path};
+use super::{tag, wake_socket};
+use crate::listen::listen_at;
 use crate::net::Net;
 use crate::net::shared_port::PortContext;
 use crate::node::NodeDrop;
@@ -25,6 +24,7 @@ use crate::topology::End;
 use pollux_hca::Frame;
 use pollux_hca::head::{context_of_route, is_management, route_bits, route_of, slid_of_route};
 use rustix::event::{PollFd, PollFlags};
+use rustix::net::SocketType;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -32,17 +32,17 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use up::Up;
 
-/// Clients at a time; each has a dozen descriptors at the most, and one for each leased segment.
+/// Clients at a time; each has up to a dozen descriptors, and one for each leased segment.
 pub const CLIENTS_MAX: usize = 512;
 /// Connections without a message so far; beyond that, the oldest is closed.
 pub const UNATTACHED_MAX: usize = 256;
-/// Control messages that wait for a client, which is detached beyond that. A client that is only
-/// slow or stopped stays below (`Server::consider` grants it no more rings).
+/// Notifications that wait for a client, which is detached beyond that. A client that is only slow or
+/// stopped stays below (`Server::grant_ring` grants it no more rings).
 pub const NOTIFICATIONS_MAX: usize = 1024;
 /// Entries taken from a client in a turn, so that a busy client does not block others.
 const BATCH: usize = 64;
-/// Turns from one look at the sockets to the next.
-const TURNS_PER_LOOK: u32 = 64;
+/// Turns between reads of the sockets.
+const TURNS_PER_SOCKET_READ: u32 = 64;
 /// The interval at which the counters of rings are read.
 const SETTLE: Duration = Duration::from_secs(1);
 /// Idle turns before it sleeps: a wake-up costs a client more than these.
@@ -51,7 +51,7 @@ const IDLE_TURNS: u32 = 64;
 const RETRY_MIN: Duration = Duration::from_micros(50);
 const RETRY_MAX: Duration = Duration::from_millis(50);
 
-/// The processes at the ports of a net, which is the same in every call.
+/// The processes at the ports of a net, the same net in every call.
 pub struct Server {
     path: PathBuf,
     listener: OwnedFd,
@@ -59,7 +59,7 @@ pub struct Server {
     /// Connections without a message so far, the oldest first.
     unattached: VecDeque<Socket>,
     ports: BTreeMap<End, AttachedPort>,
-    /// Ports whose cables came out with their clients.
+    /// Ports whose cables were unplugged with their clients.
     unplugged: BTreeSet<End>,
     grants: Grants,
     rings: BTreeMap<u64, Granted>,
@@ -70,7 +70,7 @@ pub struct Server {
     turns: u32,
     /// Turns since there was anything to do.
     idle_turns: u32,
-    /// How soon a client that takes nothing is tried again.
+    /// The retry interval for a client whose ring is full.
     retry: Duration,
 }
 
@@ -86,7 +86,7 @@ struct Client {
     page: ServerPage,
     /// A frame that the ring down had no space for.
     held: Option<Frame>,
-    /// How many of the frames that came for it are behind us, that one with them.
+    /// The number of its frames that were taken out of the net, with `held`.
     taken: u64,
     outbox: VecDeque<Notification>,
     /// Its socket had no space since the counters of rings were read.
@@ -97,7 +97,7 @@ struct Client {
 struct Notification {
     kind: u8,
     ring: u64,
-    /// The number of frames that had arrived for the client before; they go first.
+    /// The frames that had arrived for the client before; they precede it.
     behind: u64,
 }
 
@@ -107,7 +107,7 @@ impl Server {
     pub fn bind(path: &Path) -> io::Result<Self> {
         let path = socket_path(path);
         Ok(Self {
-            listener: listen_at(&path)?,
+            listener: listen_at(&path, SocketType::SEQPACKET)?,
             path,
             clients: BTreeMap::new(),
             unattached: VecDeque::new(),
@@ -124,13 +124,13 @@ impl Server {
         })
     }
 
-    /// The process at a port, as far as the system says which one it is.
+    /// The process at a port, if the system knows it.
     pub fn process_at(&self, end: End) -> Option<u32> {
         let first = self.ports.get(&end)?.contexts.values().next()?;
         self.clients.get(first)?.socket.process()
     }
 
-    /// How many clients there are, and direct rings between them.
+    /// The numbers of clients, and of direct rings between them.
     pub fn statistics(&self) -> (usize, usize) {
         (self.clients.len(), self.rings.len())
     }
@@ -140,7 +140,7 @@ impl Server {
         if self.turns == 0 {
             self.read_sockets(now, net);
         }
-        self.turns = (self.turns + 1) % TURNS_PER_LOOK;
+        self.turns = (self.turns + 1) % TURNS_PER_SOCKET_READ;
         self.idle_turns = (self.idle_turns + 1).min(IDLE_TURNS);
         let clients: Vec<u32> = self.clients.keys().copied().collect();
         for client in clients {
@@ -180,8 +180,8 @@ impl Server {
         fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
     }
 
-    /// How long it may sleep from now on, `longest` at the most: clients that send something wake
-    /// it, until [`Server::wake`].
+    /// The longest sleep, `longest` at most: from now on, clients that send wake the server, until
+    /// [`Server::wake`].
     pub fn sleep(&mut self, longest: Duration) -> Duration {
         if self.is_awake() {
             return Duration::ZERO;
@@ -198,15 +198,15 @@ impl Server {
         longest
     }
 
-    /// Ends a sleep: sockets are read next.
+    /// Ends a sleep; the next [`Server::receive`] reads the sockets.
     pub fn wake(&mut self) {
         self.clients.values().for_each(|client| client.page.set_sleeps(false));
         self.turns = 0;
     }
 
-    // ---------------------------------------------------------------- what changed
+    // ---------------------------------------------------------------- changes
 
-    /// Writes the state of ports for clients, and ends the rings whose path has changed, at once.
+    /// Writes the state of ports for clients, and ends the rings whose path has changed.
     pub fn publish_changes(&mut self, net: &mut Net) {
         if self.epoch == net.epoch() {
             return;
@@ -228,7 +228,7 @@ impl Server {
         }
     }
 
-    /// Counts the traffic of direct rings since the last call in the net.
+    /// Adds the traffic of direct rings since the last call to the counters of the net.
     pub fn settle(&mut self, net: &mut Net) {
         for (number, ring) in &mut self.rings {
             settle_ring(net, &mut self.grants, *number, ring);
@@ -333,8 +333,8 @@ impl Server {
         client.outbox.push_back(Notification { kind, ring, behind: net.arrivals(client.context) });
     }
 
-    /// Sends a control message by the socket of a client. `false` if it has no space: the client
-    /// may be stopped while a neighbor gives it much to read, so only a ring may end by that.
+    /// Sends a control message by the socket of a client. `false` if it has no space; then only a ring
+    /// may end: the client may be stopped while a neighbor sends it much.
     fn send_control(
         &mut self,
         net: &mut Net,
@@ -353,13 +353,13 @@ impl Server {
 
     // ---------------------------------------------------------------- rings
 
-    /// Grants a ring for a route that has traffic, if one may be.
+    /// Grants a ring for a route that has traffic, if that is possible.
     fn grant_ring(&mut self, net: &mut Net, from: u32, end: End, route: u64) {
         if self.grants.has(from, route) {
             return;
         }
         let Some(path) = net.bypass_path(end, route_of(route)) else { return };
-        // Traffic within the port never comes here.
+        // Traffic within the port needs no ring.
         let Some(to) = path.end().filter(|to| *to != end) else { return };
         let to = PortContext { end: to, number: context_of_route(route) };
         let Some(to) = client_at(&self.ports, to) else { return };
@@ -375,7 +375,7 @@ impl Server {
                 if let Some(granted) = self.rings.get(&ring) {
                     granted.close();
                 }
-                // Its sender, which may be another one and asleep, confirms it.
+                // Its sender, which may be asleep, confirms it.
                 let sender = self.grants.ring(ring).and_then(|grant| self.clients.get(&grant.from));
                 sender.into_iter().for_each(Client::wake);
             }
@@ -400,17 +400,17 @@ impl Server {
         }
     }
 
-    /// Memory for one more ring of a client's, which has fewer than it may have.
+    /// Memory and a slot for a new ring of a client.
     fn new_ring(&self, from: u32) -> Option<(Granted, OwnedFd)> {
         let is_of = |number: &u64| self.grants.ring(*number).is_some_and(|ring| ring.from == from);
         let taken: BTreeSet<usize> =
             self.rings.iter().filter(|(ring, _)| is_of(ring)).map(|(_, ring)| ring.slot).collect();
-        let places = self.clients.get(&from)?.page.rings.iter().enumerate();
-        let (slot, place) = places.into_iter().find(|(slot, _)| !taken.contains(slot))?;
-        Granted::create(slot, place.clone()).ok()
+        let mut slots = self.clients.get(&from)?.page.rings.iter().enumerate();
+        let (slot, state) = slots.find(|(slot, _)| !taken.contains(slot))?;
+        Granted::create(slot, state.clone()).ok()
     }
 
-    /// Ends a ring now: its present entries are taken, and no more.
+    /// Ends a ring: the receiver takes its present entries, and no more.
     fn end_ring(&mut self, net: &mut Net, number: u64) {
         if let Some(mut ring) = self.rings.remove(&number) {
             ring.close();

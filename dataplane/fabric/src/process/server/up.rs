@@ -45,7 +45,7 @@ impl Up {
             {
                 let mut head = entry.head();
                 let head = &mut head[..entry.head_words()];
-                // Which virtual lane it is on is not the client's to say.
+                // The net chooses the virtual lane, not the client.
                 head[1] &= !(0xff << 24);
                 head[2] &= 0xffff_ffff;
                 let bytes = bytes();
