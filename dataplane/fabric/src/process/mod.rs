@@ -2,12 +2,12 @@
 //!
 //! A client attaches to a port by the server's socket, and gets a page of shared memory: the state
 //! of its port, and a ring each way ([`port_page`]). All traffic can go by these two: the server
-//! forwards it hop by hop through the net. Management datagrams always do, because agents and
-//! managers are at the ports there. Client-to-client traffic that the server would only forward is
-//! moved to a [`direct`] ring that bypasses it.
+//! forwards it hop by hop through the net. Management datagrams always use them, because agents and
+//! managers are at the ports there. Client-to-client traffic that the server would only forward
+//! uses a [`direct`] ring that bypasses it.
 //!
 //! ```text
-//!             socket: who, where, descriptors
+//!             socket: control messages, descriptors
 //!   client A ================================ server ================================ client B
 //!      |  \---- up: anything, SWITCH, CLOSED ---> | net | --- down: anything, OPEN, CLOSE ---/  |
 //!      |                                                                                        |
@@ -16,12 +16,12 @@
 //!
 //! # Shared ports
 //!
-//! Another context of the same device ([`open_shared`](pollux_verbs::Device::open_shared)) is
-//! another client, with its own shared port page and rings, in another
-//! [context](crate::net::shared_port) of the same port. A QPN contains the context that it belongs
-//! to. Clients of one port show a common secret; the server refuses others. Contexts are equal:
-//! each can exit or die without the others, and the cable is unplugged with the last one. If the
-//! adapter in context 0 dies, traffic addressed to it alone (management, GSI) is lost.
+//! A port can have several clients, each in a [shared-port context](crate::net::shared_port) with a
+//! vHCA index, a shared port page and rings of its own
+//! ([`open_shared`](pollux_verbs::Device::open_shared)). A QPN contains the index. Clients of one
+//! port have a common secret; the server refuses others. Each can exit or die without the others,
+//! and the cable is unplugged with the last one. If the adapter with index 0 dies, traffic addressed
+//! to it alone (management, GSI) is lost.
 //!
 //! # How a direct ring begins and ends
 //!
@@ -32,19 +32,18 @@
 //! messages stay in order.
 //!
 //! It ends when its path changes, when anything on the path needs packets, when one of its clients
-//! ends, or when it is the least used one and another is needed. The server writes that into the
-//! sender's page, which the sender reads before every message. The sender writes CLOSED behind the
+//! ends, or when it is the least used ring and another is needed. The server writes the end into
+//! the sender's page, which the sender reads before every message. The sender writes CLOSED behind the
 //! last message, and the server writes CLOSE to the receiver, which takes the rest. Where traffic
 //! is no longer allowed, the server does not wait for the sender.
 //!
 //! # Sleeping clients
 //!
-//! An idle client sleeps at one descriptor. Before, it sets a word in the page that it shares with
-//! the server and in each ring that it receives from, has that take effect on all processors
-//! ([`sleep_word`](pollux_mem::sleep_word)), and polls all rings once more. A sender finds the word
-//! set and wakes the client, once for each sleep: the server by its socket, the sender of a ring by
-//! the ring's wake socket. A client without a descriptor for a wake socket sleeps for a millisecond
-//! at most.
+//! An idle client sleeps at one descriptor. Before, it sets a word in its page and in each ring that
+//! it receives from, makes a barrier on all processors ([`sleep_word`](pollux_mem::sleep_word)), and
+//! polls all rings once more. A sender that reads the word wakes the client, once for each sleep:
+//! the server by its socket, the sender of a ring by the ring's wake socket. A client without a
+//! descriptor for a wake socket sleeps for a millisecond at most.
 //!
 //! # Trust
 //!
@@ -55,7 +54,7 @@
 //!   the receiver's memory unread. A receiver takes nothing from a direct ring but messages of the
 //!   route that was granted, and none for management.
 //! - Rings are polled in turns, so a sender that fills one ring does not block the others. No entry
-//!   waits: a message that cannot be taken is dropped and counted.
+//!   waits: an invalid message is dropped and counted.
 //! - A sender leases its memory, segment by segment, to the receivers of its rings alone. Segments
 //!   and the table of leases are sealed: only their owner writes to them. A message goes by lease
 //!   only when its receiver has mapped all segments that it needs, and by copy otherwise. A
@@ -65,7 +64,6 @@
 //!   are not ([`Pool::registered`](pollux_mem::Pool::registered)).
 //! - A sender has one outstanding request about its segments for each receiver, and 64 segments for
 //!   a ring, of 128 GiB in all. A violation detaches it, or its message is not forwarded.
-//!
 //! - The state and the counters of a ring are where its receiver cannot write. The sender counts
 //!   its own traffic, and can only falsify that.
 //!
@@ -77,20 +75,20 @@
 //!
 //! # What a client can cost the server
 //!
-//! | what | at most | beyond that |
+//! | resource | at most | beyond that |
 //! |---|---|---|
-//! | connections that wait to be accepted | 4096, or `net.core.somaxconn` | it tries again, 5 s |
-//! | connections that have said nothing | [`UNATTACHED_MAX`] | the oldest silent one is closed |
+//! | connections that wait to be accepted | 4096, or `net.core.somaxconn` | the client retries, 5 s |
+//! | connections without a message | [`UNATTACHED_MAX`] | the oldest one is closed |
 //! | clients | [`CLIENTS_MAX`] | refused, with the reason |
 //! | frames for it that it has not taken | [`ARRIVED_FRAMES_MAX`] | dropped, `full` |
 //! | bytes of those | [`ARRIVED_BYTES_MAX`] | dropped, `full` |
-//! | control messages that it has not taken | [`NOTIFICATIONS_MAX`] | detached, `overrun` |
+//! | notifications that it has not taken | [`NOTIFICATIONS_MAX`] | detached, `overrun` |
 //! | messages at the socket that it has not read | what the socket holds | their rings end |
-//! | descriptors of this process | its limit | refused; what is passed on is lost |
+//! | descriptors of this process | its limit | refused; forwarded segments are lost |
 //! | direct rings each way | [`DIRECT_RINGS_MAX`] | the sender with most loses its least used one |
 //!
-//! The server keeps no segments: what a sender lets its receiver map is passed on, one question at
-//! a time for each ring. A receiver maps [`SEGMENTS_MAX`] for each ring.
+//! The server keeps no segments: it forwards those of a sender to the receiver, one at a time for
+//! each ring. A receiver maps [`SEGMENTS_MAX`] for each ring.
 //!
 //! [`UNATTACHED_MAX`]: server::UNATTACHED_MAX
 //! [`CLIENTS_MAX`]: server::CLIENTS_MAX
@@ -123,7 +121,7 @@ pub use address::Address;
 pub use link::{OpenError, ProcessLink, open};
 pub use server::Server;
 
-/// The kinds of entries of a ring.
+/// The kinds of entries of a ring, up to the server or down from it.
 pub(crate) mod tag {
     /// A bypass message: its head, and what it carries.
     pub(crate) const MESSAGE: u8 = 0;

@@ -1,12 +1,7 @@
 //! Unmodified programs at a fabric: OpenSM, `ibnetdiscover`, `smpquery` and the like.
 //!
-//! Such programs use libibumad, and that uses the kernel; the preloaded library `libumad2sim` of
-//! ibsim uses this server instead. Both are independent programs, so they are referees of our
-//! agents.
-//!
-//! 1. [`protocol`]: the messages;
-//! 2. [`programs`]: the programs, their ports, and the routing of responses;
-//! 3. [`sockets`]: the sockets.
+//! Such programs use libibumad over the kernel; the preloaded library `libumad2sim` of ibsim uses
+//! this server instead. Read in this order: [`protocol`], [`programs`], [`sockets`].
 
 pub mod programs;
 pub mod protocol;

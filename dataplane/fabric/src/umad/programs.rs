@@ -1,15 +1,15 @@
-//! Programs at the ports of a subnet: who is where, and whose datagram is whose.
+//! Programs at the ports of a subnet, and the routing of their datagrams.
 //!
 //! ```text
-//! control    Connect: a slot; questions about its node: answers from the node
+//! control    Connect: assigns a slot; queries about its node
 //! data       request:  TID is marked with the slot; answered in the subnet, or by another program
-//!            response: goes back through the subnet, and by its TID to the slot that asked
-//! unanswered at once, or after RESPONSE_TIME: the request comes back with TIMED_OUT
+//!            response: through the subnet, and by its TID to the slot of the request
+//! no response at once, or after RESPONSE_TIME: the request is returned with TIMED_OUT
 //! ```
 //!
 //! A program gets requests only of its classes: its preloaded library fails on a class without a
-//! registered agent. Subnet managers take subnet management and administration; others say so with
-//! the name of their node, as in `host3/7,50`. The protocol has room for no more.
+//! registered agent. Subnet managers take subnet management and administration; others add their
+//! classes to the name of their node, as in `host3/7,50`.
 
 use super::protocol::{Connect, Control, ControlKind, DATA_LEN, DataMessage};
 use crate::Fabric;
@@ -30,14 +30,14 @@ use std::time::Duration;
 pub const CLIENTS_MAX: usize = 32;
 /// Requests that wait for another program.
 const PENDING_MAX: usize = 4096;
-/// Messages that wait to be taken. What a subnet of this size sends back at once has room.
+/// Messages that wait to be taken.
 const OUTGOING_MAX: usize = 4096;
 const RESPONSE_TIME: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 pub struct Programs {
     slots: [Option<Client>; CLIENTS_MAX],
-    /// Requests without an answer so far, by TID as marked.
+    /// Requests without a response, by their marked TID.
     pending: BTreeMap<u64, Pending>,
     outgoing: VecDeque<(usize, DataMessage)>,
     counts: ProgramCounts,
@@ -45,7 +45,7 @@ pub struct Programs {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProgramCounts {
-    /// From programs: malformed, or from a program that is not connected.
+    /// From programs: malformed, or not connected.
     pub malformed: u64,
     /// To programs: their queue was full.
     pub lost: u64,
@@ -61,7 +61,8 @@ struct Client {
 struct Pending {
     slot: usize,
     deadline: Time,
-    /// Whether another program has it, or it is on its way as a packet; if not, nobody will answer.
+    /// Whether another program or a manager has it, or it is a packet in flight; else there will be no
+    /// response.
     is_handed_over: bool,
     request: DataMessage,
 }
@@ -79,16 +80,16 @@ impl Fabric {
 
     fn connect(&mut self, request: &Control) -> Option<Control> {
         let connect = Connect::parse(&request.data);
-        let (place, classes) =
+        let (name, classes) =
             connect.node_name().split_once('/').unwrap_or((connect.node_name(), ""));
-        let at = place_of(self.net.subnet().topology().nodes(), place)?;
+        let at = port_named(self.net.subnet().topology().nodes(), name)?;
         let classes = classes.split(',').filter(|class| !class.is_empty()).map(str::parse);
         let classes = classes.collect::<Result<_, _>>().ok()?;
         let slot = self.programs.slots.iter().position(Option::is_none)?;
         let (process, is_sm) = (connect.process, false);
         self.programs.slots[slot] = Some(Client { at, process, is_sm, classes });
         self.set_is_sm(slot, connect.is_sm);
-        // The node's name comes back as it was sent: a program says when it differs.
+        // The node's name is returned unchanged: a program reports a difference.
         let answer = Connect { process: slot as u32, ..connect };
         Some(Control { client: slot as u32, ..request.answer(&answer.emit()) })
     }
@@ -137,7 +138,7 @@ impl Fabric {
         programs.outgoing.retain(|(to, _)| *to != slot);
     }
 
-    /// A port has a subnet manager if any program at it is one.
+    /// Sets IsSM of a port, if any program or manager at it is a subnet manager.
     fn set_is_sm(&mut self, slot: usize, is_sm: bool) {
         let Some(Some(client)) = self.programs.slots.get_mut(slot) else { return };
         client.is_sm = is_sm;
@@ -198,9 +199,9 @@ impl Fabric {
         self.programs.transmit(slot, message);
     }
 
-    /// The length of a datagram of our own manager. Programs leave segments to what is below them,
-    /// so an answer in segments is acknowledged here; of one that has more than the first the rest
-    /// is refused, since the protocol has no room for it.
+    /// The length of a datagram of our own manager. The kernel would do RMPP for a program, so it is
+    /// done here: the last segment is acknowledged; a response of several segments is refused after
+    /// the first, since the protocol cannot carry it.
     fn take_segment(&mut self, now: Time, at: End, datagram: &Datagram) -> u64 {
         let mad = SaMad::parse(&datagram.mad);
         let is_segment = mad.header.mgmt_class == MgmtClass::SUBN_ADM
@@ -241,7 +242,7 @@ impl Programs {
         self.counts
     }
 
-    /// Requests that time out come back to their programs.
+    /// Returns requests that time out to their programs.
     pub(crate) fn timeout(&mut self, now: Time) {
         let over = self.pending.iter().filter(|(_, pending)| pending.deadline <= now);
         let over: Vec<_> = over.map(|(&transaction_id, _)| transaction_id).collect();
@@ -256,8 +257,8 @@ impl Programs {
         self.outgoing.pop_front().map(|(slot, message)| (slot, message.emit()))
     }
 
-    /// The program at a port that a datagram is for: the one that sent the request, which now has
-    /// its response, or the one that takes requests of this class.
+    /// The program at a port that a datagram is for: the sender of the request of a response, or the
+    /// program that takes requests of this class.
     pub(crate) fn receiver(&mut self, at: End, header: &MadHeader) -> Option<usize> {
         if !header.method.is_response() {
             return self.taker(at, header.mgmt_class);
@@ -267,7 +268,7 @@ impl Programs {
         self.pending.remove(&header.transaction_id).map(|pending| pending.slot)
     }
 
-    /// A request waits for the response of a manager or of another program.
+    /// Records that a manager or another program has a request.
     pub(crate) fn set_handed_over(&mut self, transaction_id: u64) {
         if let Some(asked) = self.pending.get_mut(&transaction_id) {
             asked.is_handed_over = true;
@@ -300,9 +301,9 @@ impl Programs {
     }
 }
 
-/// The port that a program wants: `NODE` or `NODE:PORT`, where a node can be called by its
-/// GUID too, as in `0x0002c90300001000`; without a name the first adapter's.
-fn place_of(nodes: &[PlannedNode], name: &str) -> Option<End> {
+/// The port of a name: `NODE` or `NODE:PORT`, by the name or GUID of the node (`0x0002c90300001000`);
+/// without a name the first adapter's.
+fn port_named(nodes: &[PlannedNode], name: &str) -> Option<End> {
     let (name, port) = match name.split_once(':') {
         Some((name, port)) => (name, Some(port.parse::<u8>().ok()?)),
         None => (name, None),
@@ -324,9 +325,9 @@ fn place_of(nodes: &[PlannedNode], name: &str) -> Option<End> {
     (is_there && has_it).then_some(End { node, port })
 }
 
-/// Marks a request's TID with who asks, in the upper 16 bits, which are free, and gives the TID if
-/// an answer is due. What the library wrote into the TID of a datagram that answers ours is taken
-/// out again, and a directed answer starts its way back where the request ended.
+/// Marks the TID of a request with the slot, in the upper 16 bits, which are free; returns the TID if
+/// a response is due. In a response to ours, removes the library's own mark; a directed response
+/// starts its return path where the request ended.
 fn mark(mad: &mut [u8; 256], slot: usize) -> Option<u64> {
     let method = Method(mad[3]);
     if method == Method::TRAP_REPRESS {
@@ -347,7 +348,7 @@ fn mark(mad: &mut [u8; 256], slot: usize) -> Option<u64> {
     is_answered.then_some(u64::from_be_bytes(id))
 }
 
-/// Vendor, part and hardware revision, and the firmware's behind a gap.
+/// Vendor, part and hardware revision, and, behind a gap, the firmware version.
 fn vendor(identity: &NodeInfo) -> [u8; 24] {
     let mut bytes = [0; 24];
     let words = [identity.vendor_id, identity.device_id.into(), identity.revision];
@@ -361,7 +362,7 @@ fn node_info(node: &Node, port: &NodePort, number: u8) -> NodeInfo {
     NodeInfo { port_guid: port.guids[0], local_port_num: number, ..node.identity }
 }
 
-/// A port's attributes, with the program's own port as the one that the question came by.
+/// The attributes of a port, with the program's own port as the local port.
 fn port_info(node: &Node, own: u8, number: u8) -> Option<[u8; 64]> {
     let number = if number == 0 { own } else { number };
     let mut info = node.ports.get(usize::from(number))?.info;

@@ -1,9 +1,9 @@
 //! The messages between programs that use libibumad and a simulated fabric: the protocol of the
 //! preloaded library `libumad2sim`, version of ibsim 0.10.
 //!
-//! Both kinds of message have a fixed length; on the control socket each is answered by one of the
-//! same form. Why hand-written and not a table of offsets: most numbers are in the host's byte
-//! order, and some are not.
+//! Both kinds of message have a fixed length; a control message is answered by another. Why
+//! hand-written and not a table of offsets: most numbers are in the host's byte order, and some are
+//! not.
 
 use pollux_wire::address::{Lid, Qpn};
 use pollux_wire::mad::MAD_LEN;
@@ -55,31 +55,31 @@ impl ControlKind {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Control {
-    /// Which client sends or is answered; 0 when it connects.
+    /// The client; 0 when it connects.
     pub client: u32,
     pub kind: ControlKind,
-    /// How many bytes of `data` are in use.
+    /// Bytes of `data` in use.
     pub len: u32,
     pub data: [u8; CONTROL_DATA_LEN],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connect {
-    /// The program's process, by which its socket is called.
+    /// The process ID, which is part of the socket's name.
     pub process: u32,
     pub is_sm: bool,
-    /// The node that it wants to be at, up to the first zero.
+    /// The name of the node, up to the first zero.
     pub node: [u8; NODE_NAME_LEN],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataMessage {
     pub dlid: Lid,
-    /// Where from; 0 for the server to fill in.
+    /// 0 from a program: the server fills it in.
     pub slid: Lid,
     pub dest_qp: Qpn,
     pub src_qp: Qpn,
-    /// 0, or [`DataMessage::TIMED_OUT`] of a request that comes back unanswered.
+    /// 0, or [`DataMessage::TIMED_OUT`] of a returned request.
     pub status: u32,
     /// The length that the sender gave. It is forwarded unchanged: receivers count records by it.
     pub len: u64,
@@ -105,7 +105,7 @@ impl Control {
         bytes
     }
 
-    /// The answer to it, with these data; cut where there is no more room.
+    /// The answer with these data, truncated to the length of a message.
     pub fn answer(&self, data: &[u8]) -> Self {
         let len = data.len().min(CONTROL_DATA_LEN);
         let mut all = [0; CONTROL_DATA_LEN];
@@ -113,7 +113,7 @@ impl Control {
         Self { len: len as u32, data: all, ..*self }
     }
 
-    /// The answer that refuses. Every message is answered, because programs wait without a timeout.
+    /// A refusal. Every message is answered, because programs wait without a timeout.
     pub fn refusal(client: u32) -> Self {
         Self { client, kind: ControlKind::Refused, len: 0, data: [0; CONTROL_DATA_LEN] }
     }
@@ -133,7 +133,7 @@ impl Connect {
         bytes
     }
 
-    /// The node's name, as far as it is text.
+    /// The name of the node, as far as it is UTF-8.
     pub fn node_name(&self) -> &str {
         let name = self.node.split(|&byte| byte == 0).next().unwrap_or_default();
         name.utf8_chunks().next().map_or("", |chunk| chunk.valid())
@@ -141,7 +141,7 @@ impl Connect {
 }
 
 impl DataMessage {
-    /// The status of a request that nobody answered: the errno of that name.
+    /// The status of a request without a response: the errno of that name.
     pub const TIMED_OUT: u32 = 110;
 
     /// Parses a message; `None` if it is invalid. Bytes behind the datagram's length are
@@ -177,7 +177,7 @@ impl DataMessage {
     }
 }
 
-/// So many bytes from `at` on, which the callers' constants keep within.
+/// The bytes from `at` on; in bounds by the constants of the callers.
 fn chunk<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut chunk = [0; N];
     chunk.copy_from_slice(&bytes[at..at + N]);

@@ -1,9 +1,8 @@
-//! The sockets of the protocol: where programs with `libumad2sim` find the fabric.
+//! The sockets of the protocol, by which programs with `libumad2sim` find the fabric.
 //!
 //! Names are abstract and end in a zero: `NAME:ctl` for control, `NAME:outN` for the datagrams of
-//! slot N. A program's own are `NAME:ctlPID`, from which it asks, and `NAME:inPID`, which is
-//! connected to its slot's and takes datagrams from no other. Nothing here decides; see
-//! [`super::programs`].
+//! slot N. A program has `NAME:ctlPID` for its requests, and `NAME:inPID`, which is connected to the
+//! socket of its slot. The decisions are in [`super::programs`].
 //!
 //! Abstract names have no owner: any user in the same network namespace can connect. Use a separate
 //! namespace where that matters.
@@ -31,12 +30,12 @@ pub struct Sockets {
     control: UnixDatagram,
     data: Vec<UnixDatagram>,
     backlogs: Vec<VecDeque<[u8; DATA_LEN]>>,
-    /// Sockets that have something: slots, and behind their last the control socket.
+    /// Readable sockets: slots, and, beyond them, the control socket.
     ready: Vec<usize>,
 }
 
 impl Sockets {
-    /// Opens the sockets of a fabric that programs call `name`. Fails if there is one already.
+    /// Opens the sockets of a fabric with this name. Fails if they exist.
     pub fn bind(name: &str) -> io::Result<Self> {
         let bind = |purpose: &str| {
             let socket = UnixDatagram::bind_addr(&address(name, purpose)?)?;
@@ -54,7 +53,7 @@ impl Sockets {
         self.data.iter().chain([&self.control]).map(|it| PollFd::new(it, PollFlags::IN))
     }
 
-    /// Which of [`Sockets::poll_fds`] have something to receive.
+    /// Sets the indexes of readable [`Sockets::poll_fds`].
     pub(crate) fn set_ready(&mut self, ready: Vec<usize>) {
         self.ready = ready;
     }
@@ -64,7 +63,7 @@ impl Sockets {
     }
 
     pub(crate) fn receive(&mut self, now: Time, fabric: &mut Fabric) -> io::Result<()> {
-        // The control socket comes last: what a program sent before it left is taken before.
+        // The control socket is last: datagrams of a program precede its Disconnect.
         for index in std::mem::take(&mut self.ready) {
             match self.data.get(index) {
                 Some(socket) => take_data(socket, now, index, fabric)?,
@@ -81,8 +80,8 @@ impl Sockets {
         (0..self.data.len()).for_each(|slot| self.send_to(slot, fabric));
     }
 
-    /// Sends waiting messages of a slot, as far as its socket has space. A program that is dead, or
-    /// does not read for long, loses its slot.
+    /// Sends waiting messages of a slot, as far as its socket has space. Disconnects a program that is
+    /// dead or does not read.
     fn send_to(&mut self, slot: usize, fabric: &mut Fabric) {
         let backlog = &mut self.backlogs[slot];
         if backlog.is_empty() {

@@ -4,7 +4,7 @@
 //!  0   4  bytes that follow, big-endian
 //!  4  12  Ethernet addresses, of no meaning: sent as broadcast and as a local one
 //! 16   2  EtherType: 0x88b5, the first for local experiments; other frames are ignored
-//! 18   -  LRH to VCRC; what is behind that is no part of the packet
+//! 18   -  LRH to VCRC; a trailer behind it is ignored
 //! ```
 
 use pollux_wire::packet::PACKET_LEN_MAX;
@@ -18,7 +18,7 @@ const ETHERNET_LEN: usize = 14;
 const ETHER_TYPE: [u8; 2] = [0x88, 0xb5];
 const SOURCE: [u8; 6] = [0x02, 0, 0, 0, 0, 0x01];
 
-/// Writes a packet behind what `out` has.
+/// Appends a packet to `out`.
 pub fn write(packet: &[u8], out: &mut Vec<u8>) {
     let len = (ETHERNET_LEN + packet.len()) as u32;
     out.extend_from_slice(&len.to_be_bytes());

@@ -1,11 +1,11 @@
-//! Wires to nodes that are not ours: sockets that carry packets, LRH to VCRC.
+//! Wires to nodes of other fabrics: sockets that carry packets, LRH to VCRC.
 //!
 //! ```text
-//! stream:PATH           unix socket: whoever comes first listens, the other one connects
-//! stream:connect:PATH   unix socket of somebody else, who listens
-//! udp:LOCAL,REMOTE      datagrams between these two
-//! udp:ADDR              datagrams: whoever has the address takes it, the other one sends there
-//! udp:LOCAL,any         the same for whoever has the address, on any network
+//! stream:PATH           unix socket: the first end listens, the other one connects
+//! stream:connect:PATH   unix socket on which the other end listens
+//! udp:LOCAL,REMOTE      datagrams between these two addresses
+//! udp:ADDR              datagrams: one end binds the address, the other one sends to it
+//! udp:LOCAL,any         binds the address; the other end may be anywhere
 //! ```
 //!
 //! The other end of a wire is a node of the subnet, and must be trusted. A unix socket belongs to
@@ -28,7 +28,6 @@ use crate::net::Net;
 use crate::time::Time;
 use crate::topology::End;
 use rustix::event::PollFd;
-use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -45,7 +44,7 @@ pub enum WireAddress {
         may_listen: bool,
     },
     Udp {
-        /// Our address; without a remote one, the address that one of the two ends binds.
+        /// The local address; with [`Remote::Local`], the address that one of the two ends binds.
         address: SocketAddr,
         remote: Remote,
     },
@@ -61,17 +60,12 @@ pub enum Remote {
     Any,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "'{0}' is no wire; write stream:PATH, stream:connect:PATH, udp:LOCAL,REMOTE, udp:ADDRESS:PORT or \
+     udp:LOCAL,any"
+)]
 pub struct BadAddress(String);
-
-impl fmt::Display for BadAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "'{}' is no wire; write stream:PATH, stream:connect:PATH, ", self.0)?;
-        f.write_str("udp:LOCAL,REMOTE, udp:ADDRESS:PORT or udp:LOCAL,any")
-    }
-}
-
-impl std::error::Error for BadAddress {}
 
 impl FromStr for WireAddress {
     type Err = BadAddress;
@@ -104,12 +98,12 @@ impl FromStr for WireAddress {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WireCounts {
-    /// Packets that came, good or bad.
+    /// Received packets, valid or not.
     pub received: u64,
     pub sent: u64,
-    /// Frames of something else, which are ignored.
+    /// Frames of another EtherType.
     pub ignored: u64,
-    /// Streams whose framing made no sense; they were closed.
+    /// Streams that were closed for invalid framing.
     pub broken: u64,
 }
 
@@ -158,7 +152,7 @@ impl ForeignWire {
         matches!(self.socket, Socket::Udp(_))
     }
 
-    /// The descriptors to poll; none while there is no socket.
+    /// The descriptor to poll; `None` while there is no socket.
     pub fn poll_fd(&self) -> Option<PollFd<'_>> {
         match &self.socket {
             Socket::Stream(stream) => stream.poll_fd(),

@@ -1,9 +1,9 @@
 //! A wire over a unix socket, as its server or its client.
 //!
 //! ```text
-//! apart      tries to connect; if nobody listens and it may, listens itself
-//! listening  takes whoever connects; others wait until that one is gone
-//! joined     until the other end closes, or its framing makes no sense; then apart or listening
+//! disconnected  tries to connect; if no process listens and it may, listens itself
+//! listening     accepts one connection; others wait until its end
+//! connected     until the other end closes or its framing is invalid; then as before
 //! ```
 //!
 //! A stream is lossless: packets beyond its buffer wait in the net.
@@ -23,7 +23,7 @@ use std::time::Duration;
 pub(super) const PATH_LEN_MAX: usize = 107;
 /// The retry interval of a failed connect.
 const RETRY: Duration = Duration::from_millis(200);
-/// Bytes that wait here for the socket; more wait in the net.
+/// Bytes that wait for the socket; more wait in the net.
 const OUT_BYTES_MAX: usize = 256 << 10;
 /// Reads in a turn, and bytes of each.
 const READS: usize = 4;
@@ -34,59 +34,59 @@ pub(super) struct StreamSocket {
     path: PathBuf,
     may_listen: bool,
     listener: Option<UnixListener>,
-    joined: Option<Joined>,
+    connected: Option<Connected>,
     retry_at: Time,
 }
 
 #[derive(Debug)]
-struct Joined {
+struct Connected {
     stream: UnixStream,
     frames: Frames,
     out: Vec<u8>,
     /// Bytes of `out` that were sent.
-    gone: usize,
+    sent: usize,
 }
 
 impl StreamSocket {
     pub(super) fn new(path: &Path, may_listen: bool) -> Self {
         let (path, retry_at) = (path.into(), Time::START);
-        Self { path, may_listen, listener: None, joined: None, retry_at }
+        Self { path, may_listen, listener: None, connected: None, retry_at }
     }
 
     pub(super) fn is_up(&self) -> bool {
-        self.joined.is_some()
+        self.connected.is_some()
     }
 
     pub(super) fn poll_fd(&self) -> Option<PollFd<'_>> {
-        if let Some(joined) = &self.joined {
-            let is_full = joined.gone < joined.out.len();
+        if let Some(connected) = &self.connected {
+            let is_full = connected.sent < connected.out.len();
             let out = if is_full { PollFlags::OUT } else { PollFlags::empty() };
-            return Some(PollFd::new(&joined.stream, PollFlags::IN | out));
+            return Some(PollFd::new(&connected.stream, PollFlags::IN | out));
         }
         self.listener.as_ref().map(|listener| PollFd::new(listener, PollFlags::IN))
     }
 
     pub(super) fn due(&self) -> Option<Time> {
-        let is_apart = self.joined.is_none() && self.listener.is_none();
+        let is_apart = self.connected.is_none() && self.listener.is_none();
         is_apart.then_some(self.retry_at)
     }
 
     /// Connects or listens, if not connected.
     pub(super) fn join(&mut self, now: Time) {
-        if self.joined.is_some() {
+        if self.connected.is_some() {
             return;
         }
         if let Some(listener) = &self.listener {
             let accepted = listener.accept().map(|(stream, _)| stream);
-            self.joined = accepted.and_then(Joined::new).ok();
+            self.connected = accepted.and_then(Connected::new).ok();
             return;
         }
         if now < self.retry_at {
             return;
         }
         self.retry_at = now + RETRY;
-        match connected(&self.path).and_then(Joined::new) {
-            Ok(joined) => self.joined = Some(joined),
+        match connect_to(&self.path).and_then(Connected::new) {
+            Ok(connected) => self.connected = Some(connected),
             Err(_) if self.may_listen => self.listener = listen(&self.path).ok(),
             Err(_) => {}
         }
@@ -95,19 +95,19 @@ impl StreamSocket {
     /// Receives packets; counts foreign frames, and streams with invalid framing.
     pub(super) fn receive(&mut self, now: Time, mut take: impl FnMut(&[u8])) -> (u64, u64) {
         let (mut ignored, mut broken) = (0, 0);
-        let Some(joined) = &mut self.joined else { return (0, 0) };
+        let Some(connected) = &mut self.connected else { return (0, 0) };
         let mut bytes = vec![0; READ_BYTES];
         let mut is_over = false;
         for _ in 0..READS {
-            match joined.stream.read(&mut bytes) {
+            match connected.stream.read(&mut bytes) {
                 Ok(0) => is_over = true,
-                Ok(len) => joined.frames.push(&bytes[..len]),
+                Ok(len) => connected.frames.push(&bytes[..len]),
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(_) => is_over = true,
             }
             loop {
-                match joined.frames.take() {
+                match connected.frames.take() {
                     Next::Packet(packet) => take(packet),
                     Next::Other => ignored += 1,
                     Next::Nothing => break,
@@ -122,35 +122,35 @@ impl StreamSocket {
             }
         }
         if is_over {
-            self.part(now);
+            self.disconnect(now);
         }
         (ignored, broken)
     }
 
     /// Sends packets of `next`, as far as the socket has space.
     pub(super) fn send(&mut self, now: Time, next: &mut impl FnMut() -> Option<Vec<u8>>) {
-        let Some(joined) = &mut self.joined else { return };
+        let Some(connected) = &mut self.connected else { return };
         loop {
-            joined.out.drain(..std::mem::take(&mut joined.gone));
-            while joined.out.len() < OUT_BYTES_MAX
+            connected.out.drain(..std::mem::take(&mut connected.sent));
+            while connected.out.len() < OUT_BYTES_MAX
                 && let Some(packet) = next()
             {
-                framing::write(&packet, &mut joined.out);
+                framing::write(&packet, &mut connected.out);
             }
-            if joined.out.is_empty() {
+            if connected.out.is_empty() {
                 return;
             }
-            match joined.stream.write(&joined.out) {
-                Ok(len) => joined.gone = len,
+            match connected.stream.write(&connected.out) {
+                Ok(len) => connected.sent = len,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Err(_) => return self.part(now),
+                Err(_) => return self.disconnect(now),
             }
         }
     }
 
-    fn part(&mut self, now: Time) {
-        self.joined = None;
+    fn disconnect(&mut self, now: Time) {
+        self.connected = None;
         self.retry_at = now + RETRY;
     }
 }
@@ -164,15 +164,15 @@ impl Drop for StreamSocket {
     }
 }
 
-impl Joined {
+impl Connected {
     fn new(stream: UnixStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
-        Ok(Self { stream, frames: Frames::default(), out: Vec::new(), gone: 0 })
+        Ok(Self { stream, frames: Frames::default(), out: Vec::new(), sent: 0 })
     }
 }
 
 /// Connects without waiting for a slow listener.
-fn connected(path: &Path) -> io::Result<UnixStream> {
+fn connect_to(path: &Path) -> io::Result<UnixStream> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     connect(&socket, &SocketAddrUnix::new(path)?)?;

@@ -86,7 +86,7 @@ impl UdpWire {
                     take(true, (len > 0).then(|| &bytes[..len]));
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                // From another sender; or an ICMP error for a datagram that we sent.
+                // From another sender; or an ICMP error for a sent datagram.
                 Ok(_) | Err(_) => {}
             }
         }
@@ -102,8 +102,7 @@ impl UdpWire {
         self.peer == Some(from)
     }
 
-    /// Sends packets of `next`, but no more than in a turn. A packet that the socket does not take
-    /// is lost.
+    /// Sends packets of `next`, up to the limit of a turn. A packet that the socket refuses is lost.
     pub(super) fn send(&mut self, now: Time, next: &mut impl FnMut() -> Option<Vec<u8>>) {
         let Some(peer) = self.peer else { return };
         if self.hello_at <= now {
