@@ -14,15 +14,12 @@ use pollux_wire::address::{Gid, Lid, Qpn};
 use pollux_wire::keys::PKey;
 use pollux_wire::mad::MAD_LEN;
 
-/// The bytes of a management datagram.
 pub type Mad = [u8; MAD_LEN];
 
 /// A management datagram with the address of its other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Envelope {
-    /// Where it came from, or is to go to.
     pub peer: MadAddress,
-    /// The datagram.
     pub mad: Mad,
 }
 
@@ -33,28 +30,19 @@ pub struct MadAddress {
     pub lid: Lid,
     /// Which of our port's LIDs it is sent to or from: the bits below the mask.
     pub path_bits: u8,
-    /// Service level.
     pub sl: u8,
-    /// The peer's queue pair.
     pub qpn: Qpn,
-    /// The partition.
     pub p_key: PKey,
-    /// The GRH, if there is one.
     pub global: Option<GlobalAddress>,
 }
 
 /// A GRH, seen from our end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GlobalAddress {
-    /// The peer's port.
     pub remote_gid: Gid,
-    /// Our port.
     pub local_gid: Gid,
-    /// Packets of one flow stay in order.
     pub flow_label: u32,
-    /// Routers that may be crossed.
     pub hop_limit: u8,
-    /// Traffic class.
     pub traffic_class: u8,
 }
 

@@ -28,7 +28,6 @@ use std::time::Duration;
 
 /// Completed RMPP transfers whose last ACK is kept for a repetition.
 const FINISHED_MAX: usize = 16;
-/// How long the last ACK is kept.
 const FINISHED_TIME: Duration = Duration::from_secs(10);
 /// ACKs that may wait to be sent, beside the requests.
 const REPLIES_MAX: usize = 64;
@@ -38,31 +37,24 @@ const REPLIES_MAX: usize = 64;
 pub struct RetryPolicy {
     /// Tries in all, at least 1.
     pub tries: u8,
-    /// The timeout of the first try.
     pub timeout: Duration,
-    /// The longest timeout.
     pub timeout_max: Duration,
 }
 
-/// A request and its purpose.
 #[derive(Clone, Debug)]
 pub struct Request<K> {
     /// Returned with the outcome.
     pub purpose: K,
     /// The datagram; the transaction ID is filled in.
     pub mad: Mad,
-    /// Tries and timeouts.
     pub retry_policy: RetryPolicy,
 }
 
-/// How a transaction ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// A response, of any status.
     Answered(Box<Mad>),
-    /// A table, received by RMPP.
     Table {
-        /// The records.
         bytes: Vec<u8>,
         /// From one record to the next, in units of 8 bytes.
         attribute_offset: u16,
@@ -80,7 +72,6 @@ pub enum Outcome {
 pub struct Full;
 
 reasons! {
-    /// Reasons to drop an answer or a request.
     pub enum TransactionDrop {
         /// An answer without a request, or after its end.
         NotAsked = "not_asked",
@@ -143,7 +134,6 @@ impl<K> Transactions<K> {
         }
     }
 
-    /// The peer that gets the requests.
     pub fn peer(&self) -> Option<&MadAddress> {
         self.peer.as_ref()
     }
@@ -193,22 +183,18 @@ impl<K> Transactions<K> {
         (self.waiting.len(), self.sent.len())
     }
 
-    /// The next datagram to send.
     pub fn poll_transmit(&mut self) -> Option<Envelope> {
         self.outgoing.pop_front()
     }
 
-    /// The next outcome.
     pub fn poll_event(&mut self) -> Option<(K, Outcome)> {
         self.ended.pop_front()
     }
 
-    /// When the next request times out.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }
 
-    /// Drop counters.
     pub const fn drops(&self) -> &Drops<TransactionDrop> {
         &self.drops
     }
@@ -217,7 +203,6 @@ impl<K> Transactions<K> {
         self.drops.count(reason);
     }
 
-    /// A response came.
     pub fn handle_answer(&mut self, now: Time, mad: &Mad) {
         let (header, _) = MadHeader::read(mad).expect("a datagram is longer than its header");
         let id = header.transaction_id as u32;

@@ -4,37 +4,22 @@ use pollux_wire::mad::MadStatus;
 use pollux_wire::mad::rmpp::RmppStatus;
 use std::fmt;
 
-/// Why a question was not answered as hoped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SaError {
-    /// It did not answer at all.
     Silence,
-    /// It was too busy, however often it was asked.
     Busy,
-    /// It has no resources for the request.
     NoResources,
-    /// The request contradicts itself, or an existing record.
     RequestInvalid,
-    /// There is nothing like that.
     NoRecords,
-    /// There is more than one like that.
     TooManyRecords,
-    /// It does not know one of the GIDs.
     InvalidGid,
-    /// Required components are missing, for example to create a group.
     InsufficientComponents,
-    /// The port may not.
     Denied,
-    /// It is to be asked elsewhere.
     Redirected,
-    /// It does not know this kind of question.
     NotSupported(MadStatus),
-    /// Its answer is invalid.
     BadAnswer,
-    /// A table did not come to its end.
     Aborted(RmppStatus),
-    /// Another status.
     Other(MadStatus),
 }
 

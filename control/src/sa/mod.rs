@@ -28,23 +28,17 @@ use query::{read_record, read_table};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Acknowledgements of reports that may wait to be sent.
 const ACKNOWLEDGEMENTS_MAX: usize = 64;
 /// Reports that are remembered to recognize repetitions.
 const RECENT_MAX: usize = 64;
 
-/// Limits and times of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SaConfig {
-    /// Outstanding queries at a time.
     pub queries_in_flight_max: usize,
     /// Queries that wait, and results that wait to be polled.
     pub queries_queued_max: usize,
-    /// Notices that wait to be polled.
     pub notices_max: usize,
-    /// Bytes of a table.
     pub table_bytes_max: usize,
-    /// Retries and timeouts of a query.
     pub retry_policy: RetryPolicy,
 }
 
@@ -66,26 +60,16 @@ impl Default for SaConfig {
     }
 }
 
-/// The ID that the caller gives to its query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
-/// Events for the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SaEvent {
-    /// A query succeeded or failed.
-    Answered {
-        /// The caller's.
-        id: RequestId,
-        /// The result.
-        result: Result<SaReply, SaError>,
-    },
-    /// A report of a subscribed notice.
+    Answered { id: RequestId, result: Result<SaReply, SaError> },
     Notice(Box<NoticeReport>),
 }
 
 reasons! {
-    /// Why a datagram was dropped.
     pub enum SaDrop {
         /// Of another class, or a version of it that we do not speak.
         NotOurs = "not_ours",
@@ -107,7 +91,6 @@ struct Asked {
     query: SaQuery,
 }
 
-/// The client of one port.
 pub struct SaClient {
     config: SaConfig,
     transactions: Transactions<Asked>,
@@ -123,13 +106,11 @@ pub struct SaClient {
 /// Queries that have ended, by result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SaResults {
-    /// With the records that they asked for.
     pub answered: u64,
     /// With a refusal, or with an answer that cannot be used.
     pub refused: u64,
     /// With the last of many answers that the administrator is busy.
     pub busy: u64,
-    /// Without any answer.
     pub silent: u64,
 }
 
@@ -145,7 +126,6 @@ impl SaResults {
 }
 
 impl SaClient {
-    /// A client that does not know its administrator yet.
     pub fn new(config: SaConfig, rng: SeededRng) -> Self {
         Self {
             config,
@@ -194,7 +174,6 @@ impl SaClient {
         self.transactions.len()
     }
 
-    /// A datagram of the class of subnet administration has come.
     pub fn handle_mad(&mut self, now: Time, envelope: &Envelope) {
         let mad = SaMad::parse(&envelope.mad);
         let header = &mad.header;
@@ -240,12 +219,10 @@ impl SaClient {
         self.notices.push_back(report);
     }
 
-    /// The next datagram to send.
     pub fn poll_transmit(&mut self) -> Option<Envelope> {
         self.acknowledgements.pop_front().or_else(|| self.transactions.poll_transmit())
     }
 
-    /// The next event.
     pub fn poll_event(&mut self) -> Option<SaEvent> {
         if let Some(report) = self.notices.pop_front() {
             return Some(SaEvent::Notice(Box::new(report)));
@@ -264,27 +241,22 @@ impl SaClient {
         Some(SaEvent::Answered { id, result })
     }
 
-    /// The time of the next timer.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.transactions.poll_timeout()
     }
 
-    /// The moment has come.
     pub fn handle_timeout(&mut self, now: Time) {
         self.transactions.handle_timeout(now);
     }
 
-    /// Queries that have ended, by result.
     pub const fn results(&self) -> &SaResults {
         &self.results
     }
 
-    /// Datagrams dropped, and why.
     pub const fn drops(&self) -> &Drops<SaDrop> {
         &self.drops
     }
 
-    /// Answers dropped, and why.
     pub const fn answer_drops(&self) -> &Drops<TransactionDrop> {
         self.transactions.drops()
     }

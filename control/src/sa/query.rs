@@ -11,33 +11,24 @@ use pollux_wire::mad::sa::{
 use pollux_wire::mad::{Attribute, MadStatus, Method};
 use pollux_wire::units::TimeCode;
 
-/// A query to the subnet administrator (SA).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SaQuery(pub(super) SaMad);
 
-/// The membership of a port in a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Membership {
-    /// The group.
     pub mgid: Gid,
-    /// The member.
     pub port_gid: Gid,
     /// The partition, with the bit of full membership.
     pub p_key: PKey,
-    /// One or several join states.
     pub join_state: JoinState,
 }
 
-/// An answer of the administrator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SaReply {
-    /// A path to the queried destination.
     Path(PathRecord),
-    /// All paths there are.
     Paths(Vec<PathRecord>),
     /// A group as it is, and how the port takes part in it now.
     Group(McMemberRecord),
-    /// A subscription was made or ended.
     Subscription(InformInfo),
 }
 
@@ -119,7 +110,6 @@ impl Membership {
     }
 }
 
-/// The record of a reply, if the reply matches the query.
 pub(super) fn read_record(query: &SaQuery, answer: &SaMad) -> Result<SaReply, SaError> {
     if answer.header.status != MadStatus::OK {
         return Err(SaError::of_status(answer.header.status));
@@ -132,7 +122,6 @@ pub(super) fn read_record(query: &SaQuery, answer: &SaMad) -> Result<SaReply, Sa
     }
 }
 
-/// Parses the records of a table.
 pub(super) fn read_table(
     query: &SaQuery,
     table: &[u8],

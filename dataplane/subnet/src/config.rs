@@ -7,7 +7,6 @@ use pollux_wire::units::TimeCode;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A subnet manager's settings.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The manager with the highest is the master; of several, the one with the lowest GUID.
@@ -21,25 +20,19 @@ pub struct Config {
     /// 14.2.4); 0 for ever. A manager that takes over with another key than its predecessor's needs
     /// a lease. While the master runs, its answer to the trap of such a Set ends the lease.
     pub m_key_lease_seconds: u16,
-    /// The GID prefix of the subnet.
     pub prefix: u64,
     /// Every adapter's port gets 2^lmc addresses.
     pub lmc: u8,
     /// LIDs of an earlier run, by port. They take precedence over the LIDs of the ports.
     pub lids: BTreeMap<Guid, Lid>,
-    /// Partitions, their members and groups.
     pub partitions: Partitions,
     /// Whether switches enforce partitions, beside adapters.
     pub switches_enforce_partitions: bool,
     /// Quality of service; `None` leaves the settings of ports as they are.
     pub qos: Option<Qos>,
-    /// The packet lifetime of the subnet.
     pub subnet_timeout: TimeCode,
-    /// Outstanding requests, at most.
     pub window_mads: usize,
-    /// The response timeout.
     pub response_time: Duration,
-    /// Attempts of a request before it fails.
     pub tries: u8,
     /// The interval of light sweeps.
     pub sweep_interval: Duration,
@@ -51,16 +44,12 @@ pub struct Config {
     pub polls_missed_max: u32,
 }
 
-/// Quality of service: VLs and their arbitration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Qos {
-    /// The lane of each service level.
     pub sl_to_vl: [u8; 16],
-    /// The high-priority arbitration table.
     pub high: [VlWeight; 32],
     /// The limit of high priority, in units of 4096 bytes.
     pub high_limit: u8,
-    /// The low-priority arbitration table.
     pub low: [VlWeight; 32],
 }
 

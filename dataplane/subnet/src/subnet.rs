@@ -29,25 +29,19 @@ const HOPS_MAX: u8 = DirectedSmp::HOPS_MAX;
 const DATAGRAM_WORDS: u64 = (Lrh::LEN + Bth::LEN + Deth::LEN + MAD_LEN + ICRC_LEN) as u64 / 4;
 const ICRC_LEN: usize = 4;
 
-/// A management datagram and where it goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Datagram {
-    /// The source LID.
     pub slid: Lid,
     /// The destination LID; permissive for a directed route.
     pub dlid: Lid,
-    /// Queue pair that sent it.
     pub src_qp: Qpn,
-    /// Queue pair that it is for.
     pub dest_qp: Qpn,
     /// The partition. Subnet management has none (IBA 10.9.8), and uses the default key. At its
     /// source, a datagram has the port's own key of the partition, full or limited.
     pub p_key: PKey,
-    /// Its bytes.
     pub mad: Mad,
 }
 
-/// Nodes and links.
 pub struct Subnet {
     topology: Topology,
     nodes: Vec<Node>,
@@ -56,7 +50,6 @@ pub struct Subnet {
     trapping: BTreeSet<u32>,
     /// Changes by agents that the fabric must act on.
     changes: VecDeque<(End, Changes)>,
-    /// Links on which datagrams go as packets.
     packet_links: PacketLinks,
     departed: VecDeque<Departure>,
     departures: u64,
@@ -67,33 +60,26 @@ pub struct Subnet {
 /// The links on which datagrams are packets.
 #[derive(Clone, Debug, Default)]
 pub struct PacketLinks {
-    /// On all.
     pub all: bool,
-    /// On those at these ends.
     pub ends: BTreeSet<End>,
 }
 
 /// A datagram that crosses a link as a packet.
 #[derive(Clone, Debug)]
 pub struct Departure {
-    /// The output port.
     pub from: End,
     /// Links that it has crossed.
     pub hops: u8,
-    /// The management datagram to encode.
     pub datagram: Datagram,
 }
 
 /// Changes that wait to be read. Older ones are forgotten first.
 const CHANGES_MAX: usize = 4096;
-/// Datagrams that wait to be taken.
 const DELIVERED_MAX: usize = 4096;
-/// Datagrams that wait to leave as packets.
 const DEPARTED_MAX: usize = 4096;
 /// Copies of a datagram under way at a time: groups whose routes meet again multiply them.
 const TRAVELLING_MAX: usize = 4096;
 
-/// A datagram in flight.
 struct Travelling {
     node: u32,
     /// The input port, or the port where it starts.
@@ -129,17 +115,14 @@ impl Subnet {
         subnet
     }
 
-    /// The plan of nodes and links.
     pub fn topology(&self) -> &Topology {
         &self.topology
     }
 
-    /// Its nodes, in the topology's order.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }
 
-    /// A node, mutable.
     pub fn node_mut(&mut self, index: u32) -> &mut Node {
         self.trapping.insert(index);
         &mut self.nodes[index as usize]
@@ -182,12 +165,10 @@ impl Subnet {
         self.delivered.pop_front()
     }
 
-    /// A datagram that crosses a link as a packet.
     pub fn poll_departure(&mut self) -> Option<Departure> {
         self.departed.pop_front()
     }
 
-    /// Whether there is any.
     pub fn has_departures(&self) -> bool {
         !self.departed.is_empty()
     }
@@ -197,7 +178,6 @@ impl Subnet {
         self.departures
     }
 
-    /// From now on datagrams are packets on these links.
     pub fn set_packet_links(&mut self, links: PacketLinks) {
         self.packet_links = links;
     }
@@ -217,7 +197,6 @@ impl Subnet {
         self.changes.pop_front()
     }
 
-    /// Sends the traps that are due.
     pub fn send_traps(&mut self, now: Time) {
         for index in std::mem::take(&mut self.trapping) {
             let node = &mut self.nodes[index as usize];
@@ -238,7 +217,6 @@ impl Subnet {
         }
     }
 
-    /// The time of the next trap, for [`Subnet::send_traps`].
     pub fn traps_due(&self) -> Option<Time> {
         let due = |index: &u32| self.nodes[*index as usize].traps.due();
         self.trapping.iter().filter_map(due).min()
@@ -290,7 +268,6 @@ impl Subnet {
         self.nodes[node as usize].drops.count(drop);
     }
 
-    /// One step of a datagram.
     fn visit(&mut self, now: Time, mut at: Travelling, next: &mut VecDeque<Travelling>) {
         let class = MgmtClass(at.datagram.mad[1]);
         let is_here = self.nodes[at.node as usize].has_lid(at.port, at.datagram.dlid);
@@ -345,7 +322,6 @@ impl Subnet {
         }
     }
 
-    /// Forwards a datagram through a switch.
     fn forward(
         &mut self,
         now: Time,
@@ -378,7 +354,6 @@ impl Subnet {
         if port == 0 { self.arrive(now, at, next) } else { self.cross(at, port, next) }
     }
 
-    /// Moves a datagram over the link at a port.
     fn cross(&mut self, at: Travelling, port: u8, next: &mut VecDeque<Travelling>) {
         let from = End { node: at.node, port };
         let is_up = self.nodes[at.node as usize].ports[usize::from(port)].is_linked();
@@ -404,7 +379,6 @@ impl Subnet {
         }
     }
 
-    /// Queues a datagram to cross as a packet.
     fn depart(&mut self, from: End, at: Travelling) {
         if self.departed.len() >= DEPARTED_MAX {
             return self.count(at.node, NodeDrop::Full);
@@ -413,7 +387,6 @@ impl Subnet {
         self.departed.push_back(Departure { from, hops: at.hops, datagram: *at.datagram });
     }
 
-    /// Delivers a datagram to the agents of its node.
     fn arrive(&mut self, now: Time, at: Travelling, next: &mut VecDeque<Travelling>) {
         let class = MgmtClass(at.datagram.mad[1]);
         let node = &mut self.nodes[at.node as usize];
@@ -448,7 +421,6 @@ impl Subnet {
         next.push_back(Travelling { node: at.node, port, starts: true, hops: 0, datagram });
     }
 
-    /// Queues a datagram for the managers and programs behind the port.
     fn deliver(&mut self, at: Travelling) {
         let port = self.nodes[at.node as usize].managed_port(at.port);
         if self.delivered.len() >= DELIVERED_MAX {

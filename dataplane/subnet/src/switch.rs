@@ -16,11 +16,8 @@ use pollux_wire::packet::Lrh;
 pub struct Transit {
     /// The port that it came in by; 0 if it is the switch's own.
     pub in_port: u8,
-    /// The source LID.
     pub slid: Lid,
-    /// The destination LID.
     pub dlid: Lid,
-    /// Its service level.
     pub sl: u8,
     /// The virtual lane of arrival.
     pub vl: u8,
@@ -28,12 +25,10 @@ pub struct Transit {
     pub p_key: Option<PKey>,
 }
 
-/// The output of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hop {
     /// Out by this port; 0 is the switch itself.
     pub port: u8,
-    /// On this lane.
     pub vl: u8,
 }
 
@@ -102,7 +97,6 @@ pub fn unicast_hop(node: &Node, packet: &Transit) -> Option<Hop> {
     if is_open { may_leave(node, packet, port).ok() } else { None }
 }
 
-/// Whether a packet may come in.
 fn may_enter(node: &Node, packet: &Transit) -> Result<(), NodeDrop> {
     let port = node.ports.get(usize::from(packet.in_port)).ok_or(NodeDrop::NoPort)?;
     let info = &port.info;
@@ -121,7 +115,6 @@ fn may_enter(node: &Node, packet: &Transit) -> Result<(), NodeDrop> {
     }
 }
 
-/// Whether a copy may leave by a port, and its VL.
 fn may_leave(node: &Node, packet: &Transit, number: u8) -> Result<Hop, NodeDrop> {
     let port = node.ports.get(usize::from(number)).ok_or(NodeDrop::NoPort)?;
     let info = &port.info;
@@ -154,7 +147,6 @@ fn may_leave(node: &Node, packet: &Transit, number: u8) -> Result<Hop, NodeDrop>
     Ok(Hop { port: number, vl })
 }
 
-/// Lets a packet in, or counts why not.
 fn admit(node: &mut Node, packet: &Transit) -> Result<(), NodeDrop> {
     let entered = may_enter(node, packet);
     let Some(port) = node.ports.get_mut(usize::from(packet.in_port)) else {
@@ -178,7 +170,6 @@ fn admit(node: &mut Node, packet: &Transit) -> Result<(), NodeDrop> {
     }
 }
 
-/// Lets a copy out by a port, or counts why not.
 fn leave(node: &mut Node, packet: &Transit, number: u8) -> Result<Hop, NodeDrop> {
     let drop = match may_leave(node, packet, number) {
         Ok(hop) => return Ok(hop),

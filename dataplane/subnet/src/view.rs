@@ -32,24 +32,20 @@ impl Path {
     }
 }
 
-/// A port of a node in a view, by the node's place and the port's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
     pub(crate) node: u32,
     pub(crate) port: u8,
 }
 
-/// The subnet, as far as it has been seen.
 #[derive(Default)]
 pub(crate) struct View {
     pub(crate) nodes: Vec<SeenNode>,
     by_guid: BTreeMap<Guid, u32>,
     by_port_guid: BTreeMap<Guid, Place>,
-    /// Who has each LID.
     by_lid: Vec<Option<Place>>,
 }
 
-/// A node.
 pub(crate) struct SeenNode {
     /// As the first of its ports that was asked has it.
     pub(crate) info: NodeInfo,
@@ -76,7 +72,6 @@ pub(crate) struct SeenPort {
     pub(crate) has_qos: bool,
 }
 
-/// What only switches have.
 #[derive(Clone, Default)]
 pub(crate) struct SeenSwitch {
     pub(crate) info: SwitchInfo,
@@ -84,9 +79,7 @@ pub(crate) struct SeenSwitch {
     pub(crate) wanted: Vec<u8>,
     /// Blocks of it as they were written.
     pub(crate) written: BTreeMap<u16, [u8; 64]>,
-    /// The multicast table as it is to be.
     pub(crate) groups_wanted: BTreeMap<Lid, PortSet>,
-    /// The multicast table as it was written.
     pub(crate) groups_written: BTreeMap<Lid, PortSet>,
 }
 
@@ -114,7 +107,6 @@ impl SeenPort {
         self.p_keys.iter().flatten().any(|own| own.matches(p_key))
     }
 
-    /// How many addresses it has.
     pub(crate) fn lid_count(&self) -> u16 {
         1 << self.lmc
     }
@@ -125,7 +117,6 @@ impl SeenNode {
         self.info.node_type == NodeType::SWITCH
     }
 
-    /// Numbers of ports that have addresses.
     pub(crate) fn managed_ports(&self) -> std::ops::RangeInclusive<u8> {
         if self.is_switch() { 0..=0 } else { 1..=self.info.num_ports }
     }
@@ -135,21 +126,18 @@ impl SeenNode {
         if self.is_switch() { 0 } else { port }
     }
 
-    /// The way to a port.
     pub(crate) fn path(&self, port: u8) -> Path {
         self.ports[usize::from(self.managed_port(port))].path
     }
 }
 
 impl SeenSwitch {
-    /// A block of the unicast table as it is to be.
     pub(crate) fn wanted_block(&self, block: u16) -> [u8; 64] {
         let first = usize::from(block) * 64;
         let unreachable = LinearForwardingTable::UNREACHABLE;
         std::array::from_fn(|i| self.wanted.get(first + i).copied().unwrap_or(unreachable))
     }
 
-    /// Where it sends what is for a LID.
     pub(crate) fn port_of(&self, lid: Lid) -> Option<u8> {
         let port = *self.wanted.get(usize::from(lid.0))?;
         (port != LinearForwardingTable::UNREACHABLE).then_some(port)
@@ -169,7 +157,6 @@ impl View {
         &mut self.nodes[place.node as usize].ports[usize::from(place.port)]
     }
 
-    /// The place of the node with a GUID.
     pub(crate) fn by_guid(&self, guid: Guid) -> Option<u32> {
         self.by_guid.get(&guid).copied()
     }
@@ -179,7 +166,6 @@ impl View {
         self.by_port_guid.get(&guid).copied()
     }
 
-    /// The port that has a LID.
     pub(crate) fn by_lid(&self, lid: Lid) -> Option<Place> {
         *self.by_lid.get(usize::from(lid.0))?
     }
@@ -210,7 +196,6 @@ impl View {
         *self.by_port_guid.entry(guid).or_insert(place) == place
     }
 
-    /// Gives a port its addresses.
     pub(crate) fn address(&mut self, place: Place, lid: Lid, lmc: u8) {
         let port = self.port_mut(place);
         (port.lid, port.lmc) = (lid, lmc);
@@ -230,13 +215,11 @@ impl View {
         })
     }
 
-    /// All switches.
     pub(crate) fn switches(&self) -> impl Iterator<Item = (u32, &SeenNode, &SeenSwitch)> {
         let indexed = (0..).zip(&self.nodes);
         indexed.filter_map(|(index, node)| Some((index, node, node.switch.as_deref()?)))
     }
 
-    /// The port that a GID names.
     pub(crate) fn by_gid(&self, prefix: u64, gid: Gid) -> Option<Place> {
         let is_ours = gid.prefix() == prefix || gid.is_link_local();
         self.by_port_guid(gid.guid()).filter(|_| is_ours)

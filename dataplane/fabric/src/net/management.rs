@@ -30,7 +30,6 @@ pub(super) fn datagram_of(frame: &Frame, p_keys: &PKeys) -> Result<Datagram, Nod
     }
 }
 
-/// Encodes a datagram as a frame for a link.
 pub(crate) fn packet_of(datagram: &Datagram, psn: Psn) -> Frame {
     let is_smi = datagram.dest_qp == Qpn::SMI;
     let lrh = Lrh {

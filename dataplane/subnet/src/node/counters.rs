@@ -17,13 +17,11 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// Adds to the counter.
     #[inline]
     pub fn add(&mut self, count: u64) {
         self.value = self.value.wrapping_add(count);
     }
 
-    /// The long counter.
     pub fn long(self) -> u64 {
         self.value
     }
@@ -33,12 +31,10 @@ impl Counter {
         self.value.wrapping_sub(self.base).min(max)
     }
 
-    /// Sets the short counter only.
     fn set_short(&mut self, value: u64) {
         self.base = self.value.wrapping_sub(value);
     }
 
-    /// Sets the long counter only.
     fn set_long(&mut self, value: u64) {
         let short = self.value.wrapping_sub(self.base);
         self.value = value;
@@ -46,32 +42,19 @@ impl Counter {
     }
 }
 
-/// Traffic and errors of a port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Minor link errors.
     pub symbol_errors: Counter,
-    /// Link recoveries.
     pub link_error_recoveries: Counter,
-    /// Failed link recoveries.
     pub link_downed: Counter,
-    /// Packets received with errors.
     pub rcv_errors: Counter,
-    /// Packets received that were marked bad on the way.
     pub rcv_remote_physical_errors: Counter,
-    /// Packets received that a switch could not forward.
     pub rcv_switch_relay_errors: Counter,
-    /// Packets that could not be sent and were dropped.
     pub xmit_discards: Counter,
-    /// Packets not sent because of their partition, or because they are raw.
     pub xmit_constraint_errors: Counter,
-    /// Received packets refused because of their partition, or because they are raw.
     pub rcv_constraint_errors: Counter,
-    /// Link errors beyond the threshold.
     pub local_link_integrity_errors: Counter,
-    /// Buffer overruns beyond the threshold.
     pub excessive_buffer_overruns: Counter,
-    /// Management packets on lane 15 that were dropped.
     pub vl15_dropped: Counter,
     /// Management packets to queue pair 1 that were dropped. No Set selects it.
     pub qp1_dropped: Counter,
@@ -79,19 +62,13 @@ pub struct Counters {
     pub xmit_data: Counter,
     /// Received, in units of four bytes.
     pub rcv_data: Counter,
-    /// Packets sent.
     pub xmit_packets: Counter,
-    /// Packets received.
     pub rcv_packets: Counter,
     /// Ticks in which a packet waited for credits.
     pub xmit_wait: Counter,
-    /// Packets sent to one port.
     pub unicast_xmit_packets: Counter,
-    /// Packets received as one port.
     pub unicast_rcv_packets: Counter,
-    /// Packets sent to groups.
     pub multicast_xmit_packets: Counter,
-    /// Packets received as members of groups.
     pub multicast_rcv_packets: Counter,
 }
 
@@ -102,7 +79,6 @@ impl Counters {
         self.sent_many(1, words, is_multicast);
     }
 
-    /// So many packets were sent, of so many words in all.
     #[inline]
     pub fn sent_many(&mut self, packets: u64, words: u64, is_multicast: bool) {
         self.xmit_packets.add(packets);
@@ -115,13 +91,11 @@ impl Counters {
         kind.add(packets);
     }
 
-    /// A packet was received.
     #[inline]
     pub fn received(&mut self, words: u64, is_multicast: bool) {
         self.received_many(1, words, is_multicast);
     }
 
-    /// So many packets were received, of so many words in all.
     #[inline]
     pub fn received_many(&mut self, packets: u64, words: u64, is_multicast: bool) {
         self.rcv_packets.add(packets);
@@ -226,7 +200,6 @@ impl Counters {
         }
     }
 
-    /// The long counters, without `port_select`.
     pub fn port_counters_extended(&self) -> PortCountersExtended {
         PortCountersExtended {
             port_xmit_data: self.xmit_data.long(),
@@ -241,7 +214,6 @@ impl Counters {
         }
     }
 
-    /// Sets the long counters that `new` selects.
     pub fn set_port_counters_extended(&mut self, new: &PortCountersExtended) {
         use CounterSelectExtended as Select;
         for (select, counter, value) in [

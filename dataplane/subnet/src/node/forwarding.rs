@@ -14,15 +14,11 @@ use pollux_wire::mad::smp::{
 };
 use pollux_wire::units::TimeCode;
 
-/// Entries of the multicast table.
 const GROUPS: u16 = 4096;
-/// Entries that a random table has, at a switch with one.
 const RANDOM_ENTRIES: u16 = 1024;
 
-/// A switch's tables.
 #[derive(Clone, Debug)]
 pub struct Forwarding {
-    /// The attributes that a manager reads and sets.
     pub info: SwitchInfo,
     num_ports: u8,
     /// Output ports by LID, as far as written.
@@ -65,7 +61,6 @@ impl Forwarding {
         self.random = vec![RandomForwardingEntry::default(); usize::from(RANDOM_ENTRIES)];
     }
 
-    /// The output port of a LID, if there is one.
     #[inline]
     pub fn port_of(&self, lid: Lid) -> Option<u8> {
         let written = self.unicast.get(usize::from(lid.0)).copied();
@@ -78,7 +73,6 @@ impl Forwarding {
         (port != LinearForwardingTable::UNREACHABLE).then_some(port)
     }
 
-    /// The ports of a group.
     #[inline]
     pub fn group(&self, mlid: Lid) -> PortSet {
         let index = usize::from(mlid.0.wrapping_sub(Lid::MULTICAST_FIRST.0));
@@ -100,7 +94,6 @@ impl Forwarding {
         usize::from(input) * (usize::from(self.num_ports) + 1) + usize::from(output)
     }
 
-    /// Sets the lanes between two ports.
     pub fn set_lanes(&mut self, input: u8, output: u8, lanes: [u8; 16]) {
         if self.lanes.is_empty() {
             let ports = usize::from(self.num_ports) + 1;
@@ -131,13 +124,11 @@ impl Forwarding {
         (block < u32::from(self.info.linear_fdb_cap) / 64).then_some(block as usize * 64)
     }
 
-    /// A block of the random table; none behind its end.
     pub fn random_block(&self, block: u32) -> Option<RandomForwardingTable> {
         let entries = self.random.chunks_exact(16).nth(block as usize)?;
         Some(RandomForwardingTable { entries: std::array::from_fn(|i| entries[i]) })
     }
 
-    /// Writes a block of the random table; false behind its end.
     pub fn set_random_block(&mut self, block: u32, table: &RandomForwardingTable) -> bool {
         let Some(entries) = self.random.chunks_exact_mut(16).nth(block as usize) else {
             return false;
@@ -165,7 +156,6 @@ impl Forwarding {
         Some(MulticastForwardingTable { port_masks })
     }
 
-    /// Writes a block of the multicast table; false behind its end.
     pub fn set_multicast_block(
         &mut self,
         which: MulticastForwardingTableModifier,

@@ -33,20 +33,15 @@ use pollux_wire::mad::smp::{
 };
 use pollux_wire::units::Mtu;
 
-/// A node's state.
 #[derive(Clone, Debug)]
 pub struct Node {
     /// NodeInfo. The two fields about the receiving port are filled in for each answer.
     pub identity: NodeInfo,
-    /// The name that operators gave the node.
     pub description: NodeDescription,
     /// By number. Number 0 is a switch's own, and means nothing at other nodes.
     pub ports: Vec<NodePort>,
-    /// The forwarding tables of a switch.
     pub forwarding: Option<Box<Forwarding>>,
-    /// Traps for the subnet manager.
     pub traps: Traps,
-    /// Drop counters.
     pub drops: NodeDrops,
 }
 
@@ -77,7 +72,6 @@ impl Node {
         }
     }
 
-    /// Whether it forwards packets.
     pub fn is_switch(&self) -> bool {
         self.identity.node_type == NodeType::SWITCH
     }
@@ -87,12 +81,10 @@ impl Node {
         if self.is_switch() { 0 } else { port }
     }
 
-    /// The base LID of the node at `port`.
     pub fn lid(&self, port: u8) -> Lid {
         self.ports[usize::from(self.managed_port(port))].info.lid
     }
 
-    /// The GID that a port has by its first GUID.
     pub fn gid(&self, port: u8) -> Gid {
         let port = &self.ports[usize::from(self.managed_port(port))];
         Gid::new(port.info.gid_prefix, port.guids[0])
@@ -140,7 +132,6 @@ impl Node {
         self.link_changed();
     }
 
-    /// The link of a port is lost; the port has this physical state now.
     pub fn link_down(&mut self, port: u8, phys_state: PortPhysState) {
         let port = &mut self.ports[usize::from(port)];
         port.info.port_phys_state = phys_state;

@@ -9,7 +9,6 @@ use pollux_wire::keys::PKey;
 pub const P_KEYS: usize = 32;
 const SLOTS: usize = 2 * P_KEYS;
 
-/// The partitions of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PKeys {
     entries: [PKey; P_KEYS],
@@ -27,7 +26,6 @@ impl Default for PKeys {
 }
 
 impl PKeys {
-    /// A table of these entries.
     pub fn new(entries: [PKey; P_KEYS]) -> Self {
         let mut slots = [0; SLOTS];
         for (place, entry) in entries.iter().enumerate().filter(|(_, entry)| entry.is_valid()) {
@@ -40,7 +38,6 @@ impl PKeys {
         Self { entries, slots }
     }
 
-    /// The entries as the subnet manager wrote them.
     pub fn entries(&self) -> &[PKey; P_KEYS] {
         &self.entries
     }

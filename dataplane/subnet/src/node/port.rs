@@ -10,30 +10,23 @@ use pollux_wire::mad::smp::{
 };
 use pollux_wire::units::{Mtu, TimeCode};
 
-/// The size of a port's GUID table.
 pub const GUIDS: usize = 32;
 
 /// Both arbitration tables of a port, in halves as the attribute has them.
 type Arbitration = [VlArbitrationTable; 4];
 
-/// A port's state.
 #[derive(Clone, Debug)]
 pub struct NodePort {
-    /// State, LID, MTU and further attributes of the link.
     pub info: PortInfo,
     /// Its GUIDs: the first is its own, others may come from the subnet manager.
     pub guids: Vec<Guid>,
-    /// Its partitions.
     pub p_keys: PKeys,
     /// The VL of each service level, at nodes that are not switches.
     pub sl_to_vl: [u8; 16],
     /// The VL arbitration table; empty until it is set.
     pub arbitration: Option<Box<Arbitration>>,
-    /// The state of its LED.
     pub led: bool,
-    /// The number of client reregistrations so far.
     pub reregistrations: u32,
-    /// Traffic and errors.
     pub counters: Counters,
     /// The end of the M_Key lease, after a refusal.
     pub lease_end: Option<Time>,
@@ -122,7 +115,6 @@ impl NodePort {
         matches!(self.info.port_state, PortState::ARMED | PortState::ACTIVE)
     }
 
-    /// Whether data packets may be sent.
     #[inline]
     pub fn sends_data(&self) -> bool {
         self.info.port_state == PortState::ACTIVE
@@ -135,7 +127,6 @@ impl NodePort {
         self.info.operational_vls.lanes().filter(|lanes| lane < *lanes).map(|_| lane)
     }
 
-    /// Its GIDs: the subnet's prefix and each of its GUIDs (IBA 4.1.1).
     pub fn gids(&self) -> impl Iterator<Item = Gid> {
         let guids = self.guids.iter().filter(|guid| guid.0 != 0);
         guids.map(|guid| Gid::new(self.info.gid_prefix, *guid))
@@ -147,14 +138,12 @@ impl NodePort {
         is_here && gid.guid() != Guid(0) && self.guids.contains(&gid.guid())
     }
 
-    /// Whether the link is trained.
     #[inline]
     pub fn is_linked(&self) -> bool {
         self.info.port_phys_state == PortPhysState::LINK_UP
     }
 }
 
-/// Spreads service levels over the VLs.
 #[inline]
 pub(super) fn default_lane(vls: VlCap, sl: u8) -> u8 {
     sl % vls.lanes().unwrap_or(1)

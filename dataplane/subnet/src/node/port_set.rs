@@ -5,28 +5,23 @@
 pub struct PortSet([u64; 4]);
 
 impl PortSet {
-    /// The set without any port.
     pub const EMPTY: Self = Self([0; 4]);
 
-    /// Whether a port is in it.
     #[inline]
     pub fn contains(&self, port: u8) -> bool {
         self.0[usize::from(port / 64)] >> (port % 64) & 1 != 0
     }
 
-    /// Whether no port is in it.
     #[inline]
     pub fn is_empty(&self) -> bool {
         *self == Self::EMPTY
     }
 
-    /// Leaves out a port.
     #[inline]
     pub fn remove(&mut self, port: u8) {
         self.0[usize::from(port / 64)] &= !(1 << (port % 64));
     }
 
-    /// Puts a port in.
     #[inline]
     pub fn insert(&mut self, port: u8) {
         self.0[usize::from(port / 64)] |= 1 << (port % 64);
@@ -37,13 +32,11 @@ impl PortSet {
         (self.0[usize::from(position / 4 % 4)] >> (position % 4 * 16)) as u16
     }
 
-    /// Writes sixteen ports.
     pub fn set_sixteen(&mut self, position: u8, ports: u16) {
         let (word, shift) = (&mut self.0[usize::from(position / 4 % 4)], position % 4 * 16);
         *word = *word & !(0xffff << shift) | u64::from(ports) << shift;
     }
 
-    /// Its ports, in their order.
     #[inline]
     pub fn iter(self) -> impl Iterator<Item = u8> {
         (0..4u8).flat_map(move |word| {

@@ -14,7 +14,6 @@ use pollux_wire::mad::{Attribute, MadHeader, MgmtClass};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Traps that wait at one node.
 pub const TRAPS_MAX: usize = 16;
 
 /// The traps that were not repressed yet.
@@ -23,7 +22,6 @@ pub struct Traps {
     waiting: VecDeque<Trap>,
     /// TID of the newest trap. Why 32 bits: the upper half routes responses.
     transaction_id: u32,
-    /// The earliest time of the next one.
     not_before: Time,
     lost: u64,
 }
@@ -51,7 +49,6 @@ impl Traps {
         self.waiting.push_back(Trap { port, transaction_id, notice });
     }
 
-    /// The time of the next transmission; `None` while no trap waits.
     pub fn due(&self) -> Option<Time> {
         (!self.waiting.is_empty()).then_some(self.not_before)
     }
@@ -77,12 +74,10 @@ impl Traps {
         self.waiting.len() < before
     }
 
-    /// The number of waiting traps.
     pub fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Whether no trap waits.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }

@@ -3,42 +3,26 @@
 use super::PARTITIONS_MAX;
 use std::fmt;
 
-/// An error of a partition file: file, line, word, and kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionError {
-    /// The path in messages.
     pub file: String,
-    /// Its line, from 1.
     pub line: usize,
-    /// The text at the error.
     pub word: String,
-    /// The kind of error.
     pub problem: PartitionProblem,
 }
 
-/// The kinds of errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PartitionProblem {
-    /// No `;` before the end of the file.
     Unfinished,
-    /// No name, or an invalid one.
     Name,
-    /// An invalid key.
     PKey,
-    /// Two partitions with one key.
     SameKey,
-    /// A flag that OpenSM does not have.
     UnknownFlag,
-    /// A flag of groups without `ipoib`.
     NeedsIpoib,
-    /// An invalid value of a flag.
     Value(&'static str),
-    /// A member that is neither a GUID nor a keyword.
     Member,
-    /// An unknown membership.
     Membership,
-    /// More than [`PARTITIONS_MAX`].
     TooMany,
 }
 

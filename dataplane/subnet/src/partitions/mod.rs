@@ -22,60 +22,45 @@ pub struct Partitions {
     pub(crate) all: Vec<Partition>,
 }
 
-/// A partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Partition {
-    /// The name in the partition file.
     pub name: String,
     /// Its key, with full membership.
     pub p_key: PKey,
-    /// The service level of its packets.
     pub sl: u8,
-    /// Its groups for IP over InfiniBand, if it has them.
     pub ipoib: Option<IpoibGroups>,
-    /// Whether its key comes first in the tables of its members.
+    /// Its key comes first in the tables of its members.
     pub is_first: bool,
     /// The rules of membership. Of several rules for a port, the last one for this port counts,
     /// else the last one for all ports.
     pub members: Vec<(Who, Membership)>,
 }
 
-/// Properties of the IPoIB groups of a partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IpoibGroups {
-    /// Payload of a packet.
     pub mtu: Mtu,
     /// The speed that every member needs.
     pub rate: Rate,
-    /// The key of datagrams to the groups.
     pub q_key: QKey,
-    /// For the global route header.
     pub traffic_class: u8,
-    /// For the global route header.
     pub flow_label: u32,
     /// The scopes: a group for each.
     pub scopes: Vec<Scope>,
 }
 
-/// The ports that a rule applies to.
+/// The ports that a membership rule applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
-    /// All ports.
     All,
-    /// All nodes of a kind.
     Kind(NodeType),
     /// The port of the subnet manager.
     Manager,
-    /// The port with this GUID.
     Port(Guid),
 }
 
-/// The kind of membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Membership {
-    /// Full: communicates with all members.
     Full,
-    /// Limited: communicates with full members only.
     Limited,
     /// Both keys.
     Both,
@@ -115,7 +100,6 @@ impl Partition {
         }
     }
 
-    /// The kind of membership.
     fn membership(&self, port: &Candidate) -> Option<Membership> {
         let rule = |is_alone: bool| {
             let mut rules = self.members.iter().rev();
@@ -153,7 +137,6 @@ pub(crate) fn ipoib_gid(scope: Scope, signature: u16, p_key: PKey, group: u32) -
     Gid(gid)
 }
 
-/// A port that may be a member.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Candidate {
     pub(crate) guid: Guid,
@@ -177,12 +160,11 @@ impl Who {
 }
 
 impl Partitions {
-    /// Them all.
     pub fn all(&self) -> &[Partition] {
         &self.all
     }
 
-    /// Looks up a partition; the membership bit is ignored.
+    /// Ignores the membership bit of the key.
     pub(crate) fn of(&self, p_key: PKey) -> Option<&Partition> {
         self.all.iter().find(|partition| partition.p_key == p_key.full())
     }

@@ -226,7 +226,6 @@ impl Reader<'_> {
         }
     }
 
-    /// The first key that no partition has.
     fn free_key(&self) -> PKey {
         let taken: BTreeSet<u16> = self.all.iter().map(|one| one.p_key.partition()).collect();
         let free = (1..0x7fff).find(|key| !taken.contains(key));

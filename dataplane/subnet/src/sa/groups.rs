@@ -12,12 +12,9 @@ use pollux_wire::mad::sa::{JoinState, McMemberRecord, McMemberRecordMask as Mask
 use pollux_wire::units::{Mtu, Rate, TimeCode};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Groups of a subnet, if its switches have room for them.
 pub const GROUPS_MAX: usize = 4096;
-/// Members of all groups.
 pub const MEMBERS_MAX: usize = 1 << 20;
 
-/// A group.
 #[derive(Clone, Debug)]
 struct Group {
     /// Its properties, without members.
@@ -33,7 +30,6 @@ struct Member {
     proxy_join: bool,
 }
 
-/// All groups.
 pub(super) struct Groups {
     all: BTreeMap<Gid, Group>,
     by_mlid: BTreeMap<Lid, Gid>,
@@ -45,18 +41,14 @@ pub(super) struct Groups {
     news: Vec<(Gid, bool)>,
 }
 
-/// The requester of a join or leave, and whether it may act for another port.
 pub(super) struct Requester {
-    /// Whether the requester is the port itself.
     pub(super) is_member: bool,
-    /// Whether its partitions have the key.
     pub(super) p_keys: Vec<PKey>,
 }
 
 const KEEPS_GROUP: JoinState = JoinState::FULL_MEMBER.with(JoinState::SEND_ONLY_FULL_MEMBER);
 const RECEIVES: JoinState = JoinState::FULL_MEMBER.with(JoinState::NON_MEMBER);
 
-/// The components that are required to create a group.
 const CREATE: Mask = Mask::MGID
     .with(Mask::PORT_GID)
     .with(Mask::JOIN_STATE)
@@ -104,7 +96,6 @@ impl Groups {
         groups
     }
 
-    /// Sets the number of groups that switches have space for.
     pub(super) fn set_room(&mut self, room: usize) {
         self.room = room.min(GROUPS_MAX);
     }
@@ -268,7 +259,6 @@ impl Groups {
         })
     }
 
-    /// A port leaves, for some or all of its join states.
     pub(super) fn leave(
         &mut self,
         mask: Mask,
@@ -298,7 +288,6 @@ impl Groups {
         Ok(answer)
     }
 
-    /// Ends a group without a full member.
     fn end_if_left(&mut self, mgid: Gid) {
         let Some(group) = self.all.get(&mgid) else { return };
         let keeps = |member: &Member| member.join_state.common(KEEPS_GROUP).0 != 0;
@@ -313,7 +302,6 @@ impl Groups {
         }
     }
 
-    /// Removes members that have left the subnet.
     pub(super) fn retain(&mut self, view: &View, prefix: u64) {
         let mgids: Vec<Gid> = self.all.keys().copied().collect();
         for mgid in mgids {
@@ -383,7 +371,6 @@ fn unnamed(scope: Scope, mlid: Lid) -> Gid {
     ipoib_gid(scope, 0xa01b, PKey::DEFAULT, mlid.0.into())
 }
 
-/// Whether a port's link supports the MTU and rate of a group, and its partitions have the key.
 fn is_able(port: (Mtu, Rate, &[PKey]), record: &McMemberRecord) -> bool {
     let (mtu, rate, keys) = port;
     mtu >= record.mtu && rate >= record.rate && has_key(keys, record.p_key)
@@ -406,7 +393,6 @@ fn chosen<T: Copy + Ord>(
     super::paths::largest(have, wanted, selector, all)
 }
 
-/// Whether a group matches a query.
 fn matches(mask: Mask, wanted: &McMemberRecord, own: &McMemberRecord) -> bool {
     let is = |bit: Mask, equal: bool| !mask.contains(bit) || equal;
     is(Mask::Q_KEY, wanted.q_key == own.q_key)

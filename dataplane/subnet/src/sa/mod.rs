@@ -47,27 +47,21 @@ use records::{Table, table_of};
 use std::collections::{BTreeSet, VecDeque};
 use subscriptions::Subscriptions;
 
-/// The most queries that wait.
 pub const QUESTIONS_MAX: usize = 1024;
-/// The most answers that wait to be sent.
 const OUTGOING_MAX: usize = 4096;
 
-/// Counters of an administrator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SaCounters {
-    /// Queries answered, with or without an error.
     pub answered: u64,
     /// Queries answered BUSY: the queue was full, or too many RMPP transfers were active.
     pub busy: u64,
     /// Malformed datagrams, or datagrams from unknown ports.
     pub strays: u64,
-    /// Queries with a wrong SM_Key.
     pub untrusted: u64,
     /// Answers and reports dropped because a queue was full.
     pub lost: u64,
 }
 
-/// An RMPP transfer: its receiver, and the query that it answers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct TransferKey {
     peer: Lid,
@@ -88,7 +82,6 @@ impl TransferKey {
     }
 }
 
-/// A subnet's administrator.
 pub struct Administrator {
     sm_key: SmKey,
     prefix: u64,
@@ -105,7 +98,6 @@ pub struct Administrator {
     counters: SaCounters,
 }
 
-/// The content of an answer.
 enum Answer {
     /// One record, or the attribute as it was set.
     One([u8; 200], u16),
@@ -121,7 +113,6 @@ impl Answer {
 
 type Answered = Result<Answer, MadStatus>;
 
-/// A query and its requester.
 struct Question {
     mad: SaMad,
     from: Datagram,
@@ -130,7 +121,6 @@ struct Question {
 }
 
 impl Administrator {
-    /// An administrator with the groups of the partitions.
     pub(crate) fn new(config: &Config) -> Self {
         Self {
             sm_key: config.sm_key,
@@ -148,12 +138,10 @@ impl Administrator {
         }
     }
 
-    /// The work done so far.
     pub fn counters(&self) -> SaCounters {
         SaCounters { lost: self.counters.lost + self.subscriptions.lost, ..self.counters }
     }
 
-    /// A datagram of subnet administration.
     pub(crate) fn handle(&mut self, now: Time, view: &View, datagram: &Datagram) {
         let mad = SaMad::parse(&datagram.mad);
         let (header, rmpp) = (&mad.header, &mad.rmpp);
@@ -222,7 +210,6 @@ impl Administrator {
         }
     }
 
-    /// Answers a query.
     fn attend(&mut self, now: Time, view: &View, from: Datagram) {
         let mad = SaMad::parse(&from.mad);
         let Some(place) = view.by_lid(from.slid) else {
@@ -402,7 +389,6 @@ impl Administrator {
         }
     }
 
-    /// ClassPortInfo of the administrator.
     fn class_port_info(&self, view: &View) -> ClassPortInfo {
         /// Optional records, multicast, and paths between several ports (IBA 15.2.2).
         const OPTIONAL: ClassCapabilities = ClassCapabilities(1 << 8 | 1 << 9 | 1 << 10);
@@ -456,7 +442,6 @@ impl Administrator {
         self.outgoing.push_back(datagram);
     }
 
-    /// The LIDs of all groups.
     pub(crate) fn mlids(&self) -> impl Iterator<Item = Lid> {
         self.groups.mlids()
     }

@@ -43,7 +43,6 @@ impl Administrator {
         }
     }
 
-    /// Reports a new or removed port or group.
     fn report_gid(&mut self, view: &View, trap_number: TrapNumber, gid: Gid) {
         let own = self.managers.first().and_then(|own| view.by_port_guid(own.guid));
         let notice = Notice {

@@ -14,11 +14,9 @@ use pollux_wire::mad::sa::{
 use pollux_wire::mad::smp::{DirectedSmp, NodeType};
 use pollux_wire::units::{Mtu, Rate, TimeCode};
 
-/// Paths in an answer.
 pub const PATHS_MAX: usize = 1 << 16;
 /// For each pair of ports, unless the query has a number.
 const PATHS_OF_A_PAIR: u8 = 127;
-/// The hop limit of paths across routers.
 const HOP_LIMIT_ROUTED: u8 = u8::MAX;
 
 /// One end of a path: a port, the GID that it is asked by, and the LID if that is fixed.
@@ -30,7 +28,6 @@ struct PathEnd {
     hop_limit: u8,
 }
 
-/// The rate and MTU of the links of a path.
 #[derive(Clone, Copy)]
 struct Way {
     mtu: Mtu,
@@ -39,7 +36,6 @@ struct Way {
 }
 
 impl Administrator {
-    /// All paths that match a query, with a limit for each pair.
     pub(super) fn paths(
         &self,
         view: &View,
@@ -72,7 +68,6 @@ impl Administrator {
         Ok(paths)
     }
 
-    /// The paths between each of some ports and each of some others.
     pub(super) fn multi_paths(
         &self,
         view: &View,
@@ -122,7 +117,6 @@ impl Administrator {
         Ok(paths)
     }
 
-    /// The ports that match one end of a query.
     fn ends(
         &self,
         view: &View,
@@ -223,7 +217,6 @@ impl Administrator {
         is_right.then_some((p_key, sl))
     }
 
-    /// The path to a multicast group.
     fn path_to_group(
         &self,
         view: &View,

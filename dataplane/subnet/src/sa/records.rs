@@ -22,7 +22,6 @@ use pollux_wire::mad::smp::{
 /// Bytes of a table that answers one question.
 pub const TABLE_BYTES_MAX: usize = 16 << 20;
 
-/// A query for a record: its bytes, and a mask of bytes.
 pub(super) struct Wanted {
     bytes: Vec<u8>,
     mask: Vec<u8>,
@@ -116,7 +115,6 @@ impl Table {
     }
 }
 
-/// Records as a table, whatever they are.
 pub(super) fn table_of<R: Record>(records: &[R]) -> Result<Vec<u8>, MadStatus> {
     if records.len() * R::STRIDE > TABLE_BYTES_MAX {
         return Err(MadStatus::SA_NO_RESOURCES);
@@ -142,7 +140,6 @@ fn managed<'a>(
     one.into_iter().chain(all.into_iter().flatten())
 }
 
-/// Switches that match a query.
 fn switches<'a>(
     view: &'a View,
     wanted: &Wanted,

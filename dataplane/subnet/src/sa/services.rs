@@ -9,12 +9,10 @@ use pollux_wire::mad::service_id::ServiceId;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Announcements at a time.
 pub const SERVICES_MAX: usize = 4096;
 
 type Key = (u64, Gid, PKey);
 
-/// All announcements.
 #[derive(Default)]
 pub(super) struct Services {
     all: BTreeMap<Key, (ServiceRecord, Option<Time>)>,
@@ -58,7 +56,6 @@ impl Services {
         Ok(record)
     }
 
-    /// Removes a registration.
     pub(super) fn withdraw(
         &mut self,
         mask: Mask,

@@ -13,14 +13,12 @@ use pollux_wire::mad::{MadStatus, Method};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// Subscriptions at a time.
 pub const SUBSCRIPTIONS_MAX: usize = 16_384;
 /// The most reports that wait to be sent or acknowledged.
 pub const REPORTS_MAX: usize = 4096;
 const REPORT_TIME: Duration = Duration::from_secs(1);
 const TRIES_MAX: u8 = 3;
 
-/// A subscriber: where its reports go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Subscriber {
     gid: Gid,
@@ -37,7 +35,6 @@ struct Report {
     tries: u8,
 }
 
-/// All subscriptions, and reports under way.
 #[derive(Default)]
 pub(super) struct Subscriptions {
     all: Vec<(Subscriber, InformInfo)>,
@@ -48,7 +45,6 @@ pub(super) struct Subscriptions {
 }
 
 impl Subscriptions {
-    /// Handles a subscribe or unsubscribe request.
     pub(super) fn set(
         &mut self,
         gid: Gid,
@@ -86,7 +82,6 @@ impl Subscriptions {
         }
     }
 
-    /// The next report to go out.
     pub(super) fn poll(&mut self, now: Time) -> Option<Datagram> {
         let mut report = self.waiting.pop_front()?;
         report.tries += 1;
@@ -106,7 +101,6 @@ impl Subscriptions {
         is_its && self.sent.remove(&id).is_some()
     }
 
-    /// Removes the subscriptions of ports that have left.
     pub(super) fn retain(&mut self, is_there: impl Fn(Gid) -> bool) {
         self.all.retain(|(subscriber, _)| is_there(subscriber.gid));
     }
@@ -134,7 +128,6 @@ impl Subscriptions {
     }
 }
 
-/// Whether a subscription matches a notice.
 fn is_wanted(info: &InformInfo, report: &NoticeReport) -> bool {
     const ALL: u16 = 0xffff;
     const ALL_PRODUCERS: ProducerType = ProducerType(0xff_ffff);

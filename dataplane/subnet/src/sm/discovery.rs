@@ -18,7 +18,6 @@ use pollux_wire::mad::smp::{
     SwitchInfo,
 };
 
-/// The attribute modifier for a port.
 pub(super) fn port_modifier(port: u8) -> u32 {
     let modifier = PortInfoModifier { knows_extended_speeds: true, port };
     u32::from_be_bytes(modifier.emit())
@@ -102,7 +101,6 @@ impl SubnetManager {
         self.failed += 1;
     }
 
-    /// Handles the NodeInfo of a node at the end of a path.
     fn met(&mut self, from: Option<Place>, path: Path, info: NodeInfo) {
         let is_switch = info.node_type == NodeType::SWITCH;
         let port = info.local_port_num;

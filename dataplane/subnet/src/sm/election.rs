@@ -26,14 +26,16 @@ use std::cmp::Reverse;
 /// The offset of the attribute in both kinds of packet.
 const DATA: std::ops::Range<usize> = 64..128;
 
-/// The state of a manager, with its data.
 #[derive(Clone, Debug)]
 pub(super) enum State {
     /// Sweeps before it decides.
     Discovering,
     /// Another manager is the master, and is polled.
-    Standby { master: Guid, poll_due: Time, missed: u32 },
-    /// It manages the subnet.
+    Standby {
+        master: Guid,
+        poll_due: Time,
+        missed: u32,
+    },
     Master {
         is_up: bool,
         /// The successor of a handover under way, and its deadline.
@@ -41,11 +43,9 @@ pub(super) enum State {
         /// The predecessor, which must get an acknowledgement of the handover.
         predecessor: Option<Guid>,
     },
-    /// It was disabled.
     NotActive,
 }
 
-/// Another manager, as a sweep found it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Other {
     pub(super) place: Place,
@@ -62,12 +62,10 @@ impl State {
         }
     }
 
-    /// Whether it sweeps.
     pub(super) fn sweeps(&self) -> bool {
         matches!(self, Self::Discovering | Self::Master { .. })
     }
 
-    /// Whether it manages the subnet.
     pub(super) fn is_in_charge(&self) -> bool {
         matches!(self, Self::Master { is_up: true, successor: None, .. })
     }
@@ -79,7 +77,6 @@ impl State {
         }
     }
 
-    /// The time of its next timer.
     pub(super) fn due(&self) -> Option<Time> {
         match self {
             Self::Standby { poll_due, .. } => Some(*poll_due),
@@ -95,7 +92,6 @@ fn rank(info: &SmInfo) -> (u8, Reverse<Guid>) {
 }
 
 impl SubnetManager {
-    /// SMInfo for other managers.
     pub(super) fn own_info(&self) -> SmInfo {
         SmInfo {
             guid: self.guid,
@@ -165,7 +161,6 @@ impl SubnetManager {
         }
     }
 
-    /// Sends an SMInfo Set to another manager.
     fn control(&mut self, place: Place, what: SmControl, purpose: Purpose) {
         let path = self.view.node(place.node).path(place.port);
         self.requests.ask(Request::set(path, what.0, self.own_info(), purpose));
@@ -211,7 +206,6 @@ impl SubnetManager {
         self.sweep = Sweep::Resting { since: now, due: now };
     }
 
-    /// The master has answered.
     pub(super) fn polled(&mut self, info: &SmInfo) {
         if let State::Standby { missed, .. } = &mut self.state
             && info.state == SmState::MASTER
@@ -220,7 +214,6 @@ impl SubnetManager {
         }
     }
 
-    /// Handles SMInfo of another manager: a Get or a Set.
     pub(super) fn sm_info(&mut self, now: Time, header: &MadHeader, datagram: &Datagram) {
         let sender = SmInfo::from_data(&LidSmp::parse(&datagram.mad).data);
         let mut status = MadStatus::OK;

@@ -45,10 +45,8 @@ use requests::Requests;
 use std::collections::{BTreeMap, VecDeque};
 use trees::Trees;
 
-/// The most answers that wait to be sent.
 const OUTGOING_MAX: usize = 4096;
 
-/// The purpose of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
     /// NodeInfo of the node at the other end of a port; without a port, of our own node.
@@ -56,7 +54,6 @@ enum Purpose {
     NodeDescription(u32),
     SwitchInfo(u32),
     PortInfo(Place),
-    /// SMInfo of the manager at a port.
     SmInfo(Place),
     /// The light sweep of a switch.
     Light(u32),
@@ -68,47 +65,38 @@ enum Purpose {
     SetPortInfo(Place),
     /// A poll of the master.
     Poll,
-    /// The handover to another manager.
     HandOver,
     /// Another SMInfo Set.
     Control,
 }
 
-/// The phase of a sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sweep {
-    /// Idle, until then.
-    Resting { since: Time, due: Time },
-    /// Light sweep.
+    Resting {
+        since: Time,
+        due: Time,
+    },
     Light,
-    /// Heavy sweep: discovery.
     Discovering,
     /// Writing partitions and routes.
     Tables,
     /// Assigning LIDs, and arming ports.
     Arming,
-    /// Making ports active.
     Activating,
 }
 
-/// Counters of a manager.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SmCounters {
-    /// Heavy sweeps.
     pub sweeps: u64,
-    /// Light sweeps.
     pub light_sweeps: u64,
     /// Requests without an answer, or refused.
     pub failures: u64,
-    /// Received traps.
     pub traps: u64,
-    /// Malformed or unexpected datagrams.
     pub strays: u64,
     /// Answers dropped because the queue was full.
     pub lost: u64,
 }
 
-/// A subnet manager, with its administrator.
 pub struct SubnetManager {
     config: Config,
     guid: Guid,
@@ -155,7 +143,6 @@ impl SubnetManager {
         }
     }
 
-    /// Its state among the managers.
     pub fn state(&self) -> SmState {
         self.state.code()
     }
@@ -166,7 +153,6 @@ impl SubnetManager {
         self.state() == SmState::MASTER && is_resting && !self.has_news && self.failed == 0
     }
 
-    /// The work done so far.
     pub fn counters(&self) -> SmCounters {
         self.counters
     }
@@ -176,7 +162,6 @@ impl SubnetManager {
         &self.lids
     }
 
-    /// The SA of this manager.
     pub fn administrator(&self) -> &Administrator {
         &self.sa
     }
@@ -190,7 +175,6 @@ impl SubnetManager {
         self.own().map_or(Lid::NONE, |own| self.view.port(own).lid)
     }
 
-    /// Handles a datagram for the manager or its administrator.
     pub fn handle(&mut self, now: Time, datagram: &Datagram) {
         let Ok((header, _)) = MadHeader::read(&datagram.mad) else { return };
         match header.mgmt_class {
@@ -255,7 +239,6 @@ impl SubnetManager {
         times.into_iter().flatten().min()
     }
 
-    /// Runs expired timers.
     pub fn handle_timeout(&mut self, now: Time) {
         while let Some(purpose) = self.requests.overdue(now) {
             self.silent(purpose);
@@ -311,12 +294,10 @@ impl SubnetManager {
         self.sweep = Sweep::Resting { since: now, due: now + pause };
     }
 
-    /// Whether it manages the subnet.
     fn is_in_charge(&self) -> bool {
         self.state.is_in_charge()
     }
 
-    /// Handles a trap, and represses it.
     fn trap(&mut self, datagram: &Datagram) {
         let smp = LidSmp::parse(&datagram.mad);
         let notice = Notice::from_data(&smp.data);

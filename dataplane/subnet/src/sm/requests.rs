@@ -17,7 +17,6 @@ use pollux_wire::mad::{Attribute, AttributeId, MadHeader, Method, MgmtClass};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// A request: attribute, path and purpose.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
     path: Path,
@@ -65,7 +64,6 @@ struct Sent {
     tries: u8,
 }
 
-/// Requests in line and under way.
 pub(super) struct Requests {
     /// Requests in the queue, each with its attempts so far.
     waiting: VecDeque<(Request, u8)>,
@@ -93,7 +91,6 @@ impl Requests {
         }
     }
 
-    /// Queues a request.
     pub(super) fn ask(&mut self, request: Request) {
         self.ask_with(None, request);
     }
@@ -104,19 +101,16 @@ impl Requests {
         self.waiting.push_back((Request { m_key, ..request }, 0));
     }
 
-    /// Whether there is none in line or under way.
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.sent.is_empty()
     }
 
-    /// Forgets all.
     pub(super) fn clear(&mut self) {
         self.waiting.clear();
         self.sent.clear();
         self.deadlines.clear();
     }
 
-    /// The next to go out.
     pub(super) fn poll(&mut self, now: Time) -> Option<Mad> {
         if self.sent.len() >= self.window {
             return None;
@@ -147,7 +141,6 @@ impl Requests {
         Some((sent.request.purpose, sent.request.path))
     }
 
-    /// The next deadline.
     pub(super) fn due(&self) -> Option<Time> {
         self.deadlines.front().map(|(deadline, _)| *deadline)
     }

@@ -14,7 +14,6 @@ use pollux_wire::mad::smp::CapabilityMask;
 /// Datagrams that a manager sends before it gets arrived ones.
 const BATCH: usize = 256;
 
-/// Managers, each at its port.
 #[derive(Default)]
 pub struct Residents {
     pub(super) all: Vec<(End, SubnetManager)>,
@@ -42,22 +41,18 @@ impl Residents {
         }
     }
 
-    /// The manager at a port.
     pub fn at(&self, at: End) -> Option<&SubnetManager> {
         self.all.iter().find(|(end, _)| *end == at).map(|(_, manager)| manager)
     }
 
-    /// Whether a manager is at a port, and takes datagrams of a class.
     pub fn take(&self, at: End, class: MgmtClass) -> bool {
         (class.is_smi() || class == MgmtClass::SUBN_ADM) && self.at(at).is_some()
     }
 
-    /// Whether a manager is at the port with this LID.
     pub fn have_lid(&self, subnet: &Subnet, lid: Lid) -> bool {
         self.all.iter().any(|(at, _)| subnet.nodes()[at.node as usize].lid(at.port) == lid)
     }
 
-    /// Delivers a datagram to the manager at its port.
     pub fn handle(&mut self, now: Time, at: End, datagram: &Datagram) {
         let own = self.all.iter_mut().filter(|(end, _)| *end == at);
         own.for_each(|(_, manager)| manager.handle(now, datagram));
@@ -77,12 +72,10 @@ impl Residents {
         has_sent
     }
 
-    /// The time of the next timer, for [`Residents::timeout`].
     pub fn due(&self) -> Option<Time> {
         self.all.iter().filter_map(|(_, manager)| manager.poll_timeout()).min()
     }
 
-    /// Runs expired timers.
     pub fn timeout(&mut self, now: Time) {
         self.all.iter_mut().for_each(|(_, manager)| manager.handle_timeout(now));
     }

@@ -189,7 +189,6 @@ impl Ways {
     }
 }
 
-/// Computes the unicast tables of all switches.
 pub(super) fn route(view: &mut View, graph: &Graph) {
     let entries = usize::from(view.lid_last().0) + 1;
     let mut tables = vec![vec![LinearForwardingTable::UNREACHABLE; entries]; graph.nodes.len()];

@@ -111,7 +111,6 @@ impl SubnetManager {
         }
     }
 
-    /// SL to VL tables, and VL arbitration.
     fn write_qos(&mut self, place: Place) {
         let (Some(qos), node) = (&self.config.qos, self.view.node(place.node)) else { return };
         let port = self.view.port(place);
@@ -151,7 +150,6 @@ impl SubnetManager {
         self.plant(self.sa.mlids().collect());
     }
 
-    /// Trees of the groups with changed members.
     pub(super) fn write_changed_groups(&mut self) {
         if matches!(self.sweep, super::Sweep::Discovering) || !self.is_in_charge() {
             return;
@@ -227,7 +225,6 @@ impl SubnetManager {
         }
     }
 
-    /// `Active` for ports that are armed.
     pub(super) fn activate(&mut self) {
         for place in self.places() {
             let info = self.view.port(place).info;
@@ -301,7 +298,6 @@ impl SubnetManager {
         Some((now, new))
     }
 
-    /// Whether a port gets client reregister.
     fn shall_reregister(&self, now: &PortInfo, new: &PortInfo, place: Place) -> bool {
         let is_able = now.capability_mask.contains(CapabilityMask::CLIENT_REREGISTRATION);
         let is_managed = self.view.port(place).guid != Guid(0);

@@ -12,7 +12,6 @@ use pollux_wire::mad::{Attribute, MadStatus};
 
 type Answer<A> = Result<A, MadStatus>;
 
-/// Whether the block of an attribute is there.
 fn there<A>(attribute: Option<A>) -> Answer<A> {
     attribute.ok_or(MadStatus::BAD_FIELD)
 }
@@ -176,7 +175,6 @@ pub(super) fn led(
     Ok(Led(port.led))
 }
 
-/// The IEEE OUI of Mellanox.
 pub(super) const MELLANOX: u32 = 0x02_c9;
 
 /// A port's speeds beside those of the specification: none is supported, none active, and none can

@@ -22,25 +22,20 @@ use super::Mad;
 use pollux_wire::address::Lid;
 use pollux_wire::mad::smp::DirectedSmp;
 
-/// The node of a packet, and its input port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The port that it came in by; none where it starts.
     pub in_port: Option<u8>,
-    /// Whether the node forwards.
     pub is_switch: bool,
-    /// Physical ports of the node.
     pub num_ports: u8,
 }
 
-/// The next step of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// It has arrived: the agent answers.
     Agent,
     /// It is back at its sender.
     Sender,
-    /// Out by this port.
     Port(u8),
     /// The directed part is over: routed by LID from here.
     Lid(Lid),

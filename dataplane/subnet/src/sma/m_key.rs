@@ -11,18 +11,14 @@ use pollux_wire::mad::smp::{DirectedSmp, LidSmp, MKey, MKeyProtection};
 use pollux_wire::mad::{Method, MgmtClass};
 use std::time::Duration;
 
-/// The access of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
-    /// Full access.
     All,
     /// Read access, without the key.
     KeyHidden,
-    /// None: the datagram is dropped.
     Refused,
 }
 
-/// Checks the key of a datagram.
 pub(super) fn check(
     node: &mut Node,
     arrival: MadArrival,

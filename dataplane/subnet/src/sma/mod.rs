@@ -29,21 +29,16 @@ use pollux_wire::mad::smp::{
 use pollux_wire::mad::{Attribute, AttributeId, MAD_LEN, MadHeader, MadStatus, Method, MgmtClass};
 use std::time::Duration;
 
-/// A management datagram.
 pub type Mad = [u8; MAD_LEN];
 
-/// The arrival of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MadArrival {
-    /// The time of arrival.
     pub now: Time,
     /// The input port; 0 from the node itself, at a switch.
     pub port: u8,
-    /// The SLID of its LRH.
     pub slid: Lid,
 }
 
-/// The result of a datagram.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Handled {
     /// The answer, and the changes of the node.
@@ -152,7 +147,6 @@ fn unclaimed(node: &mut Node) -> Handled {
     Handled::Nothing
 }
 
-/// Whether a subnet manager runs at a port.
 fn is_manager(node: &Node, port: u8) -> bool {
     let port = &node.ports[usize::from(node.managed_port(port))];
     port.info.capability_mask.contains(CapabilityMask::SM)

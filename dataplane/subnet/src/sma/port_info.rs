@@ -26,7 +26,6 @@ fn port_number(node: &Node, arrival: MadArrival, modifier: u32) -> Result<u8, Ma
     is_there.then_some(port).ok_or(MadStatus::BAD_FIELD)
 }
 
-/// The PortInfo of a port, with the M_Key masked where it is hidden.
 pub(super) fn get(
     node: &Node,
     arrival: MadArrival,
@@ -42,7 +41,6 @@ pub(super) fn get(
     Ok(info)
 }
 
-/// Applies a Set; returns the changes.
 pub(super) fn set(
     node: &mut Node,
     arrival: MadArrival,

@@ -3,57 +3,31 @@
 use super::{NODES_MAX, PORTS_MAX};
 use std::fmt;
 
-/// An error of a topology: location, word, and kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopologyError {
-    /// The file and its line, or the specification.
     pub place: String,
-    /// The text at the error.
     pub word: String,
-    /// The kind of error.
     pub problem: Problem,
 }
 
-/// The kinds of errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Problem {
-    /// An unknown kind of topology.
     UnknownKind,
-    /// A wrong number of parameters.
     Parameters(&'static str),
-    /// An invalid number, or one out of range.
-    Number {
-        /// The minimum.
-        min: u32,
-        /// The maximum.
-        max: u32,
-    },
-    /// A fat tree's radix has to be even.
+    Number { min: u32, max: u32 },
     Odd,
-    /// More than [`NODES_MAX`] nodes.
     TooManyNodes,
-    /// More ports than a node can have.
     TooManyPorts,
-    /// A line that is neither node nor port nor attribute.
     UnknownLine,
-    /// A line of a port, before that of any node.
     PortWithoutNode,
-    /// Another word was expected.
     Expected(&'static str),
-    /// An unknown width or speed.
     Rate,
-    /// Two nodes of one name.
     SameName,
-    /// Two nodes with one GUID.
     SameGuid,
-    /// A link to a node that the file does not have.
     UnknownNode,
-    /// A link to a port that its node does not have.
     UnknownPort,
-    /// A port with two links.
     LinkedTwice,
-    /// No node at all.
     Empty,
 }
 

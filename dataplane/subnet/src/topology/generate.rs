@@ -1,14 +1,14 @@
-//! Topologies from a word: `single:3`, `fat-tree:4`, `torus:4x4`.
+//! Topologies from a specification: `single:3`, `fat-tree:4`, `torus:4x4`.
 //!
-//! Hosts are named `host1` onwards in the order in which they stand, so that a test can name the
-//! third host of any fabric. Ports are used from 1 on, hosts first.
+//! Hosts are named `host1` onwards in order, so that a test can name the third host of any fabric.
+//! Ports are used from 1 on, hosts first.
 
 use super::guid_of;
 use super::{End, LinkRate, NODES_MAX, PORTS_MAX, PlannedNode, Problem, Topology, TopologyError};
 use pollux_wire::mad::smp::NodeType;
 
 impl Topology {
-    /// The topology that a specification names, with GUIDs that follow from `seed`:
+    /// The topology of a specification, with GUIDs that follow from `seed`:
     ///
     /// - `single:N`: one switch with N hosts;
     /// - `ring:N`: N switches in a ring, with a host each;
@@ -42,10 +42,9 @@ impl Topology {
     }
 }
 
-/// Numbers that only the count of nodes limits.
+/// The limit of numbers that only the count of nodes limits.
 const LARGE: u32 = NODES_MAX as u32;
 
-/// A topology on its way.
 struct Plan<'a> {
     spec: &'a str,
     seed: u64,
@@ -75,7 +74,6 @@ impl Plan<'_> {
         Ok(numbers)
     }
 
-    /// Refuses what would have more nodes than there can be.
     fn check_nodes(&self, nodes: u64) -> Result<(), TopologyError> {
         let fits = nodes <= NODES_MAX as u64;
         fits.then_some(()).ok_or_else(|| self.wrong(self.spec, Problem::TooManyNodes))
@@ -97,7 +95,7 @@ impl Plan<'_> {
         self.topology.join(ends, LinkRate::default());
     }
 
-    /// Adds hosts with one port each at the first ports of a switch. `before` of them are there.
+    /// Adds hosts with one port each at the first ports of a switch, after `before` other hosts.
     fn hosts(&mut self, switch: u32, before: u32, count: u32) {
         for port in 1..=count {
             let host = self.add(NodeType::CHANNEL_ADAPTER, format!("host{}", before + port), 1);

@@ -1,9 +1,9 @@
-//! What a fabric consists of: nodes, their ports, and the links between them (IBA 3.2).
+//! The plan of a fabric: nodes, ports, and links (IBA 3.2), without the decisions of a subnet
+//! manager.
 //!
-//! A topology is a plan: it says who is there and what is joined, and nothing of what a subnet
-//! manager will decide. It comes from a specification such as `fat-tree:4` ([`Topology::generate`])
-//! or from a file in the format that `ibnetdiscover` prints ([`Topology::read`]), so that a dump of
-//! a real cluster can be loaded; and it is written in that format again.
+//! It comes from a specification such as `fat-tree:4` ([`Topology::generate`]), or from a file in
+//! the format of `ibnetdiscover` ([`Topology::read`]), so that a dump of a real cluster can be
+//! loaded; and it is written in that format again.
 
 mod error;
 mod generate;
@@ -24,66 +24,52 @@ pub const NODES_MAX: usize = Lid::UNICAST_LAST.0 as usize;
 /// ports to performance management.
 pub const PORTS_MAX: u8 = 254;
 
-/// A fabric's plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Topology {
     nodes: Vec<PlannedNode>,
     links: Vec<PlannedLink>,
 }
 
-/// A node of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedNode {
-    /// Adapter, switch or router.
     pub kind: NodeType,
-    /// What people call it.
     pub name: String,
-    /// Its own GUID.
     pub guid: Guid,
-    /// That of the system which it is part of.
     pub system_image_guid: Guid,
     /// IEEE OUI of its vendor.
     pub vendor_id: u32,
-    /// The vendor's number for its kind.
     pub device_id: u16,
     /// By number; number 0 is a switch's own, and means nothing at other nodes.
     pub ports: Vec<PlannedPort>,
 }
 
-/// A port of a plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PlannedPort {
     /// Its GUID; external ports of a switch have none.
     pub guid: Guid,
-    /// The address that it has already; none if a subnet manager is to give one.
+    /// The LID that it has already; none if a subnet manager is to assign it.
     pub lid: Lid,
     /// The port has 2^lmc addresses.
     pub lmc: u8,
-    /// The number of its link, if it has one.
+    /// The index of its link.
     pub link: Option<u32>,
 }
 
-/// A link of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlannedLink {
-    /// What it joins.
     pub ends: [End; 2],
-    /// How wide and how quick it is.
     pub rate: LinkRate,
 }
 
-/// A port, by its node's place in the plan and its number.
+/// A port, by the index of its node and its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct End {
-    /// The index of the node.
     pub node: u32,
-    /// The port number at that node.
     pub port: u8,
 }
 
 impl PlannedNode {
-    /// A node with so many ports, none of them linked. Its GUIDs follow from `guid`: those of an
-    /// adapter's ports by their numbers.
+    /// A node with unlinked ports. The GUIDs of ports follow from `guid`.
     fn new(kind: NodeType, name: String, guid: Guid, num_ports: u8) -> Self {
         let (vendor_id, device_id, ports) = (0, 0, Vec::new());
         let mut node =
@@ -93,7 +79,7 @@ impl PlannedNode {
         node
     }
 
-    /// The GUID that a port has if nobody says another.
+    /// The default GUID of a port.
     fn port_guid(&self, number: u64) -> Guid {
         match (self.kind, number) {
             (NodeType::SWITCH, 0) => self.guid,
@@ -102,24 +88,20 @@ impl PlannedNode {
         }
     }
 
-    /// How many physical ports it has.
     pub fn num_ports(&self) -> u8 {
         self.ports.len() as u8 - 1
     }
 }
 
 impl Topology {
-    /// Its nodes; their places here are what [`End`] names.
     pub fn nodes(&self) -> &[PlannedNode] {
         &self.nodes
     }
 
-    /// Its links, each once.
     pub fn links(&self) -> &[PlannedLink] {
         &self.links
     }
 
-    /// What is at the other end of a port's link, and the link.
     pub fn peer(&self, end: End) -> Option<(End, &PlannedLink)> {
         let port = self.nodes.get(end.node as usize)?.ports.get(usize::from(end.port))?;
         let link = &self.links[port.link? as usize];
@@ -127,7 +109,7 @@ impl Topology {
         Some((if one == end { other } else { one }, link))
     }
 
-    /// Gives a node ports up to this one, if it has fewer. They are free.
+    /// Adds free ports to a node, up to this one.
     pub fn add_ports(&mut self, end: End) {
         let Some(node) = self.nodes.get_mut(end.node as usize) else { return };
         let last = end.port.min(PORTS_MAX);
@@ -138,7 +120,6 @@ impl Topology {
         }
     }
 
-    /// Joins two free ports.
     fn join(&mut self, ends: [End; 2], rate: LinkRate) {
         let index = self.links.len() as u32;
         for end in ends {
@@ -150,7 +131,7 @@ impl Topology {
 
 /// The GUID of the `index`-th node of a fabric with this seed: the next 255 are for its ports.
 fn guid_of(seed: u64, index: usize) -> Guid {
-    /// An EUI-64 whose second bit says that nobody gave it out.
+    /// An EUI-64 with the bit of local administration.
     const LOCAL: u64 = 0x0250_0000_0000_0000;
     // Spreads near seeds, so that joined fabrics do not share GUIDs.
     let spread = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;

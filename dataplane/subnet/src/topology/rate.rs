@@ -1,17 +1,15 @@
-//! How wide and how quick a link is, as one word: `4xEDR`.
+//! The width and speed of a link, as one word: `4xEDR`.
 
 use pollux_wire::mad::smp::{LinkSpeed, LinkSpeedExt, LinkWidth};
 use std::fmt;
 use std::str::FromStr;
 
-/// Width and speed of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkRate {
-    /// Its lanes.
     pub width: LinkWidth,
     /// Speed of a lane, up to 10 Gb/s.
     pub speed: LinkSpeed,
-    /// Speed of a lane above that; none if `speed` says it.
+    /// Speed of a lane above that; none for lower speeds.
     pub speed_ext: LinkSpeedExt,
 }
 
@@ -23,7 +21,7 @@ const WIDTHS: [(&str, LinkWidth); 5] = [
     ("12", LinkWidth::X12),
 ];
 
-/// A link of an extended speed runs at QDR for those who do not know it.
+/// A link of an extended speed shows QDR to readers without extended speeds.
 const SPEEDS: [(&str, LinkSpeed, LinkSpeedExt); 7] = [
     ("SDR", LinkSpeed::SDR, LinkSpeedExt::NONE),
     ("DDR", LinkSpeed::DDR, LinkSpeedExt::NONE),

@@ -8,13 +8,13 @@
 //! [1]     "H-0000000000100000"[1](100001)     # "host" lid 1 4xEDR
 //! ```
 //!
-//! What stands behind `#` are LIDs, rates and descriptions: they are read where they have this form
-//! and passed over where they have not, since people also write there. A link may stand at one of
-//! its ends or at both; nodes may be linked to before they have their record.
+//! LIDs, rates and descriptions stand behind `#`, and are read if they have this form; other text
+//! there is a comment. A link may stand at one of its ends or at both; nodes may be linked to before
+//! their record.
 //!
-//! A dump that was made with `2>&1` begins with the tool's warnings: lines before the first that
-//! has the format are passed over ([`preamble`]). Behind it every line has to have the format, so
-//! that a misspelled one is not lost.
+//! A dump that was made with `2>&1` begins with warnings of the tool, so lines before the first line
+//! of the format are skipped ([`preamble`]). All further lines must have the format, so that a
+//! misspelled one is not lost.
 
 use super::guid_of;
 use super::{End, LinkRate, NODES_MAX, PORTS_MAX, PlannedNode, Problem, Topology, TopologyError};
@@ -23,7 +23,7 @@ use pollux_wire::mad::smp::NodeType;
 use std::collections::BTreeMap;
 
 impl Topology {
-    /// Reads the text of the file called `file`. `seed` makes the GUIDs that the file leaves out.
+    /// Parses a file; `file` is its name in errors. `seed` makes the GUIDs that the file leaves out.
     pub fn read(file: &str, text: &str, seed: u64) -> Result<Self, TopologyError> {
         let mut reader = Reader { file, seed, ..Reader::default() };
         let skipped = preamble(text).last().map_or(0, |(number, _)| *number);
@@ -43,13 +43,13 @@ pub fn preamble(text: &str) -> Vec<(usize, &str)> {
     lines().take(first.unwrap_or(0)).collect()
 }
 
-/// Blank lines, comments and headings mean nothing anywhere.
+/// Blank lines, comments and headings.
 fn is_passed_over(line: &str) -> bool {
     let first = split_comment(line).0.split_whitespace().next();
     first.is_none_or(|word| ["Non-Chassis", "Chassis"].contains(&word))
 }
 
-/// Whether a line was meant as a node, a port or an attribute, well written or not.
+/// Whether a line is a node, a port or an attribute, valid or not.
 fn has_format(line: &str) -> bool {
     let code = split_comment(line).0.trim();
     let first = code.split_whitespace().next().unwrap_or("");
@@ -73,10 +73,10 @@ struct Reader<'a> {
     file: &'a str,
     seed: u64,
     line_number: usize,
-    /// Those that stand before the line of their node.
+    /// The attributes before the line of their node.
     attributes: Attributes,
     topology: Topology,
-    /// Where each name of the file stands in the topology.
+    /// Indexes of nodes by name.
     names: BTreeMap<&'a str, u32>,
     links: Vec<WrittenLink<'a>>,
 }
@@ -90,7 +90,7 @@ struct Attributes {
     device_id: u16,
 }
 
-/// A link as one of its ends tells it.
+/// A link, as it is written at one of its ends.
 struct WrittenLink<'a> {
     line_number: usize,
     from: End,
@@ -186,13 +186,13 @@ impl<'a> Reader<'a> {
             return Err(self.wrong(code, Problem::UnknownPort));
         };
         let (mut own, rest) = (*own, skip_brackets(rest));
-        let (guid, rest) = parenthesised(rest);
+        let (guid, rest) = parenthesized(rest);
         if let Some(guid) = guid {
             own.guid = Guid(self.hex(guid)?);
         }
         let (to_name, rest) = self.quoted(rest.trim_start())?;
         let (to_port, rest) = self.bracketed(rest)?;
-        let rest = parenthesised(skip_brackets(rest)).1.trim();
+        let rest = parenthesized(skip_brackets(rest)).1.trim();
         let rate = if let Some(width) = rest.strip_prefix("w=") {
             let rate = LinkRate::default().with_width(width);
             Some(rate.ok_or_else(|| self.wrong(rest, Problem::Rate))?)
@@ -217,7 +217,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Makes links of what their ends say, now that all nodes are known.
+    /// Joins the written links, now that all nodes are known.
     fn finish(mut self) -> Result<Topology> {
         for link in std::mem::take(&mut self.links) {
             let wrong = |problem| self.wrong_at(link.line_number, link.to_name, problem);
@@ -260,14 +260,14 @@ impl<'a> Reader<'a> {
             .map_err(|_| self.wrong(word, Problem::Expected("a hexadecimal number")))
     }
 
-    /// The name between the quotes at the front, and what follows them.
+    /// The name between the quotes at the front, and the rest.
     fn quoted<'b>(&self, code: &'b str) -> Result<(&'b str, &'b str)> {
         let name = code.strip_prefix('"').and_then(|rest| rest.split_once('"'));
         let named = name.filter(|(name, _)| !name.is_empty());
         named.ok_or_else(|| self.wrong(code, Problem::Expected("a node's name in double quotes")))
     }
 
-    /// The number between the brackets at the front, and what follows them.
+    /// The number between the brackets at the front, and the rest.
     fn bracketed<'b>(&self, code: &'b str) -> Result<(u8, &'b str)> {
         let inner = code.strip_prefix('[').and_then(|rest| rest.split_once(']'));
         let parsed = inner.and_then(|(number, rest)| Some((number.trim().parse().ok()?, rest)));
@@ -276,7 +276,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What stands before and behind the first `#` that is not within quotes.
+/// The text before and behind the first `#` that is not within quotes.
 fn split_comment(line: &str) -> (&str, &str) {
     let mut is_quoted = false;
     let at = line.find(|c| {
@@ -286,13 +286,13 @@ fn split_comment(line: &str) -> (&str, &str) {
     at.map_or((line, ""), |at| (&line[..at], &line[at + 1..]))
 }
 
-/// Leaves out brackets such as `[ext 12]`, which dumps of chassis have behind port numbers.
+/// Skips brackets such as `[ext 12]`, which dumps of chassis have behind port numbers.
 fn skip_brackets(code: &str) -> &str {
     let inner = code.strip_prefix('[').and_then(|rest| rest.split_once(']'));
     inner.map_or(code, |(_, rest)| rest)
 }
 
-fn parenthesised(code: &str) -> (Option<&str>, &str) {
+fn parenthesized(code: &str) -> (Option<&str>, &str) {
     let inner = code.strip_prefix('(').and_then(|rest| rest.split_once(')'));
     inner.map_or((None, code), |(inner, rest)| (Some(inner), rest))
 }
@@ -301,7 +301,6 @@ fn behind_quotes(comment: &str) -> &str {
     comment.rsplit('"').next().unwrap_or("")
 }
 
-/// The number behind the word `key`, if there is one.
 fn number_in(words: &str, key: &str) -> Option<u16> {
     let mut words = words.split_whitespace();
     words.find(|word| *word == key)?;
@@ -320,7 +319,7 @@ fn rate_in(comment: &str) -> Option<LinkRate> {
     behind_quotes(comment).split_whitespace().last()?.parse().ok()
 }
 
-/// The GUID in names such as `H-0002c90300001000`, which is how `ibnetdiscover` makes them.
+/// The GUID in a name of `ibnetdiscover`, such as `H-0002c90300001000`.
 fn guid_in_name(name: &str) -> Option<Guid> {
     let digits = name.get(2..).filter(|digits| digits.len() == 16)?;
     let is_kind = ["S-", "H-", "R-"].contains(&name.get(..2)?);
@@ -333,7 +332,7 @@ mod tests {
     use pollux_wire::mad::smp::LinkWidth;
     use proptest::prelude::*;
 
-    /// A chassis's dump with all that the format has.
+    /// A dump of a chassis with all elements of the format.
     const DUMP: &str = r#"
 #
 # Topology file: of a rack
@@ -378,7 +377,7 @@ Ca	2 "H-0000000000100000"		# "host one HCA-1"
         assert_eq!(topology.peer(up).unwrap().0, End { node: 1, port: 3 });
     }
 
-    /// What infiniband-diags write to standard error beside a dump.
+    /// Warnings of infiniband-diags on standard error, beside a dump.
     const WARNINGS: &str = "\
 ibwarn: [25777] get_abi_version: can't read ABI version from \
 /sys/class/infiniband_mad/abi_version (No such file or directory): is ib_umad module loaded?
@@ -389,7 +388,7 @@ Connection timed out
 ";
 
     #[test]
-    fn warnings_before_a_dump_are_passed_over_and_told() {
+    fn warnings_before_a_dump_are_skipped_and_returned() {
         let text = format!("{WARNINGS}{DUMP}");
         let plain = Topology::read("dump", DUMP, 0).unwrap();
         assert_eq!(Topology::read("dump", &text, 0), Ok(plain));

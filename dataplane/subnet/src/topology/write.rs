@@ -1,4 +1,4 @@
-//! Topologies in the format of `ibnetdiscover`, so that its readers read ours.
+//! Topologies in the format of `ibnetdiscover`, for readers of that format.
 
 use super::{End, PlannedNode, Topology};
 use pollux_wire::mad::smp::NodeType;
@@ -52,7 +52,7 @@ impl Topology {
     }
 }
 
-/// How the format calls a node: by its kind and GUID.
+/// The name of a node in the format: its kind and GUID.
 struct Id<'a>(&'a PlannedNode);
 
 impl Display for Id<'_> {
@@ -66,7 +66,7 @@ impl Display for Id<'_> {
     }
 }
 
-/// The format has no way to say a quote within quotes, or an end of line.
+/// The format cannot escape a quote within quotes, or an end of line.
 fn quotable(name: &str) -> String {
     name.replace(['"', '\n', '\r'], "'")
 }
