@@ -46,6 +46,7 @@ pub struct Host {
     pub sent: Vec<Outgoing>,
     /// Packets of the host that had no way, and went to control.
     pub slow_path: usize,
+    reregistrations: u32,
 }
 
 #[derive(Clone)]
@@ -152,6 +153,7 @@ impl World {
                 seen: vec![],
                 sent: vec![],
                 slow_path: 0,
+                reregistrations: 0,
             }
         };
         let hosts: Vec<_> = ends.enumerate().map(host).collect();
@@ -467,17 +469,14 @@ impl World {
 
     /// Interfaces look at their ports, and hear what the manager asked of them.
     fn tell_ports(&mut self) {
-        let mut reregister = Vec::new();
-        while let Some((at, changes)) = self.subnet.poll_change() {
-            if changes.reregister {
-                reregister.push(at);
-            }
-        }
         for nth in 0..self.hosts.len() {
             let view = self.view(nth);
             let host = &mut self.hosts[nth];
             host.interface.handle_port(self.now, &view);
-            if reregister.contains(&host.at) && view.state == PortState::ACTIVE {
+            let End { node, port } = host.at;
+            let port = &self.subnet.nodes()[node as usize].ports[usize::from(port)];
+            let before = std::mem::replace(&mut host.reregistrations, port.reregistrations);
+            if port.reregistrations != before && view.state == PortState::ACTIVE {
                 host.interface.handle_reregister(self.now);
             }
         }

@@ -9,6 +9,7 @@ use pollux_control::ipoib::{
     Action, Adjacency, By, Interface, InterfaceConfig, Outgoing, PortView, Received, WorkerId,
 };
 use pollux_control::mad::{Envelope, MadAddress};
+use pollux_fabric::node::PKeys;
 use pollux_fabric::sm::{Config, Residents};
 use pollux_fabric::subnet::Subnet;
 use pollux_fabric::topology::{End, Topology};
@@ -20,7 +21,7 @@ use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::ipv4::Ipv4Header;
 use pollux_wire::keys::PKey;
 use pollux_wire::mad::MgmtClass;
-use pollux_wire::mad::smp::{NodeType, PortState};
+use pollux_wire::mad::smp::{NodeType, PortInfo, PortState};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -40,6 +41,8 @@ pub struct Node {
     /// Marks of packets that local sockets got, with how often.
     pub got: BTreeMap<u64, u32>,
     due: Option<Time>,
+    /// The state of the port as the node knows it, and its reregistrations.
+    told: Option<(PortInfo, PKeys, u32)>,
 }
 
 /// All there is.
@@ -129,8 +132,8 @@ impl World {
             let config = adjust(config, nth);
             let (made, secondary_workers) = (first_qpn(nth), config.workers - 1);
             let port_driver = PortDriver { made, secondary_workers, ..PortDriver::default() };
-            let (interface, life, got, due) = (None, 0, BTreeMap::new(), None);
-            Node { at, config, interface, port_driver, life, got, due }
+            let (interface, life, got, due, told) = (None, 0, BTreeMap::new(), None, None);
+            Node { at, config, interface, port_driver, life, got, due, told }
         };
         let nodes: Vec<Node> = ends.enumerate().map(&mut node).collect();
         let by_port = nodes.iter().enumerate().map(|(nth, node)| (node.at, nth)).collect();
@@ -288,17 +291,7 @@ impl World {
         self.managers.settle(self.now, &mut self.subnet, |at, datagram| {
             arrived.push((at, datagram));
         });
-        while let Some((at, changes)) = self.subnet.poll_change() {
-            let Some(&nth) = self.by_port.get(&at) else { continue };
-            self.tell_port(nth);
-            let is_active = self.view(nth).state == PortState::ACTIVE;
-            if let Some(interface) = self.nodes[nth].interface.as_mut().filter(|_| is_active)
-                && changes.reregister
-            {
-                interface.handle_reregister(self.now);
-                self.drain(nth);
-            }
-        }
+        (0..self.nodes.len()).for_each(|nth| self.tell_changes(nth));
         for (at, datagram) in arrived {
             let Some(&to) = self.by_port.get(&at) else { continue };
             let is_of_sa = datagram.mad[1] == MgmtClass::SUBN_ADM.0;
@@ -307,6 +300,24 @@ impl World {
                 let envelope = Envelope { peer, mad: datagram.mad };
                 self.put_mad(Event::ToNode { to, envelope: Box::new(envelope) });
             }
+        }
+    }
+
+    /// Tells a node of changes of its port, and whether it is to register again.
+    fn tell_changes(&mut self, nth: usize) {
+        let node = &mut self.nodes[nth];
+        let port = &self.subnet.nodes()[node.at.node as usize].ports[usize::from(node.at.port)];
+        let told = (port.info, port.p_keys.clone(), port.reregistrations);
+        if node.told.as_ref() == Some(&told) {
+            return;
+        }
+        let is_active = port.info.port_state == PortState::ACTIVE;
+        let before = node.told.replace(told).map_or(0, |(.., before)| before);
+        let reregisters = is_active && port.reregistrations != before;
+        self.tell_port(nth);
+        if let Some(interface) = self.nodes[nth].interface.as_mut().filter(|_| reregisters) {
+            interface.handle_reregister(self.now);
+            self.drain(nth);
         }
     }
 

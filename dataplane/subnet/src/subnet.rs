@@ -11,7 +11,7 @@
 use crate::node::{Node, NodeDrop};
 use crate::pma::{self, Counters};
 use crate::sma::directed::{self, Place, Step};
-use crate::sma::{self, Changes, Handled, Mad, MadArrival};
+use crate::sma::{self, Handled, Mad, MadArrival};
 use crate::switch::{self, Transit};
 use crate::time::Time;
 use crate::topology::{End, LinkRate, Topology};
@@ -48,8 +48,6 @@ pub struct Subnet {
     delivered: VecDeque<(End, Datagram)>,
     /// Nodes that have traps to send.
     trapping: BTreeSet<u32>,
-    /// Changes by agents that the fabric must act on.
-    changes: VecDeque<(End, Changes)>,
     packet_links: PacketLinks,
     departed: VecDeque<Departure>,
     departures: u64,
@@ -73,8 +71,6 @@ pub struct Departure {
     pub datagram: Datagram,
 }
 
-/// Changes that wait to be read. Older ones are forgotten first.
-const CHANGES_MAX: usize = 4096;
 const DELIVERED_MAX: usize = 4096;
 const DEPARTED_MAX: usize = 4096;
 /// Copies of a datagram under way at a time: groups whose routes meet again multiply them.
@@ -99,7 +95,6 @@ impl Subnet {
             topology,
             delivered: VecDeque::new(),
             trapping: BTreeSet::new(),
-            changes: VecDeque::new(),
             packet_links: PacketLinks::default(),
             departed: VecDeque::new(),
             departures: 0,
@@ -190,11 +185,6 @@ impl Subnet {
         }
         self.nodes[end.node as usize].link_down(end.port, PortPhysState::POLLING);
         self.trapping.insert(end.node);
-    }
-
-    /// The next change by an agent at a port.
-    pub fn poll_change(&mut self) -> Option<(End, Changes)> {
-        self.changes.pop_front()
     }
 
     pub fn send_traps(&mut self, now: Time) {
@@ -397,8 +387,10 @@ impl Subnet {
         let arrival = MadArrival { now, port, slid: at.datagram.slid };
         let answer = match class {
             class if class.is_smi() => match sma::handle(node, arrival, &at.datagram.mad) {
-                Handled::Answer(answer, changes) => {
-                    self.apply(End { node: at.node, port }, changes);
+                Handled::Answer(answer, link_down) => {
+                    if let Some(port) = link_down {
+                        self.retrain(End { node: at.node, port });
+                    }
                     *answer
                 }
                 Handled::Manager => return self.deliver(at),
@@ -429,23 +421,13 @@ impl Subnet {
         self.delivered.push_back((End { node: at.node, port }, *at.datagram));
     }
 
-    /// Applies the effects of an agent's change on other nodes.
-    fn apply(&mut self, end: End, changes: Changes) {
-        if let Some(port) = changes.link {
-            let end = End { port, ..end };
-            if let Some((peer, _)) = self.topology.peer(end) {
-                let polling = PortPhysState::POLLING;
-                self.nodes[peer.node as usize].link_down(peer.port, polling);
-                self.trapping.insert(peer.node);
-            }
-            self.train(end);
+    /// An agent has taken the link at a port down: it comes up again if both of its ends try.
+    fn retrain(&mut self, end: End) {
+        if let Some((peer, _)) = self.topology.peer(end) {
+            self.nodes[peer.node as usize].link_down(peer.port, PortPhysState::POLLING);
+            self.trapping.insert(peer.node);
         }
-        if changes != Changes::default() {
-            if self.changes.len() == CHANGES_MAX {
-                self.changes.pop_front();
-            }
-            self.changes.push_back((end, changes));
-        }
+        self.train(end);
     }
 }
 
@@ -539,10 +521,6 @@ mod tests {
         assert_eq!(set(&[1, 2], PortState::NO_CHANGE, P::DISABLED), None, "no way back");
         assert_eq!(set(&[1, 2], PortState::NO_CHANGE, P::NO_CHANGE), None);
         assert!(!subnet.nodes()[0].ports[2].is_linked());
-        let told: Vec<_> = std::iter::from_fn(|| subnet.poll_change()).collect();
-        let host = End { node: 2, port: 1 };
-        assert!(told.iter().all(|(end, changes)| *end == host && changes.state));
-        assert_eq!(told.iter().filter(|(_, changes)| changes.link.is_some()).count(), 2);
     }
 
     #[test]

@@ -1,8 +1,7 @@
 //! The subnet management agent: Gets and Sets of a node's attributes (IBA 14.3).
 //!
 //! A datagram in, a datagram out, and a changed node. No I/O and no clock: the caller passes the
-//! input port and the time ([`MadArrival`]), and the result has the changes that the caller must
-//! act on ([`Changes`]).
+//! input port and the time ([`MadArrival`]).
 //!
 //! 1. [`directed`]: directed routes;
 //! 2. `m_key`: access control;
@@ -18,7 +17,7 @@ pub use crate::node::{TRAPS_MAX, Traps};
 
 use crate::node::{Node, NodeDrop};
 use crate::time::Time;
-use attributes::{Led, written};
+use attributes::Instance;
 use m_key::Access;
 use pollux_wire::address::Lid;
 use pollux_wire::mad::smp::{
@@ -41,49 +40,20 @@ pub struct MadArrival {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Handled {
-    /// The answer, and the changes of the node.
-    Answer(Box<Mad>, Changes),
+    /// The answer, and the port whose link the request took down: the other end of that link goes
+    /// down too.
+    Answer(Box<Mad>, Option<u8>),
     /// The datagram is for the subnet manager or for a requester at this port.
     Manager,
     /// No answer: none was needed, or the datagram was dropped and counted.
     Nothing,
 }
 
-/// Changes of a port that others must act on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Changes {
-    /// Its logical link state.
-    pub state: bool,
-    /// Its addresses.
-    pub lid: bool,
-    /// The subnet manager's LID or SL.
-    pub sm: bool,
-    /// Its prefix or its GUIDs.
-    pub gids: bool,
-    /// Its partitions.
-    pub p_keys: bool,
-    /// Client reregister.
-    pub reregister: bool,
-    /// The link of this port was taken down, so the other end goes down too.
-    pub link: Option<u8>,
-}
-
-impl Changes {
-    fn with(self, other: Self) -> Self {
-        Self {
-            state: self.state || other.state,
-            lid: self.lid || other.lid,
-            sm: self.sm || other.sm,
-            gids: self.gids || other.gids,
-            p_keys: self.p_keys || other.p_keys,
-            reregister: self.reregister || other.reregister,
-            link: self.link.or(other.link),
-        }
-    }
-}
-
 /// The least interval of two traps of a node, for any SubnetTimeout.
 const TRAP_INTERVAL_MIN: Duration = Duration::from_millis(10);
+
+/// The IEEE OUI of Mellanox.
+const MELLANOX: u32 = 0x02_c9;
 
 const LED_INFO: AttributeId = AttributeId(0x0031);
 
@@ -102,10 +72,10 @@ pub fn handle(node: &mut Node, arrival: MadArrival, bytes: &Mad) -> Handled {
         Method::TRAP if has_manager => return Handled::Manager,
         Method::TRAP => return unclaimed(node),
         method if method.is_response() => return Handled::Manager,
-        _ => return answer(bytes, header, MadStatus::BAD_METHOD, &smp.data, Changes::default()),
+        _ => return answer(bytes, header, MadStatus::BAD_METHOD, &smp.data, None),
     }
     if header.base_version != 1 || header.class_version != 1 {
-        return answer(bytes, header, MadStatus::BAD_VERSION, &smp.data, Changes::default());
+        return answer(bytes, header, MadStatus::BAD_VERSION, &smp.data, None);
     }
     if header.attribute_id == SmInfo::ID && has_manager && header.method != Method::TRAP_REPRESS {
         return Handled::Manager;
@@ -126,8 +96,8 @@ pub fn handle(node: &mut Node, arrival: MadArrival, bytes: &Mad) -> Handled {
     }
     let mut data = smp.data;
     match attend(node, arrival, &header, access, &mut data) {
-        Ok(changes) => answer(bytes, header, MadStatus::OK, &data, changes),
-        Err(status) => answer(bytes, header, status, &smp.data, Changes::default()),
+        Ok(link_down) => answer(bytes, header, MadStatus::OK, &data, link_down),
+        Err(status) => answer(bytes, header, status, &smp.data, None),
     }
 }
 
@@ -158,7 +128,7 @@ fn answer(
     header: MadHeader,
     status: MadStatus,
     data: &[u8; 64],
-    changes: Changes,
+    link_down: Option<u8>,
 ) -> Handled {
     let is_directed = header.mgmt_class == MgmtClass::SUBN_DIRECTED_ROUTE;
     let status = if is_directed { status.returning() } else { status };
@@ -166,77 +136,49 @@ fn answer(
     let mut answer = Box::new(*bytes);
     answer[..MadHeader::LEN].copy_from_slice(&header.emit());
     answer[64..128].copy_from_slice(data);
-    Handled::Answer(answer, changes)
+    Handled::Answer(answer, link_down)
 }
 
-/// Executes a request; `data` is the attribute of the request, and then that of the answer.
+/// Executes a request; `data` is the attribute of the request, and then that of the answer. Returns
+/// the port whose link went down.
 fn attend(
     node: &mut Node,
     arrival: MadArrival,
     header: &MadHeader,
     access: Access,
     data: &mut [u8; 64],
-) -> Result<Changes, MadStatus> {
+) -> Result<Option<u8>, MadStatus> {
     let (is_set, modifier) = (header.method == Method::SET, header.attribute_modifier);
-    let mut changes = Changes::default();
+    if header.attribute_id == PortInfo::ID {
+        let set = is_set.then(|| PortInfo::from_data(data));
+        let (link_down, info) = port_info::access(node, arrival, modifier, set, access)?;
+        *data = info.to_data();
+        return Ok(link_down);
+    }
+    let request = *data;
+    let set = is_set.then_some(&request);
+    let is_mellanox = node.identity.vendor_id == MELLANOX;
+    let mut at = Instance { node, arrival_port: arrival.port, modifier };
     *data = match header.attribute_id {
-        NodeDescription::ID if !is_set => node.description.to_data(),
-        NodeInfo::ID if !is_set => attributes::node_info(node, arrival).to_data(),
-        SwitchInfo::ID => attributes::switch_info(node, written(is_set, data).as_ref())?.to_data(),
-        GuidInfo::ID => {
-            changes.gids = is_set;
-            attributes::guid_info(node, arrival, modifier, written(is_set, data).as_ref())?
-                .to_data()
-        }
-        PortInfo::ID => {
-            let request = PortInfo::from_data(data);
-            if is_set {
-                changes = port_info::set(node, arrival, modifier, &request)?;
-            }
-            let mut info = port_info::get(node, arrival, modifier, access == Access::KeyHidden)?;
-            // Only the answer to the Set has this value.
-            info.client_reregister = changes.reregister;
-            info.to_data()
-        }
-        PKeyTable::ID => {
-            changes.p_keys = is_set;
-            attributes::p_key_table(node, arrival, modifier, written(is_set, data).as_ref())?
-                .to_data()
-        }
-        SlToVlMappingTable::ID => {
-            attributes::sl_to_vl(node, arrival, modifier, written(is_set, data).as_ref())?.to_data()
-        }
-        VlArbitrationTable::ID => {
-            attributes::vl_arbitration(node, arrival, modifier, written(is_set, data).as_ref())?
-                .to_data()
-        }
-        LinearForwardingTable::ID => {
-            attributes::linear_table(node, modifier, written(is_set, data).as_ref())?.to_data()
-        }
-        RandomForwardingTable::ID => {
-            attributes::random_table(node, modifier, written(is_set, data).as_ref())?.to_data()
-        }
-        MulticastForwardingTable::ID => {
-            attributes::multicast_table(node, modifier, written(is_set, data).as_ref())?.to_data()
-        }
-        LED_INFO => {
-            let new = is_set.then(|| Led(data[0] & 0x80 != 0));
-            let Led(is_on) = attributes::led(node, arrival, modifier, new)?;
-            let mut data = [0; 64];
-            data[0] = u8::from(is_on) << 7;
-            data
-        }
-        MELLANOX_EXTENDED_PORT_INFO if node.identity.vendor_id == attributes::MELLANOX => {
-            attributes::mellanox_extended_port_info(
-                node,
-                arrival,
-                modifier,
-                is_set.then_some(&*data),
-            )?
-        }
+        NodeDescription::ID if !is_set => at.node.description.to_data(),
+        NodeInfo::ID if !is_set => at.node_info().to_data(),
+        SwitchInfo::ID => at.switch_info(parse(set))?.to_data(),
+        GuidInfo::ID => at.guid_info(parse(set))?.to_data(),
+        PKeyTable::ID => at.p_key_table(parse(set))?.to_data(),
+        SlToVlMappingTable::ID => at.sl_to_vl(parse(set))?.to_data(),
+        VlArbitrationTable::ID => at.vl_arbitration(parse(set))?.to_data(),
+        LinearForwardingTable::ID => at.linear_table(parse(set))?.to_data(),
+        RandomForwardingTable::ID => at.random_table(parse(set))?.to_data(),
+        MulticastForwardingTable::ID => at.multicast_table(parse(set))?.to_data(),
+        LED_INFO => at.led(set)?,
+        MELLANOX_EXTENDED_PORT_INFO if is_mellanox => at.mellanox_extended_port_info(set)?,
         _ => return Err(MadStatus::BAD_METHOD_ATTRIBUTE),
     };
-    Ok(changes)
+    Ok(None)
+}
+
+fn parse<A: Attribute>(data: Option<&[u8; 64]>) -> Option<A> {
+    data.map(A::from_data)
 }
 
 #[cfg(test)]

@@ -10,7 +10,8 @@
 //! A Set is applied completely or not at all. Read-only fields are ignored, because subnet managers
 //! send back all fields that they read.
 
-use super::{Changes, MadArrival};
+use super::MadArrival;
+use super::m_key::Access;
 use crate::node::{Node, NodePort};
 use pollux_wire::address::Lid;
 use pollux_wire::mad::MadStatus;
@@ -26,28 +27,33 @@ fn port_number(node: &Node, arrival: MadArrival, modifier: u32) -> Result<u8, Ma
     is_there.then_some(port).ok_or(MadStatus::BAD_FIELD)
 }
 
-pub(super) fn get(
-    node: &Node,
-    arrival: MadArrival,
-    modifier: u32,
-    hides_key: bool,
-) -> Result<PortInfo, MadStatus> {
-    let port = port_number(node, arrival, modifier)?;
-    let mut info = node.ports[usize::from(port)].info;
-    info.local_port_num = arrival.port;
-    if hides_key {
-        info.m_key = MKey::default();
-    }
-    Ok(info)
-}
-
-pub(super) fn set(
+/// Applies a Set, if there is one. Returns the port whose link went down, and the PortInfo of the
+/// answer.
+pub(super) fn access(
     node: &mut Node,
     arrival: MadArrival,
     modifier: u32,
-    new: &PortInfo,
-) -> Result<Changes, MadStatus> {
+    set: Option<PortInfo>,
+    access: Access,
+) -> Result<(Option<u8>, PortInfo), MadStatus> {
     let number = port_number(node, arrival, modifier)?;
+    let has_addresses = number == node.managed_port(number);
+    let link_down = match &set {
+        Some(new) => apply(node, number, new)?,
+        None => None,
+    };
+    let mut info = node.ports[usize::from(number)].info;
+    info.local_port_num = arrival.port;
+    if access == Access::KeyHidden {
+        info.m_key = MKey::default();
+    }
+    // Only the answer to the Set has this value.
+    info.client_reregister = has_addresses && set.is_some_and(|new| new.client_reregister);
+    Ok((link_down, info))
+}
+
+/// Applies a Set; returns the port whose link went down.
+fn apply(node: &mut Node, number: u8, new: &PortInfo) -> Result<Option<u8>, MadStatus> {
     let has_addresses = number == node.managed_port(number);
     let has_link = number > 0;
     let port = &mut node.ports[usize::from(number)];
@@ -60,15 +66,15 @@ pub(super) fn set(
     if !fits {
         return Err(MadStatus::BAD_FIELD);
     }
-    let mut changes = Changes::default();
     if has_addresses {
-        changes = set_addresses(port, new);
+        set_addresses(port, new);
     }
-    if has_link {
-        set_link(&mut port.info, new);
-        changes = changes.with(set_state(node, number, new));
+    if !has_link {
+        return Ok(None);
     }
-    Ok(changes)
+    set_link(&mut port.info, new);
+    let is_down = set_state(node, number, new);
+    Ok(is_down.then_some(number))
 }
 
 fn is_within_capabilities(now: &PortInfo, new: &PortInfo) -> bool {
@@ -103,15 +109,8 @@ fn is_reachable(from: PortState, to: PortState) -> bool {
     }
 }
 
-fn set_addresses(port: &mut NodePort, new: &PortInfo) -> Changes {
+fn set_addresses(port: &mut NodePort, new: &PortInfo) {
     let info = &mut port.info;
-    let changes = Changes {
-        lid: (info.lid, info.lmc) != (new.lid, new.lmc),
-        sm: (info.master_sm_lid, info.master_sm_sl) != (new.master_sm_lid, new.master_sm_sl),
-        gids: info.gid_prefix != new.gid_prefix,
-        reregister: new.client_reregister,
-        ..Changes::default()
-    };
     port.reregistrations = port.reregistrations.wrapping_add(new.client_reregister.into());
     (info.lid, info.lmc) = (new.lid, new.lmc);
     (info.master_sm_lid, info.master_sm_sl) = (new.master_sm_lid, new.master_sm_sl);
@@ -131,7 +130,6 @@ fn set_addresses(port: &mut NodePort, new: &PortInfo) -> Changes {
         *counter = if new == 0 { 0 } else { *counter };
     }
     port.lease_end = None;
-    changes
 }
 
 /// Zero means no change in these fields of capabilities.
@@ -172,22 +170,18 @@ fn set_link(info: &mut PortInfo, new: &PortInfo) {
     info.filter_raw_outbound = new.filter_raw_outbound;
 }
 
-fn set_state(node: &mut Node, number: u8, new: &PortInfo) -> Changes {
-    let port = &mut node.ports[usize::from(number)];
-    let phys_state = match new.port_phys_state {
-        PortPhysState::NO_CHANGE if new.port_state == PortState::DOWN => {
-            port.info.link_down_default_state
+/// Sets the state of a port; returns whether its link went down.
+fn set_state(node: &mut Node, number: u8, new: &PortInfo) -> bool {
+    let info = &mut node.ports[usize::from(number)].info;
+    let phys_state = match (new.port_phys_state, new.port_state) {
+        (PortPhysState::NO_CHANGE, PortState::DOWN) => info.link_down_default_state,
+        (PortPhysState::NO_CHANGE, PortState::NO_CHANGE) => return false,
+        (PortPhysState::NO_CHANGE, state) => {
+            info.port_state = state;
+            return false;
         }
-        PortPhysState::NO_CHANGE => {
-            let to = new.port_state;
-            let is_new = to != PortState::NO_CHANGE && to != port.info.port_state;
-            if is_new {
-                port.info.port_state = to;
-            }
-            return Changes { state: is_new, ..Changes::default() };
-        }
-        phys_state => phys_state,
+        (phys_state, _) => phys_state,
     };
     node.link_down(number, phys_state);
-    Changes { state: true, link: Some(number), ..Changes::default() }
+    true
 }
