@@ -1,25 +1,38 @@
-//! Why the subnet administrator did not do as asked (IBA 15.2.3), or could not be asked.
+//! Failures of SA queries (IBA 15.2.3).
 
 use pollux_wire::mad::MadStatus;
 use pollux_wire::mad::rmpp::RmppStatus;
-use std::fmt;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SaError {
+    #[error("the subnet administrator does not answer: is a subnet manager there?")]
     Silence,
+    #[error("the subnet administrator is too busy")]
     Busy,
+    #[error("the subnet administrator has no room for this")]
     NoResources,
+    #[error("the subnet administrator finds this contradictory")]
     RequestInvalid,
+    #[error("the subnet administrator knows nothing like this")]
     NoRecords,
+    #[error("the subnet administrator knows more than one like this")]
     TooManyRecords,
+    #[error("the subnet administrator does not know the GID")]
     InvalidGid,
+    #[error("the group does not exist, and the request lacks components to create it")]
     InsufficientComponents,
+    #[error("the subnet administrator does not allow this to the port")]
     Denied,
+    #[error("the subnet administrator wants to be asked elsewhere")]
     Redirected,
+    #[error("the subnet administrator does not know this query: {0}")]
     NotSupported(MadStatus),
+    #[error("the subnet administrator's answer makes no sense")]
     BadAnswer,
+    #[error("the subnet administrator's table ended early: {0}")]
     Aborted(RmppStatus),
+    #[error("the subnet administrator answered with status {0}")]
     Other(MadStatus),
 }
 
@@ -43,39 +56,8 @@ impl SaError {
         }
     }
 
-    /// Whether the same question may well be answered later.
+    /// Whether a retry can succeed.
     pub const fn is_passing(self) -> bool {
         matches!(self, Self::Silence | Self::Busy | Self::NoResources | Self::Aborted(_))
     }
 }
-
-impl fmt::Display for SaError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Silence => "the subnet administrator does not answer: is a subnet manager there?",
-            Self::Busy => "the subnet administrator is too busy",
-            Self::NoResources => "the subnet administrator has no room for this",
-            Self::RequestInvalid => "the subnet administrator finds this contradictory",
-            Self::NoRecords => "the subnet administrator knows nothing like this",
-            Self::TooManyRecords => "the subnet administrator knows more than one like this",
-            Self::InvalidGid => "the subnet administrator does not know the GID",
-            Self::InsufficientComponents => {
-                "the group does not exist, and the request lacks components to create it"
-            }
-            Self::Denied => "the subnet administrator does not allow this to the port",
-            Self::Redirected => "the subnet administrator wants to be asked elsewhere",
-            Self::BadAnswer => "the subnet administrator's answer makes no sense",
-            Self::NotSupported(status) => {
-                return write!(f, "the subnet administrator does not know this query: {status}");
-            }
-            Self::Aborted(status) => {
-                return write!(f, "the subnet administrator's table ended early: {status}");
-            }
-            Self::Other(status) => {
-                return write!(f, "the subnet administrator answered with status {status}");
-            }
-        })
-    }
-}
-
-impl std::error::Error for SaError {}

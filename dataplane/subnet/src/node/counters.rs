@@ -1,14 +1,13 @@
 //! The counters of a port (IBA 16.1.3.5, 16.1.4.11).
 //!
 //! Why one counter for two attributes: [`PortCounters`] has short counters that stop at their
-//! highest value, [`PortCountersExtended`] long ones, and each is set by itself. Here is one long
-//! counter for both, and beside it where the short one began, so that a packet costs one addition.
+//! highest value, [`PortCountersExtended`] long ones, and each is set by itself. A [`Counter`] is the
+//! long one and the offset of the short one, so that a packet costs one addition.
 
 use pollux_wire::mad::perf::{
     CounterSelect, CounterSelect2, CounterSelectExtended, PortCounters, PortCountersExtended,
 };
 
-/// A counter under two attributes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counter {
     value: u64,
@@ -27,8 +26,8 @@ impl Counter {
     }
 
     /// The short counter, which stops at `max`.
-    pub fn short(self, max: u64) -> u64 {
-        self.value.wrapping_sub(self.base).min(max)
+    fn short<T: Copy + Ord + TryFrom<u64>>(self, max: T) -> T {
+        T::try_from(self.value.wrapping_sub(self.base)).map_or(max, |value| value.min(max))
     }
 
     fn set_short(&mut self, value: u64) {
@@ -107,144 +106,86 @@ impl Counters {
         };
         kind.add(packets);
     }
+}
 
-    /// The short counters, without `port_select`.
+/// Converts between an attribute and its counters. Each row is a counter, its field in the
+/// attribute, and the bit that selects it in a Set; a short counter has its highest value too.
+macro_rules! attribute {
+    (
+        $vis:vis $attribute:ident by $select:ident: $get:ident, $read:ident, $set:ident, $write:ident;
+        $( $counter:ident: $field:ident, $bit:ident $(, $max:expr)?; )*
+    ) => {
+        /// The attribute without its selectors.
+        $vis fn $get(&self) -> $attribute {
+            $attribute {
+                $( $field: self.$counter.$read($($max)?), )*
+                ..$attribute::default()
+            }
+        }
+
+        /// Sets the counters that `new` selects.
+        $vis fn $set(&mut self, new: &$attribute) {
+            $(
+                if new.counter_select.contains($select::$bit) {
+                    self.$counter.$write(new.$field.into());
+                }
+            )*
+        }
+    };
+}
+
+impl Counters {
+    attribute! {
+        PortCounters by CounterSelect: selected, short, set_selected, set_short;
+        symbol_errors: symbol_error_counter, SYMBOL_ERROR_COUNTER, u16::MAX;
+        link_error_recoveries: link_error_recovery_counter, LINK_ERROR_RECOVERY_COUNTER, u8::MAX;
+        link_downed: link_downed_counter, LINK_DOWNED_COUNTER, u8::MAX;
+        rcv_errors: port_rcv_errors, PORT_RCV_ERRORS, u16::MAX;
+        rcv_remote_physical_errors:
+            port_rcv_remote_physical_errors, PORT_RCV_REMOTE_PHYSICAL_ERRORS, u16::MAX;
+        rcv_switch_relay_errors:
+            port_rcv_switch_relay_errors, PORT_RCV_SWITCH_RELAY_ERRORS, u16::MAX;
+        xmit_discards: port_xmit_discards, PORT_XMIT_DISCARDS, u16::MAX;
+        xmit_constraint_errors: port_xmit_constraint_errors, PORT_XMIT_CONSTRAINT_ERRORS, u8::MAX;
+        rcv_constraint_errors: port_rcv_constraint_errors, PORT_RCV_CONSTRAINT_ERRORS, u8::MAX;
+        local_link_integrity_errors:
+            local_link_integrity_errors, LOCAL_LINK_INTEGRITY_ERRORS, 0xf;
+        excessive_buffer_overruns:
+            excessive_buffer_overrun_errors, EXCESSIVE_BUFFER_OVERRUN_ERRORS, 0xf;
+        vl15_dropped: vl15_dropped, VL15_DROPPED, u16::MAX;
+        xmit_data: port_xmit_data, PORT_XMIT_DATA, u32::MAX;
+        rcv_data: port_rcv_data, PORT_RCV_DATA, u32::MAX;
+        xmit_packets: port_xmit_pkts, PORT_XMIT_PKTS, u32::MAX;
+        rcv_packets: port_rcv_pkts, PORT_RCV_PKTS, u32::MAX;
+    }
+
+    attribute! {
+        pub PortCountersExtended by CounterSelectExtended:
+            port_counters_extended, long, set_port_counters_extended, set_long;
+        xmit_data: port_xmit_data, PORT_XMIT_DATA;
+        rcv_data: port_rcv_data, PORT_RCV_DATA;
+        xmit_packets: port_xmit_pkts, PORT_XMIT_PKTS;
+        rcv_packets: port_rcv_pkts, PORT_RCV_PKTS;
+        unicast_xmit_packets: port_unicast_xmit_pkts, PORT_UNICAST_XMIT_PKTS;
+        unicast_rcv_packets: port_unicast_rcv_pkts, PORT_UNICAST_RCV_PKTS;
+        multicast_xmit_packets: port_multicast_xmit_pkts, PORT_MULTICAST_XMIT_PKTS;
+        multicast_rcv_packets: port_multicast_rcv_pkts, PORT_MULTICAST_RCV_PKTS;
+    }
+
+    /// The short counters, without their selectors.
     pub fn port_counters(&self) -> PortCounters {
-        let four = |counter: Counter| counter.short(0xf) as u8;
-        let eight = |counter: Counter| counter.short(u8::MAX.into()) as u8;
-        let sixteen = |counter: Counter| counter.short(u16::MAX.into()) as u16;
-        let all = |counter: Counter| counter.short(u32::MAX.into()) as u32;
         PortCounters {
-            symbol_error_counter: sixteen(self.symbol_errors),
-            link_error_recovery_counter: eight(self.link_error_recoveries),
-            link_downed_counter: eight(self.link_downed),
-            port_rcv_errors: sixteen(self.rcv_errors),
-            port_rcv_remote_physical_errors: sixteen(self.rcv_remote_physical_errors),
-            port_rcv_switch_relay_errors: sixteen(self.rcv_switch_relay_errors),
-            port_xmit_discards: sixteen(self.xmit_discards),
-            port_xmit_constraint_errors: eight(self.xmit_constraint_errors),
-            port_rcv_constraint_errors: eight(self.rcv_constraint_errors),
-            local_link_integrity_errors: four(self.local_link_integrity_errors),
-            excessive_buffer_overrun_errors: four(self.excessive_buffer_overruns),
-            qp1_dropped: sixteen(self.qp1_dropped),
-            vl15_dropped: sixteen(self.vl15_dropped),
-            port_xmit_data: all(self.xmit_data),
-            port_rcv_data: all(self.rcv_data),
-            port_xmit_pkts: all(self.xmit_packets),
-            port_rcv_pkts: all(self.rcv_packets),
-            port_xmit_wait: all(self.xmit_wait),
-            ..PortCounters::default()
+            qp1_dropped: self.qp1_dropped.short(u16::MAX),
+            port_xmit_wait: self.xmit_wait.short(u32::MAX),
+            ..self.selected()
         }
     }
 
     /// Sets the short counters that `new` selects.
     pub fn set_port_counters(&mut self, new: &PortCounters) {
-        use CounterSelect as Select;
-        let rows: [(Select, &mut Counter, u32); 16] = [
-            (
-                Select::SYMBOL_ERROR_COUNTER,
-                &mut self.symbol_errors,
-                new.symbol_error_counter.into(),
-            ),
-            (
-                Select::LINK_ERROR_RECOVERY_COUNTER,
-                &mut self.link_error_recoveries,
-                new.link_error_recovery_counter.into(),
-            ),
-            (Select::LINK_DOWNED_COUNTER, &mut self.link_downed, new.link_downed_counter.into()),
-            (Select::PORT_RCV_ERRORS, &mut self.rcv_errors, new.port_rcv_errors.into()),
-            (
-                Select::PORT_RCV_REMOTE_PHYSICAL_ERRORS,
-                &mut self.rcv_remote_physical_errors,
-                new.port_rcv_remote_physical_errors.into(),
-            ),
-            (
-                Select::PORT_RCV_SWITCH_RELAY_ERRORS,
-                &mut self.rcv_switch_relay_errors,
-                new.port_rcv_switch_relay_errors.into(),
-            ),
-            (Select::PORT_XMIT_DISCARDS, &mut self.xmit_discards, new.port_xmit_discards.into()),
-            (
-                Select::PORT_XMIT_CONSTRAINT_ERRORS,
-                &mut self.xmit_constraint_errors,
-                new.port_xmit_constraint_errors.into(),
-            ),
-            (
-                Select::PORT_RCV_CONSTRAINT_ERRORS,
-                &mut self.rcv_constraint_errors,
-                new.port_rcv_constraint_errors.into(),
-            ),
-            (
-                Select::LOCAL_LINK_INTEGRITY_ERRORS,
-                &mut self.local_link_integrity_errors,
-                new.local_link_integrity_errors.into(),
-            ),
-            (
-                Select::EXCESSIVE_BUFFER_OVERRUN_ERRORS,
-                &mut self.excessive_buffer_overruns,
-                new.excessive_buffer_overrun_errors.into(),
-            ),
-            (Select::VL15_DROPPED, &mut self.vl15_dropped, new.vl15_dropped.into()),
-            (Select::PORT_XMIT_DATA, &mut self.xmit_data, new.port_xmit_data),
-            (Select::PORT_RCV_DATA, &mut self.rcv_data, new.port_rcv_data),
-            (Select::PORT_XMIT_PKTS, &mut self.xmit_packets, new.port_xmit_pkts),
-            (Select::PORT_RCV_PKTS, &mut self.rcv_packets, new.port_rcv_pkts),
-        ];
-        for (select, counter, value) in rows {
-            if new.counter_select.contains(select) {
-                counter.set_short(value.into());
-            }
-        }
+        self.set_selected(new);
         if new.counter_select2.contains(CounterSelect2::PORT_XMIT_WAIT) {
             self.xmit_wait.set_short(new.port_xmit_wait.into());
-        }
-    }
-
-    pub fn port_counters_extended(&self) -> PortCountersExtended {
-        PortCountersExtended {
-            port_xmit_data: self.xmit_data.long(),
-            port_rcv_data: self.rcv_data.long(),
-            port_xmit_pkts: self.xmit_packets.long(),
-            port_rcv_pkts: self.rcv_packets.long(),
-            port_unicast_xmit_pkts: self.unicast_xmit_packets.long(),
-            port_unicast_rcv_pkts: self.unicast_rcv_packets.long(),
-            port_multicast_xmit_pkts: self.multicast_xmit_packets.long(),
-            port_multicast_rcv_pkts: self.multicast_rcv_packets.long(),
-            ..PortCountersExtended::default()
-        }
-    }
-
-    pub fn set_port_counters_extended(&mut self, new: &PortCountersExtended) {
-        use CounterSelectExtended as Select;
-        for (select, counter, value) in [
-            (Select::PORT_XMIT_DATA, &mut self.xmit_data, new.port_xmit_data),
-            (Select::PORT_RCV_DATA, &mut self.rcv_data, new.port_rcv_data),
-            (Select::PORT_XMIT_PKTS, &mut self.xmit_packets, new.port_xmit_pkts),
-            (Select::PORT_RCV_PKTS, &mut self.rcv_packets, new.port_rcv_pkts),
-            (
-                Select::PORT_UNICAST_XMIT_PKTS,
-                &mut self.unicast_xmit_packets,
-                new.port_unicast_xmit_pkts,
-            ),
-            (
-                Select::PORT_UNICAST_RCV_PKTS,
-                &mut self.unicast_rcv_packets,
-                new.port_unicast_rcv_pkts,
-            ),
-            (
-                Select::PORT_MULTICAST_XMIT_PKTS,
-                &mut self.multicast_xmit_packets,
-                new.port_multicast_xmit_pkts,
-            ),
-            (
-                Select::PORT_MULTICAST_RCV_PKTS,
-                &mut self.multicast_rcv_packets,
-                new.port_multicast_rcv_pkts,
-            ),
-        ] {
-            if new.counter_select.contains(select) {
-                counter.set_long(value);
-            }
         }
     }
 }
@@ -268,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn the_views_are_set_apart() {
+    fn short_and_long_counters_are_set_apart() {
         let mut counters = Counters::default();
         counters.received(100, true);
         let select = CounterSelect::PORT_RCV_DATA;
