@@ -12,8 +12,6 @@
 //! | hop                | siblings       | apart           |
 //! |--------------------|----------------|-----------------|
 //! | bare cache line    | 22.9           | 150             |
-//! | spsc, `u64`        | 29.8 (1.30 x)  | 150 (1.00 x)    |
-//! | spsc, `Buf`        | 30.6 (1.34 x)  | 169 (1.13 x)    |
 //! | mpsc, `u64`        | 36.4 (1.59 x)  | 154 (1.03 x)    |
 //!
 //! Apart, the line is all that counts. Between siblings it is the instructions around it; mpsc pays
@@ -21,7 +19,6 @@
 //!
 //! | one thread                                   | ns an element |
 //! |----------------------------------------------|---------------|
-//! | spsc `u64`, push and pop, one by one         | 3.8           |
 //! | mpsc `u64`, push and pop                     | 16.1          |
 //! | pool, cached alloc and free                  | 2.0           |
 //! | pool, 32 cached allocs, then 32 frees        | 3.1           |
@@ -34,7 +31,7 @@
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use pollux_mem::counters::SharedCounters;
 use pollux_mem::snapshot::Publisher;
-use pollux_mem::{CachePadded, Pool, PoolConfig, Words, mpsc, spsc};
+use pollux_mem::{CachePadded, Pool, PoolConfig, Words, mpsc};
 use std::hint::black_box;
 use std::mem;
 use std::sync::Arc;
@@ -96,19 +93,6 @@ fn cache_line() -> Pair {
     Pair::new("cache_line", ask, answer)
 }
 
-fn spsc<T: Send + 'static>(name: &'static str, first: T) -> Pair {
-    let (mut out, mut there) = spsc::ring(ENTRIES).unwrap();
-    let (mut back, mut inward) = spsc::ring(ENTRIES).unwrap();
-    let mut travelling = Some(first);
-    let ask = move || {
-        assert!(out.push(travelling.take().unwrap()).is_ok());
-        travelling = Some(wait(|| inward.pop()));
-    };
-    let answer =
-        move || there.pop().into_iter().for_each(|value| assert!(back.push(value).is_ok()));
-    Pair::new(name, ask, answer)
-}
-
 fn mpsc() -> Pair {
     let (out, mut there) = mpsc::ring(ENTRIES).unwrap();
     let (back, mut inward) = mpsc::ring(ENTRIES).unwrap();
@@ -127,9 +111,7 @@ fn hops(_: &mut Criterion) {
     const TRIPS: u32 = 200;
     let cores = core_affinity::get_core_ids().unwrap_or_default();
     let &[ours, theirs, ..] = &cores[..] else { return println!("SKIP hop: needs two cores") };
-    let pool = Pool::new(CONFIG).unwrap();
-    let buf = pool.alloc().unwrap();
-    let mut pairs = [cache_line(), spsc("spsc_u64", 1u64), spsc("spsc_buf", buf), mpsc()];
+    let mut pairs = [cache_line(), mpsc()];
     let mut answers: Vec<_> =
         pairs.iter_mut().map(|pair| mem::replace(&mut pair.answer, Box::new(|| ()))).collect();
     let turn = &AtomicUsize::new(0);
@@ -169,13 +151,6 @@ fn rings(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("ring");
     group.throughput(Throughput::Elements(BATCH as u64));
 
-    let (mut producer, mut consumer) = spsc::ring::<u64>(ENTRIES).unwrap();
-    group.bench_function("spsc_u64_one_by_one_x32", |bencher| {
-        bencher.iter(|| {
-            (0..BATCH as u64).for_each(|value| producer.push(value).unwrap());
-            (0..BATCH).for_each(|_| assert!(black_box(consumer.pop()).is_some()));
-        });
-    });
     let (sender, mut receiver) = mpsc::ring::<u64>(ENTRIES).unwrap();
     group.bench_function("mpsc_u64_x32", |bencher| {
         bencher.iter(|| {

@@ -8,7 +8,7 @@
 //!
 //! Positions only count up, from shortly before they wrap; byte `p` lies at `p mod capacity`. Each
 //! end publishes its position, and loads the other's only when the last value that it saw is used
-//! up. Why a tail here and turns in [`spsc`](crate::spsc): bytes have no slots for a turn, and
+//! up. Why a tail here and turns in [`mpsc`](crate::mpsc): bytes have no slots for a turn, and
 //! copying a run of bytes at once is the purpose of this ring.
 //!
 //! Either end can also work in place, on the longest run that does not wrap ([`Writer::fill`],

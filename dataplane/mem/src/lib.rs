@@ -6,8 +6,7 @@
 //!
 //! 1. [`region`], [`segment`]: pages from the kernel, private or shared between processes;
 //! 2. [`pool`], [`pool::buf`], [`free_list`]: fixed-size buffers in a region, owned by value;
-//! 3. [`spsc`], [`mpsc`], [`byte_ring`]: rings between threads of one process, which trust each
-//!    other; `cursor`: positions in a ring, [`pad`]: cache lines, `sync`: atomics, or loom's;
+//! 3. [`mpsc`], [`byte_ring`]: rings between threads of one process, which trust each other; `cursor`: positions in a ring, [`pad`]: cache lines, `sync`: atomics, or loom's;
 //! 4. [`words`], [`shared_ring`], [`seq_cell`], [`counters`]: shared memory of two processes that
 //!    do not trust each other. All of it is atomic words, so the only `unsafe` is the one that
 //!    makes words out of a region;
@@ -51,7 +50,6 @@ pub mod seq_cell;
 pub mod shared_ring;
 pub mod sleep_word;
 pub mod snapshot;
-pub mod spsc;
 mod sync;
 pub mod system_call;
 pub mod tun;

@@ -1,35 +1,38 @@
-//! A ring from many threads to one: commands to a worker, punted packets to the control thread.
+//! A ring from one or many threads to one: commands to a worker, punted packets to the control
+//! thread, accepted connections.
 //!
-//! Turns say here whose a slot is (see `cursor.rs`): awaiting the value of position `p` it shows
-//! `p`, with the value in it `p + 1`, emptied `p + entries`, the next position that it awaits.
-//! Producers share out positions by one compare-and-swap on the tail; the consumer needs none.
+//! Each slot has a turn, as in `cursor.rs`, but here it also shows when the slot is free: it is
+//! `2p` while the slot waits for the value of position `p`, `2p + 1` while it holds that value, and
+//! then `2(p + entries)`. Producers claim positions by a compare-and-swap on the tail; the consumer
+//! needs none.
 //!
-//! Why it cannot block for ever: a producer that claimed a position and never filled it would stop
+//! Why it cannot block forever: a producer that claimed a position and never filled it would stop
 //! the consumer there. Between claim and fill there is only the move of the value, which cannot
 //! panic, and a single thread cannot be killed. A process can, so processes share only
 //! [`shared_ring`](crate::shared_ring).
 //!
 //! A producer that is preempted at that point delays the values pushed after its own. The consumer
-//! sees an empty ring meanwhile and does not wait.
+//! sees an empty ring meanwhile and does not wait. Why not crossbeam's `ArrayQueue`: its consumer
+//! waits there, forever if it is a real-time thread on the core of the producer, and it executes a
+//! fence each time that it finds the queue empty.
 
-use crate::cursor::{START, filled, first_turn, is_capacity};
+use crate::cursor::{START, first_turn, is_capacity};
 use crate::pad::CachePadded;
 use crate::sync::{Arc, AtomicU64, Ordering, UnsafeCell};
 use std::mem::MaybeUninit;
 
-/// An end that pushes; clones push into the same ring.
+/// Clones push into the same ring.
 pub struct Sender<T> {
     ring: Arc<Ring<T>>,
 }
 
-/// The end that pops.
 pub struct Receiver<T> {
     ring: Arc<Ring<T>>,
 }
 
 struct Ring<T> {
     tail: CachePadded<AtomicU64>,
-    /// Written by the consumer alone, and read by the one who drops the ring.
+    /// Written by the consumer only; read when the ring is dropped, too.
     head: CachePadded<AtomicU64>,
     slots: Box<[Slot<T>]>,
 }
@@ -39,20 +42,29 @@ struct Slot<T> {
     value: UnsafeCell<MaybeUninit<T>>,
 }
 
-// SAFETY: a slot's value is reached only by the one whose turn it is, as `turn` hands it over with
+// SAFETY: one thread at a time accesses the value of a slot, because `turn` hands it over with
 // release and acquire; so values only move from one thread to another.
 unsafe impl<T: Send> Sync for Ring<T> {}
 // SAFETY: the ring owns its values.
 unsafe impl<T: Send> Send for Ring<T> {}
 
-/// A ring of `entries` entries, which must be a power of two from 2 to 2^31; `None` otherwise.
-/// (With one slot, "filled" and "awaits the next" would be the same number.)
+/// The turn of a slot that waits for the value of `position`.
+fn awaiting(position: u64) -> u64 {
+    position.wrapping_mul(2)
+}
+
+/// The turn of a slot that holds the value of `position`.
+fn filled(position: u64) -> u64 {
+    awaiting(position).wrapping_add(1)
+}
+
+/// A ring of `entries` entries, which must be a power of two of at most 2^31; `None` otherwise.
 pub fn ring<T>(entries: usize) -> Option<(Sender<T>, Receiver<T>)> {
-    if !is_capacity(entries) || entries < 2 {
+    if !is_capacity(entries) {
         return None;
     }
     let slot = |index| Slot {
-        turn: AtomicU64::new(first_turn(index, entries)),
+        turn: AtomicU64::new(awaiting(first_turn(index, entries))),
         value: UnsafeCell::new(MaybeUninit::uninit()),
     };
     let ring = Arc::new(Ring {
@@ -75,17 +87,16 @@ impl<T> Ring<T> {
         loop {
             // Acquire, with the release in `take`: the slot is overwritten after it was emptied.
             let turn = self.slot(position).turn.load(Ordering::Acquire);
-            let ahead = turn.wrapping_sub(position) as i64;
+            let ahead = turn.wrapping_sub(awaiting(position)) as i64;
             if ahead < 0 {
                 return None;
             }
             if ahead > 0 {
-                // Others claimed it; the turn that we saw makes us see their tail too.
+                // Another producer claimed it; its tail is visible with the turn.
                 position = self.tail.load(Ordering::Relaxed);
                 continue;
             }
-            // Relaxed: the tail only shares out numbers; what it stands for is handed over by
-            // turns.
+            // Relaxed: the tail only numbers the claims; turns hand over the slots.
             let next = position.wrapping_add(1);
             let (success, failure) = (Ordering::Relaxed, Ordering::Relaxed);
             match self.tail.compare_exchange_weak(position, next, success, failure) {
@@ -106,23 +117,31 @@ impl<T> Ring<T> {
         if slot.turn.load(Ordering::Acquire) != filled(position) {
             return None;
         }
-        // SAFETY: the turn says that the slot holds a value and is the consumer's, who is the
-        // caller; the turn goes on below, so the value is moved out once.
+        // SAFETY: the turn shows that the slot holds a value and belongs to the consumer, which is
+        // the caller; the turn changes below, so the value is moved out once.
         let value = slot.value.with_mut(|value| unsafe { (*value).assume_init_read() });
-        slot.turn.store(position.wrapping_add(self.slots.len() as u64), Ordering::Release);
+        let next = position.wrapping_add(self.slots.len() as u64);
+        slot.turn.store(awaiting(next), Ordering::Release);
         self.head.store(position.wrapping_add(1), Ordering::Relaxed);
         Some(value)
     }
 }
 
 impl<T> Sender<T> {
+    /// Whether a push would succeed, if there is no other producer.
+    pub fn has_room(&self) -> bool {
+        let position = self.ring.tail.load(Ordering::Relaxed);
+        // Acquire, with the release in `take`: the slot was emptied.
+        self.ring.slot(position).turn.load(Ordering::Acquire) == awaiting(position)
+    }
+
     /// Appends a value, or gives it back when the ring is full.
     #[inline]
     pub fn push(&self, value: T) -> Result<(), T> {
         let Some(position) = self.ring.claim() else { return Err(value) };
         let slot = self.ring.slot(position);
-        // SAFETY: the claim made this slot ours alone until the turn below; it holds no value,
-        // because the consumer took the last one before it set the turn that was claimed.
+        // SAFETY: the claim gave this slot to this producer until the turn is stored below; it holds
+        // no value, because the consumer took the last one before it set the turn that was claimed.
         slot.value.with_mut(|place| unsafe { (*place).write(value) });
         slot.turn.store(filled(position), Ordering::Release);
         Ok(())
@@ -136,8 +155,14 @@ impl<T> Clone for Sender<T> {
 }
 
 impl<T> Receiver<T> {
-    /// Takes the oldest value. `None` when there is none, or when the one whose turn it is has not
-    /// yet been written.
+    /// Whether [`Receiver::pop`] would return `None`. That may change at any time.
+    pub fn is_empty(&self) -> bool {
+        let position = self.ring.head.load(Ordering::Relaxed);
+        self.ring.slot(position).turn.load(Ordering::Acquire) != filled(position)
+    }
+
+    /// Takes the oldest value. `None` if there is none, or if the next value has been claimed but
+    /// not yet written.
     #[inline]
     pub fn pop(&mut self) -> Option<T> {
         // SAFETY: there is one receiver, and `&mut self` keeps it to one caller.

@@ -33,7 +33,7 @@ mod tests;
 
 use counts::{CountsWriter, WorkerCounts};
 use idle::{AWAKE, Idle};
-use pollux_mem::spsc::{self, Consumer, Producer};
+use pollux_mem::mpsc::{self, Receiver, Sender};
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use std::sync::Arc;
@@ -105,13 +105,13 @@ struct Shared {
 /// The handle that controls a worker, from any one thread.
 pub struct Handle<C> {
     shared: Arc<Shared>,
-    commands: Producer<C>,
+    commands: Sender<C>,
 }
 
 /// The poll loop of one worker thread.
 pub struct Worker<C> {
     shared: Arc<Shared>,
-    commands: Consumer<C>,
+    commands: Receiver<C>,
     counts: WorkerCounts,
     published: CountsWriter,
     rng: SeededRng,
@@ -140,13 +140,13 @@ enum State {
 /// Creates a worker with an idle strategy, and its handle. It publishes its counters to
 /// `published`.
 pub fn worker<C>(idle: Idle, published: CountsWriter, seed: u64) -> (Worker<C>, Handle<C>) {
-    let (producer, consumer) = spsc::ring(COMMANDS_MAX).expect("a power of two");
+    let (sender, receiver) = mpsc::ring(COMMANDS_MAX).expect("a power of two");
     let idle = AtomicU8::new(idle as u8);
     let shared = Arc::new(Shared { idle, is_stopping: AtomicBool::new(false) });
-    let handle = Handle { shared: Arc::clone(&shared), commands: producer };
+    let handle = Handle { shared: Arc::clone(&shared), commands: sender };
     let worker = Worker {
         shared,
-        commands: consumer,
+        commands: receiver,
         counts: WorkerCounts::default(),
         published,
         rng: SeededRng::new(seed),

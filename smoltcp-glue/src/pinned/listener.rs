@@ -7,7 +7,7 @@ use super::doorbell::DirtyFlag;
 use super::tcp::TcpStream;
 use super::waiters::Waiters;
 use super::{Hold, SharedTimeout};
-use pollux_mem::spsc;
+use pollux_mem::mpsc;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
@@ -33,7 +33,7 @@ pub(super) struct WorkerListener {
 
 /// The accept queues by worker, and the next worker to ask.
 struct Arrived {
-    queues: Vec<spsc::Consumer<TcpStream>>,
+    queues: Vec<mpsc::Receiver<TcpStream>>,
     turn: usize,
 }
 
@@ -74,7 +74,7 @@ impl WorkerListener {
 
 impl TcpListener {
     pub(super) fn new(
-        parts: Vec<(WorkerListener, spsc::Consumer<TcpStream>)>,
+        parts: Vec<(WorkerListener, mpsc::Receiver<TcpStream>)>,
         accepters: Arc<Waiters>,
         local: SocketAddr,
     ) -> Self {
@@ -100,7 +100,7 @@ impl TcpListener {
 
     /// Whether [`TcpListener::accept`] would return at once.
     pub fn is_ready(&self) -> bool {
-        !self.lock().queues.iter().all(spsc::Consumer::is_empty) || self.check().is_err()
+        !self.lock().queues.iter().all(mpsc::Receiver::is_empty) || self.check().is_err()
     }
 
     /// Accepts the oldest connection of the next worker that has one; returns its peer too.

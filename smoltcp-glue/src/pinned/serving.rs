@@ -13,7 +13,7 @@ use super::tcp::{ConnectionState, RequestedState, StreamEnd, TcpLine, TcpStream}
 use super::udp::UdpLine;
 use crate::host::Host;
 use crate::stack::{SocketId, TcpId, UdpError, UdpId};
-use pollux_mem::{byte_ring, spsc};
+use pollux_mem::{byte_ring, mpsc};
 use pollux_verbs::time::Time;
 use std::io;
 use std::sync::Arc;
@@ -334,13 +334,13 @@ pub(super) fn scratch() -> Vec<u8> {
 pub(super) struct ListenerEnd {
     pub(super) _slot: SocketSlot,
     pub(super) line: Arc<ListenerLine>,
-    pub(super) ready: spsc::Producer<TcpStream>,
+    pub(super) ready: mpsc::Sender<TcpStream>,
 }
 
 impl ListenerEnd {
     /// Whether another connection may go to the application now.
     pub(super) fn has_room(&mut self) -> bool {
-        let ready = &mut self.ready;
-        ready.room() > 0 || !is_stalled(&self.line.is_stalled, || ready.room() > 0)
+        let ready = &self.ready;
+        ready.has_room() || !is_stalled(&self.line.is_stalled, || ready.has_room())
     }
 }

@@ -23,7 +23,7 @@ use crate::interface::{SHUTDOWN_MAX, disconnect, hand_to_control, settle};
 use crate::stack::slab::SlabMap;
 use crate::stack::{BindError, ListenerId, SocketId, TcpId};
 use pollux_dataplane::engine::{self, Handle, Work};
-use pollux_mem::spsc;
+use pollux_mem::mpsc;
 use pollux_verbs::time::Time;
 use std::collections::VecDeque;
 use std::io;
@@ -273,11 +273,11 @@ impl Worker<'_> {
         local: SocketAddr,
         backlog: usize,
         accepters: Arc<Waiters>,
-    ) -> io::Result<(WorkerListener, spsc::Consumer<TcpStream>)> {
+    ) -> io::Result<(WorkerListener, mpsc::Receiver<TcpStream>)> {
         let (hold, slot) = self.room()?;
         // Those on their way to who accepts them are part of those that may wait; a power of two.
         let handed = 1 << (backlog / 2).clamp(1, HANDED_MAX).ilog2();
-        let (ready, arrived) = spsc::ring(handed).ok_or(BindError::Full)?;
+        let (ready, arrived) = mpsc::ring(handed).ok_or(BindError::Full)?;
         let backlog = backlog.saturating_sub(handed).max(1);
         let id = self.inner.stack.tcp_listen(local, backlog)?;
         let line = ListenerLine::new(DirtyFlag::new(SocketId::Listener(id)), accepters);

@@ -22,7 +22,7 @@ use pollux_control::ipoib::{
 };
 use pollux_dataplane::capture::CaptureTap;
 use pollux_dataplane::port::TransitError;
-use pollux_mem::spsc::{self, Consumer, Producer};
+use pollux_mem::mpsc::{self, Receiver, Sender};
 use pollux_verbs::VerbsError;
 use pollux_wire::ethernet::EtherType;
 use std::collections::VecDeque;
@@ -120,11 +120,11 @@ fn take_waits(waits: &AtomicBool) -> bool {
 
 /// The end of control.
 pub(super) struct ControlEnd {
-    commands: Producer<WorkerCommand>,
+    commands: Sender<WorkerCommand>,
     waiting: VecDeque<WorkerCommand>,
     /// Frames and deliveries among those.
     packets_waiting: usize,
-    events: Consumer<WorkerEvent>,
+    events: Receiver<WorkerEvent>,
     sent: u64,
     /// The number of the last command whose completion something waits for.
     urgent: u64,
@@ -135,8 +135,8 @@ pub(super) struct ControlEnd {
 
 /// The worker's end.
 pub(super) struct WorkerEnd {
-    commands: Consumer<WorkerCommand>,
-    events: Producer<WorkerEvent>,
+    commands: Receiver<WorkerCommand>,
+    events: Sender<WorkerEvent>,
     waiting: VecDeque<(ConnectionKey, QueuePairEvent)>,
     done: u64,
     /// What was published last. Publishing the same again would only move the cache line.
@@ -148,8 +148,8 @@ pub(super) struct WorkerEnd {
 
 /// Both ends.
 pub(super) fn channel() -> (ControlEnd, WorkerEnd) {
-    let (commands, command_receiver) = spsc::ring(COMMANDS_MAX).expect("a power of two");
-    let (event_sender, events) = spsc::ring(EVENTS_MAX).expect("a power of two");
+    let (commands, command_receiver) = mpsc::ring(COMMANDS_MAX).expect("a power of two");
+    let (event_sender, events) = mpsc::ring(EVENTS_MAX).expect("a power of two");
     let shared = Arc::new(Shared::default());
     let waiting = VecDeque::new();
     let control = ControlEnd {
@@ -338,10 +338,10 @@ impl WorkerEnd {
         if !self.waiting.is_empty() {
             return false;
         }
-        if self.events.room() == 0 {
+        if !self.events.has_room() {
             wait_for_space(&self.shared.worker_waits);
         }
-        self.events.room() > 0
+        self.events.has_room()
     }
 
     /// Has control woken if it waits for the space of polled commands.

@@ -18,7 +18,7 @@ use pollux_dataplane::capture::{CaptureReader, CaptureTap, CaptureTerms, TAPS_MA
 use pollux_dataplane::port::TransitError;
 use pollux_dataplane::verdict::Destinations;
 use pollux_mem::snapshot::{Publisher, Snapshot};
-use pollux_mem::spsc::{self, Consumer, Producer};
+use pollux_mem::mpsc::{self, Receiver, Sender};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -73,9 +73,9 @@ struct Shared {
 
 /// The end of control.
 pub(super) struct ControlSide {
-    frames: Producer<PlainFrame>,
-    taps: Producer<CaptureTap>,
-    events: Consumer<PlainEvent>,
+    frames: Sender<PlainFrame>,
+    taps: Sender<CaptureTap>,
+    events: Receiver<PlainEvent>,
     counters: Snapshot<PlainCounters>,
     /// Something was sent since the last [`ControlSide::take_notified`].
     is_notified: bool,
@@ -85,9 +85,9 @@ pub(super) struct ControlSide {
 
 /// The end of a port.
 pub(super) struct PortSide {
-    frames: Consumer<PlainFrame>,
-    taps: Consumer<CaptureTap>,
-    events: Producer<PlainEvent>,
+    frames: Receiver<PlainFrame>,
+    taps: Receiver<CaptureTap>,
+    events: Sender<PlainEvent>,
     state: Snapshot<PortState>,
     counters: Publisher<PlainCounters>,
     /// Events were sent since the last [`PortSide::take_has_events`].
@@ -97,9 +97,9 @@ pub(super) struct PortSide {
 
 /// Both ends.
 pub(super) fn channel(state: Snapshot<PortState>) -> (ControlSide, PortSide) {
-    let (frames, frame_receiver) = spsc::ring(FRAMES_MAX).expect("a power of two");
-    let (event_sender, events) = spsc::ring(EVENTS_MAX).expect("a power of two");
-    let (taps, tap_receiver) = spsc::ring(TAPS_MAX).expect("a power of two");
+    let (frames, frame_receiver) = mpsc::ring(FRAMES_MAX).expect("a power of two");
+    let (event_sender, events) = mpsc::ring(EVENTS_MAX).expect("a power of two");
+    let (taps, tap_receiver) = mpsc::ring(TAPS_MAX).expect("a power of two");
     let shared = Arc::new(Shared::default());
     let counters = Publisher::new(PlainCounters::default());
     let control = ControlSide {
