@@ -19,9 +19,12 @@
 //! | `poll_nothing` | 178 | | 190 |
 #![expect(unused_qualifications, reason = "and name types in full")]
 
+mod ends;
+
+use ends::{ThreadEnd, ends};
 use gungraun::prelude::*;
 use gungraun::{Callgrind, EventKind};
-use pollux_perf::verbs::end::{Setup, ThreadEnd, ends};
+use pollux_perf::verbs::end::Setup;
 use pollux_verbs::*;
 use std::hint::black_box;
 
@@ -52,7 +55,7 @@ impl Both {
 
 /// Warm, with receives posted.
 fn ready(qp_type: QpType) -> Box<Both> {
-    let mut both = Box::new(Both { ends: ends(Setup::of(qp_type)) });
+    let mut both = Box::new(Both { ends: ends(Setup::of(qp_type), false) });
     for _ in 0..100 {
         both.ends[1].recv(128).expect("there is room");
     }

@@ -36,11 +36,14 @@
 //! cycle on both ends.
 #![expect(clippy::disallowed_methods, reason = "a bench reads the clock, and its arguments")]
 
+mod ends;
+
 use core_affinity::CoreId;
+use ends::{ThreadEnd, ends};
 use pollux_perf::machine::{copy, lines, on_both};
 use pollux_perf::peers::{RunConfig, ucx};
 use pollux_perf::samples::median;
-use pollux_perf::verbs::end::{GRH_BYTES, Setup, ThreadEnd, ends};
+use pollux_perf::verbs::end::{GRH_BYTES, Setup};
 use pollux_verbs::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -84,8 +87,9 @@ fn main() {
 fn figures(cores: [usize; 2]) -> Vec<Figure> {
     use QpType::{Rc, Uc, Ud};
     let config = RunConfig { cores, fifo: None, duration: Duration::from_millis(200) };
-    let packets = Setup { packets_only: true, ..Setup::of(Rc) };
-    let thousand = Setup { qps: 1000, has_srq: true, ..Setup::of(Rc) };
+    let of = |qp_type| (Setup::of(qp_type), false);
+    let packets = (Setup::of(Rc), true);
+    let thousand = (Setup { qps: 1000, has_srq: true, ..Setup::of(Rc) }, false);
     let one_way = |setup, bytes| move || Some(one_way(cores, setup, bytes));
     let many = |setup, bytes, batch| move || Some(rate(cores, setup, bytes, batch) * 1e-6);
     let bandwidth =
@@ -94,16 +98,16 @@ fn figures(cores: [usize; 2]) -> Vec<Figure> {
         ("cache line to and fro, half", "ns", Box::new(move || Some(lines(cores, false)))),
         ("two lines each way, half", "ns", Box::new(move || Some(lines(cores, true)))),
         ("copy of 1 MiB", "GB/s", Box::new(|| Some(copy() * 1e-9))),
-        ("RC 64 bytes one way", "ns", Box::new(one_way(Setup::of(Rc), 64))),
-        ("UC 64 bytes one way", "ns", Box::new(one_way(Setup::of(Uc), 64))),
-        ("UD 64 bytes one way", "ns", Box::new(one_way(Setup::of(Ud), 64))),
+        ("RC 64 bytes one way", "ns", Box::new(one_way(of(Rc), 64))),
+        ("UC 64 bytes one way", "ns", Box::new(one_way(of(Uc), 64))),
+        ("UD 64 bytes one way", "ns", Box::new(one_way(of(Ud), 64))),
         ("RC 64 bytes one way, packets", "ns", Box::new(one_way(packets, 64))),
         ("UCX tag_lat 64 bytes", "ns", Box::new(move || ucx::tag_lat(&config, 64).ok())),
-        ("RC 2 KiB one way", "ns", Box::new(one_way(Setup::of(Rc), 2048))),
-        ("UC 2 KiB one way", "ns", Box::new(one_way(Setup::of(Uc), 2048))),
-        ("UD 2 KiB one way", "ns", Box::new(one_way(Setup::of(Ud), 2048))),
+        ("RC 2 KiB one way", "ns", Box::new(one_way(of(Rc), 2048))),
+        ("UC 2 KiB one way", "ns", Box::new(one_way(of(Uc), 2048))),
+        ("UD 2 KiB one way", "ns", Box::new(one_way(of(Ud), 2048))),
         ("RC 2 KiB one way, packets", "ns", Box::new(one_way(packets, 2048))),
-        ("RC 64 bytes, batches of 32", "M/s", Box::new(many(Setup::of(Rc), 64, 32))),
+        ("RC 64 bytes, batches of 32", "M/s", Box::new(many(of(Rc), 64, 32))),
         ("the same on 1,000 queue pairs, SRQ", "M/s", Box::new(many(thousand, 64, 32))),
         ("RC 64 bytes, batches, packets", "M/s", Box::new(many(packets, 64, 32))),
         (
@@ -111,8 +115,8 @@ fn figures(cores: [usize; 2]) -> Vec<Figure> {
             "M/s",
             Box::new(move || Some(ucx::tag_bw(&config, 64).ok()? * 1e-6)),
         ),
-        ("RC 64 KiB", "GB/s", Box::new(bandwidth(Setup::of(Rc), 64 << 10))),
-        ("RC 1 MiB", "GB/s", Box::new(bandwidth(Setup::of(Rc), 1 << 20))),
+        ("RC 64 KiB", "GB/s", Box::new(bandwidth(of(Rc), 64 << 10))),
+        ("RC 1 MiB", "GB/s", Box::new(bandwidth(of(Rc), 1 << 20))),
         ("RC 1 MiB, packets", "GB/s", Box::new(bandwidth(packets, 1 << 20))),
     ]
 }
@@ -153,8 +157,8 @@ fn print_json(figures: &[Figure], medians: &[Option<f64>], of: &dyn Fn(&str) -> 
 }
 
 /// Half the round trip of a message; inline if it is short.
-fn one_way(cores: [usize; 2], setup: Setup, bytes: u32) -> f64 {
-    let [mut a, mut b] = ends(setup);
+fn one_way(cores: [usize; 2], (setup, packets_only): (Setup, bool), bytes: u32) -> f64 {
+    let [mut a, mut b] = ends(setup, packets_only);
     let room = bytes + GRH_BYTES;
     for end in [&mut a, &mut b] {
         (0..64).for_each(|_| end.recv(room).expect("there is room"));
@@ -177,8 +181,8 @@ fn one_way(cores: [usize; 2], setup: Setup, bytes: u32) -> f64 {
 }
 
 /// Messages a second, one way, in batches, each on the next queue pair.
-fn rate(cores: [usize; 2], setup: Setup, bytes: u32, batch: usize) -> f64 {
-    let [mut a, mut b] = ends(setup);
+fn rate(cores: [usize; 2], (setup, packets_only): (Setup, bool), bytes: u32, batch: usize) -> f64 {
+    let [mut a, mut b] = ends(setup, packets_only);
     let total = if bytes > 4096 { 400 } else { 200_000 / batch * batch };
     let over = AtomicBool::new(false);
     (0..512).for_each(|_| b.recv(bytes).expect("there is room"));

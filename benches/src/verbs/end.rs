@@ -15,38 +15,31 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Bytes of the memory of an end.
 pub const BYTES: usize = 8 << 20;
 /// Bytes of the GRH, in front of the payload of a datagram.
 pub const GRH_BYTES: u32 = 40;
-/// Requests that may be outstanding each way.
+/// Outstanding requests in each direction.
 const REQUESTS_MAX: u32 = 1024;
 /// Messages up to this length go inline.
 pub const INLINE_BYTES: u32 = 64;
 /// Empty polls before the core is yielded: the other end may share it.
 const LOOKS_AWAKE: u32 = 20_000;
 
-/// The queue pairs of an end.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
-    /// The transport service.
     pub qp_type: QpType,
-    /// The number of queue pairs; the nth of one end is connected to the nth of the other.
+    /// The nth queue pair of one end is connected to the nth of the other.
     pub qps: usize,
-    /// Whether they share a receive queue.
     pub has_srq: bool,
-    /// Whether every message goes as packets with CRCs, without message bypass.
-    pub packets_only: bool,
 }
 
 impl Setup {
-    /// One queue pair, with message bypass.
+    /// One queue pair, with a receive queue of its own.
     pub const fn of(qp_type: QpType) -> Self {
-        Self { qp_type, qps: 1, has_srq: false, packets_only: false }
+        Self { qp_type, qps: 1, has_srq: false }
     }
 }
 
-/// The address of an end and its queue pairs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndAddress {
     lid: u16,
@@ -54,16 +47,12 @@ pub struct EndAddress {
     qpns: Vec<u32>,
 }
 
-/// One end, on cache lines of its own: the other end belongs to another thread.
+/// On cache lines of its own: another thread has the other end.
 #[repr(align(256))]
 pub struct End<D: Device + ?Sized = dyn Device + Send> {
-    /// The adapter, open for this end only.
     pub device: Box<D>,
-    /// The completion queue of all requests.
     pub cq: Cq,
-    /// The queue pairs.
     pub qps: Vec<Qp>,
-    /// The memory of all messages.
     pub region: MemoryRegion,
     pd: Pd,
     port: u8,
@@ -73,32 +62,7 @@ pub struct End<D: Device + ?Sized = dyn Device + Send> {
     to: Option<(Ah, Qpn)>,
 }
 
-/// An end at a link between threads.
-pub type ThreadEnd = End<SoftDevice<ThreadLink>>;
-
-/// Two connected ends for two threads.
-///
-/// # Panics
-/// When the process has no memory for them.
-pub fn ends(setup: Setup) -> [ThreadEnd; 2] {
-    // Each is created in a thread of its own, so that their allocations share no cache line.
-    let mut ends = std::thread::scope(|scope| {
-        let made = devices(setup.packets_only).map(|device| {
-            scope.spawn(move || {
-                let memory = Memory::private(BYTES).expect("there is memory");
-                End::new(Box::new(device), 1, &memory, &setup).expect("there is room")
-            })
-        });
-        made.map(|end| end.join().expect("it is made"))
-    });
-    let addresses = [0, 1].map(|at| ends[at].address().expect("its port is up"));
-    for (end, other) in ends.iter_mut().zip(addresses.iter().rev()) {
-        end.connect(other).expect("the table allows it");
-    }
-    ends
-}
-
-/// Two adapters at the ends of one link.
+/// With `packets_only`, all messages are sent as packets with CRCs, without message bypass.
 #[expect(clippy::disallowed_methods, reason = "adapters between threads have a clock")]
 pub fn devices(packets_only: bool) -> [SoftDevice<ThreadLink>; 2] {
     let start = Instant::now();
@@ -115,7 +79,7 @@ pub fn devices(packets_only: bool) -> [SoftDevice<ThreadLink>; 2] {
 }
 
 impl<D: Device + ?Sized> End<D> {
-    /// An end at a port of this device, once the port is active.
+    /// Waits until the port is active.
     pub fn new(
         mut device: Box<D>,
         port: u8,
@@ -140,7 +104,7 @@ impl<D: Device + ?Sized> End<D> {
         Ok(end)
     }
 
-    /// Creates another queue pair, in state RESET.
+    /// The new queue pair is in state RESET.
     pub fn create_qp(&mut self) -> Result<Qp, PerfError> {
         Ok(self.device.create_qp(&QpInit {
             qp_type: self.qp_type,
@@ -157,7 +121,6 @@ impl<D: Device + ?Sized> End<D> {
         })?)
     }
 
-    /// The address of this end.
     pub fn address(&self) -> Result<EndAddress, PerfError> {
         let qpn = |qp: &Qp| Ok(self.device.qpn(*qp)?.0);
         let gid = self.device.gid(self.port, 0)?;
@@ -168,7 +131,6 @@ impl<D: Device + ?Sized> End<D> {
         })
     }
 
-    /// Connects the queue pairs to those of the other end.
     pub fn connect(&mut self, other: &EndAddress) -> Result<(), PerfError> {
         let path = self.path_to(other);
         for (qp, qpn) in self.qps.clone().into_iter().zip(&other.qpns) {
@@ -226,7 +188,6 @@ impl<D: Device + ?Sized> End<D> {
         Ok(())
     }
 
-    /// Posts a receive.
     pub fn recv(&mut self, bytes: u32) -> Result<(), PerfError> {
         let sge = [Sge { address: self.region.address, bytes, lkey: self.region.lkey }];
         let request = [RecvRequest { id: 0, sges: &sge }];
@@ -254,7 +215,7 @@ impl<D: Device + ?Sized> End<D> {
         self.to.map_or(SendOp::Send, |to| SendOp::Datagram(destination(to)))
     }
 
-    /// Polls completions, and returns their number. A failed request is an error.
+    /// Returns the number of completions. A failed request is an error.
     pub fn poll(&mut self, out: &mut [Completion]) -> Result<usize, PerfError> {
         let count = self.device.poll(self.cq, out)?;
         let has_failed = |one: &&Completion| one.status != CompletionStatus::Success;
@@ -264,7 +225,7 @@ impl<D: Device + ?Sized> End<D> {
         }
     }
 
-    /// Waits for a message; `false` if `is_over` says that none will come.
+    /// Waits for a message; returns `false` if `is_over` is true before it arrives.
     pub fn wait(&mut self, mut is_over: impl FnMut() -> bool) -> Result<bool, PerfError> {
         let mut out = [Completion::NOTHING];
         for look in 1u32.. {
