@@ -10,11 +10,9 @@ use std::time::{Duration, Instant};
 /// 1,008 hosts at 79 switches.
 pub const THOUSAND: &str = "leaf-spine:63x16x16";
 
-/// A subnet and its managers.
 pub struct Managed {
-    /// The subnet, with all ports active.
     pub subnet: Subnet,
-    /// The subnet manager, which runs at the first host.
+    /// Runs at the first host.
     pub managers: Residents,
 }
 

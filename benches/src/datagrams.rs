@@ -8,13 +8,11 @@ use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-/// Bytes of a datagram.
 pub const BYTES: usize = 64;
-/// A datagram that is not back after this is sent again.
+/// After this time without a reply, a datagram is sent again.
 const RESEND: Duration = Duration::from_millis(200);
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The two ends.
 pub struct DatagramEnds {
     near: UdpSocket,
     far: UdpSocket,
@@ -24,7 +22,7 @@ pub struct DatagramEnds {
 }
 
 impl DatagramEnds {
-    /// Opens interfaces at two hosts of a fabric, by their numbers.
+    /// Opens interfaces at two hosts of a fabric.
     pub fn open(fabric: &Embedded, [near, far]: [u8; 2]) -> Result<Self, PerfError> {
         let up = |host: u8| {
             let setup = pollux::Node::open(&fabric.port(&format!("host{host}")))?;
@@ -61,7 +59,7 @@ impl DatagramEnds {
         Ok(count)
     }
 
-    /// A datagram there and back.
+    /// Exchanges one datagram in each direction.
     #[expect(clippy::disallowed_methods, reason = "a lost datagram is sent again")]
     pub fn round(&self, lost: &mut u64) -> Result<(), PerfError> {
         let mut bytes = [7; BYTES];

@@ -10,7 +10,6 @@ use pollux_verbs::time::Time;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-/// Neighbors in the table.
 const NEIGHBORS: u32 = 1000;
 /// Turns between two reads of the clock.
 const TURNS: u32 = 1000;
@@ -19,11 +18,10 @@ const TURNS: u32 = 1000;
 #[expect(clippy::disallowed_methods, reason = "this is what is measured")]
 pub fn rate(core: usize, duration: Duration) -> Result<f64, String> {
     pinned(core, || {
-        let failed = |error: &dyn std::fmt::Display| error.to_string();
         let own = Ipv4Addr::new(10, 0, 0, 1);
-        let mut echo =
-            Echo::new(NullDevice::new(), own, NEIGHBORS).map_err(|error| failed(&error))?;
-        let published = CountsWriter::nowhere().map_err(|error| failed(&error))?;
+        let echo = Echo::new(NullDevice::new(), own, NEIGHBORS);
+        let mut echo = echo.map_err(|error| error.to_string())?;
+        let published = CountsWriter::nowhere().map_err(|error| error.to_string())?;
         let (mut worker, _handle) = worker::<()>(Idle::Poll, published, 7);
         let start = Instant::now();
         // Each turn reads the clock, as that of a real worker.

@@ -4,28 +4,20 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs;
 
-/// A machine at the time of a measurement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Environment {
-    /// The name of the processor.
     pub cpu: String,
-    /// The number of cores.
     pub cores: usize,
-    /// Whether it is a virtual machine.
     pub is_virtual: bool,
-    /// The frequency governor; none in most virtual machines.
+    /// None in most virtual machines.
     pub governor: String,
-    /// Isolated cores.
     pub isolated: String,
     /// Reserved huge pages, and the policy of transparent ones.
     pub huge_pages: String,
-    /// The clock source.
     pub clock: String,
-    /// The kernel version.
     pub kernel: String,
     /// The load averages of one, five and fifteen minutes.
     pub load: String,
-    /// The real-time priority of the ends.
     pub fifo: Option<u8>,
     /// The percentage of each second that the kernel lets real-time threads run, if there is a
     /// limit: those that poll are stopped for the rest of it, 50 ms by default.
@@ -33,7 +25,6 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// This machine, now.
     pub fn now(fifo: Option<u8>) -> Self {
         let said = |path: &str| match fs::read_to_string(path) {
             Ok(text) if !text.trim().is_empty() => text.trim().to_string(),

@@ -10,7 +10,6 @@ use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// How long an end waits for a message of the other end.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// One end of the control connection.
@@ -19,13 +18,11 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// Takes a connected stream.
     pub fn new(stream: UnixStream) -> io::Result<Self> {
         stream.set_read_timeout(Some(TIMEOUT))?;
         Ok(Self { stream: BufReader::new(stream) })
     }
 
-    /// Sends a message.
     pub fn send(&mut self, what: &impl Serialize) -> Result<(), PerfError> {
         let line = serde_json::to_string(what).map_err(io::Error::from)?;
         writeln!(self.stream.get_mut(), "{line}").map_err(|error| match error.kind() {
@@ -34,7 +31,6 @@ impl Exchange {
         })
     }
 
-    /// Receives a message.
     pub fn receive<T: DeserializeOwned>(&mut self) -> Result<T, PerfError> {
         let mut line = String::new();
         match self.stream.read_line(&mut line) {
@@ -45,13 +41,13 @@ impl Exchange {
         }
     }
 
-    /// Sends a message and receives one of the same type.
+    /// Sends a message and receives a message of the same type.
     pub fn swap<T: Serialize + DeserializeOwned>(&mut self, mine: &T) -> Result<T, PerfError> {
         self.send(mine)?;
         self.receive()
     }
 
-    /// Waits until both ends are here.
+    /// Waits until the other end has called this, too.
     pub fn meet(&mut self) -> Result<(), PerfError> {
         self.swap(&()).map(drop)
     }

@@ -14,29 +14,24 @@ use crate::environment::Environment;
 use crate::error::PerfError;
 use crate::machine::pinned;
 use crate::null_router::{ForwardPlan, NullRouter};
-use crate::samples::spread;
+use crate::samples::{spread, spread_text};
 use serde::Serialize;
 use std::fmt;
 
-/// The figures of a plan: the median of its rounds, the least and the largest.
+/// The rate in packets per second: the median of the rounds, the least and the largest.
 #[derive(Clone, Debug, Serialize)]
 pub struct ForwardRow {
-    /// What was measured.
     pub plan: ForwardPlan,
-    /// Packets per second.
     pub rate: [f64; 3],
 }
 
-/// A finished measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct ForwardMeasurement {
-    /// The machine.
     pub environment: Environment,
-    /// The figures.
     pub rows: Vec<ForwardRow>,
 }
 
-/// Measures each plan in so many rounds, which alternate.
+/// Measures each plan `rounds` times; the plans alternate.
 pub fn run(plans: Vec<ForwardPlan>, rounds: usize) -> Result<ForwardMeasurement, PerfError> {
     let environment = Environment::now(None);
     let mut rates = vec![Vec::new(); plans.len()];
@@ -50,7 +45,6 @@ pub fn run(plans: Vec<ForwardPlan>, rounds: usize) -> Result<ForwardMeasurement,
     Ok(ForwardMeasurement { environment, rows })
 }
 
-/// The rate at which a core forwards.
 pub fn rate(plan: &ForwardPlan) -> Result<f64, String> {
     pinned(plan.core, || {
         let mut router = NullRouter::new(plan)?;
@@ -68,16 +62,10 @@ impl fmt::Display for ForwardMeasurement {
         writeln!(f, "{}", self.environment)?;
         writeln!(f, "median (least to largest), one core, null to null")?;
         writeln!(f, "{:>9} routes  {:>6}  {:>24}  {:>10}", "", "bytes", "Mpps", "ns/packet")?;
-        for ForwardRow { plan, rate: [middle, least, largest] } in &self.rows {
-            let million = |rate: &f64| rate / 1e6;
-            let rate = format!(
-                "{:.1} ({:.1} to {:.1})",
-                million(middle),
-                million(least),
-                million(largest)
-            );
+        for ForwardRow { plan, rate } in &self.rows {
+            let nanos = 1e9 / rate[0];
+            let rate = spread_text(rate.map(|rate| rate / 1e6), 1);
             let family = if plan.ipv6 { "IPv6" } else { "IPv4" };
-            let nanos = 1e9 / middle;
             writeln!(
                 f,
                 "{:>9} {family}    {:>6}  {rate:>24}  {nanos:>10.1}",

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 const ROUNDS: u32 = 10_000;
 
-/// Runs a closure on each core, and returns the result of the first.
+/// Runs a closure on each core; returns the result of the first.
 pub fn on_both<T: Send>(
     cores: [usize; 2],
     first: impl FnOnce() -> T + Send,
@@ -19,7 +19,6 @@ pub fn on_both<T: Send>(
     })
 }
 
-/// Runs a closure on a core, and returns its result.
 pub fn pinned<T: Send>(core: usize, what: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let pinned = scope.spawn(|| {

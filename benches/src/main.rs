@@ -11,9 +11,9 @@ use pollux_perf::compare::compare;
 use pollux_perf::environment::Environment;
 use pollux_perf::error::PerfError;
 use pollux_perf::forward;
-use pollux_perf::isolation;
+use pollux_perf::isolation::{self, IsolationPlan};
 use pollux_perf::null_router::{ForwardPlan, ROUTES_MAX};
-use pollux_perf::pair::{play_part, run};
+use pollux_perf::pair::{play_part, prioritize, run};
 use pollux_perf::peers::RunConfig;
 use pollux_perf::plan::{Layer, Outcome, Plan, Transport, What};
 use pollux_perf::rfc2544;
@@ -23,7 +23,7 @@ use serde::Serialize;
 use serde_json::json;
 use std::error::Error;
 use std::fmt::Display;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 use std::time::Duration;
 
 /// The message sizes of `--size sweep`, in bytes.
@@ -239,7 +239,9 @@ fn main() -> ExitCode {
         Action::Scaling(how) => scaled(&how),
         Action::Forward(how) => forwarded(&how),
         Action::Part { plan } => play_part(&plan).map_err(Into::into),
-        Action::IdleMemory => idle_memory().map_err(Into::into),
+        Action::IdleMemory => {
+            bytes_per_connection().map(|bytes| println!("{bytes}")).map_err(Into::into)
+        }
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -253,13 +255,7 @@ fn main() -> ExitCode {
 /// Sets the real-time priority of this process, one above both ends, which it has to serve.
 fn settle(place: &Place) -> Result<(), PerfError> {
     check_cores(&place.cores)?;
-    let Some(fifo) = place.fifo else { return Ok(()) };
-    let mut chrt = Command::new("chrt");
-    chrt.args(["-f", "-p", &(fifo + 1).to_string(), &std::process::id().to_string()]);
-    match chrt.stdout(Stdio::null()).status() {
-        Ok(status) if status.success() => Ok(()),
-        _ => Err(PerfError::Plan("cannot set the priority: run as root, or omit --fifo".into())),
-    }
+    place.fifo.map_or(Ok(()), |fifo| prioritize(fifo + 1, std::process::id().to_string()))
 }
 
 fn check_cores(cores: &[usize]) -> Result<(), PerfError> {
@@ -296,7 +292,9 @@ fn measured(what: What, measure: &Measure) -> Result<(), Box<dyn Error>> {
     for plan in plans {
         let outcome = run(&plan)?;
         if !measure.place.json {
-            print!("{}", if outcomes.is_empty() { format!("{environment}\n") } else { "".into() });
+            if outcomes.is_empty() {
+                println!("{environment}");
+            }
             println!("{:>8} bytes  {}", plan.bytes, sentence(&outcome));
         }
         outcomes.push(json!({ "plan": plan, "outcome": outcome }));
@@ -354,14 +352,8 @@ fn compared(how: &Compare) -> Result<(), Box<dyn Error>> {
 fn isolated(how: &IsolationArguments) -> Result<(), Box<dyn Error>> {
     let &IsolationArguments { rate: per_second, rounds, duration, cores, fifo, json } = how;
     check_cores(&cores)?;
-    let plan =
-        isolation::IsolationPlan { cores, rounds: rounds.into(), duration, per_second, fifo };
-    let isolation = isolation::run(plan)?;
-    match json {
-        true => println!("{}", serde_json::to_string_pretty(&isolation)?),
-        false => print!("{isolation}"),
-    }
-    Ok(())
+    let plan = IsolationPlan { cores, rounds: rounds.into(), duration, per_second, fifo };
+    print_pretty(&isolation::run(plan)?, json)
 }
 
 fn forwarded(how: &ForwardArguments) -> Result<(), Box<dyn Error>> {
@@ -381,34 +373,33 @@ fn forwarded(how: &ForwardArguments) -> Result<(), Box<dyn Error>> {
     let plans = plans.collect();
     if how.rfc2544 {
         let measured = rfc2544::run(plans, how.queue.into(), |what| eprintln!("{what}"))?;
-        return print_measured(&measured, how.json);
+        print_compact(&measured, how.json);
+    } else {
+        print_compact(&forward::run(plans, how.rounds.into())?, how.json);
     }
-    print_measured(&forward::run(plans, how.rounds.into())?, how.json)
+    Ok(())
 }
 
-fn print_measured(
-    measured: &(impl Serialize + Display),
-    as_json: bool,
-) -> Result<(), Box<dyn Error>> {
+fn print_compact(measured: &(impl Serialize + Display), as_json: bool) {
     match as_json {
         true => println!("{}", json!(measured)),
         false => print!("{measured}"),
     }
-    Ok(())
 }
 
 fn scaled(how: &ScalingArguments) -> Result<(), Box<dyn Error>> {
     let &ScalingArguments { rounds, duration, cores, json } = how;
     check_cores(&cores)?;
-    let scaling = scaling::run(cores, rounds.into(), duration)?;
-    match json {
-        true => println!("{}", serde_json::to_string_pretty(&scaling)?),
-        false => print!("{scaling}"),
-    }
-    Ok(())
+    print_pretty(&scaling::run(cores, rounds.into(), duration)?, json)
 }
 
-fn idle_memory() -> Result<(), PerfError> {
-    println!("{}", bytes_per_connection()?);
+fn print_pretty(
+    measured: &(impl Serialize + Display),
+    as_json: bool,
+) -> Result<(), Box<dyn Error>> {
+    match as_json {
+        true => println!("{}", serde_json::to_string_pretty(measured)?),
+        false => print!("{measured}"),
+    }
     Ok(())
 }

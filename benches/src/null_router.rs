@@ -21,39 +21,31 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
-/// Groups of next hops, half to each port.
+/// Half of them lead to each port.
 const GROUPS: usize = 64;
 /// Buffers of the worker: two batches to each port fit.
 const BUFFERS: u32 = 1024;
-/// Breaths between two looks at the end.
+/// Breaths between two reads of the clock.
 const BREATHS: u32 = 1000;
-/// The most routes and flows that are measured.
 pub const ROUTES_MAX: usize = 2_000_000;
-/// Of so many packets, the latency of one is measured.
+/// One packet in so many has its latency measured.
 const TAGGED: u64 = 64;
 
 /// Prefix lengths of IPv4 and of IPv6, and their shares in percent, as in the Internet's tables.
 const LENGTHS_V4: [(u8, u64); 6] = [(24, 62), (22, 14), (23, 10), (20, 7), (19, 4), (16, 3)];
 const LENGTHS_V6: [(u8, u64); 6] = [(48, 49), (44, 14), (32, 14), (40, 10), (36, 8), (64, 5)];
 
-/// What is measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct ForwardPlan {
-    /// Routes in the FIB.
     pub routes: usize,
-    /// Destinations of the packets of each port.
+    /// Destinations of the packets that each port receives.
     pub flows: usize,
-    /// Length of the packets.
     pub bytes: u16,
-    /// Packets of IPv6 instead of IPv4.
     pub ipv6: bool,
-    /// Core of the worker.
     pub core: usize,
-    /// How long a round, or a trial, takes.
     pub duration: Duration,
 }
 
-/// A worker with both ports, and its tables.
 pub struct NullRouter {
     forwarder: Forwarder,
     ports: [NullPort; 2],
@@ -64,42 +56,34 @@ pub struct NullRouter {
     _packets: PacketMemory,
 }
 
-/// The packets that arrive at a port: as many a second as are offered, until there are enough.
+/// The packets that arrive at a port: `per_second`, until there are `packets_max`.
 #[derive(Clone, Copy, Debug)]
 pub struct OfferedLoad {
-    /// Packets per second.
     pub per_second: f64,
-    /// All packets that are offered.
     pub packets_max: u64,
-    /// Packets that wait from before.
+    /// Packets that wait at the start.
     pub backlog: u64,
     /// Packets that can wait.
     pub queue_max: u64,
 }
 
-/// The queue of a port.
 struct Queue {
     load: OfferedLoad,
     received: u64,
-    /// Packets that found no space.
     lost: u64,
     last_loss: Duration,
-    /// When it was empty for the first time.
     empty_at: Duration,
 }
 
-/// What became of offered packets.
 #[derive(Clone, Debug)]
 pub struct Trial {
-    /// Packets that were forwarded.
     pub forwarded: u64,
-    /// Packets that were lost.
     pub lost: u64,
-    /// From the start until none was lost any more, and both queues had been empty.
+    /// The time from the start until no packet was lost any more and both queues had been empty.
     pub recovered: Duration,
     /// Nanoseconds from the arrival of packets to the end of the breath that sent them.
     pub latency: Histogram<u64>,
-    /// The longest breath: in a longer one than the queue lasts, packets are lost.
+    /// A breath that is longer than the queue lasts loses packets.
     pub breath_max: Duration,
 }
 
@@ -113,7 +97,7 @@ impl ForwardPlan {
 }
 
 impl OfferedLoad {
-    /// A load without an end, for a queue of this length.
+    /// A load without an end.
     pub const fn new(per_second: f64, queue_max: u64) -> Self {
         Self { per_second, packets_max: u64::MAX, backlog: 0, queue_max }
     }
@@ -125,13 +109,13 @@ impl Queue {
         Self { load, received: 0, lost: 0, last_loss: never, empty_at: never }
     }
 
-    /// Packets that have arrived until then.
     fn arrived(&self, at: Duration) -> u64 {
         let OfferedLoad { per_second, packets_max, backlog, .. } = self.load;
         backlog + ((at.as_secs_f64() * per_second) as u64).min(packets_max)
     }
 
-    /// Receives a batch: how many packets, and when the tagged one among them arrived.
+    /// Receives a batch: returns the number of packets, and the time when the tagged packet among
+    /// them arrived.
     fn poll(&mut self, at: Duration) -> (usize, Option<Duration>) {
         let gone = self.received + self.lost;
         let waiting = self.arrived(at).saturating_sub(gone);
@@ -159,7 +143,6 @@ impl Queue {
 }
 
 impl NullRouter {
-    /// A router with the tables of the plan; or the reason why there is none.
     #[expect(clippy::disallowed_methods, reason = "packets are measured by its clock")]
     pub fn new(plan: &ForwardPlan) -> Result<Self, String> {
         let mut rng = SeededRng::new(1);
@@ -187,7 +170,7 @@ impl NullRouter {
         self.ports.iter().map(NullPort::sent).sum()
     }
 
-    /// Packets per second, if there are always more.
+    /// Packets per second if there are always more.
     #[expect(clippy::disallowed_methods, reason = "this is what is measured")]
     pub fn rate_max(&mut self, duration: Duration) -> f64 {
         self.ports.iter_mut().for_each(|port| port.set_batch(BATCH_MAX));
@@ -198,7 +181,7 @@ impl NullRouter {
         (self.sent() - before) as f64 / begun.elapsed().as_secs_f64()
     }
 
-    /// Offers packets to both ports, for so long, and forwards what is in the queues at the end.
+    /// Offers packets to both ports for a time, and forwards the packets in the queues at the end.
     #[expect(clippy::disallowed_methods, reason = "this is what is measured")]
     pub fn offer(&mut self, load: OfferedLoad, duration: Duration) -> Trial {
         let mut queues = [Queue::new(load), Queue::new(load)];
@@ -234,7 +217,6 @@ impl NullRouter {
         }
     }
 
-    /// Packets that were dropped and not forwarded.
     pub fn dropped(&self) -> u64 {
         self.ports.iter().map(|port| port.drops().total()).sum()
     }
@@ -242,7 +224,7 @@ impl NullRouter {
 
 type Prefix = (IpAddr, u8);
 
-/// Different prefixes; one alone is the default route.
+/// Different prefixes; a single prefix is the default route.
 fn prefixes(plan: &ForwardPlan, rng: &mut SeededRng) -> Vec<Prefix> {
     if plan.routes == 1 {
         return vec![match plan.ipv6 {
@@ -276,7 +258,6 @@ fn prefixes(plan: &ForwardPlan, rng: &mut SeededRng) -> Vec<Prefix> {
     all.into_iter().collect()
 }
 
-/// A FIB with these routes, to both ports.
 fn fib(prefixes: &[Prefix]) -> Fib {
     let mut fib = FibBuilder::new(ROUTES_MAX);
     let hop = |nth: usize| {
@@ -291,7 +272,7 @@ fn fib(prefixes: &[Prefix]) -> Fib {
     fib.publish()
 }
 
-/// So many destinations in prefixes that are drawn.
+/// Destinations in randomly chosen prefixes.
 fn destinations(prefixes: &[Prefix], flows: usize, rng: &mut SeededRng) -> Vec<IpAddr> {
     let destination = |nth: usize, rng: &mut SeededRng| match prefixes[nth] {
         (IpAddr::V4(_), 0) => {

@@ -14,12 +14,12 @@ use crate::exchange::Exchange;
 use crate::plan::{EndRole, Layer, Outcome, Plan};
 use crate::{sockets, verbs};
 use pollux_node::fabric::Embedded;
+use std::ffi::OsStr;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 
-/// Runs a measurement.
 pub fn run(plan: &Plan) -> Result<Outcome, PerfError> {
     plan.check()?;
     let needs_fabric = plan.devices.is_none() && (plan.layer != Layer::Verbs || plan.processes);
@@ -96,13 +96,12 @@ fn in_processes(plan: &Plan) -> Result<Outcome, PerfError> {
 
 fn part(plan: &Plan, role: EndRole, stream: UnixStream, stdout: Stdio) -> io::Result<Child> {
     let program = std::env::current_exe()?;
-    let mut command = prioritised(plan.fifo, &program.display().to_string());
+    let mut command = with_priority(plan.fifo, &program.display().to_string());
     command.arg("part").arg(serde_json::to_string(&(role, plan))?);
     command.stdin(Stdio::from(OwnedFd::from(stream))).stdout(stdout).spawn()
 }
 
-/// A command with a real-time priority, if there is one.
-pub fn prioritised(fifo: Option<u8>, program: &str) -> Command {
+pub fn with_priority(fifo: Option<u8>, program: &str) -> Command {
     match fifo {
         None => Command::new(program),
         Some(priority) => {
@@ -113,7 +112,17 @@ pub fn prioritised(fifo: Option<u8>, program: &str) -> Command {
     }
 }
 
-/// Plays the role in the argument of a process that [`run`] started.
+/// Sets the real-time priority of a process, or of a thread, by its number.
+pub fn prioritize(fifo: u8, process: impl AsRef<OsStr>) -> Result<(), PerfError> {
+    let mut chrt = Command::new("chrt");
+    chrt.args(["-f", "-p", &fifo.to_string()]).arg(process).stdout(Stdio::null());
+    match chrt.status() {
+        Ok(status) if status.success() => Ok(()),
+        _ => Err(PerfError::Plan("cannot set the priority: run as root, or omit --fifo".into())),
+    }
+}
+
+/// Plays a role in a process that [`run`] started.
 pub fn play_part(argument: &str) -> Result<(), PerfError> {
     let (role, plan): (EndRole, Plan) =
         serde_json::from_str(argument).map_err(|error| PerfError::Plan(error.to_string()))?;
@@ -125,7 +134,7 @@ pub fn play_part(argument: &str) -> Result<(), PerfError> {
     Ok(())
 }
 
-/// A child process, which is killed on drop.
+/// Kills the child process on drop.
 pub struct Process(pub Child);
 
 impl Drop for Process {

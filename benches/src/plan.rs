@@ -8,12 +8,10 @@ use pollux_verbs::QpType;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// The longest message between two adapters.
 pub const MESSAGE_BYTES_MAX: u32 = 8 << 20;
 /// The longest payload of UDP over a connection of 65,520 bytes, and over datagrams of 2,044.
 const UDP_BYTES_MAX: [u32; 2] = [65_520 - 28, 2_044 - 28];
 
-/// The measured quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum What {
     /// Half the round trip of one message at a time.
@@ -22,11 +20,9 @@ pub enum What {
     Bw,
     /// One-way message rate.
     Rate,
-    /// Connections opened and closed.
     Connect,
 }
 
-/// The layer that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Layer {
@@ -38,7 +34,6 @@ pub enum Layer {
     Tcp,
 }
 
-/// The transport service below the layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Transport {
@@ -51,7 +46,6 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// The queue pair type.
     pub const fn qp_type(self) -> QpType {
         match self {
             Self::Rc => QpType::Rc,
@@ -60,7 +54,6 @@ impl Transport {
         }
     }
 
-    /// The interface mode.
     pub const fn mode(self) -> Mode {
         match self {
             Self::Rc => Mode::Rc,
@@ -70,30 +63,24 @@ impl Transport {
     }
 }
 
-/// One measurement between two ends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
-    /// The measured quantity.
     pub what: What,
-    /// The measured layer.
     pub layer: Layer,
-    /// The transport service.
     pub transport: Transport,
     /// Bytes of a message; for TCP, of a write.
     pub bytes: u32,
-    /// The duration after the warm-up.
+    /// Without the warm-up.
     pub duration: Duration,
-    /// Open loop: messages sent per second, whether or not the one before was answered.
+    /// Messages per second in an open loop, whether or not earlier messages were answered; without
+    /// it, a closed loop.
     pub per_second: Option<u32>,
     /// Whether the server sleeps between messages, in blocking calls.
     pub sleeps: bool,
-    /// The devices of client and server; by default adapters of a software fabric of this process.
+    /// Of client and server; by default adapters of a software fabric of this process.
     pub devices: Option<[String; 2]>,
-    /// Whether the ends are processes instead of threads.
     pub processes: bool,
-    /// The real-time priority (SCHED_FIFO) of the ends.
     pub fifo: Option<u8>,
-    /// The cores of client and server.
     pub cores: [usize; 2],
 }
 
@@ -153,35 +140,26 @@ impl Plan {
     }
 }
 
-/// The side of a measurement that an end takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EndRole {
-    /// It begins, and measures.
+    /// Begins, and measures.
     Client,
-    /// It answers, or receives.
+    /// Answers, or receives.
     Server,
 }
 
-/// The result of a measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// Half round trips.
     Latency(Latency),
-    /// Messages in one direction.
     OneWay {
-        /// Messages received per second.
         per_second: f64,
-        /// Bytes of each.
         bytes: u32,
-        /// Messages sent, including the warm-up.
+        /// Includes the warm-up.
         sent: u64,
-        /// Messages sent and not received.
         lost: u64,
     },
-    /// Connections opened and closed.
     Connections {
-        /// Connections per second.
         per_second: f64,
     },
 }
@@ -194,7 +172,7 @@ impl Outcome {
         Self::OneWay { per_second, bytes: plan.bytes, sent, lost }
     }
 
-    /// Bytes per second, of messages in one direction.
+    /// `None` unless messages go in one direction.
     pub fn bytes_per_second(&self) -> Option<f64> {
         match self {
             Self::OneWay { per_second, bytes, .. } => Some(per_second * f64::from(*bytes)),

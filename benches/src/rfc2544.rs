@@ -26,68 +26,56 @@ use std::time::Duration;
 
 /// Halvings of a search: the figure is exact to a 128th of the highest rate.
 const SEARCH_STEPS: u32 = 7;
-/// Trials of a rate, of which one has to pass.
+/// Trials of a rate, one of which has to pass.
 const TRIALS_MAX: u32 = 3;
 /// The loss that the second throughput allows.
 const LOSS_MAX: f64 = 0.005;
-/// The link of bursts: bits per second, and bytes beside the packet (Ethernet with its gaps).
+/// The link of bursts: its rate, and the bytes of Ethernet and its gaps beside a packet.
 const LINK_BITS_PER_SECOND: f64 = 100e9;
 const LINK_OVERHEAD_BYTES: u16 = 38;
-/// Longer bursts are not tried.
 const BURST_MAX: u64 = 1 << 22;
 
-/// Latency in microseconds.
+/// Latency in microseconds: the least, the median, the mean, the 99.9th percentile and the largest.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct LoadLatency {
-    /// Packets per second of both ports.
+    /// Of both ports.
     pub per_second: f64,
-    /// The least, the median, the mean, the 99.9th percentile and the largest.
     pub min: f64,
-    /// The typical one (RFC 8219).
     pub median: f64,
-    /// The arithmetic mean.
     pub mean: f64,
-    /// The worst one (RFC 8219).
     pub worst: f64,
-    /// The largest.
     pub max: f64,
 }
 
-/// The figures of a plan.
 #[derive(Clone, Debug, Serialize)]
 pub struct Rfc2544Row {
-    /// What was measured.
     pub plan: ForwardPlan,
-    /// Packets per second that leave if there are always more.
+    /// Packets per second if there are always more.
     pub rate_max: f64,
     /// Packets per second without loss.
     pub throughput: f64,
     /// Packets per second with at most 0.5 % of loss.
     pub throughput_lossy: f64,
-    /// Latency at the throughput, and at half of it.
+    /// At the throughput, and at half of it.
     pub latency: [LoadLatency; 2],
-    /// Packets of the longest burst without loss to each port.
+    /// Packets of the longest burst to each port without loss.
     pub back_to_back: u64,
-    /// Microseconds of recovery.
+    /// In microseconds.
     pub recovery: f64,
-    /// Microseconds of the longest breath in all trials.
+    /// In microseconds, of all trials.
     pub breath_max: f64,
-    /// Trials that were made.
     pub trials: u32,
 }
 
-/// A finished measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Rfc2544 {
-    /// The machine.
     pub environment: Environment,
     /// Packets that can wait at each port.
     pub queue: u64,
-    /// The figures.
     pub rows: Vec<Rfc2544Row>,
 }
 
-/// Measures each plan, with queues of this length. `report` gets progress messages.
+/// Measures each plan. `report` gets progress messages.
 pub fn run(
     plans: Vec<ForwardPlan>,
     queue: u64,
@@ -102,7 +90,6 @@ pub fn run(
     Ok(Rfc2544 { environment, queue, rows })
 }
 
-/// The measurement of one plan.
 struct Bench<'a> {
     plan: ForwardPlan,
     queue: u64,
@@ -161,7 +148,7 @@ impl<'a> Bench<'a> {
         (self.report)(&format!("{routes} routes, {flows} flows, {bytes} bytes: {what}"));
     }
 
-    /// Whether no larger part of the packets is lost at this rate.
+    /// Whether the loss at this rate is at most `loss_max`, a part of all packets.
     fn passes(&mut self, per_second: f64, loss_max: f64) -> bool {
         (0..TRIALS_MAX).any(|_| {
             let Trial { forwarded, lost, .. } = self.offer(per_second, 0);
@@ -193,7 +180,7 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// The highest rate that passes, between one that does and one that need not.
+/// The highest rate that passes. It is assumed that `low` passes.
 fn bisect(low: f64, high: f64, mut passes: impl FnMut(f64) -> bool) -> f64 {
     if passes(high) {
         return high;
@@ -209,7 +196,7 @@ fn bisect(low: f64, high: f64, mut passes: impl FnMut(f64) -> bool) -> f64 {
     low
 }
 
-/// The same of whole numbers, exactly to an eighth of the result.
+/// The largest whole number that passes, exact to an eighth of it.
 fn bisect_to(max: u64, mut passes: impl FnMut(f64) -> bool) -> u64 {
     let mut low = 1;
     while low < max && passes((low * 2) as f64) {

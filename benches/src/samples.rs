@@ -10,32 +10,25 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
-/// Warm-up, excluded from the results: it fills caches and opens connections.
+/// Excluded from the results: it fills caches and opens connections.
 const WARM_UP: Duration = Duration::from_millis(100);
-/// The upper bound of the histogram.
 const NANOSECONDS_MAX: u64 = 60_000_000_000;
-/// The percentiles of [`Latency`].
 const PERCENTILES: [f64; 7] = [50.0, 75.0, 90.0, 99.0, 99.9, 99.99, 99.999];
 
-/// Latency as half a round trip, in nanoseconds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
-    /// The number of round trips.
     pub samples: u64,
-    /// Messages that were lost and sent again, including the warm-up.
+    /// Messages that were lost and sent again, including those of the warm-up.
     pub lost: u64,
-    /// The minimum.
     pub min: f64,
-    /// The arithmetic mean.
     pub mean: f64,
-    /// Latency percentiles: (percent, nanoseconds).
+    /// Pairs of percent and nanoseconds.
     pub percentiles: Vec<(f64, f64)>,
-    /// The maximum.
     pub max: f64,
 }
 
 impl Latency {
-    /// A percentile, if it is one of the seven in [`Latency::percentiles`].
+    /// `None` unless [`Latency::percentiles`] has it.
     pub fn percentile(&self, wanted: f64) -> Option<f64> {
         self.percentiles.iter().find(|(part, _)| *part == wanted).map(|(_, value)| *value)
     }
@@ -59,10 +52,10 @@ pub fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, NANOSECONDS_MAX, 3).expect("the bounds are such")
 }
 
-/// How long before a message is due its sender is awake.
+/// The sender of a message is awake for this time before the message is due.
 const AWAKE: Duration = Duration::from_micros(500);
 
-/// Runs round trips for a duration and records each: closed loop, or open loop at `per_second`.
+/// Runs round trips for a duration: in a closed loop, or in an open loop at `per_second`.
 #[expect(clippy::disallowed_methods, reason = "this is what is measured")]
 pub fn ping_pong(
     duration: Duration,
@@ -105,7 +98,7 @@ fn wait_until(due: Instant) {
     }
 }
 
-/// Calls `some` for a duration, and returns the rate per second of the counts that it returns.
+/// Calls `some` for a duration; returns the sum of its results per second.
 #[expect(clippy::disallowed_methods, reason = "this is what is measured")]
 pub fn per_second(
     duration: Duration,
@@ -126,17 +119,21 @@ pub fn per_second(
     }
 }
 
-/// The value in the middle; `None` without values.
+/// `None` without values.
 pub fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied()
 }
 
-/// The median, the least and the largest.
 pub fn spread(values: Vec<f64>) -> [f64; 3] {
     let least = values.iter().copied().fold(f64::INFINITY, f64::min);
     let largest = values.iter().copied().fold(0.0, f64::max);
     [median(values).unwrap_or_default(), least, largest]
+}
+
+/// A [`spread`] with so many digits after the point.
+pub fn spread_text([middle, least, largest]: [f64; 3], digits: usize) -> String {
+    format!("{middle:.digits$} ({least:.digits$} to {largest:.digits$})")
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use crate::echo;
 use crate::environment::Environment;
 use crate::error::PerfError;
 use crate::machine::pinned;
-use crate::samples::spread;
+use crate::samples::{spread, spread_text};
 use pollux_node::fabric::Embedded;
 use serde::Serialize;
 use std::fmt;
@@ -28,26 +28,21 @@ use std::time::Duration;
 /// largest.
 #[derive(Clone, Debug, Serialize)]
 pub struct ScalingRow {
-    /// What is counted.
     pub what: &'static str,
-    /// One worker on the first core.
+    /// With one worker, on the first core.
     pub one: [f64; 3],
-    /// Two workers, each on its core.
+    /// With two workers.
     pub two: [f64; 3],
-    /// Two to one, of each round.
+    /// Two workers to one, of each round.
     pub ratio: [f64; 3],
 }
 
-/// A finished measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Scaling {
-    /// The machine.
     pub environment: Environment,
-    /// The figures.
     pub rows: Vec<ScalingRow>,
 }
 
-/// Measures in so many rounds, each measurement for so long.
 pub fn run(cores: [usize; 2], rounds: usize, duration: Duration) -> Result<Scaling, PerfError> {
     let environment = Environment::now(None);
     let fabric = Embedded::start("single:4")?;
@@ -80,7 +75,7 @@ fn row(
     Ok(ScalingRow { what, one: spread(one), two: spread(two), ratio: spread(ratios) })
 }
 
-/// The sum of the rates of workers, one for each core.
+/// The sum of the rates of workers, one on each core.
 fn at_once(
     cores: &[usize],
     rate: impl Fn(u8, usize) -> Result<f64, PerfError> + Sync,
@@ -116,12 +111,10 @@ impl fmt::Display for Scaling {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.environment)?;
         writeln!(f, "median (least to largest)")?;
-        let wide = |[middle, least, largest]: [f64; 3], digits: usize| {
-            format!("{middle:.digits$} ({least:.digits$} to {largest:.digits$})")
-        };
         writeln!(f, "{:20}  {:>34}  {:>34}  {:>20}", "", "one worker", "two workers", "ratio")?;
         for ScalingRow { what, one, two, ratio } in &self.rows {
-            let (one, two, ratio) = (wide(*one, 0), wide(*two, 0), wide(*ratio, 2));
+            let [one, two] = [one, two].map(|rates| spread_text(*rates, 0));
+            let ratio = spread_text(*ratio, 2);
             writeln!(f, "{what:20}  {one:>34}  {two:>34}  {ratio:>20}")?;
         }
         Ok(())

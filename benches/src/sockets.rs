@@ -11,21 +11,18 @@ use std::net::{Shutdown, SocketAddr};
 use std::time::Duration;
 
 const PORT: u16 = 7000;
-/// Timeout of a request while addresses are resolved and connections are opened.
+/// Timeout of a request: addresses are resolved and connections are opened first.
 const TIMEOUT: Duration = Duration::from_millis(200);
-/// Attempts, at most.
 const TRIES_MAX: u32 = 100;
-/// Empty polls before the server checks whether the client has hung up.
+/// Empty polls before the server checks whether the client has finished.
 const READS_IDLE: u32 = 50_000;
-/// Empty polls before it yields the core: control threads have the same priority.
+/// Empty polls before an end yields its core: control threads have the same priority.
 const READS_AWAKE: u32 = 1_000;
-/// How long a server that sleeps waits before it checks that.
+/// Time after which a sleeping server checks whether the client has finished.
 const SLEEP: Duration = Duration::from_millis(100);
-/// The TCP window, in bytes.
 const WINDOW_BYTES: usize = 4 << 20;
-/// Datagrams per batch.
 const BATCH: usize = 32;
-/// A length above the MTU of datagrams, so that only a connection carries it.
+/// Above the MTU of datagrams, so that only a connection carries it.
 const LONGER_THAN_DATAGRAMS: usize = 4000;
 
 const fn at(role: EndRole) -> SocketAddr {
@@ -36,7 +33,7 @@ const fn at(role: EndRole) -> SocketAddr {
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(10, 91, 0, host)), PORT)
 }
 
-/// Plays a role at the device of this name. Only a client has an outcome.
+/// Plays a role at a device. Only a client has an outcome.
 pub fn play(
     plan: &Plan,
     role: EndRole,
@@ -64,7 +61,7 @@ pub fn play(
     }
 }
 
-/// TCP windows as large as those of the kernel.
+/// Windows as large as those of the kernel.
 fn limits() -> StackConfig {
     let tcp =
         TcpConfig { receive_bytes: WINDOW_BYTES, send_bytes: WINDOW_BYTES, ..TcpConfig::default() };

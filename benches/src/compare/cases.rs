@@ -8,17 +8,13 @@ use crate::{bring_up, forward, machine};
 use std::fmt;
 use std::process::Command;
 
-/// The bound of a ratio.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Budget {
-    /// An upper bound.
     AtMost(f64),
-    /// A lower bound.
     AtLeast(f64),
 }
 
 impl Budget {
-    /// Whether a ratio is within the bound.
     pub fn is_met(self, ratio: f64) -> bool {
         match self {
             Self::AtMost(bound) => ratio <= bound,
@@ -27,16 +23,12 @@ impl Budget {
     }
 }
 
-/// A row of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
-    /// The unique name.
     pub id: &'static str,
-    /// The measured quantity.
     pub what: &'static str,
-    /// The unit of both figures.
     pub unit: &'static str,
-    /// The bound of the ratio; without a peer, of our figure.
+    /// Bounds the ratio; without a peer, our figure.
     pub budget: Budget,
 }
 
@@ -45,17 +37,14 @@ pub type Figures = Result<Vec<f64>, String>;
 
 /// A measurement of ours and one of a peer. Each has a figure for every row.
 pub struct ComparisonCase {
-    /// One row for each figure of a measurement.
+    /// A row for each figure of a measurement.
     pub rows: &'static [Row],
     /// The peer and its options, or another reference.
     pub reference: &'static str,
-    /// Our measurement.
     pub ours: fn(&RunConfig) -> Figures,
-    /// The measurement of the peer, if there is one.
     pub peer: Option<fn(&RunConfig) -> Figures>,
 }
 
-/// All cases.
 pub const CASES: &[ComparisonCase] = &[
     ComparisonCase {
         rows: &[Row {
@@ -214,7 +203,7 @@ fn plan(config: &RunConfig, plan: Plan) -> Plan {
     Plan { cores, fifo, duration, processes: true, ..plan }
 }
 
-/// Forwarding between null ports, by so many routes each time.
+/// Forwarding between null ports, once for each number of routes.
 fn forwarding(config: &RunConfig, routes: &[usize]) -> Figures {
     let (core, duration) = (config.cores[1], config.duration);
     let plan = |routes: &usize| ForwardPlan::new(*routes, core, duration);
@@ -252,7 +241,6 @@ fn median_of(plan: &Plan) -> Figures {
     Ok(latency(plan)?[..1].to_vec())
 }
 
-/// Bytes per second.
 fn one_way(plan: &Plan) -> Figures {
     let outcome = run(plan).map_err(text)?;
     let rate = outcome.bytes_per_second().ok_or(format!("not one way: {outcome:?}"))?;

@@ -13,39 +13,29 @@ use cases::{Budget, CASES, ComparisonCase, Figures, Row};
 use serde::Serialize;
 use std::fmt;
 
-/// A row of the table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Judged {
-    /// The unique name.
     pub id: &'static str,
-    /// The measured quantity.
     pub what: &'static str,
-    /// Our median.
     pub ours: Option<f64>,
-    /// The median of the peer.
     pub peer: Option<f64>,
-    /// The unit of both.
     pub unit: &'static str,
-    /// Our median divided by that of the peer.
     pub ratio: Option<f64>,
     /// The bound of the ratio; without a peer, of our figure.
     pub budget: String,
-    /// Whether the budget is met, if there are figures.
+    /// `None` if a figure is missing.
     pub pass: Option<bool>,
     /// The peer and its options, or another reference.
     pub reference: &'static str,
-    /// The reason for a missing figure.
+    /// Why a figure is missing.
     pub note: Option<String>,
 }
 
-/// All rows, and the environment.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
-    /// The machine, at the start.
     pub environment: Environment,
-    /// The number of pairs of each median.
+    /// Pairs of each median.
     pub runs: u32,
-    /// The table.
     pub rows: Vec<Judged>,
 }
 
@@ -69,7 +59,7 @@ impl SideSamples {
     }
 }
 
-/// Measures all cases this many times. `report` gets progress messages.
+/// Measures all cases `runs` times. `report` gets progress messages.
 pub fn compare(config: &RunConfig, runs: u32, mut report: impl FnMut(&str)) -> Comparison {
     let environment = Environment::now(config.fifo);
     let mut samples: Vec<[SideSamples; 2]> = CASES.iter().map(|_| Default::default()).collect();
@@ -126,7 +116,6 @@ impl Comparison {
 }
 
 impl fmt::Display for Comparison {
-    /// A Markdown table.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.environment)?;
         writeln!(f, "medians of {} pairs\n", self.runs)?;

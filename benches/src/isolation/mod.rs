@@ -34,7 +34,8 @@ mod storm;
 use crate::datagrams::{BYTES, DatagramEnds};
 use crate::environment::Environment;
 use crate::error::PerfError;
-use crate::samples::{Latency, ping_pong, spread};
+use crate::pair::prioritize;
+use crate::samples::{Latency, ping_pong, spread, spread_text};
 use core_affinity::CoreId;
 use pollux_node::admin::client::Client;
 use pollux_node::admin::rows::PortStatus;
@@ -45,84 +46,67 @@ use pollux_wire::ip::link_address::LinkAddress;
 use serde::Serialize;
 use std::fmt;
 use std::net::Ipv4Addr;
-use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use storm::StormControl;
 
-/// The reported percentiles.
 const PERCENTILES: [f64; 3] = [50.0, 99.0, 99.9];
 /// Neighbors of the node whose tables are read.
 const NEIGHBORS: usize = 16_000;
-/// Time for a storm to rise and to calm down.
+/// Time for a storm to begin and to end.
 const SETTLE: Duration = Duration::from_millis(200);
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What is measured, and where.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct IsolationPlan {
-    /// The core of the worker, and that of everything else.
+    /// The core of the worker, and the core of everything else.
     pub cores: [usize; 2],
-    /// Rounds, each of one measurement of each kind.
     pub rounds: usize,
-    /// Of each measurement.
     pub duration: Duration,
-    /// CM requests a second.
     pub per_second: u32,
-    /// The real-time priority (SCHED_FIFO) of the worker, which shuts out other programs.
+    /// The real-time priority (SCHED_FIFO) of the worker, which then preempts other programs.
     pub fifo: Option<u8>,
 }
 
-/// A percentile of the latency, in nanoseconds: half a round trip.
+/// A percentile of the latency, half a round trip, in nanoseconds. Each array holds the median, the
+/// least and the largest value of all rounds.
 #[derive(Clone, Debug, Serialize)]
 pub struct IsolationRow {
-    /// The percentile.
     pub percent: f64,
-    /// While nothing else is done: the median of all measurements, the least and the largest.
     pub quiet: [f64; 3],
-    /// The same while the other core computes.
     pub busy: [f64; 3],
-    /// The same with the storm.
     pub storm: [f64; 3],
-    /// The same of the ratios of the storm to the quiet of its round.
+    /// Ratios of the storm to the quiet measurement of its round.
     pub storm_to_quiet: [f64; 3],
-    /// The same of the ratios of the storm to the computing of its round.
+    /// Ratios of the storm to the computing measurement of its round.
     pub storm_to_busy: [f64; 3],
 }
 
-/// A finished measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Isolation {
-    /// The machine.
     pub environment: Environment,
-    /// How the storm and the packets were set up.
     pub plan: IsolationPlan,
-    /// The percentiles.
     pub rows: Vec<IsolationRow>,
-    /// CM requests per second of the storm.
     pub requests_per_second: f64,
-    /// Refusals per second of the storm.
     pub refusals_per_second: f64,
-    /// Tables read per second of the storm.
     pub tables_per_second: f64,
     /// Datagrams that were lost and sent again.
     pub lost: u64,
 }
 
-/// Measures.
 pub fn run(plan: IsolationPlan) -> Result<Isolation, PerfError> {
     let environment = Environment::now(plan.fifo);
     std::thread::scope(|scope| {
         let measured = scope.spawn(|| measure(plan));
-        let (rows, [requests, refusals, tables], lost) =
-            measured.join().expect("it does not panic")?;
+        let (rows, rates, lost) = measured.join().expect("it does not panic")?;
+        let [requests_per_second, refusals_per_second, tables_per_second] = rates;
         Ok(Isolation {
             environment,
             plan,
             rows,
-            requests_per_second: requests,
-            refusals_per_second: refusals,
-            tables_per_second: tables,
+            requests_per_second,
+            refusals_per_second,
+            tables_per_second,
             lost,
         })
     })
@@ -134,7 +118,7 @@ const STORM: usize = 2;
 
 type Measured = (Vec<IsolationRow>, [f64; 3], u64);
 
-/// Threads inherit the core of those that start them.
+/// Threads inherit the core of the thread that starts them.
 fn pin(core: usize) -> Result<(), PerfError> {
     match core_affinity::set_for_current(CoreId { id: core }) {
         true => Ok(()),
@@ -142,16 +126,9 @@ fn pin(core: usize) -> Result<(), PerfError> {
     }
 }
 
-/// Sets the real-time priority of this thread alone.
-fn prioritize(fifo: u8) -> Result<(), PerfError> {
+fn prioritize_this_thread(fifo: u8) -> Result<(), PerfError> {
     let path = std::fs::read_link("/proc/thread-self")?;
-    let thread = path.file_name().unwrap_or_default();
-    let mut chrt = Command::new("chrt");
-    chrt.args(["-f", "-p", &fifo.to_string()]).arg(thread).stdout(Stdio::null());
-    match chrt.status() {
-        Ok(status) if status.success() => Ok(()),
-        _ => Err(PerfError::Plan("cannot set the priority: run as root, or omit --fifo".into())),
-    }
+    prioritize(fifo, path.file_name().unwrap_or_default())
 }
 
 fn measure(plan: IsolationPlan) -> Result<Measured, PerfError> {
@@ -167,16 +144,10 @@ fn measure(plan: IsolationPlan) -> Result<Measured, PerfError> {
         let storms = [
             scope.spawn(|| storm::requests(&device, far, plan.per_second, &control)),
             scope.spawn(|| storm::node(config, &socket, &control)),
-            scope.spawn(|| {
-                storm::readers(&socket, &control);
-                Ok(())
-            }),
-            scope.spawn(|| {
-                storm::compute(&control);
-                Ok(())
-            }),
         ];
-        let prepared = pin(worker).and_then(|()| plan.fifo.map_or(Ok(()), prioritize));
+        scope.spawn(|| storm::readers(&socket, &control));
+        scope.spawn(|| storm::compute(&control));
+        let prepared = pin(worker).and_then(|()| plan.fifo.map_or(Ok(()), prioritize_this_thread));
         let result = prepared.and_then(|()| alternate(&plan, &ends, &control));
         control.is_over.store(true, Ordering::Relaxed);
         for storm in storms {
@@ -221,14 +192,14 @@ fn row(percent: f64, latencies: &[Vec<Latency>; 3]) -> IsolationRow {
 }
 
 fn lid_of(fabric: &Embedded, port: &str) -> Result<Lid, PerfError> {
-    let failed = |error: &dyn fmt::Display| PerfError::OtherEnd(error.to_string());
     let client = Client::new(&fabric.path(), TIMEOUT);
-    let ports: Vec<PortStatus> = client.show(&mut |_, _| true).map_err(|error| failed(&error))?;
+    let ports = client.show::<PortStatus>(&mut |_, _| true);
+    let ports = ports.map_err(|error| PerfError::OtherEnd(error.to_string()))?;
     let found = ports.iter().find(|row| row.port == port);
-    Ok(Lid(found.ok_or_else(|| failed(&"there is no such port"))?.lid))
+    Ok(Lid(found.ok_or(PerfError::OtherEnd("there is no such port".into()))?.lid))
 }
 
-/// A node with many neighbors, all at a link address that no port has.
+/// A node with many neighbors, all of them at a link address that no port has.
 fn node_config(fabric: &Embedded) -> Result<NodeConfig, PerfError> {
     let device = fabric.port("host4");
     let text = format!("[interface.ib0]\ndevice = {device:?}\naddress = [\"10.92.0.4/8\"]\n");
@@ -276,8 +247,4 @@ impl fmt::Display for Isolation {
         }
         Ok(())
     }
-}
-
-fn spread_text([middle, least, largest]: [f64; 3], digits: usize) -> String {
-    format!("{middle:.digits$} ({least:.digits$} to {largest:.digits$})")
 }

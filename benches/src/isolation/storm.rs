@@ -18,11 +18,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Pauses between bursts of requests.
 const BURST_EVERY: Duration = Duration::from_millis(1);
-/// How long a port may take to be active.
 const ACTIVE_MAX: Duration = Duration::from_secs(10);
-/// Memory that is copied to keep a core busy: it fits a second-level cache.
+/// It fits in a second-level cache.
 const COMPUTED_BYTES: usize = 256 << 10;
 const TABLES: [AdminTable; 6] = [
     AdminTable::Interfaces,
@@ -33,20 +31,15 @@ const TABLES: [AdminTable; 6] = [
     AdminTable::Drops,
 ];
 
-/// What storms are told, and what they count.
 #[derive(Debug, Default)]
 pub struct StormControl {
-    /// Whether they rage now.
+    /// Whether storms are to be active now.
     pub is_on: AtomicBool,
-    /// Whether the core of the storms computes something else now.
+    /// Whether the core of the storms is to compute something else now.
     pub is_computing: AtomicBool,
-    /// Whether they are over.
     pub is_over: AtomicBool,
-    /// Requests for connections.
     pub requests: AtomicU64,
-    /// Refusals of them.
     pub refusals: AtomicU64,
-    /// Tables that were read.
     pub tables: AtomicU64,
 }
 
@@ -60,7 +53,7 @@ impl StormControl {
     }
 }
 
-/// Asks the interface of this queue pair for so many connections a second, which it refuses.
+/// Sends the interface of this queue pair connection requests, which it refuses.
 #[expect(clippy::disallowed_methods, reason = "a storm has a rate")]
 pub fn requests(
     device: &str,
@@ -122,7 +115,7 @@ fn request(number: u32, qpn: Qpn) -> CmMessage {
     })
 }
 
-/// Keeps the core busy with what has nothing to do with the measurement.
+/// Keeps the core busy with work unrelated to the measurement.
 #[expect(clippy::disallowed_methods, reason = "it waits for its turn")]
 pub fn compute(control: &StormControl) {
     let (from, mut to) = (vec![1u8; COMPUTED_BYTES], vec![0u8; COMPUTED_BYTES]);
@@ -136,16 +129,14 @@ pub fn compute(control: &StormControl) {
     }
 }
 
-/// Runs a node until it is over.
 pub fn node(config: NodeConfig, socket: &Path, control: &StormControl) -> Result<(), PerfError> {
     let (_wake, woken) = UnixStream::pair()?;
-    let failed = |error: &dyn std::fmt::Display| PerfError::OtherEnd(error.to_string());
-    let node = Node::new(config, Some(socket)).map_err(|error| failed(&error))?;
+    let node = Node::new(config, Some(socket));
+    let node = node.map_err(|error| PerfError::OtherEnd(error.to_string()))?;
     let order = || if control.is_over() { Order::End } else { Order::Run };
     Ok(node.run(woken, order, |_| {})?)
 }
 
-/// Reads all tables of a node, one after the other.
 #[expect(clippy::disallowed_methods, reason = "it waits for its turn")]
 pub fn readers(socket: &Path, control: &StormControl) {
     for table in TABLES.iter().cycle() {

@@ -5,7 +5,7 @@
 //! The example has at most 1,024 routes.
 
 use super::{NoFigure, RunConfig, failed, installed, unclear};
-use crate::pair::{Process, prioritised};
+use crate::pair::{Process, with_priority};
 use crate::samples::median;
 use pollux_verbs::rng::SeededRng;
 use pollux_wire::capture::{FileHeader, ethernet_record};
@@ -22,17 +22,16 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const PROGRAM: &str = "dpdk-l3fwd";
-/// Routes to networks of 16 bits, half to each port.
+/// Half of the routes, to networks of 16 bits, lead to each port.
 pub const ROUTES: usize = 1000;
-/// Packets of each port, to destinations that are drawn.
+/// Packets of each port, to random destinations.
 const PACKETS: usize = 2048;
-/// Measured intervals, each a figure, after one of warm-up.
+/// Measured intervals, after a warm-up interval.
 const INTERVALS: usize = 3;
-/// How long its start may take.
 const START_MAX: Duration = Duration::from_secs(20);
 const START_PAUSE: Duration = Duration::from_millis(100);
 
-/// The files of a run, in a folder that is gone with it.
+/// The folder with the files of a run, which is removed on drop.
 struct Files(PathBuf);
 
 impl Drop for Files {
@@ -57,7 +56,7 @@ pub fn forward(config: &RunConfig) -> Result<f64, NoFigure> {
 }
 
 fn command(config: &RunConfig, files: &Path, prefix: &str) -> Command {
-    let mut command = prioritised(config.fifo, PROGRAM);
+    let mut command = with_priority(config.fifo, PROGRAM);
     command.current_dir(files);
     command.args(["-l", &config.cores[1].to_string(), "--no-huge", "-m", "700", "--no-pci"]);
     command.args(["--file-prefix", prefix]);
@@ -70,12 +69,10 @@ fn command(config: &RunConfig, files: &Path, prefix: &str) -> Command {
     command
 }
 
-/// The network of a route.
 fn network(route: usize) -> u32 {
     (20 + route as u32 / 256) << 24 | (route as u32 % 256) << 16
 }
 
-/// Writes the routes, and the packets of both ports.
 fn write_files(folder: &Path) -> std::io::Result<()> {
     fs::create_dir_all(folder)?;
     let mut routes = String::new();
@@ -100,7 +97,7 @@ fn write_files(folder: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A frame of 64 bytes with its check, which files leave out.
+/// A frame of 64 bytes, of which files omit the check sequence.
 fn frame(destination: Ipv4Addr) -> [u8; 60] {
     let mut frame = [0; 60];
     let (ethernet, packet) = frame.split_at_mut(14);
@@ -112,7 +109,7 @@ fn frame(destination: Ipv4Addr) -> [u8; 60] {
     frame
 }
 
-/// Its telemetry, once it is there.
+/// Connects to the telemetry of the program, once it has started.
 #[expect(clippy::disallowed_methods, reason = "it does not say when it has started")]
 fn telemetry(path: PathBuf) -> Result<OwnedFd, NoFigure> {
     let failed = |error: rustix::io::Errno| failed(PROGRAM)(error.into());
@@ -132,7 +129,6 @@ fn telemetry(path: PathBuf) -> Result<OwnedFd, NoFigure> {
     }
 }
 
-/// Packets that it sends per second.
 #[expect(clippy::disallowed_methods, reason = "this is what is measured")]
 fn rate(telemetry: &OwnedFd, duration: Duration) -> Result<f64, NoFigure> {
     let (begun, before) = (Instant::now(), sent(telemetry)?);
@@ -140,7 +136,6 @@ fn rate(telemetry: &OwnedFd, duration: Duration) -> Result<f64, NoFigure> {
     Ok((sent(telemetry)? - before) as f64 / begun.elapsed().as_secs_f64())
 }
 
-/// Packets that both ports have sent.
 fn sent(telemetry: &OwnedFd) -> Result<u64, NoFigure> {
     let failed = |error: rustix::io::Errno| failed(PROGRAM)(error.into());
     let mut sum = 0;

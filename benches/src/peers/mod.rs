@@ -7,8 +7,7 @@ pub mod sockperf;
 pub mod testpmd;
 pub mod ucx;
 
-use crate::pair::{Process, prioritised};
-use std::fmt;
+use crate::pair::{Process, with_priority};
 use std::io;
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::path::PathBuf;
@@ -19,50 +18,35 @@ use std::time::Duration;
 const SERVER_READY_PAUSE: Duration = Duration::from_millis(400);
 const SERVER_READY_TRIES: u32 = 10;
 
-/// The reason for which a peer has no figure.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoFigure {
-    /// It is not installed.
+    /// The program, and the option of `host-setup` that installs it.
+    #[error("{0} is not installed; run scripts/host-setup {1}")]
     Missing(&'static str, &'static str),
     /// It did not run, or its output is not as expected.
+    #[error("{0} has no figure: {1}")]
     Failed(&'static str, String),
 }
 
-impl fmt::Display for NoFigure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Missing(program, group) => {
-                write!(f, "{program} is not installed; run scripts/host-setup {group}")
-            }
-            Self::Failed(program, why) => write!(f, "{program} has no figure: {why}"),
-        }
-    }
-}
-
-impl std::error::Error for NoFigure {}
-
-/// The cores, priority and duration of peers.
 #[derive(Clone, Copy, Debug)]
 pub struct RunConfig {
     /// The cores of the two ends.
     pub cores: [usize; 2],
-    /// The real-time priority.
     pub fifo: Option<u8>,
-    /// The duration of a measurement, for peers that have one.
+    /// The duration of a measurement, for peers that can set it.
     pub duration: Duration,
 }
 
 impl RunConfig {
-    /// A command that runs a program on the core of this end, without input and output.
+    /// A command that runs a program on the core of an end, without input and output.
     pub fn pinned(&self, end: usize, program: &str) -> Command {
-        let mut command = prioritised(self.fifo, "taskset");
+        let mut command = with_priority(self.fifo, "taskset");
         command.args(["-c", &self.cores[end].to_string(), program]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command
     }
 
-    /// The duration in seconds, at least one.
     fn seconds(&self) -> String {
         self.duration.as_secs().max(1).to_string()
     }
@@ -87,7 +71,6 @@ fn free_port(program: &'static str) -> Result<String, NoFigure> {
     Ok(port.to_string())
 }
 
-/// Starts a server and then a client, and returns the output of the client.
 #[expect(clippy::disallowed_methods, reason = "the servers do not say when they listen")]
 fn served(
     program: &'static str,
@@ -105,15 +88,10 @@ fn served(
         tries -= 1;
         if output.status.success() {
             return Ok(said);
-        } else if tries == 0 || !is_refused(&said) {
+        } else if tries == 0 || !said.contains("Connection refused") {
             return Err(NoFigure::Failed(program, last_line(&said)));
         }
     }
-}
-
-/// Whether the server did not listen yet.
-fn is_refused(said: &str) -> bool {
-    said.contains("Connection refused")
 }
 
 fn last_line(said: &str) -> String {

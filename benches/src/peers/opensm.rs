@@ -63,7 +63,6 @@ fn sweep(
     }
 }
 
-/// Starts a program in this folder.
 fn start(command: &mut Command, folder: &Path) -> Result<Process, NoFigure> {
     command.current_dir(folder).stdin(Stdio::null()).stdout(Stdio::null());
     command.stderr(Stdio::null()).spawn().map(Process).map_err(failed(PROGRAM))

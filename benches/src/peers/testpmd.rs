@@ -1,19 +1,19 @@
 //! `dpdk-testpmd`: one core that forwards packets from a null device back to it.
 
 use super::{NoFigure, RunConfig, failed, installed, unclear};
-use crate::pair::{Process, prioritised};
+use crate::pair::{Process, with_priority};
 use crate::samples::median;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
 const PROGRAM: &str = "dpdk-testpmd";
-/// Measured seconds, each a figure, after one of warm-up.
+/// Measured seconds, after a warm-up second.
 const SECONDS: usize = 3;
 
 /// Forwarded packets per second.
 pub fn forward(config: &RunConfig) -> Result<f64, NoFigure> {
     installed(PROGRAM, "--peers")?;
-    let mut command = prioritised(config.fifo, PROGRAM);
+    let mut command = with_priority(config.fifo, PROGRAM);
     // The first core has the control thread, the second forwards.
     command.args(["-l", &format!("{},{}", config.cores[0], config.cores[1])]);
     command.args(["--no-huge", "-m", "256", "--no-pci", "--no-telemetry", "--vdev"]);

@@ -12,17 +12,16 @@ use pollux_verbs::{Completion, Data, Device, SendFlags, SendRequest, Sge};
 use pollux_wire::address::Qpn;
 use std::time::{Duration, Instant};
 
-/// Outstanding messages in `bw` and `rate`, at most; and posted receives.
+/// Outstanding messages in `bw` and `rate`; and posted receives.
 const WINDOW: u64 = 256;
 const RECEIVES: usize = 512;
-/// Timeout of a reply.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Empty polls before the server checks whether the client has finished.
 const LOOKS_IDLE: u32 = 20_000;
 /// From this length on, messages are posted in small batches.
 const LONG_BYTES: u32 = 4096;
 
-/// Plays a role at a port of this device. Only a client has an outcome.
+/// Plays a role at a port. Only a client has an outcome.
 pub fn play<D: Device + ?Sized>(
     plan: &Plan,
     role: EndRole,
@@ -136,7 +135,6 @@ fn drain<D: Device + ?Sized>(
     }
 }
 
-/// Creates, connects and destroys queue pairs.
 fn connect<D: Device + ?Sized>(
     plan: &Plan,
     end: &mut End<D>,
@@ -171,7 +169,6 @@ pub fn bytes_per_connection() -> Result<f64, PerfError> {
     Ok((resident_bytes() - before) / COUNT as f64)
 }
 
-/// Resident bytes of this process.
 fn resident_bytes() -> f64 {
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = pages.split_whitespace().nth(1).and_then(|pages| pages.parse::<f64>().ok());
