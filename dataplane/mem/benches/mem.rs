@@ -1,21 +1,21 @@
-//! What the parts of `pollux-mem` cost, beside what the machine asks for the same.
+//! The costs of the parts of `pollux-mem`, compared with those of the machine.
 //!
-//! `hop` is half a round trip between two threads pinned to two cores. Its yardstick is
-//! `cache_line`: the same over two bare words, as quick as two cores can tell each other anything.
-//! All else is on one thread, warm; `x32` counts 32 elements there and 32 back.
+//! `hop` is half a round trip between two threads pinned to two cores. Its reference is
+//! `cache_line`: the same over two bare words, the fastest way for two cores to notify each other.
+//! All other benches run on one thread, warm; `x32` counts 32 elements in each direction.
 //!
 //! Measured on a virtual machine with 2 cores of a Xeon of the 2.8 GHz class, shared with other
-//! work. Where the two cores lie changes from one minute to the next there, so the hops have two
-//! columns: the two as hardware threads of one core, and as cores apart. Nanoseconds, medians of
-//! 2000 slices:
+//! work. The placement of the two cores changes from one minute to the next there, so the hops have
+//! two columns: for two hardware threads of one core, and for separate cores. Nanoseconds, medians
+//! of 2000 slices:
 //!
 //! | hop                | siblings       | apart           |
 //! |--------------------|----------------|-----------------|
 //! | bare cache line    | 22.9           | 150             |
 //! | mpsc, `u64`        | 36.4 (1.59 x)  | 154 (1.03 x)    |
 //!
-//! Apart, the line is all that counts. Between siblings it is the instructions around it; mpsc pays
-//! for its compare-and-swap there.
+//! On separate cores only the cache line counts. Between siblings the instructions around it count;
+//! mpsc pays for its compare-and-swap there.
 //!
 //! | one thread                                   | ns an element |
 //! |----------------------------------------------|---------------|
@@ -104,8 +104,8 @@ fn mpsc() -> Pair {
     Pair::new("mpsc_u64", ask, answer)
 }
 
-/// Hops between two pinned threads. The kinds take turns in slices far shorter than a time slice of
-/// the scheduler, so what else the machine does hits all of them alike and few slices of each.
+/// Hops between two pinned threads. The kinds alternate in slices far shorter than a time slice of
+/// the scheduler, so other load affects all kinds alike and few slices of each.
 fn hops(_: &mut Criterion) {
     const SLICES: usize = 2000;
     const TRIPS: u32 = 200;

@@ -19,7 +19,6 @@ use crate::pad::CachePadded;
 use crate::sync::{Arc, AtomicU64, Ordering};
 use store::Store;
 
-/// The writing end.
 pub struct Writer {
     ring: Arc<Ring>,
     position: u64,
@@ -27,7 +26,6 @@ pub struct Writer {
     limit: u64,
 }
 
-/// The reading end.
 pub struct Reader {
     ring: Arc<Ring>,
     position: u64,
@@ -41,8 +39,8 @@ struct Ring {
     store: Store,
 }
 
-/// A ring of so many bytes, which must be a power of two of at most 2^31; `None` otherwise. Its
-/// pages take no memory until they are first written.
+/// The number of bytes must be a power of two of at most 2^31; `None` otherwise. The pages of the
+/// ring take no memory until they are first written.
 pub fn ring(bytes: usize) -> Option<(Writer, Reader)> {
     if !is_capacity(bytes) {
         return None;
@@ -58,7 +56,8 @@ pub fn ring(bytes: usize) -> Option<(Writer, Reader)> {
 }
 
 impl Ring {
-    /// The index of a position, and how many of so many bytes fit there before the ring wraps.
+    /// The index of a position, and the number of bytes that fit there before the ring wraps, at
+    /// most `bytes`.
     #[inline(always)]
     fn run(&self, position: u64, bytes: usize) -> (usize, usize) {
         let at = position as usize & (self.store.len() - 1);
@@ -67,7 +66,6 @@ impl Ring {
 }
 
 impl Writer {
-    /// How many bytes it holds at the most.
     pub fn capacity(&self) -> usize {
         self.ring.store.len()
     }
@@ -85,12 +83,11 @@ impl Writer {
         self.limit.wrapping_sub(self.position) as usize
     }
 
-    /// Whether all written bytes were read.
     pub fn is_drained(&self) -> bool {
         self.ring.head.load(Ordering::Acquire) == self.position
     }
 
-    /// Appends as many bytes as fit; returns their number.
+    /// Appends the bytes that fit; returns their number.
     #[inline]
     pub fn write(&mut self, bytes: &[u8]) -> usize {
         let count = bytes.len().min(self.room(bytes.len()));
@@ -130,7 +127,7 @@ impl Writer {
         count
     }
 
-    /// Writes bytes that are known to fit.
+    /// Writes bytes that fit.
     #[inline(always)]
     fn put(&mut self, bytes: &[u8]) {
         let (at, first) = self.ring.run(self.position, bytes.len());
@@ -152,7 +149,6 @@ impl Writer {
 }
 
 impl Reader {
-    /// How many bytes the ring holds at the most.
     pub fn capacity(&self) -> usize {
         self.ring.store.len()
     }
@@ -175,7 +171,7 @@ impl Reader {
         self.end == self.position && self.ring.tail.load(Ordering::Acquire) == self.position
     }
 
-    /// Reads as many bytes as there are and the buffer holds; returns their number.
+    /// Reads the bytes that are there and fit in the buffer; returns their number.
     #[inline]
     pub fn read(&mut self, buffer: &mut [u8]) -> usize {
         let count = buffer.len().min(self.len(buffer.len()));
@@ -185,7 +181,7 @@ impl Reader {
     }
 
     /// Copies bytes at an offset from the first without consuming them. Returns `false` if there
-    /// are not so many.
+    /// are fewer.
     #[inline]
     #[must_use]
     pub fn peek(&mut self, behind: usize, buffer: &mut [u8]) -> bool {
@@ -197,7 +193,7 @@ impl Reader {
         is_there
     }
 
-    /// Skips so many bytes, or all if there are fewer.
+    /// Skips bytes, or all if there are fewer.
     #[inline]
     pub fn skip(&mut self, bytes: usize) {
         let count = bytes.min(self.len(bytes));
@@ -220,7 +216,7 @@ impl Reader {
         count
     }
 
-    /// Reads bytes that are known to be there.
+    /// Reads bytes that are there.
     #[inline(always)]
     fn copy(&self, behind: usize, buffer: &mut [u8]) {
         let position = self.position.wrapping_add(behind as u64);
@@ -242,7 +238,7 @@ impl Reader {
     }
 }
 
-/// The memory: bytes that two threads access, each its own part.
+/// The memory: two threads access it, each its own part of the bytes.
 #[cfg(not(loom))]
 mod store {
     use std::cell::UnsafeCell;
@@ -295,7 +291,7 @@ mod store {
     }
 }
 
-/// The same with a witness for every byte.
+/// The same, with a loom cell for every byte.
 #[cfg(loom)]
 mod store {
     use crate::sync::UnsafeCell;

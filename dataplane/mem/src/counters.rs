@@ -16,7 +16,6 @@ pub struct SharedCounters {
     words: Words,
 }
 
-/// Reads the counters of another process.
 #[derive(Debug)]
 pub struct CounterReader {
     words: ReadWords,
@@ -41,12 +40,12 @@ impl SharedCounters {
 }
 
 impl CounterReader {
-    /// A reader of the counters in `words`, which may be mapped read-only.
+    /// `words` may be mapped read-only.
     pub fn new(words: impl Into<ReadWords>) -> Self {
         Self { words: words.into() }
     }
 
-    /// The value of a counter, or `None` past the end.
+    /// `None` past the end.
     pub fn read(&self, counter: usize) -> Option<u64> {
         Some(self.words.as_slice().get(counter)?.load())
     }

@@ -18,10 +18,9 @@ use crate::sync::{AtomicU64, Ordering};
 /// The first position: shortly before the wrap, so that every run crosses it.
 pub(crate) const START: u64 = 0u64.wrapping_sub(64);
 
-/// Entries of a ring, at most.
 const ENTRIES_MAX: usize = 1 << 31;
 
-/// Whether a ring can have so many entries: a power of two, as positions are masked.
+/// The number must be a power of two, because positions are masked.
 pub(crate) fn is_capacity(entries: usize) -> bool {
     entries.is_power_of_two() && entries <= ENTRIES_MAX
 }
@@ -39,7 +38,6 @@ pub(crate) fn filled(position: u64) -> u64 {
     position.wrapping_add(1)
 }
 
-/// A single producer's position and its limit.
 #[derive(Debug)]
 pub(crate) struct ProducerCursor {
     position: u64,
@@ -77,19 +75,18 @@ impl ProducerCursor {
         room
     }
 
-    /// The next entry's position.
     #[inline(always)]
     pub(crate) fn position(&self) -> u64 {
         self.position
     }
 
-    /// Advances by one slot, which was free.
+    /// Advances by one free slot.
     #[inline(always)]
     pub(crate) fn advance(&mut self) {
         self.advance_by(1);
     }
 
-    /// Advances by several slots, which were free.
+    /// Advances by several free slots.
     #[inline(always)]
     pub(crate) fn advance_by(&mut self, slots: u64) {
         self.position = self.position.wrapping_add(slots);

@@ -14,11 +14,9 @@
 use crate::pad::CachePadded;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// Indices of a list, at most.
 pub const INDICES_MAX: u32 = NIL;
 
 const INDEX_BITS: u32 = 24;
-/// The end of the chain.
 const NIL: u32 = (1 << INDEX_BITS) - 1;
 
 /// A shared stack of indices below a fixed number. Pushing an index twice makes it be popped twice.
@@ -28,7 +26,7 @@ pub struct FreeList {
     next: Box<[AtomicU32]>,
 }
 
-/// The head: index and tag in one word.
+/// Index and tag, in one word.
 #[derive(Clone, Copy)]
 struct Head {
     index: u32,
@@ -40,7 +38,7 @@ impl Head {
         Self { index: word as u32 & NIL, tag: word >> INDEX_BITS }
     }
 
-    /// The word of the head that follows this one.
+    /// The word of the next head.
     fn followed_by(self, index: u32) -> u64 {
         self.tag.wrapping_add(1) << INDEX_BITS | u64::from(index)
     }
@@ -51,7 +49,7 @@ impl Head {
 }
 
 impl FreeList {
-    /// The list of all indices below `count`, the lowest on top. `None` above [`INDICES_MAX`].
+    /// All indices below `count`, the lowest on top. `None` above [`INDICES_MAX`].
     pub fn full(count: u32) -> Option<Self> {
         if count > INDICES_MAX {
             return None;

@@ -11,11 +11,10 @@ use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// The number behind standard error.
 const FIRST: RawFd = 3;
-/// Descriptors that are taken, at most.
 pub const INHERITED_MAX: usize = 1024;
 
-/// The `count` descriptors from number 3 on, in order: `None` in place of those that are not there,
-/// or are not inherited. No program that this one starts inherits them.
+/// The `count` descriptors from number 3 on, in order; `None` for a descriptor that does not exist
+/// or is not inherited. No program that this process starts inherits them.
 pub fn inherited(count: usize) -> Vec<Option<OwnedFd>> {
     (FIRST..).take(count.min(INHERITED_MAX)).map(take).collect()
 }

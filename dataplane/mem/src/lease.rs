@@ -21,20 +21,18 @@
 use crate::sync::{AtomicU64, Ordering, fence};
 use crate::words::ReadWord;
 
-/// The owner's side of a lease.
 #[derive(Clone, Copy, Debug)]
 pub struct Lease<'a> {
     word: &'a AtomicU64,
 }
 
-/// A reader's side of a lease.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseReader<'a> {
     word: &'a AtomicU64,
 }
 
 impl<'a> Lease<'a> {
-    /// The lease in a word that this process alone writes.
+    /// The lease in a word that only this process writes.
     #[inline(always)]
     pub fn of(word: &'a AtomicU64) -> Self {
         Self { word }
@@ -55,7 +53,6 @@ impl<'a> Lease<'a> {
         fence(Ordering::Release);
     }
 
-    /// The owner's last value.
     #[inline]
     pub fn value(self) -> u64 {
         self.word.load(Ordering::Relaxed)

@@ -28,7 +28,7 @@ pub struct Memory {
 
 const WORD: usize = size_of::<u64>();
 
-/// From so many bytes on, the string copy instruction is faster than a loop over words.
+/// From this length on, the string copy instruction is faster than a loop over words.
 const BULK_BYTES: usize = 1024;
 
 impl Memory {
@@ -51,12 +51,10 @@ impl Memory {
         Ok(Self { words: ReadWords::of(segment)?, segment: None })
     }
 
-    /// These words, which others may have as well.
     pub(crate) fn of(words: Words) -> Self {
         Self { words: words.into(), segment: None }
     }
 
-    /// All of `region`.
     pub fn over(region: Region) -> Self {
         Self { words: ReadWords::over(region), segment: None }
     }
@@ -66,12 +64,11 @@ impl Memory {
         self.segment.as_ref()
     }
 
-    /// The address in this process, as hardware adapters use it.
+    /// As hardware adapters use it.
     pub fn address(&self) -> u64 {
         self.words.as_slice().as_ptr() as u64
     }
 
-    /// How long it is.
     #[inline]
     pub fn bytes(&self) -> usize {
         self.words.as_slice().len() * WORD
@@ -133,7 +130,7 @@ impl Memory {
         true
     }
 
-    /// Copies so many bytes of `words`, in native byte order, to offset `at`. Returns `false` if
+    /// Copies the first `bytes` of `from`, in native byte order, to offset `at`. Returns `false` if
     /// either is out of bounds.
     #[inline(always)]
     pub(crate) fn write_words(&self, at: usize, from: &[AtomicU64], bytes: usize) -> bool {
@@ -155,7 +152,7 @@ impl Memory {
         true
     }
 
-    /// Through a buffer, for unaligned words: only the ends are merged.
+    /// For unaligned words: through a buffer, so that only the ends are merged.
     #[cold]
     fn write_words_shifted(&self, at: usize, from: &[AtomicU64], bytes: usize) -> bool {
         let mut buffer = [0; 8 * WORD];
@@ -202,7 +199,7 @@ impl Memory {
         self.copy_part(at + head + body, from, from_at + head + body, tail);
     }
 
-    /// Through a buffer that stays in the L1 cache, for unaligned words.
+    /// For unaligned words: through a buffer that stays in the L1 cache.
     fn copy_shifted(&self, at: usize, from: &Self, from_at: usize, bytes: usize) {
         let mut done = 0;
         let mut buffer = [0; 1024];
@@ -214,7 +211,7 @@ impl Memory {
         }
     }
 
-    /// Less than a word.
+    /// Copies less than a word.
     fn copy_part(&self, at: usize, from: &Self, from_at: usize, bytes: usize) {
         if bytes > 0 {
             let mut part = [0; WORD];
@@ -274,7 +271,7 @@ mod bulk {
     use crate::sync::AtomicU64;
     use std::arch::asm;
 
-    /// Copies all of `sources` to `targets`, as far as both reach.
+    /// Copies until the end of the shorter slice.
     pub(super) fn copy(targets: &[AtomicU64], sources: &[ReadWord]) {
         let words = targets.len().min(sources.len());
         // SAFETY: both are mapped for as long as the slices are borrowed, and so long; atomic words
@@ -282,14 +279,12 @@ mod bulk {
         unsafe { copy_words(targets.as_ptr().cast(), sources.as_ptr().cast(), words) }
     }
 
-    /// Copies all of `sources` to `out`, as far as both reach.
     pub(super) fn load(out: &mut [[u8; WORD]], sources: &[ReadWord]) {
         let words = out.len().min(sources.len());
         // SAFETY: as in `copy`; `out` is borrowed for writing.
         unsafe { copy_words(out.as_mut_ptr().cast(), sources.as_ptr().cast(), words) }
     }
 
-    /// Copies all of `bytes` to `targets`, as far as both reach.
     pub(super) fn store(targets: &[AtomicU64], bytes: &[[u8; WORD]]) {
         let words = targets.len().min(bytes.len());
         // SAFETY: as in `copy`.
@@ -322,21 +317,18 @@ mod bulk {
     use super::{ReadWord, WORD};
     use crate::sync::{AtomicU64, Ordering};
 
-    /// Copies all of `sources` to `targets`, as far as both reach.
     pub(super) fn copy(targets: &[AtomicU64], sources: &[ReadWord]) {
         for (target, source) in targets.iter().zip(sources) {
             target.store(source.load(), Ordering::Relaxed);
         }
     }
 
-    /// Copies all of `sources` to `out`, as far as both reach.
     pub(super) fn load(out: &mut [[u8; WORD]], sources: &[ReadWord]) {
         for (bytes, source) in out.iter_mut().zip(sources) {
             *bytes = source.load().to_ne_bytes();
         }
     }
 
-    /// Copies all of `bytes` to `targets`, as far as both reach.
     pub(super) fn store(targets: &[AtomicU64], bytes: &[[u8; WORD]]) {
         for (target, bytes) in targets.iter().zip(bytes) {
             target.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);

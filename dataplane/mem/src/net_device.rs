@@ -1,4 +1,4 @@
-//! What a network device tells of itself by ioctl (`linux/if.h`): index, flags, MTU, address.
+//! The properties of a network device by ioctl (`linux/if.h`): index, flags, MTU, address.
 //!
 //! Why here: an ioctl hands memory to the kernel, which is `unsafe`. Each request passes an `ifreq`
 //! of its own, in which the kernel writes no more than its length. Why not by netlink: a control
@@ -14,10 +14,9 @@ const READ_MTU: Opcode = 0x8921;
 const READ_ADDRESS: Opcode = 0x8927;
 const READ_INDEX: Opcode = 0x8933;
 
-/// Bytes of a device's name, with the zero that ends it (`IFNAMSIZ`).
+/// `IFNAMSIZ`: the terminating zero is included.
 const NAME_BYTES: usize = 16;
 
-/// `struct ifreq`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 struct InterfaceRequest {
@@ -27,40 +26,37 @@ struct InterfaceRequest {
 
 const _: () = assert!(size_of::<InterfaceRequest>() == 40);
 
-/// `IFF_UP`: the administrator wants it up.
+/// `IFF_UP`.
 const UP: u16 = 1;
-/// `IFF_RUNNING`: it is up, and has carrier.
+/// `IFF_RUNNING`.
 const RUNNING: u16 = 1 << 6;
-/// `ARPHRD_ETHER`.
 const ETHERNET: u16 = 1;
 
-/// A network device, as it is now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetDevice {
-    /// The number by which the kernel names it. Another device of the same name has another.
+    /// A later device of the same name has another index.
     pub index: u32,
-    /// Whether the administrator wants it up.
+    /// Whether the administrator has enabled the device.
     pub is_up: bool,
-    /// Whether it has carrier.
     pub has_carrier: bool,
-    /// The longest packet, without the header of the link.
+    /// Without the link-layer header.
     pub mtu: u32,
-    /// Its address; `None` of a device that is none of Ethernet.
+    /// `None` if the device is not Ethernet.
     pub address: Option<[u8; 6]>,
 }
 
-/// A socket by which devices of a network namespace are read.
+/// A socket for queries about the devices of a network namespace.
 #[derive(Debug)]
 pub struct NetDevices(OwnedFd);
 
 impl NetDevices {
-    /// In the namespace of this thread.
+    /// Opens it in the namespace of this thread.
     pub fn open() -> Result<Self, Errno> {
         let flags = SocketFlags::CLOEXEC;
         socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None).map(Self)
     }
 
-    /// Reads a device; `NODEV` if there is none of this name.
+    /// `NODEV` if there is no device of this name.
     pub fn read(&self, name: &str) -> Result<NetDevice, Errno> {
         let word = |value: [u8; 24]| u32::from_ne_bytes([value[0], value[1], value[2], value[3]]);
         let short = |value: [u8; 24]| u16::from_ne_bytes([value[0], value[1]]);

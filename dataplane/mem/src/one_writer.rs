@@ -12,14 +12,12 @@ use crate::words::{ReadWords, Words};
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Words that this process writes.
 #[derive(Debug)]
 pub struct OwnWords {
     words: Words,
     segment: Segment,
 }
 
-/// Words that another process writes.
 #[derive(Debug)]
 pub struct PeerWords {
     words: ReadWords,
@@ -35,7 +33,6 @@ impl OwnWords {
         Ok(Self { words, segment })
     }
 
-    /// The words.
     #[inline(always)]
     pub fn as_slice(&self) -> &[AtomicU64] {
         self.words.as_slice()
@@ -43,7 +40,7 @@ impl OwnWords {
 }
 
 impl AsFd for OwnWords {
-    /// The descriptor, for readers.
+    /// For readers.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.segment.as_fd()
     }
@@ -60,13 +57,13 @@ impl PeerWords {
         Ok(Self { words: ReadWords::of(&segment)? })
     }
 
-    /// A word, or `None` past the end. Relaxed: a lease orders it.
+    /// `None` past the end. Relaxed: a lease orders it.
     #[inline]
     pub fn load(&self, at: usize) -> Option<u64> {
         Some(self.words.as_slice().get(at)?.load())
     }
 
-    /// The lease in a word, or `None` past the end.
+    /// `None` past the end.
     #[inline]
     pub fn lease(&self, at: usize) -> Option<LeaseReader<'_>> {
         self.words.as_slice().get(at).map(LeaseReader::of_peer)

@@ -3,8 +3,8 @@
 //! Why here: the calls hand tables of pointers to the kernel, which is `unsafe`. The tables are
 //! built for each call from slices that outlive it, so no pointer stays behind.
 //!
-//! The kernel sees the same frames. A filter of the socket leaves to it, and to other sockets, what
-//! is of another VLAN; the tag itself the kernel takes off, and tells beside the frame.
+//! The kernel receives the same frames. A filter of the socket leaves frames of other VLANs to it
+//! and to other sockets. The kernel removes the VLAN tag itself, and reports it beside the frame.
 
 use crate::region::Region;
 use crate::system_call::{CallError, check};
@@ -14,9 +14,8 @@ use std::mem::{MaybeUninit, zeroed};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 
-/// Frames of one system call, at most.
 pub const FRAMES_PER_CALL: usize = 64;
-/// The receive buffer of a socket in bytes, if the process may have one that large.
+/// In bytes, if the process may have a buffer of this size.
 const RECEIVE_BYTES: c_int = 8 << 20;
 
 const ALL_PROTOCOLS: u16 = (libc::ETH_P_ALL as u16).to_be();
@@ -27,14 +26,12 @@ const FANOUT_UNIQUE: u32 = 0x2000;
 /// Space for one control message: `struct tpacket_auxdata`.
 const CONTROL_BYTES: usize = 64;
 
-/// A frame that a packet socket received.
 #[derive(Clone, Copy, Debug)]
 pub struct SocketFrame<'a> {
-    /// The frame, without a tag, as far as there was space for it.
+    /// Without a VLAN tag, and without the bytes that did not fit.
     pub bytes: &'a [u8],
-    /// Whether it is longer.
     pub is_truncated: bool,
-    /// Whether the sender left its checksum of TCP or UDP to a device: it is on this machine.
+    /// Whether the sender left the TCP or UDP checksum to a device: the sender is on this machine.
     pub has_partial_checksum: bool,
 }
 
@@ -42,20 +39,18 @@ pub struct SocketFrame<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FanoutGroup(u16);
 
-/// A packet socket at a device.
 #[derive(Debug)]
 pub struct PacketSocket {
     fd: OwnedFd,
-    /// Space for received frames; a socket that only sends has none.
+    /// For received frames; `None` for a socket that only sends.
     space: Option<Region>,
     frame_bytes: usize,
-    /// Frames that found no space in the receive buffer.
+    /// Frames that did not fit in the receive buffer.
     dropped: u64,
 }
 
 impl PacketSocket {
-    /// A socket for frames of so many bytes of a device, which receives those with this tag, or
-    /// without any.
+    /// A socket for frames of at most `frame_bytes`, with this VLAN tag or without any.
     pub fn open(device: u32, vlan: Option<u16>, frame_bytes: usize) -> Result<Self, CallError> {
         let failed = CallError::of;
         let space =
@@ -96,7 +91,7 @@ impl PacketSocket {
         self.receive_all_groups(device).map_err(failed("setsockopt PACKET_ADD_MEMBERSHIP"))
     }
 
-    /// Has the device receive frames to all groups, as a router needs.
+    /// Receives frames to all multicast groups, as a router needs.
     fn receive_all_groups(&self, device: u32) -> Result<(), Errno> {
         let membership = libc::packet_mreq {
             mr_ifindex: device as c_int,
@@ -119,8 +114,8 @@ impl PacketSocket {
         check(done).map(drop)
     }
 
-    /// Shares the frames of the device with other sockets, by flow: in a new group, or in the group
-    /// of another socket.
+    /// Shares the frames of the device with other sockets, by flow: in a new group, or in an
+    /// existing one.
     pub fn join(&self, group: Option<FanoutGroup>) -> Result<FanoutGroup, Errno> {
         let argument = group.map_or(FANOUT_UNIQUE << 16, |group| u32::from(group.0));
         self.set(libc::SOL_PACKET, libc::PACKET_FANOUT, &argument)?;
@@ -130,7 +125,7 @@ impl PacketSocket {
         self.read::<1>(libc::PACKET_FANOUT).map(|[value]| FanoutGroup(value as u16))
     }
 
-    /// Frames that the kernel dropped because nobody took those before them.
+    /// Frames that the kernel dropped because earlier ones were not read.
     pub fn dropped(&mut self) -> u64 {
         // `struct tpacket_stats`: frames, drops. The kernel counts from zero after each look.
         let [_, drops] = self.read(libc::PACKET_STATISTICS).unwrap_or_default();
@@ -138,7 +133,6 @@ impl PacketSocket {
         self.dropped
     }
 
-    /// Reads an option that is some words.
     fn read<const WORDS: usize>(&self, option: c_int) -> Result<[u32; WORDS], Errno> {
         let (mut value, mut len) = ([0_u32; WORDS], size_of::<[u32; WORDS]>() as u32);
         // SAFETY: the kernel writes at most `len` bytes, which `value` has.
@@ -154,7 +148,7 @@ impl PacketSocket {
         check(done).map(|_| value)
     }
 
-    /// Receives frames, at most [`FRAMES_PER_CALL`]. Returns their number.
+    /// Receives at most [`FRAMES_PER_CALL`] frames. Returns their number.
     pub fn receive(&mut self, mut take: impl FnMut(SocketFrame<'_>)) -> Result<usize, Errno> {
         let mut control = [[0_u64; CONTROL_BYTES / 8]; FRAMES_PER_CALL];
         let mut parts = [MaybeUninit::<libc::iovec>::uninit(); FRAMES_PER_CALL];
@@ -196,8 +190,8 @@ impl PacketSocket {
         Ok(count)
     }
 
-    /// Sends frames, at most [`FRAMES_PER_CALL`]. Returns how many of them the kernel took, and why
-    /// it did not take the next one.
+    /// Sends at most [`FRAMES_PER_CALL`] frames. Returns the number that the kernel accepted, and
+    /// the reason if it did not accept the next one.
     pub fn send<'a>(&mut self, frames: impl Iterator<Item = &'a [u8]>) -> (usize, Option<Errno>) {
         let mut parts = [MaybeUninit::<libc::iovec>::uninit(); FRAMES_PER_CALL];
         // SAFETY: zeros are a value of this plain structure: a message without anything.
@@ -232,7 +226,6 @@ impl PacketSocket {
     }
 }
 
-/// A socket that receives nothing yet.
 fn open() -> Result<OwnedFd, CallError> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: a call without pointers.
@@ -248,7 +241,7 @@ impl AsFd for PacketSocket {
     }
 }
 
-/// Whether the kernel said of a frame that its checksum is not complete.
+/// Whether the kernel has marked the checksum of a frame as partial.
 fn has_partial_checksum(message: &libc::msghdr) -> bool {
     // SAFETY: the kernel has written the control messages of this message and their length, and
     // their memory is alive.
@@ -266,7 +259,7 @@ fn has_partial_checksum(message: &libc::msghdr) -> bool {
 
 /// The program of a socket that accepts frames of a VLAN, or untagged ones (`linux/filter.h`).
 fn filter_of(vlan: Option<u16>) -> [libc::sock_filter; 7] {
-    /// `SKF_AD_OFF`, to which the offsets of what the kernel knows of a frame are added.
+    /// `SKF_AD_OFF`, the base of the offsets of frame metadata.
     const KNOWN: u32 = 0xffff_f000;
     const VLAN_TAG: u32 = KNOWN + 44;
     const VLAN_PRESENT: u32 = KNOWN + 48;

@@ -7,7 +7,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-/// How far apart two values lie that different cores write.
+/// The distance between two values that different cores write.
 pub const LINE_BYTES: usize = 128;
 
 /// A value that shares no cache line, nor the line prefetched with it, with anything else.

@@ -3,18 +3,18 @@
 //! Why huge pages: a pool of 64 Ki buffers of 2 KiB spans 138 MB, which is 34,000 small pages or 66
 //! of 2 MiB. The TLB holds about two thousand entries, so small pages cost a page walk per packet.
 //!
-//! Why a lack of them is no error: a machine without reserved huge pages must still run, slower. So
-//! there are three steps: reserved huge pages, transparent huge pages, plain pages.
-//! [`Region::backing`] says which one was reached, as the kernel reports it. It parses a file in
-//! `/proc` only when called, because a server maps memory between two polls.
+//! Why a lack of them is not an error: a machine without reserved huge pages must still run,
+//! slower. So there are three steps: reserved huge pages, transparent huge pages, plain pages.
+//! [`Region::backing`] returns the result, as the kernel reports it. It parses a file in `/proc`
+//! only when called, because a server maps memory between two polls.
 //!
 //! Why everything is faulted in at once: the first access to a page is a page fault of
 //! microseconds, which does not belong in a poll iteration. It also makes the report true.
 //!
-//! Why no byte of a region is ever given as a slice here: a device or another process may write it
-//! at any time, and the language calls that undefined. A region is given to
-//! [`Words`](crate::Words), which reach it by atomic operations alone. The one exception is a
-//! [`Pool`](crate::Pool), which makes its region itself and so knows who else can write it.
+//! Why no byte of a region is given as a slice here: a device or another process may write it at
+//! any time, and the language calls that undefined. A region is given to [`Words`](crate::Words),
+//! which access it by atomic operations only. The exception is a [`Pool`](crate::Pool), which
+//! creates its region itself and so knows its other writers.
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::ffi::c_void;
@@ -23,17 +23,14 @@ use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 
-/// The size of a huge page on the machines that we run on.
 pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// What pages a region lies on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
-    /// Pages of 2 MiB that the administrator had reserved.
+    /// Reserved by the administrator.
     Huge2M,
-    /// The kernel uses huge pages for this region, or for a part of it.
+    /// For a part of the region at least.
     Transparent,
-    /// Pages of the machine's base size.
     Plain,
 }
 
@@ -47,31 +44,21 @@ impl fmt::Display for Backing {
     }
 }
 
-/// Why there is no memory to be had, or why a segment is refused.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MapError {
-    /// Nothing, or more than an address space holds, was asked for.
-    BadSize {
-        /// What was asked for.
-        bytes: usize,
-    },
-    /// The kernel refused.
-    System {
-        /// The call that it refused.
-        call: &'static str,
-        /// Its reason.
-        errno: rustix::io::Errno,
-    },
-    /// The segment could be resized under our feet, or lies on pages that can run out.
+    /// Zero, or more than the address space holds.
+    #[error("cannot map {bytes} bytes")]
+    BadSize { bytes: usize },
+    #[error("{call}: {errno}; is the memory limit of this process too low?")]
+    System { call: &'static str, errno: rustix::io::Errno },
+    /// The peer could resize the segment, or it is on pages that can run out.
+    #[error("not shared memory sealed against resizing; its maker must use memfd and seal it")]
     NotSealed,
-    /// The segment is shorter or longer than was agreed.
-    BadLength {
-        /// Length of the segment in bytes.
-        bytes: u64,
-        /// What was agreed.
-        allowed: RangeInclusive<usize>,
-    },
+    #[error(
+        "shared memory has {bytes} bytes, agreed were {} to {}", allowed.start(), allowed.end()
+    )]
+    BadLength { bytes: u64, allowed: RangeInclusive<usize> },
 }
 
 impl MapError {
@@ -80,27 +67,7 @@ impl MapError {
     }
 }
 
-impl fmt::Display for MapError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::BadSize { bytes } => write!(f, "cannot map {bytes} bytes"),
-            Self::System { call, errno } => {
-                write!(f, "{call}: {errno}; is the memory limit of this process too low?")
-            }
-            Self::NotSealed => f.write_str(
-                "not shared memory sealed against resizing; its maker must use memfd and seal it",
-            ),
-            Self::BadLength { bytes, allowed } => {
-                let (least, most) = (allowed.start(), allowed.end());
-                write!(f, "shared memory has {bytes} bytes, agreed were {least} to {most}")
-            }
-        }
-    }
-}
-
-impl std::error::Error for MapError {}
-
-/// A mapping that this value alone owns: unmapped when dropped.
+/// Unmapped on drop.
 #[derive(Debug)]
 pub struct Region {
     address: NonNull<u8>,
@@ -116,7 +83,7 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// At least `bytes` of zeroed private memory, all of it faulted in.
+    /// At least `bytes` of zeroed private memory. All pages are faulted in.
     pub fn anonymous(bytes: usize) -> Result<Self, MapError> {
         let rounded = round_to_pages(bytes)?;
         if rounded < HUGE_PAGE_BYTES {
@@ -127,8 +94,8 @@ impl Region {
         Self::map_reserved_huge(huge).or_else(|_| Self::map_transparent(huge))
     }
 
-    /// The first `bytes` of a file. A region that is only read is not faulted in: most of it may
-    /// never be touched.
+    /// The first `bytes` of a file. A read-only region is not faulted in: most of it may never be
+    /// accessed.
     pub(crate) fn of_file(
         fd: BorrowedFd<'_>,
         bytes: usize,
@@ -137,7 +104,7 @@ impl Region {
         Self::of_file_at(fd, 0, bytes, protection)
     }
 
-    /// The same from an offset on.
+    /// As [`Region::of_file`], from an offset on.
     pub(crate) fn of_file_at(
         fd: BorrowedFd<'_>,
         offset: u64,
@@ -164,8 +131,8 @@ impl Region {
         Ok(Self { is_reserved_huge: true, ..Self::populated(address, bytes) })
     }
 
-    /// Takes one huge page too many and gives the ends back: an unaligned region would have small
-    /// pages at both ends, and older kernels do not align by themselves.
+    /// Maps one huge page too many and unmaps the ends: an unaligned region would have small pages
+    /// at both ends, and older kernels do not align by themselves.
     fn map_transparent(bytes: usize) -> Result<Self, MapError> {
         let surplus = bytes.checked_add(HUGE_PAGE_BYTES).ok_or(MapError::BadSize { bytes })?;
         let start = map_anonymous(surplus, MapFlags::empty())?;
@@ -177,7 +144,7 @@ impl Region {
         Ok(Self::fault_in(address, bytes))
     }
 
-    /// Asks for huge pages, if one fits, and touches everything.
+    /// Requests huge pages, if one fits, and faults in all pages.
     fn fault_in(address: *mut c_void, bytes: usize) -> Self {
         if bytes >= HUGE_PAGE_BYTES {
             // SAFETY: the range was just mapped by our caller; the advice changes no content.
@@ -187,8 +154,8 @@ impl Region {
         Self::populated(address, bytes)
     }
 
-    /// Faults all pages in. A kernel before 5.14 does not know how: then each comes at its first
-    /// touch.
+    /// Faults in all pages. A kernel before 5.14 does not support that, and faults in each page at
+    /// its first access.
     fn populated(address: *mut c_void, bytes: usize) -> Self {
         // SAFETY: the range was just mapped for writing; populating changes no content.
         let _ = unsafe { madvise(address, bytes, Advice::LinuxPopulateWrite) };
@@ -196,22 +163,21 @@ impl Region {
         Self { address, bytes, is_reserved_huge: false, is_writable: true }
     }
 
-    /// Where it begins: page-aligned. For registering the region with a device.
+    /// Page-aligned. For registering the region with a device.
     pub fn address(&self) -> NonNull<u8> {
         self.address
     }
 
-    /// How long it is: what was asked for, rounded up to whole pages.
+    /// The requested length, rounded up to pages.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Whether it was mapped for writing.
     pub(crate) fn is_writable(&self) -> bool {
         self.is_writable
     }
 
-    /// What pages it lies on. It reads a file of the kernel's: for a report, not for a loop.
+    /// Reads a file in `/proc`, so it is not for a loop.
     pub fn backing(&self) -> Backing {
         if self.is_reserved_huge {
             Backing::Huge2M
@@ -245,7 +211,7 @@ fn map_anonymous(bytes: usize, more: MapFlags) -> Result<*mut c_void, MapError> 
     address.map_err(MapError::system("mmap"))
 }
 
-/// Gives back pages of a mapping that this module made and to which no reference is left.
+/// Unmaps pages of a mapping that this module made and that has no references left.
 fn unmap(address: *mut c_void, bytes: usize) {
     if bytes == 0 {
         return;
@@ -255,7 +221,7 @@ fn unmap(address: *mut c_void, bytes: usize) {
     let _ = unsafe { munmap(address, bytes) };
 }
 
-/// Whether any of the mapping around `address` lies on huge pages, by `/proc/self/smaps`.
+/// Whether any part of the mapping at `address` is on huge pages, according to `/proc/self/smaps`.
 fn kernel_uses_huge_pages(address: NonNull<u8>) -> bool {
     let address = address.addr().get();
     let Ok(smaps) = std::fs::read_to_string("/proc/self/smaps") else { return false };

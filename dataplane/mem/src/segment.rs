@@ -6,8 +6,8 @@
 //! signal; memory that we lease, we seal so ourselves ([`Segment::seal`]).
 //!
 //! Why not on reserved huge pages: a peer may punch holes into the file. On ordinary shared memory
-//! a hole reads as zero; where pages are reserved, touching it when none is left is SIGBUS again.
-//! The kernel may still use transparent ones, which [`Region::backing`] then tells.
+//! a hole reads as zero; on reserved pages, accessing it when none is left is SIGBUS again. The
+//! kernel may still use transparent ones, which [`Region::backing`] reports.
 //!
 //! Why a segment of a peer has an upper limit: mapping it faults all of it in, at our expense.
 //!
@@ -20,13 +20,12 @@ use rustix::mm::ProtFlags;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// What a segment must be sealed against.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
-/// What `fstatfs` calls ordinary shared memory (TMPFS_MAGIC in Linux's magic.h).
+/// The `f_type` of ordinary shared memory (TMPFS_MAGIC in Linux's magic.h).
 const ORDINARY: u64 = 0x0102_1994;
 
-/// Memory that can be mapped by every process which holds its descriptor. Its size never changes.
+/// Memory that every process with its descriptor can map. Its size never changes.
 #[derive(Debug)]
 pub struct Segment {
     fd: OwnedFd,
@@ -48,7 +47,7 @@ impl Segment {
         Ok(Self { fd, bytes })
     }
 
-    /// The segment that a peer sent, if it is sealed, ordinary and of a length within `bytes`.
+    /// A segment of a peer, if it is sealed, ordinary and of a length within `bytes`.
     pub fn from_fd(fd: OwnedFd, bytes: RangeInclusive<usize>) -> Result<Self, MapError> {
         // Seals first: a length that is not sealed yet means nothing.
         let seals = fcntl_get_seals(&fd).map_err(|_| MapError::NotSealed)?;
@@ -63,33 +62,33 @@ impl Segment {
         }
     }
 
-    /// The descriptor, to be sent to a peer. Mappings stay.
+    /// For a peer. Mappings remain valid.
     pub fn into_fd(self) -> OwnedFd {
         self.fd
     }
 
-    /// How long it is: what was asked for, rounded up to whole pages by who made it.
+    /// The requested length, rounded up to pages by its creator.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Maps the whole of it. Each mapping is a region of its own over the same memory: what is
-    /// written in one appears in the others, as if another process had written it.
+    /// Maps all of it. Each mapping is a region of its own over the same memory: a write to one
+    /// appears in the others, as if another process had written it.
     pub fn map(&self) -> Result<Region, MapError> {
         Region::of_file(self.fd.as_fd(), self.bytes, ProtFlags::READ | ProtFlags::WRITE)
     }
 
-    /// The same, to be read only, by [`ReadWords`](crate::words::ReadWords).
+    /// Maps it read-only, for [`ReadWords`](crate::words::ReadWords).
     pub(crate) fn map_to_read(&self) -> Result<Region, MapError> {
         Region::of_file(self.fd.as_fd(), self.bytes, ProtFlags::READ)
     }
 
-    /// From now on nobody can map it for writing. Mappings stay as they are.
+    /// Prevents new writable mappings. Existing mappings remain valid.
     pub fn seal(&self) -> Result<(), MapError> {
         fcntl_add_seals(&self.fd, SealFlags::FUTURE_WRITE).map_err(MapError::system("F_ADD_SEALS"))
     }
 
-    /// Whether nobody can map it for writing any more.
+    /// Whether new writable mappings are prevented.
     pub fn is_sealed(&self) -> bool {
         let writing = SealFlags::FUTURE_WRITE | SealFlags::WRITE;
         fcntl_get_seals(&self.fd).is_ok_and(|seals| seals.intersects(writing))

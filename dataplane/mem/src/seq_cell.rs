@@ -15,14 +15,13 @@ use std::marker::PhantomData;
 const SEQUENCE_WORD: usize = 0;
 const VALUE_WORD: usize = 1;
 
-/// The writer. One process has it at a time.
+/// One process has it at a time.
 pub struct SeqWriter<T> {
     words: Words,
     sequence: u64,
     value: PhantomData<T>,
 }
 
-/// Reads the value from another process.
 pub struct SeqReader<T> {
     words: ReadWords,
     value: PhantomData<T>,
@@ -46,7 +45,6 @@ impl<T: Plain> SeqWriter<T> {
         Some(Self { words, sequence, value: PhantomData })
     }
 
-    /// Publishes a value.
     #[inline]
     pub fn write(&mut self, value: &T) {
         let words = self.words.as_slice();
@@ -71,7 +69,7 @@ impl<T: Plain> SeqReader<T> {
         is_enough.then_some(Self { words, value: PhantomData })
     }
 
-    /// The value, unless a write is in progress.
+    /// `None` while a write is in progress.
     #[inline]
     pub fn try_read(&self) -> Option<T> {
         let words = self.words.as_slice();
@@ -84,7 +82,7 @@ impl<T: Plain> SeqReader<T> {
         (before == after && before.is_multiple_of(2)).then_some(value)
     }
 
-    /// The value, after at most `tries` attempts.
+    /// `None` if a write is in progress at each of `tries` attempts.
     pub fn read(&self, tries: usize) -> Option<T> {
         (0..tries).find_map(|_| self.try_read())
     }

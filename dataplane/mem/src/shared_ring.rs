@@ -35,9 +35,9 @@ use crate::sync::{AtomicU64, Ordering};
 use crate::words::{LINE_WORDS, Words};
 use shape::Shape;
 
-/// Words from one slot to the next.
+/// The distance between two slots, in words.
 const SLOT_WORDS: usize = 16;
-/// Words of a slot after the turn.
+/// Words of a slot after its turn.
 const DATA_WORDS: usize = SLOT_WORDS - 1;
 /// Bytes of a long entry for each of its slots.
 const LONG_BYTES: usize = SLOT_WORDS * 8;
@@ -52,15 +52,14 @@ pub const FIRST_WORDS: usize = 4;
 /// fewer than [`LONG_SLOTS_MAX`] slots never has space for that many.
 pub const BYTES_MAX: usize = 1 << 16;
 
-/// Slots of the longest entry.
 pub const LONG_SLOTS_MAX: usize = BYTES_MAX / LONG_BYTES;
 
-/// Bytes of a long entry that go through a buffer at a time: all of one that is not so long, as a
-/// buffer costs what clearing it costs.
+/// Bytes of a long entry that are copied through a buffer at a time. Shorter entries have a smaller
+/// buffer, because a buffer has to be cleared.
 const PART_BYTES: usize = 2048;
 const SMALL_PART_BYTES: usize = 256;
 
-/// The contents of word 0: this layout, version 2.
+/// Word 0: layout version 2.
 const IDENTITY: u64 = u64::from_be_bytes(*b"PLXRING2");
 
 const IDENTITY_WORD: usize = 0;
@@ -68,49 +67,28 @@ const SLOTS_WORD: usize = 1;
 const HEAD_WORD: usize = LINE_WORDS;
 const FIRST_SLOT_WORD: usize = 2 * LINE_WORDS;
 
-/// A ring in shared memory, before a side is chosen.
 #[derive(Debug)]
 pub struct SharedRing {
     words: Words,
     slots: usize,
-    /// The bytes of long entries.
+    /// Bytes of long entries.
     long: Memory,
 }
 
-/// Why memory holds no usable ring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SharedRingError {
-    /// The number of slots is not a power of two of at most 2^31.
-    BadCapacity {
-        /// The number.
-        slots: u64,
-    },
+    #[error("a ring of {slots} slots; use a power of two up to 2^31")]
+    BadCapacity { slots: u64 },
     /// The memory is too small for the slots.
-    TooSmall {
-        /// Words that there are.
-        words: usize,
-    },
-    /// The memory holds no ring of this version.
+    #[error("a ring does not fit into {words} words")]
+    TooSmall { words: usize },
+    #[error("no ring there; the peer must create it before we open")]
     NotARing,
 }
 
-impl std::fmt::Display for SharedRingError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::BadCapacity { slots } => {
-                write!(f, "a ring of {slots} slots; use a power of two up to 2^31")
-            }
-            Self::TooSmall { words } => write!(f, "a ring does not fit into {words} words"),
-            Self::NotARing => f.write_str("no ring there; the peer must create it before we open"),
-        }
-    }
-}
-
-impl std::error::Error for SharedRingError {}
-
 impl SharedRing {
-    /// The words that a ring of `slots` takes. `None` if `slots` is not a valid number.
+    /// The words that a ring needs. `None` if `slots` is not a valid number.
     pub fn words(slots: usize) -> Option<usize> {
         if !is_capacity(slots) {
             return None;
@@ -123,7 +101,7 @@ impl SharedRing {
         Self::create(Words::private(Self::words(slots)?).ok()?, slots).ok()
     }
 
-    /// Creates an empty ring. Call it before the peer gets the memory.
+    /// Call it before the peer gets the memory.
     pub fn create(words: Words, slots: usize) -> Result<Self, SharedRingError> {
         let ring = Self::fit(words, slots as u64)?;
         ring.words.as_slice()[SLOTS_WORD].store(slots as u64, Ordering::Relaxed);
@@ -133,7 +111,6 @@ impl SharedRing {
         Ok(ring)
     }
 
-    /// Opens a ring that the peer created.
     pub fn open(words: Words) -> Result<Self, SharedRingError> {
         let at = words.as_slice();
         if at.len() < FIRST_SLOT_WORD {
@@ -146,7 +123,7 @@ impl SharedRing {
         Self::fit(words, slots)
     }
 
-    /// Another handle on the same ring, for its other side.
+    /// The other side of the same ring.
     pub fn other_side(&self) -> Self {
         Self { words: self.words.clone(), slots: self.slots, long: self.long.clone() }
     }
@@ -160,7 +137,7 @@ impl SharedRing {
         self.head().store(START, Ordering::Release);
     }
 
-    /// The sending side. It continues after the complete entries that follow the head.
+    /// Continues after the complete entries that follow the head.
     pub fn sender(self) -> RingSender {
         let head = self.head().load(Ordering::Acquire);
         let mut tail = head;
@@ -175,7 +152,7 @@ impl SharedRing {
         RingSender { cursor: ProducerCursor::new(tail, self.slots), ring: self }
     }
 
-    /// The receiving side. It begins with the first entry that the last receiver did not release.
+    /// Begins with the first entry that the last receiver did not release.
     pub fn receiver(self) -> RingReceiver {
         RingReceiver { position: self.head().load(Ordering::Acquire), ring: self }
     }
@@ -196,7 +173,7 @@ impl SharedRing {
         &self.words.as_slice()[HEAD_WORD]
     }
 
-    /// The shape of the entry that begins here; `None` if it is invalid.
+    /// `None` if it is invalid.
     #[inline(always)]
     fn shape(&self, position: u64) -> Option<Shape> {
         let shape = Shape::of_word(self.slot(position)[1].load(Ordering::Relaxed));
@@ -210,7 +187,7 @@ impl SharedRing {
         words.first_chunk().expect("the words were counted when the ring was made")
     }
 
-    /// Where the bytes of a long entry are: up to the end of the area, and from its begin on.
+    /// The ranges of the bytes of a long entry: up to the end of the area, and from its start.
     fn long_parts(&self, position: u64, bytes: usize) -> [(usize, usize); 2] {
         let at = (position as usize & (self.slots - 1)) * LONG_BYTES;
         let before_end = bytes.min(self.slots * LONG_BYTES - at);
@@ -292,7 +269,7 @@ impl RingSender {
         true
     }
 
-    /// The position of an entry, if all of it fits.
+    /// The position of an entry, if it fits.
     #[inline(always)]
     fn begin(&mut self, shape: Shape) -> Option<u64> {
         let slots = shape.slots();
@@ -300,7 +277,7 @@ impl RingSender {
         fits.then(|| self.cursor.position())
     }
 
-    /// Writes the bytes of a long entry. A sender that is killed in here has sent nothing.
+    /// Writes the bytes of a long entry. A sender that is killed during this call has sent nothing.
     fn write_long<const PART: usize>(
         &self,
         position: u64,
@@ -335,7 +312,6 @@ fn write_head<'a>(
     data
 }
 
-/// Writes bytes into words.
 #[inline(always)]
 fn put(words: &[AtomicU64], bytes: usize, fill: &mut impl FnMut(&mut [u8])) {
     if bytes == 0 {
@@ -378,7 +354,6 @@ impl RingReceiver {
         true
     }
 
-    /// Whether there is an entry.
     #[inline]
     pub fn has_entry(&self) -> bool {
         // Acquire, with the release in `send`: the entry is complete.

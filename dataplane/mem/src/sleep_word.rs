@@ -1,4 +1,4 @@
-//! The word by which a receiver tells senders in other processes that it sleeps.
+//! The word by which a receiver informs senders in other processes that it sleeps.
 //!
 //! ```text
 //!   receiver                                  sender
@@ -8,15 +8,14 @@
 //!   4. sleeps on a descriptor
 //! ```
 //!
-//! Of step 3 here and step 2 there, one at least sees what the other side did first. The receiver
-//! pays for that: its barrier (`membarrier`) takes effect in all threads that run, so a sender only
-//! loads a word that it has in its cache anyway. A sender whose kernel does not take part in that
-//! has a fence of its own; a receiver whose kernel does not, must not sleep for long.
+//! Either the receiver in step 3 or the sender in step 2 sees the other's first step. The receiver
+//! pays for that: its barrier (`membarrier`) takes effect in all running threads, so a sender only
+//! loads a word that is in its cache anyway. A sender whose kernel does not support that has a
+//! fence of its own; a receiver whose kernel does not support it must not sleep for long.
 //!
-//! The barrier interrupts whatever runs in all processes that take part. A receiver that sleeps
-//! often asks senders for a fence of their own instead, by a bit of the word: the first such sleep
-//! still has the barrier, so that all have seen the bit, and those that follow have a fence in its
-//! place.
+//! The barrier interrupts all registered processes. A receiver that sleeps often requests a fence
+//! from senders instead, by a bit of the word: the first such sleep still has the barrier, so that
+//! all senders have seen the bit; later sleeps have a fence in its place.
 //!
 //! Each sleep has another odd number, and a sender wakes once for each. The sender never stores to
 //! the word.
@@ -24,10 +23,9 @@
 use crate::sync::{Ordering, fence};
 use crate::words::Words;
 
-/// The bit of the word that asks senders for a fence.
+/// Asks senders for a fence.
 const ASKS_FOR_FENCE: u64 = 1 << 63;
 
-/// The receiver's side of a word.
 #[derive(Debug)]
 pub struct SleepWord {
     words: Words,
@@ -36,11 +34,10 @@ pub struct SleepWord {
     asks_for_fence: bool,
 }
 
-/// The sender's side of a word.
 #[derive(Debug)]
 pub struct SleepWatch {
     words: Words,
-    /// The sleep that was ended last.
+    /// The last sleep that this sender ended.
     woken: u64,
     has_fence: bool,
 }
@@ -55,14 +52,14 @@ fn take_part() -> bool {
     *TAKES_PART.get_or_init(|| membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok())
 }
 
-/// loom has no such barrier: both sides have fences in its models.
+/// loom has no such barrier; in its models both sides have fences.
 #[cfg(loom)]
 fn take_part() -> bool {
     false
 }
 
-/// The barrier of the receiver, after its words became odd and before its last look at the rings.
-/// `false` if senders may not have taken part: then a wake-up may be lost, and a sleep has to be
+/// The barrier of the receiver, after its words became odd and before its last check of the rings.
+/// `false` if senders may not be registered: then a wake-up may be lost, and a sleep has to be
 /// short.
 #[cfg(not(loom))]
 #[must_use]
@@ -80,13 +77,13 @@ pub fn barrier() -> bool {
 }
 
 impl SleepWord {
-    /// A word for both sides, awake.
+    /// The receiver is awake.
     pub fn new(words: Words) -> Self {
         Self { words, number: 0, asks_for_fence: false }
     }
 
-    /// Whether senders are asked for a fence from the next sleep on. Returns whether that sleep
-    /// needs the [`barrier`]: without one, a fence is enough.
+    /// Sets whether senders need a fence from the next sleep on. Returns whether that sleep needs
+    /// the [`barrier`]; otherwise a fence is enough.
     #[must_use]
     pub fn ask_for_fence(&mut self, asks: bool) -> bool {
         let asked = std::mem::replace(&mut self.asks_for_fence, asks);
@@ -98,7 +95,7 @@ impl SleepWord {
         self.store(self.number.wrapping_add(1) | 1);
     }
 
-    /// Ends a sleep. Without a barrier: a sender that sees it late wakes once for nothing.
+    /// Needs no barrier: a sender that sees it late wakes the receiver once without need.
     pub fn wake_up(&mut self) {
         self.store(self.number.wrapping_add(1) & !1);
     }
@@ -111,7 +108,6 @@ impl SleepWord {
 }
 
 impl SleepWatch {
-    /// Watches a word.
     pub fn new(words: Words) -> Self {
         Self { words, woken: 0, has_fence: !take_part() }
     }
@@ -122,7 +118,7 @@ impl SleepWatch {
         Self { words, woken: 0, has_fence: false }
     }
 
-    /// Whether the receiver must be woken, after something was published: once in each sleep.
+    /// Whether the receiver must be woken after an entry was published. True once for each sleep.
     #[inline(always)]
     pub fn must_wake(&mut self) -> bool {
         if self.has_fence {

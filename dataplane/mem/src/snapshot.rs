@@ -17,22 +17,20 @@
 use arc_swap::{ArcSwap, Cache};
 use std::sync::Arc;
 
-/// The publishing side.
 pub struct Publisher<T> {
     current: Arc<ArcSwap<T>>,
-    /// Replaced versions that readers may have: after `reclaim`, at most two for each reader, its
-    /// version and the one it is changing to.
+    /// Replaced versions that readers may have. After `reclaim` there are at most two for each
+    /// reader: its version, and the version that it is changing to.
     retired: Vec<Arc<T>>,
 }
 
-/// A reader. Clones are further readers.
+/// Clones are further readers.
 #[derive(Clone)]
 pub struct Snapshot<T> {
     cache: Cache<Arc<ArcSwap<T>>, Arc<T>>,
 }
 
 impl<T> Publisher<T> {
-    /// Publishes the first version.
     pub fn new(first: T) -> Self {
         Self { current: Arc::new(ArcSwap::from_pointee(first)), retired: Vec::new() }
     }
@@ -42,7 +40,7 @@ impl<T> Publisher<T> {
         Snapshot { cache: Cache::new(self.current.clone()) }
     }
 
-    /// The current version, as a base for the next.
+    /// The base for the next version.
     pub fn current(&self) -> Arc<T> {
         self.current.load_full()
     }

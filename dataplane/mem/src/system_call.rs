@@ -3,14 +3,12 @@
 use crate::region::MapError;
 use rustix::io::Errno;
 use std::ffi::c_int;
-use std::fmt;
 
-/// A system call failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{call}: {errno}")]
 pub struct CallError {
-    /// Its name, with the option or command of it.
+    /// The name of the call, with its option or command.
     pub call: &'static str,
-    /// Why it failed.
     pub errno: Errno,
 }
 
@@ -19,7 +17,7 @@ impl CallError {
         move |errno| Self { call, errno }
     }
 
-    /// There is no memory for packets.
+    /// For packet memory.
     pub(crate) fn no_memory(error: MapError) -> Self {
         let (call, errno) = match error {
             MapError::System { call, errno } => (call, errno),
@@ -28,14 +26,6 @@ impl CallError {
         Self { call, errno }
     }
 }
-
-impl fmt::Display for CallError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.call, self.errno)
-    }
-}
-
-impl std::error::Error for CallError {}
 
 /// The result of a call of the C library.
 pub(crate) fn check(result: c_int) -> Result<c_int, Errno> {

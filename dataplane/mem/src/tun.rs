@@ -1,4 +1,4 @@
-//! What a TUN device is told by ioctl (`linux/if_tun.h`): the one interface to it there is.
+//! The ioctl requests of TUN devices (`linux/if_tun.h`).
 //!
 //! Why here: an ioctl hands memory to the kernel, which is `unsafe`. Each function below passes
 //! memory of its own, of the type and the length that its request names. The kernel checks the
@@ -8,21 +8,21 @@ use rustix::io::Errno;
 use rustix::ioctl::{IntegerSetter, Opcode, Setter, Updater, ioctl};
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// `TUNSETIFF`, which takes a [`InterfaceRequest`].
+/// `TUNSETIFF`, with an [`InterfaceRequest`].
 const SET_INTERFACE: Opcode = 0x4004_54ca;
-/// `TUNGETIFF`, which fills an [`InterfaceRequest`].
+/// `TUNGETIFF`, with an [`InterfaceRequest`].
 const GET_INTERFACE: Opcode = 0x8004_54d2;
-/// `TUNSETOFFLOAD`, which takes a number.
+/// `TUNSETOFFLOAD`, with a number.
 const SET_OFFLOAD: Opcode = 0x4004_54d0;
-/// `TUNSETVNETHDRSZ`, which takes a pointer to an `int`.
+/// `TUNSETVNETHDRSZ`, with a pointer to an `int`.
 const SET_HEADER_LEN: Opcode = 0x4004_54d8;
-/// `TUNSETCARRIER`, which takes a pointer to an `int`.
+/// `TUNSETCARRIER`, with a pointer to an `int`.
 const SET_CARRIER: Opcode = 0x4004_54e2;
 
-/// Bytes of a link's name, with the zero that ends it (`IFNAMSIZ`).
+/// `IFNAMSIZ`: the terminating zero is included.
 const NAME_BYTES: usize = 16;
 
-/// `struct ifreq`, with what requests to a TUN device use of it.
+/// `struct ifreq`, as used by requests to a TUN device.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 struct InterfaceRequest {
@@ -48,8 +48,6 @@ pub const FLAG_NO_PACKET_INFORMATION: u16 = 0x1000;
 pub const FLAG_VNET_HEADER: u16 = 0x4000;
 /// Several descriptors, one for each worker (`IFF_MULTI_QUEUE`).
 pub const FLAG_MULTI_QUEUE: u16 = 0x0100;
-/// Fail if a device of the name exists (`IFF_TUN_EXCL`).
-pub const FLAG_EXCLUSIVE: u16 = 0x8000;
 
 /// Packets may have partial checksums (`TUN_F_CSUM`).
 pub const OFFLOAD_CHECKSUM: u32 = 0x01;
@@ -58,8 +56,8 @@ pub const OFFLOAD_TSO_V4: u32 = 0x02;
 /// TCP over IPv6 may be segmented by the receiver (`TUN_F_TSO6`).
 pub const OFFLOAD_TSO_V6: u32 = 0x04;
 
-/// Makes the descriptor of `/dev/net/tun` one of the device `name`, which is made if it does not
-/// exist. Gives the name: `ib%d` becomes `ib0`.
+/// Attaches a descriptor of `/dev/net/tun` to the device `name`, which is created if it does not
+/// exist. Returns the name: `ib%d` becomes `ib0`.
 pub fn attach(tun: impl AsFd, name: &str, flags: u16) -> Result<String, Errno> {
     let mut request = InterfaceRequest { name: [0; NAME_BYTES], flags, rest: [0; 22] };
     if name.len() >= NAME_BYTES || name.bytes().any(|byte| byte == 0) {
@@ -79,20 +77,19 @@ pub fn attached(tun: impl AsFd) -> Result<(String, u16), Errno> {
     Ok((request.name(), request.flags))
 }
 
-/// Tells the kernel whether the device has carrier.
 pub fn set_carrier(tun: impl AsFd, carrier: bool) -> Result<(), Errno> {
     // SAFETY: TUNSETCARRIER reads an `int`.
     unsafe { ioctl(tun, Setter::<SET_CARRIER, i32>::new(i32::from(carrier))) }
 }
 
-/// Tells the kernel how long the `virtio_net_hdr` before each packet is: 10 or 12.
+/// The length of the `virtio_net_hdr` before each packet: 10 or 12.
 pub fn set_vnet_header_len(tun: impl AsFd, len: u32) -> Result<(), Errno> {
     let len = i32::try_from(len).map_err(|_| Errno::INVAL)?;
     // SAFETY: TUNSETVNETHDRSZ reads an `int`.
     unsafe { ioctl(tun, Setter::<SET_HEADER_LEN, i32>::new(len)) }
 }
 
-/// Tells the kernel what work it may leave to the reader: a sum of the `OFFLOAD` bits.
+/// Sets the work that the kernel may leave to the reader: a sum of the `OFFLOAD` bits.
 pub fn set_offload(tun: BorrowedFd<'_>, offload: u32) -> Result<(), Errno> {
     // SAFETY: TUNSETOFFLOAD takes a number, no pointer.
     unsafe { ioctl(tun, IntegerSetter::<SET_OFFLOAD>::new_usize(offload as usize)) }

@@ -17,7 +17,7 @@ use crate::segment::Segment;
 use crate::sync::{AtomicU64, Ordering, fence};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Words from one owner's range to the next, so that owners share no cache line.
+/// The alignment of ranges, so that two owners share no cache line.
 pub const LINE_WORDS: usize = LINE_BYTES / size_of::<u64>();
 
 const _: () = {
@@ -30,7 +30,6 @@ const _: () = {
 /// Types that derive zerocopy's `FromBytes`, `IntoBytes` and `Immutable` have it. A wrong length is
 /// a compile error at the first use.
 pub trait Plain: FromBytes + IntoBytes + Immutable + Copy + 'static {
-    /// The words that a value takes.
     const WORDS: usize = {
         let bytes = size_of::<Self>();
         assert!(bytes > 0 && bytes.is_multiple_of(8), "a shared value is some whole words long");
@@ -40,7 +39,7 @@ pub trait Plain: FromBytes + IntoBytes + Immutable + Copy + 'static {
 
 impl<T: FromBytes + IntoBytes + Immutable + Copy + 'static> Plain for T {}
 
-/// A range of words on cache lines of its own. A clone is another handle on the same words.
+/// A range of words on its own cache lines. Clones are handles on the same words.
 #[derive(Clone, Debug)]
 pub struct Words {
     range: memory::Range,
@@ -67,13 +66,12 @@ pub struct ReadWords {
 pub struct ReadWord(pub(crate) AtomicU64);
 
 impl ReadWord {
-    /// A relaxed load.
     #[inline(always)]
     pub fn load(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// An acquire load, which pairs with a store with `Release`.
+    /// Pairs with a store with `Release`.
     #[inline(always)]
     pub fn load_acquire(&self) -> u64 {
         // Why not a load with `Acquire`: of pages that cannot be written, the language allows
@@ -107,7 +105,6 @@ impl Words {
         Some(Self { range: self.range.cut(count)? })
     }
 
-    /// The words.
     #[inline(always)]
     pub fn as_slice(&self) -> &[AtomicU64] {
         self.range.targets()
@@ -124,20 +121,19 @@ impl ReadWords {
         Self { range: memory::Range::lines(region) }
     }
 
-    /// Splits a range off the front, as [`Words::take`] does.
+    /// Splits off the front, as [`Words::take`] does.
     #[must_use]
     pub fn take(&mut self, count: usize) -> Option<Self> {
         let count = count.checked_next_multiple_of(LINE_WORDS)?;
         Some(Self { range: self.range.cut(count)? })
     }
 
-    /// The words, for loads only.
     #[inline(always)]
     pub fn as_slice(&self) -> &[ReadWord] {
         self.range.sources()
     }
 
-    /// The same words for writing; empty if the pages are mapped read-only.
+    /// Empty if the pages are mapped read-only.
     #[inline(always)]
     pub(crate) fn targets(&self) -> &[AtomicU64] {
         self.range.targets()
@@ -159,7 +155,7 @@ pub(crate) fn store<T: Plain>(words: &[AtomicU64], value: &T) {
     }
 }
 
-/// Reads relaxed words as a value, each of them once.
+/// Reads relaxed words as a value, each word once.
 #[inline(always)]
 pub(crate) fn load<T: Plain>(words: &[ReadWord]) -> T {
     let mut value = T::new_zeroed();
@@ -180,12 +176,12 @@ mod memory {
     use std::ptr::NonNull;
     use std::slice;
 
-    /// Some of a region's words, with their address at hand: they are reached all the time.
+    /// A range of a region's words. It holds their address, because they are accessed often.
     #[derive(Clone, Debug)]
     pub(super) struct Range {
         first: NonNull<AtomicU64>,
         count: usize,
-        /// How many of them may be written: all, or none.
+        /// All of them, or none.
         writable: usize,
         /// Keeps the words mapped.
         _region: Arc<Region>,
@@ -198,7 +194,7 @@ mod memory {
     unsafe impl Sync for Range {}
 
     impl Range {
-        /// All of a region that is whole lines.
+        /// The complete lines of a region.
         pub(super) fn lines(region: Region) -> Self {
             let count = region.bytes() / LINE_BYTES * LINE_WORDS;
             let writable = if region.is_writable() { count } else { 0 };
@@ -221,7 +217,7 @@ mod memory {
             Some(cut)
         }
 
-        /// The words, to be written; none of a region that is mapped for reading.
+        /// Empty if the region is mapped read-only.
         #[inline(always)]
         pub(super) fn targets(&self) -> &[AtomicU64] {
             // SAFETY: the words are within the region, as `lines` and `cut` see to. It is
@@ -234,7 +230,6 @@ mod memory {
             unsafe { slice::from_raw_parts(self.first.as_ptr(), self.writable) }
         }
 
-        /// The words, for loads only.
         #[inline(always)]
         pub(super) fn sources(&self) -> &[ReadWord] {
             // SAFETY: as in `targets`, but for the pages, which may be mapped for reading only: a

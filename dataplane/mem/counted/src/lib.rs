@@ -1,13 +1,13 @@
-//! An allocator that counts, for tests that say what something costs: as
-//! `#[global_allocator] static MEMORY: Counted = Counted::new();`.
+//! A counting allocator, for tests that limit the memory of something: as `#[global_allocator]
+//! static MEMORY: Counted = Counted::new();`.
 //!
-//! It counts what was asked for. What the system's allocator adds to each piece it keeps to itself.
+//! It counts requested bytes. The overhead of the system's allocator is not included.
 #![allow(unsafe_code, reason = "the trait of global allocators is unsafe to implement")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The system's allocator, and how much it has given.
+/// The system's allocator, with a count of its bytes.
 #[derive(Debug, Default)]
 pub struct Counted {
     bytes: AtomicUsize,
@@ -15,17 +15,15 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// One that has given nothing yet.
     pub const fn new() -> Self {
         Self { bytes: AtomicUsize::new(0), bytes_max: AtomicUsize::new(0) }
     }
 
-    /// Bytes that are in use.
     pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// The most that ever were at once.
+    /// The largest number of bytes that were in use at once.
     pub fn bytes_max(&self) -> usize {
         self.bytes_max.load(Ordering::Relaxed)
     }

@@ -1,8 +1,8 @@
 //! A buffer of a pool: its owner's handle, sixteen bytes that move by value.
 //!
-//! A buffer has a *window*, the bytes that are the packet. In front of it lies headroom for
-//! headers to come, behind it tailroom. Both bounds travel in the handle and not in the buffer, so
-//! stripping a header touches no memory.
+//! A buffer has a *window*, the bytes of the packet. In front of it is headroom for further
+//! headers, behind it tailroom. The handle has both bounds, and not the buffer, so stripping a
+//! header touches no memory.
 //!
 //! ```text
 //! |<- headroom ->|<- window: len ->|<- tailroom ->|
@@ -11,8 +11,8 @@
 //!
 //! Why bytes are given as `&[u8]` although a device writes them: it does so only while the buffer
 //! is posted, and then the device's queue owns the `Buf` and reads nothing. No other process can
-//! write them at all: a pool makes its memory itself, private or sealed. The memory is zeroed when
-//! mapped, so any byte is initialised whatever was or was not received.
+//! write them at all: a pool creates its memory itself, private or sealed. The memory is zeroed
+//! when mapped, so all bytes are initialized whatever was received.
 
 use super::Core;
 use std::fmt;
@@ -20,7 +20,7 @@ use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::slice;
 
-/// One buffer, owned. Dropping it gives it back to the pool's shared list; a worker gives it to its
+/// An owned buffer. Dropping it returns it to the pool's shared list; a worker returns it to its
 /// [`Cache`](crate::Cache) instead, which is cheaper.
 pub struct Buf {
     core: NonNull<Core>,
@@ -53,7 +53,6 @@ impl Buf {
         Self { core, index, offset, len: 0 }
     }
 
-    /// The packet.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the window lies within the buffer, as every change of it checks, and the buffer
@@ -65,14 +64,13 @@ impl Buf {
         unsafe { slice::from_raw_parts(self.address().as_ptr(), self.len()) }
     }
 
-    /// The packet, to be written.
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `bytes`, and `&mut self` makes the borrow exclusive.
         unsafe { slice::from_raw_parts_mut(self.address().as_ptr(), self.len()) }
     }
 
-    /// Where the window begins: what a scatter/gather entry names, valid while the buffer is owned.
+    /// The start of the window, for a scatter/gather entry. Valid while the buffer is owned.
     #[inline]
     pub fn address(&self) -> NonNull<u8> {
         // SAFETY: index < count and offset <= buffer_bytes <= stride, so this stays within the
@@ -80,52 +78,48 @@ impl Buf {
         unsafe { self.pool_core().base.add(self.distance()) }
     }
 
-    /// How far that is from where the pool's memory begins: where the window is for a device that
-    /// has this memory at another address.
+    /// The offset of the window in the pool's memory, for a device that has this memory at another
+    /// address.
     #[inline]
     pub fn distance(&self) -> usize {
         self.index as usize * self.pool_core().stride + usize::from(self.offset)
     }
 
-    /// How long the packet is.
     #[inline(always)]
     pub fn len(&self) -> usize {
         usize::from(self.len)
     }
 
-    /// Whether there is no packet.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// How many bytes are free before the window.
+    /// Free bytes before the window.
     #[inline(always)]
     pub fn headroom(&self) -> usize {
         usize::from(self.offset)
     }
 
-    /// How many bytes the window can still grow by at its end.
+    /// Free bytes after the window.
     #[inline]
     pub fn tailroom(&self) -> usize {
         let behind = self.capacity() - self.headroom() - self.len();
         behind.min(usize::from(u16::MAX - self.len))
     }
 
-    /// How long the whole buffer is.
     #[inline(always)]
     pub fn capacity(&self) -> usize {
         self.pool_core().config.buffer_bytes as usize
     }
 
-    /// Which buffer of its pool it is.
     #[inline(always)]
     pub fn index(&self) -> u32 {
         self.index
     }
 
-    /// Puts the window where the packet lies, as a device reports it. `None`, and no change, when
-    /// that is not inside the buffer.
+    /// Sets the window to the position of the packet, as a device reports it. `None`, and no
+    /// change, if that is not within the buffer.
     #[inline]
     #[must_use]
     pub fn set_window(&mut self, offset: usize, len: usize) -> Option<&mut [u8]> {
@@ -137,8 +131,8 @@ impl Buf {
         Some(self.bytes_mut())
     }
 
-    /// Grows the window by `count` bytes at the front and gives those, for a header to be written.
-    /// `None`, and no change, when the headroom is smaller.
+    /// Grows the window by `count` bytes at the front and returns them, for a header to be written.
+    /// `None`, and no change, if the headroom is smaller.
     #[inline]
     #[must_use]
     pub fn push_front(&mut self, count: usize) -> Option<&mut [u8]> {
@@ -148,8 +142,8 @@ impl Buf {
         Some(&mut self.bytes_mut()[..usize::from(count)])
     }
 
-    /// Grows the window by `count` bytes at the end and gives those. `None`, and no change, when
-    /// the tailroom is smaller.
+    /// Grows the window by `count` bytes at the end and returns them. `None`, and no change, if the
+    /// tailroom is smaller.
     #[inline]
     #[must_use]
     pub fn push_back(&mut self, count: usize) -> Option<&mut [u8]> {
@@ -158,7 +152,7 @@ impl Buf {
         Some(&mut window[len..])
     }
 
-    /// Takes `count` bytes off the front, a header that was read. `None`, and no change, when the
+    /// Removes `count` bytes at the front, a header that was read. `None`, and no change, if the
     /// packet is shorter.
     #[inline]
     #[must_use]
@@ -175,13 +169,13 @@ impl Buf {
         self.len = self.len().min(len) as u16;
     }
 
-    /// Withdraws the buffer from use for ever: a device may still touch it, and nobody knows for
-    /// how long. Its pool counts it as outstanding and stays mapped.
+    /// Withdraws the buffer from use forever, because a device may still access it for an unknown
+    /// time. Its pool counts it as outstanding and stays mapped.
     pub fn leak(self) {
         self.into_index();
     }
 
-    /// Ends the handle without giving the buffer back: index and reference are the caller's now.
+    /// Ends the handle without freeing the buffer: the caller owns its index and its reference.
     #[inline(always)]
     pub(super) fn into_index(self) -> u32 {
         ManuallyDrop::new(self).index

@@ -30,31 +30,28 @@ use crate::sync::{AtomicUsize, Ordering};
 use std::fmt;
 use std::ptr::NonNull;
 
-/// How many buffers a pool can have.
 pub const BUFFERS_MAX: u32 = INDICES_MAX;
-/// How long a buffer can be: a window begins and measures at most 2^16 - 1 bytes each.
+/// The window's offset and length have at most 2^16 - 1 bytes each.
 pub const BUFFER_BYTES_MAX: u32 = 2 * u16::MAX as u32;
 
 const LINE: u32 = 64;
 
-/// What a pool consists of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolConfig {
-    /// How many buffers, from 1 to [`BUFFERS_MAX`].
+    /// 1 to [`BUFFERS_MAX`].
     pub buffers: u32,
-    /// How long each is with its headroom, from 1 to [`BUFFER_BYTES_MAX`].
+    /// With headroom, 1 to [`BUFFER_BYTES_MAX`].
     pub buffer_bytes: u32,
-    /// How much of it a fresh buffer leaves free in front, for headers.
+    /// Free bytes in front of the window of a new buffer, for headers.
     pub headroom_bytes: u16,
 }
 
 impl PoolConfig {
-    /// From one buffer to the next: an odd number of cache lines.
+    /// The distance between two buffers: an odd number of cache lines.
     fn stride(&self) -> usize {
         ((self.buffer_bytes.div_ceil(LINE) | 1) * LINE) as usize
     }
 
-    /// How much memory it takes.
     pub fn region_bytes(&self) -> usize {
         self.buffers as usize * self.stride()
     }
@@ -70,51 +67,31 @@ impl PoolConfig {
     }
 }
 
-/// Why there is no pool.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolError {
-    /// A number out of its range.
+    #[error(
+        "no pool of {} buffers of {} bytes, {} of them headroom: at most {BUFFERS_MAX} buffers of \
+         {BUFFER_BYTES_MAX} bytes, none empty",
+        .0.buffers, .0.buffer_bytes, .0.headroom_bytes
+    )]
     BadConfig(PoolConfig),
-    /// No memory.
+    #[error("no memory for the pool: {0}")]
     Map(MapError),
 }
 
-impl fmt::Display for PoolError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::BadConfig(PoolConfig { buffers, buffer_bytes, headroom_bytes }) => write!(
-                f,
-                "no pool of {buffers} buffers of {buffer_bytes} bytes, {headroom_bytes} of them \
-                 headroom: at most {BUFFERS_MAX} buffers of {BUFFER_BYTES_MAX} bytes, none empty",
-            ),
-            Self::Map(error) => write!(f, "no memory for the pool: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for PoolError {}
-
-/// Buffers that were not given back when their pool was closed. Their memory stays mapped until
-/// they are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Buffers that were in use when their pool was closed. Their memory stays mapped until they are
+/// freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{outstanding} buffers are still out; drain the queues that hold them")]
 pub struct Leak {
-    /// How many.
     pub outstanding: usize,
 }
 
-impl fmt::Display for Leak {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} buffers are still out; drain the queues that hold them", self.outstanding)
-    }
-}
-
-impl std::error::Error for Leak {}
-
 /// A handle on a pool. Clones are handles on the same one.
 ///
-/// It makes its memory itself. Memory that another process can write must not hold buffers, which
-/// are given as slices:
+/// A pool creates its memory itself. Memory that another process can write must not hold buffers,
+/// which are given as slices:
 ///
 /// ```compile_fail,E0624
 /// use pollux_mem::{Pool, PoolConfig, Segment};
@@ -127,17 +104,17 @@ pub struct Pool {
     core: NonNull<Core>,
 }
 
-/// What the handles, the caches and the buffers of one pool have in common. The first group of
-/// fields is written once and then read by all; what changes lies on lines of its own.
+/// The common state of the handles, caches and buffers of a pool. The first group of fields is
+/// written once and then read by all; fields that change are on lines of their own.
 struct Core {
     base: NonNull<u8>,
     stride: usize,
     config: PoolConfig,
     region: Region,
     free: FreeList,
-    /// Handles, plus indices that are not on `free`.
+    /// Handles, and indices that are not on `free`.
     references: CachePadded<AtomicUsize>,
-    /// Handles alone, for reports.
+    /// Handles only, for reports.
     handles: CachePadded<AtomicUsize>,
 }
 
@@ -149,19 +126,18 @@ unsafe impl Send for Pool {}
 unsafe impl Sync for Pool {}
 
 impl Pool {
-    /// A pool in private memory of its own.
     pub fn new(config: PoolConfig) -> Result<Self, PoolError> {
         config.check()?;
         let region = Region::anonymous(config.region_bytes()).map_err(PoolError::Map)?;
         Self::in_region(region, config)
     }
 
-    /// A pool in memory that adapters can be told of, and that memory. It has what came from all
-    /// peers and what goes to them, so no other process can map it.
+    /// A pool in memory that can be registered with adapters, and that memory. It has packets from
+    /// and to all peers, so no other process can map it.
     ///
-    /// The memory is another mapping of the buffers, so that whoever has it is to them what a
-    /// device is: it may be told to write into a buffer for as long as the buffer is posted, which
-    /// means that a queue owns the [`Buf`] and makes no slice of it.
+    /// The memory is another mapping of the buffers, so its user is like a device: it may be told
+    /// to write into a buffer only while the buffer is posted, which means that a queue owns the
+    /// [`Buf`] and makes no slice of it.
     pub fn registered(config: PoolConfig) -> Result<(Self, Memory), PoolError> {
         config.check()?;
         let segment = Segment::create("packets", config.region_bytes()).map_err(PoolError::Map)?;
@@ -170,8 +146,8 @@ impl Pool {
         Ok((Self::in_region(ours.map_err(PoolError::Map)?, config)?, memory))
     }
 
-    /// A pool in a region that was made for it. Why nobody else may hand one in: a region may be of
-    /// a segment that another process writes, and buffers are given as slices.
+    /// A pool in a region that was made for it. Why this is private: a region may be of a segment
+    /// that another process writes, and buffers are given as slices.
     fn in_region(region: Region, config: PoolConfig) -> Result<Self, PoolError> {
         assert!(region.is_writable() && region.bytes() >= config.region_bytes());
         let core = Box::new(Core {
@@ -186,40 +162,41 @@ impl Pool {
         Ok(Self { core: NonNull::from(Box::leak(core)) })
     }
 
-    /// What it was made of.
     pub fn config(&self) -> PoolConfig {
         self.core().config
     }
 
-    /// What pages it lies on. It reads a file of the kernel's: for a report, not for a loop.
+    /// Reads a file in `/proc`, so it is not for a loop.
     pub fn backing(&self) -> Backing {
         self.core().region.backing()
     }
 
-    /// A cache for one worker, which keeps up to `buffers_max` (at least 2) buffers at hand.
+    /// A cache for one worker, which keeps up to `buffers_max` (at least 2) free buffers.
     ///
-    /// What caches keep, others cannot have: size the pool for the sum of them and the queues.
+    /// Others cannot use the buffers of a cache: size the pool for the sum of all caches and
+    /// queues.
     pub fn cache(&self, buffers_max: usize) -> Cache {
         let buffers_max = buffers_max.max(2);
         Cache { pool: self.clone(), indices: Vec::with_capacity(buffers_max), buffers_max }
     }
 
-    /// One buffer without a cache, for a slow path. `None` when none is free.
+    /// Allocates without a cache, for slow paths. `None` if no buffer is free.
     pub fn alloc(&self) -> Option<Buf> {
         let mut index = Vec::with_capacity(1);
         (self.core().lease(&mut index, 1) == 1).then(|| self.buf(index[0]))
     }
 
-    /// How many buffers are away from the shared list: in somebody's hands, or in a cache.
-    /// Once the caches are dropped, this is how many are not given back.
+    /// Buffers that are not on the shared list: in use, or in a cache. Once the caches are dropped,
+    /// these are the buffers in use.
     ///
-    /// While others allocate it is a figure of the recent past.
+    /// While others allocate, the number may be out of date.
     pub fn outstanding(&self) -> usize {
         let references = self.core().references.load(Ordering::Relaxed);
         references.saturating_sub(self.core().handles.load(Ordering::Relaxed))
     }
 
-    /// Gives up this handle and reports what is still out. For the last handle, after the caches.
+    /// Drops this handle and reports buffers that are still in use. For the last handle, after the
+    /// caches.
     pub fn close(self) -> Result<(), Leak> {
         match self.outstanding() {
             0 => Ok(()),
@@ -227,7 +204,7 @@ impl Pool {
         }
     }
 
-    /// The buffer of an index whose lease the caller holds and hands over.
+    /// The buffer of an index, whose reference the caller hands over.
     #[inline(always)]
     fn buf(&self, index: u32) -> Buf {
         // SAFETY: each caller has just got `index` from the free list with its lease, or from a
@@ -271,7 +248,7 @@ impl fmt::Debug for Pool {
 }
 
 impl Core {
-    /// Takes indices off the shared list, each with a reference to the pool.
+    /// Takes indices from the shared list, each with a reference to the pool.
     fn lease(&self, out: &mut Vec<u32>, count_max: usize) -> usize {
         let count = self.free.pop(out, count_max);
         // Relaxed: whoever calls this holds a reference, so the count is not at its end.
@@ -279,12 +256,12 @@ impl Core {
         count
     }
 
-    /// Puts indices back on the shared list. Their references are the caller's to release.
+    /// Returns indices to the shared list. The caller releases their references.
     fn put_back(&self, indices: &[u32]) {
         self.free.push(indices);
     }
 
-    /// Gives back `count` references and takes the pool down with the last.
+    /// Releases `count` references, and destroys the pool with the last one.
     ///
     /// # Safety
     /// The caller holds that many references and touches the pool through none of them any more.
@@ -304,14 +281,14 @@ impl Core {
 /// A worker's own stock of free buffers.
 pub struct Cache {
     pool: Pool,
-    /// Free indices, each with its reference to the pool.
+    /// Each has its reference to the pool.
     indices: Vec<u32>,
     buffers_max: usize,
 }
 
 impl Cache {
-    /// An empty buffer with the pool's headroom, or `None` when none is free. Its bytes are
-    /// whatever they were.
+    /// An empty buffer with the pool's headroom; `None` if no buffer is free. Its bytes have their
+    /// previous contents.
     #[inline]
     pub fn alloc(&mut self) -> Option<Buf> {
         if self.indices.is_empty() && !self.refill() {
@@ -320,13 +297,12 @@ impl Cache {
         self.indices.pop().map(|index| self.pool.buf(index))
     }
 
-    /// Whether a buffer is of this cache's pool.
     #[inline]
     pub fn is_of(&self, buf: &Buf) -> bool {
         buf.core() == self.pool.core
     }
 
-    /// Takes a buffer back. One of another pool goes home to that one.
+    /// Frees a buffer. A buffer of another pool returns to its own pool.
     #[inline]
     pub fn free(&mut self, buf: Buf) {
         if !self.is_of(&buf) {
@@ -339,29 +315,27 @@ impl Cache {
         self.indices.push(buf.into_index());
     }
 
-    /// The pool behind it.
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
 
-    /// How many buffers it has at hand.
     pub fn len(&self) -> usize {
         self.indices.len()
     }
 
-    /// Whether it has none at hand; the pool may still have some.
+    /// Whether the cache is empty; the pool may still have free buffers.
     pub fn is_empty(&self) -> bool {
         self.indices.is_empty()
     }
 
-    /// Takes half of what fits from the shared list; says whether it got any.
+    /// Takes indices from the shared list, up to half of the limit; returns whether there were any.
     #[cold]
     fn refill(&mut self) -> bool {
         self.pool.core().lease(&mut self.indices, self.buffers_max / 2) > 0
     }
 
-    /// Gives the `count` indices that have lain here longest to the shared list: the others are
-    /// warm.
+    /// Moves the `count` oldest indices to the shared list: the buffers of the others are still in
+    /// a CPU cache.
     #[cold]
     fn spill(&mut self, count: usize) {
         self.pool.core().put_back(&self.indices[..count]);

@@ -1,18 +1,17 @@
-//! A received entry: its words as they were copied, and its bytes, which are still in the ring.
+//! A received entry: a copy of its first words, and its bytes, which are still in the ring.
 
 use super::shape::Shape;
 use super::{DATA_WORDS, FIRST_WORDS, HEAD_WORDS_MAX, PART_BYTES, SLOT_WORDS, SharedRing};
 use crate::memory::Memory;
 use crate::sync::{AtomicU64, Ordering};
 
-/// A received entry.
 #[derive(Debug)]
 pub struct Entry<'a> {
     first: &'a [AtomicU64; SLOT_WORDS],
     ring: &'a SharedRing,
     position: u64,
     shape: Shape,
-    /// The first words of the head, or what lies in their place.
+    /// The first words of the head; undefined beyond its length.
     words: [u64; FIRST_WORDS],
 }
 
@@ -28,27 +27,25 @@ impl<'a> Entry<'a> {
         Self { first, ring, position, shape, words }
     }
 
-    /// What its sender called it.
     #[inline(always)]
     pub fn tag(&self) -> u8 {
         self.shape.tag
     }
 
-    /// Number of 64-bit words in an entry's head.
     #[inline(always)]
     pub fn head_words(&self) -> usize {
         self.shape.head_words
     }
 
-    /// The first words of its head, which are the same at every look. Where the head has fewer,
-    /// the rest are no words of it.
+    /// A copy of the first words of its head, which does not change. Words beyond its length are
+    /// not part of the head.
     #[inline(always)]
     pub fn first_words(&self) -> [u64; FIRST_WORDS] {
         self.words
     }
 
-    /// All words of its head, and zeros behind them. Words behind the first ones are copied by this
-    /// call: call it once, and judge the copy.
+    /// All words of its head, followed by zeros. This call copies the words after the first ones:
+    /// call it once, and validate the copy.
     #[inline]
     pub fn head(&self) -> [u64; HEAD_WORDS_MAX] {
         let mut head = [0; HEAD_WORDS_MAX];
@@ -63,13 +60,13 @@ impl<'a> Entry<'a> {
         head
     }
 
-    /// Bytes after its header.
+    /// Bytes after the head.
     #[inline(always)]
     pub fn bytes(&self) -> usize {
         self.shape.bytes
     }
 
-    /// Shows the bytes part by part, in order.
+    /// Passes the bytes to `show`, part by part and in order.
     #[inline]
     pub fn read(&self, mut show: impl FnMut(&[u8])) {
         if !self.shape.is_long() {
@@ -86,8 +83,9 @@ impl<'a> Entry<'a> {
         });
     }
 
-    /// Copies the bytes: by `write`, or if they are many, by `copy`, which is told how many are
-    /// done, and copies so many from an offset of a memory on. Returns whether it went.
+    /// Copies the bytes: by `write`, or if they are many, by `copy`, which gets the number of bytes
+    /// already copied, a memory, an offset in it, and a number of bytes. Returns whether all calls
+    /// succeeded.
     #[inline]
     #[must_use]
     pub fn copy_by(
@@ -112,7 +110,6 @@ impl<'a> Entry<'a> {
         })
     }
 
-    /// The words of a short entry's bytes.
     #[inline(always)]
     fn data(&self) -> &[AtomicU64] {
         &self.first[2 + self.shape.head_words..]
@@ -133,7 +130,6 @@ impl Entry<'_> {
     }
 }
 
-/// Reads bytes out of words.
 #[inline(always)]
 fn get(words: &[AtomicU64], bytes: usize, show: &mut impl FnMut(&[u8])) {
     if bytes == 0 {

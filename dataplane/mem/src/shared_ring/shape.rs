@@ -2,7 +2,6 @@
 
 use super::{BYTES_MAX, HEAD_WORDS_MAX, LONG_BYTES};
 
-/// The shape of an entry: header words, data bytes, and a tag of the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     pub(super) tag: u8,

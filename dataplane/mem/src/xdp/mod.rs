@@ -33,16 +33,15 @@ use rustix::net::{
 };
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Frames that wait in the receive ring, and in the transmit ring, at most.
+/// In the receive ring, and in the transmit ring.
 const RING_FRAMES: u32 = 1024;
-/// What the kernel keeps of a chunk before a frame (`XDP_PACKET_HEADROOM`).
+/// Bytes that the kernel reserves in a chunk before a frame (`XDP_PACKET_HEADROOM`).
 const KERNEL_HEADROOM: usize = 256;
-/// The longest chunk: a page of every machine.
+/// A page on every machine.
 const CHUNK_BYTES_MAX: usize = 4096;
 /// Frames that one system call sends in copy mode.
 const SENT_PER_CALL: usize = 32;
 
-/// The longest frame that a chunk can hold.
 pub const FRAME_BYTES_MAX: usize = CHUNK_BYTES_MAX - KERNEL_HEADROOM;
 
 /// A socket at a queue of a device, for one thread.
@@ -57,16 +56,16 @@ pub struct XdpSocket {
     completion: Ring<u64>,
     /// Chunks for frames to be sent.
     free: Vec<u64>,
-    /// Frames in the transmit ring that the kernel was not told of.
+    /// Frames in the transmit ring that the kernel has not been notified of.
     staged: usize,
-    /// The kernel may not have taken all of the transmit ring.
+    /// The kernel may not have taken all frames of the transmit ring.
     has_rest: bool,
     is_zero_copy: bool,
 }
 
 impl XdpSocket {
-    /// A socket for frames of so many bytes at a queue. `zero_copy` fails where the driver cannot;
-    /// `INVAL` is a queue that the device does not have.
+    /// A socket for frames of at most `frame_bytes` at a queue. `zero_copy` fails if the driver
+    /// does not support it; `INVAL` is a queue that the device does not have.
     pub fn open(
         device: u32,
         queue: u32,
@@ -129,7 +128,7 @@ impl XdpSocket {
         self.free.extend((RING_FRAMES..2 * RING_FRAMES).map(chunk));
     }
 
-    /// Whether the device reads and writes the frames itself.
+    /// Whether the device accesses the frames in memory itself, without copies.
     pub const fn is_zero_copy(&self) -> bool {
         self.is_zero_copy
     }
@@ -161,7 +160,7 @@ impl XdpSocket {
         count
     }
 
-    /// Offset and length of a frame, if it lies in one chunk.
+    /// The offset and length of a frame, if it is within one chunk.
     fn frame(&self, descriptor: &Descriptor) -> Option<(usize, usize)> {
         let (at, len) = (descriptor.address as usize, descriptor.len as usize);
         let end = at.checked_add(len)?;
@@ -175,7 +174,7 @@ impl XdpSocket {
         address / bytes * bytes
     }
 
-    /// Puts a frame into the transmit ring. `false` if it is full, or the frame too long.
+    /// Puts a frame into the transmit ring. `false` if the ring is full or the frame too long.
     pub fn stage(&mut self, frame: &[u8]) -> bool {
         if frame.len() > self.chunk_bytes {
             return false;
@@ -200,8 +199,8 @@ impl XdpSocket {
         true
     }
 
-    /// Sends the staged frames. What the kernel does not take now is sent by
-    /// [`XdpSocket::send_rest`].
+    /// Sends the staged frames. [`XdpSocket::send_rest`] sends those that the kernel does not
+    /// accept now.
     pub fn flush(&mut self) -> Result<(), Errno> {
         if self.staged == 0 {
             return Ok(());
@@ -212,8 +211,8 @@ impl XdpSocket {
         self.push_out(calls)
     }
 
-    /// Has the kernel send what it has not taken yet, as when a queue was full. Returns whether it
-    /// has all now.
+    /// Sends frames that the kernel has not accepted yet, as when a queue was full. Returns whether
+    /// it has accepted all of them now.
     #[inline]
     pub fn send_rest(&mut self) -> bool {
         if self.has_rest {
@@ -222,7 +221,7 @@ impl XdpSocket {
         !self.has_rest
     }
 
-    /// Calls the kernel, at most so many times, until it has taken the transmit ring.
+    /// Calls the kernel at most `calls` times, until it has taken the frames of the transmit ring.
     fn push_out(&mut self, calls: usize) -> Result<(), Errno> {
         for _ in 0..calls {
             if self.transmit.is_taken() {
@@ -259,7 +258,7 @@ impl XdpSocket {
         self.completion.release();
     }
 
-    /// Frames that the kernel dropped because nobody took those before them, or because they are
+    /// Frames that the kernel dropped because earlier ones were not read, or because they are
     /// longer than a chunk.
     pub fn dropped(&self) -> u64 {
         let Ok(counts) = sockopt::xdp_statistics(&self.fd) else { return 0 };

@@ -1,17 +1,17 @@
 //! The program at a device that passes frames to AF_XDP sockets (`linux/bpf.h`).
 //!
 //! It redirects ARP, IPv4 and IPv6 of one VLAN, or without a tag, to the socket of their queue. All
-//! other frames, and those of queues without a socket, go on to the kernel: so LLDP, other VLANs
-//! and their packet sockets work on beside it.
+//! other frames, and those of queues without a socket, pass to the kernel: so LLDP, other VLANs and
+//! their packet sockets continue to work.
 //!
-//! Why written as instructions: a loader would need libbpf, libxdp and a file system for programs,
-//! and more capabilities, for some twenty instructions.
+//! Why it is written as instructions: a loader would need libbpf, libxdp and a file system for
+//! programs, and more capabilities, for some twenty instructions.
 
 use crate::system_call::{CallError, check};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
-/// Queues that a program knows, at most.
+/// Queues of a program, at most.
 pub const QUEUES_MAX: u32 = 64;
 
 const MAP_CREATE: libc::c_long = 0;
@@ -32,16 +32,15 @@ const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
 const VLAN: u16 = 0x8100;
 
-/// Where the program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XdpAttachMode {
     /// In the driver, before the kernel has made a packet of the frame.
     Native,
-    /// After that, with every driver.
+    /// After that. Works with every driver.
     Generic,
 }
 
-/// A program at a device, which is taken off when this is dropped.
+/// A program at a device, which is detached on drop.
 #[derive(Debug)]
 pub struct XdpProgram {
     sockets: OwnedFd,
@@ -50,8 +49,8 @@ pub struct XdpProgram {
 }
 
 impl XdpProgram {
-    /// Puts a program at a device, for frames with this tag, or without any. `BUSY` if another one
-    /// is there.
+    /// Attaches a program to a device, for frames with this VLAN tag, or without any. `BUSY` if
+    /// another program is attached.
     pub fn attach(device: u32, vlan: Option<u16>, mode: XdpAttachMode) -> Result<Self, CallError> {
         let sockets = create_map().map_err(CallError::of("bpf BPF_MAP_CREATE"))?;
         let code = instructions(sockets.as_raw_fd(), vlan);
@@ -65,15 +64,14 @@ impl XdpProgram {
         Ok(Self { sockets, link: own(link), mode })
     }
 
-    /// Where it runs.
     pub const fn mode(&self) -> XdpAttachMode {
         self.mode
     }
 
-    /// Passes the frames of a queue to this socket.
+    /// Passes the frames of a queue to a socket.
     pub fn set_socket(&self, queue: u32, socket: impl AsFd) -> Result<(), CallError> {
         let value = socket.as_fd().as_raw_fd();
-        /// The part of `union bpf_attr` for elements of maps.
+        /// `union bpf_attr`, for elements of maps.
         #[repr(C)]
         struct Element<'a> {
             map: u32,
@@ -88,8 +86,8 @@ impl XdpProgram {
     }
 }
 
-/// The link would end with its descriptor. But a process that another thread forks has that until
-/// it executes its program, and the device would take no other program meanwhile.
+/// The link would end with its descriptor. But a process that another thread forks has a copy of
+/// that until it executes its program, and the device would refuse other programs meanwhile.
 impl Drop for XdpProgram {
     fn drop(&mut self) {
         let _ = bpf(LINK_DETACH, &[self.link.as_raw_fd() as u32]);
@@ -101,10 +99,10 @@ fn create_map() -> Result<OwnedFd, Errno> {
     bpf(MAP_CREATE, &[SOCKET_MAP, key_bytes, value_bytes, QUEUES_MAX, 0]).map(own)
 }
 
-/// Loads a program. Its license matters only for functions that it does not call.
+/// The license matters only for functions that the program does not call.
 fn load(code: &[u64]) -> Result<OwnedFd, Errno> {
     const LICENSE: &[u8; 4] = b"MIT\0";
-    /// The part of `union bpf_attr` for programs, as far as it is not zero.
+    /// `union bpf_attr`, for programs; the fields after these are zero.
     #[repr(C)]
     struct Load {
         kind: u32,
@@ -140,8 +138,8 @@ fn own(fd: libc::c_int) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
-/// The system call `bpf`, with the front part of its attributes; the kernel takes the rest as
-/// zeros. Its descriptors are closed on exec by themselves.
+/// The system call `bpf`, with the first part of its attributes; for the kernel the rest is zero.
+/// Its descriptors are close-on-exec.
 fn bpf<A>(command: libc::c_long, attributes: &A) -> Result<libc::c_int, Errno> {
     // SAFETY: the kernel reads `size_of::<A>()` bytes, which are those of a `union bpf_attr` for
     // this command. Its pointers are to the memory and of the lengths that the command requires,
@@ -200,7 +198,7 @@ fn instructions(sockets: i32, vlan: Option<u16>) -> Vec<u64> {
     code
 }
 
-/// The offset of a jump to the instruction that passes the frame, until it is known.
+/// The offset of a jump to the instruction that passes the frame, before it is known.
 const TO_PASS: i16 = 0x7fff;
 const EXIT: u64 = 0x95;
 
@@ -212,8 +210,8 @@ fn load_half(to: u8, from: u8, at: i16) -> u64 {
     instruction(0x69, to, from, at, 0)
 }
 
-/// `struct bpf_insn`: code, two registers of 4 bits, offset, immediate value. The registers are
-/// where a machine has the low bits of a byte.
+/// `struct bpf_insn`: code, two registers of 4 bits, offset, immediate value. On a little-endian
+/// machine the first register has the low bits of its byte.
 const fn instruction(code: u8, to: u8, from: u8, offset: i16, value: i32) -> u64 {
     let bytes = [code, from << 4 | to];
     u16::from_le_bytes(bytes) as u64 | (offset as u16 as u64) << 16 | (value as u32 as u64) << 32

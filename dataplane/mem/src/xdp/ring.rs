@@ -1,8 +1,8 @@
 //! A ring of an AF_XDP socket, of which one side is the kernel's.
 //!
-//! Each side publishes how far it is by one store with release order, and reads how far the other
-//! one is by a load with acquire order: so a slot is written before it is seen, and read before it
-//! is written again (`linux/if_xdp.h`).
+//! Each side publishes its position by a store with release order, and reads the position of the
+//! other side by a load with acquire order: so a slot is written before it is read, and read before
+//! it is written again (`linux/if_xdp.h`).
 
 use crate::region::Region;
 use crate::system_call::CallError;
@@ -12,20 +12,20 @@ use std::marker::PhantomData;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Where the mappings of the rings begin in the socket (`XDP_PGOFF_*`).
+/// Offsets of the rings in the socket (`XDP_PGOFF_*`).
 pub(super) const RECEIVE: u64 = 0;
 pub(super) const TRANSMIT: u64 = 0x8000_0000;
 pub(super) const FILL: u64 = 0x1_0000_0000;
 pub(super) const COMPLETION: u64 = 0x1_8000_0000;
 
-/// `XDP_RING_NEED_WAKEUP`: the kernel works on the ring only when it is called.
+/// `XDP_RING_NEED_WAKEUP`: the kernel processes the ring only when it is called.
 const NEED_WAKEUP: u32 = 1;
 
-/// A frame (`struct xdp_desc`).
+/// `struct xdp_desc`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Descriptor {
-    /// Its first byte, as an offset in the memory.
+    /// The first byte, as an offset in the memory.
     pub(super) address: u64,
     pub(super) len: u32,
     pub(super) options: u32,
@@ -33,12 +33,11 @@ pub(super) struct Descriptor {
 
 const _: () = assert!(size_of::<Descriptor>() == 16);
 
-/// What a slot can hold: any bytes are a value.
+/// Types whose every bit pattern is valid.
 pub(super) trait Slot: Copy {}
 impl Slot for u64 {}
 impl Slot for Descriptor {}
 
-/// A ring, and this side's position in it.
 #[derive(Debug)]
 pub(super) struct Ring<T> {
     region: Region,
@@ -47,15 +46,15 @@ pub(super) struct Ring<T> {
     flags: Option<usize>,
     slots_at: usize,
     slots: u32,
-    /// How far this side is, and how far it is shown to be.
+    /// The position of this side, and its published position.
     own: u32,
-    /// How far the kernel was when it was looked at last.
+    /// The position of the kernel, as last seen.
     kernel: u32,
     kind: PhantomData<T>,
 }
 
 impl<T: Slot> Ring<T> {
-    /// Maps a ring of so many slots, a power of two.
+    /// `slots` must be a power of two.
     pub(super) fn map(
         fd: &OwnedFd,
         begin: u64,
@@ -104,7 +103,7 @@ impl<T: Slot> Ring<T> {
         self.flags.is_none_or(|at| self.word(at).load(Ordering::Relaxed) & NEED_WAKEUP != 0)
     }
 
-    /// As producer: puts a value into the next slot. `false` if the ring is full.
+    /// As producer. `false` if the ring is full.
     pub(super) fn push(&mut self, value: T) -> bool {
         if self.own.wrapping_sub(self.kernel) == self.slots {
             self.kernel = self.word(self.consumer).load(Ordering::Acquire);
@@ -119,17 +118,17 @@ impl<T: Slot> Ring<T> {
         true
     }
 
-    /// As producer: whether the kernel has taken all that was published.
+    /// As producer: whether the kernel has taken all published values.
     pub(super) fn is_taken(&self) -> bool {
         self.word(self.consumer).load(Ordering::Acquire) == self.own
     }
 
-    /// As producer: shows the kernel what was pushed.
+    /// As producer: publishes the pushed values.
     pub(super) fn publish(&self) {
         self.word(self.producer).store(self.own, Ordering::Release);
     }
 
-    /// As consumer: takes the next value.
+    /// As consumer.
     pub(super) fn pop(&mut self) -> Option<T> {
         if self.own == self.kernel {
             self.kernel = self.word(self.producer).load(Ordering::Acquire);
@@ -144,7 +143,7 @@ impl<T: Slot> Ring<T> {
         Some(value)
     }
 
-    /// As consumer: gives the slots of taken values back.
+    /// As consumer: returns the slots of taken values.
     pub(super) fn release(&self) {
         self.word(self.consumer).store(self.own, Ordering::Release);
     }
