@@ -12,6 +12,7 @@ use pollux_wire::ip::ipv6::Ipv6Packet;
 use pollux_wire::ip::ipv6_ext::UpperLayer;
 use pollux_wire::ip::link_address::LinkAddress;
 use pollux_wire::keys::{PKey, QKey};
+use pollux_wire::mad::cm::CommId;
 use pollux_wire::mad::smp::PortState;
 use pollux_wire::units::Mtu;
 use std::net::IpAddr;
@@ -20,9 +21,17 @@ use std::net::IpAddr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerKey(pub u64);
 
-/// The key of a connection and its queue pair.
+/// The key of a connection everywhere: at the CM, which assigns it, in the policy of connected
+/// mode, and at its queue pair. Later keys are greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionKey(pub u64);
+
+impl ConnectionKey {
+    /// Our communication ID of the connection.
+    pub const fn comm_id(self) -> CommId {
+        CommId(self.0 as u32)
+    }
+}
 
 /// A worker of an interface, with its own queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -187,6 +196,8 @@ pub enum Action {
     },
     /// The queue pair is to be like this.
     Modify {
+        /// The worker of the connection.
+        worker: WorkerId,
         /// The connection whose queue pair changes.
         connection: ConnectionKey,
         /// From INIT to RTR, from RTR to RTS, or to ERR, when it shall neither send nor receive;
@@ -195,6 +206,8 @@ pub enum Action {
     },
     /// Destroys the queue pair. [`QueuePairEvent::Ended`] follows when its buffers are back.
     Disconnect {
+        /// The worker of the connection.
+        worker: WorkerId,
         /// The connection that has ended.
         connection: ConnectionKey,
     },

@@ -55,7 +55,8 @@ fn said() -> Vec<(u16, [u8; 256])> {
     let mut sides = [side(0), side(1)];
     let mut said = Vec::new();
     let now = Time::START;
-    let id = sides[0].connect(now, connect()).unwrap();
+    let key = sides[0].new_key();
+    sides[0].connect(now, key, connect()).unwrap();
     for turn in 0..8 {
         let (from, to) = (turn % 2, 1 - turn % 2);
         while let Some(envelope) = sides[from].poll_transmit() {
@@ -66,13 +67,13 @@ fn said() -> Vec<(u16, [u8; 256])> {
         }
         while let Some(event) = sides[to].poll_event() {
             match event {
-                CmEvent::Request { id, .. } => {
+                CmEvent::Request { key, .. } => {
                     let rep = Rep { local_qpn: Qpn(0x200), ..Rep::default() };
-                    sides[to].accept(now, id, rep).unwrap();
+                    sides[to].accept(now, key, rep).unwrap();
                 }
-                CmEvent::Reply { id, .. } => sides[to].confirm(now, id, [0; 224]).unwrap(),
+                CmEvent::Reply { key, .. } => sides[to].confirm(now, key, [0; 224]).unwrap(),
                 CmEvent::Established { .. } => {
-                    sides[0].disconnect(now, id, [0; 220]).unwrap();
+                    sides[0].disconnect(now, key, [0; 220]).unwrap();
                 }
                 _ => {}
             }

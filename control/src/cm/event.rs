@@ -1,6 +1,7 @@
 //! Events for the consumer of connections, and reasons why messages are dropped.
 
-use super::{ConnectionId, Phase};
+use super::Phase;
+use crate::effects::ConnectionKey;
 use crate::mad::MadAddress;
 use pollux_verbs::reasons;
 use pollux_wire::mad::cm::{Apr, Drep, Dreq, Lap, Rej, Rep, Req, Rtu};
@@ -9,22 +10,22 @@ use pollux_wire::mad::cm::{Apr, Drep, Dreq, Lap, Rej, Rep, Req, Rtu};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CmEvent {
     /// A REQ came: accept or reject it.
-    Request { id: ConnectionId, req: Box<Req>, from: MadAddress },
+    Request { key: ConnectionKey, req: Box<Req>, from: MadAddress },
     /// A REP came for our REQ: confirm or reject it.
-    Reply { id: ConnectionId, rep: Box<Rep> },
+    Reply { key: ConnectionKey, rep: Box<Rep> },
     /// The peer has confirmed with an RTU, or has sent data. Passive side only.
-    Established { id: ConnectionId, rtu: Option<Box<Rtu>> },
+    Established { key: ConnectionKey, rtu: Option<Box<Rtu>> },
     /// The peer of an established connection was probed and still has it.
-    Remembered { id: ConnectionId },
+    Remembered { key: ConnectionKey },
     /// The connection ended: the peer ended it, it timed out, or the peer acknowledged our
     /// disconnect. Sent once; move the queue pair to the error state.
-    Ended { id: ConnectionId, phase: Phase, end: End },
+    Ended { key: ConnectionKey, phase: Phase, end: End },
     /// A LAP came with an alternate path: answer it.
-    PathOffered { id: ConnectionId, lap: Box<Lap> },
+    PathOffered { key: ConnectionKey, lap: Box<Lap> },
     /// The APR for the path that we offered; `None` if no APR came.
-    PathAnswered { id: ConnectionId, apr: Option<Box<Apr>> },
+    PathAnswered { key: ConnectionKey, apr: Option<Box<Apr>> },
     /// TIME-WAIT is over: the queue pair number may be used again.
-    Closed { id: ConnectionId },
+    Closed { key: ConnectionKey },
 }
 
 /// Why a connection ended.

@@ -5,7 +5,8 @@ use super::connection::Connection;
 use super::index::Source;
 use super::outbox::Outbox;
 use super::state::Phase;
-use super::{Cm, CmDrop, ConnectionId, Role};
+use super::{Cm, CmDrop, Role};
+use crate::effects::ConnectionKey;
 use crate::mad::{Envelope, MadAddress};
 use pollux_verbs::time::Time;
 use pollux_wire::address::Guid;
@@ -56,41 +57,20 @@ impl Cm {
             CmMessage::Req(req) => self.handle_req(now, from, id, req),
             CmMessage::Rep(rep) => self.handle_rep(now, from, id, rep),
             CmMessage::Rtu(rtu) => {
-                self.dispatch(
-                    now,
-                    from,
-                    rtu.remote_comm_id,
-                    rtu.local_comm_id,
-                    |connection, out| {
-                        connection.handle_rtu(out, rtu);
-                    },
-                );
+                let ids = (rtu.remote_comm_id, rtu.local_comm_id);
+                self.dispatch(now, from, ids, |it, out| it.handle_rtu(out, rtu));
             }
             CmMessage::Mra(mra) => self.handle_mra(now, from, mra),
             CmMessage::Rej(rej) => self.handle_rej(now, from, rej),
             CmMessage::Dreq(dreq) => self.handle_dreq(now, from, id, dreq),
             CmMessage::Drep(drep) => {
-                self.dispatch(
-                    now,
-                    from,
-                    drep.remote_comm_id,
-                    drep.local_comm_id,
-                    |connection, out| {
-                        connection.handle_drep(now, out, drep);
-                    },
-                );
+                let ids = (drep.remote_comm_id, drep.local_comm_id);
+                self.dispatch(now, from, ids, |it, out| it.handle_drep(now, out, drep));
             }
             CmMessage::Lap(lap) => self.handle_lap(now, from, id, lap),
             CmMessage::Apr(apr) => {
-                self.dispatch(
-                    now,
-                    from,
-                    apr.remote_comm_id,
-                    apr.local_comm_id,
-                    |connection, out| {
-                        connection.handle_apr(out, id, apr);
-                    },
-                );
+                let ids = (apr.remote_comm_id, apr.local_comm_id);
+                self.dispatch(now, from, ids, |it, out| it.handle_apr(out, id, apr));
             }
             CmMessage::SidrReq(req) => self.refuse_sidr(from, id, req),
             CmMessage::SidrRep(_) => self.out.count(CmDrop::Unknown),
@@ -117,16 +97,15 @@ impl Cm {
         from: &MadAddress,
         own: CommId,
         others: Option<CommId>,
-    ) -> Result<ConnectionId, CmDrop> {
-        let id = ConnectionId(own.0);
-        let connection = self.connections.get(&id).ok_or(CmDrop::Unknown)?;
+    ) -> Result<ConnectionKey, CmDrop> {
+        let connection = self.connections.get(&own).ok_or(CmDrop::Unknown)?;
         if others.is_some() && connection.remote_id != others {
             return Err(CmDrop::Unknown);
         }
         if !connection.peer.is_same_port(from) {
             return Err(CmDrop::Stranger);
         }
-        Ok(id)
+        Ok(connection.key)
     }
 
     /// Passes a message to its connection; one that has none is counted.
@@ -134,12 +113,11 @@ impl Cm {
         &mut self,
         now: Time,
         from: &MadAddress,
-        own: CommId,
-        others: CommId,
+        (own, others): (CommId, CommId),
         change: impl FnOnce(&mut Connection, &mut Outbox),
     ) {
         match self.find(from, own, Some(others)) {
-            Ok(id) => self.dispatch_to(now, id, change),
+            Ok(key) => self.dispatch_to(now, key, change),
             Err(reason) => self.out.count(reason),
         }
     }
@@ -147,10 +125,10 @@ impl Cm {
     fn dispatch_to(
         &mut self,
         now: Time,
-        id: ConnectionId,
+        key: ConnectionKey,
         change: impl FnOnce(&mut Connection, &mut Outbox),
     ) {
-        if self.change(now, id, change).is_err() {
+        if self.change(now, key, change).is_err() {
             self.out.count(CmDrop::Unknown);
         }
     }
@@ -160,7 +138,7 @@ impl Cm {
             return;
         }
         let same_qp = self.index.by_remote_qp(req.primary.local_gid, req.local_qpn);
-        let stale: Vec<_> = same_qp.filter(|id| self.is_of(*id, from)).collect();
+        let stale: Vec<_> = same_qp.filter(|key| self.is_of(*key, from)).collect();
         if !self.end_stale(now, &stale) {
             self.out.count(CmDrop::Stale);
             let reason = RejectReason::STALE_CONNECTION;
@@ -173,50 +151,52 @@ impl Cm {
             }
             return;
         }
-        let id = self.unused_id();
+        let key = self.new_key();
         let listener_data = self.listeners.get(&req.service_id).cloned();
         let asked = (*from, transaction_id, req);
-        let connection = Connection::passive(now, id, asked, listener_data, &mut self.out);
+        let connection = Connection::passive(now, key, asked, listener_data, &mut self.out);
         self.enter(connection);
     }
 
-    fn is_of(&self, id: ConnectionId, from: &MadAddress) -> bool {
-        self.connections.get(&id).is_some_and(|connection| connection.peer.is_same_port(from))
+    fn is_of(&self, key: ConnectionKey, from: &MadAddress) -> bool {
+        self.get(key).is_some_and(|connection| connection.peer.is_same_port(from))
     }
 
     /// Whether a request is about a connection that we have with the port that it came from, if
     /// only by the sender's name for it.
     pub(crate) fn is_of_peer(&self, from: &MadAddress, req: &Req) -> bool {
         let mut named = self.index.by_remote_id(req.local_comm_id, req.primary.local_gid);
-        named.any(|id| self.is_of(id, from))
+        named.any(|key| self.is_of(key, from))
     }
 
     /// Whether the request has come before; if so, it was answered again. A peer that uses a name
     /// again for another request has begun anew, and does not know the connection of that name.
     fn is_known(&mut self, now: Time, from: &MadAddress, req: &Req) -> bool {
         let named = self.index.by_remote_id(req.local_comm_id, req.primary.local_gid);
-        let named: Vec<_> = named.filter(|id| self.is_of(*id, from)).collect();
-        for id in named {
-            let Some(connection) = self.connections.get(&id) else { continue };
+        let named: Vec<_> = named.filter(|key| self.is_of(*key, from)).collect();
+        for key in named {
+            let Some(connection) = self.get(key) else { continue };
             if connection.role == Role::Passive && *connection.req == *req {
-                self.dispatch_to(now, id, |connection, out| connection.handle_req_again(out));
+                self.dispatch_to(now, key, |connection, out| connection.handle_req_again(out));
                 return true;
             }
             let dreq_id = self.transaction_id();
-            self.dispatch_to(now, id, |connection, out| connection.handle_stale(now, out, dreq_id));
+            self.dispatch_to(now, key, |connection, out| {
+                connection.handle_stale(now, out, dreq_id)
+            });
         }
         false
     }
 
     /// Ends connections whose peer has forgotten them. True if none of them blocks a new one: they
     /// were as good as over.
-    fn end_stale(&mut self, now: Time, stale: &[ConnectionId]) -> bool {
+    fn end_stale(&mut self, now: Time, stale: &[ConnectionKey]) -> bool {
         let mut is_free = true;
-        for id in stale {
-            let is_ending = self.phase(*id) == Some(Phase::DreqSent);
+        for key in stale {
+            let is_ending = self.get(*key).is_some_and(|it| it.state.phase() == Phase::DreqSent);
             is_free &= is_ending;
             let dreq_id = self.transaction_id();
-            self.dispatch_to(now, *id, |connection, out| {
+            self.dispatch_to(now, *key, |connection, out| {
                 connection.handle_stale(now, out, dreq_id);
             });
         }
@@ -273,43 +253,45 @@ impl Cm {
     }
 
     fn handle_rep(&mut self, now: Time, from: &MadAddress, transaction_id: u64, rep: &Rep) {
-        let id = match self.find(from, rep.remote_comm_id, None) {
-            Ok(id) if self.matches_remote_id(id, rep.local_comm_id) => id,
+        let key = match self.find(from, rep.remote_comm_id, None) {
+            Ok(key) if self.matches_remote_id(key, rep.local_comm_id) => key,
             Err(CmDrop::Stranger) => return self.out.count(CmDrop::Stranger),
             known => {
-                known.into_iter().for_each(|id| self.handle_forgotten_by_peer(now, id));
+                known.into_iter().for_each(|key| self.handle_forgotten_by_peer(now, key));
                 return self.refuse_rep(from, transaction_id, rep);
             }
         };
-        let Some(connection) = self.connections.get(&id) else { return };
+        let Some(connection) = self.get(key) else { return };
         let is_first = connection.awaits_rep();
         let same_qp = self.index.by_remote_qp(connection.peer_gid, rep.local_qpn);
         let stale: Vec<_> =
-            same_qp.filter(|other| *other != id && self.is_of(*other, from)).collect();
+            same_qp.filter(|other| *other != key && self.is_of(*other, from)).collect();
         if is_first && !self.end_stale(now, &stale) {
             self.out.count(CmDrop::Stale);
-            return self.dispatch_to(now, id, |connection, out| {
+            return self.dispatch_to(now, key, |connection, out| {
                 connection.refuse_stale_rep(now, out, rep);
             });
         }
-        self.dispatch_to(now, id, |connection, out| connection.handle_rep(now, out, rep));
+        self.dispatch_to(now, key, |connection, out| connection.handle_rep(now, out, rep));
     }
 
     /// The peer has taken our request for a new one, so it has forgotten the connection that the
     /// request once made.
-    fn handle_forgotten_by_peer(&mut self, now: Time, id: ConnectionId) {
-        let connection = self.connections.get(&id);
+    fn handle_forgotten_by_peer(&mut self, now: Time, key: ConnectionKey) {
+        let connection = self.get(key);
         let stands =
             |it: &&Connection| it.role == Role::Active && it.state.phase() == Phase::Established;
         if connection.filter(stands).is_some() {
             let dreq_id = self.transaction_id();
-            self.dispatch_to(now, id, |connection, out| connection.handle_stale(now, out, dreq_id));
+            self.dispatch_to(now, key, |connection, out| {
+                connection.handle_stale(now, out, dreq_id)
+            });
         }
     }
 
     /// Whether the peer calls it so, or has not called it anything yet.
-    fn matches_remote_id(&self, id: ConnectionId, remote_id: CommId) -> bool {
-        let connection = self.connections.get(&id);
+    fn matches_remote_id(&self, key: ConnectionKey, remote_id: CommId) -> bool {
+        let connection = self.get(key);
         connection.is_some_and(|connection| {
             connection.role == Role::Active
                 && connection.remote_id.is_none_or(|known| known == remote_id)
@@ -334,8 +316,8 @@ impl Cm {
         let is_early = mra.message_mraed == AnsweredMessage::REQ;
         let others = (!is_early).then_some(mra.local_comm_id);
         match self.find(from, mra.remote_comm_id, others) {
-            Ok(id) => {
-                self.dispatch_to(now, id, |connection, out| connection.handle_mra(now, out, mra));
+            Ok(key) => {
+                self.dispatch_to(now, key, |connection, out| connection.handle_mra(now, out, mra));
             }
             Err(reason) => self.out.count(reason),
         }
@@ -344,36 +326,36 @@ impl Cm {
     fn handle_rej(&mut self, now: Time, from: &MadAddress, rej: &Rej) {
         let timed_out = rej.timed_out_ca().and_then(|guid| self.find_timed_out(from, guid, rej));
         match timed_out.map_or_else(|| self.find_rejected(from, rej), Ok) {
-            Ok(id) => {
-                self.dispatch_to(now, id, |connection, out| connection.handle_rej(now, out, rej));
+            Ok(key) => {
+                self.dispatch_to(now, key, |connection, out| connection.handle_rej(now, out, rej));
             }
             Err(reason) => self.out.count(reason),
         }
     }
 
     /// A peer that rejects a request may have no ID for the connection, or a new one.
-    fn find_rejected(&self, from: &MadAddress, rej: &Rej) -> Result<ConnectionId, CmDrop> {
-        let id = self.find(from, rej.remote_comm_id, None)?;
-        let connection = self.connections.get(&id).ok_or(CmDrop::Unknown)?;
+    fn find_rejected(&self, from: &MadAddress, rej: &Rej) -> Result<ConnectionKey, CmDrop> {
+        let key = self.find(from, rej.remote_comm_id, None)?;
+        let connection = self.get(key).ok_or(CmDrop::Unknown)?;
         match connection.remote_id {
             Some(known) if known != rej.local_comm_id => Err(CmDrop::Unknown),
-            _ => Ok(id),
+            _ => Ok(key),
         }
     }
 
     /// A peer that got no answer may not know our name, only its own and its node's.
-    fn find_timed_out(&self, from: &MadAddress, guid: Guid, rej: &Rej) -> Option<ConnectionId> {
-        let is_meant = |id: &ConnectionId| {
-            let connection = self.connections.get(id);
+    fn find_timed_out(&self, from: &MadAddress, guid: Guid, rej: &Rej) -> Option<ConnectionKey> {
+        let is_meant = |key: &ConnectionKey| {
+            let connection = self.get(*key);
             connection.is_some_and(|connection| connection.remote_ca_guid() == Some(guid))
         };
         let named = self.index.by_remote_id_of_any(rej.local_comm_id);
-        named.filter(is_meant).find(|id| self.is_of(*id, from))
+        named.filter(is_meant).find(|key| self.is_of(*key, from))
     }
 
     fn handle_dreq(&mut self, now: Time, from: &MadAddress, transaction_id: u64, dreq: &Dreq) {
         match self.find(from, dreq.remote_comm_id, Some(dreq.local_comm_id)) {
-            Ok(id) => self.dispatch_to(now, id, |connection, out| {
+            Ok(key) => self.dispatch_to(now, key, |connection, out| {
                 connection.handle_dreq(now, out, transaction_id, dreq);
             }),
             Err(CmDrop::Unknown) => {
@@ -391,7 +373,7 @@ impl Cm {
 
     fn handle_lap(&mut self, now: Time, from: &MadAddress, transaction_id: u64, lap: &Lap) {
         match self.find(from, lap.remote_comm_id, Some(lap.local_comm_id)) {
-            Ok(id) => self.dispatch_to(now, id, |connection, out| {
+            Ok(key) => self.dispatch_to(now, key, |connection, out| {
                 connection.handle_lap(out, transaction_id, lap);
             }),
             Err(CmDrop::Unknown) => {

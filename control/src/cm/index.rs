@@ -3,12 +3,15 @@
 //! A connection is found by what it knows: [`Keys`] are made of it before and after every change,
 //! and the difference is entered here. So no change can forget a table.
 
-use super::ConnectionId;
+use crate::effects::ConnectionKey;
 use crate::mad::MadAddress;
 use pollux_verbs::time::Time;
 use pollux_wire::address::{Gid, Lid, Qpn};
 use pollux_wire::mad::cm::CommId;
 use std::collections::{BTreeMap, BTreeSet};
+
+const OLDEST: ConnectionKey = ConnectionKey(0);
+const NEWEST: ConnectionKey = ConnectionKey(u64::MAX);
 
 /// Who sent a message, as far as headers tell. Of a request that was passed on to us, nobody made
 /// up the GID of a port in our subnet.
@@ -42,9 +45,9 @@ pub(super) struct Keys {
 /// All connections by their keys.
 #[derive(Debug, Default)]
 pub(super) struct Index {
-    due: BTreeSet<(Time, ConnectionId)>,
-    remote_ids: BTreeSet<(CommId, Gid, ConnectionId)>,
-    remote_qps: BTreeSet<(Gid, Qpn, ConnectionId)>,
+    due: BTreeSet<(Time, ConnectionKey)>,
+    remote_ids: BTreeSet<(CommId, Gid, ConnectionKey)>,
+    remote_qps: BTreeSet<(Gid, Qpn, ConnectionKey)>,
     pending: BTreeMap<Source, usize>,
     pending_count: usize,
     /// Connections requested by way of a router.
@@ -53,19 +56,19 @@ pub(super) struct Index {
 
 impl Index {
     /// A connection has changed.
-    pub(super) fn replace(&mut self, id: ConnectionId, before: &Keys, after: &Keys) {
+    pub(super) fn replace(&mut self, key: ConnectionKey, before: &Keys, after: &Keys) {
         if before == after {
             return;
         }
-        self.remove(id, before);
+        self.remove(key, before);
         if let Some(due) = after.due {
-            self.due.insert((due, id));
+            self.due.insert((due, key));
         }
         if let Some((remote_id, gid)) = after.remote_id {
-            self.remote_ids.insert((remote_id, gid, id));
+            self.remote_ids.insert((remote_id, gid, key));
         }
         if let Some((gid, qpn)) = after.remote_qp {
-            self.remote_qps.insert((gid, qpn, id));
+            self.remote_qps.insert((gid, qpn, key));
         }
         if let Some(source) = after.asked_by {
             *self.pending.entry(source).or_default() += 1;
@@ -76,15 +79,15 @@ impl Index {
         }
     }
 
-    fn remove(&mut self, id: ConnectionId, keys: &Keys) {
+    fn remove(&mut self, key: ConnectionKey, keys: &Keys) {
         if let Some(due) = keys.due {
-            self.due.remove(&(due, id));
+            self.due.remove(&(due, key));
         }
         if let Some((remote_id, gid)) = keys.remote_id {
-            self.remote_ids.remove(&(remote_id, gid, id));
+            self.remote_ids.remove(&(remote_id, gid, key));
         }
         if let Some((gid, qpn)) = keys.remote_qp {
-            self.remote_qps.remove(&(gid, qpn, id));
+            self.remote_qps.remove(&(gid, qpn, key));
         }
         if let Some(source) = keys.asked_by
             && let Some(count) = self.pending.get_mut(&source)
@@ -106,7 +109,7 @@ impl Index {
     }
 
     /// The next that has to do something.
-    pub(super) fn next_due(&self) -> Option<(Time, ConnectionId)> {
+    pub(super) fn next_due(&self) -> Option<(Time, ConnectionKey)> {
         self.due.first().copied()
     }
 
@@ -115,25 +118,25 @@ impl Index {
         &self,
         remote_id: CommId,
         gid: Gid,
-    ) -> impl Iterator<Item = ConnectionId> {
-        let range = (remote_id, gid, ConnectionId::MIN)..=(remote_id, gid, ConnectionId::MAX);
-        self.remote_ids.range(range).map(|(.., id)| *id)
+    ) -> impl Iterator<Item = ConnectionKey> {
+        let range = (remote_id, gid, OLDEST)..=(remote_id, gid, NEWEST);
+        self.remote_ids.range(range).map(|(.., key)| *key)
     }
 
     /// Those that any peer calls so.
     pub(super) fn by_remote_id_of_any(
         &self,
         remote_id: CommId,
-    ) -> impl Iterator<Item = ConnectionId> {
-        let least = (remote_id, Gid::NONE, ConnectionId::MIN);
-        let range = least..=(remote_id, Gid([0xff; 16]), ConnectionId::MAX);
-        self.remote_ids.range(range).map(|(.., id)| *id)
+    ) -> impl Iterator<Item = ConnectionKey> {
+        let least = (remote_id, Gid::NONE, OLDEST);
+        let range = least..=(remote_id, Gid([0xff; 16]), NEWEST);
+        self.remote_ids.range(range).map(|(.., key)| *key)
     }
 
     /// Connections with this queue pair as peer.
-    pub(super) fn by_remote_qp(&self, gid: Gid, qpn: Qpn) -> impl Iterator<Item = ConnectionId> {
-        let range = (gid, qpn, ConnectionId::MIN)..=(gid, qpn, ConnectionId::MAX);
-        self.remote_qps.range(range).map(|(.., id)| *id)
+    pub(super) fn by_remote_qp(&self, gid: Gid, qpn: Qpn) -> impl Iterator<Item = ConnectionKey> {
+        let range = (gid, qpn, OLDEST)..=(gid, qpn, NEWEST);
+        self.remote_qps.range(range).map(|(.., key)| *key)
     }
 
     /// How many that do not stand were asked for from there, and from anywhere.

@@ -52,6 +52,7 @@ pub use state::{CmError, Phase};
 pub use terms::{Terms, as_requested, request_along, vector};
 pub use timing::ack_timeout;
 
+use crate::effects::ConnectionKey;
 use crate::mad::{Envelope, MadAddress};
 use connection::Connection;
 use index::Index;
@@ -59,39 +60,11 @@ use outbox::Outbox;
 use pollux_verbs::drops::Drops;
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
-use pollux_wire::address::{Gid, Qpn};
 use pollux_wire::mad::cm::{Apr, CommId, Lap, RejectReason, Rep, Req};
 use pollux_wire::mad::service_id::ServiceId;
 use pollux_wire::units::TimeCode;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
-
-/// A connection, for its consumer; the same is our name for it on the wire.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ConnectionId(u32);
-
-impl ConnectionId {
-    const MIN: Self = Self(0);
-    const MAX: Self = Self(u32::MAX);
-
-    /// As it stands in messages.
-    pub const fn comm_id(self) -> CommId {
-        CommId(self.0)
-    }
-}
-
-impl fmt::Display for ConnectionId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.comm_id().fmt(f)
-    }
-}
-
-impl fmt::Debug for ConnectionId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ConnectionId({self})")
-    }
-}
 
 /// The side of a connection: requester or listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -114,29 +87,6 @@ pub struct Connect {
     pub packet_life_time: TimeCode,
 }
 
-/// A connection as it can be listed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ConnectionView {
-    /// Which.
-    pub id: ConnectionId,
-    /// The side of this end.
-    pub role: Role,
-    /// Where it is.
-    pub phase: Phase,
-    /// Since when.
-    pub since: Time,
-    /// The time of its next timer.
-    pub due: Option<Time>,
-    /// The peer's port.
-    pub peer_gid: Gid,
-    /// The peer's name for it, once it is known.
-    pub remote_id: Option<CommId>,
-    /// Our queue pair, once it is known.
-    pub local_qpn: Option<Qpn>,
-    /// The peer's, once it is known.
-    pub remote_qpn: Option<Qpn>,
-}
-
 /// The default answer of a listener.
 type ListenerData = Arc<[u8; 148]>;
 
@@ -146,7 +96,9 @@ pub struct Cm {
     rng: SeededRng,
     listeners: BTreeMap<ServiceId, ListenerData>,
     port: LocalPort,
-    connections: BTreeMap<ConnectionId, Connection>,
+    connections: BTreeMap<CommId, Connection>,
+    /// The number of the last key.
+    keys: u32,
     index: Index,
     out: Outbox,
 }
@@ -160,6 +112,7 @@ impl Cm {
             listeners: BTreeMap::new(),
             port: LocalPort::default(),
             connections: BTreeMap::new(),
+            keys: 0,
             index: Index::default(),
             out,
         }
@@ -189,67 +142,83 @@ impl Cm {
         self.listeners.remove(&service_id);
     }
 
-    /// Requests a connection; events with the ID report the result.
-    pub fn connect(&mut self, now: Time, mut connect: Connect) -> Result<ConnectionId, CmError> {
-        if self.is_full() {
+    /// The key of a new connection: its upper half counts, so later keys are greater, and its lower
+    /// half is a communication ID that no connection has.
+    pub fn new_key(&mut self) -> ConnectionKey {
+        self.keys = self.keys.wrapping_add(1);
+        loop {
+            let comm_id = CommId(self.rng.next_u64() as u32);
+            if comm_id != CommId(0) && !self.connections.contains_key(&comm_id) {
+                return ConnectionKey(u64::from(self.keys) << 32 | u64::from(comm_id.0));
+            }
+        }
+    }
+
+    /// Requests a connection under a new key; events with the key report the result.
+    pub fn connect(
+        &mut self,
+        now: Time,
+        key: ConnectionKey,
+        mut connect: Connect,
+    ) -> Result<(), CmError> {
+        if self.is_full() || self.connections.contains_key(&key.comm_id()) {
             return Err(CmError::Full);
         }
-        let id = self.unused_id();
-        connect.req.local_comm_id = id.comm_id();
+        connect.req.local_comm_id = key.comm_id();
         connect.req.local_ca_guid = self.out.config.ca_guid;
         let transaction_id = self.transaction_id();
-        let connection = Connection::active(now, id, transaction_id, connect, &mut self.out);
+        let connection = Connection::active(now, key, transaction_id, connect, &mut self.out);
         self.enter(connection);
-        Ok(id)
+        Ok(())
     }
 
     /// Ignores a request: for its peer, the request was lost.
-    pub fn ignore(&mut self, now: Time, id: ConnectionId) {
+    pub fn ignore(&mut self, now: Time, key: ConnectionKey) {
         // One that is gone needs no more than that.
-        let _gone = self.change(now, id, |connection, out| connection.ignore(out));
+        let _gone = self.change(now, key, |connection, out| connection.ignore(out));
     }
 
     /// Repeats the REQ of an established connection as a probe. A peer without the connection
     /// answers it as a new request; a peer with it answers a repetition (IBA 12.9.8), which
     /// [`CmEvent::Remembered`] reports.
-    pub fn probe(&mut self, now: Time, id: ConnectionId) -> Result<(), CmError> {
-        self.change(now, id, |connection, out| connection.probe(out))?
+    pub fn probe(&mut self, now: Time, key: ConnectionKey) -> Result<(), CmError> {
+        self.change(now, key, |connection, out| connection.probe(out))?
     }
 
     /// Accepts a request; both names of the connection and our node are filled in. The queue pair
     /// must be ready to receive by now: data may come before [`CmEvent::Established`].
-    pub fn accept(&mut self, now: Time, id: ConnectionId, rep: Rep) -> Result<(), CmError> {
-        self.change(now, id, |connection, out| connection.accept(now, out, rep))?
+    pub fn accept(&mut self, now: Time, key: ConnectionKey, rep: Rep) -> Result<(), CmError> {
+        self.change(now, key, |connection, out| connection.accept(now, out, rep))?
     }
 
     /// Confirms a reply: the connection stands.
     pub fn confirm(
         &mut self,
         now: Time,
-        id: ConnectionId,
+        key: ConnectionKey,
         private_data: [u8; 224],
     ) -> Result<(), CmError> {
-        self.change(now, id, |connection, out| connection.confirm(out, private_data))?
+        self.change(now, key, |connection, out| connection.confirm(out, private_data))?
     }
 
     /// Rejects a request or a reply. Of additional information 72 bytes count.
     pub fn reject(
         &mut self,
         now: Time,
-        id: ConnectionId,
+        key: ConnectionKey,
         reason: RejectReason,
         info: &[u8],
         private_data: [u8; 148],
     ) -> Result<(), CmError> {
-        self.change(now, id, |connection, out| {
+        self.change(now, key, |connection, out| {
             connection.reject(now, out, reason, info, private_data)
         })?
     }
 
     /// The queue pair of a connection that the peer has not confirmed has received data, which is
     /// as good (IBA 12.9.6).
-    pub fn handle_data(&mut self, now: Time, id: ConnectionId) -> Result<(), CmError> {
-        self.change(now, id, |connection, out| connection.handle_data(out))?
+    pub fn handle_data(&mut self, now: Time, key: ConnectionKey) -> Result<(), CmError> {
+        self.change(now, key, |connection, out| connection.handle_data(out))?
     }
 
     /// Ends a connection in any state: an established one by a DREQ, whose answer
@@ -257,19 +226,19 @@ impl Cm {
     pub fn disconnect(
         &mut self,
         now: Time,
-        id: ConnectionId,
+        key: ConnectionKey,
         private_data: [u8; 220],
     ) -> Result<(), CmError> {
         let transaction_id = self.transaction_id();
-        self.change(now, id, |connection, out| {
+        self.change(now, key, |connection, out| {
             connection.disconnect(now, out, transaction_id, private_data);
         })
     }
 
     /// Removes a connection without further events, if it exists.
-    pub fn forget(&mut self, now: Time, id: ConnectionId) {
+    pub fn forget(&mut self, now: Time, key: ConnectionKey) {
         let transaction_id = self.transaction_id();
-        let _gone = self.change(now, id, |connection, out| {
+        let _gone = self.change(now, key, |connection, out| {
             connection.forget();
             connection.disconnect(now, out, transaction_id, [0; 220]);
         });
@@ -277,21 +246,21 @@ impl Cm {
 
     /// Offers another path for a connection that stands; both names and the peer's queue pair are
     /// filled in.
-    pub fn offer_path(&mut self, now: Time, id: ConnectionId, lap: Lap) -> Result<(), CmError> {
+    pub fn offer_path(&mut self, now: Time, key: ConnectionKey, lap: Lap) -> Result<(), CmError> {
         let transaction_id = self.transaction_id();
-        self.change(now, id, |connection, out| {
+        self.change(now, key, |connection, out| {
             connection.offer_path(now, out, transaction_id, lap)
         })?
     }
 
     /// Answers an alternate path that the peer offered; both IDs are filled in.
-    pub fn answer_path(&mut self, now: Time, id: ConnectionId, apr: Apr) -> Result<(), CmError> {
-        self.change(now, id, |connection, out| connection.answer_path(out, apr))?
+    pub fn answer_path(&mut self, now: Time, key: ConnectionKey, apr: Apr) -> Result<(), CmError> {
+        self.change(now, key, |connection, out| connection.answer_path(out, apr))?
     }
 
     /// The negotiated terms of a connection, after the REP.
-    pub fn terms(&self, id: ConnectionId) -> Option<Terms> {
-        let connection = self.connections.get(&id)?;
+    pub fn terms(&self, key: ConnectionKey) -> Option<Terms> {
+        let connection = self.get(key)?;
         let rep = connection.rep.as_ref()?;
         let (req, peer) = (&connection.req, &connection.peer);
         Some(match connection.role {
@@ -300,24 +269,9 @@ impl Cm {
         })
     }
 
-    /// All connections.
-    pub fn connections(&self) -> impl Iterator<Item = ConnectionView> {
-        self.connections.values().map(|connection| ConnectionView {
-            id: connection.id,
-            role: connection.role,
-            phase: connection.state.phase(),
-            since: connection.since,
-            due: connection.state.due(),
-            peer_gid: connection.peer_gid,
-            remote_id: connection.remote_id,
-            local_qpn: connection.local_qpn(),
-            remote_qpn: connection.remote_qpn(),
-        })
-    }
-
-    /// Where a connection is; none if it is gone.
-    pub fn phase(&self, id: ConnectionId) -> Option<Phase> {
-        self.connections.get(&id).map(|connection| connection.state.phase())
+    /// The number of connections, those in time-wait included.
+    pub fn count(&self) -> usize {
+        self.connections.len()
     }
 
     /// The next message to send.
@@ -337,8 +291,9 @@ impl Cm {
 
     /// The moment has come.
     pub fn handle_timeout(&mut self, now: Time) {
-        while let Some((_, id)) = self.index.next_due().filter(|(due, _)| *due <= now) {
-            let known = self.change(now, id, |connection, out| connection.handle_timeout(now, out));
+        while let Some((_, key)) = self.index.next_due().filter(|(due, _)| *due <= now) {
+            let known =
+                self.change(now, key, |connection, out| connection.handle_timeout(now, out));
             debug_assert!(known.is_ok(), "what is in the index is a connection");
         }
     }
@@ -352,39 +307,35 @@ impl Cm {
         self.connections.len() >= self.out.config.connections_max || self.out.is_full()
     }
 
+    fn get(&self, key: ConnectionKey) -> Option<&Connection> {
+        self.connections.get(&key.comm_id()).filter(|it| it.key == key)
+    }
+
     /// Lets something change a connection, and keeps all tables in step with it.
     fn change<R>(
         &mut self,
         now: Time,
-        id: ConnectionId,
+        key: ConnectionKey,
         change: impl FnOnce(&mut Connection, &mut Outbox) -> R,
     ) -> Result<R, CmError> {
-        let connection = self.connections.get_mut(&id).ok_or(CmError::NotThere(id))?;
+        let connection = self.connections.get_mut(&key.comm_id()).filter(|it| it.key == key);
+        let connection = connection.ok_or(CmError::NotThere(key))?;
         let (keys, phase) = (connection.keys(), connection.state.phase());
         let result = change(connection, &mut self.out);
-        self.index.replace(id, &keys, &connection.keys());
+        self.index.replace(key, &keys, &connection.keys());
         let phase_now = connection.state.phase();
         if phase_now != phase {
             connection.since = now;
         }
         if phase_now == Phase::Closed {
-            self.connections.remove(&id);
+            self.connections.remove(&key.comm_id());
         }
         Ok(result)
     }
 
     fn enter(&mut self, connection: Connection) {
-        self.index.replace(connection.id, &index::Keys::default(), &connection.keys());
-        self.connections.insert(connection.id, connection);
-    }
-
-    fn unused_id(&mut self) -> ConnectionId {
-        loop {
-            let id = ConnectionId(self.rng.next_u64() as u32);
-            if id != ConnectionId::MIN && !self.connections.contains_key(&id) {
-                return id;
-            }
-        }
+        self.index.replace(connection.key, &index::Keys::default(), &connection.keys());
+        self.connections.insert(connection.key.comm_id(), connection);
     }
 
     /// The transport uses the upper half.

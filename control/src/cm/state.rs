@@ -1,6 +1,6 @@
 //! The states of a connection, each with its data and timers (IBA 12.9).
 
-use super::ConnectionId;
+use crate::effects::ConnectionKey;
 use pollux_verbs::time::Time;
 use pollux_wire::mad::cm::{Apr, CmMessage, Rtu};
 use std::fmt;
@@ -151,7 +151,7 @@ impl State {
 #[non_exhaustive]
 pub enum CmError {
     /// There is no such connection, or no more.
-    NotThere(ConnectionId),
+    NotThere(ConnectionKey),
     /// The connection is in a state that does not allow it.
     WrongState(Phase),
     /// The limit of connections, or of events that were not polled.
@@ -161,7 +161,7 @@ pub enum CmError {
 impl fmt::Display for CmError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotThere(id) => write!(f, "there is no connection {id}"),
+            Self::NotThere(key) => write!(f, "there is no connection {}", key.comm_id()),
             Self::WrongState(phase) => write!(f, "a connection in state '{phase}' cannot do this"),
             Self::Full => f.write_str("no room for another connection: poll events, or end some"),
         }

@@ -87,7 +87,7 @@ impl PortDriver {
             Action::Connect { worker, connection, qp_type, .. } => {
                 self.connect(worker, connection, qp_type);
             }
-            Action::Modify { connection, attributes } => {
+            Action::Modify { connection, attributes, .. } => {
                 // One whose queue pair failed meanwhile is not changed any more.
                 let Some(qp) = self.connections.get_mut(&connection) else { return };
                 if qp.state != QpState::Err {
@@ -98,7 +98,7 @@ impl PortDriver {
                     qp.rnr_retry = attributes.rnr_retry.map(|it| it.get()).or(qp.rnr_retry);
                 }
             }
-            Action::Disconnect { connection } => {
+            Action::Disconnect { connection, .. } => {
                 if self.connections.remove(&connection).is_some() {
                     self.events.push((connection, QueuePairEvent::Ended));
                 }

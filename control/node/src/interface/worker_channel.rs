@@ -385,13 +385,14 @@ impl Drop for WorkerEnd {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pollux_control::ipoib::WorkerId;
     use std::net::Ipv4Addr;
 
     const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
     fn key(command: &WorkerCommand) -> ConnectionKey {
         match command {
-            WorkerCommand::Act(Action::Disconnect { connection }) => *connection,
+            WorkerCommand::Act(Action::Disconnect { connection, .. }) => *connection,
             other => panic!("{other:?}"),
         }
     }
@@ -401,7 +402,8 @@ mod tests {
         let (mut control, mut worker) = channel();
         let count = 3 * COMMANDS_MAX as u64;
         for connection in (0..count).map(ConnectionKey) {
-            control.send(WorkerCommand::Act(Action::Disconnect { connection }));
+            let worker = WorkerId::PRIMARY;
+            control.send(WorkerCommand::Act(Action::Disconnect { worker, connection }));
             worker.send_connection_events([(connection, QueuePairEvent::Ended)].into_iter());
         }
         assert!(!worker.send(WorkerEvent::Use(NOBODY)), "it finds no space, and overtakes nothing");

@@ -3,13 +3,10 @@
 
 use super::port_driver::counters::DriverCounters;
 use super::worker_channel::{ControlEnd, WorkerCommand, WorkerEvent};
-use pollux_control::ipoib::{
-    Action, ConnectionKey, Delivery, InterfaceSnapshot, Outgoing, WorkerId,
-};
+use pollux_control::ipoib::{Action, Delivery, InterfaceSnapshot, Outgoing, WorkerId};
 use pollux_dataplane::capture::{CaptureReader, CaptureTerms, capture};
 use pollux_mem::snapshot::Snapshot;
 use pollux_verbs::VerbsError;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Events of a worker that are handled in one turn.
@@ -19,8 +16,6 @@ const EVENTS_PER_TURN: usize = 256;
 #[derive(Default)]
 pub(super) struct WorkerEnds {
     workers: Vec<(ControlEnd, Snapshot<DriverCounters>)>,
-    /// The workers of connections.
-    owners: BTreeMap<ConnectionKey, WorkerId>,
     snapshot: Arc<InterfaceSnapshot>,
     /// Packets that found no space on their way to a worker.
     packets_dropped: u64,
@@ -37,15 +32,10 @@ impl WorkerEnds {
     pub(super) fn assign(&mut self, action: Action) {
         let worker = match &action {
             Action::Attach { .. } | Action::Detach { .. } => WorkerId::PRIMARY,
-            Action::SetPeer { worker, .. } => *worker,
-            Action::Connect { worker, connection, .. } => {
-                self.owners.insert(*connection, *worker);
-                *worker
-            }
-            Action::Modify { connection, .. } => self.owner(*connection),
-            Action::Disconnect { connection } => {
-                self.owners.remove(connection).unwrap_or(WorkerId::PRIMARY)
-            }
+            Action::SetPeer { worker, .. }
+            | Action::Connect { worker, .. }
+            | Action::Modify { worker, .. }
+            | Action::Disconnect { worker, .. } => *worker,
             _ => {
                 return self.ends().for_each(|end| end.send(WorkerCommand::Act(action.clone())));
             }
@@ -169,9 +159,5 @@ impl WorkerEnds {
 
     fn ends(&mut self) -> impl Iterator<Item = &mut ControlEnd> {
         self.workers.iter_mut().map(|(end, _)| end)
-    }
-
-    fn owner(&self, connection: ConnectionKey) -> WorkerId {
-        self.owners.get(&connection).copied().unwrap_or(WorkerId::PRIMARY)
     }
 }

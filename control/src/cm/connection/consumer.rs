@@ -14,7 +14,7 @@ impl Connection {
         mut rep: Rep,
     ) -> Result<(), CmError> {
         let State::ReqReceived { .. } = self.state else { return Err(self.refusal()) };
-        rep.local_comm_id = self.id.comm_id();
+        rep.local_comm_id = self.key.comm_id();
         rep.remote_comm_id = self.req.local_comm_id;
         rep.local_ca_guid = out.config.ca_guid;
         self.rep = Some(Box::new(rep));
@@ -29,7 +29,7 @@ impl Connection {
         private_data: [u8; 224],
     ) -> Result<(), CmError> {
         let State::RepReceived { .. } = self.state else { return Err(self.refusal()) };
-        let local_comm_id = self.id.comm_id();
+        let local_comm_id = self.key.comm_id();
         let remote_comm_id = self.remote_id.unwrap_or_default();
         let rtu = Rtu { local_comm_id, remote_comm_id, private_data };
         self.send(out, &CmMessage::Rtu(rtu));
@@ -41,7 +41,7 @@ impl Connection {
         match self.state {
             State::RepSent(_) | State::MraRepReceived(_) => {
                 self.establish(None);
-                self.emit_event(out, CmEvent::Established { id: self.id, rtu: None });
+                self.emit_event(out, CmEvent::Established { key: self.key, rtu: None });
                 Ok(())
             }
             State::Established { .. } => Ok(()),
@@ -129,7 +129,7 @@ impl Connection {
         let State::Established { offered: None, .. } = self.state else {
             return Err(self.refusal());
         };
-        lap.local_comm_id = self.id.comm_id();
+        lap.local_comm_id = self.key.comm_id();
         lap.remote_comm_id = self.remote_id.unwrap_or_default();
         lap.remote_qpn = self.remote_qpn().unwrap_or_default();
         let repeat = self.begin_repeat(now, out, CmMessage::Lap(lap), transaction_id);
@@ -147,7 +147,7 @@ impl Connection {
         let refusal = self.refusal();
         let State::Established { offer, .. } = &mut self.state else { return Err(refusal) };
         let Offer::Received { transaction_id } = *offer else { return Err(refusal) };
-        apr.local_comm_id = self.id.comm_id();
+        apr.local_comm_id = self.key.comm_id();
         apr.remote_comm_id = self.remote_id.unwrap_or_default();
         *offer = Offer::Answered { transaction_id, apr: Box::new(apr) };
         out.send(&self.peer, transaction_id, &CmMessage::Apr(apr));

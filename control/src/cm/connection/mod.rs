@@ -6,8 +6,9 @@ mod peer;
 use super::outbox::Outbox;
 use super::state::{CmError, Offer, Phase, Repeat, State};
 use super::timing::{ack_timeout, packet_life_time, response_time};
-use super::{CmDrop, CmEvent, Connect, ConnectionId, End, ListenerData, Role};
+use super::{CmDrop, CmEvent, Connect, End, ListenerData, Role};
 use crate::cm::index::{Keys, Source};
+use crate::effects::ConnectionKey;
 use crate::mad::MadAddress;
 use pollux_verbs::time::Time;
 use pollux_wire::address::{Gid, Guid, Qpn};
@@ -20,7 +21,7 @@ use std::time::Duration;
 /// A connection, from its request to the end of TIME-WAIT.
 #[derive(Clone, Debug)]
 pub(super) struct Connection {
-    pub(super) id: ConnectionId,
+    pub(super) key: ConnectionKey,
     pub(super) role: Role,
     /// Where its messages go, and come from.
     pub(super) peer: MadAddress,
@@ -44,7 +45,7 @@ pub(super) struct Connection {
 impl Connection {
     pub(super) fn active(
         now: Time,
-        id: ConnectionId,
+        key: ConnectionKey,
         transaction_id: u64,
         connect: Connect,
         out: &mut Outbox,
@@ -55,7 +56,7 @@ impl Connection {
         let times_left = req.max_cm_retries;
         let repeat = out.begin_repeat(now, &to, message, transaction_id, (interval, times_left));
         Self {
-            id,
+            key,
             role: Role::Active,
             peer: to,
             peer_gid: req.primary.remote_gid,
@@ -74,15 +75,15 @@ impl Connection {
 
     pub(super) fn passive(
         now: Time,
-        id: ConnectionId,
+        key: ConnectionKey,
         (peer, transaction_id, req): (MadAddress, u64, &Req),
         listener_data: Option<ListenerData>,
         out: &mut Outbox,
     ) -> Self {
-        out.emit_event(CmEvent::Request { id, req: Box::new(*req), from: peer });
+        out.emit_event(CmEvent::Request { key, req: Box::new(*req), from: peer });
         let until = now + out.config.consumer_time_max;
         Self {
-            id,
+            key,
             role: Role::Passive,
             peer,
             peer_gid: req.primary.local_gid,
@@ -156,7 +157,7 @@ impl Connection {
     fn emit_ended(&mut self, out: &mut Outbox, end: End) {
         if !self.is_over {
             self.is_over = true;
-            self.emit_event(out, CmEvent::Ended { id: self.id, phase: self.state.phase(), end });
+            self.emit_event(out, CmEvent::Ended { key: self.key, phase: self.state.phase(), end });
         }
     }
 
@@ -179,8 +180,14 @@ impl Connection {
         (response_time(self.packet_life_time, response), self.req.max_cm_retries)
     }
 
-    fn begin_repeat(&self, now: Time, out: &mut Outbox, message: CmMessage, id: u64) -> Repeat {
-        out.begin_repeat(now, &self.peer, message, id, self.retry_timing())
+    fn begin_repeat(
+        &self,
+        now: Time,
+        out: &mut Outbox,
+        message: CmMessage,
+        transaction: u64,
+    ) -> Repeat {
+        out.begin_repeat(now, &self.peer, message, transaction, self.retry_timing())
     }
 
     /// A rejection in the words that the consumer gave to its own last message, since the peer may
@@ -202,7 +209,7 @@ impl Connection {
         let len = own.len().min(private_data.len());
         private_data[..len].copy_from_slice(&own[..len]);
         let rej = Rej {
-            local_comm_id: self.id.comm_id(),
+            local_comm_id: self.key.comm_id(),
             remote_comm_id: self.remote_id.unwrap_or_default(),
             message_rejected,
             reason,
@@ -221,7 +228,7 @@ impl Connection {
     }
 
     fn close(&mut self, out: &mut Outbox) {
-        self.emit_event(out, CmEvent::Closed { id: self.id });
+        self.emit_event(out, CmEvent::Closed { key: self.key });
         self.state = State::Closed;
     }
 
@@ -233,7 +240,7 @@ impl Connection {
         private_data: [u8; 220],
     ) {
         let dreq = Dreq {
-            local_comm_id: self.id.comm_id(),
+            local_comm_id: self.key.comm_id(),
             remote_comm_id: self.remote_id.unwrap_or_default(),
             remote_qpn: self.remote_qpn().unwrap_or_default(),
             private_data,
@@ -309,7 +316,7 @@ impl Connection {
             }
             State::Established { offered, .. } => {
                 *offered = None;
-                self.emit_event(out, CmEvent::PathAnswered { id: self.id, apr: None });
+                self.emit_event(out, CmEvent::PathAnswered { key: self.key, apr: None });
             }
             State::TimeWait { .. } => self.close(out),
             State::Closed => {}

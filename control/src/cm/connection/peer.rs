@@ -24,11 +24,11 @@ impl Connection {
                 (self.remote_id, self.rep) = (Some(rep.local_comm_id), Some(Box::new(*rep)));
                 let until = now + out.config.consumer_time_max;
                 self.state = State::RepReceived { until };
-                self.emit_event(out, CmEvent::Reply { id: self.id, rep: Box::new(*rep) });
+                self.emit_event(out, CmEvent::Reply { key: self.key, rep: Box::new(*rep) });
             }
             State::Established { rtu: Some(rtu), .. } => {
                 self.send(out, &CmMessage::Rtu(**rtu));
-                self.emit_event(out, CmEvent::Remembered { id: self.id });
+                self.emit_event(out, CmEvent::Remembered { key: self.key });
             }
             State::TimeWait { last_message: Some(message), .. } => self.send(out, message),
             _ => out.count(CmDrop::Repeated),
@@ -66,9 +66,11 @@ impl Connection {
             State::RepSent(_) | State::MraRepReceived(_) => {
                 self.establish(None);
                 let rtu = Some(Box::new(*rtu));
-                self.emit_event(out, CmEvent::Established { id: self.id, rtu });
+                self.emit_event(out, CmEvent::Established { key: self.key, rtu });
             }
-            State::Established { .. } => self.emit_event(out, CmEvent::Remembered { id: self.id }),
+            State::Established { .. } => {
+                self.emit_event(out, CmEvent::Remembered { key: self.key })
+            }
             _ => out.count(CmDrop::Repeated),
         }
     }
@@ -103,7 +105,7 @@ impl Connection {
         if matches!(phase, Phase::ReqReceived | Phase::ReqSent | Phase::MraReqReceived) {
             return out.count(CmDrop::WrongState);
         }
-        let (local_comm_id, remote_comm_id) = (self.id.comm_id(), dreq.local_comm_id);
+        let (local_comm_id, remote_comm_id) = (self.key.comm_id(), dreq.local_comm_id);
         let drep = Drep { local_comm_id, remote_comm_id, private_data: [0; 224] };
         out.send(&self.peer, transaction_id, &CmMessage::Drep(drep));
         if phase != Phase::TimeWait {
@@ -135,8 +137,8 @@ impl Connection {
             }
             Offer::None | Offer::Answered { .. } => {
                 *offer = Offer::Received { transaction_id };
-                let (id, lap) = (self.id, Box::new(*lap));
-                self.emit_event(out, CmEvent::PathOffered { id, lap });
+                let (key, lap) = (self.key, Box::new(*lap));
+                self.emit_event(out, CmEvent::PathOffered { key, lap });
             }
         }
     }
@@ -152,7 +154,7 @@ impl Connection {
             return out.count(CmDrop::Repeated);
         }
         let apr = Some(Box::new(*apr));
-        self.emit_event(out, CmEvent::PathAnswered { id: self.id, apr });
+        self.emit_event(out, CmEvent::PathAnswered { key: self.key, apr });
     }
 
     /// Its peer has another connection with the same queue pair, so it is none any more.

@@ -102,7 +102,7 @@ proptest! {
         }
         while world.step() {}
         for side in &world.sides {
-            prop_assert!(side.cm.connections().all(|view| view.phase == Phase::Established));
+            prop_assert!(side.cm.connections().all(|view| view.state.phase() == Phase::Established));
         }
     }
 }
@@ -130,7 +130,7 @@ fn a_flood_is_bounded_in_every_table() {
         cm.handle_mad(now, &CmDatagram::parse(&Envelope { peer, mad }));
         now = now + Duration::from_millis(20);
         cm.handle_timeout(now);
-        assert!(cm.connections().count() <= 50);
+        assert!(cm.count() <= 50);
     }
     assert_eq!(std::iter::from_fn(|| cm.poll_transmit()).count(), 30);
     // Of each connection its end is told too, so there is a bound beyond which nothing begins.
@@ -149,20 +149,20 @@ fn requests_that_were_rejected_count_too_as_long_as_they_are_remembered() {
         let mad = CmMessage::Req(req).emit_mad(u64::from(number));
         cm.handle_mad(now, &CmDatagram::parse(&Envelope { peer: address(from), mad }));
         while let Some(event) = cm.poll_event() {
-            if let CmEvent::Request { id, .. } = event {
+            if let CmEvent::Request { key: id, .. } = event {
                 cm.reject(now, id, RejectReason::CONSUMER_REJECT, &[], [0; 148]).unwrap();
             }
         }
     };
     (0..200).for_each(|number| ask(&mut cm, 1, number, now));
-    assert_eq!((cm.connections().count(), cm.drops().of(CmDrop::TooManyRequests)), (20, 180));
+    assert_eq!((cm.count(), cm.drops().of(CmDrop::TooManyRequests)), (20, 180));
     ask(&mut cm, 2, 1000, now);
-    assert_eq!(cm.connections().count(), 21, "another is heard");
+    assert_eq!(cm.count(), 21, "another is heard");
     while let Some(due) = cm.poll_timeout() {
         now = due;
         cm.handle_timeout(now);
     }
     assert!(now <= Time::START + config.time_wait_max);
     ask(&mut cm, 1, 2000, now);
-    assert_eq!(cm.connections().count(), 1, "after a while it is heard again");
+    assert_eq!(cm.count(), 1, "after a while it is heard again");
 }

@@ -233,11 +233,11 @@ fn requests_that_cross_make_two_connections_that_are_listed() {
     for (end, own) in [(0, ours), (1, theirs)] {
         let views: Vec<_> = world.sides[end].cm.connections().collect();
         assert_eq!(views.len(), 2);
-        assert!(views.iter().all(|view| view.phase == Phase::Established
+        assert!(views.iter().all(|view| view.state.phase() == Phase::Established
             && view.peer_gid == gid(1 - end)
-            && view.local_qpn.is_some()
-            && view.remote_qpn.is_some()));
-        assert!(views.iter().any(|view| view.id == own));
+            && view.local_qpn().is_some()
+            && view.remote_qpn().is_some()));
+        assert!(views.iter().any(|view| view.key == own));
     }
 }
 
@@ -251,7 +251,7 @@ fn a_flood_of_requests_of_one_peer_leaves_room_for_others() {
         world.connect(0);
     }
     world.pass(SOON);
-    let pending = |world: &World| world.sides[1].cm.connections().count();
+    let pending = |world: &World| world.sides[1].cm.count();
     assert_eq!((pending(&world), world.sides[1].cm.drops().of(CmDrop::TooManyRequests)), (3, 7));
     assert_eq!(count(&world, "1 REJ NO_RESOURCES"), 0, "they will come again by themselves");
     for (from, number) in (5..).zip(0..5) {
@@ -277,7 +277,7 @@ fn requests_by_one_router_leave_slots_for_others() {
         req.primary.local_gid = peer.global.unwrap().remote_gid;
         let envelope = Envelope { peer, mad: CmMessage::Req(req).emit_mad(number.into()) };
         world.sides[1].cm.handle_mad(world.now, &CmDatagram::parse(&envelope));
-        world.sides[1].cm.connections().count()
+        world.sides[1].cm.count()
     };
     let counts: Vec<_> = (1..=5).map(|number| ask(7, number)).collect();
     assert_eq!(counts, [1, 2, 3, 3, 3]);
@@ -297,8 +297,8 @@ fn a_full_table_fails_connect_and_ignores_requests() {
     assert_eq!(count(&world, "1 REJ NO_RESOURCES"), 0, "it will come again by itself");
     assert_eq!(world.sides[1].cm.drops().of(CmDrop::TableFull), 1);
     let connect = Connect { to: address(1), req, packet_life_time: LIFE_TIME };
-    let now = world.now;
-    assert_eq!(world.sides[0].cm.connect(now, connect), Err(CmError::Full));
+    let (now, key) = (world.now, world.sides[0].cm.new_key());
+    assert_eq!(world.sides[0].cm.connect(now, key, connect), Err(CmError::Full));
 }
 
 #[test]
@@ -385,7 +385,7 @@ fn packets_under_way_are_waited_for_as_long_as_they_may_take() {
     world.exchange(0);
     world.pass(SOON);
     let view = world.sides[0].cm.connections().next().unwrap();
-    let wait = view.due.unwrap().since_start() - view.since.since_start();
+    let wait = view.state.due().unwrap().since_start() - view.since.since_start();
     // A life time of 14 and a delay of 15 make 16: 268 ms.
     assert_eq!(wait, Duration::from_nanos(4096 << 16));
 }

@@ -4,7 +4,8 @@
 //! state, `-` no answer.
 
 use super::world::*;
-use crate::cm::{Cm, ConnectionId, Phase};
+use crate::cm::{Cm, Phase};
+use crate::effects::ConnectionKey;
 use pollux_verbs::time::Time;
 use pollux_wire::address::Qpn;
 use pollux_wire::mad::cm::*;
@@ -16,7 +17,7 @@ const SOON: Duration = Duration::from_millis(1);
 const SERVICE_TIMEOUT: TimeCode = TimeCode(22);
 
 /// Brings side 0 into a state; its connection.
-fn bring(world: &mut World, phase: Phase) -> ConnectionId {
+fn bring(world: &mut World, phase: Phase) -> ConnectionKey {
     let is_passive = matches!(phase, Phase::ReqReceived | Phase::RepSent | Phase::MraRepReceived);
     let from = usize::from(is_passive);
     world.sides[0].is_slow = matches!(phase, Phase::ReqReceived | Phase::RepReceived);
@@ -53,7 +54,7 @@ fn bring(world: &mut World, phase: Phase) -> ConnectionId {
 }
 
 /// The same, and for one that is established, on which side it is and what it was offered.
-fn bring_to(world: &mut World, state: &Start) -> ConnectionId {
+fn bring_to(world: &mut World, state: &Start) -> ConnectionKey {
     let own = match state.is_passive {
         true => {
             world.connect(1);
@@ -97,7 +98,7 @@ const STARTS: [Start; 11] = [
     start("time-wait", Phase::TimeWait),
 ];
 
-type Call = fn(&mut Cm, Time, ConnectionId) -> bool;
+type Call = fn(&mut Cm, Time, ConnectionKey) -> bool;
 
 const CALLS: [(&str, Call); 10] = [
     ("accept", |cm, now, id| cm.accept(now, id, reply(Qpn(9))).is_ok()),
@@ -121,12 +122,12 @@ const CALLS: [(&str, Call); 10] = [
 ];
 
 /// All messages, as the peer would send them about the connection.
-fn messages(world: &World, own: ConnectionId) -> Vec<(&'static str, CmMessage)> {
-    let view = world.sides[0].cm.connections().find(|view| view.id == own).unwrap();
-    let others = world.sides[1].cm.connections().next().unwrap().id.comm_id();
+fn messages(world: &World, own: ConnectionKey) -> Vec<(&'static str, CmMessage)> {
+    let view = world.sides[0].cm.connections().find(|view| view.key == own).unwrap();
+    let others = world.sides[1].cm.connections().next().unwrap().key.comm_id();
     let local_comm_id = view.remote_id.unwrap_or(others);
     let remote_comm_id = own.comm_id();
-    let remote_qpn = view.local_qpn.unwrap_or_default();
+    let remote_qpn = view.local_qpn().unwrap_or_default();
     let mra = |message_mraed| {
         let service_timeout = SERVICE_TIMEOUT;
         CmMessage::Mra(Mra {
@@ -167,7 +168,7 @@ fn messages(world: &World, own: ConnectionId) -> Vec<(&'static str, CmMessage)> 
     ]
 }
 
-fn cell(world: &World, own: ConnectionId, before: Phase, said: usize) -> String {
+fn cell(world: &World, own: ConnectionKey, before: Phase, said: usize) -> String {
     let answers: Vec<_> = world.said[said..]
         .iter()
         .filter(|(from, _)| *from == 0)

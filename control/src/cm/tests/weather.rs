@@ -1,7 +1,8 @@
 //! Connections made and ended while messages are lost, doubled and late, from seeds.
 
 use super::world::*;
-use crate::cm::{ConnectionId, Phase};
+use crate::cm::Phase;
+use crate::effects::ConnectionKey;
 use pollux_verbs::rng::SeededRng;
 use pollux_wire::mad::cm::RejectReason;
 use std::collections::BTreeMap;
@@ -21,14 +22,14 @@ fn storm(rng: &mut SeededRng) -> Weather {
 }
 
 /// Which connections of the two sides are each other's.
-fn pairs(world: &World) -> Vec<(ConnectionId, Option<ConnectionId>)> {
+fn pairs(world: &World) -> Vec<(ConnectionKey, Option<ConnectionKey>)> {
     let theirs: BTreeMap<_, _> = world.sides[1]
         .cm
         .connections()
-        .filter_map(|view| Some((view.remote_id?, view.id)))
+        .filter_map(|view| Some((view.remote_id?, view.key)))
         .collect();
     let ours = world.sides[0].cm.connections();
-    ours.map(|view| (view.id, theirs.get(&view.id.comm_id()).copied())).collect()
+    ours.map(|view| (view.key, theirs.get(&view.key.comm_id()).copied())).collect()
 }
 
 // req: cm-handshake
@@ -51,7 +52,7 @@ fn under_any_faults_both_sides_are_established_or_neither() {
             let theirs = theirs.map(|theirs| world.phase(1, theirs));
             assert_eq!(theirs, Some(Some(Phase::Established)), "seed {seed}");
         }
-        let counts = world.sides.iter().map(|side| side.cm.connections().count());
+        let counts = world.sides.iter().map(|side| side.cm.count());
         assert!(counts.collect::<Vec<_>>().windows(2).all(|two| two[0] == two[1]), "seed {seed}");
         assert_terms_agree(&world, seed);
     }
@@ -96,7 +97,8 @@ fn under_any_faults_nothing_is_left_after_the_end() {
         world.pass(LONG);
         for (side, number) in world.sides.iter().zip(0..) {
             let left: Vec<_> = side.cm.connections().collect();
-            let stands = left.iter().filter(|view| view.phase == Phase::Established).count();
+            let stands =
+                left.iter().filter(|view| view.state.phase() == Phase::Established).count();
             assert_eq!(stands, left.len(), "seed {seed}, side {number}: {left:?}");
             assert!(stands > 0 || side.cm.index.is_empty(), "seed {seed}");
             unheard += stands;

@@ -1,9 +1,8 @@
 //! Two ends, a wire between them that may lose, repeat and delay, and a consumer for each.
 
 use crate::cm::CmDatagram;
-use crate::cm::{
-    Cm, CmConfig, CmEvent, Connect, ConnectionId, End, LocalPort, Phase, Terms, request_along,
-};
+use crate::cm::{Cm, CmConfig, CmEvent, Connect, End, LocalPort, Phase, Terms, request_along};
+use crate::effects::ConnectionKey;
 use crate::mad::{Envelope, MadAddress};
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
@@ -94,7 +93,7 @@ pub(super) struct Seen {
 
 pub(super) struct Side {
     pub(super) cm: Cm,
-    pub(super) seen: BTreeMap<ConnectionId, Seen>,
+    pub(super) seen: BTreeMap<ConnectionKey, Seen>,
     next_qpn: u32,
     /// What requests are answered with: a reply unless a reason says otherwise.
     pub(super) refusal: Option<RejectReason>,
@@ -143,21 +142,22 @@ impl World {
         Qpn(self.sides[end].next_qpn)
     }
 
-    pub(super) fn connect(&mut self, from: usize) -> ConnectionId {
+    pub(super) fn connect(&mut self, from: usize) -> ConnectionKey {
         let to = 1 - from;
         let req = request(from, to, self.qpn(from));
         self.ask(from, req)
     }
 
-    pub(super) fn ask(&mut self, from: usize, req: Req) -> ConnectionId {
+    pub(super) fn ask(&mut self, from: usize, req: Req) -> ConnectionKey {
         let connect = Connect { to: address(1 - from), req, packet_life_time: LIFE_TIME };
-        let id = self.sides[from].cm.connect(self.now, connect).unwrap();
+        let id = self.sides[from].cm.new_key();
+        self.sides[from].cm.connect(self.now, id, connect).unwrap();
         self.sides[from].seen.insert(id, Seen::default());
         self.exchange(from);
         id
     }
 
-    pub(super) fn phase(&self, end: usize, id: ConnectionId) -> Option<Phase> {
+    pub(super) fn phase(&self, end: usize, id: ConnectionKey) -> Option<Phase> {
         self.sides[end].cm.phase(id)
     }
 
@@ -194,7 +194,7 @@ impl World {
     fn own(&mut self, end: usize, event: CmEvent) {
         let now = self.now;
         match event {
-            CmEvent::Request { id, .. } => {
+            CmEvent::Request { key: id, .. } => {
                 self.sides[end].seen.insert(id, Seen::default());
                 if self.sides[end].is_slow {
                     return;
@@ -206,19 +206,21 @@ impl World {
                     None => side.cm.accept(now, id, reply(qpn)).unwrap(),
                 }
             }
-            CmEvent::Reply { id, .. } => {
+            CmEvent::Reply { key: id, .. } => {
                 let side = &mut self.sides[end];
                 if !side.is_slow {
                     side.cm.confirm(now, id, [7; 224]).unwrap();
                     side.establish(id);
                 }
             }
-            CmEvent::Established { id, .. } => self.sides[end].establish(id),
-            CmEvent::Ended { id, end: reason, .. } => {
+            CmEvent::Established { key: id, .. } => self.sides[end].establish(id),
+            CmEvent::Ended { key: id, end: reason, .. } => {
                 let seen = self.sides[end].seen.get_mut(&id).unwrap();
-                assert!(seen.end.replace(reason).is_none(), "{id} ended twice");
+                assert!(seen.end.replace(reason).is_none(), "{id:?} ended twice");
             }
-            CmEvent::Closed { id } => self.sides[end].seen.get_mut(&id).unwrap().is_closed = true,
+            CmEvent::Closed { key: id } => {
+                self.sides[end].seen.get_mut(&id).unwrap().is_closed = true
+            }
             CmEvent::Remembered { .. }
             | CmEvent::PathOffered { .. }
             | CmEvent::PathAnswered { .. } => {}
@@ -268,20 +270,20 @@ impl World {
     /// Side 1 asks side 0 for more time to answer a message about their connections `ids`.
     pub(super) fn send_mra(
         &mut self,
-        ids: [ConnectionId; 2],
+        ids: [ConnectionKey; 2],
         message_mraed: AnsweredMessage,
         service_timeout: TimeCode,
     ) {
-        let [remote_comm_id, local_comm_id] = ids.map(ConnectionId::comm_id);
+        let [remote_comm_id, local_comm_id] = ids.map(ConnectionKey::comm_id);
         let mra =
             Mra { local_comm_id, remote_comm_id, message_mraed, service_timeout, ..Mra::default() };
         self.inject(0, address(1), &CmMessage::Mra(mra));
     }
 
     /// The only connection of a side.
-    pub(super) fn only(&self, end: usize) -> ConnectionId {
+    pub(super) fn only(&self, end: usize) -> ConnectionKey {
         let mut all = self.sides[end].cm.connections();
-        let id = all.next().expect("a connection").id;
+        let id = all.next().expect("a connection").key;
         assert!(all.next().is_none());
         id
     }
@@ -293,7 +295,7 @@ impl World {
 }
 
 impl Side {
-    fn establish(&mut self, id: ConnectionId) {
+    fn establish(&mut self, id: ConnectionKey) {
         let terms = self.cm.terms(id);
         let seen = self.seen.get_mut(&id).unwrap();
         (seen.is_established, seen.terms) = (true, terms);

@@ -2,7 +2,7 @@
 
 use super::probe::Probe;
 use super::{Address, PeerDrop};
-use crate::cm::{ConnectionId, Role};
+use crate::cm::Role;
 use crate::effects::WorkerId;
 use crate::mad::MadAddress;
 use pollux_verbs::time::Time;
@@ -19,33 +19,30 @@ pub(super) enum State {
     /// The device creates our queue pair, for a request along this path.
     MakingToAsk { path: Box<PathRecord> },
     /// The device creates our queue pair, for the reply to a request.
-    MakingToAccept { id: ConnectionId, req: Box<Req>, from: MadAddress },
+    MakingToAccept { req: Box<Req>, from: MadAddress },
     /// The REQ was sent. If the peer listens to another service ID, it is repeated there.
-    Asked { id: ConnectionId, qpn: Qpn, path: Box<PathRecord> },
+    Asked { qpn: Qpn, path: Box<PathRecord> },
     /// The REP was sent.
-    Accepted { id: ConnectionId, qpn: Qpn },
+    Accepted { qpn: Qpn },
     /// Packets are received, and sent if the connection serves our direction.
-    Open { id: ConnectionId, qpn: Qpn },
+    Open { qpn: Qpn },
     /// The connection ends, for this reason.
     Ending {
         why: PeerDrop,
-        /// Its ID, as long as the CM has the connection.
-        id: Option<ConnectionId>,
+        /// Whether the CM has the connection until it reports that it is closed.
+        is_at_cm: bool,
         /// The queue pair, if it was created.
         qpn: Option<Qpn>,
     },
 }
 
 impl State {
-    /// The connection ID of the CM, if it has one.
-    pub(super) const fn id(&self) -> Option<ConnectionId> {
+    /// Whether the CM has the connection.
+    pub(super) const fn is_at_cm(&self) -> bool {
         match *self {
-            Self::MakingToAsk { .. } => None,
-            Self::MakingToAccept { id, .. }
-            | Self::Asked { id, .. }
-            | Self::Accepted { id, .. }
-            | Self::Open { id, .. } => Some(id),
-            Self::Ending { id, .. } => id,
+            Self::MakingToAsk { .. } => false,
+            Self::Ending { is_at_cm, .. } => is_at_cm,
+            _ => true,
         }
     }
 

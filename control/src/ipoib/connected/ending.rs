@@ -3,8 +3,8 @@
 use super::pause::Failure;
 use super::probe::Probe;
 use super::{Attempt, Connections, PeerDrop, State};
-use crate::cm::{ConnectionId, End, Role};
-use crate::effects::{Action, ConnectionKey};
+use crate::cm::{End, Role};
+use crate::effects::{Action, ConnectionKey, WorkerId};
 use pollux_verbs::time::Time;
 use pollux_verbs::{QpAttributes, QpState, QpType};
 use pollux_wire::ip::link_address::LinkAddress;
@@ -47,24 +47,23 @@ impl Connections {
 
     /// Ends a connection: disconnects from the peer, and destroys the queue pair.
     pub(super) fn end(&mut self, now: Time, key: ConnectionKey, why: PeerDrop) {
-        let id = self.all.get(&key).and_then(|connection| connection.state.id());
-        self.end_with(now, key, why, id);
+        let is_at_cm = self.all.get(&key).is_some_and(|connection| connection.state.is_at_cm());
+        self.end_with(now, key, why, is_at_cm);
     }
 
-    /// The same for one that connection management has by this name, or not any more.
-    fn end_with(&mut self, now: Time, key: ConnectionKey, why: PeerDrop, id: Option<ConnectionId>) {
+    fn end_with(&mut self, now: Time, key: ConnectionKey, why: PeerDrop, is_at_cm: bool) {
         let words = self.own_words();
         let Some(connection) = self.all.get_mut(&key).filter(|it| !it.is_ending()) else { return };
         let was_good = connection.is_open() && now >= connection.since + self.config.good_after;
-        if let Some(id) = id {
-            // One that connection management has ended already may be gone there.
-            let _gone = self.cm.disconnect(now, id, words);
+        if is_at_cm {
+            // The CM may have closed it, and not have reported that yet.
+            let _gone = self.cm.disconnect(now, key, words);
         }
         let (address, worker, qpn) = (connection.peer, connection.worker, connection.state.qpn());
-        let was = self.all.set_ending(now, key, State::Ending { why, id, qpn });
+        let was = self.all.set_ending(now, key, State::Ending { why, is_at_cm, qpn });
         self.drops.count(why);
         self.set_probe(key, Probe::Idle);
-        self.retire(key, was.as_ref(), id.is_some());
+        self.retire(key, worker, was.as_ref(), is_at_cm);
         let Some(attempts) = self.attempts_mut(address, worker) else { return };
         if was_good {
             (attempts.failures, attempts.refusals) = (0, 0);
@@ -79,34 +78,38 @@ impl Connections {
     /// An ending connection neither sends nor receives. Its queue pair is destroyed at once if the
     /// peer does not know its number or the CM has closed the connection, else when the CM closes
     /// it.
-    fn retire(&mut self, key: ConnectionKey, was: Option<&State>, is_known: bool) {
+    fn retire(
+        &mut self,
+        key: ConnectionKey,
+        worker: WorkerId,
+        was: Option<&State>,
+        is_at_cm: bool,
+    ) {
         match was {
-            Some(State::Accepted { .. } | State::Open { .. }) if is_known => {
+            Some(State::Accepted { .. } | State::Open { .. }) if is_at_cm => {
                 let state = Some(QpState::Err);
-                let attributes = Box::new(QpAttributes { state, ..QpAttributes::default() });
-                self.actions.push_back(Action::Modify { connection: key, attributes });
+                self.modify(key, QpAttributes { state, ..QpAttributes::default() });
             }
-            Some(State::Asked { .. }) if is_known => {}
-            _ => self.actions.push_back(Action::Disconnect { connection: key }),
+            Some(State::Asked { .. }) if is_at_cm => {}
+            _ => self.actions.push_back(Action::Disconnect { worker, connection: key }),
         }
     }
 
     /// Nothing is left of a connection at the peer, nor on the wire.
-    pub(super) fn closed(&mut self, now: Time, id: ConnectionId) {
-        let Some(key) = self.by_id.remove(&id) else { return };
+    pub(super) fn closed(&mut self, now: Time, key: ConnectionKey) {
         let Some(connection) = self.all.get_mut(&key) else { return };
         match &mut connection.state {
-            State::Ending { id, .. } => {
-                *id = None;
-                self.actions.push_back(Action::Disconnect { connection: key });
+            State::Ending { is_at_cm, .. } => {
+                *is_at_cm = false;
+                let worker = connection.worker;
+                self.actions.push_back(Action::Disconnect { worker, connection: key });
             }
-            _ => self.end_with(now, key, PeerDrop::PeerEnded, None),
+            _ => self.end_with(now, key, PeerDrop::PeerEnded, false),
         }
     }
 
     /// Handles the end of a connection, reported by the CM.
-    pub(super) fn connection_ended(&mut self, now: Time, id: ConnectionId, end: End) {
-        let Some(&key) = self.by_id.get(&id) else { return };
+    pub(super) fn connection_ended(&mut self, now: Time, key: ConnectionKey, end: End) {
         let Some(connection) = self.all.get(&key).filter(|it| !it.is_ending()) else { return };
         let was_asked = matches!(connection.state, State::Asked { .. });
         let was_good = now >= connection.since + self.config.good_after;
@@ -149,7 +152,6 @@ impl Connections {
     pub(super) fn ended(&mut self, key: ConnectionKey) {
         self.set_probe(key, Probe::Idle);
         let Some(connection) = self.all.remove(key) else { return };
-        connection.state.id().map(|id| self.by_id.remove(&id));
         connection.paths.due.map(|due| self.alternates_due.remove(&(due, key)));
         let peer = connection.peer;
         if let Some(known) = self.peers.get_mut(&peer) {

@@ -14,7 +14,7 @@ use super::pause::Failure;
 use super::probe::Probe;
 use super::worker::asking_worker;
 use super::{Address, Attempt, Connection, Connections, PeerDrop, State};
-use crate::cm::{Connect, ConnectionId, Role, Terms, request_along};
+use crate::cm::{Connect, Role, Terms, request_along};
 use crate::effects::{ConnectionKey, WorkerId};
 use crate::mad::{GlobalAddress, MadAddress};
 use pollux_verbs::QpType;
@@ -80,7 +80,8 @@ impl Connections {
             mtu: 0,
             paths: ConnectionPaths::default(),
         };
-        let key = self.enter(now, connection);
+        let key = self.cm.new_key();
+        self.enter(now, key, connection);
         self.set_attempt(address, worker, Attempt::UnderWay(key));
     }
 
@@ -89,9 +90,7 @@ impl Connections {
         let Some(connection) = self.all.get(&key) else { return };
         match connection.state.clone() {
             State::MakingToAsk { path } => self.send_req(now, key, qpn, path),
-            State::MakingToAccept { id, req, from } => {
-                self.send_rep(now, key, (id, qpn), &req, &from);
-            }
+            State::MakingToAccept { req, from } => self.send_rep(now, key, qpn, &req, &from),
             // The connection has ended meanwhile; the queue pair is destroyed.
             _ => return,
         }
@@ -133,34 +132,29 @@ impl Connections {
         req.primary.local_ack_timeout = config.ack_timeout;
         let to = manager_along(&path, place.port.lmc);
         let packet_life_time = path.packet_life_time.min(config.cm_response_timeout);
-        match self.cm.connect(now, Connect { to, req, packet_life_time }) {
-            Ok(id) => {
-                connection.state = State::Asked { id, qpn, path };
-                self.by_id.insert(id, key);
-            }
+        match self.cm.connect(now, key, Connect { to, req, packet_life_time }) {
+            Ok(()) => connection.state = State::Asked { qpn, path },
             Err(_) => self.attempt_failed(now, key, PeerDrop::Full),
         }
     }
 
     /// The peer accepts.
-    pub(super) fn replied(&mut self, now: Time, id: ConnectionId, rep: &Rep) {
-        let Some((&key, connection)) = self.by_id.get(&id).and_then(|key| {
-            Some((key, self.all.get(key)?))
-                .filter(|(_, known)| matches!(known.state, State::Asked { .. }))
-        }) else {
-            return self.cm.forget(now, id);
+    pub(super) fn replied(&mut self, now: Time, key: ConnectionKey, rep: &Rep) {
+        let is_asked = |it: &&Connection| matches!(it.state, State::Asked { .. });
+        let Some(connection) = self.all.get(&key).filter(is_asked) else {
+            return self.cm.forget(now, key);
         };
         let head = rep.private_data.first_chunk().copied().unwrap_or_default();
         let said = IpoibPrivateData::parse(&head);
         let mtu = connection_ip_mtu(self.config.receive_mtu, said.receive_mtu);
         // A reply from another interface does not count (RFC 4755 8).
         let is_other = said.ud_qpn != LinkAddress::parse(&connection.peer).qpn;
-        let terms = self.cm.terms(id);
+        let terms = self.cm.terms(key);
         match terms.filter(|_| mtu >= IPV4_MTU_MIN && !is_other) {
             Some(terms) => {
                 self.make_ready(key, terms);
                 let words = self.own_words();
-                if self.cm.confirm(now, id, words).is_ok()
+                if self.cm.confirm(now, key, words).is_ok()
                     && let Some(connection) = self.all.get_mut(&key)
                 {
                     connection.mtu = mtu;
@@ -171,9 +165,71 @@ impl Connections {
                 let (wanted, words) = (self.config.receive_mtu.to_be_bytes(), self.own_words());
                 let reason = RejectReason::CONSUMER_REJECT;
                 // It was there a moment ago.
-                let _gone = self.cm.reject(now, id, reason, &wanted, words);
+                let _gone = self.cm.reject(now, key, reason, &wanted, words);
                 self.attempt_failed(now, key, PeerDrop::BadPrivateData);
             }
+        }
+    }
+
+    /// Makes our queue pair ready to receive and to send. RC's timers are shorter than the path
+    /// would allow (RFC 4755 7.1). RNR NAKs do not count: a peer without receives is busy and not
+    /// dead. The port driver reports a peer that receives nothing for long.
+    fn make_ready(&mut self, key: ConnectionKey, terms: Terms) {
+        let timeout = self.config.ack_timeout;
+        let terms = Terms { timeout, ..terms };
+        if let Some(connection) = self.all.get_mut(&key) {
+            (connection.paths.path, connection.paths.mtu) = (terms.path, Some(terms.path_mtu));
+        }
+        self.modify(key, terms.to_receive(self.config.min_rnr_timer));
+        self.modify(key, terms.to_send());
+    }
+
+    /// Handles the RTU of a peer.
+    pub(super) fn confirmed(&mut self, now: Time, key: ConnectionKey) {
+        if self.all.get(&key).is_some_and(|it| matches!(it.state, State::Accepted { .. })) {
+            self.opened(now, key);
+        }
+    }
+
+    /// A connection is open: the attempt ends, so the adjacency of the peer changes.
+    fn opened(&mut self, now: Time, key: ConnectionKey) {
+        let Some(connection) = self.all.get_mut(&key) else { return };
+        let (State::Asked { qpn, .. } | State::Accepted { qpn }) = connection.state else {
+            return;
+        };
+        connection.state = State::Open { qpn };
+        (connection.since, connection.used) = (now, now);
+        connection.probed = now;
+        let (address, worker) = (connection.peer, connection.worker);
+        let asking_worker = connection.asking_worker;
+        let (dialect, role) = (connection.dialect, connection.role);
+        let peer = self.enter_peer(address);
+        peer.dialect = Some(dialect);
+        if let Some(attempts) = peer.attempts.get_mut(usize::from(worker.0)) {
+            attempts.has_refused_one = false;
+        }
+        let others: Vec<_> = peer.connections.iter().copied().filter(|it| *it != key).collect();
+        let serves_us = dialect == Dialect::Rfc || role == Role::Active;
+        if serves_us {
+            self.set_attempt(address, worker, Attempt::Idle);
+        }
+        if role == Role::Passive {
+            self.end_pauses(now, address);
+        }
+        self.plan_alternate(now, key);
+        let replaces = |known: &Connection| {
+            let is_of_rfc = known.dialect == Dialect::Rfc && dialect == Dialect::Rfc;
+            known.asking_worker == asking_worker && (is_of_rfc || known.role == role)
+        };
+        let (replaced, others): (Vec<_>, Vec<_>) =
+            others.into_iter().partition(|other| self.all.get(other).is_some_and(replaces));
+        let stood = |it: &ConnectionKey| self.all.get(it).is_some_and(Connection::is_open);
+        if replaced.iter().any(stood) {
+            // The peer has begun anew perhaps, and forgotten those too.
+            others.into_iter().for_each(|other| self.doubt(now, other));
+        }
+        for other in replaced {
+            self.end(now, other, PeerDrop::Replaced);
         }
     }
 
@@ -231,27 +287,27 @@ impl Connections {
     pub(super) fn requested(
         &mut self,
         now: Time,
-        id: ConnectionId,
+        key: ConnectionKey,
         req: Box<Req>,
         from: MadAddress,
     ) {
         let worker = self.worker_for(&req);
-        let Err((reason, why)) = self.accept(now, id, worker, req, from) else { return };
+        let Err((reason, why)) = self.accept(now, key, worker, req, from) else { return };
         self.drops.count(why);
         if self.is_full(worker) {
             // The peer repeats its request, and there may be resources then; Linux repeats a
             // rejected request at once.
-            return self.cm.ignore(now, id);
+            return self.cm.ignore(now, key);
         }
         let (wanted, words) = (self.config.receive_mtu.to_be_bytes(), self.own_words());
         // It was there a moment ago.
-        let _gone = self.cm.reject(now, id, reason, &wanted, words);
+        let _gone = self.cm.reject(now, key, reason, &wanted, words);
     }
 
     fn accept(
         &mut self,
         now: Time,
-        id: ConnectionId,
+        key: ConnectionKey,
         worker: WorkerId,
         req: Box<Req>,
         from: MadAddress,
@@ -294,7 +350,7 @@ impl Connections {
             qp_type,
             dialect,
             role: Role::Passive,
-            state: State::MakingToAccept { id, req, from },
+            state: State::MakingToAccept { req, from },
             since: now,
             used: now,
             probe: Probe::Idle,
@@ -302,7 +358,7 @@ impl Connections {
             mtu,
             paths: ConnectionPaths::default(),
         };
-        self.enter(now, connection);
+        self.enter(now, key, connection);
         Ok(())
     }
 
@@ -368,14 +424,7 @@ impl Connections {
 
     /// The queue pair exists: it becomes ready to receive and to send before the peer learns of it,
     /// since data may come before the peer's confirmation.
-    fn send_rep(
-        &mut self,
-        now: Time,
-        key: ConnectionKey,
-        (id, qpn): (ConnectionId, Qpn),
-        req: &Req,
-        from: &MadAddress,
-    ) {
+    fn send_rep(&mut self, now: Time, key: ConnectionKey, qpn: Qpn, req: &Req, from: &MadAddress) {
         let mut rep = Rep {
             local_qpn: qpn,
             starting_psn: Psn::new(self.rng.next_u64() as u32),
@@ -391,9 +440,9 @@ impl Connections {
         if req.alternate.remote_lid != Lid::NONE {
             rep.failover_accepted = self.take_alternate(now, key, &req.alternate);
         }
-        let is_accepted = self.cm.accept(now, id, rep).is_ok();
+        let is_accepted = self.cm.accept(now, key, rep).is_ok();
         match self.all.get_mut(&key).filter(|_| is_accepted) {
-            Some(connection) => connection.state = State::Accepted { id, qpn },
+            Some(connection) => connection.state = State::Accepted { qpn },
             None => self.end(now, key, PeerDrop::Silence),
         }
     }

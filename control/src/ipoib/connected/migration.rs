@@ -23,8 +23,8 @@
 use super::Connections;
 use super::connection::{Connection, Offer, State};
 use crate::bounded::Backoff;
-use crate::cm::{ConnectionId, Role, as_requested, vector};
-use crate::effects::{Action, ConnectionKey};
+use crate::cm::{Role, as_requested, vector};
+use crate::effects::ConnectionKey;
 use pollux_verbs::qp::Migration;
 use pollux_verbs::time::Time;
 use pollux_verbs::{AddressVector, QpAttributes, QpType};
@@ -105,10 +105,10 @@ impl Connections {
         let Some((connection, place)) = self.all.get_mut(&key).zip(self.place.as_ref()) else {
             return false;
         };
-        let (State::Open { id, .. }, Some(mtu)) = (&connection.state, connection.paths.mtu) else {
+        let (State::Open { .. }, Some(mtu)) = (&connection.state, connection.paths.mtu) else {
             return false;
         };
-        let (id, used) = (*id, connection.paths.path);
+        let used = connection.paths.path;
         // The path MTU of the queue pair is fixed, and an offer cannot change it.
         let fits = |it: &&PathRecord| it.hop_limit == 0 && it.reversible && it.mtu >= mtu;
         let mut vectors = paths.iter().filter(fits).map(|path| {
@@ -122,12 +122,11 @@ impl Connections {
         connection.paths.offer = Offer::Offered(way);
         let remote_cm_response_timeout = self.config.cm_response_timeout;
         let lap = Lap { remote_cm_response_timeout, ..Lap::of_path(&path) };
-        self.cm.offer_path(now, id, lap).is_ok()
+        self.cm.offer_path(now, key, lap).is_ok()
     }
 
     /// Handles the peer's answer to our offer; `None` without an answer.
-    pub(super) fn path_answered(&mut self, now: Time, id: ConnectionId, apr: Option<&Apr>) {
-        let Some(&key) = self.by_id.get(&id) else { return };
+    pub(super) fn path_answered(&mut self, now: Time, key: ConnectionKey, apr: Option<&Apr>) {
         let Some(connection) = self.all.get_mut(&key) else { return };
         let Offer::Offered(way) = std::mem::take(&mut connection.paths.offer) else { return };
         match apr.map(|apr| apr.status) {
@@ -141,20 +140,17 @@ impl Connections {
     }
 
     /// A peer offers a second path.
-    pub(super) fn path_offered(&mut self, now: Time, id: ConnectionId, lap: &Lap) {
-        let known = self.by_id.get(&id).and_then(|key| Some((*key, self.all.get(key)?)));
-        let judged = known.ok_or(ApStatus::INVALID_COMM_ID);
-        let judged =
-            judged.and_then(|(key, known)| Ok((key, self.judge(now, known, &lap.path())?)));
-        let status = match judged {
-            Ok((key, way)) => {
+    pub(super) fn path_offered(&mut self, now: Time, key: ConnectionKey, lap: &Lap) {
+        let known = self.all.get(&key).ok_or(ApStatus::INVALID_COMM_ID);
+        let status = match known.and_then(|known| self.judge(now, known, &lap.path())) {
+            Ok(way) => {
                 self.load_alternate(now, key, way);
                 ApStatus::LOADED
             }
             Err(status) => status,
         };
         // It was there a moment ago.
-        let _gone = self.cm.answer_path(now, id, Apr { status, ..Apr::default() });
+        let _gone = self.cm.answer_path(now, key, Apr { status, ..Apr::default() });
     }
 
     /// The address vector of a peer's path, if it is valid: between the two ports of the
@@ -212,12 +208,12 @@ impl Connections {
             return;
         }
         connection.paths.alternate = Some((way, now));
-        let attributes = Box::new(QpAttributes {
+        let attributes = QpAttributes {
             alternate_path: Some(way),
             migration: Some(Migration::Rearm),
             ..QpAttributes::default()
-        });
-        self.actions.push_back(Action::Modify { connection: key, attributes });
+        };
+        self.modify(key, attributes);
     }
 
     /// The queue pair has migrated to its alternate path, which is its only one now.

@@ -45,21 +45,22 @@ pub use config::{PeerConfig, Policy};
 pub use pause::{Failure, Pause};
 pub use rows::ConnectionRow;
 
-use crate::cm::{Cm, CmDatagram, CmDrop, CmEvent, ConnectionId, LocalPort, Role, Terms};
+use crate::cm::{Cm, CmDatagram, CmDrop, CmEvent, LocalPort};
 use crate::effects::{Action, ConnectionKey, QueuePairEvent, WorkerId};
 use crate::mad::{Envelope, MadAddress};
 use connection::{Connection, State};
 use pause::Attempt;
-use pollux_verbs::QpType;
 use pollux_verbs::drops::Drops;
 use pollux_verbs::reasons;
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
+use pollux_verbs::{QpAttributes, QpType};
 use pollux_wire::address::{Gid, Qpn};
 use pollux_wire::ip::link_address::LinkAddress;
 use pollux_wire::keys::PKey;
 use pollux_wire::mad::cm::Req;
 use pollux_wire::mad::cm::ipoib::{Dialect, IpoibPrivateData};
+use probe::Probe;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use table::Table;
 use worker::Attempts;
@@ -160,8 +161,6 @@ pub struct Connections {
     /// When something becomes of which pause.
     due: BTreeSet<(Time, Address, WorkerId)>,
     all: Table,
-    by_id: BTreeMap<ConnectionId, ConnectionKey>,
-    keys: u64,
     /// The time of the next search for unused connections.
     sweep: Option<Time>,
     /// When a second path is looked for, for which connection.
@@ -190,8 +189,6 @@ impl Connections {
             peers: BTreeMap::new(),
             due: BTreeSet::new(),
             all: Table::default(),
-            by_id: BTreeMap::new(),
-            keys: 0,
             sweep: None,
             alternates_due: BTreeSet::new(),
             path_queries: VecDeque::new(),
@@ -250,9 +247,9 @@ impl Connections {
             QueuePairEvent::Used { received } => self.used(now, key, received),
             QueuePairEvent::DataCame => {
                 self.used(now, key, true);
-                if let Some(&State::Accepted { id, .. }) = self.all.get(&key).map(|it| &it.state) {
+                if let Some(State::Accepted { .. }) = self.all.get(&key).map(|it| &it.state) {
                     // A connection that has just ended needs no confirmation.
-                    let _gone = self.cm.handle_data(now, id);
+                    let _gone = self.cm.handle_data(now, key);
                 }
             }
             QueuePairEvent::Migrated => self.migrated(now, key),
@@ -338,14 +335,14 @@ impl Connections {
     fn hear(&mut self, now: Time) {
         while let Some(event) = self.cm.poll_event() {
             match event {
-                CmEvent::Request { id, req, from } => self.requested(now, id, req, from),
-                CmEvent::Reply { id, rep } => self.replied(now, id, &rep),
-                CmEvent::Established { id, .. } => self.confirmed(now, id),
-                CmEvent::Remembered { id } => self.remembered(id),
-                CmEvent::Ended { id, end, .. } => self.connection_ended(now, id, end),
-                CmEvent::PathOffered { id, lap } => self.path_offered(now, id, &lap),
-                CmEvent::PathAnswered { id, apr } => self.path_answered(now, id, apr.as_deref()),
-                CmEvent::Closed { id } => self.closed(now, id),
+                CmEvent::Request { key, req, from } => self.requested(now, key, req, from),
+                CmEvent::Reply { key, rep } => self.replied(now, key, &rep),
+                CmEvent::Established { key, .. } => self.confirmed(now, key),
+                CmEvent::Remembered { key } => self.set_probe(key, Probe::Idle),
+                CmEvent::Ended { key, end, .. } => self.connection_ended(now, key, end),
+                CmEvent::PathOffered { key, lap } => self.path_offered(now, key, &lap),
+                CmEvent::PathAnswered { key, apr } => self.path_answered(now, key, apr.as_deref()),
+                CmEvent::Closed { key } => self.closed(now, key),
             }
         }
     }
@@ -372,9 +369,7 @@ impl Connections {
     }
 
     /// Makes an entry, and asks for its queue pair.
-    fn enter(&mut self, now: Time, connection: Connection) -> ConnectionKey {
-        self.keys += 1;
-        let key = ConnectionKey(self.keys);
+    fn enter(&mut self, now: Time, key: ConnectionKey, connection: Connection) {
         let pkey_index = self.place.as_ref().map_or(0, |place| place.pkey_index);
         let peer = LinkAddress::parse(&connection.peer);
         let (worker, qp_type) = (connection.worker, connection.qp_type);
@@ -386,78 +381,13 @@ impl Connections {
             pkey_index,
         });
         self.enter_peer(connection.peer).connections.insert(key);
-        if let Some(id) = connection.state.id() {
-            self.by_id.insert(id, key);
-        }
         self.all.insert(key, connection);
         self.sweep = self.sweep.or(self.config.idle_for.map(|idle_for| now + idle_for / 4));
-        key
     }
 
-    /// The terms by which our queue pair is made ready, and the orders to do so. RC's timers are
-    /// shorter than what the path would allow (RFC 4755 7.1). RNR NAKs count for nothing there: a
-    /// peer that has run out of receives computes, and is no less alive. The worker that moves the
-    /// packets reports a peer that takes nothing for long.
-    fn make_ready(&mut self, key: ConnectionKey, terms: Terms) {
-        let timeout = self.config.ack_timeout;
-        let terms = Terms { timeout, ..terms };
-        if let Some(connection) = self.all.get_mut(&key) {
-            (connection.paths.path, connection.paths.mtu) = (terms.path, Some(terms.path_mtu));
-        }
-        let to_receive = Box::new(terms.to_receive(self.config.min_rnr_timer));
-        let to_send = Box::new(terms.to_send());
-        for attributes in [to_receive, to_send] {
-            self.actions.push_back(Action::Modify { connection: key, attributes });
-        }
-    }
-
-    /// Handles the RTU of a peer.
-    fn confirmed(&mut self, now: Time, id: ConnectionId) {
-        let Some(&key) = self.by_id.get(&id) else { return };
-        if self.all.get(&key).is_some_and(|it| matches!(it.state, State::Accepted { .. })) {
-            self.opened(now, key);
-        }
-    }
-
-    /// A connection is open: the attempt ends, so the adjacency of the peer changes.
-    fn opened(&mut self, now: Time, key: ConnectionKey) {
-        let Some(connection) = self.all.get_mut(&key) else { return };
-        let (State::Asked { id, qpn, .. } | State::Accepted { id, qpn }) = connection.state else {
-            return;
-        };
-        connection.state = State::Open { id, qpn };
-        (connection.since, connection.used) = (now, now);
-        connection.probed = now;
-        let (address, worker) = (connection.peer, connection.worker);
-        let asking_worker = connection.asking_worker;
-        let (dialect, role) = (connection.dialect, connection.role);
-        let peer = self.enter_peer(address);
-        peer.dialect = Some(dialect);
-        if let Some(attempts) = peer.attempts.get_mut(usize::from(worker.0)) {
-            attempts.has_refused_one = false;
-        }
-        let others: Vec<_> = peer.connections.iter().copied().filter(|it| *it != key).collect();
-        let serves_us = dialect == Dialect::Rfc || role == Role::Active;
-        if serves_us {
-            self.set_attempt(address, worker, Attempt::Idle);
-        }
-        if role == Role::Passive {
-            self.end_pauses(now, address);
-        }
-        self.plan_alternate(now, key);
-        let replaces = |known: &Connection| {
-            let is_of_rfc = known.dialect == Dialect::Rfc && dialect == Dialect::Rfc;
-            known.asking_worker == asking_worker && (is_of_rfc || known.role == role)
-        };
-        let (replaced, others): (Vec<_>, Vec<_>) =
-            others.into_iter().partition(|other| self.all.get(other).is_some_and(replaces));
-        let stood = |it: &ConnectionKey| self.all.get(it).is_some_and(Connection::is_open);
-        if replaced.iter().any(stood) {
-            // The peer has begun anew perhaps, and forgotten those too.
-            others.into_iter().for_each(|other| self.doubt(now, other));
-        }
-        for other in replaced {
-            self.end(now, other, PeerDrop::Replaced);
-        }
+    fn modify(&mut self, key: ConnectionKey, attributes: QpAttributes) {
+        let Some(worker) = self.all.get(&key).map(|it| it.worker) else { return };
+        let attributes = Box::new(attributes);
+        self.actions.push_back(Action::Modify { worker, connection: key, attributes });
     }
 }

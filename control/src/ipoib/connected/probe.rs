@@ -16,7 +16,6 @@
 //! sends costs a request and its answer every `probe_after`.
 
 use super::{Connections, PeerDrop};
-use crate::cm::ConnectionId;
 use crate::effects::ConnectionKey;
 use pollux_verbs::QpType;
 use pollux_verbs::time::Time;
@@ -88,13 +87,6 @@ impl Connections {
         }
     }
 
-    /// The peer has answered a probe.
-    pub(super) fn remembered(&mut self, id: ConnectionId) {
-        if let Some(&key) = self.by_id.get(&id) {
-            self.set_probe(key, Probe::Idle);
-        }
-    }
-
     fn probe_at(&mut self, key: ConnectionKey, until: Time) {
         let is_probed =
             self.all.get(&key).is_some_and(|known| known.qp_type == QpType::Uc && known.is_open());
@@ -119,9 +111,7 @@ impl Connections {
                 Probe::Asked { left, .. } => left.checked_sub(1),
                 _ => self.config.probes_max.checked_sub(1),
             };
-            let asked =
-                left.zip(connection.state.id()).filter(|(_, id)| self.cm.probe(now, *id).is_ok());
-            if let Some((left, _)) = asked {
+            if let Some(left) = left.filter(|_| self.cm.probe(now, key).is_ok()) {
                 connection.probed = now;
                 let until = now + self.config.probe_interval;
                 self.set_probe(key, Probe::Asked { left, until });

@@ -83,7 +83,7 @@ impl Connections {
     /// How many there are here, and how many as connection management has them: those in time-wait
     /// are its own.
     pub fn load(&self) -> (usize, usize) {
-        (self.all.len(), self.cm.connections().count())
+        (self.all.len(), self.cm.count())
     }
 
     /// The peer of this key.

@@ -7,7 +7,7 @@ mod states;
 mod workers;
 
 use super::*;
-use crate::cm::{CmConfig, CmEvent, Connect, as_requested, request_along};
+use crate::cm::{CmConfig, CmEvent, Connect, Role, as_requested, request_along};
 use crate::mad::MadAddress;
 use pair::{OURS, Pair, THEIRS, address, path};
 use pollux_verbs::{QpAttributes, QpState, Retries, transition};
@@ -185,7 +185,7 @@ fn a_peer_that_accepts_and_disconnects_causes_a_pause() {
     let mut pair = Pair::new(&[Dialect::Rfc]);
     pair.connect();
     pair.accept(65_524, THEIRS.qpn);
-    let id = pair.theirs.connections().next().unwrap().id;
+    let id = pair.theirs.keys().next().unwrap();
     pair.theirs.disconnect(pair.now, id, [0; 220]).unwrap();
     pair.settle();
     assert_eq!(pair.ours.peer_state(&THEIRS, WorkerId::PRIMARY), PeerState::Paused);
@@ -395,7 +395,7 @@ impl Pair {
 
     fn refuse(&mut self, reason: RejectReason) {
         let asked = self.told.drain(..).find_map(|event| match event {
-            CmEvent::Request { id, .. } => Some(id),
+            CmEvent::Request { key: id, .. } => Some(id),
             _ => None,
         });
         self.theirs.reject(self.now, asked.unwrap(), reason, &[], [0; 148]).unwrap();

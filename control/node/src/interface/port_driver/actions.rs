@@ -123,8 +123,8 @@ impl PortDriver {
             Action::Connect { connection, qp_type, peer, pkey_index, .. } => {
                 self.connect(*connection, *qp_type, *peer, *pkey_index)
             }
-            Action::Modify { connection, attributes } => self.modify(*connection, attributes),
-            Action::Disconnect { connection } => {
+            Action::Modify { connection, attributes, .. } => self.modify(*connection, attributes),
+            Action::Disconnect { connection, .. } => {
                 self.leaving.push_back((now + BACK_MAX, *connection));
                 let id = self.connections.get(connection);
                 let ends = id.is_some_and(|id| self.netdev.disconnect(&mut *self.device, *id));

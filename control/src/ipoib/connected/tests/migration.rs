@@ -43,7 +43,7 @@ fn connected(lmc: u8, dialect: Dialect) -> Pair {
 }
 
 /// They have asked for a connection along the first path, which stands.
-fn asked() -> (Pair, ConnectionId) {
+fn asked() -> (Pair, ConnectionKey) {
     let mut pair = pair(1, Dialect::Rfc);
     let id = pair.ask_along(&back(0), Dialect::Rfc, &THEIRS, 0x600);
     pair.settle();
@@ -75,7 +75,7 @@ impl Pair {
     /// The peer's answer to what it was offered.
     fn answer(&mut self, status: ApStatus) -> Lap {
         let offered = self.told.drain(..).find_map(|event| match event {
-            CmEvent::PathOffered { id, lap } => Some((id, *lap)),
+            CmEvent::PathOffered { key: id, lap } => Some((id, *lap)),
             _ => None,
         });
         let (id, lap) = offered.expect("an offer");
@@ -92,7 +92,7 @@ impl Pair {
     }
 
     /// What became of their offer of a path.
-    fn offer(&mut self, id: ConnectionId, lap: Lap) -> ApStatus {
+    fn offer(&mut self, id: ConnectionKey, lap: Lap) -> ApStatus {
         self.theirs.offer_path(self.now, id, lap).unwrap();
         self.settle();
         let answered = self.told.drain(..).find_map(|event| match event {
@@ -249,7 +249,7 @@ fn while_we_offer_a_path_we_take_none() {
     let mut pair = connected(1, Dialect::Rfc);
     pair.pass(pause(0));
     assert!(pair.find_paths(&[way(1)]));
-    let id = pair.theirs.connections().next().unwrap().id;
+    let id = pair.theirs.keys().next().unwrap();
     assert_eq!(pair.offer(id, lap(&back(1))), ApStatus::REJECTED);
     assert_eq!((pair.shown(), pair.loaded()), (("offered", 0), None));
 }

@@ -101,13 +101,13 @@ impl Pair {
                     self.queue_pairs.insert(connection, (qpn, QpState::Init));
                     (connection, QueuePairEvent::Made { qpn })
                 }
-                Action::Modify { connection, attributes } => {
+                Action::Modify { connection, attributes, .. } => {
                     let (_, state) = self.queue_pairs.get_mut(&connection).unwrap();
                     *state = transition::check(self.qp_type, *state, &attributes).unwrap();
                     self.modified.push(*attributes);
                     continue;
                 }
-                Action::Disconnect { connection } => {
+                Action::Disconnect { connection, .. } => {
                     self.queue_pairs.remove(&connection);
                     (connection, QueuePairEvent::Ended)
                 }
@@ -162,7 +162,7 @@ impl Pair {
     /// The peer accepts what it was asked for, with these private data.
     pub(super) fn accept(&mut self, receive_mtu: u32, ud_qpn: Qpn) {
         let asked = self.told.drain(..).find_map(|event| match event {
-            CmEvent::Request { id, .. } => Some(id),
+            CmEvent::Request { key: id, .. } => Some(id),
             _ => None,
         });
         let private_data = IpoibPrivateData { ud_qpn, receive_mtu }.padded();
@@ -174,7 +174,7 @@ impl Pair {
     }
 
     /// The peer asks, in a dialect.
-    pub(super) fn ask(&mut self, dialect: Dialect, from: &LinkAddress, qpn: u32) -> ConnectionId {
+    pub(super) fn ask(&mut self, dialect: Dialect, from: &LinkAddress, qpn: u32) -> ConnectionKey {
         self.ask_along(&path(from, &OURS), dialect, from, qpn)
     }
 
@@ -184,7 +184,7 @@ impl Pair {
         dialect: Dialect,
         from: &LinkAddress,
         qpn: u32,
-    ) -> ConnectionId {
+    ) -> ConnectionKey {
         self.ask_for(path, dialect, from, qpn, None)
     }
 
@@ -195,7 +195,7 @@ impl Pair {
         from: &LinkAddress,
         qpn: u32,
         alternate: Option<&PathRecord>,
-    ) -> ConnectionId {
+    ) -> ConnectionKey {
         let alternate = alternate.map(|path| as_requested(path, TimeCode(8)));
         let words = IpoibPrivateData { ud_qpn: from.qpn, receive_mtu: 65_524 };
         let asking = self.asking.as_ref();
@@ -213,12 +213,14 @@ impl Pair {
         };
         let to = MadAddress::gsi(Lid(1), 0, PKey::DEFAULT);
         let packet_life_time = TimeCode(14);
-        self.theirs.connect(self.now, Connect { to, req, packet_life_time }).unwrap()
+        let key = self.theirs.new_key();
+        self.theirs.connect(self.now, key, Connect { to, req, packet_life_time }).unwrap();
+        key
     }
 
     pub(super) fn confirm_all(&mut self) {
         for event in std::mem::take(&mut self.told) {
-            if let CmEvent::Reply { id, .. } = event {
+            if let CmEvent::Reply { key: id, .. } = event {
                 self.theirs.confirm(self.now, id, [0; 224]).unwrap();
             }
         }

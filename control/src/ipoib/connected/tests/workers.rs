@@ -10,7 +10,7 @@ fn pair(workers: u8, listens: &[Dialect]) -> Pair {
 
 impl Pair {
     /// The peer asks for its worker of such a number, one of so many, by another queue pair.
-    fn ask_as(&mut self, worker: u8, workers: u8) -> ConnectionId {
+    fn ask_as(&mut self, worker: u8, workers: u8) -> ConnectionKey {
         self.asking = Some(AskingWorker::new(worker, workers));
         let id = self.ask(Dialect::Rfc, &THEIRS, 0x600 + self.made);
         self.settle();
@@ -77,7 +77,7 @@ fn requests_of_linux_go_to_the_worker_with_the_fewest_connections() {
     pair.settle();
     pair.confirm_all();
     assert_eq!(pair.workers(), [0, 2, 0, 1, 2, 0, 1]);
-    assert!(pair.theirs.connections().any(|row| row.id == again));
+    assert!(pair.theirs.keys().any(|key| key == again));
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn a_worker_that_is_refused_waits_while_the_lead_goes_on() {
     pair.accept(65_524, THEIRS.qpn);
     pair.connect_by(WorkerId(1));
     let asked = pair.told.drain(..).find_map(|event| match event {
-        CmEvent::Request { id, .. } => Some(id),
+        CmEvent::Request { key: id, .. } => Some(id),
         _ => None,
     });
     pair.theirs.reject(pair.now, asked.unwrap(), RejectReason::NO_QP, &[], [0; 148]).unwrap();
