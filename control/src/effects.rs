@@ -10,7 +10,6 @@ use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::ipv4::Ipv4Packet;
 use pollux_wire::ip::ipv6::Ipv6Packet;
 use pollux_wire::ip::ipv6_ext::UpperLayer;
-use pollux_wire::ip::link_address::LinkAddress;
 use pollux_wire::keys::{PKey, QKey};
 use pollux_wire::mad::cm::CommId;
 use pollux_wire::mad::smp::PortState;
@@ -189,8 +188,6 @@ pub enum Action {
         connection: ConnectionKey,
         /// RC or UC.
         qp_type: QpType,
-        /// The interface at the other end.
-        peer: LinkAddress,
         /// Which entry of the port's P_Key table to use.
         pkey_index: u16,
     },

@@ -59,7 +59,6 @@ use pollux_wire::ethernet::EtherType;
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::ipv4::Ipv4Header;
 use pollux_wire::ip::ipv6::Ipv6Header;
-use pollux_wire::ip::link_address::LinkAddress;
 use pollux_wire::keys::{PKey, QKey};
 use sink::Sink;
 use std::hint::black_box;
@@ -101,8 +100,7 @@ fn bench() -> Box<Bench> {
     let mut netdev = netdev.expect("it takes all");
     let link = Link { qkey: QKey(1), lid: Lid(1), gid: Gid([1; 16]), ..Link::default() };
     netdev.start(&mut device, link).expect("it takes all");
-    let peer = LinkAddress { rc: true, uc: false, qpn: Qpn(9), gid: Gid([9; 16]) };
-    let connection = netdev.connect(&mut device, peer, QpType::Rc).expect("there is room");
+    let connection = netdev.connect(&mut device, 9, QpType::Rc).expect("there is room");
     let change = QpAttributes::default();
     netdev.modify_connection(&mut device, connection, &change).expect("it takes all");
     let mut table = RouteTable::new(PKey::DEFAULT, Scope::LINK_LOCAL, 7);

@@ -21,14 +21,13 @@ use crate::neighbor::ConnectionId;
 use pollux_mem::Buf;
 use pollux_verbs::*;
 use pollux_wire::address::Qpn;
-use pollux_wire::ip::link_address::LinkAddress;
 use std::collections::BTreeMap;
 
-/// The two ends of a connection.
+/// The queue pair of a connection, and its key at control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peering {
-    /// The peer's interface.
-    pub peer: LinkAddress,
+    /// The key that the caller of [`Netdev::connect`] has given it.
+    pub key: u64,
     /// RC or UC.
     pub qp_type: QpType,
     /// The local queue pair.
@@ -258,12 +257,12 @@ impl Connections {
 }
 
 impl Netdev {
-    /// Creates a queue pair for a connection to `peer`, in RESET. [`Netdev::peering`] has its QPN,
+    /// Creates a queue pair for the connection with this key, in RESET. [`Netdev::peering`] has its QPN,
     /// for the REQ or the REP.
     pub fn connect<D: Device + ?Sized>(
         &mut self,
         device: &mut D,
-        peer: LinkAddress,
+        key: u64,
         qp_type: QpType,
     ) -> Result<ConnectionId, VerbsError> {
         let limit = self.config.connections_max.min(1 << SLOT_BITS);
@@ -299,7 +298,7 @@ impl Netdev {
             counts: ConnectionUse::default(),
             generation: connections.generation,
             state: State::Open,
-            peering: Peering { peer, qp_type, qp, qpn: device.qpn(qp)? },
+            peering: Peering { key, qp_type, qp, qpn: device.qpn(qp)? },
             is_wanting: false,
             own: (!shares).then_some(Receives::new(self.config.own_receives)),
             last_wqe_reached: false,
@@ -371,7 +370,7 @@ impl Netdev {
         self.connections.id(self.connections.of_qp(qp)?)
     }
 
-    /// The two ends of a connection.
+    /// The queue pair and the key of a connection.
     pub fn peering(&self, id: ConnectionId) -> Option<Peering> {
         let connection = self.connections.slots.get(id.slot as usize)?.as_ref()?;
         (connection.generation == id.generation).then_some(connection.peering)

@@ -51,7 +51,7 @@ fn a_connection_that_never_began_ends_at_once() {
     let mut pair = Pair::new(1, Setup::default());
     let host = &mut pair.hosts[0];
     for init in [None, Some(to_init())] {
-        let id = host.netdev.connect(&mut host.device, host.peer, QpType::Rc).unwrap();
+        let id = host.netdev.connect(&mut host.device, KEY, QpType::Rc).unwrap();
         if let Some(change) = init {
             host.netdev.modify_connection(&mut host.device, id, &change).unwrap();
         }
@@ -143,7 +143,7 @@ fn a_failure_names_the_peer() {
     let [NetdevEvent::ConnectionFailed { connection, peering, status }] = host.events[..] else {
         panic!("{:?}", host.events);
     };
-    assert_eq!((connection, peering.peer), (ids[0], host.peer));
+    assert_eq!((connection, peering.key), (ids[0], KEY));
     assert_eq!(status, Some(CompletionStatus::RetryExceeded));
     pair.close();
 }
@@ -197,7 +197,7 @@ fn connections_have_a_limit_and_ids_are_not_used_again() {
     let first = pair.connect(QpType::Rc);
     pair.connect(QpType::Rc);
     let host = &mut pair.hosts[0];
-    let more = host.netdev.connect(&mut host.device, host.peer, QpType::Rc);
+    let more = host.netdev.connect(&mut host.device, KEY, QpType::Rc);
     assert!(matches!(more, Err(VerbsError::Limit { limit: "connections_max", max: 2, .. })));
     for (host, id) in pair.hosts.iter_mut().zip(first) {
         host.netdev.disconnect(&mut host.device, id);

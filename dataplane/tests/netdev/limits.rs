@@ -107,7 +107,7 @@ fn ways_that_lead_nowhere_give_the_packet_back() {
         assert_eq!((refused.why, refused.outgoing.packet.bytes()), (why, &packet(4, 100, 1)[..]));
     }
     // By a connection that is not ready: a fault of whoever wrote the table, and the packet stays.
-    let id = host.netdev.connect(&mut host.device, host.peer, QpType::Rc).unwrap();
+    let id = host.netdev.connect(&mut host.device, KEY, QpType::Rc).unwrap();
     host.send(host.connected(id), [packet(4, 100, 1), packet(4, 5000, 2)]);
     let back = host.refused.drain(..).map(|one| (one.why, one.outgoing.packet.len()));
     assert!(back.eq([(Refusal::Disconnected, 100), (Refusal::Disconnected, 5000)]));

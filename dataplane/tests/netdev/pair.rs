@@ -26,6 +26,8 @@ use std::time::Duration;
 
 /// As OpenSM chooses it.
 pub const QKEY: QKey = QKey(0x0b1b);
+/// The key of connections at control.
+pub const KEY: u64 = 0x1234_5678_9abc_def0;
 /// Of datagrams, on a link of 2,048 bytes.
 pub const UD_MTU: u32 = 2044;
 /// Of connections.
@@ -126,7 +128,7 @@ impl Pair {
     pub fn connect_with(&mut self, qp_type: QpType, retries: Retries) -> [ConnectionId; 2] {
         let ids = [0, 1].map(|i: usize| {
             let host = &mut self.hosts[i];
-            host.netdev.connect(&mut host.device, host.peer, qp_type).unwrap()
+            host.netdev.connect(&mut host.device, KEY, qp_type).unwrap()
         });
         let qpns = [0, 1].map(|i: usize| self.hosts[i].netdev.peering(ids[i]).unwrap().qpn);
         for (i, host) in self.hosts.iter_mut().enumerate() {

@@ -103,7 +103,6 @@ impl InterfaceWorker {
         self.port = port;
     }
 
-    /// Its number at the interface.
     pub const fn number(&self) -> WorkerId {
         self.number
     }
@@ -113,7 +112,6 @@ impl InterfaceWorker {
         &self.driver
     }
 
-    /// The error that ended the worker.
     pub const fn failed(&self) -> Option<&VerbsError> {
         self.failed.as_ref()
     }
@@ -241,7 +239,6 @@ impl InterfaceWorker {
         has_acted
     }
 
-    /// Sends events to control.
     fn send_events(&mut self, take: Take<'_>) -> bool {
         let Self { driver, arrived, end, .. } = self;
         let mut busy = !arrived.is_empty();
@@ -276,7 +273,7 @@ impl InterfaceWorker {
         busy
     }
 
-    /// Tells control what is done.
+    /// Publishes progress to control.
     fn show_progress(&mut self) {
         let has_sent = self.end.has_sent_events() && self.driver.has_moved();
         self.end.show(self.driver.is_idle(), has_sent && self.driver.netdev().has_sent());
@@ -302,7 +299,6 @@ fn to_event(driver: &PortDriver, received: &Received) -> Option<WorkerEvent> {
     Some(WorkerEvent::Packet(received.headers.ether_type, received.packet.bytes().to_vec(), from))
 }
 
-/// A port of a worker that forwards.
 impl PacketPort for InterfaceWorker {
     #[inline]
     fn poll(&mut self, now: Time, transit: &mut Vec<TransitPacket>) -> bool {
@@ -415,7 +411,6 @@ impl InterfaceWorker {
         self.driver.draft(bytes)
     }
 
-    /// The draft.
     #[inline]
     pub fn drafted(&self) -> &[u8] {
         self.driver.drafted()
@@ -429,12 +424,10 @@ impl InterfaceWorker {
         Ok(())
     }
 
-    /// Passes the sent drafts to the device.
     pub fn flush(&mut self) {
         self.driver.flush();
     }
 
-    /// Sends a packet of this host.
     pub fn send(&mut self, now: Time, packet: &[u8]) -> Result<(), NotSent> {
         let sent = self.driver.send_packet(packet);
         if let (Ok(()), Some((_, next_hop))) = (sent, destination(packet)) {
@@ -451,27 +444,22 @@ impl InterfaceWorker {
 
 /// The state of the interface, as control published it.
 impl InterfaceWorker {
-    /// Our addresses that can be source addresses.
     pub fn own(&self) -> BTreeSet<IpAddr> {
         self.snapshot.own().collect()
     }
 
-    /// The source address of packets to a destination.
     pub fn source_for(&self, to: IpAddr) -> Option<IpAddr> {
         self.snapshot.source_for(to)
     }
 
-    /// Whether an address is on the link.
     pub fn is_on_link(&self, to: IpAddr) -> bool {
         self.snapshot.is_on_link(to)
     }
 
-    /// The MTU of datagrams, once the interface is up.
     pub fn datagram_mtu(&self) -> Option<u32> {
         self.snapshot.datagram_mtu()
     }
 
-    /// The MTU of packets to a neighbor now, if there is a route.
     pub fn route_mtu(&mut self, neighbor: IpAddr) -> Option<u32> {
         self.driver.route_mtu(neighbor)
     }

@@ -402,8 +402,8 @@ mod tests {
         let (mut control, mut worker) = channel();
         let count = 3 * COMMANDS_MAX as u64;
         for connection in (0..count).map(ConnectionKey) {
-            let worker = WorkerId::PRIMARY;
-            control.send(WorkerCommand::Act(Action::Disconnect { worker, connection }));
+            let ended = Action::Disconnect { worker: WorkerId::PRIMARY, connection };
+            control.send(WorkerCommand::Act(ended));
             worker.send_connection_events([(connection, QueuePairEvent::Ended)].into_iter());
         }
         assert!(!worker.send(WorkerEvent::Use(NOBODY)), "it finds no space, and overtakes nothing");

@@ -66,9 +66,7 @@ use table::Table;
 use worker::Attempts;
 
 reasons! {
-    /// Why a connection was not made, or ended.
     pub enum PeerDrop {
-        /// There are too many.
         Full = "full",
         /// A request that crossed ours, which stands.
         Crossing = "crossing",
@@ -76,7 +74,6 @@ reasons! {
         NotOffered = "not_offered",
         /// A request or a reply with invalid private data.
         BadPrivateData = "bad_private_data",
-        /// Our request was refused.
         Refused = "refused",
         /// Our request was not answered.
         Silence = "silence",
@@ -86,13 +83,10 @@ reasons! {
         Replaced = "replaced",
         /// The peer asked for it to end.
         PeerEnded = "peer_ended",
-        /// Not used.
         Idle = "idle",
         /// The policy for the peer wants no connection now, or one of another kind.
         Policy = "policy",
-        /// The neighbor was forgotten.
         Forgotten = "forgotten",
-        /// The interface went down.
         Down = "down",
         /// Too many attempts failed, so traffic uses datagrams.
         GaveUp = "gave_up",
@@ -102,16 +96,12 @@ reasons! {
 /// A peer as its link address is compared.
 type Address = [u8; LinkAddress::LEN];
 
-/// Where connections begin.
+/// The link and port of an interface that is up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Our link address.
     pub link: LinkAddress,
-    /// The partition.
     pub p_key: PKey,
-    /// Its index in the port's table.
     pub pkey_index: u16,
-    /// The port.
     pub port: LocalPort,
     /// The longest IP packet of a datagram: connections that take less are not sent by.
     pub datagram_mtu: u32,
@@ -120,56 +110,50 @@ pub struct Place {
 /// The state of a peer in connected mode, for one of our workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerState {
-    /// There is no connection and no recent attempt.
+    /// There is no connection, and no attempt was made recently.
     Idle,
-    /// One is asked for, since then.
+    /// One is being made, since then.
     UnderWay(Time),
     /// The last attempt failed, or too many did; or what there is takes less than a
     /// datagram does.
     Paused,
-    /// There is one.
     Open {
-        /// Which.
         connection: ConnectionKey,
-        /// The longest IP packet that it takes.
         mtu: u32,
     },
 }
 
 #[derive(Debug)]
 struct Peer {
-    /// A neighbor of ours, which is remembered without a connection too.
+    /// A neighbor of ours, which is kept without a connection.
     is_neighbor: bool,
-    /// When it announced itself or asked for a connection last.
+    /// When it last announced itself or sent a REQ.
     heard: Option<Time>,
-    /// Its dialect, if known.
     dialect: Option<Dialect>,
-    /// Of each of our workers.
+    /// By our workers.
     attempts: Vec<Attempts>,
     connections: BTreeSet<ConnectionKey>,
 }
 
-/// All connections of an interface.
 pub struct Connections {
     config: PeerConfig,
-    /// How many of ours there are, one at the least.
     workers: u8,
     cm: Cm,
     rng: SeededRng,
     place: Option<Place>,
     peers: BTreeMap<Address, Peer>,
-    /// When something becomes of which pause.
+    /// The ends of pauses.
     due: BTreeSet<(Time, Address, WorkerId)>,
     all: Table,
     /// The time of the next search for unused connections.
     sweep: Option<Time>,
-    /// When a second path is looked for, for which connection.
+    /// When to look for alternate paths.
     alternates_due: BTreeSet<(Time, ConnectionKey)>,
-    /// Ports to which all paths are to be found out.
+    /// Ports for which the SA is asked for all paths.
     path_queries: VecDeque<Gid>,
-    /// When something becomes of which probe.
+    /// The deadlines of probes.
     probes: BTreeSet<(Time, ConnectionKey)>,
-    /// Peers that connection management does not reach.
+    /// Peers that did not answer CM messages or probes.
     suspected: VecDeque<LinkAddress>,
     actions: VecDeque<Action>,
     changed: VecDeque<LinkAddress>,
@@ -177,7 +161,7 @@ pub struct Connections {
 }
 
 impl Connections {
-    /// None yet, and nowhere to make them, for so many workers.
+    /// `workers` is at least 1.
     pub fn new(config: PeerConfig, workers: u8, seed: u64) -> Self {
         let mut rng = SeededRng::secret(seed);
         Self {
@@ -239,7 +223,6 @@ impl Connections {
         self.hear(now);
     }
 
-    /// Handles an event of a queue pair.
     pub fn handle_event(&mut self, now: Time, key: ConnectionKey, event: &QueuePairEvent) {
         match *event {
             QueuePairEvent::Made { qpn } => self.made(now, key, qpn),
@@ -280,7 +263,6 @@ impl Connections {
         }
     }
 
-    /// Runs expired timers.
     pub fn handle_timeout(&mut self, now: Time) {
         self.cm.handle_timeout(now);
         self.hear(now);
@@ -293,7 +275,6 @@ impl Connections {
         self.end_idle(now);
     }
 
-    /// When something is due.
     pub fn poll_timeout(&self) -> Option<Time> {
         let pauses = self.due.first().map(|&(at, ..)| at);
         let alternates = self.alternates_due.first().map(|&(at, _)| at);
@@ -301,32 +282,27 @@ impl Connections {
         [self.cm.poll_timeout(), pauses, self.sweep, alternates, probes].into_iter().flatten().min()
     }
 
-    /// The next thing to do at the device.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// The next peer with a changed adjacency.
     pub fn poll_changed(&mut self) -> Option<LinkAddress> {
         self.changed.pop_front()
     }
 
-    /// The next message to send.
     pub fn poll_mad(&mut self) -> Option<Envelope> {
         self.cm.poll_transmit()
     }
 
-    /// Drop counters.
     pub const fn drops(&self) -> &Drops<PeerDrop> {
         &self.drops
     }
 
-    /// Whether a request is about a connection with the port that it came from.
+    /// Whether a REQ is about a connection with the port that sent it.
     pub fn is_of_peer(&self, from: &MadAddress, req: &Req) -> bool {
         self.cm.is_of_peer(from, req)
     }
 
-    /// Messages of connection management that were dropped, and why.
     pub const fn cm_drops(&self) -> &Drops<CmDrop> {
         self.cm.drops()
     }
@@ -368,18 +344,11 @@ impl Connections {
         })
     }
 
-    /// Makes an entry, and asks for its queue pair.
+    /// Adds a connection, and requests its queue pair.
     fn enter(&mut self, now: Time, key: ConnectionKey, connection: Connection) {
         let pkey_index = self.place.as_ref().map_or(0, |place| place.pkey_index);
-        let peer = LinkAddress::parse(&connection.peer);
         let (worker, qp_type) = (connection.worker, connection.qp_type);
-        self.actions.push_back(Action::Connect {
-            worker,
-            connection: key,
-            qp_type,
-            peer,
-            pkey_index,
-        });
+        self.actions.push_back(Action::Connect { worker, connection: key, qp_type, pkey_index });
         self.enter_peer(connection.peer).connections.insert(key);
         self.all.insert(key, connection);
         self.sweep = self.sweep.or(self.config.idle_for.map(|idle_for| now + idle_for / 4));

@@ -7,6 +7,7 @@
 //! Why address handles are destroyed later: readers may still have an older route table that names
 //! them.
 
+use super::counters::DriverConnection;
 use super::{BACK_MAX, Known, PortDriver};
 use pollux_control::ipoib::{
     Action, Adjacency, ConnectionKey, DatagramAdjacency, Link, PeerKey, QueuePairEvent,
@@ -15,10 +16,8 @@ use pollux_dataplane::neighbor::{Connected, Datagram, Route};
 use pollux_verbs::time::Time;
 use pollux_verbs::*;
 use pollux_wire::address::{Gid, Qpn};
-use pollux_wire::ip::link_address::LinkAddress;
 use std::net::IpAddr;
 
-/// The subject of an action that is retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Subject {
     Peer(PeerKey),
@@ -68,7 +67,6 @@ impl PortDriver {
         }
     }
 
-    /// Retries refused actions.
     pub fn retry(&mut self, now: Time) {
         if self.undone.is_empty() {
             return;
@@ -120,20 +118,20 @@ impl PortDriver {
             Action::UnbindGroup { mgid } => {
                 there("group", self.routes.unbind_group(*mgid).is_some())
             }
-            Action::Connect { connection, qp_type, peer, pkey_index, .. } => {
-                self.connect(*connection, *qp_type, *peer, *pkey_index)
+            Action::Connect { connection, qp_type, pkey_index, .. } => {
+                self.connect(*connection, *qp_type, *pkey_index)
             }
             Action::Modify { connection, attributes, .. } => self.modify(*connection, attributes),
             Action::Disconnect { connection, .. } => {
                 self.leaving.push_back((now + BACK_MAX, *connection));
-                let id = self.connections.get(connection);
-                let ends = id.is_some_and(|id| self.netdev.disconnect(&mut *self.device, *id));
+                let known = self.connections.get(connection);
+                let ends = known.is_some_and(|it| self.netdev.disconnect(&mut *self.device, it.id));
                 there("connection", ends)
             }
         }
     }
 
-    /// Publishes changed tables, and destroys handles that no reader can use any more.
+    /// Publishes changed tables, and destroys handles that no reader uses any more.
     pub fn show_changes(&mut self) {
         self.routes.publish();
         self.reader.refresh();
@@ -205,7 +203,7 @@ impl PortDriver {
             Adjacency::Unreachable => Route::Unreachable,
             Adjacency::Datagram(adjacency) => Route::Datagram(datagram(adjacency)?),
             Adjacency::Connected { connection, mtu, fallback } => Route::Connected(Connected {
-                connection: *self.connections.get(connection)?,
+                connection: self.connections.get(connection)?.id,
                 mtu: *mtu,
                 fallback: fallback.as_ref().and_then(datagram),
             }),
@@ -222,10 +220,9 @@ impl PortDriver {
         &mut self,
         key: ConnectionKey,
         qp_type: QpType,
-        peer: LinkAddress,
         pkey_index: u16,
     ) -> Result<(), VerbsError> {
-        let made = self.make(key, qp_type, peer, pkey_index);
+        let made = self.make(key, qp_type, pkey_index);
         let event = match &made {
             Ok(qpn) => QueuePairEvent::Made { qpn: *qpn },
             Err(_) => QueuePairEvent::Failed,
@@ -238,12 +235,10 @@ impl PortDriver {
         &mut self,
         key: ConnectionKey,
         qp_type: QpType,
-        peer: LinkAddress,
         pkey_index: u16,
     ) -> Result<Qpn, VerbsError> {
-        let id = self.netdev.connect(&mut *self.device, peer, qp_type)?;
-        self.connections.insert(key, id);
-        self.keys.insert(id, key);
+        let id = self.netdev.connect(&mut *self.device, key.0, qp_type)?;
+        self.connections.insert(key, DriverConnection::new(id));
         self.awaiting_first_packet.insert(id);
         let init = QpAttributes {
             state: Some(QpState::Init),
@@ -258,7 +253,7 @@ impl PortDriver {
     }
 
     fn modify(&mut self, key: ConnectionKey, attributes: &QpAttributes) -> Result<(), VerbsError> {
-        let id = *self.connections.get(&key).ok_or(NOT_THERE)?;
+        let id = self.connections.get(&key).ok_or(NOT_THERE)?.id;
         let done = self.netdev.modify_connection(&mut *self.device, id, attributes);
         if done.is_err() {
             // A connection without its alternate path continues on the primary one.

@@ -5,7 +5,7 @@ use pollux_dataplane::ipoib::{Outgoing, Received, Refused};
 use pollux_wire::ethernet::EtherType;
 
 impl PortDriver {
-    /// Received packets, before anybody takes them.
+    /// Taps received packets.
     #[inline]
     pub(super) fn tap_received(&mut self, packets: &[Received]) {
         if !self.taps.is_empty() {
@@ -22,7 +22,7 @@ impl PortDriver {
         }
     }
 
-    /// Hands packets to the netdev, which returns those that it refuses.
+    /// Sends a batch; `refused` gets the packets that the netdev refuses.
     #[inline]
     pub(super) fn post(&mut self, batch: &mut Vec<Outgoing>, refused: &mut Vec<Refused>) {
         if self.taps.is_empty() {

@@ -3,7 +3,7 @@
 
 use super::{Counts, PortDriver};
 use pollux_control::ipoib::{ConnectionKey, QueuePairEvent};
-use pollux_dataplane::ipoib::{ConnectionUse, Traffic};
+use pollux_dataplane::ipoib::{ConnectionId, ConnectionUse, Traffic};
 use pollux_dataplane::reason::{ForwardDrops, PacketDrops, Refusals};
 use pollux_verbs::QpType;
 use std::collections::BTreeMap;
@@ -12,35 +12,34 @@ use std::collections::BTreeMap;
 /// so a peer may pause for two seconds.
 const STALLED_MAX: u32 = 2;
 
-/// The counters of a worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DriverCounters {
-    /// Packets.
     pub traffic: Traffic,
-    /// Dropped packets, by reason.
     pub drops: PacketDrops,
-    /// Refused packets, by reason.
     pub refusals: Refusals,
-    /// Dropped packets in transit, by reason.
     pub forward_drops: ForwardDrops,
-    /// All other drops.
     pub counts: Counts,
-    /// The packet counters of connections.
     pub uses: BTreeMap<ConnectionKey, ConnectionUse>,
     /// The reason for which an action of control is refused.
     pub refused: Option<String>,
 }
 
-/// The state of connections at the last check.
-#[derive(Default)]
-pub(super) struct Seen {
-    uses: BTreeMap<ConnectionKey, ConnectionUse>,
-    /// The oldest sends of connections that wait for their peers, and the checks that found each.
-    stalled: BTreeMap<ConnectionKey, (u32, u32)>,
+/// A connection of control at the netdev.
+pub(super) struct DriverConnection {
+    pub(super) id: ConnectionId,
+    /// Its counters at the last check.
+    seen: ConnectionUse,
+    /// The oldest send that a reliable peer has not acknowledged, and the checks that found it.
+    stalled: Option<(u32, u32)>,
+}
+
+impl DriverConnection {
+    pub(super) fn new(id: ConnectionId) -> Self {
+        Self { id, seen: ConnectionUse::default(), stalled: None }
+    }
 }
 
 impl PortDriver {
-    /// The counters of this worker.
     pub fn counters(&self) -> DriverCounters {
         DriverCounters {
             traffic: self.netdev.traffic(),
@@ -53,40 +52,35 @@ impl PortDriver {
         }
     }
 
-    /// Adds events of connections that were used since the last call.
+    /// Reports connections that were used since the last call, and fails reliable ones whose peers
+    /// have received nothing for long: a peer without posted receives would answer with RNR NAKs
+    /// forever, and keep buffers. Checks are counted instead of time, since this process may have
+    /// been stopped itself.
     pub fn report_uses(&mut self) {
-        let uses = self.connection_uses();
-        let before = |key| self.seen.uses.get(key).copied().unwrap_or_default();
-        let used = uses.iter().map(|(key, after)| (*key, before(key), after));
-        let used = used.filter(|(_, before, after)| before != *after);
-        self.connection_events.extend(used.map(|(key, before, after)| {
-            (key, QueuePairEvent::Used { received: before.received != after.received })
-        }));
-        self.seen.uses = uses;
-        self.watch_sends();
-    }
-
-    /// Reports reliable connections as failed whose peers have received nothing for long: a peer
-    /// without posted receives would answer with RNR NAKs forever, and keep buffers. Checks are
-    /// counted instead of time, since this process may have been stopped itself.
-    fn watch_sends(&mut self) {
-        let mut stalled = std::mem::take(&mut self.seen.stalled);
-        for (key, id) in &self.connections {
-            let is_reliable = self.netdev.peering(*id).is_some_and(|it| it.qp_type == QpType::Rc);
-            let Some(oldest) = self.netdev.oldest_send(*id).filter(|_| is_reliable) else {
-                continue;
-            };
-            let times = stalled.remove(key).filter(|(before, _)| *before == oldest);
-            let times = times.map_or(0, |(_, times)| times + 1);
-            if times == STALLED_MAX {
+        for (key, connection) in &mut self.connections {
+            let id = connection.id;
+            let Some(peering) = self.netdev.peering(id) else { continue };
+            let after = self.netdev.connection_use(id).unwrap_or_default();
+            let before = std::mem::replace(&mut connection.seen, after);
+            if before != after {
+                let used = QueuePairEvent::Used { received: before.received != after.received };
+                self.connection_events.push((*key, used));
+            }
+            let is_reliable = peering.qp_type == QpType::Rc;
+            let oldest = self.netdev.oldest_send(id).filter(|_| is_reliable);
+            let before = connection.stalled;
+            connection.stalled = oldest.map(|oldest| {
+                let same = before.filter(|(before, _)| *before == oldest);
+                (oldest, same.map_or(0, |(_, checks)| checks + 1))
+            });
+            if connection.stalled.is_some_and(|(_, checks)| checks == STALLED_MAX) {
                 self.connection_events.push((*key, QueuePairEvent::Failed));
             }
-            self.seen.stalled.insert(*key, (oldest, times));
         }
     }
 
     fn connection_uses(&self) -> BTreeMap<ConnectionKey, ConnectionUse> {
         let all = self.connections.iter();
-        all.filter_map(|(key, id)| Some((*key, self.netdev.connection_use(*id)?))).collect()
+        all.filter_map(|(key, one)| Some((*key, self.netdev.connection_use(one.id)?))).collect()
     }
 }

@@ -4,7 +4,7 @@
 //! interface cannot work, the port driver ends, and the interface is opened again.
 
 use super::{BACK_MAX, PortDriver};
-use pollux_control::ipoib::QueuePairEvent;
+use pollux_control::ipoib::{ConnectionKey, QueuePairEvent};
 use pollux_dataplane::ipoib::{NetdevEvent, Received, RxSource};
 use pollux_verbs::time::Time;
 use pollux_verbs::*;
@@ -17,12 +17,11 @@ impl PortDriver {
         is_armed && self.device.attributes().can.sleep
     }
 
-    /// What ends a sleep.
     pub(in crate::interface) fn wake_source(&mut self) -> Option<WakeSource<'_>> {
         self.device.wake_source()
     }
 
-    /// Takes the notification that ended a sleep. The next poll returns the error, if there is one.
+    /// Takes the notification that ended a sleep. The next poll returns an error of the device.
     pub(in crate::interface) fn take_notification(&mut self) {
         let _ = self.device.wait(Duration::ZERO);
     }
@@ -47,7 +46,6 @@ impl PortDriver {
         Ok(busy)
     }
 
-    /// Adds an event of the connection with this queue pair, if there is one.
     fn add_connection_event(&mut self, qp: Qp, event: QueuePairEvent) {
         let key = self.netdev.connection_of(qp).and_then(|id| self.key(id));
         self.connection_events.extend(key.map(|key| (key, event)));
@@ -70,24 +68,20 @@ impl PortDriver {
     }
 
     pub(super) fn handle_netdev_event(&mut self, event: NetdevEvent) {
-        let (connection, event) = match event {
-            NetdevEvent::ConnectionFailed { connection, .. } => {
-                (connection, QueuePairEvent::Failed)
+        let (key, event) = match event {
+            NetdevEvent::ConnectionFailed { peering, .. } => (peering.key, QueuePairEvent::Failed),
+            NetdevEvent::ConnectionEnded { connection, peering } => {
+                self.awaiting_first_packet.remove(&connection);
+                self.connections.remove(&ConnectionKey(peering.key));
+                (peering.key, QueuePairEvent::Ended)
             }
-            NetdevEvent::ConnectionEnded { connection, .. } => (connection, QueuePairEvent::Ended),
             // `start_again` starts it once it has stopped.
             NetdevEvent::DatagramsFailed { .. } => return,
         };
-        let Some(key) = self.key(connection) else { return };
-        if matches!(event, QueuePairEvent::Ended) {
-            self.keys.remove(&connection);
-            self.awaiting_first_packet.remove(&connection);
-            self.connections.remove(&key);
-        }
-        self.connection_events.push((key, event));
+        self.connection_events.push((ConnectionKey(key), event));
     }
 
-    /// Fails with an object that the device has lost and the interface cannot work without.
+    /// Fails if the device has lost an object that the interface needs.
     pub(super) fn check_loss(&self, event: &AsyncEvent) -> Result<(), VerbsError> {
         let lost = |what, why| Err(VerbsError::Lost { what, why });
         match *event {
@@ -111,7 +105,7 @@ impl PortDriver {
         const LATE: VerbsError =
             VerbsError::Lost { what: "queue pair", why: "the device does not return its requests" };
         while let Some(&(until, key)) = self.leaving.front() {
-            let known = self.connections.get(&key).copied();
+            let known = self.connections.get(&key).map(|connection| connection.id);
             if known.is_some() && now < until {
                 break;
             }

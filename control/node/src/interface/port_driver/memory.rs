@@ -26,7 +26,6 @@ const _: () = {
     assert!(3 * CONNECTED_SENDS <= LARGE_BUFFERS - CONNECTED_RECEIVES);
 };
 
-/// Packet memory of one worker thread.
 pub struct WorkerMemory {
     pub(super) small: PacketMemory,
     pub(super) large: PacketMemory,
@@ -35,7 +34,6 @@ pub struct WorkerMemory {
 }
 
 impl WorkerMemory {
-    /// Memory for so many ports, of which some make connections.
     pub fn new(ports: usize, connects: bool) -> Result<Arc<Self>, PoolError> {
         let count = ports.clamp(1, 64) as u32;
         let small = PacketMemory::new(count * SMALL_BUFFERS, SMALL_BYTES)?;
@@ -46,17 +44,15 @@ impl WorkerMemory {
         Ok(Arc::new(Self { small, large, ports, has_large: connects }))
     }
 
-    /// Buffers for datagrams.
     pub(crate) const fn small(&self) -> &PacketMemory {
         &self.small
     }
 
-    /// Buffers for packets of connections, if there are any.
     pub(crate) const fn large(&self) -> &PacketMemory {
         &self.large
     }
 
-    /// Whether there is room for another port beside those that have it. Its owner counts as one.
+    /// Whether there is space for another port.
     pub fn has_room(self: &Arc<Self>, connects: bool) -> bool {
         Arc::strong_count(self) <= self.ports && (self.has_large || !connects)
     }

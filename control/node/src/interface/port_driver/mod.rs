@@ -19,7 +19,7 @@ use crate::fabric::Embedded;
 use crate::port::WorkerAccess;
 use crate::port::address_handles::AddressHandles;
 use actions::Subject;
-use counters::Seen;
+use counters::DriverConnection;
 use memory::WorkerMemory;
 use pollux_control::ipoib::{
     self as control, Action, ConnectionKey, Link, PacketSource, PeerKey, QueuePairEvent,
@@ -54,7 +54,7 @@ const CONNECTED_RECEIVES: u32 = 256;
 const CONNECTED_SENDS: u32 = 64;
 /// Cached address handles of single packets of control.
 const HANDLES_MAX: usize = 64;
-/// Timeout of a device for returning the requests of a queue pair in ERR.
+/// Timeout for a device to return the requests of a queue pair in ERR.
 const BACK_MAX: Duration = Duration::from_secs(5);
 /// Packets that wait for space in a send queue, at most.
 const WAITING_MAX: usize = 256;
@@ -67,7 +67,7 @@ const FRAMES_MAX: usize = 2048;
 /// Takes a packet to a local address, or to a group, if it is for a socket.
 pub type Take<'a> = &'a mut dyn FnMut(&PacketHeaders, &[u8]) -> bool;
 
-/// Whether a packet goes to sockets without control, if one takes it.
+/// Whether a socket took a packet without control.
 #[inline]
 pub(super) fn take_if_for_socket(received: &Received, take: Take<'_>) -> bool {
     let Received { packet, headers, verdict, .. } = received;
@@ -79,26 +79,22 @@ pub(super) fn take_if_for_socket(received: &Received, take: Take<'_>) -> bool {
     is_offered && take(headers, packet.bytes())
 }
 
-/// Whether it came by a group, which this host has joined.
+/// Whether a packet was received by a group, which this host has joined.
 fn is_by_group(received: &Received) -> bool {
     matches!(received.from, RxSource::Datagram { group: Some(_), .. })
 }
 
-/// Whether it came by a group, and is to one that leaves the link.
+/// Whether a packet was received by a group, and is to one beyond the link.
 fn is_to_routed_group(received: &Received) -> bool {
     let Received { packet, headers, .. } = received;
     is_by_group(received) && headers.destination(packet.bytes()).is_some_and(is_routed_group)
 }
 
-/// The reason for which an interface cannot use a device.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// No memory for its packets.
     Memory(pollux_mem::pool::PoolError),
-    /// The device refused a verb.
     Verbs(VerbsError),
-    /// The device has no context for another worker.
     NoWorkerContext(VerbsError),
 }
 
@@ -124,23 +120,19 @@ impl From<VerbsError> for DeviceError {
     }
 }
 
-/// Input for control.
 #[derive(Debug, Default)]
 pub struct Arrived {
-    /// Packets.
     pub packets: Vec<Received>,
-    /// Changes of queue pairs, with their connections.
     pub connection_events: Vec<(ConnectionKey, QueuePairEvent)>,
 }
 
 impl Arrived {
-    /// Whether there is no input.
     pub fn is_empty(&self) -> bool {
         self.packets.is_empty() && self.connection_events.is_empty()
     }
 }
 
-/// A peer of control in the route table.
+/// A peer in the route table.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     peer: Peer,
@@ -149,18 +141,14 @@ struct Known {
     handle: Option<(AddressVector, Ah)>,
 }
 
-/// The parameters of a port driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// The partition.
     pub p_key: PKey,
-    /// The scope of its groups.
     pub scope: Scope,
     /// The receive MTU of connections, if there are any.
     pub message_bytes: Option<u32>,
 }
 
-/// A device and all objects that a worker has there.
 pub struct PortDriver {
     device: Box<dyn Device + Send>,
     port: u8,
@@ -170,11 +158,9 @@ pub struct PortDriver {
     reader: Snapshot<Routes>,
     own: Destinations,
     peers: BTreeMap<PeerKey, Known>,
-    connections: BTreeMap<ConnectionKey, ConnectionId>,
-    keys: BTreeMap<ConnectionId, ConnectionKey>,
+    connections: BTreeMap<ConnectionKey, DriverConnection>,
     /// Connections that have received no packet yet.
     awaiting_first_packet: BTreeSet<ConnectionId>,
-    /// Attached groups.
     attached: BTreeSet<(Gid, Lid)>,
     /// Refused actions that are retried, and the reasons.
     undone: BTreeMap<Subject, (Action, VerbsError)>,
@@ -184,7 +170,6 @@ pub struct PortDriver {
     leaving: VecDeque<(Time, ConnectionKey)>,
     /// The timeout of the UD queue pair for a change of state.
     settled_by: Option<Time>,
-    seen: Seen,
     /// Address handles of single packets of control.
     handles: AddressHandles,
     /// Handles that a reader of an older route table may still use.
@@ -254,7 +239,6 @@ impl PortDriver {
             own: Destinations::new(),
             peers: BTreeMap::new(),
             connections: BTreeMap::new(),
-            keys: BTreeMap::new(),
             awaiting_first_packet: BTreeSet::new(),
             attached: BTreeSet::new(),
             undone: BTreeMap::new(),
@@ -268,7 +252,6 @@ impl PortDriver {
             filtered: Vec::new(),
             leaving: VecDeque::new(),
             settled_by: None,
-            seen: Seen::default(),
             waiting: VecDeque::new(),
             frames: VecDeque::new(),
             batch: Vec::new(),
@@ -283,27 +266,23 @@ impl PortDriver {
         })
     }
 
-    /// The number of the UD queue pair.
     pub fn qpn(&self) -> Qpn {
         self.netdev.qpn()
     }
 
-    /// Another queue pair of this interface: what it sends to a group comes back to no worker.
+    /// Adds another queue pair of this interface. Workers drop each other's packets to groups.
     pub(super) fn add_sibling(&mut self, qpn: Qpn) {
         self.netdev.add_sibling(qpn);
     }
 
-    /// The netdev, for its counters.
     pub fn netdev(&self) -> &Netdev {
         &self.netdev
     }
 
-    /// The packet counters of a connection.
     pub fn connection_use(&self, connection: ConnectionKey) -> Option<ConnectionUse> {
-        self.netdev.connection_use(*self.connections.get(&connection)?)
+        self.netdev.connection_use(self.connections.get(&connection)?.id)
     }
 
-    /// Whether the netdev is stopped.
     pub fn is_idle(&self) -> bool {
         self.netdev.is_stopped()
     }
@@ -341,7 +320,6 @@ impl PortDriver {
         Ok(busy)
     }
 
-    /// Sets the access control list of arriving packets.
     pub(super) fn set_filter(&mut self, filter: Option<AclFilter>) {
         self.filter = filter;
     }
@@ -424,14 +402,13 @@ impl PortDriver {
         copy
     }
 
-    /// Recycles the buffer of a packet.
     pub fn recycle(&mut self, received: Received) {
         self.netdev.recycle(received.packet);
     }
 
     /// The name of a connection at control; `None` once it has ended.
     pub fn key(&self, connection: ConnectionId) -> Option<ConnectionKey> {
-        self.keys.get(&connection).copied()
+        self.netdev.peering(connection).map(|peering| ConnectionKey(peering.key))
     }
 
     fn netdev_link(link: &Link) -> pollux_dataplane::ipoib::Link {

@@ -22,20 +22,15 @@ use std::net::IpAddr;
 /// Packets that leave with one doorbell, at most.
 const BATCH_MAX: usize = 32;
 
-/// The reason for which a packet of the host was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotSent {
-    /// It is not an IP packet.
     NoIp,
     /// It is longer than the MTU of its route, which is this.
     TooBig(u32),
-    /// There is no space for it now.
     Full,
-    /// The interface is down, or the next hop does not answer.
     Unreachable,
 }
 
-/// Why control gets a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::interface) enum PuntReason {
     /// It is of the host, and has no route as its destination is no next hop.
@@ -167,7 +162,7 @@ impl PortDriver {
         Ok(())
     }
 
-    /// Moves packets of the batch that would overtake waiting ones behind them.
+    /// Moves packets of the batch behind waiting ones of the same queue pair.
     pub(in crate::interface) fn queue_behind_others(&mut self) {
         let waiting = &self.waiting;
         let behind: Vec<_> = self.batch.extract_if(.., |one| is_behind(waiting, one)).collect();
@@ -176,12 +171,12 @@ impl PortDriver {
         }
     }
 
-    /// Passes a packet without a route to control.
+    /// Punts a packet without a route.
     pub(in crate::interface) fn punt(&mut self, packet: &[u8]) -> Result<(), NotSent> {
         self.pass_to_control(packet, PuntReason::NoRoute)
     }
 
-    /// Passes a packet to control, which knows whether the MTU will grow, or sends an ICMP error.
+    /// Punts a packet that is too long. Control knows whether the MTU will grow.
     fn punt_too_big(&mut self, packet: &[u8], mtu: u32) -> Result<(), NotSent> {
         self.pass_to_control(packet, PuntReason::TooBig(mtu))
     }
@@ -370,7 +365,6 @@ impl PortDriver {
         self.flush();
     }
 
-    /// Recycles the buffer of a packet in transit.
     pub(in crate::interface) fn recycle_buf(&mut self, packet: Buf) {
         self.netdev.recycle(packet);
     }
@@ -385,7 +379,6 @@ fn is_behind(waiting: &VecDeque<ipoib::Outgoing>, outgoing: &ipoib::Outgoing) ->
     })
 }
 
-/// Reads the version and header of an IP packet; `None` if it is none.
 pub fn destination(packet: &[u8]) -> Option<(EtherType, IpAddr)> {
     match packet.first()? >> 4 {
         4 => {
