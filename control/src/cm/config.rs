@@ -3,18 +3,15 @@
 use pollux_wire::address::{Gid, Guid, Lid};
 use std::time::Duration;
 
-/// Limits and times of connection management.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CmConfig {
-    /// The GUID of our node; with the queue pair number it identifies stale connections.
+    /// Our node; with the queue pair number it identifies stale connections.
     pub ca_guid: Guid,
     /// Connections in all, those in time-wait included.
     pub connections_max: usize,
-    /// Service IDs that are listened for.
     pub listeners_max: usize,
-    /// Connections that others asked for and that do not stand yet, or were rejected just now.
+    /// Pending requests of all peers: not established yet, or rejected recently.
     pub requests_pending_max: usize,
-    /// The same of one peer.
     pub requests_pending_per_peer_max: usize,
     /// Connections requested by ports of other subnets by way of one LID. Any port can pose as a
     /// router, and forge addresses behind it.
@@ -23,22 +20,19 @@ pub struct CmConfig {
     pub messages_max: usize,
     /// Events that wait to be polled, before nothing new is begun.
     pub events_max: usize,
-    /// The least time between a message and its repetition, whatever the peer wants.
+    /// The least retry interval, whatever the peer wants.
     pub response_time_min: Duration,
-    /// The most.
     pub response_time_max: Duration,
     /// How long the consumer may take to answer a request or a reply.
     pub consumer_time_max: Duration,
-    /// How much time the peer can ask for at once.
+    /// The longest extension by one MRA.
     pub mra_time_max: Duration,
-    /// How often it can, for one message.
+    /// MRAs for one message.
     pub mras_max: u8,
-    /// The longest TIME-WAIT.
     pub time_wait_max: Duration,
 }
 
 impl CmConfig {
-    /// Usual limits, for a node.
     pub const fn of(ca_guid: Guid) -> Self {
         Self {
             ca_guid,
@@ -59,12 +53,9 @@ impl CmConfig {
     }
 }
 
-/// The addresses of our port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalPort {
-    /// Its number.
     pub number: u8,
-    /// Its address.
     pub lid: Lid,
     /// How many bits of its LID choose a path.
     pub lmc: u8,

@@ -6,7 +6,6 @@ use crate::mad::MadAddress;
 use pollux_verbs::reasons;
 use pollux_wire::mad::cm::{Apr, Drep, Dreq, Lap, Rej, Rep, Req, Rtu};
 
-/// An event for the consumer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CmEvent {
     /// A REQ came: accept or reject it.
@@ -28,14 +27,10 @@ pub enum CmEvent {
     Closed { key: ConnectionKey },
 }
 
-/// Why a connection ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The peer sent a REJ.
     Rejected(Box<Rej>),
-    /// The peer sent a DREQ.
     Asked(Box<Dreq>),
-    /// The peer answered our DREQ with a DREP.
     Answered(Box<Drep>),
     /// The peer or the consumer did not answer in time.
     TimedOut,
@@ -44,7 +39,6 @@ pub enum End {
 }
 
 reasons! {
-    /// Why a message was dropped.
     pub enum CmDrop {
         /// Another class, method or attribute, or a version that we do not speak.
         NotOurs = "not_ours",
@@ -54,11 +48,9 @@ reasons! {
         Stranger = "stranger",
         /// It names a queue pair that the connection does not have.
         WrongQp = "wrong_qp",
-        /// The state of the connection does not allow it.
         WrongState = "wrong_state",
         /// A repetition that needs no answer.
         Repeated = "repeated",
-        /// A request to a service ID without a listener.
         NoListener = "no_listener",
         /// A request for another port than ours.
         WrongGid = "wrong_gid",
@@ -70,7 +62,6 @@ reasons! {
         TableFull = "table_full",
         /// An MRA beyond the number that one message may get.
         TooManyMras = "too_many_mras",
-        /// Too many messages wait to be sent.
         OutgoingFull = "outgoing_full",
     }
 }

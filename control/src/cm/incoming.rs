@@ -16,7 +16,7 @@ use pollux_wire::mad::cm::{
 };
 use pollux_wire::mad::{Attribute, MadHeader, Method, MgmtClass};
 
-/// A CM datagram, parsed once for all that look at it.
+/// A CM datagram, parsed once.
 #[derive(Clone, Copy, Debug)]
 pub struct CmDatagram {
     envelope: Envelope,
@@ -25,19 +25,16 @@ pub struct CmDatagram {
 }
 
 impl CmDatagram {
-    /// Parses a datagram of the class of communication management.
     pub fn parse(envelope: &Envelope) -> Self {
         let message = CmMessage::parse_mad(&envelope.mad).ok();
         let message = message.map(|(header, message)| (header.transaction_id, message));
         Self { envelope: *envelope, message }
     }
 
-    /// The port that sent it.
     pub const fn from(&self) -> &MadAddress {
         &self.envelope.peer
     }
 
-    /// The REQ that it carries, if it is one.
     pub const fn req(&self) -> Option<&Req> {
         match &self.message {
             Some((_, CmMessage::Req(req))) => Some(req),
@@ -47,7 +44,6 @@ impl CmDatagram {
 }
 
 impl Cm {
-    /// A datagram of the class of communication management has come.
     pub fn handle_mad(&mut self, now: Time, datagram: &CmDatagram) {
         let CmDatagram { envelope, message: Some((id, message)) } = datagram else {
             return self.handle_unreadable(&datagram.envelope);
@@ -77,7 +73,7 @@ impl Cm {
         }
     }
 
-    /// Of a request in another version of the class, the sender's name is where we know it.
+    /// A REQ in another class version has the sender's communication ID at the same offset.
     fn handle_unreadable(&mut self, envelope: &Envelope) {
         self.out.count(CmDrop::NotOurs);
         let Ok((header, rest)) = MadHeader::read(&envelope.mad) else { return };
@@ -108,7 +104,7 @@ impl Cm {
         Ok(connection.key)
     }
 
-    /// Passes a message to its connection; one that has none is counted.
+    /// Passes a message to the connection with these IDs (ours, the peer's), or counts a drop.
     fn dispatch(
         &mut self,
         now: Time,
@@ -232,7 +228,7 @@ impl Cm {
         Ok(())
     }
 
-    /// Rejects a request of which no connection was made, so that we have no name for it.
+    /// Rejects a REQ without a connection, so without a communication ID of ours.
     fn refuse(&mut self, to: &MadAddress, transaction_id: u64, req: &Req, reason: RejectReason) {
         let mut rej = Rej {
             remote_comm_id: req.local_comm_id,
@@ -289,7 +285,7 @@ impl Cm {
         }
     }
 
-    /// Whether the peer calls it so, or has not called it anything yet.
+    /// Whether the peer has given the connection this ID, or none yet.
     fn matches_remote_id(&self, key: ConnectionKey, remote_id: CommId) -> bool {
         let connection = self.get(key);
         connection.is_some_and(|connection| {
@@ -298,7 +294,7 @@ impl Cm {
         })
     }
 
-    /// A reply to nothing that we asked: its sender would wait long for us to confirm.
+    /// An unexpected REP: without a REJ its sender would wait long for an RTU.
     fn refuse_rep(&mut self, to: &MadAddress, transaction_id: u64, rep: &Rep) {
         self.out.count(CmDrop::Unknown);
         let rej = Rej {
@@ -333,7 +329,7 @@ impl Cm {
         }
     }
 
-    /// A peer that rejects a request may have no ID for the connection, or a new one.
+    /// A peer that rejects a REQ may have no ID for the connection, or a new one.
     fn find_rejected(&self, from: &MadAddress, rej: &Rej) -> Result<ConnectionKey, CmDrop> {
         let key = self.find(from, rej.remote_comm_id, None)?;
         let connection = self.get(key).ok_or(CmDrop::Unknown)?;
@@ -343,7 +339,7 @@ impl Cm {
         }
     }
 
-    /// A peer that got no answer may not know our name, only its own and its node's.
+    /// A peer without an answer may not know our ID, only its own and its node.
     fn find_timed_out(&self, from: &MadAddress, guid: Guid, rej: &Rej) -> Option<ConnectionKey> {
         let is_meant = |key: &ConnectionKey| {
             let connection = self.get(*key);
@@ -390,7 +386,7 @@ impl Cm {
         }
     }
 
-    /// Nothing here is to be found by a service ID but connections.
+    /// Service IDs lead to connections only.
     fn refuse_sidr(&mut self, to: &MadAddress, transaction_id: u64, req: &SidrReq) {
         self.out.count(CmDrop::NoListener);
         let rep = SidrRep {

@@ -27,12 +27,11 @@ impl Source {
     }
 }
 
-/// The keys of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Keys {
-    /// When it has to do something.
+    /// When its timer is due.
     pub(super) due: Option<Time>,
-    /// The peer's name for it, and the peer's port.
+    /// The peer's ID for it, and the peer's port.
     pub(super) remote_id: Option<(CommId, Gid)>,
     /// The peer's queue pair, as long as the peer may believe it connected.
     pub(super) remote_qp: Option<(Gid, Qpn)>,
@@ -42,7 +41,6 @@ pub(super) struct Keys {
     pub(super) router: Option<Lid>,
 }
 
-/// All connections by their keys.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     due: BTreeSet<(Time, ConnectionKey)>,
@@ -55,7 +53,7 @@ pub(super) struct Index {
 }
 
 impl Index {
-    /// A connection has changed.
+    /// Replaces the keys of a connection after a change.
     pub(super) fn replace(&mut self, key: ConnectionKey, before: &Keys, after: &Keys) {
         if before == after {
             return;
@@ -113,7 +111,7 @@ impl Index {
         self.due.first().copied()
     }
 
-    /// Those that the peer at this port calls so.
+    /// Connections with this ID at the peer's port.
     pub(super) fn by_remote_id(
         &self,
         remote_id: CommId,
@@ -123,7 +121,7 @@ impl Index {
         self.remote_ids.range(range).map(|(.., key)| *key)
     }
 
-    /// Those that any peer calls so.
+    /// Connections with this ID at any peer.
     pub(super) fn by_remote_id_of_any(
         &self,
         remote_id: CommId,
@@ -133,13 +131,12 @@ impl Index {
         self.remote_ids.range(range).map(|(.., key)| *key)
     }
 
-    /// Connections with this queue pair as peer.
     pub(super) fn by_remote_qp(&self, gid: Gid, qpn: Qpn) -> impl Iterator<Item = ConnectionKey> {
         let range = (gid, qpn, OLDEST)..=(gid, qpn, NEWEST);
         self.remote_qps.range(range).map(|(.., key)| *key)
     }
 
-    /// How many that do not stand were asked for from there, and from anywhere.
+    /// Pending requests of one source, and of all.
     pub(super) fn pending(&self, source: Source) -> (usize, usize) {
         (self.pending.get(&source).copied().unwrap_or(0), self.pending_count)
     }

@@ -69,28 +69,22 @@ use std::sync::Arc;
 /// The side of a connection: requester or listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
-    /// We did.
     Active,
-    /// The peer did.
     Passive,
 }
 
-/// The parameters of a connection request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connect {
-    /// Where the peer's connection manager is.
     pub to: MadAddress,
     /// The REQ; our communication ID and our node are filled in. [`request_along`] makes one of a
     /// path.
     pub req: Req,
-    /// The packet lifetime of the path.
     pub packet_life_time: TimeCode,
 }
 
 /// The default answer of a listener.
 type ListenerData = Arc<[u8; 148]>;
 
-/// Connection management of a port.
 #[derive(Debug)]
 pub struct Cm {
     rng: SeededRng,
@@ -104,7 +98,6 @@ pub struct Cm {
 }
 
 impl Cm {
-    /// One without connections.
     pub fn new(config: CmConfig, mut rng: SeededRng) -> Self {
         let out = Outbox::new(config, rng.split());
         Self {
@@ -118,7 +111,6 @@ impl Cm {
         }
     }
 
-    /// The port is like this, or has become so.
     pub fn handle_port(&mut self, port: LocalPort) {
         self.port = port;
     }
@@ -137,7 +129,6 @@ impl Cm {
         Ok(())
     }
 
-    /// Listens no more. Connections stay.
     pub fn unlisten(&mut self, service_id: ServiceId) {
         self.listeners.remove(&service_id);
     }
@@ -274,22 +265,18 @@ impl Cm {
         self.connections.len()
     }
 
-    /// The next message to send.
     pub fn poll_transmit(&mut self) -> Option<Envelope> {
         self.out.poll_message()
     }
 
-    /// The next event.
     pub fn poll_event(&mut self) -> Option<CmEvent> {
         self.out.poll_event()
     }
 
-    /// The time of the next timer.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.index.next_due().map(|(due, _)| due)
     }
 
-    /// The moment has come.
     pub fn handle_timeout(&mut self, now: Time) {
         while let Some((_, key)) = self.index.next_due().filter(|(due, _)| *due <= now) {
             let known =
@@ -298,7 +285,6 @@ impl Cm {
         }
     }
 
-    /// Messages dropped, and why.
     pub const fn drops(&self) -> &Drops<CmDrop> {
         self.out.drops()
     }
@@ -311,7 +297,7 @@ impl Cm {
         self.connections.get(&key.comm_id()).filter(|it| it.key == key)
     }
 
-    /// Lets something change a connection, and keeps all tables in step with it.
+    /// Changes a connection, and keeps the index in step.
     fn change<R>(
         &mut self,
         now: Time,

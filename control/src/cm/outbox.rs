@@ -10,7 +10,6 @@ use pollux_wire::mad::cm::CmMessage;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Queued messages and events, and drop counters.
 #[derive(Debug)]
 pub(super) struct Outbox {
     pub(super) config: CmConfig,
@@ -53,7 +52,6 @@ impl Outbox {
         Repeat { message, transaction_id, times_left, interval, due, mras_left }
     }
 
-    /// Retransmits.
     pub(super) fn repeat(&mut self, now: Time, to: &MadAddress, repeat: &mut Repeat) {
         repeat.times_left = repeat.times_left.saturating_sub(1);
         repeat.due = self.later(now, repeat.interval);
@@ -79,7 +77,7 @@ impl Outbox {
         self.events.push_back(event);
     }
 
-    /// Whether the consumer has left too many events unpolled.
+    /// Whether too many events are unpolled.
     pub(super) fn is_full(&self) -> bool {
         self.events.len() >= self.config.events_max
     }

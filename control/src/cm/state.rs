@@ -51,7 +51,6 @@ pub(super) enum State {
         rtu: Option<Box<Rtu>>,
         /// Our offer of another path.
         offered: Option<Repeat>,
-        /// The peer's.
         offer: Offer,
     },
     DreqSent(Repeat),
@@ -60,11 +59,10 @@ pub(super) enum State {
         /// The last message, for a repetition.
         last_message: Option<Box<CmMessage>>,
     },
-    /// It is to leave the tables.
+    /// To be removed from the tables.
     Closed,
 }
 
-/// The name of a state, without its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Phase {
     ReqSent,
@@ -129,7 +127,6 @@ impl State {
         }
     }
 
-    /// The time of its timer.
     pub(super) fn due(&self) -> Option<Time> {
         match self {
             Self::ReqSent(repeat)
@@ -146,13 +143,11 @@ impl State {
     }
 }
 
-/// Why a call of the consumer's was refused.
+/// Why a call of the consumer was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CmError {
-    /// There is no such connection, or no more.
     NotThere(ConnectionKey),
-    /// The connection is in a state that does not allow it.
     WrongState(Phase),
     /// The limit of connections, or of events that were not polled.
     Full,

@@ -15,16 +15,12 @@ use pollux_wire::packet::RnrTimer;
 use pollux_wire::psn::Psn;
 use pollux_wire::units::{Mtu, TimeCode};
 
-/// The attributes of our queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
     /// The service, if it is one that we know.
     pub qp_type: Option<QpType>,
-    /// The path to the peer.
     pub path: AddressVector,
-    /// Largest payload of a packet.
     pub path_mtu: Mtu,
-    /// The peer's queue pair.
     pub dest_qp: Qpn,
     /// The first packet to expect.
     pub rq_psn: Psn,
@@ -34,16 +30,12 @@ pub struct Terms {
     pub responder_resources: u8,
     /// Reads and atomics of ours that may be outstanding there.
     pub initiator_depth: u8,
-    /// How long an acknowledgement may take.
     pub timeout: TimeCode,
-    /// How often to try again after silence.
     pub retry_count: Retries,
-    /// How often to try again when the peer finds no receive.
     pub rnr_retry: Retries,
 }
 
 impl Terms {
-    /// Of the side that asked.
     pub fn active(
         req: &Req,
         rep: &Rep,
@@ -68,7 +60,7 @@ impl Terms {
     /// Of the side that was asked. Whether packets have a GRH is decided by whether the request
     /// had one: routers do not show in the request itself.
     pub fn passive(req: &Req, rep: &Rep, peer: &MadAddress, port: &LocalPort) -> Self {
-        /// The hop limit of the request is that of the peer's packets, not ours.
+        /// The hop limit of the REQ is that of the peer's packets.
         const HOP_LIMIT: u8 = 0xff;
         let path = within_reach(req.primary, false, peer);
         let hop_limit = if peer.global.is_some() { HOP_LIMIT } else { 0 };
@@ -145,7 +137,7 @@ impl Terms {
     }
 }
 
-/// The largest value of a field of three bits.
+/// The value of a field of three bits, which is limited to its largest value.
 const fn retries(count: u8) -> Retries {
     match Retries::new(count) {
         Some(retries) => retries,
@@ -199,7 +191,7 @@ pub fn request_along(path: &PathRecord, ca_ack_delay: TimeCode) -> Req {
     }
 }
 
-/// A path as messages name it.
+/// A path in the form of CM messages.
 pub fn as_requested(path: &PathRecord, ca_ack_delay: TimeCode) -> ReqPath {
     // A path with a hop limit of 1 has a GRH, but no router on it.
     let subnet_local = path.hop_limit <= 1;

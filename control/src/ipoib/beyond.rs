@@ -27,7 +27,7 @@ impl Interface {
         self.pump(now);
     }
 
-    /// Handles a packet that another interface has for this one.
+    /// Handles a packet that another interface has forwarded to this one.
     pub fn handle_elsewhere(&mut self, now: Time, packet: Vec<u8>, what: ElsewhereKind) {
         assert_no_worker_thread();
         match what {
@@ -39,12 +39,11 @@ impl Interface {
         self.pump(now);
     }
 
-    /// The next packet for another interface.
     pub fn poll_elsewhere(&mut self) -> Option<Elsewhere> {
         self.beyond.elsewhere.pop()
     }
 
-    /// Handles a packet that the routes of the node keep from this link; otherwise returns it.
+    /// Handles a packet that the routes of the node lead elsewhere; otherwise returns it.
     pub(super) fn route_beyond(
         &mut self,
         now: Time,

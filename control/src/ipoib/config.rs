@@ -12,7 +12,6 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// An interface's configuration.
 #[derive(Clone, Debug)]
 pub struct InterfaceConfig {
     /// Our UD queue pair, which stays for life.
@@ -26,19 +25,16 @@ pub struct InterfaceConfig {
     pub addresses: Vec<(IpAddr, u8)>,
     /// Whether a DHCP server is asked for one more.
     pub dhcp: bool,
-    /// The longest packet that is sent, where the link and connections have room for longer ones.
+    /// The longest packet to send, if the link and connections allow longer ones.
     pub mtu_max: u32,
-    /// Default routers.
     pub routers: Vec<IpAddr>,
-    /// Neighbors that are not asked for.
+    /// Static neighbors.
     pub neighbors: Vec<(IpAddr, LinkAddress)>,
-    /// Whether IPv6 is spoken at all.
     pub ipv6: bool,
     /// Workers that move its packets, the primary one included.
     pub workers: u8,
     /// The pause after the administrator refused or did not answer; it doubles each time.
     pub pause_min: Duration,
-    /// The longest such pause.
     pub pause_max: Duration,
     /// Paths that are remembered, at most.
     pub paths_max: usize,
@@ -54,13 +50,9 @@ pub struct InterfaceConfig {
     pub groups_max: usize,
     /// Packets that wait to be polled, at most.
     pub packets_max: usize,
-    /// Neighbors.
     pub neighbor: NeighborConfig,
-    /// ICMP errors and echo replies.
     pub icmp: IcmpConfig,
-    /// The administrator's client.
     pub sa: SaConfig,
-    /// Connected mode.
     pub peer: PeerConfig,
     /// Other policies than the interface's, for the peers that these addresses lead to.
     pub policies: BTreeMap<IpAddr, Policy>,
@@ -69,18 +61,15 @@ pub struct InterfaceConfig {
 /// The properties of a new broadcast group (RFC 4391 5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupTerms {
-    /// The key of all datagrams of the link.
     pub q_key: QKey,
-    /// Payload of a datagram.
     pub mtu: Mtu,
     /// The fastest that it may be sent to.
     pub rate: Rate,
-    /// The service level.
     pub sl: u8,
 }
 
 impl Default for GroupTerms {
-    /// As OpenSM makes it.
+    /// The values of OpenSM.
     fn default() -> Self {
         Self { q_key: QKey::IPOIB_OPENSM, mtu: Mtu::BYTES_2048, rate: Rate::GBPS_10, sl: 0 }
     }
@@ -116,7 +105,6 @@ impl InterfaceConfig {
         }
     }
 
-    /// The same with one more address.
     #[must_use]
     pub fn address(mut self, ip: IpAddr, prefix_len: u8) -> Self {
         self.addresses.push((ip, prefix_len));

@@ -87,7 +87,7 @@ impl Interface {
         own.unwrap_or(&self.config.peer.policy).wants(&peer.link)
     }
 
-    /// A worker has a packet for a peer: reason enough for a connection, if there is to be one.
+    /// Connects to a peer for which a worker has a packet, if the policy wants a connection.
     pub(super) fn connect_to_peer(&mut self, now: Time, key: PeerKey, worker: WorkerId) {
         let Some(qp_type) = self.wants_connection(key) else { return };
         let Some(link) = self.peers.all.get(&key).map(|peer| peer.link) else { return };
@@ -106,12 +106,10 @@ impl Interface {
         }
     }
 
-    /// Every connection.
     pub fn connection_rows(&self) -> impl Iterator<Item = ConnectionRow> {
         self.connections.rows()
     }
 
-    /// Why a peer is not asked for a connection of a worker now, and until when.
     pub fn pause_of(&self, peer: &LinkAddress, worker: WorkerId) -> Option<Pause> {
         self.connections.pause_of(peer, worker)
     }

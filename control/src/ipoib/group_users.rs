@@ -16,11 +16,11 @@ use std::sync::Arc;
 pub(super) struct GroupUsers {
     /// How many listeners of this host each group has.
     listeners: BTreeMap<IpAddr, usize>,
-    /// Groups with listeners, while the interface is up: the data path takes them for local.
+    /// Groups with listeners, while the interface is up: local in the data path.
     local: BTreeSet<IpAddr>,
     /// Groups whose packets are forwarded, as the node has set them.
     forwarded: Arc<BTreeSet<IpAddr>>,
-    /// Those of them that are joined: there may be too many.
+    /// The joined ones of them: there may be too many.
     joined: BTreeSet<IpAddr>,
 }
 
@@ -53,7 +53,6 @@ impl Interface {
         self.pump(now);
     }
 
-    /// Groups with listeners are local from now on, if the interface is up.
     pub(super) fn own_groups(&mut self) {
         if !self.is_up() {
             return;
@@ -63,7 +62,7 @@ impl Interface {
         self.actions.extend(added.map(|group| Action::AddOwn(*group)));
     }
 
-    /// The interface is down: nothing is local.
+    /// The interface is down: no group is local.
     pub(super) fn disown_groups(&mut self) {
         let local = std::mem::take(&mut self.group_users.local);
         self.actions.extend(local.into_iter().map(Action::RemoveOwn));

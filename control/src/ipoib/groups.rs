@@ -32,7 +32,6 @@ use std::time::Duration;
 /// The retry interval of a missing group, unless a notice reports it.
 const MISSING_PAUSE: Duration = Duration::from_secs(60);
 
-/// A group of the link.
 pub(super) struct Group {
     pub(super) mgid: Gid,
     pub(super) peer: PeerKey,
@@ -48,7 +47,6 @@ pub(super) struct Group {
     pub(super) pending: VecDeque<PendingPacket>,
 }
 
-/// The state of a group.
 #[derive(Clone, Debug)]
 pub(super) enum GroupState {
     Asked { failures: u32 },
@@ -66,7 +64,6 @@ impl Group {
         }
     }
 
-    /// The present membership.
     pub(super) fn join_state(&self) -> Option<(Gid, JoinState)> {
         match self.state {
             GroupState::Joined { as_full, .. } => Some((self.mgid, join_state(as_full))),
@@ -74,7 +71,7 @@ impl Group {
         }
     }
 
-    /// The present membership, and the one of an outstanding join.
+    /// The present membership, and that of an outstanding join.
     pub(super) fn may_be_joined(&self) -> impl Iterator<Item = (Gid, JoinState)> + use<> {
         let asked = match self.state {
             GroupState::Asked { .. } => Some(self.is_wanted),
@@ -146,7 +143,6 @@ impl Interface {
         }
     }
 
-    /// Sends a packet to a group.
     pub(super) fn send_to_group(&mut self, now: Time, id: GroupId, pending: PendingPacket) {
         if !self.check_up() {
             return;
@@ -185,7 +181,7 @@ impl Interface {
         }
     }
 
-    /// One packet by datagram, or its parts.
+    /// Sends a packet by datagram, in fragments if it is too long.
     pub(super) fn send_datagram(
         &mut self,
         now: Time,
@@ -266,7 +262,6 @@ impl Interface {
         group.is_some_and(|group| matches!(group.state, GroupState::Joined { as_full: true, .. }))
     }
 
-    /// Handles the notice of a new group.
     pub(super) fn group_appeared(&mut self, now: Time, id: GroupId) {
         let Some(group) = self.groups.get(&id) else { return };
         if matches!(group.state, GroupState::Missing { .. } | GroupState::Failed { .. }) {
@@ -274,7 +269,6 @@ impl Interface {
         }
     }
 
-    /// Handles the notice of a deleted group.
     pub(super) fn group_vanished(&mut self, now: Time, id: GroupId) {
         let Some(group) = self.groups.get(&id) else { return };
         if group.is_wanted {
@@ -297,7 +291,6 @@ impl Interface {
         }
     }
 
-    /// Removes all groups.
     pub(super) fn forget_groups(&mut self) {
         for id in self.groups.keys().copied().collect::<Vec<_>>() {
             self.remove_group(id);
@@ -368,7 +361,7 @@ impl Interface {
         }
     }
 
-    /// Sends a join, unless one is outstanding. Packets wait only if the group was not joined.
+    /// Sends a join, unless one is outstanding.
     fn ask_group(&mut self, now: Time, id: GroupId, as_full: bool) {
         let broadcast = self.groups.get(&GroupId::Broadcast).and_then(Group::record).copied();
         let Some((group, like)) = self.groups.get_mut(&id).zip(broadcast) else { return };

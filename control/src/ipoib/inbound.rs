@@ -20,7 +20,6 @@ use pollux_wire::ip::nd_option::NdOption;
 use pollux_wire::mad::sa::PathRecord;
 use std::net::IpAddr;
 
-/// The receiver of a packet.
 enum Owner {
     Discovery,
     Listeners,
@@ -130,7 +129,7 @@ impl Interface {
         }
     }
 
-    /// A packet for one of our addresses or groups, if it is.
+    /// Delivers a packet to one of our addresses or groups.
     fn deliver(
         &mut self,
         now: Time,
@@ -155,7 +154,7 @@ impl Interface {
         self.deliveries.push(Delivery { ether_type, packet: bytes.to_vec() });
     }
 
-    /// A packet has a port without a listener: TCP is reset, others get an ICMP error.
+    /// Handles a packet to a port without a listener: a TCP reset or an ICMP error answers.
     pub fn handle_no_listener(&mut self, now: Time, packet: &[u8]) {
         assert_no_worker_thread();
         match Answer::to(packet, &self.addresses) {

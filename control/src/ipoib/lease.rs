@@ -13,19 +13,17 @@ use pollux_wire::ip::ipv4::Ipv4Packet;
 use pollux_wire::ip::udp::UdpHeader;
 use std::net::{IpAddr, Ipv4Addr};
 
-/// How far the interface is with its server.
+/// The state of the DHCP client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseRow {
-    /// The state of the client.
     pub state: &'static str,
-    /// Since when.
     pub since: Time,
     /// The lease, bound or offered.
     pub lease: Option<Lease>,
 }
 
 impl Interface {
-    /// The address from a server, if there is to be one.
+    /// The DHCP client, if configured.
     pub fn lease_row(&self) -> Option<LeaseRow> {
         let (state, since) = self.dhcp.as_ref()?.state();
         let (state, lease) = match state {
@@ -60,7 +58,7 @@ impl Interface {
         self.pump(now);
     }
 
-    /// Whether a packet is a server's word to us; the client takes it then.
+    /// Whether a packet is for the DHCP client, which then takes it.
     pub(super) fn is_from_dhcp(
         &mut self,
         now: Time,
@@ -108,20 +106,18 @@ impl Interface {
         has_progress
     }
 
-    /// Whether an address is the server's, so that others are asked for it before it is used.
+    /// Whether an address is from DHCP, so that it is probed before it is used.
     pub(super) fn is_leased(&self, ip: IpAddr) -> bool {
         let mut all = self.addresses.iter();
         all.any(|one| one.ip == ip && one.origin == Origin::Dhcp)
     }
 
-    /// An address, which may be a lease, was found free.
     pub(super) fn lease_is_free(&mut self, now: Time, ip: IpAddr) {
         if let (Some(dhcp), IpAddr::V4(ip)) = (&mut self.dhcp, ip) {
             dhcp.handle_free(now, ip);
         }
     }
 
-    /// The address is in use.
     pub(super) fn lease_is_taken(&mut self, now: Time, ip: IpAddr) {
         if let (Some(dhcp), IpAddr::V4(v4)) = (&mut self.dhcp, ip) {
             dhcp.handle_taken(now, v4);
@@ -144,7 +140,7 @@ impl Interface {
         }
     }
 
-    /// The lease is ours, perhaps on other terms than before.
+    /// The lease is bound, perhaps with other parameters than before.
     fn hold(&mut self, now: Time, lease: Lease) {
         let (ip, len) = (lease.ip.into(), lease.prefix_len);
         if let Some(before) = self.lease.take() {

@@ -88,15 +88,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
 
 reasons! {
-    /// Why a packet was dropped or an operation not done.
     pub enum InterfaceDrop {
-        /// The interface is not up.
         Down = "down",
         /// It is truncated or malformed.
         Malformed = "malformed",
         /// Its destination is another host, and this interface does not forward.
         Transit = "transit",
-        /// There is no route to its destination.
         NoRoute = "no_route",
         /// A route of the node drops it silently.
         Blackhole = "blackhole",
@@ -104,7 +101,7 @@ reasons! {
         Unreachable = "unreachable",
         /// It is longer than the MTU of its adjacency.
         TooBig = "too_big",
-        /// A later packet for the same path or group replaced it: the queue was full.
+        /// A later packet for the same path or group replaced it in a full queue.
         PendingFull = "pending_full",
         /// Its peer was removed while it waited.
         PeerGone = "peer_gone",
@@ -112,11 +109,9 @@ reasons! {
         NoGroup = "no_group",
         /// The group could not be joined.
         GroupRefused = "group_refused",
-        /// There are too many groups.
         GroupsFull = "groups_full",
         /// We have no source address for a solicitation.
         NoSource = "no_source",
-        /// Too many SA queries wait.
         QueriesFull = "queries_full",
         /// One of our addresses is beyond the limit of ARP or ND.
         AddressesFull = "addresses_full",
@@ -151,7 +146,6 @@ struct PendingPacket {
     from: Option<u16>,
 }
 
-/// An interface.
 pub struct Interface {
     config: InterfaceConfig,
     port: Option<PortView>,
@@ -259,7 +253,6 @@ impl Interface {
         self.pump(now);
     }
 
-    /// The operator takes the interface up or down.
     pub fn set_open(&mut self, now: Time, is_open: bool) {
         assert_no_worker_thread();
         match is_open {
@@ -322,7 +315,6 @@ impl Interface {
         self.pump(now);
     }
 
-    /// An event of the queue pair of a connection.
     pub fn handle_connection(&mut self, now: Time, key: ConnectionKey, event: &QueuePairEvent) {
         assert_no_worker_thread();
         self.handle_queue_pair_event(now, key, event);
@@ -350,7 +342,6 @@ impl Interface {
         self.next_hop_of(now, destination, 0)
     }
 
-    /// The next hop of packets of a flow.
     fn next_hop_of(&self, now: Time, destination: IpAddr, flow: u32) -> Option<NextHop> {
         if matches!(destination, IpAddr::V4(ip) if self.addresses.is_broadcast(ip)) {
             return Some(NextHop::Group(destination));
@@ -362,12 +353,10 @@ impl Interface {
         self.routes.next_hop(now, destination, |ip| self.neighbors.may_be_reachable(ip))
     }
 
-    /// Our addresses.
     pub const fn addresses(&self) -> &Addresses {
         &self.addresses
     }
 
-    /// Handles all timers that are due.
     pub fn handle_timeout(&mut self, now: Time) {
         assert_no_worker_thread();
         self.sa.handle_timeout(now);
@@ -390,7 +379,6 @@ impl Interface {
         self.pump(now);
     }
 
-    /// When the next timer is due.
     pub fn poll_timeout(&self) -> Option<Time> {
         let always = [
             self.sa.poll_timeout(),
@@ -412,28 +400,24 @@ impl Interface {
         always.into_iter().chain(when_up).flatten().min()
     }
 
-    /// The next action for the device or the tables of the data path.
     pub fn poll_action(&mut self) -> Option<Action> {
         assert_no_worker_thread();
         self.actions.pop_front()
     }
 
-    /// The next management datagram to send.
     pub fn poll_mad(&mut self) -> Option<Envelope> {
         self.sa.poll_transmit().or_else(|| self.connections.poll_mad())
     }
 
-    /// The next packet to send.
     pub fn poll_frame(&mut self) -> Option<Outgoing> {
         self.frames.pop()
     }
 
-    /// The next packet to deliver to local sockets.
     pub fn poll_delivery(&mut self) -> Option<Delivery> {
         self.deliveries.pop()
     }
 
-    /// Passes events between the protocols until none has any left.
+    /// Passes events between the protocols until none is left.
     fn pump(&mut self, now: Time) {
         loop {
             let has_progress = self.handle_sa_events(now)
@@ -453,7 +437,6 @@ impl Interface {
         Some(MadAddress::gsi(port.sm_lid, port.sm_sl, PKey::DEFAULT))
     }
 
-    /// Our link address.
     fn link_address(&self) -> LinkAddress {
         let gid = self.binding.map_or(Gid::NONE, |binding| binding.gid);
         let (rc, uc) = self.config.peer.offers();

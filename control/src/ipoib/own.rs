@@ -57,7 +57,7 @@ impl Interface {
         self.pump(now);
     }
 
-    /// Addresses for which packets may come by other interfaces of the node, too.
+    /// Addresses whose packets may arrive by other interfaces of the node, too.
     pub fn addresses_for_node(&self) -> impl Iterator<Item = IpAddr> {
         let is_link_local = |ip| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
         let all = self.addresses.iter().filter(|one| one.state.may_be_source());
@@ -164,7 +164,7 @@ impl Interface {
         has_progress
     }
 
-    /// Asks others whether they have an address; or takes it, if they are not to be asked.
+    /// Probes an address for duplicates, or assigns it at once.
     fn claim(&mut self, now: Time, ip: IpAddr) {
         // Of one that was a server's before the interface went down, the server is asked instead.
         let probes = self.is_leased(ip) && !self.addresses.is_ours(ip);
@@ -247,14 +247,14 @@ impl Interface {
         self.set_sources();
     }
 
-    /// The address by which packets are for everyone on the subnet of one of ours.
+    /// The broadcast address of the subnet of an address of ours.
     fn broadcast_of(&self, ip: IpAddr) -> Option<IpAddr> {
         let IpAddr::V4(own) = ip else { return None };
         let prefix_len = self.owned.get(&ip)?;
         subnet_broadcast(own, *prefix_len).map(IpAddr::V4)
     }
 
-    /// Addresses that share their last 24 bits share the group too.
+    /// Addresses with the same last 24 bits share the group.
     fn leave_solicited_node(&mut self, now: Time, ip: IpAddr) {
         let group_of = |ip| match ip {
             IpAddr::V4(_) => None,

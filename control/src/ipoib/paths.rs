@@ -16,7 +16,6 @@ use pollux_wire::address::{Gid, Qpn};
 use pollux_wire::mad::sa::PathRecord;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// The path to a port.
 #[derive(Default)]
 pub(super) struct Path {
     pub(super) record: Option<Box<PathRecord>>,
@@ -24,13 +23,11 @@ pub(super) struct Path {
     pub(super) failure: Option<Failure>,
     pub(super) since: Time,
     used: Time,
-    /// Datagrams to queue pairs there that are no peers: answers to requests.
+    /// Datagrams to queue pairs there that are no peers: replies.
     waiting: VecDeque<(Qpn, PendingPacket)>,
-    /// Peers there.
     peers: BTreeSet<PeerKey>,
 }
 
-/// Why a path is not known.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Failure {
     pub(super) error: SaError,
@@ -39,7 +36,7 @@ pub(super) struct Failure {
 }
 
 impl Path {
-    /// Whether it was asked for so lately without success that it is not asked for again.
+    /// Whether a query failed so recently that it is not repeated yet.
     pub(super) fn has_failed(&self, now: Time) -> bool {
         self.failure.is_some_and(|failure| now < failure.until)
     }
@@ -50,7 +47,6 @@ impl Path {
     }
 }
 
-/// All of them.
 #[derive(Default)]
 pub(super) struct Paths {
     all: BTreeMap<Gid, Path>,
@@ -70,7 +66,7 @@ impl Paths {
         self.all.len()
     }
 
-    /// Lets something change a path, and keeps the order in step with it.
+    /// Changes a path, and keeps the order of eviction in step.
     fn change<R>(&mut self, gid: Gid, change: impl FnOnce(&mut Path) -> R) -> Option<R> {
         let path = self.all.get_mut(&gid)?;
         let before = path.rank();
@@ -88,7 +84,6 @@ impl Paths {
         self.all.insert(gid, path);
     }
 
-    /// Evicts a path, for a path of a peer or of another port.
     fn evict(&mut self, for_peer: bool) -> Option<Path> {
         let &((is_of_peer, used), gid) = self.by_rank.first()?;
         if is_of_peer && !for_peer {
@@ -130,7 +125,7 @@ impl Interface {
         known.map(Ok).or(failure.map(|failure| Err(failure.error)))
     }
 
-    /// A datagram waits for a path, at the cost of the one that waits for longest.
+    /// Queues a datagram until the path is known; drops the oldest one if the queue is full.
     pub(super) fn wait_for_path(&mut self, gid: Gid, qpn: Qpn, pending: PendingPacket) {
         let limit = self.config.pending_per_destination_max;
         let Some(path) = self.paths.all.get_mut(&gid) else { return };
@@ -176,7 +171,7 @@ impl Interface {
         self.verify_requests(now, gid, record.as_ref());
     }
 
-    /// All paths to a port are asked for: a connection may want a second one.
+    /// Queries all paths to a port, for the alternate path of a connection.
     pub(super) fn ask_paths(&mut self, now: Time, gid: Gid) {
         let sgid = self.binding.map_or(Gid::NONE, |binding| binding.gid);
         if !self.is_asked(Purpose::Paths(gid)) {
@@ -193,7 +188,7 @@ impl Interface {
         self.connections.handle_paths(now, gid, &paths);
     }
 
-    /// A port may have another address by now: its path is asked for again, if it was not just now.
+    /// Queries a path again, unless that was done recently: the port may have another address.
     pub(super) fn refresh_path(&mut self, now: Time, gid: Gid) {
         let path = self.paths.get(gid);
         if path.is_some_and(|path| now >= path.since + self.config.pause_min) {
@@ -213,7 +208,6 @@ impl Interface {
         });
     }
 
-    /// All paths are asked for again.
     pub(super) fn renew_paths(&mut self, now: Time) {
         for gid in self.paths.all.keys().copied().collect::<Vec<_>>() {
             self.ask_path(now, gid);
@@ -228,7 +222,6 @@ impl Interface {
         self.paths = Paths::default();
     }
 
-    /// Datagrams that wait for a path.
     pub(super) fn pending_for_paths(&self) -> usize {
         self.paths.iter().map(|(_, path)| path.waiting.len()).sum()
     }

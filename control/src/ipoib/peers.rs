@@ -21,14 +21,11 @@ use pollux_wire::mad::sa::PathRecord;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 
-/// An interface on the link.
 pub(super) struct Peer {
     pub(super) link: LinkAddress,
     /// The addresses that lead there.
     pub(super) ips: BTreeSet<IpAddr>,
-    /// The adjacency of each worker.
     adjacencies: Vec<Adjacency>,
-    /// The adjacency of datagrams.
     pub(super) datagram: Option<DatagramAdjacency>,
     pub(super) since: Time,
     pub(super) pending: VecDeque<PendingPacket>,
@@ -45,11 +42,10 @@ impl Peer {
     }
 }
 
-/// All of them.
 #[derive(Default)]
 pub(super) struct Peers {
     pub(super) all: BTreeMap<PeerKey, Peer>,
-    /// By link address, as it is compared.
+    /// By [`LinkAddress::comparison_form`].
     by_link: BTreeMap<[u8; LinkAddress::LEN], PeerKey>,
 }
 
@@ -71,7 +67,7 @@ impl Peers {
 }
 
 impl Interface {
-    /// An address leads to the interface at `link`.
+    /// Binds an address to the peer with this link address.
     pub(super) fn bind(&mut self, now: Time, ip: IpAddr, link: LinkAddress) {
         let key = match self.peers.find(&link) {
             Some(key) => key,
@@ -99,7 +95,7 @@ impl Interface {
         self.update_adjacencies(now, key);
     }
 
-    /// It does not any more. A peer to which no address leads is gone.
+    /// Unbinds an address. A peer without an address is removed.
     pub(super) fn unbind(&mut self, now: Time, ip: IpAddr, link: &LinkAddress) {
         let Some(key) = self.peers.find(link) else { return };
         let Some(peer) = self.peers.all.get_mut(&key) else { return };
@@ -116,7 +112,7 @@ impl Interface {
         }
     }
 
-    /// A packet for the interface at `link`, to which an address leads.
+    /// Sends a packet to the peer with this link address.
     pub(super) fn send_to_peer(&mut self, now: Time, link: &LinkAddress, pending: PendingPacket) {
         let Some(key) = self.peers.find(link) else {
             return self.drops.count(InterfaceDrop::PeerGone);
@@ -178,7 +174,7 @@ impl Interface {
         }
     }
 
-    /// Finds out how packets of each worker go to a peer now, and lets those go that wait.
+    /// Updates the adjacency of each worker, and sends waiting packets.
     pub(super) fn update_adjacencies(&mut self, now: Time, key: PeerKey) {
         let Some(LinkAddress { gid, qpn, .. }) = self.peers.all.get(&key).map(|peer| peer.link)
         else {
@@ -237,12 +233,11 @@ impl Interface {
         }
     }
 
-    /// Every worker that moves packets.
     fn workers(&self) -> impl Iterator<Item = WorkerId> + use<> {
         (0..self.config.workers.max(1)).map(WorkerId)
     }
 
-    /// Packets of every worker go to a peer like this.
+    /// Sets the same adjacency for all workers.
     pub(super) fn publish_adjacency(&mut self, peer: PeerKey, adjacency: Adjacency) {
         let updates = self.workers().map(|worker| Action::SetPeer { worker, peer, adjacency });
         self.actions.extend(updates);

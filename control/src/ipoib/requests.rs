@@ -43,12 +43,11 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    /// Forgets all.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// Another second begins to count.
+    /// Begins another second.
     pub(super) fn handle_timeout(&mut self, now: Time) {
         if now >= self.since + SECOND {
             self.looked_for.clear();
@@ -56,7 +55,7 @@ impl Requests {
         }
     }
 
-    /// Takes out those that name a port.
+    /// Removes and returns those that name a port.
     fn take(&mut self, gid: Gid) -> Vec<CmDatagram> {
         let first = (gid, Lid(0), CommId(0));
         let last = (gid, Lid(u16::MAX), CommId(u32::MAX));
@@ -66,7 +65,7 @@ impl Requests {
 }
 
 impl Interface {
-    /// A datagram of connection management came.
+    /// Handles a datagram of the CM class.
     pub(super) fn handle_cm_mad(&mut self, now: Time, envelope: &Envelope) {
         let datagram = CmDatagram::parse(envelope);
         match datagram.req() {
@@ -152,7 +151,7 @@ impl Interface {
         }
     }
 
-    /// The path to a port, as it is asked for.
+    /// The SA query for the path to a port.
     pub(super) fn path_query(&self, gid: Gid) -> SaQuery {
         let sgid = self.binding.map_or(Gid::NONE, |binding| binding.gid);
         SaQuery::path(sgid, gid, self.config.p_key.full(), self.traffic_class())

@@ -23,7 +23,7 @@ impl Interface {
         self.route_by(now, pending, flow);
     }
 
-    /// The same, with another hash than that of its own flow.
+    /// The same with the hash of another flow.
     fn route_by(&mut self, now: Time, pending: PendingPacket, flow: u32) {
         let Some(destination) = destination(&pending.packet) else {
             return self.drops.count(InterfaceDrop::Malformed);
@@ -146,7 +146,6 @@ impl Interface {
         has_progress
     }
 
-    /// Forgets all neighbors, after a change of the link.
     pub(super) fn forget_neighbors(&mut self, now: Time) {
         self.neighbors.flush();
         self.handle_neighbor_events(now);
@@ -203,7 +202,6 @@ impl Interface {
         }
     }
 
-    /// Sends a solicitation.
     fn solicit(&mut self, Solicitation { ip, at }: Solicitation) {
         match (self.addresses.source_for(ip), ip) {
             (Some(IpAddr::V4(source)), IpAddr::V4(ip)) => self.arp.solicit(source, ip, at),

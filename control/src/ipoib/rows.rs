@@ -12,75 +12,56 @@ use pollux_wire::ip::link_address::LinkAddress;
 use pollux_wire::mad::sa::PathRecord;
 use std::net::IpAddr;
 
-/// The interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InterfaceRow {
-    /// `up` or `down`, or what it is doing about it.
+    /// `up`, `down`, or a state between them.
     pub state: &'static str,
-    /// Why.
     pub why: String,
     /// The event that it waits for, if any.
     pub waits_for: Option<&'static str>,
-    /// Since when.
     pub since: Time,
-    /// When it does something by itself.
+    /// When its timer is due.
     pub until: Option<Time>,
-    /// Where it is on the link.
     pub address: LinkAddress,
-    /// Its link properties, while it is up.
     pub link: Option<Link>,
 }
 
-/// A group of the link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupRow {
-    /// The group.
     pub mgid: Gid,
     /// Its LID, if it is joined.
     pub mlid: Option<Lid>,
-    /// Whether it is a full membership, not send-only.
+    /// Whether the membership is full, not send-only.
     pub is_heard: bool,
     /// `joined`, or the name of another state.
     pub state: &'static str,
     /// Why, where it is not joined.
     pub why: String,
-    /// Since when.
     pub since: Time,
-    /// When it is asked for again.
+    /// When the join is repeated.
     pub until: Option<Time>,
-    /// Packets that wait.
     pub pending: usize,
 }
 
-/// The path to a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathRow {
-    /// The port.
     pub gid: Gid,
-    /// The path, if known.
     pub record: Option<PathRecord>,
-    /// Whether the administrator is being asked.
+    /// Whether an SA query is outstanding.
     pub is_asked: bool,
-    /// Why none is known, or no better one.
+    /// The error of the last query.
     pub why: String,
-    /// Since when.
     pub since: Time,
 }
 
-/// An interface on the link that packets go to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerRow {
-    /// Its key.
     pub peer: PeerKey,
-    /// Its link address.
     pub link: LinkAddress,
-    /// The addresses that lead there.
     pub ips: Vec<IpAddr>,
     /// The adjacency of the primary worker.
     pub adjacency: Adjacency,
-    /// Since when.
     pub since: Time,
-    /// Packets that wait.
     pub pending: usize,
 }
 
@@ -106,7 +87,7 @@ pub struct Load {
 }
 
 impl InterfaceState {
-    /// Its name, why it is so, and what it waits for.
+    /// Name, reason, and what the state waits for.
     fn words(&self, has_administrator: bool) -> (&'static str, String, Option<&'static str>) {
         const ADMINISTRATOR: &str = "the subnet administrator";
         match self {
@@ -150,7 +131,6 @@ impl InterfaceState {
 }
 
 impl Interface {
-    /// The interface itself.
     pub fn row(&self) -> InterfaceRow {
         let (state, why, waits_for) = self.state.words(self.sa.administrator().is_some());
         let (since, until) = (self.since, self.state.due());
@@ -158,17 +138,15 @@ impl Interface {
         InterfaceRow { state, why, waits_for, since, until, address, link }
     }
 
-    /// Its state.
     pub const fn state(&self) -> &InterfaceState {
         &self.state
     }
 
-    /// Every neighbor.
     pub fn neighbor_rows(&self, _: Time) -> impl Iterator<Item = NeighborRow> {
         self.neighbors.rows()
     }
 
-    /// Whether the neighbor is not known to be away; one of whom nothing is known is not.
+    /// Whether a neighbor is not known to be unreachable.
     pub fn may_be_reachable(&self, ip: IpAddr) -> bool {
         self.neighbors.may_be_reachable(ip)
     }
@@ -186,7 +164,6 @@ impl Interface {
         Some((peer.link, peer.adjacency()))
     }
 
-    /// Every group that is joined, or is to be.
     pub fn group_rows(&self) -> impl Iterator<Item = GroupRow> {
         self.groups.values().map(|group| {
             let (state, why) = match &group.state {
@@ -206,7 +183,6 @@ impl Interface {
         })
     }
 
-    /// Every path that is known, or is to be.
     pub fn path_rows(&self) -> impl Iterator<Item = PathRow> {
         self.paths.iter().map(|(gid, path)| PathRow {
             gid,
@@ -217,7 +193,6 @@ impl Interface {
         })
     }
 
-    /// Every interface on the link that packets go to.
     pub fn peer_rows(&self) -> impl Iterator<Item = PeerRow> {
         self.peers.all.iter().map(|(&peer, known)| PeerRow {
             peer,
@@ -229,7 +204,6 @@ impl Interface {
         })
     }
 
-    /// How full the tables are.
     pub fn load(&self) -> Load {
         let of_peers: usize = self.peers.all.values().map(|peer| peer.pending.len()).sum();
         let of_groups: usize = self.groups.values().map(|group| group.pending.len()).sum();
@@ -288,12 +262,11 @@ impl Interface {
         self.icmp.counters()
     }
 
-    /// Queries to the administrator that have ended, by result.
+    /// Queries to the SA that have ended, by result.
     pub const fn sa_results(&self) -> &SaResults {
         self.sa.results()
     }
 
-    /// The drop counters of the interface itself.
     pub const fn drops(&self) -> &Drops<super::InterfaceDrop> {
         &self.drops
     }

@@ -8,7 +8,6 @@ use pollux_wire::ip::mgid::GroupId;
 use pollux_wire::mad::notice::TrapNumber;
 use std::collections::{BTreeMap, VecDeque};
 
-/// The purpose of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Purpose {
     Broadcast,
@@ -25,7 +24,6 @@ pub(super) enum Purpose {
     Unsubscription(TrapNumber),
 }
 
-/// Outstanding queries.
 #[derive(Default)]
 pub(super) struct SaQueries {
     by_id: BTreeMap<RequestId, Purpose>,
@@ -53,7 +51,6 @@ impl SaQueries {
         Some(purpose)
     }
 
-    /// Removes all queries and returns their IDs.
     pub(super) fn clear(&mut self) -> impl Iterator<Item = RequestId> + use<> {
         self.purposes.clear();
         std::mem::take(&mut self.by_id).into_keys()
@@ -114,7 +111,7 @@ impl Interface {
     }
 }
 
-/// Whether the SA says by this error that a group does not exist.
+/// Whether the error means that a group does not exist.
 pub(super) const fn is_no_such_group(error: SaError) -> bool {
     matches!(error, SaError::NoRecords | SaError::InsufficientComponents | SaError::RequestInvalid)
 }

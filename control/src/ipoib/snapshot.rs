@@ -5,7 +5,6 @@ use super::Interface;
 use crate::address::{Address, is_broadcast, is_in, source_for};
 use std::net::IpAddr;
 
-/// A snapshot of an interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InterfaceSnapshot {
     addresses: Vec<Address>,
@@ -15,7 +14,6 @@ pub struct InterfaceSnapshot {
 }
 
 impl Interface {
-    /// A copy of the state that workers need.
     pub fn snapshot(&self) -> InterfaceSnapshot {
         InterfaceSnapshot {
             addresses: self.addresses.iter().copied().collect(),
@@ -26,7 +24,6 @@ impl Interface {
 }
 
 impl InterfaceSnapshot {
-    /// Addresses that packets may have as source.
     pub fn own(&self) -> impl Iterator<Item = IpAddr> {
         self.addresses
             .iter()

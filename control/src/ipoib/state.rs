@@ -35,7 +35,6 @@ use pollux_wire::mad::sa::{JoinState, McMemberRecord};
 use pollux_wire::mad::smp::PortState;
 use std::time::Duration;
 
-/// The state of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InterfaceState {
     /// Nothing is known of the port.
@@ -46,7 +45,6 @@ pub enum InterfaceState {
     PortDown(PortState),
     /// The P_Key table of the port has no key of the partition.
     NoPKey,
-    /// The port is only a limited member of the partition.
     LimitedMember,
     /// The SA query that joins the broadcast group is outstanding.
     Joining {
@@ -57,11 +55,9 @@ pub enum InterfaceState {
     },
     /// The join failed; it is retried later.
     Paused {
-        /// Why.
         error: SaError,
         /// Failed joins in a row.
         failures: u32,
-        /// When the join is retried.
         until: Time,
     },
     /// The MTU of the broadcast group is below the minimum of IPv4 or IPv6.
@@ -70,12 +66,9 @@ pub enum InterfaceState {
         mtu: u32,
         /// The minimum, in bytes.
         least: u32,
-        /// When the group is joined again.
         until: Time,
     },
-    /// The interface is up.
     Up {
-        /// Its attributes on the link.
         link: Box<Link>,
         /// Rejoins in a row that the SA did not answer.
         failures: u32,
@@ -97,11 +90,10 @@ pub(super) struct PortBinding {
 /// Notices about multicast groups, which senders need (RFC 4391 10).
 const NOTICES: [TrapNumber; 2] =
     [TrapNumber::MULTICAST_GROUP_CREATED, TrapNumber::MULTICAST_GROUP_DELETED];
-/// How long until a refused subscription is retried.
+/// The retry interval of a refused subscription.
 const SUBSCRIPTION_PAUSE: Duration = Duration::from_secs(60);
 
 impl InterfaceState {
-    /// When its timer is due.
     pub(super) const fn due(&self) -> Option<Time> {
         match self {
             Self::Paused { until, .. } | Self::TooSmall { until, .. } => Some(*until),
@@ -127,7 +119,6 @@ impl Interface {
         matches!(self.state, InterfaceState::Up { .. })
     }
 
-    /// Its attributes on the link, while it is up.
     pub fn link(&self) -> Option<&Link> {
         match &self.state {
             InterfaceState::Up { link, .. } => Some(link),

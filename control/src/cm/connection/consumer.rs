@@ -114,7 +114,6 @@ impl Connection {
         self.reject_and_wait(now, out, rej);
     }
 
-    /// Emits no more events for this connection.
     pub(in crate::cm) fn forget(&mut self) {
         self.is_forgotten = true;
     }

@@ -32,12 +32,11 @@ pub(super) struct Connection {
     /// The request's, which all answers repeat.
     pub(super) transaction_id: u64,
     pub(super) packet_life_time: TimeCode,
-    /// When it came into its state.
     pub(super) since: Time,
     pub(super) state: State,
     /// The listener's default answer until the consumer decides.
     pub(super) listener_data: Option<ListenerData>,
-    /// Its consumer knows that it is over, or does not want to know.
+    /// The consumer knows that the connection is over, or aborted it itself.
     is_over: bool,
     is_forgotten: bool,
 }
@@ -270,7 +269,6 @@ impl Connection {
     }
 }
 
-/// Runs an expired timer.
 impl Connection {
     pub(super) fn handle_timeout(&mut self, now: Time, out: &mut Outbox) {
         match &mut self.state {

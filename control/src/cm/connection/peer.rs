@@ -3,7 +3,7 @@
 use super::*;
 
 impl Connection {
-    /// The request has come again: the answer to it was lost, or is not there yet.
+    /// A repeated REQ: the answer to it was lost, or is still to come.
     pub(in crate::cm) fn handle_req_again(&self, out: &mut Outbox) {
         match &self.state {
             State::RepSent(repeat) => self.send(out, &repeat.message),
@@ -17,7 +17,7 @@ impl Connection {
         }
     }
 
-    /// The reply; that no other connection has the peer's queue pair was seen to.
+    /// The first REP or a repeated one. No other connection has the peer's queue pair.
     pub(in crate::cm) fn handle_rep(&mut self, now: Time, out: &mut Outbox, rep: &Rep) {
         match &self.state {
             State::ReqSent(_) | State::MraReqReceived(_) => {
@@ -35,7 +35,6 @@ impl Connection {
         }
     }
 
-    /// Whether a reply would be the first.
     pub(in crate::cm) fn awaits_rep(&self) -> bool {
         matches!(self.state, State::ReqSent(_) | State::MraReqReceived(_))
     }
@@ -143,7 +142,7 @@ impl Connection {
         }
     }
 
-    /// An answer to an earlier offer does not concern the last one.
+    /// An answer to an earlier offer is ignored.
     pub(in crate::cm) fn handle_apr(&mut self, out: &mut Outbox, transaction_id: u64, apr: &Apr) {
         let State::Established { offered, .. } = &mut self.state else {
             return out.count(CmDrop::WrongState);
@@ -157,7 +156,7 @@ impl Connection {
         self.emit_event(out, CmEvent::PathAnswered { key: self.key, apr });
     }
 
-    /// Its peer has another connection with the same queue pair, so it is none any more.
+    /// The peer uses its queue pair for another connection, so this one is stale.
     pub(in crate::cm) fn handle_stale(&mut self, now: Time, out: &mut Outbox, transaction_id: u64) {
         self.emit_ended(out, End::Stale);
         let message = match self.state.phase() {
@@ -176,7 +175,7 @@ impl Connection {
         self.reject_and_wait(now, out, rej);
     }
 
-    /// The reply's queue pair is another connection's, so this one will be none.
+    /// The queue pair in the REP belongs to another connection, so this one ends.
     pub(in crate::cm) fn refuse_stale_rep(&mut self, now: Time, out: &mut Outbox, rep: &Rep) {
         self.remote_id = Some(rep.local_comm_id);
         self.emit_ended(out, End::Stale);

@@ -34,14 +34,11 @@ impl Policy {
     }
 }
 
-/// Settings of connected mode.
 #[derive(Clone, Debug)]
 pub struct PeerConfig {
-    /// How packets go.
     pub policy: Policy,
     /// Whether reliable connections are offered and accepted, unless connected mode is off.
     pub offers_rc: bool,
-    /// The same of unreliable ones.
     pub offers_uc: bool,
     /// The longest message that we receive, header included (RFC 4755 5.1).
     pub receive_mtu: u32,
@@ -62,9 +59,8 @@ pub struct PeerConfig {
     pub attempts_max: u32,
     /// The pause after a failed attempt; it doubles each time.
     pub pause_min: Duration,
-    /// The longest such pause.
     pub pause_max: Duration,
-    /// How long that is.
+    /// How long traffic then uses datagrams.
     pub give_up_for: Duration,
     /// A connection that fails sooner counts as a failed attempt.
     pub good_after: Duration,
@@ -74,9 +70,8 @@ pub struct PeerConfig {
     /// peer is asked whether it still has the connection. So long, and as long as an answer takes,
     /// packets may go to a peer that has begun anew.
     pub probe_after: Duration,
-    /// How long an answer to that may take.
     pub probe_interval: Duration,
-    /// How often the peer is asked before the connection ends.
+    /// Probes without an answer before the connection ends.
     pub probes_max: u8,
     /// When an unused connection to an interface that is no neighbor of ours is ended; without
     /// that, never (RFC 4755 3.4).
@@ -86,24 +81,21 @@ pub struct PeerConfig {
     /// How long a connection stands before a second path is looked for; the pause until one is
     /// looked for again doubles each time.
     pub alternate_after: Duration,
-    /// The longest such pause.
     pub alternate_pause_max: Duration,
     /// How long an acknowledgement may take. With the retries, less than TCP waits (RFC 4755 7.1).
     pub ack_timeout: TimeCode,
-    /// How often to try again after that.
+    /// Retries after that timeout.
     pub retry_count: u8,
     /// How often to try again after an RNR NAK, which says that the peer has no receive; 7 is for
     /// ever.
     pub rnr_retry_count: u8,
-    /// How long a peer waits that finds no receive here.
+    /// How long a peer waits after it found no receive here.
     pub min_rnr_timer: RnrTimer,
-    /// How long we take to acknowledge.
+    /// Our delay of acknowledgements.
     pub ca_ack_delay: TimeCode,
-    /// How often messages of connection management are repeated.
+    /// Retries of CM messages.
     pub cm_retries: u8,
-    /// How long the peer's connection management may take.
     pub cm_response_timeout: TimeCode,
-    /// Limits of connection management.
     pub cm: CmConfig,
 }
 
@@ -154,7 +146,6 @@ impl PeerConfig {
         Self { ack_timeout: TimeCode(15), ..Self::of(ca_guid) }
     }
 
-    /// Whether there is connected mode at all.
     pub fn is_on(&self) -> bool {
         self.policy != Policy::Ud
     }

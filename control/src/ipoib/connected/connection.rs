@@ -37,7 +37,6 @@ pub(super) enum State {
 }
 
 impl State {
-    /// Whether the CM has the connection.
     pub(super) const fn is_at_cm(&self) -> bool {
         match *self {
             Self::MakingToAsk { .. } => false,
@@ -46,7 +45,6 @@ impl State {
         }
     }
 
-    /// Our queue pair, once it exists.
     pub(super) const fn qpn(&self) -> Option<Qpn> {
         match *self {
             Self::MakingToAsk { .. } | Self::MakingToAccept { .. } => None,
@@ -71,19 +69,17 @@ impl State {
     }
 }
 
-/// How far we are with a second path of our choice.
+/// The state of our search for an alternate path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Offer {
-    /// No offer is outstanding.
     #[default]
     None,
-    /// The administrator is asked.
+    /// An SA query for the paths is outstanding.
     Queried,
-    /// The peer is asked whether it takes this one.
+    /// The peer is to answer our LAP with this path.
     Offered(AddressVector),
 }
 
-/// The paths of a connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ConnectionPaths {
     /// The one in use.
@@ -93,11 +89,11 @@ pub(super) struct ConnectionPaths {
     /// The loaded alternate path, and since when.
     pub(super) alternate: Option<(AddressVector, Time)>,
     pub(super) offer: Offer,
-    /// When a second one is looked for, if ever.
+    /// When to look for an alternate path.
     pub(super) due: Option<Time>,
-    /// Failed attempts at one in a row.
+    /// Failed searches in a row.
     pub(super) failures: u32,
-    /// How often the queue pair went on by its second path.
+    /// How often the queue pair migrated.
     pub(super) migrations: u64,
 }
 
@@ -105,18 +101,17 @@ pub(super) struct ConnectionPaths {
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) peer: Address,
-    /// Ours that moves it.
+    /// Our worker that owns the queue pair.
     pub(super) worker: WorkerId,
     /// The worker that requested it, by the numbers of the requesting node.
     pub(super) asking_worker: u8,
     pub(super) qp_type: QpType,
     pub(super) dialect: Dialect,
-    /// Whether we asked for it.
     pub(super) role: Role,
     pub(super) state: State,
     pub(super) since: Time,
     pub(super) used: Time,
-    /// Whether the peer is asked if it still has it, and when it was last.
+    /// The liveness probe, and when the peer was probed last.
     pub(super) probe: Probe,
     pub(super) probed: Time,
     pub(super) mtu: u32,

@@ -34,7 +34,6 @@ impl Connections {
         }
     }
 
-    /// Everything ends.
     pub(super) fn end_all(&mut self, now: Time) {
         for key in self.all.iter().map(|(key, _)| key).collect::<Vec<_>>() {
             self.end(now, key, PeerDrop::Down);
@@ -95,7 +94,7 @@ impl Connections {
         }
     }
 
-    /// Nothing is left of a connection at the peer, nor on the wire.
+    /// The CM has closed the connection: no packet of it is on the wire.
     pub(super) fn closed(&mut self, now: Time, key: ConnectionKey) {
         let Some(connection) = self.all.get_mut(&key) else { return };
         match &mut connection.state {
@@ -148,7 +147,7 @@ impl Connections {
         }
     }
 
-    /// The queue pair is no more.
+    /// The queue pair is destroyed.
     pub(super) fn ended(&mut self, key: ConnectionKey) {
         self.set_probe(key, Probe::Idle);
         let Some(connection) = self.all.remove(key) else { return };

@@ -138,7 +138,8 @@ impl Connections {
         }
     }
 
-    /// The peer accepts.
+    /// Handles a REP: our queue pair becomes ready and an RTU opens the connection, or a REJ ends
+    /// it.
     pub(super) fn replied(&mut self, now: Time, key: ConnectionKey, rep: &Rep) {
         let is_asked = |it: &&Connection| matches!(it.state, State::Asked { .. });
         let Some(connection) = self.all.get(&key).filter(is_asked) else {
@@ -191,7 +192,7 @@ impl Connections {
         }
     }
 
-    /// A connection is open: the attempt ends, so the adjacency of the peer changes.
+    /// The connection is open: its attempt ends, and it replaces older connections of the peer.
     fn opened(&mut self, now: Time, key: ConnectionKey) {
         let Some(connection) = self.all.get_mut(&key) else { return };
         let (State::Asked { qpn, .. } | State::Accepted { qpn }) = connection.state else {
@@ -283,7 +284,7 @@ impl Connections {
         }
     }
 
-    /// A peer asks.
+    /// Handles a REQ that the CM has admitted.
     pub(super) fn requested(
         &mut self,
         now: Time,
@@ -448,7 +449,7 @@ impl Connections {
     }
 }
 
-/// Where the connection manager at the other end of a path is.
+/// The address of the CM at the other end of a path.
 fn manager_along(path: &PathRecord, lmc: u8) -> MadAddress {
     MadAddress {
         lid: path.dlid,

@@ -69,7 +69,7 @@ impl Connections {
         self.alternates_due.insert((due, key));
     }
 
-    /// It is time to look for second paths.
+    /// Starts due searches for alternate paths.
     pub(super) fn query_alternates(&mut self, now: Time) {
         while let Some(&(due, key)) = self.alternates_due.first().filter(|(due, _)| *due <= now) {
             self.alternates_due.remove(&(due, key));
@@ -82,7 +82,7 @@ impl Connections {
         }
     }
 
-    /// The next port to which all paths are to be found out.
+    /// The next port for which the SA is asked for all paths.
     pub fn poll_path_query(&mut self) -> Option<Gid> {
         self.path_queries.pop_front()
     }
@@ -227,7 +227,7 @@ impl Connections {
         self.plan_alternate(now, key);
     }
 
-    /// The queue pair did not take its second path. There is no sense in offering it others soon.
+    /// The queue pair refused its alternate path. Others are not offered soon.
     pub(super) fn alternate_refused(&mut self, now: Time, key: ConnectionKey) {
         if let Some(connection) = self.all.get_mut(&key) {
             (connection.paths.alternate, connection.paths.failures) = (None, u32::MAX);

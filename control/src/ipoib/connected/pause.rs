@@ -15,23 +15,18 @@ use pollux_wire::ip::link_address::LinkAddress;
 use pollux_wire::mad::cm::RejectReason;
 use std::fmt;
 
-/// The failure of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Why there is no connection.
     pub why: PeerDrop,
-    /// The reason of the peer's REJ, if it sent one.
+    /// The reason in the peer's REJ, if it sent one.
     pub rej: Option<RejectReason>,
 }
 
 /// Why and until when a peer is not asked for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pause {
-    /// The failure of the last attempt.
     pub failure: Failure,
-    /// When that was.
     pub since: Time,
-    /// When the peer may be asked again.
     pub until: Time,
     /// Too many attempts failed, so traffic uses datagrams for long.
     pub has_given_up: bool,

@@ -25,22 +25,17 @@ use std::time::Duration;
 /// The least time between two probes that announcements give rise to.
 const PROBE_INTERVAL_MIN: Duration = Duration::from_secs(1);
 
-/// How far a connection is with that.
+/// The liveness probe of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Probe {
-    /// There is no reason to ask.
     #[default]
     Idle,
     /// Something was sent, and nothing came since; or the peer announced itself.
-    Unanswered {
-        /// When it is asked.
-        until: Time,
-    },
+    Unanswered { until: Time },
     /// The peer was asked.
     Asked {
-        /// How often it will be asked again.
+        /// Probes left.
         left: u8,
-        /// When.
         until: Time,
     },
 }
@@ -55,7 +50,7 @@ impl Probe {
 }
 
 impl Connections {
-    /// Packets went by a connection, or came by it.
+    /// Packets were sent or received by a connection.
     pub(super) fn used(&mut self, now: Time, key: ConnectionKey, has_received: bool) {
         let Some(connection) = self.all.get_mut(&key) else { return };
         connection.used = now;
@@ -76,7 +71,7 @@ impl Connections {
         self.end_pauses(now, address);
     }
 
-    /// The peer may have forgotten a connection: it is asked now, or as soon as may be.
+    /// Probes a connection that the peer may have forgotten, now or as soon as the interval allows.
     pub(super) fn doubt(&mut self, now: Time, key: ConnectionKey) {
         let Some(connection) = self.all.get(&key) else { return };
         let at = now.max(connection.probed + PROBE_INTERVAL_MIN);

@@ -11,44 +11,33 @@ use pollux_wire::ip::link_address::LinkAddress;
 use pollux_wire::mad::cm::ipoib::Dialect;
 use std::time::Duration;
 
-/// A connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectionRow {
-    /// Its key.
     pub connection: ConnectionKey,
-    /// The interface at its other end.
     pub peer: LinkAddress,
-    /// Which of our workers moves it.
+    /// Our worker that owns the queue pair.
     pub worker: WorkerId,
-    /// Active or passive.
     pub role: Role,
-    /// RC or UC.
     pub qp_type: QpType,
-    /// The dialect of its service ID.
     pub dialect: Dialect,
-    /// Where it is.
+    /// The name of its state.
     pub state: &'static str,
     /// The reason if it ends, else what it waits for.
     pub why: &'static str,
-    /// Since when.
     pub since: Time,
-    /// Whether packets are sent by it; all are received from.
+    /// Whether packets are sent by it. All connections receive.
     pub may_send: bool,
-    /// The longest IP packet, once that is known.
     pub mtu: u32,
-    /// Our queue pair, once it is made.
     pub qpn: Option<Qpn>,
     /// How it is with a second path. One that is loaded may be gone on by once packets have gone
     /// both ways since.
     pub alternate: &'static str,
-    /// How often packets went on by a second path.
     pub migrations: u64,
-    /// How long packets of a reliable connection are tried before it fails.
+    /// How long a reliable connection retries before it fails.
     pub retry_period: Option<Duration>,
 }
 
 impl Connections {
-    /// Every connection.
     pub fn rows(&self) -> impl Iterator<Item = ConnectionRow> {
         self.all.iter().map(|(connection, known)| {
             let (state, why) = known.state.describe();
@@ -86,7 +75,6 @@ impl Connections {
         (self.all.len(), self.cm.count())
     }
 
-    /// The peer of this key.
     pub fn peer_of(&self, key: ConnectionKey) -> Option<LinkAddress> {
         self.all.get(&key).map(|known| LinkAddress::parse(&known.peer))
     }

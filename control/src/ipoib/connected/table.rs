@@ -12,7 +12,6 @@ use pollux_wire::address::Gid;
 use pollux_wire::ip::link_address::LinkAddress;
 use std::collections::BTreeMap;
 
-/// How many connections there are of something.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Count {
     /// That do not end.
@@ -34,7 +33,6 @@ impl Count {
     }
 }
 
-/// All connections by their keys.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     all: BTreeMap<ConnectionKey, Connection>,
@@ -49,7 +47,7 @@ impl Table {
         self.all.get(key)
     }
 
-    /// Changes a connection; a change to the ending state needs [`Table::set_ending`].
+    /// For a change to the ending state use [`Table::set_ending`].
     pub(super) fn get_mut(&mut self, key: &ConnectionKey) -> Option<&mut Connection> {
         self.all.get_mut(key)
     }
@@ -87,19 +85,18 @@ impl Table {
         self.of_workers.get(&worker).copied().unwrap_or_default()
     }
 
-    /// Those with a port that a worker of ours moves.
+    /// Connections of a worker of ours with a port.
     pub(super) fn of_port(&self, gid: Gid, worker: WorkerId) -> Count {
         self.of_ports.get(&(gid, worker)).copied().unwrap_or_default()
     }
 
-    /// Every connection, which costs as much as there are.
+    /// All connections. The cost is linear.
     pub(super) fn iter(&self) -> impl Iterator<Item = (ConnectionKey, &Connection)> {
         #[cfg(test)]
         self.walked.set(self.walked.get() + self.all.len());
         self.all.iter().map(|(key, connection)| (*key, connection))
     }
 
-    /// Connections that were passed in walks.
     #[cfg(test)]
     pub(super) fn walked(&self) -> usize {
         self.walked.get()

@@ -25,7 +25,6 @@ use pollux_wire::ip::link_address::LinkAddress;
 use pollux_wire::mad::cm::Req;
 use pollux_wire::mad::cm::ipoib::{AskingWorker, Dialect};
 
-/// A worker's attempts at a peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Attempts {
     pub(super) attempt: Attempt,
@@ -103,7 +102,6 @@ impl Connections {
         self.peers.get_mut(&peer)?.attempts.get_mut(usize::from(worker.0))
     }
 
-    /// Every worker of ours.
     pub(super) fn workers(&self) -> impl Iterator<Item = WorkerId> + use<> {
         (0..self.workers).map(WorkerId)
     }
@@ -122,7 +120,6 @@ impl Connections {
         self.workers().min_by_key(live).unwrap_or(WorkerId::PRIMARY)
     }
 
-    /// Whether a worker has as many connections as it may.
     pub(super) fn is_full(&self, worker: WorkerId) -> bool {
         self.all.of_worker(worker).total() >= self.config.connections_max
     }
