@@ -1,4 +1,4 @@
-//! How much connection management takes on, and how long it waits.
+//! Limits and times of the CM, and the addresses of its port.
 
 use pollux_wire::address::{Gid, Guid, Lid};
 use std::time::Duration;
@@ -13,7 +13,7 @@ pub struct CmConfig {
     /// Pending requests of all peers: not established yet, or rejected recently.
     pub requests_pending_max: usize,
     pub requests_pending_per_peer_max: usize,
-    /// Connections requested by ports of other subnets by way of one LID. Any port can pose as a
+    /// Connections requested by ports of other subnets through one LID. Any port can pose as a
     /// router, and forge addresses behind it.
     pub connections_per_router_max: usize,
     /// Messages that wait to be polled.

@@ -1,27 +1,25 @@
 //! Events for the consumer of connections, and reasons why messages are dropped.
 
-use super::Phase;
 use crate::effects::ConnectionKey;
-use crate::mad::MadAddress;
 use pollux_verbs::reasons;
-use pollux_wire::mad::cm::{Apr, Drep, Dreq, Lap, Rej, Rep, Req, Rtu};
+use pollux_wire::mad::cm::{Apr, Lap, Rej, Rep, Req};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CmEvent {
-    /// A REQ came: accept or reject it.
-    Request { key: ConnectionKey, req: Box<Req>, from: MadAddress },
-    /// A REP came for our REQ: confirm or reject it.
+    /// A REQ was received: accept or reject it.
+    Request { key: ConnectionKey, req: Box<Req> },
+    /// The REP to our REQ was received: confirm or reject it.
     Reply { key: ConnectionKey, rep: Box<Rep> },
-    /// The peer has confirmed with an RTU, or has sent data. Passive side only.
-    Established { key: ConnectionKey, rtu: Option<Box<Rtu>> },
-    /// The peer of an established connection was probed and still has it.
+    /// An RTU was received, or data. Passive side only.
+    Established { key: ConnectionKey },
+    /// The peer has answered a probe: it still has the connection.
     Remembered { key: ConnectionKey },
     /// The connection ended: the peer ended it, it timed out, or the peer acknowledged our
     /// disconnect. Sent once; move the queue pair to the error state.
-    Ended { key: ConnectionKey, phase: Phase, end: End },
-    /// A LAP came with an alternate path: answer it.
+    Ended { key: ConnectionKey, end: End },
+    /// A LAP with an alternate path was received: answer it.
     PathOffered { key: ConnectionKey, lap: Box<Lap> },
-    /// The APR for the path that we offered; `None` if no APR came.
+    /// The APR for the path that we offered; `None` without an APR.
     PathAnswered { key: ConnectionKey, apr: Option<Box<Apr>> },
     /// TIME-WAIT is over: the queue pair number may be used again.
     Closed { key: ConnectionKey },
@@ -30,8 +28,10 @@ pub enum CmEvent {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
     Rejected(Box<Rej>),
-    Asked(Box<Dreq>),
-    Answered(Box<Drep>),
+    /// By a DREQ of the peer.
+    Asked,
+    /// By the DREP to our DREQ.
+    Answered,
     /// The peer or the consumer did not answer in time.
     TimedOut,
     /// The connection is stale: the peer uses its queue pair for another one.
@@ -44,7 +44,7 @@ reasons! {
         NotOurs = "not_ours",
         /// No connection has these communication IDs.
         Unknown = "unknown",
-        /// It names a connection, but does not come from the port of its peer.
+        /// It names a connection, but another port than the peer's has sent it.
         Stranger = "stranger",
         /// It names a queue pair that the connection does not have.
         WrongQp = "wrong_qp",

@@ -1,5 +1,5 @@
-//! CM messages from peers (REQ, REP, RTU and the others): which connection they belong to, which
-//! listener gets a REQ, and the reply to those that belong to none (IBA 12.9.8).
+//! CM messages from peers (REQ, REP, RTU and the others): the connection that each belongs to, the
+//! listener of a REQ, and the reply to a message without a connection (IBA 12.9.8).
 
 use super::connection::Connection;
 use super::index::Source;
@@ -54,14 +54,14 @@ impl Cm {
             CmMessage::Rep(rep) => self.handle_rep(now, from, id, rep),
             CmMessage::Rtu(rtu) => {
                 let ids = (rtu.remote_comm_id, rtu.local_comm_id);
-                self.dispatch(now, from, ids, |it, out| it.handle_rtu(out, rtu));
+                self.dispatch(now, from, ids, |it, out| it.handle_rtu(out));
             }
             CmMessage::Mra(mra) => self.handle_mra(now, from, mra),
             CmMessage::Rej(rej) => self.handle_rej(now, from, rej),
             CmMessage::Dreq(dreq) => self.handle_dreq(now, from, id, dreq),
             CmMessage::Drep(drep) => {
                 let ids = (drep.remote_comm_id, drep.local_comm_id);
-                self.dispatch(now, from, ids, |it, out| it.handle_drep(now, out, drep));
+                self.dispatch(now, from, ids, |it, out| it.handle_drep(now, out));
             }
             CmMessage::Lap(lap) => self.handle_lap(now, from, id, lap),
             CmMessage::Apr(apr) => {
@@ -158,15 +158,15 @@ impl Cm {
         self.get(key).is_some_and(|connection| connection.peer.is_same_port(from))
     }
 
-    /// Whether a request is about a connection that we have with the port that it came from, if
-    /// only by the sender's name for it.
+    /// Whether a REQ is about a connection with the port that sent it, by the communication ID of
+    /// the sender.
     pub(crate) fn is_of_peer(&self, from: &MadAddress, req: &Req) -> bool {
         let mut named = self.index.by_remote_id(req.local_comm_id, req.primary.local_gid);
         named.any(|key| self.is_of(key, from))
     }
 
-    /// Whether the request has come before; if so, it was answered again. A peer that uses a name
-    /// again for another request has begun anew, and does not know the connection of that name.
+    /// Whether a REQ is a repetition, which is answered again. A peer that reuses a communication ID
+    /// for another request has restarted, and does not know the connection of that ID.
     fn is_known(&mut self, now: Time, from: &MadAddress, req: &Req) -> bool {
         let named = self.index.by_remote_id(req.local_comm_id, req.primary.local_gid);
         let named: Vec<_> = named.filter(|key| self.is_of(*key, from)).collect();
@@ -184,17 +184,20 @@ impl Cm {
         false
     }
 
-    /// Ends connections whose peer has forgotten them. True if none of them blocks a new one: they
-    /// were as good as over.
+    /// Ends a connection that its peer has forgotten.
+    fn handle_stale(&mut self, now: Time, key: ConnectionKey) {
+        let dreq_id = self.transaction_id();
+        self.dispatch_to(now, key, |connection, out| connection.handle_stale(now, out, dreq_id));
+    }
+
+    /// Ends connections that their peer has forgotten. Returns whether all of them were ending
+    /// already, so that a new one may have their queue pair.
     fn end_stale(&mut self, now: Time, stale: &[ConnectionKey]) -> bool {
         let mut is_free = true;
         for key in stale {
             let is_ending = self.get(*key).is_some_and(|it| it.state.phase() == Phase::DreqSent);
             is_free &= is_ending;
-            let dreq_id = self.transaction_id();
-            self.dispatch_to(now, *key, |connection, out| {
-                connection.handle_stale(now, out, dreq_id);
-            });
+            self.handle_stale(now, *key);
         }
         is_free
     }
@@ -202,8 +205,8 @@ impl Cm {
     /// Checks a request against listeners and limits; if refused, the drop reason and the
     /// rejection.
     ///
-    /// Who sends too many requests is not told, nor who asks while the table is full: it will
-    /// repeat its request, while an answer would make Linux ask again at once.
+    /// Beyond a limit there is no rejection: the sender repeats its REQ, while a rejection makes
+    /// Linux send another one at once.
     fn admit(&self, from: &MadAddress, req: &Req) -> Result<(), (CmDrop, Option<RejectReason>)> {
         if !self.listeners.contains_key(&req.service_id) {
             return Err((CmDrop::NoListener, Some(RejectReason::INVALID_SERVICE_ID)));
@@ -271,13 +274,12 @@ impl Cm {
         self.dispatch_to(now, key, |connection, out| connection.handle_rep(now, out, rep));
     }
 
-    /// The peer has taken our request for a new one, so it has forgotten the connection that the
-    /// request once made.
+    /// The peer has answered our REQ as a new one, so it has forgotten the connection of that REQ.
     fn handle_forgotten_by_peer(&mut self, now: Time, key: ConnectionKey) {
         let connection = self.get(key);
-        let stands =
+        let is_open =
             |it: &&Connection| it.role == Role::Active && it.state.phase() == Phase::Established;
-        if connection.filter(stands).is_some() {
+        if connection.filter(is_open).is_some() {
             let dreq_id = self.transaction_id();
             self.dispatch_to(now, key, |connection, out| {
                 connection.handle_stale(now, out, dreq_id)

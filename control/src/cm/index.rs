@@ -1,7 +1,7 @@
-//! How messages and moments find their connection.
+//! The index of connections: by timer, by the peer's ID and queue pair, and by source.
 //!
-//! A connection is found by what it knows: [`Keys`] are made of it before and after every change,
-//! and the difference is entered here. So no change can forget a table.
+//! [`Keys`] are derived from a connection before and after every change, and the difference is
+//! entered here, so that no change can forget a table.
 
 use crate::effects::ConnectionKey;
 use crate::mad::MadAddress;
@@ -13,8 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const OLDEST: ConnectionKey = ConnectionKey(0);
 const NEWEST: ConnectionKey = ConnectionKey(u64::MAX);
 
-/// Who sent a message, as far as headers tell. Of a request that was passed on to us, nobody made
-/// up the GID of a port in our subnet.
+/// The sender of a REQ, by its LID, or by its GID beyond a router. Only a router can forge a GID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Source {
     Near(Lid),

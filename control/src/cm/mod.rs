@@ -3,7 +3,7 @@
 //! ```text
 //! active side                                  passive side
 //!
-//!   connect                                      (a REQ that somebody listens for)
+//!   connect                                      (a REQ for a listener)
 //!      | REQ                                        |
 //!      v            MRA                             v
 //!  REQ sent --> MRA(REQ) received               REQ received
@@ -24,13 +24,13 @@
 //!  time-wait --packets under way have vanished--> closed
 //! ```
 //!
-//! A connection in time-wait keeps its last message, for a peer that did not receive it; its queue
-//! pair's number shall not be used again before [`CmEvent::Closed`].
+//! A connection in time-wait keeps its last message, for a peer that did not receive it. The number
+//! of its queue pair must not be reused before [`CmEvent::Closed`].
 //!
 //! Two REQs that cross make two connections here. The consumer breaks the tie
 //! (`ipoib/connected/handshake.rs`), and chooses service IDs and private data.
 //!
-//! A message belongs to a connection only if it comes from the port of its peer: a stranger could
+//! A message belongs to a connection only if the port of its peer has sent it: a stranger could
 //! guess two communication IDs of 32 bits in time.
 
 mod config;
@@ -76,8 +76,7 @@ pub enum Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connect {
     pub to: MadAddress,
-    /// The REQ; our communication ID and our node are filled in. [`request_along`] makes one of a
-    /// path.
+    /// Without our communication ID and node, which are filled in; see [`request_along`].
     pub req: Req,
     pub packet_life_time: TimeCode,
 }
@@ -115,8 +114,8 @@ impl Cm {
         self.port = port;
     }
 
-    /// Listens for requests for a service, all 64 bits of it. Where a request is rejected without
-    /// the consumer having had a say, `private_data` is what it would have said (RFC 4755 6).
+    /// Listens to a service ID. `private_data` is for rejections that the consumer has no part in
+    /// (RFC 4755 6).
     pub fn listen(
         &mut self,
         service_id: ServiceId,
@@ -163,9 +162,8 @@ impl Cm {
         Ok(())
     }
 
-    /// Ignores a request: for its peer, the request was lost.
+    /// Drops a request, as if its REQ was lost.
     pub fn ignore(&mut self, now: Time, key: ConnectionKey) {
-        // One that is gone needs no more than that.
         let _gone = self.change(now, key, |connection, out| connection.ignore(out));
     }
 
@@ -176,13 +174,13 @@ impl Cm {
         self.change(now, key, |connection, out| connection.probe(out))?
     }
 
-    /// Accepts a request; both names of the connection and our node are filled in. The queue pair
-    /// must be ready to receive by now: data may come before [`CmEvent::Established`].
+    /// Accepts a REQ; the communication IDs and our node are filled in. The queue pair must be
+    /// ready to receive: data may arrive before [`CmEvent::Established`].
     pub fn accept(&mut self, now: Time, key: ConnectionKey, rep: Rep) -> Result<(), CmError> {
         self.change(now, key, |connection, out| connection.accept(now, out, rep))?
     }
 
-    /// Confirms a reply: the connection stands.
+    /// Confirms a REP by an RTU: the connection is established.
     pub fn confirm(
         &mut self,
         now: Time,
@@ -206,8 +204,7 @@ impl Cm {
         })?
     }
 
-    /// The queue pair of a connection that the peer has not confirmed has received data, which is
-    /// as good (IBA 12.9.6).
+    /// Data received before the RTU count as an RTU (IBA 12.9.6).
     pub fn handle_data(&mut self, now: Time, key: ConnectionKey) -> Result<(), CmError> {
         self.change(now, key, |connection, out| connection.handle_data(out))?
     }
@@ -235,8 +232,8 @@ impl Cm {
         });
     }
 
-    /// Offers another path for a connection that stands; both names and the peer's queue pair are
-    /// filled in.
+    /// Offers an alternate path of an established connection; the communication IDs and the peer's
+    /// queue pair are filled in.
     pub fn offer_path(&mut self, now: Time, key: ConnectionKey, lap: Lap) -> Result<(), CmError> {
         let transaction_id = self.transaction_id();
         self.change(now, key, |connection, out| {
@@ -247,6 +244,11 @@ impl Cm {
     /// Answers an alternate path that the peer offered; both IDs are filled in.
     pub fn answer_path(&mut self, now: Time, key: ConnectionKey, apr: Apr) -> Result<(), CmError> {
         self.change(now, key, |connection, out| connection.answer_path(out, apr))?
+    }
+
+    /// The REQ of a connection, and the address of the peer's CM.
+    pub fn request(&self, key: ConnectionKey) -> Option<(&Req, &MadAddress)> {
+        self.get(key).map(|connection| (&*connection.req, &connection.peer))
     }
 
     /// The negotiated terms of a connection, after the REP.

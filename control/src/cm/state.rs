@@ -77,23 +77,6 @@ pub enum Phase {
     Closed,
 }
 
-impl Phase {
-    /// The message that ends it; `None` without one.
-    pub const fn waits_for(self) -> Option<&'static str> {
-        match self {
-            Self::ReqSent => Some("the peer's reply"),
-            Self::MraReqReceived => Some("the peer's reply, which takes a while"),
-            Self::RepReceived => Some("the consumer to confirm"),
-            Self::ReqReceived => Some("the consumer to accept"),
-            Self::RepSent => Some("the peer to confirm"),
-            Self::MraRepReceived => Some("the peer to confirm, which takes a while"),
-            Self::DreqSent => Some("the peer to disconnect"),
-            Self::TimeWait => Some("packets under way to vanish"),
-            Self::Established | Self::Closed => None,
-        }
-    }
-}
-
 impl fmt::Display for Phase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
@@ -144,23 +127,14 @@ impl State {
 }
 
 /// Why a call of the consumer was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CmError {
+    #[error("there is no connection {}", .0.comm_id())]
     NotThere(ConnectionKey),
+    #[error("a connection in state '{0}' cannot do this")]
     WrongState(Phase),
-    /// The limit of connections, or of events that were not polled.
+    /// The limit of connections, or of unpolled events.
+    #[error("no room for another connection: poll events, or end some")]
     Full,
 }
-
-impl fmt::Display for CmError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotThere(key) => write!(f, "there is no connection {}", key.comm_id()),
-            Self::WrongState(phase) => write!(f, "a connection in state '{phase}' cannot do this"),
-            Self::Full => f.write_str("no room for another connection: poll events, or end some"),
-        }
-    }
-}
-
-impl std::error::Error for CmError {}

@@ -1,8 +1,7 @@
 //! Queue pair attributes from REQ and REP (IBA 12.6.5, 12.6.8, 12.9.7).
 //!
-//! Either side announces the first packet that it expects, so its peer's number is the first that
-//! it sends. Of retries the request decides for both sides, except that the reply has the last word
-//! on how often the active side tries again when it finds no receive.
+//! Each side announces the first PSN that it expects, which is the first that its peer sends. The
+//! REQ sets the retries of both sides, except that the REP sets the RNR retries of the active side.
 
 use super::LocalPort;
 use super::timing::ack_timeout;
@@ -57,8 +56,7 @@ impl Terms {
         }
     }
 
-    /// Of the side that was asked. Whether packets have a GRH is decided by whether the request
-    /// had one: routers do not show in the request itself.
+    /// Packets have a GRH exactly if the REQ had one: routers do not show in the REQ itself.
     pub fn passive(req: &Req, rep: &Rep, peer: &MadAddress, port: &LocalPort) -> Self {
         /// The hop limit of the REQ is that of the peer's packets.
         const HOP_LIMIT: u8 = 0xff;
@@ -154,8 +152,8 @@ fn within_reach(path: ReqPath, is_ours: bool, peer: &MadAddress) -> ReqPath {
     ReqPath { local_lid, remote_lid, ..path }
 }
 
-/// The address vector to the other port, along a path that we named, or the peer did. Without hops
-/// there is no GRH.
+/// The address vector to the other port, along a path of ours or of the peer. Without hops there is
+/// no GRH.
 pub fn vector(path: &ReqPath, is_ours: bool, port: &LocalPort, hop_limit: u8) -> AddressVector {
     let (local, remote) = ((path.local_lid, path.local_gid), (path.remote_lid, path.remote_gid));
     let ((lid, gid), (dlid, dgid)) = if is_ours { (local, remote) } else { (remote, local) };
@@ -177,8 +175,7 @@ pub fn vector(path: &ReqPath, is_ours: bool, port: &LocalPort, hop_limit: u8) ->
     }
 }
 
-/// A REQ along a path, with the fields of the path filled in. The rest is the caller's: service ID,
-/// queue pair, first packet, retries, private data.
+/// A REQ along a path. The caller sets service ID, queue pair, PSN, retries and private data.
 pub fn request_along(path: &PathRecord, ca_ack_delay: TimeCode) -> Req {
     Req {
         p_key: path.p_key,

@@ -18,8 +18,8 @@ pub struct InterfaceConfig {
     pub qpn: Qpn,
     /// The partition of the link; its membership bit does not count.
     pub p_key: PKey,
-    /// The properties of a broadcast group that this node creates; without them, the group must be
-    /// there, as for Linux.
+    /// The properties of a broadcast group that this node creates; without them, the group must
+    /// exist, as for Linux.
     pub create: Option<GroupTerms>,
     /// Addresses, with the lengths of their prefixes.
     pub addresses: Vec<(IpAddr, u8)>,
@@ -38,11 +38,11 @@ pub struct InterfaceConfig {
     pub pause_max: Duration,
     /// Paths that are remembered, at most.
     pub paths_max: usize,
-    /// Requests for connections that wait until it is known where their ports are, at most: half of
-    /// the questions that the administrator's client has room for.
+    /// REQs whose sender is not verified yet, at most: half of the queries that the SA client
+    /// holds.
     pub requests_held_max: usize,
-    /// How many ports one LID can make us look for by such requests, in a second: as many as a node
-    /// may have workers that connect at once.
+    /// Unverified ports of one LID for which the SA is queried, in a second: as many as a node may
+    /// have workers that connect at once.
     pub unverified_per_lid_per_second_max: u32,
     /// Packets that wait for one path or one group, at most.
     pub pending_per_destination_max: usize,

@@ -58,7 +58,7 @@ impl Interface {
         for ip in ips {
             match event {
                 QueuePairEvent::Used { .. } => self.neighbors.handle_use(now, ip),
-                // Its address may be another one by now (RFC 4391 9.4).
+                // Its address may have changed (RFC 4391 9.4).
                 QueuePairEvent::Failed => self.neighbors.handle_stale_hint(now, ip),
                 _ => {}
             }
@@ -97,8 +97,8 @@ impl Interface {
         }
     }
 
-    /// Whether a packet that is too long for a datagram may yet go by a connection: that of the
-    /// primary worker, which takes the packets of control.
+    /// Whether a packet too long for a datagram may soon go by the connection of the primary
+    /// worker.
     pub(super) fn is_connecting(&self, now: Time, key: PeerKey) -> bool {
         match self.peer_state_of(key, WorkerId::PRIMARY) {
             PeerState::UnderWay(since) => now < since + self.config.peer.long_packet_timeout,

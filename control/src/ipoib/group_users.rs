@@ -1,8 +1,8 @@
 //! The users of IP multicast groups at an interface: listeners of this host, and multicast routes
 //! of the node whose packets arrive here.
 //!
-//! Both make the interface a full member of the group, as which it reports to multicast routers of
-//! the link. Only packets to groups with listeners are local; others are forwarded alone.
+//! Both make the interface a full member of the group, and report it to multicast routers of the
+//! link. Only packets to groups with listeners are local.
 
 use super::{Action, Interface};
 use crate::thread_check::assert_no_worker_thread;
@@ -73,8 +73,8 @@ impl Interface {
         !self.group_users.forwarded.is_empty()
     }
 
-    /// Joins the groups whose packets the node forwards from here, and leaves those that it does
-    /// not forward any more. Returns whether they are other ones.
+    /// Joins the groups whose packets the node forwards from here, and leaves the others. Returns
+    /// whether they have changed.
     pub fn set_forwarded_groups(&mut self, now: Time, groups: &Arc<BTreeSet<IpAddr>>) -> bool {
         assert_no_worker_thread();
         if Arc::ptr_eq(&self.group_users.forwarded, groups) {

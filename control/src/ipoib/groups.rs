@@ -8,16 +8,15 @@
 //!   any --unwanted, or the oldest send-only one of a full table--> (none), and a leave
 //! ```
 //!
-//! A wanted group is created if it does not exist. A send-only group is not: as long as it does not
-//! exist, its packets go to the all-routers group if that exists, and are dropped otherwise.
-//! Notices of the administrator report when that changes; the periodic retry covers lost notices.
+//! A wanted group is created if it does not exist. A send-only group is not: while it does not
+//! exist, its packets go to the all-routers group if that exists, and are dropped otherwise. Notices
+//! of the SA report when that changes; the periodic retry covers lost notices.
 
 use super::sa_queries::is_no_such_group;
 use super::{
-    Action, By, DatagramAdjacency, Interface, InterfaceDrop, Outgoing, PeerKey, PendingPacket,
-    Purpose,
+    Action, Adjacency, By, DatagramAdjacency, Interface, InterfaceDrop, Outgoing, PeerKey,
+    PendingPacket, Purpose,
 };
-use super::{Adjacency, Link};
 use crate::nd::ALL_ROUTERS;
 use crate::sa::{SaError, SaQuery, SaReply};
 use pollux_verbs::AddressVector;
@@ -39,8 +38,7 @@ pub(super) struct Group {
     pub(super) is_wanted: bool,
     pub(super) state: GroupState,
     pub(super) since: Time,
-    /// The time to repeat the join of a joined group: the administrator did not answer the last
-    /// one.
+    /// When to repeat the join of a joined group, after the SA did not answer the last one.
     rejoin: Option<Time>,
     /// The MLID that the queue pair is attached with.
     attached: Option<Lid>,
@@ -90,8 +88,8 @@ impl Group {
     }
 }
 
-/// Why not the send-only join state that keeps a group alive: not every administrator supports it,
-/// and a group without receivers is not needed.
+/// Not the send-only join state that keeps a group alive: not every SA supports it, and a group
+/// without receivers is not needed.
 const fn join_state(as_full: bool) -> JoinState {
     if as_full { JoinState::FULL_MEMBER } else { JoinState::SEND_ONLY_NON_MEMBER }
 }
@@ -153,21 +151,15 @@ impl Interface {
             }
             self.ask_group(now, id, false);
         }
-        let link_mtu = self.link().map_or(0, |link| link.mtu);
-        let limit = self.config.pending_per_destination_max;
-        let Some(group) = self.groups.get_mut(&id) else { return };
+        let Some(group) = self.groups.get(&id) else { return };
         match &group.state {
             GroupState::Joined { record, .. } => {
-                let adjacency = group_adjacency(
-                    group.mgid,
-                    record,
-                    self.binding.map_or(1, |at| at.port),
-                    link_mtu,
-                );
+                let adjacency = self.group_adjacency(group.mgid, record);
                 self.send_datagram(now, pending, adjacency);
             }
             GroupState::Asked { .. } => {
-                if group.pending.len() >= limit {
+                let Some(group) = self.groups.get_mut(&id) else { return };
+                if group.pending.len() >= self.config.pending_per_destination_max {
                     group.pending.pop_front();
                     self.drops.count(InterfaceDrop::PendingFull);
                 }
@@ -239,9 +231,9 @@ impl Interface {
         record: McMemberRecord,
     ) {
         match self.groups.get(&id) {
-            // It was left, or only sent to, while the administrator was asked.
+            // It was left, or is send-only now.
             None => self.leave_group(now, Some((record.mgid, join_state(as_full)))),
-            // The answer to an earlier question, by which less was asked for.
+            // The reply to an earlier send-only join.
             Some(Group { state: GroupState::Joined { as_full: true, .. }, .. }) if !as_full => {}
             Some(group) => {
                 let asks_more = group.is_wanted && !as_full;
@@ -257,7 +249,7 @@ impl Interface {
     }
 
     /// Whether we are a full member of a group.
-    pub(super) fn hears_group(&self, id: GroupId) -> bool {
+    pub(super) fn is_full_member(&self, id: GroupId) -> bool {
         let group = self.groups.get(&id);
         group.is_some_and(|group| matches!(group.state, GroupState::Joined { as_full: true, .. }))
     }
@@ -352,8 +344,8 @@ impl Interface {
         }
     }
 
-    /// Handles the answer to a leave. If the group was joined again meanwhile, the administrator
-    /// may have handled the two in the other order, so it is joined once more.
+    /// Handles the reply to a leave. If the group was joined again meanwhile, the SA may have
+    /// handled the two in the other order, so it is joined once more.
     pub(super) fn group_left(&mut self, now: Time, mgid: Gid) {
         let mut joined = self.groups.iter().filter(|(_, group)| group.mgid == mgid);
         if let Some((id, is_wanted)) = joined.next().map(|(&id, group)| (id, group.is_wanted)) {
@@ -383,25 +375,26 @@ impl Interface {
         if !self.is_asked(purpose) {
             self.ask(now, purpose, query);
         }
-        self.set_way_of_group(id);
+        self.update_group_adjacency(id);
     }
 
     /// Sets the state of a group, and sends its pending packets.
     fn set_group(&mut self, now: Time, id: GroupId, state: GroupState) {
         let Some(group) = self.groups.get_mut(&id) else { return };
         (group.state, group.since) = (state, now);
-        let heard = group.record().map(|record| record.mlid).filter(|_| group.is_wanted);
-        let heard =
-            heard.filter(|_| matches!(group.state, GroupState::Joined { as_full: true, .. }));
+        let mlid = match &group.state {
+            GroupState::Joined { record, as_full: true } if group.is_wanted => Some(record.mlid),
+            _ => None,
+        };
         let mgid = group.mgid;
-        if group.attached != heard {
-            let before = std::mem::replace(&mut group.attached, heard);
+        if group.attached != mlid {
+            let before = std::mem::replace(&mut group.attached, mlid);
             let detach = before.map(|mlid| Action::Detach { mgid, mlid });
-            let attach = heard.map(|mlid| Action::Attach { mgid, mlid });
+            let attach = mlid.map(|mlid| Action::Attach { mgid, mlid });
             self.actions.extend(detach.into_iter().chain(attach));
         }
         let pending = std::mem::take(&mut group.pending);
-        self.set_way_of_group(id);
+        self.update_group_adjacency(id);
         for pending in pending {
             self.send_to_group(now, id, pending);
         }
@@ -412,19 +405,19 @@ impl Interface {
                     && matches!(group.state, GroupState::Missing { .. })
             });
             for other in missing.map(|(&other, _)| other).collect::<Vec<_>>() {
-                self.set_way_of_group(other);
+                self.update_group_adjacency(other);
             }
         }
     }
 
-    fn set_way_of_group(&mut self, id: GroupId) {
+    fn update_group_adjacency(&mut self, id: GroupId) {
         let Some(group) = self.groups.get(&id) else { return };
         let peer = group.peer;
         let joined = match &group.state {
             GroupState::Missing { .. } => {
                 let routers = all_routers(id).filter(|routers| *routers != id);
                 let Some(routers) = routers.and_then(|routers| self.groups.get(&routers)) else {
-                    // Control asks for the routers' group as soon as there is a packet for it.
+                    // Control joins the routers' group as soon as there is a packet for it.
                     let adjacency = if all_routers(id) == Some(id) {
                         Adjacency::Unreachable
                     } else {
@@ -436,21 +429,20 @@ impl Interface {
             }
             _ => group,
         };
-        let link_mtu = self.link().map_or(0, |link: &Link| link.mtu);
-        let port = self.binding.map_or(1, |binding| binding.port);
         let adjacency = match &joined.state {
             GroupState::Joined { record, .. } => {
-                Adjacency::Datagram(group_adjacency(joined.mgid, record, port, link_mtu))
+                Adjacency::Datagram(self.group_adjacency(joined.mgid, record))
             }
             GroupState::Asked { .. } => Adjacency::Pending,
             GroupState::Missing { .. } | GroupState::Failed { .. } => Adjacency::Unreachable,
         };
         self.publish_adjacency(peer, adjacency);
     }
-}
 
-/// How a datagram gets to a group.
-fn group_adjacency(mgid: Gid, record: &McMemberRecord, port: u8, mtu: u32) -> DatagramAdjacency {
-    let vector = AddressVector::to_group(mgid, record, port);
-    DatagramAdjacency { vector, qpn: Qpn::MULTICAST, mtu }
+    fn group_adjacency(&self, mgid: Gid, record: &McMemberRecord) -> DatagramAdjacency {
+        let port = self.binding.map_or(1, |binding| binding.port);
+        let mtu = self.link().map_or(0, |link| link.mtu);
+        let vector = AddressVector::to_group(mgid, record, port);
+        DatagramAdjacency { vector, qpn: Qpn::MULTICAST, mtu }
+    }
 }

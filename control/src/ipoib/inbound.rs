@@ -29,8 +29,7 @@ enum Owner {
 }
 
 impl Interface {
-    /// A packet came: one that is control's whoever it is for, or that is for one of our addresses
-    /// or groups.
+    /// Handles a packet for control, or for one of our addresses or groups.
     pub fn handle_packet(&mut self, now: Time, received: Received<'_>) {
         assert_no_worker_thread();
         if self.check_up() {
@@ -40,11 +39,11 @@ impl Interface {
     }
 
     fn receive(&mut self, now: Time, Received { ether_type, packet, from }: Received<'_>) {
-        if !self.is_told_by_itself(ether_type, packet, from) {
+        if !self.is_claimed_by_sender(ether_type, packet, from) {
             return self.drops.count(InterfaceDrop::Imposter);
         }
         if let PacketSource::Datagram { qpn, lid, gid, .. } = from {
-            self.see_lid(now, packet, gid, qpn, lid);
+            self.check_lid(now, packet, gid, qpn, lid);
         }
         match ether_type {
             EtherType::ARP | EtherType::RARP => self.arp.handle_packet(now, packet),
@@ -54,10 +53,15 @@ impl Interface {
         }
     }
 
-    /// Whether a link address is claimed by the very interface that has it, as far as the way by
-    /// which the claim came tells. Without a GRH there is no GID to compare with: then a server may
-    /// answer for others (RFC 4391 9.3).
-    fn is_told_by_itself(&self, ether_type: EtherType, packet: &[u8], from: PacketSource) -> bool {
+    /// Whether a packet that claims a link address was sent by that interface, as far as its
+    /// headers show. Without a GRH there is no GID to compare: a server may answer for others (RFC
+    /// 4391 9.3).
+    fn is_claimed_by_sender(
+        &self,
+        ether_type: EtherType,
+        packet: &[u8],
+        from: PacketSource,
+    ) -> bool {
         let sender = match from {
             PacketSource::Datagram { gid, qpn, .. } => gid.map(|gid| (gid, qpn)),
             PacketSource::Connection(key) => {
@@ -74,9 +78,9 @@ impl Interface {
         sender.zip(claimed).is_none_or(|(sender, claimed)| sender == (claimed.gid, claimed.qpn))
     }
 
-    /// A peer's datagrams come from another LID than its path leads to: the administrator is asked
-    /// for the path again. Without a GRH, it is a neighbor's whose packet and queue pair it is.
-    fn see_lid(&mut self, now: Time, packet: &[u8], gid: Option<Gid>, qpn: Qpn, lid: Lid) {
+    /// Queries a path again if a datagram of the peer has another LID as source. Without a GRH, the
+    /// source address and the queue pair identify a neighbor.
+    fn check_lid(&mut self, now: Time, packet: &[u8], gid: Option<Gid>, qpn: Qpn, lid: Lid) {
         let of_neighbor = || {
             let link = self.neighbors.address(source(packet)?)?;
             (link.qpn == qpn).then_some(link.gid)
@@ -84,7 +88,7 @@ impl Interface {
         let Some(gid) = gid.or_else(of_neighbor) else { return };
         let lmc = self.binding.map_or(0, |binding| binding.lmc.min(7));
         let path = self.paths.get(gid).and_then(|path| path.record.as_deref());
-        // Beyond a router there are other LIDs.
+        // Beyond a router the LIDs differ.
         let is_other =
             |path: &PathRecord| path.hop_limit == 0 && path.dlid.0 >> lmc != lid.0 >> lmc;
         if path.is_some_and(is_other) {
@@ -166,8 +170,8 @@ impl Interface {
     }
 }
 
-/// The link address option of the sender of a neighbor discovery message; of a redirect the
-/// target's is another's.
+/// The link address option of the sender of a neighbor discovery message. That of a redirect's
+/// target belongs to another interface.
 fn claimed_by_discovery(packet: &[u8]) -> Option<LinkAddress> {
     let packet = Ipv6Packet::parse(packet).ok()?;
     let upper = UpperLayer::find(packet.header().next_header, packet.payload()).ok()?;

@@ -77,8 +77,7 @@ impl Interface {
         is_for_client
     }
 
-    /// The interface has come up: an address is asked for, or asked about. The client is known by
-    /// the port, of which nothing was known before.
+    /// The interface has come up: requests a lease or confirms it. The client ID needs the port.
     pub(super) fn ask_for_lease(&mut self, now: Time) {
         if !self.config.dhcp {
             return;

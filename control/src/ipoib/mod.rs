@@ -121,8 +121,8 @@ reasons! {
         ClaimOffLink = "claim_off_link",
         /// Its sender is not the interface or port that it names.
         Imposter = "imposter",
-        /// A REQ from a port that is not verified yet, beyond the limit of its LID or of all. The
-        /// sender retries it.
+        /// A REQ from an unverified port, beyond the limit of its LID or of all. The sender repeats
+        /// it.
         RequestPutOff = "request_put_off",
         /// A REQ from a port to which the SA returned no path.
         RequestUnverified = "request_unverified",
@@ -262,7 +262,7 @@ impl Interface {
         self.pump(now);
     }
 
-    /// A management datagram came. Where several interfaces share a port, the caller passes CM
+    /// Handles a management datagram. Where several interfaces share a port, the caller passes CM
     /// datagrams to the interface of their partition, and SA replies to the interface that the
     /// upper half of the transaction ID names.
     pub fn handle_mad(&mut self, now: Time, envelope: &Envelope) {
@@ -276,8 +276,8 @@ impl Interface {
         self.pump(now);
     }
 
-    /// A worker punts a packet of this host that has no adjacency yet. Our routes choose the next
-    /// hop.
+    /// Handles a packet of this host that a worker punts without an adjacency. Our routes choose
+    /// the next hop.
     pub fn handle_miss(&mut self, now: Time, from: WorkerId, packet: Vec<u8>) {
         assert_no_worker_thread();
         let worker = from.min(WorkerId(self.config.workers.saturating_sub(1)));
@@ -285,9 +285,8 @@ impl Interface {
         self.pump(now);
     }
 
-    /// A worker punts a packet in transit: its next hop has no adjacency yet, or it is longer than
-    /// this MTU. Its flow has chosen the next hop, among several perhaps, so our routes are not
-    /// looked up.
+    /// Handles a packet in transit that a worker punts: its next hop has no adjacency, or it is
+    /// longer than this MTU. Its flow has chosen the next hop already.
     pub fn handle_transit(
         &mut self,
         now: Time,
@@ -307,8 +306,8 @@ impl Interface {
         self.pump(now);
     }
 
-    /// A packet was longer than the MTU of its worker's adjacency. If it does not fit the adjacency
-    /// of the primary worker either, its sender gets an ICMP error (RFC 4755 7.2).
+    /// Handles a packet longer than the MTU of its worker's adjacency. If it does not fit the
+    /// adjacency of the primary worker either, its sender gets an ICMP error (RFC 4755 7.2).
     pub fn handle_too_big(&mut self, now: Time, packet: &[u8], mtu: u32) {
         assert_no_worker_thread();
         self.too_big(now, PendingPacket::of(packet.to_vec()), None, mtu);

@@ -149,7 +149,7 @@ impl Interface {
                 }
                 AddressEvent::Duplicate(ip) => {
                     self.disown(ip);
-                    // One from a server is given back. Of IPv6 it stays unused (RFC 4862 5.4.5).
+                    // A lease is declined. An IPv6 address stays unused (RFC 4862 5.4.5).
                     match ip {
                         IpAddr::V4(ip) if !self.is_leased(ip.into()) => self.arp.retry(now, ip),
                         _ => self.lease_is_taken(now, ip),
@@ -166,7 +166,7 @@ impl Interface {
 
     /// Probes an address for duplicates, or assigns it at once.
     fn claim(&mut self, now: Time, ip: IpAddr) {
-        // Of one that was a server's before the interface went down, the server is asked instead.
+        // A lease from before the interface went down is confirmed by the server instead.
         let probes = self.is_leased(ip) && !self.addresses.is_ours(ip);
         let is_taken = match ip {
             IpAddr::V4(ip) => self.arp.add(now, ip, probes),
@@ -183,18 +183,18 @@ impl Interface {
         } else if ip.is_ipv4() && !probes {
             self.addresses.handle_assigned(now, ip);
         }
-        // One that was ours before the interface went down is ours again without an event.
+        // There is no event for an address that was ours before the interface went down.
         if self.addresses.is_ours(ip) {
             self.own(ip);
         }
     }
 
-    /// Starts to probe an address, once we are in the group of the answers or ask the same (RFC
-    /// 4862 5.4.2). `false` if there are too many.
+    /// Starts to probe an address, once its solicited-node group is joined (RFC 4862 5.4.2).
+    /// `false` if there are too many.
     fn detect(&mut self, now: Time, ip: Ipv6Addr) -> bool {
         let group = GroupId::of(solicited_node(ip).into());
-        let is_heard = group.is_some_and(|id| self.hears_group(id));
-        if is_heard {
+        let is_joined = group.is_some_and(|id| self.is_full_member(id));
+        if is_joined {
             return self.nd.add(now, ip);
         }
         self.undetected.insert(ip);

@@ -117,7 +117,7 @@ impl Interface {
         let path = self.paths.get(gid)?;
         let known = path.record.as_deref().copied();
         let failure = path.failure.filter(|failure| now < failure.until);
-        // One that is known is asked for again if the last answer to that was none.
+        // A known path whose last query failed is queried again.
         let is_to_ask = failure.is_none() && (known.is_none() || path.failure.is_some());
         if is_to_ask {
             self.ask_path(now, gid);
@@ -152,7 +152,7 @@ impl Interface {
             }
             other => {
                 let error = other.err().unwrap_or(SaError::BadAnswer);
-                // A good path is kept until the administrator answers that there is none.
+                // A good path is kept until the SA replies that there is none.
                 if !error.is_passing() {
                     path.record = None;
                 }
@@ -196,8 +196,8 @@ impl Interface {
         }
     }
 
-    /// A port was heard. If the administrator said that there is no path to it, it may have been
-    /// down then: its path is asked for again soon, when something is to be sent.
+    /// Repeats a failed query for a port soon after a sign of life of that port, when a packet
+    /// needs the path.
     pub(super) fn retry_path_soon(&mut self, now: Time, gid: Gid) {
         let pause = self.config.pause_min;
         self.paths.change(gid, |path| {

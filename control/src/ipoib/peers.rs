@@ -161,8 +161,8 @@ impl Interface {
         }
     }
 
-    /// Sends a datagram to a queue pair that need not be a peer: an answer to a request. It waits
-    /// until the path is known (RFC 4755 3.1).
+    /// Sends a datagram to a queue pair that need not be a peer: a reply. It waits until the path
+    /// is known (RFC 4755 3.1).
     pub(super) fn send_to_link(&mut self, now: Time, gid: Gid, qpn: Qpn, pending: PendingPacket) {
         match self.path_to(now, gid, None) {
             Some(Ok(record)) => {
@@ -250,8 +250,8 @@ impl Interface {
         }
     }
 
-    /// How datagrams go along a path: with a GRH if it has hops (IBA 15.2.5.16). The link's MTU is
-    /// that of the broadcast group, and no path's is less (RFC 4391 5).
+    /// The adjacency of datagrams along a path: with a GRH if it has hops (IBA 15.2.5.16). The MTU
+    /// of the link is that of the broadcast group, and no path has less (RFC 4391 5).
     fn datagram_adjacency(&self, record: &PathRecord, qpn: Qpn) -> DatagramAdjacency {
         let binding = self.binding;
         let link_mtu = self.link().map_or(0, |link| link.mtu);

@@ -1,5 +1,5 @@
-//! Settings that change while the interface runs. What a change does not concern stays as it is:
-//! addresses keep their state, neighbors and connections stay.
+//! Settings that change while the interface runs. Addresses keep their state, and neighbors and
+//! connections stay, unless the change is about them.
 
 use super::{Interface, PeerKey};
 use crate::ipoib::connected::Policy;
@@ -49,8 +49,8 @@ impl Interface {
         self.pump(now);
     }
 
-    /// Sets the policy of all peers that have none of their own. Whether the interface connects at
-    /// all cannot change: its link address tells that to peers.
+    /// Sets the policy of all peers without their own. Connected mode as a whole stays on or off,
+    /// as our link address has announced.
     pub fn set_policy(&mut self, now: Time, policy: Policy) {
         assert_no_worker_thread();
         debug_assert_eq!(policy == Policy::Ud, self.config.peer.policy == Policy::Ud);
@@ -68,8 +68,7 @@ impl Interface {
         self.apply_policies(now);
     }
 
-    /// Ends the connections of peers that are not of the kind that is wanted now. Those that are
-    /// wanted are made when packets ask for them.
+    /// Ends connections of another kind than the policy wants. Packets request new ones.
     fn apply_policies(&mut self, now: Time) {
         let peers: Vec<PeerKey> = self.peers.all.keys().copied().collect();
         for key in peers {

@@ -30,14 +30,14 @@ use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Requests that wait to be verified, by the port that they name, where they came from, and the
-/// sender's name for the connection; of repetitions, the last.
+/// REQs of unverified ports, by the GID that they name, the LID of the sender and its communication
+/// ID; of repetitions, the last.
 #[derive(Default)]
 pub(super) struct Requests {
     /// Boxed, because a map node that was filled once keeps space for eleven.
     held: BTreeMap<(Gid, Lid, CommId), Box<CmDatagram>>,
-    /// How many ports each LID has had looked for since a moment, for a second. There are no more
-    /// LIDs than 2^16.
+    /// Queries for unverified ports of each LID since `since`, in a second. There are at most 2^16
+    /// LIDs.
     looked_for: BTreeMap<Lid, u32>,
     since: Time,
 }
@@ -115,7 +115,7 @@ impl Interface {
             return self.drops.count(InterfaceDrop::RequestPutOff);
         }
         self.requests.held.insert(key, Box::new(*datagram));
-        // A path that is asked for already is as good.
+        // An outstanding query for the path serves as well.
         let is_asked = self.paths.get(gid).is_some_and(|path| path.is_asked)
             || self.is_asked(Purpose::Requester(gid));
         if !is_asked {
@@ -137,8 +137,7 @@ impl Interface {
         self.verify_requests(now, gid, record.as_ref());
     }
 
-    /// The path to a port is known, or does not exist: requests that name it are passed on or
-    /// dropped.
+    /// Handles the REQs that name a port, once the path to it is known or does not exist.
     pub(super) fn verify_requests(&mut self, now: Time, gid: Gid, record: Option<&PathRecord>) {
         for datagram in self.requests.take(gid) {
             match record {
@@ -157,7 +156,7 @@ impl Interface {
         SaQuery::path(sgid, gid, self.config.p_key.full(), self.traffic_class())
     }
 
-    /// Whether a path leads to where a datagram came from. The low bits of a LID choose among paths
+    /// Whether a path leads to the sender of a datagram. The low bits of a LID choose among paths
     /// to one port.
     fn leads_to(&self, record: &PathRecord, from: &MadAddress) -> bool {
         if from.is_beyond_router() {

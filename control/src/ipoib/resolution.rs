@@ -1,5 +1,5 @@
-//! How a packet finds its peer: next hop, link address, path; and how what resolution says gets
-//! out (RFC 4391 9, RFC 4755 3).
+//! From a packet to its peer: next hop, link address, path; and the events and frames of address
+//! resolution (RFC 4391 9, RFC 4755 3).
 
 use super::{Delivery, Interface, InterfaceDrop, PendingPacket, WorkerId};
 use crate::address::NextHop;
@@ -56,7 +56,7 @@ impl Interface {
         }
         match self.neighbors.resolve(now, next_hop, pending) {
             Resolution::Known(link, pending) => {
-                // The cache may have reported it just now.
+                // The neighbor may have events.
                 self.handle_neighbor_events(now);
                 self.send_to_peer(now, &link, pending);
             }
@@ -65,10 +65,9 @@ impl Interface {
         }
     }
 
-    /// Sends an ICMP error to the sender of a packet.
-    ///
-    /// Why by the flow of that packet: each interface on the way chooses the same next hop, so the
-    /// error has an address of the interface that it leaves by.
+    /// Sends an ICMP error to the sender of a packet, by the flow of that packet: each interface on
+    /// the way chooses the same next hop, so the error has an address of the interface that it
+    /// leaves by.
     pub(super) fn send_icmp_error(&mut self, now: Time, packet: &[u8], error: IcmpError) {
         if destination(packet).is_none() {
             return;
@@ -97,8 +96,8 @@ impl Interface {
         }
     }
 
-    /// The next hop of a packet is unreachable: its sender gets an ICMP error, unless the packet is
-    /// of address resolution.
+    /// Drops a packet to an unreachable next hop. Its sender gets an ICMP error, unless the packet
+    /// is of address resolution.
     pub(super) fn unreachable(&mut self, now: Time, pending: &PendingPacket) {
         self.drops.count(InterfaceDrop::Unreachable);
         if !pending.by_datagram {
@@ -165,8 +164,8 @@ impl Interface {
         while let Some(question) = self.neighbors.poll_transmit() {
             has_progress = true;
             self.solicit(question);
-            // One turn may ask more neighbors than ARP and ND have room for questions. Questions
-            // that are lost count as asked, and those of neighbors in step would be lost each time.
+            // One turn may solicit more neighbors than the queues of ARP and ND hold. Lost
+            // solicitations count as sent, and neighbors in step would lose theirs each time.
             self.send_resolution_frames(now);
         }
         has_progress
@@ -258,8 +257,7 @@ impl Interface {
         }
     }
 
-    /// What one of the protocols says goes by datagram, unless it is a packet like any other
-    /// (RFC 4755 3).
+    /// Sends a frame of a protocol by datagram, unless it is an ordinary packet (RFC 4755 3).
     pub(super) fn send_frame(&mut self, now: Time, frame: Frame) {
         let Frame { to, ether_type, packet } = frame;
         let worker = WorkerId::PRIMARY;

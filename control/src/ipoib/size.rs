@@ -1,10 +1,9 @@
 //! Packets that are longer than the MTU of their path (RFC 4755 7.2).
 //!
-//! A path's MTU is its destination's own: the receive MTU of a connection, or what a datagram has
-//! space for along the path to that port. A packet that is too long waits if a connection with a
-//! larger MTU is being made. Otherwise it is fragmented, if it is an IPv4 packet that allows it
-//! (RFC 791 2.3), or else its sender is told the MTU: a socket here, or the host that a packet is
-//! forwarded for.
+//! Each destination has its own MTU: the receive MTU of a connection, or that of datagrams along the
+//! path. A packet that is too long waits if a connection with a larger MTU is being made. Otherwise
+//! it is fragmented, if it is an IPv4 packet that allows it (RFC 791 2.3), or its sender (a socket
+//! here, or another host) gets an ICMP error.
 
 use super::{Adjacency, Interface, InterfaceDrop, PendingPacket};
 use crate::fragment::parts;
@@ -47,8 +46,8 @@ impl Interface {
         }
     }
 
-    /// The packets to send for an MTU: the packet itself, its fragments, or none with an ICMP error
-    /// to its sender.
+    /// Fits a packet to an MTU: the packet itself, its fragments, or none with an ICMP error to its
+    /// sender.
     pub(super) fn fit(
         &mut self,
         now: Time,

@@ -379,8 +379,8 @@ impl Interface {
         }
     }
 
-    /// A subscription was removed. If the interface is up again, the SA may have handled the two
-    /// requests in the other order, so it subscribes again.
+    /// Handles the reply to an unsubscription. If the interface is up again, the SA may have
+    /// handled the two requests in the other order, so it subscribes again.
     pub(super) fn unsubscribed(&mut self, now: Time, trap: TrapNumber) {
         if self.is_up() {
             self.subscribe_to(now, trap);

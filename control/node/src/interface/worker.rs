@@ -49,7 +49,7 @@ const DELIVERIES_MAX: usize = 4096;
 pub struct InterfaceWorker {
     number: WorkerId,
     port: PortId,
-    // Dropped before `end`, which tells control that the objects at the device are gone.
+    // Dropped before `end`, whose drop tells control that the objects at the device are gone.
     driver: PortDriver,
     arrived: Arrived,
     snapshot: Arc<InterfaceSnapshot>,
@@ -369,8 +369,7 @@ impl PacketPort for InterfaceWorker {
 
 /// Reports to control.
 impl InterfaceWorker {
-    /// Reports the use of a neighbor, now and then. A report that finds no space is made again
-    /// soon.
+    /// Reports the use of a neighbor, with a rate limit. A report without space is repeated soon.
     #[inline]
     fn report_use(&mut self, now: Time, next_hop: IpAddr) {
         if self.used.is_due(now, next_hop) {

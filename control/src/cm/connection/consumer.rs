@@ -41,7 +41,7 @@ impl Connection {
         match self.state {
             State::RepSent(_) | State::MraRepReceived(_) => {
                 self.establish(None);
-                self.emit_event(out, CmEvent::Established { key: self.key, rtu: None });
+                self.emit_event(out, CmEvent::Established { key: self.key });
                 Ok(())
             }
             State::Established { .. } => Ok(()),

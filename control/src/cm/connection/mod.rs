@@ -79,7 +79,7 @@ impl Connection {
         listener_data: Option<ListenerData>,
         out: &mut Outbox,
     ) -> Self {
-        out.emit_event(CmEvent::Request { key, req: Box::new(*req), from: peer });
+        out.emit_event(CmEvent::Request { key, req: Box::new(*req) });
         let until = now + out.config.consumer_time_max;
         Self {
             key,
@@ -104,7 +104,7 @@ impl Connection {
         if phase == Phase::Closed {
             return Keys::default();
         }
-        // A rejected request is remembered for a while, and counts against the limit of its source.
+        // A rejected request is kept for a while, and counts against the limit of its source.
         let is_pending = match phase {
             Phase::ReqReceived | Phase::RepSent | Phase::MraRepReceived => true,
             Phase::TimeWait => self.role == Role::Passive && self.rep.is_none(),
@@ -156,7 +156,7 @@ impl Connection {
     fn emit_ended(&mut self, out: &mut Outbox, end: End) {
         if !self.is_over {
             self.is_over = true;
-            self.emit_event(out, CmEvent::Ended { key: self.key, phase: self.state.phase(), end });
+            self.emit_event(out, CmEvent::Ended { key: self.key, end });
         }
     }
 
@@ -189,8 +189,8 @@ impl Connection {
         out.begin_repeat(now, &self.peer, message, transaction, self.retry_timing())
     }
 
-    /// A rejection in the words that the consumer gave to its own last message, since the peer may
-    /// want to know whom it comes from (RFC 4755 6).
+    /// A REJ with the private data of our last message, by which the peer identifies us (RFC 4755
+    /// 6).
     fn rejection(
         &self,
         out: &Outbox,
@@ -260,8 +260,8 @@ impl Connection {
         self.reject_and_wait(now, out, rej);
     }
 
-    /// Takes a reply back. The peer may believe that the connection stands, if its word that it
-    /// does was lost; so a rejection, which is said once, is not enough.
+    /// Ends a connection after our REP. The peer may consider it established, if its RTU was lost,
+    /// so a REJ, which is not repeated, is not enough.
     fn part(&mut self, now: Time, out: &mut Outbox, reason: RejectReason) {
         let rej = self.rejection(out, AnsweredMessage::OTHER, reason);
         self.send(out, &CmMessage::Rej(rej));

@@ -1,4 +1,4 @@
-//! Messages of the peer of a connection. The caller has checked their source.
+//! Messages of the peer of a connection. The caller has checked their sender.
 
 use super::*;
 
@@ -60,12 +60,11 @@ impl Connection {
         };
     }
 
-    pub(in crate::cm) fn handle_rtu(&mut self, out: &mut Outbox, rtu: &Rtu) {
+    pub(in crate::cm) fn handle_rtu(&mut self, out: &mut Outbox) {
         match self.state {
             State::RepSent(_) | State::MraRepReceived(_) => {
                 self.establish(None);
-                let rtu = Some(Box::new(*rtu));
-                self.emit_event(out, CmEvent::Established { key: self.key, rtu });
+                self.emit_event(out, CmEvent::Established { key: self.key });
             }
             State::Established { .. } => {
                 self.emit_event(out, CmEvent::Remembered { key: self.key })
@@ -108,16 +107,16 @@ impl Connection {
         let drep = Drep { local_comm_id, remote_comm_id, private_data: [0; 224] };
         out.send(&self.peer, transaction_id, &CmMessage::Drep(drep));
         if phase != Phase::TimeWait {
-            self.emit_ended(out, End::Asked(Box::new(*dreq)));
+            self.emit_ended(out, End::Asked);
             self.wait_time(now, out, None);
         }
     }
 
-    pub(in crate::cm) fn handle_drep(&mut self, now: Time, out: &mut Outbox, drep: &Drep) {
+    pub(in crate::cm) fn handle_drep(&mut self, now: Time, out: &mut Outbox) {
         if !matches!(self.state, State::DreqSent(_)) {
             return out.count(CmDrop::Repeated);
         }
-        self.emit_ended(out, End::Answered(Box::new(*drep)));
+        self.emit_ended(out, End::Answered);
         self.wait_time(now, out, None);
     }
 

@@ -71,8 +71,9 @@ fn disconnecting_is_agreed_on_and_leaves_nothing_behind() {
     world.pass(SOON);
     assert_eq!(world.words()[3..], ["0 DREQ", "1 DREP"]);
     let other = world.only(1);
-    assert!(matches!(world.sides[0].seen[&id].end, Some(End::Answered(_))));
-    let Some(End::Asked(dreq)) = &world.sides[1].seen[&other].end else { panic!() };
+    assert!(matches!(world.sides[0].seen[&id].end, Some(End::Answered)));
+    assert_eq!(world.sides[1].seen[&other].end, Some(End::Asked));
+    let (_, CmMessage::Dreq(dreq)) = &world.said[3] else { panic!() };
     assert_eq!(dreq.private_data, [3; 220]);
     assert_eq!(world.phase(1, other), Some(Phase::TimeWait));
     while world.step() {}

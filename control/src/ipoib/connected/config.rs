@@ -1,4 +1,4 @@
-//! Which peers are connected to, how, and how much that may cost.
+//! Settings and limits of connected mode.
 
 use crate::cm::CmConfig;
 use pollux_verbs::QpType;
@@ -42,16 +42,16 @@ pub struct PeerConfig {
     pub offers_uc: bool,
     /// The longest message that we receive, header included (RFC 4755 5.1).
     pub receive_mtu: u32,
-    /// The dialect of unknown peers. Linux refuses the RFC's service ID at once, and is then asked
-    /// in its own way; the other way round, two nodes that speak both would take each other for
-    /// Linux.
+    /// The service-ID convention of the first REQ to a peer. Linux rejects the RFC's service ID at
+    /// once, and then gets the other one; in the opposite order, two nodes that support both would
+    /// take each other for Linux.
     pub dialect_first: Dialect,
     /// Connections of each worker of ours, those that end included.
     pub connections_max: usize,
     /// Connections of one peer, for each of its workers that asks.
     pub connections_per_peer_max: usize,
-    /// Connections of all peers at one port, by each worker of ours; half of them may be others
-    /// than a peer's first.
+    /// Connections of all peers at one port, for each worker of ours; at most half of them are
+    /// others than a peer's first.
     pub connections_per_port_max: usize,
     /// The same of those that end, and so cannot be used.
     pub ending_per_port_max: usize,
@@ -66,30 +66,28 @@ pub struct PeerConfig {
     pub good_after: Duration,
     /// The longest wait of a packet too long for a datagram for a connection.
     pub long_packet_timeout: Duration,
-    /// How long packets may be sent by an unreliable connection with none coming back before its
-    /// peer is asked whether it still has the connection. So long, and as long as an answer takes,
-    /// packets may go to a peer that has begun anew.
+    /// How long an unreliable connection sends without receiving before its peer is probed. Until
+    /// the probe fails, packets may go to a peer that has restarted.
     pub probe_after: Duration,
     pub probe_interval: Duration,
     /// Probes without an answer before the connection ends.
     pub probes_max: u8,
-    /// When an unused connection to an interface that is no neighbor of ours is ended; without
-    /// that, never (RFC 4755 3.4).
+    /// When unused connections to interfaces that are no neighbors end; `None` is never (RFC 4755
+    /// 3.4).
     pub idle_for: Option<Duration>,
     /// Whether queue pairs here can go on by a second path when their first one fails.
     pub migrates: bool,
-    /// How long a connection stands before a second path is looked for; the pause until one is
-    /// looked for again doubles each time.
+    /// How long a connection is open before an alternate path is looked for; the pause until the
+    /// next search doubles each time.
     pub alternate_after: Duration,
     pub alternate_pause_max: Duration,
     /// How long an acknowledgement may take. With the retries, less than TCP waits (RFC 4755 7.1).
     pub ack_timeout: TimeCode,
     /// Retries after that timeout.
     pub retry_count: u8,
-    /// How often to try again after an RNR NAK, which says that the peer has no receive; 7 is for
-    /// ever.
+    /// Retries after an RNR NAK (the peer has no receive); 7 is forever.
     pub rnr_retry_count: u8,
-    /// How long a peer waits after it found no receive here.
+    /// The RNR timer: how long a peer waits after it found no receive here.
     pub min_rnr_timer: RnrTimer,
     /// Our delay of acknowledgements.
     pub ca_ack_delay: TimeCode,
@@ -125,7 +123,7 @@ impl PeerConfig {
             migrates: false,
             alternate_after: Duration::from_secs(5),
             alternate_pause_max: Duration::from_secs(600),
-            // 16.8 ms eight times is 134 ms; TCP waits for 200 at the least.
+            // 16.8 ms eight times is 134 ms; TCP waits for 200 ms at least.
             ack_timeout: TimeCode(12),
             retry_count: 7,
             rnr_retry_count: 7,
@@ -137,11 +135,10 @@ impl PeerConfig {
         }
     }
 
-    /// The same at an adapter in software, which acknowledges only when the process that has it
-    /// polls: 134 ms eight times is 1.07 s. That is longer than TCP waits, unlike RFC 4755 7.1 has
-    /// it, because there the end of a retry period says that a process computes and not that a
-    /// packet was lost; and a process that computes for half a second is no reason to lose all that
-    /// was sent to it, and to make its connections anew.
+    /// The same for an adapter in software, which acknowledges only when its process polls it: 134
+    /// ms eight times is 1.07 s. That is longer than TCP waits, unlike RFC 4755 7.1: at the end of
+    /// a retry period the peer's process is busy, and no packet was lost. Half a second of
+    /// computing is no reason to lose packets and connections.
     pub const fn of_polled(ca_guid: Guid) -> Self {
         Self { ack_timeout: TimeCode(15), ..Self::of(ca_guid) }
     }

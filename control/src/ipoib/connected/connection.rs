@@ -4,11 +4,9 @@ use super::probe::Probe;
 use super::{Address, PeerDrop};
 use crate::cm::Role;
 use crate::effects::WorkerId;
-use crate::mad::MadAddress;
 use pollux_verbs::time::Time;
 use pollux_verbs::{AddressVector, QpType};
 use pollux_wire::address::Qpn;
-use pollux_wire::mad::cm::Req;
 use pollux_wire::mad::cm::ipoib::Dialect;
 use pollux_wire::mad::sa::PathRecord;
 use pollux_wire::units::Mtu;
@@ -19,7 +17,7 @@ pub(super) enum State {
     /// The device creates our queue pair, for a request along this path.
     MakingToAsk { path: Box<PathRecord> },
     /// The device creates our queue pair, for the reply to a request.
-    MakingToAccept { req: Box<Req>, from: MadAddress },
+    MakingToAccept,
     /// The REQ was sent. If the peer listens to another service ID, it is repeated there.
     Asked { qpn: Qpn, path: Box<PathRecord> },
     /// The REP was sent.
@@ -47,7 +45,7 @@ impl State {
 
     pub(super) const fn qpn(&self) -> Option<Qpn> {
         match *self {
-            Self::MakingToAsk { .. } | Self::MakingToAccept { .. } => None,
+            Self::MakingToAsk { .. } | Self::MakingToAccept => None,
             Self::Asked { qpn, .. } | Self::Accepted { qpn, .. } | Self::Open { qpn, .. } => {
                 Some(qpn)
             }
@@ -58,7 +56,7 @@ impl State {
     /// The name of the state, and its reason or what it waits for.
     pub(super) fn describe(&self) -> (&'static str, &'static str) {
         match self {
-            Self::MakingToAsk { .. } | Self::MakingToAccept { .. } => {
+            Self::MakingToAsk { .. } | Self::MakingToAccept => {
                 ("making", "the queue pair is to be made")
             }
             Self::Asked { .. } => ("asked", "the peer is to reply"),
@@ -119,8 +117,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Whether it is for our packets too: not one that Linux made, whose receives are for sending's
-    /// sake.
+    /// Whether it sends our packets too. A connection that Linux requested only receives.
     pub(super) fn serves_us(&self) -> bool {
         self.role == Role::Active || self.dialect == Dialect::Rfc
     }

@@ -1,4 +1,4 @@
-//! How connections end: by a peer's word, by ours, by failure and by disuse.
+//! The end of connections: by the peer, by us, after a failure or without use.
 
 use super::pause::Failure;
 use super::probe::Probe;
@@ -51,12 +51,12 @@ impl Connections {
     }
 
     fn end_with(&mut self, now: Time, key: ConnectionKey, why: PeerDrop, is_at_cm: bool) {
-        let words = self.own_words();
+        let private_data = self.private_data().padded();
         let Some(connection) = self.all.get_mut(&key).filter(|it| !it.is_ending()) else { return };
         let was_good = connection.is_open() && now >= connection.since + self.config.good_after;
         if is_at_cm {
-            // The CM may have closed it, and not have reported that yet.
-            let _gone = self.cm.disconnect(now, key, words);
+            // The CM may have closed it without having reported that yet.
+            let _gone = self.cm.disconnect(now, key, private_data);
         }
         let (address, worker, qpn) = (connection.peer, connection.worker, connection.state.qpn());
         let was = self.all.set_ending(now, key, State::Ending { why, is_at_cm, qpn });
@@ -123,15 +123,15 @@ impl Connections {
             }
             End::TimedOut => self.end(now, key, PeerDrop::Silence),
             End::Rejected(_) => self.end(now, key, PeerDrop::Refused),
-            End::Asked(_) if !was_good => self.attempt_failed(now, key, PeerDrop::PeerEnded),
-            End::Asked(_) | End::Answered(_) | End::Stale => {
+            End::Asked if !was_good => self.attempt_failed(now, key, PeerDrop::PeerEnded),
+            End::Asked | End::Answered | End::Stale => {
                 self.end(now, key, PeerDrop::PeerEnded);
             }
         }
     }
 
-    /// A queue pair could not be made, or failed. One that worked for a while is made again for the
-    /// next packet; one that did not is a failed attempt.
+    /// The creation of a queue pair, or the queue pair, failed. Without a while of work before,
+    /// that is a failed attempt; otherwise the next packet requests another connection.
     pub(super) fn failed(&mut self, now: Time, key: ConnectionKey) {
         let Some(connection) = self.all.get(&key) else { return };
         let was_good = connection.is_open() && now >= connection.since + self.config.good_after;
@@ -142,7 +142,7 @@ impl Connections {
             _ => self.end(now, key, PeerDrop::QueuePair),
         }
         if !was_made {
-            // Nothing may be there that could end.
+            // There may be no queue pair that could end.
             self.ended(key);
         }
     }
@@ -160,7 +160,7 @@ impl Connections {
     }
 
     /// Ends unused connections of peers that are no neighbors; those of neighbors end with the
-    /// neighbor entry.
+    /// neighbor.
     pub(super) fn end_idle(&mut self, now: Time) {
         let Some(idle_for) = self.config.idle_for else { return };
         if self.sweep.is_none_or(|sweep| now < sweep) {

@@ -5,8 +5,8 @@
 //!   peer asks:  requested --> MakingToAccept --made--> send_rep --> Accepted --confirmed--> opened
 //! ```
 //!
-//! Both sides wait for the device to create their queue pair, and continue in `made`. Tie-break
-//! between REQs that cross: see `accept`. MTU negotiation: REQ and REP carry the receive MTU of
+//! Both sides wait for the device to create their queue pair, and continue in `made`. From the REP
+//! to the RTU everything is in `replied`. Tie-break between REQs that cross: see `accept`. MTU negotiation: REQ and REP carry the receive MTU of
 //! their sender in private data (RFC 4755 6), and neither side sends longer packets.
 
 use super::connection::ConnectionPaths;
@@ -28,13 +28,11 @@ use pollux_wire::mad::cm::{RejectReason, Rep, Req, TransportService};
 use pollux_wire::mad::sa::PathRecord;
 use pollux_wire::psn::Psn;
 
-/// RNR retries without limit. Linux replaces this value by its own setting, which would be no
-/// retries.
+/// RNR retries forever. Linux replaces another value by its own setting, which would be no retries.
 const RNR_FOR_EVER: u8 = 7;
 
 impl Connections {
-    /// Requests a connection along a path, because a worker has a packet for the peer, unless there
-    /// is a connection or a pause.
+    /// Requests a connection for a packet of a worker, unless there is a connection or a pause.
     pub fn connect(
         &mut self,
         now: Time,
@@ -90,8 +88,8 @@ impl Connections {
         let Some(connection) = self.all.get(&key) else { return };
         match connection.state.clone() {
             State::MakingToAsk { path } => self.send_req(now, key, qpn, path),
-            State::MakingToAccept { req, from } => self.send_rep(now, key, qpn, &req, &from),
-            // The connection has ended meanwhile; the queue pair is destroyed.
+            State::MakingToAccept => self.send_rep(now, key, qpn),
+            // The connection has ended meanwhile, and its queue pair is being destroyed.
             _ => return,
         }
         if let Some(State::Ending { qpn: made, .. }) =
@@ -105,9 +103,11 @@ impl Connections {
         let starting_psn = Psn::new(self.rng.next_u64() as u32);
         let Some(worker) = self.all.get(&key).map(|connection| connection.worker) else { return };
         let Some(place) = &self.place else { return self.end(now, key, PeerDrop::Down) };
-        let words = self.words(place.link.qpn);
-        let private_data =
-            self.asking(worker).map_or_else(|| words.padded(), |asking| words.padded_with(&asking));
+        let own = self.private_data();
+        let private_data = match self.asking(worker) {
+            Some(asking) => own.padded_with(&asking),
+            None => own.padded(),
+        };
         let config = &self.config;
         let Some(connection) = self.all.get_mut(&key) else { return };
         let listener = LinkAddress::parse(&connection.peer).qpn;
@@ -154,8 +154,8 @@ impl Connections {
         match terms.filter(|_| mtu >= IPV4_MTU_MIN && !is_other) {
             Some(terms) => {
                 self.make_ready(key, terms);
-                let words = self.own_words();
-                if self.cm.confirm(now, key, words).is_ok()
+                let private_data = self.private_data().padded();
+                if self.cm.confirm(now, key, private_data).is_ok()
                     && let Some(connection) = self.all.get_mut(&key)
                 {
                     connection.mtu = mtu;
@@ -163,10 +163,7 @@ impl Connections {
                 }
             }
             None => {
-                let (wanted, words) = (self.config.receive_mtu.to_be_bytes(), self.own_words());
-                let reason = RejectReason::CONSUMER_REJECT;
-                // It was there a moment ago.
-                let _gone = self.cm.reject(now, key, reason, &wanted, words);
+                self.reject(now, key, RejectReason::CONSUMER_REJECT);
                 self.attempt_failed(now, key, PeerDrop::BadPrivateData);
             }
         }
@@ -201,16 +198,14 @@ impl Connections {
         connection.state = State::Open { qpn };
         (connection.since, connection.used) = (now, now);
         connection.probed = now;
-        let (address, worker) = (connection.peer, connection.worker);
-        let asking_worker = connection.asking_worker;
-        let (dialect, role) = (connection.dialect, connection.role);
+        let serves_us = connection.serves_us();
+        let Connection { peer: address, worker, asking_worker, dialect, role, .. } = *connection;
         let peer = self.enter_peer(address);
         peer.dialect = Some(dialect);
         if let Some(attempts) = peer.attempts.get_mut(usize::from(worker.0)) {
             attempts.has_refused_one = false;
         }
         let others: Vec<_> = peer.connections.iter().copied().filter(|it| *it != key).collect();
-        let serves_us = dialect == Dialect::Rfc || role == Role::Active;
         if serves_us {
             self.set_attempt(address, worker, Attempt::Idle);
         }
@@ -224,10 +219,10 @@ impl Connections {
         };
         let (replaced, others): (Vec<_>, Vec<_>) =
             others.into_iter().partition(|other| self.all.get(other).is_some_and(replaces));
-        let stood = |it: &ConnectionKey| self.all.get(it).is_some_and(Connection::is_open);
-        if replaced.iter().any(stood) {
-            // The peer has begun anew perhaps, and forgotten those too.
-            others.into_iter().for_each(|other| self.doubt(now, other));
+        let is_open = |it: &ConnectionKey| self.all.get(it).is_some_and(Connection::is_open);
+        if replaced.iter().any(is_open) {
+            // The peer may have restarted, and forgotten those too.
+            others.into_iter().for_each(|other| self.probe_soon(now, other));
         }
         for other in replaced {
             self.end(now, other, PeerDrop::Replaced);
@@ -251,8 +246,8 @@ impl Connections {
         }
     }
 
-    /// The peer listens to another service ID than the one that it was asked by: it is asked by the
-    /// other, once (RFC 4755 3.5).
+    /// The peer does not listen to the service ID of the REQ: it gets another REQ with the service
+    /// ID of the other convention, once (RFC 4755 3.5).
     pub(super) fn try_other_dialect(&mut self, now: Time, key: ConnectionKey) {
         let Some(connection) = self.all.get(&key) else { return };
         let Connection { peer: address, worker, qp_type, dialect, .. } = *connection;
@@ -285,24 +280,24 @@ impl Connections {
     }
 
     /// Handles a REQ that the CM has admitted.
-    pub(super) fn requested(
-        &mut self,
-        now: Time,
-        key: ConnectionKey,
-        req: Box<Req>,
-        from: MadAddress,
-    ) {
-        let worker = self.worker_for(&req);
-        let Err((reason, why)) = self.accept(now, key, worker, req, from) else { return };
+    pub(super) fn requested(&mut self, now: Time, key: ConnectionKey, req: &Req) {
+        let worker = self.worker_for(req);
+        let Err((reason, why)) = self.accept(now, key, worker, req) else { return };
         self.drops.count(why);
         if self.is_full(worker) {
-            // The peer repeats its request, and there may be resources then; Linux repeats a
-            // rejected request at once.
+            // The peer repeats its REQ, and there may be resources then; Linux repeats a rejected
+            // one at once.
             return self.cm.ignore(now, key);
         }
-        let (wanted, words) = (self.config.receive_mtu.to_be_bytes(), self.own_words());
-        // It was there a moment ago.
-        let _gone = self.cm.reject(now, key, reason, &wanted, words);
+        self.reject(now, key, reason);
+    }
+
+    /// Rejects a REQ or a REP. Our receive MTU is the additional information (RFC 4755 6).
+    fn reject(&mut self, now: Time, key: ConnectionKey, reason: RejectReason) {
+        let receive_mtu = self.config.receive_mtu.to_be_bytes();
+        let private_data = self.private_data().padded();
+        // The CM had the connection a moment ago.
+        let _gone = self.cm.reject(now, key, reason, &receive_mtu, private_data);
     }
 
     fn accept(
@@ -310,8 +305,7 @@ impl Connections {
         now: Time,
         key: ConnectionKey,
         worker: WorkerId,
-        req: Box<Req>,
-        from: MadAddress,
+        req: &Req,
     ) -> Result<(), (RejectReason, PeerDrop)> {
         const UNWANTED: RejectReason = RejectReason::CONSUMER_REJECT;
         let qp_type = self
@@ -320,7 +314,7 @@ impl Connections {
         let place = self.place.as_ref().ok_or((UNWANTED, PeerDrop::Down))?;
         let (own, partition) = (place.link.comparison_form(), place.p_key.partition());
         let bad = (UNWANTED, PeerDrop::BadPrivateData);
-        let (link, mtu) = self.read(&req).ok_or(bad)?;
+        let (link, mtu) = self.read(req).ok_or(bad)?;
         let (dialect, _) = Dialect::of(req.service_id).ok_or(bad)?;
         let peer = link.comparison_form();
         if peer == own || req.p_key.partition() != partition {
@@ -329,7 +323,7 @@ impl Connections {
         if req.path_mtu.bytes().is_none() {
             return Err((RejectReason::INVALID_PATH_MTU, PeerDrop::BadPrivateData));
         }
-        let asking_worker = asking_worker(&req);
+        let asking_worker = asking_worker(req);
         let crossing = self.asks_by(peer, WorkerId(asking_worker));
         let crossing = crossing.filter(|key| self.crosses(*key, dialect));
         let is_sent = |key| {
@@ -338,7 +332,7 @@ impl Connections {
         if crossing.is_some_and(is_sent) && own > peer {
             return Err((UNWANTED, PeerDrop::Crossing));
         }
-        if !self.has_room_for(&link, asking_worker, worker, crossing) {
+        if !self.is_within_limits(&link, asking_worker, worker, crossing) {
             return Err((RejectReason::NO_QP, PeerDrop::Full));
         }
         if let Some(ours) = crossing {
@@ -351,7 +345,7 @@ impl Connections {
             qp_type,
             dialect,
             role: Role::Passive,
-            state: State::MakingToAccept { req, from },
+            state: State::MakingToAccept,
             since: now,
             used: now,
             probe: Probe::Idle,
@@ -364,10 +358,10 @@ impl Connections {
     }
 
     /// Whether a peer may have one more connection for this asking worker, at this worker of ours.
-    /// Its port counts as well, since numbers of queue pairs and of workers can be made up. The
-    /// limits are per worker of ours, whose receives and queue pairs the connections use. Ending
-    /// connections count by themselves, and `to_go`, which makes room, not at all.
-    fn has_room_for(
+    /// Its port has a limit, too, since queue pair and worker numbers can be forged. The limits are
+    /// per worker of ours, whose receives and queue pairs the connections use. Ending connections
+    /// have a limit of their own, and `to_go`, which is about to end, does not count.
+    fn is_within_limits(
         &self,
         link: &LinkAddress,
         asking_worker: u8,
@@ -378,7 +372,7 @@ impl Connections {
         let of_port = self.all.of_port(link.gid, worker);
         let goes = to_go.and_then(|key| self.all.get(&key)).filter(|it| it.worker == worker);
         let live = of_port.live - usize::from(goes.is_some());
-        // Of one peer there are no more than of its port.
+        // A peer has no more connections than its port.
         let peer = self.peers.get(&link.comparison_form());
         let keys = peer.into_iter().flat_map(|peer| &peer.connections);
         let known = keys.filter(|key| Some(**key) != to_go).filter_map(|key| self.all.get(key));
@@ -396,8 +390,9 @@ impl Connections {
             && of_port.ending < config.ending_per_port_max
     }
 
-    /// Whether a request in this dialect and ours cannot both stand (RFC 4755 3.3). With Linux they
-    /// do; but a peer that asks as Linux does is not asked as the RFC says any more.
+    /// Whether a REQ with this service ID crosses ours, so that only one stands (RFC 4755 3.3).
+    /// With Linux both stand; but a peer with Linux's service IDs gets no REQ with the RFC's any
+    /// more.
     fn crosses(&self, ours: ConnectionKey, dialect: Dialect) -> bool {
         let ours = self.all.get(&ours);
         dialect == Dialect::Rfc && ours.is_some_and(|ours| ours.dialect == Dialect::Rfc)
@@ -423,23 +418,26 @@ impl Connections {
         (is_interface && mtu >= IPV4_MTU_MIN).then_some((link, mtu))
     }
 
-    /// The queue pair exists: it becomes ready to receive and to send before the peer learns of it,
-    /// since data may come before the peer's confirmation.
-    fn send_rep(&mut self, now: Time, key: ConnectionKey, qpn: Qpn, req: &Req, from: &MadAddress) {
+    /// Makes the queue pair ready to receive and to send before the REP, since data may arrive
+    /// before the RTU.
+    fn send_rep(&mut self, now: Time, key: ConnectionKey, qpn: Qpn) {
         let mut rep = Rep {
             local_qpn: qpn,
             starting_psn: Psn::new(self.rng.next_u64() as u32),
             target_ack_delay: self.config.ca_ack_delay,
             rnr_retry_count: RNR_FOR_EVER,
             srq: true,
-            private_data: self.own_words(),
+            private_data: self.private_data().padded(),
             ..Rep::default()
         };
         let Some(place) = &self.place else { return self.end(now, key, PeerDrop::Down) };
-        let terms = Terms::passive(req, &rep, from, &place.port);
+        let Some((req, from)) = self.cm.request(key) else {
+            return self.end(now, key, PeerDrop::Silence);
+        };
+        let (terms, alternate) = (Terms::passive(req, &rep, from, &place.port), req.alternate);
         self.make_ready(key, terms);
-        if req.alternate.remote_lid != Lid::NONE {
-            rep.failover_accepted = self.take_alternate(now, key, &req.alternate);
+        if alternate.remote_lid != Lid::NONE {
+            rep.failover_accepted = self.take_alternate(now, key, &alternate);
         }
         let is_accepted = self.cm.accept(now, key, rep).is_ok();
         match self.all.get_mut(&key).filter(|_| is_accepted) {

@@ -1,27 +1,27 @@
-//! A second path for a connection, by which its queue pairs go on by themselves when the first one
-//! fails (IBA 12.8, 17.2.8).
+//! Automatic path migration: an alternate path of a connection, which its queue pairs use when the
+//! first path fails (IBA 12.8, 17.2.8).
 //!
 //! ```text
-//!   None --it is time--> Queried --the SA knows one--> Offered --taken--> loaded
-//!    ^                       | none, or no answer    refused |
-//!    +---- and later, the more attempts failed --------------+
+//!   None --due--> Queried --the SA knows one--> Offered --LAP accepted--> loaded
+//!    ^               | none, or no answer          | refused
+//!    +-- later, with backoff --------------------- +
 //! ```
 //!
-//! The side that asked for a connection looks for the path and offers it; the other side loads what
-//! makes sense as soon as it is offered. When the first path fails, the second is the only one, and
-//! another one is looked for. Linux hears offers and says nothing, so it gets none. Only a reliable
-//! queue pair notices that its path failed; an unreliable one follows its peer, or its owner.
+//! The side that requested a connection looks for the path and offers it in a LAP; the other side
+//! loads a valid path as soon as it is offered. After a migration the alternate path is the only
+//! one, and another one is looked for. Linux ignores LAPs, so it gets none. Only a reliable queue
+//! pair notices that its path failed.
 //!
-//! A second path is one with another LID at both ends, so there are some where ports have several
-//! (LMC). What links the two have in common is up to the subnet manager. A way by another port is
-//! not looked for: the connection's queue pair is at this one.
+//! An alternate path has another LID at both ends, so there are some where ports have several LIDs
+//! (LMC). The subnet manager decides which links the two paths share. Paths by another port are
+//! not looked for: the queue pair of the connection is at this one.
 //!
-//! What is loaded counts once both ends have said so by packets (IBA 17.2.8.1), which the adapters
-//! see to: an idle connection is not protected yet. Messages of connection management keep to the
-//! first path; while that is dead, a third one cannot be offered.
+//! A loaded path protects the connection only after packets in both directions have armed it (IBA
+//! 17.2.8.1), which the adapters do: an idle connection is not protected yet. CM messages use the
+//! first path only; while that fails, no third path can be offered.
 
 use super::Connections;
-use super::connection::{Connection, Offer, State};
+use super::connection::{Connection, Offer};
 use crate::bounded::Backoff;
 use crate::cm::{Role, as_requested, vector};
 use crate::effects::ConnectionKey;
@@ -35,13 +35,11 @@ use pollux_wire::mad::cm::{ApStatus, Apr, Lap, ReqPath};
 use pollux_wire::mad::sa::PathRecord;
 use std::time::Duration;
 
-/// How soon a peer may have another path loaded than the one that it had loaded before: to load one
-/// stalls the worker.
+/// The least time between two paths that a peer has us load: each stalls the worker.
 const LOADED_FOR: Duration = Duration::from_secs(1);
 
 impl Connections {
-    /// A connection stands: if it is ours to offer a second path, one is looked for once it has
-    /// been good for a while.
+    /// Schedules the search for an alternate path of an open connection, if we requested it.
     pub(super) fn plan_alternate(&mut self, now: Time, key: ConnectionKey) {
         let has_several = self.place.as_ref().is_some_and(|place| place.port.lmc > 0);
         let offers = |it: &Connection| {
@@ -52,8 +50,8 @@ impl Connections {
         }
     }
 
-    /// There is no suitable path now. The pauses between attempts grow, and have jitter, because
-    /// many connections may have started at once.
+    /// Schedules the next search with backoff, and with jitter, because many connections may have
+    /// started at once.
     fn query_later(&mut self, now: Time, key: ConnectionKey) {
         let config = &self.config;
         let Some(connection) = self.all.get_mut(&key) else { return };
@@ -87,13 +85,13 @@ impl Connections {
         self.path_queries.pop_front()
     }
 
-    /// All paths to a port, as far as the administrator says: the first that shares no LID with the
-    /// path in use is offered. Where there is none, there may be one later.
+    /// Handles the paths to a port from the SA: offers the first that shares no LID with the path in
+    /// use. Without one, the SA is asked again later.
     pub fn handle_paths(&mut self, now: Time, gid: Gid, paths: &[PathRecord]) {
-        let is_meant = |it: &Connection| {
+        let is_queried = |it: &Connection| {
             it.paths.offer == Offer::Queried && LinkAddress::parse(&it.peer).gid == gid
         };
-        let meant = self.all.iter().filter(|(_, known)| is_meant(known));
+        let meant = self.all.iter().filter(|(_, known)| is_queried(known));
         for key in meant.map(|(key, _)| key).collect::<Vec<_>>() {
             if !self.offer_one_of(now, key, paths) {
                 self.query_later(now, key);
@@ -105,9 +103,8 @@ impl Connections {
         let Some((connection, place)) = self.all.get_mut(&key).zip(self.place.as_ref()) else {
             return false;
         };
-        let (State::Open { .. }, Some(mtu)) = (&connection.state, connection.paths.mtu) else {
-            return false;
-        };
+        let is_open = connection.is_open();
+        let Some(mtu) = connection.paths.mtu.filter(|_| is_open) else { return false };
         let used = connection.paths.path;
         // The path MTU of the queue pair is fixed, and an offer cannot change it.
         let fits = |it: &&PathRecord| it.hop_limit == 0 && it.reversible && it.mtu >= mtu;
@@ -116,21 +113,21 @@ impl Connections {
             path.local_ack_timeout = self.config.ack_timeout;
             (path, vector(&path, true, &place.port, path.hop_limit))
         });
-        let found = vectors
-            .find(|(_, way)| way.dlid != used.dlid && way.src_path_bits != used.src_path_bits);
-        let Some((path, way)) = found else { return false };
-        connection.paths.offer = Offer::Offered(way);
+        let found =
+            vectors.find(|(_, it)| it.dlid != used.dlid && it.src_path_bits != used.src_path_bits);
+        let Some((path, alternate)) = found else { return false };
+        connection.paths.offer = Offer::Offered(alternate);
         let remote_cm_response_timeout = self.config.cm_response_timeout;
         let lap = Lap { remote_cm_response_timeout, ..Lap::of_path(&path) };
         self.cm.offer_path(now, key, lap).is_ok()
     }
 
-    /// Handles the peer's answer to our offer; `None` without an answer.
+    /// Handles the APR to our LAP; `None` without one.
     pub(super) fn path_answered(&mut self, now: Time, key: ConnectionKey, apr: Option<&Apr>) {
         let Some(connection) = self.all.get_mut(&key) else { return };
-        let Offer::Offered(way) = std::mem::take(&mut connection.paths.offer) else { return };
+        let Offer::Offered(alternate) = std::mem::take(&mut connection.paths.offer) else { return };
         match apr.map(|apr| apr.status) {
-            Some(ApStatus::LOADED) => self.load_alternate(now, key, way),
+            Some(ApStatus::LOADED) => self.load_alternate(now, key, alternate),
             Some(ApStatus::NOT_SUPPORTED) => {
                 connection.paths.failures = u32::MAX;
                 self.query_later(now, key);
@@ -139,23 +136,23 @@ impl Connections {
         }
     }
 
-    /// A peer offers a second path.
+    /// Handles the LAP of a peer.
     pub(super) fn path_offered(&mut self, now: Time, key: ConnectionKey, lap: &Lap) {
         let known = self.all.get(&key).ok_or(ApStatus::INVALID_COMM_ID);
         let status = match known.and_then(|known| self.judge(now, known, &lap.path())) {
-            Ok(way) => {
-                self.load_alternate(now, key, way);
+            Ok(alternate) => {
+                self.load_alternate(now, key, alternate);
                 ApStatus::LOADED
             }
             Err(status) => status,
         };
-        // It was there a moment ago.
+        // The CM had the connection a moment ago.
         let _gone = self.cm.answer_path(now, key, Apr { status, ..Apr::default() });
     }
 
-    /// The address vector of a peer's path, if it is valid: between the two ports of the
-    /// connection, not the one in use, and neither too soon after another one nor while that is
-    /// asked about a path of ours.
+    /// The address vector of a path that the peer offers. It is valid between the two ports of the
+    /// connection, if it is not the path in use, not too soon after another one, and while no offer
+    /// of ours is outstanding.
     fn judge(
         &self,
         now: Time,
@@ -173,16 +170,18 @@ impl Connections {
         if !is_port(path.remote_lid, port.lid) || !is_port(path.local_lid, known.path.dlid) {
             return Err(ApStatus::INVALID_LID);
         }
-        let way = vector(path, false, port, path.hop_limit);
-        if (way.dlid, way.src_path_bits) == (known.path.dlid, known.path.src_path_bits) {
+        let alternate = vector(path, false, port, path.hop_limit);
+        if (alternate.dlid, alternate.src_path_bits) == (known.path.dlid, known.path.src_path_bits)
+        {
             return Err(ApStatus::IS_CURRENT_PATH);
         }
-        let is_too_soon =
-            known.alternate.is_some_and(|(other, since)| other != way && now < since + LOADED_FOR);
+        let is_too_soon = known
+            .alternate
+            .is_some_and(|(other, since)| other != alternate && now < since + LOADED_FOR);
         if is_too_soon || matches!(known.offer, Offer::Offered(_)) {
             return Err(ApStatus::REJECTED);
         }
-        Ok(way)
+        Ok(alternate)
     }
 
     /// Handles the alternate path of a peer's REQ; returns its status for the REP (IBA 12.7.26).
@@ -191,8 +190,8 @@ impl Connections {
         const NOT_SUPPORTED: u8 = 1;
         const REJECTED: u8 = 2;
         match self.all.get(&key).map(|known| self.judge(now, known, path)) {
-            Some(Ok(way)) => {
-                self.load_alternate(now, key, way);
+            Some(Ok(alternate)) => {
+                self.load_alternate(now, key, alternate);
                 ACCEPTED
             }
             Some(Err(ApStatus::NOT_SUPPORTED)) => NOT_SUPPORTED,
@@ -200,27 +199,26 @@ impl Connections {
         }
     }
 
-    /// Our queue pair is to be ready to go on by another path. One that it has already stays as it
-    /// is, armed perhaps.
-    fn load_alternate(&mut self, now: Time, key: ConnectionKey, way: AddressVector) {
+    /// Loads an alternate path into our queue pair, unless it has that one already, perhaps armed.
+    fn load_alternate(&mut self, now: Time, key: ConnectionKey, alternate: AddressVector) {
         let Some(connection) = self.all.get_mut(&key) else { return };
-        if connection.paths.alternate.is_some_and(|(known, _)| known == way) {
+        if connection.paths.alternate.is_some_and(|(known, _)| known == alternate) {
             return;
         }
-        connection.paths.alternate = Some((way, now));
+        connection.paths.alternate = Some((alternate, now));
         let attributes = QpAttributes {
-            alternate_path: Some(way),
+            alternate_path: Some(alternate),
             migration: Some(Migration::Rearm),
             ..QpAttributes::default()
         };
         self.modify(key, attributes);
     }
 
-    /// The queue pair has migrated to its alternate path, which is its only one now.
+    /// The queue pair uses its alternate path, which is its only one now.
     pub(super) fn migrated(&mut self, now: Time, key: ConnectionKey) {
         let Some(connection) = self.all.get_mut(&key) else { return };
-        if let Some((way, _)) = connection.paths.alternate.take() {
-            connection.paths.path = way;
+        if let Some((alternate, _)) = connection.paths.alternate.take() {
+            connection.paths.path = alternate;
             connection.paths.migrations += 1;
         }
         connection.paths.failures = 0;

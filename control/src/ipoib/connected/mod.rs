@@ -11,22 +11,22 @@
 //! A queue pair whose number the peer knows stays as long as packets may come for that number, in
 //! the error state: while it is there, no other has the number (IBA 12.9.8.4).
 //!
-//! And of a peer, for each of our workers, whether it is asked:
+//! The attempts of each of our workers to connect to a peer:
 //!
 //! ```text
-//!   Idle --a packet--> UnderWay --Open--> Idle, and packets go by the connection
+//!   Idle --a packet--> UnderWay --Open--> Idle, and packets are sent by the connection
 //!    ^                    | failed
-//!    +-- time, heard -- Paused, longer each time; by datagram meanwhile: see `pause`
+//!    +- time, announced - Paused, longer each time; datagrams meanwhile: see `pause`
 //! ```
 //!
-//! A peer is a link address without flags (RFC 4755 2.3). Of the RFC's dialect, one connection of a
-//! worker (see `worker`) serves both directions: when two requests for it cross, the side with the
-//! smaller address accepts, and the other's stands (3.3). Why a connection that replaces another
-//! does so only once the peer has confirmed it: a request may be an old one that was delayed, which
-//! nobody will confirm. Of Linux's dialect, each side sends by what it asked for itself and only
-//! receives by the other.
+//! A peer is a link address without flags (RFC 4755 2.3). With the service IDs of the RFC, one
+//! connection of a worker (see `worker`) serves both directions: when two REQs for it cross, the
+//! side with the smaller address accepts, and the other's REQ stands (3.3). A connection replaces
+//! an older one only after the RTU: a REQ may be a delayed old one, which gets no RTU. With the
+//! service IDs of Linux, each side sends by the connection that it requested, and only receives by
+//! the other.
 //!
-//! Packets do not wait for a connection as long as datagrams have room for them.
+//! Packets that fit a datagram do not wait for a connection.
 
 mod config;
 mod connection;
@@ -114,7 +114,7 @@ pub enum PeerState {
     Idle,
     /// One is being made, since then.
     UnderWay(Time),
-    /// The last attempt failed, or too many did; or what there is takes less than a
+    /// The last attempt failed, or too many did; or the connection takes shorter packets than a
     /// datagram does.
     Paused,
     Open {
@@ -128,7 +128,7 @@ struct Peer {
     /// A neighbor of ours, which is kept without a connection.
     is_neighbor: bool,
     /// When it last announced itself or sent a REQ.
-    heard: Option<Time>,
+    last_seen: Option<Time>,
     dialect: Option<Dialect>,
     /// By our workers.
     attempts: Vec<Attempts>,
@@ -196,12 +196,13 @@ impl Connections {
         }
         if let Some(place) = place.filter(|_| self.config.is_on()) {
             self.cm.handle_port(place.port.clone());
-            let words = self.words(place.link.qpn).padded();
-            for dialect in Dialect::ALL {
-                // Two listeners are within any limit that makes sense; without them we only ask.
-                let _full = self.cm.listen(dialect.service_id(place.link.qpn), words);
-            }
+            let qpn = place.link.qpn;
             self.place = Some(place);
+            let private_data = self.private_data().padded();
+            for dialect in Dialect::ALL {
+                // Two listeners are within any sensible limit; without them we are only active.
+                let _full = self.cm.listen(dialect.service_id(qpn), private_data);
+            }
         }
     }
 
@@ -210,17 +211,17 @@ impl Connections {
         connection.is_open() && connection.serves_us() && connection.mtu >= least
     }
 
-    /// A datagram of the class of communication management has come.
+    /// Handles a datagram of the CM class.
     ///
-    /// A request without a place at a port, or between two, is not answered: the peer repeats it,
-    /// while a rejection would look like that of a node with another dialect.
+    /// A REQ while the interface is down is not answered: the peer repeats it, while a REJ would
+    /// look like that of a node with the other service IDs.
     pub fn handle_mad(&mut self, now: Time, datagram: &CmDatagram) {
-        let is_to_come = self.place.is_none() && self.config.is_on();
-        if is_to_come && datagram.req().is_some() {
+        let is_early = self.place.is_none() && self.config.is_on();
+        if is_early && datagram.req().is_some() {
             return self.drops.count(PeerDrop::Down);
         }
         self.cm.handle_mad(now, datagram);
-        self.hear(now);
+        self.handle_cm_events(now);
     }
 
     pub fn handle_event(&mut self, now: Time, key: ConnectionKey, event: &QueuePairEvent) {
@@ -243,12 +244,11 @@ impl Connections {
                 self.ended(key);
             }
         }
-        self.hear(now);
+        self.handle_cm_events(now);
     }
 
-    /// The interface is a neighbor of ours, and stays known without a connection. One that says
-    /// now that it takes no unreliable connections has none, whatever it once had; of reliable
-    /// ones, their own failure tells.
+    /// Handles a new or changed neighbor, which is kept without a connection. If it does not offer
+    /// unreliable connections any more, they end; reliable ones would fail by themselves.
     pub fn handle_neighbor(&mut self, now: Time, link: &LinkAddress) {
         if !self.config.is_on() {
             return;
@@ -265,7 +265,7 @@ impl Connections {
 
     pub fn handle_timeout(&mut self, now: Time) {
         self.cm.handle_timeout(now);
-        self.hear(now);
+        self.handle_cm_events(now);
         while let Some(&(at, peer, worker)) = self.due.first().filter(|(at, ..)| *at <= now) {
             self.due.remove(&(at, peer, worker));
             self.set_attempt(peer, worker, Attempt::Idle);
@@ -308,14 +308,14 @@ impl Connections {
     }
 
     /// Handles events of the CM.
-    fn hear(&mut self, now: Time) {
+    fn handle_cm_events(&mut self, now: Time) {
         while let Some(event) = self.cm.poll_event() {
             match event {
-                CmEvent::Request { key, req, from } => self.requested(now, key, req, from),
+                CmEvent::Request { key, req } => self.requested(now, key, &req),
                 CmEvent::Reply { key, rep } => self.replied(now, key, &rep),
-                CmEvent::Established { key, .. } => self.confirmed(now, key),
+                CmEvent::Established { key } => self.confirmed(now, key),
                 CmEvent::Remembered { key } => self.set_probe(key, Probe::Idle),
-                CmEvent::Ended { key, end, .. } => self.connection_ended(now, key, end),
+                CmEvent::Ended { key, end } => self.connection_ended(now, key, end),
                 CmEvent::PathOffered { key, lap } => self.path_offered(now, key, &lap),
                 CmEvent::PathAnswered { key, apr } => self.path_answered(now, key, apr.as_deref()),
                 CmEvent::Closed { key } => self.closed(now, key),
@@ -324,20 +324,16 @@ impl Connections {
     }
 
     /// Our private data, in all messages (RFC 4755 6).
-    const fn words(&self, ud_qpn: Qpn) -> IpoibPrivateData {
-        IpoibPrivateData { ud_qpn, receive_mtu: self.config.receive_mtu }
-    }
-
-    fn own_words<const N: usize>(&self) -> [u8; N] {
+    fn private_data(&self) -> IpoibPrivateData {
         let ud_qpn = self.place.as_ref().map_or(Qpn::default(), |place| place.link.qpn);
-        self.words(ud_qpn).padded()
+        IpoibPrivateData { ud_qpn, receive_mtu: self.config.receive_mtu }
     }
 
     fn enter_peer(&mut self, peer: Address) -> &mut Peer {
         let workers = usize::from(self.workers);
         self.peers.entry(peer).or_insert_with(|| Peer {
             is_neighbor: false,
-            heard: None,
+            last_seen: None,
             dialect: None,
             attempts: vec![Attempts::default(); workers],
             connections: BTreeSet::new(),

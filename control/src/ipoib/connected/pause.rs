@@ -1,11 +1,10 @@
-//! How long a peer is not asked for a connection after an attempt failed, and why it did.
+//! Pauses after failed attempts to connect to a peer.
 //!
-//! A peer that refuses, does not answer, or ends what it has just accepted may offer what it does
-//! not keep (RFC 4755 8): the pause doubles, and after `attempts_max` such attempts in a row its
-//! traffic goes by datagram for `give_up_for`. A peer whose CM answered but whose queue pair fails,
-//! or that says that it is full, is honest and slow: there the pause doubles up to `pause_max`, and
-//! nothing is given up. The pause ends early when the peer is heard: when it asks for a connection
-//! itself, or announces itself. Even so there are `pause_min` between two attempts.
+//! A peer that refuses, does not answer, or ends a new connection may not support what it offers
+//! (RFC 4755 8): the pause doubles, and after `attempts_max` such attempts in a row its traffic
+//! uses datagrams for `give_up_for`. A peer whose queue pair fails or that has too many connections
+//! only has the pause doubled, up to `pause_max`. The pause ends early when the peer requests a
+//! connection or announces itself, but not before `pause_min`.
 
 use super::{Address, Connections, PeerConfig, PeerDrop};
 use crate::bounded::Backoff;
@@ -106,8 +105,8 @@ impl Pause {
 }
 
 impl Connections {
-    /// Pauses requests to the peer, with backoff. A sign of life since the start of the attempt
-    /// ends the pause: the attempt may have failed because the peer's port went down and up again.
+    /// Pauses attempts, with backoff. An announcement since the start of the attempt ends the
+    /// pause: the attempt may have failed because the peer's port went down and up again.
     pub(super) fn pause(
         &mut self,
         (now, began): (Time, Time),
@@ -116,7 +115,7 @@ impl Connections {
     ) {
         let PeerConfig { pause_min, pause_max, attempts_max, give_up_for, .. } = self.config;
         let backoff = Backoff { min: pause_min, max: pause_max };
-        let heard = self.peers.get(&address).and_then(|peer| peer.heard);
+        let heard = self.peers.get(&address).and_then(|peer| peer.last_seen);
         let Some(attempts) = self.attempts_mut(address, worker) else { return };
         attempts.failures = attempts.failures.saturating_add(1);
         attempts.refusals = attempts.refusals.saturating_add(u32::from(failure.is_refusal()));
@@ -137,7 +136,7 @@ impl Connections {
     /// Ends the pauses after a sign of life, unless the peer was given up.
     pub(super) fn end_pauses(&mut self, now: Time, address: Address) {
         if let Some(peer) = self.peers.get_mut(&address) {
-            peer.heard = Some(now);
+            peer.last_seen = Some(now);
         }
         for worker in self.workers() {
             let Attempt::Paused(pause) = self.attempt(address, worker) else { continue };

@@ -1,19 +1,19 @@
-//! Whether the peer of an unreliable connection still has it.
+//! Probes whether the peer of an unreliable connection still has it.
 //!
-//! A reliable queue pair fails when the other end is gone. An unreliable one goes on sending to a
-//! queue pair that is no more: the peer began anew, or its port went down and its DREQ was lost. So
-//! the CM probes it, by a repetition of the message that made the connection (REQ or REP). A peer
-//! that has the connection answers that as a repetition (REP or RTU, IBA 12.9.8); one that does not
-//! have it any more says so, or begins a new one, which is as clear.
+//! A reliable queue pair fails when the other end is gone. An unreliable one continues to send
+//! after the peer has restarted, or after its port was down and its DREQ was lost. So the CM probes
+//! it by a repetition of the message that made the connection (REQ or REP). A peer with the
+//! connection answers the repetition (REP or RTU, IBA 12.9.8); one without it sends a REJ or a new
+//! REQ.
 //!
 //! ```text
-//!   Idle --sent--> Unanswered --probe_after--> Asked --silence, probes_max times--> (ends)
+//!   Idle --sent--> Unanswered --probe_after--> Asked --timeout, probes_max times--> (ends)
 //!    ^                |  announced: sooner       |
 //!    +-- received ----+--- received, answered ---+
 //! ```
 //!
-//! An idle connection is never probed, and one by which packets come needs no probe. One that only
-//! sends costs a request and its answer every `probe_after`.
+//! An idle connection is never probed, nor is one that receives. One that only sends costs a
+//! message and its answer every `probe_after`.
 
 use super::{Connections, PeerDrop};
 use crate::effects::ConnectionKey;
@@ -22,7 +22,7 @@ use pollux_verbs::time::Time;
 use pollux_wire::ip::link_address::LinkAddress;
 use std::time::Duration;
 
-/// The least time between two probes that announcements give rise to.
+/// The least time between two probes after announcements.
 const PROBE_INTERVAL_MIN: Duration = Duration::from_secs(1);
 
 /// The liveness probe of a connection.
@@ -30,9 +30,9 @@ const PROBE_INTERVAL_MIN: Duration = Duration::from_secs(1);
 pub(super) enum Probe {
     #[default]
     Idle,
-    /// Something was sent, and nothing came since; or the peer announced itself.
+    /// Packets were sent and none received since; or the peer announced itself.
     Unanswered { until: Time },
-    /// The peer was asked.
+    /// A probe was sent.
     Asked {
         /// Probes left.
         left: u8,
@@ -66,13 +66,13 @@ impl Connections {
         let address = link.comparison_form();
         let Some(peer) = self.peers.get(&address) else { return };
         for key in peer.connections.clone() {
-            self.doubt(now, key);
+            self.probe_soon(now, key);
         }
         self.end_pauses(now, address);
     }
 
     /// Probes a connection that the peer may have forgotten, now or as soon as the interval allows.
-    pub(super) fn doubt(&mut self, now: Time, key: ConnectionKey) {
+    pub(super) fn probe_soon(&mut self, now: Time, key: ConnectionKey) {
         let Some(connection) = self.all.get(&key) else { return };
         let at = now.max(connection.probed + PROBE_INTERVAL_MIN);
         match connection.probe {
@@ -117,8 +117,7 @@ impl Connections {
         }
     }
 
-    /// The next peer that connection management does not reach: its address may be another one by
-    /// now (RFC 4391 9.4).
+    /// The next peer that does not answer CM messages: its address may have changed (RFC 4391 9.4).
     pub fn poll_suspected(&mut self) -> Option<LinkAddress> {
         self.suspected.pop_front()
     }

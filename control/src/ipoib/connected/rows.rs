@@ -1,4 +1,4 @@
-//! Connections as they can be listed (RFC 4755 3.2).
+//! Connections, as rows for operators.
 
 use super::Connections;
 use super::connection::Offer;
@@ -29,8 +29,8 @@ pub struct ConnectionRow {
     pub may_send: bool,
     pub mtu: u32,
     pub qpn: Option<Qpn>,
-    /// How it is with a second path. One that is loaded may be gone on by once packets have gone
-    /// both ways since.
+    /// The state of the alternate path. A loaded one protects once packets have gone both ways
+    /// since.
     pub alternate: &'static str,
     pub migrations: u64,
     /// How long a reliable connection retries before it fails.
@@ -69,8 +69,7 @@ impl Connections {
         })
     }
 
-    /// How many there are here, and how many as connection management has them: those in time-wait
-    /// are its own.
+    /// The number of connections here, and at the CM, which also has those in time-wait.
     pub fn load(&self) -> (usize, usize) {
         (self.all.len(), self.cm.count())
     }

@@ -1,8 +1,6 @@
-//! The connection table of an interface, and how many connections there are of each worker and of
-//! each port.
-//!
-//! They are counted as they come and go, so that a request does not cost more the more connections
-//! there are. Walks over all of them are for a clock and for people; tests count them.
+//! The connection table of an interface, with the numbers of connections of each worker and of each
+//! port, so that the cost of a REQ does not grow with the table. Only timers and operators walk
+//! over all connections; tests count the walks.
 
 use super::Address;
 use super::connection::{Connection, State};

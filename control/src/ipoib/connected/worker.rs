@@ -37,7 +37,7 @@ pub(super) struct Attempts {
 
 impl Connections {
     /// The state of a peer for a worker. A worker without a connection has the state of the primary
-    /// worker, as long as that has none either.
+    /// worker while that has none either.
     pub fn peer_state(&self, peer: &LinkAddress, worker: WorkerId) -> PeerState {
         let of = |worker| self.peer_state_of(peer.comparison_form(), worker);
         match (of(worker), of(WorkerId::PRIMARY)) {
@@ -60,7 +60,7 @@ impl Connections {
         }
         match self.attempt(peer, worker) {
             Attempt::Paused(_) => PeerState::Paused,
-            // One that the peer asked for is as good as one of ours.
+            // A connection that the peer has requested serves as well.
             Attempt::Idle | Attempt::UnderWay(_) => serving
                 .find(|(_, it)| it.is_under_way())
                 .map_or(PeerState::Idle, |(_, it)| PeerState::UnderWay(it.since)),

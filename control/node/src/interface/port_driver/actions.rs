@@ -256,7 +256,7 @@ impl PortDriver {
         let id = self.connections.get(&key).ok_or(NOT_THERE)?.id;
         let done = self.netdev.modify_connection(&mut *self.device, id, attributes);
         if done.is_err() {
-            // A connection without its alternate path continues on the primary one.
+            // A connection continues without its alternate path.
             let is_second_path = attributes.state.is_none() && attributes.alternate_path.is_some();
             let refused = QueuePairEvent::AlternateRefused;
             self.connection_events

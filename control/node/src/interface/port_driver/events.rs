@@ -51,8 +51,8 @@ impl PortDriver {
         self.connection_events.extend(key.map(|key| (key, event)));
     }
 
-    /// The first packet of a connection proves, as an RTU does, that the peer is ready: a queue
-    /// pair in RTS has no event for it (IBA 12.9.7.2).
+    /// The first packet of a connection counts as an RTU: a queue pair in RTS has no event for it
+    /// (IBA 12.9.7.2).
     pub(super) fn note_first_packets(&mut self, packets: &[Received]) {
         if self.awaiting_first_packet.is_empty() {
             return;

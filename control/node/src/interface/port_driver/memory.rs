@@ -18,8 +18,8 @@ const SMALL_BYTES: u32 = 4092;
 /// Buffers of each size that a port needs, for receives, sends and the stock.
 const SMALL_BUFFERS: u32 = 1024;
 const LARGE_BUFFERS: u32 = 512;
-/// A peer port can block a sixteenth of the receives at most, and, by receiving nothing, a third of
-/// the send buffers.
+/// A peer port can block a sixteenth of the receives, and by receiving nothing a third of the
+/// sends.
 const _: () = {
     let of_port = PeerConfig::of(Guid(0)).connections_per_port_max as u32;
     assert!(16 * of_port <= CONNECTED_RECEIVES);

@@ -60,8 +60,8 @@ const BACK_MAX: Duration = Duration::from_secs(5);
 const WAITING_MAX: usize = 256;
 /// Rejected packets that wait for control, at most: it has a rate limit for errors anyway.
 const FILTERED_MAX: usize = 64;
-/// Packets of control that wait for space behind those, at most: as many as the ring from control
-/// holds, and as many as wait for that.
+/// Packets of control that wait behind those, at most: as many as the ring from control and its
+/// queue hold.
 const FRAMES_MAX: usize = 2048;
 
 /// Takes a packet to a local address, or to a group, if it is for a socket.
@@ -324,8 +324,8 @@ impl PortDriver {
         self.filter = filter;
     }
 
-    /// Drops the packets from an index on that the access control list does not permit. The link's
-    /// own protocols are not its business.
+    /// Drops the packets from an index on that the access control list does not permit, except
+    /// those of the protocols of the link.
     fn filter(&mut self, packets: &mut Vec<Received>, from: usize) {
         let Self { filter: Some(filter), filtered, forward_drops, netdev, taps, .. } = self else {
             return;
@@ -369,8 +369,8 @@ impl PortDriver {
         })
     }
 
-    /// Takes the packets in transit out of received ones, from an index on. A packet to a group
-    /// that has listeners on this host, too, stays, and a copy is in transit.
+    /// Moves the packets in transit from an index on into `transit`. A packet to a group that has
+    /// listeners on this host, too, is copied.
     pub(super) fn take_transit(
         &mut self,
         packets: &mut Vec<Received>,

@@ -35,16 +35,14 @@ pub enum NotSent {
 pub(in crate::interface) enum PuntReason {
     /// It is of the host, and has no route as its destination is no next hop.
     NoRoute,
-    /// It is in transit, and there is no adjacency of its next hop yet, or it is longer than the
-    /// MTU of that, which is this.
+    /// It is in transit, and has no adjacency, or is longer than this MTU.
     Transit(TransitHop, Option<u32>),
     /// It is longer than the MTU of its route, which is this.
     TooBig(u32),
 }
 
 impl PortDriver {
-    /// Sends a packet of control, or queues it until there is space. Control may hand over many at
-    /// once, after it was late.
+    /// Sends a packet of control, or queues it until there is space.
     pub fn send(&mut self, frame: Outgoing) {
         if self.frames.is_empty() && self.send_frame(&frame) != Err(NotSent::Full) {
             return;
@@ -67,8 +65,8 @@ impl PortDriver {
         self.frames.len() < before
     }
 
-    /// Sends a packet of control by the route that there is now. One that cannot be sent for
-    /// another reason than space is counted.
+    /// Sends a packet of control by its present route. Failures for another reason than space are
+    /// counted.
     fn send_frame(&mut self, frame: &Outgoing) -> Result<(), NotSent> {
         if self.waiting.len() == WAITING_MAX {
             return Err(NotSent::Full);
@@ -83,8 +81,7 @@ impl PortDriver {
         sent
     }
 
-    /// Sends a packet of the host. Without a route to its destination as next hop it is punted to
-    /// control.
+    /// Sends a packet of the host, or punts it without a route.
     pub fn send_packet(&mut self, packet: &[u8]) -> Result<(), NotSent> {
         let (ether_type, to) = destination(packet).ok_or(NotSent::NoIp)?;
         let route = self.reader.refresh().route(to);
@@ -189,10 +186,9 @@ impl PortDriver {
         Ok(())
     }
 
-    /// Sends waiting packets. Returns whether any was sent.
-    ///
-    /// Why those whose queue pair is full are not tried: a peer that stands still must not cost the
-    /// other ports of the worker a look at all of its packets in each breath.
+    /// Sends waiting packets. Returns whether any was sent. Those for a full queue pair are not
+    /// tried, so that a stalled peer does not cost the other ports of the worker a walk over its
+    /// packets in each poll.
     pub(in crate::interface) fn send_waiting(&mut self) -> bool {
         let Self { waiting, netdev, .. } = self;
         if !waiting.iter().any(|one| netdev.has_space(&one.route)) {
@@ -328,8 +324,8 @@ impl PortDriver {
 
 /// Forwarding.
 impl PortDriver {
-    /// Sends packets in transit to their next hops. Control gets those without a route yet, and
-    /// those longer than the MTU. `used` gets each next hop, but not again for the next packet.
+    /// Sends packets in transit, or punts those without a route or longer than its MTU. `used` gets
+    /// each next hop, once for a run of packets.
     pub(in crate::interface) fn forward(
         &mut self,
         batch: &mut Vec<TxPacket>,

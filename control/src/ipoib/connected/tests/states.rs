@@ -8,7 +8,7 @@ use super::*;
 use crate::cm::CmDatagram;
 use crate::cm::End;
 use crate::ipoib::connected::probe::Probe;
-use pollux_wire::mad::cm::{Dreq, Rej};
+use pollux_wire::mad::cm::Rej;
 use std::fmt::Write;
 
 impl Connections {
@@ -28,7 +28,7 @@ impl Connections {
                     assert!(is_ours, "{it:?}");
                     assert_eq!(self.asks_by(it.peer, it.worker), Some(*key), "{it:?}");
                 }
-                State::MakingToAccept { .. } | State::Accepted { .. } => {
+                State::MakingToAccept | State::Accepted { .. } => {
                     assert!(!is_ours && it.mtu >= 68, "{it:?}");
                 }
                 State::Open { .. } => {
@@ -182,7 +182,7 @@ const EVENTS: [(&str, Event); 25] = [
     ("REJ, service ID", told!(rejected(RejectReason::INVALID_SERVICE_ID))),
     ("REJ", told!(rejected(RejectReason::CONSUMER_REJECT))),
     ("silence", told!(End::TimedOut)),
-    ("DREQ", told!(End::Asked(Box::<Dreq>::default()))),
+    ("DREQ", told!(End::Asked)),
     ("stale", told!(End::Stale)),
     ("closed", |pair, _, id| id.into_iter().for_each(|id| pair.ours.closed(pair.now, id))),
     ("REQ", |pair, _, _| {
