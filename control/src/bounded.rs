@@ -4,7 +4,7 @@ use pollux_verbs::time::Time;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// First in, first out, and never more than so many.
+/// A bounded FIFO queue.
 #[derive(Clone, Debug)]
 pub struct Queue<T> {
     items: VecDeque<T>,
@@ -13,7 +13,6 @@ pub struct Queue<T> {
 }
 
 impl<T> Queue<T> {
-    /// An empty one.
     pub const fn new(max: usize) -> Self {
         Self { items: VecDeque::new(), max, lost: 0 }
     }
@@ -27,34 +26,31 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Takes the first.
     pub fn pop(&mut self) -> Option<T> {
         self.items.pop_front()
     }
 
-    /// The number of lost items.
     pub const fn lost(&self) -> u64 {
         self.lost
     }
 }
 
-/// So many a second, and so many at once after a pause.
+/// A token bucket.
 #[derive(Clone, Debug)]
 pub struct RateLimit {
     interval: Duration,
     burst: u32,
-    /// When the next one would be due if they came evenly.
+    /// When the next token is due at an even rate.
     next: Time,
 }
 
 impl RateLimit {
-    /// A rate of which nothing was used; none a second allows none.
+    /// With a full bucket; a rate of 0 allows nothing.
     pub fn new(per_second: u32, burst: u32) -> Self {
         let interval = Duration::from_secs(1).checked_div(per_second);
         Self { interval: interval.unwrap_or(Duration::MAX), burst, next: Time::START }
     }
 
-    /// Uses one, if it may.
     pub fn take(&mut self, now: Time) -> bool {
         if self.burst == 0 || self.interval == Duration::MAX {
             return false;
@@ -71,14 +67,11 @@ impl RateLimit {
 /// Exponential backoff: a pause that doubles with each failure in a row.
 #[derive(Clone, Copy, Debug)]
 pub struct Backoff {
-    /// The pause after the first failure.
     pub min: Duration,
-    /// The longest pause.
     pub max: Duration,
 }
 
 impl Backoff {
-    /// The pause after this many failures in a row.
     pub fn pause(self, failures: u32) -> Duration {
         self.min.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(self.max)
     }

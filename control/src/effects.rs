@@ -41,22 +41,15 @@ impl WorkerId {
     pub const PRIMARY: Self = Self(0);
 }
 
-/// The state of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortView {
-    /// Its number.
     pub number: u8,
-    /// Whether it carries traffic.
     pub state: PortState,
-    /// Its address.
     pub lid: Lid,
-    /// How many low bits of that may vary.
+    /// Low bits of the LID that are path bits.
     pub lmc: u8,
-    /// Where the subnet manager is.
     pub sm_lid: Lid,
-    /// The service level to reach it.
     pub sm_sl: u8,
-    /// The largest payload that it carries now.
     pub mtu: Mtu,
     /// Its GIDs in the order of its table; the first is the interface's.
     pub gids: Vec<Gid>,
@@ -64,31 +57,24 @@ pub struct PortView {
     pub pkeys: Vec<PKey>,
 }
 
-/// The link properties of a started interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Which entry of the port's P_Key table is the link's.
     pub pkey_index: u16,
-    /// The key of the broadcast group, which all datagrams show (RFC 4391 4.1).
+    /// The Q_Key of the broadcast group, for all datagrams (RFC 4391 4.1).
     pub qkey: QKey,
-    /// The port's address.
     pub lid: Lid,
-    /// How many low bits of that may vary.
+    /// Low bits of the LID that are path bits.
     pub lmc: u8,
-    /// The port's name.
     pub gid: Gid,
-    /// The longest IP packet of a datagram.
+    /// The IP MTU of datagrams.
     pub mtu: u32,
 }
 
-/// The destination of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatagramAdjacency {
-    /// The port or the group.
     pub vector: AddressVector,
     /// The queue pair; [`Qpn::MULTICAST`] for a group.
     pub qpn: Qpn,
-    /// The IP MTU.
     pub mtu: u32,
 }
 
@@ -101,13 +87,9 @@ pub enum Adjacency {
     Pending,
     /// Unreachable: there is no path.
     Unreachable,
-    /// By datagram.
     Datagram(DatagramAdjacency),
-    /// By connection.
     Connected {
-        /// The connection whose queue pair sends it.
         connection: ConnectionKey,
-        /// The IP MTU.
         mtu: u32,
         /// The adjacency for packets that fit a datagram, once the connection is gone.
         fallback: Option<DatagramAdjacency>,
@@ -121,81 +103,55 @@ pub enum Adjacency {
 pub enum Action {
     /// Start sending and receiving datagrams, or change the link of a started netdev.
     Start(Link),
-    /// Stop sending and receiving datagrams.
     Stop,
-    /// Attach the UD queue pair to a multicast group.
     Attach {
-        /// The group.
         mgid: Gid,
-        /// The multicast LID that the SA assigned.
         mlid: Lid,
     },
-    /// Detach the UD queue pair from a multicast group.
     Detach {
-        /// The group.
         mgid: Gid,
-        /// The multicast LID that it had.
         mlid: Lid,
     },
     /// Accept packets to this address for local sockets.
     AddOwn(IpAddr),
-    /// Accept them no longer.
     RemoveOwn(IpAddr),
     /// Create a peer, or change its adjacency.
     SetPeer {
-        /// By which worker.
         worker: WorkerId,
-        /// Which.
         peer: PeerKey,
-        /// How.
         adjacency: Adjacency,
     },
     /// Remove a peer; no next hop or group is bound to it any more.
     RemovePeer {
-        /// Which.
         peer: PeerKey,
     },
     /// Bind a next hop to a peer, replacing its former binding.
     Bind {
-        /// The next hop.
         ip: IpAddr,
-        /// The peer.
         peer: PeerKey,
     },
     /// Unbind a next hop: punt its packets.
     Unbind {
-        /// The next hop.
         ip: IpAddr,
     },
-    /// Bind a multicast group to a peer.
     BindGroup {
-        /// The group.
         mgid: Gid,
-        /// The peer.
         peer: PeerKey,
     },
     /// Unbind a multicast group: punt its packets.
     UnbindGroup {
-        /// The group.
         mgid: Gid,
     },
     /// A queue pair is to be made and brought to INIT, with receives at hand; then
     /// [`QueuePairEvent::Made`] or [`QueuePairEvent::Failed`] is to be told.
     Connect {
-        /// Its worker.
         worker: WorkerId,
-        /// Which connection it is for.
         connection: ConnectionKey,
-        /// RC or UC.
         qp_type: QpType,
-        /// Which entry of the port's P_Key table to use.
         pkey_index: u16,
     },
-    /// The queue pair is to be like this.
     Modify {
-        /// The worker of the connection.
         worker: WorkerId,
-        /// The connection whose queue pair changes.
         connection: ConnectionKey,
         /// From INIT to RTR, from RTR to RTS, or to ERR, when it shall neither send nor receive;
         /// or, in RTS, another path to go on by.
@@ -203,70 +159,56 @@ pub enum Action {
     },
     /// Destroys the queue pair. [`QueuePairEvent::Ended`] follows when its buffers are back.
     Disconnect {
-        /// The worker of the connection.
         worker: WorkerId,
-        /// The connection that has ended.
         connection: ConnectionKey,
     },
 }
 
-/// Events of a queue pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum QueuePairEvent {
-    /// It is made and in INIT.
     Made {
-        /// Its number.
         qpn: Qpn,
     },
     /// It could not be made or changed, or it failed under way. What there is of it goes by
     /// [`Action::Disconnect`].
     Failed,
-    /// The first packet came, which counts as the RTU if that is lost (RFC 4755 3.2).
+    /// The first packet arrived; it replaces a lost RTU (RFC 4755 3.2).
     DataCame,
     /// It has sent or received packets since the last such event.
     Used {
-        /// Whether any came.
         received: bool,
     },
-    /// Its path failed, and it went on by the other one that it was given (IBA 17.2.8).
+    /// Its path failed, and it migrated to the alternate path (IBA 17.2.8).
     Migrated,
-    /// It did not take that other path, and is as good as before.
+    /// It refused the alternate path, and still uses the former one.
     AlternateRefused,
-    /// It is no more.
     Ended,
 }
 
-/// A packet to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outgoing {
-    /// The protocol that gets it.
     pub ether_type: EtherType,
     /// The packet, without the header of the link.
     pub packet: Vec<u8>,
-    /// The transport.
     pub by: By,
 }
 
-/// The transport of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// By datagram, whatever connections there are.
     Datagram(DatagramAdjacency),
-    /// As packets to this peer go now.
+    /// By the present adjacency of the peer.
     Peer(PeerKey),
 }
 
-/// A packet for local sockets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delivery {
-    /// The protocol of the packet.
     pub ether_type: EtherType,
     /// The packet, from its IP header on.
     pub packet: Vec<u8>,
 }
 
 impl Delivery {
-    /// Whether it has a whole header of UDP or TCP: its sender learns that no socket has the port.
+    /// Whether it has a whole UDP or TCP header, so that a port without a socket can be answered.
     pub fn has_port(&self) -> bool {
         let has_port = |protocol| matches!(protocol, IpProtocol::UDP | IpProtocol::TCP);
         match self.ether_type {
@@ -283,31 +225,24 @@ impl Delivery {
     }
 }
 
-/// A packet that came, and that is control's or for one of our addresses.
+/// A received packet for control or for one of our addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received<'a> {
-    /// The protocol that it is for.
     pub ether_type: EtherType,
     /// The packet, without the header of the link.
     pub packet: &'a [u8],
-    /// How it came.
     pub from: PacketSource,
 }
 
-/// How a packet came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PacketSource {
-    /// As a datagram.
     Datagram {
-        /// The sending queue pair.
         qpn: Qpn,
-        /// The sending port within the subnet.
         lid: Lid,
-        /// The same among subnets, if there was a GRH.
+        /// The sending port, from the GRH.
         gid: Option<Gid>,
-        /// The group that it was sent to, if it was to one.
+        /// The destination group of a multicast packet.
         group: Option<Gid>,
     },
-    /// By a connection.
     Connection(ConnectionKey),
 }

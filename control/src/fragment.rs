@@ -3,7 +3,7 @@
 use pollux_wire::ip::checksum::Sum;
 use pollux_wire::ip::ipv4::{Ipv4Header, Ipv4OptionKind, Ipv4Packet};
 
-/// Bytes that a fragment's place is counted in.
+/// Bytes per unit of the fragment offset.
 const UNIT: usize = 8;
 
 /// The parts of a packet, if there may be any. One that was to go whole has perhaps no
@@ -76,7 +76,7 @@ mod tests {
         Ipv4Header { identification, ttl: 9, protocol: IpProtocol::UDP, ..Ipv4Header::default() }
     }
 
-    /// The payload that parts make, if each is well.
+    /// The payload of all fragments, each of which is checked.
     fn joined(parts: &[Vec<u8>], header: &Ipv4Header) -> Vec<u8> {
         let mut payload = Vec::new();
         for (nth, bytes) in parts.iter().enumerate() {
@@ -92,7 +92,7 @@ mod tests {
     }
 
     proptest! {
-        /// Also where parts are parted again on a narrower link.
+        /// Also where fragments are fragmented again on a narrower link.
         #[test]
         fn parts_make_the_whole(
             len in 0usize..20_000, mtu in 28usize..3000, narrow in 28usize..600,

@@ -19,43 +19,38 @@ use std::net::{IpAddr, Ipv6Addr};
 /// The precedence of control traffic, as a DSCP: CS6 (RFC 3376 4, RFC 4594 3.2).
 const CONTROL_DSCP: u8 = 48;
 
-/// The destination of a frame, and so its transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum To<L = LinkAddress> {
     /// The members of the group, by UD.
     Group(GroupId),
-    /// This interface, by UD whatever connections there are.
+    /// This interface, by UD even if it has a connection.
     Link(L),
     /// This neighbor, by UD, once its link address is known.
     Neighbor(IpAddr),
-    /// The next hop of the packet's destination, as for any packet of ours.
+    /// The next hop of the packet's destination.
     Route,
 }
 
 impl<L> To<L> {
-    /// To the group that packets for `destination` go to; by route if it is none.
+    /// To the group of the link for `destination`; by route if that is no group.
     pub fn group_of(destination: IpAddr) -> Self {
         GroupId::of(destination).map_or(Self::Route, Self::Group)
     }
 }
 
-/// The link address of nobody: protocols that know no links have no other.
+/// The link address type of protocols that know no link addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoLink {}
 
-/// A packet to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame<L = LinkAddress> {
-    /// The destination.
     pub to: To<L>,
-    /// The EtherType of the packet.
     pub ether_type: EtherType,
-    /// The packet, which follows the header of the link.
+    /// Without the link header.
     pub packet: Vec<u8>,
 }
 
 impl Frame<NoLink> {
-    /// The same frame at a link.
     pub fn at_link<L>(self) -> Frame<L> {
         let Self { to, ether_type, packet } = self;
         let to = match to {
@@ -76,7 +71,7 @@ impl<L> Frame<L> {
         bytes
     }
 
-    /// A packet of IPv4, or none if it would be longer than one can be.
+    /// `None` if the packet is too long for IPv4.
     pub(crate) fn ipv4(
         to: To<L>,
         header: &Ipv4Header,
@@ -90,7 +85,7 @@ impl<L> Frame<L> {
         Some(Self { to, ether_type: EtherType::IPV4, packet })
     }
 
-    /// A message of ICMPv6, or none if it would be longer than one can be.
+    /// `None` if the message is too long for IPv6.
     pub(crate) fn icmpv6(to: To<L>, from: Sender, message: &Icmpv6Message<'_>) -> Option<Self> {
         let alert = Extension::HopByHop(OptionsHeader {
             next_header: IpProtocol::ICMPV6,
@@ -114,13 +109,12 @@ impl<L> Frame<L> {
     }
 }
 
-/// The addresses and header fields of an ICMPv6 message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sender {
     pub(crate) source: Ipv6Addr,
     pub(crate) destination: Ipv6Addr,
     pub(crate) hop_limit: u8,
-    /// Every router is to look at it (RFC 2711).
+    /// RFC 2711.
     pub(crate) router_alert: bool,
 }
 

@@ -10,37 +10,35 @@ use pollux_wire::ip::link_address::LinkAddress;
 use pollux_wire::ip::nd_option::NdOption;
 use std::fmt;
 
-/// The address of an interface on its link.
 pub trait InterfaceAddress: HardwareAddress + Copy + Default + Eq + fmt::Debug {
-    /// What is the same for all addresses of an interface, in an order.
+    /// The part of the address that identifies the interface.
     type Key: Copy + Ord + fmt::Debug;
 
-    /// What names the interface, whatever it offers.
+    /// The address without its flags.
     fn key(&self) -> Self::Key;
 
-    /// Whether an interface can have this address: it is neither nowhere nor a group.
+    /// Whether an interface can have this address: it is neither null nor a group.
     fn is_interface(&self) -> bool;
 
-    /// Whether both are addresses of one port, where an interface may begin anew with another one.
+    /// Whether both are of one port: an interface that restarts there has another queue pair.
     fn is_same_port(&self, other: &Self) -> bool;
 
-    /// The address with nothing that only connected mode gives a meaning.
+    /// The address without the flags of connected mode.
     #[must_use]
     fn without_offers(self) -> Self;
 
-    /// As the option that names the sender of a message of neighbor discovery.
+    /// The source link-layer address option.
     fn source_option(self) -> NdOption<'static>;
 
-    /// As the option that names the target of such a message.
+    /// The target link-layer address option.
     fn target_option(self) -> NdOption<'static>;
 
-    /// The sender that an option names, if it is one of this kind of link.
+    /// The address in a source option of this kind of link.
     fn of_source_option(option: &NdOption<'_>) -> Option<Self>;
 
-    /// The target that an option names, if it is one of this kind of link.
+    /// The address in a target option of this kind of link.
     fn of_target_option(option: &NdOption<'_>) -> Option<Self>;
 
-    /// Whether both name one interface.
     fn is_same(&self, other: &Self) -> bool {
         self.key() == other.key()
     }

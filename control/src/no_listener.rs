@@ -12,10 +12,8 @@ use pollux_wire::ip::tcp::{TcpHeader, TcpSegment, fill_checksum};
 
 const HOP_LIMIT: u8 = 64;
 
-/// What its sender gets.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// This packet.
     Reset(Vec<u8>),
     /// The ICMP error for a port without a listener.
     NoPort,
@@ -24,7 +22,6 @@ pub(crate) enum Answer {
 }
 
 impl Answer {
-    /// That to a packet for one of these addresses.
     pub(crate) fn to(packet: &[u8], addresses: &Addresses) -> Self {
         match is_tcp(packet) {
             true => reset_for(packet, addresses).map_or(Self::Nothing, Self::Reset),
@@ -172,7 +169,7 @@ mod tests {
         }
     }
 
-    /// Ports, numbers and flags of an answer, which is whole.
+    /// The ports and numbers of a reset, after checks of all the rest.
     fn told(answer: &[u8]) -> (u16, u16, u32, Option<u32>) {
         let (segment, pseudo) = match answer[0] >> 4 {
             4 => {

@@ -8,7 +8,7 @@ use crate::bounded::Queue;
 use crate::frame::Frame;
 use pollux_verbs::drops::{Drops, Reason};
 
-/// Frames of one protocol that wait to be sent, at most.
+/// Frames of one protocol.
 pub(crate) const FRAMES_MAX: usize = 256;
 
 /// The output of a protocol with link addresses `L`, events `E` and drop reasons `R`.
@@ -19,43 +19,35 @@ pub(crate) struct Output<L, E, R: Reason> {
 }
 
 impl<L, E, R: Reason> Output<L, E, R> {
-    /// An empty output, for at most `events_max` events.
     pub(crate) fn new(events_max: usize) -> Self {
         let (frames, events) = (Queue::new(FRAMES_MAX), Queue::new(events_max));
         Self { frames, events, drops: Drops::default() }
     }
 
-    /// Queues a frame.
     pub(crate) fn send(&mut self, frame: Frame<L>) {
         self.frames.push(frame);
     }
 
-    /// Queues an event.
     pub(crate) fn report(&mut self, event: E) {
         self.events.push(event);
     }
 
-    /// Counts a drop.
     pub(crate) fn count(&mut self, reason: R) {
         self.drops.count(reason);
     }
 
-    /// The next frame to send.
     pub(crate) fn poll_transmit(&mut self) -> Option<Frame<L>> {
         self.frames.pop()
     }
 
-    /// The next event.
     pub(crate) fn poll_event(&mut self) -> Option<E> {
         self.events.pop()
     }
 
-    /// Frames and events lost because their queues were full.
     pub(crate) const fn lost(&self) -> u64 {
         self.frames.lost() + self.events.lost()
     }
 
-    /// The drop counters.
     pub(crate) const fn drops(&self) -> &Drops<R> {
         &self.drops
     }

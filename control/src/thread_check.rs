@@ -12,7 +12,7 @@ pub fn mark_worker_thread() {
     IS_WORKER.set(true);
 }
 
-/// Calls a function as a worker does: protocol code that it runs panics in debug builds.
+/// Runs `work` as a worker: protocol code in it panics in debug builds.
 pub fn as_worker<R>(work: impl FnOnce() -> R) -> R {
     if !cfg!(debug_assertions) {
         return work();
@@ -23,7 +23,6 @@ pub fn as_worker<R>(work: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Panics on the thread of a worker, in debug builds.
 pub(crate) fn assert_no_worker_thread() {
     debug_assert!(!IS_WORKER.get(), "protocol code runs on the thread of a worker");
 }

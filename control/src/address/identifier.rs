@@ -7,7 +7,6 @@ use std::net::Ipv6Addr;
 /// 2.5.1).
 const UNIVERSAL: u64 = 0x0200_0000_0000_0000;
 
-/// The interface identifier: the lower half of an IPv6 address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InterfaceId(pub u64);
 
@@ -21,13 +20,11 @@ impl InterfaceId {
         Self(guid.0 | UNIVERSAL)
     }
 
-    /// The address with this identifier in a prefix of 64 bits.
     pub const fn in_prefix(self, prefix: Ipv6Addr) -> Ipv6Addr {
         let prefix = prefix.to_bits() >> 64 << 64;
         Ipv6Addr::from_bits(prefix | self.0 as u128)
     }
 
-    /// The link-local address.
     pub const fn link_local(self) -> Ipv6Addr {
         self.in_prefix(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0))
     }

@@ -25,115 +25,86 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Addresses of an interface, at most.
 pub const ADDRESSES_MAX: usize = 64;
 /// Of these, those made of prefixes, at most: a router may announce any number.
 pub const AUTOCONFIGURED_MAX: usize = 16;
 
 /// The two-hour rule: an advertisement cannot shorten a lifetime below this (RFC 4862 5.5.3).
 const TWO_HOURS: Duration = Duration::from_secs(7200);
-/// The lifetime that means for ever (RFC 4861 4.6.2).
+/// RFC 4861 4.6.2.
 const INFINITE_SECONDS: u32 = u32::MAX;
 /// Prefixes that addresses are made of have this length: the rest is the identifier.
 const PREFIX_LEN: u8 = 64;
 
-/// How far an address is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressState {
-    /// Others are being asked whether they have it.
     Tentative,
-    /// It is ours.
     Preferred,
-    /// It is ours, but not for new flows.
     Deprecated,
-    /// Another node has it. It stays in the list to be seen.
+    /// Another node has it; it stays in the list for reports.
     Duplicate,
 }
 
 impl AddressState {
-    /// Whether packets may be sent from it.
     pub const fn may_be_source(self) -> bool {
         matches!(self, Self::Preferred | Self::Deprecated)
     }
 }
 
-/// The origin of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// From the configuration.
     Configured,
-    /// Every interface has one.
     LinkLocal,
-    /// Made of a prefix that a router announces.
     Autoconfigured,
-    /// From a DHCP server.
     Dhcp,
 }
 
-/// An address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// The address.
     pub ip: IpAddr,
     /// Leading bits that all addresses of its subnet share.
     pub prefix_len: u8,
-    /// How far it is.
     pub state: AddressState,
-    /// The origin.
     pub origin: Origin,
     /// Since when it is in this state.
     pub since: Time,
-    /// Until when it is preferred; without that, for ever.
+    /// `None` is for ever; so in `valid_until`.
     pub preferred_until: Option<Time>,
-    /// Until when it is ours; without that, for ever.
     pub valid_until: Option<Time>,
-    /// Which one it was of all.
+    /// Earlier ones win among equals.
     number: u64,
 }
 
-/// For how long an address is to be used; without that, for ever.
+/// `None` is for ever.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lifetimes {
-    /// For new flows.
     pub preferred: Option<Duration>,
-    /// At all.
     pub valid: Option<Duration>,
 }
 
-/// Events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressEvent {
-    /// A new address. Others have to be asked before it is used.
     Tentative(IpAddr),
-    /// It may be used.
     Preferred(IpAddr),
-    /// It is not for new flows any more.
     Deprecated(IpAddr),
-    /// Another node has it.
     Duplicate(IpAddr),
-    /// It is gone.
     Removed(IpAddr),
 }
 
 reasons! {
-    /// Why an address was not taken.
     pub enum AddressDrop {
-        /// There are too many.
         Full = "full",
-        /// A prefix of which no address can be made.
         BadPrefix = "bad_prefix",
-        /// A lifetime below the limit of unauthenticated advertisements.
         LifetimeCut = "lifetime_cut",
     }
 }
 
-/// All addresses of an interface.
 #[derive(Default)]
 pub struct Addresses {
     all: BTreeMap<IpAddr, Address>,
     /// Addresses of all interfaces of the node.
     of_node: Arc<BTreeSet<IpAddr>>,
-    /// What is known of the nodes that have our duplicate addresses.
+    /// The link addresses of the nodes that have our duplicate addresses.
     holders: BTreeMap<IpAddr, String>,
     numbers: u64,
     events: VecDeque<AddressEvent>,
@@ -141,7 +112,6 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    /// None yet.
     pub fn new() -> Self {
         Self::default()
     }
@@ -181,7 +151,6 @@ impl Addresses {
         true
     }
 
-    /// Takes an address away.
     pub fn remove(&mut self, ip: IpAddr) {
         self.holders.remove(&ip);
         if self.all.remove(&ip).is_some() {
@@ -189,7 +158,7 @@ impl Addresses {
         }
     }
 
-    /// An address is unique that was not used yet.
+    /// Duplicate address detection found the address unique.
     pub fn handle_assigned(&mut self, now: Time, ip: IpAddr) {
         if self.all.get(&ip).is_some_and(|address| !address.state.may_be_source()) {
             self.holders.remove(&ip);
@@ -197,7 +166,6 @@ impl Addresses {
         }
     }
 
-    /// Another node has it, at this link address.
     pub fn handle_duplicate(&mut self, now: Time, ip: IpAddr, at: Option<impl Display>) {
         let Some(address) = self.all.get_mut(&ip) else { return };
         (address.state, address.since) = (AddressState::Duplicate, now);
@@ -205,18 +173,16 @@ impl Addresses {
         self.events.push_back(AddressEvent::Duplicate(ip));
     }
 
-    /// Every address that no other node has.
     pub fn unique(&self) -> impl Iterator<Item = &Address> {
         self.all.values().filter(|one| one.state != AddressState::Duplicate)
     }
 
-    /// The duplicate addresses, and who has them.
     pub fn duplicates(&self) -> impl Iterator<Item = (IpAddr, Option<&str>)> {
         let all = self.all.values().filter(|one| one.state == AddressState::Duplicate);
         all.map(|one| (one.ip, self.holders.get(&one.ip).map(String::as_str)))
     }
 
-    /// A router announces a prefix: an address is made of it, or lives on (RFC 4862 5.5.3).
+    /// An advertised prefix makes an address, or renews it (RFC 4862 5.5.3).
     pub fn handle_prefix(&mut self, now: Time, info: &PrefixInformation, identifier: InterfaceId) {
         if !info.autonomous {
             return;
@@ -250,7 +216,6 @@ impl Addresses {
         }
     }
 
-    /// Runs expired timers.
     pub fn handle_timeout(&mut self, now: Time) {
         let is_over = |until: Option<Time>| until.is_some_and(|until| until <= now);
         let all: Vec<Address> = self.all.values().copied().collect();
@@ -263,7 +228,6 @@ impl Addresses {
         }
     }
 
-    /// When something is due.
     pub fn poll_timeout(&self) -> Option<Time> {
         let due = self.all.values().flat_map(|one| {
             let is_preferred = one.state == AddressState::Preferred;
@@ -272,17 +236,14 @@ impl Addresses {
         due.flatten().min()
     }
 
-    /// The next event.
     pub fn poll_event(&mut self) -> Option<AddressEvent> {
         self.events.pop_front()
     }
 
-    /// Drop counters.
     pub const fn drops(&self) -> &Drops<AddressDrop> {
         &self.drops
     }
 
-    /// Every address.
     pub fn iter(&self) -> impl Iterator<Item = &Address> {
         self.all.values()
     }
@@ -307,17 +268,16 @@ impl Addresses {
         std::mem::replace(&mut self.of_node, all)
     }
 
-    /// Whether packets to `ip` are for everyone on one of our subnets.
+    /// Whether `ip` is a broadcast address of one of our subnets.
     pub fn is_broadcast(&self, ip: Ipv4Addr) -> bool {
         is_broadcast(self.all.values(), ip)
     }
 
-    /// Which address of ours to send from (RFC 6724 5).
+    /// Source address selection (RFC 6724 5).
     pub fn source_for(&self, destination: IpAddr) -> Option<IpAddr> {
         source_for(self.all.values(), destination)
     }
 
-    /// The link-local address, once it may be used.
     pub fn link_local(&self) -> Option<Ipv6Addr> {
         self.all.values().filter(|one| one.state.may_be_source()).find_map(|one| match one.ip {
             IpAddr::V6(ip) if ip.is_unicast_link_local() => Some(ip),
@@ -353,7 +313,6 @@ impl Addresses {
         }
     }
 
-    /// The state of an own address, by its lifetime.
     fn settle(&mut self, now: Time, ip: IpAddr) {
         let until = self.all.get(&ip).and_then(|address| address.preferred_until);
         let state = match until {
@@ -378,7 +337,7 @@ impl Addresses {
     }
 }
 
-/// What an operator is told of duplicate addresses; empty without any.
+/// Text for operators; empty without duplicate addresses.
 pub fn text_of_duplicates(addresses: &Addresses) -> String {
     let mut text = String::new();
     for (ip, holder) in addresses.duplicates() {
@@ -388,7 +347,7 @@ pub fn text_of_duplicates(addresses: &Addresses) -> String {
     text
 }
 
-/// A lifetime as routers announce it.
+/// `None` if it is infinite.
 fn lifetime(seconds: u32) -> Option<Duration> {
     (seconds != INFINITE_SECONDS).then(|| Duration::from_secs(u64::from(seconds)))
 }

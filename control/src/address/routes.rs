@@ -17,24 +17,17 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Prefixes of the link, at most: of our addresses, and as many again that routers announce.
 pub const PREFIXES_MAX: usize = 64;
-/// Default routers, at most.
 pub const ROUTERS_MAX: usize = 16;
-/// Destinations that were redirected, at most.
 pub const REDIRECTS_MAX: usize = 256;
 
-/// The next hop of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextHop {
-    /// To the destination itself.
     OnLink(IpAddr),
-    /// To a router.
     Via(IpAddr),
-    /// The members of the destination's group.
     Group(IpAddr),
 }
 
 impl NextHop {
-    /// The neighbor, or the group.
     pub const fn ip(&self) -> IpAddr {
         match *self {
             Self::OnLink(ip) | Self::Via(ip) | Self::Group(ip) => ip,
@@ -45,34 +38,27 @@ impl NextHop {
 /// A prefix and its length, without the bits that follow it.
 type Prefix = (IpAddr, u8);
 
-/// A default router.
 #[derive(Clone, Copy, Debug)]
 struct Router {
     preference: i8,
-    /// Until when it is one by its own word; without that, by configuration.
+    /// The end of its advertised lifetime; `None` for a configured router.
     until: Option<Time>,
-    /// Which one it was of all.
+    /// Earlier ones win among equals.
     number: u64,
 }
 
 reasons! {
-    /// Reasons to ignore a part of a router's message.
     pub enum RouteDrop {
-        /// There are too many of these already.
         Full = "full",
-        /// A prefix that cannot be one of the link.
         BadPrefix = "bad_prefix",
-        /// A redirect from a router that the destination's packets do not go to.
         RedirectNotFromNextHop = "redirect_not_from_next_hop",
     }
 }
 
-/// On-link prefixes, default routers and redirects.
 #[derive(Default)]
 pub struct Routes {
-    /// Prefixes of our own addresses.
     own: BTreeSet<Prefix>,
-    /// Prefixes that routers announce, and until when each counts; without that, for ever.
+    /// Advertised prefixes and the end of their lifetimes; `None` is for ever.
     announced: BTreeMap<Prefix, Option<Time>>,
     routers: BTreeMap<IpAddr, Router>,
     redirects: BTreeMap<IpAddr, IpAddr>,
@@ -81,7 +67,6 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// None yet.
     pub fn new() -> Self {
         Self::default()
     }
@@ -120,7 +105,7 @@ impl Routes {
         }
     }
 
-    /// A router speaks (RFC 4861 6.3.4).
+    /// Handles a router advertisement (RFC 4861 6.3.4).
     pub fn handle_router(&mut self, now: Time, said: &RouterAdvertised) {
         let ip = IpAddr::V6(said.router);
         if said.lifetime.is_zero() {
@@ -206,7 +191,6 @@ impl Routes {
         self.own.iter().chain(announced).copied().chain(nodes)
     }
 
-    /// Removes expired entries.
     pub fn handle_timeout(&mut self, now: Time) {
         let counts = |until: Option<Time>| until.is_none_or(|until| now < until);
         self.announced.retain(|_, until| counts(*until));
@@ -223,12 +207,11 @@ impl Routes {
         routers.chain(self.announced.values().filter_map(|until| *until)).min()
     }
 
-    /// Default routers with their preference and lifetime.
+    /// With their preference and end of life.
     pub fn routers(&self) -> impl Iterator<Item = (IpAddr, i8, Option<Time>)> {
         self.routers.iter().map(|(&ip, router)| (ip, router.preference, router.until))
     }
 
-    /// Drop counters.
     pub const fn drops(&self) -> &Drops<RouteDrop> {
         &self.drops
     }
@@ -260,7 +243,6 @@ impl Routes {
     }
 }
 
-/// The address masked by the prefix.
 fn masked(ip: IpAddr, len: u8) -> IpAddr {
     match ip {
         IpAddr::V4(ip) => {

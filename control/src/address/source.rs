@@ -8,7 +8,7 @@ use super::{Address, AddressState};
 use std::cmp::Reverse;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// How far an address reaches; the numbers are those of multicast scopes (RFC 6724 3.1, 3.2).
+/// The numbers are those of multicast scopes (RFC 6724 3.1, 3.2).
 pub(super) fn scope(ip: IpAddr) -> u8 {
     const LINK_LOCAL: u8 = 2;
     const SITE_LOCAL: u8 = 5;
@@ -36,7 +36,6 @@ const LABELS: [(Ipv6Addr, u8, u8); 8] = [
 const LABEL_OF_V4: u8 = 4;
 const LABEL_OF_OTHERS: u8 = 1;
 
-/// Addresses with one label go together.
 fn label(ip: IpAddr) -> u8 {
     if ip.is_ipv4() {
         return LABEL_OF_V4;
@@ -45,7 +44,7 @@ fn label(ip: IpAddr) -> u8 {
     row.map_or(LABEL_OF_OTHERS, |&(_, _, label)| label)
 }
 
-/// How many leading bits two addresses share; none if they are of different families.
+/// 0 for different families.
 pub(super) fn common_bits(one: IpAddr, other: IpAddr) -> u8 {
     let equal = match (one, other) {
         (IpAddr::V4(one), IpAddr::V4(other)) => (one.to_bits() ^ other.to_bits()).leading_zeros(),
@@ -55,12 +54,11 @@ pub(super) fn common_bits(one: IpAddr, other: IpAddr) -> u8 {
     equal as u8
 }
 
-/// Whether an address is one of this prefix, of so many bits.
+/// `len` is in bits.
 pub(crate) fn is_in(ip: IpAddr, (prefix, len): (IpAddr, u8)) -> bool {
     prefix.is_ipv4() == ip.is_ipv4() && common_bits(prefix, ip) >= len
 }
 
-/// The best of `candidates` for `destination`.
 pub(crate) fn choose<'a>(
     candidates: impl Iterator<Item = &'a Address>,
     destination: IpAddr,
@@ -89,7 +87,7 @@ fn merit(one: &Address, destination: IpAddr) -> impl Ord + use<> {
     )
 }
 
-/// Whether packets to `ip` are for everyone on a subnet of one of these.
+/// Whether `ip` is the broadcast address of a subnet of one of these.
 pub(crate) fn is_broadcast<'a>(
     mut addresses: impl Iterator<Item = &'a Address>,
     ip: Ipv4Addr,

@@ -34,14 +34,10 @@ use questions::{Due, Questions};
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
-/// Addresses of ours, at most.
 pub const OWN_MAX: usize = 64;
-/// Hosts that are answered for, at most.
 pub const REGISTERED_MAX: usize = 4096;
-/// The most events that wait to be polled.
 const EVENTS_MAX: usize = 256;
 
-/// How ARP behaves.
 #[derive(Clone, Copy, Debug)]
 pub struct ArpConfig<L = LinkAddress> {
     /// Our link address: UD queue pair, port, and flags (none while connected mode is off, RFC 4755
@@ -49,44 +45,34 @@ pub struct ArpConfig<L = LinkAddress> {
     pub link: L,
 }
 
-/// Events of ARP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArpEvent<L = LinkAddress> {
-    /// A claim of a neighbor about its link address.
     Claim(Claim<L>),
     /// This address is ours now: no other node has it, or it was not probed.
     Held(Ipv4Addr),
-    /// Another node has this address of ours. We keep it.
+    /// Another node has this address of ours, which is defended.
     Contested(Ipv4Addr, L),
-    /// Another node has this address, which we wanted: it is not ours.
+    /// Another node has this address, which is not ours then.
     Ceded(Ipv4Addr, L),
-    /// The interface at this link address has that address: an inverse question was answered.
+    /// The answer to an inverse request: the IP address at a link address.
     Inverse(L, Ipv4Addr),
-    /// Nobody answered an inverse question about this link address.
+    /// An inverse request to this link address had no answer.
     Unanswered(L),
 }
 
 reasons! {
-    /// Why a packet was dropped.
     pub enum ArpDrop {
-        /// It is no ARP packet of this kind of link.
         Malformed = "malformed",
-        /// Its sender's link address is that of no interface.
         BadHardware = "bad_hardware",
-        /// Its sender's address is that of no node.
         BadProtocol = "bad_protocol",
-        /// It is our own, come back.
+        /// Our own packet, looped back.
         Own = "own",
-        /// A request for an address that is not ours.
         NotForUs = "not_for_us",
-        /// An answer without a request.
         Unasked = "unasked",
-        /// An unknown operation.
         Operation = "operation",
     }
 }
 
-/// Address resolution on one interface.
 pub struct Arp<L: InterfaceAddress = LinkAddress> {
     config: ArpConfig<L>,
     rng: SeededRng,
@@ -97,7 +83,6 @@ pub struct Arp<L: InterfaceAddress = LinkAddress> {
 }
 
 impl<L: InterfaceAddress> Arp<L> {
-    /// One that has no address yet.
     pub fn new(config: ArpConfig<L>, seed: u64) -> Self {
         Self {
             config,
@@ -126,12 +111,11 @@ impl<L: InterfaceAddress> Arp<L> {
         true
     }
 
-    /// Asks for an address again in a while, which was ceded to another node.
+    /// Probes an address again later that was ceded to another node.
     pub fn retry(&mut self, now: Time, ip: Ipv4Addr) {
         self.own.insert(ip, OwnState::waiting(now, &mut self.rng));
     }
 
-    /// Gives an address up.
     pub fn remove(&mut self, ip: Ipv4Addr) {
         self.own.remove(&ip);
     }
@@ -153,12 +137,10 @@ impl<L: InterfaceAddress> Arp<L> {
         true
     }
 
-    /// Answers for it no more.
     pub fn unregister(&mut self, ip: Ipv4Addr) {
         self.registered.remove(&ip);
     }
 
-    /// How far our addresses are.
     pub fn own(&self) -> impl Iterator<Item = (Ipv4Addr, OwnState)> {
         self.own.iter().map(|(&ip, &state)| (ip, state))
     }
@@ -177,14 +159,13 @@ impl<L: InterfaceAddress> Arp<L> {
         has_begun
     }
 
-    /// An ARP packet came, without the header of the link.
+    /// `bytes` is an ARP packet without its link header.
     pub fn handle_packet(&mut self, now: Time, bytes: &[u8]) {
         if let Err(reason) = self.handle(now, bytes) {
             self.output.count(reason);
         }
     }
 
-    /// Runs expired timers.
     pub fn handle_timeout(&mut self, now: Time) {
         let due = |state: &OwnState| state.due().is_some_and(|due| due <= now);
         let addresses: Vec<Ipv4Addr> =
@@ -206,28 +187,23 @@ impl<L: InterfaceAddress> Arp<L> {
         self.ask_due(now);
     }
 
-    /// When something is due.
     pub fn poll_timeout(&self) -> Option<Time> {
         let own = self.own.values().filter_map(OwnState::due);
         own.chain(self.questions.poll_timeout()).min()
     }
 
-    /// The next frame to send.
     pub fn poll_transmit(&mut self) -> Option<Frame<L>> {
         self.output.poll_transmit()
     }
 
-    /// The next event.
     pub fn poll_event(&mut self) -> Option<ArpEvent<L>> {
         self.output.poll_event()
     }
 
-    /// Frames and events lost because their queues were full.
     pub const fn lost(&self) -> u64 {
         self.output.lost()
     }
 
-    /// Drop counters.
     pub const fn drops(&self) -> &Drops<ArpDrop> {
         self.output.drops()
     }
@@ -279,7 +255,6 @@ impl<L: InterfaceAddress> Arp<L> {
         Ok(())
     }
 
-    /// Handles a reply, or a gratuitous reply.
     fn replied(&mut self, now: Time, packet: &ArpPacket<L>) -> Result<(), ArpDrop> {
         self.check_sender(now, packet)?;
         let is_to_us = self.is_ours(packet.target_protocol)
@@ -288,7 +263,7 @@ impl<L: InterfaceAddress> Arp<L> {
         Ok(())
     }
 
-    /// Somebody asks which address we have. Only here does the target's link address count.
+    /// The target's link address has a meaning in inverse requests alone.
     fn inverse_requested(&mut self, packet: &ArpPacket<L>) -> Result<(), ArpDrop> {
         let ours = self.own.iter().find(|(_, state)| state.is_ours()).map(|(&ip, _)| ip);
         match ours {
@@ -312,7 +287,6 @@ impl<L: InterfaceAddress> Arp<L> {
         Ok(())
     }
 
-    /// Whether the sender's address is one that a node can have, and is not ours.
     fn check_sender(&mut self, now: Time, packet: &ArpPacket<L>) -> Result<(), ArpDrop> {
         let sender = packet.sender_protocol;
         if self.own.contains_key(&sender) {
@@ -415,7 +389,6 @@ impl<L: InterfaceAddress> Arp<L> {
 const ANNOUNCED: ClaimKind = ClaimKind::Answer { solicited: false, override_cached: true };
 const ANSWERED: ClaimKind = ClaimKind::Answer { solicited: true, override_cached: true };
 
-/// Whether a node can have this address.
 fn is_host(ip: Ipv4Addr) -> bool {
     !(ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast() || ip.is_loopback())
 }

@@ -29,47 +29,34 @@ const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
 const RETRY_WAIT: Duration = Duration::from_secs(20);
 const RETRY_SPREAD: Duration = Duration::from_secs(10);
 
-/// The state of an own address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnState {
-    /// Probes are sent.
     Probing {
-        /// The number sent so far.
         sent: u8,
-        /// The time of the next step.
         until: Time,
     },
-    /// Announcements are sent.
     Announcing {
-        /// The number sent so far.
         sent: u8,
-        /// The time of the next step.
         until: Time,
-        /// It is known that no other node has it.
+        /// It was probed: no other node has it.
         is_alone: bool,
     },
-    /// It is ours.
     Held {
-        /// The last defense.
         defended: Option<Time>,
     },
 }
 
-/// The packet to send at a timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Say {
     Probe,
     Announcement,
 }
 
-/// The result of a conflict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Conflict {
-    /// It is ours: announce it again.
     Defend,
-    /// Defended lately: ignore.
+    /// It was defended recently: ignore.
     Bear,
-    /// It is not ours.
     Cede,
 }
 
@@ -80,7 +67,7 @@ impl OwnState {
         Self::Probing { sent: 0, until: now + rng.duration(PROBE_WAIT) }
     }
 
-    /// The first state of an address that another node had a moment ago.
+    /// The first state of an address that was ceded to another node.
     pub(super) fn waiting(now: Time, rng: &mut SeededRng) -> Self {
         Self::Probing { sent: 0, until: now + RETRY_WAIT + rng.duration(RETRY_SPREAD) }
     }
@@ -90,7 +77,6 @@ impl OwnState {
         Self::Announcing { sent: 0, until: now, is_alone }
     }
 
-    /// Whether it may be used.
     pub const fn is_ours(&self) -> bool {
         !matches!(self, Self::Probing { .. })
     }
@@ -102,7 +88,6 @@ impl OwnState {
         }
     }
 
-    /// Handles a timeout: the new state, and the packet to send.
     pub(super) fn timed_out(self, now: Time, rng: &mut SeededRng) -> (Self, Option<Say>) {
         match self {
             Self::Probing { sent, .. } if sent < PROBES => {

@@ -5,11 +5,8 @@ use pollux_verbs::time::Time;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Questions that wait for an answer, at most.
 pub const QUESTIONS_MAX: usize = 64;
-/// How long they wait.
 const QUESTION_TIME: Duration = Duration::from_secs(1);
-/// How often they are asked.
 const QUESTION_TRIES: u8 = 3;
 
 #[derive(Clone, Copy, Debug)]
@@ -19,14 +16,12 @@ struct Question<L> {
     until: Time,
 }
 
-/// All of them, by the link address that they are about.
+/// By the link address that is asked.
 pub(super) struct Questions<L: InterfaceAddress>(BTreeMap<L::Key, Question<L>>);
 
-/// An expired request.
 pub(super) enum Due<L> {
     /// To be asked, once more or first.
     Ask(L),
-    /// The retries are used up.
     GiveUp(L),
 }
 
@@ -52,7 +47,6 @@ impl<L: InterfaceAddress> Questions<L> {
         self.0.remove(&about.key()).is_some()
     }
 
-    /// The next expired request, if there is one.
     pub(super) fn next_due(&mut self, now: Time) -> Option<Due<L>> {
         let (&key, question) = self.0.iter_mut().find(|(_, question)| question.until <= now)?;
         let Question { about, sent, .. } = *question;

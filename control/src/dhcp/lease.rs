@@ -9,10 +9,8 @@ use std::time::Duration;
 /// Routers and name servers of a lease, at most.
 pub const ROUTERS_MAX: usize = 8;
 
-/// The lease time that means for ever.
 const INFINITE_SECONDS: u32 = u32::MAX;
 
-/// The requested parameters.
 pub(super) const WANTED: [u8; 7] = [
     DhcpOptionCode::SUBNET_MASK.0,
     DhcpOptionCode::ROUTER.0,
@@ -26,23 +24,17 @@ pub(super) const WANTED: [u8; 7] = [
 /// A lease: an address for some time, with its parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// The address.
     pub ip: Ipv4Addr,
     /// Leading bits that all addresses of its subnet share.
     pub prefix_len: u8,
-    /// Default routers.
     pub routers: Vec<Ipv4Addr>,
-    /// DNS servers.
     pub name_servers: Vec<Ipv4Addr>,
-    /// The MTU to use.
     pub mtu: Option<u32>,
-    /// The server.
     pub server: Ipv4Addr,
-    /// When to ask that server to prolong it; without that, never.
+    /// T1; `None` in an infinite lease, as in the two below.
     pub renew_at: Option<Time>,
-    /// When to ask any.
+    /// T2.
     pub rebind_at: Option<Time>,
-    /// When it is over.
     pub expires_at: Option<Time>,
 }
 
@@ -70,7 +62,6 @@ impl Lease {
     }
 }
 
-/// The server of a message.
 pub(super) fn server(message: &DhcpMessage<'_>) -> Option<Ipv4Addr> {
     let bytes: [u8; 4] = message.option(DhcpOptionCode::SERVER_IDENTIFIER)?.try_into().ok()?;
     Some(bytes.into())
@@ -91,7 +82,7 @@ fn times(message: &DhcpMessage<'_>, lease: u32) -> (u32, u32) {
     (renew.unwrap_or((lease / 2).min(rebind)), rebind)
 }
 
-/// From the mask; without one, what the address's class had (RFC 950).
+/// From the mask; without a mask, from the address class (RFC 950).
 fn prefix_len(message: &DhcpMessage<'_>, ip: Ipv4Addr) -> u8 {
     let mask = number(message, DhcpOptionCode::SUBNET_MASK);
     let is_mask = |mask: &u32| mask.leading_ones() + mask.trailing_zeros() >= u32::BITS;

@@ -16,7 +16,6 @@ use pollux_wire::ip::udp::{self, UdpHeader};
 use pollux_wire::keys::PKey;
 use std::net::Ipv4Addr;
 
-/// The longest message that is taken.
 const MESSAGE_LEN_MAX: [u8; 2] = 1500u16.to_be_bytes();
 
 /// An identifier made of the port and the partition, which differs for every interface and stays

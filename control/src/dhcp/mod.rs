@@ -36,112 +36,80 @@ use pollux_wire::ip::udp::UdpDatagram;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-/// Nodes that start together do not ask together (RFC 2131 4.4.1).
+/// Spreads the messages of nodes that start together (RFC 2131 4.4.1).
 const START_DELAY_MAX: Duration = Duration::from_secs(1);
 const RETRY_MIN: Duration = Duration::from_secs(4);
 const RETRY_MAX: Duration = Duration::from_secs(64);
 /// The random part of a retry interval, up and down (RFC 2131 4.1).
 const RETRY_SPREAD: Duration = Duration::from_secs(1);
-/// How often an offer is asked for before the search begins anew.
+/// Requests for one offer before discovery starts again.
 const REQUESTS_MAX: u8 = 4;
-/// After an address turned out to be taken (RFC 2131 3.1).
+/// After a conflict (RFC 2131 3.1).
 const DECLINE_WAIT: Duration = Duration::from_secs(10);
-/// Between requests to prolong a lease, at least (RFC 2131 4.4.5).
+/// Between renewal requests (RFC 2131 4.4.5).
 const RENEW_INTERVAL_MIN: Duration = Duration::from_secs(60);
-/// The most events that wait to be polled.
 const EVENTS_MAX: usize = 64;
-/// The longest identifier of a client.
 pub const CLIENT_ID_BYTES_MAX: usize = 64;
 
-/// The state of the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DhcpState {
-    /// It was not started, or was stopped.
     Stopped,
-    /// It waits before it asks.
     Init {
-        /// Until when.
         until: Time,
     },
-    /// Every server was asked for an offer.
     Selecting {
-        /// How often.
         sent: u8,
-        /// When to ask again.
         until: Time,
     },
-    /// One offer was asked for.
     Requesting {
-        /// Which.
         lease: Lease,
-        /// How often.
         sent: u8,
-        /// When to ask again.
         until: Time,
     },
-    /// The server agreed; others on the link are asked whether they have the address.
+    /// ARP probes the address.
     Checking {
-        /// The lease.
         lease: Lease,
     },
-    /// The address may be used.
     Bound {
-        /// The lease.
         lease: Lease,
     },
-    /// The server is asked to prolong the lease.
     Renewing {
-        /// Which.
         lease: Lease,
-        /// When to ask again.
         until: Time,
     },
-    /// Any server is asked to.
     Rebinding {
-        /// Which lease.
         lease: Lease,
-        /// When to ask again.
         until: Time,
     },
 }
 
-/// Events of the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DhcpEvent {
-    /// Others have to be asked whether they have this address.
+    /// ARP has to probe this address.
     Check(Ipv4Addr),
-    /// The address may be used on these terms; they may differ from those before.
+    /// The address may be used; a renewed lease may differ from the former one.
     Bound(Lease),
-    /// The address may not be used any more.
     Lost(Ipv4Addr),
 }
 
 reasons! {
-    /// Why a message was dropped.
     pub enum DhcpDrop {
-        /// It is no message of a server to a client.
         Malformed = "malformed",
-        /// A checksum is wrong.
         Checksum = "checksum",
         /// It is of another exchange or for another client.
         NotForUs = "not_for_us",
-        /// A message of another server than the one in use.
         OtherServer = "other_server",
-        /// It does not belong to this state.
         Unexpected = "unexpected",
-        /// It lacks an option, or has one with an impossible value.
         BadOption = "bad_option",
     }
 }
 
-/// The client of one interface.
 pub struct Dhcp {
     client_id: Vec<u8>,
     rng: SeededRng,
     state: DhcpState,
     since: Time,
     xid: u32,
-    /// When this search began.
     began: Time,
     output: Output<NoLink, DhcpEvent, DhcpDrop>,
 }
@@ -161,7 +129,6 @@ impl Dhcp {
         }
     }
 
-    /// Begins to look for an address.
     pub fn start(&mut self, now: Time) {
         if let Some(ip) = self.lease().map(|lease| lease.ip) {
             self.output.report(DhcpEvent::Lost(ip));
@@ -197,12 +164,10 @@ impl Dhcp {
         self.enter(now, DhcpState::Stopped);
     }
 
-    /// How far it is, and since when.
     pub const fn state(&self) -> (&DhcpState, Time) {
         (&self.state, self.since)
     }
 
-    /// The lease whose address may be used.
     pub const fn lease(&self) -> Option<&Lease> {
         match &self.state {
             DhcpState::Bound { lease }
@@ -212,7 +177,6 @@ impl Dhcp {
         }
     }
 
-    /// The checked address is free.
     pub fn handle_free(&mut self, now: Time, ip: Ipv4Addr) {
         if let DhcpState::Checking { lease } = &self.state
             && lease.ip == ip
@@ -221,7 +185,7 @@ impl Dhcp {
         }
     }
 
-    /// Another node has the address, whether it is checked or in use already.
+    /// Another node has the address, whether it is being checked or in use.
     pub fn handle_taken(&mut self, now: Time, ip: Ipv4Addr) {
         let checked = match &self.state {
             DhcpState::Checking { lease } => Some(lease),
@@ -235,21 +199,18 @@ impl Dhcp {
         self.restart(now, DECLINE_WAIT);
     }
 
-    /// A packet of IPv4 came for the port of clients.
     pub fn handle_packet(&mut self, now: Time, bytes: &[u8]) {
         if let Err(reason) = self.handle(now, bytes) {
             self.output.count(reason);
         }
     }
 
-    /// Runs expired timers.
     pub fn handle_timeout(&mut self, now: Time) {
         while self.poll_timeout().is_some_and(|due| due <= now) {
             self.timed_out(now);
         }
     }
 
-    /// When something is due.
     pub fn poll_timeout(&self) -> Option<Time> {
         match &self.state {
             DhcpState::Stopped | DhcpState::Checking { .. } => None,
@@ -266,22 +227,18 @@ impl Dhcp {
         }
     }
 
-    /// The next frame to send.
     pub fn poll_transmit(&mut self) -> Option<Frame<NoLink>> {
         self.output.poll_transmit()
     }
 
-    /// The next event.
     pub fn poll_event(&mut self) -> Option<DhcpEvent> {
         self.output.poll_event()
     }
 
-    /// Frames and events lost because their queues were full.
     pub const fn lost(&self) -> u64 {
         self.output.lost()
     }
 
-    /// Drop counters.
     pub const fn drops(&self) -> &Drops<DhcpDrop> {
         self.output.drops()
     }
@@ -394,7 +351,7 @@ impl Dhcp {
         self.enter(now, DhcpState::Requesting { lease, sent: sent + 1, until });
     }
 
-    /// Asks the server that gave the lease, or, when that had its time, any.
+    /// From T2 on, rebinds instead.
     fn renew(&mut self, now: Time, lease: Lease) {
         if lease.rebind_at.is_some_and(|at| at <= now) {
             return self.rebind(now, lease);

@@ -13,7 +13,7 @@ use pollux_wire::ip::ipv6::Ipv6Header;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 impl EthernetNeighbors {
-    /// From which addresses multicast routers are told of groups.
+    /// Sets the source addresses of membership reports.
     pub(super) fn set_sources(&mut self, ours: &Addresses) {
         let v4 = ours.iter().filter(|one| one.state.may_be_source()).find_map(|one| match one.ip {
             IpAddr::V4(ip) => Some(ip),
@@ -103,7 +103,7 @@ impl EthernetNeighbors {
         }
     }
 
-    /// Sends what the protocols have to say. Returns whether there was anything.
+    /// Sends the frames of all protocols. Returns whether there were any.
     pub(super) fn send_frames(&mut self, now: Time, ours: &Addresses) -> bool {
         let mut has_progress = false;
         while let Some(frame) = self.arp.poll_transmit().or_else(|| self.nd.poll_transmit()) {
@@ -133,7 +133,6 @@ impl EthernetNeighbors {
     }
 }
 
-/// Where a packet of either version goes.
 fn destination(packet: &[u8]) -> Option<IpAddr> {
     match packet.first()? >> 4 {
         4 => Some(Ipv4Header::parse(packet.first_chunk()?).destination.into()),

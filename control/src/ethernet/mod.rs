@@ -33,73 +33,56 @@ use pollux_wire::ethernet::{EtherType, MacAddress};
 use std::collections::{BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Every host of IPv4 on the link.
 const ALL_HOSTS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
-/// Frames that wait to be polled, beside a question to each neighbor, at most.
+/// Beside a solicitation to each neighbor.
 const FRAMES_MAX: usize = 1024;
 
-/// How an interface is at its link.
 #[derive(Clone, Debug)]
 pub struct EthernetConfig {
-    /// What frames to it name.
     pub address: MacAddress,
-    /// Whether it speaks IPv6.
     pub ipv6: bool,
-    /// Neighbors that are not asked for.
+    /// Static neighbors.
     pub neighbors: Vec<(IpAddr, MacAddress)>,
-    /// Limits and times of the neighbor cache.
     pub cache: NeighborConfig,
 }
 
 impl EthernetConfig {
-    /// Without static neighbors, and with the usual limits.
     pub fn new(address: MacAddress) -> Self {
         let cache = NeighborConfig { connected_mode: false, ..NeighborConfig::default() };
         Self { address, ipv6: true, neighbors: Vec::new(), cache }
     }
 }
 
-/// A frame that leaves by the link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutgoingFrame {
     /// The neighbor or the group that gets it.
     pub to: MacAddress,
-    /// What the packet is.
     pub ether_type: EtherType,
     /// The packet, without the header of the link.
     pub packet: Vec<u8>,
 }
 
-/// What has become of addresses and packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EthernetEvent {
-    /// No other node has this address of ours.
     Assigned(IpAddr),
-    /// Another node has this address, which we wanted; that one's link address, if it told it.
+    /// Another node has this address, at this link address if it is known.
     Duplicate(IpAddr, Option<MacAddress>),
-    /// The next hop of this packet does not answer.
     Unreachable(Vec<u8>),
 }
 
 reasons! {
-    /// Why a packet of resolution, or one that waited for it, was dropped.
     pub enum EthernetDrop {
-        /// The next hop does not answer.
         Unreachable = "unreachable",
-        /// Its neighbor was removed while it waited.
         NeighborGone = "neighbor_gone",
-        /// We have no source address for a solicitation.
         NoSource = "no_source",
         /// A claim about an address that is off-link or a broadcast address.
         ClaimOffLink = "claim_off_link",
-        /// Another node claims one of our addresses.
         AddressContested = "address_contested",
         /// One of our addresses is beyond the limit of ARP or ND.
         AddressesFull = "addresses_full",
     }
 }
 
-/// The neighbors of an interface.
 pub struct EthernetNeighbors {
     config: EthernetConfig,
     is_up: bool,
@@ -107,17 +90,14 @@ pub struct EthernetNeighbors {
     arp: Arp<MacAddress>,
     nd: Nd<MacAddress>,
     membership: Membership,
-    /// The solicited-node groups that are joined.
     solicited: BTreeSet<Ipv6Addr>,
     frames: Queue<OutgoingFrame>,
     events: VecDeque<EthernetEvent>,
-    /// Changes for the tables of workers.
     changes: VecDeque<(IpAddr, Option<MacAddress>)>,
     drops: Drops<EthernetDrop>,
 }
 
 impl EthernetNeighbors {
-    /// Nobody is known yet, and the link is down.
     pub fn new(now: Time, config: EthernetConfig, seed: u64) -> Self {
         let mut rng = SeededRng::secret(seed);
         let (link, cache) = (config.address, config.cache.clone());
@@ -143,12 +123,10 @@ impl EthernetNeighbors {
         }
     }
 
-    /// The address of the interface.
     pub const fn address(&self) -> MacAddress {
         self.config.address
     }
 
-    /// Whether the interface speaks IPv6.
     pub const fn speaks_ipv6(&self) -> bool {
         self.config.ipv6
     }
@@ -175,7 +153,7 @@ impl EthernetNeighbors {
         self.pump(now, ours);
     }
 
-    /// Asks others whether they have an address, and announces it then.
+    /// Starts duplicate address detection for an address.
     pub fn claim(&mut self, now: Time, ip: IpAddr) {
         if !self.is_up {
             return;
@@ -195,7 +173,6 @@ impl EthernetNeighbors {
         }
     }
 
-    /// An address is no longer ours.
     pub fn disown(&mut self, now: Time, ip: IpAddr, ours: &Addresses) {
         self.stop_claiming(ip);
         let IpAddr::V6(ip) = ip else { return };
@@ -225,7 +202,7 @@ impl EthernetNeighbors {
         }
     }
 
-    /// Sends a packet to a next hop, once the address of that is known.
+    /// Sends a packet to a next hop once it is resolved.
     pub fn send(&mut self, now: Time, next_hop: IpAddr, packet: Vec<u8>, ours: &Addresses) {
         self.resolve(now, next_hop, packet, ours);
         self.pump(now, ours);
@@ -237,13 +214,11 @@ impl EthernetNeighbors {
         self.pump(now, ours);
     }
 
-    /// A packet of ARP came.
     pub fn handle_arp(&mut self, now: Time, packet: &[u8], ours: &Addresses) {
         self.arp.handle_packet(now, packet);
         self.pump(now, ours);
     }
 
-    /// A packet of neighbor discovery came.
     pub fn handle_discovery(&mut self, now: Time, packet: &[u8], ours: &Addresses) {
         if self.config.ipv6 {
             self.nd.handle_packet(packet);
@@ -251,7 +226,6 @@ impl EthernetNeighbors {
         }
     }
 
-    /// A packet of IGMP or MLD came.
     pub fn handle_membership(&mut self, now: Time, ether_type: EtherType, packet: &[u8]) {
         match ether_type {
             EtherType::IPV4 => self.membership.handle_igmp(now, packet),
@@ -259,12 +233,11 @@ impl EthernetNeighbors {
         }
     }
 
-    /// Whether packets to a group are for this node.
     pub fn hears(&self, group: IpAddr) -> bool {
         self.membership.hears(group)
     }
 
-    /// Sets a neighbor that is not asked for. `false` if there is no space.
+    /// Sets a static neighbor. `false` if the table is full.
     pub fn set_neighbor(
         &mut self,
         now: Time,
@@ -279,14 +252,13 @@ impl EthernetNeighbors {
         is_set
     }
 
-    /// Asks for it again when there is a packet for it.
+    /// Its address is resolved again when there is a packet for it.
     pub fn remove_neighbor(&mut self, now: Time, ip: IpAddr, ours: &Addresses) {
         self.config.neighbors.retain(|(other, _)| *other != ip);
         self.neighbors.remove(ip);
         self.pump(now, ours);
     }
 
-    /// Handles all timers that are due.
     pub fn handle_timeout(&mut self, now: Time, ours: &Addresses) {
         if self.is_up {
             self.neighbors.handle_timeout(now);
@@ -297,7 +269,6 @@ impl EthernetNeighbors {
         }
     }
 
-    /// When the next timer is due.
     pub fn poll_timeout(&self) -> Option<Time> {
         let all = [
             self.neighbors.poll_timeout(),
@@ -308,27 +279,23 @@ impl EthernetNeighbors {
         all.into_iter().flatten().min().filter(|_| self.is_up)
     }
 
-    /// The next frame to send.
     pub fn poll_frame(&mut self) -> Option<OutgoingFrame> {
         self.frames.pop()
     }
 
-    /// The next event.
     pub fn poll_event(&mut self) -> Option<EthernetEvent> {
         self.events.pop_front()
     }
 
-    /// The next change for workers: the address of a next hop, or that it has none now.
+    /// The next change for workers: a next hop and its address; `None` if it has none any more.
     pub fn poll_change(&mut self) -> Option<(IpAddr, Option<MacAddress>)> {
         self.changes.pop_front()
     }
 
-    /// The neighbors after this address, for reports.
     pub fn rows_after(&self, ip: Option<IpAddr>) -> impl Iterator<Item = NeighborRow<MacAddress>> {
         self.neighbors.rows_after(ip)
     }
 
-    /// Packets that wait for neighbors.
     pub fn pending(&self) -> usize {
         self.neighbors.load().1
     }

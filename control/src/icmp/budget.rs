@@ -10,7 +10,6 @@ use pollux_verbs::time::Time;
 use pollux_wire::ethernet::EtherType;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A budget of ICMP errors. Clones share it.
 #[derive(Clone, Debug)]
 pub struct ErrorBudget(Arc<Mutex<Budgets>>);
 
@@ -21,7 +20,6 @@ struct Budgets {
 }
 
 impl ErrorBudget {
-    /// One of which nothing was used.
     pub fn new(config: &IcmpConfig) -> Self {
         let one = || RateLimit::new(config.errors_per_second_max, config.errors_burst_max);
         Self(Arc::new(Mutex::new(Budgets { v4: one(), v6: one() })))

@@ -42,7 +42,6 @@ use pollux_wire::ip::ipv6::{IPV6_MTU_MIN, Ipv6Header, Ipv6Packet};
 use pollux_wire::ip::ipv6_ext::UpperLayer;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The hop limit (TTL) of our packets.
 const HOP_LIMIT: u8 = 64;
 /// The longest ICMPv4 error, in bytes (RFC 1812 4.3.2.3).
 const V4_LEN_MAX: usize = 576;
@@ -50,61 +49,41 @@ const V4_LEN_MAX: usize = 576;
 const V4_HEADERS: usize = Ipv4Header::LEN + 8;
 const V6_HEADERS: usize = Ipv6Header::LEN + 8;
 
-/// An ICMP error: why a packet cannot be delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IcmpError {
-    /// There is no route to its destination.
     NoRoute,
-    /// The next hop does not answer.
     NoAnswer,
-    /// The route says that the destination is unreachable.
     RejectRoute,
-    /// No socket has its destination port.
     NoPort,
     /// It is longer than this MTU, in bytes.
     TooBig(u32),
-    /// Its hop limit ran out.
     TimeExceeded,
-    /// A filter forbids it.
     Prohibited,
     /// This byte of its header is wrong.
     ParameterProblem(u8),
 }
 
 reasons! {
-    /// Why a packet was not answered.
     pub enum IcmpDrop {
-        /// It is truncated or malformed.
         Malformed = "malformed",
-        /// Its checksum is wrong.
         Checksum = "checksum",
-        /// It is a fragment.
         Fragment = "fragment",
-        /// It is no echo request.
         NotAnEcho = "not_an_echo",
-        /// It went to a group.
         ToGroup = "to_group",
-        /// Its source is not a unicast address.
         FromNobody = "from_nobody",
-        /// It is an error itself.
         AboutError = "about_error",
-        /// We have no source address for the answer.
         NoSource = "no_source",
-        /// The rate limit is exceeded.
         Rate = "rate",
     }
 }
 
-/// Rate limits.
 #[derive(Clone, Copy, Debug)]
 pub struct IcmpConfig {
     /// Errors per second of each family, at most: of all interfaces that share a budget.
     pub errors_per_second_max: u32,
-    /// Errors in a burst, at most.
     pub errors_burst_max: u32,
     /// Replies per second to echo requests to a group, at most.
     pub group_echoes_per_second_max: u32,
-    /// The same in a burst, at most.
     pub group_echoes_burst_max: u32,
 }
 
@@ -119,7 +98,6 @@ impl Default for IcmpConfig {
     }
 }
 
-/// ICMP of an interface.
 pub struct Icmp {
     errors: ErrorBudget,
     group_echoes: RateLimit,
@@ -128,7 +106,6 @@ pub struct Icmp {
 }
 
 impl Icmp {
-    /// With full rate limits.
     pub fn new(config: &IcmpConfig) -> Self {
         Self {
             errors: ErrorBudget::new(config),
@@ -141,7 +118,6 @@ impl Icmp {
         }
     }
 
-    /// A packet came that may be an echo request to us.
     pub fn handle_echo(
         &mut self,
         now: Time,
@@ -182,7 +158,6 @@ impl Icmp {
         self.count(bytes, IcmpSentKind::of(error), allowed)
     }
 
-    /// Counts what became of a message about this packet.
     fn count(
         &mut self,
         about: &[u8],
@@ -207,12 +182,10 @@ impl Icmp {
         self.errors = errors;
     }
 
-    /// Messages that were sent, or kept back by a rate limit.
     pub const fn counters(&self) -> &IcmpCounters {
         &self.counters
     }
 
-    /// Drop counters by reason.
     pub const fn drops(&self) -> &Drops<IcmpDrop> {
         &self.drops
     }
@@ -400,12 +373,11 @@ fn own_v6(addresses: &Addresses, to: Ipv6Addr) -> Option<Ipv6Addr> {
     }
 }
 
-/// Whether an address is that of one node (RFC 1122 3.2.2).
+/// Whether an address can be of one node (RFC 1122 3.2.2).
 pub(crate) fn is_single_v4(ip: Ipv4Addr) -> bool {
     !(ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() || ip.octets()[0] >= 240)
 }
 
-/// The same of IPv6.
 pub(crate) fn is_single_v6(ip: Ipv6Addr) -> bool {
     !(ip.is_unspecified() || ip.is_loopback() || ip.is_multicast())
 }

@@ -19,20 +19,15 @@ const ALL_SYSTEMS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
 const ALL_ROUTERS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 2);
 const IGMPV3_ROUTERS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 22);
 const MLDV2_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x16);
-/// The precedence of control traffic: CS6.
 const DSCP: u8 = 48;
 /// The response time of IGMPv1 queries, which have none (RFC 3376 4.1.1).
 const OLDEST_TIME: Duration = Duration::from_secs(10);
 
-/// A received message.
 pub(super) enum Heard {
-    /// A router asks.
     Query(Query),
-    /// Another host reports a group in an older version.
     Report(IpAddr),
 }
 
-/// Reads a packet of IPv4 that carries IGMP.
 pub(super) fn read_igmp(bytes: &[u8]) -> Result<Heard, MembershipDrop> {
     let malformed = |_| MembershipDrop::Malformed;
     let packet = Ipv4Packet::parse(bytes).map_err(malformed)?;
@@ -81,7 +76,6 @@ pub(super) fn read_igmp(bytes: &[u8]) -> Result<Heard, MembershipDrop> {
     }
 }
 
-/// Reads a packet of IPv6 that carries MLD.
 pub(super) fn read_mld(bytes: &[u8]) -> Result<Heard, MembershipDrop> {
     let malformed = |_| MembershipDrop::Malformed;
     let packet = Ipv6Packet::parse(bytes).map_err(malformed)?;
@@ -162,7 +156,7 @@ pub(super) fn write_mld(source: Ipv6Addr, report: &Report) -> Option<Frame<NoLin
     }
 }
 
-/// Gives `then` the records of one family in the form that messages have them.
+/// Calls `then` with the records of one family in wire form.
 fn with_records<A: for<'a> Item<'a>, T>(
     records: &[(RecordType, IpAddr, Vec<IpAddr>)],
     family: impl Fn(IpAddr) -> Option<A>,
@@ -202,7 +196,7 @@ fn mld_frame(source: Ipv6Addr, to: Ipv6Addr, message: MldMessage<'_>) -> Option<
     Frame::icmpv6(To::group_of(to.into()), from, &Icmpv6Message::Mld(message))
 }
 
-/// The sources of a query; all of them, when there are more than are kept.
+/// The sources of a query; empty, which means all, if there are too many.
 fn sources<'a, A: Item<'a> + Into<IpAddr>>(list: &List<'a, A>) -> Vec<IpAddr> {
     let sources: Vec<IpAddr> = list.iter().take(SOURCES_MAX + 1).map(Into::into).collect();
     if sources.len() > SOURCES_MAX { Vec::new() } else { sources }

@@ -25,44 +25,32 @@ use reporter::Reporter;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The most events that wait to be polled: a join and a leave of each group.
+/// A join and a leave of each group.
 const EVENTS_MAX: usize = 2 * GROUPS_MAX;
-/// Joined groups, at most.
 pub const GROUPS_MAX: usize = 1024;
 
-/// Requests to the subnet administrator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MembershipEvent {
-    /// To join as a full member.
     Join(GroupId),
-    /// To leave.
     Leave(GroupId),
 }
 
 reasons! {
-    /// Why a packet was dropped, or a group not joined.
     pub enum MembershipDrop {
-        /// It is no such message.
         Malformed = "malformed",
-        /// Its checksum is wrong.
         Checksum = "checksum",
-        /// Its addresses cannot be those of such a message.
         BadAddress = "bad_address",
-        /// It lacks the option that routers send with it.
         NoRouterAlert = "no_router_alert",
-        /// It is for routers.
         NotForHosts = "not_for_hosts",
-        /// Too many groups are joined.
         Full = "full",
     }
 }
 
-/// The groups of an interface.
 pub struct Membership {
     rng: SeededRng,
-    /// How many local listeners each group has.
+    /// The number of local listeners of each group.
     listeners: BTreeMap<IpAddr, usize>,
-    /// How many groups each group of the link carries.
+    /// The number of IP groups that each group of the link carries.
     link_groups: BTreeMap<GroupId, usize>,
     igmp: Reporter,
     mld: Reporter,
@@ -72,7 +60,6 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// A host without groups.
     pub fn new(seed: u64) -> Self {
         Self {
             rng: SeededRng::secret(seed),
@@ -86,7 +73,7 @@ impl Membership {
         }
     }
 
-    /// Sets the source addresses of reports; for IPv6 a link-local one or none.
+    /// Sets the source addresses of reports: for IPv6 a link-local one or the unspecified one.
     pub const fn set_sources(&mut self, v4: Ipv4Addr, v6: Ipv6Addr) {
         (self.v4_source, self.v6_source) = (v4, v6);
     }
@@ -116,7 +103,6 @@ impl Membership {
         true
     }
 
-    /// A local listener leaves a group.
     pub fn leave(&mut self, now: Time, group: IpAddr) {
         let Some(listeners) = self.listeners.get_mut(&group) else { return };
         *listeners -= 1;
@@ -136,7 +122,6 @@ impl Membership {
         }
     }
 
-    /// Whether `group` has a local listener.
     pub fn hears(&self, group: IpAddr) -> bool {
         self.listeners.contains_key(&group)
     }
@@ -147,12 +132,10 @@ impl Membership {
         self.link_groups.iter().map(|(&id, &carried)| (id, carried))
     }
 
-    /// Which version of IGMP and of MLD is spoken.
     pub fn versions(&self, now: Time) -> (Version, Version) {
         (self.igmp.version(now), self.mld.version(now))
     }
 
-    /// A packet of IPv4 came that carries IGMP.
     pub fn handle_igmp(&mut self, now: Time, bytes: &[u8]) {
         match message::read_igmp(bytes) {
             Ok(Heard::Query(query)) => self.igmp.handle_query(now, query, &mut self.rng),
@@ -161,7 +144,6 @@ impl Membership {
         }
     }
 
-    /// A packet of IPv6 came that carries MLD.
     pub fn handle_mld(&mut self, now: Time, bytes: &[u8]) {
         match message::read_mld(bytes) {
             Ok(Heard::Query(query)) => self.mld.handle_query(now, query, &mut self.rng),
@@ -170,7 +152,6 @@ impl Membership {
         }
     }
 
-    /// Runs expired timers.
     pub fn handle_timeout(&mut self, now: Time) {
         let Self { rng, igmp, mld, output, v4_source, v6_source, .. } = self;
         if igmp.due().is_some_and(|due| due <= now) {
@@ -185,27 +166,22 @@ impl Membership {
         }
     }
 
-    /// When something is due.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.igmp.due().into_iter().chain(self.mld.due()).min()
     }
 
-    /// The next frame to send.
     pub fn poll_transmit(&mut self) -> Option<Frame<NoLink>> {
         self.output.poll_transmit()
     }
 
-    /// The next request to the subnet administrator.
     pub fn poll_event(&mut self) -> Option<MembershipEvent> {
         self.output.poll_event()
     }
 
-    /// Frames and events lost because their queues were full.
     pub const fn lost(&self) -> u64 {
         self.output.lost()
     }
 
-    /// Drop counters.
     pub const fn drops(&self) -> &Drops<MembershipDrop> {
         self.output.drops()
     }

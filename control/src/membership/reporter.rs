@@ -16,9 +16,9 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// Groups in one report, at most: so it fits the smallest MTU of IPv6.
+/// So that a report fits the smallest MTU of IPv6.
 const RECORDS_PER_REPORT_MAX: usize = 48;
-/// Sources that a query asked about and that are answered for; beyond, all are.
+/// A query about more sources is answered as if it were about all.
 pub(super) const SOURCES_MAX: usize = 48;
 /// Groups that are heard, or were and are still to be told of, at most. Of others that are left,
 /// routers find out by their own clock.
@@ -30,7 +30,6 @@ const OLD_REPORT_INTERVAL: Duration = Duration::from_secs(10);
 /// How long an older querier counts as present (RFC 3376 8.12).
 const OLD_QUERIER_TIME: Duration = Duration::from_secs(260);
 
-/// Which language is spoken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Version {
     /// IGMPv1.
@@ -41,21 +40,18 @@ pub enum Version {
     Current,
 }
 
-/// A query, of any family and version.
 #[derive(Clone, Debug)]
 pub(super) struct Query {
     pub(super) version: Version,
-    /// About which group; all of them, if none is named.
+    /// `None` is all groups.
     pub(super) group: Option<IpAddr>,
-    /// Within which time to answer.
     pub(super) within: Duration,
-    /// About which sources; all of them, if there are none.
+    /// Empty means all sources.
     pub(super) sources: Vec<IpAddr>,
-    /// Losses that the querier expects to bear.
+    /// The querier's robustness variable.
     pub(super) robustness: Option<u8>,
 }
 
-/// A report to routers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Report {
     /// In the current version: record type, group and sources.
@@ -66,14 +62,14 @@ pub(super) enum Report {
     Done(IpAddr),
 }
 
-/// A change that must be reported, or repeated.
+/// A change that must be reported `times` more times.
 #[derive(Clone, Copy, Debug)]
 struct Change {
     times: u8,
     due: Time,
 }
 
-/// A query about a group that is still to be answered.
+/// An outstanding query about a group.
 #[derive(Clone, Debug)]
 struct Answer {
     due: Time,
@@ -85,14 +81,13 @@ struct Group {
     is_heard: bool,
     change: Option<Change>,
     answer: Option<Answer>,
-    /// No other host has reported it since; then this host sends the leave message.
+    /// This host was the last to report it, so it sends the leave message.
     reported_last: bool,
 }
 
-/// The host's side of one family.
 pub(super) struct Reporter {
     groups: BTreeMap<IpAddr, Group>,
-    /// When to answer a query about everything.
+    /// When to answer a general query.
     general: Option<Time>,
     oldest_until: Option<Time>,
     older_until: Option<Time>,
@@ -110,7 +105,6 @@ impl Reporter {
         }
     }
 
-    /// Which language is spoken now.
     pub(super) fn version(&self, now: Time) -> Version {
         let is_present = |until: Option<Time>| until.is_some_and(|until| now < until);
         match (is_present(self.oldest_until), is_present(self.older_until)) {
@@ -120,7 +114,6 @@ impl Reporter {
         }
     }
 
-    /// A group was joined or left.
     pub(super) fn set(&mut self, now: Time, group: IpAddr, is_heard: bool) {
         if !is_heard && self.groups.len() >= TOLD_MAX {
             self.groups.remove(&group);
@@ -131,7 +124,6 @@ impl Reporter {
         self.groups.insert(group, Group { is_heard, change, answer: None, reported_last });
     }
 
-    /// A router asks.
     pub(super) fn handle_query(&mut self, now: Time, query: Query, rng: &mut SeededRng) {
         let before = self.version(now);
         match query.version {
@@ -161,7 +153,7 @@ impl Reporter {
         }
     }
 
-    /// Another host reported a group: in older versions, one report is enough.
+    /// Another host reported a group: in older versions one report suppresses the others.
     pub(super) fn handle_report(&mut self, now: Time, group: IpAddr) {
         if self.version(now) == Version::Current {
             return;
@@ -171,7 +163,6 @@ impl Reporter {
         }
     }
 
-    /// The time of the next report.
     pub(super) fn due(&self) -> Option<Time> {
         let groups = self.groups.values().flat_map(|group| {
             [group.change.map(|change| change.due), group.answer.as_ref().map(|answer| answer.due)]
@@ -179,7 +170,6 @@ impl Reporter {
         groups.flatten().chain(self.general).min()
     }
 
-    /// The next report that is due now.
     pub(super) fn next(&mut self, now: Time, rng: &mut SeededRng) -> Vec<Report> {
         let version = self.version(now);
         let mut reports = match version {

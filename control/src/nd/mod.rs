@@ -38,13 +38,9 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
-/// Addresses of ours, at most.
 pub const OWN_MAX: usize = 64;
-/// The most events that wait to be polled.
 const EVENTS_MAX: usize = 256;
-/// The all-nodes group.
 pub const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
-/// Every router on the link.
 pub const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
 /// The hop limit that shows that no router has forwarded a message.
 const HOP_LIMIT: u8 = 255;
@@ -59,7 +55,6 @@ pub const fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, high, (b as u16) << 8 | c as u16)
 }
 
-/// How neighbor discovery behaves.
 #[derive(Clone, Copy, Debug)]
 pub struct NdConfig<L = LinkAddress> {
     /// Our link address: UD queue pair, port, and flags (none while connected mode is off, RFC 4755
@@ -68,31 +63,26 @@ pub struct NdConfig<L = LinkAddress> {
     /// How often others are asked whether they have an address before it is used; 0 uses it at
     /// once (RFC 4862 5.1).
     pub detections: u8,
-    /// How long an answer may take.
+    /// The retransmit timer.
     pub retry_after: Duration,
 }
 
-/// Events of neighbor discovery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NdEvent<L = LinkAddress> {
-    /// A claim of a neighbor about its link address.
     Claim(Claim<L>),
     /// Duplicate address detection is done: this address is ours now.
     Assigned(Ipv6Addr),
     /// Another node has this address, which we wished for: it is not ours. Its link address, if it
     /// told it.
     Duplicate(Ipv6Addr, Option<L>),
-    /// Another node says that it has this address of ours (RFC 4862 5.4.4).
+    /// Another node claims this address of ours (RFC 4862 5.4.4).
     Contested(Ipv6Addr),
-    /// A router speaks.
     Router(RouterAdvertised),
-    /// This node is no router, whatever it was before (RFC 4861 7.2.5).
+    /// This node is no router now (RFC 4861 7.2.5).
     NotRouter(Ipv6Addr),
-    /// A redirect of a router.
     Redirected {
         /// The router: a redirect counts only from the next hop in use (RFC 4861 8.1).
         router: Ipv6Addr,
-        /// The destination.
         destination: Ipv6Addr,
         /// The new next hop; the destination itself if it is on the link.
         target: Ipv6Addr,
@@ -100,28 +90,20 @@ pub enum NdEvent<L = LinkAddress> {
 }
 
 reasons! {
-    /// Why a packet was dropped.
     pub enum NdDrop {
-        /// It is no such message, or not whole.
         Malformed = "malformed",
-        /// It came from beyond the link.
+        /// A router may have forwarded it.
         HopLimit = "hop_limit",
-        /// It came in parts.
         Fragment = "fragment",
-        /// Its checksum is wrong.
         Checksum = "checksum",
-        /// Its addresses cannot be those of such a message.
         BadAddress = "bad_address",
-        /// Its link address is that of no interface.
         BadHardware = "bad_hardware",
-        /// It is our own, come back.
+        /// Our own packet, looped back.
         Own = "own",
-        /// A solicitation for an address that is not ours.
         NotForUs = "not_for_us",
     }
 }
 
-/// Neighbor discovery on one interface.
 pub struct Nd<L = LinkAddress> {
     config: NdConfig<L>,
     rng: SeededRng,
@@ -130,7 +112,6 @@ pub struct Nd<L = LinkAddress> {
     output: Output<L, NdEvent<L>, NdDrop>,
 }
 
-/// A received message without its body.
 struct Received<L> {
     source: Ipv6Addr,
     destination: Ipv6Addr,
@@ -139,7 +120,6 @@ struct Received<L> {
 }
 
 impl<L: InterfaceAddress> Nd<L> {
-    /// One that has no address yet.
     pub fn new(config: NdConfig<L>, seed: u64) -> Self {
         Self {
             config,
@@ -166,7 +146,6 @@ impl<L: InterfaceAddress> Nd<L> {
         true
     }
 
-    /// Gives an address up.
     pub fn remove(&mut self, ip: Ipv6Addr) {
         self.own.remove(&ip);
     }
@@ -194,7 +173,6 @@ impl<L: InterfaceAddress> Nd<L> {
         self.config.retry_after = retry_after;
     }
 
-    /// How far our addresses are.
     pub fn own(&self) -> impl Iterator<Item = (Ipv6Addr, DadState)> {
         self.own.iter().map(|(&ip, &state)| (ip, state))
     }
@@ -218,14 +196,13 @@ impl<L: InterfaceAddress> Nd<L> {
         self.solicitations = Some(Solicitations::new(now, &mut self.rng));
     }
 
-    /// An IPv6 packet came that carries such a message, without the header of the link.
+    /// `bytes` is an IPv6 packet with a message of neighbor discovery.
     pub fn handle_packet(&mut self, bytes: &[u8]) {
         if let Err(reason) = self.handle(bytes) {
             self.output.count(reason);
         }
     }
 
-    /// Runs expired timers.
     pub fn handle_timeout(&mut self, now: Time) {
         let due = |state: &DadState| state.due().is_some_and(|due| due <= now);
         let addresses: Vec<Ipv6Addr> =
@@ -239,28 +216,23 @@ impl<L: InterfaceAddress> Nd<L> {
         }
     }
 
-    /// When something is due.
     pub fn poll_timeout(&self) -> Option<Time> {
         let own = self.own.values().filter_map(DadState::due);
         own.chain(self.solicitations.map(|solicitations| solicitations.until)).min()
     }
 
-    /// The next frame to send.
     pub fn poll_transmit(&mut self) -> Option<Frame<L>> {
         self.output.poll_transmit()
     }
 
-    /// The next event.
     pub fn poll_event(&mut self) -> Option<NdEvent<L>> {
         self.output.poll_event()
     }
 
-    /// Frames and events lost because their queues were full.
     pub const fn lost(&self) -> u64 {
         self.output.lost()
     }
 
-    /// Drop counters.
     pub const fn drops(&self) -> &Drops<NdDrop> {
         self.output.drops()
     }

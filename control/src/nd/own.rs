@@ -14,22 +14,13 @@
 use pollux_verbs::time::Time;
 use std::time::Duration;
 
-/// The state of an own address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DadState {
-    /// Solicitations are sent; the address is not used.
-    Tentative {
-        /// The number of solicitations so far.
-        sent: u8,
-        /// The time of the next step.
-        until: Time,
-    },
-    /// It is ours.
+    Tentative { sent: u8, until: Time },
     Assigned,
 }
 
 impl DadState {
-    /// Whether it may be used.
     pub const fn is_ours(&self) -> bool {
         matches!(self, Self::Assigned)
     }

@@ -10,9 +10,7 @@ use std::net::Ipv6Addr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// Prefixes that one advertisement may give, at most.
 pub const PREFIXES_PER_ADVERTISEMENT_MAX: usize = 16;
-/// Name servers that one advertisement may give, at most.
 pub const SERVERS_PER_ADVERTISEMENT_MAX: usize = 8;
 
 const DELAY_MAX: Duration = Duration::from_secs(1);
@@ -24,26 +22,20 @@ const REACHABLE_TIME_MS: RangeInclusive<u32> = 1000..=3_600_000;
 /// could make us ask a thousand times a second, or never again.
 const RETRANS_TIMER_MS: RangeInclusive<u32> = 100..=10_000;
 
-/// The content of a router advertisement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouterAdvertised {
-    /// The router.
     pub router: Ipv6Addr,
-    /// How long it is a default router; none if it is not.
+    /// As a default router; zero if it is none.
     pub lifetime: Duration,
-    /// Over other routers: 1 above 0 above -1 (RFC 4191 2.1).
+    /// 1 is high, -1 low (RFC 4191 2.1).
     pub preference: i8,
-    /// With which hop limit to send.
     pub hop_limit: Option<u8>,
-    /// How long neighbors count as reachable.
+    /// The reachable time of neighbors.
     pub reachable_for: Option<Duration>,
-    /// How long an answer may take.
+    /// The retransmit timer.
     pub retry_after: Option<Duration>,
-    /// The MTU of the link.
     pub mtu: Option<u32>,
-    /// Prefixes of the link.
     pub prefixes: Vec<PrefixInformation>,
-    /// Recursive DNS servers, with their lifetime.
     pub name_servers: Vec<(Ipv6Addr, Duration)>,
 }
 
@@ -100,7 +92,7 @@ const fn preference(code: u8) -> i8 {
     }
 }
 
-/// The question for routers, as long as none answered.
+/// Router solicitations, until a router answers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Solicitations {
     sent: u8,
@@ -113,7 +105,7 @@ impl Solicitations {
         Self { sent: 0, until: now + rng.duration(DELAY_MAX) }
     }
 
-    /// The time to ask has come; afterwards there may be nothing left to ask.
+    /// The state after a solicitation; `None` after the last one.
     pub(super) fn next(self, now: Time) -> Option<Self> {
         let sent = self.sent + 1;
         (sent < SOLICITATIONS_MAX).then(|| Self { sent, until: now + INTERVAL })

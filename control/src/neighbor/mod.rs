@@ -30,40 +30,36 @@ use std::ops::Bound;
 use std::time::Duration;
 use table::{Entry, Usefulness};
 
-/// How patient a cache is, and how big.
 #[derive(Clone, Debug)]
 pub struct NeighborConfig {
-    /// Entries, at most; configured ones count.
+    /// Permanent entries included.
     pub entries_max: usize,
-    /// Packets that wait for one neighbor, at most.
     pub pending_per_entry_max: usize,
-    /// Packets that wait for all neighbors, at most.
     pub pending_max: usize,
-    /// How long an answer counts, on average.
+    /// The mean time that an answer is valid.
     pub reachable_for: Duration,
-    /// How long an answer may take.
+    /// The retransmit timer.
     pub retry_after: Duration,
-    /// How long something above may confirm an entry before it is probed.
+    /// The time for an upper protocol to confirm an entry before it is probed.
     pub delay_before_probe: Duration,
-    /// How often everyone is asked for an address.
+    /// Multicast requests per resolution.
     pub broadcasts_max: u8,
-    /// How often a neighbor is asked whether it is still there.
+    /// Unicast probes before a neighbor is lost.
     pub probes_max: u8,
     /// The pause after a failed resolution; it doubles each time.
     pub pause_min: Duration,
-    /// The longest such pause.
     pub pause_max: Duration,
     /// When an unused entry is forgotten, and with it its connections; without that, never
     /// (RFC 4755 3.4).
     pub idle_for: Option<Duration>,
-    /// Questions to everyone in a second, at most.
+    /// Multicast requests.
     pub broadcasts_per_second_max: u32,
     /// How long a neighbor may take to answer a probe when another port claims its address. It is
     /// asked as often as otherwise; an address that moves is lost for so long.
     pub contest_retry_after: Duration,
-    /// How many neighbors are asked that in a second, at most.
+    /// Such probes of all neighbors together.
     pub contests_per_second_max: u32,
-    /// The most entries per second for requests of unknown nodes.
+    /// New entries for requests of unknown nodes.
     pub unsolicited_entries_per_second_max: u32,
     /// Whether flags in link addresses mean anything: not while connected mode is off (RFC 4755
     /// 3.1).
@@ -71,7 +67,7 @@ pub struct NeighborConfig {
 }
 
 impl Default for NeighborConfig {
-    /// As RFC 4861 10 has it, where it has it.
+    /// Values of RFC 4861 10 where it has any.
     fn default() -> Self {
         Self {
             entries_max: 16_384,
@@ -94,78 +90,63 @@ impl Default for NeighborConfig {
     }
 }
 
-/// A statement of a neighbor about its own link address, from ARP or neighbor discovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim<L = LinkAddress> {
-    /// The neighbor.
     pub ip: IpAddr,
-    /// Where it is.
     pub address: Option<L>,
-    /// The kind of message.
     pub kind: ClaimKind,
 }
 
-/// The kind of message with a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimKind {
     /// An answer or an announcement. It creates no entry.
     Answer {
         /// It answers a request, so the neighbor is reachable.
         solicited: bool,
-        /// An address known before is wrong.
+        /// It replaces a known address.
         override_cached: bool,
     },
     /// A request to us. It creates an entry, because it will be answered.
     Request,
 }
 
-/// A request to be sent by ARP or neighbor discovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Solicitation<L = LinkAddress> {
-    /// The target.
     pub ip: IpAddr,
     /// The link address to send to; multicast if `None`.
     pub at: Option<L>,
 }
 
-/// The result of a send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resolution<P, L = LinkAddress> {
-    /// It can go there.
     Known(L, P),
     /// The packet waits, and is returned by an event.
     Waits,
-    /// The last resolution failed.
     Unreachable(P),
 }
 
-/// Events of the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NeighborEvent<P, L = LinkAddress> {
     /// A neighbor has a link address; these packets waited for it.
     Resolved(IpAddr, L, Vec<P>),
-    /// It has another one, or other flags, than this.
+    /// The former address and the new one, which may differ in flags alone.
     Changed(IpAddr, L, L),
-    /// It does not answer at the address that it had; everyone is asked.
+    /// It does not answer at this address any more, and is resolved again.
     Lost(IpAddr, L),
-    /// The resolution failed; these packets cannot be sent.
     Unreachable(IpAddr, Vec<P>),
-    /// The entry expired, was evicted or was removed; carries its last state.
+    /// The entry expired, was evicted or was removed; with its last address and pending packets.
     Forgotten(IpAddr, Option<L>, Vec<P>),
 }
 
 reasons! {
-    /// Why something was dropped or put off.
     pub enum NeighborDrop {
         /// A packet was replaced by a later one to the same neighbor.
         PendingPerEntry = "pending_per_entry",
         /// A packet was replaced by a later one to any neighbor.
         PendingInAll = "pending_in_all",
-        /// A packet to a neighbor that does not answer.
         Unreachable = "unreachable",
-        /// No entry could be made: all are configured or in better use.
+        /// No entry could be evicted.
         TableFull = "table_full",
-        /// An entry was evicted.
         Evicted = "evicted",
         /// A multicast request was delayed: too many in a second.
         BroadcastPutOff = "broadcast_put_off",
@@ -173,25 +154,19 @@ reasons! {
         UnsolicitedPutOff = "unsolicited_put_off",
         /// A claim of a node without an entry.
         ClaimUnasked = "claim_unasked",
-        /// A claim that contradicts a configured entry.
         ClaimAgainstPermanent = "claim_against_permanent",
     }
 }
 
-/// An entry, for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NeighborRow<L = LinkAddress> {
-    /// The IP address.
     pub ip: IpAddr,
-    /// The state, with its timer.
     pub state: State<L>,
     /// Since when it is so.
     pub since: Time,
-    /// Why.
+    /// The cause of the last change of state.
     pub why: &'static str,
-    /// The time of the last packet to it.
     pub used: Time,
-    /// Packets that wait.
     pub pending: usize,
 }
 
@@ -203,7 +178,6 @@ pub struct Neighbors<P, L = LinkAddress> {
     contests: RateLimit,
     unsolicited: RateLimit,
     entries: BTreeMap<IpAddr, Entry<P, L>>,
-    /// Timers, by time.
     due: BTreeSet<(Time, IpAddr)>,
     /// The order of eviction: the least useful first, then the one unused for longest.
     order: BTreeSet<(Usefulness, Time, IpAddr)>,
@@ -216,7 +190,6 @@ pub struct Neighbors<P, L = LinkAddress> {
 }
 
 impl<P, L: InterfaceAddress> Neighbors<P, L> {
-    /// An empty cache.
     pub fn new(config: NeighborConfig, seed: u64) -> Self {
         let per_second = config.broadcasts_per_second_max;
         let contests = config.contests_per_second_max;
@@ -261,7 +234,7 @@ impl<P, L: InterfaceAddress> Neighbors<P, L> {
         }
     }
 
-    /// Packets went to the neighbor without asking here.
+    /// Workers sent packets to the neighbor.
     pub fn handle_use(&mut self, now: Time, ip: IpAddr) {
         if let Some(entry) = self.take(ip) {
             self.put(ip, Entry { used: now, ..entry });
@@ -304,12 +277,12 @@ impl<P, L: InterfaceAddress> Neighbors<P, L> {
         self.step(now, ip, Input::Confirmation, "confirmed from above");
     }
 
-    /// Something above has doubts: no path, a broken connection.
+    /// An upper protocol suspects that a neighbor is unreachable: no path, a broken connection.
     pub fn handle_stale_hint(&mut self, now: Time, ip: IpAddr) {
         self.step(now, ip, Input::Suspicion, "doubted from above");
     }
 
-    /// Where a neighbor is, without using or asking it.
+    /// The known address of a neighbor; does not count as use.
     pub fn address(&self, ip: IpAddr) -> Option<L> {
         self.entries.get(&ip)?.state.address()
     }
@@ -335,14 +308,14 @@ impl<P, L: InterfaceAddress> Neighbors<P, L> {
         true
     }
 
-    /// Takes a neighbor out, a configured one as well.
+    /// Removes an entry, also a permanent one.
     pub fn remove(&mut self, ip: IpAddr) {
         if let Some(entry) = self.take(ip) {
             self.forget(ip, entry);
         }
     }
 
-    /// Takes out all that was learnt: the link went down.
+    /// Removes all learned entries.
     pub fn flush(&mut self) {
         let learnt: Vec<IpAddr> = self.order.iter().map(|&(_, _, ip)| ip).collect();
         for ip in learnt {
@@ -356,24 +329,20 @@ impl<P, L: InterfaceAddress> Neighbors<P, L> {
         self.config.retry_after = retry_after.unwrap_or(self.config.retry_after);
     }
 
-    /// Runs expired timers.
     pub fn handle_timeout(&mut self, now: Time) {
         while let Some(&(_, ip)) = self.due.first().filter(|(at, _)| *at <= now) {
             self.step(now, ip, Input::Due, "time");
         }
     }
 
-    /// When something is due.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.due.first().map(|&(at, _)| at)
     }
 
-    /// The next question to ask.
     pub fn poll_transmit(&mut self) -> Option<Solicitation<L>> {
         self.asks.pop()
     }
 
-    /// The next event.
     pub fn poll_event(&mut self) -> Option<NeighborEvent<P, L>> {
         self.events.pop_front()
     }
@@ -383,22 +352,19 @@ impl<P, L: InterfaceAddress> Neighbors<P, L> {
         self.asks.lost()
     }
 
-    /// Counters of drops and delays.
     pub const fn drops(&self) -> &Drops<NeighborDrop> {
         &self.drops
     }
 
-    /// How many entries there are, and how many packets wait for them.
+    /// The numbers of entries and of pending packets.
     pub fn load(&self) -> (usize, usize) {
         (self.entries.len(), self.pending.len())
     }
 
-    /// Every entry, by address.
     pub fn rows(&self) -> impl Iterator<Item = NeighborRow<L>> {
         self.rows_after(None)
     }
 
-    /// The entries after this address.
     pub fn rows_after(&self, ip: Option<IpAddr>) -> impl Iterator<Item = NeighborRow<L>> {
         let first = ip.map_or(Bound::Unbounded, Bound::Excluded);
         self.entries.range((first, Bound::Unbounded)).map(|(&ip, entry)| NeighborRow {

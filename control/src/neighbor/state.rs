@@ -35,93 +35,74 @@ use pollux_verbs::time::Time;
 use pollux_wire::ip::link_address::LinkAddress;
 use std::time::Duration;
 
-/// The state of a neighbor, with its timers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State<L = LinkAddress> {
-    /// A multicast request is outstanding; packets wait.
     Incomplete {
-        /// The number of multicast requests.
         asked: u8,
         /// Expired request timers, also those without a request because of the broadcast limit.
         rounds: u8,
         /// The time of the next request, or of the failure.
         until: Time,
-        /// Failed resolutions in a row.
         failures: u32,
     },
-    /// It has answered, or an upper protocol has confirmed it.
     Reachable {
-        /// Where.
         address: L,
-        /// How long that counts.
+        /// The end of the reachable time.
         until: Time,
     },
-    /// It was reachable or claimed once, and no packet was sent since.
     Stale {
-        /// Where.
         address: L,
-        /// When it is forgotten, unless it is used; without that, never.
+        /// When an unused entry is removed; `None` is never.
         until: Option<Time>,
         /// Its address was confirmed by an answer, not only claimed.
         is_confirmed: bool,
     },
-    /// It is used again, and an upper protocol may still confirm it.
     Delay {
-        /// Where.
         address: L,
-        /// When it is asked whether it is still there.
+        /// When it is probed.
         until: Time,
     },
-    /// It was asked whether it is still there.
     Probe {
-        /// Where.
         address: L,
-        /// How often it was asked.
         asked: u8,
         /// The time of the next request, or of the failure.
         until: Time,
-        /// The rival that claims the address.
         rival: Option<L>,
     },
     /// The resolution failed. The next one waits until this time.
     Failed {
-        /// How often in a row.
         failures: u32,
-        /// When asking makes sense again.
+        /// The next use starts a resolution from then on.
         until: Time,
-        /// When it is forgotten.
         forget: Time,
     },
-    /// It was configured.
     Permanent {
-        /// Where.
         address: L,
     },
 }
 
-/// The inputs of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Input<L> {
-    /// A packet is sent to it.
     Use,
-    /// The time of its state is over.
     Due,
-    /// An answer or announcement of the neighbor.
-    Answer { address: Option<L>, solicited: bool, override_cached: bool },
-    /// A request of the neighbor, with its link address.
-    Request { address: L },
-    /// A confirmation by an upper protocol.
+    Answer {
+        address: Option<L>,
+        solicited: bool,
+        override_cached: bool,
+    },
+    Request {
+        address: L,
+    },
     Confirmation,
-    /// Something above has doubts.
+    /// An upper protocol suspects that it is unreachable.
     Suspicion,
 }
 
-/// The destination of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ask<L> {
     Everyone,
     At(L),
-    /// Everyone, when that may be again.
+    /// Everyone, but the broadcast limit does not allow it now.
     Later,
 }
 
@@ -139,7 +120,6 @@ impl<L> From<State<L>> for Step<L> {
 }
 
 impl<L: InterfaceAddress> State<L> {
-    /// Where the neighbor is, as far as is known.
     pub const fn address(&self) -> Option<L> {
         match *self {
             Self::Incomplete { .. } | Self::Failed { .. } => None,
@@ -151,7 +131,7 @@ impl<L: InterfaceAddress> State<L> {
         }
     }
 
-    /// When something happens to it by itself.
+    /// The next timer.
     pub const fn due(&self) -> Option<Time> {
         match *self {
             Self::Incomplete { until, .. }
@@ -164,7 +144,6 @@ impl<L: InterfaceAddress> State<L> {
         }
     }
 
-    /// Its name.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Incomplete { .. } => "incomplete",
@@ -177,7 +156,6 @@ impl<L: InterfaceAddress> State<L> {
         }
     }
 
-    /// The next timer.
     pub const fn waits_for(&self) -> &'static str {
         match self {
             Self::Incomplete { .. } => "an answer to everyone's question",
@@ -203,7 +181,6 @@ impl<L: InterfaceAddress> State<L> {
         }
     }
 
-    /// Handles an input.
     pub(super) fn after(self, now: Time, input: Input<L>, rules: &mut Rules<'_>) -> Step<L> {
         match (self, input) {
             (Self::Permanent { .. }, _) => self.into(),
@@ -272,7 +249,7 @@ impl<L: InterfaceAddress> State<L> {
         }
     }
 
-    /// The first address of a neighbor (RFC 4861 7.2.5): one without is no answer.
+    /// The first address of a neighbor (RFC 4861 7.2.5); an answer without one is ignored.
     fn found(
         now: Time,
         address: Option<L>,
@@ -286,7 +263,7 @@ impl<L: InterfaceAddress> State<L> {
         })
     }
 
-    /// Handles a claim of another interface. The known one is probed, unless both are one port's.
+    /// A claim of another interface: the known one is probed, unless both are of one port.
     fn claimed_by(self, now: Time, known: L, rival: L, rules: &mut Rules<'_>) -> Step<L> {
         match self {
             _ if rival.is_same_port(&known) => rules.stale(now, rival, false).into(),
@@ -327,10 +304,9 @@ impl<L: InterfaceAddress> State<L> {
     }
 }
 
-/// How often the time to ask may come for each time that everyone is asked.
+/// Timer expiries per multicast request: the broadcast limit may put requests off.
 const ROUNDS_PER_BROADCAST: u8 = 4;
 
-/// The parameters of transitions.
 pub(super) struct Rules<'a> {
     pub(super) config: &'a NeighborConfig,
     pub(super) rng: &'a mut SeededRng,
@@ -339,7 +315,6 @@ pub(super) struct Rules<'a> {
 }
 
 impl Rules<'_> {
-    /// Asks everyone, if that may be now.
     pub(super) fn incomplete<L>(
         &mut self,
         now: Time,

@@ -16,7 +16,7 @@ pub(super) struct Entry<P, L> {
     pub(super) since: Time,
     pub(super) why: &'static str,
     pub(super) used: Time,
-    /// Each with its number among all that ever waited.
+    /// With the serial numbers of `Neighbors::pending`.
     pub(super) pending: VecDeque<(u64, P)>,
 }
 
@@ -117,7 +117,6 @@ impl<P, L: InterfaceAddress> Neighbors<P, L> {
         }
     }
 
-    /// Lets `input` happen to an entry, if there is one.
     pub(super) fn step(&mut self, now: Time, ip: IpAddr, input: Input<L>, why: &'static str) {
         let Some(entry) = self.take(ip) else { return };
         let before = entry.state;
@@ -132,7 +131,6 @@ impl<P, L: InterfaceAddress> Neighbors<P, L> {
         self.report(ip, Some(before));
     }
 
-    /// Lets a packet wait for an answer.
     pub(super) fn wait(&mut self, ip: IpAddr, packet: P) {
         let pending_here = self.entries.get(&ip).map_or(0, |entry| entry.pending.len());
         if pending_here >= self.config.pending_per_entry_max {
@@ -154,7 +152,6 @@ impl<P, L: InterfaceAddress> Neighbors<P, L> {
         self.events.push_back(NeighborEvent::Forgotten(ip, entry.state.address(), packets));
     }
 
-    /// Reports the changes of an entry, and releases its pending packets.
     pub(super) fn report(&mut self, ip: IpAddr, before: Option<State<L>>) {
         let Some(entry) = self.entries.get_mut(&ip) else { return };
         let known = before.and_then(|before| before.address());

@@ -9,7 +9,6 @@ use pollux_wire::ethernet::MacAddress;
 use std::net::{IpAddr, Ipv4Addr};
 
 impl PlainInterface {
-    /// A request, a reply or an announcement came.
     pub fn handle_arp(&mut self, now: Time, packet: &[u8]) {
         assert_no_worker_thread();
         let Self { ethernet, addresses, .. } = self;
@@ -19,7 +18,7 @@ impl PlainInterface {
         }
     }
 
-    /// A worker has a packet for a next hop whose address it does not know.
+    /// A worker has a packet for an unresolved next hop.
     pub fn handle_unresolved(&mut self, now: Time, next_hop: IpAddr, packet: Vec<u8>) {
         assert_no_worker_thread();
         self.send_to(now, next_hop, packet);
@@ -34,7 +33,6 @@ impl PlainInterface {
         }
     }
 
-    /// Handles all timers that are due.
     pub fn handle_timeout(&mut self, now: Time) {
         assert_no_worker_thread();
         let Self { ethernet, addresses, .. } = self;
@@ -44,12 +42,11 @@ impl PlainInterface {
         }
     }
 
-    /// When the next timer is due.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.ethernet.as_ref().and_then(EthernetNeighbors::poll_timeout)
     }
 
-    /// Sets a neighbor that is not asked for. `false` if there is no space for it.
+    /// Sets a static neighbor. `false` if the table is full.
     pub fn set_neighbor(&mut self, now: Time, ip: IpAddr, address: MacAddress) -> bool {
         let Self { ethernet, addresses, .. } = self;
         let link = ethernet.as_mut();
@@ -58,7 +55,7 @@ impl PlainInterface {
         is_set
     }
 
-    /// Asks for it again when there is a packet for it.
+    /// Its address is resolved again when there is a packet for it.
     pub fn remove_neighbor(&mut self, now: Time, ip: IpAddr) {
         let Self { ethernet, addresses, .. } = self;
         if let Some(ethernet) = ethernet {
@@ -67,12 +64,12 @@ impl PlainInterface {
         }
     }
 
-    /// The next change for workers: the address of a next hop, or that it has none now.
+    /// The next change for workers: a next hop and its address; `None` if it has none any more.
     pub fn poll_neighbor(&mut self) -> Option<(IpAddr, Option<MacAddress>)> {
         self.ethernet.as_mut()?.poll_change()
     }
 
-    /// Takes what the link has found out, and what it sends.
+    /// Takes the events and frames of the link.
     pub(super) fn settle(&mut self, now: Time) {
         while let Some(event) = self.ethernet.as_mut().and_then(EthernetNeighbors::poll_event) {
             match event {

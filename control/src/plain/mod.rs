@@ -37,86 +37,73 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Packets that wait to be polled, at most.
 const PACKETS_MAX: usize = 1024;
 
 reasons! {
-    /// Why a plain interface dropped a packet.
     pub enum PlainDrop {
-        /// The interface is not up.
         Down = "down",
-        /// It is truncated or malformed.
         Malformed = "malformed",
-        /// A protocol of links, which this link has no use for.
+        /// A link protocol that this link does not use.
         LinkProtocol = "link_protocol",
-        /// Its destination is another host.
         Transit = "transit",
         /// A multicast packet, for which there is no route.
         Multicast = "multicast",
-        /// There is no route to its destination.
         NoRoute = "no_route",
         /// A route of the node drops it silently.
         Blackhole = "blackhole",
-        /// It is longer than the MTU.
         TooBig = "too_big",
     }
 }
 
-/// The configuration of a plain interface.
 #[derive(Clone, Debug)]
 pub struct PlainConfig {
-    /// Addresses, with their prefix lengths.
+    /// With their prefix lengths.
     pub addresses: Vec<(IpAddr, u8)>,
-    /// The longest packet of the link, in bytes.
+    /// In bytes.
     pub mtu: u32,
-    /// Rate limits of ICMP.
     pub icmp: IcmpConfig,
-    /// Its link, if that is one of Ethernet; else there is one neighbor, which gets all packets.
+    /// `None` at a link with one neighbor, which gets all packets.
     pub ethernet: Option<EthernetConfig>,
 }
 
-/// A packet that leaves by the link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlainFrame {
     /// The packet, from its IP header on.
     pub packet: Vec<u8>,
-    /// The neighbor that gets it. A link with one neighbor does not ask.
+    /// Unused on a link with one neighbor.
     pub next_hop: IpAddr,
-    /// The header of a link of Ethernet: who gets it, and what the packet is.
+    /// The header of an Ethernet link: destination and EtherType.
     pub link: Option<(MacAddress, EtherType)>,
 }
 
-/// What workers have to know of a plain interface.
+/// The state of a plain interface that workers need.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlainState {
-    /// The addresses of the node.
+    /// All addresses of the node.
     pub own: BTreeSet<IpAddr>,
-    /// The longest packet of the link, in bytes.
+    /// In bytes.
     pub mtu: u32,
 }
 
-/// One of several interfaces of a node, at such a link.
 pub struct PlainInterface {
     addresses: Addresses,
-    /// Why it is down, unless it is up.
+    /// `None` if it is up.
     down: Option<String>,
     since: Time,
     mtu: u32,
     icmp: Icmp,
-    /// The identification of the next packet that is fragmented here.
+    /// The IPv4 identification of the next packet that is fragmented here.
     part_id: u16,
     beyond: Beyond,
-    /// The neighbors at a link of Ethernet.
     ethernet: Option<EthernetNeighbors>,
     frames: Queue<PlainFrame>,
     deliveries: Queue<Delivery>,
-    /// Workers have to get the state.
+    /// Workers have an older state.
     has_changed: bool,
     drops: Drops<PlainDrop>,
 }
 
 impl PlainInterface {
-    /// An interface that is down for this reason.
     pub fn new(now: Time, config: &PlainConfig, down: String, seed: u64) -> Self {
         let mut interface = Self {
             addresses: Addresses::new(),
@@ -146,7 +133,6 @@ impl PlainInterface {
         interface
     }
 
-    /// The link has come up, or is down for this reason.
     pub fn set_link(&mut self, now: Time, down: Option<String>) {
         assert_no_worker_thread();
         if self.down.is_some() != down.is_some() {
@@ -160,7 +146,6 @@ impl PlainInterface {
         }
     }
 
-    /// Sets the longest packet of the link.
     pub fn set_mtu(&mut self, mtu: u32) {
         assert_no_worker_thread();
         self.has_changed |= self.mtu != mtu;
@@ -175,7 +160,6 @@ impl PlainInterface {
         is_added
     }
 
-    /// The address belongs to the node no longer.
     pub fn remove_address(&mut self, now: Time, ip: IpAddr) {
         self.addresses.remove(ip);
         self.handle_address_events(now);
@@ -218,7 +202,7 @@ impl PlainInterface {
         (self.beyond.number, self.beyond.routes) = (number, Some(routes));
     }
 
-    /// Handles a packet that came for this node, or of a protocol of links.
+    /// Handles a packet for this node, or of a link protocol.
     pub fn handle_packet(&mut self, now: Time, packet: &[u8]) {
         assert_no_worker_thread();
         if self.down.is_some() {
@@ -277,7 +261,6 @@ impl PlainInterface {
         self.send_by_link(now, hop.next_hop, packet, Some(hop.from));
     }
 
-    /// Handles a packet that another interface has for this one.
     pub fn handle_elsewhere(&mut self, now: Time, packet: Vec<u8>, what: ElsewhereKind) {
         assert_no_worker_thread();
         match what {
@@ -286,23 +269,19 @@ impl PlainInterface {
         }
     }
 
-    /// Sends a packet of this node where its routes lead.
     pub fn send_packet(&mut self, now: Time, packet: Vec<u8>) {
         assert_no_worker_thread();
         self.route(now, packet);
     }
 
-    /// The next packet to send.
     pub fn poll_frame(&mut self) -> Option<PlainFrame> {
         self.frames.pop()
     }
 
-    /// The next packet for this node.
     pub fn poll_delivery(&mut self) -> Option<Delivery> {
         self.deliveries.pop()
     }
 
-    /// The next packet for another interface.
     pub fn poll_elsewhere(&mut self) -> Option<Elsewhere> {
         self.beyond.elsewhere.pop()
     }
@@ -317,13 +296,12 @@ impl PlainInterface {
         Some(PlainState { own: own.chain(others).collect(), mtu: self.mtu })
     }
 
-    /// Sends a packet where the routes of the node lead.
     fn route(&mut self, now: Time, packet: Vec<u8>) {
         let flow = self.beyond.flow_of(&packet);
         self.route_by(now, packet, flow);
     }
 
-    /// The same, with another hash than that of its own flow.
+    /// With a flow hash other than its own.
     fn route_by(&mut self, now: Time, packet: Vec<u8>, flow: u32) {
         let Some((ether_type, destination)) = destination(&packet) else {
             return self.drops.count(PlainDrop::Malformed);
@@ -357,12 +335,11 @@ impl PlainInterface {
         self.send_icmp_error(now, packet, error);
     }
 
-    /// Sends a packet by this link.
     fn send_to(&mut self, now: Time, next_hop: IpAddr, packet: Vec<u8>) {
         self.send_by_link(now, next_hop, packet, None);
     }
 
-    /// The same with a packet in transit, which came by an interface of the node.
+    /// `from` is the interface where a packet in transit arrived.
     fn send_by_link(&mut self, now: Time, next_hop: IpAddr, packet: Vec<u8>, from: Option<u16>) {
         if self.down.is_some() {
             return self.drops.count(PlainDrop::Down);
@@ -377,7 +354,7 @@ impl PlainInterface {
         self.settle(now);
     }
 
-    /// The packet, its fragments, or nothing, of which its sender is told.
+    /// The packet, its fragments, or nothing if its sender gets an ICMP error.
     fn fit(&mut self, now: Time, packet: Vec<u8>, from: Option<u16>) -> Vec<Vec<u8>> {
         if packet.len() <= self.mtu as usize {
             return vec![packet];
@@ -412,50 +389,43 @@ impl PlainInterface {
     }
 }
 
-/// The state, for reports and for other interfaces.
 impl PlainInterface {
-    /// Whether packets pass.
     pub const fn is_up(&self) -> bool {
         self.down.is_none()
     }
 
-    /// Why it is down, unless it is up.
+    /// `None` if it is up.
     pub fn why_down(&self) -> Option<&str> {
         self.down.as_deref()
     }
 
-    /// The time of the last change between up and down.
     pub const fn since(&self) -> Time {
         self.since
     }
 
-    /// The longest packet of the link, in bytes.
+    /// In bytes.
     pub const fn mtu(&self) -> u32 {
         self.mtu
     }
 
-    /// The addresses that are configured.
     pub const fn addresses(&self) -> &Addresses {
         &self.addresses
     }
 
-    /// Addresses for which packets may come by other interfaces of the node, too.
+    /// Addresses that other interfaces of the node accept packets to, too.
     pub fn addresses_for_node(&self) -> impl Iterator<Item = IpAddr> {
         let all = self.addresses.iter().filter(|one| one.state.may_be_source());
         all.filter(|one| one.origin != Origin::LinkLocal).map(|one| one.ip)
     }
 
-    /// ICMP messages that were sent, or kept back by a rate limit.
     pub const fn icmp_counters(&self) -> &IcmpCounters {
         self.icmp.counters()
     }
 
-    /// The neighbors, at a link of Ethernet.
     pub const fn ethernet(&self) -> Option<&EthernetNeighbors> {
         self.ethernet.as_ref()
     }
 
-    /// Whether others are still asked whether they have an address of ours.
     pub fn is_claiming(&self) -> bool {
         self.addresses.iter().any(|one| one.state == AddressState::Tentative)
     }
@@ -466,7 +436,6 @@ impl PlainInterface {
         all.map(|one| (one.ip, one.prefix_len))
     }
 
-    /// Whether packets to an address leave by this link.
     pub fn leads_to(&self, destination: IpAddr) -> bool {
         self.is_on_link(destination) || self.beyond.gateway(destination, 0).is_some()
     }

@@ -9,12 +9,9 @@ use pollux_wire::ip::ipv6::{Ipv6Header, Ipv6Packet};
 use pollux_wire::ip::ipv6_ext::UpperLayer;
 use std::net::IpAddr;
 
-/// What happens to a packet for this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Neighbor discovery.
     Discovery,
-    /// IGMP, or MLD.
     Membership,
     EchoRequest,
     Other,
@@ -49,7 +46,6 @@ pub(super) fn classify(packet: &[u8]) -> Option<(EtherType, IpAddr, Kind)> {
     Some((ether_type, destination, kind))
 }
 
-/// The protocol and the destination of a packet.
 pub(super) fn destination(packet: &[u8]) -> Option<(EtherType, IpAddr)> {
     match packet.first()? >> 4 {
         4 => {

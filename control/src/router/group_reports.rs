@@ -14,21 +14,18 @@ use pollux_wire::ip::list::Item;
 use pollux_wire::ip::mld::MldMessage;
 use std::net::{IpAddr, Ipv6Addr};
 
-/// A packet that the kernel sends by the shadow of an interface.
+/// A packet that the kernel sends by the shadow netdev of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KernelPacket {
     /// A membership report: whether programs of the kernel listen to each group.
     Report(Vec<(IpAddr, bool)>),
     /// A message of neighbor discovery or of a querier, which the interface sends itself.
     OfTheLink,
-    /// A packet of a program.
     Program,
-    /// It is no IP packet.
     Malformed,
 }
 
 impl KernelPacket {
-    /// Reads a packet.
     pub fn parse(packet: &[u8]) -> Self {
         let kind = match packet.first().map(|first| first >> 4) {
             Some(4) => parse_v4(packet),
@@ -75,7 +72,7 @@ fn one(group: impl Into<IpAddr>, listens: bool) -> KernelPacket {
     KernelPacket::Report(vec![(group.into(), listens)])
 }
 
-/// What the records say. The solicited-node groups of the interface are its own.
+/// Solicited-node groups are left out: the interface joins its own.
 fn all<'a, A: Item<'a> + Into<IpAddr> + 'a>(
     records: impl Iterator<Item = GroupRecord<'a, A>>,
 ) -> Vec<(IpAddr, bool)> {

@@ -15,14 +15,13 @@ use pollux_wire::netlink::{AddressFamily, MessageFlags, Payload};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-/// What a message asks for beside the change of the tables.
+/// The effects of a message beside the change of the tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Effect {
-    /// The kernel may have changed more than it said.
+    /// The kernel may have changed more than it reported.
     pub(super) needs_dump: bool,
     /// The result depends on the order of a list that a dump may have shown already changed.
     pub(super) ambiguous: bool,
-    /// A route that cannot be followed.
     pub(super) unsupported: bool,
 }
 
@@ -32,10 +31,9 @@ impl Effect {
     const UNSUPPORTED: Self = Self { unsupported: true, ..Self::NONE };
 }
 
-/// Where a route belongs.
 enum Placement {
     Used(KernelRouteKey),
-    /// Of a table or a type that is nobody's business here.
+    /// Of a table or a type that is not mirrored.
     Ignored,
     Unsupported,
 }
@@ -75,7 +73,7 @@ fn placement(route: &RouteMessage<'_>, config: &KernelRoutesConfig) -> Placement
 }
 
 impl Tables {
-    /// Takes a message of a dump; says whether it is a route that cannot be followed.
+    /// Adds a row of a dump. Returns whether it is an unsupported route.
     pub(super) fn fill(&mut self, payload: &Payload<'_>, config: &KernelRoutesConfig) -> bool {
         match payload {
             Payload::NewLink(link) => self.set_link(link),
@@ -98,7 +96,6 @@ impl Tables {
         false
     }
 
-    /// Takes a notification.
     pub(super) fn apply(
         &mut self,
         payload: &Payload<'_>,
@@ -151,7 +148,6 @@ impl Tables {
         self.links.insert(link.index, new);
     }
 
-    /// A link that changed in what matters to routes.
     fn apply_link(
         &mut self,
         link: &LinkMessage<'_>,
@@ -177,13 +173,14 @@ impl Tables {
         if before.is_none() { Effect::NONE } else { Effect::DUMP }
     }
 
-    /// The last address of IPv4 takes the routes through gateways of its link along, in silence.
+    /// The last IPv4 address of a link takes the routes through its gateways along, without a
+    /// message.
     fn remove_address(&mut self, address: &AddressMessage) -> Effect {
         self.addresses.remove(&(address.index, address.address));
         Effect::DUMP
     }
 
-    /// Its routes are gone, and it is gone from its groups, both in silence.
+    /// The kernel removes its routes, and it from its groups, without a message.
     fn remove_nexthop(&mut self, nexthop: &NexthopMessage<'_>, changed: &mut Changed) -> Effect {
         let id = nexthop.id;
         let only = BTreeSet::from([id]);
@@ -290,7 +287,7 @@ fn add_v6(list: &mut Vec<Entry>, entry: Entry, flags: MessageFlags) -> Effect {
     Effect { ambiguous: is_ambiguous || list.len() > 1, ..Effect::NONE }
 }
 
-/// Takes the paths away that are listed, or the route that is the same.
+/// Removes the listed paths, or the equal route.
 fn remove_v6(list: &mut Vec<Entry>, gone: &Entry) -> bool {
     if gone.is_mergeable()
         && let Some(index) = list.iter().position(Entry::is_mergeable)

@@ -47,14 +47,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use table::{Changed, Tables};
 
-/// From the last cause of a dump to the dump: causes come in groups.
+/// From the last cause of a dump to the dump: causes are bursty.
 const DUMP_DEBOUNCE: Duration = Duration::from_millis(200);
 /// From the first cause of a dump to the dump, however many follow.
 const DUMP_DELAY_MAX: Duration = Duration::from_secs(1);
 /// Between dumps after overruns: the first is at once, then the backoff doubles up to the second.
 const OVERRUN_BACKOFF_MIN: Duration = Duration::from_millis(100);
 const OVERRUN_BACKOFF_MAX: Duration = Duration::from_secs(2);
-/// So long without an overrun, and the next dump is at once again.
+/// After this time without an overrun, the next dump is at once again.
 const OVERRUN_FORGET: Duration = Duration::from_secs(10);
 /// From a deletion to the withdrawal of the route: a daemon sends both messages of a replacement in
 /// one system call.
@@ -63,98 +63,72 @@ const WITHDRAWAL_DELAY: Duration = Duration::from_millis(10);
 /// everything follows.
 const DUMP_REPEATS_MAX: u32 = 5;
 
-/// Errno of a request that the kernel does not know.
 const EOPNOTSUPP: u32 = 95;
 
-/// What of the kernel's tables is used, and for what.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelRoutesConfig {
     /// Routing tables of the kernel, and the routing domain (VRF) that each fills.
     pub domains: BTreeMap<u32, u32>,
-    /// Links of the kernel that stand for interfaces of ours: shadow's name, interface's name.
+    /// Shadow netdevs in the kernel and the interfaces that they stand for.
     pub interfaces: BTreeMap<String, String>,
     /// Interface that leads to the kernel, for routes whose paths are none of ours. Without it such
     /// a route is unreachable; were it left out, a wider route would win.
     pub kernel_port: Option<String>,
 }
 
-/// What names a route of the kernel: candidates of one prefix differ in the metric.
+/// Candidates of one prefix differ in the metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KernelRouteKey {
-    /// Routing domain.
     pub domain: u32,
-    /// Routing table of the kernel, which fills the domain.
     pub table: u32,
-    /// First address of the destinations.
     pub destination: IpAddr,
-    /// Bits of the destination.
     pub prefix_len: u8,
     /// Metric; the lowest wins.
     pub metric: u32,
 }
 
-/// A route of the kernel that can be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelRoute {
-    /// Who installed it.
     pub protocol: RouteProtocol,
-    /// What becomes of packets.
     pub target: KernelTarget,
 }
 
-/// What becomes of packets that a route matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KernelTarget {
-    /// They are sent on by one of these.
     Via(Vec<KernelHop>),
-    /// They are dropped in silence.
     Blackhole,
-    /// They are dropped, and an ICMP error says that the network is unreachable.
     Unreachable,
-    /// They are dropped, and an ICMP error says that it is prohibited.
     Prohibit,
 }
 
-/// A path of a route.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KernelHop {
-    /// Interface of ours.
     pub interface: Arc<str>,
     /// Next hop, of either family; `None` where the destination is on the link.
     pub gateway: Option<IpAddr>,
-    /// Share of the flows, from 1.
     pub weight: u32,
 }
 
-/// A change for the routing table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KernelRouteChange {
-    /// A route is new, or another one than before.
     Set(KernelRouteKey, KernelRoute),
-    /// A route is gone.
     Remove(KernelRouteKey),
 }
 
-/// What happened so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KernelRoutesCounters {
-    /// Messages that were read.
     pub messages: u64,
-    /// Messages that could not be read.
     pub malformed: u64,
-    /// Times that notifications were lost.
+    /// Times that notifications were lost (ENOBUFS).
     pub overruns: u64,
-    /// Dumps of all tables that were completed.
     pub dumps: u64,
-    /// Dumps of one kind that the kernel said were interrupted by a change.
     pub dumps_interrupted: u64,
     /// Dumps that ended without all rows, and were made again.
     pub dumps_failed: u64,
-    /// Routes of used tables that cannot be followed: by TOS or source, or of type throw.
+    /// Routes of used tables by TOS or source, or of type throw.
     pub routes_unsupported: u64,
 }
 
-/// Where the mirror stands towards the kernel; see the diagram at the top.
 #[derive(Debug)]
 enum Synchronization {
     Dumping(Dump),
@@ -162,28 +136,22 @@ enum Synchronization {
     Following,
 }
 
-/// A dump under way.
 #[derive(Debug, Default)]
 struct Dump {
     /// Index into [`DumpKind::ALL`].
     kind: usize,
-    /// Whether the kernel was asked for it.
     asked: bool,
-    /// Whether the kernel said that the table changed meanwhile.
     interrupted: bool,
     repeats: u32,
-    /// What came so far.
     fresh: Tables,
 }
 
-/// When the next dump is due, and why.
 #[derive(Clone, Copy, Debug)]
 struct DumpTimer {
     at: Time,
     at_most: Time,
 }
 
-/// The mirror.
 #[derive(Debug)]
 pub struct KernelRoutes {
     config: KernelRoutesConfig,
@@ -206,7 +174,7 @@ pub struct KernelRoutes {
 }
 
 impl KernelRoutes {
-    /// A mirror that knows nothing yet and asks for a dump at once.
+    /// An empty mirror, which requests a dump at once.
     pub fn new(config: KernelRoutesConfig) -> Self {
         let mut routes = Self {
             config: KernelRoutesConfig::default(),
@@ -239,19 +207,18 @@ impl KernelRoutes {
         self.changed.all = true;
     }
 
-    /// Marks what was published of tables that are no longer used, or fill another domain.
+    /// Marks the published routes of tables that are no longer used, or fill another domain.
     fn withdraw_tables(&mut self, config: &KernelRoutesConfig) {
         let moved = |key: &&KernelRouteKey| config.domains.get(&key.table) != Some(&key.domain);
         let keys: Vec<_> = self.published.keys().filter(moved).copied().collect();
         self.changed.keys.extend(keys);
     }
 
-    /// What happened so far.
     pub const fn counters(&self) -> KernelRoutesCounters {
         self.counters
     }
 
-    /// Whether all that the kernel has is known, but for notifications that wait in the socket.
+    /// Whether the mirror is complete, but for notifications that wait in the socket.
     pub fn is_synchronized(&self) -> bool {
         matches!(self.synchronization, Synchronization::Following)
             && self.timer.is_none()
@@ -271,7 +238,6 @@ impl KernelRoutes {
         self.timer.map(|timer| timer.at).into_iter().chain(deleted).min()
     }
 
-    /// The dump to ask the kernel for now.
     pub fn poll_dump(&mut self, now: Time) -> Option<DumpKind> {
         let due = self.timer.is_some_and(|timer| timer.at <= now);
         if due && !matches!(self.synchronization, Synchronization::Dumping(_)) {
@@ -290,7 +256,6 @@ impl KernelRoutes {
         }
     }
 
-    /// Takes a message of the dump that was asked for.
     pub fn handle_dump(&mut self, message: &NetlinkMessage<'_>, now: Time) {
         let Synchronization::Dumping(dump) = &mut self.synchronization else { return };
         self.counters.messages += 1;
@@ -314,7 +279,7 @@ impl KernelRoutes {
         }
     }
 
-    /// The dump that was asked for could not be read to its end. It is begun anew, later.
+    /// The requested dump could not be read to its end; it is repeated later.
     pub fn handle_dump_failure(&mut self, now: Time) {
         self.counters.dumps_failed += 1;
         self.back_off(now);
@@ -346,7 +311,6 @@ impl KernelRoutes {
         }
     }
 
-    /// Takes a notification.
     pub fn handle_notification(&mut self, message: &NetlinkMessage<'_>, now: Time) {
         self.counters.messages += 1;
         let payload = match message.payload() {
@@ -372,7 +336,6 @@ impl KernelRoutes {
         }
     }
 
-    /// Notifications were lost.
     pub fn handle_overrun(&mut self, now: Time) {
         self.counters.overruns += 1;
         self.back_off(now);
@@ -395,7 +358,7 @@ impl KernelRoutes {
         self.timer = Some(DumpTimer { at: at.min(at_most), at_most });
     }
 
-    /// The socket is drained: gives the net effect of all that was read since the last time.
+    /// The socket is drained: returns the net effect of the messages since the last call.
     pub fn handle_drained(&mut self, now: Time) -> Vec<KernelRouteChange> {
         if matches!(self.synchronization, Synchronization::CatchingUp) && !self.lossy {
             self.synchronization = Synchronization::Following;
@@ -411,7 +374,6 @@ impl KernelRoutes {
         self.publish(None)
     }
 
-    /// Every route that is published now.
     pub fn routes(&self) -> impl Iterator<Item = (&KernelRouteKey, &KernelRoute)> {
         self.published.iter()
     }
@@ -457,7 +419,7 @@ impl KernelRoutes {
         changes
     }
 
-    /// Withdraws routes that were deleted some time ago, and that have not come back.
+    /// Withdraws routes that were deleted `WITHDRAWAL_DELAY` ago, and not added since.
     fn withdraw_deleted(&mut self, now: Time, changes: &mut Vec<KernelRouteChange>) {
         while self.publishes()
             && let Some(&(_, key)) = self.deleted.front().filter(|(at, _)| *at <= now)
@@ -469,7 +431,7 @@ impl KernelRoutes {
         }
     }
 
-    /// Routes that may be others than they were when published.
+    /// Routes that may differ from the published ones.
     fn changed_keys(&self) -> BTreeSet<KernelRouteKey> {
         if self.changed.all {
             let published = self.published.keys();

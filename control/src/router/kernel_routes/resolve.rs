@@ -5,7 +5,6 @@ use super::{KernelHop, KernelRoute, KernelRouteKey, KernelRoutes, KernelTarget};
 use pollux_wire::netlink::route::{RouteFlags, RoutePath, RouteType};
 use std::sync::Arc;
 
-/// Paths of a route before they are looked at one by one.
 enum Paths {
     Hops(Vec<(RoutePath, u32)>),
     Blackhole,
@@ -88,7 +87,6 @@ impl KernelRoutes {
         if ours.is_empty() { Some(self.elsewhere()) } else { Some(KernelTarget::Via(ours)) }
     }
 
-    /// The link of a path that the kernel uses.
     fn live_link(&self, hop: &RoutePath) -> Option<&KernelLink> {
         let is_dead = hop.encapsulated || hop.flags.contains(RouteFlags::DEAD);
         let was_down = self.links_were_down.contains(&hop.interface);
@@ -96,12 +94,11 @@ impl KernelRoutes {
         (!is_dead && !was_down && link.is_up).then_some(link)
     }
 
-    /// The interface of ours that a link stands for.
     fn interface(&self, link: &str) -> Option<Arc<str>> {
         self.names.get(self.config.interfaces.get(link)?).cloned()
     }
 
-    /// What becomes of packets for which the kernel has a route and we have no path.
+    /// The target of a route whose paths lead by no interface of ours.
     fn elsewhere(&self) -> KernelTarget {
         let port = self.config.kernel_port.as_ref().and_then(|port| self.names.get(port));
         port.map_or(KernelTarget::Unreachable, |port| {

@@ -8,7 +8,6 @@ use std::net::IpAddr;
 
 use super::KernelRouteKey;
 
-/// One route of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) route_type: RouteType,
@@ -35,7 +34,7 @@ impl Entry {
         }
     }
 
-    /// Whether both are one route, whatever the state of its links is.
+    /// Whether both are the same route, up to the state of its links.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         let name = |e: &Self| (e.route_type, e.protocol, e.scope, e.preferred_source, e.nexthop_id);
         name(self) == name(other)
@@ -54,14 +53,13 @@ impl Entry {
     }
 }
 
-/// Whether both are one path of equal weight, whatever the state of its link is.
+/// Whether both are the same path with the same weight, up to the state of its link.
 pub(super) fn is_same_path(a: &RoutePath, b: &RoutePath) -> bool {
     let name = |hop: &RoutePath| (hop.interface, hop.gateway, hop.weight, hop.encapsulated);
     let on_link = |hop: &RoutePath| hop.flags.common(RouteFlags::ON_LINK);
     name(a) == name(b) && on_link(a) == on_link(b)
 }
 
-/// A link as its last message described it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct KernelLink {
     pub(super) name: String,
@@ -69,7 +67,6 @@ pub(super) struct KernelLink {
     pub(super) has_carrier: bool,
 }
 
-/// What a nexthop object stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NexthopObject {
     Path(RoutePath),
@@ -89,7 +86,7 @@ impl NexthopObject {
     }
 }
 
-/// What may be other than it was when published.
+/// Changes since the last publication.
 #[derive(Debug, Default)]
 pub(super) struct Changed {
     pub(super) keys: BTreeSet<KernelRouteKey>,
@@ -111,7 +108,6 @@ impl RouteLists {
         self.lists.get(key).map_or(&[], Vec::as_slice)
     }
 
-    /// Changes one list.
     pub(super) fn update<T>(
         &mut self,
         key: KernelRouteKey,
@@ -140,18 +136,16 @@ impl RouteLists {
         self.users.get(&nexthop).into_iter().flatten().copied()
     }
 
-    /// Lists that are not the same in both.
     fn differences(&self, other: &Self) -> Vec<KernelRouteKey> {
         let keys = self.lists.keys().chain(other.lists.keys());
         keys.filter(|key| self.get(key) != other.get(key)).copied().collect()
     }
 }
 
-/// All of it.
 #[derive(Debug, Default)]
 pub(super) struct Tables {
     pub(super) links: BTreeMap<u32, KernelLink>,
-    /// Addresses and the links they belong to. Only a loss of one matters here.
+    /// (link, address). Only the loss of one matters here.
     pub(super) addresses: BTreeSet<(u32, IpAddr)>,
     pub(super) nexthops: BTreeMap<u32, NexthopObject>,
     pub(super) v4: RouteLists,
@@ -185,7 +179,7 @@ impl Tables {
         all.into_iter().flat_map(|id| self.v4.users(id).chain(self.v6.users(id))).collect()
     }
 
-    /// Forgets what was dumped of one kind.
+    /// Removes the rows of one kind of dump.
     pub(super) fn clear(&mut self, kind: DumpKind) {
         match kind {
             DumpKind::Links => self.links.clear(),
@@ -196,7 +190,7 @@ impl Tables {
         }
     }
 
-    /// Takes over what was dumped; says what is not the same as before.
+    /// Takes over a dump, and adds the differences to `changed`.
     pub(super) fn replace(&mut self, fresh: Self, changed: &mut Changed) {
         changed.all |= self.links != fresh.links;
         let ids = self.nexthops.keys().chain(fresh.nexthops.keys());
