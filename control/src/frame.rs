@@ -16,8 +16,8 @@ use pollux_wire::ip::list::List;
 use pollux_wire::ip::mgid::GroupId;
 use std::net::{IpAddr, Ipv6Addr};
 
-/// The precedence of control traffic, as a DSCP: CS6 (RFC 3376 4, RFC 4594 3.2).
-const CONTROL_DSCP: u8 = 48;
+/// The precedence of control traffic, as a DSCP: CS6 (RFC 1812 4.3.2.5, RFC 3376 4, RFC 4594 3.2).
+pub(crate) const CONTROL_DSCP: u8 = 48;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum To<L = LinkAddress> {
@@ -96,7 +96,17 @@ impl<L> Frame<L> {
             false => (IpProtocol::ICMPV6, 0),
         };
         let Sender { source, destination, hop_limit, .. } = from;
-        let header = Ipv6Header { next_header, hop_limit, source, destination, ..from.class() };
+        // Errors and echoes have no precedence.
+        let is_control = from.router_alert || hop_limit == u8::MAX;
+        let dscp = if is_control { CONTROL_DSCP } else { 0 };
+        let header = Ipv6Header {
+            dscp,
+            next_header,
+            hop_limit,
+            source,
+            destination,
+            ..Ipv6Header::default()
+        };
         let payload_len = alert_len + message.wire_len();
         let mut packet = vec![0; Ipv6Header::LEN + payload_len];
         let mut room = header.write_packet(payload_len, &mut packet).ok()?;
@@ -118,10 +128,11 @@ pub(crate) struct Sender {
     pub(crate) router_alert: bool,
 }
 
-impl Sender {
-    /// Control traffic has precedence; errors and echoes have no traffic class.
-    fn class(&self) -> Ipv6Header {
-        let is_control = self.router_alert || self.hop_limit == u8::MAX;
-        Ipv6Header { dscp: if is_control { CONTROL_DSCP } else { 0 }, ..Ipv6Header::default() }
+/// The destination of an IP packet.
+pub(crate) fn destination(packet: &[u8]) -> Option<IpAddr> {
+    match packet.first()? >> 4 {
+        4 => Some(Ipv4Header::parse(packet.first_chunk()?).destination.into()),
+        6 => Some(Ipv6Header::parse(packet.first_chunk()?).destination.into()),
+        _ => None,
     }
 }

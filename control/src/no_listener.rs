@@ -2,7 +2,7 @@
 //! connects is refused at once (RFC 9293 3.10.7.1), and to others an ICMP error.
 
 use crate::address::Addresses;
-use crate::icmp::{is_single_v4, is_single_v6};
+use crate::icmp::{HOP_LIMIT, is_single_v4, is_single_v6};
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::checksum::PseudoHeader;
 use pollux_wire::ip::ipv4::{Ipv4Header, Ipv4Packet};
@@ -10,86 +10,87 @@ use pollux_wire::ip::ipv6::{Ipv6Header, Ipv6Packet};
 use pollux_wire::ip::ipv6_ext::UpperLayer;
 use pollux_wire::ip::tcp::{TcpHeader, TcpSegment, fill_checksum};
 
-const HOP_LIMIT: u8 = 64;
-
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Reset(Vec<u8>),
     /// The ICMP error for a port without a listener.
     NoPort,
-    /// Nothing: it is a segment that nobody may answer.
+    /// The packet is a segment that must not be answered.
     Nothing,
 }
 
 impl Answer {
     pub(crate) fn to(packet: &[u8], addresses: &Addresses) -> Self {
-        match is_tcp(packet) {
-            true => reset_for(packet, addresses).map_or(Self::Nothing, Self::Reset),
-            false => Self::NoPort,
-        }
+        let answer = match packet.first().map(|first| first >> 4) {
+            Some(4) => Ipv4Packet::parse(packet).ok().and_then(|it| answer_v4(&it, addresses)),
+            _ => Ipv6Packet::parse(packet).ok().and_then(|it| answer_v6(&it, addresses)),
+        };
+        answer.unwrap_or(Self::NoPort)
+    }
+
+    fn of(reset: Option<Vec<u8>>) -> Option<Self> {
+        Some(reset.map_or(Self::Nothing, Self::Reset))
     }
 }
 
-fn is_tcp(packet: &[u8]) -> bool {
-    let protocol = match packet.first().map(|first| first >> 4) {
-        Some(4) => Ipv4Packet::parse(packet).ok().map(|packet| packet.header().protocol),
-        _ => Ipv6Packet::parse(packet).ok().and_then(|packet| {
-            let upper = UpperLayer::find(packet.header().next_header, packet.payload());
-            upper.ok().map(|upper| upper.protocol)
-        }),
+/// `None` if the packet is no TCP segment.
+fn answer_v4(packet: &Ipv4Packet<'_>, addresses: &Addresses) -> Option<Answer> {
+    let header = packet.header();
+    if header.protocol != IpProtocol::TCP {
+        return None;
+    }
+    let is_whole = !header.is_fragment() && packet.checksum_ok();
+    let is_single = is_single_v4(header.source) && !addresses.is_broadcast(header.source);
+    if !(is_whole && is_single && addresses.is_of_node(header.destination.into())) {
+        return Some(Answer::Nothing);
+    }
+    let reply = Ipv4Header {
+        ttl: HOP_LIMIT,
+        protocol: IpProtocol::TCP,
+        source: header.destination,
+        destination: header.source,
+        ..Ipv4Header::default()
     };
-    protocol == Some(IpProtocol::TCP)
+    let mut out = vec![0; Ipv4Header::LEN + TcpHeader::LEN];
+    let room = reply.write_packet(&[], TcpHeader::LEN, &mut out).ok();
+    let pseudo_headers = (header.pseudo_header(), reply.pseudo_header());
+    let written = write_reset(packet.payload(), pseudo_headers, room);
+    Answer::of(written.map(|()| out))
 }
 
-/// The reset that answers a packet; none if it is no whole segment for an address of ours, or a
-/// reset itself.
-fn reset_for(bytes: &[u8], addresses: &Addresses) -> Option<Vec<u8>> {
-    match bytes.first()? >> 4 {
-        4 => {
-            let packet = Ipv4Packet::parse(bytes).ok()?;
-            let header = packet.header();
-            let is_whole = !header.is_fragment() && packet.checksum_ok();
-            let is_single = is_single_v4(header.source) && !addresses.is_broadcast(header.source);
-            let is_tcp = header.protocol == IpProtocol::TCP;
-            let is_ours = addresses.is_of_node(header.destination.into());
-            if !(is_whole && is_single && is_tcp && is_ours) {
-                return None;
-            }
-            let (source, destination) = (header.destination, header.source);
-            let answer = reset(packet.payload(), &header.pseudo_header())?;
-            let protocol = IpProtocol::TCP;
-            let header = Ipv4Header {
-                ttl: HOP_LIMIT,
-                protocol,
-                source,
-                destination,
-                ..Ipv4Header::default()
-            };
-            let mut out = vec![0; Ipv4Header::LEN + TcpHeader::LEN];
-            let room = header.write_packet(&[], TcpHeader::LEN, &mut out).ok()?;
-            finish(&answer, &header.pseudo_header(), room)?;
-            Some(out)
-        }
-        _ => {
-            let packet = Ipv6Packet::parse(bytes).ok()?;
-            let header = packet.header();
-            let upper = UpperLayer::find(header.next_header, packet.payload()).ok()?;
-            let is_tcp = upper.protocol == IpProtocol::TCP && upper.fragment.is_none();
-            let is_ours = addresses.is_of_node(header.destination.into());
-            if !(is_tcp && is_ours && is_single_v6(header.source)) {
-                return None;
-            }
-            let (source, destination) = (header.destination, header.source);
-            let answer = reset(upper.payload, &header.pseudo_header())?;
-            let (next_header, hop_limit) = (IpProtocol::TCP, HOP_LIMIT);
-            let header =
-                Ipv6Header { next_header, hop_limit, source, destination, ..Ipv6Header::default() };
-            let mut out = vec![0; Ipv6Header::LEN + TcpHeader::LEN];
-            let room = header.write_packet(TcpHeader::LEN, &mut out).ok()?;
-            finish(&answer, &header.pseudo_header(), room)?;
-            Some(out)
-        }
+/// `None` if the packet is no TCP segment.
+fn answer_v6(packet: &Ipv6Packet<'_>, addresses: &Addresses) -> Option<Answer> {
+    let header = packet.header();
+    let upper = UpperLayer::find(header.next_header, packet.payload()).ok()?;
+    if upper.protocol != IpProtocol::TCP {
+        return None;
     }
+    let is_single = upper.fragment.is_none() && is_single_v6(header.source);
+    if !(is_single && addresses.is_of_node(header.destination.into())) {
+        return Some(Answer::Nothing);
+    }
+    let reply = Ipv6Header {
+        next_header: IpProtocol::TCP,
+        hop_limit: HOP_LIMIT,
+        source: header.destination,
+        destination: header.source,
+        ..Ipv6Header::default()
+    };
+    let mut out = vec![0; Ipv6Header::LEN + TcpHeader::LEN];
+    let room = reply.write_packet(TcpHeader::LEN, &mut out).ok();
+    let written = write_reset(upper.payload, (header.pseudo_header(), reply.pseudo_header()), room);
+    Answer::of(written.map(|()| out))
+}
+
+/// Writes the reset that answers `segment`; `None` if there is none to answer.
+fn write_reset(
+    segment: &[u8],
+    (received, sent): (PseudoHeader, PseudoHeader),
+    room: Option<&mut [u8]>,
+) -> Option<()> {
+    let (reset, room) = (reset(segment, &received)?, room?);
+    reset.write_segment(&[], 0, room).ok()?;
+    fill_checksum(room, &sent).ok()
 }
 
 /// The header of the reset: with the number that the sender expects next, or where it expects
@@ -112,11 +113,6 @@ fn reset(segment: &[u8], pseudo: &PseudoHeader) -> Option<TcpHeader> {
     let taken = segment.payload().len() as u32 + u32::from(header.syn) + u32::from(header.fin);
     let acknowledgment_number = header.sequence_number.wrapping_add(taken);
     Some(TcpHeader { acknowledgment_number, ack: true, ..ports })
-}
-
-fn finish(header: &TcpHeader, pseudo: &PseudoHeader, room: &mut [u8]) -> Option<()> {
-    header.write_segment(&[], 0, room).ok()?;
-    fill_checksum(room, pseudo).ok()
 }
 
 #[cfg(test)]
@@ -196,7 +192,10 @@ mod tests {
     #[test]
     fn a_segment_is_reset_with_the_numbers_that_its_sender_expects() {
         let all = addresses();
-        let reset = |packet: &[u8]| reset_for(packet, &all).map(|answer| told(&answer));
+        let reset = |packet: &[u8]| match Answer::to(packet, &all) {
+            Answer::Reset(answer) => Some(told(&answer)),
+            _ => None,
+        };
         assert_eq!(reset(&v4(OURS, &header(true, false), b"")), Some((80, 5000, 0, Some(0))));
         assert_eq!(reset(&v4(OURS, &header(true, false), b"early")), Some((80, 5000, 0, Some(5))));
         assert_eq!(reset(&v4(OURS, &header(false, true), b"late")), Some((80, 5000, 77, None)));
@@ -220,12 +219,12 @@ mod tests {
             v4(Ipv4Addr::new(10, 0, 0, 255), &header(true, false), b""),
             syn[..30].to_vec(),
         ] {
-            assert_eq!(reset_for(&packet, &all), None, "{packet:?}");
+            assert!(!matches!(Answer::to(&packet, &all), Answer::Reset(_)), "{packet:?}");
         }
         for at in [12, 25] {
             let mut damaged = syn.clone();
             damaged[at] ^= 1;
-            assert_eq!(reset_for(&damaged, &all), None, "byte {at}");
+            assert_eq!(Answer::to(&damaged, &all), Answer::Nothing, "byte {at}");
         }
     }
 }

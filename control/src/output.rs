@@ -52,3 +52,34 @@ impl<L, E, R: Reason> Output<L, E, R> {
         &self.drops
     }
 }
+
+/// The methods by which the owner of a protocol drains its field `output`.
+macro_rules! output_methods {
+    ($link:ty, $event:ty, $drop:ty) => {
+        pub fn poll_transmit(&mut self) -> Option<$crate::frame::Frame<$link>> {
+            self.output.poll_transmit()
+        }
+
+        pub fn poll_event(&mut self) -> Option<$event> {
+            self.output.poll_event()
+        }
+
+        /// Frames and events lost because their queues were full.
+        pub const fn lost(&self) -> u64 {
+            self.output.lost()
+        }
+
+        pub const fn drops(&self) -> &pollux_verbs::drops::Drops<$drop> {
+            self.output.drops()
+        }
+    };
+}
+pub(crate) use output_methods;
+
+/// Drop counters as rows: the part that counts, the reason and the count.
+pub(crate) fn drop_rows<R: Reason>(
+    of: &'static str,
+    drops: &Drops<R>,
+) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+    drops.iter().map(move |(why, times)| (of, why, times))
+}

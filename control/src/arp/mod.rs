@@ -20,9 +20,8 @@ pub use questions::QUESTIONS_MAX;
 use crate::frame::{Frame, To};
 use crate::link::InterfaceAddress;
 use crate::neighbor::{Claim, ClaimKind};
-use crate::output::Output;
+use crate::output::{Output, output_methods};
 use own::{Conflict, Say};
-use pollux_verbs::drops::Drops;
 use pollux_verbs::reasons;
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
@@ -148,7 +147,8 @@ impl<L: InterfaceAddress> Arp<L> {
     /// Sends a request for `target`: by broadcast, or to its last owner (RFC 1122 2.3.2.1).
     pub fn solicit(&mut self, source: Ipv4Addr, target: Ipv4Addr, at: Option<L>) {
         let to = at.map_or(To::Group(GroupId::Broadcast), To::Link);
-        self.ask(to, ArpOperation::REQUEST, source, L::default(), target);
+        let own = (self.config.link, source);
+        self.send(to, ArpOperation::REQUEST, own, (L::default(), target));
     }
 
     /// Asks which address the interface at `target` has (RFC 2390). `false` if too many questions
@@ -192,21 +192,7 @@ impl<L: InterfaceAddress> Arp<L> {
         own.chain(self.questions.poll_timeout()).min()
     }
 
-    pub fn poll_transmit(&mut self) -> Option<Frame<L>> {
-        self.output.poll_transmit()
-    }
-
-    pub fn poll_event(&mut self) -> Option<ArpEvent<L>> {
-        self.output.poll_event()
-    }
-
-    pub const fn lost(&self) -> u64 {
-        self.output.lost()
-    }
-
-    pub const fn drops(&self) -> &Drops<ArpDrop> {
-        self.output.drops()
-    }
+    output_methods!(L, ArpEvent<L>, ArpDrop);
 
     fn handle(&mut self, now: Time, bytes: &[u8]) -> Result<(), ArpDrop> {
         let packet = ArpPacket::<L>::parse(bytes).map_err(|_| ArpDrop::Malformed)?;
@@ -251,7 +237,8 @@ impl<L: InterfaceAddress> Arp<L> {
             Some(&registered) => registered,
             _ => return Err(ArpDrop::NotForUs),
         };
-        self.reply(ArpOperation::REPLY, answer, target, packet);
+        let asker = (packet.sender_hardware, sender);
+        self.send(To::Link(asker.0), ArpOperation::REPLY, (answer, target), asker);
         Ok(())
     }
 
@@ -268,7 +255,9 @@ impl<L: InterfaceAddress> Arp<L> {
         let ours = self.own.iter().find(|(_, state)| state.is_ours()).map(|(&ip, _)| ip);
         match ours {
             Some(ip) if packet.target_hardware.is_same(&self.config.link) => {
-                self.reply(ArpOperation::INVERSE_REPLY, self.config.link, ip, packet);
+                let asker = (packet.sender_hardware, packet.sender_protocol);
+                let own = (self.config.link, ip);
+                self.send(To::Link(asker.0), ArpOperation::INVERSE_REPLY, own, asker);
                 Ok(())
             }
             _ => Err(ArpDrop::NotForUs),
@@ -306,7 +295,7 @@ impl<L: InterfaceAddress> Arp<L> {
                 self.solicit(ip, ip, None);
                 self.output.report(ArpEvent::Contested(ip, by));
             }
-            Conflict::Bear => {}
+            Conflict::Ignore => {}
             Conflict::Cede => {
                 self.own.remove(&ip);
                 self.output.report(ArpEvent::Ceded(ip, by));
@@ -320,11 +309,8 @@ impl<L: InterfaceAddress> Arp<L> {
 
     fn claim(&mut self, packet: &ArpPacket<L>, kind: ClaimKind) {
         let address = Some(packet.sender_hardware);
-        self.output.report(ArpEvent::Claim(Claim {
-            ip: packet.sender_protocol.into(),
-            address,
-            kind,
-        }));
+        let ip = packet.sender_protocol.into();
+        self.output.report(ArpEvent::Claim(Claim { ip, address, kind }));
     }
 
     fn ask_due(&mut self, now: Time) {
@@ -338,46 +324,26 @@ impl<L: InterfaceAddress> Arp<L> {
             };
             let ours = self.own.iter().find(|(_, state)| state.is_ours());
             let source = ours.map_or(Ipv4Addr::UNSPECIFIED, |(&ip, _)| ip);
-            let operation = ArpOperation::INVERSE_REQUEST;
-            self.ask(To::Link(about), operation, source, about, Ipv4Addr::UNSPECIFIED);
+            let own = (self.config.link, source);
+            let target = (about, Ipv4Addr::UNSPECIFIED);
+            self.send(To::Link(about), ArpOperation::INVERSE_REQUEST, own, target);
         }
     }
 
-    fn ask(
+    fn send(
         &mut self,
         to: To<L>,
         operation: ArpOperation,
-        source: Ipv4Addr,
-        target_hardware: L,
-        target_protocol: Ipv4Addr,
+        (sender_hardware, sender_protocol): (L, Ipv4Addr),
+        (target_hardware, target_protocol): (L, Ipv4Addr),
     ) {
-        self.send(
-            to,
-            &ArpPacket {
-                operation,
-                sender_hardware: self.config.link,
-                sender_protocol: source,
-                target_hardware,
-                target_protocol,
-            },
-        );
-    }
-
-    /// Answers `request` by UD: `address` is where `ip` is.
-    fn reply(&mut self, operation: ArpOperation, address: L, ip: Ipv4Addr, request: &ArpPacket<L>) {
-        self.send(
-            To::Link(request.sender_hardware),
-            &ArpPacket {
-                operation,
-                sender_hardware: address,
-                sender_protocol: ip,
-                target_hardware: request.sender_hardware,
-                target_protocol: request.sender_protocol,
-            },
-        );
-    }
-
-    fn send(&mut self, to: To<L>, packet: &ArpPacket<L>) {
+        let packet = ArpPacket {
+            operation,
+            sender_hardware,
+            sender_protocol,
+            target_hardware,
+            target_protocol,
+        };
         let mut bytes = vec![0; ArpPacket::<L>::LEN];
         if packet.write(&mut bytes).is_ok() {
             self.output.send(Frame { to, ether_type: EtherType::ARP, packet: bytes });

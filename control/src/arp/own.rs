@@ -56,7 +56,7 @@ pub(super) enum Say {
 pub(super) enum Conflict {
     Defend,
     /// It was defended recently: ignore.
-    Bear,
+    Ignore,
     Cede,
 }
 
@@ -112,7 +112,7 @@ impl OwnState {
     pub(super) fn conflict(&mut self, now: Time) -> Conflict {
         match self {
             Self::Probing { .. } | Self::Announcing { is_alone: false, .. } => Conflict::Cede,
-            Self::Held { defended: Some(at) } if now < *at + DEFEND_INTERVAL => Conflict::Bear,
+            Self::Held { defended: Some(at) } if now < *at + DEFEND_INTERVAL => Conflict::Ignore,
             Self::Announcing { .. } | Self::Held { .. } => {
                 *self = Self::Held { defended: Some(now) };
                 Conflict::Defend

@@ -22,9 +22,8 @@ mod tests;
 pub use lease::{Lease, ROUTERS_MAX};
 pub use message::client_id;
 
-use crate::frame::{Frame, NoLink, To};
-use crate::output::Output;
-use pollux_verbs::drops::Drops;
+use crate::frame::{NoLink, To};
+use crate::output::{Output, output_methods};
 use pollux_verbs::reasons;
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
@@ -227,21 +226,7 @@ impl Dhcp {
         }
     }
 
-    pub fn poll_transmit(&mut self) -> Option<Frame<NoLink>> {
-        self.output.poll_transmit()
-    }
-
-    pub fn poll_event(&mut self) -> Option<DhcpEvent> {
-        self.output.poll_event()
-    }
-
-    pub const fn lost(&self) -> u64 {
-        self.output.lost()
-    }
-
-    pub const fn drops(&self) -> &Drops<DhcpDrop> {
-        self.output.drops()
-    }
+    output_methods!(NoLink, DhcpEvent, DhcpDrop);
 
     fn timed_out(&mut self, now: Time) {
         match self.state.clone() {

@@ -3,13 +3,11 @@
 use super::{EthernetDrop, EthernetEvent, EthernetNeighbors, OutgoingFrame};
 use crate::address::{Addresses, is_in};
 use crate::arp::ArpEvent;
-use crate::frame::{Frame, To};
+use crate::frame::{Frame, To, destination};
 use crate::nd::NdEvent;
 use crate::neighbor::{Claim, NeighborEvent, Solicitation};
 use pollux_verbs::time::Time;
 use pollux_wire::ethernet::{EtherType, MacAddress};
-use pollux_wire::ip::ipv4::Ipv4Header;
-use pollux_wire::ip::ipv6::Ipv6Header;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 impl EthernetNeighbors {
@@ -130,13 +128,5 @@ impl EthernetNeighbors {
             (None, Some(destination)) => self.resolve(now, destination, packet, ours),
             (None, None) => {}
         }
-    }
-}
-
-fn destination(packet: &[u8]) -> Option<IpAddr> {
-    match packet.first()? >> 4 {
-        4 => Some(Ipv4Header::parse(packet.first_chunk()?).destination.into()),
-        6 => Some(Ipv6Header::parse(packet.first_chunk()?).destination.into()),
-        _ => None,
     }
 }

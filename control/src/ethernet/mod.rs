@@ -22,18 +22,18 @@ mod tests;
 use crate::address::Addresses;
 use crate::arp::{Arp, ArpConfig};
 use crate::bounded::Queue;
-use crate::membership::Membership;
+use crate::membership::{ALL_SYSTEMS, Membership};
 use crate::nd::{ALL_NODES, DETECTIONS, Nd, NdConfig, solicited_node};
 use crate::neighbor::{NeighborConfig, NeighborRow, Neighbors, Resolution};
-use pollux_verbs::drops::{Drops, Reason};
+use crate::output::drop_rows;
+use pollux_verbs::drops::Drops;
 use pollux_verbs::reasons;
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::ethernet::{EtherType, MacAddress};
 use std::collections::{BTreeSet, VecDeque};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr};
 
-const ALL_HOSTS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
 /// Beside a solicitation to each neighbor.
 const FRAMES_MAX: usize = 1024;
 
@@ -103,7 +103,7 @@ impl EthernetNeighbors {
         let (link, cache) = (config.address, config.cache.clone());
         let nd = NdConfig { link, detections: DETECTIONS, retry_after: cache.retry_after };
         let mut membership = Membership::new(rng.next_u64());
-        membership.join(now, ALL_HOSTS.into());
+        membership.join(now, ALL_SYSTEMS.into());
         if config.ipv6 {
             membership.join(now, ALL_NODES.into());
         }
@@ -125,10 +125,6 @@ impl EthernetNeighbors {
 
     pub const fn address(&self) -> MacAddress {
         self.config.address
-    }
-
-    pub const fn speaks_ipv6(&self) -> bool {
-        self.config.ipv6
     }
 
     /// The link has come up: our addresses are claimed. Or it has gone down: what was learned is
@@ -302,20 +298,15 @@ impl EthernetNeighbors {
 
     /// All drop counters, by the part that counts and the reason.
     pub fn drop_rows(&self) -> Vec<(&'static str, &'static str, u64)> {
-        fn all<R: Reason>(
-            of: &'static str,
-            drops: &Drops<R>,
-        ) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
-            drops.iter().map(move |(why, times)| (of, why, times))
-        }
-        let own = all("ethernet", &self.drops).chain(all("neighbor", self.neighbors.drops()));
-        let protocols = all("arp", self.arp.drops()).chain(all("nd", self.nd.drops()));
+        let own =
+            drop_rows("ethernet", &self.drops).chain(drop_rows("neighbor", self.neighbors.drops()));
+        let protocols = drop_rows("arp", self.arp.drops()).chain(drop_rows("nd", self.nd.drops()));
         let lost = [
             ("ethernet", "frames_full", self.frames.lost()),
             ("arp", "queue_full", self.arp.lost()),
             ("nd", "queue_full", self.nd.lost()),
         ];
-        let membership = all("membership", self.membership.drops());
+        let membership = drop_rows("membership", self.membership.drops());
         own.chain(protocols).chain(membership).chain(lost).collect()
     }
 }

@@ -2,45 +2,24 @@
 //! kept back.
 
 use super::IcmpError;
+use pollux_verbs::reasons;
 use std::collections::BTreeMap;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum IcmpSentKind {
-    EchoReply,
-    NoRoute,
-    HostUnreachable,
-    PortUnreachable,
-    TooBig,
-    TimeExceeded,
-    Prohibited,
-    ParameterProblem,
+reasons! {
+    /// A kind of ICMP message that a node sends.
+    pub enum IcmpSentKind {
+        EchoReply = "echo_reply",
+        NoRoute = "no_route",
+        HostUnreachable = "host_unreachable",
+        PortUnreachable = "port_unreachable",
+        TooBig = "too_big",
+        TimeExceeded = "time_exceeded",
+        Prohibited = "prohibited",
+        ParameterProblem = "parameter_problem",
+    }
 }
 
 impl IcmpSentKind {
-    pub const ALL: [Self; 8] = [
-        Self::EchoReply,
-        Self::NoRoute,
-        Self::HostUnreachable,
-        Self::PortUnreachable,
-        Self::TooBig,
-        Self::TimeExceeded,
-        Self::Prohibited,
-        Self::ParameterProblem,
-    ];
-
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::EchoReply => "echo_reply",
-            Self::NoRoute => "no_route",
-            Self::HostUnreachable => "host_unreachable",
-            Self::PortUnreachable => "port_unreachable",
-            Self::TooBig => "too_big",
-            Self::TimeExceeded => "time_exceeded",
-            Self::Prohibited => "prohibited",
-            Self::ParameterProblem => "parameter_problem",
-        }
-    }
-
     pub(super) const fn of(error: IcmpError) -> Self {
         match error {
             IcmpError::NoRoute => Self::NoRoute,

@@ -25,7 +25,7 @@ pub use counters::{IcmpCounters, IcmpSentKind};
 
 use crate::address::Addresses;
 use crate::bounded::RateLimit;
-use crate::frame::{Frame, NoLink, Sender, To};
+use crate::frame::{CONTROL_DSCP, Frame, NoLink, Sender, To};
 use pollux_verbs::drops::Drops;
 use pollux_verbs::reasons;
 use pollux_verbs::time::Time;
@@ -42,7 +42,7 @@ use pollux_wire::ip::ipv6::{IPV6_MTU_MIN, Ipv6Header, Ipv6Packet};
 use pollux_wire::ip::ipv6_ext::UpperLayer;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-const HOP_LIMIT: u8 = 64;
+pub(crate) const HOP_LIMIT: u8 = 64;
 /// The longest ICMPv4 error, in bytes (RFC 1812 4.3.2.3).
 const V4_LEN_MAX: usize = 576;
 /// Bytes of an error before the packet that it quotes.
@@ -332,9 +332,6 @@ fn error_v6(
     let own = if is_ours { Some(header.destination) } else { own_v6(addresses, header.source) };
     v6_frame(own.ok_or(IcmpDrop::NoSource)?, header.source, &message)
 }
-
-/// The precedence of errors: CS6 (RFC 1812 4.3.2.5).
-const CONTROL_DSCP: u8 = 48;
 
 fn v4_frame(
     source: Ipv4Addr,

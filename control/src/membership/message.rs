@@ -1,8 +1,8 @@
 //! Queries and reports as packets: IGMP in IPv4, MLD in ICMPv6 (RFC 3376 4, RFC 3810 5).
 
-use super::MembershipDrop;
 use super::reporter::{Query, Report, SOURCES_MAX, Version};
-use crate::frame::{Frame, NoLink, Sender, To};
+use super::{ALL_SYSTEMS, MembershipDrop};
+use crate::frame::{CONTROL_DSCP, Frame, NoLink, Sender, To};
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::group_record::{self, GroupRecord, RecordType};
 use pollux_wire::ip::icmpv6::{self, Icmpv6Message};
@@ -15,11 +15,9 @@ use pollux_wire::ip::mld::MldMessage;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-const ALL_SYSTEMS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
 const ALL_ROUTERS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 2);
 const IGMPV3_ROUTERS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 22);
 const MLDV2_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x16);
-const DSCP: u8 = 48;
 /// The response time of IGMPv1 queries, which have none (RFC 3376 4.1.1).
 const OLDEST_TIME: Duration = Duration::from_secs(10);
 
@@ -181,7 +179,7 @@ fn igmp_frame(source: Ipv4Addr, to: Ipv4Addr, message: &IgmpMessage<'_>) -> Opti
     message.write(&mut payload).ok()?;
     igmp::fill_checksum(&mut payload).ok()?;
     let header = Ipv4Header {
-        dscp: DSCP,
+        dscp: CONTROL_DSCP,
         ttl: 1,
         protocol: IpProtocol::IGMP,
         source,

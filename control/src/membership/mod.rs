@@ -11,12 +11,9 @@ mod reporter;
 #[cfg(test)]
 mod tests;
 
-pub use reporter::Version;
-
-use crate::frame::{Frame, NoLink};
-use crate::output::Output;
+use crate::frame::NoLink;
+use crate::output::{Output, output_methods};
 use message::Heard;
-use pollux_verbs::drops::Drops;
 use pollux_verbs::reasons;
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
@@ -28,6 +25,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// A join and a leave of each group.
 const EVENTS_MAX: usize = 2 * GROUPS_MAX;
 pub const GROUPS_MAX: usize = 1024;
+pub(crate) const ALL_SYSTEMS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MembershipEvent {
@@ -132,10 +130,6 @@ impl Membership {
         self.link_groups.iter().map(|(&id, &carried)| (id, carried))
     }
 
-    pub fn versions(&self, now: Time) -> (Version, Version) {
-        (self.igmp.version(now), self.mld.version(now))
-    }
-
     pub fn handle_igmp(&mut self, now: Time, bytes: &[u8]) {
         match message::read_igmp(bytes) {
             Ok(Heard::Query(query)) => self.igmp.handle_query(now, query, &mut self.rng),
@@ -170,21 +164,7 @@ impl Membership {
         self.igmp.due().into_iter().chain(self.mld.due()).min()
     }
 
-    pub fn poll_transmit(&mut self) -> Option<Frame<NoLink>> {
-        self.output.poll_transmit()
-    }
-
-    pub fn poll_event(&mut self) -> Option<MembershipEvent> {
-        self.output.poll_event()
-    }
-
-    pub const fn lost(&self) -> u64 {
-        self.output.lost()
-    }
-
-    pub const fn drops(&self) -> &Drops<MembershipDrop> {
-        self.output.drops()
-    }
+    output_methods!(NoLink, MembershipEvent, MembershipDrop);
 
     const fn reporter(&mut self, group: IpAddr) -> &mut Reporter {
         if group.is_ipv4() { &mut self.igmp } else { &mut self.mld }
@@ -195,7 +175,7 @@ impl Membership {
 /// further than the node, they are not (RFC 3376 5, RFC 3810 6).
 fn is_reported(group: IpAddr) -> bool {
     match group {
-        IpAddr::V4(group) => group != Ipv4Addr::new(224, 0, 0, 1),
+        IpAddr::V4(group) => group != ALL_SYSTEMS,
         IpAddr::V6(group) => group != crate::nd::ALL_NODES && group.octets()[1] & 0x0f > 1,
     }
 }

@@ -1,5 +1,6 @@
 //! Reports and answers in every version, and whom the link is joined for.
 
+use super::reporter::Version;
 use super::*;
 use crate::frame::{Sender, To};
 use pollux_wire::ip::IpProtocol;
@@ -221,7 +222,7 @@ fn queries_are_answered_within_their_time() {
 fn an_older_querier_is_spoken_to_in_its_language() {
     let mut membership = member();
     membership.handle_igmp(at(10_000), &query_v2(Ipv4Addr::UNSPECIFIED));
-    assert_eq!(membership.versions(at(10_000)).0, Version::Older);
+    assert_eq!(membership.igmp.version(at(10_000)), Version::Older);
     assert_eq!(said(&mut membership, at(20_000)), ["239.1.2.3: v2 239.1.2.3"]);
     // Another host's report is enough; then leaving is for that one to say.
     membership.handle_igmp(at(30_000), &query_v2(GROUP));
@@ -239,7 +240,7 @@ fn an_older_querier_is_spoken_to_in_its_language() {
     assert_eq!(said(&mut membership, at(140_000)), ["239.1.2.3: v1 239.1.2.3"; 2]);
     membership.leave(at(150_000), GROUP.into());
     assert_eq!(said(&mut membership, at(160_000)), [""; 0]);
-    assert_eq!(membership.versions(at(370_000)).0, Version::Current, "long ago");
+    assert_eq!(membership.igmp.version(at(370_000)), Version::Current, "long ago");
     membership.join(at(370_000), GROUP.into());
     assert!(said(&mut membership, at(370_000))[0].starts_with("224.0.0.22"));
 }

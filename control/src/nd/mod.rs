@@ -18,8 +18,7 @@ pub use routers::{
 use crate::frame::{Frame, Sender, To};
 use crate::link::InterfaceAddress;
 use crate::neighbor::{Claim, ClaimKind};
-use crate::output::Output;
-use pollux_verbs::drops::Drops;
+use crate::output::{Output, output_methods};
 use pollux_verbs::reasons;
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
@@ -153,15 +152,14 @@ impl<L: InterfaceAddress> Nd<L> {
     /// Sets a new link address, and announces it for each address (RFC 4861 7.2.6, RFC 4391 9.4).
     pub fn set_link_address(&mut self, link: L) {
         self.config.link = link;
-        let ours: Vec<_> =
-            self.own.iter().filter(|(_, state)| state.is_ours()).map(|(&ip, _)| ip).collect();
-        for ip in ours {
-            self.advertise(To::group_of(ALL_NODES.into()), ip, ALL_NODES, false);
+        let all: Vec<_> = self.own.keys().copied().collect();
+        for ip in all {
+            self.announce(ip);
         }
     }
 
-    /// Tells everyone of an address of ours that is new (RFC 4861 7.2.6): those who knew it at
-    /// another interface learn it anew.
+    /// Announces a new address of ours (RFC 4861 7.2.6), so that neighbors replace the address of
+    /// an interface that had it before.
     pub fn announce(&mut self, ip: Ipv6Addr) {
         if self.is_ours(ip) {
             self.advertise(To::group_of(ALL_NODES.into()), ip, ALL_NODES, false);
@@ -221,21 +219,7 @@ impl<L: InterfaceAddress> Nd<L> {
         own.chain(self.solicitations.map(|solicitations| solicitations.until)).min()
     }
 
-    pub fn poll_transmit(&mut self) -> Option<Frame<L>> {
-        self.output.poll_transmit()
-    }
-
-    pub fn poll_event(&mut self) -> Option<NdEvent<L>> {
-        self.output.poll_event()
-    }
-
-    pub const fn lost(&self) -> u64 {
-        self.output.lost()
-    }
-
-    pub const fn drops(&self) -> &Drops<NdDrop> {
-        self.output.drops()
-    }
+    output_methods!(L, NdEvent<L>, NdDrop);
 
     fn handle(&mut self, bytes: &[u8]) -> Result<(), NdDrop> {
         let packet = Ipv6Packet::parse(bytes).map_err(|_| NdDrop::Malformed)?;
@@ -331,7 +315,7 @@ impl<L: InterfaceAddress> Nd<L> {
                 Ok(())
             }
             (Some(DadState::Assigned), true) => {
-                self.advertise(To::group_of(ALL_NODES.into()), target, ALL_NODES, false);
+                self.announce(target);
                 Ok(())
             }
             (Some(DadState::Assigned), false) => {

@@ -19,7 +19,7 @@ mod packet;
 #[cfg(test)]
 mod tests;
 
-use crate::address::{AddressEvent, AddressState, Addresses, Lifetimes, Origin, is_in};
+use crate::address::{AddressEvent, Addresses, Lifetimes, Origin, is_in};
 use crate::beyond::{Beyond, Elsewhere, ElsewhereKind, NodeRoute, NodeRoutes, TransitHop};
 use crate::bounded::Queue;
 use crate::effects::Delivery;
@@ -27,9 +27,10 @@ use crate::ethernet::{EthernetConfig, EthernetNeighbors};
 use crate::fragment::parts;
 use crate::icmp::{Icmp, IcmpConfig, IcmpCounters, IcmpError};
 use crate::no_listener::Answer;
+use crate::output::drop_rows;
 use crate::thread_check::assert_no_worker_thread;
 use packet::{Kind, classify, destination, source};
-use pollux_verbs::drops::{Drops, Reason};
+use pollux_verbs::drops::Drops;
 use pollux_verbs::reasons;
 use pollux_verbs::time::Time;
 use pollux_wire::ethernet::{EtherType, MacAddress};
@@ -426,10 +427,6 @@ impl PlainInterface {
         self.ethernet.as_ref()
     }
 
-    pub fn is_claiming(&self) -> bool {
-        self.addresses.iter().any(|one| one.state == AddressState::Tentative)
-    }
-
     /// The subnets: an address with the prefix length each.
     pub fn subnets(&self) -> impl Iterator<Item = (IpAddr, u8)> {
         let all = self.addresses.iter().filter(|one| one.origin != Origin::LinkLocal);
@@ -448,21 +445,15 @@ impl PlainInterface {
 
     /// All drop counters, by the part that counts and the reason.
     pub fn drop_rows(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
-        fn all<R: Reason>(
-            of: &'static str,
-            drops: &Drops<R>,
-        ) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
-            drops.iter().map(move |(why, times)| (of, why, times))
-        }
         let lost = [
             ("interface", "frames_full", self.frames.lost()),
             ("interface", "deliveries_full", self.deliveries.lost()),
             ("interface", "elsewhere_full", self.beyond.elsewhere.lost()),
         ];
-        let own = all("interface", &self.drops).chain(lost);
+        let own = drop_rows("interface", &self.drops).chain(lost);
         let link = self.ethernet.iter().flat_map(EthernetNeighbors::drop_rows);
-        own.chain(all("address", self.addresses.drops()))
-            .chain(all("icmp", self.icmp.drops()))
+        own.chain(drop_rows("address", self.addresses.drops()))
+            .chain(drop_rows("icmp", self.icmp.drops()))
             .chain(link)
     }
 }

@@ -1,5 +1,6 @@
 //! What a packet is, as far as an interface has to know.
 
+use crate::frame;
 use pollux_wire::ethernet::EtherType;
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::icmp::Icmpv6Type;
@@ -47,17 +48,9 @@ pub(super) fn classify(packet: &[u8]) -> Option<(EtherType, IpAddr, Kind)> {
 }
 
 pub(super) fn destination(packet: &[u8]) -> Option<(EtherType, IpAddr)> {
-    match packet.first()? >> 4 {
-        4 => {
-            let header = Ipv4Header::parse(packet.first_chunk()?);
-            Some((EtherType::IPV4, header.destination.into()))
-        }
-        6 => {
-            let header = Ipv6Header::parse(packet.first_chunk()?);
-            Some((EtherType::IPV6, header.destination.into()))
-        }
-        _ => None,
-    }
+    let destination = frame::destination(packet)?;
+    let ether_type = if destination.is_ipv4() { EtherType::IPV4 } else { EtherType::IPV6 };
+    Some((ether_type, destination))
 }
 
 pub(super) fn source(packet: &[u8]) -> Option<IpAddr> {

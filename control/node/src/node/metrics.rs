@@ -150,7 +150,7 @@ impl Measured<'_> {
         let mut samples = out.family(&all::ICMP_SENT);
         for (name, one) in self.running() {
             for (number, family) in FAMILIES {
-                for kind in IcmpSentKind::ALL {
+                for &kind in IcmpSentKind::ALL {
                     let labels = [("interface", name), ("family", family), ("type", kind.name())];
                     samples.add(&labels, one.icmp_counters().sent(number, kind));
                 }
