@@ -1,7 +1,6 @@
 //! Destinations beyond the link of an interface, where the node has routes of its own.
 //!
-//! Interfaces of all kinds use the same: the routes of the node, and packets for its other
-//! interfaces.
+//! Interfaces of all kinds share the routes of the node and the packets for its other interfaces.
 
 use crate::bounded::Queue;
 use crate::icmp::{ErrorBudget, IcmpError};
@@ -44,16 +43,16 @@ pub struct Elsewhere {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ElsewhereKind {
     Leaves(IpAddr),
-    /// It cannot be delivered. It arrived at that interface, or its sender is beyond it: that one
-    /// sends the ICMP error, with an address of its own (RFC 1812 4.3.2.4).
+    /// It cannot be delivered. That interface, where it arrived or its sender is, sends the ICMP
+    /// error with an address of its own (RFC 1812 4.3.2.4).
     Failed(IcmpError),
 }
 
 /// A packet in transit that control has to fragment or reject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransitHop {
-    /// The number of the interface where it arrived. Errors go back by the routes of the domain of
-    /// that one: in the domain of another, its source may be another host, or none.
+    /// The number of the interface where it arrived, by whose routing domain errors return: in
+    /// another domain, its source may be another host.
     pub from: u16,
     /// Its next hop at the link of this interface, by the routes of that domain.
     pub next_hop: IpAddr,

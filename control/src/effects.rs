@@ -142,8 +142,8 @@ pub enum Action {
     UnbindGroup {
         mgid: Gid,
     },
-    /// A queue pair is to be made and brought to INIT, with receives at hand; then
-    /// [`QueuePairEvent::Made`] or [`QueuePairEvent::Failed`] is to be told.
+    /// Creates a queue pair, in INIT and with receives posted. [`QueuePairEvent::Made`] or
+    /// [`QueuePairEvent::Failed`] follows.
     Connect {
         worker: WorkerId,
         connection: ConnectionKey,
@@ -153,8 +153,7 @@ pub enum Action {
     Modify {
         worker: WorkerId,
         connection: ConnectionKey,
-        /// From INIT to RTR, from RTR to RTS, or to ERR, when it shall neither send nor receive;
-        /// or, in RTS, another path to go on by.
+        /// To RTR, RTS or ERR; or, in RTS, an alternate path.
         attributes: Box<QpAttributes>,
     },
     /// Destroys the queue pair. [`QueuePairEvent::Ended`] follows when its buffers are back.
@@ -169,8 +168,8 @@ pub enum QueuePairEvent {
     Made {
         qpn: Qpn,
     },
-    /// It could not be made or changed, or it failed under way. What there is of it goes by
-    /// [`Action::Disconnect`].
+    /// It could not be created or modified, or failed later. [`Action::Disconnect`] destroys the
+    /// rest of it.
     Failed,
     /// The first packet arrived; it replaces a lost RTU (RFC 4755 3.2).
     DataCame,

@@ -6,8 +6,7 @@ use pollux_wire::ip::ipv4::{Ipv4Header, Ipv4OptionKind, Ipv4Packet};
 /// Bytes per unit of the fragment offset.
 const UNIT: usize = 8;
 
-/// The parts of a packet, if there may be any. One that was to go whole has perhaps no
-/// identification that tells its parts from another's; it gets `id` then.
+/// The fragments of a packet, unless it forbids them. A packet without identification gets `id`.
 pub(crate) fn parts(bytes: &[u8], mtu: usize, id: u16) -> Option<Vec<Vec<u8>>> {
     let packet = Ipv4Packet::parse(bytes).ok()?;
     let header = packet.header();
@@ -38,8 +37,8 @@ pub(crate) fn parts(bytes: &[u8], mtu: usize, id: u16) -> Option<Vec<Vec<u8>>> {
     packet.payload().chunks(room).enumerate().map(part).collect()
 }
 
-/// The options of all parts but the first: those with the copied flag, the others replaced by no
-/// operation (RFC 791 3.1). What follows a malformed one stays as it is.
+/// The options of all fragments but the first: those without the copied flag are replaced by
+/// no-operation (RFC 791 3.1). Bytes from a malformed option on stay as they are.
 fn options_of_later_parts(options: &[u8]) -> Vec<u8> {
     const COPIED: u8 = 0x80;
     let mut all = options.to_vec();

@@ -24,7 +24,7 @@
 //!     MTU negotiation, alternate paths;
 //! 12. [`plain`]: an interface at a link that is not InfiniBand; [`ethernet`]: its neighbors, if it
 //!     is one of Ethernet;
-//! 13. [`router`]: what the kernel tells of routes, and of groups that its programs listen to.
+//! 13. [`router`]: the kernel's routes and the groups of its programs.
 //!
 //! `effects`, [`beyond`], [`link`], [`frame`], `fragment`, `output` and [`bounded`] are shared:
 //! requests of interfaces to their node, its routes, link addresses, outgoing packets, fragments,

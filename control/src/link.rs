@@ -1,7 +1,8 @@
 //! The address of an interface on its link, of whatever kind the link is.
 //!
-//! ARP, neighbor discovery and the neighbor cache are the same on InfiniBand and on Ethernet, up to
-//! the address: its length, its option in neighbor discovery, and what of it names an interface.
+//! ARP, neighbor discovery and the neighbor cache differ between InfiniBand and Ethernet only in
+//! the address: its length, its option in neighbor discovery, and the part that identifies an
+//! interface.
 
 use pollux_wire::address::{Gid, Qpn};
 use pollux_wire::ethernet::MacAddress;

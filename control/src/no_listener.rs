@@ -1,5 +1,5 @@
-//! The answer to a packet that no socket takes: a reset to a segment of TCP, so that whoever
-//! connects is refused at once (RFC 9293 3.10.7.1), and to others an ICMP error.
+//! The answer to a packet without a listener: a reset to a TCP segment, so that a connection is
+//! refused at once (RFC 9293 3.10.7.1), and an ICMP error to others.
 
 use crate::address::Addresses;
 use crate::icmp::{HOP_LIMIT, is_single_v4, is_single_v6};
@@ -93,8 +93,7 @@ fn write_reset(
     fill_checksum(room, &sent).ok()
 }
 
-/// The header of the reset: with the number that the sender expects next, or where it expects
-/// none, with an acknowledgment of all that it sent.
+/// RFC 9293 3.10.7.1. `None` if the segment must not be answered.
 fn reset(segment: &[u8], pseudo: &PseudoHeader) -> Option<TcpHeader> {
     let segment = TcpSegment::parse(segment).ok()?;
     let header = segment.header();

@@ -3,8 +3,7 @@
 use pollux_wire::address::Guid;
 use std::net::Ipv6Addr;
 
-/// The universal/local bit of an EUI-64; in an interface identifier its sense is inverted (RFC 4291
-/// 2.5.1).
+/// The universal/local bit of an EUI-64, inverted in an interface identifier (RFC 4291 2.5.1).
 const UNIVERSAL: u64 = 0x0200_0000_0000_0000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

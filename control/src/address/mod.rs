@@ -1,9 +1,8 @@
 //! The addresses of an interface, and its routes.
 //!
 //! [`Addresses`] holds the own addresses, their states and lifetimes; it makes addresses of
-//! prefixes that routers announce (RFC 4862 5.5) and chooses the one to send from. Whether another
-//! node has an address too is for ARP and neighbor discovery to find out, who tell it here.
-//! [`Routes`] chooses the next hop of a packet.
+//! advertised prefixes (RFC 4862 5.5) and selects source addresses. ARP and neighbor discovery
+//! detect duplicates and report them here. [`Routes`] chooses the next hop of a packet.
 
 mod identifier;
 mod routes;
@@ -116,8 +115,7 @@ impl Addresses {
         Self::default()
     }
 
-    /// Adds an address, tentative at first; one that is there gets the new lifetimes. `false` if
-    /// there are too many.
+    /// Adds a tentative address, or gives a known one new lifetimes. `false` if there are too many.
     pub fn add(
         &mut self,
         now: Time,

@@ -1,8 +1,8 @@
 //! Next hops of packets (RFC 4861 5.2, RFC 1122 3.3.1).
 //!
-//! A destination on the link goes there itself, any other to a default router: of those that are
-//! not known to be away, the most preferred (RFC 4191 3.2). A redirect stands before all that.
-//! Routes of a router's own table are not here; they are asked before.
+//! A destination on the link is its own next hop; others have a default router: of those that may
+//! be reachable, the most preferred (RFC 4191 3.2). Redirects override both. Routes of a router's
+//! own table are not here; they are consulted before.
 
 use super::lifetime;
 use super::source::is_in;
@@ -71,9 +71,8 @@ impl Routes {
         Self::default()
     }
 
-    /// Addresses of ours with their prefix lengths: their subnets are on the link, and those of
-    /// addresses that we had before are not, unless a router says so. `false` if there are too
-    /// many.
+    /// Replaces our addresses with their prefix lengths, whose subnets are on the link. `false` if
+    /// there are too many.
     pub fn set_own(&mut self, addresses: impl Iterator<Item = (IpAddr, u8)>) -> bool {
         let mut own: BTreeSet<Prefix> = addresses.map(|(ip, len)| (masked(ip, len), len)).collect();
         let is_all = own.len() <= PREFIXES_MAX;
@@ -139,8 +138,7 @@ impl Routes {
         self.redirects.insert(destination.into(), target.into());
     }
 
-    /// Where packets to `destination` go. Of routers that `may_be_reachable` denies, one is taken
-    /// only when there is no other (RFC 4861 6.3.6).
+    /// A router that `may_be_reachable` denies is used only if there is no other (RFC 4861 6.3.6).
     pub fn next_hop(
         &self,
         now: Time,
@@ -168,8 +166,7 @@ impl Routes {
         best.map(|(&ip, _)| NextHop::Via(ip))
     }
 
-    /// Whether a node with this address is a neighbor: by its prefix, by a router's word
-    /// (RFC 4861 8.3), or because it is a router of ours.
+    /// By a prefix, by a redirect (RFC 4861 8.3), or because it is a router of ours.
     pub fn is_on_link(&self, now: Time, ip: IpAddr) -> bool {
         let is_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
         let counts = |until: &Option<Time>| until.is_none_or(|until| now < until);
@@ -181,8 +178,8 @@ impl Routes {
             || prefixes.any(|&prefix| is_in(ip, prefix))
     }
 
-    /// The prefixes, and lengths of these, by which [`Routes::is_on_link`] tells neighbors; all
-    /// nodes with link-local addresses of IPv6 are some as well.
+    /// The prefixes of [`Routes::is_on_link`] with their lengths, but for IPv6 link-local
+    /// addresses.
     pub fn on_link(&self) -> impl Iterator<Item = (IpAddr, u8)> {
         let single = |ip: IpAddr| (ip, if ip.is_ipv4() { 32 } else { 128 });
         let redirected = self.redirects.iter().filter(|(ip, to)| ip == to).map(|(&ip, _)| ip);

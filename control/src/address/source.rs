@@ -1,8 +1,8 @@
 //! Which of our addresses to send from (RFC 6724 5).
 //!
-//! Of its rules those are here that can differ on one interface: an address of ours that is the
-//! destination, the scope, what is deprecated, the label, and the longest prefix. The same rules
-//! serve IPv4, whose scopes RFC 6724 3.2 names.
+//! Only the rules that can differ on one interface are here: an own address as destination, scope,
+//! deprecation, label, and longest prefix. The same rules serve IPv4, whose scopes RFC 6724 3.2
+//! names.
 
 use super::{Address, AddressState};
 use std::cmp::Reverse;

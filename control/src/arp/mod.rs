@@ -93,8 +93,8 @@ impl<L: InterfaceAddress> Arp<L> {
         }
     }
 
-    /// Begins to claim an address: with `probe`, after asking whether another node has it. Without,
-    /// it is ours at once, until another node defends it. `false` if there are too many.
+    /// Claims an address: after probes with `probe`, else at once, until another node defends it.
+    /// `false` if there are too many.
     pub fn add(&mut self, now: Time, ip: Ipv4Addr, probe: bool) -> bool {
         if self.own.len() >= OWN_MAX && !self.own.contains_key(&ip) {
             return false;
@@ -151,8 +151,7 @@ impl<L: InterfaceAddress> Arp<L> {
         self.send(to, ArpOperation::REQUEST, own, (L::default(), target));
     }
 
-    /// Asks which address the interface at `target` has (RFC 2390). `false` if too many questions
-    /// are under way.
+    /// Starts an inverse request to `target` (RFC 2390). `false` if too many are outstanding.
     pub fn ask_inverse(&mut self, now: Time, target: L) -> bool {
         let has_begun = self.questions.begin(now, target);
         self.ask_due(now);
@@ -212,8 +211,8 @@ impl<L: InterfaceAddress> Arp<L> {
         }
     }
 
-    /// Handles a request, or a gratuitous request of a node for its own address. The target's link
-    /// address means nothing (RFC 4391 9.2).
+    /// Handles a request, also a gratuitous one. The target's link address has no meaning (RFC 4391
+    /// 9.2).
     fn requested(&mut self, now: Time, packet: &ArpPacket<L>) -> Result<(), ArpDrop> {
         let ArpPacket { sender_protocol: sender, target_protocol: target, .. } = *packet;
         let is_probe = sender.is_unspecified();
@@ -281,7 +280,7 @@ impl<L: InterfaceAddress> Arp<L> {
         if self.own.contains_key(&sender) {
             self.contest(now, sender, packet.sender_hardware);
         }
-        // One that was just ceded is a neighbor's.
+        // An address that was just ceded is a neighbor's.
         if !is_host(sender) || self.own.contains_key(&sender) {
             return Err(ArpDrop::BadProtocol);
         }

@@ -8,9 +8,9 @@
 //!    (none)                  (none) <+
 //! ```
 //!
-//! While an address is probed it is not used: no answers, no packets. One that is announced without
-//! that is used at once, and given up if another node defends it, as that one had it before. A held
-//! address is never given up, because clients rely on it; it is defended at most once per interval.
+//! While an address is probed, it is not used: no answers, no packets. An address that is announced
+//! without probes is used at once, and given up if another node defends it. A held address is never
+//! given up, because clients rely on it; it is defended at most once per interval.
 
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
@@ -24,8 +24,8 @@ const ANNOUNCE_WAIT: Duration = Duration::from_secs(2);
 const ANNOUNCEMENTS: u8 = 2;
 const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(2);
 const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
-/// An address that another node has is probed again after this, and up to so much more: two nodes
-/// that give it up together do not come back together.
+/// The wait before a ceded address is probed again. Its random part keeps two nodes that cede it
+/// together from probing together again.
 const RETRY_WAIT: Duration = Duration::from_secs(20);
 const RETRY_SPREAD: Duration = Duration::from_secs(10);
 

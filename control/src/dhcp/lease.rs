@@ -73,8 +73,8 @@ pub(super) fn half_the_way(now: Time, end: Option<Time>) -> Duration {
     Duration::from_nanos(left / 2)
 }
 
-/// The times to renew and to rebind; by the default rule if the server's values are missing or
-/// invalid (RFC 2131 4.4.5).
+/// T1 and T2 in seconds; by the default rule if the server's values are missing or invalid (RFC
+/// 2131 4.4.5).
 fn times(message: &DhcpMessage<'_>, lease: u32) -> (u32, u32) {
     let rebind = number(message, DhcpOptionCode::REBINDING_TIME).filter(|&rebind| rebind < lease);
     let rebind = rebind.unwrap_or(lease - lease / 8);

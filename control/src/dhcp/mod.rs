@@ -114,8 +114,7 @@ pub struct Dhcp {
 }
 
 impl Dhcp {
-    /// A client that is known by `client_id`, of which at most [`CLIENT_ID_BYTES_MAX`] bytes
-    /// count.
+    /// At most [`CLIENT_ID_BYTES_MAX`] bytes of `client_id` are used.
     pub fn new(client_id: &[u8], seed: u64) -> Self {
         Self {
             client_id: client_id[..client_id.len().min(CLIENT_ID_BYTES_MAX)].to_vec(),
@@ -136,8 +135,8 @@ impl Dhcp {
         self.restart(now, delay);
     }
 
-    /// The link is there, for the first time or again. It may be another one, so any server is
-    /// asked to confirm an address, which is used meanwhile (RFC 2131 3.7).
+    /// The link is up. It may be another subnet, so any server is asked to confirm an address,
+    /// which is used meanwhile (RFC 2131 3.7).
     pub fn handle_link(&mut self, now: Time) {
         match self.lease().cloned() {
             Some(lease) => {
@@ -153,8 +152,8 @@ impl Dhcp {
         }
     }
 
-    /// Gives the address back. There is no time to find the server, so everyone gets the packet
-    /// that is for the server alone.
+    /// Releases the address. The release is broadcast, since there is no time to resolve the
+    /// server.
     pub fn stop(&mut self, now: Time) {
         if let Some(lease) = self.lease().cloned() {
             self.send(now, DhcpKind::RELEASE, Some(&lease), EVERYONE);

@@ -1,4 +1,4 @@
-//! What ARP, neighbor discovery and the neighbor cache tell each other.
+//! Events between ARP, neighbor discovery and the neighbor cache.
 
 use super::{EthernetDrop, EthernetEvent, EthernetNeighbors, OutgoingFrame};
 use crate::address::{Addresses, is_in};
@@ -50,8 +50,8 @@ impl EthernetNeighbors {
         }
     }
 
-    /// Packets to an address that cannot be a neighbor's would leave their routers for anybody who
-    /// claims it.
+    /// A claim of an off-link address is ignored: it would divert the packets to it from their
+    /// router.
     fn handle_claim(&mut self, now: Time, claim: Claim<MacAddress>, ours: &Addresses) {
         let is_on_link = match claim.ip {
             IpAddr::V4(ip) if ours.is_broadcast(ip) => false,

@@ -1,4 +1,4 @@
-//! The neighbors of an interface at Ethernet: where packets to them go, and who may have our
+//! The neighbors of an Ethernet interface: their resolution, and duplicate detection of our
 //! addresses (RFC 826, RFC 5227, RFC 4861, RFC 4862).
 //!
 //! ```text
@@ -8,11 +8,11 @@
 //!               ARP, neighbor discovery --> our addresses are assigned, or are duplicates
 //! ```
 //!
-//! The protocols are those of every link; here they are tied together where groups need nobody's
-//! consent: a group is an address of Ethernet that every switch delivers. Multicast routers and
-//! switches that look at reports are told of groups by IGMP and MLD.
+//! The protocols are those of every link. A group is an Ethernet address that every switch
+//! delivers, so nothing is joined on the link; IGMP and MLD report groups to multicast routers and
+//! snooping switches.
 //!
-//! Router advertisements are read for nothing: an interface of a router has its addresses from the
+//! Router advertisements are ignored: an interface of a router has its addresses from the
 //! configuration (RFC 4861 6.2.7).
 
 mod events;
@@ -127,8 +127,8 @@ impl EthernetNeighbors {
         self.config.address
     }
 
-    /// The link has come up: our addresses are claimed. Or it has gone down: what was learned is
-    /// forgotten, since the neighbors may be others when it comes back.
+    /// When the link is up, our addresses are claimed. When it is down, learned neighbors are
+    /// forgotten: the link may come back as another one.
     pub fn set_up(&mut self, now: Time, is_up: bool, ours: &Addresses) {
         if self.is_up == is_up {
             return;
@@ -182,8 +182,8 @@ impl EthernetNeighbors {
         }
     }
 
-    /// Another node has the address: it is asked for again in a while. Of IPv6 it stays unused (RFC
-    /// 4862 5.4.5).
+    /// Another node has the address. An IPv4 address is probed again later, an IPv6 one stays
+    /// unused (RFC 4862 5.4.5).
     pub fn cede(&mut self, now: Time, ip: IpAddr, ours: &Addresses) {
         self.disown(now, ip, ours);
         if let IpAddr::V4(ip) = ip {
@@ -348,7 +348,7 @@ impl EthernetNeighbors {
             while let Some(question) = self.neighbors.poll_transmit() {
                 has_progress = true;
                 self.solicit(question, ours);
-                // ARP and ND have less space than there may be questions.
+                // The queues of ARP and ND are shorter than that of solicitations.
                 self.send_frames(now, ours);
             }
             while let Some(event) = self.arp.poll_event() {

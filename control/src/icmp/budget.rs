@@ -1,8 +1,8 @@
 //! The ICMP errors that a node may send: a token bucket for each family, which all interfaces of a
 //! node share (RFC 4443 2.4 (f), RFC 1812 4.3.2.8).
 //!
-//! Why of the node and not of an interface: senders beyond any interface can cause errors, and
-//! with many interfaces the sum would have no limit that an operator knows.
+//! Why of the node and not of an interface: a remote sender can cause errors at many interfaces,
+//! whose sum would have no known limit.
 
 use super::IcmpConfig;
 use crate::bounded::RateLimit;

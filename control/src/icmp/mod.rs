@@ -136,8 +136,8 @@ impl Icmp {
         self.count(bytes, IcmpSentKind::EchoReply, allowed)
     }
 
-    /// The ICMP error for a packet that cannot be delivered, if one may be sent. `to_group`: the
-    /// packet came to a multicast group of the link.
+    /// `None` if no error may be sent. `to_group`: the packet came to a multicast group of the
+    /// link.
     pub fn error_about(
         &mut self,
         now: Time,
@@ -205,7 +205,7 @@ fn echo_v4(bytes: &[u8]) -> Result<Frame<NoLink>, IcmpDrop> {
     if !is_single_v4(header.source) {
         return Err(IcmpDrop::FromNobody);
     }
-    // An echo to everyone would make everyone answer one node (RFC 1122 3.2.2.6).
+    // A broadcast request would make every node answer the source (RFC 1122 3.2.2.6).
     if !is_single_v4(header.destination) {
         return Err(IcmpDrop::ToGroup);
     }
@@ -304,7 +304,7 @@ fn error_v6(
     if !is_single_v6(header.source) {
         return Err(IcmpDrop::FromNobody);
     }
-    // A chain of headers that cannot be read is no error.
+    // A packet with an unreadable header chain is not an error.
     let upper = UpperLayer::find(header.next_header, packet.payload());
     if upper.is_ok_and(|upper| upper.protocol == IpProtocol::ICMPV6 && is_v6_error(&upper)) {
         return Err(IcmpDrop::AboutError);
@@ -379,8 +379,8 @@ pub(crate) fn is_single_v6(ip: Ipv6Addr) -> bool {
     !(ip.is_unspecified() || ip.is_loopback() || ip.is_multicast())
 }
 
-/// Whether an ICMPv4 message is a query or its reply, so that an error about it is allowed. One of
-/// an unknown type may be an error.
+/// Whether an ICMPv4 message is a query or a reply, about which errors are allowed. A message of an
+/// unknown type may be an error.
 fn is_v4_query(message: &[u8]) -> bool {
     const ROUTERS: std::ops::RangeInclusive<u8> = 9..=10;
     const TIME_TO_MASK: std::ops::RangeInclusive<u8> = 13..=18;
@@ -391,8 +391,8 @@ fn is_v4_query(message: &[u8]) -> bool {
     })
 }
 
-/// Whether an ICMPv6 message is an error or a redirect (RFC 4443 2.4 e). One that is cut before its
-/// type may be; the middle of a message is not, since errors are not fragmented (RFC 4443 2.4 c).
+/// Whether an ICMPv6 message is an error or a redirect (RFC 4443 2.4 e). A message cut before its
+/// type may be; a later fragment is not, since errors are not fragmented (RFC 4443 2.4 c).
 fn is_v6_error(upper: &UpperLayer<'_>) -> bool {
     let is_front = upper.fragment.is_none_or(|fragment| fragment.fragment_offset == 0);
     let kind = upper.payload.first().map(|&kind| Icmpv6Type(kind));

@@ -1,10 +1,10 @@
 //! IP multicast membership, with IGMP and MLD (RFC 4391 10, RFC 3376, RFC 3810).
 //!
-//! Two have to: the subnet administrator, since hearing a group means being a full member of its
-//! group on the link, and multicast routers, which are told by IGMP and MLD. The first local join
-//! makes the interface join, the last one to go makes it leave. A group of the link carries all
-//! groups of IPv6 that share their lower 80 bits: it is joined once for all of them, and what came
-//! is heard only if [`Membership::hears`] says so.
+//! A joined group involves the subnet administrator, since reception requires full membership of
+//! the group of the link, and multicast routers, by IGMP and MLD. The first local join makes the
+//! interface join, the last leave makes it leave. A group of the link carries all IPv6 groups with
+//! the same lower 80 bits: it is joined once for all of them, and packets are filtered by
+//! [`Membership::hears`].
 
 mod message;
 mod reporter;
@@ -124,8 +124,7 @@ impl Membership {
         self.listeners.contains_key(&group)
     }
 
-    /// Groups of the link that are joined, and how many groups of IP each carries: what has to be
-    /// joined anew when the subnet manager forgot.
+    /// The joined groups of the link and the number of IP groups that each carries.
     pub fn link_groups(&self) -> impl Iterator<Item = (GroupId, usize)> {
         self.link_groups.iter().map(|(&id, &carried)| (id, carried))
     }
@@ -171,8 +170,7 @@ impl Membership {
     }
 }
 
-/// Whether routers are told of a group: of those that everyone hears, and of those that go no
-/// further than the node, they are not (RFC 3376 5, RFC 3810 6).
+/// The all-nodes groups and node-local groups are not reported (RFC 3376 5, RFC 3810 6).
 fn is_reported(group: IpAddr) -> bool {
     match group {
         IpAddr::V4(group) => group != ALL_SYSTEMS,

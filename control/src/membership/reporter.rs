@@ -1,13 +1,13 @@
 //! Membership reports of a host: IGMPv3 and MLDv2 are one protocol with two lengths of address (RFC
 //! 3376 5, RFC 3810 6), and with two or one older versions to fall back to.
 //!
-//! A change is reported at once and repeated, as often as the querier's robustness variable says. A
-//! query is answered after a random while: one about everything by one report, one about a group by
-//! that group's. As long as a querier of an older version was heard lately, its language is spoken
-//! (RFC 3376 7.2, RFC 3810 8.2).
+//! A change is reported at once and repeated by the querier's robustness variable. A query is
+//! answered after a random delay: a general query by one report, a query about a group by that
+//! group's. While a querier of an older version is present, its version is used (RFC 3376 7.2, RFC
+//! 3810 8.2).
 //!
-//! Sources are not filtered: a listener receives a group from all sources. So what is reported of a
-//! group is always "all but none", or, when it is left, "none".
+//! Sources are not filtered: a listener receives a group from all sources. So a group is always
+//! reported as EXCLUDE of no sources, or, when it is left, as INCLUDE of none.
 
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
@@ -20,8 +20,8 @@ use std::time::Duration;
 const RECORDS_PER_REPORT_MAX: usize = 48;
 /// A query about more sources is answered as if it were about all.
 pub(super) const SOURCES_MAX: usize = 48;
-/// Groups that are heard, or were and are still to be told of, at most. Of others that are left,
-/// routers find out by their own clock.
+/// Joined groups, and groups with an outstanding report of a leave. Without a report, routers
+/// notice a leave by timeout.
 const TOLD_MAX: usize = 2 * super::GROUPS_MAX;
 const ROBUSTNESS: u8 = 2;
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);

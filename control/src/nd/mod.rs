@@ -1,9 +1,9 @@
 //! Neighbor discovery for IPv6 (RFC 4861, RFC 4391 9.3): address resolution, duplicate address
 //! detection (RFC 4862 5.4), and router discovery.
 //!
-//! A message counts only if it comes from the link itself: with the hop limit that no router lets
-//! through, whole, and in no fragment (RFC 4861 7.1, RFC 6980). Questions go to the solicited-node
-//! group, and every answer to one interface by UD (RFC 4755 3).
+//! A message is accepted only from the link itself: with the hop limit that no router lets through,
+//! and unfragmented (RFC 4861 7.1, RFC 6980). Solicitations go to the solicited-node group, and
+//! every answer to one interface by UD (RFC 4755 3).
 
 mod own;
 mod routers;
@@ -59,8 +59,7 @@ pub struct NdConfig<L = LinkAddress> {
     /// Our link address: UD queue pair, port, and flags (none while connected mode is off, RFC 4755
     /// 3.1).
     pub link: L,
-    /// How often others are asked whether they have an address before it is used; 0 uses it at
-    /// once (RFC 4862 5.1).
+    /// Duplicate address detection probes; 0 uses an address at once (RFC 4862 5.1).
     pub detections: u8,
     /// The retransmit timer.
     pub retry_after: Duration,
@@ -71,8 +70,7 @@ pub enum NdEvent<L = LinkAddress> {
     Claim(Claim<L>),
     /// Duplicate address detection is done: this address is ours now.
     Assigned(Ipv6Addr),
-    /// Another node has this address, which we wished for: it is not ours. Its link address, if it
-    /// told it.
+    /// Another node has this address, which is not ours then, at this link address if it is known.
     Duplicate(Ipv6Addr, Option<L>),
     /// Another node claims this address of ours (RFC 4862 5.4.4).
     Contested(Ipv6Addr),
@@ -129,14 +127,12 @@ impl<L: InterfaceAddress> Nd<L> {
         }
     }
 
-    /// Begins to claim an address, after asking whether another node has it. `false` if there are
-    /// too many.
+    /// Starts duplicate address detection for an address. `false` if there are too many.
     pub fn add(&mut self, now: Time, ip: Ipv6Addr) -> bool {
         if self.own.len() >= OWN_MAX && !self.own.contains_key(&ip) {
             return false;
         }
-        // The delay also keeps the groups that are joined first from being flooded (RFC 4862
-        // 5.4.2).
+        // The delay also spreads the joins of the solicited-node groups (RFC 4862 5.4.2).
         let until = match self.config.detections {
             0 => now,
             _ => now + self.rng.duration(DETECTION_DELAY_MAX),

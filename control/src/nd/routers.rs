@@ -18,8 +18,8 @@ const INTERVAL: Duration = Duration::from_secs(4);
 const SOLICITATIONS_MAX: u8 = 3;
 /// How long a neighbor may count as reachable; RFC 4861 6.2.1 has the longer time.
 const REACHABLE_TIME_MS: RangeInclusive<u32> = 1000..=3_600_000;
-/// Limits of the retransmit timer. RFC 4861 has none here, and without them any node of the link
-/// could make us ask a thousand times a second, or never again.
+/// RFC 4861 has no limits of the retransmit timer; without limits, any node of the link could make
+/// us send a thousand solicitations a second, or none ever again.
 const RETRANS_TIMER_MS: RangeInclusive<u32> = 100..=10_000;
 
 #[derive(Clone, Debug, PartialEq, Eq)]

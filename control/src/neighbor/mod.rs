@@ -49,19 +49,18 @@ pub struct NeighborConfig {
     /// The pause after a failed resolution; it doubles each time.
     pub pause_min: Duration,
     pub pause_max: Duration,
-    /// When an unused entry is forgotten, and with it its connections; without that, never
-    /// (RFC 4755 3.4).
+    /// When an unused entry and its connections are removed; `None` is never (RFC 4755 3.4).
     pub idle_for: Option<Duration>,
     /// Multicast requests.
     pub broadcasts_per_second_max: u32,
-    /// How long a neighbor may take to answer a probe when another port claims its address. It is
-    /// asked as often as otherwise; an address that moves is lost for so long.
+    /// The retransmit timer of probes when another port claims the address. An address that moves
+    /// is unreachable for `probes_max` times this.
     pub contest_retry_after: Duration,
     /// Such probes of all neighbors together.
     pub contests_per_second_max: u32,
     /// New entries for requests of unknown nodes.
     pub unsolicited_entries_per_second_max: u32,
-    /// Whether flags in link addresses mean anything: not while connected mode is off (RFC 4755
+    /// Whether flags in link addresses have a meaning: not while connected mode is off (RFC 4755
     /// 3.1).
     pub connected_mode: bool,
 }
@@ -260,7 +259,7 @@ impl<P, L: InterfaceAddress> Neighbors<P, L> {
             (Some(_), ClaimKind::Request, Some(address)) => {
                 self.step(now, claim.ip, Input::Request { address }, "asked us");
             }
-            // It is answered all the same, and asked for when there is a packet for it.
+            // The request is answered, and the neighbor resolved when there is a packet for it.
             (None, ClaimKind::Request, Some(_)) if !self.unsolicited.take(now) => {
                 self.drops.count(NeighborDrop::UnsolicitedPutOff);
             }
@@ -271,8 +270,7 @@ impl<P, L: InterfaceAddress> Neighbors<P, L> {
         }
     }
 
-    /// Confirms reachability: an upper protocol got data that prove that the neighbor receives our
-    /// packets.
+    /// An upper protocol received proof that the neighbor receives our packets.
     pub fn handle_confirmation(&mut self, now: Time, ip: IpAddr) {
         self.step(now, ip, Input::Confirmation, "confirmed from above");
     }
@@ -287,8 +285,7 @@ impl<P, L: InterfaceAddress> Neighbors<P, L> {
         self.entries.get(&ip)?.state.address()
     }
 
-    /// Whether the neighbor is not known to be away: of routers such a one is preferred
-    /// (RFC 4861 6.3.6).
+    /// `false` if its resolution failed. Other routers are preferred then (RFC 4861 6.3.6).
     pub fn may_be_reachable(&self, ip: IpAddr) -> bool {
         let state = self.entries.get(&ip).map(|entry| entry.state);
         !matches!(state, Some(State::Failed { .. } | State::Incomplete { failures: 1.., .. }))

@@ -227,8 +227,8 @@ impl<L: InterfaceAddress> State<L> {
         let config = rules.config;
         match self {
             Self::Incomplete { asked, rounds, failures, .. } => {
-                // Broadcasts that others used up are no fault of the neighbor, but there is an
-                // end to waiting for them too.
+                // Requests put off by the broadcast limit do not count as unanswered, but their
+                // number is limited too.
                 let is_over = asked >= config.broadcasts_max
                     || rounds >= config.broadcasts_max.saturating_mul(ROUNDS_PER_BROADCAST);
                 match is_over {
@@ -276,8 +276,8 @@ impl<L: InterfaceAddress> State<L> {
         }
     }
 
-    /// An answer where an address is known already (RFC 4861 7.2.5). Other flags of the same
-    /// interface are no other address.
+    /// An answer with an address already known (RFC 4861 7.2.5). An address with other flags is not
+    /// another address.
     fn answered(
         self,
         now: Time,
@@ -341,8 +341,8 @@ impl Rules<'_> {
         Step { next: Some(next), ask: Some(Ask::At(address)) }
     }
 
-    /// For half to one and a half times the base, so that neighbors do not doubt in step
-    /// (RFC 4861 6.3.2).
+    /// Randomized to 0.5 to 1.5 times the base, so that entries do not expire together (RFC 4861
+    /// 6.3.2).
     fn reachable<L>(&mut self, now: Time, address: L) -> State<L> {
         let base = self.config.reachable_for;
         State::Reachable { address, until: now + base / 2 + self.rng.duration(base) }

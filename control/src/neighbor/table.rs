@@ -88,9 +88,8 @@ impl<P, L: InterfaceAddress> Neighbors<P, L> {
         true
     }
 
-    /// Creates an entry for a request of an unknown node; it evicts only an entry of the same kind.
-    /// A node can send requests with any number of addresses, and an evicted neighbor loses its
-    /// connections.
+    /// Creates an entry for a request of an unknown node. It evicts only an entry of the same kind,
+    /// as a node can send requests from any number of addresses, and eviction ends connections.
     pub(super) fn insert_stale(&mut self, now: Time, ip: IpAddr, address: L) {
         if self.make_room(Usefulness::Unconfirmed) {
             let state = self.rules().stale(now, address, false);

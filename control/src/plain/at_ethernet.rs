@@ -1,4 +1,4 @@
-//! What an interface at Ethernet does beyond others: neighbors.
+//! The neighbors of a plain interface at an Ethernet link.
 
 use super::{PlainFrame, PlainInterface};
 use crate::ethernet::{EthernetEvent, EthernetNeighbors};

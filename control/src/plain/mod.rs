@@ -7,12 +7,12 @@
 //!   packets of this node ------------------------------------+      +--> other interfaces
 //! ```
 //!
-//! Such an interface has no protocols of its own between it and its neighbors beyond the resolution
-//! of link addresses, and at a TUN device, whose other end is the kernel, not even that: all
-//! packets go to the one neighbor there is. Addresses, ICMP, fragmentation and the routes of the
-//! node are the same for every link, so they are here once.
+//! Such an interface has no protocol but the resolution of link addresses, and at a TUN device,
+//! whose other end is the kernel, not even that: all packets go to the single neighbor. Addresses,
+//! ICMP, fragmentation and the routes of the node are the same for every link, so they are here
+//! once.
 //!
-//! There is no I/O here and no clock. The caller calls a `handle_*`, then drains all `poll_*`.
+//! The caller calls a `handle_*`, then drains all `poll_*`.
 
 mod at_ethernet;
 mod packet;
@@ -166,8 +166,7 @@ impl PlainInterface {
         self.handle_address_events(now);
     }
 
-    /// At a link of Ethernet others are asked whether they have an address; elsewhere no other node
-    /// can have it.
+    /// Only an Ethernet link has other nodes that may have an address.
     fn handle_address_events(&mut self, now: Time) {
         assert_no_worker_thread();
         while let Some(event) = self.addresses.poll_event() {
@@ -255,8 +254,8 @@ impl PlainInterface {
         }
     }
 
-    /// A packet in transit is longer than the MTU: it leaves in fragments, or its sender gets an
-    /// ICMP error.
+    /// A packet in transit is longer than the MTU: it is fragmented, or its sender gets an ICMP
+    /// error.
     pub fn handle_too_big(&mut self, now: Time, packet: Vec<u8>, hop: TransitHop) {
         assert_no_worker_thread();
         self.send_by_link(now, hop.next_hop, packet, Some(hop.from));
@@ -372,10 +371,10 @@ impl PlainInterface {
         })
     }
 
-    /// Tells the sender of a packet why it is not delivered, by the interface that it is beyond.
+    /// Sends an ICMP error about `packet` by the interface that leads to its sender.
     ///
-    /// Why by the flow of that packet: each interface on the way chooses the same next hop, so the
-    /// error has an address of the interface that it leaves by.
+    /// Why by the flow of `packet`: every hop chooses the same next hop for it, so the source
+    /// address of the error is of the interface that it leaves by.
     fn send_icmp_error(&mut self, now: Time, packet: &[u8], error: IcmpError) {
         let Some(sender) = source(packet) else { return };
         let flow = self.beyond.flow_of(packet);

@@ -1,4 +1,4 @@
-//! What a packet is, as far as an interface has to know.
+//! Classification of packets for an interface.
 
 use crate::frame;
 use pollux_wire::ethernet::EtherType;

@@ -1,8 +1,8 @@
 //! The multicast groups that programs of the kernel listen to: read from the membership reports
 //! that the kernel sends by the shadow of an interface (RFC 2236, RFC 3376, RFC 2710, RFC 3810).
 //!
-//! A report of a source filter counts as a report of its group: the filter itself is applied by the
-//! kernel, to what it gets.
+//! A report of a source filter counts as a report of its group: the kernel applies the filter
+//! itself.
 
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::group_record::{GroupRecord, RecordType};

@@ -1,7 +1,7 @@
-//! The router: what the kernel of the machine tells of routes and of multicast groups.
+//! The router's view of the kernel's routes and multicast groups.
 //!
 //! [`kernel_routes`] mirrors the tables that routing daemons fill in the kernel. [`group_reports`]
-//! reads what programs there listen to.
+//! reads the membership reports of programs.
 
 pub mod group_reports;
 pub mod kernel_routes;

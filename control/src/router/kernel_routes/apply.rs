@@ -44,7 +44,7 @@ fn placement(route: &RouteMessage<'_>, config: &KernelRoutesConfig) -> Placement
         IpAddr::V4(_) => false,
         IpAddr::V6(address) => address.is_multicast() || address.is_unicast_link_local(),
     };
-    // Linux has such a route of its own for what no other route of IPv6 matches.
+    // Linux has such an IPv6 default route of its own.
     let is_default_reject =
         route.route_type == RouteType::UNREACHABLE && route.protocol == RouteProtocol::KERNEL;
     if is_local || is_default_reject || route.flags.contains(RouteFlags::CLONED) {
@@ -136,7 +136,7 @@ impl Tables {
     }
 
     fn set_link(&mut self, link: &LinkMessage<'_>) {
-        // Ports of bridges are told as links of the bridge's family as well.
+        // Bridge ports are also reported as links of the bridge family.
         if link.family != AddressFamily::UNSPECIFIED {
             return;
         }
@@ -236,7 +236,7 @@ impl Tables {
                     if is_v4 { remove_v4(list, &gone) } else { remove_v6(list, &gone) }
                 },
             );
-        // What is there is not what the kernel had: a dump shows which is right.
+        // The mirror differs from the kernel; a dump corrects it.
         if found { Effect::NONE } else { Effect::DUMP }
     }
 }
@@ -294,7 +294,7 @@ fn remove_v6(list: &mut Vec<Entry>, gone: &Entry) -> bool {
     {
         let paths = &mut list[index].paths;
         let before = paths.len();
-        // A single path is told without its weight.
+        // The kernel reports a single path without its weight.
         let name = |hop: &RoutePath| (hop.interface, hop.gateway);
         paths.retain(|path| !gone.paths.iter().any(|gone| name(path) == name(gone)));
         let found = paths.len() + gone.paths.len() == before;

@@ -1,4 +1,4 @@
-//! Mirror of the kernel's routes: what rtnetlink says, as changes of our own table.
+//! Mirror of the kernel's routes by rtnetlink, as changes of our own table.
 //!
 //! ```text
 //!              poll_dump: links, addresses, nexthops, routes v4, v6
@@ -59,7 +59,7 @@ const OVERRUN_FORGET: Duration = Duration::from_secs(10);
 /// From a deletion to the withdrawal of the route: a daemon sends both messages of a replacement in
 /// one system call.
 const WITHDRAWAL_DELAY: Duration = Duration::from_millis(10);
-/// How often a kind is dumped again when it was interrupted; then what came is used, and a dump of
+/// Repetitions of an interrupted dump of one kind; then its result is used, and a dump of
 /// everything follows.
 const DUMP_REPEATS_MAX: u32 = 5;
 
@@ -71,8 +71,8 @@ pub struct KernelRoutesConfig {
     pub domains: BTreeMap<u32, u32>,
     /// Shadow netdevs in the kernel and the interfaces that they stand for.
     pub interfaces: BTreeMap<String, String>,
-    /// Interface that leads to the kernel, for routes whose paths are none of ours. Without it such
-    /// a route is unreachable; were it left out, a wider route would win.
+    /// The interface to the kernel, for routes whose paths are none of ours. Without it such a
+    /// route is unreachable: without any route, a wider one would match.
     pub kernel_port: Option<String>,
 }
 
@@ -163,8 +163,8 @@ pub struct KernelRoutes {
     overrun_at: Option<Time>,
     tables: Tables,
     changed: Changed,
-    /// Links that were down since the last dump: the kernel may have dropped routes through them
-    /// in silence, so they are not used before the next one.
+    /// Links that were down since the last dump, and not used before the next: the kernel may have
+    /// dropped routes through them without a message.
     links_were_down: BTreeSet<u32>,
     published: BTreeMap<KernelRouteKey, KernelRoute>,
     /// Deleted routes, in the order in which they are withdrawn.
@@ -231,8 +231,7 @@ impl KernelRoutes {
         !matches!(self.synchronization, Synchronization::Dumping(_))
     }
 
-    /// When to call [`Self::poll_dump`] and [`Self::handle_drained`] again, if nothing comes
-    /// before.
+    /// When to call [`Self::poll_dump`] and [`Self::handle_drained`] without a message.
     pub fn poll_timeout(&self) -> Option<Time> {
         let deleted = self.deleted.front().map(|(at, _)| *at).filter(|_| self.publishes());
         self.timer.map(|timer| timer.at).into_iter().chain(deleted).min()
@@ -317,7 +316,7 @@ impl KernelRoutes {
             Ok(Payload::Overrun) => return self.handle_overrun(now),
             Ok(payload) => payload,
             Err(_) => {
-                // Its content is lost, as if it had not come.
+                // Its content is lost, as in an overrun.
                 self.counters.malformed += 1;
                 return self.dump_at(now + DUMP_DEBOUNCE, now + DUMP_DELAY_MAX);
             }
@@ -368,8 +367,8 @@ impl KernelRoutes {
         changes
     }
 
-    /// The socket is not drained, but the caller cannot read on: gives what was added and changed.
-    /// What seems gone may come back with the next message, so it waits.
+    /// The socket is not drained, but the caller cannot read on: returns all changes but
+    /// withdrawals, which the next message may revoke.
     pub fn handle_busy(&mut self) -> Vec<KernelRouteChange> {
         self.publish(None)
     }

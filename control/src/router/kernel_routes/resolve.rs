@@ -1,4 +1,4 @@
-//! From a list of routes to the one that is used, and from its paths to interfaces of ours.
+//! The selection of a route from its list, and of its paths by interfaces of ours.
 
 use super::table::{Entry, KernelLink, NexthopObject};
 use super::{KernelHop, KernelRoute, KernelRouteKey, KernelRoutes, KernelTarget};
@@ -35,8 +35,8 @@ impl KernelRoutes {
         }
     }
 
-    /// The paths of a route: its own, or those of its nexthop object. `None` while the object is
-    /// not known: it may come after the route.
+    /// The paths of a route or of its nexthop object. `None` while the object is unknown: it may
+    /// follow the route.
     fn paths(&self, entry: &Entry) -> Option<Paths> {
         if entry.nexthop_id == 0 {
             let own = entry.paths.iter().map(|hop| (*hop, u32::from(hop.weight)));
@@ -51,7 +51,7 @@ impl KernelRoutes {
                 for member in members {
                     match self.tables.nexthops.get(&member.id) {
                         Some(NexthopObject::Path(hop)) => hops.push((*hop, member.weight)),
-                        // The kernel has it in a group of its own only.
+                        // The kernel has it only in a group without other members.
                         Some(NexthopObject::Blackhole) => return Some(Paths::Blackhole),
                         _ => {}
                     }
@@ -61,8 +61,8 @@ impl KernelRoutes {
         }
     }
 
-    /// The paths that are alive, by interfaces of ours. A path without carrier is used only where
-    /// there is no other: whether the interface is up is for its owner to say.
+    /// The live paths by interfaces of ours. A path without carrier is used only if there is no
+    /// other: the owner of the interface knows whether it is up.
     fn via(&self, hops: &[(RoutePath, u32)]) -> Option<KernelTarget> {
         let mut alive: Vec<_> = hops
             .iter()

@@ -20,8 +20,8 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// The route of a message. A route that names a nexthop object repeats the object's paths,
-    /// as they were when it was installed: they are not kept.
+    /// The paths of a route with a nexthop object are not kept: they are those of the object at the
+    /// time of installation.
     pub(super) fn new(route: &RouteMessage<'_>) -> Self {
         let paths = if route.nexthop_id == 0 { route.paths.iter().collect() } else { Vec::new() };
         Self {
@@ -42,8 +42,8 @@ impl Entry {
             && self.paths.iter().zip(&other.paths).all(|(a, b)| is_same_path(a, b))
     }
 
-    /// Whether the kernel merges it with other routes of IPv6 into one of several paths: it has
-    /// gateways of its own and comes from no router advertisement.
+    /// Whether the kernel merges it into one multipath route of IPv6: it has gateways of its own
+    /// and comes from no router advertisement.
     pub(super) fn is_mergeable(&self) -> bool {
         self.nexthop_id == 0
             && self.protocol != RouteProtocol::RA
