@@ -3,6 +3,7 @@
 mod states;
 
 use super::*;
+use crate::frame::Frame;
 use crate::output::FRAMES_MAX;
 use pollux_wire::address::Guid;
 use pollux_wire::ip::dhcp::DhcpOption;

@@ -229,8 +229,8 @@ impl EthernetNeighbors {
         }
     }
 
-    pub fn hears(&self, group: IpAddr) -> bool {
-        self.membership.hears(group)
+    pub fn has_listener(&self, group: IpAddr) -> bool {
+        self.membership.has_listener(group)
     }
 
     /// Sets a static neighbor. `false` if the table is full.

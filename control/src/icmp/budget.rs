@@ -11,27 +11,18 @@ use pollux_wire::ethernet::EtherType;
 use std::sync::{Arc, Mutex, PoisonError};
 
 #[derive(Clone, Debug)]
-pub struct ErrorBudget(Arc<Mutex<Budgets>>);
-
-#[derive(Debug)]
-struct Budgets {
-    v4: RateLimit,
-    v6: RateLimit,
-}
+pub struct ErrorBudget(Arc<Mutex<[RateLimit; 2]>>);
 
 impl ErrorBudget {
     pub fn new(config: &IcmpConfig) -> Self {
         let one = || RateLimit::new(config.errors_per_second_max, config.errors_burst_max);
-        Self(Arc::new(Mutex::new(Budgets { v4: one(), v6: one() })))
+        Self(Arc::new(Mutex::new([one(), one()])))
     }
 
     /// Uses one error of a family, if there is one.
     pub(super) fn take(&self, now: Time, ether_type: EtherType) -> bool {
         // Control is one thread, so nothing waits here.
         let mut budgets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match ether_type {
-            EtherType::IPV4 => budgets.v4.take(now),
-            _ => budgets.v6.take(now),
-        }
+        budgets[usize::from(ether_type == EtherType::IPV6)].take(now)
     }
 }

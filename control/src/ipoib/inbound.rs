@@ -145,7 +145,7 @@ impl Interface {
         let is_broadcast = matches!(destination, IpAddr::V4(ip) if self.addresses.is_broadcast(ip));
         let is_ours = self.addresses.is_of_node(destination)
             || is_broadcast
-            || self.membership.hears(destination);
+            || self.membership.has_listener(destination);
         if !is_ours {
             return self.drops.count(InterfaceDrop::Transit);
         }

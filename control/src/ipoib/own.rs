@@ -172,7 +172,7 @@ impl Interface {
             IpAddr::V4(ip) => self.arp.add(now, ip, probes),
             IpAddr::V6(ip) => {
                 let group = IpAddr::V6(solicited_node(ip));
-                if !self.membership.hears(group) {
+                if !self.membership.has_listener(group) {
                     self.membership.join(now, group);
                 }
                 self.detect(now, ip)

@@ -4,7 +4,7 @@
 //! the group of the link, and multicast routers, by IGMP and MLD. The first local join makes the
 //! interface join, the last leave makes it leave. A group of the link carries all IPv6 groups with
 //! the same lower 80 bits: it is joined once for all of them, and packets are filtered by
-//! [`Membership::hears`].
+//! [`Membership::has_listener`].
 
 mod message;
 mod reporter;
@@ -13,7 +13,7 @@ mod tests;
 
 use crate::frame::NoLink;
 use crate::output::{Output, output_methods};
-use message::Heard;
+use message::Received;
 use pollux_verbs::reasons;
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
@@ -120,7 +120,7 @@ impl Membership {
         }
     }
 
-    pub fn hears(&self, group: IpAddr) -> bool {
+    pub fn has_listener(&self, group: IpAddr) -> bool {
         self.listeners.contains_key(&group)
     }
 
@@ -131,16 +131,16 @@ impl Membership {
 
     pub fn handle_igmp(&mut self, now: Time, bytes: &[u8]) {
         match message::read_igmp(bytes) {
-            Ok(Heard::Query(query)) => self.igmp.handle_query(now, query, &mut self.rng),
-            Ok(Heard::Report(group)) => self.igmp.handle_report(now, group),
+            Ok(Received::Query(query)) => self.igmp.handle_query(now, query, &mut self.rng),
+            Ok(Received::Report(group)) => self.igmp.handle_report(now, group),
             Err(reason) => self.output.count(reason),
         }
     }
 
     pub fn handle_mld(&mut self, now: Time, bytes: &[u8]) {
         match message::read_mld(bytes) {
-            Ok(Heard::Query(query)) => self.mld.handle_query(now, query, &mut self.rng),
-            Ok(Heard::Report(group)) => self.mld.handle_report(now, group),
+            Ok(Received::Query(query)) => self.mld.handle_query(now, query, &mut self.rng),
+            Ok(Received::Report(group)) => self.mld.handle_report(now, group),
             Err(reason) => self.output.count(reason),
         }
     }

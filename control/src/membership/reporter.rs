@@ -22,7 +22,7 @@ const RECORDS_PER_REPORT_MAX: usize = 48;
 pub(super) const SOURCES_MAX: usize = 48;
 /// Joined groups, and groups with an outstanding report of a leave. Without a report, routers
 /// notice a leave by timeout.
-const TOLD_MAX: usize = 2 * super::GROUPS_MAX;
+const REPORTED_GROUPS_MAX: usize = 2 * super::GROUPS_MAX;
 const ROBUSTNESS: u8 = 2;
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// In older versions (RFC 2236 8.10, RFC 2710 7.10).
@@ -57,7 +57,7 @@ pub(super) enum Report {
     /// In the current version: record type, group and sources.
     Records(Vec<(RecordType, IpAddr, Vec<IpAddr>)>),
     /// In an older version: a membership report.
-    Heard(Version, IpAddr),
+    Joined(Version, IpAddr),
     /// In the version before the current: a leave message.
     Done(IpAddr),
 }
@@ -78,7 +78,7 @@ struct Answer {
 
 #[derive(Clone, Debug)]
 struct Group {
-    is_heard: bool,
+    is_joined: bool,
     change: Option<Change>,
     answer: Option<Answer>,
     /// This host was the last to report it, so it sends the leave message.
@@ -114,14 +114,14 @@ impl Reporter {
         }
     }
 
-    pub(super) fn set(&mut self, now: Time, group: IpAddr, is_heard: bool) {
-        if !is_heard && self.groups.len() >= TOLD_MAX {
+    pub(super) fn set(&mut self, now: Time, group: IpAddr, is_joined: bool) {
+        if !is_joined && self.groups.len() >= REPORTED_GROUPS_MAX {
             self.groups.remove(&group);
             return;
         }
         let change = Some(Change { times: self.robustness, due: now });
         let reported_last = self.groups.get(&group).is_some_and(|group| group.reported_last);
-        self.groups.insert(group, Group { is_heard, change, answer: None, reported_last });
+        self.groups.insert(group, Group { is_joined, change, answer: None, reported_last });
     }
 
     pub(super) fn handle_query(&mut self, now: Time, query: Query, rng: &mut SeededRng) {
@@ -141,12 +141,12 @@ impl Reporter {
         match query.group {
             None if self.version(now) == Version::Current => self.general = Some(due),
             None => {
-                for group in self.groups.values_mut().filter(|group| group.is_heard) {
+                for group in self.groups.values_mut().filter(|group| group.is_joined) {
                     group.ask(now + rng.duration(query.within), Vec::new());
                 }
             }
             Some(group) => {
-                if let Some(group) = self.groups.get_mut(&group).filter(|group| group.is_heard) {
+                if let Some(group) = self.groups.get_mut(&group).filter(|group| group.is_joined) {
                     group.ask(due, query.sources);
                 }
             }
@@ -177,7 +177,7 @@ impl Reporter {
             _ => self.changed_in_old(now, version, rng),
         };
         reports.extend(self.answers(now, version));
-        self.groups.retain(|_, group| group.is_heard || group.change.is_some());
+        self.groups.retain(|_, group| group.is_joined || group.change.is_some());
         reports
     }
 
@@ -185,7 +185,7 @@ impl Reporter {
         let mut records = Vec::new();
         for (&ip, group) in &mut self.groups {
             if group.take_change(now, rng.duration(REPORT_INTERVAL)) {
-                let kind = match group.is_heard {
+                let kind = match group.is_joined {
                     true => RecordType::CHANGE_TO_EXCLUDE_MODE,
                     false => RecordType::CHANGE_TO_INCLUDE_MODE,
                 };
@@ -201,9 +201,9 @@ impl Reporter {
             if !group.take_change(now, rng.duration(OLD_REPORT_INTERVAL)) {
                 continue;
             }
-            if group.is_heard {
+            if group.is_joined {
                 group.reported_last = true;
-                reports.push(Report::Heard(version, ip));
+                reports.push(Report::Joined(version, ip));
             } else {
                 group.change = None;
                 if version == Version::Older && group.reported_last {
@@ -220,7 +220,7 @@ impl Reporter {
             self.general = None;
         }
         let mut records = Vec::new();
-        for (&ip, group) in self.groups.iter_mut().filter(|(_, group)| group.is_heard) {
+        for (&ip, group) in self.groups.iter_mut().filter(|(_, group)| group.is_joined) {
             let is_asked = group.answer.as_ref().is_some_and(|answer| answer.due <= now);
             let asked = if is_asked { group.answer.take() } else { None };
             if !is_general && !is_asked {
@@ -237,7 +237,7 @@ impl Reporter {
         }
         match version {
             Version::Current => in_reports(records),
-            _ => records.into_iter().map(|(_, ip, _)| Report::Heard(version, ip)).collect(),
+            _ => records.into_iter().map(|(_, ip, _)| Report::Joined(version, ip)).collect(),
         }
     }
 
@@ -247,7 +247,7 @@ impl Reporter {
         for group in self.groups.values_mut() {
             (group.change, group.answer) = (None, None);
         }
-        self.groups.retain(|_, group| group.is_heard);
+        self.groups.retain(|_, group| group.is_joined);
     }
 }
 

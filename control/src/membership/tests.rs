@@ -2,7 +2,7 @@
 
 use super::reporter::Version;
 use super::*;
-use crate::frame::{Sender, To};
+use crate::frame::{Frame, Sender, To};
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::group_record::{Querier, RecordType};
 use pollux_wire::ip::icmpv6::{self, Icmpv6Message};
@@ -146,11 +146,11 @@ fn the_first_listener_joins_the_link_and_the_last_leaves_it() {
     membership.leave(at(1), GROUP.into());
     membership.leave(at(1), GROUP.into());
     assert_eq!(events(&mut membership), []);
-    assert!(membership.hears(GROUP.into()));
+    assert!(membership.has_listener(GROUP.into()));
     membership.leave(at(1), GROUP.into());
     membership.leave(at(1), GROUP.into());
     assert_eq!(events(&mut membership), [MembershipEvent::Leave(id)]);
-    assert!(!membership.hears(GROUP.into()));
+    assert!(!membership.has_listener(GROUP.into()));
     assert!(!membership.join(at(1), ROUTER.into()), "no group");
     assert!(!membership.join(at(1), Ipv4Addr::BROADCAST.into()), "the interface's own");
 }
@@ -167,7 +167,7 @@ fn groups_of_ipv6_that_share_a_group_of_the_link_join_it_once() {
     assert_eq!(membership.link_groups().collect::<Vec<_>>(), [(id, 2)]);
     membership.leave(at(0), one.into());
     assert_eq!(events(&mut membership), []);
-    assert!(!membership.hears(one.into()) && membership.hears(two.into()));
+    assert!(!membership.has_listener(one.into()) && membership.has_listener(two.into()));
     membership.leave(at(0), two.into());
     assert_eq!(events(&mut membership), [MembershipEvent::Leave(id)]);
 }
@@ -344,8 +344,8 @@ proptest! {
             }
             for which in 0..4 {
                 let group = Ipv4Addr::new(239, 0, 0, which);
-                let hears = membership.hears(group.into());
-                prop_assert_eq!(hears, joined.contains(&GroupId::V4(group)));
+                let has_listener = membership.has_listener(group.into());
+                prop_assert_eq!(has_listener, joined.contains(&GroupId::V4(group)));
             }
         }
         said(&mut membership, now + Duration::from_secs(3200));

@@ -277,7 +277,7 @@ impl<P, L: InterfaceAddress> Neighbors<P, L> {
 
     /// An upper protocol suspects that a neighbor is unreachable: no path, a broken connection.
     pub fn handle_stale_hint(&mut self, now: Time, ip: IpAddr) {
-        self.step(now, ip, Input::Suspicion, "doubted from above");
+        self.step(now, ip, Input::StaleHint, "doubted from above");
     }
 
     /// The known address of a neighbor; does not count as use.

@@ -95,7 +95,7 @@ pub(super) enum Input<L> {
     },
     Confirmation,
     /// An upper protocol suspects that it is unreachable.
-    Suspicion,
+    StaleHint,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -205,9 +205,9 @@ impl<L: InterfaceAddress> State<L> {
                 Self::Reachable { address, .. }
                 | Self::Stale { address, .. }
                 | Self::Delay { address, .. },
-                Input::Suspicion,
+                Input::StaleHint,
             ) => rules.probe(now, address, 0, None),
-            (_, Input::Suspicion) => self.into(),
+            (_, Input::StaleHint) => self.into(),
         }
     }
 

@@ -126,7 +126,7 @@ fn every_state_with_every_input() {
         ("requests, same", Input::Request { address: link(1) }),
         ("requests, other", Input::Request { address: link(2) }),
         ("confirmed", Input::Confirmation),
-        ("doubted", Input::Suspicion),
+        ("doubted", Input::StaleHint),
     ];
     let config = NeighborConfig::default();
     let mut table = String::new();

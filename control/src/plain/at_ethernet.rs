@@ -1,6 +1,7 @@
 //! The neighbors of a plain interface at an Ethernet link.
 
 use super::{PlainFrame, PlainInterface};
+use crate::address::Addresses;
 use crate::ethernet::{EthernetEvent, EthernetNeighbors};
 use crate::icmp::IcmpError;
 use crate::thread_check::assert_no_worker_thread;
@@ -11,10 +12,8 @@ use std::net::{IpAddr, Ipv4Addr};
 impl PlainInterface {
     pub fn handle_arp(&mut self, now: Time, packet: &[u8]) {
         assert_no_worker_thread();
-        let Self { ethernet, addresses, .. } = self;
-        if let Some(ethernet) = ethernet.as_mut().filter(|_| self.down.is_none()) {
-            ethernet.handle_arp(now, packet, addresses);
-            self.settle(now);
+        if self.down.is_none() {
+            self.with_link(now, |link, ours| link.handle_arp(now, packet, ours));
         }
     }
 
@@ -26,20 +25,12 @@ impl PlainInterface {
 
     /// Workers sent packets to a next hop.
     pub fn handle_use(&mut self, now: Time, next_hop: IpAddr) {
-        let Self { ethernet, addresses, .. } = self;
-        if let Some(ethernet) = ethernet {
-            ethernet.handle_use(now, next_hop, addresses);
-            self.settle(now);
-        }
+        self.with_link(now, |link, ours| link.handle_use(now, next_hop, ours));
     }
 
     pub fn handle_timeout(&mut self, now: Time) {
         assert_no_worker_thread();
-        let Self { ethernet, addresses, .. } = self;
-        if let Some(ethernet) = ethernet {
-            ethernet.handle_timeout(now, addresses);
-            self.settle(now);
-        }
+        self.with_link(now, |link, ours| link.handle_timeout(now, ours));
     }
 
     pub fn poll_timeout(&self) -> Option<Time> {
@@ -48,25 +39,30 @@ impl PlainInterface {
 
     /// Sets a static neighbor. `false` if the table is full.
     pub fn set_neighbor(&mut self, now: Time, ip: IpAddr, address: MacAddress) -> bool {
-        let Self { ethernet, addresses, .. } = self;
-        let link = ethernet.as_mut();
-        let is_set = link.is_some_and(|link| link.set_neighbor(now, ip, address, addresses));
-        self.settle(now);
-        is_set
+        let set =
+            |link: &mut EthernetNeighbors, ours: &_| link.set_neighbor(now, ip, address, ours);
+        self.with_link(now, set) == Some(true)
     }
 
     /// Its address is resolved again when there is a packet for it.
     pub fn remove_neighbor(&mut self, now: Time, ip: IpAddr) {
-        let Self { ethernet, addresses, .. } = self;
-        if let Some(ethernet) = ethernet {
-            ethernet.remove_neighbor(now, ip, addresses);
-            self.settle(now);
-        }
+        self.with_link(now, |link, ours| link.remove_neighbor(now, ip, ours));
     }
 
     /// The next change for workers: a next hop and its address; `None` if it has none any more.
     pub fn poll_neighbor(&mut self) -> Option<(IpAddr, Option<MacAddress>)> {
         self.ethernet.as_mut()?.poll_change()
+    }
+
+    /// Calls the neighbors of an Ethernet link, and takes their output.
+    pub(super) fn with_link<R>(
+        &mut self,
+        now: Time,
+        call: impl FnOnce(&mut EthernetNeighbors, &Addresses) -> R,
+    ) -> Option<R> {
+        let result = call(self.ethernet.as_mut()?, &self.addresses);
+        self.settle(now);
+        Some(result)
     }
 
     /// Takes the events and frames of the link.

@@ -140,11 +140,8 @@ impl PlainInterface {
             self.since = now;
         }
         self.down = down;
-        let Self { ethernet, addresses, .. } = self;
-        if let Some(ethernet) = ethernet {
-            ethernet.set_up(now, self.down.is_none(), addresses);
-            self.settle(now);
-        }
+        let is_up = self.down.is_none();
+        self.with_link(now, |link, ours| link.set_up(now, is_up, ours));
     }
 
     pub fn set_mtu(&mut self, mtu: u32) {
@@ -211,23 +208,20 @@ impl PlainInterface {
         let Some((ether_type, destination, kind)) = classify(packet) else {
             return self.drops.count(PlainDrop::Malformed);
         };
-        let is_group = self.ethernet.as_ref().is_some_and(|link| link.hears(destination));
+        let is_group = self.ethernet.as_ref().is_some_and(|link| link.has_listener(destination));
         let is_ours = is_group
             || self.addresses.is_of_node(destination)
             || matches!(destination, IpAddr::V4(ip) if self.addresses.is_broadcast(ip));
-        let Self { ethernet, addresses, .. } = self;
-        match (kind, ethernet) {
-            (Kind::Discovery, Some(ethernet)) => {
-                ethernet.handle_discovery(now, packet, addresses);
-                return self.settle(now);
-            }
-            (Kind::Membership, Some(ethernet)) => {
-                return ethernet.handle_membership(now, ether_type, packet);
-            }
-            _ => {}
-        }
         match kind {
-            Kind::Discovery | Kind::Membership => self.drops.count(PlainDrop::LinkProtocol),
+            Kind::Discovery | Kind::Membership if self.ethernet.is_none() => {
+                self.drops.count(PlainDrop::LinkProtocol);
+            }
+            Kind::Discovery => {
+                self.with_link(now, |link, ours| link.handle_discovery(now, packet, ours));
+            }
+            Kind::Membership => {
+                self.with_link(now, |link, _| link.handle_membership(now, ether_type, packet));
+            }
             _ if !is_ours => self.drops.count(PlainDrop::Transit),
             Kind::EchoRequest => {
                 if let Some(frame) = self.icmp.handle_echo(now, packet, &self.addresses) {

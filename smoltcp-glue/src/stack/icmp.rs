@@ -5,7 +5,6 @@ use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::icmpv4::{self, Icmpv4Message, Icmpv4Unreachable};
 use pollux_wire::ip::icmpv6::{self, Icmpv6Message, Icmpv6Unreachable};
 
-/// An ICMP error about one of our packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IcmpError {
     /// Port or protocol unreachable.
@@ -16,7 +15,6 @@ pub(super) enum IcmpError {
     TooBig(u32),
 }
 
-/// Parses an ICMP error, and the header that it quotes.
 pub(super) fn icmp_error(packet: &IpPacket<'_>) -> Option<(IcmpError, Quoted)> {
     let (error, original) = match packet.protocol {
         IpProtocol::ICMPV4 if icmpv4::checksum_ok(packet.payload) => {

@@ -1,15 +1,24 @@
-//! Tables that are looked up for every packet, with keys that strangers choose: hashed under a
-//! secret. Nothing walks through one in its order.
+//! Tables that are looked up for every packet, with keys that remote hosts choose: hashed under a
+//! secret. Nothing iterates over one in its order.
 //!
-//! Why our own hash: the standard one takes some 240 instructions for an address and a port, which
-//! is more than all else that a datagram costs its socket. This one multiplies once a word, as the
-//! table of neighbors does, by a number that nobody else knows.
+//! Why our own hash: the standard one takes some 240 instructions for an address and a port, more
+//! than everything else that a datagram costs its socket. This one multiplies each word by a secret
+//! factor, as the neighbor table does.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// A table from addresses to connections.
 #[expect(clippy::disallowed_types, reason = "it is looked up; its order decides nothing")]
 pub(super) type Lookup<K, V> = std::collections::HashMap<K, V, Secret>;
+
+/// The entry of a bound address: of the address itself, or of all addresses of its family.
+pub(super) fn bound_at<V: Copy>(table: &Lookup<SocketAddr, V>, address: SocketAddr) -> Option<V> {
+    let any: IpAddr = match address {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    table.get(&address).or_else(|| table.get(&SocketAddr::new(any, address.port()))).copied()
+}
 
 /// The secret of a hash: initial value and multiplier.
 #[derive(Clone, Copy)]
@@ -19,7 +28,7 @@ pub(super) struct Secret {
 }
 
 impl Default for Secret {
-    /// One that the system has not given to any other table.
+    /// A new random secret.
     fn default() -> Self {
         let seed = RandomState::new();
         Self { first: seed.hash_one(0), factor: seed.hash_one(1) | 1 }
@@ -39,7 +48,7 @@ impl BuildHasher for Secret {
 /// follow each other hashes with the same low bits.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A hash being made: each word is multiplied, and both halves of the product count.
+/// Each word is multiplied, and both halves of the product are used.
 pub(super) struct Folding {
     state: u64,
     factor: u64,
@@ -95,7 +104,7 @@ const fn fold(word: u64, factor: u64) -> u64 {
 
 #[cfg(test)]
 impl Secret {
-    /// One of the factors that need [`GOLDEN`].
+    /// A factor that needs [`GOLDEN`].
     pub(super) const CROWDING: Self = Self { first: 0, factor: 0xffff_fedc_ba98_73ff };
 }
 
@@ -103,7 +112,6 @@ impl Secret {
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
-    use std::net::{IpAddr, SocketAddr};
 
     #[test]
     fn neighbors_in_number_do_not_crowd() {
@@ -119,7 +127,7 @@ mod tests {
         let by_host_v6 = (0..1 << 12).map(|nth| SocketAddr::new(v6(nth), 80));
         for addresses in [by_port.collect::<Vec<_>>(), by_host.collect(), by_host_v6.collect()] {
             let hashes: Vec<_> = addresses.iter().map(|one| secret.hash_one(one)).collect();
-            // A table takes the low bits for the place, and the high ones to tell neighbors apart.
+            // A hash table uses the low bits as index, and the high ones to tell entries apart.
             let places: BTreeSet<_> = hashes.iter().map(|hash| hash & 0xfff).collect();
             let tags: BTreeSet<_> = hashes.iter().map(|hash| hash >> 57).collect();
             // Thrown at random, they would hit 63 of 100 places.

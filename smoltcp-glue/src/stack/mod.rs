@@ -1,4 +1,5 @@
-//! UDP and TCP sockets without I/O: IP packets go in and come out, and time is passed in.
+//! UDP and TCP sockets without I/O: the caller passes in packets and the time, and polls packets to
+//! send.
 //!
 //! ```text
 //!   handle_packet --> UDP: sockets by address and port  --> udp_recv
@@ -7,7 +8,7 @@
 //!   poll_transmit <-- datagrams, resets, then connections that are ready
 //! ```
 //!
-//! Demultiplexing is a table lookup here; smoltcp, which would ask every socket, sees one
+//! Demultiplexing is a table lookup here; smoltcp, which would try every socket, is given one
 //! connection at a time. So an idle socket costs memory only.
 //!
 //! The caller passes in packets for the host's addresses and groups, then drains
@@ -48,7 +49,6 @@ use std::net::{IpAddr, SocketAddr};
 use tcp::Tcp;
 use udp::{Udp, UdpInput};
 
-const HOP_LIMIT: u8 = 64;
 /// Packets for closed ports that wait for their ICMP port unreachable.
 const PORT_UNREACHABLE_MAX: usize = 64;
 
@@ -99,10 +99,6 @@ struct Events {
 }
 
 impl Events {
-    const fn enable(&mut self) {
-        self.is_enabled = true;
-    }
-
     fn push(&mut self, socket: SocketId) {
         if self.is_enabled && self.list.back() != Some(&socket) {
             self.list.push_back(socket);
@@ -115,7 +111,7 @@ impl Events {
 }
 
 impl Stack {
-    /// A stack without sockets. The seed has to be secret.
+    /// A stack without sockets. The seed must be secret.
     pub fn new(config: StackConfig, seed: u64) -> Self {
         // Peers see sequence numbers and ports that derive from it.
         let mut rng = SeededRng::secret(seed);
@@ -146,7 +142,7 @@ impl Stack {
 
     /// Sets the path MTU of a destination; `None` for the MTU of the link.
     pub fn set_path_mtu(&mut self, now: Time, to: IpAddr, mtu: Option<u32>) {
-        self.mtus.say(now, to, mtu);
+        self.mtus.set_or_clear(now, to, mtu);
     }
 
     /// The path MTU of a destination.
@@ -190,7 +186,7 @@ impl Stack {
         }
     }
 
-    /// The same with headers that are parsed.
+    /// As [`Stack::handle_packet`], with parsed headers.
     pub fn handle(&mut self, now: Time, headers: &PacketHeaders, bytes: &[u8]) {
         let packet = match IpPacket::of(headers, bytes) {
             Ok(packet) => packet,
@@ -286,16 +282,15 @@ impl Stack {
         self.port_unreachable.pop()
     }
 
-    /// Takes the next peer with which a connection of TCP made progress: it is reachable
-    /// (RFC 4861 7.3.1).
+    /// The next peer whose connection made progress: it is reachable (RFC 4861 7.3.1).
     pub fn poll_progress(&mut self) -> Option<IpAddr> {
         self.tcp.progress.pop()
     }
 
     /// Enables readiness events ([`Stack::poll_event`]).
     pub const fn enable_events(&mut self) {
-        self.udp.events.enable();
-        self.tcp.events.enable();
+        self.udp.events.is_enabled = true;
+        self.tcp.events.is_enabled = true;
     }
 
     /// The next socket that may have become readable or writable, or may have closed. Drain it

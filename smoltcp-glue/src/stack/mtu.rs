@@ -7,16 +7,15 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// The shortest that is believed of IPv4: every host takes this (RFC 1122 3.3.3), and less makes
-/// one of us send many small packets for whoever says so.
+/// The minimum for IPv4: every host takes this (RFC 1122 3.3.3), and a forged error with less would
+/// make us send many small packets.
 pub(super) const MTU_MIN: u32 = 576;
 /// The longest packet of IP over InfiniBand (RFC 4755 5.1).
 pub(super) const MTU_MAX: u32 = 65_520;
-/// When a longer packet is tried again (RFC 1191 6.3).
+/// A longer packet is tried again after this (RFC 1191 6.3).
 const BELIEVED_FOR: Duration = Duration::from_secs(600);
 const DESTINATIONS_MAX: usize = 4096;
 
-/// MTUs, by destination.
 #[derive(Debug)]
 pub(super) struct Mtus {
     link: u32,
@@ -32,7 +31,6 @@ impl Mtus {
         self.link = mtu.clamp(MTU_MIN, MTU_MAX);
     }
 
-    /// The longest packet to a destination.
     pub(super) fn of(&self, now: Time, to: IpAddr) -> u32 {
         match self.known.get(&to) {
             Some((mtu, until)) if now < *until => *mtu,
@@ -40,7 +38,7 @@ impl Mtus {
         }
     }
 
-    /// Destinations that have one of their own.
+    /// Destinations with a path MTU of their own.
     pub(super) fn destinations(&self) -> impl Iterator<Item = IpAddr> {
         self.known.keys().copied()
     }
@@ -57,15 +55,15 @@ impl Mtus {
         self.known.insert(to, (mtu.clamp(least, MTU_MAX), now + BELIEVED_FOR));
     }
 
-    /// The same, or that it is the link's again.
-    pub(super) fn say(&mut self, now: Time, to: IpAddr, mtu: Option<u32>) {
+    /// `None` restores the MTU of the link.
+    pub(super) fn set_or_clear(&mut self, now: Time, to: IpAddr, mtu: Option<u32>) {
         match mtu {
             Some(mtu) => self.set(now, to, mtu),
             None => drop(self.known.remove(&to)),
         }
     }
 
-    /// The same from an ICMP error, which can only lower it.
+    /// For ICMP errors, which can only lower it.
     pub(super) fn lower(&mut self, now: Time, to: IpAddr, mtu: u32) {
         if mtu < self.of(now, to) {
             self.set(now, to, mtu);

@@ -1,9 +1,9 @@
-//! Outgoing packets. Their memory is reused, so that sending allocates nothing once as many packets
-//! wait as ever will.
+//! Outgoing packets. Their buffers are reused, so that sending does not allocate in the steady
+//! state.
 
 use std::collections::VecDeque;
 
-/// A packet that is being written, in memory that only grows.
+/// A packet buffer that only grows.
 #[derive(Debug, Default)]
 pub(super) struct Packet {
     bytes: Vec<u8>,
@@ -41,7 +41,6 @@ impl PacketSink for Packet {
     }
 }
 
-/// Packets that wait, so many at the most.
 #[derive(Debug)]
 pub(super) struct Outbox {
     waiting: VecDeque<Packet>,
@@ -72,7 +71,7 @@ impl Outbox {
         self.waiting.back_mut().map(|packet| packet.buffer(len))
     }
 
-    /// Lets the packet that waited longest go, if one waits.
+    /// Sends the oldest packet; `false` if there is none.
     pub(super) fn pop(&mut self, sink: &mut dyn PacketSink) -> bool {
         let Some(next) = self.waiting.pop_front() else { return false };
         sink.buffer(next.len).copy_from_slice(next.bytes());

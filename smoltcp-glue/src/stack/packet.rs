@@ -1,4 +1,4 @@
-//! A parsed received packet: addresses and payload. Parsing is total.
+//! IP packets: parsing of received ones, which is total, and headers of sent ones.
 
 use pollux_dataplane::headers::{Form, PacketHeaders};
 use pollux_wire::ethernet::EtherType;
@@ -8,7 +8,8 @@ use pollux_wire::ip::ipv4::Ipv4Header;
 use pollux_wire::ip::ipv6::Ipv6Header;
 use std::net::{IpAddr, SocketAddr};
 
-/// A whole packet.
+const HOP_LIMIT: u8 = 64;
+
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IpPacket<'a> {
     pub(super) source: IpAddr,
@@ -16,11 +17,10 @@ pub(super) struct IpPacket<'a> {
     pub(super) protocol: IpProtocol,
     pub(super) payload: &'a [u8],
     pub(super) pseudo: PseudoHeader,
-    /// Whether its payload follows the fixed header at once.
+    /// Whether the payload follows the fixed header.
     pub(super) is_plain: bool,
 }
 
-/// Why bytes are no whole packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PacketError {
     Malformed,
@@ -33,7 +33,6 @@ impl<'a> IpPacket<'a> {
         Self::of(&headers, bytes)
     }
 
-    /// The packet with these headers.
     #[inline]
     pub(super) fn of(headers: &PacketHeaders, bytes: &'a [u8]) -> Result<Self, PacketError> {
         match headers.form {
@@ -62,21 +61,62 @@ impl<'a> IpPacket<'a> {
     }
 }
 
-/// The addresses of the packet that an ICMP error quotes.
+pub(super) const fn header_len(to: IpAddr) -> usize {
+    match to {
+        IpAddr::V4(_) => Ipv4Header::LEN,
+        IpAddr::V6(_) => Ipv6Header::LEN,
+    }
+}
+
+/// Writes the IP header of a packet with `len` bytes of payload. Returns the buffer of the payload
+/// and the pseudo-header; `None` if the addresses are of two families.
+#[inline]
+pub(super) fn write_header(
+    protocol: IpProtocol,
+    (source, destination): (IpAddr, IpAddr),
+    len: usize,
+    buffer: &mut [u8],
+) -> Option<(&mut [u8], PseudoHeader)> {
+    match (source, destination) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            let header = Ipv4Header {
+                dont_fragment: true,
+                ttl: HOP_LIMIT,
+                protocol,
+                source,
+                destination,
+                ..Ipv4Header::default()
+            };
+            Some((header.write_packet(&[], len, buffer).ok()?, header.pseudo_header()))
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            let header = Ipv6Header {
+                next_header: protocol,
+                hop_limit: HOP_LIMIT,
+                source,
+                destination,
+                ..Ipv6Header::default()
+            };
+            Some((header.write_packet(len, buffer).ok()?, header.pseudo_header()))
+        }
+        _ => None,
+    }
+}
+
+/// The packet that an ICMP error quotes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Quoted {
     pub(super) protocol: IpProtocol,
     pub(super) source: SocketAddr,
     pub(super) destination: SocketAddr,
-    /// Of a segment.
+    /// Only of a TCP segment.
     pub(super) sequence_number: u32,
-    /// How long the packet was.
+    /// The length of the packet.
     pub(super) len: u32,
 }
 
 impl Quoted {
-    /// What the front of a packet says: headers of IP, and the 8 bytes after them that every error
-    /// quotes (RFC 792).
+    /// Parses the IP header and the 8 bytes after it, which every error quotes (RFC 792).
     pub(super) fn parse(front: &[u8]) -> Option<Self> {
         let (protocol, addresses, len, rest): (_, [IpAddr; 2], _, _) = match front.first()? >> 4 {
             4 => {

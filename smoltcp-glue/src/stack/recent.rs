@@ -1,8 +1,8 @@
-//! Between which ends datagrams were sent not long ago: an error about any other is not believed
-//! (RFC 5927 4 says for UDP only that it cannot be told; here it can).
+//! The address pairs of recently sent datagrams: an ICMP error about any other is ignored (RFC 5927
+//! 4 has no such check for UDP).
 //!
-//! A table of hashes, of which each set keeps the newest few. Who talks to one peer again and again
-//! by IPv4 costs two comparisons for a datagram.
+//! A set-associative table of hashes; each set keeps its newest. Repeated datagrams to one IPv4
+//! peer cost two comparisons each.
 
 use super::lookup::Secret;
 use std::hash::BuildHasher;
@@ -11,16 +11,14 @@ use std::net::SocketAddr;
 const SETS: usize = 1024;
 const WAYS: usize = 4;
 
-/// Sender and receiver.
 type Ends = (SocketAddr, SocketAddr);
 
-/// Between which ends something was sent.
 #[derive(Default)]
 pub(super) struct Recent {
     secret: Secret,
-    /// The last two of IPv4, as words: addresses, and ports.
+    /// The last IPv4 pair: addresses, and ports.
     last: (u64, u32),
-    /// Hashes, the newest of a set first; 0 is none. There is a table once anything was sent.
+    /// Hashes, the newest of a set first; 0 is empty. Allocated at the first datagram.
     sets: Vec<[u64; WAYS]>,
 }
 
@@ -80,7 +78,7 @@ mod tests {
         }
         assert!(recent.contains(ends(u16::MAX)), "it is noted again and again");
         let known = (0..u16::MAX).filter(|port| recent.contains(ends(*port))).count();
-        // With some secrets a set gets fewer than it has room for.
+        // With some secrets, a set gets fewer than it can hold.
         assert!((SETS * WAYS * 9 / 10..SETS * WAYS).contains(&known), "{known} are known");
         let newest = (1..=100).filter(|nth| recent.contains(ends(u16::MAX - nth))).count();
         assert!(newest >= 90, "{newest} of the newest 100 are known");

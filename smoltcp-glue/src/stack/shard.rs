@@ -1,5 +1,5 @@
-//! The shard of an interface's flows that belongs to a stack, where each of several workers has
-//! one: ephemeral ports are chosen so that flow steering delivers their packets to this worker.
+//! The shard of an interface's flows that belongs to a stack, where each of several workers has its
+//! own: ephemeral ports are chosen so that flow steering delivers their packets to this worker.
 
 use super::tcp::TcpId;
 use super::{BindError, Stack, UdpId};
@@ -9,25 +9,8 @@ use pollux_verbs::time::Time;
 use std::net::SocketAddr;
 use std::ops::Range;
 
-/// Ephemeral ports (RFC 6335 6).
-const EPHEMERAL_PORTS: Ports = Ports(49_152..65_535);
-
-/// Local port numbers to choose from.
-pub(super) struct Ports(Range<u16>);
-
-impl Ports {
-    pub(super) const fn len(&self) -> usize {
-        (self.0.end - self.0.start) as usize
-    }
-
-    pub(super) fn skip(&self, count: usize) -> std::iter::Skip<Range<u16>> {
-        self.0.clone().skip(count)
-    }
-
-    pub(super) fn take(&self, count: usize) -> std::iter::Take<Range<u16>> {
-        self.0.clone().take(count)
-    }
-}
+/// RFC 6335 6.
+const EPHEMERAL_PORTS: Range<u16> = 49_152..65_535;
 
 /// The flows of one worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +31,7 @@ impl FlowShard {
     }
 
     fn has_connection(self, local: SocketAddr, remote: SocketAddr) -> bool {
-        // A connection needs two different ends.
+        // A connection to itself is refused.
         local != remote && self.deal.connection(local, remote) == self.worker
     }
 }
@@ -94,7 +77,7 @@ impl Stack {
     }
 }
 
-/// All ephemeral ports, from a random one on.
+/// All ephemeral ports, from a random port on.
 fn ephemeral_ports(rng: &mut SeededRng) -> impl Iterator<Item = u16> + use<> {
     let first = rng.below(EPHEMERAL_PORTS.len() as u64) as usize;
     EPHEMERAL_PORTS.skip(first).chain(EPHEMERAL_PORTS.take(first))

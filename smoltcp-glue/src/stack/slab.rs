@@ -1,16 +1,16 @@
-//! Sockets by number: a lookup is an index, and a number that was given back is never taken for
-//! whoever has its place now.
+//! Sockets by key: a lookup is an index, and the key of a removed socket never finds the next
+//! socket in its slot.
 
 use std::marker::PhantomData;
 
-/// Names something in a [`Slab`].
+/// Identifies a value in a [`Slab`].
 pub struct Key<T> {
     index: u32,
     generation: u32,
     of: PhantomData<fn() -> T>,
 }
 
-/// So many things at most, each under a key of its own.
+/// A bounded set of values, each under a key of its own.
 pub(super) struct Slab<T> {
     slots: Vec<Slot<T>>,
     free: Vec<u32>,
@@ -27,17 +27,15 @@ impl<T> Slab<T> {
         Self { slots: Vec::new(), free: Vec::new(), slots_max }
     }
 
-    /// Whether the slab is full.
     pub(super) const fn is_full(&self) -> bool {
         self.free.is_empty() && self.slots.len() >= self.slots_max
     }
 
-    /// How many there are.
     pub(super) const fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Inserts a value, if there is a free slot.
+    /// `None` if the slab is full.
     pub(super) fn insert(&mut self, value: T) -> Option<Key<T>> {
         if self.is_full() {
             return None;
@@ -51,7 +49,6 @@ impl<T> Slab<T> {
         Some(Key { index, generation: slot.generation, of: PhantomData })
     }
 
-    /// All values.
     pub(super) fn values(&self) -> impl Iterator<Item = &T> {
         self.slots.iter().filter_map(|slot| slot.value.as_ref())
     }
@@ -75,7 +72,7 @@ impl<T> Slab<T> {
     }
 }
 
-/// What somebody else keeps beside the things of a [`Slab`], found under their keys.
+/// Values of another owner, by the keys of a [`Slab`].
 pub(crate) struct SlabMap<V> {
     slots: Vec<Option<(u32, V)>>,
     len: usize,
@@ -90,7 +87,7 @@ impl<V> SlabMap<V> {
         self.len
     }
 
-    /// Keeps a value under a key, which has none.
+    /// The key must have no value.
     pub(crate) fn insert<T>(&mut self, key: Key<T>, value: V) {
         let index = key.index as usize;
         if index >= self.slots.len() {
@@ -123,7 +120,7 @@ impl<T> Key<T> {
     }
 }
 
-// By hand, because a key is as plain as its numbers whatever it is a key of.
+// Not derived: a derive would require these traits of `T`.
 impl<T> Clone for Key<T> {
     fn clone(&self) -> Self {
         *self

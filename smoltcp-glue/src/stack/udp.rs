@@ -4,16 +4,16 @@
 //! two sockets have the same pair, so a datagram finds its socket by two lookups at most. A
 //! datagram to a group goes to every socket of that port that joined the group.
 
-use super::packet::IpPacket;
+use super::lookup::bound_at;
+use super::packet::{IpPacket, header_len, write_header};
 use super::recent::Recent;
 use super::slab::{Key, Slab};
-use super::{BindError, Events, HOP_LIMIT, Lookup, SocketId, StackCounts};
+use super::{BindError, Events, Lookup, SocketId, StackCounts};
 use pollux_wire::ip::IpProtocol;
-use pollux_wire::ip::ipv4::Ipv4Header;
 use pollux_wire::ip::ipv6::Ipv6Header;
 use pollux_wire::ip::udp::{UdpDatagram, UdpHeader, fill_checksum};
 use std::collections::{BTreeSet, VecDeque};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
 /// Identifies a UDP socket of a stack; stale after the socket is closed.
 pub type UdpId = Key<UdpSocket>;
@@ -72,7 +72,6 @@ pub enum UdpError {
     Full,
 }
 
-/// All UDP sockets.
 pub(super) struct Udp {
     sockets: Slab<UdpSocket>,
     bound: Lookup<SocketAddr, UdpId>,
@@ -83,7 +82,6 @@ pub(super) struct Udp {
     pub(super) events: Events,
 }
 
-/// The result of a received datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum UdpInput {
     /// Delivered, or dropped and counted.
@@ -105,7 +103,6 @@ impl Udp {
         }
     }
 
-    /// Binds a socket to an address and a port.
     pub(super) fn bind(&mut self, local: SocketAddr) -> Result<UdpId, BindError> {
         if self.bound.contains_key(&local) {
             return Err(BindError::InUse);
@@ -146,7 +143,6 @@ impl Udp {
         Ok(())
     }
 
-    /// Joins a group; returns whether it is new.
     pub(super) fn join(&mut self, id: UdpId, group: IpAddr) -> Result<bool, UdpError> {
         let socket = self.sockets.get_mut(id).ok_or(UdpError::Closed)?;
         if !group.is_multicast() || group.is_ipv4() != socket.local.is_ipv4() {
@@ -160,7 +156,6 @@ impl Udp {
         Ok(is_new)
     }
 
-    /// Leaves a group; returns whether the socket was a member.
     pub(super) fn leave(&mut self, id: UdpId, group: IpAddr) -> bool {
         let Some(socket) = self.sockets.get_mut(id) else { return false };
         let did = socket.groups.remove(&group);
@@ -174,12 +169,10 @@ impl Udp {
         did
     }
 
-    /// The joined groups of a socket.
     pub(super) fn groups(&self, id: UdpId) -> impl Iterator<Item = IpAddr> {
         self.sockets.get(id).into_iter().flat_map(|socket| socket.groups.iter().copied())
     }
 
-    /// Takes the oldest datagram.
     pub(super) fn recv(
         &mut self,
         id: UdpId,
@@ -201,7 +194,6 @@ impl Udp {
         Ok(addresses.map(|(from, to)| UdpReceived { len, whole, from, to }))
     }
 
-    /// Handles a received UDP packet.
     pub(super) fn handle(
         &mut self,
         packet: &IpPacket<'_>,
@@ -225,17 +217,8 @@ impl Udp {
             }
             return UdpInput::Done;
         }
-        let Some(id) = self.socket_at(to) else { return UdpInput::NoSocket };
+        let Some(id) = bound_at(&self.bound, to) else { return UdpInput::NoSocket };
         self.deliver(id, from, to.ip(), datagram.payload(), counts)
-    }
-
-    fn socket_at(&self, address: SocketAddr) -> Option<UdpId> {
-        let anywhere: IpAddr = match address {
-            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-        };
-        let anywhere = SocketAddr::new(anywhere, address.port());
-        self.bound.get(&address).or_else(|| self.bound.get(&anywhere)).copied()
     }
 
     fn deliver(
@@ -265,21 +248,18 @@ impl Udp {
         UdpInput::Done
     }
 
-    /// Records that a datagram was sent between two ends.
     #[inline]
     pub(super) fn note_sent(&mut self, ends: (SocketAddr, SocketAddr)) {
         self.recent.note(ends);
     }
 
-    /// Whether a socket has recently sent a datagram between two ends.
     pub(super) fn has_sent(&self, from: SocketAddr, to: SocketAddr) -> bool {
-        self.socket_at(from).is_some() && self.recent.contains((from, to))
+        bound_at(&self.bound, from).is_some() && self.recent.contains((from, to))
     }
 
-    /// Handles an ICMP error about a datagram. Only a connected socket gets it: any other could not
-    /// know which peer it is about.
+    /// Only a connected socket gets an ICMP error: any other could not know which peer it is about.
     pub(super) fn handle_icmp_error(&mut self, from: SocketAddr, to: SocketAddr, why: UdpError) {
-        let Some(id) = self.socket_at(from) else { return };
+        let Some(id) = bound_at(&self.bound, from) else { return };
         if let Some(socket) = self.sockets.get_mut(id)
             && socket.peer == Some(to)
         {
@@ -310,15 +290,7 @@ impl UdpSocket {
     }
 }
 
-const fn headers_len(to: IpAddr) -> usize {
-    UdpHeader::LEN
-        + match to {
-            IpAddr::V4(_) => Ipv4Header::LEN,
-            IpAddr::V6(_) => Ipv6Header::LEN,
-        }
-}
-
-/// The maximum packet length of the IP header.
+/// The longest packet that the IP header can describe.
 const fn headers_max(to: IpAddr) -> usize {
     match to {
         IpAddr::V4(_) => u16::MAX as usize,
@@ -326,9 +298,8 @@ const fn headers_max(to: IpAddr) -> usize {
     }
 }
 
-/// The length of the IP packet of a datagram, if it fits the path MTU.
 pub(crate) fn packet_len(mtu: u32, to: IpAddr, payload: &[u8]) -> Result<usize, UdpError> {
-    let headers = headers_len(to);
+    let headers = header_len(to) + UdpHeader::LEN;
     let payload_max = (mtu as usize).min(headers_max(to)).saturating_sub(headers);
     match payload.len() <= payload_max {
         true => Ok(headers + payload.len()),
@@ -343,30 +314,7 @@ pub(super) fn write(
     payload: &[u8],
 ) -> Option<()> {
     let len = UdpHeader::LEN + payload.len();
-    let (datagram, pseudo) = match (from.ip(), to.ip()) {
-        (IpAddr::V4(source), IpAddr::V4(destination)) => {
-            let header = Ipv4Header {
-                dont_fragment: true,
-                ttl: HOP_LIMIT,
-                protocol: IpProtocol::UDP,
-                source,
-                destination,
-                ..Ipv4Header::default()
-            };
-            (header.write_packet(&[], len, room).ok()?, header.pseudo_header())
-        }
-        (IpAddr::V6(source), IpAddr::V6(destination)) => {
-            let header = Ipv6Header {
-                next_header: IpProtocol::UDP,
-                hop_limit: HOP_LIMIT,
-                source,
-                destination,
-                ..Ipv6Header::default()
-            };
-            (header.write_packet(len, room).ok()?, header.pseudo_header())
-        }
-        _ => return None,
-    };
+    let (datagram, pseudo) = write_header(IpProtocol::UDP, (from.ip(), to.ip()), len, room)?;
     let header =
         UdpHeader { source_port: from.port(), destination_port: to.port(), ..UdpHeader::default() };
     header.write_datagram(payload.len(), datagram).ok()?.copy_from_slice(payload);

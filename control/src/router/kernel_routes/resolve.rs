@@ -5,11 +5,6 @@ use super::{KernelHop, KernelRoute, KernelRouteKey, KernelRoutes, KernelTarget};
 use pollux_wire::netlink::route::{RouteFlags, RoutePath, RouteType};
 use std::sync::Arc;
 
-enum Paths {
-    Hops(Vec<(RoutePath, u32)>),
-    Blackhole,
-}
-
 impl KernelRoutes {
     /// The first route of the list that can be used, as the kernel chooses.
     pub(super) fn resolve(&self, key: &KernelRouteKey) -> Option<KernelRoute> {
@@ -29,22 +24,14 @@ impl KernelRoutes {
             RouteType::PROHIBIT => return Some(KernelTarget::Prohibit),
             _ => {}
         }
-        match self.paths(entry)? {
-            Paths::Blackhole => Some(KernelTarget::Blackhole),
-            Paths::Hops(hops) => self.via(&hops),
-        }
-    }
-
-    /// The paths of a route or of its nexthop object. `None` while the object is unknown: it may
-    /// follow the route.
-    fn paths(&self, entry: &Entry) -> Option<Paths> {
         if entry.nexthop_id == 0 {
             let own = entry.paths.iter().map(|hop| (*hop, u32::from(hop.weight)));
-            return Some(Paths::Hops(own.collect()));
+            return self.via(&own.collect::<Vec<_>>());
         }
+        // The object may be unknown yet: it may follow the route.
         match self.tables.nexthops.get(&entry.nexthop_id)? {
-            NexthopObject::Path(hop) => Some(Paths::Hops(vec![(*hop, 1)])),
-            NexthopObject::Blackhole => Some(Paths::Blackhole),
+            NexthopObject::Path(hop) => self.via(&[(*hop, 1)]),
+            NexthopObject::Blackhole => Some(KernelTarget::Blackhole),
             NexthopObject::BridgeEntry => None,
             NexthopObject::Group(members) => {
                 let mut hops = Vec::with_capacity(members.len());
@@ -52,11 +39,11 @@ impl KernelRoutes {
                     match self.tables.nexthops.get(&member.id) {
                         Some(NexthopObject::Path(hop)) => hops.push((*hop, member.weight)),
                         // The kernel has it only in a group without other members.
-                        Some(NexthopObject::Blackhole) => return Some(Paths::Blackhole),
+                        Some(NexthopObject::Blackhole) => return Some(KernelTarget::Blackhole),
                         _ => {}
                     }
                 }
-                Some(Paths::Hops(hops))
+                self.via(&hops)
             }
         }
     }

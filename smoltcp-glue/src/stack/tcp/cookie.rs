@@ -1,4 +1,4 @@
-//! SYN cookies (RFC 4987 3.6): connections that are half open without anything being kept of them.
+//! SYN cookies (RFC 4987 3.6): half-open connections without state.
 //!
 //! ```text
 //!   number that the SYN is answered with: 24 bits of a keyed hash | 8 bits of options
@@ -6,12 +6,12 @@
 //! ```
 //!
 //! A listener keeps a few half-open connections ([`super::listener`]). SYNs beyond that are
-//! answered all the same: what they said is in our initial number, which the peer acknowledges. An
-//! acknowledgment with a right hash makes the connection. So a flood of SYNs costs an answer each,
-//! and keeps nobody out. What a cookie has no room for is rounded: the length of segments.
+//! answered with a cookie as initial sequence number, which encodes their options. An
+//! acknowledgment of a valid cookie creates the connection. So a SYN flood costs an answer each and
+//! locks nobody out. The MSS is rounded to the values that a cookie can encode.
 //!
-//! smoltcp hears of such a connection when it is open: it is given the SYN again as the peer wrote
-//! it, begins with the number that was said, and what it answers is thrown away.
+//! smoltcp gets such a connection when it is open: the SYN is replayed with the cookie as initial
+//! sequence number, and the answer is discarded.
 
 use super::bare::{Bare, write_segment};
 use super::isn::IsnSecret;
@@ -21,18 +21,17 @@ use pollux_wire::ip::tcp::{TcpOption, TcpSegment};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// How long a cookie is good at the least, and half of how long at the most.
+/// The minimum validity of a cookie, and half of the maximum.
 const EPOCH: Duration = Duration::from_secs(64);
 const HASH_BITS: u32 = 24;
-/// Lengths of segments that can be said: RFC 9293 3.7.1, IPv6's least, Ethernet's, those of
-/// datagrams of IP over InfiniBand (RFC 4391 9.1.2), of long Ethernet frames, and of connections
-/// (RFC 4755 5.1).
+/// The MSS values of a cookie: of RFC 9293 3.7.1, the IPv6 minimum, Ethernet, IPoIB datagrams (RFC
+/// 4391 9.1.2), jumbo frames, and IPoIB connections (RFC 4755 5.1).
 const LENGTHS: [u16; 8] = [216, 536, 1220, 1440, 1984, 2004, 8940, 65_460];
 const MSS_DEFAULT: u16 = 536;
 const NO_SCALE: u8 = 15;
 const SCALE_MAX: u8 = 14;
 
-/// What a SYN said, as far as a cookie can.
+/// The options of a SYN that a cookie encodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Offer {
     pub(super) mss: u16,
@@ -41,7 +40,7 @@ pub(super) struct Offer {
 }
 
 impl Offer {
-    /// What a SYN says; none if its segments are shorter than a cookie can say.
+    /// `None` if the MSS is smaller than a cookie can encode.
     pub(super) fn of(syn: &TcpSegment<'_>) -> Option<Self> {
         let mut offer = Self { mss: MSS_DEFAULT, scale: None, sack: false };
         for option in syn.options().map_while(Result::ok) {
@@ -70,7 +69,7 @@ impl Offer {
         }
     }
 
-    /// Writes a segment that says it, as a SYN or an answer to one.
+    /// Writes a SYN or SYN-ACK with these options.
     pub(super) fn write(
         self,
         packet: &mut Packet,
@@ -94,7 +93,7 @@ fn epoch(now: Time) -> u64 {
 }
 
 impl IsnSecret {
-    /// The number to answer a SYN with.
+    /// The initial sequence number of the answer to a SYN.
     pub(super) fn cookie(
         &self,
         now: Time,
@@ -105,7 +104,7 @@ impl IsnSecret {
         self.cookie_of(epoch(now), ends, peer_number, offer.bits())
     }
 
-    /// What the SYN said that was answered with such a number not long ago, if one was.
+    /// The options of the SYN, if `cookie` is valid and recent.
     pub(super) fn offer(
         &self,
         now: Time,
@@ -126,14 +125,14 @@ impl IsnSecret {
         peer_number: u32,
         bits: u8,
     ) -> u32 {
-        // What is hashed for a number without a cookie begins with 0.
+        // The words of an initial sequence number without a cookie begin with 0.
         let words = [epoch + 1, u64::from(peer_number) << 8 | u64::from(bits)];
         let hash = self.hash(ends, words) >> (u64::BITS - HASH_BITS);
         (hash as u32) << 8 | u32::from(bits)
     }
 }
 
-/// For how long an acknowledgment may be of a cookie that was sent now.
+/// Until when the acknowledgment of a cookie sent at `now` is valid.
 pub(super) fn good_until(now: Time) -> Time {
     now + 2 * EPOCH
 }

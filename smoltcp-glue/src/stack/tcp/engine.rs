@@ -1,10 +1,9 @@
-//! smoltcp at work for one connection at a time.
+//! smoltcp, for one connection at a time.
 //!
-//! Its interface polls every socket of a set, so each connection is a set of its own, and a packet
-//! costs one connection's poll however many there are. The interface itself is shared: it is told
-//! before each poll which address is ours here. It takes its MTU when it is made, so there is one
-//! for each MTU in use. Checksums are none of its business: segments that come were looked at, and
-//! those that go are sealed here.
+//! A smoltcp interface polls every socket of a set, so each connection is a set of its own, and a
+//! packet costs the poll of a single connection. The interface is shared: its address is set before
+//! each poll. It has a fixed MTU, so there is one interface for each MTU in use. Checksums are
+//! verified and filled outside of it.
 
 use crate::stack::outbox::{Packet, PacketSink};
 use crate::stack::packet::IpPacket;
@@ -17,27 +16,26 @@ use smoltcp::time::Instant;
 use smoltcp::wire::{HardwareAddress, IpAddress, IpCidr};
 use std::net::IpAddr;
 
-/// What smoltcp takes for a microsecond. It sends again after a second at the least (RFC 6298 2.4),
-/// thousands of round trips of this link; five times as fast it is what other hosts here do, a
-/// fifth of a second, still more than any of them delays an acknowledgment (RFC 9293 3.8.6.3 allows
-/// half a second). Its own acknowledgments wait for 2 ms then, and what has ended for 2 s.
+/// A microsecond of smoltcp's clock. smoltcp's minimum retransmission timeout is a second (RFC 6298
+/// 2.4), thousands of round trips of this link. With a clock five times as fast it is 200 ms, as in
+/// other hosts here, and still longer than any of them delays an acknowledgment (RFC 9293 3.8.6.3
+/// allows half a second). smoltcp's own delayed acknowledgments take 2 ms then, and TIME-WAIT 2 s.
 const MICROSECOND_NANOS: u64 = 200;
-/// What smoltcp's generator multiplies its state by and adds to it.
+/// The constants of smoltcp's random number generator.
 const FACTOR: u64 = 0xbb2e_fcec_3c39_611d;
 const INCREMENT: u64 = 0x7590_ef39;
-/// MTUs in use at a time; beyond that interfaces are made anew.
+/// Beyond this number of MTUs, interfaces are created anew.
 const INTERFACES_MAX: usize = 16;
 
-/// smoltcp, without sockets.
 pub(super) struct Engine {
-    /// By MTU.
+    /// With the MTU of each.
     interfaces: Vec<(u32, Interface)>,
-    /// Which was used last.
+    /// The index of the last used interface.
     last: usize,
     rng: SeededRng,
 }
 
-/// When and where a connection is polled.
+/// The time, local address and MTU of a poll.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct At {
     pub(super) now: Time,
@@ -49,7 +47,7 @@ pub(super) struct At {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Written {
     pub(super) sequence_number: u32,
-    /// What it takes of the sequence numbers.
+    /// Sequence numbers used, of SYN and FIN too.
     pub(super) bytes: u32,
     pub(super) acknowledgment_number: u32,
     pub(super) window: u16,
@@ -58,7 +56,6 @@ pub(super) struct Written {
 }
 
 impl Written {
-    /// The sequence number after it.
     pub(super) const fn end(&self) -> u32 {
         self.sequence_number.wrapping_add(self.bytes)
     }
@@ -69,7 +66,6 @@ impl Engine {
         Self { interfaces: Vec::new(), last: 0, rng }
     }
 
-    /// The interface for an address of ours and an MTU.
     fn interface(&mut self, at: At) -> &mut Interface {
         let is_last = self.interfaces.get(self.last).is_some_and(|(mtu, _)| *mtu == at.mtu);
         if !is_last {
@@ -92,8 +88,8 @@ impl Engine {
         self.interfaces.len() - 1
     }
 
-    /// Lets a connection that waits for it see a SYN, which it answers by a segment with this
-    /// number.
+    /// Passes a SYN to a listening connection, which answers with the initial sequence number
+    /// `isn`.
     pub(super) fn receive_syn(
         &mut self,
         at: At,
@@ -106,8 +102,8 @@ impl Engine {
         interface.poll_ingress_single(instant(at.now), &mut pipe, sockets);
     }
 
-    /// Lets a connection see a packet. An answer at once, which few packets have, is written into
-    /// `answer`; says whether there is one.
+    /// Passes a packet to a connection. An immediate answer, which is rare, is written into
+    /// `answer`; returns whether there is one.
     pub(super) fn receive(
         &mut self,
         at: At,
@@ -121,7 +117,6 @@ impl Engine {
         pipe.written.is_some()
     }
 
-    /// Writes what a connection sends next, if there is anything.
     pub(super) fn transmit(
         &mut self,
         at: At,
@@ -131,7 +126,7 @@ impl Engine {
         self.egress(at, sockets, Pipe::new(at.mtu, None, sink))
     }
 
-    /// The same without its checksum, for whoever may not send it.
+    /// As `transmit`, but without the checksum: the caller may discard the segment.
     pub(super) fn draft(
         &mut self,
         at: At,
@@ -152,7 +147,6 @@ impl Engine {
         pipe.written.filter(|_| result == PollResult::SocketStateChanged)
     }
 
-    /// When a connection wants to be polled.
     pub(super) fn due(&mut self, at: At, sockets: &SocketSet<'static>) -> Option<Time> {
         self.interface(at).poll_at(instant(at.now), sockets).map(time_of)
     }
@@ -166,14 +160,14 @@ fn make(at: At, seed: u64) -> Interface {
     Interface::new(config, &mut pipe, instant(at.now))
 }
 
-/// An interface at which the next connection begins with this number.
+/// An interface at which the next connection has this initial sequence number.
 ///
-/// Why so: smoltcp takes its initial numbers from its interface's generator, whoever sees three of
-/// which knows the next, and from nowhere else. So each connection begins at an interface of its
-/// own, with the seed that gives the number that RFC 6528 wants. The generator is a congruence
-/// modulo 2^64, undone here; it shows 32 bits of its state, at a place that the upper three choose.
-/// An interface takes one number for IPv4's identification first, and another one as long as that
-/// is 0; the bits that are not shown are chosen such that it is not.
+/// Why: smoltcp takes initial sequence numbers from the generator of its interface only, and three
+/// of them reveal the next. So each connection starts at an interface of its own, seeded such that
+/// the generator returns the number that RFC 6528 requires. The generator is a congruence modulo
+/// 2^64, inverted here; its output is 32 bits of its state, at an offset given by the upper three.
+/// An interface draws an IPv4 identification first, and again while that is 0; the hidden bits are
+/// chosen such that it is not.
 pub(super) fn beginning(at: At, isn: u32) -> Interface {
     let states = (0..).map(|hidden| u64::from(isn) << 29 | hidden);
     let mut before = states.map(state_before).filter(|state| {
@@ -185,13 +179,13 @@ pub(super) fn beginning(at: At, isn: u32) -> Interface {
     interface
 }
 
-/// The state of smoltcp's generator before it was in this one.
+/// The generator's previous state.
 const fn state_before(state: u64) -> u64 {
     state.wrapping_sub(INCREMENT).wrapping_mul(inverse(FACTOR))
 }
 
-/// By which an odd number is to be multiplied for 1, modulo 2^64: each step doubles the bits that
-/// are right, of which there are three at first.
+/// The inverse of an odd number modulo 2^64: each step doubles the number of correct bits, of which
+/// there are three at first.
 const fn inverse(odd: u64) -> u64 {
     let (mut result, mut bits) = (odd, 3);
     while bits < u64::BITS {
@@ -206,18 +200,17 @@ fn set_address(interface: &mut Interface, local: IpAddr) {
     if interface.ip_addrs() != [own] {
         interface.update_ip_addrs(|addresses| {
             addresses.clear();
-            // There is room for one in an empty list.
+            // An empty list has space for an address.
             let _ = addresses.push(own);
         });
     }
 }
 
-/// smoltcp counts microseconds, and its clock is fast.
+/// On smoltcp's fast clock.
 fn instant(now: Time) -> Instant {
     Instant::from_micros((now.nanos() / MICROSECOND_NANOS) as i64)
 }
 
-/// When its clock will show that.
 fn time_of(instant: Instant) -> Time {
     Time::from_nanos(instant.total_micros().max(0) as u64 * MICROSECOND_NANOS)
 }
@@ -227,7 +220,7 @@ fn whole(ip: IpAddr) -> IpCidr {
     IpCidr::new(IpAddress::from(ip), bits)
 }
 
-/// One packet in, one packet out.
+/// A device that receives and sends one packet.
 struct Pipe<'p> {
     mtu: u32,
     incoming: Option<&'p [u8]>,
@@ -293,14 +286,13 @@ impl TxToken for Outgoing<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
         let buffer = self.sink.buffer(len);
         let result = f(buffer);
-        *self.written = look(buffer, self.seals);
+        *self.written = parse_written(buffer, self.seals);
         result
     }
 }
 
-/// Looks at what smoltcp has written, and puts the checksum into it, which is left to us: ours
-/// takes a fraction of the time.
-fn look(bytes: &mut [u8], seals: bool) -> Option<Written> {
+/// Parses a segment that smoltcp has written, and fills its checksum: faster than smoltcp does.
+fn parse_written(bytes: &mut [u8], seals: bool) -> Option<Written> {
     let IpPacket { pseudo, payload, .. } = IpPacket::parse(bytes).ok()?;
     let at = bytes.len() - payload.len();
     let segment = TcpSegment::parse(payload).ok()?;
@@ -321,9 +313,9 @@ fn look(bytes: &mut [u8], seals: bool) -> Option<Written> {
     Some(written)
 }
 
-/// Looks at a segment of ours and seals it.
+/// Parses a segment and fills its checksum.
 pub(super) fn seal(bytes: &mut [u8]) -> Option<Written> {
-    look(bytes, true)
+    parse_written(bytes, true)
 }
 
 #[cfg(test)]
@@ -331,7 +323,7 @@ mod tests {
     use super::*;
     use smoltcp::socket::tcp::{Socket, SocketBuffer};
 
-    /// Also for the few of which the number before would be 0.
+    /// Also for the few whose previous state would be 0.
     #[test]
     fn a_connection_begins_with_the_number_that_was_asked_for() {
         let local = IpAddr::from([10, 0, 0, 1]);

@@ -1,9 +1,8 @@
 //! Initial sequence numbers (RFC 6528, RFC 9293 3.4.1): a clock, and a keyed hash of both ends.
 //!
-//! A number says nothing of those between other ends, and those between the same ends grow with
-//! time, so that what is left of an earlier connection is before the next one. The clock is quicker
-//! than the standard's, since links are: it goes round in 274 s, which is longer than anything
-//! stays on its way here.
+//! A number reveals nothing about those of other address pairs; numbers of the same pair grow with
+//! time, so that segments of an earlier connection are before the next. The clock is faster than
+//! the standard's, as links are: it wraps in 274 s, longer than a segment lives here.
 
 #![expect(deprecated, reason = "its successor may be another function in another version")]
 
@@ -12,10 +11,9 @@ use pollux_verbs::time::Time;
 use std::hash::{Hasher, SipHasher};
 use std::net::{IpAddr, SocketAddr};
 
-/// Binary digits of the clock's tick in nanoseconds: it is 64 ns.
+/// The clock's tick is 64 ns.
 const TICK_BITS: u32 = 6;
 
-/// A keyed hash of addresses.
 #[derive(Clone)]
 pub(super) struct IsnSecret {
     keys: [u64; 2],
@@ -26,13 +24,12 @@ impl IsnSecret {
         Self { keys: [rng.next_u64(), rng.next_u64()] }
     }
 
-    /// The number that a connection between two ends begins with.
     pub(super) fn isn(&self, now: Time, ends: (SocketAddr, SocketAddr)) -> u32 {
         let clock = (now.nanos() >> TICK_BITS) as u32;
         (self.hash(ends, [0; 2]) as u32).wrapping_add(clock)
     }
 
-    /// A hash of both ends of a connection, and of other words.
+    /// A hash of both addresses and of `words`.
     pub(super) fn hash(&self, (local, remote): (SocketAddr, SocketAddr), words: [u64; 2]) -> u64 {
         let mut hasher = SipHasher::new_with_keys(self.keys[0], self.keys[1]);
         for end in [local, remote] {

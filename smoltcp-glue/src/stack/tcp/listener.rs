@@ -1,10 +1,10 @@
-//! Listeners: connections that others open, and a queue of those that are open.
+//! Listeners: half-open connections and the accept queue.
 //!
-//! A SYN makes a connection of its own at once, so none is lost while another handshake is under
-//! way. That has buffers, so there are few of those: a SYN beyond them is answered by a cookie
-//! ([`super::cookie`]). As many connections wait to be accepted as the backlog says, and those that
-//! were half open besides; then SYNs are dropped and counted, and their senders try again
-//! (RFC 9293 3.10.7.2).
+//! Each SYN creates a connection, so none is lost while another handshake is in progress. A
+//! connection has buffers, so half-open connections are limited: SYNs beyond the limit are answered
+//! by a cookie ([`super::cookie`]). The accept queue is limited by the backlog, plus the half-open
+//! connections at that time; then SYNs are dropped and counted, and their senders retransmit (RFC
+//! 9293 3.10.7.2).
 
 use super::TcpId;
 use crate::stack::slab::Key;
@@ -12,10 +12,10 @@ use pollux_verbs::time::Time;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-/// Half-open connections of a listener that have buffers, at the most.
+/// Half-open connections with buffers.
 const HALF_OPEN_MAX: usize = 64;
 
-/// Names a listener.
+/// Identifies a listener; stale after it is closed.
 pub type ListenerId = Key<Listener>;
 
 /// A listening endpoint and its accept queue.
@@ -24,7 +24,7 @@ pub struct Listener {
     pub(super) backlog: usize,
     pub(super) half_open: usize,
     pub(super) open: VecDeque<TcpId>,
-    /// Until then somebody may acknowledge a cookie.
+    /// When the last sent cookie expires.
     pub(super) cookies_until: Time,
 }
 
@@ -42,12 +42,12 @@ impl Listener {
         !self.open.is_empty()
     }
 
-    /// Whether no other connection may wait.
+    /// Whether the accept queue is full.
     pub(super) fn is_full(&self) -> bool {
         self.open.len() >= self.backlog
     }
 
-    /// Whether no other half-open connection may have buffers.
+    /// Whether there are too many half-open connections.
     pub(super) fn is_crowded(&self) -> bool {
         self.half_open >= self.backlog.min(HALF_OPEN_MAX)
     }

@@ -1,4 +1,4 @@
-//! TCP (RFC 9293): who gets which segment, and which connection is polled when.
+//! TCP (RFC 9293): demultiplexing of segments, and scheduling of connections.
 //!
 //! ```text
 //!   segment --by both addresses--> connection --> ready --poll--> packets
@@ -7,8 +7,8 @@
 //!      +--else--> RST                  stale timers --> timers, in order --> ready
 //! ```
 //!
-//! Protocol and buffers of a connection are smoltcp's ([`engine`]). What is here costs a lookup for
-//! a segment, and nothing for a connection that nothing happens to.
+//! Protocol and buffers of a connection are smoltcp's ([`engine`]). This module costs a lookup for
+//! each segment, and nothing for an idle connection.
 
 mod bare;
 mod connection;
@@ -46,17 +46,16 @@ use std::collections::{BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-/// Names a connection.
+/// Identifies a connection; stale after it is closed.
 pub type TcpId = Key<Connection>;
 
-/// All of TCP.
 pub(super) struct Tcp {
     config: TcpConfig,
     engine: Engine,
     secret: IsnSecret,
     service_clock: ServiceClock,
     connections: Slab<Connection>,
-    /// By our address and the peer's.
+    /// By local and remote address.
     by_addresses: Lookup<(SocketAddr, SocketAddr), TcpId>,
     listeners: Slab<Listener>,
     listening: Lookup<SocketAddr, ListenerId>,
@@ -64,23 +63,22 @@ pub(super) struct Tcp {
     /// Connections whose timers must be computed again.
     stale_timers: VecDeque<TcpId>,
     timers: BTreeSet<(Time, TcpId)>,
-    /// A set without sockets, which refuses every segment.
-    nobody: SocketSet<'static>,
-    /// A segment that is being written.
+    /// Without sockets: it refuses every segment.
+    no_sockets: SocketSet<'static>,
     draft: Packet,
-    /// One that came, with a newer acknowledgment.
+    /// A received segment with a newer acknowledgment.
     renewed: Packet,
     verify_checksums: bool,
     pub(super) events: Events,
-    /// Peers with which connections made progress.
+    /// Peers of connections that made progress.
     pub(super) progress: Queue<IpAddr>,
 }
 
-/// What a connection went through: its state before, and whether a packet came.
+/// An event of a connection: the state before, and whether a packet was received.
 #[derive(Clone, Copy)]
 struct Event {
     before: State,
-    heard: bool,
+    received: bool,
 }
 
 impl Tcp {
@@ -96,7 +94,7 @@ impl Tcp {
             ready: VecDeque::new(),
             stale_timers: VecDeque::new(),
             timers: BTreeSet::new(),
-            nobody: SocketSet::new(Vec::new()),
+            no_sockets: SocketSet::new(Vec::new()),
             draft: Packet::default(),
             renewed: Packet::default(),
             verify_checksums,
@@ -120,7 +118,6 @@ impl Tcp {
         Ok(id)
     }
 
-    /// A connection that is open and that nobody had yet.
     pub(super) fn accept(&mut self, id: ListenerId) -> Result<Option<TcpId>, TcpError> {
         let listener = self.listeners.get_mut(id).ok_or(TcpError::Closed)?;
         let accepted = listener.open.pop_front();
@@ -130,7 +127,7 @@ impl Tcp {
         Ok(accepted)
     }
 
-    /// Listens no more; whoever was not accepted is refused.
+    /// Connections that were not accepted are reset.
     pub(super) fn unlisten(&mut self, listener: ListenerId) {
         let Some(Listener { local, .. }) = self.listeners.remove(listener) else { return };
         self.listening.remove(&local);
@@ -167,7 +164,7 @@ impl Tcp {
         Ok(id)
     }
 
-    /// Whether whoever does not care which port it is may connect from this one.
+    /// Whether an outgoing connection may use this local port.
     pub(super) fn is_free(&self, local: SocketAddr, remote: SocketAddr) -> bool {
         !self.by_addresses.contains_key(&(local, remote)) && !self.listening.contains_key(&local)
     }
@@ -198,7 +195,7 @@ impl Tcp {
     pub(super) fn recv(&mut self, id: TcpId, buffer: &mut [u8]) -> Result<Option<usize>, TcpError> {
         let connection = self.connections.get_mut(id).ok_or(TcpError::Closed)?;
         let is_narrow = connection.is_narrow();
-        // The window is wider now, which is told at once to who may wait for it.
+        // The peer may be waiting for this window update.
         let received = connection.recv(buffer)?;
         match received {
             None | Some(0) => {}
@@ -225,7 +222,7 @@ impl Tcp {
         Ok(())
     }
 
-    /// The application has no more to do with it.
+    /// The application releases the connection.
     pub(super) fn close(&mut self, now: Time, id: TcpId) {
         let Some(connection) = self.connections.get_mut(id) else { return };
         connection.holder = Holder::Nobody;
@@ -233,13 +230,13 @@ impl Tcp {
             self.connections.remove(id);
             return;
         }
-        // What the peer said and nobody read is lost, and it is to know that (RFC 9293 3.6.1).
+        // Received data that were not read are lost, which the peer has to know (RFC 9293 3.6.1).
         if connection.has_unread() {
             return self.abort(id, TcpError::ShutDown);
         }
         connection.shut_down(self.service_clock.at(now));
         let before = connection.state();
-        self.settle(id, Event { before, heard: false });
+        self.settle(id, Event { before, received: false });
         self.make_ready(id);
     }
 
@@ -247,11 +244,11 @@ impl Tcp {
         let Some(connection) = self.connections.get_mut(id) else { return };
         let before = connection.state();
         connection.abort(why);
-        self.settle(id, Event { before, heard: false });
+        self.settle(id, Event { before, received: false });
         self.make_ready(id);
     }
 
-    /// A packet of TCP for one of our addresses came.
+    /// Handles a TCP packet to a local address.
     pub(super) fn handle(
         &mut self,
         now: Time,
@@ -260,9 +257,9 @@ impl Tcp {
         (out, counts): (&mut Outbox, &mut StackCounts),
     ) {
         let segment = TcpSegment::parse(packet.payload).ok();
-        let is_well =
+        let is_intact =
             |one: &TcpSegment<'_>| !self.verify_checksums || one.checksum_ok(&packet.pseudo);
-        let Some(segment) = segment.filter(is_well) else {
+        let Some(segment) = segment.filter(is_intact) else {
             counts.malformed += 1;
             return;
         };
@@ -278,26 +275,25 @@ impl Tcp {
         let mut known = self.by_addresses.get(&ends).copied();
         let mut earlier = None;
         if is_syn && let Some(id) = known {
-            earlier = self.make_room(id, header.sequence_number);
+            earlier = self.replace_time_wait(id, header.sequence_number);
             known = known.filter(|_| earlier.is_none());
         }
         if let Some(id) = known {
             return self.receive(now, id, (bytes, &segment), mtus, out);
         }
-        let came = (bytes, &segment);
+        let received = (bytes, &segment);
         let is_taken = match is_syn {
-            true => self.handle_syn(now, (ends, earlier), came, mtus, (out, counts)),
-            false => self.handle_cookie(now, ends, came, mtus, (out, counts)),
+            true => self.handle_syn(now, (ends, earlier), received, mtus, (out, counts)),
+            false => self.handle_cookie(now, ends, received, mtus, (out, counts)),
         };
         if !is_taken {
             self.refuse(now, local, bytes, (out, counts));
         }
     }
 
-    /// A connection in TIME-WAIT makes room for a new one between the same two
-    /// addresses, whose first number is after all of its own: other SYNs are old (RFC 9293 3.6.1).
-    /// Says where it ended if it did.
-    fn make_room(&mut self, id: TcpId, first: u32) -> Option<u32> {
+    /// Removes a connection in TIME-WAIT in favor of a SYN whose sequence number is after all of
+    /// its own: other SYNs are old (RFC 9293 3.6.1). Returns the sequence number at which it ended.
+    fn replace_time_wait(&mut self, id: TcpId, first: u32) -> Option<u32> {
         let connection = self.connections.get_mut(id)?;
         let is_new = is_after(first, connection.receive_next());
         if connection.state() != State::TimeWait || !is_new {
@@ -319,12 +315,11 @@ impl Tcp {
     ) {
         counts.tcp_refused += 1;
         let at = At { now, local: local.ip(), mtu: super::mtu::MTU_MIN };
-        if self.engine.receive(at, &mut self.nobody, bytes, &mut self.draft) {
+        if self.engine.receive(at, &mut self.no_sockets, bytes, &mut self.draft) {
             push(out, &self.draft);
         }
     }
 
-    /// The owner serves connections now.
     #[inline]
     fn serve(&mut self, now: Time) {
         if self.service_clock.is_late(now) {
@@ -340,8 +335,8 @@ impl Tcp {
         }
     }
 
-    /// Somebody complains about a segment of ours. A connection that is open knows better
-    /// (RFC 5461 4); one that is being opened is not waited for.
+    /// Handles an ICMP error about a segment. An established connection ignores it (RFC 5461 4); a
+    /// connection attempt ends.
     pub(super) fn handle_icmp_error(
         &mut self,
         (local, remote): (SocketAddr, SocketAddr),
@@ -354,7 +349,7 @@ impl Tcp {
         }
     }
 
-    /// Whether a segment was sent between these two that has this number and may not have arrived
+    /// Whether a segment with this number was sent between these addresses and is unacknowledged
     /// (RFC 5927 4.1).
     pub(super) fn is_in_flight(
         &self,
@@ -367,7 +362,7 @@ impl Tcp {
         connection.is_some_and(|connection| connection.is_in_flight(sequence_number))
     }
 
-    /// What becomes of a connection after something happened to it.
+    /// Updates holder, events and tables after an event of a connection.
     fn settle(&mut self, id: TcpId, event: Event) {
         let Some(connection) = self.connections.get_mut(id) else { return };
         let state = connection.state();
@@ -381,18 +376,18 @@ impl Tcp {
             listener.open.push_back(id);
             self.events.push(SocketId::Listener(listener_id));
         }
-        if connection.holder == Holder::Application && (event.heard || state != event.before) {
+        if connection.holder == Holder::Application && (event.received || state != event.before) {
             self.events.push(SocketId::Tcp(id));
         }
         if state == State::Closed && event.before != State::Closed {
-            connection.end.get_or_insert(Connection::reason(event.before, event.heard));
+            connection.end.get_or_insert(Connection::reason(event.before, event.received));
         }
         if connection.is_over() {
             self.forget(id);
         }
     }
 
-    /// Takes a connection that is over out of the tables. The application's own it can still ask.
+    /// Removes a closed connection from the tables. The application can still query its own.
     fn forget(&mut self, id: TcpId) {
         self.cancel_timer(id);
         let Some(connection) = self.connections.get_mut(id) else { return };
@@ -440,13 +435,12 @@ impl Tcp {
         self.config.flush_max
     }
 
-    /// How many connections there are.
     pub(super) const fn len(&self) -> usize {
         self.connections.len()
     }
 }
 
-/// An answer at once. If there is no room it is lost like any packet.
+/// Queues an immediate answer; it is lost if the outbox is full.
 fn push(out: &mut Outbox, answer: &Packet) {
     if let Some(room) = out.push(answer.bytes().len()) {
         room.copy_from_slice(answer.bytes());

@@ -1,4 +1,4 @@
-//! Connections that others open: by a SYN, or by the acknowledgment of a SYN cookie.
+//! Passive opens, by a SYN or by the acknowledgment of a SYN cookie.
 
 use super::bare::Bare;
 use super::connection::{Connection, Holder, is_after};
@@ -6,23 +6,25 @@ use super::cookie::{Offer, good_until};
 use super::listener::ListenerId;
 use super::{Event, Tcp, TcpId, push};
 use crate::stack::StackCounts;
+use crate::stack::lookup::bound_at;
 use crate::stack::mtu::Mtus;
 use crate::stack::outbox::Outbox;
 use crate::stack::packet::IpPacket;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::tcp::{TcpHeader, TcpSegment};
 use smoltcp::socket::tcp::State;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 
-/// How far a connection begins after all of an earlier one between the same ends (RFC 9293 3.6.1).
+/// The distance of an initial sequence number from the end of an earlier connection of the same
+/// addresses (RFC 9293 3.6.1).
 const APART: u32 = 1 << 16;
 
-/// Both ends of a connection, ours first.
+/// The local and the remote address.
 type Ends = (SocketAddr, SocketAddr);
 
 impl Tcp {
-    /// A SYN came between two ends without a connection, whose earlier one has sent up to a number;
-    /// says whether anybody listens.
+    /// Handles a SYN without a connection; `earlier` is the end of a former connection of these
+    /// addresses. Returns whether there is a listener.
     pub(super) fn handle_syn(
         &mut self,
         now: Time,
@@ -31,7 +33,7 @@ impl Tcp {
         mtus: &Mtus,
         (out, counts): (&mut Outbox, &mut StackCounts),
     ) -> bool {
-        let Some(listener_id) = self.listener_at(ends.0) else { return false };
+        let Some(listener_id) = bound_at(&self.listening, ends.0) else { return false };
         let Some(listener) = self.listeners.get_mut(listener_id) else { return false };
         if listener.is_full() || self.connections.is_full() {
             counts.backlog_full += 1;
@@ -49,7 +51,7 @@ impl Tcp {
         true
     }
 
-    /// The number that a connection begins with.
+    /// The initial sequence number.
     pub(super) fn isn(&self, now: Time, ends: Ends, earlier: Option<u32>) -> u32 {
         let isn = self.secret.isn(now, ends);
         match earlier {
@@ -66,7 +68,7 @@ impl Tcp {
         Some(id)
     }
 
-    /// Lets a connection that waits for it see the first segment.
+    /// Passes the SYN to the connection.
     fn receive_syn(
         &mut self,
         now: Time,
@@ -79,14 +81,13 @@ impl Tcp {
         self.engine.receive_syn(at, isn, connection.sockets(), bytes);
         connection.note_received((at, before), segment, &mut self.engine, None);
         if connection.state() == State::Listen {
-            // It was no SYN that a connection begins with.
+            // It was no valid SYN.
             connection.socket().abort();
         }
-        self.settle(id, Event { before, heard: true });
+        self.settle(id, Event { before, received: true });
         self.touch(id);
     }
 
-    /// Answers a SYN without keeping anything of it.
     fn send_cookie(
         &mut self,
         now: Time,
@@ -105,7 +106,7 @@ impl Tcp {
             syn: true,
             ..Bare::default()
         };
-        // As smoltcp says it.
+        // As smoltcp computes it.
         let shift = (usize::BITS - capacity.leading_zeros()).saturating_sub(u16::BITS) as u8;
         let headers = if ends.0.is_ipv4() { 40 } else { 60 };
         let mss = mtus.of(now, ends.1.ip()).saturating_sub(headers);
@@ -117,8 +118,8 @@ impl Tcp {
         }
     }
 
-    /// A segment came between two ends without a connection: if it acknowledges a cookie, there is
-    /// one now. Says whether there is nobody to be refused.
+    /// Handles a segment without a connection: a valid cookie creates one. Returns `false` if the
+    /// segment is to be refused.
     pub(super) fn handle_cookie(
         &mut self,
         now: Time,
@@ -131,7 +132,7 @@ impl Tcp {
         let Some((listener_id, offer)) = self.offer_of(now, ends, &header) else { return false };
         let is_full = self.listeners.get(listener_id).is_none_or(|listener| listener.is_full());
         if is_full || self.connections.is_full() {
-            // It will be sent again.
+            // The peer retransmits it.
             counts.backlog_full += 1;
             return true;
         }
@@ -154,39 +155,30 @@ impl Tcp {
             self.receive_syn(now, (id, cookie), (syn.bytes(), &first), mtus);
         }
         self.renewed = syn;
-        self.leave_unsaid(now, id, mtus);
+        self.discard_answer(now, id, mtus);
         self.receive(now, id, (bytes, segment), mtus, out);
         true
     }
 
-    /// The listener that sent a cookie, and what that says.
+    /// The listener that sent a cookie, and the options in it.
     fn offer_of(&self, now: Time, ends: Ends, header: &TcpHeader) -> Option<(ListenerId, Offer)> {
         if !header.ack || header.rst || header.syn {
             return None;
         }
-        let listener_id = self.listener_at(ends.0)?;
+        let listener_id = bound_at(&self.listening, ends.0)?;
         self.listeners.get(listener_id).filter(|listener| now < listener.cookies_until)?;
         let cookie = header.acknowledgment_number.wrapping_sub(1);
         let peer_number = header.sequence_number.wrapping_sub(1);
         Some((listener_id, self.secret.offer(now, ends, peer_number, cookie)?))
     }
 
-    /// smoltcp answers a SYN that was answered before.
-    fn leave_unsaid(&mut self, now: Time, id: TcpId, mtus: &Mtus) {
+    /// Discards smoltcp's answer to a SYN that the cookie answered.
+    fn discard_answer(&mut self, now: Time, id: TcpId, mtus: &Mtus) {
         let Some(connection) = self.connections.get_mut(id) else { return };
         let at = connection.at(now, mtus);
         let written = self.engine.draft(at, connection.sockets(), &mut self.draft);
         if let Some(written) = written {
             connection.note_sent((now, self.service_clock.at(now)), &written);
         }
-    }
-
-    fn listener_at(&self, local: SocketAddr) -> Option<ListenerId> {
-        let anywhere: IpAddr = match local {
-            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-        };
-        let anywhere = SocketAddr::new(anywhere, local.port());
-        self.listening.get(&local).or_else(|| self.listening.get(&anywhere)).copied()
     }
 }

@@ -11,21 +11,21 @@ use pollux_verbs::time::Time;
 use smoltcp::socket::tcp::State;
 use std::time::Duration;
 
-/// How often a connection reports progress. Reachability lasts for 15 seconds at least
-/// (RFC 4861 10), and the doubt that follows for 5.
+/// The minimum interval between reports of a connection. Reachability lasts for at least 15 seconds
+/// (RFC 4861 10), and the delay before a probe for 5.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 
-/// Reports that wait to be taken. Those that find no room are made again a second later.
+/// Reports beyond this are repeated a second later.
 pub(super) const REPORTS_MAX: usize = 256;
 
 impl Connection {
-    /// What the peer is to send next, if progress is to be reported now.
+    /// The next expected sequence number, if progress is to be reported now.
     #[inline]
     pub(super) fn before_progress(&self, now: Time) -> Option<u32> {
         (self.progress_due <= now).then(|| self.receive_next())
     }
 
-    /// Whether a segment brought progress, from these first unacknowledged and expected bytes.
+    /// Whether a segment made progress, from these first unacknowledged and expected bytes.
     #[cold]
     pub(super) fn has_progressed(&mut self, now: Time, first: u32, expected: u32) -> bool {
         let is_synchronized = !matches!(

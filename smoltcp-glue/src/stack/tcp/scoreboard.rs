@@ -1,5 +1,5 @@
-//! What of a stream is on its way, has arrived, or is lost (RFC 6675, with the numbers of RFC 9002
-//! 6.1 in place of its counts).
+//! The scoreboard of a stream: in flight, arrived, or lost (RFC 6675, with the thresholds of RFC
+//! 9002 6.1).
 //!
 //! ```text
 //!            sent             its number + 3, or later and long after, has arrived
@@ -10,21 +10,21 @@
 //!                  arrived --everything before has, too--> (forgotten)
 //! ```
 //!
-//! Every transmission has a number, so that one that is lost again is noticed like the first: by
-//! what was sent after it and has arrived. Fewer than three that arrive earlier are taken for a way
-//! that changes their order. Sequence numbers are compared within half of their space, from the
-//! first that is not acknowledged.
+//! Every transmission has a number, so that the loss of a retransmission is detected like the
+//! first: by later transmissions that have arrived. Fewer than three that arrive early are taken
+//! for reordering. Sequence numbers are compared within half of their space, from the first
+//! unacknowledged one.
 
 use pollux_verbs::time::Time;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// A transmission is lost when one that was sent so many after it has arrived (RFC 9002 6.1.1).
+/// The packet threshold: a transmission is lost when one sent this many later has arrived (RFC 9002
+/// 6.1.1).
 const OVERTAKEN_BY: u64 = 3;
-/// Records at the most; what is beyond is not told apart.
+/// Sends beyond this are merged into the last record.
 const RECORDS_MAX: usize = 4096;
-/// How many there may be for what a peer says of single bytes to make more of them. The others are
-/// for what we send ourselves.
+/// The limit for splits by SACK blocks of a peer. The rest is for our own sends.
 const RECORDS_OF_PEER_MAX: usize = RECORDS_MAX / 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,32 +34,31 @@ enum Fate {
     Lost,
 }
 
-/// A part of the stream that was sent at once.
+/// A range of the stream that was sent at once.
 #[derive(Clone, Copy, Debug)]
 struct Record {
-    /// Where it ends, and the next begins.
+    /// Where the next record starts.
     end: u32,
     number: u64,
     at: Time,
     fate: Fate,
-    /// Whether it was sent before: what arrives may be either.
+    /// It is a retransmission, so an acknowledgment may be of either.
     is_again: bool,
-    /// Whether it is known when it was sent.
+    /// `at` is the time of transmission.
     is_timed: bool,
 }
 
-/// What an acknowledgment has told.
+/// Newly acknowledged data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Arrivals {
     pub(super) bytes: usize,
     pub(super) records: u32,
-    /// How long the latest was on its way, there and back.
+    /// The round-trip time of the latest.
     pub(super) took: Option<Duration>,
     latest: u64,
 }
 
 impl Arrivals {
-    /// Both.
     pub(super) fn and(self, other: Self) -> Self {
         let latest = if other.latest >= self.latest { other } else { self };
         Self {
@@ -71,90 +70,75 @@ impl Arrivals {
     }
 }
 
-/// What a look found to be lost.
+/// Newly detected losses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Losses {
     pub(super) records: u32,
-    /// One more than the number of the latest transmission that is.
+    /// The number after that of the latest lost transmission.
     pub(super) before: u64,
 }
 
-/// All of a stream that was sent and is not acknowledged.
 #[derive(Debug)]
 pub(super) struct Scoreboard {
-    first: u32,
+    /// The first unacknowledged byte.
+    pub(super) first: u32,
     records: VecDeque<Record>,
-    next_number: u64,
-    /// The latest transmission that has arrived.
+    pub(super) next_number: u64,
+    /// The latest arrived transmission.
     latest: Option<u64>,
-    in_flight: usize,
-    lost: usize,
+    /// In bytes; also `lost`.
+    pub(super) in_flight: usize,
+    pub(super) lost: usize,
 }
 
-/// Bytes from one place to a later one.
 const fn distance(from: u32, to: u32) -> i32 {
     to.wrapping_sub(from).cast_signed()
 }
 
+/// Adds `change` bytes to the count of `fate`.
+const fn count(in_flight: &mut usize, lost: &mut usize, fate: Fate, change: isize) {
+    match fate {
+        Fate::InFlight => *in_flight = in_flight.wrapping_add_signed(change),
+        Fate::Lost => *lost = lost.wrapping_add_signed(change),
+        Fate::Arrived => {}
+    }
+}
+
 impl Scoreboard {
-    /// One that begins at a place of a stream.
     pub(super) const fn new(first: u32) -> Self {
         let records = VecDeque::new();
         Self { first, records, next_number: 0, latest: None, in_flight: 0, lost: 0 }
     }
 
-    /// The first byte that is not acknowledged.
-    pub(super) const fn first(&self) -> u32 {
-        self.first
-    }
-
-    /// The byte after the last that was sent.
     pub(super) fn end(&self) -> u32 {
         self.records.back().map_or(self.first, |record| record.end)
     }
 
-    /// Bytes that are not acknowledged.
     pub(super) fn outstanding(&self) -> usize {
         self.end().wrapping_sub(self.first) as usize
     }
 
-    /// Bytes that are thought to be on their way.
-    pub(super) const fn in_flight(&self) -> usize {
-        self.in_flight
-    }
-
-    /// Bytes that are to be sent again.
-    pub(super) const fn lost(&self) -> usize {
-        self.lost
-    }
-
-    /// The number of the next transmission.
-    pub(super) const fn next_number(&self) -> u64 {
-        self.next_number
-    }
-
-    /// Whether one of these numbers, or a later one, has arrived.
+    /// Whether this transmission or a later one has arrived.
     pub(super) fn has_reached(&self, number: u64) -> bool {
         self.latest.is_some_and(|latest| latest >= number)
     }
 
-    /// Bytes from `start` to `end` were sent.
     pub(super) fn sent(&mut self, now: Time, start: u32, end: u32) {
         self.write(now, (start, end), true, Fate::InFlight);
     }
 
-    /// Bytes up to `end` were sent, nobody knows when.
+    /// Bytes up to `end` were sent at an unknown time.
     pub(super) fn sent_before(&mut self, now: Time, end: u32) {
         self.write(now, (self.end(), end), false, Fate::InFlight);
     }
 
-    /// Bytes up to `end` were to be sent, and were not: they are as good as lost.
+    /// Bytes up to `end` were not sent, and count as lost.
     pub(super) fn withheld(&mut self, now: Time, end: u32) {
         self.write(now, (self.end(), end), false, Fate::Lost);
     }
 
-    /// Where there is no room to tell parts of a record apart, all of it is taken for sent: what
-    /// was not is found to be lost like anything else.
+    /// If there are too many records to split one, all of it counts as sent: unsent parts are
+    /// detected as lost later.
     fn write(&mut self, now: Time, (start, end): (u32, u32), is_timed: bool, fate: Fate) {
         let number = self.next_number;
         self.next_number += 1;
@@ -172,31 +156,21 @@ impl Scoreboard {
         }
     }
 
-    /// One more record; where there are too many it takes the place of the last as well, whatever
-    /// that was.
+    /// Adds a record; if there are too many, it absorbs the last one.
     fn push(&mut self, record: Record) {
         if self.records.len() >= RECORDS_MAX
             && let Some(last) = self.records.pop_back()
         {
-            let bytes = last.end.wrapping_sub(self.end()) as usize;
-            self.count(last.fate, -1, bytes);
+            let bytes = last.end.wrapping_sub(self.end()) as isize;
+            count(&mut self.in_flight, &mut self.lost, last.fate, -bytes);
         }
-        let bytes = record.end.wrapping_sub(self.end()) as usize;
-        self.count(record.fate, 1, bytes);
+        let bytes = record.end.wrapping_sub(self.end()) as isize;
+        count(&mut self.in_flight, &mut self.lost, record.fate, bytes);
         self.records.push_back(record);
     }
 
-    const fn count(&mut self, fate: Fate, sign: isize, bytes: usize) {
-        let bytes = sign * bytes as isize;
-        match fate {
-            Fate::InFlight => self.in_flight = self.in_flight.wrapping_add_signed(bytes),
-            Fate::Lost => self.lost = self.lost.wrapping_add_signed(bytes),
-            Fate::Arrived => {}
-        }
-    }
-
-    /// Parts the record that a place is within, if there are fewer than so many; says where what
-    /// the place is in begins and ends then, which is the place itself if that is between two.
+    /// Splits the record at `at`, if there are fewer than `records_max`. Returns the range of the
+    /// record that still contains `at`, or `(at, at)` if that is a boundary.
     fn split(&mut self, at: u32, records_max: usize) -> (u32, u32) {
         let index = self.records.partition_point(|record| distance(record.end, at) >= 0);
         let begin = index.checked_sub(1).map_or(self.first, |before| self.records[before].end);
@@ -211,7 +185,7 @@ impl Scoreboard {
         (at, at)
     }
 
-    /// Does something to each record that is whole between two places.
+    /// Applies `what` to each record that lies within a range.
     fn each_within(&mut self, start: u32, end: u32, mut what: impl FnMut(&mut Record, usize)) {
         let Self { records, first, in_flight, lost, .. } = self;
         let index = records.partition_point(|record| distance(record.end, start) >= 0);
@@ -228,23 +202,18 @@ impl Scoreboard {
             let before = record.fate;
             what(record, bytes);
             let bytes = bytes as isize;
-            for (fate, change) in [(before, -bytes), (record.fate, bytes)] {
-                match fate {
-                    Fate::InFlight => *in_flight = in_flight.wrapping_add_signed(change),
-                    Fate::Lost => *lost = lost.wrapping_add_signed(change),
-                    Fate::Arrived => {}
-                }
-            }
+            count(in_flight, lost, before, -bytes);
+            count(in_flight, lost, record.fate, bytes);
         }
     }
 
-    /// The peer has all before this.
+    /// A cumulative acknowledgment.
     pub(super) fn acknowledged(&mut self, now: Time, to: u32, fastest: Duration) -> Arrivals {
         let to = if distance(self.end(), to) > 0 { self.end() } else { to };
         if distance(self.first, to) <= 0 {
             return Arrivals::default();
         }
-        // There is a record less after that.
+        // The limit does not matter: a record is removed afterwards.
         self.split(to, usize::MAX);
         let arrivals = self.arrived(now, self.first, to, fastest);
         while self.records.front().is_some_and(|record| distance(record.end, to) >= 0) {
@@ -254,7 +223,7 @@ impl Scoreboard {
         arrivals
     }
 
-    /// The peer has these bytes (RFC 2018 3). What it cannot have is not believed.
+    /// A SACK block (RFC 2018 3). A block of unsent data is ignored.
     pub(super) fn selected(
         &mut self,
         now: Time,
@@ -284,7 +253,7 @@ impl Scoreboard {
             record.fate = Fate::Arrived;
             arrivals.bytes += bytes;
             arrivals.records += 1;
-            // What was sent twice may be the first that was late.
+            // A quick acknowledgment of a retransmission may be of the original.
             let took = Duration::from_nanos(now.nanos().saturating_sub(record.at.nanos()));
             if !record.is_again || took >= fastest {
                 latest = latest.max(Some(record.number));
@@ -297,9 +266,9 @@ impl Scoreboard {
         arrivals
     }
 
-    /// Finds what is lost by now: what three later ones have overtaken, and what a later one has
-    /// that long after. Says also when there may be more, and counts from a number on.
-    pub(super) fn look(
+    /// Detects losses by the packet threshold and by time. Returns also when there may be more;
+    /// losses are counted from transmission `counted_from` on.
+    pub(super) fn detect_losses(
         &mut self,
         now: Time,
         late: Duration,
@@ -323,7 +292,7 @@ impl Scoreboard {
         (losses, again_at)
     }
 
-    /// Takes the last that has not arrived for lost, to hear what the peer has.
+    /// Marks the last record that has not arrived as lost: a tail loss probe.
     pub(super) fn lose_last(&mut self) {
         let waiting = |record: &&Record| record.fate != Fate::Arrived;
         let Some(last) = self.records.iter().rev().find(waiting).map(|last| last.end) else {
@@ -336,7 +305,7 @@ impl Scoreboard {
         });
     }
 
-    /// Takes all for lost that has not arrived; and what has, if the peer may have thrown that away
+    /// Marks everything in flight as lost; and arrived data too, if the peer may have discarded it
     /// (RFC 2018 8).
     pub(super) fn lose_all(&mut self, with_arrived: bool) {
         self.each_within(self.first, self.end(), |record, _| {
@@ -346,7 +315,7 @@ impl Scoreboard {
         });
     }
 
-    /// Whether bytes are among these that are to be sent again.
+    /// Whether a range contains lost bytes.
     pub(super) fn has_lost_within(&self, start: u32, end: u32) -> bool {
         let index = self.records.partition_point(|record| distance(record.end, start) >= 0);
         let mut begin = index.checked_sub(1).map_or(self.first, |before| self.records[before].end);
@@ -368,7 +337,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Shortly before numbers begin again.
+    /// Shortly before sequence numbers wrap.
     const FIRST: u32 = u32::MAX - 2500;
     const LATE: Duration = Duration::from_millis(1);
     const NOW: Time = Time::START;
@@ -377,20 +346,20 @@ mod tests {
         FIRST.wrapping_add(bytes)
     }
 
-    /// So many segments of 1000 bytes are on their way.
+    /// With segments of 1000 bytes in flight.
     fn flight(segments: u32) -> Scoreboard {
         let mut board = Scoreboard::new(FIRST);
         (0..segments).for_each(|nth| board.sent(NOW, at(nth * 1000), at((nth + 1) * 1000)));
         board
     }
 
-    /// The peer has the segments from one to before another.
+    /// A SACK of segments `from..to`.
     fn select(board: &mut Scoreboard, from: u32, to: u32) -> Arrivals {
         board.selected(NOW, (at(from * 1000), at(to * 1000)), Duration::ZERO)
     }
 
     fn lost_now(board: &mut Scoreboard) -> u32 {
-        board.look(NOW, LATE, 0).0.records
+        board.detect_losses(NOW, LATE, 0).0.records
     }
 
     #[test]
@@ -402,22 +371,22 @@ mod tests {
         }
         assert!(board.has_lost_within(at(0), at(1)) && board.has_lost_within(at(999), at(5000)));
         assert!(!board.has_lost_within(at(1000), at(6000)));
-        assert_eq!((board.in_flight(), board.lost()), (2000, 1000));
+        assert_eq!((board.in_flight, board.lost), (2000, 1000));
         // It was late after all.
         board.acknowledged(NOW, at(4000), Duration::ZERO);
-        assert_eq!((board.outstanding(), board.in_flight(), board.lost()), (2000, 2000, 0));
+        assert_eq!((board.outstanding(), board.in_flight, board.lost), (2000, 2000, 0));
         assert!(!board.has_lost_within(at(0), at(6000)));
     }
 
     #[test]
     fn what_is_late_after_one_that_was_sent_later_is_lost_in_time() {
         let mut board = flight(2);
-        assert_eq!(board.look(NOW + 2 * LATE, LATE, 0), (Losses::default(), None));
+        assert_eq!(board.detect_losses(NOW + 2 * LATE, LATE, 0), (Losses::default(), None));
         select(&mut board, 1, 2);
-        assert_eq!(board.look(NOW, LATE, 0), (Losses::default(), Some(NOW + LATE)));
-        let (losses, again_at) = board.look(NOW + LATE, LATE, 0);
+        assert_eq!(board.detect_losses(NOW, LATE, 0), (Losses::default(), Some(NOW + LATE)));
+        let (losses, again_at) = board.detect_losses(NOW + LATE, LATE, 0);
         assert_eq!((losses.records, losses.before, again_at), (1, 1, None));
-        assert_eq!(board.lost(), 1000);
+        assert_eq!(board.lost, 1000);
     }
 
     #[test]
@@ -426,13 +395,13 @@ mod tests {
         select(&mut board, 1, 4);
         assert_eq!(lost_now(&mut board), 1);
         board.sent(NOW, at(0), at(1000));
-        assert_eq!((lost_now(&mut board), board.lost(), board.in_flight()), (0, 0, 1000));
+        assert_eq!((lost_now(&mut board), board.lost, board.in_flight), (0, 0, 1000));
         for nth in 4..7 {
             board.sent(NOW, at(nth * 1000), at((nth + 1) * 1000));
             select(&mut board, nth, nth + 1);
             assert_eq!(lost_now(&mut board), u32::from(nth == 6));
         }
-        assert_eq!(board.lost(), 1000);
+        assert_eq!(board.lost, 1000);
     }
 
     #[test]
@@ -452,9 +421,9 @@ mod tests {
         assert_eq!(select(&mut board, 1, 3), Arrivals::default());
         assert_eq!(select(&mut board, 0, 4).bytes, 2000);
         assert_eq!(board.acknowledged(NOW, at(4000), Duration::ZERO), Arrivals::default());
-        assert_eq!((board.first(), board.outstanding()), (at(4000), 0));
+        assert_eq!((board.first, board.outstanding()), (at(4000), 0));
         assert_eq!(board.acknowledged(NOW, at(1000), Duration::ZERO), Arrivals::default());
-        assert_eq!(board.first(), at(4000), "an old one changes nothing");
+        assert_eq!(board.first, at(4000), "an old one changes nothing");
     }
 
     #[test]
@@ -463,11 +432,11 @@ mod tests {
         select(&mut board, 2, 3);
         board.lose_last();
         assert!(board.has_lost_within(at(1000), at(2000)), "the last that has not arrived");
-        assert_eq!(board.lost(), 1000);
+        assert_eq!(board.lost, 1000);
         board.lose_all(false);
-        assert_eq!((board.lost(), board.in_flight()), (2000, 0));
+        assert_eq!((board.lost, board.in_flight), (2000, 0));
         board.lose_all(true);
-        assert_eq!(board.lost(), 3000, "a peer may throw away what it has not acknowledged");
+        assert_eq!(board.lost, 3000, "a peer may throw away what it has not acknowledged");
     }
 
     #[test]
@@ -478,10 +447,10 @@ mod tests {
             let block = (at(left), at(right));
             assert_eq!(board.selected(NOW, block, Duration::ZERO), Arrivals::default());
         }
-        assert_eq!(board.in_flight(), 2000);
+        assert_eq!(board.in_flight, 2000);
         // An acknowledgment of it ends at what was sent.
         assert_eq!(board.acknowledged(NOW, at(9000), Duration::ZERO).bytes, 2000);
-        assert_eq!(board.first(), at(2000));
+        assert_eq!(board.first, at(2000));
     }
 
     #[test]
@@ -501,7 +470,7 @@ mod tests {
         assert_eq!(board.outstanding(), bytes as usize + 1000);
     }
 
-    /// What the records say.
+    /// The counts of the records.
     fn counted(board: &Scoreboard) -> (usize, usize) {
         let (mut in_flight, mut lost, mut begin) = (0, 0, board.first);
         for record in &board.records {
@@ -522,30 +491,30 @@ mod tests {
         (0..messages).for_each(|nth| board.sent(NOW, at(nth * 10), at(nth * 10 + 10)));
         assert_eq!(board.records.len(), RECORDS_MAX);
         board.lose_all(false);
-        assert_eq!((board.in_flight(), board.lost()), (0, end as usize));
-        // Segments begin and end anywhere in what is not told apart.
+        assert_eq!((board.in_flight, board.lost), (0, end as usize));
+        // Segments start and end anywhere in merged records.
         for start in (0..end).step_by(1013) {
             let (start, end) = (at(start), at((start + 1013).min(end)));
             board.sent(NOW, start, end);
             assert!(!board.has_lost_within(start, end));
-            assert_eq!((board.in_flight(), board.lost()), counted(&board));
+            assert_eq!((board.in_flight, board.lost), counted(&board));
         }
-        assert_eq!(board.lost(), 0);
-        // More takes the place of the last, also of what is lost.
+        assert_eq!(board.lost, 0);
+        // Further sends are merged into the last record, also into a lost one.
         board.lose_last();
         board.withheld(NOW, at(end + 7));
         board.sent(NOW, at(end + 7), at(end + 11));
-        assert_eq!((board.in_flight(), board.lost()), counted(&board));
+        assert_eq!((board.in_flight, board.lost), counted(&board));
         assert_eq!((board.outstanding(), board.records.len()), (end as usize + 11, RECORDS_MAX));
         // An acknowledgment ends anywhere as well.
         for to in [5, end - 3] {
             board.acknowledged(NOW, at(to), Duration::ZERO);
-            assert_eq!((board.in_flight(), board.lost()), counted(&board));
+            assert_eq!((board.in_flight, board.lost), counted(&board));
             assert_eq!(board.outstanding(), (end + 11 - to) as usize);
         }
     }
 
-    /// The same for every byte alone.
+    /// A model with a record for every byte.
     #[derive(Default)]
     struct Bytes {
         first: u32,
@@ -576,7 +545,7 @@ mod tests {
             }
         }
 
-        fn look(&mut self) {
+        fn detect_losses(&mut self) {
             let Some(latest) = self.latest else { return };
             for byte in &mut self.all[self.first as usize..] {
                 if byte.0 == Fate::InFlight && byte.1 + OVERTAKEN_BY <= latest {
@@ -620,12 +589,12 @@ mod tests {
                     }
                     _ => {}
                 }
-                board.look(NOW, LATE, 0);
-                bytes.look();
-                prop_assert_eq!(board.first(), at(bytes.first));
+                board.detect_losses(NOW, LATE, 0);
+                bytes.detect_losses();
+                prop_assert_eq!(board.first, at(bytes.first));
                 prop_assert_eq!(board.end(), at(bytes.all.len() as u32));
-                prop_assert_eq!(board.in_flight(), bytes.count(Fate::InFlight));
-                prop_assert_eq!(board.lost(), bytes.count(Fate::Lost));
+                prop_assert_eq!(board.in_flight, bytes.count(Fate::InFlight));
+                prop_assert_eq!(board.lost, bytes.count(Fate::Lost));
             }
         }
     }

@@ -1,8 +1,8 @@
-//! A connection's turn: a segment came for it, it may have one to send, or something is due.
+//! A connection's turn: a received segment, a poll for segments to send, or an expired timer.
 //!
-//! A peer of request and response waits for all that happens between a segment and its answer. So
-//! a turn does the minimum: a connection without data is not polled for segments, and its timer is
-//! computed in the next turn, when the answer is on its way.
+//! In request-response traffic, work between a segment and its answer adds latency. So a turn does
+//! the minimum: a connection without data is not polled for segments, and its timer is computed in
+//! the next turn, when the answer has been sent.
 
 use super::connection::{Acceptance, Probe};
 use super::{Event, Tcp, TcpError, TcpId, push};
@@ -14,10 +14,10 @@ use pollux_wire::ip::tcp::TcpSegment;
 use smoltcp::socket::tcp::State;
 use std::time::Duration;
 
-/// How often smoltcp is kept from forgetting what came and nobody has read.
-const KEPT_FOR_READER: Duration = Duration::from_secs(1);
-/// How long smoltcp is not asked again that had nothing to say when it should have.
-const TRIED_AGAIN: Duration = Duration::from_millis(1);
+/// The interval at which a connection in TIME-WAIT with unread data is kept from expiring.
+const TIME_WAIT_EXTENSION: Duration = Duration::from_secs(1);
+/// The delay before smoltcp is polled again after a poll without a segment.
+const EMPTY_POLL_DELAY: Duration = Duration::from_millis(1);
 
 impl Tcp {
     pub(super) fn receive(
@@ -61,15 +61,15 @@ impl Tcp {
         }
         connection.postpone_give_up(served);
         if connection.state() == State::Listen {
-            // It was no SYN that a connection begins with.
+            // It was no valid SYN.
             connection.socket().abort();
         }
-        self.settle(id, Event { before, heard: true });
+        self.settle(id, Event { before, received: true });
         self.touch(id);
     }
 
-    /// Polls connections that are ready, until one has a packet, or took long without; says whether
-    /// there is one.
+    /// Polls ready connections until one has sent a packet or one is paused; returns whether a
+    /// packet was sent.
     pub(in crate::stack) fn transmit(
         &mut self,
         now: Time,
@@ -98,11 +98,11 @@ impl Tcp {
             }
             connection.is_ready = is_sent && connection.may_transmit();
             match connection.is_ready {
-                // After everybody else had a turn.
+                // After the turns of the other connections.
                 true => self.ready.push_back(id),
                 false => self.mark_timer_stale(id),
             }
-            self.settle(id, Event { before, heard: false });
+            self.settle(id, Event { before, received: false });
             if is_sent {
                 return true;
             }
@@ -145,12 +145,12 @@ impl Tcp {
     ) {
         let Some(connection) = self.connections.get_mut(id) else { return };
         if connection.is_kept_for_reader() {
-            return self.set_deadline(id, Some(now + KEPT_FOR_READER));
+            return self.set_deadline(id, Some(now + TIME_WAIT_EXTENSION));
         }
         let before = connection.state();
         let served = self.service_clock.at(now);
         if connection.give_up(served) {
-            self.settle(id, Event { before, heard: false });
+            self.settle(id, Event { before, received: false });
         } else if connection.keepalive_due().is_some_and(|due| due <= served) {
             let at = connection.at(now, mtus);
             match connection.probe(at, &mut self.engine, &mut self.draft) {
@@ -167,7 +167,7 @@ impl Tcp {
         self.make_ready(id);
     }
 
-    /// Finds out when a connection is due that is not ready.
+    /// Computes the deadline of a connection that is not ready.
     fn update_timer(&mut self, now: Time, id: TcpId, mtus: &Mtus) {
         let Some(connection) = self.connections.get_mut(id) else { return };
         connection.is_timer_stale = false;
@@ -177,8 +177,8 @@ impl Tcp {
         let at = connection.at(now, mtus);
         let due = self.engine.due(at, connection.sockets());
         let due = match due.filter(|due| *due <= now) {
-            // A moment that has passed, though nothing came of it, is not tried again at once.
-            Some(_) if connection.had_nothing_to_send => Some(now + TRIED_AGAIN),
+            // A deadline that has passed without a segment is not retried at once.
+            Some(_) if connection.had_nothing_to_send => Some(now + EMPTY_POLL_DELAY),
             Some(_) => return self.make_ready(id),
             None => due,
         };
@@ -189,8 +189,8 @@ impl Tcp {
         self.set_deadline(id, dues.into_iter().flatten().min());
     }
 
-    /// Something happened to a connection. Few have something to say to that at once; of the others
-    /// it is found out when they will, after more urgent things.
+    /// Makes a connection ready if it may have a segment to send at once; otherwise its timer is
+    /// computed later, after more urgent work.
     pub(super) fn touch(&mut self, id: TcpId) {
         let Some(connection) = self.connections.get_mut(id) else { return };
         match connection.may_transmit() {
@@ -218,8 +218,8 @@ impl Tcp {
         }
     }
 
-    /// A connection is due then. It waits in the queue at an earlier place, if it has one: most
-    /// moments are put off again and again, and never come.
+    /// Sets the deadline. An earlier entry in the timer queue stays: most deadlines are postponed
+    /// again and again, and never expire.
     fn set_deadline(&mut self, id: TcpId, due: Option<Time>) {
         let Some(connection) = self.connections.get_mut(id) else { return };
         connection.deadline = due;
@@ -233,7 +233,6 @@ impl Tcp {
         self.timers.insert((due, id));
     }
 
-    /// A connection is never due again.
     pub(super) fn cancel_timer(&mut self, id: TcpId) {
         let Some(connection) = self.connections.get_mut(id) else { return };
         connection.deadline = None;

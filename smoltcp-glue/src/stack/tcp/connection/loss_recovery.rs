@@ -1,19 +1,18 @@
-//! Between smoltcp and a link that loses: what a connection keeps of its streams' places, and what
-//! it does once it has to be repaired.
+//! Loss recovery between smoltcp and the link: the positions of a connection's streams, and what it
+//! does in recovery.
 //!
-//! smoltcp has one way to send something again: its clock runs out, and it says all again from the
-//! first byte that is not acknowledged. That is the door taken here. The clock it is shown jumps
-//! ahead when the scoreboard knows of something lost; of what smoltcp says then only that is let
-//! through. So no byte is kept twice, and what a link without losses costs stays as it was. What
-//! smoltcp may send that is new it is told as the peer's window, by acknowledgments that we write
-//! ourselves: they say what the peer has said, but for a window that is smaller. A peer that was
-//! only busy for a while begins all that, too; so it ends when nothing was lost for long.
+//! smoltcp retransmits in one way: its timer expires, and it writes everything again from the first
+//! unacknowledged byte. So when the scoreboard has a loss, smoltcp is polled with a clock past that
+//! timer, and only the segments that the scoreboard selects are sent. No byte is stored twice, and
+//! a link without losses costs nothing more. New data are limited by the window that smoltcp is
+//! told, in acknowledgments written here: those of the peer, with a smaller window. A peer that was
+//! only busy starts recovery too, so recovery ends after a time without losses.
 
 use super::Connection;
 use super::recovery::Recovery;
 use super::window::Window;
 use crate::stack::outbox::Packet;
-use crate::stack::tcp::bare::{Bare, set_sequence_number, write_bare};
+use crate::stack::tcp::bare::{Bare, set_sequence_number, write_segment};
 use crate::stack::tcp::engine::{At, Engine, Written, seal};
 use crate::stack::{Stack, TcpId};
 use pollux_verbs::time::Time;
@@ -21,78 +20,76 @@ use pollux_wire::ip::tcp::{TcpOption, TcpSegment};
 use smoltcp::socket::tcp::{CongestionControl, State};
 use std::time::Duration;
 
-/// How long the first silence is that a connection is repaired after, when an acknowledgment is due
-/// at once, and when the peer may keep it back.
+/// The first retransmission timeout of a connection outside of recovery: when an acknowledgment is
+/// due at once, and when the peer may delay it.
 const FIRST_TIMEOUT: Duration = Duration::from_millis(10);
 const FIRST_TIMEOUT_OF_SINGLE: Duration = Duration::from_millis(50);
-/// So many segments that nothing is said to at once, and acknowledgments are delayed again. A way
-/// that loses has fewer, and a sender there waits for each.
+/// Acknowledgments are delayed again after this many segments without an immediate answer. On a
+/// lossy path there are fewer, and the sender waits for each acknowledgment.
 const DELAYED_ACKS_AFTER: u32 = 1 << 14;
-/// Segments of a new connection that are acknowledged at once: its peer's window doubles four
-/// times until then.
+/// Segments of a new connection that are acknowledged at once: the peer's window doubles four times
+/// until then.
 const QUICK_AT_FIRST: u32 = 16;
-/// smoltcp's delay of these, by its clock.
+/// The delay of acknowledgments, on smoltcp's clock.
 const ACK_DELAY: smoltcp::time::Duration = smoltcp::time::Duration::from_millis(10);
-/// The most that a peer's window is scaled by (RFC 7323 2.3).
+/// RFC 7323 2.3.
 const SHIFT_MAX: u8 = 14;
-/// A peer's longest segment if it says nothing (RFC 9293 3.7.1), and the shortest that is believed,
-/// by smoltcp as well.
+/// The peer's MSS without the option (RFC 9293 3.7.1), and the minimum, which is smoltcp's too.
 const MSS_DEFAULT: u16 = 536;
 const MSS_MIN: u16 = 48;
 const HEADERS_V4: usize = 40;
 const HEADERS_V6: usize = 60;
 
-/// What a connection knows for its repair.
 #[derive(Debug, Default)]
 pub(in crate::stack::tcp) struct LossRecovery {
-    /// The place after all that the application gave.
-    given_to: u32,
-    /// The place after all that was sent.
+    /// The sequence number after all bytes of the application.
+    pub(super) given_to: u32,
+    /// SND.MAX.
     pub(in crate::stack::tcp) sent_to: u32,
-    /// The place in the peer's stream after all that the application took.
+    /// The peer's sequence number after all bytes that the application read.
     pub(super) read_to: u32,
-    /// What the peer said in its SYN.
+    /// From the peer's SYN.
     shift: u8,
     mss: Option<u16>,
-    /// The window it said last, before it is scaled.
-    window: u16,
-    /// When the last of so many SYNs was sent, and how long the answer took to the only one.
+    /// The peer's last window field, unscaled.
+    pub(super) window: u16,
+    /// The number of SYNs sent and the time of the last; the round-trip time if it is the only one.
     syn: (u32, Time),
     opening: Duration,
-    /// Bytes that came since anything was sent, which acknowledges them.
+    /// Bytes received since the last segment was sent.
     unanswered: usize,
-    /// Segments until acknowledgments are delayed again.
+    /// Segments that are still acknowledged at once.
     quick_for: u32,
-    /// Where things stood when they last moved, and when.
+    /// The first unacknowledged byte and SND.MAX when they last changed, and when.
     moved: Option<(u32, u32, Time)>,
-    /// Since the first loss.
+    /// During recovery.
     pub(super) active: Option<Box<ActiveRecovery>>,
-    /// Since the end of the last repair.
+    /// The congestion window after the last recovery.
     pub(super) window_kept: Option<Window>,
-    /// When anything was sent last.
     pub(super) sent_at: Time,
 }
 
-/// What it knows besides once it is repaired.
+/// The state of a connection in recovery.
 #[derive(Debug)]
 pub(super) struct ActiveRecovery {
     pub(super) recovery: Recovery,
-    /// What was last acknowledged to the peer, and the window it was told.
+    /// The last acknowledgment and window sent to the peer.
     pub(super) last_ack: Option<(u32, u16)>,
-    /// The place in the peer's stream that the next from there has.
+    /// The next expected sequence number of the peer.
     pub(super) peer_next: Option<u32>,
-    /// What smoltcp's clock was last shown to make it run out, if nothing moved since.
+    /// The time that smoltcp's clock last showed to make its timer expire; reset when data are
+    /// acknowledged.
     pub(super) ran_out: Time,
     first: u32,
-    /// Where smoltcp is told of windows.
+    /// The acknowledgment by which smoltcp learns a window.
     forged_ack: Packet,
-    /// What smoltcp answered to that, and takes for said.
+    /// smoltcp's answer to the forged acknowledgment, which is not sent yet.
     pub(super) pending_ack: Option<(u32, u16)>,
-    /// Whether smoltcp had begun again, if it was not heard to the end of what it says.
+    /// Whether smoltcp had started its retransmission, if that was interrupted.
     pub(super) paused: Option<bool>,
 }
 
-/// Whether one place of a stream is after another.
+/// In sequence space.
 pub(in crate::stack::tcp) const fn is_after(one: u32, other: u32) -> bool {
     one.wrapping_sub(other).cast_signed() > 0
 }
@@ -106,7 +103,6 @@ impl LossRecovery {
         Self { quick_for: QUICK_AT_FIRST, ..Self::default() }
     }
 
-    /// A segment was sent.
     pub(super) const fn note_written(&mut self, now: Time, written: &Written) {
         (self.unanswered, self.sent_at) = (0, now);
         let end = written.end();
@@ -118,22 +114,6 @@ impl LossRecovery {
         }
     }
 
-    /// The application gave so many bytes.
-    pub(super) const fn note_given(&mut self, bytes: usize) {
-        self.given_to = self.given_to.wrapping_add(bytes as u32);
-    }
-
-    /// The application took so many bytes.
-    pub(super) const fn note_read(&mut self, bytes: usize) {
-        self.read_to = self.read_to.wrapping_add(bytes as u32);
-    }
-
-    /// The window that the peer said last, before it is scaled.
-    pub(super) const fn window(&self) -> u16 {
-        self.window
-    }
-
-    /// The peer's SYN has come, and was taken.
     fn note_syn(&mut self, segment: &TcpSegment<'_>) {
         self.read_to = segment.header().sequence_number.wrapping_add(1);
         for option in segment.options().map_while(Result::ok) {
@@ -145,26 +125,25 @@ impl LossRecovery {
                 _ => {}
             }
         }
-        // The window beside it is not scaled (RFC 7323 2.2).
+        // The window of a SYN is not scaled (RFC 7323 2.2).
         self.window = segment.header().window.div_ceil(1 << self.shift);
     }
 
-    /// How long the first silence is.
     fn first_timeout(&self, is_single: bool) -> Duration {
         (self.opening * 2).max(if is_single { FIRST_TIMEOUT_OF_SINGLE } else { FIRST_TIMEOUT })
     }
 }
 
 impl Stack {
-    /// Whether a connection is in repair: it has lost something, or its peer was silent, not long
-    /// ago. Each segment costs more then.
+    /// Whether a connection is in loss recovery: it had a loss or a timeout recently. Each segment
+    /// costs more then.
     pub fn tcp_is_in_loss_recovery(&self, id: TcpId) -> bool {
         self.tcp.get(id).is_some_and(|connection| connection.loss_recovery.active.is_some())
     }
 }
 
 impl Connection {
-    /// The first byte that the peer has not acknowledged.
+    /// The first unacknowledged byte.
     pub(in crate::stack::tcp) fn first(&self) -> u32 {
         match self.state() {
             State::FinWait2 | State::TimeWait | State::Closed => self.loss_recovery.sent_to,
@@ -172,9 +151,9 @@ impl Connection {
         }
     }
 
-    /// Whether it is likely to have a segment to send: not one that is open, has sent all that it
-    /// was given, owes no acknowledgment of more than a segment (RFC 9293 3.8.6.3) and is not in
-    /// repair. What it has to say of its window is said later, and then it is due.
+    /// Whether it is likely to have a segment to send. An established connection is not if it has
+    /// sent all data, owes no acknowledgment of more than a segment (RFC 9293 3.8.6.3) and is not
+    /// in recovery; window updates have a timer.
     pub(in crate::stack::tcp) fn may_transmit(&self) -> bool {
         let recovery = &self.loss_recovery;
         let owes = recovery.unanswered > usize::from(recovery.mss.unwrap_or(MSS_DEFAULT));
@@ -182,34 +161,32 @@ impl Connection {
         !is_quiet || self.state() != State::Established
     }
 
-    /// Whether something was sent that the peer may not have.
+    /// Whether sent data are unacknowledged.
     pub(super) fn is_waiting(&self) -> bool {
         !is_opening(self.state()) && is_after(self.loss_recovery.sent_to, self.first())
     }
 
-    /// Whether the peer closed its window, as far as we know.
-    pub(super) const fn is_shut(&self) -> bool {
+    /// Whether the peer's window is zero.
+    pub(super) const fn has_zero_window(&self) -> bool {
         self.loss_recovery.window == 0
     }
 
-    /// How far beyond its acknowledgment the peer takes something, as far as we know.
     pub(super) fn peer_window(&self) -> usize {
         usize::from(self.loss_recovery.window) << self.loss_recovery.shift
     }
 
-    /// Bytes of a segment, of packets of this length.
+    /// The segment size for packets of this length.
     pub(super) fn segment(&self, mtu: u32) -> usize {
         let headers = if self.addresses().0.is_ipv4() { HEADERS_V4 } else { HEADERS_V6 };
         let theirs = self.loss_recovery.mss.unwrap_or(MSS_DEFAULT);
         (mtu as usize).saturating_sub(headers).clamp(usize::from(MSS_MIN), usize::from(theirs))
     }
 
-    /// The longest packet for it, on a way that takes these.
     pub(super) fn mtu(&self, path_mtu: u32) -> u32 {
         self.loss_recovery.active.as_ref().map_or(path_mtu, |active| active.recovery.mtu(path_mtu))
     }
 
-    /// smoltcp has seen a segment of the peer's, which came in this state.
+    /// smoltcp has processed a segment of the peer; `before` is the former state.
     pub(in crate::stack::tcp) fn note_received(
         &mut self,
         (at, before): (At, State),
@@ -237,7 +214,6 @@ impl Connection {
         }
     }
 
-    /// Something came while it was being opened.
     fn note_opening(&mut self, now: Time, before: State, segment: &TcpSegment<'_>) {
         let state = self.state();
         if state == before {
@@ -249,7 +225,7 @@ impl Connection {
         } else {
             recovery.window = segment.header().window;
         }
-        // Which of two is answered nobody knows (RFC 6298 3).
+        // An answer after a retransmission is ambiguous (RFC 6298 3).
         if let (1, since) = recovery.syn
             && !is_opening(state)
         {
@@ -257,11 +233,11 @@ impl Connection {
         }
     }
 
-    /// Data came, as the next, or else it is answered at once.
+    /// Data were received; those out of order are answered at once.
     fn note_order(&mut self, is_answered: bool) {
         if is_answered {
-            // Something is missing, or came twice: a sender that repairs needs every word. Also,
-            // smoltcp would wait for as much as one of our longest segments, and they are shorter.
+            // A gap or a duplicate: a sender in recovery needs every acknowledgment. smoltcp would
+            // also wait for as many bytes as our longest segment, and the peer's are shorter.
             self.socket().set_ack_delay(None);
             self.loss_recovery.quick_for = DELAYED_ACKS_AFTER;
         } else if self.loss_recovery.quick_for > 0 {
@@ -272,7 +248,7 @@ impl Connection {
         }
     }
 
-    /// The same of a connection that is repaired, or of a segment with options.
+    /// For a connection in recovery, or a segment with options.
     #[cold]
     fn receive_in_recovery(
         &mut self,
@@ -286,7 +262,7 @@ impl Connection {
         if let Some(answer) = answer {
             self.note_answer(answer);
         }
-        // What is older than what smoltcp knows, or strange, says nothing.
+        // Older and invalid segments are ignored.
         if !header.ack || header.rst || header.acknowledgment_number != first {
             return;
         }
@@ -320,7 +296,7 @@ impl Connection {
             (active.first, active.ran_out) = (first, Time::START);
         }
         active.recovery.set_segment(segment_bytes);
-        active.recovery.heard(at.now, first, blocks, peer_window);
+        active.recovery.handle_ack(at.now, first, blocks, peer_window);
         let is_recovered = active.recovery.is_recovered();
         match is_recovered && first == sent_to && self.state() == State::Established {
             true => self.end_recovery(at, engine),
@@ -328,7 +304,7 @@ impl Connection {
         }
     }
 
-    /// Nothing was lost for long: smoltcp hears of the whole window, and goes on by itself.
+    /// No loss for long: smoltcp gets the whole window and continues by itself.
     fn end_recovery(&mut self, at: At, engine: &mut Engine) {
         self.write_forged_ack(at, engine, self.loss_recovery.window);
         let active = self.loss_recovery.active.as_ref();
@@ -341,7 +317,6 @@ impl Connection {
         }
     }
 
-    /// From now on it is repaired.
     fn begin_recovery(&mut self, at: At, by_timeout: bool) {
         self.socket().set_congestion_control(CongestionControl::None);
         let first = self.first();
@@ -361,7 +336,7 @@ impl Connection {
         }));
     }
 
-    /// The same though nothing was lost: what is sent is to stay within a window.
+    /// Starts recovery without a loss, to keep within a congestion window.
     pub(super) fn begin_within(&mut self, at: At, window: Window, engine: &mut Engine) {
         self.begin_recovery(at, false);
         let (peer_next, peer_window) = (self.receive_next(), self.peer_window());
@@ -372,12 +347,12 @@ impl Connection {
         self.tell_window(at, engine);
     }
 
-    /// Whether the application gave something that was never sent.
+    /// Whether there are data that were never sent.
     pub(super) fn has_unsent(&self) -> bool {
         self.unacknowledged() > self.loss_recovery.sent_to.wrapping_sub(self.first()) as usize
     }
 
-    /// An acknowledgment at once goes after all that was sent, wherever smoltcp is.
+    /// An immediate acknowledgment gets SND.MAX as its sequence number, whatever smoltcp's is.
     pub(super) fn note_answer(&mut self, answer: &mut Packet) {
         let sent_to = self.loss_recovery.sent_to;
         let Some(active) = &mut self.loss_recovery.active else { return };
@@ -391,7 +366,6 @@ impl Connection {
         }
     }
 
-    /// Tells smoltcp how much it may send.
     pub(super) fn tell_window(&mut self, at: At, engine: &mut Engine) {
         let Some(active) = &self.loss_recovery.active else { return };
         let allowed = active.recovery.allowed();
@@ -405,7 +379,7 @@ impl Connection {
         let is_last = self.state() == State::LastAck;
         let (local, remote) = self.addresses();
         let Some(active) = &mut self.loss_recovery.active else { return };
-        // It takes no acknowledgment for a window when it waits for its last.
+        // In LAST-ACK, smoltcp accepts no window update.
         let Some(peer_next) = active.peer_next.filter(|_| !is_last) else {
             return;
         };
@@ -415,17 +389,16 @@ impl Connection {
             window: field,
             ..Bare::default()
         };
-        if write_bare(&mut active.forged_ack, (remote, local), bare).is_none() {
+        if write_segment(&mut active.forged_ack, (remote, local), bare, &[]).is_none() {
             return;
         }
         let (forged_ack, mut answer) = (active.forged_ack.bytes(), Packet::default());
         if engine.receive(at, &mut self.sockets, forged_ack, &mut answer) {
-            let said = seal(answer.bytes_mut()).filter(|answer| !answer.rst);
-            active.pending_ack = said.map(|said| (said.acknowledgment_number, said.window));
+            let sent = seal(answer.bytes_mut()).filter(|answer| !answer.rst);
+            active.pending_ack = sent.map(|sent| (sent.acknowledgment_number, sent.window));
         }
     }
 
-    /// When silence is to be answered.
     pub(in crate::stack::tcp) fn retransmission_due(&mut self, at: At) -> Option<Time> {
         let (first, sent_to) = (self.first(), self.loss_recovery.sent_to);
         let has_unsent = self.has_unsent();
@@ -448,7 +421,6 @@ impl Connection {
         Some(since + self.loss_recovery.first_timeout(is_single))
     }
 
-    /// Answers silence, if it is time to.
     pub(in crate::stack::tcp) fn handle_retransmission_timeout(
         &mut self,
         at: At,
@@ -471,7 +443,7 @@ impl Connection {
 }
 
 impl ActiveRecovery {
-    /// The peer is told what it is acknowledged, which is just what came from it.
+    /// The next expected sequence number is the one acknowledged.
     pub(super) const fn note_ack(&mut self, written: &Written) {
         self.last_ack = Some((written.acknowledgment_number, written.window));
         self.peer_next = Some(written.acknowledgment_number);

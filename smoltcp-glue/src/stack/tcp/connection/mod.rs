@@ -1,11 +1,11 @@
 //! One TCP connection: a socket of smoltcp, its holder and its timers.
 //!
 //! ```text
-//!   half open --established--> queued --accepted--> the application's --closed--> nobody's
+//!   half open --established--> queued --accepted--> application --closed--> nobody
 //! ```
 //!
-//! The application holds an outgoing connection from the start. A closed connection goes on without
-//! a holder until sent data is acknowledged, or until the user timeout.
+//! The application holds an outgoing connection from the start. A closed connection has no holder
+//! until its data are acknowledged, or until the user timeout.
 
 mod acceptance;
 mod loss_recovery;
@@ -49,24 +49,21 @@ pub enum TcpError {
     ShutDown,
 }
 
-/// Probes that a peer may leave without an answer. The intervals between them are as many parts of
-/// the time before the first.
+/// Unanswered keep-alive probes. The interval between them is this fraction of the keep-alive time.
 const KEEPALIVE_PROBES: u32 = 10;
 
-/// Of shorter times: challenge ACKs, which probes are made of, are limited in rate.
+/// Probes are challenge ACKs, which have a rate limit.
 const KEEPALIVE_MIN: Duration = Duration::from_secs(10);
 
-/// The result of a long silence of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Probe {
     Written,
-    /// Another one was written a moment ago.
+    /// The rate limit allows none now.
     Nothing,
-    /// It has answered none.
+    /// The peer answered none.
     Dead,
 }
 
-/// The holder of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Holder {
     HalfOpen(ListenerId),
@@ -82,34 +79,33 @@ pub struct Connection {
     local: SocketAddr,
     remote: SocketAddr,
     pub(super) holder: Holder,
-    /// Whether it waits to be polled.
+    /// It is in the queue of ready connections.
     pub(super) is_ready: bool,
-    /// Whether the last poll had nothing to send, and nothing happened since.
+    /// The last poll had nothing to send, and there was no event since.
     pub(super) had_nothing_to_send: bool,
-    /// Whether `deadline` has to be computed anew.
+    /// `deadline` has to be recomputed.
     pub(super) is_timer_stale: bool,
     /// The time of the next poll without an event.
     pub(super) deadline: Option<Time>,
     /// The entry in the timer queue, at or before `deadline`.
     pub(super) queued_deadline: Option<Time>,
     pub(super) end: Option<TcpError>,
-    /// Whether nobody finds it by its addresses any more, which may be another's by now.
+    /// It is no longer found by its addresses, which another connection may have.
     pub(super) is_detached: bool,
-    /// When it is given up, once we have nothing more to say.
+    /// The user timeout after shutdown.
     give_up: Option<Time>,
-    /// What was to be sent when that was last put off.
+    /// The send queue when `give_up` was last postponed.
     unsent: usize,
-    /// Since when the peer owes an answer: to the first that was sent since it was heard last.
-    /// This, when it is given up and when it was heard are by the service clock
-    /// ([`super::service_clock`]).
+    /// The time of the first unanswered segment since the peer's last. Like `give_up` and
+    /// `last_received_at`, by the service clock ([`super::service_clock`]).
     unanswered_since: Option<Time>,
     user_timeout: Duration,
-    /// After how long without a word of the peer it is probed.
+    /// The keep-alive time.
     keepalive: Option<Duration>,
-    /// When the peer was heard last, and how many probes were sent since.
-    last_heard_at: Time,
+    /// The last segment of the peer, and the probes sent since.
+    last_received_at: Time,
     probes: u32,
-    /// When progress is reported again.
+    /// The time of the next progress report.
     pub(super) progress_due: Time,
     pub(super) loss_recovery: LossRecovery,
 }
@@ -123,7 +119,7 @@ impl Connection {
         let buffer = |bytes| SocketBuffer::new(vec![0; bytes]);
         let mut socket = Socket::new(buffer(config.receive_bytes), buffer(config.send_bytes));
         socket.set_nagle_enabled(config.nagle);
-        // A sender that begins has a small window, and waits for every word.
+        // A new sender has a small window, and waits for each acknowledgment.
         socket.set_ack_delay(None);
         let mut sockets = SocketSet::new(Vec::with_capacity(1));
         let handle = sockets.add(socket);
@@ -145,20 +141,18 @@ impl Connection {
             unanswered_since: None,
             user_timeout: config.user_timeout,
             keepalive: config.keepalive.map(|idle| idle.max(KEEPALIVE_MIN)),
-            last_heard_at: Time::START,
+            last_received_at: Time::START,
             probes: 0,
             progress_due: Time::START,
             loss_recovery: LossRecovery::new(),
         }
     }
 
-    /// Waits for a SYN, which is at hand.
     pub(super) fn listen(&mut self) -> bool {
         let here = IpListenEndpoint { addr: Some(self.local.ip().into()), port: self.local.port() };
         self.socket().listen(here).is_ok()
     }
 
-    /// Sends the first SYN.
     pub(super) fn connect(&mut self, now: Time, mtu: u32, isn: u32) -> bool {
         let at = At { now, local: self.local.ip(), mtu };
         let (local, remote) = (self.local, self.remote);
@@ -179,58 +173,56 @@ impl Connection {
         self.sockets.get_mut(self.handle)
     }
 
-    pub(super) fn shown(&self) -> &Socket<'static> {
+    pub(super) fn socket_ref(&self) -> &Socket<'static> {
         self.sockets.get(self.handle)
     }
 
     pub(in crate::stack) fn state(&self) -> State {
-        self.shown().state()
+        self.socket_ref().state()
     }
 
-    /// Whether nothing more comes or goes.
+    /// Whether it is closed, with nothing more to send.
     pub(super) fn is_over(&self) -> bool {
-        self.state() == State::Closed && self.shown().remote_endpoint().is_none()
+        self.state() == State::Closed && self.socket_ref().remote_endpoint().is_none()
     }
 
-    /// A packet was sent, at that time and that by the service clock. Whoever has nothing to
-    /// say to the peer waits for no answer.
+    /// A packet was sent. Without data or a SYN in it, no answer is expected.
     ///
-    /// smoltcp's own timeout counts silence of any kind: it would end a connection that nobody
-    /// uses, and one whose window is closed for longer than it takes from one probe to the next.
+    /// Why not smoltcp's timeout: it counts any silence, and would end idle connections, and those
+    /// whose window is closed for longer than the interval of window probes.
     pub(super) fn note_sent(&mut self, (now, served): (Time, Time), written: &Written) {
         self.loss_recovery.note_written(now, written);
         let is_opening = matches!(self.state(), State::SynSent | State::SynReceived);
-        if is_opening || self.shown().send_queue() > 0 {
+        if is_opening || self.socket_ref().send_queue() > 0 {
             self.unanswered_since.get_or_insert(served);
         }
     }
 
-    /// A packet came, before which things stood like that. Only a peer that comes closer keeps us
-    /// patient, or one that keeps its window closed.
+    /// A packet was received in this former state. Only progress of the peer restarts the user
+    /// timeout, or a closed window.
     pub(super) fn note_progress(&mut self, (before, first): (State, u32)) {
         let has_moved = self.first() != first || self.state() != before;
-        if has_moved || self.shown().send_queue() == 0 || self.is_shut() {
+        if has_moved || self.socket_ref().send_queue() == 0 || self.has_zero_window() {
             self.unanswered_since = None;
         }
     }
 
-    /// No more is sent after what was.
+    /// Closes the sending half.
     pub(in crate::stack) fn shut_down(&mut self, now: Time) {
         self.socket().close();
-        self.unsent = self.shown().send_queue();
+        self.unsent = self.socket_ref().send_queue();
         self.give_up = Some(now + self.user_timeout);
     }
 
-    /// Ends at once, by a reset.
+    /// Resets the connection.
     pub(super) fn abort(&mut self, why: TcpError) {
         self.end.get_or_insert(why);
         self.socket().abort();
     }
 
-    /// A packet of the peer's came: whoever waits for its last acknowledgment waits on while it
-    /// comes closer.
+    /// A packet of the peer postpones the user timeout after shutdown while data are acknowledged.
     pub(super) fn postpone_give_up(&mut self, now: Time) {
-        let unsent = self.shown().send_queue();
+        let unsent = self.socket_ref().send_queue();
         if self.give_up.is_some() && unsent < self.unsent {
             self.unsent = unsent;
             self.give_up = Some(now + self.user_timeout);
@@ -246,8 +238,8 @@ impl Connection {
         is_due
     }
 
-    /// When it will be given up: a peer that does not answer, a FIN without answer, or one of the
-    /// peer's that never comes and nobody waits for.
+    /// The user timeout: of a peer that does not answer, of a FIN without an answer, or of the
+    /// peer's FIN if the application has closed.
     pub(super) fn closing_due(&self) -> Option<Time> {
         let waits = match self.state() {
             State::FinWait1 | State::Closing | State::LastAck => true,
@@ -266,24 +258,23 @@ impl Connection {
         self.keepalive
     }
 
-    /// Something of the peer's came.
     #[inline]
     pub(super) const fn note_alive(&mut self, served: Time) {
-        (self.last_heard_at, self.probes) = (served, 0);
+        (self.last_received_at, self.probes) = (served, 0);
     }
 
-    /// When a peer that says nothing is probed, or given up after the last probe: one that owes
-    /// nothing, since another one is waited for anyway.
+    /// The next keep-alive probe, or the end after the last one. Only for connections without
+    /// outstanding data: others have the user timeout.
     pub(super) fn keepalive_due(&self) -> Option<Time> {
         let idle = self.keepalive?;
         let is_open =
             matches!(self.state(), State::Established | State::CloseWait | State::FinWait2);
         let is_idle = is_open && self.unanswered_since.is_none();
-        is_idle.then(|| self.last_heard_at + idle + idle / KEEPALIVE_PROBES * self.probes)
+        is_idle.then(|| self.last_received_at + idle + idle / KEEPALIVE_PROBES * self.probes)
     }
 
-    /// Writes a probe: a segment from before the window, which a peer that lives acknowledges
-    /// (RFC 9293 3.8.4). Says whether there is one.
+    /// Writes a keep-alive probe: a segment before the window, which a live peer acknowledges (RFC
+    /// 9293 3.8.4).
     #[cold]
     pub(super) fn probe(&mut self, at: At, engine: &mut Engine, probe: &mut Packet) -> Probe {
         if self.probes == KEEPALIVE_PROBES {
@@ -300,45 +291,42 @@ impl Connection {
         }
     }
 
-    /// Why it is no more, if that is so.
     pub(in crate::stack) const fn end(&self) -> Option<TcpError> {
         self.end
     }
 
-    /// Bytes that the peer has not acknowledged.
     pub(in crate::stack) fn unacknowledged(&self) -> usize {
-        self.shown().send_queue()
+        self.socket_ref().send_queue()
     }
 
-    /// Whether it stays only in TIME-WAIT, and for the application to read what came.
+    /// Whether it is in TIME-WAIT with data that the application has not read.
     pub(super) fn is_kept_for_reader(&self) -> bool {
         let is_held = self.holder == Holder::Application;
         self.state() == State::TimeWait && is_held && self.has_unread()
     }
 
-    /// Whether its application has left it, and its peer has yet to hear that.
+    /// Whether the application has closed it, and the peer has not acknowledged the FIN.
     pub(super) fn is_flushing(&self) -> bool {
         let is_flushed = matches!(self.state(), State::FinWait2 | State::TimeWait);
         self.holder == Holder::Nobody && !is_flushed && !self.is_over()
     }
 
-    /// Whether receiving would say something, if only that nothing more comes.
+    /// Whether receiving would return data, end of file or an error.
     pub(in crate::stack) fn is_readable(&self) -> bool {
         let is_opening = matches!(self.state(), State::SynSent | State::SynReceived);
-        self.has_unread() || self.end.is_some() || !is_opening && !self.shown().may_recv()
+        self.has_unread() || self.end.is_some() || !is_opening && !self.socket_ref().may_recv()
     }
 
-    /// Whether so much waits to be read that the peer may wait for a wider window.
+    /// Whether so much is unread that the peer may be waiting for a window update.
     pub(super) fn is_narrow(&self) -> bool {
-        self.shown().recv_queue() >= self.shown().recv_capacity() / 4
+        self.socket_ref().recv_queue() >= self.socket_ref().recv_capacity() / 4
     }
 
-    /// Whether there are unread data.
     pub(super) fn has_unread(&self) -> bool {
-        self.shown().recv_queue() > 0
+        self.socket_ref().recv_queue() > 0
     }
 
-    /// Queues bytes for the peer; returns the number taken, 0 if the buffer is full.
+    /// The number of bytes taken; `None` if the buffer is full.
     pub(in crate::stack) fn send(&mut self, bytes: &[u8]) -> Result<Option<usize>, TcpError> {
         if let Some(end) = self.end {
             return Err(end);
@@ -349,14 +337,15 @@ impl Connection {
         match self.socket().send_slice(bytes) {
             Ok(0) if !bytes.is_empty() => Ok(None),
             Ok(taken) => {
-                self.loss_recovery.note_given(taken);
+                self.loss_recovery.given_to =
+                    self.loss_recovery.given_to.wrapping_add(taken as u32);
                 Ok(Some(taken))
             }
             Err(_) => Err(TcpError::ShutDown),
         }
     }
 
-    /// Takes bytes of the peer; how many there were, 0 at the end of all, none if none came yet.
+    /// The number of bytes; 0 at end of file, `None` if there are none yet.
     pub(in crate::stack) fn recv(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, TcpError> {
         if matches!(self.state(), State::SynSent | State::SynReceived) {
             return Ok(None);
@@ -364,19 +353,18 @@ impl Connection {
         match (self.socket().recv_slice(buffer), self.end) {
             (Ok(0), None) if !buffer.is_empty() => Ok(None),
             (Ok(taken), _) => {
-                self.loss_recovery.note_read(taken);
+                self.loss_recovery.read_to = self.loss_recovery.read_to.wrapping_add(taken as u32);
                 Ok(Some(taken))
             }
-            // The peer has said all, and was heard to the end.
+            // All data of the peer were read.
             (Err(RecvError::Finished), _) | (Err(_), Some(TcpError::ShutDown)) => Ok(Some(0)),
             (Err(_), Some(end)) => Err(end),
             (Err(_), None) => Err(TcpError::Closed),
         }
     }
 
-    /// The reason of its end, by its previous state.
-    pub(super) const fn reason(before: State, heard: bool) -> TcpError {
-        match (before, heard) {
+    pub(super) const fn reason(before: State, received: bool) -> TcpError {
+        match (before, received) {
             (State::SynSent, true) => TcpError::Refused,
             (State::LastAck | State::TimeWait | State::Closing, _) => TcpError::ShutDown,
             (_, true) => TcpError::Reset,
@@ -384,7 +372,6 @@ impl Connection {
         }
     }
 
-    /// Where its peer is, where it is itself, and when it was polled.
     pub(super) fn at(&self, now: Time, mtus: &Mtus) -> At {
         At { now, local: self.local.ip(), mtu: self.mtu(mtus.of(now, self.remote.ip())) }
     }

@@ -1,15 +1,14 @@
 //! Loss recovery of a connection: retransmission, congestion window, and segment size.
 //!
 //! ```text
-//!   acknowledgment --> scoreboard --lost--> smoltcp says all again; only that is let through
+//!   acknowledgment --> scoreboard --lost--> smoltcp rewrites all; only that is sent
 //!                          |   \--lost--> a smaller window (RFC 5681 3.2, with 0.7 for a half)
 //!                          |   \--often, of long segments--> shorter segments (RFC 4821)
-//!   silence ---------------+-> the last once more (RFC 8985 7), then all
+//!   timeout ---------------+-> the last once more (RFC 8985 7), then all
 //! ```
 //!
-//! A connection begins without one of these, and has one from its first selective acknowledgment or
-//! its first silence on. smoltcp has the bytes and writes segments; it neither counts losses nor
-//! keeps a window any more, but is told of the window that is left.
+//! A connection starts without one, and has one from its first SACK or timeout on. smoltcp has the
+//! bytes and writes segments; its congestion control is off, and its window is the congestion window.
 
 use super::window::Window;
 use crate::stack::mtu::MTU_MAX;
@@ -17,55 +16,53 @@ use crate::stack::tcp::scoreboard::{Arrivals, Scoreboard};
 use pollux_verbs::time::Time;
 use std::time::Duration;
 
-/// What a datagram carries wherever there is IP over InfiniBand (RFC 4391 9.1.2).
+/// The IP MTU of every IP over InfiniBand link (RFC 4391 9.1.2).
 const MTU_SHORT: u32 = 2044;
-/// So many lost among so many in a row, and segments are shorter.
+/// This many losses in a trial of `TRIAL` shorten the segments.
 const LOST_OF_TRIAL: u32 = 3;
 const TRIAL: u32 = 16;
-/// So many in a row that arrive, and they are longer again.
+/// This many in a row without a loss lengthen them again.
 const LENGTHEN_AFTER: u32 = 256;
-/// So many arrive in a row after a loss, and a connection is out of its repair; or after a silence,
-/// which more often is of a peer that was busy.
+/// This many arrive in a row until recovery ends: after a loss; or after a timeout, which is more
+/// often caused by a busy peer.
 const RECOVERED_AFTER_LOSS: u32 = 1 << 14;
 const RECOVERED_AFTER_TIMEOUT: u32 = 1 << 11;
-/// Segments that may be on their way whatever is lost: enough for three to overtake one.
+/// The minimum congestion window: enough for three to overtake another.
 const SEGMENTS_MIN: usize = 4;
-/// How long a peer may keep an acknowledgment back of a single segment: longer than ours do; and at
-/// the most, if it seems to, longer than Linux does.
+/// The assumed delay of an acknowledgment of a single segment: longer than ours; and its maximum,
+/// if it seems to be longer, beyond Linux's.
 const ACK_DELAY: Duration = Duration::from_micros(2500);
 const ACK_DELAY_MAX: Duration = Duration::from_millis(50);
-/// How long an answer takes at the least before one came, and what is waited for at the least,
-/// since a peer has other things to do as well.
+/// The round-trip time before the first sample, and the limits of the retransmission timeout: a
+/// peer has other work as well.
 const RTT_INITIAL: Duration = Duration::from_millis(1);
 const TIMEOUT_MIN: Duration = Duration::from_micros(500);
 const TIMEOUT_MAX: Duration = Duration::from_secs(5);
 
-/// Segments at the most that smoltcp may be asked for again.
+/// The limit of segments that smoltcp rewrites.
 const WALK_SEGMENTS_MAX: usize = 1024;
-/// Silences that are remembered once something arrives: half a second at the least then.
+/// The backoff that remains after an acknowledgment: a timeout of at least half a second.
 const BACKOFF_KEPT: u32 = 8;
 
-/// The decision about a segment that smoltcp has written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Send,
-    /// The peer has it, or will.
     Drop,
 }
 
-/// The length of segments.
+/// Adapts the segment size to losses.
 #[derive(Debug)]
 struct Length {
     limit: u32,
     arrived: u32,
     lost: u32,
     without_loss: u32,
-    /// Transmissions from this number on have the length that is on trial.
+    /// The first transmission of the present length.
     since: u64,
 }
 
 impl Length {
-    /// Some arrived, so many of these in full length, and some are lost.
+    /// `full` of the `arrived` segments had the full length.
     fn note(&mut self, (arrived, full): (u32, u32), lost: u32, next_number: u64) {
         self.without_loss = if lost > 0 { 0 } else { self.without_loss + full };
         (self.arrived, self.lost) = (self.arrived + arrived, self.lost + lost);
@@ -86,10 +83,10 @@ impl Length {
     }
 }
 
-/// How long answers take (RFC 6298 2).
+/// RFC 6298 2.
 #[derive(Debug, Default)]
 struct RoundTrip {
-    /// What the answer to a SYN took.
+    /// The sample of the SYN.
     opening: Duration,
     smoothed: Option<Duration>,
     variation: Duration,
@@ -112,43 +109,40 @@ impl RoundTrip {
     }
 }
 
-/// All of it, for one connection.
 #[derive(Debug)]
 pub(super) struct Recovery {
     board: Scoreboard,
     round_trip: RoundTrip,
     length: Length,
-    /// The congestion window, in bytes.
+    /// The congestion window.
     window: usize,
-    /// Where it grows slowly.
+    /// The slow start threshold.
     threshold: usize,
-    /// Bytes that arrived since it last grew slowly.
+    /// Bytes acknowledged in congestion avoidance since the window last grew.
     credit: usize,
-    /// The window was made smaller for what was sent before this number.
+    /// The window was reduced for losses before this number.
     reduced_before: u64,
-    /// What the peer takes, as far as it is known.
     peer_window: usize,
     has_unsent: bool,
-    /// Bytes of a segment.
     segment: usize,
-    /// Segments that are still to arrive before all is as if nothing had been lost.
+    /// Segments that have to arrive until recovery ends.
     until_recovered: u32,
-    /// Silences since anything arrived.
+    /// Timeouts since the last acknowledgment.
     timeouts: u32,
-    /// Silences since it was last known how long an answer takes: one to what was sent again may be
-    /// to what was sent first (RFC 6298 5.7).
+    /// Timeouts since the last round-trip sample: an acknowledgment after a retransmission is
+    /// ambiguous (RFC 6298 5.7).
     backoff: u32,
-    /// How long the peer seems to keep an acknowledgment back of a single segment.
+    /// The estimated delay of the peer's acknowledgments.
     ack_delay: Duration,
-    /// One segment may go whatever the window is.
+    /// One segment may exceed the window.
     may_probe: bool,
     timeout_at: Option<Time>,
     late_at: Option<Time>,
 }
 
 impl Recovery {
-    /// Of a connection that has sent from `first` to `end`, in segments of this length, and whose
-    /// SYN was answered within that time. It may begin with a silence.
+    /// For a connection that has sent from `first` to `end`, in segments of this size; `opening` is
+    /// the round-trip time of its SYN. `by_timeout` starts with a timeout.
     pub(super) fn new(
         now: Time,
         (first, end): (u32, u32),
@@ -181,38 +175,35 @@ impl Recovery {
             timeout_at: None,
             late_at: None,
         };
-        recovery.listen(now);
+        recovery.restart_timer(now);
         if by_timeout {
             recovery.timeout_at = Some(now);
         }
         recovery
     }
 
-    /// What is kept of it when it is over.
     pub(super) const fn window(&self) -> Window {
         Window { bytes: self.window, threshold: self.threshold }
     }
 
-    /// It goes on with that, towards a peer that takes so much. Nothing has to become calm.
+    /// Continues with a former congestion window. No arrivals are required until recovery ends.
     pub(super) fn set_window(&mut self, window: Window, peer_window: usize) {
         (self.window, self.threshold) = (window.bytes, window.threshold);
         (self.peer_window, self.until_recovered) = (peer_window, 0);
         self.set_segment(self.segment);
     }
 
-    /// The longest packet, on a way that takes these.
     pub(super) fn mtu(&self, path_mtu: u32) -> u32 {
         self.length.limit.min(path_mtu)
     }
 
-    /// How many bytes a segment has by now.
     pub(super) fn set_segment(&mut self, bytes: usize) {
         self.segment = bytes;
         self.window = self.window.max(SEGMENTS_MIN * bytes);
     }
 
-    /// The peer has all before `first`, and these blocks.
-    pub(super) fn heard(
+    /// A cumulative acknowledgment of `first`, with SACK blocks.
+    pub(super) fn handle_ack(
         &mut self,
         now: Time,
         first: u32,
@@ -239,15 +230,15 @@ impl Recovery {
         (self.timeouts, self.may_probe) = (0, false);
         self.until_recovered = self.until_recovered.saturating_sub(arrivals.records);
         self.backoff = self.backoff.min(BACKOFF_KEPT);
-        // What is short says nothing of what long segments would meet.
+        // Short segments say nothing about the loss of long ones.
         let full = arrivals.records.min((arrivals.bytes * 2 / self.segment.max(1)) as u32);
-        self.length.note((arrivals.records, full), 0, self.board.next_number());
-        self.look(now);
+        self.length.note((arrivals.records, full), 0, self.board.next_number);
+        self.detect_losses(now);
         self.grow(arrivals, outstanding);
-        self.listen(now);
+        self.restart_timer(now);
     }
 
-    /// More may be on its way, if as much was as may be.
+    /// Grows the window if it was used.
     fn grow(&mut self, arrivals: Arrivals, outstanding: usize) {
         let is_used = outstanding * 2 >= self.window;
         if !is_used || !self.board.has_reached(self.reduced_before) {
@@ -267,28 +258,27 @@ impl Recovery {
         }
     }
 
-    /// Looks for what is lost.
-    fn look(&mut self, now: Time) {
+    fn detect_losses(&mut self, now: Time) {
         let late = 2 * self.round_trip.smoothed().max(self.round_trip.latest);
-        let (losses, late_at) = self.board.look(now, late, self.length.since);
+        let (losses, late_at) = self.board.detect_losses(now, late, self.length.since);
         self.late_at = late_at;
         if losses.before > self.reduced_before {
             self.reduce();
         }
         if losses.records > 0 {
             self.until_recovered = RECOVERED_AFTER_LOSS;
-            self.length.note((0, 0), losses.records, self.board.next_number());
+            self.length.note((0, 0), losses.records, self.board.next_number);
         }
     }
 
     fn reduce(&mut self) {
         self.threshold = (self.window / 10 * 7).max(SEGMENTS_MIN * self.segment);
         (self.window, self.credit) = (self.threshold, 0);
-        self.reduced_before = self.board.next_number();
+        self.reduced_before = self.board.next_number;
     }
 
-    /// From now on silence counts.
-    fn listen(&mut self, now: Time) {
+    /// Restarts the retransmission timer.
+    fn restart_timer(&mut self, now: Time) {
         let answer = self.round_trip.smoothed() * 2 + self.round_trip.variation * 4;
         let delay = if self.is_single() { self.ack_delay } else { Duration::ZERO };
         let timeout =
@@ -302,28 +292,24 @@ impl Recovery {
         self.board.outstanding() <= self.segment
     }
 
-    /// Whether smoltcp has something that was never sent.
     pub(super) fn set_unsent(&mut self, now: Time, has_unsent: bool) {
         self.has_unsent = has_unsent;
         if self.timeout_at.is_none() {
-            self.listen(now);
+            self.restart_timer(now);
         }
     }
 
-    /// Whether all has arrived, and for long nothing was lost.
     pub(super) fn is_recovered(&self) -> bool {
         self.until_recovered == 0 && self.board.outstanding() == 0
     }
 
-    /// When something is due.
     pub(super) fn due(&self) -> Option<Time> {
         [self.timeout_at, self.late_at].into_iter().flatten().min()
     }
 
-    /// Does what is due by now.
     pub(super) fn handle_timeout(&mut self, now: Time) {
         if self.late_at.is_some_and(|due| due <= now) {
-            self.look(now);
+            self.detect_losses(now);
         }
         if self.timeout_at.is_none_or(|due| due > now) {
             return;
@@ -332,12 +318,12 @@ impl Recovery {
         self.may_probe = true;
         self.until_recovered = self.until_recovered.max(RECOVERED_AFTER_TIMEOUT);
         if self.peer_window == 0 {
-            // Only the first byte can ask for more.
+            // A window probe of one byte.
             if self.board.outstanding() == 0 {
-                self.board.withheld(now, self.board.first().wrapping_add(1));
+                self.board.withheld(now, self.board.first.wrapping_add(1));
             }
             self.board.lose_all(false);
-            return self.listen(now);
+            return self.restart_timer(now);
         }
         self.backoff += 1;
         if self.is_single() {
@@ -349,25 +335,25 @@ impl Recovery {
             self.board.lose_all(self.timeouts > 3);
             self.reduce();
             self.window = SEGMENTS_MIN * self.segment;
-            self.length.shorten(self.board.next_number());
+            self.length.shorten(self.board.next_number);
         }
-        self.listen(now);
+        self.restart_timer(now);
     }
 
-    /// Whether something is to be sent again, and may.
+    /// Whether there is a loss to retransmit within the window.
     pub(super) const fn has_lost(&self) -> bool {
-        self.board.lost() > 0 && (self.may_probe || self.board.in_flight() < self.window)
+        self.board.lost > 0 && (self.may_probe || self.board.in_flight < self.window)
     }
 
-    /// smoltcp has written what is from `start` to `end`.
+    /// The verdict about a segment that smoltcp has written.
     pub(super) fn judge(&mut self, now: Time, start: u32, end: u32) -> Verdict {
         let is_new = end.wrapping_sub(self.board.end()).cast_signed() > 0;
-        // smoltcp says something again though the window is closed, if it hears that often enough.
-        let reaches = end.wrapping_sub(self.board.first()) as usize;
+        // smoltcp retransmits into a closed window after enough duplicate acknowledgments.
+        let reaches = end.wrapping_sub(self.board.first) as usize;
         let is_beyond = reaches > self.peer_window.max(1) && end.wrapping_sub(start) > 1;
         let is_due = self.has_lost() && self.board.has_lost_within(start, end);
-        // And it is told of no window when it waits for its last acknowledgment.
-        let busy = self.board.in_flight() + end.wrapping_sub(start) as usize;
+        // In LAST-ACK it learns no window.
+        let busy = self.board.in_flight + end.wrapping_sub(start) as usize;
         let is_too_much = !is_due && busy > self.window.max(self.segment);
         if is_new && (is_beyond || is_too_much) {
             self.board.withheld(now, end);
@@ -380,27 +366,27 @@ impl Recovery {
         self.board.sent(now, start, end);
         self.may_probe = false;
         if self.timeouts == 0 || was_idle {
-            self.listen(now);
+            self.restart_timer(now);
         }
         Verdict::Send
     }
 
-    /// How far beyond what is acknowledged smoltcp may send: as much as it did, if there is
-    /// something to send again, and what the window has room for in whole segments.
+    /// The window for smoltcp: up to SND.MAX if there is a loss, and what the congestion window has
+    /// room for in whole segments.
     pub(super) fn allowed(&self) -> Allowed {
-        let busy = self.board.in_flight() + self.board.lost();
+        let busy = self.board.in_flight + self.board.lost;
         let room = self.window.saturating_sub(busy) / self.segment.max(1) * self.segment;
         let (sent, most) = (self.board.outstanding(), WALK_SEGMENTS_MAX * self.segment.max(1));
-        let least = if self.board.lost() > 0 { sent.min(most) } else { 0 };
+        let least = if self.board.lost > 0 { sent.min(most) } else { 0 };
         Allowed { bytes: (sent + room).min(most), least }
     }
 }
 
-/// A window for smoltcp, which has to be rounded.
+/// A window for smoltcp, before it is scaled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Allowed {
     pub(super) bytes: usize,
-    /// Less will not do.
+    /// The minimum after rounding.
     pub(super) least: usize,
 }
 
@@ -412,7 +398,7 @@ mod tests {
     const WINDOW: usize = 100_000;
     const NOW: Time = Time::START;
 
-    /// Of a connection with so many segments on their way.
+    /// With segments in flight.
     fn recovery(segments: u32) -> Recovery {
         Recovery::new(NOW, (0, segments * 1000), (SEGMENT, Duration::ZERO), false)
     }
@@ -424,7 +410,7 @@ mod tests {
     #[test]
     fn only_what_is_lost_and_what_is_new_is_let_through() {
         let mut it = recovery(8);
-        it.heard(NOW, 1000, [(2000, 6000)], WINDOW);
+        it.handle_ack(NOW, 1000, [(2000, 6000)], WINDOW);
         assert!(it.has_lost());
         let verdicts: Vec<_> =
             (1..8).map(|nth| it.judge(NOW, nth * 1000, nth * 1000 + 1000)).collect();
@@ -439,11 +425,11 @@ mod tests {
     fn a_window_is_smaller_once_for_all_that_was_sent_before() {
         let mut it = recovery(20);
         let before = it.window;
-        it.heard(NOW, 1000, [(2000, 10_000)], WINDOW);
+        it.handle_ack(NOW, 1000, [(2000, 10_000)], WINDOW);
         assert_eq!(it.window, before / 10 * 7);
-        it.heard(NOW, 1000, [(11_000, 20_000)], WINDOW);
+        it.handle_ack(NOW, 1000, [(11_000, 20_000)], WINDOW);
         assert_eq!(it.window, before / 10 * 7, "the same round trip");
-        // What is new waits until there is room for it in whole segments.
+        // New data wait until the window has space for whole segments.
         let Allowed { bytes, least } = it.allowed();
         assert_eq!((bytes, least), (19_000 + 12_000, 19_000));
     }
@@ -452,34 +438,34 @@ mod tests {
     fn silence_is_answered_by_the_last_and_then_by_all_and_ever_later() {
         let mut it = recovery(8);
         it.handle_timeout(due(&it));
-        assert_eq!((it.board.lost(), it.allowed().least), (SEGMENT, 8 * SEGMENT));
+        assert_eq!((it.board.lost, it.allowed().least), (SEGMENT, 8 * SEGMENT));
         assert_eq!(it.judge(due(&it), 6000, 7000), Verdict::Drop);
         assert_eq!(it.judge(due(&it), 7000, 8000), Verdict::Send);
         let mut last = NOW;
         for nth in 0..20 {
             let now = due(&it);
             it.handle_timeout(now);
-            assert_eq!(it.board.lost(), 8 * SEGMENT, "{nth}");
+            assert_eq!(it.board.lost, 8 * SEGMENT, "{nth}");
             let waits = due(&it).nanos() - now.nanos();
             assert!(waits >= last.nanos() && waits <= TIMEOUT_MAX.as_nanos() as u64);
             last = Time::from_nanos(waits);
         }
         assert_eq!((it.window, it.mtu(MTU_MAX)), (SEGMENTS_MIN * SEGMENT, MTU_SHORT));
-        it.heard(due(&it), 8000, [], WINDOW);
-        assert_eq!((it.board.lost(), it.due()), (0, None));
+        it.handle_ack(due(&it), 8000, [], WINDOW);
+        assert_eq!((it.board.lost, it.due()), (0, None));
     }
 
     #[test]
     fn a_closed_window_says_nothing_of_the_way() {
         let mut it = recovery(8);
-        it.heard(NOW, 0, [], 0);
+        it.handle_ack(NOW, 0, [], 0);
         for _ in 0..20 {
             it.handle_timeout(due(&it));
             assert_eq!(it.judge(due(&it), 0, 1), Verdict::Send, "one byte asks for the window");
         }
         assert_eq!((it.window, it.mtu(MTU_MAX)), (8 * SEGMENT, MTU_MAX));
         assert_eq!(it.judge(due(&it), 8000, 9000), Verdict::Drop, "it is closed");
-        it.heard(due(&it), 8000, [], WINDOW);
+        it.handle_ack(due(&it), 8000, [], WINDOW);
         assert!(it.has_lost(), "what was held back is to be sent");
         assert_eq!(it.judge(due(&it), 8000, 9000), Verdict::Send);
     }

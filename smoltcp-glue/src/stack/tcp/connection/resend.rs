@@ -1,24 +1,23 @@
-//! What a connection sends: all that smoltcp writes, until it has to be repaired, and what is to be
-//! sent of that from then on.
+//! The output of a connection: all segments of smoltcp, and in recovery those that the scoreboard
+//! selects.
 //!
-//! To have something said again smoltcp is shown a clock that has run out, and goes back to the
-//! first byte that is not acknowledged. What it writes from there goes by the scoreboard.
+//! To retransmit, smoltcp is polled with a clock past its timer, and rewrites everything from the
+//! first unacknowledged byte.
 
 use super::Connection;
 use super::recovery::Verdict;
 use crate::stack::outbox::{Packet, PacketSink};
-use crate::stack::tcp::bare::{Bare, set_sequence_number, write_bare};
+use crate::stack::tcp::bare::{Bare, set_sequence_number, write_segment};
 use crate::stack::tcp::engine::{At, Engine, Written, seal};
 use smoltcp::socket::tcp::State;
 use std::time::Duration;
 
-/// By then smoltcp's clock has run out, whatever it was wound to (60 s of its own).
+/// Longer than any timeout of smoltcp (60 s of its clock).
 const RUN_OUT: Duration = Duration::from_secs(13);
-/// Segments that smoltcp writes for nothing before others have a turn.
+/// Discarded segments before other connections have a turn.
 const DROPS_MAX: u32 = 64;
 
 impl Connection {
-    /// Writes what is next to be sent, if there is anything.
     pub(in crate::stack::tcp) fn transmit(
         &mut self,
         at: At,
@@ -27,7 +26,7 @@ impl Connection {
         draft: &mut Packet,
     ) -> Option<Written> {
         if self.loss_recovery.window_kept.is_some() {
-            self.respect_window(at, engine);
+            self.reenter_recovery(at, engine);
         }
         match self.loss_recovery.active {
             None => engine.transmit(at, &mut self.sockets, sink),
@@ -45,20 +44,20 @@ impl Connection {
     ) -> Option<Written> {
         let active = self.loss_recovery.active.as_mut()?;
         let (mut clock, mut drops) = (at, 0);
-        let mut has_begun_again = active.paused.take().unwrap_or(false);
+        let mut has_restarted = active.paused.take().unwrap_or(false);
         if let Some(pending_ack) =
             active.pending_ack.take().filter(|pending_ack| active.last_ack != Some(*pending_ack))
         {
             self.draft_bare(self.loss_recovery.sent_to, pending_ack, false, draft)?;
-            return self.hand_over(sink, draft);
+            return self.send_draft(sink, draft);
         }
         loop {
             let written = engine.draft(clock, &mut self.sockets, draft);
             clock = at;
             match written {
-                Some(written) if self.lets_through(at, written, draft) => {
+                Some(written) if self.select_segment(at, written, draft) => {
                     let is_first = self.loss_recovery.active.as_ref()?.peer_next.is_none();
-                    let written = self.hand_over(sink, draft)?;
+                    let written = self.send_draft(sink, draft)?;
                     if is_first {
                         self.loss_recovery.note_written(at.now, &written);
                         self.tell_window(at, engine);
@@ -68,7 +67,7 @@ impl Connection {
                 Some(_) => {
                     drops += 1;
                     if drops == DROPS_MAX {
-                        self.loss_recovery.active.as_mut()?.paused = Some(has_begun_again);
+                        self.loss_recovery.active.as_mut()?.paused = Some(has_restarted);
                         return None;
                     }
                 }
@@ -77,10 +76,10 @@ impl Connection {
                     if !active.recovery.has_lost() {
                         return None;
                     }
-                    if has_begun_again {
+                    if has_restarted {
                         return self.transmit_fin(at, sink, draft);
                     }
-                    has_begun_again = true;
+                    has_restarted = true;
                     active.ran_out = active.ran_out.max(at.now) + RUN_OUT;
                     clock.now = active.ran_out;
                 }
@@ -88,13 +87,13 @@ impl Connection {
         }
     }
 
-    /// Whether it goes on with what smoltcp says again, and had no end yet.
+    /// Whether smoltcp's retransmission was interrupted.
     pub(in crate::stack::tcp) fn is_paused(&self) -> bool {
         self.loss_recovery.active.as_ref().is_some_and(|active| active.paused.is_some())
     }
 
-    /// Says a lost FIN again where smoltcp does not: of letters that say the same it takes every
-    /// third for a loss of what it has, and of a FIN it has nothing. Its clock stands still then.
+    /// Retransmits a lost FIN if smoltcp does not: smoltcp takes every third duplicate
+    /// acknowledgment for a loss of data, has none with a lost FIN, and stops its timer.
     fn transmit_fin(
         &mut self,
         at: At,
@@ -105,12 +104,12 @@ impl Connection {
         let (first, end) = (self.first(), self.loss_recovery.sent_to);
         let is_fin = is_closing && self.unacknowledged() == 0 && first.wrapping_add(1) == end;
         let active = self.loss_recovery.active.as_mut().filter(|_| is_fin)?;
-        let said = active.last_ack?;
+        let last_ack = active.last_ack?;
         if active.recovery.judge(at.now, first, end) == Verdict::Drop {
             return None;
         }
-        self.draft_bare(first, said, true, draft)?;
-        self.hand_over(sink, draft)
+        self.draft_bare(first, last_ack, true, draft)?;
+        self.send_draft(sink, draft)
     }
 
     fn draft_bare(
@@ -121,25 +120,24 @@ impl Connection {
         draft: &mut Packet,
     ) -> Option<()> {
         let bare = Bare { sequence_number, acknowledgment_number, window, fin, ..Bare::default() };
-        write_bare(draft, self.addresses(), bare)
+        write_segment(draft, self.addresses(), bare, &[])
     }
 
-    /// Sends what is written.
-    fn hand_over(&mut self, sink: &mut dyn PacketSink, draft: &mut Packet) -> Option<Written> {
+    fn send_draft(&mut self, sink: &mut dyn PacketSink, draft: &mut Packet) -> Option<Written> {
         let written = seal(draft.bytes_mut())?;
         sink.buffer(draft.bytes().len()).copy_from_slice(draft.bytes());
         self.loss_recovery.active.as_mut()?.note_ack(&written);
         Some(written)
     }
 
-    /// Whether a segment that smoltcp has written is to be sent, if only for what it acknowledges.
-    fn lets_through(&mut self, at: At, written: Written, draft: &mut Packet) -> bool {
+    /// Whether a segment is to be sent, if only for its acknowledgment.
+    fn select_segment(&mut self, at: At, written: Written, draft: &mut Packet) -> bool {
         let sent_to = self.loss_recovery.sent_to;
         let Some(active) = &mut self.loss_recovery.active else { return true };
         if written.syn {
             return true;
         }
-        // Wherever smoltcp is: a reset elsewhere would not be believed (RFC 5961 3).
+        // A reset with another sequence number would be ignored (RFC 5961 3).
         if written.bytes == 0 {
             set_sequence_number(draft.bytes_mut(), sent_to);
             return true;

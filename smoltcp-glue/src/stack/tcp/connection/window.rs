@@ -6,23 +6,22 @@
 //!                                        +--+ idle: back to the initial window
 //! ```
 //!
-//! smoltcp has no congestion window from the first recovery on. The window at the end of recovery
-//! is kept; a connection with more to send continues by recovery until all has arrived. So a
+//! smoltcp's congestion control is off from the first recovery on. The window at the end of
+//! recovery is kept; a connection with more to send re-enters recovery until all has arrived. So a
 //! connection whose window is as large as its peer's costs one comparison, and an idle connection
-//! begins with the initial window again (RFC 5681 4.1).
+//! restarts with the initial window (RFC 5681 4.1).
 
 use super::Connection;
 use crate::stack::tcp::engine::{At, Engine};
 use std::time::Duration;
 
-/// After so long without a word a connection is idle: smoltcp's retransmission time-out at the
-/// least.
+/// The idle time: the minimum of smoltcp's retransmission timeout.
 const IDLE: Duration = Duration::from_millis(200);
-/// RFC 6928 2: ten segments, but of long ones so many bytes, or two.
+/// RFC 6928 2: ten segments, but at most this many bytes, or two segments.
 const INITIAL_SEGMENTS: usize = 10;
 const INITIAL_BYTES: usize = 14_600;
 
-/// How much may be on its way, and up to where that grows quickly.
+/// The congestion window and the slow start threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Window {
     pub(super) bytes: usize,
@@ -30,19 +29,18 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// The same after a while in which nothing was sent.
     fn after_idle(self, segment: usize) -> Self {
         let initial = (INITIAL_SEGMENTS * segment).min(INITIAL_BYTES.max(2 * segment));
-        // RFC 7661 4.4.3 and RFC 2861 3: what the way took before is tried again quickly.
+        // RFC 7661 4.4.3 and RFC 2861 3: slow start up to the former window.
         let threshold = self.threshold.max(self.bytes / 4 * 3);
         Self { bytes: self.bytes.min(initial), threshold }
     }
 }
 
 impl Connection {
-    /// Goes on with the window that was kept, if there is more to send.
+    /// Re-enters recovery with the kept window, if there is more to send.
     #[cold]
-    pub(super) fn respect_window(&mut self, at: At, engine: &mut Engine) {
+    pub(super) fn reenter_recovery(&mut self, at: At, engine: &mut Engine) {
         let segment = self.segment(at.mtu);
         let is_idle = !self.is_waiting() && at.now > self.loss_recovery.sent_at + IDLE;
         let Some(window) = &mut self.loss_recovery.window_kept else { return };
