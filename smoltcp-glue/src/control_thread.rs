@@ -242,7 +242,7 @@ impl<A: Attendant> Control<A> {
     fn sleep(&mut self) {
         let now = self.clock.now();
         self.woken.fall_asleep();
-        self.interface.port_handle().arm(now);
+        self.interface.sleep_port().arm(now);
         self.attendant.arm(now);
         if !matches!(self.take_requests(), Ok(false)) || self.step() {
             return;
@@ -251,7 +251,7 @@ impl<A: Attendant> Control<A> {
         let until_timer = interface.poll_timeout().map_or(SLEEP_MAX, |due| {
             due.since_start().saturating_sub(now.since_start()).min(SLEEP_MAX)
         });
-        let port = interface.port_handle();
+        let port = interface.sleep_port();
         let longest = until_timer.min(port.sleep_max()).min(attendant.sleep_max(now));
         let descriptors = port.descriptors().chain(attendant.descriptor());
         self.woken.sleep_at(descriptors, longest);

@@ -1,11 +1,11 @@
 //! A configuration and the machine that is to run it: `pollux check`.
 //!
-//! What can be opened without disturbing anybody is opened: the admin socket of a fabric, and what
-//! the kernel shows of its adapters and network devices. No port is taken, and nothing is sent on a
+//! Only objects whose opening has no effect are opened: the admin socket of a fabric, and files of
+//! the kernel about its adapters and network devices. No port is taken, and nothing is sent on a
 //! link.
 //!
-//! An error is permanent: `pollux run` refuses the file. What is missing now may come, so it is a
-//! warning.
+//! An error is permanent: `pollux run` refuses the file. A missing object may appear later, so it
+//! is a warning.
 
 use crate::admin::client::{AskError, Client};
 use crate::admin::finding::{CheckFinding, CheckReport, CheckSeverity};
@@ -30,7 +30,6 @@ const BPF: u64 = 1 << 39;
 const ETHERNET: &str = "1";
 const UP: u32 = 1;
 
-/// Examines a file.
 pub fn examine(path: &Path) -> CheckReport {
     let file = path.display().to_string();
     match NodeConfig::open_with_text(path) {
@@ -212,7 +211,7 @@ impl Examined<'_> {
         } else {
             return;
         };
-        // The key may be absent, and then the line of the device says where.
+        // The key may be absent; then the finding has the line of the device.
         let key = if access == FrameAccess::Auto { "device" } else { "frames" };
         self.warn(place(key), message);
     }
@@ -257,7 +256,7 @@ fn is_node_of(process: u32, file: &Path) -> bool {
     arguments.any(|one| cwd.join(&*one).canonicalize().is_ok_and(|path| path == file))
 }
 
-/// What else there is if AF_XDP cannot be had.
+/// The alternative where AF_XDP is not possible.
 const fn no_xdp(access: FrameAccess) -> &'static str {
     match access {
         FrameAccess::Auto => "the node uses packet sockets, whose frames the kernel sees, too",

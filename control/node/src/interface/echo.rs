@@ -24,63 +24,48 @@ const REQUESTS_MAX: usize = CONNECTIONS_MAX;
 const ICMP_LEN: usize = 8;
 const HOP_LIMIT: u8 = 64;
 
-/// The identifier of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EchoId(u16);
 
-/// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// A reply came.
     Answered {
         /// Bytes of the ICMP message.
         bytes: usize,
-        /// The hop limit or TTL of the reply.
         hop_limit: u8,
-        /// The round-trip time.
         after: Duration,
     },
-    /// No reply came in time.
+    /// No reply arrived in time.
     Silence,
-    /// It could not be sent.
     NotSent(NotSent),
     /// A router, or this host, has no route.
     Unreachable,
-    /// A router prohibits it.
     Prohibited,
-    /// Its TTL, or hop limit, ran out at a router.
     TimeExceeded,
 }
 
-/// The reason for which an echo request is not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PingError {
-    /// The interface is down.
     Down,
-    /// There is no source address.
     NoSource,
-    /// Too many requests are pending.
     TooMany,
     /// The data does not fit an IP packet.
     TooLong,
 }
 
-/// An echo request that the node is to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EchoRequest {
-    /// The destination.
     pub to: IpAddr,
     /// Bytes of data.
     pub bytes: usize,
     /// The TTL, or hop limit.
     pub ttl: u8,
-    /// How long to wait for the reply.
     pub timeout: Duration,
 }
 
 impl EchoRequest {
-    /// With the usual TTL.
+    /// With the default TTL.
     pub const fn new(to: IpAddr, bytes: usize, timeout: Duration) -> Self {
         Self { to, bytes, ttl: HOP_LIMIT, timeout }
     }
@@ -97,7 +82,6 @@ struct Request {
     reporter: Option<IpAddr>,
 }
 
-/// Pending requests.
 #[derive(Debug, Default)]
 pub struct Echoes {
     next: u16,
@@ -105,7 +89,7 @@ pub struct Echoes {
 }
 
 impl Echoes {
-    /// Creates a request from this address.
+    /// Creates a request, and its packet.
     pub fn request(
         &mut self,
         now: Time,
@@ -129,17 +113,11 @@ impl Echoes {
         Ok((id, packet))
     }
 
-    /// Records that a request could not be sent.
-    pub fn not_sent(&mut self, id: EchoId, why: NotSent) {
-        self.set(id, Outcome::NotSent(why));
-    }
-
     /// Handles a packet for local sockets. Returns whether it belongs to a request.
     pub fn handle(&mut self, now: Time, delivery: &Delivery) -> bool {
         self.read(now, delivery).is_some()
     }
 
-    /// The next timeout.
     pub fn poll_timeout(&self) -> Option<Time> {
         let waiting = self.requests.values().filter(|request| request.outcome.is_none());
         waiting.map(|request| request.until).min()
@@ -162,12 +140,6 @@ impl Echoes {
         Some((outcome, reporter))
     }
 
-    fn set(&mut self, id: EchoId, outcome: Outcome) {
-        if let Some(request) = self.requests.get_mut(&id) {
-            request.outcome.get_or_insert(outcome);
-        }
-    }
-
     fn read(&mut self, now: Time, delivery: &Delivery) -> Option<()> {
         match delivery.ether_type {
             EtherType::IPV4 => {
@@ -176,9 +148,9 @@ impl Echoes {
                 if header.protocol != IpProtocol::ICMPV4 || !icmpv4::checksum_ok(packet.payload()) {
                     return None;
                 }
-                match Icmpv4Message::parse(packet.payload()).ok()? {
+                let (original, outcome) = match Icmpv4Message::parse(packet.payload()).ok()? {
                     Icmpv4Message::EchoReply(echo) => {
-                        self.answered(now, header.source.into(), header.ttl, &echo)
+                        return self.answered(now, header.source.into(), header.ttl, &echo);
                     }
                     Icmpv4Message::DestinationUnreachable { code, next_hop_mtu, original } => {
                         let outcome = match code {
@@ -188,14 +160,14 @@ impl Echoes {
                             Icmpv4Unreachable::COMMUNICATION_PROHIBITED => Outcome::Prohibited,
                             _ => Outcome::Unreachable,
                         };
-                        self.icmp_error(quoted(original)?, header.source.into(), outcome)
+                        (original, outcome)
                     }
                     Icmpv4Message::TimeExceeded { original, .. } => {
-                        let (source, outcome) = (header.source.into(), Outcome::TimeExceeded);
-                        self.icmp_error(quoted(original)?, source, outcome)
+                        (original, Outcome::TimeExceeded)
                     }
-                    _ => None,
-                }
+                    _ => return None,
+                };
+                self.icmp_error(quoted(original)?, header.source.into(), outcome)
             }
             EtherType::IPV6 => {
                 let packet = Ipv6Packet::parse(&delivery.packet).ok()?;
@@ -234,12 +206,13 @@ impl Echoes {
         echo: &IcmpEcho<'_>,
     ) -> Option<()> {
         let id = EchoId(echo.identifier);
-        let request = self.requests.get(&id).filter(|request| request.to == from)?;
+        let request = self.requests.get_mut(&id).filter(|request| request.to == from)?;
         let is_same = echo.data.len() == request.bytes
             && echo.data.iter().enumerate().all(|(at, &byte)| byte == at as u8);
         let after = now.since_start().saturating_sub(request.sent.since_start());
         let bytes = echo.data.len() + ICMP_LEN;
-        is_same.then(|| self.set(id, Outcome::Answered { bytes, hop_limit, after }))
+        let outcome = Outcome::Answered { bytes, hop_limit, after };
+        is_same.then(|| _ = request.outcome.get_or_insert(outcome))
     }
 
     fn icmp_error(&mut self, id: EchoId, from: IpAddr, outcome: Outcome) -> Option<()> {

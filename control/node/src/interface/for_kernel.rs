@@ -16,12 +16,12 @@ pub(crate) struct KernelDrops {
     pub(crate) full: u64,
     /// The kernel refused them: the shadow is down.
     pub(crate) refused: u64,
-    /// The kernel sent what is no IP packet, or a membership report that cannot be read.
+    /// The kernel sent a packet that is not IP, or a membership report that cannot be read.
     pub(crate) malformed: u64,
 }
 
 impl Interface {
-    /// Keeps packets to local addresses and groups for the kernel, or no longer. The interface
+    /// Sets whether packets to local addresses and groups are kept for the kernel. The interface
     /// itself answers echo requests.
     pub fn keep_for_kernel(&mut self, keeps: bool) {
         if keeps != self.for_kernel.is_some() {
@@ -29,12 +29,10 @@ impl Interface {
         }
     }
 
-    /// The next packet for the kernel.
     pub fn poll_for_kernel(&mut self) -> Option<Vec<u8>> {
         self.for_kernel.as_mut()?.pop()
     }
 
-    /// Packets of and for the kernel that were dropped.
     pub(crate) fn kernel_drops(&self) -> KernelDrops {
         let full = self.for_kernel.as_ref().map_or(0, Queue::lost);
         KernelDrops { full: self.kernel_drops.full + full, ..self.kernel_drops }

@@ -1,5 +1,5 @@
-//! A control plane that runs in the thread of one of its workers: where nothing else drives it, as
-//! in virtual time.
+//! A control plane in the thread of one of its workers: where no other thread drives it, as in
+//! virtual time.
 
 use super::{Interface, InterfaceWorker, Take};
 use pollux_dataplane::port::PacketPort;
@@ -46,7 +46,6 @@ impl Inline {
         }
     }
 
-    /// The time of the next timer.
     pub fn poll_timeout(&self) -> Option<Time> {
         let of_interface = self.interface.as_ref().and_then(Interface::poll_timeout);
         of_interface.into_iter().chain(self.worker.poll_timeout()).min()

@@ -19,7 +19,6 @@
 //! An interface has no clock and no thread: its caller passes the time, and calls
 //! [`Interface::step`] again after a busy step, and at [`Interface::poll_timeout`].
 
-mod capture;
 pub mod echo;
 pub(crate) mod for_kernel;
 mod groups;
@@ -39,14 +38,15 @@ pub(crate) use reported::Reported;
 pub use worker::InterfaceWorker;
 
 use crate::config::{InterfaceSettings, Mode};
-use crate::port::{MadDrops, PortAccess, PortHandle};
+use crate::port::{MadDrops, Port, PortAccess, PortHandle};
 use echo::{EchoId, EchoRequest, Echoes, Outcome};
 use for_kernel::KernelDrops;
 use pollux_control::bounded::Queue;
 use pollux_control::icmp::IcmpError;
 use pollux_control::ipoib as control;
-use pollux_control::ipoib::{Action, By, Outgoing, PacketSource as Source};
+use pollux_control::ipoib::{Action, By, Outgoing};
 use pollux_control::mad::Envelope;
+use pollux_dataplane::capture::{CaptureReader, CaptureTerms};
 use pollux_dataplane::port::TransitError;
 use pollux_mem::pool::PoolError;
 use pollux_mem::snapshot::Publisher;
@@ -92,7 +92,7 @@ pub struct Interface {
     /// The packets of those protocols for the kernel, if it has a shadow of the interface.
     for_kernel: Option<Queue<Vec<u8>>>,
     pub(crate) kernel_drops: KernelDrops,
-    /// Packets for this host that nobody takes: neither sockets nor the kernel.
+    /// Packets for this host that neither sockets nor the kernel take.
     pub(crate) no_socket: u64,
     /// Groups that the network refused, and when they are subscribed to again.
     unsubscribed: BTreeSet<Gid>,
@@ -138,11 +138,11 @@ impl Interface {
         let (first, others) = qpns.split_first().expect("an interface has at least one worker");
         others.iter().for_each(|&qpn| drivers[0].add_sibling(qpn));
         let config = config(settings, &port, *first);
-        let mut group = WorkerEnds::default();
+        let mut ends = WorkerEnds::default();
         let worker = |(number, driver): (u8, PortDriver)| {
             let (control_end, end) = channel();
             let counters = Publisher::new(DriverCounters::default());
-            group.join(control_end, counters.reader());
+            ends.join(control_end, counters.reader());
             InterfaceWorker::new(now, control::WorkerId(number), driver, counters, end)
         };
         let workers = (0..).zip(drivers).map(worker).collect();
@@ -152,7 +152,7 @@ impl Interface {
             control_due: None,
             port,
             mads: Vec::new(),
-            workers: group,
+            workers: ends,
             echoes: Echoes::default(),
             delivers: false,
             for_kernel: None,
@@ -177,7 +177,7 @@ impl Interface {
         &self.control
     }
 
-    /// What the port tells of itself now: state, LID, keys.
+    /// The state, LID and keys of the port.
     pub fn port(&self) -> Result<control::PortView, VerbsError> {
         self.port.view()
     }
@@ -192,9 +192,9 @@ impl Interface {
         self.port.drops()
     }
 
-    /// Packets of control, and for sockets, that found no space on their way to a worker.
+    /// Packets of control, and for sockets, that were dropped: the ring of the worker was full.
     pub const fn packets_dropped(&self) -> u64 {
-        self.workers.packets_dropped()
+        self.workers.packets_dropped
     }
 
     /// The error that ended the interface.
@@ -226,15 +226,15 @@ impl Interface {
         self.is_leaving = true;
     }
 
-    /// Whether all peers were told, everything is released, and all workers have ended.
+    /// Whether all peers were notified, everything is released, and all workers have ended.
     pub fn has_left(&self) -> bool {
         self.failed.is_some() || self.has_disconnected() && self.workers.is_gone()
     }
 
-    /// Whether all peers were told, and workers have released everything but their objects.
+    /// Whether all peers were notified, and workers have released everything but their objects.
     pub fn has_disconnected(&self) -> bool {
-        let is_told = !self.control.is_up() && self.held.is_none() && self.port.is_idle();
-        self.failed.is_some() || is_told && self.workers.is_idle()
+        let is_sent = !self.control.is_up() && self.held.is_none() && self.port.is_idle();
+        self.failed.is_some() || is_sent && self.workers.is_idle()
     }
 
     /// Whether all packets that the interface accepted have left, here and at the device.
@@ -266,6 +266,11 @@ impl Interface {
     /// that is the reason.
     pub fn echo(&mut self, id: EchoId) -> Option<(Outcome, Option<IpAddr>)> {
         self.echoes.take(id)
+    }
+
+    /// Begins a capture, with a reader for each worker. It ends when they are dropped.
+    pub fn capture(&mut self, terms: &CaptureTerms) -> Vec<CaptureReader> {
+        self.workers.capture(terms)
     }
 
     /// Passes packets for sockets to worker 0 from now on.
@@ -305,12 +310,11 @@ impl Interface {
         busy
     }
 
-    /// Its context at the port, for sleeps.
-    pub const fn port_handle(&self) -> &PortHandle {
-        &self.port
+    /// Its port, for sleeps.
+    pub const fn sleep_port(&self) -> &Port {
+        self.port.port()
     }
 
-    /// The time of the next timer.
     pub fn poll_timeout(&self) -> Option<Time> {
         let held = self.held.map(|(_, look_at)| look_at);
         let retry = (!self.unsubscribed.is_empty()).then_some(self.retry_at);
@@ -323,7 +327,7 @@ impl Interface {
         self.failed = Some(why);
     }
 
-    /// Passes to control what has arrived at the port and at workers.
+    /// Passes input of the port and of workers to control.
     fn handle_input(&mut self, now: Time) -> Result<bool, VerbsError> {
         let mut busy = self.handle_port_events(now)?;
         let mut mads = std::mem::take(&mut self.mads);
@@ -376,7 +380,9 @@ impl Interface {
                     control.handle_connection(now, connection, &event);
                 }
                 WorkerEvent::Packet(EtherType::IN_BAND_MAD, packet, from) => {
-                    if let Some(envelope) = management_in(control, port, &from, &packet) {
+                    let own = control.link().map(|link| link.gid);
+                    let envelope = own.and_then(|own| port.management_in(&from, &packet, own));
+                    if let Some(envelope) = envelope {
                         control.handle_mad(now, &envelope);
                     }
                 }
@@ -411,7 +417,7 @@ impl Interface {
             busy = true;
         }
         if busy {
-            self.workers.publish(|| self.control.snapshot());
+            self.workers.publish(self.control.snapshot());
         }
         busy |= self.send_mads(now);
         while let Some(outgoing) = self.control.poll_frame() {
@@ -482,14 +488,4 @@ pub(crate) const fn icmp_error(why: TransitError) -> IcmpError {
         TransitError::TimeExceeded => IcmpError::TimeExceeded,
         TransitError::BadOption(pointer) => IcmpError::ParameterProblem(pointer),
     }
-}
-
-/// The MAD in a packet that came in band.
-fn management_in(
-    control: &control::Interface,
-    port: &PortHandle,
-    from: &Source,
-    packet: &[u8],
-) -> Option<Envelope> {
-    port.management_in(from, packet, control.link()?.gid)
 }

@@ -70,7 +70,6 @@ impl Interface {
         self.control.set_node_routes(number.0, routes);
     }
 
-    /// The next packet that leaves by another interface.
     pub fn poll_elsewhere(&mut self) -> Option<Elsewhere> {
         self.control.poll_elsewhere()
     }
@@ -92,7 +91,6 @@ impl Interface {
     }
 }
 
-/// The policy of control for a mode of the configuration.
 const fn policy(mode: Mode) -> Policy {
     match mode {
         Mode::Ud => Policy::Ud,
@@ -102,7 +100,6 @@ const fn policy(mode: Mode) -> Policy {
     }
 }
 
-/// The configuration of control for these settings.
 pub(super) fn config(settings: &InterfaceSettings, port: &PortHandle, qpn: Qpn) -> InterfaceConfig {
     let DeviceAttributes { node_guid: guid, can, .. } = port.attributes();
     let peer = match can.acks_when_polled {

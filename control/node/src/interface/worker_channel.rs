@@ -10,8 +10,8 @@
 //! beyond the limit the other end counts as lost. A packet that finds no space is a counted drop;
 //! one that a socket has sent waits for space, and the socket with it.
 //!
-//! An end that finds its ring full says so, and the other end wakes it once there is space: either
-//! may sleep meanwhile.
+//! An end that finds its ring full announces that, and the other end wakes it once there is space:
+//! either may sleep meanwhile.
 //!
 //! Packets without a route are punted to control, which sends them. When a route of the worker
 //! changes, packets that it sends by the new route may overtake punted ones.
@@ -30,9 +30,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 
-/// Commands in the ring down.
 const COMMANDS_MAX: usize = 1024;
-/// Events in the ring up.
 const EVENTS_MAX: usize = 1024;
 /// Commands or events that wait for space in a ring: more than all peers and connections cause at
 /// once.
@@ -41,18 +39,12 @@ const WAITING_MAX: usize = 65_536;
 /// of neighbors has more of them, and that is no reason to drop a packet.
 const PACKETS_MAX: usize = 1024;
 
-/// A control message to a worker.
 #[derive(Debug)]
 pub(super) enum WorkerCommand {
-    /// Carry out an action of control.
     Act(Action),
-    /// Replace the state of the interface.
     SetState(Arc<InterfaceSnapshot>),
-    /// Send a packet of control.
     Send(Outgoing),
-    /// Deliver a packet to a socket.
     Deliver(Delivery),
-    /// Begin a capture.
     Tap(Box<CaptureTap>),
 }
 
@@ -62,7 +54,6 @@ impl WorkerCommand {
     }
 }
 
-/// A control message from a worker.
 #[derive(Debug)]
 pub(super) enum WorkerEvent {
     Connection(ConnectionKey, QueuePairEvent),
@@ -80,13 +71,11 @@ pub(super) enum WorkerEvent {
     TooBig(Vec<u8>, u32),
     /// A packet in transit that cannot be forwarded.
     Rejected(Vec<u8>, TransitError),
-    /// A next hop is in use.
     Use(IpAddr),
     /// TCP made progress with this destination.
     Progress(IpAddr),
 }
 
-/// State that both ends share.
 #[derive(Debug, Default)]
 struct Shared {
     /// The worker is to end, or the interface has been dropped.
@@ -118,7 +107,6 @@ fn take_waits(waits: &AtomicBool) -> bool {
     waits.load(Ordering::Relaxed) && waits.swap(false, Ordering::Relaxed)
 }
 
-/// The end of control.
 pub(super) struct ControlEnd {
     commands: Sender<WorkerCommand>,
     waiting: VecDeque<WorkerCommand>,
@@ -133,7 +121,6 @@ pub(super) struct ControlEnd {
     shared: Arc<Shared>,
 }
 
-/// The worker's end.
 pub(super) struct WorkerEnd {
     commands: Receiver<WorkerCommand>,
     events: Sender<WorkerEvent>,
@@ -146,7 +133,6 @@ pub(super) struct WorkerEnd {
     shared: Arc<Shared>,
 }
 
-/// Both ends.
 pub(super) fn channel() -> (ControlEnd, WorkerEnd) {
     let (commands, command_receiver) = mpsc::ring(COMMANDS_MAX).expect("a power of two");
     let (event_sender, events) = mpsc::ring(EVENTS_MAX).expect("a power of two");
@@ -230,7 +216,6 @@ impl ControlEnd {
         }
     }
 
-    /// The next event.
     pub(super) fn poll(&mut self) -> Option<WorkerEvent> {
         self.events.pop()
     }
@@ -271,7 +256,7 @@ impl ControlEnd {
         self.shared.is_gone.load(Ordering::Acquire)
     }
 
-    /// Tells the worker to end.
+    /// Has the worker end.
     pub(super) fn end(&self) {
         self.shared.is_over.store(true, Ordering::Release);
     }

@@ -12,23 +12,22 @@ use std::sync::Arc;
 /// Events of a worker that are handled in one turn.
 const EVENTS_PER_TURN: usize = 256;
 
-/// The workers of an interface.
 #[derive(Default)]
 pub(super) struct WorkerEnds {
     workers: Vec<(ControlEnd, Snapshot<DriverCounters>)>,
     snapshot: Arc<InterfaceSnapshot>,
     /// Packets that found no space on their way to a worker.
-    packets_dropped: u64,
+    pub(super) packets_dropped: u64,
 }
 
 impl WorkerEnds {
-    /// One more worker: the next number.
+    /// Adds a worker, with the next number.
     pub(super) fn join(&mut self, end: ControlEnd, counters: Snapshot<DriverCounters>) {
         self.workers.push((end, counters));
     }
 
-    /// Sends an action to its worker: to the one of its connection or peer, to worker 0 what only
-    /// the queue pair of the link address does, and to all workers the rest.
+    /// Sends an action to its worker: that of its connection or peer; worker 0, if only the queue
+    /// pair of the link address can do it; or all workers.
     pub(super) fn assign(&mut self, action: Action) {
         let worker = match &action {
             Action::Attach { .. } | Action::Detach { .. } => WorkerId::PRIMARY,
@@ -72,11 +71,6 @@ impl WorkerEnds {
         self.packets_dropped += u64::from(!is_sent);
     }
 
-    /// Packets that found no space on their way to a worker.
-    pub(super) const fn packets_dropped(&self) -> u64 {
-        self.packets_dropped
-    }
-
     /// Whether the modification of a queue pair is pending. Packets of its peer would be lost, so
     /// the peer gets our reply later.
     pub(super) fn is_modifying(&self) -> bool {
@@ -90,9 +84,8 @@ impl WorkerEnds {
         (0..).zip(self.ends()).map(bit).sum()
     }
 
-    /// Sends the state of the interface to all of them, if it has changed.
-    pub(super) fn publish(&mut self, snapshot: impl FnOnce() -> InterfaceSnapshot) {
-        let snapshot = snapshot();
+    /// Sends the state of the interface to all workers, if it has changed.
+    pub(super) fn publish(&mut self, snapshot: InterfaceSnapshot) {
         if *self.snapshot != snapshot {
             self.snapshot = Arc::new(snapshot);
             let snapshot = Arc::clone(&self.snapshot);
@@ -123,7 +116,6 @@ impl WorkerEnds {
         Ok(())
     }
 
-    /// Their counters.
     pub(super) fn counters(&self) -> impl Iterator<Item = (WorkerId, DriverCounters)> {
         let read = |counters: &Snapshot<DriverCounters>| counters.clone().refresh().clone();
         self.workers
@@ -152,7 +144,7 @@ impl WorkerEnds {
         self.workers.iter().all(|(end, _)| end.is_gone())
     }
 
-    /// Tells all of them to end.
+    /// Has all of them end.
     pub(super) fn end(&self) {
         self.workers.iter().for_each(|(end, _)| end.end());
     }

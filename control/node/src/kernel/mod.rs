@@ -18,33 +18,22 @@ pub mod tun;
 pub mod tun_device;
 
 use rustix::io::Errno;
-use std::fmt;
 
-/// Why the kernel did not do what it was asked.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KernelError {
-    /// A system call failed.
-    System {
-        /// What it was to do.
-        operation: &'static str,
-        /// Why it failed.
-        errno: Errno,
-    },
-    /// A netlink request was refused.
+    #[error("cannot {operation}: {errno}{}", remedy(*errno))]
+    System { operation: &'static str, errno: Errno },
+    #[error("the kernel refused to {operation}: {errno}{}{}", in_parentheses(text), remedy(*errno))]
     Refused {
-        /// What it was to do.
         operation: &'static str,
-        /// Why the kernel refused it.
         errno: Errno,
-        /// The kernel's own sentence, if it gave one.
+        /// The message of the kernel; empty if it gave none.
         text: String,
     },
     /// A netlink request has no answer that can be read.
-    NoAnswer {
-        /// What it was to do.
-        operation: &'static str,
-    },
+    #[error("the kernel gave no answer when asked to {operation}")]
+    NoAnswer { operation: &'static str },
 }
 
 impl KernelError {
@@ -52,42 +41,25 @@ impl KernelError {
         move |errno| Self::System { operation, errno }
     }
 
-    /// The errno of it, if there is one.
     pub const fn errno(&self) -> Option<Errno> {
         match *self {
             Self::System { errno, .. } | Self::Refused { errno, .. } => Some(errno),
             Self::NoAnswer { .. } => None,
         }
     }
+}
 
-    /// What the administrator can do about it.
-    fn remedy(&self) -> &'static str {
-        match self.errno() {
-            Some(Errno::PERM | Errno::ACCESS) => "; give the process CAP_NET_ADMIN",
-            Some(Errno::NOENT | Errno::NXIO) => "; load the kernel module tun",
-            Some(Errno::BUSY) => "; a device of this name is in use, configure another name",
-            Some(Errno::INVAL) => "; configure another name if a device of another kind has it",
-            _ => "",
-        }
+/// Advice for the administrator.
+const fn remedy(errno: Errno) -> &'static str {
+    match errno {
+        Errno::PERM | Errno::ACCESS => "; give the process CAP_NET_ADMIN",
+        Errno::NOENT | Errno::NXIO => "; load the kernel module tun",
+        Errno::BUSY => "; a device of this name is in use, configure another name",
+        Errno::INVAL => "; configure another name if a device of another kind has it",
+        _ => "",
     }
 }
 
-impl fmt::Display for KernelError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::System { operation, errno } => write!(f, "cannot {operation}: {errno}")?,
-            Self::Refused { operation, errno, text } if text.is_empty() => {
-                write!(f, "the kernel refused to {operation}: {errno}")?;
-            }
-            Self::Refused { operation, errno, text } => {
-                write!(f, "the kernel refused to {operation}: {errno} ({text})")?;
-            }
-            Self::NoAnswer { operation } => {
-                write!(f, "the kernel gave no answer when asked to {operation}")?;
-            }
-        }
-        f.write_str(self.remedy())
-    }
+fn in_parentheses(text: &str) -> String {
+    if text.is_empty() { String::new() } else { format!(" ({text})") }
 }
-
-impl std::error::Error for KernelError {}

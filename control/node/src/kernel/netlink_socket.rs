@@ -25,7 +25,6 @@ pub const RECEIVE_BYTES: usize = 64 * 1024;
 /// (`RTNLGRP_LINK` 1, 5, 7, 9, 11, 32), as the bits of a bind.
 const GROUPS: u32 = 1 | 1 << 4 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 31;
 
-/// Bytes that a request may have.
 const REQUEST_BYTES: usize = 512;
 
 /// A netlink socket of the family `ROUTE`.
@@ -35,19 +34,15 @@ pub struct NetlinkSocket {
     sequence: u32,
 }
 
-/// What a receive call gave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetlinkReceived<'a> {
-    /// A datagram of the kernel.
     Datagram(&'a [u8]),
-    /// Nothing is there: the socket is drained.
     Drained,
     /// Notifications were lost: the receive buffer was full.
     Overrun,
 }
 
 impl NetlinkSocket {
-    /// A socket for dumps and requests.
     pub fn for_requests() -> Result<Self, KernelError> {
         Self::open(0)
     }
@@ -79,7 +74,7 @@ impl NetlinkSocket {
         sockopt::socket_recv_buffer_size(&self.fd).unwrap_or(0)
     }
 
-    /// Takes a datagram, which the kernel sent; others are thrown away.
+    /// Receives a datagram of the kernel; those of others are discarded.
     pub fn receive<'a>(&self, buffer: &'a mut [u8]) -> Result<NetlinkReceived<'a>, KernelError> {
         loop {
             let (len, sender) = match recvfrom(&self.fd, &mut *buffer, RecvFlags::TRUNC) {
@@ -101,7 +96,7 @@ impl NetlinkSocket {
         }
     }
 
-    /// Asks for a dump; gives the sequence number that its messages have.
+    /// Sends a dump request. Returns the sequence number of its messages.
     pub fn send_dump(&mut self, kind: DumpKind) -> Result<u32, KernelError> {
         let mut request = [0; REQUEST_BYTES];
         let sequence = self.next_sequence();
@@ -134,7 +129,7 @@ impl NetlinkSocket {
     /// Sends a request and reads its acknowledgment. `operation` says in errors what was wanted.
     ///
     /// # Panics
-    /// If the body has no room in a request.
+    /// If the body does not fit a request.
     pub fn request(
         &mut self,
         operation: &'static str,

@@ -1,5 +1,4 @@
-//! The kernel's routes, followed: the sockets around
-//! [`KernelRoutes`].
+//! The kernel's routes, followed: the sockets around [`KernelRoutes`].
 //!
 //! The control thread waits on both descriptors, and on the clock for
 //! [`KernelRouteWatch::poll_timeout`]; then it calls [`KernelRouteWatch::turn`], whose work is
@@ -21,7 +20,6 @@ pub const NOTIFICATION_BYTES: usize = 16 * 1024 * 1024;
 const RECEIVES_PER_TURN: usize = 4096;
 const DUMP_RECEIVES_PER_TURN: usize = 256;
 
-/// What a turn gave.
 #[derive(Debug, Default)]
 pub struct KernelTurn {
     /// Net effect on the routes, to be committed at once.
@@ -30,7 +28,6 @@ pub struct KernelTurn {
     pub more: bool,
 }
 
-/// A mirror of the kernel's routes, with its sockets.
 #[derive(Debug)]
 pub struct KernelRouteWatch {
     routes: KernelRoutes,
@@ -65,7 +62,6 @@ impl KernelRouteWatch {
         self.routes.take_links_up()
     }
 
-    /// Uses another configuration.
     pub fn set_config(&mut self, config: KernelRoutesConfig, now: Time) {
         self.routes.set_config(config, now);
     }
@@ -109,7 +105,7 @@ impl KernelRouteWatch {
         Ok(KernelTurn { changes: self.routes.handle_busy(), more: true })
     }
 
-    /// Reads of a dump what there is; says whether it is done for this turn, and not cut short.
+    /// Reads messages of a dump. Returns whether this was complete, and not cut short by the limit.
     fn turn_dump(&mut self, now: Time) -> Result<bool, KernelError> {
         for _ in 0..DUMP_RECEIVES_PER_TURN {
             if let Some(kind) = self.routes.poll_dump(now) {

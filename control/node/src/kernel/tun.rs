@@ -2,7 +2,8 @@
 //!
 //! A read gives one packet, a write takes one; both return at once. Packets from the kernel wait in
 //! the device's transmit queue, whose length is bounded (`queue_len` of
-//! [`pollux_wire::netlink::link::LinkChange`]); the kernel drops and counts what has no room.
+//! [`pollux_wire::netlink::link::LinkChange`]); the kernel drops and counts packets that find no
+//! space.
 
 use super::KernelError;
 use pollux_mem::tun as ioctl;
@@ -43,12 +44,9 @@ pub struct TunQueue {
     name: String,
 }
 
-/// Whether a packet was taken by the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TunWritten {
-    /// The kernel has the packet.
     Taken,
-    /// There is no room for it now.
     Full,
     /// The device is down, or the bytes are no IP packet.
     Refused,
@@ -82,19 +80,18 @@ impl TunQueue {
         is_same.then_some(Self { fd, name: attached })
     }
 
-    /// Name of the device.
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// The same queue by another descriptor.
-    pub(super) fn share(&self) -> Result<Self, KernelError> {
+    pub(crate) fn share(&self) -> Result<Self, KernelError> {
         let fd = rustix::io::fcntl_dupfd_cloexec(&self.fd, 0)
             .map_err(KernelError::system("share a queue of a TUN device"))?;
         Ok(Self { fd, name: self.name.clone() })
     }
 
-    /// Tells the kernel whether the device has carrier. Needs no capability.
+    /// Sets the carrier of the device. Needs no capability.
     pub fn set_carrier(&self, carrier: bool) -> Result<(), KernelError> {
         ioctl::set_carrier(&self.fd, carrier)
             .map_err(KernelError::system("set the carrier of a TUN device"))
@@ -107,8 +104,8 @@ impl TunQueue {
             .map_err(KernelError::system("set the offloads of a TUN device"))
     }
 
-    /// Takes one packet from the kernel; gives its length, or `None` when there is none. What does
-    /// not fit into `buffer` is cut.
+    /// Reads one packet of the kernel; `None` when there is none. A packet that does not fit into
+    /// `buffer` is truncated.
     pub fn read(&self, buffer: &mut [u8]) -> Result<Option<usize>, KernelError> {
         self.read_parts(&mut [IoSliceMut::new(buffer)])
     }
@@ -125,7 +122,6 @@ impl TunQueue {
         }
     }
 
-    /// Gives the kernel one packet.
     pub fn write(&self, packet: &[u8]) -> Result<TunWritten, KernelError> {
         self.write_parts(&[IoSlice::new(packet)])
     }

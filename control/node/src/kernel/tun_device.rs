@@ -1,7 +1,7 @@
 //! A TUN device of this process, with what the kernel is told of it: MTU, addresses, carrier.
 //!
 //! The device goes with its last queue, and the kernel's routes through it as well; unless it is
-//! persistent, and was made by somebody else: such a device is attached to, and needs no
+//! persistent, and was made by another process: such a device is attached to, and needs no
 //! capability.
 
 use super::KernelError;
@@ -14,7 +14,7 @@ use pollux_wire::netlink::{MessageFlags, MessageType};
 use rustix::io::Errno;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Scope of an address that is valid on its link.
 const SCOPE_LINK: u8 = 253;
@@ -83,37 +83,23 @@ impl TunDevice {
         self.carrier
     }
 
-    /// The addresses that it has.
     pub const fn addresses(&self) -> &BTreeSet<(IpAddr, u8)> {
         &self.addresses
     }
 
-    /// Name of the device.
     pub fn name(&self) -> &str {
         self.queue.name()
     }
 
-    /// Index of the device.
     pub const fn index(&self) -> u32 {
         self.index
     }
 
-    /// Its first queue, with a descriptor of its own.
-    pub(crate) fn queue(&self) -> Result<TunQueue, KernelError> {
-        self.queue.share()
-    }
-
-    /// Another queue, over which the kernel spreads flows.
-    pub(crate) fn another_queue(&self, options: TunOptions) -> Result<TunQueue, KernelError> {
-        TunQueue::open(self.name(), options)
-    }
-
-    /// The queue of this process's control.
-    pub(super) const fn own_queue(&self) -> &TunQueue {
+    /// Its first queue.
+    pub const fn queue(&self) -> &TunQueue {
         &self.queue
     }
 
-    /// Sets the MTU of IP.
     pub fn set_mtu(&mut self, mtu: u32) -> Result<(), KernelError> {
         if self.mtu != Some(mtu) {
             self.change_link(LinkChange { mtu: Some(mtu), ..LinkChange::default() })?;
@@ -145,7 +131,8 @@ impl TunDevice {
         Ok(())
     }
 
-    /// Has [`Self::set_addresses`] set all addresses anew: the kernel took some of them.
+    /// Has [`Self::set_addresses`] set all addresses anew: the kernel removes those of IPv6 from a
+    /// device that is set down.
     pub fn forget_addresses(&mut self) {
         self.addresses.clear();
     }
@@ -204,5 +191,11 @@ impl TunDevice {
             flags: AddressFlags::PERMANENT.with(AddressFlags::NO_DAD),
             scope: if on_link { SCOPE_LINK } else { 0 },
         }
+    }
+}
+
+impl AsFd for TunDevice {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.queue.as_fd()
     }
 }

@@ -1,5 +1,5 @@
 //! Captures of a node: `pollux capture`. Taps are in the workers ([`pollux_dataplane::capture`]);
-//! here are their readers, until the client ends the capture or does not come any more.
+//! their readers are here, until the client ends the capture or no longer reads it.
 //!
 //! An interface that starts again gets new taps, at the next read.
 
@@ -21,7 +21,6 @@ const CAPTURES_MAX: usize = 8;
 /// Bytes of packets in a reply, at most: the control thread has other things to do.
 const REPLY_BYTES_MAX: usize = 256 << 10;
 
-/// All captures, by number.
 #[derive(Default)]
 pub(super) struct Captures {
     all: BTreeMap<u64, Capture>,
@@ -42,13 +41,12 @@ struct Capture {
 
 /// The readers of an interface.
 struct CapturePoint {
-    /// The start of the interface that they are of.
+    /// The start of the interface to which they belong.
     starts: u64,
     readers: Vec<CaptureReader>,
 }
 
 impl Captures {
-    /// Begins a capture.
     pub(super) fn begin(
         &mut self,
         now: Time,
@@ -83,7 +81,7 @@ impl Captures {
         Ok(CaptureStatus { capture: self.begun, interfaces })
     }
 
-    /// The packets since the last read.
+    /// Takes the packets since the last read.
     pub(super) fn read(
         &mut self,
         now: Time,
@@ -97,7 +95,6 @@ impl Captures {
         Ok(packets)
     }
 
-    /// Ends a capture.
     pub(super) fn end(&mut self, number: u64) -> Result<(), String> {
         self.all.remove(&number).map(drop).ok_or_else(|| over(number))
     }
@@ -107,7 +104,6 @@ impl Captures {
         self.all.retain(|_, capture| now < capture.until);
     }
 
-    /// When a capture ends.
     pub(super) fn poll_timeout(&self) -> Option<Time> {
         self.all.values().map(|capture| capture.until).min()
     }

@@ -5,8 +5,8 @@
 //!              \-- error: nothing changes                                  \-- one fails: all back
 //! ```
 //!
-//! A reload with a timeout is kept as [`Unconfirmed`]: an administrator who has cut himself off
-//! gets the configuration back that let him in.
+//! A reload with a timeout is kept as [`Unconfirmed`]: an administrator whom a change has locked
+//! out can reach the node again once it is taken back.
 //!
 //! ```text
 //!   confirmed --reload with a timeout--> Unconfirmed --confirm--> confirmed, the new one
@@ -28,16 +28,15 @@ use pollux_verbs::time::Time;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The configuration of a running node, and its file.
 pub(super) struct Running {
     /// The file that is read again; none if the configuration comes from elsewhere.
-    file: Option<PathBuf>,
+    pub(super) file: Option<PathBuf>,
     pub(super) config: NodeConfig,
     unconfirmed: Option<Unconfirmed>,
-    /// Sentences about changes, which were not said yet.
+    /// Not reported yet.
     pub(super) notices: Vec<NodeNotice>,
-    /// The service manager is told of reloads.
-    manager: Arc<NotifySocket>,
+    /// Is notified of reloads.
+    pub(super) manager: Arc<NotifySocket>,
     pub(super) reloads: Reloads,
 }
 
@@ -47,7 +46,6 @@ pub(super) struct Reloads {
     pub(super) succeeded: u64,
     pub(super) failed: u64,
     pub(super) has_failed_last: bool,
-    /// The last success, or none.
     pub(super) succeeded_at: Option<Time>,
 }
 
@@ -66,9 +64,7 @@ impl Reloads {
 
 /// A reload that is taken back unless it is confirmed.
 struct Unconfirmed {
-    /// What the node goes back to.
     before: NodeConfig,
-    /// What the reload changed.
     changes: Vec<Change>,
     until: Time,
 }
@@ -86,16 +82,6 @@ impl Running {
         let config = NodeConfig { workers: config.workers.clone(), ..NodeConfig::default() };
         let (unconfirmed, notices, reloads) = (None, Vec::new(), Reloads::default());
         Self { file, config, unconfirmed, notices, manager: Arc::default(), reloads }
-    }
-
-    /// Has a service manager told of reloads.
-    pub(super) fn set_manager(&mut self, manager: &Arc<NotifySocket>) {
-        self.manager = Arc::clone(manager);
-    }
-
-    /// The file that is read again.
-    pub(super) fn file(&self) -> Option<&Path> {
-        self.file.as_deref()
     }
 
     /// The changes to the file as it is now, or why it cannot be used.
@@ -253,14 +239,12 @@ impl Running {
 const NOTHING_TO_CONFIRM: &str =
     "no reload waits for confirmation; start one with `pollux reload --timeout SECONDS`";
 
-/// What becomes of the changes of a reload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReloadKind {
-    /// They are listed.
+    /// They are only listed.
     Trial,
-    /// They are made.
     Final,
-    /// They are made, and taken back at this time unless confirmed.
+    /// They are taken back at this time unless confirmed.
     Until(Time),
 }
 
@@ -290,10 +274,10 @@ impl Changed<'_> {
         }
     }
 
-    /// Tells each worker the names of its interfaces, for reports.
+    /// Sets the names of the interfaces of each worker, for reports.
     fn rename_workers(&mut self, config: &NodeConfig) {
         for (thread, handle) in self.handles.iter_mut().enumerate() {
-            handle.set_interfaces(self.assignment.interfaces(thread, &config.interfaces));
+            handle.interfaces = self.assignment.interfaces(thread, &config.interfaces);
         }
     }
 }

@@ -14,7 +14,6 @@ use pollux_dataplane::ipoib::Traffic;
 use pollux_dataplane::reason::{ForwardDrop, PacketDrop, Refusal};
 use std::collections::BTreeMap;
 
-/// The rows of an interface.
 pub(super) fn drops(name: &str, one: &Interface) -> Vec<DropCount> {
     let mut all = BTreeMap::new();
     let mut count = |of, why, count| *all.entry((of, why)).or_insert(0) += count;

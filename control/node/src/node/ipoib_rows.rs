@@ -6,7 +6,6 @@ use crate::admin::rows::{
     NeighborState, NeighborStatus, NeighborTransport, ServiceDialect,
 };
 use crate::interface::Interface;
-use pollux_control::address::text_of_duplicates;
 use pollux_control::cm::Role;
 use pollux_control::ipoib::connected::ConnectionRow;
 use pollux_control::ipoib::{Adjacency, GroupRow, LeaseRow, WorkerId};
@@ -15,25 +14,19 @@ use pollux_dataplane::ipoib::Traffic;
 use pollux_verbs::time::Time;
 use pollux_wire::mad::cm::ipoib::Dialect;
 
-/// The row of an interface, without its domain.
-pub(super) fn status(now: Time, name: &str, device: &str, one: &Interface) -> InterfaceStatus {
+/// The row of an interface, but for its names, state and addresses.
+pub(super) fn status(now: Time, one: &Interface) -> InterfaceStatus {
     let (control, all_counters) = (one.control(), one.counters().collect::<Vec<_>>());
     let row = control.row();
     let sum =
         |of: fn(&Traffic) -> u64| all_counters.iter().map(|(_, it)| of(&it.traffic)).sum::<u64>();
-    let addresses = control.addresses().unique();
     InterfaceStatus {
-        interface: name.into(),
-        device: device.into(),
-        state: row.state.into(),
-        why: row.why + &text_of_duplicates(control.addresses()),
         waits_for: row.waits_for.map(String::from),
         refused: all_counters.iter().find_map(|(_, counters)| counters.refused.clone()),
         seconds: Some(seconds(now, row.since)),
         link: Some(row.address.to_string()),
         lid: row.link.map(|link| link.lid.0),
         mtu: row.link.map(|link| link.mtu),
-        addresses: addresses.map(|one| format!("{}/{}", one.ip, one.prefix_len)).collect(),
         dhcp: control.lease_row().map(|row| lease(now, &row)),
         workers: Some(all_counters.len()),
         sent: Some(sum(|it| it.datagrams_sent + it.connected_sent)),
@@ -142,7 +135,6 @@ pub(super) fn connections(
     (rows.into_iter().map(row).collect(), last)
 }
 
-/// The multicast groups.
 pub(super) fn groups(now: Time, name: &str, one: &Interface) -> Vec<GroupStatus> {
     let row = |row: GroupRow| {
         GroupStatus::Membership(MembershipStatus {

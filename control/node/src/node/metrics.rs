@@ -9,7 +9,7 @@ use super::routing::{RouteCount, RouteCounts};
 use super::worker_handle::WorkerHandle;
 use crate::admin::rows::{DropCount, InterfaceStatus, NeighborState};
 use crate::interface::Interface;
-use crate::telemetry::exposition::{Exposition, MetricFamily, MetricsFormat, Samples};
+use crate::telemetry::exposition::{Exposition, MetricFamily, MetricValue, MetricsFormat, Samples};
 use crate::telemetry::families as all;
 use pollux_control::icmp::IcmpSentKind;
 use pollux_control::ipoib::Load;
@@ -19,7 +19,6 @@ use pollux_dataplane::engine::counts::{CountsSegment, WorkerCounts};
 use pollux_verbs::time::Time;
 use std::collections::BTreeMap;
 
-/// What metrics are about.
 pub(super) struct Measured<'a> {
     pub(super) interfaces: &'a Interfaces,
     pub(super) handles: &'a [WorkerHandle],
@@ -46,7 +45,6 @@ const REFUSED: &str = "refused";
 type Count<Row, Value> = (&'static MetricFamily, fn(&Row) -> Value);
 
 impl Measured<'_> {
-    /// The body of a reply.
     pub(super) fn body(&self, format: MetricsFormat) -> String {
         let mut out = Exposition::new(format, BYTES + self.interfaces.all.len() * INTERFACE_BYTES);
         self.node(&mut out);
@@ -79,12 +77,10 @@ impl Measured<'_> {
         self.interfaces.all.iter().map(|(name, named)| (name.as_str(), named))
     }
 
-    /// Those that run, by name.
-    fn running(&self) -> impl Iterator<Item = (&str, &dyn NodeInterface)> {
-        self.named().filter_map(|(name, named)| Some((name, &**named.interface.as_ref().ok()?)))
+    fn running(&self) -> impl Iterator<Item = (&str, &NodeInterface)> {
+        self.named().filter_map(|(name, named)| Some((name, named.interface.as_ref().ok()?)))
     }
 
-    /// Those of IPoIB among them.
     fn ipoib(&self) -> impl Iterator<Item = (&str, &Interface)> {
         self.running().filter_map(|(name, one)| Some((name, one.ipoib()?)))
     }
@@ -113,24 +109,14 @@ impl Measured<'_> {
             ];
             samples.add(&labels, true);
         }
-        let mut samples = out.family(&all::INTERFACE_UP);
-        for row in rows {
-            samples.add(&[("interface", &row.interface)], row.state == "up");
-        }
-        let mut samples = out.family(&all::INTERFACE_MTU);
-        for row in rows {
-            if let Some(mtu) = row.mtu {
-                samples.add(&[("interface", &row.interface)], u64::from(mtu));
-            }
-        }
-        let mut samples = out.family(&all::INTERFACE_CHANGES);
-        for (name, named) in self.named() {
-            samples.add(&[("interface", name)], named.state_changes);
-        }
-        let mut samples = out.family(&all::INTERFACE_STARTS);
-        for (name, named) in self.named() {
-            samples.add(&[("interface", name)], named.starts);
-        }
+        let up = rows.iter().map(|row| (&*row.interface, row.state == "up"));
+        add_each(out.family(&all::INTERFACE_UP), up);
+        let mtus = rows.iter().filter_map(|row| Some((&*row.interface, u64::from(row.mtu?))));
+        add_each(out.family(&all::INTERFACE_MTU), mtus);
+        let changes = self.named().map(|(name, named)| (name, named.state_changes));
+        add_each(out.family(&all::INTERFACE_CHANGES), changes);
+        let starts = self.named().map(|(name, named)| (name, named.starts));
+        add_each(out.family(&all::INTERFACE_STARTS), starts);
     }
 
     fn drops(&self, out: &mut Exposition) {
@@ -204,12 +190,8 @@ impl Measured<'_> {
             samples.add(&[("interface", name), ("state", "queued")], *queued);
             samples.add(&[("interface", name), ("state", "sent")], *sent);
         }
-        let mut samples = out.family(&all::PENDING_PACKETS);
-        for (name, one) in self.running() {
-            if let Some(pending) = one.pending() {
-                samples.add(&[("interface", name)], pending);
-            }
-        }
+        let pending = self.running().filter_map(|(name, one)| Some((name, one.pending()?)));
+        add_each(out.family(&all::PENDING_PACKETS), pending);
     }
 
     fn routes(&self, out: &mut Exposition) {
@@ -250,7 +232,7 @@ impl Measured<'_> {
         let rows = || self.handles.iter().zip(&counts).enumerate();
         let mut samples = out.family(&all::WORKER);
         for (number, (handle, _)) in rows() {
-            let core = handle.core().map_or(String::new(), |core| core.to_string());
+            let core = handle.core.map_or(String::new(), |core| core.to_string());
             let (number, idle) = (number.to_string(), handle.idle().name());
             samples.add(&[("worker", &number), ("core", &core), ("idle", idle)], true);
         }
@@ -288,12 +270,18 @@ fn traffic(rows: &[InterfaceStatus], out: &mut Exposition) {
         (&all::TRANSMIT_BYTES, |row| row.bytes_sent),
     ];
     for (family, count) in of {
-        let mut samples = out.family(family);
-        for row in rows {
-            if let Some(count) = count(row) {
-                samples.add(&[("interface", &row.interface)], count);
-            }
-        }
+        let counts = rows.iter().filter_map(|row| Some((&*row.interface, count(row)?)));
+        add_each(out.family(family), counts);
+    }
+}
+
+/// Adds a sample for each interface.
+fn add_each<'a, Value: Into<MetricValue>>(
+    mut samples: Samples<'_>,
+    values: impl Iterator<Item = (&'a str, Value)>,
+) {
+    for (interface, value) in values {
+        samples.add(&[("interface", interface)], value);
     }
 }
 

@@ -11,7 +11,6 @@ use std::time::Duration;
 /// The pause between attempts to listen.
 const RETRY_EVERY: Duration = Duration::from_secs(2);
 
-/// Where metrics are offered, if anywhere.
 #[derive(Default)]
 pub(super) struct MetricsListener {
     address: Option<MetricsAddress>,
@@ -54,25 +53,18 @@ impl MetricsListener {
         }
     }
 
-    /// Reads requests, and replies to them.
     pub(super) fn turn(&mut self, now: Time, make: MakeBody<'_>) {
         if let Some(server) = &mut self.server {
             server.turn(now, make);
         }
     }
 
-    /// The events to wait for.
     pub(super) fn poll_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
         self.server.iter().flat_map(MetricsServer::poll_fds)
     }
 
-    /// The time of the next timeout or attempt.
     pub(super) fn poll_timeout(&self) -> Option<Time> {
-        self.server
-            .as_ref()
-            .and_then(MetricsServer::poll_timeout)
-            .into_iter()
-            .chain(self.retry_at)
-            .min()
+        let server = self.server.as_ref().and_then(MetricsServer::poll_timeout);
+        server.into_iter().chain(self.retry_at).min()
     }
 }

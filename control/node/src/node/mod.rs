@@ -58,12 +58,12 @@ use report::Pings;
 use requests::Requests;
 use routing::Routing;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::{Builder, ScopedJoinHandle, scope};
 use std::time::{Duration, Instant, SystemTime};
@@ -80,14 +80,12 @@ const SLEEP_MAX: Duration = Duration::from_secs(1);
 const STEP_PAUSE: Duration = Duration::from_micros(20);
 /// Steps of all interfaces between two looks at requests.
 const STEPS_MAX: usize = 64;
-/// Notices that wait for it, at most.
 const NOTICES_MAX: usize = 64;
 /// How long accepted packets may take to be sent at the end, before interfaces leave; and how long
 /// leaving may take.
 const SEND_MAX: Duration = Duration::from_millis(500);
 const LEAVE_MAX: Duration = Duration::from_secs(1);
 
-/// Interfaces that run during [`Node::run`].
 pub struct Node {
     interfaces: Interfaces,
     assignment: Assignment,
@@ -109,7 +107,6 @@ pub struct Node {
     start_seconds: f64,
 }
 
-/// The configuration of a node, and where it comes from.
 pub struct Source {
     config: NodeConfig,
     /// The file that is read again to reload.
@@ -117,7 +114,6 @@ pub struct Source {
 }
 
 impl Source {
-    /// A configuration file, which can be reloaded.
     pub fn file(path: &Path) -> Result<Self, ConfigErrors> {
         // A node may change its directory.
         let file = std::path::absolute(path).unwrap_or_else(|_| path.into());
@@ -131,40 +127,24 @@ impl From<NodeConfig> for Source {
     }
 }
 
-/// An order to a running node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// To go on.
     Run,
-    /// Read the configuration file again.
     Reload,
-    /// To leave the subnet and return.
+    /// Leave the subnet and return from [`Node::run`].
     End,
 }
 
-/// The reason for which a node does not start.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// The admin socket cannot be opened.
+    #[error("cannot listen at the socket {0}: {1}")]
     Socket(String, io::Error),
-    /// No memory for the counters of workers.
+    #[error("no memory for the counters of workers: {0}")]
     Counts(MapError),
-    /// The system has no thread, or no socket between threads, for the node.
+    #[error("cannot start the threads of the node: {0}")]
     System(io::Error),
 }
-
-impl fmt::Display for StartError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Socket(path, error) => write!(f, "cannot listen at the socket {path}: {error}"),
-            Self::Counts(error) => write!(f, "no memory for the counters of workers: {error}"),
-            Self::System(error) => write!(f, "cannot start the threads of the node: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for StartError {}
 
 impl Node {
     /// Opens the socket. Worker threads open the devices, once these exist.
@@ -223,16 +203,16 @@ impl Node {
         })
     }
 
-    /// The same node, which tells a service manager what it does, and takes over what an earlier
-    /// process had kept there.
+    /// Has the node report its state to a service manager, and take over what an earlier process
+    /// had kept there.
     pub fn supervised_by(mut self, manager: ServiceManager) -> Self {
         self.supervision = Supervision::new(self.now(), manager, &mut self.kernel);
-        self.running.set_manager(&self.supervision.socket);
+        self.running.manager = Arc::clone(&self.supervision.socket);
         self
     }
 
-    /// Runs until `next_order` ends it, which is called whenever something happens, also at `wake`;
-    /// then leaves groups and ends connections. `say` gets each change of state of an interface.
+    /// Runs until `next_order`, which is called at each event, also one at `wake`, returns
+    /// [`Order::End`]; then leaves groups and ends connections. `say` gets each change of state.
     pub fn run(
         mut self,
         wake: impl AsFd,
@@ -321,11 +301,14 @@ impl Node {
         self.interfaces.all.iter_mut().for_each(|(name, named)| {
             // The first attempt to open it is no change.
             let state = named.state();
-            if !matches!(named.interface, Err(Outage::Pending)) && state != named.noted {
+            if !matches!(named.interface, Err(Outage::Pending))
+                && Some(&state) != named.noted.as_ref()
+            {
                 say(&named.notice(name, &state));
-                let word = |state: &str| state.split(':').next().map(String::from);
-                named.state_changes += u64::from(word(&state) != word(&named.noted));
-                named.noted = state;
+
+                let noted = named.noted.as_ref().map(|noted| noted.name);
+                named.state_changes += u64::from(noted != Some(state.name));
+                named.noted = Some(state);
             }
         });
         let now = self.now();
@@ -393,7 +376,6 @@ impl Node {
         is_busy
     }
 
-    /// Sleeps until there may be something to do.
     fn sleep(&mut self, wake: impl AsFd) {
         self.woken.fall_asleep();
         self.interfaces.arm(self.now());
@@ -458,7 +440,6 @@ impl Node {
     }
 }
 
-/// The body of a worker thread.
 fn work(thread: WorkerThread, start: Instant) {
     thread.pin();
     mark_worker_thread();

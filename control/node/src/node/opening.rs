@@ -18,7 +18,7 @@
 //! run. The device itself is opened again only when no interface runs there.
 
 use super::REOPEN_EVERY;
-use super::kinds::NodeInterface;
+use super::kinds::{LinkState, NodeInterface};
 use super::notice::NodeNotice;
 use super::outage::Outage;
 use super::waker::Waker;
@@ -29,7 +29,6 @@ use crate::interface::port_driver::memory::WorkerMemory;
 use crate::interface::{DeviceError, Interface};
 use crate::plain::PlainLink;
 use crate::port::Port;
-use pollux_control::address::text_of_duplicates;
 use pollux_mem::pool::PoolError;
 use pollux_verbs::time::Time;
 use rustix::event::{PollFd, PollFlags};
@@ -47,12 +46,12 @@ const RETRY_MIN: Duration = Duration::from_millis(50);
 pub(super) struct Named {
     pub(super) settings: InterfaceSettings,
     /// The interface, or the reason for which it does not run.
-    pub(super) interface: Result<Box<dyn NodeInterface>, Outage>,
+    pub(super) interface: Result<NodeInterface, Outage>,
     retry: Retry,
     /// How often it was set up.
     pub(super) starts: u64,
-    /// The state in the last notice, and how often another one was noted.
-    pub(super) noted: String,
+    /// The state in the last notice, and how often one with another name was noted.
+    pub(super) noted: Option<LinkState>,
     pub(super) state_changes: u64,
     /// Set while it leaves the link, to be removed or restarted.
     pub(super) leaving: Option<Leaving>,
@@ -82,7 +81,6 @@ impl Retry {
         *self = Self::new(now + REOPEN_EVERY);
     }
 
-    /// After a failure.
     fn later(&mut self, now: Time) {
         self.at = now + self.delay;
         self.delay = (self.delay * 2).min(REOPEN_EVERY);
@@ -110,11 +108,9 @@ pub(super) trait WorkerThreads {
         connects: bool,
     ) -> Result<Arc<WorkerMemory>, PoolError>;
 
-    /// Sends the ports of an interface to their threads.
     fn distribute(&mut self, interface: &str, ports: Vec<WorkerPort>);
 }
 
-/// The interfaces of a node by name, and their devices.
 pub(super) struct Interfaces {
     pub(super) all: BTreeMap<String, Named>,
     sites: BTreeMap<String, Site>,
@@ -125,7 +121,6 @@ pub(super) struct Interfaces {
 }
 
 impl Interfaces {
-    /// Without any interface.
     pub(super) fn new(waker: Waker) -> Self {
         Self { all: BTreeMap::new(), sites: BTreeMap::new(), addresses: BTreeMap::new(), waker }
     }
@@ -149,7 +144,7 @@ impl Interfaces {
         self.sites.retain(|device, _| all.values().any(|named| named.settings.device == *device));
     }
 
-    pub(super) fn running(&mut self) -> impl Iterator<Item = &mut Box<dyn NodeInterface>> {
+    pub(super) fn running(&mut self) -> impl Iterator<Item = &mut NodeInterface> {
         self.all.values_mut().flat_map(|named| &mut named.interface)
     }
 
@@ -200,23 +195,20 @@ impl Interfaces {
         self.sites.values().filter_map(|site| site.port.as_ref())
     }
 
-    /// Arms the ports: what comes from now on ends a sleep. The caller steps once more.
+    /// Arms the ports: input from now on ends a sleep, so the caller has to step once more.
     pub(super) fn arm(&self, now: Time) {
         self.ports().for_each(|port| port.arm(now));
     }
 
-    /// The longest sleep after that.
     pub(super) fn sleep_max(&self) -> Option<Duration> {
         self.ports().map(Port::sleep_max).min()
     }
 
-    /// The descriptors that end a sleep.
     pub(super) fn poll_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
         let descriptors = self.ports().flat_map(Port::descriptors);
         descriptors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
     }
 
-    /// The time of the next timer.
     pub(super) fn poll_timeout(&self) -> Option<Time> {
         let due = |named: &Named| match &named.interface {
             Ok(interface) => {
@@ -341,11 +333,9 @@ impl Site {
 }
 
 impl Named {
-    /// An interface that is to be opened.
     pub(super) const fn new(now: Time, settings: InterfaceSettings) -> Self {
         let (interface, retry) = (Err(Outage::Pending), Retry::new(now));
-        let noted = String::new();
-        Self { settings, interface, retry, starts: 0, noted, state_changes: 0, leaving: None }
+        Self { settings, interface, retry, starts: 0, noted: None, state_changes: 0, leaving: None }
     }
 
     /// The interface, if it runs and is one of IPoIB.
@@ -365,25 +355,19 @@ impl Named {
         port: &Port,
         threads: &mut dyn WorkerThreads,
     ) -> bool {
-        let context = port.context(self.settings.pkey).map_err(DeviceError::from);
-        let connects = self.settings.mode != Mode::Ud;
+        let settings = &self.settings;
+        let context = port.context(settings.pkey).map_err(DeviceError::from);
+        let connects = settings.mode != Mode::Ud;
         let memory = &mut |worker| threads.memory(name, worker, connects);
         let opened = context.and_then(|context| {
-            Interface::with_memory(now, context, &self.settings, super::seed(), memory)
+            Interface::with_memory(now, context, settings, super::seed(), memory)
         });
-        match opened {
-            Ok((interface, workers)) => {
-                threads.distribute(name, workers.into_iter().map(WorkerPort::Ipoib).collect());
-                self.interface = Ok(Box::new(interface));
-                self.starts += 1;
-                self.retry.succeeded(now);
-            }
-            Err(error) => {
-                self.interface = Err(Outage::Refused(Arc::new(error)));
-                self.retry.later(now);
-            }
-        }
-        self.interface.is_ok()
+        let opened = opened.map(|(interface, workers)| {
+            let ports = workers.into_iter().map(WorkerPort::Ipoib).collect();
+            (NodeInterface::Ipoib(Box::new(interface)), ports)
+        });
+        let opened = opened.map_err(|error| Outage::Refused(Arc::new(error)));
+        self.finish_opening(now, name, opened, threads)
     }
 
     /// Whether its device is the kernel's, which is opened at once.
@@ -401,21 +385,35 @@ impl Named {
         // The longest packets of the kernel need long buffers.
         let memory = &mut |worker| threads.memory(name, worker, true);
         let (settings, seed) = (&self.settings, super::seed());
-        let opened: Result<(_, Vec<_>), _> = match settings.kind {
-            InterfaceKind::Ethernet => PlainLink::open_ethernet(now, settings, seed, memory)
-                .map(|(link, all)| (link, all.into_iter().map(WorkerPort::Ethernet).collect())),
-            _ => PlainLink::open(now, settings, seed, memory)
-                .map(|(link, all)| (link, all.into_iter().map(WorkerPort::Tun).collect())),
+        let opened = match settings.kind {
+            InterfaceKind::Ethernet => PlainLink::open_ethernet(now, settings, seed, memory),
+            _ => PlainLink::open(now, settings, seed, memory),
         };
+        let opened = opened.map(|(link, ports)| {
+            let ports = ports.into_iter().map(WorkerPort::Plain).collect();
+            (NodeInterface::Plain(Box::new(link)), ports)
+        });
+        let opened = opened.map_err(|error| Outage::NoLink(Arc::new(error)));
+        self.finish_opening(now, name, opened, threads)
+    }
+
+    /// Takes the outcome of an attempt. Returns whether the interface runs now.
+    fn finish_opening(
+        &mut self,
+        now: Time,
+        name: &str,
+        opened: Result<(NodeInterface, Vec<WorkerPort>), Outage>,
+        threads: &mut dyn WorkerThreads,
+    ) -> bool {
         match opened {
-            Ok((link, ports)) => {
+            Ok((interface, ports)) => {
                 threads.distribute(name, ports);
-                self.interface = Ok(Box::new(link));
+                self.interface = Ok(interface);
                 self.starts += 1;
                 self.retry.succeeded(now);
             }
-            Err(error) => {
-                self.interface = Err(Outage::NoLink(Arc::new(error)));
+            Err(outage) => {
+                self.interface = Err(outage);
                 self.retry.later(now);
             }
         }
@@ -431,29 +429,23 @@ impl Named {
         busy
     }
 
-    pub(super) fn state(&self) -> String {
+    pub(super) fn state(&self) -> LinkState {
         match &self.interface {
-            Err(outage) => format!("{}: {outage}", outage.state()),
-            Ok(interface) => {
-                let (state, why) = interface.state();
-                format!("{state}: {why}{}", text_of_duplicates(interface.addresses()))
-            }
+            Err(outage) => LinkState { name: outage.state(), why: outage.to_string() },
+            Ok(interface) => interface.state(),
         }
     }
 
-    /// The notice of a new state.
-    pub(super) fn notice(&self, name: &str, state: &str) -> NodeNotice {
-        let has_duplicates =
-            self.interface.as_ref().is_ok_and(|one| one.addresses().duplicates().next().is_some());
-        let is_well =
-            (state.starts_with("up:") || state.starts_with("joining:")) && !has_duplicates;
-        if is_well { NodeNotice::info(name, state) } else { NodeNotice::warning(name, state) }
+    pub(super) fn notice(&self, name: &str, state: &LinkState) -> NodeNotice {
+        let has_duplicates = self.interface.as_ref().is_ok_and(NodeInterface::has_duplicates);
+        let is_well = matches!(state.name, "up" | "joining") && !has_duplicates;
+        let message = state.to_string();
+        if is_well { NodeNotice::info(name, message) } else { NodeNotice::warning(name, message) }
     }
 
-    /// The state in the last notice, without its reason.
-    pub(super) fn noted_state(&self) -> &str {
-        let state = self.noted.split(':').next().unwrap_or_default();
-        if state.is_empty() { "opening" } else { state }
+    /// The name of the state in the last notice.
+    pub(super) fn noted_state(&self) -> &'static str {
+        self.noted.as_ref().map_or("opening", |noted| noted.name)
     }
 
     /// Whether it may get more addresses or routes: it is not up, or waits for DHCP.
@@ -482,7 +474,7 @@ mod tests {
     use crate::fabric::Embedded;
     use crate::node::waker::waker;
 
-    /// The control of a node, and the workers that nobody runs.
+    /// The control of a node, and workers without threads.
     struct Alone {
         now: Time,
         interfaces: Interfaces,
@@ -551,7 +543,7 @@ mod tests {
             }
         }
 
-        /// What tells one interface of a name from the next.
+        /// Differs between an interface and its successor of the same name.
         fn qpn(&self, name: &str) -> Option<pollux_wire::address::Qpn> {
             let interface = self.interfaces.all[name].interface.as_ref();
             Some(interface.ok()?.ipoib()?.control().row().address.qpn)

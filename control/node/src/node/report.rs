@@ -23,17 +23,14 @@ const ECHO_TIMEOUT: Duration = Duration::from_secs(4);
 /// Pending echo requests, at most: one for each connection of the admin socket.
 const PINGS_MAX: usize = CONNECTIONS_MAX;
 
-/// The response to a request.
 pub(super) type Response = AdminReply<AdminAnswer>;
 
 /// Pending echo requests, by request number.
 pub(super) type Pings = BTreeMap<u64, (String, EchoId)>;
 
-/// The objects that requests are about.
 pub(super) struct Report<'a> {
     pub(super) interfaces: &'a mut BTreeMap<String, Named>,
     pub(super) pings: &'a mut Pings,
-    /// The threads of workers.
     pub(super) assignment: &'a Assignment,
 }
 
@@ -123,7 +120,7 @@ impl Report<'_> {
         &self,
         from: Option<&Cursor>,
         answer: fn(Vec<R>) -> AdminAnswer,
-        of: impl Fn(&str, &dyn NodeInterface, Option<RowKey>) -> (Vec<R>, Option<RowKey>),
+        of: impl Fn(&str, &NodeInterface, Option<RowKey>) -> (Vec<R>, Option<RowKey>),
     ) -> Page {
         let (mut rows, mut next) = (Vec::new(), None);
         for (name, named) in self.from(from) {
@@ -134,7 +131,7 @@ impl Report<'_> {
                 break;
             }
             let after = from.filter(|from| from.interface == interface).and_then(|it| it.after);
-            let (more, last) = of(name, &**one, after);
+            let (more, last) = of(name, one, after);
             rows.extend(more);
             if last.is_some() {
                 next = Some(Cursor { interface, after: last });
@@ -201,7 +198,7 @@ impl Report<'_> {
             PingError::Down => later(format!("{name} is {state}")),
             PingError::NoSource => {
                 let why = format!("{name} has no source address for {to}");
-                // One that is asked for, or is tried for duplicates, may come.
+                // An address by DHCP, or one in duplicate address detection, may follow.
                 if asks || to.is_ipv6() { later(why) } else { no(why) }
             }
             PingError::TooMany => later("too many echo requests are pending".into()),
@@ -213,7 +210,6 @@ impl Report<'_> {
     }
 }
 
-/// The outcome of an echo request, for the client.
 fn echo((outcome, from): (Outcome, Option<IpAddr>)) -> PingOutcome {
     let lost = |why: String| PingOutcome::Lost { lost: why, from };
     match outcome {

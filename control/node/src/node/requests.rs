@@ -21,7 +21,6 @@ use pollux_verbs::time::Time;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-/// What requests are about.
 pub(super) struct Requests<'a> {
     pub(super) interfaces: &'a mut Interfaces,
     pub(super) pings: &'a mut Pings,
@@ -46,23 +45,20 @@ impl Requests<'_> {
         let Self {
             interfaces, pings, captures, assignment, handles, routing, kernel, counts, ..
         } = self;
-        match request {
+        let response = match request {
             AdminRequest::BeginCapture(request) => {
-                let begun = captures.begin(now, request, interfaces);
-                Some(reply(begun.map(AdminAnswer::Capture)).into())
+                reply(captures.begin(now, request, interfaces).map(AdminAnswer::Capture))
             }
             AdminRequest::ReadCapture(number) => {
-                let read = captures.read(now, *number, interfaces);
-                Some(reply(read.map(AdminAnswer::Captured)).into())
+                reply(captures.read(now, *number, interfaces).map(AdminAnswer::Captured))
             }
             AdminRequest::EndCapture(number) => {
-                let ended = captures.end(*number);
-                Some(reply(ended.map(|()| AdminAnswer::Done)).into())
+                reply(captures.end(*number).map(|()| AdminAnswer::Done))
             }
             AdminRequest::Trace(request) => {
                 let lists = &self.running.config.acls;
                 let steps = trace(now, request, interfaces, (routing, lists));
-                Some(reply(steps.map(AdminAnswer::Trace)).into())
+                reply(steps.map(AdminAnswer::Trace))
             }
             AdminRequest::Reload { is_trial, timeout_ms } => {
                 let kind = match (is_trial, timeout_ms) {
@@ -70,49 +66,43 @@ impl Requests<'_> {
                     (false, None) => ReloadKind::Final,
                     (false, Some(ms)) => ReloadKind::Until(now + Duration::from_millis(*ms)),
                 };
-                let changes =
-                    self.change(now, |running, changed| running.reload(now, kind, changed));
-                Some(changes.into())
+                self.change(now, |running, changed| running.reload(now, kind, changed))
             }
             AdminRequest::Confirm { is_undo: false } => {
-                Some(self.change(now, |running, _| running.confirm()).into())
+                self.change(now, |running, _| running.confirm())
             }
             AdminRequest::Confirm { is_undo: true } => {
-                Some(self.change(now, |running, changed| running.undo(now, changed)).into())
+                self.change(now, |running, changed| running.undo(now, changed))
             }
-            AdminRequest::Config { has_defaults } => Some(self.config(*has_defaults).into()),
-            AdminRequest::Route(request) => Some(self.change_route(now, request).into()),
+            AdminRequest::Config { has_defaults } => self.config(*has_defaults),
+            AdminRequest::Route(request) => self.change_route(now, request),
             AdminRequest::RouteTo { address, domain } => {
                 let decision = routing.decide(now, *address, domain.as_deref());
                 let answer = |decision: RouteDecision| AdminAnswer::Route(decision.into());
-                let reply = decision.map(answer).map_or_else(AdminReply::Error, AdminReply::Ok);
-                Some(reply.into())
+                reply(decision.map(answer))
             }
             AdminRequest::Show(AdminTable::Workers) => {
-                Some(AdminReply::Ok(AdminAnswer::Workers(workers(handles, counts))).into())
+                AdminReply::Ok(AdminAnswer::Workers(workers(handles, counts)))
             }
             AdminRequest::Show(AdminTable::Acl) => {
-                Some(AdminReply::Ok(AdminAnswer::Acl(routing.acl_rows())).into())
+                AdminReply::Ok(AdminAnswer::Acl(routing.acl_rows()))
             }
             AdminRequest::Show(AdminTable::Multicast) => {
-                let rows = routing.multicast_rows();
-                Some(AdminReply::Ok(AdminAnswer::Multicast(rows)).into())
+                AdminReply::Ok(AdminAnswer::Multicast(routing.multicast_rows()))
             }
-            AdminRequest::Show(AdminTable::Routes) => Some(routing.page(now, from)),
+            AdminRequest::Show(AdminTable::Routes) => return Some(routing.page(now, from)),
             AdminRequest::Show(AdminTable::Kernel) => {
-                Some(AdminReply::Ok(AdminAnswer::Kernel(kernel.status())).into())
+                AdminReply::Ok(AdminAnswer::Kernel(kernel.status()))
             }
-            AdminRequest::Idle { strategy, worker } => {
-                Some(set_idle(strategy, *worker, handles).into())
+            AdminRequest::Idle { strategy, worker } => set_idle(strategy, *worker, handles),
+            _ => {
+                return Report { interfaces: &mut interfaces.all, pings, assignment }
+                    .respond(now, number, request, from);
             }
-            _ => Report { interfaces: &mut interfaces.all, pings, assignment }
-                .respond(now, number, request, from),
-        }
+        };
+        Some(response.into())
     }
-}
 
-impl Requests<'_> {
-    /// Changes the configuration, and returns the changes.
     fn change(
         &mut self,
         now: Time,
@@ -122,29 +112,24 @@ impl Requests<'_> {
         let made = make(running, &mut Changed { interfaces, assignment, handles });
         self.update_routes(now);
         let rows = |changes: Vec<Change>| changes.iter().map(change_status).collect();
-        made.map_or_else(AdminReply::Error, |changes| {
-            AdminReply::Ok(AdminAnswer::Changes(rows(changes)))
-        })
+        reply(made.map(|changes| AdminAnswer::Changes(rows(changes))))
     }
 
-    /// The running configuration.
     fn config(&self, has_defaults: bool) -> Response {
-        let file = self.running.file().map(|file| file.display().to_string());
+        let file = self.running.file.as_ref().map(|file| file.display().to_string());
         let toml = self.running.config.to_toml(has_defaults);
-        let text = ConfigText { file, toml };
-        AdminReply::Ok(AdminAnswer::Config(text))
+        AdminReply::Ok(AdminAnswer::Config(ConfigText { file, toml }))
     }
 
     fn change_route(&mut self, now: Time, request: &RouteRequest) -> Response {
         let changed = self.routing.by_admin.change(request, &self.running.config);
         self.update_routes(now);
         let row = |change| ChangeStatus { interface: None, change, needs_start: false };
-        changed.map_or_else(AdminReply::Error, |changes| {
-            AdminReply::Ok(AdminAnswer::Changes(changes.into_iter().map(row).collect()))
-        })
+        let rows = |changes: Vec<String>| changes.into_iter().map(row).collect();
+        reply(changed.map(|changes| AdminAnswer::Changes(rows(changes))))
     }
 
-    /// A reply says what is done: workers have the routes before.
+    /// Updates the routes of workers before the reply, so that the change is complete by then.
     fn update_routes(&mut self, now: Time) {
         let Self { routing, running, interfaces, kernel, .. } = self;
         routing.update(now, &running.config, interfaces, kernel);
@@ -188,9 +173,9 @@ fn workers(handles: &[WorkerHandle], counts: &CountsSegment) -> Vec<WorkerStatus
         let WorkerCounts { busy_nanos, running_nanos, packets, .. } = counts;
         WorkerStatus {
             worker: number,
-            core: handle.core(),
+            core: handle.core,
             idle: handle.idle().name().into(),
-            interfaces: handle.interfaces().to_vec(),
+            interfaces: handle.interfaces.clone(),
             breaths: counts.breaths,
             busy_breaths: counts.busy_breaths,
             packets,

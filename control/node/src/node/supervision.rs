@@ -1,4 +1,4 @@
-//! A node under a service manager: when it is ready, what it says of itself, and that it lives.
+//! A node under a service manager: readiness, status and watchdog.
 
 use super::kernel_link::{KernelLink, kept_device};
 use super::opening::Interfaces;
@@ -10,7 +10,7 @@ use pollux_dataplane::engine::counts::CountsSegment;
 use pollux_verbs::time::Time;
 use std::sync::Arc;
 
-/// What the service manager of a node knows; without a manager, nobody does.
+/// The state that the service manager of a node has; nothing is reported without a manager.
 #[derive(Default)]
 pub(super) struct Supervision {
     pub(super) socket: Arc<NotifySocket>,
@@ -30,7 +30,7 @@ impl Supervision {
         Self { socket, watchdog, is_ready: false, status: String::new() }
     }
 
-    /// Tells the manager what it does not know yet.
+    /// Reports changes to the manager.
     pub(super) fn update(
         &mut self,
         now: Time,

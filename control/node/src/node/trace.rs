@@ -1,8 +1,7 @@
-//! A packet's way through the tables of a node, with the reason at each step: `pollux trace`.
+//! The path of a packet through the tables of a node, with the reason at each step: `pollux trace`.
 //!
-//! No packet is sent: control has every table that workers use, and says how a packet would fare
-//! now. A flow takes one of several next hops by a hash that only its worker knows, so all of them
-//! are shown.
+//! No packet is sent: control has every table that workers use, and predicts from them. A flow
+//! takes one of several next hops by a hash that only its worker knows, so all of them are shown.
 
 use super::kinds::NodeInterface;
 use super::opening::Interfaces;
@@ -22,7 +21,6 @@ use std::net::IpAddr;
 /// The access control lists of a configuration.
 type AccessLists = BTreeMap<String, Vec<AclSettings>>;
 
-/// The steps so far.
 #[derive(Default)]
 struct Trace(Vec<TraceStep>);
 
@@ -32,7 +30,6 @@ impl Trace {
     }
 }
 
-/// The steps of a packet, or why there cannot be one.
 pub(super) fn trace(
     now: Time,
     request: &TraceRequest,
@@ -74,7 +71,7 @@ pub(super) fn trace(
     Ok(trace.0)
 }
 
-/// The interface where it arrives. Returns its settings.
+/// Adds the interface where the packet arrives. Returns its settings.
 fn arrive<'a>(
     trace: &mut Trace,
     name: &str,
@@ -92,7 +89,7 @@ fn arrive<'a>(
     Ok(&named.settings)
 }
 
-/// The verdict on the addresses. Returns whether the packet is routed.
+/// Adds the verdict on the addresses. Returns whether the packet is routed.
 fn has_passed(
     trace: &mut Trace,
     request: &TraceRequest,
@@ -136,7 +133,7 @@ fn has_passed(
 const DOCUMENTATION_V6: IpAddr =
     IpAddr::V6(std::net::Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1));
 
-/// The route and its next hops; `filters` are for packets in transit.
+/// Adds the route and its next hops; `filters` are for packets in transit.
 fn route(
     trace: &mut Trace,
     now: Time,
@@ -182,7 +179,7 @@ fn route(
             continue;
         }
         if let Ok(one) = &named.interface {
-            neighbor(trace, now, *next_hop, &**one);
+            neighbor(trace, now, *next_hop, one);
         }
     }
 }
@@ -194,12 +191,12 @@ const NO_ADDRESS: &str = "its link address is not known: packets are kept, or th
 const MTU: &str = "the sender of a longer packet gets the ICMP error with this MTU, unless \
                    fragments may be made of it";
 
-/// The neighbor, and how packets get there.
-fn neighbor(trace: &mut Trace, now: Time, next_hop: IpAddr, one: &dyn NodeInterface) {
-    if let Some(link) = one.plain() {
-        return plain_neighbor(trace, next_hop, link);
-    }
-    let Some(control) = one.ipoib().map(|one| one.control()) else { return };
+/// Adds the neighbor, and the path of packets to it.
+fn neighbor(trace: &mut Trace, now: Time, next_hop: IpAddr, one: &NodeInterface) {
+    let control = match one {
+        NodeInterface::Ipoib(one) => one.control(),
+        NodeInterface::Plain(link) => return plain_neighbor(trace, next_hop, link),
+    };
     let Some(row) = control.neighbor_rows(now).find(|row| row.ip == next_hop) else {
         return trace.step("neighbor", "unknown", NEVER_ASKED);
     };
@@ -242,7 +239,7 @@ fn plain_neighbor(trace: &mut Trace, next_hop: IpAddr, one: &PlainLink) {
             let Some(address) = row.state.address() else {
                 return trace.step("path", "none", NO_ADDRESS);
             };
-            trace.step("path", format!("frames to {address}"), one.way());
+            trace.step("path", format!("frames to {address}"), one.method());
         }
     }
     trace.step("mtu", control.mtu().to_string(), MTU);

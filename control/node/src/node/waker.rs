@@ -1,9 +1,9 @@
 //! The waker of a thread: a byte to a socket that the thread polls, beside others.
 //!
-//! A worker that hands something to control wakes it only if it sleeps, and the other way round: a
-//! byte costs a system call. The thread says that it will sleep, looks once more, and sleeps; the
-//! other hands something over, and looks whether the thread sleeps. The two fences have one of them
-//! see what the other did.
+//! A worker that hands a message to control wakes it only if it sleeps, and the other way round: a
+//! byte costs a system call. The thread announces that it will sleep, polls once more, and sleeps;
+//! the other publishes a message, and then reads whether the thread sleeps. Of the two fences, one
+//! makes the message or the announcement visible.
 
 use pollux_mem::CachePadded;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -14,19 +14,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::time::Duration;
 
-/// The waking side. Each waker also wakes when it is dropped.
+/// The end that wakes. It also wakes when it is dropped.
 pub struct Waker {
     stream: Arc<UnixStream>,
     is_asleep: Arc<CachePadded<AtomicBool>>,
 }
 
-/// The woken side.
+/// The end of the thread.
 pub struct Woken {
     stream: UnixStream,
     is_asleep: Arc<CachePadded<AtomicBool>>,
 }
 
-/// A pair.
 pub fn waker() -> std::io::Result<(Waker, Woken)> {
     let (waker, stream) = UnixStream::pair()?;
     waker.set_nonblocking(true)?;
@@ -37,7 +36,6 @@ pub fn waker() -> std::io::Result<(Waker, Woken)> {
 }
 
 impl Waker {
-    /// Another waker.
     pub fn share(&self) -> Self {
         Self { stream: Arc::clone(&self.stream), is_asleep: Arc::clone(&self.is_asleep) }
     }
@@ -47,7 +45,7 @@ impl Waker {
         let _ = (&*self.stream).write(&[0]);
     }
 
-    /// Wakes the thread if it sleeps, after something was handed to it.
+    /// Wakes the thread if it sleeps, after a message to it was published.
     pub fn wake_if_asleep(&self) {
         fence(Ordering::SeqCst);
         let is_asleep = &self.is_asleep.0;
@@ -85,11 +83,11 @@ impl Woken {
         let others = others.into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
         let mut fds: Vec<_> = others.collect();
         fds.push(PollFd::new(&self.stream, PollFlags::IN));
-        // The thread looks at everything next, so the result does not matter.
+        // The thread polls everything next, so the result does not matter.
         let _ = poll(&mut fds, Timespec::try_from(longest).ok().as_ref());
     }
 
-    /// What is handed over from now on wakes the thread. It looks once more before it sleeps.
+    /// Messages from now on wake the thread. It has to poll once more before it sleeps.
     pub fn fall_asleep(&self) {
         self.is_asleep.0.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);

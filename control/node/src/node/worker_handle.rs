@@ -19,17 +19,16 @@ use pollux_mem::pool::PoolError;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Controls a worker thread.
 pub(super) struct WorkerHandle {
-    core: Option<usize>,
-    interfaces: Vec<String>,
+    pub(super) core: Option<usize>,
+    /// Their names, for reports.
+    pub(super) interfaces: Vec<String>,
     handle: Handle<Box<WorkerPort>>,
     waker: Waker,
     /// The packet memory of its ports; more than one only if ports were added.
     memories: Vec<Arc<WorkerMemory>>,
 }
 
-/// Everything that its thread needs.
 pub(super) struct WorkerThread {
     pub(super) worker: Worker<Box<WorkerPort>>,
     pub(super) task: WorkerTask,
@@ -43,18 +42,6 @@ impl WorkerHandle {
         waker: Waker,
     ) -> Self {
         Self { core, interfaces: Vec::new(), handle, waker, memories: Vec::new() }
-    }
-
-    pub(super) fn core(&self) -> Option<usize> {
-        self.core
-    }
-
-    pub(super) fn interfaces(&self) -> &[String] {
-        &self.interfaces
-    }
-
-    pub(super) fn set_interfaces(&mut self, interfaces: Vec<String>) {
-        self.interfaces = interfaces;
     }
 
     pub(super) fn idle(&self) -> Idle {
@@ -164,7 +151,6 @@ impl Assignment {
         Self { cores, ..all }
     }
 
-    /// Assigns an interface of a running node to its threads.
     pub(super) fn add(&mut self, name: &str, settings: &InterfaceSettings) {
         self.add_among(self.cores.len(), name, settings);
     }
@@ -175,7 +161,6 @@ impl Assignment {
         self.first.insert(name.into(), turn);
     }
 
-    /// The thread of a worker.
     pub(super) fn thread(&self, interface: &str, worker: u8) -> usize {
         let first = self.first.get(interface).copied().unwrap_or(0);
         (first + usize::from(worker)) % self.cores.len()

@@ -1,8 +1,7 @@
 //! A port of a worker thread, of an interface of any kind.
 
 use crate::interface::InterfaceWorker;
-use crate::plain::ethernet::EthernetPort;
-use crate::plain::tun::TunPort;
+use crate::plain::port::PlainPort;
 use pollux_dataplane::acl::AclFilter;
 use pollux_dataplane::port::{PacketPort, PortId, TransitError, TransitPacket, TxPacket};
 use pollux_dataplane::reason::ForwardDrop;
@@ -13,12 +12,8 @@ use pollux_verbs::time::Time;
 /// A port of a worker thread. A call for a batch finds its kind once.
 #[expect(clippy::large_enum_variant, reason = "a worker has few ports, and uses each in a loop")]
 pub(super) enum WorkerPort {
-    /// The queue pairs of an interface of IPoIB.
     Ipoib(InterfaceWorker),
-    /// A queue of a TUN device.
-    Tun(TunPort),
-    /// Frames of a device of Ethernet.
-    Ethernet(EthernetPort),
+    Plain(PlainPort),
 }
 
 /// The same call at a port of any kind.
@@ -26,19 +21,17 @@ macro_rules! at_port {
     ($self:expr, $port:ident => $call:expr) => {
         match $self {
             Self::Ipoib($port) => $call,
-            Self::Tun($port) => $call,
-            Self::Ethernet($port) => $call,
+            Self::Plain($port) => $call,
         }
     };
 }
 
 impl WorkerPort {
-    /// Its identifier in the node.
     pub(super) fn port(&self) -> PortId {
         at_port!(self, port => port.port())
     }
 
-    /// The identifier by which routes lead to it.
+    /// Sets the identifier by which routes lead to it.
     pub(super) fn set_port(&mut self, id: PortId) {
         at_port!(self, port => port.set_port(id));
     }
@@ -47,17 +40,14 @@ impl WorkerPort {
     pub(super) fn number(&self) -> u8 {
         match self {
             Self::Ipoib(worker) => worker.number().0,
-            Self::Tun(port) => port.number(),
-            Self::Ethernet(port) => port.number(),
+            Self::Plain(port) => port.number(),
         }
     }
 
-    /// Whether it has ended.
     pub(super) fn has_failed(&self) -> bool {
         match self {
             Self::Ipoib(worker) => worker.failed().is_some(),
-            Self::Tun(port) => port.has_failed(),
-            Self::Ethernet(port) => port.has_failed(),
+            Self::Plain(port) => port.has_failed(),
         }
     }
 
@@ -65,8 +55,7 @@ impl WorkerPort {
     pub(super) fn breathe(&mut self, now: Time) -> bool {
         match self {
             Self::Ipoib(worker) => worker.breathe(now, &mut |_, _| false),
-            Self::Tun(port) => port.breathe(now),
-            Self::Ethernet(port) => port.breathe(now),
+            Self::Plain(port) => port.breathe(now),
         }
     }
 

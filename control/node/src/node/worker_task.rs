@@ -13,12 +13,10 @@ use pollux_verbs::time::Time;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
-/// The task of one worker thread.
 pub(super) struct WorkerTask {
     ports: Vec<WorkerPort>,
     forwarder: Forwarder,
     routes: Snapshot<RoutingTable>,
-    /// Its number among all.
     number: usize,
     /// The version of the tables whose rules the ports have.
     rules_of: Option<u64>,
@@ -26,12 +24,11 @@ pub(super) struct WorkerTask {
     packets_before: u64,
     notices: SyncSender<NodeNotice>,
     control: Waker,
-    /// Control wakes the thread.
+    /// Wakes the thread.
     woken: Woken,
 }
 
 impl WorkerTask {
-    /// A task without ports. It wakes control, and control wakes it.
     pub(super) fn new(
         notices: SyncSender<NodeNotice>,
         control: Waker,
@@ -59,7 +56,7 @@ impl WorkerTask {
         self.rules_of = None;
     }
 
-    /// Gives the ports the rules of the present tables.
+    /// Sets the rules of the current tables at the ports.
     #[cold]
     fn set_rules(&mut self) {
         let Self { ports, forwarder, routes, number, rules_of, .. } = self;

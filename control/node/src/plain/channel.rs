@@ -23,12 +23,9 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Packets in the ring down.
 const FRAMES_MAX: usize = 1024;
-/// Packets in the ring up.
 const EVENTS_MAX: usize = 1024;
 
-/// A packet for control.
 #[derive(Debug)]
 pub(super) enum PlainEvent {
     /// For this node, or of a protocol of links.
@@ -39,9 +36,7 @@ pub(super) enum PlainEvent {
     TooBig(Vec<u8>, TransitHop),
     /// In transit, by a next hop whose address is not known.
     Unresolved(Vec<u8>, IpAddr),
-    /// Of ARP.
     Arp(Vec<u8>),
-    /// A next hop is in use.
     Use(IpAddr),
 }
 
@@ -61,7 +56,6 @@ impl PortState {
     }
 }
 
-/// What both ends share.
 #[derive(Debug, Default)]
 struct Shared {
     /// The port is to end, or its interface has been dropped.
@@ -71,7 +65,6 @@ struct Shared {
     failure: OnceLock<KernelError>,
 }
 
-/// The end of control.
 pub(super) struct ControlSide {
     frames: Sender<PlainFrame>,
     taps: Sender<CaptureTap>,
@@ -79,11 +72,10 @@ pub(super) struct ControlSide {
     counters: Snapshot<PlainCounters>,
     /// Something was sent since the last [`ControlSide::take_notified`].
     is_notified: bool,
-    frames_dropped: u64,
+    pub(super) frames_dropped: u64,
     shared: Arc<Shared>,
 }
 
-/// The end of a port.
 pub(super) struct PortSide {
     frames: Receiver<PlainFrame>,
     taps: Receiver<CaptureTap>,
@@ -95,7 +87,6 @@ pub(super) struct PortSide {
     shared: Arc<Shared>,
 }
 
-/// Both ends.
 pub(super) fn channel(state: Snapshot<PortState>) -> (ControlSide, PortSide) {
     let (frames, frame_receiver) = mpsc::ring(FRAMES_MAX).expect("a power of two");
     let (event_sender, events) = mpsc::ring(EVENTS_MAX).expect("a power of two");
@@ -138,14 +129,8 @@ impl ControlSide {
         reader
     }
 
-    /// The next packet for control.
     pub(super) fn poll(&mut self) -> Option<PlainEvent> {
         self.events.pop()
-    }
-
-    /// Packets that found no space on their way down.
-    pub(super) const fn frames_dropped(&self) -> u64 {
-        self.frames_dropped
     }
 
     /// The counters of the port, a little old.
@@ -158,13 +143,12 @@ impl ControlSide {
         std::mem::replace(&mut self.is_notified, false)
     }
 
-    /// Tells the port to end.
+    /// Has the port end.
     pub(super) fn end(&mut self) {
         self.shared.is_over.store(true, Ordering::Release);
         self.is_notified = true;
     }
 
-    /// Whether the port has been dropped.
     pub(super) fn is_gone(&self) -> bool {
         self.shared.is_gone.load(Ordering::Acquire)
     }
@@ -182,12 +166,10 @@ impl Drop for ControlSide {
 }
 
 impl PortSide {
-    /// The next packet that is to leave.
     pub(super) fn poll(&mut self) -> Option<PlainFrame> {
         self.frames.pop()
     }
 
-    /// The next capture that begins.
     pub(super) fn poll_tap(&mut self) -> Option<CaptureTap> {
         self.taps.pop()
     }
@@ -199,7 +181,6 @@ impl PortSide {
         is_sent
     }
 
-    /// The state of the interface.
     pub(super) fn state(&mut self) -> &PortState {
         self.state.refresh()
     }
@@ -216,12 +197,11 @@ impl PortSide {
         std::mem::replace(&mut self.has_events, false)
     }
 
-    /// Whether to end.
     pub(super) fn is_over(&self) -> bool {
         self.shared.is_over.load(Ordering::Acquire)
     }
 
-    /// Tells control why the port ends.
+    /// Publishes the reason for which the port ends.
     pub(super) fn fail(&mut self, why: &KernelError) {
         let _ = self.shared.failure.set(why.clone());
         self.has_events = true;
@@ -248,7 +228,7 @@ mod tests {
         let state = Publisher::new(PortState::default());
         let (mut control, mut port) = channel(state.reader());
         (0..FRAMES_MAX + 3).for_each(|nth| control.send(frame(nth as u8)));
-        assert_eq!(control.frames_dropped(), 3);
+        assert_eq!(control.frames_dropped, 3);
         assert!(control.take_notified() && !control.take_notified());
         assert_eq!(port.poll(), Some(frame(0)));
         let sent = (0..EVENTS_MAX + 3).filter(|_| port.send(PlainEvent::Packet(vec![7]))).count();

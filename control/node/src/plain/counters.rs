@@ -2,7 +2,6 @@
 
 use pollux_dataplane::reason::{ForwardDrops, PacketDrops};
 
-/// The counters of a port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct PlainCounters {
     /// Packets received, and sent.
@@ -21,12 +20,10 @@ pub(super) struct PlainCounters {
     pub(super) frames: FrameCounts,
 }
 
-/// Frames that were dropped, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct FrameCounts {
     /// Shorter than its header.
     pub(super) runt: u64,
-    /// Of another VLAN.
     pub(super) other_vlan: u64,
     /// To another interface of the link.
     pub(super) not_ours: u64,
@@ -40,7 +37,6 @@ pub(super) struct FrameCounts {
     pub(super) device_errors: u64,
 }
 
-/// Packets that were dropped, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PlainCounts {
     /// In transit, in a node that does not forward.

@@ -12,19 +12,20 @@ use std::time::Duration;
 /// How often a device of Ethernet is looked at: carrier, MTU, address.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// What the kernel has for an interface: made by us, or found by its name.
+/// A device of the kernel: made by us, or found by its name.
 pub(super) enum PlainDevice {
     Tun(TunDevice),
     Ethernet {
         device: EthernetDevice,
         look_at: Time,
-        /// What it was like at the last look.
+        /// The failure at the last look.
         failed: Option<EthernetError>,
     },
 }
 
 impl PlainDevice {
-    /// Has the kernel's device be as the interface is; or the interface as the device is.
+    /// Gives the state of the interface to a TUN device, or that of an Ethernet device to the
+    /// interface.
     pub(super) fn follow(
         &mut self,
         now: Time,
@@ -49,7 +50,6 @@ impl PlainDevice {
         }
     }
 
-    /// Whether it is to be looked at now.
     pub(super) fn is_due(&self, now: Time) -> bool {
         self.poll_timeout().is_some_and(|due| due <= now)
     }
@@ -69,7 +69,7 @@ impl PlainDevice {
         }
     }
 
-    /// The longest packet that it takes, if it is not the interface that says so.
+    /// The limit of the MTU of the interface.
     pub(super) const fn mtu_max(&self) -> u32 {
         match self {
             Self::Tun(_) => u32::MAX,
@@ -77,15 +77,14 @@ impl PlainDevice {
         }
     }
 
-    /// How packets pass, for reports.
-    pub(super) fn way(&self) -> String {
+    /// The method by which packets pass, for reports.
+    pub(super) fn method(&self) -> String {
         match self {
             Self::Tun(device) => format!("packets pass to and from {}", device.name()),
-            Self::Ethernet { device, .. } => device.way(),
+            Self::Ethernet { device, .. } => device.method(),
         }
     }
 
-    /// The interface leaves.
     pub(super) fn leave(&mut self) {
         if let Self::Tun(device) = self {
             let _ = device.set_carrier(false);

@@ -1,4 +1,4 @@
-//! A device of Ethernet: found by its name, opened by the best way that there is, and watched.
+//! A device of Ethernet: found by its name, opened by the best method that works, and watched.
 //!
 //! ```text
 //!   auto: AF_XDP native, zero-copy --> native --> generic --> packet socket
@@ -26,49 +26,38 @@ use std::fmt;
 pub(crate) const XDP_MTU_MAX: usize = FRAME_BYTES_MAX - EthernetFrame::header_len(Some(0));
 
 /// The reason for which a device cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum EthernetError {
-    /// There is no device of this name.
+    #[error("there is no network device {0}; add it")]
     Missing(String),
-    /// The device of this name has no Ethernet.
+    #[error("{0} is no device of Ethernet; name another one")]
     NotEthernet(String),
-    /// A system call failed.
+    #[error("cannot receive and send frames of {0}: {1}{advice}", advice = advice(.1.errno))]
     Call(String, CallError),
-    /// Its address, its MTU or the device itself is another one now.
+    /// The device of this name, its address or its MTU has changed.
+    #[error("{0} has another address or MTU than before")]
     Replaced(String),
 }
 
-impl fmt::Display for EthernetError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Missing(name) => write!(f, "there is no network device {name}; add it"),
-            Self::NotEthernet(name) => {
-                write!(f, "{name} is no device of Ethernet; name another one")
-            }
-            Self::Call(name, error) => {
-                write!(f, "cannot receive and send frames of {name}: {error}")?;
-                match error.errno {
-                    Errno::PERM | Errno::ACCESS => f.write_str(
-                        "; give the process CAP_NET_RAW, and CAP_NET_ADMIN and CAP_BPF for AF_XDP",
-                    ),
-                    Errno::BUSY => f.write_str("; another program is at the device"),
-                    Errno::NOBUFS => f.write_str("; raise the limit of locked memory"),
-                    _ => Ok(()),
-                }
-            }
-            Self::Replaced(name) => write!(f, "{name} has another address or MTU than before"),
+const fn advice(errno: Errno) -> &'static str {
+    match errno {
+        Errno::PERM | Errno::ACCESS => {
+            "; give the process CAP_NET_RAW, and CAP_NET_ADMIN and CAP_BPF for AF_XDP"
         }
+        Errno::BUSY => "; another program is at the device",
+        Errno::NOBUFS => "; raise the limit of locked memory",
+        _ => "",
     }
 }
 
-/// How the frames of a device are had.
+/// The method by which frames of a device are received and sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Way {
+enum Method {
     Xdp { mode: XdpAttachMode, is_zero_copy: bool },
     Packets,
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Xdp { is_zero_copy: true, .. } => "AF_XDP, zero-copy",
@@ -79,19 +68,18 @@ impl fmt::Display for Way {
     }
 }
 
-/// A device of Ethernet that is open.
 #[derive(Debug)]
 pub(super) struct EthernetDevice {
     name: String,
     devices: NetDevices,
     device: NetDevice,
     address: MacAddress,
-    way: Way,
-    /// Why a better way was refused.
+    method: Method,
+    /// Why a better method was refused.
     refused: Option<CallError>,
-    /// Kept: the program leaves the device with it.
+    /// The program leaves the device when it is dropped.
     _program: Option<XdpProgram>,
-    /// Kept: with it the device receives frames to all groups.
+    /// With it the device receives frames to all groups.
     _groups: Option<PacketSocket>,
 }
 
@@ -118,15 +106,15 @@ impl EthernetDevice {
             workers: settings.workers,
         };
         let mut refused = None;
-        for way in ways(settings.frames) {
-            match opening.open(&way) {
+        for method in methods(settings.frames) {
+            match opening.open(&method) {
                 Ok(Opened { program, groups, queues }) => {
                     let device = Self {
                         name,
                         devices,
                         device,
                         address,
-                        way,
+                        method,
                         refused,
                         _program: program,
                         _groups: groups,
@@ -140,26 +128,24 @@ impl EthernetDevice {
         Err(failed(refused.unwrap_or(nothing)))
     }
 
-    /// The device's address.
     pub(super) const fn address(&self) -> MacAddress {
         self.address
     }
 
-    /// The device's MTU.
     pub(super) const fn mtu(&self) -> u32 {
         self.device.mtu
     }
 
-    /// How frames are had, for reports.
-    pub(super) fn way(&self) -> String {
-        let Self { name, way, refused, .. } = self;
+    /// The method, for reports.
+    pub(super) fn method(&self) -> String {
+        let Self { name, method, refused, .. } = self;
         match refused {
-            None => format!("frames pass to and from {name} by {way}"),
-            Some(error) => format!("frames pass to and from {name} by {way}, since {error}"),
+            None => format!("frames pass to and from {name} by {method}"),
+            Some(error) => format!("frames pass to and from {name} by {method}, since {error}"),
         }
     }
 
-    /// Why no frame passes now, if that is so. Fails if the device is no longer the same.
+    /// Why no frame passes now; `None` if frames pass. Fails if the device is no longer the same.
     pub(super) fn look(&self) -> Result<Option<String>, EthernetError> {
         let Self { name, device, .. } = self;
         let now = self.devices.read(name).map_err(|errno| match errno {
@@ -177,22 +163,22 @@ impl EthernetDevice {
     }
 }
 
-/// The ways to try, best first.
-fn ways(access: FrameAccess) -> Vec<Way> {
-    let xdp = |mode, is_zero_copy| Way::Xdp { mode, is_zero_copy };
+/// The methods to try, best first.
+fn methods(access: FrameAccess) -> Vec<Method> {
+    let xdp = |mode, is_zero_copy| Method::Xdp { mode, is_zero_copy };
     let (native, generic) = (XdpAttachMode::Native, XdpAttachMode::Generic);
     match access {
         FrameAccess::Auto => {
-            vec![xdp(native, true), xdp(native, false), xdp(generic, false), Way::Packets]
+            vec![xdp(native, true), xdp(native, false), xdp(generic, false), Method::Packets]
         }
         FrameAccess::ZeroCopy => vec![xdp(native, true)],
         FrameAccess::Native => vec![xdp(native, false)],
         FrameAccess::Generic => vec![xdp(generic, false)],
-        FrameAccess::Packet => vec![Way::Packets],
+        FrameAccess::Packet => vec![Method::Packets],
     }
 }
 
-/// What an attempt needs.
+/// The parameters of an attempt.
 struct Opening {
     device: u32,
     vlan: Option<u16>,
@@ -200,7 +186,7 @@ struct Opening {
     workers: u8,
 }
 
-/// What an attempt gives.
+/// The result of an attempt.
 struct Opened {
     program: Option<XdpProgram>,
     groups: Option<PacketSocket>,
@@ -208,10 +194,10 @@ struct Opened {
 }
 
 impl Opening {
-    fn open(&self, way: &Way) -> Result<Opened, CallError> {
-        match *way {
-            Way::Xdp { mode, is_zero_copy } => self.open_xdp(mode, is_zero_copy),
-            Way::Packets => self.open_packets(),
+    fn open(&self, method: &Method) -> Result<Opened, CallError> {
+        match *method {
+            Method::Xdp { mode, is_zero_copy } => self.open_xdp(mode, is_zero_copy),
+            Method::Packets => self.open_packets(),
         }
     }
 
@@ -226,7 +212,7 @@ impl Opening {
                 Err(error) => return Err(error),
             }
         }
-        // The last step: a device that cannot do it has had no program.
+        // The last step: a device that refuses it has had no program.
         let program = XdpProgram::attach(device, vlan, mode)?;
         for (worker, of_worker) in (0..).zip(&sockets) {
             for (nth, socket) in (0..).zip(of_worker) {

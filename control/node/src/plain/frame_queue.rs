@@ -8,14 +8,11 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// The sockets of one worker.
 #[derive(Debug)]
 pub(super) struct FrameQueue {
-    /// Those of its queues of the device.
     xdp: Vec<XdpSocket>,
-    /// What it has instead, or to send though it has no queue.
+    /// The socket of a worker without AF_XDP, or the one to send by of a worker without a queue.
     packet: Option<PacketSocket>,
-    /// Whether the packet socket receives.
     receives_packets: bool,
     /// Readable when any socket is, if there are several.
     poller: Option<OwnedFd>,
@@ -23,10 +20,9 @@ pub(super) struct FrameQueue {
     staged: Vec<Buf>,
 }
 
-/// Frames that were not sent.
+/// Counts of frames that were not sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct FramesUnsent {
-    /// The device has no space for them.
     pub(super) full: u64,
     /// It is down, or they are too long for it.
     pub(super) refused: u64,
@@ -64,8 +60,8 @@ impl FrameQueue {
         }
     }
 
-    /// Adds a frame to the next batch. Once nobody needs its buffer, `done` gets it, and whether
-    /// the frame was sent.
+    /// Adds a frame to the next batch. Once its buffer is free, `done` gets it, and whether the
+    /// frame was sent.
     pub(super) fn stage(
         &mut self,
         frame: Buf,
@@ -83,7 +79,6 @@ impl FrameQueue {
         done(frame, is_sent);
     }
 
-    /// Sends the batch.
     pub(super) fn flush(&mut self, unsent: &mut FramesUnsent, done: &mut dyn FnMut(Buf, bool)) {
         if let Some(socket) = self.xdp.first_mut() {
             // A device that is down drops them, as a wire would.

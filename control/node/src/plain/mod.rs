@@ -3,28 +3,28 @@
 //! ```text
 //!   kernel device: addresses, MTU, carrier <--- PlainLink: pollux_control::plain
 //!         |                                        |  ^
-//!         +-- queues <--> TunPort, in workers <----+  +---- packets for us or for errors
+//!         +-- queues <--> PlainPort, in workers <--+  +---- packets for us or for errors
 //! ```
 //!
-//! 1. [`PlainLink`]: the control plane, and what it asks of the kernel's device;
+//! 1. [`PlainLink`]: the control plane, and its requests to the kernel's device;
 //! 2. `device`: the kernel's device, TUN or `ethernet_device`;
-//! 3. `channel`: between control and a port; `port`: what ports have in common; [`tun`]: a queue of
-//!    a TUN device as a port; [`ethernet`]: the frames of a device of Ethernet as a port, by
+//! 3. `channel`: between control and a port; [`port`]: a port in a worker; `tun`: a queue of a TUN
+//!    device as its driver; `ethernet`: the frames of a device of Ethernet as its driver, by
 //!    `frame_queue`; `next_hops`: the addresses of neighbors; `counters`: those of ports.
 //!
-//! What the kernel refuses of a device that is open, such as addresses for a process without
-//! `CAP_NET_ADMIN`, is shown and tried again: packets pass without it.
+//! A refusal of the kernel about a device that is open, such as of addresses for a process without
+//! `CAP_NET_ADMIN`, is shown and the request repeated: packets pass without it.
 
 mod channel;
 mod counters;
 mod device;
-pub(crate) mod ethernet;
+mod ethernet;
 mod ethernet_device;
 mod frame_queue;
 mod next_hops;
-mod port;
+pub(crate) mod port;
 mod rows;
-pub(crate) mod tun;
+mod tun;
 
 pub(crate) use ethernet_device::XDP_MTU_MAX;
 
@@ -34,12 +34,12 @@ use crate::interface::echo::{EchoId, EchoRequest, Echoes, Outcome};
 use crate::interface::port_driver::memory::WorkerMemory;
 use crate::interface::{MemoryOf, PingError, icmp_error};
 use crate::kernel::KernelError;
-use crate::kernel::tun::TunOptions;
+use crate::kernel::tun::{TunOptions, TunQueue};
 use crate::kernel::tun_device::TunDevice;
 use channel::{ControlSide, PlainEvent, PortState, channel};
 use counters::PlainCounters;
 use device::PlainDevice;
-use ethernet::{EthernetPort, LinkNames};
+use ethernet::{EthernetDriver, LinkNames};
 use ethernet_device::{EthernetDevice, EthernetError};
 use next_hops::NextHops;
 use pollux_control::beyond::{Elsewhere, ElsewhereKind, NodeRoutes};
@@ -51,28 +51,26 @@ use pollux_dataplane::port::PortId;
 use pollux_mem::pool::PoolError;
 use pollux_mem::snapshot::Publisher;
 use pollux_verbs::time::Time;
-use port::PortCore;
+use port::{PlainPort, PortCore};
 use std::collections::BTreeSet;
-use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tun::TunPort;
+use tun::TunDriver;
 
-/// The pause between attempts at what the kernel refused.
+/// The pause between attempts at a request that the kernel refused.
 const RETRY_EVERY: Duration = Duration::from_secs(2);
 /// Events of a port that are handled in one step, at most.
 const EVENTS_PER_STEP: usize = 256;
 
-/// The reason for which a plain interface does not run.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum PlainError {
-    /// No memory for its packets.
-    Memory(PoolError),
-    /// The kernel does not give the device.
-    Kernel(KernelError),
-    /// A device of Ethernet cannot be used.
-    Ethernet(EthernetError),
+    #[error("{0}")]
+    Memory(#[from] PoolError),
+    #[error("{0}")]
+    Kernel(#[from] KernelError),
+    #[error("{0}")]
+    Ethernet(#[from] EthernetError),
 }
 
 impl PlainError {
@@ -82,17 +80,6 @@ impl PlainError {
     }
 }
 
-impl fmt::Display for PlainError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Memory(error) => error.fmt(f),
-            Self::Kernel(error) => error.fmt(f),
-            Self::Ethernet(error) => error.fmt(f),
-        }
-    }
-}
-
-/// A plain interface that runs: its control plane, and its device.
 pub(crate) struct PlainLink {
     control: PlainInterface,
     device: PlainDevice,
@@ -100,12 +87,12 @@ pub(crate) struct PlainLink {
     next_hops: Option<NextHops>,
     /// The addresses of the kernel's end.
     kernel_addresses: BTreeSet<(IpAddr, u8)>,
-    /// Why the kernel did not do all for the device, and when it is asked again.
+    /// A refusal of the kernel, and when the request is repeated.
     refused: Option<(KernelError, Time)>,
     ports: Vec<ControlSide>,
     state: Publisher<PortState>,
     echoes: Echoes,
-    /// Packets for this node that nobody takes.
+    /// Packets for this node without a receiver.
     no_socket: u64,
     is_leaving: bool,
 }
@@ -117,18 +104,18 @@ impl PlainLink {
         settings: &InterfaceSettings,
         seed: u64,
         memory: MemoryOf<'_>,
-    ) -> Result<(Self, Vec<TunPort>), PlainError> {
+    ) -> Result<(Self, Vec<PlainPort>), PlainError> {
         let options = TunOptions { multi_queue: settings.workers > 1, vnet_header: true };
-        let device = TunDevice::open(&settings.device, options).map_err(PlainError::Kernel)?;
-        let mut queues = vec![device.queue().map_err(PlainError::Kernel)?];
+        let device = TunDevice::open(&settings.device, options)?;
+        let mut queues = vec![device.queue().share()?];
         for _ in 1..settings.workers {
-            queues.push(device.another_queue(options).map_err(PlainError::Kernel)?);
+            queues.push(TunQueue::open(device.name(), options)?);
         }
         let config = config(settings, settings.mtu, None);
         let mut link = Self::new(now, settings, &config, PlainDevice::Tun(device), seed);
         let mut ports = Vec::new();
         for (number, queue) in (0..).zip(queues) {
-            ports.push(TunPort::new(queue, link.join(now, number, memory)?));
+            ports.push(PlainPort::new(TunDriver::new(queue), link.join(now, number, memory)?));
         }
         link.control.set_link(now, None);
         link.follow(now);
@@ -142,8 +129,8 @@ impl PlainLink {
         settings: &InterfaceSettings,
         seed: u64,
         memory: MemoryOf<'_>,
-    ) -> Result<(Self, Vec<EthernetPort>), PlainError> {
-        let (device, queues) = EthernetDevice::open(settings).map_err(PlainError::Ethernet)?;
+    ) -> Result<(Self, Vec<PlainPort>), PlainError> {
+        let (device, queues) = EthernetDevice::open(settings)?;
         let names = LinkNames { address: device.address(), vlan: settings.vlan };
         let static_ones = settings.neighbor.iter();
         let ethernet = EthernetConfig {
@@ -159,8 +146,8 @@ impl PlainLink {
         let next_hops = NextHops::new(seed);
         let mut ports = Vec::new();
         for (number, queue) in (0..).zip(queues) {
-            let core = link.join(now, number, memory)?;
-            ports.push(EthernetPort::new(queue, names, next_hops.reader(), core));
+            let driver = EthernetDriver::new(queue, names, next_hops.reader());
+            ports.push(PlainPort::new(driver, link.join(now, number, memory)?));
         }
         link.next_hops = Some(next_hops);
         link.follow(now);
@@ -190,20 +177,20 @@ impl PlainLink {
         }
     }
 
-    /// What one more port needs.
+    /// Adds a port.
     fn join(
         &mut self,
         now: Time,
         number: u8,
         memory: MemoryOf<'_>,
     ) -> Result<PortCore, PlainError> {
-        let memory: Arc<WorkerMemory> = memory(number).map_err(PlainError::Memory)?;
+        let memory: Arc<WorkerMemory> = memory(number)?;
         let (control, side) = channel(self.state.reader());
         self.ports.push(control);
         Ok(PortCore::new(now, number, side, memory))
     }
 
-    /// Has the kernel's device be as the interface is, or the interface as the device is.
+    /// Sets the kernel's device as the interface is, or the interface as the device is.
     fn follow(&mut self, now: Time) {
         let Self { device, control, kernel_addresses, .. } = self;
         let followed = device.follow(now, control, kernel_addresses);
@@ -242,7 +229,7 @@ impl PlainLink {
         self.drain(now) | busy
     }
 
-    /// Sends what control has. Returns whether there was anything.
+    /// Sends the output of control. Returns whether there was any.
     fn drain(&mut self, now: Time) -> bool {
         let Self { control, ports, state, echoes, next_hops, no_socket, .. } = self;
         if let Some(next_hops) = next_hops {
@@ -291,7 +278,6 @@ impl PlainLink {
         self.ports.iter().find_map(ended)
     }
 
-    /// The time of the next timer.
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
         let retry = self.refused.as_ref().map(|(_, at)| *at);
         let all = [
@@ -380,7 +366,7 @@ impl PlainLink {
         self.drain(now);
     }
 
-    /// Sends an ICMP echo request. [`PlainLink::echo`] returns the outcome.
+    /// Sends an ICMP echo request. [`Self::echo`] returns the outcome.
     pub(crate) fn ping(&mut self, now: Time, request: EchoRequest) -> Result<EchoId, PingError> {
         if !self.control.is_up() {
             return Err(PingError::Down);
@@ -402,7 +388,6 @@ impl PlainLink {
         self.ports.iter_mut().map(|port| port.capture(terms.clone())).collect()
     }
 
-    /// The control plane, for reports.
     pub(crate) const fn control(&self) -> &PlainInterface {
         &self.control
     }

@@ -1,5 +1,6 @@
 //! The addresses of next hops at a link of Ethernet, as control writes them for workers.
 
+use super::ethernet::NextHopAddresses;
 use pollux_dataplane::neighbor::{Peer, RouteTable};
 use pollux_wire::address::Scope;
 use pollux_wire::ethernet::MacAddress;
@@ -7,9 +8,6 @@ use pollux_wire::keys::PKey;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use super::ethernet::NextHopAddresses;
-
-/// The table.
 pub(super) struct NextHops {
     table: RouteTable<Option<MacAddress>>,
     peers: BTreeMap<IpAddr, Peer>,
@@ -17,25 +15,25 @@ pub(super) struct NextHops {
 }
 
 impl NextHops {
-    /// An empty table. The seed must be secret.
+    /// The seed must be secret.
     pub(super) fn new(seed: u64) -> Self {
-        // Groups of Ethernet are computed, so the table has none, and their partition says nothing.
+        // Groups of Ethernet are computed, so the table has none, and the partition does not
+        // matter.
         let table = RouteTable::new(PKey::DEFAULT, Scope::LINK_LOCAL, seed);
         Self { table, peers: BTreeMap::new(), has_changed: false }
     }
 
-    /// A reader for a worker.
     pub(super) fn reader(&self) -> NextHopAddresses {
         self.table.reader()
     }
 
-    /// Sets the address of a next hop, or that it has none.
+    /// Sets the address of a next hop; `None` if it has none.
     pub(super) fn set(&mut self, ip: IpAddr, address: Option<MacAddress>) {
         self.has_changed = true;
         match (self.peers.get(&ip), address) {
             (Some(peer), Some(_)) => _ = self.table.set(*peer, address),
             (None, Some(_)) => {
-                // Without space, packets to it go by control.
+                // Without space, packets to it are sent by control.
                 let Some(peer) = self.table.add_peer(address) else { return };
                 match self.table.bind(ip, peer) {
                     true => _ = self.peers.insert(ip, peer),
@@ -51,7 +49,7 @@ impl NextHops {
         }
     }
 
-    /// Shows workers what has changed.
+    /// Publishes changes to workers.
     pub(super) fn publish(&mut self) {
         if std::mem::take(&mut self.has_changed) {
             self.table.publish();

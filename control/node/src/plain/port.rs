@@ -1,5 +1,5 @@
-//! What the ports of plain interfaces have in common, whatever they read from: packet memory, the
-//! verdict on received packets, and the channel to control.
+//! Ports of plain interfaces: packet memory, the verdict on received packets, and the channel to
+//! control. The device of a port is a [`PlainDriver`].
 
 use super::channel::{PlainEvent, PortSide};
 use super::counters::PlainCounters;
@@ -12,10 +12,11 @@ use pollux_dataplane::capture::CaptureTaps;
 use pollux_dataplane::forward::is_routed_group;
 use pollux_dataplane::headers::PacketHeaders;
 use pollux_dataplane::packet_memory::{PACKET_OFFSET, STOCK_MAX};
-use pollux_dataplane::port::{PortId, TransitError, TransitPacket};
+use pollux_dataplane::port::{PacketPort, PortId, TransitError, TransitPacket, TxPacket};
 use pollux_dataplane::reason::ForwardDrop;
 use pollux_dataplane::verdict::Verdict;
 use pollux_mem::{Buf, Cache};
+use pollux_verbs::WakeSource;
 use pollux_verbs::time::Time;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -26,9 +27,126 @@ const TURN_EVERY: Duration = Duration::from_micros(20);
 /// How often counters are published.
 const COUNTERS_EVERY: Duration = Duration::from_millis(100);
 
+/// The device of a port: it moves packets between the kernel and the buffers of the port.
+pub(super) trait PlainDriver: Send {
+    /// Receives packets: those in transit into `transit`, in a node that forwards. Returns whether
+    /// there was anything to do.
+    fn receive(
+        &mut self,
+        core: &mut PortCore,
+        now: Time,
+        transit: Option<&mut Vec<TransitPacket>>,
+    ) -> bool;
+
+    fn send(&mut self, core: &mut PortCore, now: Time, batch: &mut Vec<TxPacket>);
+
+    /// See [`PacketPort::arm`].
+    fn arm(&mut self, core: &mut PortCore) -> bool;
+
+    fn wake_source(&self) -> Option<WakeSource<'_>>;
+}
+
+/// A port of a plain interface, in a worker.
+pub(crate) struct PlainPort {
+    // Dropped before `core`, which tells control that the descriptors are closed.
+    driver: Box<dyn PlainDriver>,
+    core: PortCore,
+}
+
+impl PlainPort {
+    pub(super) fn new(driver: impl PlainDriver + 'static, core: PortCore) -> Self {
+        Self { driver: Box::new(driver), core }
+    }
+
+    pub(crate) const fn port(&self) -> PortId {
+        self.core.id
+    }
+
+    pub(crate) const fn set_port(&mut self, id: PortId) {
+        self.core.id = id;
+    }
+
+    /// Its number at the interface.
+    pub(crate) const fn number(&self) -> u8 {
+        self.core.number
+    }
+
+    pub(crate) const fn has_failed(&self) -> bool {
+        self.core.has_failed
+    }
+
+    /// Whether events were sent since the last call: control may sleep.
+    pub(crate) const fn take_has_events(&mut self) -> bool {
+        self.core.side.take_has_events()
+    }
+
+    /// Receives packets, in a node that does not forward.
+    pub(crate) fn breathe(&mut self, now: Time) -> bool {
+        self.driver.receive(&mut self.core, now, None)
+    }
+}
+
+impl PacketPort for PlainPort {
+    fn poll(&mut self, now: Time, transit: &mut Vec<TransitPacket>) -> bool {
+        self.driver.receive(&mut self.core, now, Some(transit))
+    }
+
+    fn set_filter(&mut self, filter: Option<AclFilter>) {
+        self.core.filter = filter;
+    }
+
+    fn send(&mut self, now: Time, batch: &mut Vec<TxPacket>) {
+        self.driver.send(&mut self.core, now, batch);
+    }
+
+    /// Passes a packet to control, which reports to its sender why it cannot be forwarded.
+    fn reject(&mut self, packet: Buf, why: TransitError) {
+        let core = &mut self.core;
+        core.counters.forward_drops.count(why.reason());
+        core.taps.drop_packet(packet.bytes(), why.reason().name());
+        core.punt(packet, |packet| PlainEvent::Rejected(packet, why));
+    }
+
+    fn drop_transit(&mut self, packet: Buf, why: ForwardDrop) {
+        self.core.drop_transit(packet, why);
+    }
+
+    fn copy(&mut self, packet: &Buf) -> Option<Buf> {
+        let copy = self.core.buffer(packet.len());
+        match copy {
+            Some(mut copy) => {
+                copy.bytes_mut().copy_from_slice(packet.bytes());
+                Some(copy)
+            }
+            None => {
+                self.core.counters.forward_drops.count(ForwardDrop::NoBuffer);
+                None
+            }
+        }
+    }
+
+    fn packets(&self) -> u64 {
+        self.core.counters.received + self.core.counters.sent
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        None
+    }
+
+    fn arm(&mut self) -> bool {
+        self.driver.arm(&mut self.core)
+    }
+
+    fn wake_source(&mut self) -> Option<WakeSource<'_>> {
+        self.driver.wake_source()
+    }
+
+    fn woken(&mut self) {}
+}
+
 /// The part of a port that knows no device.
 pub(super) struct PortCore {
-    pub(super) id: PortId,
+    id: PortId,
     number: u8,
     side: PortSide,
     small: Cache,
@@ -38,15 +156,14 @@ pub(super) struct PortCore {
     _memory: Arc<WorkerMemory>,
     pub(super) counters: PlainCounters,
     /// The access control list of arriving packets.
-    pub(super) filter: Option<AclFilter>,
+    filter: Option<AclFilter>,
     pub(super) taps: CaptureTaps,
     turn_at: Time,
     counters_due: Time,
-    has_failed: bool,
+    pub(super) has_failed: bool,
 }
 
 impl PortCore {
-    /// The port of this number, with packets in this memory.
     pub(super) fn new(now: Time, number: u8, side: PortSide, memory: Arc<WorkerMemory>) -> Self {
         let (small, large) = (memory.small(), memory.large());
         Self {
@@ -66,27 +183,12 @@ impl PortCore {
         }
     }
 
-    /// Its number at the interface.
-    pub(super) const fn number(&self) -> u8 {
-        self.number
-    }
-
-    /// Whether it has ended.
-    pub(super) const fn has_failed(&self) -> bool {
-        self.has_failed
-    }
-
-    /// Whether events were sent since the last call: control may sleep.
-    pub(super) const fn take_has_events(&mut self) -> bool {
-        self.side.take_has_events()
-    }
-
     /// The longest packet of the link.
     pub(super) fn mtu(&mut self) -> usize {
         self.side.state().mtu
     }
 
-    /// Whether counters are to be shown to control now.
+    /// Whether counters are published to control now.
     pub(super) fn is_publication_due(&self, now: Time) -> bool {
         self.counters_due <= now
     }
@@ -115,7 +217,7 @@ impl PortCore {
         self.side.poll()
     }
 
-    /// Before a sleep: counters are current, and the next poll looks at commands.
+    /// Before a sleep: publishes counters, and has the next poll take commands.
     pub(super) fn prepare_sleep(&mut self) {
         self.turn_at = Time::START;
         self.publish();
@@ -151,20 +253,18 @@ impl PortCore {
         self.buffer(bytes.max(self.small_bytes + 1))
     }
 
-    /// Whether a packet has its place in small buffers.
     pub(super) const fn is_small(&self, bytes: usize) -> bool {
         bytes <= self.small_bytes
     }
 
-    /// Frees a buffer, of whatever memory it is.
     pub(super) fn free(&mut self, buf: Buf) {
         let cache = if self.small.is_of(&buf) { &mut self.small } else { &mut self.large };
         cache.free(buf);
     }
 
-    /// Passes a received packet on: to control, or to `transit`. A packet that came to a group of
-    /// the link is not forwarded (RFC 1812 5.3.4), unless it is to a group that is: control knows
-    /// whether it is ours.
+    /// Passes a received packet on: to control, or to `transit`. A packet to a group of the link is
+    /// not forwarded (RFC 1812 5.3.4), unless it is to a group that is: control knows whether it is
+    /// ours.
     pub(super) fn receive(
         &mut self,
         mut packet: Buf,
@@ -217,7 +317,7 @@ impl PortCore {
         }
     }
 
-    /// Counts a packet that the device took, and shows it to captures.
+    /// Counts and captures a packet that the device took.
     pub(super) fn note_sent(&mut self, packet: &[u8]) {
         self.counters.sent += 1;
         self.counters.bytes_sent += packet.len() as u64;
@@ -226,8 +326,8 @@ impl PortCore {
         }
     }
 
-    /// The action of the access control list, unless the packet passes. Protocols of the link are
-    /// not its business.
+    /// The action of the access control list, unless the packet passes. It does not apply to
+    /// protocols of the link.
     fn refusal(
         &self,
         verdict: Verdict,
@@ -243,48 +343,24 @@ impl PortCore {
         self.punt(packet, |packet| PlainEvent::Unresolved(packet, next_hop));
     }
 
-    /// Tells control something.
     pub(super) fn event(&mut self, event: PlainEvent) {
         let is_sent = self.side.send(event);
         self.counters.counts.punts_dropped += u64::from(!is_sent);
     }
 
-    /// Passes a packet to control, which tells its sender why it cannot be forwarded.
-    pub(super) fn reject(&mut self, packet: Buf, why: TransitError) {
-        self.counters.forward_drops.count(why.reason());
-        self.taps.drop_packet(packet.bytes(), why.reason().name());
-        self.punt(packet, |packet| PlainEvent::Rejected(packet, why));
-    }
-
-    /// Passes a packet to control, which makes fragments of it or tells its sender.
+    /// Passes a packet to control, which makes fragments of it or reports to its sender.
     pub(super) fn too_big(&mut self, packet: Buf, hop: TransitHop) {
         self.punt(packet, |packet| PlainEvent::TooBig(packet, hop));
     }
 
     #[cold]
     fn punt(&mut self, packet: Buf, event: impl FnOnce(Vec<u8>) -> PlainEvent) {
-        let is_sent = self.side.send(event(packet.bytes().to_vec()));
-        self.counters.counts.punts_dropped += u64::from(!is_sent);
+        self.event(event(packet.bytes().to_vec()));
         self.free(packet);
     }
 
-    /// A copy of a packet in transit, unless no buffer is free, which is counted.
-    pub(super) fn copy(&mut self, packet: &Buf) -> Option<Buf> {
-        let copy = self.buffer(packet.len());
-        match copy {
-            Some(mut copy) => {
-                copy.bytes_mut().copy_from_slice(packet.bytes());
-                Some(copy)
-            }
-            None => {
-                self.counters.forward_drops.count(ForwardDrop::NoBuffer);
-                None
-            }
-        }
-    }
-
     /// Counts a packet in transit that is not forwarded, and frees it.
-    pub(super) fn drop_transit(&mut self, packet: Buf, why: ForwardDrop) {
+    fn drop_transit(&mut self, packet: Buf, why: ForwardDrop) {
         self.counters.forward_drops.count(why);
         self.taps.drop_packet(packet.bytes(), why.name());
         self.free(packet);

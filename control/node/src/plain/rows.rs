@@ -4,11 +4,9 @@
 //! row.
 
 use super::PlainLink;
-use super::channel::ControlSide;
 use super::counters::{FrameCounts, PlainCounters, PlainCounts};
 use crate::admin::page::{RowKey, rows_after};
 use crate::admin::rows::{DropCount, InterfaceStatus, NeighborState, NeighborStatus};
-use pollux_control::address::text_of_duplicates;
 use pollux_control::neighbor::NeighborRow;
 use pollux_dataplane::reason::{ForwardDrop, PacketDrop};
 use pollux_verbs::time::Time;
@@ -19,35 +17,25 @@ impl PlainLink {
     /// Its state, and the reason of that.
     pub(crate) fn state(&self) -> (&'static str, String) {
         match self.control.why_down() {
-            None => ("up", self.way()),
+            None => ("up", self.method()),
             Some(why) => ("down", why.into()),
         }
     }
 
-    /// How packets pass.
-    pub(crate) fn way(&self) -> String {
-        self.device.way()
+    /// The method by which packets pass.
+    pub(crate) fn method(&self) -> String {
+        self.device.method()
     }
 
-    /// Its row.
-    pub(crate) fn status(&self, now: Time, name: &str, device: &str) -> InterfaceStatus {
-        let (state, why) = self.state();
+    /// Its row, but for its names, state and addresses.
+    pub(crate) fn status(&self, now: Time) -> InterfaceStatus {
         let (control, counters) = (&self.control, self.counters().collect::<Vec<_>>());
         let since = now.since_start().saturating_sub(control.since().since_start());
         InterfaceStatus {
-            interface: name.into(),
-            device: device.into(),
-            state: state.into(),
-            why: why + &text_of_duplicates(control.addresses()),
             refused: self.refused.as_ref().map(|(why, _)| why.to_string()),
             seconds: Some(since.as_secs()),
             mtu: control.is_up().then_some(control.mtu()),
             link: control.ethernet().map(|link| link.address().to_string()),
-            addresses: control
-                .addresses()
-                .unique()
-                .map(|one| format!("{}/{}", one.ip, one.prefix_len))
-                .collect(),
             workers: Some(counters.len()),
             sent: Some(counters.iter().map(|one| one.sent).sum()),
             received: Some(counters.iter().map(|one| one.received).sum()),
@@ -94,7 +82,7 @@ impl PlainLink {
         if self.control.ethernet().is_some() {
             self.counters().for_each(|counters| of_frames(&counters.frames, &mut count));
         }
-        let unsent = self.ports.iter().map(ControlSide::frames_dropped).sum();
+        let unsent = self.ports.iter().map(|port| port.frames_dropped).sum();
         count("port", "control_no_room", unsent);
         count("interface", "no_socket", self.no_socket);
         self.control.drop_rows().for_each(|(of, why, times)| count(of, why, times));

@@ -11,18 +11,14 @@
 //! is copied. A unit stays until all packets of it are taken: then the kernel's queue fills, and
 //! the kernel's senders wait, as at any device.
 
-use super::port::PortCore;
+use super::port::{PlainDriver, PortCore};
 use crate::kernel::KernelError;
 use crate::kernel::tun::{TunQueue, TunWritten, VNET_HEADER_BYTES};
 use pollux_control::beyond::TransitHop;
-use pollux_dataplane::acl::AclFilter;
 use pollux_dataplane::offload::complete_checksum;
 use pollux_dataplane::offload::merge::TcpRun;
 use pollux_dataplane::offload::segment::TcpUnit;
-use pollux_dataplane::port::{
-    BATCH_MAX, PacketPort, PortId, TransitError, TransitPacket, TxPacket,
-};
-use pollux_dataplane::reason::ForwardDrop;
+use pollux_dataplane::port::{BATCH_MAX, TransitPacket, TxPacket};
 use pollux_mem::Buf;
 use pollux_verbs::WakeSource;
 use pollux_verbs::time::Time;
@@ -31,16 +27,14 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// What is behind a long buffer, for the longest units: those are 65,535 bytes long.
+/// Bytes behind a long buffer, for the longest units: those are 65,535 bytes long.
 const SPILL_BYTES: usize = 64;
 /// The interval between looks at a queue that was empty: a look is a system call.
 const LOOK_EVERY: Duration = Duration::from_micros(2);
 
-/// A queue of a TUN device.
-pub(crate) struct TunPort {
-    // Dropped before `core`, which tells control that the descriptor is closed.
+/// A queue of a TUN device as the device of a port.
+pub(super) struct TunDriver {
     queue: TunQueue,
-    core: PortCore,
     /// The buffer of the next read.
     landing: Option<Buf>,
     unit: Option<Unit>,
@@ -58,7 +52,6 @@ struct Unit {
     next: usize,
 }
 
-/// Where the bytes of a unit are.
 enum UnitBytes {
     Buffer(Buf),
     /// It is longer than a buffer.
@@ -72,13 +65,18 @@ impl UnitBytes {
             Self::Long(bytes) => bytes,
         }
     }
+
+    fn free(self, core: &mut PortCore) {
+        if let Self::Buffer(buf) = self {
+            core.free(buf);
+        }
+    }
 }
 
-impl TunPort {
-    pub(super) fn new(queue: TunQueue, core: PortCore) -> Self {
+impl TunDriver {
+    pub(super) fn new(queue: TunQueue) -> Self {
         Self {
             queue,
-            core,
             landing: None,
             unit: None,
             look_at: Time::START,
@@ -87,72 +85,15 @@ impl TunPort {
         }
     }
 
-    pub(crate) const fn port(&self) -> PortId {
-        self.core.id
-    }
-
-    pub(crate) const fn set_port(&mut self, id: PortId) {
-        self.core.id = id;
-    }
-
-    pub(crate) const fn number(&self) -> u8 {
-        self.core.number()
-    }
-
-    pub(crate) const fn has_failed(&self) -> bool {
-        self.core.has_failed()
-    }
-
-    pub(crate) const fn take_has_events(&mut self) -> bool {
-        self.core.take_has_events()
-    }
-
-    /// Receives packets, in a node that does not forward.
-    pub(crate) fn breathe(&mut self, now: Time) -> bool {
-        self.receive(now, None)
-    }
-
-    fn receive(&mut self, now: Time, mut transit: Option<&mut Vec<TransitPacket>>) -> bool {
-        let mut busy = self.core.begins_turn(now) && self.send_frames();
-        if self.core.has_failed() {
-            return true;
-        }
-        let mut left = BATCH_MAX;
-        while left > 0 {
-            if self.unit.is_some() {
-                match self.take_of_unit(transit.as_deref_mut()) {
-                    true => left -= 1,
-                    false => break,
-                }
-            } else if now < self.look_at {
-                break;
-            } else {
-                match self.read(transit.as_deref_mut()) {
-                    Ok(true) => left -= 1,
-                    Ok(false) => {
-                        self.look_at = now + LOOK_EVERY;
-                        break;
-                    }
-                    Err(why) => {
-                        self.core.fail(&why);
-                        return true;
-                    }
-                }
-            }
-            busy = true;
-        }
-        busy
-    }
-
     /// Sends the packets of control. Returns whether there were any.
-    fn send_frames(&mut self) -> bool {
+    fn send_frames(&mut self, core: &mut PortCore) -> bool {
         let mut busy = false;
-        while let Some(frame) = self.core.poll_frame() {
+        while let Some(frame) = core.poll_frame() {
             let header = VnetHeader::default().emit();
             let parts = [IoSlice::new(&header), IoSlice::new(&frame.packet)];
             let written = self.queue.write_parts(&parts);
-            if self.is_taken(&written, 1) {
-                self.core.note_sent(&frame.packet);
+            if is_taken(core, &written, 1) {
+                core.note_sent(&frame.packet);
             }
             busy = true;
         }
@@ -160,9 +101,13 @@ impl TunPort {
     }
 
     /// Reads a packet or a unit. Returns whether there was one, and space for it.
-    fn read(&mut self, transit: Option<&mut Vec<TransitPacket>>) -> Result<bool, KernelError> {
-        let Some(mut landing) = self.landing.take().or_else(|| self.core.longest_buffer()) else {
-            self.core.counters.counts.starved += 1;
+    fn read(
+        &mut self,
+        core: &mut PortCore,
+        transit: Option<&mut Vec<TransitPacket>>,
+    ) -> Result<bool, KernelError> {
+        let Some(mut landing) = self.landing.take().or_else(|| core.longest_buffer()) else {
+            core.counters.counts.starved += 1;
             return Ok(false);
         };
         let (mut header, mut spill) = ([0; VNET_HEADER_BYTES], [0; SPILL_BYTES]);
@@ -174,20 +119,23 @@ impl TunPort {
         let bytes = read.saturating_sub(VNET_HEADER_BYTES);
         match VnetHeader::parse(&header) {
             Ok(header) if header.segmentation != SegmentKind::Unsegmented => {
-                self.begin_unit(header, landing, bytes, &spill);
+                self.begin_unit(core, header, landing, bytes, &spill);
             }
-            Ok(header) if bytes <= landing.len() => self.take(header, landing, bytes, transit),
+            Ok(header) if bytes <= landing.len() => {
+                self.take(core, header, landing, bytes, transit)
+            }
             _ => {
-                self.core.counters.counts.bad_offload += 1;
+                core.counters.counts.bad_offload += 1;
                 self.landing = Some(landing);
             }
         }
         Ok(true)
     }
 
-    /// A packet has been read.
+    /// Handles a packet that has been read.
     fn take(
         &mut self,
+        core: &mut PortCore,
         header: VnetHeader,
         mut landing: Buf,
         bytes: usize,
@@ -195,11 +143,11 @@ impl TunPort {
     ) {
         let packet = &mut landing.bytes_mut()[..bytes];
         if header.checksum.is_some_and(|partial| !complete_checksum(packet, partial)) {
-            self.core.counters.counts.bad_offload += 1;
+            core.counters.counts.bad_offload += 1;
             self.landing = Some(landing);
             return;
         }
-        let small = if self.core.is_small(bytes) { self.core.buffer(bytes) } else { None };
+        let small = if core.is_small(bytes) { core.buffer(bytes) } else { None };
         let packet = match small {
             Some(mut small) => {
                 small.bytes_mut().copy_from_slice(&landing.bytes()[..bytes]);
@@ -211,11 +159,18 @@ impl TunPort {
                 landing
             }
         };
-        self.core.receive(packet, false, transit);
+        core.receive(packet, false, transit);
     }
 
-    /// A unit has been read.
-    fn begin_unit(&mut self, header: VnetHeader, mut landing: Buf, bytes: usize, spill: &[u8]) {
+    /// Handles a unit that has been read.
+    fn begin_unit(
+        &mut self,
+        core: &mut PortCore,
+        header: VnetHeader,
+        mut landing: Buf,
+        bytes: usize,
+        spill: &[u8],
+    ) {
         let fits = bytes <= landing.len();
         let long = (!fits).then(|| {
             let rest = &spill[..spill.len().min(bytes - landing.len())];
@@ -234,45 +189,43 @@ impl TunPort {
         match TcpUnit::parse(bytes.as_slice(), header.segment_bytes) {
             Some(headers) => self.unit = Some(Unit { headers, bytes, next: 0 }),
             None => {
-                self.core.counters.counts.bad_offload += 1;
-                self.end_unit(bytes);
+                core.counters.counts.bad_offload += 1;
+                bytes.free(core);
             }
         }
     }
 
     /// Takes the next packet of the unit. Returns whether there was space for it.
-    fn take_of_unit(&mut self, transit: Option<&mut Vec<TransitPacket>>) -> bool {
+    fn take_of_unit(
+        &mut self,
+        core: &mut PortCore,
+        transit: Option<&mut Vec<TransitPacket>>,
+    ) -> bool {
         let Some(mut unit) = self.unit.take() else { return false };
-        let Some(mut packet) = self.core.buffer(unit.headers.packet_bytes(unit.next)) else {
-            self.core.counters.counts.starved += 1;
+        let Some(mut packet) = core.buffer(unit.headers.packet_bytes(unit.next)) else {
+            core.counters.counts.starved += 1;
             self.unit = Some(unit);
             return false;
         };
         let written = unit.headers.write(unit.bytes.as_slice(), unit.next, packet.bytes_mut());
         match written {
-            Some(()) => self.core.receive(packet, false, transit),
-            None => self.core.free(packet),
+            Some(()) => core.receive(packet, false, transit),
+            None => core.free(packet),
         }
         unit.next += 1;
         match unit.next < unit.headers.count() {
             true => self.unit = Some(unit),
-            false => self.end_unit(unit.bytes),
+            false => unit.bytes.free(core),
         }
         true
     }
 
-    fn end_unit(&mut self, bytes: UnitBytes) {
-        if let UnitBytes::Buffer(buf) = bytes {
-            self.core.free(buf);
-        }
-    }
-
-    /// Gives the kernel what is merged so far.
-    fn send_run(&mut self) {
+    /// Writes the packets that are merged so far.
+    fn send_run(&mut self, core: &mut PortCore) {
         let bytes: usize = self.parts.iter().map(Buf::len).sum();
-        if !self.core.taps.is_empty() {
-            // Merging writes the header of the first one.
-            self.parts.iter().for_each(|part| self.core.taps.offer(part.bytes()));
+        if !core.taps.is_empty() {
+            // Merging writes the header of the first packet.
+            self.parts.iter().for_each(|part| core.taps.offer(part.bytes()));
         }
         let Some((first, rest)) = self.parts.split_first_mut() else { return };
         let (header, header_bytes) = match self.run.take() {
@@ -288,93 +241,100 @@ impl TunPort {
         }
         let packets = 1 + rest.len();
         let written = self.queue.write_parts(&all[..1 + packets]);
-        let is_taken = self.is_taken(&written, packets as u64);
+        let is_taken = is_taken(core, &written, packets as u64);
         if is_taken {
-            self.core.counters.sent += packets as u64;
-            self.core.counters.bytes_sent += bytes as u64;
+            core.counters.sent += packets as u64;
+            core.counters.bytes_sent += bytes as u64;
         }
-        if !self.core.taps.is_empty() {
-            self.core.taps.settle(|_| !is_taken);
+        if !core.taps.is_empty() {
+            core.taps.settle(|_| !is_taken);
         }
         while let Some(part) = self.parts.pop() {
-            self.core.free(part);
+            core.free(part);
         }
-    }
-
-    /// Whether the kernel took so many packets. Those that it did not are counted.
-    fn is_taken(&mut self, written: &Result<TunWritten, KernelError>, packets: u64) -> bool {
-        let counts = &mut self.core.counters.counts;
-        match written {
-            Ok(TunWritten::Taken) => return true,
-            Ok(TunWritten::Full) => counts.full += packets,
-            Ok(TunWritten::Refused) => counts.refused += packets,
-            Err(why) => self.core.fail(why),
-        }
-        false
     }
 }
 
-impl PacketPort for TunPort {
-    fn poll(&mut self, now: Time, transit: &mut Vec<TransitPacket>) -> bool {
-        self.receive(now, Some(transit))
+impl PlainDriver for TunDriver {
+    fn receive(
+        &mut self,
+        core: &mut PortCore,
+        now: Time,
+        mut transit: Option<&mut Vec<TransitPacket>>,
+    ) -> bool {
+        let mut busy = core.begins_turn(now) && self.send_frames(core);
+        if core.has_failed {
+            return true;
+        }
+        let mut left = BATCH_MAX;
+        while left > 0 {
+            if self.unit.is_some() {
+                match self.take_of_unit(core, transit.as_deref_mut()) {
+                    true => left -= 1,
+                    false => break,
+                }
+            } else if now < self.look_at {
+                break;
+            } else {
+                match self.read(core, transit.as_deref_mut()) {
+                    Ok(true) => left -= 1,
+                    Ok(false) => {
+                        self.look_at = now + LOOK_EVERY;
+                        break;
+                    }
+                    Err(why) => {
+                        core.fail(&why);
+                        return true;
+                    }
+                }
+            }
+            busy = true;
+        }
+        busy
     }
 
-    fn set_filter(&mut self, filter: Option<AclFilter>) {
-        self.core.filter = filter;
-    }
-
-    fn send(&mut self, _: Time, batch: &mut Vec<TxPacket>) {
-        let mtu = self.core.mtu();
+    fn send(&mut self, core: &mut PortCore, _: Time, batch: &mut Vec<TxPacket>) {
+        let mtu = core.mtu();
         for TxPacket { packet, next_hop, from, .. } in batch.drain(..) {
-            if self.core.has_failed() {
-                self.core.free(packet);
+            if core.has_failed {
+                core.free(packet);
                 continue;
             }
             if packet.len() > mtu {
-                self.core.too_big(packet, TransitHop { from: from.0, next_hop });
+                core.too_big(packet, TransitHop { from: from.0, next_hop });
                 continue;
             }
             let continues = self.parts.len() < BATCH_MAX
                 && self.run.as_mut().is_some_and(|run| run.append(packet.bytes()));
             if !continues {
-                self.send_run();
+                self.send_run(core);
                 self.run = TcpRun::begin(packet.bytes());
             }
             self.parts.push(packet);
         }
-        self.send_run();
-    }
-
-    fn reject(&mut self, packet: Buf, why: TransitError) {
-        self.core.reject(packet, why);
-    }
-
-    fn drop_transit(&mut self, packet: Buf, why: ForwardDrop) {
-        self.core.drop_transit(packet, why);
-    }
-
-    fn copy(&mut self, packet: &Buf) -> Option<Buf> {
-        self.core.copy(packet)
-    }
-
-    fn packets(&self) -> u64 {
-        self.core.counters.received + self.core.counters.sent
-    }
-
-    fn poll_timeout(&self) -> Option<Time> {
-        None
+        self.send_run(core);
     }
 
     /// The descriptor is readable as long as there is a packet.
-    fn arm(&mut self) -> bool {
-        self.core.prepare_sleep();
+    fn arm(&mut self, core: &mut PortCore) -> bool {
+        core.prepare_sleep();
         self.look_at = Time::START;
         self.unit.is_none()
     }
 
-    fn wake_source(&mut self) -> Option<WakeSource<'_>> {
+    fn wake_source(&self) -> Option<WakeSource<'_>> {
         Some(WakeSource { fd: self.queue.as_fd(), longest: Duration::MAX })
     }
+}
 
-    fn woken(&mut self) {}
+/// Whether the kernel took this many packets. Those that it did not are counted.
+fn is_taken(core: &mut PortCore, written: &Result<TunWritten, KernelError>, packets: u64) -> bool {
+    let counts = &mut core.counters.counts;
+    match written {
+        Ok(TunWritten::Taken) => return true,
+        Ok(TunWritten::Full) => counts.full += packets,
+        Ok(TunWritten::Refused) => counts.refused += packets,
+        Err(why) => core.fail(why),
+    }
+    false
 }

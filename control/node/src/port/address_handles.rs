@@ -3,7 +3,6 @@
 
 use pollux_verbs::{AddressVector, Ah, Device, Pd, VerbsError};
 
-/// The cache.
 #[derive(Debug)]
 pub struct AddressHandles {
     pd: Pd,
@@ -13,7 +12,6 @@ pub struct AddressHandles {
 }
 
 impl AddressHandles {
-    /// An empty cache for this many handles.
     pub const fn new(pd: Pd, handles_max: usize) -> Self {
         Self { pd, handles_max, known: Vec::new() }
     }
@@ -33,10 +31,5 @@ impl AddressHandles {
         let ah = device.create_ah(self.pd, address)?;
         self.known.push((*address, ah));
         Ok(ah)
-    }
-
-    /// Destroys all handles.
-    pub fn close(self, device: &mut dyn Device) -> Result<(), VerbsError> {
-        self.known.into_iter().try_for_each(|(_, ah)| device.destroy_ah(ah))
     }
 }

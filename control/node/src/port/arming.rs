@@ -2,7 +2,7 @@
 //!
 //! Arming a device of the fabric interrupts all busy workers of the machine
 //! (`pollux_mem::sleep_word`), so a storm of MADs may not do it once for each MAD. Control that has
-//! used up its share sleeps without: for moments while something comes, then longer.
+//! used up its share sleeps without: for moments while MADs arrive, then longer.
 
 use pollux_control::bounded::{Backoff, RateLimit};
 use pollux_verbs::time::Time;
@@ -12,13 +12,12 @@ use std::time::Duration;
 /// some 20 times a second.
 const PER_SECOND: u32 = 40;
 const BURST: u32 = 10;
-/// Sleeps in place of one with an armed device: the first after something came, and the longest.
+/// Sleeps in place of one with an armed device: the first after MADs arrived, and the longest.
 const NAPS: Backoff = Backoff { min: Duration::from_micros(50), max: Duration::from_micros(1600) };
 
-/// The arming of one device.
 pub(super) struct Arming {
     rate: RateLimit,
-    /// Sleeps since something came or the device was armed; none if it is armed.
+    /// Sleeps since MADs arrived or the device was armed; 0 if it is armed.
     naps: u32,
 }
 
@@ -33,12 +32,12 @@ impl Arming {
         self.naps == 0
     }
 
-    /// Something came: naps begin with the shortest.
+    /// MADs arrived: naps begin with the shortest.
     pub(super) fn received(&mut self) {
         self.naps = 0;
     }
 
-    /// The next sleep, of which an armed device permits so much.
+    /// The next sleep; `armed` is the longest one of an armed device.
     pub(super) fn sleep_max(&self, armed: Duration) -> Duration {
         if self.naps == 0 { armed } else { armed.min(NAPS.pause(self.naps)) }
     }

@@ -21,7 +21,6 @@ use std::time::Duration;
 
 /// Posted receives: MADs that may arrive between two polls.
 const RECEIVES: usize = 128;
-/// Outstanding sends, at most.
 const SENDS: usize = 64;
 /// Cached address handles: a peer gets several MADs.
 const HANDLES_MAX: usize = 64;
@@ -41,8 +40,8 @@ const HOP_LIMIT: u8 = 0xff;
 #[derive(Debug)]
 pub struct Gsi {
     port: u8,
-    cq: Cq,
-    qp: Qp,
+    pub(super) cq: Cq,
+    pub(super) qp: Qp,
     memory: Memory,
     region: MemoryRegion,
     /// Free slots of sends.
@@ -52,21 +51,22 @@ pub struct Gsi {
     waiting: VecDeque<Envelope>,
     state: State,
     handles: AddressHandles,
-    unsent: u64,
-    malformed: u64,
+    /// MADs that could not be sent.
+    pub(super) unsent: u64,
+    /// Received datagrams that are no MADs, or of a partition that the port does not have.
+    pub(super) malformed: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Started,
-    /// It failed, and the device has to return all requests until then.
+    /// It failed, and the device has to return all requests by `until`.
     Stopping {
         until: Time,
     },
 }
 
 impl Gsi {
-    /// Creates the queue pair and starts it.
     pub fn new(device: &mut dyn Device, pd: Pd, port: u8) -> Result<Self, VerbsError> {
         let bytes = SENDS_AT + SENDS * MAD_LEN;
         let memory = Memory::shared(bytes).map_err(|error| VerbsError::Invalid {
@@ -106,26 +106,6 @@ impl Gsi {
         };
         gsi.start(device)?;
         Ok(gsi)
-    }
-
-    /// The completion queue.
-    pub fn cq(&self) -> Cq {
-        self.cq
-    }
-
-    /// The queue pair.
-    pub fn qp(&self) -> Qp {
-        self.qp
-    }
-
-    /// MADs that could not be sent.
-    pub fn unsent(&self) -> u64 {
-        self.unsent
-    }
-
-    /// Received datagrams that are no MADs, or of a partition that the port does not have.
-    pub fn malformed(&self) -> u64 {
-        self.malformed
     }
 
     /// Whether all MADs are sent.
@@ -170,14 +150,6 @@ impl Gsi {
         } else {
             self.unsent += 1;
         }
-    }
-
-    /// Destroys the queue pair and its other objects.
-    pub fn close(self, device: &mut dyn Device) -> Result<(), VerbsError> {
-        device.destroy_qp(self.qp)?;
-        self.handles.close(device)?;
-        device.deregister(self.region.lkey)?;
-        device.destroy_cq(self.cq)
     }
 
     fn start(&mut self, device: &mut dyn Device) -> Result<(), VerbsError> {

@@ -24,7 +24,6 @@ use std::net::{Ipv6Addr, UdpSocket};
 
 /// The LID of all ports. Ethernet has none.
 const LID: Lid = Lid(1);
-/// The LID of all groups.
 const MLID: Lid = Lid(0xc000);
 /// The hop limit of packets to ports.
 const HOP_LIMIT: u8 = 64;
@@ -40,7 +39,6 @@ const ANSWERS_MAX: usize = 256;
 /// The remote port of a connection, and its local communication ID.
 type Conversation = (Gid, CommId);
 
-/// The transport at a port.
 #[derive(Debug)]
 pub struct InBand {
     port: u8,
@@ -50,12 +48,13 @@ pub struct InBand {
     known_by_age: VecDeque<Conversation>,
     network_device: Option<u32>,
     listeners: BTreeMap<Gid, UdpSocket>,
-    unsent: u64,
-    malformed: u64,
+    /// MADs without a destination.
+    pub(super) unsent: u64,
+    /// Packets that are no CM messages.
+    pub(super) malformed: u64,
 }
 
 impl InBand {
-    /// The transport at a port of this device.
     pub fn new(device: &str, port: u8) -> Self {
         Self {
             port,
@@ -69,22 +68,7 @@ impl InBand {
         }
     }
 
-    /// The number of the port.
-    pub const fn port(&self) -> u8 {
-        self.port
-    }
-
-    /// MADs without a destination.
-    pub const fn unsent(&self) -> u64 {
-        self.unsent
-    }
-
-    /// Packets that are no CM messages.
-    pub const fn malformed(&self) -> u64 {
-        self.malformed
-    }
-
-    /// The port, for control.
+    /// Replaces what a port without InfiniBand management does not have.
     pub fn view(port: PortView) -> PortView {
         PortView { lid: LID, lmc: 0, sm_lid: LID, sm_sl: 0, ..port }
     }
@@ -105,7 +89,6 @@ impl InBand {
         adjacency
     }
 
-    /// Takes the SA responses.
     pub fn take_answers(&mut self) -> impl Iterator<Item = Envelope> + '_ {
         self.answers.drain(..)
     }
@@ -195,7 +178,7 @@ impl InBand {
     }
 }
 
-/// The SA response to a query; `None` if the MAD is none.
+/// The SA response to a query; `None` if the MAD is no query.
 fn answer(question: &Mad, mtu: Mtu) -> Option<Mad> {
     let mut mad = SaMad::parse(question);
     if mad.header.method.is_response() {
@@ -318,7 +301,7 @@ mod tests {
         assert_eq!(goes(req, Qpn::GSI), Some(Qpn(0x123)));
         assert_eq!(goes(rtu, Qpn::GSI), Some(Qpn(0x123)));
         assert_eq!(goes(CmMessage::Rej(Rej::default()), Qpn(0x77)), Some(Qpn(0x77)), "an answer");
-        assert_eq!(in_band.unsent(), 1);
+        assert_eq!(in_band.unsent, 1);
     }
 
     #[test]
@@ -327,7 +310,7 @@ mod tests {
         let from = Source::Datagram { qpn: Qpn(0x77), lid: LID, gid: Some(PEER), group: None };
         let mad = CmMessage::Rtu(Rtu::default()).emit_mad(7);
         let received = in_band.receive(&from, &mad, OWN).expect("it is one");
-        assert_eq!((received.peer.qpn, received.mad, in_band.malformed()), (Qpn(0x77), mad, 0));
+        assert_eq!((received.peer.qpn, received.mad, in_band.malformed), (Qpn(0x77), mad, 0));
         let mut other_class = mad;
         other_class[1] = MgmtClass::SUBN_ADM.0;
         for packet in [&mad[..MAD_LEN - 1], &[], &other_class] {
@@ -336,7 +319,7 @@ mod tests {
         let to_group =
             Source::Datagram { qpn: Qpn(0x77), lid: LID, gid: Some(PEER), group: Some(OWN) };
         assert_eq!(in_band.receive(&to_group, &mad, OWN), None);
-        assert_eq!(in_band.malformed(), 4);
+        assert_eq!(in_band.malformed, 4);
     }
 
     #[test]

@@ -50,22 +50,19 @@ const EVENTS_MAX: usize = 1024;
 
 /// How often a device without a wake source is polled for MADs and events.
 const POLL_EVERY: Duration = Duration::from_millis(2);
-/// A port for interfaces.
+
+/// A port of one or several interfaces.
+#[derive(Clone)]
 pub struct Port {
-    inner: Arc<SharedPort>,
+    inner: Arc<Mutex<Inner>>,
+    /// Those of the MAD transport and of the device: readable when there is input.
+    descriptors: Arc<[OwnedFd]>,
 }
 
 /// The context of one interface at a port.
 pub struct PortHandle {
-    inner: Arc<SharedPort>,
+    port: Port,
     number: usize,
-}
-
-/// A port of several interfaces.
-struct SharedPort {
-    state: Mutex<Inner>,
-    /// Those of the MAD transport and of the device: readable when something has come.
-    descriptors: Vec<OwnedFd>,
 }
 
 /// The access of an interface to a port.
@@ -97,7 +94,7 @@ impl PortAccess {
             Self::Shared(context) => context,
         };
         if connects {
-            lock(&context.inner).transport.accept_connections()?;
+            context.port.lock().transport.accept_connections()?;
         }
         Ok(context)
     }
@@ -116,7 +113,6 @@ struct Inner {
     fabric: Option<Arc<Embedded>>,
 }
 
-/// Queued input of an interface.
 struct ContextState {
     mads: Queue<Envelope>,
     events: Queue<AsyncEvent>,
@@ -150,13 +146,13 @@ impl Port {
             arming: Arming::new(),
             fabric,
         };
-        Ok(Self { inner: Arc::new(SharedPort { state: Mutex::new(inner), descriptors }) })
+        Ok(Self { inner: Arc::new(Mutex::new(inner)), descriptors })
     }
 
     /// A context for the interface of this partition, in place of an earlier interface there.
     /// Without queue pair 1 there can be only one.
     pub fn context(&self, p_key: PKey) -> Result<PortHandle, VerbsError> {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.lock();
         let state = ContextState { mads: Queue::new(MADS_MAX), events: Queue::new(EVENTS_MAX) };
         let known = inner.p_keys.iter().position(|known| known.partition() == p_key.partition());
         let number = known.unwrap_or(inner.contexts.len());
@@ -171,44 +167,33 @@ impl Port {
                 inner.contexts.push(state);
             }
         }
-        Ok(PortHandle { inner: Arc::clone(&self.inner), number })
+        Ok(PortHandle { port: self.clone(), number })
     }
 
-    /// Arms the device, unless that was done too often: what comes from now on ends a sleep. The
-    /// caller polls once more.
+    /// Arms the device, unless that was done too often: input from now on ends a sleep, so the
+    /// caller has to poll once more. A device that refuses is polled.
     pub fn arm(&self, now: Time) {
-        self.inner.arm(now);
-    }
-
-    /// The longest sleep, after that poll.
-    pub fn sleep_max(&self) -> Duration {
-        self.inner.sleep_max()
-    }
-
-    /// The descriptors that end a sleep.
-    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.inner.descriptors.iter().map(AsFd::as_fd)
-    }
-}
-
-impl SharedPort {
-    /// See [`Port::arm`]. A device that refuses is polled.
-    fn arm(&self, now: Time) {
-        let Inner { transport, device, arming, .. } = &mut *lock(self);
+        let Inner { transport, device, arming, .. } = &mut *self.lock();
         if arming.take(now) {
             let _ = transport.cq().map(|cq| device.arm(cq, Arm::Any));
         }
     }
 
-    fn sleep_max(&self) -> Duration {
-        let Inner { device, arming, .. } = &mut *lock(self);
+    /// The longest sleep, after that poll.
+    pub fn sleep_max(&self) -> Duration {
+        let Inner { device, arming, .. } = &mut *self.lock();
         device.wake_source().map_or(POLL_EVERY, |source| arming.sleep_max(source.longest))
     }
-}
 
-/// A panic elsewhere leaves the state usable.
-fn lock(port: &SharedPort) -> MutexGuard<'_, Inner> {
-    port.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The descriptors that end a sleep.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.descriptors.iter().map(AsFd::as_fd)
+    }
+
+    /// A panic elsewhere leaves the state usable.
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Inner {
@@ -290,47 +275,34 @@ pub struct MadDrops {
 }
 
 impl PortHandle {
-    /// The access of another worker.
     pub fn open_worker(&self) -> Result<WorkerAccess, VerbsError> {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.port.lock();
         let mut device = inner.device.open_shared()?;
         let pd = device.create_pd()?;
         Ok(WorkerAccess { device, port: inner.number, pd, fabric: inner.fabric.clone() })
     }
 
-    /// See [`Port::arm`].
-    pub fn arm(&self, now: Time) {
-        self.inner.arm(now);
-    }
-
-    /// See [`Port::sleep_max`].
-    pub fn sleep_max(&self) -> Duration {
-        self.inner.sleep_max()
-    }
-
-    /// See [`Port::descriptors`].
-    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.inner.descriptors.iter().map(AsFd::as_fd)
+    /// The port, for sleeps.
+    pub(crate) const fn port(&self) -> &Port {
+        &self.port
     }
 
     /// Whether this is the number of the port.
     pub(crate) fn is(&self, number: u8) -> bool {
-        lock(&self.inner).number == number
+        self.port.lock().number == number
     }
 
-    /// The attributes of the device.
     pub(crate) fn attributes(&self) -> DeviceAttributes {
-        lock(&self.inner).device.attributes()
+        self.port.lock().device.attributes()
     }
 
-    /// The port, for control.
     pub fn view(&self) -> Result<PortView, VerbsError> {
-        lock(&self.inner).view()
+        self.port.lock().view()
     }
 
     /// Receives MADs for this interface. Returns whether there was anything to do.
     pub fn poll(&mut self, now: Time, received: &mut Vec<Envelope>) -> Result<bool, VerbsError> {
-        let inner = &mut *lock(&self.inner);
+        let inner = &mut *self.port.lock();
         let busy = inner.poll_mads(now)?;
         let (mads, before) = (&mut inner.contexts[self.number].mads, received.len());
         received.extend(std::iter::from_fn(|| mads.pop()));
@@ -339,13 +311,13 @@ impl PortHandle {
 
     /// Sends a MAD, or returns the adjacency by which it has to go as a packet.
     pub fn send(&mut self, envelope: &Envelope) -> Option<DatagramAdjacency> {
-        lock(&self.inner).send(self.number, envelope)
+        self.port.lock().send(self.number, envelope)
     }
 
     /// The next event of the port. Fails if the device is lost, or a part of it without which no
     /// interface can work. Each interface gets all events.
     pub fn async_event(&mut self) -> Result<Option<AsyncEvent>, VerbsError> {
-        let inner = &mut *lock(&self.inner);
+        let inner = &mut *self.port.lock();
         while let Some(event) = inner.device.async_event() {
             inner.contexts.iter_mut().for_each(|one| one.events.push(event));
         }
@@ -356,13 +328,13 @@ impl PortHandle {
 
     /// Drops of the MAD transport, of all interfaces at the port.
     pub fn drops(&self) -> MadDrops {
-        let (unsent, malformed) = lock(&self.inner).transport.drops();
+        let (unsent, malformed) = self.port.lock().transport.drops();
         MadDrops { unsent, malformed }
     }
 
     /// Whether all MADs are sent.
     pub fn is_idle(&self) -> bool {
-        lock(&self.inner).transport.is_idle()
+        self.port.lock().transport.is_idle()
     }
 
     /// The MAD in a packet that came in band.
@@ -372,7 +344,7 @@ impl PortHandle {
         packet: &[u8],
         local_gid: Gid,
     ) -> Option<Envelope> {
-        match &mut lock(&self.inner).transport {
+        match &mut self.port.lock().transport {
             Transport::InBand(in_band) => in_band.receive(from, packet, local_gid),
             Transport::Gsi(_) | Transport::Umad(_) => None,
         }
@@ -381,7 +353,7 @@ impl PortHandle {
     /// Has the network deliver a group, where attaching a queue pair is not enough. Returns whether
     /// that succeeded.
     pub(crate) fn subscribe(&mut self, mgid: Gid) -> bool {
-        match &mut lock(&self.inner).transport {
+        match &mut self.port.lock().transport {
             Transport::InBand(in_band) => in_band.subscribe(mgid),
             Transport::Gsi(_) | Transport::Umad(_) => true,
         }
@@ -389,7 +361,7 @@ impl PortHandle {
 
     /// Ends [`PortHandle::subscribe`].
     pub(crate) fn unsubscribe(&mut self, mgid: Gid) {
-        if let Transport::InBand(in_band) = &mut lock(&self.inner).transport {
+        if let Transport::InBand(in_band) = &mut self.port.lock().transport {
             in_band.unsubscribe(mgid);
         }
     }

@@ -7,10 +7,9 @@ use pollux_control::ipoib::{DatagramAdjacency, PortView};
 use pollux_control::mad::Envelope;
 use pollux_ibverbs::management::ManagementPort;
 use pollux_verbs::time::Time;
-use pollux_verbs::{AsyncEvent, Device, VerbsError};
+use pollux_verbs::{AsyncEvent, Cq, Device, VerbsError};
 use std::os::fd::OwnedFd;
 
-/// The MAD transport of a port.
 pub(super) enum Transport {
     /// Queue pair 1 (IBA 13.5).
     Gsi(Gsi),
@@ -83,7 +82,6 @@ impl Transport {
         None
     }
 
-    /// The port, for control.
     pub(super) fn view(&self, port: PortView) -> PortView {
         match self {
             Self::Gsi(_) | Self::Umad(_) => port,
@@ -99,7 +97,7 @@ impl Transport {
         }
     }
 
-    /// A descriptor that is readable when a MAD has come; `None` if there is none.
+    /// A descriptor that is readable when a MAD has arrived; `None` if there is none.
     pub(super) fn descriptor(&self) -> Option<OwnedFd> {
         match self {
             Self::Umad(umad) => umad.descriptor(),
@@ -108,9 +106,9 @@ impl Transport {
     }
 
     /// The completion queue of its queue pair, if it has one.
-    pub(super) fn cq(&self) -> Option<pollux_verbs::Cq> {
+    pub(super) fn cq(&self) -> Option<Cq> {
         match self {
-            Self::Gsi(gsi) => Some(gsi.cq()),
+            Self::Gsi(gsi) => Some(gsi.cq),
             Self::Umad(_) | Self::InBand(_) => None,
         }
     }
@@ -120,12 +118,12 @@ impl Transport {
         !matches!(self, Self::InBand(_))
     }
 
-    /// MADs that could not be sent, and malformed ones that came.
+    /// MADs that could not be sent, and malformed ones that were received.
     pub(super) fn drops(&self) -> (u64, u64) {
         match self {
-            Self::Gsi(gsi) => (gsi.unsent(), gsi.malformed()),
-            Self::Umad(umad) => (umad.unsent(), umad.malformed()),
-            Self::InBand(in_band) => (in_band.unsent(), in_band.malformed()),
+            Self::Gsi(gsi) => (gsi.unsent, gsi.malformed),
+            Self::Umad(umad) => (umad.unsent, umad.malformed),
+            Self::InBand(in_band) => (in_band.unsent, in_band.malformed),
         }
     }
 
@@ -142,8 +140,8 @@ impl Transport {
         let Self::Gsi(gsi) = self else { return Ok(()) };
         let lost = |what, why| Err(VerbsError::Lost { what, why });
         match *event {
-            AsyncEvent::CqError(cq) if cq == gsi.cq() => lost("completion queue", "it overran"),
-            AsyncEvent::QpFatal(qp) if qp == gsi.qp() => lost("queue pair 1", "it failed"),
+            AsyncEvent::CqError(cq) if cq == gsi.cq => lost("completion queue", "it overran"),
+            AsyncEvent::QpFatal(qp) if qp == gsi.qp => lost("queue pair 1", "it failed"),
             _ => Ok(()),
         }
     }

@@ -15,10 +15,10 @@
 //!   one.
 //! - **Several processes**: at a port, only one agent may take the requests of a class. Without the
 //!   CM class an interface has no connections ([`Umad::accept_connections`]). Where another process
-//!   takes reports, this one does without: groups that appear are found by the next join.
+//!   takes reports, this one gets none: groups that appear are found by the next join.
 //! - **Groups** have ports as their members, not processes. Where the kernel's ib_ipoib is, a port
 //!   does not leave the groups of an interface, so that the kernel's interface keeps them: the SA
-//!   is not told, and has the port as a member until it goes down.
+//!   has the port as a member until it goes down.
 
 use super::port_tables::{pkey_index, sgid_index};
 use pollux_control::mad::{Envelope, GlobalAddress, Mad, MadAddress};
@@ -43,7 +43,6 @@ const BATCH: usize = 64;
 /// The step between the lower halves of one transaction ID (odd, so that all are reached).
 const REPEAT_STEP: u32 = 0x9e37_79b9;
 
-/// The transport at a port.
 pub struct Umad {
     management: Box<dyn ManagementPort>,
     sa: Agent,
@@ -51,10 +50,12 @@ pub struct Umad {
     sent: Sent,
     /// Whether others at the port may be in our groups.
     shares_groups: bool,
-    /// Responses to requests that the SA does not get.
+    /// Responses to requests that are not sent to the SA.
     answers: Vec<Envelope>,
-    unsent: u64,
-    malformed: u64,
+    /// MADs that the kernel refused.
+    pub(super) unsent: u64,
+    /// Received datagrams that are no MADs, or of no partition of the port.
+    pub(super) malformed: u64,
 }
 
 /// Whether the kernel may be in groups of InfiniBand ports here.
@@ -91,22 +92,12 @@ impl Umad {
         Ok(())
     }
 
-    /// A descriptor that is readable when a MAD has come; `None` if the system has none.
+    /// A descriptor that is readable when a MAD has arrived; `None` if the system has none.
     pub fn descriptor(&self) -> Option<OwnedFd> {
         self.management.descriptor()
     }
 
-    /// MADs that the kernel refused.
-    pub const fn unsent(&self) -> u64 {
-        self.unsent
-    }
-
-    /// MADs that came and were none, or of no partition of the port.
-    pub const fn malformed(&self) -> u64 {
-        self.malformed
-    }
-
-    /// Receives what has come. Returns whether there was anything. Fails if the port is gone.
+    /// Receives MADs. Returns whether there was anything to do. Fails if the port is gone.
     pub fn poll(
         &mut self,
         device: &dyn Device,
@@ -139,7 +130,7 @@ impl Umad {
         self.unsent += u64::from(self.try_send(device, port, envelope).is_none());
     }
 
-    /// The response to a request that the SA does not get, to leave a group.
+    /// The response to a request to leave a group, if it is not sent to the SA.
     fn answer(&self, envelope: &Envelope) -> Option<Envelope> {
         let mut mad = SaMad::parse(&envelope.mad);
         let MadHeader { mgmt_class, method, attribute_id, .. } = mad.header;
@@ -183,7 +174,7 @@ fn register_sa(management: &mut dyn ManagementPort) -> Result<Agent, VerbsError>
     let mut refusal = None;
     for registration in choices {
         match management.register(&registration) {
-            // Another agent takes reports, or the kernel leaves RMPP to nobody.
+            // Another agent takes reports, or the kernel does not leave RMPP to its users.
             Err(error @ VerbsError::System { errno, .. }) if is_refusal(errno) => {
                 refusal = Some(error);
             }
@@ -295,7 +286,7 @@ impl Sent {
         self.requests.remove(&low).map(|request| request.transaction_id)
     }
 
-    /// A request came back, unanswered.
+    /// The kernel returned a request: there was no response.
     fn forget(&mut self, request: &ReceivedMad<'_>) {
         if let Ok((header, _)) = MadHeader::read(request.datagram) {
             self.remove(header.transaction_id as u32);

@@ -6,7 +6,8 @@ use pollux_control::router::kernel_routes::{
     KernelRouteChange, KernelRouteKey, KernelRoutesConfig, KernelTarget,
 };
 use pollux_node::kernel::route_watch::KernelRouteWatch;
-use pollux_node::kernel::shadow::Shadow;
+use pollux_node::kernel::shadow::open_shadow;
+use pollux_node::kernel::tun_device::TunDevice;
 use pollux_verbs::time::Time;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
@@ -14,7 +15,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 pub struct Watched {
     pub namespace: Namespace,
-    pub shadows: Vec<Shadow>,
+    pub shadows: Vec<TunDevice>,
     pub watch: KernelRouteWatch,
     /// What the changes say, added up.
     table: BTreeMap<KernelRouteKey, KernelTarget>,
@@ -135,8 +136,8 @@ impl Watched {
 }
 
 /// A shadow with addresses `10.0.N.1/24` and `2001:db8:N::1/64`.
-fn shadow(n: u8) -> Shadow {
-    let mut shadow = Shadow::open(&format!("ib{n}")).expect("a shadow");
+fn shadow(n: u8) -> TunDevice {
+    let mut shadow = open_shadow(&format!("ib{n}")).expect("a shadow");
     let v6 = Ipv6Addr::new(0x2001, 0xdb8, n.into(), 0, 0, 0, 0, 1);
     let addresses = [(Ipv4Addr::new(10, 0, n, 1).into(), 24), (v6.into(), 64)];
     shadow.set_addresses(&addresses.into()).expect("addresses");

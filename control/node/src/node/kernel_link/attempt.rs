@@ -1,11 +1,11 @@
-//! What the kernel may refuse, and is tried again.
+//! An object of the kernel that is opened again after a refusal.
 
 use super::RETRY_EVERY;
 use crate::kernel::KernelError;
 use crate::node::notice::NodeNotice;
 use pollux_verbs::time::Time;
 
-/// Something of the kernel, or when it is tried again.
+/// An object of the kernel, or the time of the next attempt; `said` once the failure was reported.
 pub(super) enum Attempt<T> {
     Running(T),
     Pending { at: Time, said: bool },
@@ -26,7 +26,7 @@ impl<T> Attempt<T> {
         }
     }
 
-    /// What runs; if nothing does, opens it when that is due.
+    /// The object that runs; opens it first when that is due.
     pub(super) fn open(
         &mut self,
         now: Time,
@@ -53,7 +53,7 @@ impl<T> Attempt<T> {
         }
     }
 
-    /// Gives up what the kernel refused to change, and tries again later.
+    /// Closes an object that the kernel refused to change, and opens it again later.
     pub(super) fn check(
         &mut self,
         now: Time,
@@ -66,7 +66,7 @@ impl<T> Attempt<T> {
         }
     }
 
-    /// Says why once.
+    /// Reports the reason once.
     fn fail(
         &mut self,
         now: Time,

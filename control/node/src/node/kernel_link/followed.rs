@@ -1,4 +1,4 @@
-//! The routes of the kernel that a node follows, and what routing has not taken of them yet.
+//! The routes of the kernel that a node follows, and changes that routing has not taken yet.
 
 use super::attempt::Attempt;
 use crate::admin::rows::KernelStatus;
@@ -22,17 +22,15 @@ pub(super) struct Followed {
     is_new: bool,
 }
 
-/// What routing has to change.
+/// The changes for routing.
 #[derive(Debug)]
 pub(in crate::node) enum KernelUpdate {
-    /// These, in this order.
     Changes(Vec<KernelRouteChange>),
-    /// Everything: these are all routes.
+    /// These are all routes.
     All(BTreeMap<KernelRouteKey, KernelRoute>),
 }
 
 impl Followed {
-    /// None.
     pub(super) fn new() -> Self {
         Self {
             config: KernelRoutesConfig::default(),
@@ -42,17 +40,15 @@ impl Followed {
         }
     }
 
-    /// The watch, while it is open.
     pub(super) const fn watch(&self) -> Option<&KernelRouteWatch> {
         self.state.running()
     }
 
-    /// Takes what has changed.
     pub(super) fn take_update(&mut self) -> KernelUpdate {
         std::mem::take(&mut self.update)
     }
 
-    /// What is known, for operators: of each table.
+    /// A row for each table.
     pub(super) fn status(&self) -> Vec<KernelStatus> {
         let routes = self.state.running().map(KernelRouteWatch::routes);
         let counters = routes.map(KernelRoutes::counters).unwrap_or_default();
@@ -89,7 +85,6 @@ impl Followed {
         }
     }
 
-    /// The time of the next timer.
     pub(super) fn poll_timeout(&self) -> Option<Time> {
         match &self.state {
             _ if self.config.domains.is_empty() => None,

@@ -8,13 +8,12 @@
 //! ```
 //!
 //! A shadow follows its interface: addresses, MTU and carrier. Packets to local addresses and
-//! groups are punted into it, and what the kernel sends by it leaves by the interface, or by
-//! another one if the routes of the node say so. Groups that programs of the kernel join are joined
+//! groups are punted into it, and packets of the kernel leave by the interface, or by another one
+//! if the routes of the node say so. Groups that programs of the kernel join are joined
 //! at the interface. Packets in transit never get there, so the kernel forwards nothing twice.
 //!
-//! `followed` has the routes, `attempt` what the kernel may refuse.
-//!
-//! What the kernel refuses is a notice, and is tried again: the node forwards without it.
+//! `followed` has the routes. A refusal of the kernel is a notice, and the request is repeated
+//! (`attempt`): the node forwards without it.
 //!
 //! A service manager keeps the descriptor of each shadow, so that a restart changes nothing of the
 //! kernel: the next process takes the shadows over. Until an interface is up again there, or
@@ -31,8 +30,9 @@ use crate::config::NodeConfig;
 use crate::interface::Interface;
 use crate::kernel::KernelError;
 use crate::kernel::route_watch::KernelRouteWatch;
-use crate::kernel::shadow::Shadow;
-use crate::kernel::tun::TunWritten;
+use crate::kernel::shadow::open_shadow;
+use crate::kernel::tun::{TunOptions, TunWritten};
+use crate::kernel::tun_device::TunDevice;
 use crate::node::notice::NodeNotice;
 use crate::service::notify_socket::NotifySocket;
 use attempt::Attempt;
@@ -53,13 +53,11 @@ const RETRY_EVERY: Duration = Duration::from_secs(2);
 pub(super) const TAKE_OVER_MAX: Duration = Duration::from_secs(10);
 /// Packets of a shadow in one step, at most.
 const PACKETS_MAX: usize = 64;
-/// The longest packet.
 const PACKET_BYTES_MAX: usize = u16::MAX as usize;
 
 /// Before the device's name in the name by which a service manager keeps its descriptor.
 const KEPT_PREFIX: &str = "shadow-";
 
-/// What of the kernel a node uses.
 pub(super) struct KernelLink {
     shadows: BTreeMap<String, InterfaceShadow>,
     routes: Followed,
@@ -71,9 +69,8 @@ pub(super) struct KernelLink {
 
 /// The shadow of an interface.
 struct InterfaceShadow {
-    /// Its name.
     device: String,
-    state: Attempt<Shadow>,
+    state: Attempt<TunDevice>,
     /// Groups that programs of the kernel listen to.
     groups: BTreeSet<IpAddr>,
     /// The start of the interface at which those were joined.
@@ -85,7 +82,6 @@ struct InterfaceShadow {
 }
 
 impl KernelLink {
-    /// Nothing of the kernel.
     pub(super) fn new() -> Self {
         Self {
             shadows: BTreeMap::new(),
@@ -105,7 +101,7 @@ impl KernelLink {
         (self.manager, self.kept) = (manager, kept);
     }
 
-    /// Whether each shadow was opened, or the reason was said for which it is not.
+    /// Whether each shadow was opened, or the reason was reported for which it is not.
     pub(super) fn is_tried(&self) -> bool {
         let is_tried =
             |one: &InterfaceShadow| !matches!(one.state, Attempt::Pending { said: false, .. });
@@ -122,7 +118,7 @@ impl KernelLink {
         self.routes.take_update()
     }
 
-    /// What is known of the kernel's routes, for operators: of each table.
+    /// A row for each table of the kernel that is followed.
     pub(super) fn status(&self) -> Vec<KernelStatus> {
         self.routes.status()
     }
@@ -197,7 +193,6 @@ impl KernelLink {
         busy
     }
 
-    /// The descriptors that end a sleep.
     pub(super) fn poll_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
         let shadows = self.shadows.values().filter_map(|one| one.state.running());
         let routes = self.routes.watch();
@@ -205,7 +200,6 @@ impl KernelLink {
         fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
     }
 
-    /// The time of the next timer.
     pub(super) fn poll_timeout(&self) -> Option<Time> {
         let shadows = self.shadows.values();
         let shadows = shadows.flat_map(|one| [one.state.retry_at(), one.taken_over_until]);
@@ -218,7 +212,8 @@ impl InterfaceShadow {
     /// A shadow that is to be opened, or taken over by the descriptor that an earlier process had.
     fn new(now: Time, device: &str, kept: Option<OwnedFd>) -> Self {
         let is_kept = kept.is_some();
-        let taken = kept.and_then(|fd| Shadow::take_over(fd, device).ok().flatten());
+        let take_over = |fd| TunDevice::take_over(fd, device, TunOptions::default());
+        let taken = kept.and_then(|fd| take_over(fd).ok().flatten());
         let taken_over_until = taken.is_some().then(|| now + TAKE_OVER_MAX);
         let state = match taken {
             Some(shadow) => Attempt::Running(shadow),
@@ -241,7 +236,6 @@ impl InterfaceShadow {
         }
     }
 
-    /// Follows the interface.
     fn update(
         &mut self,
         now: Time,
@@ -263,7 +257,7 @@ impl InterfaceShadow {
             *joined_at = starts;
         }
         let what = || format!("{name}: its shadow {device}");
-        let Some(shadow) = state.open(now, what, say, || Shadow::open(device)) else { return };
+        let Some(shadow) = state.open(now, what, say, || open_shadow(device)) else { return };
         if !std::mem::replace(is_kept, true) {
             manager.keep(&kept_name(device), &*shadow);
         }
@@ -279,7 +273,7 @@ impl InterfaceShadow {
         let mut busy = false;
         for _ in 0..PACKETS_MAX {
             let Some(packet) = interface.poll_for_kernel() else { break };
-            match shadow.punt(&packet) {
+            match shadow.queue().write(&packet) {
                 Ok(TunWritten::Taken) => {}
                 Ok(TunWritten::Full) => interface.kernel_drops.full += 1,
                 Ok(TunWritten::Refused) | Err(_) => interface.kernel_drops.refused += 1,
@@ -287,7 +281,7 @@ impl InterfaceShadow {
             busy = true;
         }
         for _ in 0..PACKETS_MAX {
-            let len = match shadow.inject(buffer) {
+            let len = match shadow.queue().read(buffer) {
                 Ok(Some(len)) => len,
                 Ok(None) => break,
                 // The device is gone, so it is made anew.
@@ -312,7 +306,7 @@ impl InterfaceShadow {
 /// Gives a shadow the addresses, the MTU and the carrier of its interface. One that was just taken
 /// over loses nothing: the interface comes up, and detects duplicates of its addresses, only now.
 fn follow(
-    shadow: &mut Shadow,
+    shadow: &mut TunDevice,
     interface: Option<&Interface>,
     is_taken_over: bool,
 ) -> Result<(), KernelError> {

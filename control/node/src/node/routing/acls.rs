@@ -8,14 +8,12 @@ use pollux_dataplane::acl::{Acl, AclRule};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The lists by name.
 pub(super) struct Acls {
     all: BTreeMap<String, (Vec<AclSettings>, Arc<Acl>)>,
     workers: usize,
 }
 
 impl Acls {
-    /// No lists yet, for this many workers.
     pub(super) const fn new(workers: usize) -> Self {
         Self { all: BTreeMap::new(), workers }
     }
@@ -38,12 +36,10 @@ impl Acls {
         has_changed
     }
 
-    /// The list of this name.
     pub(super) fn find(&self, name: Option<&String>) -> Option<Arc<Acl>> {
         self.all.get(name?).map(|(_, acl)| Arc::clone(acl))
     }
 
-    /// A row for each rule.
     pub(super) fn rows(&self) -> Vec<AclStatus> {
         let of_list = |(name, (rules, acl)): (&String, &(Vec<AclSettings>, Arc<Acl>))| {
             let rows = rules.iter().zip(acl.packets()).zip(1..);

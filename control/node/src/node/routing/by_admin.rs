@@ -2,14 +2,13 @@
 //!
 //! Why a configured route to the same prefix is no error but stands back: an administrator takes a
 //! prefix out of use at once, and puts it back as it was, without an edit of the file. The file
-//! cannot change such a route, so a reload changes none that somebody added on purpose.
+//! cannot change such a route, so a reload does not change it either.
 
 use crate::admin::request::{RouteRequest, RouteVerb};
 use crate::config::{AddressSetting, DEFAULT_DOMAIN, NodeConfig, Prefix, RouteKind, RouteSettings};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// Routes of administrators, at most.
 const ADMIN_ROUTES_MAX: usize = 65_536;
 
 /// The routes, by domain and prefix.

@@ -8,7 +8,6 @@ use super::routes::{RouteSource, protocol_name};
 use pollux_dataplane::forward::DomainId;
 use std::collections::BTreeMap;
 
-/// Counts of routes.
 #[derive(Clone, Debug, Default)]
 pub(in crate::node) struct RouteCounts {
     pub(in crate::node) routes: Vec<RouteCount>,
@@ -19,7 +18,6 @@ pub(in crate::node) struct RouteCounts {
     counted: u64,
 }
 
-/// Routes of one source.
 #[derive(Clone, Debug)]
 pub(in crate::node) struct RouteCount {
     pub(in crate::node) domain: String,
@@ -32,7 +30,6 @@ pub(in crate::node) struct RouteCount {
 }
 
 impl Routing {
-    /// The counts of the routes that there are now.
     pub(in crate::node) fn count(&mut self) -> &RouteCounts {
         if self.counts.counted != self.counts.updates {
             self.count_anew();

@@ -14,7 +14,7 @@ use pollux_verbs::time::Time;
 use std::net::IpAddr;
 
 impl Routing {
-    /// What becomes of packets of a domain to an address, by the present routes.
+    /// The decision for packets of a domain to an address, by the present routes.
     pub(in crate::node) fn decide(
         &self,
         now: Time,

@@ -1,5 +1,5 @@
-//! What routes depend on beside the kernel: interfaces and the configuration. From these follow the
-//! routes of the node's own, and which next hops can be used.
+//! The input of routes beside the kernel: interfaces and the configuration. These give the node's
+//! own routes, and the next hops that can be used.
 
 use super::by_admin::AdminRoutes;
 use super::next_hops::{Gateway, SharedHops, UsableHops};
@@ -21,16 +21,14 @@ pub(super) struct Link {
     pub(super) is_up: bool,
     /// Its addresses with their prefix lengths.
     pub(super) addresses: Vec<Prefix>,
-    /// Its default routers.
     pub(super) routers: Vec<IpAddr>,
-    /// Its access control lists.
     pub(super) acl_in: Option<String>,
     pub(super) acl_out: Option<String>,
     /// Which sources it accepts.
     pub(super) rpf: RpfMode,
 }
 
-/// Everything that routes depend on beside the kernel's.
+/// All input of routes beside the kernel's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Input {
     pub(super) forwards: bool,
@@ -44,7 +42,6 @@ pub(super) struct Input {
     pub(super) away: BTreeSet<Gateway>,
 }
 
-/// A routing domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Domain {
     pub(super) name: String,
@@ -56,7 +53,6 @@ pub(super) struct Domain {
 pub(super) type OwnRoute = (RouteSource, RouteKind, SharedHops);
 
 impl Link {
-    /// Whether it has this very address.
     pub(super) fn has(&self, address: IpAddr) -> bool {
         self.addresses.iter().any(|own| own.ip == address)
     }
@@ -73,7 +69,6 @@ impl Domain {
         std::iter::once(default).chain(others).collect()
     }
 
-    /// The number of a domain among all.
     pub(super) fn find(all: &[Self], name: &str) -> Option<DomainId> {
         let at = all.iter().position(|domain| domain.name == name)?;
         Some(DomainId(at as u16))
@@ -176,14 +171,13 @@ impl Input {
         self.domains.get(usize::from(at)).map_or("", |domain| &domain.name)
     }
 
-    /// The name of an interface.
     pub(super) fn name(&self, port: PortId) -> &str {
         let link = self.links.iter().find(|link| link.port == port);
         link.map_or("", |link| &link.name)
     }
 }
 
-/// What becomes of packets by a route of the kernel. Its next hops may be in other domains.
+/// The kind and the next hops of a route of the kernel. These may be in other domains.
 pub(super) fn kernel_target(target: &KernelTarget) -> (RouteKind, SharedHops) {
     let (kind, hops) = match target {
         KernelTarget::Via(hops) => (RouteKind::Unicast, hops.clone()),

@@ -8,7 +8,7 @@
 //!                        pollux show routes, route get (`decision`) <---+   workers, control
 //! ```
 //!
-//! 1. [`input`]: what routes depend on, and the routes that follow from it;
+//! 1. [`input`]: the input of routes, and the routes that follow from it;
 //! 2. [`routes`]: which of several routes to a prefix is preferred;
 //! 3. [`next_hops`]: groups of next hops that routes share;
 //! 4. [`table`]: the FIB.
@@ -68,7 +68,6 @@ pub(super) struct Routing {
     input: Input,
     /// Routes of the configuration and of interfaces.
     own: Routes,
-    /// Routes of the kernel.
     kernel: Routes,
     groups: HopGroups,
     acls: Acls,
@@ -115,17 +114,14 @@ impl Routing {
         }
     }
 
-    /// The rules of access control lists, for operators.
     pub(super) fn acl_rows(&self) -> Vec<AclStatus> {
         self.acls.rows()
     }
 
-    /// The multicast routes, for operators.
     pub(super) fn multicast_rows(&self) -> Vec<MulticastStatus> {
         self.multicast.rows(&self.input)
     }
 
-    /// A reader for a worker.
     pub(super) fn reader(&self) -> Snapshot<RoutingTable> {
         self.publisher.reader()
     }
@@ -173,7 +169,7 @@ impl Routing {
         self.multicast.join_groups(now, interfaces);
     }
 
-    /// Takes over the configuration and the state of links. Returns whether anything is other.
+    /// Takes over the configuration and the state of links. Returns whether any of it has changed.
     fn update_input(
         &mut self,
         now: Time,
@@ -285,7 +281,7 @@ impl Routing {
     }
 
     /// Gateways of several to one prefix that do not answer. They are asked for now and then, since
-    /// no packet is.
+    /// no packet is sent to them.
     fn away(&mut self, now: Time, interfaces: &mut Interfaces) -> BTreeSet<Gateway> {
         let asks = self.ask_at <= now;
         if asks {
@@ -308,7 +304,6 @@ impl Routing {
         away
     }
 
-    /// When gateways are asked for again.
     pub(super) fn poll_timeout(&self) -> Option<Time> {
         (!self.input.away.is_empty()).then_some(self.ask_at)
     }
@@ -364,7 +359,6 @@ impl Routing {
         }
     }
 
-    /// Changes a route of the kernel.
     fn set_kernel(
         &mut self,
         now: Time,

@@ -15,7 +15,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// The multicast routes of a node.
 #[derive(Default)]
 pub(super) struct Multicast {
     configured: Vec<MulticastSettings>,
@@ -78,7 +77,6 @@ impl Multicast {
         Some(MulticastRoute { group, source, from: port(from)?, to })
     }
 
-    /// The tables by domain.
     pub(super) fn tables(&self) -> Arc<[MulticastTable]> {
         Arc::clone(&self.tables)
     }
@@ -98,7 +96,6 @@ impl Multicast {
         }
     }
 
-    /// A row for each route.
     pub(super) fn rows(&self, input: &Input) -> Vec<MulticastStatus> {
         let row = |one: &MulticastSettings| MulticastStatus {
             domain: self.domain_of(&one.from, input),

@@ -51,7 +51,6 @@ impl UsableHops {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct GroupId(u64);
 
-/// A group of next hops.
 #[derive(Debug)]
 pub(super) struct HopGroup {
     pub(super) shared: SharedHops,
@@ -75,7 +74,6 @@ impl HopGroup {
 /// A gateway, at the link of a port.
 pub(super) type Gateway = (PortId, IpAddr);
 
-/// All groups that routes have.
 #[derive(Debug, Default)]
 pub(super) struct HopGroups {
     groups: BTreeMap<GroupId, HopGroup>,

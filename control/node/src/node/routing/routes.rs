@@ -37,10 +37,9 @@ pub(in crate::node) enum Rank {
     Router(usize),
 }
 
-/// Who gave a route.
+/// The origin of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RouteSource {
-    /// The subnet of an interface.
     Connected,
     /// An administrator, by `pollux route`.
     Admin,
@@ -50,12 +49,11 @@ pub(super) enum RouteSource {
     Kernel(RouteProtocol),
 }
 
-/// What routing knows of a route beside its key.
+/// A route, but for its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Route {
     pub(super) source: RouteSource,
     pub(super) kind: RouteKind,
-    /// Its next hops.
     pub(super) group: GroupId,
     /// When it became what it is.
     pub(super) since: Time,
@@ -81,7 +79,7 @@ impl RouteKey {
     }
 }
 
-/// What routes compete for.
+/// The object that routes compete for.
 pub(super) type Destination = (DomainId, Prefix);
 
 /// All routes to a prefix, in the order in which they are preferred.
@@ -129,7 +127,7 @@ pub(super) fn protocol_name(number: u8) -> String {
     }
 }
 
-/// Who puts routes into the kernel.
+/// Origins of routes of the kernel, and their names in iproute2.
 const PROTOCOLS: [(RouteProtocol, &str); 10] = [
     (RouteProtocol::BOOT, "boot"),
     (RouteProtocol::STATIC, "static"),

@@ -24,16 +24,15 @@ use std::sync::Arc;
 /// Routes that the FIB of a domain has at most: those of the Internet, twice.
 const ROUTES_MAX: usize = 2_500_000;
 
-/// Where packets to a prefix go.
+/// The target of packets to a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
     /// To a next hop of this group by flow. It has at least one, or it is all of a domain.
     Hops(GroupId),
-    /// Nowhere.
     Rejected(FibTarget),
 }
 
-/// What workers read: a version. A clone is two references.
+/// A version of the routes, as workers read it. A clone is two references.
 #[derive(Clone, Debug, Default)]
 pub(in crate::node) struct RoutingTable {
     /// Another one with every change.
@@ -44,7 +43,6 @@ pub(in crate::node) struct RoutingTable {
     multicast: Arc<[MulticastTable]>,
     /// By [`PortId`].
     ports: Arc<[Option<PortRules>]>,
-    /// Whether packets in transit are forwarded.
     pub(in crate::node) forwards: bool,
 }
 
@@ -54,7 +52,6 @@ pub(in crate::node) struct PortRules {
     pub(in crate::node) domain: DomainId,
     pub(in crate::node) reverse_path: ReversePath,
     pub(in crate::node) acl_in: Option<Arc<Acl>>,
-    /// That of packets that leave.
     pub(in crate::node) acl_out: Option<Arc<Acl>>,
 }
 
@@ -89,7 +86,6 @@ impl InstalledRoutes {
         }
     }
 
-    /// Changes the route to a prefix.
     pub(super) fn set(&mut self, to: Prefix, target: Option<Target>, all: &HopGroups) {
         self.refused.remove(&to);
         let before = self.routes.get(&to).copied();
@@ -138,7 +134,6 @@ impl InstalledRoutes {
         }
     }
 
-    /// Changes the next hops of a group.
     pub(super) fn set_hops(&mut self, group: GroupId, hops: &[FibHop]) {
         if let Some(group) = self.groups.get(&group) {
             self.fib.set_group(*group, hops);
