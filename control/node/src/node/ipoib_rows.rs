@@ -81,7 +81,6 @@ pub(super) fn neighbors(
     (rows.into_iter().map(row).collect(), last)
 }
 
-/// The transport of packets to a peer, and their MTU.
 const fn transport(adjacency: &Adjacency) -> (NeighborTransport, Option<u32>) {
     match adjacency {
         Adjacency::Unknown => (NeighborTransport::Unknown, None),

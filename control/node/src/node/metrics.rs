@@ -1,12 +1,10 @@
 //! The metrics of a node, from state of control and from counters that workers published: a scrape
 //! never touches a worker, and takes no longer than a look at all tables.
 
-use super::changes::Running;
-use super::kernel_link::KernelLink;
+use super::Node;
 use super::kinds::NodeInterface;
-use super::opening::{Interfaces, Named};
-use super::routing::{RouteCount, RouteCounts};
-use super::worker_handle::WorkerHandle;
+use super::opening::Named;
+use super::routing::RouteCount;
 use crate::admin::rows::{DropCount, InterfaceStatus, NeighborState};
 use crate::interface::Interface;
 use crate::telemetry::exposition::{Exposition, MetricFamily, MetricValue, MetricsFormat, Samples};
@@ -15,21 +13,9 @@ use pollux_control::icmp::IcmpSentKind;
 use pollux_control::ipoib::Load;
 use pollux_control::router::kernel_routes::KernelRoutesCounters;
 use pollux_control::sa::SaResults;
-use pollux_dataplane::engine::counts::{CountsSegment, WorkerCounts};
+use pollux_dataplane::engine::counts::WorkerCounts;
 use pollux_verbs::time::Time;
 use std::collections::BTreeMap;
-
-pub(super) struct Measured<'a> {
-    pub(super) interfaces: &'a Interfaces,
-    pub(super) handles: &'a [WorkerHandle],
-    pub(super) running: &'a Running,
-    pub(super) routes: &'a RouteCounts,
-    pub(super) kernel: &'a KernelLink,
-    pub(super) counts: &'a CountsSegment,
-    pub(super) now: Time,
-    /// The start of the node, in seconds since 1970.
-    pub(super) start_seconds: f64,
-}
 
 /// The states of connections and of groups, as reports name them: states without members have
 /// samples, so that a rule of an alert finds them.
@@ -44,8 +30,9 @@ const REFUSED: &str = "refused";
 /// A metric, and its counter in a row.
 type Count<Row, Value> = (&'static MetricFamily, fn(&Row) -> Value);
 
-impl Measured<'_> {
-    pub(super) fn body(&self, format: MetricsFormat) -> String {
+impl Node {
+    pub(super) fn metrics(&mut self, format: MetricsFormat) -> String {
+        self.routing.update_counts();
         let mut out = Exposition::new(format, BYTES + self.interfaces.all.len() * INTERFACE_BYTES);
         self.node(&mut out);
         let rows: Vec<_> = self.named().map(|(name, named)| self.status(name, named)).collect();
@@ -72,7 +59,6 @@ impl Measured<'_> {
         out.family(&all::RELOAD_TIME).add(&[], last);
     }
 
-    /// Configured interfaces, by name.
     fn named(&self) -> impl Iterator<Item = (&str, &Named)> {
         self.interfaces.all.iter().map(|(name, named)| (name.as_str(), named))
     }
@@ -89,7 +75,7 @@ impl Measured<'_> {
         let Named { settings, interface, .. } = named;
         interface.as_ref().map_or_else(
             |_| InterfaceStatus { interface: name.into(), ..InterfaceStatus::default() },
-            |one| one.status(self.now, name, &settings.device),
+            |one| one.status(self.now(), name, &settings.device),
         )
     }
 
@@ -195,7 +181,7 @@ impl Measured<'_> {
     }
 
     fn routes(&self, out: &mut Exposition) {
-        let counts = self.routes;
+        let counts = &self.routing.counts;
         let mut samples = out.family(&all::ROUTES);
         for RouteCount { domain, family, origin, protocol, count } in &counts.routes {
             let labels = [

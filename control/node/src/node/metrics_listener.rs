@@ -8,14 +8,12 @@ use pollux_verbs::time::Time;
 use rustix::event::PollFd;
 use std::time::Duration;
 
-/// The pause between attempts to listen.
 const RETRY_EVERY: Duration = Duration::from_secs(2);
 
 #[derive(Default)]
 pub(super) struct MetricsListener {
     address: Option<MetricsAddress>,
     server: Option<MetricsServer>,
-    /// The time of the next attempt after a failure.
     retry_at: Option<Time>,
 }
 

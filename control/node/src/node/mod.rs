@@ -3,8 +3,8 @@
 //! ```text
 //!   control thread: `Node::run`                                 worker threads, all alike
 //!   MADs, port events --> `Interfaces` ==commands, frames==> `WorkerTask`: workers of interfaces
-//!   admin socket -------> `Requests`   <==events, packets==        |
-//!   metrics <------------ `Measured`                               |
+//!   admin socket -------> `requests`   <==events, packets==        |
+//!   metrics <------------ `metrics`                                |
 //!                              ^                            queue pairs, packets
 //!                              +-- counters in shared memory ------+
 //! ```
@@ -44,7 +44,6 @@ use crate::service::ServiceManager;
 use captures::Captures;
 use changes::{Changed, ReloadKind, Running};
 use kernel_link::KernelLink;
-use metrics::Measured;
 use metrics_listener::MetricsListener;
 use notice::NodeNotice;
 use opening::Interfaces;
@@ -55,7 +54,6 @@ use pollux_dataplane::engine::counts::CountsSegment;
 use pollux_mem::region::MapError;
 use pollux_verbs::time::Time;
 use report::Pings;
-use requests::Requests;
 use routing::Routing;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::hash::{BuildHasher, RandomState};
@@ -72,7 +70,6 @@ use waker::{Woken, waker};
 use worker_handle::{AssignedThreads, Assignment, WorkerHandle, WorkerThread};
 use worker_task::WorkerTask;
 
-/// The longest pause between attempts to open a device.
 const REOPEN_EVERY: Duration = Duration::from_secs(1);
 /// The longest sleep of the control thread without interfaces.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
@@ -305,7 +302,6 @@ impl Node {
                 && Some(&state) != named.noted.as_ref()
             {
                 say(&named.notice(name, &state));
-
                 let noted = named.noted.as_ref().map(|noted| noted.name);
                 named.state_changes += u64::from(noted != Some(state.name));
                 named.noted = Some(state);
@@ -313,40 +309,21 @@ impl Node {
         });
         let now = self.now();
         self.captures.handle_timeout(now);
-        let Self { interfaces, pings, captures, assignment, handles, counts, .. } = self;
-        let Self { admin, running, routing, kernel, .. } = self;
-        if let Some(admin) = admin {
-            let mut requests = Requests {
-                interfaces,
-                pings,
-                captures,
-                assignment,
-                handles,
-                running,
-                routing,
-                kernel,
-                counts,
-            };
-            admin.turn(now, &mut |number, request, from| {
-                requests.respond(now, number, request, from)
-            });
+        if let Some(mut admin) = self.admin.take() {
+            admin.turn(now, &mut |number, request, from| self.respond(now, number, request, from));
+            self.admin = Some(admin);
         }
-        running.notices.drain(..).for_each(|notice| say(&notice));
+        self.running.notices.drain(..).for_each(|notice| say(&notice));
         self.turn_metrics(now, say);
         self.supervision.update(self.now(), &self.interfaces, &self.kernel, &self.counts);
         is_busy
     }
 
-    /// Offers metrics as configured, and replies to requests for them.
     fn turn_metrics(&mut self, now: Time, say: &mut impl FnMut(&NodeNotice)) {
-        let Self { interfaces, handles, counts, metrics, running, routing, kernel, .. } = self;
-        let start_seconds = self.start_seconds;
-        metrics.update(now, running.config.telemetry.openmetrics.as_ref(), say);
-        metrics.turn(now, &mut |format| {
-            let routes = routing.count();
-            Measured { interfaces, handles, running, routes, kernel, counts, now, start_seconds }
-                .body(format)
-        });
+        let mut metrics = std::mem::take(&mut self.metrics);
+        metrics.update(now, self.running.config.telemetry.openmetrics.as_ref(), say);
+        metrics.turn(now, &mut |format| self.metrics(format));
+        self.metrics = metrics;
     }
 
     /// Steps interfaces until there is nothing to do, at most some times. Returns whether there was

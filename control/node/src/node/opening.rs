@@ -91,7 +91,6 @@ impl Retry {
 struct Site {
     /// The name of the port for its management, if it has one of its own.
     management: Option<String>,
-    /// The pending attempt to open it.
     attempt: Option<Receiver<Result<Opened, OpenError>>>,
     retry: Retry,
     /// The port, while interfaces run there.
@@ -100,7 +99,6 @@ struct Site {
 
 /// The worker threads, as far as interfaces need them.
 pub(super) trait WorkerThreads {
-    /// The packet memory of the thread of this worker of an interface.
     fn memory(
         &mut self,
         interface: &str,
@@ -138,7 +136,6 @@ impl Interfaces {
         }
     }
 
-    /// Closes devices that no interface uses.
     pub(super) fn drop_unused_sites(&mut self) {
         let all = &self.all;
         self.sites.retain(|device, _| all.values().any(|named| named.settings.device == *device));
@@ -481,7 +478,6 @@ mod tests {
         workers: Vec<(String, WorkerPort)>,
     }
 
-    /// Keeps the workers.
     struct NoThreads<'a>(&'a mut Vec<(String, WorkerPort)>);
 
     impl WorkerThreads for NoThreads<'_> {
@@ -508,7 +504,6 @@ mod tests {
             alone
         }
 
-        /// Makes the changes from a configuration to another.
         fn change(&mut self, old: &NodeConfig, text: &str) {
             let new = NodeConfig::read("test", text).expect("a configuration");
             for change in old.diff(&new) {
@@ -522,7 +517,6 @@ mod tests {
             self.interfaces.step(self.now, &mut threads);
         }
 
-        /// Workers of an interface.
         fn count(&self, of: &str) -> usize {
             self.workers.iter().filter(|(name, _)| name == of).count()
         }

@@ -1,14 +1,11 @@
 //! Requests to a node: control answers them, from its own state and from what workers publish, so
 //! that no worker is asked and one that hangs is seen.
 
-use super::captures::Captures;
+use super::Node;
 use super::changes::{Changed, ReloadKind, Running};
-use super::kernel_link::KernelLink;
-use super::opening::Interfaces;
-use super::report::{Pings, Report, Response};
-use super::routing::Routing;
+use super::report::{Report, Response};
 use super::trace::trace;
-use super::worker_handle::{Assignment, WorkerHandle};
+use super::worker_handle::WorkerHandle;
 use crate::admin::page::{Cursor, Page};
 use crate::admin::reply::{AdminAnswer, AdminReply, ConfigText};
 use crate::admin::request::{AdminRequest, AdminTable, RouteRequest};
@@ -21,19 +18,7 @@ use pollux_verbs::time::Time;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-pub(super) struct Requests<'a> {
-    pub(super) interfaces: &'a mut Interfaces,
-    pub(super) pings: &'a mut Pings,
-    pub(super) captures: &'a mut Captures,
-    pub(super) assignment: &'a mut Assignment,
-    pub(super) handles: &'a mut [WorkerHandle],
-    pub(super) running: &'a mut Running,
-    pub(super) routing: &'a mut Routing,
-    pub(super) kernel: &'a mut KernelLink,
-    pub(super) counts: &'a CountsSegment,
-}
-
-impl Requests<'_> {
+impl Node {
     /// The response to a request, once there is one; or the page of it that begins there.
     pub(super) fn respond(
         &mut self,

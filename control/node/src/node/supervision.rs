@@ -61,7 +61,6 @@ impl Supervision {
         }
     }
 
-    /// The time of the next look at workers.
     pub(super) fn poll_timeout(&self) -> Option<Time> {
         self.watchdog.as_ref().map(Watchdog::due)
     }

@@ -18,7 +18,6 @@ use pollux_verbs::time::Time;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// The access control lists of a configuration.
 type AccessLists = BTreeMap<String, Vec<AclSettings>>;
 
 #[derive(Default)]

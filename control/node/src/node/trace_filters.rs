@@ -12,7 +12,6 @@ use std::net::IpAddr;
 
 const ICMP: [IpProtocol; 2] = [IpProtocol::ICMPV4, IpProtocol::ICMPV6];
 
-/// The addresses of a packet.
 #[derive(Clone, Copy)]
 pub(super) struct Addresses {
     pub(super) source: Option<IpAddr>,

@@ -69,7 +69,6 @@ impl Woken {
         while matches!((&self.stream).read(&mut bytes), Ok(1..)) {}
     }
 
-    /// Sleeps until it is woken, at most for `longest`.
     pub fn sleep(&self, longest: Duration) {
         self.sleep_at([], longest);
     }

@@ -123,7 +123,6 @@ impl WorkerThreads for AssignedThreads<'_> {
 
 /// The threads of a node, and which of them has worker 0 of each interface.
 pub(super) struct Assignment {
-    /// The cores of the threads.
     pub(super) cores: Vec<Option<usize>>,
     pub(super) first: BTreeMap<String, usize>,
     /// The turn of each device.

@@ -68,7 +68,6 @@ impl WorkerTask {
         *rules_of = Some(tables.version);
     }
 
-    /// Sends a notice, if there is space for it.
     pub(super) fn notify(&self, notice: NodeNotice) {
         let _ = self.notices.try_send(notice);
         self.control.wake();

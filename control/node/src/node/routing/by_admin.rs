@@ -11,7 +11,6 @@ use std::net::IpAddr;
 
 const ADMIN_ROUTES_MAX: usize = 65_536;
 
-/// The routes, by domain and prefix.
 #[derive(Default)]
 pub(in crate::node) struct AdminRoutes {
     routes: BTreeMap<(String, Prefix), RouteSettings>,

@@ -24,22 +24,18 @@ pub(in crate::node) struct RouteCount {
     pub(in crate::node) family: &'static str,
     /// `connected`, `admin`, `static` or `kernel`.
     pub(in crate::node) origin: &'static str,
-    /// The protocol of a route of the kernel.
     pub(in crate::node) protocol: String,
     pub(in crate::node) count: u64,
 }
 
 impl Routing {
-    pub(in crate::node) fn count(&mut self) -> &RouteCounts {
-        if self.counts.counted != self.counts.updates {
-            self.count_anew();
-            self.counts.counted = self.counts.updates;
-        }
-        &self.counts
-    }
-
-    fn count_anew(&mut self) {
+    /// Counts anew if routes have changed.
+    pub(in crate::node) fn update_counts(&mut self) {
         let Self { own, kernel, input, installed, counts, .. } = self;
+        if counts.counted == counts.updates {
+            return;
+        }
+        counts.counted = counts.updates;
         counts.installed.clear();
         for (name, routes) in installed {
             let (routes, groups) = routes.counts();

@@ -19,7 +19,6 @@ pub(super) struct Link {
     pub(super) port: PortId,
     pub(super) domain: DomainId,
     pub(super) is_up: bool,
-    /// Its addresses with their prefix lengths.
     pub(super) addresses: Vec<Prefix>,
     pub(super) routers: Vec<IpAddr>,
     pub(super) acl_in: Option<String>,
@@ -45,7 +44,6 @@ pub(super) struct Input {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Domain {
     pub(super) name: String,
-    /// The table of the kernel whose routes it has.
     kernel_table: Option<u32>,
 }
 
@@ -114,7 +112,6 @@ impl Input {
         all
     }
 
-    /// The next hops of a route of an administrator or of the configuration.
     fn given_hops(&self, domain: DomainId, route: &RouteSettings) -> SharedHops {
         let next = route.next_domain.as_ref();
         let next = next.map(|name| Domain::find(&self.domains, name));
@@ -126,13 +123,11 @@ impl Input {
         }
     }
 
-    /// The domain that has the routes of a table of the kernel.
     pub(super) fn domain_of_table(&self, table: u32) -> Option<DomainId> {
         let at = self.domains.iter().rposition(|domain| domain.kernel_table == Some(table))?;
         Some(DomainId(at as u16))
     }
 
-    /// The next hops of a group that can be used now.
     pub(super) fn hops(&self, shared: &SharedHops) -> UsableHops {
         UsableHops::new(self.at_links(shared), |gateway| self.away.contains(gateway))
     }
@@ -192,7 +187,6 @@ const fn hop(link: &Link, gateway: Option<IpAddr>) -> FibHop {
     FibHop { port: link.port, gateway, weight: 1 }
 }
 
-/// The broadcast address of a subnet, as a prefix.
 fn broadcast(subnet: &Prefix) -> Option<Prefix> {
     match subnet.ip {
         IpAddr::V4(ip) if subnet.len < 31 => {

@@ -33,7 +33,7 @@ mod routes;
 mod rows;
 pub(super) mod table;
 
-pub(super) use counts::{RouteCount, RouteCounts};
+pub(super) use counts::RouteCount;
 
 use super::kernel_link::{KernelLink, KernelUpdate};
 use super::opening::{Interfaces, Named};
@@ -42,6 +42,7 @@ use crate::admin::rows::AclStatus;
 use crate::config::{NodeConfig, Prefix, RouteKind};
 use acls::Acls;
 use by_admin::AdminRoutes;
+use counts::RouteCounts;
 use input::{Domain, Input, Link, kernel_target};
 use multicast::Multicast;
 use next_hops::{Gateway, HopGroup, HopGroups};
@@ -62,7 +63,6 @@ use table::{DomainRoutes, InstalledRoutes, PortRules, RoutingTable, Target};
 /// How often gateways are asked for that do not answer.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
-/// The routes of a node.
 pub(super) struct Routing {
     pub(super) by_admin: AdminRoutes,
     input: Input,
@@ -72,14 +72,13 @@ pub(super) struct Routing {
     groups: HopGroups,
     acls: Acls,
     multicast: Multicast,
-    /// By the names of domains.
     installed: BTreeMap<String, InstalledRoutes>,
     table: Arc<RoutingTable>,
     publisher: Publisher<RoutingTable>,
     ports: BTreeMap<String, PortId>,
     /// When gateways that do not answer are asked for again.
     ask_at: Time,
-    counts: RouteCounts,
+    pub(super) counts: RouteCounts,
     /// The seed of the hashes of flows: workers and control choose the same next hops.
     flow_seed: u64,
     /// The ICMP errors of all interfaces.
