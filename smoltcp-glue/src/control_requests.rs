@@ -74,7 +74,7 @@ impl ControlHandle {
 
     /// Leaves a multicast group.
     pub(crate) fn leave_group(&self, group: IpAddr) {
-        self.tell(move |interface, now| interface.leave_group(now, group));
+        self.run(move |interface, now| interface.leave_group(now, group));
     }
 
     /// Answers when all packets that workers and control have accepted have left.

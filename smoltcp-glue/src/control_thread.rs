@@ -6,11 +6,11 @@
 //! ```
 //!
 //! A request is a function. The thread calls it after each step of the control plane until it has
-//! an answer; so one mechanism serves questions (neighbors), commands (join a group) and what
-//! takes its time (an echo request, all packets sent).
+//! an answer; so one mechanism serves queries (neighbors), commands (join a group) and long
+//! operations (an echo request, all packets sent).
 //!
-//! The thread sleeps until a worker has something for it, somebody asks, or a timer is due. A
-//! worker wakes it only if it sleeps. The thread ends when all handles are gone.
+//! The thread sleeps until an event of a worker, a request or a timer ends that. A worker wakes it
+//! only if it sleeps. The thread ends when all handles are gone.
 
 use crate::clock::Clock;
 use pollux_node::interface as node;
@@ -18,8 +18,8 @@ use pollux_node::node::waker::{Waker, Woken, waker};
 use pollux_verbs::time::Time;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
@@ -27,7 +27,6 @@ use std::time::Duration;
 const REQUESTS_MAX: usize = 256;
 /// Steps of the control plane between two looks at requests.
 const STEPS_MAX: usize = 64;
-/// The longest sleep.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
 /// A function that is called until it returns true.
@@ -50,7 +49,6 @@ pub(crate) trait Attendant: Send + 'static {
         Duration::MAX
     }
 
-    /// The descriptor that ends a sleep.
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -62,37 +60,20 @@ pub(crate) struct ControlThread {
     thread: Option<JoinHandle<()>>,
 }
 
-/// The channel to the thread.
 pub(crate) struct ControlHandle {
     // Dropped before the waker, which wakes the thread once more.
     requests: SyncSender<Request>,
     waker: Waker,
 }
 
-/// The answer to a request.
+/// The answer to a request. Dropping it cancels the request.
 pub(crate) struct Answer<R> {
-    slot: Arc<AnswerSlot<R>>,
-}
-
-struct AnswerSlot<R> {
-    state: Mutex<AnswerState<R>>,
-    changed: Condvar,
-}
-
-enum AnswerState<R> {
-    Pending,
-    Ready(R),
-    /// The thread has ended, or the interface has.
-    Ended,
-}
-
-/// The thread's end of an answer. Dropping it without an answer tells who waits.
-struct Reply<R> {
-    slot: Weak<AnswerSlot<R>>,
+    receiver: Receiver<R>,
+    /// The request ends without it.
+    _wanted: Arc<()>,
 }
 
 impl ControlThread {
-    /// Starts the thread.
     pub(crate) fn start(
         interface: node::Interface,
         clock: Clock,
@@ -111,7 +92,6 @@ impl ControlThread {
         self.thread = None;
     }
 
-    /// The channel to the thread.
     pub(crate) fn handle(&self) -> &ControlHandle {
         self.handle.as_ref().expect("it is there until the drop")
     }
@@ -132,36 +112,38 @@ impl ControlHandle {
         &self,
         mut ask: impl FnMut(&mut node::Interface, Time) -> Option<R> + Send + 'static,
     ) -> Answer<R> {
-        let (reply, answer) = answer();
+        let (sender, receiver) = sync_channel(1);
+        let wanted = Arc::new(());
+        let is_wanted = Arc::downgrade(&wanted);
         self.request(Box::new(move |interface, now| {
-            if reply.is_unwanted() {
+            if is_wanted.strong_count() == 0 {
                 return true;
             }
-            match ask(interface, now) {
-                Some(value) => {
-                    reply.send(value);
-                    true
-                }
-                None => false,
+            let answer = ask(interface, now);
+            let is_answered = answer.is_some();
+            if let Some(answer) = answer {
+                // The answer may have been dropped meanwhile.
+                let _ = sender.send(answer);
             }
+            is_answered
         }));
-        answer
+        Answer { receiver, _wanted: wanted }
     }
 
-    /// Has the control plane do something, without an answer.
-    pub(crate) fn tell(&self, mut act: impl FnMut(&mut node::Interface, Time) + Send + 'static) {
+    /// Runs a function on the control plane, without an answer.
+    pub(crate) fn run(&self, mut act: impl FnMut(&mut node::Interface, Time) + Send + 'static) {
         self.request(Box::new(move |interface, now| {
             act(interface, now);
             true
         }));
     }
 
-    /// Wakes the thread if it sleeps, after a worker has handed something to it.
+    /// Wakes the thread if it sleeps, after a worker has sent events to it.
     pub(crate) fn wake_if_asleep(&self) {
         self.waker.wake_if_asleep();
     }
 
-    /// A request to a thread that has ended is dropped, and that tells who waits for its answer.
+    /// A request to a thread that has ended is dropped, which ends the wait for its answer.
     fn request(&self, request: Request) {
         let _ = self.requests.send(request);
         self.waker.wake_if_asleep();
@@ -197,7 +179,7 @@ impl<A: Attendant> Control<A> {
         }
     }
 
-    /// Takes new requests. Returns whether there were any; fails once nobody can ask any more.
+    /// Takes new requests. Returns whether there were any; fails once all handles are gone.
     fn take_requests(&mut self) -> Result<bool, TryRecvError> {
         let before = self.pending.len();
         loop {
@@ -238,7 +220,6 @@ impl<A: Attendant> Control<A> {
         }
     }
 
-    /// Sleeps until there may be something to do.
     fn sleep(&mut self) {
         let now = self.clock.now();
         self.woken.fall_asleep();
@@ -258,81 +239,30 @@ impl<A: Attendant> Control<A> {
     }
 }
 
-/// An answer, and the end that gives it.
-fn answer<R>() -> (Reply<R>, Answer<R>) {
-    let state = Mutex::new(AnswerState::Pending);
-    let slot = Arc::new(AnswerSlot { state, changed: Condvar::new() });
-    (Reply { slot: Arc::downgrade(&slot) }, Answer { slot })
-}
-
-impl<R> AnswerSlot<R> {
-    fn lock(&self) -> MutexGuard<'_, AnswerState<R>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Replaces [`AnswerState::Pending`]; another state stays.
-    fn settle(&self, state: AnswerState<R>) {
-        let mut settled = self.lock();
-        if matches!(*settled, AnswerState::Pending) {
-            *settled = state;
-            self.changed.notify_all();
-        }
-    }
-}
-
 impl<R> Answer<R> {
     /// The answer, if it is there.
     pub(crate) fn poll(&self) -> io::Result<Option<R>> {
-        take(&mut self.slot.lock())
+        match self.receiver.try_recv() {
+            Ok(answer) => Ok(Some(answer)),
+            Err(TryRecvError::Empty) => Ok(None),
+            Err(TryRecvError::Disconnected) => Err(ended()),
+        }
     }
 
     /// Waits for the answer, at most for `timeout`.
     pub(crate) fn wait_for(self, timeout: Duration) -> io::Result<R> {
-        let is_pending = |state: &mut AnswerState<R>| matches!(state, AnswerState::Pending);
-        let waited = self.slot.changed.wait_timeout_while(self.slot.lock(), timeout, is_pending);
-        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        take(&mut state)?.ok_or_else(|| io::ErrorKind::TimedOut.into())
+        self.receiver.recv_timeout(timeout).map_err(|why| match why {
+            RecvTimeoutError::Timeout => io::ErrorKind::TimedOut.into(),
+            RecvTimeoutError::Disconnected => ended(),
+        })
     }
 
-    /// Waits for the answer.
     pub(crate) fn wait(self) -> io::Result<R> {
-        let mut state = self.slot.lock();
-        loop {
-            if let Some(answer) = take(&mut state)? {
-                return Ok(answer);
-            }
-            state = self.slot.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
+        self.receiver.recv().map_err(|_| ended())
     }
 }
 
-fn take<R>(state: &mut AnswerState<R>) -> io::Result<Option<R>> {
-    match std::mem::replace(state, AnswerState::Ended) {
-        AnswerState::Pending => {
-            *state = AnswerState::Pending;
-            Ok(None)
-        }
-        AnswerState::Ready(answer) => Ok(Some(answer)),
-        AnswerState::Ended => Err(io::Error::other("the interface has ended")),
-    }
-}
-
-impl<R> Reply<R> {
-    fn send(&self, value: R) {
-        if let Some(slot) = self.slot.upgrade() {
-            slot.settle(AnswerState::Ready(value));
-        }
-    }
-
-    fn is_unwanted(&self) -> bool {
-        self.slot.strong_count() == 0
-    }
-}
-
-impl<R> Drop for Reply<R> {
-    fn drop(&mut self) {
-        if let Some(slot) = self.slot.upgrade() {
-            slot.settle(AnswerState::Ended);
-        }
-    }
+/// The thread, or the interface, has dropped the request.
+fn ended() -> io::Error {
+    io::Error::other("the interface has ended")
 }

@@ -7,53 +7,40 @@ use pollux_node::interface::DeviceError;
 use std::fmt;
 use std::io::{self, ErrorKind};
 
-/// Why an interface did not come up, with what to do.
+/// The reason for which an interface did not come up, with advice.
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum UpError {
     /// The device cannot be opened.
+    #[error("{0}")]
     Open(OpenError),
     /// The device lacks something that an interface needs.
+    #[error("{0}")]
     Device(DeviceError),
     /// The configuration file cannot be read, or is invalid.
+    #[error("{0}")]
     File(ConfigErrors),
     /// The configuration file has no such interface.
+    #[error("{0}")]
     Interface(String),
     /// An address is invalid, or has no prefix length.
+    #[error("{0:?} is no address with prefix; write 10.0.0.1/24 or fd00::1/64")]
     Address(String),
     /// The interface did not come up in time; its state and the reason.
+    #[error(
+        "the interface did not come up: {0}; check that a subnet manager runs and that the port is \
+         a full member of the partition"
+    )]
     NotUp(String),
     /// A worker cannot be pinned to this core.
+    #[error("cannot pin a worker to core {0}; choose a core of this process")]
     Core(usize),
     /// A worker did not start, and why.
+    #[error("the interface has no worker: {0}")]
     Worker(String),
     /// The system has no thread, or no socket between threads, for the control plane.
+    #[error("cannot start the control thread of the interface: {0}")]
     Thread(io::Error),
-}
-
-impl fmt::Display for UpError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Open(error) => error.fmt(f),
-            Self::Device(error) => error.fmt(f),
-            Self::File(error) => error.fmt(f),
-            Self::Interface(why) => f.write_str(why),
-            Self::Address(text) => {
-                write!(f, "{text:?} is no address with prefix; write 10.0.0.1/24 or fd00::1/64")
-            }
-            Self::NotUp(why) => write!(
-                f,
-                "the interface did not come up: {why}; check that a subnet manager runs and that \
-                 the port is a full member of the partition"
-            ),
-            Self::Core(core) => {
-                write!(f, "cannot pin a worker to core {core}; choose a core of this process")
-            }
-            Self::Worker(why) => write!(f, "the interface has no worker: {why}"),
-            Self::Thread(error) => {
-                write!(f, "cannot start the control thread of the interface: {error}")
-            }
-        }
-    }
 }
 
 /// As `Display`: an error that `main` returns is printed by `Debug`.
@@ -62,8 +49,6 @@ impl fmt::Debug for UpError {
         fmt::Display::fmt(self, f)
     }
 }
-
-impl std::error::Error for UpError {}
 
 impl fmt::Display for TcpError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -31,14 +31,14 @@ pub struct HandOffCounts {
 
 /// The rings of one worker.
 pub(crate) struct HandOff {
-    shard: FlowShard,
+    pub(crate) shard: FlowShard,
     /// By worker. A worker's ring to itself is unused, and its untouched pages cost nothing.
     to: Vec<Writer>,
     from: Vec<Reader>,
     /// Workers with new hand-offs since the last query, one bit each.
     to_wake: u32,
     scratch: Vec<u8>,
-    counts: HandOffCounts,
+    pub(crate) counts: HandOffCounts,
 }
 
 /// The rings of every worker, in order; empty for a single worker.
@@ -66,11 +66,6 @@ pub(crate) fn among(deal: FlowSteering) -> Vec<HandOff> {
 }
 
 impl HandOff {
-    /// The flows of this worker.
-    pub(crate) const fn shard(&self) -> FlowShard {
-        self.shard
-    }
-
     /// Hands a received packet off if its flow belongs to another worker; returns whether it does.
     #[inline]
     pub(crate) fn steer(&mut self, headers: &PacketHeaders, packet: &[u8]) -> bool {
@@ -117,11 +112,6 @@ impl HandOff {
     pub(crate) const fn take_to_wake(&mut self) -> u32 {
         std::mem::replace(&mut self.to_wake, 0)
     }
-
-    /// The counters.
-    pub(crate) const fn counts(&self) -> HandOffCounts {
-        self.counts
-    }
 }
 
 #[cfg(test)]
@@ -153,8 +143,8 @@ mod tests {
             assert_eq!(taken(&mut all[2]), [packet, vec![9]]);
         }
         assert!(taken(&mut all[0]).is_empty() && taken(&mut all[1]).is_empty());
-        assert_eq!(all[0].counts(), HandOffCounts { sent: 1000, ..HandOffCounts::default() });
-        assert_eq!(all[2].counts(), HandOffCounts { received: 2000, ..HandOffCounts::default() });
+        assert_eq!(all[0].counts, HandOffCounts { sent: 1000, ..HandOffCounts::default() });
+        assert_eq!(all[2].counts, HandOffCounts { received: 2000, ..HandOffCounts::default() });
     }
 
     #[test]
@@ -164,7 +154,7 @@ mod tests {
         for _ in 0..100 {
             all[0].send(1, &packet);
         }
-        let counts = all[0].counts();
+        let counts = all[0].counts;
         assert_eq!(counts.sent, (RING_BYTES / (packet.len() + LEN_BYTES)) as u64);
         assert_eq!(counts.sent + counts.dropped, 100);
         // Another worker has its own ring.
@@ -183,7 +173,7 @@ mod tests {
         let headers = PacketHeaders::parse_ip(&datagram).unwrap();
         for port in 0..100_u16 {
             datagram[22..24].copy_from_slice(&port.to_be_bytes());
-            let target = all[0].shard().deal.port(port);
+            let target = all[0].shard.deal.port(port);
             for giver in 0..3 {
                 assert_eq!(all[usize::from(giver)].steer(&headers, &datagram), giver != target);
             }

@@ -67,13 +67,13 @@ impl Host {
     /// Opens an interface on a port; it comes up over the next steps. The seeds have to be secret.
     pub fn new(
         now: Time,
-        place: impl Into<PortAccess>,
+        access: impl Into<PortAccess>,
         settings: &InterfaceSettings,
         config: StackConfig,
         [seed, stack_seed]: [u64; 2],
     ) -> Result<Self, DeviceError> {
         let alone = InterfaceSettings { workers: 1, ..settings.clone() };
-        let (mut interface, workers) = node::Interface::new(now, place, &alone, seed)?;
+        let (mut interface, workers) = node::Interface::new(now, access, &alone, seed)?;
         interface.keep_deliveries();
         let [worker] = <[_; 1]>::try_from(workers).ok().expect("there is one");
         let connects = settings.mode != Mode::Ud;
@@ -112,7 +112,6 @@ impl Host {
         self.node.failed().map(ToString::to_string)
     }
 
-    /// Whether this is one of the addresses of the interface.
     pub(crate) fn owns(&self, ip: IpAddr) -> bool {
         self.own.contains(&ip)
     }
@@ -153,7 +152,7 @@ impl Host {
         let is_late = now > self.stepped_at + LATE;
         self.stepped_at = now;
         if !is_late {
-            self.do_what_is_due(now);
+            self.handle_due_timers(now);
         }
         let Self { node, stack, hand_off, .. } = self;
         let mut busy = node.breathe(now, &mut |headers, packet| {
@@ -181,7 +180,7 @@ impl Host {
             self.node.worker.refuse(&packet);
         }
         if is_late {
-            self.do_what_is_due(now);
+            self.handle_due_timers(now);
         }
         self.transmit(now) | busy
     }
@@ -192,7 +191,7 @@ impl Host {
         self.node.step_control(now)
     }
 
-    fn do_what_is_due(&mut self, now: Time) {
+    fn handle_due_timers(&mut self, now: Time) {
         if self.stack.poll_timeout().is_some_and(|due| due <= now) {
             self.stack.handle_timeout(now);
         }
@@ -214,11 +213,8 @@ impl Host {
             true => self.source_for(to.ip()).ok(),
             false => None,
         };
-        let mut frame = TxFrame {
-            node: &mut self.node.worker,
-            overflow: &mut self.overflow,
-            has_overflowed: false,
-        };
+        let Self { node, overflow, .. } = self;
+        let mut frame = TxFrame { node: &mut node.worker, overflow, has_overflowed: false };
         self.stack.udp_send_to(now, id, (from, to), payload, &mut frame)?;
         let has_overflowed = frame.has_overflowed;
         self.dispatch(now, has_overflowed);
@@ -244,7 +240,7 @@ impl Host {
         self.node.failed().is_some() || has_sent && self.stack.tcp_is_flushed()
     }
 
-    /// Disconnects from all peers. [`Host::is_disconnected`] tells when that is complete.
+    /// Disconnects from all peers. [`Host::is_disconnected`] reports when that is complete.
     pub fn disconnect(&mut self, now: Time) {
         if let Some(interface) = &mut self.node.interface {
             interface.leave(now);
@@ -274,11 +270,8 @@ impl Host {
         }
         let mut sent = 0;
         while sent < BURST_MAX && self.has_room() {
-            let mut frame = TxFrame {
-                node: &mut self.node.worker,
-                overflow: &mut self.overflow,
-                has_overflowed: false,
-            };
+            let Self { node, overflow, .. } = self;
+            let mut frame = TxFrame { node: &mut node.worker, overflow, has_overflowed: false };
             if !self.stack.transmit_to(now, &mut frame) {
                 break;
             }
@@ -340,12 +333,12 @@ impl Host {
     /// The control plane of an interface, and a host for each of its workers, in order.
     pub(crate) fn for_workers(
         now: Time,
-        place: impl Into<PortAccess>,
+        access: impl Into<PortAccess>,
         settings: &InterfaceSettings,
         config: &StackConfig,
         seed: impl Fn() -> u64,
     ) -> Result<(node::Interface, Vec<Self>), DeviceError> {
-        let (mut interface, workers) = node::Interface::new(now, place, settings, seed())?;
+        let (mut interface, workers) = node::Interface::new(now, access, settings, seed())?;
         interface.keep_deliveries();
         let mut hand_offs = match settings.workers {
             1 => Vec::new().into_iter(),
@@ -356,7 +349,7 @@ impl Host {
             let node = Inline { worker, interface: None };
             let mut host = Self::at(now, node, settings.mode != Mode::Ud, stack);
             host.hand_off = hand_offs.next();
-            host.stack.set_shard(host.hand_off.as_ref().map_or(FlowShard::ALL, HandOff::shard));
+            host.stack.set_shard(host.hand_off.as_ref().map_or(FlowShard::ALL, |one| one.shard));
             host
         };
         let hosts = workers.into_iter().map(host).collect();
@@ -369,13 +362,14 @@ impl Host {
         self.node.worker.arm()
     }
 
-    /// The longest sleep after that step. Nothing may poll the device between this and the sleep:
-    /// what arrived meanwhile would end no sleep any more.
+    /// The longest sleep after that step. Nothing may poll the device between this and the sleep: a
+    /// packet that arrives meanwhile would not end the sleep.
     pub(crate) fn sleep_max(&mut self, now: Time) -> Duration {
         self.sleep_end(now).1
     }
 
-    /// What ends a sleep, and the longest one. This polls the device: once for each sleep.
+    /// The source that ends a sleep, and the longest sleep. This polls the device: once for each
+    /// sleep.
     fn sleep_end(&mut self, now: Time) -> (Option<WakeSource<'_>>, Duration) {
         let until_timer = self.until_timer(now);
         let source = self.node.worker.wake_source();
@@ -405,7 +399,7 @@ impl Host {
         self.hand_off.as_mut().map_or(0, HandOff::take_to_wake)
     }
 
-    /// Whether there was something for the control plane since the last call; it may be asleep.
+    /// Whether events were sent to the control plane since the last call; it may be asleep.
     pub(crate) const fn take_has_events(&mut self) -> bool {
         self.node.worker.take_has_events()
     }
@@ -415,9 +409,8 @@ impl Host {
         self.left_groups.pop()
     }
 
-    /// The counters of hand-offs.
     pub(crate) fn handed(&self) -> HandOffCounts {
-        self.hand_off.as_ref().map_or_else(HandOffCounts::default, HandOff::counts)
+        self.hand_off.as_ref().map(|hand_off| hand_off.counts).unwrap_or_default()
     }
 }
 
@@ -440,7 +433,7 @@ fn deliver(
 fn deliver_raw(now: Time, stack: &mut Stack, hand_off: &mut Option<HandOff>, packet: &[u8]) {
     match PacketHeaders::parse_ip(packet) {
         Ok(headers) => deliver(now, stack, hand_off, &headers, packet),
-        // It counts the packet.
+        // The stack counts the packet.
         Err(_) => stack.handle_packet(now, packet),
     }
 }

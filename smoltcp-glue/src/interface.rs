@@ -48,7 +48,7 @@ pub struct Interface {
 }
 
 struct Inner {
-    // Ends before the host does, so that nobody else has that.
+    // Ends before the host, so that no other thread uses the host.
     control: ControlThread,
     served: Arc<Served>,
     clock: Clock,
@@ -103,7 +103,6 @@ impl Interface {
         up.map_err(|_| UpError::NotUp(self.control().state().unwrap_or_default()))
     }
 
-    /// The control plane.
     pub(crate) fn control(&self) -> &ControlHandle {
         self.inner.control.handle()
     }
@@ -136,15 +135,16 @@ impl Interface {
 
     /// Runs a function on the host, between two steps.
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut Host, Time) -> R) -> R {
-        self.call(|host, now| f(host, *now))
+        self.call(|host, now| (f(host, now), now))
     }
 
-    /// Has the application serve the host during a function, which may read the clock again.
-    fn call<R>(&self, f: impl FnOnce(&mut Host, &mut Time) -> R) -> R {
+    /// Has the application serve the host during a function, which returns its last reading of the
+    /// clock, too.
+    fn call<R>(&self, f: impl FnOnce(&mut Host, Time) -> (R, Time)) -> R {
         let Inner { served, control, .. } = &*self.inner;
         let mut host = served.begin_call();
-        let mut now = self.now();
-        let result = as_worker(|| f(&mut host, &mut now));
+        let now = self.now();
+        let (result, now) = as_worker(|| f(&mut host, now));
         hand_to_control(&mut host, control.handle());
         drop(host);
         served.end_call(now);
@@ -160,54 +160,54 @@ impl Interface {
         self.call(|host, now| self.wait_from(host, now, timeout, ask))
     }
 
-    /// Each turn reads the clock once; the first turn has its time already.
+    /// Each turn reads the clock once; the first turn has its time already. Returns the last
+    /// reading, too.
     fn wait_from<R>(
         &self,
         host: &mut Host,
-        now: &mut Time,
+        begun: Time,
         timeout: CallTimeout,
         mut ask: impl FnMut(&mut Host, Time) -> io::Result<Option<R>>,
-    ) -> io::Result<R> {
-        let begun = *now;
+    ) -> (io::Result<R>, Time) {
+        let mut now = begun;
         // `was_busy`: whether the last turn did anything.
         let (mut was_busy, mut idle_since, mut is_armed) = (None, begun, false);
-        loop {
-            if let Some(answer) = ask(host, *now).transpose() {
-                // Sends at once what the call made possible, such as a window update. A step that
-                // is overdue is made here, so callers that never wait serve other sockets too.
-                let _ = if host.is_due(*now) { host.step(*now) } else { host.transmit(*now) };
-                return answer;
+        let result = loop {
+            if let Some(answer) = ask(host, now).transpose() {
+                // Sends the packets that the call made possible, such as a window update. A step
+                // that is overdue is made here, so callers that never wait serve other sockets too.
+                let _ = if host.is_due(now) { host.step(now) } else { host.transmit(now) };
+                break answer;
             }
             if let Some(was_busy) = was_busy {
                 match timeout {
-                    CallTimeout::Immediate => return Err(io::ErrorKind::WouldBlock.into()),
-                    CallTimeout::After(timeout) if *now >= begun + timeout => {
-                        return Err(io::ErrorKind::TimedOut.into());
+                    CallTimeout::Immediate => break Err(io::ErrorKind::WouldBlock.into()),
+                    CallTimeout::After(timeout) if now >= begun + timeout => {
+                        break Err(io::ErrorKind::TimedOut.into());
                     }
-                    _ if was_busy => (idle_since, is_armed) = (*now, false),
-                    _ if *now < idle_since + AWAKE => std::thread::yield_now(),
+                    _ if was_busy => (idle_since, is_armed) = (now, false),
+                    _ if now < idle_since + AWAKE => std::thread::yield_now(),
                     // Another turn follows before the sleep.
                     _ if !is_armed => is_armed = self.arm(host),
                     _ => {
-                        let left = timeout.left(*now, begun);
-                        host.sleep(*now, &self.inner.woken, left);
+                        let left = timeout.left(now, begun);
+                        host.sleep(now, &self.inner.woken, left);
                         is_armed = false;
                     }
                 }
-                *now = self.now();
+                now = self.now();
             }
-            was_busy = Some(host.step(*now));
+            was_busy = Some(host.step(now));
             hand_to_control(host, self.control());
             if let Some(why) = host.failed() {
-                return Err(io::Error::other(why));
+                break Err(io::Error::other(why));
             }
-        }
+        };
+        (result, now)
     }
-}
 
-impl Interface {
-    /// Has packets and the control thread end a sleep. Without a device that can do that the
-    /// application polls on.
+    /// Arms the device and the waker. With a device that cannot end a sleep, the application goes on
+    /// polling.
     fn arm(&self, host: &mut Host) -> bool {
         self.inner.woken.fall_asleep();
         let is_armed = host.arm();
@@ -220,7 +220,15 @@ impl Interface {
 }
 
 impl CallTimeout {
-    /// The time that is left of a call.
+    pub(crate) const fn nonblocking(is_nonblocking: bool) -> Self {
+        if is_nonblocking { Self::Immediate } else { Self::Never }
+    }
+
+    /// `None` waits indefinitely.
+    pub(crate) fn of(timeout: Option<Duration>) -> Self {
+        timeout.map_or(Self::Never, Self::After)
+    }
+
     fn left(self, now: Time, begun: Time) -> Duration {
         let since = now.since_start().saturating_sub(begun.since_start());
         match self {
@@ -231,7 +239,7 @@ impl CallTimeout {
     }
 }
 
-/// Wakes the control thread if the host has something for it.
+/// Passes left groups to the control thread, and wakes it if the host has sent events to it.
 pub(crate) fn hand_to_control(host: &mut Host, control: &ControlHandle) {
     while let Some(group) = host.take_left_group() {
         control.leave_group(group);
@@ -241,7 +249,6 @@ pub(crate) fn hand_to_control(host: &mut Host, control: &ControlHandle) {
     }
 }
 
-/// A random seed from the system.
 pub(crate) fn seed() -> u64 {
     RandomState::new().hash_one(0)
 }

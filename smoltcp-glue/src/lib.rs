@@ -51,8 +51,8 @@
 //! 1. [`node`]: opens a device and an interface; [`interface`]: the inline driver; [`host`]: an
 //!    interface with its sockets, without a clock;
 //! 2. [`udp`], [`tcp`]: sockets with the API of `std::net`; [`error`]: error types;
-//! 3. `control_thread`: the thread of the protocols; `control_requests`: what sockets ask it;
-//!    `clock`: the time of both; `stand_in`: that thread in the place of an application;
+//! 3. `control_thread`: the thread of the protocols; `control_requests`: the requests of sockets to
+//!    it; `clock`: the time of both; `stand_in`: that thread in the place of an application;
 //! 4. [`pinned`]: sockets for any thread, and several workers for one interface;
 //!    `hand_off`: packets steered between workers;
 //! 5. [`stack`]: the protocol logic, without I/O.

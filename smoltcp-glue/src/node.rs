@@ -90,7 +90,7 @@ impl Node {
                 let names = names.join(", ");
                 Some(Wrong::Interface(format!("{file} has no interface {name:?}; it has {names}")))
             }
-            // Nobody is to believe that a list protects what it does not.
+            // A list without effect here would be a false protection.
             Plan::File { .. } if known.is_some_and(|one| one.acl_in.is_some()) => {
                 let why = "its acl_in holds in `pollux run` alone; remove the key";
                 Some(Wrong::Interface(format!("{name}: {why}")))
@@ -184,22 +184,16 @@ impl Setup {
 
     /// Opens the device, and waits until the interface is up and its addresses are usable.
     pub fn up(self) -> Result<Interface, UpError> {
-        match self.wrong {
-            Some(wrong) => Err(wrong.into()),
-            None => {
-                let opened = self.settings.open_device().map_err(UpError::Open)?;
-                Interface::open(opened, &self.settings, &self.stack, self.timeout)
-            }
-        }
+        let Self { settings, stack, timeout, .. } = self.checked()?;
+        let opened = settings.open_device().map_err(UpError::Open)?;
+        Interface::open(opened, &settings, &stack, timeout)
     }
 
     /// As [`Setup::up`], with worker threads, for sockets that any thread can use.
     pub fn up_pinned(self, config: pinned::Config) -> Result<pinned::Interface, UpError> {
-        if let Some(wrong) = self.wrong {
-            return Err(wrong.into());
-        }
-        let opened = self.settings.open_device().map_err(UpError::Open)?;
-        self.up_pinned_at(opened, config)
+        let setup = self.checked()?;
+        let opened = setup.settings.open_device().map_err(UpError::Open)?;
+        setup.up_pinned_at(opened, config)
     }
 
     /// As [`Setup::up_pinned`], on a device that is open already, such as a wrapper of another.
@@ -208,18 +202,11 @@ impl Setup {
         opened: Opened,
         config: pinned::Config,
     ) -> Result<pinned::Interface, UpError> {
-        match self.wrong {
-            Some(wrong) => Err(wrong.into()),
-            None => {
-                let plan = pinned::Plan {
-                    opened,
-                    settings: self.settings,
-                    stack: self.stack,
-                    timeout: self.timeout,
-                    config,
-                };
-                pinned::Interface::open(plan)
-            }
-        }
+        let Self { settings, stack, timeout, .. } = self.checked()?;
+        pinned::Interface::open(pinned::Plan { opened, settings, stack, timeout, config })
+    }
+
+    fn checked(mut self) -> Result<Self, UpError> {
+        self.wrong.take().map_or(Ok(self), |wrong| Err(wrong.into()))
     }
 }

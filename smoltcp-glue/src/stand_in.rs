@@ -64,7 +64,7 @@ pub(crate) struct StandIn {
 }
 
 impl StandIn {
-    /// With the host of an application, and what ends a sleep of it.
+    /// Returns the host for the application, and the end of the waker for its sleeps, too.
     pub(crate) fn new(mut host: Host) -> io::Result<(Self, Arc<Served>, Woken)> {
         let (waker, woken) = waker()?;
         let descriptor = host.wake_descriptor();
@@ -94,7 +94,7 @@ impl Attendant for StandIn {
         if let Some(mut host) = self.served.left_alone(now).filter(|_| self.is_armed) {
             return host.sleep_max(now);
         }
-        // The end of a call wakes nobody.
+        // The end of a call does not wake this thread.
         self.served.absent_at().map_or(CALL_LOOK, |absent_at| {
             absent_at.since_start().saturating_sub(now.since_start()).max(ABSENT)
         })

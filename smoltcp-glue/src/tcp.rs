@@ -82,13 +82,12 @@ impl TcpListener {
 
     /// In non-blocking mode [`TcpListener::accept`] returns `WouldBlock` instead of waiting.
     pub fn set_nonblocking(&self, is_nonblocking: bool) {
-        let timeout = if is_nonblocking { CallTimeout::Immediate } else { CallTimeout::Never };
-        self.timeout.set(timeout);
+        self.timeout.set(CallTimeout::nonblocking(is_nonblocking));
     }
 
     /// Sets the timeout of [`TcpListener::accept`]; `None` waits indefinitely.
     pub fn set_timeout(&self, timeout: Option<Duration>) {
-        self.timeout.set(timeout.map_or(CallTimeout::Never, CallTimeout::After));
+        self.timeout.set(CallTimeout::of(timeout));
     }
 
     /// Whether [`TcpListener::accept`] would return at once. This call serves no sockets: call
@@ -159,17 +158,17 @@ impl TcpStream {
 
     /// Sets the read timeout; `None` waits indefinitely.
     pub fn set_read_timeout(&self, timeout: Option<Duration>) {
-        self.read_timeout.set(timeout.map_or(CallTimeout::Never, CallTimeout::After));
+        self.read_timeout.set(CallTimeout::of(timeout));
     }
 
     /// Sets the write timeout; `None` waits indefinitely.
     pub fn set_write_timeout(&self, timeout: Option<Duration>) {
-        self.write_timeout.set(timeout.map_or(CallTimeout::Never, CallTimeout::After));
+        self.write_timeout.set(CallTimeout::of(timeout));
     }
 
     /// In non-blocking mode `read` and `write` return `WouldBlock` instead of waiting.
     pub fn set_nonblocking(&self, is_nonblocking: bool) {
-        let timeout = if is_nonblocking { CallTimeout::Immediate } else { CallTimeout::Never };
+        let timeout = CallTimeout::nonblocking(is_nonblocking);
         self.read_timeout.set(timeout);
         self.write_timeout.set(timeout);
     }

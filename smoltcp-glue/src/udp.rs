@@ -54,13 +54,12 @@ impl UdpSocket {
 
     /// Sets the timeout of receive and send calls; `None` waits indefinitely.
     pub fn set_read_timeout(&self, timeout: Option<Duration>) {
-        self.timeout.set(timeout.map_or(CallTimeout::Never, CallTimeout::After));
+        self.timeout.set(CallTimeout::of(timeout));
     }
 
     /// In non-blocking mode receive and send calls return `WouldBlock` instead of waiting.
     pub fn set_nonblocking(&self, is_nonblocking: bool) {
-        let timeout = if is_nonblocking { CallTimeout::Immediate } else { CallTimeout::Never };
-        self.timeout.set(timeout);
+        self.timeout.set(CallTimeout::nonblocking(is_nonblocking));
     }
 
     /// Sends a datagram; waits for queue space until the read timeout.
@@ -90,8 +89,8 @@ impl UdpSocket {
         })
     }
 
-    /// Whether receiving would not wait now. It serves nobody: whoever asks many sockets calls
-    /// [`Interface::step`] before that.
+    /// Whether receiving would return at once. This call serves no sockets: call [`Interface::step`]
+    /// before checking many of them.
     pub fn is_readable(&self) -> bool {
         self.interface.with(|inner, _| inner.stack.udp_is_readable(self.id))
     }

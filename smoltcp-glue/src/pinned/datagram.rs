@@ -1,7 +1,7 @@
 //! A datagram in a ring of bytes: its length and addresses, then its payload.
 //!
-//! It never leaves the process, so the layout is nobody else's business: 16 bytes of an address,
-//! its family, its port; the same address of the other end without a port; the length.
+//! It never leaves the process. The layout: 16 bytes of an address, its family, its port; the local
+//! address in the same form without a port; the length.
 
 use pollux_mem::byte_ring::{Reader, Writer};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -11,14 +11,13 @@ pub(super) const HEAD_BYTES: usize = 40;
 /// The longest payload, and more.
 pub(super) const PAYLOAD_MAX: usize = 1 << 16;
 
-/// The header before the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head {
     /// Bytes of the payload.
     pub(super) len: usize,
     /// The other end.
     pub(super) peer: SocketAddr,
-    /// Our address, or the group, that it came to.
+    /// Our address, or the group, that it was sent to.
     pub(super) to: IpAddr,
 }
 

@@ -1,10 +1,10 @@
-//! How a worker learns that somebody wants it: by a ring with the numbers of sockets that were
-//! touched, by a ring of questions, and by being woken if it sleeps.
+//! Notification of a worker: a ring with the numbers of sockets that were touched, a ring of
+//! requests, and a waker.
 //!
-//! A socket is in the ring once at the most: whoever touches it raises its flag, and only who finds
-//! it down rings. The worker takes the number, lowers the flag and then looks at the socket, so
-//! what is done to it later rings anew. The ring has a place for every socket that there may be;
-//! so it is never full.
+//! A socket is in the ring at most once: a notification sets its dirty flag, and pushes the socket
+//! only if the flag was clear. The worker pops the number, clears the flag and then serves the
+//! socket, so a later change notifies anew. The ring has a slot for every possible socket, so it is
+//! never full.
 
 use super::Command;
 use super::common_state::CommonState;
@@ -13,19 +13,18 @@ use pollux_mem::mpsc;
 use pollux_node::node::waker::{Waker, Woken, waker};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 
-/// Questions that wait for the worker.
+/// Requests that wait for the worker.
 const COMMANDS_MAX: usize = 256;
 
-/// The applications' end of a worker.
+/// The end of applications.
 pub(super) struct Doorbell {
     touched: mpsc::Sender<SocketId>,
     commands: mpsc::Sender<Command>,
     waker: Waker,
-    /// The shared state of all workers.
-    group: Arc<CommonState>,
-    /// The longest packet, unless a destination says otherwise.
+    common: Arc<CommonState>,
+    /// The MTU, unless a path has another one.
     mtu: AtomicU32,
 }
 
@@ -33,19 +32,17 @@ pub(super) struct Doorbell {
 pub(super) struct Inbox {
     pub(super) touched: mpsc::Receiver<SocketId>,
     pub(super) commands: mpsc::Receiver<Command>,
-    /// Ends the worker's sleep.
     pub(super) woken: Woken,
 }
 
-/// A socket's flag.
 pub(super) struct DirtyFlag {
     socket: SocketId,
     is_set: AtomicBool,
 }
 
 impl Doorbell {
-    /// A doorbell for so many sockets; none if there cannot be a ring for them.
-    pub(super) fn new(group: &Arc<CommonState>, sockets_max: usize) -> Option<(Self, Inbox)> {
+    /// `None` if there cannot be a ring for so many sockets.
+    pub(super) fn new(common: &Arc<CommonState>, sockets_max: usize) -> Option<(Self, Inbox)> {
         let (touch, touched) = mpsc::ring(sockets_max.max(2).checked_next_power_of_two()?)?;
         let (command, commands) = mpsc::ring(COMMANDS_MAX)?;
         let (waker, woken) = waker().ok()?;
@@ -53,7 +50,7 @@ impl Doorbell {
             touched: touch,
             commands: command,
             waker,
-            group: group.clone(),
+            common: common.clone(),
             mtu: AtomicU32::new(0),
         };
         Some((doorbell, Inbox { touched, commands, woken }))
@@ -61,7 +58,8 @@ impl Doorbell {
 
     /// Notifies the worker of a socket.
     pub(super) fn notify(&self, dirty: &DirtyFlag) {
-        // With the swap in `DirtyFlag::clear`: whoever finds the flag up is seen by that.
+        // Pairs with the swap in `DirtyFlag::clear`: a change behind a flag that was set is seen
+        // after it.
         if !dirty.is_set.swap(true, Ordering::AcqRel) {
             let pushed = self.touched.push(dirty.socket);
             debug_assert!(pushed.is_ok(), "there is a slot for every socket");
@@ -69,11 +67,29 @@ impl Doorbell {
         }
     }
 
+    /// Notifies a worker that waits for space in the ring of a socket (`is_stalled`), once there is
+    /// enough.
+    pub(super) fn relieve(
+        &self,
+        dirty: &DirtyFlag,
+        is_stalled: &AtomicBool,
+        has_space: impl FnOnce() -> bool,
+    ) {
+        // Pairs with the worker's fence before it checks for space again.
+        fence(Ordering::SeqCst);
+        if is_stalled.load(Ordering::Relaxed)
+            && has_space()
+            && is_stalled.swap(false, Ordering::Relaxed)
+        {
+            self.notify(dirty);
+        }
+    }
+
     /// Sends a request to the worker; waits while the queue is full.
     pub(super) fn submit(&self, command: Command) {
         let mut command = Some(command);
         while let Some(one) = command.take()
-            && self.group.ended().is_none()
+            && self.common.ended().is_none()
             && let Err(one) = self.commands.push(one)
         {
             command = Some(one);
@@ -83,26 +99,22 @@ impl Doorbell {
         self.wake();
     }
 
-    /// There is something to do.
+    /// Wakes the worker if it sleeps.
     pub(super) fn wake(&self) {
         self.waker.wake_if_asleep();
     }
 
     /// An error if no worker serves the interface any more.
     pub(super) fn check(&self) -> io::Result<()> {
-        self.group.ended().map_or(Ok(()), |why| Err(io::Error::other(why.clone())))
+        self.common.ended().map_or(Ok(()), |why| Err(io::Error::other(why.clone())))
     }
 
-    /// The longest packet.
     pub(super) fn mtu(&self) -> u32 {
         self.mtu.load(Ordering::Relaxed)
     }
-}
 
-/// The worker's part.
-impl Doorbell {
-    pub(super) fn group(&self) -> &Arc<CommonState> {
-        &self.group
+    pub(super) const fn common(&self) -> &Arc<CommonState> {
+        &self.common
     }
 
     pub(super) fn set_mtu(&self, mtu: u32) {
@@ -115,7 +127,7 @@ impl DirtyFlag {
         Self { socket, is_set: AtomicBool::new(false) }
     }
 
-    /// The worker looks at the socket after this.
+    /// Clears the flag. The worker serves the socket after this.
     pub(super) fn clear(&self) {
         self.is_set.swap(false, Ordering::AcqRel);
     }

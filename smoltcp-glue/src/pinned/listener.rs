@@ -6,13 +6,13 @@
 use super::doorbell::DirtyFlag;
 use super::tcp::TcpStream;
 use super::waiters::Waiters;
-use super::{Hold, SharedTimeout};
+use super::{Hold, SharedTimeout, lock};
 use pollux_mem::mpsc;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -62,13 +62,7 @@ impl WorkerListener {
 
     /// Notifies a worker that waits for space.
     fn relieve(&self) {
-        // Pairs with the worker's fence before it checks for space again.
-        fence(Ordering::SeqCst);
-        if self.line.is_stalled.load(Ordering::Relaxed)
-            && self.line.is_stalled.swap(false, Ordering::Relaxed)
-        {
-            self.hold.doorbell.notify(&self.line.dirty);
-        }
+        self.hold.doorbell.relieve(&self.line.dirty, &self.line.is_stalled, || true);
     }
 }
 
@@ -100,7 +94,7 @@ impl TcpListener {
 
     /// Whether [`TcpListener::accept`] would return at once.
     pub fn is_ready(&self) -> bool {
-        !self.lock().queues.iter().all(mpsc::Receiver::is_empty) || self.check().is_err()
+        !lock(&self.arrived).queues.iter().all(mpsc::Receiver::is_empty) || self.check().is_err()
     }
 
     /// Accepts the oldest connection of the next worker that has one; returns its peer too.
@@ -124,7 +118,7 @@ impl TcpListener {
 
     fn try_accept(&self) -> io::Result<Option<(TcpStream, SocketAddr)>> {
         let is_served = self.check();
-        let arrived = self.lock().pop();
+        let arrived = lock(&self.arrived).pop();
         let Some((worker, stream)) = arrived else { return is_served.map(|()| None) };
         self.listeners[worker].relieve();
         stream.set_linger(true);
@@ -135,10 +129,6 @@ impl TcpListener {
     /// An error if the interface has no worker any more.
     fn check(&self) -> io::Result<()> {
         self.listeners.first().map_or(Ok(()), |worker| worker.hold.doorbell.check())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Arrived> {
-        self.arrived.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -17,7 +17,7 @@
 //!
 //! | | inline | pinned |
 //! |---|---|---|
-//! | who serves | the thread that made the interface, in its calls | threads of its own |
+//! | served by | the thread that made the interface, in its calls | threads of its own |
 //! | sockets | stay in that thread | go to any thread, and are shared |
 //! | while the application computes | peers are served slower | nothing changes |
 //! | tasks | no | yes |
@@ -199,7 +199,7 @@ type Command = Box<dyn FnOnce(&mut Worker<'_>, Time) + Send>;
 struct Worker<'a> {
     inner: &'a mut Host,
     clock: Clock,
-    /// All workers', in their order, and the own one.
+    /// Those of all workers, in order, and its own.
     doorbells: Arc<[Arc<Doorbell>]>,
     doorbell: Arc<Doorbell>,
     inbox: Inbox,
@@ -212,14 +212,14 @@ struct Worker<'a> {
     udp: SlabMap<UdpEnd>,
     tcp: SlabMap<TcpEnd>,
     listeners: SlabMap<ListenerEnd>,
-    /// Sockets of UDP that have more to send.
+    /// UDP sockets with more to send.
     again: VecDeque<SocketId>,
-    /// Connections that were left with something to send; some have sent it since.
+    /// Dropped connections with unsent data; some have sent it since.
     draining: Vec<TcpId>,
     /// Listeners whose connections wait because there are too many sockets.
     starved: Vec<ListenerId>,
     scratch: Vec<u8>,
-    /// How often it was rung for since questions were answered.
+    /// Notifications since requests were handled.
     notified: usize,
     look_at: Time,
     /// Ends its loop.
@@ -228,36 +228,29 @@ struct Worker<'a> {
 
 /// The references of a socket.
 pub(super) struct Hold {
-    /// Its worker's.
     doorbell: Arc<Doorbell>,
     alive: Arc<Alive>,
 }
 
 impl Hold {
-    /// The control plane of the interface.
     fn control(&self) -> &ControlHandle {
         self.alive.control.handle()
     }
 }
 
 impl Alive {
-    /// The next worker.
-    fn anybody(&self) -> &Arc<Doorbell> {
+    fn next_worker(&self) -> &Arc<Doorbell> {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         &self.doorbells[turn % self.doorbells.len()]
-    }
-
-    fn threads(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
-        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Alive {
     fn drop(&mut self) {
-        self.doorbells[0].group().shut_down();
+        self.doorbells[0].common().shut_down();
         self.doorbells.iter().for_each(|doorbell| doorbell.wake());
-        let threads = std::mem::take(&mut *self.threads());
-        // A worker may be the one who drops the last socket; it waits for nobody.
+        let threads = std::mem::take(&mut *lock(&self.threads));
+        // A worker that drops the last socket cannot wait for itself.
         let own = std::thread::current().id();
         if threads.iter().any(|one| one.thread().id() == own) {
             return self.control.detach();
@@ -320,7 +313,7 @@ impl Interface {
         Ok(known[0].iter().copied().filter(is_known).collect())
     }
 
-    /// Neighbors that packets can be sent to now, and how they go.
+    /// The reachable neighbors, with link address, connection and MTU.
     pub fn neighbors(&self) -> io::Result<Vec<NeighborRoute>> {
         self.alive.control.handle().neighbors()
     }
@@ -329,19 +322,19 @@ impl Interface {
     pub fn udp_bind(&self, local: impl ToSocketAddrs) -> io::Result<UdpSocket> {
         let local = named(local)?;
         let doorbell = match local.port() {
-            0 => self.alive.anybody(),
+            0 => self.alive.next_worker(),
             port => &self.alive.doorbells[usize::from(self.alive.deal.port(port))],
         };
         WorkerRequest::new(doorbell, move |worker, _| worker.udp_bind(local)).wait()
     }
 
-    /// A listener, with room for so many connections that nobody has accepted yet: at each worker
-    /// so many, since nobody can choose which of them one comes to.
+    /// Listens for TCP connections. At most `backlog` connections wait to be accepted at each
+    /// worker: the connection of a peer arrives at the worker of its flow.
     pub fn tcp_listen(&self, local: impl ToSocketAddrs, backlog: usize) -> io::Result<TcpListener> {
         let local = named(local)?;
         let accepters = Arc::new(Waiters::default());
-        // All ask the same worker first, so of two who want the same address one gets it
-        // everywhere. Listeners that are there already go with an error.
+        // All callers ask the same worker first, so of two for one address one gets it at all
+        // workers. An error drops the listeners that were made before it.
         let listeners = self.alive.doorbells.iter().map(|doorbell| {
             let accepters = accepters.clone();
             WorkerRequest::new(doorbell, move |worker, _| {
@@ -353,12 +346,12 @@ impl Interface {
         Ok(TcpListener::new(listeners, accepters, local))
     }
 
-    /// A connection, once the peer has agreed to it.
+    /// Opens a TCP connection, and waits until it is established.
     pub fn tcp_connect(&self, to: impl ToSocketAddrs) -> io::Result<TcpStream> {
         self.tcp_connect_within(to, CallTimeout::Never)
     }
 
-    /// The same, if the peer agrees in so short a time.
+    /// As [`Interface::tcp_connect`], with a timeout.
     pub fn tcp_connect_timeout(
         &self,
         to: impl ToSocketAddrs,
@@ -377,29 +370,34 @@ impl Interface {
         Ok(stream)
     }
 
-    /// As [`Interface::tcp_connect`], for a task: with an address, since to look one up may take
-    /// its time.
+    /// As [`Interface::tcp_connect`], for a task. It takes an address, since the resolution of a
+    /// name would block.
     pub async fn tcp_connect_async(&self, to: impl Into<SocketAddr>) -> io::Result<TcpStream> {
         let to = to.into();
-        let doorbell = self.alive.anybody();
+        let doorbell = self.alive.next_worker();
         let stream =
             WorkerRequest::new(doorbell, move |worker, now| worker.tcp_begin(now, to)).await?;
         poll_fn(|context| stream.poll_open(context)).await?;
         Ok(stream)
     }
 
-    /// A connection that the peer is being asked for: it can be written to as soon as it is open.
+    /// Starts to open a TCP connection without waiting. It accepts writes once it is established.
     pub fn tcp_begin(&self, to: impl ToSocketAddrs) -> io::Result<TcpStream> {
         let to = named(to)?;
-        let doorbell = self.alive.anybody();
+        let doorbell = self.alive.next_worker();
         WorkerRequest::new(doorbell, move |worker, now| worker.tcp_begin(now, to)).wait()
     }
 
-    /// Sends an ICMP echo with this many bytes, and returns the round-trip time. The first may be
-    /// slow: a neighbor has to be resolved, and perhaps to be connected to.
+    /// Sends an ICMP echo request of so many bytes, and returns the round-trip time. The first ping
+    /// may be slow: it resolves the neighbor, and may connect to it.
     pub fn ping(&self, to: IpAddr, bytes: usize, timeout: Duration) -> io::Result<Duration> {
         self.alive.control.handle().ping(to, bytes, timeout).wait()?
     }
+}
+
+/// Locks one end of a socket, whose state is usable after a panic elsewhere.
+fn lock<T>(end: &Mutex<T>) -> MutexGuard<'_, T> {
+    end.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The timeouts of a socket, which any thread may set.

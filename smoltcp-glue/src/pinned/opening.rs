@@ -1,10 +1,10 @@
-//! How an interface gets its threads: whoever asks for it opens the device and starts all of them,
-//! the control thread and the workers. A thread that a worker started would stay on the core of
-//! that worker.
+//! Start of the threads of an interface. The caller opens the device and starts all of them, the
+//! control thread and the workers: a thread that a worker started would stay on the core of that
+//! worker.
 
 use super::common_state::CommonState;
 use super::doorbell::{Doorbell, Inbox};
-use super::{Alive, Config, Worker};
+use super::{Alive, Config, Worker, lock};
 use crate::clock::Clock;
 use crate::control_thread::{Attendant, ControlHandle, ControlThread};
 use crate::error::UpError;
@@ -90,7 +90,7 @@ pub(super) fn open(plan: Plan) -> Result<Arc<Alive>, UpError> {
         };
         let thread = Builder::new().name(format!("pollux-worker{number}"));
         let thread = thread.spawn(|| start.serve()).map_err(|why| UpError::Worker(why.to_string()));
-        alive.threads().push(thread?);
+        lock(&alive.threads).push(thread?);
     }
     drop(started);
     for _ in doorbells.iter() {
@@ -100,7 +100,7 @@ pub(super) fn open(plan: Plan) -> Result<Arc<Alive>, UpError> {
     Ok(alive)
 }
 
-/// The doorbells of workers, which control rings when it has commands for them.
+/// The doorbells of workers, for commands of control.
 struct Wakers(Doorbells);
 
 impl Attendant for Wakers {
@@ -124,8 +124,8 @@ fn worker_count(config: &Config, settings: &InterfaceSettings) -> Result<u8, UpE
 
 /// The channels from applications to workers, and the workers' ends.
 fn doorbells(workers: u8, sockets_max: usize) -> Result<(Doorbells, Vec<Inbox>), UpError> {
-    let group = Arc::new(CommonState::new(workers.into(), sockets_max));
-    let pairs = (0..workers).map(|_| Doorbell::new(&group, sockets_max));
+    let common = Arc::new(CommonState::new(workers.into(), sockets_max));
+    let pairs = (0..workers).map(|_| Doorbell::new(&common, sockets_max));
     let pairs: Vec<_> = pairs
         .collect::<Option<_>>()
         .ok_or_else(|| UpError::Worker(format!("{sockets_max} sockets are too many")))?;
@@ -134,7 +134,6 @@ fn doorbells(workers: u8, sockets_max: usize) -> Result<(Doorbells, Vec<Inbox>),
 }
 
 impl Start {
-    /// The thread of a worker.
     fn serve(mut self) {
         if let Err(why) = self.pin() {
             return drop(self.started.send(Err(why)));
@@ -153,7 +152,6 @@ impl Start {
         worker.run(engine);
     }
 
-    /// Pins this thread, if it is to be.
     fn pin(&self) -> Result<(), UpError> {
         let Some(&core) = self.config.cores.get(self.number) else { return Ok(()) };
         let cores = core_affinity::get_core_ids().unwrap_or_default();

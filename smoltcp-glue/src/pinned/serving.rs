@@ -1,12 +1,10 @@
-//! The worker's ends of sockets: transfers between a socket's rings and the stack, when either has
-//! something.
+//! The worker's ends of sockets: transfers between the rings of a socket and the stack.
 //!
-//! A ring that is full stops nobody but its own socket: what came waits in the stack, which closes
-//! the window or counts what it drops, and what is to go waits in the ring. Whoever makes room
-//! rings.
+//! A full ring stops its own socket only: received data wait in the stack, which closes the window
+//! or counts drops, and data to send wait in the ring. The end that makes space notifies the other.
 
 use super::common_state::SocketSlot;
-use super::datagram::{HEAD_BYTES, Head, PAYLOAD_MAX};
+use super::datagram::{HEAD_BYTES, Head};
 use super::doorbell::DirtyFlag;
 use super::listener::ListenerLine;
 use super::tcp::{ConnectionState, RequestedState, StreamEnd, TcpLine, TcpStream};
@@ -32,23 +30,23 @@ pub(super) enum Fate {
     Again,
     /// The application has dropped it; it ends when all data were sent.
     Drains,
-    /// It is no more.
+    /// It has ended.
     Gone,
 }
 
-/// A connection.
 pub(super) struct TcpEnd {
     id: TcpId,
     _slot: SocketSlot,
     pub(super) line: Arc<TcpLine>,
-    /// As of the last time that the application rang.
+    /// As of the last notification.
     requested_state: RequestedState,
     outgoing: byte_ring::Reader,
     incoming: byte_ring::Writer,
-    /// Bytes that the stack has taken, ever.
+    /// All bytes that the stack has taken.
     taken: u64,
     is_shut: bool,
-    /// When it was left, or has last sent something since; and what it had to send then.
+    /// The time of the drop by the application, or of the last progress since; and the unsent bytes
+    /// then.
     draining: Option<(Time, usize)>,
 }
 
@@ -87,11 +85,11 @@ impl TcpEnd {
         self.look(inner);
         let has_sent = self.send(inner);
         let has_come = self.receive(inner);
-        let is_told = self.acknowledge(inner);
+        let is_acknowledged = self.acknowledge(inner);
         if has_come {
             self.line.readers.wake();
         }
-        if has_sent || is_told {
+        if has_sent || is_acknowledged {
             self.line.writers.wake();
         }
         match self.requested_state {
@@ -101,7 +99,7 @@ impl TcpEnd {
                 let is_open = self.line.state() != ConnectionState::Opening;
                 if is_open && !self.is_shut && self.outgoing.is_empty() {
                     self.is_shut = true;
-                    // One that has ended has no half to be ended.
+                    // A connection that has ended cannot be shut down.
                     let _ = inner.stack.tcp_shut_down(now, self.id);
                 }
                 Fate::Stays
@@ -111,10 +109,10 @@ impl TcpEnd {
         }
     }
 
-    /// The application has left it.
+    /// Sends the rest of a connection that the application has dropped.
     fn drain(&mut self, now: Time, inner: &mut Host) -> Fate {
-        // What the peer said and nobody read is lost, and it is to know that (RFC 9293 3.6.1). Of
-        // what it says later nobody can tell whether it would have been read.
+        // Received data that were not read are lost, and a reset reports that to the peer (RFC 9293
+        // 3.6.1). Data that arrive later are discarded: they might not have been read either.
         if self.draining.is_none() && !self.incoming.is_drained() {
             return self.abort(now, inner);
         }
@@ -135,7 +133,7 @@ impl TcpEnd {
         Fate::Gone
     }
 
-    /// Whether it was left, and has sent nothing for so long.
+    /// Whether it was dropped, and has made no progress for longer than the timeout.
     pub(super) fn is_lost(&self, now: Time, user_timeout: Duration) -> bool {
         self.draining.is_some_and(|(since, _)| now > since + user_timeout)
     }
@@ -197,7 +195,7 @@ impl TcpEnd {
         false
     }
 
-    /// The data will not be read.
+    /// Drops received data, which will not be read.
     fn discard(&self, inner: &mut Host) -> bool {
         let mut nowhere = [0; 4096];
         while let Ok(Some(1..)) = inner.stack.tcp_recv(self.id, &mut nowhere) {}
@@ -213,16 +211,15 @@ impl TcpEnd {
     }
 }
 
-/// Raises the flag that makes whoever takes from a ring ring; says whether that is to be waited
-/// for, since there is still no room.
+/// Sets the flag that has the reader of a ring notify the worker. Returns whether to wait for that,
+/// since there is still no space.
 fn is_stalled(flag: &AtomicBool, has_room: impl FnOnce() -> bool) -> bool {
     flag.store(true, Ordering::Relaxed);
-    // With the fence after which the application looks at the flag: one of the two sees the other.
+    // Pairs with the fence in `Doorbell::relieve`: one of the two sees the other.
     fence(Ordering::SeqCst);
     !has_room()
 }
 
-/// A UDP socket.
 pub(super) struct UdpEnd {
     id: UdpId,
     _slot: SocketSlot,
@@ -248,7 +245,7 @@ impl UdpEnd {
         Some((end, (reader, writer)))
     }
 
-    /// The application has rung.
+    /// Handles a notification.
     pub(super) fn notified(&mut self) {
         self.line.dirty.clear();
         self.is_dropped = self.line.is_dropped.load(Ordering::Acquire);
@@ -293,7 +290,7 @@ impl UdpEnd {
         !self.outgoing.is_empty()
     }
 
-    /// From the stack to the application.
+    /// Moves datagrams from the stack to the application.
     fn receive(&mut self, inner: &mut Host, scratch: &mut [u8]) {
         let mut has_come = false;
         while inner.stack.udp_is_readable(self.id) {
@@ -325,12 +322,6 @@ impl UdpEnd {
     }
 }
 
-/// A buffer for the longest datagram.
-pub(super) fn scratch() -> Vec<u8> {
-    vec![0; PAYLOAD_MAX]
-}
-
-/// The worker's end of a listener.
 pub(super) struct ListenerEnd {
     pub(super) _slot: SocketSlot,
     pub(super) line: Arc<ListenerLine>,

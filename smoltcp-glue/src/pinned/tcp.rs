@@ -1,25 +1,25 @@
 //! Connections of TCP that any thread can hold.
 //!
-//! Each has a ring of bytes each way. What is in the ring to the worker counts as written, as
-//! what is in a send buffer does: it goes out though the connection is dropped.
+//! Each has a ring of bytes each way. Bytes in the ring to the worker count as written, like those
+//! in a send buffer: they are sent although the connection is dropped.
 
 use super::doorbell::DirtyFlag;
 use super::request::WorkerRequest;
 use super::waiters::Waiters;
-use super::{Hold, SharedTimeout};
+use super::{Hold, SharedTimeout, lock};
 use crate::interface::CallTimeout;
 use crate::stack::{SocketId, TcpError, TcpId};
 use pollux_mem::byte_ring;
 use std::future::poll_fn;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// A connection. A drop closes it; data written before are still sent, and for a moment also when
-/// the interface ends.
+/// A connection. Dropping it closes it. Written data is still sent, and for a limited time when the
+/// interface is dropped.
 ///
 /// Threads may share it. Each direction has a lock, so two concurrent readers get each their bytes;
 /// the worker takes neither.
@@ -36,7 +36,7 @@ pub struct TcpStream {
 
 struct Outgoing {
     ring: byte_ring::Writer,
-    /// Bytes that were written, ever.
+    /// All bytes that were written.
     written: u64,
 }
 
@@ -50,11 +50,11 @@ pub(super) struct TcpLine {
     state: AtomicU8,
     /// Written by the worker: the end after the bytes in the ring.
     stream_end: AtomicU8,
-    /// The worker's: bytes that the peer has acknowledged, ever.
+    /// Written by the worker: all bytes that the peer has acknowledged.
     pub(super) acknowledged: AtomicU64,
     /// Set by the worker: it waits for space in the receive ring.
     pub(super) is_stalled: AtomicBool,
-    /// The application's.
+    /// Written by the application.
     requested_state: AtomicU8,
 }
 
@@ -107,9 +107,9 @@ const STREAM_ENDS: [StreamEnd; 8] = [
 ];
 
 /// Stores a value by its index in a table. Release: a reader of it sees earlier writes.
-fn store<T: PartialEq>(place: &AtomicU8, table: &[T], value: &T) {
+fn store<T: PartialEq>(cell: &AtomicU8, table: &[T], value: &T) {
     let index = table.iter().position(|one| one == value);
-    place.store(index.expect("the tables are whole") as u8, Ordering::Release);
+    cell.store(index.expect("the tables are complete") as u8, Ordering::Release);
 }
 
 impl TcpLine {
@@ -155,8 +155,7 @@ impl TcpLine {
 }
 
 impl TcpStream {
-    /// A connection whose other ends of rings the worker has. It does not linger until it is
-    /// somebody's.
+    /// It does not linger until the application gets it.
     pub(super) fn new(
         hold: Hold,
         line: Arc<TcpLine>,
@@ -179,24 +178,24 @@ impl TcpStream {
         self.line.writers.wait(timeout, || self.try_open())
     }
 
-    /// Our end.
+    /// The local address and port.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.addresses.0)
     }
 
-    /// The peer's end.
+    /// The address and port of the peer.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.addresses.1)
     }
 
-    /// Whether reading would not wait now.
+    /// Whether `read` would return at once.
     pub fn is_readable(&self) -> bool {
         let has_ended =
             self.line.stream_end() != StreamEnd::None || self.hold.doorbell.check().is_err();
         has_ended || !lock(&self.reader).is_empty()
     }
 
-    /// How long reading waits: for ever without a time.
+    /// Sets the read timeout; `None` waits indefinitely.
     pub fn set_read_timeout(&self, timeout: Option<Duration>) {
         self.read_timeout.set_timeout(timeout);
     }
@@ -212,15 +211,15 @@ impl TcpStream {
         self.write_timeout.set_nonblocking(is_nonblocking);
     }
 
-    /// Whether what was written is still brought to the peer after the connection is dropped, which
-    /// is the rule; otherwise it is ended by a reset.
+    /// Sets what dropping the connection does: `true`, the default, sends the written data, then
+    /// closes; `false` resets the connection.
     pub fn set_linger(&self, lingers: bool) {
         self.lingers.store(lingers, Ordering::Relaxed);
     }
 
-    /// Probes a peer that has said nothing for this long, and ends the connection if it answers no
-    /// probe for as long again; `None` for a connection that stays however long its peer is silent.
-    /// Ten seconds is the shortest, [`crate::stack::TcpConfig`] has the default.
+    /// Sets the keep-alive time: a peer that was silent for this long is probed, and the connection
+    /// times out if no probe is answered for as long again. `None` turns keep-alive off. The
+    /// minimum is ten seconds; [`crate::stack::TcpConfig`] has the default.
     pub fn set_keepalive(&self, idle: Option<Duration>) -> io::Result<()> {
         let id = self.line.id;
         let set = WorkerRequest::new(&self.hold.doorbell, move |worker, _| {
@@ -229,7 +228,7 @@ impl TcpStream {
         set.wait()
     }
 
-    /// The time that [`TcpStream::set_keepalive`] sets.
+    /// The keep-alive time.
     pub fn keepalive(&self) -> io::Result<Option<Duration>> {
         let id = self.line.id;
         WorkerRequest::new(&self.hold.doorbell, move |worker, _| {
@@ -248,7 +247,7 @@ impl TcpStream {
         if let ConnectionState::Ended(why) = self.line.state() {
             return Err(why.into());
         }
-        // Under the lock: nobody writes behind the end.
+        // Under the lock, so that no write follows the end.
         let writer = lock(&self.writer);
         self.line.set_requested_state(RequestedState::ShutDown);
         drop(writer);
@@ -259,7 +258,7 @@ impl TcpStream {
 
 /// Calls for tasks; `read` and `write` wait by the same calls.
 impl TcpStream {
-    /// Whether the connection is open, or never will be.
+    /// Waits until the connection is open, or has failed.
     pub fn poll_open(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.line.writers.poll(context, || self.try_open())
     }
@@ -278,7 +277,7 @@ impl TcpStream {
         self.line.writers.poll(context, || self.try_write(bytes))
     }
 
-    /// Whether the peer has acknowledged all.
+    /// Waits until the peer has acknowledged all written data.
     pub fn poll_flush(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.line.writers.poll(context, || self.try_flush())
     }
@@ -341,14 +340,9 @@ impl TcpStream {
 
     /// Notifies a worker that waits for space, once half of the ring is free, not for every byte.
     fn relieve(&self, reader: &mut byte_ring::Reader) {
-        // With the fence after which the worker looks for room again.
-        fence(Ordering::SeqCst);
-        if self.line.is_stalled.load(Ordering::Relaxed)
-            && reader.len(usize::MAX) <= reader.capacity() / 2
-            && self.line.is_stalled.swap(false, Ordering::Relaxed)
-        {
-            self.hold.doorbell.notify(&self.line.dirty);
-        }
+        let TcpLine { dirty, is_stalled, .. } = &*self.line;
+        let has_space = || reader.len(usize::MAX) <= reader.capacity() / 2;
+        self.hold.doorbell.relieve(dirty, is_stalled, has_space);
     }
 
     fn try_write(&self, bytes: &[u8]) -> io::Result<Option<usize>> {
@@ -381,10 +375,6 @@ impl TcpStream {
     }
 }
 
-fn lock<T>(end: &Mutex<T>) -> MutexGuard<'_, T> {
-    end.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Read for &TcpStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.line.readers.wait(self.read_timeout.get(), || self.try_read(buffer))
@@ -396,7 +386,7 @@ impl Write for &TcpStream {
         self.line.writers.wait(self.write_timeout.get(), || self.try_write(bytes))
     }
 
-    /// Waits until the peer has acknowledged all.
+    /// Waits until the peer has acknowledged all written data.
     fn flush(&mut self) -> io::Result<()> {
         self.line.writers.wait(self.write_timeout.get(), || self.try_flush())
     }

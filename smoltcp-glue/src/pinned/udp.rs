@@ -8,7 +8,7 @@ use super::datagram::{HEAD_BYTES, Head};
 use super::doorbell::DirtyFlag;
 use super::request::WorkerRequest;
 use super::waiters::Waiters;
-use super::{Hold, SharedTimeout};
+use super::{Hold, SharedTimeout, lock};
 use crate::interface::named;
 use crate::stack::{UdpError, UdpId, UdpReceived, udp_packet_len};
 use crate::udp::UdpSlot;
@@ -16,8 +16,8 @@ use pollux_mem::byte_ring;
 use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
-use std::sync::atomic::{AtomicBool, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ pub(super) struct UdpLine {
     /// Set by the worker: a pending error, and whether there is one.
     has_pending_error: AtomicBool,
     pending_error: Mutex<Option<io::Error>>,
-    /// The application's: it is dropped.
+    /// Set by the application when it drops the socket.
     pub(super) is_dropped: AtomicBool,
 }
 
@@ -101,7 +101,7 @@ impl UdpSocket {
         }
     }
 
-    /// Where it is bound.
+    /// The address and port that it is bound to.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.local)
     }
@@ -117,7 +117,7 @@ impl UdpSocket {
         Ok(())
     }
 
-    /// How long receiving waits: for ever without a time.
+    /// Sets the timeout of receive and send calls; `None` waits indefinitely.
     pub fn set_read_timeout(&self, timeout: Option<Duration>) {
         self.timeout.set_timeout(timeout);
     }
@@ -144,7 +144,7 @@ impl UdpSocket {
         self.line.writers.wait(self.timeout.get(), || self.try_send(batch))
     }
 
-    /// Whether receiving would not wait now.
+    /// Whether receiving would return at once.
     pub fn is_readable(&self) -> bool {
         let has_error = self.line.has_pending_error.load(Ordering::Relaxed);
         has_error || !lock(&self.reader).is_empty() || self.hold.doorbell.check().is_err()
@@ -156,8 +156,8 @@ impl UdpSocket {
         Ok((received.len, received.from))
     }
 
-    /// Waits for a datagram and receives as many as there are, up to one for each slot; says how
-    /// many.
+    /// Waits for a datagram and receives as many as there are, up to one for each slot; returns
+    /// how many.
     pub fn recv_batch(&self, slots: &mut [UdpSlot<'_>]) -> io::Result<usize> {
         self.line.readers.wait(self.timeout.get(), || {
             let mut count = 0;
@@ -183,10 +183,10 @@ impl UdpSocket {
     pub fn join(&self, group: IpAddr) -> io::Result<()> {
         let (id, doorbell) = (self.id, &self.hold.doorbell);
         let _one_at_a_time = lock(&self.joins);
-        let heard = WorkerRequest::new(doorbell, move |worker, _| {
+        let joined = WorkerRequest::new(doorbell, move |worker, _| {
             Ok(worker.inner.stack.udp_join(id, group)?)
         });
-        if !heard.wait()? {
+        if !joined.wait()? {
             return Ok(());
         }
         self.hold.control().join_group(group).inspect_err(|_| {
@@ -304,19 +304,10 @@ impl UdpSocket {
     /// Notifies a worker that waits for space, once half of the ring is free, not for every
     /// datagram.
     fn relieve(&self, reader: &mut byte_ring::Reader) {
-        // With the fence after which the worker looks for room again.
-        fence(Ordering::SeqCst);
-        if self.line.is_stalled.load(Ordering::Relaxed)
-            && reader.len(usize::MAX) <= reader.capacity() / 2
-            && self.line.is_stalled.swap(false, Ordering::Relaxed)
-        {
-            self.hold.doorbell.notify(&self.line.dirty);
-        }
+        let UdpLine { dirty, is_stalled, .. } = &*self.line;
+        let has_space = || reader.len(usize::MAX) <= reader.capacity() / 2;
+        self.hold.doorbell.relieve(dirty, is_stalled, has_space);
     }
-}
-
-fn lock<T>(end: &Mutex<T>) -> MutexGuard<'_, T> {
-    end.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for UdpSocket {
@@ -326,6 +317,6 @@ impl Drop for UdpSocket {
     }
 }
 
-/// The least bytes of a ring: the longest datagram has room in half of it.
+/// The least bytes of a ring: the longest datagram fits in half of it.
 pub(super) const RING_BYTES_MIN: usize =
     2 * (super::datagram::PAYLOAD_MAX + HEAD_BYTES).next_power_of_two();

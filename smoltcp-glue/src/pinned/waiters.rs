@@ -1,26 +1,25 @@
 //! Waiters of a socket: tasks and threads, which are woken in the same way.
 //!
 //! ```text
-//!   waits:  put yourself on the list, raise the flag, fence, look again, sleep
-//!   wakes:  change what is waited for,              fence, look at the flag: wake the list
+//!   waiter:  enter the list, set the flag, fence, check again, sleep
+//!   waker:   change the state,             fence, read the flag: wake the list
 //! ```
 //!
-//! Whatever the order, one of the two sees the other. Where nobody waits, waking costs the fence
-//! and a look at the flag; the list has a lock, which only those touch who are about to sleep or
-//! who have seen somebody asleep.
+//! In any order, one of the two sees the other. Without waiters, waking costs the fence and a read
+//! of the flag; the lock of the list is taken only before a sleep and to wake.
 
+use super::lock;
 use crate::interface::CallTimeout;
 use std::collections::BTreeMap;
 use std::collections::btree_map::OccupiedEntry;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Instant;
 
-/// How often a call looks again before its thread sleeps: at first at once, then after others had
-/// their turn.
+/// How often a call checks again before its thread sleeps: at first at once, then after a yield.
 const LOOKS_AT_ONCE: u32 = 200;
 const LOOKS_IN_TURN: u32 = 50;
 
@@ -47,7 +46,7 @@ pub(super) struct Waiting<'w> {
 
 impl Waiters {
     fn list(&self) -> MutexGuard<'_, List> {
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.list)
     }
 
     /// An entry for a task or thread that begins to wait.
@@ -55,7 +54,7 @@ impl Waiters {
         Waiting { waiters: self, number: None }
     }
 
-    /// After this the next change wakes all on the list. A waiter has to look again first.
+    /// The next change after this wakes all on the list. A waiter has to check again first.
     fn raise(&self) {
         self.is_any.store(true, Ordering::Release);
         // With the fence in `wake`: one of the two sees the other.
@@ -70,12 +69,12 @@ impl Waiters {
         }
     }
 
-    /// Wakes those who are on the list now, the first first: who comes meanwhile is behind them.
+    /// Wakes the waiters that are on the list now, in order; later ones are behind them.
     #[cold]
     fn wake_all(&self) {
         let end = self.list().next;
         loop {
-            // The lock is given back before, since a waker may do anything.
+            // The lock is released first, since a waker may run any code.
             let first = {
                 let mut list = self.list();
                 let first = list.wakers.first_entry().filter(|first| *first.key() < end);
@@ -86,23 +85,31 @@ impl Waiters {
         }
     }
 
-    /// Asks once, and sees to it that the task is woken when asking again is worth it. The
-    /// `poll_...` functions of sockets use this: they keep no entry, so a waker stays until the
-    /// next change though its task may be gone.
+    /// Asks once, and has the task woken at the next change. The `poll_...` functions of sockets use
+    /// this: they keep no entry, so a waker stays until the next change though its task may be gone.
     pub(super) fn poll<R>(
         &self,
         context: &Context<'_>,
+        ask: impl FnMut() -> io::Result<Option<R>>,
+    ) -> Poll<io::Result<R>> {
+        let waker = context.waker();
+        self.ask_or_enter(ask, |list| {
+            if !list.wakers.values().any(|one| one.will_wake(waker)) {
+                list.insert(waker);
+            }
+        })
+    }
+
+    /// Asks; without an answer enters the list, and asks once more.
+    fn ask_or_enter<R>(
+        &self,
         mut ask: impl FnMut() -> io::Result<Option<R>>,
+        enter: impl FnOnce(&mut List),
     ) -> Poll<io::Result<R>> {
         if let Some(answer) = ask().transpose() {
             return Poll::Ready(answer);
         }
-        let waker = context.waker();
-        let mut list = self.list();
-        if !list.wakers.values().any(|one| one.will_wake(waker)) {
-            list.insert(waker);
-        }
-        drop(list);
+        enter(&mut self.list());
         self.raise();
         ask().transpose().map_or(Poll::Pending, Poll::Ready)
     }
@@ -163,19 +170,15 @@ impl Waiting<'_> {
     pub(super) fn poll<R>(
         &mut self,
         context: &Context<'_>,
-        mut ask: impl FnMut() -> io::Result<Option<R>>,
+        ask: impl FnMut() -> io::Result<Option<R>>,
     ) -> Poll<io::Result<R>> {
-        if let Some(answer) = ask().transpose() {
-            return Poll::Ready(answer);
-        }
-        let mut list = self.waiters.list();
-        match self.number.and_then(|number| list.wakers.get_mut(&number)) {
-            Some(waker) => waker.clone_from(context.waker()),
-            None => self.number = Some(list.insert(context.waker())),
-        }
-        drop(list);
-        self.waiters.raise();
-        ask().transpose().map_or(Poll::Pending, Poll::Ready)
+        let Self { waiters, number } = self;
+        waiters.ask_or_enter(ask, |list| {
+            match number.and_then(|number| list.wakers.get_mut(&number)) {
+                Some(waker) => waker.clone_from(context.waker()),
+                None => *number = Some(list.insert(context.waker())),
+            }
+        })
     }
 }
 

@@ -1,17 +1,18 @@
 //! The worker: a thread that serves an interface and all of its sockets.
 //!
 //! ```text
-//!   turn: device --> stack --news--> rings, wakers
+//!   turn: device --> stack --events--> rings, wakers
 //!         doorbell --> rings --> stack --> device
 //! ```
 //!
-//! It visits sockets that something happened to, and no others. It takes no lock that an
-//! application holds for long, and allocates only where sockets are made.
+//! It serves only sockets with events. It takes no lock that an application holds for long, and
+//! allocates only where sockets are made.
 
 use super::common_state::SocketSlot;
+use super::datagram::PAYLOAD_MAX;
 use super::doorbell::{Doorbell, Inbox};
 use super::listener::{ListenerLine, WorkerListener};
-use super::serving::{Fate, ListenerEnd, TcpEnd, UdpEnd, scratch};
+use super::serving::{Fate, ListenerEnd, TcpEnd, UdpEnd};
 use super::tcp::{ConnectionState, TcpStream};
 use super::udp::UdpSocket;
 use super::waiters::Waiters;
@@ -32,7 +33,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Sockets that rang, and questions, that are seen to in one turn.
+/// Notified sockets, and requests, that are handled in one turn.
 const NOTIFIED_MAX: usize = 256;
 const COMMANDS_MAX: usize = 16;
 /// Connections in the accept queue; others wait in the stack.
@@ -66,7 +67,7 @@ impl<'a> Worker<'a> {
             again: VecDeque::new(),
             draining: Vec::new(),
             starved: Vec::new(),
-            scratch: scratch(),
+            scratch: vec![0; PAYLOAD_MAX],
             notified: 0,
             look_at: Time::START,
             engine,
@@ -84,7 +85,7 @@ impl<'a> Worker<'a> {
     /// Whether there is no interface any more, or another worker has ended.
     fn has_ended(&self) -> bool {
         if let Some(why) = self.inner.failed() {
-            self.doorbell.group().end(format!("the interface has no device any more: {why}"));
+            self.doorbell.common().end(format!("the interface has no device any more: {why}"));
         }
         self.doorbell.check().is_err()
     }
@@ -104,21 +105,21 @@ impl<'a> Worker<'a> {
                 end = now + SHUTDOWN_MAX;
             }
         }
-        // What is still in a ring is lost, and the peer is to know that.
+        // Data that are still in a ring are lost, and the reset reports that to the peer.
         for id in std::mem::take(&mut self.draining) {
             self.inner.stack.tcp_abort(now, id);
         }
         let end = now + SHUTDOWN_MAX;
         settle(self.inner, &self.control, self.clock);
-        let group = self.doorbell.group().clone();
-        group.finish();
-        // What others have to hear may come to this one.
-        while !group.is_finished() && !self.has_ended() && self.clock.now() < end + SHUTDOWN_MAX {
+        let common = self.doorbell.common().clone();
+        common.finish();
+        // Packets of the others' flows may arrive at this worker.
+        while !common.is_finished() && !self.has_ended() && self.clock.now() < end + SHUTDOWN_MAX {
             if !self.turn(self.clock.now()) {
                 std::thread::yield_now();
             }
         }
-        // What others had no way for they have given to this one.
+        // Sends the packets of the other workers that this one has got.
         settle(self.inner, &self.control, self.clock);
         disconnect(self.inner, &self.control, self.clock);
     }
@@ -149,7 +150,6 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Has control leave unused groups, and wakes it if there is something for it.
     pub(super) fn hand_to_control(&mut self) {
         hand_to_control(self.inner, &self.control);
     }
@@ -171,8 +171,8 @@ impl<'a> Worker<'a> {
             self.serve(now, socket);
             busy = true;
         }
-        // Who drops a socket and then asks for another at its address finds that free: questions
-        // wait for all who may have rung before.
+        // An application that drops a socket and then asks for another at its address finds that
+        // free: requests wait for all notifications from before.
         if self.notified >= self.sockets() {
             self.notified = 0;
             for _ in 0..COMMANDS_MAX {
@@ -252,7 +252,7 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// Sockets that are made, and listeners.
+/// New sockets and listeners.
 impl Worker<'_> {
     pub(super) fn udp_bind(&mut self, local: SocketAddr) -> io::Result<UdpSocket> {
         let (hold, slot) = self.room()?;
@@ -275,7 +275,7 @@ impl Worker<'_> {
         accepters: Arc<Waiters>,
     ) -> io::Result<(WorkerListener, mpsc::Receiver<TcpStream>)> {
         let (hold, slot) = self.room()?;
-        // Those on their way to who accepts them are part of those that may wait; a power of two.
+        // Connections in the accept queue count towards the backlog; a power of two.
         let handed = 1 << (backlog / 2).clamp(1, HANDED_MAX).ilog2();
         let (ready, arrived) = mpsc::ring(handed).ok_or(BindError::Full)?;
         let backlog = backlog.saturating_sub(handed).max(1);
@@ -295,7 +295,6 @@ impl Worker<'_> {
         Ok(stream)
     }
 
-    /// Statistics.
     pub(super) fn row(&self) -> WorkerRow {
         let listeners = self.listeners.len();
         let sockets = self.udp.len() + self.tcp.len();
@@ -306,14 +305,14 @@ impl Worker<'_> {
         self.udp.len() + self.tcp.len() + self.listeners.len()
     }
 
-    /// Whether there may be another socket; and what its holder is to hold.
+    /// A slot for another socket, and the references of its holder.
     fn room(&self) -> io::Result<(Hold, SocketSlot)> {
-        let room = self.alive.upgrade().zip(SocketSlot::take(self.doorbell.group()));
+        let room = self.alive.upgrade().zip(SocketSlot::take(self.doorbell.common()));
         let (alive, slot) = room.ok_or(BindError::Full)?;
         Ok((Hold { doorbell: self.doorbell.clone(), alive }, slot))
     }
 
-    /// Both ends of a connection of the stack's.
+    /// Makes both ends of a connection of the stack.
     fn stream(
         &mut self,
         now: Time,
@@ -328,7 +327,7 @@ impl Worker<'_> {
         };
         let stream = TcpStream::new(hold, end.line.clone(), rings, addresses);
         self.tcp.insert(id, end);
-        // What came before it had somebody was no news.
+        // Data that arrived before have caused no event.
         self.serve(now, SocketId::Tcp(id));
         Some(stream)
     }
@@ -350,12 +349,12 @@ impl Worker<'_> {
         }
     }
 
-    /// An application has rung for a listener.
+    /// Handles a notification of a listener.
     fn handle_listener_notification(&mut self, now: Time, id: ListenerId) {
         let Some(end) = self.listeners.get_mut(id) else { return };
         end.line.dirty.clear();
         if end.line.is_dropped.load(Ordering::Acquire) {
-            // Connections in its ring ring for themselves when they go with it.
+            // Connections in its queue notify the worker when they are dropped with it.
             self.listeners.remove(id);
             self.inner.stack.tcp_unlisten(id);
             self.inner.transmit(now);
@@ -364,12 +363,10 @@ impl Worker<'_> {
 }
 
 impl Drop for Worker<'_> {
-    /// Nobody waits for a worker that is no more, whatever ended it.
+    /// Ends all waits for the worker, whatever ended it.
     fn drop(&mut self) {
-        self.doorbell.group().end("the interface's worker has ended".into());
-        while let Some(command) = self.inbox.commands.pop() {
-            drop(command);
-        }
+        self.doorbell.common().end("the interface's worker has ended".into());
+        while self.inbox.commands.pop().is_some() {}
         for end in self.udp.values() {
             end.line.readers.wake();
             end.line.writers.wake();
@@ -382,13 +379,12 @@ impl Drop for Worker<'_> {
     }
 }
 
-/// Its part of the loop of the engine.
 impl Work for Worker<'_> {
     type Command = ();
 
     fn breathe(&mut self, now: Time) -> bool {
         let busy = self.turn(now);
-        if self.doorbell.group().is_shut_down() || self.has_ended() {
+        if self.doorbell.common().is_shut_down() || self.has_ended() {
             self.engine.stop();
         }
         busy
