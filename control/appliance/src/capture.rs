@@ -24,7 +24,6 @@ const READ_EVERY: Duration = Duration::from_millis(20);
 /// Bytes of a packet that are kept, by default and at most.
 const SNAP_BYTES_MAX: u32 = 65_535;
 
-/// Arguments of `pollux capture`.
 #[derive(Args)]
 pub struct CaptureArguments {
     /// Which packets, in the syntax of tcpdump: host, net, port, portrange, proto, ip, ip6, tcp,
@@ -99,7 +98,6 @@ fn pause(mut wake: &UnixStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Where packets go.
 enum Sink {
     Lines,
     File { file: Box<dyn Write>, snap: u32, interfaces: Vec<String>, last: u64 },

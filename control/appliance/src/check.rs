@@ -8,7 +8,6 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Arguments of `pollux check`.
 #[derive(Args)]
 pub struct CheckArguments {
     /// Configuration file

@@ -9,15 +9,12 @@ use pollux_node::admin::rows::{
     RouteStatus, ServiceDialect, WorkerStatus,
 };
 
-/// The columns of a table.
 pub trait Columns: Sized + 'static {
-    /// From left to right.
     const COLUMNS: &'static [Column<Self>];
 }
 
 /// A row that `pollux show` may leave out.
 pub trait Selected {
-    /// Whether it is of this interface of a node.
     fn is_of(&self, interface: &str) -> bool;
 
     /// Whether it says nothing, and is shown only on request.

@@ -9,7 +9,6 @@ use pollux_node::config::NodeConfig;
 use std::error::Error;
 use std::path::PathBuf;
 
-/// Arguments of `pollux config`.
 #[derive(Args)]
 pub struct ConfigArguments {
     #[command(subcommand)]
@@ -40,7 +39,6 @@ struct ConfigShowArguments {
     wait: Wait,
 }
 
-/// Runs `pollux config`.
 pub fn config(arguments: &ConfigArguments) -> Result<(), Box<dyn Error>> {
     let ConfigCommand::Show(arguments) = &arguments.command;
     let ConfigShowArguments { config, effective, socket, .. } = arguments;

@@ -7,7 +7,6 @@ use pollux_node::{DoctorFinding, DoctorVerdict, diagnose};
 use serde_json::{Value, json};
 use std::error::Error;
 
-/// Arguments of `pollux doctor`.
 #[derive(Args)]
 pub struct Arguments {
     /// Print JSON instead of lines
@@ -15,7 +14,6 @@ pub struct Arguments {
     json: bool,
 }
 
-/// Runs `pollux doctor`.
 pub fn doctor(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let findings = diagnose();
     let text = match arguments.json {

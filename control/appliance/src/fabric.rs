@@ -9,7 +9,6 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
-/// Arguments of `pollux fabric`.
 #[derive(Args)]
 pub struct Arguments {
     /// Topology: single:N, ring:N, torus:XxY, fat-tree:K, leaf-spine:LxSxH, routed:NxM, or a file
@@ -61,7 +60,6 @@ pub struct Arguments {
     seed: u64,
 }
 
-/// The subnet manager of the fabric.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Manager {
     /// The embedded subnet manager

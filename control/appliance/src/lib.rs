@@ -86,7 +86,6 @@ pub fn command() -> clap::Command {
     Arguments::command()
 }
 
-/// Runs the command with the arguments of this process.
 pub fn run_command() -> ExitCode {
     let success = |()| ExitCode::SUCCESS;
     let (result, failure) = match Arguments::parse().command {

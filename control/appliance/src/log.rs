@@ -13,7 +13,6 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::LazyLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The format of lines.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub enum LogFormat {
     /// When, about whom, and what: `2026-11-26T14:05:09.123456Z ib0: up: the broadcast group is
@@ -31,7 +30,6 @@ struct Line<'a> {
     notice: &'a NodeNotice,
 }
 
-/// Prints a notice.
 #[expect(clippy::disallowed_methods, reason = "lines of a log have the time of day")]
 pub fn log(format: LogFormat, notice: &NodeNotice) {
     static GOES_TO_JOURNAL: LazyLock<bool> = LazyLock::new(goes_to_journal);

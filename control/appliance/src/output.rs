@@ -7,12 +7,10 @@ use std::io::{self, ErrorKind, Write};
 /// Exit status after a closed pipe: that of a process ended by SIGPIPE.
 pub const READER_GONE: u8 = 128 + 13;
 
-/// A failed write to standard output.
 #[derive(Debug)]
 pub struct OutputError(io::Error);
 
 impl OutputError {
-    /// Whether the reader has closed the pipe.
     pub fn is_reader_gone(&self) -> bool {
         self.0.kind() == ErrorKind::BrokenPipe
     }
@@ -26,7 +24,6 @@ impl fmt::Display for OutputError {
 
 impl std::error::Error for OutputError {}
 
-/// Prints a text and flushes it.
 pub fn print(text: &str) -> Result<(), OutputError> {
     let mut stdout = io::stdout().lock();
     stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(OutputError)
@@ -37,7 +34,6 @@ pub fn say(line: &str) {
     let _ = writeln!(io::stdout(), "{line}");
 }
 
-/// Prints a message to standard error.
 pub fn note(line: &str) {
     let _ = writeln!(io::stderr(), "pollux: {line}");
 }

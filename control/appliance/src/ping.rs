@@ -16,7 +16,6 @@ use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Arguments of `pollux ping`.
 #[derive(Args)]
 pub struct Arguments {
     /// Address to ping
@@ -48,7 +47,6 @@ pub struct Arguments {
 /// How long later requests wait for a busy node.
 const BUSY_MAX: Duration = Duration::from_secs(1);
 
-/// Statistics of the replies.
 #[derive(Default)]
 struct Statistics {
     sent: u32,

@@ -8,7 +8,6 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Arguments of `pollux reload`.
 #[derive(Args)]
 pub struct ReloadArguments {
     /// Only list the changes
@@ -27,7 +26,6 @@ pub struct ReloadArguments {
     wait: Wait,
 }
 
-/// Arguments of `pollux confirm`.
 #[derive(Args)]
 pub struct ConfirmArguments {
     /// Take the changes back now, in place of the timeout
@@ -59,7 +57,6 @@ pub fn reload(arguments: &ReloadArguments) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Runs `pollux confirm`.
 pub fn confirm(arguments: &ConfirmArguments) -> Result<(), Box<dyn Error>> {
     let ConfirmArguments { undo, json, socket, wait } = arguments;
     let changes = ask(socket, *wait, |client, pause| client.confirm(*undo, pause))?;

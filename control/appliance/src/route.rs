@@ -10,7 +10,6 @@ use std::error::Error;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-/// Arguments of `pollux route`.
 #[derive(Args)]
 pub struct RouteArguments {
     #[command(subcommand)]
@@ -89,7 +88,6 @@ fn addresses(text: &str) -> Result<Vec<IpAddr>, String> {
     text.split(',').map(address).collect()
 }
 
-/// Runs `pollux route`.
 pub fn route(arguments: &RouteArguments) -> Result<(), Box<dyn Error>> {
     let domain = arguments.domain.clone();
     let request = match &arguments.command {

@@ -10,7 +10,6 @@ use pollux_node::service::ServiceManager;
 use std::error::Error;
 use std::path::PathBuf;
 
-/// Arguments of `pollux run`.
 #[derive(Args)]
 pub struct RunArguments {
     /// Configuration file: TOML, with a table [interface.NAME] for each interface

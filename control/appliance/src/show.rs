@@ -15,7 +15,6 @@ use pollux_node::admin::rows::{
 use std::error::Error;
 use std::path::PathBuf;
 
-/// Arguments of `pollux show`.
 #[derive(Args)]
 pub struct ShowArguments {
     /// The table to show
@@ -36,7 +35,6 @@ pub struct ShowArguments {
     wait: Wait,
 }
 
-/// A table of a node or a fabric.
 #[derive(Clone, Copy, ValueEnum)]
 enum What {
     /// Fabric: nodes, with GUIDs, LIDs and drop counters
@@ -67,7 +65,6 @@ enum What {
     Kernel,
 }
 
-/// Arguments of `pollux idle`.
 #[derive(Args)]
 pub struct IdleArguments {
     /// Idle strategy: poll, pause or adaptive
@@ -82,7 +79,6 @@ pub struct IdleArguments {
     wait: Wait,
 }
 
-/// Arguments of `pollux fault`.
 #[derive(Args)]
 pub struct FaultArguments {
     /// Socket of the fabric
@@ -110,7 +106,6 @@ enum FaultCommand {
     List,
 }
 
-/// Runs `pollux show`.
 pub fn show(arguments: &ShowArguments) -> Result<(), Box<dyn Error>> {
     let text = match arguments.what {
         What::Nodes => shown::<NodeStatus>(arguments),
@@ -130,7 +125,6 @@ pub fn show(arguments: &ShowArguments) -> Result<(), Box<dyn Error>> {
     Ok(print(&text)?)
 }
 
-/// The rows of a table, as text.
 fn shown<R: TableRow + Columns + Selected>(
     arguments: &ShowArguments,
 ) -> Result<String, Box<dyn Error>> {
@@ -186,7 +180,6 @@ fn groups(rows: Vec<GroupStatus>) -> String {
     }
 }
 
-/// Runs `pollux fault`.
 pub fn fault(arguments: &FaultArguments) -> Result<(), Box<dyn Error>> {
     let socket = arguments
         .socket
@@ -208,7 +201,6 @@ pub fn fault(arguments: &FaultArguments) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Runs `pollux idle`.
 pub fn idle(arguments: &IdleArguments) -> Result<(), Box<dyn Error>> {
     let IdleArguments { strategy, worker, socket, wait } = arguments;
     Ok(ask(socket, *wait, |client, pause| client.set_idle(strategy, *worker, pause))?)

@@ -17,7 +17,6 @@ pub struct NodeSignals {
 }
 
 impl NodeSignals {
-    /// Catches the signals.
     pub fn catch() -> std::io::Result<Self> {
         let (wake, signaled) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
@@ -33,12 +32,10 @@ impl NodeSignals {
         Ok(Self { has_terminal: has_terminal(), wake, is_over, reloads })
     }
 
-    /// The stream that becomes readable on each signal.
     pub fn wake(&self) -> &UnixStream {
         &self.wake
     }
 
-    /// The order of the last signals.
     pub fn next_order(&self) -> Order {
         while matches!((&self.wake).read(&mut [0; 64]), Ok(1..)) {}
         match self.is_over.load(Ordering::Relaxed) {
@@ -50,7 +47,6 @@ impl NodeSignals {
     }
 }
 
-/// Whether the process has a controlling terminal.
 fn has_terminal() -> bool {
     std::fs::File::open("/dev/tty").is_ok()
 }

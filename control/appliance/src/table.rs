@@ -6,7 +6,6 @@ use std::net::IpAddr;
 /// A column of a table: its heading, and its cell in a row.
 pub type Column<R> = (&'static str, fn(&R) -> String);
 
-/// A table with a heading, in aligned columns.
 pub fn table<R>(rows: &[R], columns: &[Column<R>]) -> String {
     let headings = columns.iter().map(|(heading, _)| (*heading).to_owned()).collect();
     let cells = |row: &R| columns.iter().map(|(_, cell)| cell(row)).collect();
@@ -22,7 +21,6 @@ pub fn table<R>(rows: &[R], columns: &[Column<R>]) -> String {
 
 /// A value in a table. Absent values are a dash.
 pub trait Cell {
-    /// The text of the value.
     fn cell(&self) -> String;
 }
 

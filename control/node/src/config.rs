@@ -106,11 +106,9 @@ pub const INTERFACE_WORKERS_MAX: u8 = 8;
 /// The longest name of a network device (`IFNAMSIZ`).
 const DEVICE_NAME_BYTES_MAX: usize = 15;
 
-/// The configuration of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodeConfig {
-    /// The worker threads.
     #[serde(default)]
     pub workers: WorkerSettings,
     /// Forwarding; without the table there is none.
@@ -118,31 +116,25 @@ pub struct NodeConfig {
     /// Routing domains beside the default one, by name.
     #[serde(default, rename = "domain")]
     pub domains: BTreeMap<String, DomainSettings>,
-    /// Access control lists, by name.
     #[serde(default, rename = "acl")]
     pub acls: BTreeMap<String, Vec<AclSettings>>,
     /// Static routes; of several to one prefix in a domain there is one.
     #[serde(default)]
     pub route: Vec<RouteSettings>,
-    /// Static multicast routes.
     #[serde(default)]
     pub multicast: Vec<MulticastSettings>,
-    /// What the node says of itself.
     #[serde(default)]
     pub telemetry: TelemetrySettings,
-    /// Its interfaces, by name.
     #[serde(default, rename = "interface")]
     pub interfaces: BTreeMap<String, InterfaceSettings>,
 }
 
-/// The settings of worker threads.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkerSettings {
     /// The core of each; without any, there is one thread without pinning.
     #[serde(default)]
     pub cores: Vec<usize>,
-    /// Their idle strategy.
     #[serde(default, deserialize_with = "idle", serialize_with = "text::idle")]
     pub idle: Idle,
 }
@@ -151,23 +143,19 @@ pub struct WorkerSettings {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InterfaceSettings {
-    /// What it is an interface of.
     #[serde(default)]
     pub kind: InterfaceKind,
-    /// The name of the device.
     #[serde(default)]
     pub device: String,
     /// The management of the port, if the device does not choose.
     #[serde(default)]
     pub management: Option<Management>,
-    /// The partition.
     #[serde(
         default = "default_partition",
         deserialize_with = "partition",
         serialize_with = "text::partition"
     )]
     pub pkey: PKey,
-    /// The mode of its peers.
     #[serde(default)]
     pub mode: Mode,
     /// The largest MTU, for sending, and for receiving by connections.
@@ -178,22 +166,16 @@ pub struct InterfaceSettings {
     /// software port has contexts for eight, of all partitions.
     #[serde(default = "alone", deserialize_with = "workers")]
     pub workers: u8,
-    /// Peers with another mode.
     #[serde(default)]
     pub peer: Vec<PeerSettings>,
-    /// Its addresses.
     #[serde(default)]
     pub address: Vec<AddressSetting>,
-    /// Default routers.
     #[serde(default)]
     pub router: Vec<IpAddr>,
-    /// Static neighbors.
     #[serde(default)]
     pub neighbor: Vec<Neighbor>,
-    /// Whether IPv6 is enabled.
     #[serde(default = "yes")]
     pub ipv6: bool,
-    /// The routing domain to which it belongs.
     #[serde(default = "domain::default_domain")]
     pub domain: String,
     /// The access control list of packets that arrive, in transit and to the node.
@@ -202,19 +184,16 @@ pub struct InterfaceSettings {
     /// The access control list of packets in transit that leave.
     #[serde(default)]
     pub acl_out: Option<String>,
-    /// Which sources of packets in transit it accepts.
     #[serde(default)]
     pub rpf: RpfMode,
     /// The name of its shadow in the kernel, a TUN device by which routing daemons see it.
     #[serde(default, deserialize_with = "shadow_name")]
     pub shadow: Option<String>,
-    /// The addresses of the kernel's end of a TUN device.
     #[serde(default, deserialize_with = "kinds::prefixes")]
     pub kernel_address: Vec<Prefix>,
     /// Its VLAN of a device of Ethernet; without one, it has the untagged frames.
     #[serde(default, deserialize_with = "kinds::vlan")]
     pub vlan: Option<u16>,
-    /// How it receives and sends the frames of a device of Ethernet.
     #[serde(default)]
     pub frames: FrameAccess,
 }
@@ -226,29 +205,24 @@ pub struct InterfaceSettings {
 pub struct Management(String);
 
 impl Management {
-    /// The name of the port, for libibumad.
     pub fn port(&self) -> &str {
         &self.0
     }
 }
 
-/// The mode of packets to peers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// Datagrams. An interface with this mode accepts no connections.
     #[default]
     Ud,
-    /// Reliable connections.
     Rc,
-    /// Unreliable connections.
     Uc,
     /// The best service that the peer offers.
     Auto,
 }
 
 impl Mode {
-    /// The name in configurations.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Ud => "ud",
@@ -259,32 +233,24 @@ impl Mode {
     }
 }
 
-/// A peer with another mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PeerSettings {
-    /// An address of the peer.
     pub address: IpAddr,
-    /// The mode of packets to it.
     pub mode: Mode,
 }
 
-/// The source of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressSetting {
-    /// The configuration.
     Fixed(Prefix),
-    /// A DHCP server.
     Dhcp,
 }
 
-/// A static neighbor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Neighbor {
     /// Its IP address, which is never resolved.
     pub address: IpAddr,
-    /// Its link address, as `ip neighbor` writes it.
     pub link: NeighborLink,
 }
 
@@ -294,7 +260,6 @@ impl InterfaceSettings {
         open_managed(&self.device, self.management.as_ref().map(Management::port))
     }
 
-    /// The configured addresses.
     pub fn fixed_addresses(&self) -> impl Iterator<Item = &Prefix> {
         self.address.iter().filter_map(|address| match address {
             AddressSetting::Fixed(prefix) => Some(prefix),
@@ -302,7 +267,6 @@ impl InterfaceSettings {
         })
     }
 
-    /// Whether DHCP is enabled.
     pub fn asks_for_address(&self) -> bool {
         self.address.contains(&AddressSetting::Dhcp)
     }
@@ -333,7 +297,6 @@ impl NodeConfig {
         Ok(config)
     }
 
-    /// Checks that a machine can run it.
     fn on(self, machine: &Machine, file: &str, text: &str) -> Result<Self, ConfigErrors> {
         machine.check(&self).in_file(file, text)?;
         Ok(self)
@@ -387,7 +350,6 @@ fn workers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u8, D::Error> {
     })
 }
 
-/// Whether the kernel accepts a name for a network device.
 fn is_device_name(name: &str) -> bool {
     (1..=DEVICE_NAME_BYTES_MAX).contains(&name.len())
         && name.bytes().all(|byte| byte.is_ascii_graphic() && !b"/:%".contains(&byte))

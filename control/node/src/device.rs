@@ -24,9 +24,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A device, and the port in its name.
 pub struct Opened {
-    /// The device, open for the caller only.
     pub device: Box<dyn Device + Send>,
     /// The port, counted from 1.
     pub port: u8,
@@ -40,15 +38,10 @@ pub struct Opened {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// It is not a device name.
     Name(String),
-    /// The port of a fabric cannot be opened.
     Soft(process::OpenError),
-    /// The private fabric of the process did not start.
     Private(fabric::StartError),
-    /// All hosts of the private fabric are in use.
     PrivateFull,
-    /// An adapter cannot be opened.
     Hardware(pollux_ibverbs::HcaOpenError),
 }
 
@@ -78,18 +71,12 @@ impl fmt::Display for OpenError {
 
 impl std::error::Error for OpenError {}
 
-/// A parsed device name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceName {
-    /// A host of the private fabric of this process.
     Private,
-    /// A source and sink of packets.
     Null,
-    /// A port of a running fabric.
     Soft(process::Address),
-    /// An adapter in hardware.
     Adapter {
-        /// Its name.
         device: String,
         /// The number after the colon, by default 1.
         port: u8,
@@ -126,7 +113,6 @@ impl fmt::Display for DeviceName {
     }
 }
 
-/// Opens a device by its name.
 pub fn open(name: &str) -> Result<Opened, OpenError> {
     match DeviceName::parse(name)? {
         DeviceName::Private => open_private(),

@@ -21,7 +21,6 @@ pub fn diagnose() -> Vec<DoctorFinding> {
     findings
 }
 
-/// Examines the files below a root.
 fn examine(root: &Path) -> Vec<DoctorFinding> {
     let status = fs::read_to_string(root.join("proc/self/status")).unwrap_or_default();
     let mut findings: Vec<_> = CAPABILITIES.iter().map(|it| capability(&status, *it)).collect();

@@ -15,7 +15,6 @@ pub const SINK: u16 = 9;
 const TURNS_AWAKE: u32 = 20_000;
 const NAP: Duration = Duration::from_micros(200);
 
-/// A server host.
 pub struct Host {
     interface: Interface,
     datagrams: UdpSocket,
@@ -26,15 +25,12 @@ pub struct Host {
     buffer: Vec<u8>,
 }
 
-/// The service of a stream.
 enum Service {
     Echo,
-    /// Counts and compares the bytes.
     Sink(Reception),
 }
 
 impl Host {
-    /// Opens its sockets.
     pub fn new(interface: Interface, ip: IpAddr) -> io::Result<Self> {
         let (echo, sink) = (SocketAddr::new(ip, ECHO), SocketAddr::new(ip, SINK));
         Ok(Self {
@@ -48,7 +44,6 @@ impl Host {
         })
     }
 
-    /// Serves until `is_over`.
     #[expect(clippy::disallowed_methods, reason = "this is how an idle host sleeps")]
     pub fn run(mut self, is_over: &AtomicBool) -> io::Result<()> {
         let mut idle = 0;

@@ -9,7 +9,6 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::time::{Duration, Instant};
 
-/// The duration of a measurement.
 const MEASURED_FOR: Duration = Duration::from_millis(500);
 /// The timeout of each step, ten times what a step takes.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
@@ -26,10 +25,8 @@ const PART: usize = 1 << 18;
 const LATE: Duration = Duration::from_millis(500);
 const LOST_MAX: usize = 5;
 
-/// The times of round trips.
 pub struct RoundTrips {
     sorted: Vec<Duration>,
-    /// Their sum.
     total: Duration,
     /// Requests, including the warm-up.
     asked: usize,
@@ -69,14 +66,12 @@ impl RoundTrips {
         found.map_or(0.0, |time| time.as_nanos() as f64 / 1e3)
     }
 
-    /// A summary.
     pub fn text(&self) -> String {
         let (median, late) = (self.at(500), self.at(999));
         let lost = if self.lost > 0 { format!(", {} late", self.lost) } else { String::new() };
         format!("{median:.1} us, 99.9 % within {late:.1} us, of {}{lost}", self.sorted.len())
     }
 
-    /// All figures.
     pub fn json(&self) -> Value {
         json!({
             "median_us": self.at(500),
@@ -92,7 +87,6 @@ impl RoundTrips {
     }
 }
 
-/// Runs a function, and measures its time.
 #[expect(clippy::disallowed_methods, reason = "it measures")]
 pub fn timed<R>(f: impl FnOnce() -> R) -> (R, Duration) {
     let begun = Instant::now();
@@ -100,7 +94,6 @@ pub fn timed<R>(f: impl FnOnce() -> R) -> (R, Duration) {
     (result, begun.elapsed())
 }
 
-/// Measures ICMP echo; each request needs a reply.
 pub fn ping(interface: &Interface, to: IpAddr) -> Result<RoundTrips, Box<dyn Error>> {
     RoundTrips::measure(|| Ok((interface.ping(to, BYTES, TIMEOUT)?, 1)))
 }
@@ -118,7 +111,6 @@ pub fn longest(interface: &Interface, to: IpAddr, mtu: u32) -> Result<usize, Box
     }
 }
 
-/// Measures round trips of UDP.
 pub fn udp(interface: &Interface, from: IpAddr, to: IpAddr) -> Result<RoundTrips, Box<dyn Error>> {
     let socket = interface.udp_bind(SocketAddr::new(from, 0))?;
     socket.connect(SocketAddr::new(to, ECHO))?;
@@ -147,7 +139,6 @@ pub fn udp(interface: &Interface, from: IpAddr, to: IpAddr) -> Result<RoundTrips
     })
 }
 
-/// Measures requests and responses on a TCP connection.
 pub fn tcp(interface: &Interface, to: IpAddr) -> Result<RoundTrips, Box<dyn Error>> {
     let mut stream = interface.tcp_connect(SocketAddr::new(to, ECHO))?;
     stream.set_read_timeout(Some(TIMEOUT));
@@ -167,26 +158,22 @@ pub fn tcp(interface: &Interface, to: IpAddr) -> Result<RoundTrips, Box<dyn Erro
     })
 }
 
-/// A unique message.
 fn numbered(number: u64) -> [u8; BYTES] {
     let mut bytes = [7; BYTES];
     bytes[..8].copy_from_slice(&number.to_be_bytes());
     bytes
 }
 
-/// The result of a stream.
 pub struct Streamed {
     bytes: u64,
     took: Duration,
 }
 
 impl Streamed {
-    /// Gigabits per second.
     pub fn gbit_s(&self) -> f64 {
         self.bytes as f64 * 8.0 / self.took.as_secs_f64() / 1e9
     }
 
-    /// The figures.
     pub fn json(&self) -> Value {
         json!({ "bytes": self.bytes, "seconds": self.took.as_secs_f64() })
     }

@@ -29,7 +29,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
-/// Arguments of `pollux demo`.
 #[derive(Args)]
 pub struct Arguments {
     /// Print the figures as JSON, and progress to standard error
@@ -53,7 +52,6 @@ const FAILED: &str = "All of it runs in this process, so a machine that is busy 
     too slow for it: run it again while a core or two are free. If it fails again, it is a defect \
     of Pollux: report what is printed above, the number of cores and what uname -a prints.";
 
-/// Runs the demonstration.
 pub fn demo(arguments: &Arguments) -> Done<()> {
     let progress = Progress { json: arguments.json };
     progress.line("An InfiniBand fabric in software, and IP over it, in this process alone.\n");
@@ -78,7 +76,6 @@ pub fn demo(arguments: &Arguments) -> Done<()> {
     Ok(())
 }
 
-/// Demonstrates one mode.
 fn show(progress: &Progress, fabric: &Embedded, mode: Mode, name: &str) -> Done<Value> {
     let is_over = AtomicBool::new(false);
     let (sender, states) = sync_channel(2);
@@ -100,7 +97,6 @@ fn show(progress: &Progress, fabric: &Embedded, mode: Mode, name: &str) -> Done<
     })
 }
 
-/// The measurements of the client.
 fn measured(
     progress: &Progress,
     fabric: &Embedded,
@@ -248,7 +244,6 @@ const fn address(host: u8) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(10, 0, 0, host))
 }
 
-/// A table of the figures.
 fn figures(rows: &[Value]) -> String {
     fn us(value: &Value) -> String {
         format!("{:.1}", value.as_f64().unwrap_or_default())
@@ -275,7 +270,6 @@ impl Drop for End<'_> {
     }
 }
 
-/// Progress messages.
 struct Progress {
     json: bool,
 }
@@ -285,7 +279,6 @@ impl Progress {
         self.print(&format!("{line}\n"));
     }
 
-    /// Prints a step, runs it, and prints its result.
     fn step<T>(&self, what: &str, f: impl FnOnce() -> Done<(T, String)>) -> Done<T> {
         self.print(&format!("  {what:<44}"));
         match f() {

@@ -40,7 +40,6 @@ impl Pattern {
 /// The received part of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reception {
-    /// Received bytes.
     pub bytes: u64,
     /// The offset of the first wrong byte.
     pub first_wrong: Option<u64>,
@@ -67,7 +66,6 @@ impl Reception {
         (u128::from(self.bytes) << 64 | u128::from(wrong)).to_be_bytes()
     }
 
-    /// Parses that message.
     pub fn from_bytes(bytes: [u8; 16]) -> Self {
         let both = u128::from_be_bytes(bytes);
         let wrong = both as u64;

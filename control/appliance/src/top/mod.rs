@@ -27,7 +27,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 use warnings::warnings;
 
-/// Arguments of `pollux top`.
 #[derive(Args)]
 pub struct TopArguments {
     /// Socket of the node
@@ -93,7 +92,6 @@ impl View {
     }
 }
 
-/// Runs `pollux top`.
 pub fn top(arguments: &TopArguments) -> Result<(), Box<dyn Error>> {
     let TopArguments { socket, view, interval, once, json, wait } = arguments;
     if *once || *json || !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {

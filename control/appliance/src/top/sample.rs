@@ -58,7 +58,6 @@ impl Sample {
 }
 
 impl SampleChange {
-    /// The change from one sample to the next.
     pub fn between(before: Option<&Sample>, now: Sample) -> Self {
         let seconds = before.map_or(0.0, |before| (now.at - before.at).as_secs_f64());
         Self { before: before.cloned(), now, seconds }
@@ -78,7 +77,6 @@ impl SampleChange {
         if self.seconds > 0.0 { increase as f64 / self.seconds } else { 0.0 }
     }
 
-    /// The increase of a drop counter in a second.
     pub fn drop_rate(&self, row: &DropCount) -> f64 {
         let is_same = |before: &DropCount| {
             (&before.interface, &before.of, &before.why) == (&row.interface, &row.of, &row.why)
@@ -86,7 +84,6 @@ impl SampleChange {
         self.rate(|sample| &sample.drops, is_same, |row| row.count, row)
     }
 
-    /// The increase of a counter of an interface in a second.
     pub fn interface_rate(
         &self,
         row: &InterfaceStatus,
@@ -96,12 +93,10 @@ impl SampleChange {
         self.rate(|sample| &sample.interfaces, is_same, |row| count(row).unwrap_or(0), row)
     }
 
-    /// The increase of a counter of a worker in a second.
     pub fn worker_rate(&self, row: &WorkerStatus, count: impl Fn(&WorkerStatus) -> u64) -> f64 {
         self.rate(|sample| &sample.workers, |before| before.worker == row.worker, count, row)
     }
 
-    /// The increase of a counter of a connection in a second.
     pub fn connection_rate(
         &self,
         row: &ConnectionStatus,

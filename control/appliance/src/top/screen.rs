@@ -50,7 +50,6 @@ const HELP: [&str; 10] = [
 ];
 
 impl Screen {
-    /// The first screen of a view.
     pub const fn new(view: View, interval_ms: u64, has_colors: bool) -> Self {
         Self {
             view,
@@ -76,7 +75,6 @@ impl Screen {
         self.color(Color::Red).add_modifier(Modifier::BOLD)
     }
 
-    /// Draws all of it.
     pub fn draw(&self, frame: &mut Frame<'_>) {
         let mut lines: Vec<_> = self.change.as_ref().map(warnings).unwrap_or_default();
         if let Some(failure) = &self.failure {
@@ -150,7 +148,6 @@ impl Screen {
         }
     }
 
-    /// Filters and sorts the rows.
     fn arrange(&self, sheet: &mut Sheet) {
         if !self.filter.is_empty() {
             sheet.filter(&self.filter);

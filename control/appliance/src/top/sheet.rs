@@ -22,7 +22,6 @@ pub enum SheetCell {
     Alarm(f64),
 }
 
-/// Rows of a view, with their headings.
 #[derive(Clone, Debug)]
 pub struct Sheet {
     pub view: View,
@@ -31,7 +30,6 @@ pub struct Sheet {
 }
 
 impl SheetCell {
-    /// The value for people.
     pub fn text(&self) -> String {
         match self {
             Self::Text(text) => text.clone(),
@@ -41,7 +39,6 @@ impl SheetCell {
         }
     }
 
-    /// The value for programs.
     pub fn json(&self) -> Value {
         match self {
             Self::Text(text) => json!(text),

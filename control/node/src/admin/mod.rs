@@ -66,7 +66,6 @@ const PAGES_PER_TURN: usize = 8;
 
 const BUSY: &str = "too many queries at once; try again";
 
-/// The socket, and its connections.
 pub struct Admin {
     path: PathBuf,
     listener: UnixListener,
@@ -82,7 +81,6 @@ pub struct Admin {
 struct Connection {
     number: u64,
     stream: UnixStream,
-    /// The timeout of its state.
     until: Time,
     state: State,
 }
@@ -90,7 +88,6 @@ struct Connection {
 enum State {
     /// The received part of a request.
     Reading(Vec<u8>),
-    /// A request without a response yet.
     Waiting(AdminRequest),
     /// The bytes of a page, so many of which are written; and the next page of the request.
     Writing(Vec<u8>, usize, Option<(AdminRequest, Cursor)>),
@@ -114,7 +111,6 @@ impl Admin {
         })
     }
 
-    /// The events to wait for.
     pub fn poll_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
         let accepts = self.paused_until.is_none();
         let listener = accepts.then(|| PollFd::new(&self.listener, PollFlags::IN));
@@ -134,7 +130,6 @@ impl Admin {
         self.connections.iter().map(|one| one.until).chain(self.paused_until).chain(more).min()
     }
 
-    /// Reads requests, and responds to them.
     pub fn turn(&mut self, now: Time, respond: Respond<'_>) {
         self.pages_left = PAGES_PER_TURN;
         self.paused_until = self.paused_until.filter(|until| now < *until);

@@ -14,12 +14,9 @@ pub const PAGE_ROWS: usize = 256;
 const BEGIN: &[u8] = b"{\"ok\":[";
 const END: &[u8] = b"]}";
 
-/// A response, or a part of its rows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Page {
-    /// The response, with the rows of this page.
     pub reply: AdminReply<AdminAnswer>,
-    /// The beginning of the next page.
     pub next: Option<Cursor>,
 }
 
@@ -35,9 +32,7 @@ pub struct Cursor {
 /// The key by which the rows of an interface are in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RowKey {
-    /// The address of a neighbor.
     Neighbor(IpAddr),
-    /// The key of a connection.
     Connection(u64),
     /// The number of a routing domain, the prefix of a route there, and its length.
     Route(u16, IpAddr, u8),

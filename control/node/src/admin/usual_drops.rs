@@ -1,6 +1,5 @@
 //! The drops that say of no fault: a node that works as it should counts them, too.
 
-/// By parts, their reasons.
 const USUAL: &[(&str, &[&str])] = &[
     ("arp", &["own", "not_for_us"]),
     ("cm", &["repeated"]),
@@ -20,7 +19,6 @@ const USUAL: &[(&str, &[&str])] = &[
     ("sa", &["repeated"]),
 ];
 
-/// Whether a counter is of these.
 pub(super) fn is_usual(of: &str, why: &str) -> bool {
     USUAL.iter().any(|(part, reasons)| *part == of && reasons.contains(&why))
 }

@@ -12,7 +12,6 @@ use std::ops::RangeInclusive;
 /// Rules of a list, at most: each packet is compared with them in turn.
 pub(super) const ACL_RULES_MAX: usize = 1024;
 
-/// Names of protocols.
 const PROTOCOLS: [(&str, IpProtocol); 4] = [
     ("tcp", IpProtocol::TCP),
     ("udp", IpProtocol::UDP),
@@ -24,33 +23,24 @@ const PROTOCOLS: [(&str, IpProtocol); 4] = [
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AclSettings {
-    /// What it does with packets that match.
     pub action: AclVerb,
-    /// The prefix of their source.
     #[serde(default, deserialize_with = "some_prefix")]
     pub source: Option<Prefix>,
-    /// The prefix of their destination.
     #[serde(default, deserialize_with = "some_prefix")]
     pub destination: Option<Prefix>,
-    /// Their protocol.
     #[serde(default, deserialize_with = "protocol", serialize_with = "text::protocol")]
     pub protocol: Option<IpProtocol>,
-    /// Their source ports.
     #[serde(default, deserialize_with = "ports", serialize_with = "text::ports")]
     pub source_port: Option<RangeInclusive<u16>>,
-    /// Their destination ports.
     #[serde(default, deserialize_with = "ports", serialize_with = "text::ports")]
     pub destination_port: Option<RangeInclusive<u16>>,
-    /// Their ICMP type.
     #[serde(default)]
     pub icmp_type: Option<u8>,
 }
 
-/// What a rule does with packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AclVerb {
-    /// They pass.
     Permit,
     /// They are dropped silently.
     Deny,
@@ -62,7 +52,6 @@ pub enum AclVerb {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RpfMode {
-    /// Each.
     #[default]
     Off,
     /// Those to which there is a route.
@@ -72,7 +61,6 @@ pub enum RpfMode {
 }
 
 impl AclVerb {
-    /// The name in configurations and reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Permit => "permit",
@@ -83,7 +71,6 @@ impl AclVerb {
 }
 
 impl RpfMode {
-    /// The name in configurations.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Off => "off",
@@ -92,7 +79,6 @@ impl RpfMode {
         }
     }
 
-    /// The rule for packets that arrive at a port.
     pub(crate) const fn at(self, port: PortId) -> ReversePath {
         match self {
             Self::Off => ReversePath::Any,

@@ -3,7 +3,6 @@
 use super::error::{ConfigError, ConfigErrors};
 use super::lines::Step;
 
-/// A broken rule.
 #[derive(Debug)]
 struct Broken {
     /// The path of the wrong value.
@@ -11,7 +10,6 @@ struct Broken {
     reason: String,
 }
 
-/// All broken rules.
 #[derive(Debug, Default)]
 pub(super) struct Faults(Vec<Broken>);
 
@@ -24,12 +22,10 @@ impl Faults {
         }
     }
 
-    /// One more if there is a reason.
     pub(super) fn refuse(&mut self, path: &[Step], reason: Option<String>) {
         reason.into_iter().for_each(|reason| self.add(path, reason));
     }
 
-    /// The errors with their places, if there are any.
     pub(super) fn in_file(self, file: &str, text: &str) -> Result<(), ConfigErrors> {
         if self.0.is_empty() {
             return Ok(());

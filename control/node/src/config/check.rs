@@ -162,7 +162,6 @@ struct Whole<'a> {
     ethernet: BTreeMap<(&'a str, Option<u16>), &'a str>,
 }
 
-/// An interface that is checked.
 struct One<'a> {
     name: &'a str,
     interface: &'a InterfaceSettings,
@@ -185,13 +184,11 @@ impl<'a> One<'a> {
         self.neighbors(faults);
     }
 
-    /// The path of one of its values.
     fn path<const N: usize>(&self, steps: [Step; N]) -> Vec<Step> {
         let own: [Step; 2] = ["interface".into(), self.name.into()];
         own.into_iter().chain(steps).collect()
     }
 
-    /// Each kind has its own keys.
     fn keys(&self, faults: &mut Faults) {
         let Self { name, interface } = self;
         let Some(key) = interface.foreign_key() else { return };
@@ -368,7 +365,6 @@ impl<'a> One<'a> {
         self.is_each_once("neighbor", addresses(), faults);
     }
 
-    /// Checks that another host can have this address.
     fn is_another_host(&self, what: &str, nth: usize, ip: IpAddr, faults: &mut Faults) {
         let name = self.name;
         let own = || self.interface.fixed_addresses().any(|prefix| prefix.ip == ip);
@@ -378,7 +374,6 @@ impl<'a> One<'a> {
         faults.refuse(&self.path([what.into(), nth.into()]), reason);
     }
 
-    /// Checks that a list has no address twice.
     fn is_each_once(
         &self,
         what: &str,
@@ -394,23 +389,19 @@ impl<'a> One<'a> {
     }
 }
 
-/// The properties of a machine and this build.
 pub(super) struct Machine {
-    /// Cores that this process may use.
     pub(super) cores: Vec<usize>,
     /// This build can open adapters in hardware.
     pub(super) opens_adapters: bool,
 }
 
 impl Machine {
-    /// This machine.
     pub(super) fn this() -> Self {
         let cores = core_affinity::get_core_ids().unwrap_or_default();
         let cores = cores.into_iter().map(|core| core.id).collect();
         Self { cores, opens_adapters: pollux_ibverbs::OPENS_ADAPTERS }
     }
 
-    /// Checks that the machine has the cores and devices.
     pub(super) fn check(&self, config: &NodeConfig) -> Faults {
         let mut faults = Faults::default();
         for (nth, core) in config.workers.cores.iter().enumerate() {

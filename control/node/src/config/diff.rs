@@ -15,39 +15,24 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 
-/// A change of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// An interface is gone: it leaves the link in order.
     Remove(String),
     /// An interface leaves and comes up with other settings: these keys cannot change while it
     /// runs.
     Restart(String, Box<InterfaceSettings>, Vec<&'static str>),
-    /// A setting of an interface that runs on.
     Set(String, Setting),
-    /// A new interface.
     Add(String, Box<InterfaceSettings>),
-    /// Whether the node forwards packets in transit.
     Router(Option<RouterSettings>),
-    /// A routing domain, new or with another table of the kernel.
     SetDomain(String, DomainSettings),
-    /// A routing domain is gone.
     RemoveDomain(String),
-    /// An access control list, new or with other rules.
     SetAcl(String, Vec<AclSettings>),
-    /// An access control list is gone.
     RemoveAcl(String),
-    /// A route of a domain is gone.
     RemoveRoute(String, Prefix),
-    /// A route, new or with other gateways.
     SetRoute(RouteSettings),
-    /// A multicast route is gone.
     RemoveMulticast(MulticastKey),
-    /// A multicast route, new or with other interfaces.
     SetMulticast(MulticastSettings),
-    /// Metrics are at another address, or nowhere.
     Telemetry(TelemetrySettings),
-    /// The idle strategy of all workers.
     Idle(Idle),
     /// The cores of workers, which a node has from its start.
     Cores(Vec<usize>),
@@ -56,39 +41,24 @@ pub enum Change {
 /// A setting that can change while the interface runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Setting {
-    /// It has no longer this address.
     RemoveAddress(IpAddr),
-    /// It has this address, with this prefix length.
     SetAddress(Prefix),
-    /// A default router is gone.
     RemoveRouter(IpAddr),
-    /// A new default router.
     AddRouter(IpAddr),
-    /// A neighbor is no longer static.
     RemoveNeighbor(IpAddr),
-    /// A static neighbor.
     SetNeighbor(Neighbor),
     /// The mode of peers without one of their own; connected mode stays on.
     SetMode(Mode),
-    /// A peer has the mode of the interface.
     RemovePeer(IpAddr),
-    /// A peer has a mode of its own.
     SetPeer(PeerSettings),
-    /// The name of its shadow in the kernel, or that it has none.
     SetShadow(Option<String>),
-    /// Its routing domain.
     SetDomain(String),
-    /// The access control list of packets that arrive, or that there is none.
     SetAclIn(Option<String>),
-    /// The same of packets that leave.
     SetAclOut(Option<String>),
-    /// Which sources it accepts.
     SetRpf(RpfMode),
     /// The MTU of a TUN device, or the longest packet at a device of Ethernet.
     SetMtu(u32),
-    /// The kernel's end of a TUN device has no longer this address.
     RemoveKernelAddress(IpAddr),
-    /// It has this address, with this prefix length.
     SetKernelAddress(Prefix),
 }
 
@@ -274,7 +244,6 @@ impl NodeConfig {
         changes.extend(others.cloned().map(Change::SetMulticast));
     }
 
-    /// Makes a change.
     pub fn apply(&mut self, change: &Change) {
         match change {
             Change::Remove(name) => drop(self.interfaces.remove(name)),
@@ -331,7 +300,6 @@ impl InterfaceSettings {
         differ.into_iter().filter_map(|(key, differs)| differs.then_some(key)).collect()
     }
 
-    /// The other settings that change.
     fn diff(&self, new: &Self) -> Vec<Setting> {
         let addresses = |one: &Self| by(one.fixed_addresses().copied(), |prefix| prefix.ip);
         let routers = |one: &Self| by(one.router.iter().copied(), |ip| *ip);
@@ -375,7 +343,6 @@ impl InterfaceSettings {
         settings
     }
 
-    /// Makes a change.
     pub fn apply(&mut self, setting: &Setting) {
         match *setting {
             Setting::RemoveAddress(ip) => self.address.retain(|one| !one.is(ip)),

@@ -14,7 +14,6 @@ pub const DEFAULT_DOMAIN: &str = "default";
 /// Domains of a node, at most: each has a FIB of its own.
 pub(super) const DOMAINS_MAX: usize = 256;
 
-/// A table `[domain.NAME]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DomainSettings {

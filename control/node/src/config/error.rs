@@ -15,14 +15,11 @@ pub struct ConfigError {
 /// A key of a file, for errors and warnings about it.
 #[derive(Clone, Copy, Debug)]
 pub enum Place<'a> {
-    /// A key of an interface.
     Interface(&'a str, &'a str),
-    /// A key of `[router]`.
     Router(&'a str),
 }
 
 impl Place<'_> {
-    /// An error of the key in a text.
     pub fn error(self, file: &str, text: &str, reason: String) -> ConfigError {
         let path = match self {
             Self::Interface(name, key) => vec!["interface".into(), name.into(), key.into()],
@@ -33,12 +30,10 @@ impl Place<'_> {
 }
 
 impl ConfigError {
-    /// An error of the whole file.
     pub(super) fn of_file(file: &str, reason: String) -> Self {
         Self { file: file.into(), place: None, reason }
     }
 
-    /// An error at a byte of the text.
     pub(super) fn at(file: &str, text: &str, at: usize, reason: String) -> Self {
         let (line, column) = line_and_column(text, at);
         let place = Some((line, column, key_at(text, at)));
@@ -58,7 +53,6 @@ impl ConfigError {
         self.place.as_ref().map(|(line, column, key)| (*line, *column, key.as_str()))
     }
 
-    /// The reason with the remedy, without the place.
     pub fn reason(&self) -> &str {
         &self.reason
     }
@@ -86,7 +80,6 @@ impl ConfigErrors {
         Self(errors)
     }
 
-    /// One after the other, as they are in the file.
     pub fn iter(&self) -> impl Iterator<Item = &ConfigError> {
         self.0.iter()
     }

@@ -56,7 +56,6 @@ impl Prefix {
     }
 }
 
-/// Whether an address has link scope.
 pub(super) fn is_of_its_link(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => ip.is_link_local(),

@@ -5,11 +5,9 @@ use pollux_wire::ethernet::{MacAddress, VLAN_MAX};
 use pollux_wire::ip::link_address::LinkAddress;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// What the link of an interface is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum InterfaceKind {
-    /// IP over InfiniBand.
     #[default]
     Ipoib,
     /// A TUN device: its other end is the kernel.
@@ -18,7 +16,6 @@ pub enum InterfaceKind {
     Ethernet,
 }
 
-/// How the frames of a device of Ethernet are received and sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FrameAccess {
@@ -36,7 +33,6 @@ pub enum FrameAccess {
 }
 
 impl FrameAccess {
-    /// The name in configurations.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -48,17 +44,13 @@ impl FrameAccess {
     }
 }
 
-/// The link address of a static neighbor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NeighborLink {
-    /// A queue pair and a GID.
     Ipoib(LinkAddress),
-    /// The six bytes of a network card.
     Ethernet(MacAddress),
 }
 
 impl NeighborLink {
-    /// At a link of InfiniBand.
     pub const fn ipoib(self) -> Option<LinkAddress> {
         match self {
             Self::Ipoib(address) => Some(address),
@@ -66,7 +58,6 @@ impl NeighborLink {
         }
     }
 
-    /// At a link of Ethernet.
     pub const fn ethernet(self) -> Option<MacAddress> {
         match self {
             Self::Ethernet(address) => Some(address),
@@ -74,7 +65,6 @@ impl NeighborLink {
         }
     }
 
-    /// The kind of interfaces that have such neighbors.
     pub(super) const fn kind(self) -> InterfaceKind {
         match self {
             Self::Ethernet(_) => InterfaceKind::Ethernet,
@@ -113,7 +103,6 @@ impl<'de> Deserialize<'de> for NeighborLink {
     }
 }
 
-/// The number of a VLAN.
 pub(super) fn vlan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u16>, D::Error> {
     let number = u16::deserialize(deserializer)?;
     match (1..=VLAN_MAX).contains(&number) {
@@ -125,7 +114,6 @@ pub(super) fn vlan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<
 }
 
 impl InterfaceKind {
-    /// The name in configurations.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ipoib => "ipoib",
@@ -169,7 +157,6 @@ impl NodeConfig {
     }
 }
 
-/// Addresses with their prefix lengths.
 pub(super) fn prefixes<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Vec<Prefix>, D::Error> {

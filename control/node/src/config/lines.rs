@@ -7,7 +7,6 @@ use toml::de::{DeTable, DeValue};
 /// A step on the way to a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// The key of a table.
     Key(String),
     /// The element of a list, counted from 0.
     Nth(usize),

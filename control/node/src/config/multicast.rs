@@ -17,14 +17,11 @@ pub(super) const MULTICAST_ROUTES_MAX: usize = 1000;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MulticastSettings {
-    /// Whose packets are forwarded.
     pub group: IpAddr,
     /// The source of its packets; without one, each that has no route of its own.
     #[serde(default)]
     pub source: Option<IpAddr>,
-    /// The interface where they arrive.
     pub from: String,
-    /// The interfaces by which they leave.
     pub to: Vec<String>,
     /// Packets with a TTL above this leave.
     #[serde(default = "any_ttl")]
@@ -40,7 +37,6 @@ const fn any_ttl() -> u8 {
 }
 
 impl MulticastSettings {
-    /// What no other one has.
     pub fn key(&self) -> MulticastKey {
         (self.group, self.source, self.from.clone())
     }
@@ -85,7 +81,6 @@ impl fmt::Display for MulticastSettings {
     }
 }
 
-/// A multicast route in words.
 pub(super) struct MulticastName<'a>(pub(super) &'a MulticastKey);
 
 impl fmt::Display for MulticastName<'_> {
@@ -132,7 +127,6 @@ pub(super) fn multicast(config: &NodeConfig, faults: &mut Faults) {
     }
 }
 
-/// Why a multicast route cannot have an interface of this name.
 fn unknown_interface(config: &NodeConfig, what: &str, name: &str) -> Option<String> {
     if config.interfaces.contains_key(name) {
         return None;

@@ -10,10 +10,8 @@ use std::collections::BTreeSet;
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue, Deserializer, Error};
 
-/// Mistakes that are told at once, at most.
 const MISTAKES_MAX: usize = 20;
 
-/// Parses a text, with this file name for errors.
 pub(super) fn parse(file: &str, text: &str) -> Result<NodeConfig, ConfigErrors> {
     let located = |error: &Error| {
         let reason = explain(error.message());

@@ -4,17 +4,13 @@ use serde::{Deserialize, Deserializer, de};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// An address and its prefix length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Prefix {
-    /// The address.
     pub ip: IpAddr,
-    /// The prefix length.
     pub len: u8,
 }
 
 impl Prefix {
-    /// Parses an address and a prefix length.
     pub fn parse(text: &str) -> Option<Self> {
         let (ip, len) = text.split_once('/')?;
         let prefix = Self { ip: ip.parse().ok()?, len: len.parse().ok()? };
@@ -37,7 +33,6 @@ impl Prefix {
         Self { ip, len: self.len }
     }
 
-    /// Whether an address has this prefix.
     pub fn contains(&self, ip: IpAddr) -> bool {
         match (self.ip, ip) {
             (IpAddr::V4(own), IpAddr::V4(ip)) => {
@@ -59,7 +54,6 @@ impl fmt::Display for Prefix {
     }
 }
 
-/// The prefix of a network, as a key of the configuration.
 pub(super) fn network<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Prefix, D::Error> {
     let text = String::deserialize(deserializer)?;
     Prefix::parse(&text).ok_or_else(|| {

@@ -10,7 +10,6 @@ use std::net::IpAddr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RouterSettings {
-    /// Whether packets in transit are forwarded.
     #[serde(default = "super::yes")]
     pub forward: bool,
     /// The routing table of the kernel whose routes the node uses: 254 is `main`. Routes lead to
@@ -19,14 +18,11 @@ pub struct RouterSettings {
     pub kernel_table: Option<u32>,
 }
 
-/// A table `[[route]]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RouteSettings {
-    /// The domain that has the route.
     #[serde(default = "default_domain")]
     pub domain: String,
-    /// The prefix of its destinations.
     #[serde(deserialize_with = "prefix::network")]
     pub to: Prefix,
     /// Gateways, which share the flows.
@@ -36,7 +32,6 @@ pub struct RouteSettings {
     /// whose routes are looked up in turn.
     #[serde(default)]
     pub next_domain: Option<String>,
-    /// What becomes of packets.
     #[serde(default, rename = "type")]
     pub kind: RouteKind,
 }
@@ -57,13 +52,11 @@ pub enum RouteKind {
 }
 
 impl RouteKind {
-    /// The kind of this name.
     pub fn named(name: &str) -> Option<Self> {
         let all = [Self::Unicast, Self::Blackhole, Self::Unreachable, Self::Prohibit];
         all.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// The name in configurations and reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Unicast => "unicast",

@@ -5,7 +5,6 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// The prefix of an address that is a Unix socket.
 const UNIX: &str = "unix:";
 
 /// The table `[telemetry]`; by default the node offers nothing.
@@ -17,7 +16,6 @@ pub struct TelemetrySettings {
     pub openmetrics: Option<MetricsAddress>,
 }
 
-/// An address at which a node offers metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MetricsAddress {
     /// A TCP port of an address of this machine: of the loopback, unless the file says another.

@@ -9,7 +9,6 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A capture file.
 pub struct Capture {
     written: Arc<Mutex<Written>>,
 }
@@ -45,7 +44,6 @@ impl Capture {
         Ok(Self { written })
     }
 
-    /// Writes buffered packets to the file.
     pub fn flush(&mut self) -> io::Result<()> {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         match written.failed.take() {

@@ -8,22 +8,16 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// The configuration of a fabric.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
-    /// Its nodes and links.
     pub topology: Topology,
-    /// The seed of its RNG.
     pub seed: u64,
     /// The admin socket; processes open ports at `PATH.ports`.
     pub socket: Option<PathBuf>,
     /// The name for programs with libumad2sim.
     pub umad: Option<String>,
-    /// Wires to external nodes.
     pub wires: Vec<Plug>,
-    /// The capture file of all packets.
     pub capture: Option<PathBuf>,
-    /// Fault rules.
     pub faults: Vec<String>,
     /// The partitions of the embedded subnet managers; `None` for no embedded managers.
     pub partitions: Option<Partitions>,
@@ -42,11 +36,8 @@ pub struct Config {
 /// A wire and the port that it is plugged into: `NODE:PORT=ADDRESS`.
 #[derive(Clone, Debug)]
 pub struct Plug {
-    /// `NODE:PORT`.
     pub place: String,
-    /// The address in text.
     pub name: String,
-    /// The parsed address.
     pub address: WireAddress,
 }
 
@@ -98,7 +89,6 @@ pub fn topology(spec: &str, seed: u64, note: impl FnOnce(&str)) -> Result<Topolo
     Ok(topology)
 }
 
-/// The message about skipped lines before a topology.
 fn skipped(file: &str, lines: &[(usize, &str)]) -> Option<String> {
     let (first, line) = lines.first()?;
     let others = match lines.len() - 1 {

@@ -16,14 +16,12 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 
-/// The topology of the private fabric.
 const PRIVATE: &str = "single:16";
 
 /// A fabric that runs as long as this is held.
 #[derive(Debug)]
 pub struct Embedded {
     folder: PathBuf,
-    /// Names of its hosts.
     hosts: Vec<String>,
     /// The next host of `soft:`.
     turn: AtomicUsize,
@@ -61,7 +59,6 @@ impl Embedded {
         Ok(embedded)
     }
 
-    /// The names of its hosts.
     pub fn hosts(&self) -> &[String] {
         &self.hosts
     }
@@ -96,7 +93,6 @@ impl Drop for Embedded {
     }
 }
 
-/// The body of its thread.
 fn run(
     plan: Config,
     sender: &SyncSender<Result<(), StartError>>,
@@ -131,7 +127,6 @@ fn socket(folder: &Path) -> PathBuf {
     folder.join("fabric")
 }
 
-/// The prefix of folder names.
 const FOLDERS: &str = "pollux-fabric-";
 
 /// Creates a private folder, with a new name.

@@ -41,7 +41,6 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-/// The longest sleep.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// Turns between polls of sockets, while processes have traffic.
 const TURNS_PER_LOOK: u32 = 64;
@@ -56,7 +55,6 @@ pub struct Fabric {
 }
 
 impl Fabric {
-    /// Builds the fabric, and opens its sockets.
     #[expect(clippy::disallowed_methods, reason = "this is where the machine's clock comes in")]
     pub fn new(mut config: Config) -> Result<Self, StartError> {
         let topology = &mut config.topology;
@@ -112,7 +110,6 @@ impl Fabric {
         Ok(Self { fabric, rules, capture, admin, start: Instant::now() })
     }
 
-    /// The nodes, links and packets, for reports.
     pub fn net(&mut self) -> &Net {
         &self.fabric.net
     }
@@ -137,7 +134,6 @@ impl Fabric {
         Time::START + self.start.elapsed()
     }
 
-    /// Responds to requests.
     fn answer(&mut self) {
         let now = self.now();
         let Some(admin) = &mut self.admin else { return };

@@ -17,15 +17,11 @@ use pollux_wire::mad::smp::NodeType;
 /// Multicast LIDs in a report: as many as switches have.
 const GROUPS: u16 = 4096;
 
-/// The external neighbors of a net.
 pub struct Neighbors<'a> {
-    /// Wires to external nodes.
     pub wires: &'a [ForeignWire],
-    /// Processes at ports.
     pub processes: Option<&'a Server>,
 }
 
-/// The response to a request.
 pub fn respond(
     request: &AdminRequest,
     net: &mut Net,
@@ -92,7 +88,6 @@ fn nodes(net: &Net) -> Vec<NodeStatus> {
     all(net).map(one).collect()
 }
 
-/// The peer of a port.
 fn peer(net: &Net, others: &Neighbors<'_>, end: End) -> Option<String> {
     let topology = net.subnet().topology();
     if let Some((peer, _)) = topology.peer(end) {

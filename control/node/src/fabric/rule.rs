@@ -18,7 +18,6 @@ use pollux_fabric::topology::Topology;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Rules, at most.
 pub const RULES_MAX: usize = 256;
 /// The longest delay: every timeout is shorter.
 const DELAY_MAX: Duration = Duration::from_secs(60);
@@ -26,7 +25,6 @@ const DELAY_MAX: Duration = Duration::from_secs(60);
 const FORM: &str = "write [NODE:PORT/]KIND=CHANCE,... with loss, duplicate, reorder or corrupt \
     as in loss=1%, and delay as in delay=20us; or NODE:PORT/down";
 
-/// The rules in force, by number.
 #[derive(Debug, Default)]
 pub struct Rules {
     rules: BTreeMap<u32, Rule>,
@@ -75,12 +73,10 @@ impl Rules {
         self.rules.remove(&number).is_some()
     }
 
-    /// All rules, as text.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &str)> {
         self.rules.iter().map(|(number, rule)| (*number, rule.text.as_str()))
     }
 
-    /// Applies the rules to the links of a net.
     pub fn apply(&mut self, net: &mut Net) {
         self.set_cables(net);
         let of = |link| {

@@ -42,17 +42,14 @@ impl NotifySocket {
         Ok(Self(Some(Manager { fd, address })))
     }
 
-    /// Whether there is a manager.
     pub const fn is_there(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Says that the node is ready, and what it is doing.
     pub fn ready(&self, status: &str) -> Result<(), Errno> {
         self.send(&format!("READY=1\nSTATUS={}", one_line(status)), None)
     }
 
-    /// Says what the node is doing.
     pub fn status(&self, status: &str) {
         let _ = self.send(&format!("STATUS={}", one_line(status)), None);
     }
@@ -65,12 +62,10 @@ impl NotifySocket {
         let _ = self.send(&format!("RELOADING=1\nMONOTONIC_USEC={micros}"), None);
     }
 
-    /// Says that the node begins to end.
     pub fn stopping(&self) {
         let _ = self.send("STOPPING=1", None);
     }
 
-    /// Says that the node lives.
     pub fn alive(&self) {
         let _ = self.send("WATCHDOG=1", None);
     }
@@ -81,7 +76,6 @@ impl NotifySocket {
         let _ = self.send(&format!("FDSTORE=1\nFDNAME={name}"), Some(fd.as_fd()));
     }
 
-    /// Has the descriptor of this name no longer kept.
     pub fn drop_kept(&self, name: &str) {
         let _ = self.send(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), None);
     }

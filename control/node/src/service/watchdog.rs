@@ -12,7 +12,6 @@
 use pollux_verbs::time::Time;
 use std::time::Duration;
 
-/// The watchdog of a node.
 #[derive(Debug)]
 pub struct Watchdog {
     /// The manager's time.

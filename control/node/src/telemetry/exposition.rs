@@ -4,10 +4,8 @@
 
 use std::fmt::Write;
 
-/// The format of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricsFormat {
-    /// OpenMetrics 1.0.0.
     OpenMetrics,
     /// The text format 0.0.4, for clients that do not ask for the other.
     Text,
@@ -23,7 +21,6 @@ impl MetricsFormat {
     }
 }
 
-/// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricKind {
     /// A value that goes up and down.
@@ -43,7 +40,6 @@ impl MetricKind {
         }
     }
 
-    /// The name of the type in a format.
     const fn name(self, format: MetricsFormat) -> &'static str {
         match (self, format) {
             (Self::Counter, _) => "counter",
@@ -58,7 +54,6 @@ impl MetricKind {
 pub struct MetricFamily {
     /// The name, with the unit at its end and without the suffix of the type.
     pub name: &'static str,
-    /// The type.
     pub kind: MetricKind,
     /// The base unit, if it has one.
     pub unit: Option<&'static str>,
@@ -76,9 +71,7 @@ impl MetricFamily {
 /// A number of a sample, as both formats write it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum MetricValue {
-    /// A count.
     Count(u64),
-    /// A measurement.
     Real(f64),
 }
 
@@ -106,14 +99,12 @@ impl From<f64> for MetricValue {
     }
 }
 
-/// A text with metrics.
 pub struct Exposition {
     format: MetricsFormat,
     text: String,
 }
 
 impl Exposition {
-    /// Without metrics yet, and with space for so many bytes.
     pub fn new(format: MetricsFormat, bytes: usize) -> Self {
         Self { format, text: String::with_capacity(bytes) }
     }
@@ -134,7 +125,6 @@ impl Exposition {
         Samples { text, name: family.sample_name() }
     }
 
-    /// The complete text.
     pub fn finish(mut self) -> String {
         if self.format == MetricsFormat::OpenMetrics {
             self.text.push_str("# EOF\n");
@@ -143,7 +133,6 @@ impl Exposition {
     }
 }
 
-/// The samples of a family.
 pub struct Samples<'a> {
     text: &'a mut String,
     name: String,

@@ -18,7 +18,6 @@ macro_rules! families {
             };
         )*
 
-        /// Every metric.
         pub const FAMILIES: &[MetricFamily] = &[$($constant,)*];
     };
     (@unit) => { None };

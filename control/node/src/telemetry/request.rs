@@ -3,16 +3,11 @@
 
 use super::exposition::MetricsFormat;
 
-/// Why a request gets no metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RequestError {
-    /// It is no HTTP request.
     Malformed,
-    /// Its target is another.
     NotFound,
-    /// Its method is not GET.
     Method,
-    /// Its head is longer than the limit.
     TooLong,
 }
 
@@ -27,7 +22,6 @@ impl RequestError {
         }
     }
 
-    /// The text of the reply.
     pub(super) const fn text(self) -> &'static str {
         match self {
             Self::Malformed => "this is no HTTP request\n",

@@ -30,9 +30,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Connections at a time.
 pub const SCRAPES_MAX: usize = 16;
-/// Bytes of the head of a request, at most.
 const HEAD_BYTES_MAX: usize = 4096;
 /// Timeouts of a client for its request, for reading the reply, and for closing.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(5);
@@ -43,10 +41,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Connections accepted, and reads of a connection that closes, in one turn.
 const STEPS_MAX: usize = 2 * SCRAPES_MAX;
 
-/// Makes the body of a reply.
 pub type MakeBody<'a> = &'a mut dyn FnMut(MetricsFormat) -> String;
 
-/// A listener, and its connections.
 pub struct MetricsServer {
     listener: OwnedFd,
     /// The file to be removed at the end.
@@ -57,20 +53,16 @@ pub struct MetricsServer {
     paused_until: Option<Time>,
 }
 
-/// A connection.
 struct Scrape {
     stream: OwnedFd,
-    /// The timeout of its state.
     until: Time,
     state: ScrapeState,
 }
 
 enum ScrapeState {
-    /// The received part of a request.
     Reading(Vec<u8>),
     /// The head and the body of the reply, and how many bytes of both are written.
     Writing(String, Arc<str>, usize),
-    /// The reply is written; the client has not closed.
     Closing,
 }
 
@@ -82,7 +74,6 @@ struct Bodies<'a> {
 }
 
 impl MetricsServer {
-    /// Listens at an address.
     pub fn listen(address: &MetricsAddress) -> io::Result<Self> {
         let (listener, path): (OwnedFd, _) = match address {
             MetricsAddress::Tcp(address) => {
@@ -95,7 +86,6 @@ impl MetricsServer {
         Ok(Self { listener, path, connections: Vec::new(), paused_until: None })
     }
 
-    /// The events to wait for.
     pub fn poll_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
         let accepts = self.paused_until.is_none();
         let listener = accepts.then(|| PollFd::new(&self.listener, PollFlags::IN));
@@ -107,12 +97,10 @@ impl MetricsServer {
         listener.into_iter().chain(connections)
     }
 
-    /// The time of the next timeout.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.connections.iter().map(|one| one.until).chain(self.paused_until).min()
     }
 
-    /// Reads requests, and replies to them.
     pub fn turn(&mut self, now: Time, make: MakeBody<'_>) {
         let mut bodies = Bodies { make, openmetrics: None, text: None };
         self.paused_until = self.paused_until.filter(|until| now < *until);
