@@ -1,8 +1,8 @@
 //! Errors of measurements.
 
 use pollux::UpError;
-use pollux_node::OpenError;
-use pollux_node::fabric::StartError;
+use pollux_node::DeviceOpenError;
+use pollux_node::fabric::FabricStartError;
 use pollux_verbs::{CompletionStatus, PostError, VerbsError};
 use std::io;
 
@@ -13,9 +13,9 @@ pub enum PerfError {
     #[error("{0}")]
     Plan(String),
     #[error(transparent)]
-    Fabric(#[from] StartError),
+    Fabric(#[from] FabricStartError),
     #[error(transparent)]
-    Open(#[from] OpenError),
+    Open(#[from] DeviceOpenError),
     #[error(transparent)]
     Up(#[from] UpError),
     #[error(transparent)]

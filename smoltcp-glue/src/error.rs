@@ -1,7 +1,7 @@
 //! Errors, and their mapping to `std::io::ErrorKind` as `std::net` uses it.
 
 use crate::stack::{BindError, TcpError, UdpError};
-use pollux_node::OpenError;
+use pollux_node::DeviceOpenError;
 use pollux_node::config::ConfigErrors;
 use pollux_node::interface::DeviceError;
 use std::fmt;
@@ -13,7 +13,7 @@ use std::io::{self, ErrorKind};
 pub enum UpError {
     /// The device cannot be opened.
     #[error("{0}")]
-    Open(OpenError),
+    Open(DeviceOpenError),
     /// The device lacks something that an interface needs.
     #[error("{0}")]
     Device(DeviceError),

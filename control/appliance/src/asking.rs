@@ -3,7 +3,10 @@
 
 use crate::output::note;
 use clap::Args;
-use pollux_node::admin::client::{AskError, Client, Pause};
+use pollux_node::admin::client::{AskError, Client};
+use pollux_node::admin::request::AdminRequest;
+use pollux_node::admin::rows::TableRow;
+use serde::de::DeserializeOwned;
 use std::path::Path;
 use std::time::Duration;
 
@@ -16,7 +19,7 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// No wait at all, for what is asked again anyway.
+    /// For requests that are repeated anyway.
     pub const fn without(self) -> Self {
         Self { wait: Duration::ZERO }
     }
@@ -29,18 +32,23 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 /// Asks at a socket. The reason for a wait goes to standard error.
-pub fn ask<T>(
+pub fn ask<T: DeserializeOwned>(
     socket: &Path,
     wait: Wait,
-    send: impl FnOnce(&Client, Pause<'_>) -> Result<T, AskError>,
+    request: &AdminRequest,
 ) -> Result<T, AskError> {
     let mut progress = Progress::default();
-    send(&Client::new(socket, wait.wait), &mut |error, pause| {
+    Client::new(socket, wait.wait).ask(request, &mut |error, pause| {
         progress.say(error, wait.wait);
         #[expect(clippy::disallowed_methods, reason = "a process that starts takes its time")]
         std::thread::sleep(pause);
         true
     })
+}
+
+/// The rows of a table.
+pub fn rows<R: TableRow>(socket: &Path, wait: Wait) -> Result<Vec<R>, AskError> {
+    ask(socket, wait, &AdminRequest::Show(R::TABLE))
 }
 
 /// Progress messages about a wait.

@@ -4,17 +4,17 @@
 use crate::asking::{Wait, ask};
 use crate::output::{note, print};
 use crate::pcapng::{self, Direction};
-use crate::signals::signals;
+use crate::signals::{self, signals};
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
-use pollux_node::admin::capture::{CaptureRequest, CapturedPacket, CapturedPackets};
+use pollux_node::admin::capture::{CaptureRequest, CaptureStatus, CapturedPacket, CapturedPackets};
+use pollux_node::admin::request::AdminRequest;
 use pollux_wire::ip::ipv4::Ipv4Header;
 use pollux_wire::ip::ipv6::Ipv6Header;
 use std::error::Error;
 use std::fs::OpenOptions;
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -62,7 +62,8 @@ pub fn capture(arguments: &CaptureArguments) -> Result<(), Box<dyn Error>> {
         snap_bytes: Some(arguments.snap as usize),
     };
     let (wake, is_over) = signals()?;
-    let status = ask(socket, *wait, |client, pause| client.begin_capture(request, pause))?;
+    let request = AdminRequest::BeginCapture(request);
+    let status: CaptureStatus = ask(socket, *wait, &request)?;
     let mut sink = Sink::open(arguments)?;
     note(&format!("capturing at {}", status.interfaces.join(", ")));
     let mut captured = 0;
@@ -70,7 +71,7 @@ pub fn capture(arguments: &CaptureArguments) -> Result<(), Box<dyn Error>> {
         // What was captured before the signal is read once more.
         let is_last = is_over.load(Ordering::Relaxed);
         let CapturedPackets { packets, missed, has_more } =
-            ask(socket, *wait, |client, pause| client.read_capture(status.capture, pause))?;
+            ask(socket, *wait, &AdminRequest::ReadCapture(status.capture))?;
         let left = arguments.count.map_or(u64::MAX, |count| count - captured);
         for packet in packets.iter().take(left.try_into().unwrap_or(usize::MAX)) {
             sink.take(packet)?;
@@ -81,20 +82,12 @@ pub fn capture(arguments: &CaptureArguments) -> Result<(), Box<dyn Error>> {
             break missed;
         }
         if !has_more && !is_last {
-            pause(&wake)?;
+            signals::wait(&wake, READ_EVERY)?;
         }
     };
-    ask(socket, *wait, |client, pause| client.end_capture(status.capture, pause))?;
+    ask::<()>(socket, *wait, &AdminRequest::EndCapture(status.capture))?;
     sink.end(missed)?;
     note(&format!("{captured} packets captured, {missed} missed"));
-    Ok(())
-}
-
-/// Waits until the next look, or a signal.
-fn pause(mut wake: &UnixStream) -> io::Result<()> {
-    wake.set_read_timeout(Some(READ_EVERY))?;
-    // Nothing to read means that the time is over.
-    let _ = wake.read(&mut [0]);
     Ok(())
 }
 

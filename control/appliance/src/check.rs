@@ -1,6 +1,6 @@
 //! `pollux check`: a configuration file, and whether this machine can run it now.
 
-use crate::output::print;
+use crate::output::print_value;
 use clap::Args;
 use pollux_node::admin::finding::{CheckFinding, CheckReport};
 use pollux_node::examine::examine;
@@ -21,11 +21,7 @@ pub struct CheckArguments {
 /// accepts the file: a device that is missing now is a warning.
 pub fn check(arguments: &CheckArguments) -> Result<ExitCode, Box<dyn Error>> {
     let report = examine(&arguments.config);
-    let text = match arguments.json {
-        true => serde_json::to_string(&report)? + "\n",
-        false => described(&report),
-    };
-    print(&text)?;
+    print_value(arguments.json, &report, described)?;
     Ok(if report.is_valid { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

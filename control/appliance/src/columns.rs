@@ -2,11 +2,11 @@
 
 use crate::table::{Cell, Column};
 use pollux_node::admin::multicast::MulticastStatus;
+use pollux_node::admin::route::TraceStep;
 use pollux_node::admin::rows::{
-    AclStatus, ConnectionRole, ConnectionStatus, DropCount, FaultStatus, GroupStatus,
-    InterfaceStatus, KernelStatus, LeaseStatus, LinkStatus, MembershipStatus, MulticastTree,
-    NeighborState, NeighborStatus, NeighborTransport, NodeKind, NodeStatus, PortStatus, RouteHop,
-    RouteStatus, ServiceDialect, WorkerStatus,
+    AclStatus, ConnectionStatus, DropCount, FaultStatus, GroupStatus, InterfaceStatus,
+    KernelStatus, LeaseStatus, LinkStatus, MembershipStatus, MulticastTree, NeighborStatus,
+    NodeStatus, PortStatus, RouteHop, RouteStatus, WorkerStatus,
 };
 
 pub trait Columns: Sized + 'static {
@@ -15,7 +15,9 @@ pub trait Columns: Sized + 'static {
 
 /// A row that `pollux show` may leave out.
 pub trait Selected {
-    fn is_of(&self, interface: &str) -> bool;
+    fn is_of(&self, _interface: &str) -> bool {
+        false
+    }
 
     /// Whether it says nothing, and is shown only on request.
     fn is_zero(&self) -> bool {
@@ -61,13 +63,6 @@ impl Selected for MulticastStatus {
     }
 }
 
-/// A list is of no interface: several may name it.
-impl Selected for AclStatus {
-    fn is_of(&self, _: &str) -> bool {
-        false
-    }
-}
-
 impl Selected for WorkerStatus {
     fn is_of(&self, interface: &str) -> bool {
         self.interfaces.iter().any(|name| name == interface)
@@ -80,16 +75,12 @@ impl Selected for GroupStatus {
     }
 }
 
-macro_rules! of_no_interface {
-    ($($row:ident)+) => {
-        $(impl Selected for $row {
-            fn is_of(&self, _: &str) -> bool {
-                false
-            }
-        })+
-    };
-}
-of_no_interface!(NodeStatus PortStatus LinkStatus KernelStatus);
+// An access control list is of no interface: several may name it.
+impl Selected for AclStatus {}
+impl Selected for KernelStatus {}
+impl Selected for LinkStatus {}
+impl Selected for NodeStatus {}
+impl Selected for PortStatus {}
 
 /// Columns with the names of fields.
 macro_rules! columns {
@@ -125,6 +116,7 @@ columns! {
     LinkStatus: from to rate state;
     MulticastTree: lid ports;
     FaultStatus: number rule;
+    TraceStep: step result why;
 }
 
 impl Cell for Vec<RouteHop> {
@@ -147,26 +139,4 @@ impl Cell for LeaseStatus {
         let left = self.left.iter().map(|seconds| format!(" left={seconds}"));
         self.state.clone() + &server.chain(left).collect::<String>()
     }
-}
-
-macro_rules! names {
-    ($($name:ident: $($value:ident = $text:literal)+;)+) => {
-        $(impl Cell for $name {
-            fn cell(&self) -> String {
-                match self { $(Self::$value => $text,)+ }.into()
-            }
-        })+
-    };
-}
-
-names! {
-    NeighborState:
-        Incomplete = "incomplete" Reachable = "reachable" Stale = "stale" Delay = "delay"
-        Probe = "probe" Failed = "failed" Permanent = "permanent";
-    NeighborTransport:
-        Unknown = "unknown" Pending = "pending" Unreachable = "unreachable"
-        Datagram = "datagram" Connection = "connection";
-    ConnectionRole: Active = "active" Passive = "passive";
-    ServiceDialect: Rfc = "rfc" Linux = "linux";
-    NodeKind: Host = "host" Switch = "switch" Router = "router";
 }

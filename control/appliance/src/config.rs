@@ -2,9 +2,10 @@
 //! check` accepts.
 
 use crate::asking::{Wait, ask};
-use crate::output::print;
+use crate::output::print_value;
 use clap::{Args, Subcommand};
 use pollux_node::admin::reply::ConfigText;
+use pollux_node::admin::request::AdminRequest;
 use pollux_node::config::NodeConfig;
 use std::error::Error;
 use std::path::PathBuf;
@@ -48,13 +49,9 @@ pub fn config(arguments: &ConfigArguments) -> Result<(), Box<dyn Error>> {
             ConfigText { file: Some(file.display().to_string()), toml }
         }
         (None, Some(socket)) => {
-            ask(socket, arguments.wait, |client, pause| client.config(*effective, pause))?
+            ask(socket, arguments.wait, &AdminRequest::Config { has_defaults: *effective })?
         }
         (None, None) => return Err("name a file, or a node's socket with --socket PATH".into()),
     };
-    let text = match arguments.json {
-        true => serde_json::to_string(&shown)? + "\n",
-        false => shown.toml,
-    };
-    Ok(print(&text)?)
+    print_value(arguments.json, shown, |shown| shown.toml)
 }

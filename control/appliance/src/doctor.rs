@@ -1,26 +1,24 @@
 //! `pollux doctor`: what this machine lacks for nodes on adapters, and what to do. It fails if it
 //! finds something that stops them.
 
-use crate::output::print;
+use crate::output::print_value;
 use clap::Args;
 use pollux_node::{DoctorFinding, DoctorVerdict, diagnose};
 use serde_json::{Value, json};
 use std::error::Error;
 
 #[derive(Args)]
-pub struct Arguments {
+pub struct DoctorArguments {
     /// Print JSON instead of lines
     #[arg(long)]
     json: bool,
 }
 
-pub fn doctor(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
+pub fn doctor(arguments: &DoctorArguments) -> Result<(), Box<dyn Error>> {
     let findings = diagnose();
-    let text = match arguments.json {
-        true => format!("{}\n", Value::from_iter(findings.iter().map(object))),
-        false => findings.iter().map(|finding| format!("{finding}\n")).collect(),
-    };
-    print(&text)?;
+    let objects: Vec<_> = findings.iter().map(object).collect();
+    let text = |_| findings.iter().map(|finding| format!("{finding}\n")).collect();
+    print_value(arguments.json, objects, text)?;
     match findings.iter().filter(|finding| finding.verdict == DoctorVerdict::Bad).count() {
         0 => Ok(()),
         1 => Err("one finding stops nodes on adapters".into()),

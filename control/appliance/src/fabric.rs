@@ -4,13 +4,13 @@ use crate::descriptors;
 use crate::output::say;
 use crate::signals::signals;
 use clap::{Args, ValueEnum};
-use pollux_node::fabric::{Config, Fabric, Partitions, Plug, config, partitions};
+use pollux_node::fabric::{Fabric, FabricConfig, Partitions, Plug, config, partitions};
 use std::error::Error;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 #[derive(Args)]
-pub struct Arguments {
+pub struct FabricArguments {
     /// Topology: single:N, ring:N, torus:XxY, fat-tree:K, leaf-spine:LxSxH, routed:NxM, or a file
     /// with the output of ibnetdiscover
     #[arg(long, value_name = "SPEC|FILE", default_value = "single:3")]
@@ -84,7 +84,7 @@ fn key(text: &str) -> Result<u64, String> {
 }
 
 /// Runs a fabric until a signal ends it.
-pub fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
+pub fn run(arguments: FabricArguments) -> Result<(), Box<dyn Error>> {
     descriptors::raise_limit();
     let partitions = match (arguments.sm, &arguments.partitions) {
         (Manager::Embedded, Some(file)) => Some(partitions(file)?),
@@ -109,7 +109,7 @@ pub fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
     let umad = arguments.umad.clone();
     // Before there are sockets, which a signal would leave behind otherwise.
     let (wake, is_over) = signals()?;
-    let mut fabric = Fabric::new(Config {
+    let mut fabric = Fabric::new(FabricConfig {
         topology,
         seed: arguments.seed,
         socket: arguments.socket,

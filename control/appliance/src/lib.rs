@@ -48,9 +48,9 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Show a whole fabric and three hosts in one process, in a few seconds: a good first command.
-    Demo(demo::Arguments),
+    Demo(demo::DemoArguments),
     /// Run a software fabric until a signal ends it.
-    Fabric(fabric::Arguments),
+    Fabric(fabric::FabricArguments),
     /// Run a node: the IP over InfiniBand interfaces of a configuration file.
     Run(run::RunArguments),
     /// Validate a configuration file with the rules of `run`, and look for what it needs.
@@ -58,7 +58,7 @@ enum Command {
     /// Print the configuration of a running node, or of a file, with or without defaults.
     Config(config::ConfigArguments),
     /// Send ICMP echo requests from a running node.
-    Ping(ping::Arguments),
+    Ping(ping::PingArguments),
     /// Show the runtime state of a node or fabric.
     Show(show::ShowArguments),
     /// Watch a running node: rates of its interfaces, workers, connections, routes and drops.
@@ -78,7 +78,7 @@ enum Command {
     /// Add, remove or list link faults of a running fabric.
     Fault(show::FaultArguments),
     /// Examine this machine: adapters, libraries, kernel modules and limits, with what to do.
-    Doctor(doctor::Arguments),
+    Doctor(doctor::DoctorArguments),
 }
 
 /// What the command accepts.

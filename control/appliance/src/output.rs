@@ -1,13 +1,15 @@
 //! Output of commands. A closed pipe ends a command without a message, as with other Unix tools; a
 //! full disk is an error.
 
-use std::fmt;
+use serde::Serialize;
+use std::error::Error;
 use std::io::{self, ErrorKind, Write};
 
 /// Exit status after a closed pipe: that of a process ended by SIGPIPE.
 pub const READER_GONE: u8 = 128 + 13;
 
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write to standard output: {0}")]
 pub struct OutputError(io::Error);
 
 impl OutputError {
@@ -16,17 +18,22 @@ impl OutputError {
     }
 }
 
-impl fmt::Display for OutputError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cannot write to standard output: {}", self.0)
-    }
-}
-
-impl std::error::Error for OutputError {}
-
 pub fn print(text: &str) -> Result<(), OutputError> {
     let mut stdout = io::stdout().lock();
     stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(OutputError)
+}
+
+/// Prints a value as a line of JSON, or else as text.
+pub fn print_value<T: Serialize>(
+    is_json: bool,
+    value: T,
+    text: impl FnOnce(T) -> String,
+) -> Result<(), Box<dyn Error>> {
+    let text = match is_json {
+        true => serde_json::to_string(&value)? + "\n",
+        false => text(value),
+    };
+    Ok(print(&text)?)
 }
 
 /// Prints a progress line. Write errors are ignored, so the command runs on without a reader.

@@ -2,22 +2,21 @@
 
 use crate::asking::{Progress, seconds};
 use crate::output::{OutputError, print};
-use crate::signals::signals;
+use crate::signals::{signals, wait};
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
 use pollux_node::admin::client::{AskError, Client};
 use pollux_node::admin::reply::PingOutcome;
+use pollux_node::admin::request::AdminRequest;
 use std::error::Error;
-use std::io::Read;
 use std::net::IpAddr;
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 #[derive(Args)]
-pub struct Arguments {
+pub struct PingArguments {
     /// Address to ping
     address: IpAddr,
     /// Socket of the node that sends the requests
@@ -56,9 +55,14 @@ struct Statistics {
 
 /// Sends requests and prints replies: exits with 0 after any reply, 1 after none.
 #[expect(clippy::disallowed_methods, reason = "the total time is part of the output")]
-pub fn ping(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
-    let Arguments { address, size, interval, .. } = arguments;
-    let (bytes, from) = (usize::from(*size), arguments.from.as_deref());
+pub fn ping(arguments: &PingArguments) -> Result<ExitCode, Box<dyn Error>> {
+    let PingArguments { address, size, interval, .. } = arguments;
+    let request = AdminRequest::Ping {
+        address: *address,
+        bytes: (*size).into(),
+        ttl: arguments.ttl,
+        interface: arguments.from.clone(),
+    };
     let (wake, is_over) = signals()?;
     let is_over = || is_over.load(Ordering::Relaxed);
     let headers = if address.is_ipv4() { 28 } else { 48 };
@@ -69,7 +73,7 @@ pub fn ping(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     while !is_over() {
         let asked = Instant::now();
         let client = Client::new(&arguments.socket, timeout);
-        let answer = client.ping(*address, bytes, arguments.ttl, from, &mut |error, pause| {
+        let answer = client.ask(&request, &mut |error, pause| {
             if statistics.sent == 0 {
                 progress.say(error, timeout);
             }
@@ -97,16 +101,6 @@ pub fn ping(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     }
     statistics.say(address, begun.elapsed())?;
     Ok(if statistics.times.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
-}
-
-/// Waits until the time is over or a signal comes.
-fn wait(mut wake: &UnixStream, time: Duration) -> std::io::Result<()> {
-    if !time.is_zero() {
-        wake.set_read_timeout(Some(time))?;
-        // Nothing to read means that the time is over.
-        let _ = wake.read(&mut [0]);
-    }
-    Ok(())
 }
 
 impl Statistics {

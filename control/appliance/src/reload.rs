@@ -1,8 +1,9 @@
 //! `pollux reload` and `pollux confirm`: another configuration for a running node.
 
 use crate::asking::{Wait, ask, seconds};
-use crate::output::{note, print};
+use crate::output::{note, print_value};
 use clap::Args;
+use pollux_node::admin::request::AdminRequest;
 use pollux_node::admin::rows::ChangeStatus;
 use std::error::Error;
 use std::path::PathBuf;
@@ -45,8 +46,10 @@ pub struct ConfirmArguments {
 /// fails; both are errors of the command.
 pub fn reload(arguments: &ReloadArguments) -> Result<(), Box<dyn Error>> {
     let ReloadArguments { dry_run, timeout, json, socket, wait } = arguments;
-    let changes = ask(socket, *wait, |client, pause| client.reload(*dry_run, *timeout, pause))?;
-    say(&changes, *json)?;
+    let timeout_ms = timeout.map(|timeout| timeout.as_millis() as u64);
+    let request = AdminRequest::Reload { is_trial: *dry_run, timeout_ms };
+    let changes: Vec<ChangeStatus> = ask(socket, *wait, &request)?;
+    print_value(*json, &changes[..], described)?;
     if let (Some(timeout), false) = (timeout, changes.is_empty()) {
         note(&format!(
             "run `pollux confirm --socket {}` within {} s, or this is taken back",
@@ -59,16 +62,13 @@ pub fn reload(arguments: &ReloadArguments) -> Result<(), Box<dyn Error>> {
 
 pub fn confirm(arguments: &ConfirmArguments) -> Result<(), Box<dyn Error>> {
     let ConfirmArguments { undo, json, socket, wait } = arguments;
-    let changes = ask(socket, *wait, |client, pause| client.confirm(*undo, pause))?;
-    say(&changes, *json)
+    let changes: Vec<_> = ask(socket, *wait, &AdminRequest::Confirm { is_undo: *undo })?;
+    print_value(*json, &changes[..], described)
 }
 
-fn say(changes: &[ChangeStatus], json: bool) -> Result<(), Box<dyn Error>> {
-    if json {
-        return Ok(print(&format!("{}\n", serde_json::to_string(changes)?))?);
-    }
+fn described(changes: &[ChangeStatus]) -> String {
     match changes.is_empty() {
-        true => Ok(print("nothing has changed\n")?),
-        false => Ok(changes.iter().try_for_each(|one| print(&format!("{}\n", one.change)))?),
+        true => "nothing has changed\n".into(),
+        false => changes.iter().map(|one| format!("{}\n", one.change)).collect(),
     }
 }

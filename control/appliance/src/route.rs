@@ -2,10 +2,12 @@
 //! route to an address.
 
 use crate::asking::{Wait, ask};
-use crate::output::print;
+use crate::output::print_value;
 use clap::{Args, Subcommand};
-use pollux_node::admin::request::{RouteRequest, RouteVerb};
+use pollux_node::admin::request::{AdminRequest, RouteRequest, RouteVerb};
 use pollux_node::admin::route::RouteDecision;
+use pollux_node::admin::rows::ChangeStatus;
+use serde::de::DeserializeOwned;
 use std::error::Error;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -97,38 +99,29 @@ pub fn route(arguments: &RouteArguments) -> Result<(), Box<dyn Error>> {
             let (verb, to) = (RouteVerb::Del, to.clone());
             RouteRequest { verb, to, via: Vec::new(), kind: None, domain }
         }
-        RouteCommand::Get { address } => return get(arguments, *address),
+        RouteCommand::Get { address } => {
+            let decision = arguments.ask(&AdminRequest::RouteTo { address: *address, domain })?;
+            return print_value(arguments.json, &decision, described);
+        }
     };
-    let changes = ask(arguments.socket()?, arguments.wait, |client, pause| {
-        client.change_route(request, pause)
-    })?;
-    if arguments.json {
-        return Ok(print(&format!("{}\n", serde_json::to_string(&changes)?))?);
-    }
-    Ok(changes.iter().try_for_each(|one| print(&format!("{}\n", one.change)))?)
+    let changes: Vec<ChangeStatus> = arguments.ask(&AdminRequest::Route(request))?;
+    print_value(arguments.json, changes, |changes| {
+        changes.iter().map(|one| format!("{}\n", one.change)).collect()
+    })
 }
 
 impl RouteArguments {
-    fn socket(&self) -> Result<&PathBuf, &'static str> {
-        self.socket.as_ref().ok_or("no socket given; name the node's socket with --socket PATH")
+    fn ask<T: DeserializeOwned>(&self, request: &AdminRequest) -> Result<T, Box<dyn Error>> {
+        let socket = self.socket.as_ref();
+        let socket = socket.ok_or("no socket given; name the node's socket with --socket PATH")?;
+        Ok(ask(socket, self.wait, request)?)
     }
-}
-
-fn get(arguments: &RouteArguments, address: IpAddr) -> Result<(), Box<dyn Error>> {
-    let decision = ask(arguments.socket()?, arguments.wait, |client, pause| {
-        client.route_to(address, arguments.domain.clone(), pause)
-    })?;
-    let text = match arguments.json {
-        true => serde_json::to_string(&decision)? + "\n",
-        false => described(&decision),
-    };
-    Ok(print(&text)?)
 }
 
 /// The verdict and next hops in the manner of `ip route get`, then the reason.
 fn described(decision: &RouteDecision) -> String {
     let RouteDecision { address, verdict, route, why, .. } = decision;
-    let mut text = format!("{address}: {}\n", verdict.name());
+    let mut text = format!("{address}: {verdict}\n");
     for hop in route.iter().flat_map(|route| &route.via) {
         text += &match hop.gateway {
             Some(gateway) => format!("  via {gateway} at {}\n", hop.interface),

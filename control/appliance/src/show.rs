@@ -1,12 +1,13 @@
 //! `pollux show`, `pollux idle` and `pollux fault`: requests to a running node or fabric, and
 //! responses as tables.
 
-use crate::asking::{Wait, ask};
+use crate::asking::{self, Wait, ask};
 use crate::columns::{Columns, Selected};
-use crate::output::print;
+use crate::output::{print, print_value};
 use crate::table::table;
 use clap::{Args, Subcommand, ValueEnum};
 use pollux_node::admin::multicast::MulticastStatus;
+use pollux_node::admin::request::AdminRequest;
 use pollux_node::admin::rows::{
     AclStatus, ConnectionStatus, DropCount, FaultStatus, GroupStatus, InterfaceStatus,
     KernelStatus, LinkStatus, MulticastTree, NeighborStatus, NodeStatus, PortStatus, RouteStatus,
@@ -107,11 +108,11 @@ enum FaultCommand {
 }
 
 pub fn show(arguments: &ShowArguments) -> Result<(), Box<dyn Error>> {
-    let text = match arguments.what {
+    match arguments.what {
         What::Nodes => shown::<NodeStatus>(arguments),
         What::Ports => shown::<PortStatus>(arguments),
         What::Links => shown::<LinkStatus>(arguments),
-        What::Groups => formatted(arguments, rows(arguments)?, groups),
+        What::Groups => print_rows(arguments, rows(arguments)?, groups),
         What::Interfaces => shown::<InterfaceStatus>(arguments),
         What::Neighbors => shown::<NeighborStatus>(arguments),
         What::Connections => shown::<ConnectionStatus>(arguments),
@@ -119,26 +120,25 @@ pub fn show(arguments: &ShowArguments) -> Result<(), Box<dyn Error>> {
         What::Acl => shown::<AclStatus>(arguments),
         What::Multicast => shown::<MulticastStatus>(arguments),
         What::Routes => shown::<RouteStatus>(arguments),
-        What::Drops => formatted(arguments, rows(arguments)?, drops),
+        What::Drops => print_rows(arguments, rows(arguments)?, drops),
         What::Kernel => shown::<KernelStatus>(arguments),
-    }?;
-    Ok(print(&text)?)
+    }
 }
 
 fn shown<R: TableRow + Columns + Selected>(
     arguments: &ShowArguments,
-) -> Result<String, Box<dyn Error>> {
-    formatted(arguments, rows::<R>(arguments)?, |rows| table(&rows, R::COLUMNS))
+) -> Result<(), Box<dyn Error>> {
+    print_rows(arguments, rows::<R>(arguments)?, |rows| table(&rows, R::COLUMNS))
 }
 
 /// The rows of the interface, or else all.
 fn rows<R: TableRow + Selected>(arguments: &ShowArguments) -> Result<Vec<R>, Box<dyn Error>> {
     let ShowArguments { socket, wait, interface, .. } = arguments;
-    let mut rows: Vec<R> = ask(socket, *wait, |client, pause| client.show(pause))?;
+    let mut rows: Vec<R> = asking::rows(socket, *wait)?;
     let Some(interface) = interface else { return Ok(rows) };
     rows.retain(|row| row.is_of(interface));
     if rows.is_empty() {
-        let known: Vec<InterfaceStatus> = ask(socket, *wait, |client, pause| client.show(pause))?;
+        let known: Vec<InterfaceStatus> = asking::rows(socket, *wait)?;
         if !known.iter().any(|one| one.is_of(interface)) {
             let advice = "list them with `pollux show interfaces`";
             return Err(format!("there is no interface {interface}; {advice}").into());
@@ -147,16 +147,13 @@ fn rows<R: TableRow + Selected>(arguments: &ShowArguments) -> Result<Vec<R>, Box
     Ok(rows)
 }
 
-fn formatted<R: TableRow + Selected>(
+fn print_rows<R: TableRow + Selected>(
     arguments: &ShowArguments,
     mut rows: Vec<R>,
     text: impl FnOnce(Vec<R>) -> String,
-) -> Result<String, Box<dyn Error>> {
-    if arguments.json {
-        return Ok(serde_json::to_string(&rows)? + "\n");
-    }
-    rows.retain(|row| arguments.all || !row.is_zero());
-    Ok(text(rows))
+) -> Result<(), Box<dyn Error>> {
+    rows.retain(|row| arguments.json || arguments.all || !row.is_zero());
+    print_value(arguments.json, rows, text)
 }
 
 /// Those that say of a fault come first.
@@ -187,15 +184,16 @@ pub fn fault(arguments: &FaultArguments) -> Result<(), Box<dyn Error>> {
         .ok_or("no socket given; name the fabric's socket with --socket PATH")?;
     match &arguments.command {
         FaultCommand::Add { rule } => {
-            let number =
-                ask(socket, arguments.wait, |client, pause| client.add_fault(rule, pause))?;
+            let request = AdminRequest::AddFault(rule.clone());
+            let number: u32 = ask(socket, arguments.wait, &request)?;
             Ok(print(&format!("{number}\n"))?)
         }
         FaultCommand::Del { number } => {
-            Ok(ask(socket, arguments.wait, |client, pause| client.remove_fault(*number, pause))?)
+            ask::<u32>(socket, arguments.wait, &AdminRequest::RemoveFault(*number))?;
+            Ok(())
         }
         FaultCommand::List => {
-            let rules = ask(socket, arguments.wait, |client, pause| client.faults(pause))?;
+            let rules: Vec<_> = ask(socket, arguments.wait, &AdminRequest::ListFaults)?;
             Ok(print(&table(&rules, FaultStatus::COLUMNS))?)
         }
     }
@@ -203,5 +201,6 @@ pub fn fault(arguments: &FaultArguments) -> Result<(), Box<dyn Error>> {
 
 pub fn idle(arguments: &IdleArguments) -> Result<(), Box<dyn Error>> {
     let IdleArguments { strategy, worker, socket, wait } = arguments;
-    Ok(ask(socket, *wait, |client, pause| client.set_idle(strategy, *worker, pause))?)
+    let request = AdminRequest::Idle { strategy: strategy.clone(), worker: *worker };
+    Ok(ask(socket, *wait, &request)?)
 }

@@ -6,6 +6,7 @@ use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// The signals of a node: SIGHUP has it read its configuration again, unless its terminal has
 /// closed; that ends it, as the others do.
@@ -18,17 +19,9 @@ pub struct NodeSignals {
 
 impl NodeSignals {
     pub fn catch() -> std::io::Result<Self> {
-        let (wake, signaled) = UnixStream::pair()?;
-        wake.set_nonblocking(true)?;
-        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let (is_over, reloads) = (Arc::default(), Arc::default());
-        for (signal, flag) in [(SIGINT, &is_over), (SIGTERM, &is_over), (SIGHUP, &reloads)] {
-            if signal == SIGHUP && is_ignored(&status, SIGHUP) {
-                continue;
-            }
-            signal_hook::flag::register(signal, Arc::clone(flag))?;
-            signal_hook::low_level::pipe::register(signal, signaled.try_clone()?)?;
-        }
+        let wake = register([(SIGINT, &is_over), (SIGTERM, &is_over), (SIGHUP, &reloads)])?;
+        wake.set_nonblocking(true)?;
         Ok(Self { has_terminal: has_terminal(), wake, is_over, reloads })
     }
 
@@ -52,19 +45,36 @@ fn has_terminal() -> bool {
 }
 
 /// A stream that becomes readable on a signal that ends the process, and a flag that is set then.
-/// SIGHUP, of a closed terminal, is one unless the parent ignores it (`nohup`).
+/// SIGHUP, of a closed terminal, is one.
 pub fn signals() -> std::io::Result<(UnixStream, Arc<AtomicBool>)> {
+    let is_over = Arc::default();
+    let wake = register([SIGINT, SIGTERM, SIGHUP].map(|signal| (signal, &is_over)))?;
+    Ok((wake, is_over))
+}
+
+/// Has signals set flags, and wake the reader of the stream that is returned. SIGHUP stays ignored
+/// if it is (`nohup`).
+fn register(signals: [(i32, &Arc<AtomicBool>); 3]) -> std::io::Result<UnixStream> {
     let (wake, signaled) = UnixStream::pair()?;
-    let is_over = Arc::new(AtomicBool::new(false));
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
+    for (signal, flag) in signals {
         if signal == SIGHUP && is_ignored(&status, SIGHUP) {
             continue;
         }
-        signal_hook::flag::register(signal, Arc::clone(&is_over))?;
+        signal_hook::flag::register(signal, Arc::clone(flag))?;
         signal_hook::low_level::pipe::register(signal, signaled.try_clone()?)?;
     }
-    Ok((wake, is_over))
+    Ok(wake)
+}
+
+/// Waits until the time is over or a signal arrives.
+pub fn wait(mut wake: &UnixStream, time: Duration) -> std::io::Result<()> {
+    if !time.is_zero() {
+        wake.set_read_timeout(Some(time))?;
+        // Nothing to read means that the time is over.
+        let _ = wake.read(&mut [0]);
+    }
+    Ok(())
 }
 
 /// Whether a process with this status ignores a signal (proc_pid_status(5)).

@@ -1,5 +1,8 @@
 //! Text tables: aligned columns, one line for each row.
 
+use pollux_node::admin::rows::{
+    ConnectionRole, NeighborState, NeighborTransport, NodeKind, ServiceDialect,
+};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -7,11 +10,17 @@ use std::net::IpAddr;
 pub type Column<R> = (&'static str, fn(&R) -> String);
 
 pub fn table<R>(rows: &[R], columns: &[Column<R>]) -> String {
-    let headings = columns.iter().map(|(heading, _)| (*heading).to_owned()).collect();
+    let headings: Vec<_> = columns.iter().map(|(heading, _)| *heading).collect();
     let cells = |row: &R| columns.iter().map(|(_, cell)| cell(row)).collect();
-    let lines: Vec<Vec<_>> = std::iter::once(headings).chain(rows.iter().map(cells)).collect();
+    aligned(&headings, rows.iter().map(cells))
+}
+
+/// A heading and rows of cells, in aligned columns.
+pub fn aligned(headings: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+    let first = headings.iter().map(|heading| (*heading).to_owned()).collect();
+    let lines: Vec<Vec<_>> = std::iter::once(first).chain(rows).collect();
     let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max();
-    let widths: Vec<_> = (0..columns.len()).map(|column| width(column).unwrap_or(0)).collect();
+    let widths: Vec<_> = (0..headings.len()).map(|column| width(column).unwrap_or(0)).collect();
     let text = |line: &Vec<String>| {
         let cells = line.iter().zip(&widths).map(|(cell, &width)| format!("{cell:width$}"));
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
@@ -33,7 +42,10 @@ macro_rules! as_displayed {
         })*
     };
 }
-as_displayed!(String u8 u16 u32 u64 usize bool IpAddr);
+as_displayed!(
+    String u8 u16 u32 u64 usize bool IpAddr
+    ConnectionRole NeighborState NeighborTransport NodeKind ServiceDialect
+);
 
 impl Cell for f64 {
     fn cell(&self) -> String {

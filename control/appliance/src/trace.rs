@@ -1,10 +1,11 @@
 //! `pollux trace`: a packet's way through the tables of a running node, without sending one.
 
 use crate::asking::{Wait, ask};
-use crate::output::print;
+use crate::columns::Columns;
+use crate::output::print_value;
 use crate::table::table;
 use clap::Args;
-use pollux_node::admin::request::TraceRequest;
+use pollux_node::admin::request::{AdminRequest, TraceRequest};
 use pollux_node::admin::route::TraceStep;
 use std::error::Error;
 use std::net::IpAddr;
@@ -35,17 +36,6 @@ pub struct TraceArguments {
 pub fn trace(arguments: &TraceArguments) -> Result<(), Box<dyn Error>> {
     let TraceArguments { address, from, interface, json, socket, wait } = arguments;
     let request = TraceRequest { address: *address, source: *from, interface: interface.clone() };
-    let steps = ask(socket, *wait, |client, pause| client.trace(request, pause))?;
-    let text = match json {
-        true => serde_json::to_string(&steps)? + "\n",
-        false => table(
-            &steps,
-            &[
-                ("step", |one: &TraceStep| one.step.clone()),
-                ("result", |one| one.result.clone()),
-                ("why", |one| one.why.clone()),
-            ],
-        ),
-    };
-    Ok(print(&text)?)
+    let steps: Vec<_> = ask(socket, *wait, &AdminRequest::Trace(request))?;
+    print_value(*json, steps, |steps| table(&steps, TraceStep::COLUMNS))
 }

@@ -81,14 +81,14 @@ mod text;
 
 pub use acl::{AclSettings, AclVerb, RpfMode};
 pub use domain::{DEFAULT_DOMAIN, DomainSettings};
-pub use error::{ConfigError, ConfigErrors, Place};
+pub use error::{ConfigError, ConfigErrors, ConfigKey};
 pub use kinds::{FrameAccess, InterfaceKind, NeighborLink};
 pub use multicast::{MulticastKey, MulticastSettings};
 pub use prefix::Prefix;
 pub use route::{RouteKind, RouteSettings, RouterSettings};
 pub use telemetry::{MetricsAddress, TelemetrySettings};
 
-use crate::device::{OpenError, Opened, open_managed};
+use crate::device::{DeviceOpenError, Opened, open_managed};
 use check::Machine;
 use parse::parse;
 use pollux_dataplane::engine::idle::Idle;
@@ -105,97 +105,102 @@ use std::path::Path;
 pub const INTERFACE_WORKERS_MAX: u8 = 8;
 /// The longest name of a network device (`IFNAMSIZ`).
 const DEVICE_NAME_BYTES_MAX: usize = 15;
+/// The largest MTU: that of a connection.
+const MTU_MAX: u32 = ip_mtu(RECEIVE_MTU_MAX);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct NodeConfig {
-    #[serde(default)]
     pub workers: WorkerSettings,
     /// Forwarding; without the table there is none.
     pub router: Option<RouterSettings>,
     /// Routing domains beside the default one, by name.
-    #[serde(default, rename = "domain")]
+    #[serde(rename = "domain")]
     pub domains: BTreeMap<String, DomainSettings>,
-    #[serde(default, rename = "acl")]
+    #[serde(rename = "acl")]
     pub acls: BTreeMap<String, Vec<AclSettings>>,
     /// Static routes; of several to one prefix in a domain there is one.
-    #[serde(default)]
     pub route: Vec<RouteSettings>,
-    #[serde(default)]
     pub multicast: Vec<MulticastSettings>,
-    #[serde(default)]
     pub telemetry: TelemetrySettings,
-    #[serde(default, rename = "interface")]
+    #[serde(rename = "interface")]
     pub interfaces: BTreeMap<String, InterfaceSettings>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct WorkerSettings {
     /// The core of each; without any, there is one thread without pinning.
-    #[serde(default)]
     pub cores: Vec<usize>,
-    #[serde(default, deserialize_with = "idle", serialize_with = "text::idle")]
+    #[serde(deserialize_with = "idle", serialize_with = "text::idle")]
     pub idle: Idle,
 }
 
 /// A table `[interface.NAME]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct InterfaceSettings {
-    #[serde(default)]
     pub kind: InterfaceKind,
-    #[serde(default)]
     pub device: String,
     /// The management of the port, if the device does not choose.
-    #[serde(default)]
     pub management: Option<Management>,
-    #[serde(
-        default = "default_partition",
-        deserialize_with = "partition",
-        serialize_with = "text::partition"
-    )]
+    #[serde(deserialize_with = "partition", serialize_with = "text::partition")]
     pub pkey: PKey,
-    #[serde(default)]
     pub mode: Mode,
     /// The largest MTU, for sending, and for receiving by connections.
-    #[serde(default = "longest", deserialize_with = "mtu")]
+    #[serde(deserialize_with = "mtu")]
     pub mtu: u32,
     /// Its workers, each with its own packet memory and its own connections to every peer. They are
-    /// distributed to the threads of `[workers]`, so more workers than cores gain nothing. A
-    /// software port has contexts for eight, of all partitions.
-    #[serde(default = "alone", deserialize_with = "workers")]
+    /// distributed to the threads of `[workers]`, so more workers than cores gain nothing.
+    #[serde(deserialize_with = "workers")]
     pub workers: u8,
-    #[serde(default)]
     pub peer: Vec<PeerSettings>,
-    #[serde(default)]
     pub address: Vec<AddressSetting>,
-    #[serde(default)]
     pub router: Vec<IpAddr>,
-    #[serde(default)]
     pub neighbor: Vec<Neighbor>,
-    #[serde(default = "yes")]
     pub ipv6: bool,
-    #[serde(default = "domain::default_domain")]
     pub domain: String,
     /// The access control list of packets that arrive, in transit and to the node.
-    #[serde(default)]
     pub acl_in: Option<String>,
     /// The access control list of packets in transit that leave.
-    #[serde(default)]
     pub acl_out: Option<String>,
-    #[serde(default)]
     pub rpf: RpfMode,
     /// The name of its shadow in the kernel, a TUN device by which routing daemons see it.
-    #[serde(default, deserialize_with = "shadow_name")]
+    #[serde(deserialize_with = "shadow_name")]
     pub shadow: Option<String>,
-    #[serde(default, deserialize_with = "kinds::prefixes")]
+    #[serde(deserialize_with = "kinds::prefixes")]
     pub kernel_address: Vec<Prefix>,
     /// Its VLAN of a device of Ethernet; without one, it has the untagged frames.
-    #[serde(default, deserialize_with = "kinds::vlan")]
+    #[serde(deserialize_with = "kinds::vlan")]
     pub vlan: Option<u16>,
-    #[serde(default)]
     pub frames: FrameAccess,
+}
+
+impl Default for InterfaceSettings {
+    fn default() -> Self {
+        Self {
+            kind: InterfaceKind::default(),
+            device: String::new(),
+            management: None,
+            pkey: PKey::DEFAULT,
+            mode: Mode::default(),
+            mtu: MTU_MAX,
+            workers: 1,
+            peer: Vec::new(),
+            address: Vec::new(),
+            router: Vec::new(),
+            neighbor: Vec::new(),
+            ipv6: true,
+            domain: DEFAULT_DOMAIN.into(),
+            acl_in: None,
+            acl_out: None,
+            rpf: RpfMode::default(),
+            shadow: None,
+            kernel_address: Vec::new(),
+            vlan: None,
+            frames: FrameAccess::default(),
+        }
+    }
 }
 
 /// The management of a port by a name of its own: `umad:mlx5_0:1` for that by libibumad. The port
@@ -222,17 +227,6 @@ pub enum Mode {
     Auto,
 }
 
-impl Mode {
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Ud => "ud",
-            Self::Rc => "rc",
-            Self::Uc => "uc",
-            Self::Auto => "auto",
-        }
-    }
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PeerSettings {
@@ -256,7 +250,7 @@ pub struct Neighbor {
 
 impl InterfaceSettings {
     /// Opens its device, and the management of the port.
-    pub fn open_device(&self) -> Result<Opened, OpenError> {
+    pub fn open_device(&self) -> Result<Opened, DeviceOpenError> {
         open_managed(&self.device, self.management.as_ref().map(Management::port))
     }
 
@@ -285,7 +279,8 @@ impl NodeConfig {
             let reason = format!("cannot read the configuration: {error}");
             ConfigErrors::from(ConfigError::of_file(&file, reason))
         })?;
-        let config = Self::read(&file, &text)?.on(&Machine::this(), &file, &text)?;
+        let config = Self::read(&file, &text)?;
+        Machine::this().check(&config).in_file(&file, &text)?;
         Ok((config, text))
     }
 
@@ -296,57 +291,34 @@ impl NodeConfig {
         check::rules(&config).in_file(file, text)?;
         Ok(config)
     }
-
-    fn on(self, machine: &Machine, file: &str, text: &str) -> Result<Self, ConfigErrors> {
-        machine.check(&self).in_file(file, text)?;
-        Ok(self)
-    }
 }
 
-const fn yes() -> bool {
-    true
-}
+display_as_serialized!(AclVerb FrameAccess InterfaceKind Mode RouteKind RpfMode);
 
-const fn default_partition() -> PKey {
-    PKey::DEFAULT
-}
-
-const fn longest() -> u32 {
-    ip_mtu(RECEIVE_MTU_MAX)
-}
-
-const fn alone() -> u8 {
-    1
+/// A value, or else an error that says what to write.
+fn valid<T, E: de::Error>(value: Option<T>, advice: impl FnOnce() -> String) -> Result<T, E> {
+    value.ok_or_else(|| E::custom(advice()))
 }
 
 fn idle<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Idle, D::Error> {
     let name = String::deserialize(deserializer)?;
-    Idle::named(&name).ok_or_else(|| {
-        de::Error::custom(format!(
-            "{name:?} is not an idle strategy; write poll, pause or adaptive"
-        ))
+    valid(Idle::named(&name), || {
+        format!("{name:?} is not an idle strategy; write poll, pause or adaptive")
     })
 }
 
 fn mtu<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     let mtu = u32::deserialize(deserializer)?;
-    match (IPV6_MTU_MIN..=longest()).contains(&mtu) {
-        true => Ok(mtu),
-        false => Err(de::Error::custom(format!(
-            "mtu {mtu} is out of range; write {IPV6_MTU_MIN} to {}",
-            longest()
-        ))),
-    }
+    valid((IPV6_MTU_MIN..=MTU_MAX).contains(&mtu).then_some(mtu), || {
+        format!("mtu {mtu} is out of range; write {IPV6_MTU_MIN} to {MTU_MAX}")
+    })
 }
 
 fn workers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u8, D::Error> {
     let workers = u32::deserialize(deserializer)?;
-    let count =
-        u8::try_from(workers).ok().filter(|count| (1..=INTERFACE_WORKERS_MAX).contains(count));
-    count.ok_or_else(|| {
-        de::Error::custom(format!(
-            "workers {workers} is out of range; write 1 to {INTERFACE_WORKERS_MAX}"
-        ))
+    let count = u8::try_from(workers).ok();
+    valid(count.filter(|count| (1..=INTERFACE_WORKERS_MAX).contains(count)), || {
+        format!("workers {workers} is out of range; write 1 to {INTERFACE_WORKERS_MAX}")
     })
 }
 
@@ -359,50 +331,45 @@ fn is_device_name(name: &str) -> bool {
 
 fn shadow_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     let name = String::deserialize(deserializer)?;
-    match is_device_name(&name) {
-        true => Ok(Some(name)),
-        false => Err(de::Error::custom(format!(
-            "shadow {name:?} is no name of a network device; write 1 to {DEVICE_NAME_BYTES_MAX} \
-             letters and digits"
-        ))),
-    }
+    let advice = format!(
+        "shadow {name:?} is no name of a network device; write 1 to {DEVICE_NAME_BYTES_MAX} \
+         letters and digits"
+    );
+    valid(is_device_name(&name).then_some(Some(name)), || advice)
 }
 
 fn partition<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PKey, D::Error> {
     let p_key = PKey(u16::deserialize(deserializer)?);
-    match p_key.is_valid() {
-        true => Ok(p_key.full()),
-        false => {
-            Err(de::Error::custom("pkey 0 is invalid; write 0xffff for the default partition"))
-        }
-    }
+    valid(p_key.is_valid().then(|| p_key.full()), || {
+        "pkey 0 is invalid; write 0xffff for the default partition".into()
+    })
 }
 
 impl<'de> Deserialize<'de> for Management {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         let port = text.strip_prefix("umad:").map(pollux_ibverbs::parse_name);
-        match port {
-            Some(Ok((device, port))) => Ok(Self(format!("{device}:{port}"))),
-            _ => Err(de::Error::custom(format!(
+        let port = port.and_then(Result::ok).map(|(device, port)| format!("{device}:{port}"));
+        valid(port.map(Self), || {
+            format!(
                 "{text:?} is no management; write umad:NAME[:PORT], as in umad:mlx5_0:1, or omit \
                  the key"
-            ))),
-        }
+            )
+        })
     }
 }
 
 impl<'de> Deserialize<'de> for AddressSetting {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        if text == "dhcp" {
-            return Ok(Self::Dhcp);
-        }
-        let prefix = Prefix::parse(&text).filter(|prefix| prefix.len > 0);
-        prefix.map(Self::Fixed).ok_or_else(|| {
-            de::Error::custom(format!(
+        let setting = match text.as_str() {
+            "dhcp" => Some(Self::Dhcp),
+            text => Prefix::parse(text).filter(|prefix| prefix.len > 0).map(Self::Fixed),
+        };
+        valid(setting, || {
+            format!(
                 "{text:?} is not an address with a prefix; write 10.0.0.1/24, fd00::1/64 or dhcp"
-            ))
+            )
         })
     }
 }

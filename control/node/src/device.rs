@@ -35,41 +35,37 @@ pub struct Opened {
 }
 
 /// The reason for which a device cannot be opened: one sentence, and the remedy.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum OpenError {
+pub enum DeviceOpenError {
+    #[error(
+        "{0:?} is not a device name; write soft: for a private fabric of the process, \
+         soft:PATH@NODE[:PORT] for a port of one that runs as `pollux fabric --socket PATH`, \
+         mlx5_0[:PORT] for an adapter, or null: for a source and sink of packets"
+    )]
     Name(String),
+    #[error("{}", soft_advice(.0))]
     Soft(process::OpenError),
-    Private(fabric::StartError),
+    #[error("{0}")]
+    Private(fabric::FabricStartError),
+    #[error(
+        "all hosts of the private fabric are in use; for more, start \
+         `pollux fabric --topology single:N --socket PATH` and open soft:PATH@hostN"
+    )]
     PrivateFull,
+    #[error("{0}")]
     Hardware(pollux_ibverbs::HcaOpenError),
 }
 
-impl fmt::Display for OpenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Name(name) => write!(
-                f,
-                "{name:?} is not a device name; write soft: for a private fabric of the process, \
-                 soft:PATH@NODE[:PORT] for a port of one that runs as `pollux fabric --socket \
-                 PATH`, mlx5_0[:PORT] for an adapter, or null: for a source and sink of packets"
-            ),
-            Self::Private(error) => error.fmt(f),
-            Self::PrivateFull => f.write_str(
-                "all hosts of the private fabric are in use; for more, start \
-                 `pollux fabric --topology single:N --socket PATH` and open soft:PATH@hostN",
-            ),
-            Self::Soft(error @ process::OpenError::NoServer(address, _)) => {
-                let path = address.path.display();
-                write!(f, "{error}; start one with `pollux fabric --socket {path}`")
-            }
-            Self::Soft(error) => error.fmt(f),
-            Self::Hardware(error) => error.fmt(f),
+fn soft_advice(error: &process::OpenError) -> String {
+    match error {
+        process::OpenError::NoServer(address, _) => {
+            let path = address.path.display();
+            format!("{error}; start one with `pollux fabric --socket {path}`")
         }
+        _ => error.to_string(),
     }
 }
-
-impl std::error::Error for OpenError {}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceName {
@@ -85,8 +81,8 @@ pub enum DeviceName {
 
 impl DeviceName {
     /// Parses a name. The device may be missing.
-    pub fn parse(name: &str) -> Result<Self, OpenError> {
-        let wrong = || OpenError::Name(name.into());
+    pub fn parse(name: &str) -> Result<Self, DeviceOpenError> {
+        let wrong = || DeviceOpenError::Name(name.into());
         match name.split_once(':') {
             Some(("soft", "")) => Ok(Self::Private),
             Some(("null", "")) => Ok(Self::Null),
@@ -113,27 +109,27 @@ impl fmt::Display for DeviceName {
     }
 }
 
-pub fn open(name: &str) -> Result<Opened, OpenError> {
+pub fn open(name: &str) -> Result<Opened, DeviceOpenError> {
     match DeviceName::parse(name)? {
         DeviceName::Private => open_private(),
         DeviceName::Null => Ok(alone(Box::new(NullDevice::new()), 1)),
         DeviceName::Soft(_) => {
-            let device = process::open(name, clock()).map_err(OpenError::Soft)?;
+            let device = process::open(name, clock()).map_err(DeviceOpenError::Soft)?;
             // The adapter has one port, whichever port of the node it is.
             Ok(alone(Box::new(device), 1))
         }
         DeviceName::Adapter { .. } => {
-            let opened = pollux_ibverbs::open(name).map_err(OpenError::Hardware)?;
+            let opened = pollux_ibverbs::open(name).map_err(DeviceOpenError::Hardware)?;
             Ok(alone(opened.device, opened.port))
         }
     }
 }
 
 /// Opens a device by its name, and the management of its port by the name of a port of libibumad.
-pub fn open_managed(name: &str, management: Option<&str>) -> Result<Opened, OpenError> {
+pub fn open_managed(name: &str, management: Option<&str>) -> Result<Opened, DeviceOpenError> {
     let opened = open(name)?;
     let management = management.map(pollux_ibverbs::open_management).transpose();
-    Ok(Opened { management: management.map_err(OpenError::Hardware)?, ..opened })
+    Ok(Opened { management: management.map_err(DeviceOpenError::Hardware)?, ..opened })
 }
 
 fn alone(device: Box<dyn Device + Send>, port: u8) -> Opened {
@@ -141,19 +137,19 @@ fn alone(device: Box<dyn Device + Send>, port: u8) -> Opened {
 }
 
 /// Opens the next free host of the private fabric.
-fn open_private() -> Result<Opened, OpenError> {
-    let fabric = embedded::private().map_err(OpenError::Private)?;
+fn open_private() -> Result<Opened, DeviceOpenError> {
+    let fabric = embedded::private().map_err(DeviceOpenError::Private)?;
     for name in fabric.ports_in_turn() {
         match process::open(&name, clock()) {
             Err(process::OpenError::Refused(..)) => {}
-            Err(error) => return Err(OpenError::Soft(error)),
+            Err(error) => return Err(DeviceOpenError::Soft(error)),
             Ok(device) => {
                 let fabric = Some(Arc::clone(&fabric));
                 return Ok(Opened { fabric, ..alone(Box::new(device), 1) });
             }
         }
     }
-    Err(OpenError::PrivateFull)
+    Err(DeviceOpenError::PrivateFull)
 }
 
 /// A clock that starts now.
@@ -176,7 +172,9 @@ mod tests {
         {
             assert!(refusal(name).contains("soft:PATH@NODE[:PORT]"), "{}", refusal(name));
         }
-        assert!(OpenError::PrivateFull.to_string().contains("pollux fabric --topology single:N"));
+        assert!(
+            DeviceOpenError::PrivateFull.to_string().contains("pollux fabric --topology single:N")
+        );
         assert_eq!(open("null:").expect("it needs nothing").device.attributes().name, "null:");
         let nowhere = refusal("soft:/nowhere/fabric@host1");
         assert!(nowhere.contains("pollux fabric --socket /nowhere/fabric"), "{nowhere}");
@@ -185,7 +183,7 @@ mod tests {
     #[test]
     fn a_process_has_one_fabric_with_a_host_for_everyone() {
         let all: Vec<_> = (0..16).map(|_| open("soft:").expect("there is a host")).collect();
-        assert!(matches!(open("soft:"), Err(OpenError::PrivateFull)));
+        assert!(matches!(open("soft:"), Err(DeviceOpenError::PrivateFull)));
         let fabric = all[0].fabric.as_ref().expect("it is ours");
         let is_same = |one: &Opened| one.fabric.as_ref().is_some_and(|it| Arc::ptr_eq(it, fabric));
         assert!(all.iter().all(is_same));

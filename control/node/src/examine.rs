@@ -11,7 +11,7 @@ use crate::admin::client::{AskError, Client};
 use crate::admin::finding::{CheckFinding, CheckReport, CheckSeverity};
 use crate::admin::rows::PortStatus;
 use crate::config::{
-    ConfigError, FrameAccess, InterfaceKind, InterfaceSettings, NodeConfig, Place,
+    ConfigError, ConfigKey, FrameAccess, InterfaceKind, InterfaceSettings, NodeConfig,
 };
 use crate::device::DeviceName;
 use crate::plain::XDP_MTU_MAX;
@@ -49,11 +49,11 @@ pub fn examine(path: &Path) -> CheckReport {
 }
 
 fn finding(severity: CheckSeverity, error: &ConfigError) -> CheckFinding {
-    let (line, column, key) = match error.place() {
-        Some((line, column, key)) => (Some(line), Some(column), Some(key.to_owned())),
+    let (line, column, key) = match error.place.clone() {
+        Some((line, column, key)) => (Some(line), Some(column), Some(key)),
         None => (None, None, None),
     };
-    CheckFinding { severity, line, column, key, message: error.reason().into() }
+    CheckFinding { severity, line, column, key, message: error.reason.clone() }
 }
 
 /// A valid file that is examined.
@@ -81,14 +81,14 @@ impl Examined<'_> {
         self.kernel(config);
     }
 
-    fn warn(&mut self, place: Place<'_>, message: String) {
+    fn warn(&mut self, place: ConfigKey<'_>, message: String) {
         let error = place.error("", self.text, message);
         self.findings.push(finding(CheckSeverity::Warning, &error));
     }
 
     /// The device, as far as it shows without being opened.
     fn device(&mut self, name: &str, settings: &InterfaceSettings) {
-        let place = Place::Interface(name, "device");
+        let place = ConfigKey::Interface(name, "device");
         match DeviceName::parse(&settings.device) {
             Ok(DeviceName::Soft(address)) => {
                 let node = &address.node;
@@ -150,7 +150,7 @@ impl Examined<'_> {
 
     /// A TUN device in the kernel, which a key names.
     fn tun(&mut self, interface: &str, key: &'static str, name: &str) {
-        let place = || Place::Interface(interface, key);
+        let place = || ConfigKey::Interface(interface, key);
         let device = Path::new("/sys/class/net").join(name);
         if device.exists() && !device.join("tun_flags").exists() {
             let advice = "choose another name";
@@ -170,7 +170,7 @@ impl Examined<'_> {
     /// A device of Ethernet, as the kernel shows it, and what the process may do there.
     fn ethernet(&mut self, interface: &str, settings: &InterfaceSettings) {
         let name = &settings.device;
-        let place = |key| Place::Interface(interface, key);
+        let place = |key| ConfigKey::Interface(interface, key);
         let device = Path::new("/sys/class/net").join(name);
         let read = |of: &str| {
             let text = fs::read_to_string(device.join(of)).unwrap_or_default();
@@ -229,7 +229,7 @@ impl Examined<'_> {
                      not reach the node; change one",
                     prefix.ip
                 );
-                self.warn(Place::Interface(name, "address"), message);
+                self.warn(ConfigKey::Interface(name, "address"), message);
             }
         }
     }
@@ -241,7 +241,7 @@ impl Examined<'_> {
         if is_mirror && forwards.trim() == "1" {
             let message = "the kernel forwards, too; set net.ipv4.ip_forward = 0, so that only the \
                            node does";
-            self.warn(Place::Router("kernel_table"), message.into());
+            self.warn(ConfigKey::Router("kernel_table"), message.into());
         }
     }
 }

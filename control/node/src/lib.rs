@@ -45,6 +45,17 @@
 //! ```
 #![forbid(unsafe_code)]
 
+/// Gives enums without data the text by which serde writes and reads their variants.
+macro_rules! display_as_serialized {
+    ($($name:ident)+) => {
+        $(impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                serde::Serialize::serialize(self, f)
+            }
+        })+
+    };
+}
+
 pub mod admin;
 pub mod config;
 pub mod device;
@@ -59,6 +70,6 @@ pub mod port;
 pub mod service;
 pub mod telemetry;
 
-pub use device::{OpenError, Opened, open};
+pub use device::{DeviceOpenError, Opened, open};
 pub use doctor::diagnose;
 pub use pollux_ibverbs::doctor::{DoctorFinding, DoctorVerdict};

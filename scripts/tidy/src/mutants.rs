@@ -44,7 +44,7 @@ struct List {
 
 /// What became of a mutant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum MutantOutcome {
     /// The test failed, as it has to.
     Noticed,
     /// The test passed: its claim is hollow.
@@ -116,17 +116,17 @@ pub fn run(root: &Path, requirements: &[&str]) -> io::Result<Vec<Finding>> {
             suites
         });
     for (suite, names) in suites {
-        if bench.test(&suite, &names)? != Fate::Survived {
+        if bench.test(&suite, &names)? != MutantOutcome::Survived {
             let message = format!("tests of cargo test {} fail anyway", suite.join(" "));
             return Ok(vec![Finding::new(MUTANTS, 0, message)]);
         }
     }
     for mutant in &mutants {
-        let fate = bench.try_mutant(mutant)?;
+        let outcome = bench.try_mutant(mutant)?;
         let Mutant { req, test, test_file, file, .. } = mutant;
-        println!("{:<9} {req:<28} {test_file} {test}", format!("{fate:?}").to_lowercase());
-        if fate != Fate::Noticed {
-            let message = format!("{req}: {fate:?} though {file} is broken");
+        println!("{:<9} {req:<28} {test_file} {test}", format!("{outcome:?}").to_lowercase());
+        if outcome != MutantOutcome::Noticed {
+            let message = format!("{req}: {outcome:?} though {file} is broken");
             findings.push(Finding::new(test_file, 0, message));
         }
     }
@@ -160,19 +160,19 @@ impl Bench<'_> {
         suite
     }
 
-    fn try_mutant(&self, mutant: &Mutant) -> io::Result<Fate> {
+    fn try_mutant(&self, mutant: &Mutant) -> io::Result<MutantOutcome> {
         let at = self.at.join(&mutant.file);
         let whole = std::fs::read_to_string(&at)?;
         std::fs::write(&at, whole.replacen(&mutant.find, &mutant.put, 1))?;
         let names = BTreeSet::from([mutant.test.as_str()]);
-        let fate = self.test(&self.suite(&mutant.test_file), &names);
+        let outcome = self.test(&self.suite(&mutant.test_file), &names);
         std::fs::write(&at, whole)?;
-        fate
+        outcome
     }
 
     /// Runs tests of a target by their names. What is broken is built as quickly as can be, and
     /// suites that repeat themselves by seed run once.
-    fn test(&self, suite: &[String], names: &BTreeSet<&str>) -> io::Result<Fate> {
+    fn test(&self, suite: &[String], names: &BTreeSet<&str>) -> io::Result<MutantOutcome> {
         let mut cargo = Command::new("cargo");
         cargo.args(["test", "--quiet"]);
         cargo.args(quick_builds().flat_map(|setting| ["--config".into(), setting]));
@@ -186,11 +186,11 @@ impl Bench<'_> {
         let said = String::from_utf8_lossy(&output.stdout);
         let has_run = !said.contains(" 0 passed; 0 failed");
         Ok(match (output.status.success(), said.contains("test result: ")) {
-            (true, true) if has_run => Fate::Survived,
-            (false, true) => Fate::Noticed,
+            (true, true) if has_run => MutantOutcome::Survived,
+            (false, true) => MutantOutcome::Noticed,
             _ => {
                 eprintln!("{}", String::from_utf8_lossy(&output.stderr));
-                Fate::NotBuilt
+                MutantOutcome::NotBuilt
             }
         })
     }

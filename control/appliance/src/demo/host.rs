@@ -1,7 +1,7 @@
 //! A server host of the demonstration: UDP echo, TCP echo, and a TCP sink that reports how much of
 //! a stream arrived intact.
 
-use super::pattern::{Pattern, Reception};
+use super::pattern::{Pattern, ReceivedStream};
 use pollux::{Interface, TcpListener, TcpStream, UdpSocket};
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -15,7 +15,7 @@ pub const SINK: u16 = 9;
 const TURNS_AWAKE: u32 = 20_000;
 const NAP: Duration = Duration::from_micros(200);
 
-pub struct Host {
+pub struct DemoHost {
     interface: Interface,
     datagrams: UdpSocket,
     echo: TcpListener,
@@ -27,10 +27,10 @@ pub struct Host {
 
 enum Service {
     Echo,
-    Sink(Reception),
+    Sink(ReceivedStream),
 }
 
-impl Host {
+impl DemoHost {
     pub fn new(interface: Interface, ip: IpAddr) -> io::Result<Self> {
         let (echo, sink) = (SocketAddr::new(ip, ECHO), SocketAddr::new(ip, SINK));
         Ok(Self {
@@ -68,7 +68,7 @@ impl Host {
         for (listener, is_sink) in [(&self.echo, false), (&self.sink, true)] {
             while listener.is_ready() {
                 let service =
-                    if is_sink { Service::Sink(Reception::default()) } else { Service::Echo };
+                    if is_sink { Service::Sink(ReceivedStream::default()) } else { Service::Echo };
                 self.streams.push((listener.accept()?.0, service));
             }
         }

@@ -1,7 +1,7 @@
 //! The measurements between two hosts of the demonstration.
 
 use super::host::{ECHO, SINK};
-use super::pattern::{Pattern, Reception};
+use super::pattern::{Pattern, ReceivedStream};
 use pollux::Interface;
 use serde_json::{Value, json};
 use std::error::Error;
@@ -199,14 +199,14 @@ pub fn stream(interface: &Interface, to: IpAddr) -> Result<Streamed, Box<dyn Err
         stream.read_exact(&mut reply)
     });
     done?;
-    match Reception::from_bytes(reply) {
-        Reception { first_wrong: Some(at), .. } => {
+    match ReceivedStream::from_bytes(reply) {
+        ReceivedStream { first_wrong: Some(at), .. } => {
             Err(format!("of {sent} bytes, byte {at} came as another one").into())
         }
-        Reception { bytes, .. } if bytes != sent => {
+        ReceivedStream { bytes, .. } if bytes != sent => {
             Err(format!("of {sent} bytes, {bytes} have come").into())
         }
-        Reception { .. } => Ok(Streamed { bytes: sent, took: took + rest }),
+        ReceivedStream { .. } => Ok(Streamed { bytes: sent, took: took + rest }),
     }
 }
 

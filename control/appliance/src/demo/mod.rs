@@ -17,7 +17,7 @@ mod pattern;
 use crate::output::say;
 use crate::table::{Column, table};
 use clap::Args;
-use host::Host;
+use host::DemoHost;
 use measure::{RoundTrips, TIMEOUT, timed};
 use pollux::{Interface, Mode, NeighborRoute, Node};
 use pollux_node::fabric::Embedded;
@@ -30,7 +30,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 #[derive(Args)]
-pub struct Arguments {
+pub struct DemoArguments {
     /// Print the figures as JSON, and progress to standard error
     #[arg(long)]
     json: bool,
@@ -52,7 +52,7 @@ const FAILED: &str = "All of it runs in this process, so a machine that is busy 
     too slow for it: run it again while a core or two are free. If it fails again, it is a defect \
     of Pollux: report what is printed above, the number of cores and what uname -a prints.";
 
-pub fn demo(arguments: &Arguments) -> Done<()> {
+pub fn demo(arguments: &DemoArguments) -> Done<()> {
     let progress = Progress { json: arguments.json };
     progress.line("An InfiniBand fabric in software, and IP over it, in this process alone.\n");
     let fabric = progress.step("a switch, three hosts, a subnet manager", || {
@@ -224,7 +224,7 @@ fn serve(
     is_over: &AtomicBool,
 ) {
     let run = || -> Done<()> {
-        let serving = Host::new(up(fabric, mode, host)?, address(host))?;
+        let serving = DemoHost::new(up(fabric, mode, host)?, address(host))?;
         sender.send(Ok(()))?;
         Ok(serving.run(is_over)?)
     };

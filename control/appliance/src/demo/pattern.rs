@@ -39,13 +39,13 @@ impl Pattern {
 
 /// The received part of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reception {
+pub struct ReceivedStream {
     pub bytes: u64,
     /// The offset of the first wrong byte.
     pub first_wrong: Option<u64>,
 }
 
-impl Reception {
+impl ReceivedStream {
     /// Compares the next bytes.
     pub fn take(&mut self, pattern: &Pattern, mut came: &[u8]) {
         while !came.is_empty() {
@@ -78,10 +78,10 @@ mod tests {
     use super::*;
 
     /// What a receiver says of a stream that comes in parts of such lengths.
-    fn received(stream: &[u8], part: usize) -> Reception {
-        let (pattern, mut reception) = (Pattern::new(), Reception::default());
+    fn received(stream: &[u8], part: usize) -> ReceivedStream {
+        let (pattern, mut reception) = (Pattern::new(), ReceivedStream::default());
         stream.chunks(part).for_each(|part| reception.take(&pattern, part));
-        assert_eq!(Reception::from_bytes(reception.to_bytes()), reception);
+        assert_eq!(ReceivedStream::from_bytes(reception.to_bytes()), reception);
         reception
     }
 
@@ -94,7 +94,7 @@ mod tests {
     fn a_stream_that_came_as_it_was_sent_has_no_wrong_byte() {
         let sent = stream(3 * PERIOD + 5);
         for part in [1460, 65_480, 1 << 18, sent.len()] {
-            let expected = Reception { bytes: sent.len() as u64, first_wrong: None };
+            let expected = ReceivedStream { bytes: sent.len() as u64, first_wrong: None };
             assert_eq!(received(&sent, part), expected);
         }
     }

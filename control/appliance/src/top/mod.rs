@@ -16,7 +16,7 @@ mod warnings;
 
 use crate::asking::{Wait, seconds};
 use crate::output::print;
-use crate::table::{Column, table};
+use crate::table::aligned;
 use clap::{Args, ValueEnum};
 use sample::{Sample, SampleChange};
 use serde_json::{Map, Value, json};
@@ -68,27 +68,8 @@ enum View {
 }
 
 impl View {
-    /// In the order of their keys.
-    const ALL: [Self; 7] = [
-        Self::Overview,
-        Self::Interfaces,
-        Self::Workers,
-        Self::Neighbors,
-        Self::Connections,
-        Self::Routes,
-        Self::Drops,
-    ];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Overview => "overview",
-            Self::Interfaces => "interfaces",
-            Self::Workers => "workers",
-            Self::Neighbors => "neighbors",
-            Self::Connections => "connections",
-            Self::Routes => "routes",
-            Self::Drops => "drops",
-        }
+    fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 }
 
@@ -115,10 +96,8 @@ fn sheets(view: View, change: &SampleChange) -> Vec<Sheet> {
 }
 
 fn as_text(view: View, change: &SampleChange) -> String {
-    let text = |sheet: &Sheet| {
-        let columns: Vec<Column<Vec<SheetCell>>> = sheet.columns();
-        table(&sheet.rows, &columns)
-    };
+    let cells = |row: &Vec<SheetCell>| row.iter().map(SheetCell::text).collect();
+    let text = |sheet: &Sheet| aligned(&sheet.headings, sheet.rows.iter().map(cells));
     let all: Vec<_> = sheets(view, change).iter().map(text).collect();
     let warnings: Vec<_> = warnings(change).iter().map(|line| format!("{line}\n")).collect();
     let separate = if warnings.is_empty() { "" } else { "\n" };
@@ -134,7 +113,7 @@ fn as_json(view: View, change: &SampleChange) -> String {
         sheet.rows.iter().map(|cells| Value::Object(row(sheet, cells))).collect()
     };
     let all = sheets(view, change);
-    let all: Map<_, _> = all.iter().map(|one| (one.view.name().to_owned(), rows(one))).collect();
+    let all: Map<_, _> = all.iter().map(|one| (one.view.name(), rows(one))).collect();
     let whole = json!({ "seconds": change.seconds, "views": all, "warnings": warnings(change) });
     format!("{whole}\n")
 }

@@ -1,7 +1,7 @@
 //! Samples of a node's tables, and the changes between two of them.
 
 use super::View;
-use crate::asking::{Wait, ask};
+use crate::asking::{Wait, rows};
 use pollux_node::admin::client::AskError;
 use pollux_node::admin::rows::{
     ConnectionStatus, DropCount, InterfaceStatus, NeighborStatus, RouteStatus, WorkerStatus,
@@ -36,21 +36,17 @@ impl Sample {
     pub fn take(socket: &Path, wait: Wait, view: View) -> Result<Self, AskError> {
         let mut sample = Self {
             at: Instant::now(),
-            interfaces: ask(socket, wait, |client, pause| client.show(pause))?,
-            workers: ask(socket, wait, |client, pause| client.show(pause))?,
-            drops: ask(socket, wait, |client, pause| client.show(pause))?,
+            interfaces: rows(socket, wait)?,
+            workers: rows(socket, wait)?,
+            drops: rows(socket, wait)?,
             neighbors: Vec::new(),
             connections: Vec::new(),
             routes: Vec::new(),
         };
         match view {
-            View::Neighbors => {
-                sample.neighbors = ask(socket, wait, |client, pause| client.show(pause))?;
-            }
-            View::Connections => {
-                sample.connections = ask(socket, wait, |client, pause| client.show(pause))?;
-            }
-            View::Routes => sample.routes = ask(socket, wait, |client, pause| client.show(pause))?,
+            View::Neighbors => sample.neighbors = rows(socket, wait)?,
+            View::Connections => sample.connections = rows(socket, wait)?,
+            View::Routes => sample.routes = rows(socket, wait)?,
             View::Overview | View::Interfaces | View::Workers | View::Drops => {}
         }
         Ok(sample)

@@ -5,6 +5,7 @@ use super::sample::SampleChange;
 use super::sheet::{Sheet, SheetCell};
 use super::warnings::warnings;
 use super::{View, sheets};
+use clap::ValueEnum;
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -106,7 +107,7 @@ impl Screen {
 
     fn tabs(&self) -> Line<'_> {
         let mut spans = Vec::new();
-        for (nth, view) in View::ALL.iter().enumerate() {
+        for (nth, view) in View::value_variants().iter().enumerate() {
             let style = match *view == self.view {
                 true => Style::new().add_modifier(Modifier::REVERSED),
                 false => Style::new(),

@@ -3,8 +3,10 @@
 
 use super::View;
 use super::sample::SampleChange;
-use crate::table::{Cell, Column};
-use pollux_node::admin::rows::RouteStatus;
+use crate::table::Cell;
+use pollux_node::admin::rows::{
+    ConnectionStatus, InterfaceStatus, NeighborStatus, RouteStatus, WorkerStatus,
+};
 use serde_json::{Value, json};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -25,7 +27,7 @@ pub enum SheetCell {
 #[derive(Clone, Debug)]
 pub struct Sheet {
     pub view: View,
-    pub headings: &'static [&'static str],
+    pub headings: Vec<&'static str>,
     pub rows: Vec<Vec<SheetCell>>,
 }
 
@@ -78,23 +80,6 @@ fn scaled(value: f64, unit: &str) -> String {
 }
 
 impl Sheet {
-    /// Columns for a table: cells by their positions.
-    pub fn columns(&self) -> Vec<Column<Vec<SheetCell>>> {
-        const CELLS: [fn(&Vec<SheetCell>) -> String; 10] = [
-            |row| row[0].text(),
-            |row| row[1].text(),
-            |row| row[2].text(),
-            |row| row[3].text(),
-            |row| row[4].text(),
-            |row| row[5].text(),
-            |row| row[6].text(),
-            |row| row[7].text(),
-            |row| row[8].text(),
-            |row| row[9].text(),
-        ];
-        self.headings.iter().copied().zip(CELLS).collect()
-    }
-
     /// Sorts by a column: numbers from the largest on, texts from the first on.
     pub fn sort(&mut self, column: usize, is_reversed: bool) {
         self.rows.sort_by(|one, other| {
@@ -124,102 +109,94 @@ pub fn sheet(view: View, change: &SampleChange) -> Sheet {
     }
 }
 
-fn text(value: impl Cell) -> SheetCell {
+fn text(value: &impl Cell) -> SheetCell {
     SheetCell::Text(value.cell())
 }
 
+/// A heading, and its cell in a row.
+type SheetColumn<R> = (&'static str, fn(&SampleChange, &R) -> SheetCell);
+
+fn of_rows<R>(view: View, change: &SampleChange, rows: &[R], columns: &[SheetColumn<R>]) -> Sheet {
+    let headings = columns.iter().map(|(heading, _)| *heading).collect();
+    let cells = |row| columns.iter().map(|(_, cell)| cell(change, row)).collect();
+    Sheet { view, headings, rows: rows.iter().map(cells).collect() }
+}
+
 fn interfaces(change: &SampleChange) -> Sheet {
-    let headings =
-        &["interface", "state", "mtu", "in/s", "in_bytes/s", "out/s", "out_bytes/s", "why"];
-    let rows = change.now.interfaces.iter().map(|row| {
-        vec![
-            text(row.interface.clone()),
-            text(row.state.clone()),
-            text(row.mtu),
-            SheetCell::Rate(change.interface_rate(row, |row| row.received)),
-            SheetCell::Bytes(change.interface_rate(row, |row| row.bytes_received)),
-            SheetCell::Rate(change.interface_rate(row, |row| row.sent)),
-            SheetCell::Bytes(change.interface_rate(row, |row| row.bytes_sent)),
-            text(row.why.clone()),
-        ]
-    });
-    Sheet { view: View::Interfaces, headings, rows: rows.collect() }
+    let columns: [SheetColumn<InterfaceStatus>; 8] = [
+        ("interface", |_, row| text(&row.interface)),
+        ("state", |_, row| text(&row.state)),
+        ("mtu", |_, row| text(&row.mtu)),
+        ("in/s", |change, row| SheetCell::Rate(change.interface_rate(row, |row| row.received))),
+        ("in_bytes/s", |change, row| {
+            SheetCell::Bytes(change.interface_rate(row, |row| row.bytes_received))
+        }),
+        ("out/s", |change, row| SheetCell::Rate(change.interface_rate(row, |row| row.sent))),
+        ("out_bytes/s", |change, row| {
+            SheetCell::Bytes(change.interface_rate(row, |row| row.bytes_sent))
+        }),
+        ("why", |_, row| text(&row.why)),
+    ];
+    of_rows(View::Interfaces, change, &change.now.interfaces, &columns)
 }
 
 fn workers(change: &SampleChange) -> Sheet {
-    let headings = &[
-        "worker",
-        "core",
-        "idle",
-        "busy_%",
-        "packets/s",
-        "ns/packet",
-        "batch",
-        "breaths/s",
-        "sleeps/s",
-        "interfaces",
+    const fn ratio(part: f64, of: f64) -> SheetCell {
+        SheetCell::Rate(if of > 0.0 { part / of } else { 0.0 })
+    }
+    let columns: [SheetColumn<WorkerStatus>; 10] = [
+        ("worker", |_, row| SheetCell::Count(row.worker as u64)),
+        ("core", |_, row| text(&row.core)),
+        ("idle", |_, row| text(&row.idle)),
+        ("busy_%", |change, row| SheetCell::Rate(change.busy_percent(row))),
+        ("packets/s", |change, row| SheetCell::Rate(change.worker_rate(row, |row| row.packets))),
+        ("ns/packet", |change, row| {
+            let busy_ns = 1e6 * change.worker_rate(row, |row| row.busy_ms);
+            ratio(busy_ns, change.worker_rate(row, |row| row.packets))
+        }),
+        ("batch", |change, row| {
+            let packets = change.worker_rate(row, |row| row.packets);
+            ratio(packets, change.worker_rate(row, |row| row.busy_breaths))
+        }),
+        ("breaths/s", |change, row| SheetCell::Rate(change.worker_rate(row, |row| row.breaths))),
+        ("sleeps/s", |change, row| SheetCell::Rate(change.worker_rate(row, |row| row.sleeps))),
+        ("interfaces", |_, row| text(&row.interfaces)),
     ];
-    let rows = change.now.workers.iter().map(|row| {
-        let packets = change.worker_rate(row, |row| row.packets);
-        let busy_ns = 1e6 * change.worker_rate(row, |row| row.busy_ms);
-        let busy_breaths = change.worker_rate(row, |row| row.busy_breaths);
-        let ratio = |part: f64, of: f64| if of > 0.0 { part / of } else { 0.0 };
-        vec![
-            SheetCell::Count(row.worker as u64),
-            text(row.core),
-            text(row.idle.clone()),
-            SheetCell::Rate(change.busy_percent(row)),
-            SheetCell::Rate(packets),
-            SheetCell::Rate(ratio(busy_ns, packets)),
-            SheetCell::Rate(ratio(packets, busy_breaths)),
-            SheetCell::Rate(change.worker_rate(row, |row| row.breaths)),
-            SheetCell::Rate(change.worker_rate(row, |row| row.sleeps)),
-            text(row.interfaces.clone()),
-        ]
-    });
-    Sheet { view: View::Workers, headings, rows: rows.collect() }
+    of_rows(View::Workers, change, &change.now.workers, &columns)
 }
 
 fn neighbors(change: &SampleChange) -> Sheet {
-    let headings = &["interface", "address", "state", "by", "mtu", "pending", "seconds", "why"];
-    let rows = change.now.neighbors.iter().map(|row| {
-        let why = row.connection.as_ref().unwrap_or(&row.why);
-        vec![
-            text(row.interface.clone()),
-            text(row.address),
-            text(row.state),
-            text(row.by),
-            text(row.mtu),
-            SheetCell::Count(row.pending as u64),
-            SheetCell::Count(row.seconds),
-            text(why.clone()),
-        ]
-    });
-    Sheet { view: View::Neighbors, headings, rows: rows.collect() }
+    let columns: [SheetColumn<NeighborStatus>; 8] = [
+        ("interface", |_, row| text(&row.interface)),
+        ("address", |_, row| text(&row.address)),
+        ("state", |_, row| text(&row.state)),
+        ("by", |_, row| text(&row.by)),
+        ("mtu", |_, row| text(&row.mtu)),
+        ("pending", |_, row| SheetCell::Count(row.pending as u64)),
+        ("seconds", |_, row| SheetCell::Count(row.seconds)),
+        ("why", |_, row| text(row.connection.as_ref().unwrap_or(&row.why))),
+    ];
+    of_rows(View::Neighbors, change, &change.now.neighbors, &columns)
 }
 
 fn connections(change: &SampleChange) -> Sheet {
-    let headings =
-        &["interface", "worker", "type", "state", "mtu", "in/s", "out/s", "seconds", "peer", "why"];
-    let rows = change.now.connections.iter().map(|row| {
-        vec![
-            text(row.interface.clone()),
-            SheetCell::Count(row.worker as u64),
-            text(row.qp_type.clone()),
-            text(row.state.clone()),
-            SheetCell::Count(row.mtu.into()),
-            SheetCell::Rate(change.connection_rate(row, |row| row.received)),
-            SheetCell::Rate(change.connection_rate(row, |row| row.sent)),
-            SheetCell::Count(row.seconds),
-            text(row.peer.clone()),
-            text(row.why.clone()),
-        ]
-    });
-    Sheet { view: View::Connections, headings, rows: rows.collect() }
+    let columns: [SheetColumn<ConnectionStatus>; 10] = [
+        ("interface", |_, row| text(&row.interface)),
+        ("worker", |_, row| SheetCell::Count(row.worker as u64)),
+        ("type", |_, row| text(&row.qp_type)),
+        ("state", |_, row| text(&row.state)),
+        ("mtu", |_, row| SheetCell::Count(row.mtu.into())),
+        ("in/s", |change, row| SheetCell::Rate(change.connection_rate(row, |row| row.received))),
+        ("out/s", |change, row| SheetCell::Rate(change.connection_rate(row, |row| row.sent))),
+        ("seconds", |_, row| SheetCell::Count(row.seconds)),
+        ("peer", |_, row| text(&row.peer)),
+        ("why", |_, row| text(&row.why)),
+    ];
+    of_rows(View::Connections, change, &change.now.connections, &columns)
 }
 
 fn routes(change: &SampleChange) -> Sheet {
-    let headings = &["domain", "source", "family", "routes", "active", "change/s"];
+    let headings = vec!["domain", "source", "family", "routes", "active", "change/s"];
     let family = |row: &RouteStatus| if row.to.contains(':') { "ipv6" } else { "ipv4" };
     let all = &change.now.routes;
     let key = |row: &RouteStatus| (row.domain.clone(), row.source.clone(), family(row));
@@ -239,9 +216,9 @@ fn routes(change: &SampleChange) -> Sheet {
             0.0
         };
         vec![
-            text(domain.clone()),
-            text(source.clone()),
-            text(of.to_owned()),
+            text(&domain),
+            text(&source),
+            SheetCell::Text(of.into()),
             SheetCell::Count(count),
             SheetCell::Count(active),
             SheetCell::Rate(rate),
@@ -253,7 +230,7 @@ fn routes(change: &SampleChange) -> Sheet {
 /// Counters that are not zero: those of faults first, of these those that increase, then the
 /// largest.
 fn drops(change: &SampleChange) -> Sheet {
-    let headings = &["interface", "of", "why", "drops/s", "count"];
+    let headings = vec!["interface", "of", "why", "drops/s", "count"];
     let mut all: Vec<_> = change.now.drops.iter().filter(|row| row.count > 0).collect();
     all.sort_by(|one, other| {
         let rates = change.drop_rate(other).total_cmp(&change.drop_rate(one));
@@ -262,9 +239,9 @@ fn drops(change: &SampleChange) -> Sheet {
     let rows = all.into_iter().map(|row| {
         let rate = change.drop_rate(row);
         vec![
-            text(row.interface.clone()),
-            text(row.of.clone()),
-            text(row.why.clone()),
+            text(&row.interface),
+            text(&row.of),
+            text(&row.why),
             if row.usual { SheetCell::Rate(rate) } else { SheetCell::Alarm(rate) },
             SheetCell::Count(row.count),
         ]
@@ -283,9 +260,9 @@ mod tests {
         {
             assert_eq!(SheetCell::Rate(value).text(), text);
         }
-        let row = |name: &str, rate| vec![text(name.to_owned()), SheetCell::Bytes(rate)];
+        let row = |name: &str, rate| vec![SheetCell::Text(name.into()), SheetCell::Bytes(rate)];
         let rows = vec![row("b", 9000.0), row("a", 12_000.0), row("c", 0.0)];
-        let mut sheet = Sheet { view: View::Drops, headings: &["name", "rate"], rows };
+        let mut sheet = Sheet { view: View::Drops, headings: vec!["name", "rate"], rows };
         let order = |sheet: &Sheet| sheet.rows.iter().map(|row| row[0].text()).collect::<String>();
         sheet.sort(0, false);
         assert_eq!(order(&sheet), "abc");

@@ -6,6 +6,7 @@ use super::screen::Screen;
 use super::{TopArguments, View};
 use crate::asking::Wait;
 use crate::signals::signals;
+use clap::ValueEnum;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use std::error::Error;
 use std::path::PathBuf;
@@ -113,9 +114,11 @@ impl Screen {
             _ if self.shows_help => self.shows_help = false,
             KeyCode::Char('q') => return false,
             KeyCode::Char('?') => self.shows_help = true,
-            KeyCode::Char(digit @ '1'..='7') => self.show(View::ALL[digit as usize - '1' as usize]),
+            KeyCode::Char(digit @ '1'..='7') => {
+                self.show(View::value_variants()[digit as usize - '1' as usize])
+            }
             KeyCode::Tab => self.show(self.neighbor(1)),
-            KeyCode::BackTab => self.show(self.neighbor(View::ALL.len() - 1)),
+            KeyCode::BackTab => self.show(self.neighbor(View::value_variants().len() - 1)),
             KeyCode::Char('s') => self.sort = Some(self.sort.map_or(0, |column| column + 1)),
             KeyCode::Char('r') => self.is_reversed = !self.is_reversed,
             KeyCode::Char('p') => self.is_paused = !self.is_paused,
@@ -144,8 +147,9 @@ impl Screen {
     }
 
     fn neighbor(&self, steps: usize) -> View {
-        let at = View::ALL.iter().position(|view| *view == self.view).unwrap_or(0);
-        View::ALL[(at + steps) % View::ALL.len()]
+        let views = View::value_variants();
+        let at = views.iter().position(|view| *view == self.view).unwrap_or(0);
+        views[(at + steps) % views.len()]
     }
 
     /// Shows another view, whose tables have to be asked for.

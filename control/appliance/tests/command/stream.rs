@@ -4,7 +4,8 @@
 use crate::running::{Ending, Running, TIMEOUT, folder, pollux};
 use pollux::{Interface, Mode, Node};
 use pollux_node::admin::client::{AskError, Client};
-use pollux_node::admin::rows::TableRow;
+use pollux_node::admin::request::AdminRequest;
+use pollux_node::admin::rows::{ChangeStatus, TableRow};
 use pollux_wire::keys::PKey;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -136,7 +137,9 @@ impl Site {
     /// Has a router read another configuration.
     pub fn reload(&self, name: &str, text: &str) {
         self.write(name, text);
-        self.client(name).reload(false, None, &mut pause).expect("it is valid");
+        let request = AdminRequest::Reload { is_trial: false, timeout_ms: None };
+        let changes = self.client(name).ask::<Vec<ChangeStatus>>(&request, &mut pause);
+        changes.expect("it is valid");
     }
 
     /// What a command prints for a router, whether it succeeds or not.

@@ -7,33 +7,28 @@
 //! connections for a process that is stopped or hangs, which never responds; the client names the
 //! process, and reads its state to say which of the two it is.
 
-use super::capture::{CaptureRequest, CaptureStatus, CapturedPackets};
-use super::reply::{AdminReply, ConfigText, PingOutcome};
-use super::request::{AdminRequest, RouteRequest, TraceRequest};
-use super::route::{RouteDecision, TraceStep};
-use super::rows::{ChangeStatus, FaultStatus, TableRow};
+use super::reply::AdminReply;
+use super::request::AdminRequest;
+use super::rows::TableRow;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Timeout of a response: longer than that of the server.
-pub const SILENCE_MAX: Duration = Duration::from_secs(10);
+const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// How often the state of the process is read.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Pauses between attempts.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(250);
 
-/// A client at a socket.
 pub struct Client {
     path: PathBuf,
     wait: Duration,
@@ -44,95 +39,71 @@ pub struct Client {
 pub type Pause<'a> = &'a mut dyn FnMut(&AskError, Duration) -> bool;
 
 /// The reason for which there is no response: one sentence, and what to do.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AskError {
-    /// Nothing listens at the path.
+    #[error(
+        "no node or fabric at {path} ({1}); start one with `pollux run FILE --socket {path}` or \
+         `pollux fabric --socket {path}`",
+        path = .0.display()
+    )]
     Absent(PathBuf, io::Error),
     /// The backlog of the socket is full.
+    #[error(
+        "the queue of connections at {} is full; see whether the process there is stopped",
+        .0.display()
+    )]
     Full(PathBuf),
-    /// The process there does not respond.
+    #[error(
+        "the node or fabric at {}{} accepts requests, but has not answered within {:.1} s: {}",
+        path.display(),
+        process.map(|id| format!(" (process {id})")).unwrap_or_default(),
+        silent.as_secs_f64(),
+        silence_advice(*process, *is_stopped)
+    )]
     Silent {
-        /// The socket that the process has.
         path: PathBuf,
         /// The process, if the system can say.
         process: Option<i32>,
         /// A signal or a debugger has stopped it.
         is_stopped: bool,
-        /// The time without a response.
         silent: Duration,
     },
     /// The response ended early, after this many bytes.
+    #[error(
+        "the answer at {path} ended early, after {1} bytes; the process there may have ended: try \
+         again",
+        path = .0.display()
+    )]
     Cut(PathBuf, usize),
-    /// It is no response of a fabric or node.
+    #[error(
+        "the process at {path} is not a node or fabric of this version: {1}",
+        path = .0.display()
+    )]
     Foreign(PathBuf, serde_json::Error),
-    /// There is no response yet, for this reason.
+    /// The request may succeed soon; the server says why not now.
+    #[error("{0}")]
     Later(String),
-    /// The request failed, for this reason.
+    #[error("{0}")]
     Refused(String),
     /// Connecting failed in another way.
+    #[error("{path}: {1}", path = .0.display())]
     System(PathBuf, io::Error),
 }
 
 impl AskError {
-    /// Whether another attempt may succeed.
     const fn may_pass(&self) -> bool {
         matches!(self, Self::Absent(..) | Self::Full(_) | Self::Later(_))
     }
 }
 
-impl fmt::Display for AskError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Absent(path, error) => {
-                let path = path.display();
-                write!(
-                    f,
-                    "no node or fabric at {path} ({error}); start one with `pollux run FILE \
-                     --socket {path}` or `pollux fabric --socket {path}`"
-                )
-            }
-            Self::Full(path) => write!(
-                f,
-                "the queue of connections at {} is full; see whether the process there is stopped",
-                path.display()
-            ),
-            Self::Silent { path, process, is_stopped, silent } => {
-                let (path, seconds) = (path.display(), silent.as_secs_f64());
-                let process_name = process.map(|it| format!(" (process {it})")).unwrap_or_default();
-                write!(
-                    f,
-                    "the node or fabric at {path}{process_name} accepts requests, but has not \
-                     answered within {seconds:.1} s: "
-                )?;
-                match (is_stopped, process) {
-                    (true, Some(id)) => {
-                        write!(f, "it is stopped; resume it with `kill -CONT {id}`")
-                    }
-                    (_, Some(id)) => {
-                        write!(f, "it hangs or is overloaded; see `top -p {id}`, or restart it")
-                    }
-                    _ => f.write_str("it hangs or is stopped; restart it"),
-                }
-            }
-            Self::Cut(path, bytes) => write!(
-                f,
-                "the answer at {} ended early, after {bytes} bytes; the process there may have \
-                 ended: try again",
-                path.display()
-            ),
-            Self::Foreign(path, error) => write!(
-                f,
-                "the process at {} is not a node or fabric of this version: {error}",
-                path.display()
-            ),
-            Self::Later(why) | Self::Refused(why) => f.write_str(why),
-            Self::System(path, error) => write!(f, "{}: {error}", path.display()),
-        }
+fn silence_advice(process: Option<i32>, is_stopped: bool) -> String {
+    match process {
+        Some(id) if is_stopped => format!("it is stopped; resume it with `kill -CONT {id}`"),
+        Some(id) => format!("it hangs or is overloaded; see `top -p {id}`, or restart it"),
+        None => "it hangs or is stopped; restart it".into(),
     }
 }
-
-impl std::error::Error for AskError {}
 
 impl Client {
     /// A client that retries for this long.
@@ -140,7 +111,7 @@ impl Client {
         Self { path: path.into(), wait, silence_max: SILENCE_MAX }
     }
 
-    /// The same with this timeout of a response; the default is [`SILENCE_MAX`].
+    /// The same with this timeout of a response, in place of the default of 10 s.
     pub fn silence_max(self, silence_max: Duration) -> Self {
         Self { silence_max, ..self }
     }
@@ -150,122 +121,10 @@ impl Client {
         self.ask(&AdminRequest::Show(R::TABLE), pause)
     }
 
-    /// Has a node send an ICMP echo request with so many bytes of data and this TTL, from this
-    /// interface or else from the one with a route to the destination.
-    pub fn ping(
-        &self,
-        address: IpAddr,
-        bytes: usize,
-        ttl: Option<u8>,
-        interface: Option<&str>,
-        pause: Pause<'_>,
-    ) -> Result<PingOutcome, AskError> {
-        let interface = interface.map(String::from);
-        self.ask(&AdminRequest::Ping { address, bytes, ttl, interface }, pause)
-    }
-
-    /// Sets the idle strategy of one worker of a node, or of all.
-    pub fn set_idle(
-        &self,
-        strategy: &str,
-        worker: Option<usize>,
-        pause: Pause<'_>,
-    ) -> Result<(), AskError> {
-        self.ask(&AdminRequest::Idle { strategy: strategy.into(), worker }, pause)
-    }
-
-    /// Has a node read its configuration file again, and returns the changes; with `is_trial` they
-    /// are not made. After a timeout they are taken back unless [`Self::confirm`] comes before.
-    pub fn reload(
-        &self,
-        is_trial: bool,
-        timeout: Option<Duration>,
-        pause: Pause<'_>,
-    ) -> Result<Vec<ChangeStatus>, AskError> {
-        let timeout_ms = timeout.map(|timeout| timeout.as_millis() as u64);
-        self.ask(&AdminRequest::Reload { is_trial, timeout_ms }, pause)
-    }
-
-    /// Has a node keep the changes of a reload with a timeout, or take them back. Returns the
-    /// changes that are kept or made.
-    pub fn confirm(&self, is_undo: bool, pause: Pause<'_>) -> Result<Vec<ChangeStatus>, AskError> {
-        self.ask(&AdminRequest::Confirm { is_undo }, pause)
-    }
-
-    /// The configuration of a node, with or without keys that have their defaults.
-    pub fn config(&self, has_defaults: bool, pause: Pause<'_>) -> Result<ConfigText, AskError> {
-        self.ask(&AdminRequest::Config { has_defaults }, pause)
-    }
-
-    /// Changes a route of administrators, and returns the changes.
-    pub fn change_route(
-        &self,
-        request: RouteRequest,
-        pause: Pause<'_>,
-    ) -> Result<Vec<ChangeStatus>, AskError> {
-        self.ask(&AdminRequest::Route(request), pause)
-    }
-
-    /// The route of a node to an address.
-    pub fn route_to(
-        &self,
-        address: IpAddr,
-        domain: Option<String>,
-        pause: Pause<'_>,
-    ) -> Result<RouteDecision, AskError> {
-        self.ask(&AdminRequest::RouteTo { address, domain }, pause)
-    }
-
-    /// The steps of a packet through the tables of a node.
-    pub fn trace(
-        &self,
-        request: TraceRequest,
-        pause: Pause<'_>,
-    ) -> Result<Vec<TraceStep>, AskError> {
-        self.ask(&AdminRequest::Trace(request), pause)
-    }
-
-    /// Begins a capture of a node.
-    pub fn begin_capture(
-        &self,
-        request: CaptureRequest,
-        pause: Pause<'_>,
-    ) -> Result<CaptureStatus, AskError> {
-        self.ask(&AdminRequest::BeginCapture(request), pause)
-    }
-
-    /// The packets of a capture since the last call.
-    pub fn read_capture(
-        &self,
-        capture: u64,
-        pause: Pause<'_>,
-    ) -> Result<CapturedPackets, AskError> {
-        self.ask(&AdminRequest::ReadCapture(capture), pause)
-    }
-
-    /// Ends a capture, which frees the buffers of its packets.
-    pub fn end_capture(&self, capture: u64, pause: Pause<'_>) -> Result<(), AskError> {
-        self.ask(&AdminRequest::EndCapture(capture), pause)
-    }
-
-    /// Adds a fault rule to a fabric, and returns its number.
-    pub fn add_fault(&self, rule: &str, pause: Pause<'_>) -> Result<u32, AskError> {
-        self.ask(&AdminRequest::AddFault(rule.into()), pause)
-    }
-
-    /// Removes the fault rule of this number from a fabric.
-    pub fn remove_fault(&self, number: u32, pause: Pause<'_>) -> Result<(), AskError> {
-        self.ask::<u32>(&AdminRequest::RemoveFault(number), pause).map(drop)
-    }
-
-    /// The fault rules of a fabric.
-    pub fn faults(&self, pause: Pause<'_>) -> Result<Vec<FaultStatus>, AskError> {
-        self.ask(&AdminRequest::ListFaults, pause)
-    }
-
-    /// Sends a request, and returns the response.
+    /// Sends a request, and returns the response: a value of the variant of
+    /// [`AdminAnswer`](super::reply::AdminAnswer) for such requests.
     #[expect(clippy::disallowed_methods, reason = "this is where the machine's clock comes in")]
-    fn ask<T: DeserializeOwned>(
+    pub fn ask<T: DeserializeOwned>(
         &self,
         request: &AdminRequest,
         pause: Pause<'_>,
@@ -284,7 +143,6 @@ impl Client {
         }
     }
 
-    /// The same in one attempt.
     fn ask_once<T: DeserializeOwned>(&self, request: &AdminRequest) -> Result<T, AskError> {
         let answer = self.exchange(request)?;
         let foreign = |error| AskError::Foreign(self.path.clone(), error);
@@ -295,7 +153,6 @@ impl Client {
         }
     }
 
-    /// Sends a line, and returns a line.
     fn exchange(&self, request: &AdminRequest) -> Result<Vec<u8>, AskError> {
         let mut stream = self.connect()?;
         let mut answer = Vec::new();
@@ -369,7 +226,10 @@ pub fn ask(path: &Path, request: &AdminRequest) -> Result<Value, AskError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::admin::rows::FaultStatus;
     use std::os::unix::net::UnixListener;
+
+    const LIST: &AdminRequest = &AdminRequest::ListFaults;
 
     /// What a client gets of a server that gives these answers, one to each connection.
     fn asked(test: &str, answers: &[&str]) -> (Result<Vec<FaultStatus>, AskError>, usize) {
@@ -387,7 +247,7 @@ mod tests {
                     stream.write_all(answer.as_bytes()).expect("it has room");
                 }
             });
-            let answer = client.faults(&mut |_, _| {
+            let answer = client.ask(LIST, &mut |_, _| {
                 pauses += 1;
                 true
             });
@@ -426,7 +286,7 @@ mod tests {
         let client = Client::new(&path, Duration::from_secs(3600));
         let mut listener = None;
         let answer = std::thread::scope(|scope| {
-            client.add_fault("loss=1%", &mut |error, _| {
+            client.ask::<u32>(&AdminRequest::AddFault("loss=1%".into()), &mut |error, _| {
                 assert!(matches!(error, AskError::Absent(..)), "{error}");
                 let bound = UnixListener::bind(&path).expect("it is ours");
                 let own = bound.try_clone().expect("it is ours");
@@ -439,7 +299,8 @@ mod tests {
         });
         assert_eq!(answer.expect("the second attempt"), 1);
         let _ = std::fs::remove_file(&path);
-        let gone = Client::new(&path, Duration::ZERO).faults(&mut |_, _| panic!("no time"));
+        let gone = Client::new(&path, Duration::ZERO)
+            .ask::<Vec<FaultStatus>>(LIST, &mut |_, _| panic!("no time"));
         assert!(gone.unwrap_err().to_string().contains("start one with `pollux run FILE --socket"));
     }
 
@@ -448,7 +309,8 @@ mod tests {
         let path = std::env::temp_dir().join(format!("client-{}-hangs", std::process::id()));
         let silence_max = Duration::from_millis(20);
         let ask = || {
-            Client::new(&path, Duration::ZERO).silence_max(silence_max).faults(&mut |_, _| false)
+            let client = Client::new(&path, Duration::ZERO).silence_max(silence_max);
+            client.ask::<Vec<FaultStatus>>(LIST, &mut |_, _| false)
         };
         let said = ask().unwrap_err().to_string();
         assert!(said.starts_with(&format!("no node or fabric at {}", path.display())), "{said}");

@@ -1,7 +1,6 @@
 //! What is found in a configuration file: the output of `pollux check`.
 
 use serde::{Deserialize, Serialize};
-use std::fmt;
 
 /// What is found in a configuration file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,11 +43,4 @@ pub enum CheckSeverity {
     Warning,
 }
 
-impl fmt::Display for CheckSeverity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Error => "error",
-            Self::Warning => "warning",
-        })
-    }
-}
+display_as_serialized!(CheckSeverity);

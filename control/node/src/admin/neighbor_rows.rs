@@ -48,30 +48,6 @@ pub enum NeighborState {
 }
 
 impl NeighborState {
-    /// All, in the order in which an entry may have them.
-    pub(crate) const ALL: [Self; 7] = [
-        Self::Incomplete,
-        Self::Reachable,
-        Self::Stale,
-        Self::Delay,
-        Self::Probe,
-        Self::Failed,
-        Self::Permanent,
-    ];
-
-    /// As replies and metrics spell it.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Incomplete => "incomplete",
-            Self::Reachable => "reachable",
-            Self::Stale => "stale",
-            Self::Delay => "delay",
-            Self::Probe => "probe",
-            Self::Failed => "failed",
-            Self::Permanent => "permanent",
-        }
-    }
-
     /// The state of an entry of the cache.
     pub(crate) const fn of<L>(state: &State<L>) -> Self {
         match state {
@@ -102,3 +78,5 @@ pub enum NeighborTransport {
     /// An RC or UC connection.
     Connection,
 }
+
+display_as_serialized!(NeighborState NeighborTransport);

@@ -55,16 +55,4 @@ pub enum RouteVerdict {
     NoRoute,
 }
 
-impl RouteVerdict {
-    /// The name in reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Local => "local",
-            Self::Forward => "forward",
-            Self::Blackhole => "blackhole",
-            Self::Unreachable => "unreachable",
-            Self::Prohibit => "prohibit",
-            Self::NoRoute => "no_route",
-        }
-    }
-}
+display_as_serialized!(RouteVerdict);

@@ -443,3 +443,5 @@ pub struct FaultStatus {
     /// The rule, as it was added.
     pub rule: String,
 }
+
+display_as_serialized!(ConnectionRole NodeKind ServiceDialect);

@@ -1,11 +1,11 @@
 //! Access control lists: `[[acl.NAME]]`, a rule each, which interfaces name.
 
-use super::{Prefix, prefix, text};
+use super::{Prefix, text, valid};
 use pollux_dataplane::acl::{AclAction, AclRule};
 use pollux_dataplane::forward::ReversePath;
 use pollux_dataplane::port::PortId;
 use pollux_wire::ip::IpProtocol;
-use serde::{Deserialize, Deserializer, Serialize, de};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 use std::ops::RangeInclusive;
 
@@ -24,9 +24,7 @@ const PROTOCOLS: [(&str, IpProtocol); 4] = [
 #[serde(deny_unknown_fields)]
 pub struct AclSettings {
     pub action: AclVerb,
-    #[serde(default, deserialize_with = "some_prefix")]
     pub source: Option<Prefix>,
-    #[serde(default, deserialize_with = "some_prefix")]
     pub destination: Option<Prefix>,
     #[serde(default, deserialize_with = "protocol", serialize_with = "text::protocol")]
     pub protocol: Option<IpProtocol>,
@@ -34,7 +32,6 @@ pub struct AclSettings {
     pub source_port: Option<RangeInclusive<u16>>,
     #[serde(default, deserialize_with = "ports", serialize_with = "text::ports")]
     pub destination_port: Option<RangeInclusive<u16>>,
-    #[serde(default)]
     pub icmp_type: Option<u8>,
 }
 
@@ -60,25 +57,7 @@ pub enum RpfMode {
     Strict,
 }
 
-impl AclVerb {
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Permit => "permit",
-            Self::Deny => "deny",
-            Self::Reject => "reject",
-        }
-    }
-}
-
 impl RpfMode {
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Off => "off",
-            Self::Loose => "loose",
-            Self::Strict => "strict",
-        }
-    }
-
     pub(crate) const fn at(self, port: PortId) -> ReversePath {
         match self {
             Self::Off => ReversePath::Any,
@@ -165,13 +144,8 @@ impl fmt::Display for AclSettings {
             self.destination_port.as_ref().map(|ports| format!("to {}", range(ports))),
         ];
         let words: Vec<_> = words.into_iter().flatten().collect();
-        f.write_str(if words.is_empty() { "any" } else { "" })?;
-        f.write_str(&words.join(" "))
+        f.write_str(&if words.is_empty() { "any".into() } else { words.join(" ") })
     }
-}
-
-fn some_prefix<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Prefix>, D::Error> {
-    prefix::network(deserializer).map(Some)
 }
 
 /// A number, or a name.
@@ -183,27 +157,28 @@ enum NumberOrText {
 }
 
 fn protocol<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<IpProtocol>, D::Error> {
-    let wrong = || de::Error::custom("not a protocol; write tcp, udp, icmp, icmpv6, or 0 to 255");
-    let found = match NumberOrText::deserialize(deserializer).map_err(|_| wrong())? {
-        NumberOrText::Number(number) => u8::try_from(number).ok().map(IpProtocol),
-        NumberOrText::Text(text) => {
+    let found = match NumberOrText::deserialize(deserializer) {
+        Ok(NumberOrText::Number(number)) => u8::try_from(number).ok().map(IpProtocol),
+        Ok(NumberOrText::Text(text)) => {
             PROTOCOLS.iter().find(|(name, _)| *name == text).map(|(_, known)| *known)
         }
+        Err(_) => None,
     };
-    found.map(Some).ok_or_else(wrong)
+    valid(found.map(Some), || "not a protocol; write tcp, udp, icmp, icmpv6, or 0 to 255".into())
 }
 
 fn ports<'de, D>(deserializer: D) -> Result<Option<RangeInclusive<u16>>, D::Error>
 where
     D: Deserializer<'de>,
 {
-    let wrong = || de::Error::custom("not a port or range; write 80, or \"1024-65535\"");
-    let found = match NumberOrText::deserialize(deserializer).map_err(|_| wrong())? {
-        NumberOrText::Number(number) => Some(number..=number),
-        NumberOrText::Text(text) => {
+    let found = match NumberOrText::deserialize(deserializer) {
+        Ok(NumberOrText::Number(number)) => Some(number..=number),
+        Ok(NumberOrText::Text(text)) => {
             let (first, last) = text.split_once('-').unwrap_or((&text, &text));
             first.parse().ok().zip(last.parse().ok()).map(|(first, last)| first..=last)
         }
+        Err(_) => None,
     };
-    found.filter(|range| !range.is_empty()).map(Some).ok_or_else(wrong)
+    let found = found.filter(|range| !range.is_empty());
+    valid(found.map(Some), || "not a port or range; write 80, or \"1024-65535\"".into())
 }

@@ -7,8 +7,8 @@
 use super::acl::ACL_RULES_MAX;
 use super::broken::Faults;
 use super::domain::{DEFAULT_DOMAIN, DOMAINS_MAX};
-use super::error::{distance, is_near};
-use super::host_address::{is_of_its_link, no_host, no_host_of};
+use super::error::unknown_table;
+use super::host_address::{is_of_its_link, no_host};
 use super::lines::Step;
 use super::multicast::multicast;
 use super::{
@@ -26,9 +26,9 @@ pub(super) fn rules(config: &NodeConfig) -> Faults {
         faults.add(&[], "the configuration has no interface; write [interface.ib0]".into());
     }
     cores(&config.workers.cores, &mut faults);
-    let mut whole = Whole::default();
+    let mut unique = UniqueValues::default();
     for (name, interface) in &config.interfaces {
-        One { name, interface }.check(&mut whole, &mut faults);
+        InterfaceCheck { name, interface }.check(&mut unique, &mut faults);
     }
     domains(config, &mut faults);
     acls(config, &mut faults);
@@ -96,16 +96,9 @@ fn acls(config: &NodeConfig, faults: &mut Faults) {
     }
 }
 
-/// Why something cannot have a domain of this name.
 fn unknown_domain(config: &NodeConfig, what: &str, name: &str) -> Option<String> {
     let is_known = name == DEFAULT_DOMAIN || config.domains.contains_key(name);
-    let known = config.domains.keys().map(String::as_str);
-    let nearest = known.min_by_key(|known| distance(known, name));
-    let advice = match nearest {
-        Some(nearest) if is_near(nearest, name) => format!("did you mean {nearest:?}?"),
-        _ => format!("write [domain.{name}]"),
-    };
-    (!is_known).then(|| format!("{what} names the domain {name:?}, which does not exist; {advice}"))
+    (!is_known).then(|| unknown_table(what, "domain", name, &config.domains))
 }
 
 fn routes(config: &NodeConfig, faults: &mut Faults) {
@@ -149,7 +142,7 @@ fn cores(cores: &[usize], faults: &mut Faults) {
 
 /// Values that have to be unique in the node.
 #[derive(Default)]
-struct Whole<'a> {
+struct UniqueValues<'a> {
     /// Devices with partitions, and the interface there.
     places: BTreeMap<(String, u16), &'a str>,
     /// Devices, and an interface there with its management.
@@ -162,25 +155,26 @@ struct Whole<'a> {
     ethernet: BTreeMap<(&'a str, Option<u16>), &'a str>,
 }
 
-struct One<'a> {
+struct InterfaceCheck<'a> {
     name: &'a str,
     interface: &'a InterfaceSettings,
 }
 
-impl<'a> One<'a> {
-    fn check(&self, whole: &mut Whole<'a>, faults: &mut Faults) {
+impl<'a> InterfaceCheck<'a> {
+    fn check(&self, unique: &mut UniqueValues<'a>, faults: &mut Faults) {
         self.keys(faults);
         match self.interface.kind {
-            InterfaceKind::Ipoib => self.device(whole, faults),
-            InterfaceKind::Tun => self.tun_device(whole, faults),
-            InterfaceKind::Ethernet => self.ethernet_device(whole, faults),
+            InterfaceKind::Ipoib => self.device(unique, faults),
+            InterfaceKind::Tun => self.tun_device(unique, faults),
+            InterfaceKind::Ethernet => self.ethernet_device(unique, faults),
         }
-        self.management(whole, faults);
+        self.management(unique, faults);
         self.modes(faults);
-        self.addresses(whole, faults);
-        self.shadow(whole, faults);
-        self.routers(faults);
-        self.peers(faults);
+        self.addresses(unique, faults);
+        self.shadow(unique, faults);
+        self.other_hosts("router", self.interface.router.clone(), faults);
+        let peers = self.interface.peer.iter().map(|peer| peer.address);
+        self.other_hosts("peer", peers.collect(), faults);
         self.neighbors(faults);
     }
 
@@ -192,61 +186,56 @@ impl<'a> One<'a> {
     fn keys(&self, faults: &mut Faults) {
         let Self { name, interface } = self;
         let Some(key) = interface.foreign_key() else { return };
-        let reason = format!(
-            "{name} has kind \"{}\", which has no key `{key}`; remove it",
-            interface.kind.name()
-        );
+        let kind = interface.kind;
+        let reason = format!("{name} has kind \"{kind}\", which has no key `{key}`; remove it");
         faults.add(&self.path([key.into()]), reason);
     }
 
-    fn tun_device(&self, whole: &mut Whole<'a>, faults: &mut Faults) {
-        let Self { name, interface } = self;
-        let device = interface.device.as_str();
-        let path = self.path(["device".into()]);
-        let bad_name = format!(
-            "{device:?} is no name of a network device; write device = \"tun0\", or up to \
-             {DEVICE_NAME_BYTES_MAX} letters and digits"
-        );
-        faults.refuse(&path, (!super::is_device_name(device)).then_some(bad_name));
-        let other = whole.shadows.insert(device, name);
-        let reason =
-            |other| format!("{other} and {name} both have the device {device:?}; change one");
-        faults.refuse(&path, other.map(reason));
-        let dhcp = interface.address.iter().position(|one| *one == super::AddressSetting::Dhcp);
-        let reason = |_| format!("{name} has kind \"tun\", where no server is; write its address");
-        faults.refuse(&self.path(["address".into(), dhcp.unwrap_or(0).into()]), dhcp.map(reason));
+    fn tun_device(&self, unique: &mut UniqueValues<'a>, faults: &mut Faults) {
+        let advice = format!("\"tun0\", or up to {DEVICE_NAME_BYTES_MAX} letters and digits");
+        self.device_name(&advice, faults);
+        self.kernel_device("device", &self.interface.device, unique, faults);
+        self.no_dhcp("where no server is", faults);
         self.kernel_addresses(faults);
     }
 
     /// A VLAN of a device, or its untagged frames, is for one interface.
-    fn ethernet_device(&self, whole: &mut Whole<'a>, faults: &mut Faults) {
+    fn ethernet_device(&self, unique: &mut UniqueValues<'a>, faults: &mut Faults) {
         let Self { name, interface } = self;
         let device = interface.device.as_str();
-        let path = self.path(["device".into()]);
-        let bad_name = format!(
-            "{device:?} is no name of a network device; write device = \"eth0\", as `ip link` \
-             shows it"
-        );
-        faults.refuse(&path, (!super::is_device_name(device)).then_some(bad_name));
-        let other = whole.ethernet.insert((device, interface.vlan), name);
+        self.device_name("\"eth0\", as `ip link` shows it", faults);
+        let other = unique.ethernet.insert((device, interface.vlan), name);
         let reason = |other| {
             format!(
                 "{other} and {name} have the same frames of {device:?}; give one another `vlan`"
             )
         };
-        faults.refuse(&path, other.map(reason));
-        let dhcp = interface.address.iter().position(|one| *one == super::AddressSetting::Dhcp);
-        let reason =
-            |_| format!("{name} has kind \"ethernet\", which asks no server; write its address");
-        faults.refuse(&self.path(["address".into(), dhcp.unwrap_or(0).into()]), dhcp.map(reason));
+        faults.refuse(&self.path(["device".into()]), other.map(reason));
+        self.no_dhcp("which asks no server", faults);
     }
 
-    /// Checks that another host of the link can have each address of the kernel's end.
+    fn device_name(&self, advice: &str, faults: &mut Faults) {
+        let device = &self.interface.device;
+        let reason = format!("{device:?} is no name of a network device; write device = {advice}");
+        let is_wrong = !super::is_device_name(device);
+        faults.refuse(&self.path(["device".into()]), is_wrong.then_some(reason));
+    }
+
+    fn no_dhcp(&self, why: &str, faults: &mut Faults) {
+        let Self { name, interface } = self;
+        let dhcp = interface.address.iter().position(|one| *one == super::AddressSetting::Dhcp);
+        let Some(nth) = dhcp else { return };
+        let kind = interface.kind;
+        let reason = format!("{name} has kind \"{kind}\", {why}; write its address");
+        faults.add(&self.path(["address".into(), nth.into()]), reason);
+    }
+
     fn kernel_addresses(&self, faults: &mut Faults) {
         let Self { name, interface } = self;
         for (nth, prefix) in interface.kernel_address.iter().enumerate() {
             self.is_another_host("kernel_address", nth, prefix.ip, faults);
-            let reason = no_host_of(prefix)
+            let reason = prefix
+                .no_host()
                 .map(|what| format!("the kernel's end of {name} cannot have {prefix}: {what}"));
             faults.refuse(&self.path(["kernel_address".into(), nth.into()]), reason);
         }
@@ -254,7 +243,7 @@ impl<'a> One<'a> {
         self.is_each_once("kernel_address", addresses, faults);
     }
 
-    fn device(&self, whole: &mut Whole<'a>, faults: &mut Faults) {
+    fn device(&self, unique: &mut UniqueValues<'a>, faults: &mut Faults) {
         let Self { name, interface } = self;
         let missing =
             format!("{name} has no device; write device = \"mlx5_0:1\", or kind = \"tun\"");
@@ -265,7 +254,7 @@ impl<'a> One<'a> {
             Ok(parsed) => parsed,
             Err(error) => return faults.add(&path, error.to_string()),
         };
-        let other = whole.places.insert((parsed.to_string(), pkey.partition()), name);
+        let other = unique.places.insert((parsed.to_string(), pkey.partition()), name);
         let reason = other.map(|other| {
             format!(
                 "{name} and {other} are both at {device:?} in the partition {:#06x}; \
@@ -277,10 +266,10 @@ impl<'a> One<'a> {
     }
 
     /// A port has one management, whichever interfaces are there.
-    fn management(&self, whole: &mut Whole<'a>, faults: &mut Faults) {
+    fn management(&self, unique: &mut UniqueValues<'a>, faults: &mut Faults) {
         let Self { name, interface } = self;
         let (device, own) = (interface.device.clone(), interface.management.as_ref());
-        let (other, others) = *whole.management.entry(device).or_insert((name, own));
+        let (other, others) = *unique.management.entry(device).or_insert((name, own));
         let reason = format!(
             "{other} and {name} are both at {:?}, but differ in management; write the same in both",
             interface.device
@@ -288,13 +277,25 @@ impl<'a> One<'a> {
         faults.refuse(&self.path(["management".into()]), (own != others).then_some(reason));
     }
 
-    fn shadow(&self, whole: &mut Whole<'a>, faults: &mut Faults) {
-        let Some(shadow) = &self.interface.shadow else { return };
-        let other = whole.shadows.insert(shadow, self.name);
-        let reason = |other| {
-            format!("{other} and {} both have the device {shadow:?}; change one", self.name)
-        };
-        faults.refuse(&self.path(["shadow".into()]), other.map(reason));
+    fn shadow(&self, unique: &mut UniqueValues<'a>, faults: &mut Faults) {
+        if let Some(shadow) = &self.interface.shadow {
+            self.kernel_device("shadow", shadow, unique, faults);
+        }
+    }
+
+    /// Checks that no other interface makes a device of this name in the kernel.
+    fn kernel_device(
+        &self,
+        key: &str,
+        device: &'a str,
+        unique: &mut UniqueValues<'a>,
+        faults: &mut Faults,
+    ) {
+        let name = self.name;
+        let other = unique.shadows.insert(device, name);
+        let reason =
+            |other| format!("{other} and {name} both have the device {device:?}; change one");
+        faults.refuse(&self.path([key.into()]), other.map(reason));
     }
 
     fn modes(&self, faults: &mut Faults) {
@@ -302,7 +303,7 @@ impl<'a> One<'a> {
         let connects = interface.peer.iter().position(|peer| peer.mode != Mode::Ud);
         let (Mode::Ud, Some(nth)) = (interface.mode, connects) else { return };
         let peer = &interface.peer[nth];
-        let (ip, mode) = (peer.address, peer.mode.name());
+        let (ip, mode) = (peer.address, peer.mode);
         let reason = format!(
             "peer {ip} wants mode {mode}, but {name} has mode \"ud\"; set {name} to \"auto\", \
              and other peers than {ip} to \"ud\""
@@ -310,14 +311,14 @@ impl<'a> One<'a> {
         faults.add(&self.path(["peer".into(), nth.into(), "mode".into()]), reason);
     }
 
-    fn addresses(&self, whole: &mut Whole<'a>, faults: &mut Faults) {
+    fn addresses(&self, unique: &mut UniqueValues<'a>, faults: &mut Faults) {
         let Self { name, interface } = self;
         let mut own = BTreeSet::new();
         for (nth, address) in interface.address.iter().enumerate() {
             let super::AddressSetting::Fixed(prefix) = address else { continue };
             let path = self.path(["address".into(), nth.into()]);
             let ip = prefix.ip;
-            let no_host = no_host_of(prefix).map(|what| {
+            let no_host = prefix.no_host().map(|what| {
                 format!("{name} cannot have {ip}/{}: {what}; write a host's address", prefix.len)
             });
             faults.refuse(&path, no_host);
@@ -326,43 +327,31 @@ impl<'a> One<'a> {
             let twice = format!("{name} has {ip} twice; remove one");
             faults.refuse(&path, (!own.insert(ip)).then_some(twice));
             if !is_of_its_link(ip) {
-                let other = whole.addresses.insert((&interface.domain, ip), name);
+                let other = unique.addresses.insert((&interface.domain, ip), name);
                 let reason = |other| format!("{name} and {other} both have {ip}; change one");
                 faults.refuse(&path, other.map(reason));
             }
         }
     }
 
-    fn routers(&self, faults: &mut Faults) {
-        for (nth, ip) in self.interface.router.iter().enumerate() {
-            self.is_another_host("router", nth, *ip, faults);
-        }
-        self.is_each_once("router", self.interface.router.iter().copied(), faults);
-    }
-
-    fn peers(&self, faults: &mut Faults) {
-        let addresses = || self.interface.peer.iter().map(|peer| peer.address);
-        for (nth, ip) in addresses().enumerate() {
-            self.is_another_host("peer", nth, ip, faults);
-        }
-        self.is_each_once("peer", addresses(), faults);
-    }
-
     fn neighbors(&self, faults: &mut Faults) {
-        let addresses = || self.interface.neighbor.iter().map(|one| one.address);
-        for (nth, ip) in addresses().enumerate() {
-            self.is_another_host("neighbor", nth, ip, faults);
-        }
         let Self { name, interface } = self;
+        let addresses = interface.neighbor.iter().map(|one| one.address);
+        self.other_hosts("neighbor", addresses.collect(), faults);
         let kind = interface.kind;
         let foreign = interface.neighbor.iter().position(|one| one.link.kind() != kind);
-        let reason = |_| {
-            let bytes = if kind == InterfaceKind::Ethernet { 6 } else { 20 };
-            format!("{name} has kind \"{}\", whose link addresses have {bytes} bytes", kind.name())
-        };
-        let path = self.path(["neighbor".into(), foreign.unwrap_or(0).into(), "link".into()]);
-        faults.refuse(&path, foreign.map(reason));
-        self.is_each_once("neighbor", addresses(), faults);
+        let Some(nth) = foreign else { return };
+        let bytes = if kind == InterfaceKind::Ethernet { 6 } else { 20 };
+        let reason = format!("{name} has kind \"{kind}\", whose link addresses have {bytes} bytes");
+        faults.add(&self.path(["neighbor".into(), nth.into(), "link".into()]), reason);
+    }
+
+    /// Checks that other hosts can have the addresses of a list, each of which is there once.
+    fn other_hosts(&self, what: &str, addresses: Vec<IpAddr>, faults: &mut Faults) {
+        for (nth, ip) in addresses.iter().enumerate() {
+            self.is_another_host(what, nth, *ip, faults);
+        }
+        self.is_each_once(what, addresses.into_iter(), faults);
     }
 
     fn is_another_host(&self, what: &str, nth: usize, ip: IpAddr, faults: &mut Faults) {
@@ -425,7 +414,7 @@ impl Machine {
                 (None, _) => continue,
             };
             let reason = pollux_ibverbs::HcaOpenError::NotBuilt { device }.to_string();
-            let one = One { name, interface };
+            let one = InterfaceCheck { name, interface };
             faults.add(&one.path([key.into()]), reason);
         }
         faults

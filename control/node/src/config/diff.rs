@@ -4,7 +4,7 @@
 //! Everything that a file can say is in the list ([`NodeConfig::diff`] is total), and what does not
 //! change is not: an interface in no change runs on untouched.
 
-use super::multicast::MulticastName;
+use super::multicast::multicast_name;
 use super::{
     AclSettings, AddressSetting, DEFAULT_DOMAIN, DomainSettings, InterfaceKind, InterfaceSettings,
     Mode, MulticastKey, MulticastSettings, Neighbor, NodeConfig, PeerSettings, Prefix,
@@ -70,18 +70,7 @@ impl Change {
             | Self::Restart(name, ..)
             | Self::Set(name, _)
             | Self::Add(name, _) => Some(name),
-            Self::Router(_)
-            | Self::SetDomain(..)
-            | Self::RemoveDomain(_)
-            | Self::SetAcl(..)
-            | Self::RemoveAcl(_)
-            | Self::RemoveRoute(..)
-            | Self::SetRoute(_)
-            | Self::RemoveMulticast(_)
-            | Self::SetMulticast(_)
-            | Self::Telemetry(_)
-            | Self::Idle(_)
-            | Self::Cores(_) => None,
+            _ => None,
         }
     }
 
@@ -103,16 +92,11 @@ impl fmt::Display for Change {
             Self::Router(router) => {
                 let forwards = router.is_some_and(|router| router.forward);
                 write!(f, "router: forwarding {}", if forwards { "on" } else { "off" })?;
-                match router.and_then(|router| router.kernel_table) {
-                    Some(table) => write!(f, ", with routes of the kernel's table {table}"),
-                    None => Ok(()),
-                }
+                write_table(f, router.and_then(|router| router.kernel_table))
             }
             Self::SetDomain(name, DomainSettings { kernel_table }) => {
                 write!(f, "domain: {name}")?;
-                kernel_table.map_or(Ok(()), |table| {
-                    write!(f, ", with routes of the kernel's table {table}")
-                })
+                write_table(f, *kernel_table)
             }
             Self::RemoveDomain(name) => write!(f, "domain: remove {name}"),
             Self::SetAcl(name, rules) => write!(f, "acl: {name}, with {} rules", rules.len()),
@@ -122,9 +106,7 @@ impl fmt::Display for Change {
             }
             Self::RemoveRoute(domain, to) => write!(f, "route: remove {to} in {domain}"),
             Self::SetRoute(route) => write!(f, "route: {route}"),
-            Self::RemoveMulticast(key) => {
-                write!(f, "multicast: remove {}", MulticastName(key))
-            }
+            Self::RemoveMulticast(key) => write!(f, "multicast: remove {}", multicast_name(key)),
             Self::SetMulticast(route) => write!(f, "multicast: {route}"),
             Self::Telemetry(TelemetrySettings { openmetrics: Some(address) }) => {
                 write!(f, "telemetry: metrics at {address}")
@@ -141,19 +123,23 @@ impl fmt::Display for Change {
     }
 }
 
+fn write_table(f: &mut fmt::Formatter<'_>, kernel_table: Option<u32>) -> fmt::Result {
+    kernel_table.map_or(Ok(()), |table| write!(f, ", with routes of the kernel's table {table}"))
+}
+
 impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::RemoveAddress(ip) => write!(f, "remove address {ip}"),
-            Self::SetAddress(prefix) => write!(f, "address {}/{}", prefix.ip, prefix.len),
+            Self::SetAddress(prefix) => write!(f, "address {prefix}"),
             Self::RemoveRouter(ip) => write!(f, "remove router {ip}"),
             Self::AddRouter(ip) => write!(f, "router {ip}"),
             Self::RemoveNeighbor(ip) => write!(f, "remove static neighbor {ip}"),
             Self::SetNeighbor(neighbor) => write!(f, "static neighbor {}", neighbor.address),
-            Self::SetMode(mode) => write!(f, "mode {}", mode.name()),
+            Self::SetMode(mode) => write!(f, "mode {mode}"),
             Self::RemovePeer(ip) => write!(f, "peer {ip} with the mode of the interface"),
-            Self::SetPeer(peer) => {
-                write!(f, "peer {} with mode {}", peer.address, peer.mode.name())
+            Self::SetPeer(PeerSettings { address, mode }) => {
+                write!(f, "peer {address} with mode {mode}")
             }
             Self::SetShadow(Some(name)) => write!(f, "shadow {name}"),
             Self::SetShadow(None) => write!(f, "no shadow"),
@@ -162,7 +148,7 @@ impl fmt::Display for Setting {
             Self::SetAclIn(None) => write!(f, "no acl_in"),
             Self::SetAclOut(Some(name)) => write!(f, "acl_out {name}"),
             Self::SetAclOut(None) => write!(f, "no acl_out"),
-            Self::SetRpf(mode) => write!(f, "rpf {}", mode.name()),
+            Self::SetRpf(mode) => write!(f, "rpf {mode}"),
             Self::SetMtu(mtu) => write!(f, "mtu {mtu}"),
             Self::RemoveKernelAddress(ip) => write!(f, "remove kernel_address {ip}"),
             Self::SetKernelAddress(prefix) => write!(f, "kernel_address {prefix}"),
@@ -194,8 +180,9 @@ impl NodeConfig {
         if self.router != new.router {
             changes.push(Change::Router(new.router));
         }
-        self.diff_domains(new, &mut changes);
-        self.diff_acls(new, &mut changes);
+        let (old, next) = (&self.domains, &new.domains);
+        compare(&mut changes, old, next, Change::RemoveDomain, Change::SetDomain);
+        compare(&mut changes, &self.acls, &new.acls, Change::RemoveAcl, Change::SetAcl);
         self.diff_routes(new, &mut changes);
         self.diff_multicast(new, &mut changes);
         if self.telemetry != new.telemetry {
@@ -208,20 +195,6 @@ impl NodeConfig {
             changes.push(Change::Cores(new.workers.cores.clone()));
         }
         changes
-    }
-
-    fn diff_domains(&self, new: &Self, changes: &mut Vec<Change>) {
-        let gone = self.domains.keys().filter(|name| !new.domains.contains_key(*name));
-        changes.extend(gone.cloned().map(Change::RemoveDomain));
-        let others = new.domains.iter().filter(|(name, one)| self.domains.get(*name) != Some(one));
-        changes.extend(others.map(|(name, one)| Change::SetDomain(name.clone(), *one)));
-    }
-
-    fn diff_acls(&self, new: &Self, changes: &mut Vec<Change>) {
-        let gone = self.acls.keys().filter(|name| !new.acls.contains_key(*name));
-        changes.extend(gone.cloned().map(Change::RemoveAcl));
-        let others = new.acls.iter().filter(|(name, one)| self.acls.get(*name) != Some(one));
-        changes.extend(others.map(|(name, one)| Change::SetAcl(name.clone(), one.clone())));
     }
 
     fn diff_routes(&self, new: &Self, changes: &mut Vec<Change>) {
@@ -301,45 +274,33 @@ impl InterfaceSettings {
     }
 
     fn diff(&self, new: &Self) -> Vec<Setting> {
-        let addresses = |one: &Self| by(one.fixed_addresses().copied(), |prefix| prefix.ip);
-        let routers = |one: &Self| by(one.router.iter().copied(), |ip| *ip);
-        let neighbors = |one: &Self| by(one.neighbor.iter().copied(), |one| one.address);
-        let peers = |one: &Self| by(one.peer.iter().copied(), |one| one.address);
         let mut settings = Vec::new();
-        let (old_ones, new_ones) = (addresses(self), addresses(new));
-        compare(&mut settings, &old_ones, &new_ones, Setting::RemoveAddress, Setting::SetAddress);
-        let (old_ones, new_ones) = (routers(self), routers(new));
-        compare(&mut settings, &old_ones, &new_ones, Setting::RemoveRouter, Setting::AddRouter);
-        let (old_ones, new_ones) = (neighbors(self), neighbors(new));
-        let (remove, set) = (Setting::RemoveNeighbor, Setting::SetNeighbor);
-        compare(&mut settings, &old_ones, &new_ones, remove, set);
-        if self.mode != new.mode {
-            settings.push(Setting::SetMode(new.mode));
-        }
-        let (old_ones, new_ones) = (peers(self), peers(new));
-        compare(&mut settings, &old_ones, &new_ones, Setting::RemovePeer, Setting::SetPeer);
-        if self.shadow != new.shadow {
-            settings.push(Setting::SetShadow(new.shadow.clone()));
-        }
-        if self.domain != new.domain {
-            settings.push(Setting::SetDomain(new.domain.clone()));
-        }
-        if self.acl_in != new.acl_in {
-            settings.push(Setting::SetAclIn(new.acl_in.clone()));
-        }
-        if self.acl_out != new.acl_out {
-            settings.push(Setting::SetAclOut(new.acl_out.clone()));
-        }
-        if self.rpf != new.rpf {
-            settings.push(Setting::SetRpf(new.rpf));
-        }
-        if self.mtu != new.mtu {
-            settings.push(Setting::SetMtu(new.mtu));
-        }
+        let addresses = |one: &Self| by(one.fixed_addresses().copied(), |prefix| prefix.ip);
+        let set = |_, prefix| Setting::SetAddress(prefix);
+        compare(&mut settings, &addresses(self), &addresses(new), Setting::RemoveAddress, set);
+        let routers = |one: &Self| by(one.router.iter().copied(), |ip| *ip);
+        let set = |_, ip| Setting::AddRouter(ip);
+        compare(&mut settings, &routers(self), &routers(new), Setting::RemoveRouter, set);
+        let neighbors = |one: &Self| by(one.neighbor.iter().copied(), |one| one.address);
+        let set = |_, neighbor| Setting::SetNeighbor(neighbor);
+        compare(&mut settings, &neighbors(self), &neighbors(new), Setting::RemoveNeighbor, set);
+        settings.extend((self.mode != new.mode).then_some(Setting::SetMode(new.mode)));
+        let peers = |one: &Self| by(one.peer.iter().copied(), |one| one.address);
+        let set = |_, peer| Setting::SetPeer(peer);
+        compare(&mut settings, &peers(self), &peers(new), Setting::RemovePeer, set);
+        let others = [
+            (self.shadow != new.shadow, Setting::SetShadow(new.shadow.clone())),
+            (self.domain != new.domain, Setting::SetDomain(new.domain.clone())),
+            (self.acl_in != new.acl_in, Setting::SetAclIn(new.acl_in.clone())),
+            (self.acl_out != new.acl_out, Setting::SetAclOut(new.acl_out.clone())),
+            (self.rpf != new.rpf, Setting::SetRpf(new.rpf)),
+            (self.mtu != new.mtu, Setting::SetMtu(new.mtu)),
+        ];
+        let others = others.into_iter().filter_map(|(differs, set)| differs.then_some(set));
+        settings.extend(others);
         let kernel = |one: &Self| by(one.kernel_address.iter().copied(), |prefix| prefix.ip);
-        let (old_ones, new_ones) = (kernel(self), kernel(new));
-        let (remove, set) = (Setting::RemoveKernelAddress, Setting::SetKernelAddress);
-        compare(&mut settings, &old_ones, &new_ones, remove, set);
+        let set = |_, prefix| Setting::SetKernelAddress(prefix);
+        compare(&mut settings, &kernel(self), &kernel(new), Setting::RemoveKernelAddress, set);
         settings
     }
 
@@ -389,17 +350,17 @@ fn by<T>(values: impl Iterator<Item = T>, ip: impl Fn(&T) -> IpAddr) -> BTreeMap
     values.map(|value| (ip(&value), value)).collect()
 }
 
-/// What was removed, then what was added or is another.
-fn compare<T: Copy + PartialEq>(
-    settings: &mut Vec<Setting>,
-    old: &BTreeMap<IpAddr, T>,
-    new: &BTreeMap<IpAddr, T>,
-    remove: impl Fn(IpAddr) -> Setting,
-    set: impl Fn(T) -> Setting,
+/// Adds removals, then values that are new or differ.
+fn compare<K: Ord + Clone, V: Clone + PartialEq, C>(
+    changes: &mut Vec<C>,
+    old: &BTreeMap<K, V>,
+    new: &BTreeMap<K, V>,
+    remove: impl Fn(K) -> C,
+    set: impl Fn(K, V) -> C,
 ) {
-    settings.extend(old.keys().filter(|ip| !new.contains_key(ip)).map(|ip| remove(*ip)));
-    let others = new.iter().filter(|(ip, value)| old.get(ip) != Some(value));
-    settings.extend(others.map(|(_, value)| set(*value)));
+    changes.extend(old.keys().filter(|key| !new.contains_key(key)).cloned().map(remove));
+    let others = new.iter().filter(|(key, value)| old.get(key) != Some(value));
+    changes.extend(others.map(|(key, value)| set(key.clone(), value.clone())));
 }
 
 #[cfg(test)]

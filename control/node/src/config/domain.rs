@@ -19,7 +19,6 @@ pub(super) const DOMAINS_MAX: usize = 256;
 pub struct DomainSettings {
     /// The routing table of the kernel whose routes the domain uses; `[router]` has that of the
     /// default domain.
-    #[serde(default)]
     pub kernel_table: Option<u32>,
 }
 

@@ -1,25 +1,27 @@
 //! An error in a configuration: its place in the file, and what to do.
 
 use super::lines::{Step, key_at, line_and_column, offset_of};
-use std::fmt;
+use std::collections::BTreeMap;
 
 /// An error in a configuration: one sentence with the place and the remedy.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{file}{}: {reason}", line_column(.place.as_ref()))]
 pub struct ConfigError {
     pub(super) file: String,
     /// Line and column, counted from 1, and the key there; none if it is about the whole file.
-    pub(super) place: Option<(usize, usize, String)>,
-    pub(super) reason: String,
+    pub place: Option<(usize, usize, String)>,
+    /// The reason with the remedy, without the place.
+    pub reason: String,
 }
 
 /// A key of a file, for errors and warnings about it.
 #[derive(Clone, Copy, Debug)]
-pub enum Place<'a> {
+pub enum ConfigKey<'a> {
     Interface(&'a str, &'a str),
     Router(&'a str),
 }
 
-impl Place<'_> {
+impl ConfigKey<'_> {
     pub fn error(self, file: &str, text: &str, reason: String) -> ConfigError {
         let path = match self {
             Self::Interface(name, key) => vec!["interface".into(), name.into(), key.into()],
@@ -34,6 +36,7 @@ impl ConfigError {
         Self { file: file.into(), place: None, reason }
     }
 
+    /// An error at a byte of the text.
     pub(super) fn at(file: &str, text: &str, at: usize, reason: String) -> Self {
         let (line, column) = line_and_column(text, at);
         let place = Some((line, column, key_at(text, at)));
@@ -47,36 +50,20 @@ impl ConfigError {
             None => Self::of_file(file, reason),
         }
     }
-
-    /// Line and column in the file, counted from 1, and the key there.
-    pub fn place(&self) -> Option<(usize, usize, &str)> {
-        self.place.as_ref().map(|(line, column, key)| (*line, *column, key.as_str()))
-    }
-
-    pub fn reason(&self) -> &str {
-        &self.reason
-    }
 }
 
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { file, place, reason } = self;
-        match place {
-            None => write!(f, "{file}: {reason}"),
-            Some((line, column, _)) => write!(f, "{file}:{line}:{column}: {reason}"),
-        }
-    }
+fn line_column(place: Option<&(usize, usize, String)>) -> String {
+    place.map_or_else(String::new, |(line, column, _)| format!(":{line}:{column}"))
 }
-
-impl std::error::Error for ConfigError {}
 
 /// All errors of a configuration, in the order of their places; at least one.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
 pub struct ConfigErrors(Vec<ConfigError>);
 
 impl ConfigErrors {
     pub(super) fn new(mut errors: Vec<ConfigError>) -> Self {
-        errors.sort_by_key(|error| error.place().map(|(line, column, _)| (line, column)));
+        errors.sort_by_key(|error| error.place.as_ref().map(|(line, column, _)| (*line, *column)));
         Self(errors)
     }
 
@@ -90,21 +77,6 @@ impl From<ConfigError> for ConfigErrors {
         Self(vec![error])
     }
 }
-
-/// A line for each.
-impl fmt::Display for ConfigErrors {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (nth, error) in self.0.iter().enumerate() {
-            if nth > 0 {
-                f.write_str("\n")?;
-            }
-            error.fmt(f)?;
-        }
-        Ok(())
-    }
-}
-
-impl std::error::Error for ConfigErrors {}
 
 /// A message of the parser, with what to write instead.
 pub(super) fn explain(message: &str) -> String {
@@ -162,24 +134,35 @@ fn one_of(words: &[&str]) -> String {
     }
 }
 
-/// A key that is not known, with the nearest one that is.
 fn explain_key(unknown: &str, known: &[&str]) -> String {
-    let nearest = known.iter().min_by_key(|known| distance(known, unknown));
-    match nearest {
-        Some(nearest) if is_near(nearest, unknown) => {
-            format!("unknown key `{unknown}`; did you mean `{nearest}`?")
-        }
-        _ => format!("unknown key `{unknown}`; the keys here are {}", known.join(", ")),
+    match nearest(known.iter().copied(), unknown) {
+        Some(nearest) => format!("unknown key `{unknown}`; did you mean `{nearest}`?"),
+        None => format!("unknown key `{unknown}`; the keys here are {}", known.join(", ")),
     }
 }
 
-/// Whether a word may be a misspelling of another.
-pub(super) fn is_near(known: &str, unknown: &str) -> bool {
-    distance(known, unknown) <= 1 + unknown.len() / 3
+/// The reason for which a value cannot name a table `[KIND.NAME]` that does not exist.
+pub(super) fn unknown_table<T>(
+    what: &str,
+    kind: &str,
+    name: &str,
+    known: &BTreeMap<String, T>,
+) -> String {
+    let advice = match nearest(known.keys().map(String::as_str), name) {
+        Some(nearest) => format!("did you mean {nearest:?}?"),
+        None => format!("write [{kind}.{name}]"),
+    };
+    format!("{what} names the {kind} {name:?}, which does not exist; {advice}")
+}
+
+/// The known word of which another may be a misspelling.
+fn nearest<'a>(known: impl Iterator<Item = &'a str>, unknown: &str) -> Option<&'a str> {
+    let nearest = known.min_by_key(|known| distance(known, unknown))?;
+    (distance(nearest, unknown) <= 1 + unknown.len() / 3).then_some(nearest)
 }
 
 /// The edit distance (Levenshtein) of two words.
-pub(super) fn distance(one: &str, other: &str) -> usize {
+fn distance(one: &str, other: &str) -> usize {
     let other: Vec<_> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();
     for (nth, letter) in one.chars().enumerate() {
@@ -200,10 +183,10 @@ mod tests {
     fn place(text: &str) -> (usize, usize, String) {
         let errors = NodeConfig::read("f", text).expect_err("it is refused");
         let error = errors.iter().next().expect("there is one");
-        let (line, column, key) = error.place().expect("a place");
-        let whole = format!("f:{line}:{column}: {}", error.reason());
+        let (line, column, key) = error.place.clone().expect("a place");
+        let whole = format!("f:{line}:{column}: {}", error.reason);
         assert_eq!(error.to_string(), whole);
-        (line, column, key.into())
+        (line, column, key)
     }
 
     #[test]

@@ -24,35 +24,32 @@ pub(super) fn no_host(ip: IpAddr) -> Option<String> {
     Some(why.into())
 }
 
-/// The same with a prefix: network, broadcast and anycast addresses.
-pub(super) fn no_host_of(Prefix { ip, len }: &Prefix) -> Option<String> {
-    let of_network = || match ip {
-        // A /31 has two hosts (RFC 3021).
-        IpAddr::V4(ip) if *len < 31 => {
-            let hosts = u32::MAX >> len;
-            let network = Ipv4Addr::from_bits(ip.to_bits() & !hosts);
-            match ip.to_bits() & hosts {
-                0 => Some(format!("it is the network {network}/{len} itself")),
-                bits if bits == hosts => {
-                    Some(format!("it is the broadcast address of {network}/{len}"))
-                }
-                _ => None,
-            }
-        }
-        // So has a /127 (RFC 6164).
-        IpAddr::V6(ip) if *len < 127 => {
-            let is_anycast = ip.to_bits() & (u128::MAX >> len) == 0;
-            is_anycast.then(|| format!("all routers of {ip}/{len} have it (RFC 4291 2.6.1)"))
-        }
-        _ => None,
-    };
-    no_host(*ip).or_else(of_network)
-}
-
 impl Prefix {
-    /// The reason for which no host can have this address, if there is one.
+    /// The reason for which no host can have this address; network, broadcast and anycast addresses
+    /// are of no host.
     pub fn no_host(&self) -> Option<String> {
-        no_host_of(self)
+        let Self { ip, len } = self;
+        let of_network = || match ip {
+            // A /31 has two hosts (RFC 3021).
+            IpAddr::V4(ip) if *len < 31 => {
+                let hosts = u32::MAX >> len;
+                let network = Ipv4Addr::from_bits(ip.to_bits() & !hosts);
+                match ip.to_bits() & hosts {
+                    0 => Some(format!("it is the network {network}/{len} itself")),
+                    bits if bits == hosts => {
+                        Some(format!("it is the broadcast address of {network}/{len}"))
+                    }
+                    _ => None,
+                }
+            }
+            // So has a /127 (RFC 6164).
+            IpAddr::V6(ip) if *len < 127 => {
+                let is_anycast = ip.to_bits() & (u128::MAX >> len) == 0;
+                is_anycast.then(|| format!("all routers of {ip}/{len} have it (RFC 4291 2.6.1)"))
+            }
+            _ => None,
+        };
+        no_host(*ip).or_else(of_network)
     }
 }
 

@@ -1,9 +1,9 @@
 //! The kinds of interfaces, and the keys that each has.
 
-use super::{InterfaceSettings, Mode, NodeConfig, PKey, Prefix};
+use super::{InterfaceSettings, NodeConfig, Prefix, valid};
 use pollux_wire::ethernet::{MacAddress, VLAN_MAX};
 use pollux_wire::ip::link_address::LinkAddress;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -30,18 +30,6 @@ pub enum FrameAccess {
     Generic,
     /// Packet sockets.
     Packet,
-}
-
-impl FrameAccess {
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::ZeroCopy => "zero-copy",
-            Self::Native => "native",
-            Self::Generic => "generic",
-            Self::Packet => "packet",
-        }
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,50 +82,39 @@ impl<'de> Deserialize<'de> for NeighborLink {
         if let Ok(bytes) = <[u8; LinkAddress::LEN]>::try_from(&bytes[..]) {
             return Ok(Self::Ipoib(LinkAddress::parse(&bytes)));
         }
-        MacAddress::parse_text(&text).map(Self::Ethernet).ok_or_else(|| {
-            de::Error::custom(format!(
+        valid(MacAddress::parse_text(&text).map(Self::Ethernet), || {
+            format!(
                 "{text:?} is not a link address; write its 20 bytes, or the 6 of Ethernet, as \
                  `ip neighbor` does, aa:bb:..."
-            ))
+            )
         })
     }
 }
 
 pub(super) fn vlan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u16>, D::Error> {
     let number = u16::deserialize(deserializer)?;
-    match (1..=VLAN_MAX).contains(&number) {
-        true => Ok(Some(number)),
-        false => Err(de::Error::custom(format!(
-            "vlan {number} is none; write 1 to {VLAN_MAX}, or omit the key for untagged frames"
-        ))),
-    }
-}
-
-impl InterfaceKind {
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Ipoib => "ipoib",
-            Self::Tun => "tun",
-            Self::Ethernet => "ethernet",
-        }
-    }
+    valid((1..=VLAN_MAX).contains(&number).then_some(Some(number)), || {
+        format!("vlan {number} is none; write 1 to {VLAN_MAX}, or omit the key for untagged frames")
+    })
 }
 
 impl InterfaceSettings {
     /// A key that is set, though interfaces of this kind do not have it. One that is set to its
     /// default is not noticed: it says nothing.
     pub(super) fn foreign_key(&self) -> Option<&'static str> {
+        let default = Self::default();
         let of_infiniband = [
-            ("management", self.management.is_some()),
-            ("pkey", self.pkey != PKey::DEFAULT),
-            ("mode", self.mode != Mode::Ud),
-            ("peer", !self.peer.is_empty()),
-            ("shadow", self.shadow.is_some()),
+            ("management", self.management != default.management),
+            ("pkey", self.pkey != default.pkey),
+            ("mode", self.mode != default.mode),
+            ("peer", self.peer != default.peer),
+            ("shadow", self.shadow != default.shadow),
         ];
-        let of_links = [("neighbor", !self.neighbor.is_empty()), ("ipv6", !self.ipv6)];
-        let of_tun = [("kernel_address", !self.kernel_address.is_empty())];
+        let of_links =
+            [("neighbor", self.neighbor != default.neighbor), ("ipv6", self.ipv6 != default.ipv6)];
+        let of_tun = [("kernel_address", self.kernel_address != default.kernel_address)];
         let of_ethernet =
-            [("vlan", self.vlan.is_some()), ("frames", self.frames != FrameAccess::Auto)];
+            [("vlan", self.vlan != default.vlan), ("frames", self.frames != default.frames)];
         let foreign: &[&[_]] = match self.kind {
             InterfaceKind::Ipoib => &[&of_tun, &of_ethernet],
             InterfaceKind::Tun => &[&of_infiniband, &of_links, &of_ethernet],
@@ -162,11 +139,8 @@ pub(super) fn prefixes<'de, D: Deserializer<'de>>(
 ) -> Result<Vec<Prefix>, D::Error> {
     let texts = Vec::<String>::deserialize(deserializer)?;
     let parse = |text: &String| {
-        let prefix = Prefix::parse(text).filter(|prefix| prefix.len > 0);
-        prefix.ok_or_else(|| {
-            de::Error::custom(format!(
-                "{text:?} is not an address with a prefix; write 10.0.0.1/24 or fd00::1/64"
-            ))
+        valid(Prefix::parse(text).filter(|prefix| prefix.len > 0), || {
+            format!("{text:?} is not an address with a prefix; write 10.0.0.1/24 or fd00::1/64")
         })
     };
     texts.iter().map(parse).collect()

@@ -1,7 +1,7 @@
 //! Static multicast routes: `[[multicast]]`.
 
 use super::broken::Faults;
-use super::error::{distance, is_near};
+use super::error::unknown_table;
 use super::lines::Step;
 use super::{DEFAULT_DOMAIN, NodeConfig};
 use pollux_dataplane::forward::{is_routed_group, martian};
@@ -19,7 +19,6 @@ pub(super) const MULTICAST_ROUTES_MAX: usize = 1000;
 pub struct MulticastSettings {
     pub group: IpAddr,
     /// The source of its packets; without one, each that has no route of its own.
-    #[serde(default)]
     pub source: Option<IpAddr>,
     pub from: String,
     pub to: Vec<String>,
@@ -73,7 +72,7 @@ impl MulticastSettings {
 impl fmt::Display for MulticastSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { to, ttl_threshold, .. } = self;
-        write!(f, "{} to {}", MulticastName(&self.key()), to.join(", "))?;
+        write!(f, "{} to {}", multicast_name(&self.key()), to.join(", "))?;
         match ttl_threshold {
             1 => Ok(()),
             ttl => write!(f, ", with a TTL above {ttl}"),
@@ -81,17 +80,9 @@ impl fmt::Display for MulticastSettings {
     }
 }
 
-pub(super) struct MulticastName<'a>(pub(super) &'a MulticastKey);
-
-impl fmt::Display for MulticastName<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (group, source, from) = self.0;
-        write!(f, "{group}")?;
-        if let Some(source) = source {
-            write!(f, " of {source}")?;
-        }
-        write!(f, " from {from}")
-    }
+pub(super) fn multicast_name((group, source, from): &MulticastKey) -> String {
+    let of = source.map_or_else(String::new, |source| format!(" of {source}"));
+    format!("{group}{of} from {from}")
 }
 
 /// The interfaces of multicast routes exist, in one domain, and no two are the same.
@@ -107,12 +98,17 @@ pub(super) fn multicast(config: &NodeConfig, faults: &mut Faults) {
         if let Some((key, reason)) = one.fault() {
             faults.add(&path(key), reason);
         }
-        let name = MulticastName(&one.key()).to_string();
-        faults.refuse(&path("from"), unknown_interface(config, &name, &one.from));
+        let name = multicast_name(&one.key());
+        let known_interfaces = &config.interfaces;
+        let unknown = |to: &String| {
+            let is_known = known_interfaces.contains_key(to);
+            (!is_known).then(|| unknown_table(&name, "interface", to, known_interfaces))
+        };
+        faults.refuse(&path("from"), unknown(&one.from));
         for to in &one.to {
-            faults.refuse(&path("to"), unknown_interface(config, &name, to));
+            faults.refuse(&path("to"), unknown(to));
             let domain = |name: &String| {
-                config.interfaces.get(name).map_or(DEFAULT_DOMAIN, |one| one.domain.as_str())
+                known_interfaces.get(name).map_or(DEFAULT_DOMAIN, |one| one.domain.as_str())
             };
             let reason = format!(
                 "{} is in the domain {:?}, but {to} in {:?}; packets to groups stay in theirs",
@@ -125,18 +121,6 @@ pub(super) fn multicast(config: &NodeConfig, faults: &mut Faults) {
         let reason = format!("there are two routes of {name}; write all interfaces in one");
         faults.refuse(&path("group"), (!known.insert(one.key())).then_some(reason));
     }
-}
-
-fn unknown_interface(config: &NodeConfig, what: &str, name: &str) -> Option<String> {
-    if config.interfaces.contains_key(name) {
-        return None;
-    }
-    let nearest = config.interfaces.keys().min_by_key(|known| distance(known, name));
-    let advice = match nearest {
-        Some(nearest) if is_near(nearest, name) => format!("did you mean {nearest:?}?"),
-        _ => format!("write [interface.{name}]"),
-    };
-    Some(format!("{what} names the interface {name:?}, which does not exist; {advice}"))
 }
 
 #[cfg(test)]

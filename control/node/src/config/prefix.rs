@@ -1,6 +1,7 @@
 //! Prefixes: an address and a length.
 
-use serde::{Deserialize, Deserializer, de};
+use super::valid;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -34,17 +35,7 @@ impl Prefix {
     }
 
     pub fn contains(&self, ip: IpAddr) -> bool {
-        match (self.ip, ip) {
-            (IpAddr::V4(own), IpAddr::V4(ip)) => {
-                let hosts = u32::MAX.checked_shr(self.len.into()).unwrap_or(0);
-                (own.to_bits() ^ ip.to_bits()) & !hosts == 0
-            }
-            (IpAddr::V6(own), IpAddr::V6(ip)) => {
-                let hosts = u128::MAX.checked_shr(self.len.into()).unwrap_or(0);
-                (own.to_bits() ^ ip.to_bits()) & !hosts == 0
-            }
-            _ => false,
-        }
+        self.ip.is_ipv4() == ip.is_ipv4() && Self { ip, len: self.len }.network() == self.network()
     }
 }
 
@@ -54,11 +45,17 @@ impl fmt::Display for Prefix {
     }
 }
 
-pub(super) fn network<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Prefix, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    Prefix::parse(&text).ok_or_else(|| {
-        de::Error::custom(format!(
-            "{text:?} is not a prefix; write 10.1.0.0/16, or 0.0.0.0/0 for all"
-        ))
-    })
+impl<'de> Deserialize<'de> for Prefix {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        valid(Self::parse(&text), || {
+            format!("{text:?} is not a prefix; write 10.1.0.0/16, or 0.0.0.0/0 for all")
+        })
+    }
+}
+
+impl Serialize for Prefix {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
 }

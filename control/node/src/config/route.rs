@@ -1,7 +1,9 @@
 //! The routes of a configuration: `[[route]]` and `[router]`.
 
+use super::Prefix;
 use super::domain::{DEFAULT_DOMAIN, default_domain};
-use super::{Prefix, prefix};
+use serde::de::IntoDeserializer;
+use serde::de::value::{self, StrDeserializer};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::IpAddr;
@@ -10,11 +12,10 @@ use std::net::IpAddr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RouterSettings {
-    #[serde(default = "super::yes")]
+    #[serde(default = "yes")]
     pub forward: bool,
     /// The routing table of the kernel whose routes the node uses: 254 is `main`. Routes lead to
     /// interfaces by their shadows.
-    #[serde(default)]
     pub kernel_table: Option<u32>,
 }
 
@@ -23,17 +24,19 @@ pub struct RouterSettings {
 pub struct RouteSettings {
     #[serde(default = "default_domain")]
     pub domain: String,
-    #[serde(deserialize_with = "prefix::network")]
     pub to: Prefix,
     /// Gateways, which share the flows.
     #[serde(default)]
     pub via: Vec<IpAddr>,
     /// Another domain into which it leads: where its gateways are, or without gateways the domain
     /// whose routes are looked up in turn.
-    #[serde(default)]
     pub next_domain: Option<String>,
     #[serde(default, rename = "type")]
     pub kind: RouteKind,
+}
+
+const fn yes() -> bool {
+    true
 }
 
 /// The kind of a route, with the words of `ip route`.
@@ -53,17 +56,8 @@ pub enum RouteKind {
 
 impl RouteKind {
     pub fn named(name: &str) -> Option<Self> {
-        let all = [Self::Unicast, Self::Blackhole, Self::Unreachable, Self::Prohibit];
-        all.into_iter().find(|kind| kind.name() == name)
-    }
-
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Unicast => "unicast",
-            Self::Blackhole => "blackhole",
-            Self::Unreachable => "unreachable",
-            Self::Prohibit => "prohibit",
-        }
+        let name: StrDeserializer<'_, value::Error> = name.into_deserializer();
+        Self::deserialize(name).ok()
     }
 }
 
@@ -71,7 +65,7 @@ impl fmt::Display for RouteSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { domain, to, via, next_domain, kind } = self;
         if *kind != RouteKind::Unicast {
-            write!(f, "{} ", kind.name())?;
+            write!(f, "{kind} ")?;
         }
         write!(f, "{to}")?;
         if domain != DEFAULT_DOMAIN {
@@ -101,7 +95,7 @@ impl RouteSettings {
             let reason = format!("the route to {to} has no gateway; write via = [\"...\"]");
             return Some(("to", reason));
         }
-        let name = kind.name();
+        let name = kind.to_string();
         if !is_unicast && !via.is_empty() {
             return Some(("via", format!("a route with type {name:?} has no gateways")));
         }

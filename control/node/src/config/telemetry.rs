@@ -1,6 +1,7 @@
 //! The table `[telemetry]`: where a node offers its metrics.
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use super::valid;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -9,10 +10,10 @@ const UNIX: &str = "unix:";
 
 /// The table `[telemetry]`; by default the node offers nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct TelemetrySettings {
     /// Where Prometheus gets metrics; by default nowhere.
-    #[serde(default, deserialize_with = "address")]
+    #[serde(deserialize_with = "address")]
     pub openmetrics: Option<MetricsAddress>,
 }
 
@@ -51,10 +52,7 @@ impl Serialize for MetricsAddress {
 
 fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<MetricsAddress>, D::Error> {
     let text = String::deserialize(deserializer)?;
-    let address = MetricsAddress::parse(&text).map(Some);
-    address.ok_or_else(|| {
-        de::Error::custom(format!(
-            "{text:?} is not an address for metrics; write 127.0.0.1:9111 or unix:PATH"
-        ))
+    valid(MetricsAddress::parse(&text).map(Some), || {
+        format!("{text:?} is not an address for metrics; write 127.0.0.1:9111 or unix:PATH")
     })
 }

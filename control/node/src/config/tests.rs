@@ -124,7 +124,7 @@ fn an_error_names_the_line_of_the_key_and_of_nothing_that_looks_like_it() {
     assert!(refusal(&one).starts_with("node.toml:6: ib1 cannot have 127.0.0.1/8"), "{one}");
     let machine = Machine { cores: vec![2], opens_adapters: true };
     let config = NodeConfig::read("node.toml", &text).unwrap();
-    let said = text_of(&config.on(&machine, "node.toml", &text).unwrap_err());
+    let said = text_of(&machine.check(&config).in_file("node.toml", &text).unwrap_err());
     assert!(
         said.starts_with(
             "node.toml:8: core 3 is not available; choose cores in [workers] from [2]"
@@ -220,7 +220,7 @@ fn a_device_that_can_never_be_opened_is_refused_and_one_that_may_come_is_not() {
     let build = |opens_adapters| Machine { cores: Vec::new(), opens_adapters };
     let on = |device: &str, opens_adapters| {
         let config = NodeConfig::read("f", &with(device)).expect("each is a name");
-        config.on(&build(opens_adapters), "node.toml", &with(device))
+        build(opens_adapters).check(&config).in_file("node.toml", &with(device))
     };
     for device in ["soft:/nowhere@host1", "null:", "soft:"] {
         on(device, false).expect(device);
@@ -242,7 +242,7 @@ fn a_port_may_have_a_management_with_a_name_of_its_own() {
     let management = config.interfaces["ib0"].management.as_ref();
     assert_eq!(management.map(Management::port), Some("ibsim0:1"));
     let machine = Machine { cores: Vec::new(), opens_adapters: false };
-    let said = text_of(&config.on(&machine, "f", &with("'umad:ibsim0'")).unwrap_err());
+    let said = text_of(&machine.check(&config).in_file("f", &with("'umad:ibsim0'")).unwrap_err());
     assert!(said.starts_with("f:3: ibsim0:1: built without the feature `hca`"), "{said}");
     for wrong in ["'ibsim0'", "'gsi'", "'umad:'", "'umad:a:0'", "'umad:a:1:2'", "''"] {
         let said = refusal(&with(wrong));

@@ -3,7 +3,7 @@
 //! Values are written as they are read, so that the text is again a configuration, and the same.
 //! With defaults it has all keys but those without a value; without, those that differ.
 
-use super::{AddressSetting, InterfaceSettings, Management, NodeConfig, Prefix};
+use super::{AddressSetting, InterfaceSettings, Management, NodeConfig};
 use pollux_dataplane::engine::idle::Idle;
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::keys::PKey;
@@ -16,12 +16,13 @@ impl NodeConfig {
     pub fn to_toml(&self, has_defaults: bool) -> String {
         let mut table = Table::try_from(self).expect("its keys are text, its numbers small");
         if !has_defaults {
-            let empty = Self::default();
-            remove_defaults(&mut table, &Table::try_from(empty).expect("the same"));
+            let defaults = Table::try_from(Self::default()).expect("the same");
+            remove_defaults(&mut table, &defaults);
+            let defaults = Table::try_from(InterfaceSettings::default()).expect("the same");
             let interfaces = table.get_mut("interface").and_then(Value::as_table_mut);
             let interfaces = interfaces.into_iter().flat_map(|all| all.iter_mut());
             for interface in interfaces.filter_map(|(_, value)| value.as_table_mut()) {
-                remove_defaults(interface, &default_interface());
+                remove_defaults(interface, &defaults);
             }
         }
         let text = toml::to_string(&table).expect("a table is TOML");
@@ -40,26 +41,11 @@ fn remove_defaults(table: &mut Table, defaults: &Table) {
     });
 }
 
-/// An interface with required keys only, and these removed.
-fn default_interface() -> Table {
-    let text = "device = \"null:\"";
-    let settings: InterfaceSettings = toml::from_str(text).expect("all that is required");
-    let mut table = Table::try_from(settings).expect("as in any configuration");
-    table.remove("device");
-    table
-}
-
 /// P_Keys are hexadecimal everywhere else.
 fn with_hexadecimal(line: &str) -> String {
     match line.trim_end().strip_prefix("pkey = ").map(str::parse::<u16>) {
         Some(Ok(pkey)) => format!("pkey = {pkey:#06x}\n"),
         _ => line.into(),
-    }
-}
-
-impl Serialize for Prefix {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
     }
 }
 

@@ -4,12 +4,11 @@ use pollux_fabric::sm::Partitions;
 use pollux_fabric::topology::{End, PORTS_MAX, Topology, preamble};
 use pollux_fabric::wire_io::WireAddress;
 use pollux_wire::mad::smp::NodeType;
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 #[derive(Clone, Debug, Default)]
-pub struct Config {
+pub struct FabricConfig {
     pub topology: Topology,
     pub seed: u64,
     /// The admin socket; processes open ports at `PATH.ports`.
@@ -54,35 +53,33 @@ impl FromStr for Plug {
 }
 
 /// The reason for which a fabric did not start: one sentence, and the remedy.
-#[derive(Debug)]
-pub struct StartError(String);
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct FabricStartError(String);
 
-impl StartError {
+impl FabricStartError {
     pub(super) fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 }
 
-impl fmt::Display for StartError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for StartError {}
-
 /// The topology of a specification or a file. `note` gets a message about skipped lines.
-pub fn topology(spec: &str, seed: u64, note: impl FnOnce(&str)) -> Result<Topology, StartError> {
+pub fn topology(
+    spec: &str,
+    seed: u64,
+    note: impl FnOnce(&str),
+) -> Result<Topology, FabricStartError> {
     let path = Path::new(spec);
     if !path.exists() {
         return Topology::generate(spec, seed).map_err(|error| {
-            StartError::new(format!("{error} (and there is no file of this name)"))
+            FabricStartError::new(format!("{error} (and there is no file of this name)"))
         });
     }
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| StartError::new(format!("cannot read the topology {spec}: {error}")))?;
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        FabricStartError::new(format!("cannot read the topology {spec}: {error}"))
+    })?;
     let topology = Topology::read(spec, &text, seed);
-    let topology = topology.map_err(|error| StartError::new(error.to_string()))?;
+    let topology = topology.map_err(|error| FabricStartError::new(error.to_string()))?;
     if let Some(text) = skipped(spec, &preamble(&text)) {
         note(&text);
     }
@@ -102,7 +99,7 @@ fn skipped(file: &str, lines: &[(usize, &str)]) -> Option<String> {
 }
 
 /// The ports of `NODE` or `NODE:PORT`.
-pub(super) fn places(topology: &Topology, text: &str) -> Result<Vec<End>, StartError> {
+pub(super) fn places(topology: &Topology, text: &str) -> Result<Vec<End>, FabricStartError> {
     let mut named = topology.nodes().iter().zip(0..).filter(|(node, _)| node.name == text);
     match named.next() {
         Some((node, index)) => {
@@ -113,8 +110,12 @@ pub(super) fn places(topology: &Topology, text: &str) -> Result<Vec<End>, StartE
 }
 
 /// The port of `NODE:PORT`. With `is_new`, a switch may get more ports for it.
-pub(super) fn place(topology: &Topology, text: &str, is_new: bool) -> Result<End, StartError> {
-    let wrong = |reason: String| StartError::new(format!("'{text}' is not a port: {reason}"));
+pub(super) fn place(
+    topology: &Topology,
+    text: &str,
+    is_new: bool,
+) -> Result<End, FabricStartError> {
+    let wrong = |reason: String| FabricStartError::new(format!("'{text}' is not a port: {reason}"));
     let split = text.rsplit_once(':').and_then(|(name, port)| Some((name, port.parse().ok()?)));
     let (name, port) = split.ok_or_else(|| wrong("write NODE:PORT, as in switch1:4".into()))?;
     let found = topology.nodes().iter().zip(0..).find(|(node, _)| node.name == name);

@@ -4,7 +4,7 @@
 //! the user, which is removed with the fabric. The folder of a killed process is removed by the
 //! next fabric of any process.
 
-use super::{Config, Fabric, Partitions, StartError, config};
+use super::{Fabric, FabricConfig, FabricStartError, Partitions, config};
 use pollux_wire::mad::smp::NodeType;
 use std::fs::DirBuilder;
 use std::io::{ErrorKind, Write};
@@ -32,21 +32,21 @@ pub struct Embedded {
 
 impl Embedded {
     /// Starts a fabric of this topology, such as `single:3`, with an embedded subnet manager.
-    pub fn start(topology: &str) -> Result<Self, StartError> {
+    pub fn start(topology: &str) -> Result<Self, FabricStartError> {
         let topology = config::topology(topology, 1, |_| {})?;
         let is_host = |kind| kind == NodeType::CHANNEL_ADAPTER;
         let hosts = topology.nodes().iter().filter(|node| is_host(node.kind));
         let hosts = hosts.map(|node| node.name.clone()).collect();
-        let failed = |error| StartError::new(format!("a fabric of this process: {error}"));
+        let failed = |error| FabricStartError::new(format!("a fabric of this process: {error}"));
         let (wake, woken) = UnixStream::pair().map_err(failed)?;
         let (is_over, turn) = (Arc::new(AtomicBool::new(false)), AtomicUsize::new(0));
         let folder = folder().map_err(failed)?;
-        let plan = Config {
+        let plan = FabricConfig {
             topology,
             seed: 1,
             socket: Some(socket(&folder)),
             partitions: Some(Partitions::default()),
-            ..Config::default()
+            ..FabricConfig::default()
         };
         // From here on, dropping this removes the folder.
         let mut embedded = Self { folder, hosts, turn, is_over, wake, thread: None };
@@ -55,12 +55,10 @@ impl Embedded {
         let run = move || run(plan, &sender, woken, &is_over);
         let thread = std::thread::Builder::new().name("fabric".into()).spawn(run);
         embedded.thread = Some(thread.map_err(failed)?);
-        started.recv().map_err(|_| StartError::new("a fabric of this process panicked"))??;
+        started
+            .recv()
+            .map_err(|_| FabricStartError::new("a fabric of this process panicked"))??;
         Ok(embedded)
-    }
-
-    pub fn hosts(&self) -> &[String] {
-        &self.hosts
     }
 
     /// The device name of the port of a host.
@@ -94,8 +92,8 @@ impl Drop for Embedded {
 }
 
 fn run(
-    plan: Config,
-    sender: &SyncSender<Result<(), StartError>>,
+    plan: FabricConfig,
+    sender: &SyncSender<Result<(), FabricStartError>>,
     wake: UnixStream,
     is_over: &AtomicBool,
 ) {
@@ -112,7 +110,7 @@ fn run(
 }
 
 /// The private fabric of this process, shared by all devices `soft:`.
-pub(crate) fn private() -> Result<Arc<Embedded>, StartError> {
+pub(crate) fn private() -> Result<Arc<Embedded>, FabricStartError> {
     static KNOWN: Mutex<Weak<Embedded>> = Mutex::new(Weak::new());
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(fabric) = known.upgrade() {
@@ -166,7 +164,7 @@ mod tests {
         let fabric = Embedded::start("single:2").unwrap();
         let folder = fabric.path().parent().unwrap().to_owned();
         assert!(folder.is_dir());
-        assert_eq!(fabric.hosts(), ["host1", "host2"]);
+        assert_eq!(fabric.hosts, ["host1", "host2"]);
         let ports: Vec<_> = fabric.ports_in_turn().collect();
         assert_eq!(ports, [fabric.port("host1"), fabric.port("host2")]);
         assert_eq!(fabric.ports_in_turn().next(), Some(fabric.port("host2")));

@@ -1,6 +1,6 @@
 //! The embedded subnet managers of a fabric: one in each subnet, at the first switch.
 
-use super::StartError;
+use super::FabricStartError;
 use pollux_fabric::sm::{Config, Partitions};
 use pollux_fabric::topology::{End, Topology};
 use pollux_wire::address::Gid;
@@ -45,11 +45,12 @@ fn explore(topology: &Topology, from: u32, seen: &mut BTreeSet<u32>) {
 }
 
 /// The partitions of a file in the syntax of OpenSM's `partitions.conf`.
-pub fn partitions(path: &Path) -> Result<Partitions, StartError> {
+pub fn partitions(path: &Path) -> Result<Partitions, FabricStartError> {
     let name = path.display().to_string();
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| StartError::new(format!("cannot read the partitions {name}: {error}")));
-    Partitions::read(&name, &text?).map_err(|error| StartError::new(error.to_string()))
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        FabricStartError::new(format!("cannot read the partitions {name}: {error}"))
+    });
+    Partitions::read(&name, &text?).map_err(|error| FabricStartError::new(error.to_string()))
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ mod managers;
 pub mod report;
 pub mod rule;
 
-pub use config::{Config, Plug, StartError};
+pub use config::{FabricConfig, FabricStartError, Plug};
 pub use embedded::Embedded;
 pub use managers::partitions;
 pub use pollux_fabric::sm::Partitions;
@@ -34,7 +34,7 @@ use pollux_fabric::subnet::Subnet;
 use pollux_fabric::umad::Sockets;
 use pollux_fabric::wire_io::ForeignWire;
 use pollux_wire::mad::smp::{MKey, SmKey};
-use report::Neighbors;
+use report::ExternalPeers;
 use rule::Rules;
 use rustix::event::{PollFd, PollFlags};
 use std::io;
@@ -56,14 +56,14 @@ pub struct Fabric {
 
 impl Fabric {
     #[expect(clippy::disallowed_methods, reason = "this is where the machine's clock comes in")]
-    pub fn new(mut config: Config) -> Result<Self, StartError> {
+    pub fn new(mut config: FabricConfig) -> Result<Self, FabricStartError> {
         let topology = &mut config.topology;
         let ends = config.wires.iter().map(|plug| place(topology, &plug.place, true));
         let ends = ends.collect::<Result<Vec<_>, _>>()?;
         ends.iter().for_each(|end| topology.add_ports(*end));
         let mut rules = Rules::default();
         for rule in &config.faults {
-            rules.add(topology, rule).map_err(StartError::new)?;
+            rules.add(topology, rule).map_err(FabricStartError::new)?;
         }
         let granted = config.managers.iter().map(|text| places(topology, text));
         let granted = granted.collect::<Result<Vec<_>, _>>()?;
@@ -79,12 +79,13 @@ impl Fabric {
         let mut wires = Vec::new();
         for (plug, end) in config.wires.iter().zip(ends) {
             let what = format!("the wire {}={}", plug.place, plug.name);
-            net.add_foreign(end).map_err(|error| StartError::new(format!("{what}: {error}")))?;
+            net.add_foreign(end)
+                .map_err(|error| FabricStartError::new(format!("{what}: {error}")))?;
             let wire = ForeignWire::open(end, &plug.address);
-            wires.push(wire.map_err(|error| StartError::new(format!("{what}: {error}")))?);
+            wires.push(wire.map_err(|error| FabricStartError::new(format!("{what}: {error}")))?);
         }
         rules.apply(&mut net);
-        let failed = |what: String| move |error| StartError::new(format!("{what}: {error}"));
+        let failed = |what: String| move |error| FabricStartError::new(format!("{what}: {error}"));
         let capture = config.capture.as_deref().map(|path| {
             Capture::begin(path, &mut net).map_err(failed(format!("capture {}", path.display())))
         });
@@ -108,10 +109,6 @@ impl Fabric {
         });
         fabric.processes = processes.transpose()?;
         Ok(Self { fabric, rules, capture, admin, start: Instant::now() })
-    }
-
-    pub fn net(&mut self) -> &Net {
-        &self.fabric.net
     }
 
     /// Runs until `is_over`, which is called after each event, also of `wake`.
@@ -142,7 +139,7 @@ impl Fabric {
             if let Some(processes) = processes {
                 processes.settle(net);
             }
-            let neighbors = Neighbors { wires, processes: processes.as_ref() };
+            let neighbors = ExternalPeers { wires, processes: processes.as_ref() };
             Some(report::respond(request, net, &neighbors, &mut self.rules).into())
         });
     }

@@ -17,7 +17,7 @@ use pollux_wire::mad::smp::NodeType;
 /// Multicast LIDs in a report: as many as switches have.
 const GROUPS: u16 = 4096;
 
-pub struct Neighbors<'a> {
+pub struct ExternalPeers<'a> {
     pub wires: &'a [ForeignWire],
     pub processes: Option<&'a Server>,
 }
@@ -25,7 +25,7 @@ pub struct Neighbors<'a> {
 pub fn respond(
     request: &AdminRequest,
     net: &mut Net,
-    others: &Neighbors<'_>,
+    others: &ExternalPeers<'_>,
     rules: &mut Rules,
 ) -> AdminReply<AdminAnswer> {
     AdminReply::Ok(match request {
@@ -88,7 +88,7 @@ fn nodes(net: &Net) -> Vec<NodeStatus> {
     all(net).map(one).collect()
 }
 
-fn peer(net: &Net, others: &Neighbors<'_>, end: End) -> Option<String> {
+fn peer(net: &Net, others: &ExternalPeers<'_>, end: End) -> Option<String> {
     let topology = net.subnet().topology();
     if let Some((peer, _)) = topology.peer(end) {
         return Some(name(net, peer));
@@ -101,7 +101,7 @@ fn name(net: &Net, end: End) -> String {
     format!("{}:{}", net.subnet().topology().nodes()[end.node as usize].name, end.port)
 }
 
-fn ports(net: &Net, others: &Neighbors<'_>) -> Vec<PortStatus> {
+fn ports(net: &Net, others: &ExternalPeers<'_>) -> Vec<PortStatus> {
     let of_node = |(index, _, node): (u32, &PlannedNode, &Node)| {
         let numbers = if node.is_switch() { 0.. } else { 1.. };
         let numbers = numbers.take_while(|number| *number <= node.identity.num_ports);
@@ -111,7 +111,7 @@ fn ports(net: &Net, others: &Neighbors<'_>) -> Vec<PortStatus> {
     all(net).flat_map(of_node).collect()
 }
 
-fn port(net: &Net, others: &Neighbors<'_>, end: End) -> PortStatus {
+fn port(net: &Net, others: &ExternalPeers<'_>, end: End) -> PortStatus {
     let port = &net.subnet().nodes()[end.node as usize].ports[usize::from(end.port)];
     let (info, counters) = (&port.info, &port.counters);
     PortStatus {
@@ -129,7 +129,7 @@ fn port(net: &Net, others: &Neighbors<'_>, end: End) -> PortStatus {
     }
 }
 
-fn links(net: &Net, others: &Neighbors<'_>) -> Vec<LinkStatus> {
+fn links(net: &Net, others: &ExternalPeers<'_>) -> Vec<LinkStatus> {
     let state = |end: End| {
         let port = &net.subnet().nodes()[end.node as usize].ports[usize::from(end.port)];
         port.info.port_state.to_string()

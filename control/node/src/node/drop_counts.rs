@@ -14,6 +14,9 @@ use pollux_dataplane::ipoib::Traffic;
 use pollux_dataplane::reason::{ForwardDrop, PacketDrop, Refusal};
 use std::collections::BTreeMap;
 
+/// The part of counters of packets that could not be sent at once.
+pub(super) const REFUSED: &str = "refused";
+
 pub(super) fn drops(name: &str, one: &Interface) -> Vec<DropCount> {
     let mut all = BTreeMap::new();
     let mut count = |of, why, count| *all.entry((of, why)).or_insert(0) += count;
@@ -37,7 +40,7 @@ fn of_worker(counters: &DriverCounters, count: &mut impl FnMut(&'static str, &'s
         counters;
     ForwardDrop::ALL.iter().for_each(|&why| count("forward", why.name(), forward_drops.of(why)));
     PacketDrop::ALL.iter().for_each(|&why| count("received", why.name(), drops.of(why)));
-    Refusal::ALL.iter().for_each(|&why| count("refused", why.name(), refusals.of(why)));
+    Refusal::ALL.iter().for_each(|&why| count(REFUSED, why.name(), refusals.of(why)));
     let Counts { transit, no_room, refused_actions, given_up, punts_dropped } = *counts;
     let Traffic {
         datagrams_sent: _,

@@ -12,7 +12,7 @@
 use super::ipoib_rows;
 use super::outage::Outage;
 use crate::admin::page::RowKey;
-use crate::admin::rows::{DropCount, InterfaceStatus, NeighborState, NeighborStatus};
+use crate::admin::rows::{DropCount, InterfaceStatus, NeighborStatus};
 use crate::config::diff::Setting;
 use crate::interface::echo::{EchoId, EchoRequest, Outcome};
 use crate::interface::{Interface, PingError};
@@ -230,15 +230,15 @@ impl NodeInterface {
     }
 
     /// The states of its neighbors, if it asks for their addresses.
-    pub(super) fn neighbor_states(&self) -> Option<Vec<NeighborState>> {
+    pub(super) fn neighbor_states(&self) -> Option<Vec<&'static str>> {
         Some(match self {
             Self::Ipoib(one) => {
                 let rows = one.control().neighbor_rows_after(None);
-                rows.map(|row| NeighborState::of(&row.state)).collect()
+                rows.map(|row| row.state.name()).collect()
             }
             Self::Plain(one) => {
                 let rows = one.control().ethernet()?.rows_after(None);
-                rows.map(|row| NeighborState::of(&row.state)).collect()
+                rows.map(|row| row.state.name()).collect()
             }
         })
     }

@@ -5,7 +5,7 @@ use super::Node;
 use super::kinds::NodeInterface;
 use super::opening::Named;
 use super::routing::RouteCount;
-use crate::admin::rows::{DropCount, InterfaceStatus, NeighborState};
+use crate::admin::rows::{DropCount, InterfaceStatus};
 use crate::interface::Interface;
 use crate::telemetry::exposition::{Exposition, MetricFamily, MetricValue, MetricsFormat, Samples};
 use crate::telemetry::families as all;
@@ -19,13 +19,13 @@ use std::collections::BTreeMap;
 
 /// The states of connections and of groups, as reports name them: states without members have
 /// samples, so that a rule of an alert finds them.
+const NEIGHBOR_STATES: [&str; 7] =
+    ["incomplete", "reachable", "stale", "delay", "probe", "failed", "permanent"];
 const CONNECTION_STATES: [&str; 5] = ["making", "asked", "accepted", "open", "ending"];
 const GROUP_STATES: [&str; 5] = ["asked", "joined", "send-only", "missing", "refused"];
 /// The usual length of a body without interfaces, and of the samples of one.
 const BYTES: usize = 8 << 10;
 const INTERFACE_BYTES: usize = 16 << 10;
-/// The part of the rows of `pollux show drops` that are refusals.
-const REFUSED: &str = "refused";
 
 /// A metric, and its counter in a row.
 type Count<Row, Value> = (&'static MetricFamily, fn(&Row) -> Value);
@@ -83,13 +83,13 @@ impl Node {
         let mut samples = out.family(&all::INTERFACE);
         for ((name, named), row) in self.named().zip(rows) {
             let settings = &named.settings;
-            let pkey = format!("{:#06x}", settings.pkey.0);
+            let (pkey, mode) = (format!("{:#06x}", settings.pkey.0), settings.mode.to_string());
             let lid = row.lid.map_or(String::new(), |lid| lid.to_string());
             let labels = [
                 ("interface", name),
                 ("device", &settings.device),
                 ("pkey", &pkey),
-                ("mode", settings.mode.name()),
+                ("mode", &mode),
                 ("lid", &lid),
                 ("link", row.link.as_deref().unwrap_or_default()),
             ];
@@ -141,8 +141,7 @@ impl Node {
         let mut samples = out.family(&all::NEIGHBORS);
         for (name, one) in self.running() {
             let Some(states) = one.neighbor_states() else { continue };
-            let (known, states) = (NeighborState::ALL.map(NeighborState::name), states.into_iter());
-            add_states(&mut samples, name, &[], &known, states.map(NeighborState::name));
+            add_states(&mut samples, name, &[], &NEIGHBOR_STATES, states.into_iter());
         }
         let mut samples = out.family(&all::CONNECTIONS);
         for (name, one) in self.ipoib() {

@@ -24,7 +24,7 @@ use super::outage::Outage;
 use super::waker::Waker;
 use super::worker_port::WorkerPort;
 use crate::config::{InterfaceKind, InterfaceSettings, Mode};
-use crate::device::{self, OpenError, Opened};
+use crate::device::{self, DeviceOpenError, Opened};
 use crate::interface::port_driver::memory::WorkerMemory;
 use crate::interface::{DeviceError, Interface};
 use crate::plain::PlainLink;
@@ -91,7 +91,7 @@ impl Retry {
 struct Site {
     /// The name of the port for its management, if it has one of its own.
     management: Option<String>,
-    attempt: Option<Receiver<Result<Opened, OpenError>>>,
+    attempt: Option<Receiver<Result<Opened, DeviceOpenError>>>,
     retry: Retry,
     /// The port, while interfaces run there.
     port: Option<Port>,
@@ -295,7 +295,7 @@ impl Site {
         now: Time,
         device: &str,
         waker: &Waker,
-    ) -> Option<Result<Opened, OpenError>> {
+    ) -> Option<Result<Opened, DeviceOpenError>> {
         let Some(attempt) = &self.attempt else {
             if self.retry.at <= now {
                 self.begin_attempt(now, device, waker.share());

@@ -1,6 +1,6 @@
 //! The reasons for which an interface of a node does not run.
 
-use crate::device::OpenError;
+use crate::device::DeviceOpenError;
 use crate::interface::DeviceError;
 use crate::kernel::KernelError;
 use crate::plain::PlainError;
@@ -14,7 +14,7 @@ pub(super) enum Outage {
     Pending,
     /// The device cannot be opened.
     #[error("{0}; retrying")]
-    Missing(Arc<OpenError>),
+    Missing(Arc<DeviceOpenError>),
     /// The port of the device cannot be shared.
     #[error("{0}; retrying")]
     Unusable(VerbsError),

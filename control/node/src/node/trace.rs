@@ -9,7 +9,7 @@ use super::routing::Routing;
 use super::trace_filters::{Addresses, examine_list, examine_source};
 use crate::admin::request::TraceRequest;
 use crate::admin::route::{RouteDecision, RouteVerdict, TraceStep};
-use crate::admin::rows::{NeighborState, RouteHop};
+use crate::admin::rows::RouteHop;
 use crate::config::{AclSettings, InterfaceSettings};
 use crate::plain::PlainLink;
 use pollux_control::ipoib::{Adjacency, WorkerId};
@@ -157,7 +157,7 @@ fn route(
         RouteVerdict::Forward | RouteVerdict::Local | RouteVerdict::NoRoute => None,
     };
     if let Some(why) = rejected {
-        return trace.step("target", verdict.name(), why);
+        return trace.step("target", verdict.to_string(), why);
     }
     let (count, group) = (next_hops.len(), "flows are distributed to them by hash");
     if count > 1 {
@@ -199,7 +199,7 @@ fn neighbor(trace: &mut Trace, now: Time, next_hop: IpAddr, one: &NodeInterface)
     let Some(row) = control.neighbor_rows(now).find(|row| row.ip == next_hop) else {
         return trace.step("neighbor", "unknown", NEVER_ASKED);
     };
-    trace.step("neighbor", NeighborState::of(&row.state).name(), row.why);
+    trace.step("neighbor", row.state.name(), row.why);
     let Some((peer, adjacency)) = control.adjacency_to(&row) else {
         return trace.step("path", "none", NO_ADDRESS);
     };
@@ -234,7 +234,7 @@ fn plain_neighbor(trace: &mut Trace, next_hop: IpAddr, one: &PlainLink) {
             let Some(row) = link.rows_after(None).find(|row| row.ip == next_hop) else {
                 return trace.step("neighbor", "unknown", NEVER_ASKED);
             };
-            trace.step("neighbor", NeighborState::of(&row.state).name(), row.why);
+            trace.step("neighbor", row.state.name(), row.why);
             let Some(address) = row.state.address() else {
                 return trace.step("path", "none", NO_ADDRESS);
             };

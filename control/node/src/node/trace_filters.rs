@@ -36,7 +36,7 @@ pub(super) fn examine_list(
         };
         let is_last = matches_all(rule, addresses);
         let which = if is_last { "all other packets".into() } else { format!("packets: {rule}") };
-        let result = format!("{name} rule {number}: {}", rule.action.name());
+        let result = format!("{name} rule {number}: {}", rule.action);
         steps.push(step(key, result, format!("{which}: {fate}")));
         passes |= rule.action == AclVerb::Permit;
         if is_last {
@@ -76,7 +76,7 @@ pub(super) fn examine_source(
         return Ok(true);
     }
     let Some(source) = source else {
-        steps.push(step("rpf", mode.name(), "not examined: name the source with --from"));
+        steps.push(step("rpf", mode.to_string(), "not examined: name the source with --from"));
         return Ok(true);
     };
     let decision = routing.decide(now, source, Some(domain))?;
@@ -86,7 +86,7 @@ pub(super) fn examine_source(
         true => format!("{route} leads to the source"),
         false => format!("counted as reverse_path: {route} does not lead to the source that way"),
     };
-    steps.push(step("rpf", format!("{}: {}", mode.name(), verdict(passes)), why));
+    steps.push(step("rpf", format!("{mode}: {}", verdict(passes)), why));
     Ok(passes)
 }
 

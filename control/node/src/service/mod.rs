@@ -22,7 +22,6 @@ pub mod watchdog;
 
 use notify_socket::NotifySocket;
 use pollux_mem::inherited::inherited;
-use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -38,22 +37,16 @@ pub struct ServiceManager {
 }
 
 /// The reason for which a service manager cannot be told anything.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "NOTIFY_SOCKET is {address:?}, where no service manager can be told: {error}; write the path \
+     of its socket, or @NAME, or unset it"
+)]
 #[non_exhaustive]
 pub struct ServiceError {
     address: String,
     error: io::Error,
 }
-
-impl fmt::Display for ServiceError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { address, error } = self;
-        write!(f, "NOTIFY_SOCKET is {address:?}, where no service manager can be told: {error}; ")?;
-        f.write_str("write the path of its socket, or @NAME, or unset it")
-    }
-}
-
-impl std::error::Error for ServiceError {}
 
 impl ServiceManager {
     /// The manager of which the environment speaks. It takes the descriptors that this process was

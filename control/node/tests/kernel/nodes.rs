@@ -4,6 +4,7 @@ use crate::namespace::Namespace;
 use crate::shown::{Said, Table, shown};
 use pollux_node::admin::client::{AskError, Client};
 use pollux_node::admin::reply::PingOutcome;
+use pollux_node::admin::request::AdminRequest;
 use pollux_node::admin::rows::{DropCount, KernelStatus, RouteHop, RouteStatus, TableRow};
 use pollux_node::config::NodeConfig;
 use pollux_node::fabric::Embedded;
@@ -195,7 +196,8 @@ impl NodeInNamespace {
     /// The same, with what came of it.
     pub fn ping_outcome(&self, to: &str) -> Result<PingOutcome, AskError> {
         let to = to.parse().expect("an address");
-        self.running.client.ping(to, 56, None, None, &mut pause)
+        let request = AdminRequest::Ping { address: to, bytes: 56, ttl: None, interface: None };
+        self.running.client.ask(&request, &mut pause)
     }
 
     /// Waits until the kernel can ping an address.

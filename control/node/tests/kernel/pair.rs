@@ -3,6 +3,7 @@
 
 use crate::nodes::{NodeInNamespace, until};
 use pollux_node::admin::client::Client;
+use pollux_node::admin::request::AdminRequest;
 use pollux_node::fabric::Embedded;
 use std::time::Duration;
 
@@ -81,10 +82,13 @@ impl Pair {
     pub fn unplug(&self, side: Side, link: usize, meanwhile: impl FnOnce()) {
         let client = Client::new(&self.fabric.path(), Duration::from_secs(60));
         let rule = format!("{}:1/down", host(side, link));
-        let number = client.add_fault(&rule, &mut |_, _| false).expect("a rule");
+        let number =
+            client.ask::<u32>(&AdminRequest::AddFault(rule), &mut |_, _| false).expect("a rule");
         self.node(side).wait_for_links(LINKS);
         meanwhile();
-        client.remove_fault(number, &mut |_, _| false).expect("it is there");
+        client
+            .ask::<u32>(&AdminRequest::RemoveFault(number), &mut |_, _| false)
+            .expect("it is there");
         self.node(side).wait_for_links(LINKS + 1);
     }
 

@@ -3,6 +3,7 @@
 
 use crate::nodes::NodeInNamespace;
 use pollux_node::admin::client::Client;
+use pollux_node::admin::request::AdminRequest;
 use pollux_node::fabric::Embedded;
 use std::time::Duration;
 
@@ -151,12 +152,15 @@ fn run(node: &NodeInNamespace, fabric: &Embedded, step: Step, rule: &mut Option<
     match step {
         Ip(arguments) => node.namespace.ip(arguments),
         Unplug => {
-            *rule = Some(client.add_fault("host1:1/down", &mut |_, _| false).expect("a rule"));
+            let down = AdminRequest::AddFault("host1:1/down".into());
+            *rule = Some(client.ask(&down, &mut |_, _| false).expect("a rule"));
             node.wait_for_links(3);
         }
         Plug => {
             let number = rule.take().expect("it was unplugged");
-            client.remove_fault(number, &mut |_, _| false).expect("it is there");
+            client
+                .ask::<u32>(&AdminRequest::RemoveFault(number), &mut |_, _| false)
+                .expect("it is there");
             node.wait_for_links(4);
         }
     }

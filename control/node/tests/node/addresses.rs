@@ -3,6 +3,7 @@
 use crate::fabric::{Manager, Running};
 use crate::running_node::{RunningNode, pause};
 use pollux_node::admin::reply::PingOutcome;
+use pollux_node::admin::request::AdminRequest;
 use pollux_node::admin::rows::{InterfaceStatus, NeighborStatus};
 use pollux_node::config::NodeConfig;
 use std::path::Path;
@@ -17,7 +18,8 @@ fn start(folder: &Path, name: &str, text: &str) -> RunningNode {
 /// Whether an echo request is answered.
 fn answers(from: &RunningNode, to: &str) -> bool {
     let to = to.parse().expect("an address");
-    let outcome = from.client().ping(to, BYTES, None, None, &mut pause).expect("it answers");
+    let request = AdminRequest::Ping { address: to, bytes: BYTES, ttl: None, interface: None };
+    let outcome = from.client().ask(&request, &mut pause).expect("it answers");
     matches!(outcome, PingOutcome::Answered { .. })
 }
 

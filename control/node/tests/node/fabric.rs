@@ -2,7 +2,7 @@
 
 use pollux_node::admin::client::ask;
 use pollux_node::admin::request::AdminRequest;
-use pollux_node::fabric::{Config, Fabric, Partitions, Plug, config};
+use pollux_node::fabric::{Fabric, FabricConfig, Partitions, Plug, config};
 use pollux_wire::capture::{ErfHeader, FileHeader, RecordHeader};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ impl Running {
     pub fn spread(test: &str, topology: &str, lmc: u8) -> Self {
         let topology = config::topology(topology, 1, |_| {}).expect("it is one");
         let partitions = Some(Partitions::default());
-        Self::with(test, |folder| Config {
+        Self::with(test, |folder| FabricConfig {
             topology,
             lmc,
             wires: Vec::new(),
@@ -55,7 +55,7 @@ impl Running {
         Self::with(test, |folder| plan(folder, hosts, Manager::Ours, Some(partitions)))
     }
 
-    fn with(test: &str, plan: impl FnOnce(&Path) -> Config) -> Self {
+    fn with(test: &str, plan: impl FnOnce(&Path) -> FabricConfig) -> Self {
         let folder = std::env::temp_dir().join(format!("pollux-{}-{test}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder");
         let (wake, woken) = UnixStream::pair().expect("a pair of sockets");
@@ -125,14 +125,19 @@ fn umad(folder: &Path) -> String {
     folder.file_name().expect("it has one").to_string_lossy().into()
 }
 
-fn plan(folder: &Path, hosts: usize, manager: Manager, partitions: Option<Partitions>) -> Config {
+fn plan(
+    folder: &Path,
+    hosts: usize,
+    manager: Manager,
+    partitions: Option<Partitions>,
+) -> FabricConfig {
     let topology = config::topology(&format!("single:{hosts}"), 1, |_| {}).expect("it is one");
     let plug = |number: u32| -> Plug {
         let port = hosts + number as usize;
         let text = format!("switch1:{port}=stream:{}", wire(folder, number).display());
         text.parse().expect("it is one")
     };
-    Config {
+    FabricConfig {
         topology,
         seed: 1,
         socket: Some(folder.join("socket")),
@@ -147,7 +152,7 @@ fn plan(folder: &Path, hosts: usize, manager: Manager, partitions: Option<Partit
         },
         capture: Some(folder.join("capture")),
         partitions,
-        ..Config::default()
+        ..FabricConfig::default()
     }
 }
 

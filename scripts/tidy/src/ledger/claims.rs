@@ -6,7 +6,7 @@ use crate::tree::SourceFile;
 
 /// A test's claim that a requirement is met.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claim {
+pub struct TestClaim {
     /// The requirement.
     pub id: String,
     /// The line that claims it, from 1.
@@ -16,12 +16,12 @@ pub struct Claim {
 }
 
 /// All claims in a file, and what is wrong with the others.
-pub fn claims(file: &SourceFile) -> (Vec<Claim>, Vec<Finding>) {
+pub fn claims(file: &SourceFile) -> (Vec<TestClaim>, Vec<Finding>) {
     let (mut claims, mut faults) = (Vec::new(), Vec::new());
     for (i, line) in file.rust.iter().enumerate() {
         let Some(ids) = line.comment.strip_prefix("// req:") else { continue };
         match test_below(&file.rust, i) {
-            Ok((below, name)) => claims.extend(ids.split(',').map(|id| Claim {
+            Ok((below, name)) => claims.extend(ids.split(',').map(|id| TestClaim {
                 id: id.trim().into(),
                 line: i + 1,
                 test: format!("{}:{} {name}", file.path, below + 1),

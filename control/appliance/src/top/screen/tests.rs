@@ -135,7 +135,7 @@ fn compare(name: &str, screen: &Screen) {
 #[test]
 fn screens_are_those_of_the_files() {
     for view in [View::Overview, View::Interfaces, View::Workers, View::Routes, View::Drops] {
-        compare(view.name(), &screen(view));
+        compare(&view.name(), &screen(view));
     }
     let mut help = screen(View::Workers);
     (help.shows_help, help.is_paused) = (true, true);
@@ -158,7 +158,7 @@ fn no_color_means_none() {
 
 #[test]
 fn any_size_is_drawn() {
-    for view in View::ALL {
+    for &view in View::value_variants() {
         let mut screen = screen(view);
         for (width, height) in [(1, 1), (3, 2), (20, 4), (500, 3)] {
             screen.shows_help = !screen.shows_help;

@@ -46,7 +46,7 @@ impl Acls {
             let row = |((settings, packets), rule): ((&AclSettings, u64), usize)| AclStatus {
                 acl: name.clone(),
                 rule,
-                action: settings.action.name().into(),
+                action: settings.action.to_string(),
                 packets,
                 matches: settings.to_string(),
             };

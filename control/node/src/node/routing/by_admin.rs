@@ -52,7 +52,7 @@ impl AdminRoutes {
                 if let Some((own, name)) = own_gateway(via, domain, config) {
                     return Err(format!("{own} is an address of this node, at {name}"));
                 }
-                let kind = kind.as_deref().unwrap_or(RouteKind::Unicast.name());
+                let kind = kind.as_deref().unwrap_or("unicast");
                 let kind = RouteKind::named(kind).ok_or_else(|| {
                     format!(
                         "{kind:?} is no kind of route; write unicast, blackhole, unreachable or \

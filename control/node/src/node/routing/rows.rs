@@ -92,7 +92,7 @@ impl Routing {
             domain: self.input.domain_name(key.domain).into(),
             to: key.to.to_string(),
             source: route.source.to_string(),
-            kind: route.kind.name().into(),
+            kind: route.kind.to_string(),
             via: hops.iter().map(hop).collect(),
             next_domain: next.map(|next| self.input.domain_name(next).into()),
             is_active,
