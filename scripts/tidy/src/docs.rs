@@ -1,7 +1,7 @@
 //! Rules about documentation: a crate lists its modules, and a doc comment says more than the name
 //! of its item.
 //!
-//! "The address." above `address` costs a line and tells nothing. A comment of one line all of
+//! "The address." above `address` costs a line and adds nothing. A comment of one line all of
 //! whose words stand in the line of code below, articles and question words aside, has to say
 //! something else, or the item needs no comment.
 

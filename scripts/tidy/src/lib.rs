@@ -1,13 +1,13 @@
 //! The rules of this tree that neither rustc nor clippy checks, and its requirements ledger.
 //!
-//! A rule that nobody checks is a wish. So what this tree asks of itself as a whole (how long a
-//! file is, which crate may hold `unsafe`, who may depend on whom, that no format lacks its test)
-//! is a function from the tree to findings, and `cargo test` calls them all.
+//! Each rule of the tree as a whole (the length of files, the crates with `unsafe`, the direction of
+//! dependencies, a test for each format) is a function from the tree to findings, and `cargo test`
+//! calls them all.
 //!
 //! Read in this order:
 //!
 //! 1. [`tree`]: the tracked files, as text;
-//! 2. [`rust`]: a line of Rust, its code told apart from comments and literals;
+//! 2. [`rust`]: a line of Rust, split into code and comment, without literals;
 //! 3. [`text`], [`source`], [`manifest`], [`modules`], [`words`], [`docs`],
 //!    [`layouts`], [`limits`], [`glossary`], [`tiers`]: the rules;
 //! 4. [`ledger`]: the requirements, the tests that claim them, and the report;

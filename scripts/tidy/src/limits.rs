@@ -1,4 +1,4 @@
-//! The rule that the table of limits tells the truth: names, values and tests are in the source.
+//! The rule that the table of limits is true: names, values and tests are in the source.
 
 use crate::{Finding, Tree};
 
@@ -41,7 +41,7 @@ fn has(tree: &Tree, file: &str, name: &str, value: &str) -> bool {
         .any(|line| behind(line, name).is_some_and(|rest| behind(rest, value).is_some()))
 }
 
-/// What stands behind a word, or words, in a line.
+/// The rest of a line behind a word, or words.
 fn behind<'a>(line: &'a str, words: &str) -> Option<&'a str> {
     let is_part = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
     line.match_indices(words).find_map(|(at, _)| {

@@ -12,8 +12,8 @@ pub struct Package<'a> {
     manifest: Table,
 }
 
-/// Who may depend on whom: upwards only, so that bytes know no protocol, and protocols no device.
-/// What a crate may use, those above it may use too, except for [`BACKENDS`].
+/// Allowed dependencies: upwards only, so that bytes know no protocol, and protocols no device. A
+/// crate may also use the dependencies of its dependencies, except for [`BACKENDS`].
 const DIRECTION: [(&str, &[&str]); 19] = [
     ("dataplane/wire", &[]),
     ("dataplane/wire/referee", &["dataplane/wire"]),
@@ -65,8 +65,7 @@ impl Package<'_> {
         self.manifest.contains_key("workspace")
     }
 
-    /// The names of all crates that it is built from, whatever the target. What only tests use does
-    /// not count.
+    /// The names of all crates that it is built from, whatever the target, without those for tests.
     fn dependencies(&self) -> Vec<&str> {
         let targets = self.manifest.get("target").and_then(Value::as_table);
         let tables = targets.into_iter().flatten().filter_map(|(_, table)| table.as_table());

@@ -19,7 +19,7 @@ type Path = Vec<String>;
 /// The modules of a crate: for each, the paths it names.
 struct Modules {
     uses: BTreeMap<Path, Vec<Path>>,
-    /// What `pub use` gives other names to: the path under which it is found here, and its own.
+    /// Items that `pub use` exports again: their path here, and their own.
     reexports: BTreeMap<Path, Path>,
 }
 

@@ -30,9 +30,9 @@ pub struct Mutant {
     pub test_file: String,
     /// Where the rule is kept.
     pub file: String,
-    /// What stands there, once.
+    /// The text there, once.
     pub find: String,
-    /// What stands there when it is broken.
+    /// The text of the broken rule.
     pub put: String,
 }
 
@@ -42,7 +42,7 @@ struct List {
     mutant: Vec<Mutant>,
 }
 
-/// What became of a mutant.
+/// The outcome of the test of a mutant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MutantOutcome {
     /// The test failed, as it has to.
@@ -54,7 +54,7 @@ pub enum MutantOutcome {
 }
 
 impl Mutant {
-    /// What is wrong with it, as far as the tree tells.
+    /// Its faults, as far as the tree shows them.
     fn faults(&self, tree: &Tree, ledger: &Ledger) -> Vec<String> {
         let Self { req, file, find, .. } = self;
         let mut faults = Vec::new();
@@ -170,8 +170,8 @@ impl Bench<'_> {
         outcome
     }
 
-    /// Runs tests of a target by their names. What is broken is built as quickly as can be, and
-    /// suites that repeat themselves by seed run once.
+    /// Runs tests of a target by their names: built quickly, and suites that repeat themselves by
+    /// seed run once.
     fn test(&self, suite: &[String], names: &BTreeSet<&str>) -> io::Result<MutantOutcome> {
         let mut cargo = Command::new("cargo");
         cargo.args(["test", "--quiet"]);

@@ -1,4 +1,4 @@
-//! A line of Rust, its code told apart from comments and literals.
+//! A line of Rust, split into code and comment, without the text of literals.
 //!
 //! The rules ask small questions ("is there a `dbg!` here?") and must not be fooled by a string or
 //! a comment that speaks of one. A parser would answer more than is asked, and would drop the
@@ -8,7 +8,7 @@
 /// A source line, split into code and comment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Line {
-    /// What is neither comment nor inside a string or character literal; the quotes stay.
+    /// The code, with string and character literals emptied.
     pub code: String,
     /// The comment, slashes included.
     pub comment: String,

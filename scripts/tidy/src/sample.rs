@@ -1,4 +1,4 @@
-//! Whether tests notice changes that nobody chose: a sample of those that cargo-mutants makes.
+//! Whether tests notice arbitrary changes: a sample of those that cargo-mutants makes.
 //!
 //! [`mutants`] breaks the rules that requirements state. This replaces any function's value, or any
 //! operator, in the parts of the tree whose rules are decisions, and runs the tests of their crate.
@@ -149,7 +149,7 @@ impl Part {
         let shards = all.div_ceil(count.max(1)).max(1);
         let shard = seed % shards;
         println!("{package}: {} of {all} changes", (shard..all).step_by(shards).len());
-        // What a run before it left would be taken for this one's.
+        // The output of an earlier run would be taken for that of this run.
         let output = root.join("target/sample").join(package);
         std::fs::create_dir_all(&output)?;
         let mut cargo = mutants();

@@ -12,7 +12,7 @@ const CHECK: &str = "scripts/check";
 const NEXTEST: &str = ".config/nextest.toml";
 const FLAKY: &str = "scripts/flaky.toml";
 
-/// What the tier `deep` runs all tests by.
+/// The command by which the tier `deep` runs all tests.
 const ALL: &str = "cargo test --workspace --all-features --no-fail-fast\"\n";
 /// Settings by which cargo does not run a target's tests. Fuzz targets have none.
 const OPT_OUTS: [&str; 3] = ["test = false", "doctest = false", "autotests = false"];
@@ -68,9 +68,9 @@ struct Entry {
     /// As scripts/test-quick prints it: binary and name.
     test: String,
     date: String,
-    /// What is known of the cause.
+    /// The cause, as far as it is known.
     known: String,
-    /// What mended it.
+    /// The change that mended it.
     mended: Option<String>,
 }
 

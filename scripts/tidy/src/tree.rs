@@ -1,4 +1,4 @@
-//! The files that the rules look at: what git tracks, as text.
+//! The files that the rules examine: those that git tracks, as text.
 //!
 //! Without git (an unpacked archive) every file counts except build output and dot-directories.
 
@@ -16,7 +16,7 @@ pub struct SourceFile {
     pub path: String,
     /// All of it.
     pub text: String,
-    /// Its lines told apart into code and comment, if it is Rust; otherwise empty.
+    /// Its lines, split into code and comment, if it is Rust; otherwise empty.
     pub rust: Vec<Line>,
 }
 
@@ -97,7 +97,7 @@ pub fn paths(root: &Path) -> io::Result<Vec<String>> {
     Ok(paths)
 }
 
-/// What git tracks below `root`; `None` without git or a repository, or when `root` is not in it.
+/// The files that git tracks below `root`; `None` without git or a repository, or when `root` is not in it.
 fn tracked(root: &Path) -> Option<Vec<String>> {
     let output = Command::new("git").arg("-C").arg(root).args(["ls-files", "-z"]).output().ok()?;
     let paths = String::from_utf8(output.stdout).ok()?;
