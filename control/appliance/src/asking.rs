@@ -7,7 +7,7 @@ use pollux_node::admin::client::{AskError, Client};
 use pollux_node::admin::request::AdminRequest;
 use pollux_node::admin::rows::TableRow;
 use serde::de::DeserializeOwned;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The option `--wait`.
@@ -16,6 +16,22 @@ pub struct Wait {
     /// How long to wait for a node or fabric that is starting; 0 for no wait
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds, global = true)]
     wait: Duration,
+}
+
+// Without a doc comment, which would be the help text of the command.
+#[derive(Args)]
+pub struct NodeSocket {
+    /// Socket of the node
+    #[arg(long, value_name = "PATH")]
+    pub socket: PathBuf,
+    #[command(flatten)]
+    wait: Wait,
+}
+
+impl NodeSocket {
+    pub fn ask<T: DeserializeOwned>(&self, request: &AdminRequest) -> Result<T, AskError> {
+        ask(&self.socket, self.wait, request)
+    }
 }
 
 impl Wait {

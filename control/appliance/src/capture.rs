@@ -1,9 +1,9 @@
 //! `pollux capture`: packets that a running node receives, sends or drops, as lines or as a file
 //! that Wireshark reads.
 
-use crate::asking::{Wait, ask};
+use crate::asking::NodeSocket;
 use crate::output::{note, print};
-use crate::pcapng::{self, Direction};
+use crate::pcapng;
 use crate::signals::{self, signals};
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
@@ -45,16 +45,13 @@ pub struct CaptureArguments {
     /// Keep only the first bytes of each packet
     #[arg(long, value_name = "BYTES", default_value_t = SNAP_BYTES_MAX)]
     snap: u32,
-    /// Socket of the node
-    #[arg(long, value_name = "PATH")]
-    socket: PathBuf,
     #[command(flatten)]
-    wait: Wait,
+    node: NodeSocket,
 }
 
-/// Captures packets until there are enough or a signal comes, and says how many were missed.
+/// Captures packets until there are enough or a signal arrives, and prints how many were missed.
 pub fn capture(arguments: &CaptureArguments) -> Result<(), Box<dyn Error>> {
-    let CaptureArguments { socket, wait, .. } = arguments;
+    let node = &arguments.node;
     let request = CaptureRequest {
         interface: arguments.interface.clone(),
         reason: arguments.reason.clone(),
@@ -63,15 +60,15 @@ pub fn capture(arguments: &CaptureArguments) -> Result<(), Box<dyn Error>> {
     };
     let (wake, is_over) = signals()?;
     let request = AdminRequest::BeginCapture(request);
-    let status: CaptureStatus = ask(socket, *wait, &request)?;
+    let status: CaptureStatus = node.ask(&request)?;
     let mut sink = Sink::open(arguments)?;
     note(&format!("capturing at {}", status.interfaces.join(", ")));
     let mut captured = 0;
     let missed = loop {
-        // What was captured before the signal is read once more.
+        // Packets that were captured before the signal are read once more.
         let is_last = is_over.load(Ordering::Relaxed);
         let CapturedPackets { packets, missed, has_more } =
-            ask(socket, *wait, &AdminRequest::ReadCapture(status.capture))?;
+            node.ask(&AdminRequest::ReadCapture(status.capture))?;
         let left = arguments.count.map_or(u64::MAX, |count| count - captured);
         for packet in packets.iter().take(left.try_into().unwrap_or(usize::MAX)) {
             sink.take(packet)?;
@@ -85,7 +82,7 @@ pub fn capture(arguments: &CaptureArguments) -> Result<(), Box<dyn Error>> {
             signals::wait(&wake, READ_EVERY)?;
         }
     };
-    ask::<()>(socket, *wait, &AdminRequest::EndCapture(status.capture))?;
+    node.ask::<()>(&AdminRequest::EndCapture(status.capture))?;
     sink.end(missed)?;
     note(&format!("{captured} packets captured, {missed} missed"));
     Ok(())
@@ -126,12 +123,11 @@ impl Sink {
                 interfaces.len() - 1
             }
         };
-        let direction = if packet.is_sent { Direction::Out } else { Direction::In };
         let comment = packet.dropped.as_ref().map(|reason| format!("dropped: {reason}"));
         let (full_len, comment) = (packet.bytes as u32, comment.as_deref());
         *last = packet.nanos;
         let number = number as u32;
-        let block = pcapng::packet(number, packet.nanos, full_len, &kept, direction, comment);
+        let block = pcapng::packet(number, packet.nanos, full_len, &kept, packet.is_sent, comment);
         Ok(file.write_all(&block)?)
     }
 
@@ -143,7 +139,7 @@ impl Sink {
         }
     }
 
-    /// The file says what it lacks. Readers sum the numbers of all interfaces.
+    /// Ends the file with the number of missed packets, at one interface: readers sum all.
     fn end(&mut self, missed: u64) -> io::Result<()> {
         if let Self::File { file, interfaces, last, .. } = self {
             if !interfaces.is_empty() {

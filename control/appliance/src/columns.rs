@@ -1,12 +1,11 @@
 //! The columns of `pollux show`, for people. Rows have more fields, which `--json` prints.
 
 use crate::table::{Cell, Column};
-use pollux_node::admin::multicast::MulticastStatus;
 use pollux_node::admin::route::TraceStep;
 use pollux_node::admin::rows::{
     AclStatus, ConnectionStatus, DropCount, FaultStatus, GroupStatus, InterfaceStatus,
-    KernelStatus, LeaseStatus, LinkStatus, MembershipStatus, MulticastTree, NeighborStatus,
-    NodeStatus, PortStatus, RouteHop, RouteStatus, WorkerStatus,
+    KernelStatus, LeaseStatus, LinkStatus, MembershipStatus, MulticastStatus, MulticastTree,
+    NeighborStatus, NodeStatus, PortStatus, RouteHop, RouteStatus, WorkerStatus,
 };
 
 pub trait Columns: Sized + 'static {
@@ -19,7 +18,7 @@ pub trait Selected {
         false
     }
 
-    /// Whether it says nothing, and is shown only on request.
+    /// Whether it is shown only on request: a counter is zero, or another route is used.
     fn is_zero(&self) -> bool {
         false
     }

@@ -81,7 +81,7 @@ enum Command {
     Doctor(doctor::DoctorArguments),
 }
 
-/// What the command accepts.
+/// The definition of the command line.
 pub fn command() -> clap::Command {
     Arguments::command()
 }

@@ -45,7 +45,7 @@ fn json_line(notice: &NodeNotice, time: String) -> String {
     serde_json::to_string(&Line { time, notice }).expect("texts are JSON")
 }
 
-/// Whether standard output is the socket of the journal that systemd tells of (systemd.exec(5)).
+/// Whether standard output is the socket of the journal, by `JOURNAL_STREAM` (systemd.exec(5)).
 #[expect(clippy::disallowed_methods, reason = "systemd says it by the environment")]
 fn goes_to_journal() -> bool {
     let Ok(journal) = env::var("JOURNAL_STREAM") else { return false };

@@ -13,12 +13,6 @@ const NANOSECONDS: u8 = 9;
 const INBOUND: u32 = 1;
 const OUTBOUND: u32 = 2;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
-    In,
-    Out,
-}
-
 /// The first block of a file.
 pub fn section() -> Vec<u8> {
     block(BlockHeader::SECTION, &SectionBody::OPEN.emit(), &[], &[])
@@ -40,7 +34,7 @@ pub fn packet(
     nanos: u64,
     full_len: u32,
     kept: &[u8],
-    direction: Direction,
+    is_sent: bool,
     comment: Option<&str>,
 ) -> Vec<u8> {
     let body = PacketBody {
@@ -50,11 +44,7 @@ pub fn packet(
         kept_len: kept.len() as u32,
         full_len,
     };
-    let flags = match direction {
-        Direction::In => INBOUND,
-        Direction::Out => OUTBOUND,
-    };
-    let flags = flags.to_be_bytes();
+    let flags = if is_sent { OUTBOUND } else { INBOUND }.to_be_bytes();
     let comment = comment.map(|text| (OptionHeader::COMMENT, text.as_bytes()));
     let flags = (OptionHeader::PACKET_FLAGS, &flags[..]);
     let options: Vec<_> = comment.into_iter().chain([flags]).collect();
@@ -101,7 +91,7 @@ mod tests {
         let first = [0x0a, 0x0d, 0x0d, 0x0a, 0, 0, 0, 28, 0x1a, 0x2b, 0x3c, 0x4d, 0, 1, 0, 0];
         assert_eq!(section()[..16], first);
         assert_eq!(section()[24..], [0, 0, 0, 28]);
-        let block = packet(1, 2 << 32 | 3, 9, &[7; 5], Direction::Out, None);
+        let block = packet(1, 2 << 32 | 3, 9, &[7; 5], true, None);
         let head = [0, 0, 0, 6, 0, 0, 0, 52, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 5];
         assert_eq!(block[..24], head);
         let tail = [0, 0, 0, 9, 7, 7, 7, 7, 7, 0, 0, 0, 0, 2, 0, 4, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0];

@@ -1,12 +1,11 @@
 //! `pollux reload` and `pollux confirm`: another configuration for a running node.
 
-use crate::asking::{Wait, ask, seconds};
+use crate::asking::{NodeSocket, seconds};
 use crate::output::{note, print_value};
 use clap::Args;
 use pollux_node::admin::request::AdminRequest;
 use pollux_node::admin::rows::ChangeStatus;
 use std::error::Error;
-use std::path::PathBuf;
 use std::time::Duration;
 
 #[derive(Args)]
@@ -20,11 +19,8 @@ pub struct ReloadArguments {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Socket of the node
-    #[arg(long, value_name = "PATH")]
-    socket: PathBuf,
     #[command(flatten)]
-    wait: Wait,
+    node: NodeSocket,
 }
 
 #[derive(Args)]
@@ -35,25 +31,22 @@ pub struct ConfirmArguments {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Socket of the node
-    #[arg(long, value_name = "PATH")]
-    socket: PathBuf,
     #[command(flatten)]
-    wait: Wait,
+    node: NodeSocket,
 }
 
 /// Runs `pollux reload`. A file with errors changes nothing, nor does one of whose changes one
 /// fails; both are errors of the command.
 pub fn reload(arguments: &ReloadArguments) -> Result<(), Box<dyn Error>> {
-    let ReloadArguments { dry_run, timeout, json, socket, wait } = arguments;
+    let ReloadArguments { dry_run, timeout, json, node } = arguments;
     let timeout_ms = timeout.map(|timeout| timeout.as_millis() as u64);
     let request = AdminRequest::Reload { is_trial: *dry_run, timeout_ms };
-    let changes: Vec<ChangeStatus> = ask(socket, *wait, &request)?;
+    let changes: Vec<ChangeStatus> = node.ask(&request)?;
     print_value(*json, &changes[..], described)?;
     if let (Some(timeout), false) = (timeout, changes.is_empty()) {
         note(&format!(
             "run `pollux confirm --socket {}` within {} s, or this is taken back",
-            socket.display(),
+            node.socket.display(),
             timeout.as_secs_f64()
         ));
     }
@@ -61,8 +54,8 @@ pub fn reload(arguments: &ReloadArguments) -> Result<(), Box<dyn Error>> {
 }
 
 pub fn confirm(arguments: &ConfirmArguments) -> Result<(), Box<dyn Error>> {
-    let ConfirmArguments { undo, json, socket, wait } = arguments;
-    let changes: Vec<_> = ask(socket, *wait, &AdminRequest::Confirm { is_undo: *undo })?;
+    let ConfirmArguments { undo, json, node } = arguments;
+    let changes: Vec<_> = node.ask(&AdminRequest::Confirm { is_undo: *undo })?;
     print_value(*json, &changes[..], described)
 }
 

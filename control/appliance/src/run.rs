@@ -23,7 +23,7 @@ pub struct RunArguments {
 }
 
 /// Runs a node until a signal ends it; SIGHUP has it read its configuration again. The node waits
-/// for missing devices. A service manager that started it is told what it does.
+/// for missing devices, and reports its state to a service manager that started it.
 pub fn run(arguments: &RunArguments) -> Result<(), Box<dyn Error>> {
     descriptors::raise_limit();
     let source = Source::file(&arguments.config)?;

@@ -1,17 +1,16 @@
 //! `pollux show`, `pollux idle` and `pollux fault`: requests to a running node or fabric, and
 //! responses as tables.
 
-use crate::asking::{self, Wait, ask};
+use crate::asking::{self, NodeSocket, Wait, ask};
 use crate::columns::{Columns, Selected};
 use crate::output::{print, print_value};
 use crate::table::table;
 use clap::{Args, Subcommand, ValueEnum};
-use pollux_node::admin::multicast::MulticastStatus;
 use pollux_node::admin::request::AdminRequest;
 use pollux_node::admin::rows::{
     AclStatus, ConnectionStatus, DropCount, FaultStatus, GroupStatus, InterfaceStatus,
-    KernelStatus, LinkStatus, MulticastTree, NeighborStatus, NodeStatus, PortStatus, RouteStatus,
-    TableRow, WorkerStatus,
+    KernelStatus, LinkStatus, MulticastStatus, MulticastTree, NeighborStatus, NodeStatus,
+    PortStatus, RouteStatus, TableRow, WorkerStatus,
 };
 use std::error::Error;
 use std::path::PathBuf;
@@ -73,11 +72,8 @@ pub struct IdleArguments {
     /// Change only this worker, numbered as in `show workers` [default: all]
     #[arg(long, value_name = "NUMBER")]
     worker: Option<usize>,
-    /// Socket of the node
-    #[arg(long, value_name = "PATH")]
-    socket: PathBuf,
     #[command(flatten)]
-    wait: Wait,
+    node: NodeSocket,
 }
 
 #[derive(Args)]
@@ -200,7 +196,7 @@ pub fn fault(arguments: &FaultArguments) -> Result<(), Box<dyn Error>> {
 }
 
 pub fn idle(arguments: &IdleArguments) -> Result<(), Box<dyn Error>> {
-    let IdleArguments { strategy, worker, socket, wait } = arguments;
+    let IdleArguments { strategy, worker, node } = arguments;
     let request = AdminRequest::Idle { strategy: strategy.clone(), worker: *worker };
-    Ok(ask(socket, *wait, &request)?)
+    Ok(node.ask(&request)?)
 }

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_status_of_a_process_says_what_it_ignores() {
+    fn the_status_of_a_process_shows_ignored_signals() {
         let status = "Name:\tpollux\nSigBlk:\t0000000000000003\nSigIgn:\t0000000000001001\n";
         let ignored = [SIGHUP, SIGINT, 13, SIGTERM].map(|signal| is_ignored(status, signal));
         assert_eq!(ignored, [true, false, true, false]);

@@ -1,6 +1,6 @@
 //! `pollux trace`: a packet's way through the tables of a running node, without sending one.
 
-use crate::asking::{Wait, ask};
+use crate::asking::NodeSocket;
 use crate::columns::Columns;
 use crate::output::print_value;
 use crate::table::table;
@@ -9,7 +9,6 @@ use pollux_node::admin::request::{AdminRequest, TraceRequest};
 use pollux_node::admin::route::TraceStep;
 use std::error::Error;
 use std::net::IpAddr;
-use std::path::PathBuf;
 
 /// Arguments of `pollux trace`.
 #[derive(Args)]
@@ -25,17 +24,14 @@ pub struct TraceArguments {
     /// Print JSON instead of a table
     #[arg(long)]
     json: bool,
-    /// Socket of the node
-    #[arg(long, value_name = "PATH")]
-    socket: PathBuf,
     #[command(flatten)]
-    wait: Wait,
+    node: NodeSocket,
 }
 
 /// Prints a line for each step, with its result and the reason.
 pub fn trace(arguments: &TraceArguments) -> Result<(), Box<dyn Error>> {
-    let TraceArguments { address, from, interface, json, socket, wait } = arguments;
+    let TraceArguments { address, from, interface, json, node } = arguments;
     let request = TraceRequest { address: *address, source: *from, interface: interface.clone() };
-    let steps: Vec<_> = ask(socket, *wait, &AdminRequest::Trace(request))?;
+    let steps: Vec<_> = node.ask(&AdminRequest::Trace(request))?;
     print_value(*json, steps, |steps| table(&steps, TraceStep::COLUMNS))
 }

@@ -249,7 +249,6 @@ pub struct Neighbor {
 }
 
 impl InterfaceSettings {
-    /// Opens its device, and the management of the port.
     pub fn open_device(&self) -> Result<Opened, DeviceOpenError> {
         open_managed(&self.device, self.management.as_ref().map(Management::port))
     }
@@ -272,7 +271,6 @@ impl NodeConfig {
         Self::open_with_text(path).map(|(config, _)| config)
     }
 
-    /// The same, with the text.
     pub fn open_with_text(path: &Path) -> Result<(Self, String), ConfigErrors> {
         let file = path.display().to_string();
         let text = std::fs::read_to_string(path).map_err(|error| {
@@ -295,7 +293,7 @@ impl NodeConfig {
 
 display_as_serialized!(AclVerb FrameAccess InterfaceKind Mode RouteKind RpfMode);
 
-/// A value, or else an error that says what to write.
+/// A value, or else an error with this advice.
 fn valid<T, E: de::Error>(value: Option<T>, advice: impl FnOnce() -> String) -> Result<T, E> {
     value.ok_or_else(|| E::custom(advice()))
 }

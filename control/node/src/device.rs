@@ -34,7 +34,6 @@ pub struct Opened {
     pub management: Option<Box<dyn ManagementPort>>,
 }
 
-/// The reason for which a device cannot be opened: one sentence, and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceOpenError {
@@ -152,7 +151,6 @@ fn open_private() -> Result<Opened, DeviceOpenError> {
     Err(DeviceOpenError::PrivateFull)
 }
 
-/// A clock that starts now.
 #[expect(clippy::disallowed_methods, reason = "this is where the machine's clock comes in")]
 fn clock() -> Clock {
     let start = Instant::now();
@@ -164,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_opened_is_refused_with_advice() {
+    fn invalid_devices_are_refused_with_advice() {
         let refusal = |name: &str| open(name).err().expect("it is refused").to_string();
         let wrong = ["", ":1", "soft:@", "soft:/run/x", "tap:x", "soft:x@y:0", "soft:x@y:999"];
         for name in
@@ -181,7 +179,7 @@ mod tests {
         assert!(refusal("no_such_0:1").starts_with("no_such_0"), "{}", refusal("no_such_0:1"));
     }
     #[test]
-    fn a_process_has_one_fabric_with_a_host_for_everyone() {
+    fn devices_of_a_process_share_one_fabric() {
         let all: Vec<_> = (0..16).map(|_| open("soft:").expect("there is a host")).collect();
         assert!(matches!(open("soft:"), Err(DeviceOpenError::PrivateFull)));
         let fabric = all[0].fabric.as_ref().expect("it is ours");

@@ -1,7 +1,5 @@
-//! What a node needs of this machine beside adapters: the kernel for shadows, and privileges.
-//!
-//! As the examination of adapters, it reads files only; what is missing or unreadable is a finding,
-//! never a failure.
+//! The needs of a node beside adapters: the kernel for shadows, and privileges. Only files are read;
+//! a missing or unreadable one is a finding, never a failure.
 
 use pollux_ibverbs::doctor::{DoctorFinding, DoctorVerdict};
 use std::fs;
@@ -52,7 +50,7 @@ fn tun(root: &Path) -> DoctorFinding {
     finding("TUN", is_there, found.into(), remedy)
 }
 
-/// Packets that come into a shadow are for this host; a kernel that forwards would send others on.
+/// A kernel that forwards would forward packets of shadows beside the node.
 fn forwarding(root: &Path) -> DoctorFinding {
     let files = ["ipv4/ip_forward", "ipv6/conf/all/forwarding"];
     let is_on = |file: &&&str| {
@@ -72,7 +70,7 @@ fn forwarding(root: &Path) -> DoctorFinding {
 mod tests {
     use super::*;
 
-    /// What is found where these files are.
+    /// The findings below a root with these files.
     fn found(name: &str, files: &[(&str, &str)]) -> Vec<String> {
         let root = std::env::temp_dir().join(format!("pollux-needs-{name}-{}", std::process::id()));
         for (path, text) in files {
@@ -105,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lacks_comes_with_a_remedy() {
+    fn missing_capabilities_have_a_remedy() {
         let files = [
             ("proc/self/status", "CapEff:\t0000000000002000\n"),
             ("proc/sys/net/ipv4/ip_forward", "1\n"),

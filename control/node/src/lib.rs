@@ -11,7 +11,7 @@
 //! 6. [`service`]: a service manager that starts the node, such as systemd; [`doctor`]: what this
 //!    machine lacks.
 //!
-//! # The way of a CM REQ
+//! # The path of a CM REQ
 //!
 //! Each arrow down is a command to the worker, each arrow up its event.
 //!
@@ -32,7 +32,7 @@
 //!   port driver --> neighbor::RouteTable::publish: packets to the peer go by it
 //! ```
 //!
-//! # The way of `pollux show`
+//! # The path of `pollux show`
 //!
 //! No worker has a part in it.
 //!

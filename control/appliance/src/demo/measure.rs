@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_says_how_many_rounds_went_well() {
+    fn a_failure_reports_completed_rounds() {
         let mut rounds = 0;
         let failed = RoundTrips::measure(|| {
             rounds += 1;

@@ -77,7 +77,7 @@ impl ReceivedStream {
 mod tests {
     use super::*;
 
-    /// What a receiver says of a stream that comes in parts of such lengths.
+    /// The report of a receiver of a stream in parts of such lengths.
     fn received(stream: &[u8], part: usize) -> ReceivedStream {
         let (pattern, mut reception) = (Pattern::new(), ReceivedStream::default());
         stream.chunks(part).for_each(|part| reception.take(&pattern, part));

@@ -17,7 +17,7 @@ const WARNINGS_MAX: usize = 4;
 /// The widest column but the last one.
 const COLUMN_MAX: usize = 40;
 
-/// What is shown, and how.
+/// The state of the screen.
 pub struct Screen {
     pub view: View,
     pub change: Option<SampleChange>,

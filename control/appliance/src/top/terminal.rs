@@ -21,11 +21,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 const INTERVAL_MS_MIN: u64 = 100;
 const INTERVAL_MS_MAX: u64 = 60_000;
 
-/// A sampler thread: it asks the node for the tables of a view whenever it is told to.
+/// A thread that requests the tables of a view from the node, on demand.
 struct Sampler {
     views: Sender<View>,
     samples: Receiver<(View, Result<Sample, String>)>,
-    /// Whether it was told to, and has not answered.
+    /// Whether a sample is outstanding.
     is_asked: bool,
 }
 
@@ -49,8 +49,8 @@ impl Sampler {
     }
 }
 
-/// Shows a node until the user quits. The first sample comes before the terminal is taken, so that
-/// a wrong socket is an error as of other commands.
+/// Shows a node until the user quits. The first sample is taken before the terminal, so that a wrong
+/// socket is an error as of other commands.
 #[expect(clippy::disallowed_methods, reason = "samples go by the clock")]
 pub fn run(arguments: &TopArguments) -> Result<(), Box<dyn Error>> {
     let TopArguments { socket, view, interval, wait, .. } = arguments;
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_do_what_the_help_says() {
+    fn keys_act_as_the_help_lists() {
         let mut screen = Screen::new(View::Overview, 1000, false);
         assert!(press(&mut screen, "\t\t") && screen.view == View::Workers);
         assert!(press(&mut screen, "7") && screen.view == View::Drops);

@@ -1,11 +1,11 @@
-//! What an operator should look at now, in sentences.
+//! Warnings for an operator, in sentences.
 
 use super::sample::SampleChange;
 
 /// The share of a worker's time from which on it has no reserve, in percent.
 const BUSY_PERCENT_MAX: f64 = 90.0;
 
-/// The sentences, the most important first.
+/// The most important first.
 pub fn warnings(change: &SampleChange) -> Vec<String> {
     let states = change.now.interfaces.iter().filter(|row| row.state != "up").map(|row| {
         let waits = row.waits_for.as_ref().map_or(String::new(), |it| format!("; waits for {it}"));

@@ -1,11 +1,11 @@
 //! The client of the admin socket of a running fabric or node: typed requests and replies.
 //!
-//! A process that starts has no socket yet, and a busy server says "later": the client retries for
-//! as long as its caller wants. All other errors are final.
+//! A process that starts has no socket yet, and a busy server replies "later": the client retries
+//! for as long as its caller wants. All other errors are final.
 //!
-//! Why a server that hangs is told apart from none: the advice differs. The system accepts
-//! connections for a process that is stopped or hangs, which never responds; the client names the
-//! process, and reads its state to say which of the two it is.
+//! Why a server that does not respond is another error than an absent one: the advice differs. The
+//! system accepts connections for a process that hangs or is stopped; the client names the process,
+//! and reads its state.
 
 use super::reply::AdminReply;
 use super::request::AdminRequest;
@@ -25,7 +25,6 @@ use std::time::{Duration, Instant};
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// How often the state of the process is read.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// Pauses between attempts.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(250);
 
@@ -81,7 +80,7 @@ pub enum AskError {
         path = .0.display()
     )]
     Foreign(PathBuf, serde_json::Error),
-    /// The request may succeed soon; the server says why not now.
+    /// The request may succeed soon; the reason is that of the server.
     #[error("{0}")]
     Later(String),
     #[error("{0}")]
@@ -259,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_ends_early_is_an_error_that_says_so() {
+    fn a_truncated_response_is_an_error() {
         for (test, answer, bytes) in [("none", "", 0), ("half", "{\"ok\":[1,", 9)] {
             let (answer, pauses) = asked(test, &[answer]);
             let said = answer.unwrap_err().to_string();
@@ -272,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_told_to_come_again_comes_again() {
+    fn a_busy_server_is_asked_again() {
         let busy = "{\"later\":\"busy\"}\n";
         let (answer, pauses) = asked("again", &[busy, busy, "{\"ok\":[]}\n"]);
         assert_eq!((answer.expect("the third"), pauses), (Vec::new(), 2));
@@ -281,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_nobody_has_made_yet_is_waited_for() {
+    fn an_absent_socket_is_tried_again() {
         let path = std::env::temp_dir().join(format!("client-{}-later", std::process::id()));
         let client = Client::new(&path, Duration::from_secs(3600));
         let mut listener = None;
@@ -305,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_hangs_is_told_apart_from_none() {
+    fn a_silent_server_is_another_error_than_an_absent_one() {
         let path = std::env::temp_dir().join(format!("client-{}-hangs", std::process::id()));
         let silence_max = Duration::from_millis(20);
         let ask = || {

@@ -28,7 +28,6 @@
 pub mod capture;
 pub mod client;
 pub mod finding;
-pub mod multicast;
 mod neighbor_rows;
 pub mod page;
 pub mod reply;
@@ -61,7 +60,7 @@ const RESPONSE_MAX: Duration = Duration::from_secs(8);
 /// Pause of accepting when the system has no descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Pages in one turn, of all connections: so long do other tasks of the thread wait.
+/// Pages in one turn, of all connections: other tasks of the thread wait for them.
 const PAGES_PER_TURN: usize = 8;
 
 const BUSY: &str = "too many queries at once; try again";
@@ -144,15 +143,15 @@ impl Admin {
         }
         let pages_left = &mut self.pages_left;
         self.connections.retain_mut(|one| one.step(now, respond, pages_left).unwrap_or(false));
-        // The first have had their pages; others are first in the next turn.
+        // Other connections are first in the next turn.
         if self.pages_left == 0 {
             let count = self.connections.len().min(PAGES_PER_TURN);
             self.connections.rotate_left(count);
         }
     }
 
-    /// Adds a connection. At the limit, the oldest without a request makes space, or else the new
-    /// connection is refused; either client is told to try again.
+    /// Adds a connection. At the limit, the oldest without a request is closed, or else the new one;
+    /// the client of either gets the advice to try again.
     fn accept(&mut self, now: Time, stream: UnixStream, respond: Respond<'_>) {
         if stream.set_nonblocking(true).is_err() {
             return;
@@ -255,8 +254,8 @@ impl Connection {
         (self.state, self.until) = (State::Writing(bytes, 0, None), now + CLIENT_MAX);
     }
 
-    /// Closes it, and tells the client to try again. The socket of a client without a request has
-    /// space for that.
+    /// Closes the connection, with the advice to try again. The socket of a client without a request
+    /// has space for that.
     fn refuse(mut self) {
         let busy = Page::from(AdminReply::Later(BUSY.into()));
         let _ = self.stream.write_all(&busy.bytes(true));
@@ -349,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_without_a_request_make_room_for_one_with_a_request() {
+    fn connections_without_a_request_are_closed_for_one_with_a_request() {
         let mut socket = Socket::new("silent");
         // Some send nothing, some half a request.
         let silent = |nth: usize| if nth.is_multiple_of(2) { "" } else { "\"list" };
@@ -411,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_makes_few_pages_and_says_that_there_is_more() {
+    fn a_turn_makes_few_pages_and_is_due_again() {
         let mut socket = Socket::new("turns");
         let count = 3 * PAGES_PER_TURN;
         let mut all: Vec<_> = (0..count).map(|_| socket.connect("\"list_faults\"\n")).collect();
@@ -431,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_beyond_the_limit_of_waiting_ones_is_told_to_try_again() {
+    fn a_client_beyond_the_limit_of_waiting_ones_gets_later() {
         let mut socket = Socket::new("waiting");
         let mut all = Vec::new();
         for _ in 0..CONNECTIONS_MAX {

@@ -1,8 +1,8 @@
 //! Long responses in pages: the control thread makes a page when the client has read the one
 //! before, so that neither a long table nor a slow client takes much of its time or memory.
 //!
-//! Clients see one line of JSON. Rows that come or go between two pages may be missing in it; no
-//! row is there twice, since a page begins after the last row of the one before.
+//! Clients see one line of JSON. Rows that are added or removed between two pages may be missing in
+//! it; no row is there twice, since a page begins after the last row of the page before.
 
 use super::reply::{AdminAnswer, AdminReply};
 use std::net::IpAddr;
@@ -29,7 +29,6 @@ pub struct Cursor {
     pub after: Option<RowKey>,
 }
 
-/// The key by which the rows of an interface are in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RowKey {
     Neighbor(IpAddr),

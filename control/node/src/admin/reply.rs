@@ -6,12 +6,11 @@
 //! (`control/node/schema/reply.json`).
 
 use super::capture::{CaptureStatus, CapturedPackets};
-use super::multicast::MulticastStatus;
 use super::route::{RouteDecision, TraceStep};
 use super::rows::{
     AclStatus, ChangeStatus, ConnectionStatus, DropCount, FaultStatus, GroupStatus,
-    InterfaceStatus, KernelStatus, LinkStatus, NeighborStatus, NodeStatus, PortStatus, RouteStatus,
-    WorkerStatus,
+    InterfaceStatus, KernelStatus, LinkStatus, MulticastStatus, NeighborStatus, NodeStatus,
+    PortStatus, RouteStatus, WorkerStatus,
 };
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;

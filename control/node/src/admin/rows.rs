@@ -3,7 +3,6 @@
 //! Every row has all fields of its table; an unknown or inapplicable value is null. Addresses of
 //! the link layer, GIDs and GUIDs are text, as in the output of other InfiniBand tools.
 
-use super::multicast::MulticastStatus;
 pub use super::neighbor_rows::{NeighborState, NeighborStatus, NeighborTransport};
 
 use super::request::AdminTable;
@@ -154,6 +153,24 @@ pub struct AclStatus {
     pub packets: u64,
     /// Its conditions, in words.
     pub matches: String,
+}
+
+/// A multicast route of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct MulticastStatus {
+    /// The routing domain that has the route.
+    pub domain: String,
+    /// The group to which its packets are sent.
+    pub group: IpAddr,
+    /// The source of its packets; without one, each that has no route of its own.
+    pub source: Option<IpAddr>,
+    /// The interface where they arrive.
+    pub from: String,
+    /// The interfaces by which they leave.
+    pub to: Vec<String>,
+    /// Packets with a TTL above this leave.
+    pub ttl_threshold: u8,
 }
 
 /// What a node knows of a routing table of the kernel, by netlink. Counters are of all tables.

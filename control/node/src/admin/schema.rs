@@ -5,14 +5,13 @@
 
 use super::capture::{CaptureStatus, CapturedPackets};
 use super::finding::CheckReport;
-use super::multicast::MulticastStatus;
 use super::reply::{AdminAnswer, AdminReply, ConfigText, PingOutcome};
 use super::request::AdminRequest;
 use super::route::{RouteDecision, TraceStep};
 use super::rows::{
     AclStatus, ChangeStatus, ConnectionStatus, DropCount, FaultStatus, GroupStatus,
-    InterfaceStatus, KernelStatus, LinkStatus, NeighborStatus, NodeStatus, PortStatus, RouteStatus,
-    WorkerStatus,
+    InterfaceStatus, KernelStatus, LinkStatus, MulticastStatus, NeighborStatus, NodeStatus,
+    PortStatus, RouteStatus, WorkerStatus,
 };
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;

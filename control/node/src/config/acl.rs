@@ -68,7 +68,6 @@ impl RpfMode {
 }
 
 impl AclSettings {
-    /// The rule for workers.
     pub(crate) fn rule(&self) -> AclRule {
         let pair = |prefix: Prefix| (prefix.ip, prefix.len);
         AclRule {
@@ -148,7 +147,6 @@ impl fmt::Display for AclSettings {
     }
 }
 
-/// A number, or a name.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum NumberOrText {

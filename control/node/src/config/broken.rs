@@ -1,4 +1,4 @@
-//! The rules across the values of a configuration that are broken, and which values break them.
+//! Broken rules across the values of a configuration.
 
 use super::error::{ConfigError, ConfigErrors};
 use super::lines::Step;
@@ -14,8 +14,8 @@ struct Broken {
 pub(super) struct Faults(Vec<Broken>);
 
 impl Faults {
-    /// One more, of the value at this path. Of those of one value the first counts: what else seems
-    /// wrong may come of it.
+    /// Adds a broken rule of the value at this path, unless it has one: others may follow from the
+    /// first.
     pub(super) fn add(&mut self, path: &[Step], reason: String) {
         if self.0.iter().all(|other| other.path != path) {
             self.0.push(Broken { path: path.into(), reason });

@@ -1,8 +1,5 @@
-//! What changes from one configuration to the next: the same list serves the start of a node, from
-//! an empty configuration, and `pollux reload`.
-//!
-//! Everything that a file can say is in the list ([`NodeConfig::diff`] is total), and what does not
-//! change is not: an interface in no change runs on untouched.
+//! The changes from one configuration to the next, for `pollux reload`, and for the start of a node
+//! from an empty configuration. The list is total: an interface in no change runs on untouched.
 
 use super::multicast::multicast_name;
 use super::{
@@ -18,8 +15,7 @@ use std::net::IpAddr;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     Remove(String),
-    /// An interface leaves and comes up with other settings: these keys cannot change while it
-    /// runs.
+    /// An interface stops and starts with other settings: these keys cannot change while it runs.
     Restart(String, Box<InterfaceSettings>, Vec<&'static str>),
     Set(String, Setting),
     Add(String, Box<InterfaceSettings>),
@@ -157,8 +153,8 @@ impl fmt::Display for Setting {
 }
 
 impl NodeConfig {
-    /// The changes from this configuration to another, in an order in which they can be made: what
-    /// is given up first, so that its place is free.
+    /// The changes from this configuration to another, in an order in which they can be made:
+    /// removals first.
     pub fn diff(&self, new: &Self) -> Vec<Change> {
         let mut changes = Vec::new();
         let gone = self.interfaces.keys().filter(|name| !new.interfaces.contains_key(*name));
@@ -345,7 +341,6 @@ impl AddressSetting {
     }
 }
 
-/// Values by their addresses.
 fn by<T>(values: impl Iterator<Item = T>, ip: impl Fn(&T) -> IpAddr) -> BTreeMap<IpAddr, T> {
     values.map(|value| (ip(&value), value)).collect()
 }
@@ -482,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn all_changes_together_make_the_one_configuration_of_the_other() {
+    fn applied_changes_make_the_new_configuration() {
         let mut rng = SeededRng::new(7);
         for _ in 0..2000 {
             let (mut old, new) = (random(&mut rng), random(&mut rng));
@@ -504,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_change_while_an_interface_runs_restarts_nothing() {
+    fn settings_of_a_running_interface_restart_nothing() {
         let old = read(
             "[interface.ib0]\ndevice = \"soft:\"\nmode = \"rc\"\nrouter = [\"10.0.0.254\"]\n\
              address = [\"10.0.0.1/24\", \"10.0.1.1/24\"]\n",
@@ -530,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_change_while_an_interface_runs_restarts_it() {
+    fn fixed_settings_restart_an_interface() {
         let old =
             read("[interface.ib0]\ndevice = \"soft:\"\n[interface.ib1]\ndevice = \"null:\"\n");
         let new = read(

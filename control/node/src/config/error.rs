@@ -36,14 +36,12 @@ impl ConfigError {
         Self { file: file.into(), place: None, reason }
     }
 
-    /// An error at a byte of the text.
     pub(super) fn at(file: &str, text: &str, at: usize, reason: String) -> Self {
         let (line, column) = line_and_column(text, at);
         let place = Some((line, column, key_at(text, at)));
         Self { file: file.into(), place, reason }
     }
 
-    /// An error of the value at a path.
     pub(super) fn of_value(file: &str, text: &str, path: &[Step], reason: String) -> Self {
         match offset_of(text, path) {
             Some(at) => Self::at(file, text, at, reason),
@@ -99,7 +97,6 @@ pub(super) fn explain(message: &str) -> String {
     }
 }
 
-/// A value of another type than the key has.
 fn explain_type(message: &str) -> String {
     let (found, wanted) = message.trim_end().split_once(", expected ").unwrap_or((message, ""));
     let text = found.strip_prefix("string ").map(|text| text.trim_matches('"'));

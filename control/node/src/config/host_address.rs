@@ -1,4 +1,4 @@
-//! Which addresses a host can have, as far as an address says so by itself.
+//! Addresses that no host can have, and addresses of link scope.
 
 use super::Prefix;
 use std::net::{IpAddr, Ipv4Addr};

@@ -99,8 +99,7 @@ pub(super) fn vlan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<
 }
 
 impl InterfaceSettings {
-    /// A key that is set, though interfaces of this kind do not have it. One that is set to its
-    /// default is not noticed: it says nothing.
+    /// A key with another value than its default that interfaces of this kind do not have.
     pub(super) fn foreign_key(&self) -> Option<&'static str> {
         let default = Self::default();
         let of_infiniband = [

@@ -4,7 +4,6 @@
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// A step on the way to a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Key(String),
@@ -24,8 +23,7 @@ impl From<usize> for Step {
     }
 }
 
-/// Where the value at a path begins, or as much of the path as the file has; nowhere for an empty
-/// path.
+/// The offset of the value at a path, or of the last step that the file has.
 pub(super) fn offset_of(text: &str, path: &[Step]) -> Option<usize> {
     let table = DeTable::parse(text).ok()?;
     let (span, table) = (table.span(), table.into_inner());
@@ -66,7 +64,7 @@ fn push_keys(value: &DeValue<'_>, at: usize, keys: &mut Vec<String>) -> bool {
     }
 }
 
-/// Where a part of a value begins, and that part.
+/// The offset of a part of a value, and that part.
 fn enter<'i>(value: DeValue<'i>, step: &Step) -> Option<(usize, Spanned<DeValue<'i>>)> {
     match (value, step) {
         (DeValue::Table(table), Step::Key(key)) => {

@@ -13,7 +13,6 @@ use std::net::IpAddr;
 /// Static multicast routes of a node, at most: an interface is a member of as many groups.
 pub(super) const MULTICAST_ROUTES_MAX: usize = 1000;
 
-/// A table `[[multicast]]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MulticastSettings {
@@ -27,10 +26,9 @@ pub struct MulticastSettings {
     pub ttl_threshold: u8,
 }
 
-/// What no two multicast routes have in common: group, source, and interface of arrival.
+/// The unique key of a multicast route: group, source, and interface of arrival.
 pub type MulticastKey = (IpAddr, Option<IpAddr>, String);
 
-/// Packets whose TTL has not run out.
 const fn any_ttl() -> u8 {
     1
 }
@@ -140,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_that_cannot_be_says_which_key_is_wrong() {
+    fn an_invalid_route_is_refused_with_its_key() {
         let with = |keys: &str| format!("group = \"239.1.2.3\"\n{keys}");
         for (keys, line, reason) in [
             ("group = \"10.0.0.1\"\nfrom = \"ib1\"\nto = [\"ib2\"]".into(), 11, "no multicast"),

@@ -1,7 +1,5 @@
-//! The text of a configuration becomes one, or all that is wrong with its keys and values.
-//!
-//! The parser stops at the first mistake. That key is taken out then, and what is left is parsed
-//! again, until nothing else is wrong: an administrator gets all mistakes at once.
+//! The parser of a configuration. It reports all mistakes in keys and values at once: TOML's parser
+//! stops at the first, so that key is removed, and the rest is parsed again.
 
 use super::NodeConfig;
 use super::error::{ConfigError, ConfigErrors, explain};
@@ -30,7 +28,7 @@ pub(super) fn parse(file: &str, text: &str) -> Result<NodeConfig, ConfigErrors> 
             Ok(_) => break,
             Err(error) => error,
         };
-        // A key is missing now that was taken out before.
+        // A key that was removed before is missing now.
         let missing = error.message().strip_prefix("missing field `");
         let missing = missing.and_then(|rest| rest.split('`').next());
         if !missing.is_some_and(|key| removed.contains(key)) {
@@ -42,7 +40,7 @@ pub(super) fn parse(file: &str, text: &str) -> Result<NodeConfig, ConfigErrors> 
     Err(ConfigErrors::new(mistakes))
 }
 
-/// Takes out the innermost key at a byte of the text, with its value; returns its name.
+/// Removes the innermost key at a byte of the text; returns its name.
 fn remove(table: &mut DeTable<'_>, at: usize) -> Option<String> {
     let mut found = None;
     for (key, value) in table.iter_mut() {
@@ -92,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn all_mistakes_of_a_file_are_told_with_their_places_and_remedies() {
+    fn all_mistakes_of_a_file_are_reported_with_places_and_remedies() {
         let text = "[workers]\nidle = 'sleepy'\n\
                     [interface.ib0]\ndevice = 'soft:f@host1'\nadress = ['10.0.0.1/24']\n\
                     mode = 'rx'\npkey = '0x8001'\naddress = '10.0.0.1/24'\n\
@@ -123,12 +121,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_toml_has_one_mistake() {
+    fn invalid_toml_has_one_mistake() {
         assert_eq!(mistakes("[interface.ib0\ndevice = 5\nmtu = 'x'\n").len(), 1);
     }
 
     #[test]
-    fn not_more_mistakes_are_told_than_a_screen_has_lines() {
+    fn mistakes_in_a_report_are_limited() {
         let text: String = (0..100).map(|nth| format!("key{nth} = 1\n")).collect();
         assert_eq!(mistakes(&text).len(), MISTAKES_MAX);
     }

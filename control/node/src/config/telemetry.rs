@@ -19,7 +19,7 @@ pub struct TelemetrySettings {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MetricsAddress {
-    /// A TCP port of an address of this machine: of the loopback, unless the file says another.
+    /// A TCP port at an address of this machine.
     Tcp(SocketAddr),
     /// A socket for programs of this user.
     Unix(PathBuf),

@@ -30,7 +30,7 @@ fn refusal(text: &str) -> String {
 }
 
 #[test]
-fn a_file_says_what_a_node_is() {
+fn a_file_is_read_with_its_defaults() {
     let config = NodeConfig::read("node.toml", WHOLE).unwrap();
     let ib0 = &config.interfaces["ib0"];
     assert_eq!((ib0.pkey, ib0.mode, ib0.ipv6), (PKey(0x8001), Mode::Rc, true));
@@ -47,7 +47,7 @@ fn a_file_says_what_a_node_is() {
 }
 
 #[test]
-fn workers_have_cores_of_their_own_and_rest_as_they_are_told() {
+fn workers_have_unique_cores_and_an_idle_strategy() {
     let workers = |text: &str| {
         let text = format!("[workers]\n{text}\n{WHOLE}");
         NodeConfig::read("node.toml", &text).map(|config| config.workers)
@@ -162,7 +162,7 @@ fn an_address_that_no_host_can_have_is_refused_with_the_reason() {
 }
 
 #[test]
-fn what_can_be_there_once_is_refused_the_second_time() {
+fn duplicates_are_refused() {
     let two = |one: &str, other: &str| {
         format!(
             "[interface.a]\ndevice = 'soft:f@host1'\naddress = {one}\n\
@@ -204,7 +204,7 @@ fn what_can_be_there_once_is_refused_the_second_time() {
 }
 
 #[test]
-fn a_device_that_can_never_be_opened_is_refused_and_one_that_may_come_is_not() {
+fn invalid_devices_are_refused_and_absent_ones_are_not() {
     let with = |device: &str| format!("[interface.ib0]\n\ndevice = {device:?}\n");
     for device in ["soft", "soft:", "soft:x@y:999", "soft:x@y:0", "null:1", "tap:x", "a b"] {
         let text = with(device);
@@ -385,7 +385,7 @@ fn a_tun_device_has_the_name_of_its_interface_and_keys_of_its_own() {
 }
 
 #[test]
-fn what_no_tun_device_can_be_is_refused() {
+fn invalid_tun_interfaces_are_refused() {
     let of = |keys: &str| refusal(&format!("[interface.tun0]\nkind = \"tun\"\n{keys}\n"));
     for (keys, said) in [
         ("mode = \"rc\"", "node.toml:3: tun0 has kind \"tun\", which has no key `mode`; remove it"),

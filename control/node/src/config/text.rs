@@ -1,7 +1,4 @@
-//! A configuration as TOML: `pollux config show`.
-//!
-//! Values are written as they are read, so that the text is again a configuration, and the same.
-//! With defaults it has all keys but those without a value; without, those that differ.
+//! A configuration as TOML, for `pollux config show`. The text is again the same configuration.
 
 use super::{AddressSetting, InterfaceSettings, Management, NodeConfig};
 use pollux_dataplane::engine::idle::Idle;
@@ -12,7 +9,8 @@ use std::ops::RangeInclusive;
 use toml::{Table, Value};
 
 impl NodeConfig {
-    /// The configuration as TOML, with or without the keys that have their defaults.
+    /// The configuration as TOML: without defaults only the keys that differ from them, and else all
+    /// keys that have a value.
     pub fn to_toml(&self, has_defaults: bool) -> String {
         let mut table = Table::try_from(self).expect("its keys are text, its numbers small");
         if !has_defaults {

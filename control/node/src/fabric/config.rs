@@ -4,6 +4,7 @@ use pollux_fabric::sm::Partitions;
 use pollux_fabric::topology::{End, PORTS_MAX, Topology, preamble};
 use pollux_fabric::wire_io::WireAddress;
 use pollux_wire::mad::smp::NodeType;
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -61,6 +62,11 @@ impl FabricStartError {
     pub(super) fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
+
+    /// The error of an operation that failed.
+    pub(super) fn of<E: Display>(operation: impl Display) -> impl FnOnce(E) -> Self {
+        move |error| Self(format!("{operation}: {error}"))
+    }
 }
 
 /// The topology of a specification or a file. `note` gets a message about skipped lines.
@@ -75,9 +81,8 @@ pub fn topology(
             FabricStartError::new(format!("{error} (and there is no file of this name)"))
         });
     }
-    let text = std::fs::read_to_string(path).map_err(|error| {
-        FabricStartError::new(format!("cannot read the topology {spec}: {error}"))
-    })?;
+    let text = std::fs::read_to_string(path);
+    let text = text.map_err(FabricStartError::of(format!("cannot read the topology {spec}")))?;
     let topology = Topology::read(spec, &text, seed);
     let topology = topology.map_err(|error| FabricStartError::new(error.to_string()))?;
     if let Some(text) = skipped(spec, &preamble(&text)) {
@@ -136,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_found_or_refused_with_advice() {
+    fn ports_are_found_or_refused_with_advice() {
         let plan = topology("single:2", 1, |_| {}).unwrap();
         assert_eq!(place(&plan, "switch1:2", false).unwrap(), End { node: 0, port: 2 });
         assert_eq!(place(&plan, "switch1:9", true).unwrap(), End { node: 0, port: 9 });

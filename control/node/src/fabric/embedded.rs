@@ -37,10 +37,10 @@ impl Embedded {
         let is_host = |kind| kind == NodeType::CHANNEL_ADAPTER;
         let hosts = topology.nodes().iter().filter(|node| is_host(node.kind));
         let hosts = hosts.map(|node| node.name.clone()).collect();
-        let failed = |error| FabricStartError::new(format!("a fabric of this process: {error}"));
-        let (wake, woken) = UnixStream::pair().map_err(failed)?;
+        const WHAT: &str = "a fabric of this process";
+        let (wake, woken) = UnixStream::pair().map_err(FabricStartError::of(WHAT))?;
         let (is_over, turn) = (Arc::new(AtomicBool::new(false)), AtomicUsize::new(0));
-        let folder = folder().map_err(failed)?;
+        let folder = folder().map_err(FabricStartError::of(WHAT))?;
         let plan = FabricConfig {
             topology,
             seed: 1,
@@ -54,7 +54,7 @@ impl Embedded {
         let is_over = Arc::clone(&embedded.is_over);
         let run = move || run(plan, &sender, woken, &is_over);
         let thread = std::thread::Builder::new().name("fabric".into()).spawn(run);
-        embedded.thread = Some(thread.map_err(failed)?);
+        embedded.thread = Some(thread.map_err(FabricStartError::of(WHAT))?);
         started
             .recv()
             .map_err(|_| FabricStartError::new("a fabric of this process panicked"))??;
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_it_leaves_behind_is_nothing() {
+    fn a_dropped_fabric_removes_its_folder() {
         let fabric = Embedded::start("single:2").unwrap();
         let folder = fabric.path().parent().unwrap().to_owned();
         assert!(folder.is_dir());
@@ -173,13 +173,13 @@ mod tests {
     }
 
     #[test]
-    fn one_that_cannot_be_says_why() {
+    fn an_invalid_topology_is_refused_with_the_reason() {
         let error = Embedded::start("single:none").unwrap_err();
         assert!(error.to_string().contains("single:none"), "{error}");
     }
 
     #[test]
-    fn what_a_killed_process_left_is_swept() {
+    fn folders_of_killed_processes_are_removed() {
         let within = folder().unwrap();
         let [dead, starting] = ["1-0", "2-0"].map(|name| within.join(format!("{FOLDERS}{name}")));
         for folder in [&dead, &starting] {

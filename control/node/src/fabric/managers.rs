@@ -47,9 +47,8 @@ fn explore(topology: &Topology, from: u32, seen: &mut BTreeSet<u32>) {
 /// The partitions of a file in the syntax of OpenSM's `partitions.conf`.
 pub fn partitions(path: &Path) -> Result<Partitions, FabricStartError> {
     let name = path.display().to_string();
-    let text = std::fs::read_to_string(path).map_err(|error| {
-        FabricStartError::new(format!("cannot read the partitions {name}: {error}"))
-    });
+    let text = std::fs::read_to_string(path);
+    let text = text.map_err(FabricStartError::of(format!("cannot read the partitions {name}")));
     Partitions::read(&name, &text?).map_err(|error| FabricStartError::new(error.to_string()))
 }
 
@@ -58,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_those_given_or_nobody_elses() {
+    fn keys_are_given_or_random() {
         assert_eq!([key(Some(7)), key(Some(0))], [7, 0]);
         let all: BTreeSet<u64> = (0..100).map(|_| key(None)).collect();
         assert!(all.len() == 100 && !all.contains(&0));

@@ -34,7 +34,6 @@ use pollux_fabric::subnet::Subnet;
 use pollux_fabric::umad::Sockets;
 use pollux_fabric::wire_io::ForeignWire;
 use pollux_wire::mad::smp::{MKey, SmKey};
-use report::ExternalPeers;
 use rule::Rules;
 use rustix::event::{PollFd, PollFlags};
 use std::io;
@@ -79,32 +78,33 @@ impl Fabric {
         let mut wires = Vec::new();
         for (plug, end) in config.wires.iter().zip(ends) {
             let what = format!("the wire {}={}", plug.place, plug.name);
-            net.add_foreign(end)
-                .map_err(|error| FabricStartError::new(format!("{what}: {error}")))?;
+            net.add_foreign(end).map_err(FabricStartError::of(&what))?;
             let wire = ForeignWire::open(end, &plug.address);
-            wires.push(wire.map_err(|error| FabricStartError::new(format!("{what}: {error}")))?);
+            wires.push(wire.map_err(FabricStartError::of(what))?);
         }
         rules.apply(&mut net);
-        let failed = |what: String| move |error| FabricStartError::new(format!("{what}: {error}"));
         let capture = config.capture.as_deref().map(|path| {
-            Capture::begin(path, &mut net).map_err(failed(format!("capture {}", path.display())))
+            Capture::begin(path, &mut net)
+                .map_err(FabricStartError::of(format!("capture {}", path.display())))
         });
         let mut fabric = pollux_fabric::Fabric::new(net);
         fabric.wires = wires;
         let managers = managers.into_iter().flatten();
         managers.for_each(|(at, config)| fabric.start_manager(at, config));
         let programs = config.umad.as_deref().map(|name| {
-            Sockets::bind(name).map_err(failed(format!(
+            Sockets::bind(name).map_err(FabricStartError::of(format!(
                 "cannot serve programs as '{name}'; another fabric may use this name"
             )))
         });
         fabric.program_sockets = programs.transpose()?;
         let socket = config.socket.as_deref();
-        let admin = socket
-            .map(|path| Admin::listen(path).map_err(failed(format!("socket {}", path.display()))));
+        let admin = socket.map(|path| {
+            let failed = FabricStartError::of(format!("socket {}", path.display()));
+            Admin::listen(path).map_err(failed)
+        });
         let (capture, admin) = (capture.transpose()?, admin.transpose()?);
         let processes = socket.map(|path| {
-            let failed = failed(format!("socket {}.ports", path.display()));
+            let failed = FabricStartError::of(format!("socket {}.ports", path.display()));
             process::Server::bind(path).map_err(failed)
         });
         fabric.processes = processes.transpose()?;
@@ -134,13 +134,8 @@ impl Fabric {
     fn answer(&mut self) {
         let now = self.now();
         let Some(admin) = &mut self.admin else { return };
-        let pollux_fabric::Fabric { net, wires, processes, .. } = &mut self.fabric;
         admin.turn(now, &mut |_, request, _| {
-            if let Some(processes) = processes {
-                processes.settle(net);
-            }
-            let neighbors = ExternalPeers { wires, processes: processes.as_ref() };
-            Some(report::respond(request, net, &neighbors, &mut self.rules).into())
+            Some(report::respond(request, &mut self.fabric, &mut self.rules).into())
         });
     }
 

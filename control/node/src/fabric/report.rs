@@ -6,43 +6,39 @@ use crate::admin::request::{AdminRequest, AdminTable};
 use crate::admin::rows::{
     FaultStatus, GroupStatus, LinkStatus, MulticastTree, NodeKind, NodeStatus, PortStatus,
 };
+use pollux_fabric::Fabric;
 use pollux_fabric::net::Net;
 use pollux_fabric::node::Node;
-use pollux_fabric::process::Server;
 use pollux_fabric::topology::{End, PlannedNode};
-use pollux_fabric::wire_io::ForeignWire;
 use pollux_wire::address::Lid;
 use pollux_wire::mad::smp::NodeType;
 
 /// Multicast LIDs in a report: as many as switches have.
 const GROUPS: u16 = 4096;
 
-pub struct ExternalPeers<'a> {
-    pub wires: &'a [ForeignWire],
-    pub processes: Option<&'a Server>,
-}
-
 pub fn respond(
     request: &AdminRequest,
-    net: &mut Net,
-    others: &ExternalPeers<'_>,
+    fabric: &mut Fabric,
     rules: &mut Rules,
 ) -> AdminReply<AdminAnswer> {
+    if let Some(processes) = &mut fabric.processes {
+        processes.settle(&mut fabric.net);
+    }
     AdminReply::Ok(match request {
-        AdminRequest::Show(AdminTable::Nodes) => AdminAnswer::Nodes(nodes(net)),
-        AdminRequest::Show(AdminTable::Ports) => AdminAnswer::Ports(ports(net, others)),
-        AdminRequest::Show(AdminTable::Links) => AdminAnswer::Links(links(net, others)),
-        AdminRequest::Show(AdminTable::Groups) => AdminAnswer::Groups(groups(net)),
+        AdminRequest::Show(AdminTable::Nodes) => AdminAnswer::Nodes(nodes(&fabric.net)),
+        AdminRequest::Show(AdminTable::Ports) => AdminAnswer::Ports(ports(fabric)),
+        AdminRequest::Show(AdminTable::Links) => AdminAnswer::Links(links(fabric)),
+        AdminRequest::Show(AdminTable::Groups) => AdminAnswer::Groups(groups(&fabric.net)),
         AdminRequest::ListFaults => AdminAnswer::Faults(fault_list(rules)),
-        AdminRequest::AddFault(rule) => match rules.add(net.subnet().topology(), rule) {
+        AdminRequest::AddFault(rule) => match rules.add(fabric.net.subnet().topology(), rule) {
             Ok(number) => {
-                rules.apply(net);
+                rules.apply(&mut fabric.net);
                 AdminAnswer::Fault(number)
             }
             Err(error) => return AdminReply::Error(error),
         },
         AdminRequest::RemoveFault(number) if rules.remove(*number) => {
-            rules.apply(net);
+            rules.apply(&mut fabric.net);
             AdminAnswer::Fault(*number)
         }
         AdminRequest::RemoveFault(number) => {
@@ -88,12 +84,11 @@ fn nodes(net: &Net) -> Vec<NodeStatus> {
     all(net).map(one).collect()
 }
 
-fn peer(net: &Net, others: &ExternalPeers<'_>, end: End) -> Option<String> {
-    let topology = net.subnet().topology();
-    if let Some((peer, _)) = topology.peer(end) {
-        return Some(name(net, peer));
+fn peer(fabric: &Fabric, end: End) -> Option<String> {
+    if let Some((peer, _)) = fabric.net.subnet().topology().peer(end) {
+        return Some(name(&fabric.net, peer));
     }
-    let wire = others.wires.iter().find(|wire| wire.end() == end)?;
+    let wire = fabric.wires.iter().find(|wire| wire.end() == end)?;
     Some(format!("wire {}", if wire.is_up() { "(up)" } else { "(down)" }))
 }
 
@@ -101,27 +96,27 @@ fn name(net: &Net, end: End) -> String {
     format!("{}:{}", net.subnet().topology().nodes()[end.node as usize].name, end.port)
 }
 
-fn ports(net: &Net, others: &ExternalPeers<'_>) -> Vec<PortStatus> {
+fn ports(fabric: &Fabric) -> Vec<PortStatus> {
     let of_node = |(index, _, node): (u32, &PlannedNode, &Node)| {
         let numbers = if node.is_switch() { 0.. } else { 1.. };
         let numbers = numbers.take_while(|number| *number <= node.identity.num_ports);
-        let values = numbers.map(|number| port(net, others, End { node: index, port: number }));
+        let values = numbers.map(|number| port(fabric, End { node: index, port: number }));
         values.collect::<Vec<_>>()
     };
-    all(net).flat_map(of_node).collect()
+    all(&fabric.net).flat_map(of_node).collect()
 }
 
-fn port(net: &Net, others: &ExternalPeers<'_>, end: End) -> PortStatus {
-    let port = &net.subnet().nodes()[end.node as usize].ports[usize::from(end.port)];
+fn port(fabric: &Fabric, end: End) -> PortStatus {
+    let port = &fabric.net.subnet().nodes()[end.node as usize].ports[usize::from(end.port)];
     let (info, counters) = (&port.info, &port.counters);
     PortStatus {
-        port: name(net, end),
+        port: name(&fabric.net, end),
         state: info.port_state.to_string(),
         lid: info.lid.0,
         lmc: info.lmc,
         mtu: info.neighbor_mtu.bytes(),
-        peer: peer(net, others, end),
-        process: others.processes.and_then(|processes| processes.process_at(end)),
+        peer: peer(fabric, end),
+        process: fabric.processes.as_ref().and_then(|processes| processes.process_at(end)),
         sent: counters.xmit_packets.long(),
         received: counters.rcv_packets.long(),
         errors: counters.rcv_errors.long(),
@@ -129,7 +124,8 @@ fn port(net: &Net, others: &ExternalPeers<'_>, end: End) -> PortStatus {
     }
 }
 
-fn links(net: &Net, others: &ExternalPeers<'_>) -> Vec<LinkStatus> {
+fn links(fabric: &Fabric) -> Vec<LinkStatus> {
+    let net = &fabric.net;
     let state = |end: End| {
         let port = &net.subnet().nodes()[end.node as usize].ports[usize::from(end.port)];
         port.info.port_state.to_string()
@@ -144,7 +140,7 @@ fn links(net: &Net, others: &ExternalPeers<'_>) -> Vec<LinkStatus> {
             ..LinkStatus::default()
         }
     });
-    let foreign = others.wires.iter().map(|wire| {
+    let foreign = fabric.wires.iter().map(|wire| {
         let counts = wire.counts();
         LinkStatus {
             from: name(net, wire.end()),

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_add_up_by_link_and_go_again() {
+    fn rules_are_added_and_removed() {
         let topology = Topology::generate("single:2", 1).unwrap();
         let mut rules = Rules::default();
         assert_eq!(rules.add(&topology, "loss=1%"), Ok(1));
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cable_is_out_as_long_as_a_rule_says_so() {
+    fn a_cable_is_unplugged_while_a_rule_is_there() {
         let topology = Topology::generate("single:2", 1).unwrap();
         let mut net = Net::new(Subnet::new(topology.clone()), 1, quick());
         let mut rules = Rules::default();

@@ -1,5 +1,5 @@
-//! The protocol of a service manager (sd_notify(3), sd_listen_fds(3)), which is systemd's and
-//! others': a node says what it does, that it lives, and has descriptors kept for its successor.
+//! The protocol of a service manager such as systemd (sd_notify(3), sd_listen_fds(3)): a node reports
+//! its state and that it lives, and has descriptors kept for its successor.
 //!
 //! | message | when |
 //! |---|---|
@@ -10,12 +10,11 @@
 //! | `FDSTORE=1`, `FDSTOREREMOVE=1` | a shadow was made, or is gone |
 //! | `STOPPING=1` | the node begins to leave its subnets |
 //!
-//! Why ready does not wait for interfaces that are up: a cable that is not there, or a subnet
-//! manager that is late, would hold up the boot, and then the manager would end the node, which
-//! waits for just that.
+//! Why ready does not wait for interfaces that are up: without a cable or a subnet manager, the boot
+//! would wait, and then the manager would end the node.
 //!
 //! 1. [`notify_socket`]: messages to the manager;
-//! 2. [`watchdog`]: when the manager is told that the node lives.
+//! 2. [`watchdog`]: when to send `WATCHDOG=1`.
 
 pub mod notify_socket;
 pub mod watchdog;
@@ -32,11 +31,10 @@ use std::time::Duration;
 pub struct ServiceManager {
     pub(crate) socket: Arc<NotifySocket>,
     pub(crate) watchdog: Option<Duration>,
-    /// What an earlier process had kept for this one, with its names.
+    /// Descriptors that an earlier process had kept for this one, with their names.
     pub(crate) kept: Vec<(String, OwnedFd)>,
 }
 
-/// The reason for which a service manager cannot be told anything.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "NOTIFY_SOCKET is {address:?}, where no service manager can be told: {error}; write the path \
@@ -49,8 +47,8 @@ pub struct ServiceError {
 }
 
 impl ServiceManager {
-    /// The manager of which the environment speaks. It takes the descriptors that this process was
-    /// given, so a second call has none of them.
+    /// The manager that the environment names. It takes the descriptors that this process was given,
+    /// so a second call has none of them.
     #[expect(clippy::disallowed_methods, reason = "a manager speaks to services by environment")]
     pub fn from_environment() -> Result<Self, ServiceError> {
         Self::from_variables(|name| std::env::var(name).ok(), std::process::id())
@@ -116,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_is_none_is_refused_with_advice() {
+    fn an_invalid_address_is_refused_with_advice() {
         let error = manager(&[("NOTIFY_SOCKET", "vsock:2:1")]).expect_err("no such kind");
         let said = error.to_string();
         assert!(said.starts_with("NOTIFY_SOCKET is \"vsock:2:1\""), "{said}");

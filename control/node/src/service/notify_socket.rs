@@ -15,7 +15,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// How long a message may wait for room in the manager's socket.
+/// Timeout of a message for space in the manager's socket.
 const SEND_MAX: Duration = Duration::from_millis(250);
 
 /// The socket of a manager; without one, messages go nowhere.
@@ -54,7 +54,7 @@ impl NotifySocket {
         let _ = self.send(&format!("STATUS={}", one_line(status)), None);
     }
 
-    /// Says that a reload begins; [`Self::ready`] ends it.
+    /// Reports the begin of a reload; [`Self::ready`] ends it.
     pub fn reloading(&self) {
         // The manager compares it with the time at which it asked (`Type=notify-reload`).
         let now = clock_gettime(ClockId::Monotonic);
@@ -70,7 +70,7 @@ impl NotifySocket {
         let _ = self.send("WATCHDOG=1", None);
     }
 
-    /// Has a descriptor kept beyond this process, in place of another of the same name.
+    /// Stores a descriptor with the manager, in place of another of the same name.
     pub fn keep(&self, name: &str, fd: impl AsFd) {
         self.drop_kept(name);
         let _ = self.send(&format!("FDSTORE=1\nFDNAME={name}"), Some(fd.as_fd()));
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_go_to_a_path_and_to_a_name_without_a_file() {
+    fn messages_are_sent_to_paths_and_abstract_names() {
         let name = format!("pollux-notify-{}", std::process::id());
         let path = std::env::temp_dir().join(&name);
         let abstract_name = SocketAddr::from_abstract_name(&name).expect("it is short");
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manager_that_is_gone_or_does_not_read_is_an_error() {
+    fn a_closed_or_full_socket_is_an_error() {
         let name = format!("pollux-notify-full-{}", std::process::id());
         let address = SocketAddr::from_abstract_name(&name).expect("it is short");
         let manager = UnixDatagram::bind_addr(&address).expect("it is free");

@@ -1,9 +1,9 @@
-//! When a service manager is told that the node lives.
+//! The watchdog of a service manager: when a node reports that it lives.
 //!
 //! ```text
 //!   half of the manager's time after the last message --> due
 //!        all workers have breathed since that message --> WATCHDOG=1
-//!        one has not --> looked at again a sixteenth of the time later, until it has
+//!        one has not --> examined again a sixteenth of the time later, until it has
 //! ```
 //!
 //! So a worker that is stuck ends the messages, and the manager restarts the node. A worker that
@@ -32,8 +32,8 @@ impl Watchdog {
         self.due
     }
 
-    /// Whether the manager is to be told now. `breaths` are those of each worker so far; `None` is
-    /// a worker whose count cannot be read.
+    /// Whether to send the message now. `breaths` are those of each worker so far; `None` is a
+    /// worker whose count cannot be read.
     pub fn turn(&mut self, now: Time, breaths: impl Iterator<Item = Option<u64>>) -> bool {
         if now < self.due {
             return false;
@@ -60,7 +60,7 @@ impl Watchdog {
 mod tests {
     use super::*;
 
-    /// The seconds at which a watchdog of 8 seconds speaks, looked at ten times a second.
+    /// The seconds of the messages of a watchdog of 8 seconds that is polled ten times a second.
     fn spoken(breaths: impl Fn(u64) -> [Option<u64>; 2]) -> Vec<f64> {
         let mut watchdog = Watchdog::new(Duration::from_secs(8), Time::START);
         let at = |tenth: u64| Time::START + Duration::from_millis(100 * tenth);
@@ -69,13 +69,13 @@ mod tests {
     }
 
     #[test]
-    fn it_speaks_twice_in_its_time_while_all_workers_breathe() {
+    fn two_messages_are_sent_in_a_timeout_while_all_workers_breathe() {
         let spoken = spoken(|tenth| [Some(1 + tenth), Some(1000 + tenth)]);
         assert_eq!(spoken, [4.0, 8.0, 12.0, 16.0]);
     }
 
     #[test]
-    fn it_is_silent_while_one_worker_is_stuck_and_speaks_soon_after() {
+    fn no_message_is_sent_while_a_worker_is_stuck() {
         let stuck = |tenth: u64| if (50..101).contains(&tenth) { 50 } else { tenth };
         let spoken = spoken(|tenth| [Some(1 + tenth), Some(1 + stuck(tenth))]);
         // Up to the fifth second it has breathed once more than at the fourth.

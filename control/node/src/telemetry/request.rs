@@ -12,22 +12,13 @@ pub(super) enum RequestError {
 }
 
 impl RequestError {
-    /// The status line of the reply, without the version.
-    pub(super) const fn status(self) -> &'static str {
+    /// The status line of the reply, without the version, and its text.
+    pub(super) const fn reply(self) -> (&'static str, &'static str) {
         match self {
-            Self::Malformed => "400 Bad Request",
-            Self::NotFound => "404 Not Found",
-            Self::Method => "405 Method Not Allowed",
-            Self::TooLong => "431 Request Header Fields Too Large",
-        }
-    }
-
-    pub(super) const fn text(self) -> &'static str {
-        match self {
-            Self::Malformed => "this is no HTTP request\n",
-            Self::NotFound => "the metrics are at /metrics\n",
-            Self::Method => "only GET is allowed\n",
-            Self::TooLong => "the request is too long\n",
+            Self::Malformed => ("400 Bad Request", "this is no HTTP request\n"),
+            Self::NotFound => ("404 Not Found", "the metrics are at /metrics\n"),
+            Self::Method => ("405 Method Not Allowed", "only GET is allowed\n"),
+            Self::TooLong => ("431 Request Header Fields Too Large", "the request is too long\n"),
         }
     }
 }

@@ -8,12 +8,11 @@
 //! ```
 //!
 //! Nothing here blocks, and every state has a timeout. A turn makes a body at most once for each
-//! format, whatever number of clients there is; they share it. At the limit of connections the
-//! oldest is closed: a client on this machine gets its reply in the turn of its request, so the
-//! oldest is a slow or silent one.
+//! format; its clients share it. At the limit of connections the oldest is closed: a client on this
+//! machine gets its reply in the turn of its request, so the oldest is slow or silent.
 //!
 //! Why a connection is not closed at once after its reply: unread bytes of the request would reset
-//! it, and the reply would be lost with that.
+//! it, and the reply would be lost.
 
 use super::exposition::MetricsFormat;
 use super::request::{RequestError, read_request};
@@ -66,7 +65,7 @@ enum ScrapeState {
     Closing,
 }
 
-/// What a turn has made already, by format.
+/// The bodies that a turn has made, by format.
 struct Bodies<'a> {
     make: MakeBody<'a>,
     openmetrics: Option<Arc<str>>,
@@ -201,7 +200,10 @@ fn read(
 fn reply(request: Result<MetricsFormat, RequestError>, bodies: &mut Bodies<'_>) -> ScrapeState {
     let (status, kind, body) = match request {
         Ok(format) => ("200 OK", format.content_type(), bodies.of(format)),
-        Err(error) => (error.status(), "text/plain; charset=utf-8", Arc::from(error.text())),
+        Err(error) => {
+            let (status, text) = error.reply();
+            (status, "text/plain; charset=utf-8", Arc::from(text))
+        }
     };
     let allow = if request == Err(RequestError::Method) { "Allow: GET\r\n" } else { "" };
     let head = format!(
@@ -230,7 +232,7 @@ fn write(stream: &OwnedFd, parts: [&str; 2], written: &mut usize) -> Result<bool
     Ok(true)
 }
 
-/// Whether the client has closed. What it still sends is read and ignored, as far as a turn goes.
+/// Whether the client has closed. Bytes that it still sends are read and ignored.
 fn has_closed(stream: &OwnedFd) -> Result<bool, Errno> {
     let mut bytes = [0; 512];
     for _ in 0..STEPS_MAX {
@@ -299,7 +301,7 @@ mod tests {
             panic!("it does not come to that");
         }
 
-        /// What a client reads until the end, while the listener turns.
+        /// The bytes that a client reads until the end, while the listener turns.
         fn reply(&mut self, stream: &mut (impl Read + Write), now: Time) -> String {
             let (mut text, mut bytes) = (Vec::new(), vec![0; 1 << 20]);
             loop {
@@ -341,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_that_do_not_go_on_are_closed_and_hold_up_nobody() {
+    fn slow_clients_time_out_and_delay_no_others() {
         let mut all = Listening::new(LONG);
         let silent = all.connect("");
         let half = all.connect("GET /metrics HTTP/1.1\r\n");
@@ -379,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unix_socket_is_its_users_alone_and_goes_with_the_listener() {
+    fn a_unix_socket_is_private_and_removed_with_the_listener() {
         let path = std::env::temp_dir().join(format!("pollux-metrics-{}", std::process::id()));
         let mut server = MetricsServer::listen(&MetricsAddress::Unix(path.clone())).unwrap();
         assert_eq!(std::fs::symlink_metadata(&path).unwrap().mode() & 0o777, 0o600);

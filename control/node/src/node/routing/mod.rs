@@ -37,8 +37,8 @@ pub(super) use counts::RouteCount;
 
 use super::kernel_link::{KernelLink, KernelUpdate};
 use super::opening::{Interfaces, Named};
-use crate::admin::multicast::MulticastStatus;
 use crate::admin::rows::AclStatus;
+use crate::admin::rows::MulticastStatus;
 use crate::config::{NodeConfig, Prefix, RouteKind};
 use acls::Acls;
 use by_admin::AdminRoutes;

@@ -6,7 +6,7 @@
 
 use super::super::opening::{Interfaces, Named};
 use super::input::{Domain, Input, Link};
-use crate::admin::multicast::MulticastStatus;
+use crate::admin::rows::MulticastStatus;
 use crate::config::{MulticastSettings, NodeConfig};
 use pollux_dataplane::forward::{MulticastHop, MulticastRoute, MulticastTable};
 use pollux_dataplane::port::PortId;
