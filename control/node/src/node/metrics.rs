@@ -2,6 +2,7 @@
 //! never touches a worker, and takes no longer than a look at all tables.
 
 use super::Node;
+use super::drop_counts::REFUSED;
 use super::kinds::NodeInterface;
 use super::opening::Named;
 use super::routing::RouteCount;
