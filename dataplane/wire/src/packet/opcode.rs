@@ -77,7 +77,6 @@ impl PayloadRule {
 impl Opcode {
     pub const UD_SEND_ONLY: Self = Self::new(Transport::UD, Operation::SEND_ONLY);
     pub const UD_SEND_ONLY_IMM: Self = Self::new(Transport::UD, Operation::SEND_ONLY_IMM);
-    /// Every ACK and NAK of a reliable connection.
 
     pub const fn new(transport: Transport, operation: Operation) -> Self {
         Self(transport.0 & 0xe0 | operation.0 & 0x1f)
