@@ -125,10 +125,10 @@ pub trait Layout: Copy + fmt::Debug + PartialEq {
 #[inline(always)]
 pub fn load_bits(bytes: &[u8], bit: usize, width: usize) -> u64 {
     if let Some((at, spare)) = word_of(bytes.len(), bit, width) {
-        return u64::from(u32::from_be_bytes(word(bytes, at))) >> spare & mask(width);
+        return u64::from(u32::from_be_bytes(array_at(bytes, at))) >> spare & mask(width);
     }
     if bit.is_multiple_of(8) && width == 64 {
-        return u64::from_be_bytes(double_word(bytes, bit / 8));
+        return u64::from_be_bytes(array_at(bytes, bit / 8));
     }
     let (first, last, spare) = span(bit, width);
     let all = bytes[first..=last].iter().fold(0, |all, &byte| all << 8 | u128::from(byte));
@@ -140,7 +140,7 @@ pub fn load_bits(bytes: &[u8], bit: usize, width: usize) -> u64 {
 pub fn store_bits(bytes: &mut [u8], bit: usize, width: usize, value: u64) {
     let value = value & mask(width);
     if let Some((at, spare)) = word_of(bytes.len(), bit, width) {
-        let kept = u32::from_be_bytes(word(bytes, at)) & !((mask(width) << spare) as u32);
+        let kept = u32::from_be_bytes(array_at(bytes, at)) & !((mask(width) << spare) as u32);
         let word = kept | (value << spare) as u32;
         bytes[at..at + 4].copy_from_slice(&word.to_be_bytes());
         return;
@@ -169,16 +169,9 @@ const fn word_of(len: usize, bit: usize, width: usize) -> Option<(usize, usize)>
 }
 
 #[inline(always)]
-fn word(bytes: &[u8], at: usize) -> [u8; 4] {
-    let mut all = [0; 4];
-    all.copy_from_slice(&bytes[at..at + 4]);
-    all
-}
-
-#[inline(always)]
-fn double_word(bytes: &[u8], at: usize) -> [u8; 8] {
-    let mut all = [0; 8];
-    all.copy_from_slice(&bytes[at..at + 8]);
+fn array_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    let mut all = [0; N];
+    all.copy_from_slice(&bytes[at..at + N]);
     all
 }
 

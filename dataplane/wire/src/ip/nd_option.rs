@@ -107,24 +107,14 @@ impl<'a> NdOption<'a> {
     /// The option that fills `bytes`, if its type is known and has that length.
     fn known(kind: NdOptionType, bytes: &'a [u8]) -> Option<Self> {
         match kind {
-            NdOptionType::SOURCE_LINK_LAYER_ADDRESS if bytes.len() == MacAddressOption::LEN => {
-                Some(Self::SourceMacAddress(
-                    MacAddressOption::parse(bytes.try_into().ok()?).address,
-                ))
-            }
-            NdOptionType::TARGET_LINK_LAYER_ADDRESS if bytes.len() == MacAddressOption::LEN => {
-                Some(Self::TargetMacAddress(
-                    MacAddressOption::parse(bytes.try_into().ok()?).address,
-                ))
-            }
-            NdOptionType::SOURCE_LINK_LAYER_ADDRESS | NdOptionType::TARGET_LINK_LAYER_ADDRESS => {
-                let LinkAddressOption { address } =
-                    LinkAddressOption::parse(bytes.try_into().ok()?);
-                Some(match kind {
-                    NdOptionType::SOURCE_LINK_LAYER_ADDRESS => Self::SourceLinkAddress(address),
-                    _ => Self::TargetLinkAddress(address),
-                })
-            }
+            NdOptionType::SOURCE_LINK_LAYER_ADDRESS => match bytes.try_into() {
+                Ok(mac) => Some(Self::SourceMacAddress(MacAddressOption::parse(mac).address)),
+                Err(_) => Some(Self::SourceLinkAddress(link_address(bytes)?)),
+            },
+            NdOptionType::TARGET_LINK_LAYER_ADDRESS => match bytes.try_into() {
+                Ok(mac) => Some(Self::TargetMacAddress(MacAddressOption::parse(mac).address)),
+                Err(_) => Some(Self::TargetLinkAddress(link_address(bytes)?)),
+            },
             NdOptionType::PREFIX_INFORMATION => {
                 Some(Self::Prefix(PrefixInformation::parse(bytes.try_into().ok()?)))
             }
@@ -157,6 +147,10 @@ impl<'a> NdOption<'a> {
             Self::Unknown { kind, .. } => *kind,
         }
     }
+}
+
+fn link_address(bytes: &[u8]) -> Option<LinkAddress> {
+    Some(LinkAddressOption::parse(bytes.try_into().ok()?).address)
 }
 
 impl<'a> Item<'a> for NdOption<'a> {

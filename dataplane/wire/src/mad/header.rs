@@ -147,14 +147,9 @@ impl MadStatus {
     }
 }
 
-/// An attribute ID. The classes use overlapping numbers, so the names are in the modules of the
-/// classes.
+/// An attribute ID. The classes use overlapping numbers, so the IDs are constants of the attributes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AttributeId(pub u16);
-
-impl AttributeId {
-    pub const NOTICE: Self = Self(0x0002);
-}
 
 number_field!(AttributeId(u16));
 

@@ -125,15 +125,20 @@ impl<'o> AttributeWriter<'o> {
         self.len
     }
 
+    /// The next `len` bytes and their padding, all zero.
+    fn reserve(&mut self, len: usize) -> Result<&mut [u8], WireError> {
+        let (start, have) = (self.len, self.out.len());
+        let end = start + align(len);
+        let no_room = WireError::NoRoom { format: "NetlinkAttribute", needed: end, have };
+        let out = self.out.get_mut(start..end).ok_or(no_room)?;
+        out.fill(0);
+        self.len = end;
+        Ok(out)
+    }
+
     /// Writes `bytes`, which are no attribute, and padding.
     pub fn bytes(&mut self, bytes: &[u8]) -> Result<(), WireError> {
-        let end = self.len + align(bytes.len());
-        let have = self.out.len();
-        let no_room = WireError::NoRoom { format: "NetlinkAttribute", needed: end, have };
-        let out = self.out.get_mut(self.len..end).ok_or(no_room)?;
-        out.fill(0);
-        out[..bytes.len()].copy_from_slice(bytes);
-        self.len = end;
+        self.reserve(bytes.len())?[..bytes.len()].copy_from_slice(bytes);
         Ok(())
     }
 
@@ -141,19 +146,13 @@ impl<'o> AttributeWriter<'o> {
     pub fn attribute(&mut self, kind: u16, value: &[&[u8]]) -> Result<(), WireError> {
         let start = self.len;
         self.bytes(&[0; HEADER_LEN])?;
-        let value_len: usize = value.iter().map(|piece| piece.len()).sum();
-        let end = self.len + align(value_len);
-        let have = self.out.len();
-        let no_room = WireError::NoRoom { format: "NetlinkAttribute", needed: end, have };
-        let out = self.out.get_mut(self.len..end).ok_or(no_room)?;
-        out.fill(0);
-        let mut rest = out;
+        let value_len = value.iter().map(|piece| piece.len()).sum();
+        let mut rest = self.reserve(value_len)?;
         for piece in value {
             let (front, back) = rest.split_at_mut(piece.len());
             front.copy_from_slice(piece);
             rest = back;
         }
-        self.len = end;
         self.set_header(start, HEADER_LEN + value_len, kind)
     }
 

@@ -5,9 +5,9 @@
 //! On a point-to-point link `IFA_LOCAL` is our address and `IFA_ADDRESS` that of the peer; without
 //! a peer both are the same, and IPv6 then has `IFA_ADDRESS` only.
 
+use super::AddressFamily;
 use super::attribute::{AttributeWriter, Attributes, u32_at};
-use super::{AddressFamily, truncated};
-use crate::layout::WireError;
+use crate::layout::{WireError, split_header};
 use core::net::{IpAddr, Ipv4Addr};
 
 const HEADER_LEN: usize = 8;
@@ -46,16 +46,14 @@ impl AddressMessage {
     pub fn parse(body: &[u8]) -> Result<Self, WireError> {
         const BAD_FAMILY: WireError =
             WireError::BadValue { format: "AddressMessage", field: "family" };
-        if body.len() < HEADER_LEN {
-            return Err(truncated("AddressMessage", HEADER_LEN, body.len()));
-        }
-        let family = AddressFamily(body[0]);
-        if body[1] > family.address_bits().ok_or(BAD_FAMILY)? {
+        let (fixed, attributes) = split_header::<HEADER_LEN>("AddressMessage", body)?;
+        let family = AddressFamily(fixed[0]);
+        if fixed[1] > family.address_bits().ok_or(BAD_FAMILY)? {
             return Err(WireError::BadLength { format: "AddressMessage" });
         }
         let (mut address, mut local) = (None, None);
-        let mut flags = AddressFlags(u32::from(body[2]));
-        for attribute in Attributes::new(&body[HEADER_LEN..]) {
+        let mut flags = AddressFlags(u32::from(fixed[2]));
+        for attribute in Attributes::new(attributes) {
             let attribute = attribute?;
             match attribute.kind {
                 ADDRESS => address = Some(attribute.address(family)?),
@@ -67,7 +65,7 @@ impl AddressMessage {
         const NO_ADDRESS: WireError =
             WireError::BadValue { format: "AddressMessage", field: "address" };
         let address = local.or(address).ok_or(NO_ADDRESS)?;
-        Ok(Self { index: u32_at(body, 4), address, prefix_len: body[1], flags, scope: body[3] })
+        Ok(Self { index: u32_at(fixed, 4), address, prefix_len: fixed[1], flags, scope: fixed[3] })
     }
 
     /// Writes the body, of an address without a peer.

@@ -2,9 +2,9 @@
 //!
 //! Byte 0 family, 2 device type, 4 index, 8 flags, 12 which flags are meant; then attributes.
 
+use super::AddressFamily;
 use super::attribute::{AttributeWriter, Attributes, u16_at, u32_at};
-use super::{AddressFamily, truncated};
-use crate::layout::WireError;
+use crate::layout::{WireError, split_header};
 
 const HEADER_LEN: usize = 16;
 
@@ -62,17 +62,15 @@ pub struct LinkMessage<'a> {
 
 impl<'a> LinkMessage<'a> {
     pub fn parse(body: &'a [u8]) -> Result<Self, WireError> {
-        if body.len() < HEADER_LEN {
-            return Err(truncated("LinkMessage", HEADER_LEN, body.len()));
-        }
+        let (fixed, attributes) = split_header::<HEADER_LEN>("LinkMessage", body)?;
         let mut link = Self {
-            family: AddressFamily(body[0]),
-            device_type: u16_at(body, 2),
-            index: u32_at(body, 4),
-            flags: LinkFlags(u32_at(body, 8)),
+            family: AddressFamily(fixed[0]),
+            device_type: u16_at(fixed, 2),
+            index: u32_at(fixed, 4),
+            flags: LinkFlags(u32_at(fixed, 8)),
             ..Self::default()
         };
-        for attribute in Attributes::new(&body[HEADER_LEN..]) {
+        for attribute in Attributes::new(attributes) {
             let attribute = attribute?;
             match attribute.kind {
                 NAME => link.name = attribute.text(),

@@ -21,7 +21,7 @@ pub mod nexthop;
 pub mod request;
 pub mod route;
 
-use crate::layout::WireError;
+use crate::layout::{WireError, split_header};
 use attribute::{Attributes, u16_at, u32_at};
 use core::net::IpAddr;
 use ip_address::AddressMessage;
@@ -150,18 +150,16 @@ impl<'a> NetlinkMessages<'a> {
 
     fn take(&mut self) -> Result<NetlinkMessage<'a>, WireError> {
         let bytes = core::mem::take(&mut self.rest);
-        if bytes.len() < MessageHeader::LEN {
-            return Err(truncated("NetlinkMessage", MessageHeader::LEN, bytes.len()));
-        }
-        let len = u32_at(bytes, 0) as usize;
+        let (fixed, _) = split_header::<{ MessageHeader::LEN }>("NetlinkMessage", bytes)?;
+        let len = u32_at(fixed, 0) as usize;
         if len < MessageHeader::LEN || len > bytes.len() {
             return Err(WireError::BadLength { format: "NetlinkMessage" });
         }
         let header = MessageHeader {
-            message_type: MessageType(u16_at(bytes, 4)),
-            flags: MessageFlags(u16_at(bytes, 6)),
-            sequence: u32_at(bytes, 8),
-            port: u32_at(bytes, 12),
+            message_type: MessageType(u16_at(fixed, 4)),
+            flags: MessageFlags(u16_at(fixed, 6)),
+            sequence: u32_at(fixed, 8),
+            port: u32_at(fixed, 12),
         };
         self.rest = bytes.get(attribute::align(len)..).unwrap_or(&[]);
         Ok(NetlinkMessage { header, body: &bytes[MessageHeader::LEN..len] })
@@ -237,7 +235,7 @@ impl<'a> ErrorMessage<'a> {
 
     fn parse(message: &NetlinkMessage<'a>) -> Result<Self, WireError> {
         let body = message.body;
-        let code = body.first_chunk().ok_or(truncated("ErrorMessage", 4, body.len()))?;
+        let (code, _) = split_header("ErrorMessage", body)?;
         let mut error = Self { errno: i32::from_ne_bytes(*code).unsigned_abs(), text: &[] };
         if !message.header.flags.contains(MessageFlags::EXPLAINED) {
             return Ok(error);
@@ -254,10 +252,6 @@ impl<'a> ErrorMessage<'a> {
         }
         Ok(error)
     }
-}
-
-pub(crate) const fn truncated(format: &'static str, needed: usize, have: usize) -> WireError {
-    WireError::Truncated { format, needed, have }
 }
 
 #[cfg(test)]

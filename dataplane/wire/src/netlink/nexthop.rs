@@ -3,10 +3,10 @@
 //!
 //! Byte 0 family, 1 scope, 2 protocol, 4 flags; then attributes.
 
+use super::AddressFamily;
 use super::attribute::{AttributeWriter, Attributes, u32_at};
 use super::route::{RouteFlags, RoutePath, RouteProtocol};
-use super::{AddressFamily, truncated};
-use crate::layout::WireError;
+use crate::layout::{WireError, split_header};
 
 const HEADER_LEN: usize = 8;
 const MEMBER_LEN: usize = 8;
@@ -83,14 +83,12 @@ impl<'a> NexthopGroup<'a> {
 
 impl<'a> NexthopMessage<'a> {
     pub fn parse(body: &'a [u8]) -> Result<Self, WireError> {
-        if body.len() < HEADER_LEN {
-            return Err(truncated("NexthopMessage", HEADER_LEN, body.len()));
-        }
-        let family = AddressFamily(body[0]);
-        let flags = RouteFlags(u32_at(body, 4));
+        let (fixed, attributes) = split_header::<HEADER_LEN>("NexthopMessage", body)?;
+        let family = AddressFamily(fixed[0]);
+        let flags = RouteFlags(u32_at(fixed, 4));
         let mut hop = RoutePath { weight: 1, flags, ..RoutePath::default() };
         let (mut id, mut other, mut bridge_entry) = (0, None, false);
-        for attribute in Attributes::new(&body[HEADER_LEN..]) {
+        for attribute in Attributes::new(attributes) {
             let attribute = attribute?;
             match attribute.kind {
                 ID => id = attribute.u32()?,
@@ -111,7 +109,7 @@ impl<'a> NexthopMessage<'a> {
             Some(other) => other,
             None => Nexthop::Path(hop),
         };
-        Ok(Self { id, family, protocol: RouteProtocol(body[2]), nexthop })
+        Ok(Self { id, family, protocol: RouteProtocol(fixed[2]), nexthop })
     }
 
     pub fn write(&self, out: &mut AttributeWriter<'_>) -> Result<(), WireError> {

@@ -7,9 +7,9 @@
 //! object by `RTA_NH_ID`. A route with a nexthop object may repeat the object's paths; the object
 //! is what counts.
 
+use super::AddressFamily;
 use super::attribute::{AttributeWriter, Attributes, NetlinkAttribute, u16_at, u32_at};
-use super::{AddressFamily, truncated};
-use crate::layout::WireError;
+use crate::layout::{WireError, split_header};
 use core::net::IpAddr;
 
 const HEADER_LEN: usize = 12;
@@ -167,17 +167,15 @@ impl<'a> Multipath<'a> {
 
 /// Reads one path: u16 length, u8 flags, u8 weight - 1, u32 link index, attributes.
 fn read_hop(bytes: &[u8], family: AddressFamily) -> Result<(RoutePath, &[u8]), WireError> {
-    if bytes.len() < HOP_LEN {
-        return Err(truncated("Multipath", HOP_LEN, bytes.len()));
-    }
-    let len = usize::from(u16_at(bytes, 0));
+    let (fixed, _) = split_header::<HOP_LEN>("Multipath", bytes)?;
+    let len = usize::from(u16_at(fixed, 0));
     if len < HOP_LEN || len > bytes.len() {
         return Err(WireError::BadLength { format: "Multipath" });
     }
     let mut hop = RoutePath {
-        interface: u32_at(bytes, 4),
-        weight: u16::from(bytes[3]) + 1,
-        flags: RouteFlags(u32::from(bytes[2])),
+        interface: u32_at(fixed, 4),
+        weight: u16::from(fixed[3]) + 1,
+        flags: RouteFlags(u32::from(fixed[2])),
         ..RoutePath::default()
     };
     for attribute in Attributes::new(&bytes[HOP_LEN..len]) {
@@ -247,28 +245,26 @@ impl<'a> RouteMessage<'a> {
     pub fn parse(body: &'a [u8]) -> Result<Self, WireError> {
         const BAD_FAMILY: WireError =
             WireError::BadValue { format: "RouteMessage", field: "family" };
-        if body.len() < HEADER_LEN {
-            return Err(truncated("RouteMessage", HEADER_LEN, body.len()));
-        }
-        let family = AddressFamily(body[0]);
+        let (fixed, attributes) = split_header::<HEADER_LEN>("RouteMessage", body)?;
+        let family = AddressFamily(fixed[0]);
         let (Some(bits), Some(any)) = (family.address_bits(), family.any()) else {
             return Err(BAD_FAMILY);
         };
-        if body[1] > bits || body[2] > bits {
+        if fixed[1] > bits || fixed[2] > bits {
             return Err(WireError::BadLength { format: "RouteMessage" });
         }
-        let flags = RouteFlags(u32_at(body, 8));
+        let flags = RouteFlags(u32_at(fixed, 8));
         let mut route = Self {
-            source_len: body[2],
-            tos: body[3],
-            table: u32::from(body[4]),
-            protocol: RouteProtocol(body[5]),
-            scope: body[6],
-            route_type: RouteType(body[7]),
+            source_len: fixed[2],
+            tos: fixed[3],
+            table: u32::from(fixed[4]),
+            protocol: RouteProtocol(fixed[5]),
+            scope: fixed[6],
+            route_type: RouteType(fixed[7]),
             flags,
-            ..Self::unicast(any, body[1], RoutePath { weight: 1, flags, ..RoutePath::default() })
+            ..Self::unicast(any, fixed[1], RoutePath { weight: 1, flags, ..RoutePath::default() })
         };
-        route.read_attributes(&body[HEADER_LEN..])?;
+        route.read_attributes(attributes)?;
         Ok(route)
     }
 
