@@ -77,16 +77,14 @@ impl<K: Ord + Copy> Transfers<K> {
     /// Starts a transfer of `table` in MADs with the headers of `head`.
     pub fn start(&mut self, now: Time, peer: K, head: SaMad, table: Vec<u8>) {
         self.bytes += table.len();
-        let deadline = now + ACK_TIME;
-        let (acknowledged, sent, sent_last, window_last) = (0, 0, 0, 1);
         let transfer = Transfer {
             head,
             table,
-            acknowledged,
-            sent,
-            sent_last,
-            window_last,
-            deadline,
+            acknowledged: 0,
+            sent: 0,
+            sent_last: 0,
+            window_last: 1,
+            deadline: now + ACK_TIME,
             tries: 1,
         };
         self.all.insert(peer, transfer);
