@@ -9,7 +9,6 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The verdict of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DoctorVerdict {
     Good,
@@ -18,7 +17,6 @@ pub enum DoctorVerdict {
     Bad,
 }
 
-/// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DoctorFinding {
     /// The subject: `mlx5_0:1`, `memlock` ...

@@ -64,28 +64,15 @@ pub struct Hca {
 /// Functions that the library's headers inline: pointers in the context of a device.
 #[derive(Clone, Copy)]
 struct Fast {
-    post_send: PostSend,
-    post_recv: PostRecv,
-    post_srq_recv: PostSrqRecv,
+    post_send: Post<ffi::ibv_qp, ffi::ibv_send_wr>,
+    post_recv: Post<ffi::ibv_qp, ffi::ibv_recv_wr>,
+    post_srq_recv: Post<ffi::ibv_srq, ffi::ibv_recv_wr>,
     poll_cq: unsafe extern "C" fn(*mut ffi::ibv_cq, i32, *mut ffi::ibv_wc) -> i32,
     req_notify_cq: unsafe extern "C" fn(*mut ffi::ibv_cq, i32) -> i32,
 }
 
-type PostSend = unsafe extern "C" fn(
-    *mut ffi::ibv_qp,
-    *mut ffi::ibv_send_wr,
-    *mut *mut ffi::ibv_send_wr,
-) -> i32;
-type PostRecv = unsafe extern "C" fn(
-    *mut ffi::ibv_qp,
-    *mut ffi::ibv_recv_wr,
-    *mut *mut ffi::ibv_recv_wr,
-) -> i32;
-type PostSrqRecv = unsafe extern "C" fn(
-    *mut ffi::ibv_srq,
-    *mut ffi::ibv_recv_wr,
-    *mut *mut ffi::ibv_recv_wr,
-) -> i32;
+type Post<Queue, Request> =
+    unsafe extern "C" fn(*mut Queue, *mut Request, *mut *mut Request) -> i32;
 
 struct CompletionQueue {
     object: Owned<ffi::ibv_cq>,

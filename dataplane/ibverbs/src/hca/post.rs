@@ -225,7 +225,6 @@ impl Sender<'_> {
         self.write_op(&request.op, wr)
     }
 
-    /// Writes the fields of the operation.
     #[inline]
     fn write_op(&self, op: &SendOp, wr: &mut SendWr) -> Result<(), PostRefusal> {
         use ffi::ibv_wr_opcode as code;

@@ -27,7 +27,6 @@ const _: () = assert!(size_of::<RawRegistration>() == 32);
 
 macro_rules! functions {
     ($($field:ident = $name:literal: fn($($argument:ty),*) -> $answer:ty;)*) => {
-        /// The functions that we call.
         pub(super) struct Umad {
             $(pub $field: unsafe extern "C" fn($($argument),*) -> $answer,)*
         }
