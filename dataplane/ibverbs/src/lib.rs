@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_adapter_that_is_not_there_is_an_error_that_says_so() {
+    fn a_missing_adapter_is_named_in_the_error() {
         let Err(error) = open("no_such_0:1") else { panic!("opened what does not exist") };
         let text = error.to_string();
         assert!(text.starts_with("no_such_0: "), "{text}");

@@ -18,8 +18,8 @@ macro_rules! layouts {
         }
 
         #[test]
-        fn every_layout_says_what_it_lacks() {
-            $( says_what_it_lacks::<pollux_wire::$($path)::+>(); )+
+        fn every_layout_reports_missing_bytes() {
+            $( reports_missing_bytes::<pollux_wire::$($path)::+>(); )+
         }
     };
 }
@@ -187,7 +187,7 @@ fn emitted<L: Layout>(bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-fn says_what_it_lacks<L: Layout>() {
+fn reports_missing_bytes<L: Layout>() {
     let bytes = vec![0x55; L::LEN];
     let (value, _) = L::read(&bytes).expect("as many bytes as the layout has");
     let (format, needed) = (L::NAME, L::LEN);

@@ -125,7 +125,7 @@ mod tests {
         (1..=cut.count()).map(segment).collect()
     }
 
-    fn said(outcome: &SegmentOutcome) -> Option<RmppHeader> {
+    fn header_of(outcome: &SegmentOutcome) -> Option<RmppHeader> {
         match outcome {
             SegmentOutcome::Acknowledged(mad) | SegmentOutcome::Complete(mad) => {
                 Some(SaMad::parse(mad).rmpp)
@@ -140,7 +140,7 @@ mod tests {
         let mut reception = Reception::default();
         let mut acknowledged = Vec::new();
         for segment in segments(&table) {
-            if let Some(ack) = said(&reception.receive(&segment, 1 << 20)) {
+            if let Some(ack) = header_of(&reception.receive(&segment, 1 << 20)) {
                 acknowledged.push((ack.segment_number, ack.payload_length_or_window));
             }
         }
@@ -153,9 +153,9 @@ mod tests {
         let table = [9; 700];
         let segments = segments(&table);
         let mut reception = Reception::default();
-        assert!(said(&reception.receive(&segments[0], 1000)).is_some());
+        assert!(header_of(&reception.receive(&segments[0], 1000)).is_some());
         assert_eq!(reception.receive(&segments[2], 1000), SegmentOutcome::Ignored);
-        let again = said(&reception.receive(&segments[0], 1000)).unwrap();
+        let again = header_of(&reception.receive(&segments[0], 1000)).unwrap();
         assert_eq!((again.segment_number, again.payload_length_or_window), (1, 65));
     }
 
@@ -167,12 +167,12 @@ mod tests {
         let status = RmppStatus::INCONSISTENT_FIRST_AND_SEGMENT_NUMBER;
         let outcome = reception.receive(&segment, 1000);
         let SegmentOutcome::Aborted(reason, mad) = outcome else { panic!("{outcome:?}") };
-        let said = SaMad::parse(&mad);
+        let reply = SaMad::parse(&mad);
         assert_eq!(
-            (reason, said.rmpp.status, said.rmpp.rmpp_type),
+            (reason, reply.rmpp.status, reply.rmpp.rmpp_type),
             (status, status, RmppType::ABORT)
         );
-        assert_eq!(said.header.method, Method::GET_TABLE);
+        assert_eq!(reply.header.method, Method::GET_TABLE);
         segment.rmpp.first = true;
         let outcome = reception.receive(&segment, 100);
         assert!(matches!(outcome, SegmentOutcome::Aborted(RmppStatus::RESOURCES_EXHAUSTED, _)));

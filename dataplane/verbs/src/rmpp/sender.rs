@@ -210,16 +210,16 @@ mod tests {
                     if losses.next() == Some(true) {
                         continue;
                     }
-                    let said = match reception.receive(&SaMad::parse(&segment), 1 << 20) {
+                    let reply = match reception.receive(&SaMad::parse(&segment), 1 << 20) {
                         SegmentOutcome::Ignored | SegmentOutcome::Kept => continue,
-                        SegmentOutcome::Complete(said) => { complete = true; said }
-                        SegmentOutcome::Acknowledged(said) => said,
+                        SegmentOutcome::Complete(reply) => { complete = true; reply }
+                        SegmentOutcome::Acknowledged(reply) => reply,
                         _ => { prop_assert!(!complete); return Ok(()) }
                     };
-                    let said = SaMad::parse(&said);
-                    prop_assert_eq!(said.header.method, Method(0x12));
+                    let reply = SaMad::parse(&reply);
+                    prop_assert_eq!(reply.header.method, Method(0x12));
                     if losses.next() == Some(false) {
-                        prop_assert!(transfers.handle_reply(now, PEER, &said.rmpp).is_none());
+                        prop_assert!(transfers.handle_reply(now, PEER, &reply.rmpp).is_none());
                     }
                 }
                 now = now + ACK_TIME;

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn options_go_on_in_the_fields_that_say_so() {
+    fn options_continue_in_overloaded_fields() {
         let options = [DhcpOption { code: DhcpOptionCode::OVERLOAD, data: &[3] }];
         let mut header = discover();
         header.file[..5].copy_from_slice(&[0, 3, 2, 10, 11]);

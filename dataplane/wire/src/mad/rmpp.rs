@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_still_takes_a_segment() {
+    fn no_data_still_has_a_segment() {
         let cut = Segmentation::new(0, SA);
         assert_eq!((cut.count(), cut.data(1)), (1, 0..0));
         assert_eq!(cut.header(1, TimeCode(0)).emit(), [1, 1, 7, 0, 0, 0, 0, 1, 0, 0, 0, 20]);

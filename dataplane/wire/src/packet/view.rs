@@ -177,7 +177,7 @@ mod tests {
     ];
 
     #[test]
-    fn sample_packet_of_the_specification_comes_back_to_the_byte() {
+    fn sample_packet_of_the_specification_round_trips() {
         let packet = Packet::parse(&SAMPLE).unwrap();
         assert!(packet.icrc_ok() && packet.vcrc_ok());
         assert_eq!(packet.payload().len(), 14);
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn too_little_room_says_how_much_is_needed() {
+    fn too_little_room_reports_the_needed_length() {
         let headers = every_kind()[0];
         for have in 0..30 {
             let error = headers.emit(b"12345", &mut [0; 64][..have]).unwrap_err();

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_goes_when_the_answer_comes_and_no_more_than_the_limit_waits() {
+    fn waiting_frames_are_sent_on_the_answer_up_to_the_limit() {
         let (mut table, now) = (RoceNeighbors::default(), Time::START);
         assert_eq!(table.look_up(now, OURS, gid(1)), Lookup::Unknown { ask: true });
         let waited = (0..100).filter(|&nth| table.wait(gid(1), vec![nth])).count();
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_answer_is_asked_again_and_given_up() {
+    fn unanswered_requests_are_repeated_and_given_up() {
         let (mut table, mut now) = (RoceNeighbors::default(), Time::START);
         table.look_up(now, OURS, gid(1));
         assert!(table.wait(gid(1), vec![]));
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_age_unless_something_is_heard_from_that_very_address() {
+    fn entries_age_without_frames_of_that_address() {
         let (mut table, start) = (RoceNeighbors::default(), Time::START);
         table.look_up(start, OURS, gid(1));
         table.learn(start, gid(1), MAC);

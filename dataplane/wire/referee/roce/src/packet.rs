@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_comes_back_as_it_went() {
+    fn packets_round_trip() {
         for (gids, header_len) in [(v4(), 20), (v6(), 40)] {
             for payload in [&[][..], b"five!", &[7; 4096]] {
                 let native = native(gids, payload);

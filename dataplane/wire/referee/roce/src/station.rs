@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_packet_waits_until_its_neighbor_is_found_and_comes_as_it_was() {
+    fn the_first_packet_waits_for_its_neighbor_unchanged() {
         for family in [0, 1] {
             let mut stations = stations();
             let sent = packet(gids(1)[family], gids(2)[family]);
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn a_neighbor_that_is_not_there_is_asked_three_times_and_its_packets_are_dropped() {
+    fn a_missing_neighbor_is_asked_three_times_and_its_packets_are_dropped() {
         let [mut station, _] = stations();
         station.handle_packet(NOW, &packet(gids(1)[1], gids(9)[1]));
         let mut questions = 0;
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn who_looks_for_a_free_address_is_told_that_it_is_taken() {
+    fn duplicate_address_detection_is_answered() {
         let [mut station, other] = stations();
         let target = Ipv6Addr::from(gids(1)[0].0);
         let probe = other.solicitation(Ipv6Addr::UNSPECIFIED, target).unwrap();

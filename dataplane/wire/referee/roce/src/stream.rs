@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_come_whole_and_in_order_however_the_stream_cuts_them() {
+    fn frames_are_complete_and_in_order_for_any_segmentation() {
         let [mut a, mut b] = joined();
         let frames: Vec<Vec<u8>> = (1..2000_u32).map(|nth| vec![nth as u8; nth as usize]).collect();
         let (mut came, mut frame) = (Vec::new(), Vec::new());
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_that_goes_away_is_noticed() {
+    fn a_closed_end_is_detected() {
         let [a, mut b] = joined();
         drop(a);
         assert!(!b.receive(Time::START, &mut Vec::new()) && b.is_closed());

@@ -58,9 +58,9 @@ impl AskingWorker {
 
     /// Parses the extension of a request's private data, if it is present and valid.
     pub fn of(private_data: &[u8]) -> Option<Self> {
-        let words = private_data.get(IpoibPrivateData::LEN..)?.first_chunk()?;
-        let said = Self::parse(words);
-        (said.mark == Self::MARK && said.worker < said.workers).then_some(said)
+        let bytes = private_data.get(IpoibPrivateData::LEN..)?.first_chunk()?;
+        let asking = Self::parse(bytes);
+        (asking.mark == Self::MARK && asking.worker < asking.workers).then_some(asking)
     }
 }
 
@@ -145,11 +145,11 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_asks_stands_behind_the_words_of_the_rfc() {
-        let words = IpoibPrivateData { ud_qpn: QPN, receive_mtu: 65_524 };
+    fn the_worker_extension_follows_the_fields_of_the_rfc() {
+        let fields = IpoibPrivateData { ud_qpn: QPN, receive_mtu: 65_524 };
         let asking = AskingWorker::new(2, 4);
-        let private_data: [u8; 92] = words.padded_with(&asking);
-        assert_eq!(private_data[..8], words.emit());
+        let private_data: [u8; 92] = fields.padded_with(&asking);
+        assert_eq!(private_data[..8], fields.emit());
         assert_eq!(private_data[8..16], [b'P', b'l', b'x', b'W', 2, 4, 0, 0]);
         assert_eq!(private_data[16..], [0; 76]);
         assert_eq!(AskingWorker::of(&private_data), Some(asking));
@@ -157,9 +157,9 @@ mod tests {
 
     #[test]
     fn other_words_are_no_worker() {
-        let words = IpoibPrivateData { ud_qpn: QPN, receive_mtu: 65_524 };
-        let with = |asking: AskingWorker| words.padded_with::<92>(&asking);
-        assert_eq!(AskingWorker::of(&words.padded::<92>()), None, "nobody says");
+        let fields = IpoibPrivateData { ud_qpn: QPN, receive_mtu: 65_524 };
+        let with = |asking: AskingWorker| fields.padded_with::<92>(&asking);
+        assert_eq!(AskingWorker::of(&fields.padded::<92>()), None, "no extension");
         assert_eq!(AskingWorker::of(&with(AskingWorker::new(4, 4))), None, "there is none such");
         let other = AskingWorker { mark: AskingWorker::MARK + 1, worker: 1, workers: 2 };
         assert_eq!(AskingWorker::of(&with(other)), None);

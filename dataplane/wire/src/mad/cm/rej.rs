@@ -137,11 +137,11 @@ mod tests {
     fn additional_information_depends_on_the_reason() {
         let timeout = Rej { reason: RejectReason::TIMEOUT, ..Rej::default() };
         let guid = Guid(0x0002_c903_0000_1000);
-        let told = timeout.with_info(&guid.0.to_be_bytes());
-        assert_eq!(told.timed_out_ca(), Some(guid));
+        let with_guid = timeout.with_info(&guid.0.to_be_bytes());
+        assert_eq!(with_guid.timed_out_ca(), Some(guid));
         assert_eq!(timeout.timed_out_ca(), None, "no bytes, no GUID");
 
-        let moved = Rej { reason: RejectReason::INVALID_PRIMARY_REMOTE_GID, ..told };
+        let moved = Rej { reason: RejectReason::INVALID_PRIMARY_REMOTE_GID, ..with_guid };
         assert_eq!(moved.timed_out_ca(), None);
     }
 
