@@ -1,8 +1,8 @@
 //! Rules that hold for every layout.
 //!
 //! The formats' own tests compare single bytes with captures; this one checks for all of them that
-//! no bit of a field is lost, that reserved bits are ignored and sent as zero, and that no length of
-//! input or output panics. `scripts/tidy` checks that the list below leaves no layout out.
+//! no bit of a field is lost, that reserved bits are ignored and sent as zero, and that no length
+//! of input or output panics. `scripts/tidy` checks that the list below leaves no layout out.
 
 use pollux_wire::WireError;
 use pollux_wire::layout::{Field, Layout, load_bits};

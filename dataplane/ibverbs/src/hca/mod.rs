@@ -188,8 +188,8 @@ impl Hca {
     }
 }
 
-/// Destroys an unused object of a table and removes it. If the system refuses, it stays in the table
-/// under its number, and the owner can try again.
+/// Destroys an unused object of a table and removes it. If the system refuses, it stays in the
+/// table under its number, and the owner can try again.
 fn end_in<T, R>(
     table: &mut Table<T>,
     number: u32,

@@ -1,7 +1,7 @@
 //! Polling of completions.
 //!
-//! A driver writes only the fields of a completion that its status and opcode define, and leaves the
-//! rest unchanged (`ibv_poll_cq(3)`; mlx5 writes no length for a send, and sets the flag of
+//! A driver writes only the fields of a completion that its status and opcode define, and leaves
+//! the rest unchanged (`ibv_poll_cq(3)`; mlx5 writes no length for a send, and sets the flag of
 //! immediate data without the data). So each field is read only where it is defined:
 //!
 //! | fields | of |

@@ -176,7 +176,7 @@ impl Hca {
             timeout: timeout, IBV_QP_TIMEOUT = |timeout| timeout.0;
             retry_count: retry_cnt, IBV_QP_RETRY_CNT = |count| count.get();
             rnr_retry: rnr_retry, IBV_QP_RNR_RETRY = |count| count.get();
-            drain_event: en_sqd_async_notify, IBV_QP_EN_SQD_ASYNC_NOTIFY = |is_wanted| is_wanted.into();
+            drain_event: en_sqd_async_notify, IBV_QP_EN_SQD_ASYNC_NOTIFY = |wanted| wanted.into();
             migration: path_mig_state, IBV_QP_PATH_MIG_STATE = |state| raw_migration(state);
             alternate_path: alt_ah_attr, IBV_QP_ALT_PATH = |path| self.raw_path(verb, &path)?;
         }

@@ -6,8 +6,8 @@ use std::process::Command;
 
 /// The folder with a package's programs; `what` are the arguments of cargo that select them.
 ///
-/// It is `POLLUX_PREBUILT`, where scripts/check has built all. Otherwise cargo builds them now, in a
-/// target directory of its own: features of one crate in another's build would make cargo build
+/// It is `POLLUX_PREBUILT`, where scripts/check has built all. Otherwise cargo builds them now, in
+/// a target directory of its own: features of one crate in another's build would make cargo build
 /// everything twice.
 ///
 /// # Panics

@@ -34,8 +34,8 @@ impl Frame {
         self
     }
 
-    /// tshark is known to mistake this packet for another protocol, so it may call it malformed. The
-    /// reason names tshark's fault, and is printed.
+    /// tshark is known to mistake this packet for another protocol, so it may call it malformed.
+    /// The reason names tshark's fault, and is printed.
     #[must_use]
     pub fn misread(mut self, reason: &'static str) -> Self {
         self.misread = Some(reason);

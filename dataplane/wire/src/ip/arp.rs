@@ -1,8 +1,9 @@
 //! Address resolution: ARP, RARP and inverse ARP over InfiniBand (RFC 826, 903, 2390; RFC 4391
 //! 9.2), and over Ethernet.
 //!
-//! The packet is generic over the hardware address: links use the one of RFC 4391, that of the draft
-//! of 2001, or Ethernet's. A receiver that takes several checks [`ArpHeader::hardware_len`] first.
+//! The packet is generic over the hardware address: links use the one of RFC 4391, that of the
+//! draft of 2001, or Ethernet's. A receiver that takes several checks [`ArpHeader::hardware_len`]
+//! first.
 //!
 //! RFC 4391 9.2 leaves the target hardware address of a request without meaning: it is parsed and
 //! must not be used.

@@ -147,7 +147,8 @@ impl MadStatus {
     }
 }
 
-/// An attribute ID. The classes use overlapping numbers, so the IDs are constants of the attributes.
+/// An attribute ID. The classes use overlapping numbers, so the IDs are constants of the
+/// attributes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AttributeId(pub u16);
 

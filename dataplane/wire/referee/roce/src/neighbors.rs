@@ -102,8 +102,8 @@ impl RoceNeighbors {
         }
     }
 
-    /// Learns the address of a neighbor; returns the frames that waited for it. Neighbors without an
-    /// entry are ignored.
+    /// Learns the address of a neighbor; returns the frames that waited for it. Neighbors without
+    /// an entry are ignored.
     pub fn learn(&mut self, now: Time, gid: Gid, mac: MacAddress) -> Vec<Vec<u8>> {
         let Some(entry) = self.entries.get_mut(&gid) else { return Vec::new() };
         let known = Neighbor::Known { mac, until: now + AGE_MAX };

@@ -1,9 +1,9 @@
-//! A host on an Ethernet, as far as RoCEv2 needs one: without I/O, packets and frames in, frames and
-//! packets out.
+//! A host on an Ethernet, as far as RoCEv2 needs one: without I/O, packets and frames in, frames
+//! and packets out.
 //!
 //! It answers requests for its addresses and resolves those of others (RFC 826; RFC 4861 7.2), by
-//! its table of [`neighbors`](super::neighbors). Every address is resolved on the link: there are no
-//! routes. Anything else is counted and dropped.
+//! its table of [`neighbors`](super::neighbors). Every address is resolved on the link: there are
+//! no routes. Anything else is counted and dropped.
 
 use super::FRAME_BYTES_MAX;
 use super::neighbors::{Lookup, Question, RoceNeighbors};

@@ -78,8 +78,8 @@ impl Rej {
         self
     }
 
-    /// The node whose timeout is the reason: it may not know the receiver's ID of the connection, so
-    /// the receiver finds that by this GUID and [`Rej::local_comm_id`].
+    /// The node whose timeout is the reason: it may not know the receiver's ID of the connection,
+    /// so the receiver finds that by this GUID and [`Rej::local_comm_id`].
     pub fn timed_out_ca(&self) -> Option<Guid> {
         match self.reason {
             RejectReason::TIMEOUT => {

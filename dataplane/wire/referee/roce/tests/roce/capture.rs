@@ -48,8 +48,8 @@ pub fn keep(seen: &Seen) {
     std::fs::write(path, capture).expect("a capture can be written where it is wanted");
 }
 
-/// The numbers of a packet as tshark prints them; empty for frames that are not RoCE, and `None` for
-/// damaged ones.
+/// The numbers of a packet as tshark prints them; empty for frames that are not RoCE, and `None`
+/// for damaged ones.
 fn numbers(frame: &[u8]) -> Option<[String; 3]> {
     let (header, bytes) = EthernetHeader::read(frame).ok()?;
     // One with a bit of its flags turned round is a fragment, which is no packet of RoCE; tshark

@@ -1,5 +1,5 @@
-//! A wire that loses, duplicates, reorders and damages packets: reliable connections are unaffected,
-//! and unreliable ones deliver only complete messages.
+//! A wire that loses, duplicates, reorders and damages packets: reliable connections are
+//! unaffected, and unreliable ones deliver only complete messages.
 
 use super::Case;
 use crate::peer::*;
