@@ -1,13 +1,13 @@
 //! Management datagrams (MADs) with the address of their peer.
 //!
 //! The caller fills an [`Envelope`] from the completion and the GRH of a received datagram, and
-//! takes from one the fields of a work request and an address handle. A response uses the envelope
-//! of its request: the same service level, the same partition, and a GRH exactly if the request had
-//! one, since peers drop it otherwise.
+//! makes a work request and an address handle from one. A response uses the envelope of its request:
+//! the same service level and partition, and a GRH exactly if the request had one, since peers drop
+//! it otherwise.
 
 mod transactions;
 
-pub use transactions::{Full, Outcome, Request, RetryPolicy, TransactionDrop, Transactions};
+pub use transactions::{Full, Outcome, RetryPolicy, TransactionDrop, Transactions};
 
 use pollux_verbs::GlobalRoute;
 use pollux_wire::address::{Gid, Lid, Qpn};
@@ -23,12 +23,12 @@ pub struct Envelope {
     pub mad: Mad,
 }
 
-/// Where a management datagram came from; the same brings the answer back.
+/// The source of a received management datagram, and the destination of its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MadAddress {
     /// The peer's port, or the router before it.
     pub lid: Lid,
-    /// Which of our port's LIDs it is sent to or from: the bits below the mask.
+    /// The LID of our port: the bits below the LMC mask.
     pub path_bits: u8,
     pub sl: u8,
     pub qpn: Qpn,
@@ -52,8 +52,8 @@ impl MadAddress {
         Self { lid, path_bits: 0, sl, qpn: Qpn::GSI, p_key, global: None }
     }
 
-    /// Whether the other end is in another subnet, by its GRH. Nothing crosses a router from or to
-    /// an address of the link (IBA 4.1.1).
+    /// Whether the other end is in another subnet, by its GRH. Link-local GIDs do not cross routers
+    /// (IBA 4.1.1).
     pub fn is_beyond_router(&self) -> bool {
         self.global.is_some_and(|GlobalAddress { remote_gid, local_gid, .. }| {
             let is_local = remote_gid.is_link_local() || local_gid.is_link_local();
@@ -61,9 +61,8 @@ impl MadAddress {
         })
     }
 
-    /// Whether the two are one port, as far as headers tell. A router's LID stands for all that is
-    /// beyond it, so there the GRH decides; within the subnet it is the LID, since anybody can
-    /// write what it likes into a GRH.
+    /// Whether both are the same port, by their headers. All ports beyond a router share its LID, so
+    /// there the GRH decides; within the subnet the LID decides, since a GRH is easily forged.
     pub fn is_same_port(&self, other: &Self) -> bool {
         let gids = self.global.zip(other.global);
         let is_same_gid = gids.is_none_or(|(own, others)| own.remote_gid == others.remote_gid);
@@ -97,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn behind_one_router_gids_tell_ports_apart() {
+    fn behind_one_router_gids_distinguish_ports() {
         assert!(at(7, 0x0002, 1).is_beyond_router());
         assert!(at(7, 0x0002, 1).is_same_port(&at(7, 0x0002, 1)));
         assert!(at(7, 0x0002, 1).is_same_port(&at(8, 0x0002, 1)), "by another router");

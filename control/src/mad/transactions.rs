@@ -2,8 +2,8 @@
 //! (IBA 13.4.6.3).
 //!
 //! ```text
-//! ask          the request waits in the queue
-//! window free  the next request is sent, under a TID that nobody can guess
+//! ask          the request is queued
+//! window free  the next request is sent, under an unpredictable TID
 //! response     matched by TID, class, method and attribute: the transaction ends
 //! segment      of an RMPP transfer: appended; the last one ends the transaction
 //! BUSY         not a response: retried when the timeout expires
@@ -41,15 +41,6 @@ pub struct RetryPolicy {
     pub timeout_max: Duration,
 }
 
-#[derive(Clone, Debug)]
-pub struct Request<K> {
-    /// Returned with the outcome.
-    pub purpose: K,
-    /// The datagram; the transaction ID is filled in.
-    pub mad: Mad,
-    pub retry_policy: RetryPolicy,
-}
-
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// A response, of any status.
@@ -75,13 +66,20 @@ reasons! {
     pub enum TransactionDrop {
         /// An answer without a request, or after its end.
         NotAsked = "not_asked",
-        /// It has the number of a question, but answers another one.
+        /// The TID of a request, but another attribute, method or class.
         OtherQuestion = "other_question",
         /// A segment that was not the next.
         Segment = "segment",
-        /// A question or an acknowledgement: too many wait to be sent.
+        /// A request or an ACK: too many wait to be sent.
         OutgoingFull = "outgoing_full",
     }
+}
+
+struct Request<K> {
+    /// Returned with the outcome.
+    purpose: K,
+    /// The TID is filled in when it is sent.
+    mad: Mad,
 }
 
 struct Sent<K> {
@@ -102,9 +100,11 @@ struct Finished {
 pub struct Transactions<K> {
     peer: Option<MadAddress>,
     rng: SeededRng,
+    /// Outstanding requests, at most.
     window: usize,
-    line_max: usize,
+    queued_max: usize,
     table_bytes_max: usize,
+    retry_policy: RetryPolicy,
     waiting: VecDeque<Request<K>>,
     sent: BTreeMap<u32, Sent<K>>,
     deadlines: BTreeSet<(Time, u32)>,
@@ -115,15 +115,21 @@ pub struct Transactions<K> {
 }
 
 impl<K> Transactions<K> {
-    /// None yet, and nobody to ask: `window` may be under way at a time and `line_max` wait
-    /// besides; a table may have so many bytes.
-    pub fn new(window: usize, line_max: usize, table_bytes_max: usize, rng: SeededRng) -> Self {
+    /// No requests, and no peer yet.
+    pub fn new(
+        window: usize,
+        queued_max: usize,
+        table_bytes_max: usize,
+        retry_policy: RetryPolicy,
+        rng: SeededRng,
+    ) -> Self {
         Self {
             peer: None,
             rng,
             window: window.max(1),
-            line_max,
+            queued_max,
             table_bytes_max,
+            retry_policy,
             waiting: VecDeque::new(),
             sent: BTreeMap::new(),
             deadlines: BTreeSet::new(),
@@ -150,11 +156,11 @@ impl<K> Transactions<K> {
     }
 
     /// Queues a request; it is sent when there is a peer and the window has space.
-    pub fn ask(&mut self, now: Time, request: Request<K>) -> Result<(), Full> {
-        if self.waiting.len() >= self.line_max || self.ended.len() >= self.line_max {
+    pub fn ask(&mut self, now: Time, purpose: K, mad: Mad) -> Result<(), Full> {
+        if self.waiting.len() >= self.queued_max || self.ended.len() >= self.queued_max {
             return Err(Full);
         }
-        self.waiting.push_back(request);
+        self.waiting.push_back(Request { purpose, mad });
         self.fill(now);
         Ok(())
     }
@@ -171,11 +177,6 @@ impl<K> Transactions<K> {
             stays
         });
         self.fill(now);
-    }
-
-    /// Whether nothing is queued, outstanding, or ended and not yet polled.
-    pub fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.sent.is_empty() && self.ended.is_empty()
     }
 
     /// How many requests are queued, and how many outstanding.
@@ -261,14 +262,13 @@ impl<K> Transactions<K> {
                 return self.end(now, id, Outcome::Aborted(status));
             }
         }
-        self.extend(now, id);
+        self.restart_timeout(now, id);
     }
 
-    /// A segment came: the timeout starts again.
-    fn extend(&mut self, now: Time, id: u32) {
+    fn restart_timeout(&mut self, now: Time, id: u32) {
         let Some(sent) = self.sent.get_mut(&id) else { return };
         self.deadlines.remove(&(sent.deadline, id));
-        sent.deadline = now + sent.request.retry_policy.timeout_max;
+        sent.deadline = now + self.retry_policy.timeout_max;
         self.deadlines.insert((sent.deadline, id));
     }
 
@@ -296,7 +296,7 @@ impl<K> Transactions<K> {
             }
             self.deadlines.pop_first();
             let Some(sent) = self.sent.remove(&id) else { continue };
-            if sent.tries < sent.request.retry_policy.tries {
+            if sent.tries < self.retry_policy.tries {
                 // A peer in the middle of a transfer would take the same TID for part of it.
                 let id = if sent.reception.is_some() { self.unused_id() } else { id };
                 self.send(now, id, sent.request, sent.tries);
@@ -329,7 +329,7 @@ impl<K> Transactions<K> {
     fn send(&mut self, now: Time, id: u32, mut request: Request<K>, tries: u8) {
         request.mad[8..16].copy_from_slice(&u64::from(id).to_be_bytes());
         self.transmit(request.mad);
-        let RetryPolicy { timeout, timeout_max, .. } = request.retry_policy;
+        let RetryPolicy { timeout, timeout_max, .. } = self.retry_policy;
         let backoff = Backoff { min: timeout, max: timeout_max };
         let wait = backoff.pause(u32::from(tries) + 1);
         // Jitter, so that requests sent together are not all retried together.
@@ -341,8 +341,8 @@ impl<K> Transactions<K> {
 }
 
 /// Whether a header with the same TID is the response to the request.
-fn answers(question: &Mad, header: &MadHeader) -> bool {
-    let (asked, _) = MadHeader::read(question).expect("a datagram is longer than its header");
+fn answers(request: &Mad, header: &MadHeader) -> bool {
+    let (asked, _) = MadHeader::read(request).expect("a datagram is longer than its header");
     header.mgmt_class == asked.mgmt_class
         && header.method == asked.method.response()
         && header.attribute_id == asked.attribute_id
@@ -366,7 +366,7 @@ mod tests {
     };
 
     fn transactions() -> Transactions<u32> {
-        let mut transactions = Transactions::new(2, 4, 1000, SeededRng::new(1));
+        let mut transactions = Transactions::new(2, 4, 1000, RETRY_POLICY, SeededRng::new(1));
         transactions.handle_peer(Time::START, Some(PEER));
         transactions
     }
@@ -374,7 +374,7 @@ mod tests {
     fn ask(transactions: &mut Transactions<u32>, purpose: u32, method: Method) -> Result<(), Full> {
         let record = PathRecord::default();
         let mad = SaMad::new(method, 0, PathRecordMask::NONE, record).emit();
-        transactions.ask(Time::START, Request { purpose, mad, retry_policy: RETRY_POLICY })
+        transactions.ask(Time::START, purpose, mad)
     }
 
     fn answer(asked: &Envelope) -> SaMad {
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_and_the_line_have_their_limits() {
+    fn the_window_and_the_queue_have_their_limits() {
         let mut transactions = transactions();
         let taken = (0..8).filter(|purpose| ask(&mut transactions, *purpose, Method::GET).is_ok());
         assert_eq!((taken.count(), transactions.len()), (6, (4, 2)));
@@ -403,11 +403,11 @@ mod tests {
         assert_eq!(sent.len(), 2);
         transactions.handle_answer(Time::START, &answer(&sent[1]).emit());
         assert_eq!(transactions.poll_event().map(|(purpose, _)| purpose), Some(1));
-        assert!(transactions.poll_transmit().is_some(), "the next in line");
+        assert!(transactions.poll_transmit().is_some(), "the next in the queue");
     }
 
     #[test]
-    fn only_the_answer_ends_a_question_and_only_once() {
+    fn only_the_answer_ends_a_request_and_only_once() {
         let mut transactions = transactions();
         ask(&mut transactions, 5, Method::GET).unwrap();
         let asked = transactions.poll_transmit().unwrap();
@@ -422,7 +422,7 @@ mod tests {
         assert!(!handle(|header| header.mgmt_class = MgmtClass::PERF));
         assert!(!handle(|header| header.method = Method::DELETE_RESP));
         assert!(!handle(|header| header.attribute_id.0 ^= 1));
-        // The upper half is not ours alone.
+        // The transport may use the upper half.
         assert!(handle(|header| header.transaction_id |= 7 << 32));
         assert!(!handle(|_| ()), "late");
         assert_eq!(transactions.drops().of(TransactionDrop::NotAsked), 2);
@@ -434,11 +434,11 @@ mod tests {
         let mut transactions = transactions();
         ask(&mut transactions, 5, Method::GET).unwrap();
         let mut waits = Vec::new();
-        let mut names = Vec::new();
+        let mut tids = Vec::new();
         let mut now = Time::START;
         while let Some(due) = transactions.poll_timeout() {
             let sent = transactions.poll_transmit().unwrap();
-            names.push(SaMad::parse(&sent.mad).header.transaction_id);
+            tids.push(SaMad::parse(&sent.mad).header.transaction_id);
             waits.push((due.since_start() - now.since_start()).as_secs());
             now = due;
             transactions.handle_timeout(now);
@@ -447,12 +447,12 @@ mod tests {
             (waits, transactions.poll_event()),
             (vec![1, 2, 3], Some((5, Outcome::Silence)))
         );
-        assert!(names.windows(2).all(|two| two[0] == two[1]), "a late answer is as good");
-        assert!(transactions.is_idle());
+        assert!(tids.windows(2).all(|two| two[0] == two[1]), "a late answer counts");
+        assert_eq!(transactions.len(), (0, 0));
     }
 
     #[test]
-    fn a_table_is_acknowledged_again_after_it_is_whole() {
+    fn a_complete_table_is_acknowledged_again() {
         let mut transactions = transactions();
         ask(&mut transactions, 5, Method::GET_TABLE).unwrap();
         let asked = transactions.poll_transmit().unwrap();
@@ -465,19 +465,19 @@ mod tests {
             transactions.poll_event(),
             Some((5, Outcome::Table { bytes, attribute_offset }))
         );
-        let said = |transactions: &mut Transactions<u32>| {
-            let said = std::iter::from_fn(|| transactions.poll_transmit());
-            said.map(|said| SaMad::parse(&said.mad).rmpp.segment_number).collect::<Vec<_>>()
+        let acks = |transactions: &mut Transactions<u32>| {
+            let acks = std::iter::from_fn(|| transactions.poll_transmit());
+            acks.map(|ack| SaMad::parse(&ack.mad).rmpp.segment_number).collect::<Vec<_>>()
         };
-        assert_eq!(said(&mut transactions), [1, 2]);
+        assert_eq!(acks(&mut transactions), [1, 2]);
         transactions.handle_answer(Time::START, &segments[1].emit());
-        assert_eq!(said(&mut transactions), [2]);
+        assert_eq!(acks(&mut transactions), [2]);
         transactions.handle_answer(Time::START + FINISHED_TIME, &segments[1].emit());
-        assert_eq!(said(&mut transactions), []);
+        assert_eq!(acks(&mut transactions), []);
     }
 
     #[test]
-    fn a_table_that_stops_midway_is_asked_for_by_another_name() {
+    fn an_interrupted_table_is_requested_under_another_tid() {
         let mut transactions = transactions();
         ask(&mut transactions, 5, Method::GET_TABLE).unwrap();
         let asked = transactions.poll_transmit().unwrap();
@@ -487,8 +487,8 @@ mod tests {
         assert_eq!(due, Time::START + RETRY_POLICY.timeout_max);
         transactions.handle_timeout(due);
         let again = transactions.poll_transmit().unwrap();
-        let name = |sent: &Envelope| SaMad::parse(&sent.mad).header.transaction_id;
-        assert_ne!(name(&again), name(&asked));
+        let tid = |sent: &Envelope| SaMad::parse(&sent.mad).header.transaction_id;
+        assert_ne!(tid(&again), tid(&asked));
         for segment in segments(&again, &[8; 300]) {
             transactions.handle_answer(due, &segment.emit());
         }
@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn an_abort_ends_it() {
+    fn an_abort_ends_a_transaction() {
         let mut transactions = transactions();
         ask(&mut transactions, 5, Method::GET_TABLE).unwrap();
         let asked = transactions.poll_transmit().unwrap();

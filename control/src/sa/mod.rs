@@ -5,8 +5,8 @@
 //! after a change of the subnet manager, outstanding queries are sent to the new one.
 //!
 //! A new subnet manager, or a client reregister, loses the records of a port (memberships,
-//! subscriptions): their users have to request them again. Notices of a subscription come
-//! as [`SaEvent::Notice`], already acknowledged.
+//! subscriptions): their users have to request them again. Notices of a subscription are
+//! [`SaEvent::Notice`], already acknowledged.
 
 mod error;
 mod query;
@@ -14,9 +14,7 @@ mod query;
 pub use error::SaError;
 pub use query::{Membership, SaQuery, SaReply};
 
-use crate::mad::{
-    Envelope, Full, MadAddress, Outcome, Request, RetryPolicy, TransactionDrop, Transactions,
-};
+use crate::mad::{Envelope, Full, MadAddress, Outcome, RetryPolicy, TransactionDrop, Transactions};
 use pollux_verbs::drops::Drops;
 use pollux_verbs::reasons;
 use pollux_verbs::rng::SeededRng;
@@ -49,8 +47,8 @@ impl Default for SaConfig {
             queries_queued_max: 4096,
             notices_max: 256,
             table_bytes_max: 4 << 20,
-            // Some 13 seconds in all: Linux gives up after one to three and begins anew, which a
-            // caller of ours need not.
+            // 13 seconds in all: Linux fails after one to three and starts over, which our callers
+            // need not do.
             retry_policy: RetryPolicy {
                 tries: 8,
                 timeout: Duration::from_millis(200),
@@ -71,17 +69,17 @@ pub enum SaEvent {
 
 reasons! {
     pub enum SaDrop {
-        /// Of another class, or a version of it that we do not speak.
+        /// Of another class or class version.
         NotOurs = "not_ours",
         /// A request, which no client answers.
         Request = "request",
         /// A report or an answer that is not from the administrator.
         Stranger = "stranger",
-        /// A report that is about no notice.
+        /// A report without a notice.
         NoNotice = "no_notice",
-        /// A report again, which is acknowledged again.
+        /// A repeated report, which is acknowledged again.
         Repeated = "repeated",
-        /// Too many notices or acknowledgements wait. A report will come again.
+        /// Too many notices or acknowledgements wait. The report is repeated.
         Full = "full",
     }
 }
@@ -96,8 +94,7 @@ pub struct SaClient {
     transactions: Transactions<Asked>,
     acknowledgements: VecDeque<Envelope>,
     notices: VecDeque<NoticeReport>,
-    /// Reports that were passed on, by transaction id; a new administrator may count from the
-    /// beginning.
+    /// Reports that were passed on, by TID; a new administrator may start over with TIDs.
     recent: VecDeque<(u64, NoticeReport)>,
     drops: Drops<SaDrop>,
     results: SaResults,
@@ -107,9 +104,9 @@ pub struct SaClient {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SaResults {
     pub answered: u64,
-    /// With a refusal, or with an answer that cannot be used.
+    /// With an error status, or with an invalid answer.
     pub refused: u64,
-    /// With the last of many answers that the administrator is busy.
+    /// The answer to the last try was BUSY.
     pub busy: u64,
     pub silent: u64,
 }
@@ -133,6 +130,7 @@ impl SaClient {
                 config.queries_in_flight_max,
                 config.queries_queued_max,
                 config.table_bytes_max,
+                config.retry_policy,
                 rng,
             ),
             acknowledgements: VecDeque::new(),
@@ -144,9 +142,7 @@ impl SaClient {
     }
 
     /// Sets the administrator, if there is one: the LID and the service level of the master subnet
-    /// manager, in the default partition.
-    ///
-    /// To be called too when the address stayed and the manager behind it is another.
+    /// manager, in the default partition. Also for another manager with the same address.
     pub fn handle_sm_change(&mut self, now: Time, administrator: Option<MadAddress>) {
         self.recent.clear();
         self.transactions.handle_peer(now, administrator);
@@ -159,9 +155,7 @@ impl SaClient {
 
     /// Sends a query. An ID that is used twice gets two results.
     pub fn ask(&mut self, now: Time, id: RequestId, query: SaQuery) -> Result<(), Full> {
-        let purpose = Asked { id, query };
-        let retry_policy = self.config.retry_policy;
-        self.transactions.ask(now, Request { purpose, mad: query.0.emit(), retry_policy })
+        self.transactions.ask(now, Asked { id, query }, query.0.emit())
     }
 
     /// Cancels a query: it gets no result.
@@ -195,7 +189,7 @@ impl SaClient {
         }
     }
 
-    /// A report is acknowledged in any case, so that its sender is at rest, and passed on once.
+    /// Acknowledges each report, so that its sender stops, and passes it on once.
     fn handle_report(&mut self, envelope: &Envelope, mad: &SaMad) {
         let Ok((_, report)) = mad.record::<NoticeReport>() else {
             return self.count(SaDrop::NoNotice);
@@ -277,7 +271,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// An administrator gone mad: each question has one end.
+        /// With any answers of the administrator, each query has one result.
         #[test]
         fn any_datagrams_of_the_administrator_are_survived(
             datagrams in prop::collection::vec(
@@ -292,7 +286,7 @@ mod tests {
             let (p_key, [mgid, port_gid]) = (PKey::DEFAULT, [Gid::NONE; 2]);
             let member = Membership { mgid, port_gid, p_key, join_state };
             let (mut asked, mut ended) = (0, 0);
-            for (bytes, kind, is_well) in datagrams {
+            for (bytes, kind, is_valid) in datagrams {
                 let query = match kind {
                     0 => SaQuery::path(Gid::NONE, Gid::NONE, PKey::DEFAULT, 0),
                     1 => SaQuery::paths(Gid::NONE, Gid::NONE, PKey::DEFAULT),
@@ -306,7 +300,7 @@ mod tests {
                 mad[..4].copy_from_slice(&[1, 3, 2, method.0]);
                 while let Some(Envelope { mad: sent, .. }) = client.poll_transmit() {
                     let sent = SaMad::parse(&sent).header;
-                    if is_well && kind != 3 {
+                    if is_valid && kind != 3 {
                         mad[3] = sent.method.response().0;
                         mad[4..6].fill(0);
                         mad[8..18].copy_from_slice(&sent.emit()[8..18]);

@@ -27,7 +27,7 @@ pub struct Membership {
 pub enum SaReply {
     Path(PathRecord),
     Paths(Vec<PathRecord>),
-    /// A group as it is, and how the port takes part in it now.
+    /// The group, with the join states of the port.
     Group(McMemberRecord),
     Subscription(InformInfo),
 }
@@ -37,8 +37,8 @@ impl SaQuery {
         Self(SaMad::new(method, 0, mask, record))
     }
 
-    /// The path to a port: by the components by which Linux asks, since every administrator has
-    /// heard that.
+    /// The path to a port, with the components that Linux uses, since every administrator supports
+    /// them.
     pub fn path(sgid: Gid, dgid: Gid, p_key: PKey, traffic_class: u8) -> Self {
         let record =
             PathRecord { sgid, dgid, p_key, traffic_class, numb_path: 1, ..PathRecord::default() };
@@ -47,22 +47,22 @@ impl SaQuery {
 
     /// All reversible paths to a port.
     pub fn paths(sgid: Gid, dgid: Gid, p_key: PKey) -> Self {
-        const BOTH_WAYS: PathRecordMask =
+        const REVERSIBLE: PathRecordMask =
             PathRecordMask::LINUX_QUERY.with(PathRecordMask::REVERSIBLE);
         let (reversible, numb_path) = (true, 127);
-        let mask = BOTH_WAYS.without(PathRecordMask::TRAFFIC_CLASS);
+        let mask = REVERSIBLE.without(PathRecordMask::TRAFFIC_CLASS);
         let record =
             PathRecord { sgid, dgid, p_key, reversible, numb_path, ..PathRecord::default() };
         Self::new(Method::GET_TABLE, mask, record)
     }
 
-    /// To be a member of a group that is there.
+    /// Joins an existing group.
     pub fn join(member: Membership) -> Self {
         Self::new(Method::SET, McMemberRecordMask::LINUX_JOIN_BROADCAST, member.record())
     }
 
-    /// To be a member of a group that is made if it is not there: then with the properties of
-    /// `like`, which for groups of IP are those of the broadcast group (RFC 4391 5).
+    /// Joins a group, which is created if necessary with the properties of `like`: for groups of IP,
+    /// those of the broadcast group (RFC 4391 5).
     pub fn join_or_create(member: Membership, like: &McMemberRecord) -> Self {
         let record = McMemberRecord {
             q_key: like.q_key,
