@@ -358,7 +358,7 @@ mod tests {
         assert_eq!(hops(&mut node, stranger), Err(NodeDrop::PKeyInbound));
         assert_eq!(node.ports[2].counters.xmit_constraint_errors.long(), 1);
         assert_eq!(node.ports[1].counters.rcv_constraint_errors.long(), 1);
-        assert_eq!((node.ports[1].info.p_key_violations, node.traps.len()), (1, 2));
+        assert_eq!((node.ports[1].info.p_key_violations, node.traps.waiting.len()), (1, 2));
         let (port, dlid, _) = sma::poll_trap(&mut node, Time::START).unwrap();
         assert_eq!((port, dlid), (0, Lid(1)));
         let raw = Transit { p_key: None, ..PACKET };

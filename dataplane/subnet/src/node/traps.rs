@@ -1,9 +1,9 @@
 //! Traps of a node, sent until the subnet manager represses them (IBA 13.4.9, 14.3.13).
 //!
 //! ```text
-//! raise        nothing like it waits: it waits in line
-//! poll         one trap every SubnetTimeout: the next in line goes out, and stays
-//! repress(TID) it leaves the line
+//! raise        queued, unless an equal trap waits
+//! poll         one trap every SubnetTimeout: the next one is sent, and queued again
+//! repress(TID) removed
 //! ```
 
 use crate::time::Time;
@@ -19,15 +19,14 @@ pub const TRAPS_MAX: usize = 16;
 /// The traps that were not repressed yet.
 #[derive(Clone, Debug, Default)]
 pub struct Traps {
-    waiting: VecDeque<Trap>,
+    pub(crate) waiting: VecDeque<Trap>,
     /// TID of the newest trap. Why 32 bits: the upper half routes responses.
     transaction_id: u32,
     not_before: Time,
-    lost: u64,
 }
 
 #[derive(Clone, Debug)]
-struct Trap {
+pub(crate) struct Trap {
     port: u8,
     transaction_id: u64,
     notice: Notice,
@@ -35,13 +34,10 @@ struct Trap {
 
 impl Traps {
     /// Queues a trap that leaves by `port`. A repetition of a waiting trap is ignored; without
-    /// space the trap is lost and counted.
+    /// space the trap is lost.
     pub(crate) fn raise(&mut self, port: u8, notice: Notice) {
-        if self.waiting.iter().any(|trap| (trap.port, trap.notice) == (port, notice)) {
-            return;
-        }
-        if self.waiting.len() == TRAPS_MAX {
-            self.lost += 1;
+        let is_waiting = |trap: &Trap| (trap.port, trap.notice) == (port, notice);
+        if self.waiting.len() == TRAPS_MAX || self.waiting.iter().any(is_waiting) {
             return;
         }
         self.transaction_id = self.transaction_id.wrapping_add(1);
@@ -73,19 +69,6 @@ impl Traps {
         self.waiting.retain(|trap| trap.transaction_id != transaction_id);
         self.waiting.len() < before
     }
-
-    pub fn len(&self) -> usize {
-        self.waiting.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
-    }
-
-    /// The number of traps lost without space.
-    pub fn lost(&self) -> u64 {
-        self.lost
-    }
 }
 
 #[cfg(test)]
@@ -110,15 +93,15 @@ mod tests {
         let (_, again) = traps.poll(Time::START + SECOND, SECOND).unwrap();
         assert_eq!(again, first);
         assert!(!traps.repress(99) && traps.repress(first.header.transaction_id));
-        assert_eq!((traps.due(), traps.is_empty()), (None, true));
+        assert_eq!((traps.due(), traps.waiting.is_empty()), (None, true));
     }
 
     #[test]
-    fn traps_take_turns_and_equal_ones_are_one() {
+    fn traps_take_turns_and_equal_ones_are_merged() {
         let mut traps = Traps::default();
         (0..3).for_each(|_| traps.raise(0, notice(1)));
         traps.raise(0, notice(2));
-        assert_eq!(traps.len(), 2);
+        assert_eq!(traps.waiting.len(), 2);
         let issuer = |traps: &mut Traps, after: u32| {
             let (_, smp) = traps.poll(Time::START + SECOND * after, SECOND).unwrap();
             Notice::from_data(&smp.data).issuer_lid.0
@@ -127,9 +110,9 @@ mod tests {
     }
 
     #[test]
-    fn there_is_room_for_so_many_only() {
+    fn waiting_traps_have_a_limit() {
         let mut traps = Traps::default();
         (0..20).for_each(|lid| traps.raise(0, notice(lid)));
-        assert_eq!((traps.len(), traps.lost()), (TRAPS_MAX, 4));
+        assert_eq!(traps.waiting.len(), TRAPS_MAX);
     }
 }

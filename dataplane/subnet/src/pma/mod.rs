@@ -3,9 +3,7 @@
 //! A datagram in, a datagram out. The class has no key, so any node of the partition can read and
 //! clear.
 
-pub use crate::node::{Counter, Counters};
-
-use crate::node::{Node, NodeDrop};
+use crate::node::{Counters, Node, NodeDrop};
 use pollux_wire::mad::class_port_info::{ClassCapabilities, ClassPortInfo};
 use pollux_wire::mad::perf::{PortCounters, PortCountersExtended};
 use pollux_wire::mad::{Attribute, MAD_LEN, MadHeader, MadStatus, Method};

@@ -1,7 +1,7 @@
 //! Directed routes of subnet management packets (IBA 14.2.2).
 //!
-//! The packet names the port to leave each node by; on its way it notes the port that it came in
-//! by, and the answer goes back along those. HP is the hop pointer, HC the hop count:
+//! The packet lists the output port of each node; each node records the input port, and the answer
+//! returns along those. HP is the hop pointer, HC the hop count:
 //!
 //! ```text
 //! out   sender      HP = 0 < HC      HP 1, out by InitialPath[1]
@@ -9,11 +9,11 @@
 //!       last node   HP = HC          ReturnPath[HP] := port in, HP + 1, to the agent
 //! back  last node   HP = HC + 1      HP - 1, out by ReturnPath[HP]
 //!       switch      1 < HP <= HC     HP - 1, out by ReturnPath[HP]
-//!       sender      HP = 1           HP 0, to whoever asked
+//!       sender      HP = 1           HP 0, to the requester
 //! ```
 //!
-//! A route can have a part routed by LID before and behind the directed part; the two DR LIDs name
-//! its ends, and are permissive without such a part.
+//! A route can have a part routed by LID before and behind the directed part; the two DR LIDs are
+//! the ends of these parts, and permissive without one.
 //!
 //! A step reads and writes a few bytes in place: parsing and emitting the whole packet at each node
 //! took most of the time of a subnet bring-up.

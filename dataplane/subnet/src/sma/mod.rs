@@ -13,8 +13,6 @@ pub mod directed;
 mod m_key;
 mod port_info;
 
-pub use crate::node::{TRAPS_MAX, Traps};
-
 use crate::node::{Node, NodeDrop};
 use crate::time::Time;
 use attributes::Instance;

@@ -289,10 +289,14 @@ fn a_refusal_is_trapped_and_the_trap_repressed() {
     let mut repress = mad;
     repress[3] = Method::TRAP_REPRESS.0;
     assert_eq!(handle(&mut host, AT, &repress), Handled::Nothing);
-    assert_eq!((host.traps.len(), host.drops.of(NodeDrop::MKey)), (2, 2), "not without the key");
+    assert_eq!(
+        (host.traps.waiting.len(), host.drops.of(NodeDrop::MKey)),
+        (2, 2),
+        "not without the key"
+    );
     repress[24..32].copy_from_slice(&5u64.to_be_bytes());
     handle(&mut host, AT, &repress);
-    assert_eq!(host.traps.len(), 1);
+    assert_eq!(host.traps.waiting.len(), 1);
 }
 
 #[test]
