@@ -3,6 +3,7 @@
 //! The first full member with all required components creates a group, and the group ends with its
 //! last full member. Groups of a partition are permanent.
 
+use super::paths::largest;
 use crate::partitions::{IPV4, IPV6, Partitions, ipoib_gid};
 use crate::view::View;
 use pollux_wire::address::{Gid, Lid, Scope};
@@ -37,7 +38,7 @@ pub(super) struct Groups {
     room: usize,
     member_count: usize,
     changed: BTreeSet<Lid>,
-    /// Groups that came (true) and went, until that is reported.
+    /// New (`true`) and removed groups, until they are reported.
     news: Vec<(Gid, bool)>,
 }
 
@@ -203,24 +204,26 @@ impl Groups {
             return Err(invalid);
         }
         let (mtu, rate, _) = port;
-        let mtu = chosen(
-            mask,
-            Mask::MTU_SELECTOR,
-            Mask::MTU,
-            wanted.mtu_selector,
-            wanted.mtu,
-            mtu,
-            Mtu::ALL,
-        );
-        let rate = chosen(
-            mask,
-            Mask::RATE_SELECTOR,
-            Mask::RATE,
-            wanted.rate_selector,
-            wanted.rate,
-            rate,
-            Rate::ALL,
-        );
+        let selector =
+            |bit, selector| if mask.contains(bit) { selector } else { Selector::EXACTLY };
+        let mtu = match mask.contains(Mask::MTU) {
+            true => largest(
+                mtu,
+                wanted.mtu,
+                selector(Mask::MTU_SELECTOR, wanted.mtu_selector),
+                Mtu::ALL,
+            ),
+            false => Some(mtu),
+        };
+        let rate = match mask.contains(Mask::RATE) {
+            true => largest(
+                rate,
+                wanted.rate,
+                selector(Mask::RATE_SELECTOR, wanted.rate_selector),
+                Rate::ALL,
+            ),
+            false => Some(rate),
+        };
         let life_time = mask.contains(Mask::PACKET_LIFE_TIME).then_some(wanted.packet_life_time);
         let record = exactly(McMemberRecord {
             mgid,
@@ -366,7 +369,7 @@ fn has_key(keys: &[PKey], p_key: PKey) -> bool {
     keys.iter().any(|key| key.matches(p_key))
 }
 
-/// The MGID of a group whose creator gave none: a prefix of ours, with the number of its LID.
+/// The MGID of a group whose creator gave none: a signature of ours, with its MLID.
 fn unnamed(scope: Scope, mlid: Lid) -> Gid {
     ipoib_gid(scope, 0xa01b, PKey::DEFAULT, mlid.0.into())
 }
@@ -376,25 +379,9 @@ fn is_able(port: (Mtu, Rate, &[PKey]), record: &McMemberRecord) -> bool {
     mtu >= record.mtu && rate >= record.rate && has_key(keys, record.p_key)
 }
 
-/// The MTU or rate of a new group, within the capabilities of its creator.
-fn chosen<T: Copy + Ord>(
-    mask: Mask,
-    has_selector: Mask,
-    has_value: Mask,
-    selector: Selector,
-    wanted: T,
-    have: T,
-    all: &[T],
-) -> Option<T> {
-    if !mask.contains(has_value) {
-        return Some(have);
-    }
-    let selector = if mask.contains(has_selector) { selector } else { Selector::EXACTLY };
-    super::paths::largest(have, wanted, selector, all)
-}
-
 fn matches(mask: Mask, wanted: &McMemberRecord, own: &McMemberRecord) -> bool {
     let is = |bit: Mask, equal: bool| !mask.contains(bit) || equal;
+    let is_given = |value: Mask, selector: Mask| mask.contains(value.with(selector));
     is(Mask::Q_KEY, wanted.q_key == own.q_key)
         && is(Mask::MLID, wanted.mlid == own.mlid)
         && is(Mask::P_KEY, wanted.p_key.partition() == own.p_key.partition())
@@ -403,29 +390,20 @@ fn matches(mask: Mask, wanted: &McMemberRecord, own: &McMemberRecord) -> bool {
         && is(Mask::FLOW_LABEL, wanted.flow_label == own.flow_label)
         && is(Mask::HOP_LIMIT, wanted.hop_limit == own.hop_limit)
         && is(Mask::SCOPE, wanted.scope == own.scope)
-        && is(
-            Mask::MTU,
-            compares(mask, Mask::MTU_SELECTOR, wanted.mtu_selector, own.mtu, wanted.mtu),
-        )
-        && is(
-            Mask::RATE,
-            compares(mask, Mask::RATE_SELECTOR, wanted.rate_selector, own.rate, wanted.rate),
-        )
-        && is(
-            Mask::PACKET_LIFE_TIME,
-            compares(
-                mask,
-                Mask::PACKET_LIFE_TIME_SELECTOR,
+        && (!is_given(Mask::MTU, Mask::MTU_SELECTOR)
+            || compares(wanted.mtu_selector, own.mtu, wanted.mtu))
+        && (!is_given(Mask::RATE, Mask::RATE_SELECTOR)
+            || compares(wanted.rate_selector, own.rate, wanted.rate))
+        && (!is_given(Mask::PACKET_LIFE_TIME, Mask::PACKET_LIFE_TIME_SELECTOR)
+            || compares(
                 wanted.packet_life_time_selector,
                 own.packet_life_time,
                 wanted.packet_life_time,
-            ),
-        )
+            ))
 }
 
-fn compares<T: Ord>(mask: Mask, bit: Mask, selector: Selector, own: T, wanted: T) -> bool {
+fn compares<T: Ord>(selector: Selector, own: T, wanted: T) -> bool {
     match selector {
-        _ if !mask.contains(bit) => true,
         Selector::GREATER_THAN => own > wanted,
         Selector::LESS_THAN => own < wanted,
         Selector::EXACTLY => own == wanted,

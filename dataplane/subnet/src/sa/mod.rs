@@ -185,10 +185,7 @@ impl Administrator {
         loop {
             let ready = self.outgoing.pop_front();
             let ready = ready.or_else(|| self.subscriptions.poll(now));
-            let segment = || {
-                let (key, mad) = self.transfers.poll_transmit(now)?;
-                Some(key.datagram(mad))
-            };
+            let segment = || self.transfers.poll_transmit(now).map(|(key, mad)| key.datagram(mad));
             if let Some(datagram) = ready.or_else(segment) {
                 return Some(datagram);
             }
@@ -229,12 +226,13 @@ impl Administrator {
         self.counters.answered += 1;
         let question = Question { mad, from, place, is_trusted };
         match self.answer(now, view, &question) {
-            Ok(Answer::One(data, offset)) => self.reply(&question, offset, data),
+            Ok(Answer::One(data, attribute_offset)) => {
+                let mad = response(&question.mad, MadStatus::OK, attribute_offset, data);
+                self.send_to(&question.from, mad.emit());
+            }
             Ok(Answer::Table(table, attribute_offset)) => {
-                let header = response(&question.mad.header, MadStatus::OK);
-                let (sm_key, sa) = (SmKey(0), question.mad.sa);
-                let sa = SaHeader { sm_key, attribute_offset, ..sa };
-                let head = SaMad { header, sa, data: [0; 200], ..question.mad };
+                let head = response(&question.mad, MadStatus::OK, attribute_offset, [0; 200]);
+                let head = SaMad { rmpp: question.mad.rmpp, ..head };
                 self.transfers.start(now, key, head, table);
             }
             Err(status) => self.refuse(&question.from, &question.mad, status),
@@ -348,8 +346,7 @@ impl Administrator {
         match question.mad.header.attribute_id {
             McMemberRecord::ID => {
                 let (mask, wanted) = record::<McMemberRecord>(question)?;
-                let place = view.by_gid(self.prefix, wanted.port_gid);
-                let place = place.ok_or(MadStatus::SA_INVALID_GID)?;
+                let place = self.place_of(view, wanted.port_gid)?;
                 let port = view.port(place);
                 let info = port.info.ok_or(MadStatus::SA_INVALID_GID)?;
                 let mtu = if place.port == 0 { info.mtu_cap } else { info.neighbor_mtu };
@@ -372,12 +369,15 @@ impl Administrator {
         }
     }
 
+    fn place_of(&self, view: &View, gid: Gid) -> Result<Place, MadStatus> {
+        view.by_gid(self.prefix, gid).ok_or(MadStatus::SA_INVALID_GID)
+    }
+
     fn delete(&mut self, view: &View, question: &Question) -> Answered {
         match question.mad.header.attribute_id {
             McMemberRecord::ID => {
                 let (mask, wanted) = record::<McMemberRecord>(question)?;
-                let place = view.by_gid(self.prefix, wanted.port_gid);
-                let place = place.ok_or(MadStatus::SA_INVALID_GID)?;
+                let place = self.place_of(view, wanted.port_gid)?;
                 let requester = requester(view, question, place);
                 self.groups.leave(mask, &wanted, &requester).map(Answer::one)
             }
@@ -411,22 +411,10 @@ impl Administrator {
         }
     }
 
-    fn reply(&mut self, question: &Question, attribute_offset: u16, data: [u8; 200]) {
-        let header = response(&question.mad.header, MadStatus::OK);
-        let sa = SaHeader { sm_key: SmKey(0), attribute_offset, ..question.mad.sa };
-        let mad = SaMad { header, rmpp: RmppHeader::default(), sa, data };
-        self.answer_to(&question.from, &mad);
-    }
-
     fn refuse(&mut self, from: &Datagram, mad: &SaMad, status: MadStatus) {
         self.counters.busy += u64::from(status == MadStatus::BUSY);
-        let header = response(&mad.header, status);
-        let sa = SaHeader { sm_key: SmKey(0), ..mad.sa };
-        self.answer_to(from, &SaMad { header, rmpp: RmppHeader::default(), sa, data: mad.data });
-    }
-
-    fn answer_to(&mut self, from: &Datagram, mad: &SaMad) {
-        self.send_to(from, mad.emit());
+        let answer = response(mad, status, mad.sa.attribute_offset, mad.data);
+        self.send_to(from, answer.emit());
     }
 
     fn send_to(&mut self, from: &Datagram, mad: Mad) {
@@ -455,7 +443,7 @@ impl Administrator {
             .collect()
     }
 
-    /// The LIDs of groups whose members changed since this was asked last.
+    /// The MLIDs of groups whose members changed since the last call.
     pub(crate) fn take_changed_groups(&mut self) -> BTreeSet<Lid> {
         self.groups.take_changed()
     }
@@ -466,8 +454,10 @@ impl Administrator {
     }
 }
 
-fn response(header: &MadHeader, status: MadStatus) -> MadHeader {
-    MadHeader { method: header.method.response(), status, ..*header }
+fn response(query: &SaMad, status: MadStatus, attribute_offset: u16, data: [u8; 200]) -> SaMad {
+    let header = MadHeader { method: query.header.method.response(), status, ..query.header };
+    let sa = SaHeader { sm_key: SmKey(0), attribute_offset, ..query.sa };
+    SaMad { header, rmpp: RmppHeader::default(), sa, data }
 }
 
 fn record<R: Record>(question: &Question) -> Result<(R::Mask, R), MadStatus> {

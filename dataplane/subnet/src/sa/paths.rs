@@ -19,7 +19,7 @@ pub const PATHS_MAX: usize = 1 << 16;
 const PATHS_OF_A_PAIR: u8 = 127;
 const HOP_LIMIT_ROUTED: u8 = u8::MAX;
 
-/// One end of a path: a port, the GID that it is asked by, and the LID if that is fixed.
+/// One end of a path: a port, its GID in the query, and the LID if the query fixes it.
 #[derive(Clone, Copy)]
 struct PathEnd {
     place: Place,
@@ -92,9 +92,9 @@ impl Administrator {
             (Multi::PACKET_LIFE_TIME_SELECTOR, Mask::PACKET_LIFE_TIME_SELECTOR),
             (Multi::PACKET_LIFE_TIME, Mask::PACKET_LIFE_TIME),
         ];
-        let said = same.into_iter().filter(|(multi, _)| mask.contains(*multi));
+        let given = same.into_iter().filter(|(multi, _)| mask.contains(*multi));
         let ends = Mask::SGID.with(Mask::DGID);
-        let mask = said.fold(ends, |mask, (_, bit)| mask.with(bit));
+        let mask = given.fold(ends, |mask, (_, bit)| mask.with(bit));
         let mut paths = Vec::new();
         for (sgid, dgid) in from.iter().flat_map(|from| to.iter().map(move |to| (*from, *to))) {
             let wanted = PathRecord {
@@ -142,7 +142,7 @@ impl Administrator {
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "a question has both ends and all its wishes")]
+    #[expect(clippy::too_many_arguments, reason = "a query has two ends and many components")]
     fn pair(
         &self,
         view: &View,
@@ -168,9 +168,7 @@ impl Administrator {
                 continue;
             }
             let life_time = if way.is_loopback { TimeCode(0) } else { self.subnet_timeout };
-            let Some((mtu, rate, packet_life_time)) = fit(mask, wanted, &way, life_time) else {
-                continue;
-            };
+            let Some(fitting) = fit(mask, wanted, &way, life_time) else { continue };
             paths.push(PathRecord {
                 sgid: from.gid,
                 dgid: to.gid,
@@ -178,24 +176,18 @@ impl Administrator {
                 dlid,
                 p_key,
                 sl,
-                mtu,
-                rate,
-                packet_life_time,
                 reversible: !is_one_way,
                 hop_limit: from.hop_limit.max(to.hop_limit),
-                mtu_selector: Selector::EXACTLY,
-                rate_selector: Selector::EXACTLY,
-                packet_life_time_selector: Selector::EXACTLY,
-                ..PathRecord::default()
+                ..fitting
             });
-            // Both ends are fixed: all others are the same.
+            // Both LIDs are fixed: further paths are the same.
             if from.lid.is_some() && to.lid.is_some() {
                 break;
             }
         }
     }
 
-    /// A partition that both ports are in: the one asked for, or else their first.
+    /// The partition of a path: the one of the query, or the first that both ports are in.
     fn partition_of(
         &self,
         view: &View,
@@ -232,7 +224,7 @@ impl Administrator {
         let sources = self.ends(view, sgid, slid)?;
         let way = Way { mtu: group.mtu, rate: group.rate, is_loopback: false };
         let fitting = fit(mask, wanted, &way, group.packet_life_time);
-        let Some((mtu, rate, packet_life_time)) = fitting else { return Ok(Vec::new()) };
+        let Some(fitting) = fitting else { return Ok(Vec::new()) };
         let path = |from: &PathEnd| PathRecord {
             sgid: from.gid,
             dgid: group.mgid,
@@ -243,13 +235,7 @@ impl Administrator {
             flow_label: group.flow_label,
             traffic_class: group.traffic_class,
             hop_limit: group.hop_limit,
-            mtu,
-            rate,
-            packet_life_time,
-            mtu_selector: Selector::EXACTLY,
-            rate_selector: Selector::EXACTLY,
-            packet_life_time_selector: Selector::EXACTLY,
-            ..PathRecord::default()
+            ..fitting
         };
         let members = sources.iter().filter(|from| view.port(from.place).shares(group.p_key));
         Ok(members.map(path).collect())
@@ -307,13 +293,9 @@ fn walk(view: &View, from: Place, to: Place, dlid: Lid) -> Option<Way> {
     None
 }
 
-/// A component of a path under the query's selector; `None` if the path cannot satisfy it.
-fn fit(
-    mask: Mask,
-    wanted: &PathRecord,
-    way: &Way,
-    life_time: TimeCode,
-) -> Option<(Mtu, Rate, TimeCode)> {
+/// The MTU, rate and lifetime of a path under the selectors of a query, and nothing else; `None` if
+/// the path cannot satisfy them.
+fn fit(mask: Mask, wanted: &PathRecord, way: &Way, life_time: TimeCode) -> Option<PathRecord> {
     let selected = |value, selector| mask.contains(value) && mask.contains(selector);
     let mut mtu = way.mtu;
     if selected(Mask::MTU, Mask::MTU_SELECTOR) {
@@ -333,7 +315,15 @@ fn fit(
         };
         fits.then_some(())?;
     }
-    Some((mtu, rate, life_time))
+    Some(PathRecord {
+        mtu_selector: Selector::EXACTLY,
+        mtu,
+        rate_selector: Selector::EXACTLY,
+        rate,
+        packet_life_time_selector: Selector::EXACTLY,
+        packet_life_time: life_time,
+        ..PathRecord::default()
+    })
 }
 
 /// The largest value that both the path and a selector allow.

@@ -1,8 +1,7 @@
 //! Records from the view: nodes, ports, links, and the tables of switches (IBA 15.2.5).
 //!
-//! The component mask of a query has a bit for each field of the record's table, and for reserved
-//! bits between them. One function turns the mask into a mask of bytes, and so compares all
-//! records.
+//! The component mask of a query has a bit for each field of the record's table, and for each gap
+//! between fields. One function converts it into a mask of bytes, which compares all records.
 
 use super::Administrator;
 use crate::view::{Place, SeenNode, SeenPort, SeenSwitch, View};
@@ -18,8 +17,9 @@ use pollux_wire::mad::smp::{
     LinearForwardingTable, MKey, MulticastForwardingTable, NodeInfo, PKeyTable, PortInfo, SmInfo,
     SmKey,
 };
+use std::ops::RangeInclusive;
 
-/// Bytes of a table that answers one question.
+/// Bytes of a table in an answer.
 pub const TABLE_BYTES_MAX: usize = 16 << 20;
 
 pub(super) struct Wanted {
@@ -29,7 +29,7 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// Of a record whose table has others in it, `nested`, each in place of a field.
+    /// `nested` has the tables of fields that are records themselves.
     fn new<R: Record>(
         mask: u64,
         record: &R,
@@ -60,7 +60,7 @@ impl Wanted {
     }
 }
 
-/// Places and widths of a record's components by number; none for reserved bits.
+/// Offsets and widths of the components of a record, in bits; `None` for reserved bits.
 fn components(
     fields: &[FieldSpec],
     first: usize,
@@ -129,7 +129,7 @@ pub(super) fn table_of<R: Record>(records: &[R]) -> Result<Vec<u8>, MadStatus> {
 
 type Answer = Result<Table, MadStatus>;
 
-/// Ports with a LID that match a query.
+/// The port with the LID of a query, or all ports with a LID.
 fn managed<'a>(
     view: &'a View,
     wanted: &Wanted,
@@ -148,6 +148,11 @@ fn switches<'a>(
         let node = view.node(place.node);
         Some((port.lid, node, node.switch.as_deref()?))
     })
+}
+
+/// All ports of a switch; at other nodes, the port itself.
+fn port_numbers(node: &SeenNode, place: Place) -> RangeInclusive<u8> {
+    if node.is_switch() { 0..=node.info.num_ports } else { place.port..=place.port }
 }
 
 impl Administrator {
@@ -174,18 +179,16 @@ impl Administrator {
     ) -> Answer {
         const CAPABILITY: u64 = 1 << 7;
         let capability = wanted.port_info.capability_mask;
-        let is_asked = by_capability && mask & CAPABILITY != 0;
-        let mask = if is_asked { mask & !CAPABILITY } else { mask };
+        let by_capability = by_capability && mask & CAPABILITY != 0;
+        let mask = if by_capability { mask & !CAPABILITY } else { mask };
         let mut table = Table::new(Wanted::new(mask, wanted, &[("port_info", PortInfo::FIELDS)])?);
         for (place, port) in managed(view, &table.wanted) {
             let node = view.node(place.node);
-            let numbers =
-                if node.is_switch() { 0..=node.info.num_ports } else { place.port..=place.port };
-            for port_num in numbers {
+            for port_num in port_numbers(node, place) {
                 let Some(info) = node.ports[usize::from(port_num)].info else { continue };
                 let m_key = if is_trusted { info.m_key } else { MKey(0) };
                 let port_info = PortInfo { m_key, ..info };
-                if !is_asked || port_info.capability_mask.contains(capability) {
+                if !by_capability || port_info.capability_mask.contains(capability) {
                     table.push(PortInfoRecord { lid: port.lid, port_num, options: 0, port_info });
                 }
             }
@@ -252,9 +255,7 @@ impl Administrator {
         let mut table = Table::new(Wanted::new(mask, wanted, &[])?);
         for (place, port) in managed(view, &table.wanted) {
             let node = view.node(place.node);
-            let numbers =
-                if node.is_switch() { 0..=node.info.num_ports } else { place.port..=place.port };
-            for port_num in numbers {
+            for port_num in port_numbers(node, place) {
                 let keys = &node.ports[usize::from(port_num)].p_keys;
                 for (block, keys) in (0..).zip(keys.iter().flat_map(|keys| keys.chunks(32))) {
                     let key = |i: usize| keys.get(i).copied().unwrap_or(PKey::INVALID);

@@ -74,7 +74,7 @@ impl Services {
         Ok(record)
     }
 
-    /// Registrations that match a query; only trusted requesters see their keys.
+    /// Registrations that match a query; only trusted requesters get their keys.
     pub(super) fn records(
         &self,
         now: Time,

@@ -28,7 +28,7 @@ struct Subscriber {
 
 #[derive(Clone, Copy, Debug)]
 struct Report {
-    /// The same each time that it is sent.
+    /// Repetitions have the same.
     transaction_id: u32,
     to: Subscriber,
     report: NoticeReport,
@@ -52,13 +52,13 @@ impl Subscriptions {
         info: &InformInfo,
     ) -> Result<(), MadStatus> {
         let subscriber = Subscriber { gid, lid: datagram.slid, qp: datagram.src_qp };
-        let wish = InformInfo { subscribe: 1, ..*info };
-        let known = self.all.iter().position(|one| *one == (subscriber, wish));
+        let wanted = InformInfo { subscribe: 1, ..*info };
+        let known = self.all.iter().position(|one| *one == (subscriber, wanted));
         match (info.subscribe, known) {
             (1, None) if self.all.len() >= SUBSCRIPTIONS_MAX => {
                 return Err(MadStatus::SA_NO_RESOURCES);
             }
-            (1, None) => self.all.push((subscriber, wish)),
+            (1, None) => self.all.push((subscriber, wanted)),
             (1, Some(_)) => {}
             (0, Some(known)) => {
                 self.all.remove(known);
@@ -93,12 +93,12 @@ impl Subscriptions {
         Some(Datagram { slid, dlid, src_qp, dest_qp, p_key, mad })
     }
 
-    /// Handles an acknowledgement; `false` if there is no such report.
+    /// `false` if there is no such report.
     pub(super) fn acknowledged(&mut self, from: Lid, transaction_id: u64) -> bool {
         // The transport uses the upper half.
         let id = transaction_id as u32;
-        let is_its = self.sent.get(&id).is_some_and(|(report, _)| report.to.lid == from);
-        is_its && self.sent.remove(&id).is_some()
+        let is_known = self.sent.get(&id).is_some_and(|(report, _)| report.to.lid == from);
+        is_known && self.sent.remove(&id).is_some()
     }
 
     pub(super) fn retain(&mut self, is_there: impl Fn(Gid) -> bool) {
