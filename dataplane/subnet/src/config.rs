@@ -2,7 +2,7 @@
 
 use crate::partitions::Partitions;
 use pollux_wire::address::{Gid, Guid, Lid};
-use pollux_wire::mad::smp::{MKey, SmKey, VlWeight};
+use pollux_wire::mad::smp::{MKey, SmKey};
 use pollux_wire::units::TimeCode;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -28,8 +28,6 @@ pub struct Config {
     pub partitions: Partitions,
     /// Whether switches enforce partitions, beside adapters.
     pub switches_enforce_partitions: bool,
-    /// Quality of service; `None` leaves the settings of ports as they are.
-    pub qos: Option<Qos>,
     pub subnet_timeout: TimeCode,
     pub window_mads: usize,
     pub response_time: Duration,
@@ -44,15 +42,6 @@ pub struct Config {
     pub polls_missed_max: u32,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Qos {
-    pub sl_to_vl: [u8; 16],
-    pub high: [VlWeight; 32],
-    /// The limit of high priority, in units of 4096 bytes.
-    pub high_limit: u8,
-    pub low: [VlWeight; 32],
-}
-
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -65,7 +54,6 @@ impl Default for Config {
             lids: BTreeMap::new(),
             partitions: Partitions::default(),
             switches_enforce_partitions: true,
-            qos: None,
             subnet_timeout: TimeCode(18),
             window_mads: 64,
             response_time: Duration::from_millis(200),

@@ -1,8 +1,8 @@
-//! The subnet as its manager has seen it: nodes, ports, links, addresses, and what was written to
-//! whom.
+//! The subnet as its manager has discovered it: nodes, ports, links, LIDs, and the tables that were
+//! written.
 //!
-//! A sweep makes a new view and takes over from the old one what was written, so that only what
-//! differs is written again. The administrator answers out of the last view that was whole.
+//! A sweep makes a new view, which inherits the written tables from the old one, so that only
+//! differences are written. The administrator answers from the last complete view.
 
 use crate::node::PortSet;
 use pollux_wire::address::{Gid, Guid, Lid};
@@ -13,7 +13,7 @@ use pollux_wire::mad::smp::{
 };
 use std::collections::BTreeMap;
 
-/// A way from the manager's port: the ports to leave each node by.
+/// A directed route from the manager's port: the output port of each node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Path {
     pub(crate) len: u8,
@@ -21,10 +21,10 @@ pub(crate) struct Path {
 }
 
 impl Path {
-    /// To the manager's own node.
+    /// The manager's own node.
     pub(crate) const HERE: Self = Self { len: 0, ports: [0; DirectedSmp::HOPS_MAX as usize] };
 
-    /// One hop further; none if that is too far.
+    /// One hop further; `None` beyond [`DirectedSmp::HOPS_MAX`].
     pub(crate) fn then(mut self, port: u8) -> Option<Self> {
         *self.ports.get_mut(usize::from(self.len))? = port;
         self.len += 1;
@@ -47,7 +47,7 @@ pub(crate) struct View {
 }
 
 pub(crate) struct SeenNode {
-    /// As the first of its ports that was asked has it.
+    /// As read at the first of its ports.
     pub(crate) info: NodeInfo,
     pub(crate) description: NodeDescription,
     pub(crate) ports: Vec<SeenPort>,
@@ -58,51 +58,39 @@ pub(crate) struct SeenNode {
 #[derive(Clone)]
 pub(crate) struct SeenPort {
     pub(crate) guid: Guid,
-    /// The way to it; of a switch, that of port 0 counts.
+    /// Of a switch, the path of port 0 counts.
     pub(crate) path: Path,
     /// None before it was read.
     pub(crate) info: Option<PortInfo>,
     pub(crate) peer: Option<Place>,
-    /// The LID that it is to have; 2^lmc of them.
+    /// The assigned LID: the first of 2^lmc.
     pub(crate) lid: Lid,
     pub(crate) lmc: u8,
-    /// Its partitions, as they were written to it.
+    /// As written.
     pub(crate) p_keys: Option<Vec<PKey>>,
-    /// Whether the tables of service levels were written to it.
-    pub(crate) has_qos: bool,
 }
 
 #[derive(Clone, Default)]
 pub(crate) struct SeenSwitch {
     pub(crate) info: SwitchInfo,
-    /// The unicast table as it is to be.
+    /// The computed unicast table; `written` has the blocks that were sent.
     pub(crate) wanted: Vec<u8>,
-    /// Blocks of it as they were written.
     pub(crate) written: BTreeMap<u16, [u8; 64]>,
     pub(crate) groups_wanted: BTreeMap<Lid, PortSet>,
     pub(crate) groups_written: BTreeMap<Lid, PortSet>,
 }
 
 impl SeenPort {
-    pub(crate) fn new(guid: Guid, path: Path) -> Self {
-        Self {
-            guid,
-            path,
-            info: None,
-            peer: None,
-            lid: Lid::NONE,
-            lmc: 0,
-            p_keys: None,
-            has_qos: false,
-        }
+    fn new(path: Path) -> Self {
+        Self { guid: Guid(0), path, info: None, peer: None, lid: Lid::NONE, lmc: 0, p_keys: None }
     }
 
-    /// Whether its link is trained, so far as it has been read.
+    /// Whether its link was trained when it was read.
     pub(crate) fn is_up(&self) -> bool {
         self.info.is_some_and(|info| info.port_state > PortState::DOWN)
     }
 
-    /// Whether packets with this key pass, by the table that it was given.
+    /// Whether packets with this key pass, by the written table.
     pub(crate) fn shares(&self, p_key: PKey) -> bool {
         self.p_keys.iter().flatten().any(|own| own.matches(p_key))
     }
@@ -121,7 +109,7 @@ impl SeenNode {
         if self.is_switch() { 0..=0 } else { 1..=self.info.num_ports }
     }
 
-    /// The port whose addresses and keys count for `port`.
+    /// The port with the LID and keys that apply at `port`.
     pub(crate) fn managed_port(&self, port: u8) -> u8 {
         if self.is_switch() { 0 } else { port }
     }
@@ -157,6 +145,14 @@ impl View {
         &mut self.nodes[place.node as usize].ports[usize::from(place.port)]
     }
 
+    pub(crate) fn switch_mut(&mut self, node: u32) -> Option<&mut SeenSwitch> {
+        self.nodes[node as usize].switch.as_deref_mut()
+    }
+
+    pub(crate) fn switches_mut(&mut self) -> impl Iterator<Item = &mut SeenSwitch> {
+        self.nodes.iter_mut().filter_map(|node| node.switch.as_deref_mut())
+    }
+
     pub(crate) fn by_guid(&self, guid: Guid) -> Option<u32> {
         self.by_guid.get(&guid).copied()
     }
@@ -170,15 +166,15 @@ impl View {
         *self.by_lid.get(usize::from(lid.0))?
     }
 
-    /// The last LID that somebody has.
+    /// The last LID in use.
     pub(crate) fn lid_last(&self) -> Lid {
         Lid(self.by_lid.len().saturating_sub(1) as u16)
     }
 
-    /// Adds a node; the ports say nothing of themselves yet.
+    /// Adds a node with unread ports.
     pub(crate) fn add(&mut self, info: NodeInfo, path: Path) -> u32 {
         let index = self.nodes.len() as u32;
-        let port = |_| SeenPort::new(Guid(0), path);
+        let port = |_| SeenPort::new(path);
         let is_switch = info.node_type == NodeType::SWITCH;
         self.nodes.push(SeenNode {
             info,
@@ -190,7 +186,7 @@ impl View {
         index
     }
 
-    /// Notes which port has a GUID; false if another one has it.
+    /// Sets the GUID of a port; `false` if another port has it.
     pub(crate) fn name_port(&mut self, place: Place, guid: Guid) -> bool {
         self.port_mut(place).guid = guid;
         *self.by_port_guid.entry(guid).or_insert(place) == place
@@ -206,7 +202,7 @@ impl View {
         self.by_lid[first..first + count].fill(Some(place));
     }
 
-    /// Every port that has addresses, of nodes of any kind.
+    /// All ports with a LID.
     pub(crate) fn managed(&self) -> impl Iterator<Item = (Place, &SeenPort)> {
         self.nodes.iter().zip(0..).flat_map(|(node, index)| {
             node.managed_ports()
@@ -225,12 +221,12 @@ impl View {
         self.by_port_guid(gid.guid()).filter(|_| is_ours)
     }
 
-    /// Takes over what was written to the nodes that are still as they were.
+    /// Takes over the written tables of nodes that have not restarted.
     pub(crate) fn inherit(&mut self, old: &mut Self) {
         for node in &mut self.nodes {
             let Some(before) = old.by_guid(node.info.node_guid) else { continue };
             let before = &mut old.nodes[before as usize];
-            // A table without an end is one that nobody has written since the switch started.
+            // A switch that restarted has a table without an end.
             if let (Some(switch), Some(before)) = (&mut node.switch, &mut before.switch)
                 && switch.info.linear_fdb_top == before.info.linear_fdb_top
             {
@@ -242,7 +238,6 @@ impl View {
                 let state = port.info.map(|info| info.port_state);
                 if state.is_some_and(|state| state > PortState::INITIALIZE) {
                     port.p_keys = before.p_keys.take();
-                    port.has_qos = before.has_qos;
                 }
             }
         }

@@ -33,7 +33,7 @@ impl SubnetManager {
         self.requests.ask(Request::get::<NodeInfo>(Path::HERE, 0, Purpose::NodeInfo(None)));
     }
 
-    pub(super) fn look_for_news(&mut self, switch: u32) {
+    pub(super) fn read_switch_info(&mut self, switch: u32) {
         let path = self.view.node(switch).path(0);
         self.requests.ask(Request::get::<SwitchInfo>(path, 0, Purpose::Light(switch)));
     }
@@ -41,16 +41,16 @@ impl SubnetManager {
     /// An answer without an error.
     pub(super) fn answered(&mut self, now: Time, purpose: Purpose, path: Path, data: &[u8; 64]) {
         match purpose {
-            Purpose::NodeInfo(from) => self.met(from, path, NodeInfo::from_data(data)),
+            Purpose::NodeInfo(from) => self.handle_node_info(from, path, NodeInfo::from_data(data)),
             Purpose::NodeDescription(node) => {
                 self.found.nodes[node as usize].description = NodeDescription::from_data(data);
             }
             Purpose::SwitchInfo(node) => {
-                if let Some(switch) = &mut self.found.nodes[node as usize].switch {
+                if let Some(switch) = self.found.switch_mut(node) {
                     switch.info = SwitchInfo::from_data(data);
                 }
             }
-            Purpose::PortInfo(place) => self.read_port(place, PortInfo::from_data(data)),
+            Purpose::PortInfo(place) => self.handle_port_info(place, PortInfo::from_data(data)),
             Purpose::SmInfo(place) => {
                 self.others.push(Other { place, info: SmInfo::from_data(data) });
             }
@@ -63,7 +63,7 @@ impl SubnetManager {
                 self.view.port_mut(place).info = Some(PortInfo::from_data(data));
             }
             Purpose::SetSwitchInfo(node) => {
-                if let Some(switch) = &mut self.view.nodes[node as usize].switch {
+                if let Some(switch) = self.view.switch_mut(node) {
                     switch.info = SwitchInfo::from_data(data);
                 }
             }
@@ -72,36 +72,34 @@ impl SubnetManager {
             Purpose::SetLinearBlock(..)
             | Purpose::SetGroups(_)
             | Purpose::SetPKeys(_)
-            | Purpose::SetQos(_)
             | Purpose::Control => {}
         }
     }
 
     /// Handles a failed request: a Set counts as not done.
-    pub(super) fn silent(&mut self, purpose: Purpose) {
+    pub(super) fn handle_failure(&mut self, purpose: Purpose) {
         self.counters.failures += 1;
         match purpose {
             Purpose::Light(_) => return self.wake(),
             // The election has its own timeouts.
             Purpose::Poll | Purpose::HandOver | Purpose::Control => return,
             Purpose::SetLinearBlock(node, block) => {
-                if let Some(switch) = &mut self.view.nodes[node as usize].switch {
+                if let Some(switch) = self.view.switch_mut(node) {
                     switch.written.remove(&block);
                 }
             }
             Purpose::SetGroups(node) => {
-                if let Some(switch) = &mut self.view.nodes[node as usize].switch {
+                if let Some(switch) = self.view.switch_mut(node) {
                     switch.groups_written.clear();
                 }
             }
             Purpose::SetPKeys(place) => self.view.port_mut(place).p_keys = None,
-            Purpose::SetQos(place) => self.view.port_mut(place).has_qos = false,
             _ => {}
         }
         self.failed += 1;
     }
 
-    fn met(&mut self, from: Option<Place>, path: Path, info: NodeInfo) {
+    fn handle_node_info(&mut self, from: Option<Place>, path: Path, info: NodeInfo) {
         let is_switch = info.node_type == NodeType::SWITCH;
         let port = info.local_port_num;
         let makes_sense = info.node_guid != Guid(0)
@@ -132,10 +130,9 @@ impl SubnetManager {
         }
         let is_new_port = !is_switch && self.found.port(here).guid == Guid(0);
         if is_new_port {
-            let place = Place { node, port };
-            self.found.port_mut(place).path = path;
-            self.name(place, info.port_guid);
-            self.ask_port(place);
+            self.found.port_mut(here).path = path;
+            self.name(here, info.port_guid);
+            self.ask_port(here);
         }
     }
 
@@ -165,8 +162,8 @@ impl SubnetManager {
         self.requests.ask(Request::get::<PortInfo>(path, modifier, Purpose::PortInfo(place)));
     }
 
-    /// Records a link between two ports. A port with two links gave a wrong answer, or was moved
-    /// just now.
+    /// Records a link between two ports. A port with two links has sent a wrong answer, or its cable
+    /// was moved during the sweep.
     fn join(&mut self, one: Place, other: Place) {
         let is_free =
             |port: Place, peer: Place| self.found.port(port).peer.is_none_or(|known| known == peer);
@@ -179,7 +176,7 @@ impl SubnetManager {
     }
 
     /// Handles the PortInfo of a port: discovery continues over its link, if that is up.
-    fn read_port(&mut self, place: Place, info: PortInfo) {
+    fn handle_port_info(&mut self, place: Place, info: PortInfo) {
         let guid = self.guid;
         let port = self.found.port_mut(place);
         port.info = Some(info);

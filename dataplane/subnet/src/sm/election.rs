@@ -1,13 +1,13 @@
 //! The election of the master among several subnet managers (IBA 14.4.1).
 //!
 //! ```text
-//!  Discovering --looked around: no master, and nobody before us-----> Master
-//!       ^     \--looked around: a master, or somebody before us--> Standby
-//!       |                                                          |  |  ^
-//!       +---- master silent, or told to discover ------------------+  |  |
-//!                                     handed over by the master:  Master |
-//!  Master --hands over to who is before us, who hears it-----------------+
-//!  Standby --told to be disabled--> NotActive --told to stand by--> Standby
+//!  Discovering --swept: no master, and no manager before us---------> Master
+//!       ^     \--swept: a master, or a manager before us--> Standby
+//!       |                                                      |  |  ^
+//!       +---- polls unanswered, or SMInfo Discover ------------+  |  |
+//!                                       SMInfo Handover:     Master  |
+//!  Master --SMInfo Handover to a manager before us, answered---------+
+//!  Standby --SMInfo Disable--> NotActive --SMInfo Standby--> Standby
 //! ```
 //!
 //! A manager is before us if it has a higher priority, or the same priority and a lower GUID.
@@ -71,7 +71,7 @@ impl State {
     }
 
     /// The first sweep as a master is over.
-    pub(super) fn is_up(&mut self) {
+    pub(super) fn set_up(&mut self) {
         if let Self::Master { is_up, .. } = self {
             *is_up = true;
         }
@@ -154,7 +154,7 @@ impl SubnetManager {
         self.control(other.place, SmControl::HANDOVER, Purpose::HandOver);
     }
 
-    /// The successor has heard it. Why not wait until it acknowledges: OpenSM does not.
+    /// The successor has answered. Why not wait until it acknowledges: OpenSM does not.
     pub(super) fn handed_over(&mut self, now: Time) {
         if let State::Master { successor: Some((successor, _)), .. } = self.state {
             self.stand_by(now, successor);
@@ -166,7 +166,7 @@ impl SubnetManager {
         self.requests.ask(Request::set(path, what.0, self.own_info(), purpose));
     }
 
-    /// Acknowledges the handover to the former master, as soon as its path is known.
+    /// Acknowledges the handover to the predecessor, as soon as its path is known.
     pub(super) fn acknowledge(&mut self) {
         let State::Master { predecessor, .. } = &mut self.state else { return };
         let Some(place) = predecessor.and_then(|guid| self.view.by_port_guid(guid)) else { return };
@@ -202,7 +202,7 @@ impl SubnetManager {
     fn look_around(&mut self, now: Time) {
         self.state = State::Discovering;
         self.requests.clear();
-        self.has_news = true;
+        self.needs_sweep = true;
         self.sweep = Sweep::Resting { since: now, due: now };
     }
 
@@ -240,18 +240,11 @@ impl SubnetManager {
         let sm_key = if is_known { own.sm_key } else { SmKey(0) };
         mad[DATA].copy_from_slice(&SmInfo { sm_key, ..own }.to_data::<64>());
         let slid = if is_directed { datagram.dlid } else { self.own_lid() };
-        self.transmit(Datagram {
-            slid,
-            dlid: datagram.slid,
-            src_qp: datagram.dest_qp,
-            dest_qp: datagram.src_qp,
-            p_key: datagram.p_key,
-            mad,
-        });
+        self.transmit(datagram.reply(slid, mad));
         self.acknowledge();
     }
 
-    /// Executes a Set of another manager, if our state allows it.
+    /// Executes an SMInfo Set, if our state allows it.
     fn obey(&mut self, now: Time, what: SmControl, sender: &SmInfo) -> bool {
         match (what, &self.state) {
             (SmControl::HANDOVER, State::Standby { .. } | State::Discovering) => {

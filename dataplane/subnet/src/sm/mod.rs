@@ -27,7 +27,7 @@ mod routing;
 mod setup;
 mod trees;
 
-pub use crate::config::{Config, Qos};
+pub use crate::config::Config;
 pub use crate::partitions::Partitions;
 pub use resident::Residents;
 
@@ -36,8 +36,7 @@ use crate::subnet::Datagram;
 use crate::time::Time;
 use crate::view::{Place, View};
 use election::{Other, State};
-use pollux_wire::address::{Guid, Lid, Qpn};
-use pollux_wire::keys::PKey;
+use pollux_wire::address::{Guid, Lid};
 use pollux_wire::mad::notice::{Notice, TrapNumber};
 use pollux_wire::mad::smp::{DirectedSmp, LidSmp, SmInfo, SmState};
 use pollux_wire::mad::{Attribute, MadHeader, Method, MgmtClass};
@@ -61,7 +60,6 @@ enum Purpose {
     SetLinearBlock(u32, u16),
     SetGroups(u32),
     SetPKeys(Place),
-    SetQos(Place),
     SetPortInfo(Place),
     /// A poll of the master.
     Poll,
@@ -112,8 +110,7 @@ pub struct SubnetManager {
     sa: Administrator,
     lids: BTreeMap<Guid, Lid>,
     outgoing: VecDeque<Datagram>,
-    /// A heavy sweep was requested.
-    has_news: bool,
+    needs_sweep: bool,
     /// Failed requests of the current sweep.
     failed: u64,
     act_count: u32,
@@ -136,7 +133,7 @@ impl SubnetManager {
             others: Vec::new(),
             trees: None,
             outgoing: VecDeque::new(),
-            has_news: true,
+            needs_sweep: true,
             failed: 0,
             act_count: 0,
             counters: SmCounters::default(),
@@ -150,7 +147,7 @@ impl SubnetManager {
     /// Whether it is the master and the subnet is up.
     pub fn is_settled(&self) -> bool {
         let is_resting = matches!(self.sweep, Sweep::Resting { .. });
-        self.state() == SmState::MASTER && is_resting && !self.has_news && self.failed == 0
+        self.state() == SmState::MASTER && is_resting && !self.needs_sweep && self.failed == 0
     }
 
     pub fn counters(&self) -> SmCounters {
@@ -178,7 +175,7 @@ impl SubnetManager {
     pub fn handle(&mut self, now: Time, datagram: &Datagram) {
         let Ok((header, _)) = MadHeader::read(&datagram.mad) else { return };
         match header.mgmt_class {
-            MgmtClass::SUBN_ADM if self.is_in_charge() => {
+            MgmtClass::SUBN_ADM if self.state.is_in_charge() => {
                 self.sa.handle(now, &self.view, datagram);
             }
             class if class.is_smi() => self.handle_smp(now, &header, datagram),
@@ -196,7 +193,7 @@ impl SubnetManager {
             if header.status.without_direction().0 == 0 {
                 self.answered(now, purpose, path, &smp.data);
             } else {
-                self.silent(purpose);
+                self.handle_failure(purpose);
             }
             return;
         }
@@ -216,9 +213,7 @@ impl SubnetManager {
             self.write_changed_groups();
             if let Some(mad) = self.requests.poll(now) {
                 self.act_count = self.act_count.wrapping_add(1);
-                let (slid, src_qp) = (Lid::PERMISSIVE, Qpn::SMI);
-                let p_key = PKey::DEFAULT;
-                return Some(Datagram { slid, dlid: slid, src_qp, dest_qp: src_qp, p_key, mad });
+                return Some(Datagram::smp(Lid::PERMISSIVE, Lid::PERMISSIVE, mad));
             }
             if !self.requests.is_empty() || !self.advance(now) {
                 break;
@@ -241,7 +236,7 @@ impl SubnetManager {
 
     pub fn handle_timeout(&mut self, now: Time) {
         while let Some(purpose) = self.requests.overdue(now) {
-            self.silent(purpose);
+            self.handle_failure(purpose);
         }
         self.poll_the_master(now);
         if let Sweep::Resting { due, .. } = self.sweep
@@ -255,14 +250,14 @@ impl SubnetManager {
 
     fn begin_sweep(&mut self) {
         let switches: Vec<u32> = self.view.switches().map(|(index, ..)| index).collect();
-        let is_light = !self.has_news && self.failed == 0 && !switches.is_empty();
+        let is_light = !self.needs_sweep && self.failed == 0 && !switches.is_empty();
         if is_light && self.state() == SmState::MASTER {
             self.counters.light_sweeps += 1;
             self.sweep = Sweep::Light;
-            switches.into_iter().for_each(|switch| self.look_for_news(switch));
+            switches.into_iter().for_each(|switch| self.read_switch_info(switch));
         } else {
             self.counters.sweeps += 1;
-            (self.has_news, self.failed) = (false, 0);
+            (self.needs_sweep, self.failed) = (false, 0);
             self.discover();
         }
     }
@@ -282,7 +277,7 @@ impl SubnetManager {
                 self.activate();
             }
             Sweep::Activating => {
-                self.state.is_up();
+                self.state.set_up();
                 self.rest(now);
             }
         }
@@ -290,12 +285,9 @@ impl SubnetManager {
     }
 
     fn rest(&mut self, now: Time) {
-        let pause = if self.has_news { self.config.sweep_gap } else { self.config.sweep_interval };
+        let pause =
+            if self.needs_sweep { self.config.sweep_gap } else { self.config.sweep_interval };
         self.sweep = Sweep::Resting { since: now, due: now + pause };
-    }
-
-    fn is_in_charge(&self) -> bool {
-        self.state.is_in_charge()
     }
 
     fn trap(&mut self, datagram: &Datagram) {
@@ -306,13 +298,13 @@ impl SubnetManager {
         let (slid, m_key) = (self.own_lid(), self.config.m_key);
         let mad = LidSmp { header, m_key, ..smp }.emit();
         self.transmit(Datagram { slid, dlid: datagram.slid, mad, ..*datagram });
-        let is_news = matches!(
+        let is_change = matches!(
             notice.trap_number,
             TrapNumber::LINK_STATE_CHANGED
                 | TrapNumber::CAPABILITY_CHANGED
                 | TrapNumber::SYSTEM_IMAGE_GUID_CHANGED
         );
-        if notice.is_generic && is_news {
+        if notice.is_generic && is_change {
             self.wake();
         }
         self.sa.report(&self.view, notice);
@@ -320,7 +312,7 @@ impl SubnetManager {
 
     /// Requests a heavy sweep.
     fn wake(&mut self) {
-        self.has_news = true;
+        self.needs_sweep = true;
         if let Sweep::Resting { since, due } = &mut self.sweep {
             *due = (*due).min(*since + self.config.sweep_gap);
         }

@@ -1,10 +1,10 @@
 //! Outstanding requests: a window, with retries (IBA 13.4.6.3).
 //!
 //! ```text
-//! ask       it waits in line
-//! poll      while the window has room: the next in line goes out
-//! answer    by its TID: it is over, and what it was for comes back
-//! deadline  asked again, unless it was asked so often already: then it is over without an answer
+//! ask       the request is queued
+//! poll      if the window has space, the next request is sent
+//! answer    matched by TID: the request ends, and its purpose is returned
+//! deadline  queued again in front, under a new TID; after the last try it fails
 //! ```
 
 use super::Purpose;
@@ -26,12 +26,14 @@ pub(super) struct Request {
     data: [u8; 64],
     m_key: MKey,
     purpose: Purpose,
+    /// Times that it was sent.
+    tries: u8,
 }
 
 impl Request {
     pub(super) fn get<A: Attribute>(path: Path, modifier: u32, purpose: Purpose) -> Self {
-        let (method, attribute_id) = (Method::GET, A::ID);
-        Self { path, method, attribute_id, modifier, data: [0; 64], m_key: MKey(0), purpose }
+        let (method, attribute_id, data, m_key) = (Method::GET, A::ID, [0; 64], MKey(0));
+        Self { path, method, attribute_id, modifier, data, m_key, purpose, tries: 0 }
     }
 
     pub(super) fn set<A: Attribute>(path: Path, modifier: u32, a: A, purpose: Purpose) -> Self {
@@ -59,15 +61,9 @@ impl Request {
     }
 }
 
-struct Sent {
-    request: Request,
-    tries: u8,
-}
-
 pub(super) struct Requests {
-    /// Requests in the queue, each with its attempts so far.
-    waiting: VecDeque<(Request, u8)>,
-    sent: BTreeMap<u32, Sent>,
+    waiting: VecDeque<Request>,
+    sent: BTreeMap<u32, Request>,
     /// Deadlines in order: all requests have the same timeout.
     deadlines: VecDeque<(Time, u32)>,
     transaction_id: u32,
@@ -98,7 +94,7 @@ impl Requests {
     /// The same with another M_Key.
     pub(super) fn ask_with(&mut self, m_key: Option<MKey>, request: Request) {
         let m_key = m_key.unwrap_or(self.m_key);
-        self.waiting.push_back((Request { m_key, ..request }, 0));
+        self.waiting.push_back(Request { m_key, ..request });
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -115,10 +111,11 @@ impl Requests {
         if self.sent.len() >= self.window {
             return None;
         }
-        let (request, tries) = self.waiting.pop_front()?;
+        let mut request = self.waiting.pop_front()?;
+        request.tries += 1;
         self.transaction_id = self.transaction_id.wrapping_add(1).max(1);
         let mad = request.emit(self.transaction_id);
-        self.sent.insert(self.transaction_id, Sent { request, tries: tries + 1 });
+        self.sent.insert(self.transaction_id, request);
         self.deadlines.push_back((now + self.response_time, self.transaction_id));
         Some(mad)
     }
@@ -127,18 +124,18 @@ impl Requests {
     pub(super) fn answered(&mut self, header: &MadHeader) -> Option<(Purpose, Path)> {
         // The transport uses the upper half.
         let id = header.transaction_id as u32;
-        let asked = &self.sent.get(&id)?.request;
+        let asked = self.sent.get(&id)?;
         let is_answer = asked.attribute_id == header.attribute_id
             && asked.modifier == header.attribute_modifier
             && header.method == Method::GET_RESP;
         if !is_answer {
             return None;
         }
-        let sent = self.sent.remove(&id)?;
+        let Request { purpose, path, .. } = self.sent.remove(&id)?;
         while self.deadlines.front().is_some_and(|(_, id)| !self.sent.contains_key(id)) {
             self.deadlines.pop_front();
         }
-        Some((sent.request.purpose, sent.request.path))
+        Some((purpose, path))
     }
 
     pub(super) fn due(&self) -> Option<Time> {
@@ -149,11 +146,11 @@ impl Requests {
     /// front.
     pub(super) fn overdue(&mut self, now: Time) -> Option<Purpose> {
         while let Some((_, id)) = self.deadlines.pop_front_if(|(deadline, _)| *deadline <= now) {
-            let Some(Sent { request, tries }) = self.sent.remove(&id) else { continue };
-            if tries >= self.tries_max {
+            let Some(request) = self.sent.remove(&id) else { continue };
+            if request.tries >= self.tries_max {
                 return Some(request.purpose);
             }
-            self.waiting.push_front((request, tries));
+            self.waiting.push_front(request);
         }
         None
     }
@@ -188,7 +185,7 @@ mod tests {
         let smp = DirectedSmp::parse(&sent[0]);
         assert_eq!((smp.hop_count(), smp.initial_path[1]), (1, 3));
         let other = MadHeader { attribute_modifier: 7, ..header_of(&sent[0]) };
-        assert_eq!(requests.answered(&other), None, "about something else");
+        assert_eq!(requests.answered(&other), None, "for another port");
         let path = Path::HERE.then(3).unwrap();
         assert_eq!(requests.answered(&header_of(&sent[0])), Some((Purpose::Poll, path)));
         assert_eq!(requests.answered(&header_of(&sent[0])), None, "only once");
@@ -196,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_asked_again_and_then_given_up() {
+    fn an_unanswered_request_is_retried_and_then_fails() {
         let mut requests = requests(2);
         ask(&mut requests, 0);
         let first = requests.poll(Time::START).unwrap();
@@ -211,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_has_so_many_hops_at_most() {
+    fn a_path_has_a_maximum_of_hops() {
         let path = (0..63).try_fold(Path::HERE, |path, _| path.then(1)).unwrap();
         assert_eq!((path.len, path.then(1)), (63, None));
     }

@@ -54,8 +54,9 @@ impl Residents {
     }
 
     pub fn handle(&mut self, now: Time, at: End, datagram: &Datagram) {
-        let own = self.all.iter_mut().filter(|(end, _)| *end == at);
-        own.for_each(|(_, manager)| manager.handle(now, datagram));
+        if let Some((_, manager)) = self.all.iter_mut().find(|(end, _)| *end == at) {
+            manager.handle(now, datagram);
+        }
     }
 
     /// Passes datagrams of managers to `send`, as far as the receiver has space. Returns whether

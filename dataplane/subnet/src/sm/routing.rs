@@ -217,7 +217,7 @@ pub(super) fn route(view: &mut View, graph: &Graph) {
         }
     }
     for (&node, table) in graph.nodes.iter().zip(tables) {
-        if let Some(switch) = &mut view.nodes[node as usize].switch {
+        if let Some(switch) = view.switch_mut(node) {
             switch.wanted = table;
         }
     }

@@ -15,14 +15,13 @@ use pollux_wire::keys::PKey;
 use pollux_wire::mad::smp::{
     CapabilityMask, LinearForwardingTable, MKey, MKeyProtection, MulticastForwardingTable,
     MulticastForwardingTableModifier, PKeyTable, PKeyTableModifier, PortInfo, PortPhysState,
-    PortState, SlToVlMappingTable, SlToVlModifier, SwitchInfo, VlArbitrationModifier,
-    VlArbitrationTable, VlCap, VlPart, VlWeight,
+    PortState, SwitchInfo, VlCap,
 };
 use pollux_wire::units::{Mtu, TimeCode};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The head-of-queue lifetime: 1 s towards switches, a quarter towards hosts, so that a host which
-/// does not receive does not block the packets behind.
+/// The head-of-queue lifetime: 1 s towards switches, a quarter towards hosts, so that a host that
+/// does not receive does not block other packets.
 const HOQ_LIFE_TO_SWITCHES: TimeCode = TimeCode(18);
 const HOQ_LIFE_TO_HOSTS: TimeCode = TimeCode(16);
 const STALL_COUNT: u8 = 7;
@@ -37,10 +36,6 @@ impl SubnetManager {
             for place in ports.into_iter().map(|port| Place { node, port }) {
                 self.write_partitions(place);
             }
-            if self.config.qos.is_some() {
-                let ports = 0..self.view.node(node).ports.len() as u8;
-                ports.for_each(|port| self.write_qos(Place { node, port }));
-            }
         }
         self.write_all_groups();
     }
@@ -49,7 +44,7 @@ impl SubnetManager {
         let path = self.view.node(node).path(0);
         let lid_last = self.view.lid_last();
         let life_time = self.config.subnet_timeout;
-        let Some(switch) = &mut self.view.nodes[node as usize].switch else { return };
+        let Some(switch) = self.view.switch_mut(node) else { return };
         let new = SwitchInfo { linear_fdb_top: lid_last, life_time, ..switch.info };
         if new != switch.info || new.port_state_change {
             let purpose = Purpose::SetSwitchInfo(node);
@@ -65,7 +60,7 @@ impl SubnetManager {
         }
     }
 
-    /// The keys of a port, and of the switch's port that it is at.
+    /// The keys of a port, and of the switch port at the other end.
     fn write_partitions(&mut self, place: Place) {
         let (node, port) = (self.view.node(place.node), self.view.port(place));
         if port.guid == Guid(0) || port.info.is_none() {
@@ -111,66 +106,32 @@ impl SubnetManager {
         }
     }
 
-    fn write_qos(&mut self, place: Place) {
-        let (Some(qos), node) = (&self.config.qos, self.view.node(place.node)) else { return };
-        let port = self.view.port(place);
-        let Some(info) = port.info.filter(|_| port.is_up() && !port.has_qos) else { return };
-        let (path, is_switch) = (node.path(place.port), node.is_switch());
-        let lanes = info.operational_vls.lanes().unwrap_or(1);
-        let table = SlToVlMappingTable { lanes: qos.sl_to_vl.map(|lane| lane % lanes) };
-        let purpose = Purpose::SetQos(place);
-        let inputs = if is_switch { 0..node.ports.len() as u8 } else { 0..1 };
-        for input_port in inputs {
-            let output_port = if is_switch { place.port } else { 0 };
-            let modifier = SlToVlModifier { input_port, output_port, ..SlToVlModifier::default() };
-            let modifier = u32::from_be_bytes(modifier.emit());
-            if !is_switch || place.port > 0 {
-                self.requests.ask(Request::set(path, modifier, table, purpose));
-            }
-        }
-        let halves = [(VlPart::LOW_FIRST, &qos.low), (VlPart::HIGH_FIRST, &qos.high)];
-        for (part, entries) in halves.into_iter().filter(|_| place.port > 0) {
-            let one = |entry: VlWeight| VlWeight { lane: entry.lane % lanes, ..entry };
-            let table = VlArbitrationTable { entries: entries.map(one) };
-            let port = if is_switch { place.port.into() } else { 0 };
-            let modifier = u32::from_be_bytes(VlArbitrationModifier { part, port }.emit());
-            self.requests.ask(Request::set(path, modifier, table, purpose));
-        }
-        self.view.port_mut(place).has_qos = true;
-    }
-
-    /// Trees of all groups, because links may have changed.
+    /// Writes all groups, because links may have changed.
     fn write_all_groups(&mut self) {
         self.sa.take_changed_groups();
-        for node in &mut self.view.nodes {
-            if let Some(switch) = &mut node.switch {
-                switch.groups_wanted.clear();
-            }
-        }
-        self.plant(self.sa.mlids().collect());
+        self.view.switches_mut().for_each(|switch| switch.groups_wanted.clear());
+        self.write_groups_of(self.sa.mlids().collect());
     }
 
     pub(super) fn write_changed_groups(&mut self) {
-        if matches!(self.sweep, super::Sweep::Discovering) || !self.is_in_charge() {
+        if matches!(self.sweep, super::Sweep::Discovering) || !self.state.is_in_charge() {
             return;
         }
         let changed = self.sa.take_changed_groups();
         if !changed.is_empty() {
-            for node in &mut self.view.nodes {
-                if let Some(switch) = &mut node.switch {
-                    switch.groups_wanted.retain(|mlid, _| !changed.contains(mlid));
-                }
+            for switch in self.view.switches_mut() {
+                switch.groups_wanted.retain(|mlid, _| !changed.contains(mlid));
             }
-            self.plant(changed);
+            self.write_groups_of(changed);
         }
     }
 
-    fn plant(&mut self, mlids: BTreeSet<Lid>) {
+    fn write_groups_of(&mut self, mlids: BTreeSet<Lid>) {
         let Some(trees) = &mut self.trees else { return };
         for mlid in mlids {
             let members = self.sa.members(mlid, &self.view);
             for (node, ports) in trees.tree(&self.view, mlid, members.into_iter()) {
-                if let Some(switch) = &mut self.view.nodes[node as usize].switch
+                if let Some(switch) = self.view.switch_mut(node)
                     && !ports.is_empty()
                 {
                     switch.groups_wanted.insert(mlid, ports);
@@ -184,7 +145,7 @@ impl SubnetManager {
     fn write_groups(&mut self, node: u32) {
         let path = self.view.node(node).path(0);
         let positions = self.view.node(node).info.num_ports / 16 + 1;
-        let Some(switch) = &mut self.view.nodes[node as usize].switch else { return };
+        let Some(switch) = self.view.switch_mut(node) else { return };
         if switch.groups_wanted == switch.groups_written {
             return;
         }
@@ -279,9 +240,6 @@ impl SubnetManager {
         new.operational_vls = VlCap(now.vl_cap.0.min(there.vl_cap.0));
         new.link_down_default_state = PortPhysState::POLLING;
         (new.local_phy_errors, new.overrun_errors) = (8, 8);
-        if let Some(qos) = &self.config.qos {
-            new.vl_high_limit = qos.high_limit;
-        }
         if let Some(switch) = &node.switch {
             let is_host = !self.view.node(peer.node).is_switch();
             new.hoq_life = if is_host { HOQ_LIFE_TO_HOSTS } else { HOQ_LIFE_TO_SWITCHES };
@@ -303,6 +261,6 @@ impl SubnetManager {
         let is_managed = self.view.port(place).guid != Guid(0);
         let is_new = now.port_state == PortState::INITIALIZE;
         let has_moved = now.master_sm_lid != new.master_sm_lid || now.lid != new.lid;
-        is_able && is_managed && (is_new || has_moved || !self.is_in_charge())
+        is_able && is_managed && (is_new || has_moved || !self.state.is_in_charge())
     }
 }

@@ -4,6 +4,7 @@ use super::*;
 use crate::node::NodeDrop;
 use crate::subnet::Subnet;
 use crate::topology::{End, Topology};
+use pollux_wire::address::Qpn;
 use pollux_wire::keys::PKey;
 use pollux_wire::mad::MAD_LEN;
 use pollux_wire::mad::smp::{
@@ -232,25 +233,6 @@ fn partitions_are_written_to_ports_and_to_the_switches_beside_them() {
 }
 
 #[test]
-fn lanes_and_turns_are_set_up_if_wanted() {
-    use pollux_wire::mad::smp::VlWeight;
-    let weight = |lane| VlWeight { lane, weight: 64 };
-    let qos = Qos {
-        sl_to_vl: std::array::from_fn(|sl| sl as u8 / 4),
-        high: [weight(3); 32],
-        high_limit: 4,
-        low: [weight(0); 32],
-    };
-    let world = World::managed("single:2", Config { qos: Some(qos), ..Config::default() });
-    let [switch, host, _] = world.subnet.nodes() else { panic!("three nodes") };
-    assert_eq!((host.ports[1].sl_to_vl[7], host.ports[1].info.vl_high_limit), (1, 4));
-    assert_eq!(host.ports[1].arbitration.as_ref().unwrap()[2].entries[0], weight(3));
-    let tables = switch.forwarding.as_ref().unwrap();
-    assert_eq!(tables.lane(1, 2, 13, switch.ports[2].info.operational_vls), 3);
-    assert!(world.is_up());
-}
-
-#[test]
 fn a_cable_that_is_pulled_and_put_back_is_noticed() {
     let mut world = World::managed("leaf-spine:2x2x2", Config::default());
     let host = world.host(4);
@@ -431,8 +413,7 @@ fn a_manager_accepts_sets_only_with_the_key_and_in_the_right_state() {
         };
         let mad = LidSmp { header, data: info.to_data(), ..LidSmp::default() }.emit();
         let (slid, dlid) = (world.hosts()[0].1, world.hosts()[2].1);
-        let (src_qp, p_key) = (Qpn::SMI, PKey::DEFAULT);
-        let datagram = Datagram { slid, dlid, src_qp, dest_qp: src_qp, p_key, mad };
+        let datagram = Datagram::smp(slid, dlid, mad);
         world.managers.handle(world.now, at, &datagram);
         world.settle();
         world.state(3)
@@ -480,8 +461,8 @@ proptest! {
                 mad[20..24].fill(0);
             }
             let (slid, dlid) = (Lid(2), Lid(1));
-            let (src_qp, p_key) = (Qpn::GSI, PKey::DEFAULT);
-            let datagram = Datagram { slid, dlid, src_qp, dest_qp: src_qp, p_key, mad };
+            let qp = Qpn::GSI;
+            let datagram = Datagram { src_qp: qp, dest_qp: qp, ..Datagram::smp(slid, dlid, mad) };
             world.managers.handle(world.now, at, &datagram);
             if let Some((_, manager)) = world.managers.all.first_mut()
                 && let Some(datagram) = manager.poll_transmit(world.now)
@@ -528,8 +509,7 @@ fn a_master_that_is_there_keeps_its_key_hidden() {
     for wrong in 1..=90 {
         let header = MadHeader::new(MgmtClass::SUBN_LID_ROUTED, Method::SET, wrong, PortInfo::ID);
         let smp = LidSmp { header, m_key: MKey(wrong << 8), ..LidSmp::default() };
-        let (src_qp, p_key, mad) = (Qpn::SMI, PKey::DEFAULT, smp.emit());
-        let datagram = Datagram { slid, dlid, src_qp, dest_qp: src_qp, p_key, mad };
+        let datagram = Datagram::smp(slid, dlid, smp.emit());
         world.subnet.send(world.now, from, datagram);
         world.pass(Duration::from_secs(1));
         assert_eq!(keys(&world), BTreeSet::from([(0xa, 1)]), "after {wrong} tries");
@@ -549,8 +529,7 @@ fn the_sm_key_is_readable_only_with_the_m_key() {
         let header = MadHeader::new(MgmtClass::SUBN_LID_ROUTED, Method::GET, 9, SmInfo::ID);
         let smp = LidSmp { header, m_key: shown, ..LidSmp::default() };
         let ((from, slid), dlid, mad) = (hosts[2], hosts[0].1, smp.emit());
-        let (src_qp, p_key) = (Qpn::SMI, PKey::DEFAULT);
-        let datagram = Datagram { slid, dlid, src_qp, dest_qp: src_qp, p_key, mad };
+        let datagram = Datagram::smp(slid, dlid, mad);
         world.subnet.send(world.now, from, datagram);
         let mut answers = Vec::new();
         world.managers.settle(world.now, &mut world.subnet, |at, answer| {
