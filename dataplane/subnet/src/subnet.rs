@@ -41,12 +41,10 @@ pub struct Datagram {
 }
 
 impl Datagram {
-    /// A datagram of subnet management.
     pub fn smp(slid: Lid, dlid: Lid, mad: Mad) -> Self {
         Self { slid, dlid, src_qp: Qpn::SMI, dest_qp: Qpn::SMI, p_key: PKey::DEFAULT, mad }
     }
 
-    /// The answer to this datagram.
     pub(crate) fn reply(&self, slid: Lid, mad: Mad) -> Self {
         let Self { slid: dlid, src_qp: dest_qp, dest_qp: src_qp, p_key, .. } = *self;
         Self { slid, dlid, src_qp, dest_qp, p_key, mad }
@@ -73,7 +71,6 @@ pub struct PacketLinks {
     pub ends: BTreeSet<End>,
 }
 
-/// A datagram that crosses a link as a packet.
 #[derive(Clone, Debug)]
 pub struct Departure {
     pub from: End,
@@ -350,7 +347,6 @@ impl Subnet {
         if port == 0 { self.arrive(now, at, next) } else { self.cross(at, port, next) }
     }
 
-    /// Moves a datagram over the link at a port.
     fn cross(&mut self, travelling: Travelling, port: u8, next: &mut VecDeque<Travelling>) {
         let Travelling { at, hops, datagram, .. } = travelling;
         let from = End { port, ..at };
@@ -368,12 +364,11 @@ impl Subnet {
         let Some((peer, _)) = self.topology.peer(from).filter(|_| is_up) else {
             return self.count(at.node, NodeDrop::PortState);
         };
-        self.counters(from).sent(DATAGRAM_WORDS, false);
-        self.counters(peer).received(DATAGRAM_WORDS, false);
+        self.counters(from).sent_many(1, DATAGRAM_WORDS, false);
+        self.counters(peer).received_many(1, DATAGRAM_WORDS, false);
         next.push_back(Travelling { at: peer, starts: false, hops: hops + 1, datagram });
     }
 
-    /// Delivers a datagram to the agents of its node.
     fn arrive(&mut self, now: Time, travelling: Travelling, next: &mut VecDeque<Travelling>) {
         let Travelling { at, starts, ref datagram, .. } = travelling;
         let class = MgmtClass(datagram.mad[1]);
@@ -409,7 +404,6 @@ impl Subnet {
         next.push_back(Travelling { at, starts: true, hops: 0, datagram });
     }
 
-    /// Queues a datagram for the managers and programs behind the port.
     fn deliver(&mut self, Travelling { at, datagram, .. }: Travelling) {
         if self.delivered.len() >= DELIVERED_MAX {
             return self.count(at.node, NodeDrop::Full);

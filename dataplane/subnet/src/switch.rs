@@ -14,14 +14,13 @@ use pollux_wire::packet::Lrh;
 /// The header fields that a switch reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transit {
-    /// The port that it came in by; 0 if it is the switch's own.
+    /// The input port; 0 for a packet of the switch itself.
     pub in_port: u8,
     pub slid: Lid,
     pub dlid: Lid,
     pub sl: u8,
-    /// The virtual lane of arrival.
     pub vl: u8,
-    /// Its partition; a raw packet has none.
+    /// `None` for a raw packet.
     pub p_key: Option<PKey>,
 }
 
@@ -56,7 +55,7 @@ pub fn forward(
     Ok(1)
 }
 
-/// Copies a packet to all ports of its group but the one that it came in by.
+/// Copies a packet to all ports of its group but its input port.
 fn replicate(node: &mut Node, packet: &Transit, mut out: impl FnMut(Hop)) -> Result<u32, NodeDrop> {
     let Some(tables) = &node.forwarding else {
         return Err(relay_error(node, packet, NodeDrop::NoRoute));
@@ -78,7 +77,7 @@ fn replicate(node: &mut Node, packet: &Transit, mut out: impl FnMut(Hop)) -> Res
     }
     let mut copies = 0;
     for port in ports.iter() {
-        // A copy that cannot leave is counted, and the others do.
+        // A copy that cannot leave is counted; the others leave.
         if let Ok(hop) = leave(node, packet, port) {
             out(hop);
             copies += 1;
@@ -152,7 +151,7 @@ fn admit(node: &mut Node, packet: &Transit) -> Result<(), NodeDrop> {
     let Some(port) = node.ports.get_mut(usize::from(packet.in_port)) else {
         return Err(counted(node, NodeDrop::NoPort));
     };
-    // Data on an armed link say that its other end is active (IBA 7.2.7).
+    // Data on an armed link show that its other end is active (IBA 7.2.7).
     if packet.vl != Lrh::VL_MANAGEMENT && packet.in_port != 0 && port.takes_data() {
         port.info.port_state = PortState::ACTIVE;
     }
@@ -195,13 +194,13 @@ fn counted(node: &mut Node, drop: NodeDrop) -> NodeDrop {
     drop
 }
 
-/// The packet cannot be forwarded: the port that it came in by counts it.
+/// Counts a packet without a route, at its input port.
 fn relay_error(node: &mut Node, packet: &Transit, drop: NodeDrop) -> NodeDrop {
     node.ports[usize::from(packet.in_port)].counters.rcv_switch_relay_errors.add(1);
     counted(node, drop)
 }
 
-/// A packet of a partition that the port is not in: raises a trap.
+/// Counts a partition violation, and raises a trap.
 fn violation(node: &mut Node, packet: &Transit, port: u8, drop: NodeDrop) -> NodeDrop {
     let info = &mut node.ports[usize::from(port)].info;
     info.p_key_violations = info.p_key_violations.saturating_add(1);

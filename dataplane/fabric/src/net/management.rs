@@ -13,7 +13,7 @@ use pollux_wire::mad::MgmtClass;
 use pollux_wire::packet::{Bth, Deth, Extended, Headers, Lrh, Opcode, PACKET_LEN_MAX, Packet};
 use pollux_wire::psn::Psn;
 
-/// The datagram in a frame for queue pair 0 or 1, at a port with these partitions.
+/// Decodes a frame for queue pair 0 or 1, at a port with these partitions.
 pub(super) fn datagram_of(frame: &Frame, p_keys: &PKeys) -> Result<Datagram, NodeDrop> {
     match frame {
         Frame::Packet(bytes) => {

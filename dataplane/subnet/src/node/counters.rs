@@ -72,12 +72,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// A packet was sent: its words of four bytes, LRH to ICRC.
-    #[inline]
-    pub fn sent(&mut self, words: u64, is_multicast: bool) {
-        self.sent_many(1, words, is_multicast);
-    }
-
+    /// Words are of four bytes, LRH to ICRC.
     #[inline]
     pub fn sent_many(&mut self, packets: u64, words: u64, is_multicast: bool) {
         self.xmit_packets.add(packets);
@@ -90,11 +85,7 @@ impl Counters {
         kind.add(packets);
     }
 
-    #[inline]
-    pub fn received(&mut self, words: u64, is_multicast: bool) {
-        self.received_many(1, words, is_multicast);
-    }
-
+    /// Words are of four bytes, LRH to ICRC.
     #[inline]
     pub fn received_many(&mut self, packets: u64, words: u64, is_multicast: bool) {
         self.rcv_packets.add(packets);
@@ -181,7 +172,6 @@ impl Counters {
         }
     }
 
-    /// Sets the short counters that `new` selects.
     pub fn set_port_counters(&mut self, new: &PortCounters) {
         self.set_selected(new);
         if new.counter_select2.contains(CounterSelect2::PORT_XMIT_WAIT) {
@@ -197,7 +187,7 @@ mod tests {
     #[test]
     fn short_counters_stop_where_they_are_full() {
         let mut counters = Counters::default();
-        counters.sent(u64::from(u32::MAX) + 1, false);
+        counters.sent_many(1, u64::from(u32::MAX) + 1, false);
         counters.local_link_integrity_errors.add(16);
         counters.link_downed.add(255);
         counters.rcv_errors.add(70_000);
@@ -211,12 +201,12 @@ mod tests {
     #[test]
     fn short_and_long_counters_are_set_apart() {
         let mut counters = Counters::default();
-        counters.received(100, true);
+        counters.received_many(1, 100, true);
         let select = CounterSelect::PORT_RCV_DATA;
         let new =
             PortCounters { counter_select: select, port_rcv_data: 7, ..PortCounters::default() };
         counters.set_port_counters(&new);
-        counters.received(1, false);
+        counters.received_many(1, 1, false);
         assert_eq!(counters.port_counters().port_rcv_data, 8);
         assert_eq!(counters.port_counters().port_rcv_pkts, 2, "not selected");
         let long = counters.port_counters_extended();
@@ -225,7 +215,7 @@ mod tests {
             counter_select: CounterSelectExtended(0xff),
             ..PortCountersExtended::default()
         });
-        counters.received(2, false);
+        counters.received_many(1, 2, false);
         assert_eq!(counters.port_counters_extended().port_rcv_data, 2);
         assert_eq!(counters.port_counters().port_rcv_data, 10);
     }

@@ -23,7 +23,6 @@ reasons! {
         NoMember = "no_member",
         PKeyInbound = "p_key_inbound",
         PKeyOutbound = "p_key_outbound",
-        /// A raw packet at a port that filters them.
         Raw = "raw",
         /// A service level without a VL.
         NoLane = "no_lane",

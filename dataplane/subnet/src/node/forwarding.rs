@@ -178,7 +178,6 @@ impl Forwarding {
     }
 }
 
-/// Overwrites a part of a table, which grows if necessary.
 fn write_at<T: Copy>(table: &mut Vec<T>, first: usize, values: &[T], empty: T) {
     let end = first + values.len();
     if table.len() < end {

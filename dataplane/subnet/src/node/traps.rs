@@ -16,7 +16,6 @@ use std::time::Duration;
 
 pub const TRAPS_MAX: usize = 16;
 
-/// The traps that were not repressed yet.
 #[derive(Clone, Debug, Default)]
 pub struct Traps {
     pub(crate) waiting: VecDeque<Trap>,

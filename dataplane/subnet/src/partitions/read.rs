@@ -72,7 +72,6 @@ struct Reader<'a> {
     all: Vec<Partition>,
 }
 
-/// The head of a partition, before its members.
 struct Head {
     partition: Partition,
     has_key: bool,

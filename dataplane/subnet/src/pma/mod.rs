@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn counters_are_read_and_cleared_by_mask() {
         let mut node = host();
-        node.ports[1].counters.sent(9, false);
+        node.ports[1].counters.sent_many(1, 9, false);
         let of_port = PortCounters { port_select: 1, ..PortCounters::default() };
         let (status, read) = ask(&mut node, Method::GET, of_port);
         assert_eq!((status, read.port_xmit_data, read.port_xmit_pkts), (MadStatus::OK, 9, 1));

@@ -19,7 +19,6 @@ use pollux_wire::mad::smp::{
 };
 use std::ops::RangeInclusive;
 
-/// Bytes of a table in an answer.
 pub const TABLE_BYTES_MAX: usize = 16 << 20;
 
 pub(super) struct Wanted {
@@ -81,7 +80,6 @@ fn components(
     spans
 }
 
-/// Matching records, as the bytes of a table.
 pub(super) struct Table {
     wanted: Wanted,
     pub(super) bytes: Vec<u8>,

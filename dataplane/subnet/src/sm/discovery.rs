@@ -24,7 +24,6 @@ pub(super) fn port_modifier(port: u8) -> u32 {
 }
 
 impl SubnetManager {
-    /// Starts with the manager's own node.
     pub(super) fn discover(&mut self) {
         self.sweep = Sweep::Discovering;
         self.found = View::default();
@@ -199,7 +198,6 @@ impl SubnetManager {
         }
     }
 
-    /// All requests are done: the view is complete.
     pub(super) fn discovered(&mut self, now: Time) {
         let mut view = std::mem::take(&mut self.found);
         view.inherit(&mut self.view);

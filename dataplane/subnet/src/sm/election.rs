@@ -174,7 +174,6 @@ impl SubnetManager {
         self.control(place, SmControl::ACKNOWLEDGE, Purpose::Control);
     }
 
-    /// Sends SMInfo to the master when the interval is over.
     pub(super) fn poll_the_master(&mut self, now: Time) {
         match &mut self.state {
             State::Standby { master, poll_due, missed } if *poll_due <= now => {

@@ -1,7 +1,7 @@
 //! Assignment of LIDs to ports (IBA 14.3.10).
 //!
-//! LIDs are stable: the table of an earlier run counts first, then the LIDs of the ports
-//! themselves, and ports without one get the lowest free LIDs.
+//! LIDs are stable: the table of an earlier run has precedence, then the present LIDs of ports; ports
+//! without one get the lowest free LIDs.
 
 use crate::config::Config;
 use crate::view::{Place, View};
@@ -12,29 +12,26 @@ use std::collections::BTreeMap;
 /// LID because none is left.
 pub(super) fn assign(view: &mut View, config: &Config, table: &mut BTreeMap<Guid, Lid>) -> usize {
     let lmc = config.lmc.min(7);
-    let mut wishes: Vec<_> = view.managed().map(|(place, port)| (port.guid, place)).collect();
+    let mut unassigned: Vec<_> = view.managed().map(|(place, port)| (port.guid, place)).collect();
     // A fixed order: of two ports with the same LID, always the same one keeps it.
-    wishes.sort();
+    unassigned.sort();
     let mut taken = vec![false; usize::from(Lid::UNICAST_LAST.0) + 1];
     taken[0] = true;
-    let mut given: Vec<(Place, Guid, Lid, u8)> = Vec::with_capacity(wishes.len());
-    let mut left = Vec::new();
+    let mut given: Vec<(Place, Guid, Lid, u8)> = Vec::with_capacity(unassigned.len());
     for is_by_table in [true, false] {
-        left = Vec::new();
-        for (guid, place) in std::mem::take(&mut wishes) {
+        for (guid, place) in std::mem::take(&mut unassigned) {
             let lmc = if view.node(place.node).is_switch() { 0 } else { lmc };
-            let said = view.port(place).info.map(|info| info.lid);
-            let wish = if is_by_table { table.get(&guid).copied() } else { said };
-            match wish.filter(|lid| take(&mut taken, *lid, lmc)) {
+            let present = view.port(place).info.map(|info| info.lid);
+            let wanted = if is_by_table { table.get(&guid).copied() } else { present };
+            match wanted.filter(|lid| take(&mut taken, *lid, lmc)) {
                 Some(lid) => given.push((place, guid, lid, lmc)),
-                None => left.push((guid, place)),
+                None => unassigned.push((guid, place)),
             }
         }
-        wishes.clone_from(&left);
     }
     let mut next = 1;
     let mut without = 0;
-    for (guid, place) in left {
+    for (guid, place) in unassigned {
         let lmc = if view.node(place.node).is_switch() { 0 } else { lmc };
         match free(&mut taken, &mut next, lmc) {
             Some(lid) => given.push((place, guid, lid, lmc)),
@@ -48,7 +45,7 @@ pub(super) fn assign(view: &mut View, config: &Config, table: &mut BTreeMap<Guid
     without
 }
 
-/// Takes 2^lmc addresses from one on, if they are unicast, aligned and free.
+/// Takes 2^lmc LIDs from `lid` on, if they are unicast, aligned and free.
 fn take(taken: &mut [bool], lid: Lid, lmc: u8) -> bool {
     let (first, count) = (usize::from(lid.0), 1 << lmc);
     let Some(range) = taken.get_mut(first..first + count) else { return false };
@@ -59,7 +56,7 @@ fn take(taken: &mut [bool], lid: Lid, lmc: u8) -> bool {
     is_free
 }
 
-/// The lowest that are free. `next` is where there can be some, for one address or more.
+/// Takes the lowest free LIDs. All LIDs below `next` are taken.
 fn free(taken: &mut [bool], next: &mut usize, lmc: u8) -> Option<Lid> {
     let count = 1 << lmc;
     while taken.get(*next).is_some_and(|taken| *taken) {
@@ -76,7 +73,7 @@ mod tests {
     use crate::view::Path;
     use pollux_wire::mad::smp::{NodeInfo, NodeType, PortInfo};
 
-    /// A switch, and adapters that say so of their addresses.
+    /// A switch, and adapters with these LIDs.
     fn view(said: &[u16]) -> View {
         let mut view = View::default();
         for (index, lid) in (0u32..).zip([&[0], said].concat()) {
@@ -117,7 +114,7 @@ mod tests {
         let mut view = view(&[0; 400]);
         let config = Config { lmc: 7, ..Config::default() };
         let without = assign(&mut view, &config, &mut BTreeMap::new());
-        // 384 ranges of 128; the first has no address 0, the second is the switch's and nobody's.
+        // 384 ranges of 128: the first contains the reserved LID 0 and the LID of the switch.
         assert_eq!(without, 400 - 383);
     }
 }

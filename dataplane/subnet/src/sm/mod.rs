@@ -61,7 +61,6 @@ enum Purpose {
     SetGroups(u32),
     SetPKeys(Place),
     SetPortInfo(Place),
-    /// A poll of the master.
     Poll,
     HandOver,
     /// Another SMInfo Set.
@@ -224,7 +223,6 @@ impl SubnetManager {
         Some(Datagram { slid, ..datagram })
     }
 
-    /// The time of the next timer, for [`SubnetManager::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Time> {
         let rest = match self.sweep {
             Sweep::Resting { due, .. } if self.state.sweeps() => Some(due),

@@ -26,7 +26,6 @@ pub(super) struct Request {
     data: [u8; 64],
     m_key: MKey,
     purpose: Purpose,
-    /// Times that it was sent.
     tries: u8,
 }
 

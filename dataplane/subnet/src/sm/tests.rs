@@ -366,7 +366,7 @@ fn a_master_in_the_place_of_another_asks_all_to_join_anew() {
         world.settle();
         let after = [2, 3].map(|number| asked(&world, number));
         assert!((0..2).all(|nth| after[nth] > before[nth]), "{before:?} {after:?}");
-        // And nobody once all is as it is to be.
+        // And none in the settled subnet.
         world.pass(Duration::from_secs(60));
         assert_eq!([2, 3].map(|number| asked(&world, number)), after);
     }
@@ -518,7 +518,7 @@ fn a_master_that_is_there_keeps_its_key_hidden() {
     assert_eq!(host.drops.of(NodeDrop::MKey), 90);
 }
 
-/// Managers with the key of the subnet are shown the managers' own, and nobody else is.
+/// Only managers with the M_Key of the subnet can read the SM_Key.
 #[test]
 fn the_sm_key_is_readable_only_with_the_m_key() {
     let (m_key, sm_key) = (MKey(0xa), SmKey(0x77));

@@ -21,8 +21,8 @@ impl Trees {
         Self { roots: graph.roots(), graph, towards: BTreeMap::new() }
     }
 
-    /// The ports of each switch that are in the tree of a group. Of each member it is said whether
-    /// it receives; one that only sends has a way to the tree.
+    /// The ports of each switch in the tree of a group. Members that receive have `true`; those that
+    /// only send have a path to the tree.
     pub(super) fn tree(
         &mut self,
         view: &View,
@@ -47,7 +47,7 @@ impl Trees {
             if receives {
                 own.insert(at.port);
             }
-            // Up to the root, or to where the tree is already.
+            // Up to the root, or to the present tree.
             while let Some((up, above)) = towards[switch as usize] {
                 let (node, node_above) =
                     (graph.nodes[switch as usize], graph.nodes[above as usize]);

@@ -24,7 +24,7 @@ use pollux_wire::mad::smp::DirectedSmp;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The port that it came in by; none where it starts.
+    /// The input port; `None` at the sender.
     pub in_port: Option<u8>,
     pub is_switch: bool,
     pub num_ports: u8,

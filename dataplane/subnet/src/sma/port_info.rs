@@ -52,7 +52,6 @@ pub(super) fn access(
     Ok((link_down, info))
 }
 
-/// Applies a Set; returns the port whose link went down.
 fn apply(node: &mut Node, number: u8, new: &PortInfo) -> Result<Option<u8>, MadStatus> {
     let has_addresses = number == node.managed_port(number);
     let has_link = number > 0;
