@@ -23,7 +23,7 @@ pub fn handle(node: &mut Node, mad: &[u8; MAD_LEN]) -> Option<[u8; MAD_LEN]> {
         node.drops.count(NodeDrop::Unclaimed);
         return None;
     }
-    header.status = match attend(node, &header, &mut data) {
+    header.status = match execute(node, &header, &mut data) {
         Ok(()) => MadStatus::OK,
         Err(status) => status,
     };
@@ -35,7 +35,7 @@ pub fn handle(node: &mut Node, mad: &[u8; MAD_LEN]) -> Option<[u8; MAD_LEN]> {
 }
 
 /// Executes a request; `data` is the attribute of the request, and then that of the answer.
-fn attend(node: &mut Node, header: &MadHeader, data: &mut Data) -> Result<(), MadStatus> {
+fn execute(node: &mut Node, header: &MadHeader, data: &mut Data) -> Result<(), MadStatus> {
     if header.base_version != 1 || header.class_version != 1 {
         return Err(MadStatus::BAD_VERSION);
     }

@@ -35,11 +35,11 @@ pub(super) struct Groups {
     all: BTreeMap<Gid, Group>,
     by_mlid: BTreeMap<Lid, Gid>,
     /// The size of the smallest MFT of the switches.
-    room: usize,
+    capacity: usize,
     member_count: usize,
     changed: BTreeSet<Lid>,
     /// New (`true`) and removed groups, until they are reported.
-    news: Vec<(Gid, bool)>,
+    unreported: Vec<(Gid, bool)>,
 }
 
 pub(super) struct Requester {
@@ -65,10 +65,10 @@ impl Groups {
         let mut groups = Self {
             all: BTreeMap::new(),
             by_mlid: BTreeMap::new(),
-            room: GROUPS_MAX,
+            capacity: GROUPS_MAX,
             member_count: 0,
             changed: BTreeSet::new(),
-            news: Vec::new(),
+            unreported: Vec::new(),
         };
         for partition in partitions.all() {
             let Some(ipoib) = &partition.ipoib else { continue };
@@ -93,12 +93,12 @@ impl Groups {
                 groups.add(record, true);
             }
         }
-        groups.news.clear();
+        groups.unreported.clear();
         groups
     }
 
-    pub(super) fn set_room(&mut self, room: usize) {
-        self.room = room.min(GROUPS_MAX);
+    pub(super) fn set_capacity(&mut self, capacity: usize) {
+        self.capacity = capacity.min(GROUPS_MAX);
     }
 
     pub(super) fn by_mgid(&self, mgid: Gid) -> Option<&McMemberRecord> {
@@ -120,19 +120,19 @@ impl Groups {
         std::mem::take(&mut self.changed)
     }
 
-    pub(super) fn take_news(&mut self) -> Vec<(Gid, bool)> {
-        std::mem::take(&mut self.news)
+    pub(super) fn take_unreported(&mut self) -> Vec<(Gid, bool)> {
+        std::mem::take(&mut self.unreported)
     }
 
     fn free_mlid(&self) -> Option<Lid> {
         let first = Lid::MULTICAST_FIRST.0;
-        let mut mlids = (first..first.saturating_add(self.room as u16)).map(Lid);
+        let mut mlids = (first..first.saturating_add(self.capacity as u16)).map(Lid);
         mlids.find(|mlid| !self.by_mlid.contains_key(mlid))
     }
 
     fn add(&mut self, record: McMemberRecord, is_permanent: bool) {
         self.by_mlid.insert(record.mlid, record.mgid);
-        self.news.push((record.mgid, true));
+        self.unreported.push((record.mgid, true));
         self.all.insert(record.mgid, Group { record, members: BTreeMap::new(), is_permanent });
     }
 
@@ -301,7 +301,7 @@ impl Groups {
             self.by_mlid.remove(&group.record.mlid);
             self.member_count -= group.members.len();
             self.changed.insert(group.record.mlid);
-            self.news.push((mgid, false));
+            self.unreported.push((mgid, false));
         }
     }
 

@@ -190,7 +190,7 @@ impl Administrator {
                 return Some(datagram);
             }
             let question = self.questions.pop_front()?;
-            self.attend(now, view, question);
+            self.handle_query(now, view, question);
         }
     }
 
@@ -207,7 +207,7 @@ impl Administrator {
         }
     }
 
-    fn attend(&mut self, now: Time, view: &View, from: Datagram) {
+    fn handle_query(&mut self, now: Time, view: &View, from: Datagram) {
         let mad = SaMad::parse(&from.mad);
         let Some(place) = view.by_lid(from.slid) else {
             self.counters.strays += 1;

@@ -13,8 +13,8 @@ use pollux_wire::mad::notice::{
 impl Administrator {
     /// A sweep has found changes: ports that have left lose their memberships.
     pub(crate) fn subnet_changed(&mut self, before: &View, view: &View) {
-        let room = view.switches().map(|(.., switch)| switch.info.multicast_fdb_cap).min();
-        self.groups.set_room(room.unwrap_or(0).into());
+        let capacity = view.switches().map(|(.., switch)| switch.info.multicast_fdb_cap).min();
+        self.groups.set_capacity(capacity.unwrap_or(0).into());
         self.groups.retain(view, self.prefix);
         let prefix = self.prefix;
         self.subscriptions.retain(|gid| view.by_gid(prefix, gid).is_some());
@@ -36,7 +36,7 @@ impl Administrator {
     }
 
     pub(super) fn report_groups(&mut self, view: &View) {
-        for (mgid, is_new) in self.groups.take_news() {
+        for (mgid, is_new) in self.groups.take_unreported() {
             let deleted = TrapNumber::MULTICAST_GROUP_DELETED;
             let trap = if is_new { TrapNumber::MULTICAST_GROUP_CREATED } else { deleted };
             self.report_gid(view, trap, mgid);

@@ -1,4 +1,4 @@
-//! The administrator, asked by hosts of a subnet in memory.
+//! Queries of hosts to the administrator of a subnet in memory.
 
 use super::*;
 use crate::sm::Residents;
@@ -21,7 +21,7 @@ use pollux_wire::units::Mtu;
 use proptest::prelude::*;
 use std::time::Duration;
 
-/// A managed subnet, and what has arrived at hosts.
+/// A managed subnet, and the datagrams that have arrived at hosts.
 struct World {
     subnet: Subnet,
     managers: Residents,
@@ -75,7 +75,7 @@ impl World {
         self.settle();
     }
 
-    /// Asks from a host for one record; its status, and the answer.
+    /// Queries one record from a host; returns its status and the answer.
     fn ask<R: Record>(
         &mut self,
         host: usize,
@@ -95,7 +95,7 @@ impl World {
         (mad.header.status, R::from_data(&mad.data))
     }
 
-    /// Asks from a host for a table, and takes it segment by segment.
+    /// Queries a table from a host, and receives it by segments.
     fn table<Q: Record, R: Record>(
         &mut self,
         host: usize,
@@ -150,7 +150,7 @@ fn world() -> World {
 
 type P = PathRecordMask;
 
-/// What Linux asks for.
+/// The path query of Linux.
 fn path(world: &World, from: usize, to: usize) -> PathRecord {
     PathRecord {
         sgid: world.gid(from),
@@ -263,7 +263,7 @@ fn another(world: &mut World, host: usize) -> McMemberRecord {
     McMemberRecord { mgid, join_state: JoinState::FULL_MEMBER, ..like }
 }
 
-/// How many ports of the leaves lead to hosts of a group.
+/// The number of leaf ports to hosts of a group.
 fn receivers(world: &World, mlid: Lid) -> usize {
     let leaves = world.subnet.nodes().iter().filter(|node| node.identity.num_ports == 4);
     let tables = leaves.filter_map(|node| node.forwarding.as_ref());

@@ -101,12 +101,12 @@ impl SubnetManager {
     fn handle_node_info(&mut self, from: Option<Place>, path: Path, info: NodeInfo) {
         let is_switch = info.node_type == NodeType::SWITCH;
         let port = info.local_port_num;
-        let makes_sense = info.node_guid != Guid(0)
+        let is_valid = info.node_guid != Guid(0)
             && info.port_guid != Guid(0)
             && port <= info.num_ports
             && (1..=u8::MAX - 1).contains(&info.num_ports)
             && (port > 0 || is_switch && from.is_none());
-        if !makes_sense {
+        if !is_valid {
             self.failed += 1;
             return;
         }

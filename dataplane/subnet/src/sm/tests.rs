@@ -1,4 +1,4 @@
-//! Managers at subnets in memory: what becomes of the subnet, and who is the master.
+//! Managers of subnets in memory: the result of sweeps, and the election of the master.
 
 use super::*;
 use crate::node::NodeDrop;
@@ -27,7 +27,7 @@ impl World {
         Self { subnet, managers: Residents::default(), now: Time::START }
     }
 
-    /// One with a manager at the first host.
+    /// A subnet with a manager at the first host.
     fn managed(spec: &str, config: Config) -> Self {
         let mut world = Self::new(spec);
         world.start(1, config);
@@ -56,7 +56,7 @@ impl World {
         self.managers.settle(self.now, &mut self.subnet, |_, _| {});
     }
 
-    /// Lets so much time pass, from one thing that is due to the next.
+    /// Advances time, from timer to timer.
     fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         loop {
@@ -79,7 +79,7 @@ impl World {
         self.manager(host).state()
     }
 
-    /// Whether all ports that are linked are active, and have addresses that no other has.
+    /// Whether all linked ports are active, with unique LIDs.
     fn is_up(&self) -> bool {
         let mut lids = BTreeSet::new();
         self.subnet.nodes().iter().all(|node| {
@@ -92,22 +92,22 @@ impl World {
         })
     }
 
-    /// The ports by which switches send a packet from a host to a LID on, up to a node that is not
-    /// a switch; nothing if it does not arrive at who has the LID.
-    fn way(&self, from: End, lid: Lid) -> Option<Vec<End>> {
-        let (mut here, mut way) = (from, Vec::new());
+    /// The output ports of the switches on the path from a host to a LID; `None` if the path does
+    /// not lead there.
+    fn path(&self, from: End, lid: Lid) -> Option<Vec<End>> {
+        let (mut here, mut path) = (from, Vec::new());
         for _ in 0..64 {
             let (peer, _) = self.subnet.topology().peer(here)?;
             let node = &self.subnet.nodes()[peer.node as usize];
             if !node.is_switch() {
-                return node.has_lid(peer.port, lid).then_some(way);
+                return node.has_lid(peer.port, lid).then_some(path);
             }
             let port = node.forwarding.as_ref()?.port_of(lid)?;
             here = End { node: peer.node, port };
             if port == 0 {
-                return node.has_lid(0, lid).then_some(way);
+                return node.has_lid(0, lid).then_some(path);
             }
-            way.push(here);
+            path.push(here);
         }
         None
     }
@@ -152,13 +152,14 @@ fn hosts_reach_every_host_and_switch_and_no_links_wait_for_each_other_in_a_circl
         let mut behind: BTreeMap<End, BTreeSet<End>> = BTreeMap::new();
         for (from, own) in world.hosts() {
             for &lid in lids.iter().filter(|lid| **lid != own) {
-                let way = world.way(from, lid).unwrap_or_else(|| panic!("{spec}: {from:?} {lid}"));
-                for pair in way.windows(2) {
+                let path =
+                    world.path(from, lid).unwrap_or_else(|| panic!("{spec}: {from:?} {lid}"));
+                for pair in path.windows(2) {
                     behind.entry(pair[0]).or_default().insert(pair[1]);
                 }
             }
         }
-        // What waits for nobody is taken away, until nothing is left.
+        // Removes links that wait for no other link, until none is left.
         while !behind.is_empty() {
             let before = behind.len();
             let waiting: BTreeSet<End> = behind.keys().copied().collect();
@@ -169,10 +170,10 @@ fn hosts_reach_every_host_and_switch_and_no_links_wait_for_each_other_in_a_circl
 }
 
 #[test]
-fn ways_in_trees_are_the_shortest() {
+fn paths_in_trees_are_the_shortest() {
     let world = World::managed("fat-tree:4", Config::default());
     let hosts = world.hosts();
-    let hops = |to: usize| world.way(hosts[0].0, hosts[to].1).unwrap().len();
+    let hops = |to: usize| world.path(hosts[0].0, hosts[to].1).unwrap().len();
     // At the same edge switch, in the same pod, in another.
     assert_eq!([hops(1), hops(2), hops(4), hops(15)], [1, 3, 5, 5]);
 }
@@ -209,8 +210,8 @@ fn addresses_are_kept_by_ports_and_by_the_table() {
     let world = World::managed("single:3", Config { lids, lmc: 1, ..Config::default() });
     assert!(world.hosts().iter().all(|(_, lid)| lid.0 > 64), "as the table said");
     let all: Vec<_> = world.hosts().iter().map(|(_, lid)| lid.0).collect();
-    let way = |lid| world.way(world.hosts()[0].0, Lid(lid));
-    assert!(way(all[2]).is_some() && way(all[2] + 1).is_some(), "two addresses each");
+    let path = |lid| world.path(world.hosts()[0].0, Lid(lid));
+    assert!(path(all[2]).is_some() && path(all[2] + 1).is_some(), "two addresses each");
 }
 
 // req: iba-partitions
@@ -242,11 +243,13 @@ fn a_cable_that_is_pulled_and_put_back_is_noticed() {
     assert_eq!(world.manager(1).counters().sweeps, sweeps + 1, "by the trap");
     let first = world.hosts()[0].0;
     let lid = world.hosts()[3].1;
-    assert!(world.way(first, lid).is_none() && world.manager(1).is_settled());
+    assert!(world.path(first, lid).is_none() && world.manager(1).is_settled());
     world.subnet.set_cable(host, true);
     assert!(!world.is_up());
     world.pass(Duration::from_secs(1));
-    assert!(world.is_up() && world.way(first, lid).is_some() && world.subnet.traps_due().is_none());
+    assert!(
+        world.is_up() && world.path(first, lid).is_some() && world.subnet.traps_due().is_none()
+    );
     assert_eq!(world.hosts()[3].1, lid);
 }
 
@@ -277,7 +280,7 @@ fn a_settled_subnet_is_swept_without_a_write() {
     world.pass(Duration::from_secs(21));
     let nodes = world.subnet.nodes().len() as u32;
     let ports = world.subnet.nodes().iter().map(|node| node.ports.len() as u32).sum::<u32>();
-    // Two questions of each node and at most one of each port and link; one Set clears the change.
+    // Two Gets for each node and at most one for each port and link; one Set clears the change.
     assert!(world.manager(1).act_count - sent < 3 * nodes + 3 * ports, "no writing");
     assert_eq!(state(&world), before);
     let after: u64 = world.subnet.nodes().iter().map(|node| node.drops.total()).sum();
@@ -433,7 +436,7 @@ fn a_manager_accepts_sets_only_with_the_key_and_in_the_right_state() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever comes, at whatever moment: the manager goes on, and the subnet comes up.
+    /// After any datagrams at any time, the manager continues, and the subnet comes up.
     #[test]
     fn any_datagram_is_survived(
         mads in prop::collection::vec(
@@ -476,7 +479,7 @@ proptest! {
     }
 }
 
-/// The keys of all ports with addresses, and how they protect.
+/// The M_Keys of all ports with a LID, and their protection.
 fn keys(world: &World) -> BTreeSet<(u64, u8)> {
     let nodes = world.subnet.nodes().iter();
     let infos = nodes.map(|node| node.ports[usize::from(!node.is_switch())].info);
@@ -498,7 +501,7 @@ fn a_manager_with_another_key_takes_over_when_the_lease_of_the_old_one_is_over()
     assert!(world.is_up() && world.manager(2).is_settled());
 }
 
-/// Somebody tries keys for as long as three leases: the master hears of it by traps, and shows up.
+/// A node tries keys during three leases: after each trap, the answer of the master ends the lease.
 #[test]
 fn a_master_that_is_there_keeps_its_key_hidden() {
     let m_key = MKey(0xa);

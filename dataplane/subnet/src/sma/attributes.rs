@@ -11,7 +11,7 @@ use pollux_wire::mad::smp::{
 
 type Answer<A> = Result<A, MadStatus>;
 
-fn there<A>(attribute: Option<A>) -> Answer<A> {
+fn in_range<A>(attribute: Option<A>) -> Answer<A> {
     attribute.ok_or(MadStatus::BAD_FIELD)
 }
 
@@ -34,7 +34,7 @@ impl Instance<'_> {
     /// The port of a modifier; at nodes other than switches, always the input port.
     fn port(&mut self, number: u16) -> Answer<&mut NodePort> {
         let number = if self.node.is_switch() { number } else { self.arrival_port.into() };
-        there(self.node.ports.get_mut(usize::from(number)))
+        in_range(self.node.ports.get_mut(usize::from(number)))
     }
 
     fn forwarding(&mut self) -> Answer<&mut Forwarding> {
@@ -65,7 +65,7 @@ impl Instance<'_> {
         let block = self.modifier as usize;
         let guids = self.managed_port().guids.get_mut(block * LEN..);
         // A switch has one GUID: its block is not full.
-        let guids = there(guids.filter(|guids| !guids.is_empty()))?;
+        let guids = in_range(guids.filter(|guids| !guids.is_empty()))?;
         if let Some(new) = new {
             // The first GUID is the port's own, and read-only.
             let own = usize::from(block == 0);
@@ -79,7 +79,7 @@ impl Instance<'_> {
         const { assert!(P_KEYS * 2 == PKeyTable::LEN, "the table is one block") };
         let modifier = PKeyTableModifier::parse(&self.modifier.to_be_bytes());
         let port = self.port(modifier.port)?;
-        there((modifier.block == 0).then_some(()))?;
+        in_range((modifier.block == 0).then_some(()))?;
         if let Some(new) = new {
             port.p_keys = PKeys::new(new.p_keys);
         }
@@ -100,7 +100,7 @@ impl Instance<'_> {
         let is_there = |port: u8| usize::from(port) < self.node.ports.len();
         // SwitchInfo says that Sets to all ports at once are not supported.
         let is_one = !modifier.all_input_ports && !modifier.all_output_ports;
-        there((is_one && is_there(input) && is_there(output)).then_some(()))?;
+        in_range((is_one && is_there(input) && is_there(output)).then_some(()))?;
         let vls = self.node.ports[usize::from(output)].info.operational_vls;
         let forwarding = self.forwarding()?;
         if let Some(new) = new {
@@ -117,7 +117,7 @@ impl Instance<'_> {
         let modifier = VlArbitrationModifier::parse(&self.modifier.to_be_bytes());
         let part = usize::from(modifier.part.0.wrapping_sub(1));
         let port = self.port(modifier.port)?;
-        there((part < 4).then_some(()))?;
+        in_range((part < 4).then_some(()))?;
         if let Some(new) = new {
             port.arbitration.get_or_insert_default()[part] = new;
         }
@@ -130,7 +130,7 @@ impl Instance<'_> {
     ) -> Answer<LinearForwardingTable> {
         let (block, forwarding) = (self.modifier, self.forwarding()?);
         let is_done = new.is_none_or(|new| forwarding.set_linear_block(block, &new));
-        there(forwarding.linear_block(block).filter(|_| is_done))
+        in_range(forwarding.linear_block(block).filter(|_| is_done))
     }
 
     pub(super) fn random_table(
@@ -139,7 +139,7 @@ impl Instance<'_> {
     ) -> Answer<RandomForwardingTable> {
         let (block, forwarding) = (self.modifier, self.forwarding()?);
         let is_done = new.is_none_or(|new| forwarding.set_random_block(block, &new));
-        there(forwarding.random_block(block).filter(|_| is_done))
+        in_range(forwarding.random_block(block).filter(|_| is_done))
     }
 
     pub(super) fn multicast_table(
@@ -149,7 +149,7 @@ impl Instance<'_> {
         let block = MulticastForwardingTableModifier::parse(&self.modifier.to_be_bytes());
         let forwarding = self.forwarding()?;
         let is_done = new.is_none_or(|new| forwarding.set_multicast_block(block, &new));
-        there(forwarding.multicast_block(block).filter(|_| is_done))
+        in_range(forwarding.multicast_block(block).filter(|_| is_done))
     }
 
     /// The LED of a port: the first bit of the attribute (IBA 14.2.5.15).
@@ -169,6 +169,6 @@ impl Instance<'_> {
     ) -> Answer<[u8; 64]> {
         const ENABLED: usize = 11;
         self.port(self.modifier as u16)?;
-        there(new.is_none_or(|new| new[ENABLED] == 0).then_some([0; 64]))
+        in_range(new.is_none_or(|new| new[ENABLED] == 0).then_some([0; 64]))
     }
 }

@@ -93,7 +93,7 @@ pub fn handle(node: &mut Node, arrival: MadArrival, bytes: &Mad) -> Handled {
         };
     }
     let mut data = smp.data;
-    match attend(node, arrival, &header, access, &mut data) {
+    match execute(node, arrival, &header, access, &mut data) {
         Ok(link_down) => answer(bytes, header, MadStatus::OK, &data, link_down),
         Err(status) => answer(bytes, header, status, &smp.data, None),
     }
@@ -139,7 +139,7 @@ fn answer(
 
 /// Executes a request; `data` is the attribute of the request, and then that of the answer. Returns
 /// the port whose link went down.
-fn attend(
+fn execute(
     node: &mut Node,
     arrival: MadArrival,
     header: &MadHeader,
