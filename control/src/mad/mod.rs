@@ -1,9 +1,9 @@
 //! Management datagrams (MADs) with the address of their peer.
 //!
 //! The caller fills an [`Envelope`] from the completion and the GRH of a received datagram, and
-//! makes a work request and an address handle from one. A response uses the envelope of its request:
-//! the same service level and partition, and a GRH exactly if the request had one, since peers drop
-//! it otherwise.
+//! makes a work request and an address handle from one. A response uses the envelope of its
+//! request: the same service level and partition, and a GRH exactly if the request had one, since
+//! peers drop it otherwise.
 
 mod transactions;
 
@@ -61,8 +61,8 @@ impl MadAddress {
         })
     }
 
-    /// Whether both are the same port, by their headers. All ports beyond a router share its LID, so
-    /// there the GRH decides; within the subnet the LID decides, since a GRH is easily forged.
+    /// Whether both are the same port, by their headers. All ports beyond a router share its LID,
+    /// so there the GRH decides; within the subnet the LID decides, since a GRH is easily forged.
     pub fn is_same_port(&self, other: &Self) -> bool {
         let gids = self.global.zip(other.global);
         let is_same_gid = gids.is_none_or(|(own, others)| own.remote_gid == others.remote_gid);

@@ -61,8 +61,8 @@ impl SaQuery {
         Self::new(Method::SET, McMemberRecordMask::LINUX_JOIN_BROADCAST, member.record())
     }
 
-    /// Joins a group, which is created if necessary with the properties of `like`: for groups of IP,
-    /// those of the broadcast group (RFC 4391 5).
+    /// Joins a group, which is created if necessary with the properties of `like`: for groups of
+    /// IP, those of the broadcast group (RFC 4391 5).
     pub fn join_or_create(member: Membership, like: &McMemberRecord) -> Self {
         let record = McMemberRecord {
             q_key: like.q_key,

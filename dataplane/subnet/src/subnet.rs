@@ -1,8 +1,8 @@
 //! The nodes of a subnet, and management datagrams from node to node.
 //!
-//! Without time and queues: [`Subnet::send`] returns after a datagram and its answer have arrived. A
-//! datagram that no agent answers waits in [`Subnet::poll_delivery`] for the managers and programs
-//! behind the port. The fabric moves data packets through the same nodes.
+//! Without time and queues: [`Subnet::send`] returns after a datagram and its answer have arrived.
+//! A datagram that no agent answers waits in [`Subnet::poll_delivery`] for the managers and
+//! programs behind the port. The fabric moves data packets through the same nodes.
 //!
 //! On links with a tap or faults, and on links to other fabrics, a datagram becomes a packet: the
 //! fabric takes it from `poll_departure` and returns it by `receive`.

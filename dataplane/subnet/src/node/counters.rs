@@ -1,8 +1,8 @@
 //! The counters of a port (IBA 16.1.3.5, 16.1.4.11).
 //!
 //! Why one counter for two attributes: [`PortCounters`] has short counters that stop at their
-//! highest value, [`PortCountersExtended`] long ones, and each is set by itself. A [`Counter`] is the
-//! long one and the offset of the short one, so that a packet costs one addition.
+//! highest value, [`PortCountersExtended`] long ones, and each is set by itself. A [`Counter`] is
+//! the long one and the offset of the short one, so that a packet costs one addition.
 
 use pollux_wire::mad::perf::{
     CounterSelect, CounterSelect2, CounterSelectExtended, PortCounters, PortCountersExtended,
@@ -103,7 +103,8 @@ impl Counters {
 /// attribute, and the bit that selects it in a Set; a short counter has its highest value too.
 macro_rules! attribute {
     (
-        $vis:vis $attribute:ident by $select:ident: $get:ident, $read:ident, $set:ident, $write:ident;
+        $vis:vis $attribute:ident by $select:ident:
+            $get:ident, $read:ident, $set:ident, $write:ident;
         $( $counter:ident: $field:ident, $bit:ident $(, $max:expr)?; )*
     ) => {
         /// The attribute without its selectors.

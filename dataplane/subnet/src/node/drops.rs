@@ -29,7 +29,7 @@ reasons! {
         Full = "full",
         Malformed = "malformed",
         Crc = "crc",
-        /// A general services datagram without the well-known Q_Key, or of a partition of other ports.
+        /// A general services datagram with another Q_Key, or of another partition.
         Key = "key",
         /// A process sent with a source LID that is not its port's.
         SourceLid = "source_lid",

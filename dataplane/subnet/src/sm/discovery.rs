@@ -161,8 +161,8 @@ impl SubnetManager {
         self.requests.ask(Request::get::<PortInfo>(path, modifier, Purpose::PortInfo(place)));
     }
 
-    /// Records a link between two ports. A port with two links has sent a wrong answer, or its cable
-    /// was moved during the sweep.
+    /// Records a link between two ports. A port with two links has sent a wrong answer, or its
+    /// cable was moved during the sweep.
     fn join(&mut self, one: Place, other: Place) {
         let is_free =
             |port: Place, peer: Place| self.found.port(port).peer.is_none_or(|known| known == peer);

@@ -1,7 +1,7 @@
 //! Assignment of LIDs to ports (IBA 14.3.10).
 //!
-//! LIDs are stable: the table of an earlier run has precedence, then the present LIDs of ports; ports
-//! without one get the lowest free LIDs.
+//! LIDs are stable: the table of an earlier run has precedence, then the present LIDs of ports;
+//! ports without one get the lowest free LIDs.
 
 use crate::config::Config;
 use crate::view::{Place, View};

@@ -21,8 +21,8 @@ impl Trees {
         Self { roots: graph.roots(), graph, towards: BTreeMap::new() }
     }
 
-    /// The ports of each switch in the tree of a group. Members that receive have `true`; those that
-    /// only send have a path to the tree.
+    /// The ports of each switch in the tree of a group. Members that receive have `true`; those
+    /// that only send have a path to the tree.
     pub(super) fn tree(
         &mut self,
         view: &View,

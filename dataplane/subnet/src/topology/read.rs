@@ -9,11 +9,11 @@
 //! ```
 //!
 //! LIDs, rates and descriptions stand behind `#`, and are read if they have this form; other text
-//! there is a comment. A link may stand at one of its ends or at both; nodes may be linked to before
-//! their record.
+//! there is a comment. A link may stand at one of its ends or at both; nodes may be linked to
+//! before their record.
 //!
-//! A dump that was made with `2>&1` begins with warnings of the tool, so lines before the first line
-//! of the format are skipped ([`preamble`]). All further lines must have the format, so that a
+//! A dump that was made with `2>&1` begins with warnings of the tool, so lines before the first
+//! line of the format are skipped ([`preamble`]). All further lines must have the format, so that a
 //! misspelled one is not lost.
 
 use super::guid_of;
@@ -23,7 +23,8 @@ use pollux_wire::mad::smp::NodeType;
 use std::collections::BTreeMap;
 
 impl Topology {
-    /// Parses a file; `file` is its name in errors. `seed` makes the GUIDs that the file leaves out.
+    /// Parses a file; `file` is its name in errors. `seed` makes the GUIDs that the file leaves
+    /// out.
     pub fn read(file: &str, text: &str, seed: u64) -> Result<Self, TopologyError> {
         let mut reader = Reader { file, seed, ..Reader::default() };
         let skipped = preamble(text).last().map_or(0, |(number, _)| *number);
