@@ -62,7 +62,6 @@ pub fn ask<T: DeserializeOwned>(
     })
 }
 
-/// The rows of a table.
 pub fn rows<R: TableRow>(socket: &Path, wait: Wait) -> Result<Vec<R>, AskError> {
     ask(socket, wait, &AdminRequest::Show(R::TABLE))
 }

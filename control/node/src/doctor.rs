@@ -1,5 +1,5 @@
-//! The needs of a node beside adapters: the kernel for shadows, and privileges. Only files are read;
-//! a missing or unreadable one is a finding, never a failure.
+//! The needs of a node beside adapters: the kernel for shadows, and privileges. Only files are
+//! read; a missing or unreadable one is a finding, never a failure.
 
 use pollux_ibverbs::doctor::{DoctorFinding, DoctorVerdict};
 use std::fs;

@@ -1,8 +1,8 @@
 //! The rules of this tree that neither rustc nor clippy checks, and its requirements ledger.
 //!
-//! Each rule of the tree as a whole (the length of files, the crates with `unsafe`, the direction of
-//! dependencies, a test for each format) is a function from the tree to findings, and `cargo test`
-//! calls them all.
+//! Each rule of the tree as a whole (the length of files, the crates with `unsafe`, the direction
+//! of dependencies, a test for each format) is a function from the tree to findings, and `cargo
+//! test` calls them all.
 //!
 //! Read in this order:
 //!

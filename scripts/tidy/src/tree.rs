@@ -97,7 +97,8 @@ pub fn paths(root: &Path) -> io::Result<Vec<String>> {
     Ok(paths)
 }
 
-/// The files that git tracks below `root`; `None` without git or a repository, or when `root` is not in it.
+/// The files that git tracks below `root`; `None` without git or a repository, or when `root` is
+/// not in it.
 fn tracked(root: &Path) -> Option<Vec<String>> {
     let output = Command::new("git").arg("-C").arg(root).args(["ls-files", "-z"]).output().ok()?;
     let paths = String::from_utf8(output.stdout).ok()?;

@@ -49,8 +49,8 @@ impl Sampler {
     }
 }
 
-/// Shows a node until the user quits. The first sample is taken before the terminal, so that a wrong
-/// socket is an error as of other commands.
+/// Shows a node until the user quits. The first sample is taken before the terminal, so that a
+/// wrong socket is an error as of other commands.
 #[expect(clippy::disallowed_methods, reason = "samples go by the clock")]
 pub fn run(arguments: &TopArguments) -> Result<(), Box<dyn Error>> {
     let TopArguments { socket, view, interval, wait, .. } = arguments;

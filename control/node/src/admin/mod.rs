@@ -150,8 +150,8 @@ impl Admin {
         }
     }
 
-    /// Adds a connection. At the limit, the oldest without a request is closed, or else the new one;
-    /// the client of either gets the advice to try again.
+    /// Adds a connection. At the limit, the oldest without a request is closed, or else the new
+    /// one; the client of either gets the advice to try again.
     fn accept(&mut self, now: Time, stream: UnixStream, respond: Respond<'_>) {
         if stream.set_nonblocking(true).is_err() {
             return;
@@ -254,8 +254,8 @@ impl Connection {
         (self.state, self.until) = (State::Writing(bytes, 0, None), now + CLIENT_MAX);
     }
 
-    /// Closes the connection, with the advice to try again. The socket of a client without a request
-    /// has space for that.
+    /// Closes the connection, with the advice to try again. The socket of a client without a
+    /// request has space for that.
     fn refuse(mut self) {
         let busy = Page::from(AdminReply::Later(BUSY.into()));
         let _ = self.stream.write_all(&busy.bytes(true));

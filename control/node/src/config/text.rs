@@ -9,8 +9,8 @@ use std::ops::RangeInclusive;
 use toml::{Table, Value};
 
 impl NodeConfig {
-    /// The configuration as TOML: without defaults only the keys that differ from them, and else all
-    /// keys that have a value.
+    /// The configuration as TOML: without defaults only the keys that differ from them, and else
+    /// all keys that have a value.
     pub fn to_toml(&self, has_defaults: bool) -> String {
         let mut table = Table::try_from(self).expect("its keys are text, its numbers small");
         if !has_defaults {

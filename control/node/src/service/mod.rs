@@ -1,5 +1,5 @@
-//! The protocol of a service manager such as systemd (sd_notify(3), sd_listen_fds(3)): a node reports
-//! its state and that it lives, and has descriptors kept for its successor.
+//! The protocol of a service manager such as systemd (sd_notify(3), sd_listen_fds(3)): a node
+//! reports its state and that it lives, and has descriptors kept for its successor.
 //!
 //! | message | when |
 //! |---|---|
@@ -10,8 +10,8 @@
 //! | `FDSTORE=1`, `FDSTOREREMOVE=1` | a shadow was made, or is gone |
 //! | `STOPPING=1` | the node begins to leave its subnets |
 //!
-//! Why ready does not wait for interfaces that are up: without a cable or a subnet manager, the boot
-//! would wait, and then the manager would end the node.
+//! Why ready does not wait for interfaces that are up: without a cable or a subnet manager, the
+//! boot would wait, and then the manager would end the node.
 //!
 //! 1. [`notify_socket`]: messages to the manager;
 //! 2. [`watchdog`]: when to send `WATCHDOG=1`.
@@ -47,8 +47,8 @@ pub struct ServiceError {
 }
 
 impl ServiceManager {
-    /// The manager that the environment names. It takes the descriptors that this process was given,
-    /// so a second call has none of them.
+    /// The manager that the environment names. It takes the descriptors that this process was
+    /// given, so a second call has none of them.
     #[expect(clippy::disallowed_methods, reason = "a manager speaks to services by environment")]
     pub fn from_environment() -> Result<Self, ServiceError> {
         Self::from_variables(|name| std::env::var(name).ok(), std::process::id())
