@@ -115,7 +115,7 @@ impl Screen {
             KeyCode::Char('q') => return false,
             KeyCode::Char('?') => self.shows_help = true,
             KeyCode::Char(digit @ '1'..='7') => {
-                self.show(View::value_variants()[digit as usize - '1' as usize])
+                self.show(View::value_variants()[digit as usize - '1' as usize]);
             }
             KeyCode::Tab => self.show(self.neighbor(1)),
             KeyCode::BackTab => self.show(self.neighbor(View::value_variants().len() - 1)),

@@ -75,16 +75,23 @@ pub enum MetricValue {
     Real(f64),
 }
 
-macro_rules! counts {
-    ($($number:ty)+) => {
-        $(impl From<$number> for MetricValue {
-            fn from(count: $number) -> Self {
-                Self::Count(count as u64)
-            }
-        })+
-    };
+impl From<u64> for MetricValue {
+    fn from(count: u64) -> Self {
+        Self::Count(count)
+    }
 }
-counts!(u64 usize bool);
+
+impl From<usize> for MetricValue {
+    fn from(count: usize) -> Self {
+        Self::Count(count as u64)
+    }
+}
+
+impl From<bool> for MetricValue {
+    fn from(is_so: bool) -> Self {
+        Self::Count(is_so.into())
+    }
+}
 
 impl From<f64> for MetricValue {
     fn from(value: f64) -> Self {
