@@ -43,7 +43,7 @@ impl Bird {
         Some(Self { child, control })
     }
 
-    /// What its client says.
+    /// The output of its client.
     pub fn say(&self, question: &str) -> String {
         let mut client = Command::new("birdc");
         client.arg("-s").arg(&self.control).args(question.split(' '));

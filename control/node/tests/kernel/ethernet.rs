@@ -206,7 +206,7 @@ fn a_device_that_is_down_or_gone_is_a_state_and_comes_back() {
     hosts.wait_for_ping("fd00::2");
 }
 
-/// What a host of a VLAN does, by frames that the test writes: this kernel may have no VLANs.
+/// The frames of a host of a VLAN, as the test writes them: this kernel may have no VLANs.
 struct VlanHost {
     address: MacAddress,
     socket: PacketSocket,
@@ -236,7 +236,7 @@ impl VlanHost {
         assert_eq!((sent, error), (1, None));
     }
 
-    /// Who has answered for `target`.
+    /// The sender of the reply for `target`.
     fn answer(&mut self, target: Ipv4Addr) -> Option<MacAddress> {
         let Self { socket, frames, address, .. } = self;
         socket.receive(|frame| frames.push(frame.bytes.to_vec())).expect("it receives");
@@ -272,7 +272,7 @@ fn interfaces_share_a_device_by_vlan() {
         tagged.ask(Some(7), own);
         tagged.answer(own).map(drop).ok_or_else(|| format!("{} frames", tagged.frames.len()))
     });
-    // Neither answers in the other's VLAN, nor in one that nobody has.
+    // Neither answers in the other's VLAN, nor in one without a host.
     tagged.ask(Some(7), other);
     untagged.ask(None, own);
     untagged.ask(Some(8), own);

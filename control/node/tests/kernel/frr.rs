@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 const DAEMONS: &str = "/usr/lib/frr";
 /// The network behind the right node, of both families.
 const BEHIND: [&str; 2] = ["10.2.0.0/16", "fd00:2::/64"];
-/// What OSPF tells, which has two of the links.
+/// The routes of OSPF, which has two of the links.
 const BY_OSPF: &str = "10.22.0.0/16";
 
 /// The daemons of one side.
@@ -72,7 +72,7 @@ impl Frr {
         ["zebra", "bgpd", "ospfd"].into_iter().for_each(|daemon| self.run(daemon));
     }
 
-    /// What its shell says.
+    /// The output of its shell.
     fn say(&self, commands: &[&str]) -> String {
         let mut shell = Command::new("vtysh");
         shell.arg("--vty_socket").arg(&self.folder);
@@ -174,7 +174,7 @@ fn routes_equal_the_kernels(nexthops: bool) {
         let what = format!("link {link} of the {side:?} side goes");
         pair.unplug(side, link, || {
             for to in BEHIND {
-                // What a flap before took may be missing still.
+                // Routes that a flap before has removed may still be missing.
                 if !nexthops {
                     pair.wait_for_paths(to, "kernel, bgp", LINKS - 1, &what);
                 }

@@ -109,7 +109,7 @@ fn sender(node: &NodeInNamespace, local: &str, ttl: u32) -> UdpSocket {
     spawn(make).join().expect("it is made")
 }
 
-/// What a socket has received.
+/// The datagrams that a socket has received.
 fn received(socket: &UdpSocket) -> Vec<u8> {
     let mut all = Vec::new();
     let mut packet = [0; 64];

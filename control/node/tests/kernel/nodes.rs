@@ -94,7 +94,7 @@ impl NodeInNamespace {
         Self { namespace, config, running }
     }
 
-    /// What it knows of the kernel.
+    /// Its state about the kernel.
     pub fn kernel(&self) -> KernelStatus {
         self.running.client.show(&mut pause).expect("a reply").remove(0)
     }
@@ -141,7 +141,7 @@ impl NodeInNamespace {
         self.running.client.show(&mut pause).expect("a reply")
     }
 
-    /// What it dropped, by reason.
+    /// Its drops, by reason.
     pub fn drops(&self) -> Vec<DropCount> {
         self.running.client.show(&mut pause).expect("a reply")
     }
@@ -212,7 +212,7 @@ impl NodeInNamespace {
     }
 }
 
-/// What a node and `ip` say differently: all of it would be long.
+/// Differences between a node and `ip`: all of it would be long.
 fn differences(found: &Table, expected: &Table) -> String {
     const SHOWN_MAX: usize = 20;
     let keys: BTreeSet<_> = found.keys().chain(expected.keys()).collect();

@@ -21,7 +21,7 @@ pub enum Said {
 /// Prefix, prefix length, metric.
 pub type Table = BTreeMap<(IpAddr, u8, u32), Said>;
 
-/// What `ip` says of the table `main`: the first usable route of each prefix and metric, by whom
+/// The table `main` in `ip`: the first usable route of each prefix and metric, by whom
 /// `is_wanted` says (`proto`).
 pub fn shown(namespace: &Namespace, is_wanted: impl Fn(&str) -> bool) -> Table {
     let nexthops: BTreeMap<u64, Value> = namespace

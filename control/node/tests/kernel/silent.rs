@@ -1,5 +1,5 @@
-//! What the kernel does to routes with few messages or none: a node that runs has the routes that
-//! `ip` shows after each step.
+//! Changes of routes for which the kernel sends few messages or none: a node that runs has the
+//! routes that `ip` shows after each step.
 
 use crate::nodes::NodeInNamespace;
 use pollux_node::admin::client::Client;
@@ -7,7 +7,7 @@ use pollux_node::admin::request::AdminRequest;
 use pollux_node::fabric::Embedded;
 use std::time::Duration;
 
-/// Something that happens.
+/// An event.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     /// `ip` with these arguments.
@@ -19,7 +19,7 @@ enum Step {
 }
 use Step::{Ip, Plug, Unplug};
 
-/// What the kernel does in silence, and how many paths a route has in the end.
+/// A change without a message, and the paths that a route has in the end.
 struct Case {
     what: &'static str,
     steps: &'static [Step],

@@ -65,7 +65,7 @@ impl Kernels {
     }
 }
 
-/// What a program printed, whether it succeeded or not.
+/// The output of a program, whether it succeeded or not.
 pub fn say(namespace: &Namespace, program: &str, arguments: &str) -> String {
     let output = namespace.command(program).args(arguments.split(' ')).output().expect("it runs");
     [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned()).concat()
@@ -77,7 +77,7 @@ fn long_packets_pass_whole_in_fragments_or_not_at_all() {
     let Kernels { first, second, .. } = &kernels;
     let said = say(&first.namespace, "ping", "-c 1 -W 20 -M do -s 60000 10.0.0.2");
     assert!(said.contains("60008 bytes from 10.0.0.2"), "{said}");
-    // The node at the narrow device tells its MTU, once for each destination.
+    // The node at the narrow device sends its MTU, once for each destination.
     let said = say(&first.namespace, "ping", "-c 1 -W 20 -M do -s 3000 192.168.2.2");
     assert!(said.contains("From 10.0.0.2") && said.contains("mtu = 1500"), "{said}");
     let said = say(&first.namespace, "ping", "-c 1 -W 20 -M do -s 3000 fd00:2::2");
@@ -149,7 +149,7 @@ fn routes_that_end_are_told_to_programs() {
         let ways: [(&str, &[&str]); 5] = [
             ("192.168.2.2", &["192.168.1.1", "10.0.0.2", "192.168.2.2"]),
             ("-6 fd00:2::2", &["fd00:1::1", "fd00::2", "fd00:2::2"]),
-            // Nodes have no sockets, and say so.
+            // Nodes have no sockets, and reply with an ICMP error.
             ("10.0.0.2", &["192.168.1.1", "10.0.0.2"]),
             ("-6 fd00::2", &["fd00:1::1", "fd00::2"]),
             ("192.168.1.1", &["192.168.1.1"]),
@@ -196,7 +196,7 @@ impl Drop for Server {
     }
 }
 
-/// What a client reports, which tries until the server is there.
+/// The report of a client, which tries until the server is there.
 pub fn iperf3(namespace: &Namespace, arguments: &str) -> Value {
     let mut report = Value::Null;
     until("a connection of iperf3", || {
@@ -214,7 +214,7 @@ pub fn iperf3(namespace: &Namespace, arguments: &str) -> Value {
 /// Bytes of a stream in each direction.
 const STREAM_BYTES: usize = 32 << 20;
 
-/// A pattern that tells each place from others.
+/// A pattern with another value at each offset.
 fn pattern(at: usize) -> [u8; 8] {
     (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
 }
@@ -271,7 +271,7 @@ fn iperf3_finds_no_error() {
     {
         let end = iperf3(first, options);
         let received = end["sum_received"]["bytes"].as_u64();
-        // What is on its way when the client is done does not count.
+        // Packets that are on their way when the client is done do not count.
         assert!(received >= Some(4 << 20), "{options}: {end}");
     }
     let end = iperf3(first, "-c 192.168.2.2 -u -b 20M -l 1200 -n 2M");

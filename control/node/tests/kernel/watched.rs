@@ -17,7 +17,7 @@ pub struct Watched {
     pub namespace: Namespace,
     pub shadows: Vec<TunDevice>,
     pub watch: KernelRouteWatch,
-    /// What the changes say, added up.
+    /// The sum of the changes.
     table: BTreeMap<KernelRouteKey, KernelTarget>,
     now: Time,
 }
@@ -111,7 +111,7 @@ impl Watched {
         panic!("a minute, and not yet: {what}: {:#?}", self.mirrored());
     }
 
-    /// What the mirror says.
+    /// The routes of the mirror.
     pub fn mirrored(&self) -> Table {
         let published = self.watch.routes().routes();
         assert!(

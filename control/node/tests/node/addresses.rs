@@ -43,7 +43,7 @@ fn an_interface_takes_packets_for_addresses_of_the_others() {
     for own in ["10.0.0.1", "fd00::1"] {
         assert!(answers(&peer, own), "{own}");
     }
-    // Until duplicate address detection is over at ib1, its addresses are nobody's.
+    // Until duplicate address detection is over at ib1, its addresses are not assigned.
     for beyond in ["10.0.1.1", "fd01::1"] {
         assert!((0..3).any(|_| answers(&peer, beyond)), "{beyond}");
     }

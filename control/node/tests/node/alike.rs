@@ -13,10 +13,10 @@ use pollux_referee::tshark::dissect_whole;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What tshark finds in a packet: the values of each field, in order.
+/// The fields that tshark finds in a packet: the values of each field, in order.
 type Fields = BTreeMap<String, Vec<String>>;
 
-/// A kind of packet: its name, and fields that tell it.
+/// A kind of packet: its name, and fields that identify it.
 type Kind = (&'static str, &'static [(&'static str, &'static str)]);
 
 /// Management classes.
@@ -213,7 +213,7 @@ fn flatten(name: &str, value: &Value, fields: &mut Fields) {
     }
 }
 
-/// What tshark shows in one piece though part of it names a node, and part says what it does.
+/// Fields that tshark shows in one piece though a part names a node, and the rest is its action.
 fn parts<'a>(name: &str, text: &'a str) -> Vec<(&'static str, &'a str)> {
     let mut parts = Vec::new();
     if name == "infiniband.cm.req.serviceid" {
@@ -230,7 +230,7 @@ fn parts<'a>(name: &str, text: &'a str) -> Vec<(&'static str, &'a str)> {
     parts
 }
 
-/// What both do, in the words of the guest that is asked.
+/// A state of both, in the words of the guest that is asked.
 const ASK: &str = "ip neigh flush dev ib0; wait_for 10 ping -c1 -W1 10.0.0.1";
 
 /// Reports of who is in which group go to groups that routers are in.

@@ -11,7 +11,7 @@ use pollux_referee::tshark::PacketRow;
 use pollux_verbs::time::Time;
 use pollux_wire::mad::cm::ipoib::Dialect;
 
-/// What a message of connection management is, and whose.
+/// The kind of a message of connection management, and its sender.
 const FIELDS: [&str; 5] = [
     "infiniband.mad.mgmtclass",
     "infiniband.mad.attributeid",
@@ -20,7 +20,7 @@ const FIELDS: [&str; 5] = [
     "infiniband.lrh.slid",
 ];
 
-/// What a message of connection management says that matters here.
+/// The fields of a message of connection management that matter here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Message {
     Req { service_id: u64, from: String },

@@ -24,7 +24,7 @@ fn ping_by_datagram(meeting: &mut Meeting) {
     meeting.must_know_each_other(["10.0.0.1", &ours], ["10.0.0.2", &theirs]);
 }
 
-/// With packets that only connections have room for.
+/// With packets that only fit connections.
 fn ping_by_connection(meeting: &mut Meeting) {
     for bytes in [56, 2044, 65_000, 65_520 - 28] {
         meeting.ping(bytes);
@@ -34,7 +34,7 @@ fn ping_by_connection(meeting: &mut Meeting) {
     meeting.linux(&format!("ping -c3 -i0.2 -W2 -s65000 {ours}%ib0"));
 }
 
-/// What has to work whoever manages the subnet.
+/// Calls that have to work with any subnet manager.
 fn core(test: &str, manager: Manager) {
     let Some(mut meeting) = Meeting::arrange(test, manager, ["ud", "datagram"]) else { return };
     ping_by_datagram(&mut meeting);
@@ -88,7 +88,7 @@ fn linux_and_we_meet_in_another_partition_unless_we_are_limited() {
     meeting.end(test, &[]);
 }
 
-/// What Linux announces.
+/// The announcements of Linux.
 const ANNOUNCEMENT: &str = "interface ib0 { AdvSendAdvert on; MinRtrAdvInterval 3;
     MaxRtrAdvInterval 4; AdvSourceLLAddress off; prefix 2001:db8:1::/64 {}; };";
 

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// What is wrong with a device.
+/// The faults of a device.
 #[derive(Default)]
 pub struct Illness {
     /// Events that it makes up.
@@ -19,7 +19,7 @@ pub struct Illness {
     pub keeps: Option<fn(&AsyncEvent) -> bool>,
     /// Completions that never come.
     pub loses: Option<fn(&Completion) -> bool>,
-    /// What is received is a byte shorter, or says so.
+    /// A received packet is a byte shorter, or its completion says so.
     pub shortens: bool,
     /// Every completion comes twice.
     pub repeats: bool,
@@ -37,7 +37,7 @@ pub struct Illness {
     pub srqs: Vec<Srq>,
     /// Queue pairs that were made.
     pub qps: Vec<Qp>,
-    /// What is wrong with the devices that other workers got beside it, in their order.
+    /// The faults of the devices of the other workers, in order.
     pub beside: Vec<Arc<Mutex<Illness>>>,
 }
 

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
 
-/// Who manages a fabric.
+/// The subnet manager of a fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manager {
     /// A subnet manager of ours.
@@ -87,7 +87,7 @@ impl Running {
         format!("soft:{}@host{host}", self.folder.join("socket").display())
     }
 
-    /// What libumad2sim calls it.
+    /// Its name in libumad2sim.
     pub fn umad(&self) -> String {
         umad(&self.folder)
     }

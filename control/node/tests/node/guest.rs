@@ -1,4 +1,4 @@
-//! Programs nobody here wrote: a guest that runs Linux, at the wire of a fabric
+//! Programs of others: a guest that runs Linux, at the wire of a fabric
 //! (`scripts/linux-peer`), and OpenSM at one of its hosts.
 
 use crate::fabric::Running;
@@ -64,13 +64,13 @@ impl Guest {
         Some(guest)
     }
 
-    /// Begins a command, which [`Guest::answer`] tells the end of.
+    /// Begins a command, whose end [`Guest::answer`] reports.
     pub fn begin(&mut self, command: &str) {
         let question = json!({ "run": command, "timeout": 60 });
         writeln!(self.asked, "{question}").expect("it listens");
     }
 
-    /// Begins to pull its cable, or to plug it in; [`Guest::answer`] tells the end of that too.
+    /// Begins to pull its cable, or to plug it in; [`Guest::answer`] reports the end of that, too.
     pub fn begin_cable(&mut self, is_in: bool) {
         writeln!(self.asked, "{}", json!({ "link": is_in })).expect("it listens");
     }

@@ -106,7 +106,7 @@ impl Hosts {
         Self::opened(devices.iter().map(opened).collect(), keys)
     }
 
-    /// The same at devices that somebody has opened.
+    /// The same at devices that are open.
     #[expect(clippy::disallowed_methods, reason = "processes at a fabric go by the clock")]
     pub fn opened(devices: Vec<(Opened, &str)>, keys: &str) -> Self {
         let start = Instant::now();
@@ -195,7 +195,7 @@ impl Hosts {
         self.hosts[host].control().addresses().link_local().expect("it is up").to_string()
     }
 
-    /// What becomes of an echo request.
+    /// The outcome of an echo request.
     pub fn ping(&mut self, from: usize, to: &str, bytes: usize) -> Outcome {
         let to: IpAddr = to.parse().expect("an address");
         let now = self.now();
@@ -232,7 +232,7 @@ impl Hosts {
     }
 }
 
-/// Opens a port. Whoever was there before is gone as soon as the fabric has noticed.
+/// Opens a port. An earlier process is gone as soon as the fabric has noticed.
 #[expect(clippy::disallowed_methods, reason = "the fabric goes by the clock")]
 fn open_soon(name: &str) -> Opened {
     let start = Instant::now();

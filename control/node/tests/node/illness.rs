@@ -1,4 +1,4 @@
-//! What an interface makes of a device that does not do all that it should.
+//! An interface at a device that does not do all that it should.
 
 use crate::device::{Illness, ailing};
 use crate::fabric::{Manager, Running};
@@ -24,7 +24,7 @@ use std::time::Duration;
 /// Longer than a device may take for anything.
 const LATE: Duration = Duration::from_secs(6);
 
-/// What a device loses.
+/// The losses of a device.
 type Loss = fn(&Illness) -> AsyncEvent;
 
 /// Two interfaces of a mode that are up, and the illness of the first one's device.
@@ -212,7 +212,7 @@ fn what_a_device_refuses_is_said_and_tried_again() {
     assert!(undone[0].1.to_string().contains("attach_multicast"), "{}", undone[0].1);
     with(&of_worker(&illness), |it| it.refuses.clear());
     hosts.until("all is done", |hosts| hosts.hosts[0].driver().undone().next().is_none());
-    // Whoever asks for it does so by its groups.
+    // Queries for it name its groups.
     let peer = hosts.link_local(0);
     hosts.must_answer(1, &peer, 56);
     hosts.must_answer(1, "10.0.0.1", 56);

@@ -56,7 +56,7 @@ impl Traffic {
         };
         match ours.echo(id) {
             Some(Outcome::Answered { .. }) => self.answered += 1,
-            // What nobody has asked about for long is not kept.
+            // An output that was not asked for in time is not kept.
             None if now < self.next + 2 * SOON => return,
             _ => self.lost += 1,
         }
@@ -147,7 +147,7 @@ impl Meeting {
         })
     }
 
-    /// Another guest in the place of this one, which nobody asked to end.
+    /// Another guest in the place of this one, which has ended by itself.
     pub fn reboot(&mut self, test: &str, mode: &str) {
         self.guest.kill();
         self.guest = Guest::start(test, &self.fabric.wire(1)).expect("there was one before");

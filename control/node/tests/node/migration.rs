@@ -1,6 +1,6 @@
 //! Two nodes at different leaves, whose ports have two addresses each, one by each of two spines,
-//! and a link that swallows all it gets: nobody is told, so only the queue pairs can help
-//! themselves.
+//! and a link that swallows all it gets: no event reports that, so only the queue pairs can
+//! migrate.
 
 use crate::fabric::Running;
 use crate::host::Hosts;
@@ -11,7 +11,7 @@ use std::time::Duration;
 /// How long a connection stands, or lacks a second path, before one is looked for.
 const SOUGHT_AFTER: Duration = Duration::from_secs(6);
 
-/// What is known of the only connection of a host: which it is, how it is with a second path, and
+/// The state of the only connection of a host: which it is, how it is with a second path, and
 /// how often it went on by one.
 fn row(hosts: &Hosts, host: usize) -> (ConnectionKey, &'static str, u64) {
     let rows = hosts.connections(host);
@@ -19,7 +19,7 @@ fn row(hosts: &Hosts, host: usize) -> (ConnectionKey, &'static str, u64) {
     (row.connection, row.alternate, row.migrations)
 }
 
-/// Waits until both ends have a second path that they may go on by: packets both ways tell each
+/// Waits until both ends have a second path that they may go on by: packets both ways show each
 /// that the other one has it, too.
 fn until_protected(hosts: &mut Hosts) {
     hosts.skip(SOUGHT_AFTER);

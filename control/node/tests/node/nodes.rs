@@ -81,7 +81,7 @@ fn connected(test: &str, mode: &str, qp_type: QpType) {
         assert!(counts.sent >= 4 && counts.received >= 4, "{counts:?}");
     }
     assert_eq!(hosts.ping(0, "10.0.0.2", 65_520 - 27), Outcome::NotSent(NotSent::TooBig(65_520)));
-    // The peer is told that the connection ends, and does not find out by silence.
+    // The peer gets the end of the connection, and does not find out by silence.
     let now = hosts.now();
     hosts.hosts[0].leave(now);
     hosts.until("left", |hosts| hosts.hosts[0].has_left() && hosts.connections(1).is_empty());
@@ -134,7 +134,7 @@ fn a_partition_is_a_link_of_its_own() {
         hosts.must_answer(0, "10.0.1.2", bytes);
         hosts.must_answer(1, "10.0.1.1", bytes);
     }
-    // Who is in another partition has the same address, and is nobody's neighbor.
+    // A host in another partition has the same address, and is no neighbor.
     let mut other = Hosts::at(&[(three, "10.0.1.2/24")], "rc");
     other.come_up();
     assert_eq!(other.ping(0, "10.0.1.1", 56), Outcome::Unreachable);
@@ -183,7 +183,7 @@ fn interfaces_of_several_partitions_share_a_port() {
             hosts.must_answer(host, to, bytes);
         }
     }
-    // One subnet of addresses, and yet nobody of the other partition is a neighbor.
+    // One subnet of addresses, and yet no host of the other partition is a neighbor.
     for (host, to) in [(0, "10.0.0.3"), (0, "10.0.0.4"), (1, "10.0.0.2"), (2, "10.0.0.3")] {
         assert_eq!(hosts.ping(host, to, 56), Outcome::Unreachable, "{host} to {to}");
     }
@@ -230,7 +230,7 @@ fn opensm_makes_the_groups_that_we_join() {
     hosts.until("heard", |hosts| {
         let now = hosts.now();
         let [hearer, sender] = &mut hosts.hosts[..] else { panic!("there are two") };
-        // Whoever sends before the group is there asks again when it hears of it.
+        // A host that sends before the group exists asks again at the notice of its creation.
         let _sent = sender.send(now, &packet);
         hearer.0.worker.poll_delivery().is_some_and(|delivery| delivery.packet == packet)
     });
@@ -242,7 +242,7 @@ fn opensm_makes_the_groups_that_we_join() {
     let fields: Vec<_> =
         [vec!["infiniband.mad.method"], fields.iter().map(|it| &**it).collect()].concat();
     let Some(rows) = dissect(test, &bytes, &fields) else { return };
-    // What OpenSM says of a group, but for its name.
+    // The fields of a group in OpenSM, but for its name.
     let like = |group: &str| {
         let answers = rows.iter().filter(|row| row.values[0] == "0x81" && row.values[1] == group);
         answers.map(|row| row.values[2..].to_vec()).next().expect("it was joined")

@@ -43,7 +43,7 @@ impl RunningNode {
         Self::supervised(socket, config, ServiceManager::default())
     }
 
-    /// One that tells a service manager what it does.
+    /// A node that reports its state to a service manager.
     pub fn supervised(socket: &Path, config: NodeConfig, manager: ServiceManager) -> Self {
         let (wake, woken) = UnixStream::pair().expect("a pair of sockets");
         let (is_over, gate) = (Arc::new(AtomicBool::new(false)), Arc::new(Gate::default()));

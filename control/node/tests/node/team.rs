@@ -31,7 +31,7 @@ pub const TIMEOUT: Duration = Duration::from_secs(120);
 const SETTLE: Duration = Duration::from_micros(20);
 /// Turns at one moment after which time stands still.
 const TURNS_AT_A_MOMENT_MAX: u32 = 100_000;
-/// What packets of tests are (RFC 3692 2.1).
+/// The protocol of test packets (RFC 3692 2.1).
 const TEST: IpProtocol = IpProtocol(253);
 
 /// An interface, and what its workers were sent.
@@ -43,7 +43,7 @@ pub struct Team {
     pub workers: Vec<InterfaceWorker>,
     /// Of the control plane's device; those of workers are beside it.
     pub illness: Arc<Mutex<Illness>>,
-    /// Until when all workers but the first do nothing. What came for them would stop time.
+    /// Until when all workers but the first do nothing. Packets for them would stop time.
     pub asleep_until: Option<Time>,
     /// Until when its process is stopped: it polls nothing, and time goes on.
     stopped_until: Option<Time>,
@@ -65,7 +65,7 @@ pub fn ip(nth: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, 0, nth as u8 + 1)
 }
 
-/// A packet that nobody but a test takes.
+/// A packet that only a test takes.
 pub fn packet(source: Ipv4Addr, destination: Ipv4Addr, payload: &[u8]) -> Vec<u8> {
     let header =
         Ipv4Header { protocol: TEST, ttl: 64, source, destination, ..Ipv4Header::default() };
@@ -75,7 +75,7 @@ pub fn packet(source: Ipv4Addr, destination: Ipv4Addr, payload: &[u8]) -> Vec<u8
     packet
 }
 
-/// What such a packet brings.
+/// The payload of such a packet.
 pub fn payload(packet: &[u8]) -> Option<&[u8]> {
     let is_ours = packet[0] >> 4 == 4 && packet[9] == TEST.0;
     is_ours.then(|| &packet[Ipv4Header::LEN..])
@@ -126,7 +126,7 @@ impl World {
         self.settle = Some(now);
     }
 
-    /// A team is gone at once, and tells nobody.
+    /// A team is gone at once, without a message.
     pub fn kill(&mut self, nth: usize) {
         let team = &mut self.teams[nth];
         team.interface = None;
@@ -240,7 +240,7 @@ impl Team {
         &mut self.workers[usize::from(number)]
     }
 
-    /// What is wrong with the device of one of its workers.
+    /// The faults of the device of one of its workers.
     pub fn illness_of(&self, worker: usize) -> Arc<Mutex<Illness>> {
         let illness = self.illness.lock().expect("no test has panicked");
         Arc::clone(&illness.beside[worker])

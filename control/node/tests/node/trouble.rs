@@ -1,4 +1,4 @@
-//! What goes wrong between Linux and us, and how both get over it.
+//! Faults between Linux and us, and the recovery of both.
 
 use crate::fabric::Manager;
 use crate::meeting::{Meeting, Traffic};

@@ -31,7 +31,7 @@ fn workers(world: &World, nth: usize) -> Vec<u8> {
     world.teams[nth].connections().iter().map(|row| row.worker.0).collect()
 }
 
-/// What becomes of an echo request that a team asks.
+/// The outcome of an echo request of a team.
 fn ping(world: &mut World, from: usize, to: usize, bytes: usize) -> Outcome {
     let now = world.now();
     let interface = world.teams[from].interface_mut();
@@ -62,7 +62,7 @@ fn workers_of_two_nodes_speak_each_by_a_connection_of_its_own() {
             assert_eq!(world.must_reach((from, worker), to, 3000), WorkerId(worker));
         }
     }
-    // What is not a socket's is control's, whichever worker it comes to.
+    // Packets without a socket go to control, whichever worker they arrive at.
     let echo = matches!(ping(&mut world, 0, 1, 1000), Outcome::Answered { bytes: 1008, .. });
     assert!(echo, "ping");
     world.pass(Duration::from_secs(1));
@@ -214,7 +214,7 @@ fn an_interface_leaves_with_all_its_workers() {
     }
     world.until("two connections", |world| workers(world, 1) == [0, 1]);
     let now = world.now();
-    // What was accepted goes first.
+    // Accepted packets go first.
     assert_eq!(world.send((0, 1), 1, &[7; 5000]), Ok(()));
     let drained = |world: &World| world.teams[0].interface().is_drained(world.now());
     world.until("drained", |world| drained(world));
@@ -302,7 +302,7 @@ fn partitions_of_one_port_have_workers_each() {
     }
 }
 
-/// What goes wrong with a world's links.
+/// The faults of a world's links.
 fn storm(rng: &mut SeededRng) -> Wire {
     let mut chance = |max: u64| if rng.below(2) == 0 { 0 } else { rng.below(max) as u32 };
     let faults = Faults {

@@ -9,7 +9,7 @@ pub struct Difference {
     /// The fate by the kernel, and by a node. `*` stands for any end.
     kernel: &'static str,
     node: &'static str,
-    /// What differs between two of the same kind.
+    /// The differences between two of the same kind.
     what: &'static str,
     #[expect(dead_code, reason = "it is for readers, and printed")]
     why: &'static str,

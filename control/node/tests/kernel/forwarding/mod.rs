@@ -22,7 +22,7 @@ const BATCH: usize = 40;
 /// By then, a node may send as many errors again.
 const PAUSE: Duration = Duration::from_millis(60);
 
-/// What became of each packet, by its number.
+/// The fate of each packet, by its number.
 fn fates(router: &mut Router, batch: &[Case]) -> BTreeMap<u32, PacketFate> {
     let mut fates: BTreeMap<_, _> =
         batch.iter().map(|case| (case.id, PacketFate(Vec::new()))).collect();
@@ -30,7 +30,7 @@ fn fates(router: &mut Router, batch: &[Case]) -> BTreeMap<u32, PacketFate> {
         let id = number(&bytes).expect("a number");
         match fates.get_mut(&id) {
             Some(PacketFate(fate)) => fate.push(seen(link, &bytes)),
-            // What a router says for itself, such as the groups that it is in.
+            // Packets of a router itself, such as reports of its groups.
             None if id == 0 => {}
             None => panic!("{id}, {bytes:02x?} comes of no packet"),
         }

@@ -1,5 +1,5 @@
-//! Packets for two routers, from a seed. Most have a twist: a field that is wrong, an address that
-//! nobody has, an extension, a length beyond an MTU.
+//! Packets for two routers, from a seed. Most have a twist: a field that is wrong, an address
+//! without a host, an extension, a length beyond an MTU.
 //!
 //! Each packet has a number, by which whatever comes of it is known: the identification of IPv4, or
 //! the flow label of IPv6. Both stand in the part of a packet that each ICMP error quotes.
@@ -8,7 +8,7 @@ use pollux_verbs::rng::SeededRng;
 use pollux_wire::ip::checksum::Sum;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// What is peculiar about a packet.
+/// The peculiarity of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Twist {
     /// TTL or hop limit of 0, 1 or 2.

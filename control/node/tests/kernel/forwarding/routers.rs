@@ -147,7 +147,8 @@ impl Router {
         Some(Self { links, round: 0, _running: running })
     }
 
-    /// What leaves the router by each link, in order, for packets that arrive at the first one.
+    /// The packets that leave the router by each link, in order, for packets that arrive at the
+    /// first one.
     #[expect(clippy::disallowed_methods, reason = "nodes go by the clock")]
     pub fn forward<'a>(
         &mut self,

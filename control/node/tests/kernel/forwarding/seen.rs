@@ -1,5 +1,5 @@
-//! What left a router, so that two can be compared: packets in transit by all of their bytes, and
-//! ICMP errors by their fields.
+//! The output of a router, so that two can be compared: packets in transit by all of their bytes,
+//! and ICMP errors by their fields.
 
 use super::routers::LinkNumber;
 use pollux_wire::ip::checksum::Sum;
@@ -29,13 +29,13 @@ pub struct SeenError {
     pub options: Vec<u8>,
     pub kind: u8,
     pub code: u8,
-    /// What follows the checksum: an MTU, a pointer, or nothing.
+    /// The fields after the checksum: an MTU, a pointer, or nothing.
     pub word: u32,
     pub quoted: Vec<u8>,
     pub is_sum_right: bool,
 }
 
-/// What became of a packet.
+/// The fate of a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacketFate(pub Vec<Seen>);
 
@@ -56,7 +56,7 @@ const fn name(link: LinkNumber) -> &'static str {
 }
 
 impl PacketFate {
-    /// What differs between two of the same kind.
+    /// The differences between two of the same kind.
     pub fn difference(&self, other: &Self) -> &'static str {
         let (Self(one), Self(two)) = (self, other);
         if one == two {
