@@ -126,7 +126,7 @@ pub(super) struct WorkerEnd {
     events: Sender<WorkerEvent>,
     waiting: VecDeque<(ConnectionKey, QueuePairEvent)>,
     done: u64,
-    /// What was published last. Publishing the same again would only move the cache line.
+    /// The last publication. Publishing the same again would only move the cache line.
     shown: Option<(bool, bool, u64)>,
     /// Events were sent since the last [`WorkerEnd::take_has_events`].
     has_events: bool,

@@ -10,7 +10,7 @@ use pollux_wire::netlink::attribute::AttributeWriter;
 use pollux_wire::netlink::ip_address::AddressMessage;
 use pollux_wire::netlink::request::{DumpKind, write_message};
 use pollux_wire::netlink::{MessageFlags, MessageHeader, MessageType, NetlinkMessages, Payload};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recvfrom, sendto,
@@ -153,13 +153,8 @@ impl NetlinkSocket {
 
     fn send(&self, operation: &'static str, request: &[u8]) -> Result<(), KernelError> {
         let kernel = SocketAddrNetlink::new(0, 0);
-        loop {
-            match sendto(&self.fd, request, SendFlags::empty(), &kernel) {
-                Ok(_) => return Ok(()),
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(KernelError::System { operation, errno }),
-            }
-        }
+        let sent = retry_on_intr(|| sendto(&self.fd, request, SendFlags::empty(), &kernel));
+        sent.map(drop).map_err(KernelError::system(operation))
     }
 
     fn acknowledgment(&self, operation: &'static str, sequence: u32) -> Result<(), KernelError> {

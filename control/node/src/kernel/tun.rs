@@ -8,14 +8,14 @@
 use super::KernelError;
 use pollux_mem::tun as ioctl;
 use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
+use rustix::io::{Errno, readv, retry_on_intr, writev};
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Bytes of the `virtio_net_hdr` before each packet, where it was asked for.
 pub const VNET_HEADER_BYTES: usize = 10;
 
-/// What kind of TUN device to make, or to attach to.
+/// The kind of a TUN device to make, or to attach to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TunOptions {
     /// One descriptor for each worker; the kernel spreads flows over them.
@@ -112,13 +112,10 @@ impl TunQueue {
 
     /// The same, into several buffers: a header apart from its packet.
     pub fn read_parts(&self, parts: &mut [IoSliceMut<'_>]) -> Result<Option<usize>, KernelError> {
-        loop {
-            match rustix::io::readv(&self.fd, parts) {
-                Ok(len) => return Ok(Some(len)),
-                Err(Errno::AGAIN) => return Ok(None),
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(KernelError::system("read a TUN device")(errno)),
-            }
+        match retry_on_intr(|| readv(&self.fd, parts)) {
+            Ok(len) => Ok(Some(len)),
+            Err(Errno::AGAIN) => Ok(None),
+            Err(errno) => Err(KernelError::system("read a TUN device")(errno)),
         }
     }
 
@@ -128,15 +125,12 @@ impl TunQueue {
 
     /// The same, from several buffers.
     pub fn write_parts(&self, parts: &[IoSlice<'_>]) -> Result<TunWritten, KernelError> {
-        loop {
-            match rustix::io::writev(&self.fd, parts) {
-                Ok(_) => return Ok(TunWritten::Taken),
-                Err(Errno::AGAIN | Errno::NOBUFS) => return Ok(TunWritten::Full),
-                // EIO is a device that is down, EINVAL a packet without an IP version.
-                Err(Errno::IO | Errno::INVAL) => return Ok(TunWritten::Refused),
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(KernelError::system("write a TUN device")(errno)),
-            }
+        match retry_on_intr(|| writev(&self.fd, parts)) {
+            Ok(_) => Ok(TunWritten::Taken),
+            Err(Errno::AGAIN | Errno::NOBUFS) => Ok(TunWritten::Full),
+            // EIO is a device that is down, EINVAL a packet without an IP version.
+            Err(Errno::IO | Errno::INVAL) => Ok(TunWritten::Refused),
+            Err(errno) => Err(KernelError::system("write a TUN device")(errno)),
         }
     }
 }

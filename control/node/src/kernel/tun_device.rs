@@ -1,4 +1,4 @@
-//! A TUN device of this process, with what the kernel is told of it: MTU, addresses, carrier.
+//! A TUN device of this process, with its MTU, addresses and carrier.
 //!
 //! The device goes with its last queue, and the kernel's routes through it as well; unless it is
 //! persistent, and was made by another process: such a device is attached to, and needs no

@@ -56,17 +56,15 @@ impl Report<'_> {
                 })
             }
             AdminRequest::Show(AdminTable::Connections) => {
-                self.page(from, AdminAnswer::Connections, |name, one, after| match one.ipoib() {
-                    Some(one) => {
-                        connections(now, name, one, &|worker| threads.thread(name, worker), after)
-                    }
-                    None => (Vec::new(), None),
+                self.page(from, AdminAnswer::Connections, |name, one, after| {
+                    let thread = |worker| threads.thread(name, worker);
+                    let rows = |one| connections(now, name, one, &thread, after);
+                    one.ipoib().map(rows).unwrap_or_default()
                 })
             }
             AdminRequest::Show(AdminTable::Groups) => {
-                self.page(from, AdminAnswer::Groups, |name, one, _| match one.ipoib() {
-                    Some(one) => (groups(now, name, one), None),
-                    None => (Vec::new(), None),
+                self.page(from, AdminAnswer::Groups, |name, one, _| {
+                    (one.ipoib().map(|one| groups(now, name, one)).unwrap_or_default(), None)
                 })
             }
             AdminRequest::Show(AdminTable::Drops) => {

@@ -77,7 +77,7 @@ impl Node {
             }
             AdminRequest::Show(AdminTable::Routes) => return Some(routing.page(now, from)),
             AdminRequest::Show(AdminTable::Kernel) => {
-                AdminReply::Ok(AdminAnswer::Kernel(kernel.status()))
+                AdminReply::Ok(AdminAnswer::Kernel(kernel.routes.status()))
             }
             AdminRequest::Idle { strategy, worker } => set_idle(strategy, *worker, handles),
             _ => {

@@ -6,7 +6,7 @@
 use super::kinds::NodeInterface;
 use super::opening::Interfaces;
 use super::routing::Routing;
-use super::trace_filters::{Addresses, examine_list, examine_source};
+use super::trace_filters::{Addresses, Trace, examine_list, examine_source};
 use crate::admin::request::TraceRequest;
 use crate::admin::route::{RouteDecision, RouteVerdict, TraceStep};
 use crate::admin::rows::RouteHop;
@@ -19,15 +19,6 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 type AccessLists = BTreeMap<String, Vec<AclSettings>>;
-
-#[derive(Default)]
-struct Trace(Vec<TraceStep>);
-
-impl Trace {
-    fn step(&mut self, step: &str, result: impl Into<String>, why: impl Into<String>) {
-        self.0.push(TraceStep { step: step.into(), result: result.into(), why: why.into() });
-    }
-}
 
 pub(super) fn trace(
     now: Time,
@@ -52,7 +43,7 @@ pub(super) fn trace(
         Some(name) => Some(arrive(&mut trace, name, interfaces)?),
     };
     if let Some(list) = settings.and_then(|at| lists.get_key_value(at.acl_in.as_ref()?)) {
-        passes = examine_list(&mut trace.0, "acl_in", list, addresses);
+        passes = examine_list(&mut trace, "acl_in", list, addresses);
     }
     let domain = settings.map(|at| at.domain.as_str());
     let decision = routing.decide(now, *address, domain)?;
@@ -61,7 +52,7 @@ pub(super) fn trace(
     }
     if let (Some(name), Some(at)) = (interface, settings) {
         let mode = (name.as_str(), at.domain.as_str(), at.rpf);
-        if !examine_source(&mut trace.0, now, mode, *source, routing)? {
+        if !examine_source(&mut trace, now, mode, *source, routing)? {
             return Ok(trace.0);
         }
     }
@@ -173,7 +164,7 @@ fn route(
         let list = named.settings.acl_out.as_ref();
         let filter = filters.and_then(|(lists, to)| Some((lists.get_key_value(list?)?, to)));
         if let Some((list, addresses)) = filter
-            && !examine_list(&mut trace.0, "acl_out", list, addresses)
+            && !examine_list(trace, "acl_out", list, addresses)
         {
             continue;
         }

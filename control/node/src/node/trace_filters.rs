@@ -12,6 +12,16 @@ use std::net::IpAddr;
 
 const ICMP: [IpProtocol; 2] = [IpProtocol::ICMPV4, IpProtocol::ICMPV6];
 
+/// The steps so far.
+#[derive(Default)]
+pub(super) struct Trace(pub(super) Vec<TraceStep>);
+
+impl Trace {
+    pub(super) fn step(&mut self, step: &str, result: impl Into<String>, why: impl Into<String>) {
+        self.0.push(TraceStep { step: step.into(), result: result.into(), why: why.into() });
+    }
+}
+
 #[derive(Clone, Copy)]
 pub(super) struct Addresses {
     pub(super) source: Option<IpAddr>,
@@ -20,7 +30,7 @@ pub(super) struct Addresses {
 
 /// The rules of a list that may match. Returns whether some packet of the addresses passes.
 pub(super) fn examine_list(
-    steps: &mut Vec<TraceStep>,
+    trace: &mut Trace,
     key: &str,
     (name, rules): (&String, &Vec<AclSettings>),
     addresses: Addresses,
@@ -37,13 +47,13 @@ pub(super) fn examine_list(
         let is_last = matches_all(rule, addresses);
         let which = if is_last { "all other packets".into() } else { format!("packets: {rule}") };
         let result = format!("{name} rule {number}: {}", rule.action);
-        steps.push(step(key, result, format!("{which}: {fate}")));
+        trace.step(key, result, format!("{which}: {fate}"));
         passes |= rule.action == AclVerb::Permit;
         if is_last {
             return passes;
         }
     }
-    steps.push(step(key, format!("{name}: permit"), "no rule matches other packets: they pass"));
+    trace.step(key, format!("{name}: permit"), "no rule matches other packets: they pass");
     true
 }
 
@@ -66,7 +76,7 @@ fn matches_all(rule: &AclSettings, addresses: Addresses) -> bool {
 
 /// The filter of sources. Returns whether the packet passes.
 pub(super) fn examine_source(
-    steps: &mut Vec<TraceStep>,
+    trace: &mut Trace,
     now: Time,
     (interface, domain, mode): (&str, &str, RpfMode),
     source: Option<IpAddr>,
@@ -76,7 +86,7 @@ pub(super) fn examine_source(
         return Ok(true);
     }
     let Some(source) = source else {
-        steps.push(step("rpf", mode.to_string(), "not examined: name the source with --from"));
+        trace.step("rpf", mode.to_string(), "not examined: name the source with --from");
         return Ok(true);
     };
     let decision = routing.decide(now, source, Some(domain))?;
@@ -86,7 +96,7 @@ pub(super) fn examine_source(
         true => format!("{route} leads to the source"),
         false => format!("counted as reverse_path: {route} does not lead to the source that way"),
     };
-    steps.push(step("rpf", format!("{mode}: {}", verdict(passes)), why));
+    trace.step("rpf", format!("{mode}: {}", verdict(passes)), why);
     Ok(passes)
 }
 
@@ -101,10 +111,6 @@ const fn verdict(passes: bool) -> &'static str {
     if passes { "pass" } else { "drop" }
 }
 
-fn step(step: &str, result: impl Into<String>, why: impl Into<String>) -> TraceStep {
-    TraceStep { step: step.into(), result: result.into(), why: why.into() }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -117,12 +123,12 @@ mod tests {
     }
 
     fn examined(rules: &[AclSettings], source: Option<&str>) -> (bool, Vec<String>) {
-        let mut steps = Vec::new();
+        let mut trace = Trace::default();
         let source = source.map(|source| source.parse().unwrap());
         let addresses = Addresses { source, destination: "10.2.0.5".parse().unwrap() };
         let passes =
-            examine_list(&mut steps, "acl_in", (&"web".into(), &rules.to_vec()), addresses);
-        (passes, steps.into_iter().map(|step| step.result).collect())
+            examine_list(&mut trace, "acl_in", (&"web".into(), &rules.to_vec()), addresses);
+        (passes, trace.0.into_iter().map(|step| step.result).collect())
     }
 
     #[test]

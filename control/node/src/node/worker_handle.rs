@@ -60,7 +60,7 @@ impl WorkerHandle {
         self.wake();
     }
 
-    /// Packet memory with room for another port. Unused memory is freed.
+    /// Packet memory with space for another port. Unused memory is freed.
     fn memory(&mut self, connects: bool) -> Result<Arc<WorkerMemory>, PoolError> {
         let found = self.memories.iter().find(|memory| memory.has_room(connects)).map(Arc::clone);
         if let Some(memory) = found {

@@ -70,7 +70,7 @@ pub(super) struct ControlSide {
     taps: Sender<CaptureTap>,
     events: Receiver<PlainEvent>,
     counters: Snapshot<PlainCounters>,
-    /// Something was sent since the last [`ControlSide::take_notified`].
+    /// Set by a command since the last [`ControlSide::take_notified`].
     is_notified: bool,
     pub(super) frames_dropped: u64,
     shared: Arc<Shared>,

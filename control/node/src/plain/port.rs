@@ -48,7 +48,7 @@ pub(super) trait PlainDriver: Send {
 
 /// A port of a plain interface, in a worker.
 pub(crate) struct PlainPort {
-    // Dropped before `core`, which tells control that the descriptors are closed.
+    // Dropped before `core`, whose drop reports to control that the descriptors are closed.
     driver: Box<dyn PlainDriver>,
     core: PortCore,
 }

@@ -250,7 +250,7 @@ mod tests {
         InBand::new("no_such_device", 1)
     }
 
-    /// What the administrator's own client makes of the answer to a question.
+    /// The reply of the SA client of control to the response.
     fn ask(question: SaQuery) -> SaReply {
         let (mut in_band, now) = (in_band(), Time::START);
         let mut client = SaClient::new(SaConfig::default(), SeededRng::new(1));

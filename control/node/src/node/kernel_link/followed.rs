@@ -12,7 +12,7 @@ use pollux_wire::netlink::route::RouteProtocol;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The mirror of the kernel's routes.
-pub(super) struct Followed {
+pub(in crate::node) struct Followed {
     config: KernelRoutesConfig,
     state: Attempt<KernelRouteWatch>,
     /// Changes that routing has not taken yet.
@@ -44,12 +44,12 @@ impl Followed {
         self.state.running()
     }
 
-    pub(super) fn take_update(&mut self) -> KernelUpdate {
+    pub(in crate::node) fn take_update(&mut self) -> KernelUpdate {
         std::mem::take(&mut self.update)
     }
 
     /// A row for each table.
-    pub(super) fn status(&self) -> Vec<KernelStatus> {
+    pub(in crate::node) fn status(&self) -> Vec<KernelStatus> {
         let routes = self.state.running().map(KernelRouteWatch::routes);
         let counters = routes.map(KernelRoutes::counters).unwrap_or_default();
         let state = match routes {

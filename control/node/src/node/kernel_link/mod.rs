@@ -25,7 +25,6 @@ mod followed;
 pub(super) use followed::KernelUpdate;
 
 use super::opening::{Interfaces, Named};
-use crate::admin::rows::KernelStatus;
 use crate::config::NodeConfig;
 use crate::interface::Interface;
 use crate::kernel::KernelError;
@@ -60,7 +59,7 @@ const KEPT_PREFIX: &str = "shadow-";
 
 pub(super) struct KernelLink {
     shadows: BTreeMap<String, InterfaceShadow>,
-    routes: Followed,
+    pub(super) routes: Followed,
     buffer: Box<[u8]>,
     manager: Arc<NotifySocket>,
     /// Descriptors of shadows of an earlier process, by device.
@@ -113,17 +112,7 @@ impl KernelLink {
         self.routes.watch().map(KernelRouteWatch::routes)
     }
 
-    /// Takes what has changed of the kernel's routes.
-    pub(super) fn take_update(&mut self) -> KernelUpdate {
-        self.routes.take_update()
-    }
-
-    /// A row for each table of the kernel that is followed.
-    pub(super) fn status(&self) -> Vec<KernelStatus> {
-        self.routes.status()
-    }
-
-    /// Opens and closes what the configuration says, and has shadows follow their interfaces.
+    /// Opens and closes shadows as configured, and has shadows follow their interfaces.
     pub(super) fn update(
         &mut self,
         now: Time,

@@ -146,7 +146,7 @@ impl Routing {
     ) {
         let mut touched = BTreeSet::new();
         let are_others = self.update_input(now, config, interfaces, &mut touched);
-        match kernel.take_update() {
+        match kernel.routes.take_update() {
             KernelUpdate::Changes(changes) => {
                 for change in changes {
                     let (key, route) = match change {

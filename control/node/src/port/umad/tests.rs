@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 const PORT: u8 = 1;
 const INVALID: i32 = Errno::INVAL.raw_os_error();
 
-/// What the kernel has of a port.
+/// The state of the kernel about a port.
 #[derive(Default)]
 struct Kernel {
     /// Methods of classes that other agents have.
