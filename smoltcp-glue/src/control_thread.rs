@@ -156,7 +156,6 @@ impl Clone for ControlHandle {
     }
 }
 
-/// The state of the thread.
 struct Control<A> {
     interface: node::Interface,
     clock: Clock,

@@ -13,7 +13,6 @@ use pollux_mem::byte_ring::{self, Reader, Writer};
 
 /// Bytes of a ring: several TCP windows.
 const RING_BYTES: usize = 2 << 20;
-/// Bytes of the length before a packet.
 const LEN_BYTES: usize = 4;
 /// Packets received from one worker before the next.
 const BURST_MAX: usize = 64;
@@ -29,7 +28,6 @@ pub struct HandOffCounts {
     pub dropped: u64,
 }
 
-/// The rings of one worker.
 pub(crate) struct HandOff {
     pub(crate) shard: FlowShard,
     /// By worker. A worker's ring to itself is unused, and its untouched pages cost nothing.

@@ -253,7 +253,6 @@ pub(crate) fn seed() -> u64 {
     RandomState::new().hash_one(0)
 }
 
-/// The first address of a name.
 pub(crate) fn named(address: impl ToSocketAddrs) -> io::Result<SocketAddr> {
     address.to_socket_addrs()?.next().ok_or_else(|| io::ErrorKind::InvalidInput.into())
 }

@@ -24,7 +24,6 @@ pub struct TcpStream {
     lingers: Cell<bool>,
 }
 
-/// Opening of listeners and connections.
 impl Interface {
     /// Listens for TCP connections. At most `backlog` connections wait to be accepted.
     pub fn tcp_listen(&self, local: impl ToSocketAddrs, backlog: usize) -> io::Result<TcpListener> {

@@ -19,7 +19,6 @@ pub(super) struct CommonState {
     unfinished: AtomicUsize,
 }
 
-/// A slot of the socket limit.
 pub(super) struct SocketSlot {
     common: Arc<CommonState>,
 }

@@ -6,7 +6,6 @@
 use pollux_mem::byte_ring::{Reader, Writer};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// Bytes before the payload.
 pub(super) const HEAD_BYTES: usize = 40;
 /// The longest payload, and more.
 pub(super) const PAYLOAD_MAX: usize = 1 << 16;

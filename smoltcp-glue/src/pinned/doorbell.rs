@@ -15,10 +15,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 
-/// Requests that wait for the worker.
 const COMMANDS_MAX: usize = 256;
 
-/// The end of applications.
 pub(super) struct Doorbell {
     touched: mpsc::Sender<SocketId>,
     commands: mpsc::Sender<Command>,
@@ -28,7 +26,6 @@ pub(super) struct Doorbell {
     mtu: AtomicU32,
 }
 
-/// The worker's end.
 pub(super) struct Inbox {
     pub(super) touched: mpsc::Receiver<SocketId>,
     pub(super) commands: mpsc::Receiver<Command>,

@@ -138,7 +138,6 @@ pub struct Config {
     pub udp_ring_bytes: usize,
 }
 
-/// The longest that a ring can be made.
 const RING_BYTES_MAX: usize = 1 << 30;
 
 impl Default for Config {
@@ -192,7 +191,6 @@ pub(crate) struct Alive {
     control: ControlThread,
 }
 
-/// A call that the worker executes between two turns.
 type Command = Box<dyn FnOnce(&mut Worker<'_>, Time) + Send>;
 
 /// The state of a worker, which serves an interface and all of its sockets (`worker`).
@@ -226,7 +224,6 @@ struct Worker<'a> {
     engine: Handle<()>,
 }
 
-/// The references of a socket.
 pub(super) struct Hold {
     doorbell: Arc<Doorbell>,
     alive: Arc<Alive>,
@@ -400,7 +397,6 @@ fn lock<T>(end: &Mutex<T>) -> MutexGuard<'_, T> {
     end.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The timeouts of a socket, which any thread may set.
 struct SharedTimeout(AtomicU64);
 
 impl SharedTimeout {

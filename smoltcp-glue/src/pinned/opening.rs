@@ -24,7 +24,6 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread::Builder;
 use std::time::Duration;
 
-/// The settings of a new interface.
 pub(crate) struct Plan {
     pub(crate) opened: Opened,
     pub(crate) settings: InterfaceSettings,
@@ -33,10 +32,8 @@ pub(crate) struct Plan {
     pub(crate) config: Config,
 }
 
-/// The doorbells of all workers.
 type Doorbells = Arc<[Arc<Doorbell>]>;
 
-/// The parts of a new worker.
 struct Start {
     number: usize,
     host: Host,
@@ -111,7 +108,6 @@ impl Attendant for Wakers {
     }
 }
 
-/// The number of workers, by the configuration of the application and that of the interface.
 fn worker_count(config: &Config, settings: &InterfaceSettings) -> Result<u8, UpError> {
     match config.workers.max(settings.workers) {
         0 => Err(UpError::Worker("write 1 worker at least".into())),
@@ -122,7 +118,6 @@ fn worker_count(config: &Config, settings: &InterfaceSettings) -> Result<u8, UpE
     }
 }
 
-/// The channels from applications to workers, and the workers' ends.
 fn doorbells(workers: u8, sockets_max: usize) -> Result<(Doorbells, Vec<Inbox>), UpError> {
     let common = Arc::new(CommonState::new(workers.into(), sockets_max));
     let pairs = (0..workers).map(|_| Doorbell::new(&common, sockets_max));

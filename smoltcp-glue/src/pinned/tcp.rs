@@ -40,7 +40,6 @@ struct Outgoing {
     written: u64,
 }
 
-/// The shared state of application and worker for a connection.
 pub(super) struct TcpLine {
     id: TcpId,
     pub(super) dirty: DirtyFlag,

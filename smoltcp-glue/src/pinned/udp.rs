@@ -38,7 +38,6 @@ pub struct UdpSocket {
     timeout: SharedTimeout,
 }
 
-/// The shared state of application and worker for a socket.
 pub(super) struct UdpLine {
     pub(super) dirty: DirtyFlag,
     pub(super) readers: Waiters,

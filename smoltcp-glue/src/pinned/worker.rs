@@ -38,7 +38,6 @@ const NOTIFIED_MAX: usize = 256;
 const COMMANDS_MAX: usize = 16;
 /// Connections in the accept queue; others wait in the stack.
 const HANDED_MAX: usize = 16;
-/// The interval of housekeeping.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 impl<'a> Worker<'a> {
@@ -252,7 +251,6 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// New sockets and listeners.
 impl Worker<'_> {
     pub(super) fn udp_bind(&mut self, local: SocketAddr) -> io::Result<UdpSocket> {
         let (hold, slot) = self.room()?;
