@@ -206,8 +206,8 @@ impl Interface {
         (result, now)
     }
 
-    /// Arms the device and the waker. With a device that cannot end a sleep, the application goes on
-    /// polling.
+    /// Arms the device and the waker. With a device that cannot end a sleep, the application goes
+    /// on polling.
     fn arm(&self, host: &mut Host) -> bool {
         self.inner.woken.fall_asleep();
         let is_armed = host.arm();

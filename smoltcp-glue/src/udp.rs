@@ -89,8 +89,8 @@ impl UdpSocket {
         })
     }
 
-    /// Whether receiving would return at once. This call serves no sockets: call [`Interface::step`]
-    /// before checking many of them.
+    /// Whether receiving would return at once. This call serves no sockets: call
+    /// [`Interface::step`] before checking many of them.
     pub fn is_readable(&self) -> bool {
         self.interface.with(|inner, _| inner.stack.udp_is_readable(self.id))
     }

@@ -85,8 +85,9 @@ impl Waiters {
         }
     }
 
-    /// Asks once, and has the task woken at the next change. The `poll_...` functions of sockets use
-    /// this: they keep no entry, so a waker stays until the next change though its task may be gone.
+    /// Asks once, and has the task woken at the next change. The `poll_...` functions of sockets
+    /// use this: they keep no entry, so a waker stays until the next change though its task may be
+    /// gone.
     pub(super) fn poll<R>(
         &self,
         context: &Context<'_>,

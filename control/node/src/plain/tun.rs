@@ -122,7 +122,7 @@ impl TunDriver {
                 self.begin_unit(core, header, landing, bytes, &spill);
             }
             Ok(header) if bytes <= landing.len() => {
-                self.take(core, header, landing, bytes, transit)
+                self.take(core, header, landing, bytes, transit);
             }
             _ => {
                 core.counters.counts.bad_offload += 1;
