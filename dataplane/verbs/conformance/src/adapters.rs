@@ -1,4 +1,4 @@
-//! What a backend provides to be judged: two devices that reach each other, and their time.
+//! The interface of a backend: two devices that reach each other, and their time.
 
 use pollux_mem::Memory;
 use pollux_mem::region::MapError;
@@ -7,22 +7,19 @@ use pollux_verbs::error::VerbsError;
 use pollux_wire::address::{Gid, Lid};
 use pollux_wire::keys::PKey;
 
-/// Which of the two devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Side {
-    /// The one that mostly asks.
+    /// It mostly sends requests.
     A,
-    /// The one that mostly answers.
+    /// It mostly answers.
     B,
-    /// Another context of A's device, which a case has opened: no backend is asked for this one.
+    /// Another context of A's device, which a case has opened. [`Adapters`] does not have it.
     SecondContext,
 }
 
 impl Side {
-    /// Both that there always are.
     pub const BOTH: [Self; 2] = [Self::A, Self::B];
 
-    /// The other one.
     #[must_use]
     pub const fn other(self) -> Self {
         match self {
@@ -32,31 +29,27 @@ impl Side {
     }
 }
 
-/// Whether to wait any longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
     /// Poll again.
     GoOn,
-    /// Nothing can come any more, or the time of this case is over.
+    /// Nothing can arrive any more, or the time of this case is over.
     GiveUp,
 }
 
 /// A multicast group that both ports may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// Its global address.
     pub mgid: Gid,
-    /// Its address in the subnet.
     pub mlid: Lid,
 }
 
 /// Two devices whose ports reach each other; they may be one adapter opened twice, or one device
 /// that reaches itself.
 pub trait Adapters {
-    /// One of the devices.
     fn device(&mut self, side: Side) -> &mut dyn Device;
 
-    /// The port of it to use.
+    /// The port of the device to use.
     fn port(&self, side: Side) -> u8;
 
     /// Whether both sides are the same device.
@@ -64,23 +57,22 @@ pub trait Adapters {
         false
     }
 
-    /// Whether the ports are in one subnet; if not, every packet needs a GRH.
+    /// If not, every packet needs a GRH.
     fn is_one_subnet(&self) -> bool {
         true
     }
 
-    /// Called whenever both devices were polled and nothing came. In virtual time it moves the
-    /// clock to whatever happens next, and gives up when nothing will; on a clock it looks at the
-    /// time limit.
+    /// Called when both devices were polled and nothing arrived. In virtual time it advances to the
+    /// next event, and gives up if there is none; with a real clock it checks the time limit.
     fn turn(&mut self) -> Turn;
 
-    /// The `nth` of a few multicast groups, made and joined by both ports; `None`: not possible.
+    /// A multicast group that both ports have joined, one of a few; `None` if that is not possible.
     fn group(&mut self, nth: u8) -> Option<Group> {
         let _ = nth;
         None
     }
 
-    /// Makes the port's P_Key table begin with these; says whether that was possible.
+    /// Sets the first entries of the port's P_Key table; returns whether that was possible.
     fn set_pkeys(&mut self, side: Side, pkeys: &[PKey]) -> bool {
         let _ = (side, pkeys);
         false
@@ -91,27 +83,27 @@ pub trait Adapters {
         Memory::private(bytes)
     }
 
-    /// The largest memory that one case may use for messages; longer messages are skipped.
+    /// The largest memory of a case; longer messages are skipped.
     fn memory_bytes_max(&self) -> u64 {
         64 << 20
     }
 
-    /// How many objects a case may make to find a limit; where there may be more, it is skipped.
+    /// The limit of objects that a case may create to reach a limit; beyond that, it is skipped.
     fn objects_max(&self) -> u32 {
         1 << 16
     }
 }
 
-/// Where adapters come from: a backend under test.
+/// A backend under test.
 pub trait Factory {
-    /// What it is called in reports.
+    /// The name in reports.
     fn name(&self) -> String;
 
-    /// A fresh pair for one case.
+    /// A new pair for one case.
     fn adapters(&mut self) -> Result<Box<dyn Adapters>, VerbsError>;
 
     /// Whether the wire between the two loses, repeats or reorders packets. Then the cases of
-    /// transports that do not repeat are skipped, and those of RC must come out all the same.
+    /// transports that do not retransmit are skipped; those of RC must pass all the same.
     fn is_lossy(&self) -> bool {
         false
     }

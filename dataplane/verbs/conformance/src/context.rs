@@ -1,4 +1,4 @@
-//! What a case works with: the two devices, what has come from them, and the passage of time.
+//! The environment of a case: the two devices, their completions, and the passage of time.
 
 use super::adapters::{Adapters, Group, Side, Turn};
 use super::verdict::{Stop, fail, skip};
@@ -14,23 +14,22 @@ use pollux_wire::keys::PKey;
 use pollux_wire::units::Mtu;
 use std::collections::{BTreeMap, VecDeque};
 
-/// How often a case polls to see that nothing comes. In virtual time that covers every timer that
-/// is running; on a clock it is a glance only, and never a reason to fail an adapter that is right.
+/// The polls after which a case assumes that nothing more arrives. In virtual time that covers
+/// every running timer; with a real clock it is short, and never a reason to fail a correct
+/// adapter.
 const QUIET_ROUNDS: usize = 256;
 
-/// Completions taken in one poll.
 const POLL_BATCH: usize = 16;
 
-/// A case's hold on its adapters.
 pub struct Context<'a> {
     adapters: &'a mut dyn Adapters,
-    /// Another context of A's device, from [`Context::open_second_context`] on.
+    /// Another context of A's device, after [`Context::open_second_context`].
     second: Option<Box<dyn Device + Send>>,
     is_lossy: bool,
-    /// What came and was not asked for yet, of every queue that is polled.
+    /// Completions that no case has asked for yet, by polled queue.
     pub(super) inbox: BTreeMap<(Side, Cq), VecDeque<Completion>>,
     pub(super) events: Vec<(Side, AsyncEvent)>,
-    /// Memory that adapters know of outlives the case.
+    /// Registered memory outlives the case.
     pub(super) memories: Vec<Memory>,
 }
 
@@ -41,7 +40,6 @@ impl<'a> Context<'a> {
         Self { adapters, second, is_lossy, inbox, events, memories }
     }
 
-    /// Whether the wire loses packets.
     pub fn is_lossy(&self) -> bool {
         self.is_lossy
     }
@@ -54,7 +52,7 @@ impl<'a> Context<'a> {
         device_of(self.adapters, &mut self.second, side)
     }
 
-    /// Opens another context of A's device, or ends the case if the device has no more.
+    /// Ends the case if the device supports no other context.
     pub fn open_second_context(&mut self) -> Result<(), Stop> {
         match self.device(Side::A).open_shared() {
             Ok(device) => self.second = Some(device),
@@ -64,23 +62,22 @@ impl<'a> Context<'a> {
         Ok(())
     }
 
-    /// Closes the second context, with all resources in it.
+    /// Closes the second context, with all its resources.
     pub fn close_second_context(&mut self) {
         self.inbox.retain(|(side, _), _| *side != Side::SecondContext);
         self.second = None;
     }
 
-    /// The side under which what belongs to `side` is kept: one device is side A twice.
+    /// The side whose device has the objects of `side`: one device is side A twice.
     pub(super) fn owner(&self, side: Side) -> Side {
         if side == Side::B && self.adapters.is_one_device() { Side::A } else { side }
     }
 
-    /// The port that a side uses.
     pub fn port(&self, side: Side) -> u8 {
         self.adapters.port(if side == Side::SecondContext { Side::A } else { side })
     }
 
-    /// What both devices can: the lesser of each limit that cases ask for.
+    /// The lower of both devices' limits, as far as cases use them.
     pub fn limits(&mut self) -> Limits {
         let a = self.device(Side::A).attributes().limits;
         let b = self.device(Side::B).attributes().limits;
@@ -97,7 +94,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// The largest packet that both ports carry.
+    /// The largest MTU of both ports.
     pub fn mtu(&mut self) -> Result<Mtu, Stop> {
         let mut mtus = Side::BOTH.map(|side| (side, Mtu::BYTES_4096));
         for (side, mtu) in &mut mtus {
@@ -113,7 +110,7 @@ impl<'a> Context<'a> {
         mtu.bytes().ok_or_else(|| Stop::Fail(format!("the ports' MTU has no size: {mtu:?}")))
     }
 
-    /// The way from one side's port to another's.
+    /// The path from one side's port to another's.
     pub fn path(&mut self, from: Side, to: Side) -> Result<AddressVector, Stop> {
         let to_port = self.port(to);
         let dlid = self.device(to).port(to_port)?.lid;
@@ -124,7 +121,7 @@ impl<'a> Context<'a> {
         Ok(AddressVector { dlid, port, grh: (!by_lid).then_some(route), ..Default::default() })
     }
 
-    /// The same with a GRH in any case.
+    /// The same, always with a GRH.
     pub fn global_path(&mut self, from: Side, to: Side) -> Result<AddressVector, Stop> {
         let to_port = self.port(to);
         let dgid = self.device(to).gid(to_port, 0)?;
@@ -132,7 +129,7 @@ impl<'a> Context<'a> {
         Ok(AddressVector { grh: Some(grh), ..self.path(from, to)? })
     }
 
-    /// Another way there: between the second addresses of both ports, if they have more than one,
+    /// An alternate path: between the second addresses of both ports, if they have more than one,
     /// and with a GRH if not.
     pub fn alternate_path(&mut self, from: Side, to: Side) -> Result<AddressVector, Stop> {
         for side in [from, to] {
@@ -145,7 +142,7 @@ impl<'a> Context<'a> {
         Ok(AddressVector { dlid: Lid(path.dlid.0 + 1), src_path_bits: 1, ..path })
     }
 
-    /// A multicast group, or the end of the case.
+    /// A multicast group; skips the case if there is none.
     pub fn group(&mut self, nth: u8) -> Result<Group, Stop> {
         match self.adapters.group(nth) {
             Some(group) => Ok(group),
@@ -153,7 +150,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Sets the beginning of both P_Key tables, or ends the case.
+    /// Sets the first entries of both P_Key tables, or skips the case.
     pub fn set_pkeys(&mut self, a: &[PKey], b: &[PKey]) -> Result<(), Stop> {
         if self.adapters.set_pkeys(Side::A, a) && self.adapters.set_pkeys(Side::B, b) {
             return Ok(());
@@ -161,7 +158,7 @@ impl<'a> Context<'a> {
         skip("the P_Key tables cannot be set")
     }
 
-    /// Ends the case unless it may use this much memory.
+    /// Skips the case unless it may use this much memory.
     pub fn needs_memory(&self, bytes: u64) -> Result<(), Stop> {
         let max = self.adapters.memory_bytes_max();
         if bytes <= max {
@@ -170,7 +167,7 @@ impl<'a> Context<'a> {
         skip(format!("it takes {bytes} bytes of memory, and {max} are allowed"))
     }
 
-    /// Ends the case unless it may make this many objects.
+    /// Skips the case unless it may create this many objects.
     pub fn needs_objects(&self, count: u32) -> Result<(), Stop> {
         if count <= self.adapters.objects_max() {
             return Ok(());
@@ -178,13 +175,12 @@ impl<'a> Context<'a> {
         skip(format!("the limit is {count}, too many to try"))
     }
 
-    /// Memory of the kind that suits the adapters.
     pub(super) fn memory(&self, bytes: usize) -> Result<Memory, Stop> {
         let memory = self.adapters.memory(bytes);
         memory.map_err(|error| Stop::Skip(format!("no memory for the case: {error}")))
     }
 
-    /// Polls everything once; says whether anything came.
+    /// Polls all queues once; returns whether anything arrived.
     pub(super) fn breathe(&mut self) -> Result<bool, Stop> {
         let mut came = false;
         for ((side, cq), inbox) in &mut self.inbox {
@@ -207,7 +203,7 @@ impl<'a> Context<'a> {
         Ok(came)
     }
 
-    /// Polls until `find` has found something; if that cannot come, the case has failed.
+    /// Polls until `find` succeeds. The case fails if nothing more can arrive.
     pub(super) fn until<T>(
         &mut self,
         what: &dyn Fn() -> String,
@@ -223,12 +219,11 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Lets time pass.
     pub fn turn(&mut self) -> Turn {
         self.adapters.turn()
     }
 
-    /// Lets everything happen that is under way, as far as one can know.
+    /// Completes all work in progress, as far as that can be known.
     pub fn settle(&mut self) -> Result<(), Stop> {
         for _ in 0..QUIET_ROUNDS {
             if !self.breathe()? && self.turn() == Turn::GiveUp {
@@ -238,7 +233,7 @@ impl<'a> Context<'a> {
         Ok(())
     }
 
-    /// What holds at the end of every case: nothing has come that it did not take.
+    /// Checks at the end of every case that it has taken all completions.
     pub(super) fn finish(mut self) -> Result<(), Stop> {
         self.settle()?;
         for ((side, cq), inbox) in &self.inbox {
@@ -270,8 +265,8 @@ fn device_of<'a>(
     }
 }
 
-/// Whether an event may come at any time: the port's own affairs, and the notice that a connection
-/// has its first packet, which adapters give or not (IBA 11.6.3.1).
+/// Whether an event may occur at any time: port events, and the first packet of a connection, which
+/// not all adapters report (IBA 11.6.3.1).
 fn is_incidental(event: &AsyncEvent) -> bool {
     use AsyncEvent::*;
     matches!(

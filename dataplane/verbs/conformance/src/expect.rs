@@ -1,4 +1,4 @@
-//! What cases do to queue pairs, and what they expect of them.
+//! Operations of cases on queue pairs, and expectations of them.
 
 use super::adapters::Side;
 use super::buffer::Buffer;
@@ -11,48 +11,42 @@ use pollux_verbs::memory::{Cq, Srq};
 use pollux_verbs::qp::{QpAttributes, QpState};
 use pollux_verbs::work::{Data, RecvRequest, SendFlags, SendOp, SendRequest, Sge};
 
-/// One of the two queues of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queue {
-    /// Requests of ours.
     Send,
-    /// Room for messages of the peer.
     Recv,
 }
 
-/// A signaled request.
 pub fn request<'a>(id: u64, op: SendOp, sges: &'a [Sge]) -> SendRequest<'a> {
     SendRequest { id, op, flags: SendFlags::SIGNALED, data: Data::Sges(sges) }
 }
 
-/// A signaled request with its bytes inline.
 pub fn inline<'a>(id: u64, op: SendOp, bytes: &'a [u8]) -> SendRequest<'a> {
     SendRequest { id, op, flags: SendFlags::SIGNALED, data: Data::Inline(bytes) }
 }
 
-/// A request that completes silently if all goes well.
+/// A request that completes silently if it succeeds.
 pub fn silent<'a>(id: u64, op: SendOp, sges: &'a [Sge]) -> SendRequest<'a> {
     SendRequest { flags: SendFlags::NONE, ..request(id, op, sges) }
 }
 
-/// A signaled request that waits for the reads and atomics before it.
+/// A signaled request that waits for earlier reads and atomics.
 pub fn fenced<'a>(id: u64, op: SendOp, sges: &'a [Sge]) -> SendRequest<'a> {
     SendRequest { flags: SendFlags::SIGNALED | SendFlags::FENCE, ..request(id, op, sges) }
 }
 
 impl Context<'_> {
-    /// Posts one request.
     pub fn post(&mut self, end: &End, request: SendRequest<'_>) -> Result<(), Stop> {
         Ok(self.device(end.side()).post_send(end.qp, &[request])?)
     }
 
-    /// Posts one request and expects that it succeeds.
+    /// Posts a request and expects that it succeeds.
     pub fn carry_out(&mut self, end: &End, request: SendRequest<'_>) -> Result<Completion, Stop> {
         self.post(end, request)?;
         self.done(end, request.op.kind(), request.id)
     }
 
-    /// Posts one receive, to the shared queue if there is one.
+    /// Posts a receive, to the shared queue if there is one.
     pub fn recv(&mut self, end: &End, id: u64, sges: &[Sge]) -> Result<(), Stop> {
         match end.place.srq {
             Some(srq) => self.recv_shared(end.side(), srq, id, sges),
@@ -60,23 +54,21 @@ impl Context<'_> {
         }
     }
 
-    /// Posts one receive to a shared queue.
     pub fn recv_shared(&mut self, side: Side, srq: Srq, id: u64, sges: &[Sge]) -> Result<(), Stop> {
         Ok(self.device(side).post_srq_recv(srq, &[RecvRequest { id, sges }])?)
     }
 
-    /// The next completion of a completion queue.
     pub fn next(&mut self, side: Side, cq: Cq) -> Result<Completion, Stop> {
         self.take(side, cq, &|| format!("a completion at {side:?}"))
     }
 
-    /// The same, by the name of what is expected.
+    /// As [`Self::next`], with a description of the expected completion.
     fn take(&mut self, side: Side, cq: Cq, what: &dyn Fn() -> String) -> Result<Completion, Stop> {
         let key = (self.owner(side), cq);
         self.until(what, |cx| Ok(cx.inbox.get_mut(&key).and_then(|inbox| inbox.pop_front())))
     }
 
-    /// Expects the next completion of one of the queues, with this id and one of these statuses.
+    /// Expects the next completion of one of the queues, with this ID and one of these statuses.
     pub fn ended(
         &mut self,
         end: &End,
@@ -95,7 +87,7 @@ impl Context<'_> {
         Ok(found)
     }
 
-    /// Expects the next completion to be a success of this kind.
+    /// Expects that the next completion is a success of this kind.
     pub fn done(&mut self, end: &End, kind: CompletionKind, id: u64) -> Result<Completion, Stop> {
         let queue = if kind.is_recv() { Queue::Recv } else { Queue::Send };
         let found = self.ended(end, queue, id, &[CompletionStatus::Success])?;
@@ -103,14 +95,14 @@ impl Context<'_> {
         Ok(found)
     }
 
-    /// Expects the next receive to hold this many bytes.
+    /// Expects that the next receive holds this many bytes.
     pub fn received(&mut self, end: &End, id: u64, bytes: usize) -> Result<Completion, Stop> {
         let found = self.done(end, CompletionKind::Recv, id)?;
         equal("bytes received", found.bytes as usize, bytes)?;
         Ok(found)
     }
 
-    /// Expects these requests to be flushed, in this order.
+    /// Expects that these requests are flushed, in this order.
     pub fn flushed(
         &mut self,
         end: &End,
@@ -123,7 +115,7 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// Expects a request to fail, and its queue pair to go to ERR for it.
+    /// Expects that a request fails, and that its queue pair enters ERR.
     pub fn breaks(
         &mut self,
         end: &End,
@@ -147,8 +139,8 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// Expects a queue pair to come to a state. Not at once: the peer's failure may still be under
-    /// way when our side of it is known.
+    /// Expects that a queue pair enters a state. It may take a while: the peer's failure may be in
+    /// progress when that of our side is known.
     pub fn in_state(&mut self, end: &End, state: QpState) -> Result<(), Stop> {
         self.until(&|| format!("the queue pair of {:?} in {state}", end.side()), |cx| {
             let (found, _) = cx.device(end.side()).query_qp(end.qp)?;
@@ -156,19 +148,17 @@ impl Context<'_> {
         })
     }
 
-    /// Expects a queue pair to be in a state now.
     pub fn still_in(&mut self, end: &End, state: QpState) -> Result<(), Stop> {
         let (found, _) = self.device(end.side()).query_qp(end.qp)?;
         equal("the state of the queue pair", found, state)
     }
 
-    /// Changes only the state.
     pub fn go(&mut self, end: &End, state: QpState) -> Result<(), Stop> {
         let change = QpAttributes { state: Some(state), ..QpAttributes::default() };
         Ok(self.device(end.side()).modify_qp(end.qp, &change)?)
     }
 
-    /// Expects an event, if the adapter has such.
+    /// Expects an event, if the adapter reports it.
     pub fn event(&mut self, side: Side, event: AsyncEvent) -> Result<(), Stop> {
         let is_refusal =
             matches!(event, AsyncEvent::QpAccessError(_) | AsyncEvent::QpRequestError(_));
@@ -184,7 +174,7 @@ impl Context<'_> {
         })
     }
 
-    /// Takes events that an adapter may or may not raise.
+    /// Discards events that an adapter may or may not report.
     pub fn tolerate(&mut self, side: Side, events: &[AsyncEvent]) -> Result<(), Stop> {
         self.settle()?;
         let owner = self.owner(side);
@@ -192,7 +182,7 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// Sends `bytes` bytes from `a` to `b` and compares them: the pair works.
+    /// Sends `bytes` bytes from `a` to `b` and compares them.
     pub fn exchange(&mut self, a: &End, b: &End, bytes: usize) -> Result<(), Stop> {
         let source = self.source(a, bytes, 77)?;
         let sink = self.sink(b, bytes)?;
@@ -203,15 +193,15 @@ impl Context<'_> {
     }
 }
 
-/// Whether this is a refusal of the peer's that got lost. The peer goes to the error state when it
-/// refuses, answers nothing from then on, and so cannot say it again (IBA 9.9.3).
+/// Whether a refusal of the peer was lost. The peer enters the error state when it refuses, answers
+/// nothing from then on, and so cannot repeat it (IBA 9.9.3).
 fn is_lost_answer(expected: &[CompletionStatus], found: CompletionStatus) -> bool {
     use CompletionStatus::{RemoteAccess, RemoteInvalidRequest, RemoteOperation, RetryExceeded};
     let refusals = [RemoteAccess, RemoteInvalidRequest, RemoteOperation];
     found == RetryExceeded && expected.iter().any(|status| refusals.contains(status))
 }
 
-/// Expects the same bytes in two places.
+/// Expects the same bytes in two ranges.
 pub fn same(
     source: &Buffer,
     source_at: usize,

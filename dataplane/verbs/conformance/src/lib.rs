@@ -1,22 +1,20 @@
-//! The suite that every adapter must pass: what the contract says, as programs.
+//! The suite that every adapter must pass: the contract, as programs.
 //!
-//! A case is a short program over one or two devices. It makes queue pairs, posts, polls, and says
-//! what has to come out, down to the status of each completion, the state of both queue pairs and
-//! the asynchronous events. What a case did not say must not happen either: completions or events
-//! that are left over fail it.
+//! A case is a short program over one or two devices. It creates queue pairs, posts, polls, and
+//! states the expected result, down to the status of each completion, the state of both queue pairs
+//! and the asynchronous events. Other completions or events fail it.
 //!
-//! The suite has no clock and no thread. It polls both devices in turn and asks the
-//! [`Adapters`] for a turn whenever nothing came, so the same cases run in virtual time, between
-//! threads' clocks and on hardware.
+//! The suite has no clock and no thread. It polls both devices in turn and calls [`Adapters::turn`]
+//! whenever nothing arrived, so the same cases run in virtual time, between threads' clocks and on
+//! hardware.
 //!
 //! Read in this order:
 //!
-//! 1. [`adapters`]: what a backend provides to be judged;
-//! 2. [`context`] and [`expect`]: the words that cases are written in; [`verdict`]: the result of
-//!    a case;
+//! 1. [`adapters`]: the interface of a backend;
+//! 2. [`context`] and [`expect`]: the vocabulary of cases; [`verdict`]: the result of a case;
 //! 3. [`peers`] and [`buffer`]: queue pairs and memory for them;
 //! 4. [`mod@cases`]: the cases, a theme a file; `operations` is a good one to begin with;
-//! 5. [`sabotage`]: broken devices, which show that the cases see what they claim to see;
+//! 5. [`sabotage`]: broken devices, which prove that the cases detect faults;
 //! 6. [`end`]: a remote-controlled end of a connection, for tests between two machines.
 //!
 //! Why statuses are sometimes a choice: where IBA leaves one to the adapter, or adapters in the
@@ -40,25 +38,23 @@ pub use verdict::{Outcome, Report, Stop, Summary};
 
 use pollux_verbs::device::Capabilities;
 
-/// Cases that are about one thing.
+/// Cases about one subject.
 #[derive(Debug)]
 pub struct Theme {
-    /// Its name, the first part of its cases' names.
+    /// The first part of the names of its cases.
     pub name: &'static str,
-    /// The cases, in the order to read and run them.
+    /// In reading and running order.
     pub cases: &'static [Case],
 }
 
-/// One program, and what it is about.
 #[derive(Debug)]
 pub struct Case {
     /// Unique within its theme.
     pub name: &'static str,
-    /// The clause of the specification, or of the contract, that it pins down.
+    /// The clause of the specification, or of the contract, that it checks.
     pub about: &'static str,
-    /// What the adapters must be able to do; a case is skipped on others.
+    /// The case is skipped on adapters without these.
     pub needs: &'static [Need],
-    /// The program.
     pub run: fn(&mut Context<'_>) -> Result<(), Stop>,
 }
 
@@ -73,35 +69,30 @@ impl Case {
     }
 }
 
-/// What not every pair of adapters has.
+/// A property that not every pair of adapters has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// Queue pairs of unreliable connections.
     Uc,
-    /// Shared receive queues for those.
     UcSrq,
-    /// Compare-and-swap, fetch-and-add.
+    /// Compare-and-swap and fetch-and-add.
     Atomics,
-    /// Memory windows.
     Windows,
-    /// Send with invalidate.
     SendInvalidate,
     /// The limit event of shared receive queues.
     SrqLimit,
-    /// Multicast.
     Multicast,
     /// The SQD state and its event.
     Drain,
     /// Automatic path migration.
     Migration,
-    /// Addresses that are LIDs, so that a GRH is optional.
+    /// Addresses are LIDs, so that a GRH is optional.
     Subnet,
-    /// A wire that loses nothing: for transports that do not repeat.
+    /// A wire without loss, for transports that do not retransmit.
     Lossless,
 }
 
 impl Need {
-    /// What is missing, if this is.
+    /// The name of this need if the adapters do not meet it.
     fn missing(self, can: &Capabilities, lossy: bool) -> Option<&'static str> {
         let (has, what) = match self {
             Self::Uc => (can.uc, "no UC"),
@@ -120,12 +111,11 @@ impl Need {
     }
 }
 
-/// Every case, with its theme.
 pub fn cases() -> impl Iterator<Item = (&'static Theme, &'static Case)> {
     THEMES.iter().flat_map(|theme| theme.cases.iter().map(move |case| (theme, case)))
 }
 
-/// Runs the cases whose `theme/name` contains `filter`, each on adapters of its own.
+/// Runs the cases whose `theme/name` contains `filter`, each on new adapters.
 pub fn run(factory: &mut dyn Factory, filter: &str, report: &mut dyn FnMut(&Report)) -> Summary {
     let mut summary = Summary::default();
     for (theme, case) in cases() {
@@ -138,7 +128,7 @@ pub fn run(factory: &mut dyn Factory, filter: &str, report: &mut dyn FnMut(&Repo
     summary
 }
 
-/// Runs one case: for callers that run several at a time.
+/// For callers that run several cases at a time.
 pub fn run_case(factory: &mut dyn Factory, theme: &Theme, case: &Case) -> Report {
     let outcome = match attempt(factory, case) {
         Ok(()) => Outcome::Passed,
@@ -148,12 +138,12 @@ pub fn run_case(factory: &mut dyn Factory, theme: &Theme, case: &Case) -> Report
     Report { name: full_name(theme, case), about: case.about, outcome }
 }
 
-/// What reports call a case: `theme/name`.
+/// `theme/name`.
 pub fn full_name(theme: &Theme, case: &Case) -> String {
     format!("{}/{}", theme.name, case.name)
 }
 
-/// One case, and the check that it left nothing behind.
+/// Runs a case, and checks that it left nothing behind.
 fn attempt(factory: &mut dyn Factory, case: &Case) -> Result<(), Stop> {
     let lossy = factory.is_lossy();
     let mut adapters = factory.adapters()?;

@@ -13,49 +13,39 @@ use pollux_wire::packet::RnrTimer;
 use pollux_wire::psn::Psn;
 use pollux_wire::units::{Mtu, TimeCode};
 
-/// What peers may do, all of it.
+/// All rights of peers.
 pub const REMOTE: Access = Access::ALL.remote();
 
-/// Where queue pairs hang on: their domain, and where they complete.
+/// The domain and the completion queues of queue pairs.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
-    /// Whose.
     pub side: Side,
-    /// The protection domain.
     pub pd: Pd,
-    /// Of sends.
     pub send_cq: Cq,
-    /// Of receives.
     pub recv_cq: Cq,
-    /// Where receives come from, if not from the queue pair's own queue.
+    /// `None` for the queue pair's own queue.
     pub srq: Option<Srq>,
 }
 
-/// One queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct End {
-    /// What it hangs on.
     pub place: Place,
-    /// Its handle.
     pub qp: Qp,
-    /// Its number.
     pub qpn: Qpn,
-    /// Its service.
     pub qp_type: QpType,
 }
 
 impl End {
-    /// Whose it is.
     pub fn side(&self) -> Side {
         self.place.side
     }
 }
 
-/// How a pair of queue pairs is made. A case changes what it is about.
+/// How a pair of queue pairs is made. Cases change single fields.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
     pub qp_type: QpType,
-    /// `None`: the largest that both ports carry.
+    /// `None` for the largest MTU of both ports.
     pub path_mtu: Option<Mtu>,
     pub access: Access,
     pub retry_count: u8,
@@ -77,7 +67,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// What most cases use. A requester is patient for 4 s: its peer may have to wait for a
+    /// The setup of most cases. A requester retries for 4 s: its peer may have to wait for a
     /// processor.
     pub const fn new(qp_type: QpType) -> Self {
         Self {
@@ -101,16 +91,13 @@ impl Setup {
         }
     }
 
-    /// What a reliable connection uses.
     pub const RC: Self = Self::new(QpType::Rc);
-    /// What an unreliable connection uses.
     pub const UC: Self = Self::new(QpType::Uc);
-    /// What datagrams use.
     pub const UD: Self = Self::new(QpType::Ud);
 }
 
 impl Context<'_> {
-    /// A domain and two completion queues; cases poll them from now on.
+    /// A domain and two completion queues, which are polled from now on.
     pub fn place(&mut self, side: Side) -> Result<Place, Stop> {
         let room = self.limits().completions_max.min(256);
         let pd = self.device(side).create_pd()?;
@@ -119,7 +106,7 @@ impl Context<'_> {
         Ok(Place { side, pd, send_cq, recv_cq, srq: None })
     }
 
-    /// The same with a shared receive queue.
+    /// The same, with a shared receive queue.
     pub fn place_with_srq(&mut self, side: Side, requests_max: u32) -> Result<Place, Stop> {
         let place = self.place(side)?;
         let srq = self.device(side).create_srq(place.pd, requests_max, 1)?;
@@ -134,13 +121,11 @@ impl Context<'_> {
         Ok(cq)
     }
 
-    /// Polls this queue no longer.
     pub fn leave_cq(&mut self, side: Side, cq: Cq) {
         let owner = self.owner(side);
         self.inbox.remove(&(owner, cq));
     }
 
-    /// What a queue pair of this setup is created with.
     pub fn qp_init(&mut self, place: &Place, setup: &Setup) -> QpInit {
         let limits = self.limits();
         QpInit {
@@ -158,7 +143,7 @@ impl Context<'_> {
         }
     }
 
-    /// A queue pair, in RESET.
+    /// The queue pair is in RESET.
     pub fn create(&mut self, place: &Place, setup: &Setup) -> Result<End, Stop> {
         let init = self.qp_init(place, setup);
         let qp = self.device(place.side).create_qp(&init)?;
@@ -166,7 +151,7 @@ impl Context<'_> {
         Ok(End { place: *place, qp, qpn, qp_type: setup.qp_type })
     }
 
-    /// The change that brings `end` from the state before `to` there, with all that it needs.
+    /// The change to state `to` from the state before it, with all required attributes.
     pub fn change(
         &mut self,
         end: &End,
@@ -235,7 +220,7 @@ impl Context<'_> {
         }
     }
 
-    /// Takes `end` through INIT, RTR and RTS, as far as `last`.
+    /// Takes `end` through INIT, RTR and RTS, up to `last`.
     pub fn advance(
         &mut self,
         end: &End,
@@ -252,7 +237,7 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// Takes two queue pairs to RTS, each other's peers.
+    /// Takes two queue pairs to RTS, connected to each other.
     pub fn connect(&mut self, a: &End, b: &End, setup: &Setup) -> Result<(), Stop> {
         self.advance(a, QpState::Rtr, b, setup)?;
         self.advance(b, QpState::Rtr, a, setup)?;
@@ -263,13 +248,13 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// A pair of queue pairs in RTS, each with a place of its own.
+    /// A pair of queue pairs in RTS, each at a new place.
     pub fn pair(&mut self, setup: &Setup) -> Result<(End, End), Stop> {
         let places = (self.place(Side::A)?, self.place(Side::B)?);
         self.pair_at(&places.0, &places.1, setup)
     }
 
-    /// The same at places that exist.
+    /// The same at existing places.
     pub fn pair_at(&mut self, a: &Place, b: &Place, setup: &Setup) -> Result<(End, End), Stop> {
         let a = self.create(a, setup)?;
         let b = self.create(b, setup)?;
@@ -277,19 +262,19 @@ impl Context<'_> {
         Ok((a, b))
     }
 
-    /// A pair as most cases use it.
+    /// A pair as in most cases.
     pub fn connected(&mut self, qp_type: QpType) -> Result<(End, End), Stop> {
         self.pair(&Setup::new(qp_type))
     }
 
-    /// Where datagrams from `from` to `to` go, both of the usual setup.
+    /// The destination of datagrams from `from` to `to`, both of the default setup.
     pub fn destination(&mut self, from: &End, to: &End) -> Result<Destination, Stop> {
         let path = self.path(from.side(), to.side())?;
         let ah = self.device(from.side()).create_ah(from.place.pd, &path)?;
         Ok(Destination { ah, qpn: to.qpn, qkey: Setup::UD.qkey })
     }
 
-    /// Registered memory in `place`'s domain, untouched.
+    /// Registered memory in `place`'s domain, with [`UNTOUCHED`] bytes.
     pub fn buffer(&mut self, place: &Place, bytes: usize, access: Access) -> Result<Buffer, Stop> {
         let memory = self.memory(bytes.max(1))?;
         let blank = [UNTOUCHED; 4096];
@@ -302,19 +287,18 @@ impl Context<'_> {
         Ok(Buffer { memory, region })
     }
 
-    /// Memory to send from, that holds the pattern of `seed`.
+    /// Memory to send from, with the pattern of `seed`.
     pub fn source(&mut self, end: &End, bytes: usize, seed: u8) -> Result<Buffer, Stop> {
         let buffer = self.buffer(&end.place, bytes, Access::NONE)?;
         buffer.put(0, &super::buffer::pattern(seed, bytes));
         Ok(buffer)
     }
 
-    /// Memory to receive into.
     pub fn sink(&mut self, end: &End, bytes: usize) -> Result<Buffer, Stop> {
         self.buffer(&end.place, bytes, Access::LOCAL_WRITE)
     }
 
-    /// Memory that peers may use in every way.
+    /// Memory with all rights for peers.
     pub fn shared(&mut self, end: &End, bytes: usize) -> Result<Buffer, Stop> {
         self.buffer(&end.place, bytes, Access::ALL)
     }

@@ -21,42 +21,36 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// What a device gets wrong.
+/// A fault of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Of two completions in one poll, the later comes first.
+    /// Of two completions in one poll, the later one is reported first.
     SwapCompletions,
-    /// Every fourth completion never comes.
+    /// Every fourth completion is lost.
     LoseCompletions,
-    /// Every completion comes twice.
+    /// Every completion is reported twice.
     RepeatCompletions,
-    /// One bit of what was received is another.
+    /// One bit of received data is wrong.
     CorruptByte,
-    /// A receive is told one byte longer than it is.
+    /// The reported length of a receive is one byte too long.
     MisstateLength,
-    /// Immediate data gets lost.
     LoseImmediate,
-    /// All failures are called the same.
+    /// All failures have the same status.
     BlurStatus,
-    /// Asynchronous events get lost.
     LoseEvents,
-    /// Rights of regions and queue pairs are not looked at.
     IgnoreRights,
-    /// Fences are not looked at.
     IgnoreFences,
-    /// Every completion is taken for a solicited one.
+    /// Every completion counts as solicited.
     IgnoreSolicited,
-    /// Every send is signaled.
     SignalEverything,
-    /// A refused post is told to have come further than it did.
+    /// A refused post reports too many accepted requests.
     MiscountAccepted,
-    /// A queue pair always says that it is ready to send.
+    /// A queue pair always reports RTS.
     ForgetState,
-    /// Alternate paths are not loaded.
     IgnoreMigration,
 }
 
-/// Every fault, and cases that fail under it.
+/// Every fault, and the cases that fail with it.
 pub const SABOTAGES: &[(Fault, &[&str])] = &[
     (Fault::SwapCompletions, &["flush/receives-rc", "ordering/rc-messages-in-order"]),
     (Fault::LoseCompletions, &["flush/receives-rc", "ordering/full-queues-for-long"]),
@@ -91,14 +85,13 @@ pub const SABOTAGES: &[(Fault, &[&str])] = &[
     (Fault::IgnoreMigration, &["migration/traffic-arms-both-rc", "migration/a-dead-path-is-left"]),
 ];
 
-/// A factory whose devices are another's, with a fault.
+/// A factory that adds a fault to the devices of another one.
 pub struct SabotagedFactory<'a> {
     inner: &'a mut dyn Factory,
     fault: Fault,
 }
 
 impl<'a> SabotagedFactory<'a> {
-    /// Breaks what `inner` makes.
     pub fn new(inner: &'a mut dyn Factory, fault: Fault) -> Self {
         Self { inner, fault }
     }
@@ -173,14 +166,14 @@ impl Adapters for SabotagedAdapters {
     }
 }
 
-/// One device with a fault. It shares the adapters with its sibling, and borrows them verb by verb.
+/// A device with a fault. It shares the adapters with its sibling, and borrows them for each verb.
 struct Sabotaged {
     adapters: Shared,
     side: Side,
     fault: Fault,
-    /// Where regions are, to spoil what is received there.
+    /// Registered regions, to corrupt received data.
     regions: BTreeMap<LKey, (Memory, MemoryRegion)>,
-    /// Where receives go, by the caller's own numbers.
+    /// Posted receives by their IDs.
     receives: BTreeMap<u64, Sge>,
     completions: u64,
 }
@@ -198,7 +191,7 @@ impl Sabotaged {
         }
     }
 
-    /// Flips a bit of the first byte that a receive was given.
+    /// Flips a bit of the first byte of a receive.
     fn corrupt(&self, id: u64) {
         let Some(sge) = self.receives.get(&id) else { return };
         let Some((memory, region)) = self.regions.get(&sge.lkey) else { return };
@@ -210,7 +203,7 @@ impl Sabotaged {
         }
     }
 
-    /// Spoils one completion; says whether it comes at all.
+    /// Changes a completion; returns whether it is reported.
     fn spoil(&mut self, completion: &mut Completion) -> bool {
         self.completions += 1;
         let succeeded = completion.status == CompletionStatus::Success;
@@ -371,7 +364,7 @@ impl Device for Sabotaged {
     }
 
     fn poll(&mut self, cq: Cq, completions: &mut [Completion]) -> Result<usize, VerbsError> {
-        // Half the room, so that what is repeated fits.
+        // Half of the space, so that repeated completions fit.
         let room = completions.len().div_ceil(2);
         let count = self.adapters().device(self.side).poll(cq, &mut completions[..room])?;
         let mut kept = 0;

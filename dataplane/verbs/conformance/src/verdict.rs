@@ -1,4 +1,4 @@
-//! How cases end, and how that is told.
+//! The results of cases, and their reports.
 
 use pollux_verbs::error::{PostError, PostRefusal, VerbsError};
 use std::fmt;
@@ -6,9 +6,9 @@ use std::fmt;
 /// Why a case ended early.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// The adapters cannot do what it is about.
+    /// The adapters do not support its subject.
     Skip(String),
-    /// They did something else than they should: what was expected, and what was found.
+    /// The adapters did not behave as expected; the text has the expected and the actual behavior.
     Fail(String),
 }
 
@@ -24,25 +24,19 @@ impl From<PostError> for Stop {
     }
 }
 
-/// How a case ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// All was as it should be.
     Passed,
-    /// It could not be tried, for this reason.
     Skipped(String),
-    /// Something was not as it should be.
     Failed(String),
 }
 
-/// One case that was run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// `theme/name`.
     pub name: String,
     /// The clause.
     pub about: &'static str,
-    /// How it ended.
     pub outcome: Outcome,
 }
 
@@ -56,7 +50,6 @@ impl fmt::Display for Report {
     }
 }
 
-/// How many ended how.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     pub passed: u32,
@@ -65,7 +58,6 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Counts one more.
     pub fn count(&mut self, report: &Report) {
         match report.outcome {
             Outcome::Passed => self.passed += 1,
@@ -81,12 +73,10 @@ impl fmt::Display for Summary {
     }
 }
 
-/// Ends a case that went wrong.
 pub(super) fn fail<T>(text: impl Into<String>) -> Result<T, Stop> {
     Err(Stop::Fail(text.into()))
 }
 
-/// Ends a case that cannot be tried.
 pub(super) fn skip<T>(reason: impl Into<String>) -> Result<T, Stop> {
     Err(Stop::Skip(reason.into()))
 }
@@ -103,7 +93,7 @@ pub(super) fn equal<T: PartialEq + fmt::Debug>(
     fail(format!("{what}: expected {expected:?}, found {found:?}"))
 }
 
-/// Ends the case unless the verb refused, and for a reason that `fits`.
+/// Ends the case unless the verb refused, with an error that `fits`.
 pub(super) fn refused<T: fmt::Debug>(
     what: &str,
     answer: Result<T, VerbsError>,
@@ -116,7 +106,7 @@ pub(super) fn refused<T: fmt::Debug>(
     }
 }
 
-/// Ends the case unless the verb found no such thing.
+/// Ends the case unless the verb reported that the object does not exist.
 pub(super) fn no_such<T: fmt::Debug>(
     what: &str,
     answer: Result<T, VerbsError>,
@@ -124,7 +114,7 @@ pub(super) fn no_such<T: fmt::Debug>(
     refused(what, answer, |error| matches!(error, VerbsError::NoSuch { .. }))
 }
 
-/// Ends the case unless the verb found an argument invalid.
+/// Ends the case unless the verb reported an invalid argument.
 pub(super) fn invalid<T: fmt::Debug>(
     what: &str,
     answer: Result<T, VerbsError>,
@@ -132,12 +122,12 @@ pub(super) fn invalid<T: fmt::Debug>(
     refused(what, answer, |error| matches!(error, VerbsError::Invalid { .. }))
 }
 
-/// Ends the case unless the verb found the thing still in use.
+/// Ends the case unless the verb reported that the object is in use.
 pub(super) fn busy<T: fmt::Debug>(what: &str, answer: Result<T, VerbsError>) -> Result<(), Stop> {
     refused(what, answer, |error| matches!(error, VerbsError::Busy { .. }))
 }
 
-/// Ends the case unless the verb ran into a limit.
+/// Ends the case unless the verb reported a limit.
 pub(super) fn limited<T: fmt::Debug>(
     what: &str,
     answer: Result<T, VerbsError>,

@@ -2,7 +2,6 @@
 
 use super::prelude::*;
 
-/// Run in this order.
 pub const CASES: &[Case] = &[
     Case::new("swap-when-equal", "IBA 9.4.5.2", ATOMICS, |cx| compare_swap(cx, 7, 7, 9, 9)),
     Case::new("no-swap-when-not", "IBA 9.4.5.2", ATOMICS, |cx| compare_swap(cx, 7, 8, 9, 7)),
@@ -27,7 +26,7 @@ pub const CASES: &[Case] = &[
 
 const ATOMICS: &[Need] = &[Need::Atomics];
 
-/// One operation on memory that holds `before`; the memory holds `after` then.
+/// Carries out an operation on memory that holds `before`, and expects `after` there.
 fn operate(
     cx: &mut Context<'_>,
     before: u64,
@@ -148,7 +147,7 @@ fn answer_too_short(cx: &mut Context<'_>) -> Result<(), Stop> {
     let sink = cx.sink(&a, 8)?;
     let add = SendOp::FetchAdd { remote: target.remote(0), add: 1 };
     let answer = cx.device(Side::A).post_send(a.qp, &[request(1, add, &[sink.sge(0, 7)])]);
-    // The length is known when posted; an adapter that looks later says so in the completion.
+    // The length is known when posted; an adapter that checks later reports it in the completion.
     if answer.is_ok() {
         cx.breaks(&a, Queue::Send, 1, &[LocalLength, LocalProtection, LocalQpOperation])?;
     }

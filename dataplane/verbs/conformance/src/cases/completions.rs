@@ -2,7 +2,6 @@
 
 use super::prelude::*;
 
-/// Run in this order.
 pub const CASES: &[Case] = &[
     Case::new("one-queue-for-sends-and-receives", "IBA 10.2.6", &[], one_queue_for_both),
     Case::new("one-queue-for-many-pairs", "IBA 10.2.6", &[], one_queue_for_many),
@@ -88,7 +87,7 @@ fn overflow(cx: &mut Context<'_>) -> Result<(), Stop> {
     let requests_max = cx.limits().requests_max.min(4096);
     let b = cx.create(&place, &Setup { requests_max, ..Setup::RC })?;
     cx.advance(&b, QpState::Init, &b, &Setup::RC)?;
-    // Adapters round the room up; so many receives that it cannot be enough.
+    // Adapters round the length up; this many receives exceed it.
     let mut posted = 0;
     let one = [RecvRequest { id: 1, sges: &[] }];
     while posted < 4096 && cx.device(Side::B).post_recv(b.qp, &one).is_ok() {
@@ -101,7 +100,7 @@ fn overflow(cx: &mut Context<'_>) -> Result<(), Stop> {
     let times = cx.events.iter().filter(|event| **event == lost).count();
     if times > 0 {
         equal("times that the queue was told to be lost", times, 1)?;
-        // What becomes of the queue pairs of a lost queue may be told as well.
+        // Adapters may report the failure of the lost queue's queue pairs as well.
         return cx.tolerate(Side::B, &[AsyncEvent::CqError(small), AsyncEvent::QpFatal(b.qp)]);
     }
     // No overflow: then every completion has to be there.

@@ -1,5 +1,5 @@
-//! What a connection is set up with, and that it keeps to it (IBA 9.7.1, 9.7.7, 9.4.4.1): sequence
-//! numbers that wrap, packet sizes, and how many reads may be under way.
+//! Attributes of connections, and whether they take effect (IBA 9.7.1, 9.7.7, 9.4.4.1): sequence
+//! numbers that wrap, packet sizes, and the number of outstanding reads.
 
 use super::prelude::*;
 use pollux_wire::units::Mtu;
@@ -23,7 +23,7 @@ macro_rules! each_mtu {
     };
 }
 
-/// With every packet size.
+/// Cases for every packet size.
 pub const MTUS: &[Case] = each_mtu![
     "256" BYTES_256;
     "512" BYTES_512;
@@ -32,7 +32,6 @@ pub const MTUS: &[Case] = each_mtu![
     "4096" BYTES_4096;
 ];
 
-/// The rest.
 pub const CASES: &[Case] = &[
     Case::new("rc-send-psn-wraps", "IBA 9.7.1", &[], |cx| send(cx, &wrapping(QpType::Rc))),
     Case::new("rc-write-psn-wraps", "IBA 9.7.1", &[], |cx| write(cx, &wrapping(QpType::Rc))),
@@ -55,14 +54,14 @@ pub const CASES: &[Case] = &[
 
 const UC: &[Need] = &[Need::Uc, Need::Lossless];
 
-/// Messages of several packets and a bit.
+/// Several packets, and a part of one.
 const BYTES: usize = 10_001;
 
 fn wrapping(qp_type: QpType) -> Setup {
     Setup { psn_a: 0xff_fffe, psn_b: 0xff_ffff, ..Setup::new(qp_type) }
 }
 
-/// A pair of this setup, if the ports carry its packets.
+/// A pair of this setup, if the ports support its MTU.
 fn pair(cx: &mut Context<'_>, setup: &Setup) -> Result<(End, End), Stop> {
     let max = cx.mtu()?;
     match setup.path_mtu {
@@ -217,7 +216,7 @@ fn with_a_grh(cx: &mut Context<'_>) -> Result<(), Stop> {
     cx.exchange(&b, &a, BYTES)
 }
 
-/// A pair whose ends do not agree on the path MTU.
+/// A pair whose ends have different path MTUs.
 fn mtus_differ(cx: &mut Context<'_>, qp_type: QpType) -> Result<(End, End), Stop> {
     let (place_a, place_b) = (cx.place(Side::A)?, cx.place(Side::B)?);
     let of = |mtu| Setup { path_mtu: Some(mtu), ..Setup::new(qp_type) };
@@ -225,7 +224,7 @@ fn mtus_differ(cx: &mut Context<'_>, qp_type: QpType) -> Result<(End, End), Stop
     let (a, b) = (cx.create(&place_a, &large)?, cx.create(&place_b, &small)?);
     cx.advance(&b, QpState::Rts, &a, &small)?;
     cx.advance(&a, QpState::Rts, &b, &large)?;
-    // What is one packet for both does not show it.
+    // A message of one packet for both does not show it.
     cx.exchange(&a, &b, 256)?;
     Ok((a, b))
 }

@@ -5,7 +5,6 @@ use super::prelude::*;
 use pollux_wire::address::Gid;
 use pollux_wire::keys::QKey;
 
-/// Run in this order.
 pub const CASES: &[Case] = &[
     Case::new("no-grh-leaves-40-bytes", "IBA 11.4.2.1", SUBNET, no_grh),
     Case::new("grh-is-in-the-first-40", "IBA 8.3", UD, with_grh),
@@ -29,7 +28,7 @@ pub const CASES: &[Case] = &[
 const UD: &[Need] = &[Need::Lossless];
 const SUBNET: &[Need] = &[Need::Lossless, Need::Subnet];
 
-/// A datagram of eight bytes that has to arrive as receive `id`.
+/// Sends eight bytes, which have to arrive as receive `id`.
 fn arrives(
     cx: &mut Context<'_>,
     a: &End,
@@ -46,7 +45,7 @@ fn arrives(
     Ok((found, sink))
 }
 
-/// A datagram that must not arrive; the next good one has to take the receive.
+/// Sends a datagram that must not arrive; the next valid one has to use the receive.
 fn is_dropped(
     cx: &mut Context<'_>,
     a: &End,
@@ -228,7 +227,7 @@ fn qkey_mismatch(cx: &mut Context<'_>) -> Result<(), Stop> {
     is_dropped(cx, &a, &b, bad, good)
 }
 
-/// A key with the high bit set, which only says: send your own.
+/// A key with the high bit set selects the sender's own key.
 const OWN: QKey = QKey(0x8000_0000);
 
 fn high_bit_sends_own(cx: &mut Context<'_>) -> Result<(), Stop> {
@@ -237,7 +236,7 @@ fn high_bit_sends_own(cx: &mut Context<'_>) -> Result<(), Stop> {
     arrives(cx, &a, &b, Destination { qkey: OWN, ..to }, 1).map(drop)
 }
 
-/// A pair of which each has its own key.
+/// A pair whose ends have different keys.
 fn pair_of_keys(cx: &mut Context<'_>, a: QKey, b: QKey) -> Result<(End, End), Stop> {
     let (place_a, place_b) = (cx.place(Side::A)?, cx.place(Side::B)?);
     let (setup_a, setup_b) = (Setup { qkey: a, ..Setup::UD }, Setup { qkey: b, ..Setup::UD });

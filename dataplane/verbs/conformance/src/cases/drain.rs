@@ -3,7 +3,6 @@
 
 use super::prelude::*;
 
-/// Run in this order.
 pub const CASES: &[Case] = &[
     Case::new("event-at-rest", "IBA 10.3.1.5", DRAIN, event_at_rest),
     Case::new("no-event-unless-asked", "IBA 10.3.1.5", DRAIN, no_event_unless_asked),

@@ -4,7 +4,6 @@
 use super::prelude::*;
 use pollux_wire::units::TimeCode;
 
-/// Run in this order.
 pub const CASES: &[Case] = &[
     Case::new("receives-rc", "IBA 10.3.1.8", &[], |cx| receives(cx, QpType::Rc)),
     Case::new("receives-uc", "IBA 10.3.1.8", &[Need::Uc], |cx| receives(cx, QpType::Uc)),
@@ -38,7 +37,7 @@ fn receives(cx: &mut Context<'_>, qp_type: QpType) -> Result<(), Stop> {
     cx.flushed(&b, Queue::Recv, 0..16)
 }
 
-/// A pair whose B does not answer, so that what A posts stays under way.
+/// A pair whose B does not answer, so that requests of A stay outstanding.
 fn unanswered(cx: &mut Context<'_>) -> Result<(End, End), Stop> {
     let (a, b) = cx.pair(&Setup { timeout: TimeCode(20), ..Setup::RC })?;
     cx.go(&b, QpState::Reset)?;

@@ -2,7 +2,6 @@
 
 use super::prelude::*;
 
-/// Run in this order.
 pub const CASES: &[Case] = &[
     Case::new("pd-after-its-end", "contract: NoSuch", &[], pd_after_its_end),
     Case::new("region-after-its-end", "contract: NoSuch", &[], region_after_its_end),
@@ -103,7 +102,7 @@ fn not_reused_at_once(cx: &mut Context<'_>) -> Result<(), Stop> {
     no_such("the old one's number", cx.device(Side::A).qpn(old.qp))
 }
 
-/// Something that is made in a domain.
+/// Objects that are created in a protection domain.
 #[derive(Clone, Copy)]
 enum Made {
     Region,
@@ -112,7 +111,7 @@ enum Made {
     Ah,
 }
 
-/// A domain stays as long as what was made in it.
+/// A protection domain cannot be destroyed while it has objects.
 fn pd_with(cx: &mut Context<'_>, made: Made) -> Result<(), Stop> {
     let place = cx.place(Side::A)?;
     let pd = place.pd;

@@ -2,7 +2,6 @@
 
 use super::prelude::*;
 
-/// Run in this order.
 pub const CASES: &[Case] = &[
     Case::new("rc-send-one-byte", "IBA 11.4.1.1", &[], |cx| send(cx, |_| 1)),
     Case::new("rc-send-odd", "IBA 11.4.1.1", &[], |cx| send(cx, |max| max.min(13))),
@@ -17,7 +16,7 @@ pub const CASES: &[Case] = &[
     Case::new("not-for-atomics", "contract: Data", &[Need::Atomics], not_for_atomics),
 ];
 
-/// A pair that takes inline bytes, and how many; ends the case where there are none.
+/// A pair that supports inline data, and its limit; skips the case if there is none.
 fn inline_pair(cx: &mut Context<'_>, qp_type: QpType) -> Result<(End, End, usize), Stop> {
     let max = cx.limits().inline_bytes_max;
     if max == 0 {

@@ -2,7 +2,6 @@
 
 use super::prelude::*;
 
-/// Run in this order.
 pub const CASES: &[Case] = &[
     Case::new("rc-receive-too-short", "IBA 9.7.4.1.6", &[], |cx| rc_too_short(cx, 64, 63)),
     Case::new("rc-receive-of-nothing", "IBA 9.7.4.1.6", &[], |cx| rc_too_short(cx, 1, 0)),
@@ -57,9 +56,9 @@ fn write_imm_needs_no_room(cx: &mut Context<'_>) -> Result<(), Stop> {
     same(&source, 0, &target, 0, 5000)
 }
 
-/// A message that did not fit into receive 1, when nobody tells the sender. IBA speaks of a length
+/// A message that did not fit into receive 1, without an error for the sender. IBA has a length
 /// error that completes the receive; adapters in the field also drop the message and use the
-/// receive for the next one. Either is told apart by what completes.
+/// receive for the next one. The completion shows which.
 fn unreliable_too_short(
     cx: &mut Context<'_>,
     a: &End,

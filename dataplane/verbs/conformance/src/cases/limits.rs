@@ -1,4 +1,4 @@
-//! What an adapter says of itself, and that its limits are where it says (IBA 11.2.1).
+//! The attributes of an adapter, and whether its limits are where it reports them (IBA 11.2.1).
 
 use super::prelude::*;
 use pollux_wire::address::{Lid, Qpn};
@@ -6,7 +6,6 @@ use pollux_wire::mad::smp::PortState;
 use pollux_wire::packet::RnrTimer;
 use pollux_wire::units::TimeCode;
 
-/// Run in this order.
 pub const CASES: &[Case] = &[
     Case::new("attributes-make-sense", "IBA 11.2.1.2", &[], attributes_make_sense),
     Case::new("ports-make-sense", "IBA 11.2.1.2", &[], ports_make_sense),
@@ -115,7 +114,7 @@ fn no_such_port(cx: &mut Context<'_>) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Numbers are arguments as well as names: both answers are right.
+/// The numbers are arguments as well as limits: both errors are right.
 fn is_wrong<T: std::fmt::Debug>(what: &str, answer: Result<T, VerbsError>) -> Result<(), Stop> {
     refused(what, answer, |error| {
         matches!(error, VerbsError::NoSuch { .. } | VerbsError::Invalid { .. })
@@ -190,7 +189,7 @@ fn initiator_depth_beyond(cx: &mut Context<'_>) -> Result<(), Stop> {
     is_beyond("initiator depth", cx.device(Side::A).modify_qp(a.qp, &change))
 }
 
-/// A change that would be right but for what `exceed` does to it.
+/// A change that is valid except for the effect of `exceed`.
 fn change_over(
     cx: &mut Context<'_>,
     to: QpState,
@@ -213,14 +212,14 @@ fn with_path(change: &mut QpAttributes, spoil: fn(&mut AddressVector)) {
     }
 }
 
-/// An attribute over a limit is both: an argument that is wrong, and over a limit.
+/// An attribute above a limit is an invalid argument and above the limit: both errors are right.
 fn is_beyond(what: &str, answer: Result<(), VerbsError>) -> Result<(), Stop> {
     refused(what, answer, |error| {
         matches!(error, VerbsError::Invalid { .. } | VerbsError::Limit { .. })
     })
 }
 
-/// Makes as many as there may be, and one more.
+/// Creates objects up to the limit, and one more.
 fn run_out<T: std::fmt::Debug>(
     max: u32,
     mut make: impl FnMut() -> Result<T, VerbsError>,

@@ -1,26 +1,24 @@
-//! What a queue pair may not do to our own memory (IBA 10.6.3.1, 10.7.2.2, 9.9.2.3): keys, bounds,
-//! rights and domains of the entries that requests are made of.
+//! Forbidden local accesses (IBA 10.6.3.1, 10.7.2.2, 9.9.2.3): keys, bounds, rights and domains of
+//! scatter/gather entries.
 
 use super::prelude::*;
 
-/// What is wrong with the entry.
+/// The fault of a scatter/gather entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wrong {
-    /// A key that nobody gave out.
+    /// A key that no region has.
     Key,
     /// One byte beyond the region.
     Over,
     /// One byte before the region.
     Before,
-    /// The region is of another domain.
     Domain,
-    /// The region is no more.
+    /// The region is deregistered.
     Gone,
     /// The adapter may not write there.
     ReadOnly,
 }
 
-/// Run in this order.
 pub const CASES: &[Case] = &[
     Case::new("send-unknown-key", "IBA 10.6.3", &[], |cx| send(cx, Wrong::Key)),
     Case::new("send-over-by-one", "IBA 10.6.3", &[], |cx| send(cx, Wrong::Over)),
@@ -54,7 +52,7 @@ pub const CASES: &[Case] = &[
 const UC: &[Need] = &[Need::Uc, Need::Lossless];
 
 impl Wrong {
-    /// An entry of eight bytes that is wrong in this way.
+    /// An entry of eight bytes with this fault.
     fn entry(self, cx: &mut Context<'_>, end: &End) -> Result<Sge, Stop> {
         let side = end.side();
         let elsewhere = cx.device(side).create_pd()?;
@@ -81,7 +79,7 @@ fn send(cx: &mut Context<'_>, wrong: Wrong) -> Result<(), Stop> {
     let entry = wrong.entry(cx, &a)?;
     cx.post(&a, request(2, SendOp::Send, &[entry]))?;
     cx.breaks(&a, Queue::Send, 2, &[LocalProtection])?;
-    // The peer never heard of it.
+    // The peer received nothing.
     cx.still_in(&b, QpState::Rts)?;
     sink.is_untouched(0, 8)
 }
@@ -102,7 +100,7 @@ fn recv(cx: &mut Context<'_>, wrong: Wrong) -> Result<(), Stop> {
     let entry = wrong.entry(cx, &b)?;
     cx.recv(&b, 1, &[entry])?;
     cx.post(&a, request(2, SendOp::Send, &[source.sge(0, 8)]))?;
-    // The fault is the responder's own, and it says so (IBA 9.9.3.1: NAK, remote operational
+    // The fault is the responder's own, and it reports that (IBA 9.9.3.1: NAK, remote operational
     // error).
     cx.breaks(&a, Queue::Send, 2, &[RemoteOperation])?;
     cx.breaks(&b, Queue::Recv, 1, &[LocalProtection])
@@ -137,7 +135,7 @@ fn write_unknown_key(cx: &mut Context<'_>) -> Result<(), Stop> {
     target.is_untouched(0, 8)
 }
 
-/// On an unreliable queue pair only the send queue breaks, and can be mended: SQE (IBA 10.3.1.7).
+/// On an unreliable queue pair only the send queue fails, and can recover: SQE (IBA 10.3.1.7).
 fn error_state(cx: &mut Context<'_>, qp_type: QpType) -> Result<(), Stop> {
     let (a, b) = cx.connected(qp_type)?;
     let op = match qp_type {
@@ -148,7 +146,7 @@ fn error_state(cx: &mut Context<'_>, qp_type: QpType) -> Result<(), Stop> {
     cx.post(&a, request(1, op, &[entry]))?;
     cx.ended(&a, Queue::Send, 1, &[LocalProtection])?;
     cx.in_state(&a, QpState::Sqe)?;
-    // What is posted meanwhile is flushed, and receives stay.
+    // Requests posted meanwhile are flushed, and receives stay.
     cx.post(&a, request(2, op, &[]))?;
     cx.flushed(&a, Queue::Send, [2])?;
     cx.go(&a, QpState::Rts)?;
@@ -156,7 +154,7 @@ fn error_state(cx: &mut Context<'_>, qp_type: QpType) -> Result<(), Stop> {
     cx.carry_out(&a, request(3, op, &[source.sge(0, 8)])).map(drop)
 }
 
-/// A receive that cannot be written breaks its queue pair on any service; the sender knows nothing.
+/// A receive that cannot be written fails its queue pair on any service; the sender gets no error.
 fn recv_unreliable(cx: &mut Context<'_>, qp_type: QpType) -> Result<(), Stop> {
     let (a, b) = cx.connected(qp_type)?;
     // As long as the receive is, with the GRH or without.

@@ -7,7 +7,6 @@ use super::prelude::*;
 use pollux_verbs::qp::Migration;
 use pollux_wire::address::Lid;
 
-/// Run in this order.
 pub const CASES: &[Case] = &[
     Case::new("traffic-arms-both-rc", "IBA 17.2.8.1", RC, |cx| traffic_arms(cx, &Setup::RC)),
     Case::new("traffic-arms-both-uc", "IBA 17.2.8.1", UC, |cx| traffic_arms(cx, &Setup::UC)),
@@ -47,7 +46,7 @@ fn modify(cx: &mut Context<'_>, end: &End, change: &QpAttributes) -> Result<(), 
 fn migrate(cx: &mut Context<'_>, end: &End) -> Result<(), Stop> {
     let migration = Some(Migration::Migrated);
     modify(cx, end, &QpAttributes { migration, ..QpAttributes::default() })?;
-    // Whether an owner is told what it did itself is open.
+    // Adapters may or may not report a migration that the program requested.
     cx.tolerate(end.side(), &[AsyncEvent::PathMigrated(end.qp)])
 }
 
@@ -56,8 +55,8 @@ fn is_in(cx: &mut Context<'_>, end: &End, migration: Migration) -> Result<(), St
     equal("the state of migration", found.migration.unwrap_or_default(), migration)
 }
 
-/// Messages both ways, long ones and short ones. On a wire that lets packets overtake, an armed end
-/// may hear late of a time when its peer was not.
+/// Messages in both directions, long and short. On a wire that reorders packets, an armed end may
+/// receive late packets of a time when its peer was not armed.
 fn talk(cx: &mut Context<'_>, a: &End, b: &End) -> Result<(), Stop> {
     for bytes in [BYTES, 8] {
         cx.exchange(a, b, bytes)?;
@@ -71,7 +70,7 @@ fn talk(cx: &mut Context<'_>, a: &End, b: &End) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Both ends are armed, and talk.
+/// Both ends are armed, and exchange messages.
 fn are_armed(cx: &mut Context<'_>, a: &End, b: &End) -> Result<(), Stop> {
     talk(cx, a, b)?;
     is_in(cx, a, Migration::Armed)?;
@@ -89,7 +88,7 @@ fn armed(cx: &mut Context<'_>, setup: &Setup) -> Result<(End, End), Stop> {
     Ok((a, b))
 }
 
-/// Both ends are on the paths that were their alternate ones, and talk.
+/// Both ends use their former alternate paths, and exchange messages.
 fn have_migrated(cx: &mut Context<'_>, a: &End, b: &End) -> Result<(), Stop> {
     for (end, peer) in [(a, b), (b, a)] {
         is_in(cx, end, Migration::Migrated)?;
@@ -100,7 +99,7 @@ fn have_migrated(cx: &mut Context<'_>, a: &End, b: &End) -> Result<(), Stop> {
     talk(cx, a, b)
 }
 
-/// Goes to rest, changes something, and goes on.
+/// Drains the send queue, changes the queue pair, and returns to RTS.
 fn at_rest(cx: &mut Context<'_>, end: &End, change: QpAttributes) -> Result<(), Stop> {
     let (state, drain_event) = (Some(QpState::Sqd), Some(true));
     modify(cx, end, &QpAttributes { state, drain_event, ..QpAttributes::default() })?;
@@ -109,7 +108,7 @@ fn at_rest(cx: &mut Context<'_>, end: &End, change: QpAttributes) -> Result<(), 
     cx.go(end, QpState::Rts)
 }
 
-/// Neither hears nor is heard by its present path any more.
+/// Makes the present path of an end unusable in both directions.
 fn cut(cx: &mut Context<'_>, end: &End) -> Result<(), Stop> {
     let (_, found) = cx.device(end.side()).query_qp(end.qp)?;
     let path = found.path.map(|path| AddressVector { dlid: NOWHERE, ..path });
@@ -138,7 +137,7 @@ fn waits_for_the_other(cx: &mut Context<'_>) -> Result<(), Stop> {
     for (end, peer, state) in [(&a, &b, Migration::Rearm), (&b, &a, Migration::Armed)] {
         let path = cx.alternate_path(end.side(), peer.side())?;
         modify(cx, end, &with_path(path))?;
-        // What a peer says that knows no other path arms nobody.
+        // Packets of a peer without an alternate path arm no end.
         talk(cx, &a, &b)?;
         is_in(cx, &a, state)?;
     }
@@ -191,7 +190,7 @@ fn dead_path_is_left(cx: &mut Context<'_>) -> Result<(), Stop> {
     have_migrated(cx, &a, &b)
 }
 
-/// Both ends send by a dead path. One of them leaves it first, and the other learns of it.
+/// Both ends send on a dead path. One of them migrates first, and the other follows.
 fn peer_is_followed(cx: &mut Context<'_>) -> Result<(), Stop> {
     let (a, b) = armed(cx, &Setup::RC)?;
     cut(cx, &b)?;

@@ -29,7 +29,7 @@ mod windows;
 
 use super::Theme;
 
-/// What the files of cases are written with.
+/// Imports of all files of cases.
 mod prelude {
     pub(super) use crate::adapters::{Group, Side, Turn};
     pub(super) use crate::buffer::{Buffer, pattern};
@@ -54,13 +54,12 @@ mod prelude {
     };
     pub(super) use pollux_wire::packet::Grh;
 
-    /// What a requester learns of a request that the peer does not allow. IBA 9.7.4.1.2 and
-    /// 9.7.4.1.5 draw the line between the two finely, and adapters in the field draw it
-    /// differently.
+    /// The statuses of a request that the peer does not allow. IBA 9.7.4.1.2 and 9.7.4.1.5
+    /// distinguish them finely, and adapters in the field differ.
     pub(super) const REMOTE_REFUSALS: &[CompletionStatus] = &[RemoteAccess, RemoteInvalidRequest];
 }
 
-/// All themes, in the order to read them.
+/// In reading order.
 pub const THEMES: &[Theme] = &[
     // What works.
     Theme { name: "operation", cases: operations::CASES },

@@ -4,7 +4,6 @@
 use super::prelude::*;
 use pollux_wire::address::{Gid, Lid, Qpn};
 
-/// Run in this order.
 pub const CASES: &[Case] = &[
     Case::new("reaches-who-is-attached", "IBA 10.5.2", NEEDS, reaches),
     Case::new("reaches-nobody-else", "IBA 10.5.2", NEEDS, reaches_nobody_else),
@@ -26,7 +25,7 @@ pub(super) fn attach(cx: &mut Context<'_>, end: &End, group: Group) -> Result<()
     Ok(cx.device(end.side()).attach_multicast(end.qp, group.mgid, group.mlid)?)
 }
 
-/// Where datagrams to the group go.
+/// The destination of datagrams to the group.
 pub(super) fn to_group(
     cx: &mut Context<'_>,
     from: &End,
@@ -62,7 +61,7 @@ pub(super) fn has(
     sink.holds(Grh::LEN, &pattern(seed, 8))
 }
 
-/// Nothing came into receive `id`.
+/// Expects that receive `id` is still posted.
 fn has_not(cx: &mut Context<'_>, end: &End, id: u64, sink: &Buffer) -> Result<(), Stop> {
     cx.nothing_more(end)?;
     sink.is_untouched(0, 48)?;
@@ -182,7 +181,7 @@ fn destroyed_while_attached(cx: &mut Context<'_>) -> Result<(), Stop> {
     let group = cx.group(0)?;
     let (a, b) = cx.connected(QpType::Ud)?;
     attach(cx, &b, group)?;
-    // An adapter lets go of the group by itself, or wants to be told.
+    // An adapter leaves the group by itself, or requires an explicit detach.
     if let Err(error) = cx.device(Side::B).destroy_qp(b.qp) {
         busy("destroying it while attached", Err::<(), _>(error))?;
         cx.device(Side::B).detach_multicast(b.qp, group.mgid, group.mlid)?;

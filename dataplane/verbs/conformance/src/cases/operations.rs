@@ -3,7 +3,6 @@
 
 use super::prelude::*;
 
-/// Run in this order.
 pub const CASES: &[Case] = &[
     Case::new("rc-send", "IBA 9.4.1", &[], |cx| send(cx, QpType::Rc)),
     Case::new("uc-send", "IBA 9.4.1", UC, |cx| send(cx, QpType::Uc)),
@@ -115,7 +114,7 @@ fn datagram(cx: &mut Context<'_>, imm: Option<u32>) -> Result<(), Stop> {
     same(&source, 0, &sink, Grh::LEN, 100)
 }
 
-/// Expects the post of an operation that the transport does not have to be refused.
+/// Expects the post of an operation that the transport does not support to be refused.
 fn has_not(cx: &mut Context<'_>, a: &End, op: SendOp, sges: &[Sge]) -> Result<(), Stop> {
     let answer = cx.device(a.side()).post_send(a.qp, &[request(1, op, sges)]);
     post_refused(&format!("{op:?}"), answer, 0, &[PostRefusal::BadOperation])?;

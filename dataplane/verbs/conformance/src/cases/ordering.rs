@@ -1,8 +1,7 @@
-//! What comes before what (IBA 9.5, 10.8.3.3).
+//! The order of operations (IBA 9.5, 10.8.3.3).
 
 use super::prelude::*;
 
-/// Run in this order.
 pub const CASES: &[Case] = &[
     Case::new("rc-messages-in-order", "IBA 9.5", &[], |cx| in_order(cx, QpType::Rc)),
     Case::new("uc-messages-in-order", "IBA 9.5", UC, |cx| in_order(cx, QpType::Uc)),
@@ -84,7 +83,7 @@ fn write_then_send(cx: &mut Context<'_>) -> Result<(), Stop> {
     let write = SendOp::Write(target.remote(0));
     cx.post(&a, silent(1, write, &[source.sge(0, 10_000)]))?;
     cx.post(&a, silent(2, SendOp::Send, &[source.sge(0, 1)]))?;
-    // Who has the message has what was written before it.
+    // The receiver of the message has the data written before it.
     cx.received(&b, 1, 1)?;
     same(&source, 0, &target, 0, 10_000)
 }
@@ -120,7 +119,7 @@ fn fence_after_read(cx: &mut Context<'_>) -> Result<(), Stop> {
     target.put(0, &pattern(58, 10_000));
     let sink = cx.sink(&b, 10_000)?;
     cx.recv(&b, 1, &[sink.sge(0, 10_000)])?;
-    // What was read is sent on by a request that was posted before it was there.
+    // A request sends the data of a read, and was posted before the data arrived.
     cx.post(&a, silent(1, SendOp::Read(target.remote(0)), &[relay.sge(0, 10_000)]))?;
     cx.carry_out(&a, fenced(2, SendOp::Send, &[relay.sge(0, 10_000)]))?;
     cx.received(&b, 1, 10_000)?;

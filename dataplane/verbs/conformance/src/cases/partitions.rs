@@ -5,7 +5,6 @@ use super::prelude::*;
 use pollux_wire::keys::PKey;
 use pollux_wire::units::TimeCode;
 
-/// Run in this order.
 pub const CASES: &[Case] = &[
     Case::new("ud-full-and-full", "IBA 10.9.3", UD, |cx| ud(cx, FULL, FULL, true)),
     Case::new("ud-full-and-limited", "IBA 10.9.3", UD, |cx| ud(cx, FULL, LIMITED, true)),
@@ -26,7 +25,7 @@ const FULL: PKey = PKey(0x8123);
 const LIMITED: PKey = PKey(0x0123);
 const OTHER: PKey = PKey(0x8124);
 
-/// Both have the default partition first, so that it is the second entry that decides.
+/// Both tables have the default partition first, so that the second entry decides.
 fn pair(cx: &mut Context<'_>, setup: &Setup, a: PKey, b: PKey) -> Result<(End, End), Stop> {
     cx.set_pkeys(&[PKey::DEFAULT, a], &[PKey::DEFAULT, b])?;
     cx.pair(&Setup { pkey_index: 1, ..*setup })

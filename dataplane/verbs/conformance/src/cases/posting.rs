@@ -1,10 +1,10 @@
-//! What posts refuse, and how far a batch comes (contract: `PostError`; IBA 10.8.3, 11.4.1).
+//! Refusals of posts, and the number of accepted requests of a batch (contract: `PostError`; IBA
+//! 10.8.3, 11.4.1).
 
 use super::prelude::*;
 use pollux_wire::address::Qpn;
 use pollux_wire::units::TimeCode;
 
-/// Run in this order.
 pub const CASES: &[Case] = &[
     Case::new("send-in-reset", "IBA 10.3.1.1", &[], |cx| send_in(cx, QpState::Reset)),
     Case::new("send-in-init", "IBA 10.3.1.2", &[], |cx| send_in(cx, QpState::Init)),
@@ -53,7 +53,7 @@ fn recv_in(cx: &mut Context<'_>, state: QpState) -> Result<(), Stop> {
     cx.advance(&b, state, &a, &Setup::RC)?;
     let sink = cx.sink(&b, 8)?;
     cx.recv(&b, 1, &[sink.sge(0, 8)])?;
-    // What is posted early is there when the first message comes.
+    // Receives posted early are used when the first message arrives.
     for to in [QpState::Rtr, QpState::Rts] {
         if to > state {
             let change = cx.change(&b, to, &a, &Setup::RC)?;
@@ -66,7 +66,7 @@ fn recv_in(cx: &mut Context<'_>, state: QpState) -> Result<(), Stop> {
     cx.received(&b, 1, 8).map(drop)
 }
 
-/// A pair with small queues whose B does not answer, so that A's queue stays as full as it is.
+/// A pair with small queues whose B does not answer, so that A's queue stays full.
 fn small_and_unanswered(cx: &mut Context<'_>) -> Result<(End, End), Stop> {
     let setup = Setup { requests_max: 4, timeout: TimeCode(20), ..Setup::RC };
     let (a, b) = cx.pair(&setup)?;
@@ -74,7 +74,7 @@ fn small_and_unanswered(cx: &mut Context<'_>) -> Result<(End, End), Stop> {
     Ok((a, b))
 }
 
-/// An adapter may round a queue's length up, so a case finds it out.
+/// An adapter may round the length of a queue up, so a case measures it.
 const QUEUE_MAX: u64 = 1 << 16;
 
 fn send_queue_full(cx: &mut Context<'_>) -> Result<(), Stop> {
@@ -91,7 +91,7 @@ fn send_queue_full(cx: &mut Context<'_>) -> Result<(), Stop> {
     if posted < 4 {
         return fail(format!("expected room for 4 sends, found {posted}"));
     }
-    // None of those that were taken is lost, and there is room again.
+    // No accepted request is lost, and there is space again.
     cx.go(&a, QpState::Err)?;
     cx.flushed(&a, Queue::Send, 0..posted)?;
     cx.post(&a, request(posted, SendOp::Send, &[]))?;

@@ -1,33 +1,31 @@
-//! What a peer may not do to our memory (IBA 9.7.4.1.5, 10.6.3, 9.9.3): every way to be wrong, with
-//! every operation that touches remote memory.
+//! Forbidden remote accesses (IBA 9.7.4.1.5, 10.6.3, 9.9.3): every fault, with every operation that
+//! accesses remote memory.
 //!
-//! Each time the requester learns of it in the completion, both queue pairs are in the error state,
-//! the responder has an event, and the memory is as it was.
+//! Each time the requester's completion has the error, both queue pairs are in the error state, the
+//! responder has an event, and the memory is unchanged.
 
 use super::prelude::*;
 
-/// What is wrong.
+/// The fault of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wrong {
-    /// A key that nobody gave out.
+    /// A key that no region has.
     Key,
     /// One byte beyond the region.
     Over,
     /// One byte before the region.
     Before,
-    /// So far up that adding the length comes round to zero.
+    /// The end of the range wraps around to zero.
     Wraps,
-    /// The region does not allow it.
     RegionRight,
-    /// The queue pair does not allow it.
     QpRight,
     /// The region is of another domain than the queue pair.
     Domain,
-    /// The region is no more.
+    /// The region is deregistered.
     Gone,
 }
 
-/// With what it is tried.
+/// The operation with the fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Op {
     Write,
@@ -68,7 +66,7 @@ const fn case(
     Case::new(name, "IBA 9.7.4.1.5", needs, run)
 }
 
-/// Every operation, wrong in every way.
+/// Every operation with every fault.
 pub const WRONGS: &[Case] = wrongs![
     "write" Write &[];
     "write-imm" WriteImm &[];
@@ -77,7 +75,7 @@ pub const WRONGS: &[Case] = wrongs![
     "compare-swap" CompareSwap ATOMICS;
 ];
 
-/// What is just right, and what a broken connection leaves alone.
+/// Ranges and rights that are just valid, and data that a failed connection must not change.
 pub const CASES: &[Case] = &[
     Case::new("write-to-the-last-byte", "IBA 10.6.3", &[], write_to_the_last_byte),
     Case::new("read-to-the-last-byte", "IBA 10.6.3", &[], read_to_the_last_byte),
@@ -92,7 +90,7 @@ pub const CASES: &[Case] = &[
 const UC: &[Need] = &[Need::Uc, Need::Lossless];
 
 impl Op {
-    /// The right without which it is not allowed.
+    /// The access right that the operation needs.
     fn right(self) -> Access {
         match self {
             Self::Write | Self::WriteImm => Access::REMOTE_WRITE,
@@ -114,7 +112,7 @@ impl Op {
     }
 }
 
-/// All rights but this one, and only such as go together.
+/// All remote rights but this one, and the local right that writes and atomics require.
 fn all_but(right: Access) -> Access {
     let rest = [Access::REMOTE_WRITE, Access::REMOTE_READ, Access::REMOTE_ATOMIC];
     let rest = rest.into_iter().filter(|&one| one != right);
@@ -144,7 +142,7 @@ fn refusal(cx: &mut Context<'_>, op: Op, wrong: Wrong) -> Result<(), Stop> {
 }
 
 impl Wrong {
-    /// Where the request goes.
+    /// The target of the request.
     fn place(self, op: Op, target: &Buffer) -> Remote {
         let aligned = if op.right() == Access::REMOTE_ATOMIC { 8 } else { 1 };
         let right = target.remote(0);
@@ -168,7 +166,7 @@ impl Wrong {
     }
 }
 
-/// A write with immediate may have taken the receive already when it failed; all others leave it to
+/// A write with immediate may have used the receive already when it failed; all others leave it to
 /// be flushed.
 fn receive_is_returned(cx: &mut Context<'_>, b: &End, op: Op) -> Result<(), Stop> {
     let taken = [Flushed, LocalAccess, LocalQpOperation, LocalProtection];
@@ -176,7 +174,7 @@ fn receive_is_returned(cx: &mut Context<'_>, b: &End, op: Op) -> Result<(), Stop
     cx.ended(b, Queue::Recv, 1, statuses).map(drop)
 }
 
-/// The responder's program hears of it, unless a receive told it already.
+/// The responder gets an event, unless a receive has reported the error already.
 fn event_came(cx: &mut Context<'_>, b: &End, op: Op, wrong: Wrong) -> Result<(), Stop> {
     let access = AsyncEvent::QpAccessError(b.qp);
     if wrong == Wrong::QpRight || op == Op::WriteImm {
@@ -224,8 +222,8 @@ fn what_came_before_is_done(cx: &mut Context<'_>) -> Result<(), Stop> {
     let target = cx.shared(&b, 64)?;
     let wrong = Remote { rkey: RKey(!target.region.rkey.0), ..target.remote(0) };
     cx.post(&a, request(1, SendOp::Write(target.remote(0)), &[source.sge(0, 8)]))?;
-    // One answer tells of the first write and of the second. Where that may be lost the first is
-    // waited for: its peer, in the error state, would not say again that it was done.
+    // One answer may acknowledge the first write and refuse the second. Where that may be lost, the
+    // case waits for the first: its peer, in the error state, would not acknowledge it again.
     let lossy = cx.is_lossy();
     if lossy {
         cx.done(&a, CompletionKind::Write, 1)?;
@@ -260,7 +258,7 @@ fn uc_write_unknown_key(cx: &mut Context<'_>) -> Result<(), Stop> {
     let source = cx.source(&a, 8, 75)?;
     let target = cx.shared(&b, 8)?;
     let wrong = Remote { rkey: RKey(!target.region.rkey.0), ..target.remote(0) };
-    // Nobody tells the sender. The responder drops the message, and IBA lets it break off or not.
+    // The sender gets no error. The responder drops the message, and IBA lets it break off or not.
     cx.carry_out(&a, request(1, SendOp::Write(wrong), &[source.sge(0, 8)]))?;
     cx.tolerate(b.side(), &[AsyncEvent::QpAccessError(b.qp)])?;
     cx.still_in(&a, QpState::Rts)?;

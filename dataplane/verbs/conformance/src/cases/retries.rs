@@ -6,7 +6,7 @@ use pollux_wire::address::{Lid, Qpn};
 use pollux_wire::packet::RnrTimer;
 use pollux_wire::units::TimeCode;
 
-/// Receivers that are not ready.
+/// Cases of receivers that are not ready.
 pub const RNR: &[Case] = &[
     Case::new("send-waits-for-a-receive", "IBA 9.7.5.2.8", &[], |cx| late(cx, SendOp::Send, 7)),
     Case::new("send-imm-waits-for-a-receive", "IBA 9.7.5.2.8", &[], |cx| {
@@ -26,7 +26,7 @@ pub const RNR: &[Case] = &[
     Case::new("ud-message-is-dropped", "IBA 9.8.3.2", &[Need::Lossless], ud_dropped),
 ];
 
-/// Peers that are not there.
+/// Cases of absent peers.
 pub const ABSENT: &[Case] = &[
     Case::new("no-such-queue-pair", "IBA 9.9.2.1.1", &[], |cx| absent(cx, Absent::NoSuchQp, 1)),
     Case::new("peer-in-reset", "IBA 9.9.2.1.1", &[], |cx| absent(cx, Absent::Reset, 1)),
@@ -125,8 +125,8 @@ fn exhausted(cx: &mut Context<'_>, rnr_retry: u8) -> Result<(), Stop> {
     target.is_untouched(0, 8)
 }
 
-/// Not on a wire that loses packets: each lost answer costs one of the other kind of retries, which
-/// only progress restores (IBA 9.9.2.1.1), and here is none for long.
+/// Not on a wire that loses packets: each lost answer costs a retry of the other kind, which only
+/// progress restores (IBA 9.9.2.1.1), and there is none for long.
 fn without_end(cx: &mut Context<'_>) -> Result<(), Stop> {
     let (a, b) = cx.pair(&Setup { rnr_retry: 7, min_rnr_timer: RnrTimer(1), ..Setup::RC })?;
     let source = cx.source(&a, 8, 106)?;
@@ -198,7 +198,7 @@ fn ud_dropped(cx: &mut Context<'_>) -> Result<(), Stop> {
     same(&source, 8, &sink, Grh::LEN, 8)
 }
 
-/// Why nobody answers.
+/// The reason for which no answer arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Absent {
     NoSuchQp,

@@ -2,7 +2,6 @@
 
 use super::prelude::*;
 
-/// Run in this order.
 pub const CASES: &[Case] = &[
     Case::new("gather-odd", "IBA 10.8.1", &[], |cx| gather(cx, &[1, 2, 61])),
     Case::new("gather-empty-first", "IBA 10.8.1", &[], |cx| gather(cx, &[0, 5, 7])),
@@ -25,7 +24,7 @@ pub const CASES: &[Case] = &[
     Case::new("as-many-as-the-queue-takes", "IBA 11.2.4.1", &[], as_many_as_possible),
 ];
 
-/// Cuts of a buffer, a gap of a byte between them so that joining them is seen.
+/// Parts of a buffer with a byte between them, so that a gap that is written shows.
 fn cuts(buffer: &Buffer, lengths: &[usize]) -> Vec<Sge> {
     let mut at = 1;
     let cut = |&bytes: &usize| {
@@ -36,7 +35,7 @@ fn cuts(buffer: &Buffer, lengths: &[usize]) -> Vec<Sge> {
     lengths.iter().map(cut).collect()
 }
 
-/// What those cuts hold, joined.
+/// The contents of those parts, joined.
 fn joined(buffer: &Buffer, lengths: &[usize]) -> Vec<u8> {
     let mut at = 1;
     let mut all = Vec::new();

@@ -5,7 +5,6 @@ use super::multicast::{attach, has, room, send, to_group};
 use super::prelude::*;
 use std::collections::BTreeSet;
 
-/// Run in this order.
 pub const CASES: &[Case] = &[
     Case::new("same-port", "contract: open_shared", &[], same_port),
     Case::new("numbers-differ", "contract: open_shared", &[], numbers_differ),
@@ -49,7 +48,7 @@ fn numbers_differ(cx: &mut Context<'_>) -> Result<(), Stop> {
     equal("numbers of six queue pairs", numbers.len(), 6)
 }
 
-/// A connection of each to B.
+/// A connection of each context to B.
 fn connections(cx: &mut Context<'_>) -> Result<[(End, End); 2], Stop> {
     let peer = cx.place(Side::B)?;
     let mut connection = |side| -> Result<_, Stop> {
@@ -104,7 +103,7 @@ fn to_each_other(cx: &mut Context<'_>) -> Result<(), Stop> {
     Ok(())
 }
 
-/// A queue pair for datagrams at each side, in RTS.
+/// A UD queue pair in RTS at each side.
 fn datagram_ends<const N: usize>(cx: &mut Context<'_>, sides: [Side; N]) -> Result<[End; N], Stop> {
     let mut ends = Vec::new();
     for side in sides {

@@ -3,7 +3,6 @@
 
 use super::prelude::*;
 
-/// Run in this order.
 pub const CASES: &[Case] = &[
     Case::new("first-come-first-served", "IBA 10.2.9.1", &[], first_come),
     Case::new("shared-by-100", "IBA 10.2.9.1", &[], shared_by_100),
@@ -34,7 +33,7 @@ const LIMIT: &[Need] = &[Need::SrqLimit];
 const LIMIT_LOSSLESS: &[Need] = &[Need::SrqLimit, Need::Lossless];
 const LIMIT_UC: &[Need] = &[Need::SrqLimit, Need::UcSrq, Need::Lossless];
 
-/// A pair whose B takes from a shared queue.
+/// A pair whose B has a shared receive queue.
 fn pair(cx: &mut Context<'_>, qp_type: QpType) -> Result<(End, End, Srq), Stop> {
     let place_a = cx.place(Side::A)?;
     let place_b = cx.place_with_srq(Side::B, 16)?;
@@ -45,7 +44,7 @@ fn pair(cx: &mut Context<'_>, qp_type: QpType) -> Result<(End, End, Srq), Stop> 
     }
 }
 
-/// Sends `count` empty messages into receives that are there.
+/// Sends `count` empty messages, for which receives are posted.
 fn use_up(cx: &mut Context<'_>, a: &End, b: &End, ids: std::ops::Range<u64>) -> Result<(), Stop> {
     for id in ids {
         cx.carry_out(a, request(id, SendOp::Send, &[]))?;
@@ -92,7 +91,7 @@ fn shared_by_100(cx: &mut Context<'_>) -> Result<(), Stop> {
     for (nth, (a, _)) in pairs.iter().enumerate() {
         cx.post(a, request(nth as u64, SendOp::Send, &[source.sge(8 * nth, 8)]))?;
     }
-    // Which message took which receive is open; the number of the queue pair tells.
+    // The order in which messages use receives is open; the QPN identifies the message.
     for _ in 0..100 {
         let found = cx.next(Side::B, place_b.recv_cq)?;
         equal("the status", found.status, Success)?;
@@ -199,7 +198,7 @@ fn limit_set_too_late(cx: &mut Context<'_>) -> Result<(), Stop> {
     cx.event(Side::B, AsyncEvent::SrqLimitReached(srq))
 }
 
-/// A message that its receive is too short for is dropped, and the receive was never taken.
+/// A message that is too long for its receive is dropped, and the receive stays posted.
 fn too_long_takes_none(cx: &mut Context<'_>, qp_type: QpType) -> Result<(), Stop> {
     let (a, b, srq) = pair(cx, qp_type)?;
     let op = match qp_type {
@@ -265,7 +264,7 @@ fn error_leaves_it_alone(cx: &mut Context<'_>) -> Result<(), Stop> {
         cx.recv(&b, id, &[])?;
     }
     cx.go(&broken.1, QpState::Err)?;
-    // Receives that no message has taken are nobody's, and are not flushed.
+    // Unused receives belong to no queue pair, and are not flushed.
     cx.nothing_more(&b)?;
     cx.event(Side::B, AsyncEvent::LastWqeReached(broken.1.qp))?;
     use_up(cx, &a, &b, 0..4)

@@ -3,7 +3,6 @@
 use super::prelude::*;
 use std::time::Duration;
 
-/// Run in this order.
 pub const CASES: &[Case] = &[
     Case::new("silent-sends-complete-silently", "IBA 10.7.3.1", &[], silence),
     Case::new("a-signal-covers-the-silent", "contract: device", &[], a_signal_covers_the_silent),
@@ -24,7 +23,7 @@ pub const CASES: &[Case] = &[
     Case::new("arming-nothing", "contract: arm", &[], arming_nothing),
 ];
 
-/// Short: what is under way in software comes by polling, not by sleeping.
+/// Short: in software, polling makes progress, not sleeping.
 const GLANCE: Duration = Duration::from_micros(100);
 
 fn silence(cx: &mut Context<'_>) -> Result<(), Stop> {

@@ -1,22 +1,22 @@
 //! Messages of every size that is next to a boundary: of words, of inline and cache-line sizes, of
 //! packets, of pages and of 16-bit lengths.
 //!
-//! Each lands between two stretches that nobody may touch, at a place that is on no word's
-//! boundary.
+//! Each is received between two ranges that must not change, at an address that is not a multiple
+//! of a word.
 
 use super::prelude::*;
 use pollux_wire::units::Mtu;
 
-/// How long a message is.
+/// The length of a message.
 #[derive(Clone, Copy)]
 enum Size {
     Bytes(usize),
-    /// So many packets' worth, and a little more or less.
+    /// A number of full packets, plus or minus a few bytes.
     Packets(usize, isize),
 }
 use Size::{Bytes, Packets};
 
-/// Bytes before and after the message that have to stay as they are; no multiple of a word.
+/// Bytes before and after the message that must not change; not a multiple of a word.
 const MARGIN: usize = 37;
 
 impl Size {
@@ -58,7 +58,7 @@ macro_rules! datagrams {
     };
 }
 
-/// Of connections.
+/// For connections.
 pub const CONNECTED: &[Case] = connected![
     "0" Bytes(0),
     "1" Bytes(1),
@@ -84,7 +84,7 @@ pub const CONNECTED: &[Case] = connected![
     "1MiB" Bytes(1 << 20),
 ];
 
-/// Of datagrams, which have one packet.
+/// For datagrams, which have one packet.
 pub const DATAGRAMS: &[Case] = datagrams![
     "0" Bytes(0),
     "1" Bytes(1),
@@ -101,7 +101,7 @@ pub const DATAGRAMS: &[Case] = datagrams![
     "mtu" Packets(1, 0),
 ];
 
-/// The longest message there is, and one byte more.
+/// The longest message, and one byte more.
 pub const LONGEST: &[Case] = &[
     Case::new("rc-write-2GiB", "IBA 9.7.7.1.1", &[], |cx| longest(cx, &Setup::RC, false)),
     Case::new("rc-write-2GiB-mtu-256", "IBA 9.7.1", &[], |cx| longest(cx, &SMALLEST, false)),
@@ -174,7 +174,7 @@ fn longest(cx: &mut Context<'_>, setup: &Setup, is_read: bool) -> Result<(), Sto
     let (a, b) = cx.pair(setup)?;
     let (ours, theirs) = (cx.sink(&a, bytes)?, cx.shared(&b, bytes)?);
     let (source, target) = if is_read { (&theirs, &ours) } else { (&ours, &theirs) };
-    // Bytes that tell where they belong, at each end and where a 31-bit count would wrap.
+    // Bytes that differ by position, at each end and where a 31-bit count would wrap.
     let marks = [0, bytes / 2 - 4, bytes - 8];
     for (mark, at) in marks.into_iter().enumerate() {
         source.put_u64(at, mark as u64);

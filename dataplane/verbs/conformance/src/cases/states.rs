@@ -70,7 +70,7 @@ pub const TABLE: &[Case] = each_state![
     "ud" Ud &[];
 ];
 
-/// What is beside the table.
+/// Cases beside the table.
 pub const CASES: &[Case] = &[
     Case::new("sqd-illegal", "IBA 10.3.1.5", &[Need::Drain], sqd_illegal),
     Case::new("sqe-illegal", "IBA 10.3.1.7", &[], sqe_illegal),
@@ -83,7 +83,7 @@ pub const CASES: &[Case] = &[
     Case::new("created-in-reset", "IBA 11.2.4.1", &[], created_in_reset),
 ];
 
-/// A pair in the state, each other's peers.
+/// A pair in this state, connected to each other.
 fn in_state(cx: &mut Context<'_>, qp_type: QpType, state: QpState) -> Result<(End, End), Stop> {
     let setup = Setup::new(qp_type);
     let (place_a, place_b) = (cx.place(Side::A)?, cx.place(Side::B)?);
@@ -108,7 +108,7 @@ fn in_state(cx: &mut Context<'_>, qp_type: QpType, state: QpState) -> Result<(En
     Ok((a, b))
 }
 
-/// Expects that a change is refused in the table's words, and that nothing happens.
+/// Expects that a change is refused with the error of the table, and has no effect.
 fn is_refused(cx: &mut Context<'_>, a: &End, change: &QpAttributes) -> Result<(), Stop> {
     let (before, attributes) = cx.device(a.side()).query_qp(a.qp)?;
     let Err(expected) = transition::check(a.qp_type, before, change) else {
@@ -141,7 +141,6 @@ fn sqe_illegal(cx: &mut Context<'_>) -> Result<(), Stop> {
     illegal(cx, QpType::Ud, QpState::Sqe)
 }
 
-/// The state before.
 fn before(to: QpState) -> QpState {
     match to {
         QpState::Init => QpState::Reset,

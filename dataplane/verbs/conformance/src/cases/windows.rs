@@ -3,7 +3,6 @@
 
 use super::prelude::*;
 
-/// Run in this order.
 pub const CASES: &[Case] = &[
     Case::new("bind-and-write", "IBA 10.6.7.2", WINDOWS, bind_and_write),
     Case::new("bind-and-read", "IBA 10.6.7.2", WINDOWS, bind_and_read),
@@ -30,11 +29,11 @@ pub const CASES: &[Case] = &[
 const WINDOWS: &[Need] = &[Need::Windows];
 const INVALIDATE: &[Need] = &[Need::Windows, Need::SendInvalidate];
 
-/// Where a window stands in its region, and how long it is.
+/// The offset of a window in its region, and its length.
 const AT: usize = 4096;
 const BYTES: usize = 1000;
 
-/// A window and the request that binds it as most cases want it.
+/// A window, and the request that binds it in most cases.
 fn unbound(cx: &mut Context<'_>, b: &End, target: &Buffer) -> Result<Bind, Stop> {
     let window = cx.device(b.side()).create_window(b.place.pd)?.rkey;
     Ok(Bind {
@@ -47,12 +46,12 @@ fn unbound(cx: &mut Context<'_>, b: &End, target: &Buffer) -> Result<Bind, Stop>
     })
 }
 
-/// The same key with the next of its low eight bits.
+/// The same key with the next value of its low eight bits.
 fn next_key(rkey: RKey) -> RKey {
     RKey(rkey.0 & !0xff | rkey.0.wrapping_add(1) & 0xff)
 }
 
-/// A pair, memory of B's and a window bound to part of it.
+/// A pair, memory of B, and a window that is bound to part of it.
 fn bound(cx: &mut Context<'_>) -> Result<(End, End, Buffer, Bind), Stop> {
     let (a, b) = cx.connected(QpType::Rc)?;
     let target = cx.shared(&b, 16_384)?;
@@ -61,7 +60,7 @@ fn bound(cx: &mut Context<'_>) -> Result<(End, End, Buffer, Bind), Stop> {
     Ok((a, b, target, bind))
 }
 
-/// A place in the region, by the window's key.
+/// An address in the region, with the window's key.
 fn place(target: &Buffer, at: usize, rkey: RKey) -> Remote {
     Remote { rkey, ..target.remote(at) }
 }
@@ -71,7 +70,7 @@ fn write(cx: &mut Context<'_>, a: &End, remote: Remote, bytes: usize) -> Result<
     cx.carry_out(a, request(1, SendOp::Write(remote), &[source.sge(0, bytes)])).map(drop)
 }
 
-/// Expects that A may not write there, and that B hears of the attempt.
+/// Expects that A may not write there, and that B gets an event.
 fn write_is_refused(
     cx: &mut Context<'_>,
     (a, b): (&End, &End),
@@ -193,7 +192,7 @@ fn bind_fails(cx: &mut Context<'_>, b: &End, bind: Bind) -> Result<(), Stop> {
     let answer = cx.device(b.side()).post_send(b.qp, &[request(51, SendOp::Bind(bind), &[])]);
     match answer {
         Ok(()) => cx.breaks(b, Queue::Send, 51, &[WindowBind, LocalProtection]),
-        // What is known to be wrong when posted may be refused then.
+        // A fault that is known at the post may be refused then.
         Err(_) => post_refused("a bind", answer, 0, &[PostRefusal::BadOperation]),
     }
 }

@@ -9,18 +9,17 @@ macro_rules! lines {
         pub enum $name:ident {
             $(
                 $(#[$line_meta:meta])*
-                $line:ident $word:literal { $( $(#[$field_meta:meta])* $field:ident ),* $(,)? }
+                $line:ident $word:literal { $($field:ident),* }
             ),* $(,)?
         }
     ) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum $name {
-            $( $(#[$line_meta])* $line { $( $(#[$field_meta])* $field: u64 ),* } ),*
+            $( $(#[$line_meta])* $line { $($field: u64),* } ),*
         }
 
         impl $name {
-            /// The line.
             pub fn line(&self) -> String {
                 match *self {
                     $( Self::$line { $($field),* } => {
@@ -32,7 +31,7 @@ macro_rules! lines {
                 }
             }
 
-            /// Parses a line; `None` if it is invalid.
+            /// `None` if the line is invalid.
             pub fn parse(line: &str) -> Option<Self> {
                 let mut words = line.split_ascii_whitespace();
                 let word = words.next()?;
@@ -48,138 +47,50 @@ macro_rules! lines {
 }
 
 lines! {
-    /// A command to an end.
+    /// A command to an end. `at` is an offset in its memory; `prefix` and `guid` are the halves of a
+    /// GID.
     pub enum Command {
-        /// Select a GID and report address and memory: [`Reply::Hello`].
-        Hello "hello" {
-            /// An entry of the GID table.
-            gid_index,
-        },
-        /// Create a queue pair in place of the previous one: [`Reply::Created`].
-        Create "create" {
-            /// 0: RC, 1: UC, 2: UD.
-            service,
-            /// Index in the P_Key table.
-            pkey_index,
-            /// Rights of peers: bits of [`Access`](pollux_verbs::Access).
-            access,
-            /// Q_Key of datagrams.
-            qkey,
-        },
-        /// Go to RTS, with this peer.
+        /// Select an entry of the GID table, and report address and memory: [`Reply::Hello`].
+        Hello "hello" { gid_index },
+        /// Create a queue pair in place of the previous one: [`Reply::Created`]. `service` is 0 for
+        /// RC, 1 for UC, 2 for UD; `access` has bits of [`Access`](pollux_verbs::Access).
+        Create "create" { service, pkey_index, access, qkey },
+        /// Go to RTS, with this peer. `mtu`, `timeout` and `rnr_timer` are codes; `rq_psn` is the
+        /// first PSN to receive, `sq_psn` the first to send; `depth` limits outstanding reads and
+        /// atomics in each direction.
         Connect "connect" {
-            /// The peer's queue pair.
-            qpn,
-            /// The peer's GID, upper half.
-            prefix,
-            /// The peer's GID, lower half.
-            guid,
-            /// Code of the path MTU.
-            mtu,
-            /// First PSN to receive.
-            rq_psn,
-            /// First PSN to send.
-            sq_psn,
-            /// Code of the ACK timeout.
-            timeout,
-            /// Retry count.
-            retries,
-            /// RNR retry count.
-            rnr_retries,
-            /// Code of the RNR timer.
-            rnr_timer,
-            /// Outstanding reads and atomics in each direction.
-            depth,
+            qpn, prefix, guid, mtu, rq_psn, sq_psn, timeout, retries, rnr_retries, rnr_timer, depth
         },
         /// Attach the queue pair to a multicast group.
-        Join "join" { /// The group's GID, upper half.
-            prefix, /// And lower half.
-            guid },
+        Join "join" { prefix, guid },
         /// Fill memory with the [`pattern`](super::pattern) of a seed.
-        Fill "fill" { /// First byte.
-            at, /// How many.
-            bytes, /// The seed.
-            seed },
+        Fill "fill" { at, bytes, seed },
         /// Compute the [`sum`](super::sum) of memory: [`Reply::Value`].
-        Sum "sum" { /// First byte.
-            at, /// How many.
-            bytes },
+        Sum "sum" { at, bytes },
         /// Read a word: [`Reply::Value`].
-        Word "word" { /// First byte.
-            at },
+        Word "word" { at },
         /// Post a receive.
-        Recv "recv" { /// Its number.
-            id, /// First byte.
-            at, /// How many.
-            bytes },
-        /// Post a request.
-        Send "send" {
-            /// Its number.
-            id,
-            /// The operation: [`op`](super::op).
-            op,
-            /// First local byte.
-            at,
-            /// How many.
-            bytes,
-            /// Address at the peer.
-            address,
-            /// Its key.
-            rkey,
-            /// Immediate data, or the first operand of an atomic.
-            first,
-            /// The second.
-            second,
-        },
+        Recv "recv" { id, at, bytes },
+        /// Post a request: `op` is of [`op`](super::op); `first` is immediate data, or the first
+        /// operand of an atomic, `second` its second operand.
+        Send "send" { id, op, at, bytes, address, rkey, first, second },
         /// Wait for a completion: [`Reply::Completed`] or [`Reply::Nothing`].
-        Poll "poll" { /// Milliseconds, at most.
-            timeout_ms },
+        Poll "poll" { timeout_ms },
         /// Query the queue pair's state: [`Reply::Value`].
         State "state" {},
     }
 }
 
 lines! {
-    /// A reply of an end.
     pub enum Reply {
-        /// Success.
         Done "done" {},
-        /// The end's address and memory.
-        Hello "hello" {
-            /// Its GID, upper half.
-            prefix,
-            /// And lower half.
-            guid,
-            /// The address of its memory.
-            address,
-            /// The memory's key.
-            rkey,
-            /// Its length.
-            bytes,
-        },
-        /// The queue pair's number.
-        Created "created" { /// It.
-            qpn },
-        /// A number.
-        Value "value" { /// It.
-            value },
-        /// A request has completed.
-        Completed "completed" {
-            /// Its number.
-            id,
-            /// An index in [`STATUSES`](super::STATUSES).
-            status,
-            /// Whether it was a receive.
-            is_recv,
-            /// Bytes received.
-            bytes,
-            /// Whether there is immediate data.
-            has_imm,
-            /// The immediate data.
-            imm,
-            /// The source QPN of a datagram.
-            src_qp,
-        },
+        /// The end's GID, and the address, key and length of its memory.
+        Hello "hello" { prefix, guid, address, rkey, bytes },
+        Created "created" { qpn },
+        Value "value" { value },
+        /// A request has completed: `status` is an index in [`STATUSES`](super::STATUSES), `src_qp`
+        /// is the source of a datagram.
+        Completed "completed" { id, status, is_recv, bytes, has_imm, imm, src_qp },
         /// No completion within the timeout.
         Nothing "nothing" {},
     }

@@ -20,13 +20,11 @@ use pollux_wire::units::{Mtu, TimeCode};
 use std::ops::DerefMut;
 use std::time::Duration;
 
-/// Bytes of an end's memory.
 pub const MEMORY_BYTES: usize = 4 << 20;
 
-/// Outstanding requests of each queue, at most.
+/// Outstanding requests of each queue.
 const REQUESTS_MAX: u32 = 64;
 
-/// The default Q_Key.
 pub const QKEY: QKey = QKey(0x1234);
 
 /// Codes of requests in commands.
@@ -80,7 +78,7 @@ pub fn sum(bytes: &[u8]) -> u64 {
     })
 }
 
-/// An end on the device behind `P`.
+/// An end at the device behind `P`.
 pub struct RemoteEnd<P> {
     device: P,
     gid_index: u8,
@@ -89,9 +87,7 @@ pub struct RemoteEnd<P> {
     memory: Memory,
     region: MemoryRegion,
     qp: Option<OwnQp>,
-    /// The multicast group of the queue pair.
     group: Option<Gid>,
-    /// The deadline of a poll.
     poll_deadline: Option<Duration>,
     reply: Option<Result<Reply, String>>,
 }
@@ -105,7 +101,7 @@ struct OwnQp {
 }
 
 impl<P: DerefMut<Target: Device>> RemoteEnd<P> {
-    /// An end on port 1 of this device.
+    /// Uses port 1 of the device.
     pub fn new(mut device: P) -> Result<Self, VerbsError> {
         let pd = device.create_pd()?;
         let cq = device.create_cq(4 * REQUESTS_MAX)?;
@@ -120,12 +116,11 @@ impl<P: DerefMut<Target: Device>> RemoteEnd<P> {
         Ok(Self { device, gid_index: 0, pd, cq, memory, region, qp, group, poll_deadline, reply })
     }
 
-    /// The device.
     pub fn device_mut(&mut self) -> &mut P::Target {
         &mut self.device
     }
 
-    /// Starts a command; `now` is of any clock.
+    /// Starts a command. `now` may be of any clock.
     pub fn begin(&mut self, now: Duration, command: Command) {
         self.reply = None;
         self.poll_deadline = None;
@@ -222,7 +217,7 @@ impl<P: DerefMut<Target: Device>> RemoteEnd<P> {
         Sge { address, bytes: bytes as u32, lkey: self.region.lkey }
     }
 
-    /// Replaces the queue pair and what depends on it.
+    /// Replaces the queue pair and the objects that depend on it.
     fn create(&mut self, command: Command) -> Result<Reply, VerbsError> {
         let Command::Create { service, pkey_index, access, qkey } = command else {
             unreachable!("called for this command")
@@ -353,7 +348,6 @@ impl<P: DerefMut<Target: Device>> RemoteEnd<P> {
     }
 }
 
-/// Access rights from their bits.
 fn rights(bits: u64) -> Access {
     let all =
         [Access::LOCAL_WRITE, Access::REMOTE_WRITE, Access::REMOTE_READ, Access::REMOTE_ATOMIC];
