@@ -24,14 +24,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// The limit of every kind of object.
+/// Of every kind of object.
 const MANY: u32 = 1 << 16;
-/// Contexts of a device, closed ones included: each number is given out once.
+/// Contexts of a device, closed ones included: each number is used once.
 const CONTEXTS_MAX: u32 = 1 << (24 - NUMBER_BITS);
 const NUMBER_BITS: u32 = 17;
-/// Bytes of one copy.
 const INLINE_BYTES_MAX: u32 = 188;
-/// The source address of the packets: another port.
+/// Another port sends all packets.
 const SOURCE: Source = Source {
     src_qp: Qpn(0x99),
     slid: Lid(2),
@@ -40,7 +39,6 @@ const SOURCE: Source = Source {
     pkey_index: 0,
     has_grh: false,
 };
-/// What memory is written by.
 const WORD: usize = size_of::<u64>();
 const GUID: Guid = Guid(0x0250_9e00_0000_0001);
 
@@ -60,16 +58,15 @@ pub struct NullDevice {
     qps: Table<QueuePair>,
 }
 
-/// A completion queue.
 #[derive(Default)]
 struct Queue {
     done: VecDeque<Completion>,
     done_max: usize,
-    /// Queue pairs that receive and complete here; the next one first.
+    /// Queue pairs whose receives complete here; the next one first.
     fed: VecDeque<u32>,
 }
 
-/// Posted receives, in order.
+/// In order.
 #[derive(Default)]
 struct Receives {
     posted: VecDeque<(u64, Sge)>,
@@ -80,7 +77,7 @@ struct QueuePair {
     init: QpInit,
     attributes: QpAttributes,
     state: QpState,
-    /// Unless they are shared.
+    /// Used if the queue pair has no shared receive queue.
     receives: Receives,
 }
 
@@ -115,13 +112,12 @@ impl NullDevice {
         self.qps.get(qp.0).ok_or(none(verb, "queue pair"))
     }
 
-    /// Handles begin at 1 and count places in 24 bits, of which 17 are in use; numbers 0 and 1 are
+    /// Handles begin at 1 and have a slot of 24 bits, of which 17 are in use; QPNs 0 and 1 are
     /// special.
     fn number_of(&self, qp: Qp) -> Qpn {
         Qpn((self.nth << NUMBER_BITS | qp.0 & 0x00ff_ffff) + 1)
     }
 
-    /// Flushes a queue pair's own receives.
     fn flush(&mut self, qp: Qp) {
         let qpn = self.number_of(qp);
         let Some(kept) = self.qps.get_mut(qp.0) else { return };
@@ -136,7 +132,7 @@ impl NullDevice {
     /// Fills the oldest receives of a queue pair, as many as `out` has space for; returns the
     /// number.
     ///
-    /// Why not inline: among all that a breath does, the loop has too few registers.
+    /// Why not inline: within the code of a breath, the loop has too few registers.
     #[inline(never)]
     fn feed(&mut self, number: u32, completions: &mut [Completion]) -> usize {
         let qpn = self.number_of(Qp(number));
@@ -151,7 +147,7 @@ impl NullDevice {
         let bytes = gap + self.message_bytes;
         let from = is_datagram.then_some(SOURCE);
         let (kind, bytes_all) = (CompletionKind::Recv, bytes as u32);
-        let well = Completion { kind, bytes: bytes_all, from, ..done(qpn) };
+        let received = Completion { kind, bytes: bytes_all, from, ..done(qpn) };
         let count = posted.len().min(completions.len());
         for (place, (id, sge)) in completions.iter_mut().zip(posted.drain(..count)) {
             // Whole words if they fit: less than one is not written by a store alone.
@@ -162,7 +158,7 @@ impl NullDevice {
                     let at = sge.address.wrapping_sub(memory.address()) as usize;
                     memory.write(at.wrapping_add(gap), message)
                 });
-            *place = Completion { id, ..well };
+            *place = Completion { id, ..received };
             if !is_written {
                 place.status = CompletionStatus::LocalProtection;
             }
@@ -445,7 +441,7 @@ impl Device for NullDevice {
         for (place, done) in completions.iter_mut().zip(queue.done.drain(..count)) {
             *place = done;
         }
-        // At its turn a queue pair fills all that is left.
+        // A queue pair fills the rest of the completions in its turn.
         for _ in 0..queue.fed.len() {
             let Some(queue) = self.cqs.get_mut(cq.0) else { break };
             queue.fed.rotate_left(1);
@@ -473,7 +469,7 @@ impl Device for NullDevice {
         None
     }
 
-    /// Another source and sink, with numbers of its own.
+    /// The new context has QPNs of its own.
     fn open_shared(&mut self) -> Result<Box<dyn Device + Send>, VerbsError> {
         let opened = Arc::clone(&self.opened);
         let nth = opened.fetch_add(1, Ordering::Relaxed);
@@ -486,7 +482,7 @@ impl Device for NullDevice {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "whoever waits for nothing wants to sleep")]
+#[expect(clippy::disallowed_methods, reason = "without completions, a wait has to sleep")]
 fn sleep(timeout: Duration) {
     std::thread::sleep(timeout);
 }
@@ -541,7 +537,7 @@ mod tests {
         let full = device.post_recv(qp, &posts[..1]).unwrap_err();
         assert_eq!((full.accepted, full.refusal), (0, PostRefusal::Full));
         to(&mut device, qp, QpState::Init);
-        assert_eq!(polled(&mut device, cq), [], "nothing comes before it is ready");
+        assert_eq!(polled(&mut device, cq), [], "nothing is received before RTR");
         to(&mut device, qp, QpState::Rtr);
         let (good, bad) = (CompletionStatus::Success, CompletionStatus::LocalProtection);
         // The third is too short, the fourth beyond its memory.
@@ -557,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn those_beside_each_other_have_numbers_of_their_own() {
+    fn contexts_of_one_device_have_different_qpns() {
         let mut first = NullDevice::new();
         let mut second = first.open_shared().unwrap();
         let mut third = second.open_shared().unwrap();
@@ -580,7 +576,7 @@ mod tests {
     }
 
     #[test]
-    fn sends_are_done_at_once_and_those_that_cannot_be_are_refused() {
+    fn sends_complete_at_once_and_invalid_ones_are_refused() {
         let mut device = NullDevice::new();
         let (cq, qp, ..) = ready(&mut device, QpType::Rc);
         let request = |id, flags, bytes| SendRequest {
