@@ -12,8 +12,8 @@
 //!
 //! A fragment that is not the first has no ports and no ICMP type, nor has a packet whose extension
 //! headers cannot be parsed: only rules without these conditions match it. A list that denies a
-//! port therefore passes later fragments of what it denies, which nobody can reassemble without the
-//! first (RFC 1858 2).
+//! port therefore passes later fragments of denied packets, which the destination cannot reassemble
+//! without the first (RFC 1858 2).
 //!
 //! Each worker has counters of its own, which only that worker writes, so counting needs no lock
 //! and no cache line is shared.
@@ -29,37 +29,32 @@ use std::ops::{BitAnd, RangeInclusive};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a rule does with packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AclAction {
-    /// They pass.
     Permit,
-    /// They are dropped silently.
+    /// Dropped silently.
     Deny,
-    /// They are dropped, and their sender gets an ICMP error.
+    /// Dropped, and the sender gets an ICMP error.
     Reject,
 }
 
-/// A rule. An absent condition matches every packet.
+/// An absent condition matches every packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AclRule {
-    /// What it does with packets that match.
     pub action: AclAction,
-    /// The prefix of their source.
+    /// Address and prefix length.
     pub source: Option<(IpAddr, u8)>,
-    /// The prefix of their destination.
     pub destination: Option<(IpAddr, u8)>,
-    /// Their upper-layer protocol.
     pub protocol: Option<IpProtocol>,
-    /// Their source ports; only with the protocol TCP or UDP.
+    /// Only with the protocol TCP or UDP.
     pub source_ports: Option<RangeInclusive<u16>>,
-    /// Their destination ports; the same.
+    /// Only with the protocol TCP or UDP.
     pub destination_ports: Option<RangeInclusive<u16>>,
-    /// Their ICMP type; only with the protocol ICMP or ICMPv6.
+    /// Only with the protocol ICMP or ICMPv6.
     pub icmp_type: Option<u8>,
 }
 
-/// A list, with counters of each rule for each worker.
+/// An access control list, with a counter of each rule for each worker.
 #[derive(Debug)]
 pub struct Acl {
     v4: Box<[Compiled<u32>]>,
@@ -67,10 +62,10 @@ pub struct Acl {
     counts: Box<[RuleCounts]>,
 }
 
-/// Packets of each rule, in one worker.
+/// Packets that each rule has matched in a worker.
 type RuleCounts = Box<[AtomicU64]>;
 
-/// A list at a port of one worker.
+/// An access control list at a port of a worker.
 #[derive(Clone, Debug)]
 pub struct AclFilter {
     acl: Arc<Acl>,
@@ -85,38 +80,36 @@ struct Compiled<A> {
     /// [`ANY_PROTOCOL`] for each.
     protocol: u16,
     source_ports: [u32; 2],
-    /// The same, or a range of ICMP types.
+    /// Destination ports, or a range of ICMP types.
     destination_ports: [u32; 2],
     action: AclAction,
-    /// Its index in the list.
     rule: u32,
 }
 
-/// An address and the bits of it that count.
+/// An address, and a mask of its significant bits.
 #[derive(Clone, Copy, Debug)]
 struct Masked<A> {
     bits: A,
     mask: A,
 }
 
-/// The fields of a packet that rules are about.
+/// The fields of a packet that rules compare.
 #[derive(Clone, Copy, Debug)]
 struct Fields<A> {
     source: A,
     destination: A,
     protocol: u16,
     source_port: u32,
-    /// The same, or the ICMP type.
+    /// The destination port, or the ICMP type.
     destination_port: u32,
 }
 
 const ANY_PROTOCOL: u16 = 0x100;
-/// A port that no packet has, for those without ports.
+/// No packet has this port; it stands for the port of a packet without ports.
 const NO_PORT: u32 = 0x1_0000;
 const ANY_PORT: [u32; 2] = [0, NO_PORT];
 
 impl Acl {
-    /// Compiles rules, for this many workers.
     pub fn new(rules: &[AclRule], workers: usize) -> Self {
         let numbered = || rules.iter().zip(0..);
         let count = |_| rules.iter().map(|_| AtomicU64::new(0)).collect();
@@ -127,14 +120,13 @@ impl Acl {
         }
     }
 
-    /// The packets that each rule has matched, in all workers.
+    /// In all workers.
     pub fn packets(&self) -> Vec<u64> {
         let rules = self.counts.first().map_or(0, |counts| counts.len());
         let read = |counts: &RuleCounts, nth: usize| counts[nth].load(Ordering::Relaxed);
         (0..rules).map(|nth| self.counts.iter().map(|counts| read(counts, nth)).sum()).collect()
     }
 
-    /// The first rule that matches.
     fn find(&self, headers: &PacketHeaders, packet: &[u8]) -> Option<(AclAction, u32)> {
         match headers.ether_type {
             EtherType::IPV4 => {
@@ -155,12 +147,11 @@ impl Acl {
 }
 
 impl AclFilter {
-    /// A list at a port of the worker with this number, of those for which the list was compiled.
+    /// `worker` is below the number that the list was compiled for.
     pub const fn new(acl: Arc<Acl>, worker: usize) -> Self {
         Self { acl, worker }
     }
 
-    /// Decides on a packet, and counts it.
     #[inline]
     pub fn decide(&self, headers: &PacketHeaders, packet: &[u8]) -> AclAction {
         let Some((action, rule)) = self.acl.find(headers, packet) else {
@@ -176,48 +167,52 @@ impl AclFilter {
 }
 
 impl AclRule {
-    fn compile_v4(&self, nth: u32) -> Option<Compiled<u32>> {
+    fn compile_v4(&self, rule: u32) -> Option<Compiled<u32>> {
+        let bits = |ip| match ip {
+            IpAddr::V4(ip) => Some(ip.to_bits()),
+            IpAddr::V6(_) => None,
+        };
         let mask = |len: u8| !u32::MAX.checked_shr(len.into()).unwrap_or(0);
-        let masked = |prefix: Option<(IpAddr, u8)>| match prefix {
-            None => Some(Masked { bits: 0, mask: 0 }),
-            Some((IpAddr::V4(ip), len)) => {
-                Some(Masked { bits: ip.to_bits() & mask(len), mask: mask(len) })
-            }
-            Some((IpAddr::V6(_), _)) => None,
-        };
-        let is_of_family = self.protocol != Some(IpProtocol::ICMPV6);
-        let (source, destination) = (masked(self.source)?, masked(self.destination)?);
-        is_of_family.then(|| self.compile(source, destination, nth))
+        self.compile(IpProtocol::ICMPV6, bits, mask, rule)
     }
 
-    fn compile_v6(&self, nth: u32) -> Option<Compiled<u128>> {
+    fn compile_v6(&self, rule: u32) -> Option<Compiled<u128>> {
+        let bits = |ip| match ip {
+            IpAddr::V4(_) => None,
+            IpAddr::V6(ip) => Some(ip.to_bits()),
+        };
         let mask = |len: u8| !u128::MAX.checked_shr(len.into()).unwrap_or(0);
-        let masked = |prefix: Option<(IpAddr, u8)>| match prefix {
-            None => Some(Masked { bits: 0, mask: 0 }),
-            Some((IpAddr::V6(ip), len)) => {
-                Some(Masked { bits: ip.to_bits() & mask(len), mask: mask(len) })
-            }
-            Some((IpAddr::V4(_), _)) => None,
-        };
-        let is_of_family = self.protocol != Some(IpProtocol::ICMPV4);
-        let (source, destination) = (masked(self.source)?, masked(self.destination)?);
-        is_of_family.then(|| self.compile(source, destination, nth))
+        self.compile(IpProtocol::ICMPV4, bits, mask, rule)
     }
 
-    fn compile<A>(&self, source: Masked<A>, destination: Masked<A>, rule: u32) -> Compiled<A> {
+    /// `None` for a rule of the other family: by an address, or by its ICMP protocol.
+    fn compile<A: Copy + Default + BitAnd<Output = A>>(
+        &self,
+        icmp_of_other: IpProtocol,
+        bits: impl Fn(IpAddr) -> Option<A>,
+        mask: impl Fn(u8) -> A,
+        rule: u32,
+    ) -> Option<Compiled<A>> {
+        if self.protocol == Some(icmp_of_other) {
+            return None;
+        }
+        let masked = |prefix: Option<(IpAddr, u8)>| match prefix {
+            None => Some(Masked { bits: A::default(), mask: A::default() }),
+            Some((ip, len)) => Some(Masked { bits: bits(ip)? & mask(len), mask: mask(len) }),
+        };
         let range = |ports: &Option<RangeInclusive<u16>>| {
             ports.as_ref().map_or(ANY_PORT, |all| [*all.start(), *all.end()].map(u32::from))
         };
         let of_type = self.icmp_type.map(|kind| [u32::from(kind); 2]);
-        Compiled {
-            source,
-            destination,
+        Some(Compiled {
+            source: masked(self.source)?,
+            destination: masked(self.destination)?,
             protocol: self.protocol.map_or(ANY_PROTOCOL, |protocol| protocol.0.into()),
             source_ports: range(&self.source_ports),
             destination_ports: of_type.unwrap_or_else(|| range(&self.destination_ports)),
             action: self.action,
             rule,
-        }
+        })
     }
 }
 

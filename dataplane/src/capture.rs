@@ -6,11 +6,11 @@
 //!                                  \-- full: counted as missed
 //! ```
 //!
-//! A capture must not slow packets that nobody captures: an interface without a tap tests that once
-//! for each batch. A tap never waits for its reader. Its ring is bounded, and what does not fit is
-//! counted, so that a capture says how much it lacks.
+//! A capture must not slow other packets: an interface without a tap tests that once for each
+//! batch. A tap never waits for its reader. Its ring is bounded, and packets that do not fit are
+//! counted, so that a capture reports its losses.
 //!
-//! Packets begin with their IP header. Packets of ARP are no part of a capture.
+//! Packets begin with their IP header. ARP packets are not captured.
 
 use crate::filter::PacketFilter;
 use crate::reason::ForwardDrop;
@@ -30,14 +30,13 @@ const RECORD_BYTES: usize = 8 + 4 + 4 + 8;
 /// Packets of a host that does not forward, which have no [`ForwardDrop`].
 const TRANSIT: &str = "transit";
 
-/// What happened to a captured packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CaptureEvent {
-    /// It came by the link, for whom it may be.
+    /// It was received on the link, for any destination.
     Received,
-    /// The adapter took it.
+    /// The adapter accepted it.
     Sent,
-    /// It was dropped, for a reason among [`capture_reasons`].
+    /// For one of [`capture_reasons`].
     Dropped(&'static str),
 }
 
@@ -46,28 +45,24 @@ pub fn capture_reasons() -> impl Iterator<Item = &'static str> {
     ForwardDrop::ALL.iter().map(|why| why.name()).chain([TRANSIT])
 }
 
-/// Which packets a capture takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CaptureTerms {
-    /// Those that pass this filter.
     pub filter: PacketFilter,
-    /// At most so many bytes of each.
+    /// Bytes that are copied of each packet, at most.
     pub snap_bytes: usize,
-    /// Only those that are dropped for this reason; without one, those that are received and sent.
+    /// Captures only drops for this reason; without a reason, received and sent packets.
     pub reason: Option<&'static str>,
 }
 
-/// State that both ends share.
 #[derive(Debug, Default)]
 struct Shared {
     missed: AtomicU64,
     is_over: AtomicBool,
 }
 
-/// Captures at one port, at most.
 pub const TAPS_MAX: usize = 8;
 
-/// The captures at a port, and the time of the packets that they get.
+/// The captures at a port, and the time of the current packets.
 #[derive(Debug)]
 pub struct CaptureTaps {
     all: Vec<CaptureTap>,
@@ -78,7 +73,7 @@ pub struct CaptureTaps {
 pub struct CaptureTap {
     terms: CaptureTerms,
     writer: Writer,
-    /// Packets that are being sent: where each lies, and its part of `copies`.
+    /// Packets that are being sent: the address of each, and its part of `copies`.
     offered: Vec<(usize, CopiedPacket)>,
     copies: Vec<u8>,
     shared: Arc<Shared>,
@@ -92,26 +87,23 @@ struct CopiedPacket {
     kept: usize,
 }
 
-/// The end of control. The tap ends when it is dropped.
+/// The control end. The tap ends when it is dropped.
 pub struct CaptureReader {
     reader: Reader,
     shared: Arc<Shared>,
 }
 
-/// A packet of the ring, as it was or cut short.
+/// A captured packet, perhaps truncated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CapturedBytes {
-    /// When it was.
     pub time: Time,
-    /// What happened to it.
     pub event: CaptureEvent,
-    /// Its length.
+    /// The length of the whole packet.
     pub bytes: usize,
-    /// Its beginning.
+    /// The captured part.
     pub packet: Vec<u8>,
 }
 
-/// Both ends of a capture at one worker.
 pub fn capture(terms: CaptureTerms) -> (CaptureTap, CaptureReader) {
     let (writer, reader) = ring(CAPTURE_RING_BYTES).expect("a power of two");
     let shared = Arc::new(Shared::default());
@@ -132,7 +124,6 @@ impl fmt::Debug for CaptureTap {
 }
 
 impl CaptureTaps {
-    /// None.
     pub fn new(now: Time) -> Self {
         Self { all: Vec::new(), now }
     }
@@ -145,55 +136,53 @@ impl CaptureTaps {
         }
     }
 
-    /// Drops the taps whose readers are gone.
+    /// Drops the taps whose readers have been dropped.
     pub fn drop_over(&mut self) {
         self.all.retain(|tap| !tap.is_over());
     }
 
-    /// Whether there is none, so that packets need not be shown.
+    /// If there is none, packets need not be passed.
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// The time of the packets that follow.
+    /// Sets the time of the packets that follow.
     #[inline]
     pub const fn set_time(&mut self, now: Time) {
         self.now = now;
     }
 
-    /// A packet was received.
     #[cold]
     pub fn receive(&mut self, packet: &[u8]) {
-        self.all.iter_mut().for_each(|tap| tap.receive(self.now, packet));
+        self.all.iter_mut().for_each(|tap| tap.record(self.now, CaptureEvent::Received, packet));
     }
 
-    /// A packet was sent.
     #[cold]
     pub fn send(&mut self, packet: &[u8]) {
-        self.all.iter_mut().for_each(|tap| tap.send(self.now, packet));
+        self.all.iter_mut().for_each(|tap| tap.record(self.now, CaptureEvent::Sent, packet));
     }
 
-    /// A packet was dropped.
     #[cold]
     pub fn drop_packet(&mut self, packet: &[u8], reason: &'static str) {
-        self.all.iter_mut().for_each(|tap| tap.drop_packet(self.now, packet, reason));
+        let event = CaptureEvent::Dropped(reason);
+        self.all.iter_mut().for_each(|tap| tap.record(self.now, event, packet));
     }
 
-    /// A packet was dropped because the node does not forward.
+    /// A node that does not forward dropped a packet in transit.
     #[cold]
     pub fn drop_transit(&mut self, packet: &[u8]) {
         self.drop_packet(packet, TRANSIT);
     }
 
-    /// A packet is about to be sent. Whether it was is known after the batch, when its buffer is
-    /// the adapter's.
+    /// A packet is about to be sent. Whether it was sent is known after the batch, when its buffer
+    /// belongs to the adapter.
     #[cold]
     pub fn offer(&mut self, packet: &[u8]) {
         self.all.iter_mut().for_each(|tap| tap.offer(packet));
     }
 
-    /// The offered packets were sent, but for those at these addresses.
+    /// The offered packets were sent, except for those at the refused addresses.
     #[cold]
     pub fn settle(&mut self, is_refused: impl Fn(usize) -> bool) {
         self.all.iter_mut().for_each(|tap| tap.settle(self.now, &is_refused));
@@ -201,43 +190,23 @@ impl CaptureTaps {
 }
 
 impl CaptureTap {
-    /// Whether its reader is gone.
-    pub fn is_over(&self) -> bool {
+    /// Whether the reader has been dropped.
+    fn is_over(&self) -> bool {
         self.shared.is_over.load(Ordering::Relaxed)
     }
 
-    /// A packet was received.
-    pub fn receive(&mut self, now: Time, packet: &[u8]) {
-        if self.terms.reason.is_none() {
-            self.take(now, CaptureEvent::Received, packet);
-        }
-    }
-
-    /// A packet was dropped.
-    pub fn drop_packet(&mut self, now: Time, packet: &[u8], reason: &'static str) {
-        if self.terms.reason == Some(reason) {
-            self.take(now, CaptureEvent::Dropped(reason), packet);
-        }
-    }
-
-    /// A packet was sent.
-    pub fn send(&mut self, now: Time, packet: &[u8]) {
-        if self.terms.reason.is_none() {
-            self.take(now, CaptureEvent::Sent, packet);
-        }
-    }
-
-    fn take(&mut self, now: Time, event: CaptureEvent, packet: &[u8]) {
-        if self.terms.filter.matches(packet, packet.len()) {
-            let kept = packet.len().min(self.terms.snap_bytes);
-            let copy = &packet[..kept];
+    fn record(&mut self, now: Time, event: CaptureEvent, packet: &[u8]) {
+        let reason = match event {
+            CaptureEvent::Received | CaptureEvent::Sent => None,
+            CaptureEvent::Dropped(reason) => Some(reason),
+        };
+        if self.terms.reason == reason && self.terms.filter.matches(packet, packet.len()) {
+            let copy = &packet[..packet.len().min(self.terms.snap_bytes)];
             write(&mut self.writer, &self.shared, now, event, packet.len(), copy);
         }
     }
 
-    /// A packet is about to be sent. Whether it was is known after the batch, when its buffer is
-    /// the adapter's.
-    pub fn offer(&mut self, packet: &[u8]) {
+    fn offer(&mut self, packet: &[u8]) {
         let Self { terms, offered, copies, .. } = self;
         if terms.reason.is_none() && terms.filter.matches(packet, packet.len()) {
             let (begin, kept) = (copies.len(), packet.len().min(terms.snap_bytes));
@@ -247,8 +216,7 @@ impl CaptureTap {
         }
     }
 
-    /// The offered packets were sent, but for those at these addresses.
-    pub fn settle(&mut self, now: Time, is_refused: impl Fn(usize) -> bool) {
+    fn settle(&mut self, now: Time, is_refused: impl Fn(usize) -> bool) {
         let Self { writer, offered, copies, shared, .. } = self;
         for (at, CopiedPacket { bytes, begin, kept }) in offered.drain(..) {
             if !is_refused(at) {
@@ -285,7 +253,6 @@ fn write(
 }
 
 impl CaptureReader {
-    /// The next packet.
     pub fn read(&mut self) -> Option<CapturedBytes> {
         let mut header = [0; RECORD_BYTES];
         // Records become visible whole.
@@ -305,7 +272,6 @@ impl CaptureReader {
         Some(CapturedBytes { time, event, bytes: word(8) as usize, packet })
     }
 
-    /// Packets that found no space in the ring.
     pub fn missed(&self) -> u64 {
         self.shared.missed.load(Ordering::Relaxed)
     }
@@ -336,13 +302,13 @@ mod tests {
     fn packets_are_captured_as_they_were_or_cut_short() {
         let (mut tap, mut reader) = capture(terms(None));
         let now = Time::START + Duration::from_micros(3);
-        tap.receive(now, &packet(60));
-        tap.receive(now, &[0x60; 60]);
+        tap.record(now, CaptureEvent::Received, &packet(60));
+        tap.record(now, CaptureEvent::Received, &[0x60; 60]);
         let [sent, refused] = [packet(200), packet(70)];
         tap.offer(&sent);
         tap.offer(&refused);
         tap.settle(now, |at| at == refused.as_ptr().addr());
-        tap.drop_packet(now, &packet(60), "martian_source");
+        tap.record(now, CaptureEvent::Dropped("martian_source"), &packet(60));
         let first = reader.read().expect("the first");
         assert_eq!((first.time, first.event, first.bytes), (now, CaptureEvent::Received, 60));
         assert_eq!(first.packet, packet(60));
@@ -358,8 +324,9 @@ mod tests {
     fn drops_are_captured_for_their_reason_only() {
         for reason in capture_reasons() {
             let (mut tap, mut reader) = capture(terms(Some(reason)));
-            capture_reasons().for_each(|one| tap.drop_packet(Time::START, &packet(60), one));
-            tap.receive(Time::START, &packet(60));
+            capture_reasons()
+                .for_each(|one| tap.record(Time::START, CaptureEvent::Dropped(one), &packet(60)));
+            tap.record(Time::START, CaptureEvent::Received, &packet(60));
             let events: Vec<_> =
                 std::iter::from_fn(|| reader.read()).map(|one| one.event).collect();
             assert_eq!(events, [CaptureEvent::Dropped(reason)]);
@@ -370,7 +337,7 @@ mod tests {
     fn a_full_ring_misses_packets_and_counts_them() {
         let (mut tap, mut reader) = capture(terms(None));
         let count = CAPTURE_RING_BYTES / 60;
-        (0..count).for_each(|_| tap.receive(Time::START, &packet(60)));
+        (0..count).for_each(|_| tap.record(Time::START, CaptureEvent::Received, &packet(60)));
         let read = std::iter::from_fn(|| reader.read()).count();
         assert_eq!(read, CAPTURE_RING_BYTES / (RECORD_BYTES + 60));
         assert_eq!(reader.missed() as usize, count - read);

@@ -23,25 +23,20 @@ use pollux_verbs::*;
 use pollux_wire::address::Qpn;
 use std::collections::BTreeMap;
 
-/// The queue pair of a connection, and its key at control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peering {
     /// The key that the caller of [`Netdev::connect`] has given it.
     pub key: u64,
     /// RC or UC.
     pub qp_type: QpType,
-    /// The local queue pair.
     pub qp: Qp,
-    /// Its number.
     pub qpn: Qpn,
 }
 
-/// Packet counters of a connection, from which idle connections are found.
+/// Idle connections are found from these counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnectionUse {
-    /// Packets posted.
     pub sent: u64,
-    /// Packets received.
     pub received: u64,
 }
 
@@ -59,18 +54,18 @@ pub(super) struct Connection {
     pub(super) counts: ConnectionUse,
     generation: u32,
     state: State,
-    /// Its own receives, if it does not use the SRQ.
+    /// Used if the connection does not use the SRQ.
     pub(super) own: Option<Receives>,
-    /// It is in `Connections::wanting`.
+    /// Whether it is in `Connections::wanting`.
     is_wanting: bool,
-    /// The last-WQE-reached event came: no receive from the SRQ is outstanding.
+    /// The last-WQE-reached event arrived: no receive from the SRQ is outstanding.
     last_wqe_reached: bool,
     /// Outstanding requests are no longer waited for.
     is_given_up: bool,
 }
 
 impl Connection {
-    /// Whether a request ID, which has the low bits of a generation, is of this connection.
+    /// Whether a request ID, which has the low bits of a generation, belongs to this connection.
     #[inline]
     pub(super) fn is_of(&self, generation: u32) -> bool {
         self.generation & ((1 << GENERATION_BITS) - 1) == generation
@@ -93,7 +88,7 @@ impl Connection {
 
 #[derive(Debug)]
 pub(super) struct Connections {
-    /// The SRQ; `None` if connections are disabled.
+    /// `None` if connections are disabled.
     pub(super) srq: Option<Srq>,
     pub(super) shared: Receives,
     slots: Vec<Option<Connection>>,
@@ -139,11 +134,15 @@ impl Connections {
         self.slots.get_mut(slot as usize)?.as_mut()
     }
 
+    fn find(&self, id: ConnectionId) -> Option<&Connection> {
+        let connection = self.slots.get(id.slot as usize)?.as_ref();
+        connection.filter(|connection| connection.generation == id.generation)
+    }
+
     fn get(&mut self, id: ConnectionId) -> Option<&mut Connection> {
         self.at(id.slot).filter(|connection| connection.generation == id.generation)
     }
 
-    /// Whether packets can be sent on the connection.
     #[inline]
     pub(super) fn is_open(&self, id: ConnectionId) -> bool {
         matches!(
@@ -152,14 +151,12 @@ impl Connections {
         )
     }
 
-    /// Whether the queue pair of a slot takes a packet now.
     #[inline]
     pub(super) fn has_space(&self, slot: u32) -> bool {
         let one = self.slots.get(slot as usize).and_then(Option::as_ref);
         one.is_some_and(|one| one.sends.free_slots() > 0)
     }
 
-    /// The slot of a QPN.
     #[inline]
     pub(super) fn of_qpn(&mut self, qpn: Qpn) -> Option<u32> {
         if self.last.0 != qpn {
@@ -177,7 +174,6 @@ impl Connections {
         Some(ConnectionId { slot, generation })
     }
 
-    /// Whether all signaled sends have completed.
     pub(super) fn have_sent(&self) -> bool {
         self.slots.iter().flatten().all(|one| one.sends.is_drained())
     }
@@ -186,7 +182,7 @@ impl Connections {
         self.by_qpn.is_empty()
     }
 
-    /// Counts a completed receive of a connection's own.
+    /// Counts a completed receive of a connection with its own receives.
     pub(super) fn own_taken(&mut self, slot: u32) {
         if let Some(receives) = self.at(slot).and_then(|one| one.own.as_mut()) {
             receives.posted = receives.posted.saturating_sub(1);
@@ -203,7 +199,7 @@ impl Connections {
         }
     }
 
-    /// Unlists a connection; gives its receives if it is open.
+    /// Unlists a connection; returns its receives if it is open.
     pub(super) fn no_longer_wanting(&mut self, slot: u32) -> Option<(Qp, &mut Receives)> {
         let connection = self.at(slot)?;
         connection.is_wanting = false;
@@ -212,7 +208,7 @@ impl Connections {
         Some((connection.peering.qp, receives))
     }
 
-    /// Counts a packet received on a connection; gives the connection's ID.
+    /// Counts a packet received on a connection; returns the connection's ID.
     #[inline]
     pub(super) fn received(&mut self, slot: u32) -> Option<ConnectionId> {
         let connection = self.at(slot)?;
@@ -241,7 +237,6 @@ impl Connections {
         Some(connection)
     }
 
-    /// Destroys all connections and the SRQ.
     pub(super) fn destroy<D: Device + ?Sized>(
         &mut self,
         device: &mut D,
@@ -353,44 +348,36 @@ impl Netdev {
     /// ending or was given up before.
     pub fn give_up(&mut self, id: ConnectionId) -> bool {
         let connection = self.connections.get(id);
-        let late = connection.filter(|one| one.state == State::Ending && !one.is_given_up);
-        late.is_some_and(|one| {
-            one.is_given_up = true;
-            true
-        })
+        let Some(connection) = connection.filter(|one| one.state == State::Ending) else {
+            return false;
+        };
+        !std::mem::replace(&mut connection.is_given_up, true)
     }
 
-    /// The SRQ, if connections are enabled.
+    /// `None` if connections are disabled.
     pub fn srq(&self) -> Option<Srq> {
         self.connections.srq
     }
 
-    /// The connection of a queue pair.
     pub fn connection_of(&self, qp: Qp) -> Option<ConnectionId> {
         self.connections.id(self.connections.of_qp(qp)?)
     }
 
-    /// The queue pair and the key of a connection.
     pub fn peering(&self, id: ConnectionId) -> Option<Peering> {
-        let connection = self.connections.slots.get(id.slot as usize)?.as_ref()?;
-        (connection.generation == id.generation).then_some(connection.peering)
+        self.connections.find(id).map(|connection| connection.peering)
     }
 
-    /// Packet counters of a connection.
     pub fn connection_use(&self, id: ConnectionId) -> Option<ConnectionUse> {
-        let connection = self.connections.slots.get(id.slot as usize)?.as_ref()?;
-        (connection.generation == id.generation).then_some(connection.counts)
+        self.connections.find(id).map(|connection| connection.counts)
     }
 
-    /// The number of a connection's oldest send that is still to complete, if there is one. While
-    /// that stays the same, the peer takes nothing.
+    /// The number of a connection's oldest outstanding send. While that stays the same, the peer
+    /// acknowledges nothing.
     pub fn oldest_send(&self, id: ConnectionId) -> Option<u32> {
-        let connection = self.connections.slots.get(id.slot as usize)?.as_ref()?;
-        connection.sends.oldest().filter(|_| connection.generation == id.generation)
+        self.connections.find(id)?.sends.oldest()
     }
 
-    /// Takes what the device tells without being asked; says whether that was a queue of this
-    /// netdev.
+    /// Handles an asynchronous event; returns whether it concerns a queue of this netdev.
     pub fn handle_event(&mut self, event: &AsyncEvent) -> bool {
         let (AsyncEvent::QpFatal(qp)
         | AsyncEvent::QpRequestError(qp)
@@ -410,10 +397,10 @@ impl Netdev {
         true
     }
 
-    /// A connection failed, if it had not before.
+    /// Fails a connection that has not failed before.
     pub(super) fn fail(&mut self, slot: u32, status: Option<CompletionStatus>) {
         let Some(id) = self.connections.id(slot) else { return };
-        let Some(connection) = self.connections.at(slot) else { return };
+        let Some(connection) = self.connections.get(id) else { return };
         if connection.state == State::Open {
             connection.state = State::Failed;
             let peering = connection.peering;
@@ -422,8 +409,7 @@ impl Netdev {
         }
     }
 
-    /// Destroys connections that are to end and have everything back. For a moment when the
-    /// completion queue is empty.
+    /// Destroys ending connections whose buffers are back. The completion queue must be empty.
     pub(super) fn reap<D: Device + ?Sized>(&mut self, device: &mut D) {
         for slot in std::mem::take(&mut self.connections.ending) {
             let Some(id) = self.connections.id(slot) else { continue };

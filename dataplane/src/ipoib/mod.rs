@@ -51,22 +51,20 @@ use std::collections::VecDeque;
 /// The most completions that one [`Netdev::poll`] takes, and so the most packets it returns.
 pub const POLL_MAX: usize = 64;
 
-/// Configuration of a netdev.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The adapter's port.
     pub port: u8,
     /// Receives to keep posted at the UD queue pair.
     pub datagram_receives: u32,
-    /// Outstanding sends of the UD queue pair, at most.
+    /// Outstanding sends of the UD queue pair.
     pub datagram_sends: u32,
     /// Receives to keep posted at the SRQ of all connections; 0 disables connections.
     pub connected_receives: u32,
     /// Receives to keep posted for each UC connection that cannot use the SRQ.
     pub own_receives: u32,
-    /// Outstanding sends of each connection, at most.
+    /// Outstanding sends of each connection.
     pub connected_sends: u32,
-    /// Connections at once; the adapter's completion queue size may lower it.
+    /// The adapter's completion queue size may lower it.
     pub connections_max: u32,
     /// The longest message that a connection receives, with its header (RFC 4755 5.1).
     pub receive_mtu: u32,
@@ -101,54 +99,38 @@ pub const RECEIVE_MTU_MAX: u32 = 65_524;
 const DATAGRAM_BYTES_MAX: usize = 4096;
 
 /// The link attributes of a netdev, set by control.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Link {
-    /// Index of the link's P_Key in the port's P_Key table.
+    /// In the port's P_Key table.
     pub pkey_index: u16,
-    /// Q_Key of the broadcast group, used in all datagrams (RFC 4391 4.1).
+    /// Of the broadcast group; used in all datagrams (RFC 4391 4.1).
     pub qkey: QKey,
-    /// Base LID of the port.
     pub lid: Lid,
-    /// LMC of the port: the number of low LID bits that select a path.
+    /// The number of low LID bits that select a path.
     pub lmc: u8,
-    /// GID of the port.
     pub gid: Gid,
 }
 
-/// An event of a netdev, for control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetdevEvent {
     /// A connection failed. Its packets are sent as datagrams or refused until control makes
     /// another connection; [`Netdev::disconnect`] ends the failed one.
     ConnectionFailed {
-        /// The failed connection.
         connection: ConnectionId,
-        /// Its two ends.
         peering: Peering,
-        /// Status of the first failed request; `None` if the peer's request was invalid.
+        /// Of the first failed request; `None` if the peer's request was invalid.
         status: Option<CompletionStatus>,
     },
     /// The UD queue pair failed and is stopping. Start the netdev again once
     /// [`Netdev::is_stopped`].
-    DatagramsFailed {
-        /// Status of the first failed request.
-        status: CompletionStatus,
-    },
-    /// A disconnected connection is destroyed and all its buffers are back.
-    ConnectionEnded {
-        /// The ended connection.
-        connection: ConnectionId,
-        /// Its two ends.
-        peering: Peering,
-    },
+    DatagramsFailed { status: CompletionStatus },
+    /// A disconnected connection is destroyed, and all its buffers are back.
+    ConnectionEnded { connection: ConnectionId, peering: Peering },
 }
 
-/// States of the UD queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// In RESET.
     Stopped,
-    /// In RTS.
     Started,
     /// In SQE after a failed send, until all outstanding sends are back.
     Stalled,
@@ -156,7 +138,6 @@ enum State {
     Stopping,
 }
 
-/// The UD queue pair.
 #[derive(Debug)]
 struct Datagrams {
     qp: Qp,
@@ -166,7 +147,6 @@ struct Datagrams {
     receives: Receives,
 }
 
-/// An interface's queue pairs at one adapter, for one worker.
 #[derive(Debug)]
 pub struct Netdev {
     config: Config,
@@ -179,9 +159,9 @@ pub struct Netdev {
     link: Link,
     /// UD queue pairs of the interface's other workers at this port.
     siblings: Vec<Qpn>,
-    /// The link is an InfiniBand subnet, with LIDs (not RoCE).
+    /// Whether the link is an InfiniBand subnet, with LIDs (not RoCE).
     is_subnet: bool,
-    /// The longest datagram, encapsulation header included.
+    /// Encapsulation header included.
     datagram_bytes: usize,
     traffic: Traffic,
     drops: PacketDrops,
@@ -266,7 +246,7 @@ impl Netdev {
         self.datagrams.qpn
     }
 
-    /// The UD queue pair, for attaching to multicast groups.
+    /// For attaching to multicast groups.
     pub fn datagram_qp(&self) -> Qp {
         self.datagrams.qp
     }
@@ -277,7 +257,7 @@ impl Netdev {
         self.siblings.push(qpn);
     }
 
-    /// The completion queue, to be armed before a sleep.
+    /// To be armed before a sleep.
     pub fn cq(&self) -> Cq {
         self.cq
     }
@@ -287,22 +267,19 @@ impl Netdev {
         self.config.receive_mtu
     }
 
-    /// Packet counters.
     pub fn traffic(&self) -> Traffic {
         self.traffic
     }
 
-    /// Buffers that hold packets: neither free nor posted as receives. For tests of leaks.
+    /// Buffers that are neither free nor posted as receives. For tests of leaks.
     pub fn buffers_in_use(&self) -> usize {
         self.small.in_use() + self.large.in_use()
     }
 
-    /// Dropped packets, by reason.
     pub fn drops(&self) -> &PacketDrops {
         &self.drops
     }
 
-    /// Refused packets, by reason.
     pub fn refusals(&self) -> &Refusals {
         &self.refusals
     }
@@ -364,7 +341,6 @@ impl Netdev {
         Ok(())
     }
 
-    /// Whether the UD queue pair is in RESET.
     pub fn is_stopped(&self) -> bool {
         self.datagrams.state == State::Stopped
     }
@@ -379,7 +355,7 @@ impl Netdev {
         matches!(self.datagrams.state, State::Started | State::Stopped)
     }
 
-    /// Sets a new LID or Q_Key, from the subnet manager or the broadcast group.
+    /// Sets a new LID or Q_Key.
     pub fn set_link<D: Device + ?Sized>(
         &mut self,
         device: &mut D,
@@ -436,12 +412,6 @@ impl Netdev {
     }
 }
 
-impl Default for Link {
-    fn default() -> Self {
-        Self { pkey_index: 0, qkey: QKey(0), lid: Lid::NONE, lmc: 0, gid: Gid::NONE }
-    }
-}
-
 /// Outstanding requests, at most: of each connection, and of all other queues together.
 fn outstanding(config: &Config) -> (u32, u32) {
     let own = if config.uc_shares { 0 } else { config.own_receives };
@@ -477,9 +447,7 @@ fn check_capacity(
     Err(VerbsError::Invalid { verb: "netdev", argument, reason })
 }
 
-/// The encapsulation header's length.
 const HEADER: usize = IpoibHeader::LEN;
-/// The GRH's length.
 const GRH: usize = Grh::LEN;
 
 #[cfg(test)]

@@ -10,10 +10,10 @@ use pollux_verbs::SendFlags;
 /// Consecutive sends with at most one signaled.
 pub(super) const UNSIGNALED_MAX: u32 = 32;
 
-/// The sends outstanding at a queue pair, oldest first.
+/// Outstanding sends of a queue pair, oldest first.
 #[derive(Debug)]
 pub(super) struct SendQueue {
-    /// A ring of a power of two; the slots of inline sends are empty.
+    /// The slots of inline sends are empty. The number of slots is a power of two.
     held: Box<[Option<Buf>]>,
     head: u32,
     tail: u32,
@@ -25,7 +25,7 @@ pub(super) struct SendQueue {
 }
 
 impl SendQueue {
-    /// A queue of [`capacity`](Self::capacity) slots, so at least two sends a round are signaled.
+    /// At least two sends a round are signaled.
     pub(super) fn new(requests_max: u32) -> Self {
         let slots = Self::capacity(requests_max);
         let held = (0..slots).map(|_| None).collect();
@@ -39,12 +39,11 @@ impl SendQueue {
         }
     }
 
-    /// The slots of a queue for `requests_max` sends.
+    /// The number of slots for `requests_max` sends.
     pub(super) fn capacity(requests_max: u32) -> u32 {
         requests_max.max(2 * UNSIGNALED_MAX).next_power_of_two()
     }
 
-    /// The number of free slots.
     #[inline]
     pub(super) fn free_slots(&self) -> usize {
         self.held.len() - self.outstanding() as usize
@@ -73,7 +72,8 @@ impl SendQueue {
         SendFlags::SIGNALED
     }
 
-    /// The adapter took part of a batch, perhaps without its signaled send: signal the next one.
+    /// The adapter accepted part of a batch, perhaps without its signaled send: signals the next
+    /// send.
     pub(super) fn signal_next(&mut self) {
         self.unsignaled = UNSIGNALED_MAX;
     }
@@ -86,7 +86,6 @@ impl SendQueue {
         self.push_inline(flags);
     }
 
-    /// Records a posted inline send, which has no buffer.
     #[inline]
     pub(super) fn push_inline(&mut self, flags: SendFlags) {
         self.tail = self.tail.wrapping_add(1);
@@ -113,13 +112,12 @@ impl SendQueue {
         true
     }
 
-    /// Whether all signaled sends have completed.
     pub(super) fn is_drained(&self) -> bool {
         let behind = self.tail.wrapping_sub(self.signaled_end);
         self.outstanding() <= behind
     }
 
-    /// The number of the oldest send that is still to complete, if there is one.
+    /// The number of the oldest outstanding send.
     pub(super) fn oldest(&self) -> Option<u32> {
         (!self.is_drained()).then_some(self.head)
     }

@@ -20,34 +20,25 @@ use pollux_wire::packet::Grh;
 use std::array::from_fn;
 use std::sync::atomic::{Ordering, fence};
 
-/// A received packet.
 #[derive(Debug)]
 pub struct Received {
     /// The IP or ARP packet, with [`PACKET_OFFSET`] bytes of headroom.
     pub packet: Buf,
-    /// What was parsed of it on arrival.
     pub headers: PacketHeaders,
-    /// Where it goes.
     pub verdict: Verdict,
-    /// Queue pair and peer that the packet came from.
     pub from: RxSource,
 }
 
-/// The source of a packet on the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RxSource {
-    /// Over UD.
     Datagram {
-        /// The sending queue pair.
         qpn: Qpn,
-        /// The sending port's LID.
         lid: Lid,
         /// The sending port's GID, if there was a GRH.
         gid: Option<Gid>,
-        /// The multicast group that it was sent to, if any.
+        /// The multicast group that it was sent to.
         group: Option<Gid>,
     },
-    /// A packet of a connection.
     Connection(ConnectionId),
 }
 
@@ -82,7 +73,7 @@ impl Netdev {
         Ok(count)
     }
 
-    /// A free buffer for a packet of so many bytes. `None` if no buffer is free or long enough.
+    /// `None` if no buffer is free or long enough.
     #[inline]
     pub fn buffer(&mut self, bytes: usize) -> Option<Buf> {
         let stocks = [&mut self.small, &mut self.large];
@@ -109,7 +100,7 @@ impl Netdev {
         Some(copy)
     }
 
-    /// Returns the buffer of a received packet.
+    /// Frees the buffer of a received packet.
     #[inline]
     pub fn recycle(&mut self, buf: Buf) {
         free(&mut self.small, &mut self.large, buf);
@@ -234,7 +225,7 @@ impl Netdev {
         Ok(Read { headers, from })
     }
 
-    /// Parses a message of a connection, in the same way.
+    /// As [`Self::read_datagram`], for a message of a connection.
     #[inline]
     fn read_message(
         &mut self,
@@ -332,7 +323,7 @@ impl Read {
     }
 }
 
-/// The drop reason of a failed receive; none for a flushed one, which had no packet.
+/// The drop reason of a failed receive; `None` for a flushed one, which had no packet.
 fn receive_failed(status: CompletionStatus) -> Option<PacketDrop> {
     (status != CompletionStatus::Flushed).then_some(PacketDrop::ReceiveFailed)
 }

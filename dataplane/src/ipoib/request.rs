@@ -7,16 +7,21 @@
 /// A decoded request ID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Request {
-    /// A send of the UD queue pair, by its number.
+    /// The send's number.
     Datagram(u32),
-    /// A send on a connection.
-    Connected { slot: u32, generation: u32, number: u32 },
-    /// A receive of the UD queue pair, by its buffer index.
+    Connected {
+        slot: u32,
+        generation: u32,
+        number: u32,
+    },
+    /// The buffer index.
     DatagramReceive(u32),
-    /// A receive of the SRQ.
+    /// The buffer index.
     SharedReceive(u32),
-    /// A receive of one connection's own.
-    OwnReceive { slot: u32, buffer: u32 },
+    OwnReceive {
+        slot: u32,
+        buffer: u32,
+    },
 }
 
 /// Bits of a slot, below the generation.

@@ -17,42 +17,36 @@ use std::cell::Cell;
 use std::sync::atomic::{Ordering, fence};
 use std::vec::Drain;
 
-/// A packet to send.
 #[derive(Debug)]
 pub struct Outgoing {
     /// The IP or ARP packet, with headroom for the encapsulation header.
     pub packet: Buf,
-    /// EtherType of the payload.
+    /// Of the payload.
     pub ether_type: EtherType,
-    /// Its adjacency.
     pub route: Route,
 }
 
-/// A refused packet, unchanged.
+/// The packet is unchanged.
 #[derive(Debug)]
 pub struct Refused {
-    /// The reason.
     pub why: Refusal,
-    /// The packet.
     pub outgoing: Outgoing,
-    /// The MTU, if the packet is too big.
+    /// If the packet is too big.
     pub mtu: Option<u32>,
 }
 
-/// The queue pair that a packet is sent on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SendQp {
     Datagrams,
     Connection(u32),
 }
 
-/// An unused entry.
 pub(super) const NO_SGE: Sge = Sge { address: 0, bytes: 0, lkey: LKey(0) };
 const NO_REQUEST: SendRequest<'_> =
     SendRequest { id: 0, op: SendOp::Send, flags: SendFlags::NONE, data: Data::EMPTY };
 
 impl Netdev {
-    /// Sends packets and empties `batch`. Refused packets are appended to `refused`, unchanged.
+    /// Empties `batch`. Refused packets are appended to `refused`, unchanged.
     pub fn send<D: Device + ?Sized>(
         &mut self,
         device: &mut D,
@@ -141,7 +135,6 @@ impl Netdev {
         }
     }
 
-    /// The queue pair of an admitted packet.
     #[inline]
     fn target(&self, route: &Route) -> SendQp {
         match route {
@@ -268,7 +261,6 @@ fn datagram(route: &Route, bytes: u32) -> Result<&Datagram, Refusal> {
     }
 }
 
-/// The send operation of a packet.
 #[inline]
 fn operation(target: SendQp, route: &Route, qkey: QKey) -> SendOp {
     if let SendQp::Datagrams = target

@@ -3,17 +3,15 @@
 /// Packet counters of a netdev.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Packets posted as datagrams.
+    /// Posted as datagrams.
     pub datagrams_sent: u64,
-    /// Packets posted on connections.
+    /// Posted on connections.
     pub connected_sent: u64,
-    /// Packets received as datagrams.
     pub datagrams_received: u64,
-    /// Packets received on connections.
     pub connected_received: u64,
-    /// Bytes of the packets posted, without headers of the encapsulation.
+    /// Bytes of the posted packets, without the encapsulation header.
     pub bytes_sent: u64,
-    /// Bytes of the packets received, likewise.
+    /// Bytes of the received packets, without the encapsulation header.
     pub bytes_received: u64,
     /// Times that no buffer was free for a receive.
     pub starved: u64,
