@@ -21,10 +21,9 @@ use pollux_wire::ip::ipv6::Ipv6Header;
 use pollux_wire::ip::ipv6_ext::UpperLayer;
 use std::net::{IpAddr, SocketAddr};
 
-/// The worker that handles packets of no flow.
+/// Handles packets of no flow.
 pub const PRIMARY_WORKER: u8 = 0;
 
-/// The assignment of flows to workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowSteering {
     workers: u8,
@@ -33,7 +32,7 @@ pub struct FlowSteering {
 /// Odd multipliers of the hash, the same as in the neighbor tables.
 const FACTORS: [u64; 2] = [0x9e37_79b9_7f4a_7c15, 0xd6e8_feb8_6659_fd93];
 
-/// Length of the ICMP header before the quoted packet, in both versions.
+/// The ICMP header before the quoted packet, in both versions.
 const ICMP_LEN: usize = 8;
 
 /// Types of ICMPv4 that quote a packet (RFC 792): unreachable, quench, redirect, time, parameter.
@@ -47,7 +46,7 @@ struct FlowHeaders<'a> {
     payload: &'a [u8],
 }
 
-/// The direction of a packet: it says which port is the local one.
+/// Determines which port is the local one.
 #[derive(Clone, Copy)]
 enum Direction {
     In,
@@ -55,15 +54,13 @@ enum Direction {
 }
 
 impl FlowSteering {
-    /// A single worker has all flows.
     pub const SINGLE: Self = Self { workers: 1 };
 
-    /// Among `workers`; 0 counts as 1.
+    /// 0 workers count as 1.
     pub const fn among(workers: u8) -> Self {
         Self { workers: if workers == 0 { 1 } else { workers } }
     }
 
-    /// The number of workers.
     pub const fn workers(self) -> u8 {
         self.workers
     }
@@ -143,7 +140,7 @@ impl FlowSteering {
 }
 
 impl<'a> FlowHeaders<'a> {
-    /// The headers of a received packet; `None` for a fragment, which may lack the ports.
+    /// `None` for a fragment, which may lack the ports.
     #[inline]
     fn of(headers: &PacketHeaders, packet: &'a [u8]) -> Option<Self> {
         matches!(headers.form, Form::Plain | Form::Extended).then_some(())?;
@@ -155,7 +152,7 @@ impl<'a> FlowHeaders<'a> {
         })
     }
 
-    /// Parses the headers of a quoted packet, which may be truncated.
+    /// The quoted packet may be truncated.
     #[cold]
     fn of_quoted(packet: &'a [u8]) -> Option<Self> {
         match packet.first()? >> 4 {
@@ -203,14 +200,14 @@ pub fn hash_of_flow(headers: &PacketHeaders, packet: &[u8], seed: u64) -> u32 {
     (mixed >> 32) as u32
 }
 
-/// The source and destination ports, which begin both UDP and TCP.
+/// The source and destination ports, which are the first fields of both UDP and TCP.
 #[inline]
 fn ports(payload: &[u8]) -> Option<[u16; 2]> {
     let &[a, b, c, d] = payload.first_chunk()?;
     Some([u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])])
 }
 
-/// An endpoint of a connection as one number.
+/// An endpoint as one number.
 #[inline]
 fn endpoint(ip: IpAddr, port: u16) -> u64 {
     match ip {

@@ -16,29 +16,22 @@ use pollux_wire::ip::ipv6::{Ipv6Header, Ipv6Packet};
 use pollux_wire::ip::ipv6_ext::UpperLayer;
 use std::net::IpAddr;
 
-/// What lies between the fixed header of a packet and its upper layer.
+/// The part of a packet between its fixed header and the upper layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// Nothing.
     Plain,
-    /// IPv4 options or IPv6 extension headers.
     Extended,
-    /// The packet is a fragment.
     Fragment,
-    /// IPv6 extension headers that cannot be parsed.
     Opaque,
-    /// The packet is not of IP.
     NotIp,
 }
 
-/// The parsed headers of a packet. They are valid for its bytes as long as nothing changes these.
+/// The parsed headers of a packet. They are valid until the packet is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketHeaders {
-    /// The type of the packet.
     pub ether_type: EtherType,
     /// The upper-layer protocol; of an opaque packet, that of its first extension header.
     pub protocol: IpProtocol,
-    /// What lies before the upper layer.
     pub form: Form,
     /// Offset of the upper layer.
     payload_at: u16,
@@ -50,7 +43,6 @@ pub struct PacketHeaders {
 const ARP_BYTES_MIN: usize = 8;
 
 impl PacketHeaders {
-    /// Those of no packet.
     pub const NONE: Self = Self {
         ether_type: EtherType(0),
         protocol: IpProtocol(0),
@@ -59,7 +51,7 @@ impl PacketHeaders {
         end: 0,
     };
 
-    /// Parses a packet of this type; or the reason to drop it.
+    /// An error is the reason to drop the packet.
     #[inline]
     pub fn parse(ether_type: EtherType, packet: &[u8]) -> Result<Self, PacketDrop> {
         match ether_type {
@@ -69,7 +61,7 @@ impl PacketHeaders {
         }
     }
 
-    /// Parses an IP packet of the version that its first byte says.
+    /// The first byte of the packet determines the version.
     #[inline]
     pub fn parse_ip(packet: &[u8]) -> Result<Self, PacketDrop> {
         match packet.first().map(|first| first >> 4) {
@@ -80,7 +72,7 @@ impl PacketHeaders {
         }
     }
 
-    /// The same in place.
+    /// As [`Self::parse_ip`], in place.
     ///
     /// Why: a function returns these fields as one integer, which is read from memory before they
     /// have all arrived there, and that takes as long as parsing them.
@@ -104,7 +96,7 @@ impl PacketHeaders {
         Ok(Self::of_v4(&header, form))
     }
 
-    /// Checks a header, and what follows it.
+    /// Checks a header and its payload.
     #[inline]
     fn check_v4(
         header: &Ipv4Header,
@@ -181,18 +173,17 @@ impl PacketHeaders {
         })
     }
 
-    /// The upper layer of the packet, which must be the parsed one.
+    /// `packet` must be the parsed one.
     #[inline]
     pub fn payload<'a>(&self, packet: &'a [u8]) -> &'a [u8] {
         packet.get(self.payload_at.into()..self.end.into()).unwrap_or_default()
     }
 
-    /// Length of the packet without padding of the link.
+    /// Without padding of the link.
     pub const fn packet_bytes(&self) -> usize {
         self.end as usize
     }
 
-    /// The source address.
     #[inline]
     pub fn source(&self, packet: &[u8]) -> Option<IpAddr> {
         match self.ether_type {
@@ -202,7 +193,6 @@ impl PacketHeaders {
         }
     }
 
-    /// The destination address.
     #[inline]
     pub fn destination(&self, packet: &[u8]) -> Option<IpAddr> {
         match self.ether_type {
@@ -212,7 +202,7 @@ impl PacketHeaders {
         }
     }
 
-    /// Whether it is a whole UDP or TCP packet without options or extension headers.
+    /// Whether it is an unfragmented UDP or TCP packet without options or extension headers.
     #[inline]
     pub fn is_plain_transport(&self) -> bool {
         self.form == Form::Plain && matches!(self.protocol, IpProtocol::UDP | IpProtocol::TCP)

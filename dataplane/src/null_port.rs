@@ -1,8 +1,9 @@
 //! `null:` as a port: a source and a sink of packets, for measuring forwarding alone.
 //!
-//! A poll receives a full batch of packets to the destinations of a list, in turns. What is sent
-//! is gone. For a packet the port does what no other could leave out: it allocates a buffer, writes
-//! the headers, parses them and decides on the packet; and frees the buffer that it sends.
+//! A poll receives a full batch of packets to the destinations of a list, in turns. Sent packets
+//! are discarded. The port does the minimum that any port has to do for a packet: it allocates a
+//! buffer, writes the headers, parses them and decides on the packet; and frees the buffer of a
+//! sent one.
 
 use crate::acl::AclFilter;
 use crate::headers::PacketHeaders;
@@ -23,17 +24,17 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// A protocol without ports and checksums, for experiments (RFC 3692).
 const PROTOCOL: IpProtocol = IpProtocol(253);
 const TTL: u8 = 64;
-/// The sources of all packets (RFC 2544 C.2.2, RFC 5180 8).
+/// Of all packets (RFC 2544 C.2.2, RFC 5180 8).
 const SOURCE_V4: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 const SOURCE_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 1);
 
-/// A port at no link.
+/// A port without a link.
 #[derive(Debug)]
 pub struct NullPort {
     cache: Cache,
-    /// Packets that are being received.
+    /// Packets of the current poll.
     coming: Vec<Buf>,
-    /// How many there are in a poll.
+    /// Packets of a poll.
     batch: usize,
     own: Destinations,
     source: Source,
@@ -42,11 +43,10 @@ pub struct NullPort {
     drops: ForwardDrops,
 }
 
-/// Where packets come from.
 #[derive(Debug)]
 struct Source {
     packet_bytes: usize,
-    /// A header of each family, to nobody.
+    /// Complete except for the destination.
     v4: Ipv4Header,
     v6: Ipv6Header,
     destinations: Box<[IpAddr]>,
@@ -54,9 +54,8 @@ struct Source {
 }
 
 impl NullPort {
-    /// A port in this memory that receives packets of so many bytes, headers included, to these
-    /// destinations in turns; without destinations, it is a sink alone. `None` if no packet has so
-    /// many bytes.
+    /// A port that receives packets of `packet_bytes`, headers included, to these destinations in
+    /// turns; without destinations it is only a sink. `None` if no packet can have this length.
     pub fn new(
         packets: &PacketMemory,
         packet_bytes: u16,
@@ -75,17 +74,15 @@ impl NullPort {
         })
     }
 
-    /// Sets how many packets a poll receives, at most a full batch, for a source that is paced.
+    /// At most a full batch. For a source that is paced.
     pub fn set_batch(&mut self, packets: usize) {
         self.batch = packets.min(BATCH_MAX);
     }
 
-    /// Packets received.
     pub const fn received(&self) -> u64 {
         self.received
     }
 
-    /// Packets sent.
     pub const fn sent(&self) -> u64 {
         self.sent
     }
@@ -117,7 +114,6 @@ impl Source {
         Some(Self { packet_bytes: packet_bytes.into(), v4, v6, destinations, next: 0 })
     }
 
-    /// Writes the headers of the next packet into a buffer.
     #[inline]
     fn fill(&mut self, packet: &mut Buf) -> Option<()> {
         let to = *self.destinations.get(self.next)?;
@@ -140,8 +136,8 @@ impl Source {
 }
 
 impl PacketPort for NullPort {
-    /// All headers are written before any is read, as those of a network are: a processor that
-    /// reads bytes just after it wrote parts of them waits.
+    /// All headers are written before any is read, as with packets of a network: a processor that
+    /// reads bytes just after it wrote parts of them stalls.
     #[inline]
     fn poll(&mut self, _now: Time, transit: &mut Vec<TransitPacket>) -> bool {
         let Self { cache, coming, batch, own, source, received, .. } = self;
@@ -166,7 +162,7 @@ impl PacketPort for NullPort {
         transit.len() > before
     }
 
-    /// Its packets are to be forwarded.
+    /// All its packets are to be forwarded.
     fn set_filter(&mut self, _: Option<AclFilter>) {}
 
     #[inline]

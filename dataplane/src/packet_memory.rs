@@ -19,13 +19,11 @@ use pollux_wire::ip::ipoib::IpoibHeader;
 /// copies aligned words.
 pub const PACKET_OFFSET: usize = 64 + IpoibHeader::LEN;
 
-/// Buffers that are allocated and freed together.
 pub const BATCH: usize = 32;
 
-/// Free buffers of a memory that a netdev caches, at most.
+/// Free buffers of a memory that a netdev caches.
 pub const STOCK_MAX: usize = 2 * BATCH;
 
-/// A pool of buffers for packets up to one size.
 #[derive(Debug)]
 pub struct PacketMemory {
     pool: Pool,
@@ -33,9 +31,8 @@ pub struct PacketMemory {
 }
 
 impl PacketMemory {
-    /// So many buffers for packets of at most so many bytes, headers of the link not counted.
-    /// Takes `buffers * (packet_bytes_max + 68)` bytes, rounded up to an odd number of cache
-    /// lines each.
+    /// `packet_bytes_max` does not include the headers of the link. Takes `buffers *
+    /// (packet_bytes_max + 68)` bytes, rounded up to an odd number of cache lines each.
     pub fn new(buffers: u32, packet_bytes_max: u32) -> Result<Self, PoolError> {
         let config = PoolConfig {
             buffers,
@@ -46,12 +43,11 @@ impl PacketMemory {
         Ok(Self { pool, memory })
     }
 
-    /// The pool, for creating packets.
+    /// For creating packets.
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
 
-    /// The longest packet that fits in a buffer.
     pub fn packet_bytes_max(&self) -> u32 {
         self.pool.config().buffer_bytes - PACKET_OFFSET as u32
     }
@@ -62,14 +58,11 @@ impl PacketMemory {
 pub(crate) struct Stock {
     pub(crate) cache: Cache,
     pub(crate) packet_bytes_max: usize,
-    /// The pool's memory, as registered.
     region: MemoryRegion,
-    /// By their index.
     posted: Box<[Option<Buf>]>,
 }
 
 impl Stock {
-    /// Registers the memory with the device and creates a stock of it.
     pub(crate) fn new<D: Device + ?Sized>(
         device: &mut D,
         pd: Pd,
@@ -83,7 +76,7 @@ impl Stock {
         })
     }
 
-    /// The window of a buffer as a scatter/gather entry; `None` if it is of another memory.
+    /// The window of a buffer; `None` if it belongs to another memory.
     #[inline]
     pub(crate) fn sge(&self, buf: &Buf) -> Option<Sge> {
         let address = self.region.address.wrapping_add(buf.distance() as u64);
@@ -91,20 +84,18 @@ impl Stock {
         self.holds(buf).then_some(sge)
     }
 
-    /// Whether a buffer is of this memory.
     #[inline]
     pub(crate) fn holds(&self, buf: &Buf) -> bool {
         self.cache.is_of(buf)
     }
 
-    /// Records a posted receive.
     #[inline]
     pub(crate) fn post(&mut self, buf: Buf) {
         let index = buf.index() as usize;
         self.posted[index] = Some(buf);
     }
 
-    /// Takes the posted receive of this index.
+    /// Takes the posted receive with this index.
     #[inline]
     pub(crate) fn take(&mut self, index: u32) -> Option<Buf> {
         self.posted.get_mut(index as usize)?.take()
@@ -116,7 +107,6 @@ impl Stock {
         self.cache.pool().outstanding().saturating_sub(self.cache.len() + posted)
     }
 
-    /// The L_Key of the memory.
     pub(crate) fn lkey(&self) -> LKey {
         self.region.lkey
     }

@@ -21,54 +21,48 @@ use pollux_verbs::time::Time;
 use pollux_wire::ethernet::EtherType;
 use std::net::IpAddr;
 
-/// Packets that a port receives in one poll, at most.
+/// Packets that a port receives in one poll.
 pub const BATCH_MAX: usize = 64;
 
-/// Identifies a port of a node. All workers and the FIB use the same identifiers.
+/// A port of a node. All workers and the FIB use the same identifiers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortId(pub u16);
 
-/// A packet in transit, as a port received it.
 #[derive(Debug)]
 pub struct TransitPacket {
-    /// The packet, from its IP header on.
+    /// Begins with the IP header.
     pub packet: Buf,
-    /// What was parsed of it, which saves parsing it again.
     pub headers: PacketHeaders,
 }
 
 /// A packet for a next hop.
 #[derive(Debug)]
 pub struct TxPacket {
-    /// The packet, with its TTL counted down.
+    /// The TTL is already decremented.
     pub packet: Buf,
     /// IPv4 or IPv6, for the header of the link.
     pub ether_type: EtherType,
-    /// The next hop at the link of the port.
+    /// On the link of the port.
     pub next_hop: IpAddr,
-    /// The port where it arrived.
     pub from: PortId,
 }
 
-/// The reason for which control gets a packet in transit: it sends an ICMP error.
+/// The reason for which control gets a packet in transit. It sends an ICMP error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransitError {
-    /// There is no route.
     NoRoute,
-    /// The route says that the destination is unreachable.
     Unreachable,
     /// The route prohibits it.
     Prohibited,
-    /// The access control list prohibits it where it was to leave.
+    /// The access control list of the port where it leaves prohibits it.
     Filtered,
-    /// The TTL, or hop limit, ran out.
     TimeExceeded,
     /// Options of IPv4 are malformed at this byte of the packet.
     BadOption(u8),
 }
 
 impl TransitError {
-    /// Its counter.
+    /// The counter.
     pub const fn reason(self) -> ForwardDrop {
         match self {
             Self::NoRoute => ForwardDrop::NoRoute,
@@ -80,7 +74,6 @@ impl TransitError {
     }
 }
 
-/// A port of a worker.
 pub trait PacketPort {
     /// Receives at most [`BATCH_MAX`] packets. Those in transit are appended to `transit`; sockets
     /// and control get the others. Returns whether there was anything to do.
@@ -95,7 +88,7 @@ pub trait PacketPort {
     /// longer than its MTU, go to control; those without space are dropped and counted.
     fn send(&mut self, now: Time, batch: &mut Vec<TxPacket>);
 
-    /// Passes a packet that arrived here, and cannot be forwarded, to control, and counts it.
+    /// Passes a packet that arrived here and cannot be forwarded to control, and counts it.
     fn reject(&mut self, packet: Buf, why: TransitError);
 
     /// Drops a packet that arrived here, and counts it.
@@ -105,19 +98,17 @@ pub trait PacketPort {
     /// [`ForwardDrop::NoBuffer`].
     fn copy(&mut self, packet: &Buf) -> Option<Buf>;
 
-    /// Packets received and sent since the start.
+    /// Since the start.
     fn packets(&self) -> u64;
 
-    /// The time of the next timer.
     fn poll_timeout(&self) -> Option<Time>;
 
     /// Arms the port to end a sleep at the next packet; `false` if it cannot. The caller polls once
     /// more before it sleeps.
     fn arm(&mut self) -> bool;
 
-    /// What ends a sleep.
+    /// The source that ends a sleep.
     fn wake_source(&mut self) -> Option<WakeSource<'_>>;
 
-    /// The sleep is over.
     fn woken(&mut self);
 }

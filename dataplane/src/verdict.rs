@@ -10,22 +10,18 @@ use pollux_wire::ethernet::EtherType;
 use pollux_wire::ip::IpProtocol;
 use std::net::IpAddr;
 
-/// The verdict on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
-    /// To a local address or group.
     Local,
-    /// To be punted to control.
     Punt,
     /// To another node: forwarded, or dropped if forwarding is off.
     Transit,
 }
 
-/// The local addresses and groups.
 #[derive(Clone, Debug)]
 pub struct Destinations {
     ours: KeyMap,
-    /// The bits of all that were added: most sources of others are in none of these.
+    /// The bits of all added addresses: most other addresses have none of these bits.
     bits: u64,
 }
 
@@ -33,23 +29,19 @@ pub struct Destinations {
 const PUNTED_ICMPV6: [std::ops::RangeInclusive<u8>; 3] = [130..=132, 133..=137, 143..=143];
 
 impl Destinations {
-    /// An empty set.
     pub fn new() -> Self {
         Self { ours: KeyMap::new(0), bits: 0 }
     }
 
-    /// Adds a local address or group.
     pub fn insert(&mut self, address: IpAddr) {
         self.ours.insert(key_of(address), 0);
         self.bits |= bit_of(address);
     }
 
-    /// Removes a local address or group.
     pub fn remove(&mut self, address: IpAddr) {
         self.ours.remove(key_of(address));
     }
 
-    /// The verdict on a packet with these headers.
     #[inline]
     pub fn verdict(&self, headers: &PacketHeaders, packet: &[u8]) -> Verdict {
         match headers.destination(packet) {
@@ -66,14 +58,13 @@ impl Destinations {
         }
     }
 
-    /// Whether a packet in transit pretends to be ours (RFC 2827 3).
+    /// Whether a packet in transit has one of our addresses as its source (RFC 2827 3).
     #[inline]
     pub fn is_spoofed(&self, headers: &PacketHeaders, packet: &[u8]) -> bool {
         let is_ours = |source| self.bits & bit_of(source) != 0 && self.contains(source);
         headers.source(packet).is_some_and(is_ours)
     }
 
-    /// Whether an address or group is local.
     #[inline]
     pub fn contains(&self, address: IpAddr) -> bool {
         self.ours.find(key_of(address)).is_some()
@@ -86,7 +77,7 @@ impl Default for Destinations {
     }
 }
 
-/// One of 64 bits that an address has.
+/// The bit of an address, of 64.
 #[inline]
 fn bit_of(address: IpAddr) -> u64 {
     let low = match address {
@@ -96,7 +87,7 @@ fn bit_of(address: IpAddr) -> u64 {
     1 << (low.wrapping_mul(0x9e37_79b9) >> 26)
 }
 
-/// Whether a destination of IPv6 may be a host of another link.
+/// Whether an IPv6 destination may be a host on another link.
 #[cold]
 const fn is_beyond_link(destination: IpAddr) -> bool {
     match destination {
@@ -161,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_of_somebody_else_with_our_source_is_spoofed() {
+    fn a_received_packet_with_our_source_is_spoofed() {
         let mut destinations = Destinations::new();
         let is_spoofed = |destinations: &Destinations, last: u8| {
             let mut packet = [0; Ipv4Header::LEN];

@@ -17,26 +17,19 @@ use pollux_mem::{ReadWords, Segment, Words};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
-/// Counters of a worker since its start.
+/// Counters since the start of the worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkerCounts {
-    /// Poll iterations.
     pub breaths: u64,
-    /// Breaths with something to do.
     pub busy_breaths: u64,
-    /// Packets received and sent.
     pub packets: u64,
-    /// Sleeps and naps.
     pub sleeps: u64,
-    /// The total time of sleeps and naps.
     pub asleep_nanos: u64,
-    /// The total time of busy breaths.
     pub busy_nanos: u64,
     /// The time from the first breath to the last housekeeping.
     pub running_nanos: u64,
 }
 
-/// Words of a cell's value.
 const WORDS: usize = 7;
 type Cell = [u64; WORDS];
 
@@ -61,24 +54,21 @@ impl WorkerCounts {
     }
 }
 
-/// Workers of a node, at most.
 pub const WORKERS_MAX: usize = 256;
 const MARK: u64 = u64::from_be_bytes(*b"plxwrk\x00\x02");
-/// A write in progress ends within a few tries; that of a dead writer never ends.
+/// A write in progress ends within a few tries; the write of a dead worker never ends.
 const TRIES: usize = 1000;
 const PAGE_BYTES_MAX: usize = 1 << 16;
 
-/// The writer of one worker.
 pub struct CountsWriter(SeqWriter<Cell>);
 
-/// The readable memory of all workers.
 pub struct CountsSegment {
     segment: Segment,
     readers: Vec<SeqReader<Cell>>,
 }
 
 impl CountsSegment {
-    /// Creates memory for so many workers, at most [`WORKERS_MAX`], and the writer of each.
+    /// Creates the memory, for at most [`WORKERS_MAX`] workers, and the writer of each worker.
     pub fn create(workers: usize) -> Result<(Self, Vec<CountsWriter>), MapError> {
         let workers = workers.min(WORKERS_MAX);
         let segment = Segment::create("pollux-workers", bytes(workers))?;
@@ -114,7 +104,7 @@ impl CountsSegment {
         Ok(readers.map(|readers| Self { segment, readers }))
     }
 
-    /// The last counters of each worker; `None` for a worker that died during a write.
+    /// `None` for a worker that died during a write.
     pub fn read(&self) -> impl Iterator<Item = Option<WorkerCounts>> {
         self.readers.iter().map(|cell| cell.read(TRIES).map(WorkerCounts::of_words))
     }
@@ -131,24 +121,22 @@ impl CountsWriter {
         Self(SeqWriter::new(words).expect("the place is large enough"))
     }
 
-    /// A writer whose counters are not read.
+    /// For a worker whose counters are not read.
     pub fn nowhere() -> Result<Self, MapError> {
         Words::private(seq_cell::words_needed::<Cell>()).map(Self::over)
     }
 
-    /// Publishes the counters.
     pub(super) fn write(&mut self, counts: &WorkerCounts) {
         self.0.write(&counts.to_words());
     }
 }
 
-/// Bytes of the header and so many cells.
 fn bytes(workers: usize) -> usize {
     let lines = |words: usize| words.next_multiple_of(pollux_mem::words::LINE_WORDS);
     8 * (lines(2) + workers * lines(seq_cell::words_needed::<Cell>()))
 }
 
-/// The range of each worker, aligned as `take` does.
+/// `take` gives the range of each worker, and aligns it.
 fn cells<W>(workers: usize, mut take: impl FnMut(usize) -> Option<W>) -> Option<Vec<W>> {
     (0..workers).map(|_| take(seq_cell::words_needed::<Cell>())).collect()
 }

@@ -16,12 +16,11 @@ use pollux_wire::keys::{PKey, QKey};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-/// Buffers: receives, sends and the stock.
+/// For receives, sends and the stock.
 const BUFFERS: u32 = 1024;
-/// The longest packet.
 const PACKET_BYTES: u32 = 4092;
 
-/// An echo at a device, by datagrams.
+/// An echo by datagrams.
 pub struct Echo<D> {
     device: D,
     netdev: Netdev,
@@ -30,7 +29,7 @@ pub struct Echo<D> {
     batch: Vec<Outgoing>,
     refused: Vec<Refused>,
     echoed: u64,
-    /// Received packets are dropped from now on.
+    /// Received packets are dropped.
     is_ending: bool,
     // Buffers go back to the pool, which must still be there.
     _memory: [PacketMemory; 2],
@@ -39,7 +38,7 @@ pub struct Echo<D> {
 }
 
 impl<D: Device> Echo<D> {
-    /// An echo with this address and so many neighbors at the following addresses, all resolved.
+    /// The neighbors have the addresses after `ip`; all are resolved.
     pub fn new(mut device: D, ip: Ipv4Addr, neighbors: u32) -> Result<Self, VerbsError> {
         let memory = |buffers| {
             PacketMemory::new(buffers, PACKET_BYTES).map_err(|error| VerbsError::Invalid {
@@ -82,7 +81,6 @@ impl<D: Device> Echo<D> {
         })
     }
 
-    /// Packets sent back.
     pub fn echoed(&self) -> u64 {
         self.echoed
     }

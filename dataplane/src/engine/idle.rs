@@ -13,20 +13,17 @@ use super::time_between;
 use pollux_verbs::time::Time;
 use std::time::Duration;
 
-/// Polling time after the last busy breath. A wakeup costs about as much.
+/// Polling time after the last busy breath. A wake-up costs about as much.
 pub const AWAKE: Duration = Duration::from_micros(100);
-/// The longest nap.
 pub const NAP_MAX: Duration = Duration::from_millis(2);
-/// The shortest nap: a shorter one takes as long.
+/// A shorter nap takes as long.
 const NAP_MIN: Duration = Duration::from_micros(20);
-/// The idle time before a nap, divided by its length.
+/// The idle time before a nap, in units of the nap.
 const NAP_PART: u32 = 16;
-/// The longest sleep with armed devices.
 pub const SLEEP_MAX: Duration = Duration::from_millis(100);
 /// Spin-loop hints of a pause, 40 to 140 cycles each.
 const HINTS: u32 = 8;
 
-/// An idle strategy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Idle {
@@ -40,10 +37,10 @@ pub enum Idle {
 }
 
 impl Idle {
-    /// All strategies, in the order of their numbers.
+    /// In the order of their numbers.
     pub const ALL: [Self; 3] = [Self::Poll, Self::Pause, Self::Adaptive];
 
-    /// The strategy of this number; the default if there is none.
+    /// The strategy of a number; the default if there is none.
     pub(super) fn of(number: u8) -> Self {
         Self::ALL.get(usize::from(number)).copied().unwrap_or_default()
     }
@@ -57,13 +54,12 @@ impl Idle {
         }
     }
 
-    /// The strategy of this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|idle| idle.name() == name)
     }
 }
 
-/// The length of a sleep after so long an idle time, at most until the next timer.
+/// The length of a sleep after an idle time, at most until the next timer.
 pub(super) fn sleep_max(
     is_woken: bool,
     silent: Duration,
@@ -77,7 +73,6 @@ pub(super) fn sleep_max(
     due.map_or(longest, |due| longest.min(time_between(now, due)))
 }
 
-/// Pauses for the sibling hyperthread.
 pub(super) fn pause() {
     (0..HINTS).for_each(|_| std::hint::spin_loop());
 }

@@ -42,16 +42,13 @@ use std::time::Duration;
 
 /// Housekeeping runs at intervals between 0.5 and 1.5 of this.
 const HOUSEKEEPING_EVERY: Duration = Duration::from_millis(1);
-/// Queued commands of a worker, at most.
 pub const COMMANDS_MAX: usize = 64;
-/// Commands handled in one housekeeping, at most.
 const COMMANDS_AT_ONCE: usize = 16;
-/// Timeout of the end of a worker.
 pub const END_MAX: Duration = Duration::from_secs(1);
 
 /// The work of a worker: queues that it polls in batches.
 pub trait Work {
-    /// Command of the control thread to the worker.
+    /// A command of the control thread to the worker.
     type Command;
 
     /// Receives and sends a batch each. Returns whether there was anything to do.
@@ -63,7 +60,6 @@ pub trait Work {
     /// Packets received and sent since the start.
     fn packets(&mut self) -> u64;
 
-    /// The time of the next timer.
     fn poll_timeout(&self) -> Option<Time>;
 
     /// Executes a command of the control thread, between two poll iterations.
@@ -80,7 +76,6 @@ pub trait Work {
     fn end(&mut self, now: Time) -> bool;
 }
 
-/// The next step of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
     /// Another breath.
@@ -91,18 +86,16 @@ pub enum Turn {
     Pause,
     /// A sleep of at most this, followed by [`Worker::woken`].
     Sleep(Duration),
-    /// None: it has ended.
+    /// The worker has ended.
     Over,
 }
 
-/// The state shared by a worker and its handle.
 #[derive(Debug)]
 struct Shared {
     idle: AtomicU8,
     is_stopping: AtomicBool,
 }
 
-/// The handle that controls a worker, from any one thread.
 pub struct Handle<C> {
     shared: Arc<Shared>,
     commands: Sender<C>,
@@ -116,13 +109,13 @@ pub struct Worker<C> {
     published: CountsWriter,
     rng: SeededRng,
     state: State,
-    /// When the first housekeeping ran.
+    /// The time of the first housekeeping.
     started: Option<Time>,
-    /// When the last turn began, and whether it was busy.
+    /// The start of the last turn, and whether it was busy.
     last: Option<(Time, bool)>,
-    /// The time since which it is idle.
+    /// The start of the idle time.
     silent_since: Option<Time>,
-    /// The devices are armed, and one more breath follows.
+    /// The devices are armed; another breath follows.
     is_armed: bool,
     housekeeping_due: Time,
 }
@@ -130,7 +123,7 @@ pub struct Worker<C> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Running,
-    /// It is stopping, with a deadline.
+    /// It is stopping, until a deadline.
     Ending {
         until: Time,
     },
@@ -161,13 +154,12 @@ pub fn worker<C>(idle: Idle, published: CountsWriter, seed: u64) -> (Worker<C>, 
 }
 
 impl<C> Handle<C> {
-    /// Sets the idle strategy from the next turn on.
+    /// From the next turn on.
     pub fn set_idle(&self, idle: Idle) {
         // Relaxed: it orders nothing else, and neither does the flag below.
         self.shared.idle.store(idle as u8, Ordering::Relaxed);
     }
 
-    /// The idle strategy.
     pub fn idle(&self) -> Idle {
         self.shared.idle()
     }
@@ -178,7 +170,6 @@ impl<C> Handle<C> {
         self.commands.push(command)
     }
 
-    /// Requests the end of the worker.
     pub fn stop(&self) {
         self.shared.is_stopping.store(true, Ordering::Relaxed);
     }
@@ -191,7 +182,6 @@ impl Shared {
 }
 
 impl<C> Worker<C> {
-    /// Runs turns until the worker has ended.
     pub fn run(&mut self, work: &mut impl Work<Command = C>, mut clock: impl FnMut() -> Time) {
         loop {
             match self.turn(clock(), work) {
@@ -207,7 +197,6 @@ impl<C> Worker<C> {
         }
     }
 
-    /// One breath, with housekeeping when due.
     #[inline]
     pub fn turn(&mut self, now: Time, work: &mut impl Work<Command = C>) -> Turn {
         self.count_time(now);
@@ -236,7 +225,6 @@ impl<C> Worker<C> {
         (self.last, self.housekeeping_due) = (None, now);
     }
 
-    /// Its counters.
     pub fn counts(&self) -> &WorkerCounts {
         &self.counts
     }
@@ -279,7 +267,6 @@ impl<C> Worker<C> {
         if is_called || longest.is_zero() { Turn::Again } else { Turn::Sleep(longest) }
     }
 
-    /// Commands in, counters out.
     #[cold]
     fn housekeeping(&mut self, now: Time, work: &mut impl Work<Command = C>) {
         for command in self.commands.drain(COMMANDS_AT_ONCE) {

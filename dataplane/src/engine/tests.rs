@@ -9,16 +9,16 @@ use std::process::{Command, Stdio};
 
 const TURN: Duration = Duration::from_micros(1);
 
-/// What the worker meets.
+/// The work of the worker.
 #[derive(Default)]
 struct Script {
     /// Breaths that will be busy.
     busy: u32,
     due: Option<Time>,
     wakes: bool,
-    /// What comes just behind the arming.
+    /// Packets that arrive just after the arming.
     comes_armed: u32,
-    /// What was accepted and is not sent; a breath sends one.
+    /// Accepted packets that are not sent; a breath sends one.
     accepted: u32,
     hangs: bool,
     told: Vec<(Time, u32)>,
@@ -87,7 +87,7 @@ impl Bench {
         self.worker.turn(self.now, &mut self.work)
     }
 
-    /// Turns until it is told something else than to go on.
+    /// The first turn that is not [`Turn::Again`].
     fn rests(&mut self) -> Turn {
         let turns = (0..100_000).map(|_| self.turn());
         turns
@@ -120,7 +120,7 @@ fn strategies_differ_when_there_is_nothing_to_do_and_change_while_it_runs() {
     assert_eq!((bench.turn(), bench.work.armed), (Turn::Sleep(SLEEP_MAX), 1));
     for idle in Idle::ALL {
         assert_eq!((Idle::named(idle.name()), Idle::of(idle as u8)), (Some(idle), idle));
-        // Who had something to do does not rest at once, whatever the strategy.
+        // After a busy breath the worker does not rest at once, with any strategy.
         bench.handle.set_idle(idle);
         bench.work.busy = 1;
         let mut again = (0..100).map(|_| bench.turn());
@@ -130,7 +130,7 @@ fn strategies_differ_when_there_is_nothing_to_do_and_change_while_it_runs() {
 }
 
 #[test]
-fn what_comes_between_the_look_and_the_sleep_is_not_slept_over() {
+fn a_packet_between_the_last_poll_and_the_sleep_is_not_missed() {
     let script = Script { wakes: true, comes_armed: 1, ..Script::default() };
     let mut bench = begin(Idle::Adaptive, script);
     while bench.work.armed == 0 {
@@ -138,7 +138,7 @@ fn what_comes_between_the_look_and_the_sleep_is_not_slept_over() {
     }
     assert_eq!(bench.turn(), Turn::Again, "it takes what came");
     assert_eq!((bench.sleeps(), bench.work.armed), (SLEEP_MAX, 2), "and arms again");
-    // What woke it has to be armed again, even if nothing was there.
+    // The device that woke it has to be armed again, even if there was nothing.
     bench.wakes_after(TURN);
     assert_eq!((bench.sleeps(), bench.work.armed), (SLEEP_MAX, 3));
 }
@@ -178,7 +178,7 @@ fn naps_are_a_small_part_of_the_silence_and_end() {
 }
 
 #[test]
-fn house_is_kept_at_intervals_that_nobody_can_be_in_step_with() {
+fn housekeeping_runs_at_random_intervals() {
     let mut bench = begin(Idle::Poll, Script::default());
     let mut told = BTreeSet::new();
     for number in 0..200 {
@@ -202,7 +202,7 @@ fn house_is_kept_at_intervals_that_nobody_can_be_in_step_with() {
 }
 
 #[test]
-fn a_sleeper_hears_commands_before_it_sleeps_and_when_it_wakes() {
+fn commands_are_handled_before_a_sleep_and_after_it() {
     let mut bench = begin(Idle::Adaptive, Script { wakes: true, ..Script::default() });
     bench.handle.command(1).unwrap();
     bench.sleeps();
@@ -247,11 +247,11 @@ fn time_is_counted_where_it_went() {
 const ROLE: &str = "POLLUX_ENGINE_READER";
 
 #[test]
-fn another_process_reads_what_was_counted() {
+fn another_process_reads_the_counters() {
     let mut bench = begin(Idle::Adaptive, Script { busy: 3, wakes: true, ..Script::default() });
     bench.sleeps();
     let fd = bench.counts.as_fd().try_clone_to_owned().unwrap();
-    let name = "engine::tests::whoever_is_given_the_memory_reads_it";
+    let name = "engine::tests::the_other_process_reads_the_memory";
     let reader = Command::new(std::env::current_exe().unwrap())
         .args([name, "--exact", "--nocapture"])
         .env(ROLE, "1")
@@ -272,7 +272,7 @@ fn another_process_reads_what_was_counted() {
 /// The other process.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "a process that a test starts is told so")]
-fn whoever_is_given_the_memory_reads_it() {
+fn the_other_process_reads_the_memory() {
     if std::env::var(ROLE).is_ok() {
         let counts = CountsSegment::open(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
         let counts = counts.unwrap().expect("it is such memory");

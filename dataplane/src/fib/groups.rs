@@ -15,27 +15,24 @@ use std::sync::Arc;
 
 /// Members of a group; further ones are not used.
 pub const GROUP_MEMBERS_MAX: usize = 256;
-/// Slots of a group. Shares are exact to one slot.
+/// Shares are exact to one slot.
 const GROUP_SLOTS_MAX: usize = 1024;
 /// Slots for each member, so that equal members differ by few percent.
 const MEMBER_SLOTS: usize = 16;
 
-/// A next hop of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FibHop {
-    /// The port to its link.
     pub port: PortId,
-    /// The gateway; without one, the destination itself is on the link.
+    /// Without a gateway, the destination itself is on the link.
     pub gateway: Option<IpAddr>,
-    /// Its share of flows, relative to the others; 0 counts as 1.
+    /// The share of flows, relative to the other members; 0 counts as 1.
     pub weight: u16,
 }
 
-/// Identifies a group of next hops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FibGroup(u32);
 
-/// What packets to a prefix are for.
+/// The target of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FibTarget {
     /// The next hops of a group.
@@ -48,32 +45,30 @@ pub enum FibTarget {
     Prohibited,
 }
 
-/// A version of a group.
 #[derive(Clone, Debug)]
 pub(super) struct PublishedGroup {
-    /// The route, if it is the only one.
+    /// The route, if the group has no other.
     only: RouteTo,
     shares: Option<Arc<Shares>>,
 }
 
-/// The members of a group, and their slots.
 #[derive(Debug)]
 struct Shares {
     members: Box<[RouteTo]>,
-    /// Indices of members. A power of two.
+    /// Indices of members. Their number is a power of two.
     slots: Box<[u8]>,
 }
 
-/// All groups, of which the first are those of [`RESERVED`].
+/// The first groups are those of [`RESERVED`].
 pub(super) struct GroupTable {
     groups: Vec<PublishedGroup>,
-    /// Routes that use each group.
+    /// The number of routes that use each group.
     routes: Vec<usize>,
     free: Vec<FibGroup>,
     published: Option<Arc<[PublishedGroup]>>,
 }
 
-/// The routes of leaves that are no groups; that of [`super::trie::NO_LEAF`] is the first.
+/// Targets of leaves that are not groups; the first is that of [`super::trie::NO_LEAF`].
 const RESERVED: [RouteTo; 4] =
     [RouteTo::Nowhere, RouteTo::Blackhole, RouteTo::Unreachable, RouteTo::Prohibited];
 
@@ -102,7 +97,7 @@ impl PublishedGroup {
         }
     }
 
-    /// By the hash of a flow, if there are several members.
+    /// Chooses by the hash of a flow, if there are several members.
     #[inline]
     pub(super) fn route(&self, flow: impl FnOnce() -> u32) -> &RouteTo {
         match &self.shares {
@@ -121,7 +116,7 @@ impl GroupTable {
         Self { routes: vec![0; groups.len()], groups, free: Vec::new(), published: None }
     }
 
-    /// Adds a group whose members are still to be set.
+    /// Adds a group without members.
     pub(super) fn add(&mut self, before: Option<FibGroup>) -> FibGroup {
         let id = self.free.pop().unwrap_or(FibGroup(self.groups.len() as u32));
         if id.0 as usize == self.groups.len() {
@@ -134,7 +129,6 @@ impl GroupTable {
         id
     }
 
-    /// Sets the members of a group.
     pub(super) fn set(&mut self, id: FibGroup, hops: &[FibHop]) {
         let group = &mut self.groups[id.0 as usize];
         let members = members(hops);
@@ -149,13 +143,13 @@ impl GroupTable {
         self.published = None;
     }
 
-    /// Has a group lead into another domain.
+    /// Makes a group lead into another domain.
     pub(super) fn set_domain(&mut self, id: FibGroup, domain: DomainId) {
         self.groups[id.0 as usize] = PublishedGroup::of_one(RouteTo::Domain(domain));
         self.published = None;
     }
 
-    /// Removes a group, unless routes use it.
+    /// `false` if routes use it.
     pub(super) fn remove(&mut self, id: FibGroup) -> bool {
         let is_unused = self.routes[id.0 as usize] == 0;
         if is_unused {
@@ -165,20 +159,19 @@ impl GroupTable {
         is_unused
     }
 
-    /// Counts a route that changes from one leaf to another.
+    /// Counts a route whose leaf changes.
     pub(super) fn count(&mut self, before: Option<u32>, after: Option<u32>) {
         after.into_iter().for_each(|leaf| self.routes[leaf as usize] += 1);
         before.into_iter().for_each(|leaf| self.routes[leaf as usize] -= 1);
     }
 
-    /// The present version.
     pub(super) fn publish(&mut self) -> Arc<[PublishedGroup]> {
         self.published.get_or_insert_with(|| self.groups.as_slice().into()).clone()
     }
 }
 
 impl Shares {
-    /// Shares out the slots of a group that may have had members before.
+    /// Assigns slots to the members of a group, which may have had others before.
     fn new(before: Option<&Self>, members: &[(RouteTo, u64)]) -> Self {
         let weights: u64 = members.iter().map(|(_, weight)| weight).sum();
         let fine = (members.len() * MEMBER_SLOTS).max(weights as usize).next_power_of_two();
@@ -204,7 +197,7 @@ impl Shares {
     }
 }
 
-/// The members and weights of next hops. One that is named twice has both weights.
+/// The members and weights of next hops. A member that is named twice has the sum of the weights.
 fn members(hops: &[FibHop]) -> Vec<(RouteTo, u64)> {
     let mut members: Vec<(RouteTo, u64)> = Vec::new();
     for hop in hops {
@@ -219,7 +212,7 @@ fn members(hops: &[FibHop]) -> Vec<(RouteTo, u64)> {
     members
 }
 
-/// The slots of each member: one, and each further slot for the largest weight per slot.
+/// The number of slots of each member: one, and each further slot for the largest weight per slot.
 fn apportion(members: &[(RouteTo, u64)], slots: usize) -> Vec<usize> {
     let mut counts = vec![1; members.len()];
     let divisor = |count: usize| 2 * count as u64 + 1;

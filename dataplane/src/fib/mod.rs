@@ -32,7 +32,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use trie::{NO_LEAF, Trie};
 
-/// A version of the FIB. A clone is three references.
+/// A version of the FIB. A clone takes three references.
 #[derive(Clone)]
 pub struct Fib {
     v4: Trie,
@@ -40,7 +40,6 @@ pub struct Fib {
     groups: Arc<[PublishedGroup]>,
 }
 
-/// The routes and groups from which versions are made.
 pub struct FibBuilder {
     v4: Rib,
     v6: Rib,
@@ -49,12 +48,11 @@ pub struct FibBuilder {
     routes_max: usize,
 }
 
-/// There are as many routes as the FIB may have.
+/// The FIB has its maximum number of routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FibFull;
 
 impl Fib {
-    /// The group of the longest prefix.
     #[inline]
     fn group(&self, ip: IpAddr) -> &PublishedGroup {
         let leaf = match ip {
@@ -64,7 +62,6 @@ impl Fib {
         &self.groups[leaf as usize]
     }
 
-    /// The leaves of the longest prefixes.
     #[inline]
     fn leaves(&self, some: &[IpAddr]) -> [u32; LOOK_UPS_MAX] {
         let mut leaves = [NO_LEAF; LOOK_UPS_MAX];
@@ -112,13 +109,13 @@ impl RouteLookup for Fib {
 }
 
 impl FibBuilder {
-    /// A FIB without routes, which may have this many of both families together.
+    /// `routes_max` is the limit of both families together.
     pub fn new(routes_max: usize) -> Self {
         let (v4, v6) = (Rib::default(), Rib::default());
         Self { v4, v6, groups: GroupTable::new(), routes: 0, routes_max }
     }
 
-    /// Adds a group. Without next hops, it is unreachable.
+    /// A group without next hops is unreachable.
     pub fn add_group(&mut self, hops: &[FibHop]) -> FibGroup {
         let group = self.groups.add(None);
         self.groups.set(group, hops);
@@ -133,7 +130,6 @@ impl FibBuilder {
         group
     }
 
-    /// Adds a group that leads into another domain.
     pub fn add_domain(&mut self, domain: DomainId) -> FibGroup {
         let group = self.groups.add(None);
         self.groups.set_domain(group, domain);
@@ -146,7 +142,7 @@ impl FibBuilder {
         self.groups.set(group, hops);
     }
 
-    /// Removes a group, and returns whether it did: a group that routes use stays.
+    /// Returns whether it was removed: a group that routes use is not.
     pub fn remove_group(&mut self, group: FibGroup) -> bool {
         self.groups.remove(group)
     }
@@ -161,7 +157,7 @@ impl FibBuilder {
         Ok(())
     }
 
-    /// Removes a route, and returns whether there was one to this very prefix.
+    /// Returns whether there was a route to exactly this prefix.
     pub fn remove(&mut self, ip: IpAddr, len: u8) -> bool {
         self.set(ip, len, None).is_some()
     }
@@ -177,12 +173,10 @@ impl FibBuilder {
         before
     }
 
-    /// How many routes there are.
     pub const fn routes(&self) -> usize {
         self.routes
     }
 
-    /// A version of the present state.
     pub fn publish(&mut self) -> Fib {
         Fib { v4: self.v4.trie(), v6: self.v6.trie(), groups: self.groups.publish() }
     }

@@ -11,11 +11,10 @@ use super::trie::{
 };
 use std::sync::Arc;
 
-/// Routes that one chunk has at most, if they are of more than 12 bits. It is made anew when any of
-/// them changes.
+/// Routes of a chunk, at most, if they have more than 12 bits. A chunk is rebuilt when any of its
+/// routes changes.
 const CHUNK_ROUTES_MAX: usize = 128;
 
-/// The routes of one family.
 #[derive(Default)]
 pub(super) struct Rib {
     root: Branch,
@@ -23,19 +22,17 @@ pub(super) struct Rib {
     is_changed: bool,
 }
 
-/// The routes below some bits.
 #[derive(Default)]
 struct Branch {
-    /// Those of at most 12 bits more.
+    /// Routes of at most 12 more bits.
     routes: Vec<ChunkRoute>,
-    /// Those of more bits, by slot.
+    /// Routes of more bits, by slot.
     below: Vec<(u16, Box<Self>)>,
-    /// All routes.
     count: usize,
-    /// What was made of it: a block below the root, a chunk further down.
+    /// The published form: a block below the root, a chunk further down.
     block: Option<Arc<Block>>,
     chunk: Option<Arc<Chunk>>,
-    /// By the first 6 bits, what has changed since.
+    /// Changes since, by the first 6 bits.
     changed: u64,
 }
 
@@ -48,7 +45,6 @@ impl Rib {
         before
     }
 
-    /// The present version.
     pub(super) fn trie(&mut self) -> Trie {
         if std::mem::take(&mut self.is_changed) {
             self.trie = Some(self.root.trie(self.trie.as_ref()));
@@ -107,7 +103,7 @@ impl Branch {
         before
     }
 
-    /// The trie of the root, which may have had one before.
+    /// The trie of the root, made from the one before.
     fn trie(&mut self, before: Option<&Trie>) -> Trie {
         let changed = std::mem::take(&mut self.changed);
         let default = self.routes.first().filter(|route| route.len() == 0);
@@ -197,7 +193,7 @@ impl Branch {
         Node::new(&top_leaves, inner, first, &mut draft.leaves)
     }
 
-    /// The leaves by the first 6 bits, and the parts with more.
+    /// The leaves by the first 6 bits, and the parts with more bits.
     fn parts(&mut self, leaf: u32) -> ([u32; NODE_SLOTS], impl Iterator<Item = Part<'_>>) {
         let mut leaves = [leaf; NODE_SLOTS];
         let is_short = |route: &&ChunkRoute| (1..=NODE_BITS).contains(&route.len());
@@ -221,7 +217,7 @@ impl Branch {
     }
 }
 
-/// What a branch has below one of its first 64 slots.
+/// The part of a branch below one of its first 64 slots.
 #[derive(Default)]
 struct Part<'a> {
     top: usize,
@@ -230,7 +226,7 @@ struct Part<'a> {
 }
 
 impl Part<'_> {
-    /// The leaves by the next 6 bits, where `leaf` is that of the first 6.
+    /// The leaves by the next 6 bits; `leaf` is the leaf of the first 6.
     fn leaves(&self, leaf: u32) -> [u32; NODE_SLOTS] {
         let mut leaves = [leaf; NODE_SLOTS];
         for route in self.routes.iter().filter(|route| route.len() > NODE_BITS) {
@@ -240,7 +236,6 @@ impl Part<'_> {
         leaves
     }
 
-    /// The slots with branches.
     fn inner(&self) -> u64 {
         let slots = self.below.iter().map(|(slot, _)| usize::from(*slot) % NODE_SLOTS);
         slots.fold(0, |inner, slot| inner | 1 << slot)

@@ -91,7 +91,7 @@ fn random_target(rng: &mut SeededRng, groups: &[FibGroup]) -> (FibTarget, RouteT
 }
 
 #[test]
-fn the_longest_prefix_counts_whatever_comes_and_goes() {
+fn the_longest_prefix_counts_after_any_changes() {
     let mut rng = SeededRng::new(5);
     for _ in 0..30 {
         let mut fib = FibBuilder::new(ROUTES_MAX);

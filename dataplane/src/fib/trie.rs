@@ -31,58 +31,55 @@ use std::sync::Arc;
 
 /// Bits of the root, of a block, and of a chunk with links.
 pub(super) const CHUNK_BITS: u8 = 12;
-/// Bits that a node takes.
 pub(super) const NODE_BITS: u8 = 6;
 
 pub(super) const NODE_SLOTS: usize = 1 << NODE_BITS;
 
-/// The leaf where no route is.
 pub(super) const NO_LEAF: u32 = 0;
 
-/// An address as a number, its first bit the highest.
+/// An address as a number. Its first bit is the highest.
 pub(super) trait Key: Copy + Default {
-    /// Takes the first bits away, a number of them known at compile time.
+    /// Removes and returns the first `BITS` bits.
     fn take<const BITS: u8>(&mut self) -> usize;
 }
 
-/// A version of the routes of one family. A clone is one reference.
+/// A version of the routes of one family. A clone takes one reference.
 #[derive(Clone)]
 pub(super) struct Trie {
     default: u32,
-    /// By the first 6 bits.
     root: Arc<[Arc<RootPage>; NODE_SLOTS]>,
 }
 
 /// Slots of the root that are copied together: by the next 6 bits.
 pub(super) type RootPage = [RootSlot; NODE_SLOTS];
 
-/// The leaf of the longest prefix up to 12 bits, and what is below.
+/// The leaf of the longest prefix of up to 12 bits, and the block below.
 #[derive(Clone, Default)]
 pub(super) struct RootSlot {
     pub(super) leaf: u32,
     pub(super) block: Option<Arc<Block>>,
 }
 
-/// What is below 12 bits of a prefix.
+/// The routes below 12 bits of a prefix.
 pub(super) struct Block {
     nodes: [Node; NODE_SLOTS],
     below: Below,
 }
 
-/// What is below 24 bits of a prefix, or 36, 48 ...
+/// The routes below 24 bits of a prefix, or 36, 48 ...
 pub(super) struct Chunk {
     top: Node,
     nodes: Box<[Node]>,
     below: Below,
 }
 
-/// What the nodes of a block or chunk refer to.
+/// The arrays that the nodes of a block or chunk refer to.
 struct Below {
     leaves: Box<[u32]>,
     chunks: Box<[Arc<Chunk>]>,
 }
 
-/// The content of a block or chunk that is being made. Children come before their node.
+/// A block or chunk under construction. Children come before their node.
 #[derive(Default)]
 pub(super) struct Draft {
     pub(super) nodes: Vec<Node>,
@@ -90,20 +87,20 @@ pub(super) struct Draft {
     pub(super) chunks: Vec<Arc<Chunk>>,
 }
 
-/// 64 slots. A leaf is stored once for neighboring slots that have the same.
+/// A node of 64 slots. Neighboring slots with the same leaf share its entry.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Node {
-    /// The slots with something below.
+    /// The slots with children.
     inner: u64,
-    /// The slots whose leaf is another than that of the slot before. Never the first.
+    /// The slots whose leaf differs from that of the slot before. Never the first slot.
     changes: u64,
-    /// The index of the first leaf; [`LINK`] in a node that stands for a chunk.
+    /// The index of the first leaf; [`LINK`] in a node that links to a chunk.
     leaves: u32,
-    /// The index of the first child, which is a node, or in nodes of a block a chunk.
+    /// The index of the first child: a node, or in the nodes of a block a chunk.
     children: u32,
 }
 
-/// A node with this is a link: `children` is the index of a chunk, `changes` its leaf.
+/// A node with this value is a link: `children` is the index of a chunk, `changes` its leaf.
 const LINK: u32 = u32::MAX;
 
 /// A route whose prefix ends in the bits of a chunk, of a block or of the root.
@@ -139,12 +136,10 @@ impl Trie {
         Self { default, root: root.into() }
     }
 
-    /// The slots by some first 6 bits, for a version that has the same.
     pub(super) fn page(&self, top: usize) -> Arc<RootPage> {
         Arc::clone(&self.root[top])
     }
 
-    /// The leaf of the longest prefix.
     #[inline]
     pub(super) fn look_up(&self, mut key: impl Key) -> u32 {
         let page = &self.root[key.take::<NODE_BITS>()];
@@ -163,12 +158,12 @@ impl Trie {
 }
 
 impl Block {
-    /// A block of the 64 nodes of its first 6 bits.
+    /// From the 64 nodes of its first 6 bits.
     pub(super) fn new(all: &[Node; NODE_SLOTS], draft: Draft) -> Self {
         Self { nodes: *all, below: Below::new(draft.leaves, draft.chunks) }
     }
 
-    /// The leaf at a slot, and what is below it.
+    /// The leaf at a slot, and the chunk below it.
     #[inline]
     fn look_up(&self, key: &mut impl Key) -> (u32, Option<&Chunk>) {
         let node = &self.nodes[key.take::<NODE_BITS>() % NODE_SLOTS];
@@ -184,7 +179,7 @@ impl Chunk {
         Self { top, nodes: draft.nodes.into(), below }
     }
 
-    /// The leaf of the address, and what is below it.
+    /// The leaf of the address, and the chunk below it.
     #[inline]
     fn look_up(&self, key: &mut impl Key) -> (u32, Option<&Self>) {
         let slot = key.take::<NODE_BITS>();
@@ -194,7 +189,7 @@ impl Chunk {
         }
     }
 
-    /// The same, from a node below the top on.
+    /// The same, from a node below the top.
     #[inline]
     fn look_up_from<'a>(
         &'a self,
@@ -213,7 +208,7 @@ impl Chunk {
 }
 
 impl Draft {
-    /// A node of a block before, with its leaves and chunks.
+    /// Copies a node of an earlier block, with its leaves and chunks.
     pub(super) fn copy(&mut self, block: &Block, top: usize) -> Node {
         let (node, Below { leaves, chunks }) = (block.nodes[top], &block.below);
         let first = (self.leaves.len() as u32, self.chunks.len() as u32);
@@ -232,7 +227,7 @@ impl Below {
 }
 
 impl Node {
-    /// A node with these leaves, and with children from an index on for the slots `inner`.
+    /// A node with these leaves. The children of the slots in `inner` begin at an index.
     pub(super) fn new(
         slots: &[u32; NODE_SLOTS],
         inner: u64,
@@ -252,18 +247,16 @@ impl Node {
         Self { inner, changes, leaves: first, children: children as u32 }
     }
 
-    /// A link to a chunk, for addresses that have a leaf already.
+    /// A link to a chunk, for addresses that already have a leaf.
     pub(super) const fn link(chunk: usize, leaf: u32) -> Self {
         Self { inner: 0, changes: leaf as u64, leaves: LINK, children: chunk as u32 }
     }
 
-    /// The index of a slot's leaf.
     #[inline]
     const fn leaf(&self, slot: usize) -> usize {
         self.leaves as usize + (self.changes & (u64::MAX >> (63 - slot))).count_ones() as usize
     }
 
-    /// The index of a slot's child.
     #[inline]
     const fn child(&self, slot: usize) -> Option<usize> {
         let bit = 1 << slot;
@@ -275,19 +268,19 @@ impl Node {
 }
 
 impl ChunkRoute {
-    /// The route of the first `len` bits, at most [`CHUNK_BITS`], of the slot.
+    /// The route to the first `len` bits, at most [`CHUNK_BITS`], of the slot.
     pub(super) const fn new(slot: usize, len: u8, leaf: u32) -> Self {
         let slot = slot >> (CHUNK_BITS - len) << (CHUNK_BITS - len);
         Self { place: (slot << 4) as u16 | len as u16, leaf }
     }
 
-    /// The slots of a node above its own, by bits.
+    /// The slots of the node above that it covers, by bits.
     pub(super) const fn tops(&self) -> u64 {
         let count = if self.len() < NODE_BITS { NODE_SLOTS >> self.len() } else { 1 };
         u64::MAX >> (NODE_SLOTS - count) << (self.first() >> NODE_BITS)
     }
 
-    /// What identifies its prefix.
+    /// Identifies its prefix.
     pub(super) const fn place(&self) -> u16 {
         self.place
     }
@@ -296,7 +289,6 @@ impl ChunkRoute {
         (self.place & 0xf) as u8
     }
 
-    /// The first of its slots.
     pub(super) const fn first(&self) -> usize {
         (self.place >> 4) as usize
     }

@@ -22,35 +22,31 @@ pub use parse::FilterError;
 use pollux_wire::ip::IpProtocol;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Where the protocol of IPv4, and the next header of IPv6, are.
+/// Offsets of the protocol of IPv4 and of the next header of IPv6.
 const V4_PROTOCOL: usize = 9;
 const V6_NEXT_HEADER: usize = 6;
-/// Where the flags and the fragment offset of IPv4 are, and the bits of the offset.
+/// The offset of the flags and the fragment offset of IPv4, and the mask of the fragment offset.
 const V4_FRAGMENT: usize = 6;
 const V4_OFFSET_BITS: u16 = 0x1fff;
-/// The length of an IPv6 header.
 const V6_LEN: usize = 40;
 /// The next header of a fragment header (RFC 8200 4.5).
 const V6_FRAGMENT: u8 = 44;
-/// SCTP (RFC 9260), which has its ports where TCP has them.
+/// SCTP (RFC 9260) has its ports at the same offsets as TCP.
 const SCTP: u8 = 132;
 
-/// A compiled filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacketFilter {
-    /// None takes every packet.
+    /// `None` accepts every packet.
     test: Option<Test>,
 }
 
-/// A test of a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Test {
     And(Box<Test>, Box<Test>),
     Or(Box<Test>, Box<Test>),
     Not(Box<Test>),
-    /// The version of IP.
     Version(u8),
-    /// The protocol, of one version or of both.
+    /// Of one version or of both.
     Protocol {
         version: Option<u8>,
         number: u8,
@@ -62,20 +58,20 @@ enum Test {
         network: IpAddr,
         len: u8,
     },
-    /// A port in a range, of one protocol or of all that have ports.
+    /// Of one protocol, or of all protocols with ports.
     Port {
         side: Side,
         protocol: Option<u8>,
         first: u16,
         last: u16,
     },
-    /// At most so many bytes.
+    /// A length of at most so many bytes.
     Less(u32),
-    /// At least so many bytes.
+    /// A length of at least so many bytes.
     Greater(u32),
 }
 
-/// Of which end an address or a port is.
+/// The end that an address or a port belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
     Source,
@@ -96,12 +92,12 @@ impl Side {
 }
 
 impl PacketFilter {
-    /// Compiles a text; an empty one takes every packet.
+    /// An empty text accepts every packet.
     pub fn parse(text: &str) -> Result<Self, FilterError> {
         Ok(Self { test: parse::parse(text)? })
     }
 
-    /// Whether it takes a packet of so many bytes that begins with these.
+    /// Whether the filter accepts a packet of `bytes` bytes that begins with `packet`.
     pub fn matches(&self, packet: &[u8], bytes: usize) -> bool {
         self.test.as_ref().is_none_or(|test| test.holds(packet, bytes))
     }

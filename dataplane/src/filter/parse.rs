@@ -16,17 +16,15 @@ use pollux_wire::ip::IpProtocol;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Parentheses and negations within each other, at most: a test calls itself for each.
+/// Nested parentheses and negations: evaluation recurses for each of them.
 const DEPTH_MAX: usize = 32;
-/// Primitives, at most: they are chained.
 const PRIMITIVES_MAX: usize = 256;
 
-/// Why a text is no filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilterError {
-    /// The character, counted from 1.
+    /// Counted from 1.
     pub column: usize,
-    /// What is wrong, and what to write.
+    /// The error, and what to write instead.
     pub reason: String,
 }
 
@@ -38,7 +36,7 @@ impl fmt::Display for FilterError {
 
 impl std::error::Error for FilterError {}
 
-/// The words before a value.
+/// The qualifiers before a value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Qualifiers<'a> {
     protocol: Option<&'a str>,
@@ -52,14 +50,14 @@ struct Parser<'a> {
     next: usize,
     depth: usize,
     primitives: usize,
-    /// Those of the last value.
+    /// The qualifiers of the last value.
     last: Option<Qualifiers<'a>>,
 }
 
 const PROTOCOLS: [&str; 9] = ["ip", "ip6", "tcp", "udp", "sctp", "icmp", "icmp6", "igmp", "esp"];
 const KINDS: [&str; 5] = ["host", "net", "port", "portrange", "proto"];
 
-/// The test that a text means; none if it is empty.
+/// The test of a text; `None` if the text is empty.
 pub(super) fn parse(text: &str) -> Result<Option<Test>, FilterError> {
     let tokens = tokens(text);
     if tokens.is_empty() {
@@ -85,7 +83,6 @@ impl<'a> Parser<'a> {
         Some(word)
     }
 
-    /// An error at the next word.
     fn error(&self, what: &str, reason: &str) -> FilterError {
         self.error_at(self.next, what, reason)
     }
@@ -175,7 +172,7 @@ impl<'a> Parser<'a> {
         Some(if first == "src" { Side::Source } else { Side::Destination })
     }
 
-    /// The next word as a value, in a test with the words before it.
+    /// Parses the next word as a value that these qualifiers apply to.
     fn value(&mut self, qualifiers: Qualifiers<'a>) -> Result<Test, FilterError> {
         let Qualifiers { protocol, side, kind } = qualifiers;
         let at = self.next;
@@ -290,7 +287,8 @@ fn protocol_number(word: &str) -> Option<u8> {
     })
 }
 
-/// A network; one of IPv4 may lack bytes at the end, which are no part of it then.
+/// Parses a network. An IPv4 network may omit bytes at the end, which then do not belong to the
+/// prefix.
 fn network(word: &str) -> Result<(IpAddr, u8), String> {
     let (ip, len) = match word.split_once('/') {
         Some((ip, len)) => (ip, Some(len)),

@@ -69,7 +69,7 @@ fn a_filter_takes_the_packets_that_it_says() {
 }
 
 #[test]
-fn a_packet_that_is_cut_short_passes_no_test_of_what_is_missing() {
+fn a_truncated_packet_fails_tests_of_missing_bytes() {
     let filter = PacketFilter::parse("udp port 53 or dst host 10.2.0.2").expect("a filter");
     let packet = v4(17, 0);
     for len in 0..packet.len() {

@@ -1,13 +1,13 @@
 //! The words of a filter, each with its place.
 
-/// A word, a parenthesis or an operator, and the byte where it begins.
+/// A word, a parenthesis or an operator, and its byte offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Token<'a> {
     pub(super) text: &'a str,
     pub(super) at: usize,
 }
 
-/// Takes a text apart. Operators of C mean the words.
+/// Splits a text. Operators of C stand for the words.
 pub(super) fn tokens(text: &str) -> Vec<Token<'_>> {
     let mut all = Vec::new();
     let mut rest = text;

@@ -30,7 +30,7 @@ fn is_no_source_v4(ip: Ipv4Addr) -> bool {
     matches!(first, 0 | 127 | 224..) || (first, second) == (169, 254)
 }
 
-/// The same, but for multicast, which has routes of its own.
+/// Of this network, loopback, link-local, or class E with broadcast. Multicast has its own routes.
 #[inline]
 fn is_no_destination_v4(ip: Ipv4Addr) -> bool {
     let [first, second, ..] = ip.octets();
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn martians_are_told_from_others() {
+    fn martians_are_distinguished_from_others() {
         const NO_SOURCE: Option<ForwardDrop> = Some(ForwardDrop::MartianSource);
         const NO_DESTINATION: Option<ForwardDrop> = Some(ForwardDrop::MartianDestination);
         let why = |source: &str, destination: &str| {

@@ -42,38 +42,33 @@ use pollux_wire::ip::ipv4::Ipv4Header;
 use pollux_wire::ip::ipv6::Ipv6Header;
 use std::net::{IpAddr, Ipv4Addr};
 
-/// Identifies a routing domain of a node: its index among all domains in a version of the tables.
+/// A routing domain of a node: an index in a version of the tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DomainId(pub u16);
 
-/// The result of a route look-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RouteTo {
-    /// To a gateway, or without one to the destination itself, at the link of a port.
+    /// To a gateway, or without a gateway to the destination itself, on the link of a port.
     Port {
-        /// The port that they leave by.
         port: PortId,
-        /// The router at that link, if there is one.
+        /// A router on that link.
         gateway: Option<IpAddr>,
     },
-    /// By the routes of another domain.
+    /// Uses the routes of another domain.
     Domain(DomainId),
-    /// No route.
     Nowhere,
-    /// A route that drops packets silently.
     Blackhole,
-    /// A route that answers with destination unreachable.
+    /// Rejected with destination unreachable.
     Unreachable,
-    /// A route that answers with administratively prohibited.
+    /// Rejected with administratively prohibited.
     Prohibited,
 }
 
-/// Destinations that are looked up together.
 pub const LOOK_UPS_MAX: usize = 32;
 
 /// A version of the FIB.
 pub trait RouteLookup {
-    /// The route to a destination. `flow` gives the hash that chooses among several next hops.
+    /// `flow` gives the hash that chooses among several next hops.
     fn look_up(&self, destination: IpAddr, flow: impl FnOnce() -> u32) -> &RouteTo;
 
     /// Finds the routes to at most [`LOOK_UPS_MAX`] destinations as [`Self::look_up`] does, in
@@ -99,18 +94,17 @@ pub trait ForwardTables {
     /// The routes of a domain.
     type Routes: RouteLookup;
 
-    /// The rules for packets that arrive at a port; `None` if the port is not in this version.
+    /// `None` if the port is not in this version.
     fn ingress(&self, port: PortId) -> Option<Ingress<'_, Self::Routes>>;
 
-    /// The routes of the domain with this number; `None` if it is not in this version.
+    /// `None` if the domain is not in this version.
     fn domain(&self, domain: DomainId) -> Option<&Self::Routes>;
 
-    /// The multicast routes of packets that arrive at a port.
     fn multicast(&self, _: PortId) -> Option<&MulticastTable> {
         None
     }
 
-    /// The route by the routes of a domain, which may lead into another one.
+    /// Follows a route into another domain.
     #[inline]
     fn resolve<'a>(
         &'a self,
@@ -138,7 +132,7 @@ pub trait ForwardTables {
         }
     }
 
-    /// Whether a source may arrive where there are these rules.
+    /// Whether a source may arrive under these rules.
     fn has_reverse_path(&self, ingress: &Ingress<'_, Self::Routes>, source: IpAddr) -> bool {
         let leaves = |routes: &Self::Routes| {
             routes.next_hops(source).iter().any(|hop| matches!(hop, RouteTo::Port { .. }))
@@ -153,28 +147,25 @@ pub trait ForwardTables {
     }
 }
 
-/// The rules for packets that arrive at a port.
 #[derive(Clone, Copy, Debug)]
 pub struct Ingress<'a, R> {
-    /// The routes of the port's domain.
     pub routes: &'a R,
-    /// Which sources may arrive there.
     pub reverse_path: ReversePath,
 }
 
-/// Which sources of packets may arrive at a port, by the routes to them (uRPF, RFC 3704).
+/// The sources that may arrive at a port, by the routes to them (uRPF, RFC 3704).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReversePath {
-    /// Each.
+    /// All.
     #[default]
     Any,
-    /// Those with a route, by whichever port: also a default route is one (RFC 3704 2.4).
+    /// Sources with a route by any port, a default route included (RFC 3704 2.4).
     Loose,
-    /// Those with a route by this port, among others for the same prefix (RFC 3704 2.3).
+    /// Sources with a route by this port; their prefix may have other routes, too (RFC 3704 2.3).
     Strict(PortId),
 }
 
-/// Routes alone are the tables of a node with one domain.
+/// The tables of a node with one domain are its routes.
 impl<R: RouteLookup> ForwardTables for R {
     type Routes = R;
 
@@ -188,21 +179,20 @@ impl<R: RouteLookup> ForwardTables for R {
     }
 }
 
-/// The packets of one port in this breath.
+/// The packets that leave by one port in this breath.
 #[derive(Debug, Default)]
 struct TxQueue {
-    /// Where the port is among those of the worker, while it is there.
+    /// The index of the port in the worker, while it has the port.
     place: Option<usize>,
-    /// The access control list of leaving packets.
+    /// Of leaving packets.
     filter: Option<AclFilter>,
     batch: Vec<TxPacket>,
 }
 
-/// The forwarding of one worker.
 #[derive(Debug)]
 pub struct Forwarder {
     transit: Vec<TransitPacket>,
-    /// The ports of the worker, in order.
+    /// In order.
     ports: Vec<PortId>,
     /// By [`PortId`].
     queues: Vec<TxQueue>,
@@ -212,7 +202,7 @@ pub struct Forwarder {
 }
 
 impl Forwarder {
-    /// A forwarder without ports. The seed has to be secret.
+    /// The seed must be secret.
     pub fn new(seed: u64) -> Self {
         Self {
             transit: Vec::new(),
@@ -223,7 +213,7 @@ impl Forwarder {
         }
     }
 
-    /// Sets the ports of the worker, in order.
+    /// In order.
     pub fn set_ports(&mut self, ports: impl Iterator<Item = PortId>) {
         self.queues.iter_mut().for_each(|queue| queue.place = None);
         self.ports = ports.collect();
@@ -236,7 +226,7 @@ impl Forwarder {
         }
     }
 
-    /// Sets the access control lists of packets that leave by ports; others have none.
+    /// Of packets that leave by these ports; other ports have none.
     pub fn set_filters(&mut self, filters: impl Iterator<Item = (PortId, AclFilter)>) {
         self.queues.iter_mut().for_each(|queue| queue.filter = None);
         for (PortId(at), filter) in filters {
@@ -329,7 +319,6 @@ impl Forwarder {
         }
     }
 
-    /// Sends the queues of all ports.
     #[inline]
     fn flush<P: PacketPort>(&mut self, now: Time, ports: &mut [P]) {
         for at in self.filled.drain(..) {
@@ -347,14 +336,14 @@ impl Forwarder {
 enum ForwardError {
     Drop(ForwardDrop),
     Reject(TransitError),
-    /// It has other routes.
+    /// The multicast routes apply.
     Multicast,
 }
 
 /// The route of a packet that may be forwarded.
 type Routed<'a> = Result<&'a RouteTo, ForwardError>;
 
-/// Routes at most [`LOOK_UPS_MAX`] packets, and gives their destinations.
+/// Routes at most [`LOOK_UPS_MAX`] packets; returns their destinations.
 #[inline]
 fn route_all<'a, T: ForwardTables>(
     packets: &[TransitPacket],
@@ -416,9 +405,9 @@ fn check<T: ForwardTables>(
     }
 }
 
-/// Checks the options of a packet, of which it may have none.
+/// Checks the options of a packet.
 ///
-/// Nobody is told of a packet to a blackhole, which the broadcasts of other links have, too.
+/// No ICMP error reports a packet to a blackhole, which the broadcasts of other links have, too.
 #[cold]
 fn check_options<T: ForwardTables>(
     packet: &[u8],
@@ -433,7 +422,6 @@ fn check_options<T: ForwardTables>(
     })
 }
 
-/// Whether a packet with these addresses may be forwarded.
 #[inline(always)]
 fn check_addresses<T: ForwardTables>(
     source: IpAddr,
@@ -453,7 +441,7 @@ fn check_addresses<T: ForwardTables>(
     Ok(())
 }
 
-/// The port that a route leaves by, and the next hop at its link.
+/// The port of a route, and the next hop on its link.
 #[inline]
 fn next_hop<'a>(
     route: &'a RouteTo,
@@ -468,7 +456,7 @@ fn next_hop<'a>(
     }
 }
 
-/// Passes a packet by the access control list where it is to leave.
+/// Checks the access control list of the port where a packet leaves.
 fn leave(filter: &AclFilter, packet: &TransitPacket) -> Result<(), ForwardError> {
     match filter.decide(&packet.headers, packet.packet.bytes()) {
         AclAction::Permit => Ok(()),
@@ -477,7 +465,7 @@ fn leave(filter: &AclFilter, packet: &TransitPacket) -> Result<(), ForwardError>
     }
 }
 
-/// Takes one from the TTL, or hop limit. A packet without any left is rejected as it came.
+/// Decrements the TTL or hop limit. A packet whose TTL runs out is rejected unchanged.
 #[inline]
 fn take_hop(ether_type: EtherType, packet: &mut [u8]) -> Result<(), ForwardError> {
     const RAN_OUT: ForwardError = ForwardError::Reject(TransitError::TimeExceeded);

@@ -13,9 +13,9 @@
 //! by a loop or from a forger, is not multiplied (reverse path forwarding). Each outgoing port has
 //! a TTL threshold: packets with a TTL above it leave there.
 //!
-//! Every outgoing port but the last gets a copy, since a packet is changed by the links that it is
-//! sent on. No packet to a group of the link is forwarded, and no ICMP error tells of one that is
-//! dropped (RFC 1122 3.2.2, RFC 4443 2.4).
+//! Every outgoing port but the last gets a copy, since the links that a packet is sent on change
+//! it. No packet to a group of the link is forwarded, and no ICMP error reports a dropped one (RFC
+//! 1122 3.2.2, RFC 4443 2.4).
 
 use super::{TxQueue, leave, take_hop};
 use crate::port::{PacketPort, PortId, TransitPacket, TxPacket};
@@ -26,39 +26,34 @@ use pollux_wire::ip::ipv6::Ipv6Header;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// The route of packets to a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MulticastRoute {
-    /// Whose packets it is about.
     pub group: IpAddr,
-    /// The source; without one, the route is of all sources that have none of their own.
+    /// A route without a source is for all sources that have no route of their own.
     pub source: Option<IpAddr>,
-    /// Where its packets arrive.
+    /// The port where its packets arrive.
     pub from: PortId,
-    /// Where they leave.
+    /// The ports where its packets leave.
     pub to: Vec<MulticastHop>,
 }
 
-/// An outgoing port of a multicast route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MulticastHop {
-    /// Where packets leave.
     pub port: PortId,
-    /// Packets leave with a TTL, or hop limit, above this, as it was when they arrived.
+    /// Packets whose TTL or hop limit was above this on arrival leave here.
     pub ttl_threshold: u8,
 }
 
-/// A version of the multicast routes of a domain.
 #[derive(Clone, Debug, Default)]
 pub struct MulticastTable {
-    /// In order, for binary search.
+    /// Sorted, for binary search.
     groups: Box<[(IpAddr, GroupRoutes)]>,
 }
 
 /// Outgoing ports by the port of arrival.
 type ByPort = BTreeMap<PortId, Box<[MulticastHop]>>;
 
-/// What becomes of packets to a group, by their sources.
+/// The outgoing ports of packets to a group, by their sources.
 #[derive(Clone, Debug, Default)]
 struct GroupRoutes {
     by_source: BTreeMap<IpAddr, ByPort>,
@@ -67,7 +62,7 @@ struct GroupRoutes {
 }
 
 impl MulticastTable {
-    /// Makes a version. Of two routes of one source, group and port of arrival, the first counts.
+    /// Of two routes of one source, group and port of arrival, the first counts.
     pub fn new(routes: impl IntoIterator<Item = MulticastRoute>) -> Self {
         let mut groups = BTreeMap::<IpAddr, GroupRoutes>::new();
         for MulticastRoute { group, source, from, to } in routes {
@@ -81,7 +76,7 @@ impl MulticastTable {
         Self { groups: groups.into_iter().collect() }
     }
 
-    /// The outgoing ports of a packet that arrived at a port; or the reason to drop it.
+    /// The outgoing ports of a packet; or the reason to drop it.
     fn look_up(
         &self,
         source: IpAddr,
@@ -109,14 +104,14 @@ pub const fn is_routed_group(group: IpAddr) -> bool {
     }
 }
 
-/// The port where a packet arrived, and its routes.
+/// The port where a packet arrived, and the routes of that port.
 pub(super) struct Arrival<'a, P> {
     pub(super) from: &'a mut P,
     pub(super) port: PortId,
     pub(super) table: Option<&'a MulticastTable>,
 }
 
-/// The queues of all ports, and which have packets.
+/// The queues of all ports, and the list of filled queues.
 pub(super) struct Departures<'a> {
     pub(super) queues: &'a mut [TxQueue],
     pub(super) filled: &'a mut Vec<usize>,
@@ -161,7 +156,7 @@ impl Departures<'_> {
         self.finish(from, last.unwrap_or(Err(why)), packet);
     }
 
-    /// Queues a packet, or drops it where it arrived.
+    /// Queues a packet, or drops it at the port where it arrived.
     fn finish<P: PacketPort>(
         &mut self,
         from: &mut P,
@@ -190,7 +185,7 @@ impl Departures<'_> {
     }
 }
 
-/// The group of a packet, its TTL as it arrived, and its outgoing ports. Takes one from the TTL.
+/// The group of a packet, its TTL on arrival, and its outgoing ports. Decrements the TTL.
 fn outgoing<'a>(
     one: &mut TransitPacket,
     port: PortId,

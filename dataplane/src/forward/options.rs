@@ -9,7 +9,7 @@ use crate::port::TransitError;
 use crate::reason::ForwardDrop;
 use pollux_wire::ip::ipv4::{Ipv4Header, Ipv4OptionKind};
 
-/// Checks the options of a packet, which may have none.
+/// Checks the options of a packet.
 #[cold]
 pub(super) fn check(packet: &[u8]) -> Result<(), ForwardError> {
     let Ok((header, rest)) = Ipv4Header::read(packet) else { return Ok(()) };
@@ -40,7 +40,7 @@ pub(super) fn check(packet: &[u8]) -> Result<(), ForwardError> {
     }
 }
 
-/// Options of which a packet has one at most.
+/// Options that a packet may have only once.
 #[derive(Default)]
 struct Seen {
     has_source_route: bool,
@@ -49,7 +49,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// Checks an option of this kind; otherwise gives the byte of it that is wrong.
+    /// Checks an option; an error is the offset of the wrong byte in it.
     fn check(&mut self, kind: Ipv4OptionKind, option: &[u8]) -> Result<(), usize> {
         // The shortest option, where its pointer begins, and the bytes of an entry.
         let (is_again, len_min, pointer_min, entry) = match kind {
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wrong_byte_of_a_malformed_option_is_told() {
+    fn the_wrong_byte_of_a_malformed_option_is_reported() {
         for (options, at) in [
             (&[94, 0, 0, 0][..], 0),
             (&[94, 1, 0, 0], 0),

@@ -229,7 +229,7 @@ fn a_ttl_that_runs_out_rejects_the_packet_as_it_came() {
 }
 
 #[test]
-fn each_reason_is_counted_and_only_some_senders_are_told() {
+fn each_reason_is_counted_and_some_send_an_icmp_error() {
     let mut world = world();
     let mut arrive = |to: [u8; 4]| {
         let packet = v4(9, [10, 0, 0, 1], to, b"whither");

@@ -6,10 +6,9 @@
 use pollux_wire::address::Gid;
 use std::net::IpAddr;
 
-/// The key of an address.
 pub(crate) type Key = u128;
 
-/// The key of an address; IPv4 addresses are mapped to IPv6.
+/// IPv4 addresses are mapped to IPv6.
 #[inline]
 pub(crate) fn key_of(address: IpAddr) -> Key {
     match address {
@@ -18,13 +17,12 @@ pub(crate) fn key_of(address: IpAddr) -> Key {
     }
 }
 
-/// The key of a group: its MGID differs from every unicast address.
+/// The MGID of a group differs from every unicast address.
 #[inline]
 pub(crate) fn key_of_group(mgid: Gid) -> Key {
     Key::from_be_bytes(mgid.0)
 }
 
-/// The value of an empty slot.
 const NOTHING: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +36,7 @@ const FREE: Place = Place { key: 0, value: NOTHING };
 /// A map from keys to numbers below 2^32 - 1.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyMap {
-    /// A power of two, at most half of them in use.
+    /// The number of slots is a power of two; at most half of them are in use.
     places: Box<[Place]>,
     len: usize,
     seed: u64,
@@ -54,18 +52,16 @@ pub(crate) fn hash(key: Key, seed: u64) -> u64 {
 }
 
 impl KeyMap {
-    /// An empty map.
     pub(crate) fn new(seed: u64) -> Self {
         Self { places: Box::new([FREE; 4]), len: 0, seed }
     }
 
-    /// The number of a key.
     #[inline]
     pub(crate) fn find(&self, key: Key) -> Option<u32> {
         self.find_hashed(key, hash(key, self.seed))
     }
 
-    /// The number of a key whose hash is known.
+    /// The hash is that of the key.
     #[inline]
     pub(crate) fn find_hashed(&self, key: Key, hash: u64) -> Option<u32> {
         let mask = self.places.len() - 1;
@@ -82,7 +78,7 @@ impl KeyMap {
         }
     }
 
-    /// Sets the number of a key; returns the former one.
+    /// Returns the previous number.
     pub(crate) fn insert(&mut self, key: Key, value: u32) -> Option<u32> {
         debug_assert_ne!(value, NOTHING);
         if 2 * (self.len + 1) > self.places.len() {
@@ -94,7 +90,7 @@ impl KeyMap {
         (former.value != NOTHING).then_some(former.value)
     }
 
-    /// Removes a key; returns its number.
+    /// Returns the previous number.
     pub(crate) fn remove(&mut self, key: Key) -> Option<u32> {
         let mask = self.places.len() - 1;
         let mut hole = self.place_for(key);
@@ -116,7 +112,7 @@ impl KeyMap {
         Some(removed.value)
     }
 
-    /// The slot of a key, or the one for its insertion.
+    /// The slot of a key, or the slot for its insertion.
     fn place_for(&self, key: Key) -> usize {
         let mask = self.places.len() - 1;
         let mut at = hash(key, self.seed) as usize & mask;

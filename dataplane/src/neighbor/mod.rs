@@ -20,53 +20,46 @@ use pollux_wire::keys::PKey;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Peers of a table, groups included, at most.
+/// Multicast groups included.
 pub const PEERS_MAX: u32 = 1 << 16;
-/// Addresses of a table, groups included, at most.
+/// Multicast groups included.
 pub const ADDRESSES_MAX: usize = 1 << 18;
 
-/// The current route to a next hop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Route {
-    /// Not resolved, and no request is pending.
+    /// Not resolved; no request is pending.
     #[default]
     Unknown,
-    /// Resolution is pending.
     Pending,
-    /// Resolution failed.
     Unreachable,
-    /// By datagram, to an interface or a multicast group.
+    /// To an interface or a multicast group.
     Datagram(Datagram),
-    /// By connection.
     Connected(Connected),
 }
 
-/// An adjacency by datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram {
-    /// Address handle of the port or the group.
+    /// Of the port or the group.
     pub ah: Ah,
-    /// The queue pair; [`Qpn::MULTICAST`] for a group.
+    /// [`Qpn::MULTICAST`] for a group.
     pub qpn: Qpn,
     /// The longest IP packet that goes there.
     pub mtu: u32,
 }
 
-/// Identifies a connection of a netdev. The generation tells it from later users of its slot.
+/// The generation distinguishes it from later users of its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId {
     pub(crate) slot: u32,
     pub(crate) generation: u32,
 }
 
-/// An adjacency by connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connected {
-    /// The connection to send on.
     pub connection: ConnectionId,
     /// The longest IP packet that goes there.
     pub mtu: u32,
-    /// The adjacency by datagram, used for packets that fit when the connection is gone.
+    /// For packets that fit in a datagram when the connection is gone.
     pub fallback: Option<Datagram>,
 }
 
@@ -82,14 +75,13 @@ impl Route {
     }
 }
 
-/// Identifies a peer of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Peer(u32);
 
 const SHARDS: usize = 256;
 const PEERS_PER_PART: usize = 64;
 
-/// One version of the table. Links of InfiniBand have a [`Route`] to each peer.
+/// A version of the table. Links of InfiniBand have a [`Route`] to each peer.
 #[derive(Clone, Debug)]
 pub struct Routes<R = Route> {
     shards: Box<[Arc<KeyMap>; SHARDS]>,
@@ -106,7 +98,7 @@ impl<R: Copy + Default> Routes<R> {
         Self { shards, peers: Vec::new(), p_key, scope, seed }
     }
 
-    /// The route to a next hop or a group.
+    /// `to` is a next hop or a group.
     #[inline]
     pub fn route(&self, to: IpAddr) -> R {
         let key = match GroupId::of(to) {
@@ -130,13 +122,13 @@ impl<R: Copy + Default> Routes<R> {
     }
 }
 
-/// The shard of a hash. The low bits choose the slot within it.
+/// The low bits of the hash choose the slot within the shard.
 #[inline]
 fn shard_of(hash: u64) -> usize {
     (hash >> 56) as usize
 }
 
-/// The table as the port driver writes it. Changes are visible only once published.
+/// The table as the port driver writes it. Readers see changes when they are published.
 pub struct RouteTable<R = Route> {
     publisher: Publisher<Routes<R>>,
     next: Routes<R>,
@@ -147,19 +139,18 @@ pub struct RouteTable<R = Route> {
 }
 
 impl<R: Copy + Default + Send + Sync + 'static> RouteTable<R> {
-    /// An empty table for a link of this partition and scope. The seed must be secret.
+    /// The seed must be secret.
     pub fn new(p_key: PKey, scope: Scope, seed: u64) -> Self {
         let next = Routes::new(p_key, scope, seed);
         let publisher = Publisher::new(next.clone());
         Self { publisher, next, bound: Vec::new(), free: Vec::new(), addresses: 0 }
     }
 
-    /// A reader for a worker.
     pub fn reader(&self) -> Snapshot<Routes<R>> {
         self.publisher.reader()
     }
 
-    /// Adds a peer; `None` if there are [`PEERS_MAX`].
+    /// `None` if there are [`PEERS_MAX`].
     pub fn add_peer(&mut self, route: R) -> Option<Peer> {
         let peer = self.free.pop().or_else(|| self.fresh())?;
         self.bound[peer.0 as usize] = Some(0);
@@ -179,7 +170,7 @@ impl<R: Copy + Default + Send + Sync + 'static> RouteTable<R> {
         Some(Peer(next))
     }
 
-    /// Sets the route of a peer. Returns `false` if there is no such peer.
+    /// Returns `false` if there is no such peer.
     pub fn set(&mut self, peer: Peer, route: R) -> bool {
         let at = peer.0 as usize;
         let exists = self.bound.get(at).is_some_and(Option::is_some);
@@ -189,7 +180,7 @@ impl<R: Copy + Default + Send + Sync + 'static> RouteTable<R> {
         exists
     }
 
-    /// Removes a peer. Returns `false` if addresses map to it or it does not exist.
+    /// Returns `false` if addresses map to it or it does not exist.
     pub fn remove_peer(&mut self, peer: Peer) -> bool {
         let is_unbound = self.bound.get(peer.0 as usize) == Some(&Some(0));
         if is_unbound {
@@ -207,23 +198,22 @@ impl<R: Copy + Default + Send + Sync + 'static> RouteTable<R> {
         self.bind_key(key, peer)
     }
 
-    /// The same for a group by its GID.
+    /// As [`Self::bind`], for a group.
     pub fn bind_group(&mut self, mgid: Gid, peer: Peer) -> bool {
         self.bind_key(key_of_group(mgid), peer)
     }
 
-    /// Removes the mapping of an address; returns the peer.
+    /// Returns the peer that the address mapped to.
     pub fn unbind(&mut self, address: IpAddr) -> Option<Peer> {
         let key = self.key(address);
         self.unbind_key(key)
     }
 
-    /// The same for a group by its GID.
+    /// As [`Self::unbind`], for a group.
     pub fn unbind_group(&mut self, mgid: Gid) -> Option<Peer> {
         self.unbind_key(key_of_group(mgid))
     }
 
-    /// Publishes all changes to the readers.
     pub fn publish(&mut self) {
         self.publisher.publish(self.next.clone());
     }

@@ -21,11 +21,11 @@ const UNIT_BYTES_MAX: usize = u16::MAX as usize;
 const FLAGS_AT: usize = 13;
 const CHECKSUM_AT: usize = 16;
 const PSH: u8 = 0x08;
-/// Places of reserved bits: in byte 6 of IPv4, and in byte 12 of TCP.
+/// Reserved bits: in byte 6 of IPv4, and in byte 12 of TCP.
 const RESERVED_V4: u8 = 0x80;
 const RESERVED_TCP: u8 = 0x0f;
 
-/// A packet of one segment that may be part of a unit.
+/// A packet of one segment that may become part of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Part<'a> {
     ip: IpFields,
@@ -42,11 +42,11 @@ enum IpFields {
     V6(Ipv6Header),
 }
 
-/// Packets that make a unit so far.
+/// The unit so far.
 #[derive(Clone, Debug)]
 pub struct TcpRun {
     ip: IpFields,
-    /// With the sequence number of the next packet.
+    /// The sequence number is that of the next packet.
     tcp: TcpHeader,
     options: [u8; TcpHeader::LEN_MAX - TcpHeader::LEN],
     option_bytes: usize,
@@ -60,7 +60,7 @@ pub struct TcpRun {
 }
 
 impl TcpRun {
-    /// Begins a unit with a packet; `None` if it goes by itself.
+    /// `None` if the packet must be sent by itself.
     pub fn begin(packet: &[u8]) -> Option<Self> {
         let part = Part::parse(packet)?;
         if part.tcp.psh {
@@ -84,12 +84,12 @@ impl TcpRun {
         })
     }
 
-    /// Bytes of the headers of each packet.
+    /// Of each packet.
     pub const fn header_bytes(&self) -> usize {
         self.ip_bytes() + TcpHeader::LEN + self.option_bytes
     }
 
-    /// Adds a packet. `false` if it does not continue the unit.
+    /// `false` if the packet does not continue the unit.
     pub fn append(&mut self, packet: &[u8]) -> bool {
         let Some(part) = Part::parse(packet) else { return false };
         let next = TcpHeader { checksum: part.tcp.checksum, psh: part.tcp.psh, ..self.tcp };
@@ -153,7 +153,7 @@ impl TcpRun {
 }
 
 impl<'a> Part<'a> {
-    /// Reads a packet; `None` if it is to go by itself.
+    /// `None` if the packet must be sent by itself.
     fn parse(packet: &'a [u8]) -> Option<Self> {
         let headers = PacketHeaders::parse_ip(packet).ok()?;
         let is_plain = headers.protocol == IpProtocol::TCP && headers.form == Form::Plain;
@@ -192,7 +192,7 @@ impl IpFields {
         })
     }
 
-    /// Whether a packet with these fields is the next after so many: the identification counts.
+    /// Whether `next` follows after `count` packets: the identification counts packets.
     fn is_followed_by(&self, next: &Self, count: u16) -> bool {
         match (self, next) {
             (Self::V4(first), Self::V4(next)) => {

@@ -18,7 +18,7 @@ mod tests;
 use pollux_wire::ip::checksum::Sum;
 use pollux_wire::ip::vnet_header::PartialChecksum;
 
-/// Completes a partial checksum. `false` if it is not in the packet.
+/// `false` if the checksum is not within the packet.
 pub fn complete_checksum(packet: &mut [u8], partial: PartialChecksum) -> bool {
     let (start, offset) = (usize::from(partial.start), usize::from(partial.offset));
     let Some(covered) = packet.get_mut(start..) else { return false };

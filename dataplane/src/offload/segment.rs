@@ -12,14 +12,14 @@ use pollux_wire::ip::ipv4::Ipv4Header;
 use pollux_wire::ip::ipv6::Ipv6Header;
 use pollux_wire::ip::tcp::{self, TcpSegment};
 
-/// Offsets of what differs, in a TCP header.
+/// Offsets in a TCP header of the fields that differ between segments.
 const SEQUENCE_AT: usize = 4;
 const FLAGS_AT: usize = 13;
 const CWR: u8 = 0x80;
 const PSH: u8 = 0x08;
 const FIN: u8 = 0x01;
 
-/// A unit of segments: its headers, as far as packets are made of them.
+/// A unit of segments: the parts of its headers that its packets need.
 #[derive(Clone, Copy, Debug)]
 pub struct TcpUnit {
     is_v4: bool,
@@ -61,19 +61,19 @@ impl TcpUnit {
         })
     }
 
-    /// The packets that it stands for.
+    /// The number of its packets.
     pub const fn count(&self) -> usize {
         let payload = (self.unit_bytes - self.header_bytes).div_ceil(self.segment_bytes);
         if payload == 0 { 1 } else { payload }
     }
 
-    /// The length of a packet of it.
+    /// The length of its nth packet.
     pub fn packet_bytes(&self, nth: usize) -> usize {
         let payload = self.unit_bytes - self.header_bytes;
         self.header_bytes + payload.saturating_sub(nth * self.segment_bytes).min(self.segment_bytes)
     }
 
-    /// Writes a packet of it; `packet` has the length of that. `None` if the unit is another one.
+    /// Writes the nth packet; `packet` has its length. `None` if `unit` is not the parsed unit.
     pub fn write(&self, unit: &[u8], nth: usize, packet: &mut [u8]) -> Option<()> {
         let before = nth * self.segment_bytes;
         let payload_at = self.header_bytes + before;
@@ -112,7 +112,7 @@ pub(super) fn pseudo_header(packet: &[u8]) -> Option<PseudoHeader> {
     })
 }
 
-/// Sets what differs in an IPv4 header, options included.
+/// Sets the fields that differ between packets, in an IPv4 header with its options.
 pub(super) fn set_v4(header: &mut [u8], total_length: u16, identification: u16) -> Option<()> {
     header.get_mut(2..4)?.copy_from_slice(&total_length.to_be_bytes());
     header.get_mut(4..6)?.copy_from_slice(&identification.to_be_bytes());
@@ -122,7 +122,6 @@ pub(super) fn set_v4(header: &mut [u8], total_length: u16, identification: u16) 
     Some(())
 }
 
-/// Sets the length of an IPv6 packet.
 pub(super) fn set_v6_payload(header: &mut [u8], payload_length: u16) -> Option<()> {
     header.get_mut(4..6)?.copy_from_slice(&payload_length.to_be_bytes());
     Some(())

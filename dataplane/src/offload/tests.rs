@@ -11,7 +11,7 @@ use pollux_wire::ip::tcp::{TcpHeader, TcpOption, fill_checksum};
 use pollux_wire::ip::vnet_header::{PartialChecksum, SegmentKind, VnetHeader};
 use proptest::prelude::*;
 
-/// What a sender wants to be sent.
+/// The data of a sender.
 #[derive(Clone, Debug)]
 struct Flow {
     is_v4: bool,
@@ -99,7 +99,7 @@ fn segments(unit: &[u8], segment_bytes: usize) -> Vec<Vec<u8>> {
     (0..headers.count()).map(one).collect()
 }
 
-/// What a port sends of packets: units and single ones, each with its header.
+/// The units and single packets that a port sends, each with its header.
 fn merged(packets: &[Vec<u8>]) -> Vec<(VnetHeader, Vec<u8>)> {
     let mut sent = Vec::new();
     let mut rest = packets;
@@ -151,7 +151,7 @@ fn payload(bytes: usize) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn a_unit_becomes_the_packets_that_its_sender_would_have_made(
+    fn a_unit_becomes_the_packets_of_its_sender(
         flow in flows(), bytes in 0usize..20_000, segment_bytes in 1usize..3000,
     ) {
         let payload = payload(bytes);

@@ -170,7 +170,7 @@ fn a_message_too_long_for_the_receiver_ends_the_connection_there_and_here() {
 }
 
 #[test]
-fn what_is_too_long_comes_back_with_the_length_that_is_not() {
+fn a_packet_above_the_mtu_is_returned_with_the_mtu() {
     let mut pair = Pair::new(1, Setup::default());
     let ids = pair.connect(QpType::Rc);
     let host = &mut pair.hosts[0];

@@ -14,7 +14,7 @@ use pollux_wire::address::{Guid, Lid};
 use pollux_wire::ethernet::EtherType;
 
 #[test]
-fn a_full_queue_gives_back_what_it_has_no_room_for() {
+fn a_full_queue_returns_packets_without_space() {
     let mut pair = Pair::new(1, Setup::default());
     let ids = pair.connect(QpType::Rc);
     pair.world.set_cut(true);
@@ -214,7 +214,7 @@ fn datagrams_show_the_key_of_the_broadcast_group() {
 
 /// The UD queue pair fails by itself: that is told, and is not for ever.
 #[test]
-fn a_failed_queue_pair_is_told_of_and_starts_again() {
+fn a_failed_queue_pair_is_reported_and_starts_again() {
     let mut pair = Pair::new(1, Setup::default());
     let host = &mut pair.hosts[0];
     let qp = host.netdev.datagram_qp();

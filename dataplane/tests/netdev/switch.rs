@@ -52,7 +52,7 @@ fn hosts(world: &NetWorld, ends: &[End]) -> Vec<Host<NetLink>> {
 
 // req: cm-multicast-on-ud
 #[test]
-fn everybody_hears_a_group_but_the_one_who_speaks() {
+fn all_members_but_the_sender_receive_a_group_packet() {
     let mut subnet = Subnet::new(Topology::generate("single:3", 1).unwrap());
     let ends = manage(&mut subnet);
     let world = NetWorld::new(Net::new(subnet, 1, Wire::default()));

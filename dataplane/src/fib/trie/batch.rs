@@ -11,21 +11,21 @@ use super::{Block, Chunk, Key, NO_LEAF, NODE_BITS, NODE_SLOTS, Node, Trie};
 use crate::forward::LOOK_UPS_MAX;
 use pollux_mem::prefetch::prefetch;
 
-/// A set of look-ups, by bits.
+/// A set of look-ups, as bits.
 #[derive(Clone, Copy, Default)]
 struct LookUps(u32);
 
-/// The leaves that look-ups have found, of the longest prefixes so far.
+/// The leaves of the longest prefixes so far, by look-up.
 pub(in crate::fib) type Leaves = [u32; LOOK_UPS_MAX];
 
-/// Look-ups on their way.
+/// Look-ups in progress.
 struct Descent<'a, K> {
-    /// The bits that are left of their addresses.
+    /// The remaining bits of the addresses.
     keys: [K; LOOK_UPS_MAX],
     nodes: [&'a Node; LOOK_UPS_MAX],
-    /// Leaves that are not read yet.
+    /// Leaves that are not loaded yet.
     leaves: [&'a u32; LOOK_UPS_MAX],
-    /// Chunks below blocks, and below other chunks.
+    /// Chunks below blocks and below other chunks.
     chunks: [Option<&'a Chunk>; LOOK_UPS_MAX],
 }
 
@@ -98,7 +98,7 @@ impl<'a, K: Key> Descent<'a, K> {
         }
     }
 
-    /// Takes look-ups through a block each, and returns those that go on in a chunk.
+    /// Takes each look-up through a block; returns the look-ups that continue in a chunk.
     #[inline]
     fn pass_blocks(
         &mut self,
