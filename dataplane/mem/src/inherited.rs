@@ -38,7 +38,7 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     #[test]
-    fn what_this_process_opened_is_not_inherited() {
+    fn descriptors_that_this_process_opened_are_not_inherited() {
         let file = std::fs::File::open("/dev/null").expect("it is there");
         assert!(file.as_raw_fd() >= FIRST);
         assert!(take(file.as_raw_fd()).is_none());

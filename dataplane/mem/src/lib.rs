@@ -6,13 +6,14 @@
 //!
 //! 1. [`region`], [`segment`]: pages from the kernel, private or shared between processes;
 //! 2. [`pool`], [`pool::buf`], [`free_list`]: fixed-size buffers in a region, owned by value;
-//! 3. [`mpsc`], [`byte_ring`]: rings between threads of one process, which trust each other; `cursor`: positions in a ring, [`pad`]: cache lines, `sync`: atomics, or loom's;
+//! 3. [`mpsc`], [`byte_ring`]: rings between threads of one process, which trust each other;
+//!    `cursor`: positions in a ring, [`pad`]: cache lines, `sync`: atomics, or loom's;
 //! 4. [`words`], [`shared_ring`], [`seq_cell`], [`counters`]: shared memory of two processes that
 //!    do not trust each other. All of it is atomic words, so the only `unsafe` is the one that
 //!    makes words out of a region;
 //! 5. [`one_writer`], [`lease`]: words that one process writes and others only read, and the lease
 //!    with which a sender revokes memory that others copy;
-//!    [`sleep_word`]: the word by which a receiver says that it sleeps;
+//!    [`sleep_word`]: the word by which a receiver announces that it sleeps;
 //! 6. [`memory`]: registered memory, which adapters and their peers may write at any time;
 //! 7. [`snapshot`]: tables that one thread publishes and others read without waiting;
 //!    [`prefetch`]: loads of such tables for a whole batch at once;

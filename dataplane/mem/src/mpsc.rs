@@ -140,7 +140,7 @@ impl<T> Sender<T> {
     pub fn push(&self, value: T) -> Result<(), T> {
         let Some(position) = self.ring.claim() else { return Err(value) };
         let slot = self.ring.slot(position);
-        // SAFETY: the claim gave this slot to this producer until the turn is stored below; it holds
+        // SAFETY: the claim gave this slot to this producer until the turn is stored below. It has
         // no value, because the consumer took the last one before it set the turn that was claimed.
         slot.value.with_mut(|place| unsafe { (*place).write(value) });
         slot.turn.store(filled(position), Ordering::Release);

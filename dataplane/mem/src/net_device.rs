@@ -4,6 +4,7 @@
 //! of its own, in which the kernel writes no more than its length. Why not by netlink: a control
 //! thread reads one device, now and then, and four calls are less than a dump of all.
 
+use crate::system_call::{NAME_BYTES, interface_name};
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater, ioctl};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
@@ -13,9 +14,6 @@ const READ_FLAGS: Opcode = 0x8913;
 const READ_MTU: Opcode = 0x8921;
 const READ_ADDRESS: Opcode = 0x8927;
 const READ_INDEX: Opcode = 0x8933;
-
-/// `IFNAMSIZ`: the terminating zero is included.
-const NAME_BYTES: usize = 16;
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -75,11 +73,8 @@ impl NetDevices {
     }
 
     fn ask<const REQUEST: Opcode>(&self, name: &str) -> Result<[u8; 24], Errno> {
-        let mut request = InterfaceRequest { name: [0; NAME_BYTES], value: [0; 24] };
-        if name.len() >= NAME_BYTES || name.bytes().any(|byte| byte == 0) {
-            return Err(Errno::NODEV);
-        }
-        request.name[..name.len()].copy_from_slice(name.as_bytes());
+        let name = interface_name(name).ok_or(Errno::NODEV)?;
+        let mut request = InterfaceRequest { name, value: [0; 24] };
         // SAFETY: the four requests above read and write a `struct ifreq`, of which
         // InterfaceRequest has the size.
         unsafe { ioctl(self.0.as_fd(), Updater::<REQUEST, _>::new(&mut request)) }?;

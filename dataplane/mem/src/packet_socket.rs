@@ -212,7 +212,7 @@ impl PacketSocket {
         let sent =
             unsafe { libc::sendmmsg(fd, messages.as_mut_ptr(), count, libc::MSG_DONTWAIT as _) };
         match check(sent) {
-            // The call tells of an error only if it is that of the first frame.
+            // The call reports an error only for the first frame.
             Ok(sent) => (sent as usize, None),
             Err(errno) => (0, Some(errno)),
         }

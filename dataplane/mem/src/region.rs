@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn smaps_headers_are_told_from_its_fields() {
+    fn smaps_headers_are_distinguished_from_fields() {
         assert_eq!(address_range("1000-3000 rw-p 00000000 00:00 0"), Some(0x1000..0x3000));
         assert_eq!(address_range("AnonHugePages:      2048 kB"), None);
         assert_eq!(address_range(""), None);

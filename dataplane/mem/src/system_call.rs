@@ -27,6 +27,17 @@ impl CallError {
     }
 }
 
+/// `IFNAMSIZ`: the terminating zero is included.
+pub(crate) const NAME_BYTES: usize = 16;
+
+/// The name of a device as in `struct ifreq`. `None` if it is too long, or has a zero.
+pub(crate) fn interface_name(name: &str) -> Option<[u8; NAME_BYTES]> {
+    let mut bytes = [0; NAME_BYTES];
+    let is_valid = name.len() < NAME_BYTES && !name.bytes().any(|byte| byte == 0);
+    bytes.get_mut(..name.len())?.copy_from_slice(name.as_bytes());
+    is_valid.then_some(bytes)
+}
+
 /// The result of a call of the C library.
 pub(crate) fn check(result: c_int) -> Result<c_int, Errno> {
     if result >= 0 {

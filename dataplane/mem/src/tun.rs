@@ -4,6 +4,7 @@
 //! memory of its own, of the type and the length that its request names. The kernel checks the
 //! descriptor: on a file that is no TUN device a request fails with ENOTTY or EBADFD.
 
+use crate::system_call::{NAME_BYTES, interface_name};
 use rustix::io::Errno;
 use rustix::ioctl::{IntegerSetter, Opcode, Setter, Updater, ioctl};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -18,9 +19,6 @@ const SET_OFFLOAD: Opcode = 0x4004_54d0;
 const SET_HEADER_LEN: Opcode = 0x4004_54d8;
 /// `TUNSETCARRIER`, with a pointer to an `int`.
 const SET_CARRIER: Opcode = 0x4004_54e2;
-
-/// `IFNAMSIZ`: the terminating zero is included.
-const NAME_BYTES: usize = 16;
 
 /// `struct ifreq`, as used by requests to a TUN device.
 #[repr(C)]
@@ -59,11 +57,8 @@ pub const OFFLOAD_TSO_V6: u32 = 0x04;
 /// Attaches a descriptor of `/dev/net/tun` to the device `name`, which is created if it does not
 /// exist. Returns the name: `ib%d` becomes `ib0`.
 pub fn attach(tun: impl AsFd, name: &str, flags: u16) -> Result<String, Errno> {
-    let mut request = InterfaceRequest { name: [0; NAME_BYTES], flags, rest: [0; 22] };
-    if name.len() >= NAME_BYTES || name.bytes().any(|byte| byte == 0) {
-        return Err(Errno::INVAL);
-    }
-    request.name[..name.len()].copy_from_slice(name.as_bytes());
+    let name = interface_name(name).ok_or(Errno::INVAL)?;
+    let mut request = InterfaceRequest { name, flags, rest: [0; 22] };
     // SAFETY: TUNSETIFF reads and writes a `struct ifreq`, of which InterfaceRequest has the size.
     unsafe { ioctl(tun, Updater::<SET_INTERFACE, _>::new(&mut request)) }?;
     Ok(request.name())

@@ -1,8 +1,8 @@
 //! Loom models: every interleaving, and every stale value that the memory model allows.
 //!
 //! Run with `RUSTFLAGS="--cfg loom" cargo test -p pollux-mem --test loom --release`; without that
-//! flag this file is empty. The snapshot is not modeled: its atomics are arc-swap's, which loom does
-//! not see.
+//! flag this file is empty. The snapshot is not modeled: its atomics are arc-swap's, which loom
+//! does not see.
 //!
 //! The orderings of the rings, the free list, the cell and the lease were weakened one by one, and
 //! a model failed each time. The exception is the release of the head in `shared_ring`: it keeps

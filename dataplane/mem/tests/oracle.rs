@@ -33,7 +33,7 @@ fn entries() -> impl Strategy<Value = usize> {
     (0..5u32).prop_map(|log| 1 << log)
 }
 
-/// What a ring must do. `next` numbers the values, so that order and loss show.
+/// A bounded queue. `next` numbers the values, so that order and loss show.
 struct Model {
     queue: VecDeque<u64>,
     entries: usize,
@@ -354,7 +354,7 @@ proptest! {
 }
 
 #[test]
-fn a_shared_ring_says_what_is_wrong_with_its_memory() {
+fn a_shared_ring_reports_invalid_memory() {
     let words = Words::private(SharedRing::words(8).unwrap()).unwrap();
     let opened = SharedRing::open(words.clone()).map(drop);
     assert_eq!(opened, Err(SharedRingError::NotARing));

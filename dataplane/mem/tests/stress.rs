@@ -1,6 +1,6 @@
-//! Threads that hand values around as fast as they can, and sums that must come out.
+//! Threads that exchange values as fast as they can, and sums that must be right.
 //!
-//! Bounded by counts and not by time. What these orders of events leave out, `loom.rs` tries.
+//! Bounded by counts and not by time. `loom.rs` checks the other orders of events.
 #![cfg(not(loom))]
 #![forbid(unsafe_code)]
 
@@ -139,7 +139,7 @@ fn seq_cell_is_never_read_in_halves() {
     assert_eq!(reader.try_read(), Some([VALUES - 1; 8]));
 }
 
-/// A version that tells how many of them live, and where it ends.
+/// A version that counts the live ones, and checks the thread that drops it.
 struct Version {
     numbers: [u64; 2],
     publisher: std::thread::ThreadId,

@@ -1,9 +1,7 @@
 //! A pool of fixed-size buffers in one region, and the cache through which a worker uses it.
 //!
-//! A worker allocates from and frees to its own [`Cache`], a stack of indices that nobody else
-//! sees. Only when that runs empty or over does it exchange half of it with the shared
-//! [`FreeList`], by one swap. So the hot path touches no shared cache line, even if a buffer is
-//! allocated by one worker and freed by another.
+//! A worker allocates from and frees to its own [`Cache`], a stack of indices that no other thread
+//! accesses.
 //!
 //! A buffer is a [`Buf`]: one owner, moved by value, freed when dropped. The types rule out a
 //! double free. They do not rule out a leak, so the pool counts the buffers in use
@@ -12,7 +10,7 @@
 //! Why the memory cannot go before the last buffer: each index that is not on the shared list holds
 //! one reference to the pool, taken and returned in the batches in which indices leave and return.
 //! That gives every buffer a safe address without an atomic operation per buffer. A buffer that is
-//! never returned keeps the memory mapped for ever, which is a leak and not a fault.
+//! never returned keeps the memory mapped forever, which is a leak and not a fault.
 //!
 //! Why the stride is an odd number of cache lines: with a power of two, the headers of all buffers
 //! fall into the same few sets of the first-level cache (at 2 KiB, two of 64), where a batch evicts
