@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_the_queue_full_is_lost() {
+    fn packets_that_exceed_the_queue_are_lost() {
         let load = OfferedLoad { backlog: 5, ..OfferedLoad::new(1e6, 100) };
         let mut queue = Queue::new(load);
         assert_eq!(queue.poll(MS).0, BATCH_MAX);

@@ -10,10 +10,10 @@
 //! - **Recovery** (26.5): after 110 % of the throughput, at half of it, until both queues were
 //!   empty and no packet was lost any more.
 //!
-//! What differs from a tester with links: packets come from the router's own core and cost it their
-//! writing, nothing crosses a bus, and trials take as long as asked for and not a minute. A rate
-//! passes if one of three trials does: the kernel, or a hypervisor, takes the core away at times,
-//! for longer than any queue lasts. The longest breath shows that.
+//! Differences from a tester with links: the router's own core writes the packets, nothing crosses
+//! a bus, and trials have the given duration and not a minute. A rate passes if one of three trials
+//! does: the kernel, or a hypervisor, takes the core away at times, for longer than any queue
+//! lasts. The longest breath shows that.
 
 use crate::environment::Environment;
 use crate::error::PerfError;

@@ -85,8 +85,8 @@ pub fn ping_pong(
     }
 }
 
-/// Waits until a message is due, awake at the end. Who spins through all pauses uses up what the
-/// kernel lets a real-time thread have of a second, and is stopped for 50 ms.
+/// Sleeps until shortly before a message is due, then spins. A thread that spins through all pauses
+/// uses up the real-time share of each second, and the kernel stops it for 50 ms.
 #[expect(clippy::disallowed_methods, reason = "this is what is measured")]
 fn wait_until(due: Instant) {
     let left = due.saturating_duration_since(Instant::now());

@@ -68,8 +68,8 @@ fn limits() -> StackConfig {
     StackConfig { tcp, ..StackConfig::default() }
 }
 
-/// Calls until there is a result. After [`READS_AWAKE`] calls without one it yields the core; after
-/// [`READS_IDLE`], or a timeout, it returns `None` if `is_over` says so.
+/// Calls until there is a result. Yields the core after [`READS_AWAKE`] calls without one; returns
+/// `None` if `is_over` is true after [`READS_IDLE`] calls or a timeout.
 fn poll<T>(
     mut call: impl FnMut() -> io::Result<T>,
     mut is_over: impl FnMut() -> bool,

@@ -1,5 +1,5 @@
-//! The command, asked to measure something for a moment. How fast that is is not judged; that the
-//! figures fit to each other and to the time is.
+//! Short measurements by the command. The figures are not judged, but they must be consistent with
+//! each other and with the time.
 
 use serde_json::Value;
 use std::process::Command;
@@ -76,8 +76,8 @@ fn an_open_loop_has_as_many_samples_as_fell_due() {
 }
 
 #[test]
-fn what_is_sent_one_way_is_counted_where_it_comes() {
-    if !has_cores("what_is_sent_one_way_is_counted_where_it_comes") {
+fn one_way_messages_are_counted_at_the_receiver() {
+    if !has_cores("one_way_messages_are_counted_at_the_receiver") {
         return;
     }
     for way in [
@@ -90,7 +90,8 @@ fn what_is_sent_one_way_is_counted_where_it_comes() {
         let said = outcome(way);
         let one_way = &said["one_way"];
         let [rate, sent, lost] = ["per_second", "sent", "lost"].map(|key| number(&one_way[key]));
-        // What came within the time, at least as long, is part of all that came.
+        // The messages of the measured time, which is at least `DURATION`, are part of all received
+        // ones.
         assert!(rate > 0.0 && rate * DURATION <= sent - lost, "{way}: {said}");
         if !way.contains("ud") {
             assert_eq!(lost, 0.0, "{way}: {said}");
@@ -180,7 +181,7 @@ fn forwarding_under_load_has_figures_that_fit_to_each_other() {
 }
 
 #[test]
-fn what_cannot_be_measured_is_refused_with_advice() {
+fn an_impossible_measurement_is_refused_with_advice() {
     let refusal = |arguments: &str| perf(arguments).expect_err("it is refused");
     assert!(refusal("rate --layer tcp").contains("write bw"));
     assert!(refusal("lat --cores 0,999").contains("there is no core 999"));
