@@ -47,8 +47,8 @@ macro_rules! lines {
 }
 
 lines! {
-    /// A command to an end. `at` is an offset in its memory; `prefix` and `guid` are the halves of a
-    /// GID.
+    /// A command to an end. `at` is an offset in its memory; `prefix` and `guid` are the halves of
+    /// a GID.
     pub enum Command {
         /// Select an entry of the GID table, and report address and memory: [`Reply::Hello`].
         Hello "hello" { gid_index },
