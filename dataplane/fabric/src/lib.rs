@@ -88,8 +88,8 @@ impl Fabric {
         Ok(())
     }
 
-    /// The part of a step without sockets: timers of managers, traps, arriving frames, and requests of
-    /// programs that time out.
+    /// The part of a step without sockets: timers of managers, traps, arriving frames, and requests
+    /// of programs that time out.
     pub fn advance(&mut self, now: Time) {
         self.managers.timeout(now);
         if self.net.subnet().traps_due().is_some_and(|due| due <= now) {
@@ -107,8 +107,8 @@ impl Fabric {
         [net, traps, self.managers.due(), self.programs.due(), wires].into_iter().flatten().min()
     }
 
-    /// Prepares [`Fabric::wait`]; returns the longest wait, `longest` at most. From now on processes
-    /// wake the fabric.
+    /// Prepares [`Fabric::wait`]; returns the longest wait, `longest` at most. From now on
+    /// processes wake the fabric.
     pub fn sleep(&mut self, now: Time, mut longest: Duration) -> Duration {
         if let Some(due) = self.due() {
             longest = longest.min(due.since_start().saturating_sub(now.since_start()));

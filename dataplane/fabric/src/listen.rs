@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 /// Connections that may wait to be accepted: more than there are ports in most fabrics, all of
-/// which may come at once. Linux takes fewer where `net.core.somaxconn` says so.
+/// which may connect at once. Linux limits it to `net.core.somaxconn`.
 const BACKLOG_CONNECTIONS_MAX: i32 = 4096;
 
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);

@@ -50,7 +50,8 @@ pub(crate) struct ExpectedHeads {
     pub(crate) ack: u64,
     pub(crate) received_message: u64,
     pub(crate) received_ack: u64,
-    /// Upper halves of the second words, sent and received; of datagrams only our own port's fields.
+    /// Upper halves of the second words, sent and received; of datagrams only our own port's
+    /// fields.
     pub(crate) sent: u64,
     pub(crate) received: u64,
     /// The bits of `received` that must match.
@@ -170,12 +171,10 @@ impl Common {
     /// The head and the GRH of a packet to the peer of a connection.
     #[inline(always)]
     pub(crate) fn head(&self, port: &Port, op: Operation, psn: Psn) -> (Head, Option<Grh>) {
-        let to = To {
-            path: self.attributes.path.as_ref().unwrap_or(&NO_PATH),
-            pkey: self.pkey(port),
-            dest_qp: self.attributes.dest_qp.unwrap_or_default(),
-        };
-        let (mut head, grh) = to.head(port, Opcode::new(self.transport(), op), psn);
+        let path = self.attributes.path.as_ref().unwrap_or(&NO_PATH);
+        let dest_qp = self.attributes.dest_qp.unwrap_or_default();
+        let opcode = Opcode::new(self.transport(), op);
+        let (mut head, grh) = head_to(port, path, self.pkey(port), dest_qp, opcode, psn);
         head.mig_req = self.migration() == Migration::Migrated;
         (head, grh)
     }
@@ -284,33 +283,32 @@ pub(crate) enum Sent {
 const NO_PATH: AddressVector =
     AddressVector { dlid: Lid::NONE, sl: 0, src_path_bits: 0, static_rate: 0, port: 0, grh: None };
 
-pub(crate) struct To<'a> {
-    pub(crate) path: &'a AddressVector,
-    pub(crate) pkey: PKey,
-    pub(crate) dest_qp: Qpn,
-}
-
-impl To<'_> {
-    #[inline(always)]
-    pub(crate) fn head(&self, port: &Port, opcode: Opcode, psn: Psn) -> (Head, Option<Grh>) {
-        let dlid = if port.is_ethernet() { Lid::NONE } else { self.path.dlid };
-        let head = Head {
-            opcode,
-            se: false,
-            mig_req: true,
-            ack_req: false,
-            unsegmented: false,
-            leased: false,
-            pkey: self.pkey,
-            dest_qp: self.dest_qp,
-            psn,
-            packets: 1,
-            dlid,
-            slid: Lid(port.lid.0 | u16::from(self.path.src_path_bits)),
-            sl: self.path.sl,
-        };
-        (head, self.path.grh.as_ref().map(|route| grh(port, route)))
-    }
+/// The head of a packet by this path, and its GRH.
+#[inline(always)]
+pub(crate) fn head_to(
+    port: &Port,
+    path: &AddressVector,
+    pkey: PKey,
+    dest_qp: Qpn,
+    opcode: Opcode,
+    psn: Psn,
+) -> (Head, Option<Grh>) {
+    let head = Head {
+        opcode,
+        se: false,
+        mig_req: true,
+        ack_req: false,
+        unsegmented: false,
+        leased: false,
+        pkey,
+        dest_qp,
+        psn,
+        packets: 1,
+        dlid: if port.is_ethernet() { Lid::NONE } else { path.dlid },
+        slid: Lid(port.lid.0 | u16::from(path.src_path_bits)),
+        sl: path.sl,
+    };
+    (head, path.grh.as_ref().map(|route| grh(port, route)))
 }
 
 #[cold]

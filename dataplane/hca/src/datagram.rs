@@ -1,7 +1,7 @@
 //! Unreliable datagrams: one packet each, to any queue pair with the right Q_Key (IBA 9.8.2).
 
 use super::Shared;
-use super::common::{Common, Sent, To};
+use super::common::{Common, Sent, head_to};
 use super::outlet::Outlet;
 use super::port::DropReason;
 use super::qp::QueuePair;
@@ -31,7 +31,7 @@ impl Requester {
         if common.state != QpState::Rts {
             return Sent::All;
         }
-        let Some(work) = self.front() else { return Sent::All };
+        let Some(work) = self.queue.front() else { return Sent::All };
         let bytes = work.bytes as usize;
         if bytes > shared.port.mtu.bytes().unwrap_or(256) {
             // The datagram is dropped without an error: a datagram beyond the MTU is lost on the
@@ -40,11 +40,11 @@ impl Requester {
             return Sent::More;
         }
         let Ok(pieces) = shared.memory.local(common.init.pd, work.data.sges(), false) else {
-            self.fail(CompletionStatus::LocalProtection);
+            self.failed = Some(CompletionStatus::LocalProtection);
             return Sent::All;
         };
         let payload = match work.data {
-            StoredData::Inline(slot) => Payload::Bytes(self.inline(slot, bytes)),
+            StoredData::Inline(slot) => Payload::Bytes(self.inline.get(slot, bytes)),
             StoredData::Sges(_) => Payload::Copied { pieces, skip: 0, bytes },
         };
         let (head, grh, extended) = self.datagram_head(common, shared, work);
@@ -76,8 +76,7 @@ impl Requester {
             Some(imm) => (Opcode::UD_SEND_ONLY_IMM, Extended::DethImm(deth, imm)),
             None => (Opcode::UD_SEND_ONLY, Extended::Deth(deth)),
         };
-        let to = To { path: &work.path, pkey, dest_qp: to.qpn };
-        let (mut head, grh) = to.head(&shared.port, opcode, self.psn());
+        let (mut head, grh) = head_to(&shared.port, &work.path, pkey, to.qpn, opcode, self.psn);
         head.se = work.flags.has(SendFlags::SOLICITED);
         (head, grh, extended)
     }

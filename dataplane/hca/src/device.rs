@@ -23,8 +23,8 @@ const FRAMES_PER_TURN: usize = 64;
 #[derive(Debug)]
 pub struct SoftDevice<L: Link> {
     name: String,
-    adapter: Adapter,
-    link: L,
+    pub adapter: Adapter,
+    pub link: L,
     /// The last reading of the clock, and the turns since.
     now: Time,
     turns: u32,
@@ -42,18 +42,6 @@ impl<L: Link> SoftDevice<L> {
         link.attach(adapter.leases());
         let now = link.now();
         Self { name: name.into(), adapter, link, now, turns: 0 }
-    }
-
-    pub fn adapter_mut(&mut self) -> &mut Adapter {
-        &mut self.adapter
-    }
-
-    pub fn adapter(&self) -> &Adapter {
-        &self.adapter
-    }
-
-    pub fn link_mut(&mut self) -> &mut L {
-        &mut self.link
     }
 
     /// Receives frames, runs timers, and sends.
@@ -77,7 +65,7 @@ impl<L: Link> SoftDevice<L> {
                 break;
             }
         }
-        while let Some(violation) = self.adapter.poll_violation() {
+        while let Some(violation) = self.adapter.shared.violations.pop_front() {
             self.link.report(&violation);
         }
         if reads_clock {

@@ -76,19 +76,8 @@ impl Payload<'_> {
 
 impl Outgoing<'_> {
     #[inline(always)]
-    pub fn dlid(&self) -> Lid {
-        self.head.dlid
-    }
-
-    #[inline(always)]
     pub(crate) fn dgid(&self) -> Option<Gid> {
         self.grh.as_ref().map(|grh| grh.dgid)
-    }
-
-    /// Whether its destination is queue pair 0 or 1.
-    #[inline]
-    pub(crate) fn is_management(&self) -> bool {
-        self.head.dest_qp <= Qpn::GSI
     }
 
     #[inline(always)]
@@ -102,16 +91,16 @@ impl Outgoing<'_> {
         out.clear();
         out.resize(bytes + (PACKET_LEN_MAX - 4096), 0);
         let headers = self.head.headers(self.grh, self.extended);
-        let len = headers.emit_with(bytes, out, |room| self.payload.fill(0, room));
+        let len = headers.emit_with(bytes, out, |buffer| self.payload.fill(0, buffer));
         out.truncate(len.expect("a payload of at most an MTU fits"));
     }
 
-    /// Sends it on a link; returns whether the link had space. `room` is a buffer for a packet.
+    /// Sends it on a link; returns whether the link had space. `buffer` is a buffer for a packet.
     #[inline(always)]
-    pub(crate) fn send<L: FrameSink>(&self, link: &mut L, room: &mut Vec<u8>) -> bool {
+    pub(crate) fn send<L: FrameSink>(&self, link: &mut L, buffer: &mut Vec<u8>) -> bool {
         if self.as_packet {
-            self.write_packet(room);
-            return link.send_packet(room);
+            self.write_packet(buffer);
+            return link.send_packet(buffer);
         }
         let mut words = [0; WORDS_MAX];
         let count = self.head.write(self.grh.as_ref(), &self.extended, &mut words);
@@ -170,17 +159,8 @@ impl Message {
         }
     }
 
-    /// A word of its head; 0 if it has no such word.
-    pub fn word(&self, index: usize) -> u64 {
-        self.head.get(index).copied().unwrap_or(0)
-    }
-
     pub fn first_words(&self) -> [u64; FIRST_WORDS] {
         std::array::from_fn(|index| self.head[index])
-    }
-
-    pub fn words(&self) -> usize {
-        self.words
     }
 
     pub fn head(&self) -> &[u64] {
@@ -339,21 +319,21 @@ impl<'a> Arrival<'a> {
         Some(Self { head, grh, extended, payload })
     }
 
-    /// The arrival of an entry of a ring; `room` is a buffer for the location of a long message.
+    /// The arrival of an entry of a ring; `buffer` is a buffer for the location of a long message.
     #[inline(always)]
     pub fn of_entry(
         entry: &'a Entry<'a>,
         leases: Option<&'a dyn LeasedMemory>,
-        room: &'a mut Vec<u8>,
+        buffer: &'a mut Vec<u8>,
     ) -> Option<Self> {
         let words = entry.head();
         let (head, grh, extended) = Head::read(entry.head_words(), |index| words[index])?;
         let payload = match head.leased {
             false => Source::Entry(entry),
             true => {
-                room.clear();
-                entry.read(|part| room.extend_from_slice(part));
-                Source::leased(room, leases?)?
+                buffer.clear();
+                entry.read(|part| buffer.extend_from_slice(part));
+                Source::leased(buffer, leases?)?
             }
         };
         Some(Self { head, grh, extended, payload })

@@ -79,28 +79,23 @@ pub const fn is_management(first: u64) -> bool {
     first >> 33 & 0x7f_ffff == 0
 }
 
-/// The fields that decide forwarding; all frames with the same route take the same path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// The fields that decide forwarding: all frames of a route take the same path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
+    pub slid: Lid,
     pub dlid: Lid,
+    /// The shared-port context at the destination.
+    pub context: u8,
     pub p_key: PKey,
     pub sl: u8,
 }
 
-/// The destination context of [`route_bits`].
-pub const fn context_of_route(bits: u64) -> u8 {
-    context_of(Qpn((bits >> 32) as u32))
-}
-
-/// The source LID of [`route_bits`].
-pub const fn slid_of_route(bits: u64) -> Lid {
-    Lid(bits as u16)
-}
-
-/// The destination LID, P_Key and SL of [`route_bits`].
+/// The fields of [`route_bits`].
 pub const fn route_of(bits: u64) -> Route {
     Route {
+        slid: Lid(bits as u16),
         dlid: Lid((bits >> 32) as u16),
+        context: context_of(Qpn((bits >> 32) as u32)),
         p_key: PKey((bits >> 16) as u16),
         sl: (bits >> 56) as u8 & 0xf,
     }
@@ -315,8 +310,8 @@ mod tests {
         let first = first_word(opcode, p_key, Qpn(5 << 19 | 0x41), true) | 7 << 56;
         let second = 0xabcdef | 9 << 24 | 0x1234 << 32 | 0x5678 << 48;
         let bits = route_bits(first, second);
-        assert_eq!(route_of(bits), Route { dlid: Lid(0x1234), p_key, sl: 7 });
-        assert_eq!((slid_of_route(bits), context_of_route(bits)), (Lid(0x5678), 5));
+        let (slid, dlid) = (Lid(0x5678), Lid(0x1234));
+        assert_eq!(route_of(bits), Route { slid, dlid, context: 5, p_key, sl: 7 });
         let other = route_bits(first | SE | ACK_REQ, second ^ 0xffff_ffff);
         assert_eq!(bits, other, "the rest is none of it");
         for (word, bit) in [(0, 16), (0, 31), (0, 56), (0, 53), (1, 32), (1, 47), (1, 48), (1, 63)]

@@ -420,7 +420,7 @@ impl Adapter {
         if !qp.needs_timer() {
             return;
         }
-        let Some(wanted) = qp.deadline() else { return };
+        let Some(wanted) = qp.requester.deadline() else { return };
         if let Some(later) = qp.timer.replace(wanted) {
             self.timers.remove(&(later, number));
         }

@@ -31,8 +31,8 @@ pub trait Link: FrameSink {
     fn set_deadline(&mut self, deadline: Option<Time>);
     /// Waits until `end` at most; if asleep, until a frame arrives.
     fn idle(&mut self, end: Time);
-    /// Makes the next sender wake this end, once. Before the sleep, the caller polls once more, also
-    /// the sources that it polls rarely.
+    /// Makes the next sender wake this end, once. Before the sleep, the caller polls once more,
+    /// also the sources that it polls rarely.
     fn fall_asleep(&mut self) {}
     /// Whether no frame has arrived since [`Link::fall_asleep`].
     fn is_asleep(&self) -> bool {

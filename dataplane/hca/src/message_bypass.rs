@@ -100,7 +100,7 @@ impl BypassMessage for Message {
     }
 
     fn head_words(&self) -> usize {
-        self.words()
+        self.head().len()
     }
 
     fn bytes(&self) -> usize {

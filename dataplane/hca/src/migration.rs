@@ -12,9 +12,9 @@
 //!          the consumer requests it
 //! ```
 //!
-//! A packet has MigReq 1 if its sender is in Migrated. In Rearm and in Migrated, a received 1 has no
-//! effect: peers that are not armed yet, or that have no second path, send it. In Armed it requests
-//! that this end migrate, too.
+//! A packet has MigReq 1 if its sender is in Migrated. In Rearm and in Migrated, a received 1 has
+//! no effect: peers that are not armed yet, or that have no second path, send it. In Armed it
+//! requests that this end migrate, too.
 //!
 //! After a migration the alternate path is the path, and there is no alternate path until the
 //! consumer loads one. The consumer should wait until the peer has followed: a peer that is still

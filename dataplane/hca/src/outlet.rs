@@ -6,7 +6,7 @@ use super::{Adapter, Member, has_member};
 use crate::frame::{Frame, Outgoing};
 use crate::head::Head;
 use crate::sink::FrameSink;
-use pollux_wire::address::{Gid, Lid};
+use pollux_wire::address::{Gid, Lid, Qpn};
 use pollux_wire::mad::smp::PortState;
 use std::collections::VecDeque;
 
@@ -48,11 +48,12 @@ impl OwnPort {
 
     fn is_destination(&self, outgoing: &Outgoing<'_>) -> bool {
         let is_own = match &self.gids {
-            None => self.lid.covers(self.lmc, outgoing.dlid()),
+            None => self.lid.covers(self.lmc, outgoing.head.dlid),
             Some(gids) => outgoing.dgid().is_some_and(|dgid| gids.contains(&dgid)),
         };
-        let is_here = context_of(outgoing.head.dest_qp) == self.context;
-        is_own && is_here && !(self.has_agents && outgoing.is_management())
+        let dest_qp = outgoing.head.dest_qp;
+        let is_for_agent = self.has_agents && dest_qp <= Qpn::GSI;
+        is_own && context_of(dest_qp) == self.context && !is_for_agent
     }
 }
 
@@ -71,7 +72,7 @@ impl<L: FrameSink> Outlet<'_, L> {
             return true;
         }
         let sent = outgoing.send(self.link, self.buffer);
-        let to_members = |mgid| has_member(self.groups, mgid, outgoing.dlid());
+        let to_members = |mgid| has_member(self.groups, mgid, outgoing.head.dlid);
         if sent && outgoing.mgid().is_some_and(to_members) {
             self.looped.push_back(outgoing.to_frame());
         }

@@ -11,7 +11,8 @@ use pollux_verbs::{
 };
 
 impl Adapter {
-    /// Queues requests. Those for the fast path are sent at once by the message bypass, if it is on.
+    /// Queues requests. Those for the fast path are sent at once by the message bypass, if it is
+    /// on.
     #[inline]
     pub(crate) fn post_send<L: FrameSink>(
         &mut self,
@@ -61,7 +62,7 @@ impl Adapter {
         let init = &kept.common.init;
         check::send_state(kept.common.state)?;
         check::send(request, init)?;
-        if kept.requester.len() >= init.send_requests_max as usize {
+        if kept.requester.queue.len() >= init.send_requests_max as usize {
             return Err(PostRefusal::Full);
         }
         let path = match request.op {

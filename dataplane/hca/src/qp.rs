@@ -59,7 +59,7 @@ impl QueuePair {
             QpState::Rts if from == QpState::Rtr => {
                 self.requester.start(&self.common.attributes);
             }
-            QpState::Rts if from == QpState::Sqd => self.requester.resume(),
+            QpState::Rts if from == QpState::Sqd => self.requester.draining = None,
             QpState::Sqd if from == QpState::Rts => {
                 let wants_event = change.drain_event == Some(true);
                 self.requester.drain(&self.common, shared, wants_event);
@@ -139,7 +139,7 @@ impl QueuePair {
     /// Enters the error state after a failed request, or SQE on an unreliable queue pair, which
     /// still receives (IBA 10.3.1.6).
     pub(crate) fn handle_failure(&mut self, shared: &mut Shared) {
-        let (ours, theirs) = (self.requester.has_failed(), self.responder.has_failed());
+        let (ours, theirs) = (self.requester.failed.is_some(), self.responder.failed);
         if self.common.state == QpState::Err || !ours && !theirs {
             return;
         }
@@ -159,14 +159,10 @@ impl QueuePair {
         self.handle_failure(shared);
     }
 
-    pub(crate) fn deadline(&self) -> Option<Time> {
-        self.requester.deadline()
-    }
-
     /// Whether it needs a timer before the scheduled one.
     #[inline(always)]
     pub(crate) fn needs_timer(&self) -> bool {
-        self.deadline().is_some_and(|wanted| self.timer.is_none_or(|set| wanted < set))
+        self.requester.deadline().is_some_and(|wanted| self.timer.is_none_or(|set| wanted < set))
     }
 }
 

@@ -187,7 +187,7 @@ pub(crate) struct SharedQueue {
 
 #[derive(Debug)]
 pub(crate) struct CompletionQueue {
-    completions: VecDeque<Completion>,
+    pub(crate) completions: VecDeque<Completion>,
     completions_max: usize,
     /// It overran: no more completions are added (IBA 10.2.5.2).
     pub(crate) is_lost: bool,
@@ -237,11 +237,6 @@ impl CompletionQueue {
             count += 1;
         }
         count
-    }
-
-    #[inline]
-    pub(crate) fn has(&self, count: usize) -> bool {
-        self.completions.len() >= count
     }
 
     /// Arms the queue for the next completion of this kind, or of a kind armed before.

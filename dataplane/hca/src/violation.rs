@@ -3,8 +3,8 @@
 //! The adapter detects them, and the agent of its port counts them and sends traps; the two may be
 //! in different processes, joined by the link.
 
+use super::Shared;
 use super::port::DropReason;
-use super::{Adapter, Shared};
 use crate::frame::Arrival;
 use pollux_wire::address::{Gid, Qpn};
 use pollux_wire::mad::notice::{BadKeyTrap, TrapDetails, TrapNumber};
@@ -71,12 +71,5 @@ impl Shared {
         if self.violations.len() < VIOLATIONS_MAX {
             self.violations.extend(KeyViolation::of(reason, receiver, arrival));
         }
-    }
-}
-
-impl Adapter {
-    #[inline]
-    pub fn poll_violation(&mut self) -> Option<KeyViolation> {
-        self.shared.violations.pop_front()
     }
 }

@@ -30,8 +30,8 @@ struct Turns {
 }
 
 impl Arbiter {
-    /// The lane that sends next. `size` returns the length of a lane's first packet. `tables` are the
-    /// halves of the low and then of the high table; without any, all lanes take turns.
+    /// The lane that sends next. `size` returns the length of a lane's first packet. `tables` are
+    /// the halves of the low and then of the high table; without any, all lanes take turns.
     pub(super) fn choose(
         &mut self,
         tables: Option<&[VlArbitrationTable; 4]>,

@@ -46,7 +46,7 @@ impl Net {
                     .takes_data()
                     .then_some(BypassPath { links });
             }
-            let (Route { dlid, sl, p_key }, slid) = (route, Lid::NONE);
+            let (Route { dlid, sl, p_key, .. }, slid) = (route, Lid::NONE);
             let in_port = peer.port;
             let transit = Transit { in_port, slid, dlid, sl, vl, p_key: Some(p_key) };
             let hop = switch::unicast_hop(next, &transit)?;

@@ -4,7 +4,6 @@
 //! the other end ([`Egress`](super::egress::Egress)). The credits return when the frame has left
 //! the node behind that link, or is lost.
 
-use super::egress::Rules;
 use super::flight::{Flight, Hold};
 use super::{Event, HOPS_MAX, Net};
 use crate::link::Wire;
@@ -31,7 +30,7 @@ impl Net {
         }
         let lane = flight.frame.lane();
         let egress = self.egress.entry(from).or_default();
-        if !egress.has_room(lane) {
+        if !egress.has_space(lane) {
             let node = self.subnet.node_mut(from.node);
             node.ports[usize::from(from.port)].counters.vl15_dropped.add(1);
             node.drops.count(NodeDrop::Full);
@@ -45,13 +44,11 @@ impl Net {
     pub(super) fn pump(&mut self, now: Time, from: End) {
         let Some(egress) = self.egress.get_mut(&from) else { return };
         let port = &mut self.subnet.node_mut(from.node).ports[usize::from(from.port)];
-        let rules =
-            Rules { tables: port.arbitration.as_deref(), high_limit: port.info.vl_high_limit };
-        let (left, waited) = egress.pop(now, &rules);
+        let (next, waited) = egress.pop(now, port.arbitration.as_deref(), port.info.vl_high_limit);
         let megabits = port.info.rate().and_then(Rate::megabits).unwrap_or(2_500).into();
         // A tick of the counter is the time of a word.
         port.counters.xmit_wait.add(waited * megabits / 32_000);
-        let Some((lane, mut flight)) = left else { return };
+        let Some((lane, mut flight)) = next else { return };
         let bytes = flight.bytes();
         let takes = Duration::from_nanos((bytes * 8_000).div_ceil(megabits));
         egress.free_at = now + takes;

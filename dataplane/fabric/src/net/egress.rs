@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 
 /// The lane of subnet management.
 const MANAGEMENT: usize = 15;
-/// Blocks of 64 bytes that a port has room for, on each lane.
+/// Credits of a port on each lane, in blocks of 64 bytes.
 const BLOCKS: u32 = 512;
 /// Packets of management that wait at a port.
 const MANAGEMENT_MAX: usize = 256;
@@ -30,14 +30,9 @@ pub(super) struct Egress {
     waits_since: Option<Time>,
 }
 
-pub(super) struct Rules<'a> {
-    pub(super) tables: Option<&'a [VlArbitrationTable; 4]>,
-    pub(super) high_limit: u8,
-}
-
 impl Egress {
     /// Whether this lane has space for one more packet; data lanes always have.
-    pub(super) fn has_room(&self, lane: u8) -> bool {
+    pub(super) fn has_space(&self, lane: u8) -> bool {
         let lane = usize::from(lane);
         lane != MANAGEMENT || self.queues[lane].len() < MANAGEMENT_MAX
     }
@@ -46,9 +41,14 @@ impl Egress {
         self.queues[usize::from(lane & 15)].push_back(flight);
     }
 
-    /// Takes the next frame that may be sent now, with its lane; and the nanoseconds for which a packet
-    /// has waited for credits only.
-    pub(super) fn pop(&mut self, now: Time, rules: &Rules<'_>) -> (Option<(u8, Flight)>, u64) {
+    /// Takes the next frame that may be sent now, with its lane; and the nanoseconds for which a
+    /// packet has waited for credits only.
+    pub(super) fn pop(
+        &mut self,
+        now: Time,
+        tables: Option<&[VlArbitrationTable; 4]>,
+        high_limit: u8,
+    ) -> (Option<(u8, Flight)>, u64) {
         if now < self.free_at {
             return (None, 0);
         }
@@ -59,7 +59,7 @@ impl Egress {
                 let bytes = flight.bytes();
                 (self.used.get(lane)? + blocks(bytes) <= BLOCKS).then_some(bytes)
             };
-            self.arbiter.choose(rules.tables, rules.high_limit, fits)
+            self.arbiter.choose(tables, high_limit, fits)
         } else {
             Some(MANAGEMENT as u8)
         };

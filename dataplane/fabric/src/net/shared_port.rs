@@ -134,7 +134,7 @@ impl Net {
     fn enqueue(&mut self, context: PortContext, origin: PortContext, frame: Frame) {
         let contexts = self.adapters.get_mut(&context.end);
         let reason = match contexts.and_then(|contexts| contexts.get_mut(&context.number)) {
-            Some(adapter) if adapter.has_room(&frame) => {
+            Some(adapter) if adapter.has_space(&frame) => {
                 adapter.bytes += frame.stored_bytes();
                 adapter.arrivals += 1;
                 adapter.arrived.push_back((origin, frame));
@@ -166,7 +166,7 @@ impl Net {
 }
 
 impl Attached {
-    fn has_room(&self, frame: &Frame) -> bool {
+    fn has_space(&self, frame: &Frame) -> bool {
         let has_bytes = self.bytes + frame.stored_bytes() <= ARRIVED_BYTES_MAX;
         self.arrived.len() < ARRIVED_FRAMES_MAX && (has_bytes || self.arrived.is_empty())
     }

@@ -1,7 +1,7 @@
 //! A net with adapters in one thread, in virtual time or on a clock.
 //!
-//! In virtual time a simulation of hours runs in seconds, and a seed replays it. On a clock, the net
-//! can have wires to other fabrics.
+//! In virtual time a simulation of hours runs in seconds, and a seed replays it. On a clock, the
+//! net can have wires to other fabrics.
 //!
 //! Why a lock in a single thread: a node requires devices that are `Send`, and the same code runs
 //! here. The lock is never contended.
@@ -121,8 +121,8 @@ impl NetWorld {
         next.is_some()
     }
 
-    /// Advances virtual time, but not beyond `end`. Returns whether an event was handled, or a frame
-    /// waits.
+    /// Advances virtual time, but not beyond `end`. Returns whether an event was handled, or a
+    /// frame waits.
     pub fn step_until(&self, end: Time) -> bool {
         let mut inner = self.lock();
         if inner.has_waiting_frames() {

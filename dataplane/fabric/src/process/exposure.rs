@@ -9,10 +9,10 @@
 //!      +--------------------------------------------+------------------------+
 //! ```
 //!
-//! The sender exposes a segment to the receiver at the first long message in it. A message is leased
-//! only when the receiver has mapped every segment that it needs, and copied otherwise. So a receiver
-//! never waits for a segment, and no process reads memory that was not leased by a ring to it. The
-//! receiver can read all of the segment until the ring ends.
+//! The sender exposes a segment to the receiver at the first long message in it. A message is
+//! leased only when the receiver has mapped every segment that it needs, and copied otherwise. So a
+//! receiver never waits for a segment, and no process reads memory that was not leased by a ring to
+//! it. The receiver can read all of the segment until the ring ends.
 //!
 //! A sender has one request at a time, so the server can bound its control messages.
 

@@ -360,7 +360,7 @@ mod tests {
     use std::path::PathBuf;
     use std::sync::Mutex;
 
-    /// A server that lets so few wait that the next one has to come again.
+    /// A server with a full backlog.
     fn full_server(name: &str) -> (PathBuf, OwnedFd, Vec<Socket>) {
         let path = std::env::temp_dir().join(format!("pollux-{name}-{}", std::process::id()));
         let listener = listen_at(&socket_path(&path), SocketType::SEQPACKET).unwrap();
@@ -379,7 +379,7 @@ mod tests {
 
     fn open_at(path: &std::path::Path, clock: Clock) -> OpenError {
         let address = Address::parse(&format!("soft:{}@host1", path.display())).unwrap();
-        ProcessLink::open(address, clock).err().expect("nobody answers")
+        ProcessLink::open(address, clock).err().expect("no server answers")
     }
 
     #[test]
@@ -387,14 +387,14 @@ mod tests {
         let (path, listener, waiting) = full_server("full");
         let steps = Arc::new(Mutex::new(0));
         let seen = Arc::clone(&steps);
-        // Every look at the clock is a second; at the third the server lets in who waits.
+        // Every reading of the clock is a second later; at the third the server accepts clients.
         let clock: Clock = Arc::new(move || {
             let mut steps = seen.lock().unwrap();
             *steps += 1;
             if *steps == 3 {
                 (0..waiting.len()).for_each(|_| drop(accept(listener.as_fd()).unwrap()));
             } else if *steps == 6 {
-                // It has come in, and its question is there; nobody answers.
+                // The request has arrived; it gets no answer.
                 let socket = accept(listener.as_fd()).expect("it has tried again");
                 let asked = socket.receive();
                 assert!(

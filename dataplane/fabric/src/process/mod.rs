@@ -20,8 +20,8 @@
 //! vHCA index, a shared port page and rings of its own
 //! ([`open_shared`](pollux_verbs::Device::open_shared)). A QPN contains the index. Clients of one
 //! port have a common secret; the server refuses others. Each can exit or die without the others,
-//! and the cable is unplugged with the last one. If the adapter with index 0 dies, traffic addressed
-//! to it alone (management, GSI) is lost.
+//! and the cable is unplugged with the last one. If the adapter with index 0 dies, traffic
+//! addressed to it alone (management, GSI) is lost.
 //!
 //! # How a direct ring begins and ends
 //!
@@ -33,17 +33,18 @@
 //!
 //! It ends when its path changes, when anything on the path needs packets, when one of its clients
 //! ends, or when it is the least used ring and another is needed. The server writes the end into
-//! the sender's page, which the sender reads before every message. The sender writes CLOSED behind the
-//! last message, and the server writes CLOSE to the receiver, which takes the rest. Where traffic
-//! is no longer allowed, the server does not wait for the sender.
+//! the sender's page, which the sender reads before every message. The sender writes CLOSED behind
+//! the last message, and the server writes CLOSE to the receiver, which takes the rest. Where
+//! traffic is no longer allowed, the server does not wait for the sender.
 //!
 //! # Sleeping clients
 //!
-//! An idle client sleeps at one descriptor. Before, it sets a word in its page and in each ring that
-//! it receives from, makes a barrier on all processors ([`sleep_word`](pollux_mem::sleep_word)), and
-//! polls all rings once more. A sender that reads the word wakes the client, once for each sleep:
-//! the server by its socket, the sender of a ring by the ring's wake socket. A client without a
-//! descriptor for a wake socket sleeps for a millisecond at most.
+//! An idle client sleeps at one descriptor. Before, it sets a word in its page and in each ring
+//! that it receives from, makes a barrier on all processors
+//! ([`sleep_word`](pollux_mem::sleep_word)), and polls all rings once more. A sender that reads the
+//! word wakes the client, once for each sleep: the server by its socket, the sender of a ring by
+//! the ring's wake socket. A client without a descriptor for a wake socket sleeps for a millisecond
+//! at most.
 //!
 //! # Trust
 //!
@@ -77,7 +78,7 @@
 //!
 //! | resource | at most | beyond that |
 //! |---|---|---|
-//! | connections that wait to be accepted | 4096, or `net.core.somaxconn` | the client retries, 5 s |
+//! | connections that wait to be accepted | 4096, or `net.core.somaxconn` | retried for 5 s |
 //! | connections without a message | [`UNATTACHED_MAX`] | the oldest one is closed |
 //! | clients | [`CLIENTS_MAX`] | refused, with the reason |
 //! | frames for it that it has not taken | [`ARRIVED_FRAMES_MAX`] | dropped, `full` |

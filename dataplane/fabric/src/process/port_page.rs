@@ -185,8 +185,8 @@ impl ServerPage {
     }
 }
 
-/// Sets whether one side sleeps. Before it sleeps, it must poll its ring once more: entries that the
-/// other side sent before it saw this are there by then.
+/// Sets whether one side sleeps. Before it sleeps, it must poll its ring once more: entries that
+/// the other side sent before it saw this are there by then.
 fn set_sleeps(line: &Words, word: usize, sleeps: bool) {
     line.as_slice()[word].store(sleeps.into(), Ordering::Relaxed);
     // Pairs with the fence of `takes_waking`: either the load there sees this store, or the poll

@@ -158,8 +158,8 @@ impl Session {
         wake(&self.page, &self.socket);
     }
 
-    /// Whether the receiver of a message with this head can copy it out of the regions of these keys.
-    /// If not, the next segment that it needs is exposed to it.
+    /// Whether the receiver of a message with this head can copy it out of the regions of these
+    /// keys. If not, the next segment that it needs is exposed to it.
     pub(super) fn can_lease(
         &mut self,
         head: [u64; 2],
@@ -507,7 +507,7 @@ mod tests {
     const PARTITIONS: [PKey; 2] = [PKey(0x8001), PKey(0x8002)];
     const LID: u64 = 2;
 
-    /// A client with a server that only keeps both ends of what they share.
+    /// A client, and the server's ends of page and socket.
     fn session(name: &str) -> (Session, ServerPage, Socket) {
         let path = std::env::temp_dir().join(format!("pollux-{name}-{}", std::process::id()));
         let listener = listen_at(&socket_path(&path), SocketType::SEQPACKET).unwrap();
@@ -573,7 +573,8 @@ mod tests {
     }
 
     impl Victim {
-        /// How many datagrams have come to the queue pair in a partition, where the next may come.
+        /// The number of datagrams that the queue pair in a partition has received; posts a
+        /// receive.
         fn came(&mut self, partition: usize) -> usize {
             let (qp, cq) = self.qps[partition];
             let mut out = [Completion::NOTHING];
@@ -601,7 +602,7 @@ mod tests {
         (Granted::create(0, place.clone()).unwrap().1, place)
     }
 
-    /// The words of a direct ring's segment, as a sender without manners has them.
+    /// The words of a direct ring's segment, for a hostile sender.
     fn words_of(fd: &OwnedFd) -> Words {
         let segment = Segment::from_fd(fd.try_clone().unwrap(), 1..=1 << 30).unwrap();
         Words::over(segment.map().unwrap())
@@ -615,8 +616,8 @@ mod tests {
         all[ring + 32..].iter().skip(2).step_by(16).take(SLOTS)
     }
 
-    /// The server wakes a client once for each sleep: what it writes after the notification was
-    /// taken must not wait for another one.
+    /// The server wakes a client once for each sleep: an entry after the notification was taken
+    /// must not wait for another one.
     #[test]
     fn a_notification_of_the_server_ends_a_sleep_whoever_takes_it() {
         let (mut session, mut page, server) = session("notified");
@@ -630,7 +631,7 @@ mod tests {
         assert!(session.page.changed_port().is_some() && page.takes_waking());
     }
 
-    /// A sender that writes another partition over the one that was judged, in the middle of it.
+    /// A sender overwrites the P_Key of an entry while the receiver checks it.
     #[test]
     fn no_entry_is_taken_under_another_route_than_the_one_that_was_judged() {
         const EACH: usize = 5_000;
@@ -669,7 +670,7 @@ mod tests {
         assert_eq!((taken + refused, under_other), (sent, 0));
     }
 
-    /// The server opens rings and takes them back while a client reads its ring alone.
+    /// The server opens and ends rings before a client reads its socket.
     #[test]
     fn a_ring_that_ends_before_it_was_read_leaves_nothing() {
         let ((mut session, mut page, server), mut victim) = (session("ended-unread"), victim());
@@ -688,11 +689,11 @@ mod tests {
         while session.receive(Time::START, &mut victim.adapter, &mut Vec::new()) {}
         session.read_socket().unwrap();
         assert!(session.receivers.is_empty() && session.announced.is_empty());
-        // The one of a ring that was never told of goes with the next.
+        // The wake socket of a ring that was never announced is replaced by the next.
         assert_eq!(session.new_wake_socket.as_ref().map(|(ring, _)| *ring), Some(3));
     }
 
-    /// Rings that are never empty, and what the server says in between.
+    /// Direct rings that are never empty do not block entries of the server.
     #[test]
     fn a_continuous_sender_does_not_block_the_servers_ring() {
         let ((mut session, mut page, _server), mut victim) = (session("fair"), victim());

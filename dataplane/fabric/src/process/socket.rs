@@ -1,8 +1,8 @@
 //! The socket between a client and the server (SOCK_SEQPACKET), which carries control messages and
 //! descriptors.
 //!
-//! Its path is the path of the fabric's administration socket with a suffix. Only its owner can open
-//! the socket file (`listen`). Any process that can open it can use the fabric.
+//! Its path is the path of the fabric's administration socket with a suffix. Only its owner can
+//! open the socket file (`listen`). Any process that can open it can use the fabric.
 
 use super::control_message::{BYTES_MAX, ControlMessage};
 use rustix::io::Errno;

@@ -1,8 +1,8 @@
 //! vHCA indexes: the shared-port contexts of a port that are taken, and their common secret.
 //!
 //! The first adapter at a port makes the secret, and every
-//! [`Attach`](super::control_message::Attach) has it. After a server restart the contexts can attach
-//! in any order: the secret identifies them, so others cannot take their port meanwhile.
+//! [`Attach`](super::control_message::Attach) has it. After a server restart the contexts can
+//! attach in any order: the secret identifies them, so others cannot take their port meanwhile.
 
 use pollux_hca::PORT_CONTEXTS_MAX;
 use std::hash::{BuildHasher, RandomState};

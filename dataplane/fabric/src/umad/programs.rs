@@ -61,8 +61,8 @@ struct Client {
 struct Pending {
     slot: usize,
     deadline: Time,
-    /// Whether another program or a manager has it, or it is a packet in flight; else there will be no
-    /// response.
+    /// Whether another program or a manager has it, or it is a packet in flight; else there will be
+    /// no response.
     is_handed_over: bool,
     request: DataMessage,
 }
@@ -199,9 +199,9 @@ impl Fabric {
         self.programs.transmit(slot, message);
     }
 
-    /// The length of a datagram of our own manager. The kernel would do RMPP for a program, so it is
-    /// done here: the last segment is acknowledged; a response of several segments is refused after
-    /// the first, since the protocol cannot carry it.
+    /// The length of a datagram of our own manager. The kernel would do RMPP for a program, so it
+    /// is done here: the last segment is acknowledged; a response of several segments is refused
+    /// after the first, since the protocol cannot carry it.
     fn take_segment(&mut self, now: Time, at: End, datagram: &Datagram) -> u64 {
         let mad = SaMad::parse(&datagram.mad);
         let is_segment = mad.header.mgmt_class == MgmtClass::SUBN_ADM
@@ -257,8 +257,8 @@ impl Programs {
         self.outgoing.pop_front().map(|(slot, message)| (slot, message.emit()))
     }
 
-    /// The program at a port that a datagram is for: the sender of the request of a response, or the
-    /// program that takes requests of this class.
+    /// The program at a port that a datagram is for: the sender of the request of a response, or
+    /// the program that takes requests of this class.
     pub(crate) fn receiver(&mut self, at: End, header: &MadHeader) -> Option<usize> {
         if !header.method.is_response() {
             return self.taker(at, header.mgmt_class);
@@ -301,8 +301,8 @@ impl Programs {
     }
 }
 
-/// The port of a name: `NODE` or `NODE:PORT`, by the name or GUID of the node (`0x0002c90300001000`);
-/// without a name the first adapter's.
+/// The port of a name: `NODE` or `NODE:PORT`, by the name or GUID of the node
+/// (`0x0002c90300001000`); without a name the first adapter's.
 fn port_named(nodes: &[PlannedNode], name: &str) -> Option<End> {
     let (name, port) = match name.split_once(':') {
         Some((name, port)) => (name, Some(port.parse::<u8>().ok()?)),
@@ -325,8 +325,8 @@ fn port_named(nodes: &[PlannedNode], name: &str) -> Option<End> {
     (is_there && has_it).then_some(End { node, port })
 }
 
-/// Marks the TID of a request with the slot, in the upper 16 bits, which are free; returns the TID if
-/// a response is due. In a response to ours, removes the library's own mark; a directed response
+/// Marks the TID of a request with the slot, in the upper 16 bits, which are free; returns the TID
+/// if a response is due. In a response to ours, removes the library's own mark; a directed response
 /// starts its return path where the request ended.
 fn mark(mad: &mut [u8; 256], slot: usize) -> Option<u64> {
     let method = Method(mad[3]);

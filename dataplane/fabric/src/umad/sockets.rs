@@ -1,8 +1,8 @@
 //! The sockets of the protocol, by which programs with `libumad2sim` find the fabric.
 //!
 //! Names are abstract and end in a zero: `NAME:ctl` for control, `NAME:outN` for the datagrams of
-//! slot N. A program has `NAME:ctlPID` for its requests, and `NAME:inPID`, which is connected to the
-//! socket of its slot. The decisions are in [`super::programs`].
+//! slot N. A program has `NAME:ctlPID` for its requests, and `NAME:inPID`, which is connected to
+//! the socket of its slot. The decisions are in [`super::programs`].
 //!
 //! Abstract names have no owner: any user in the same network namespace can connect. Use a separate
 //! namespace where that matters.
@@ -80,8 +80,8 @@ impl Sockets {
         (0..self.data.len()).for_each(|slot| self.send_to(slot, fabric));
     }
 
-    /// Sends waiting messages of a slot, as far as its socket has space. Disconnects a program that is
-    /// dead or does not read.
+    /// Sends waiting messages of a slot, as far as its socket has space. Disconnects a program that
+    /// is dead or does not read.
     fn send_to(&mut self, slot: usize, fabric: &mut Fabric) {
         let backlog = &mut self.backlogs[slot];
         if backlog.is_empty() {

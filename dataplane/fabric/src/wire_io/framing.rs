@@ -10,7 +10,7 @@
 use pollux_wire::packet::PACKET_LEN_MAX;
 
 pub const HEADER_LEN: usize = LENGTH_LEN + ETHERNET_LEN;
-/// The longest frame: that of the longest packet, with room for a trailer behind it.
+/// The longest frame: that of the longest packet and a trailer.
 pub const FRAME_LEN_MAX: usize = ETHERNET_LEN + PACKET_LEN_MAX.next_multiple_of(1024);
 
 const LENGTH_LEN: usize = 4;

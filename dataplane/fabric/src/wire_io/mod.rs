@@ -62,8 +62,8 @@ pub enum Remote {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "'{0}' is no wire; write stream:PATH, stream:connect:PATH, udp:LOCAL,REMOTE, udp:ADDRESS:PORT or \
-     udp:LOCAL,any"
+    "'{0}' is no wire; write stream:PATH, stream:connect:PATH, udp:LOCAL,REMOTE, \
+     udp:ADDRESS:PORT or udp:LOCAL,any"
 )]
 pub struct BadAddress(String);
 
@@ -259,8 +259,7 @@ mod tests {
         }
     }
 
-    /// Sockets at a loopback address that only one test of this process has: nobody else takes a
-    /// port there that was free.
+    /// Sockets at a loopback address of this process and test, so that a free port stays free.
     fn sockets_at(test: u8) -> impl Fn() -> UdpSocket {
         let process = std::process::id().to_be_bytes();
         let address = Ipv4Addr::new(127, process[2] | 1, process[3], test);

@@ -102,7 +102,8 @@ impl UdpWire {
         self.peer == Some(from)
     }
 
-    /// Sends packets of `next`, up to the limit of a turn. A packet that the socket refuses is lost.
+    /// Sends packets of `next`, up to the limit of a turn. A packet that the socket refuses is
+    /// lost.
     pub(super) fn send(&mut self, now: Time, next: &mut impl FnMut() -> Option<Vec<u8>>) {
         let Some(peer) = self.peer else { return };
         if self.hello_at <= now {

@@ -1,4 +1,4 @@
-//! Subnets that somebody has managed, without a subnet manager.
+//! Subnets that are managed without a subnet manager.
 
 use pollux_fabric::subnet::Subnet;
 use pollux_fabric::topology::End;

@@ -15,10 +15,10 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Something to be done by the thread that has the server.
+/// A closure for the thread of the server.
 type Deed = Box<dyn FnOnce(&mut Serving) + Send>;
 
-/// A server, and a net with nobody else at it.
+/// A server and its net.
 pub struct Serving {
     server: Server,
     net: Net,

@@ -24,17 +24,17 @@ const PAIRS: usize = 4;
 
 type Soft = SoftDevice<ThreadLink>;
 
-/// What travels to the thread that has the adapter.
+/// A closure for the thread of the adapter.
 type Verb = Box<dyn FnOnce(&mut Soft) + Send>;
 
-/// Rounds of polling without a nap, while nobody asks for anything.
+/// Rounds of polling without a nap, while there is no request.
 const ROUNDS: u32 = 32;
 
 /// How long a nap is. A thread that naps is soon called when it is asked for something, also where
 /// others keep the machine busy; one that only gave its turn away would come after all of them.
 const NAP: Duration = Duration::from_micros(50);
 
-/// Polls, and does what it is asked to, until nobody can ask any more.
+/// Polls and runs requests, until their channel is closed.
 fn own(mut device: Soft, verbs: Receiver<Verb>) {
     loop {
         let asked = (0..ROUNDS).find_map(|_| {
@@ -278,7 +278,7 @@ impl Adapters for Distants {
     fn set_pkeys(&mut self, side: Side, pkeys: &[PKey]) -> bool {
         let pkeys = pkeys.to_vec();
         let device = &self.devices[side as usize];
-        device.ask(move |device| device.adapter_mut().port_mut().pkeys = pkeys);
+        device.ask(move |device| device.adapter.port_mut().pkeys = pkeys);
         true
     }
 

@@ -27,7 +27,7 @@ impl Trace {
     }
 }
 
-/// What is to happen by chance, and how often in a million times.
+/// Random events, with their probability in a million.
 #[derive(Clone)]
 pub struct Schedule {
     inner: Rc<RefCell<Inner>>,
@@ -36,7 +36,7 @@ pub struct Schedule {
     pub jitter: Duration,
     /// A link gives nothing though something has come: the end of a side's turn.
     withheld: u32,
-    /// A link has no room.
+    /// A link has no space.
     refused: u32,
     /// Turns that the sides get beside those that the suite gives them, at the most.
     extra_turns_max: u64,
@@ -44,9 +44,9 @@ pub struct Schedule {
 
 struct Inner {
     rng: SeededRng,
-    /// Whether a frame of an end was refused since somebody asked.
+    /// Whether a frame of an end was refused since the last call.
     owes: [bool; 2],
-    /// Whether a frame was sent or taken since somebody asked.
+    /// Whether a frame was sent or taken since the last call.
     is_busy: bool,
 }
 
@@ -92,7 +92,7 @@ impl Schedule {
         std::mem::take(&mut inner.is_busy) || owes
     }
 
-    /// Who gets turns now, in this order.
+    /// The order of turns.
     pub fn turns(&self) -> impl Iterator<Item = usize> + use<> {
         let rng = &mut self.inner.borrow_mut().rng;
         let turns = rng.below(self.extra_turns_max + 1);

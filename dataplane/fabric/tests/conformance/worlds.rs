@@ -24,7 +24,7 @@ pub struct Worlds {
     wire: Wire,
     seed: u64,
     is_even: bool,
-    /// What the cases did so far.
+    /// The trace of the cases so far.
     pub trace: Trace,
     seen: Option<Seen>,
 }
@@ -110,7 +110,7 @@ impl Adapters for Virtual {
     }
 
     fn set_pkeys(&mut self, side: Side, pkeys: &[PKey]) -> bool {
-        self.devices[side as usize].adapter_mut().port_mut().pkeys = pkeys.to_vec();
+        self.devices[side as usize].adapter.port_mut().pkeys = pkeys.to_vec();
         true
     }
 

@@ -1,4 +1,4 @@
-//! What two adapters say to each other, read by tshark.
+//! The packets of two adapters, read by tshark.
 
 use crate::pair::{Connection, Pair};
 use pollux_fabric::link::Wire;

@@ -13,9 +13,9 @@ use proptest::prelude::*;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// What an adapter has dropped, by all reasons together.
+/// The drops of an adapter, for all reasons.
 fn dropped<L: Link>(device: &SoftDevice<L>) -> u64 {
-    device.adapter().port().drops.iter().map(|(_, count)| count).sum()
+    device.adapter.port().drops.iter().map(|(_, count)| count).sum()
 }
 
 proptest! {
@@ -25,7 +25,7 @@ proptest! {
     ) {
         let mut pair = Pair::new(1, Wire::default(), &Connection::default());
         let device = &mut pair.sides[1].device;
-        device.adapter_mut().handle_packet(Time::START, &bytes);
+        device.adapter.handle_packet(Time::START, &bytes);
         device.progress();
         prop_assert_eq!(dropped(device), 1);
     }
@@ -47,7 +47,7 @@ proptest! {
         let opcode = Opcode(bytes[8]);
         let mut pair = Pair::new(1, Wire::default(), &Connection::default());
         let device = &mut pair.sides[1].device;
-        device.adapter_mut().handle_packet(Time::START, &bytes);
+        device.adapter.handle_packet(Time::START, &bytes);
         device.progress();
         let is_rc = opcode.transport() == Transport::RC;
         prop_assert!(dropped(device) == 1 || is_rc && dropped(device) == 0, "{:?}", opcode);
@@ -93,7 +93,7 @@ proptest! {
             b.device.progress();
             while b.poll().is_some() {}
         }
-        let drops = &b.device.adapter().port().drops;
+        let drops = &b.device.adapter.port().drops;
         let nonsense = drops.of(DropReason::Malformed("message"));
         prop_assert!(makes_sense || nonsense == 4, "{:?}", drops);
         prop_assert!(dropped(&b.device) <= 4, "{:?}", drops);
@@ -161,7 +161,7 @@ fn packets_with_a_changed_byte_harm_no_other_packets() {
             changed[at] = rng.next_u64() as u8;
             seal(&mut changed);
             let side = &mut victim.sides[1];
-            side.device.adapter_mut().handle_packet(Time::START, &changed);
+            side.device.adapter.handle_packet(Time::START, &changed);
             assert_eq!(side.device.query_qp(other).unwrap().0, QpState::Init);
         }
     }
@@ -170,7 +170,7 @@ fn packets_with_a_changed_byte_harm_no_other_packets() {
 #[test]
 fn drops_are_counted_by_reason() {
     let mut pair = Pair::new(1, Wire::default(), &Connection::default());
-    let adapter = pair.sides[1].device.adapter_mut();
+    let adapter = &mut pair.sides[1].device.adapter;
     let mut good = vec![0, 2, 0, 2, 0, 7, 0, 1, 4, 0, 0xff, 0xff, 0, 0, 0, 0x99];
     good.resize(30, 0);
     // PktLen 6: BTH and ICRC, no payload.

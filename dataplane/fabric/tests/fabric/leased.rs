@@ -13,7 +13,7 @@ fn post(pair: &mut Pair, op: SendOp) {
     side.device.post_send(side.qp, &[SendRequest { id: 1, op, flags, data }]).unwrap();
 }
 
-/// What lies at the front of a side's memory.
+/// The first bytes of a side's memory.
 fn content(pair: &Pair, side: usize) -> Vec<u8> {
     let mut bytes = vec![0; BYTES];
     assert!(pair.sides[side].memory.read(0, &mut bytes));

@@ -241,7 +241,7 @@ impl Program {
         self.device.post_send(self.qp, &[SendRequest { id: 2, op, data, flags }])
     }
 
-    /// Who sent the datagram that has come, and its method.
+    /// The sender and the method of a received datagram.
     fn received(&mut self) -> Option<(Lid, Qpn, Method)> {
         loop {
             let mut out = [Completion::NOTHING];
@@ -291,7 +291,7 @@ fn a_program_owns_general_services_beside_the_agents() {
     }
 }
 
-/// Queue pair 1 speaks for each partition of its port, and hears of each.
+/// Queue pair 1 sends and receives in each partition of its port.
 #[test]
 fn a_program_chooses_the_partition_of_each_datagram() {
     let mut subnet = Subnet::new(Topology::generate("single:2", 1).unwrap());

@@ -67,7 +67,7 @@ fn route(subnet: &mut Subnet, node: u32, ports: impl Fn(u16) -> u8) {
     tables.info.linear_fdb_top = Lid(LIDS[1] + 1);
 }
 
-/// Whose LID that is.
+/// The owner of a LID.
 fn host_of(lid: u16) -> usize {
     usize::from(lid >= LIDS[1])
 }
@@ -99,7 +99,7 @@ fn subnet(seed: u64) -> Subnet {
     subnet
 }
 
-/// What is wrong with a way.
+/// The fault of a path.
 #[derive(Clone, Copy, Debug)]
 enum Death {
     /// The cable between a leaf and the spine is out.
@@ -338,7 +338,7 @@ fn unreliable(wire: Wire) -> Pair {
     let mut sides = [side(link_a, LIDS[0], &connection), side(link_b, LIDS[1], &connection)];
     let qpns = [0, 1].map(|nth| sides[nth].device.qpn(sides[nth].qp).unwrap());
     for (nth, side) in sides.iter_mut().enumerate() {
-        side.device.adapter_mut().port_mut().lmc = 1;
+        side.device.adapter.port_mut().lmc = 1;
         connect_by(side, qpns[1 - nth], path(nth, 0), &connection);
         for id in 0..SLOTS {
             side.device.post_recv(side.qp, &[RecvRequest { id, sges: &[] }]).unwrap();
@@ -377,7 +377,7 @@ fn a_migration_causes_one_event_for_each_arming() {
             let told = AsyncEvent::PathMigrationError(deaf.qp);
             assert_eq!(deaf.device.async_event(), Some(told));
             assert_eq!(deaf.device.async_event(), None);
-            assert_eq!(deaf.device.adapter().port().drops.of(DropReason::Migration), dropped);
+            assert_eq!(deaf.device.adapter.port().drops.of(DropReason::Migration), dropped);
             // Back on the first path, it is heard: what it says then is no migration.
             let (sqd, rts) = (Some(QpState::Sqd), Some(QpState::Rts));
             change(&mut pair, 0, QpAttributes { state: sqd, ..none });

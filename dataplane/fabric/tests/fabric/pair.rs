@@ -69,7 +69,7 @@ impl Pair {
         self.world.step()
     }
 
-    /// What has completed at a side.
+    /// The completions of a side.
     pub fn poll(&mut self, side: usize) -> Option<Completion> {
         self.sides[side].poll()
     }
@@ -95,7 +95,7 @@ pub fn connected<L: Link>([link_a, link_b]: [L; 2], connection: &Connection) -> 
 }
 
 impl<L: Link> Side<L> {
-    /// What has completed.
+    /// The completions.
     pub fn poll(&mut self) -> Option<Completion> {
         self.poll_at(self.cq)
     }
@@ -213,7 +213,7 @@ pub fn connect_by<L: Link>(
     }
 }
 
-/// What takes a queue pair from RESET to RTS.
+/// The attributes that take a queue pair from RESET to RTS.
 pub fn changes(peer: Qpn, path: AddressVector, connection: &Connection) -> [QpAttributes; 3] {
     let reliable = connection.qp_type == QpType::Rc;
     let connected = connection.qp_type != QpType::Ud;

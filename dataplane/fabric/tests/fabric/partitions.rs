@@ -109,7 +109,7 @@ impl Hosts {
             assert!(self.world.step());
         }
         let [sent, came] = [0, 1].map(|nth| sides[nth].poll().map(|one| one.status));
-        let drops = sides[1].device.adapter().port().drops.clone();
+        let drops = sides[1].device.adapter.port().drops.clone();
         Sent {
             sent,
             came,
@@ -123,7 +123,7 @@ impl Hosts {
         net.subnet().nodes().iter().map(|node| node.drops.of(NodeDrop::PKeyOutbound)).sum()
     }
 
-    /// Whether the manager was told by such a trap, and said that it heard.
+    /// Whether the manager received such a trap and repressed it.
     fn has_heard(&self, trap: TrapNumber) -> bool {
         let traps = self.traps.lock().unwrap();
         [Method::TRAP, Method::TRAP_REPRESS]
@@ -146,7 +146,7 @@ fn tap(traps: &Traps) -> pollux_fabric::net::Tap {
     })
 }
 
-/// What became of a message.
+/// The fate of a message.
 #[derive(Debug, PartialEq, Eq)]
 struct Sent {
     sent: Option<CompletionStatus>,

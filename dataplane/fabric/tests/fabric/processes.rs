@@ -423,7 +423,7 @@ fn exchange_from(
     }
 }
 
-/// What goes past the server is counted at every port where it would have gone by it.
+/// Traffic of direct rings is counted at every port of the path that it bypasses.
 #[test]
 fn traffic_of_direct_rings_is_counted() {
     if runs_alone("processes::traffic_of_direct_rings_is_counted") {
@@ -499,7 +499,7 @@ fn direct_rings_end_when_their_path_changes() {
     assert!(seen.load(Ordering::Relaxed) >= 2 * 74, "{seen:?}");
 }
 
-/// What an adapter drops for its key, the agent of its port knows.
+/// The agent of a port counts the drops of its adapter for wrong keys.
 #[test]
 fn a_key_that_does_not_match_is_counted_at_the_port() {
     if runs_alone("processes::a_key_that_does_not_match_is_counted_at_the_port") {
@@ -525,10 +525,10 @@ fn a_key_that_does_not_match_is_counted_at_the_port() {
             |server: &mut Serving| server.net().subnet().nodes()[2].ports[1].info.p_key_violations;
         served.ask(violations) > 0
     });
-    assert!(b.device.adapter().port().drops.of(pollux_fabric::DropReason::PKey) > 0);
+    assert!(b.device.adapter.port().drops.of(pollux_fabric::DropReason::PKey) > 0);
 }
 
-/// Ports that there are not, or that somebody has, are refused with a reason.
+/// Ports that do not exist or are taken are refused with a reason.
 #[test]
 fn ports_have_one_client() {
     if runs_alone("processes::ports_have_one_client") {

@@ -69,7 +69,7 @@ impl Tree {
         self.world.net_mut().set_cable(end, is_in);
     }
 
-    /// What has completed at a side, each request by its number.
+    /// The completed requests of a side, by number.
     fn completed(&mut self, nth: usize, ids: &mut Vec<u64>) {
         while let Some(completion) = self.sides[nth].poll() {
             assert_eq!(completion.status, CompletionStatus::Success, "{completion:?}");

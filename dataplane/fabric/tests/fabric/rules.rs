@@ -18,7 +18,7 @@ use std::rc::Rc;
 /// Packets, LRH to VCRC.
 type Packets = Rc<RefCell<Vec<Vec<u8>>>>;
 
-/// What side `from` sends from now on.
+/// The packets that side `from` sends from now on.
 fn sent_by(pair: &Pair, from: usize) -> Packets {
     let seen = Packets::default();
     let into = seen.clone();
@@ -45,7 +45,7 @@ fn give(pair: &mut Pair, side: usize, opcode: Opcode, psn: Psn, ext: Extended, b
     let len = headers.emit(&vec![0; bytes], &mut out).unwrap();
     out.truncate(len);
     let now = pair.world.now();
-    to.device.adapter_mut().handle_packet(now, &out);
+    to.device.adapter.handle_packet(now, &out);
 }
 
 /// Gives side 0 an acknowledgement of any kind.
@@ -64,7 +64,7 @@ fn post(pair: &mut Pair, side: usize, op: SendOp, bytes: u32) {
 }
 
 fn drops(pair: &Pair, side: usize, reason: DropReason) -> u64 {
-    pair.sides[side].device.adapter().port().drops.of(reason)
+    pair.sides[side].device.adapter.port().drops.of(reason)
 }
 
 /// The first number of a connection, and those behind it.
@@ -114,7 +114,7 @@ fn a_refusal_that_comes_twice_costs_one_retry() {
         answer(&mut pair, psn(0), refusal);
         assert_eq!(pair.sides[0].state(), QpState::Rts, "{refusal:?}");
         // Sent again, and refused or unanswered again: that was the one retry.
-        while pair.sides[0].device.adapter().deadline().is_some() && pair.step() {
+        while pair.sides[0].device.adapter.deadline().is_some() && pair.step() {
             answer(&mut pair, psn(0), refusal);
         }
         assert_eq!(pair.poll(0).unwrap().status, status);
@@ -193,7 +193,7 @@ fn a_port_that_is_down_sends_nothing() {
         let mut pair = Pair::new(1, Wire::default(), &connection);
         let sent = sent_by(&pair, 0);
         let write = SendOp::Write(pair.sides[1].remote(0));
-        pair.sides[0].device.adapter_mut().port_mut().state = PortState::DOWN;
+        pair.sides[0].device.adapter.port_mut().state = PortState::DOWN;
         post(&mut pair, 0, write, 8);
         assert_eq!((sent.borrow().len(), drops(&pair, 0, DropReason::PortDown)), (0, 1));
         if qp_type == QpType::Uc {
@@ -202,9 +202,9 @@ fn a_port_that_is_down_sends_nothing() {
             continue;
         }
         // The port comes back before the retries are over, or does not.
-        pair.sides[0].device.adapter_mut().port_mut().state = PortState::ACTIVE;
+        pair.sides[0].device.adapter.port_mut().state = PortState::ACTIVE;
         assert_eq!(pair.wait(0).status, CompletionStatus::Success);
-        pair.sides[0].device.adapter_mut().port_mut().state = PortState::ARMED;
+        pair.sides[0].device.adapter.port_mut().state = PortState::ARMED;
         post(&mut pair, 0, write, 8);
         assert_eq!(pair.wait(0).status, CompletionStatus::RetryExceeded);
     }
@@ -235,7 +235,7 @@ fn a_datagram_longer_than_the_port_carries_is_dropped() {
         let connection = Connection { qp_type: QpType::Ud, ..Connection::default() };
         let wire = Wire { packets_only, ..Wire::default() };
         let mut pair = Pair::new(1, wire, &connection);
-        pair.sides[1].device.adapter_mut().port_mut().mtu = Mtu::BYTES_256;
+        pair.sides[1].device.adapter.port_mut().mtu = Mtu::BYTES_256;
         let side = &mut pair.sides[1];
         let sges = [side.sge(0, 1024)];
         side.device.post_recv(side.qp, &[RecvRequest { id: 7, sges: &sges }]).unwrap();
@@ -255,7 +255,7 @@ fn a_mask_control_has_three_bits() {
     let connection = Connection { qp_type: QpType::Ud, ..Connection::default() };
     let mut pair = Pair::new(1, Wire::default(), &connection);
     // Whoever manages the port may say anything; 203 is 3 in three bits.
-    pair.sides[1].device.adapter_mut().port_mut().lmc = 203;
+    pair.sides[1].device.adapter.port_mut().lmc = 203;
     let side = &mut pair.sides[1];
     let sges = [side.sge(0, 1024)];
     side.device.post_recv(side.qp, &[RecvRequest { id: 7, sges: &sges }]).unwrap();

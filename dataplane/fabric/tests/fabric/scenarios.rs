@@ -195,7 +195,7 @@ impl Scenario {
         }
     }
 
-    /// What is still on its way arrives, and changes nothing.
+    /// Frames in flight arrive without effect.
     fn settle(mut self) {
         let (done, received) = (self.done.len(), self.received.len());
         while self.pair.step() {

@@ -34,7 +34,7 @@ fn sends_that_overrun_their_completion_queue_end_their_queue_pair() {
         let op = if qp_type == QpType::Ud { datagram(&mut pair) } else { SendOp::Send };
         let side = &mut pair.sides[0];
         let sges = [side.sge(0, 8)];
-        // One more than the queue has room for.
+        // One more than the queue can hold.
         for _ in 0..=1024 {
             side.device.post_send(side.qp, &[request(op, &sges)]).unwrap();
         }
@@ -106,7 +106,7 @@ fn a_datagram_tells_the_low_bits_of_where_it_came_to() {
     for packets_only in [false, true] {
         let connection = Connection { qp_type: QpType::Ud, ..Connection::default() };
         let mut pair = Pair::new(1, Wire { packets_only, ..Wire::default() }, &connection);
-        let port = pair.sides[1].device.adapter_mut().port_mut();
+        let port = pair.sides[1].device.adapter.port_mut();
         (port.lid, port.lmc) = (Lid(3), 1);
         let op = datagram(&mut pair);
         let SendOp::Datagram(to) = op else { unreachable!("it is one") };

@@ -35,10 +35,10 @@ pub const ACTS: [&str; 17] = [
     "attach",
     "snoop",
 ];
-/// What comes of it.
+/// The outcome.
 pub const OUTCOMES: [&str; 5] = ["detached", "refused", "ring-to", "ring-from", "found"];
 
-/// What honest clients send begins so.
+/// The prefix of the data of honest clients.
 pub const SECRET: &[u8; 16] = b"nobody's concern";
 
 const SLOTS: usize = 1024;
@@ -411,7 +411,7 @@ pub const OPEN_QPN: u64 = 0x44;
 pub const OWN_QKEY: QKey = QKey(0x4711);
 pub const OWN_QPN: u64 = 0x43;
 
-/// What says that a datagram has the right key.
+/// The DETH of a datagram with the right Q_Key.
 fn deth(qkey: QKey) -> u64 {
     u64::from(qkey.0) | 0x40 << 32
 }

@@ -72,7 +72,7 @@ impl Part {
         Self(command.spawn().unwrap())
     }
 
-    /// What it has said until it ended, by name.
+    /// Its output until its end, by name.
     fn said(&mut self) -> BTreeMap<String, u64> {
         let mut said = BTreeMap::new();
         let out = BufReader::new(self.0.stdout.take().expect("it has not been read"));
@@ -251,7 +251,7 @@ fn a_hostile_client_takes_nothing_from_honest_ones() {
     println!("the server refused {refused:?}; honest ones had {honest_heap} more bytes of heap");
     println!("server and honest ones have kept {kept:?} more pieces of memory");
     for client in &honest {
-        let drops = &client.device.adapter().port().drops;
+        let drops = &client.device.adapter.port().drops;
         println!("strange {}, repeated {}, {drops:?}", client.strange, client.repeated);
         assert!(client.repeated <= REPETITIONS_MAX * client.answers, "agents are not reached");
     }

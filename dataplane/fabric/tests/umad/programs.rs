@@ -28,10 +28,10 @@ pub struct Served {
     thread: JoinHandle<()>,
 }
 
-/// What a test does to the subnet while it is served.
+/// A change of the subnet by a test while it is served.
 type Order = Box<dyn FnOnce(&mut Fabric) + Send>;
 
-/// What a program has printed, and whether it was content.
+/// The output of a program, and whether it succeeded.
 #[derive(Debug)]
 pub struct Ran {
     pub is_ok: bool,
@@ -200,7 +200,7 @@ impl OpenSm {
         assert!(wait_until(|| self.logged().contains(text)), "no {text} in:\n{}", self.logged());
     }
 
-    /// What it has logged as errors.
+    /// Its logged errors.
     pub fn errors(&self) -> Vec<String> {
         self.logged().lines().filter(|line| line.contains("ERR")).map(str::to_owned).collect()
     }

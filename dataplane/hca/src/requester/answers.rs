@@ -1,4 +1,5 @@
-//! Answers to the requester: ACK, AETH NAK, RNR NAK, read and atomic responses (IBA 9.7.5.1, 9.9.2).
+//! Answers to the requester: ACK, AETH NAK, RNR NAK, read and atomic responses (IBA 9.7.5.1,
+//! 9.9.2).
 
 use super::*;
 
@@ -74,7 +75,8 @@ impl Requester {
             }
             Syndrome::Nak(NakCode::PSN_SEQUENCE_ERROR) => {
                 self.advance_acked(common, shared, now, psn);
-                // A responder sends one NAK for a gap (IBA 9.7.5.2.8), so a second one is a duplicate.
+                // A responder sends one NAK for a gap (IBA 9.7.5.2.8), so a second one is a
+                // duplicate.
                 if self.nak_psn.replace(psn) != Some(psn) {
                     self.retry(self.acked);
                 }

@@ -32,7 +32,7 @@ impl Requester {
         let heads = &common.heads;
         let se = if request.flags.has(SendFlags::SOLICITED) { head::SE } else { 0 };
         let first = heads.message | se;
-        let second = heads.sent | u64::from(self.psn().get());
+        let second = heads.sent | u64::from(self.psn.get());
         let is_ud = common.init.qp_type == QpType::Ud;
         let sent = match request.op {
             SendOp::Send if !is_ud => {

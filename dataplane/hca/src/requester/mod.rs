@@ -50,12 +50,12 @@ const ATOMIC_BYTES: u64 = 8;
 
 #[derive(Debug, Default)]
 pub(crate) struct Requester {
-    queue: VecDeque<SendWork>,
+    pub(crate) queue: VecDeque<SendWork>,
     /// The next request to send, and its packets sent so far.
     next: usize,
     packet: u32,
     /// The first PSN of the next new message.
-    psn: Psn,
+    pub(crate) psn: Psn,
     /// The PSN behind the last one sent; answers beyond it are invalid.
     sent_end: Psn,
     /// The first PSN that is not acknowledged.
@@ -75,14 +75,14 @@ pub(crate) struct Requester {
     /// The start of the ACK timer, by a clock reading that may be old.
     ack_awaited: Time,
     /// The error of the oldest request.
-    failed: Option<CompletionStatus>,
+    pub(crate) failed: Option<CompletionStatus>,
     /// Draining, and whether an event is to be sent at the end.
-    draining: Option<bool>,
+    pub(crate) draining: Option<bool>,
     /// Lost answers were requested again, without progress so far.
     requested_again: bool,
     /// The PSN of the last NAK sequence error; `None` after progress.
     nak_psn: Option<Psn>,
-    inline: InlineSlots,
+    pub(crate) inline: InlineSlots,
     /// Requests in the queue whose answers with data have not come.
     answers_due: u32,
 }
@@ -93,10 +93,6 @@ impl Requester {
         self.acked = self.psn;
         self.sent_end = self.psn;
         self.restore_retries(attributes);
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.queue.len()
     }
 
     #[inline(always)]
@@ -115,27 +111,6 @@ impl Requester {
     pub(crate) fn drain(&mut self, common: &Common, shared: &mut Shared, wants_event: bool) {
         self.draining = Some(wants_event);
         self.retire(common, shared);
-    }
-
-    pub(crate) fn resume(&mut self) {
-        self.draining = None;
-    }
-
-    pub(crate) fn front(&self) -> Option<&SendWork> {
-        self.queue.front()
-    }
-
-    #[inline]
-    pub(crate) fn inline(&self, slot: u32, bytes: usize) -> &[u8] {
-        self.inline.get(slot, bytes)
-    }
-
-    pub(crate) fn psn(&self) -> Psn {
-        self.psn
-    }
-
-    pub(crate) fn fail(&mut self, status: CompletionStatus) {
-        self.failed = Some(status);
     }
 
     /// Completes the oldest request, a datagram that was sent.
@@ -168,10 +143,6 @@ impl Requester {
         self.restore_retries(attributes);
         self.ack_deadline = None;
         self.go_back(self.acked);
-    }
-
-    pub(crate) fn has_failed(&self) -> bool {
-        self.failed.is_some()
     }
 
     pub(crate) fn flush(&mut self, common: &Common, shared: &mut Shared) {

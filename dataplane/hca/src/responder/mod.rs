@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A request passes these steps in order. The adapter comes first: `Adapter::handle_arrival` checks
-//! CRCs, port state, DLID, GRH and QPN (IBA 9.6.1.1), `QueuePair::admit` transport, state, P_Key and
-//! path (IBA 9.6.1); both drop. The names are those of Linux's `rxe_resp.c`.
+//! CRCs, port state, DLID, GRH and QPN (IBA 9.6.1.1), `QueuePair::admit` transport, state, P_Key
+//! and path (IBA 9.6.1); both drop. The names are those of Linux's `rxe_resp.c`.
 //!
 //! | step | clause | if it fails: RC | UC |
 //! |---|---|---|---|
@@ -19,7 +19,7 @@
 //! | `check_op_seq` | IBA 9.7.4.1.3 | NAK invalid request | drop |
 //! | `check_op_valid` | IBA 9.7.4.1.4 | NAK invalid request | drop |
 //! | `check_resource`, for a read or an atomic | IBA 9.7.4.1.4 | NAK invalid request | drop |
-//! | `take_recv`, for a message with a receive | IBA 9.7.5.2.8 | RNR NAK | drop |
+//! | `take_recv`, if it needs a receive | IBA 9.7.5.2.8 | RNR NAK with the RNR timer | drop |
 //! | `check_length`; of a message, `length_error` | IBA 9.7.4.1.6 | NAK invalid request | drop |
 //! | `check_rkey` | IBA 9.7.4.1.5 | NAK remote access error | drop |
 //! | `execute_*` | IBA 9.7.4 | drop, if the sender revoked its lease | drop |
@@ -67,7 +67,7 @@ pub(crate) struct Responder {
     /// The last reads and atomics, for duplicates.
     executed: VecDeque<Executed>,
     /// A request was refused with a fatal NAK: the queue pair must fail.
-    failed: bool,
+    pub(crate) failed: bool,
 }
 
 /// Answers that may wait; beyond that, requests are dropped as if lost.
@@ -281,10 +281,6 @@ impl Responder {
             self.answers.pop_back();
         }
         self.answers.push_back(Answer::Ack { psn, syndrome });
-    }
-
-    pub(crate) fn has_failed(&self) -> bool {
-        self.failed
     }
 
     // ---------------------------------------------------------------- unreliable

@@ -60,8 +60,8 @@ impl Server {
         }
     }
 
-    /// Attaches or closes a connection after its first message; returns the connection if it has sent
-    /// none.
+    /// Attaches or closes a connection after its first message; returns the connection if it has
+    /// sent none.
     fn attach_or_close(&mut self, now: Time, net: &mut Net, socket: Socket) -> Option<Socket> {
         let refuse = |socket: &Socket, reason: &str| {
             // If the socket has no space for the reason, the client finds it closed.
@@ -114,8 +114,8 @@ impl Server {
         Ok(())
     }
 
-    /// The context for a client: any context of a free port; a free context of a shared port, if the
-    /// client has the secret of the others.
+    /// The context for a client: any context of a free port; a free context of a shared port, if
+    /// the client has the secret of the others.
     fn find_context(
         &mut self,
         now: Time,
@@ -197,8 +197,8 @@ impl Server {
     }
 
     /// Forwards a message about a segment from the sender of a ring to its receiver. `false` if the
-    /// ring is not the sender's, if the previous message has no answer yet, or if others could write
-    /// to the segment.
+    /// ring is not the sender's, if the previous message has no answer yet, or if others could
+    /// write to the segment.
     fn forward_request(
         &mut self,
         net: &mut Net,

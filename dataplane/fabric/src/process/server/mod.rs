@@ -1,9 +1,10 @@
 //! The server: the subnet, the ports of its clients, and their traffic hop by hop.
 //!
-//! It moves frames between its clients and a [`Net`] that also has other users. It polls rings while
-//! there is traffic, and sockets less often. Its thread sleeps without traffic ([`Server::sleep`]),
-//! and clients wake it by their sockets. The decisions are in [`super::grants`] and in the net.
-//! `clients` handles the sockets, `up` the entries of clients' rings.
+//! It moves frames between its clients and a [`Net`] that also has other users. It polls rings
+//! while there is traffic, and sockets less often. Its thread sleeps without traffic
+//! ([`Server::sleep`]), and clients wake it by their sockets. The decisions are in
+//! [`super::grants`] and in the net. `clients` handles the sockets, `up` the entries of clients'
+//! rings.
 
 mod clients;
 mod naming;
@@ -22,7 +23,7 @@ use crate::node::NodeDrop;
 use crate::time::Time;
 use crate::topology::End;
 use pollux_hca::Frame;
-use pollux_hca::head::{context_of_route, is_management, route_bits, route_of, slid_of_route};
+use pollux_hca::head::{is_management, route_bits, route_of};
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::SocketType;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -36,8 +37,8 @@ use up::Up;
 pub const CLIENTS_MAX: usize = 512;
 /// Connections without a message so far; beyond that, the oldest is closed.
 pub const UNATTACHED_MAX: usize = 256;
-/// Notifications that wait for a client, which is detached beyond that. A client that is only slow or
-/// stopped stays below (`Server::grant_ring` grants it no more rings).
+/// Notifications that wait for a client, which is detached beyond that. A client that is only slow
+/// or stopped stays below (`Server::grant_ring` grants it no more rings).
 pub const NOTIFICATIONS_MAX: usize = 1024;
 /// Entries taken from a client in a turn, so that a busy client does not block others.
 const BATCH: usize = 64;
@@ -215,8 +216,9 @@ impl Server {
         let clients = &self.clients;
         let changed = self.grants.all(|grant| {
             let from = clients.get(&grant.from).map(|client| client.context.end);
-            let from = from.filter(|from| net.has_lid(*from, slid_of_route(grant.route)));
-            let path = from.and_then(|from| net.bypass_path(from, route_of(grant.route)));
+            let route = route_of(grant.route);
+            let from = from.filter(|from| net.has_lid(*from, route.slid));
+            let path = from.and_then(|from| net.bypass_path(from, route));
             path.as_ref() != Some(&grant.path)
         });
         changed.into_iter().for_each(|ring| self.end_ring(net, ring));
@@ -256,8 +258,8 @@ impl Server {
                     }
                     let route = match &frame {
                         Frame::Message(message) => {
-                            let is_data = !is_management(message.word(0));
-                            is_data.then(|| route_bits(message.word(0), message.word(1)))
+                            let [first, second, ..] = message.first_words();
+                            (!is_management(first)).then(|| route_bits(first, second))
                         }
                         Frame::Packet(_) => None,
                     };
@@ -333,8 +335,8 @@ impl Server {
         client.outbox.push_back(Notification { kind, ring, behind: net.arrivals(client.context) });
     }
 
-    /// Sends a control message by the socket of a client. `false` if it has no space; then only a ring
-    /// may end: the client may be stopped while a neighbor sends it much.
+    /// Sends a control message by the socket of a client. `false` if it has no space; then only a
+    /// ring may end: the client may be stopped while a neighbor sends it much.
     fn send_control(
         &mut self,
         net: &mut Net,
@@ -361,8 +363,8 @@ impl Server {
         let Some(path) = net.bypass_path(end, route_of(route)) else { return };
         // Traffic within the port needs no ring.
         let Some(to) = path.end().filter(|to| *to != end) else { return };
-        let to = PortContext { end: to, number: context_of_route(route) };
-        let Some(to) = client_at(&self.ports, to) else { return };
+        let Some(port) = self.ports.get(&to) else { return };
+        let Some(&to) = port.contexts.get(&route_of(route).context) else { return };
         // A client that does not read its messages gets no more rings.
         let reads = |client: &Client| client.outbox.len() <= BATCH && !client.is_full;
         if ![from, to].iter().all(|end| self.clients.get(end).is_some_and(reads)) {
@@ -464,10 +466,6 @@ impl Drop for Server {
     }
 }
 
-fn client_at(ports: &BTreeMap<End, AttachedPort>, context: PortContext) -> Option<u32> {
-    ports.get(&context.end)?.contexts.get(&context.number).copied()
-}
-
 fn settle_ring(net: &mut Net, grants: &mut Grants, number: u64, ring: &mut Granted) {
     let [packets, words] = ring.traffic();
     if let Some(grant) = grants.ring(number).filter(|_| packets > 0) {
@@ -495,12 +493,12 @@ mod tests {
     use pollux_wire::mad::{Attribute, MadHeader, Method, MgmtClass};
     use pollux_wire::psn::Psn;
 
-    /// Two hosts at a switch, with the LIDs 1 and 2 behind the ports of these numbers.
+    /// Two hosts at a switch; the switch forwards to LIDs 1 and 2 by the ports of these numbers.
     fn server(name: &str) -> (Server, Net) {
         of("single:2", name)
     }
 
-    /// So many hosts at a switch, managed so far.
+    /// A server of this topology; the switch has a LFT.
     fn of(topology: &str, name: &str) -> (Server, Net) {
         let mut subnet = Subnet::new(Topology::generate(topology, 1).unwrap());
         for node in 0..subnet.nodes().len() as u32 {
@@ -527,30 +525,30 @@ mod tests {
         context: u8,
         secret: u64,
     ) -> Result<(Socket, ClientPage), String> {
-        Asks { host, context, secret }.of(server, net, Server::read_sockets)
+        Request { host, context, secret }.send(server, net, Server::read_sockets)
     }
 
-    /// A place that a client asks for.
-    struct Asks {
+    /// The request of a client for a context at a port.
+    struct Request {
         host: u32,
         context: u8,
         secret: u64,
     }
 
-    impl Asks {
-        /// What the server answers when it hears of it so.
-        fn of(
+    impl Request {
+        /// Sends the request; returns the answer after the server has read its sockets by `read`.
+        fn send(
             &self,
             server: &mut Server,
             net: &mut Net,
-            hear: fn(&mut Server, Time, &mut Net),
+            read: fn(&mut Server, Time, &mut Net),
         ) -> Result<(Socket, ClientPage), String> {
             let socket = Socket::connect(&server.path.with_extension("")).unwrap();
             let node = format!("host{}", self.host);
             let Self { context, secret, .. } = *self;
             let ask = Attach { node, port: Some(1), context, secret };
             assert!(socket.send(&ControlMessage::Attach(ask), None));
-            hear(server, Time::START, net);
+            read(server, Time::START, net);
             match socket.receive() {
                 Received::Message(ControlMessage::Attached { .. }, Some(fd)) => {
                     Ok((socket, ClientPage::open(fd).unwrap()))
@@ -561,7 +559,7 @@ mod tests {
         }
     }
 
-    /// A client without the secret gets no context, and none gets one that is taken.
+    /// A client without the secret gets no context, and no client gets a taken one.
     #[test]
     fn a_shared_port_needs_the_secret() {
         let (mut server, mut net) = server("contexts");
@@ -583,9 +581,9 @@ mod tests {
         assert_eq!(server.process_at(End { node: 1, port: 1 }), Some(std::process::id()));
     }
 
-    /// The cable is unplugged with the last client, and traffic for a context comes to it alone.
+    /// The cable is unplugged with the last client, and a context gets only its own traffic.
     #[test]
-    fn one_that_dies_leaves_the_port_to_the_others() {
+    fn a_client_that_dies_leaves_the_port_to_the_others() {
         let (mut server, mut net) = server("dies");
         let end = End { node: 1, port: 1 };
         let first = attached(&mut server, &mut net, 1);
@@ -639,7 +637,7 @@ mod tests {
         assert_eq!(node.drops.of(NodeDrop::Unclaimed), 3);
     }
 
-    /// Rubbish in rings and at sockets stops nobody but who wrote it.
+    /// Invalid data in rings and at sockets affects only the client that wrote it.
     #[test]
     fn invalid_entries_of_a_client_are_counted_or_dropped() {
         let ((mut server, mut net), mut rng) = (server("rubbish"), SeededRng::new(1));
@@ -685,7 +683,7 @@ mod tests {
         }
     }
 
-    /// As many as there are hosts ask before the server has looked once.
+    /// Clients of all hosts connect before the server reads its sockets.
     #[test]
     fn all_clients_that_attach_at_once_are_served() {
         const HOSTS: u32 = 240;
@@ -709,7 +707,7 @@ mod tests {
         assert_eq!(server.statistics(), (HOSTS as usize, 0));
     }
 
-    /// Strangers that say nothing make room for others, and for none that has said something.
+    /// Only connections without a message are closed for new ones.
     #[test]
     fn the_oldest_silent_connections_are_closed() {
         let (mut server, mut net) = server("silent");
@@ -733,7 +731,7 @@ mod tests {
         assert!(matches!(last.receive(), Received::Nothing));
     }
 
-    /// What is said to a client keeps its place among the frames that come for it.
+    /// Notifications and frames stay in order.
     #[test]
     fn a_control_message_follows_frames_that_came_before_it() {
         let (mut server, mut net) = server("order");
@@ -745,7 +743,7 @@ mod tests {
             server.receive(Time::START, net);
             net.advance(Time::START);
         };
-        // More than there is room for in the ring, so that some wait and one is held.
+        // More than the ring has space for, so that some wait and one is held.
         for round in 0..2 * u64::from(SLOTS as u32) {
             send(&mut server, &mut net, 2 * round);
             server.notify(&mut net, 1, tag::CLOSE, 2 * round + 1);
@@ -790,7 +788,7 @@ mod tests {
         assert_eq!((server.statistics().0, overruns(&net)), (0, 1));
     }
 
-    /// A client is stopped, and a neighbor has one ring after the other to it.
+    /// A client is stopped while a neighbor gets one ring after the other to it.
     #[test]
     fn a_client_that_stands_still_stays_while_a_neighbor_cycles_rings() {
         let (mut server, mut net) = server("throws");
@@ -823,7 +821,7 @@ mod tests {
         assert_eq!(server.statistics(), (2, 1));
     }
 
-    /// However many messages are at the socket, one notification tells of them.
+    /// One notification announces any number of messages at the socket.
     #[test]
     fn many_control_messages_cause_one_notification() {
         let (mut server, mut net) = server("asks");
@@ -860,8 +858,8 @@ mod tests {
         assert_eq!(net.arrivals(End { node: 2, port: 1 }), 2);
     }
 
-    /// A direct ring is for one source; with another address of the port begins another ring, and
-    /// both end when the port has other addresses.
+    /// A direct ring has one source LID; traffic from another LID of the port gets another ring,
+    /// and both end when the LIDs of the port change.
     #[test]
     fn a_direct_ring_is_of_one_source() {
         let (mut server, mut net) = server("one-source");
@@ -879,7 +877,7 @@ mod tests {
             server.receive(Time::START, &mut net);
             while let Received::Message(message, _) = socket.receive() {
                 let ControlMessage::Sends { route, .. } = message else { continue };
-                routes.push((slid_of_route(route), route_of(route).dlid));
+                routes.push((route_of(route).slid, route_of(route).dlid));
             }
         }
         assert_eq!(routes, [(Lid(4), Lid(2)), (Lid(5), Lid(2))]);
@@ -889,8 +887,8 @@ mod tests {
         assert_eq!(server.statistics(), (2, 0));
     }
 
-    /// A packet of a host with a datagram of subnet management that would have all packets to a LID
-    /// go by port 2: by directed route over its own port, or to the switch's LID.
+    /// A packet of a host with an SMP that would route all LIDs by port 2: by directed route over
+    /// its own port, or to the switch's LID.
     fn set_routes(is_directed: bool, method: Method) -> Frame {
         let table = LinearForwardingTable { ports: [2; 64] };
         let class =
@@ -911,7 +909,7 @@ mod tests {
         crate::net::packet_of(&datagram, Psn::new(1))
     }
 
-    /// Who merely attaches is a host: it reads, and sets nothing unless it was granted.
+    /// An attached client is a host: its Sets need the grant.
     #[test]
     fn a_process_manages_the_subnet_only_if_that_was_granted() {
         let (mut server, mut net) = server("manages");
@@ -950,10 +948,10 @@ mod tests {
         assert_eq!((route(&net), refused(&net)), (Some(2), 8));
     }
 
-    /// Says to a process that a test starts which part it plays.
+    /// The environment variable by which a test starts a process in its role.
     const ROLE: &str = "POLLUX_FEW_DESCRIPTORS";
 
-    /// The part of the process that the test below starts with few descriptors.
+    /// The process that the test below starts with few descriptors.
     #[test]
     #[expect(clippy::disallowed_methods, reason = "a process that a test starts is told so")]
     fn in_a_process_of_few_descriptors() {
@@ -995,7 +993,7 @@ mod tests {
         assert!(ran.status.success() && output.contains("1 passed"), "{output}");
     }
 
-    /// All that has come by a socket, but for rings.
+    /// The received control messages, without those about rings, and their descriptors.
     fn messages_of(socket: &Socket) -> (Vec<ControlMessage>, usize) {
         let (mut messages, mut descriptors) = (Vec::new(), 0);
         while let Received::Message(message, fd) = socket.receive() {
@@ -1031,7 +1029,7 @@ mod tests {
         segment
     }
 
-    /// A leased segment goes to the receiver of the sender's ring, and to no other client.
+    /// Only the receiver of the sender's ring gets a leased segment.
     #[test]
     fn a_segment_reaches_only_the_receiver_of_its_senders_ring() {
         let (mut server, mut net) = server("segments");
@@ -1100,7 +1098,7 @@ mod tests {
         }
     }
 
-    /// The server cannot pass on leased memory, and so takes no leased message.
+    /// The server cannot forward leased memory, so it drops leased messages.
     #[test]
     fn leased_messages_do_not_use_the_server() {
         let (mut server, mut net) = server("leased");
@@ -1126,7 +1124,7 @@ mod tests {
         assert_eq!(server.statistics(), (1, 0));
     }
 
-    /// The server has just looked at the sockets of its clients when one leaves and another comes.
+    /// A client leaves and another attaches just after the server has read the clients' sockets.
     #[test]
     fn a_place_that_was_left_during_a_look_is_free() {
         for (others_context, secret) in [(None, 8), (Some(5), 7)] {
@@ -1134,12 +1132,12 @@ mod tests {
             let other = others_context.map(|it| in_context(&mut server, &mut net, 1, it, 7));
             assert!(other.as_ref().is_none_or(Result::is_ok));
             drop(in_context(&mut server, &mut net, 1, 3, 7).unwrap());
-            let asks = Asks { host: 1, context: 3, secret };
-            let _next = asks.of(&mut server, &mut net, Server::accept_connections).unwrap();
+            let request = Request { host: 1, context: 3, secret };
+            let _next = request.send(&mut server, &mut net, Server::accept_connections).unwrap();
         }
     }
 
-    /// What is in a ring keeps the server from sleeping, or wakes it.
+    /// An entry in a ring keeps the server awake, or wakes it.
     #[test]
     fn a_client_wakes_a_server_that_sleeps() {
         let (mut server, mut net) = server("sleeps");

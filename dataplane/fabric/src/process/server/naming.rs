@@ -1,8 +1,8 @@
 //! Port names: `NODE[:PORT]` of `soft:PATH@NODE[:PORT]`.
 //!
-//! A node has its name in the topology, or its GUID. Names need not be unique, for example in a dump
-//! of a cluster; a name of several hosts is an error. Without a port number, the name means the
-//! first port with a cable: adapters with two ports are often connected by the second.
+//! A node has its name in the topology, or its GUID. Names need not be unique, for example in a
+//! dump of a cluster; a name of several hosts is an error. Without a port number, the name means
+//! the first port with a cable: adapters with two ports are often connected by the second.
 
 use crate::topology::{End, PlannedNode, Topology};
 use pollux_wire::address::Guid;

@@ -53,7 +53,7 @@ impl Own {
 
     /// The faults of the wire, in each direction.
     pub fn set_faults(&mut self, out: Faults, back: Faults) {
-        let wire = self.end.device_mut().link_mut().wire_mut();
+        let wire = self.end.device_mut().link.wire_mut();
         wire.set_faults(FrameDirection::Out, out);
         wire.set_faults(FrameDirection::In, back);
     }
@@ -61,8 +61,8 @@ impl Own {
     /// Drops, for the analysis of failures.
     pub fn drops(&mut self) -> String {
         let device = self.end.device_mut();
-        let port: Vec<_> = device.adapter().port().drops.iter().collect();
-        let station: Vec<_> = device.link_mut().station().drops().collect();
+        let port: Vec<_> = device.adapter.port().drops.iter().collect();
+        let station: Vec<_> = device.link.station().drops().collect();
         format!("port {port:?}, station {station:?}")
     }
 
