@@ -60,8 +60,7 @@ impl Interface {
     /// Addresses whose packets may arrive by other interfaces of the node, too.
     pub fn addresses_for_node(&self) -> impl Iterator<Item = IpAddr> {
         let is_link_local = |ip| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
-        let all = self.addresses.iter().filter(|one| one.state.may_be_source());
-        all.map(|one| one.ip).filter(move |ip| !is_link_local(*ip))
+        self.assigned().map(|(ip, _)| ip).filter(move |ip| !is_link_local(*ip))
     }
 
     /// The addresses that packets may be sent from, with their prefix lengths.

@@ -43,7 +43,6 @@ use pollux_wire::address::{Gid, Lid, Qpn, Scope};
 use pollux_wire::keys::PKey;
 use sending::PuntReason;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -90,34 +89,18 @@ fn is_to_routed_group(received: &Received) -> bool {
     is_by_group(received) && headers.destination(packet.bytes()).is_some_and(is_routed_group)
 }
 
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
+    #[error(transparent)]
     Memory(pollux_mem::pool::PoolError),
-    Verbs(VerbsError),
+    #[error(transparent)]
+    Verbs(#[from] VerbsError),
+    #[error(
+        "no space at the device for another worker: {0}; lower `workers` of the interface, or use \
+         another device"
+    )]
     NoWorkerContext(VerbsError),
-}
-
-impl fmt::Display for DeviceError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Memory(error) => error.fmt(f),
-            Self::Verbs(error) => error.fmt(f),
-            Self::NoWorkerContext(error) => write!(
-                f,
-                "no space at the device for another worker: {error}; lower `workers` of the \
-                 interface, or use another device"
-            ),
-        }
-    }
-}
-
-impl std::error::Error for DeviceError {}
-
-impl From<VerbsError> for DeviceError {
-    fn from(error: VerbsError) -> Self {
-        Self::Verbs(error)
-    }
 }
 
 #[derive(Debug, Default)]
