@@ -16,7 +16,7 @@ impl Connections {
         let address = link.comparison_form();
         let Some(peer) = self.peers.get_mut(&address) else { return };
         peer.is_neighbor = false;
-        for key in peer.connections.clone() {
+        for key in self.all.keys_of_peer(address) {
             self.end(now, key, PeerDrop::Forgotten);
         }
         self.workers().for_each(|worker| self.set_attempt(address, worker, Attempt::Idle));
@@ -25,11 +25,9 @@ impl Connections {
 
     /// The policy for a peer has changed: connections of other kinds than this one end.
     pub fn end_others(&mut self, now: Time, link: &LinkAddress, wanted: Option<QpType>) {
-        let Some(peer) = self.peers.get(&link.comparison_form()) else { return };
-        let is_other = |key: &ConnectionKey| {
-            self.all.get(key).is_some_and(|connection| Some(connection.qp_type) != wanted)
-        };
-        for key in peer.connections.iter().copied().filter(is_other).collect::<Vec<_>>() {
+        let all = self.all.of_peer(link.comparison_form());
+        let others = all.filter(|(_, connection)| Some(connection.qp_type) != wanted);
+        for key in others.map(|(key, _)| key).collect::<Vec<_>>() {
             self.end(now, key, PeerDrop::Policy);
         }
     }
@@ -39,7 +37,7 @@ impl Connections {
             self.end(now, key, PeerDrop::Down);
         }
         self.due.clear();
-        self.peers.retain(|_, peer| !peer.connections.is_empty());
+        self.peers.retain(|address, _| self.all.of_peer(*address).next().is_some());
         let attempts = self.peers.values_mut().flat_map(|peer| &mut peer.attempts);
         attempts.for_each(|it| it.attempt = Attempt::Idle);
     }
@@ -153,9 +151,6 @@ impl Connections {
         let Some(connection) = self.all.remove(key) else { return };
         connection.paths.due.map(|due| self.alternates_due.remove(&(due, key)));
         let peer = connection.peer;
-        if let Some(known) = self.peers.get_mut(&peer) {
-            known.connections.remove(&key);
-        }
         self.forget_peer(peer);
     }
 
@@ -177,7 +172,8 @@ impl Connections {
     }
 
     fn forget_peer(&mut self, address: [u8; LinkAddress::LEN]) {
-        let is_over = |peer: &super::Peer| !peer.is_neighbor && peer.connections.is_empty();
+        let is_unconnected = self.all.of_peer(address).next().is_none();
+        let is_over = |peer: &super::Peer| !peer.is_neighbor && is_unconnected;
         if self.peers.get(&address).is_some_and(is_over)
             && let Some(peer) = self.peers.remove(&address)
         {

@@ -205,7 +205,8 @@ impl Connections {
         if let Some(attempts) = peer.attempts.get_mut(usize::from(worker.0)) {
             attempts.has_refused_one = false;
         }
-        let others: Vec<_> = peer.connections.iter().copied().filter(|it| *it != key).collect();
+        let mut others = self.all.keys_of_peer(address);
+        others.retain(|it| *it != key);
         if serves_us {
             self.set_attempt(address, worker, Attempt::Idle);
         }
@@ -373,9 +374,8 @@ impl Connections {
         let goes = to_go.and_then(|key| self.all.get(&key)).filter(|it| it.worker == worker);
         let live = of_port.live - usize::from(goes.is_some());
         // A peer has no more connections than its port.
-        let peer = self.peers.get(&link.comparison_form());
-        let keys = peer.into_iter().flat_map(|peer| &peer.connections);
-        let known = keys.filter(|key| Some(**key) != to_go).filter_map(|key| self.all.get(key));
+        let known = self.all.of_peer(link.comparison_form());
+        let known = known.filter(|(key, _)| Some(*key) != to_go).map(|(_, it)| it);
         let of_peer = known.filter(|it| it.worker == worker && !it.is_ending());
         let (of_peer, of_asking_worker) =
             of_peer.fold((0, 0), |(of_peer, of_asking_worker), it| {

@@ -132,7 +132,6 @@ struct Peer {
     dialect: Option<Dialect>,
     /// By our workers.
     attempts: Vec<Attempts>,
-    connections: BTreeSet<ConnectionKey>,
 }
 
 pub struct Connections {
@@ -253,9 +252,9 @@ impl Connections {
         if !self.config.is_on() {
             return;
         }
-        let peer = self.enter_peer(link.comparison_form());
-        peer.is_neighbor = true;
-        for key in peer.connections.clone() {
+        let address = link.comparison_form();
+        self.enter_peer(address).is_neighbor = true;
+        for key in self.all.keys_of_peer(address) {
             let is_gone = |it: &Connection| it.qp_type == QpType::Uc && it.is_open();
             if !link.uc && self.all.get(&key).is_some_and(is_gone) {
                 self.end(now, key, PeerDrop::NotOffered);
@@ -336,7 +335,6 @@ impl Connections {
             last_seen: None,
             dialect: None,
             attempts: vec![Attempts::default(); workers],
-            connections: BTreeSet::new(),
         })
     }
 
@@ -345,7 +343,7 @@ impl Connections {
         let pkey_index = self.place.as_ref().map_or(0, |place| place.pkey_index);
         let (worker, qp_type) = (connection.worker, connection.qp_type);
         self.actions.push_back(Action::Connect { worker, connection: key, qp_type, pkey_index });
-        self.enter_peer(connection.peer).connections.insert(key);
+        self.enter_peer(connection.peer);
         self.all.insert(key, connection);
         self.sweep = self.sweep.or(self.config.idle_for.map(|idle_for| now + idle_for / 4));
     }

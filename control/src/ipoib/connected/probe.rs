@@ -64,8 +64,7 @@ impl Connections {
     /// The peer has announced itself: it may have restarted.
     pub fn handle_announcement(&mut self, now: Time, link: &LinkAddress) {
         let address = link.comparison_form();
-        let Some(peer) = self.peers.get(&address) else { return };
-        for key in peer.connections.clone() {
+        for key in self.all.keys_of_peer(address) {
             self.probe_soon(now, key);
         }
         self.end_pauses(now, address);

@@ -8,7 +8,7 @@ use crate::effects::{ConnectionKey, WorkerId};
 use pollux_verbs::time::Time;
 use pollux_wire::address::Gid;
 use pollux_wire::ip::link_address::LinkAddress;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Count {
@@ -34,6 +34,7 @@ impl Count {
 #[derive(Debug, Default)]
 pub(super) struct Table {
     all: BTreeMap<ConnectionKey, Connection>,
+    of_peers: BTreeSet<(Address, ConnectionKey)>,
     of_workers: BTreeMap<WorkerId, Count>,
     of_ports: BTreeMap<(Gid, WorkerId), Count>,
     #[cfg(test)]
@@ -52,11 +53,13 @@ impl Table {
 
     pub(super) fn insert(&mut self, key: ConnectionKey, connection: Connection) {
         self.count(&connection, |count| *count += 1);
+        self.of_peers.insert((connection.peer, key));
         self.all.insert(key, connection);
     }
 
     pub(super) fn remove(&mut self, key: ConnectionKey) -> Option<Connection> {
         let connection = self.all.remove(&key)?;
+        self.of_peers.remove(&(connection.peer, key));
         self.count(&connection, |count| *count -= 1);
         Some(connection)
     }
@@ -73,6 +76,19 @@ impl Table {
         connection.since = now;
         self.insert(key, connection);
         Some(was)
+    }
+
+    /// The connections of a peer, the oldest first.
+    pub(super) fn of_peer(
+        &self,
+        peer: Address,
+    ) -> impl DoubleEndedIterator<Item = (ConnectionKey, &Connection)> + Clone {
+        let range = (peer, ConnectionKey(0))..=(peer, ConnectionKey(u64::MAX));
+        self.of_peers.range(range).filter_map(|(_, key)| Some((*key, self.all.get(key)?)))
+    }
+
+    pub(super) fn keys_of_peer(&self, peer: Address) -> Vec<ConnectionKey> {
+        self.of_peer(peer).map(|(key, _)| key).collect()
     }
 
     pub(super) fn len(&self) -> usize {

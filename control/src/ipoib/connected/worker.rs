@@ -48,9 +48,8 @@ impl Connections {
     }
 
     fn peer_state_of(&self, peer: Address, worker: WorkerId) -> PeerState {
-        let Some(known) = self.peers.get(&peer) else { return PeerState::Idle };
         // The newest one: older ones may not exist at the other end any more.
-        let all = known.connections.iter().rev().filter_map(|key| Some((*key, self.all.get(key)?)));
+        let all = self.all.of_peer(peer).rev();
         let mut serving = all.filter(|(_, it)| it.worker == worker && it.serves_us());
         if let Some((connection, it)) = serving.clone().find(|(_, it)| self.may_send(it)) {
             return PeerState::Open { connection, mtu: it.mtu };
