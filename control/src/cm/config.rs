@@ -16,7 +16,6 @@ pub struct CmConfig {
     /// Connections requested by ports of other subnets through one LID. Any port can pose as a
     /// router, and forge addresses behind it.
     pub connections_per_router_max: usize,
-    /// Messages that wait to be polled.
     pub messages_max: usize,
     /// Events that wait to be polled, before nothing new is begun.
     pub events_max: usize,

@@ -42,17 +42,14 @@ reasons! {
     pub enum CmDrop {
         /// Another class, method or attribute, or a version that we do not speak.
         NotOurs = "not_ours",
-        /// No connection has these communication IDs.
         Unknown = "unknown",
         /// It names a connection, but another port than the peer's has sent it.
         Stranger = "stranger",
-        /// It names a queue pair that the connection does not have.
         WrongQp = "wrong_qp",
         WrongState = "wrong_state",
         /// A repetition that needs no answer.
         Repeated = "repeated",
         NoListener = "no_listener",
-        /// A request for another port than ours.
         WrongGid = "wrong_gid",
         /// A request for a queue pair that is connected already, as far as we know.
         Stale = "stale",
@@ -60,7 +57,6 @@ reasons! {
         TooManyRequests = "too_many_requests",
         /// A request beyond the number of connections that there may be.
         TableFull = "table_full",
-        /// An MRA beyond the number that one message may get.
         TooManyMras = "too_many_mras",
         OutgoingFull = "outgoing_full",
     }

@@ -184,7 +184,6 @@ impl Cm {
         false
     }
 
-    /// Ends a connection that its peer has forgotten.
     fn handle_stale(&mut self, now: Time, key: ConnectionKey) {
         let dreq_id = self.transaction_id();
         self.dispatch_to(now, key, |connection, out| connection.handle_stale(now, out, dreq_id));

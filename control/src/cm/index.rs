@@ -28,7 +28,6 @@ impl Source {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Keys {
-    /// When its timer is due.
     pub(super) due: Option<Time>,
     /// The peer's ID for it, and the peer's port.
     pub(super) remote_id: Option<(CommId, Gid)>,
@@ -52,7 +51,6 @@ pub(super) struct Index {
 }
 
 impl Index {
-    /// Replaces the keys of a connection after a change.
     pub(super) fn replace(&mut self, key: ConnectionKey, before: &Keys, after: &Keys) {
         if before == after {
             return;
@@ -105,7 +103,6 @@ impl Index {
         }
     }
 
-    /// The next that has to do something.
     pub(super) fn next_due(&self) -> Option<(Time, ConnectionKey)> {
         self.due.first().copied()
     }

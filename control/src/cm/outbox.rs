@@ -77,7 +77,6 @@ impl Outbox {
         self.events.push_back(event);
     }
 
-    /// Whether too many events are unpolled.
     pub(super) fn is_full(&self) -> bool {
         self.events.len() >= self.config.events_max
     }

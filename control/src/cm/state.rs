@@ -33,7 +33,6 @@ pub(super) enum Offer {
     },
 }
 
-/// Where a connection is.
 #[derive(Clone, Debug)]
 pub(super) enum State {
     ReqSent(Repeat),

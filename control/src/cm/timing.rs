@@ -20,7 +20,6 @@ pub(super) fn packet_life_time(req: &Req) -> TimeCode {
     TimeCode(req.primary.local_ack_timeout.0.saturating_sub(1))
 }
 
-/// How long to wait for the peer's connection manager.
 pub(super) fn response_time(packet_life_time: TimeCode, response: TimeCode) -> Duration {
     let there_and_back = packet_life_time.nanoseconds().saturating_mul(2);
     Duration::from_nanos(there_and_back.saturating_add(response.nanoseconds()))

@@ -33,10 +33,9 @@ pub struct InterfaceConfig {
     pub ipv6: bool,
     /// Workers that move its packets, the primary one included.
     pub workers: u8,
-    /// The pause after the administrator refused or did not answer; it doubles each time.
+    /// The pause after the SA refused or did not answer; it doubles each time.
     pub pause_min: Duration,
     pub pause_max: Duration,
-    /// Paths that are remembered, at most.
     pub paths_max: usize,
     /// REQs whose sender is not verified yet, at most: half of the queries that the SA client
     /// holds.
@@ -46,9 +45,7 @@ pub struct InterfaceConfig {
     pub unverified_per_lid_per_second_max: u32,
     /// Packets that wait for one path or one group, at most.
     pub pending_per_destination_max: usize,
-    /// Joined groups, send-only ones included, at most.
     pub groups_max: usize,
-    /// Packets that wait to be polled, at most.
     pub packets_max: usize,
     pub neighbor: NeighborConfig,
     pub icmp: IcmpConfig,

@@ -65,7 +65,6 @@ impl Interface {
         }
     }
 
-    /// Where connections begin, while the interface is up.
     pub(super) fn place(&self) -> Option<Place> {
         let (link, port) = self.link().zip(self.port.as_ref())?;
         let PortView { number, lid, lmc, .. } = *port;

@@ -90,7 +90,6 @@ use std::net::{IpAddr, Ipv6Addr};
 reasons! {
     pub enum InterfaceDrop {
         Down = "down",
-        /// It is truncated or malformed.
         Malformed = "malformed",
         /// Its destination is another host, and this interface does not forward.
         Transit = "transit",
@@ -103,19 +102,15 @@ reasons! {
         TooBig = "too_big",
         /// A later packet for the same path or group replaced it in a full queue.
         PendingFull = "pending_full",
-        /// Its peer was removed while it waited.
         PeerGone = "peer_gone",
         /// The group does not exist, nor does a group of all routers.
         NoGroup = "no_group",
-        /// The group could not be joined.
         GroupRefused = "group_refused",
         GroupsFull = "groups_full",
-        /// We have no source address for a solicitation.
         NoSource = "no_source",
         QueriesFull = "queries_full",
         /// One of our addresses is beyond the limit of ARP or ND.
         AddressesFull = "addresses_full",
-        /// Another node claims one of our addresses.
         AddressContested = "address_contested",
         /// An advertisement for an address that is off-link or a broadcast address.
         ClaimOffLink = "claim_off_link",
@@ -133,7 +128,6 @@ reasons! {
     }
 }
 
-/// A packet that waits for its peer, path or group.
 #[derive(Clone, Debug)]
 struct PendingPacket {
     ether_type: EtherType,
@@ -189,7 +183,6 @@ pub struct Interface {
 }
 
 impl Interface {
-    /// A new interface; its port is not known yet.
     pub fn new(now: Time, config: InterfaceConfig, seed: u64) -> Self {
         let mut rng = SeededRng::secret(seed);
         let link = LinkAddress { qpn: config.qpn, ..LinkAddress::default() };

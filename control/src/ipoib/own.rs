@@ -22,7 +22,6 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-/// Every host of IPv4 on the link.
 const ALL_HOSTS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
 
 impl Interface {
@@ -134,7 +133,6 @@ impl Interface {
         InterfaceId::of_port(self.link_address().gid.guid())
     }
 
-    /// Handles events of addresses; returns whether there were any.
     pub(super) fn handle_address_events(&mut self, now: Time) -> bool {
         let mut has_progress = false;
         while let Some(event) = self.addresses.poll_event() {
@@ -265,7 +263,6 @@ impl Interface {
         }
     }
 
-    /// Sets the source addresses of membership reports.
     fn set_sources(&mut self) {
         let v4 = self.owned.keys().find_map(|ip| match ip {
             IpAddr::V4(ip) => Some(*ip),

@@ -112,7 +112,6 @@ impl Interface {
         }
     }
 
-    /// Sends a packet to the peer with this link address.
     pub(super) fn send_to_peer(&mut self, now: Time, link: &LinkAddress, pending: PendingPacket) {
         let Some(key) = self.peers.find(link) else {
             return self.drops.count(InterfaceDrop::PeerGone);

@@ -47,7 +47,6 @@ impl Requests {
         *self = Self::default();
     }
 
-    /// Begins another second.
     pub(super) fn handle_timeout(&mut self, now: Time) {
         if now >= self.since + SECOND {
             self.looked_for.clear();
@@ -55,7 +54,6 @@ impl Requests {
         }
     }
 
-    /// Removes and returns those that name a port.
     fn take(&mut self, gid: Gid) -> Vec<CmDatagram> {
         let first = (gid, Lid(0), CommId(0));
         let last = (gid, Lid(u16::MAX), CommId(u32::MAX));
@@ -150,7 +148,6 @@ impl Interface {
         }
     }
 
-    /// The SA query for the path to a port.
     pub(super) fn path_query(&self, gid: Gid) -> SaQuery {
         let sgid = self.binding.map_or(Gid::NONE, |binding| binding.gid);
         SaQuery::path(sgid, gid, self.config.p_key.full(), self.traffic_class())

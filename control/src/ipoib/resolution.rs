@@ -46,7 +46,6 @@ impl Interface {
         }
     }
 
-    /// Sends a packet to this neighbor, once it is resolved.
     pub(super) fn send_to(&mut self, now: Time, next_hop: IpAddr, pending: PendingPacket) {
         if let Some(id) = GroupId::of(next_hop) {
             return self.send_to_group(now, id, pending);
@@ -105,7 +104,6 @@ impl Interface {
         }
     }
 
-    /// Handles events and frames of address resolution; returns whether there were any.
     pub(super) fn handle_resolution_events(&mut self, now: Time) -> bool {
         let mut has_progress = self.handle_neighbor_events(now);
         while let Some(event) = self.arp.poll_event() {
@@ -119,7 +117,6 @@ impl Interface {
         has_progress | self.send_resolution_frames(now)
     }
 
-    /// Sends frames of ARP and ND; returns whether there were any.
     fn send_resolution_frames(&mut self, now: Time) -> bool {
         let mut has_progress = false;
         while let Some(frame) = self.arp.poll_transmit().or_else(|| self.nd.poll_transmit()) {

@@ -14,13 +14,10 @@ use std::net::IpAddr;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InterfaceRow {
-    /// `up`, `down`, or a state between them.
     pub state: &'static str,
     pub why: String,
-    /// The event that it waits for, if any.
     pub waits_for: Option<&'static str>,
     pub since: Time,
-    /// When its timer is due.
     pub until: Option<Time>,
     pub address: LinkAddress,
     pub link: Option<Link>,
@@ -29,13 +26,10 @@ pub struct InterfaceRow {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupRow {
     pub mgid: Gid,
-    /// Its LID, if it is joined.
     pub mlid: Option<Lid>,
     /// Whether the membership is full, not send-only.
     pub is_heard: bool,
-    /// `joined`, or the name of another state.
     pub state: &'static str,
-    /// Why, where it is not joined.
     pub why: String,
     pub since: Time,
     /// When the join is repeated.
@@ -68,13 +62,9 @@ pub struct PeerRow {
 /// The sizes of an interface's tables, for cost and leak checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// Addresses whose neighbor is known or asked for.
     pub neighbors: usize,
-    /// Interfaces on the link that packets go to.
     pub peers: usize,
-    /// Ports whose path is known or asked for.
     pub paths: usize,
-    /// Groups that are joined or asked for.
     pub groups: usize,
     /// Connections, those that end included.
     pub connections: usize,
@@ -257,7 +247,6 @@ impl Interface {
             .chain(all("mad", self.sa.answer_drops()))
     }
 
-    /// ICMP messages that were sent, or kept back by a rate limit.
     pub const fn icmp_counters(&self) -> &IcmpCounters {
         self.icmp.counters()
     }

@@ -37,13 +37,10 @@ use std::time::Duration;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InterfaceState {
-    /// Nothing is known of the port.
     NoPort,
-    /// The operator has taken the interface down.
     Closed,
     /// The port carries no traffic.
     PortDown(PortState),
-    /// The P_Key table of the port has no key of the partition.
     NoPKey,
     LimitedMember,
     /// The SA query that joins the broadcast group is outstanding.
@@ -53,7 +50,6 @@ pub enum InterfaceState {
         /// Failed joins in a row.
         failures: u32,
     },
-    /// The join failed; it is retried later.
     Paused {
         error: SaError,
         /// Failed joins in a row.
@@ -114,7 +110,6 @@ impl InterfaceState {
 }
 
 impl Interface {
-    /// Whether packets can be sent and received.
     pub const fn is_up(&self) -> bool {
         matches!(self.state, InterfaceState::Up { .. })
     }

@@ -53,7 +53,6 @@ pub struct InterfaceWorker {
     driver: PortDriver,
     arrived: Arrived,
     snapshot: Arc<InterfaceSnapshot>,
-    /// Packets for sockets from control.
     deliveries: Queue<Delivery>,
     /// Neighbors whose use, and whose progress by TCP, was reported to control.
     used: Reported,
@@ -93,12 +92,10 @@ impl InterfaceWorker {
         }
     }
 
-    /// The interface as a port of the node.
     pub const fn port(&self) -> PortId {
         self.port
     }
 
-    /// Sets the interface's number among the ports of the node.
     pub const fn set_port(&mut self, port: PortId) {
         self.port = port;
     }
@@ -107,7 +104,6 @@ impl InterfaceWorker {
         self.number
     }
 
-    /// The device and its objects, for reports.
     pub const fn driver(&self) -> &PortDriver {
         &self.driver
     }
@@ -155,7 +151,6 @@ impl InterfaceWorker {
         self.failed.is_none() && self.turn(now, &mut |_, _| false, None)
     }
 
-    /// Whether a poll of commands is due.
     pub fn is_due(&self, now: Time) -> bool {
         self.turn_at <= now
     }
@@ -273,7 +268,6 @@ impl InterfaceWorker {
         busy
     }
 
-    /// Publishes progress to control.
     fn show_progress(&mut self) {
         let has_sent = self.end.has_sent_events() && self.driver.has_moved();
         self.end.show(self.driver.is_idle(), has_sent && self.driver.netdev().has_sent());
@@ -293,7 +287,6 @@ impl InterfaceWorker {
     }
 }
 
-/// A packet that no socket took, for control.
 fn to_event(driver: &PortDriver, received: &Received) -> Option<WorkerEvent> {
     let from = driver.from(received)?;
     Some(WorkerEvent::Packet(received.headers.ether_type, received.packet.bytes().to_vec(), from))
@@ -384,7 +377,6 @@ impl InterfaceWorker {
         }
     }
 
-    /// Reports a packet without a socket.
     pub fn refuse(&mut self, packet: &[u8]) {
         let is_sent = self.end.send(WorkerEvent::NoListener(packet.to_vec()));
         self.driver.counts.punts_dropped += u64::from(!is_sent);
@@ -398,7 +390,6 @@ impl InterfaceWorker {
 
 /// Sending.
 impl InterfaceWorker {
-    /// Whether another packet can leave now.
     pub fn has_room(&self) -> bool {
         self.driver.has_room()
     }

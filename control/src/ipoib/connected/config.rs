@@ -83,7 +83,6 @@ pub struct PeerConfig {
     pub alternate_pause_max: Duration,
     /// How long an acknowledgement may take. With the retries, less than TCP waits (RFC 4755 7.1).
     pub ack_timeout: TimeCode,
-    /// Retries after that timeout.
     pub retry_count: u8,
     /// Retries after an RNR NAK (the peer has no receive); 7 is forever.
     pub rnr_retry_count: u8,
@@ -91,7 +90,6 @@ pub struct PeerConfig {
     pub min_rnr_timer: RnrTimer,
     /// Our delay of acknowledgements.
     pub ca_ack_delay: TimeCode,
-    /// Retries of CM messages.
     pub cm_retries: u8,
     pub cm_response_timeout: TimeCode,
     pub cm: CmConfig,

@@ -11,7 +11,6 @@ use pollux_wire::mad::cm::ipoib::Dialect;
 use pollux_wire::mad::sa::PathRecord;
 use pollux_wire::units::Mtu;
 
-/// The state of a connection, with its data; see the diagram of the module above.
 #[derive(Clone, Debug)]
 pub(super) enum State {
     /// The device creates our queue pair, for a request along this path.
@@ -29,7 +28,6 @@ pub(super) enum State {
         why: PeerDrop,
         /// Whether the CM has the connection until it reports that it is closed.
         is_at_cm: bool,
-        /// The queue pair, if it was created.
         qpn: Option<Qpn>,
     },
 }
@@ -67,7 +65,6 @@ impl State {
     }
 }
 
-/// The state of our search for an alternate path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Offer {
     #[default]
@@ -91,11 +88,9 @@ pub(super) struct ConnectionPaths {
     pub(super) due: Option<Time>,
     /// Failed searches in a row.
     pub(super) failures: u32,
-    /// How often the queue pair migrated.
     pub(super) migrations: u64,
 }
 
-/// A connection, one of perhaps several to its peer.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) peer: Address,

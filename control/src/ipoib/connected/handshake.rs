@@ -182,7 +182,6 @@ impl Connections {
         self.modify(key, terms.to_send());
     }
 
-    /// Handles the RTU of a peer.
     pub(super) fn confirmed(&mut self, now: Time, key: ConnectionKey) {
         if self.all.get(&key).is_some_and(|it| matches!(it.state, State::Accepted { .. })) {
             self.opened(now, key);
@@ -447,7 +446,6 @@ impl Connections {
     }
 }
 
-/// The address of the CM at the other end of a path.
 fn manager_along(path: &PathRecord, lmc: u8) -> MadAddress {
     MadAddress {
         lid: path.dlid,

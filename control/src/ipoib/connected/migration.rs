@@ -67,7 +67,6 @@ impl Connections {
         self.alternates_due.insert((due, key));
     }
 
-    /// Starts due searches for alternate paths.
     pub(super) fn query_alternates(&mut self, now: Time) {
         while let Some(&(due, key)) = self.alternates_due.first().filter(|(due, _)| *due <= now) {
             self.alternates_due.remove(&(due, key));
@@ -136,7 +135,6 @@ impl Connections {
         }
     }
 
-    /// Handles the LAP of a peer.
     pub(super) fn path_offered(&mut self, now: Time, key: ConnectionKey, lap: &Lap) {
         let known = self.all.get(&key).ok_or(ApStatus::INVALID_COMM_ID);
         let status = match known.and_then(|known| self.judge(now, known, &lap.path())) {

@@ -70,9 +70,7 @@ reasons! {
         Full = "full",
         /// A request that crossed ours, which stands.
         Crossing = "crossing",
-        /// A request for a kind of connection that is not offered.
         NotOffered = "not_offered",
-        /// A request or a reply with invalid private data.
         BadPrivateData = "bad_private_data",
         Refused = "refused",
         /// Our request was not answered.
@@ -110,7 +108,6 @@ pub struct Place {
 /// The state of a peer in connected mode, for one of our workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerState {
-    /// There is no connection, and no attempt was made recently.
     Idle,
     /// One is being made, since then.
     UnderWay(Time),
@@ -306,7 +303,6 @@ impl Connections {
         self.cm.drops()
     }
 
-    /// Handles events of the CM.
     fn handle_cm_events(&mut self, now: Time) {
         while let Some(event) = self.cm.poll_event() {
             match event {

@@ -21,7 +21,6 @@ pub struct Failure {
     pub rej: Option<RejectReason>,
 }
 
-/// Why and until when a peer is not asked for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pause {
     pub failure: Failure,

@@ -25,7 +25,6 @@ use std::time::Duration;
 /// The least time between two probes after announcements.
 const PROBE_INTERVAL_MIN: Duration = Duration::from_secs(1);
 
-/// The liveness probe of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Probe {
     #[default]
@@ -50,7 +49,6 @@ impl Probe {
 }
 
 impl Connections {
-    /// Packets were sent or received by a connection.
     pub(super) fn used(&mut self, now: Time, key: ConnectionKey, has_received: bool) {
         let Some(connection) = self.all.get_mut(&key) else { return };
         connection.used = now;
@@ -96,7 +94,6 @@ impl Connections {
         probe.due().map(|due| self.probes.insert((due, key)));
     }
 
-    /// Sends due probes, and ends connections without an answer.
     pub(super) fn handle_probes(&mut self, now: Time) {
         while let Some(&(due, key)) = self.probes.first().filter(|(due, _)| *due <= now) {
             self.probes.remove(&(due, key));

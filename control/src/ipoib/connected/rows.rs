@@ -20,7 +20,6 @@ pub struct ConnectionRow {
     pub role: Role,
     pub qp_type: QpType,
     pub dialect: Dialect,
-    /// The name of its state.
     pub state: &'static str,
     /// The reason if it ends, else what it waits for.
     pub why: &'static str,

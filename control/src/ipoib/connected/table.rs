@@ -12,9 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Count {
-    /// That do not end.
     pub(super) live: usize,
-    /// That end.
     pub(super) ending: usize,
 }
 
@@ -138,7 +136,6 @@ fn gid_of(peer: Address) -> Gid {
 
 #[cfg(test)]
 impl Table {
-    /// Asserts that the counts match the table.
     pub(super) fn check(&self) {
         let mut anew = Self::default();
         for connection in self.all.values() {

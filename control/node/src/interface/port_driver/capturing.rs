@@ -5,7 +5,6 @@ use pollux_dataplane::ipoib::{Outgoing, Received, Refused};
 use pollux_wire::ethernet::EtherType;
 
 impl PortDriver {
-    /// Taps received packets.
     #[inline]
     pub(super) fn tap_received(&mut self, packets: &[Received]) {
         if !self.taps.is_empty() {

@@ -52,7 +52,6 @@ impl WorkerMemory {
         &self.large
     }
 
-    /// Whether there is space for another port.
     pub fn has_room(self: &Arc<Self>, connects: bool) -> bool {
         Arc::strong_count(self) <= self.ports && (self.has_large || !connects)
     }

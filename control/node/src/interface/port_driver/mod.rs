@@ -153,7 +153,6 @@ pub struct PortDriver {
     leaving: VecDeque<(Time, ConnectionKey)>,
     /// The timeout of the UD queue pair for a change of state.
     settled_by: Option<Time>,
-    /// Address handles of single packets of control.
     handles: AddressHandles,
     /// Handles that a reader of an older route table may still use.
     retired: Vec<Ah>,
@@ -188,11 +187,9 @@ pub struct Counts {
     pub transit: u64,
     /// Packets without a buffer, or without space to wait.
     pub no_room: u64,
-    /// Actions that the device or a table refused.
     pub refused_actions: u64,
     /// Connections given up with buffers that the device did not return.
     pub given_up: u64,
-    /// Packets for control without space in the channel to it.
     pub punts_dropped: u64,
 }
 
@@ -270,12 +267,10 @@ impl PortDriver {
         self.netdev.is_stopped()
     }
 
-    /// Drops that the netdev does not count.
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// Refused actions that are retried, and the reasons.
     pub fn undone(&self) -> impl Iterator<Item = (&Action, &VerbsError)> {
         self.undone.values().map(|(action, why)| (action, why))
     }

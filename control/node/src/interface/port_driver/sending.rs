@@ -19,7 +19,6 @@ use pollux_wire::ip::ipv6::Ipv6Header;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-/// Packets that leave with one doorbell, at most.
 const BATCH_MAX: usize = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,7 +148,6 @@ impl PortDriver {
         done
     }
 
-    /// Queues a packet until its send queue has space.
     fn wait(&mut self, outgoing: ipoib::Outgoing) -> Result<(), NotSent> {
         if self.waiting.len() == WAITING_MAX {
             self.netdev.recycle(outgoing.packet);
@@ -168,7 +166,6 @@ impl PortDriver {
         }
     }
 
-    /// Punts a packet without a route.
     pub(in crate::interface) fn punt(&mut self, packet: &[u8]) -> Result<(), NotSent> {
         self.pass_to_control(packet, PuntReason::NoRoute)
     }
@@ -297,7 +294,6 @@ impl PortDriver {
         Ok(to)
     }
 
-    /// Hands the batch to the netdev.
     #[inline]
     fn post_batch(&mut self, refused: &mut Vec<ipoib::Refused>) {
         let mut batch = std::mem::take(&mut self.batch);
@@ -366,7 +362,6 @@ impl PortDriver {
     }
 }
 
-/// Whether other packets wait for the same queue pair.
 fn is_behind(waiting: &VecDeque<ipoib::Outgoing>, outgoing: &ipoib::Outgoing) -> bool {
     waiting.iter().any(|before| match (&before.route, &outgoing.route) {
         (Route::Connected(one), Route::Connected(other)) => one.connection == other.connection,
