@@ -165,8 +165,8 @@ impl Cm {
         named.any(|key| self.is_of(key, from))
     }
 
-    /// Whether a REQ is a repetition, which is answered again. A peer that reuses a communication ID
-    /// for another request has restarted, and does not know the connection of that ID.
+    /// Whether a REQ is a repetition, which is answered again. A peer that reuses a communication
+    /// ID for another request has restarted, and does not know the connection of that ID.
     fn is_known(&mut self, now: Time, from: &MadAddress, req: &Req) -> bool {
         let named = self.index.by_remote_id(req.local_comm_id, req.primary.local_gid);
         let named: Vec<_> = named.filter(|key| self.is_of(*key, from)).collect();
@@ -176,10 +176,7 @@ impl Cm {
                 self.dispatch_to(now, key, |connection, out| connection.handle_req_again(out));
                 return true;
             }
-            let dreq_id = self.transaction_id();
-            self.dispatch_to(now, key, |connection, out| {
-                connection.handle_stale(now, out, dreq_id)
-            });
+            self.handle_stale(now, key);
         }
         false
     }
@@ -279,10 +276,7 @@ impl Cm {
         let is_open =
             |it: &&Connection| it.role == Role::Active && it.state.phase() == Phase::Established;
         if connection.filter(is_open).is_some() {
-            let dreq_id = self.transaction_id();
-            self.dispatch_to(now, key, |connection, out| {
-                connection.handle_stale(now, out, dreq_id)
-            });
+            self.handle_stale(now, key);
         }
     }
 

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A wanted group is created if it does not exist. A send-only group is not: while it does not
-//! exist, its packets go to the all-routers group if that exists, and are dropped otherwise. Notices
-//! of the SA report when that changes; the periodic retry covers lost notices.
+//! exist, its packets go to the all-routers group if that exists, and are dropped otherwise.
+//! Notices of the SA report when that changes; the periodic retry covers lost notices.
 
 use super::sa_queries::is_no_such_group;
 use super::{

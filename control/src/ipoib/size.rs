@@ -1,9 +1,9 @@
 //! Packets that are longer than the MTU of their path (RFC 4755 7.2).
 //!
-//! Each destination has its own MTU: the receive MTU of a connection, or that of datagrams along the
-//! path. A packet that is too long waits if a connection with a larger MTU is being made. Otherwise
-//! it is fragmented, if it is an IPv4 packet that allows it (RFC 791 2.3), or its sender (a socket
-//! here, or another host) gets an ICMP error.
+//! Each destination has its own MTU: the receive MTU of a connection, or that of datagrams along
+//! the path. A packet that is too long waits if a connection with a larger MTU is being made.
+//! Otherwise it is fragmented, if it is an IPv4 packet that allows it (RFC 791 2.3), or its sender
+//! (a socket here, or another host) gets an ICMP error.
 
 use super::{Adjacency, Interface, InterfaceDrop, PendingPacket};
 use crate::fragment::parts;

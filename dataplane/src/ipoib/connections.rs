@@ -252,8 +252,8 @@ impl Connections {
 }
 
 impl Netdev {
-    /// Creates a queue pair for the connection with this key, in RESET. [`Netdev::peering`] has its QPN,
-    /// for the REQ or the REP.
+    /// Creates a queue pair for the connection with this key, in RESET. [`Netdev::peering`] has its
+    /// QPN, for the REQ or the REP.
     pub fn connect<D: Device + ?Sized>(
         &mut self,
         device: &mut D,

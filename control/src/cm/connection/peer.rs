@@ -67,7 +67,7 @@ impl Connection {
                 self.emit_event(out, CmEvent::Established { key: self.key });
             }
             State::Established { .. } => {
-                self.emit_event(out, CmEvent::Remembered { key: self.key })
+                self.emit_event(out, CmEvent::Remembered { key: self.key });
             }
             _ => out.count(CmDrop::Repeated),
         }

@@ -102,7 +102,8 @@ proptest! {
         }
         while world.step() {}
         for side in &world.sides {
-            prop_assert!(side.cm.connections().all(|view| view.state.phase() == Phase::Established));
+            let mut all = side.cm.connections();
+            prop_assert!(all.all(|one| one.state.phase() == Phase::Established));
         }
     }
 }

@@ -6,8 +6,9 @@
 //! ```
 //!
 //! Both sides wait for the device to create their queue pair, and continue in `made`. From the REP
-//! to the RTU everything is in `replied`. Tie-break between REQs that cross: see `accept`. MTU negotiation: REQ and REP carry the receive MTU of
-//! their sender in private data (RFC 4755 6), and neither side sends longer packets.
+//! to the RTU everything is in `replied`. Tie-break between REQs that cross: see `accept`. MTU
+//! negotiation: REQ and REP carry the receive MTU of their sender in private data (RFC 4755 6), and
+//! neither side sends longer packets.
 
 use super::connection::ConnectionPaths;
 use super::pause::Failure;

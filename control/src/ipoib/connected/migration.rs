@@ -84,8 +84,8 @@ impl Connections {
         self.path_queries.pop_front()
     }
 
-    /// Handles the paths to a port from the SA: offers the first that shares no LID with the path in
-    /// use. Without one, the SA is asked again later.
+    /// Handles the paths to a port from the SA: offers the first that shares no LID with the path
+    /// in use. Without one, the SA is asked again later.
     pub fn handle_paths(&mut self, now: Time, gid: Gid, paths: &[PathRecord]) {
         let is_queried = |it: &Connection| {
             it.paths.offer == Offer::Queried && LinkAddress::parse(&it.peer).gid == gid
