@@ -219,7 +219,7 @@ impl World {
                 assert!(seen.end.replace(reason).is_none(), "{id:?} ended twice");
             }
             CmEvent::Closed { key: id } => {
-                self.sides[end].seen.get_mut(&id).unwrap().is_closed = true
+                self.sides[end].seen.get_mut(&id).unwrap().is_closed = true;
             }
             CmEvent::Remembered { .. }
             | CmEvent::PathOffered { .. }

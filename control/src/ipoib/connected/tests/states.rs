@@ -173,7 +173,7 @@ const EVENTS: [(&str, Event); 25] = [
     }),
     ("RTU", |pair, _, id| id.into_iter().for_each(|id| pair.ours.confirmed(pair.now, id))),
     ("remembered", |pair, _, id| {
-        id.into_iter().for_each(|id| pair.ours.set_probe(id, Probe::Idle))
+        id.into_iter().for_each(|id| pair.ours.set_probe(id, Probe::Idle));
     }),
     ("REJ, service ID", told!(rejected(RejectReason::INVALID_SERVICE_ID))),
     ("REJ", told!(rejected(RejectReason::CONSUMER_REJECT))),
