@@ -7,7 +7,6 @@
 use pollux_wire::ethernet::EtherType;
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::icmpv6::{self, Icmpv6Message};
-use pollux_wire::ip::ipoib::IpoibHeader;
 use pollux_wire::ip::ipv4::{Ipv4Header, Ipv4Option};
 use pollux_wire::ip::ipv6::Ipv6Header;
 use pollux_wire::ip::ipv6_ext::{Extension, Ipv6Option, OptionsHeader};
@@ -64,13 +63,6 @@ impl Frame<NoLink> {
 }
 
 impl<L> Frame<L> {
-    /// The payload of a datagram or a message: the encapsulation header, then the packet.
-    pub fn bytes(&self) -> Vec<u8> {
-        let mut bytes = IpoibHeader { ether_type: self.ether_type }.emit().to_vec();
-        bytes.extend_from_slice(&self.packet);
-        bytes
-    }
-
     /// `None` if the packet is too long for IPv4.
     pub(crate) fn ipv4(
         to: To<L>,

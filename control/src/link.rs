@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_and_nobody_are_no_interfaces() {
+    fn groups_and_null_addresses_are_no_interfaces() {
         assert!(MacAddress([2, 0, 0, 0, 0, 1]).is_interface());
         assert!(!MacAddress::BROADCAST.is_interface() && !MacAddress::default().is_interface());
         assert!(!LinkAddress::group(Gid([0xff; 16])).is_interface());

@@ -127,7 +127,7 @@ mod tests {
     const THEIRS_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
 
     fn addresses() -> Addresses {
-        let mut addresses = Addresses::new();
+        let mut addresses = Addresses::default();
         for (ip, len) in [(IpAddr::V4(OURS), 24), (IpAddr::V6(OURS_V6), 64)] {
             addresses.add(Time::START, ip, len, Origin::Configured, Lifetimes::default());
             addresses.handle_assigned(Time::START, ip);

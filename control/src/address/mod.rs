@@ -111,10 +111,6 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Adds a tentative address, or gives a known one new lifetimes. `false` if there are too many.
     pub fn add(
         &mut self,

@@ -67,10 +67,6 @@ pub struct Routes {
 }
 
 impl Routes {
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Replaces our addresses with their prefix lengths, whose subnets are on the link. `false` if
     /// there are too many.
     pub fn set_own(&mut self, addresses: impl Iterator<Item = (IpAddr, u8)>) -> bool {

@@ -30,9 +30,9 @@ fn prefix(text: &str, valid: u32, preferred: u32) -> PrefixInformation {
     }
 }
 
-/// Addresses that nobody else has.
+/// Addresses that are unique.
 fn addresses(all: &[(&str, u8)]) -> Addresses {
-    let mut addresses = Addresses::new();
+    let mut addresses = Addresses::default();
     for &(text, len) in all {
         assert!(addresses.add(at(0), ip(text), len, Origin::Configured, Lifetimes::default()));
         addresses.handle_assigned(at(0), ip(text));
@@ -48,7 +48,7 @@ fn events(addresses: &mut Addresses) -> Vec<AddressEvent> {
 // req: ud-slaac
 #[test]
 fn an_address_is_made_of_a_prefix_and_lives_as_long_as_it() {
-    let mut addresses = Addresses::new();
+    let mut addresses = Addresses::default();
     addresses.handle_prefix(at(0), &prefix("2001:db8::", 4 * HOUR, HOUR), identifier());
     let own = ip("2001:db8::202:c903:0:1001");
     assert_eq!(events(&mut addresses), [AddressEvent::Tentative(own)]);
@@ -82,7 +82,7 @@ fn an_advertisement_cannot_cut_a_lifetime_below_two_hours() {
         (HOUR, never, never),
         (never, 3 * HOUR, 3 * HOUR),
     ] {
-        let mut addresses = Addresses::new();
+        let mut addresses = Addresses::default();
         addresses.handle_prefix(at(0), &prefix("2001:db8::", before, 0), identifier());
         addresses.handle_prefix(at(0), &prefix("2001:db8::", announced, 0), identifier());
         let until = addresses.iter().next().unwrap().valid_until;
@@ -93,7 +93,7 @@ fn an_advertisement_cannot_cut_a_lifetime_below_two_hours() {
 
 #[test]
 fn prefixes_of_which_no_address_can_be_made_are_dropped() {
-    let mut addresses = Addresses::new();
+    let mut addresses = Addresses::default();
     let good = prefix("2001:db8::", HOUR, HOUR);
     for bad in [
         PrefixInformation { prefix_length: 63, ..good },
@@ -118,8 +118,8 @@ fn prefixes_of_which_no_address_can_be_made_are_dropped() {
 }
 
 #[test]
-fn a_duplicate_is_not_ours_and_is_seen_until_nobody_else_has_it() {
-    let mut addresses = Addresses::new();
+fn a_duplicate_is_not_ours_and_is_listed_until_it_is_unique() {
+    let mut addresses = Addresses::default();
     addresses.add(at(0), ip("10.0.0.1"), 24, Origin::Configured, Lifetimes::default());
     addresses.handle_duplicate(at(3), ip("10.0.0.1"), Some("3"));
     let one = *addresses.iter().next().unwrap();
@@ -181,7 +181,7 @@ fn said(last: u16, lifetime: u64, preference: i8) -> RouterAdvertised {
 
 #[test]
 fn packets_go_to_the_neighbor_or_to_the_best_router_that_is_there() {
-    let mut routes = Routes::new();
+    let mut routes = Routes::default();
     let all = |_: IpAddr| true;
     assert_eq!(routes.next_hop(at(0), ip("2001:db8::1"), all), None);
     routes.handle_router(at(0), &said(1, 1000, 0));
@@ -215,7 +215,7 @@ fn packets_go_to_the_neighbor_or_to_the_best_router_that_is_there() {
 
 #[test]
 fn a_prefix_that_a_router_announces_stays_without_an_address_of_ours() {
-    let mut routes = Routes::new();
+    let mut routes = Routes::default();
     assert!(routes.set_own([(ip("2001:db8::1"), 64), (ip("10.0.0.1"), 24)].into_iter()));
     let prefixes = vec![prefix("2001:db8::", 100, 100)];
     routes.handle_router(at(0), &RouterAdvertised { prefixes, ..said(1, 1000, 0) });
@@ -232,7 +232,7 @@ fn a_prefix_that_a_router_announces_stays_without_an_address_of_ours() {
 
 #[test]
 fn only_the_next_hop_in_use_redirects() {
-    let mut routes = Routes::new();
+    let mut routes = Routes::default();
     let all = |_: IpAddr| true;
     routes.handle_router(at(0), &said(1, 1000, 0));
     let (one, two): (Ipv6Addr, Ipv6Addr) = ("fe80::1".parse().unwrap(), "fe80::2".parse().unwrap());
@@ -256,7 +256,7 @@ proptest! {
             (any::<u16>(), any::<u32>(), any::<u32>(), any::<u8>(), any::<u16>()), 0..400,
         ),
     ) {
-        let (mut routes, mut addresses) = (Routes::new(), Addresses::new());
+        let (mut routes, mut addresses) = (Routes::default(), Addresses::default());
         for (nth, valid, preferred, prefix_length, lifetime) in all {
             let prefix = PrefixInformation {
                 prefix_length: if prefix_length < 128 { 64 } else { prefix_length },

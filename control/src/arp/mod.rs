@@ -37,13 +37,6 @@ pub const OWN_MAX: usize = 64;
 pub const REGISTERED_MAX: usize = 4096;
 const EVENTS_MAX: usize = 256;
 
-#[derive(Clone, Copy, Debug)]
-pub struct ArpConfig<L = LinkAddress> {
-    /// Our link address: UD queue pair, port, and flags (none while connected mode is off, RFC 4755
-    /// 3.1).
-    pub link: L,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArpEvent<L = LinkAddress> {
     Claim(Claim<L>),
@@ -73,7 +66,9 @@ reasons! {
 }
 
 pub struct Arp<L: InterfaceAddress = LinkAddress> {
-    config: ArpConfig<L>,
+    /// Our link address: UD queue pair, port, and flags (none while connected mode is off, RFC 4755
+    /// 3.1).
+    link: L,
     rng: SeededRng,
     own: BTreeMap<Ipv4Addr, OwnState>,
     registered: BTreeMap<Ipv4Addr, L>,
@@ -82,9 +77,9 @@ pub struct Arp<L: InterfaceAddress = LinkAddress> {
 }
 
 impl<L: InterfaceAddress> Arp<L> {
-    pub fn new(config: ArpConfig<L>, seed: u64) -> Self {
+    pub fn new(link: L, seed: u64) -> Self {
         Self {
-            config,
+            link,
             rng: SeededRng::secret(seed),
             own: BTreeMap::new(),
             registered: BTreeMap::new(),
@@ -121,7 +116,7 @@ impl<L: InterfaceAddress> Arp<L> {
 
     /// Sets a new link address, and announces it for each address (RFC 4391 9.4).
     pub fn set_link_address(&mut self, now: Time, link: L) {
-        self.config.link = link;
+        self.link = link;
         for state in self.own.values_mut().filter(|state| state.is_ours()) {
             *state = OwnState::announcing(now, true);
         }
@@ -147,7 +142,7 @@ impl<L: InterfaceAddress> Arp<L> {
     /// Sends a request for `target`: by broadcast, or to its last owner (RFC 1122 2.3.2.1).
     pub fn solicit(&mut self, source: Ipv4Addr, target: Ipv4Addr, at: Option<L>) {
         let to = at.map_or(To::Group(GroupId::Broadcast), To::Link);
-        let own = (self.config.link, source);
+        let own = (self.link, source);
         self.send(to, ArpOperation::REQUEST, own, (L::default(), target));
     }
 
@@ -199,7 +194,7 @@ impl<L: InterfaceAddress> Arp<L> {
         if !hardware.is_interface() {
             return Err(ArpDrop::BadHardware);
         }
-        if hardware.is_same(&self.config.link) {
+        if hardware.is_same(&self.link) {
             return Err(ArpDrop::Own);
         }
         match packet.operation {
@@ -229,7 +224,7 @@ impl<L: InterfaceAddress> Arp<L> {
             self.claim(packet, kind);
         }
         let answer = match self.registered.get(&target) {
-            _ if is_ours => self.config.link,
+            _ if is_ours => self.link,
             _ if sender == target => return Ok(()),
             // A registered host may come back with another queue pair and probe its address.
             Some(registered) if registered.is_same_port(&packet.sender_hardware) => return Ok(()),
@@ -243,8 +238,8 @@ impl<L: InterfaceAddress> Arp<L> {
 
     fn replied(&mut self, now: Time, packet: &ArpPacket<L>) -> Result<(), ArpDrop> {
         self.check_sender(now, packet)?;
-        let is_to_us = self.is_ours(packet.target_protocol)
-            && packet.target_hardware.is_same(&self.config.link);
+        let is_to_us =
+            self.is_ours(packet.target_protocol) && packet.target_hardware.is_same(&self.link);
         self.claim(packet, if is_to_us { ANSWERED } else { ANNOUNCED });
         Ok(())
     }
@@ -253,9 +248,9 @@ impl<L: InterfaceAddress> Arp<L> {
     fn inverse_requested(&mut self, packet: &ArpPacket<L>) -> Result<(), ArpDrop> {
         let ours = self.own.iter().find(|(_, state)| state.is_ours()).map(|(&ip, _)| ip);
         match ours {
-            Some(ip) if packet.target_hardware.is_same(&self.config.link) => {
+            Some(ip) if packet.target_hardware.is_same(&self.link) => {
                 let asker = (packet.sender_hardware, packet.sender_protocol);
-                let own = (self.config.link, ip);
+                let own = (self.link, ip);
                 self.send(To::Link(asker.0), ArpOperation::INVERSE_REPLY, own, asker);
                 Ok(())
             }
@@ -323,7 +318,7 @@ impl<L: InterfaceAddress> Arp<L> {
             };
             let ours = self.own.iter().find(|(_, state)| state.is_ours());
             let source = ours.map_or(Ipv4Addr::UNSPECIFIED, |(&ip, _)| ip);
-            let own = (self.config.link, source);
+            let own = (self.link, source);
             let target = (about, Ipv4Addr::UNSPECIFIED);
             self.send(To::Link(about), ArpOperation::INVERSE_REQUEST, own, target);
         }

@@ -25,7 +25,7 @@ fn client() -> Dhcp {
     Dhcp::new(&client_id(Guid(0x0002_c903_0000_1001), PKey(0x8001)), 1)
 }
 
-/// What the client said: how, from where to where, and what.
+/// A message of the client, with its addresses.
 #[derive(Debug)]
 struct Said {
     at: Time,
@@ -82,7 +82,7 @@ fn events(client: &mut Dhcp) -> Vec<DhcpEvent> {
     std::iter::from_fn(|| client.poll_event()).collect()
 }
 
-/// What a server answers to `asked`.
+/// A server's answer to `asked`.
 fn reply(asked: &Said, kind: DhcpKind, yours: Ipv4Addr, server: Ipv4Addr) -> Vec<u8> {
     let id = asked.message().option(DhcpOptionCode::CLIENT_IDENTIFIER).unwrap();
     let options = [

@@ -20,7 +20,7 @@ mod events;
 mod tests;
 
 use crate::address::Addresses;
-use crate::arp::{Arp, ArpConfig};
+use crate::arp::Arp;
 use crate::bounded::Queue;
 use crate::membership::{ALL_SYSTEMS, Membership};
 use crate::nd::{ALL_NODES, DETECTIONS, Nd, NdConfig, solicited_node};
@@ -112,7 +112,7 @@ impl EthernetNeighbors {
             // One call may solicit every neighbor.
             frames: Queue::new(FRAMES_MAX + cache.entries_max),
             neighbors: Neighbors::new(cache, rng.next_u64()),
-            arp: Arp::new(ArpConfig { link }, rng.next_u64()),
+            arp: Arp::new(link, rng.next_u64()),
             nd: Nd::new(nd, rng.next_u64()),
             membership,
             solicited: BTreeSet::new(),

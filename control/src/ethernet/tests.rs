@@ -14,7 +14,7 @@ const THEIRS: MacAddress = MacAddress([2, 0, 0, 0, 0, 2]);
 struct Link {
     now: Time,
     ends: [(EthernetNeighbors, Addresses); 2],
-    /// Frames for nobody here.
+    /// Frames for other hosts.
     astray: Vec<OutgoingFrame>,
     /// Packets that arrived.
     arrived: Vec<Vec<u8>>,
@@ -24,7 +24,7 @@ impl Link {
     fn new(ips: [&str; 2]) -> Self {
         let now = Time::START;
         let mut ends = [OURS, THEIRS].map(|mac| {
-            (EthernetNeighbors::new(now, EthernetConfig::new(mac), 7), Addresses::new())
+            (EthernetNeighbors::new(now, EthernetConfig::new(mac), 7), Addresses::default())
         });
         for ((neighbors, addresses), ip) in ends.iter_mut().zip(ips) {
             let ip: IpAddr = ip.parse().unwrap();
@@ -132,7 +132,7 @@ fn the_same_address_twice_is_given_up_by_one_that_claims_it_later() {
 }
 
 #[test]
-fn nobody_there_is_told_and_groups_ask_nobody() {
+fn unanswered_packets_are_reported_and_groups_need_no_resolution() {
     let mut link = Link::new(["10.0.0.1", "10.0.0.2"]);
     link.run(Duration::from_secs(10));
     link.send("10.0.0.9");
@@ -146,7 +146,7 @@ fn nobody_there_is_told_and_groups_ask_nobody() {
     assert_eq!(asked.operation, ArpOperation::REQUEST);
     for _ in 0..10 {
         let Some(due) = one.poll_timeout() else { break };
-        one.handle_timeout(due, &Addresses::new());
+        one.handle_timeout(due, &Addresses::default());
     }
     let events: Vec<_> = std::iter::from_fn(|| one.poll_event()).collect();
     assert!(matches!(events[..], [EthernetEvent::Unreachable(_)]), "{events:?}");

@@ -1,4 +1,4 @@
-//! What is answered, and what must not be.
+//! Packets that are answered, and packets that must not be.
 
 use super::*;
 use crate::address::{Lifetimes, Origin};
@@ -9,7 +9,7 @@ use std::time::Duration;
 const NOW: Time = Time::START;
 
 fn addresses() -> Addresses {
-    let mut addresses = Addresses::new();
+    let mut addresses = Addresses::default();
     for (text, len) in [("10.0.0.1", 24), ("fe80::1", 64), ("2001:db8::1", 64)] {
         let ip: IpAddr = text.parse().unwrap();
         assert!(addresses.add(NOW, ip, len, Origin::Configured, Lifetimes::default()));

@@ -54,7 +54,7 @@ pub use snapshot::InterfaceSnapshot;
 pub use state::InterfaceState;
 
 use crate::address::{Addresses, NextHop, Routes};
-use crate::arp::{Arp, ArpConfig};
+use crate::arp::Arp;
 use crate::beyond::{Beyond, TransitHop};
 use crate::bounded::Queue;
 use crate::dhcp::{Dhcp, Lease};
@@ -186,7 +186,6 @@ impl Interface {
     pub fn new(now: Time, config: InterfaceConfig, seed: u64) -> Self {
         let mut rng = SeededRng::secret(seed);
         let link = LinkAddress { qpn: config.qpn, ..LinkAddress::default() };
-        let arp = ArpConfig { link };
         let nd =
             NdConfig { link, detections: DETECTIONS, retry_after: config.neighbor.retry_after };
         let neighbor = NeighborConfig { connected_mode: config.peer.is_on(), ..config.neighbor };
@@ -198,12 +197,12 @@ impl Interface {
             sa: SaClient::new(config.sa, rng.split()),
             sa_queries: SaQueries::default(),
             subscriptions: BTreeMap::new(),
-            addresses: Addresses::new(),
-            routes: Routes::new(),
+            addresses: Addresses::default(),
+            routes: Routes::default(),
             owned: BTreeMap::new(),
             undetected: BTreeSet::new(),
             neighbors: Neighbors::new(neighbor, rng.next_u64()),
-            arp: Arp::new(arp, rng.next_u64()),
+            arp: Arp::new(link, rng.next_u64()),
             nd: Nd::new(nd, rng.next_u64()),
             membership: Membership::new(rng.next_u64()),
             group_users: GroupUsers::default(),

@@ -1,4 +1,4 @@
-//! Reports and answers in every version, and whom the link is joined for.
+//! Reports and answers in every version, and the groups that are joined on the link.
 
 use super::reporter::Version;
 use super::*;
@@ -125,7 +125,7 @@ fn events(membership: &mut Membership) -> Vec<MembershipEvent> {
     std::iter::from_fn(|| membership.poll_event()).collect()
 }
 
-/// One that hears [`GROUP`] and has said so.
+/// A member of [`GROUP`] that has reported it.
 fn member() -> Membership {
     let mut membership = Membership::new(5);
     assert!(membership.join(at(0), GROUP.into()));
@@ -173,7 +173,7 @@ fn groups_of_ipv6_that_share_a_group_of_the_link_join_it_once() {
 }
 
 #[test]
-fn changes_are_reported_as_often_as_the_robustness_says() {
+fn changes_are_repeated_by_the_robustness_variable() {
     let mut membership = Membership::new(1);
     membership.join(at(0), GROUP.into());
     membership.join(at(0), v6("ff05::7").into());
@@ -204,7 +204,7 @@ fn queries_are_answered_within_their_time() {
     assert_eq!(text, "224.0.0.22: MODE_IS_EXCLUDE 239.1.2.3 []");
     membership.handle_igmp(at(30_000), &query_v3(OTHER, 100, &[]));
     assert_eq!(said(&mut membership, at(50_000)), [""; 0], "not heard here");
-    // About some sources: all of them are heard; then about all.
+    // A query about some sources, all of which are received; then about all.
     let some = query_v3(GROUP, 100, &[ROUTER, Ipv4Addr::new(10, 0, 0, 7)]);
     membership.handle_igmp(at(60_000), &some);
     membership.handle_igmp(at(60_000), &query_v3(GROUP, 100, &[Ipv4Addr::new(10, 0, 0, 8)]));
@@ -315,10 +315,10 @@ fn groups_that_come_and_go_do_not_pile_up() {
 }
 
 proptest! {
-    /// Whatever routers and hosts send, and whoever joins and leaves: what is joined on the link is
-    /// what is heard, every answer comes in time, and then all is quiet.
+    /// For any sequence of messages, joins and leaves: the link is joined for exactly the IP groups
+    /// with a listener, every answer is in time, and then there is silence.
     #[test]
-    fn whatever_comes_the_link_is_joined_for_what_is_heard(
+    fn the_link_is_joined_for_groups_with_listeners(
         all in proptest::collection::vec((0u8..8, 0u8..4, any::<u16>()), 0..100),
     ) {
         let mut membership = Membership::new(5);

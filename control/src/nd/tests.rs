@@ -167,7 +167,7 @@ fn duplicates_are_found_by_question_and_by_answer() {
         assert_eq!(events(&mut nd), [NdEvent::Duplicate(local(1), by)]);
         assert_eq!((nd.own().count(), nd.poll_timeout()), (0, None));
     }
-    // Whoever has it already says so to all.
+    // A node that has the address advertises it to all.
     let mut nd = nd();
     nd.handle_packet(&solicitation(NOBODY, local(1), None));
     let answers = frames(&mut nd);

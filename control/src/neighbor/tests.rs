@@ -294,7 +294,7 @@ fn unsolicited_claims_make_no_entry_and_evict_none_in_use() {
     cache.handle_claim(at(1), claim(9, 5, ClaimKind::Request));
     assert_eq!(cache.drops().of(NeighborDrop::TableFull), 1);
     assert_eq!(cache.address(ip(9)), None);
-    // Who is sent to may take the place of the one unused for longest.
+    // A used neighbor may evict the one unused for longest.
     cache.handle_use(at(2), ip(1));
     assert_eq!(cache.resolve(at(3), ip(9), 0), Resolution::Waits);
     assert_eq!((cache.address(ip(1)).is_some(), cache.address(ip(2))), (true, None));
@@ -424,7 +424,7 @@ fn a_storm_of_unknown_addresses_is_asked_for_slowly_and_ends() {
     assert!(cache.drops().of(NeighborDrop::BroadcastPutOff) > 0);
 }
 
-/// What somebody does to a cache.
+/// An operation on a cache.
 #[derive(Clone, Debug)]
 enum Do {
     Resolve(u8),
@@ -505,7 +505,7 @@ fn check_indices(cache: &Neighbors<u32>) {
 
 proptest! {
     #[test]
-    fn the_cache_agrees_with_what_it_told(all in proptest::collection::vec(anything(), 0..200)) {
+    fn the_cache_agrees_with_its_events(all in proptest::collection::vec(anything(), 0..200)) {
         let config = NeighborConfig { entries_max: 6, ..NeighborConfig::default() };
         let mut cache = cache(config);
         let mut oracle = Oracle::default();

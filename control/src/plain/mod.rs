@@ -107,7 +107,7 @@ pub struct PlainInterface {
 impl PlainInterface {
     pub fn new(now: Time, config: &PlainConfig, down: String, seed: u64) -> Self {
         let mut interface = Self {
-            addresses: Addresses::new(),
+            addresses: Addresses::default(),
             down: Some(down),
             since: now,
             mtu: config.mtu,

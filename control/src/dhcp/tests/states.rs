@@ -81,7 +81,7 @@ const EVENTS: [Event; 13] = [
     }),
 ];
 
-/// What is sent and reported.
+/// The output of the client.
 fn outcome(client: &mut Dhcp, now: Time) -> String {
     let said = sent(client, now).into_iter().map(|said| match said.kind() {
         DhcpKind::DISCOVER => "DISCOVER",

@@ -97,8 +97,8 @@ impl Routing {
         Self {
             by_admin: AdminRoutes::default(),
             input: Input::default(),
-            own: Routes::new(),
-            kernel: Routes::new(),
+            own: Routes::default(),
+            kernel: Routes::default(),
             groups: HopGroups::default(),
             acls: Acls::new(workers),
             multicast: Multicast::default(),
