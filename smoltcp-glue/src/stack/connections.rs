@@ -33,7 +33,7 @@ impl Stack {
 
     /// The address and port of a listener.
     pub fn tcp_listener_local(&self, id: ListenerId) -> Option<SocketAddr> {
-        self.tcp.listener(id).map(tcp::Listener::local)
+        self.tcp.listener(id).map(|listener| listener.local)
     }
 
     /// Opens a connection from a local address; port 0 picks a free port.
@@ -63,7 +63,7 @@ impl Stack {
     /// Whether the connection is established; an error if it has ended.
     pub fn tcp_is_open(&self, id: TcpId) -> Result<bool, TcpError> {
         let connection = self.tcp.get(id).ok_or(TcpError::Closed)?;
-        match connection.end() {
+        match connection.end {
             Some(end) => Err(end),
             None => Ok(!matches!(connection.state(), State::SynSent | State::SynReceived)),
         }
@@ -119,7 +119,7 @@ impl Stack {
 
     /// The keep-alive time.
     pub fn tcp_keepalive(&self, id: TcpId) -> Result<Option<Duration>, TcpError> {
-        Ok(self.tcp.get(id).ok_or(TcpError::Closed)?.keepalive())
+        Ok(self.tcp.get(id).ok_or(TcpError::Closed)?.keepalive)
     }
 
     /// Whether all data of closed connections was acknowledged or given up.
@@ -139,11 +139,11 @@ impl Stack {
 
     /// Maximum time to flush data when the interface is dropped.
     pub const fn flush_max(&self) -> Duration {
-        self.tcp.flush_max()
+        self.tcp.config.flush_max
     }
 
     /// The number of connections, including half-open ones and TIME-WAIT.
     pub const fn tcp_len(&self) -> usize {
-        self.tcp.len()
+        self.tcp.connections.len()
     }
 }

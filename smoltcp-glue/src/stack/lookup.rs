@@ -114,12 +114,12 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn neighbors_in_number_do_not_crowd() {
-        neighbors_do_not_crowd(Secret { first: 7, factor: 0x9e37_79b9_7f4a_7c15 });
-        neighbors_do_not_crowd(Secret::CROWDING);
+    fn consecutive_addresses_do_not_collide() {
+        addresses_do_not_collide(Secret { first: 7, factor: 0x9e37_79b9_7f4a_7c15 });
+        addresses_do_not_collide(Secret::CROWDING);
     }
 
-    fn neighbors_do_not_crowd(secret: Secret) {
+    fn addresses_do_not_collide(secret: Secret) {
         let v4 = |nth: u16| IpAddr::from([10, 0, nth.to_be_bytes()[0], nth.to_be_bytes()[1]]);
         let v6 = |nth: u16| IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, nth]);
         let by_port = (0..1 << 12).map(|port| SocketAddr::new(v4(1), port));

@@ -336,12 +336,12 @@ impl Stack {
 
     /// The bound address; `None` if the socket is closed.
     pub fn udp_local(&self, id: UdpId) -> Option<SocketAddr> {
-        self.udp.get(id).map(udp::UdpSocket::local)
+        self.udp.get(id).map(|socket| socket.local)
     }
 
     /// The connected peer.
     pub fn udp_peer(&self, id: UdpId) -> Option<SocketAddr> {
-        self.udp.get(id)?.peer()
+        self.udp.get(id)?.peer
     }
 
     /// Joins a group; returns whether it is new. The caller joins it on the link.
@@ -356,7 +356,7 @@ impl Stack {
 
     /// The joined groups.
     pub fn udp_groups(&self, id: UdpId) -> Vec<IpAddr> {
-        self.udp.groups(id).collect()
+        self.udp.get(id).map_or(Vec::new(), |socket| socket.groups.iter().copied().collect())
     }
 
     /// Queues a datagram. The source address applies to sockets bound to all addresses.
@@ -370,7 +370,7 @@ impl Stack {
         let (mtu, ends) = self.udp_path(now, id, ends)?;
         let packet = udp::packet_len(mtu, ends.1.ip(), payload)?;
         let room = self.out.push(packet).ok_or(UdpError::Full)?;
-        self.udp.note_sent(ends);
+        self.udp.recent.note(ends);
         udp::write(room, ends, payload).ok_or(UdpError::BadAddress)
     }
 
@@ -385,7 +385,7 @@ impl Stack {
     ) -> Result<(), UdpError> {
         let (mtu, ends) = self.udp_path(now, id, ends)?;
         let packet = udp::packet_len(mtu, ends.1.ip(), payload)?;
-        self.udp.note_sent(ends);
+        self.udp.recent.note(ends);
         udp::write(sink.buffer(packet), ends, payload).ok_or(UdpError::BadAddress)
     }
 
@@ -396,7 +396,7 @@ impl Stack {
         id: UdpId,
         (from, to): (Option<IpAddr>, SocketAddr),
     ) -> Result<(u32, (SocketAddr, SocketAddr)), UdpError> {
-        let local = self.udp.get(id).ok_or(UdpError::Closed)?.local();
+        let local = self.udp.get(id).ok_or(UdpError::Closed)?.local;
         let from = match local.ip().is_unspecified() {
             true => SocketAddr::new(from.ok_or(UdpError::BadAddress)?, local.port()),
             false => local,

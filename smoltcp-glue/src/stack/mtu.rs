@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_holds_for_a_while_and_within_bounds() {
+    fn path_mtus_expire_and_have_bounds() {
         let (v4, v6) = (IpAddr::from([10, 0, 0, 2]), IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, 2]));
         let mut mtus = Mtus::new(2044);
         mtus.lower(Time::START, v4, 4000);
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn destinations_have_a_limit_and_old_ones_make_room() {
+    fn expired_path_mtus_make_space() {
         let to = |number: usize| IpAddr::from((number as u32).to_be_bytes());
         let mut mtus = Mtus::new(2044);
         for number in 0..=DESTINATIONS_MAX {

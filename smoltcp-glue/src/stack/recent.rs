@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_are_known_and_the_oldest_are_forgotten_whatever_the_secret() {
+    fn the_newest_pairs_are_known_with_any_secret() {
         (0..50).for_each(|_| note_all_ports(Recent::default()));
         note_all_ports(Recent { secret: Secret::CROWDING, ..Recent::default() });
     }

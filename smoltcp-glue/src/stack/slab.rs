@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_that_was_given_back_names_nothing() {
+    fn a_removed_key_finds_nothing() {
         let mut slab = Slab::new(2);
         let first = slab.insert("first").expect("a slot");
         let second = slab.insert("second").expect("a slot");

@@ -25,9 +25,9 @@ const SPARE_MAX: usize = 256;
 
 /// A bound socket with its receive queue.
 pub struct UdpSocket {
-    local: SocketAddr,
-    peer: Option<SocketAddr>,
-    groups: BTreeSet<IpAddr>,
+    pub(super) local: SocketAddr,
+    pub(super) peer: Option<SocketAddr>,
+    pub(super) groups: BTreeSet<IpAddr>,
     received: VecDeque<Datagram>,
     /// Bytes in the queue, with overhead.
     bytes: usize,
@@ -77,7 +77,7 @@ pub(super) struct Udp {
     bound: Lookup<SocketAddr, UdpId>,
     joined: Lookup<SocketAddr, Vec<UdpId>>,
     spare: Vec<Datagram>,
-    recent: Recent,
+    pub(super) recent: Recent,
     queue_bytes_max: usize,
     pub(super) events: Events,
 }
@@ -169,10 +169,6 @@ impl Udp {
         did
     }
 
-    pub(super) fn groups(&self, id: UdpId) -> impl Iterator<Item = IpAddr> {
-        self.sockets.get(id).into_iter().flat_map(|socket| socket.groups.iter().copied())
-    }
-
     pub(super) fn recv(
         &mut self,
         id: UdpId,
@@ -248,11 +244,6 @@ impl Udp {
         UdpInput::Done
     }
 
-    #[inline]
-    pub(super) fn note_sent(&mut self, ends: (SocketAddr, SocketAddr)) {
-        self.recent.note(ends);
-    }
-
     pub(super) fn has_sent(&self, from: SocketAddr, to: SocketAddr) -> bool {
         bound_at(&self.bound, from).is_some() && self.recent.contains((from, to))
     }
@@ -270,16 +261,6 @@ impl Udp {
 }
 
 impl UdpSocket {
-    /// The bound address and port.
-    pub const fn local(&self) -> SocketAddr {
-        self.local
-    }
-
-    /// The connected peer.
-    pub const fn peer(&self) -> Option<SocketAddr> {
-        self.peer
-    }
-
     pub(super) fn next_bytes(&self) -> Option<usize> {
         self.received.front().map(|datagram| datagram.payload.len())
     }

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_says_what_a_syn_said() {
+    fn a_cookie_encodes_the_options_of_a_syn() {
         let secret = IsnSecret::new(&mut SeededRng::secret(7));
         for mss in LENGTHS {
             for scale in (0..=SCALE_MAX).map(Some).chain([None]) {
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_is_good_for_its_ends_and_its_number_and_not_for_long() {
+    fn a_cookie_is_valid_for_its_addresses_number_and_epochs() {
         let secret = IsnSecret::new(&mut SeededRng::secret(7));
         let offer = Offer { mss: 2004, scale: Some(4), sack: true };
         let cookie = secret.cookie(NOW, ends(), 4711, offer);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guess_is_right_as_seldom_as_the_hash_is_long() {
+    fn a_guessed_cookie_is_rarely_valid() {
         let secret = IsnSecret::new(&mut SeededRng::secret(7));
         let right =
             (0..1 << 20).filter(|guess| secret.offer(NOW, ends(), 4711, *guess * 4093).is_some());

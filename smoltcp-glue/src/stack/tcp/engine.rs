@@ -325,7 +325,7 @@ mod tests {
 
     /// Also for the few whose previous state would be 0.
     #[test]
-    fn a_connection_begins_with_the_number_that_was_asked_for() {
+    fn a_connection_starts_with_the_requested_number() {
         let local = IpAddr::from([10, 0, 0, 1]);
         let at = At { now: Time::START, local, mtu: 2044 };
         for nth in 0..200_000_u32 {

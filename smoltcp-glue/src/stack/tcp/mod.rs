@@ -50,11 +50,11 @@ use std::time::Duration;
 pub type TcpId = Key<Connection>;
 
 pub(super) struct Tcp {
-    config: TcpConfig,
+    pub(super) config: TcpConfig,
     engine: Engine,
     secret: IsnSecret,
     service_clock: ServiceClock,
-    connections: Slab<Connection>,
+    pub(super) connections: Slab<Connection>,
     /// By local and remote address.
     by_addresses: Lookup<(SocketAddr, SocketAddr), TcpId>,
     listeners: Slab<Listener>,
@@ -429,14 +429,6 @@ impl Tcp {
             self.abort(*id, TcpError::TimedOut);
         }
         ids.len()
-    }
-
-    pub(super) const fn flush_max(&self) -> Duration {
-        self.config.flush_max
-    }
-
-    pub(super) const fn len(&self) -> usize {
-        self.connections.len()
     }
 }
 

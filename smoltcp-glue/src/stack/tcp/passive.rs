@@ -78,7 +78,7 @@ impl Tcp {
     ) {
         let Some(connection) = self.connections.get_mut(id) else { return };
         let (at, before) = (connection.at(now, mtus), State::Listen);
-        self.engine.receive_syn(at, isn, connection.sockets(), bytes);
+        self.engine.receive_syn(at, isn, &mut connection.sockets, bytes);
         connection.note_received((at, before), segment, &mut self.engine, None);
         if connection.state() == State::Listen {
             // It was no valid SYN.
@@ -176,7 +176,7 @@ impl Tcp {
     fn discard_answer(&mut self, now: Time, id: TcpId, mtus: &Mtus) {
         let Some(connection) = self.connections.get_mut(id) else { return };
         let at = connection.at(now, mtus);
-        let written = self.engine.draft(at, connection.sockets(), &mut self.draft);
+        let written = self.engine.draft(at, &mut connection.sockets, &mut self.draft);
         if let Some(written) = written {
             connection.note_sent((now, self.service_clock.at(now)), &written);
         }

@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn two_that_overtake_another_are_another_order_and_three_a_loss() {
+    fn two_later_arrivals_are_reordering_and_three_a_loss() {
         let mut board = flight(6);
         for (nth, is_lost) in [(1, false), (2, false), (3, true)] {
             assert_eq!(select(&mut board, nth, nth + 1).bytes, 1000);
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_late_after_one_that_was_sent_later_is_lost_in_time() {
+    fn a_late_transmission_is_lost_by_the_time_threshold() {
         let mut board = flight(2);
         assert_eq!(board.detect_losses(NOW + 2 * LATE, LATE, 0), (Losses::default(), None));
         select(&mut board, 1, 2);
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_again_is_lost_again_by_what_was_sent_after_it() {
+    fn a_retransmission_is_lost_by_later_transmissions() {
         let mut board = flight(4);
         select(&mut board, 1, 4);
         assert_eq!(lost_now(&mut board), 1);
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_too_quick_is_to_what_was_sent_first() {
+    fn a_quick_acknowledgment_is_of_the_original() {
         let mut board = flight(2);
         board.lose_last();
         board.sent(NOW, at(1000), at(2000));
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_twice_counts_once() {
+    fn duplicate_acknowledgments_count_once() {
         let mut board = flight(4);
         assert_eq!(select(&mut board, 1, 3).bytes, 2000);
         assert_eq!(select(&mut board, 1, 3), Arrivals::default());
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_asks_for_the_last_and_then_for_all() {
+    fn a_timeout_loses_the_last_record_and_then_all() {
         let mut board = flight(3);
         select(&mut board, 2, 3);
         board.lose_last();
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_what_was_not_sent_are_not_believed() {
+    fn sack_blocks_of_unsent_data_are_ignored() {
         let mut board = flight(2);
         for (left, right) in [(0, 2001), (1500, 1000), (1000, 1000), (3000, 4000), (u32::MAX, 500)]
         {
@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_board_ends_to_lose_and_counts_on() {
+    fn a_full_scoreboard_merges_records_and_keeps_its_counts() {
         let messages = RECORDS_MAX as u32 + 500;
         let (mut board, end) = (Scoreboard::new(FIRST), messages * 10);
         (0..messages).for_each(|nth| board.sent(NOW, at(nth * 10), at(nth * 10 + 10)));
@@ -561,7 +561,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_board_knows_what_one_for_every_byte_knows(
+        fn a_scoreboard_agrees_with_a_model_of_every_byte(
             steps in prop::collection::vec((0..6_u8, any::<u16>(), 1..40_u32), 1..200),
         ) {
             let (mut board, mut bytes) = (Scoreboard::new(FIRST), Bytes::default());

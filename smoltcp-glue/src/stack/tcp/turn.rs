@@ -49,7 +49,7 @@ impl Tcp {
         };
         let served = self.service_clock.at(now);
         connection.note_alive(served);
-        let has_answer = self.engine.receive(at, connection.sockets(), bytes, &mut self.draft);
+        let has_answer = self.engine.receive(at, &mut connection.sockets, bytes, &mut self.draft);
         let answer = has_answer.then_some(&mut self.draft);
         connection.note_received((at, before), segment, &mut self.engine, answer);
         if has_answer {
@@ -175,7 +175,7 @@ impl Tcp {
             return;
         }
         let at = connection.at(now, mtus);
-        let due = self.engine.due(at, connection.sockets());
+        let due = self.engine.due(at, &connection.sockets);
         let due = match due.filter(|due| *due <= now) {
             // A deadline that has passed without a segment is not retried at once.
             Some(_) if connection.had_nothing_to_send => Some(now + EMPTY_POLL_DELAY),

@@ -137,7 +137,7 @@ impl Connection {
         };
         let mut forged_ack = Packet::default();
         let is_answered = write_segment(&mut forged_ack, (remote, local), bare, &[]).is_some()
-            && engine.receive(at, self.sockets(), forged_ack.bytes(), answer);
+            && engine.receive(at, &mut self.sockets, forged_ack.bytes(), answer);
         if is_answered {
             self.note_answer(answer);
         }

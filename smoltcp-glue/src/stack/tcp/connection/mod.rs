@@ -89,7 +89,7 @@ pub struct Connection {
     pub(super) deadline: Option<Time>,
     /// The entry in the timer queue, at or before `deadline`.
     pub(super) queued_deadline: Option<Time>,
-    pub(super) end: Option<TcpError>,
+    pub(in crate::stack) end: Option<TcpError>,
     /// It is no longer found by its addresses, which another connection may have.
     pub(super) is_detached: bool,
     /// The user timeout after shutdown.
@@ -101,7 +101,7 @@ pub struct Connection {
     unanswered_since: Option<Time>,
     user_timeout: Duration,
     /// The keep-alive time.
-    keepalive: Option<Duration>,
+    pub(in crate::stack) keepalive: Option<Duration>,
     /// The last segment of the peer, and the probes sent since.
     last_received_at: Time,
     probes: u32,
@@ -163,10 +163,6 @@ impl Connection {
 
     pub(in crate::stack) const fn addresses(&self) -> (SocketAddr, SocketAddr) {
         (self.local, self.remote)
-    }
-
-    pub(super) fn sockets(&mut self) -> &mut SocketSet<'static> {
-        &mut self.sockets
     }
 
     pub(super) fn socket(&mut self) -> &mut Socket<'static> {
@@ -254,10 +250,6 @@ impl Connection {
         self.keepalive = idle.map(|idle| idle.max(KEEPALIVE_MIN));
     }
 
-    pub(in crate::stack) const fn keepalive(&self) -> Option<Duration> {
-        self.keepalive
-    }
-
     #[inline]
     pub(super) const fn note_alive(&mut self, served: Time) {
         (self.last_received_at, self.probes) = (served, 0);
@@ -289,10 +281,6 @@ impl Connection {
             Some(_) => Probe::Written,
             None => Probe::Nothing,
         }
-    }
-
-    pub(in crate::stack) const fn end(&self) -> Option<TcpError> {
-        self.end
     }
 
     pub(in crate::stack) fn unacknowledged(&self) -> usize {

@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_lost_and_what_is_new_is_let_through() {
+    fn only_lost_and_new_segments_are_sent() {
         let mut it = recovery(8);
         it.handle_ack(NOW, 1000, [(2000, 6000)], WINDOW);
         assert!(it.has_lost());
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_is_smaller_once_for_all_that_was_sent_before() {
+    fn the_window_is_reduced_once_per_round_trip() {
         let mut it = recovery(20);
         let before = it.window;
         it.handle_ack(NOW, 1000, [(2000, 10_000)], WINDOW);
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_answered_by_the_last_and_then_by_all_and_ever_later() {
+    fn timeouts_retransmit_the_last_segment_then_all_with_backoff() {
         let mut it = recovery(8);
         it.handle_timeout(due(&it));
         assert_eq!((it.board.lost, it.allowed().least), (SEGMENT, 8 * SEGMENT));
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_window_says_nothing_of_the_way() {
+    fn a_closed_window_is_no_sign_of_loss() {
         let mut it = recovery(8);
         it.handle_ack(NOW, 0, [], 0);
         for _ in 0..20 {
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_are_as_long_as_arrive() {
+    fn segments_are_shortened_by_losses_and_lengthened_again() {
         let mut length = Length { limit: MTU_MAX, arrived: 0, lost: 0, without_loss: 0, since: 0 };
         // One in ten is not enough.
         for _ in 0..100 {

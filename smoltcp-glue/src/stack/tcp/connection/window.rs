@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_idle_connection_begins_as_a_new_one_does() {
+    fn an_idle_connection_restarts_with_the_initial_window() {
         let wide = Window { bytes: 1 << 20, threshold: 1 << 16 };
         for (segment, bytes) in [(536, 5360), (1460, 14_600), (2004, 14_600), (65_480, 130_960)] {
             let window = wide.after_idle(segment);
