@@ -11,7 +11,6 @@ const ELSEWHERE_MAX: usize = 256;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeRoute {
-    /// By the link of an interface.
     Link {
         interface: u16,
         /// `None` if the destination is on the link.

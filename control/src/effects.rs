@@ -32,7 +32,6 @@ impl ConnectionKey {
     }
 }
 
-/// A worker of an interface, with its own queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkerId(pub u8);
 
@@ -85,7 +84,6 @@ pub enum Adjacency {
     Unknown,
     /// Being resolved: punt packets that must not be lost.
     Pending,
-    /// Unreachable: there is no path.
     Unreachable,
     Datagram(DatagramAdjacency),
     Connected {
@@ -240,7 +238,6 @@ pub enum PacketSource {
         lid: Lid,
         /// The sending port, from the GRH.
         gid: Option<Gid>,
-        /// The destination group of a multicast packet.
         group: Option<Gid>,
     },
     Connection(ConnectionKey),

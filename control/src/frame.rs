@@ -26,7 +26,6 @@ pub enum To<L = LinkAddress> {
     Link(L),
     /// This neighbor, by UD, once its link address is known.
     Neighbor(IpAddr),
-    /// The next hop of the packet's destination.
     Route,
 }
 
@@ -120,7 +119,6 @@ pub(crate) struct Sender {
     pub(crate) router_alert: bool,
 }
 
-/// The destination of an IP packet.
 pub(crate) fn destination(packet: &[u8]) -> Option<IpAddr> {
     match packet.first()? >> 4 {
         4 => Some(Ipv4Header::parse(packet.first_chunk()?).destination.into()),

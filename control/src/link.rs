@@ -28,10 +28,8 @@ pub trait InterfaceAddress: HardwareAddress + Copy + Default + Eq + fmt::Debug {
     #[must_use]
     fn without_offers(self) -> Self;
 
-    /// The source link-layer address option.
     fn source_option(self) -> NdOption<'static>;
 
-    /// The target link-layer address option.
     fn target_option(self) -> NdOption<'static>;
 
     /// The address in a source option of this kind of link.

@@ -13,7 +13,6 @@ use pollux_wire::ip::tcp::{TcpHeader, TcpSegment, fill_checksum};
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Reset(Vec<u8>),
-    /// The ICMP error for a port without a listener.
     NoPort,
     /// The packet is a segment that must not be answered.
     Nothing,

@@ -13,9 +13,9 @@ pub(crate) const FRAMES_MAX: usize = 256;
 
 /// The output of a protocol with link addresses `L`, events `E` and drop reasons `R`.
 pub(crate) struct Output<L, E, R: Reason> {
-    frames: Queue<Frame<L>>,
-    events: Queue<E>,
-    drops: Drops<R>,
+    pub(crate) frames: Queue<Frame<L>>,
+    pub(crate) events: Queue<E>,
+    pub(crate) drops: Drops<R>,
 }
 
 impl<L, E, R: Reason> Output<L, E, R> {
@@ -35,42 +35,26 @@ impl<L, E, R: Reason> Output<L, E, R> {
     pub(crate) fn count(&mut self, reason: R) {
         self.drops.count(reason);
     }
-
-    pub(crate) fn poll_transmit(&mut self) -> Option<Frame<L>> {
-        self.frames.pop()
-    }
-
-    pub(crate) fn poll_event(&mut self) -> Option<E> {
-        self.events.pop()
-    }
-
-    pub(crate) const fn lost(&self) -> u64 {
-        self.frames.lost() + self.events.lost()
-    }
-
-    pub(crate) const fn drops(&self) -> &Drops<R> {
-        &self.drops
-    }
 }
 
 /// The methods by which the owner of a protocol drains its field `output`.
 macro_rules! output_methods {
     ($link:ty, $event:ty, $drop:ty) => {
         pub fn poll_transmit(&mut self) -> Option<$crate::frame::Frame<$link>> {
-            self.output.poll_transmit()
+            self.output.frames.pop()
         }
 
         pub fn poll_event(&mut self) -> Option<$event> {
-            self.output.poll_event()
+            self.output.events.pop()
         }
 
         /// Frames and events lost because their queues were full.
         pub const fn lost(&self) -> u64 {
-            self.output.lost()
+            self.output.frames.lost() + self.output.events.lost()
         }
 
         pub const fn drops(&self) -> &pollux_verbs::drops::Drops<$drop> {
-            self.output.drops()
+            &self.output.drops
         }
     };
 }

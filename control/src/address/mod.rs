@@ -65,7 +65,6 @@ pub struct Address {
     pub prefix_len: u8,
     pub state: AddressState,
     pub origin: Origin,
-    /// Since when it is in this state.
     pub since: Time,
     /// `None` is for ever; so in `valid_until`.
     pub preferred_until: Option<Time>,

@@ -85,7 +85,6 @@ impl Routes {
         self.insert_router(ip, 0, None)
     }
 
-    /// Removes a default router, and the redirects to it.
     pub fn remove_router(&mut self, ip: IpAddr) {
         self.routers.remove(&ip);
         self.redirects.retain(|_, target| *target != ip);
@@ -101,14 +100,14 @@ impl Routes {
     }
 
     /// Handles a router advertisement (RFC 4861 6.3.4).
-    pub fn handle_router(&mut self, now: Time, said: &RouterAdvertised) {
-        let ip = IpAddr::V6(said.router);
-        if said.lifetime.is_zero() {
-            self.handle_not_router(said.router);
+    pub fn handle_router(&mut self, now: Time, advertised: &RouterAdvertised) {
+        let ip = IpAddr::V6(advertised.router);
+        if advertised.lifetime.is_zero() {
+            self.handle_not_router(advertised.router);
         } else if self.routers.get(&ip).is_none_or(|known| known.until.is_some()) {
-            self.insert_router(ip, said.preference, Some(now + said.lifetime));
+            self.insert_router(ip, advertised.preference, Some(now + advertised.lifetime));
         }
-        for prefix in said.prefixes.iter().filter(|prefix| prefix.on_link) {
+        for prefix in advertised.prefixes.iter().filter(|prefix| prefix.on_link) {
             self.handle_prefix(now, prefix);
         }
     }
@@ -194,7 +193,6 @@ impl Routes {
         }
     }
 
-    /// When something is over.
     pub fn poll_timeout(&self) -> Option<Time> {
         let routers = self.routers.values().filter_map(|router| router.until);
         routers.chain(self.announced.values().filter_map(|until| *until)).min()

@@ -21,7 +21,7 @@ use crate::frame::{Frame, To};
 use crate::link::InterfaceAddress;
 use crate::neighbor::{Claim, ClaimKind};
 use crate::output::{Output, output_methods};
-use own::{Conflict, Say};
+use own::{AcdPacket, Conflict};
 use pollux_verbs::reasons;
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
@@ -173,8 +173,8 @@ impl<L: InterfaceAddress> Arp<L> {
                 self.output.report(ArpEvent::Held(ip));
             }
             match say {
-                Some(Say::Probe) => self.solicit(Ipv4Addr::UNSPECIFIED, ip, None),
-                Some(Say::Announcement) => self.solicit(ip, ip, None),
+                Some(AcdPacket::Probe) => self.solicit(Ipv4Addr::UNSPECIFIED, ip, None),
+                Some(AcdPacket::Announcement) => self.solicit(ip, ip, None),
                 None => {}
             }
         }

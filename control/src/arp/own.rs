@@ -1,7 +1,7 @@
 //! The state of an own address, from configured to held: address conflict detection (RFC 5227).
 //!
 //! ```text
-//!   Probing --nobody has it--> Announcing --announced often enough--> Held
+//!   Probing --no conflict----> Announcing --announced often enough--> Held
 //!      |                        ^    |                                |
 //!      | conflict     not probed|    +---- conflict: announce again --+--> Held
 //!      v                        |    | conflict, not probed
@@ -47,7 +47,7 @@ pub enum OwnState {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Say {
+pub(super) enum AcdPacket {
     Probe,
     Announcement,
 }
@@ -88,7 +88,7 @@ impl OwnState {
         }
     }
 
-    pub(super) fn timed_out(self, now: Time, rng: &mut SeededRng) -> (Self, Option<Say>) {
+    pub(super) fn timed_out(self, now: Time, rng: &mut SeededRng) -> (Self, Option<AcdPacket>) {
         match self {
             Self::Probing { sent, .. } if sent < PROBES => {
                 let sent = sent + 1;
@@ -96,14 +96,16 @@ impl OwnState {
                     PROBES => ANNOUNCE_WAIT,
                     _ => PROBE_INTERVAL_MIN + rng.duration(PROBE_INTERVAL_SPREAD),
                 };
-                (Self::Probing { sent, until: now + wait }, Some(Say::Probe))
+                (Self::Probing { sent, until: now + wait }, Some(AcdPacket::Probe))
             }
             Self::Probing { .. } => Self::announcing(now, true).timed_out(now, rng),
             Self::Announcing { sent, is_alone, .. } if sent + 1 < ANNOUNCEMENTS => {
                 let (sent, until) = (sent + 1, now + ANNOUNCE_INTERVAL);
-                (Self::Announcing { sent, until, is_alone }, Some(Say::Announcement))
+                (Self::Announcing { sent, until, is_alone }, Some(AcdPacket::Announcement))
             }
-            Self::Announcing { .. } => (Self::Held { defended: None }, Some(Say::Announcement)),
+            Self::Announcing { .. } => {
+                (Self::Held { defended: None }, Some(AcdPacket::Announcement))
+            }
             held @ Self::Held { .. } => (held, None),
         }
     }

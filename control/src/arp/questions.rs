@@ -42,7 +42,6 @@ impl<L: InterfaceAddress> Questions<L> {
         true
     }
 
-    /// Removes an answered request; `false` if there is none.
     pub(super) fn answered(&mut self, about: L) -> bool {
         self.0.remove(&about.key()).is_some()
     }

@@ -21,7 +21,6 @@ pub(super) const WANTED: [u8; 7] = [
     DhcpOptionCode::REBINDING_TIME.0,
 ];
 
-/// A lease: an address for some time, with its parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
     pub ip: Ipv4Addr,

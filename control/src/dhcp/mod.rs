@@ -4,7 +4,7 @@
 //!   Init --> Selecting --offer--> Requesting --ACK--> Checking --free--> Bound --T1--> Renewing
 //!    ^           |                    |                  |                 ^             |  T2
 //!    |           no end               |                  |                 +----ACK----- Rebinding
-//!    +--------------------------------+-- NAK, silence --+-- taken: DECLINE, or lease over --+
+//!    +--------------------------------+-- NAK, timeout --+-- taken: DECLINE, or lease over --+
 //! ```
 //!
 //! On InfiniBand a client has no hardware address that fits the message: its client identifier

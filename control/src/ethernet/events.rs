@@ -11,7 +11,6 @@ use pollux_wire::ethernet::{EtherType, MacAddress};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 impl EthernetNeighbors {
-    /// Sets the source addresses of membership reports.
     pub(super) fn set_sources(&mut self, ours: &Addresses) {
         let v4 = ours.iter().filter(|one| one.state.may_be_source()).find_map(|one| match one.ip {
             IpAddr::V4(ip) => Some(ip),

@@ -55,7 +55,6 @@ impl EthernetConfig {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutgoingFrame {
-    /// The neighbor or the group that gets it.
     pub to: MacAddress,
     pub ether_type: EtherType,
     /// The packet, without the header of the link.
@@ -198,7 +197,6 @@ impl EthernetNeighbors {
         }
     }
 
-    /// Sends a packet to a next hop once it is resolved.
     pub fn send(&mut self, now: Time, next_hop: IpAddr, packet: Vec<u8>, ours: &Addresses) {
         self.resolve(now, next_hop, packet, ours);
         self.pump(now, ours);

@@ -19,7 +19,6 @@ impl ErrorBudget {
         Self(Arc::new(Mutex::new([one(), one()])))
     }
 
-    /// Uses one error of a family, if there is one.
     pub(super) fn take(&self, now: Time, ether_type: EtherType) -> bool {
         // Control is one thread, so nothing waits here.
         let mut budgets = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -6,7 +6,6 @@ use pollux_verbs::reasons;
 use std::collections::BTreeMap;
 
 reasons! {
-    /// A kind of ICMP message that a node sends.
     pub enum IcmpSentKind {
         EchoReply = "echo_reply",
         NoRoute = "no_route",

@@ -177,7 +177,6 @@ impl Icmp {
         message.ok()
     }
 
-    /// Uses the budget of the node from now on.
     pub(crate) fn share(&mut self, errors: ErrorBudget) {
         self.errors = errors;
     }

@@ -21,12 +21,12 @@ const MLDV2_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x16);
 /// The response time of IGMPv1 queries, which have none (RFC 3376 4.1.1).
 const OLDEST_TIME: Duration = Duration::from_secs(10);
 
-pub(super) enum Received {
+pub(super) enum ReceivedMessage {
     Query(Query),
     Report(IpAddr),
 }
 
-pub(super) fn read_igmp(bytes: &[u8]) -> Result<Received, MembershipDrop> {
+pub(super) fn read_igmp(bytes: &[u8]) -> Result<ReceivedMessage, MembershipDrop> {
     let malformed = |_| MembershipDrop::Malformed;
     let packet = Ipv4Packet::parse(bytes).map_err(malformed)?;
     let header = packet.header();
@@ -47,7 +47,9 @@ pub(super) fn read_igmp(bytes: &[u8]) -> Result<Received, MembershipDrop> {
             group.map_or(header.destination == ALL_SYSTEMS, |ip| ip.is_multicast());
         let group = group.map(IpAddr::V4);
         match is_right_group {
-            true => Ok(Received::Query(Query { version, group, within, sources, robustness })),
+            true => {
+                Ok(ReceivedMessage::Query(Query { version, group, within, sources, robustness }))
+            }
             false => Err(MembershipDrop::BadAddress),
         }
     };
@@ -65,7 +67,7 @@ pub(super) fn read_igmp(bytes: &[u8]) -> Result<Received, MembershipDrop> {
             query(Version::Current, group, within, sources, robustness)
         }
         IgmpMessage::ReportV1(group) | IgmpMessage::ReportV2(group) => {
-            Ok(Received::Report(group.into()))
+            Ok(ReceivedMessage::Report(group.into()))
         }
         IgmpMessage::QueryV2 { .. } | IgmpMessage::QueryV3 { .. } => {
             Err(MembershipDrop::NoRouterAlert)
@@ -74,7 +76,7 @@ pub(super) fn read_igmp(bytes: &[u8]) -> Result<Received, MembershipDrop> {
     }
 }
 
-pub(super) fn read_mld(bytes: &[u8]) -> Result<Received, MembershipDrop> {
+pub(super) fn read_mld(bytes: &[u8]) -> Result<ReceivedMessage, MembershipDrop> {
     let malformed = |_| MembershipDrop::Malformed;
     let packet = Ipv6Packet::parse(bytes).map_err(malformed)?;
     let header = packet.header();
@@ -95,7 +97,7 @@ pub(super) fn read_mld(bytes: &[u8]) -> Result<Received, MembershipDrop> {
     let query = |version, group: Ipv6Addr, ms: u32, sources, robustness| {
         let group = (!group.is_unspecified()).then_some(IpAddr::V6(group));
         let within = Duration::from_millis(u64::from(ms));
-        Ok(Received::Query(Query { version, group, within, sources, robustness }))
+        Ok(ReceivedMessage::Query(Query { version, group, within, sources, robustness }))
     };
     match MldMessage::parse(upper.payload).map_err(malformed)? {
         MldMessage::QueryV1 { max_response_ms, group } => {
@@ -106,7 +108,7 @@ pub(super) fn read_mld(bytes: &[u8]) -> Result<Received, MembershipDrop> {
             let robustness = Some(querier.robustness).filter(|&times| times > 0);
             query(Version::Current, group, ms, sources(&querier.sources), robustness)
         }
-        MldMessage::ReportV1(group) => Ok(Received::Report(group.into())),
+        MldMessage::ReportV1(group) => Ok(ReceivedMessage::Report(group.into())),
         MldMessage::Done(_) | MldMessage::ReportV2(_) => Err(MembershipDrop::NotForHosts),
     }
 }

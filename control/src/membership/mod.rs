@@ -13,7 +13,7 @@ mod tests;
 
 use crate::frame::NoLink;
 use crate::output::{Output, output_methods};
-use message::Received;
+use message::ReceivedMessage;
 use pollux_verbs::reasons;
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
@@ -131,16 +131,16 @@ impl Membership {
 
     pub fn handle_igmp(&mut self, now: Time, bytes: &[u8]) {
         match message::read_igmp(bytes) {
-            Ok(Received::Query(query)) => self.igmp.handle_query(now, query, &mut self.rng),
-            Ok(Received::Report(group)) => self.igmp.handle_report(now, group),
+            Ok(ReceivedMessage::Query(query)) => self.igmp.handle_query(now, query, &mut self.rng),
+            Ok(ReceivedMessage::Report(group)) => self.igmp.handle_report(now, group),
             Err(reason) => self.output.count(reason),
         }
     }
 
     pub fn handle_mld(&mut self, now: Time, bytes: &[u8]) {
         match message::read_mld(bytes) {
-            Ok(Received::Query(query)) => self.mld.handle_query(now, query, &mut self.rng),
-            Ok(Received::Report(group)) => self.mld.handle_report(now, group),
+            Ok(ReceivedMessage::Query(query)) => self.mld.handle_query(now, query, &mut self.rng),
+            Ok(ReceivedMessage::Report(group)) => self.mld.handle_report(now, group),
             Err(reason) => self.output.count(reason),
         }
     }

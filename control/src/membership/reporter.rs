@@ -48,7 +48,6 @@ pub(super) struct Query {
     pub(super) within: Duration,
     /// Empty means all sources.
     pub(super) sources: Vec<IpAddr>,
-    /// The querier's robustness variable.
     pub(super) robustness: Option<u8>,
 }
 
@@ -69,7 +68,6 @@ struct Change {
     due: Time,
 }
 
-/// An outstanding query about a group.
 #[derive(Clone, Debug)]
 struct Answer {
     due: Time,

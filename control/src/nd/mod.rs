@@ -256,8 +256,8 @@ impl<L: InterfaceAddress> Nd<L> {
                 if body.router_lifetime_seconds > 0 {
                     self.solicitations = None;
                 }
-                let said = RouterAdvertised::new(received.source, &body, &message.options);
-                self.output.report(NdEvent::Router(said));
+                let advertised = RouterAdvertised::new(received.source, &body, &message.options);
+                self.output.report(NdEvent::Router(advertised));
                 Ok(())
             }
             NdBody::Redirect(body) => self.redirected(&received, &body),

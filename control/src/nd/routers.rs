@@ -30,7 +30,6 @@ pub struct RouterAdvertised {
     /// 1 is high, -1 low (RFC 4191 2.1).
     pub preference: i8,
     pub hop_limit: Option<u8>,
-    /// The reachable time of neighbors.
     pub reachable_for: Option<Duration>,
     /// The retransmit timer.
     pub retry_after: Option<Duration>,
@@ -49,7 +48,7 @@ impl RouterAdvertised {
             let ms = Some(ms).filter(|ms| range.contains(ms));
             ms.map(|ms| Duration::from_millis(u64::from(ms)))
         };
-        let mut said = Self {
+        let mut advertised = Self {
             router,
             lifetime: Duration::from_secs(u64::from(body.router_lifetime_seconds)),
             preference: preference(body.preference),
@@ -61,9 +60,9 @@ impl RouterAdvertised {
             name_servers: Vec::new(),
         };
         for option in options.iter() {
-            said.add(option);
+            advertised.add(option);
         }
-        said
+        advertised
     }
 
     fn add(&mut self, option: NdOption<'_>) {
@@ -92,7 +91,6 @@ const fn preference(code: u8) -> i8 {
     }
 }
 
-/// Router solicitations, until a router answers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Solicitations {
     sent: u8,

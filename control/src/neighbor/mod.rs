@@ -51,7 +51,6 @@ pub struct NeighborConfig {
     pub pause_max: Duration,
     /// When an unused entry and its connections are removed; `None` is never (RFC 4755 3.4).
     pub idle_for: Option<Duration>,
-    /// Multicast requests.
     pub broadcasts_per_second_max: u32,
     /// The retransmit timer of probes when another port claims the address. An address that moves
     /// is unreachable for `probes_max` times this.
@@ -151,7 +150,6 @@ reasons! {
         BroadcastPutOff = "broadcast_put_off",
         /// A request of an unknown node created no entry: too many in a second.
         UnsolicitedPutOff = "unsolicited_put_off",
-        /// A claim of a node without an entry.
         ClaimUnasked = "claim_unasked",
         ClaimAgainstPermanent = "claim_against_permanent",
     }
@@ -161,7 +159,6 @@ reasons! {
 pub struct NeighborRow<L = LinkAddress> {
     pub ip: IpAddr,
     pub state: State<L>,
-    /// Since when it is so.
     pub since: Time,
     /// The cause of the last change of state.
     pub why: &'static str,
@@ -344,7 +341,6 @@ impl<P, L: InterfaceAddress> Neighbors<P, L> {
         self.events.pop_front()
     }
 
-    /// Requests lost because their queue was full.
     pub const fn lost(&self) -> u64 {
         self.asks.lost()
     }

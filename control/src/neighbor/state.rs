@@ -7,7 +7,7 @@
 //!       | its request   |  |              |    v                     | confirmed from above
 //!       +---------------|--|--------------+-> Stale --Use--> Delay --+
 //!                       |  |                   |               | time
-//!        nobody answers |  |    no answer      | idle          v
+//!        no answer      |  |    no answer      | idle          v
 //!                       |  +-------------------|------------ Probe --answer--> Reachable
 //!                       v                      v
 //!                     Failed --idle-------> (none)
@@ -47,7 +47,6 @@ pub enum State<L = LinkAddress> {
     },
     Reachable {
         address: L,
-        /// The end of the reachable time.
         until: Time,
     },
     Stale {
@@ -131,7 +130,6 @@ impl<L: InterfaceAddress> State<L> {
         }
     }
 
-    /// The next timer.
     pub const fn due(&self) -> Option<Time> {
         match *self {
             Self::Incomplete { until, .. }

@@ -47,10 +47,8 @@ reasons! {
         /// A link protocol that this link does not use.
         LinkProtocol = "link_protocol",
         Transit = "transit",
-        /// A multicast packet, for which there is no route.
         Multicast = "multicast",
         NoRoute = "no_route",
-        /// A route of the node drops it silently.
         Blackhole = "blackhole",
         TooBig = "too_big",
     }
@@ -80,7 +78,6 @@ pub struct PlainFrame {
 /// The state of a plain interface that workers need.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlainState {
-    /// All addresses of the node.
     pub own: BTreeSet<IpAddr>,
     /// In bytes.
     pub mtu: u32,
@@ -225,7 +222,7 @@ impl PlainInterface {
             _ if !is_ours => self.drops.count(PlainDrop::Transit),
             Kind::EchoRequest => {
                 if let Some(frame) = self.icmp.handle_echo(now, packet, &self.addresses) {
-                    self.route(now, frame.packet);
+                    self.send_packet(now, frame.packet);
                 }
             }
             Kind::Other => self.deliveries.push(Delivery { ether_type, packet: packet.to_vec() }),
@@ -242,7 +239,7 @@ impl PlainInterface {
     pub fn handle_no_listener(&mut self, now: Time, packet: &[u8]) {
         assert_no_worker_thread();
         match Answer::to(packet, &self.addresses) {
-            Answer::Reset(reset) => self.route(now, reset),
+            Answer::Reset(reset) => self.send_packet(now, reset),
             Answer::NoPort => self.send_icmp_error(now, packet, IcmpError::NoPort),
             Answer::Nothing => {}
         }
@@ -265,7 +262,8 @@ impl PlainInterface {
 
     pub fn send_packet(&mut self, now: Time, packet: Vec<u8>) {
         assert_no_worker_thread();
-        self.route(now, packet);
+        let flow = self.beyond.flow_of(&packet);
+        self.route_by(now, packet, flow);
     }
 
     pub fn poll_frame(&mut self) -> Option<PlainFrame> {
@@ -288,11 +286,6 @@ impl PlainInterface {
         let others = self.addresses.of_node().iter().copied();
         let own = self.addresses.iter().filter(|one| one.state.may_be_source()).map(|one| one.ip);
         Some(PlainState { own: own.chain(others).collect(), mtu: self.mtu })
-    }
-
-    fn route(&mut self, now: Time, packet: Vec<u8>) {
-        let flow = self.beyond.flow_of(&packet);
-        self.route_by(now, packet, flow);
     }
 
     /// With a flow hash other than its own.
@@ -420,7 +413,6 @@ impl PlainInterface {
         self.ethernet.as_ref()
     }
 
-    /// The subnets: an address with the prefix length each.
     pub fn subnets(&self) -> impl Iterator<Item = (IpAddr, u8)> {
         let all = self.addresses.iter().filter(|one| one.origin != Origin::LinkLocal);
         all.map(|one| (one.ip, one.prefix_len))

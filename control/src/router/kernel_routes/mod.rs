@@ -174,7 +174,6 @@ pub struct KernelRoutes {
 }
 
 impl KernelRoutes {
-    /// An empty mirror, which requests a dump at once.
     pub fn new(config: KernelRoutesConfig) -> Self {
         let mut routes = Self {
             config: KernelRoutesConfig::default(),
@@ -430,7 +429,6 @@ impl KernelRoutes {
         }
     }
 
-    /// Routes that may differ from the published ones.
     fn changed_keys(&self) -> BTreeSet<KernelRouteKey> {
         if self.changed.all {
             let published = self.published.keys();

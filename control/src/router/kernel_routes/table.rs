@@ -179,7 +179,6 @@ impl Tables {
         all.into_iter().flat_map(|id| self.v4.users(id).chain(self.v6.users(id))).collect()
     }
 
-    /// Removes the rows of one kind of dump.
     pub(super) fn clear(&mut self, kind: DumpKind) {
         match kind {
             DumpKind::Links => self.links.clear(),
