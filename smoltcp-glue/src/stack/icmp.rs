@@ -9,7 +9,6 @@ use pollux_wire::ip::icmpv6::{self, Icmpv6Message, Icmpv6Unreachable};
 pub(super) enum IcmpError {
     /// Port or protocol unreachable.
     Refused,
-    /// Another destination unreachable code.
     Unreachable,
     /// The packet was too big; the MTU of the next hop.
     TooBig(u32),

@@ -20,7 +20,6 @@ pub(super) fn bound_at<V: Copy>(table: &Lookup<SocketAddr, V>, address: SocketAd
     table.get(&address).or_else(|| table.get(&SocketAddr::new(any, address.port()))).copied()
 }
 
-/// The secret of a hash: initial value and multiplier.
 #[derive(Clone, Copy)]
 pub(super) struct Secret {
     first: u64,
@@ -28,7 +27,6 @@ pub(super) struct Secret {
 }
 
 impl Default for Secret {
-    /// A new random secret.
     fn default() -> Self {
         let seed = RandomState::new();
         Self { first: seed.hash_one(0), factor: seed.hash_one(1) | 1 }
@@ -95,7 +93,6 @@ impl Hasher for Folding {
     }
 }
 
-/// Both halves of the product.
 #[inline]
 const fn fold(word: u64, factor: u64) -> u64 {
     let product = word as u128 * factor as u128;

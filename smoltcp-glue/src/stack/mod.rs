@@ -309,14 +309,12 @@ impl Stack {
         if self.out.is_empty() { self.tcp.poll_timeout() } else { Some(Time::START) }
     }
 
-    /// Checks that an address is local or unspecified.
     fn check_local(&self, local: SocketAddr) -> Result<SocketAddr, BindError> {
         let is_ours = local.ip().is_unspecified() || self.addresses.contains(&local.ip());
         if is_ours { Ok(plain(local)) } else { Err(BindError::NotOurs) }
     }
 }
 
-/// UDP sockets.
 impl Stack {
     /// Binds a socket to a local address, or to all of a family; port 0 picks a free port.
     pub fn udp_bind(&mut self, local: SocketAddr) -> Result<UdpId, BindError> {
@@ -389,7 +387,6 @@ impl Stack {
         udp::write(sink.buffer(packet), ends, payload).ok_or(UdpError::BadAddress)
     }
 
-    /// The path MTU, source and destination of a datagram.
     fn udp_path(
         &self,
         now: Time,

@@ -38,12 +38,10 @@ impl Mtus {
         }
     }
 
-    /// Destinations with a path MTU of their own.
     pub(super) fn destinations(&self) -> impl Iterator<Item = IpAddr> {
         self.known.keys().copied()
     }
 
-    /// Sets the MTU of a destination, from a trusted source.
     pub(super) fn set(&mut self, now: Time, to: IpAddr, mtu: u32) {
         let least = if to.is_ipv4() { MTU_MIN } else { IPV6_MTU_MIN };
         if self.known.len() == DESTINATIONS_MAX && !self.known.contains_key(&to) {

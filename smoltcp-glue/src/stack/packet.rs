@@ -103,7 +103,6 @@ pub(super) fn write_header(
     }
 }
 
-/// The packet that an ICMP error quotes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Quoted {
     pub(super) protocol: IpProtocol,
@@ -111,7 +110,6 @@ pub(super) struct Quoted {
     pub(super) destination: SocketAddr,
     /// Only of a TCP segment.
     pub(super) sequence_number: u32,
-    /// The length of the packet.
     pub(super) len: u32,
 }
 

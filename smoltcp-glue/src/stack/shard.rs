@@ -25,7 +25,6 @@ impl FlowShard {
     /// Steers every flow to a single worker.
     pub const ALL: Self = Self { deal: FlowSteering::SINGLE, worker: PRIMARY_WORKER };
 
-    /// Whether UDP sockets at this port belong to this worker.
     pub(super) fn has_port(self, port: u16) -> bool {
         self == Self::ALL || self.deal.port(port) == self.worker
     }
@@ -47,7 +46,6 @@ impl Stack {
         self.shard
     }
 
-    /// Opens a connection from a free port whose flow is steered to this stack.
     pub(super) fn tcp_connect_in_shard(
         &mut self,
         now: Time,
@@ -61,7 +59,6 @@ impl Stack {
         self.tcp.connect(now, (local.ok_or(BindError::Full)?, remote), &self.mtus)
     }
 
-    /// Binds a socket to a free port that is steered to this stack.
     pub(super) fn udp_bind_in_shard(&mut self, mut local: SocketAddr) -> Result<UdpId, BindError> {
         for port in ephemeral_ports(&mut self.rng) {
             local.set_port(port);
@@ -77,7 +74,6 @@ impl Stack {
     }
 }
 
-/// All ephemeral ports, from a random port on.
 fn ephemeral_ports(rng: &mut SeededRng) -> impl Iterator<Item = u16> + use<> {
     let first = rng.below(EPHEMERAL_PORTS.len() as u64) as usize;
     EPHEMERAL_PORTS.skip(first).chain(EPHEMERAL_PORTS.take(first))

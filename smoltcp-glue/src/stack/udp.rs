@@ -86,7 +86,6 @@ pub(super) struct Udp {
 pub(super) enum UdpInput {
     /// Delivered, or dropped and counted.
     Done,
-    /// The port is closed.
     NoSocket,
 }
 
@@ -288,7 +287,6 @@ pub(crate) fn packet_len(mtu: u32, to: IpAddr, payload: &[u8]) -> Result<usize, 
     }
 }
 
-/// Writes the IP packet of a datagram.
 pub(super) fn write(
     room: &mut [u8],
     (from, to): (SocketAddr, SocketAddr),

@@ -17,7 +17,6 @@ pub(super) struct Bare {
 }
 
 impl Default for Bare {
-    /// An ACK.
     fn default() -> Self {
         Self {
             sequence_number: 0,

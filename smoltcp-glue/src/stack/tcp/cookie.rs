@@ -69,7 +69,6 @@ impl Offer {
         }
     }
 
-    /// Writes a SYN or SYN-ACK with these options.
     pub(super) fn write(
         self,
         packet: &mut Packet,

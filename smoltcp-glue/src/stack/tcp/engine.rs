@@ -28,14 +28,12 @@ const INCREMENT: u64 = 0x7590_ef39;
 const INTERFACES_MAX: usize = 16;
 
 pub(super) struct Engine {
-    /// With the MTU of each.
     interfaces: Vec<(u32, Interface)>,
     /// The index of the last used interface.
     last: usize,
     rng: SeededRng,
 }
 
-/// The time, local address and MTU of a poll.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct At {
     pub(super) now: Time,
@@ -43,7 +41,6 @@ pub(super) struct At {
     pub(super) mtu: u32,
 }
 
-/// A segment that smoltcp has written.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Written {
     pub(super) sequence_number: u32,

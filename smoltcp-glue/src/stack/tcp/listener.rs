@@ -38,12 +38,10 @@ impl Listener {
         !self.open.is_empty()
     }
 
-    /// Whether the accept queue is full.
     pub(super) fn is_full(&self) -> bool {
         self.open.len() >= self.backlog
     }
 
-    /// Whether there are too many half-open connections.
     pub(super) fn is_crowded(&self) -> bool {
         self.half_open >= self.backlog.min(HALF_OPEN_MAX)
     }

@@ -60,7 +60,6 @@ pub(super) struct Tcp {
     listeners: Slab<Listener>,
     listening: Lookup<SocketAddr, ListenerId>,
     ready: VecDeque<TcpId>,
-    /// Connections whose timers must be computed again.
     stale_timers: VecDeque<TcpId>,
     timers: BTreeSet<(Time, TcpId)>,
     /// Without sockets: it refuses every segment.
@@ -70,7 +69,6 @@ pub(super) struct Tcp {
     renewed: Packet,
     verify_checksums: bool,
     pub(super) events: Events,
-    /// Peers of connections that made progress.
     pub(super) progress: Queue<IpAddr>,
 }
 
@@ -222,7 +220,6 @@ impl Tcp {
         Ok(())
     }
 
-    /// The application releases the connection.
     pub(super) fn close(&mut self, now: Time, id: TcpId) {
         let Some(connection) = self.connections.get_mut(id) else { return };
         connection.holder = Holder::Nobody;
@@ -248,7 +245,6 @@ impl Tcp {
         self.make_ready(id);
     }
 
-    /// Handles a TCP packet to a local address.
     pub(super) fn handle(
         &mut self,
         now: Time,

@@ -51,7 +51,6 @@ impl Tcp {
         true
     }
 
-    /// The initial sequence number.
     pub(super) fn isn(&self, now: Time, ends: Ends, earlier: Option<u32>) -> u32 {
         let isn = self.secret.isn(now, ends);
         match earlier {
@@ -68,7 +67,6 @@ impl Tcp {
         Some(id)
     }
 
-    /// Passes the SYN to the connection.
     fn receive_syn(
         &mut self,
         now: Time,

@@ -37,7 +37,6 @@ enum Fate {
 /// A range of the stream that was sent at once.
 #[derive(Clone, Copy, Debug)]
 struct Record {
-    /// Where the next record starts.
     end: u32,
     number: u64,
     at: Time,
@@ -48,7 +47,6 @@ struct Record {
     is_timed: bool,
 }
 
-/// Newly acknowledged data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Arrivals {
     pub(super) bytes: usize,
@@ -70,7 +68,6 @@ impl Arrivals {
     }
 }
 
-/// Newly detected losses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Losses {
     pub(super) records: u32,
@@ -84,7 +81,6 @@ pub(super) struct Scoreboard {
     pub(super) first: u32,
     records: VecDeque<Record>,
     pub(super) next_number: u64,
-    /// The latest arrived transmission.
     latest: Option<u64>,
     /// In bytes; also `lost`.
     pub(super) in_flight: usize,

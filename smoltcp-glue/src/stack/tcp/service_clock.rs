@@ -37,7 +37,6 @@ impl ServiceClock {
         }
     }
 
-    /// The service time at `now`.
     #[inline]
     pub(super) fn at(&self, now: Time) -> Time {
         Time::from_nanos(now.nanos().saturating_sub(self.missed.as_nanos() as u64))

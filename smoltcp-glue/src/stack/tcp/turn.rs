@@ -167,7 +167,6 @@ impl Tcp {
         self.make_ready(id);
     }
 
-    /// Computes the deadline of a connection that is not ready.
     fn update_timer(&mut self, now: Time, id: TcpId, mtus: &Mtus) {
         let Some(connection) = self.connections.get_mut(id) else { return };
         connection.is_timer_stale = false;

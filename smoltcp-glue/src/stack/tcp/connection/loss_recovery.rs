@@ -62,14 +62,12 @@ pub(in crate::stack::tcp) struct LossRecovery {
     quick_for: u32,
     /// The first unacknowledged byte and SND.MAX when they last changed, and when.
     moved: Option<(u32, u32, Time)>,
-    /// During recovery.
     pub(super) active: Option<Box<ActiveRecovery>>,
     /// The congestion window after the last recovery.
     pub(super) window_kept: Option<Window>,
     pub(super) sent_at: Time,
 }
 
-/// The state of a connection in recovery.
 #[derive(Debug)]
 pub(super) struct ActiveRecovery {
     pub(super) recovery: Recovery,
@@ -166,7 +164,6 @@ impl Connection {
         !is_opening(self.state()) && is_after(self.loss_recovery.sent_to, self.first())
     }
 
-    /// Whether the peer's window is zero.
     pub(super) const fn has_zero_window(&self) -> bool {
         self.loss_recovery.window == 0
     }
@@ -175,7 +172,6 @@ impl Connection {
         usize::from(self.loss_recovery.window) << self.loss_recovery.shift
     }
 
-    /// The segment size for packets of this length.
     pub(super) fn segment(&self, mtu: u32) -> usize {
         let headers = if self.addresses().0.is_ipv4() { HEADERS_V4 } else { HEADERS_V6 };
         let theirs = self.loss_recovery.mss.unwrap_or(MSS_DEFAULT);
@@ -347,7 +343,6 @@ impl Connection {
         self.tell_window(at, engine);
     }
 
-    /// Whether there are data that were never sent.
     pub(super) fn has_unsent(&self) -> bool {
         self.unacknowledged() > self.loss_recovery.sent_to.wrapping_sub(self.first()) as usize
     }

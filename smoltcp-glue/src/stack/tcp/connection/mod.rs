@@ -105,7 +105,6 @@ pub struct Connection {
     /// The last segment of the peer, and the probes sent since.
     last_received_at: Time,
     probes: u32,
-    /// The time of the next progress report.
     pub(super) progress_due: Time,
     pub(super) loss_recovery: LossRecovery,
 }
@@ -203,14 +202,12 @@ impl Connection {
         }
     }
 
-    /// Closes the sending half.
     pub(in crate::stack) fn shut_down(&mut self, now: Time) {
         self.socket().close();
         self.unsent = self.socket_ref().send_queue();
         self.give_up = Some(now + self.user_timeout);
     }
 
-    /// Resets the connection.
     pub(super) fn abort(&mut self, why: TcpError) {
         self.end.get_or_insert(why);
         self.socket().abort();

@@ -16,7 +16,7 @@ use crate::stack::tcp::scoreboard::{Arrivals, Scoreboard};
 use pollux_verbs::time::Time;
 use std::time::Duration;
 
-/// The IP MTU of every IP over InfiniBand link (RFC 4391 9.1.2).
+/// An IP MTU that every IP over InfiniBand link carries (RFC 4391 9.1.2).
 const MTU_SHORT: u32 = 2044;
 /// This many losses in a trial of `TRIAL` shorten the segments.
 const LOST_OF_TRIAL: u32 = 3;
@@ -114,7 +114,6 @@ pub(super) struct Recovery {
     board: Scoreboard,
     round_trip: RoundTrip,
     length: Length,
-    /// The congestion window.
     window: usize,
     /// The slow start threshold.
     threshold: usize,
@@ -238,7 +237,6 @@ impl Recovery {
         self.restart_timer(now);
     }
 
-    /// Grows the window if it was used.
     fn grow(&mut self, arrivals: Arrivals, outstanding: usize) {
         let is_used = outstanding * 2 >= self.window;
         if !is_used || !self.board.has_reached(self.reduced_before) {
@@ -277,7 +275,6 @@ impl Recovery {
         self.reduced_before = self.board.next_number;
     }
 
-    /// Restarts the retransmission timer.
     fn restart_timer(&mut self, now: Time) {
         let answer = self.round_trip.smoothed() * 2 + self.round_trip.variation * 4;
         let delay = if self.is_single() { self.ack_delay } else { Duration::ZERO };
@@ -345,7 +342,6 @@ impl Recovery {
         self.board.lost > 0 && (self.may_probe || self.board.in_flight < self.window)
     }
 
-    /// The verdict about a segment that smoltcp has written.
     pub(super) fn judge(&mut self, now: Time, start: u32, end: u32) -> Verdict {
         let is_new = end.wrapping_sub(self.board.end()).cast_signed() > 0;
         // smoltcp retransmits into a closed window after enough duplicate acknowledgments.

@@ -87,7 +87,6 @@ impl Connection {
         }
     }
 
-    /// Whether smoltcp's retransmission was interrupted.
     pub(in crate::stack::tcp) fn is_paused(&self) -> bool {
         self.loss_recovery.active.as_ref().is_some_and(|active| active.paused.is_some())
     }
