@@ -8,7 +8,8 @@
 //! ```
 //!
 //! A connection starts without one, and has one from its first SACK or timeout on. smoltcp has the
-//! bytes and writes segments; its congestion control is off, and its window is the congestion window.
+//! bytes and writes segments; its congestion control is off, and the peer's window that it sees is
+//! the congestion window.
 
 use super::window::Window;
 use crate::stack::mtu::MTU_MAX;
