@@ -24,7 +24,7 @@ mod ends;
 use ends::{ThreadEnd, ends};
 use gungraun::prelude::*;
 use gungraun::{Callgrind, EventKind};
-use pollux_perf::verbs::end::Setup;
+use pollux_perf::verbs::end::VerbsEndSetup;
 use pollux_verbs::*;
 use std::hint::black_box;
 
@@ -55,7 +55,7 @@ impl Both {
 
 /// Warm, with receives posted.
 fn ready(qp_type: QpType) -> Box<Both> {
-    let mut both = Box::new(Both { ends: ends(Setup::of(qp_type), false) });
+    let mut both = Box::new(Both { ends: ends(VerbsEndSetup::of(qp_type), false) });
     for _ in 0..100 {
         both.ends[1].recv(128).expect("there is room");
     }

@@ -43,7 +43,7 @@ use ends::{ThreadEnd, ends};
 use pollux_perf::machine::{copy, lines, on_both};
 use pollux_perf::peers::{RunConfig, ucx};
 use pollux_perf::samples::median;
-use pollux_perf::verbs::end::{GRH_BYTES, Setup};
+use pollux_perf::verbs::end::{GRH_BYTES, VerbsEndSetup};
 use pollux_verbs::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -87,9 +87,9 @@ fn main() {
 fn figures(cores: [usize; 2]) -> Vec<Figure> {
     use QpType::{Rc, Uc, Ud};
     let config = RunConfig { cores, fifo: None, duration: Duration::from_millis(200) };
-    let of = |qp_type| (Setup::of(qp_type), false);
-    let packets = (Setup::of(Rc), true);
-    let thousand = (Setup { qps: 1000, has_srq: true, ..Setup::of(Rc) }, false);
+    let of = |qp_type| (VerbsEndSetup::of(qp_type), false);
+    let packets = (VerbsEndSetup::of(Rc), true);
+    let thousand = (VerbsEndSetup { qps: 1000, has_srq: true, ..VerbsEndSetup::of(Rc) }, false);
     let one_way = |setup, bytes| move || Some(one_way(cores, setup, bytes));
     let many = |setup, bytes, batch| move || Some(rate(cores, setup, bytes, batch) * 1e-6);
     let bandwidth =
@@ -157,7 +157,7 @@ fn print_json(figures: &[Figure], medians: &[Option<f64>], of: &dyn Fn(&str) -> 
 }
 
 /// Half the round trip of a message; inline if it is short.
-fn one_way(cores: [usize; 2], (setup, packets_only): (Setup, bool), bytes: u32) -> f64 {
+fn one_way(cores: [usize; 2], (setup, packets_only): (VerbsEndSetup, bool), bytes: u32) -> f64 {
     let [mut a, mut b] = ends(setup, packets_only);
     let room = bytes + GRH_BYTES;
     for end in [&mut a, &mut b] {
@@ -181,7 +181,12 @@ fn one_way(cores: [usize; 2], (setup, packets_only): (Setup, bool), bytes: u32) 
 }
 
 /// Messages a second, one way, in batches, each on the next queue pair.
-fn rate(cores: [usize; 2], (setup, packets_only): (Setup, bool), bytes: u32, batch: usize) -> f64 {
+fn rate(
+    cores: [usize; 2],
+    (setup, packets_only): (VerbsEndSetup, bool),
+    bytes: u32,
+    batch: usize,
+) -> f64 {
     let [mut a, mut b] = ends(setup, packets_only);
     let total = if bytes > 4096 { 400 } else { 200_000 / batch * batch };
     let over = AtomicBool::new(false);

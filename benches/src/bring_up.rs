@@ -1,7 +1,7 @@
 //! Bring-up of a subnet by our subnet manager, in memory: from cables to active ports.
 
 use pollux_fabric::Time;
-use pollux_fabric::sm::{Config, Residents};
+use pollux_fabric::sm::{Residents, SmConfig};
 use pollux_fabric::subnet::Subnet;
 use pollux_fabric::topology::{End, Topology};
 use pollux_wire::mad::smp::{NodeType, PortState};
@@ -26,7 +26,7 @@ pub fn bring_up(spec: &str) -> (Managed, Duration) {
     let mut managers = Residents::default();
     let at = host(&subnet, 0);
     let began = Instant::now();
-    managers.start(&mut subnet, at, Config::default());
+    managers.start(&mut subnet, at, SmConfig::default());
     managers.settle(Time::START, &mut subnet, |_, _| {});
     let took = began.elapsed();
     let ports = || subnet.nodes().iter().flat_map(|node| &node.ports[1..]);

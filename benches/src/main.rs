@@ -15,7 +15,7 @@ use pollux_perf::isolation::{self, IsolationPlan};
 use pollux_perf::null_router::{ForwardPlan, ROUTES_MAX};
 use pollux_perf::pair::{play_part, prioritize, run};
 use pollux_perf::peers::RunConfig;
-use pollux_perf::plan::{Layer, Outcome, Plan, Transport, What};
+use pollux_perf::plan::{Layer, MeasuredTransport, MeasurementOutcome, Plan, What};
 use pollux_perf::rfc2544;
 use pollux_perf::scaling;
 use pollux_perf::verbs::bytes_per_connection;
@@ -72,7 +72,7 @@ struct Measure {
     layer: Layer,
     /// Transport service: rc, uc or ud
     #[arg(long, value_enum, default_value = "rc")]
-    transport: Transport,
+    transport: MeasuredTransport,
     /// Message size in bytes, or `sweep` for sizes from 1 byte to the maximum
     #[arg(long, value_name = "N|sweep", default_value = "64")]
     size: String,
@@ -305,9 +305,9 @@ fn measured(what: What, measure: &Measure) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn sentence(outcome: &Outcome) -> String {
+fn sentence(outcome: &MeasurementOutcome) -> String {
     match outcome {
-        Outcome::Latency(latency) => {
+        MeasurementOutcome::Latency(latency) => {
             let at = |(part, value): &(f64, f64)| format!("{part} %: {value:.0}");
             let percentiles: Vec<_> = latency.percentiles.iter().map(at).collect();
             format!(
@@ -320,7 +320,7 @@ fn sentence(outcome: &Outcome) -> String {
                 latency.lost
             )
         }
-        Outcome::OneWay { per_second, bytes, sent, lost } => {
+        MeasurementOutcome::OneWay { per_second, bytes, sent, lost } => {
             let bytes_per_second = per_second * f64::from(*bytes);
             let messages = match bytes {
                 1 => String::new(),
@@ -328,7 +328,7 @@ fn sentence(outcome: &Outcome) -> String {
             };
             format!("{messages}{:.3} GB/s, {lost} of {sent} lost", bytes_per_second * 1e-9)
         }
-        Outcome::Connections { per_second } => format!("{per_second:.0} connections/s"),
+        MeasurementOutcome::Connections { per_second } => format!("{per_second:.0} connections/s"),
     }
 }
 

@@ -11,7 +11,7 @@
 
 use crate::error::PerfError;
 use crate::exchange::Exchange;
-use crate::plan::{EndRole, Layer, Outcome, Plan};
+use crate::plan::{EndRole, Layer, MeasurementOutcome, Plan};
 use crate::{sockets, verbs};
 use pollux_node::fabric::Embedded;
 use std::ffi::OsStr;
@@ -20,7 +20,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 
-pub fn run(plan: &Plan) -> Result<Outcome, PerfError> {
+pub fn run(plan: &Plan) -> Result<MeasurementOutcome, PerfError> {
     plan.check()?;
     let needs_fabric = plan.devices.is_none() && (plan.layer != Layer::Verbs || plan.processes);
     let fabric = needs_fabric.then(|| Embedded::start("single:2")).transpose()?;
@@ -29,7 +29,7 @@ pub fn run(plan: &Plan) -> Result<Outcome, PerfError> {
     if plan.processes { in_processes(plan) } else { in_threads(plan) }
 }
 
-fn in_threads(plan: &Plan) -> Result<Outcome, PerfError> {
+fn in_threads(plan: &Plan) -> Result<MeasurementOutcome, PerfError> {
     let (near, far) = UnixStream::pair()?;
     let [mut first, mut second] = match plan.devices {
         None => verbs::end::devices(false).map(Some),
@@ -65,7 +65,7 @@ fn play_by_name(
     plan: &Plan,
     role: EndRole,
     exchange: &mut Exchange,
-) -> Result<Option<Outcome>, PerfError> {
+) -> Result<Option<MeasurementOutcome>, PerfError> {
     let Some(devices) = &plan.devices else {
         return Err(PerfError::Plan("no device for an end".into()));
     };
@@ -79,7 +79,7 @@ fn play_by_name(
     }
 }
 
-fn in_processes(plan: &Plan) -> Result<Outcome, PerfError> {
+fn in_processes(plan: &Plan) -> Result<MeasurementOutcome, PerfError> {
     let (near, far) = UnixStream::pair()?;
     let mut server = Process(part(plan, EndRole::Server, far, Stdio::null())?);
     let mut client = Process(part(plan, EndRole::Client, near, Stdio::piped())?);

@@ -36,7 +36,7 @@ pub enum Layer {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum Transport {
+pub enum MeasuredTransport {
     /// Reliable connections.
     Rc,
     /// Unreliable connections.
@@ -45,7 +45,7 @@ pub enum Transport {
     Ud,
 }
 
-impl Transport {
+impl MeasuredTransport {
     pub const fn qp_type(self) -> QpType {
         match self {
             Self::Rc => QpType::Rc,
@@ -67,7 +67,7 @@ impl Transport {
 pub struct Plan {
     pub what: What,
     pub layer: Layer,
-    pub transport: Transport,
+    pub transport: MeasuredTransport,
     /// Bytes of a message; for TCP, of a write.
     pub bytes: u32,
     /// Without the warm-up.
@@ -86,7 +86,7 @@ pub struct Plan {
 
 impl Plan {
     /// A measurement between threads on cores 0 and 1, on a software fabric of this process.
-    pub const fn new(what: What, layer: Layer, transport: Transport, bytes: u32) -> Self {
+    pub const fn new(what: What, layer: Layer, transport: MeasuredTransport, bytes: u32) -> Self {
         let duration = Duration::from_secs(1);
         let (per_second, devices, fifo) = (None, None, None);
         let (processes, sleeps, cores) = (false, false, [0, 1]);
@@ -115,9 +115,9 @@ impl Plan {
             return refuse("--sleep is for lat of the layers udp and tcp");
         }
         let bytes_max = match (self.layer, self.transport) {
-            (Layer::Verbs, Transport::Ud) => 2048,
+            (Layer::Verbs, MeasuredTransport::Ud) => 2048,
             (Layer::Verbs | Layer::Tcp, _) => MESSAGE_BYTES_MAX,
-            (Layer::Udp, Transport::Ud) => UDP_BYTES_MAX[1],
+            (Layer::Udp, MeasuredTransport::Ud) => UDP_BYTES_MAX[1],
             (Layer::Udp, _) => UDP_BYTES_MAX[0],
         };
         if self.bytes > bytes_max {
@@ -150,7 +150,7 @@ pub enum EndRole {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum MeasurementOutcome {
     Latency(Latency),
     OneWay {
         per_second: f64,
@@ -164,7 +164,7 @@ pub enum Outcome {
     },
 }
 
-impl Outcome {
+impl MeasurementOutcome {
     /// Messages in one direction, of which the server received this many.
     pub fn one_way(plan: &Plan, per_second: f64, sent: u64, received: u64) -> Self {
         let lost = sent.saturating_sub(received);
@@ -191,13 +191,13 @@ mod tests {
             let plan = Plan::new(what, layer, transport, bytes);
             plan.check().err().map(|error| error.to_string()).unwrap_or_default()
         };
-        assert_eq!(refusal(What::Lat, Layer::Verbs, Transport::Rc, 64), "");
-        assert!(refusal(What::Lat, Layer::Verbs, Transport::Rc, 0).contains("--size 1"));
-        assert!(refusal(What::Lat, Layer::Verbs, Transport::Ud, 2049).contains("2048"));
-        assert!(refusal(What::Bw, Layer::Udp, Transport::Ud, 2017).contains("2016"));
-        assert!(refusal(What::Rate, Layer::Tcp, Transport::Rc, 64).contains("bw"));
-        assert!(refusal(What::Connect, Layer::Udp, Transport::Rc, 64).contains("tcp"));
-        let plan = Plan::new(What::Bw, Layer::Tcp, Transport::Rc, 64);
+        assert_eq!(refusal(What::Lat, Layer::Verbs, MeasuredTransport::Rc, 64), "");
+        assert!(refusal(What::Lat, Layer::Verbs, MeasuredTransport::Rc, 0).contains("--size 1"));
+        assert!(refusal(What::Lat, Layer::Verbs, MeasuredTransport::Ud, 2049).contains("2048"));
+        assert!(refusal(What::Bw, Layer::Udp, MeasuredTransport::Ud, 2017).contains("2016"));
+        assert!(refusal(What::Rate, Layer::Tcp, MeasuredTransport::Rc, 64).contains("bw"));
+        assert!(refusal(What::Connect, Layer::Udp, MeasuredTransport::Rc, 64).contains("tcp"));
+        let plan = Plan::new(What::Bw, Layer::Tcp, MeasuredTransport::Rc, 64);
         assert!(Plan { per_second: Some(9), ..plan }.check().is_err());
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::error::PerfError;
 use crate::exchange::Exchange;
-use crate::plan::{EndRole, Layer, Outcome, Plan, Transport, What};
+use crate::plan::{EndRole, Layer, MeasuredTransport, MeasurementOutcome, Plan, What};
 use crate::samples::{per_second, ping_pong};
 use pollux::stack::{StackConfig, TcpConfig};
 use pollux::{Interface, Node, TcpListener, TcpStream, UdpSlot, UdpSocket};
@@ -39,7 +39,7 @@ pub fn play(
     role: EndRole,
     device: &str,
     exchange: &mut Exchange,
-) -> Result<Option<Outcome>, PerfError> {
+) -> Result<Option<MeasurementOutcome>, PerfError> {
     let setup = Node::open(device)?.interface("ib0").mode(plan.transport.mode()).limits(limits());
     let interface = setup.address(&format!("{}/24", at(role).ip())).up()?;
     let socket = match plan.layer {
@@ -99,7 +99,7 @@ fn client_udp(
     interface: &Interface,
     socket: &UdpSocket,
     exchange: &mut Exchange,
-) -> Result<Outcome, PerfError> {
+) -> Result<MeasurementOutcome, PerfError> {
     let (peer, mut buffer) = (at(EndRole::Server), vec![0; 1 << 16]);
     let payload = vec![7; plan.bytes as usize];
     warm_up(plan, socket, &mut buffer)?;
@@ -119,7 +119,7 @@ fn client_udp(
         Ok(count)
     })?;
     exchange.send(&sent)?;
-    Ok(Outcome::one_way(plan, rate, sent, exchange.receive()?))
+    Ok(MeasurementOutcome::one_way(plan, rate, sent, exchange.receive()?))
 }
 
 /// Each request has a number, and is sent again after a timeout.
@@ -128,7 +128,7 @@ fn ping_datagrams(
     socket: &UdpSocket,
     mut request: Vec<u8>,
     mut reply: Vec<u8>,
-) -> Result<Outcome, PerfError> {
+) -> Result<MeasurementOutcome, PerfError> {
     let (mut number, mut lost) = (0u32, 0);
     let digits = request.len().min(4);
     let mut latency = ping_pong(plan.duration, plan.per_second, || {
@@ -146,13 +146,14 @@ fn ping_datagrams(
         Err(PerfError::OtherEnd(format!("no reply to {TRIES_MAX} datagrams")))
     })?;
     latency.lost = lost;
-    Ok(Outcome::Latency(latency))
+    Ok(MeasurementOutcome::Latency(latency))
 }
 
 /// Sends requests until a reply comes: at first address, path and connection are missing. A request
 /// above the MTU of datagrams proves that there is a connection.
 fn warm_up(plan: &Plan, socket: &UdpSocket, buffer: &mut [u8]) -> Result<(), PerfError> {
-    let first = vec![1; if plan.transport == Transport::Ud { 1 } else { LONGER_THAN_DATAGRAMS }];
+    let first =
+        vec![1; if plan.transport == MeasuredTransport::Ud { 1 } else { LONGER_THAN_DATAGRAMS }];
     socket.set_read_timeout(Some(TIMEOUT));
     let answered = (0..TRIES_MAX).any(|_| {
         let _ = socket.send_to(&first, at(EndRole::Server));
@@ -201,7 +202,7 @@ fn drain_udp(plan: &Plan, socket: &UdpSocket, exchange: &mut Exchange) -> Result
     exchange.send(&received)
 }
 
-fn client_tcp(plan: &Plan, interface: &Interface) -> Result<Outcome, PerfError> {
+fn client_tcp(plan: &Plan, interface: &Interface) -> Result<MeasurementOutcome, PerfError> {
     let mut stream = connect(interface)?;
     let mut buffer = vec![7; plan.bytes as usize];
     match plan.what {
@@ -211,14 +212,14 @@ fn client_tcp(plan: &Plan, interface: &Interface) -> Result<Outcome, PerfError> 
                 read_exact(&mut stream, &mut buffer, || false)?;
                 Ok(())
             })?;
-            Ok(Outcome::Latency(latency))
+            Ok(MeasurementOutcome::Latency(latency))
         }
         What::Connect => {
             let rate = per_second(plan.duration, || {
                 connect(interface)?;
                 Ok(1)
             })?;
-            Ok(Outcome::Connections { per_second: rate })
+            Ok(MeasurementOutcome::Connections { per_second: rate })
         }
         What::Bw | What::Rate => {
             let mut sent = 0;
@@ -233,7 +234,7 @@ fn client_tcp(plan: &Plan, interface: &Interface) -> Result<Outcome, PerfError> 
             let counted = read_exact(&mut stream, &mut received, || false)?;
             counted.ok_or(PerfError::OtherEnd("it closed the stream before the end".into()))?;
             let lost = sent.saturating_sub(u64::from_be_bytes(received));
-            Ok(Outcome::OneWay { per_second: rate, bytes: 1, lost, sent })
+            Ok(MeasurementOutcome::OneWay { per_second: rate, bytes: 1, lost, sent })
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Interfaces of all kinds share the routes of the node and the packets for its other interfaces.
 
-use crate::bounded::Queue;
+use crate::bounded::BoundedQueue;
 use crate::icmp::{ErrorBudget, IcmpError};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -61,12 +61,12 @@ pub struct TransitHop {
 pub(crate) struct Beyond {
     pub(crate) number: u16,
     pub(crate) routes: Option<Arc<dyn NodeRoutes>>,
-    pub(crate) elsewhere: Queue<Elsewhere>,
+    pub(crate) elsewhere: BoundedQueue<Elsewhere>,
 }
 
 impl Beyond {
     pub(crate) const fn new() -> Self {
-        Self { number: 0, routes: None, elsewhere: Queue::new(ELSEWHERE_MAX) }
+        Self { number: 0, routes: None, elsewhere: BoundedQueue::new(ELSEWHERE_MAX) }
     }
 
     /// Has the interface where a packet arrived send the error; `false` if it is this one.

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 /// A bounded FIFO queue.
 #[derive(Clone, Debug)]
-pub struct Queue<T> {
+pub struct BoundedQueue<T> {
     items: VecDeque<T>,
     max: usize,
     lost: u64,
 }
 
-impl<T> Queue<T> {
+impl<T> BoundedQueue<T> {
     pub const fn new(max: usize) -> Self {
         Self { items: VecDeque::new(), max, lost: 0 }
     }
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn a_queue_keeps_the_first_and_counts_the_rest() {
-        let mut queue = Queue::new(2);
+        let mut queue = BoundedQueue::new(2);
         for item in 0..5 {
             queue.push(item);
         }

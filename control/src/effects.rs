@@ -57,7 +57,7 @@ pub struct PortView {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Link {
+pub struct LinkProperties {
     pub pkey_index: u16,
     /// The Q_Key of the broadcast group, for all datagrams (RFC 4391 4.1).
     pub qkey: QKey,
@@ -100,7 +100,7 @@ pub enum Adjacency {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Start sending and receiving datagrams, or change the link of a started netdev.
-    Start(Link),
+    Start(LinkProperties),
     Stop,
     Attach {
         mgid: Gid,
@@ -183,7 +183,7 @@ pub enum QueuePairEvent {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outgoing {
+pub struct OutgoingPacket {
     pub ether_type: EtherType,
     /// The packet, without the header of the link.
     pub packet: Vec<u8>,
@@ -224,7 +224,7 @@ impl Delivery {
 
 /// A received packet for control or for one of our addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Received<'a> {
+pub struct ReceivedPacket<'a> {
     pub ether_type: EtherType,
     /// The packet, without the header of the link.
     pub packet: &'a [u8],

@@ -41,15 +41,15 @@ impl<L> To<L> {
 pub enum NoLink {}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Frame<L = LinkAddress> {
+pub struct LinkFrame<L = LinkAddress> {
     pub to: To<L>,
     pub ether_type: EtherType,
     /// Without the link header.
     pub packet: Vec<u8>,
 }
 
-impl Frame<NoLink> {
-    pub fn at_link<L>(self) -> Frame<L> {
+impl LinkFrame<NoLink> {
+    pub fn at_link<L>(self) -> LinkFrame<L> {
         let Self { to, ether_type, packet } = self;
         let to = match to {
             To::Group(id) => To::Group(id),
@@ -57,11 +57,11 @@ impl Frame<NoLink> {
             To::Neighbor(ip) => To::Neighbor(ip),
             To::Route => To::Route,
         };
-        Frame { to, ether_type, packet }
+        LinkFrame { to, ether_type, packet }
     }
 }
 
-impl<L> Frame<L> {
+impl<L> LinkFrame<L> {
     /// `None` if the packet is too long for IPv4.
     pub(crate) fn ipv4(
         to: To<L>,

@@ -4,8 +4,8 @@
 //! them after each call, so they fill up only if one call has too much output; the rest is counted
 //! as lost.
 
-use crate::bounded::Queue;
-use crate::frame::Frame;
+use crate::bounded::BoundedQueue;
+use crate::frame::LinkFrame;
 use pollux_verbs::drops::{Drops, Reason};
 
 /// Frames of one protocol.
@@ -13,18 +13,18 @@ pub(crate) const FRAMES_MAX: usize = 256;
 
 /// The output of a protocol with link addresses `L`, events `E` and drop reasons `R`.
 pub(crate) struct Output<L, E, R: Reason> {
-    pub(crate) frames: Queue<Frame<L>>,
-    pub(crate) events: Queue<E>,
+    pub(crate) frames: BoundedQueue<LinkFrame<L>>,
+    pub(crate) events: BoundedQueue<E>,
     pub(crate) drops: Drops<R>,
 }
 
 impl<L, E, R: Reason> Output<L, E, R> {
     pub(crate) fn new(events_max: usize) -> Self {
-        let (frames, events) = (Queue::new(FRAMES_MAX), Queue::new(events_max));
+        let (frames, events) = (BoundedQueue::new(FRAMES_MAX), BoundedQueue::new(events_max));
         Self { frames, events, drops: Drops::default() }
     }
 
-    pub(crate) fn send(&mut self, frame: Frame<L>) {
+    pub(crate) fn send(&mut self, frame: LinkFrame<L>) {
         self.frames.push(frame);
     }
 
@@ -40,7 +40,7 @@ impl<L, E, R: Reason> Output<L, E, R> {
 /// The methods by which the owner of a protocol drains its field `output`.
 macro_rules! output_methods {
     ($link:ty, $event:ty, $drop:ty) => {
-        pub fn poll_transmit(&mut self) -> Option<$crate::frame::Frame<$link>> {
+        pub fn poll_transmit(&mut self) -> Option<$crate::frame::LinkFrame<$link>> {
             self.output.frames.pop()
         }
 

@@ -4,7 +4,7 @@ use pollux_control::mad::{Envelope, MadAddress};
 use pollux_control::sa::{
     Membership, RequestId, SaClient, SaConfig, SaDrop, SaError, SaEvent, SaQuery, SaReply,
 };
-use pollux_fabric::sm::{Config, Residents};
+use pollux_fabric::sm::{Residents, SmConfig};
 use pollux_fabric::subnet::{Datagram, Subnet};
 use pollux_fabric::topology::{End, Topology};
 use pollux_verbs::rng::SeededRng;
@@ -42,10 +42,10 @@ struct World {
 
 impl World {
     fn new(seed: u64) -> Self {
-        Self::managed(seed, Config::default())
+        Self::managed(seed, SmConfig::default())
     }
 
-    fn managed(seed: u64, config: Config) -> Self {
+    fn managed(seed: u64, config: SmConfig) -> Self {
         let mut subnet = Subnet::new(Topology::generate("leaf-spine:2x2x2", 1).unwrap());
         let nodes = (0..).zip(subnet.topology().nodes());
         let hosts = nodes.filter(|(_, node)| node.kind == NodeType::CHANNEL_ADAPTER);
@@ -277,7 +277,7 @@ fn a_long_table_comes_whole_though_segments_and_acknowledgements_get_lost() {
     const LMC: u8 = 7;
     const PATHS: usize = 127;
     for seed in 0..20 {
-        let mut world = World::managed(seed, Config { lmc: LMC, ..Config::default() });
+        let mut world = World::managed(seed, SmConfig { lmc: LMC, ..SmConfig::default() });
         world.lost = 50_000;
         let (sgid, dgid) = (world.gid(3), world.gid(1));
         let answer = world.ask(3, SaQuery::paths(sgid, dgid, PKey::DEFAULT));
@@ -321,7 +321,7 @@ fn questions_outlive_the_subnet_manager() {
     assert!(world.answers.is_empty());
     assert_eq!(world.clients[1].queries(), (0, 1));
     let second = world.hosts[2];
-    world.managers.start(&mut world.subnet, second, Config::default());
+    world.managers.start(&mut world.subnet, second, SmConfig::default());
     world.pass(Duration::from_secs(1));
     world.tell_clients();
     assert_eq!(world.clients[1].administrator().unwrap().lid, world.lid(2));

@@ -3,7 +3,7 @@
 use pollux_control::cm::{Cm, CmConfig, CmDatagram, CmEvent, Connect, LocalPort, request_along};
 use pollux_control::mad::{Envelope, MadAddress};
 use pollux_referee::frames::gmp;
-use pollux_referee::tshark::{Frame, judge};
+use pollux_referee::tshark::{DissectedFrame, judge};
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::address::{Gid, Guid, Lid, Qpn};
@@ -88,7 +88,7 @@ fn tshark_reads_a_connection_from_beginning_to_end() {
     let attributes: Vec<_> = said.iter().map(|(attribute, _)| *attribute).collect();
     assert_eq!(attributes, [0x10, 0x13, 0x14, 0x15, 0x16], "REQ REP RTU DREQ DREP");
     let frame = |(attribute, mad): &(u16, [u8; 256])| {
-        Frame::new(format!("CM {attribute:#06x}"), gmp(mad))
+        DissectedFrame::new(format!("CM {attribute:#06x}"), gmp(mad))
             .expect_hex("infiniband.mad.mgmtclass", 7u8, 2)
             .expect_hex("infiniband.mad.attributeid", *attribute, 4)
     };

@@ -95,17 +95,26 @@ fn bench() -> Box<Bench> {
     let mut device = Sink::new();
     let small = PacketMemory::new(1024, 2044).expect("there is memory");
     let large = PacketMemory::new(256, RECEIVE_MTU - 4).expect("there is memory");
-    let config = Config { receive_mtu: RECEIVE_MTU, connected_receives: 64, ..Config::default() };
+    let config = NetdevConfig {
+        receive_mtu: RECEIVE_MTU,
+        connected_receives: 64,
+        ..NetdevConfig::default()
+    };
     let netdev = Netdev::new(&mut device, Pd(0), config, &small, &large);
     let mut netdev = netdev.expect("it takes all");
-    let link = Link { qkey: QKey(1), lid: Lid(1), gid: Gid([1; 16]), ..Link::default() };
+    let link = LinkAttributes {
+        qkey: QKey(1),
+        lid: Lid(1),
+        gid: Gid([1; 16]),
+        ..LinkAttributes::default()
+    };
     netdev.start(&mut device, link).expect("it takes all");
     let connection = netdev.connect(&mut device, 9, QpType::Rc).expect("there is room");
     let change = QpAttributes::default();
     netdev.modify_connection(&mut device, connection, &change).expect("it takes all");
     let mut table = RouteTable::new(PKey::DEFAULT, Scope::LINK_LOCAL, 7);
     for nth in 0..1000u16 {
-        let way = Datagram { ah: Ah(0), qpn: Qpn(nth.into()), mtu: 2044 };
+        let way = DatagramRoute { ah: Ah(0), qpn: Qpn(nth.into()), mtu: 2044 };
         let peer = table.add_peer(Route::Datagram(way)).expect("there is room");
         let [high, low] = nth.to_be_bytes();
         assert!(table.bind([10, 0, high, low].into(), peer));
@@ -137,7 +146,7 @@ fn bench() -> Box<Bench> {
 impl Bench {
     /// Packets to be sent.
     fn make(&mut self, qp_type: QpType, bytes: usize, count: usize) {
-        let way = Datagram { ah: Ah(0), qpn: Qpn(9), mtu: 2044 };
+        let way = DatagramRoute { ah: Ah(0), qpn: Qpn(9), mtu: 2044 };
         let route = match qp_type {
             QpType::Ud => Route::Datagram(way),
             _ => Route::Connected(Connected {

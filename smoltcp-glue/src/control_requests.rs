@@ -3,8 +3,8 @@
 use crate::control_thread::{Answer, ControlHandle};
 use pollux_control::ipoib::Adjacency;
 use pollux_node::config::InterfaceSettings;
-use pollux_node::interface::echo::{EchoId, EchoRequest, Outcome};
-use pollux_node::interface::{Interface, NotSent, PingError};
+use pollux_node::interface::echo::{EchoId, EchoOutcome, EchoRequest};
+use pollux_node::interface::{IpoibLink, NotSent, PingError};
 use pollux_verbs::QpType;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::link_address::LinkAddress;
@@ -91,7 +91,7 @@ impl ControlHandle {
     }
 }
 
-fn addresses_if_up(interface: &Interface, settings: &InterfaceSettings) -> Option<Vec<IpAddr>> {
+fn addresses_if_up(interface: &IpoibLink, settings: &InterfaceSettings) -> Option<Vec<IpAddr>> {
     let control = interface.control();
     let own: Vec<_> = control.snapshot().own().collect();
     let has_lease = control.has_lease() || !settings.asks_for_address();
@@ -99,7 +99,7 @@ fn addresses_if_up(interface: &Interface, settings: &InterfaceSettings) -> Optio
     (control.is_up() && has_lease && has_all).then_some(own)
 }
 
-fn neighbors(interface: &Interface) -> Vec<NeighborRoute> {
+fn neighbors(interface: &IpoibLink) -> Vec<NeighborRoute> {
     let control = interface.control();
     let connections: Vec<_> = control.connection_rows().collect();
     let connection = |key| connections.iter().find(|row| row.connection == key);
@@ -117,7 +117,7 @@ fn neighbors(interface: &Interface) -> Vec<NeighborRoute> {
 }
 
 fn begin_ping(
-    interface: &mut Interface,
+    interface: &mut IpoibLink,
     now: Time,
     to: IpAddr,
     bytes: usize,
@@ -131,14 +131,14 @@ fn begin_ping(
     })
 }
 
-fn round_trip(outcome: Outcome) -> io::Result<Duration> {
+fn round_trip(outcome: EchoOutcome) -> io::Result<Duration> {
     match outcome {
-        Outcome::Answered { after, .. } => Ok(after),
-        Outcome::Silence => Err(io::ErrorKind::TimedOut.into()),
-        Outcome::NotSent(NotSent::TooBig(_)) => Err(io::ErrorKind::InvalidInput.into()),
-        Outcome::NotSent(_)
-        | Outcome::Unreachable
-        | Outcome::Prohibited
-        | Outcome::TimeExceeded => Err(io::ErrorKind::HostUnreachable.into()),
+        EchoOutcome::Answered { after, .. } => Ok(after),
+        EchoOutcome::Silence => Err(io::ErrorKind::TimedOut.into()),
+        EchoOutcome::NotSent(NotSent::TooBig(_)) => Err(io::ErrorKind::InvalidInput.into()),
+        EchoOutcome::NotSent(_)
+        | EchoOutcome::Unreachable
+        | EchoOutcome::Prohibited
+        | EchoOutcome::TimeExceeded => Err(io::ErrorKind::HostUnreachable.into()),
     }
 }

@@ -30,7 +30,7 @@ const STEPS_MAX: usize = 64;
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
 /// A function that is called until it returns true.
-type Request = Box<dyn FnMut(&mut node::Interface, Time) -> bool + Send>;
+type Request = Box<dyn FnMut(&mut node::IpoibLink, Time) -> bool + Send>;
 
 /// The threads that the control thread serves, and wakes if they sleep.
 pub(crate) trait Attendant: Send + 'static {
@@ -75,7 +75,7 @@ pub(crate) struct Answer<R> {
 
 impl ControlThread {
     pub(crate) fn start(
-        interface: node::Interface,
+        interface: node::IpoibLink,
         clock: Clock,
         attendant: impl Attendant,
     ) -> io::Result<Self> {
@@ -110,7 +110,7 @@ impl ControlHandle {
     /// the answer is dropped.
     pub(crate) fn ask<R: Send + 'static>(
         &self,
-        mut ask: impl FnMut(&mut node::Interface, Time) -> Option<R> + Send + 'static,
+        mut ask: impl FnMut(&mut node::IpoibLink, Time) -> Option<R> + Send + 'static,
     ) -> Answer<R> {
         let (sender, receiver) = sync_channel(1);
         let wanted = Arc::new(());
@@ -131,7 +131,7 @@ impl ControlHandle {
     }
 
     /// Runs a function on the control plane, without an answer.
-    pub(crate) fn run(&self, mut act: impl FnMut(&mut node::Interface, Time) + Send + 'static) {
+    pub(crate) fn run(&self, mut act: impl FnMut(&mut node::IpoibLink, Time) + Send + 'static) {
         self.request(Box::new(move |interface, now| {
             act(interface, now);
             true
@@ -157,7 +157,7 @@ impl Clone for ControlHandle {
 }
 
 struct Control<A> {
-    interface: node::Interface,
+    interface: node::IpoibLink,
     clock: Clock,
     requests: Receiver<Request>,
     /// Requests without an answer yet.

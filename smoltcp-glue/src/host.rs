@@ -73,7 +73,7 @@ impl Host {
         [seed, stack_seed]: [u64; 2],
     ) -> Result<Self, DeviceError> {
         let alone = InterfaceSettings { workers: 1, ..settings.clone() };
-        let (mut interface, workers) = node::Interface::new(now, access, &alone, seed)?;
+        let (mut interface, workers) = node::IpoibLink::new(now, access, &alone, seed)?;
         interface.keep_deliveries();
         let [worker] = <[_; 1]>::try_from(workers).ok().expect("there is one");
         let connects = settings.mode != Mode::Ud;
@@ -103,8 +103,8 @@ impl Host {
     }
 
     /// The control plane, for reports; only the host of worker 0 has it.
-    pub fn control(&self) -> Option<&control::Interface> {
-        self.node.interface.as_ref().map(node::Interface::control)
+    pub fn control(&self) -> Option<&control::IpoibInterface> {
+        self.node.interface.as_ref().map(node::IpoibLink::control)
     }
 
     /// The error that ended the device, if any.
@@ -337,8 +337,8 @@ impl Host {
         settings: &InterfaceSettings,
         config: &StackConfig,
         seed: impl Fn() -> u64,
-    ) -> Result<(node::Interface, Vec<Self>), DeviceError> {
-        let (mut interface, workers) = node::Interface::new(now, access, settings, seed())?;
+    ) -> Result<(node::IpoibLink, Vec<Self>), DeviceError> {
+        let (mut interface, workers) = node::IpoibLink::new(now, access, settings, seed())?;
         interface.keep_deliveries();
         let mut hand_offs = match settings.workers {
             1 => Vec::new().into_iter(),

@@ -3,17 +3,17 @@
 use pollux_fabric::SoftDevice;
 use pollux_fabric::link::threads::ThreadLink;
 use pollux_mem::Memory;
-use pollux_perf::verbs::end::{BYTES, End, Setup, devices};
+use pollux_perf::verbs::end::{BYTES, VerbsEnd, VerbsEndSetup, devices};
 
-pub type ThreadEnd = End<SoftDevice<ThreadLink>>;
+pub type ThreadEnd = VerbsEnd<SoftDevice<ThreadLink>>;
 
 /// Each end is created in a thread of its own, so that their allocations share no cache line.
-pub fn ends(setup: Setup, packets_only: bool) -> [ThreadEnd; 2] {
+pub fn ends(setup: VerbsEndSetup, packets_only: bool) -> [ThreadEnd; 2] {
     let mut ends = std::thread::scope(|scope| {
         let made = devices(packets_only).map(|device| {
             scope.spawn(move || {
                 let memory = Memory::private(BYTES).expect("there is memory");
-                End::new(Box::new(device), 1, &memory, &setup).expect("there is room")
+                VerbsEnd::new(Box::new(device), 1, &memory, &setup).expect("there is room")
             })
         });
         made.map(|end| end.join().expect("it is made"))

@@ -3,7 +3,7 @@
 use crate::null_router::ForwardPlan;
 use crate::pair::run;
 use crate::peers::{RunConfig, iperf3, l3fwd, opensm, sockperf, testpmd, ucx};
-use crate::plan::{Layer, Outcome, Plan, Transport, What};
+use crate::plan::{Layer, MeasuredTransport, MeasurementOutcome, Plan, What};
 use crate::{bring_up, forward, machine};
 use std::fmt;
 use std::process::Command;
@@ -190,11 +190,11 @@ pub const CASES: &[ComparisonCase] = &[
 ];
 
 fn verbs(config: &RunConfig, what: What, bytes: u32) -> Plan {
-    plan(config, Plan::new(what, Layer::Verbs, Transport::Rc, bytes))
+    plan(config, Plan::new(what, Layer::Verbs, MeasuredTransport::Rc, bytes))
 }
 
 fn sockets(config: &RunConfig, what: What, layer: Layer, bytes: u32) -> Plan {
-    plan(config, Plan::new(what, layer, Transport::Rc, bytes))
+    plan(config, Plan::new(what, layer, MeasuredTransport::Rc, bytes))
 }
 
 /// A plan between processes, as the peers run.
@@ -229,7 +229,7 @@ fn scaled(by: f64, figures: Figures) -> Figures {
 /// The median, and the 99.9th percentile.
 fn latency(plan: &Plan) -> Figures {
     match run(plan).map_err(text)? {
-        Outcome::Latency(latency) => {
+        MeasurementOutcome::Latency(latency) => {
             let at = |part| latency.percentile(part).ok_or("the percentile is not recorded");
             Ok(vec![at(50.0)?, at(99.9)?])
         }

@@ -5,8 +5,8 @@ use pollux_control::mad::{Envelope, MadAddress};
 use pollux_node::admin::client::ask;
 use pollux_node::admin::request::{AdminRequest, AdminTable};
 use pollux_node::config::NodeConfig;
-use pollux_node::node::{Node, Order};
-use pollux_node::port::{Port, PortHandle};
+use pollux_node::node::{NodeRunner, Order};
+use pollux_node::port::{DevicePort, PortHandle};
 use pollux_verbs::time::Time;
 use pollux_wire::address::{Lid, Qpn};
 use pollux_wire::keys::PKey;
@@ -61,7 +61,7 @@ pub fn requests(
     per_second: u32,
     control: &StormControl,
 ) -> Result<(), PerfError> {
-    let port = Port::new(pollux_node::open(device)?)?;
+    let port = DevicePort::new(pollux_node::open(device)?)?;
     let mut port = port.context(PKey::DEFAULT)?;
     wait_until_active(&port)?;
     let peer = MadAddress::gsi(lid, 0, PKey::DEFAULT);
@@ -131,7 +131,7 @@ pub fn compute(control: &StormControl) {
 
 pub fn node(config: NodeConfig, socket: &Path, control: &StormControl) -> Result<(), PerfError> {
     let (_wake, woken) = UnixStream::pair()?;
-    let node = Node::new(config, Some(socket));
+    let node = NodeRunner::new(config, Some(socket));
     let node = node.map_err(|error| PerfError::OtherEnd(error.to_string()))?;
     let order = || if control.is_over() { Order::End } else { Order::Run };
     Ok(node.run(woken, order, |_| {})?)

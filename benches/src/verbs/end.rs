@@ -26,14 +26,14 @@ pub const INLINE_BYTES: u32 = 64;
 const LOOKS_AWAKE: u32 = 20_000;
 
 #[derive(Clone, Copy, Debug)]
-pub struct Setup {
+pub struct VerbsEndSetup {
     pub qp_type: QpType,
     /// The nth queue pair of one end is connected to the nth of the other.
     pub qps: usize,
     pub has_srq: bool,
 }
 
-impl Setup {
+impl VerbsEndSetup {
     /// One queue pair, with a receive queue of its own.
     pub const fn of(qp_type: QpType) -> Self {
         Self { qp_type, qps: 1, has_srq: false }
@@ -49,7 +49,7 @@ pub struct EndAddress {
 
 /// On cache lines of its own: another thread has the other end.
 #[repr(align(256))]
-pub struct End<D: Device + ?Sized = dyn Device + Send> {
+pub struct VerbsEnd<D: Device + ?Sized = dyn Device + Send> {
     pub device: Box<D>,
     pub cq: Cq,
     pub qps: Vec<Qp>,
@@ -78,13 +78,13 @@ pub fn devices(packets_only: bool) -> [SoftDevice<ThreadLink>; 2] {
     })
 }
 
-impl<D: Device + ?Sized> End<D> {
+impl<D: Device + ?Sized> VerbsEnd<D> {
     /// Waits until the port is active.
     pub fn new(
         mut device: Box<D>,
         port: u8,
         memory: &Memory,
-        setup: &Setup,
+        setup: &VerbsEndSetup,
     ) -> Result<Self, PerfError> {
         let pd = device.create_pd()?;
         let cq = device.create_cq(4 * REQUESTS_MAX)?;

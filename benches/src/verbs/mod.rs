@@ -4,9 +4,9 @@ pub mod end;
 
 use crate::error::PerfError;
 use crate::exchange::Exchange;
-use crate::plan::{EndRole, Outcome, Plan, What};
+use crate::plan::{EndRole, MeasurementOutcome, Plan, What};
 use crate::samples::{per_second, ping_pong};
-use end::{BYTES, End, EndAddress, GRH_BYTES, Setup};
+use end::{BYTES, EndAddress, GRH_BYTES, VerbsEnd, VerbsEndSetup};
 use pollux_mem::Memory;
 use pollux_verbs::{Completion, Data, Device, SendFlags, SendRequest, Sge};
 use pollux_wire::address::Qpn;
@@ -28,12 +28,13 @@ pub fn play<D: Device + ?Sized>(
     device: Box<D>,
     port: u8,
     exchange: &mut Exchange,
-) -> Result<Option<Outcome>, PerfError> {
+) -> Result<Option<MeasurementOutcome>, PerfError> {
     // Another process can only read shared memory.
     let memory = if plan.processes { Memory::shared(BYTES) } else { Memory::private(BYTES) };
     let memory =
         memory.map_err(|error| PerfError::Plan(format!("no memory for messages: {error}")))?;
-    let mut end = End::new(device, port, &memory, &Setup::of(plan.transport.qp_type()))?;
+    let mut end =
+        VerbsEnd::new(device, port, &memory, &VerbsEndSetup::of(plan.transport.qp_type()))?;
     let other: EndAddress = exchange.swap(&end.address()?)?;
     end.connect(&other)?;
     for _ in 0..RECEIVES {
@@ -56,7 +57,10 @@ fn room(plan: &Plan) -> u32 {
 }
 
 #[expect(clippy::disallowed_methods, reason = "messages may be lost")]
-fn client<D: Device + ?Sized>(plan: &Plan, end: &mut End<D>) -> Result<Outcome, PerfError> {
+fn client<D: Device + ?Sized>(
+    plan: &Plan,
+    end: &mut VerbsEnd<D>,
+) -> Result<MeasurementOutcome, PerfError> {
     let latency = ping_pong(plan.duration, plan.per_second, || {
         end.send(plan.bytes)?;
         let mut sent_at = None;
@@ -66,12 +70,12 @@ fn client<D: Device + ?Sized>(plan: &Plan, end: &mut End<D>) -> Result<Outcome, 
             false => Err(PerfError::OtherEnd(format!("no reply for {TIMEOUT:?}"))),
         }
     })?;
-    Ok(Outcome::Latency(latency))
+    Ok(MeasurementOutcome::Latency(latency))
 }
 
 fn server<D: Device + ?Sized>(
     plan: &Plan,
-    end: &mut End<D>,
+    end: &mut VerbsEnd<D>,
     exchange: &mut Exchange,
 ) -> Result<(), PerfError> {
     while end.wait(|| exchange.is_over())? {
@@ -84,9 +88,9 @@ fn server<D: Device + ?Sized>(
 /// Sends batches, of which only the last message is signaled.
 fn stream<D: Device + ?Sized>(
     plan: &Plan,
-    end: &mut End<D>,
+    end: &mut VerbsEnd<D>,
     exchange: &mut Exchange,
-) -> Result<Outcome, PerfError> {
+) -> Result<MeasurementOutcome, PerfError> {
     let batch = if plan.bytes >= LONG_BYTES { 4 } else { 32 };
     let region = end.region;
     let sge = [Sge { address: region.address, bytes: plan.bytes, lkey: region.lkey }];
@@ -108,12 +112,12 @@ fn stream<D: Device + ?Sized>(
         done += batch * end.poll(&mut out)? as u64;
     }
     exchange.send(&sent)?;
-    Ok(Outcome::one_way(plan, rate, sent, exchange.receive()?))
+    Ok(MeasurementOutcome::one_way(plan, rate, sent, exchange.receive()?))
 }
 
 fn drain<D: Device + ?Sized>(
     plan: &Plan,
-    end: &mut End<D>,
+    end: &mut VerbsEnd<D>,
     exchange: &mut Exchange,
 ) -> Result<(), PerfError> {
     let (mut received, mut idle, mut out) = (0u64, 0u32, [Completion::NOTHING; 64]);
@@ -137,9 +141,9 @@ fn drain<D: Device + ?Sized>(
 
 fn connect<D: Device + ?Sized>(
     plan: &Plan,
-    end: &mut End<D>,
+    end: &mut VerbsEnd<D>,
     other: &EndAddress,
-) -> Result<Outcome, PerfError> {
+) -> Result<MeasurementOutcome, PerfError> {
     let path = end.path_to(other);
     let rate = per_second(plan.duration, || {
         let qp = end.create_qp()?;
@@ -147,7 +151,7 @@ fn connect<D: Device + ?Sized>(
         end.device.destroy_qp(qp)?;
         Ok(1)
     })?;
-    Ok(Outcome::Connections { per_second: rate })
+    Ok(MeasurementOutcome::Connections { per_second: rate })
 }
 
 /// Bytes of this process per connected, idle RC queue pair, without its share of the shared receive
@@ -158,8 +162,9 @@ pub fn bytes_per_connection() -> Result<f64, PerfError> {
     let memory = Memory::private(1 << 12);
     let memory =
         memory.map_err(|error| PerfError::Plan(format!("no memory for messages: {error}")))?;
-    let setup = Setup { qps: 0, has_srq: true, ..Setup::of(pollux_verbs::QpType::Rc) };
-    let mut end = End::new(Box::new(device), 1, &memory, &setup)?;
+    let setup =
+        VerbsEndSetup { qps: 0, has_srq: true, ..VerbsEndSetup::of(pollux_verbs::QpType::Rc) };
+    let mut end = VerbsEnd::new(Box::new(device), 1, &memory, &setup)?;
     let path = end.path_to(&end.address()?);
     let before = resident_bytes();
     for _ in 0..COUNT {

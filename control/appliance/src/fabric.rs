@@ -4,7 +4,7 @@ use crate::descriptors;
 use crate::output::say;
 use crate::signals::signals;
 use clap::{Args, ValueEnum};
-use pollux_node::fabric::{Fabric, FabricConfig, Partitions, Plug, config, partitions};
+use pollux_node::fabric::{FabricConfig, Partitions, Plug, RunningFabric, config, partitions};
 use std::error::Error;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -109,7 +109,7 @@ pub fn run(arguments: FabricArguments) -> Result<(), Box<dyn Error>> {
     let umad = arguments.umad.clone();
     // Before there are sockets, which a signal would leave behind otherwise.
     let (wake, is_over) = signals()?;
-    let mut fabric = Fabric::new(FabricConfig {
+    let mut fabric = RunningFabric::new(FabricConfig {
         topology,
         seed: arguments.seed,
         socket: arguments.socket,

@@ -5,7 +5,7 @@ use crate::log::{LogFormat, log};
 use crate::signals::NodeSignals;
 use clap::Args;
 use pollux_node::node::notice::NodeNotice;
-use pollux_node::node::{Node, Source};
+use pollux_node::node::{ConfigSource, NodeRunner};
 use pollux_node::service::ServiceManager;
 use std::error::Error;
 use std::path::PathBuf;
@@ -26,10 +26,10 @@ pub struct RunArguments {
 /// for missing devices, and reports its state to a service manager that started it.
 pub fn run(arguments: &RunArguments) -> Result<(), Box<dyn Error>> {
     descriptors::raise_limit();
-    let source = Source::file(&arguments.config)?;
+    let source = ConfigSource::file(&arguments.config)?;
     let manager = ServiceManager::from_environment()?;
     let signals = NodeSignals::catch()?;
-    let node = Node::new(source, arguments.socket.as_deref())?.supervised_by(manager);
+    let node = NodeRunner::new(source, arguments.socket.as_deref())?.supervised_by(manager);
     let say = |notice: &NodeNotice| log(arguments.log, notice);
     say(&NodeNotice::info("node", "running"));
     node.run(signals.wake(), || signals.next_order(), say)?;

@@ -70,7 +70,7 @@ fn soft_advice(error: &process::OpenError) -> String {
 pub enum DeviceName {
     Private,
     Null,
-    Soft(process::Address),
+    Soft(process::PortAddress),
     Adapter {
         device: String,
         /// The number after the colon, by default 1.
@@ -85,7 +85,9 @@ impl DeviceName {
         match name.split_once(':') {
             Some(("soft", "")) => Ok(Self::Private),
             Some(("null", "")) => Ok(Self::Null),
-            Some(("soft", _)) => process::Address::parse(name).map(Self::Soft).ok_or_else(wrong),
+            Some(("soft", _)) => {
+                process::PortAddress::parse(name).map(Self::Soft).ok_or_else(wrong)
+            }
             // The colon is missing, or something follows it.
             None if matches!(name, "soft" | "null") => Err(wrong()),
             Some(("null", _)) => Err(wrong()),

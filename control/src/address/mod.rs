@@ -2,7 +2,7 @@
 //!
 //! [`Addresses`] holds the own addresses, their states and lifetimes; it makes addresses of
 //! advertised prefixes (RFC 4862 5.5) and selects source addresses. ARP and neighbor discovery
-//! detect duplicates and report them here. [`Routes`] chooses the next hop of a packet.
+//! detect duplicates and report them here. [`HostRoutes`] chooses the next hop of a packet.
 
 mod identifier;
 mod routes;
@@ -11,7 +11,7 @@ mod source;
 mod tests;
 
 pub use identifier::InterfaceId;
-pub use routes::{NextHop, RouteDrop, Routes};
+pub use routes::{HostRoutes, NextHop, RouteDrop};
 pub(crate) use source::{choose as source_for, is_broadcast, is_in, subnet_broadcast};
 
 use pollux_verbs::drops::Drops;

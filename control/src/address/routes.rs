@@ -56,7 +56,7 @@ reasons! {
 }
 
 #[derive(Default)]
-pub struct Routes {
+pub struct HostRoutes {
     own: BTreeSet<Prefix>,
     /// Advertised prefixes and the end of their lifetimes; `None` is for ever.
     announced: BTreeMap<Prefix, Option<Time>>,
@@ -66,7 +66,7 @@ pub struct Routes {
     drops: Drops<RouteDrop>,
 }
 
-impl Routes {
+impl HostRoutes {
     /// Replaces our addresses with their prefix lengths, whose subnets are on the link. `false` if
     /// there are too many.
     pub fn set_own(&mut self, addresses: impl Iterator<Item = (IpAddr, u8)>) -> bool {
@@ -113,7 +113,7 @@ impl Routes {
     }
 
     /// Handles a redirect of `destination` to `target` (RFC 4861 8.3). It must be the next hop in
-    /// use; `may_be_reachable` is as for [`Routes::next_hop`].
+    /// use; `may_be_reachable` is as for [`HostRoutes::next_hop`].
     pub fn handle_redirect(
         &mut self,
         now: Time,
@@ -173,7 +173,7 @@ impl Routes {
             || prefixes.any(|&prefix| is_in(ip, prefix))
     }
 
-    /// The prefixes of [`Routes::is_on_link`] with their lengths, but for IPv6 link-local
+    /// The prefixes of [`HostRoutes::is_on_link`] with their lengths, but for IPv6 link-local
     /// addresses.
     pub fn on_link(&self) -> impl Iterator<Item = (IpAddr, u8)> {
         let single = |ip: IpAddr| (ip, if ip.is_ipv4() { 32 } else { 128 });

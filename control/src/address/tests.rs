@@ -181,13 +181,13 @@ fn said(last: u16, lifetime: u64, preference: i8) -> RouterAdvertised {
 
 #[test]
 fn packets_go_to_the_neighbor_or_to_the_best_router_that_is_there() {
-    let mut routes = Routes::default();
+    let mut routes = HostRoutes::default();
     let all = |_: IpAddr| true;
     assert_eq!(routes.next_hop(at(0), ip("2001:db8::1"), all), None);
     routes.handle_router(at(0), &said(1, 1000, 0));
     routes.handle_router(at(0), &said(2, 1000, 1));
     routes.handle_router(at(0), &said(3, 1000, 0));
-    let hop = |routes: &Routes, now, to: &str| routes.next_hop(now, ip(to), all);
+    let hop = |routes: &HostRoutes, now, to: &str| routes.next_hop(now, ip(to), all);
     let via = |text| Some(NextHop::Via(ip(text)));
     assert_eq!(hop(&routes, at(1), "2001:db8::5"), Some(NextHop::OnLink(ip("2001:db8::5"))));
     assert_eq!(hop(&routes, at(1), "2a00::5"), via("fe80::2"), "preferred");
@@ -215,7 +215,7 @@ fn packets_go_to_the_neighbor_or_to_the_best_router_that_is_there() {
 
 #[test]
 fn a_prefix_that_a_router_announces_stays_without_an_address_of_ours() {
-    let mut routes = Routes::default();
+    let mut routes = HostRoutes::default();
     assert!(routes.set_own([(ip("2001:db8::1"), 64), (ip("10.0.0.1"), 24)].into_iter()));
     let prefixes = vec![prefix("2001:db8::", 100, 100)];
     routes.handle_router(at(0), &RouterAdvertised { prefixes, ..said(1, 1000, 0) });
@@ -232,7 +232,7 @@ fn a_prefix_that_a_router_announces_stays_without_an_address_of_ours() {
 
 #[test]
 fn only_the_next_hop_in_use_redirects() {
-    let mut routes = Routes::default();
+    let mut routes = HostRoutes::default();
     let all = |_: IpAddr| true;
     routes.handle_router(at(0), &said(1, 1000, 0));
     let (one, two): (Ipv6Addr, Ipv6Addr) = ("fe80::1".parse().unwrap(), "fe80::2".parse().unwrap());
@@ -256,7 +256,7 @@ proptest! {
             (any::<u16>(), any::<u32>(), any::<u32>(), any::<u8>(), any::<u16>()), 0..400,
         ),
     ) {
-        let (mut routes, mut addresses) = (Routes::default(), Addresses::default());
+        let (mut routes, mut addresses) = (HostRoutes::default(), Addresses::default());
         for (nth, valid, preferred, prefix_length, lifetime) in all {
             let prefix = PrefixInformation {
                 prefix_length: if prefix_length < 128 { 64 } else { prefix_length },

@@ -17,7 +17,7 @@ mod tests;
 pub use own::OwnState;
 pub use questions::QUESTIONS_MAX;
 
-use crate::frame::{Frame, To};
+use crate::frame::{LinkFrame, To};
 use crate::link::InterfaceAddress;
 use crate::neighbor::{Claim, ClaimKind};
 use crate::output::{Output, output_methods};
@@ -340,7 +340,7 @@ impl<L: InterfaceAddress> Arp<L> {
         };
         let mut bytes = vec![0; ArpPacket::<L>::LEN];
         if packet.write(&mut bytes).is_ok() {
-            self.output.send(Frame { to, ether_type: EtherType::ARP, packet: bytes });
+            self.output.send(LinkFrame { to, ether_type: EtherType::ARP, packet: bytes });
         }
     }
 }

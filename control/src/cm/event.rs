@@ -16,7 +16,7 @@ pub enum CmEvent {
     Remembered { key: ConnectionKey },
     /// The connection ended: the peer ended it, it timed out, or the peer acknowledged our
     /// disconnect. Sent once; move the queue pair to the error state.
-    Ended { key: ConnectionKey, end: End },
+    Ended { key: ConnectionKey, end: ConnectionEnd },
     /// A LAP with an alternate path was received: answer it.
     PathOffered { key: ConnectionKey, lap: Box<Lap> },
     /// The APR for the path that we offered; `None` without an APR.
@@ -26,7 +26,7 @@ pub enum CmEvent {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum ConnectionEnd {
     Rejected(Box<Rej>),
     /// By a DREQ of the peer.
     Asked,

@@ -46,7 +46,7 @@ mod tests;
 mod timing;
 
 pub use config::{CmConfig, LocalPort};
-pub use event::{CmDrop, CmEvent, End};
+pub use event::{CmDrop, CmEvent, ConnectionEnd};
 pub use incoming::CmDatagram;
 pub use state::{CmError, Phase};
 pub use terms::{Terms, as_requested, request_along, vector};

@@ -22,7 +22,7 @@ pub(super) const WANTED: [u8; 7] = [
 ];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lease {
+pub struct DhcpLease {
     pub ip: Ipv4Addr,
     /// Leading bits that all addresses of its subnet share.
     pub prefix_len: u8,
@@ -37,7 +37,7 @@ pub struct Lease {
     pub expires_at: Option<Time>,
 }
 
-impl Lease {
+impl DhcpLease {
     /// The lease of `message`, if it has an address, a lease time and a server.
     pub(super) fn read(now: Time, message: &DhcpMessage<'_>) -> Option<Self> {
         let ip = message.header.yours;

@@ -2,8 +2,8 @@
 //! 4390 2).
 
 use super::Dhcp;
-use super::lease::{self, Lease};
-use crate::frame::{Frame, NoLink, To};
+use super::lease::{self, DhcpLease};
+use crate::frame::{LinkFrame, NoLink, To};
 use pollux_verbs::time::Time;
 use pollux_wire::address::Guid;
 use pollux_wire::ip::IpProtocol;
@@ -36,7 +36,7 @@ impl Dhcp {
         &mut self,
         now: Time,
         kind: DhcpKind,
-        lease: Option<&Lease>,
+        lease: Option<&DhcpLease>,
         to: To<NoLink>,
     ) {
         let has_address = self.lease().is_some();
@@ -83,7 +83,7 @@ fn datagram(
     source: Ipv4Addr,
     destination: Ipv4Addr,
     message: &DhcpMessage<'_>,
-) -> Option<Frame<NoLink>> {
+) -> Option<LinkFrame<NoLink>> {
     let header = Ipv4Header {
         ttl: 64,
         protocol: IpProtocol::UDP,
@@ -99,5 +99,5 @@ fn datagram(
     let mut payload = vec![0; UdpHeader::LEN + message.wire_len()];
     message.write(ports.write_datagram(message.wire_len(), &mut payload).ok()?).ok()?;
     udp::fill_checksum(&mut payload, &header.pseudo_header()).ok()?;
-    Frame::ipv4(to, &header, &[], &payload)
+    LinkFrame::ipv4(to, &header, &[], &payload)
 }

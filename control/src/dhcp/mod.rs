@@ -19,7 +19,7 @@ mod message;
 #[cfg(test)]
 mod tests;
 
-pub use lease::{Lease, ROUTERS_MAX};
+pub use lease::{DhcpLease, ROUTERS_MAX};
 pub use message::client_id;
 
 use crate::frame::{NoLink, To};
@@ -61,23 +61,23 @@ pub enum DhcpState {
         until: Time,
     },
     Requesting {
-        lease: Lease,
+        lease: DhcpLease,
         sent: u8,
         until: Time,
     },
     /// ARP probes the address.
     Checking {
-        lease: Lease,
+        lease: DhcpLease,
     },
     Bound {
-        lease: Lease,
+        lease: DhcpLease,
     },
     Renewing {
-        lease: Lease,
+        lease: DhcpLease,
         until: Time,
     },
     Rebinding {
-        lease: Lease,
+        lease: DhcpLease,
         until: Time,
     },
 }
@@ -87,7 +87,7 @@ pub enum DhcpEvent {
     /// ARP has to probe this address.
     Check(Ipv4Addr),
     /// The address may be used; a renewed lease may differ from the former one.
-    Bound(Lease),
+    Bound(DhcpLease),
     Lost(Ipv4Addr),
 }
 
@@ -166,7 +166,7 @@ impl Dhcp {
         (&self.state, self.since)
     }
 
-    pub const fn lease(&self) -> Option<&Lease> {
+    pub const fn lease(&self) -> Option<&DhcpLease> {
         match &self.state {
             DhcpState::Bound { lease }
             | DhcpState::Renewing { lease, .. }
@@ -281,11 +281,11 @@ impl Dhcp {
         let server = lease::server(message).ok_or(DhcpDrop::BadOption);
         match (self.state.clone(), kind) {
             (DhcpState::Selecting { .. }, DhcpKind::OFFER) => {
-                let offer = Lease::read(now, message).ok_or(DhcpDrop::BadOption)?;
+                let offer = DhcpLease::read(now, message).ok_or(DhcpDrop::BadOption)?;
                 self.request(now, offer, 0);
             }
             (DhcpState::Requesting { lease: offer, .. }, DhcpKind::ACK) => {
-                let lease = Lease::read(now, message).ok_or(DhcpDrop::BadOption)?;
+                let lease = DhcpLease::read(now, message).ok_or(DhcpDrop::BadOption)?;
                 if lease.server != offer.server || lease.ip != offer.ip {
                     return Err(DhcpDrop::OtherServer);
                 }
@@ -302,7 +302,7 @@ impl Dhcp {
                 DhcpState::Renewing { lease: held, .. } | DhcpState::Rebinding { lease: held, .. },
                 DhcpKind::ACK,
             ) => {
-                let lease = Lease::read(now, message).ok_or(DhcpDrop::BadOption)?;
+                let lease = DhcpLease::read(now, message).ok_or(DhcpDrop::BadOption)?;
                 if lease.ip != held.ip {
                     return Err(DhcpDrop::BadOption);
                 }
@@ -329,14 +329,14 @@ impl Dhcp {
         self.enter(now, DhcpState::Selecting { sent: sent.saturating_add(1), until });
     }
 
-    fn request(&mut self, now: Time, lease: Lease, sent: u8) {
+    fn request(&mut self, now: Time, lease: DhcpLease, sent: u8) {
         self.send(now, DhcpKind::REQUEST, Some(&lease), EVERYONE);
         let until = now + self.retry_after(sent);
         self.enter(now, DhcpState::Requesting { lease, sent: sent + 1, until });
     }
 
     /// From T2 on, rebinds instead.
-    fn renew(&mut self, now: Time, lease: Lease) {
+    fn renew(&mut self, now: Time, lease: DhcpLease) {
         if lease.rebind_at.is_some_and(|at| at <= now) {
             return self.rebind(now, lease);
         }
@@ -345,7 +345,7 @@ impl Dhcp {
         self.send(now, DhcpKind::REQUEST, Some(&lease), To::Route);
     }
 
-    fn rebind(&mut self, now: Time, lease: Lease) {
+    fn rebind(&mut self, now: Time, lease: DhcpLease) {
         if lease.expires_at.is_some_and(|at| at <= now) {
             return self.lose(now, lease.ip);
         }
@@ -354,7 +354,7 @@ impl Dhcp {
         self.send(now, DhcpKind::REQUEST, Some(&lease), EVERYONE);
     }
 
-    fn bind(&mut self, now: Time, lease: Lease) {
+    fn bind(&mut self, now: Time, lease: DhcpLease) {
         self.output.report(DhcpEvent::Bound(lease.clone()));
         self.enter(now, DhcpState::Bound { lease });
     }

@@ -3,7 +3,7 @@
 mod states;
 
 use super::*;
-use crate::frame::Frame;
+use crate::frame::LinkFrame;
 use crate::output::FRAMES_MAX;
 use pollux_wire::address::Guid;
 use pollux_wire::ip::dhcp::DhcpOption;
@@ -118,7 +118,7 @@ fn packet(message: &DhcpMessage<'_>) -> Vec<u8> {
     let room = ports.write_datagram(message.wire_len(), &mut payload).unwrap();
     message.write(room).unwrap();
     udp::fill_checksum(&mut payload, &ip.pseudo_header()).unwrap();
-    Frame::ipv4(To::<NoLink>::Route, &ip, &[], &payload).unwrap().packet
+    LinkFrame::ipv4(To::<NoLink>::Route, &ip, &[], &payload).unwrap().packet
 }
 
 /// A client that got its address at the time it gives.

@@ -3,7 +3,7 @@
 use super::{EthernetDrop, EthernetEvent, EthernetNeighbors, OutgoingFrame};
 use crate::address::{Addresses, is_in};
 use crate::arp::ArpEvent;
-use crate::frame::{Frame, To, destination};
+use crate::frame::{LinkFrame, To, destination};
 use crate::nd::NdEvent;
 use crate::neighbor::{Claim, NeighborEvent, Solicitation};
 use pollux_verbs::time::Time;
@@ -114,8 +114,8 @@ impl EthernetNeighbors {
         has_progress
     }
 
-    fn send_frame(&mut self, now: Time, frame: Frame<MacAddress>, ours: &Addresses) {
-        let Frame { to, ether_type, packet } = frame;
+    fn send_frame(&mut self, now: Time, frame: LinkFrame<MacAddress>, ours: &Addresses) {
+        let LinkFrame { to, ether_type, packet } = frame;
         let to = match to {
             To::Link(address) => Some(address),
             To::Group(_) if ether_type == EtherType::ARP => Some(MacAddress::BROADCAST),

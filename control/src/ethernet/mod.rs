@@ -21,8 +21,8 @@ mod tests;
 
 use crate::address::Addresses;
 use crate::arp::Arp;
-use crate::bounded::Queue;
-use crate::membership::{ALL_SYSTEMS, Membership};
+use crate::bounded::BoundedQueue;
+use crate::membership::{ALL_SYSTEMS, InterfaceGroups};
 use crate::nd::{ALL_NODES, DETECTIONS, Nd, NdConfig, solicited_node};
 use crate::neighbor::{NeighborConfig, NeighborRow, Neighbors, Resolution};
 use crate::output::drop_rows;
@@ -88,9 +88,9 @@ pub struct EthernetNeighbors {
     neighbors: Neighbors<Vec<u8>, MacAddress>,
     arp: Arp<MacAddress>,
     nd: Nd<MacAddress>,
-    membership: Membership,
+    membership: InterfaceGroups,
     solicited: BTreeSet<Ipv6Addr>,
-    frames: Queue<OutgoingFrame>,
+    frames: BoundedQueue<OutgoingFrame>,
     events: VecDeque<EthernetEvent>,
     changes: VecDeque<(IpAddr, Option<MacAddress>)>,
     drops: Drops<EthernetDrop>,
@@ -101,7 +101,7 @@ impl EthernetNeighbors {
         let mut rng = SeededRng::secret(seed);
         let (link, cache) = (config.address, config.cache.clone());
         let nd = NdConfig { link, detections: DETECTIONS, retry_after: cache.retry_after };
-        let mut membership = Membership::new(rng.next_u64());
+        let mut membership = InterfaceGroups::new(rng.next_u64());
         membership.join(now, ALL_SYSTEMS.into());
         if config.ipv6 {
             membership.join(now, ALL_NODES.into());
@@ -109,7 +109,7 @@ impl EthernetNeighbors {
         Self {
             is_up: false,
             // One call may solicit every neighbor.
-            frames: Queue::new(FRAMES_MAX + cache.entries_max),
+            frames: BoundedQueue::new(FRAMES_MAX + cache.entries_max),
             neighbors: Neighbors::new(cache, rng.next_u64()),
             arp: Arp::new(link, rng.next_u64()),
             nd: Nd::new(nd, rng.next_u64()),

@@ -25,7 +25,7 @@ pub use counters::{IcmpCounters, IcmpSentKind};
 
 use crate::address::Addresses;
 use crate::bounded::RateLimit;
-use crate::frame::{CONTROL_DSCP, Frame, NoLink, Sender, To};
+use crate::frame::{CONTROL_DSCP, LinkFrame, NoLink, Sender, To};
 use pollux_verbs::drops::Drops;
 use pollux_verbs::reasons;
 use pollux_verbs::time::Time;
@@ -123,7 +123,7 @@ impl Icmp {
         now: Time,
         bytes: &[u8],
         addresses: &Addresses,
-    ) -> Option<Frame<NoLink>> {
+    ) -> Option<LinkFrame<NoLink>> {
         let answer = match bytes.first().map(|first| first >> 4) {
             Some(4) => echo_v4(bytes).map(|frame| (frame, false)),
             _ => echo_v6(bytes, addresses),
@@ -145,7 +145,7 @@ impl Icmp {
         to_group: bool,
         error: IcmpError,
         addresses: &Addresses,
-    ) -> Option<Frame<NoLink>> {
+    ) -> Option<LinkFrame<NoLink>> {
         let answer = match bytes.first().map(|first| first >> 4) {
             Some(4) => error_v4(bytes, to_group, error, addresses),
             _ => error_v6(bytes, to_group, error, addresses),
@@ -162,8 +162,8 @@ impl Icmp {
         &mut self,
         about: &[u8],
         kind: IcmpSentKind,
-        message: Result<Frame<NoLink>, IcmpDrop>,
-    ) -> Option<Frame<NoLink>> {
+        message: Result<LinkFrame<NoLink>, IcmpDrop>,
+    ) -> Option<LinkFrame<NoLink>> {
         let family = if about.first().is_some_and(|first| first >> 4 == 4) { 4 } else { 6 };
         match message {
             Ok(_) => self.counters.count_sent(family, kind),
@@ -190,7 +190,7 @@ impl Icmp {
     }
 }
 
-fn echo_v4(bytes: &[u8]) -> Result<Frame<NoLink>, IcmpDrop> {
+fn echo_v4(bytes: &[u8]) -> Result<LinkFrame<NoLink>, IcmpDrop> {
     let packet = Ipv4Packet::parse(bytes).map_err(|_| IcmpDrop::Malformed)?;
     let header = packet.header();
     if header.is_fragment() {
@@ -213,7 +213,7 @@ fn echo_v4(bytes: &[u8]) -> Result<Frame<NoLink>, IcmpDrop> {
 }
 
 /// The reply, and whether the request was for a group.
-fn echo_v6(bytes: &[u8], addresses: &Addresses) -> Result<(Frame<NoLink>, bool), IcmpDrop> {
+fn echo_v6(bytes: &[u8], addresses: &Addresses) -> Result<(LinkFrame<NoLink>, bool), IcmpDrop> {
     let packet = Ipv6Packet::parse(bytes).map_err(|_| IcmpDrop::Malformed)?;
     let header = packet.header();
     let upper =
@@ -243,7 +243,7 @@ fn error_v4(
     to_group: bool,
     error: IcmpError,
     addresses: &Addresses,
-) -> Result<Frame<NoLink>, IcmpDrop> {
+) -> Result<LinkFrame<NoLink>, IcmpDrop> {
     let packet = Ipv4Packet::parse(bytes).map_err(|_| IcmpDrop::Malformed)?;
     let header = packet.header();
     if header.fragment_offset != 0 {
@@ -292,7 +292,7 @@ fn error_v6(
     to_group: bool,
     error: IcmpError,
     addresses: &Addresses,
-) -> Result<Frame<NoLink>, IcmpDrop> {
+) -> Result<LinkFrame<NoLink>, IcmpDrop> {
     let packet = Ipv6Packet::parse(bytes).map_err(|_| IcmpDrop::Malformed)?;
     let header = packet.header();
     // Path MTU discovery works for groups as well (RFC 4443 2.4 e.3).
@@ -337,7 +337,7 @@ fn v4_frame(
     destination: Ipv4Addr,
     dscp: u8,
     message: &Icmpv4Message<'_>,
-) -> Result<Frame<NoLink>, IcmpDrop> {
+) -> Result<LinkFrame<NoLink>, IcmpDrop> {
     let mut payload = vec![0; message.wire_len()];
     let header = Ipv4Header {
         dscp,
@@ -349,7 +349,7 @@ fn v4_frame(
     };
     let is_written =
         message.write(&mut payload).is_ok() && icmpv4::fill_checksum(&mut payload).is_ok();
-    let frame = Frame::ipv4(To::Route, &header, &[], &payload);
+    let frame = LinkFrame::ipv4(To::Route, &header, &[], &payload);
     frame.filter(|_| is_written).ok_or(IcmpDrop::Malformed)
 }
 
@@ -357,9 +357,9 @@ fn v6_frame(
     source: Ipv6Addr,
     destination: Ipv6Addr,
     message: &Icmpv6Message<'_>,
-) -> Result<Frame<NoLink>, IcmpDrop> {
+) -> Result<LinkFrame<NoLink>, IcmpDrop> {
     let from = Sender { source, destination, hop_limit: HOP_LIMIT, router_alert: false };
-    Frame::icmpv6(To::Route, from, message).ok_or(IcmpDrop::Malformed)
+    LinkFrame::icmpv6(To::Route, from, message).ok_or(IcmpDrop::Malformed)
 }
 
 fn own_v6(addresses: &Addresses, to: Ipv6Addr) -> Option<Ipv6Addr> {

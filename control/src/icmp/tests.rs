@@ -43,7 +43,7 @@ fn udp(source: &str, destination: &str, len: usize) -> Vec<u8> {
                 destination,
                 ..Ipv4Header::default()
             };
-            Frame::ipv4(To::<NoLink>::Route, &header, &[], &vec![7; len]).unwrap().packet
+            LinkFrame::ipv4(To::<NoLink>::Route, &header, &[], &vec![7; len]).unwrap().packet
         }
         (IpAddr::V6(source), IpAddr::V6(destination)) => {
             let next_header = IpProtocol::UDP;

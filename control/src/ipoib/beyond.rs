@@ -4,7 +4,7 @@
 //! the node lead: to a next hop on this link, or to another interface. Without such a route, the
 //! interface uses the routes of its link: on-link prefixes, redirects and default routers.
 
-use super::{Interface, InterfaceDrop, PendingPacket};
+use super::{InterfaceDrop, IpoibInterface, PendingPacket};
 use crate::beyond::{Elsewhere, ElsewhereKind, NodeRoute, NodeRoutes};
 use crate::icmp::IcmpError;
 use crate::thread_check::assert_no_worker_thread;
@@ -12,7 +12,7 @@ use pollux_verbs::time::Time;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-impl Interface {
+impl IpoibInterface {
     /// Sets the routes of the node, and the number of this interface in them.
     pub fn set_node_routes(&mut self, number: u16, routes: Arc<dyn NodeRoutes>) {
         assert_no_worker_thread();

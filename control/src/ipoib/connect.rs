@@ -5,14 +5,14 @@
 //! longer packets wait for a while, because an ICMP error (packet too big) lowers the path MTU for
 //! minutes.
 
-use super::{ConnectionKey, Interface, PeerKey, PortView, QueuePairEvent, WorkerId};
+use super::{ConnectionKey, IpoibInterface, PeerKey, PortView, QueuePairEvent, WorkerId};
 use crate::cm::LocalPort;
-use crate::ipoib::connected::{ConnectionRow, Pause, PeerState, Place};
+use crate::ipoib::connected::{ConnectionRow, LocalEnd, Pause, PeerState};
 use pollux_verbs::QpType;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::link_address::LinkAddress;
 
-impl Interface {
+impl IpoibInterface {
     /// Handles actions and changes of connections; returns whether there were any.
     pub(super) fn handle_connection_events(&mut self, now: Time) -> bool {
         let mut has_progress = false;
@@ -65,13 +65,13 @@ impl Interface {
         }
     }
 
-    pub(super) fn place(&self) -> Option<Place> {
+    pub(super) fn place(&self) -> Option<LocalEnd> {
         let (link, port) = self.link().zip(self.port.as_ref())?;
         let PortView { number, lid, lmc, .. } = *port;
         let port = LocalPort { number, lid, lmc, gids: port.gids.clone() };
         let (p_key, pkey_index) = (self.config.p_key, link.pkey_index);
         let datagram_mtu = link.mtu;
-        Some(Place { link: self.link_address(), p_key, pkey_index, port, datagram_mtu })
+        Some(LocalEnd { link: self.link_address(), p_key, pkey_index, port, datagram_mtu })
     }
 
     pub(super) fn peer_state_of(&self, key: PeerKey, worker: WorkerId) -> PeerState {

@@ -4,7 +4,7 @@
 //! Both make the interface a full member of the group, and report it to multicast routers of the
 //! link. Only packets to groups with listeners are local.
 
-use super::{Action, Interface};
+use super::{Action, IpoibInterface};
 use crate::thread_check::assert_no_worker_thread;
 use pollux_verbs::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,7 +24,7 @@ pub(super) struct GroupUsers {
     joined: BTreeSet<IpAddr>,
 }
 
-impl Interface {
+impl IpoibInterface {
     /// Joins a multicast group for a listener. `false` if it is none, or there are too many.
     pub fn join(&mut self, now: Time, group: IpAddr) -> bool {
         assert_no_worker_thread();

@@ -14,8 +14,8 @@
 
 use super::sa_queries::is_no_such_group;
 use super::{
-    Action, Adjacency, By, DatagramAdjacency, Interface, InterfaceDrop, Outgoing, PeerKey,
-    PendingPacket, Purpose,
+    Action, Adjacency, By, DatagramAdjacency, InterfaceDrop, IpoibInterface, OutgoingPacket,
+    PeerKey, PendingPacket, Purpose,
 };
 use crate::nd::ALL_ROUTERS;
 use crate::sa::{SaError, SaQuery, SaReply};
@@ -103,7 +103,7 @@ fn all_routers(id: GroupId) -> Option<GroupId> {
     }
 }
 
-impl Interface {
+impl IpoibInterface {
     /// Joins a group as a full member.
     pub(super) fn want_group(&mut self, now: Time, id: GroupId) {
         if !self.is_up() || !self.enter_group(now, id) {
@@ -182,7 +182,7 @@ impl Interface {
     ) {
         let PendingPacket { ether_type, packet, from, .. } = pending;
         for packet in self.fit(now, packet, from, adjacency.mtu) {
-            self.frames.push(Outgoing { ether_type, packet, by: By::Datagram(adjacency) });
+            self.frames.push(OutgoingPacket { ether_type, packet, by: By::Datagram(adjacency) });
         }
     }
 

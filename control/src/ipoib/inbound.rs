@@ -1,6 +1,6 @@
 //! Received packets: each goes to its protocol or to local sockets.
 
-use super::{Delivery, Interface, InterfaceDrop, PacketSource, PendingPacket, Received};
+use super::{Delivery, InterfaceDrop, IpoibInterface, PacketSource, PendingPacket, ReceivedPacket};
 use crate::icmp::IcmpError;
 use crate::no_listener::Answer;
 use crate::thread_check::assert_no_worker_thread;
@@ -28,9 +28,9 @@ enum Owner {
     Sockets,
 }
 
-impl Interface {
+impl IpoibInterface {
     /// Handles a packet for control, or for one of our addresses or groups.
-    pub fn handle_packet(&mut self, now: Time, received: Received<'_>) {
+    pub fn handle_packet(&mut self, now: Time, received: ReceivedPacket<'_>) {
         assert_no_worker_thread();
         if self.check_up() {
             self.receive(now, received);
@@ -38,7 +38,11 @@ impl Interface {
         self.pump(now);
     }
 
-    fn receive(&mut self, now: Time, Received { ether_type, packet, from }: Received<'_>) {
+    fn receive(
+        &mut self,
+        now: Time,
+        ReceivedPacket { ether_type, packet, from }: ReceivedPacket<'_>,
+    ) {
         if !self.is_claimed_by_sender(ether_type, packet, from) {
             return self.drops.count(InterfaceDrop::Imposter);
         }

@@ -2,9 +2,9 @@
 //! probe, kept while the interface is down and then confirmed, and released when the operator takes
 //! the interface down.
 
-use super::Interface;
+use super::IpoibInterface;
 use crate::address::{Lifetimes, Origin};
-use crate::dhcp::{Dhcp, DhcpEvent, DhcpState, Lease, client_id};
+use crate::dhcp::{Dhcp, DhcpEvent, DhcpLease, DhcpState, client_id};
 use crate::thread_check::assert_no_worker_thread;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::IpProtocol;
@@ -19,10 +19,10 @@ pub struct LeaseRow {
     pub state: &'static str,
     pub since: Time,
     /// The lease, bound or offered.
-    pub lease: Option<Lease>,
+    pub lease: Option<DhcpLease>,
 }
 
-impl Interface {
+impl IpoibInterface {
     /// The DHCP client, if configured.
     pub fn lease_row(&self) -> Option<LeaseRow> {
         let (state, since) = self.dhcp.as_ref()?.state();
@@ -140,7 +140,7 @@ impl Interface {
     }
 
     /// The lease is bound, perhaps with other parameters than before.
-    fn hold(&mut self, now: Time, lease: Lease) {
+    fn hold(&mut self, now: Time, lease: DhcpLease) {
         let (ip, len) = (lease.ip.into(), lease.prefix_len);
         if let Some(before) = self.lease.take() {
             self.forget_routes(&before);
@@ -166,7 +166,7 @@ impl Interface {
     }
 
     /// Removes the routes of a lease, unless they are also configured.
-    fn forget_routes(&mut self, lease: &Lease) {
+    fn forget_routes(&mut self, lease: &DhcpLease) {
         self.set_prefixes();
         let routers = lease.routers.iter().map(|&router| IpAddr::V4(router));
         for router in routers.filter(|router| !self.config.routers.contains(router)) {

@@ -44,8 +44,8 @@ mod snapshot;
 mod state;
 
 pub use crate::effects::{
-    Action, Adjacency, By, ConnectionKey, DatagramAdjacency, Delivery, Link, Outgoing,
-    PacketSource, PeerKey, PortView, QueuePairEvent, Received, WorkerId,
+    Action, Adjacency, By, ConnectionKey, DatagramAdjacency, Delivery, LinkProperties,
+    OutgoingPacket, PacketSource, PeerKey, PortView, QueuePairEvent, ReceivedPacket, WorkerId,
 };
 pub use config::{GroupTerms, InterfaceConfig};
 pub use lease::LeaseRow;
@@ -53,15 +53,15 @@ pub use rows::{GroupRow, InterfaceRow, Load, PathRow, PeerRow};
 pub use snapshot::InterfaceSnapshot;
 pub use state::InterfaceState;
 
-use crate::address::{Addresses, NextHop, Routes};
+use crate::address::{Addresses, HostRoutes, NextHop};
 use crate::arp::Arp;
 use crate::beyond::{Beyond, TransitHop};
-use crate::bounded::Queue;
-use crate::dhcp::{Dhcp, Lease};
+use crate::bounded::BoundedQueue;
+use crate::dhcp::{Dhcp, DhcpLease};
 use crate::icmp::Icmp;
 use crate::ipoib::connected::Connections;
 use crate::mad::{Envelope, MadAddress};
-use crate::membership::Membership;
+use crate::membership::InterfaceGroups;
 use crate::nd::{DETECTIONS, Nd, NdConfig};
 use crate::neighbor::{NeighborConfig, Neighbors};
 use crate::sa::SaClient;
@@ -140,7 +140,7 @@ struct PendingPacket {
     from: Option<u16>,
 }
 
-pub struct Interface {
+pub struct IpoibInterface {
     config: InterfaceConfig,
     port: Option<PortView>,
     binding: Option<PortBinding>,
@@ -151,7 +151,7 @@ pub struct Interface {
     /// When to retry subscriptions that the SA refused.
     subscriptions: BTreeMap<TrapNumber, Time>,
     addresses: Addresses,
-    routes: Routes,
+    routes: HostRoutes,
     /// Addresses that the data path accepts as ours, with their prefix lengths.
     owned: BTreeMap<IpAddr, u8>,
     /// Addresses whose duplicate address detection waits until their groups are joined.
@@ -159,7 +159,7 @@ pub struct Interface {
     neighbors: Neighbors<PendingPacket>,
     arp: Arp,
     nd: Nd,
-    membership: Membership,
+    membership: InterfaceGroups,
     group_users: GroupUsers,
     icmp: Icmp,
     /// The identification of the next packet that we fragment.
@@ -168,7 +168,7 @@ pub struct Interface {
     dhcp: Option<Dhcp>,
     dhcp_seed: u64,
     /// The DHCP lease that routes and addresses come from.
-    lease: Option<Lease>,
+    lease: Option<DhcpLease>,
     groups: BTreeMap<GroupId, Group>,
     paths: Paths,
     requests: Requests,
@@ -176,13 +176,13 @@ pub struct Interface {
     connections: Connections,
     keys: u64,
     actions: VecDeque<Action>,
-    frames: Queue<Outgoing>,
-    deliveries: Queue<Delivery>,
+    frames: BoundedQueue<OutgoingPacket>,
+    deliveries: BoundedQueue<Delivery>,
     beyond: Beyond,
     drops: Drops<InterfaceDrop>,
 }
 
-impl Interface {
+impl IpoibInterface {
     pub fn new(now: Time, config: InterfaceConfig, seed: u64) -> Self {
         let mut rng = SeededRng::secret(seed);
         let link = LinkAddress { qpn: config.qpn, ..LinkAddress::default() };
@@ -198,13 +198,13 @@ impl Interface {
             sa_queries: SaQueries::default(),
             subscriptions: BTreeMap::new(),
             addresses: Addresses::default(),
-            routes: Routes::default(),
+            routes: HostRoutes::default(),
             owned: BTreeMap::new(),
             undetected: BTreeSet::new(),
             neighbors: Neighbors::new(neighbor, rng.next_u64()),
             arp: Arp::new(link, rng.next_u64()),
             nd: Nd::new(nd, rng.next_u64()),
-            membership: Membership::new(rng.next_u64()),
+            membership: InterfaceGroups::new(rng.next_u64()),
             group_users: GroupUsers::default(),
             icmp: Icmp::new(&config.icmp),
             part_id: rng.next_u64() as u16,
@@ -219,8 +219,8 @@ impl Interface {
             keys: 0,
             actions: VecDeque::new(),
             // One call may solicit every neighbor.
-            frames: Queue::new(config.packets_max + config.neighbor.entries_max),
-            deliveries: Queue::new(config.packets_max),
+            frames: BoundedQueue::new(config.packets_max + config.neighbor.entries_max),
+            deliveries: BoundedQueue::new(config.packets_max),
             beyond: Beyond::new(),
             drops: Drops::default(),
             config,
@@ -400,7 +400,7 @@ impl Interface {
         self.sa.poll_transmit().or_else(|| self.connections.poll_mad())
     }
 
-    pub fn poll_frame(&mut self) -> Option<Outgoing> {
+    pub fn poll_frame(&mut self) -> Option<OutgoingPacket> {
         self.frames.pop()
     }
 

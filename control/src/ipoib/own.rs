@@ -11,7 +11,7 @@
 //! peers would get the link address of either. A peer reaches the other address by a route whose
 //! next hop is an address of this interface.
 
-use super::{Action, Interface, InterfaceDrop};
+use super::{Action, InterfaceDrop, IpoibInterface};
 use crate::address::{
     AddressEvent, AddressState, InterfaceId, Lifetimes, Origin, subnet_broadcast,
 };
@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 const ALL_HOSTS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
 
-impl Interface {
+impl IpoibInterface {
     /// Applies the configuration, before the port is known.
     pub(super) fn configure(&mut self, now: Time) {
         self.membership.join(now, ALL_HOSTS.into());

@@ -9,7 +9,7 @@
 //! peer is evicted only for the path of another peer: control does not see the traffic of the fast
 //! path, so the last use that it knows means little.
 
-use super::{Interface, InterfaceDrop, PeerKey, PendingPacket, Purpose};
+use super::{InterfaceDrop, IpoibInterface, PeerKey, PendingPacket, Purpose};
 use crate::sa::{SaError, SaQuery, SaReply};
 use pollux_verbs::time::Time;
 use pollux_wire::address::{Gid, Qpn};
@@ -94,7 +94,7 @@ impl Paths {
     }
 }
 
-impl Interface {
+impl IpoibInterface {
     /// The path to a port, if known; else sends an SA query. `None` while the query is
     /// outstanding.
     pub(super) fn path_to(

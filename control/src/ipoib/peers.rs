@@ -8,8 +8,8 @@
 //! by that of the primary worker.
 
 use super::{
-    Action, Adjacency, By, DatagramAdjacency, Interface, InterfaceDrop, Outgoing, PeerKey,
-    PendingPacket, WorkerId,
+    Action, Adjacency, By, DatagramAdjacency, InterfaceDrop, IpoibInterface, OutgoingPacket,
+    PeerKey, PendingPacket, WorkerId,
 };
 use crate::ipoib::connected::PeerState;
 use pollux_verbs::AddressVector;
@@ -66,7 +66,7 @@ impl Peers {
     }
 }
 
-impl Interface {
+impl IpoibInterface {
     /// Binds an address to the peer with this link address.
     pub(super) fn bind(&mut self, now: Time, ip: IpAddr, link: LinkAddress) {
         let key = match self.peers.find(&link) {
@@ -245,7 +245,7 @@ impl Interface {
     fn send_by_peer(&mut self, now: Time, key: PeerKey, pending: PendingPacket, mtu: u32) {
         let PendingPacket { ether_type, packet, from, .. } = pending;
         for packet in self.fit(now, packet, from, mtu) {
-            self.frames.push(Outgoing { ether_type, packet, by: By::Peer(key) });
+            self.frames.push(OutgoingPacket { ether_type, packet, by: By::Peer(key) });
         }
     }
 

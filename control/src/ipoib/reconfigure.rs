@@ -1,14 +1,14 @@
 //! Settings that change while the interface runs. Addresses keep their state, and neighbors and
 //! connections stay, unless the change is about them.
 
-use super::{Interface, PeerKey};
+use super::{IpoibInterface, PeerKey};
 use crate::ipoib::connected::Policy;
 use crate::thread_check::assert_no_worker_thread;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::link_address::LinkAddress;
 use std::net::IpAddr;
 
-impl Interface {
+impl IpoibInterface {
     /// One more default router. `false` if there are too many.
     pub fn add_router(&mut self, now: Time, ip: IpAddr) -> bool {
         assert_no_worker_thread();

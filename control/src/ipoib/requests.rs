@@ -16,7 +16,7 @@
 //! Behind a router the LID proves nothing. A REQ from a GID of another subnet is accepted if the SA
 //! knows a router to it; the connection manager limits the connections of each router LID.
 
-use super::{Interface, InterfaceDrop, Purpose};
+use super::{InterfaceDrop, IpoibInterface, Purpose};
 use crate::cm::CmDatagram;
 use crate::mad::{Envelope, MadAddress};
 use crate::sa::{SaError, SaQuery, SaReply};
@@ -62,7 +62,7 @@ impl Requests {
     }
 }
 
-impl Interface {
+impl IpoibInterface {
     /// Handles a datagram of the CM class.
     pub(super) fn handle_cm_mad(&mut self, now: Time, envelope: &Envelope) {
         let datagram = CmDatagram::parse(envelope);

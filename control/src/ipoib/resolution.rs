@@ -1,11 +1,11 @@
 //! From a packet to its peer: next hop, link address, path; and the events and frames of address
 //! resolution (RFC 4391 9, RFC 4755 3).
 
-use super::{Delivery, Interface, InterfaceDrop, PendingPacket, WorkerId};
+use super::{Delivery, InterfaceDrop, IpoibInterface, PendingPacket, WorkerId};
 use crate::address::NextHop;
 use crate::arp::ArpEvent;
 use crate::beyond::{Elsewhere, ElsewhereKind};
-use crate::frame::{Frame, To};
+use crate::frame::{LinkFrame, To};
 use crate::icmp::IcmpError;
 use crate::membership::MembershipEvent;
 use crate::nd::NdEvent;
@@ -16,7 +16,7 @@ use pollux_wire::ip::ipv6::Ipv6Header;
 use pollux_wire::ip::mgid::GroupId;
 use std::net::{IpAddr, Ipv4Addr};
 
-impl Interface {
+impl IpoibInterface {
     /// Sends a packet by our own routes.
     pub(super) fn route(&mut self, now: Time, pending: PendingPacket) {
         let flow = self.beyond.flow_of(&pending.packet);
@@ -255,8 +255,8 @@ impl Interface {
     }
 
     /// Sends a frame of a protocol by datagram, unless it is an ordinary packet (RFC 4755 3).
-    pub(super) fn send_frame(&mut self, now: Time, frame: Frame) {
-        let Frame { to, ether_type, packet } = frame;
+    pub(super) fn send_frame(&mut self, now: Time, frame: LinkFrame) {
+        let LinkFrame { to, ether_type, packet } = frame;
         let worker = WorkerId::PRIMARY;
         let pending = PendingPacket { ether_type, packet, by_datagram: true, worker, from: None };
         match to {

@@ -1,7 +1,7 @@
 //! Rows for operators: every state with its reason, since when, and what it waits for.
 
 use super::groups::GroupState;
-use super::{Adjacency, Interface, InterfaceState, Link, PeerKey};
+use super::{Adjacency, InterfaceState, IpoibInterface, LinkProperties, PeerKey};
 use crate::icmp::IcmpCounters;
 use crate::neighbor::NeighborRow;
 use crate::sa::SaResults;
@@ -20,7 +20,7 @@ pub struct InterfaceRow {
     pub since: Time,
     pub until: Option<Time>,
     pub address: LinkAddress,
-    pub link: Option<Link>,
+    pub link: Option<LinkProperties>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,7 +120,7 @@ impl InterfaceState {
     }
 }
 
-impl Interface {
+impl IpoibInterface {
     pub fn row(&self) -> InterfaceRow {
         let (state, why, waits_for) = self.state.words(self.sa.administrator().is_some());
         let (since, until) = (self.since, self.state.due());

@@ -1,6 +1,6 @@
 //! SA queries: the purpose of each outstanding query, and who handles its reply.
 
-use super::{Interface, InterfaceDrop};
+use super::{InterfaceDrop, IpoibInterface};
 use crate::sa::{RequestId, SaError, SaEvent, SaQuery, SaReply};
 use pollux_verbs::time::Time;
 use pollux_wire::address::Gid;
@@ -57,7 +57,7 @@ impl SaQueries {
     }
 }
 
-impl Interface {
+impl IpoibInterface {
     pub(super) fn handle_sa_events(&mut self, now: Time) -> bool {
         let mut has_progress = false;
         while let Some(event) = self.sa.poll_event() {

@@ -5,13 +5,13 @@
 //! Otherwise it is fragmented, if it is an IPv4 packet that allows it (RFC 791 2.3), or its sender
 //! (a socket here, or another host) gets an ICMP error.
 
-use super::{Adjacency, Interface, InterfaceDrop, PendingPacket};
+use super::{Adjacency, InterfaceDrop, IpoibInterface, PendingPacket};
 use crate::fragment::parts;
 use crate::icmp::IcmpError;
 use pollux_verbs::time::Time;
 use std::net::IpAddr;
 
-impl Interface {
+impl IpoibInterface {
     /// Handles a packet beyond the MTU of its path, to a next hop if that is known.
     pub(super) fn too_big(
         &mut self,

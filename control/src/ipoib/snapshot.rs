@@ -1,7 +1,7 @@
 //! A read-only snapshot of an interface for worker threads: its addresses, the on-link prefixes and
 //! the datagram MTU.
 
-use super::Interface;
+use super::IpoibInterface;
 use crate::address::{Address, is_broadcast, is_in, source_for};
 use std::net::IpAddr;
 
@@ -13,7 +13,7 @@ pub struct InterfaceSnapshot {
     datagram_mtu: Option<u32>,
 }
 
-impl Interface {
+impl IpoibInterface {
     pub fn snapshot(&self) -> InterfaceSnapshot {
         InterfaceSnapshot {
             addresses: self.addresses.iter().copied().collect(),

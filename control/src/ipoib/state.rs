@@ -21,7 +21,7 @@
 
 use super::groups::Group;
 use super::sa_queries::is_no_such_group;
-use super::{Action, Interface, InterfaceDrop, Link, PortView, Purpose};
+use super::{Action, InterfaceDrop, IpoibInterface, LinkProperties, PortView, Purpose};
 use crate::bounded::Backoff;
 use crate::sa::{Membership, SaError, SaQuery, SaReply};
 use pollux_verbs::time::Time;
@@ -65,7 +65,7 @@ pub enum InterfaceState {
         until: Time,
     },
     Up {
-        link: Box<Link>,
+        link: Box<LinkProperties>,
         /// Rejoins in a row that the SA did not answer.
         failures: u32,
         /// When the group is joined again.
@@ -109,12 +109,12 @@ impl InterfaceState {
     }
 }
 
-impl Interface {
+impl IpoibInterface {
     pub const fn is_up(&self) -> bool {
         matches!(self.state, InterfaceState::Up { .. })
     }
 
-    pub fn link(&self) -> Option<&Link> {
+    pub fn link(&self) -> Option<&LinkProperties> {
         match &self.state {
             InterfaceState::Up { link, .. } => Some(link),
             _ => None,
@@ -309,7 +309,7 @@ impl Interface {
         let least = if self.config.ipv6 { IPV6_MTU_MIN } else { IPV4_MTU_MIN };
         let PortBinding { pkey_index, lid, lmc, gid, .. } = binding;
         let mtu = room.min(self.config.mtu_max);
-        let link = Link { pkey_index, qkey: record.q_key, lid, lmc, gid, mtu };
+        let link = LinkProperties { pkey_index, qkey: record.q_key, lid, lmc, gid, mtu };
         if self.link().is_some_and(|known| *known != link) {
             // The group was created again with other attributes.
             self.go_down(now, InterfaceState::NoPort);

@@ -7,7 +7,7 @@
 
 mod transactions;
 
-pub use transactions::{Full, Outcome, RetryPolicy, TransactionDrop, Transactions};
+pub use transactions::{Full, RetryPolicy, TransactionDrop, TransactionOutcome, Transactions};
 
 use pollux_verbs::GlobalRoute;
 use pollux_wire::address::{Gid, Lid, Qpn};

@@ -42,7 +42,7 @@ pub struct RetryPolicy {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum TransactionOutcome {
     /// A response, of any status.
     Answered(Box<Mad>),
     Table {
@@ -110,7 +110,7 @@ pub struct Transactions<K> {
     deadlines: BTreeSet<(Time, u32)>,
     finished: VecDeque<Finished>,
     outgoing: VecDeque<Envelope>,
-    ended: VecDeque<(K, Outcome)>,
+    ended: VecDeque<(K, TransactionOutcome)>,
     drops: Drops<TransactionDrop>,
 }
 
@@ -188,7 +188,7 @@ impl<K> Transactions<K> {
         self.outgoing.pop_front()
     }
 
-    pub fn poll_event(&mut self) -> Option<(K, Outcome)> {
+    pub fn poll_event(&mut self) -> Option<(K, TransactionOutcome)> {
         self.ended.pop_front()
     }
 
@@ -222,7 +222,7 @@ impl<K> Transactions<K> {
         if is_segment && header.status == MadStatus::OK {
             self.handle_segment(now, id, &segment);
         } else {
-            self.end(now, id, Outcome::Answered(Box::new(*mad)));
+            self.end(now, id, TransactionOutcome::Answered(Box::new(*mad)));
         }
     }
 
@@ -252,14 +252,14 @@ impl<K> Transactions<K> {
                 let until = now + FINISHED_TIME;
                 self.finished.push_back(Finished { id, until, acknowledgement });
                 let attribute_offset = segment.sa.attribute_offset;
-                return self.end(now, id, Outcome::Table { bytes, attribute_offset });
+                return self.end(now, id, TransactionOutcome::Table { bytes, attribute_offset });
             }
             SegmentOutcome::Aborted(status, mad) => {
                 self.transmit(mad);
-                return self.end(now, id, Outcome::Aborted(status));
+                return self.end(now, id, TransactionOutcome::Aborted(status));
             }
             SegmentOutcome::Ended(status) => {
-                return self.end(now, id, Outcome::Aborted(status));
+                return self.end(now, id, TransactionOutcome::Aborted(status));
             }
         }
         self.restart_timeout(now, id);
@@ -280,7 +280,7 @@ impl<K> Transactions<K> {
         self.outgoing.push_back(Envelope { peer, mad });
     }
 
-    fn end(&mut self, now: Time, id: u32, outcome: Outcome) {
+    fn end(&mut self, now: Time, id: u32, outcome: TransactionOutcome) {
         if let Some(sent) = self.sent.remove(&id) {
             self.deadlines.remove(&(sent.deadline, id));
             self.ended.push_back((sent.request.purpose, outcome));
@@ -301,7 +301,11 @@ impl<K> Transactions<K> {
                 let id = if sent.reception.is_some() { self.unused_id() } else { id };
                 self.send(now, id, sent.request, sent.tries);
             } else {
-                let outcome = if sent.is_busy { Outcome::Busy } else { Outcome::Silence };
+                let outcome = if sent.is_busy {
+                    TransactionOutcome::Busy
+                } else {
+                    TransactionOutcome::Silence
+                };
                 self.ended.push_back((sent.request.purpose, outcome));
             }
         }
@@ -445,7 +449,7 @@ mod tests {
         }
         assert_eq!(
             (waits, transactions.poll_event()),
-            (vec![1, 2, 3], Some((5, Outcome::Silence)))
+            (vec![1, 2, 3], Some((5, TransactionOutcome::Silence)))
         );
         assert!(tids.windows(2).all(|two| two[0] == two[1]), "a late answer counts");
         assert_eq!(transactions.len(), (0, 0));
@@ -463,7 +467,7 @@ mod tests {
         let (bytes, attribute_offset) = (vec![7; 300], 0);
         assert_eq!(
             transactions.poll_event(),
-            Some((5, Outcome::Table { bytes, attribute_offset }))
+            Some((5, TransactionOutcome::Table { bytes, attribute_offset }))
         );
         let acks = |transactions: &mut Transactions<u32>| {
             let acks = std::iter::from_fn(|| transactions.poll_transmit());
@@ -493,7 +497,9 @@ mod tests {
             transactions.handle_answer(due, &segment.emit());
         }
         let ended = transactions.poll_event();
-        assert!(matches!(ended, Some((5, Outcome::Table { bytes, .. })) if bytes == [8; 300]));
+        assert!(
+            matches!(ended, Some((5, TransactionOutcome::Table { bytes, .. })) if bytes == [8; 300])
+        );
     }
 
     #[test]
@@ -503,7 +509,7 @@ mod tests {
         let asked = transactions.poll_transmit().unwrap();
         let rmpp = RmppHeader::end(RmppType::ABORT, RmppStatus::TOO_MANY_RETRIES);
         transactions.handle_answer(Time::START, &SaMad { rmpp, ..answer(&asked) }.emit());
-        let outcome = Outcome::Aborted(RmppStatus::TOO_MANY_RETRIES);
+        let outcome = TransactionOutcome::Aborted(RmppStatus::TOO_MANY_RETRIES);
         assert_eq!(transactions.poll_event(), Some((5, outcome)));
     }
 

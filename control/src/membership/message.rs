@@ -2,7 +2,7 @@
 
 use super::reporter::{Query, Report, SOURCES_MAX, Version};
 use super::{ALL_SYSTEMS, MembershipDrop};
-use crate::frame::{CONTROL_DSCP, Frame, NoLink, Sender, To};
+use crate::frame::{CONTROL_DSCP, LinkFrame, NoLink, Sender, To};
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::group_record::{self, GroupRecord, RecordType};
 use pollux_wire::ip::icmpv6::{self, Icmpv6Message};
@@ -120,7 +120,7 @@ fn has_mld_alert(header: &Ipv6Header, payload: &[u8]) -> bool {
 }
 
 /// A report as a packet of IGMP. Groups of the other family are not in it.
-pub(super) fn write_igmp(source: Ipv4Addr, report: &Report) -> Option<Frame<NoLink>> {
+pub(super) fn write_igmp(source: Ipv4Addr, report: &Report) -> Option<LinkFrame<NoLink>> {
     let v4 = |ip: IpAddr| match ip {
         IpAddr::V4(ip) => Some(ip),
         IpAddr::V6(_) => None,
@@ -140,7 +140,7 @@ pub(super) fn write_igmp(source: Ipv4Addr, report: &Report) -> Option<Frame<NoLi
 }
 
 /// A report as a packet of MLD. Groups of the other family are not in it.
-pub(super) fn write_mld(source: Ipv6Addr, report: &Report) -> Option<Frame<NoLink>> {
+pub(super) fn write_mld(source: Ipv6Addr, report: &Report) -> Option<LinkFrame<NoLink>> {
     let v6 = |ip: IpAddr| match ip {
         IpAddr::V6(ip) => Some(ip),
         IpAddr::V4(_) => None,
@@ -176,7 +176,11 @@ fn with_records<A: for<'a> Item<'a>, T>(
     then(List::of(&records))
 }
 
-fn igmp_frame(source: Ipv4Addr, to: Ipv4Addr, message: &IgmpMessage<'_>) -> Option<Frame<NoLink>> {
+fn igmp_frame(
+    source: Ipv4Addr,
+    to: Ipv4Addr,
+    message: &IgmpMessage<'_>,
+) -> Option<LinkFrame<NoLink>> {
     let mut payload = vec![0; message.wire_len()];
     message.write(&mut payload).ok()?;
     igmp::fill_checksum(&mut payload).ok()?;
@@ -188,12 +192,12 @@ fn igmp_frame(source: Ipv4Addr, to: Ipv4Addr, message: &IgmpMessage<'_>) -> Opti
         destination: to,
         ..Ipv4Header::default()
     };
-    Frame::ipv4(To::group_of(to.into()), &header, &[Ipv4Option::ROUTER_ALERT], &payload)
+    LinkFrame::ipv4(To::group_of(to.into()), &header, &[Ipv4Option::ROUTER_ALERT], &payload)
 }
 
-fn mld_frame(source: Ipv6Addr, to: Ipv6Addr, message: MldMessage<'_>) -> Option<Frame<NoLink>> {
+fn mld_frame(source: Ipv6Addr, to: Ipv6Addr, message: MldMessage<'_>) -> Option<LinkFrame<NoLink>> {
     let from = Sender { source, destination: to, hop_limit: 1, router_alert: true };
-    Frame::icmpv6(To::group_of(to.into()), from, &Icmpv6Message::Mld(message))
+    LinkFrame::icmpv6(To::group_of(to.into()), from, &Icmpv6Message::Mld(message))
 }
 
 /// The sources of a query; empty, which means all, if there are too many.

@@ -4,7 +4,7 @@
 //! the group of the link, and multicast routers, by IGMP and MLD. The first local join makes the
 //! interface join, the last leave makes it leave. A group of the link carries all IPv6 groups with
 //! the same lower 80 bits: it is joined once for all of them, and packets are filtered by
-//! [`Membership::has_listener`].
+//! [`InterfaceGroups::has_listener`].
 
 mod message;
 mod reporter;
@@ -44,7 +44,7 @@ reasons! {
     }
 }
 
-pub struct Membership {
+pub struct InterfaceGroups {
     rng: SeededRng,
     /// The number of local listeners of each group.
     listeners: BTreeMap<IpAddr, usize>,
@@ -57,7 +57,7 @@ pub struct Membership {
     output: Output<NoLink, MembershipEvent, MembershipDrop>,
 }
 
-impl Membership {
+impl InterfaceGroups {
     pub fn new(seed: u64) -> Self {
         Self {
             rng: SeededRng::secret(seed),

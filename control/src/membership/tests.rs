@@ -2,7 +2,7 @@
 
 use super::reporter::Version;
 use super::*;
-use crate::frame::{Frame, Sender, To};
+use crate::frame::{LinkFrame, Sender, To};
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::group_record::{Querier, RecordType};
 use pollux_wire::ip::icmpv6::{self, Icmpv6Message};
@@ -52,7 +52,7 @@ fn igmp_packet(
         destination,
         ..Ipv4Header::default()
     };
-    Frame::ipv4(To::<NoLink>::Route, &header, options, &payload).unwrap().packet
+    LinkFrame::ipv4(To::<NoLink>::Route, &header, options, &payload).unwrap().packet
 }
 
 fn query_v3(group: Ipv4Addr, tenths: u8, sources: &[Ipv4Addr]) -> Vec<u8> {
@@ -69,7 +69,7 @@ fn query_v2(group: Ipv4Addr) -> Vec<u8> {
 }
 
 /// Whatever is reported until `end`: when, to whom, and what, in short.
-fn reports(membership: &mut Membership, end: Time) -> Vec<(Time, String)> {
+fn reports(membership: &mut InterfaceGroups, end: Time) -> Vec<(Time, String)> {
     let mut said = Vec::new();
     while let Some(due) = membership.poll_timeout().filter(|due| *due <= end) {
         membership.handle_timeout(due);
@@ -80,11 +80,11 @@ fn reports(membership: &mut Membership, end: Time) -> Vec<(Time, String)> {
     said
 }
 
-fn said(membership: &mut Membership, end: Time) -> Vec<String> {
+fn said(membership: &mut InterfaceGroups, end: Time) -> Vec<String> {
     reports(membership, end).into_iter().map(|(_, said)| said).collect()
 }
 
-fn short(frame: &Frame<NoLink>) -> String {
+fn short(frame: &LinkFrame<NoLink>) -> String {
     let records = |kind: RecordType, group: IpAddr, sources: Vec<IpAddr>| {
         format!(" {kind} {group} {sources:?}")
     };
@@ -121,13 +121,13 @@ fn short(frame: &Frame<NoLink>) -> String {
     }
 }
 
-fn events(membership: &mut Membership) -> Vec<MembershipEvent> {
+fn events(membership: &mut InterfaceGroups) -> Vec<MembershipEvent> {
     std::iter::from_fn(|| membership.poll_event()).collect()
 }
 
 /// A member of [`GROUP`] that has reported it.
-fn member() -> Membership {
-    let mut membership = Membership::new(5);
+fn member() -> InterfaceGroups {
+    let mut membership = InterfaceGroups::new(5);
     assert!(membership.join(at(0), GROUP.into()));
     said(&mut membership, at(9999));
     events(&mut membership);
@@ -137,7 +137,7 @@ fn member() -> Membership {
 // req: ud-multicast-membership
 #[test]
 fn the_first_listener_joins_the_link_and_the_last_leaves_it() {
-    let mut membership = Membership::new(1);
+    let mut membership = InterfaceGroups::new(1);
     let id = GroupId::V4(GROUP);
     for _ in 0..3 {
         assert!(membership.join(at(0), GROUP.into()));
@@ -160,7 +160,7 @@ fn the_first_listener_joins_the_link_and_the_last_leaves_it() {
 fn groups_of_ipv6_that_share_a_group_of_the_link_join_it_once() {
     // The same lower 80 bits.
     let (one, two) = (v6("ff02::1:2:3:4:5"), v6("ff0e:9::1:2:3:4:5"));
-    let mut membership = Membership::new(1);
+    let mut membership = InterfaceGroups::new(1);
     membership.join(at(0), one.into());
     let [MembershipEvent::Join(id)] = events(&mut membership)[..] else { panic!() };
     membership.join(at(0), two.into());
@@ -174,7 +174,7 @@ fn groups_of_ipv6_that_share_a_group_of_the_link_join_it_once() {
 
 #[test]
 fn changes_are_repeated_by_the_robustness_variable() {
-    let mut membership = Membership::new(1);
+    let mut membership = InterfaceGroups::new(1);
     membership.join(at(0), GROUP.into());
     membership.join(at(0), v6("ff05::7").into());
     membership.join(at(0), ALL.into());
@@ -256,13 +256,13 @@ fn waiting_reports_of_another_version_are_dropped() {
 fn mld_query(hop_limit: u8, router_alert: bool, message: MldMessage<'_>) -> Vec<u8> {
     let (source, destination) = (v6("fe80::9"), v6("ff02::1"));
     let from = Sender { source, destination, hop_limit, router_alert };
-    Frame::icmpv6(To::<NoLink>::Route, from, &Icmpv6Message::Mld(message)).unwrap().packet
+    LinkFrame::icmpv6(To::<NoLink>::Route, from, &Icmpv6Message::Mld(message)).unwrap().packet
 }
 
 #[test]
 fn listener_discovery_is_the_same_with_longer_addresses() {
     let group = v6("ff05::7");
-    let mut membership = Membership::new(5);
+    let mut membership = InterfaceGroups::new(5);
     membership.set_sources(Ipv4Addr::UNSPECIFIED, v6("fe80::1"));
     membership.join(at(0), group.into());
     said(&mut membership, at(5000));
@@ -288,7 +288,7 @@ fn listener_discovery_is_the_same_with_longer_addresses() {
 
 #[test]
 fn many_groups_take_several_reports_that_fit() {
-    let mut membership = Membership::new(5);
+    let mut membership = InterfaceGroups::new(5);
     for nth in 0..2000u16 {
         let group = Ipv6Addr::new(0xff05, 0, 0, 0, 0, 0, 1, nth);
         assert_eq!(membership.join(at(0), group.into()), usize::from(nth) < GROUPS_MAX);
@@ -302,7 +302,7 @@ fn many_groups_take_several_reports_that_fit() {
 
 #[test]
 fn groups_that_come_and_go_do_not_pile_up() {
-    let mut membership = Membership::new(5);
+    let mut membership = InterfaceGroups::new(5);
     for nth in 0..10_000u16 {
         let group = IpAddr::V6(Ipv6Addr::new(0xff05, 0, 0, 0, 0, 0, 1, nth));
         assert!(membership.join(at(0), group));
@@ -321,7 +321,7 @@ proptest! {
     fn the_link_is_joined_for_groups_with_listeners(
         all in proptest::collection::vec((0u8..8, 0u8..4, any::<u16>()), 0..100),
     ) {
-        let mut membership = Membership::new(5);
+        let mut membership = InterfaceGroups::new(5);
         let mut joined = std::collections::BTreeSet::new();
         let mut now = at(0);
         for (what, which, more) in all {

@@ -15,7 +15,7 @@ pub use routers::{
     PREFIXES_PER_ADVERTISEMENT_MAX, RouterAdvertised, SERVERS_PER_ADVERTISEMENT_MAX,
 };
 
-use crate::frame::{Frame, Sender, To};
+use crate::frame::{LinkFrame, Sender, To};
 use crate::link::InterfaceAddress;
 use crate::neighbor::{Claim, ClaimKind};
 use crate::output::{Output, output_methods};
@@ -426,7 +426,7 @@ impl<L: InterfaceAddress> Nd<L> {
     ) {
         let from = Sender { source, destination, hop_limit: HOP_LIMIT, router_alert: false };
         let message = Icmpv6Message::Nd(NdMessage { body, options: List::of(options) });
-        if let Some(frame) = Frame::icmpv6(to, from, &message) {
+        if let Some(frame) = LinkFrame::icmpv6(to, from, &message) {
             self.output.send(frame);
         }
     }

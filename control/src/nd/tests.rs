@@ -52,7 +52,7 @@ fn packet(
 ) -> Vec<u8> {
     let from = Sender { source, destination, hop_limit, router_alert: false };
     let message = Icmpv6Message::Nd(NdMessage { body, options: List::of(options) });
-    Frame::icmpv6(To::<NoLink>::Route, from, &message).unwrap().packet
+    LinkFrame::icmpv6(To::<NoLink>::Route, from, &message).unwrap().packet
 }
 
 fn solicitation(source: Ipv6Addr, target: Ipv6Addr, link: Option<LinkAddress>) -> Vec<u8> {
@@ -71,7 +71,7 @@ fn advertisement(destination: Ipv6Addr, solicited: bool, target: Ipv6Addr, qpn: 
     packet(target, destination, 255, body, &[NdOption::TargetLinkAddress(link(qpn))])
 }
 
-fn frames(nd: &mut Nd) -> Vec<Frame> {
+fn frames(nd: &mut Nd) -> Vec<LinkFrame> {
     std::iter::from_fn(|| nd.poll_transmit()).collect()
 }
 
@@ -80,7 +80,7 @@ fn events(nd: &mut Nd) -> Vec<NdEvent> {
 }
 
 /// The header and the message of a frame that we sent, which is whole.
-fn parsed(frame: &Frame) -> (Ipv6Header, NdMessage<'_>) {
+fn parsed(frame: &LinkFrame) -> (Ipv6Header, NdMessage<'_>) {
     let packet = Ipv6Packet::parse(&frame.packet).unwrap();
     assert!(checksum_ok(packet.payload(), &packet.header().pseudo_header()));
     (packet.header(), NdMessage::parse(packet.payload()).unwrap())

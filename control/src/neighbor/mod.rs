@@ -16,7 +16,7 @@ mod tests;
 
 pub use state::State;
 
-use crate::bounded::{Queue, RateLimit};
+use crate::bounded::{BoundedQueue, RateLimit};
 use crate::link::InterfaceAddress;
 use pollux_verbs::drops::Drops;
 use pollux_verbs::reasons;
@@ -180,7 +180,7 @@ pub struct Neighbors<P, L = LinkAddress> {
     /// The neighbor of each pending packet, oldest first.
     pending: BTreeMap<u64, IpAddr>,
     packets: u64,
-    asks: Queue<Solicitation<L>>,
+    asks: BoundedQueue<Solicitation<L>>,
     events: VecDeque<NeighborEvent<P, L>>,
     drops: Drops<NeighborDrop>,
 }
@@ -195,7 +195,7 @@ impl<P, L: InterfaceAddress> Neighbors<P, L> {
             contests: RateLimit::new(contests, contests),
             unsolicited: RateLimit::new(unsolicited, unsolicited),
             // Each entry has one outstanding request.
-            asks: Queue::new(config.entries_max),
+            asks: BoundedQueue::new(config.entries_max),
             config,
             rng: SeededRng::secret(seed),
             entries: BTreeMap::new(),

@@ -21,7 +21,7 @@ mod tests;
 
 use crate::address::{AddressEvent, Addresses, Lifetimes, Origin, is_in};
 use crate::beyond::{Beyond, Elsewhere, ElsewhereKind, NodeRoute, NodeRoutes, TransitHop};
-use crate::bounded::Queue;
+use crate::bounded::BoundedQueue;
 use crate::effects::Delivery;
 use crate::ethernet::{EthernetConfig, EthernetNeighbors};
 use crate::fragment::parts;
@@ -94,8 +94,8 @@ pub struct PlainInterface {
     part_id: u16,
     beyond: Beyond,
     ethernet: Option<EthernetNeighbors>,
-    frames: Queue<PlainFrame>,
-    deliveries: Queue<Delivery>,
+    frames: BoundedQueue<PlainFrame>,
+    deliveries: BoundedQueue<Delivery>,
     /// Workers have an older state.
     has_changed: bool,
     drops: Drops<PlainDrop>,
@@ -112,8 +112,8 @@ impl PlainInterface {
             part_id: seed as u16,
             beyond: Beyond::new(),
             ethernet: None,
-            frames: Queue::new(PACKETS_MAX),
-            deliveries: Queue::new(PACKETS_MAX),
+            frames: BoundedQueue::new(PACKETS_MAX),
+            deliveries: BoundedQueue::new(PACKETS_MAX),
             has_changed: true,
             drops: Drops::default(),
         };

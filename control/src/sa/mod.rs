@@ -14,7 +14,9 @@ mod query;
 pub use error::SaError;
 pub use query::{Membership, SaQuery, SaReply};
 
-use crate::mad::{Envelope, Full, MadAddress, Outcome, RetryPolicy, TransactionDrop, Transactions};
+use crate::mad::{
+    Envelope, Full, MadAddress, RetryPolicy, TransactionDrop, TransactionOutcome, Transactions,
+};
 use pollux_verbs::drops::Drops;
 use pollux_verbs::reasons;
 use pollux_verbs::rng::SeededRng;
@@ -223,13 +225,13 @@ impl SaClient {
         }
         let (Asked { id, query }, outcome) = self.transactions.poll_event()?;
         let result = match outcome {
-            Outcome::Answered(mad) => read_record(&query, &SaMad::parse(&mad)),
-            Outcome::Table { bytes, attribute_offset } => {
+            TransactionOutcome::Answered(mad) => read_record(&query, &SaMad::parse(&mad)),
+            TransactionOutcome::Table { bytes, attribute_offset } => {
                 read_table(&query, &bytes, attribute_offset)
             }
-            Outcome::Aborted(status) => Err(SaError::Aborted(status)),
-            Outcome::Busy => Err(SaError::Busy),
-            Outcome::Silence => Err(SaError::Silence),
+            TransactionOutcome::Aborted(status) => Err(SaError::Aborted(status)),
+            TransactionOutcome::Busy => Err(SaError::Busy),
+            TransactionOutcome::Silence => Err(SaError::Silence),
         };
         self.results.count(&result);
         Some(SaEvent::Answered { id, result })

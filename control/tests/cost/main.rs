@@ -22,7 +22,7 @@ mod world;
 use pair::{Pair, Setup};
 use pollux_control::ipoib::connected::Policy;
 use pollux_counted::Counted;
-use pollux_dataplane::ipoib::Config;
+use pollux_dataplane::ipoib::NetdevConfig;
 use pollux_verbs::QpType;
 
 /// What an idle connection may cost at one end, beside its share of the receives of all and what
@@ -40,7 +40,7 @@ static MEMORY: Counted = Counted::new();
 
 /// Bytes of a connection's queue pair and its queues at the adapter in software.
 fn bytes_at_the_device() -> usize {
-    let config = Config { connections_max: CONNECTIONS, ..Setup::default().config };
+    let config = NetdevConfig { connections_max: CONNECTIONS, ..Setup::default().config };
     let mut pair = Pair::new(1, Setup { config, ..Setup::default() });
     let before = MEMORY.bytes();
     for _ in 0..CONNECTIONS {

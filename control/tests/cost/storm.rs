@@ -7,9 +7,9 @@
 
 use crate::MEMORY;
 use crate::world::World;
-use pollux_control::ipoib::Interface;
+use pollux_control::ipoib::IpoibInterface;
 use pollux_control::ipoib::connected::Policy;
-use pollux_fabric::sm::Config;
+use pollux_fabric::sm::SmConfig;
 use pollux_verbs::time::Time;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -69,8 +69,8 @@ pub fn start(nodes: usize, policy: Policy) -> Storm {
     cluster.everybody_talks();
     let heard = since(begin, cluster.world.now);
     let (pairs, wanted) = (nodes * (nodes - 1), usize::from(policy != Policy::Ud));
-    let count = |nodes: &[&Interface]| -> usize {
-        let open = |node: &&Interface| node.connection_rows().filter(|it| it.may_send).count();
+    let count = |nodes: &[&IpoibInterface]| -> usize {
+        let open = |node: &&IpoibInterface| node.connection_rows().filter(|it| it.may_send).count();
         nodes.iter().map(open).sum()
     };
     cluster.until("connected", |nodes| count(nodes) >= pairs * wanted);
@@ -111,7 +111,7 @@ impl Cluster {
             0..=253 => format!("single:{}", nodes + 1),
             _ => format!("leaf-spine:{}x8x16", (nodes + 1).div_ceil(16)),
         };
-        let mut world = World::new(1, &topology, Config::default(), |mut config, _| {
+        let mut world = World::new(1, &topology, SmConfig::default(), |mut config, _| {
             config.ipv6 = false;
             config.peer.policy = policy;
             config
@@ -121,7 +121,7 @@ impl Cluster {
         Self { world, waiting_max: 0, under_way_max: 0 }
     }
 
-    fn interfaces(&self) -> Vec<&Interface> {
+    fn interfaces(&self) -> Vec<&IpoibInterface> {
         self.world.nodes.iter().filter_map(|node| node.interface.as_ref()).collect()
     }
 
@@ -133,7 +133,7 @@ impl Cluster {
     }
 
     /// Goes on until something is so; says how long that was.
-    fn until(&mut self, what: &str, is: impl Fn(&[&Interface]) -> bool) -> Duration {
+    fn until(&mut self, what: &str, is: impl Fn(&[&IpoibInterface]) -> bool) -> Duration {
         let begin = self.world.now;
         while !is(&self.interfaces()) {
             self.pass(100 * MILLISECOND);
@@ -163,7 +163,7 @@ impl Cluster {
     }
 
     fn drops(&self) -> BTreeMap<(&'static str, &'static str), u64> {
-        let rows = self.interfaces().into_iter().flat_map(Interface::drop_rows);
+        let rows = self.interfaces().into_iter().flat_map(IpoibInterface::drop_rows);
         let mut drops = BTreeMap::new();
         for (of, why, count) in rows.filter(|row| row.2 > 0) {
             *drops.entry((of, why)).or_default() += count;

@@ -4,9 +4,9 @@
 use crate::world::{Weather, World, packet, v4, v6};
 use pollux_control::address::{AddressState, NextHop};
 use pollux_control::dhcp::{Dhcp, client_id};
-use pollux_control::frame::Frame;
+use pollux_control::frame::LinkFrame;
 use pollux_control::icmp::{Icmp, IcmpConfig, IcmpError};
-use pollux_control::ipoib::{By, Outgoing};
+use pollux_control::ipoib::{By, OutgoingPacket};
 use pollux_control::nd::ALL_NODES;
 use pollux_control::neighbor::State;
 use pollux_referee::frames::{ud, ud_multicast};
@@ -205,7 +205,7 @@ fn a_router_gives_an_address_and_a_default_route_and_withdraws_both() {
 }
 
 /// A frame as tshark has to read it. `what` names it in failures.
-fn judged(what: &str, outgoing: &Outgoing) -> tshark::Frame {
+fn judged(what: &str, outgoing: &OutgoingPacket) -> tshark::DissectedFrame {
     let mut bytes = IpoibHeader { ether_type: outgoing.ether_type }.emit().to_vec();
     bytes.extend_from_slice(&outgoing.packet);
     let group = match outgoing.by {
@@ -216,7 +216,7 @@ fn judged(what: &str, outgoing: &Outgoing) -> tshark::Frame {
         Some(mgid) => ud_multicast(mgid, &bytes),
         None => ud(&bytes),
     };
-    let judged = tshark::Frame::new(format!("{what}: {:02x?}", outgoing.packet), bytes);
+    let judged = tshark::DissectedFrame::new(format!("{what}: {:02x?}", outgoing.packet), bytes);
     match outgoing.ether_type {
         EtherType::ARP => judged.expect("arp.hw.size", 20),
         EtherType::IPV6 => judged.expect("icmpv6.checksum.status", 1),
@@ -232,17 +232,17 @@ fn judged(what: &str, outgoing: &Outgoing) -> tshark::Frame {
 }
 
 /// A frame of a protocol as a datagram to its peer.
-fn outgoing<L>(world: &World, frame: Frame<L>) -> Outgoing {
+fn outgoing<L>(world: &World, frame: LinkFrame<L>) -> OutgoingPacket {
     let datagrams = world.hosts[0].sent.iter().map(|outgoing| outgoing.by);
     let mut unicast = datagrams.filter(|by| {
         matches!(by, By::Datagram(to) if to.vector.grh.is_none_or(|grh| !grh.dgid.is_multicast()))
     });
     let by = unicast.next().expect("it has answered a neighbor");
-    Outgoing { ether_type: frame.ether_type, packet: frame.packet, by }
+    OutgoingPacket { ether_type: frame.ether_type, packet: frame.packet, by }
 }
 
 /// Whether a packet is one of the tests' own, which only look like UDP.
-fn is_from_a_test(outgoing: &Outgoing) -> bool {
+fn is_from_a_test(outgoing: &OutgoingPacket) -> bool {
     match outgoing.ether_type {
         EtherType::IPV4 => Ipv4Packet::parse(&outgoing.packet)
             .is_ok_and(|packet| packet.header().protocol == IpProtocol::UDP),

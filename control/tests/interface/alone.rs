@@ -1,7 +1,7 @@
 //! One interface alone, with a subnet administrator that answers only when a test says how.
 
 use crate::port_driver::PortDriver;
-use pollux_control::ipoib::{Interface, InterfaceConfig, PortView};
+use pollux_control::ipoib::{InterfaceConfig, IpoibInterface, PortView};
 use pollux_control::mad::{Envelope, MadAddress};
 use pollux_verbs::time::Time;
 use pollux_wire::address::{Gid, Guid, Lid, Qpn};
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// The interface, its port, and the requests that wait for an answer.
 pub struct Alone {
-    pub interface: Interface,
+    pub interface: IpoibInterface,
     pub port_driver: PortDriver,
     pub view: PortView,
     pub now: Time,
@@ -50,7 +50,7 @@ impl Alone {
     pub fn new(adjust: impl Fn(InterfaceConfig) -> InterfaceConfig) -> Self {
         let config = adjust(InterfaceConfig::new(Guid(0x50), Qpn(0x48), PKey::DEFAULT));
         Self {
-            interface: Interface::new(Time::START, config, 7),
+            interface: IpoibInterface::new(Time::START, config, 7),
             port_driver: PortDriver::default(),
             view: port(),
             now: Time::START,

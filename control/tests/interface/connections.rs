@@ -5,7 +5,7 @@ use pollux_control::cm::{Role, request_along};
 use pollux_control::ipoib::connected::{ConnectionRow, PeerConfig, Policy};
 use pollux_control::ipoib::{InterfaceConfig, InterfaceRow, WorkerId};
 use pollux_control::mad::{Envelope, MadAddress};
-use pollux_fabric::sm::Config;
+use pollux_fabric::sm::SmConfig;
 use pollux_verbs::QpType;
 use pollux_wire::address::{Gid, Guid, Qpn};
 use pollux_wire::ethernet::EtherType;
@@ -34,7 +34,7 @@ fn with(
     hosts: usize,
     adjust: impl Fn(InterfaceConfig, usize) -> InterfaceConfig,
 ) -> World {
-    let mut world = World::with(seed, hosts, Config::default(), adjust);
+    let mut world = World::with(seed, hosts, SmConfig::default(), adjust);
     world.pass(5 * SECOND);
     world.assert_up();
     world

@@ -3,11 +3,11 @@
 use crate::world::{World, packet, v4, v6};
 use pollux_control::address::NextHop;
 use pollux_control::ipoib::{
-    Adjacency, GroupTerms, Interface, InterfaceConfig, PacketSource, PortView, Received,
+    Adjacency, GroupTerms, InterfaceConfig, IpoibInterface, PacketSource, PortView, ReceivedPacket,
 };
 use pollux_control::mad::{Envelope, MadAddress};
 use pollux_control::nd::{Nd, NdConfig};
-use pollux_fabric::sm::{Config, Partitions};
+use pollux_fabric::sm::{Partitions, SmConfig};
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::address::{Gid, Guid, Lid, Qpn};
@@ -109,9 +109,9 @@ fn a_silent_administrator_is_asked_again_with_pauses_until_it_speaks() {
     assert_all_reach(&mut world, SECOND);
 }
 
-fn managed(text: &str) -> Config {
+fn managed(text: &str) -> SmConfig {
     let partitions = Partitions::read("partitions.conf", text).unwrap();
-    Config { partitions, ..Config::default() }
+    SmConfig { partitions, ..SmConfig::default() }
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn a_broadcast_group_that_is_not_there_is_made_if_that_was_configured() {
     for makes in [false, true] {
         let mut config = InterfaceConfig::new(Guid(1), Qpn(0x48), PKey::DEFAULT);
         config.create = makes.then(GroupTerms::default);
-        let mut interface = Interface::new(Time::START, config, 15);
+        let mut interface = IpoibInterface::new(Time::START, config, 15);
         interface.handle_port(Time::START, &view);
         let join = interface.poll_mad().unwrap();
         let (mask, _) = SaMad::parse(&join.mad).record::<McMemberRecord>().unwrap();
@@ -182,7 +182,7 @@ fn after_a_change_of_lids_all_hosts_reach_each_other_again() {
     let swapped = (0..3).map(|nth| (guid(&world, nth), lids[(nth + 1) % 3])).collect();
     let manager = world.manager();
     world.managers.stop(&mut world.subnet, manager);
-    let config = Config { lids: swapped, ..Config::default() };
+    let config = SmConfig { lids: swapped, ..SmConfig::default() };
     world.managers.start(&mut world.subnet, manager, config);
     world.pass(20 * SECOND);
     assert_eq!(world.view(0).lid, lids[1], "the manager did as it was told");
@@ -213,7 +213,7 @@ fn paths_are_asked_for_again_on_reregistration_and_forgotten_with_the_lid() {
 
 #[test]
 fn a_new_peer_takes_the_room_of_the_path_that_was_used_least_recently() {
-    let mut world = World::with(33, 4, Config::default(), |mut config, nth| {
+    let mut world = World::with(33, 4, SmConfig::default(), |mut config, nth| {
         config.paths_max = if nth == 0 { 2 } else { config.paths_max };
         config
     });
@@ -263,7 +263,7 @@ fn all_groups_are_joined_again_at_a_new_subnet_manager() {
     world.managers.stop(&mut world.subnet, manager);
     world.pass(5 * SECOND);
     assert_all_reach(&mut world, SECOND);
-    world.managers.start(&mut world.subnet, manager, Config::default());
+    world.managers.start(&mut world.subnet, manager, SmConfig::default());
     world.pass(20 * SECOND);
     let now = world.now;
     world.hosts.iter_mut().for_each(|host| host.interface.handle_reregister(now));
@@ -361,7 +361,7 @@ fn a_peer_with_another_queue_pair_is_found_though_its_announcement_was_lost() {
 
 #[test]
 fn a_crowd_of_liars_costs_tables_their_limits_and_no_more() {
-    let mut world = World::with(11, 3, Config::default(), |mut config, _| {
+    let mut world = World::with(11, 3, SmConfig::default(), |mut config, _| {
         config.neighbor.entries_max = 64;
         config.paths_max = 64;
         config
@@ -440,7 +440,7 @@ fn claims_in_the_name_of_another_interface_are_dropped() {
     for (gid, qpn) in [(rows[1].address.gid, qpn), (liar.gid, liar.qpn)] {
         let lid = rows[2].link.unwrap().lid;
         let from = PacketSource::Datagram { qpn, lid, gid: Some(gid), group: None };
-        let received = Received { ether_type: EtherType::ARP, packet: &lie, from };
+        let received = ReceivedPacket { ether_type: EtherType::ARP, packet: &lie, from };
         world.hosts[0].interface.handle_packet(world.now, received);
         world.settle();
     }
@@ -464,7 +464,7 @@ fn a_claim_does_not_move_an_address_from_a_neighbor_that_answers() {
         group: None,
     };
     for _ in 0..10 {
-        let received = Received { ether_type: EtherType::ARP, packet: &lie, from };
+        let received = ReceivedPacket { ether_type: EtherType::ARP, packet: &lie, from };
         world.hosts[0].interface.handle_packet(world.now, received);
         world.settle();
         world.pass(SECOND / 10);
@@ -552,7 +552,7 @@ fn a_datagram_from_another_lid_of_a_peer_is_reason_to_ask_for_its_path() {
     let datagram = packet(v4(2), v4(1), b"from elsewhere");
     let is_asked = |world: &mut World, lid, gid| {
         let from = PacketSource::Datagram { qpn: row.address.qpn, lid, gid, group: None };
-        let received = Received { ether_type: EtherType::IPV4, packet: &datagram, from };
+        let received = ReceivedPacket { ether_type: EtherType::IPV4, packet: &datagram, from };
         world.hosts[0].interface.handle_packet(world.now, received);
         let mut paths = world.hosts[0].interface.path_rows();
         let is_asked = paths.find(|path| path.gid == row.address.gid).unwrap().is_asked;

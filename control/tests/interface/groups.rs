@@ -4,7 +4,7 @@
 use crate::alone::Alone;
 use crate::world::{World, packet, v4};
 use pollux_control::ipoib::{Adjacency, GroupRow, WorkerId};
-use pollux_fabric::sm::{Config, Partitions};
+use pollux_fabric::sm::{Partitions, SmConfig};
 use pollux_fabric::subnet::Datagram;
 use pollux_wire::address::Qpn;
 use pollux_wire::ip::mgid::{GroupId, LinkGroup};
@@ -25,7 +25,7 @@ const UNUSUAL: &str = "Default=0x7fff, ipoib, mtu=5, rate=6, sl=3, Q_Key=0x1234,
 #[test]
 fn a_group_is_made_like_the_broadcast_group() {
     let partitions = Partitions::read("partitions.conf", UNUSUAL).unwrap();
-    let manager = Config { partitions, ..Config::default() };
+    let manager = SmConfig { partitions, ..SmConfig::default() };
     let mut world = World::with(21, 2, manager, |config, _| config);
     world.pass(Duration::from_secs(5));
     world.assert_up();

@@ -1,7 +1,7 @@
 //! An interface that asks a DHCP server for its address, and a server of few words at another.
 
 use crate::world::{World, packet, v4};
-use pollux_fabric::sm::Config;
+use pollux_fabric::sm::SmConfig;
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::dhcp::{
     DhcpHeader, DhcpKind, DhcpMessage, DhcpOp, DhcpOption, DhcpOptionCode as Code,
@@ -43,7 +43,7 @@ fn host(number: u8) -> Ipv4Addr {
 
 impl Leasing {
     fn new(seed: u64) -> Self {
-        let world = World::with(seed, 3, Config::default(), |mut config, nth| {
+        let world = World::with(seed, 3, SmConfig::default(), |mut config, nth| {
             if nth == 1 {
                 config.addresses.clear();
                 config.dhcp = true;

@@ -3,7 +3,7 @@
 use crate::datagrams::claim;
 use crate::world::{World, packet, v4, v6};
 use pollux_control::ipoib::connected::Policy;
-use pollux_fabric::sm::Config;
+use pollux_fabric::sm::SmConfig;
 use pollux_wire::ethernet::EtherType;
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::arp::{ArpOperation, ArpPacket};
@@ -83,7 +83,7 @@ fn answered(world: &mut World, (from, to): (IpAddr, IpAddr), count: u32, rate: u
 #[test]
 fn a_neighbor_is_answered_each_echo_at_whatever_rate_it_asks() {
     for policy in [Policy::Ud, Policy::Rc, Policy::Uc] {
-        let mut world = World::with(31, 2, Config::default(), |mut config, _| {
+        let mut world = World::with(31, 2, SmConfig::default(), |mut config, _| {
             config.peer.policy = policy;
             config
         });
@@ -122,7 +122,7 @@ fn asked_for(world: &mut World) -> BTreeSet<Ipv4Addr> {
 
 /// Two hosts of a large network.
 fn large() -> World {
-    let mut world = World::with(32, 2, Config::default(), |config, nth| {
+    let mut world = World::with(32, 2, SmConfig::default(), |config, nth| {
         config.address(IpAddr::V4(Ipv4Addr::new(10, 255, 0, nth as u8 + 1)), 8)
     });
     world.pass(5 * SECOND);

@@ -1,8 +1,8 @@
 //! What moves an interface's packets, as simple as can be, and strict about what it is told to do.
 
 use pollux_control::ipoib::{
-    Action, Adjacency, By, ConnectionKey, DatagramAdjacency, Link, Outgoing, PeerKey,
-    QueuePairEvent, WorkerId,
+    Action, Adjacency, By, ConnectionKey, DatagramAdjacency, LinkProperties, OutgoingPacket,
+    PeerKey, QueuePairEvent, WorkerId,
 };
 use pollux_verbs::{QpState, QpType, transition};
 use pollux_wire::address::{Gid, Lid, Qpn};
@@ -13,7 +13,7 @@ use std::net::IpAddr;
 /// The device's and the tables' side of an interface.
 #[derive(Default)]
 pub struct PortDriver {
-    pub link: Option<Link>,
+    pub link: Option<LinkProperties>,
     pub attached: BTreeMap<Gid, Lid>,
     pub own: BTreeSet<IpAddr>,
     /// Workers beside worker 0; what is not said to one of them is said to all.
@@ -152,7 +152,11 @@ impl PortDriver {
     }
 
     /// How a worker's packet goes as a datagram, if it can.
-    pub fn adjacency(&self, worker: WorkerId, outgoing: &Outgoing) -> Option<DatagramAdjacency> {
+    pub fn adjacency(
+        &self,
+        worker: WorkerId,
+        outgoing: &OutgoingPacket,
+    ) -> Option<DatagramAdjacency> {
         match outgoing.by {
             By::Datagram(adjacency) => Some(adjacency),
             By::Peer(peer) => match self.peers.get(&(peer, worker))? {
@@ -163,7 +167,7 @@ impl PortDriver {
     }
 
     /// By which connection a worker's packet goes, if it goes by one.
-    pub fn connection(&self, worker: WorkerId, outgoing: &Outgoing) -> Option<ConnectionKey> {
+    pub fn connection(&self, worker: WorkerId, outgoing: &OutgoingPacket) -> Option<ConnectionKey> {
         let By::Peer(peer) = outgoing.by else { return None };
         match self.peers.get(&(peer, worker))? {
             Adjacency::Connected { connection, .. } => Some(*connection),

@@ -5,7 +5,7 @@ use pollux_control::cm::request_along;
 use pollux_control::ipoib::InterfaceRow;
 use pollux_control::ipoib::connected::{ConnectionRow, Policy};
 use pollux_control::mad::{Envelope, GlobalAddress, MadAddress};
-use pollux_fabric::sm::Config;
+use pollux_fabric::sm::SmConfig;
 use pollux_wire::address::{Gid, Guid, Lid, Qpn};
 use pollux_wire::keys::PKey;
 use pollux_wire::mad::cm::ipoib::{Dialect, IpoibPrivateData};
@@ -19,7 +19,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const FORGED: u64 = 16_384;
 
 fn world(seed: u64, hosts: usize) -> World {
-    let mut world = World::with(seed, hosts, Config::default(), |mut config, _| {
+    let mut world = World::with(seed, hosts, SmConfig::default(), |mut config, _| {
         config.peer.policy = Policy::Rc;
         config
     });
@@ -176,7 +176,7 @@ fn a_flood_of_forged_requests_does_not_affect_other_peers() {
 
 #[test]
 fn paths_of_peers_stay_when_strangers_have_to_be_answered() {
-    let mut world = World::with(46, 4, Config::default(), |mut config, _| {
+    let mut world = World::with(46, 4, SmConfig::default(), |mut config, _| {
         config.peer.policy = Policy::Rc;
         config.paths_max = 2;
         // Nobody who asks us is remembered.

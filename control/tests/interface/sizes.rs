@@ -2,7 +2,7 @@
 
 use crate::world::{World, packet, v4, v6};
 use pollux_control::ipoib::connected::Policy;
-use pollux_fabric::sm::Config;
+use pollux_fabric::sm::SmConfig;
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::icmpv4::{Icmpv4Message, Icmpv4Unreachable};
 use pollux_wire::ip::icmpv6::Icmpv6Message;
@@ -15,7 +15,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// Three hosts, of which the last takes datagrams alone.
 fn world(seed: u64) -> World {
-    let mut world = World::with(seed, 3, Config::default(), |mut config, nth| {
+    let mut world = World::with(seed, 3, SmConfig::default(), |mut config, nth| {
         config.peer.policy = if nth == 2 { Policy::Ud } else { Policy::Rc };
         config
     });
@@ -133,7 +133,7 @@ fn a_packet_of_ipv4_that_may_be_parted_is() {
 
 #[test]
 fn an_interface_sends_nothing_longer_than_it_was_told_to() {
-    let mut world = World::with(34, 2, Config::default(), |mut config, nth| {
+    let mut world = World::with(34, 2, SmConfig::default(), |mut config, nth| {
         config.mtu_max = if nth == 0 { 1500 } else { u32::MAX };
         config
     });

@@ -3,7 +3,7 @@
 use crate::alone::Alone;
 use crate::world::World;
 use pollux_control::ipoib::{InterfaceConfig, InterfaceState};
-use pollux_fabric::sm::Config;
+use pollux_fabric::sm::SmConfig;
 use pollux_verbs::time::Time;
 use pollux_wire::address::Lid;
 use pollux_wire::keys::PKey;
@@ -246,7 +246,7 @@ fn after_a_change_of_lids_a_leaving_interface_unsubscribes_the_new_lid() {
     let swapped = (0..3).map(|nth| (guid(&world, nth), lids[(nth + 1) % 3])).collect();
     let manager = world.manager();
     world.managers.stop(&mut world.subnet, manager);
-    let config = Config { lids: swapped, ..Config::default() };
+    let config = SmConfig { lids: swapped, ..SmConfig::default() };
     world.managers.start(&mut world.subnet, manager, config);
     world.pass(20 * SECOND);
     world.assert_up();

@@ -4,7 +4,7 @@ use crate::world::{World, packet, v4};
 use pollux_control::cm::Role;
 use pollux_control::ipoib::connected::{ConnectionRow, Policy};
 use pollux_control::ipoib::{ConnectionKey, InterfaceConfig, WorkerId};
-use pollux_fabric::sm::Config;
+use pollux_fabric::sm::SmConfig;
 use pollux_wire::ip::link_address::LinkAddress;
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn adjusted(
     workers: [u8; 2],
     adjust: impl Fn(InterfaceConfig, usize) -> InterfaceConfig,
 ) -> World {
-    let mut world = World::with(seed, 2, Config::default(), |mut config, nth| {
+    let mut world = World::with(seed, 2, SmConfig::default(), |mut config, nth| {
         config.peer.policy = Policy::Rc;
         config.workers = workers[nth];
         adjust(config, nth)

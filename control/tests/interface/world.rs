@@ -2,11 +2,11 @@
 
 use crate::port_driver::{PortDriver, QueuePair};
 use pollux_control::ipoib::{
-    Adjacency, By, ConnectionKey, Interface, InterfaceConfig, Outgoing, PacketSource, PortView,
-    QueuePairEvent, Received, WorkerId,
+    Adjacency, By, ConnectionKey, InterfaceConfig, IpoibInterface, OutgoingPacket, PacketSource,
+    PortView, QueuePairEvent, ReceivedPacket, WorkerId,
 };
 use pollux_control::mad::{Envelope, MadAddress};
-use pollux_fabric::sm::{Config, Residents};
+use pollux_fabric::sm::{Residents, SmConfig};
 use pollux_fabric::subnet::{Datagram, Subnet};
 use pollux_fabric::topology::{End, Topology};
 use pollux_verbs::rng::SeededRng;
@@ -36,14 +36,14 @@ pub struct Weather {
 pub struct Host {
     pub at: End,
     pub qpn: Qpn,
-    pub interface: Interface,
+    pub interface: IpoibInterface,
     pub port_driver: PortDriver,
     /// Packets that local sockets got.
     pub got: Vec<Vec<u8>>,
     /// Packets that came by the link.
     pub seen: Vec<Vec<u8>>,
     /// Frames that left.
-    pub sent: Vec<Outgoing>,
+    pub sent: Vec<OutgoingPacket>,
     /// Packets of the host that had no way, and went to control.
     pub slow_path: usize,
     reregistrations: u32,
@@ -115,14 +115,14 @@ pub fn packet(source: IpAddr, destination: IpAddr, payload: &[u8]) -> Vec<u8> {
 
 impl World {
     pub fn new(seed: u64, hosts: usize) -> Self {
-        Self::with(seed, hosts, Config::default(), |config, _| config)
+        Self::with(seed, hosts, SmConfig::default(), |config, _| config)
     }
 
     /// With other settings for the manager and the interfaces.
     pub fn with(
         seed: u64,
         hosts: usize,
-        manager: Config,
+        manager: SmConfig,
         adjust: impl Fn(InterfaceConfig, usize) -> InterfaceConfig,
     ) -> Self {
         println!("seed {seed}");
@@ -143,7 +143,7 @@ impl World {
             let config = adjust(config, nth);
             let (made, secondary_workers) = (1000 * u32::from(number), config.workers - 1);
             let port_driver = PortDriver { made, secondary_workers, ..PortDriver::default() };
-            let interface = Interface::new(Time::START, config, seed * 100 + nth as u64);
+            let interface = IpoibInterface::new(Time::START, config, seed * 100 + nth as u64);
             Host {
                 at,
                 qpn,
@@ -227,7 +227,7 @@ impl World {
         host.qpn = qpn;
         host.port_driver =
             PortDriver { secondary_workers: config.workers - 1, ..PortDriver::default() };
-        host.interface = Interface::new(self.now, config, u64::from(qpn.0));
+        host.interface = IpoibInterface::new(self.now, config, u64::from(qpn.0));
     }
 
     /// A host sends a packet: as its tables say, else by asking control.
@@ -261,7 +261,7 @@ impl World {
                 host.interface.handle_use(self.now, destination);
                 let ether_type =
                     if packet[0] >> 4 == 4 { EtherType::IPV4 } else { EtherType::IPV6 };
-                self.fly(nth, worker, Outgoing { ether_type, packet, by: By::Peer(peer) });
+                self.fly(nth, worker, OutgoingPacket { ether_type, packet, by: By::Peer(peer) });
             }
             _ => {
                 host.slow_path += 1;
@@ -288,7 +288,7 @@ impl World {
     pub fn inject(&mut self, nth: usize, ether_type: EtherType, packet: &[u8]) {
         let from =
             PacketSource::Datagram { qpn: Qpn(7), lid: self.view(nth).lid, gid: None, group: None };
-        let received = Received { ether_type, packet, from };
+        let received = ReceivedPacket { ether_type, packet, from };
         self.hosts[nth].interface.handle_packet(self.now, received);
         self.settle();
     }
@@ -332,7 +332,7 @@ impl World {
         };
         let host = &mut self.hosts[to];
         if host.port_driver.link.is_some_and(|link| link.qkey == qkey) {
-            let received = Received { ether_type, packet: &packet, from };
+            let received = ReceivedPacket { ether_type, packet: &packet, from };
             host.seen.push(packet.clone());
             host.interface.handle_packet(self.now, received);
         }
@@ -380,7 +380,7 @@ impl World {
         has_news
     }
 
-    fn fly(&mut self, nth: usize, worker: WorkerId, outgoing: Outgoing) {
+    fn fly(&mut self, nth: usize, worker: WorkerId, outgoing: OutgoingPacket) {
         let host = &self.hosts[nth];
         if let Some(connection) = host.port_driver.connection(worker, &outgoing) {
             return self.fly_connected(nth, connection, outgoing);
@@ -401,7 +401,7 @@ impl World {
                 to != nth && self.hosts[to].port_driver.hears(self.hosts[to].qpn, &adjacency)
             })
             .collect();
-        let Outgoing { ether_type, packet, .. } = outgoing;
+        let OutgoingPacket { ether_type, packet, .. } = outgoing;
         for to in receivers {
             let copies = 1 + u32::from(self.rng.happens(self.weather.doubled));
             for _ in 0..copies {
@@ -421,7 +421,7 @@ impl World {
     }
 
     /// A packet by a connection: it comes, or the connection fails.
-    fn fly_connected(&mut self, nth: usize, key: ConnectionKey, outgoing: Outgoing) {
+    fn fly_connected(&mut self, nth: usize, key: ConnectionKey, outgoing: OutgoingPacket) {
         let Some(own) = self.hosts[nth].port_driver.connections.get(&key).copied() else { return };
         if own.state == QpState::Err {
             return;
@@ -443,7 +443,7 @@ impl World {
             }
             return;
         };
-        let Outgoing { ether_type, packet, .. } = outgoing;
+        let OutgoingPacket { ether_type, packet, .. } = outgoing;
         self.hosts[to].port_driver.events.push((there, QueuePairEvent::DataCame));
         let qkey = self.hosts[to].port_driver.link.map_or(QKey(0), |link| link.qkey);
         self.number += 1;

@@ -5,7 +5,7 @@
 use crate::world::World;
 use pollux_control::ipoib::WorkerId;
 use pollux_control::ipoib::connected::{PeerConfig, Policy};
-use pollux_fabric::sm::Config;
+use pollux_fabric::sm::SmConfig;
 use pollux_verbs::rng::SeededRng;
 use pollux_wire::address::Guid;
 use std::time::Duration;
@@ -31,7 +31,7 @@ struct Flow {
 
 impl Flow {
     fn new(seed: u64, policy: Policy) -> Self {
-        let world = World::new(seed, "single:3", Config::default(), |mut config, _| {
+        let world = World::new(seed, "single:3", SmConfig::default(), |mut config, _| {
             config.peer.policy = policy;
             config
         });

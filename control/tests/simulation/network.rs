@@ -6,8 +6,8 @@
 
 use crate::world::{World, node_of, owner_of};
 use pollux_control::ipoib::{
-    By, ConnectionKey, DatagramAdjacency, Outgoing, PacketSource, QueuePairEvent, Received,
-    WorkerId,
+    By, ConnectionKey, DatagramAdjacency, OutgoingPacket, PacketSource, QueuePairEvent,
+    ReceivedPacket, WorkerId,
 };
 use pollux_control::mad::Envelope;
 use pollux_fabric::subnet::Datagram;
@@ -117,7 +117,7 @@ impl World {
     }
 
     /// A frame leaves a node, by one of its workers.
-    pub fn fly(&mut self, nth: usize, worker: WorkerId, outgoing: Outgoing) {
+    pub fn fly(&mut self, nth: usize, worker: WorkerId, outgoing: OutgoingPacket) {
         let port_driver = &self.nodes[nth].port_driver;
         match (port_driver.connection(worker, &outgoing), port_driver.adjacency(worker, &outgoing))
         {
@@ -127,7 +127,7 @@ impl World {
         }
     }
 
-    fn fly_datagram(&mut self, nth: usize, adjacency: DatagramAdjacency, outgoing: Outgoing) {
+    fn fly_datagram(&mut self, nth: usize, adjacency: DatagramAdjacency, outgoing: OutgoingPacket) {
         let node = &mut self.nodes[nth];
         let Some(link) = node.port_driver.link else { return };
         if outgoing.packet.len() > adjacency.mtu as usize {
@@ -154,7 +154,7 @@ impl World {
             }
             None => self.by_lid.get(&adjacency.vector.dlid).copied().into_iter().collect(),
         };
-        let Outgoing { ether_type, packet, .. } = outgoing;
+        let OutgoingPacket { ether_type, packet, .. } = outgoing;
         let flying =
             Flying { to: Vec::new(), ether_type, packet, from, adjacency, qkey: link.qkey };
         let mut in_time = Vec::new();
@@ -171,7 +171,7 @@ impl World {
     }
 
     /// Whom a question of ARP asks for, if it is to come to nobody else.
-    fn asked_by(&self, outgoing: &Outgoing) -> Option<usize> {
+    fn asked_by(&self, outgoing: &OutgoingPacket) -> Option<usize> {
         let is_arp = outgoing.ether_type == EtherType::ARP && self.spares_bystanders;
         let packet = is_arp.then(|| ArpPacket::<LinkAddress>::parse(&outgoing.packet).ok());
         packet.flatten().map(|packet| node_of(packet.target_protocol))
@@ -184,12 +184,12 @@ impl World {
             let is_key_right = node.port_driver.link.is_some_and(|link| link.qkey == flying.qkey);
             if is_key_right && node.port_driver.hears(node.config.qpn, &flying.adjacency) {
                 let Flying { ether_type, ref packet, from, .. } = *flying;
-                self.give(to, Received { ether_type, packet, from });
+                self.give(to, ReceivedPacket { ether_type, packet, from });
             }
         }
     }
 
-    fn fly_connected(&mut self, nth: usize, key: ConnectionKey, outgoing: Outgoing) {
+    fn fly_connected(&mut self, nth: usize, key: ConnectionKey, outgoing: OutgoingPacket) {
         let node = &mut self.nodes[nth];
         let Some(own) = node.port_driver.connections.get(&key) else { return };
         if own.state == QpState::Err {
@@ -198,7 +198,7 @@ impl World {
         assert_eq!(own.state, QpState::Rts, "a packet for what cannot send");
         let (qp_type, life) = (own.qp_type, node.life);
         node.port_driver.events.push((key, QueuePairEvent::Used { received: false }));
-        let Outgoing { ether_type, packet, .. } = outgoing;
+        let OutgoingPacket { ether_type, packet, .. } = outgoing;
         let weather = self.weather;
         let message =
             |packet| Message { from: nth, life, key, ether_type, packet, is_last_try: false };
@@ -241,7 +241,7 @@ impl World {
             Some(there) => {
                 self.nodes[to].port_driver.events.push((there, QueuePairEvent::DataCame));
                 let from = PacketSource::Connection(there);
-                self.give(to, Received { ether_type, packet, from });
+                self.give(to, ReceivedPacket { ether_type, packet, from });
             }
             None if own.qp_type == QpType::Uc => {}
             None if is_last_try => {

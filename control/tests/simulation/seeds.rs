@@ -8,7 +8,7 @@ use crate::port_driver::QueuePair;
 use crate::world::{World, ip, owner_of};
 use pollux_control::ipoib::connected::Policy;
 use pollux_control::ipoib::{Adjacency, InterfaceConfig, Load, WorkerId};
-use pollux_fabric::sm::Config;
+use pollux_fabric::sm::SmConfig;
 use pollux_verbs::QpState;
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
@@ -118,7 +118,7 @@ impl Run {
         let (plan, rng) = Plan::of(seed, nodes);
         let topology = format!("single:{}", nodes + 1);
         let world =
-            World::new(seed, &topology, Config::default(), |it, nth| plan.configure(it, nth));
+            World::new(seed, &topology, SmConfig::default(), |it, nth| plan.configure(it, nth));
         Self { seed, plan, rng, world, mark: 0 }
     }
 

@@ -6,11 +6,12 @@
 use crate::network::{Event, Weather};
 use crate::port_driver::PortDriver;
 use pollux_control::ipoib::{
-    Action, Adjacency, By, Interface, InterfaceConfig, Outgoing, PortView, Received, WorkerId,
+    Action, Adjacency, By, InterfaceConfig, IpoibInterface, OutgoingPacket, PortView,
+    ReceivedPacket, WorkerId,
 };
 use pollux_control::mad::{Envelope, MadAddress};
 use pollux_fabric::node::PKeys;
-use pollux_fabric::sm::{Config, Residents};
+use pollux_fabric::sm::{Residents, SmConfig};
 use pollux_fabric::subnet::Subnet;
 use pollux_fabric::topology::{End, Topology};
 use pollux_verbs::rng::SeededRng;
@@ -34,7 +35,7 @@ pub struct Node {
     pub at: End,
     pub config: InterfaceConfig,
     /// None while the node is dead.
-    pub interface: Option<Interface>,
+    pub interface: Option<IpoibInterface>,
     pub port_driver: PortDriver,
     /// How often it began.
     pub life: u32,
@@ -49,7 +50,7 @@ pub struct Node {
 pub struct World {
     pub subnet: Subnet,
     pub managers: Residents,
-    pub manager: (End, Config),
+    pub manager: (End, SmConfig),
     pub nodes: Vec<Node>,
     pub now: Time,
     pub rng: SeededRng,
@@ -116,7 +117,7 @@ impl World {
     pub fn new(
         seed: u64,
         topology: &str,
-        manager: Config,
+        manager: SmConfig,
         mut adjust: impl FnMut(InterfaceConfig, usize) -> InterfaceConfig,
     ) -> Self {
         let mut subnet = Subnet::new(Topology::generate(topology, 1).expect("a topology"));
@@ -171,7 +172,7 @@ impl World {
         let seed = self.rng.next_u64();
         let node = &mut self.nodes[nth];
         node.life += 1;
-        node.interface = Some(Interface::new(self.now, node.config.clone(), seed));
+        node.interface = Some(IpoibInterface::new(self.now, node.config.clone(), seed));
         self.tell_port(nth);
     }
 
@@ -241,7 +242,7 @@ impl World {
             Some((peer, Adjacency::Datagram(_) | Adjacency::Connected { .. })) => {
                 interface.handle_use(now, ip(to));
                 let by = By::Peer(peer);
-                self.fly(from, worker, Outgoing { ether_type: EtherType::IPV4, packet, by });
+                self.fly(from, worker, OutgoingPacket { ether_type: EtherType::IPV4, packet, by });
             }
             _ => interface.handle_miss(now, worker, packet),
         }
@@ -339,7 +340,7 @@ impl World {
     }
 
     /// A packet is given to a node.
-    pub fn give(&mut self, to: usize, received: Received<'_>) {
+    pub fn give(&mut self, to: usize, received: ReceivedPacket<'_>) {
         self.frames += 1;
         if let Some(interface) = &mut self.nodes[to].interface {
             interface.handle_packet(self.now, received);
@@ -351,15 +352,16 @@ impl World {
     pub fn drain(&mut self, nth: usize) {
         while self.carry_out(nth) {}
         let Node { interface, got, .. } = &mut self.nodes[nth];
-        while let Some(delivery) = interface.as_mut().and_then(Interface::poll_delivery) {
+        while let Some(delivery) = interface.as_mut().and_then(IpoibInterface::poll_delivery) {
             mark(&delivery.packet).into_iter().for_each(|it| *got.entry(it).or_default() += 1);
         }
-        while let Some(envelope) = self.nodes[nth].interface.as_mut().and_then(Interface::poll_mad)
+        while let Some(envelope) =
+            self.nodes[nth].interface.as_mut().and_then(IpoibInterface::poll_mad)
         {
             self.send_mad(nth, &envelope);
         }
         while let Some(outgoing) =
-            self.nodes[nth].interface.as_mut().and_then(Interface::poll_frame)
+            self.nodes[nth].interface.as_mut().and_then(IpoibInterface::poll_frame)
         {
             self.fly(nth, WorkerId::PRIMARY, outgoing);
         }
@@ -427,7 +429,7 @@ impl World {
 
     fn note_wake(&mut self, nth: usize) {
         let node = &mut self.nodes[nth];
-        let due = node.interface.as_ref().and_then(Interface::poll_timeout);
+        let due = node.interface.as_ref().and_then(IpoibInterface::poll_timeout);
         if node.due != due {
             node.due.into_iter().for_each(|before| _ = self.wakes.remove(&(before, nth)));
             due.into_iter().for_each(|after| _ = self.wakes.insert((after, nth)));

@@ -27,7 +27,7 @@ pub use pollux_hca::{Adapter, DropReason, Frame, LeaseTable, PORT_CONTEXTS_MAX, 
 pub use pollux_subnet::{node, pma, sa, sm, sma, subnet, switch, topology};
 pub use pollux_verbs::time::{self, Time};
 
-use net::{Delivery, Net};
+use net::{MadDelivery, Net};
 use pollux_wire::mad::{MAD_LEN, MadHeader};
 use rustix::event::{PollFd, Timespec, poll};
 use rustix::io::Errno;
@@ -62,7 +62,7 @@ impl Fabric {
     }
 
     /// Starts a subnet manager of this process at a port, 0 at a switch.
-    pub fn start_manager(&mut self, at: End, config: sm::Config) {
+    pub fn start_manager(&mut self, at: End, config: sm::SmConfig) {
         self.managers.start(self.net.subnet_mut(), at, config);
     }
 
@@ -162,7 +162,7 @@ impl Fabric {
 
     /// A response is for the program that sent the request. Other datagrams are for the manager at
     /// the port, else for a program there of that class, else for the adapter.
-    fn hand_over(&mut self, now: Time, delivery: Delivery, len: u64) {
+    fn hand_over(&mut self, now: Time, delivery: MadDelivery, len: u64) {
         let (at, datagram) = (delivery.at, &delivery.datagram);
         let Ok((header, _)) = MadHeader::read(&datagram.mad) else { return };
         let slot = self.programs.receiver(at, &header);

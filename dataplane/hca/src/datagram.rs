@@ -7,7 +7,7 @@ use super::port::DropReason;
 use super::qp::QueuePair;
 use super::queue::{SendWork, StoredData};
 use super::requester::Requester;
-use crate::frame::{Arrival, Outgoing, Payload};
+use crate::frame::{Arrival, FrameToSend, Payload};
 use crate::head::Head;
 use crate::sink::FrameSink;
 use pollux_verbs::work::SendOp;
@@ -48,7 +48,7 @@ impl Requester {
             StoredData::Sges(_) => Payload::Copied { pieces, skip: 0, bytes },
         };
         let (head, grh, extended) = self.datagram_head(common, shared, work);
-        if !outlet.send(&Outgoing { head, grh, extended, payload, as_packet: !bypass }) {
+        if !outlet.send(&FrameToSend { head, grh, extended, payload, as_packet: !bypass }) {
             return Sent::Stalled;
         }
         self.finish_datagram(common, shared);

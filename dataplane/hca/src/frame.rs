@@ -3,8 +3,8 @@
 //! [`message_bypass`](crate::message_bypass) defines messages without packets.
 //!
 //! A message carries its bytes, or, if it is long and of a reliable connection, their location
-//! ([`LeaseTable`](crate::LeaseTable)). [`Outgoing`] is a frame that an adapter writes to its link,
-//! [`Arrival`] its view at the receiving adapter, [`Frame`] a stored frame.
+//! ([`LeaseTable`](crate::LeaseTable)). [`FrameToSend`] is a frame that an adapter writes to its
+//! link, [`Arrival`] its view at the receiving adapter, [`Frame`] a stored frame.
 
 use crate::LIMITS;
 use crate::head::{Head, WORDS_MAX};
@@ -17,7 +17,7 @@ use pollux_wire::address::{Gid, Lid, Qpn};
 use pollux_wire::mad::Method;
 use pollux_wire::packet::{Extended, Grh, Lrh, PACKET_LEN_MAX, Packet, seal_hop};
 
-pub struct Outgoing<'a> {
+pub struct FrameToSend<'a> {
     pub(crate) head: Head,
     pub(crate) grh: Option<Grh>,
     pub(crate) extended: Extended,
@@ -74,7 +74,7 @@ impl Payload<'_> {
     }
 }
 
-impl Outgoing<'_> {
+impl FrameToSend<'_> {
     #[inline(always)]
     pub(crate) fn dgid(&self) -> Option<Gid> {
         self.grh.as_ref().map(|grh| grh.dgid)
@@ -277,11 +277,11 @@ pub struct Arrival<'a> {
     pub head: Head,
     pub grh: Option<Grh>,
     pub extended: Extended,
-    pub payload: Source<'a>,
+    pub payload: PayloadSource<'a>,
 }
 
 #[derive(Clone, Copy)]
-pub enum Source<'a> {
+pub enum PayloadSource<'a> {
     Bytes(&'a [u8]),
     Entry(&'a Entry<'a>),
     /// In the sender's memory; these bytes have the location.
@@ -305,7 +305,7 @@ impl<'a> Arrival<'a> {
             head: Head::of_packet(packet),
             grh: packet.grh(),
             extended: packet.extended(),
-            payload: Source::Bytes(packet.payload()),
+            payload: PayloadSource::Bytes(packet.payload()),
         }
     }
 
@@ -313,8 +313,8 @@ impl<'a> Arrival<'a> {
     pub fn of_message(message: &'a Message, leases: Option<&'a dyn LeasedMemory>) -> Option<Self> {
         let (head, grh, extended) = Head::read(message.words, |index| message.head[index])?;
         let payload = match head.leased {
-            false => Source::Bytes(&message.payload),
-            true => Source::leased(&message.payload, leases?)?,
+            false => PayloadSource::Bytes(&message.payload),
+            true => PayloadSource::leased(&message.payload, leases?)?,
         };
         Some(Self { head, grh, extended, payload })
     }
@@ -329,18 +329,18 @@ impl<'a> Arrival<'a> {
         let words = entry.head();
         let (head, grh, extended) = Head::read(entry.head_words(), |index| words[index])?;
         let payload = match head.leased {
-            false => Source::Entry(entry),
+            false => PayloadSource::Entry(entry),
             true => {
                 buffer.clear();
                 entry.read(|part| buffer.extend_from_slice(part));
-                Source::leased(buffer, leases?)?
+                PayloadSource::leased(buffer, leases?)?
             }
         };
         Some(Self { head, grh, extended, payload })
     }
 }
 
-impl<'a> Source<'a> {
+impl<'a> PayloadSource<'a> {
     /// The payload of a leased message; `None` if it has more pieces than an adapter sends.
     fn leased(descriptor: &'a [u8], leases: &'a dyn LeasedMemory) -> Option<Self> {
         if sges_of(descriptor).count() > LIMITS.sges_max as usize {

@@ -81,7 +81,7 @@ pub const fn is_management(first: u64) -> bool {
 
 /// The fields that decide forwarding: all frames of a route take the same path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Route {
+pub struct FrameRoute {
     pub slid: Lid,
     pub dlid: Lid,
     /// The shared-port context at the destination.
@@ -91,8 +91,8 @@ pub struct Route {
 }
 
 /// The fields of [`route_bits`].
-pub const fn route_of(bits: u64) -> Route {
-    Route {
+pub const fn route_of(bits: u64) -> FrameRoute {
+    FrameRoute {
         slid: Lid(bits as u16),
         dlid: Lid((bits >> 32) as u16),
         context: context_of(Qpn((bits >> 32) as u32)),
@@ -311,7 +311,7 @@ mod tests {
         let second = 0xabcdef | 9 << 24 | 0x1234 << 32 | 0x5678 << 48;
         let bits = route_bits(first, second);
         let (slid, dlid) = (Lid(0x5678), Lid(0x1234));
-        assert_eq!(route_of(bits), Route { slid, dlid, context: 5, p_key, sl: 7 });
+        assert_eq!(route_of(bits), FrameRoute { slid, dlid, context: 5, p_key, sl: 7 });
         let other = route_bits(first | SE | ACK_REQ, second ^ 0xffff_ffff);
         assert_eq!(bits, other, "the rest is none of it");
         for (word, bit) in [(0, 16), (0, 31), (0, 56), (0, 53), (1, 32), (1, 47), (1, 48), (1, 63)]

@@ -3,7 +3,7 @@
 use super::memory::Pieces;
 use super::qpn::context_of;
 use super::{Adapter, Member, has_member};
-use crate::frame::{Frame, Outgoing};
+use crate::frame::{Frame, FrameToSend};
 use crate::head::Head;
 use crate::sink::FrameSink;
 use pollux_wire::address::{Gid, Lid, Qpn};
@@ -46,7 +46,7 @@ impl OwnPort {
         }
     }
 
-    fn is_destination(&self, outgoing: &Outgoing<'_>) -> bool {
+    fn is_destination(&self, outgoing: &FrameToSend<'_>) -> bool {
         let is_own = match &self.gids {
             None => self.lid.covers(self.lmc, outgoing.head.dlid),
             Some(gids) => outgoing.dgid().is_some_and(|dgid| gids.contains(&dgid)),
@@ -60,7 +60,7 @@ impl OwnPort {
 impl<L: FrameSink> Outlet<'_, L> {
     /// Sends a frame; returns whether there was space.
     #[inline(always)]
-    pub(crate) fn send(&mut self, outgoing: &Outgoing<'_>) -> bool {
+    pub(crate) fn send(&mut self, outgoing: &FrameToSend<'_>) -> bool {
         // A port that is down drops frames, as hardware does (IBA 7.2): requests count as sent, and
         // their timers run.
         if !self.own.is_up {

@@ -4,7 +4,7 @@
 //! ports: `1 3` leaves the switch by its third), an unassigned LID, and subnet administration, if
 //! there is any, for our own record. Needs the rights of `/dev/infiniband`.
 
-use pollux_ibverbs::management::{Agent, MadPeer, ManagementPort, Registration, RetryPolicy};
+use pollux_ibverbs::management::{Agent, MadPeer, ManagementPort, Registration, UmadRetryPolicy};
 use pollux_ibverbs::umad::UmadPort;
 use pollux_wire::address::{Lid, Qpn};
 use pollux_wire::mad::sa::{NodeRecord, NodeRecordMask, SaMad};
@@ -14,7 +14,8 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
 
-const RETRY_POLICY: RetryPolicy = RetryPolicy { timeout: Duration::from_millis(200), retries: 2 };
+const RETRY_POLICY: UmadRetryPolicy =
+    UmadRetryPolicy { timeout: Duration::from_millis(200), retries: 2 };
 
 /// Longer than all attempts.
 const ALL: Duration = Duration::from_secs(10);

@@ -1,7 +1,7 @@
 //! The suite of `pollux-verbs` on `rxe0` and `rxe1`, or on `rxe0` and itself.
 
 use crate::differences::rxe_differs;
-use pollux_conformance::{Adapters, Factory, Group, Outcome, Side, Turn};
+use pollux_conformance::{Adapters, Factory, Group, Outcome, Side, WaitDecision};
 use pollux_verbs::{Device, VerbsError};
 use pollux_wire::address::{Gid, Lid};
 use std::net::UdpSocket;
@@ -37,8 +37,8 @@ impl Adapters for Rxe {
         false
     }
 
-    fn turn(&mut self) -> Turn {
-        if Instant::now() < self.end { Turn::GoOn } else { Turn::GiveUp }
+    fn turn(&mut self) -> WaitDecision {
+        if Instant::now() < self.end { WaitDecision::GoOn } else { WaitDecision::GiveUp }
     }
 
     /// A group of the link. Attaching a queue pair does not join the group in the kernel's IPv6, so

@@ -22,7 +22,7 @@ pub trait ManagementPort: Send {
         agent: Agent,
         to: &MadPeer,
         datagram: &[u8],
-        retry_policy: Option<RetryPolicy>,
+        retry_policy: Option<UmadRetryPolicy>,
     ) -> Result<(), VerbsError>;
 
     /// Receives a datagram, waiting for this time at most.
@@ -78,7 +78,7 @@ pub enum Segments {
 
 /// How long a request waits for its answer, and how often it is repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RetryPolicy {
+pub struct UmadRetryPolicy {
     /// For one attempt; the kernel counts milliseconds.
     pub timeout: Duration,
     /// Attempts after the first.

@@ -3,8 +3,8 @@
 //! and the send in a batch.
 
 use super::Work;
-use crate::ipoib::{Config, Link, Netdev, Outgoing, Received, Refused};
-use crate::neighbor::{Datagram, Route, RouteTable, Routes};
+use crate::ipoib::{LinkAttributes, Netdev, NetdevConfig, Outgoing, Received, Refused};
+use crate::neighbor::{DatagramRoute, Route, RouteTable, Routes};
 use crate::packet_memory::PacketMemory;
 use crate::verdict::{Destinations, Verdict};
 use pollux_mem::snapshot::Snapshot;
@@ -49,15 +49,18 @@ impl<D: Device> Echo<D> {
         };
         let (small, large) = (memory(BUFFERS)?, memory(1)?);
         let pd = device.create_pd()?;
-        let config = Config { connected_receives: 0, ..Config::default() };
+        let config = NetdevConfig { connected_receives: 0, ..NetdevConfig::default() };
         let mut netdev = Netdev::new(&mut device, pd, config, &small, &large)?;
         let gid = device.gid(1, 0)?;
-        netdev.start(&mut device, Link { qkey: QKey(1), lid: Lid(1), gid, ..Link::default() })?;
+        netdev.start(
+            &mut device,
+            LinkAttributes { qkey: QKey(1), lid: Lid(1), gid, ..LinkAttributes::default() },
+        )?;
         let path = AddressVector::to_lid(Lid(2), 1);
         let ah = device.create_ah(pd, &path)?;
         let mut table = RouteTable::new(PKey::DEFAULT, Scope::LINK_LOCAL, 7);
         for nth in 1..=neighbors {
-            let way = Datagram { ah, qpn: Qpn(0x99), mtu: PACKET_BYTES };
+            let way = DatagramRoute { ah, qpn: Qpn(0x99), mtu: PACKET_BYTES };
             let ip = Ipv4Addr::from(u32::from(ip).wrapping_add(nth));
             if let Some(peer) = table.add_peer(Route::Datagram(way)) {
                 table.bind(ip.into(), peer);

@@ -16,7 +16,7 @@
 use super::queue::{Receives, SendQueue};
 use super::request::{GENERATION_BITS, Request, SLOT_BITS};
 use super::send::free;
-use super::{Config, Netdev, NetdevEvent};
+use super::{Netdev, NetdevConfig, NetdevEvent};
 use crate::neighbor::ConnectionId;
 use pollux_mem::Buf;
 use pollux_verbs::*;
@@ -108,7 +108,7 @@ impl Connections {
     pub(super) fn new<D: Device + ?Sized>(
         device: &mut D,
         pd: Pd,
-        config: &Config,
+        config: &NetdevConfig,
     ) -> Result<Self, VerbsError> {
         let receives = config.connected_receives;
         let srq = match receives {

@@ -52,7 +52,7 @@ use std::collections::VecDeque;
 pub const POLL_MAX: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Config {
+pub struct NetdevConfig {
     pub port: u8,
     /// Receives to keep posted at the UD queue pair.
     pub datagram_receives: u32,
@@ -75,7 +75,7 @@ pub struct Config {
     pub uc_shares: bool,
 }
 
-impl Default for Config {
+impl Default for NetdevConfig {
     fn default() -> Self {
         Self {
             port: 1,
@@ -100,7 +100,7 @@ const DATAGRAM_BYTES_MAX: usize = 4096;
 
 /// The link attributes of a netdev, set by control.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Link {
+pub struct LinkAttributes {
     /// In the port's P_Key table.
     pub pkey_index: u16,
     /// Of the broadcast group; used in all datagrams (RFC 4391 4.1).
@@ -149,14 +149,14 @@ struct Datagrams {
 
 #[derive(Debug)]
 pub struct Netdev {
-    config: Config,
+    config: NetdevConfig,
     pd: Pd,
     cq: Cq,
     small: Stock,
     large: Stock,
     datagrams: Datagrams,
     connections: Connections,
-    link: Link,
+    link: LinkAttributes,
     /// UD queue pairs of the interface's other workers at this port.
     siblings: Vec<Qpn>,
     /// Whether the link is an InfiniBand subnet, with LIDs (not RoCE).
@@ -177,7 +177,7 @@ impl Netdev {
     pub fn new<D: Device + ?Sized>(
         device: &mut D,
         pd: Pd,
-        config: Config,
+        config: NetdevConfig,
         small: &PacketMemory,
         large: &PacketMemory,
     ) -> Result<Self, VerbsError> {
@@ -194,7 +194,7 @@ impl Netdev {
         }
         let inline_bytes_max = config.inline_bytes_max.min(attributes.limits.inline_bytes_max);
         let uc_shares = config.uc_shares && attributes.can.uc_srq;
-        let config = Config { inline_bytes_max, uc_shares, ..config };
+        let config = NetdevConfig { inline_bytes_max, uc_shares, ..config };
         let config = limit_connections(config, attributes.limits.completions_max);
         let cq = device.create_cq(completions_max(&config))?;
         let small = Stock::new(device, pd, small)?;
@@ -228,7 +228,7 @@ impl Netdev {
             large,
             datagrams,
             connections,
-            link: Link::default(),
+            link: LinkAttributes::default(),
             siblings: Vec::new(),
             is_subnet: attributes.can.subnet,
             datagram_bytes,
@@ -294,7 +294,7 @@ impl Netdev {
     pub fn start<D: Device + ?Sized>(
         &mut self,
         device: &mut D,
-        link: Link,
+        link: LinkAttributes,
     ) -> Result<(), VerbsError> {
         if self.datagrams.state != State::Stopped {
             return Err(VerbsError::Busy { verb: "start", by: "a netdev that is not stopped" });
@@ -312,7 +312,7 @@ impl Netdev {
     fn bring_up<D: Device + ?Sized>(
         &mut self,
         device: &mut D,
-        link: &Link,
+        link: &LinkAttributes,
     ) -> Result<(), VerbsError> {
         let to = |state| QpAttributes { state: Some(state), ..QpAttributes::default() };
         let init = QpAttributes {
@@ -359,7 +359,7 @@ impl Netdev {
     pub fn set_link<D: Device + ?Sized>(
         &mut self,
         device: &mut D,
-        link: Link,
+        link: LinkAttributes,
     ) -> Result<(), VerbsError> {
         if self.link.qkey != link.qkey && self.datagrams.state == State::Started {
             let change = QpAttributes { qkey: Some(link.qkey), ..QpAttributes::default() };
@@ -413,7 +413,7 @@ impl Netdev {
 }
 
 /// Outstanding requests, at most: of each connection, and of all other queues together.
-fn outstanding(config: &Config) -> (u32, u32) {
+fn outstanding(config: &NetdevConfig) -> (u32, u32) {
     let own = if config.uc_shares { 0 } else { config.own_receives };
     let connection = SendQueue::capacity(config.connected_sends) + own;
     let datagrams = config.datagram_receives + SendQueue::capacity(config.datagram_sends);
@@ -421,16 +421,16 @@ fn outstanding(config: &Config) -> (u32, u32) {
 }
 
 /// Outstanding requests of all queues together, at most.
-fn completions_max(config: &Config) -> u32 {
+fn completions_max(config: &NetdevConfig) -> u32 {
     let (connection, rest) = outstanding(config);
     rest.saturating_add(config.connections_max.saturating_mul(connection))
 }
 
 /// Limits the connections to those whose completions fit in a queue of `completions_max`.
-fn limit_connections(config: Config, completions_max: u32) -> Config {
+fn limit_connections(config: NetdevConfig, completions_max: u32) -> NetdevConfig {
     let (connection, rest) = outstanding(&config);
     let free = completions_max.saturating_sub(rest) / connection.max(1);
-    Config { connections_max: config.connections_max.min(free), ..config }
+    NetdevConfig { connections_max: config.connections_max.min(free), ..config }
 }
 
 /// Checks that messages of `message_bytes` fit in the buffers of a memory.
@@ -456,13 +456,13 @@ mod tests {
 
     #[test]
     fn connections_are_limited_by_the_completion_queue() {
-        let config = Config { uc_shares: false, ..Config::default() };
+        let config = NetdevConfig { uc_shares: false, ..NetdevConfig::default() };
         let connections_max = |entries| limit_connections(config, entries).connections_max;
         assert_eq!(connections_max(u32::MAX), config.connections_max);
         for entries in [0, 1_000, 32_767] {
             let fitting = limit_connections(config, entries);
             assert!(fitting.connections_max == 0 || completions_max(&fitting) <= entries);
-            let more = Config { connections_max: fitting.connections_max + 1, ..fitting };
+            let more = NetdevConfig { connections_max: fitting.connections_max + 1, ..fitting };
             assert!(completions_max(&more) > entries);
         }
     }

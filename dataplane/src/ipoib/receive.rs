@@ -5,7 +5,7 @@
 
 use super::queue::Receives;
 use super::send::{NO_SGE, free};
-use super::{ConnectionId, GRH, HEADER, Link, Netdev, NetdevEvent, Request, State};
+use super::{ConnectionId, GRH, HEADER, LinkAttributes, Netdev, NetdevEvent, Request, State};
 use crate::headers::PacketHeaders;
 use crate::packet_memory::{BATCH, PACKET_OFFSET, Stock};
 use crate::reason::PacketDrop;
@@ -347,7 +347,7 @@ fn read_grh(source: &Source, is_subnet: bool, buf: &mut Buf) -> Result<Option<Gr
     }
 }
 
-impl Link {
+impl LinkAttributes {
     /// Whether a datagram comes from the local port. Two ports may have the same QPN, so the GID of
     /// the GRH decides, or without a GRH the LID, with the path bits masked.
     #[inline]
@@ -456,7 +456,7 @@ mod tests {
     #[test]
     fn a_port_is_ours_by_its_guid_or_by_its_lid() {
         let gid = |guid| Gid::new(Gid::DEFAULT_PREFIX, pollux_wire::address::Guid(guid));
-        let link = Link { lid: Lid(8), lmc: 1, gid: gid(5), ..Link::default() };
+        let link = LinkAttributes { lid: Lid(8), lmc: 1, gid: gid(5), ..LinkAttributes::default() };
         let own = |slid, grh: Option<Grh>, is_subnet| {
             link.is_own_port(&source(slid, grh.is_some()), grh.as_ref(), is_subnet)
         };

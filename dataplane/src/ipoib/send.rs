@@ -5,7 +5,7 @@
 //! uses another queue pair; all datagrams use the UD queue pair.
 
 use super::{HEADER, Netdev, Request, State};
-use crate::neighbor::{Connected, Datagram, Route};
+use crate::neighbor::{Connected, DatagramRoute, Route};
 use crate::packet_memory::{BATCH, Stock};
 use crate::reason::Refusal;
 use pollux_mem::Buf;
@@ -250,7 +250,7 @@ fn uses_same_qp(one: &Route, other: &Route) -> bool {
 /// connection that is not open. A packet too long for the fallback is refused as disconnected and
 /// not as too big, because the connection will be back.
 #[inline]
-fn datagram(route: &Route, bytes: u32) -> Result<&Datagram, Refusal> {
+fn datagram(route: &Route, bytes: u32) -> Result<&DatagramRoute, Refusal> {
     match route {
         Route::Datagram(path) => Ok(path),
         Route::Connected(Connected { fallback: Some(path), .. }) if bytes <= path.mtu => Ok(path),

@@ -33,12 +33,12 @@ pub enum Route {
     Pending,
     Unreachable,
     /// To an interface or a multicast group.
-    Datagram(Datagram),
+    Datagram(DatagramRoute),
     Connected(Connected),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Datagram {
+pub struct DatagramRoute {
     /// Of the port or the group.
     pub ah: Ah,
     /// [`Qpn::MULTICAST`] for a group.
@@ -60,14 +60,14 @@ pub struct Connected {
     /// The longest IP packet that goes there.
     pub mtu: u32,
     /// For packets that fit in a datagram when the connection is gone.
-    pub fallback: Option<Datagram>,
+    pub fallback: Option<DatagramRoute>,
 }
 
 impl Route {
     /// The MTU, if there is an adjacency.
     pub const fn mtu(&self) -> Option<u32> {
         match self {
-            Self::Datagram(Datagram { mtu, .. }) | Self::Connected(Connected { mtu, .. }) => {
+            Self::Datagram(DatagramRoute { mtu, .. }) | Self::Connected(Connected { mtu, .. }) => {
                 Some(*mtu)
             }
             Self::Unknown | Self::Pending | Self::Unreachable => None,
@@ -275,7 +275,7 @@ mod tests {
     }
 
     fn datagram(nth: u32) -> Route {
-        Route::Datagram(Datagram { ah: Ah(nth), qpn: Qpn(nth), mtu: 2044 })
+        Route::Datagram(DatagramRoute { ah: Ah(nth), qpn: Qpn(nth), mtu: 2044 })
     }
 
     /// Few enough that operations meet, of both families and with groups.

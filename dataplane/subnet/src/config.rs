@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct SmConfig {
     /// The manager with the highest is the master; of several, the one with the lowest GUID.
     pub priority: u8,
     /// The SM_Key: shown by trusted managers and trusted clients of the administrator.
@@ -42,7 +42,7 @@ pub struct Config {
     pub polls_missed_max: u32,
 }
 
-impl Default for Config {
+impl Default for SmConfig {
     fn default() -> Self {
         Self {
             priority: 0,

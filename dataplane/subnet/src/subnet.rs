@@ -7,9 +7,9 @@
 //! On links with a tap or faults, and on links to other fabrics, a datagram becomes a packet: the
 //! fabric takes it from `poll_departure` and returns it by `receive`.
 
-use crate::node::{Counters, Node, NodeDrop};
+use crate::node::{Counters, NodeDrop, SubnetNode};
 use crate::pma;
-use crate::sma::directed::{self, Place, Step};
+use crate::sma::directed::{self, DirectedPosition, Step};
 use crate::sma::{self, Handled, Mad, MadArrival};
 use crate::switch::{self, Transit};
 use crate::time::Time;
@@ -53,7 +53,7 @@ impl Datagram {
 
 pub struct Subnet {
     topology: Topology,
-    nodes: Vec<Node>,
+    nodes: Vec<SubnetNode>,
     delivered: VecDeque<(End, Datagram)>,
     /// Nodes that have traps to send.
     trapping: BTreeSet<u32>,
@@ -96,7 +96,7 @@ struct Travelling {
 impl Subnet {
     /// The nodes of a topology, with all links trained.
     pub fn new(topology: Topology) -> Self {
-        let nodes = topology.nodes().iter().map(Node::new).collect();
+        let nodes = topology.nodes().iter().map(SubnetNode::new).collect();
         let mut subnet = Self {
             nodes,
             topology,
@@ -121,11 +121,11 @@ impl Subnet {
         &self.topology
     }
 
-    pub fn nodes(&self) -> &[Node] {
+    pub fn nodes(&self) -> &[SubnetNode] {
         &self.nodes
     }
 
-    pub fn node_mut(&mut self, index: u32) -> &mut Node {
+    pub fn node_mut(&mut self, index: u32) -> &mut SubnetNode {
         self.trapping.insert(index);
         &mut self.nodes[index as usize]
     }
@@ -266,7 +266,7 @@ impl Subnet {
         if class != MgmtClass::SUBN_DIRECTED_ROUTE || !is_here {
             return self.visit_by_lid(now, travelling, is_here, next);
         }
-        let place = Place {
+        let place = DirectedPosition {
             in_port: (!travelling.starts).then_some(at.port),
             is_switch: node.is_switch(),
             num_ports: node.identity.num_ports,

@@ -4,7 +4,7 @@
 //! A decision without queues: it reads the header and the node's LFT and MFT, counts drops, and
 //! lists the copies. VL 15 passes ports that are not active yet, and has no partitions.
 
-use crate::node::{Node, NodeDrop};
+use crate::node::{NodeDrop, SubnetNode};
 use pollux_wire::address::Lid;
 use pollux_wire::keys::PKey;
 use pollux_wire::mad::notice::{BadPKeyAtSwitchTrap, TrapDetails, TrapNumber};
@@ -34,7 +34,7 @@ pub struct Hop {
 /// Passes the outputs of a packet's copies to `out`, and returns their number. A packet without any
 /// is counted by reason, at the node and at its port.
 pub fn forward(
-    node: &mut Node,
+    node: &mut SubnetNode,
     packet: &Transit,
     mut out: impl FnMut(Hop),
 ) -> Result<u32, NodeDrop> {
@@ -56,7 +56,11 @@ pub fn forward(
 }
 
 /// Copies a packet to all ports of its group but its input port.
-fn replicate(node: &mut Node, packet: &Transit, mut out: impl FnMut(Hop)) -> Result<u32, NodeDrop> {
+fn replicate(
+    node: &mut SubnetNode,
+    packet: &Transit,
+    mut out: impl FnMut(Hop),
+) -> Result<u32, NodeDrop> {
     let Some(tables) = &node.forwarding else {
         return Err(relay_error(node, packet, NodeDrop::NoRoute));
     };
@@ -87,7 +91,7 @@ fn replicate(node: &mut Node, packet: &Transit, mut out: impl FnMut(Hop)) -> Res
 }
 
 /// The port and VL of a unicast packet's output, without counting; `None` if it would be dropped.
-pub fn unicast_hop(node: &Node, packet: &Transit) -> Option<Hop> {
+pub fn unicast_hop(node: &SubnetNode, packet: &Transit) -> Option<Hop> {
     let port = node.forwarding.as_ref()?.port_of(packet.dlid)?;
     let is_open = !packet.dlid.is_multicast()
         && port != packet.in_port
@@ -96,7 +100,7 @@ pub fn unicast_hop(node: &Node, packet: &Transit) -> Option<Hop> {
     if is_open { may_leave(node, packet, port).ok() } else { None }
 }
 
-fn may_enter(node: &Node, packet: &Transit) -> Result<(), NodeDrop> {
+fn may_enter(node: &SubnetNode, packet: &Transit) -> Result<(), NodeDrop> {
     let port = node.ports.get(usize::from(packet.in_port)).ok_or(NodeDrop::NoPort)?;
     let info = &port.info;
     if packet.vl == Lrh::VL_MANAGEMENT || packet.in_port == 0 {
@@ -114,7 +118,7 @@ fn may_enter(node: &Node, packet: &Transit) -> Result<(), NodeDrop> {
     }
 }
 
-fn may_leave(node: &Node, packet: &Transit, number: u8) -> Result<Hop, NodeDrop> {
+fn may_leave(node: &SubnetNode, packet: &Transit, number: u8) -> Result<Hop, NodeDrop> {
     let port = node.ports.get(usize::from(number)).ok_or(NodeDrop::NoPort)?;
     let info = &port.info;
     if number == 0 || packet.vl == Lrh::VL_MANAGEMENT {
@@ -146,7 +150,7 @@ fn may_leave(node: &Node, packet: &Transit, number: u8) -> Result<Hop, NodeDrop>
     Ok(Hop { port: number, vl })
 }
 
-fn admit(node: &mut Node, packet: &Transit) -> Result<(), NodeDrop> {
+fn admit(node: &mut SubnetNode, packet: &Transit) -> Result<(), NodeDrop> {
     let entered = may_enter(node, packet);
     let Some(port) = node.ports.get_mut(usize::from(packet.in_port)) else {
         return Err(counted(node, NodeDrop::NoPort));
@@ -169,7 +173,7 @@ fn admit(node: &mut Node, packet: &Transit) -> Result<(), NodeDrop> {
     }
 }
 
-fn leave(node: &mut Node, packet: &Transit, number: u8) -> Result<Hop, NodeDrop> {
+fn leave(node: &mut SubnetNode, packet: &Transit, number: u8) -> Result<Hop, NodeDrop> {
     let drop = match may_leave(node, packet, number) {
         Ok(hop) => return Ok(hop),
         Err(drop) => drop,
@@ -189,19 +193,19 @@ fn leave(node: &mut Node, packet: &Transit, number: u8) -> Result<Hop, NodeDrop>
     Err(counted(node, drop))
 }
 
-fn counted(node: &mut Node, drop: NodeDrop) -> NodeDrop {
+fn counted(node: &mut SubnetNode, drop: NodeDrop) -> NodeDrop {
     node.drops.count(drop);
     drop
 }
 
 /// Counts a packet without a route, at its input port.
-fn relay_error(node: &mut Node, packet: &Transit, drop: NodeDrop) -> NodeDrop {
+fn relay_error(node: &mut SubnetNode, packet: &Transit, drop: NodeDrop) -> NodeDrop {
     node.ports[usize::from(packet.in_port)].counters.rcv_switch_relay_errors.add(1);
     counted(node, drop)
 }
 
 /// Counts a partition violation, and raises a trap.
-fn violation(node: &mut Node, packet: &Transit, port: u8, drop: NodeDrop) -> NodeDrop {
+fn violation(node: &mut SubnetNode, packet: &Transit, port: u8, drop: NodeDrop) -> NodeDrop {
     let info = &mut node.ports[usize::from(port)].info;
     info.p_key_violations = info.p_key_violations.saturating_add(1);
     if let Some(p_key) = packet.p_key {
@@ -234,8 +238,8 @@ mod tests {
     use proptest::prelude::*;
 
     /// Ports 1 to 4 are active; LIDs lead to the port of their number, group 0xc000 to 0, 1, 2, 4.
-    fn switch() -> Node {
-        let mut node = Node::new(&Topology::generate("single:5", 0).unwrap().nodes()[0]);
+    fn switch() -> SubnetNode {
+        let mut node = SubnetNode::new(&Topology::generate("single:5", 0).unwrap().nodes()[0]);
         let peer = node.ports[1].info;
         for port in 1..=4 {
             node.link_up(port, &peer, LinkRate::default());
@@ -263,7 +267,7 @@ mod tests {
         p_key: Some(PKey::DEFAULT),
     };
 
-    fn hops(node: &mut Node, packet: Transit) -> Result<Vec<(u8, u8)>, NodeDrop> {
+    fn hops(node: &mut SubnetNode, packet: Transit) -> Result<Vec<(u8, u8)>, NodeDrop> {
         let mut hops = Vec::new();
         let copies = forward(node, &packet, |hop| hops.push((hop.port, hop.vl)))?;
         assert_eq!(copies as usize, hops.len());

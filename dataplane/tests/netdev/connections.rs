@@ -1,7 +1,7 @@
 //! Connections that end: on purpose, in mid-traffic, by a peer that misbehaves.
 
 use crate::pair::*;
-use pollux_dataplane::ipoib::{Config, NetdevEvent};
+use pollux_dataplane::ipoib::{NetdevConfig, NetdevEvent};
 use pollux_dataplane::neighbor::{Connected, Route};
 use pollux_dataplane::reason::{PacketDrop, Refusal};
 use pollux_dataplane::verdict::Destinations;
@@ -15,7 +15,7 @@ fn is_failed(event: &NetdevEvent) -> bool {
     matches!(event, NetdevEvent::ConnectionFailed { .. })
 }
 
-fn ends_in_order(qp_type: QpType, config: Config) {
+fn ends_in_order(qp_type: QpType, config: NetdevConfig) {
     let mut pair = Pair::new(1, Setup { config, ..Setup::default() });
     for _ in 0..3 {
         let ids = pair.connect(qp_type);
@@ -43,7 +43,7 @@ fn a_connection_ends_and_another_takes_its_place() {
     let config = Setup::default().config;
     ends_in_order(QpType::Rc, config);
     ends_in_order(QpType::Uc, config);
-    ends_in_order(QpType::Uc, Config { uc_shares: false, ..config });
+    ends_in_order(QpType::Uc, NetdevConfig { uc_shares: false, ..config });
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn a_failure_names_the_peer() {
 
 #[test]
 fn a_message_too_long_for_the_receiver_ends_the_connection_there_and_here() {
-    let config = Config { receive_mtu: 4096, ..Setup::default().config };
+    let config = NetdevConfig { receive_mtu: 4096, ..Setup::default().config };
     let mut pair = Pair::new(1, Setup { config, ..Setup::default() });
     let ids = pair.connect(QpType::Rc);
     // What the peer said that it takes, it takes.
@@ -192,7 +192,7 @@ fn a_packet_above_the_mtu_is_returned_with_the_mtu() {
 
 #[test]
 fn connections_have_a_limit_and_ids_are_not_used_again() {
-    let config = Config { connections_max: 2, ..Setup::default().config };
+    let config = NetdevConfig { connections_max: 2, ..Setup::default().config };
     let mut pair = Pair::new(1, Setup { config, ..Setup::default() });
     let first = pair.connect(QpType::Rc);
     pair.connect(QpType::Rc);

@@ -2,7 +2,7 @@
 
 use crate::pair::*;
 use crate::pair_world::World;
-use pollux_dataplane::ipoib::{self, Config, Netdev, NetdevEvent, Outgoing};
+use pollux_dataplane::ipoib::{self, Netdev, NetdevConfig, NetdevEvent, Outgoing};
 use pollux_dataplane::neighbor::Route;
 use pollux_dataplane::packet_memory::{PACKET_OFFSET, PacketMemory};
 use pollux_dataplane::reason::{PacketDrop, Refusal};
@@ -176,7 +176,7 @@ fn a_netdev_stops_and_starts_again() {
         assert!(host.netdev.is_stopped());
         assert!(host.events.is_empty(), "it was told to");
         // An entry of the table that the port does not have: nothing is left half started.
-        let nowhere = ipoib::Link { pkey_index: 99, ..host.link };
+        let nowhere = ipoib::LinkAttributes { pkey_index: 99, ..host.link };
         assert!(host.netdev.start(&mut host.device, nowhere).is_err());
         pair.settle();
         let host = &mut pair.hosts[0];
@@ -198,7 +198,7 @@ fn a_netdev_stops_and_starts_again() {
 fn datagrams_show_the_key_of_the_broadcast_group() {
     let mut pair = Pair::new(1, Setup::default());
     let host = &mut pair.hosts[0];
-    let other = ipoib::Link { qkey: pollux_wire::keys::QKey(7), ..host.link };
+    let other = ipoib::LinkAttributes { qkey: pollux_wire::keys::QKey(7), ..host.link };
     host.netdev.set_link(&mut host.device, other).unwrap();
     let route = host.datagram();
     host.send(route, [packet(4, 100, 1)]);
@@ -267,7 +267,7 @@ fn numbers_that_cannot_work_are_refused_with_a_sentence() {
         let (small, large) = (memory(small), memory(large));
         Netdev::new(&mut device, pd, config, &small, &large).unwrap_err().to_string()
     };
-    let config = Config::default();
+    let config = NetdevConfig::default();
     assert_eq!(
         refusal(config, 2044, CM_MTU),
         "netdev: small: its buffers hold packets of 2044 bytes, but 4092 are needed"
@@ -276,7 +276,7 @@ fn numbers_that_cannot_work_are_refused_with_a_sentence() {
         refusal(config, 4092, 9000),
         "netdev: large: its buffers hold packets of 9000 bytes, but 65520 are needed"
     );
-    let config = Config { receive_mtu: 65_525, ..config };
+    let config = NetdevConfig { receive_mtu: 65_525, ..config };
     assert_eq!(refusal(config, 4092, CM_MTU), "netdev: over the adapter's receive_mtu of 65524");
     assert_eq!(PacketDrop::Runt.name(), "runt");
 }

@@ -2,9 +2,9 @@
 
 use crate::pair_world::{World, WorldLink};
 use pollux_dataplane::ipoib::{
-    self, Config, ConnectionId, Netdev, NetdevEvent, Outgoing, Received, Refused,
+    self, ConnectionId, Netdev, NetdevConfig, NetdevEvent, Outgoing, Received, Refused,
 };
-use pollux_dataplane::neighbor::{Connected, Datagram, Route};
+use pollux_dataplane::neighbor::{Connected, DatagramRoute, Route};
 use pollux_dataplane::packet_memory::PacketMemory;
 use pollux_dataplane::verdict::Destinations;
 use pollux_fabric::link::Link;
@@ -38,7 +38,7 @@ pub struct Host<L: Link = WorldLink> {
     pub netdev: Netdev,
     pub small: PacketMemory,
     pub large: PacketMemory,
-    pub link: ipoib::Link,
+    pub link: ipoib::LinkAttributes,
     pub pd: Pd,
     /// To the other host.
     pub ah: Ah,
@@ -57,7 +57,7 @@ pub struct Pair {
 #[derive(Clone, Copy)]
 pub struct Setup {
     pub wire: Wire,
-    pub config: Config,
+    pub config: NetdevConfig,
     /// Buffers of each host.
     pub small: [u32; 2],
     pub large: [u32; 2],
@@ -65,7 +65,7 @@ pub struct Setup {
 
 impl Default for Setup {
     fn default() -> Self {
-        let config = Config { connected_receives: 64, ..Config::default() };
+        let config = NetdevConfig { connected_receives: 64, ..NetdevConfig::default() };
         Self { wire: Wire::default(), config, small: [512; 2], large: [256; 2] }
     }
 }
@@ -194,7 +194,7 @@ impl<L: Link> Host<L> {
     pub fn new(
         mut device: SoftDevice<L>,
         peer_lid: u16,
-        config: Config,
+        config: NetdevConfig,
         (small, large): (u32, u32),
     ) -> Self {
         let pd = device.create_pd().unwrap();
@@ -203,7 +203,8 @@ impl<L: Link> Host<L> {
         let large = PacketMemory::new(large, CM_MTU).unwrap();
         let mut netdev = Netdev::new(&mut device, pd, config, &small, &large).unwrap();
         let gid = device.gid(1, 0).unwrap();
-        let link = ipoib::Link { pkey_index: 0, qkey: QKEY, lid: port.lid, lmc: port.lmc, gid };
+        let link =
+            ipoib::LinkAttributes { pkey_index: 0, qkey: QKEY, lid: port.lid, lmc: port.lmc, gid };
         netdev.start(&mut device, link).unwrap();
         let ah = device.create_ah(pd, &path(peer_lid)).unwrap();
         let (received, refused, events) = Default::default();
@@ -235,8 +236,8 @@ impl<L: Link> Host<L> {
         Route::Datagram(self.datagram_way())
     }
 
-    pub fn datagram_way(&self) -> Datagram {
-        Datagram { ah: self.ah, qpn: self.peer.qpn, mtu: UD_MTU }
+    pub fn datagram_way(&self) -> DatagramRoute {
+        DatagramRoute { ah: self.ah, qpn: self.peer.qpn, mtu: UD_MTU }
     }
 
     /// By this connection.
@@ -250,7 +251,7 @@ impl<L: Link> Host<L> {
         let grh = Some(GlobalRoute::to(mgid, 1));
         let path = AddressVector { grh, ..path(mlid.0) };
         let ah = self.device.create_ah(self.pd, &path).unwrap();
-        Route::Datagram(Datagram { ah, qpn: Qpn::MULTICAST, mtu: UD_MTU })
+        Route::Datagram(DatagramRoute { ah, qpn: Qpn::MULTICAST, mtu: UD_MTU })
     }
 
     /// A packet of these bytes, in a buffer of whichever memory has room.

@@ -2,7 +2,7 @@
 
 use crate::pair::*;
 use pollux_dataplane::ipoib::RxSource;
-use pollux_dataplane::neighbor::{Datagram, Route};
+use pollux_dataplane::neighbor::{DatagramRoute, Route};
 use pollux_dataplane::reason::PacketDrop;
 use pollux_fabric::link::Wire;
 use pollux_fabric::net::Net;
@@ -70,7 +70,7 @@ fn all_members_but_the_sender_receive_a_group_packet() {
             let (lid, qpn) = (hosts[other].link.lid, hosts[other].netdev.qpn());
             let host = &mut hosts[speaker];
             let ah = host.device.create_ah(host.pd, &path(lid.0)).unwrap();
-            let route = Route::Datagram(Datagram { ah, qpn, mtu: UD_MTU });
+            let route = Route::Datagram(DatagramRoute { ah, qpn, mtu: UD_MTU });
             host.send(route, [packet(6, 700, other as u64)]);
         }
         let mut quiet = 0;

@@ -1,7 +1,7 @@
 //! Packets of all lengths, by all ways.
 
 use crate::pair::*;
-use pollux_dataplane::ipoib::{Config, RxSource};
+use pollux_dataplane::ipoib::{NetdevConfig, RxSource};
 use pollux_dataplane::packet_memory::PACKET_OFFSET;
 use pollux_dataplane::reason::PacketDrop;
 use pollux_verbs::*;
@@ -42,7 +42,7 @@ fn every_length_by_datagram() {
     pair.close();
 }
 
-fn by_connection(qp_type: QpType, config: Config) {
+fn by_connection(qp_type: QpType, config: NetdevConfig) {
     let mut pair = Pair::new(1, Setup { config, ..Setup::default() });
     let ids = pair.connect(qp_type);
     let packets = packets(CM_MTU);
@@ -81,7 +81,7 @@ fn every_length_by_unreliable_connection() {
 
 #[test]
 fn unreliable_connections_do_without_the_shared_queue() {
-    by_connection(QpType::Uc, Config { uc_shares: false, ..Setup::default().config });
+    by_connection(QpType::Uc, NetdevConfig { uc_shares: false, ..Setup::default().config });
 }
 
 // req: cm-accept-all-modes

@@ -2,7 +2,7 @@
 //! ones.
 
 use pollux_referee::frames::{DGID, SGID, grh, packet, ud_headers};
-use pollux_referee::tshark::{Frame, judge};
+use pollux_referee::tshark::{DissectedFrame, judge};
 use pollux_wire::address::{Lid, Qpn};
 use pollux_wire::keys::{PKey, QKey};
 use pollux_wire::packet::ExtendedKind;
@@ -55,9 +55,9 @@ fn headers(opcode: Opcode, extended: Extended) -> Headers {
 }
 
 /// The expected fields of the LRH, the GRH and the BTH.
-fn expect_base(name: String, bytes: Vec<u8>, headers: &Headers, padding: u8) -> Frame {
+fn expect_base(name: String, bytes: Vec<u8>, headers: &Headers, padding: u8) -> DissectedFrame {
     let words = (bytes.len() - TRAILER_LEN) / 4 + 1;
-    let frame = Frame::new(name, bytes)
+    let frame = DissectedFrame::new(name, bytes)
         .expect("infiniband.lrh.vl", "0x04")
         .expect("infiniband.lrh.lver", 0)
         .expect("infiniband.lrh.sl", 9)
@@ -93,26 +93,26 @@ fn be(bytes: &[u8]) -> u64 {
 }
 
 /// The expected fields of the extended headers, and behind the payload.
-fn expect_extended(frame: Frame, kind: ExtendedKind) -> Frame {
+fn expect_extended(frame: DissectedFrame, kind: ExtendedKind) -> DissectedFrame {
     // tshark has the immediate data, and the key below, twice in its tree: as heading and below it.
-    let imm = |frame: Frame| frame.expect("infiniband.immdt", "feedbeef,feedbeef");
-    let aeth = |frame: Frame| {
+    let imm = |frame: DissectedFrame| frame.expect("infiniband.immdt", "feedbeef,feedbeef");
+    let aeth = |frame: DissectedFrame| {
         frame
             .expect("infiniband.aeth.syndrome", 7)
             .expect("infiniband.aeth.syndrome.credit_count", 7)
             .expect("infiniband.aeth.msn", 0x0a_0b0c)
     };
-    let deth = |frame: Frame| {
+    let deth = |frame: DissectedFrame| {
         frame
             .expect("infiniband.deth.q_key", "0x0000000000010b1b")
             .expect("infiniband.deth.srcqp", "0x00abcdef")
     };
-    let place = |frame: Frame| {
+    let place = |frame: DissectedFrame| {
         frame
             .expect("infiniband.reth.va", "0x0123456789abcdef")
             .expect("infiniband.reth.r_key", "0x11223344")
     };
-    let reth = |frame: Frame| place(frame).expect("infiniband.reth.dmalen", 0x1001);
+    let reth = |frame: DissectedFrame| place(frame).expect("infiniband.reth.dmalen", 0x1001);
     match kind {
         ExtendedKind::None => frame.expect("infiniband.aeth", "").expect("infiniband.reth", ""),
         ExtendedKind::Imm => imm(frame),
@@ -182,7 +182,7 @@ fn every_syndrome() {
             &headers(Opcode::new(Transport::RC, Operation::ACKNOWLEDGE), Extended::Aeth(aeth)),
             &[],
         );
-        Frame::new(format!("{syndrome:?}"), bytes)
+        DissectedFrame::new(format!("{syndrome:?}"), bytes)
             .expect("infiniband.aeth.syndrome.opcode", kind)
             .expect("infiniband.aeth.msn", 5)
     };
@@ -222,11 +222,11 @@ fn raw_packets() {
     judge(
         "raw_packets",
         &[
-            Frame::new("raw EtherType", ether_type)
+            DissectedFrame::new("raw EtherType", ether_type)
                 .expect("infiniband.lrh.lnh", "0x00")
                 .expect("infiniband.lrh.pktlen", (8 + 4 + 20) / 4)
                 .expect("infiniband.rwh.etype", "0x88b5"),
-            Frame::new("raw IPv6", ipv6)
+            DissectedFrame::new("raw IPv6", ipv6)
                 .expect("infiniband.lrh.lnh", "0x01")
                 .expect("infiniband.lrh.pktlen", (8 + 40 + 20) / 4)
                 .expect("ipv6.dst", DGID)

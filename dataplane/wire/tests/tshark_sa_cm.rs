@@ -4,7 +4,7 @@
 //! difference between tshark and us in a field's offset or width shows.
 
 use pollux_referee::frames::gmp;
-use pollux_referee::tshark::{Frame, judge};
+use pollux_referee::tshark::{DissectedFrame, judge};
 use pollux_wire::address::Qpn;
 use pollux_wire::layout::Layout;
 use pollux_wire::mad::Method;
@@ -35,11 +35,11 @@ fn filled<T: Layout>(round: u32) -> T {
 }
 
 /// Every filling of a format, as packets.
-fn all<T: Layout>(frame: impl Fn(T) -> Frame) -> Vec<Frame> {
+fn all<T: Layout>(frame: impl Fn(T) -> DissectedFrame) -> Vec<DissectedFrame> {
     (0..ROUNDS).map(|round| frame(filled(round))).collect()
 }
 
-fn together<const N: usize>(groups: [Vec<Frame>; N]) -> Vec<Frame> {
+fn together<const N: usize>(groups: [Vec<DissectedFrame>; N]) -> Vec<DissectedFrame> {
     groups.into_iter().flatten().collect()
 }
 
@@ -55,7 +55,13 @@ macro_rules! hex {
     };
 }
 
-fn expect_header(frame: Frame, class: u8, class_version: u8, method: u8, attribute: u16) -> Frame {
+fn expect_header(
+    frame: DissectedFrame,
+    class: u8,
+    class_version: u8,
+    method: u8,
+    attribute: u16,
+) -> DissectedFrame {
     hex!(frame, "mad.":
         "baseversion" 2 = 1u8,
         "mgmtclass" 2 = class,
@@ -70,19 +76,20 @@ fn expect_header(frame: Frame, class: u8, class_version: u8, method: u8, attribu
 }
 
 /// A message as a packet, with the expected common header.
-fn cm(message: CmMessage) -> Frame {
+fn cm(message: CmMessage) -> DissectedFrame {
     let id = message.attribute_id();
-    let frame = Frame::new(format!("CM {:#06x}", id.0), gmp(&message.emit_mad(TRANSACTION)));
+    let frame =
+        DissectedFrame::new(format!("CM {:#06x}", id.0), gmp(&message.emit_mad(TRANSACTION)));
     expect_header(frame, 0x07, 2, 0x03, id.0)
 }
 
 /// A record in an answer as a packet, with the expected headers.
-fn sa<R: Record>(record: R) -> Frame {
+fn sa<R: Record>(record: R) -> DissectedFrame {
     let mask = 0x1112_1314_1516_1718;
     let mut mad = SaMad::new(Method::GET_RESP, TRANSACTION, mask.into(), record);
     mad.sa.sm_key = SM_KEY;
     mad.sa.attribute_offset = R::ATTRIBUTE_OFFSET;
-    let frame = Frame::new(R::NAME, gmp(&mad.emit()));
+    let frame = DissectedFrame::new(R::NAME, gmp(&mad.emit()));
     hex!(expect_header(frame, 0x03, 2, 0x81, R::ID.0), "sa.":
         "smkey" 16 = SM_KEY.0,
         "attributeoffset" 4 = R::ATTRIBUTE_OFFSET,
@@ -90,7 +97,7 @@ fn sa<R: Record>(record: R) -> Frame {
     )
 }
 
-fn req(req: Req) -> Frame {
+fn req(req: Req) -> DissectedFrame {
     let frame = hex!(cm(CmMessage::Req(req)), "cm.req":
         "" 8 = req.local_comm_id.0,
         ".serviceid" 16 = req.service_id.0,
@@ -131,7 +138,7 @@ fn misread_packet_rate(path: ReqPath) -> u32 {
     path.flow_label >> 12 & 0x3f
 }
 
-fn primary_path(frame: Frame, path: ReqPath) -> Frame {
+fn primary_path(frame: DissectedFrame, path: ReqPath) -> DissectedFrame {
     let frame = frame
         .expect("infiniband.cm.req.prim_locallid", path.local_lid.0)
         .expect("infiniband.cm.req.prim_remotelid", path.remote_lid.0)
@@ -150,7 +157,7 @@ fn primary_path(frame: Frame, path: ReqPath) -> Frame {
     )
 }
 
-fn alternate_path(frame: Frame, path: ReqPath) -> Frame {
+fn alternate_path(frame: DissectedFrame, path: ReqPath) -> DissectedFrame {
     let sap = if path.sap_supported { "0x00,0x04" } else { "0x00,0x00" };
     let frame = frame
         .expect("infiniband.cm.req.alt_locallid", path.local_lid.0)
@@ -170,7 +177,7 @@ fn alternate_path(frame: Frame, path: ReqPath) -> Frame {
     )
 }
 
-fn rep(rep: Rep) -> Frame {
+fn rep(rep: Rep) -> DissectedFrame {
     let frame = hex!(cm(CmMessage::Rep(rep)), "cm.rep":
         "" 8 = rep.local_comm_id.0,
         ".remotecommid" 8 = rep.remote_comm_id.0,
@@ -191,7 +198,7 @@ fn rep(rep: Rep) -> Frame {
     frame.expect("infiniband.cm.rep.private", text(&rep.private_data))
 }
 
-fn rej(rej: Rej) -> Frame {
+fn rej(rej: Rej) -> DissectedFrame {
     let frame = hex!(cm(CmMessage::Rej(rej)), "cm.rej.":
         "localcommid" 8 = rej.local_comm_id.0,
         "remotecommid" 8 = rej.remote_comm_id.0,
@@ -206,7 +213,7 @@ fn rej(rej: Rej) -> Frame {
         .expect("infiniband.cm.rej.private", text(&rej.private_data))
 }
 
-fn rtu(rtu: Rtu) -> Frame {
+fn rtu(rtu: Rtu) -> DissectedFrame {
     let frame = hex!(cm(CmMessage::Rtu(rtu)), "cm.rtu.":
         "localcommid" 8 = rtu.local_comm_id.0,
         "remotecommid" 8 = rtu.remote_comm_id.0,
@@ -214,7 +221,7 @@ fn rtu(rtu: Rtu) -> Frame {
     frame.expect("infiniband.cm.rtu.private", text(&rtu.private_data))
 }
 
-fn dreq(dreq: Dreq) -> Frame {
+fn dreq(dreq: Dreq) -> DissectedFrame {
     let frame = hex!(cm(CmMessage::Dreq(dreq)), "cm.":
         "dreq.localcommid" 8 = dreq.local_comm_id.0,
         "dreq.remotecommid" 8 = dreq.remote_comm_id.0,
@@ -223,7 +230,7 @@ fn dreq(dreq: Dreq) -> Frame {
     frame.expect("infiniband.cm.dreq.private", text(&dreq.private_data))
 }
 
-fn drep(drep: Drep) -> Frame {
+fn drep(drep: Drep) -> DissectedFrame {
     let frame = hex!(cm(CmMessage::Drep(drep)), "cm.drsp.":
         "localcommid" 8 = drep.local_comm_id.0,
         "remotecommid" 8 = drep.remote_comm_id.0,
@@ -269,7 +276,7 @@ fn ipoib_in_a_request() {
 }
 
 // Of paths tshark shows neither the service ID nor the class of quality.
-fn path_record(path: PathRecord) -> Frame {
+fn path_record(path: PathRecord) -> DissectedFrame {
     let frame = sa(path)
         .expect("infiniband.pathrecord.dgid", path.dgid)
         .expect("infiniband.pathrecord.sgid", path.sgid);
@@ -294,7 +301,7 @@ fn path_record(path: PathRecord) -> Frame {
     )
 }
 
-fn multi_path_record(paths: MultiPathRecord) -> Frame {
+fn multi_path_record(paths: MultiPathRecord) -> DissectedFrame {
     let paths = MultiPathRecord { sgid_count: 2, dgid_count: 9, ..paths };
     let gids = paths.gids.map(|gid| gid.to_string()).join(",");
     hex!(sa(paths).expect("infiniband.multipathrecord.sdgid", gids), "multipathrecord.":
@@ -319,7 +326,7 @@ fn multi_path_record(paths: MultiPathRecord) -> Frame {
     )
 }
 
-fn mc_member_record(member: McMemberRecord) -> Frame {
+fn mc_member_record(member: McMemberRecord) -> DissectedFrame {
     let frame = sa(member)
         .expect("infiniband.mcmemberrecord.mgid", member.mgid)
         .expect("infiniband.mcmemberrecord.portgid", member.port_gid);
@@ -343,7 +350,7 @@ fn mc_member_record(member: McMemberRecord) -> Frame {
     )
 }
 
-fn node_record(node: NodeRecord) -> Frame {
+fn node_record(node: NodeRecord) -> DissectedFrame {
     let info = node.node_info;
     let name = NodeDescription::new("a node with a name");
     let node = NodeRecord { node_description: name, ..node };
@@ -366,7 +373,7 @@ fn node_record(node: NodeRecord) -> Frame {
 }
 
 // The fields between are judged where port information is an attribute of its own.
-fn port_info_record(port: PortInfoRecord) -> Frame {
+fn port_info_record(port: PortInfoRecord) -> DissectedFrame {
     let info = port.port_info;
     hex!(sa(port), "":
         "sa.endportlid" 4 = port.lid.0,
@@ -378,7 +385,7 @@ fn port_info_record(port: PortInfoRecord) -> Frame {
     )
 }
 
-fn service_record(service: ServiceRecord) -> Frame {
+fn service_record(service: ServiceRecord) -> DissectedFrame {
     let data: Vec<String> = service.emit()[112..].chunks(16).map(text).collect();
     let frame = sa(service)
         .expect("infiniband.linkrecord.servicegid", service.service_gid)
@@ -392,7 +399,7 @@ fn service_record(service: ServiceRecord) -> Frame {
     )
 }
 
-fn expect_inform_info(frame: Frame, info: InformInfo) -> Frame {
+fn expect_inform_info(frame: DissectedFrame, info: InformInfo) -> DissectedFrame {
     hex!(frame.expect("infiniband.informinfo.gid", info.gid), "informinfo.":
         "lidrangebegin" 4 = info.lid_range_begin.0,
         "lidrangeend" 4 = info.lid_range_end.0,
@@ -406,7 +413,7 @@ fn expect_inform_info(frame: Frame, info: InformInfo) -> Frame {
     )
 }
 
-fn inform_info_record(record: InformInfoRecord) -> Frame {
+fn inform_info_record(record: InformInfoRecord) -> DissectedFrame {
     let frame = expect_inform_info(sa(record), record.inform_info)
         .expect("infiniband.informinforecord.subscribergid", record.subscriber_gid);
     hex!(frame, "informinforecord.": "enum" 4 = record.inform_info_enum)
@@ -423,7 +430,7 @@ fn a_segment_of_a_table() {
     mad.rmpp = Segmentation::new(table.len(), SaHeader::LEN).header(1, TimeCode(14));
     mad.sa.attribute_offset = PathRecord::ATTRIBUTE_OFFSET;
     mad.data[..table.len()].copy_from_slice(&table);
-    let frame = Frame::new("table", gmp(&mad.emit()));
+    let frame = DissectedFrame::new("table", gmp(&mad.emit()));
     // tshark 4.0 gives the response time four bits and the flags four, where there are five and
     // three, so it sees half of the 14.
     let frame = hex!(expect_header(frame, 0x03, 2, 0x92, 0x35), "":
@@ -452,7 +459,7 @@ fn every_record_for_ordinary_nodes() {
     judge("every_record_for_ordinary_nodes", &frames);
 }
 
-fn link_record(link: LinkRecord) -> Frame {
+fn link_record(link: LinkRecord) -> DissectedFrame {
     hex!(sa(link), "linkrecord.":
         "fromlid" 4 = link.from_lid.0,
         "fromport" 2 = link.from_port,
@@ -462,7 +469,7 @@ fn link_record(link: LinkRecord) -> Frame {
 }
 
 // As above.
-fn switch_info_record(switch: SwitchInfoRecord) -> Frame {
+fn switch_info_record(switch: SwitchInfoRecord) -> DissectedFrame {
     hex!(sa(switch), "":
         "sa.lid" 4 = switch.lid.0,
         "switchinfo.linearfdbcap" 4 = switch.switch_info.linear_fdb_cap,
@@ -471,13 +478,13 @@ fn switch_info_record(switch: SwitchInfoRecord) -> Frame {
     )
 }
 
-fn lft_record(lft: LftRecord) -> Frame {
+fn lft_record(lft: LftRecord) -> DissectedFrame {
     let ports = lft.table.ports.map(|port| format!("{port:#04x}")).join(",");
     let frame = sa(lft).expect("infiniband.linearforwardingtable.port", ports);
     hex!(frame, "sa.": "lid" 4 = lft.lid.0, "blocknum_sixteenbit" 4 = lft.block)
 }
 
-fn mft_record(mft: MftRecord) -> Frame {
+fn mft_record(mft: MftRecord) -> DissectedFrame {
     // tshark 4.0 shows 16 entries of the block's 64 bytes, though an entry has two bytes.
     let masks = mft.table.port_masks.map(|mask| format!("{mask:#06x}"))[..16].join(",");
     let frame = sa(mft).expect("infiniband.multicastforwardingtable.portmask", masks);
@@ -488,7 +495,7 @@ fn mft_record(mft: MftRecord) -> Frame {
     )
 }
 
-fn pkey_table_record(table: PKeyTableRecord) -> Frame {
+fn pkey_table_record(table: PKeyTableRecord) -> DissectedFrame {
     let bases = table.table.p_keys.map(|key| format!("{:#06x}", key.partition())).join(",");
     let frame = sa(table).expect("infiniband.p_keytable.p_keybase", bases);
     hex!(frame, "sa.":
@@ -498,13 +505,13 @@ fn pkey_table_record(table: PKeyTableRecord) -> Frame {
     )
 }
 
-fn guid_info_record(record: GuidInfoRecord) -> Frame {
+fn guid_info_record(record: GuidInfoRecord) -> DissectedFrame {
     let guids = record.guid_info.guids.map(|guid| guid.to_string()).join(",");
     let frame = sa(record).expect("infiniband.switchinfo.guid", guids);
     hex!(frame, "sa.": "lid" 4 = record.lid.0, "blocknum_eightbit" 2 = record.block)
 }
 
-fn sm_info_record(record: SmInfoRecord) -> Frame {
+fn sm_info_record(record: SmInfoRecord) -> DissectedFrame {
     let info = record.sm_info;
     hex!(sa(record), "":
         "sa.lid" 4 = record.lid.0,
@@ -516,7 +523,7 @@ fn sm_info_record(record: SmInfoRecord) -> Frame {
     )
 }
 
-fn sl_to_vl_record(record: SlToVlRecord) -> Frame {
+fn sl_to_vl_record(record: SlToVlRecord) -> DissectedFrame {
     let every_other = |first: usize| {
         let lanes = record.table.lanes.into_iter().skip(first).step_by(2);
         lanes.map(|lane| format!("{lane:#04x}")).collect::<Vec<_>>().join(",")
@@ -531,7 +538,7 @@ fn sl_to_vl_record(record: SlToVlRecord) -> Frame {
     )
 }
 
-fn vl_arb_record(record: VlArbRecord) -> Frame {
+fn vl_arb_record(record: VlArbRecord) -> DissectedFrame {
     let entries = record.table.entries;
     let frame = sa(record)
         .expect(
@@ -549,14 +556,14 @@ fn vl_arb_record(record: VlArbRecord) -> Frame {
     )
 }
 
-fn notice_report(report: NoticeReport) -> Frame {
+fn notice_report(report: NoticeReport) -> DissectedFrame {
     hex!(sa(report), "notice.":
         "producertypevendorid" 6 = report.notice.producer.0,
         "issuerlid" 4 = report.notice.issuer_lid.0,
     )
 }
 
-fn class_port_info(info: ClassPortInfo) -> Frame {
+fn class_port_info(info: ClassPortInfo) -> DissectedFrame {
     hex!(sa(info), "classportinfo.":
         "baseversion" 2 = info.base_version,
         "trapqkey" 8 = info.trap.q_key.0,

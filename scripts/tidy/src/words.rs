@@ -46,7 +46,7 @@ const PRIVATE: [(&str, &str); 31] = [
 ];
 
 /// How many names of public types are still given to more than one.
-const SHARED_NAMES: usize = 33;
+const SHARED_NAMES: usize = 4;
 
 /// Names of std's prelude: a type of this name makes readers ask each time which one is meant.
 const PRELUDE: [&str; 16] = [

@@ -39,7 +39,7 @@ use lookup::Lookup;
 use mtu::Mtus;
 use outbox::{Outbox, Packet};
 use packet::{IpPacket, PacketError, Quoted};
-use pollux_control::bounded::Queue;
+use pollux_control::bounded::BoundedQueue;
 use pollux_dataplane::headers::PacketHeaders;
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
@@ -61,7 +61,7 @@ pub struct Stack {
     tcp: Tcp,
     out: Outbox,
     current: Packet,
-    port_unreachable: Queue<Vec<u8>>,
+    port_unreachable: BoundedQueue<Vec<u8>>,
     counts: StackCounts,
     verify_checksums: bool,
     shard: FlowShard,
@@ -122,7 +122,7 @@ impl Stack {
             tcp: Tcp::new(config.tcp, config.verify_checksums, rng.split()),
             out: Outbox::new(config.packets_max),
             current: Packet::default(),
-            port_unreachable: Queue::new(PORT_UNREACHABLE_MAX),
+            port_unreachable: BoundedQueue::new(PORT_UNREACHABLE_MAX),
             counts: StackCounts::default(),
             verify_checksums: config.verify_checksums,
             shard: FlowShard::ALL,
@@ -420,7 +420,7 @@ impl Stack {
 
     /// Whether [`Stack::udp_recv`] would return a datagram or an error.
     pub fn udp_is_readable(&self, id: UdpId) -> bool {
-        self.udp.get(id).is_none_or(udp::UdpSocket::is_readable)
+        self.udp.get(id).is_none_or(udp::UdpState::is_readable)
     }
 }
 

@@ -16,7 +16,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
 /// Identifies a UDP socket of a stack; stale after the socket is closed.
-pub type UdpId = Key<UdpSocket>;
+pub type UdpId = Key<UdpState>;
 
 /// The queue space of a datagram in addition to its payload.
 const OVERHEAD_BYTES: usize = 64;
@@ -24,7 +24,7 @@ const OVERHEAD_BYTES: usize = 64;
 const SPARE_MAX: usize = 256;
 
 /// A bound socket with its receive queue.
-pub struct UdpSocket {
+pub struct UdpState {
     pub(super) local: SocketAddr,
     pub(super) peer: Option<SocketAddr>,
     pub(super) groups: BTreeSet<IpAddr>,
@@ -73,7 +73,7 @@ pub enum UdpError {
 }
 
 pub(super) struct Udp {
-    sockets: Slab<UdpSocket>,
+    sockets: Slab<UdpState>,
     bound: Lookup<SocketAddr, UdpId>,
     joined: Lookup<SocketAddr, Vec<UdpId>>,
     spare: Vec<Datagram>,
@@ -106,7 +106,7 @@ impl Udp {
         if self.bound.contains_key(&local) {
             return Err(BindError::InUse);
         }
-        let socket = UdpSocket {
+        let socket = UdpState {
             local,
             peer: None,
             groups: BTreeSet::new(),
@@ -129,7 +129,7 @@ impl Udp {
         }
     }
 
-    pub(super) fn get(&self, id: UdpId) -> Option<&UdpSocket> {
+    pub(super) fn get(&self, id: UdpId) -> Option<&UdpState> {
         self.sockets.get(id)
     }
 
@@ -259,7 +259,7 @@ impl Udp {
     }
 }
 
-impl UdpSocket {
+impl UdpState {
     pub(super) fn next_bytes(&self) -> Option<usize> {
         self.received.front().map(|datagram| datagram.payload.len())
     }

@@ -73,7 +73,7 @@ impl Trouble {
             Self::Weather(wire) => world.net.net_mut().set_wires(wire),
             Self::Manager => {
                 let at = End { node: first_host(world), port: 1 };
-                world.net.start_manager(at, sm::Config::default());
+                world.net.start_manager(at, sm::SmConfig::default());
             }
         }
     }

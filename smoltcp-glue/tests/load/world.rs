@@ -97,7 +97,7 @@ impl World {
         let ends: Vec<_> = hosts.map(|(node, _)| End { node, port: 1 }).collect();
         let mut rng = SeededRng::new(seed);
         let net = NetWorld::new(Net::new(Subnet::new(topology), rng.next_u64(), wire));
-        net.start_manager(ends[0], sm::Config::default());
+        net.start_manager(ends[0], sm::SmConfig::default());
         let slots = modes.iter().enumerate().map(|(nth, mode)| HostSlot {
             end: ends[nth + 1],
             settings: settings(nth, *mode),

@@ -7,7 +7,7 @@
 use crate::processes::{BROADCAST, join_group};
 use crate::program::Program;
 use crate::running::{Running, TIMEOUT};
-use pollux_conformance::{Adapters, Factory, Group, Outcome, Side, Summary, Turn};
+use pollux_conformance::{Adapters, Factory, Group, Outcome, Side, Summary, WaitDecision};
 use pollux_mem::Memory;
 use pollux_mem::region::MapError;
 use pollux_node::Opened;
@@ -75,9 +75,9 @@ impl Adapters for Pair {
         1
     }
 
-    fn turn(&mut self) -> Turn {
+    fn turn(&mut self) -> WaitDecision {
         std::thread::yield_now();
-        if self.start.elapsed() < TIMEOUT { Turn::GoOn } else { Turn::GiveUp }
+        if self.start.elapsed() < TIMEOUT { WaitDecision::GoOn } else { WaitDecision::GiveUp }
     }
 
     fn group(&mut self, nth: u8) -> Option<Group> {

@@ -4,7 +4,7 @@
 //! the user, which is removed with the fabric. The folder of a killed process is removed by the
 //! next fabric of any process.
 
-use super::{Fabric, FabricConfig, FabricStartError, Partitions, config};
+use super::{FabricConfig, FabricStartError, Partitions, RunningFabric, config};
 use pollux_wire::mad::smp::NodeType;
 use std::fs::DirBuilder;
 use std::io::{ErrorKind, Write};
@@ -97,7 +97,7 @@ fn run(
     wake: UnixStream,
     is_over: &AtomicBool,
 ) {
-    let (fabric, started) = match Fabric::new(plan) {
+    let (fabric, started) = match RunningFabric::new(plan) {
         Ok(fabric) => (Some(fabric), Ok(())),
         Err(error) => (None, Err(error)),
     };

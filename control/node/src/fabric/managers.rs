@@ -1,7 +1,7 @@
 //! The embedded subnet managers of a fabric: one in each subnet, at the first switch.
 
 use super::FabricStartError;
-use pollux_fabric::sm::{Config, Partitions};
+use pollux_fabric::sm::{Partitions, SmConfig};
 use pollux_fabric::topology::{End, Topology};
 use pollux_wire::address::Gid;
 use pollux_wire::mad::smp::NodeType;
@@ -10,7 +10,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 
 /// The port and configuration of the manager of each subnet. Routers separate subnets.
-pub(super) fn managers(topology: &Topology, config: &Config) -> Vec<(End, Config)> {
+pub(super) fn managers(topology: &Topology, config: &SmConfig) -> Vec<(End, SmConfig)> {
     let mut seen = BTreeSet::new();
     let mut subnets = Vec::new();
     for kind in [NodeType::SWITCH, NodeType::CHANNEL_ADAPTER] {
@@ -21,7 +21,7 @@ pub(super) fn managers(topology: &Topology, config: &Config) -> Vec<(End, Config
             }
         }
     }
-    let config = |prefix| Config { prefix, ..config.clone() };
+    let config = |prefix| SmConfig { prefix, ..config.clone() };
     subnets.into_iter().zip((Gid::DEFAULT_PREFIX..).map(config)).collect()
 }
 
@@ -66,12 +66,12 @@ mod tests {
     #[test]
     fn each_subnet_has_one_with_a_prefix_of_its_own() {
         let plan = Topology::generate("routed:2x3", 1).unwrap();
-        let all = managers(&plan, &Config::default());
+        let all = managers(&plan, &SmConfig::default());
         let prefixes: Vec<_> = all.iter().map(|(_, config)| config.prefix).collect();
         assert_eq!(prefixes, [Gid::DEFAULT_PREFIX, Gid::DEFAULT_PREFIX + 1]);
         let is_switch = |end: &End| plan.nodes()[end.node as usize].kind == NodeType::SWITCH;
         assert!(all.iter().all(|(end, _)| end.port == 0 && is_switch(end)));
         let tree = Topology::generate("fat-tree:4", 1).unwrap();
-        assert_eq!(managers(&tree, &Config::default()).len(), 1);
+        assert_eq!(managers(&tree, &SmConfig::default()).len(), 1);
     }
 }

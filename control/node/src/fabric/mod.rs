@@ -44,8 +44,8 @@ const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// Turns between polls of sockets, while processes have traffic.
 const TURNS_PER_LOOK: u32 = 64;
 
-/// A fabric, which runs in [`Fabric::run`].
-pub struct Fabric {
+/// A fabric, which runs in [`RunningFabric::run`].
+pub struct RunningFabric {
     fabric: pollux_fabric::Fabric,
     rules: Rules,
     capture: Option<Capture>,
@@ -53,7 +53,7 @@ pub struct Fabric {
     start: Instant,
 }
 
-impl Fabric {
+impl RunningFabric {
     #[expect(clippy::disallowed_methods, reason = "this is where the machine's clock comes in")]
     pub fn new(mut config: FabricConfig) -> Result<Self, FabricStartError> {
         let topology = &mut config.topology;
@@ -70,7 +70,7 @@ impl Fabric {
             let m_key = MKey(managers::key(config.m_key));
             let sm_key = SmKey(managers::key(config.sm_key));
             let config =
-                sm::Config { partitions, lmc: config.lmc, m_key, sm_key, ..Default::default() };
+                sm::SmConfig { partitions, lmc: config.lmc, m_key, sm_key, ..Default::default() };
             managers::managers(topology, &config)
         });
         let mut net = Net::new(Subnet::new(config.topology), config.seed, quick());

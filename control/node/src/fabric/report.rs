@@ -8,7 +8,7 @@ use crate::admin::rows::{
 };
 use pollux_fabric::Fabric;
 use pollux_fabric::net::Net;
-use pollux_fabric::node::Node;
+use pollux_fabric::node::SubnetNode;
 use pollux_fabric::topology::{End, PlannedNode};
 use pollux_wire::address::Lid;
 use pollux_wire::mad::smp::NodeType;
@@ -58,7 +58,7 @@ fn fault_list(rules: &Rules) -> Vec<FaultStatus> {
 }
 
 /// All nodes, with their plan and index.
-fn all(net: &Net) -> impl Iterator<Item = (u32, &PlannedNode, &Node)> {
+fn all(net: &Net) -> impl Iterator<Item = (u32, &PlannedNode, &SubnetNode)> {
     let planned = net.subnet().topology().nodes();
     (0..)
         .zip(planned.iter().zip(net.subnet().nodes()))
@@ -66,7 +66,7 @@ fn all(net: &Net) -> impl Iterator<Item = (u32, &PlannedNode, &Node)> {
 }
 
 fn nodes(net: &Net) -> Vec<NodeStatus> {
-    let one = |(_, plan, node): (u32, &PlannedNode, &Node)| {
+    let one = |(_, plan, node): (u32, &PlannedNode, &SubnetNode)| {
         let drops = node.drops.iter().filter(|(_, count)| *count > 0);
         NodeStatus {
             node: plan.name.clone(),
@@ -97,7 +97,7 @@ fn name(net: &Net, end: End) -> String {
 }
 
 fn ports(fabric: &Fabric) -> Vec<PortStatus> {
-    let of_node = |(index, _, node): (u32, &PlannedNode, &Node)| {
+    let of_node = |(index, _, node): (u32, &PlannedNode, &SubnetNode)| {
         let numbers = if node.is_switch() { 0.. } else { 1.. };
         let numbers = numbers.take_while(|number| *number <= node.identity.num_ports);
         let values = numbers.map(|number| port(fabric, End { node: index, port: number }));

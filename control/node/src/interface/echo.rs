@@ -28,7 +28,7 @@ const HOP_LIMIT: u8 = 64;
 pub struct EchoId(u16);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum EchoOutcome {
     Answered {
         /// Bytes of the ICMP message.
         bytes: usize,
@@ -77,7 +77,7 @@ struct Request {
     bytes: usize,
     sent: Time,
     until: Time,
-    outcome: Option<Outcome>,
+    outcome: Option<EchoOutcome>,
     /// The sender of the ICMP error.
     reporter: Option<IpAddr>,
 }
@@ -127,13 +127,13 @@ impl Echoes {
     pub fn handle_timeout(&mut self, now: Time) {
         let waiting = self.requests.values_mut().filter(|request| request.outcome.is_none());
         for late in waiting.filter(|request| request.until <= now) {
-            late.outcome = Some(Outcome::Silence);
+            late.outcome = Some(EchoOutcome::Silence);
         }
     }
 
     /// Takes the outcome of a request, once there is one, and the sender of the ICMP error that is
     /// the reason.
-    pub fn take(&mut self, id: EchoId) -> Option<(Outcome, Option<IpAddr>)> {
+    pub fn take(&mut self, id: EchoId) -> Option<(EchoOutcome, Option<IpAddr>)> {
         let request = self.requests.get(&id)?;
         let (outcome, reporter) = (request.outcome?, request.reporter);
         self.requests.remove(&id);
@@ -155,15 +155,15 @@ impl Echoes {
                     Icmpv4Message::DestinationUnreachable { code, next_hop_mtu, original } => {
                         let outcome = match code {
                             Icmpv4Unreachable::FRAGMENTATION_NEEDED => {
-                                Outcome::NotSent(NotSent::TooBig(next_hop_mtu.into()))
+                                EchoOutcome::NotSent(NotSent::TooBig(next_hop_mtu.into()))
                             }
-                            Icmpv4Unreachable::COMMUNICATION_PROHIBITED => Outcome::Prohibited,
-                            _ => Outcome::Unreachable,
+                            Icmpv4Unreachable::COMMUNICATION_PROHIBITED => EchoOutcome::Prohibited,
+                            _ => EchoOutcome::Unreachable,
                         };
                         (original, outcome)
                     }
                     Icmpv4Message::TimeExceeded { original, .. } => {
-                        (original, Outcome::TimeExceeded)
+                        (original, EchoOutcome::TimeExceeded)
                     }
                     _ => return None,
                 };
@@ -181,14 +181,14 @@ impl Echoes {
                         return self.answered(now, header.source.into(), header.hop_limit, &echo);
                     }
                     Icmpv6Message::DestinationUnreachable { code, original } => match code {
-                        Icmpv6Unreachable::PROHIBITED => (original, Outcome::Prohibited),
-                        _ => (original, Outcome::Unreachable),
+                        Icmpv6Unreachable::PROHIBITED => (original, EchoOutcome::Prohibited),
+                        _ => (original, EchoOutcome::Unreachable),
                     },
                     Icmpv6Message::PacketTooBig { mtu, original } => {
-                        (original, Outcome::NotSent(NotSent::TooBig(mtu)))
+                        (original, EchoOutcome::NotSent(NotSent::TooBig(mtu)))
                     }
                     Icmpv6Message::TimeExceeded { original, .. } => {
-                        (original, Outcome::TimeExceeded)
+                        (original, EchoOutcome::TimeExceeded)
                     }
                     _ => return None,
                 };
@@ -211,11 +211,11 @@ impl Echoes {
             && echo.data.iter().enumerate().all(|(at, &byte)| byte == at as u8);
         let after = now.since_start().saturating_sub(request.sent.since_start());
         let bytes = echo.data.len() + ICMP_LEN;
-        let outcome = Outcome::Answered { bytes, hop_limit, after };
+        let outcome = EchoOutcome::Answered { bytes, hop_limit, after };
         is_same.then(|| _ = request.outcome.get_or_insert(outcome))
     }
 
-    fn icmp_error(&mut self, id: EchoId, from: IpAddr, outcome: Outcome) -> Option<()> {
+    fn icmp_error(&mut self, id: EchoId, from: IpAddr, outcome: EchoOutcome) -> Option<()> {
         let request = self.requests.get_mut(&id)?;
         if request.outcome.is_none() {
             (request.outcome, request.reporter) = (Some(outcome), Some(from));

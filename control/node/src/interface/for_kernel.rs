@@ -1,7 +1,7 @@
 //! Packets between an interface and the kernel, which has a shadow of it.
 
-use super::Interface;
-use pollux_control::bounded::Queue;
+use super::IpoibLink;
+use pollux_control::bounded::BoundedQueue;
 use pollux_control::ipoib::WorkerId;
 use pollux_verbs::time::Time;
 use std::net::IpAddr;
@@ -20,12 +20,12 @@ pub(crate) struct KernelDrops {
     pub(crate) malformed: u64,
 }
 
-impl Interface {
+impl IpoibLink {
     /// Sets whether packets to local addresses and groups are kept for the kernel. The interface
     /// itself answers echo requests.
     pub fn keep_for_kernel(&mut self, keeps: bool) {
         if keeps != self.for_kernel.is_some() {
-            self.for_kernel = keeps.then(|| Queue::new(FOR_KERNEL_MAX));
+            self.for_kernel = keeps.then(|| BoundedQueue::new(FOR_KERNEL_MAX));
         }
     }
 
@@ -34,7 +34,7 @@ impl Interface {
     }
 
     pub(crate) fn kernel_drops(&self) -> KernelDrops {
-        let full = self.for_kernel.as_ref().map_or(0, Queue::lost);
+        let full = self.for_kernel.as_ref().map_or(0, BoundedQueue::lost);
         KernelDrops { full: self.kernel_drops.full + full, ..self.kernel_drops }
     }
 

@@ -1,12 +1,12 @@
 //! Multicast groups of an interface: for sockets, and for packets that the node forwards.
 
-use super::Interface;
+use super::IpoibLink;
 use pollux_verbs::time::Time;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-impl Interface {
+impl IpoibLink {
     /// Joins a group for a socket. `false` if it is no group, or there are too many.
     pub fn join_group(&mut self, now: Time, group: IpAddr) -> bool {
         let is_joined = self.control_mut().join(now, group);

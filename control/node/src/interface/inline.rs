@@ -1,7 +1,7 @@
 //! A control plane in the thread of one of its workers: where no other thread drives it, as in
 //! virtual time.
 
-use super::{Interface, InterfaceWorker, Take};
+use super::{InterfaceWorker, IpoibLink, Take};
 use pollux_dataplane::port::PacketPort;
 use pollux_verbs::VerbsError;
 use pollux_verbs::time::Time;
@@ -11,7 +11,7 @@ pub struct Inline {
     /// Moves packets in the thread of its caller.
     pub worker: InterfaceWorker,
     /// The control plane of its interface.
-    pub interface: Option<Interface>,
+    pub interface: Option<IpoibLink>,
 }
 
 impl Inline {
@@ -47,7 +47,7 @@ impl Inline {
     }
 
     pub fn poll_timeout(&self) -> Option<Time> {
-        let of_interface = self.interface.as_ref().and_then(Interface::poll_timeout);
+        let of_interface = self.interface.as_ref().and_then(IpoibLink::poll_timeout);
         of_interface.into_iter().chain(self.worker.poll_timeout()).min()
     }
 }

@@ -17,7 +17,7 @@
 //! workers. All workers are alike, except that worker 0 has the UD queue pair of the link address.
 //!
 //! An interface has no clock and no thread: its caller passes the time, and calls
-//! [`Interface::step`] again after a busy step, and at [`Interface::poll_timeout`].
+//! [`IpoibLink::step`] again after a busy step, and at [`IpoibLink::poll_timeout`].
 
 pub mod echo;
 pub(crate) mod for_kernel;
@@ -38,13 +38,13 @@ pub(crate) use reported::Reported;
 pub use worker::InterfaceWorker;
 
 use crate::config::{InterfaceSettings, Mode};
-use crate::port::{MadDrops, Port, PortAccess, PortHandle};
-use echo::{EchoId, EchoRequest, Echoes, Outcome};
+use crate::port::{DevicePort, MadDrops, PortAccess, PortHandle};
+use echo::{EchoId, EchoOutcome, EchoRequest, Echoes};
 use for_kernel::KernelDrops;
-use pollux_control::bounded::Queue;
+use pollux_control::bounded::BoundedQueue;
 use pollux_control::icmp::IcmpError;
 use pollux_control::ipoib as control;
-use pollux_control::ipoib::{Action, By, Outgoing};
+use pollux_control::ipoib::{Action, By, OutgoingPacket};
 use pollux_control::mad::Envelope;
 use pollux_dataplane::capture::{CaptureReader, CaptureTerms};
 use pollux_dataplane::port::TransitError;
@@ -57,7 +57,7 @@ use pollux_wire::address::{Gid, Scope};
 use pollux_wire::ethernet::EtherType;
 use port_driver::counters::DriverCounters;
 use port_driver::memory::WorkerMemory;
-use port_driver::{PortDriver, Terms};
+use port_driver::{PortDriver, PortDriverConfig};
 use setting::{config, receive_mtu};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -77,8 +77,8 @@ const MODIFY_LOOK: Duration = Duration::from_micros(50);
 pub type MemoryOf<'a> = &'a mut dyn FnMut(u8) -> Result<Arc<WorkerMemory>, PoolError>;
 
 /// The control plane of an interface, at a port.
-pub struct Interface {
-    control: control::Interface,
+pub struct IpoibLink {
+    control: control::IpoibInterface,
     /// Whether control got input since it was drained.
     control_is_due: bool,
     /// The next timer of control. Reading it costs more than the rest of an idle turn.
@@ -90,7 +90,7 @@ pub struct Interface {
     /// Whether sockets get the packets of their protocols.
     delivers: bool,
     /// The packets of those protocols for the kernel, if it has a shadow of the interface.
-    for_kernel: Option<Queue<Vec<u8>>>,
+    for_kernel: Option<BoundedQueue<Vec<u8>>>,
     pub(crate) kernel_drops: KernelDrops,
     /// Packets for this host that neither sockets nor the kernel take.
     pub(crate) no_socket: u64,
@@ -103,7 +103,7 @@ pub struct Interface {
     failed: Option<VerbsError>,
 }
 
-impl Interface {
+impl IpoibLink {
     /// An interface, and all workers of its settings. It comes up as soon as possible. A worker may
     /// move to another thread. The seed has to be secret.
     pub fn new(
@@ -126,7 +126,8 @@ impl Interface {
     ) -> Result<(Self, Vec<InterfaceWorker>), DeviceError> {
         let mut rng = SeededRng::secret(seed);
         let message_bytes = (settings.mode != Mode::Ud).then_some(receive_mtu(settings));
-        let terms = Terms { p_key: settings.pkey, scope: Scope::LINK_LOCAL, message_bytes };
+        let terms =
+            PortDriverConfig { p_key: settings.pkey, scope: Scope::LINK_LOCAL, message_bytes };
         let port = access.into().context(settings.pkey, settings.mode != Mode::Ud)?;
         let mut drivers = Vec::new();
         for number in 0..settings.workers {
@@ -147,7 +148,7 @@ impl Interface {
         };
         let workers = (0..).zip(drivers).map(worker).collect();
         let mut interface = Self {
-            control: control::Interface::new(now, config, rng.next_u64()),
+            control: control::IpoibInterface::new(now, config, rng.next_u64()),
             control_is_due: true,
             control_due: None,
             port,
@@ -173,7 +174,7 @@ impl Interface {
     }
 
     /// The control plane, for reports.
-    pub fn control(&self) -> &control::Interface {
+    pub fn control(&self) -> &control::IpoibInterface {
         &self.control
     }
 
@@ -208,12 +209,12 @@ impl Interface {
     }
 
     /// Control, for input.
-    fn control_mut(&mut self) -> &mut control::Interface {
+    fn control_mut(&mut self) -> &mut control::IpoibInterface {
         self.control_is_due = true;
         &mut self.control
     }
 
-    /// Releases the lease, leaves all groups and disconnects all peers. [`Interface::has_left`]
+    /// Releases the lease, leaves all groups and disconnects all peers. [`IpoibLink::has_left`]
     /// reports when that is complete.
     pub fn leave(&mut self, now: Time) {
         if self.is_leaving {
@@ -251,7 +252,7 @@ impl Interface {
             && control.group_rows().all(|row| row.pending == 0)
     }
 
-    /// Sends an ICMP echo request. [`Interface::echo`] returns the outcome.
+    /// Sends an ICMP echo request. [`IpoibLink::echo`] returns the outcome.
     pub fn ping(&mut self, now: Time, request: EchoRequest) -> Result<EchoId, PingError> {
         if !self.control.is_up() {
             return Err(PingError::Down);
@@ -264,7 +265,7 @@ impl Interface {
 
     /// Takes the outcome of an echo request, once there is one, and the sender of the ICMP error
     /// that is the reason.
-    pub fn echo(&mut self, id: EchoId) -> Option<(Outcome, Option<IpAddr>)> {
+    pub fn echo(&mut self, id: EchoId) -> Option<(EchoOutcome, Option<IpAddr>)> {
         self.echoes.take(id)
     }
 
@@ -311,7 +312,7 @@ impl Interface {
     }
 
     /// Its port, for sleeps.
-    pub const fn sleep_port(&self) -> &Port {
+    pub const fn sleep_port(&self) -> &DevicePort {
         self.port.port()
     }
 
@@ -388,7 +389,8 @@ impl Interface {
                 }
                 WorkerEvent::Packet(ether_type, packet, from) => {
                     let packet = &packet[..];
-                    control.handle_packet(now, control::Received { ether_type, packet, from });
+                    control
+                        .handle_packet(now, control::ReceivedPacket { ether_type, packet, from });
                 }
                 WorkerEvent::NoListener(packet) => control.handle_no_listener(now, &packet),
                 WorkerEvent::Punt(packet) => control.handle_miss(now, worker, packet),
@@ -471,7 +473,11 @@ impl Interface {
         while let Some(envelope) = self.control.poll_mad() {
             if let Some(adjacency) = self.port.send(&envelope) {
                 let (ether_type, packet) = (EtherType::IN_BAND_MAD, envelope.mad.to_vec());
-                self.workers.send(Outgoing { ether_type, packet, by: By::Datagram(adjacency) });
+                self.workers.send(OutgoingPacket {
+                    ether_type,
+                    packet,
+                    by: By::Datagram(adjacency),
+                });
             }
             busy = true;
         }

@@ -1,7 +1,7 @@
 //! Settings of an interface: as the configuration of control, and those that change while the
 //! interface runs.
 
-use super::Interface;
+use super::IpoibLink;
 use crate::config::diff::Setting;
 use crate::config::{InterfaceSettings, Mode};
 use crate::port::PortHandle;
@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-impl Interface {
+impl IpoibLink {
     /// Changes a setting. `false` if there is no space for it.
     pub fn apply(&mut self, now: Time, setting: &Setting) -> bool {
         let control = self.control_mut();

@@ -21,7 +21,7 @@ use super::port_driver::sending::{PuntReason, destination};
 use super::port_driver::{Arrived, NotSent, PortDriver, Take, take_if_for_socket};
 use super::reported::Reported;
 use super::worker_channel::{WorkerCommand, WorkerEnd, WorkerEvent};
-use pollux_control::bounded::Queue;
+use pollux_control::bounded::BoundedQueue;
 use pollux_control::ipoib::{Delivery, InterfaceSnapshot, WorkerId};
 use pollux_dataplane::acl::AclFilter;
 use pollux_dataplane::ipoib::{Received, Traffic};
@@ -53,7 +53,7 @@ pub struct InterfaceWorker {
     driver: PortDriver,
     arrived: Arrived,
     snapshot: Arc<InterfaceSnapshot>,
-    deliveries: Queue<Delivery>,
+    deliveries: BoundedQueue<Delivery>,
     /// Neighbors whose use, and whose progress by TCP, was reported to control.
     used: Reported,
     progressed: Reported,
@@ -80,7 +80,7 @@ impl InterfaceWorker {
             driver,
             arrived: Arrived::default(),
             snapshot: Arc::default(),
-            deliveries: Queue::new(DELIVERIES_MAX),
+            deliveries: BoundedQueue::new(DELIVERIES_MAX),
             used: Reported::default(),
             progressed: Reported::default(),
             turn_at: now,

@@ -18,7 +18,8 @@
 
 use pollux_control::beyond::TransitHop;
 use pollux_control::ipoib::{
-    Action, ConnectionKey, Delivery, InterfaceSnapshot, Outgoing, PacketSource, QueuePairEvent,
+    Action, ConnectionKey, Delivery, InterfaceSnapshot, OutgoingPacket, PacketSource,
+    QueuePairEvent,
 };
 use pollux_dataplane::capture::CaptureTap;
 use pollux_dataplane::port::TransitError;
@@ -43,7 +44,7 @@ const PACKETS_MAX: usize = 1024;
 pub(super) enum WorkerCommand {
     Act(Action),
     SetState(Arc<InterfaceSnapshot>),
-    Send(Outgoing),
+    Send(OutgoingPacket),
     Deliver(Delivery),
     Tap(Box<CaptureTap>),
 }

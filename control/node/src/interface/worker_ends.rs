@@ -3,7 +3,7 @@
 
 use super::port_driver::counters::DriverCounters;
 use super::worker_channel::{ControlEnd, WorkerCommand, WorkerEvent};
-use pollux_control::ipoib::{Action, Delivery, InterfaceSnapshot, Outgoing, WorkerId};
+use pollux_control::ipoib::{Action, Delivery, InterfaceSnapshot, OutgoingPacket, WorkerId};
 use pollux_dataplane::capture::{CaptureReader, CaptureTerms, capture};
 use pollux_mem::snapshot::Snapshot;
 use pollux_verbs::VerbsError;
@@ -57,7 +57,7 @@ impl WorkerEnds {
     }
 
     /// Sends a packet of control by worker 0.
-    pub(super) fn send(&mut self, frame: Outgoing) {
+    pub(super) fn send(&mut self, frame: OutgoingPacket) {
         self.pass(WorkerCommand::Send(frame));
     }
 

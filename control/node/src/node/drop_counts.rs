@@ -5,7 +5,7 @@
 //! row. Enumerations of reasons list themselves.
 
 use crate::admin::rows::DropCount;
-use crate::interface::Interface;
+use crate::interface::IpoibLink;
 use crate::interface::for_kernel::KernelDrops;
 use crate::interface::port_driver::Counts;
 use crate::interface::port_driver::counters::DriverCounters;
@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 /// The part of counters of packets that could not be sent at once.
 pub(super) const REFUSED: &str = "refused";
 
-pub(super) fn drops(name: &str, one: &Interface) -> Vec<DropCount> {
+pub(super) fn drops(name: &str, one: &IpoibLink) -> Vec<DropCount> {
     let mut all = BTreeMap::new();
     let mut count = |of, why, count| *all.entry((of, why)).or_insert(0) += count;
     for (_, counters) in one.counters() {

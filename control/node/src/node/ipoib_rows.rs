@@ -5,7 +5,7 @@ use crate::admin::rows::{
     ConnectionRole, ConnectionStatus, GroupStatus, InterfaceStatus, LeaseStatus, MembershipStatus,
     NeighborState, NeighborStatus, NeighborTransport, ServiceDialect,
 };
-use crate::interface::Interface;
+use crate::interface::IpoibLink;
 use pollux_control::cm::Role;
 use pollux_control::ipoib::connected::ConnectionRow;
 use pollux_control::ipoib::{Adjacency, GroupRow, LeaseRow, WorkerId};
@@ -15,7 +15,7 @@ use pollux_verbs::time::Time;
 use pollux_wire::mad::cm::ipoib::Dialect;
 
 /// The row of an interface, but for its names, state and addresses.
-pub(super) fn status(now: Time, one: &Interface) -> InterfaceStatus {
+pub(super) fn status(now: Time, one: &IpoibLink) -> InterfaceStatus {
     let (control, all_counters) = (one.control(), one.counters().collect::<Vec<_>>());
     let row = control.row();
     let sum =
@@ -51,7 +51,7 @@ fn lease(now: Time, row: &LeaseRow) -> LeaseStatus {
 pub(super) fn neighbors(
     now: Time,
     name: &str,
-    one: &Interface,
+    one: &IpoibLink,
     after: Option<RowKey>,
 ) -> (Vec<NeighborStatus>, Option<RowKey>) {
     let control = one.control();
@@ -96,7 +96,7 @@ const fn transport(adjacency: &Adjacency) -> (NeighborTransport, Option<u32>) {
 pub(super) fn connections(
     now: Time,
     name: &str,
-    one: &Interface,
+    one: &IpoibLink,
     thread: &dyn Fn(u8) -> usize,
     after: Option<RowKey>,
 ) -> (Vec<ConnectionStatus>, Option<RowKey>) {
@@ -134,7 +134,7 @@ pub(super) fn connections(
     (rows.into_iter().map(row).collect(), last)
 }
 
-pub(super) fn groups(now: Time, name: &str, one: &Interface) -> Vec<GroupStatus> {
+pub(super) fn groups(now: Time, name: &str, one: &IpoibLink) -> Vec<GroupStatus> {
     let row = |row: GroupRow| {
         GroupStatus::Membership(MembershipStatus {
             interface: name.into(),

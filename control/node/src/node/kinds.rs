@@ -14,8 +14,8 @@ use super::outage::Outage;
 use crate::admin::page::RowKey;
 use crate::admin::rows::{DropCount, InterfaceStatus, NeighborStatus};
 use crate::config::diff::Setting;
-use crate::interface::echo::{EchoId, EchoRequest, Outcome};
-use crate::interface::{Interface, PingError};
+use crate::interface::echo::{EchoId, EchoOutcome, EchoRequest};
+use crate::interface::{IpoibLink, PingError};
 use crate::plain::PlainLink;
 use pollux_control::address::{Addresses, text_of_duplicates};
 use pollux_control::beyond::{Elsewhere, ElsewhereKind, NodeRoutes};
@@ -30,7 +30,7 @@ use std::sync::Arc;
 
 /// The control plane of an interface of any kind, at its device.
 pub(super) enum NodeInterface {
-    Ipoib(Box<Interface>),
+    Ipoib(Box<IpoibLink>),
     Plain(Box<PlainLink>),
 }
 
@@ -176,7 +176,7 @@ impl NodeInterface {
 
     /// Takes the outcome of an echo request, once there is one, and the sender of the ICMP error
     /// that is the reason.
-    pub(super) fn echo(&mut self, id: EchoId) -> Option<(Outcome, Option<IpAddr>)> {
+    pub(super) fn echo(&mut self, id: EchoId) -> Option<(EchoOutcome, Option<IpAddr>)> {
         at_kind!(self, one => one.echo(id))
     }
 
@@ -252,14 +252,14 @@ impl NodeInterface {
     }
 
     /// The interface, if it is one of IPoIB: it has connections, groups and shadows.
-    pub(super) fn ipoib(&self) -> Option<&Interface> {
+    pub(super) fn ipoib(&self) -> Option<&IpoibLink> {
         match self {
             Self::Ipoib(one) => Some(one),
             Self::Plain(_) => None,
         }
     }
 
-    pub(super) fn ipoib_mut(&mut self) -> Option<&mut Interface> {
+    pub(super) fn ipoib_mut(&mut self) -> Option<&mut IpoibLink> {
         match self {
             Self::Ipoib(one) => Some(one),
             Self::Plain(_) => None,

@@ -1,13 +1,13 @@
 //! The metrics of a node, from state of control and from counters that workers published: a scrape
 //! never touches a worker, and takes no longer than a look at all tables.
 
-use super::Node;
+use super::NodeRunner;
 use super::drop_counts::REFUSED;
 use super::kinds::NodeInterface;
 use super::opening::Named;
 use super::routing::RouteCount;
 use crate::admin::rows::{DropCount, InterfaceStatus};
-use crate::interface::Interface;
+use crate::interface::IpoibLink;
 use crate::telemetry::exposition::{Exposition, MetricFamily, MetricValue, MetricsFormat, Samples};
 use crate::telemetry::families as all;
 use pollux_control::icmp::IcmpSentKind;
@@ -31,7 +31,7 @@ const INTERFACE_BYTES: usize = 16 << 10;
 /// A metric, and its counter in a row.
 type Count<Row, Value> = (&'static MetricFamily, fn(&Row) -> Value);
 
-impl Node {
+impl NodeRunner {
     pub(super) fn metrics(&mut self, format: MetricsFormat) -> String {
         self.routing.update_counts();
         let mut out = Exposition::new(format, BYTES + self.interfaces.all.len() * INTERFACE_BYTES);
@@ -68,7 +68,7 @@ impl Node {
         self.named().filter_map(|(name, named)| Some((name, named.interface.as_ref().ok()?)))
     }
 
-    fn ipoib(&self) -> impl Iterator<Item = (&str, &Interface)> {
+    fn ipoib(&self) -> impl Iterator<Item = (&str, &IpoibLink)> {
         self.running().filter_map(|(name, one)| Some((name, one.ipoib()?)))
     }
 

@@ -83,7 +83,7 @@ const NOTICES_MAX: usize = 64;
 const SEND_MAX: Duration = Duration::from_millis(500);
 const LEAVE_MAX: Duration = Duration::from_secs(1);
 
-pub struct Node {
+pub struct NodeRunner {
     interfaces: Interfaces,
     assignment: Assignment,
     handles: Vec<WorkerHandle>,
@@ -104,13 +104,13 @@ pub struct Node {
     start_seconds: f64,
 }
 
-pub struct Source {
+pub struct ConfigSource {
     config: NodeConfig,
     /// The file that is read again to reload.
     file: Option<PathBuf>,
 }
 
-impl Source {
+impl ConfigSource {
     pub fn file(path: &Path) -> Result<Self, ConfigErrors> {
         // A node may change its directory.
         let file = std::path::absolute(path).unwrap_or_else(|_| path.into());
@@ -118,7 +118,7 @@ impl Source {
     }
 }
 
-impl From<NodeConfig> for Source {
+impl From<NodeConfig> for ConfigSource {
     fn from(config: NodeConfig) -> Self {
         Self { config, file: None }
     }
@@ -128,7 +128,7 @@ impl From<NodeConfig> for Source {
 pub enum Order {
     Run,
     Reload,
-    /// Leave the subnet and return from [`Node::run`].
+    /// Leave the subnet and return from [`NodeRunner::run`].
     End,
 }
 
@@ -143,11 +143,11 @@ pub enum StartError {
     System(io::Error),
 }
 
-impl Node {
+impl NodeRunner {
     /// Opens the socket. Worker threads open the devices, once these exist.
     #[expect(clippy::disallowed_methods, reason = "this is where the machine's clock comes in")]
-    pub fn new(source: impl Into<Source>, socket: Option<&Path>) -> Result<Self, StartError> {
-        let Source { config, file } = source.into();
+    pub fn new(source: impl Into<ConfigSource>, socket: Option<&Path>) -> Result<Self, StartError> {
+        let ConfigSource { config, file } = source.into();
         let listen = |path: &Path| {
             let failed = |error| StartError::Socket(path.display().to_string(), error);
             Admin::listen(path).map_err(failed)

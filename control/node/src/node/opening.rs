@@ -26,9 +26,9 @@ use super::worker_port::WorkerPort;
 use crate::config::{InterfaceKind, InterfaceSettings, Mode};
 use crate::device::{self, DeviceOpenError, Opened};
 use crate::interface::port_driver::memory::WorkerMemory;
-use crate::interface::{DeviceError, Interface};
+use crate::interface::{DeviceError, IpoibLink};
 use crate::plain::PlainLink;
-use crate::port::Port;
+use crate::port::DevicePort;
 use pollux_mem::pool::PoolError;
 use pollux_verbs::time::Time;
 use rustix::event::{PollFd, PollFlags};
@@ -94,7 +94,7 @@ struct Site {
     attempt: Option<Receiver<Result<Opened, DeviceOpenError>>>,
     retry: Retry,
     /// The port, while interfaces run there.
-    port: Option<Port>,
+    port: Option<DevicePort>,
 }
 
 /// The worker threads, as far as interfaces need them.
@@ -188,7 +188,7 @@ impl Interfaces {
         })
     }
 
-    fn ports(&self) -> impl Iterator<Item = &Port> {
+    fn ports(&self) -> impl Iterator<Item = &DevicePort> {
         self.sites.values().filter_map(|site| site.port.as_ref())
     }
 
@@ -198,11 +198,11 @@ impl Interfaces {
     }
 
     pub(super) fn sleep_max(&self) -> Option<Duration> {
-        self.ports().map(Port::sleep_max).min()
+        self.ports().map(DevicePort::sleep_max).min()
     }
 
     pub(super) fn poll_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
-        let descriptors = self.ports().flat_map(Port::descriptors);
+        let descriptors = self.ports().flat_map(DevicePort::descriptors);
         descriptors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
     }
 
@@ -248,7 +248,7 @@ impl Site {
         let Some(opened) = self.open(now, device, waker) else { return false };
         let port = opened
             .map_err(|error| Outage::Missing(Arc::new(error)))
-            .and_then(|opened| Port::new(opened).map_err(Outage::Unusable));
+            .and_then(|opened| DevicePort::new(opened).map_err(Outage::Unusable));
         match port {
             Err(outage) => {
                 here.iter_mut().for_each(|(_, named)| named.interface = Err(outage.clone()));
@@ -336,7 +336,7 @@ impl Named {
     }
 
     /// The interface, if it runs and is one of IPoIB.
-    pub(super) fn ipoib_mut(&mut self) -> Option<&mut Interface> {
+    pub(super) fn ipoib_mut(&mut self) -> Option<&mut IpoibLink> {
         self.interface.as_mut().ok()?.ipoib_mut()
     }
 
@@ -349,7 +349,7 @@ impl Named {
         &mut self,
         now: Time,
         name: &str,
-        port: &Port,
+        port: &DevicePort,
         threads: &mut dyn WorkerThreads,
     ) -> bool {
         let settings = &self.settings;
@@ -357,7 +357,7 @@ impl Named {
         let connects = settings.mode != Mode::Ud;
         let memory = &mut |worker| threads.memory(name, worker, connects);
         let opened = context.and_then(|context| {
-            Interface::with_memory(now, context, settings, super::seed(), memory)
+            IpoibLink::with_memory(now, context, settings, super::seed(), memory)
         });
         let opened = opened.map(|(interface, workers)| {
             let ports = workers.into_iter().map(WorkerPort::Ipoib).collect();

@@ -11,7 +11,7 @@ use crate::admin::request::{AdminRequest, AdminTable};
 use crate::admin::rows::InterfaceStatus;
 use crate::interface::NotSent;
 use crate::interface::PingError;
-use crate::interface::echo::{EchoId, EchoRequest, Outcome};
+use crate::interface::echo::{EchoId, EchoOutcome, EchoRequest};
 use pollux_verbs::time::Time;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -149,7 +149,8 @@ impl Report<'_> {
     ) -> Option<Response> {
         if let Some((name, id)) = self.pings.get(&number) {
             let interface = self.interfaces.get_mut(name)?.interface.as_mut();
-            let outcome = interface.map_or(Some((Outcome::Silence, None)), |one| one.echo(*id))?;
+            let outcome =
+                interface.map_or(Some((EchoOutcome::Silence, None)), |one| one.echo(*id))?;
             self.pings.remove(&number);
             return Some(AdminReply::Ok(AdminAnswer::Ping(echo(outcome))));
         }
@@ -208,17 +209,19 @@ impl Report<'_> {
     }
 }
 
-fn echo((outcome, from): (Outcome, Option<IpAddr>)) -> PingOutcome {
+fn echo((outcome, from): (EchoOutcome, Option<IpAddr>)) -> PingOutcome {
     let lost = |why: String| PingOutcome::Lost { lost: why, from };
     match outcome {
-        Outcome::Answered { bytes, hop_limit: ttl, after } => {
+        EchoOutcome::Answered { bytes, hop_limit: ttl, after } => {
             PingOutcome::Answered { bytes, ttl, us: after.as_nanos() as f64 / 1e3 }
         }
-        Outcome::Silence => lost("no answer".into()),
-        Outcome::NotSent(NotSent::TooBig(mtu)) => lost(format!("message too long, mtu={mtu}")),
-        Outcome::NotSent(NotSent::Full) => lost("no buffer space available".into()),
-        Outcome::NotSent(_) | Outcome::Unreachable => lost("destination host unreachable".into()),
-        Outcome::Prohibited => lost("packet filtered".into()),
-        Outcome::TimeExceeded => lost("time to live exceeded".into()),
+        EchoOutcome::Silence => lost("no answer".into()),
+        EchoOutcome::NotSent(NotSent::TooBig(mtu)) => lost(format!("message too long, mtu={mtu}")),
+        EchoOutcome::NotSent(NotSent::Full) => lost("no buffer space available".into()),
+        EchoOutcome::NotSent(_) | EchoOutcome::Unreachable => {
+            lost("destination host unreachable".into())
+        }
+        EchoOutcome::Prohibited => lost("packet filtered".into()),
+        EchoOutcome::TimeExceeded => lost("time to live exceeded".into()),
     }
 }

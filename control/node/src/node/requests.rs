@@ -1,7 +1,7 @@
 //! Requests to a node: control answers them, from its own state and from what workers publish, so
 //! that no worker is asked and one that hangs is seen.
 
-use super::Node;
+use super::NodeRunner;
 use super::changes::{Changed, ReloadKind, Running};
 use super::report::{Report, Response};
 use super::trace::trace;
@@ -18,7 +18,7 @@ use pollux_verbs::time::Time;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-impl Node {
+impl NodeRunner {
     /// The response to a request, once there is one; or the page of it that begins there.
     pub(super) fn respond(
         &mut self,

@@ -30,7 +30,7 @@ pub(crate) use ethernet_device::XDP_MTU_MAX;
 
 use crate::config::diff::Setting;
 use crate::config::{InterfaceSettings, Prefix};
-use crate::interface::echo::{EchoId, EchoRequest, Echoes, Outcome};
+use crate::interface::echo::{EchoId, EchoOutcome, EchoRequest, Echoes};
 use crate::interface::port_driver::memory::WorkerMemory;
 use crate::interface::{MemoryOf, PingError, icmp_error};
 use crate::kernel::KernelError;
@@ -379,7 +379,7 @@ impl PlainLink {
     }
 
     /// Takes the outcome of an echo request, once there is one.
-    pub(crate) fn echo(&mut self, id: EchoId) -> Option<(Outcome, Option<IpAddr>)> {
+    pub(crate) fn echo(&mut self, id: EchoId) -> Option<(EchoOutcome, Option<IpAddr>)> {
         self.echoes.take(id)
     }
 

@@ -29,7 +29,7 @@ pub mod umad;
 use crate::device::Opened;
 use crate::fabric::Embedded;
 use arming::Arming;
-use pollux_control::bounded::Queue;
+use pollux_control::bounded::BoundedQueue;
 use pollux_control::ipoib::{DatagramAdjacency, PacketSource as Source, PortView};
 use pollux_control::mad::Envelope;
 use pollux_verbs::time::Time;
@@ -53,7 +53,7 @@ const POLL_EVERY: Duration = Duration::from_millis(2);
 
 /// A port of one or several interfaces.
 #[derive(Clone)]
-pub struct Port {
+pub struct DevicePort {
     inner: Arc<Mutex<Inner>>,
     /// Those of the MAD transport and of the device: readable when there is input.
     descriptors: Arc<[OwnedFd]>,
@@ -61,7 +61,7 @@ pub struct Port {
 
 /// The context of one interface at a port.
 pub struct PortHandle {
-    port: Port,
+    port: DevicePort,
     number: usize,
 }
 
@@ -90,7 +90,7 @@ impl PortAccess {
     /// host takes CM messages.
     pub(crate) fn context(self, p_key: PKey, connects: bool) -> Result<PortHandle, VerbsError> {
         let context = match self {
-            Self::Alone(opened) => Port::new(opened)?.context(p_key)?,
+            Self::Alone(opened) => DevicePort::new(opened)?.context(p_key)?,
             Self::Shared(context) => context,
         };
         if connects {
@@ -114,8 +114,8 @@ struct Inner {
 }
 
 struct ContextState {
-    mads: Queue<Envelope>,
-    events: Queue<AsyncEvent>,
+    mads: BoundedQueue<Envelope>,
+    events: BoundedQueue<AsyncEvent>,
 }
 
 /// The access of a worker to a device: a device context of its own.
@@ -127,7 +127,7 @@ pub struct WorkerAccess {
     pub(crate) fabric: Option<Arc<Embedded>>,
 }
 
-impl Port {
+impl DevicePort {
     /// The port of a device, without interfaces.
     pub fn new(opened: Opened) -> Result<Self, VerbsError> {
         let Opened { mut device, port: number, fabric, management } = opened;
@@ -153,7 +153,10 @@ impl Port {
     /// Without queue pair 1 there can be only one.
     pub fn context(&self, p_key: PKey) -> Result<PortHandle, VerbsError> {
         let mut inner = self.lock();
-        let state = ContextState { mads: Queue::new(MADS_MAX), events: Queue::new(EVENTS_MAX) };
+        let state = ContextState {
+            mads: BoundedQueue::new(MADS_MAX),
+            events: BoundedQueue::new(EVENTS_MAX),
+        };
         let known = inner.p_keys.iter().position(|known| known.partition() == p_key.partition());
         let number = known.unwrap_or(inner.contexts.len());
         match known {
@@ -283,7 +286,7 @@ impl PortHandle {
     }
 
     /// The port, for sleeps.
-    pub(crate) const fn port(&self) -> &Port {
+    pub(crate) const fn port(&self) -> &DevicePort {
         &self.port
     }
 

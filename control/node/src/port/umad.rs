@@ -23,7 +23,7 @@
 use super::port_tables::{pkey_index, sgid_index};
 use pollux_control::mad::{Envelope, GlobalAddress, Mad, MadAddress};
 use pollux_ibverbs::management::{
-    Agent, MadPeer, ManagementPort, ReceivedMad, Registration, RetryPolicy, Segments,
+    Agent, MadPeer, ManagementPort, ReceivedMad, Registration, Segments, UmadRetryPolicy,
 };
 use pollux_verbs::{Device, VerbsError};
 use pollux_wire::mad::sa::{McMemberRecord, SaMad};
@@ -35,7 +35,8 @@ use std::path::Path;
 use std::time::Duration;
 
 /// How long the kernel waits for a response: longer than control's longest timeout.
-const RESPONSE_TIME: RetryPolicy = RetryPolicy { timeout: Duration::from_secs(4), retries: 0 };
+const RESPONSE_TIME: UmadRetryPolicy =
+    UmadRetryPolicy { timeout: Duration::from_secs(4), retries: 0 };
 /// Requests without a response, at most: more than the SA clients of a port have in that time.
 const SENT_MAX: usize = 4096;
 /// MADs that are received in a row.

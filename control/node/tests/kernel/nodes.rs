@@ -8,7 +8,7 @@ use pollux_node::admin::request::AdminRequest;
 use pollux_node::admin::rows::{DropCount, KernelStatus, RouteHop, RouteStatus, TableRow};
 use pollux_node::config::NodeConfig;
 use pollux_node::fabric::Embedded;
-use pollux_node::node::{Node, Order};
+use pollux_node::node::{NodeRunner, Order};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -52,7 +52,7 @@ impl Running {
         // The thread moves to the namespace, and those that it starts are there as well.
         let run = move || {
             namespace.join();
-            let node = Node::new(config, Some(&path)).expect("it starts");
+            let node = NodeRunner::new(config, Some(&path)).expect("it starts");
             sender.send(()).expect("the test waits");
             let order = || if over.load(Ordering::Relaxed) { Order::End } else { Order::Run };
             node.run(woken, order, |said| println!("{said}")).expect("it runs");

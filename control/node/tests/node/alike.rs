@@ -8,7 +8,7 @@
 use crate::fabric::{Manager, Running};
 use crate::guest::Guest;
 use crate::meeting::Meeting;
-use pollux_node::interface::echo::Outcome;
+use pollux_node::interface::echo::EchoOutcome;
 use pollux_referee::tshark::dissect_whole;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -269,7 +269,7 @@ fn linux_with_linux(test: &str) -> Option<BTreeMap<&'static str, Fields>> {
 fn we_with_linux(test: &str) -> Option<BTreeMap<&'static str, Fields>> {
     let mut meeting = Meeting::arrange(test, Manager::Ours, ["rc", "connected"])?;
     meeting.hosts.must_answer(0, "10.0.0.2", 56);
-    assert_eq!(meeting.hosts.ping(0, "10.0.0.3", 56), Outcome::Unreachable);
+    assert_eq!(meeting.hosts.ping(0, "10.0.0.3", 56), EchoOutcome::Unreachable);
     meeting.linux(ASK);
     meeting.linux(HEAR);
     let now = meeting.hosts.now();

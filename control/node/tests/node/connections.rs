@@ -6,7 +6,7 @@ use crate::host::{Hosts, TIMEOUT};
 use crate::meeting::Meeting;
 use pollux_control::cm::Role;
 use pollux_node::interface::NotSent;
-use pollux_node::interface::echo::Outcome;
+use pollux_node::interface::echo::EchoOutcome;
 use pollux_referee::tshark::PacketRow;
 use pollux_verbs::time::Time;
 use pollux_wire::mad::cm::ipoib::Dialect;
@@ -120,7 +120,7 @@ fn either_side_may_take_less() {
     // Linux's adapter shares no receives here, so every connection has its own.
     meeting.ping(9000 - 28);
     let too_long = meeting.hosts.ping(0, "10.0.0.2", 9000 - 27);
-    assert_eq!(too_long, Outcome::NotSent(NotSent::TooBig(9000)));
+    assert_eq!(too_long, EchoOutcome::NotSent(NotSent::TooBig(9000)));
     let (status, said) = meeting.linux_says("ping -Mdo -c2 -i0.5 -W1 -s8973 10.0.0.1");
     assert_ne!(status, 0, "{said}");
     // Linux takes that for a sign that the way is no wider than a datagram.
@@ -132,7 +132,7 @@ fn either_side_may_take_less() {
     meeting.linux("ip link set ib0 mtu 9000");
     meeting.ping(9000 - 28);
     let before = meeting.echoes_heard();
-    assert_eq!(meeting.hosts.ping(0, "10.0.0.2", 65_000), Outcome::Silence);
+    assert_eq!(meeting.hosts.ping(0, "10.0.0.2", 65_000), EchoOutcome::Silence);
     assert_eq!(meeting.echoes_heard(), before + 1, "the answer came in pieces, the question whole");
     meeting.end(test, &[]);
 }

@@ -2,7 +2,7 @@
 
 use pollux_node::admin::client::ask;
 use pollux_node::admin::request::AdminRequest;
-use pollux_node::fabric::{Fabric, FabricConfig, Partitions, Plug, config};
+use pollux_node::fabric::{FabricConfig, Partitions, Plug, RunningFabric, config};
 use pollux_wire::capture::{ErfHeader, FileHeader, RecordHeader};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -63,7 +63,7 @@ impl Running {
         let (ready, is_ready) = sync_channel(1);
         let (over, plan) = (Arc::clone(&is_over), plan(&folder));
         let thread = std::thread::spawn(move || {
-            let mut fabric = Fabric::new(plan).expect("it starts");
+            let mut fabric = RunningFabric::new(plan).expect("it starts");
             ready.send(()).expect("somebody waits");
             fabric.run(woken, || over.load(Ordering::Relaxed)).expect("it runs");
         });

@@ -3,10 +3,10 @@
 use pollux_control::ipoib as control;
 use pollux_control::ipoib::connected::ConnectionRow;
 use pollux_node::config::{InterfaceSettings, NodeConfig};
-use pollux_node::interface::echo::{EchoId, EchoRequest, Outcome};
+use pollux_node::interface::echo::{EchoId, EchoOutcome, EchoRequest};
 use pollux_node::interface::port_driver::PortDriver;
-use pollux_node::interface::{Inline, Interface, InterfaceWorker, NotSent, PingError};
-use pollux_node::port::{Port, PortAccess};
+use pollux_node::interface::{Inline, InterfaceWorker, IpoibLink, NotSent, PingError};
+use pollux_node::port::{DevicePort, PortAccess};
 use pollux_node::{Opened, open};
 use pollux_verbs::VerbsError;
 use pollux_verbs::time::Time;
@@ -30,21 +30,21 @@ impl Host {
         settings: &InterfaceSettings,
         seed: u64,
     ) -> (Self, Vec<InterfaceWorker>) {
-        let opened = Interface::new(now, access, settings, seed);
+        let opened = IpoibLink::new(now, access, settings, seed);
         let (interface, mut workers) = opened.expect("it has all it needs");
         let worker = workers.remove(0);
         (Self(Inline { worker, interface: Some(interface) }), workers)
     }
 
-    pub fn interface(&self) -> &Interface {
+    pub fn interface(&self) -> &IpoibLink {
         self.0.interface.as_ref().expect("it is there")
     }
 
-    pub fn interface_mut(&mut self) -> &mut Interface {
+    pub fn interface_mut(&mut self) -> &mut IpoibLink {
         self.0.interface.as_mut().expect("it is there")
     }
 
-    pub fn control(&self) -> &control::Interface {
+    pub fn control(&self) -> &control::IpoibInterface {
         self.interface().control()
     }
 
@@ -74,7 +74,7 @@ impl Host {
         self.interface_mut().ping(now, EchoRequest::new(to, bytes, timeout))
     }
 
-    pub fn echo(&mut self, id: EchoId) -> Option<Outcome> {
+    pub fn echo(&mut self, id: EchoId) -> Option<EchoOutcome> {
         self.interface_mut().echo(id).map(|(outcome, _)| outcome)
     }
 
@@ -121,7 +121,7 @@ impl Hosts {
     /// Interfaces that share a device, each with its address and other keys of its configuration.
     pub fn sharing(device: &str, interfaces: &[(&str, &str)]) -> Self {
         let mut hosts = Self::with(&[], "");
-        let port = Port::new(open(device).expect("the port is free")).expect("it is whole");
+        let port = DevicePort::new(open(device).expect("the port is free")).expect("it is whole");
         for ((address, keys), seed) in interfaces.iter().zip(100..) {
             let settings = settings(device, address, keys);
             let context = port.context(settings.pkey).expect("it has room");
@@ -196,7 +196,7 @@ impl Hosts {
     }
 
     /// The outcome of an echo request.
-    pub fn ping(&mut self, from: usize, to: &str, bytes: usize) -> Outcome {
+    pub fn ping(&mut self, from: usize, to: &str, bytes: usize) -> EchoOutcome {
         let to: IpAddr = to.parse().expect("an address");
         let now = self.now();
         let id = self.hosts[from].ping(now, to, bytes, Duration::from_secs(5));
@@ -222,8 +222,8 @@ impl Hosts {
         let begun = self.now();
         loop {
             match self.ping(from, to, bytes) {
-                Outcome::Answered { bytes: came, .. } => return assert_eq!(came, bytes + 8),
-                Outcome::NotSent(NotSent::TooBig(_)) if self.now() < begun + TIMEOUT => {
+                EchoOutcome::Answered { bytes: came, .. } => return assert_eq!(came, bytes + 8),
+                EchoOutcome::NotSent(NotSent::TooBig(_)) if self.now() < begun + TIMEOUT => {
                     self.step();
                 }
                 other => panic!("{to}, {bytes} bytes: {other:?}"),

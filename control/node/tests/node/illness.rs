@@ -5,7 +5,7 @@ use crate::fabric::{Manager, Running};
 use crate::host::Hosts;
 use pollux_control::ipoib::Action;
 use pollux_control::mad::{Envelope, MadAddress};
-use pollux_node::port::Port;
+use pollux_node::port::DevicePort;
 use pollux_verbs::time::Time;
 use pollux_verbs::{AsyncEvent, CompletionKind, CompletionStatus, VerbsError};
 use pollux_wire::address::{Gid, Qpn};
@@ -51,7 +51,7 @@ fn an_adapter_without_queue_pair_1_is_managed_by_the_kernel_or_refused_with_advi
     let fabric = Running::start("an_adapter_without_queue_pair_1", 1, Manager::Ours);
     let (opened, illness) = ailing(&fabric.port(1));
     with(&illness, |it| it.lacks_gsi = true);
-    let refusal = Port::new(opened).err().expect("there is no interface").to_string();
+    let refusal = DevicePort::new(opened).err().expect("there is no interface").to_string();
     // The device's name is that of no adapter, nor of one that libibumad could find.
     assert!(refusal.starts_with("management: umad: "), "{refusal}");
     assert!(with(&illness, |it| it.qps.is_empty()), "nothing was made");
@@ -138,7 +138,7 @@ fn completions_that_come_twice_are_survived() {
 fn a_thousand_management_datagrams_at_once_all_leave() {
     let fabric = Running::start("a_thousand_management_datagrams", 1, Manager::Ours);
     let opened = pollux_node::open(&fabric.port(1)).expect("the port is free");
-    let port = Port::new(opened).expect("it has all it needs");
+    let port = DevicePort::new(opened).expect("it has all it needs");
     let mut port = port.context(PKey::DEFAULT).expect("it has room");
     let mut received = Vec::new();
     let view = loop {

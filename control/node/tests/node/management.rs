@@ -3,9 +3,9 @@
 use crate::fabric::{Manager, Running};
 use crate::host::Hosts;
 use pollux_ibverbs::management::{
-    Agent, MadPeer, ManagementPort, ReceivedMad, Registration, RetryPolicy,
+    Agent, MadPeer, ManagementPort, ReceivedMad, Registration, UmadRetryPolicy,
 };
-use pollux_node::port::Port;
+use pollux_node::port::DevicePort;
 use pollux_node::{Opened, open};
 use pollux_verbs::VerbsError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -32,7 +32,7 @@ impl ManagementPort for Kernel {
         _: Agent,
         _: &MadPeer,
         _: &[u8],
-        _: Option<RetryPolicy>,
+        _: Option<UmadRetryPolicy>,
     ) -> Result<(), VerbsError> {
         Ok(())
     }
@@ -64,7 +64,7 @@ fn managed(fabric: &Running) -> (Opened, UnixStream, Arc<AtomicBool>) {
 fn a_mad_from_the_kernel_wakes_a_sleeper() {
     let fabric = Running::start("a_mad_from_the_kernel", 1, Manager::Ours);
     let (opened, mut kernel, _) = managed(&fabric);
-    let port = Port::new(opened).expect("the classes are free");
+    let port = DevicePort::new(opened).expect("the classes are free");
     let descriptor = port.descriptors().next().expect("the kernel has one");
     let is_readable = || {
         let mut fds = [PollFd::new(&descriptor, PollFlags::IN)];

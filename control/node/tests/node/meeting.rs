@@ -5,7 +5,7 @@ use crate::guest::{Guest, Opensm};
 use crate::host::{Hosts, TIMEOUT};
 use pollux_control::ipoib::connected::ConnectionRow;
 use pollux_control::neighbor::State;
-use pollux_node::interface::echo::{EchoId, Outcome};
+use pollux_node::interface::echo::{EchoId, EchoOutcome};
 use pollux_referee::tshark::{PacketRow, dissect};
 use pollux_verbs::time::Time;
 use std::time::Duration;
@@ -55,7 +55,7 @@ impl Traffic {
             return;
         };
         match ours.echo(id) {
-            Some(Outcome::Answered { .. }) => self.answered += 1,
+            Some(EchoOutcome::Answered { .. }) => self.answered += 1,
             // An output that was not asked for in time is not kept.
             None if now < self.next + 2 * SOON => return,
             _ => self.lost += 1,
@@ -163,7 +163,7 @@ impl Meeting {
     /// Waits until each gets answers from the other, to packets of so many bytes.
     pub fn must_reach_each_other(&mut self, bytes: usize) {
         let begun = self.hosts.now();
-        while !matches!(self.hosts.ping(0, "10.0.0.2", bytes), Outcome::Answered { .. }) {
+        while !matches!(self.hosts.ping(0, "10.0.0.2", bytes), EchoOutcome::Answered { .. }) {
             assert!(self.hosts.now() < begun + TIMEOUT, "no answer from Linux");
         }
         self.linux(&format!("wait_for 30 ping -c1 -W1 -s{bytes} 10.0.0.1"));

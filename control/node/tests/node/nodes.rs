@@ -5,7 +5,7 @@ use crate::guest::Opensm;
 use crate::host::{Hosts, TIMEOUT};
 use pollux_control::ipoib::InterfaceState;
 use pollux_node::admin::request::{AdminRequest, AdminTable};
-use pollux_node::interface::echo::Outcome;
+use pollux_node::interface::echo::EchoOutcome;
 use pollux_node::interface::{NotSent, PingError};
 use pollux_referee::tshark::dissect;
 use pollux_verbs::QpType;
@@ -57,9 +57,9 @@ fn what_is_too_long_or_for_nobody_is_said_to_be() {
     let fabric = Running::start("what_is_too_long_or_for_nobody_is_said_to_be", 2, Manager::Ours);
     let mut hosts = two(&fabric, "ud");
     hosts.must_answer(0, "10.0.0.2", 56);
-    let too_big = Outcome::NotSent(NotSent::TooBig(2044));
+    let too_big = EchoOutcome::NotSent(NotSent::TooBig(2044));
     assert_eq!(hosts.ping(0, "10.0.0.2", 2044 - 28 + 1), too_big);
-    assert_eq!(hosts.ping(0, "10.0.0.9", 56), Outcome::Unreachable);
+    assert_eq!(hosts.ping(0, "10.0.0.9", 56), EchoOutcome::Unreachable);
 }
 
 /// Packets as long as connections take, both ways and of both families.
@@ -80,7 +80,10 @@ fn connected(test: &str, mode: &str, qp_type: QpType) {
         let counts = hosts.hosts[host].driver().connection_use(row.connection).expect("it is open");
         assert!(counts.sent >= 4 && counts.received >= 4, "{counts:?}");
     }
-    assert_eq!(hosts.ping(0, "10.0.0.2", 65_520 - 27), Outcome::NotSent(NotSent::TooBig(65_520)));
+    assert_eq!(
+        hosts.ping(0, "10.0.0.2", 65_520 - 27),
+        EchoOutcome::NotSent(NotSent::TooBig(65_520))
+    );
     // The peer gets the end of the connection, and does not find out by silence.
     let now = hosts.now();
     hosts.hosts[0].leave(now);
@@ -111,7 +114,7 @@ fn a_connection_takes_what_the_side_takes_that_takes_less() {
     for (host, to) in [(0, "10.0.0.2"), (1, "10.0.0.1")] {
         hosts.must_answer(host, to, 9000 - 28);
         let too_long = hosts.ping(host, to, 9000 - 27);
-        assert_eq!(too_long, Outcome::NotSent(NotSent::TooBig(9000)), "from {host}");
+        assert_eq!(too_long, EchoOutcome::NotSent(NotSent::TooBig(9000)), "from {host}");
     }
 }
 
@@ -137,7 +140,7 @@ fn a_partition_is_a_link_of_its_own() {
     // A host in another partition has the same address, and is no neighbor.
     let mut other = Hosts::at(&[(three, "10.0.1.2/24")], "rc");
     other.come_up();
-    assert_eq!(other.ping(0, "10.0.1.1", 56), Outcome::Unreachable);
+    assert_eq!(other.ping(0, "10.0.1.1", 56), EchoOutcome::Unreachable);
     let packets = fabric.end();
     let bytes: Vec<_> = packets.iter().map(Vec::as_slice).collect();
     let fields = ["infiniband.bth.p_key", "icmp.type"];
@@ -185,7 +188,7 @@ fn interfaces_of_several_partitions_share_a_port() {
     }
     // One subnet of addresses, and yet no host of the other partition is a neighbor.
     for (host, to) in [(0, "10.0.0.3"), (0, "10.0.0.4"), (1, "10.0.0.2"), (2, "10.0.0.3")] {
-        assert_eq!(hosts.ping(host, to, 56), Outcome::Unreachable, "{host} to {to}");
+        assert_eq!(hosts.ping(host, to, 56), EchoOutcome::Unreachable, "{host} to {to}");
     }
     for host in 0..4 {
         let rows = hosts.connections(host);

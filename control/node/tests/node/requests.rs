@@ -3,7 +3,7 @@
 use crate::running_node::{RunningNode, pause};
 use pollux_node::admin::rows::InterfaceStatus;
 use pollux_node::config::NodeConfig;
-use pollux_node::node::Node;
+use pollux_node::node::NodeRunner;
 use std::os::unix::net::UnixStream;
 use std::thread::spawn;
 
@@ -33,7 +33,7 @@ fn a_table_of_many_interfaces_has_each_once() {
 fn a_panic_of_the_control_thread_ends_the_node_and_its_workers() {
     let text = "[interface.ib0]\ndevice = \"soft:nowhere@host1\"\n";
     let config = NodeConfig::read("test", text).expect("it is valid");
-    let node = Node::new(config, None).expect("it starts");
+    let node = NodeRunner::new(config, None).expect("it starts");
     let (_wake, woken) = UnixStream::pair().expect("a pair of sockets");
     // Otherwise it waits for its workers forever.
     let control = spawn(move || node.run(woken, || panic!("a broken invariant"), |_| {}));

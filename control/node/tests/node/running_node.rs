@@ -3,7 +3,7 @@
 use crate::host::TIMEOUT;
 use pollux_node::admin::client::{AskError, Client};
 use pollux_node::config::NodeConfig;
-use pollux_node::node::{Node, Order};
+use pollux_node::node::{NodeRunner, Order};
 use pollux_node::service::ServiceManager;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -48,7 +48,7 @@ impl RunningNode {
         let (wake, woken) = UnixStream::pair().expect("a pair of sockets");
         let (is_over, gate) = (Arc::new(AtomicBool::new(false)), Arc::new(Gate::default()));
         let (over, passed) = (Arc::clone(&is_over), Arc::clone(&gate));
-        let node = Node::new(config, Some(socket)).expect("it starts").supervised_by(manager);
+        let node = NodeRunner::new(config, Some(socket)).expect("it starts").supervised_by(manager);
         let thread = spawn(move || {
             let order = || {
                 passed.pass();

@@ -15,7 +15,7 @@ use pollux_fabric::{Adapter, SoftDevice};
 use pollux_node::Opened;
 use pollux_node::config::{InterfaceSettings, NodeConfig};
 use pollux_node::interface::NotSent;
-use pollux_node::interface::{Interface, InterfaceWorker};
+use pollux_node::interface::{InterfaceWorker, IpoibLink};
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::IpProtocol;
@@ -39,7 +39,7 @@ pub struct Team {
     end: End,
     settings: InterfaceSettings,
     /// The interface and its workers, as long as they are there.
-    pub interface: Option<Interface>,
+    pub interface: Option<IpoibLink>,
     pub workers: Vec<InterfaceWorker>,
     /// Of the control plane's device; those of workers are beside it.
     pub illness: Arc<Mutex<Illness>>,
@@ -91,7 +91,7 @@ impl World {
         let ends: Vec<_> = hosts.map(|(node, _)| End { node, port: 1 }).collect();
         let mut rng = SeededRng::new(seed);
         let net = NetWorld::new(Net::new(Subnet::new(topology), rng.next_u64(), wire));
-        net.start_manager(ends[0], sm::Config::default());
+        net.start_manager(ends[0], sm::SmConfig::default());
         let team = |(nth, keys): (usize, &&str)| Team {
             end: ends[nth + 1],
             settings: settings(nth, keys),
@@ -120,7 +120,7 @@ impl World {
         let adapter = Adapter::new(self.net.net().port(team.end));
         let device = Box::new(SoftDevice::new("soft", adapter, self.net.link(team.end)));
         let (opened, illness) = ail(Opened { device, port: 1, fabric: None, management: None });
-        let opened = Interface::new(now, opened, &team.settings, seed);
+        let opened = IpoibLink::new(now, opened, &team.settings, seed);
         let (interface, workers) = opened.expect("the adapter has all that it needs");
         (team.interface, team.workers, team.illness) = (Some(interface), workers, illness);
         self.settle = Some(now);
@@ -223,15 +223,15 @@ impl World {
 
 impl Team {
     pub fn is_up(&self) -> bool {
-        let control = self.interface.as_ref().map(Interface::control);
+        let control = self.interface.as_ref().map(IpoibLink::control);
         control.is_some_and(|it| it.is_up() && it.addresses().source_for(ip(9).into()).is_some())
     }
 
-    pub fn interface(&self) -> &Interface {
+    pub fn interface(&self) -> &IpoibLink {
         self.interface.as_ref().expect("it is there")
     }
 
-    pub fn interface_mut(&mut self) -> &mut Interface {
+    pub fn interface_mut(&mut self) -> &mut IpoibLink {
         self.interface.as_mut().expect("it is there")
     }
 
@@ -284,7 +284,7 @@ impl Team {
             return self.stopped_until;
         }
         let workers = self.workers.iter().filter_map(InterfaceWorker::poll_timeout);
-        let interface = self.interface.as_ref().and_then(Interface::poll_timeout);
+        let interface = self.interface.as_ref().and_then(IpoibLink::poll_timeout);
         workers.chain(self.asleep_until).chain(interface).min()
     }
 }

@@ -9,9 +9,9 @@ use pollux_control::ipoib::WorkerId;
 use pollux_control::thread_check::mark_worker_thread;
 use pollux_fabric::link::Wire;
 use pollux_fabric::link::fault::Faults;
-use pollux_node::interface::echo::{EchoRequest, Outcome};
-use pollux_node::interface::{self, Interface};
-use pollux_node::port::Port;
+use pollux_node::interface::echo::{EchoOutcome, EchoRequest};
+use pollux_node::interface::{self, IpoibLink};
+use pollux_node::port::DevicePort;
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_verbs::{AsyncEvent, VerbsError};
@@ -32,7 +32,7 @@ fn workers(world: &World, nth: usize) -> Vec<u8> {
 }
 
 /// The outcome of an echo request of a team.
-fn ping(world: &mut World, from: usize, to: usize, bytes: usize) -> Outcome {
+fn ping(world: &mut World, from: usize, to: usize, bytes: usize) -> EchoOutcome {
     let now = world.now();
     let interface = world.teams[from].interface_mut();
     let id = interface
@@ -63,7 +63,7 @@ fn workers_of_two_nodes_speak_each_by_a_connection_of_its_own() {
         }
     }
     // Packets without a socket go to control, whichever worker they arrive at.
-    let echo = matches!(ping(&mut world, 0, 1, 1000), Outcome::Answered { bytes: 1008, .. });
+    let echo = matches!(ping(&mut world, 0, 1, 1000), EchoOutcome::Answered { bytes: 1008, .. });
     assert!(echo, "ping");
     world.pass(Duration::from_secs(1));
     for team in &world.teams {
@@ -254,7 +254,7 @@ fn a_device_without_space_for_a_second_worker_is_refused_with_advice() {
     let (opened, illness) = ailing(&fabric.port(1));
     illness.lock().expect("no test has panicked").refuses.push("open_shared");
     let settings = settings("soft:", "10.0.0.1/24", TWO);
-    let refused = Interface::new(Time::START, opened, &settings, 1).err();
+    let refused = IpoibLink::new(Time::START, opened, &settings, 1).err();
     let said = refused.expect("it is refused").to_string();
     assert!(said.contains("lower `workers` of the interface"), "{said}");
 }
@@ -266,7 +266,7 @@ fn partitions_of_one_port_have_workers_each() {
     let mut secondaries = Vec::new();
     for host in 1..=2 {
         let opened = pollux_node::open(&fabric.port(host)).expect("the port is free");
-        let port = Port::new(opened).expect("it is whole");
+        let port = DevicePort::new(opened).expect("it is whole");
         for (subnet, keys) in ["", "\npkey = 0x8001"].into_iter().enumerate() {
             let settings =
                 settings("soft:", &format!("10.0.{subnet}.{host}/24"), &format!("{TWO}{keys}"));

@@ -6,7 +6,7 @@ mod peer;
 use super::outbox::Outbox;
 use super::state::{CmError, Offer, Phase, Repeat, State};
 use super::timing::{ack_timeout, packet_life_time, response_time};
-use super::{CmDrop, CmEvent, Connect, End, ListenerData, Role};
+use super::{CmDrop, CmEvent, Connect, ConnectionEnd, ListenerData, Role};
 use crate::cm::index::{Keys, Source};
 use crate::effects::ConnectionKey;
 use crate::mad::MadAddress;
@@ -153,7 +153,7 @@ impl Connection {
     }
 
     /// Reports the end and its reason to the consumer, once.
-    fn emit_ended(&mut self, out: &mut Outbox, end: End) {
+    fn emit_ended(&mut self, out: &mut Outbox, end: ConnectionEnd) {
         if !self.is_over {
             self.is_over = true;
             self.emit_event(out, CmEvent::Ended { key: self.key, end });
@@ -255,7 +255,7 @@ impl Connection {
     }
 
     fn time_out(&mut self, now: Time, out: &mut Outbox, message: AnsweredMessage) {
-        self.emit_ended(out, End::TimedOut);
+        self.emit_ended(out, ConnectionEnd::TimedOut);
         let rej = self.rejection(out, message, RejectReason::TIMEOUT);
         self.reject_and_wait(now, out, rej);
     }
@@ -298,18 +298,18 @@ impl Connection {
                 self.time_out(now, out, AnsweredMessage::OTHER);
             }
             State::RepSent(_) | State::MraRepReceived(_) => {
-                self.emit_ended(out, End::TimedOut);
+                self.emit_ended(out, ConnectionEnd::TimedOut);
                 self.part(now, out, RejectReason::TIMEOUT);
             }
             State::RepReceived { .. } => self.time_out(now, out, AnsweredMessage::REP),
             State::ReqReceived { .. } => {
-                self.emit_ended(out, End::TimedOut);
+                self.emit_ended(out, ConnectionEnd::TimedOut);
                 let reason = RejectReason::CONSUMER_REJECT;
                 let rej = self.rejection(out, AnsweredMessage::REQ, reason);
                 self.reject_and_wait(now, out, rej);
             }
             State::DreqSent(_) => {
-                self.emit_ended(out, End::TimedOut);
+                self.emit_ended(out, ConnectionEnd::TimedOut);
                 self.wait_time(now, out, None);
             }
             State::Established { offered, .. } => {

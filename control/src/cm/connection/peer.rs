@@ -78,7 +78,7 @@ impl Connection {
         if matches!(phase, Phase::TimeWait | Phase::Closed) {
             return out.count(CmDrop::Repeated);
         }
-        self.emit_ended(out, End::Rejected(Box::new(*rej)));
+        self.emit_ended(out, ConnectionEnd::Rejected(Box::new(*rej)));
         // A peer that rejected the request has no packets in flight.
         let is_unmade =
             matches!(phase, Phase::ReqSent | Phase::MraReqReceived | Phase::ReqReceived);
@@ -107,7 +107,7 @@ impl Connection {
         let drep = Drep { local_comm_id, remote_comm_id, private_data: [0; 224] };
         out.send(&self.peer, transaction_id, &CmMessage::Drep(drep));
         if phase != Phase::TimeWait {
-            self.emit_ended(out, End::Asked);
+            self.emit_ended(out, ConnectionEnd::Asked);
             self.wait_time(now, out, None);
         }
     }
@@ -116,7 +116,7 @@ impl Connection {
         if !matches!(self.state, State::DreqSent(_)) {
             return out.count(CmDrop::Repeated);
         }
-        self.emit_ended(out, End::Answered);
+        self.emit_ended(out, ConnectionEnd::Answered);
         self.wait_time(now, out, None);
     }
 
@@ -157,7 +157,7 @@ impl Connection {
 
     /// The peer uses its queue pair for another connection, so this one is stale.
     pub(in crate::cm) fn handle_stale(&mut self, now: Time, out: &mut Outbox, transaction_id: u64) {
-        self.emit_ended(out, End::Stale);
+        self.emit_ended(out, ConnectionEnd::Stale);
         let message = match self.state.phase() {
             Phase::Established => {
                 return self.send_dreq(now, out, transaction_id, [0; 220]);
@@ -177,7 +177,7 @@ impl Connection {
     /// The queue pair in the REP belongs to another connection, so this one ends.
     pub(in crate::cm) fn refuse_stale_rep(&mut self, now: Time, out: &mut Outbox, rep: &Rep) {
         self.remote_id = Some(rep.local_comm_id);
-        self.emit_ended(out, End::Stale);
+        self.emit_ended(out, ConnectionEnd::Stale);
         let rej = self.rejection(out, AnsweredMessage::REP, RejectReason::STALE_CONNECTION);
         self.reject_and_wait(now, out, rej);
     }

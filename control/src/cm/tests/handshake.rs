@@ -1,7 +1,7 @@
 //! A connection from its first message to its last, in good weather.
 
 use super::world::*;
-use crate::cm::{CmDrop, CmEvent, End, Phase};
+use crate::cm::{CmDrop, CmEvent, ConnectionEnd, Phase};
 use pollux_wire::mad::cm::{CmMessage, Dreq, RejectReason, Req};
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ fn a_rejection_ends_it_with_its_reason_and_the_consumers_private_data() {
     world.pass(SOON);
     assert_eq!(world.words(), ["0 REQ", "1 REJ CONSUMER_REJECT"]);
     let seen = &world.sides[0].seen[&id];
-    let Some(End::Rejected(rej)) = &seen.end else { panic!("{seen:?}") };
+    let Some(ConnectionEnd::Rejected(rej)) = &seen.end else { panic!("{seen:?}") };
     assert_eq!((rej.reason, rej.private_data), (RejectReason::CONSUMER_REJECT, [9; 148]));
     assert!(seen.is_closed && !seen.is_established);
 }
@@ -71,8 +71,8 @@ fn disconnecting_is_agreed_on_and_leaves_nothing_behind() {
     world.pass(SOON);
     assert_eq!(world.words()[3..], ["0 DREQ", "1 DREP"]);
     let other = world.only(1);
-    assert!(matches!(world.sides[0].seen[&id].end, Some(End::Answered)));
-    assert_eq!(world.sides[1].seen[&other].end, Some(End::Asked));
+    assert!(matches!(world.sides[0].seen[&id].end, Some(ConnectionEnd::Answered)));
+    assert_eq!(world.sides[1].seen[&other].end, Some(ConnectionEnd::Asked));
     let (_, CmMessage::Dreq(dreq)) = &world.said[3] else { panic!() };
     assert_eq!(dreq.private_data, [3; 220]);
     assert_eq!(world.phase(1, other), Some(Phase::TimeWait));

@@ -2,7 +2,7 @@
 
 use super::world::*;
 use crate::cm::CmDatagram;
-use crate::cm::{Cm, CmConfig, CmDrop, CmError, Connect, End, Phase};
+use crate::cm::{Cm, CmConfig, CmDrop, CmError, Connect, ConnectionEnd, Phase};
 use crate::mad::{Envelope, GlobalAddress, MadAddress};
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
@@ -42,7 +42,7 @@ fn a_request_is_sent_sixteen_times_and_then_withdrawn() {
     let CmMessage::Rej(rej) = world.said.last().unwrap().1 else { panic!() };
     assert_eq!(rej.timed_out_ca(), Some(guid(0)));
     assert_eq!(rej.private_data[..92], request_of(&world).private_data, "whom it is from");
-    assert!(matches!(world.sides[0].seen[&id].end, Some(End::TimedOut)));
+    assert!(matches!(world.sides[0].seen[&id].end, Some(ConnectionEnd::TimedOut)));
     while world.step() {}
     assert_eq!((count(&world, "0 REQ"), world.phase(0, id)), (16, None));
 }
@@ -63,7 +63,7 @@ fn a_reply_is_sent_sixteen_times_and_then_withdrawn_reliably() {
     world.pass(INTERVAL * 19);
     assert_eq!(count(&world, "0 REP"), 16);
     assert_eq!(count(&world, "0 REJ TIMEOUT"), 1);
-    assert!(matches!(world.sides[0].seen[&id].end, Some(End::TimedOut)));
+    assert!(matches!(world.sides[0].seen[&id].end, Some(ConnectionEnd::TimedOut)));
     assert_eq!(world.phase(0, id), Some(Phase::DreqSent), "the peer may believe that it stands");
 }
 
@@ -129,9 +129,9 @@ fn a_consumer_that_never_answers_is_answered_for() {
     world.pass(SOON);
     let other = world.only(1);
     world.pass(CmConfig::of(guid(1)).consumer_time_max);
-    let Some(End::Rejected(rej)) = &world.sides[0].seen[&id].end else { panic!() };
+    let Some(ConnectionEnd::Rejected(rej)) = &world.sides[0].seen[&id].end else { panic!() };
     assert_eq!(rej.private_data, WORDS, "in the listener's words");
-    assert!(matches!(world.sides[1].seen[&other].end, Some(End::TimedOut)));
+    assert!(matches!(world.sides[1].seen[&other].end, Some(ConnectionEnd::TimedOut)));
     while world.step() {}
     assert!(world.sides.iter().all(|side| side.cm.index.is_empty()));
 }
@@ -151,8 +151,8 @@ fn a_new_request_of_a_connected_queue_pair_shows_the_connection_stale() {
     let again = world.ask(0, req);
     world.pass(SOON);
     assert_eq!(world.words()[said..][..3], ["0 REQ", "1 DREQ", "1 REJ STALE_CONNECTION"]);
-    assert_eq!(world.sides[1].seen[&other].end, Some(End::Stale));
-    let Some(End::Rejected(rej)) = &world.sides[0].seen[&again].end else { panic!() };
+    assert_eq!(world.sides[1].seen[&other].end, Some(ConnectionEnd::Stale));
+    let Some(ConnectionEnd::Rejected(rej)) = &world.sides[0].seen[&again].end else { panic!() };
     assert_eq!(rej.reason, RejectReason::STALE_CONNECTION);
     assert_eq!(world.phase(0, again), Some(Phase::TimeWait), "the queue pair is not to be reused");
     let fresh = world.connect(0);
@@ -172,8 +172,8 @@ fn a_reply_from_a_connected_queue_pair_is_rejected_as_stale() {
     let remote_comm_id = second.comm_id();
     let doubled = CmMessage::Rep(Rep { local_comm_id: CommId(0x5555), remote_comm_id, ..rep });
     world.inject(0, address(1), &doubled);
-    assert_eq!(world.sides[0].seen[&first].end, Some(End::Stale));
-    assert_eq!(world.sides[0].seen[&second].end, Some(End::Stale));
+    assert_eq!(world.sides[0].seen[&first].end, Some(ConnectionEnd::Stale));
+    assert_eq!(world.sides[0].seen[&second].end, Some(ConnectionEnd::Stale));
     assert_eq!(count(&world, "0 REJ STALE_CONNECTION"), 1);
     assert_eq!(world.sides[0].cm.drops().of(CmDrop::Stale), 1);
 }
@@ -309,7 +309,7 @@ fn a_request_for_a_port_that_we_are_not_learns_which_we_are() {
     req.primary.remote_gid = gid(9);
     let id = world.ask(0, req);
     world.pass(SOON);
-    let Some(End::Rejected(rej)) = &world.sides[0].seen[&id].end else { panic!() };
+    let Some(ConnectionEnd::Rejected(rej)) = &world.sides[0].seen[&id].end else { panic!() };
     assert_eq!(rej.reason, RejectReason::INVALID_PRIMARY_REMOTE_GID);
     assert_eq!(rej.info(), gid(1).0);
     assert_eq!(rej.private_data, WORDS);
@@ -413,6 +413,9 @@ fn a_connection_that_the_peer_has_forgotten_is_found_out_by_asking() {
         world.exchange(asks);
         world.pass(SOON);
         let end = &world.sides[asks].seen[&ids[asks]].end;
-        assert!(matches!(end, Some(End::Stale | End::Rejected(_))), "{asks}: {end:?}");
+        assert!(
+            matches!(end, Some(ConnectionEnd::Stale | ConnectionEnd::Rejected(_))),
+            "{asks}: {end:?}"
+        );
     }
 }

@@ -1,7 +1,9 @@
 //! Two ends, a wire between them that may lose, repeat and delay, and a consumer for each.
 
 use crate::cm::CmDatagram;
-use crate::cm::{Cm, CmConfig, CmEvent, Connect, End, LocalPort, Phase, Terms, request_along};
+use crate::cm::{
+    Cm, CmConfig, CmEvent, Connect, ConnectionEnd, LocalPort, Phase, Terms, request_along,
+};
 use crate::effects::ConnectionKey;
 use crate::mad::{Envelope, MadAddress};
 use pollux_verbs::rng::SeededRng;
@@ -87,7 +89,7 @@ pub(super) struct Weather {
 pub(super) struct Seen {
     pub(super) terms: Option<Terms>,
     pub(super) is_established: bool,
-    pub(super) end: Option<End>,
+    pub(super) end: Option<ConnectionEnd>,
     pub(super) is_closed: bool,
 }
 

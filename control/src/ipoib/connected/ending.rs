@@ -3,7 +3,7 @@
 use super::pause::Failure;
 use super::probe::Probe;
 use super::{Attempt, Connections, PeerDrop, State};
-use crate::cm::{End, Role};
+use crate::cm::{ConnectionEnd, Role};
 use crate::effects::{Action, ConnectionKey, WorkerId};
 use pollux_verbs::time::Time;
 use pollux_verbs::{QpAttributes, QpState, QpType};
@@ -106,23 +106,23 @@ impl Connections {
     }
 
     /// Handles the end of a connection, reported by the CM.
-    pub(super) fn connection_ended(&mut self, now: Time, key: ConnectionKey, end: End) {
+    pub(super) fn connection_ended(&mut self, now: Time, key: ConnectionKey, end: ConnectionEnd) {
         let Some(connection) = self.all.get(&key).filter(|it| !it.is_ending()) else { return };
         let was_asked = matches!(connection.state, State::Asked { .. });
         let was_good = now >= connection.since + self.config.good_after;
         match end {
-            End::Rejected(rej) if was_asked => match rej.reason {
+            ConnectionEnd::Rejected(rej) if was_asked => match rej.reason {
                 RejectReason::INVALID_SERVICE_ID => self.try_other_dialect(now, key),
                 reason => self.attempt_failed(now, key, Failure::rejected(reason)),
             },
-            End::TimedOut if was_asked => {
+            ConnectionEnd::TimedOut if was_asked => {
                 self.suspected.push_back(LinkAddress::parse(&connection.peer));
                 self.attempt_failed(now, key, PeerDrop::Silence);
             }
-            End::TimedOut => self.end(now, key, PeerDrop::Silence),
-            End::Rejected(_) => self.end(now, key, PeerDrop::Refused),
-            End::Asked if !was_good => self.attempt_failed(now, key, PeerDrop::PeerEnded),
-            End::Asked | End::Answered | End::Stale => {
+            ConnectionEnd::TimedOut => self.end(now, key, PeerDrop::Silence),
+            ConnectionEnd::Rejected(_) => self.end(now, key, PeerDrop::Refused),
+            ConnectionEnd::Asked if !was_good => self.attempt_failed(now, key, PeerDrop::PeerEnded),
+            ConnectionEnd::Asked | ConnectionEnd::Answered | ConnectionEnd::Stale => {
                 self.end(now, key, PeerDrop::PeerEnded);
             }
         }

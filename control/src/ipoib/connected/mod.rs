@@ -96,7 +96,7 @@ type Address = [u8; LinkAddress::LEN];
 
 /// The link and port of an interface that is up.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct LocalEnd {
     pub link: LinkAddress,
     pub p_key: PKey,
     pub pkey_index: u16,
@@ -136,7 +136,7 @@ pub struct Connections {
     workers: u8,
     cm: Cm,
     rng: SeededRng,
-    place: Option<Place>,
+    place: Option<LocalEnd>,
     peers: BTreeMap<Address, Peer>,
     /// The ends of pauses.
     due: BTreeSet<(Time, Address, WorkerId)>,
@@ -181,7 +181,7 @@ impl Connections {
     }
 
     /// The interface has come up, or has gone down: then all connections end (RFC 4755 3.4).
-    pub fn handle_place(&mut self, now: Time, place: Option<Place>) {
+    pub fn handle_place(&mut self, now: Time, place: Option<LocalEnd>) {
         if self.place == place {
             return;
         }

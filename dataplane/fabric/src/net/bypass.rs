@@ -8,7 +8,7 @@ use super::{HOPS_MAX, Net};
 use crate::link::Wire;
 use crate::switch::{self, Transit};
 use crate::topology::End;
-use pollux_hca::head::Route;
+use pollux_hca::head::FrameRoute;
 use pollux_wire::address::Lid;
 
 /// The ports that send a frame, in order, each with the port at the other end.
@@ -26,7 +26,7 @@ impl BypassPath {
 impl Net {
     /// The path of frames from an adapter; `None` if links take time, or if anything on the path
     /// needs packets.
-    pub fn bypass_path(&self, from: End, route: Route) -> Option<BypassPath> {
+    pub fn bypass_path(&self, from: End, route: FrameRoute) -> Option<BypassPath> {
         if self.tap.is_some() || self.is_paced || self.has_routers || route.dlid.is_multicast() {
             return None;
         }
@@ -46,7 +46,7 @@ impl Net {
                     .takes_data()
                     .then_some(BypassPath { links });
             }
-            let (Route { dlid, sl, p_key, .. }, slid) = (route, Lid::NONE);
+            let (FrameRoute { dlid, sl, p_key, .. }, slid) = (route, Lid::NONE);
             let in_port = peer.port;
             let transit = Transit { in_port, slid, dlid, sl, vl, p_key: Some(p_key) };
             let hop = switch::unicast_hop(next, &transit)?;

@@ -6,7 +6,7 @@
 use crate::node::{NodeDrop, PKeys};
 use crate::sma::Mad;
 use crate::subnet::Datagram;
-use pollux_hca::frame::{Arrival, Frame, Source};
+use pollux_hca::frame::{Arrival, Frame, PayloadSource};
 use pollux_wire::address::Qpn;
 use pollux_wire::keys::{PKey, QKey};
 use pollux_wire::mad::MgmtClass;
@@ -56,7 +56,8 @@ pub(crate) fn packet_of(datagram: &Datagram, psn: Psn) -> Frame {
 }
 
 fn datagram(arrival: &Arrival<'_>, vl: u8, p_keys: &PKeys) -> Result<Datagram, NodeDrop> {
-    let (Extended::Deth(deth), Source::Bytes(bytes)) = (arrival.extended, arrival.payload) else {
+    let (Extended::Deth(deth), PayloadSource::Bytes(bytes)) = (arrival.extended, arrival.payload)
+    else {
         return Err(NodeDrop::Malformed);
     };
     let mad: Mad = bytes.try_into().map_err(|_| NodeDrop::Malformed)?;

@@ -37,7 +37,7 @@ pub mod world;
 
 use crate::link::Wire;
 use crate::link::fault::SeededRng;
-use crate::node::{Node, NodeDrop};
+use crate::node::{NodeDrop, SubnetNode};
 use crate::subnet::{Datagram, Departure, PacketLinks, Subnet};
 use crate::switch;
 use crate::time::Time;
@@ -89,7 +89,7 @@ pub struct Net {
     foreign: BTreeMap<End, Foreign>,
     /// Whether subnets are joined: a bypass message has no header that a router could change.
     has_routers: bool,
-    delivered: VecDeque<Delivery>,
+    delivered: VecDeque<MadDelivery>,
     /// Arrived frames that no adapter has taken.
     waiting: usize,
     /// Counts changes that may concern ports or the message bypass.
@@ -105,7 +105,7 @@ enum Event {
 
 /// A management datagram at a port that no agent there answers.
 #[derive(Clone, Debug)]
-pub struct Delivery {
+pub struct MadDelivery {
     pub at: End,
     pub datagram: Datagram,
     /// The frame that it came in, if any, with its sender.
@@ -311,13 +311,13 @@ impl Net {
     }
 
     /// The next datagram that no agent answers, for managers and programs.
-    pub fn poll_delivery(&mut self) -> Option<Delivery> {
+    pub fn poll_delivery(&mut self) -> Option<MadDelivery> {
         self.delivered.pop_front()
     }
 
     /// Delivers a datagram to the adapter at its port, or counts a drop.
-    pub fn give(&mut self, delivery: Delivery) {
-        let Delivery { at, datagram, frame } = delivery;
+    pub fn give(&mut self, delivery: MadDelivery) {
+        let MadDelivery { at, datagram, frame } = delivery;
         let (origin, frame) = frame.unwrap_or_else(|| (at.into(), self.packet(&datagram)));
         self.deliver(at, origin, frame);
     }
@@ -398,7 +398,7 @@ impl Net {
             Ok(datagram) => {
                 self.note_management(&datagram);
                 self.subnet.receive(now, at, hops, datagram.clone());
-                self.settle(now, Some(Delivery { at, datagram, frame: Some((origin, frame)) }));
+                self.settle(now, Some(MadDelivery { at, datagram, frame: Some((origin, frame)) }));
             }
             Err(reason) => {
                 node.ports[usize::from(at.port)].counters.rcv_errors.add(1);
@@ -409,7 +409,7 @@ impl Net {
 
     /// Takes datagrams out of the subnet: those that leave as packets, and those that were
     /// delivered. `came` is the datagram that caused them, if it came as a frame.
-    fn settle(&mut self, now: Time, mut came: Option<Delivery>) {
+    fn settle(&mut self, now: Time, mut came: Option<MadDelivery>) {
         while let Some(Departure { from, hops, datagram }) = self.subnet.poll_departure() {
             let frame = self.packet(&datagram);
             self.cross(now, Flight::new(from, hops, frame));
@@ -420,7 +420,7 @@ impl Net {
                 continue;
             }
             let same = came.take_if(|came| came.at == at && came.datagram == datagram);
-            self.delivered.push_back(same.unwrap_or(Delivery { at, datagram, frame: None }));
+            self.delivered.push_back(same.unwrap_or(MadDelivery { at, datagram, frame: None }));
         }
     }
 
@@ -453,6 +453,6 @@ fn needs_packets(wire: &Wire) -> bool {
 }
 
 /// Whether a frame at a port is a management datagram for this node.
-fn is_own(node: &Node, at: End, frame: &Frame) -> bool {
+fn is_own(node: &SubnetNode, at: End, frame: &Frame) -> bool {
     node.has_lid(at.port, frame.dlid()) && frame.is_management()
 }

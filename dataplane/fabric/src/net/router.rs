@@ -9,7 +9,7 @@
 
 use super::Net;
 use super::flight::Flight;
-use crate::node::{Node, NodeDrop};
+use crate::node::{NodeDrop, SubnetNode};
 use crate::time::Time;
 use crate::topology::End;
 use pollux_hca::Frame;
@@ -84,7 +84,7 @@ impl Net {
     }
 }
 
-pub(super) fn is_router(node: &Node) -> bool {
+pub(super) fn is_router(node: &SubnetNode) -> bool {
     node.identity.node_type == NodeType::ROUTER
 }
 

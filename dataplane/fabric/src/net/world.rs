@@ -71,7 +71,7 @@ impl NetWorld {
     }
 
     /// Starts a subnet manager at a port. From now on there is always a next event.
-    pub fn start_manager(&self, at: End, config: sm::Config) {
+    pub fn start_manager(&self, at: End, config: sm::SmConfig) {
         self.lock().fabric.start_manager(at, config);
     }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Address {
+pub struct PortAddress {
     pub path: PathBuf,
     /// The node, by its name in the topology or by its GUID (`0x0002c90300001001`).
     pub node: String,
@@ -12,7 +12,7 @@ pub struct Address {
     pub port: Option<u8>,
 }
 
-impl Address {
+impl PortAddress {
     pub fn parse(name: &str) -> Option<Self> {
         let (path, place) = name.strip_prefix("soft:")?.rsplit_once('@')?;
         let (node, port) = match place.rsplit_once(':') {
@@ -24,7 +24,7 @@ impl Address {
     }
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for PortAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "soft:{}@{}", self.path.display(), self.node)?;
         self.port.map_or(Ok(()), |port| write!(f, ":{port}"))
@@ -37,13 +37,13 @@ mod tests {
 
     #[test]
     fn names_are_read_as_they_are_written() {
-        let address = Address::parse("soft:/run/a@b/fabric@H-1:2").unwrap();
+        let address = PortAddress::parse("soft:/run/a@b/fabric@H-1:2").unwrap();
         assert_eq!((address.path.to_str(), &*address.node), (Some("/run/a@b/fabric"), "H-1"));
-        assert_eq!(Address::parse(&address.to_string()), Some(address));
-        let whole = Address::parse("soft:x@y").unwrap();
+        assert_eq!(PortAddress::parse(&address.to_string()), Some(address));
+        let whole = PortAddress::parse("soft:x@y").unwrap();
         assert_eq!((whole.port, whole.to_string()), (None, "soft:x@y".into()));
         for name in ["soft:", "soft:x", "soft:@y", "soft:x@", "soft:x@y:0", "soft:x@y:z", "x@y"] {
-            assert_eq!(Address::parse(name), None, "{name}");
+            assert_eq!(PortAddress::parse(name), None, "{name}");
         }
     }
 }

@@ -41,7 +41,7 @@ pub struct Grant {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum RingDecision {
     Yes,
     /// The client has one for the route, or no slot is free now.
     No,
@@ -61,9 +61,9 @@ impl Grants {
         self.by_route.contains_key(&(from, route))
     }
 
-    pub fn may(&self, from: u32, to: u32, route: u64) -> Verdict {
+    pub fn may(&self, from: u32, to: u32, route: u64) -> RingDecision {
         if self.has(from, route) || from == to {
-            return Verdict::No;
+            return RingDecision::No;
         }
         let of_sender = self.rings.values().filter(|grant| grant.from == from).count();
         if of_sender >= DIRECT_RINGS_MAX {
@@ -74,21 +74,21 @@ impl Grants {
             *senders.entry(grant.from).or_default() += 1;
         }
         if senders.values().sum::<usize>() < DIRECT_RINGS_MAX {
-            return Verdict::Yes;
+            return RingDecision::Yes;
         }
         let most = senders.values().max().copied();
         self.least_used(|grant| grant.to == to && senders.get(&grant.from).copied() == most)
     }
 
     /// The ring to be taken back: none that is new, and one at a time.
-    fn least_used(&self, is: impl Fn(&Grant) -> bool) -> Verdict {
+    fn least_used(&self, is: impl Fn(&Grant) -> bool) -> RingDecision {
         let mut rings = self.rings.iter().filter(|(_, grant)| is(grant));
         if rings.clone().any(|(_, grant)| grant.is_closing) {
-            return Verdict::No;
+            return RingDecision::No;
         }
         let old = rings.by_ref().filter(|(_, grant)| grant.readings > 1);
         let least = old.min_by_key(|(_, grant)| grant.used);
-        least.map_or(Verdict::No, |(number, _)| Verdict::TakeBack(*number))
+        least.map_or(RingDecision::No, |(number, _)| RingDecision::TakeBack(*number))
     }
 
     /// Assigns a new direct ring; returns its number.
@@ -171,14 +171,14 @@ mod tests {
     fn the_least_used_ring_is_taken_back_when_there_are_too_many() {
         let mut grants = full();
         let next = DIRECT_RINGS_MAX as u64;
-        assert_eq!(grants.may(1, 9, 0), Verdict::No, "there is one");
-        assert_eq!(grants.may(1, 9, next), Verdict::TakeBack(next));
+        assert_eq!(grants.may(1, 9, 0), RingDecision::No, "there is one");
+        assert_eq!(grants.may(1, 9, next), RingDecision::TakeBack(next));
         grants.take_back(next);
-        assert_eq!(grants.may(1, 9, next), Verdict::No, "one at a time");
+        assert_eq!(grants.may(1, 9, next), RingDecision::No, "one at a time");
         assert_eq!(grants.end(next).map(|grant| grant.to), Some(DIRECT_RINGS_MAX as u32 + 1));
-        assert_eq!(grants.may(1, 9, next), Verdict::Yes);
-        assert_eq!(grants.may(1, 1, next), Verdict::No, "what loops back needs none");
-        assert_eq!(grants.may(2, 1, 0), Verdict::Yes, "another's");
+        assert_eq!(grants.may(1, 9, next), RingDecision::Yes);
+        assert_eq!(grants.may(1, 1, next), RingDecision::No, "what loops back needs none");
+        assert_eq!(grants.may(2, 1, 0), RingDecision::Yes, "another's");
     }
 
     #[test]
@@ -187,11 +187,11 @@ mod tests {
         (0..DIRECT_RINGS_MAX as u64).for_each(|route| {
             grants.grant(1, 2, route, BypassPath::default());
         });
-        assert_eq!(grants.may(3, 2, 0), Verdict::No, "the receiver has enough");
+        assert_eq!(grants.may(3, 2, 0), RingDecision::No, "the receiver has enough");
         grants.all(|_| true).into_iter().for_each(|ring| grants.used(ring, 1));
-        assert_eq!(grants.may(3, 2, 0), Verdict::No);
+        assert_eq!(grants.may(3, 2, 0), RingDecision::No);
         grants.all(|_| true).into_iter().for_each(|ring| grants.used(ring, 1));
-        assert_eq!(grants.may(3, 2, 0), Verdict::TakeBack(1));
+        assert_eq!(grants.may(3, 2, 0), RingDecision::TakeBack(1));
     }
 
     /// One sender has all rings of a receiver and keeps them busy; the others get their share.
@@ -207,14 +207,14 @@ mod tests {
             grants.used(honest, 1);
         }
         let least = all[all.len() - 1];
-        assert_eq!(grants.may(3, 9, 0), Verdict::TakeBack(least));
+        assert_eq!(grants.may(3, 9, 0), RingDecision::TakeBack(least));
         grants.take_back(least);
         for _ in 0..CLOSING_READINGS_MAX {
-            assert_eq!((grants.overdue(), grants.may(3, 9, 0)), (vec![], Verdict::No));
+            assert_eq!((grants.overdue(), grants.may(3, 9, 0)), (vec![], RingDecision::No));
         }
         assert_eq!(grants.overdue(), [least], "its sender does not give it up");
         assert!(grants.end(least).is_some());
-        assert_eq!(grants.may(3, 9, 0), Verdict::Yes);
+        assert_eq!(grants.may(3, 9, 0), RingDecision::Yes);
     }
 
     #[test]
@@ -226,7 +226,7 @@ mod tests {
         for _ in 0..2 {
             all.iter().for_each(|ring| grants.used(*ring, if *ring == all[7] { 1 } else { 9 }));
         }
-        assert_eq!(grants.may(98, 99, 0), Verdict::TakeBack(all[7]));
+        assert_eq!(grants.may(98, 99, 0), RingDecision::TakeBack(all[7]));
     }
 
     #[test]
@@ -234,7 +234,7 @@ mod tests {
         let mut grants = full();
         (0..3).for_each(|_| grants.used(1, u64::MAX));
         assert_eq!(grants.ring(1).map(|grant| grant.used), Some(u64::MAX));
-        assert_eq!(grants.may(1, 9, u64::MAX), Verdict::TakeBack(DIRECT_RINGS_MAX as u64));
+        assert_eq!(grants.may(1, 9, u64::MAX), RingDecision::TakeBack(DIRECT_RINGS_MAX as u64));
     }
 
     #[test]

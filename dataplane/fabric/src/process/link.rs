@@ -9,12 +9,12 @@
 //! Sockets are not read in every turn, since that is a system call. Only [`ProcessLink::open`]
 //! waits.
 
-use super::address::Address;
+use super::address::PortAddress;
 use super::control_message::{Attach, ControlMessage};
 use super::port_page::ClientPage;
 use super::session::Session;
 use super::shared_leases::SharedLeases;
-use super::socket::{Received, Socket};
+use super::socket::{ReceivedMessage, Socket};
 use super::vhca_index::VhcaIndex;
 use super::wake_socket::WakeSet;
 use crate::link::threads::Clock;
@@ -46,14 +46,14 @@ pub enum OpenError {
     #[error("{0:?} is not of the form soft:PATH@NODE[:PORT]")]
     Name(String),
     #[error("{0}: no fabric listens at {path}: {1}", path = .0.path.display())]
-    NoServer(Address, Errno),
+    NoServer(PortAddress, Errno),
     #[error("{0}: {1}")]
-    Refused(Address, String),
+    Refused(PortAddress, String),
     #[error(
         "{0}: the fabric does not answer within {seconds} s; is it stopped, or of another version?",
         seconds = ANSWER_TIMEOUT.as_secs()
     )]
-    Silent(Address),
+    Silent(PortAddress),
     #[error("no memory to share with the fabric: {0}")]
     Memory(MapError),
     #[error("no descriptor left ({0}); `ulimit -n` has the limit")]
@@ -61,7 +61,7 @@ pub enum OpenError {
 }
 
 pub struct ProcessLink {
-    address: Address,
+    address: PortAddress,
     clock: Clock,
     leases: Arc<SharedLeases>,
     wake_set: Arc<WakeSet>,
@@ -81,7 +81,7 @@ enum State {
 }
 
 pub fn open(name: &str, clock: Clock) -> Result<SoftDevice<ProcessLink>, OpenError> {
-    let address = Address::parse(name).ok_or_else(|| OpenError::Name(name.into()))?;
+    let address = PortAddress::parse(name).ok_or_else(|| OpenError::Name(name.into()))?;
     Ok(in_context(name, ProcessLink::open(address, clock)?))
 }
 
@@ -99,11 +99,15 @@ fn down_port() -> Port {
 
 impl ProcessLink {
     /// Attaches to a free port. Waits for the server's answer.
-    pub fn open(address: Address, clock: Clock) -> Result<Self, OpenError> {
+    pub fn open(address: PortAddress, clock: Clock) -> Result<Self, OpenError> {
         Self::open_at(address, clock, VhcaIndex::first())
     }
 
-    fn open_at(address: Address, clock: Clock, vhca_index: VhcaIndex) -> Result<Self, OpenError> {
+    fn open_at(
+        address: PortAddress,
+        clock: Clock,
+        vhca_index: VhcaIndex,
+    ) -> Result<Self, OpenError> {
         let leases = Arc::new(SharedLeases::new().map_err(OpenError::Memory)?);
         let wake_set = Arc::new(WakeSet::new().map_err(OpenError::Descriptor)?);
         let (state, buffer) = (State::Disconnected, Vec::new());
@@ -150,7 +154,7 @@ impl ProcessLink {
     }
 
     fn send_attach(&self, socket: &Socket) -> bool {
-        let Address { node, port, .. } = &self.address;
+        let PortAddress { node, port, .. } = &self.address;
         let (context, secret) = (self.vhca_index.number(), self.vhca_index.secret());
         let message =
             ControlMessage::Attach(Attach { node: node.clone(), port: *port, context, secret });
@@ -198,12 +202,14 @@ enum Answer {
 
 fn read_answer(socket: &Socket) -> Answer {
     match socket.receive() {
-        Received::Nothing => Answer::NotYet,
-        Received::Message(ControlMessage::Attached { .. }, Some(fd)) => {
+        ReceivedMessage::Nothing => Answer::NotYet,
+        ReceivedMessage::Message(ControlMessage::Attached { .. }, Some(fd)) => {
             ClientPage::open(fd).map_or(Answer::Ended, Answer::Attached)
         }
-        Received::Message(ControlMessage::Refused { reason }, _) => Answer::Refused(reason),
-        Received::Message(..) | Received::Truncated(_) | Received::End => Answer::Ended,
+        ReceivedMessage::Message(ControlMessage::Refused { reason }, _) => Answer::Refused(reason),
+        ReceivedMessage::Message(..) | ReceivedMessage::Truncated(_) | ReceivedMessage::End => {
+            Answer::Ended
+        }
     }
 }
 
@@ -378,7 +384,7 @@ mod tests {
     }
 
     fn open_at(path: &std::path::Path, clock: Clock) -> OpenError {
-        let address = Address::parse(&format!("soft:{}@host1", path.display())).unwrap();
+        let address = PortAddress::parse(&format!("soft:{}@host1", path.display())).unwrap();
         ProcessLink::open(address, clock).err().expect("no server answers")
     }
 
@@ -398,7 +404,7 @@ mod tests {
                 let socket = accept(listener.as_fd()).expect("it has tried again");
                 let asked = socket.receive();
                 assert!(
-                    matches!(asked, Received::Message(ControlMessage::Attach(_), None)),
+                    matches!(asked, ReceivedMessage::Message(ControlMessage::Attach(_), None)),
                     "{asked:?}"
                 );
             }

@@ -118,7 +118,7 @@ pub mod socket;
 mod vhca_index;
 mod wake_socket;
 
-pub use address::Address;
+pub use address::PortAddress;
 pub use link::{OpenError, ProcessLink, open};
 pub use server::Server;
 

@@ -17,7 +17,7 @@ use super::exposure::Reach;
 use super::port_page::ClientPage;
 use super::shared_leases::{PeerLeases, SharedLeases};
 use super::sleep_rate::SleepRate;
-use super::socket::{Received, Socket};
+use super::socket::{ReceivedMessage, Socket};
 use super::tag;
 use super::wake_socket::{self, WakeSet};
 use crate::time::Time;
@@ -355,11 +355,13 @@ impl Session {
         self.is_notified = false;
         loop {
             match self.socket.receive() {
-                Received::Nothing => break,
-                Received::End => return Err(Lost),
-                Received::Message(message, descriptor) => self.handle_control(message, descriptor),
+                ReceivedMessage::Nothing => break,
+                ReceivedMessage::End => return Err(Lost),
+                ReceivedMessage::Message(message, descriptor) => {
+                    self.handle_control(message, descriptor);
+                }
                 // A message without its descriptor is invalid.
-                Received::Truncated(message) => self.handle_control(message, None),
+                ReceivedMessage::Truncated(message) => self.handle_control(message, None),
             }
         }
         while let Some(answer) = self.answers.front() {

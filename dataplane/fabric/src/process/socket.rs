@@ -28,7 +28,7 @@ pub struct Socket {
 }
 
 #[derive(Debug)]
-pub enum Received {
+pub enum ReceivedMessage {
     Nothing,
     /// The other end has closed, or sent an invalid message.
     End,
@@ -83,7 +83,7 @@ impl Socket {
         }
     }
 
-    pub fn receive(&self) -> Received {
+    pub fn receive(&self) -> ReceivedMessage {
         let mut bytes = [0; BYTES_MAX];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -91,8 +91,8 @@ impl Socket {
         let (len, flags) = loop {
             match recvmsg(&self.fd, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Received::Nothing,
-                Err(_) => return Received::End,
+                Err(Errno::AGAIN) => return ReceivedMessage::Nothing,
+                Err(_) => return ReceivedMessage::End,
                 Ok(received) => break (received.bytes, received.flags),
             }
         };
@@ -104,10 +104,10 @@ impl Socket {
         }
         match ControlMessage::parse(&bytes[..len]) {
             Some(message) if descriptor.is_none() && flags.contains(ReturnFlags::CTRUNC) => {
-                Received::Truncated(message)
+                ReceivedMessage::Truncated(message)
             }
-            Some(message) => Received::Message(message, descriptor),
-            None => Received::End,
+            Some(message) => ReceivedMessage::Message(message, descriptor),
+            None => ReceivedMessage::End,
         }
     }
 }

@@ -11,10 +11,10 @@
 //! registered agent. Subnet managers take subnet management and administration; others add their
 //! classes to the name of their node, as in `host3/7,50`.
 
-use super::protocol::{Connect, Control, ControlKind, DATA_LEN, DataMessage};
+use super::protocol::{ConnectArguments, Control, ControlKind, DATA_LEN, DataMessage};
 use crate::Fabric;
-use crate::net::Delivery;
-use crate::node::{Node, NodePort};
+use crate::net::MadDelivery;
+use crate::node::{NodePort, SubnetNode};
 use crate::subnet::Datagram;
 use crate::time::Time;
 use crate::topology::{End, PlannedNode};
@@ -79,7 +79,7 @@ impl Fabric {
     }
 
     fn connect(&mut self, request: &Control) -> Option<Control> {
-        let connect = Connect::parse(&request.data);
+        let connect = ConnectArguments::parse(&request.data);
         let (name, classes) =
             connect.node_name().split_once('/').unwrap_or((connect.node_name(), ""));
         let at = port_named(self.net.subnet().topology().nodes(), name)?;
@@ -90,7 +90,7 @@ impl Fabric {
         self.programs.slots[slot] = Some(Client { at, process, is_sm, classes });
         self.set_is_sm(slot, connect.is_sm);
         // The node's name is returned unchanged: a program reports a difference.
-        let answer = Connect { process: slot as u32, ..connect };
+        let answer = ConnectArguments { process: slot as u32, ..connect };
         Some(Control { client: slot as u32, ..request.answer(&answer.emit()) })
     }
 
@@ -190,8 +190,14 @@ impl Fabric {
     }
 
     /// Delivers a datagram to a program. `len` is the length that the sender gave.
-    pub(crate) fn send_to_program(&mut self, now: Time, slot: usize, delivery: Delivery, len: u64) {
-        let Delivery { at, datagram, .. } = delivery;
+    pub(crate) fn send_to_program(
+        &mut self,
+        now: Time,
+        slot: usize,
+        delivery: MadDelivery,
+        len: u64,
+    ) {
+        let MadDelivery { at, datagram, .. } = delivery;
         let is_ours = self.managers.have_lid(self.net.subnet(), datagram.slid);
         let len = if is_ours { self.take_segment(now, at, &datagram) } else { len };
         let Datagram { slid, dlid, src_qp, dest_qp, mad, .. } = datagram;
@@ -358,12 +364,12 @@ fn vendor(identity: &NodeInfo) -> [u8; 24] {
     bytes
 }
 
-fn node_info(node: &Node, port: &NodePort, number: u8) -> NodeInfo {
+fn node_info(node: &SubnetNode, port: &NodePort, number: u8) -> NodeInfo {
     NodeInfo { port_guid: port.guids[0], local_port_num: number, ..node.identity }
 }
 
 /// The attributes of a port, with the program's own port as the local port.
-fn port_info(node: &Node, own: u8, number: u8) -> Option<[u8; 64]> {
+fn port_info(node: &SubnetNode, own: u8, number: u8) -> Option<[u8; 64]> {
     let number = if number == 0 { own } else { number };
     let mut info = node.ports.get(usize::from(number))?.info;
     info.local_port_num = own;
@@ -396,9 +402,9 @@ mod tests {
     fn connect(fabric: &mut Fabric, name: &str, is_sm: bool) -> Option<usize> {
         let mut node = [0; 32];
         node[..name.len()].copy_from_slice(name.as_bytes());
-        let connect = Connect { process: 4711, is_sm, node };
+        let connect = ConnectArguments { process: 4711, is_sm, node };
         let answer = control(fabric, 0, ControlKind::Connect, &connect.emit());
-        let id = Connect::parse(&answer.data).process as usize;
+        let id = ConnectArguments::parse(&answer.data).process as usize;
         (answer.kind == ControlKind::Connect).then_some(id)
     }
 

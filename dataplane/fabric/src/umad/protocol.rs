@@ -64,7 +64,7 @@ pub struct Control {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Connect {
+pub struct ConnectArguments {
     /// The process ID, which is part of the socket's name.
     pub process: u32,
     pub is_sm: bool,
@@ -119,7 +119,7 @@ impl Control {
     }
 }
 
-impl Connect {
+impl ConnectArguments {
     pub fn parse(data: &[u8; CONTROL_DATA_LEN]) -> Self {
         let word = |at| u32::from_ne_bytes(chunk(data, at));
         Self { process: word(0), is_sm: word(8) != 0, node: chunk(data, 12) }
@@ -200,7 +200,7 @@ mod tests {
         bytes[28..33].copy_from_slice(b"host1");
         let message = Control::parse(&bytes).unwrap();
         assert_eq!((message.kind, message.client, message.len), (ControlKind::Connect, 0, 44));
-        let connect = Connect::parse(&message.data);
+        let connect = ConnectArguments::parse(&message.data);
         assert_eq!((connect.process, connect.is_sm, connect.node_name()), (4711, true, "host1"));
         assert_eq!(message.emit(), bytes);
         assert_eq!(message.answer(&connect.emit()), message);
@@ -252,7 +252,7 @@ mod tests {
             prop_assert_eq!(control.is_some(), kind < 11);
             if let Some(control) = control {
                 prop_assert_eq!(&control.emit()[..], &bytes[..CONTROL_LEN]);
-                let _ = Connect::parse(&control.data).node_name();
+                let _ = ConnectArguments::parse(&control.data).node_name();
             }
         }
     }

@@ -44,14 +44,14 @@ pub enum WireAddress {
         may_listen: bool,
     },
     Udp {
-        /// The local address; with [`Remote::Local`], the address that one of the two ends binds.
+        /// The local address; with [`UdpPeer::Local`], the address that one of the two ends binds.
         address: SocketAddr,
-        remote: Remote,
+        remote: UdpPeer,
     },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Remote {
+pub enum UdpPeer {
     /// The end with this address only.
     At(SocketAddr),
     /// The first sender on this machine.
@@ -83,11 +83,11 @@ impl FromStr for WireAddress {
             }
             ("udp", rest) => {
                 let (address, remote) = match rest.split_once(',') {
-                    Some((local, "any")) => (local, Remote::Any),
+                    Some((local, "any")) => (local, UdpPeer::Any),
                     Some((local, remote)) => {
-                        (local, Remote::At(remote.parse().map_err(|_| bad())?))
+                        (local, UdpPeer::At(remote.parse().map_err(|_| bad())?))
                     }
-                    None => (rest, Remote::Local),
+                    None => (rest, UdpPeer::Local),
                 };
                 Ok(Self::Udp { address: address.parse().map_err(|_| bad())?, remote })
             }
@@ -270,7 +270,7 @@ mod tests {
     fn a_udp_wire_listens_to_one_peer_until_that_is_silent() {
         let local = sockets_at(2);
         let address = local().local_addr().unwrap();
-        let open = WireAddress::Udp { address, remote: Remote::Local };
+        let open = WireAddress::Udp { address, remote: UdpPeer::Local };
         let (mut net, mut wire) = (net(), ForeignWire::open(END, &open).unwrap());
         let (peer, stranger) = (local(), local());
         peer.send_to(&[], address).unwrap();
@@ -296,7 +296,7 @@ mod tests {
         let local = sockets_at(3);
         let address = local().local_addr().unwrap();
         let (peer, stranger) = (local(), local());
-        let remote = Remote::At(peer.local_addr().unwrap());
+        let remote = UdpPeer::At(peer.local_addr().unwrap());
         let open = WireAddress::Udp { address, remote };
         let (mut net, mut wire) = (net(), ForeignWire::open(END, &open).unwrap());
         stranger.send_to(&[1, 2], address).unwrap();
@@ -311,10 +311,10 @@ mod tests {
     fn a_udp_wire_on_a_network_accepts_any_sender_only_if_configured() {
         let address = "0.0.0.0:0".parse().unwrap();
         let open = |remote| ForeignWire::open(END, &WireAddress::Udp { address, remote });
-        let refused = open(Remote::Local).unwrap_err().to_string();
+        let refused = open(UdpPeer::Local).unwrap_err().to_string();
         assert!(refused.contains("udp:LOCAL,REMOTE") && refused.contains("any"), "{refused}");
-        assert!(open(Remote::Any).is_ok());
-        assert!(open(Remote::At("127.0.0.1:9".parse().unwrap())).is_ok());
+        assert!(open(UdpPeer::Any).is_ok());
+        assert!(open(UdpPeer::At("127.0.0.1:9".parse().unwrap())).is_ok());
     }
 
     #[test]
@@ -324,9 +324,9 @@ mod tests {
         assert_eq!("stream:connect:x".parse(), Ok(stream("x", false)));
         let udp = "udp:127.0.0.1:7,[::1]:8".parse::<WireAddress>().unwrap();
         let (address, theirs) = ("127.0.0.1:7".parse().unwrap(), "[::1]:8".parse().unwrap());
-        assert_eq!(udp, WireAddress::Udp { address, remote: Remote::At(theirs) });
+        assert_eq!(udp, WireAddress::Udp { address, remote: UdpPeer::At(theirs) });
         let any = "udp:127.0.0.1:7,any".parse::<WireAddress>().unwrap();
-        assert_eq!(any, WireAddress::Udp { address, remote: Remote::Any });
+        assert_eq!(any, WireAddress::Udp { address, remote: UdpPeer::Any });
         for bad in ["", "stream:", "tcp:1", "udp:localhost", "udp:127.0.0.1:1,"] {
             let error = bad.parse::<WireAddress>().unwrap_err().to_string();
             assert!(error.contains(bad) && error.contains("stream:PATH"), "{error}");

@@ -6,7 +6,7 @@
 //! that end is connected. Why only on the loopback, unless configured otherwise: on a network, any
 //! first sender would become the end of the wire.
 
-use super::Remote;
+use super::UdpPeer;
 use crate::time::Time;
 use rustix::event::{PollFd, PollFlags};
 use std::io::{self, ErrorKind};
@@ -35,18 +35,18 @@ pub(super) struct UdpWire {
 }
 
 impl UdpWire {
-    pub(super) fn bind(address: SocketAddr, remote: Remote) -> io::Result<Self> {
+    pub(super) fn bind(address: SocketAddr, remote: UdpPeer) -> io::Result<Self> {
         let (socket, peer) = match (UdpSocket::bind(address), remote) {
-            (Ok(socket), Remote::At(remote)) => (socket, Some(remote)),
-            (Ok(_), Remote::Local) if !address.ip().is_loopback() => {
+            (Ok(socket), UdpPeer::At(remote)) => (socket, Some(remote)),
+            (Ok(_), UdpPeer::Local) if !address.ip().is_loopback() => {
                 let advice = format!(
                     "whoever sends to {address} first would be the other end; name that by \
                      udp:LOCAL,REMOTE, or write udp:{address},any if all who can send there may be"
                 );
                 return Err(io::Error::new(ErrorKind::InvalidInput, advice));
             }
-            (Ok(socket), Remote::Local | Remote::Any) => (socket, None),
-            (Err(error), Remote::Local) if is_another_ones(&error) => {
+            (Ok(socket), UdpPeer::Local | UdpPeer::Any) => (socket, None),
+            (Err(error), UdpPeer::Local) if is_another_ones(&error) => {
                 (UdpSocket::bind(SocketAddr::new(any(address), 0))?, Some(address))
             }
             (Err(error), _) => return Err(error),

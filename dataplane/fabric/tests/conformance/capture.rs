@@ -3,16 +3,16 @@
 use crate::worlds::Worlds;
 use crate::{filter, note};
 use pollux_fabric::link::Wire;
-use pollux_referee::tshark::{Frame, judge};
+use pollux_referee::tshark::{DissectedFrame, judge};
 use pollux_wire::packet::Packet;
 
 /// Fewer than the suite makes with the even schedule: a tap that misses packets shows.
 const FRAMES_MIN: usize = 5_000;
 
 /// What tshark must find: the numbers that we meant, and nothing to complain about.
-fn frame(name: String, bytes: Vec<u8>) -> Frame {
+fn frame(name: String, bytes: Vec<u8>) -> DissectedFrame {
     let bth = Packet::parse(&bytes).expect("what we sent can be read").bth();
-    Frame::new(name, bytes)
+    DissectedFrame::new(name, bytes)
         .expect("infiniband.bth.opcode", bth.opcode.0)
         .expect("infiniband.bth.destqp", format!("{:#08x}", bth.dest_qp.0))
         .expect("infiniband.bth.psn", bth.psn.get())

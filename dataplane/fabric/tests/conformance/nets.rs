@@ -2,7 +2,7 @@
 
 use crate::group;
 use crate::managed::{hosts, manage};
-use pollux_conformance::{Adapters, Factory, Group, Side, Turn};
+use pollux_conformance::{Adapters, Factory, Group, Side, WaitDecision};
 use pollux_fabric::link::Wire;
 use pollux_fabric::net::Net;
 use pollux_fabric::net::world::{NetLink, NetWorld};
@@ -63,9 +63,13 @@ impl Adapters for Virtual {
         1
     }
 
-    fn turn(&mut self) -> Turn {
+    fn turn(&mut self) -> WaitDecision {
         self.turns += 1;
-        if self.turns < TURNS_MAX && self.world.step() { Turn::GoOn } else { Turn::GiveUp }
+        if self.turns < TURNS_MAX && self.world.step() {
+            WaitDecision::GoOn
+        } else {
+            WaitDecision::GiveUp
+        }
     }
 
     fn group(&mut self, nth: u8) -> Option<Group> {

@@ -7,7 +7,7 @@
 use crate::served::{Served, clock};
 use crate::threads::{WAIT_MAX, judge_together};
 use crate::{group, setting};
-use pollux_conformance::{Adapters, Factory, Group, Side, Turn};
+use pollux_conformance::{Adapters, Factory, Group, Side, WaitDecision};
 use pollux_fabric::SoftDevice;
 use pollux_fabric::node::PKeys;
 use pollux_fabric::process::{ProcessLink, open};
@@ -63,11 +63,11 @@ impl Adapters for Pair {
         1
     }
 
-    fn turn(&mut self) -> Turn {
+    fn turn(&mut self) -> WaitDecision {
         // Where other tests keep the machine busy, the server has its turn as well: what a case
         // takes for lost is lost then, and not still on its way.
         self.served.ask(|_| ());
-        if self.start.elapsed() < WAIT_MAX { Turn::GoOn } else { Turn::GiveUp }
+        if self.start.elapsed() < WAIT_MAX { WaitDecision::GoOn } else { WaitDecision::GiveUp }
     }
 
     fn group(&mut self, nth: u8) -> Option<Group> {

@@ -5,7 +5,7 @@
 //! whoever has something to do. A nap is shorter than any case waits for an acknowledgement.
 
 use crate::{filter, group, note, setting};
-use pollux_conformance::{Adapters, Case, Factory, Group, Side, Summary, Theme, Turn};
+use pollux_conformance::{Adapters, Case, Factory, Group, Side, Summary, Theme, WaitDecision};
 use pollux_fabric::link::threads::{Clock, ThreadLink, pair};
 use pollux_fabric::{Adapter, Port, SoftDevice, Time};
 use pollux_mem::Memory;
@@ -267,8 +267,8 @@ impl Adapters for Distants {
         1
     }
 
-    fn turn(&mut self) -> Turn {
-        if self.start.elapsed() < WAIT_MAX { Turn::GoOn } else { Turn::GiveUp }
+    fn turn(&mut self) -> WaitDecision {
+        if self.start.elapsed() < WAIT_MAX { WaitDecision::GoOn } else { WaitDecision::GiveUp }
     }
 
     fn group(&mut self, nth: u8) -> Option<Group> {

@@ -3,7 +3,7 @@
 
 use crate::managed::{hosts, manage};
 use crate::{group, judge};
-use pollux_conformance::{Adapters, Factory, Group, Side, Turn};
+use pollux_conformance::{Adapters, Factory, Group, Side, WaitDecision};
 use pollux_fabric::link::Wire;
 use pollux_fabric::link::threads::Clock;
 use pollux_fabric::net::Net;
@@ -105,9 +105,9 @@ impl Adapters for Pair {
         1
     }
 
-    fn turn(&mut self) -> Turn {
+    fn turn(&mut self) -> WaitDecision {
         self.sides.iter_mut().for_each(Joined::pump);
-        if self.start.elapsed() < WAIT_MAX { Turn::GoOn } else { Turn::GiveUp }
+        if self.start.elapsed() < WAIT_MAX { WaitDecision::GoOn } else { WaitDecision::GiveUp }
     }
 
     fn group(&mut self, nth: u8) -> Option<Group> {

@@ -3,7 +3,7 @@
 use crate::pair_world::World;
 use crate::uneven::{Schedule, Trace, UnevenLink};
 use crate::{group, setting};
-use pollux_conformance::{Adapters, Factory, Group, Side, Turn};
+use pollux_conformance::{Adapters, Factory, Group, Side, WaitDecision};
 use pollux_fabric::link::Wire;
 use pollux_fabric::{Adapter, Port, SoftDevice};
 use pollux_verbs::{Device, VerbsError};
@@ -96,13 +96,13 @@ impl Adapters for Virtual {
         1
     }
 
-    fn turn(&mut self) -> Turn {
+    fn turn(&mut self) -> WaitDecision {
         self.turns += 1;
         let goes_on = self.turns < TURNS_MAX && (self.schedule.take_busy() || self.world.step());
         for side in self.schedule.turns() {
             self.devices[side].progress();
         }
-        if goes_on { Turn::GoOn } else { Turn::GiveUp }
+        if goes_on { WaitDecision::GoOn } else { WaitDecision::GiveUp }
     }
 
     fn group(&mut self, nth: u8) -> Option<Group> {

@@ -2,7 +2,7 @@
 
 use crate::pair::{Connection, Pair};
 use pollux_fabric::link::Wire;
-use pollux_referee::tshark::{Frame, dissect, judge};
+use pollux_referee::tshark::{DissectedFrame, dissect, judge};
 use pollux_verbs::*;
 use pollux_wire::address::{Gid, Guid};
 use pollux_wire::units::Mtu;
@@ -91,12 +91,12 @@ fn a_scripted_exchange() {
     let seen = seen.borrow();
     let from: Vec<usize> = seen.iter().map(|(from, _)| *from).collect();
     assert_eq!(from, script.iter().map(|row| row.0).collect::<Vec<_>>());
-    let frames: Vec<Frame> = seen
+    let frames: Vec<DissectedFrame> = seen
         .iter()
         .zip(script)
         .enumerate()
         .map(|(nth, ((_, bytes), (_, opcode, psn, kind, code)))| {
-            Frame::new(format!("packet {nth}"), bytes.clone())
+            DissectedFrame::new(format!("packet {nth}"), bytes.clone())
                 .expect("infiniband.bth.opcode", opcode)
                 .expect("infiniband.bth.psn", psn)
                 .expect("infiniband.aeth.syndrome.opcode", kind)
@@ -120,7 +120,7 @@ fn packets_say_whether_their_sender_has_migrated() {
         assert_eq!(carry_out(pair, SendOp::Send, &[]).status, CompletionStatus::Success);
         assert_eq!(seen.borrow().len(), 2);
         frames.extend(seen.take().into_iter().map(|(from, bytes)| {
-            Frame::new(format!("a packet of {from}"), bytes)
+            DissectedFrame::new(format!("a packet of {from}"), bytes)
                 .expect("infiniband.bth.m", mig_req)
                 .expect("infiniband.grh.nxthdr", next_header)
         }));

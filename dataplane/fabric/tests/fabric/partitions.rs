@@ -5,8 +5,8 @@ use crate::pair::{Connection, QKEY, Side, connect, side_of};
 use pollux_fabric::link::Wire;
 use pollux_fabric::net::Net;
 use pollux_fabric::net::world::{NetLink, NetWorld};
-use pollux_fabric::node::{Node, NodeDrop};
-use pollux_fabric::sm::{Config, Partitions};
+use pollux_fabric::node::{NodeDrop, SubnetNode};
+use pollux_fabric::sm::{Partitions, SmConfig};
 use pollux_fabric::subnet::{Datagram, Subnet};
 use pollux_fabric::topology::{End, Topology};
 use pollux_fabric::{Adapter, DropReason, SoftDevice};
@@ -50,8 +50,12 @@ impl Hosts {
         let guid = topology.nodes()[ends[FULL].node as usize].ports[1].guid.0;
         let file = format!("Default=0x7fff, ipoib : ALL=limited, SELF=full, {guid:#x}=full ;");
         let partitions = Partitions::read("partitions.conf", &file).unwrap();
-        let config =
-            Config { partitions, switches_enforce_partitions, m_key: M_KEY, ..Config::default() };
+        let config = SmConfig {
+            partitions,
+            switches_enforce_partitions,
+            m_key: M_KEY,
+            ..SmConfig::default()
+        };
         let mut net = Net::new(Subnet::new(topology), 1, wire);
         let traps = Traps::default();
         if wire.packets_only {
@@ -70,7 +74,7 @@ impl Hosts {
         self.world.net().port(end)
     }
 
-    fn node<T>(&self, host: usize, ask: impl Fn(&Node) -> T) -> T {
+    fn node<T>(&self, host: usize, ask: impl Fn(&SubnetNode) -> T) -> T {
         ask(&self.world.net().subnet().nodes()[self.ends[host].node as usize])
     }
 

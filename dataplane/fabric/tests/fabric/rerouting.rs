@@ -6,7 +6,7 @@ use pollux_fabric::link::Wire;
 use pollux_fabric::link::fault::SeededRng;
 use pollux_fabric::net::Net;
 use pollux_fabric::net::world::{NetLink, NetWorld};
-use pollux_fabric::sm::Config;
+use pollux_fabric::sm::SmConfig;
 use pollux_fabric::subnet::Subnet;
 use pollux_fabric::topology::{End, Topology};
 use pollux_fabric::{Adapter, SoftDevice};
@@ -37,7 +37,7 @@ impl Tree {
         let hosts = (0..topology.nodes().len() as u32).filter(|node| is_host(*node));
         let hosts: Vec<End> = hosts.map(|node| End { node, port: 1 }).collect();
         let world = NetWorld::new(Net::new(Subnet::new(topology), seed, wire));
-        world.start_manager(hosts[3], Config::default());
+        world.start_manager(hosts[3], SmConfig::default());
         while hosts.iter().any(|host| world.net().port(*host).state != PortState::ACTIVE) {
             assert!(world.step());
         }

@@ -5,7 +5,7 @@ use pollux_fabric::link::Wire;
 use pollux_fabric::net::Net;
 use pollux_fabric::net::world::{NetLink, NetWorld};
 use pollux_fabric::node::{NodeDrop, PKeys};
-use pollux_fabric::sm::{Config, Residents};
+use pollux_fabric::sm::{Residents, SmConfig};
 use pollux_fabric::subnet::Subnet;
 use pollux_fabric::topology::{End, Topology};
 use pollux_fabric::{Adapter, SoftDevice, Time};
@@ -38,7 +38,7 @@ impl Routed {
         let mut subnet = Subnet::new(topology);
         let mut managers = Residents::default();
         for (node, prefix) in [(one, Gid::DEFAULT_PREFIX), (two, ELSEWHERE)] {
-            let config = Config { prefix, ..Config::default() };
+            let config = SmConfig { prefix, ..SmConfig::default() };
             managers.start(&mut subnet, End { node, port: 0 }, config);
         }
         managers.settle(Time::START, &mut subnet, |_, _| {});

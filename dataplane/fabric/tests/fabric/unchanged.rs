@@ -200,7 +200,7 @@ fn captures_are_those_of_earlier_versions() {
         talk_rc(&world, &mut sides);
         talk_to_group(&world, &mut sides);
         manage_nodes(&world, &mut sides);
-        world.start_manager(End { node: 0, port: 0 }, sm::Config::default());
+        world.start_manager(End { node: 0, port: 0 }, sm::SmConfig::default());
         pass(&world, &mut sides, Duration::from_millis(300));
         *digest.lock().unwrap()
     });

@@ -2,7 +2,7 @@
 //! what it likes by its socket, and comes back when it is thrown out.
 
 use pollux_fabric::process::control_message::{Attach, ControlMessage};
-use pollux_fabric::process::socket::{Received, Socket};
+use pollux_fabric::process::socket::{ReceivedMessage, Socket};
 use pollux_mem::seq_cell::words_needed;
 use pollux_mem::shared_ring::{RingReceiver, RingSender, SharedRing};
 use pollux_mem::{Memory, Segment, Words};
@@ -105,8 +105,8 @@ impl Attacker {
         }
         loop {
             match socket.receive() {
-                Received::Nothing => std::thread::yield_now(),
-                Received::Message(ControlMessage::Attached { .. }, Some(fd)) => {
+                ReceivedMessage::Nothing => std::thread::yield_now(),
+                ReceivedMessage::Message(ControlMessage::Attached { .. }, Some(fd)) => {
                     return Self::at(socket, fd);
                 }
                 _ => return None,
@@ -377,10 +377,10 @@ impl Attacker {
         }
         loop {
             let (message, fd) = match self.socket.receive() {
-                Received::Nothing => return,
-                Received::End => return self.is_out = true,
-                Received::Message(message, fd) => (message, fd),
-                Received::Truncated(message) => (message, None),
+                ReceivedMessage::Nothing => return,
+                ReceivedMessage::End => return self.is_out = true,
+                ReceivedMessage::Message(message, fd) => (message, fd),
+                ReceivedMessage::Truncated(message) => (message, None),
             };
             match (message, fd.and_then(map)) {
                 (ControlMessage::Sends { ring, route, .. }, Some(words)) => {

@@ -3,7 +3,7 @@
 use crate::programs::{Ran, Served};
 use crate::tests::is_up;
 use pollux_fabric::Fabric;
-use pollux_fabric::sm::Config;
+use pollux_fabric::sm::SmConfig;
 use pollux_fabric::topology::End;
 use pollux_referee::program;
 use pollux_wire::mad::smp::SmState;
@@ -17,7 +17,7 @@ fn port(fabric: &Fabric, name: &str) -> End {
     End { node: node as u32, port: 1 }
 }
 
-pub fn start(served: &Served, name: &'static str, config: Config) {
+pub fn start(served: &Served, name: &'static str, config: SmConfig) {
     served.with(move |fabric| fabric.start_manager(port(fabric, name), config));
 }
 
@@ -48,7 +48,7 @@ fn saquery_is_answered() {
     let test = "saquery_is_answered";
     let Some(saquery) = program(test, "saquery") else { return };
     let Some(served) = Served::new(test, "leaf-spine:2x2x2") else { return };
-    start(&served, "host1", Config::default());
+    start(&served, "host1", SmConfig::default());
     assert!(served.becomes(is_up), "our manager brings it up");
     let (first, last) = (lid(&served, "host1"), lid(&served, "host4"));
     let ask = |arguments: &[&str]| served.run("host4", &saquery, arguments);
@@ -71,9 +71,9 @@ fn saquery_is_answered() {
 /// OpenSM's settings so that it notices soon that the master is gone.
 const QUICK: &str = "sminfo_polling_timeout 300\npolling_retry_number 2\n";
 
-fn quick(priority: u8) -> Config {
+fn quick(priority: u8) -> SmConfig {
     let poll_interval = Duration::from_millis(200);
-    Config { priority, poll_interval, polls_missed_max: 2, ..Config::default() }
+    SmConfig { priority, poll_interval, polls_missed_max: 2, ..SmConfig::default() }
 }
 
 /// OpenSM at one end and ours at the other; `arguments` are OpenSM's.

@@ -4,7 +4,7 @@
 use crate::managers::{assert_says, lid, start};
 use crate::programs::{Ran, Served, wait_until};
 use crate::tests::is_up;
-use pollux_fabric::sm::Config;
+use pollux_fabric::sm::SmConfig;
 use pollux_fabric::topology::{End, Topology};
 use pollux_referee::program;
 use pollux_wire::mad::smp::MKey;
@@ -66,7 +66,7 @@ fn tools_give_the_right_picture_under_our_manager() {
     let test = "tools_give_the_right_picture_under_our_manager";
     let Some(rack) = are_there(test).then(|| Rack::new(test)).flatten() else { return };
     // Reading takes no key.
-    start(&rack.served, MANAGER, Config { m_key: MKey(0x5eed), ..Config::default() });
+    start(&rack.served, MANAGER, SmConfig { m_key: MKey(0x5eed), ..SmConfig::default() });
     give_the_right_picture(&rack);
 }
 

@@ -164,7 +164,7 @@ impl Requester {
         };
         let copied = match answer {
             Answer::Read => arrival.payload.copy_to(&pieces, skip),
-            Answer::Atomic(bytes) => Source::Bytes(&bytes).copy_to(&pieces, 0),
+            Answer::Atomic(bytes) => PayloadSource::Bytes(&bytes).copy_to(&pieces, 0),
         };
         if !copied {
             return Err(DropReason::Revoked);

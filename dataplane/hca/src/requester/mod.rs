@@ -22,7 +22,7 @@ use super::Shared;
 use super::common::{Common, Sent};
 use super::outlet::Outlet;
 use super::queue::{InlineSlots, SendWork, StoredData};
-use crate::frame::{Arrival, Outgoing, Payload, Source};
+use crate::frame::{Arrival, FrameToSend, Payload, PayloadSource};
 use crate::memory::Pieces;
 use crate::port::DropReason;
 use pollux_verbs::time::Time;

@@ -155,7 +155,7 @@ impl Requester {
         pieces: Pieces<'a>,
         carriage: Carriage,
         bypass: bool,
-    ) -> Outgoing<'a> {
+    ) -> FrameToSend<'a> {
         let unsegmented = carriage != Carriage::Segmented;
         let work = &self.queue[self.next];
         let psn = work.psn.plus(self.packet);
@@ -190,7 +190,7 @@ impl Requester {
                 }
             },
         };
-        Outgoing { head, grh, extended, payload, as_packet: !bypass }
+        FrameToSend { head, grh, extended, payload, as_packet: !bypass }
     }
 
     fn operation(&self, common: &Common, unsegmented: bool) -> (Operation, Extended) {

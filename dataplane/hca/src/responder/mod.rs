@@ -43,7 +43,7 @@ use super::memory::is_window;
 use super::outlet::Outlet;
 use super::port::DropReason;
 use super::queue::RecvWork;
-use crate::frame::{Arrival, Outgoing, Payload};
+use crate::frame::{Arrival, FrameToSend, Payload};
 use pollux_verbs::work::MESSAGE_BYTES_MAX;
 use pollux_verbs::{
     Access, AsyncEvent, Completion, CompletionKind, CompletionStatus, QpType, RKey, With,

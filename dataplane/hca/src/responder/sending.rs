@@ -51,7 +51,7 @@ impl Responder {
         };
         let (head, grh) = common.head(&shared.port, operation, psn);
         let payload = Payload::NONE;
-        if !outlet.send(&Outgoing { head, grh, extended, payload, as_packet: !bypass }) {
+        if !outlet.send(&FrameToSend { head, grh, extended, payload, as_packet: !bypass }) {
             return Sent::Stalled;
         }
         self.answers.pop_front();
@@ -105,7 +105,7 @@ impl ReadAnswer {
         };
         let sent = if unsegmented { self.packets } else { 1 };
         head.packets = sent;
-        if !outlet.send(&Outgoing { head, grh, extended, payload, as_packet: !bypass }) {
+        if !outlet.send(&FrameToSend { head, grh, extended, payload, as_packet: !bypass }) {
             return Some(Sent::Stalled);
         }
         self.packet += sent;

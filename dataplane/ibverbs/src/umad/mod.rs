@@ -16,7 +16,7 @@ use crate::batch::Batch;
 use crate::doctor::{self, Roots};
 use crate::error::{self, HcaOpenError, last_errno};
 use crate::management::{
-    Agent, MadPeer, ManagementPort, ReceivedMad, Registration, RetryPolicy, Segments,
+    Agent, MadPeer, ManagementPort, ReceivedMad, Registration, Segments, UmadRetryPolicy,
 };
 use library::{NAME_BYTES, RawRegistration, Umad, umad};
 use message::{HEADER_BYTES, Message};
@@ -188,7 +188,7 @@ impl ManagementPort for UmadPort {
         agent: Agent,
         to: &MadPeer,
         datagram: &[u8],
-        retry_policy: Option<RetryPolicy>,
+        retry_policy: Option<UmadRetryPolicy>,
     ) -> Result<(), VerbsError> {
         const VERB: &str = "send";
         if !(MAD_LEN..=DATAGRAM_BYTES_MAX).contains(&datagram.len()) {

@@ -34,7 +34,7 @@ use pollux_wire::mad::smp::{
 use pollux_wire::units::Mtu;
 
 #[derive(Clone, Debug)]
-pub struct Node {
+pub struct SubnetNode {
     /// NodeInfo. The two fields about the receiving port are filled in for each answer.
     pub identity: NodeInfo,
     pub description: NodeDescription,
@@ -45,7 +45,7 @@ pub struct Node {
     pub drops: NodeDrops,
 }
 
-impl Node {
+impl SubnetNode {
     /// A node after power-on: links down, tables empty.
     pub fn new(plan: &PlannedNode) -> Self {
         let is_switch = plan.kind == NodeType::SWITCH;

@@ -33,7 +33,7 @@ pub struct Partition {
     pub is_first: bool,
     /// The rules of membership. Of several rules for a port, the last one for this port counts,
     /// else the last one for all ports.
-    pub members: Vec<(Who, Membership)>,
+    pub members: Vec<(Who, MembershipKind)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ pub enum Who {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Membership {
+pub enum MembershipKind {
     Full,
     Limited,
     /// Both keys.
@@ -81,7 +81,7 @@ impl Default for IpoibGroups {
 
 impl Default for Partitions {
     fn default() -> Self {
-        let members = vec![(Who::All, Membership::Full)];
+        let members = vec![(Who::All, MembershipKind::Full)];
         let ipoib = Some(IpoibGroups::default());
         Self { all: vec![Partition { ipoib, members, ..Partition::default_one() }] }
     }
@@ -96,18 +96,18 @@ impl Partition {
             sl: 0,
             ipoib: None,
             is_first: false,
-            members: vec![(Who::All, Membership::Limited)],
+            members: vec![(Who::All, MembershipKind::Limited)],
         }
     }
 
-    fn membership(&self, port: &Candidate) -> Option<Membership> {
+    fn membership(&self, port: &Candidate) -> Option<MembershipKind> {
         let rule = |is_alone: bool| {
             let mut rules = self.members.iter().rev();
             rules.find(|(who, _)| who.is_alone() == is_alone && who.is(port))
         };
         let is_default = self.p_key == PKey::DEFAULT;
         if is_default && port.is_manager {
-            return Some(Membership::Full);
+            return Some(MembershipKind::Full);
         }
         rule(true).or_else(|| rule(false)).map(|(_, membership)| *membership)
     }
@@ -177,9 +177,9 @@ impl Partitions {
         for partition in order {
             let (full, limited) = (partition.p_key, PKey(partition.p_key.partition()));
             match partition.membership(port) {
-                Some(Membership::Full) => keys.push(full),
-                Some(Membership::Limited) => keys.push(limited),
-                Some(Membership::Both) => keys.extend([full, limited]),
+                Some(MembershipKind::Full) => keys.push(full),
+                Some(MembershipKind::Limited) => keys.push(limited),
+                Some(MembershipKind::Both) => keys.extend([full, limited]),
                 None => {}
             }
         }

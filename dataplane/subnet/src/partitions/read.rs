@@ -8,7 +8,7 @@
 //! A partition can run over several lines. Lines about a group other than those of IP over
 //! InfiniBand (`mgid=`) are not known here.
 
-use super::{IpoibGroups, Membership, PARTITIONS_MAX, Partition, Partitions, Who};
+use super::{IpoibGroups, MembershipKind, PARTITIONS_MAX, Partition, Partitions, Who};
 use super::{PartitionError, PartitionProblem as Problem};
 use pollux_wire::address::{Guid, Scope};
 use pollux_wire::keys::{PKey, QKey};
@@ -75,7 +75,7 @@ struct Reader<'a> {
 struct Head {
     partition: Partition,
     has_key: bool,
-    default_membership: Membership,
+    default_membership: MembershipKind,
 }
 
 impl Reader<'_> {
@@ -133,7 +133,7 @@ impl Reader<'_> {
         let default = Partition::default_one();
         let partition = Partition { name: name.into(), p_key, members: Vec::new(), ..default };
         let has_key = key.is_some() || is_default;
-        Ok(Head { partition, has_key, default_membership: Membership::Limited })
+        Ok(Head { partition, has_key, default_membership: MembershipKind::Limited })
     }
 
     fn flag(&self, head: &mut Head, word: &str) -> Result<()> {
@@ -216,11 +216,11 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn membership(&self, word: &str) -> Result<Membership> {
+    fn membership(&self, word: &str) -> Result<MembershipKind> {
         match word.to_ascii_lowercase().as_str() {
-            "full" => Ok(Membership::Full),
-            "limited" => Ok(Membership::Limited),
-            "both" => Ok(Membership::Both),
+            "full" => Ok(MembershipKind::Full),
+            "limited" => Ok(MembershipKind::Limited),
+            "both" => Ok(MembershipKind::Both),
             _ => Err(self.wrong(word, Problem::Membership)),
         }
     }

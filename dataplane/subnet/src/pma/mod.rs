@@ -3,7 +3,7 @@
 //! A datagram in, a datagram out. The class has no key, so any node of the partition can read and
 //! clear.
 
-use crate::node::{Counters, Node, NodeDrop};
+use crate::node::{Counters, NodeDrop, SubnetNode};
 use pollux_wire::mad::class_port_info::{ClassCapabilities, ClassPortInfo};
 use pollux_wire::mad::perf::{PortCounters, PortCountersExtended};
 use pollux_wire::mad::{Attribute, MAD_LEN, MadHeader, MadStatus, Method};
@@ -15,7 +15,7 @@ const DATA: usize = 64;
 type Data = [u8; MAD_LEN - DATA];
 
 /// Answers a datagram of this class; `None` if it needs no answer.
-pub fn handle(node: &mut Node, mad: &[u8; MAD_LEN]) -> Option<[u8; MAD_LEN]> {
+pub fn handle(node: &mut SubnetNode, mad: &[u8; MAD_LEN]) -> Option<[u8; MAD_LEN]> {
     let (head, data) = mad.split_at(DATA);
     let mut header = MadHeader::read(head).ok()?.0;
     let mut data: Data = data.try_into().ok()?;
@@ -35,7 +35,7 @@ pub fn handle(node: &mut Node, mad: &[u8; MAD_LEN]) -> Option<[u8; MAD_LEN]> {
 }
 
 /// Executes a request; `data` is the attribute of the request, and then that of the answer.
-fn execute(node: &mut Node, header: &MadHeader, data: &mut Data) -> Result<(), MadStatus> {
+fn execute(node: &mut SubnetNode, header: &MadHeader, data: &mut Data) -> Result<(), MadStatus> {
     if header.base_version != 1 || header.class_version != 1 {
         return Err(MadStatus::BAD_VERSION);
     }
@@ -79,7 +79,7 @@ fn execute(node: &mut Node, header: &MadHeader, data: &mut Data) -> Result<(), M
     Ok(())
 }
 
-fn class_port_info(node: &Node) -> ClassPortInfo {
+fn class_port_info(node: &SubnetNode) -> ClassPortInfo {
     ClassPortInfo {
         base_version: 1,
         class_version: 1,
@@ -91,7 +91,7 @@ fn class_port_info(node: &Node) -> ClassPortInfo {
 }
 
 /// The counters of a port. The sum of all ports is not supported, and the capabilities say so.
-fn counters(node: &mut Node, port: u8) -> Result<&mut Counters, MadStatus> {
+fn counters(node: &mut SubnetNode, port: u8) -> Result<&mut Counters, MadStatus> {
     let is_switch = node.is_switch();
     let port = node.ports.get_mut(usize::from(port)).filter(|_| port > 0 || is_switch);
     port.map(|port| &mut port.counters).ok_or(MadStatus::BAD_FIELD)
@@ -105,11 +105,11 @@ mod tests {
     use pollux_wire::mad::{AttributeId, MgmtClass};
     use proptest::prelude::*;
 
-    fn host() -> Node {
-        Node::new(&Topology::generate("single:1", 0).unwrap().nodes()[1])
+    fn host() -> SubnetNode {
+        SubnetNode::new(&Topology::generate("single:1", 0).unwrap().nodes()[1])
     }
 
-    fn ask<A: Attribute>(node: &mut Node, method: Method, attribute: A) -> (MadStatus, A) {
+    fn ask<A: Attribute>(node: &mut SubnetNode, method: Method, attribute: A) -> (MadStatus, A) {
         let header = MadHeader::new(MgmtClass::PERF, method, 0x1234, A::ID);
         let mut mad = [0; MAD_LEN];
         mad[..MadHeader::LEN].copy_from_slice(&header.emit());

@@ -23,7 +23,7 @@ pub use records::TABLE_BYTES_MAX;
 pub use services::SERVICES_MAX;
 pub use subscriptions::{REPORTS_MAX, SUBSCRIPTIONS_MAX};
 
-use crate::config::Config;
+use crate::config::SmConfig;
 use crate::partitions::Partitions;
 use crate::sma::Mad;
 use crate::subnet::Datagram;
@@ -121,7 +121,7 @@ struct Question {
 }
 
 impl Administrator {
-    pub(crate) fn new(config: &Config) -> Self {
+    pub(crate) fn new(config: &SmConfig) -> Self {
         Self {
             sm_key: config.sm_key,
             prefix: config.prefix,

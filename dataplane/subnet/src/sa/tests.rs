@@ -31,7 +31,7 @@ struct World {
 
 impl World {
     /// The manager is at the first host.
-    fn new(spec: &str, config: Config) -> Self {
+    fn new(spec: &str, config: SmConfig) -> Self {
         let mut subnet = Subnet::new(Topology::generate(spec, 1).unwrap());
         let mut managers = Residents::default();
         let first = hosts(&subnet)[0];
@@ -145,7 +145,7 @@ fn hosts(subnet: &Subnet) -> Vec<End> {
 }
 
 fn world() -> World {
-    World::new("leaf-spine:2x2x2", Config::default())
+    World::new("leaf-spine:2x2x2", SmConfig::default())
 }
 
 type P = PathRecordMask;
@@ -212,7 +212,7 @@ fn invalid_queries_have_their_status() {
 // req: iba-addressing
 #[test]
 fn ports_with_several_addresses_have_several_paths() {
-    let mut world = World::new("leaf-spine:2x2x2", Config { lmc: 1, ..Config::default() });
+    let mut world = World::new("leaf-spine:2x2x2", SmConfig { lmc: 1, ..SmConfig::default() });
     let wanted = PathRecord { numb_path: 127, ..path(&world, 1, 3) };
     let key = SmKey(0);
     let paths: Vec<PathRecord> =
@@ -366,7 +366,7 @@ fn members_show_to_the_trusted_only() {
 
 #[test]
 fn table_queries_return_all_records() {
-    let mut world = World::new("leaf-spine:3x2x4", Config::default());
+    let mut world = World::new("leaf-spine:3x2x4", SmConfig::default());
     let key = SmKey(0);
     let (none, node) = (NodeRecordMask::NONE, NodeRecord::default());
     let nodes: Vec<NodeRecord> = world.table(1, Method::GET_TABLE, none, node, key).unwrap();
@@ -560,7 +560,7 @@ proptest! {
         const ATTRIBUTES: [u8; 16] = [
             1, 3, 0x11, 0x12, 0x14, 0x15, 0x17, 0x18, 0x20, 0x31, 0x33, 0x35, 0x38, 0x3a, 0xf3, 0,
         ];
-        let mut world = World::new("single:2", Config::default());
+        let mut world = World::new("single:2", SmConfig::default());
         for (filling, method, attribute, mask, is_segment) in mads {
             let mut mad = [0; MAD_LEN];
             mad.chunks_exact_mut(32).for_each(|part| part.copy_from_slice(&filling));

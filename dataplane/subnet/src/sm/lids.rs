@@ -3,14 +3,14 @@
 //! LIDs are stable: the table of an earlier run has precedence, then the present LIDs of ports;
 //! ports without one get the lowest free LIDs.
 
-use crate::config::Config;
+use crate::config::SmConfig;
 use crate::view::{Place, View};
 use pollux_wire::address::{Guid, Lid};
 use std::collections::BTreeMap;
 
 /// Assigns LIDs to all ports, and writes them into `table`. Returns the number of ports without a
 /// LID because none is left.
-pub(super) fn assign(view: &mut View, config: &Config, table: &mut BTreeMap<Guid, Lid>) -> usize {
+pub(super) fn assign(view: &mut View, config: &SmConfig, table: &mut BTreeMap<Guid, Lid>) -> usize {
     let lmc = config.lmc.min(7);
     let mut unassigned: Vec<_> = view.managed().map(|(place, port)| (port.guid, place)).collect();
     // A fixed order: of two ports with the same LID, always the same one keeps it.
@@ -89,7 +89,7 @@ mod tests {
         view
     }
 
-    fn lids(config: &Config, said: &[u16], table: &mut BTreeMap<Guid, Lid>) -> Vec<u16> {
+    fn lids(config: &SmConfig, said: &[u16], table: &mut BTreeMap<Guid, Lid>) -> Vec<u16> {
         let mut view = view(said);
         assert_eq!(assign(&mut view, config, table), 0);
         view.managed().map(|(_, port)| port.lid.0).collect()
@@ -98,21 +98,25 @@ mod tests {
     #[test]
     fn addresses_stay_and_gaps_are_filled() {
         let table = &mut BTreeMap::new();
-        assert_eq!(lids(&Config::default(), &[2, 0, 5, 5, 0xc000], table), [1, 2, 3, 5, 4, 6]);
+        assert_eq!(lids(&SmConfig::default(), &[2, 0, 5, 5, 0xc000], table), [1, 2, 3, 5, 4, 6]);
         assert_eq!(table[&Guid(4)], Lid(5));
-        assert_eq!(lids(&Config::default(), &[0; 5], table), [1, 2, 3, 5, 4, 6], "from the table");
+        assert_eq!(
+            lids(&SmConfig::default(), &[0; 5], table),
+            [1, 2, 3, 5, 4, 6],
+            "from the table"
+        );
     }
 
     #[test]
     fn ranges_are_aligned_and_switches_have_one_address() {
-        let config = Config { lmc: 2, ..Config::default() };
+        let config = SmConfig { lmc: 2, ..SmConfig::default() };
         assert_eq!(lids(&config, &[6, 8, 0], &mut BTreeMap::new()), [1, 4, 8, 12]);
     }
 
     #[test]
     fn there_are_so_many_only() {
         let mut view = view(&[0; 400]);
-        let config = Config { lmc: 7, ..Config::default() };
+        let config = SmConfig { lmc: 7, ..SmConfig::default() };
         let without = assign(&mut view, &config, &mut BTreeMap::new());
         // 384 ranges of 128: the first contains the reserved LID 0 and the LID of the switch.
         assert_eq!(without, 400 - 383);

@@ -27,7 +27,7 @@ mod routing;
 mod setup;
 mod trees;
 
-pub use crate::config::Config;
+pub use crate::config::SmConfig;
 pub use crate::partitions::Partitions;
 pub use resident::Residents;
 
@@ -95,7 +95,7 @@ pub struct SmCounters {
 }
 
 pub struct SubnetManager {
-    config: Config,
+    config: SmConfig,
     guid: Guid,
     state: State,
     sweep: Sweep,
@@ -118,7 +118,7 @@ pub struct SubnetManager {
 
 impl SubnetManager {
     /// A manager at the port with this GUID, in the state Discovering.
-    pub fn new(config: Config, guid: Guid) -> Self {
+    pub fn new(config: SmConfig, guid: Guid) -> Self {
         Self {
             requests: Requests::new(&config),
             sa: Administrator::new(&config),

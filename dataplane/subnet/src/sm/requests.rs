@@ -73,7 +73,7 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    pub(super) fn new(config: &super::Config) -> Self {
+    pub(super) fn new(config: &super::SmConfig) -> Self {
         Self {
             waiting: VecDeque::new(),
             sent: BTreeMap::new(),
@@ -158,11 +158,11 @@ impl Requests {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sm::Config;
+    use crate::sm::SmConfig;
     use pollux_wire::mad::smp::NodeInfo;
 
     fn requests(window_mads: usize) -> Requests {
-        Requests::new(&Config { window_mads, tries: 2, ..Config::default() })
+        Requests::new(&SmConfig { window_mads, tries: 2, ..SmConfig::default() })
     }
 
     fn ask(requests: &mut Requests, modifier: u32) {
@@ -197,7 +197,7 @@ mod tests {
         ask(&mut requests, 0);
         let first = requests.poll(Time::START).unwrap();
         let due = requests.due().unwrap();
-        assert_eq!(due, Time::START + Config::default().response_time);
+        assert_eq!(due, Time::START + SmConfig::default().response_time);
         assert_eq!(requests.overdue(due), None);
         let again = requests.poll(due).unwrap();
         assert_eq!(requests.answered(&header_of(&first)), None, "too late");

@@ -3,7 +3,7 @@
 //! A manager decides and a subnet forwards; neither knows the other. This module connects them: the
 //! port of a manager, the IsSM bit of the port, and the delivery of datagrams.
 
-use super::{Config, SubnetManager};
+use super::{SmConfig, SubnetManager};
 use crate::subnet::{Datagram, Subnet};
 use crate::time::Time;
 use crate::topology::End;
@@ -21,7 +21,7 @@ pub struct Residents {
 
 impl Residents {
     /// Starts a manager at a port, 0 at a switch.
-    pub fn start(&mut self, subnet: &mut Subnet, at: End, config: Config) {
+    pub fn start(&mut self, subnet: &mut Subnet, at: End, config: SmConfig) {
         self.stop(subnet, at);
         let node = subnet.node_mut(at.node);
         let port = &node.ports[usize::from(at.port)];

@@ -28,7 +28,7 @@ impl World {
     }
 
     /// A subnet with a manager at the first host.
-    fn managed(spec: &str, config: Config) -> Self {
+    fn managed(spec: &str, config: SmConfig) -> Self {
         let mut world = Self::new(spec);
         world.start(1, config);
         world.settle();
@@ -42,7 +42,7 @@ impl World {
         End { node: hosts.map(|(index, _)| index).nth(number - 1).unwrap(), port: 1 }
     }
 
-    fn start(&mut self, host: usize, config: Config) {
+    fn start(&mut self, host: usize, config: SmConfig) {
         let at = self.host(host);
         self.managers.start(&mut self.subnet, at, config);
     }
@@ -131,7 +131,7 @@ const SPECS: [&str; 7] = [
 #[test]
 fn every_kind_of_fabric_is_brought_up() {
     for spec in SPECS {
-        let world = World::managed(spec, Config::default());
+        let world = World::managed(spec, SmConfig::default());
         assert!(world.is_up() && world.manager(1).is_settled(), "{spec}");
         assert_eq!(world.manager(1).counters().failures, 0, "{spec}");
     }
@@ -139,15 +139,15 @@ fn every_kind_of_fabric_is_brought_up() {
 
 #[test]
 fn the_largest_switch_is_brought_up() {
-    let world = World::managed("single:254", Config::default());
+    let world = World::managed("single:254", SmConfig::default());
     assert!(world.is_up() && world.hosts().len() == 254);
 }
 
 #[test]
 fn hosts_reach_every_host_and_switch_and_no_links_wait_for_each_other_in_a_circle() {
     for spec in SPECS {
-        let world = World::managed(spec, Config::default());
-        let own = |node: &crate::node::Node| node.lid(u8::from(!node.is_switch()));
+        let world = World::managed(spec, SmConfig::default());
+        let own = |node: &crate::node::SubnetNode| node.lid(u8::from(!node.is_switch()));
         let lids: Vec<Lid> = world.subnet.nodes().iter().map(own).collect();
         let mut behind: BTreeMap<End, BTreeSet<End>> = BTreeMap::new();
         for (from, own) in world.hosts() {
@@ -171,7 +171,7 @@ fn hosts_reach_every_host_and_switch_and_no_links_wait_for_each_other_in_a_circl
 
 #[test]
 fn paths_in_trees_are_the_shortest() {
-    let world = World::managed("fat-tree:4", Config::default());
+    let world = World::managed("fat-tree:4", SmConfig::default());
     let hosts = world.hosts();
     let hops = |to: usize| world.path(hosts[0].0, hosts[to].1).unwrap().len();
     // At the same edge switch, in the same pod, in another.
@@ -180,7 +180,7 @@ fn paths_in_trees_are_the_shortest() {
 
 #[test]
 fn links_of_a_kind_carry_as_many_addresses() {
-    let world = World::managed("leaf-spine:8x4x8", Config::default());
+    let world = World::managed("leaf-spine:8x4x8", SmConfig::default());
     for (index, node) in (0..).zip(world.subnet.topology().nodes()) {
         if !node.name.starts_with("leaf") {
             continue;
@@ -199,15 +199,15 @@ fn links_of_a_kind_carry_as_many_addresses() {
 
 #[test]
 fn addresses_are_kept_by_ports_and_by_the_table() {
-    let mut world = World::managed("single:3", Config { lmc: 1, ..Config::default() });
+    let mut world = World::managed("single:3", SmConfig { lmc: 1, ..SmConfig::default() });
     let (lids, table) = (world.hosts(), world.manager(1).lids().clone());
     assert!(lids.iter().all(|(_, lid)| lid.0.is_multiple_of(2)));
     world.stop(1);
-    world.start(2, Config { lmc: 1, ..Config::default() });
+    world.start(2, SmConfig { lmc: 1, ..SmConfig::default() });
     world.pass(Duration::from_secs(1));
     assert_eq!(world.hosts(), lids, "as the ports said");
     let lids = BTreeMap::from_iter(table.into_iter().map(|(guid, lid)| (guid, Lid(lid.0 + 64))));
-    let world = World::managed("single:3", Config { lids, lmc: 1, ..Config::default() });
+    let world = World::managed("single:3", SmConfig { lids, lmc: 1, ..SmConfig::default() });
     assert!(world.hosts().iter().all(|(_, lid)| lid.0 > 64), "as the table said");
     let all: Vec<_> = world.hosts().iter().map(|(_, lid)| lid.0).collect();
     let path = |lid| world.path(world.hosts()[0].0, Lid(lid));
@@ -221,7 +221,7 @@ fn partitions_are_written_to_ports_and_to_the_switches_beside_them() {
     let guid = world.subnet.nodes()[3].ports[1].guids[0];
     let text = format!("blue=0x12, ipoib : {guid}=full ; Default=0x7fff : ALL=limited, SELF=full;");
     let partitions = Partitions::read("conf", &text).unwrap();
-    world.start(1, Config { partitions, ..Config::default() });
+    world.start(1, SmConfig { partitions, ..SmConfig::default() });
     world.settle();
     let keys = |node: usize, port: usize| world.subnet.nodes()[node].ports[port].p_keys.entries();
     let limited = PKey::DEFAULT_LIMITED;
@@ -235,7 +235,7 @@ fn partitions_are_written_to_ports_and_to_the_switches_beside_them() {
 
 #[test]
 fn a_cable_that_is_pulled_and_put_back_is_noticed() {
-    let mut world = World::managed("leaf-spine:2x2x2", Config::default());
+    let mut world = World::managed("leaf-spine:2x2x2", SmConfig::default());
     let host = world.host(4);
     let sweeps = world.manager(1).counters().sweeps;
     world.subnet.set_cable(host, false);
@@ -255,7 +255,7 @@ fn a_cable_that_is_pulled_and_put_back_is_noticed() {
 
 #[test]
 fn a_light_sweep_finds_changes_without_a_trap() {
-    let mut world = World::managed("single:2", Config::default());
+    let mut world = World::managed("single:2", SmConfig::default());
     world.pass(Duration::from_secs(15));
     assert_eq!(world.manager(1).counters().light_sweeps, 1);
     let sweeps = world.manager(1).counters().sweeps;
@@ -267,7 +267,7 @@ fn a_light_sweep_finds_changes_without_a_trap() {
 
 #[test]
 fn a_settled_subnet_is_swept_without_a_write() {
-    let mut world = World::managed("fat-tree:4", Config::default());
+    let mut world = World::managed("fat-tree:4", SmConfig::default());
     let drops: u64 = world.subnet.nodes().iter().map(|node| node.drops.total()).sum();
     let state = |world: &World| {
         let ports = world.subnet.nodes().iter().flat_map(|node| &node.ports);
@@ -293,7 +293,7 @@ fn a_silent_node_does_not_hold_up_the_others() {
     let port = &mut world.subnet.node_mut(2).ports[1];
     port.info.m_key = MKey(5);
     port.info.m_key_protection = MKeyProtection::NO_READ;
-    world.start(1, Config::default());
+    world.start(1, SmConfig::default());
     world.pass(Duration::from_secs(2));
     let states = [1, 2, 3].map(|node: usize| world.subnet.nodes()[node].ports[1].info.port_state);
     assert_eq!(states, [PortState::ACTIVE, PortState::INITIALIZE, PortState::ACTIVE]);
@@ -307,7 +307,7 @@ fn a_silent_node_does_not_hold_up_the_others() {
 // req: iba-partitions
 #[test]
 fn ports_are_protected_by_a_key_if_there_is_one() {
-    let mut world = World::managed("single:2", Config { m_key: MKey(9), ..Config::default() });
+    let mut world = World::managed("single:2", SmConfig { m_key: MKey(9), ..SmConfig::default() });
     assert!(world.subnet.nodes()[2].ports[1].info.m_key == MKey(9));
     world.subnet.set_cable(End { node: 2, port: 1 }, false);
     world.subnet.set_cable(End { node: 2, port: 1 }, true);
@@ -316,8 +316,8 @@ fn ports_are_protected_by_a_key_if_there_is_one() {
     assert!(world.subnet.nodes().iter().all(|node| node.drops.of(NodeDrop::MKey) == 0));
 }
 
-fn priority(priority: u8) -> Config {
-    Config { priority, ..Config::default() }
+fn priority(priority: u8) -> SmConfig {
+    SmConfig { priority, ..SmConfig::default() }
 }
 
 /// Two managers, the second started later.
@@ -358,14 +358,14 @@ fn with_one_priority_the_lower_guid_is_master() {
 // req: iba-sm-election
 #[test]
 fn a_master_in_the_place_of_another_asks_all_to_join_anew() {
-    let mut world = World::managed("single:3", Config::default());
+    let mut world = World::managed("single:3", SmConfig::default());
     let asked = |world: &World, number| {
         let end = world.host(number);
         world.subnet.nodes()[end.node as usize].ports[usize::from(end.port)].reregistrations
     };
     for _ in 0..3 {
         let before = [2, 3].map(|number| asked(&world, number));
-        world.start(1, Config::default());
+        world.start(1, SmConfig::default());
         world.settle();
         let after = [2, 3].map(|number| asked(&world, number));
         assert!((0..2).all(|nth| after[nth] > before[nth]), "{before:?} {after:?}");
@@ -443,7 +443,7 @@ proptest! {
             (any::<[u8; 32]>(), 0u8..4, 0u8..8, 0x10u8..0x24, 0u32..600, any::<bool>()), 1..60),
     ) {
         let mut world = World::new("single:2");
-        world.start(1, Config { tries: 1, ..Config::default() });
+        world.start(1, SmConfig { tries: 1, ..SmConfig::default() });
         let at = world.host(1);
         world.managers.timeout(world.now);
         for (filling, class, method, attribute, id, is_wellformed) in mads {
@@ -488,7 +488,7 @@ fn keys(world: &World) -> BTreeSet<(u64, u8)> {
 
 #[test]
 fn a_manager_with_another_key_takes_over_when_the_lease_of_the_old_one_is_over() {
-    let config = |key| Config { m_key: MKey(key), ..Config::default() };
+    let config = |key| SmConfig { m_key: MKey(key), ..SmConfig::default() };
     let mut world = World::managed("single:3", config(0xa));
     world.pass(Duration::from_secs(1));
     assert!(world.is_up() && keys(&world) == BTreeSet::from([(0xa, 1)]));
@@ -505,7 +505,7 @@ fn a_manager_with_another_key_takes_over_when_the_lease_of_the_old_one_is_over()
 #[test]
 fn a_master_that_is_there_keeps_its_key_hidden() {
     let m_key = MKey(0xa);
-    let mut world = World::managed("single:3", Config { m_key, ..Config::default() });
+    let mut world = World::managed("single:3", SmConfig { m_key, ..SmConfig::default() });
     world.pass(Duration::from_secs(1));
     let hosts = world.hosts();
     let ((from, slid), (_, dlid)) = (hosts[2], hosts[1]);
@@ -525,7 +525,7 @@ fn a_master_that_is_there_keeps_its_key_hidden() {
 #[test]
 fn the_sm_key_is_readable_only_with_the_m_key() {
     let (m_key, sm_key) = (MKey(0xa), SmKey(0x77));
-    let mut world = World::managed("single:3", Config { m_key, sm_key, ..Config::default() });
+    let mut world = World::managed("single:3", SmConfig { m_key, sm_key, ..SmConfig::default() });
     world.pass(Duration::from_secs(1));
     let hosts = world.hosts();
     for (shown, expected) in [(MKey(0), SmKey(0)), (MKey(0xb), SmKey(0)), (m_key, sm_key)] {

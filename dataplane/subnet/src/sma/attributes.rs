@@ -1,6 +1,6 @@
 //! All attributes but PortInfo: node, switch and tables (IBA 14.2.5).
 
-use crate::node::{Forwarding, Node, NodePort, P_KEYS, PKeys};
+use crate::node::{Forwarding, NodePort, P_KEYS, PKeys, SubnetNode};
 use pollux_wire::address::Guid;
 use pollux_wire::mad::MadStatus;
 use pollux_wire::mad::smp::{
@@ -18,7 +18,7 @@ fn in_range<A>(attribute: Option<A>) -> Answer<A> {
 /// The instance of an attribute at a node. Each attribute has a function that writes the value of a
 /// Set, if there is one, and returns the present value.
 pub(super) struct Instance<'a> {
-    pub(super) node: &'a mut Node,
+    pub(super) node: &'a mut SubnetNode,
     /// The input port of the request.
     pub(super) arrival_port: u8,
     pub(super) modifier: u32,

@@ -23,7 +23,7 @@ use pollux_wire::address::Lid;
 use pollux_wire::mad::smp::DirectedSmp;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct DirectedPosition {
     /// The input port; `None` at the sender.
     pub in_port: Option<u8>,
     pub is_switch: bool,
@@ -54,14 +54,14 @@ const INITIAL_PATH: usize = 128;
 const RETURN_PATH: usize = 192;
 
 /// Decides the next step of a packet, and updates it.
-pub fn step(place: Place, mad: &mut Mad) -> Step {
+pub fn step(place: DirectedPosition, mad: &mut Mad) -> Step {
     if mad[HOP_COUNT] > DirectedSmp::HOPS_MAX {
         return Step::Drop;
     }
     if mad[STATUS] & RETURNING == 0 { step_out(place, mad) } else { step_back(place, mad) }
 }
 
-fn step_out(place: Place, mad: &mut Mad) -> Step {
+fn step_out(place: DirectedPosition, mad: &mut Mad) -> Step {
     let (pointer, count) = (mad[HOP_POINTER], mad[HOP_COUNT]);
     match place.in_port {
         None if pointer == 0 => {
@@ -89,7 +89,7 @@ fn step_out(place: Place, mad: &mut Mad) -> Step {
     }
 }
 
-fn step_back(place: Place, mad: &mut Mad) -> Step {
+fn step_back(place: DirectedPosition, mad: &mut Mad) -> Step {
     let (pointer, count) = (mad[HOP_POINTER], mad[HOP_COUNT]);
     let is_middle = 1 < pointer && pointer <= count && place.is_switch && place.in_port.is_some();
     let is_first = pointer == count + 1 && count > 0;
@@ -115,7 +115,7 @@ fn lid(mad: &Mad, at: usize) -> Lid {
     Lid(u16::from_be_bytes([mad[at], mad[at + 1]]))
 }
 
-impl Place {
+impl DirectedPosition {
     /// Out by a port, if the node has it.
     fn out(self, port: u8) -> Step {
         if 0 < port && port <= self.num_ports { Step::Port(port) } else { Step::Drop }
@@ -128,18 +128,20 @@ mod tests {
     use pollux_wire::mad::MadStatus;
     use proptest::prelude::*;
 
-    fn step(place: Place, smp: &mut DirectedSmp) -> Step {
+    fn step(place: DirectedPosition, smp: &mut DirectedSmp) -> Step {
         let mut mad = smp.emit();
         let step = super::step(place, &mut mad);
         *smp = DirectedSmp::parse(&mad);
         step
     }
 
-    const SWITCH: Place = Place { in_port: Some(3), is_switch: true, num_ports: 8 };
-    const ADAPTER: Place = Place { in_port: Some(1), is_switch: false, num_ports: 2 };
+    const SWITCH: DirectedPosition =
+        DirectedPosition { in_port: Some(3), is_switch: true, num_ports: 8 };
+    const ADAPTER: DirectedPosition =
+        DirectedPosition { in_port: Some(1), is_switch: false, num_ports: 2 };
 
-    fn start(place: Place) -> Place {
-        Place { in_port: None, ..place }
+    fn start(place: DirectedPosition) -> DirectedPosition {
+        DirectedPosition { in_port: None, ..place }
     }
 
     fn smp(pointer: u8, path: &[u8]) -> DirectedSmp {
@@ -162,9 +164,9 @@ mod tests {
         assert_eq!((smp.hop_pointer(), &smp.return_path[..3]), (3, &[0, 3, 1][..]));
         smp.header.status = MadStatus::OK.returning();
         assert_eq!(step(start(ADAPTER), &mut smp), Step::Port(1));
-        assert_eq!(step(Place { in_port: Some(5), ..SWITCH }, &mut smp), Step::Port(3));
+        assert_eq!(step(DirectedPosition { in_port: Some(5), ..SWITCH }, &mut smp), Step::Port(3));
         assert_eq!(smp.hop_pointer(), 1);
-        assert_eq!(step(Place { in_port: Some(2), ..ADAPTER }, &mut smp), Step::Sender);
+        assert_eq!(step(DirectedPosition { in_port: Some(2), ..ADAPTER }, &mut smp), Step::Sender);
         assert_eq!(smp.hop_pointer(), 0);
     }
 
@@ -215,7 +217,8 @@ mod tests {
                 smp.header.status = MadStatus::OK.returning();
             }
             let in_port = (!starts).then_some(in_port);
-            if let Step::Port(port) = step(Place { in_port, is_switch, num_ports: 8 }, &mut smp) {
+            let position = DirectedPosition { in_port, is_switch, num_ports: 8 };
+            if let Step::Port(port) = step(position, &mut smp) {
                 prop_assert!((1..=8).contains(&port));
             }
         }

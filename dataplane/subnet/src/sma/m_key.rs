@@ -5,7 +5,7 @@
 //! subnet manager can learn it.
 
 use super::MadArrival;
-use crate::node::Node;
+use crate::node::SubnetNode;
 use pollux_wire::mad::notice::{BadMKeyTrap, TrapDetails, TrapNumber};
 use pollux_wire::mad::smp::{DirectedSmp, LidSmp, MKey, MKeyProtection};
 use pollux_wire::mad::{Method, MgmtClass};
@@ -20,7 +20,7 @@ pub(super) enum Access {
 }
 
 pub(super) fn check(
-    node: &mut Node,
+    node: &mut SubnetNode,
     arrival: MadArrival,
     smp: &LidSmp,
     bytes: &[u8; 256],

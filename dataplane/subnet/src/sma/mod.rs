@@ -13,7 +13,7 @@ pub mod directed;
 mod m_key;
 mod port_info;
 
-use crate::node::{Node, NodeDrop};
+use crate::node::{NodeDrop, SubnetNode};
 use crate::time::Time;
 use attributes::Instance;
 use m_key::Access;
@@ -61,7 +61,7 @@ const MELLANOX_EXTENDED_PORT_INFO: AttributeId = AttributeId(0xff90);
 
 /// Handles a datagram of subnet management that has arrived at its node. `port` of the arrival must
 /// be one of the node's.
-pub fn handle(node: &mut Node, arrival: MadArrival, bytes: &Mad) -> Handled {
+pub fn handle(node: &mut SubnetNode, arrival: MadArrival, bytes: &Mad) -> Handled {
     let smp = LidSmp::parse(bytes);
     let header = smp.header;
     let has_manager = is_manager(node, arrival.port);
@@ -100,7 +100,7 @@ pub fn handle(node: &mut Node, arrival: MadArrival, bytes: &Mad) -> Handled {
 }
 
 /// A trap of the node that is due: the port it leaves by, where to, and the datagram.
-pub fn poll_trap(node: &mut Node, now: Time) -> Option<(u8, Lid, Mad)> {
+pub fn poll_trap(node: &mut SubnetNode, now: Time) -> Option<(u8, Lid, Mad)> {
     node.traps.due().filter(|due| *due <= now)?;
     // The timeout of the first port; the subnet manager sets all ports to the same value.
     let port = &node.ports.get(usize::from(!node.is_switch()))?.info;
@@ -110,12 +110,12 @@ pub fn poll_trap(node: &mut Node, now: Time) -> Option<(u8, Lid, Mad)> {
     Some((port, info.master_sm_lid, smp.emit()))
 }
 
-fn unclaimed(node: &mut Node) -> Handled {
+fn unclaimed(node: &mut SubnetNode) -> Handled {
     node.drops.count(NodeDrop::Unclaimed);
     Handled::Nothing
 }
 
-fn is_manager(node: &Node, port: u8) -> bool {
+fn is_manager(node: &SubnetNode, port: u8) -> bool {
     let port = &node.ports[usize::from(node.managed_port(port))];
     port.info.capability_mask.contains(CapabilityMask::SM)
 }
@@ -140,7 +140,7 @@ fn answer(
 /// Executes a request; `data` is the attribute of the request, and then that of the answer. Returns
 /// the port whose link went down.
 fn execute(
-    node: &mut Node,
+    node: &mut SubnetNode,
     arrival: MadArrival,
     header: &MadHeader,
     access: Access,

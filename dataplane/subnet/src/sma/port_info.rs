@@ -12,7 +12,7 @@
 
 use super::MadArrival;
 use super::m_key::Access;
-use crate::node::{Node, NodePort};
+use crate::node::{NodePort, SubnetNode};
 use pollux_wire::address::Lid;
 use pollux_wire::mad::MadStatus;
 use pollux_wire::mad::smp::{
@@ -20,7 +20,7 @@ use pollux_wire::mad::smp::{
 };
 
 /// The number of the port that a modifier means; none if the node has not so many.
-fn port_number(node: &Node, arrival: MadArrival, modifier: u32) -> Result<u8, MadStatus> {
+fn port_number(node: &SubnetNode, arrival: MadArrival, modifier: u32) -> Result<u8, MadStatus> {
     let port = PortInfoModifier::parse(&modifier.to_be_bytes()).port;
     let port = if port == 0 && !node.is_switch() { arrival.port } else { port };
     let is_there = usize::from(port) < node.ports.len();
@@ -30,7 +30,7 @@ fn port_number(node: &Node, arrival: MadArrival, modifier: u32) -> Result<u8, Ma
 /// Applies a Set, if there is one. Returns the port whose link went down, and the PortInfo of the
 /// answer.
 pub(super) fn access(
-    node: &mut Node,
+    node: &mut SubnetNode,
     arrival: MadArrival,
     modifier: u32,
     set: Option<PortInfo>,
@@ -52,7 +52,7 @@ pub(super) fn access(
     Ok((link_down, info))
 }
 
-fn apply(node: &mut Node, number: u8, new: &PortInfo) -> Result<Option<u8>, MadStatus> {
+fn apply(node: &mut SubnetNode, number: u8, new: &PortInfo) -> Result<Option<u8>, MadStatus> {
     let has_addresses = number == node.managed_port(number);
     let has_link = number > 0;
     let port = &mut node.ports[usize::from(number)];
@@ -170,7 +170,7 @@ fn set_link(info: &mut PortInfo, new: &PortInfo) {
 }
 
 /// Sets the state of a port; returns whether its link went down.
-fn set_state(node: &mut Node, number: u8, new: &PortInfo) -> bool {
+fn set_state(node: &mut SubnetNode, number: u8, new: &PortInfo) -> bool {
     let info = &mut node.ports[usize::from(number)].info;
     let phys_state = match (new.port_phys_state, new.port_state) {
         (PortPhysState::NO_CHANGE, PortState::DOWN) => info.link_down_default_state,

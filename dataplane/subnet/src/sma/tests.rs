@@ -10,9 +10,10 @@ use pollux_wire::units::Mtu;
 use proptest::prelude::*;
 
 /// A host with its link up, and the switch that it is at.
-fn host_and_switch() -> (Node, Node) {
+fn host_and_switch() -> (SubnetNode, SubnetNode) {
     let topology = Topology::generate("single:2", 3).unwrap();
-    let (mut switch, mut host) = (Node::new(&topology.nodes()[0]), Node::new(&topology.nodes()[1]));
+    let (mut switch, mut host) =
+        (SubnetNode::new(&topology.nodes()[0]), SubnetNode::new(&topology.nodes()[1]));
     host.link_up(1, &switch.ports[1].info, LinkRate::default());
     switch.link_up(1, &host.ports[1].info, LinkRate::default());
     (host, switch)
@@ -32,14 +33,14 @@ fn request<A: Attribute>(method: Method, modifier: u32, m_key: u64, attribute: A
     LidSmp { header, m_key: MKey(m_key), data: attribute.to_data() }.emit()
 }
 
-fn ask<A: Attribute>(node: &mut Node, method: Method, modifier: u32, a: A) -> (MadStatus, A) {
+fn ask<A: Attribute>(node: &mut SubnetNode, method: Method, modifier: u32, a: A) -> (MadStatus, A) {
     let (status, attribute, _) = ask_at(node, AT, &request(method, modifier, 0, a)).unwrap();
     (status, attribute)
 }
 
 /// Status and attribute of the answer, and the port whose link went down.
 fn ask_at<A: Attribute>(
-    node: &mut Node,
+    node: &mut SubnetNode,
     at: MadArrival,
     mad: &Mad,
 ) -> Option<(MadStatus, A, Option<u8>)> {
@@ -49,12 +50,12 @@ fn ask_at<A: Attribute>(
     Some((smp.header.status, A::from_data(&smp.data), link_down))
 }
 
-fn port_info(node: &mut Node) -> PortInfo {
+fn port_info(node: &mut SubnetNode) -> PortInfo {
     ask(node, Method::GET, 1, PortInfo::default()).1
 }
 
 /// The Set by which a subnet manager gives a port its address.
-fn addressed(node: &mut Node) -> PortInfo {
+fn addressed(node: &mut SubnetNode) -> PortInfo {
     PortInfo {
         lid: Lid(4),
         master_sm_lid: Lid(1),
@@ -261,7 +262,7 @@ fn protection_ends_with_the_lease() {
         ..addressed(&mut host)
     };
     ask(&mut host, Method::SET, 1, set);
-    let read = |host: &mut Node, seconds, key| {
+    let read = |host: &mut SubnetNode, seconds, key| {
         ask_at::<PortInfo>(host, later(seconds), &request(Method::GET, 1, key, set)).is_some()
     };
     assert!(!read(&mut host, 1, 0), "starts the lease");

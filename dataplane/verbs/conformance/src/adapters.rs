@@ -30,7 +30,7 @@ impl Side {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum WaitDecision {
     /// Poll again.
     GoOn,
     /// Nothing can arrive any more, or the time of this case is over.
@@ -64,7 +64,7 @@ pub trait Adapters {
 
     /// Called when both devices were polled and nothing arrived. In virtual time it advances to the
     /// next event, and gives up if there is none; with a real clock it checks the time limit.
-    fn turn(&mut self) -> Turn;
+    fn turn(&mut self) -> WaitDecision;
 
     /// A multicast group that both ports have joined, one of a few; `None` if that is not possible.
     fn group(&mut self, nth: u8) -> Option<Group> {

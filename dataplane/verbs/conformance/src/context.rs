@@ -1,6 +1,6 @@
 //! The environment of a case: the two devices, their completions, and the passage of time.
 
-use super::adapters::{Adapters, Group, Side, Turn};
+use super::adapters::{Adapters, Group, Side, WaitDecision};
 use super::verdict::{Stop, fail, skip};
 use pollux_mem::Memory;
 use pollux_verbs::address::{AddressVector, GlobalRoute};
@@ -213,20 +213,20 @@ impl<'a> Context<'a> {
             if let Some(found) = find(self)? {
                 return Ok(found);
             }
-            if !self.breathe()? && self.turn() == Turn::GiveUp {
+            if !self.breathe()? && self.turn() == WaitDecision::GiveUp {
                 return fail(format!("expected {}, found that nothing came", what()));
             }
         }
     }
 
-    pub fn turn(&mut self) -> Turn {
+    pub fn turn(&mut self) -> WaitDecision {
         self.adapters.turn()
     }
 
     /// Completes all work in progress, as far as that can be known.
     pub fn settle(&mut self) -> Result<(), Stop> {
         for _ in 0..QUIET_ROUNDS {
-            if !self.breathe()? && self.turn() == Turn::GiveUp {
+            if !self.breathe()? && self.turn() == WaitDecision::GiveUp {
                 break;
             }
         }

@@ -3,7 +3,7 @@
 use super::adapters::Side;
 use super::buffer::Buffer;
 use super::context::Context;
-use super::peers::End;
+use super::peers::PairEnd;
 use super::verdict::{Stop, equal, fail};
 use pollux_verbs::completion::{Completion, CompletionKind, CompletionStatus};
 use pollux_verbs::event::AsyncEvent;
@@ -36,18 +36,22 @@ pub fn fenced<'a>(id: u64, op: SendOp, sges: &'a [Sge]) -> SendRequest<'a> {
 }
 
 impl Context<'_> {
-    pub fn post(&mut self, end: &End, request: SendRequest<'_>) -> Result<(), Stop> {
+    pub fn post(&mut self, end: &PairEnd, request: SendRequest<'_>) -> Result<(), Stop> {
         Ok(self.device(end.side()).post_send(end.qp, &[request])?)
     }
 
     /// Posts a request and expects that it succeeds.
-    pub fn carry_out(&mut self, end: &End, request: SendRequest<'_>) -> Result<Completion, Stop> {
+    pub fn carry_out(
+        &mut self,
+        end: &PairEnd,
+        request: SendRequest<'_>,
+    ) -> Result<Completion, Stop> {
         self.post(end, request)?;
         self.done(end, request.op.kind(), request.id)
     }
 
     /// Posts a receive, to the shared queue if there is one.
-    pub fn recv(&mut self, end: &End, id: u64, sges: &[Sge]) -> Result<(), Stop> {
+    pub fn recv(&mut self, end: &PairEnd, id: u64, sges: &[Sge]) -> Result<(), Stop> {
         match end.place.srq {
             Some(srq) => self.recv_shared(end.side(), srq, id, sges),
             None => Ok(self.device(end.side()).post_recv(end.qp, &[RecvRequest { id, sges }])?),
@@ -71,7 +75,7 @@ impl Context<'_> {
     /// Expects the next completion of one of the queues, with this ID and one of these statuses.
     pub fn ended(
         &mut self,
-        end: &End,
+        end: &PairEnd,
         queue: Queue,
         id: u64,
         statuses: &[CompletionStatus],
@@ -88,7 +92,12 @@ impl Context<'_> {
     }
 
     /// Expects that the next completion is a success of this kind.
-    pub fn done(&mut self, end: &End, kind: CompletionKind, id: u64) -> Result<Completion, Stop> {
+    pub fn done(
+        &mut self,
+        end: &PairEnd,
+        kind: CompletionKind,
+        id: u64,
+    ) -> Result<Completion, Stop> {
         let queue = if kind.is_recv() { Queue::Recv } else { Queue::Send };
         let found = self.ended(end, queue, id, &[CompletionStatus::Success])?;
         equal("the kind of the completion", found.kind, kind)?;
@@ -96,7 +105,7 @@ impl Context<'_> {
     }
 
     /// Expects that the next receive holds this many bytes.
-    pub fn received(&mut self, end: &End, id: u64, bytes: usize) -> Result<Completion, Stop> {
+    pub fn received(&mut self, end: &PairEnd, id: u64, bytes: usize) -> Result<Completion, Stop> {
         let found = self.done(end, CompletionKind::Recv, id)?;
         equal("bytes received", found.bytes as usize, bytes)?;
         Ok(found)
@@ -105,7 +114,7 @@ impl Context<'_> {
     /// Expects that these requests are flushed, in this order.
     pub fn flushed(
         &mut self,
-        end: &End,
+        end: &PairEnd,
         queue: Queue,
         ids: impl IntoIterator<Item = u64>,
     ) -> Result<(), Stop> {
@@ -118,7 +127,7 @@ impl Context<'_> {
     /// Expects that a request fails, and that its queue pair enters ERR.
     pub fn breaks(
         &mut self,
-        end: &End,
+        end: &PairEnd,
         queue: Queue,
         id: u64,
         statuses: &[CompletionStatus],
@@ -128,7 +137,7 @@ impl Context<'_> {
     }
 
     /// Expects that nothing more completes on this queue pair's completion queues.
-    pub fn nothing_more(&mut self, end: &End) -> Result<(), Stop> {
+    pub fn nothing_more(&mut self, end: &PairEnd) -> Result<(), Stop> {
         self.settle()?;
         let owner = self.owner(end.side());
         for cq in [end.place.send_cq, end.place.recv_cq] {
@@ -141,19 +150,19 @@ impl Context<'_> {
 
     /// Expects that a queue pair enters a state. It may take a while: the peer's failure may be in
     /// progress when that of our side is known.
-    pub fn in_state(&mut self, end: &End, state: QpState) -> Result<(), Stop> {
+    pub fn in_state(&mut self, end: &PairEnd, state: QpState) -> Result<(), Stop> {
         self.until(&|| format!("the queue pair of {:?} in {state}", end.side()), |cx| {
             let (found, _) = cx.device(end.side()).query_qp(end.qp)?;
             Ok((found == state).then_some(()))
         })
     }
 
-    pub fn still_in(&mut self, end: &End, state: QpState) -> Result<(), Stop> {
+    pub fn still_in(&mut self, end: &PairEnd, state: QpState) -> Result<(), Stop> {
         let (found, _) = self.device(end.side()).query_qp(end.qp)?;
         equal("the state of the queue pair", found, state)
     }
 
-    pub fn go(&mut self, end: &End, state: QpState) -> Result<(), Stop> {
+    pub fn go(&mut self, end: &PairEnd, state: QpState) -> Result<(), Stop> {
         let change = QpAttributes { state: Some(state), ..QpAttributes::default() };
         Ok(self.device(end.side()).modify_qp(end.qp, &change)?)
     }
@@ -183,7 +192,7 @@ impl Context<'_> {
     }
 
     /// Sends `bytes` bytes from `a` to `b` and compares them.
-    pub fn exchange(&mut self, a: &End, b: &End, bytes: usize) -> Result<(), Stop> {
+    pub fn exchange(&mut self, a: &PairEnd, b: &PairEnd, bytes: usize) -> Result<(), Stop> {
         let source = self.source(a, bytes, 77)?;
         let sink = self.sink(b, bytes)?;
         self.recv(b, 9001, &[sink.sge(0, bytes)])?;

@@ -31,7 +31,7 @@ pub mod peers;
 pub mod sabotage;
 pub mod verdict;
 
-pub use adapters::{Adapters, Factory, Group, Side, Turn};
+pub use adapters::{Adapters, Factory, Group, Side, WaitDecision};
 pub use cases::THEMES;
 pub use context::Context;
 pub use verdict::{Outcome, Report, Stop, Summary};

@@ -28,14 +28,14 @@ pub struct Place {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct End {
+pub struct PairEnd {
     pub place: Place,
     pub qp: Qp,
     pub qpn: Qpn,
     pub qp_type: QpType,
 }
 
-impl End {
+impl PairEnd {
     pub fn side(&self) -> Side {
         self.place.side
     }
@@ -43,7 +43,7 @@ impl End {
 
 /// How a pair of queue pairs is made. Cases change single fields.
 #[derive(Clone, Copy, Debug)]
-pub struct Setup {
+pub struct PairSetup {
     pub qp_type: QpType,
     /// `None` for the largest MTU of both ports.
     pub path_mtu: Option<Mtu>,
@@ -66,7 +66,7 @@ pub struct Setup {
     pub pkey_index: u16,
 }
 
-impl Setup {
+impl PairSetup {
     /// The setup of most cases. A requester retries for 4 s: its peer may have to wait for a
     /// processor.
     pub const fn new(qp_type: QpType) -> Self {
@@ -126,7 +126,7 @@ impl Context<'_> {
         self.inbox.remove(&(owner, cq));
     }
 
-    pub fn qp_init(&mut self, place: &Place, setup: &Setup) -> QpInit {
+    pub fn qp_init(&mut self, place: &Place, setup: &PairSetup) -> QpInit {
         let limits = self.limits();
         QpInit {
             qp_type: setup.qp_type,
@@ -144,20 +144,20 @@ impl Context<'_> {
     }
 
     /// The queue pair is in RESET.
-    pub fn create(&mut self, place: &Place, setup: &Setup) -> Result<End, Stop> {
+    pub fn create(&mut self, place: &Place, setup: &PairSetup) -> Result<PairEnd, Stop> {
         let init = self.qp_init(place, setup);
         let qp = self.device(place.side).create_qp(&init)?;
         let qpn = self.device(place.side).qpn(qp)?;
-        Ok(End { place: *place, qp, qpn, qp_type: setup.qp_type })
+        Ok(PairEnd { place: *place, qp, qpn, qp_type: setup.qp_type })
     }
 
     /// The change to state `to` from the state before it, with all required attributes.
     pub fn change(
         &mut self,
-        end: &End,
+        end: &PairEnd,
         to: QpState,
-        peer: &End,
-        setup: &Setup,
+        peer: &PairEnd,
+        setup: &PairSetup,
     ) -> Result<QpAttributes, Stop> {
         let (own_psn, its_psn) = match (end.side(), peer.side()) {
             (Side::A, _) | (Side::SecondContext, Side::B) => (setup.psn_a, setup.psn_b),
@@ -174,7 +174,7 @@ impl Context<'_> {
         Ok(QpAttributes { state: Some(to), ..change })
     }
 
-    fn init_change(&mut self, end: &End, setup: &Setup) -> QpAttributes {
+    fn init_change(&mut self, end: &PairEnd, setup: &PairSetup) -> QpAttributes {
         let is_ud = setup.qp_type == QpType::Ud;
         QpAttributes {
             pkey_index: Some(setup.pkey_index),
@@ -187,9 +187,9 @@ impl Context<'_> {
 
     fn rtr_change(
         &mut self,
-        end: &End,
-        peer: &End,
-        setup: &Setup,
+        end: &PairEnd,
+        peer: &PairEnd,
+        setup: &PairSetup,
         its_psn: u32,
     ) -> Result<QpAttributes, Stop> {
         let is_rc = setup.qp_type == QpType::Rc;
@@ -205,7 +205,7 @@ impl Context<'_> {
         })
     }
 
-    fn rts_change(&mut self, setup: &Setup, own_psn: u32) -> QpAttributes {
+    fn rts_change(&mut self, setup: &PairSetup, own_psn: u32) -> QpAttributes {
         let sends = QpAttributes { sq_psn: Some(Psn::new(own_psn)), ..QpAttributes::default() };
         if setup.qp_type != QpType::Rc {
             return sends;
@@ -223,10 +223,10 @@ impl Context<'_> {
     /// Takes `end` through INIT, RTR and RTS, up to `last`.
     pub fn advance(
         &mut self,
-        end: &End,
+        end: &PairEnd,
         last: QpState,
-        peer: &End,
-        setup: &Setup,
+        peer: &PairEnd,
+        setup: &PairSetup,
     ) -> Result<(), Stop> {
         for to in [QpState::Init, QpState::Rtr, QpState::Rts] {
             if to <= last {
@@ -238,7 +238,7 @@ impl Context<'_> {
     }
 
     /// Takes two queue pairs to RTS, connected to each other.
-    pub fn connect(&mut self, a: &End, b: &End, setup: &Setup) -> Result<(), Stop> {
+    pub fn connect(&mut self, a: &PairEnd, b: &PairEnd, setup: &PairSetup) -> Result<(), Stop> {
         self.advance(a, QpState::Rtr, b, setup)?;
         self.advance(b, QpState::Rtr, a, setup)?;
         for (end, peer) in [(a, b), (b, a)] {
@@ -249,13 +249,18 @@ impl Context<'_> {
     }
 
     /// A pair of queue pairs in RTS, each at a new place.
-    pub fn pair(&mut self, setup: &Setup) -> Result<(End, End), Stop> {
+    pub fn pair(&mut self, setup: &PairSetup) -> Result<(PairEnd, PairEnd), Stop> {
         let places = (self.place(Side::A)?, self.place(Side::B)?);
         self.pair_at(&places.0, &places.1, setup)
     }
 
     /// The same at existing places.
-    pub fn pair_at(&mut self, a: &Place, b: &Place, setup: &Setup) -> Result<(End, End), Stop> {
+    pub fn pair_at(
+        &mut self,
+        a: &Place,
+        b: &Place,
+        setup: &PairSetup,
+    ) -> Result<(PairEnd, PairEnd), Stop> {
         let a = self.create(a, setup)?;
         let b = self.create(b, setup)?;
         self.connect(&a, &b, setup)?;
@@ -263,15 +268,15 @@ impl Context<'_> {
     }
 
     /// A pair as in most cases.
-    pub fn connected(&mut self, qp_type: QpType) -> Result<(End, End), Stop> {
-        self.pair(&Setup::new(qp_type))
+    pub fn connected(&mut self, qp_type: QpType) -> Result<(PairEnd, PairEnd), Stop> {
+        self.pair(&PairSetup::new(qp_type))
     }
 
     /// The destination of datagrams from `from` to `to`, both of the default setup.
-    pub fn destination(&mut self, from: &End, to: &End) -> Result<Destination, Stop> {
+    pub fn destination(&mut self, from: &PairEnd, to: &PairEnd) -> Result<Destination, Stop> {
         let path = self.path(from.side(), to.side())?;
         let ah = self.device(from.side()).create_ah(from.place.pd, &path)?;
-        Ok(Destination { ah, qpn: to.qpn, qkey: Setup::UD.qkey })
+        Ok(Destination { ah, qpn: to.qpn, qkey: PairSetup::UD.qkey })
     }
 
     /// Registered memory in `place`'s domain, with [`UNTOUCHED`] bytes.
@@ -288,18 +293,18 @@ impl Context<'_> {
     }
 
     /// Memory to send from, with the pattern of `seed`.
-    pub fn source(&mut self, end: &End, bytes: usize, seed: u8) -> Result<Buffer, Stop> {
+    pub fn source(&mut self, end: &PairEnd, bytes: usize, seed: u8) -> Result<Buffer, Stop> {
         let buffer = self.buffer(&end.place, bytes, Access::NONE)?;
         buffer.put(0, &super::buffer::pattern(seed, bytes));
         Ok(buffer)
     }
 
-    pub fn sink(&mut self, end: &End, bytes: usize) -> Result<Buffer, Stop> {
+    pub fn sink(&mut self, end: &PairEnd, bytes: usize) -> Result<Buffer, Stop> {
         self.buffer(&end.place, bytes, Access::LOCAL_WRITE)
     }
 
     /// Memory with all rights for peers.
-    pub fn shared(&mut self, end: &End, bytes: usize) -> Result<Buffer, Stop> {
+    pub fn shared(&mut self, end: &PairEnd, bytes: usize) -> Result<Buffer, Stop> {
         self.buffer(&end.place, bytes, Access::ALL)
     }
 }

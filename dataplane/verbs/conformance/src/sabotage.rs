@@ -3,7 +3,7 @@
 //! A suite is worth what it finds. [`SABOTAGES`] names cases that have to fail for each fault, and
 //! a backend's test shows that they do, over the very device that passes without the fault.
 
-use super::adapters::{Adapters, Factory, Group, Side, Turn};
+use super::adapters::{Adapters, Factory, Group, Side, WaitDecision};
 use pollux_mem::Memory;
 use pollux_mem::region::MapError;
 use pollux_verbs::address::AddressVector;
@@ -145,7 +145,7 @@ impl Adapters for SabotagedAdapters {
         self.inner.borrow().is_one_subnet()
     }
 
-    fn turn(&mut self) -> Turn {
+    fn turn(&mut self) -> WaitDecision {
         self.inner.borrow_mut().turn()
     }
 

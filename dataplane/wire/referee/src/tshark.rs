@@ -13,14 +13,14 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// A packet, and the fields that tshark must find in it.
-pub struct Frame {
+pub struct DissectedFrame {
     name: String,
     bytes: Vec<u8>,
     expected: Vec<(&'static str, String)>,
     misread: Option<&'static str>,
 }
 
-impl Frame {
+impl DissectedFrame {
     /// A packet, LRH to VCRC, called `name` in failures.
     pub fn new(name: impl Into<String>, bytes: Vec<u8>) -> Self {
         Self { name: name.into(), bytes, expected: Vec::new(), misread: None }
@@ -57,7 +57,7 @@ const GUESSERS: &str = "rpcordma,smc,iser,nvme-rdma,infiniband.eoib";
 ///
 /// # Panics
 /// With a list of all that differs.
-pub fn judge(test: &str, frames: &[Frame]) {
+pub fn judge(test: &str, frames: &[DissectedFrame]) {
     let fields: BTreeSet<&str> =
         frames.iter().flat_map(|f| f.expected.iter().map(|e| e.0)).collect();
     let fields: Vec<&str> = fields.into_iter().collect();

@@ -1,7 +1,7 @@
 //! Packets of an IP over InfiniBand link, for tests that have them dissected.
 
 use pollux_referee::frames::{ud, ud_multicast};
-use pollux_referee::tshark::Frame;
+use pollux_referee::tshark::DissectedFrame;
 use pollux_wire::address::{Gid, Guid, Qpn, Scope};
 use pollux_wire::ethernet::EtherType;
 use pollux_wire::ip::ipoib::IpoibHeader;
@@ -34,7 +34,7 @@ pub fn frame(
     destination: IpAddr,
     ether_type: EtherType,
     packet: &[u8],
-) -> Frame {
+) -> DissectedFrame {
     let payload = [&IpoibHeader { ether_type }.emit()[..], packet].concat();
     let bytes = match GroupId::of(destination) {
         Some(id) => {
@@ -43,5 +43,5 @@ pub fn frame(
         }
         None => ud(&payload),
     };
-    Frame::new(name, bytes)
+    DissectedFrame::new(name, bytes)
 }

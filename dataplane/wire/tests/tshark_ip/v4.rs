@@ -1,7 +1,7 @@
 //! ARP, IPv4 and its payloads.
 
 use crate::link::{GID, LINK_ADDRESS, emitted, frame, hex};
-use pollux_referee::tshark::{Frame, judge};
+use pollux_referee::tshark::{DissectedFrame, judge};
 use pollux_wire::address::{Lid, Qpn};
 use pollux_wire::ethernet::EtherType;
 use pollux_wire::ip::IpProtocol;
@@ -39,7 +39,7 @@ fn ipv4(header: Ipv4Header, options: &[Ipv4Option<'_>], payload: &[u8]) -> Vec<u
     out
 }
 
-fn arp<A: HardwareAddress>(operation: ArpOperation, sender: A, target: A) -> Frame {
+fn arp<A: HardwareAddress>(operation: ArpOperation, sender: A, target: A) -> DissectedFrame {
     let packet = ArpPacket {
         operation,
         sender_hardware: sender,
@@ -154,7 +154,12 @@ fn original() -> Vec<u8> {
     ipv4(v4_header(IpProtocol::UDP, HOST), &[], &udp.emit())
 }
 
-fn icmp(name: &'static str, message: &Icmpv4Message<'_>, kind: Icmpv4Type, code: u8) -> Frame {
+fn icmp(
+    name: &'static str,
+    message: &Icmpv4Message<'_>,
+    kind: Icmpv4Type,
+    code: u8,
+) -> DissectedFrame {
     let mut out = vec![0; message.wire_len()];
     message.write(&mut out).expect("it is that long");
     icmpv4::fill_checksum(&mut out).expect("it has one");
@@ -169,7 +174,8 @@ fn icmp(name: &'static str, message: &Icmpv4Message<'_>, kind: Icmpv4Type, code:
 fn every_icmpv4_message() {
     let original = &original()[..];
     let echo = IcmpEcho { identifier: 0x1234, sequence: 0x5678, data: &[0xff; 33] };
-    let expect_echo = |frame: Frame| frame.expect("icmp.ident", 0x1234).expect("icmp.seq", 0x5678);
+    let expect_echo =
+        |frame: DissectedFrame| frame.expect("icmp.ident", 0x1234).expect("icmp.seq", 0x5678);
     let mut frames = vec![
         expect_echo(icmp(
             "request",
@@ -204,7 +210,7 @@ fn every_icmpv4_message() {
     judge("every_icmpv4_message", &frames);
 }
 
-fn igmp(name: &'static str, message: &IgmpMessage<'_>, version: u8, kind: u8) -> Frame {
+fn igmp(name: &'static str, message: &IgmpMessage<'_>, version: u8, kind: u8) -> DissectedFrame {
     let mut out = vec![0; message.wire_len()];
     message.write(&mut out).expect("it is that long");
     igmp::fill_checksum(&mut out).expect("it has one");
@@ -285,7 +291,7 @@ fn udp_over_ipv4() {
     judge("udp_over_ipv4", &[without, expect("with checksum", &out, 1)]);
 }
 
-fn segment(header: &TcpHeader, options: &[TcpOption<'_>], payload: &[u8]) -> Frame {
+fn segment(header: &TcpHeader, options: &[TcpOption<'_>], payload: &[u8]) -> DissectedFrame {
     let mut out = [0; 200];
     let room = header.write_segment(options, payload.len(), &mut out).expect("it fits");
     room.copy_from_slice(payload);

@@ -1,7 +1,7 @@
 //! IPv6, its extensions and its payloads.
 
 use crate::link::{LINK_ADDRESS, emitted, frame, hex};
-use pollux_referee::tshark::{Frame, judge};
+use pollux_referee::tshark::{DissectedFrame, judge};
 use pollux_wire::ethernet::EtherType;
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::group_record::{GroupRecord, Querier, RecordType, floating_16};
@@ -33,7 +33,7 @@ fn header(next_header: IpProtocol, destination: Ipv6Addr) -> Ipv6Header {
     Ipv6Header { next_header, hop_limit: 255, source: V6, destination, ..Ipv6Header::default() }
 }
 
-fn ipv6(name: &'static str, header: Ipv6Header, payload: &[u8]) -> Frame {
+fn ipv6(name: &'static str, header: Ipv6Header, payload: &[u8]) -> DissectedFrame {
     let mut out = vec![0; Ipv6Header::LEN + payload.len()];
     header.write_packet(payload.len(), &mut out).expect("it fits").copy_from_slice(payload);
     frame(name, header.destination.into(), EtherType::IPV6, &out)
@@ -64,7 +64,7 @@ fn ipv6_with_every_field() {
     );
 }
 
-fn extended(name: &'static str, first: IpProtocol, extension: &Extension<'_>) -> Frame {
+fn extended(name: &'static str, first: IpProtocol, extension: &Extension<'_>) -> DissectedFrame {
     let mut payload = vec![0xff; extension.wire_len() + 20];
     extension.write(&mut payload).expect("there is room");
     ipv6(name, header(first, HOST), &payload).expect("ipv6.nxt", first.0)
@@ -126,14 +126,19 @@ fn message_bytes(message: &Icmpv6Message<'_>, ip: &Ipv6Header) -> Vec<u8> {
     out
 }
 
-fn expect_icmpv6(frame: Frame, kind: Icmpv6Type, code: u8) -> Frame {
+fn expect_icmpv6(frame: DissectedFrame, kind: Icmpv6Type, code: u8) -> DissectedFrame {
     frame
         .expect("icmpv6.type", kind.0)
         .expect("icmpv6.code", code)
         .expect("icmpv6.checksum.status", 1)
 }
 
-fn icmp(name: &'static str, message: &Icmpv6Message<'_>, kind: Icmpv6Type, code: u8) -> Frame {
+fn icmp(
+    name: &'static str,
+    message: &Icmpv6Message<'_>,
+    kind: Icmpv6Type,
+    code: u8,
+) -> DissectedFrame {
     let ip = header(IpProtocol::ICMPV6, HOST);
     expect_icmpv6(ipv6(name, ip, &message_bytes(message, &ip)), kind, code)
 }
@@ -148,7 +153,7 @@ fn every_icmpv6_message() {
     let original = &original[..];
 
     let echo = IcmpEcho { identifier: 0x1234, sequence: 0x5678, data: &[0xff; 33] };
-    let expect_echo = |frame: Frame| {
+    let expect_echo = |frame: DissectedFrame| {
         frame
             .expect("icmpv6.echo.identifier", "0x1234")
             .expect("icmpv6.echo.sequence_number", 0x5678)
@@ -181,7 +186,12 @@ fn every_icmpv6_message() {
     judge("every_icmpv6_message", &frames);
 }
 
-fn nd(name: &'static str, body: NdBody, options: &[NdOption<'_>], kind: Icmpv6Type) -> Frame {
+fn nd(
+    name: &'static str,
+    body: NdBody,
+    options: &[NdOption<'_>],
+    kind: Icmpv6Type,
+) -> DissectedFrame {
     let message = Icmpv6Message::Nd(NdMessage { body, options: List::of(options) });
     let ip = header(IpProtocol::ICMPV6, NODES);
     expect_icmpv6(ipv6(name, ip, &message_bytes(&message, &ip)), kind, 0)
@@ -290,7 +300,7 @@ fn every_other_discovery_message() {
     );
 }
 
-fn mld(name: &'static str, message: MldMessage<'_>, kind: Icmpv6Type) -> Frame {
+fn mld(name: &'static str, message: MldMessage<'_>, kind: Icmpv6Type) -> DissectedFrame {
     let ip = Ipv6Header { hop_limit: 1, ..header(IpProtocol::ICMPV6, GROUP) };
     let message = message_bytes(&Icmpv6Message::Mld(message), &ip);
     let alert = [Ipv6Option::ROUTER_ALERT_MLD];

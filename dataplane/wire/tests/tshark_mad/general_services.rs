@@ -2,7 +2,7 @@
 
 use crate::{ROUNDS, bytes, expect_header, header, list, sa};
 use pollux_referee::frames::gmp;
-use pollux_referee::tshark::{Frame, judge};
+use pollux_referee::tshark::{DissectedFrame, judge};
 use pollux_wire::mad::class_port_info::ClassPortInfo;
 use pollux_wire::mad::perf::{PortCounters, PortCountersExtended};
 use pollux_wire::mad::rmpp::{RmppHeader, RmppStatus, RmppType, Segmentation};
@@ -10,16 +10,16 @@ use pollux_wire::mad::{Attribute, AttributeId, MAD_LEN, MadHeader, Method, MgmtC
 use pollux_wire::units::TimeCode;
 
 /// An attribute in a datagram of performance management.
-fn perf<A: Attribute>(attribute: A) -> Frame {
+fn perf<A: Attribute>(attribute: A) -> DissectedFrame {
     let header = header(MgmtClass::PERF, Method::GET_RESP, A::ID);
     // The data stand at byte 64 (IBA 16.1.1).
     let (mut mad, data) = ([0; MAD_LEN], attribute.to_data::<192>());
     mad[..MadHeader::LEN].copy_from_slice(&header.emit());
     mad[64..].copy_from_slice(&data);
-    expect_header(Frame::new(A::NAME, gmp(&mad)), &header)
+    expect_header(DissectedFrame::new(A::NAME, gmp(&mad)), &header)
 }
 
-fn expect_class_port_info(frame: Frame, info: &ClassPortInfo) -> Frame {
+fn expect_class_port_info(frame: DissectedFrame, info: &ClassPortInfo) -> DissectedFrame {
     let ClassPortInfo { redirect, trap, .. } = info;
     // It has no name for the hop limits.
     let frame = frame
@@ -56,7 +56,7 @@ macro_rules! counters {
     };
 }
 
-fn expect_counters(frame: Frame, counters: &PortCounters) -> Frame {
+fn expect_counters(frame: DissectedFrame, counters: &PortCounters) -> DissectedFrame {
     // It does not know CounterSelect2, QP1Dropped and PortXmitWait.
     let frame = fields!(frame, "portcounters",
         portselect: 2 = counters.port_select,
@@ -84,7 +84,10 @@ fn expect_counters(frame: Frame, counters: &PortCounters) -> Frame {
     )
 }
 
-fn expect_counters_extended(frame: Frame, counters: &PortCountersExtended) -> Frame {
+fn expect_counters_extended(
+    frame: DissectedFrame,
+    counters: &PortCountersExtended,
+) -> DissectedFrame {
     let frame = fields!(frame, "portcounters_ext",
         portselect: 2 = counters.port_select,
         counterselect: 4 = counters.counter_select.0,
@@ -120,7 +123,7 @@ fn general_services() {
 }
 
 /// A datagram of subnet administration with this segmentation header.
-fn segment(name: &str, rmpp: RmppHeader) -> Frame {
+fn segment(name: &str, rmpp: RmppHeader) -> DissectedFrame {
     let node_record = AttributeId(0x0011);
     let mut mad = [0; MAD_LEN];
     let header = header(MgmtClass::SUBN_ADM, Method::GET_TABLE_RESP, node_record);
@@ -129,7 +132,7 @@ fn segment(name: &str, rmpp: RmppHeader) -> Frame {
     // tshark 4.0 cuts the byte of response time and flags in the middle, where it is five bits and
     // three.
     let byte = mad[26];
-    let frame = Frame::new(name, gmp(&mad));
+    let frame = DissectedFrame::new(name, gmp(&mad));
     fields!(frame, "rmpp",
         rmppversion: 2 = rmpp.version,
         rmpptype: 2 = rmpp.rmpp_type.0,

@@ -17,7 +17,7 @@ mod notices;
 mod subnet_management;
 
 use pollux_referee::frames::{gmp, smp};
-use pollux_referee::tshark::Frame;
+use pollux_referee::tshark::DissectedFrame;
 use pollux_wire::mad::smp::{LidSmp, MKey};
 use pollux_wire::mad::{Attribute, AttributeId, MAD_LEN, MadHeader, Method, MgmtClass};
 use std::collections::BTreeSet;
@@ -63,7 +63,7 @@ fn header(mgmt_class: MgmtClass, method: Method, attribute_id: AttributeId) -> M
     }
 }
 
-fn expect_header(frame: Frame, header: &MadHeader) -> Frame {
+fn expect_header(frame: DissectedFrame, header: &MadHeader) -> DissectedFrame {
     fields!(frame, "mad",
         baseversion: 2 = header.base_version,
         mgmtclass: 2 = header.mgmt_class.0,
@@ -78,18 +78,18 @@ fn expect_header(frame: Frame, header: &MadHeader) -> Frame {
 }
 
 /// An attribute in a packet that is routed by LID.
-fn by_lid<A: Attribute>(name: &str, method: Method, attribute: A) -> Frame {
+fn by_lid<A: Attribute>(name: &str, method: Method, attribute: A) -> DissectedFrame {
     let header = header(MgmtClass::SUBN_LID_ROUTED, method, A::ID);
     let mad = LidSmp { header, m_key: MKey(0x0102_0304_0506_0708), data: attribute.to_data() };
-    let frame = expect_header(Frame::new(name, smp(&mad.emit())), &header);
+    let frame = expect_header(DissectedFrame::new(name, smp(&mad.emit())), &header);
     fields!(frame, "smplid", mkey: 16 = mad.m_key.0)
 }
 
 /// An attribute in a datagram of subnet administration, whose data begin at byte 56.
-fn sa<A: Attribute>(name: &str, method: Method, attribute: A) -> Frame {
+fn sa<A: Attribute>(name: &str, method: Method, attribute: A) -> DissectedFrame {
     let header = header(MgmtClass::SUBN_ADM, method, A::ID);
     let mut mad = [0; MAD_LEN];
     mad[..24].copy_from_slice(&header.emit());
     mad[56..].copy_from_slice(&attribute.to_data::<200>());
-    expect_header(Frame::new(name, gmp(&mad)), &header)
+    expect_header(DissectedFrame::new(name, gmp(&mad)), &header)
 }

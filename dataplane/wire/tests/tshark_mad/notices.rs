@@ -1,12 +1,12 @@
 //! Every trap, as sent to the subnet manager and as reported by subnet administration.
 
 use crate::{ROUNDS, by_lid, bytes, plain, sa};
-use pollux_referee::tshark::{Frame, judge};
+use pollux_referee::tshark::{DissectedFrame, judge};
 use pollux_wire::address::Gid;
 use pollux_wire::mad::notice::*;
 use pollux_wire::mad::{Attribute, Method};
 
-fn expect_notice(frame: Frame, notice: &Notice) -> Frame {
+fn expect_notice(frame: DissectedFrame, notice: &Notice) -> DissectedFrame {
     fields!(frame, "notice",
         isgeneric: 2 = notice.is_generic,
         type: 2 = notice.notice_type.0,
@@ -18,7 +18,7 @@ fn expect_notice(frame: Frame, notice: &Notice) -> Frame {
     )
 }
 
-fn expect_details(frame: Frame, details: TrapDetails) -> Frame {
+fn expect_details(frame: DissectedFrame, details: TrapDetails) -> DissectedFrame {
     match details {
         TrapDetails::Gid(trap) => frame.expect("infiniband.trap.gidaddr", trap.gid),
         TrapDetails::LinkState(trap) => fields!(frame, "trap", lidaddr: 4 = trap.lid.0),

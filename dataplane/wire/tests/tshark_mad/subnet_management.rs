@@ -2,13 +2,13 @@
 
 use crate::{ROUNDS, by_lid, bytes, expect_header, header, list, plain};
 use pollux_referee::frames::smp;
-use pollux_referee::tshark::{Frame, judge};
+use pollux_referee::tshark::{DissectedFrame, judge};
 use pollux_wire::address::Lid;
 use pollux_wire::mad::smp::*;
 use pollux_wire::mad::{Attribute, MadStatus, Method, MgmtClass};
 
 /// An attribute in the answer of a directed-route request.
-fn by_path<A: Attribute>(name: &str, attribute: A) -> Frame {
+fn by_path<A: Attribute>(name: &str, attribute: A) -> DissectedFrame {
     let mut header = header(MgmtClass::SUBN_DIRECTED_ROUTE, Method::GET_RESP, A::ID);
     header.status = MadStatus::BAD_FIELD.returning();
     let mut mad = DirectedSmp {
@@ -23,7 +23,7 @@ fn by_path<A: Attribute>(name: &str, attribute: A) -> Frame {
     mad.set_hops(4, 7);
     // tshark 4.0 reads the direction bit as 0 at all times: its mask is meant for the status, of
     // which smpstatus shows the bit as it is.
-    let frame = expect_header(Frame::new(name, smp(&mad.emit())), &mad.header)
+    let frame = expect_header(DissectedFrame::new(name, smp(&mad.emit())), &mad.header)
         .expect("infiniband.smpdirected.initialpath", plain(&mad.initial_path))
         .expect("infiniband.smpdirected.returnpath", plain(&mad.return_path));
     fields!(frame, "smpdirected",
@@ -36,7 +36,9 @@ fn by_path<A: Attribute>(name: &str, attribute: A) -> Frame {
 }
 
 /// The attribute in all rounds, by LID in one and by path in the next.
-fn both_ways<A: Attribute>(expect: impl Fn(Frame, &A) -> Frame) -> Vec<Frame> {
+fn both_ways<A: Attribute>(
+    expect: impl Fn(DissectedFrame, &A) -> DissectedFrame,
+) -> Vec<DissectedFrame> {
     let frame = |round| {
         let attribute = A::from_data(&bytes::<64>(round));
         let frame = match round % 2 {
@@ -48,7 +50,7 @@ fn both_ways<A: Attribute>(expect: impl Fn(Frame, &A) -> Frame) -> Vec<Frame> {
     (0..ROUNDS).map(frame).collect()
 }
 
-fn expect_node_info(frame: Frame, info: &NodeInfo) -> Frame {
+fn expect_node_info(frame: DissectedFrame, info: &NodeInfo) -> DissectedFrame {
     fields!(frame, "nodeinfo",
         baseversion: 2 = info.base_version,
         classversion: 2 = info.class_version,
@@ -65,7 +67,7 @@ fn expect_node_info(frame: Frame, info: &NodeInfo) -> Frame {
     )
 }
 
-fn expect_switch_info(frame: Frame, info: &SwitchInfo) -> Frame {
+fn expect_switch_info(frame: DissectedFrame, info: &SwitchInfo) -> DissectedFrame {
     // It does not know MulticastFDBTop.
     fields!(frame, "switchinfo",
         linearfdbcap: 4 = info.linear_fdb_cap,
@@ -88,7 +90,7 @@ fn expect_switch_info(frame: Frame, info: &SwitchInfo) -> Frame {
     )
 }
 
-fn expect_port_info(frame: Frame, info: &PortInfo) -> Frame {
+fn expect_port_info(frame: DissectedFrame, info: &PortInfo) -> DissectedFrame {
     // It does not know what came after version 1.2.1 of the specification: the suppression of group
     // P_Key traps, CapabilityMask2 and the extended speeds.
     let frame = expect_capabilities(frame, info.capability_mask);
@@ -145,7 +147,7 @@ fn expect_port_info(frame: Frame, info: &PortInfo) -> Frame {
 }
 
 /// The names that tshark has for capabilities; it knows none above bit 27.
-fn expect_capabilities(frame: Frame, mask: CapabilityMask) -> Frame {
+fn expect_capabilities(frame: DissectedFrame, mask: CapabilityMask) -> DissectedFrame {
     let has = |capability: CapabilityMask| u32::from(mask.contains(capability));
     fields!(frame, "portinfo.capabilitymask",
         issm: 8 = has(CapabilityMask::SM),

@@ -34,7 +34,7 @@ use super::{BindError, Events, Lookup, SocketId, StackCounts};
 use connection::{Holder, is_after};
 use engine::{At, Engine};
 use isn::IsnSecret;
-use pollux_control::bounded::Queue;
+use pollux_control::bounded::BoundedQueue;
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::tcp::TcpSegment;
@@ -69,7 +69,7 @@ pub(super) struct Tcp {
     renewed: Packet,
     verify_checksums: bool,
     pub(super) events: Events,
-    pub(super) progress: Queue<IpAddr>,
+    pub(super) progress: BoundedQueue<IpAddr>,
 }
 
 /// An event of a connection: the state before, and whether a packet was received.
@@ -98,7 +98,7 @@ impl Tcp {
             verify_checksums,
             config,
             events: Events::default(),
-            progress: Queue::new(REPORTS_MAX),
+            progress: BoundedQueue::new(REPORTS_MAX),
         }
     }
 

@@ -10,9 +10,9 @@
 use super::counters::DriverConnection;
 use super::{BACK_MAX, Known, PortDriver};
 use pollux_control::ipoib::{
-    Action, Adjacency, ConnectionKey, DatagramAdjacency, Link, PeerKey, QueuePairEvent,
+    Action, Adjacency, ConnectionKey, DatagramAdjacency, LinkProperties, PeerKey, QueuePairEvent,
 };
-use pollux_dataplane::neighbor::{Connected, Datagram, Route};
+use pollux_dataplane::neighbor::{Connected, DatagramRoute, Route};
 use pollux_verbs::time::Time;
 use pollux_verbs::*;
 use pollux_wire::address::{Gid, Qpn};
@@ -147,7 +147,7 @@ impl PortDriver {
     }
 
     /// Starts the netdev, or changes its link; for another partition it has to stop first.
-    fn start(&mut self, link: Link) -> Result<(), VerbsError> {
+    fn start(&mut self, link: LinkProperties) -> Result<(), VerbsError> {
         let was = self.link.replace(link);
         let same_partition = was.is_some_and(|was| was.pkey_index == link.pkey_index);
         if self.netdev.is_stopped() {
@@ -195,7 +195,7 @@ impl PortDriver {
 
     fn route(&self, adjacency: &Adjacency, ah: Option<Ah>) -> Option<Route> {
         let datagram = |adjacency: &DatagramAdjacency| {
-            Some(Datagram { ah: ah?, qpn: adjacency.qpn, mtu: adjacency.mtu })
+            Some(DatagramRoute { ah: ah?, qpn: adjacency.qpn, mtu: adjacency.mtu })
         };
         Some(match adjacency {
             Adjacency::Unknown => Route::Unknown,

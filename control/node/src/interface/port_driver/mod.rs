@@ -22,14 +22,14 @@ use actions::Subject;
 use counters::DriverConnection;
 use memory::WorkerMemory;
 use pollux_control::ipoib::{
-    self as control, Action, ConnectionKey, Link, PacketSource, PeerKey, QueuePairEvent,
+    self as control, Action, ConnectionKey, LinkProperties, PacketSource, PeerKey, QueuePairEvent,
 };
 use pollux_dataplane::acl::{AclAction, AclFilter};
 use pollux_dataplane::capture::CaptureTaps;
 use pollux_dataplane::forward::is_routed_group;
 use pollux_dataplane::headers::PacketHeaders;
 use pollux_dataplane::ipoib::{
-    Config, ConnectionId, ConnectionUse, Netdev, Outgoing, Received, Refused, RxSource,
+    ConnectionId, ConnectionUse, Netdev, NetdevConfig, Outgoing, Received, Refused, RxSource,
 };
 use pollux_dataplane::neighbor::{Peer, Route, RouteTable, Routes};
 use pollux_dataplane::port::TransitPacket;
@@ -125,7 +125,7 @@ struct Known {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
+pub struct PortDriverConfig {
     pub p_key: PKey,
     pub scope: Scope,
     /// The receive MTU of connections, if there are any.
@@ -157,7 +157,7 @@ pub struct PortDriver {
     /// Handles that a reader of an older route table may still use.
     retired: Vec<Ah>,
     /// The link of the netdev, while it is to be started.
-    link: Option<Link>,
+    link: Option<LinkProperties>,
     connection_events: Vec<(ConnectionKey, QueuePairEvent)>,
     /// Packets for control, with the reason.
     pub(super) punts: VecDeque<(Vec<u8>, PuntReason)>,
@@ -166,7 +166,7 @@ pub struct PortDriver {
     pub(super) filtered: Vec<Vec<u8>>,
     waiting: VecDeque<Outgoing>,
     /// Packets of control that found no space there.
-    frames: VecDeque<control::Outgoing>,
+    frames: VecDeque<control::OutgoingPacket>,
     /// Packets for the next doorbell, and the packet that is being written.
     batch: Vec<Outgoing>,
     draft: Option<Buf>,
@@ -197,17 +197,22 @@ impl PortDriver {
     /// Creates all objects of a worker, stopped. The seed has to be secret.
     pub fn new(
         access: WorkerAccess,
-        terms: Terms,
+        terms: PortDriverConfig,
         memory: Arc<WorkerMemory>,
         seed: u64,
     ) -> Result<Self, DeviceError> {
-        let Terms { p_key, scope, message_bytes } = terms;
+        let PortDriverConfig { p_key, scope, message_bytes } = terms;
         let WorkerAccess { mut device, port, pd, fabric } = access;
         let connected_receives = message_bytes.map_or(0, |_| CONNECTED_RECEIVES);
         let receive_mtu = message_bytes.unwrap_or_default();
         let connected_sends = CONNECTED_SENDS;
-        let config =
-            Config { port, connected_receives, connected_sends, receive_mtu, ..Config::default() };
+        let config = NetdevConfig {
+            port,
+            connected_receives,
+            connected_sends,
+            receive_mtu,
+            ..NetdevConfig::default()
+        };
         let netdev = Netdev::new(&mut *device, pd, config, &memory.small, &memory.large)?;
         let routes = RouteTable::new(p_key, scope, seed);
         Ok(Self {
@@ -389,9 +394,9 @@ impl PortDriver {
         self.netdev.peering(connection).map(|peering| ConnectionKey(peering.key))
     }
 
-    fn netdev_link(link: &Link) -> pollux_dataplane::ipoib::Link {
-        let Link { pkey_index, qkey, lid, lmc, gid, .. } = *link;
-        pollux_dataplane::ipoib::Link { pkey_index, qkey, lid, lmc, gid }
+    fn netdev_link(link: &LinkProperties) -> pollux_dataplane::ipoib::LinkAttributes {
+        let LinkProperties { pkey_index, qkey, lid, lmc, gid, .. } = *link;
+        pollux_dataplane::ipoib::LinkAttributes { pkey_index, qkey, lid, lmc, gid }
     }
 
     /// Starts a netdev that has stopped and should not be.

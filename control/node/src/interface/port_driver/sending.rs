@@ -5,9 +5,9 @@
 
 use super::{FRAMES_MAX, PortDriver, Take, WAITING_MAX, take_if_for_socket};
 use pollux_control::beyond::TransitHop;
-use pollux_control::ipoib::{By, DatagramAdjacency, Outgoing};
+use pollux_control::ipoib::{By, DatagramAdjacency, OutgoingPacket};
 use pollux_dataplane::ipoib::{self, Received};
-use pollux_dataplane::neighbor::{Datagram, Route};
+use pollux_dataplane::neighbor::{DatagramRoute, Route};
 use pollux_dataplane::port::{TransitPacket, TxPacket};
 use pollux_dataplane::reason::{ForwardDrop, Refusal};
 use pollux_dataplane::verdict::Verdict;
@@ -42,7 +42,7 @@ pub(in crate::interface) enum PuntReason {
 
 impl PortDriver {
     /// Sends a packet of control, or queues it until there is space.
-    pub fn send(&mut self, frame: Outgoing) {
+    pub fn send(&mut self, frame: OutgoingPacket) {
         if self.frames.is_empty() && self.send_frame(&frame) != Err(NotSent::Full) {
             return;
         }
@@ -66,7 +66,7 @@ impl PortDriver {
 
     /// Sends a packet of control by its present route. Failures for another reason than space are
     /// counted.
-    fn send_frame(&mut self, frame: &Outgoing) -> Result<(), NotSent> {
+    fn send_frame(&mut self, frame: &OutgoingPacket) -> Result<(), NotSent> {
         if self.waiting.len() == WAITING_MAX {
             return Err(NotSent::Full);
         }
@@ -93,7 +93,7 @@ impl PortDriver {
 
     fn datagram(&mut self, adjacency: &DatagramAdjacency) -> Option<Route> {
         let ah = self.handles.of(&mut *self.device, &adjacency.vector).ok()?;
-        Some(Route::Datagram(Datagram { ah, qpn: adjacency.qpn, mtu: adjacency.mtu }))
+        Some(Route::Datagram(DatagramRoute { ah, qpn: adjacency.qpn, mtu: adjacency.mtu }))
     }
 
     fn send_by(

@@ -26,7 +26,7 @@ pub(super) use followed::KernelUpdate;
 
 use super::opening::{Interfaces, Named};
 use crate::config::NodeConfig;
-use crate::interface::Interface;
+use crate::interface::IpoibLink;
 use crate::kernel::KernelError;
 use crate::kernel::route_watch::KernelRouteWatch;
 use crate::kernel::shadow::open_shadow;
@@ -256,7 +256,7 @@ impl InterfaceShadow {
     }
 
     /// Moves packets both ways. Returns whether there were any.
-    fn step(&mut self, now: Time, interface: &mut Interface, buffer: &mut [u8]) -> bool {
+    fn step(&mut self, now: Time, interface: &mut IpoibLink, buffer: &mut [u8]) -> bool {
         let Self { state, groups, .. } = self;
         let Attempt::Running(shadow) = state else { return false };
         let mut busy = false;
@@ -296,10 +296,10 @@ impl InterfaceShadow {
 /// over loses nothing: the interface comes up, and detects duplicates of its addresses, only now.
 fn follow(
     shadow: &mut TunDevice,
-    interface: Option<&Interface>,
+    interface: Option<&IpoibLink>,
     is_taken_over: bool,
 ) -> Result<(), KernelError> {
-    let control = interface.map(Interface::control).filter(|control| control.is_up());
+    let control = interface.map(IpoibLink::control).filter(|control| control.is_up());
     if let Some(control) = control {
         let mut addresses: BTreeSet<_> = control.assigned().collect();
         if is_taken_over {
@@ -329,7 +329,7 @@ fn set_groups(
     now: Time,
     groups: &mut BTreeSet<IpAddr>,
     reports: &[(IpAddr, bool)],
-    interface: &mut Interface,
+    interface: &mut IpoibLink,
 ) {
     for &(group, listens) in reports {
         if listens && !groups.contains(&group) && interface.join_group(now, group) {

@@ -23,7 +23,7 @@ struct Kernel {
     taken: Vec<(MgmtClass, Method)>,
     has_user_rmpp: bool,
     registered: Vec<(MgmtClass, Segments, Vec<Method>)>,
-    sent: Vec<(Agent, MadPeer, Vec<u8>, Option<RetryPolicy>)>,
+    sent: Vec<(Agent, MadPeer, Vec<u8>, Option<UmadRetryPolicy>)>,
     received: VecDeque<(Agent, MadPeer, bool, Vec<u8>)>,
     is_gone: bool,
 }
@@ -54,7 +54,7 @@ impl ManagementPort for Management {
         agent: Agent,
         to: &MadPeer,
         datagram: &[u8],
-        retry_policy: Option<RetryPolicy>,
+        retry_policy: Option<UmadRetryPolicy>,
     ) -> Result<(), VerbsError> {
         let mut kernel = self.kernel.lock().unwrap();
         kernel.sent.push((agent, *to, datagram.to_vec(), retry_policy));
@@ -94,7 +94,11 @@ impl Bench {
     }
 
     /// Sends, and returns what the kernel got: with its number of the agent in the TID.
-    fn send(&mut self, peer: MadAddress, mad: Mad) -> (Agent, MadPeer, Mad, Option<RetryPolicy>) {
+    fn send(
+        &mut self,
+        peer: MadAddress,
+        mad: Mad,
+    ) -> (Agent, MadPeer, Mad, Option<UmadRetryPolicy>) {
         self.umad.send(&self.device, PORT, &Envelope { peer, mad });
         let sent = self.kernel.lock().unwrap().sent.pop().expect("it is sent");
         (sent.0, sent.1, sent.2.try_into().expect("a MAD"), sent.3)

@@ -68,7 +68,7 @@ impl Pair {
         let config = PeerConfig { policy: Policy::Auto, migrates: true, ..PeerConfig::of(Guid(1)) };
         let mut ours = Connections::new(config, workers, 1);
         let (p_key, pkey_index, datagram_mtu) = (PKey::DEFAULT, 0, 2044);
-        let place = Place { link: OURS, p_key, pkey_index, port, datagram_mtu };
+        let place = LocalEnd { link: OURS, p_key, pkey_index, port, datagram_mtu };
         ours.handle_place(Time::START, Some(place));
         let mut theirs = Cm::new(CmConfig::of(Guid(2)), SeededRng::new(2));
         for dialect in listens {

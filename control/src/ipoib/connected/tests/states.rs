@@ -6,7 +6,7 @@
 
 use super::*;
 use crate::cm::CmDatagram;
-use crate::cm::End;
+use crate::cm::ConnectionEnd;
 use crate::ipoib::connected::probe::Probe;
 use pollux_wire::mad::cm::Rej;
 use std::fmt::Write;
@@ -138,8 +138,8 @@ macro_rules! told {
     };
 }
 
-fn rejected(reason: RejectReason) -> End {
-    End::Rejected(Box::new(Rej { reason, ..Rej::default() }))
+fn rejected(reason: RejectReason) -> ConnectionEnd {
+    ConnectionEnd::Rejected(Box::new(Rej { reason, ..Rej::default() }))
 }
 
 const EVENTS: [(&str, Event); 25] = [
@@ -177,9 +177,9 @@ const EVENTS: [(&str, Event); 25] = [
     }),
     ("REJ, service ID", told!(rejected(RejectReason::INVALID_SERVICE_ID))),
     ("REJ", told!(rejected(RejectReason::CONSUMER_REJECT))),
-    ("silence", told!(End::TimedOut)),
-    ("DREQ", told!(End::Asked)),
-    ("stale", told!(End::Stale)),
+    ("silence", told!(ConnectionEnd::TimedOut)),
+    ("DREQ", told!(ConnectionEnd::Asked)),
+    ("stale", told!(ConnectionEnd::Stale)),
     ("closed", |pair, _, id| id.into_iter().for_each(|id| pair.ours.closed(pair.now, id))),
     ("REQ", |pair, _, _| {
         pair.ask(Dialect::Rfc, &THEIRS, 0x700);

@@ -8,7 +8,7 @@ use crate::node::NodeDrop;
 use crate::process::control_message::{Attach, ControlMessage};
 use crate::process::grants::DIRECT_RINGS_MAX;
 use crate::process::port_page::{SLOTS, ServerPage};
-use crate::process::socket::{Received, Socket, accept};
+use crate::process::socket::{ReceivedMessage, Socket, accept};
 use crate::time::Time;
 use crate::topology::End;
 use pollux_hca::PORT_CONTEXTS_MAX;
@@ -68,14 +68,14 @@ impl Server {
             let _ = socket.send(&ControlMessage::Refused { reason: reason.into() }, None);
         };
         match socket.receive() {
-            Received::Nothing => return Some(socket),
-            Received::Message(ControlMessage::Attach(ask), _) => {
+            ReceivedMessage::Nothing => return Some(socket),
+            ReceivedMessage::Message(ControlMessage::Attach(ask), _) => {
                 if let Err((socket, reason)) = self.attach(now, net, socket, &ask) {
                     refuse(&socket, &reason);
                 }
             }
-            Received::Truncated(_) => refuse(&socket, NO_ROOM),
-            Received::Message(..) | Received::End => {}
+            ReceivedMessage::Truncated(_) => refuse(&socket, NO_ROOM),
+            ReceivedMessage::Message(..) | ReceivedMessage::End => {}
         }
         None
     }
@@ -164,8 +164,8 @@ impl Server {
         for _ in 0..MESSAGES {
             let Some(client) = self.clients.get_mut(&number) else { return };
             match client.socket.receive() {
-                Received::Nothing => return,
-                Received::Message(
+                ReceivedMessage::Nothing => return,
+                ReceivedMessage::Message(
                     message @ (ControlMessage::Expose { .. } | ControlMessage::Withdraw { .. }),
                     fd,
                 ) => {
@@ -174,21 +174,23 @@ impl Server {
                         return;
                     }
                 }
-                Received::Message(message @ ControlMessage::Mapped { .. }, _) => {
+                ReceivedMessage::Message(message @ ControlMessage::Mapped { .. }, _) => {
                     self.forward_answer(net, number, &message);
                 }
                 // Its ring is polled next.
-                Received::Message(ControlMessage::Wake, _) => {}
+                ReceivedMessage::Message(ControlMessage::Wake, _) => {}
                 // This process has no descriptor left for a leased segment: not an error of the
                 // client.
-                Received::Truncated(message @ ControlMessage::Expose { .. }) => {
+                ReceivedMessage::Truncated(message @ ControlMessage::Expose { .. }) => {
                     net.count_drop(client.context.end, NodeDrop::NoDescriptor);
                     if !self.forward_request(net, number, &message, None) {
                         self.mark_lost(number);
                         return;
                     }
                 }
-                Received::Message(..) | Received::Truncated(_) | Received::End => {
+                ReceivedMessage::Message(..)
+                | ReceivedMessage::Truncated(_)
+                | ReceivedMessage::End => {
                     client.is_lost = true;
                     return;
                 }

@@ -12,7 +12,7 @@ mod up;
 
 use super::control_message::ControlMessage;
 use super::direct::Granted;
-use super::grants::{Grants, Verdict};
+use super::grants::{Grants, RingDecision};
 use super::port_page::ServerPage;
 use super::socket::{Socket, socket_path};
 use super::{tag, wake_socket};
@@ -371,8 +371,8 @@ impl Server {
             return;
         }
         match self.grants.may(from, to, route) {
-            Verdict::No => {}
-            Verdict::TakeBack(ring) => {
+            RingDecision::No => {}
+            RingDecision::TakeBack(ring) => {
                 self.grants.take_back(ring);
                 if let Some(granted) = self.rings.get(&ring) {
                     granted.close();
@@ -381,7 +381,7 @@ impl Server {
                 let sender = self.grants.ring(ring).and_then(|grant| self.clients.get(&grant.from));
                 sender.into_iter().for_each(Client::wake);
             }
-            Verdict::Yes => {
+            RingDecision::Yes => {
                 // Without memory or descriptors, the traffic stays with the server.
                 let Some((granted, fd)) = self.new_ring(from) else { return };
                 let Ok((near, far)) = wake_socket::pair() else { return };
@@ -481,7 +481,7 @@ mod tests {
     use crate::link::fault::SeededRng;
     use crate::process::control_message::Attach;
     use crate::process::port_page::{ClientPage, SLOTS};
-    use crate::process::socket::Received;
+    use crate::process::socket::ReceivedMessage;
     use crate::subnet::Datagram;
     use crate::subnet::Subnet;
     use crate::topology::Topology;
@@ -550,10 +550,10 @@ mod tests {
             assert!(socket.send(&ControlMessage::Attach(ask), None));
             read(server, Time::START, net);
             match socket.receive() {
-                Received::Message(ControlMessage::Attached { .. }, Some(fd)) => {
+                ReceivedMessage::Message(ControlMessage::Attached { .. }, Some(fd)) => {
                     Ok((socket, ClientPage::open(fd).unwrap()))
                 }
-                Received::Message(ControlMessage::Refused { reason }, None) => Err(reason),
+                ReceivedMessage::Message(ControlMessage::Refused { reason }, None) => Err(reason),
                 other => panic!("{other:?}"),
             }
         }
@@ -700,7 +700,7 @@ mod tests {
         for (host, socket) in (1..).zip(&sockets) {
             let said = socket.receive();
             assert!(
-                matches!(said, Received::Message(ControlMessage::Attached { .. }, Some(_))),
+                matches!(said, ReceivedMessage::Message(ControlMessage::Attached { .. }, Some(_))),
                 "{host}: {said:?}"
             );
         }
@@ -720,15 +720,15 @@ mod tests {
         server.read_sockets(Time::START, &mut net);
         assert!(matches!(
             first.receive(),
-            Received::Message(ControlMessage::Attached { .. }, Some(_))
+            ReceivedMessage::Message(ControlMessage::Attached { .. }, Some(_))
         ));
         assert_eq!((server.statistics().0, server.unattached.len()), (1, UNATTACHED_MAX));
         let last = connect(&server);
         server.read_sockets(Time::START, &mut net);
         assert_eq!(server.unattached.len(), UNATTACHED_MAX);
-        assert!(matches!(silent[0].receive(), Received::End), "the oldest");
-        assert!(matches!(silent[1].receive(), Received::Nothing));
-        assert!(matches!(last.receive(), Received::Nothing));
+        assert!(matches!(silent[0].receive(), ReceivedMessage::End), "the oldest");
+        assert!(matches!(silent[1].receive(), ReceivedMessage::Nothing));
+        assert!(matches!(last.receive(), ReceivedMessage::Nothing));
     }
 
     /// Notifications and frames stay in order.
@@ -803,7 +803,7 @@ mod tests {
                 }
                 assert!(page.up.send_bytes(tag::MESSAGE, &words, b"four"));
                 server.receive(Time::START, &mut net);
-                while !matches!(neighbor.receive(), Received::Nothing) {}
+                while !matches!(neighbor.receive(), ReceivedMessage::Nothing) {}
                 while page.down.receive(|_| ()) {}
             }
             server.read_sockets(Time::START, &mut net);
@@ -813,7 +813,7 @@ mod tests {
         }
         assert!(was_full);
         // It goes on, and has rings again.
-        while !matches!(stopped.receive(), Received::Nothing) {}
+        while !matches!(stopped.receive(), ReceivedMessage::Nothing) {}
         server.clients.get_mut(&2).unwrap().outbox.clear();
         server.send(Time::START + Duration::from_secs(20), &mut net);
         assert!(page.up.send_bytes(tag::MESSAGE, &words, b"four"));
@@ -875,7 +875,7 @@ mod tests {
             let words = [0xffff << 16 | 0x41 << 32, 2 << 32 | slid << 48, 1];
             assert!(page.up.send_bytes(tag::MESSAGE, &words, b"four"));
             server.receive(Time::START, &mut net);
-            while let Received::Message(message, _) = socket.receive() {
+            while let ReceivedMessage::Message(message, _) = socket.receive() {
                 let ControlMessage::Sends { route, .. } = message else { continue };
                 routes.push((route_of(route).slid, route_of(route).dlid));
             }
@@ -996,7 +996,7 @@ mod tests {
     /// The received control messages, without those about rings, and their descriptors.
     fn messages_of(socket: &Socket) -> (Vec<ControlMessage>, usize) {
         let (mut messages, mut descriptors) = (Vec::new(), 0);
-        while let Received::Message(message, fd) = socket.receive() {
+        while let ReceivedMessage::Message(message, fd) = socket.receive() {
             let is_of_ring = matches!(
                 message,
                 ControlMessage::Sends { .. }

@@ -85,8 +85,8 @@ fn many_in_a_row(cx: &mut Context<'_>) -> Result<(), Stop> {
 fn from_two_queue_pairs(cx: &mut Context<'_>) -> Result<(), Stop> {
     let places = (cx.place(Side::A)?, cx.place(Side::B)?);
     let pairs = [
-        cx.pair_at(&places.0, &places.1, &Setup::RC)?,
-        cx.pair_at(&places.0, &places.1, &Setup::RC)?,
+        cx.pair_at(&places.0, &places.1, &PairSetup::RC)?,
+        cx.pair_at(&places.0, &places.1, &PairSetup::RC)?,
     ];
     let target = cx.shared(&pairs[0].1, 8)?;
     target.put_u64(0, 100);

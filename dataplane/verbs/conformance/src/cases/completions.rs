@@ -15,7 +15,7 @@ fn one_queue_for_both(cx: &mut Context<'_>) -> Result<(), Stop> {
     let place = cx.place(Side::A)?;
     let one = Place { recv_cq: place.send_cq, ..place };
     let other = cx.place(Side::B)?;
-    let (a, b) = cx.pair_at(&one, &other, &Setup::RC)?;
+    let (a, b) = cx.pair_at(&one, &other, &PairSetup::RC)?;
     cx.exchange(&a, &b, 64)?;
     cx.exchange(&b, &a, 64)
 }
@@ -24,7 +24,7 @@ fn one_queue_for_many(cx: &mut Context<'_>) -> Result<(), Stop> {
     let places = (cx.place(Side::A)?, cx.place(Side::B)?);
     let mut pairs = Vec::new();
     for _ in 0..8 {
-        pairs.push(cx.pair_at(&places.0, &places.1, &Setup::RC)?);
+        pairs.push(cx.pair_at(&places.0, &places.1, &PairSetup::RC)?);
     }
     let sink = cx.sink(&pairs[0].1, 8)?;
     let source = cx.source(&pairs[0].0, 8, 141)?;
@@ -73,7 +73,7 @@ fn one_at_a_time(cx: &mut Context<'_>) -> Result<(), Stop> {
         let mut room = [Completion::NOTHING; 1];
         if cx.device(Side::B).poll(b.place.recv_cq, &mut room)? == 1 {
             found.push(room[0].id);
-        } else if cx.turn() == Turn::GiveUp {
+        } else if cx.turn() == WaitDecision::GiveUp {
             break;
         }
     }
@@ -85,8 +85,8 @@ fn overflow(cx: &mut Context<'_>) -> Result<(), Stop> {
     let small = cx.device(Side::B).create_cq(1)?;
     let place = Place { recv_cq: small, ..place };
     let requests_max = cx.limits().requests_max.min(4096);
-    let b = cx.create(&place, &Setup { requests_max, ..Setup::RC })?;
-    cx.advance(&b, QpState::Init, &b, &Setup::RC)?;
+    let b = cx.create(&place, &PairSetup { requests_max, ..PairSetup::RC })?;
+    cx.advance(&b, QpState::Init, &b, &PairSetup::RC)?;
     // Adapters round the length up; this many receives exceed it.
     let mut posted = 0;
     let one = [RecvRequest { id: 1, sges: &[] }];

@@ -8,16 +8,16 @@ macro_rules! each_mtu {
     ($($bytes:literal $mtu:ident;)*) => {
         &[$(
             Case::new(concat!("rc-send-mtu-", $bytes), "IBA 9.7.7", &[], |cx| {
-                send(cx, &Setup { path_mtu: Some(Mtu::$mtu), ..Setup::RC })
+                send(cx, &PairSetup { path_mtu: Some(Mtu::$mtu), ..PairSetup::RC })
             }),
             Case::new(concat!("rc-write-mtu-", $bytes), "IBA 9.7.7", &[], |cx| {
-                write(cx, &Setup { path_mtu: Some(Mtu::$mtu), ..Setup::RC })
+                write(cx, &PairSetup { path_mtu: Some(Mtu::$mtu), ..PairSetup::RC })
             }),
             Case::new(concat!("rc-read-mtu-", $bytes), "IBA 9.7.7", &[], |cx| {
-                read(cx, &Setup { path_mtu: Some(Mtu::$mtu), ..Setup::RC })
+                read(cx, &PairSetup { path_mtu: Some(Mtu::$mtu), ..PairSetup::RC })
             }),
             Case::new(concat!("uc-send-mtu-", $bytes), "IBA 9.7.7", UC, |cx| {
-                send(cx, &Setup { path_mtu: Some(Mtu::$mtu), ..Setup::UC })
+                send(cx, &PairSetup { path_mtu: Some(Mtu::$mtu), ..PairSetup::UC })
             }),
         )*]
     };
@@ -38,7 +38,7 @@ pub const CASES: &[Case] = &[
     Case::new("rc-read-psn-wraps", "IBA 9.7.1", &[], |cx| read(cx, &wrapping(QpType::Rc))),
     Case::new("uc-send-psn-wraps", "IBA 9.7.1", UC, |cx| send(cx, &wrapping(QpType::Uc))),
     Case::new("rc-psn-starts-at-zero", "IBA 9.7.1", &[], |cx| {
-        send(cx, &Setup { psn_a: 0, psn_b: 0, ..Setup::RC })
+        send(cx, &PairSetup { psn_a: 0, psn_b: 0, ..PairSetup::RC })
     }),
     Case::new("psn-wraps-with-many-messages", "IBA 9.7.1", &[], many_messages),
     Case::new("more-reads-than-depth", "IBA 9.4.4.1", &[], |cx| many_reads(cx, 1)),
@@ -57,12 +57,12 @@ const UC: &[Need] = &[Need::Uc, Need::Lossless];
 /// Several packets, and a part of one.
 const BYTES: usize = 10_001;
 
-fn wrapping(qp_type: QpType) -> Setup {
-    Setup { psn_a: 0xff_fffe, psn_b: 0xff_ffff, ..Setup::new(qp_type) }
+fn wrapping(qp_type: QpType) -> PairSetup {
+    PairSetup { psn_a: 0xff_fffe, psn_b: 0xff_ffff, ..PairSetup::new(qp_type) }
 }
 
 /// A pair of this setup, if the ports support its MTU.
-fn pair(cx: &mut Context<'_>, setup: &Setup) -> Result<(End, End), Stop> {
+fn pair(cx: &mut Context<'_>, setup: &PairSetup) -> Result<(PairEnd, PairEnd), Stop> {
     let max = cx.mtu()?;
     match setup.path_mtu {
         Some(mtu) if mtu > max => skip(format!("the ports carry at most {max:?}")),
@@ -70,7 +70,7 @@ fn pair(cx: &mut Context<'_>, setup: &Setup) -> Result<(End, End), Stop> {
     }
 }
 
-fn send(cx: &mut Context<'_>, setup: &Setup) -> Result<(), Stop> {
+fn send(cx: &mut Context<'_>, setup: &PairSetup) -> Result<(), Stop> {
     let (a, b) = pair(cx, setup)?;
     for bytes in [BYTES, 0, 1, 256, 4096] {
         cx.exchange(&a, &b, bytes)?;
@@ -78,7 +78,7 @@ fn send(cx: &mut Context<'_>, setup: &Setup) -> Result<(), Stop> {
     Ok(())
 }
 
-fn write(cx: &mut Context<'_>, setup: &Setup) -> Result<(), Stop> {
+fn write(cx: &mut Context<'_>, setup: &PairSetup) -> Result<(), Stop> {
     let (a, b) = pair(cx, setup)?;
     let source = cx.source(&a, BYTES, 191)?;
     let target = cx.shared(&b, BYTES)?;
@@ -91,7 +91,7 @@ fn write(cx: &mut Context<'_>, setup: &Setup) -> Result<(), Stop> {
     Ok(())
 }
 
-fn read(cx: &mut Context<'_>, setup: &Setup) -> Result<(), Stop> {
+fn read(cx: &mut Context<'_>, setup: &PairSetup) -> Result<(), Stop> {
     let (a, b) = pair(cx, setup)?;
     let target = cx.shared(&b, BYTES)?;
     target.put(0, &pattern(192, BYTES));
@@ -106,7 +106,7 @@ fn read(cx: &mut Context<'_>, setup: &Setup) -> Result<(), Stop> {
 }
 
 fn many_messages(cx: &mut Context<'_>) -> Result<(), Stop> {
-    let (a, b) = cx.pair(&Setup { psn_a: 0xff_fff8, psn_b: 0xff_fff8, ..Setup::RC })?;
+    let (a, b) = cx.pair(&PairSetup { psn_a: 0xff_fff8, psn_b: 0xff_fff8, ..PairSetup::RC })?;
     for _ in 0..16 {
         cx.exchange(&a, &b, 1)?;
         cx.exchange(&b, &a, 1)?;
@@ -115,7 +115,7 @@ fn many_messages(cx: &mut Context<'_>) -> Result<(), Stop> {
 }
 
 fn many_reads(cx: &mut Context<'_>, initiator_depth: u8) -> Result<(), Stop> {
-    let (a, b) = cx.pair(&Setup { initiator_depth, ..Setup::RC })?;
+    let (a, b) = cx.pair(&PairSetup { initiator_depth, ..PairSetup::RC })?;
     let target = cx.shared(&b, 16 * 3000)?;
     target.put(0, &pattern(193, 16 * 3000));
     let sink = cx.sink(&a, 16 * 3000)?;
@@ -131,7 +131,7 @@ fn many_reads(cx: &mut Context<'_>, initiator_depth: u8) -> Result<(), Stop> {
 }
 
 fn depth_zero(cx: &mut Context<'_>) -> Result<(), Stop> {
-    let (a, b) = cx.pair(&Setup { initiator_depth: 0, ..Setup::RC })?;
+    let (a, b) = cx.pair(&PairSetup { initiator_depth: 0, ..PairSetup::RC })?;
     let target = cx.shared(&b, 8)?;
     let sink = cx.sink(&a, 8)?;
     let op = SendOp::Read(target.remote(0));
@@ -145,7 +145,8 @@ fn depth_zero(cx: &mut Context<'_>) -> Result<(), Stop> {
 }
 
 fn more_than_the_responder(cx: &mut Context<'_>) -> Result<(), Stop> {
-    let (a, b) = cx.pair(&Setup { initiator_depth: 4, responder_resources: 1, ..Setup::RC })?;
+    let (a, b) =
+        cx.pair(&PairSetup { initiator_depth: 4, responder_resources: 1, ..PairSetup::RC })?;
     let target = cx.shared(&b, 4 * 3000)?;
     target.put(0, &pattern(194, 4 * 3000));
     let sink = cx.sink(&a, 4 * 3000)?;
@@ -173,7 +174,7 @@ fn more_than_the_responder(cx: &mut Context<'_>) -> Result<(), Stop> {
 }
 
 fn no_responder_resources(cx: &mut Context<'_>) -> Result<(), Stop> {
-    let (a, b) = cx.pair(&Setup { responder_resources: 0, ..Setup::RC })?;
+    let (a, b) = cx.pair(&PairSetup { responder_resources: 0, ..PairSetup::RC })?;
     let target = cx.shared(&b, 8)?;
     let sink = cx.sink(&a, 8)?;
     cx.post(&a, request(1, SendOp::Read(target.remote(0)), &[sink.sge(0, 8)]))?;
@@ -189,11 +190,11 @@ fn no_responder_resources(cx: &mut Context<'_>) -> Result<(), Stop> {
 
 fn uc_wrong_first_psn(cx: &mut Context<'_>) -> Result<(), Stop> {
     let (place_a, place_b) = (cx.place(Side::A)?, cx.place(Side::B)?);
-    let a = cx.create(&place_a, &Setup::UC)?;
-    let b = cx.create(&place_b, &Setup::UC)?;
+    let a = cx.create(&place_a, &PairSetup::UC)?;
+    let b = cx.create(&place_b, &PairSetup::UC)?;
     // B expects another first number: as if messages had been lost, which UC gets over.
-    let expects = Setup { psn_a: Setup::UC.psn_a - 1000, ..Setup::UC };
-    cx.advance(&a, QpState::Rts, &b, &Setup::UC)?;
+    let expects = PairSetup { psn_a: PairSetup::UC.psn_a - 1000, ..PairSetup::UC };
+    cx.advance(&a, QpState::Rts, &b, &PairSetup::UC)?;
     cx.advance(&b, QpState::Rts, &a, &expects)?;
     cx.exchange(&a, &b, BYTES)?;
     cx.exchange(&a, &b, 1)
@@ -201,15 +202,15 @@ fn uc_wrong_first_psn(cx: &mut Context<'_>) -> Result<(), Stop> {
 
 fn with_a_grh(cx: &mut Context<'_>) -> Result<(), Stop> {
     let (place_a, place_b) = (cx.place(Side::A)?, cx.place(Side::B)?);
-    let a = cx.create(&place_a, &Setup::RC)?;
-    let b = cx.create(&place_b, &Setup::RC)?;
+    let a = cx.create(&place_a, &PairSetup::RC)?;
+    let b = cx.create(&place_b, &PairSetup::RC)?;
     for (end, peer) in [(&a, &b), (&b, &a)] {
-        cx.advance(end, QpState::Init, peer, &Setup::RC)?;
+        cx.advance(end, QpState::Init, peer, &PairSetup::RC)?;
         let path = cx.global_path(end.side(), peer.side())?;
-        let change = cx.change(end, QpState::Rtr, peer, &Setup::RC)?;
+        let change = cx.change(end, QpState::Rtr, peer, &PairSetup::RC)?;
         let change = QpAttributes { path: Some(path), ..change };
         cx.device(end.side()).modify_qp(end.qp, &change)?;
-        let change = cx.change(end, QpState::Rts, peer, &Setup::RC)?;
+        let change = cx.change(end, QpState::Rts, peer, &PairSetup::RC)?;
         cx.device(end.side()).modify_qp(end.qp, &change)?;
     }
     cx.exchange(&a, &b, BYTES)?;
@@ -217,9 +218,9 @@ fn with_a_grh(cx: &mut Context<'_>) -> Result<(), Stop> {
 }
 
 /// A pair whose ends have different path MTUs.
-fn mtus_differ(cx: &mut Context<'_>, qp_type: QpType) -> Result<(End, End), Stop> {
+fn mtus_differ(cx: &mut Context<'_>, qp_type: QpType) -> Result<(PairEnd, PairEnd), Stop> {
     let (place_a, place_b) = (cx.place(Side::A)?, cx.place(Side::B)?);
-    let of = |mtu| Setup { path_mtu: Some(mtu), ..Setup::new(qp_type) };
+    let of = |mtu| PairSetup { path_mtu: Some(mtu), ..PairSetup::new(qp_type) };
     let (large, small) = (of(Mtu::BYTES_512), of(Mtu::BYTES_256));
     let (a, b) = (cx.create(&place_a, &large)?, cx.create(&place_b, &small)?);
     cx.advance(&b, QpState::Rts, &a, &small)?;

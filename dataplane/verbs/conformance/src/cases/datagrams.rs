@@ -31,8 +31,8 @@ const SUBNET: &[Need] = &[Need::Lossless, Need::Subnet];
 /// Sends eight bytes, which have to arrive as receive `id`.
 fn arrives(
     cx: &mut Context<'_>,
-    a: &End,
-    b: &End,
+    a: &PairEnd,
+    b: &PairEnd,
     to: Destination,
     id: u64,
 ) -> Result<(Completion, Buffer), Stop> {
@@ -48,8 +48,8 @@ fn arrives(
 /// Sends a datagram that must not arrive; the next valid one has to use the receive.
 fn is_dropped(
     cx: &mut Context<'_>,
-    a: &End,
-    b: &End,
+    a: &PairEnd,
+    b: &PairEnd,
     bad: Destination,
     good: Destination,
 ) -> Result<(), Stop> {
@@ -86,7 +86,7 @@ fn with_grh(cx: &mut Context<'_>) -> Result<(), Stop> {
     };
     let path = AddressVector { grh: Some(route), ..path };
     let ah = cx.device(Side::A).create_ah(a.place.pd, &path)?;
-    let to = Destination { ah, qpn: b.qpn, qkey: Setup::UD.qkey };
+    let to = Destination { ah, qpn: b.qpn, qkey: PairSetup::UD.qkey };
     let (found, sink) = arrives(cx, &a, &b, to, 1)?;
     equal("a GRH", found.from.map(|from| from.has_grh), Some(true))?;
     let port = cx.port(Side::A);
@@ -138,14 +138,14 @@ fn answered(cx: &mut Context<'_>) -> Result<(), Stop> {
     let port = cx.port(Side::B);
     let path = AddressVector { dlid: from.slid, sl: from.sl, port, ..AddressVector::default() };
     let ah = cx.device(Side::B).create_ah(b.place.pd, &path)?;
-    let back = Destination { ah, qpn: from.src_qp, qkey: Setup::UD.qkey };
+    let back = Destination { ah, qpn: from.src_qp, qkey: PairSetup::UD.qkey };
     arrives(cx, &b, &a, back, 2).map(drop)
 }
 
 fn two_receivers(cx: &mut Context<'_>) -> Result<(), Stop> {
     let (a, b) = cx.connected(QpType::Ud)?;
-    let other = cx.create(&b.place, &Setup::UD)?;
-    cx.advance(&other, QpState::Rts, &a, &Setup::UD)?;
+    let other = cx.create(&b.place, &PairSetup::UD)?;
+    cx.advance(&other, QpState::Rts, &a, &PairSetup::UD)?;
     let to = cx.destination(&a, &b)?;
     arrives(cx, &a, &other, Destination { qpn: other.qpn, ..to }, 1)?;
     arrives(cx, &a, &b, to, 2).map(drop)
@@ -153,8 +153,8 @@ fn two_receivers(cx: &mut Context<'_>) -> Result<(), Stop> {
 
 fn two_senders(cx: &mut Context<'_>) -> Result<(), Stop> {
     let (a, b) = cx.connected(QpType::Ud)?;
-    let other = cx.create(&a.place, &Setup::UD)?;
-    cx.advance(&other, QpState::Rts, &b, &Setup::UD)?;
+    let other = cx.create(&a.place, &PairSetup::UD)?;
+    cx.advance(&other, QpState::Rts, &b, &PairSetup::UD)?;
     let to = cx.destination(&a, &b)?;
     for (id, from) in [(1, &a), (2, &other)] {
         let (found, _) = arrives(cx, from, &b, to, id)?;
@@ -237,9 +237,10 @@ fn high_bit_sends_own(cx: &mut Context<'_>) -> Result<(), Stop> {
 }
 
 /// A pair whose ends have different keys.
-fn pair_of_keys(cx: &mut Context<'_>, a: QKey, b: QKey) -> Result<(End, End), Stop> {
+fn pair_of_keys(cx: &mut Context<'_>, a: QKey, b: QKey) -> Result<(PairEnd, PairEnd), Stop> {
     let (place_a, place_b) = (cx.place(Side::A)?, cx.place(Side::B)?);
-    let (setup_a, setup_b) = (Setup { qkey: a, ..Setup::UD }, Setup { qkey: b, ..Setup::UD });
+    let (setup_a, setup_b) =
+        (PairSetup { qkey: a, ..PairSetup::UD }, PairSetup { qkey: b, ..PairSetup::UD });
     let a = cx.create(&place_a, &setup_a)?;
     let b = cx.create(&place_b, &setup_b)?;
     cx.advance(&a, QpState::Rts, &b, &setup_a)?;
@@ -250,7 +251,7 @@ fn pair_of_keys(cx: &mut Context<'_>, a: QKey, b: QKey) -> Result<(End, End), St
 fn high_bit_is_never_sent(cx: &mut Context<'_>) -> Result<(), Stop> {
     // B has a privileged key, A an ordinary one: naming B's in the request must not help A.
     let privileged = QKey(0x8765_4321);
-    let (a, b) = pair_of_keys(cx, Setup::UD.qkey, privileged)?;
+    let (a, b) = pair_of_keys(cx, PairSetup::UD.qkey, privileged)?;
     let to = cx.destination(&a, &b)?;
     let bad = Destination { qkey: privileged, ..to };
     let source = cx.source(&a, 8, 163)?;
@@ -284,23 +285,23 @@ fn qkey_changes(cx: &mut Context<'_>) -> Result<(), Stop> {
 
 fn rtr_receives(cx: &mut Context<'_>) -> Result<(), Stop> {
     let (a, b) = cx.connected(QpType::Ud)?;
-    let other = cx.create(&b.place, &Setup::UD)?;
-    cx.advance(&other, QpState::Rtr, &a, &Setup::UD)?;
+    let other = cx.create(&b.place, &PairSetup::UD)?;
+    cx.advance(&other, QpState::Rtr, &a, &PairSetup::UD)?;
     let to = cx.destination(&a, &other)?;
     arrives(cx, &a, &other, to, 1).map(drop)
 }
 
 fn init_drops(cx: &mut Context<'_>) -> Result<(), Stop> {
     let (a, b) = cx.connected(QpType::Ud)?;
-    let other = cx.create(&b.place, &Setup::UD)?;
-    cx.advance(&other, QpState::Init, &a, &Setup::UD)?;
+    let other = cx.create(&b.place, &PairSetup::UD)?;
+    cx.advance(&other, QpState::Init, &a, &PairSetup::UD)?;
     let to = cx.destination(&a, &other)?;
     let source = cx.source(&a, 16, 164)?;
     let sink = cx.sink(&other, 48)?;
     cx.recv(&other, 1, &[sink.sge(0, 48)])?;
     cx.carry_out(&a, request(2, SendOp::Datagram(to), &[source.sge(0, 8)]))?;
     cx.nothing_more(&other)?;
-    let change = cx.change(&other, QpState::Rtr, &a, &Setup::UD)?;
+    let change = cx.change(&other, QpState::Rtr, &a, &PairSetup::UD)?;
     cx.device(Side::B).modify_qp(other.qp, &change)?;
     cx.carry_out(&a, request(3, SendOp::Datagram(to), &[source.sge(8, 8)]))?;
     cx.received(&other, 1, 48)?;

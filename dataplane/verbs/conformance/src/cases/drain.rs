@@ -16,7 +16,7 @@ pub const CASES: &[Case] = &[
 
 const DRAIN: &[Need] = &[Need::Drain];
 
-fn drain(cx: &mut Context<'_>, a: &End, event: bool) -> Result<(), Stop> {
+fn drain(cx: &mut Context<'_>, a: &PairEnd, event: bool) -> Result<(), Stop> {
     let change = QpAttributes {
         state: Some(QpState::Sqd),
         drain_event: Some(event),

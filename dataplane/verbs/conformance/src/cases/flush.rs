@@ -38,8 +38,8 @@ fn receives(cx: &mut Context<'_>, qp_type: QpType) -> Result<(), Stop> {
 }
 
 /// A pair whose B does not answer, so that requests of A stay outstanding.
-fn unanswered(cx: &mut Context<'_>) -> Result<(End, End), Stop> {
-    let (a, b) = cx.pair(&Setup { timeout: TimeCode(20), ..Setup::RC })?;
+fn unanswered(cx: &mut Context<'_>) -> Result<(PairEnd, PairEnd), Stop> {
+    let (a, b) = cx.pair(&PairSetup { timeout: TimeCode(20), ..PairSetup::RC })?;
     cx.go(&b, QpState::Reset)?;
     Ok((a, b))
 }
@@ -114,9 +114,9 @@ fn posted_in_err(cx: &mut Context<'_>, qp_type: QpType) -> Result<(), Stop> {
 
 fn flushed_from(cx: &mut Context<'_>, state: QpState) -> Result<(), Stop> {
     let (place_a, place_b) = (cx.place(Side::A)?, cx.place(Side::B)?);
-    let a = cx.create(&place_a, &Setup::RC)?;
-    let b = cx.create(&place_b, &Setup::RC)?;
-    cx.advance(&b, state, &a, &Setup::RC)?;
+    let a = cx.create(&place_a, &PairSetup::RC)?;
+    let b = cx.create(&place_b, &PairSetup::RC)?;
+    cx.advance(&b, state, &a, &PairSetup::RC)?;
     for id in 0..4 {
         cx.recv(&b, id, &[])?;
     }
@@ -153,7 +153,7 @@ fn reset_and_again(cx: &mut Context<'_>, qp_type: QpType) -> Result<(), Stop> {
         cx.go(end, QpState::Reset)?;
     }
     // Other numbers than before: nothing of the first life may be left.
-    let setup = Setup { psn_a: 0x777, psn_b: 0x888, ..Setup::new(qp_type) };
+    let setup = PairSetup { psn_a: 0x777, psn_b: 0x888, ..PairSetup::new(qp_type) };
     cx.connect(&a, &b, &setup)?;
     cx.exchange(&a, &b, 5000)
 }
@@ -171,7 +171,7 @@ fn destroy_with_work(cx: &mut Context<'_>) -> Result<(), Stop> {
 }
 
 fn destroy_under_fire(cx: &mut Context<'_>) -> Result<(), Stop> {
-    let setup = Setup { retry_count: 1, timeout: TimeCode(8), ..Setup::RC };
+    let setup = PairSetup { retry_count: 1, timeout: TimeCode(8), ..PairSetup::RC };
     let (a, b) = cx.pair(&setup)?;
     let source = cx.source(&a, 1 << 18, 124)?;
     let sink = cx.sink(&b, 1 << 18)?;

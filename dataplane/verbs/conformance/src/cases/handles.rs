@@ -27,7 +27,7 @@ fn pd_after_its_end(cx: &mut Context<'_>) -> Result<(), Stop> {
     let memory = cx.buffer(&place, 64, Access::NONE)?.memory;
     let pd = cx.device(Side::A).create_pd()?;
     let path = cx.path(Side::A, Side::B)?;
-    let init = cx.qp_init(&Place { pd, ..place }, &Setup::RC);
+    let init = cx.qp_init(&Place { pd, ..place }, &PairSetup::RC);
     let device = cx.device(Side::A);
     device.destroy_pd(pd)?;
     no_such("a region", device.register(pd, &memory, Access::NONE))?;
@@ -55,7 +55,7 @@ fn window_after_its_end(cx: &mut Context<'_>) -> Result<(), Stop> {
 fn cq_after_its_end(cx: &mut Context<'_>) -> Result<(), Stop> {
     let place = cx.place(Side::A)?;
     let cq = cx.device(Side::A).create_cq(4)?;
-    let init = cx.qp_init(&Place { send_cq: cq, ..place }, &Setup::RC);
+    let init = cx.qp_init(&Place { send_cq: cq, ..place }, &PairSetup::RC);
     let device = cx.device(Side::A);
     device.destroy_cq(cq)?;
     no_such("polling it", device.poll(cq, &mut [Completion::NOTHING]))?;
@@ -66,7 +66,7 @@ fn cq_after_its_end(cx: &mut Context<'_>) -> Result<(), Stop> {
 fn srq_after_its_end(cx: &mut Context<'_>) -> Result<(), Stop> {
     let place = cx.place(Side::A)?;
     let srq = cx.device(Side::A).create_srq(place.pd, 4, 1)?;
-    let init = cx.qp_init(&Place { srq: Some(srq), ..place }, &Setup::RC);
+    let init = cx.qp_init(&Place { srq: Some(srq), ..place }, &PairSetup::RC);
     let device = cx.device(Side::A);
     device.destroy_srq(srq)?;
     no_such("a queue pair", device.create_qp(&init))?;
@@ -95,9 +95,9 @@ fn ah_after_its_end(cx: &mut Context<'_>) -> Result<(), Stop> {
 fn not_reused_at_once(cx: &mut Context<'_>) -> Result<(), Stop> {
     // A handle that was kept too long must not reach what came after it.
     let place = cx.place(Side::A)?;
-    let old = cx.create(&place, &Setup::RC)?;
+    let old = cx.create(&place, &PairSetup::RC)?;
     cx.device(Side::A).destroy_qp(old.qp)?;
-    let new = cx.create(&place, &Setup::RC)?;
+    let new = cx.create(&place, &PairSetup::RC)?;
     equal("the handle of one that has ended", old.qp == new.qp, false)?;
     no_such("the old one's number", cx.device(Side::A).qpn(old.qp))
 }
@@ -146,7 +146,7 @@ fn pd_with(cx: &mut Context<'_>, made: Made) -> Result<(), Stop> {
 
 fn pd_with_qp(cx: &mut Context<'_>) -> Result<(), Stop> {
     let place = cx.place(Side::A)?;
-    let end = cx.create(&place, &Setup::RC)?;
+    let end = cx.create(&place, &PairSetup::RC)?;
     busy("the end of a domain in use", cx.device(Side::A).destroy_pd(place.pd))?;
     cx.device(Side::A).destroy_qp(end.qp)?;
     Ok(cx.device(Side::A).destroy_pd(place.pd)?)
@@ -154,7 +154,7 @@ fn pd_with_qp(cx: &mut Context<'_>) -> Result<(), Stop> {
 
 fn cq_with_qp(cx: &mut Context<'_>) -> Result<(), Stop> {
     let place = cx.place(Side::A)?;
-    let end = cx.create(&place, &Setup::RC)?;
+    let end = cx.create(&place, &PairSetup::RC)?;
     for cq in [place.send_cq, place.recv_cq] {
         busy("the end of a queue in use", cx.device(Side::A).destroy_cq(cq))?;
     }
@@ -169,7 +169,7 @@ fn cq_with_qp(cx: &mut Context<'_>) -> Result<(), Stop> {
 fn srq_with_qp(cx: &mut Context<'_>) -> Result<(), Stop> {
     let place = cx.place_with_srq(Side::A, 4)?;
     let Some(srq) = place.srq else { return skip("no shared receive queue") };
-    let end = cx.create(&place, &Setup::RC)?;
+    let end = cx.create(&place, &PairSetup::RC)?;
     busy("the end of a queue in use", cx.device(Side::A).destroy_srq(srq))?;
     cx.device(Side::A).destroy_qp(end.qp)?;
     Ok(cx.device(Side::A).destroy_srq(srq)?)
@@ -193,7 +193,7 @@ fn srq_of_another_pd(cx: &mut Context<'_>) -> Result<(), Stop> {
     let place = cx.place(Side::A)?;
     let other = cx.device(Side::A).create_pd()?;
     let srq = cx.device(Side::A).create_srq(other, 4, 1)?;
-    let end = cx.create(&Place { srq: Some(srq), ..place }, &Setup::RC)?;
+    let end = cx.create(&Place { srq: Some(srq), ..place }, &PairSetup::RC)?;
     // IBA lets the two domains differ; the shared queue's is the one that its receives are checked
     // against.
     cx.device(Side::A).destroy_qp(end.qp)?;

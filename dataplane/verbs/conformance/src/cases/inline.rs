@@ -17,12 +17,12 @@ pub const CASES: &[Case] = &[
 ];
 
 /// A pair that supports inline data, and its limit; skips the case if there is none.
-fn inline_pair(cx: &mut Context<'_>, qp_type: QpType) -> Result<(End, End, usize), Stop> {
+fn inline_pair(cx: &mut Context<'_>, qp_type: QpType) -> Result<(PairEnd, PairEnd, usize), Stop> {
     let max = cx.limits().inline_bytes_max;
     if max == 0 {
         return skip("no inline bytes at all");
     }
-    let (a, b) = cx.pair(&Setup { inline_bytes_max: max, ..Setup::new(qp_type) })?;
+    let (a, b) = cx.pair(&PairSetup { inline_bytes_max: max, ..PairSetup::new(qp_type) })?;
     Ok((a, b, max as usize))
 }
 
@@ -44,7 +44,7 @@ fn over_the_limit(cx: &mut Context<'_>) -> Result<(), Stop> {
 }
 
 fn over_a_lower_limit(cx: &mut Context<'_>) -> Result<(), Stop> {
-    let (a, b) = cx.pair(&Setup { inline_bytes_max: 8, ..Setup::RC })?;
+    let (a, b) = cx.pair(&PairSetup { inline_bytes_max: 8, ..PairSetup::RC })?;
     // An adapter may give more than it was asked for, and then says nothing of it: only what no
     // queue pair of it can have must be refused.
     let max = cx.limits().inline_bytes_max as usize;
@@ -52,7 +52,7 @@ fn over_a_lower_limit(cx: &mut Context<'_>) -> Result<(), Stop> {
     cx.exchange(&a, &b, 8)
 }
 
-fn too_long(cx: &mut Context<'_>, a: &End, bytes: usize) -> Result<(), Stop> {
+fn too_long(cx: &mut Context<'_>, a: &PairEnd, bytes: usize) -> Result<(), Stop> {
     let message = pattern(32, bytes);
     let answer = cx.device(Side::A).post_send(a.qp, &[inline(1, SendOp::Send, &message)]);
     post_refused("inline bytes", answer, 0, &[PostRefusal::InlineTooLong])?;

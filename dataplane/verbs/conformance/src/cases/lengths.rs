@@ -61,8 +61,8 @@ fn write_imm_needs_no_room(cx: &mut Context<'_>) -> Result<(), Stop> {
 /// receive for the next one. The completion shows which.
 fn unreliable_too_short(
     cx: &mut Context<'_>,
-    a: &End,
-    b: &End,
+    a: &PairEnd,
+    b: &PairEnd,
     short: &SendRequest<'_>,
     grh: usize,
 ) -> Result<(), Stop> {

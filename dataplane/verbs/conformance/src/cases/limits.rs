@@ -136,7 +136,7 @@ fn no_such_pkey(cx: &mut Context<'_>) -> Result<(), Stop> {
 fn qp_over(cx: &mut Context<'_>, exceed: fn(&mut QpInit, &Limits)) -> Result<(), Stop> {
     let place = cx.place(Side::A)?;
     let limits = cx.device(Side::A).attributes().limits;
-    let mut init = cx.qp_init(&place, &Setup::RC);
+    let mut init = cx.qp_init(&place, &PairSetup::RC);
     exceed(&mut init, &limits);
     limited("a queue pair over a limit", cx.device(Side::A).create_qp(&init))
 }
@@ -169,10 +169,10 @@ fn responder_resources_beyond(cx: &mut Context<'_>) -> Result<(), Stop> {
     let max = cx.device(Side::A).attributes().limits.responder_resources_max;
     let Some(beyond) = max.checked_add(1) else { return skip("there is no number beyond") };
     let (place_a, place_b) = (cx.place(Side::A)?, cx.place(Side::B)?);
-    let a = cx.create(&place_a, &Setup::RC)?;
-    let b = cx.create(&place_b, &Setup::RC)?;
-    cx.advance(&a, QpState::Init, &b, &Setup::RC)?;
-    let right = cx.change(&a, QpState::Rtr, &b, &Setup::RC)?;
+    let a = cx.create(&place_a, &PairSetup::RC)?;
+    let b = cx.create(&place_b, &PairSetup::RC)?;
+    cx.advance(&a, QpState::Init, &b, &PairSetup::RC)?;
+    let right = cx.change(&a, QpState::Rtr, &b, &PairSetup::RC)?;
     let change = QpAttributes { responder_resources: Some(beyond), ..right };
     is_beyond("responder resources", cx.device(Side::A).modify_qp(a.qp, &change))
 }
@@ -181,10 +181,10 @@ fn initiator_depth_beyond(cx: &mut Context<'_>) -> Result<(), Stop> {
     let max = cx.device(Side::A).attributes().limits.initiator_depth_max;
     let Some(beyond) = max.checked_add(1) else { return skip("there is no number beyond") };
     let (place_a, place_b) = (cx.place(Side::A)?, cx.place(Side::B)?);
-    let a = cx.create(&place_a, &Setup::RC)?;
-    let b = cx.create(&place_b, &Setup::RC)?;
-    cx.advance(&a, QpState::Rtr, &b, &Setup::RC)?;
-    let right = cx.change(&a, QpState::Rts, &b, &Setup::RC)?;
+    let a = cx.create(&place_a, &PairSetup::RC)?;
+    let b = cx.create(&place_b, &PairSetup::RC)?;
+    cx.advance(&a, QpState::Rtr, &b, &PairSetup::RC)?;
+    let right = cx.change(&a, QpState::Rts, &b, &PairSetup::RC)?;
     let change = QpAttributes { initiator_depth: Some(beyond), ..right };
     is_beyond("initiator depth", cx.device(Side::A).modify_qp(a.qp, &change))
 }
@@ -196,11 +196,11 @@ fn change_over(
     exceed: fn(&mut QpAttributes),
 ) -> Result<(), Stop> {
     let (place_a, place_b) = (cx.place(Side::A)?, cx.place(Side::B)?);
-    let a = cx.create(&place_a, &Setup::RC)?;
-    let b = cx.create(&place_b, &Setup::RC)?;
+    let a = cx.create(&place_a, &PairSetup::RC)?;
+    let b = cx.create(&place_b, &PairSetup::RC)?;
     let before = if to == QpState::Rtr { QpState::Init } else { QpState::Rtr };
-    cx.advance(&a, before, &b, &Setup::RC)?;
-    let mut change = cx.change(&a, to, &b, &Setup::RC)?;
+    cx.advance(&a, before, &b, &PairSetup::RC)?;
+    let mut change = cx.change(&a, to, &b, &PairSetup::RC)?;
     exceed(&mut change);
     invalid("an attribute that there is not", cx.device(Side::A).modify_qp(a.qp, &change))?;
     cx.still_in(&a, before)
@@ -246,7 +246,7 @@ fn cqs_run_out(cx: &mut Context<'_>) -> Result<(), Stop> {
 
 fn qps_run_out(cx: &mut Context<'_>) -> Result<(), Stop> {
     let place = cx.place(Side::A)?;
-    let setup = Setup { requests_max: 1, sges_max: 1, ..Setup::UD };
+    let setup = PairSetup { requests_max: 1, sges_max: 1, ..PairSetup::UD };
     let init = cx.qp_init(&place, &setup);
     let max = cx.device(Side::A).attributes().limits.qps_max;
     cx.needs_objects(max)?;

@@ -53,7 +53,7 @@ const UC: &[Need] = &[Need::Uc, Need::Lossless];
 
 impl Wrong {
     /// An entry of eight bytes with this fault.
-    fn entry(self, cx: &mut Context<'_>, end: &End) -> Result<Sge, Stop> {
+    fn entry(self, cx: &mut Context<'_>, end: &PairEnd) -> Result<Sge, Stop> {
         let side = end.side();
         let elsewhere = cx.device(side).create_pd()?;
         let pd = if self == Self::Domain { elsewhere } else { end.place.pd };

@@ -8,11 +8,11 @@ use pollux_verbs::qp::Migration;
 use pollux_wire::address::Lid;
 
 pub const CASES: &[Case] = &[
-    Case::new("traffic-arms-both-rc", "IBA 17.2.8.1", RC, |cx| traffic_arms(cx, &Setup::RC)),
-    Case::new("traffic-arms-both-uc", "IBA 17.2.8.1", UC, |cx| traffic_arms(cx, &Setup::UC)),
+    Case::new("traffic-arms-both-rc", "IBA 17.2.8.1", RC, |cx| traffic_arms(cx, &PairSetup::RC)),
+    Case::new("traffic-arms-both-uc", "IBA 17.2.8.1", UC, |cx| traffic_arms(cx, &PairSetup::UC)),
     Case::new("one-end-waits-for-the-other", "IBA 17.2.8.1", RC, waits_for_the_other),
-    Case::new("the-owner-moves-both-rc", "IBA 17.2.8.1", RC, |cx| owner_moves(cx, &Setup::RC)),
-    Case::new("the-owner-moves-both-uc", "IBA 17.2.8.1", UC, |cx| owner_moves(cx, &Setup::UC)),
+    Case::new("the-owner-moves-both-rc", "IBA 17.2.8.1", RC, |cx| owner_moves(cx, &PairSetup::RC)),
+    Case::new("the-owner-moves-both-uc", "IBA 17.2.8.1", UC, |cx| owner_moves(cx, &PairSetup::UC)),
     Case::new("the-owner-moves-both-at-rest", "IBA 17.2.8.1", RC_DRAIN, owner_moves_at_rest),
     Case::new("a-dead-path-is-left", "IBA 17.2.8.1", RC_DRAIN, dead_path_is_left),
     Case::new("a-peer-that-leaves-is-followed", "IBA 17.2.8.1", RC_DRAIN, peer_is_followed),
@@ -39,25 +39,25 @@ fn with_path(path: AddressVector) -> QpAttributes {
     }
 }
 
-fn modify(cx: &mut Context<'_>, end: &End, change: &QpAttributes) -> Result<(), Stop> {
+fn modify(cx: &mut Context<'_>, end: &PairEnd, change: &QpAttributes) -> Result<(), Stop> {
     Ok(cx.device(end.side()).modify_qp(end.qp, change)?)
 }
 
-fn migrate(cx: &mut Context<'_>, end: &End) -> Result<(), Stop> {
+fn migrate(cx: &mut Context<'_>, end: &PairEnd) -> Result<(), Stop> {
     let migration = Some(Migration::Migrated);
     modify(cx, end, &QpAttributes { migration, ..QpAttributes::default() })?;
     // Adapters may or may not report a migration that the program requested.
     cx.tolerate(end.side(), &[AsyncEvent::PathMigrated(end.qp)])
 }
 
-fn is_in(cx: &mut Context<'_>, end: &End, migration: Migration) -> Result<(), Stop> {
+fn is_in(cx: &mut Context<'_>, end: &PairEnd, migration: Migration) -> Result<(), Stop> {
     let (_, found) = cx.device(end.side()).query_qp(end.qp)?;
     equal("the state of migration", found.migration.unwrap_or_default(), migration)
 }
 
 /// Messages in both directions, long and short. On a wire that reorders packets, an armed end may
 /// receive late packets of a time when its peer was not armed.
-fn talk(cx: &mut Context<'_>, a: &End, b: &End) -> Result<(), Stop> {
+fn talk(cx: &mut Context<'_>, a: &PairEnd, b: &PairEnd) -> Result<(), Stop> {
     for bytes in [BYTES, 8] {
         cx.exchange(a, b, bytes)?;
         cx.exchange(b, a, bytes)?;
@@ -71,13 +71,13 @@ fn talk(cx: &mut Context<'_>, a: &End, b: &End) -> Result<(), Stop> {
 }
 
 /// Both ends are armed, and exchange messages.
-fn are_armed(cx: &mut Context<'_>, a: &End, b: &End) -> Result<(), Stop> {
+fn are_armed(cx: &mut Context<'_>, a: &PairEnd, b: &PairEnd) -> Result<(), Stop> {
     talk(cx, a, b)?;
     is_in(cx, a, Migration::Armed)?;
     is_in(cx, b, Migration::Armed)
 }
 
-fn armed(cx: &mut Context<'_>, setup: &Setup) -> Result<(End, End), Stop> {
+fn armed(cx: &mut Context<'_>, setup: &PairSetup) -> Result<(PairEnd, PairEnd), Stop> {
     let (a, b) = cx.pair(setup)?;
     for (end, peer) in [(&a, &b), (&b, &a)] {
         let path = cx.alternate_path(end.side(), peer.side())?;
@@ -89,7 +89,7 @@ fn armed(cx: &mut Context<'_>, setup: &Setup) -> Result<(End, End), Stop> {
 }
 
 /// Both ends use their former alternate paths, and exchange messages.
-fn have_migrated(cx: &mut Context<'_>, a: &End, b: &End) -> Result<(), Stop> {
+fn have_migrated(cx: &mut Context<'_>, a: &PairEnd, b: &PairEnd) -> Result<(), Stop> {
     for (end, peer) in [(a, b), (b, a)] {
         is_in(cx, end, Migration::Migrated)?;
         let path = cx.alternate_path(end.side(), peer.side())?;
@@ -100,7 +100,7 @@ fn have_migrated(cx: &mut Context<'_>, a: &End, b: &End) -> Result<(), Stop> {
 }
 
 /// Drains the send queue, changes the queue pair, and returns to RTS.
-fn at_rest(cx: &mut Context<'_>, end: &End, change: QpAttributes) -> Result<(), Stop> {
+fn at_rest(cx: &mut Context<'_>, end: &PairEnd, change: QpAttributes) -> Result<(), Stop> {
     let (state, drain_event) = (Some(QpState::Sqd), Some(true));
     modify(cx, end, &QpAttributes { state, drain_event, ..QpAttributes::default() })?;
     cx.event(end.side(), AsyncEvent::SendQueueDrained(end.qp))?;
@@ -109,13 +109,13 @@ fn at_rest(cx: &mut Context<'_>, end: &End, change: QpAttributes) -> Result<(), 
 }
 
 /// Makes the present path of an end unusable in both directions.
-fn cut(cx: &mut Context<'_>, end: &End) -> Result<(), Stop> {
+fn cut(cx: &mut Context<'_>, end: &PairEnd) -> Result<(), Stop> {
     let (_, found) = cx.device(end.side()).query_qp(end.qp)?;
     let path = found.path.map(|path| AddressVector { dlid: NOWHERE, ..path });
     at_rest(cx, end, QpAttributes { path, ..QpAttributes::default() })
 }
 
-fn traffic_arms(cx: &mut Context<'_>, setup: &Setup) -> Result<(), Stop> {
+fn traffic_arms(cx: &mut Context<'_>, setup: &PairSetup) -> Result<(), Stop> {
     let (place_a, place_b) = (cx.place(Side::A)?, cx.place(Side::B)?);
     let (a, b) = (cx.create(&place_a, setup)?, cx.create(&place_b, setup)?);
     for (end, peer) in [(&a, &b), (&b, &a)] {
@@ -144,7 +144,7 @@ fn waits_for_the_other(cx: &mut Context<'_>) -> Result<(), Stop> {
     is_in(cx, &b, Migration::Armed)
 }
 
-fn owner_moves(cx: &mut Context<'_>, setup: &Setup) -> Result<(), Stop> {
+fn owner_moves(cx: &mut Context<'_>, setup: &PairSetup) -> Result<(), Stop> {
     let (a, b) = armed(cx, setup)?;
     migrate(cx, &a)?;
     is_in(cx, &b, Migration::Armed)?;
@@ -155,7 +155,7 @@ fn owner_moves(cx: &mut Context<'_>, setup: &Setup) -> Result<(), Stop> {
 }
 
 fn owner_moves_at_rest(cx: &mut Context<'_>) -> Result<(), Stop> {
-    let (a, b) = armed(cx, &Setup::RC)?;
+    let (a, b) = armed(cx, &PairSetup::RC)?;
     let migration = Some(Migration::Migrated);
     at_rest(cx, &a, QpAttributes { migration, ..QpAttributes::default() })?;
     cx.tolerate(Side::A, &[AsyncEvent::PathMigrated(a.qp)])?;
@@ -165,7 +165,7 @@ fn owner_moves_at_rest(cx: &mut Context<'_>) -> Result<(), Stop> {
 }
 
 fn dead_path_is_left(cx: &mut Context<'_>) -> Result<(), Stop> {
-    let (a, b) = armed(cx, &Setup::RC)?;
+    let (a, b) = armed(cx, &PairSetup::RC)?;
     cut(cx, &a)?;
     let source = cx.source(&a, 4 * BYTES, 211)?;
     let sink = cx.sink(&b, 4 * BYTES)?;
@@ -192,7 +192,7 @@ fn dead_path_is_left(cx: &mut Context<'_>) -> Result<(), Stop> {
 
 /// Both ends send on a dead path. One of them migrates first, and the other follows.
 fn peer_is_followed(cx: &mut Context<'_>) -> Result<(), Stop> {
-    let (a, b) = armed(cx, &Setup::RC)?;
+    let (a, b) = armed(cx, &PairSetup::RC)?;
     cut(cx, &b)?;
     let ends = [(&a, &b), (&b, &a)];
     let mut buffers = Vec::new();
@@ -212,7 +212,7 @@ fn peer_is_followed(cx: &mut Context<'_>) -> Result<(), Stop> {
 }
 
 fn there_and_back(cx: &mut Context<'_>) -> Result<(), Stop> {
-    let (a, b) = armed(cx, &Setup::RC)?;
+    let (a, b) = armed(cx, &PairSetup::RC)?;
     migrate(cx, &a)?;
     cx.exchange(&a, &b, BYTES)?;
     cx.event(Side::B, AsyncEvent::PathMigrated(b.qp))?;

@@ -31,11 +31,11 @@ use super::Theme;
 
 /// Imports of all files of cases.
 mod prelude {
-    pub(super) use crate::adapters::{Group, Side, Turn};
+    pub(super) use crate::adapters::{Group, Side, WaitDecision};
     pub(super) use crate::buffer::{Buffer, pattern};
     pub(super) use crate::context::Context;
     pub(super) use crate::expect::{Queue, fenced, inline, request, same, silent};
-    pub(super) use crate::peers::{End, Place, REMOTE, Setup};
+    pub(super) use crate::peers::{PairEnd, PairSetup, Place, REMOTE};
     pub(super) use crate::verdict::{
         Stop, busy, equal, fail, invalid, limited, no_such, post_refused, refused, skip,
     };

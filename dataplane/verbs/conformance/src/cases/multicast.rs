@@ -21,37 +21,42 @@ pub const CASES: &[Case] = &[
 
 const NEEDS: &[Need] = &[Need::Multicast, Need::Lossless];
 
-pub(super) fn attach(cx: &mut Context<'_>, end: &End, group: Group) -> Result<(), Stop> {
+pub(super) fn attach(cx: &mut Context<'_>, end: &PairEnd, group: Group) -> Result<(), Stop> {
     Ok(cx.device(end.side()).attach_multicast(end.qp, group.mgid, group.mlid)?)
 }
 
 /// The destination of datagrams to the group.
 pub(super) fn to_group(
     cx: &mut Context<'_>,
-    from: &End,
+    from: &PairEnd,
     group: Group,
 ) -> Result<Destination, Stop> {
     let route = GlobalRoute::to(group.mgid, 64);
     let port = cx.port(from.side());
     let path = AddressVector { dlid: group.mlid, port, grh: Some(route), ..Default::default() };
     let ah = cx.device(from.side()).create_ah(from.place.pd, &path)?;
-    Ok(Destination { ah, qpn: Qpn::MULTICAST, qkey: Setup::UD.qkey })
+    Ok(Destination { ah, qpn: Qpn::MULTICAST, qkey: PairSetup::UD.qkey })
 }
 
-pub(super) fn room(cx: &mut Context<'_>, end: &End, id: u64) -> Result<Buffer, Stop> {
+pub(super) fn room(cx: &mut Context<'_>, end: &PairEnd, id: u64) -> Result<Buffer, Stop> {
     let sink = cx.sink(end, 48)?;
     cx.recv(end, id, &[sink.sge(0, 48)])?;
     Ok(sink)
 }
 
-pub(super) fn send(cx: &mut Context<'_>, a: &End, to: Destination, seed: u8) -> Result<(), Stop> {
+pub(super) fn send(
+    cx: &mut Context<'_>,
+    a: &PairEnd,
+    to: Destination,
+    seed: u8,
+) -> Result<(), Stop> {
     let source = cx.source(a, 8, seed)?;
     cx.carry_out(a, request(100, SendOp::Datagram(to), &[source.sge(0, 8)])).map(drop)
 }
 
 pub(super) fn has(
     cx: &mut Context<'_>,
-    end: &End,
+    end: &PairEnd,
     id: u64,
     sink: &Buffer,
     seed: u8,
@@ -62,7 +67,7 @@ pub(super) fn has(
 }
 
 /// Expects that receive `id` is still posted.
-fn has_not(cx: &mut Context<'_>, end: &End, id: u64, sink: &Buffer) -> Result<(), Stop> {
+fn has_not(cx: &mut Context<'_>, end: &PairEnd, id: u64, sink: &Buffer) -> Result<(), Stop> {
     cx.nothing_more(end)?;
     sink.is_untouched(0, 48)?;
     cx.go(end, QpState::Err)?;
@@ -83,8 +88,8 @@ fn reaches(cx: &mut Context<'_>) -> Result<(), Stop> {
 fn reaches_nobody_else(cx: &mut Context<'_>) -> Result<(), Stop> {
     let group = cx.group(0)?;
     let (a, b) = cx.connected(QpType::Ud)?;
-    let other = cx.create(&b.place, &Setup::UD)?;
-    cx.advance(&other, QpState::Rts, &a, &Setup::UD)?;
+    let other = cx.create(&b.place, &PairSetup::UD)?;
+    cx.advance(&other, QpState::Rts, &a, &PairSetup::UD)?;
     attach(cx, &b, group)?;
     let (sink, none) = (room(cx, &b, 1)?, room(cx, &other, 2)?);
     let to = to_group(cx, &a, group)?;
@@ -121,8 +126,8 @@ fn two_of_one_adapter(cx: &mut Context<'_>) -> Result<(), Stop> {
     let group = cx.group(0)?;
     let (a, b) = cx.connected(QpType::Ud)?;
     let place = cx.place(Side::B)?;
-    let other = cx.create(&place, &Setup::UD)?;
-    cx.advance(&other, QpState::Rts, &a, &Setup::UD)?;
+    let other = cx.create(&place, &PairSetup::UD)?;
+    cx.advance(&other, QpState::Rts, &a, &PairSetup::UD)?;
     attach(cx, &b, group)?;
     attach(cx, &other, group)?;
     let sinks = (room(cx, &b, 1)?, room(cx, &other, 2)?);

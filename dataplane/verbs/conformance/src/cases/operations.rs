@@ -115,7 +115,7 @@ fn datagram(cx: &mut Context<'_>, imm: Option<u32>) -> Result<(), Stop> {
 }
 
 /// Expects the post of an operation that the transport does not support to be refused.
-fn has_not(cx: &mut Context<'_>, a: &End, op: SendOp, sges: &[Sge]) -> Result<(), Stop> {
+fn has_not(cx: &mut Context<'_>, a: &PairEnd, op: SendOp, sges: &[Sge]) -> Result<(), Stop> {
     let answer = cx.device(a.side()).post_send(a.qp, &[request(1, op, sges)]);
     post_refused(&format!("{op:?}"), answer, 0, &[PostRefusal::BadOperation])?;
     cx.still_in(a, QpState::Rts)

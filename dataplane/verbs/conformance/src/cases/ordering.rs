@@ -189,14 +189,14 @@ fn two_pairs_do_not_mix(cx: &mut Context<'_>) -> Result<(), Stop> {
 
 fn to_itself(cx: &mut Context<'_>) -> Result<(), Stop> {
     let place = cx.place(Side::A)?;
-    let setup = Setup { psn_b: Setup::RC.psn_a, ..Setup::RC };
+    let setup = PairSetup { psn_b: PairSetup::RC.psn_a, ..PairSetup::RC };
     let a = cx.create(&place, &setup)?;
     cx.advance(&a, QpState::Rts, &a, &setup)?;
     cx.exchange(&a, &a, 5000)
 }
 
 fn full_queues_for_long(cx: &mut Context<'_>) -> Result<(), Stop> {
-    let (a, b) = cx.pair(&Setup { requests_max: 8, ..Setup::RC })?;
+    let (a, b) = cx.pair(&PairSetup { requests_max: 8, ..PairSetup::RC })?;
     let source = cx.source(&a, 256, 62)?;
     let sink = cx.sink(&b, 256)?;
     let bytes = |id: u64| (id % 256) as usize;

@@ -26,13 +26,18 @@ const LIMITED: PKey = PKey(0x0123);
 const OTHER: PKey = PKey(0x8124);
 
 /// Both tables have the default partition first, so that the second entry decides.
-fn pair(cx: &mut Context<'_>, setup: &Setup, a: PKey, b: PKey) -> Result<(End, End), Stop> {
+fn pair(
+    cx: &mut Context<'_>,
+    setup: &PairSetup,
+    a: PKey,
+    b: PKey,
+) -> Result<(PairEnd, PairEnd), Stop> {
     cx.set_pkeys(&[PKey::DEFAULT, a], &[PKey::DEFAULT, b])?;
-    cx.pair(&Setup { pkey_index: 1, ..*setup })
+    cx.pair(&PairSetup { pkey_index: 1, ..*setup })
 }
 
 fn ud(cx: &mut Context<'_>, a: PKey, b: PKey, passes: bool) -> Result<(), Stop> {
-    let (a, b) = pair(cx, &Setup::UD, a, b)?;
+    let (a, b) = pair(cx, &PairSetup::UD, a, b)?;
     let to = cx.destination(&a, &b)?;
     let source = cx.source(&a, 8, 171)?;
     let sink = cx.sink(&b, 48)?;
@@ -48,7 +53,7 @@ fn ud(cx: &mut Context<'_>, a: PKey, b: PKey, passes: bool) -> Result<(), Stop> 
 
 fn rc(cx: &mut Context<'_>, a: PKey, b: PKey, passes: bool) -> Result<(), Stop> {
     let retry_count = if passes { 7 } else { 1 };
-    let setup = Setup { retry_count, timeout: TimeCode(8), ..Setup::RC };
+    let setup = PairSetup { retry_count, timeout: TimeCode(8), ..PairSetup::RC };
     let (a, b) = pair(cx, &setup, a, b)?;
     if passes {
         return cx.exchange(&a, &b, 5000);
@@ -74,8 +79,10 @@ fn index_is_of_the_receiver(cx: &mut Context<'_>) -> Result<(), Stop> {
     // The same partition stands in different places.
     cx.set_pkeys(&[PKey::DEFAULT, FULL], &[PKey::DEFAULT, OTHER, LIMITED])?;
     let (place_a, place_b) = (cx.place(Side::A)?, cx.place(Side::B)?);
-    let (setup_a, setup_b) =
-        (Setup { pkey_index: 1, ..Setup::UD }, Setup { pkey_index: 2, ..Setup::UD });
+    let (setup_a, setup_b) = (
+        PairSetup { pkey_index: 1, ..PairSetup::UD },
+        PairSetup { pkey_index: 2, ..PairSetup::UD },
+    );
     let a = cx.create(&place_a, &setup_a)?;
     let b = cx.create(&place_b, &setup_b)?;
     cx.advance(&a, QpState::Rts, &b, &setup_a)?;

@@ -25,7 +25,7 @@ pub const CASES: &[Case] = &[
 
 fn send_in(cx: &mut Context<'_>, state: QpState) -> Result<(), Stop> {
     let (place_a, place_b) = (cx.place(Side::A)?, cx.place(Side::B)?);
-    for setup in [Setup::RC, Setup::UD] {
+    for setup in [PairSetup::RC, PairSetup::UD] {
         let a = cx.create(&place_a, &setup)?;
         let b = cx.create(&place_b, &setup)?;
         cx.advance(&a, state, &b, &setup)?;
@@ -41,34 +41,34 @@ fn send_in(cx: &mut Context<'_>, state: QpState) -> Result<(), Stop> {
 
 fn recv_in_reset(cx: &mut Context<'_>) -> Result<(), Stop> {
     let place = cx.place(Side::A)?;
-    let a = cx.create(&place, &Setup::RC)?;
+    let a = cx.create(&place, &PairSetup::RC)?;
     let answer = cx.device(Side::A).post_recv(a.qp, &[RecvRequest { id: 1, sges: &[] }]);
     post_refused("a receive", answer, 0, &[PostRefusal::State(QpState::Reset)])
 }
 
 fn recv_in(cx: &mut Context<'_>, state: QpState) -> Result<(), Stop> {
     let (place_a, place_b) = (cx.place(Side::A)?, cx.place(Side::B)?);
-    let a = cx.create(&place_a, &Setup::RC)?;
-    let b = cx.create(&place_b, &Setup::RC)?;
-    cx.advance(&b, state, &a, &Setup::RC)?;
+    let a = cx.create(&place_a, &PairSetup::RC)?;
+    let b = cx.create(&place_b, &PairSetup::RC)?;
+    cx.advance(&b, state, &a, &PairSetup::RC)?;
     let sink = cx.sink(&b, 8)?;
     cx.recv(&b, 1, &[sink.sge(0, 8)])?;
     // Receives posted early are used when the first message arrives.
     for to in [QpState::Rtr, QpState::Rts] {
         if to > state {
-            let change = cx.change(&b, to, &a, &Setup::RC)?;
+            let change = cx.change(&b, to, &a, &PairSetup::RC)?;
             cx.device(Side::B).modify_qp(b.qp, &change)?;
         }
     }
-    cx.advance(&a, QpState::Rts, &b, &Setup::RC)?;
+    cx.advance(&a, QpState::Rts, &b, &PairSetup::RC)?;
     let source = cx.source(&a, 8, 131)?;
     cx.carry_out(&a, request(2, SendOp::Send, &[source.sge(0, 8)]))?;
     cx.received(&b, 1, 8).map(drop)
 }
 
 /// A pair with small queues whose B does not answer, so that A's queue stays full.
-fn small_and_unanswered(cx: &mut Context<'_>) -> Result<(End, End), Stop> {
-    let setup = Setup { requests_max: 4, timeout: TimeCode(20), ..Setup::RC };
+fn small_and_unanswered(cx: &mut Context<'_>) -> Result<(PairEnd, PairEnd), Stop> {
+    let setup = PairSetup { requests_max: 4, timeout: TimeCode(20), ..PairSetup::RC };
     let (a, b) = cx.pair(&setup)?;
     cx.go(&b, QpState::Reset)?;
     Ok((a, b))
@@ -99,7 +99,7 @@ fn send_queue_full(cx: &mut Context<'_>) -> Result<(), Stop> {
 }
 
 fn recv_queue_full(cx: &mut Context<'_>) -> Result<(), Stop> {
-    let (_, b) = cx.pair(&Setup { requests_max: 4, ..Setup::RC })?;
+    let (_, b) = cx.pair(&PairSetup { requests_max: 4, ..PairSetup::RC })?;
     let mut posted = 0;
     let answer = loop {
         let one = RecvRequest { id: posted, sges: &[] };

@@ -121,7 +121,7 @@ fn all_but(right: Access) -> Access {
 
 fn refusal(cx: &mut Context<'_>, op: Op, wrong: Wrong) -> Result<(), Stop> {
     let lacking = if wrong == Wrong::QpRight { all_but(op.right()).remote() } else { REMOTE };
-    let (a, b) = cx.pair(&Setup { access: lacking, ..Setup::RC })?;
+    let (a, b) = cx.pair(&PairSetup { access: lacking, ..PairSetup::RC })?;
     let local = cx.shared(&a, 8)?;
     let elsewhere = cx.device(Side::B).create_pd()?;
     let place = if wrong == Wrong::Domain { Place { pd: elsewhere, ..b.place } } else { b.place };
@@ -168,14 +168,14 @@ impl Wrong {
 
 /// A write with immediate may have used the receive already when it failed; all others leave it to
 /// be flushed.
-fn receive_is_returned(cx: &mut Context<'_>, b: &End, op: Op) -> Result<(), Stop> {
+fn receive_is_returned(cx: &mut Context<'_>, b: &PairEnd, op: Op) -> Result<(), Stop> {
     let taken = [Flushed, LocalAccess, LocalQpOperation, LocalProtection];
     let statuses = if op == Op::WriteImm { &taken[..] } else { &taken[..1] };
     cx.ended(b, Queue::Recv, 1, statuses).map(drop)
 }
 
 /// The responder gets an event, unless a receive has reported the error already.
-fn event_came(cx: &mut Context<'_>, b: &End, op: Op, wrong: Wrong) -> Result<(), Stop> {
+fn event_came(cx: &mut Context<'_>, b: &PairEnd, op: Op, wrong: Wrong) -> Result<(), Stop> {
     let access = AsyncEvent::QpAccessError(b.qp);
     if wrong == Wrong::QpRight || op == Op::WriteImm {
         return cx.tolerate(b.side(), &[access, AsyncEvent::QpRequestError(b.qp)]);
@@ -267,8 +267,8 @@ fn uc_write_unknown_key(cx: &mut Context<'_>) -> Result<(), Stop> {
 
 fn other_queue_pairs_go_on(cx: &mut Context<'_>) -> Result<(), Stop> {
     let places = (cx.place(Side::A)?, cx.place(Side::B)?);
-    let (a, b) = cx.pair_at(&places.0, &places.1, &Setup::RC)?;
-    let (other_a, other_b) = cx.pair_at(&places.0, &places.1, &Setup::RC)?;
+    let (a, b) = cx.pair_at(&places.0, &places.1, &PairSetup::RC)?;
+    let (other_a, other_b) = cx.pair_at(&places.0, &places.1, &PairSetup::RC)?;
     let source = cx.source(&a, 8, 76)?;
     let nowhere = Remote { address: 64, rkey: RKey(0xdead_beef) };
     cx.post(&a, request(1, SendOp::Write(nowhere), &[source.sge(0, 8)]))?;

@@ -48,9 +48,9 @@ const UC: &[Need] = &[Need::Uc, Need::Lossless];
 /// Polls of a case while the requester retries.
 const POLLS_MAX: usize = 40;
 
-fn look_on(cx: &mut Context<'_>, a: &End) -> Result<(), Stop> {
+fn look_on(cx: &mut Context<'_>, a: &PairEnd) -> Result<(), Stop> {
     for _ in 0..POLLS_MAX {
-        if !cx.breathe()? && cx.turn() == Turn::GiveUp {
+        if !cx.breathe()? && cx.turn() == WaitDecision::GiveUp {
             break;
         }
     }
@@ -58,7 +58,7 @@ fn look_on(cx: &mut Context<'_>, a: &End) -> Result<(), Stop> {
 }
 
 fn late(cx: &mut Context<'_>, op: SendOp, rnr_retry: u8) -> Result<(), Stop> {
-    let (a, b) = cx.pair(&Setup { rnr_retry, ..Setup::RC })?;
+    let (a, b) = cx.pair(&PairSetup { rnr_retry, ..PairSetup::RC })?;
     let source = cx.source(&a, 64, 101)?;
     let sink = cx.sink(&b, 64)?;
     cx.post(&a, request(1, op, &[source.sge(0, 64)]))?;
@@ -113,7 +113,7 @@ fn many_wait_in_order(cx: &mut Context<'_>) -> Result<(), Stop> {
 }
 
 fn exhausted(cx: &mut Context<'_>, rnr_retry: u8) -> Result<(), Stop> {
-    let (a, b) = cx.pair(&Setup { rnr_retry, ..Setup::RC })?;
+    let (a, b) = cx.pair(&PairSetup { rnr_retry, ..PairSetup::RC })?;
     let source = cx.source(&a, 8, 105)?;
     let target = cx.shared(&b, 8)?;
     cx.post(&a, request(1, SendOp::Send, &[source.sge(0, 8)]))?;
@@ -128,7 +128,8 @@ fn exhausted(cx: &mut Context<'_>, rnr_retry: u8) -> Result<(), Stop> {
 /// Not on a wire that loses packets: each lost answer costs a retry of the other kind, which only
 /// progress restores (IBA 9.9.2.1.1), and there is none for long.
 fn without_end(cx: &mut Context<'_>) -> Result<(), Stop> {
-    let (a, b) = cx.pair(&Setup { rnr_retry: 7, min_rnr_timer: RnrTimer(1), ..Setup::RC })?;
+    let (a, b) =
+        cx.pair(&PairSetup { rnr_retry: 7, min_rnr_timer: RnrTimer(1), ..PairSetup::RC })?;
     let source = cx.source(&a, 8, 106)?;
     let sink = cx.sink(&b, 8)?;
     cx.post(&a, request(1, SendOp::Send, &[source.sge(0, 8)]))?;
@@ -141,7 +142,7 @@ fn without_end(cx: &mut Context<'_>) -> Result<(), Stop> {
 }
 
 fn writes_need_none(cx: &mut Context<'_>) -> Result<(), Stop> {
-    let (a, b) = cx.pair(&Setup { rnr_retry: 0, ..Setup::RC })?;
+    let (a, b) = cx.pair(&PairSetup { rnr_retry: 0, ..PairSetup::RC })?;
     let source = cx.source(&a, 8, 107)?;
     let target = cx.shared(&b, 8)?;
     cx.carry_out(&a, request(1, SendOp::Write(target.remote(0)), &[source.sge(0, 8)]))?;
@@ -149,7 +150,7 @@ fn writes_need_none(cx: &mut Context<'_>) -> Result<(), Stop> {
 }
 
 fn reads_need_none(cx: &mut Context<'_>) -> Result<(), Stop> {
-    let (a, b) = cx.pair(&Setup { rnr_retry: 0, ..Setup::RC })?;
+    let (a, b) = cx.pair(&PairSetup { rnr_retry: 0, ..PairSetup::RC })?;
     let sink = cx.sink(&a, 8)?;
     let target = cx.shared(&b, 8)?;
     cx.carry_out(&a, request(1, SendOp::Read(target.remote(0)), &[sink.sge(0, 8)]))?;
@@ -159,7 +160,7 @@ fn reads_need_none(cx: &mut Context<'_>) -> Result<(), Stop> {
 fn count_starts_anew(cx: &mut Context<'_>) -> Result<(), Stop> {
     // 123 ms, so that the receive is there long before the only retry, on a busy machine too.
     let timer = RnrTimer(27);
-    let (a, b) = cx.pair(&Setup { rnr_retry: 1, min_rnr_timer: timer, ..Setup::RC })?;
+    let (a, b) = cx.pair(&PairSetup { rnr_retry: 1, min_rnr_timer: timer, ..PairSetup::RC })?;
     let source = cx.source(&a, 8, 108)?;
     let sink = cx.sink(&b, 8)?;
     for id in 0..4 {
@@ -213,12 +214,12 @@ enum Absent {
 const NO_QPN: Qpn = Qpn(0xff_fff0);
 
 fn absent(cx: &mut Context<'_>, why: Absent, retry_count: u8) -> Result<(), Stop> {
-    let setup = Setup { retry_count, timeout: TimeCode(8), ..Setup::RC };
+    let setup = PairSetup { retry_count, timeout: TimeCode(8), ..PairSetup::RC };
     let (place_a, place_b) = (cx.place(Side::A)?, cx.place(Side::B)?);
     let a = cx.create(&place_a, &setup)?;
-    let its_setup = if why == Absent::Ud { Setup::UD } else { setup };
+    let its_setup = if why == Absent::Ud { PairSetup::UD } else { setup };
     let b = cx.create(&place_b, &its_setup)?;
-    let peer = if why == Absent::NoSuchQp { End { qpn: NO_QPN, ..b } } else { b };
+    let peer = if why == Absent::NoSuchQp { PairEnd { qpn: NO_QPN, ..b } } else { b };
     cx.advance(&a, QpState::Rts, &peer, &setup)?;
     match why {
         Absent::NoSuchQp | Absent::Reset => {}
@@ -238,7 +239,7 @@ fn absent(cx: &mut Context<'_>, why: Absent, retry_count: u8) -> Result<(), Stop
 }
 
 fn no_such_port(cx: &mut Context<'_>) -> Result<(), Stop> {
-    let setup = Setup { retry_count: 1, timeout: TimeCode(8), ..Setup::RC };
+    let setup = PairSetup { retry_count: 1, timeout: TimeCode(8), ..PairSetup::RC };
     let (place_a, place_b) = (cx.place(Side::A)?, cx.place(Side::B)?);
     let a = cx.create(&place_a, &setup)?;
     let b = cx.create(&place_b, &setup)?;
@@ -255,7 +256,7 @@ fn no_such_port(cx: &mut Context<'_>) -> Result<(), Stop> {
 
 fn without_a_timer(cx: &mut Context<'_>) -> Result<(), Stop> {
     // Code 0 is no time at all but no timer: the request is sent once, and never given up.
-    let (a, b) = cx.pair(&Setup { timeout: TimeCode(0), retry_count: 0, ..Setup::RC })?;
+    let (a, b) = cx.pair(&PairSetup { timeout: TimeCode(0), retry_count: 0, ..PairSetup::RC })?;
     cx.go(&b, QpState::Reset)?;
     let source = cx.source(&a, 8, 116)?;
     cx.post(&a, request(1, SendOp::Send, &[source.sge(0, 8)]))?;
@@ -267,7 +268,7 @@ fn without_a_timer(cx: &mut Context<'_>) -> Result<(), Stop> {
 
 fn late_peer(cx: &mut Context<'_>) -> Result<(), Stop> {
     // With a long time-out, the second try finds the peer.
-    let setup = Setup { timeout: TimeCode(14), ..Setup::RC };
+    let setup = PairSetup { timeout: TimeCode(14), ..PairSetup::RC };
     let (place_a, place_b) = (cx.place(Side::A)?, cx.place(Side::B)?);
     let a = cx.create(&place_a, &setup)?;
     let b = cx.create(&place_b, &setup)?;

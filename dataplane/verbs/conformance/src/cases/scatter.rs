@@ -155,7 +155,7 @@ fn splits_the_grh(cx: &mut Context<'_>) -> Result<(), Stop> {
 
 fn as_many_as_possible(cx: &mut Context<'_>) -> Result<(), Stop> {
     let count = cx.limits().sges_max.min(64) as usize;
-    let (a, b) = cx.pair(&Setup { sges_max: count as u32, ..Setup::RC })?;
+    let (a, b) = cx.pair(&PairSetup { sges_max: count as u32, ..PairSetup::RC })?;
     let source = cx.source(&a, 3 * count + 1, 30)?;
     let sink = cx.sink(&b, 3 * count + 1)?;
     let lengths = vec![2; count];

@@ -42,18 +42,18 @@ fn numbers_differ(cx: &mut Context<'_>) -> Result<(), Stop> {
     for side in BOTH {
         let place = cx.place(side)?;
         for _ in 0..3 {
-            numbers.insert(cx.create(&place, &Setup::RC)?.qpn);
+            numbers.insert(cx.create(&place, &PairSetup::RC)?.qpn);
         }
     }
     equal("numbers of six queue pairs", numbers.len(), 6)
 }
 
 /// A connection of each context to B.
-fn connections(cx: &mut Context<'_>) -> Result<[(End, End); 2], Stop> {
+fn connections(cx: &mut Context<'_>) -> Result<[(PairEnd, PairEnd); 2], Stop> {
     let peer = cx.place(Side::B)?;
     let mut connection = |side| -> Result<_, Stop> {
         let place = cx.place(side)?;
-        cx.pair_at(&place, &peer, &Setup::RC)
+        cx.pair_at(&place, &peer, &PairSetup::RC)
     };
     Ok([connection(Side::A)?, connection(Side::SecondContext)?])
 }
@@ -95,7 +95,7 @@ fn reads_its_own(cx: &mut Context<'_>) -> Result<(), Stop> {
 fn to_each_other(cx: &mut Context<'_>) -> Result<(), Stop> {
     cx.open_second_context()?;
     let (a, second) = (cx.place(Side::A)?, cx.place(Side::SecondContext)?);
-    let (a, second) = cx.pair_at(&a, &second, &Setup::RC)?;
+    let (a, second) = cx.pair_at(&a, &second, &PairSetup::RC)?;
     for bytes in [8, 1000, 65_520] {
         cx.exchange(&a, &second, bytes)?;
         cx.exchange(&second, &a, bytes)?;
@@ -104,12 +104,15 @@ fn to_each_other(cx: &mut Context<'_>) -> Result<(), Stop> {
 }
 
 /// A UD queue pair in RTS at each side.
-fn datagram_ends<const N: usize>(cx: &mut Context<'_>, sides: [Side; N]) -> Result<[End; N], Stop> {
+fn datagram_ends<const N: usize>(
+    cx: &mut Context<'_>,
+    sides: [Side; N],
+) -> Result<[PairEnd; N], Stop> {
     let mut ends = Vec::new();
     for side in sides {
         let place = cx.place(side)?;
-        let end = cx.create(&place, &Setup::UD)?;
-        cx.advance(&end, QpState::Rts, &end, &Setup::UD)?;
+        let end = cx.create(&place, &PairSetup::UD)?;
+        cx.advance(&end, QpState::Rts, &end, &PairSetup::UD)?;
         ends.push(end);
     }
     Ok(ends.try_into().expect("an end a side"))

@@ -34,10 +34,10 @@ const LIMIT_LOSSLESS: &[Need] = &[Need::SrqLimit, Need::Lossless];
 const LIMIT_UC: &[Need] = &[Need::SrqLimit, Need::UcSrq, Need::Lossless];
 
 /// A pair whose B has a shared receive queue.
-fn pair(cx: &mut Context<'_>, qp_type: QpType) -> Result<(End, End, Srq), Stop> {
+fn pair(cx: &mut Context<'_>, qp_type: QpType) -> Result<(PairEnd, PairEnd, Srq), Stop> {
     let place_a = cx.place(Side::A)?;
     let place_b = cx.place_with_srq(Side::B, 16)?;
-    let (a, b) = cx.pair_at(&place_a, &place_b, &Setup::new(qp_type))?;
+    let (a, b) = cx.pair_at(&place_a, &place_b, &PairSetup::new(qp_type))?;
     match place_b.srq {
         Some(srq) => Ok((a, b, srq)),
         None => skip("no shared receive queue"),
@@ -45,7 +45,12 @@ fn pair(cx: &mut Context<'_>, qp_type: QpType) -> Result<(End, End, Srq), Stop> 
 }
 
 /// Sends `count` empty messages, for which receives are posted.
-fn use_up(cx: &mut Context<'_>, a: &End, b: &End, ids: std::ops::Range<u64>) -> Result<(), Stop> {
+fn use_up(
+    cx: &mut Context<'_>,
+    a: &PairEnd,
+    b: &PairEnd,
+    ids: std::ops::Range<u64>,
+) -> Result<(), Stop> {
     for id in ids {
         cx.carry_out(a, request(id, SendOp::Send, &[]))?;
         cx.received(b, id, 0)?;
@@ -56,8 +61,8 @@ fn use_up(cx: &mut Context<'_>, a: &End, b: &End, ids: std::ops::Range<u64>) -> 
 fn first_come(cx: &mut Context<'_>) -> Result<(), Stop> {
     let place_a = cx.place(Side::A)?;
     let place_b = cx.place_with_srq(Side::B, 16)?;
-    let one = cx.pair_at(&place_a, &place_b, &Setup::RC)?;
-    let other = cx.pair_at(&place_a, &place_b, &Setup::RC)?;
+    let one = cx.pair_at(&place_a, &place_b, &PairSetup::RC)?;
+    let other = cx.pair_at(&place_a, &place_b, &PairSetup::RC)?;
     let source = cx.source(&one.0, 80, 151)?;
     let sink = cx.sink(&one.1, 80)?;
     for nth in 0..8 {
@@ -78,7 +83,7 @@ fn shared_by_100(cx: &mut Context<'_>) -> Result<(), Stop> {
     }
     let place_a = cx.place(Side::A)?;
     let place_b = cx.place_with_srq(Side::B, 100)?;
-    let setup = Setup { requests_max: 1, sges_max: 1, ..Setup::RC };
+    let setup = PairSetup { requests_max: 1, sges_max: 1, ..PairSetup::RC };
     let mut pairs = Vec::new();
     for _ in 0..100 {
         pairs.push(cx.pair_at(&place_a, &place_b, &setup)?);
@@ -258,8 +263,8 @@ fn own_receives_are_refused(cx: &mut Context<'_>) -> Result<(), Stop> {
 fn error_leaves_it_alone(cx: &mut Context<'_>) -> Result<(), Stop> {
     let place_a = cx.place(Side::A)?;
     let place_b = cx.place_with_srq(Side::B, 16)?;
-    let broken = cx.pair_at(&place_a, &place_b, &Setup::RC)?;
-    let (a, b) = cx.pair_at(&place_a, &place_b, &Setup::RC)?;
+    let broken = cx.pair_at(&place_a, &place_b, &PairSetup::RC)?;
+    let (a, b) = cx.pair_at(&place_a, &place_b, &PairSetup::RC)?;
     for id in 0..4 {
         cx.recv(&b, id, &[])?;
     }
@@ -287,7 +292,7 @@ fn reset_leaves_it_alone(cx: &mut Context<'_>) -> Result<(), Stop> {
     for end in [&a, &b] {
         cx.go(end, QpState::Reset)?;
     }
-    cx.connect(&a, &b, &Setup::RC)?;
+    cx.connect(&a, &b, &PairSetup::RC)?;
     use_up(cx, &a, &b, 0..1)
 }
 

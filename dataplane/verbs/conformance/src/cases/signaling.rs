@@ -50,7 +50,7 @@ fn a_signal_covers_the_silent(cx: &mut Context<'_>) -> Result<(), Stop> {
 }
 
 fn silent_slots_come_back(cx: &mut Context<'_>) -> Result<(), Stop> {
-    let (a, b) = cx.pair(&Setup { requests_max: 4, ..Setup::RC })?;
+    let (a, b) = cx.pair(&PairSetup { requests_max: 4, ..PairSetup::RC })?;
     let source = cx.source(&a, 8, 43)?;
     let target = cx.shared(&b, 8)?;
     let write = SendOp::Write(target.remote(0));
@@ -74,7 +74,7 @@ fn silent_failures_complete(cx: &mut Context<'_>) -> Result<(), Stop> {
 }
 
 fn signal_all(cx: &mut Context<'_>) -> Result<(), Stop> {
-    let (a, b) = cx.pair(&Setup { signal_all: true, ..Setup::RC })?;
+    let (a, b) = cx.pair(&PairSetup { signal_all: true, ..PairSetup::RC })?;
     let source = cx.source(&a, 8, 45)?;
     let target = cx.shared(&b, 8)?;
     for id in 0..4 {
@@ -99,21 +99,27 @@ fn silent_reads(cx: &mut Context<'_>) -> Result<(), Stop> {
 }
 
 /// Waits at `end` for one of its queues, while the other side makes its progress.
-fn woken(cx: &mut Context<'_>, end: &End, peer: &End) -> Result<Option<Cq>, Stop> {
+fn woken(cx: &mut Context<'_>, end: &PairEnd, peer: &PairEnd) -> Result<Option<Cq>, Stop> {
     for _ in 0..64 {
         let mut none = [];
         cx.device(peer.side()).poll(peer.place.send_cq, &mut none)?;
         if let Some(cq) = cx.device(end.side()).wait(GLANCE)? {
             return Ok(Some(cq));
         }
-        if cx.turn() == Turn::GiveUp {
+        if cx.turn() == WaitDecision::GiveUp {
             break;
         }
     }
     Ok(None)
 }
 
-fn send_one(cx: &mut Context<'_>, a: &End, b: &End, id: u64, flags: SendFlags) -> Result<(), Stop> {
+fn send_one(
+    cx: &mut Context<'_>,
+    a: &PairEnd,
+    b: &PairEnd,
+    id: u64,
+    flags: SendFlags,
+) -> Result<(), Stop> {
     let source = cx.source(a, 8, 47)?;
     let sink = cx.sink(b, 8)?;
     cx.recv(b, id, &[sink.sge(0, 8)])?;

@@ -103,7 +103,7 @@ pub const DATAGRAMS: &[Case] = datagrams![
 
 /// The longest message, and one byte more.
 pub const LONGEST: &[Case] = &[
-    Case::new("rc-write-2GiB", "IBA 9.7.7.1.1", &[], |cx| longest(cx, &Setup::RC, false)),
+    Case::new("rc-write-2GiB", "IBA 9.7.7.1.1", &[], |cx| longest(cx, &PairSetup::RC, false)),
     Case::new("rc-write-2GiB-mtu-256", "IBA 9.7.1", &[], |cx| longest(cx, &SMALLEST, false)),
     Case::new("rc-read-2GiB-mtu-256", "IBA 9.7.1", &[], |cx| longest(cx, &SMALLEST, true)),
     Case::new("rc-send-over-2GiB", "IBA 9.7.7.1.1", &[], too_long),
@@ -166,9 +166,9 @@ fn margins_are_untouched(sink: &Buffer, bytes: usize) -> Result<(), Stop> {
 }
 
 /// The longest message is then half of all sequence numbers.
-const SMALLEST: Setup = Setup { path_mtu: Some(Mtu::BYTES_256), ..Setup::RC };
+const SMALLEST: PairSetup = PairSetup { path_mtu: Some(Mtu::BYTES_256), ..PairSetup::RC };
 
-fn longest(cx: &mut Context<'_>, setup: &Setup, is_read: bool) -> Result<(), Stop> {
+fn longest(cx: &mut Context<'_>, setup: &PairSetup, is_read: bool) -> Result<(), Stop> {
     cx.needs_memory(2 * MESSAGE_BYTES_MAX)?;
     let bytes = MESSAGE_BYTES_MAX as usize;
     let (a, b) = cx.pair(setup)?;

@@ -84,8 +84,12 @@ pub const CASES: &[Case] = &[
 ];
 
 /// A pair in this state, connected to each other.
-fn in_state(cx: &mut Context<'_>, qp_type: QpType, state: QpState) -> Result<(End, End), Stop> {
-    let setup = Setup::new(qp_type);
+fn in_state(
+    cx: &mut Context<'_>,
+    qp_type: QpType,
+    state: QpState,
+) -> Result<(PairEnd, PairEnd), Stop> {
+    let setup = PairSetup::new(qp_type);
     let (place_a, place_b) = (cx.place(Side::A)?, cx.place(Side::B)?);
     let a = cx.create(&place_a, &setup)?;
     let b = cx.create(&place_b, &setup)?;
@@ -109,7 +113,7 @@ fn in_state(cx: &mut Context<'_>, qp_type: QpType, state: QpState) -> Result<(En
 }
 
 /// Expects that a change is refused with the error of the table, and has no effect.
-fn is_refused(cx: &mut Context<'_>, a: &End, change: &QpAttributes) -> Result<(), Stop> {
+fn is_refused(cx: &mut Context<'_>, a: &PairEnd, change: &QpAttributes) -> Result<(), Stop> {
     let (before, attributes) = cx.device(a.side()).query_qp(a.qp)?;
     let Err(expected) = transition::check(a.qp_type, before, change) else {
         return fail(format!("the table allows what the case took for wrong: {change:?}"));
@@ -125,7 +129,7 @@ fn illegal(cx: &mut Context<'_>, qp_type: QpType, from: QpState) -> Result<(), S
     let (a, b) = in_state(cx, qp_type, from)?;
     for to in QpState::ALL {
         // With all that the target would need, so that the way is all that is wrong.
-        let change = cx.change(&a, to, &b, &Setup::new(qp_type))?;
+        let change = cx.change(&a, to, &b, &PairSetup::new(qp_type))?;
         if transition::check(qp_type, from, &change).is_err() {
             is_refused(cx, &a, &change)?;
         }
@@ -151,7 +155,7 @@ fn before(to: QpState) -> QpState {
 
 fn missing(cx: &mut Context<'_>, qp_type: QpType, to: QpState) -> Result<(), Stop> {
     let (a, b) = in_state(cx, qp_type, before(to))?;
-    let change = cx.change(&a, to, &b, &Setup::new(qp_type))?;
+    let change = cx.change(&a, to, &b, &PairSetup::new(qp_type))?;
     for &attribute in QpAttribute::ALL {
         let less = change.without(attribute);
         // Without the state it is another change, and perhaps a right one.
@@ -165,7 +169,7 @@ fn missing(cx: &mut Context<'_>, qp_type: QpType, to: QpState) -> Result<(), Sto
 
 fn too_much(cx: &mut Context<'_>, qp_type: QpType, to: QpState) -> Result<(), Stop> {
     let (a, b) = in_state(cx, qp_type, before(to))?;
-    let right = cx.change(&a, to, &b, &Setup::new(qp_type))?;
+    let right = cx.change(&a, to, &b, &PairSetup::new(qp_type))?;
     let more = [
         QpAttributes { qkey: Some(QKey(1)), ..right },
         QpAttributes { path_mtu: Some(Mtu::BYTES_256), ..right },
@@ -193,7 +197,7 @@ fn from_everywhere(cx: &mut Context<'_>, qp_type: QpType, to: QpState) -> Result
 }
 
 fn query(cx: &mut Context<'_>, qp_type: QpType) -> Result<(), Stop> {
-    let setup = Setup::new(qp_type);
+    let setup = PairSetup::new(qp_type);
     let (a, b) = in_state(cx, qp_type, QpState::Reset)?;
     let mut expected = QpAttributes::default();
     for to in [QpState::Init, QpState::Rtr, QpState::Rts] {
@@ -228,7 +232,7 @@ fn believed_wrong(cx: &mut Context<'_>) -> Result<(), Stop> {
 
 fn believed_right(cx: &mut Context<'_>) -> Result<(), Stop> {
     let (a, b) = in_state(cx, QpType::Rc, QpState::Rtr)?;
-    let change = cx.change(&a, QpState::Rts, &b, &Setup::RC)?;
+    let change = cx.change(&a, QpState::Rts, &b, &PairSetup::RC)?;
     let change = QpAttributes { current_state: Some(QpState::Rtr), ..change };
     cx.device(Side::A).modify_qp(a.qp, &change)?;
     cx.still_in(&a, QpState::Rts)
@@ -237,7 +241,7 @@ fn believed_right(cx: &mut Context<'_>) -> Result<(), Stop> {
 fn no_such_port(cx: &mut Context<'_>) -> Result<(), Stop> {
     let (a, b) = in_state(cx, QpType::Rc, QpState::Reset)?;
     let ports = cx.device(Side::A).attributes().ports;
-    let right = cx.change(&a, QpState::Init, &b, &Setup::RC)?;
+    let right = cx.change(&a, QpState::Init, &b, &PairSetup::RC)?;
     for port in [0, ports + 1] {
         let change = QpAttributes { port: Some(port), ..right };
         invalid("a port that is not there", cx.device(Side::A).modify_qp(a.qp, &change))?;
@@ -250,7 +254,7 @@ fn no_such_pkey(cx: &mut Context<'_>) -> Result<(), Stop> {
     let (a, b) = in_state(cx, QpType::Rc, QpState::Reset)?;
     let port = cx.port(Side::A);
     let pkeys = cx.device(Side::A).port(port)?.pkeys;
-    let right = cx.change(&a, QpState::Init, &b, &Setup::RC)?;
+    let right = cx.change(&a, QpState::Init, &b, &PairSetup::RC)?;
     let change = QpAttributes { pkey_index: Some(pkeys), ..right };
     invalid("a place beyond the P_Key table", cx.device(Side::A).modify_qp(a.qp, &change))?;
     cx.still_in(&a, QpState::Reset)
@@ -263,7 +267,7 @@ fn mtu_beyond_the_port(cx: &mut Context<'_>) -> Result<(), Stop> {
         return skip("the port carries the largest MTU there is");
     };
     let (a, b) = in_state(cx, QpType::Rc, QpState::Init)?;
-    let right = cx.change(&a, QpState::Rtr, &b, &Setup::RC)?;
+    let right = cx.change(&a, QpState::Rtr, &b, &PairSetup::RC)?;
     let change = QpAttributes { path_mtu: Some(beyond), ..right };
     invalid("an MTU beyond the port's", cx.device(Side::A).modify_qp(a.qp, &change))?;
     cx.still_in(&a, QpState::Init)
@@ -286,6 +290,6 @@ fn created_in_reset(cx: &mut Context<'_>) -> Result<(), Stop> {
     cx.still_in(&a, QpState::Reset)?;
     cx.still_in(&b, QpState::Reset)?;
     // Two at one port have two names.
-    let other = cx.create(&a.place, &Setup::RC)?;
+    let other = cx.create(&a.place, &PairSetup::RC)?;
     equal("the same number twice", a.qpn == other.qpn, false)
 }

@@ -34,7 +34,7 @@ const AT: usize = 4096;
 const BYTES: usize = 1000;
 
 /// A window, and the request that binds it in most cases.
-fn unbound(cx: &mut Context<'_>, b: &End, target: &Buffer) -> Result<Bind, Stop> {
+fn unbound(cx: &mut Context<'_>, b: &PairEnd, target: &Buffer) -> Result<Bind, Stop> {
     let window = cx.device(b.side()).create_window(b.place.pd)?.rkey;
     Ok(Bind {
         window,
@@ -52,7 +52,7 @@ fn next_key(rkey: RKey) -> RKey {
 }
 
 /// A pair, memory of B, and a window that is bound to part of it.
-fn bound(cx: &mut Context<'_>) -> Result<(End, End, Buffer, Bind), Stop> {
+fn bound(cx: &mut Context<'_>) -> Result<(PairEnd, PairEnd, Buffer, Bind), Stop> {
     let (a, b) = cx.connected(QpType::Rc)?;
     let target = cx.shared(&b, 16_384)?;
     let bind = unbound(cx, &b, &target)?;
@@ -65,7 +65,7 @@ fn place(target: &Buffer, at: usize, rkey: RKey) -> Remote {
     Remote { rkey, ..target.remote(at) }
 }
 
-fn write(cx: &mut Context<'_>, a: &End, remote: Remote, bytes: usize) -> Result<(), Stop> {
+fn write(cx: &mut Context<'_>, a: &PairEnd, remote: Remote, bytes: usize) -> Result<(), Stop> {
     let source = cx.source(a, bytes, 201)?;
     cx.carry_out(a, request(1, SendOp::Write(remote), &[source.sge(0, bytes)])).map(drop)
 }
@@ -73,7 +73,7 @@ fn write(cx: &mut Context<'_>, a: &End, remote: Remote, bytes: usize) -> Result<
 /// Expects that A may not write there, and that B gets an event.
 fn write_is_refused(
     cx: &mut Context<'_>,
-    (a, b): (&End, &End),
+    (a, b): (&PairEnd, &PairEnd),
     remote: Remote,
     bytes: usize,
 ) -> Result<(), Stop> {
@@ -188,7 +188,7 @@ fn invalidate_then_bind(cx: &mut Context<'_>) -> Result<(), Stop> {
 
 /// Expects that a bind fails. IBA 11.6.2 has a status for it; adapters that check the window like
 /// any other memory call it a protection error.
-fn bind_fails(cx: &mut Context<'_>, b: &End, bind: Bind) -> Result<(), Stop> {
+fn bind_fails(cx: &mut Context<'_>, b: &PairEnd, bind: Bind) -> Result<(), Stop> {
     let answer = cx.device(b.side()).post_send(b.qp, &[request(51, SendOp::Bind(bind), &[])]);
     match answer {
         Ok(()) => cx.breaks(b, Queue::Send, 51, &[WindowBind, LocalProtection]),
