@@ -116,9 +116,19 @@ fn a_storm_is_as_large_as_wanted_and_every_request_is_refused() {
     if !has_cores("a_storm_is_as_large_as_wanted_and_every_request_is_refused") {
         return;
     }
-    let said = perf("isolation --rounds 1 --duration 0.3 --rate 2000 --json").expect("it runs");
-    let [requests, refusals, tables] =
-        ["requests", "refusals", "tables"].map(|key| number(&said[format!("{key}_per_second")]));
+    let run = |seconds| {
+        let command = format!("isolation --rounds 1 --duration {seconds} --rate 2000 --json");
+        let said = perf(&command).expect("it runs");
+        let keys = ["requests", "refusals", "tables"];
+        let rates = keys.map(|key| number(&said[format!("{key}_per_second")]));
+        (said, rates)
+    };
+    let mut measured = run("0.3");
+    if measured.1[2] == 0.0 {
+        // On a busy machine a table takes longer to come than this.
+        measured = run("5");
+    }
+    let (said, [requests, refusals, tables]) = measured;
     assert!(requests > 0.0 && requests <= 2100.0 && tables > 0.0, "{said}");
     // The last ones may be under way.
     assert!(refusals > 0.0 && refusals <= requests, "{said}");
