@@ -70,7 +70,7 @@ pub(super) const fn header_len(to: IpAddr) -> usize {
 
 /// Writes the IP header of a packet with `len` bytes of payload. Returns the buffer of the payload
 /// and the pseudo-header; `None` if the addresses are of two families.
-#[inline]
+#[inline(always)]
 pub(super) fn write_header(
     protocol: IpProtocol,
     (source, destination): (IpAddr, IpAddr),
