@@ -128,7 +128,9 @@ impl Region {
 
     fn map_reserved_huge(bytes: usize) -> Result<Self, MapError> {
         let address = map_anonymous(bytes, MapFlags::HUGETLB | MapFlags::HUGE_2MB)?;
-        Ok(Self { is_reserved_huge: true, ..Self::populated(address, bytes) })
+        let mut region = Self::populated(address, bytes);
+        region.is_reserved_huge = true;
+        Ok(region)
     }
 
     /// Maps one huge page too many and unmaps the ends: an unaligned region would have small pages
@@ -264,6 +266,44 @@ mod tests {
             assert!(memory.write(bytes - 1, &[9]) && memory.read(bytes - 1, &mut last));
             assert_eq!(last, [9]);
         }
+    }
+
+    /// Reserves huge pages until it is dropped; without the right to, it changes nothing.
+    struct Reservation {
+        before: String,
+    }
+
+    const RESERVED: &str = "/proc/sys/vm/nr_hugepages";
+
+    impl Reservation {
+        fn of(pages: u32) -> Self {
+            let before = std::fs::read_to_string(RESERVED).unwrap_or_default();
+            let count = before.trim().parse().unwrap_or(0) + pages;
+            if let Err(error) = std::fs::write(RESERVED, count.to_string()) {
+                println!("cannot reserve huge pages: {error}");
+            }
+            Self { before }
+        }
+    }
+
+    impl Drop for Reservation {
+        fn drop(&mut self) {
+            let _ = std::fs::write(RESERVED, &self.before);
+        }
+    }
+
+    #[test]
+    fn reserved_huge_pages_stay_mapped_while_their_region_lives() {
+        let _reservation = Reservation::of(16);
+        let Ok(region) = Region::map_reserved_huge(2 * HUGE_PAGE_BYTES) else {
+            return println!("the kernel has no huge pages to reserve");
+        };
+        assert_eq!(region.backing(), Backing::Huge2M);
+        let memory = Memory::over(region);
+        let mut last = [7];
+        assert!(memory.write(2 * HUGE_PAGE_BYTES - 1, &[9]));
+        assert!(memory.read(2 * HUGE_PAGE_BYTES - 1, &mut last));
+        assert_eq!(last, [9]);
     }
 
     /// How often this thread has read a file so far.
