@@ -72,10 +72,10 @@ impl DatagramEnds {
                 let _ = self.near.send_to(&bytes, self.to_far);
                 sent = Some(Instant::now());
             }
-            if received(self.far.recv_from(&mut bytes))? {
+            if is_received(self.far.recv_from(&mut bytes))? {
                 self.far.send_to(&bytes, self.to_near)?;
             }
-            if received(self.near.recv_from(&mut bytes))? {
+            if is_received(self.near.recv_from(&mut bytes))? {
                 return Ok(());
             }
             if begun.elapsed() > TIMEOUT {
@@ -85,7 +85,7 @@ impl DatagramEnds {
     }
 }
 
-fn received(result: io::Result<(usize, SocketAddr)>) -> io::Result<bool> {
+fn is_received(result: io::Result<(usize, SocketAddr)>) -> io::Result<bool> {
     match result {
         Ok(_) => Ok(true),
         Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),

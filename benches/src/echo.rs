@@ -1,6 +1,6 @@
 //! The engine alone: a worker that sends every packet back, at the null device.
 
-use crate::machine::pinned;
+use crate::machine::run_pinned;
 use pollux_dataplane::engine::counts::CountsWriter;
 use pollux_dataplane::engine::echo::Echo;
 use pollux_dataplane::engine::idle::Idle;
@@ -17,7 +17,7 @@ const TURNS: u32 = 1000;
 /// The rate of 64-byte packets that this core receives and sends back.
 #[expect(clippy::disallowed_methods, reason = "this is what is measured")]
 pub fn rate(core: usize, duration: Duration) -> Result<f64, String> {
-    pinned(core, || {
+    run_pinned(core, || {
         let own = Ipv4Addr::new(10, 0, 0, 1);
         let echo = Echo::new(NullDevice::new(), own, NEIGHBORS);
         let mut echo = echo.map_err(|error| error.to_string())?;

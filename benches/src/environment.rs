@@ -26,31 +26,31 @@ pub struct Environment {
 
 impl Environment {
     pub fn now(fifo: Option<u8>) -> Self {
-        let said = |path: &str| match fs::read_to_string(path) {
+        let read = |path: &str| match fs::read_to_string(path) {
             Ok(text) if !text.trim().is_empty() => text.trim().to_string(),
             _ => "none".into(),
         };
-        let cpuinfo = said("/proc/cpuinfo");
+        let cpuinfo = read("/proc/cpuinfo");
         let of = |key: &str| {
             let mut lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));
             lines.find(|(name, _)| name.trim() == key).map(|(_, value)| value.trim())
         };
         let cpu = "/sys/devices/system/cpu";
-        let pages = said("/proc/sys/vm/nr_hugepages");
-        let made = said("/sys/kernel/mm/transparent_hugepage/enabled");
+        let pages = read("/proc/sys/vm/nr_hugepages");
+        let made = read("/sys/kernel/mm/transparent_hugepage/enabled");
         let clocks = "/sys/devices/system/clocksource/clocksource0";
-        let load = said("/proc/loadavg");
+        let load = read("/proc/loadavg");
         let micros =
-            |name| said(&format!("/proc/sys/kernel/sched_rt_{name}_us")).parse::<u32>().ok();
+            |name| read(&format!("/proc/sys/kernel/sched_rt_{name}_us")).parse::<u32>().ok();
         Self {
             cpu: of("model name").unwrap_or(std::env::consts::ARCH).into(),
             cores: core_affinity::get_core_ids().map_or(0, |cores| cores.len()),
             is_virtual: of("flags").is_some_and(|flags| flags.contains("hypervisor")),
-            governor: said(&format!("{cpu}/cpu0/cpufreq/scaling_governor")),
-            isolated: said(&format!("{cpu}/isolated")),
+            governor: read(&format!("{cpu}/cpu0/cpufreq/scaling_governor")),
+            isolated: read(&format!("{cpu}/isolated")),
             huge_pages: format!("{pages}, transparent: {made}"),
-            clock: said(&format!("{clocks}/current_clocksource")),
-            kernel: said("/proc/sys/kernel/osrelease"),
+            clock: read(&format!("{clocks}/current_clocksource")),
+            kernel: read("/proc/sys/kernel/osrelease"),
             load: load.split(' ').take(3).collect::<Vec<_>>().join(" "),
             fifo,
             real_time_percent: percent(micros("runtime"), micros("period")),

@@ -12,7 +12,7 @@
 
 use crate::environment::Environment;
 use crate::error::PerfError;
-use crate::machine::pinned;
+use crate::machine::run_pinned;
 use crate::null_router::{ForwardPlan, NullRouter};
 use crate::samples::{spread, spread_text};
 use serde::Serialize;
@@ -46,7 +46,7 @@ pub fn run(plans: Vec<ForwardPlan>, rounds: usize) -> Result<ForwardMeasurement,
 }
 
 pub fn rate(plan: &ForwardPlan) -> Result<f64, String> {
-    pinned(plan.core, || {
+    run_pinned(plan.core, || {
         let mut router = NullRouter::new(plan)?;
         router.rate_max(plan.duration / 10);
         let rate = router.rate_max(plan.duration);

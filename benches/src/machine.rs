@@ -14,12 +14,12 @@ pub fn on_both<T: Send>(
     second: impl FnOnce() + Send,
 ) -> T {
     std::thread::scope(|scope| {
-        scope.spawn(|| pinned(cores[1], second));
-        pinned(cores[0], first)
+        scope.spawn(|| run_pinned(cores[1], second));
+        run_pinned(cores[0], first)
     })
 }
 
-pub fn pinned<T: Send>(core: usize, what: impl FnOnce() -> T + Send) -> T {
+pub fn run_pinned<T: Send>(core: usize, what: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let pinned = scope.spawn(|| {
             core_affinity::set_for_current(CoreId { id: core });

@@ -230,14 +230,14 @@ fn cores(text: &str) -> Result<[usize; 2], String> {
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
-        Action::Lat(measure) => measured(What::Lat, &measure),
-        Action::Bw(measure) => measured(What::Bw, &measure),
-        Action::Rate(measure) => measured(What::Rate, &measure),
-        Action::Connect(measure) => measured(What::Connect, &measure),
-        Action::Compare(how) => compared(&how),
-        Action::Isolation(how) => isolated(&how),
-        Action::Scaling(how) => scaled(&how),
-        Action::Forward(how) => forwarded(&how),
+        Action::Lat(measure) => run_measure(What::Lat, &measure),
+        Action::Bw(measure) => run_measure(What::Bw, &measure),
+        Action::Rate(measure) => run_measure(What::Rate, &measure),
+        Action::Connect(measure) => run_measure(What::Connect, &measure),
+        Action::Compare(arguments) => run_compare(&arguments),
+        Action::Isolation(arguments) => run_isolation(&arguments),
+        Action::Scaling(arguments) => run_scaling(&arguments),
+        Action::Forward(arguments) => run_forward(&arguments),
         Action::Part { plan } => play_part(&plan).map_err(Into::into),
         Action::IdleMemory => {
             bytes_per_connection().map(|bytes| println!("{bytes}")).map_err(Into::into)
@@ -253,7 +253,7 @@ fn main() -> ExitCode {
 }
 
 /// Sets the real-time priority of this process, one above both ends, which it has to serve.
-fn settle(place: &Place) -> Result<(), PerfError> {
+fn apply(place: &Place) -> Result<(), PerfError> {
     check_cores(&place.cores)?;
     place.fifo.map_or(Ok(()), |fifo| prioritize(fifo + 1, std::process::id().to_string()))
 }
@@ -267,9 +267,9 @@ fn check_cores(cores: &[usize]) -> Result<(), PerfError> {
     })
 }
 
-fn measured(what: What, measure: &Measure) -> Result<(), Box<dyn Error>> {
+fn run_measure(what: What, measure: &Measure) -> Result<(), Box<dyn Error>> {
     let environment = Environment::now(measure.place.fifo);
-    settle(&measure.place)?;
+    apply(&measure.place)?;
     let sizes = match measure.size.as_str() {
         "sweep" => SWEEP.to_vec(),
         text => {
@@ -332,50 +332,51 @@ fn sentence(outcome: &MeasurementOutcome) -> String {
     }
 }
 
-fn compared(how: &Compare) -> Result<(), Box<dyn Error>> {
-    settle(&how.place)?;
-    let (runs, duration) = if how.quick { (3, 300) } else { (7, 1000) };
+fn run_compare(arguments: &Compare) -> Result<(), Box<dyn Error>> {
+    apply(&arguments.place)?;
+    let (runs, duration) = if arguments.quick { (3, 300) } else { (7, 1000) };
     let duration = Duration::from_millis(duration);
-    let config = RunConfig { cores: how.place.cores, fifo: how.place.fifo, duration };
+    let config = RunConfig { cores: arguments.place.cores, fifo: arguments.place.fifo, duration };
     let comparison = compare(&config, runs, |what| eprintln!("{what}"));
-    match how.place.json {
+    match arguments.place.json {
         true => println!("{}", serde_json::to_string_pretty(&comparison)?),
         false => println!("{comparison}"),
     }
     let missing: Vec<_> = comparison.without_peer().map(|row| row.id).collect();
-    if how.all_peers && !missing.is_empty() {
+    if arguments.all_peers && !missing.is_empty() {
         return Err(format!("peers without a figure: {}", missing.join(", ")).into());
     }
     Ok(())
 }
 
-fn isolated(how: &IsolationArguments) -> Result<(), Box<dyn Error>> {
-    let &IsolationArguments { rate: per_second, rounds, duration, cores, fifo, json } = how;
+fn run_isolation(arguments: &IsolationArguments) -> Result<(), Box<dyn Error>> {
+    let &IsolationArguments { rate: per_second, rounds, duration, cores, fifo, json } = arguments;
     check_cores(&cores)?;
     let plan = IsolationPlan { cores, rounds: rounds.into(), duration, per_second, fifo };
     print_pretty(&isolation::run(plan)?, json)
 }
 
-fn forwarded(how: &ForwardArguments) -> Result<(), Box<dyn Error>> {
-    check_cores(&[how.core])?;
-    let mut numbers = how.routes.iter().chain(&how.flows);
+fn run_forward(arguments: &ForwardArguments) -> Result<(), Box<dyn Error>> {
+    check_cores(&[arguments.core])?;
+    let mut numbers = arguments.routes.iter().chain(&arguments.flows);
     if let Some(wrong) = numbers.find(|one| !(1..=ROUTES_MAX).contains(*one)) {
         let why = format!("{wrong} routes or flows: write 1 to {ROUTES_MAX}");
         return Err(PerfError::Plan(why).into());
     }
-    let plans = how.size.iter().flat_map(|&bytes| {
-        how.routes.iter().map(move |&routes| {
-            let plan = ForwardPlan::new(routes, how.core, how.duration);
-            let flows = how.flows.unwrap_or(if how.rfc2544 { routes } else { plan.flows });
-            ForwardPlan { flows, bytes, ipv6: how.ipv6, ..plan }
+    let plans = arguments.size.iter().flat_map(|&bytes| {
+        arguments.routes.iter().map(move |&routes| {
+            let plan = ForwardPlan::new(routes, arguments.core, arguments.duration);
+            let flows =
+                arguments.flows.unwrap_or(if arguments.rfc2544 { routes } else { plan.flows });
+            ForwardPlan { flows, bytes, ipv6: arguments.ipv6, ..plan }
         })
     });
     let plans = plans.collect();
-    if how.rfc2544 {
-        let measured = rfc2544::run(plans, how.queue.into(), |what| eprintln!("{what}"))?;
-        print_compact(&measured, how.json);
+    if arguments.rfc2544 {
+        let measured = rfc2544::run(plans, arguments.queue.into(), |what| eprintln!("{what}"))?;
+        print_compact(&measured, arguments.json);
     } else {
-        print_compact(&forward::run(plans, how.rounds.into())?, how.json);
+        print_compact(&forward::run(plans, arguments.rounds.into())?, arguments.json);
     }
     Ok(())
 }
@@ -387,8 +388,8 @@ fn print_compact(measured: &(impl Serialize + Display), as_json: bool) {
     }
 }
 
-fn scaled(how: &ScalingArguments) -> Result<(), Box<dyn Error>> {
-    let &ScalingArguments { rounds, duration, cores, json } = how;
+fn run_scaling(arguments: &ScalingArguments) -> Result<(), Box<dyn Error>> {
+    let &ScalingArguments { rounds, duration, cores, json } = arguments;
     check_cores(&cores)?;
     print_pretty(&scaling::run(cores, rounds.into(), duration)?, json)
 }

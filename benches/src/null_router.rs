@@ -109,7 +109,7 @@ impl Queue {
         Self { load, received: 0, lost: 0, last_loss: never, empty_at: never }
     }
 
-    fn arrived(&self, at: Duration) -> u64 {
+    fn arrivals(&self, at: Duration) -> u64 {
         let OfferedLoad { per_second, packets_max, backlog, .. } = self.load;
         backlog + ((at.as_secs_f64() * per_second) as u64).min(packets_max)
     }
@@ -118,7 +118,7 @@ impl Queue {
     /// them arrived.
     fn poll(&mut self, at: Duration) -> (usize, Option<Duration>) {
         let gone = self.received + self.lost;
-        let waiting = self.arrived(at).saturating_sub(gone);
+        let waiting = self.arrivals(at).saturating_sub(gone);
         let over = waiting.saturating_sub(self.load.queue_max);
         if over > 0 {
             self.lost += over;
@@ -138,7 +138,7 @@ impl Queue {
 
     /// Whether all packets of a trial are received or lost.
     fn is_over(&self, duration: Duration) -> bool {
-        self.received + self.lost >= self.arrived(duration)
+        self.received + self.lost >= self.arrivals(duration)
     }
 }
 

@@ -83,12 +83,12 @@ fn in_processes(plan: &Plan) -> Result<MeasurementOutcome, PerfError> {
     let (near, far) = UnixStream::pair()?;
     let mut server = Process(part(plan, EndRole::Server, far, Stdio::null())?);
     let mut client = Process(part(plan, EndRole::Client, near, Stdio::piped())?);
-    let mut said = String::new();
+    let mut output = String::new();
     if let Some(stdout) = &mut client.0.stdout {
-        stdout.read_to_string(&mut said)?;
+        stdout.read_to_string(&mut output)?;
     }
     let has_succeeded = [client.0.wait()?, server.0.wait()?].iter().all(|status| status.success());
-    match serde_json::from_str(&said) {
+    match serde_json::from_str(&output) {
         Ok(outcome) if has_succeeded => Ok(outcome),
         _ => Err(PerfError::OtherEnd("a measuring process failed; see its error above".into())),
     }

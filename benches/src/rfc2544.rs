@@ -17,7 +17,7 @@
 
 use crate::environment::Environment;
 use crate::error::PerfError;
-use crate::machine::pinned;
+use crate::machine::run_pinned;
 use crate::null_router::{ForwardPlan, NullRouter, OfferedLoad, Trial};
 use hdrhistogram::Histogram;
 use serde::Serialize;
@@ -84,7 +84,8 @@ pub fn run(
     let environment = Environment::now(None);
     let row = |plan: ForwardPlan| {
         let core = plan.core;
-        pinned(core, || Bench::new(plan, queue, &report)?.measure()).map_err(PerfError::OtherEnd)
+        run_pinned(core, || Bench::new(plan, queue, &report)?.measure())
+            .map_err(PerfError::OtherEnd)
     };
     let rows = plans.into_iter().map(row).collect::<Result<_, _>>()?;
     Ok(Rfc2544 { environment, queue, rows })

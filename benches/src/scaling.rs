@@ -15,7 +15,7 @@ use crate::datagrams::DatagramEnds;
 use crate::echo;
 use crate::environment::Environment;
 use crate::error::PerfError;
-use crate::machine::pinned;
+use crate::machine::run_pinned;
 use crate::samples::{spread, spread_text};
 use pollux_node::fabric::Embedded;
 use serde::Serialize;
@@ -98,7 +98,7 @@ fn exchange(
     all_are_up: &Barrier,
 ) -> Result<f64, PerfError> {
     let hosts = [1, 2].map(|host| host + 2 * worker);
-    pinned(core, || {
+    run_pinned(core, || {
         let ends = DatagramEnds::open(fabric, hosts);
         // Also one that fails: the others wait for it.
         all_are_up.wait();

@@ -76,8 +76,8 @@ pub const CASES: &[ComparisonCase] = &[
             budget: Budget::AtLeast(1.0),
         }],
         reference: "ucx_perftest tag_bw, posix",
-        ours: |config| scaled(1e-9, one_way(&verbs(config, What::Bw, 1 << 20))),
-        peer: Some(|config| scaled(1e-9 * f64::from(1 << 20), one(ucx::tag_bw(config, 1 << 20)))),
+        ours: |config| scale(1e-9, one_way(&verbs(config, What::Bw, 1 << 20))),
+        peer: Some(|config| scale(1e-9 * f64::from(1 << 20), one(ucx::tag_bw(config, 1 << 20)))),
     },
     ComparisonCase {
         rows: &[Row {
@@ -87,8 +87,8 @@ pub const CASES: &[ComparisonCase] = &[
             budget: Budget::AtLeast(2.0),
         }],
         reference: "ucx_perftest tag_bw -s 64, posix",
-        ours: |config| scaled(1e-6 / 64.0, one_way(&verbs(config, What::Rate, 64))),
-        peer: Some(|config| scaled(1e-6, one(ucx::tag_bw(config, 64)))),
+        ours: |config| scale(1e-6 / 64.0, one_way(&verbs(config, What::Rate, 64))),
+        peer: Some(|config| scale(1e-6, one(ucx::tag_bw(config, 64)))),
     },
     ComparisonCase {
         rows: &[
@@ -128,8 +128,8 @@ pub const CASES: &[ComparisonCase] = &[
             budget: Budget::AtLeast(1.0),
         }],
         reference: "iperf3",
-        ours: |config| scaled(8e-9, one_way(&sockets(config, What::Bw, Layer::Tcp, 128 << 10))),
-        peer: Some(|config| scaled(1e-9, one(iperf3::stream(config)))),
+        ours: |config| scale(8e-9, one_way(&sockets(config, What::Bw, Layer::Tcp, 128 << 10))),
+        peer: Some(|config| scale(1e-9, one(iperf3::stream(config)))),
     },
     ComparisonCase {
         rows: &[
@@ -147,9 +147,9 @@ pub const CASES: &[ComparisonCase] = &[
             },
         ],
         reference: "dpdk-testpmd --forward-mode=mac, net_null, no huge pages",
-        ours: |config| scaled(1e-6, forwarding(config, &[1, 1_000_000])),
+        ours: |config| scale(1e-6, forwarding(config, &[1, 1_000_000])),
         // It has no routes.
-        peer: Some(|config| scaled(1e-6, two(testpmd::forward(config).map(|rate| [rate; 2])))),
+        peer: Some(|config| scale(1e-6, two(testpmd::forward(config).map(|rate| [rate; 2])))),
     },
     ComparisonCase {
         rows: &[Row {
@@ -159,8 +159,8 @@ pub const CASES: &[ComparisonCase] = &[
             budget: Budget::AtLeast(1.0),
         }],
         reference: "dpdk-l3fwd --lookup=lpm, net_pcap, no huge pages",
-        ours: |config| scaled(1e-6, forwarding(config, &[l3fwd::ROUTES])),
-        peer: Some(|config| scaled(1e-6, one(l3fwd::forward(config)))),
+        ours: |config| scale(1e-6, forwarding(config, &[l3fwd::ROUTES])),
+        peer: Some(|config| scale(1e-6, one(l3fwd::forward(config)))),
     },
     ComparisonCase {
         rows: &[Row {
@@ -222,7 +222,7 @@ fn two<E: fmt::Display>(figures: Result<[f64; 2], E>) -> Figures {
     figures.map(Vec::from).map_err(text)
 }
 
-fn scaled(by: f64, figures: Figures) -> Figures {
+fn scale(by: f64, figures: Figures) -> Figures {
     figures.map(|figures| figures.into_iter().map(|figure| figure * by).collect())
 }
 

@@ -4,7 +4,7 @@
 //! copied from memory, its headers are checked, it is looked up, and gets a new Ethernet header.
 //! The example has at most 1,024 routes.
 
-use super::{NoFigure, RunConfig, failed, installed, unclear};
+use super::{NoFigure, RunConfig, bad_output, find_program, to_failure};
 use crate::pair::{Process, with_priority};
 use crate::samples::median;
 use pollux_verbs::rng::SeededRng;
@@ -42,17 +42,17 @@ impl Drop for Files {
 
 /// Forwarded packets per second.
 pub fn forward(config: &RunConfig) -> Result<f64, NoFigure> {
-    installed(PROGRAM, "--peers")?;
+    find_program(PROGRAM, "--peers")?;
     let prefix = format!("pollux-perf-l3-{}", std::process::id());
     let files = Files(std::env::temp_dir().join(&prefix));
-    write_files(&files.0).map_err(failed(PROGRAM))?;
-    let _router = Process(command(config, &files.0, &prefix).spawn().map_err(failed(PROGRAM))?);
+    write_files(&files.0).map_err(to_failure(PROGRAM))?;
+    let _router = Process(command(config, &files.0, &prefix).spawn().map_err(to_failure(PROGRAM))?);
     let telemetry = telemetry(Path::new("/var/run/dpdk").join(prefix).join("dpdk_telemetry.v2"))?;
     let mut rates = Vec::new();
     for _ in 0..=INTERVALS {
         rates.push(rate(&telemetry, config.duration)?);
     }
-    median(rates.split_off(1)).ok_or_else(|| unclear(PROGRAM, "no rate"))
+    median(rates.split_off(1)).ok_or_else(|| bad_output(PROGRAM, "no rate"))
 }
 
 fn command(config: &RunConfig, files: &Path, prefix: &str) -> Command {
@@ -112,18 +112,19 @@ fn frame(destination: Ipv4Addr) -> [u8; 60] {
 /// Connects to the telemetry of the program, once it has started.
 #[expect(clippy::disallowed_methods, reason = "it does not say when it has started")]
 fn telemetry(path: PathBuf) -> Result<OwnedFd, NoFigure> {
-    let failed = |error: rustix::io::Errno| failed(PROGRAM)(error.into());
-    let address = SocketAddrUnix::new(&path).map_err(failed)?;
+    let to_failure = |error: rustix::io::Errno| to_failure(PROGRAM)(error.into());
+    let address = SocketAddrUnix::new(&path).map_err(to_failure)?;
     let begun = Instant::now();
     loop {
-        let socket = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).map_err(failed)?;
+        let socket =
+            socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).map_err(to_failure)?;
         match connect(&socket, &address) {
             Ok(()) => {
                 // It begins with its version.
-                recv(&socket, &mut [0; 4096], RecvFlags::empty()).map_err(failed)?;
+                recv(&socket, &mut [0; 4096], RecvFlags::empty()).map_err(to_failure)?;
                 return Ok(socket);
             }
-            Err(error) if begun.elapsed() >= START_MAX => return Err(failed(error)),
+            Err(error) if begun.elapsed() >= START_MAX => return Err(to_failure(error)),
             Err(_) => std::thread::sleep(START_PAUSE),
         }
     }
@@ -137,17 +138,17 @@ fn rate(telemetry: &OwnedFd, duration: Duration) -> Result<f64, NoFigure> {
 }
 
 fn sent(telemetry: &OwnedFd) -> Result<u64, NoFigure> {
-    let failed = |error: rustix::io::Errno| failed(PROGRAM)(error.into());
+    let to_failure = |error: rustix::io::Errno| to_failure(PROGRAM)(error.into());
     let mut sum = 0;
     for port in 0..2 {
         let question = format!("/ethdev/stats,{port}");
-        send(telemetry, question.as_bytes(), SendFlags::empty()).map_err(failed)?;
+        send(telemetry, question.as_bytes(), SendFlags::empty()).map_err(to_failure)?;
         let mut answer = vec![0; 1 << 16];
-        let (len, _) = recv(telemetry, &mut answer[..], RecvFlags::empty()).map_err(failed)?;
+        let (len, _) = recv(telemetry, &mut answer[..], RecvFlags::empty()).map_err(to_failure)?;
         let answer: serde_json::Value = serde_json::from_slice(&answer[..len])
             .map_err(|error| NoFigure::Failed(PROGRAM, error.to_string()))?;
         let packets = answer["/ethdev/stats"]["opackets"].as_u64();
-        sum += packets.ok_or_else(|| unclear(PROGRAM, &answer.to_string()))?;
+        sum += packets.ok_or_else(|| bad_output(PROGRAM, &answer.to_string()))?;
     }
     Ok(sum)
 }

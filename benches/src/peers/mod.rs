@@ -40,7 +40,7 @@ pub struct RunConfig {
 
 impl RunConfig {
     /// A command that runs a program on the core of an end, without input and output.
-    pub fn pinned(&self, end: usize, program: &str) -> Command {
+    pub fn command(&self, end: usize, program: &str) -> Command {
         let mut command = with_priority(self.fifo, "taskset");
         command.args(["-c", &self.cores[end].to_string(), program]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -53,51 +53,51 @@ impl RunConfig {
 }
 
 /// Finds a program where packages install it.
-fn installed(program: &'static str, group: &'static str) -> Result<PathBuf, NoFigure> {
+fn find_program(program: &'static str, group: &'static str) -> Result<PathBuf, NoFigure> {
     let folders = ["/usr/bin", "/usr/sbin", "/usr/local/bin"].into_iter();
     let mut paths = folders.map(|folder| PathBuf::from(folder).join(program));
     paths.find(|path| path.is_file()).ok_or(NoFigure::Missing(program, group))
 }
 
-fn failed(program: &'static str) -> impl Fn(io::Error) -> NoFigure {
+fn to_failure(program: &'static str) -> impl Fn(io::Error) -> NoFigure {
     move |error| NoFigure::Failed(program, error.to_string())
 }
 
 /// A port of the loopback interface that is free for TCP and UDP.
 fn free_port(program: &'static str) -> Result<String, NoFigure> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed(program))?;
-    let port = listener.local_addr().map_err(failed(program))?.port();
-    UdpSocket::bind((Ipv4Addr::LOCALHOST, port)).map_err(failed(program))?;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(to_failure(program))?;
+    let port = listener.local_addr().map_err(to_failure(program))?.port();
+    UdpSocket::bind((Ipv4Addr::LOCALHOST, port)).map_err(to_failure(program))?;
     Ok(port.to_string())
 }
 
 #[expect(clippy::disallowed_methods, reason = "the servers do not say when they listen")]
-fn served(
+fn run_with_server(
     program: &'static str,
     mut server: Command,
     mut client: Command,
 ) -> Result<String, NoFigure> {
-    let _server = Process(server.spawn().map_err(failed(program))?);
+    let _server = Process(server.spawn().map_err(to_failure(program))?);
     client.stdout(Stdio::piped());
     let mut tries = SERVER_READY_TRIES;
     loop {
         // A server does not report when it listens, so a refused client is started again.
         std::thread::sleep(SERVER_READY_PAUSE);
-        let output = client.output().map_err(failed(program))?;
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let output = client.output().map_err(to_failure(program))?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
         tries -= 1;
         if output.status.success() {
-            return Ok(said);
-        } else if tries == 0 || !said.contains("Connection refused") {
-            return Err(NoFigure::Failed(program, last_line(&said)));
+            return Ok(text);
+        } else if tries == 0 || !text.contains("Connection refused") {
+            return Err(NoFigure::Failed(program, last_line(&text)));
         }
     }
 }
 
-fn last_line(said: &str) -> String {
-    said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it printed nothing").trim().into()
+fn last_line(text: &str) -> String {
+    text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it printed nothing").trim().into()
 }
 
-fn unclear(program: &'static str, said: &str) -> NoFigure {
-    NoFigure::Failed(program, format!("its output ends with {:?}", last_line(said)))
+fn bad_output(program: &'static str, text: &str) -> NoFigure {
+    NoFigure::Failed(program, format!("its output ends with {:?}", last_line(text)))
 }

@@ -1,6 +1,6 @@
 //! OpenSM, on a subnet that `ibsim` simulates.
 
-use super::{NoFigure, failed, installed};
+use super::{NoFigure, find_program, to_failure};
 use crate::pair::Process;
 use pollux_fabric::topology::Topology;
 use pollux_wire::mad::smp::NodeType;
@@ -13,12 +13,12 @@ const PROGRAM: &str = "opensm";
 
 /// The time of one sweep, from the start of OpenSM until it logs SUBNET UP.
 pub fn bring_up(spec: &str) -> Result<Duration, NoFigure> {
-    let opensm = installed(PROGRAM, "--referees")?;
-    let ibsim = installed("ibsim", "--referees")?;
+    let opensm = find_program(PROGRAM, "--referees")?;
+    let ibsim = find_program("ibsim", "--referees")?;
     let preload = preload().ok_or(NoFigure::Missing("libumad2sim.so", "--referees"))?;
     let name = format!("pollux-perf-{}", std::process::id());
     let folder = std::env::temp_dir().join(&name);
-    fs::create_dir_all(&folder).map_err(failed(PROGRAM))?;
+    fs::create_dir_all(&folder).map_err(to_failure(PROGRAM))?;
     let swept = sweep(spec, &folder, &name, [&opensm, &ibsim, &preload]);
     let _ = fs::remove_dir_all(&folder);
     swept
@@ -39,7 +39,7 @@ fn sweep(
     [opensm, ibsim, preload]: [&Path; 3],
 ) -> Result<Duration, NoFigure> {
     let topology = Topology::generate(spec, 1).expect("a topology");
-    fs::write(folder.join("net"), topology.to_string()).map_err(failed(PROGRAM))?;
+    fs::write(folder.join("net"), topology.to_string()).map_err(to_failure(PROGRAM))?;
     let mut nodes = topology.nodes().iter();
     let first = nodes.find(|node| node.kind == NodeType::CHANNEL_ADAPTER).expect("a host");
     let first = format!("H-{:016x}", first.guid.0);
@@ -65,5 +65,5 @@ fn sweep(
 
 fn start(command: &mut Command, folder: &Path) -> Result<Process, NoFigure> {
     command.current_dir(folder).stdin(Stdio::null()).stdout(Stdio::null());
-    command.stderr(Stdio::null()).spawn().map(Process).map_err(failed(PROGRAM))
+    command.stderr(Stdio::null()).spawn().map(Process).map_err(to_failure(PROGRAM))
 }

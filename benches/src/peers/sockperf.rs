@@ -1,6 +1,6 @@
 //! `sockperf`: sockets of the kernel on the loopback interface, both ends busy-polling.
 
-use super::{NoFigure, RunConfig, free_port, installed, served, unclear};
+use super::{NoFigure, RunConfig, bad_output, find_program, free_port, run_with_server};
 
 const PROGRAM: &str = "sockperf";
 /// Attempts: with non-blocking sockets it sometimes fails on a pending connect (errno 115).
@@ -20,10 +20,10 @@ pub fn ping_pong(config: &RunConfig, bytes: u32, is_tcp: bool) -> Result<[f64; 2
 }
 
 fn ping_pong_once(config: &RunConfig, bytes: u32, is_tcp: bool) -> Result<[f64; 2], NoFigure> {
-    installed(PROGRAM, "--peers")?;
+    find_program(PROGRAM, "--peers")?;
     let port = free_port(PROGRAM)?;
     let [server, mut client] = ["server", "ping-pong"].map(|role| {
-        let mut command = config.pinned(usize::from(role != "server"), PROGRAM);
+        let mut command = config.command(usize::from(role != "server"), PROGRAM);
         command.args([role, "--nonblocked", "-i", "127.0.0.1", "-p", &port]);
         if is_tcp {
             command.arg("--tcp");
@@ -31,13 +31,13 @@ fn ping_pong_once(config: &RunConfig, bytes: u32, is_tcp: bool) -> Result<[f64; 
         command
     });
     client.args(["-t", &config.seconds(), "-m", &bytes.to_string()]);
-    let said = served(PROGRAM, server, client)?;
+    let output = run_with_server(PROGRAM, server, client)?;
     let percentile = |part: &str| {
-        let line = said.lines().find(|line| line.contains(&format!("percentile {part} =")))?;
+        let line = output.lines().find(|line| line.contains(&format!("percentile {part} =")))?;
         line.split('=').nth(1)?.trim().parse::<f64>().ok()
     };
     match (percentile("50.000"), percentile("99.900")) {
         (Some(median), Some(late)) => Ok([median * 1e3, late * 1e3]),
-        _ => Err(unclear(PROGRAM, &said)),
+        _ => Err(bad_output(PROGRAM, &output)),
     }
 }

@@ -1,6 +1,6 @@
 //! `dpdk-testpmd`: one core that forwards packets from a null device back to it.
 
-use super::{NoFigure, RunConfig, failed, installed, unclear};
+use super::{NoFigure, RunConfig, bad_output, find_program, to_failure};
 use crate::pair::{Process, with_priority};
 use crate::samples::median;
 use std::io::{BufRead, BufReader};
@@ -12,7 +12,7 @@ const SECONDS: usize = 3;
 
 /// Forwarded packets per second.
 pub fn forward(config: &RunConfig) -> Result<f64, NoFigure> {
-    installed(PROGRAM, "--peers")?;
+    find_program(PROGRAM, "--peers")?;
     let mut command = with_priority(config.fifo, PROGRAM);
     // The first core has the control thread, the second forwards.
     command.args(["-l", &format!("{},{}", config.cores[0], config.cores[1])]);
@@ -21,13 +21,13 @@ pub fn forward(config: &RunConfig) -> Result<f64, NoFigure> {
     command.arg(format!("pollux-perf-{}", std::process::id()));
     command.args(["--", "--forward-mode=mac", "--stats-period", "1", "--total-num-mbufs=8192"]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut testpmd = Process(command.spawn().map_err(failed(PROGRAM))?);
-    let Some(stdout) = testpmd.0.stdout.take() else { return Err(unclear(PROGRAM, "")) };
+    let mut testpmd = Process(command.spawn().map_err(to_failure(PROGRAM))?);
+    let Some(stdout) = testpmd.0.stdout.take() else { return Err(bad_output(PROGRAM, "")) };
     let lines = BufReader::new(stdout).lines().map_while(Result::ok);
     let rates = lines.filter_map(|line| {
         let (_, rest) = line.split_once("Rx-pps:")?;
         rest.split_whitespace().next()?.parse::<f64>().ok()
     });
     let rates: Vec<f64> = rates.filter(|rate| *rate > 0.0).skip(1).take(SECONDS).collect();
-    median(rates).ok_or_else(|| unclear(PROGRAM, "no line with Rx-pps"))
+    median(rates).ok_or_else(|| bad_output(PROGRAM, "no line with Rx-pps"))
 }

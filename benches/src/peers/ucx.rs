@@ -1,6 +1,6 @@
 //! UCX: its `ucx_perftest` over POSIX shared memory.
 
-use super::{NoFigure, RunConfig, free_port, installed, served, unclear};
+use super::{NoFigure, RunConfig, bad_output, find_program, free_port, run_with_server};
 
 const PROGRAM: &str = "ucx_perftest";
 
@@ -25,18 +25,18 @@ fn column(
     count: u32,
     column: usize,
 ) -> Result<f64, NoFigure> {
-    installed(PROGRAM, "--peers")?;
+    find_program(PROGRAM, "--peers")?;
     let port = free_port(PROGRAM)?;
     let (bytes, count) = (bytes.to_string(), count.to_string());
     let [server, mut client] = [0, 1].map(|end| {
-        let mut command = config.pinned(end, PROGRAM);
+        let mut command = config.command(end, PROGRAM);
         command.args(["-p", &port, "-t", test, "-s", &bytes, "-n", &count, "-f"]);
         command.env("UCX_TLS", "posix,self");
         command
     });
     client.arg("127.0.0.1");
-    let said = served(PROGRAM, server, client)?;
-    let last = said.lines().last().unwrap_or_default();
+    let output = run_with_server(PROGRAM, server, client)?;
+    let last = output.lines().last().unwrap_or_default();
     let value = last.split_whitespace().nth(column).and_then(|value| value.parse().ok());
-    value.ok_or_else(|| unclear(PROGRAM, &said))
+    value.ok_or_else(|| bad_output(PROGRAM, &output))
 }

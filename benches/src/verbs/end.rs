@@ -23,7 +23,7 @@ const REQUESTS_MAX: u32 = 1024;
 /// Messages up to this length go inline.
 pub const INLINE_BYTES: u32 = 64;
 /// Empty polls before the core is yielded: the other end may share it.
-const LOOKS_AWAKE: u32 = 20_000;
+const POLLS_AWAKE: u32 = 20_000;
 
 #[derive(Clone, Copy, Debug)]
 pub struct VerbsEndSetup {
@@ -228,11 +228,11 @@ impl<D: Device + ?Sized> VerbsEnd<D> {
     /// Waits for a message; returns `false` if `is_over` is true before it arrives.
     pub fn wait(&mut self, mut is_over: impl FnMut() -> bool) -> Result<bool, PerfError> {
         let mut out = [Completion::NOTHING];
-        for look in 1u32.. {
+        for poll in 1u32.. {
             if self.poll(&mut out)? == 1 && out[0].kind.is_recv() {
                 return Ok(true);
             }
-            if look.is_multiple_of(LOOKS_AWAKE) {
+            if poll.is_multiple_of(POLLS_AWAKE) {
                 std::thread::yield_now();
                 if is_over() {
                     break;

@@ -17,7 +17,7 @@ const WINDOW: u64 = 256;
 const RECEIVES: usize = 512;
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Empty polls before the server checks whether the client has finished.
-const LOOKS_IDLE: u32 = 20_000;
+const POLLS_IDLE: u32 = 20_000;
 /// From this length on, messages are posted in small batches.
 const LONG_BYTES: u32 = 4096;
 
@@ -38,7 +38,7 @@ pub fn play<D: Device + ?Sized>(
     let other: EndAddress = exchange.swap(&end.address()?)?;
     end.connect(&other)?;
     for _ in 0..RECEIVES {
-        end.recv(room(plan))?;
+        end.recv(receive_bytes(plan))?;
     }
     exchange.meet()?;
     match (plan.what, role) {
@@ -52,7 +52,7 @@ pub fn play<D: Device + ?Sized>(
 }
 
 /// Bytes of a receive.
-fn room(plan: &Plan) -> u32 {
+fn receive_bytes(plan: &Plan) -> u32 {
     (plan.bytes + GRH_BYTES).min(BYTES as u32)
 }
 
@@ -66,7 +66,7 @@ fn client<D: Device + ?Sized>(
         let mut sent_at = None;
         let mut is_late = || sent_at.get_or_insert_with(Instant::now).elapsed() > TIMEOUT;
         match end.wait(&mut is_late)? {
-            true => end.recv(room(plan)),
+            true => end.recv(receive_bytes(plan)),
             false => Err(PerfError::OtherEnd(format!("no reply for {TIMEOUT:?}"))),
         }
     })?;
@@ -80,7 +80,7 @@ fn server<D: Device + ?Sized>(
 ) -> Result<(), PerfError> {
     while end.wait(|| exchange.is_over())? {
         end.send(plan.bytes)?;
-        end.recv(room(plan))?;
+        end.recv(receive_bytes(plan))?;
     }
     Ok(())
 }
@@ -124,11 +124,11 @@ fn drain<D: Device + ?Sized>(
     loop {
         let count = end.poll(&mut out)?;
         for _ in 0..count {
-            end.recv(room(plan))?;
+            end.recv(receive_bytes(plan))?;
         }
         received += count as u64;
         idle = if count > 0 { 0 } else { idle + 1 };
-        if idle == LOOKS_IDLE {
+        if idle == POLLS_IDLE {
             idle = 0;
             std::thread::yield_now();
             if exchange.is_over() {
