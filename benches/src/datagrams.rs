@@ -40,15 +40,16 @@ impl DatagramEnds {
         Ok(ends)
     }
 
-    /// The queue pair of the far end, by which its service ID is known.
+    /// The queue pair of the far end, which its service ID contains.
     pub fn far_qpn(&self) -> Result<Qpn, PerfError> {
         let neighbors = self.interfaces[0].neighbors();
         let route = neighbors.iter().find(|route| route.addresses.contains(&self.to_far.ip()));
-        Ok(route.ok_or(PerfError::OtherEnd("it is no neighbor".into()))?.link.qpn)
+        let none = || PerfError::Local(format!("{} is no neighbor", self.to_far.ip()));
+        Ok(route.ok_or_else(none)?.link.qpn)
     }
 
-    /// Sends datagrams there and back for so long. Returns how many; `lost` counts those that were
-    /// sent again.
+    /// Exchanges datagrams for this time. Returns the number of round trips; `lost` counts datagrams
+    /// that were sent again.
     #[expect(clippy::disallowed_methods, reason = "it lasts for a time")]
     pub fn exchange_for(&self, duration: Duration, lost: &mut u64) -> Result<u64, PerfError> {
         let (begun, mut count) = (Instant::now(), 0);
@@ -68,7 +69,7 @@ impl DatagramEnds {
         loop {
             if sent.is_none_or(|sent| sent.elapsed() > RESEND) {
                 *lost += u64::from(sent.is_some());
-                // At first its neighbor is unknown.
+                // The first ones fail until the neighbor is resolved.
                 let _ = self.near.send_to(&bytes, self.to_far);
                 sent = Some(Instant::now());
             }

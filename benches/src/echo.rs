@@ -1,5 +1,6 @@
 //! The engine alone: a worker that sends every packet back, at the null device.
 
+use crate::error::PerfError;
 use crate::machine::run_pinned;
 use pollux_dataplane::engine::counts::CountsWriter;
 use pollux_dataplane::engine::echo::Echo;
@@ -16,12 +17,12 @@ const TURNS: u32 = 1000;
 
 /// The rate of 64-byte packets that this core receives and sends back.
 #[expect(clippy::disallowed_methods, reason = "this is what is measured")]
-pub fn rate(core: usize, duration: Duration) -> Result<f64, String> {
+pub fn rate(core: usize, duration: Duration) -> Result<f64, PerfError> {
     run_pinned(core, || {
         let own = Ipv4Addr::new(10, 0, 0, 1);
-        let echo = Echo::new(NullDevice::new(), own, NEIGHBORS);
-        let mut echo = echo.map_err(|error| error.to_string())?;
-        let published = CountsWriter::nowhere().map_err(|error| error.to_string())?;
+        let mut echo = Echo::new(NullDevice::new(), own, NEIGHBORS)?;
+        let published = CountsWriter::nowhere();
+        let published = published.map_err(|error| PerfError::Local(error.to_string()))?;
         let (mut worker, _handle) = worker::<()>(Idle::Poll, published, 7);
         let start = Instant::now();
         // Each turn reads the clock, as that of a real worker.

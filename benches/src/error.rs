@@ -26,7 +26,10 @@ pub enum PerfError {
     Request(CompletionStatus),
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// It broke the protocol, or ended early.
+    /// The other end broke the protocol, or ended early.
     #[error("the other end: {0}")]
     OtherEnd(String),
+    /// A failure on this side; the text names its cause.
+    #[error("{0}")]
+    Local(String),
 }

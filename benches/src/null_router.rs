@@ -1,11 +1,10 @@
-//! A router between two null ports, as large as a plan wants it, and packets offered to it at a
-//! rate.
+//! A router between two null ports, and packets offered to it at a rate.
 //!
-//! An offered packet waits in a queue like the one of an adapter, until the router polls; one that
-//! finds the queue full is lost. The queue is a number: a packet is written when it is polled, by
-//! the router's own core. So the cost of the source counts as the router's, and no second core
-//! disturbs.
+//! An offered packet waits in a queue, as at an adapter, until the router polls; a packet that
+//! arrives at a full queue is lost. The queue is only a count: the router's own core writes a packet
+//! when it polls. So the rates include the cost of the source.
 
+use crate::error::PerfError;
 use crate::samples::histogram;
 use hdrhistogram::Histogram;
 use pollux_dataplane::fib::{Fib, FibBuilder, FibHop, FibTarget};
@@ -21,14 +20,14 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
-/// Half of them lead to each port.
+/// Next hops, half of them at each port.
 const GROUPS: usize = 64;
 /// Buffers of the worker: two batches to each port fit.
 const BUFFERS: u32 = 1024;
 /// Breaths between two reads of the clock.
 const BREATHS: u32 = 1000;
 pub const ROUTES_MAX: usize = 2_000_000;
-/// One packet in so many has its latency measured.
+/// The latency of one packet in this many is measured.
 const TAGGED: u64 = 64;
 
 /// Prefix lengths of IPv4 and of IPv6, and their shares in percent, as in the Internet's tables.
@@ -51,7 +50,7 @@ pub struct NullRouter {
     ports: [NullPort; 2],
     fib: Snapshot<Fib>,
     start: Instant,
-    // Both are gone after what they are for.
+    // Dropped after the fields that use them.
     _publisher: Publisher<Fib>,
     _packets: PacketMemory,
 }
@@ -88,8 +87,8 @@ pub struct Trial {
 }
 
 impl ForwardPlan {
-    /// Packets of 64 bytes, IPv4, with so many routes, to destinations of which none is in a cache
-    /// when it is next; of one route to one destination.
+    /// Packets of 64 bytes, IPv4: with one route to one destination, else to a million, which no
+    /// cache holds.
     pub const fn new(routes: usize, core: usize, duration: Duration) -> Self {
         let flows = if routes == 1 { 1 } else { 1 << 20 };
         Self { routes, flows, bytes: 64, ipv6: false, core, duration }
@@ -109,13 +108,14 @@ impl Queue {
         Self { load, received: 0, lost: 0, last_loss: never, empty_at: never }
     }
 
+    /// Packets that have arrived until `at`.
     fn arrivals(&self, at: Duration) -> u64 {
         let OfferedLoad { per_second, packets_max, backlog, .. } = self.load;
         backlog + ((at.as_secs_f64() * per_second) as u64).min(packets_max)
     }
 
-    /// Receives a batch: returns the number of packets, and the time when the tagged packet among
-    /// them arrived.
+    /// Receives a batch. Returns the number of packets, and the arrival time of the tagged one among
+    /// them.
     fn poll(&mut self, at: Duration) -> (usize, Option<Duration>) {
         let gone = self.received + self.lost;
         let waiting = self.arrivals(at).saturating_sub(gone);
@@ -144,15 +144,17 @@ impl Queue {
 
 impl NullRouter {
     #[expect(clippy::disallowed_methods, reason = "packets are measured by its clock")]
-    pub fn new(plan: &ForwardPlan) -> Result<Self, String> {
+    pub fn new(plan: &ForwardPlan) -> Result<Self, PerfError> {
         let mut rng = SeededRng::new(1);
         let prefixes = prefixes(plan, &mut rng);
         let publisher = Publisher::new(fib(&prefixes));
-        let packets = PacketMemory::new(BUFFERS, 2048).map_err(|error| error.to_string())?;
+        let packets = PacketMemory::new(BUFFERS, 2048);
+        let packets = packets.map_err(|error| PerfError::Local(error.to_string()))?;
         let mut port = || {
             let destinations = destinations(&prefixes, plan.flows, &mut rng);
-            NullPort::new(&packets, plan.bytes, destinations)
-                .ok_or(format!("no packet has {} bytes; write 40 to 2048", plan.bytes))
+            let port = NullPort::new(&packets, plan.bytes, destinations);
+            let why = format!("no packet has {} bytes; write 40 to 2048", plan.bytes);
+            port.ok_or(PerfError::Plan(why))
         };
         let ports = [port()?, port()?];
         let mut forwarder = Forwarder::new(7);
@@ -217,8 +219,12 @@ impl NullRouter {
         }
     }
 
-    pub fn dropped(&self) -> u64 {
-        self.ports.iter().map(|port| port.drops().total()).sum()
+    /// Fails if the router dropped packets: it has a route for each.
+    pub fn check_drops(&self) -> Result<(), PerfError> {
+        match self.ports.iter().map(|port| port.drops().total()).sum() {
+            0 => Ok(()),
+            drops => Err(PerfError::Local(format!("the router dropped {drops} packets"))),
+        }
     }
 }
 
@@ -236,12 +242,12 @@ fn prefixes(plan: &ForwardPlan, rng: &mut SeededRng) -> Vec<Prefix> {
     let mut all = BTreeSet::new();
     while all.len() < plan.routes {
         let mut percent = rng.below(100);
-        let is_it = |(_, share): &&(u8, u64)| {
+        let is_drawn = |(_, share): &&(u8, u64)| {
             let is_below = percent < *share;
             percent = percent.saturating_sub(*share);
             is_below
         };
-        let len = lengths.iter().find(is_it).map_or(24, |(len, _)| *len);
+        let len = lengths.iter().find(is_drawn).map_or(24, |(len, _)| *len);
         all.insert(match plan.ipv6 {
             true => {
                 let bits = 0x2000 << 112 | u128::from(rng.next_u64() >> 3) << 64;
@@ -249,7 +255,7 @@ fn prefixes(plan: &ForwardPlan, rng: &mut SeededRng) -> Vec<Prefix> {
                 (IpAddr::from(Ipv6Addr::from(bits)), len)
             }
             false => {
-                // Neither loopback nor private networks, nor groups.
+                // From 11 to 99: no loopback, private or multicast addresses.
                 let bits = ((11 + rng.below(89)) << 24 | rng.below(1 << 24)) as u32;
                 (IpAddr::from(Ipv4Addr::from(bits >> (32 - len) << (32 - len))), len)
             }
@@ -331,7 +337,8 @@ mod tests {
         let mut router = NullRouter::new(&plan).expect("it is a router");
         let burst = OfferedLoad { packets_max: 500, ..OfferedLoad::new(1e9, 1000) };
         let trial = router.offer(burst, Duration::from_secs(1));
-        assert_eq!((trial.forwarded, trial.lost, router.dropped()), (1000, 0, 0));
+        assert_eq!((trial.forwarded, trial.lost), (1000, 0));
+        router.check_drops().expect("there is a route for each packet");
         let burst = OfferedLoad { queue_max: 10, ..burst };
         let trial = router.offer(burst, Duration::from_secs(1));
         assert_eq!(trial.forwarded + trial.lost, 1000);

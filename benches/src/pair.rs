@@ -90,7 +90,7 @@ fn in_processes(plan: &Plan) -> Result<MeasurementOutcome, PerfError> {
     let has_succeeded = [client.0.wait()?, server.0.wait()?].iter().all(|status| status.success());
     match serde_json::from_str(&output) {
         Ok(outcome) if has_succeeded => Ok(outcome),
-        _ => Err(PerfError::OtherEnd("a measuring process failed; see its error above".into())),
+        _ => Err(PerfError::Local("a measuring process failed; see its error above".into())),
     }
 }
 

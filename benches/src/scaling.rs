@@ -1,10 +1,10 @@
-//! Two workers on two cores against one on one core: workers share nothing that they write, so
-//! there should be twice as much.
+//! Two workers on two cores against one on one core: workers share nothing that they write, so two
+//! should have twice the rate.
 //!
 //! | what | each worker |
 //! |---|---|
 //! | echo | returns packets of a null device of its own |
-//! | UDP | sends datagrams to and fro between two interfaces, at a fabric that all workers share |
+//! | UDP | exchanges datagrams between two interfaces, at a fabric that all workers share |
 //!
 //! Measurements of one and of two alternate. The median of the ratios counts.
 //!
@@ -46,9 +46,7 @@ pub struct Scaling {
 pub fn run(cores: [usize; 2], rounds: usize, duration: Duration) -> Result<Scaling, PerfError> {
     let environment = Environment::now(None);
     let fabric = Embedded::start("single:4")?;
-    let echoes = |cores: &[usize]| {
-        at_once(cores, |_, core| echo::rate(core, duration).map_err(PerfError::OtherEnd))
-    };
+    let echoes = |cores: &[usize]| at_once(cores, |_, core| echo::rate(core, duration));
     let datagrams = |cores: &[usize]| {
         let barrier = Barrier::new(cores.len());
         at_once(cores, |worker, core| exchange(&fabric, worker, core, duration, &barrier))
@@ -86,7 +84,7 @@ fn at_once(
             .zip(cores)
             .map(|(worker, core)| scope.spawn(move || rate(worker, *core)))
             .collect();
-        workers.into_iter().map(|worker| worker.join().expect("it does not panic")).sum()
+        workers.into_iter().map(|worker| worker.join().expect("a worker does not panic")).sum()
     })
 }
 
@@ -100,7 +98,7 @@ fn exchange(
     let hosts = [1, 2].map(|host| host + 2 * worker);
     run_pinned(core, || {
         let ends = DatagramEnds::open(fabric, hosts);
-        // Also one that fails: the others wait for it.
+        // A worker that failed waits, too: the others wait for it.
         all_are_up.wait();
         let count = ends?.exchange_for(duration, &mut 0)?;
         Ok(count as f64 / duration.as_secs_f64())

@@ -32,7 +32,7 @@ pub struct Row {
     pub budget: Budget,
 }
 
-/// The figures of the rows of a case, or the reason for which there are none.
+/// The figures of the rows of a case, or why there are none.
 pub type Figures = Result<Vec<f64>, String>;
 
 /// A measurement of ours and one of a peer. Each has a figure for every row.
@@ -207,7 +207,7 @@ fn plan(config: &RunConfig, plan: Plan) -> Plan {
 fn forwarding(config: &RunConfig, routes: &[usize]) -> Figures {
     let (core, duration) = (config.cores[1], config.duration);
     let plan = |routes: &usize| ForwardPlan::new(*routes, core, duration);
-    routes.iter().map(|routes| forward::rate(&plan(routes))).collect()
+    routes.iter().map(|routes| forward::rate(&plan(routes)).map_err(text)).collect()
 }
 
 fn text(error: impl fmt::Display) -> String {
@@ -251,6 +251,5 @@ fn one_way(plan: &Plan) -> Figures {
 fn idle_memory() -> Figures {
     let program = std::env::current_exe().map_err(text)?;
     let output = Command::new(program).arg("idle-memory").output().map_err(text)?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    one(said.trim().parse::<f64>())
+    one(String::from_utf8_lossy(&output.stdout).trim().parse::<f64>())
 }

@@ -98,7 +98,8 @@ fn wait_until_active(port: &PortHandle) -> Result<(), PerfError> {
     let begun = Instant::now();
     while port.view()?.state != PortState::ACTIVE {
         if begun.elapsed() > ACTIVE_MAX {
-            return Err(PerfError::OtherEnd("the port is never active".into()));
+            let why = format!("the port of the storm is not active after {ACTIVE_MAX:?}");
+            return Err(PerfError::Local(why));
         }
         std::thread::sleep(BURST_EVERY);
     }
@@ -132,7 +133,7 @@ pub fn compute(control: &StormControl) {
 pub fn node(config: NodeConfig, socket: &Path, control: &StormControl) -> Result<(), PerfError> {
     let (_wake, woken) = UnixStream::pair()?;
     let node = NodeRunner::new(config, Some(socket));
-    let node = node.map_err(|error| PerfError::OtherEnd(error.to_string()))?;
+    let node = node.map_err(|error| PerfError::Local(error.to_string()))?;
     let order = || if control.is_over() { Order::End } else { Order::Run };
     Ok(node.run(woken, order, |_| {})?)
 }
