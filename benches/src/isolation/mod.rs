@@ -1,14 +1,17 @@
-//! Isolation: what a storm of management costs the packets of others.
+//! Isolation: what a storm of management on one core costs the packets of a worker on another.
 //!
-//! ```text
-//!   core A: one thread, the worker of two interfaces: UDP to and fro, one datagram at a time
-//!   core B: the fabric, control threads; and in a storm, CM requests of a third host to one of the
-//!           interfaces, and a node with a full table of neighbors, all of whose tables are read
-//! ```
+//! Core A has one thread: the worker of two interfaces, which exchange one datagram at a time. Core
+//! B has the fabric and the control threads, and the load of the measurement:
 //!
-//! Measurements without and with the storm alternate, so other load affects both alike; each round
-//! gives ratios, and the medians count. Cores share caches, memory and, in a virtual machine,
-//! perhaps more than that. So there is a third kind: core B copies memory and there is no storm.
+//! | measurement | load of core B |
+//! |---|---|
+//! | quiet | none |
+//! | busy | copies of memory |
+//! | storm | CM requests of a third host to one of the interfaces; and a node with a full neighbor table, all of whose tables are read |
+//!
+//! The three alternate, so that other programs affect all alike. Each round gives the ratios of the
+//! storm to the other two; their medians count. The busy measurement shows what cores share without
+//! any management: caches, memory and, in a virtual machine, perhaps more.
 //!
 //! On two cores of a virtual machine (Intel Xeon), 24 November 2026, otherwise idle, `--fifo 50
 //! --rounds 7 --duration 1`, from two runs with 19,970 requests/s:
@@ -19,15 +22,14 @@
 //! | 99 | 607 to 610 ns | 670 to 698 ns | 1.10 to 1.14 | |
 //! | 99.9 | 916 to 924 ns | 1.1 to 1.7 us | 1.20 to 1.86 | 1.2 |
 //!
-//! It was 5.1 us when control slept armed after each burst, and the fabric woke all clients for
-//! each MAD: `/proc/interrupts` then had 2,000 function calls (CAL) a second at the worker's core
-//! in a storm, now 140, and 90 without. The cause of what is left is not known.
+//! The cause of the rest at 99.9 is not known. `/proc/interrupts` has 140 function calls (CAL) a
+//! second at core A in a storm, and 90 without.
 //!
-//! Without `--fifo` the percentile of 99.9 shows other programs on the core of the worker, and
-//! varies by a factor of ten between two measurements of one kind.
+//! Without `--fifo`, other programs on core A decide the percentile of 99.9: it varies by a factor
+//! of ten between two quiet measurements.
 //!
-//! Why one thread for both ends: the other core belongs to all that is not to disturb. Why another
-//! node has the tables: those of the library's interfaces are read by calls in the measured thread.
+//! Why one thread has both ends: core B is for the load alone. Why the tables are those of another
+//! node: calls in the measured thread read those of the library's interfaces.
 
 mod storm;
 
@@ -53,13 +55,13 @@ use storm::StormControl;
 const PERCENTILES: [f64; 3] = [50.0, 99.0, 99.9];
 /// Neighbors of the node whose tables are read.
 const NEIGHBORS: usize = 16_000;
-/// Time for a storm to begin and to end.
-const SETTLE: Duration = Duration::from_millis(200);
+/// Time for a load to begin and to end.
+const LOAD_CHANGE: Duration = Duration::from_millis(200);
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct IsolationPlan {
-    /// The core of the worker, and the core of everything else.
+    /// The core of the worker, and that of everything else.
     pub cores: [usize; 2],
     pub rounds: usize,
     pub duration: Duration,
@@ -78,7 +80,7 @@ pub struct IsolationRow {
     pub storm: [f64; 3],
     /// Ratios of the storm to the quiet measurement of its round.
     pub storm_to_quiet: [f64; 3],
-    /// Ratios of the storm to the computing measurement of its round.
+    /// Ratios of the storm to the busy measurement of its round.
     pub storm_to_busy: [f64; 3],
 }
 
@@ -94,29 +96,37 @@ pub struct Isolation {
     pub lost: u64,
 }
 
-pub fn run(plan: IsolationPlan) -> Result<Isolation, PerfError> {
-    let environment = Environment::now(plan.fifo);
-    std::thread::scope(|scope| {
-        let measured = scope.spawn(|| measure(plan));
-        let (rows, rates, lost) = measured.join().expect("it does not panic")?;
-        let [requests_per_second, refusals_per_second, tables_per_second] = rates;
-        Ok(Isolation {
-            environment,
-            plan,
-            rows,
-            requests_per_second,
-            refusals_per_second,
-            tables_per_second,
-            lost,
-        })
-    })
-}
-
-/// The kinds of measurements; the first is quiet.
+/// Indices of the measurements; 0 is the quiet one.
 const BUSY: usize = 1;
 const STORM: usize = 2;
 
-type Measured = (Vec<IsolationRow>, [f64; 3], u64);
+/// Results of all rounds.
+struct RoundSamples {
+    /// By measurement.
+    latencies: [Vec<Latency>; 3],
+    /// Requests, refusals and tables per second of the storm.
+    rates: [f64; 3],
+    lost: u64,
+}
+
+pub fn run(plan: IsolationPlan) -> Result<Isolation, PerfError> {
+    let environment = Environment::now(plan.fifo);
+    // A thread of its own, because the measurement pins it.
+    let measured = std::thread::scope(|scope| {
+        scope.spawn(|| measure(plan)).join().expect("the measurement does not panic")
+    });
+    let RoundSamples { latencies, rates, lost } = measured?;
+    let [requests_per_second, refusals_per_second, tables_per_second] = rates;
+    Ok(Isolation {
+        environment,
+        plan,
+        rows: PERCENTILES.map(|percent| row(percent, &latencies)).to_vec(),
+        requests_per_second,
+        refusals_per_second,
+        tables_per_second,
+        lost,
+    })
+}
 
 /// Threads inherit the core of the thread that starts them.
 fn pin(core: usize) -> Result<(), PerfError> {
@@ -131,7 +141,7 @@ fn prioritize_this_thread(fifo: u8) -> Result<(), PerfError> {
     prioritize(fifo, path.file_name().unwrap_or_default())
 }
 
-fn measure(plan: IsolationPlan) -> Result<Measured, PerfError> {
+fn measure(plan: IsolationPlan) -> Result<RoundSamples, PerfError> {
     let [worker, others] = plan.cores;
     pin(others)?;
     let fabric = Embedded::start("single:4")?;
@@ -151,7 +161,7 @@ fn measure(plan: IsolationPlan) -> Result<Measured, PerfError> {
         let result = prepared.and_then(|()| alternate(&plan, &ends, &control));
         control.is_over.store(true, Ordering::Relaxed);
         for storm in storms {
-            storm.join().expect("it does not panic")?;
+            storm.join().expect("a storm does not panic")?;
         }
         result
     })
@@ -162,23 +172,25 @@ fn alternate(
     plan: &IsolationPlan,
     ends: &DatagramEnds,
     control: &StormControl,
-) -> Result<Measured, PerfError> {
-    let (mut latencies, mut lost, mut raged) = ([const { Vec::new() }; 3], 0, Duration::ZERO);
+) -> Result<RoundSamples, PerfError> {
+    let (mut latencies, mut lost) = ([const { Vec::new() }; 3], 0);
+    let mut storm_time = Duration::ZERO;
     for round in 0..plan.rounds {
         for nth in 0..latencies.len() {
-            // None is always the first.
+            // Each round begins with another one.
             let kind = (round + nth) % latencies.len();
             control.is_computing.store(kind == BUSY, Ordering::Relaxed);
             control.is_on.store(kind == STORM, Ordering::Relaxed);
             let begun = Instant::now();
-            ends.exchange_for(SETTLE, &mut lost)?;
+            ends.exchange_for(LOAD_CHANGE, &mut lost)?;
             latencies[kind].push(ping_pong(plan.duration, None, || ends.round(&mut lost))?);
-            raged += if kind == STORM { begun.elapsed() } else { Duration::ZERO };
+            storm_time += if kind == STORM { begun.elapsed() } else { Duration::ZERO };
         }
     }
-    let per_second = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64 / raged.as_secs_f64();
+    let seconds = storm_time.as_secs_f64();
+    let per_second = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64 / seconds;
     let rates = [&control.requests, &control.refusals, &control.tables].map(per_second);
-    Ok((PERCENTILES.map(|percent| row(percent, &latencies)).to_vec(), rates, lost))
+    Ok(RoundSamples { latencies, rates, lost })
 }
 
 fn row(percent: f64, latencies: &[Vec<Latency>; 3]) -> IsolationRow {
@@ -194,9 +206,10 @@ fn row(percent: f64, latencies: &[Vec<Latency>; 3]) -> IsolationRow {
 fn lid_of(fabric: &Embedded, port: &str) -> Result<Lid, PerfError> {
     let client = Client::new(&fabric.path(), TIMEOUT);
     let ports = client.show::<PortStatus>(&mut |_, _| true);
-    let ports = ports.map_err(|error| PerfError::OtherEnd(error.to_string()))?;
+    let ports = ports.map_err(|error| PerfError::Local(error.to_string()))?;
     let found = ports.iter().find(|row| row.port == port);
-    Ok(Lid(found.ok_or(PerfError::OtherEnd("there is no such port".into()))?.lid))
+    let none = || PerfError::Local(format!("the fabric of the measurement has no port {port}"));
+    Ok(Lid(found.ok_or_else(none)?.lid))
 }
 
 /// A node with many neighbors, all of them at a link address that no port has.
