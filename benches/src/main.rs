@@ -252,7 +252,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Sets the real-time priority of this process, one above both ends, which it has to serve.
+/// Checks the cores, and sets the real-time priority of this process: one above that of the ends,
+/// which it serves.
 fn apply(place: &Place) -> Result<(), PerfError> {
     check_cores(&place.cores)?;
     place.fifo.map_or(Ok(()), |fifo| prioritize(fifo + 1, std::process::id().to_string()))
@@ -261,10 +262,12 @@ fn apply(place: &Place) -> Result<(), PerfError> {
 fn check_cores(cores: &[usize]) -> Result<(), PerfError> {
     let existing = core_affinity::get_core_ids().unwrap_or_default();
     let missing = cores.iter().find(|core| existing.iter().all(|one| one.id != **core));
-    missing.map_or(Ok(()), |core| {
-        let why = format!("there is no core {core}; give --cores two existing cores");
-        Err(PerfError::Plan(why))
-    })
+    let advice = match cores {
+        [_] => "give --core an existing core",
+        _ => "give --cores two existing cores",
+    };
+    missing
+        .map_or(Ok(()), |core| Err(PerfError::Plan(format!("there is no core {core}; {advice}"))))
 }
 
 fn run_measure(what: What, measure: &Measure) -> Result<(), Box<dyn Error>> {
