@@ -22,8 +22,9 @@ const READS_AWAKE: u32 = 1_000;
 const SLEEP: Duration = Duration::from_millis(100);
 const WINDOW_BYTES: usize = 4 << 20;
 const BATCH: usize = 32;
-/// Above the MTU of datagrams, so that only a connection carries it.
-const LONGER_THAN_DATAGRAMS: usize = 4000;
+/// Longer than the longest IP packet of a datagram, 4,092 bytes, so that only a connection carries
+/// it.
+const LONGER_THAN_DATAGRAMS: usize = 4096;
 
 const fn at(role: EndRole) -> SocketAddr {
     let host = match role {
