@@ -37,7 +37,7 @@ impl Environment {
         };
         let cpu = "/sys/devices/system/cpu";
         let pages = read("/proc/sys/vm/nr_hugepages");
-        let made = read("/sys/kernel/mm/transparent_hugepage/enabled");
+        let transparent = read("/sys/kernel/mm/transparent_hugepage/enabled");
         let clocks = "/sys/devices/system/clocksource/clocksource0";
         let load = read("/proc/loadavg");
         let micros =
@@ -48,7 +48,7 @@ impl Environment {
             is_virtual: of("flags").is_some_and(|flags| flags.contains("hypervisor")),
             governor: read(&format!("{cpu}/cpu0/cpufreq/scaling_governor")),
             isolated: read(&format!("{cpu}/isolated")),
-            huge_pages: format!("{pages}, transparent: {made}"),
+            huge_pages: format!("{pages}, transparent: {transparent}"),
             clock: read(&format!("{clocks}/current_clocksource")),
             kernel: read("/proc/sys/kernel/osrelease"),
             load: load.split(' ').take(3).collect::<Vec<_>>().join(" "),

@@ -112,19 +112,18 @@ fn frame(destination: Ipv4Addr) -> [u8; 60] {
 /// Connects to the telemetry of the program, once it has started.
 #[expect(clippy::disallowed_methods, reason = "it does not say when it has started")]
 fn telemetry(path: PathBuf) -> Result<OwnedFd, NoFigure> {
-    let to_failure = |error: rustix::io::Errno| to_failure(PROGRAM)(error.into());
-    let address = SocketAddrUnix::new(&path).map_err(to_failure)?;
+    let address = SocketAddrUnix::new(&path).map_err(to_failure(PROGRAM))?;
     let begun = Instant::now();
     loop {
-        let socket =
-            socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).map_err(to_failure)?;
+        let socket = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None)
+            .map_err(to_failure(PROGRAM))?;
         match connect(&socket, &address) {
             Ok(()) => {
                 // It begins with its version.
-                recv(&socket, &mut [0; 4096], RecvFlags::empty()).map_err(to_failure)?;
+                recv(&socket, &mut [0; 4096], RecvFlags::empty()).map_err(to_failure(PROGRAM))?;
                 return Ok(socket);
             }
-            Err(error) if begun.elapsed() >= START_MAX => return Err(to_failure(error)),
+            Err(error) if begun.elapsed() >= START_MAX => return Err(to_failure(PROGRAM)(error)),
             Err(_) => std::thread::sleep(START_PAUSE),
         }
     }
@@ -138,15 +137,15 @@ fn rate(telemetry: &OwnedFd, duration: Duration) -> Result<f64, NoFigure> {
 }
 
 fn sent(telemetry: &OwnedFd) -> Result<u64, NoFigure> {
-    let to_failure = |error: rustix::io::Errno| to_failure(PROGRAM)(error.into());
     let mut sum = 0;
     for port in 0..2 {
         let question = format!("/ethdev/stats,{port}");
-        send(telemetry, question.as_bytes(), SendFlags::empty()).map_err(to_failure)?;
+        send(telemetry, question.as_bytes(), SendFlags::empty()).map_err(to_failure(PROGRAM))?;
         let mut answer = vec![0; 1 << 16];
-        let (len, _) = recv(telemetry, &mut answer[..], RecvFlags::empty()).map_err(to_failure)?;
-        let answer: serde_json::Value = serde_json::from_slice(&answer[..len])
-            .map_err(|error| NoFigure::Failed(PROGRAM, error.to_string()))?;
+        let (len, _) =
+            recv(telemetry, &mut answer[..], RecvFlags::empty()).map_err(to_failure(PROGRAM))?;
+        let answer: serde_json::Value =
+            serde_json::from_slice(&answer[..len]).map_err(to_failure(PROGRAM))?;
         let packets = answer["/ethdev/stats"]["opackets"].as_u64();
         sum += packets.ok_or_else(|| bad_output(PROGRAM, &answer.to_string()))?;
     }

@@ -52,15 +52,15 @@ impl RunConfig {
     }
 }
 
-/// Finds a program where packages install it.
+/// The path of a program, where packages install it.
 fn find_program(program: &'static str, group: &'static str) -> Result<PathBuf, NoFigure> {
     let folders = ["/usr/bin", "/usr/sbin", "/usr/local/bin"].into_iter();
     let mut paths = folders.map(|folder| PathBuf::from(folder).join(program));
     paths.find(|path| path.is_file()).ok_or(NoFigure::Missing(program, group))
 }
 
-fn to_failure(program: &'static str) -> impl Fn(io::Error) -> NoFigure {
-    move |error| NoFigure::Failed(program, error.to_string())
+fn to_failure<E: Into<io::Error>>(program: &'static str) -> impl Fn(E) -> NoFigure {
+    move |error| NoFigure::Failed(program, error.into().to_string())
 }
 
 /// A port of the loopback interface that is free for TCP and UDP.
@@ -71,7 +71,8 @@ fn free_port(program: &'static str) -> Result<String, NoFigure> {
     Ok(port.to_string())
 }
 
-#[expect(clippy::disallowed_methods, reason = "the servers do not say when they listen")]
+/// Runs a client against a server; returns the output of the client.
+#[expect(clippy::disallowed_methods, reason = "the servers do not report that they listen")]
 fn run_with_server(
     program: &'static str,
     mut server: Command,
@@ -81,15 +82,14 @@ fn run_with_server(
     client.stdout(Stdio::piped());
     let mut tries = SERVER_READY_TRIES;
     loop {
-        // A server does not report when it listens, so a refused client is started again.
         std::thread::sleep(SERVER_READY_PAUSE);
-        let output = client.output().map_err(to_failure(program))?;
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let ended = client.output().map_err(to_failure(program))?;
+        let output = String::from_utf8_lossy(&ended.stdout).into_owned();
         tries -= 1;
-        if output.status.success() {
-            return Ok(text);
-        } else if tries == 0 || !text.contains("Connection refused") {
-            return Err(NoFigure::Failed(program, last_line(&text)));
+        if ended.status.success() {
+            return Ok(output);
+        } else if tries == 0 || !output.contains("Connection refused") {
+            return Err(NoFigure::Failed(program, last_line(&output)));
         }
     }
 }
@@ -98,6 +98,6 @@ fn last_line(text: &str) -> String {
     text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it printed nothing").trim().into()
 }
 
-fn bad_output(program: &'static str, text: &str) -> NoFigure {
-    NoFigure::Failed(program, format!("its output ends with {:?}", last_line(text)))
+fn bad_output(program: &'static str, output: &str) -> NoFigure {
+    NoFigure::Failed(program, format!("its output ends with {:?}", last_line(output)))
 }

@@ -10,6 +10,7 @@ use end::{BYTES, EndAddress, GRH_BYTES, VerbsEnd, VerbsEndSetup};
 use pollux_mem::Memory;
 use pollux_verbs::{Completion, Data, Device, SendFlags, SendRequest, Sge};
 use pollux_wire::address::Qpn;
+use std::fmt::Display;
 use std::time::{Duration, Instant};
 
 /// Outstanding messages in `bw` and `rate`; and posted receives.
@@ -31,8 +32,7 @@ pub fn play<D: Device + ?Sized>(
 ) -> Result<Option<MeasurementOutcome>, PerfError> {
     // Another process can only read shared memory.
     let memory = if plan.processes { Memory::shared(BYTES) } else { Memory::private(BYTES) };
-    let memory =
-        memory.map_err(|error| PerfError::Plan(format!("no memory for messages: {error}")))?;
+    let memory = memory.map_err(no_memory)?;
     let mut end =
         VerbsEnd::new(device, port, &memory, &VerbsEndSetup::of(plan.transport.qp_type()))?;
     let other: EndAddress = exchange.swap(&end.address()?)?;
@@ -51,7 +51,10 @@ pub fn play<D: Device + ?Sized>(
     }
 }
 
-/// Bytes of a receive.
+fn no_memory(error: impl Display) -> PerfError {
+    PerfError::Plan(format!("no memory for messages: {error}"))
+}
+
 fn receive_bytes(plan: &Plan) -> u32 {
     (plan.bytes + GRH_BYTES).min(BYTES as u32)
 }
@@ -159,9 +162,7 @@ fn connect<D: Device + ?Sized>(
 pub fn bytes_per_connection() -> Result<f64, PerfError> {
     const COUNT: usize = 8192;
     let [device, _peer] = end::devices(false);
-    let memory = Memory::private(1 << 12);
-    let memory =
-        memory.map_err(|error| PerfError::Plan(format!("no memory for messages: {error}")))?;
+    let memory = Memory::private(1 << 12).map_err(no_memory)?;
     let setup =
         VerbsEndSetup { qps: 0, has_srq: true, ..VerbsEndSetup::of(pollux_verbs::QpType::Rc) };
     let mut end = VerbsEnd::new(Box::new(device), 1, &memory, &setup)?;
