@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_of_real_time_threads_is_said_where_there_are_any() {
+    fn the_limit_of_real_time_threads_is_shown_with_a_priority() {
         let percent = percent(Some(950_000), Some(1_000_000));
         assert_eq!(percent, Some(95));
         assert_eq!(super::percent(None, Some(1_000_000)), None, "-1 is no limit");

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ends_swap_lines_and_notice_the_end() {
+    fn ends_exchange_lines_and_detect_the_end() {
         let (one, other) = UnixStream::pair().expect("there are sockets");
         let mut one = Exchange::new(one).expect("a stream");
         let mut other = Exchange::new(other).expect("a stream");

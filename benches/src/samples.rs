@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_shows_in_every_message_that_it_held_up() {
+    fn a_pause_shows_in_every_message_that_it_delayed() {
         let pause = Duration::from_millis(20);
         let (mut is_warm, mut paused) = (None::<Instant>, false);
         #[expect(clippy::disallowed_methods, reason = "the round is one pause of the machine")]

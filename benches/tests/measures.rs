@@ -37,8 +37,8 @@ fn outcome(arguments: &str) -> Value {
 }
 
 #[test]
-fn latency_of_every_layer() {
-    if !has_cores("latency_of_every_layer") {
+fn latency_figures_of_every_layer_are_consistent() {
+    if !has_cores("latency_figures_of_every_layer_are_consistent") {
         return;
     }
     for ends in ["", " --processes"] {
@@ -169,7 +169,7 @@ fn forwarding_is_measured_at_each_size_and_number_of_routes() {
 }
 
 #[test]
-fn forwarding_under_load_has_figures_that_fit_to_each_other() {
+fn forwarding_under_load_has_consistent_figures() {
     let arguments = "forward --rfc2544 --core 0 --routes 1,100 --duration 0.02 --queue 4096 --json";
     let said = perf(arguments).expect("it runs");
     let rows = said["rows"].as_array().expect("there are some");

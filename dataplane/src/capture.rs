@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_are_captured_as_they_were_or_cut_short() {
+    fn captured_packets_are_copied_up_to_the_snap_length() {
         let (mut tap, mut reader) = capture(terms(None));
         let now = Time::START + Duration::from_micros(3);
         tap.record(now, CaptureEvent::Received, &packet(60));

@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_are_spread() {
+    fn flows_are_spread_evenly_over_workers() {
         let server = [at("10.0.0.1:80"), at("[fd00::1]:80")];
         for workers in 2..=8 {
             let steering = FlowSteering::among(workers);

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_that_cannot_be_are_refused() {
+    fn impossible_packet_lengths_are_refused() {
         let packets = PacketMemory::new(64, 2048).unwrap();
         for bytes in [0, 39, 2049] {
             assert!(NullPort::new(&packets, bytes, []).is_none(), "{bytes}");

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn ours_is_what_was_said_to_be() {
+    fn added_addresses_are_local() {
         let mut destinations = Destinations::new();
         destinations.insert("10.0.0.1".parse().unwrap());
         destinations.insert("fd00::1".parse().unwrap());
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_protocols_are_punted_whomever_they_are_for() {
+    fn link_protocols_are_punted_whatever_their_destination() {
         let destinations = Destinations::new();
         for ether_type in [EtherType::ARP, EtherType::RARP] {
             let headers = PacketHeaders::parse(ether_type, &[0; 56]).unwrap();

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_that_is_missing_is_said_and_not_judged() {
+    fn a_missing_figure_is_noted_and_not_judged() {
         let case = case();
         let both = [side(&[1.0], None), side(&[], Some("it is not installed"))];
         let judged = judge(case, &case.rows[0], 0, &both);

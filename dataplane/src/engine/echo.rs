@@ -164,7 +164,7 @@ mod tests {
     use pollux_fabric::null::NullDevice;
 
     #[test]
-    fn every_packet_is_sent_back_as_long_as_it_is_ours() {
+    fn packets_to_the_own_address_are_echoed() {
         let own = Ipv4Addr::new(10, 0, 0, 1);
         let mut echo = Echo::new(NullDevice::new(), own, 1000).unwrap();
         let (counts, mut writers) = CountsSegment::create(1).unwrap();

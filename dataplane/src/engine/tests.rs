@@ -110,7 +110,7 @@ impl Bench {
 }
 
 #[test]
-fn strategies_differ_when_there_is_nothing_to_do_and_change_while_it_runs() {
+fn the_idle_strategy_can_change_while_a_worker_runs() {
     let mut bench = begin(Idle::Poll, Script { wakes: true, ..Script::default() });
     assert_eq!((bench.rests(), bench.work.armed), (Turn::Again, 0));
     bench.handle.set_idle(Idle::Pause);
@@ -144,7 +144,7 @@ fn a_packet_between_the_last_poll_and_the_sleep_is_not_missed() {
 }
 
 #[test]
-fn it_sleeps_until_something_is_due_and_no_longer() {
+fn a_worker_sleeps_until_its_next_timer() {
     let mut bench = begin(Idle::Adaptive, Script { wakes: true, ..Script::default() });
     bench.work.due = Some(Time::START + Duration::from_millis(2));
     let longest = bench.sleeps();
@@ -154,7 +154,7 @@ fn it_sleeps_until_something_is_due_and_no_longer() {
 }
 
 #[test]
-fn naps_are_a_small_part_of_the_silence_and_end() {
+fn naps_are_a_bounded_part_of_the_idle_time() {
     let mut bench = begin(Idle::Adaptive, Script { busy: 1, ..Script::default() });
     bench.turn();
     let begun = bench.now;
@@ -215,7 +215,7 @@ fn commands_are_handled_before_a_sleep_and_after_it() {
 }
 
 #[test]
-fn it_ends_when_all_that_was_accepted_is_gone_or_it_takes_too_long() {
+fn a_worker_ends_when_it_is_drained_or_after_a_timeout() {
     let mut bench = begin(Idle::Adaptive, Script { wakes: true, ..Script::default() });
     bench.sleeps();
     bench.work.accepted = 50;
@@ -231,7 +231,7 @@ fn it_ends_when_all_that_was_accepted_is_gone_or_it_takes_too_long() {
 }
 
 #[test]
-fn time_is_counted_where_it_went() {
+fn busy_and_sleeping_time_are_counted() {
     let mut bench = begin(Idle::Adaptive, Script { busy: 500, wakes: true, ..Script::default() });
     bench.sleeps();
     bench.wakes_after(Duration::from_millis(20));

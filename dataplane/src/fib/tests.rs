@@ -232,7 +232,7 @@ fn a_change_of_a_group_leaves_the_trie_alone() {
 }
 
 #[test]
-fn a_full_fib_takes_no_further_route() {
+fn a_full_fib_refuses_further_routes() {
     let mut fib = FibBuilder::new(2);
     let ip = |last| IpAddr::from([192, 0, 2, last]);
     assert_eq!(fib.insert(ip(1), 32, FibTarget::Blackhole), Ok(()));

@@ -26,7 +26,7 @@ fn v6(next_header: u8) -> Vec<u8> {
 }
 
 #[test]
-fn a_filter_takes_the_packets_that_it_says() {
+fn a_filter_accepts_the_packets_that_it_describes() {
     let [tcp, udp, icmp, late] = [v4(6, 0), v4(17, 0), v4(1, 0), v4(17, 100)];
     let [tcp6, udp6, icmp6, fragment6] = [v6(6), v6(17), v6(58), v6(44)];
     let all = [&tcp, &udp, &icmp, &late, &tcp6, &udp6, &icmp6, &fragment6];
@@ -78,7 +78,7 @@ fn a_truncated_packet_fails_tests_of_missing_bytes() {
 }
 
 #[test]
-fn an_error_has_the_place_and_what_to_write() {
+fn an_error_has_its_column_and_advice() {
     for (text, column, words) in [
         ("hots 10.0.0.1", 1, "\"hots\": neither a word of filters nor"),
         ("tcp and", 8, "the filter ends here"),

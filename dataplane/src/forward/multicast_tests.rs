@@ -134,7 +134,7 @@ fn a_packet_leaves_neither_by_the_port_where_it_arrived_nor_below_a_threshold() 
 }
 
 #[test]
-fn a_packet_that_arrives_elsewhere_than_its_route_says_is_dropped() {
+fn a_packet_that_fails_the_reverse_path_check_is_dropped() {
     let mut world = world([
         route("239.1.2.3", Some("10.0.1.9"), 0, &[(2, 1)]),
         route("239.1.2.3", None, 1, &[(3, 1)]),
@@ -168,7 +168,7 @@ fn no_packet_to_a_group_of_the_link_is_forwarded() {
 }
 
 #[test]
-fn a_port_that_does_not_take_its_copy_keeps_it_from_no_other() {
+fn a_port_that_refuses_its_copy_affects_no_other() {
     let mut world = world([route("239.1.2.3", None, 0, &[(1, 1), (9, 1), (2, 1), (3, 1)])]);
     let rule = AclRule {
         action: AclAction::Reject,

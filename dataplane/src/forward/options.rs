@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn any_options_are_survived() {
+    fn any_options_are_checked_without_a_panic() {
         for kind in [0, 1, 7, 68, 94, 131, 137, 148] {
             for len in 0..=12 {
                 for pointer in [0, 4, 5, 8, 9, 255] {

@@ -163,7 +163,7 @@ impl World {
 }
 
 #[test]
-fn packets_go_to_the_port_of_their_next_hop_in_one_batch() {
+fn packets_leave_by_the_port_of_their_next_hop_in_one_batch() {
     let mut world = world();
     let out = v4(9, [10, 0, 0, 1], [20, 1, 2, 3], b"payload");
     world.arrive(0, [out.clone(), out, v6(2, "2002::1", "2001:db8::1", b"six")]);
@@ -215,7 +215,7 @@ fn a_long_batch_keeps_order_and_verdicts() {
 }
 
 #[test]
-fn a_ttl_that_runs_out_rejects_the_packet_as_it_came() {
+fn an_expired_ttl_rejects_the_packet_unchanged() {
     let mut world = world();
     for ttl in [0, 1] {
         let four = v4(ttl, [10, 0, 0, 1], [20, 1, 2, 3], b"late");
@@ -250,7 +250,7 @@ fn each_reason_is_counted_and_some_send_an_icmp_error() {
 }
 
 #[test]
-fn a_port_that_leaves_gets_nothing_more() {
+fn a_removed_port_gets_no_packets() {
     let mut world = world();
     world.forwarder.set_ports([A].into_iter());
     world.arrive(0, [v4(9, [10, 0, 0, 1], [20, 1, 2, 3], b"")]);
@@ -261,7 +261,7 @@ fn a_port_that_leaves_gets_nothing_more() {
 }
 
 #[test]
-fn padding_of_the_link_stays_behind() {
+fn link_padding_is_removed() {
     let mut world = world();
     let packet = v4(9, [10, 0, 0, 1], [20, 1, 2, 3], b"short");
     let padded = [&packet[..], &[0; 30]].concat();

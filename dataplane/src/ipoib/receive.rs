@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grh_is_one_or_the_datagram_is_dropped() {
+    fn a_datagram_with_an_invalid_grh_is_dropped() {
         let memory = PacketMemory::new(1, 256).unwrap();
         let mut buf = memory.pool().alloc().unwrap();
         let good = Grh { ip_ver: 6, nxt_hdr: Grh::NXT_HDR_IBA, ..Grh::default() };

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_survives_its_id() {
+    fn a_request_is_decoded_from_its_id() {
         let (slot, generation, number) = ((1 << SLOT_BITS) - 1, (1 << GENERATION_BITS) - 1, !0);
         for request in [
             Request::Datagram(7),

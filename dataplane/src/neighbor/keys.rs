@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbors_in_number_do_not_crowd() {
+    fn consecutive_addresses_rarely_collide() {
         let mut map = KeyMap::new(7);
         for nth in 0..10_000u32 {
             map.insert(key_of(std::net::Ipv4Addr::from_bits(0x0a00_0000 + nth).into()), nth);

@@ -190,7 +190,7 @@ proptest! {
 
     /// Whatever changes in a packet, the receiver gets what was sent.
     #[test]
-    fn packets_that_do_not_belong_together_stay_apart(
+    fn packets_that_differ_in_a_bit_are_not_merged(
         flow in flows(), at in 0usize..60, bit in 0u8..8, place in 0usize..4,
     ) {
         let flow = Flow { has_options: true, ..flow };
@@ -219,7 +219,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_survived(
+    fn any_bytes_are_handled_without_a_panic(
         bytes in prop::collection::vec(any::<u8>(), 0..120), segment_bytes: u16, is_v4: bool,
     ) {
         let mut bytes = bytes;
@@ -236,7 +236,7 @@ proptest! {
 }
 
 #[test]
-fn packets_that_say_more_than_data_go_by_themselves() {
+fn packets_with_other_flags_are_not_merged() {
     let tcp = TcpHeader { ack: true, window: 9, ..TcpHeader::default() };
     let flow = Flow { is_v4: true, identification: 1, tcp, has_options: false };
     let begins =

@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 // req: cm-frame-header
 #[test]
-fn traffic_of_all_ways_is_well_formed() {
+fn packets_of_all_transports_are_well_formed() {
     let mut pair = Pair::new(1, Setup::default());
     let seen: Rc<RefCell<Vec<Vec<u8>>>> = Rc::default();
     let into = seen.clone();
@@ -29,7 +29,7 @@ fn traffic_of_all_ways_is_well_formed() {
     let seen = seen.take();
     let bytes: Vec<&[u8]> = seen.iter().map(Vec::as_slice).collect();
     let fields = ["ip.version", "ipv6.version", "infiniband.deth"];
-    let Some(rows) = dissect("traffic_of_all_ways_is_well_formed", &bytes, &fields) else {
+    let Some(rows) = dissect("packets_of_all_transports_are_well_formed", &bytes, &fields) else {
         return;
     };
     let malformed: Vec<_> = rows.iter().filter(|row| !row.malformed.is_empty()).collect();

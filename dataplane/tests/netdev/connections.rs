@@ -39,7 +39,7 @@ fn ends_in_order(qp_type: QpType, config: NetdevConfig) {
 
 // req: cm-two-qp-sets
 #[test]
-fn a_connection_ends_and_another_takes_its_place() {
+fn a_connection_ends_and_another_uses_its_slot() {
     let config = Setup::default().config;
     ends_in_order(QpType::Rc, config);
     ends_in_order(QpType::Uc, config);
@@ -47,7 +47,7 @@ fn a_connection_ends_and_another_takes_its_place() {
 }
 
 #[test]
-fn a_connection_that_never_began_ends_at_once() {
+fn a_connection_before_rtr_ends_at_once() {
     let mut pair = Pair::new(1, Setup::default());
     let host = &mut pair.hosts[0];
     for init in [None, Some(to_init())] {
@@ -66,7 +66,7 @@ fn a_connection_that_never_began_ends_at_once() {
 /// The event may come long after the state has changed: until then a receive may be the queue
 /// pair's, and it stays.
 #[test]
-fn a_connection_ends_only_when_its_last_receive_is_known() {
+fn a_connection_ends_only_after_its_last_wqe_event() {
     let mut pair = Pair::new(1, Setup::default());
     let [id, _] = pair.connect(QpType::Rc);
     let host = &mut pair.hosts[0];
@@ -124,7 +124,7 @@ fn killed(seed: u64) -> (u64, bool) {
 }
 
 #[test]
-fn no_buffer_and_no_packet_goes_with_a_connection_that_dies() {
+fn a_failed_connection_leaks_no_buffer_and_counts_every_packet() {
     let runs: Vec<_> = (0..30).map(killed).collect();
     assert!(runs.iter().any(|(lost, _)| *lost > 1), "something was under way");
     assert!(runs.iter().all(|(_, fell_back)| *fell_back), "short ones go by datagram");
@@ -149,7 +149,7 @@ fn a_failure_names_the_peer() {
 }
 
 #[test]
-fn a_message_too_long_for_the_receiver_ends_the_connection_there_and_here() {
+fn a_message_above_the_receive_mtu_fails_the_connection_at_both_ends() {
     let config = NetdevConfig { receive_mtu: 4096, ..Setup::default().config };
     let mut pair = Pair::new(1, Setup { config, ..Setup::default() });
     let ids = pair.connect(QpType::Rc);

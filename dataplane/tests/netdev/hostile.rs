@@ -79,7 +79,7 @@ fn message(ether_type: u16, reserved: u16, version: u8, bytes: usize) -> Vec<u8>
 
 // req: cm-frame-header
 #[test]
-fn each_kind_of_nonsense_has_its_name() {
+fn each_malformed_message_is_counted_by_its_reason() {
     let mut pair = Pair::new(1, Setup::default());
     let mut rogue = Rogue::new(&mut pair);
     let (v4, v6) = (packet(4, 60, 1), packet(6, 60, 1));
@@ -133,7 +133,7 @@ fn each_kind_of_nonsense_has_its_name() {
 }
 
 #[test]
-fn nonsense_by_connection_is_dropped_and_the_connection_stays() {
+fn malformed_messages_on_a_connection_are_dropped_and_it_stays() {
     let mut pair = Pair::new(1, Setup::default());
     let ids = pair.connect(QpType::Rc);
     let mut rogue = Rogue::new(&mut pair);
@@ -158,7 +158,7 @@ fn nonsense_by_connection_is_dropped_and_the_connection_stays() {
 
 /// Any bytes at all, thousands of them, with receives that stay as many as they were.
 #[test]
-fn any_bytes_are_taken_or_counted() {
+fn any_bytes_are_received_or_counted_as_drops() {
     for seed in 0..20 {
         let mut pair = Pair::new(seed, Setup { small: [300; 2], ..Setup::default() });
         let mut rogue = Rogue::new(&mut pair);

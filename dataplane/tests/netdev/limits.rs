@@ -38,7 +38,7 @@ fn a_full_queue_returns_packets_without_space() {
 
 /// Inline sends ask for few completions; the queue must not fill up with silent ones.
 #[test]
-fn silent_sends_make_room_in_time() {
+fn unsignaled_sends_free_their_slots_in_time() {
     let mut pair = Pair::new(1, Setup::default());
     let ids = pair.connect(QpType::Rc);
     for nth in 0..1000 {
@@ -59,7 +59,7 @@ fn silent_sends_make_room_in_time() {
 /// With too few buffers for its receives a netdev says so, and goes on with what it has; what the
 /// program holds it gets back and posts.
 #[test]
-fn an_empty_pool_is_counted_and_no_stall() {
+fn an_empty_pool_is_counted_and_stalls_nothing() {
     let mut pair = Pair::new(1, Setup { small: [1024, 8], large: [256, 4], ..Setup::default() });
     let ids = pair.connect(QpType::Rc);
     let host = &mut pair.hosts[0];
@@ -94,7 +94,7 @@ fn an_empty_pool_is_counted_and_no_stall() {
 }
 
 #[test]
-fn ways_that_lead_nowhere_give_the_packet_back() {
+fn routes_without_an_adjacency_return_the_packet() {
     let mut pair = Pair::new(1, Setup::default());
     let host = &mut pair.hosts[0];
     for (route, why) in [
@@ -133,7 +133,7 @@ fn ways_that_lead_nowhere_give_the_packet_back() {
 }
 
 #[test]
-fn buffers_that_cannot_be_sent_come_back_as_they_were() {
+fn buffers_that_cannot_be_sent_are_returned_unchanged() {
     let mut pair = Pair::new(1, Setup::default());
     let host = &mut pair.hosts[0];
     let foreign = PoolConfig { buffers: 2, buffer_bytes: 256, headroom_bytes: 64 };
@@ -195,7 +195,7 @@ fn a_netdev_stops_and_starts_again() {
 
 // req: ud-qkey
 #[test]
-fn datagrams_show_the_key_of_the_broadcast_group() {
+fn datagrams_carry_the_q_key_of_the_broadcast_group() {
     let mut pair = Pair::new(1, Setup::default());
     let host = &mut pair.hosts[0];
     let other = ipoib::LinkAttributes { qkey: pollux_wire::keys::QKey(7), ..host.link };
@@ -257,7 +257,7 @@ fn a_datagram_that_cannot_be_sent_stops_no_other() {
 }
 
 #[test]
-fn numbers_that_cannot_work_are_refused_with_a_sentence() {
+fn an_impossible_configuration_is_refused_with_its_limit() {
     let (_, [link, _]) = World::new(1, Wire::default());
     let adapter = Adapter::new(Port::active(Lid(1), Guid(1)));
     let mut device = SoftDevice::new("soft", adapter, link);

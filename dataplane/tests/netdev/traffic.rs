@@ -22,7 +22,7 @@ fn packets(mtu: u32) -> Vec<Vec<u8>> {
 
 // req: ud-encapsulation
 #[test]
-fn every_length_by_datagram() {
+fn datagrams_carry_every_length() {
     let mut pair = Pair::new(1, Setup::default());
     let packets = packets(UD_MTU);
     for from in [0, 1] {
@@ -69,24 +69,24 @@ fn by_connection(qp_type: QpType, config: NetdevConfig) {
 
 // req: cm-rc
 #[test]
-fn every_length_by_reliable_connection() {
+fn reliable_connections_carry_every_length() {
     by_connection(QpType::Rc, Setup::default().config);
 }
 
 // req: cm-uc
 #[test]
-fn every_length_by_unreliable_connection() {
+fn unreliable_connections_carry_every_length() {
     by_connection(QpType::Uc, Setup::default().config);
 }
 
 #[test]
-fn unreliable_connections_do_without_the_shared_queue() {
+fn unreliable_connections_work_without_the_srq() {
     by_connection(QpType::Uc, NetdevConfig { uc_shares: false, ..Setup::default().config });
 }
 
 // req: cm-accept-all-modes
 #[test]
-fn packets_come_by_every_way_at_once() {
+fn packets_are_received_by_all_transports_at_once() {
     let mut pair = Pair::new(1, Setup::default());
     let (rc, uc) = (pair.connect(QpType::Rc), pair.connect(QpType::Uc));
     let host = &mut pair.hosts[0];
@@ -106,7 +106,7 @@ fn packets_come_by_every_way_at_once() {
 // req: cm-multicast-on-ud
 // req: ud-grh-optional
 #[test]
-fn groups_go_by_datagram_and_never_back_to_the_sender() {
+fn group_packets_are_datagrams_and_their_echo_is_dropped() {
     let mut pair = Pair::new(1, Setup::default());
     let mgid: std::net::Ipv6Addr = "ff12:401b:ffff::ffff:ffff".parse().unwrap();
     let (mgid, mlid) = (Gid(mgid.octets()), Lid(0xc000));

@@ -193,7 +193,7 @@ mod tests {
     use std::format;
 
     #[test]
-    fn header_by_hand() {
+    fn header_matches_bytes_made_by_hand() {
         let bytes = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 1, 8, 6];
         let header = EthernetHeader {
             destination: MacAddress::BROADCAST,
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_by_hand() {
+    fn a_tag_matches_bytes_made_by_hand() {
         let mut bytes = [0; 22];
         let frame = EthernetFrame {
             destination: MacAddress([2, 0, 0, 0, 0, 9]),

@@ -215,7 +215,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_parse_or_not(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+        fn any_bytes_are_parsed_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
             let _ = ArpPacket::<LinkAddress>::parse(&bytes);
             let _ = ArpPacket::<DraftLinkAddress>::parse(&bytes);
         }

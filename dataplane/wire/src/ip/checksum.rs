@@ -218,7 +218,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_filled_in_is_found_ok(
+        fn a_filled_in_checksum_is_ok(
             mut bytes in proptest::collection::vec(any::<u8>(), 0..60),
             at in 0usize..20,
         ) {

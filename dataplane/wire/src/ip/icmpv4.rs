@@ -160,7 +160,7 @@ mod tests {
     use std::vec;
 
     #[test]
-    fn echo_request_by_hand() {
+    fn echo_request_matches_bytes_made_by_hand() {
         let echo = IcmpEcho { identifier: 0x1234, sequence: 1, data: b"ab" };
         let mut out = [0xff; 10];
         Icmpv4Message::EchoRequest(echo).write(&mut out).unwrap();
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_survives_the_wire() {
+    fn every_kind_round_trips() {
         let original = &[0x45; 28][..];
         let messages = [
             (
@@ -232,7 +232,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_parse_or_not(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+        fn any_bytes_are_parsed_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
             checksum_ok(&bytes);
             if let Ok(message) = Icmpv4Message::parse(&bytes) {
                 let mut out = vec![0; message.wire_len()];

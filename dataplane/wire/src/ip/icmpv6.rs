@@ -165,7 +165,7 @@ mod tests {
     };
 
     #[test]
-    fn echo_request_by_hand() {
+    fn echo_request_matches_bytes_made_by_hand() {
         let echo = IcmpEcho { identifier: 0x1234, sequence: 1, data: &[] };
         let mut out = [0xff; 8];
         Icmpv6Message::EchoRequest(echo).write(&mut out).unwrap();
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_survives_the_wire() {
+    fn every_kind_round_trips() {
         let original = &[0x60; 48][..];
         let messages = [
             (
@@ -223,7 +223,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_parse_or_not(
+        fn any_bytes_are_parsed_without_a_panic(
             kind in prop_oneof![any::<u8>(), 1u8..5, 128u8..144],
             plausible: bool,
             mut bytes in proptest::collection::vec(any::<u8>(), 28..120),

@@ -136,14 +136,14 @@ mod tests {
     }
 
     #[test]
-    fn report_of_version_2_by_hand() {
+    fn report_of_version_2_matches_bytes_made_by_hand() {
         let bytes = [0x16, 0, 0xf8, 0xfa, 239, 1, 2, 3];
         assert_eq!(written(&IgmpMessage::ReportV2(GROUP)), bytes);
         assert_eq!(IgmpMessage::parse(&bytes), Ok(IgmpMessage::ReportV2(GROUP)));
     }
 
     #[test]
-    fn report_of_version_3_by_hand() {
+    fn report_of_version_3_matches_bytes_made_by_hand() {
         let records = [
             GroupRecord {
                 kind: RecordType::CHANGE_TO_EXCLUDE_MODE,
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_survives_the_wire() {
+    fn every_kind_round_trips() {
         let querier = Querier {
             suppress_router_processing: true,
             robustness: 2,
@@ -193,7 +193,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_parse_or_not(
+        fn any_bytes_are_parsed_without_a_panic(
             kind in prop_oneof![any::<u8>(), Just(0x11), Just(0x22)],
             few: bool,
             mut bytes in proptest::collection::vec(any::<u8>(), 12..80),

@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smaller_end_rules_a_connection() {
+    fn the_smaller_receive_mtu_limits_a_connection() {
         assert_eq!(connection_ip_mtu(65_524, 65_524), 65_520);
         assert_eq!(connection_ip_mtu(65_524, 2048), 2044);
         assert_eq!(connection_ip_mtu(4096, 65_524), 4092);

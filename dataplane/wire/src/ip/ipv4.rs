@@ -293,7 +293,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_parse_or_not(
+        fn any_bytes_are_parsed_without_a_panic(
             mut bytes in proptest::collection::vec(any::<u8>(), 0..100),
             like_ipv4: bool,
         ) {

@@ -384,7 +384,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_walk_or_not(
+        fn any_bytes_are_walked_without_a_panic(
             bytes in proptest::collection::vec(
                 prop_oneof![any::<u8>(), Just(0), Just(43), Just(44), Just(60)], 0..200),
             first in prop_oneof![Just(0u8), Just(43), Just(44), Just(60)],

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn comparison_goes_by_queue_pair_then_gid_and_never_by_flags() {
+    fn comparison_is_by_queue_pair_then_gid_and_ignores_flags() {
         let low = LinkAddress { rc: true, uc: true, qpn: Qpn(0x48), gid: GID };
         let high = LinkAddress { rc: false, uc: false, qpn: Qpn(0x49), gid: Gid::NONE };
         assert!(low.comparison_form() < high.comparison_form());

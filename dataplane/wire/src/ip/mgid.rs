@@ -171,7 +171,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_gid_that_names_a_group_is_its_gid(mut bytes: [u8; 16], like_ours: bool) {
+        fn a_group_has_the_gid_that_it_was_parsed_from(mut bytes: [u8; 16], like_ours: bool) {
             if like_ours {
                 let version = bytes[2] & 0x20;
                 bytes[..5].copy_from_slice(&[0xff, 0x12, 0x40 | version, 0x1b, 0x80]);

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn report_of_version_2_by_hand() {
+    fn report_of_version_2_matches_bytes_made_by_hand() {
         let records = [GroupRecord {
             kind: RecordType::CHANGE_TO_EXCLUDE_MODE,
             group: GROUP,
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_survives_the_wire() {
+    fn every_kind_round_trips() {
         let querier = Querier {
             suppress_router_processing: false,
             robustness: 7,

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn prefix_and_mtu_by_hand() {
+    fn prefix_and_mtu_match_bytes_made_by_hand() {
         let prefix = PrefixInformation {
             prefix_length: 64,
             on_link: true,
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_survives_the_wire() {
+    fn every_kind_round_trips() {
         let servers = [Ipv6Addr::LOCALHOST, Ipv6Addr::UNSPECIFIED];
         let options = [
             NdOption::Prefix(PrefixInformation::default()),
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn known_types_of_other_lengths_are_passed_over_and_a_zero_is_fatal() {
+    fn known_types_of_other_lengths_are_skipped_and_a_zero_is_an_error() {
         // A link address of two units.
         let (option, _) =
             NdOption::read(&[1, 2, 2, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0]).unwrap().unwrap();

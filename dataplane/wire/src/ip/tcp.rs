@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn sack_blocks_come_back_and_wrong_lengths_are_unknown() {
+    fn sack_blocks_round_trip_and_wrong_lengths_are_unknown() {
         let block = SackBlock { left_edge: 1, right_edge: 0x0203_0405 };
         let sack = TcpOption::Sack(SackBlocks::new(&[block, block]).unwrap());
         let mut out = [0; 18];
@@ -328,7 +328,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_parse_or_not(
+        fn any_bytes_are_parsed_without_a_panic(
             bytes in proptest::collection::vec(prop_oneof![any::<u8>(), 0u8..11], 0..70),
         ) {
             if let Ok(segment) = TcpSegment::parse(&bytes) {

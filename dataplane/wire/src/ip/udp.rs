@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn datagram_by_hand() {
+    fn datagram_matches_bytes_made_by_hand() {
         let bytes = datagram(*b"hi");
         // 0a00 + 1 + 0a00 + 2 + 11 + a + 1000 + 2000 + a + 6869 = ac91, and its complement.
         assert_eq!(bytes, [0x10, 0, 0x20, 0, 0, 10, 0x53, 0x6e, b'h', b'i']);
@@ -145,7 +145,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_parse_or_not(
+        fn any_bytes_are_parsed_without_a_panic(
             mut bytes in proptest::collection::vec(any::<u8>(), 0..40),
             short: bool,
         ) {

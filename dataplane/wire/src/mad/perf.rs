@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn extended_counters_follow_each_other() {
+    fn extended_counters_are_consecutive() {
         let counters = PortCountersExtended::parse(&core::array::from_fn(|i| i as u8));
         assert_eq!(counters.port_select, 1);
         assert_eq!(counters.counter_select, CounterSelectExtended(0x0203));

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_cannot_be_are_refused() {
+    fn impossible_lengths_are_refused() {
         let last = |payload_length_or_window| RmppHeader {
             last: true,
             payload_length_or_window,

@@ -110,7 +110,7 @@ mod tests {
     use std::vec::Vec;
 
     #[test]
-    fn every_syndrome_survives() {
+    fn every_syndrome_round_trips() {
         for byte in 0..=255 {
             let aeth = Aeth::parse(&[byte, 1, 2, 3]);
             assert_eq!(aeth.emit(), [byte, 1, 2, 3], "{:?}", aeth.syndrome);

@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_field_has_its_place() {
+    fn every_field_is_at_its_offset() {
         let bytes: [u8; 28] = core::array::from_fn(|i| i as u8);
         let header = AtomicEth::parse(&bytes);
         assert_eq!(header.va, 0x0001_0203_0405_0607);

@@ -40,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_have_their_places() {
+    fn flags_are_at_their_offsets() {
         let flags = |bytes: [u8; 12]| {
             let b = Bth::parse(&bytes);
             [b.se, b.mig_req, b.fecn, b.becn, b.ack_req]

@@ -208,7 +208,7 @@ mod tests {
         }
 
         #[test]
-        fn what_routers_change_does_not_matter(
+        fn fields_that_routers_change_leave_the_icrc_unchanged(
             mut packet in proptest::collection::vec(any::<u8>(), 60..100),
             lane: u8, hops: u8, dlid: u16,
         ) {

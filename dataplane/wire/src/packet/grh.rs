@@ -30,7 +30,7 @@ mod tests {
     use crate::address::Guid;
 
     #[test]
-    fn every_field_has_its_place() {
+    fn every_field_is_at_its_offset() {
         let sgid = Gid::new(Gid::DEFAULT_PREFIX, Guid(0x0002_c903_0000_1001));
         let grh = Grh {
             ip_ver: 6,

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn both_kinds_survive() {
+    fn both_kinds_round_trip() {
         let rwh = Rwh { ether_type: 0x0800 };
         let ipv6 = Grh { ip_ver: 6, nxt_hdr: 17, pay_len: 8, ..Grh::default() };
         for (header, bytes) in [

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn every_opcode_survives_with_every_pad() {
+    fn every_opcode_round_trips_with_every_pad() {
         for headers in every_kind() {
             for payload in [&b""[..], b"1", b"12", b"123", b"1234"] {
                 let mut out = [0xee; PACKET_LEN_MAX];
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn too_little_room_reports_the_needed_length() {
+    fn a_short_output_reports_the_needed_length() {
         let headers = every_kind()[0];
         for have in 0..30 {
             let error = headers.emit(b"12345", &mut [0; 64][..have]).unwrap_err();

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn other_words_are_no_worker() {
+    fn invalid_worker_extensions_are_ignored() {
         let fields = IpoibPrivateData { ud_qpn: QPN, receive_mtu: 65_524 };
         let with = |asking: AskingWorker| fields.padded_with::<92>(&asking);
         assert_eq!(AskingWorker::of(&fields.padded::<92>()), None, "no extension");
@@ -199,7 +199,7 @@ mod tests {
         }
 
         #[test]
-        fn what_matches_is_what_we_would_build(id: u64) {
+        fn a_matched_service_id_is_the_built_one(id: u64) {
             if let Some((dialect, qpn)) = Dialect::of(ServiceId(id)) {
                 prop_assert_eq!(dialect.service_id(qpn), ServiceId(id));
             }

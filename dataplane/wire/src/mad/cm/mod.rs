@@ -168,7 +168,7 @@ mod tests {
     const KINDS: core::ops::RangeInclusive<u16> = 0x10..=0x1a;
 
     #[test]
-    fn a_whole_datagram() {
+    fn a_datagram_is_a_header_and_a_message() {
         let rtu = CmMessage::Rtu(Rtu { local_comm_id: CommId(0xa1a2_a3a4), ..Rtu::default() });
         let bytes = rtu.emit_mad(0x0102_0304_0506_0708);
         assert_eq!(bytes[..8], [1, 7, 2, 3, 0, 0, 0, 0]);

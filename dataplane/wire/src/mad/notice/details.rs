@@ -260,7 +260,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn details_survive(
+        fn details_round_trip(
             number in prop_oneof![60u16..150, 250u16..260, any::<u16>()],
             bytes: [u8; TrapDetails::LEN],
         ) {

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn linux_joins_and_leaves_by_these_components() {
+    fn linux_joins_and_leaves_with_these_components() {
         assert_eq!(McMemberRecordMask::LINUX_JOIN_BROADCAST.0, 0x1_0083);
         assert_eq!(McMemberRecordMask::LINUX_JOIN.0, 0x1_73f7);
         assert_eq!(McMemberRecordMask::LINUX_LEAVE.0, 0x1_0003);

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn records_can_stand_further_apart_than_we_set_them_but_not_closer() {
+    fn records_may_have_a_larger_stride_but_no_smaller_one() {
         let mut table = [0; 96];
         LINK.write(&mut table[24..]).unwrap();
         let second = records::<LinkRecord>(&table, 3).unwrap().nth(1);

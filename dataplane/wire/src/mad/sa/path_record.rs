@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn linux_asks_by_these_components() {
+    fn linux_path_queries_have_these_components() {
         assert_eq!(PathRecordMask::LINUX_QUERY.0, 0x340c);
     }
 }

@@ -16,7 +16,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn guids_follow_each_other() {
+    fn guids_are_consecutive() {
         let bytes = core::array::from_fn(|i| i as u8);
         let info = GuidInfo::parse(&bytes);
         assert_eq!(info.guids[0], Guid(0x0001_0203_0405_0607));

@@ -37,7 +37,7 @@ mod tests {
     use std::format;
 
     #[test]
-    fn keys_do_not_print() {
+    fn keys_are_not_printed() {
         assert_eq!(format!("{:?} {:?}", MKey(0), SmKey(0x1234)), "MKey(none) SmKey(hidden)");
     }
 }

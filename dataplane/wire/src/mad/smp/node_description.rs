@@ -37,7 +37,7 @@ mod tests {
     }
 
     #[test]
-    fn text_ends_where_it_is_none() {
+    fn text_ends_at_invalid_utf8() {
         let mut description = NodeDescription::new("node one");
         description.bytes[4] = 0xff;
         assert_eq!(description.text(), "node");
@@ -46,7 +46,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn text_survives(text in "[^\0]{0,16}", bytes: [u8; 64]) {
+        fn text_round_trips(text in "[^\0]{0,16}", bytes: [u8; 64]) {
             let own = NodeDescription::new(&text);
             prop_assert_eq!(own.text(), text);
             let foreign = NodeDescription { bytes };

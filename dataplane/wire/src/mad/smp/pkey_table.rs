@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_follow_each_other() {
+    fn keys_are_consecutive() {
         let bytes = core::array::from_fn(|i| i as u8);
         let table = PKeyTable::parse(&bytes);
         assert_eq!((table.p_keys[0], table.p_keys[31]), (PKey(0x0001), PKey(0x3e3f)));
