@@ -1,4 +1,4 @@
-//! What netdevs say, read by tshark.
+//! Packets of netdevs, dissected by tshark.
 
 use crate::pair::*;
 use pollux_referee::tshark::{PacketRow, dissect};
@@ -34,7 +34,7 @@ fn packets_of_all_transports_are_well_formed() {
     };
     let malformed: Vec<_> = rows.iter().filter(|row| !row.malformed.is_empty()).collect();
     assert_eq!(malformed.len(), 0);
-    // It looks behind our header on datagrams: the packets to the peer and to the group.
+    // tshark parses the IP packets of datagrams only: those to the peer and to the group.
     let is_ip = |row: &&PacketRow| row.values[0] == "4" || row.values[1] == "6";
     let datagrams = || rows.iter().filter(|row| !row.values[2].is_empty());
     assert_eq!((datagrams().count(), datagrams().filter(is_ip).count()), (8, 8));

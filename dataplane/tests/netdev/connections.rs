@@ -1,4 +1,4 @@
-//! Connections that end: on purpose, in mid-traffic, by a peer that misbehaves.
+//! Connections that end: by request, during traffic, by a misbehaving peer.
 
 use crate::pair::*;
 use pollux_dataplane::ipoib::{NetdevConfig, NetdevEvent};
@@ -63,8 +63,8 @@ fn a_connection_before_rtr_ends_at_once() {
     pair.close();
 }
 
-/// The event may come long after the state has changed: until then a receive may be the queue
-/// pair's, and it stays.
+/// The event may arrive long after the change of the state. Until then the queue pair may have taken
+/// a receive, so it is not destroyed.
 #[test]
 fn a_connection_ends_only_after_its_last_wqe_event() {
     let mut pair = Pair::new(1, Setup::default());
@@ -83,9 +83,10 @@ fn a_connection_ends_only_after_its_last_wqe_event() {
     pair.close();
 }
 
-/// Packets are sent while the connection dies: each came, or was counted, or came back. Retries are
-/// few, so that the sender learns of it.
-fn killed(seed: u64) -> (u64, bool) {
+/// Sends packets while the connection fails: each is received, counted or refused. Retries are few,
+/// so that the sender detects the failure. Returns the lost packets, and whether datagrams were sent
+/// instead.
+fn send_until_failure(seed: u64) -> (u64, bool) {
     let setup = Setup::lossy(1000);
     let mut pair = Pair::new(seed, setup);
     let ids = pair.connect_with(QpType::Rc, Retries::new(1).unwrap());
@@ -93,7 +94,7 @@ fn killed(seed: u64) -> (u64, bool) {
     let mut sent = 0;
     for nth in 0..60 {
         if nth == 20 + seed % 20 {
-            // The peer forgets the connection without a word.
+            // The peer ends the connection without a DREQ.
             let peer = &mut pair.hosts[1];
             assert!(peer.netdev.disconnect(&mut peer.device, ids[1]));
         }
@@ -106,15 +107,16 @@ fn killed(seed: u64) -> (u64, bool) {
     pair.settle();
     let [a, b] = &mut pair.hosts;
     let lost = a.netdev.drops().of(PacketDrop::ConnectionLost);
-    let came = b.netdev.traffic().connected_received;
+    let received = b.netdev.traffic().connected_received;
     let (traffic, refused) = (a.netdev.traffic(), a.refused.len() as u64);
     assert_eq!(traffic.connected_sent + traffic.datagrams_sent + refused, sent, "seed {seed}");
-    // One that was delivered and whose answer was lost counts at both ends.
-    assert!(came + lost >= traffic.connected_sent, "seed {seed}: {came} came, {lost} lost");
+    // A packet whose acknowledgement was lost is counted at both ends.
+    let is_counted = received + lost >= traffic.connected_sent;
+    assert!(is_counted, "seed {seed}: {received} received, {lost} lost");
     b.received.clear();
     assert!(a.refused.iter().all(|one| one.why == Refusal::Disconnected), "seed {seed}");
     let failed = a.events.iter().filter(|event| is_failed(event)).count();
-    assert_eq!(failed, 1, "seed {seed}: told once");
+    assert_eq!(failed, 1, "seed {seed}: one event");
     assert!(a.netdev.disconnect(&mut a.device, ids[0]));
     let fell_back = a.netdev.traffic().datagrams_sent > 0;
     pair.settle();
@@ -125,9 +127,9 @@ fn killed(seed: u64) -> (u64, bool) {
 
 #[test]
 fn a_failed_connection_leaks_no_buffer_and_counts_every_packet() {
-    let runs: Vec<_> = (0..30).map(killed).collect();
-    assert!(runs.iter().any(|(lost, _)| *lost > 1), "something was under way");
-    assert!(runs.iter().all(|(_, fell_back)| *fell_back), "short ones go by datagram");
+    let runs: Vec<_> = (0..30).map(send_until_failure).collect();
+    assert!(runs.iter().any(|(lost, _)| *lost > 1), "packets were outstanding");
+    assert!(runs.iter().all(|(_, fell_back)| *fell_back), "short packets are sent as datagrams");
 }
 
 #[test]
@@ -153,12 +155,12 @@ fn a_message_above_the_receive_mtu_fails_the_connection_at_both_ends() {
     let config = NetdevConfig { receive_mtu: 4096, ..Setup::default().config };
     let mut pair = Pair::new(1, Setup { config, ..Setup::default() });
     let ids = pair.connect(QpType::Rc);
-    // What the peer said that it takes, it takes.
+    // A message of the receive MTU is received.
     let route = pair.hosts[0].connected(ids[0]);
     pair.hosts[0].send(route, [packet(4, 4092, 1)]);
     pair.settle();
     assert_eq!(pair.hosts[1].bytes(), [packet(4, 4092, 1)]);
-    // A sender that does not care is stopped, and no byte lands beyond the receive.
+    // A longer one fails the connection, and no byte is written beyond the receive.
     pair.hosts[0].send(route, [packet(4, 4093, 2)]);
     pair.settle();
     for host in &mut pair.hosts {
@@ -174,8 +176,8 @@ fn a_packet_above_the_mtu_is_returned_with_the_mtu() {
     let mut pair = Pair::new(1, Setup::default());
     let ids = pair.connect(QpType::Rc);
     let host = &mut pair.hosts[0];
-    let Route::Connected(way) = host.connected(ids[0]) else { unreachable!() };
-    let short = Route::Connected(Connected { mtu: 9000, ..way });
+    let Route::Connected(connected) = host.connected(ids[0]) else { unreachable!() };
+    let short = Route::Connected(Connected { mtu: 9000, ..connected });
     for (route, mtu) in [(host.datagram(), UD_MTU), (short, 9000)] {
         host.send(route, [packet(4, mtu as usize + 1, 7), packet(4, mtu as usize, 8)]);
         let refused = host.refused.pop().unwrap();
@@ -205,8 +207,7 @@ fn connections_have_a_limit_and_ids_are_not_used_again() {
     pair.settle();
     let again = pair.connect(QpType::Rc);
     assert_ne!(first, again);
-    // A worker with an older table sends by the old name: that is nobody's, and least of all the
-    // new connection's.
+    // A worker with an older table sends by the old ID, which no connection has.
     let route = pair.hosts[0].connected(first[0]);
     pair.hosts[0].send(route, [packet(4, 60, 1), packet(4, 5000, 2)]);
     pair.settle();

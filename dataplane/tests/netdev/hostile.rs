@@ -1,4 +1,4 @@
-//! Frames that no honest netdev sends: each is a counted drop, and its buffer the next receive.
+//! Malformed messages: each is a counted drop, and its buffer becomes the next receive.
 
 use crate::pair::*;
 use pollux_dataplane::reason::PacketDrop;
@@ -6,7 +6,7 @@ use pollux_mem::Memory;
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::*;
 
-/// Sends messages past the netdev: whatever bytes, by the given queue pair of host 0.
+/// Sends any bytes as messages by a queue pair of host 0, without the netdev.
 struct Rogue {
     memory: Memory,
     region: MemoryRegion,
@@ -68,8 +68,8 @@ fn qp_init(pd: Pd, cq: Cq) -> QpInit {
     }
 }
 
-/// A message of this type, with so many bytes behind the header that begin as version `version`
-/// does.
+/// A message of this type with `bytes` bytes behind the header, which begin as a packet of version
+/// `version`.
 fn message(ether_type: u16, reserved: u16, version: u8, bytes: usize) -> Vec<u8> {
     let mut message = ether_type.to_be_bytes().to_vec();
     message.extend(reserved.to_be_bytes());
@@ -83,9 +83,9 @@ fn each_malformed_message_is_counted_by_its_reason() {
     let mut pair = Pair::new(1, Setup::default());
     let mut rogue = Rogue::new(&mut pair);
     let (v4, v6) = (packet(4, 60, 1), packet(6, 60, 1));
-    let ip = |whole: &[u8], changes: &[(usize, u8)]| {
-        let ether_type = if whole[0] >> 4 == 4 { [8, 0, 0, 0] } else { [0x86, 0xdd, 0, 0] };
-        let mut message = [&ether_type, whole].concat();
+    let ip = |packet: &[u8], changes: &[(usize, u8)]| {
+        let ether_type = if packet[0] >> 4 == 4 { [8, 0, 0, 0] } else { [0x86, 0xdd, 0, 0] };
+        let mut message = [&ether_type, packet].concat();
         changes.iter().for_each(|&(at, byte)| message[4 + at] = byte);
         message
     };
@@ -106,7 +106,7 @@ fn each_malformed_message_is_counted_by_its_reason() {
         (message(0x86dd, 0, 6, 39), Some(PacketDrop::Truncated)),
         (ip(&v6, &[]), None),
         (ip(&v6, &[(5, 21)]), Some(PacketDrop::BadLength)),
-        // A chain of extension headers that does not end is the destination's concern.
+        // Only the destination parses extension headers, so a chain without an end is no drop.
         (ip(&v6, &[(6, 0)]), None),
         (message(0x86dd, 0, 4, 40), Some(PacketDrop::Version)),
         (message(0x0806, 0, 0, 7), Some(PacketDrop::Truncated)),
@@ -118,14 +118,14 @@ fn each_malformed_message_is_counted_by_its_reason() {
     ] {
         let before = pair.hosts[1].netdev.drops().clone();
         rogue.send(&mut pair, &bytes);
-        let came = pair.hosts[1].bytes();
+        let received = pair.hosts[1].bytes();
         let drops = pair.hosts[1].netdev.drops();
         match why {
             Some(why) => {
                 assert_eq!(drops.of(why), before.of(why) + 1, "{bytes:?}");
-                assert!(came.is_empty());
+                assert!(received.is_empty());
             }
-            None => assert_eq!(came, [&bytes[4..]], "reserved bytes mean nothing"),
+            None => assert_eq!(received, [&bytes[4..]], "reserved bytes are ignored"),
         }
         assert_eq!(drops.total() - before.total(), why.iter().count() as u64, "{bytes:?}");
     }
@@ -137,7 +137,7 @@ fn malformed_messages_on_a_connection_are_dropped_and_it_stays() {
     let mut pair = Pair::new(1, Setup::default());
     let ids = pair.connect(QpType::Rc);
     let mut rogue = Rogue::new(&mut pair);
-    // By the netdev's own queue pair: its completions are not the netdev's, and are dropped.
+    // The netdev's own queue pair: completions of the rogue's requests count as strays.
     rogue.qp = pair.hosts[0].netdev.peering(ids[0]).unwrap().qp;
     rogue.op = SendOp::Send;
     for (nth, bytes) in
@@ -156,14 +156,14 @@ fn malformed_messages_on_a_connection_are_dropped_and_it_stays() {
     pair.close();
 }
 
-/// Any bytes at all, thousands of them, with receives that stay as many as they were.
+/// Random messages; the number of posted receives stays the same.
 #[test]
 fn any_bytes_are_received_or_counted_as_drops() {
     for seed in 0..20 {
         let mut pair = Pair::new(seed, Setup { small: [300; 2], ..Setup::default() });
         let mut rogue = Rogue::new(&mut pair);
         let mut rng = SeededRng::new(seed);
-        let mut came = 0;
+        let mut received = 0;
         for _ in 0..500 {
             let bytes_max = if rng.happens(500_000) { 64 } else { 2048 };
             let bytes = rng.below(bytes_max) as usize;
@@ -174,11 +174,11 @@ fn any_bytes_are_received_or_counted_as_drops() {
                 message[..2].copy_from_slice(&ether_type.to_be_bytes());
             }
             rogue.send(&mut pair, &message);
-            came += pair.hosts[1].bytes().len() as u64;
+            received += pair.hosts[1].bytes().len() as u64;
         }
         let netdev = &pair.hosts[1].netdev;
-        assert_eq!(came + netdev.drops().total(), 500, "seed {seed}");
-        assert_eq!(netdev.traffic().datagrams_received, came, "seed {seed}");
+        assert_eq!(received + netdev.drops().total(), 500, "seed {seed}");
+        assert_eq!(netdev.traffic().datagrams_received, received, "seed {seed}");
         assert_eq!(netdev.traffic().starved, 0, "seed {seed}");
         pair.close();
     }

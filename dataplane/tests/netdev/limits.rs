@@ -1,4 +1,4 @@
-//! Full queues, empty pools, and ways that lead nowhere.
+//! Full queues, empty pools, and routes without an adjacency.
 
 use crate::pair::*;
 use crate::pair_world::World;
@@ -27,7 +27,7 @@ fn a_full_queue_returns_packets_without_space() {
     let back = host.refused.drain(..).map(|one| one.outgoing.packet.bytes().to_vec());
     assert_eq!(back.collect::<Vec<_>>(), packets[64..]);
     assert_eq!(host.netdev.refusals().of(Refusal::Full), 36);
-    // Once there is room again, they go.
+    // With space in the queue they are sent.
     pair.world.set_cut(false);
     pair.settle();
     pair.hosts[0].send(route, packets[64..].to_vec());
@@ -36,7 +36,7 @@ fn a_full_queue_returns_packets_without_space() {
     pair.close();
 }
 
-/// Inline sends ask for few completions; the queue must not fill up with silent ones.
+/// Few inline sends are signaled; the others must not fill the queue.
 #[test]
 fn unsignaled_sends_free_their_slots_in_time() {
     let mut pair = Pair::new(1, Setup::default());
@@ -56,8 +56,8 @@ fn unsignaled_sends_free_their_slots_in_time() {
     pair.close();
 }
 
-/// With too few buffers for its receives a netdev says so, and goes on with what it has; what the
-/// program holds it gets back and posts.
+/// A netdev with too few buffers for its receives counts that, and posts buffers when they are
+/// recycled.
 #[test]
 fn an_empty_pool_is_counted_and_stalls_nothing() {
     let mut pair = Pair::new(1, Setup { small: [1024, 8], large: [256, 4], ..Setup::default() });
@@ -71,20 +71,20 @@ fn an_empty_pool_is_counted_and_stalls_nothing() {
     }
     let host = &mut pair.hosts[1];
     assert!(host.netdev.traffic().starved > 0);
-    assert_eq!(host.received.len(), 12, "all that there were");
+    assert_eq!(host.received.len(), 12, "all buffers");
     assert!(host.small.pool().alloc().is_none() && host.large.pool().alloc().is_none());
-    // The datagrams are lost; the connection's sender was told to wait, and still does.
-    let mut came = Vec::new();
-    while came.len() < 48 {
+    // The other datagrams are lost; the sender of the connection retries after RNR NAKs.
+    let mut bytes = Vec::new();
+    while bytes.len() < 48 {
         for received in std::mem::take(&mut pair.hosts[1].received) {
-            came.push(received.packet.bytes().to_vec());
+            bytes.push(received.packet.bytes().to_vec());
             pair.hosts[1].netdev.recycle(received.packet);
         }
         assert!(pair.step());
     }
-    let datagrams = came.iter().filter(|packet| packet.len() == 1000).count();
+    let datagrams = bytes.iter().filter(|packet| packet.len() == 1000).count();
     assert_eq!(datagrams, 8);
-    // Who makes packets here has the same choice: one of the other memory, if that is longer.
+    // A new packet gets a buffer of the other memory if those of the first are too short.
     let host = &mut pair.hosts[0];
     let lengths = [60, 2044, 2045, 65_520].map(|bytes| host.netdev.buffer(bytes));
     let capacities = lengths.map(|buf| buf.map(|buf| buf.capacity() - PACKET_OFFSET));
@@ -106,12 +106,12 @@ fn routes_without_an_adjacency_return_the_packet() {
         let refused = host.refused.pop().unwrap();
         assert_eq!((refused.why, refused.outgoing.packet.bytes()), (why, &packet(4, 100, 1)[..]));
     }
-    // By a connection that is not ready: a fault of whoever wrote the table, and the packet stays.
+    // A connection that is not ready.
     let id = host.netdev.connect(&mut host.device, KEY, QpType::Rc).unwrap();
     host.send(host.connected(id), [packet(4, 100, 1), packet(4, 5000, 2)]);
     let back = host.refused.drain(..).map(|one| (one.why, one.outgoing.packet.len()));
     assert!(back.eq([(Refusal::Disconnected, 100), (Refusal::Disconnected, 5000)]));
-    // Of an older table: the others of the batch go their way.
+    // An address handle of an older table: the others of the batch are sent.
     let stale = host.datagram();
     let ah = host.ah;
     host.ah = host.device.create_ah(host.pd, &path(2)).unwrap();
@@ -143,8 +143,8 @@ fn buffers_that_cannot_be_sent_are_returned_unchanged() {
     let mut at_the_front = host.packet(&[]);
     at_the_front.set_window(3, 150).unwrap().fill(0x45);
     let mut short = foreign.alloc().unwrap();
-    let whole = packet(4, 30, 1);
-    short.push_back(30).unwrap().copy_from_slice(&whole);
+    let inline = packet(4, 30, 1);
+    short.push_back(30).unwrap().copy_from_slice(&inline);
     let (route, ether_type) = (host.datagram(), EtherType::IPV4);
     let mut batch = vec![
         Outgoing { packet: unknown, ether_type, route },
@@ -156,9 +156,9 @@ fn buffers_that_cannot_be_sent_are_returned_unchanged() {
     assert_eq!(whys, [Refusal::Foreign, Refusal::NoHeadroom]);
     assert!(host.refused.iter().all(|one| one.outgoing.packet.bytes() == [0x45; 150]));
     pair.settle();
-    assert_eq!(pair.hosts[1].bytes(), [whole], "what is copied may lie anywhere");
+    assert_eq!(pair.hosts[1].bytes(), [inline], "an inline packet may be in any memory");
     pair.close();
-    assert_eq!(foreign.outstanding(), 0, "and its buffer goes home");
+    assert_eq!(foreign.outstanding(), 0, "its buffer is free");
 }
 
 #[test]
@@ -174,10 +174,10 @@ fn a_netdev_stops_and_starts_again() {
         pair.settle();
         let host = &mut pair.hosts[0];
         assert!(host.netdev.is_stopped());
-        assert!(host.events.is_empty(), "it was told to");
-        // An entry of the table that the port does not have: nothing is left half started.
-        let nowhere = ipoib::LinkAttributes { pkey_index: 99, ..host.link };
-        assert!(host.netdev.start(&mut host.device, nowhere).is_err());
+        assert!(host.events.is_empty(), "a requested stop is no event");
+        // A P_Key index that the port does not have: the netdev stays stopped.
+        let invalid = ipoib::LinkAttributes { pkey_index: 99, ..host.link };
+        assert!(host.netdev.start(&mut host.device, invalid).is_err());
         pair.settle();
         let host = &mut pair.hosts[0];
         host.netdev.start(&mut host.device, host.link).unwrap();
@@ -203,7 +203,7 @@ fn datagrams_carry_the_q_key_of_the_broadcast_group() {
     let route = host.datagram();
     host.send(route, [packet(4, 100, 1)]);
     pair.settle();
-    assert!(pair.hosts[1].bytes().is_empty(), "another key");
+    assert!(pair.hosts[1].bytes().is_empty(), "another Q_Key");
     let host = &mut pair.hosts[0];
     host.netdev.set_link(&mut host.device, host.link).unwrap();
     host.send(route, [packet(4, 100, 2)]);
@@ -212,7 +212,7 @@ fn datagrams_carry_the_q_key_of_the_broadcast_group() {
     pair.close();
 }
 
-/// The UD queue pair fails by itself: that is told, and is not for ever.
+/// The UD queue pair fails without a request.
 #[test]
 fn a_failed_queue_pair_is_reported_and_starts_again() {
     let mut pair = Pair::new(1, Setup::default());
@@ -233,11 +233,11 @@ fn a_failed_queue_pair_is_reported_and_starts_again() {
     pair.close();
 }
 
-/// The adapter loses the right to read a netdev's memory: what is sent from there fails, and what
-/// is not goes on.
+/// The memory of a netdev is deregistered: packets sent from it fail, and inline packets are still
+/// sent.
 #[test]
 fn a_datagram_that_cannot_be_sent_stops_no_other() {
-    // The first region of every such adapter has one key.
+    // The first region of every software adapter has the same key.
     let (_, [link, _]) = World::new(1, Wire::default());
     let mut other = SoftDevice::new("soft", Adapter::new(Port::active(Lid(1), Guid(1))), link);
     let (pd, memory) = (other.create_pd().unwrap(), Memory::private(4096).unwrap());

@@ -1,4 +1,4 @@
-//! Netdevs that talk to each other over the fabric in software, in virtual time.
+//! Netdevs on the software fabric, in virtual time.
 #![forbid(unsafe_code)]
 
 mod capture;

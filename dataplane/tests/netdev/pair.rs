@@ -1,4 +1,4 @@
-//! Two hosts at a link, each with a netdev, and packets that say where they belong.
+//! Two hosts on a link, each with a netdev, and packets that all differ.
 
 use crate::pair_world::{World, WorldLink};
 use pollux_dataplane::ipoib::{
@@ -53,7 +53,7 @@ pub struct Pair {
     pub hosts: [Host; 2],
 }
 
-/// How both hosts are.
+/// The configuration of both hosts.
 #[derive(Clone, Copy)]
 pub struct Setup {
     pub wire: Wire,
@@ -100,7 +100,7 @@ impl Pair {
         Self { world, hosts }
     }
 
-    /// Lets both do what they can, and time pass; says whether anything is still to happen.
+    /// Polls both hosts and advances the time. Returns whether anything is pending.
     pub fn step(&mut self) -> bool {
         for host in &mut self.hosts {
             host.turn();
@@ -108,7 +108,7 @@ impl Pair {
         self.world.step()
     }
 
-    /// Until nothing happens any more, with some turns more for what is taken turn by turn.
+    /// Steps until nothing is pending, and ten times more for work of several turns.
     pub fn settle(&mut self) {
         let mut quiet = 0;
         for _ in 0..1_000_000 {
@@ -117,7 +117,7 @@ impl Pair {
                 return;
             }
         }
-        panic!("this goes on for ever");
+        panic!("it does not become idle");
     }
 
     /// A connection, ready at both ends.
@@ -155,7 +155,7 @@ pub fn path(lid: u16) -> AddressVector {
     AddressVector::to_lid(Lid(lid), 1)
 }
 
-/// What brings a connected queue pair to INIT.
+/// The change of a connected queue pair to INIT.
 pub fn to_init() -> QpAttributes {
     QpAttributes {
         state: Some(QpState::Init),
@@ -190,7 +190,7 @@ fn attributes(qp_type: QpType, peer: Qpn, lid: u16, retries: Retries) -> [QpAttr
 }
 
 impl<L: Link> Host<L> {
-    /// A netdev that is started, with so many buffers of each memory, and a way to another port.
+    /// A started netdev with this many buffers of each memory, and a path to another port.
     pub fn new(
         mut device: SoftDevice<L>,
         peer_lid: u16,
@@ -233,16 +233,16 @@ impl<L: Link> Host<L> {
 
     /// By datagram to the other host.
     pub fn datagram(&self) -> Route {
-        Route::Datagram(self.datagram_way())
+        Route::Datagram(self.datagram_route())
     }
 
-    pub fn datagram_way(&self) -> DatagramRoute {
+    pub fn datagram_route(&self) -> DatagramRoute {
         DatagramRoute { ah: self.ah, qpn: self.peer.qpn, mtu: UD_MTU }
     }
 
     /// By this connection.
     pub fn connected(&self, connection: ConnectionId) -> Route {
-        let fallback = Some(self.datagram_way());
+        let fallback = Some(self.datagram_route());
         Route::Connected(Connected { connection, mtu: CM_MTU, fallback })
     }
 
@@ -254,15 +254,15 @@ impl<L: Link> Host<L> {
         Route::Datagram(DatagramRoute { ah, qpn: Qpn::MULTICAST, mtu: UD_MTU })
     }
 
-    /// A packet of these bytes, in a buffer of whichever memory has room.
+    /// A packet of these bytes, in a buffer of the memory that it fits.
     pub fn packet(&self, bytes: &[u8]) -> Buf {
         let memory = if bytes.len() <= UD_MTU as usize { &self.small } else { &self.large };
-        let mut buf = memory.pool().alloc().expect("a test makes no more than there are");
+        let mut buf = memory.pool().alloc().expect("a test allocates fewer");
         buf.push_back(bytes.len()).unwrap().copy_from_slice(bytes);
         buf
     }
 
-    /// Sends packets the same way.
+    /// Sends packets by one route.
     pub fn send(&mut self, route: Route, packets: impl IntoIterator<Item = Vec<u8>>) {
         let outgoing = |bytes: Vec<u8>| Outgoing {
             packet: self.packet(&bytes),
@@ -274,14 +274,14 @@ impl<L: Link> Host<L> {
         assert!(batch.is_empty());
     }
 
-    /// What has come, in order.
+    /// The received packets, in order.
     pub fn bytes(&mut self) -> Vec<Vec<u8>> {
         let bytes = |received: Received| received.packet.bytes().to_vec();
         std::mem::take(&mut self.received).into_iter().map(bytes).collect()
     }
 }
 
-/// What packets that `packet` makes are.
+/// The EtherType of a packet of [`packet`].
 pub fn ether_type(bytes: &[u8]) -> EtherType {
     if bytes[0] >> 4 == 4 { EtherType::IPV4 } else { EtherType::IPV6 }
 }
@@ -292,7 +292,7 @@ pub fn random_bytes(seed: u64, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|_| rng.next_u64() as u8).collect()
 }
 
-/// A packet of this version and length, header included, unlike others.
+/// A packet of this version and length, header included; it differs from all others.
 pub fn packet(version: u8, bytes: usize, nth: u64) -> Vec<u8> {
     let mut packet = random_bytes(nth + 1, bytes);
     if version == 4 {

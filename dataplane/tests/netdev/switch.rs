@@ -1,4 +1,4 @@
-//! Three netdevs at a switch.
+//! Three netdevs on a switch.
 
 use crate::pair::*;
 use pollux_dataplane::ipoib::RxSource;
@@ -15,8 +15,8 @@ use pollux_wire::address::{Gid, Lid};
 use pollux_wire::mad::smp::{LinearForwardingTable, MulticastForwardingTable};
 use pollux_wire::mad::smp::{MulticastForwardingTableModifier, PortState};
 
-/// What a subnet manager would do: LIDs, ports active, ways through the one switch, and every host
-/// in every group. Gives the hosts' ports.
+/// Does the work of a subnet manager: LIDs, active ports, the LFT of the switch, and every host in
+/// every group. Returns the hosts' ports.
 fn manage(subnet: &mut Subnet) -> Vec<End> {
     let nodes = subnet.nodes();
     let is_switch = |node: &u32| nodes[*node as usize].is_switch();
@@ -62,13 +62,13 @@ fn all_members_but_the_sender_receive_a_group_packet() {
     for host in &mut hosts {
         host.device.attach_multicast(host.netdev.datagram_qp(), mgid, mlid).unwrap();
     }
-    for speaker in 0..3 {
-        let group = hosts[speaker].group(mgid, mlid);
-        // To the group, and to each of the others alone.
-        hosts[speaker].send(group, [packet(4, 500, speaker as u64)]);
-        for other in (0..3).filter(|other| *other != speaker) {
+    for sender in 0..3 {
+        let group = hosts[sender].group(mgid, mlid);
+        // To the group, and to each of the others.
+        hosts[sender].send(group, [packet(4, 500, sender as u64)]);
+        for other in (0..3).filter(|other| *other != sender) {
             let (lid, qpn) = (hosts[other].link.lid, hosts[other].netdev.qpn());
-            let host = &mut hosts[speaker];
+            let host = &mut hosts[sender];
             let ah = host.device.create_ah(host.pd, &path(lid.0)).unwrap();
             let route = Route::Datagram(DatagramRoute { ah, qpn, mtu: UD_MTU });
             host.send(route, [packet(6, 700, other as u64)]);
@@ -78,9 +78,9 @@ fn all_members_but_the_sender_receive_a_group_packet() {
             hosts.iter_mut().for_each(Host::turn);
             quiet = if world.step() { 0 } else { quiet + 1 };
         }
-        let from = hosts[speaker].link;
+        let from = hosts[sender].link;
         for (nth, host) in hosts.iter_mut().enumerate() {
-            if nth == speaker {
+            if nth == sender {
                 assert!(host.received.is_empty());
                 assert_eq!(host.netdev.drops().of(PacketDrop::Echo), 1);
                 continue;
@@ -90,7 +90,7 @@ fn all_members_but_the_sender_receive_a_group_packet() {
                 other => panic!("{other:?}"),
             });
             assert!(groups.eq([Some(mgid), None]));
-            assert_eq!(host.bytes(), [packet(4, 500, speaker as u64), packet(6, 700, nth as u64)]);
+            assert_eq!(host.bytes(), [packet(4, 500, sender as u64), packet(6, 700, nth as u64)]);
         }
     }
     for mut host in hosts {

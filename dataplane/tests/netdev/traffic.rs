@@ -1,4 +1,4 @@
-//! Packets of all lengths, by all ways.
+//! Packets of all lengths, by all transports.
 
 use crate::pair::*;
 use pollux_dataplane::ipoib::{NetdevConfig, RxSource};
@@ -7,8 +7,7 @@ use pollux_dataplane::reason::PacketDrop;
 use pollux_verbs::*;
 use pollux_wire::address::{Gid, Lid, Qpn};
 
-/// Lengths around what changes with them: the least, inline, one packet of a connection, the
-/// longest.
+/// Lengths around the limits: the shortest, inline, one IB packet of a connection, the longest.
 const LENGTHS: [usize; 14] =
     [21, 41, 64, 123, 124, 125, 1500, 2043, 2044, 2045, 4092, 9000, 65_519, 65_520];
 
@@ -95,11 +94,11 @@ fn packets_are_received_by_all_transports_at_once() {
         host.send(route, [packet(4, 100, nth)]);
     }
     pair.settle();
-    let mut came = pair.hosts[1].bytes();
+    let mut received = pair.hosts[1].bytes();
     let mut sent: Vec<_> = (0..30).map(|nth| packet(4, 100, nth)).collect();
-    came.sort();
+    received.sort();
     sent.sort();
-    assert_eq!(came, sent);
+    assert_eq!(received, sent);
     pair.close();
 }
 
@@ -118,15 +117,19 @@ fn group_packets_are_datagrams_and_their_echo_is_dropped() {
     pair.hosts[0].send(route, [packet(4, 300, 1), packet(6, 1000, 2)]);
     pair.settle();
     assert!(pair.hosts[0].received.is_empty());
-    assert_eq!(pair.hosts[0].netdev.drops().of(PacketDrop::Echo), 2, "and it was sent back");
-    // Both netdevs have the same number of a queue pair: the port tells them apart.
+    assert_eq!(
+        pair.hosts[0].netdev.drops().of(PacketDrop::Echo),
+        2,
+        "the adapter received it back"
+    );
+    // Both netdevs have the same QPN: the port distinguishes them.
     assert_eq!(pair.hosts[0].netdev.qpn(), pair.hosts[1].netdev.qpn());
     let qpn = pair.hosts[0].netdev.qpn();
     let expected = RxSource::Datagram { qpn, lid: Lid(1), gid: Some(gid(1)), group: Some(mgid) };
     assert!(pair.hosts[1].received.iter().all(|received| received.from == expected));
     assert_eq!(pair.hosts[1].bytes(), [packet(4, 300, 1), packet(6, 1000, 2)]);
 
-    // Unicast with a GRH is taken as well.
+    // Unicast with a GRH is received, too.
     let grh = Some(GlobalRoute::to(gid(2), 9));
     let host = &mut pair.hosts[0];
     let address = AddressVector { grh, ..path(2) };
@@ -142,7 +145,8 @@ fn group_packets_are_datagrams_and_their_echo_is_dropped() {
     pair.close();
 }
 
-/// A lossy wire: what RC carries comes whole and in order, what UC and UD carry comes whole or not.
+/// Sends over a lossy wire: packets arrive complete and in order, and by RC all do. Returns the lost
+/// packets.
 fn lossy(qp_type: QpType, seed: u64) -> usize {
     let mut pair = Pair::new(seed, Setup::lossy(20_000));
     let ids = match qp_type {
@@ -164,11 +168,11 @@ fn lossy(qp_type: QpType, seed: u64) -> usize {
     }
     pair.settle();
     assert!(pair.hosts[0].refused.is_empty(), "seed {seed}");
-    let came = pair.hosts[1].bytes();
+    let received = pair.hosts[1].bytes();
     let mut rest = sent.iter();
-    assert!(came.iter().all(|one| rest.any(|sent| sent == one)), "seed {seed}: order or bytes");
+    assert!(received.iter().all(|one| rest.any(|sent| sent == one)), "seed {seed}: order or bytes");
     pair.close();
-    sent.len() - came.len()
+    sent.len() - received.len()
 }
 
 // req: cm-uc
@@ -176,7 +180,7 @@ fn lossy(qp_type: QpType, seed: u64) -> usize {
 fn loss_costs_reliable_connections_nothing_and_others_single_packets() {
     let lost = |qp_type| (0..20).map(|seed| lossy(qp_type, seed)).sum::<usize>();
     assert_eq!(lost(QpType::Rc), 0);
-    // Of 1,200 packets, each 1 to 33 on the wire, of which one in fifty is lost.
+    // Of 1,200 packets, each 1 to 33 IB packets, of which one in fifty is lost.
     assert!((100..350).contains(&lost(QpType::Uc)));
     assert!((5..60).contains(&lost(QpType::Ud)));
 }
