@@ -1,5 +1,5 @@
-//! Captures: copies of packets that an interface receives, sends or drops, on their way from a
-//! worker to control.
+//! Captures: copies of packets that an interface receives, sends or drops, from a worker to
+//! control.
 //!
 //! ```text
 //!   worker: batch --> CaptureTap: filter, copy --ring--> CaptureReader --> control, the command
@@ -98,7 +98,7 @@ pub struct CaptureReader {
 pub struct CapturedBytes {
     pub time: Time,
     pub event: CaptureEvent,
-    /// The length of the whole packet.
+    /// The length of the original packet.
     pub bytes: usize,
     /// The captured part.
     pub packet: Vec<u8>,
@@ -184,8 +184,8 @@ impl CaptureTaps {
 
     /// The offered packets were sent, except for those at the refused addresses.
     #[cold]
-    pub fn settle(&mut self, is_refused: impl Fn(usize) -> bool) {
-        self.all.iter_mut().for_each(|tap| tap.settle(self.now, &is_refused));
+    pub fn finish_offers(&mut self, is_refused: impl Fn(usize) -> bool) {
+        self.all.iter_mut().for_each(|tap| tap.finish_offers(self.now, &is_refused));
     }
 }
 
@@ -216,7 +216,7 @@ impl CaptureTap {
         }
     }
 
-    fn settle(&mut self, now: Time, is_refused: impl Fn(usize) -> bool) {
+    fn finish_offers(&mut self, now: Time, is_refused: impl Fn(usize) -> bool) {
         let Self { writer, offered, copies, shared, .. } = self;
         for (at, CopiedPacket { bytes, begin, kept }) in offered.drain(..) {
             if !is_refused(at) {
@@ -255,7 +255,7 @@ fn write(
 impl CaptureReader {
     pub fn read(&mut self) -> Option<CapturedBytes> {
         let mut header = [0; RECORD_BYTES];
-        // Records become visible whole.
+        // A record becomes readable as a unit.
         if self.reader.read(&mut header) < RECORD_BYTES {
             return None;
         }
@@ -307,7 +307,7 @@ mod tests {
         let [sent, refused] = [packet(200), packet(70)];
         tap.offer(&sent);
         tap.offer(&refused);
-        tap.settle(now, |at| at == refused.as_ptr().addr());
+        tap.finish_offers(now, |at| at == refused.as_ptr().addr());
         tap.record(now, CaptureEvent::Dropped("martian_source"), &packet(60));
         let first = reader.read().expect("the first");
         assert_eq!((first.time, first.event, first.bytes), (now, CaptureEvent::Received, 60));

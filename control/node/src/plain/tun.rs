@@ -247,7 +247,7 @@ impl TunDriver {
             core.counters.bytes_sent += bytes as u64;
         }
         if !core.taps.is_empty() {
-            core.taps.settle(|_| !is_taken);
+            core.taps.finish_offers(|_| !is_taken);
         }
         while let Some(part) = self.parts.pop() {
             core.free(part);

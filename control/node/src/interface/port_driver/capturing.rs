@@ -39,7 +39,7 @@ impl PortDriver {
         self.netdev.send(&mut *self.device, batch, refused);
         let address = |one: &Refused| one.outgoing.packet.bytes().as_ptr().addr();
         let is_refused = |at: usize| refused.iter().any(|one| address(one) == at);
-        self.taps.settle(is_refused);
+        self.taps.finish_offers(is_refused);
     }
 }
 
