@@ -77,10 +77,14 @@ fn the_first_rule_that_matches_decides_and_counts() {
     assert_eq!(of(with_ports(tcp, "fd01::7", "fd02::1", [5000, 23])), AclAction::Deny);
     assert_eq!(of(with_ports(udp, "fd01::7", "fd02::1", [5000, 22])), AclAction::Reject);
     assert_eq!(of(packet(IpProtocol::ICMPV4, A, A, &[8, 0, 0, 0])), AclAction::Reject);
-    assert_eq!(of(packet(IpProtocol::ICMPV4, A, A, &[0, 0, 0, 0])), AclAction::Permit, "by none");
+    assert_eq!(
+        of(packet(IpProtocol::ICMPV4, A, A, &[0, 0, 0, 0])),
+        AclAction::Permit,
+        "no rule matches"
+    );
     assert_eq!(of(with_ports(udp, A, A, [8, 8])), AclAction::Permit, "a port is no type");
     assert_eq!(acl.packets(), [2, 2, 1, 1]);
-    // Another worker's counters are its own, and the sum has them.
+    // Each worker has its own counters; the sum includes all.
     let other = AclFilter::new(Arc::clone(&acl), 0);
     decide(&other, &with_ports(tcp, A, B, [1, 22]));
     assert_eq!(acl.packets(), [3, 2, 1, 1]);

@@ -1,4 +1,4 @@
-//! A worker that breathes a script, in a time that the test makes.
+//! A worker with scripted work, in virtual time.
 
 use super::counts::CountsSegment;
 use super::idle::{NAP_MAX, SLEEP_MAX};
@@ -9,21 +9,21 @@ use std::process::{Command, Stdio};
 
 const TURN: Duration = Duration::from_micros(1);
 
-/// The work of the worker.
 #[derive(Default)]
 struct Script {
     /// Breaths that will be busy.
     busy: u32,
     due: Option<Time>,
-    wakes: bool,
+    can_wake: bool,
     /// Packets that arrive just after the arming.
-    comes_armed: u32,
+    arrives_armed: u32,
     /// Accepted packets that are not sent; a breath sends one.
     accepted: u32,
     hangs: bool,
-    told: Vec<(Time, u32)>,
+    /// Handled commands.
+    commands: Vec<(Time, u32)>,
     armed: u32,
-    houses: u32,
+    housekeepings: u32,
     packets: u64,
 }
 
@@ -39,7 +39,7 @@ impl Work for Script {
     }
 
     fn housekeeping(&mut self, _: Time) {
-        self.houses += 1;
+        self.housekeepings += 1;
     }
 
     fn packets(&mut self) -> u64 {
@@ -51,13 +51,13 @@ impl Work for Script {
     }
 
     fn handle_command(&mut self, now: Time, command: u32) {
-        self.told.push((now, command));
+        self.commands.push((now, command));
     }
 
     fn arm(&mut self) -> bool {
         self.armed += 1;
-        self.busy += std::mem::take(&mut self.comes_armed);
-        self.wakes
+        self.busy += std::mem::take(&mut self.arrives_armed);
+        self.can_wake
     }
 
     fn wait(&mut self, _: Duration) {}
@@ -88,7 +88,7 @@ impl Bench {
     }
 
     /// The first turn that is not [`Turn::Again`].
-    fn rests(&mut self) -> Turn {
+    fn next_rest(&mut self) -> Turn {
         let turns = (0..100_000).map(|_| self.turn());
         turns
             .into_iter()
@@ -96,14 +96,14 @@ impl Bench {
             .unwrap_or(Turn::Again)
     }
 
-    fn sleeps(&mut self) -> Duration {
-        match self.rests() {
+    fn next_sleep(&mut self) -> Duration {
+        match self.next_rest() {
             Turn::Sleep(longest) => longest,
             other => panic!("{other:?}"),
         }
     }
 
-    fn wakes_after(&mut self, slept: Duration) {
+    fn wake_after(&mut self, slept: Duration) {
         self.now = self.now + slept;
         self.worker.woken(self.now);
     }
@@ -111,8 +111,8 @@ impl Bench {
 
 #[test]
 fn the_idle_strategy_can_change_while_a_worker_runs() {
-    let mut bench = begin(Idle::Poll, Script { wakes: true, ..Script::default() });
-    assert_eq!((bench.rests(), bench.work.armed), (Turn::Again, 0));
+    let mut bench = begin(Idle::Poll, Script { can_wake: true, ..Script::default() });
+    assert_eq!((bench.next_rest(), bench.work.armed), (Turn::Again, 0));
     bench.handle.set_idle(Idle::Pause);
     assert_eq!(bench.turn(), Turn::Pause);
     bench.handle.set_idle(Idle::Adaptive);
@@ -120,7 +120,7 @@ fn the_idle_strategy_can_change_while_a_worker_runs() {
     assert_eq!((bench.turn(), bench.work.armed), (Turn::Sleep(SLEEP_MAX), 1));
     for idle in Idle::ALL {
         assert_eq!((Idle::named(idle.name()), Idle::of(idle as u8)), (Some(idle), idle));
-        // After a busy breath the worker does not rest at once, with any strategy.
+        // With any strategy, a worker polls on for a while after a busy breath.
         bench.handle.set_idle(idle);
         bench.work.busy = 1;
         let mut again = (0..100).map(|_| bench.turn());
@@ -131,26 +131,26 @@ fn the_idle_strategy_can_change_while_a_worker_runs() {
 
 #[test]
 fn a_packet_between_the_last_poll_and_the_sleep_is_not_missed() {
-    let script = Script { wakes: true, comes_armed: 1, ..Script::default() };
+    let script = Script { can_wake: true, arrives_armed: 1, ..Script::default() };
     let mut bench = begin(Idle::Adaptive, script);
     while bench.work.armed == 0 {
         assert!(matches!(bench.turn(), Turn::Again | Turn::Yield));
     }
-    assert_eq!(bench.turn(), Turn::Again, "it takes what came");
-    assert_eq!((bench.sleeps(), bench.work.armed), (SLEEP_MAX, 2), "and arms again");
-    // The device that woke it has to be armed again, even if there was nothing.
-    bench.wakes_after(TURN);
-    assert_eq!((bench.sleeps(), bench.work.armed), (SLEEP_MAX, 3));
+    assert_eq!(bench.turn(), Turn::Again, "it receives the packet");
+    assert_eq!((bench.next_sleep(), bench.work.armed), (SLEEP_MAX, 2), "and arms again");
+    // After a wake-up the device is armed again, even if nothing was received.
+    bench.wake_after(TURN);
+    assert_eq!((bench.next_sleep(), bench.work.armed), (SLEEP_MAX, 3));
 }
 
 #[test]
 fn a_worker_sleeps_until_its_next_timer() {
-    let mut bench = begin(Idle::Adaptive, Script { wakes: true, ..Script::default() });
+    let mut bench = begin(Idle::Adaptive, Script { can_wake: true, ..Script::default() });
     bench.work.due = Some(Time::START + Duration::from_millis(2));
-    let longest = bench.sleeps();
+    let longest = bench.next_sleep();
     assert_eq!(Some(bench.now + longest), bench.work.due);
-    bench.wakes_after(longest);
-    assert_eq!(bench.rests(), Turn::Again, "what is due is not slept over");
+    bench.wake_after(longest);
+    assert_eq!(bench.next_rest(), Turn::Again, "the timer is due");
 }
 
 #[test]
@@ -160,17 +160,17 @@ fn naps_are_a_bounded_part_of_the_idle_time() {
     let begun = bench.now;
     let mut before = Duration::ZERO;
     while bench.now < begun + Duration::from_secs(1) {
-        let nap = bench.sleeps();
+        let nap = bench.next_sleep();
         let silent = time_between(begun, bench.now);
         assert!(nap >= before && nap <= (silent / 16).max(Duration::from_micros(20)), "{nap:?}");
-        bench.wakes_after(nap);
+        bench.wake_after(nap);
         before = nap;
     }
     assert_eq!(before, NAP_MAX);
     bench.work.busy = 1;
     let woken = bench.now;
     bench.turn();
-    assert!(bench.sleeps() < NAP_MAX / 50, "whoever had something to do is quick again");
+    assert!(bench.next_sleep() < NAP_MAX / 50, "a busy breath shortens the next nap");
     assert!(bench.now >= woken + AWAKE);
     let (counts, all) = (*bench.worker.counts(), time_between(Time::START, bench.now));
     let asleep = Duration::from_nanos(counts.asleep_nanos);
@@ -180,48 +180,48 @@ fn naps_are_a_bounded_part_of_the_idle_time() {
 #[test]
 fn housekeeping_runs_at_random_intervals() {
     let mut bench = begin(Idle::Poll, Script::default());
-    let mut told = BTreeSet::new();
+    let mut intervals = BTreeSet::new();
     for number in 0..200 {
         bench.handle.command(number).unwrap();
-        while bench.work.told.len() <= number as usize {
+        while bench.work.commands.len() <= number as usize {
             bench.turn();
         }
     }
-    for both in bench.work.told.windows(2) {
+    for both in bench.work.commands.windows(2) {
         let between = time_between(both[0].0, both[1].0);
         assert!(between >= HOUSEKEEPING_EVERY / 2 && between <= HOUSEKEEPING_EVERY * 3 / 2 + TURN);
-        told.insert(between);
+        intervals.insert(between);
     }
-    assert!(told.len() > 100, "{}", told.len());
-    assert_eq!(bench.work.houses, 200);
-    assert!(bench.work.told.iter().map(|one| one.1).eq(0..200), "in their order");
+    assert!(intervals.len() > 100, "{}", intervals.len());
+    assert_eq!(bench.work.housekeepings, 200);
+    assert!(bench.work.commands.iter().map(|one| one.1).eq(0..200), "in their order");
     for number in 0..COMMANDS_MAX as u32 {
         bench.handle.command(number).unwrap();
     }
-    assert_eq!(bench.handle.command(7), Err(7), "too much waits");
+    assert_eq!(bench.handle.command(7), Err(7), "the queue is full");
 }
 
 #[test]
 fn commands_are_handled_before_a_sleep_and_after_it() {
-    let mut bench = begin(Idle::Adaptive, Script { wakes: true, ..Script::default() });
+    let mut bench = begin(Idle::Adaptive, Script { can_wake: true, ..Script::default() });
     bench.handle.command(1).unwrap();
-    bench.sleeps();
-    assert_eq!(bench.work.told.len(), 1);
+    bench.next_sleep();
+    assert_eq!(bench.work.commands.len(), 1);
     bench.handle.command(2).unwrap();
-    bench.wakes_after(TURN);
+    bench.wake_after(TURN);
     bench.turn();
-    assert_eq!(bench.work.told.len(), 2);
+    assert_eq!(bench.work.commands.len(), 2);
     assert_eq!(bench.worker.counts().sleeps, 1);
 }
 
 #[test]
 fn a_worker_ends_when_it_is_drained_or_after_a_timeout() {
-    let mut bench = begin(Idle::Adaptive, Script { wakes: true, ..Script::default() });
-    bench.sleeps();
+    let mut bench = begin(Idle::Adaptive, Script { can_wake: true, ..Script::default() });
+    bench.next_sleep();
     bench.work.accepted = 50;
     bench.handle.stop();
-    bench.wakes_after(TURN);
-    assert_eq!((bench.rests(), bench.work.accepted), (Turn::Over, 0));
+    bench.wake_after(TURN);
+    assert_eq!((bench.next_rest(), bench.work.accepted), (Turn::Over, 0));
     assert_eq!(bench.turn(), Turn::Over);
 
     let mut bench = begin(Idle::Poll, Script { hangs: true, ..Script::default() });
@@ -232,9 +232,10 @@ fn a_worker_ends_when_it_is_drained_or_after_a_timeout() {
 
 #[test]
 fn busy_and_sleeping_time_are_counted() {
-    let mut bench = begin(Idle::Adaptive, Script { busy: 500, wakes: true, ..Script::default() });
-    bench.sleeps();
-    bench.wakes_after(Duration::from_millis(20));
+    let mut bench =
+        begin(Idle::Adaptive, Script { busy: 500, can_wake: true, ..Script::default() });
+    bench.next_sleep();
+    bench.wake_after(Duration::from_millis(20));
     bench.turn();
     let counts = *bench.worker.counts();
     assert_eq!((counts.busy_breaths, counts.packets), (500, 16_000));
@@ -248,8 +249,8 @@ const ROLE: &str = "POLLUX_ENGINE_READER";
 
 #[test]
 fn another_process_reads_the_counters() {
-    let mut bench = begin(Idle::Adaptive, Script { busy: 3, wakes: true, ..Script::default() });
-    bench.sleeps();
+    let mut bench = begin(Idle::Adaptive, Script { busy: 3, can_wake: true, ..Script::default() });
+    bench.next_sleep();
     let fd = bench.counts.as_fd().try_clone_to_owned().unwrap();
     let name = "engine::tests::the_other_process_reads_the_memory";
     let reader = Command::new(std::env::current_exe().unwrap())
@@ -258,24 +259,24 @@ fn another_process_reads_the_counters() {
         .stdin(Stdio::from(fd))
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&reader.stdout);
-    assert!(said.contains(&format!("{:?}", bench.worker.counts())), "{said}");
+    let output = String::from_utf8_lossy(&reader.stdout);
+    assert!(output.contains(&format!("{:?}", bench.worker.counts())), "{output}");
     let fd = bench.counts.as_fd().try_clone_to_owned().unwrap();
     let segment = pollux_mem::Segment::from_fd(fd, 1..=1 << 20).unwrap();
-    assert!(segment.map().is_err(), "a reader could write it");
+    assert!(segment.map().is_err(), "a reader must not map it writable");
     let other = std::fs::File::open("/proc/self/exe").unwrap();
-    assert!(CountsSegment::open(other.into()).is_err(), "what is no such memory is refused");
+    assert!(CountsSegment::open(other.into()).is_err(), "a file is no shared memory");
     let segment = pollux_mem::Segment::create("other", 4096).unwrap();
     assert!(matches!(CountsSegment::open(segment.into_fd()), Ok(None)));
 }
 
 /// The other process.
 #[test]
-#[expect(clippy::disallowed_methods, reason = "a process that a test starts is told so")]
+#[expect(clippy::disallowed_methods, reason = "the environment tells the process its role")]
 fn the_other_process_reads_the_memory() {
     if std::env::var(ROLE).is_ok() {
         let counts = CountsSegment::open(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
-        let counts = counts.unwrap().expect("it is such memory");
-        println!("{:?}", counts.read().next().unwrap().expect("it is whole"));
+        let counts = counts.unwrap().expect("the counters");
+        println!("{:?}", counts.read().next().unwrap().expect("no write is in progress"));
     }
 }

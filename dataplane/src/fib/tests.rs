@@ -114,7 +114,7 @@ fn the_longest_prefix_counts_after_any_changes() {
             }
             versions.push((fib.publish(), routes.clone()));
         }
-        // Versions before have not changed.
+        // Earlier versions are unchanged.
         for (version, routes) in versions {
             let expected: Vec<_> = (0..60)
                 .map(|_| {
@@ -140,12 +140,12 @@ fn a_trie_of_another_kind_finds_the_same() {
     let mut v6: PrefixMap<(u128, u8), u16> = PrefixMap::new();
     let mut known: Vec<TestPrefix> = Vec::new();
     for nth in 0..60_000 {
-        // First there are ever more, then fewer.
-        let is_gone = rng.below(60_000) < nth;
+        // The number of routes grows, then shrinks.
+        let is_removed = rng.below(60_000) < nth;
         let random = u128::from(rng.next_u64()) << 64 | u128::from(rng.next_u64());
         let (is_v4, bits, len) = match known.get(rng.below(2 * known.len() as u64) as usize) {
-            Some(known) if is_gone => *known,
-            // Below one that is known.
+            Some(known) if is_removed => *known,
+            // In a prefix that exists.
             Some((is_v4, bits, len)) => {
                 let below = bits | random.checked_shr((*len).into()).unwrap_or(0);
                 (
@@ -162,7 +162,7 @@ fn a_trie_of_another_kind_finds_the_same() {
         };
         let (bits, port) = (network(bits, len), rng.below(GROUPS.into()) as u16);
         let (ip, v4_bits) = (address(is_v4, bits), (bits >> 96) as u32);
-        if is_gone {
+        if is_removed {
             fib.remove(ip, len);
             match is_v4 {
                 true => v4.remove(&(v4_bits, len)),
@@ -306,7 +306,7 @@ fn flows_are_shared_by_weight() {
         counts.sort_unstable();
         assert_eq!(counts, expected, "{weights:?}");
     }
-    // One that is named twice has both weights, and as many as can be used have slots.
+    // A hop that is listed twice has both weights; at most GROUP_MEMBERS_MAX hops have slots.
     let group = fib.add_group(&[hop(1), hop(2), hop(1), hop(1)]);
     let named = slots(&published(&mut fib, group));
     assert_eq!(named.iter().filter(|port| **port == 1).count(), 768);
@@ -316,7 +316,7 @@ fn flows_are_shared_by_weight() {
     assert_eq!(used.len(), GROUP_MEMBERS_MAX);
 }
 
-/// Members come and go. There are all at first, so the table is as large as it gets.
+/// Random members are removed and added. All exist at first, so the table has its final size.
 #[test]
 fn the_loss_of_a_member_moves_only_its_flows() {
     let mut rng = SeededRng::new(7);

@@ -1,5 +1,5 @@
-//! Filters against packets, and errors with their places. `pollux capture` is compared with
-//! tcpdump besides.
+//! Filters against packets, and errors with their columns. Tests of `pollux capture` compare it with
+//! tcpdump.
 
 use super::PacketFilter;
 

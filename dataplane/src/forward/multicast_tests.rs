@@ -1,4 +1,4 @@
-//! Packets to groups, between ports that keep what they get.
+//! Packets to groups, between ports that record their packets.
 
 use super::tests::{TestPort, v4, v6};
 use super::*;
@@ -11,7 +11,7 @@ const PORTS: [PortId; 4] = [PortId(3), PortId(0), PortId(5), PortId(1)];
 /// A port that no worker has.
 const AWAY: PortId = PortId(9);
 
-/// Multicast routes alone: there are none to hosts.
+/// Multicast routes only.
 struct Tables(MulticastTable);
 
 impl RouteLookup for () {
@@ -75,7 +75,7 @@ impl World {
     fn arrive(&mut self, at: usize, packet: &[u8]) -> ([Vec<Vec<u8>>; 4], Vec<ForwardDrop>) {
         let mut buf = self.memory.pool().alloc().expect("a test sends few");
         buf.push_back(packet.len()).unwrap().copy_from_slice(packet);
-        self.ports[at].coming.push_back(buf);
+        self.ports[at].arriving.push_back(buf);
         let Self { ports, tables, forwarder, .. } = self;
         assert!(forwarder.breathe(Time::START, ports, tables));
         assert_eq!(self.memory.pool().outstanding(), 0, "every buffer is free");
@@ -144,8 +144,8 @@ fn a_packet_that_fails_the_reverse_path_check_is_dropped() {
     assert_eq!(world.leaves(0, &packet(9)), (vec![2], vec![]));
     let failed = (vec![], vec![ForwardDrop::MulticastRpf]);
     assert_eq!(world.leaves(1, &packet(9)), failed, "the route of the source counts");
-    assert_eq!(world.leaves(1, &other), (vec![3], vec![]), "the route of all others");
-    assert_eq!(world.leaves(2, &other), (vec![1, 3], vec![]), "which may arrive at two ports");
+    assert_eq!(world.leaves(1, &other), (vec![3], vec![]), "the route without a source");
+    assert_eq!(world.leaves(2, &other), (vec![1, 3], vec![]), "a second port of arrival");
     assert_eq!(world.leaves(0, &other), failed);
     let unknown = (vec![], vec![ForwardDrop::Multicast]);
     assert_eq!(world.leaves(0, &v4(9, SOURCE, [239, 1, 2, 4], b"")), unknown);
@@ -162,7 +162,7 @@ fn no_packet_to_a_group_of_the_link_is_forwarded() {
     assert_eq!(world.leaves(0, &v6(9, "fd00::9", "ff02::1:2", b"")), dropped);
     assert_eq!(world.leaves(0, &v4(9, SOURCE, [224, 0, 1, 1], b"")), (vec![1], vec![]));
     assert_eq!(world.leaves(0, &v6(9, "fd00::9", "ff05::1", b"")), (vec![1], vec![]));
-    // A source that no host has.
+    // A multicast source.
     let martian = (vec![], vec![ForwardDrop::MartianSource]);
     assert_eq!(world.leaves(0, &v4(9, [239, 0, 0, 1], [224, 0, 1, 1], b"")), martian);
 }
@@ -185,7 +185,7 @@ fn a_port_that_refuses_its_copy_affects_no_other() {
     let dropped = vec![ForwardDrop::PortAway, ForwardDrop::AclOut];
     assert_eq!(world.leaves(0, &packet(9)), (vec![1, 2], dropped));
     assert_eq!(acl.packets(), [1]);
-    // Without a buffer for copies, the last port has the packet.
+    // Without a buffer for copies, only the last port gets the packet.
     world.forwarder.set_filters([].into_iter());
     world.ports[0].copies = None;
     assert_eq!(world.leaves(0, &packet(9)), (vec![3], vec![]));

@@ -1,4 +1,4 @@
-//! A forwarder between ports that keep what they get.
+//! A forwarder between ports that record their packets.
 
 use super::*;
 use crate::acl::{Acl, AclAction, AclRule};
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// A port without a link.
 #[derive(Default)]
 pub(super) struct TestPort {
-    pub(super) coming: VecDeque<Buf>,
+    pub(super) arriving: VecDeque<Buf>,
     pub(super) sent: Vec<(Vec<u8>, EtherType, IpAddr)>,
     pub(super) batches: usize,
     pub(super) rejected: Vec<(Vec<u8>, TransitError)>,
@@ -24,7 +24,7 @@ pub(super) struct TestPort {
 impl PacketPort for TestPort {
     fn poll(&mut self, _: Time, transit: &mut Vec<TransitPacket>) -> bool {
         let before = transit.len();
-        transit.extend(self.coming.drain(..).map(|packet| {
+        transit.extend(self.arriving.drain(..).map(|packet| {
             let headers = PacketHeaders::parse_ip(packet.bytes()).expect("a test sends packets");
             TransitPacket { packet, headers }
         }));
@@ -153,7 +153,7 @@ impl World {
         for packet in packets {
             let mut buf = self.memory.pool().alloc().expect("a test sends few");
             buf.push_back(packet.len()).unwrap().copy_from_slice(&packet);
-            self.ports[at].coming.push_back(buf);
+            self.ports[at].arriving.push_back(buf);
         }
         let Self { ports, routes, forwarder, .. } = self;
         assert!(forwarder.breathe(Time::START, ports, routes));
@@ -174,13 +174,13 @@ fn packets_leave_by_the_port_of_their_next_hop_in_one_batch() {
     let expected = v6(1, "2002::1", "2001:db8::1", b"six");
     assert_eq!(sent[2..], [(expected, EtherType::IPV6, "fe80::1".parse().unwrap())]);
     assert_eq!(world.ports[1].batches, 1);
-    // On a link, the destination is its own next hop; also back where the packet came from.
+    // On a link, the destination is its own next hop, also on the link of arrival.
     world.arrive(0, [v4(9, [20, 0, 0, 1], [10, 1, 2, 3], b"")]);
     assert_eq!(world.ports[0].sent[0].2, IpAddr::from([10, 1, 2, 3]));
     assert!(world.ports.iter().all(|port| port.dropped.is_empty() && port.rejected.is_empty()));
 }
 
-/// More packets than are looked up together: each has the verdict of its own.
+/// More packets than one look-up of a batch takes.
 #[test]
 fn a_long_batch_keeps_order_and_verdicts() {
     let mut world = world();
@@ -232,7 +232,7 @@ fn an_expired_ttl_rejects_the_packet_unchanged() {
 fn each_reason_is_counted_and_some_send_an_icmp_error() {
     let mut world = world();
     let mut arrive = |to: [u8; 4]| {
-        let packet = v4(9, [10, 0, 0, 1], to, b"whither");
+        let packet = v4(9, [10, 0, 0, 1], to, b"payload");
         world.arrive(0, [packet.clone()]);
         let port = &mut world.ports[0];
         let rejected = std::mem::take(&mut port.rejected);
@@ -339,7 +339,7 @@ fn packets_use_the_routes_of_their_domain_and_leave_it_by_a_route_alone() {
         let bytes = v4(9, [10, 0, 0, 1], to, b"");
         let mut buf = world.memory.pool().alloc().expect("a test sends few");
         buf.push_back(bytes.len()).unwrap().copy_from_slice(&bytes);
-        world.ports[at].coming.push_back(buf);
+        world.ports[at].arriving.push_back(buf);
         world.forwarder.breathe(Time::START, &mut world.ports, &tables);
         let sent = world.ports.each_mut().map(|port| std::mem::take(&mut port.sent).len());
         let rejected = std::mem::take(&mut world.ports[at].rejected);
@@ -350,7 +350,7 @@ fn packets_use_the_routes_of_their_domain_and_leave_it_by_a_route_alone() {
     let no_route = ([0, 0], vec![TransitError::NoRoute]);
     assert_eq!(arrive(0, [50, 0, 0, 1]), no_route, "a route of the other domain");
     assert_eq!(arrive(0, [21, 0, 0, 1]), no_route, "a loop of two domains");
-    assert_eq!(arrive(0, [22, 0, 0, 1]), no_route, "a domain that is gone");
+    assert_eq!(arrive(0, [22, 0, 0, 1]), no_route, "a domain that does not exist");
 }
 
 #[test]
@@ -366,7 +366,7 @@ fn a_source_needs_a_route_back_where_that_is_configured() {
     ]);
     let second = routes(&[(13, vec![to(B, None)])]);
     let mut tables = TwoDomains([first, second], ReversePath::Any);
-    // Of these sources at port A, which may arrive there.
+    // The sources that pass at port A.
     let mut passing = |rule| {
         tables.1 = rule;
         let mut world = world();
@@ -374,7 +374,7 @@ fn a_source_needs_a_route_back_where_that_is_configured() {
             let bytes = v4(9, [*first, 0, 0, 1], [20, 0, 0, 1], b"");
             let mut buf = world.memory.pool().alloc().expect("a test sends few");
             buf.push_back(bytes.len()).unwrap().copy_from_slice(&bytes);
-            world.ports[0].coming.push_back(buf);
+            world.ports[0].arriving.push_back(buf);
             world.forwarder.breathe(Time::START, &mut world.ports, &tables);
             let dropped = std::mem::take(&mut world.ports[0].dropped);
             assert!(dropped.iter().all(|why| *why == ForwardDrop::ReversePath), "{dropped:?}");
@@ -407,7 +407,7 @@ fn a_list_decides_which_packets_leave_by_a_port() {
     world.arrive(0, packets.clone());
     assert_eq!(world.ports[0].dropped, [ForwardDrop::AclOut]);
     let rejected = std::mem::take(&mut world.ports[0].rejected);
-    assert_eq!(rejected, [(packets[1].clone(), TransitError::Filtered)], "as it came");
+    assert_eq!(rejected, [(packets[1].clone(), TransitError::Filtered)], "unchanged");
     assert_eq!(world.ports[1].sent.len(), 1);
     assert_eq!(acl.packets(), [1, 1]);
     world.arrive(0, [v4(9, [10, 0, 0, 1], [10, 1, 2, 3], b"")]);

@@ -1,4 +1,4 @@
-//! Units against packets that are built one by one, and back.
+//! Segmentation and merging, against packets that are built one by one.
 
 use super::merge::TcpRun;
 use super::segment::TcpUnit;
@@ -180,35 +180,35 @@ proptest! {
             let tcp_at = if flow.is_v4 { 20 } else { 40 };
             let partial = PartialChecksum { start: tcp_at, offset: 16 };
             prop_assert_eq!(header.checksum, Some(partial));
-            let mut whole = bytes.clone();
-            prop_assert!(complete_checksum(&mut whole, partial));
-            let sum = segment::pseudo_header(&whole).unwrap();
-            let sum = sum.sum(IpProtocol::TCP, whole.len() - usize::from(tcp_at));
-            prop_assert!(sum.then(Sum::of(&whole[tcp_at.into()..])).is_ok());
+            let mut completed = bytes.clone();
+            prop_assert!(complete_checksum(&mut completed, partial));
+            let sum = segment::pseudo_header(&completed).unwrap();
+            let sum = sum.sum(IpProtocol::TCP, completed.len() - usize::from(tcp_at));
+            prop_assert!(sum.then(Sum::of(&completed[tcp_at.into()..])).is_ok());
         }
     }
 
     /// Whatever changes in a packet, the receiver gets what was sent.
     #[test]
     fn packets_that_differ_in_a_bit_are_not_merged(
-        flow in flows(), at in 0usize..60, bit in 0u8..8, place in 0usize..4,
+        flow in flows(), at in 0usize..60, bit in 0u8..8, nth in 0usize..4,
     ) {
         let flow = Flow { has_options: true, ..flow };
         let mut all = packets(&flow, &payload(4 * 1000), 1000);
-        let first = all[place].clone();
-        all[place][at] ^= 1 << bit;
-        // With a right checksum, so that this alone is no reason.
+        let first = all[nth].clone();
+        all[nth][at] ^= 1 << bit;
+        // With valid checksums, so that the changed bit alone is the reason.
         let tcp_at = if flow.is_v4 { 20 } else { 40 };
         if at < tcp_at + 16 || at >= tcp_at + 18 {
-            if flow.is_v4 && !(10..12).contains(&at) && all[place][0] == 0x45 {
-                all[place][10..12].fill(0);
-                let checksum = Sum::of(&all[place][..20]).checksum();
-                all[place][10..12].copy_from_slice(&checksum.to_be_bytes());
+            if flow.is_v4 && !(10..12).contains(&at) && all[nth][0] == 0x45 {
+                all[nth][10..12].fill(0);
+                let checksum = Sum::of(&all[nth][..20]).checksum();
+                all[nth][10..12].copy_from_slice(&checksum.to_be_bytes());
             }
-            let pseudo = segment::pseudo_header(&all[place]).unwrap();
-            let _ = fill_checksum(&mut all[place][tcp_at..], &pseudo);
+            let pseudo = segment::pseudo_header(&all[nth]).unwrap();
+            let _ = fill_checksum(&mut all[nth][tcp_at..], &pseudo);
         }
-        prop_assert_ne!(&first, &all[place]);
+        prop_assert_ne!(&first, &all[nth]);
         let unfolded: Vec<_> = merged(&all).into_iter().flat_map(|(header, bytes)| {
             match header.segmentation {
                 SegmentKind::Unsegmented => vec![bytes],
@@ -242,8 +242,8 @@ fn packets_with_other_flags_are_not_merged() {
     let begins =
         |tcp: TcpHeader, payload: &[u8]| TcpRun::begin(&packet(&flow, tcp, 1, payload)).is_some();
     assert!(begins(tcp, b"data"));
-    assert!(!begins(tcp, b""), "an acknowledgment alone");
-    assert!(!begins(TcpHeader { psh: true, ..tcp }, b"data"), "it is complete");
+    assert!(!begins(tcp, b""), "no payload");
+    assert!(!begins(TcpHeader { psh: true, ..tcp }, b"data"), "PSH completes a unit");
     assert!(!begins(TcpHeader { fin: true, ..tcp }, b"data"));
     assert!(!begins(TcpHeader { syn: true, ..tcp }, b"data"));
     assert!(!begins(TcpHeader { rst: true, ..tcp }, b"data"));
@@ -252,7 +252,7 @@ fn packets_with_other_flags_are_not_merged() {
     assert!(!begins(TcpHeader { ack: false, ..tcp }, b"data"));
     let mut damaged = packet(&flow, tcp, 1, b"data");
     damaged[43] ^= 1;
-    assert!(TcpRun::begin(&damaged).is_none(), "a unit would hide that");
+    assert!(TcpRun::begin(&damaged).is_none(), "a unit would hide the bad checksum");
 }
 
 #[test]
