@@ -118,7 +118,7 @@ impl AsFd for CountsSegment {
 
 impl CountsWriter {
     fn over(words: Words) -> Self {
-        Self(SeqWriter::new(words).expect("the place is large enough"))
+        Self(SeqWriter::new(words).expect("the cell is large enough"))
     }
 
     /// For a worker whose counters are not read.

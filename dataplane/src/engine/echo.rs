@@ -31,7 +31,7 @@ pub struct Echo<D> {
     echoed: u64,
     /// Received packets are dropped.
     is_ending: bool,
-    // Buffers go back to the pool, which must still be there.
+    // Dropped last: buffers return to its pools.
     _memory: [PacketMemory; 2],
     _table: RouteTable,
     routes: Snapshot<Routes>,
@@ -60,9 +60,9 @@ impl<D: Device> Echo<D> {
         let ah = device.create_ah(pd, &path)?;
         let mut table = RouteTable::new(PKey::DEFAULT, Scope::LINK_LOCAL, 7);
         for nth in 1..=neighbors {
-            let way = DatagramRoute { ah, qpn: Qpn(0x99), mtu: PACKET_BYTES };
+            let route = DatagramRoute { ah, qpn: Qpn(0x99), mtu: PACKET_BYTES };
             let ip = Ipv4Addr::from(u32::from(ip).wrapping_add(nth));
-            if let Some(peer) = table.add_peer(Route::Datagram(way)) {
+            if let Some(peer) = table.add_peer(Route::Datagram(route)) {
                 table.bind(ip.into(), peer);
             }
         }
@@ -91,7 +91,7 @@ impl<D: Device> Echo<D> {
 
 /// Swaps the addresses of an IPv4 packet, which leaves its checksum valid. Returns the new
 /// destination.
-fn turn_round(packet: &mut [u8]) -> Option<IpAddr> {
+fn swap_addresses(packet: &mut [u8]) -> Option<IpAddr> {
     let header = packet.first_chunk_mut::<20>()?;
     let (from, to) = header[12..].split_at_mut(4);
     from.swap_with_slice(to);
@@ -111,7 +111,7 @@ impl<D: Device> Work for Echo<D> {
             let ether_type = headers.ether_type;
             let is_ours = verdict == Verdict::Local && ether_type == EtherType::IPV4;
             let is_ours = is_ours && !self.is_ending;
-            match turn_round(packet.bytes_mut()).filter(|_| is_ours) {
+            match swap_addresses(packet.bytes_mut()).filter(|_| is_ours) {
                 Some(to) => batch.push(Outgoing { packet, ether_type, route: routes.route(to) }),
                 None => netdev.recycle(packet),
             }
@@ -178,10 +178,10 @@ mod tests {
             assert_eq!(turn(&mut echo), Turn::Again, "there is always another packet");
         }
         assert!(echo.echoed() > 60_000, "{}", echo.echoed());
-        assert_eq!(echo.packets(), 2 * echo.echoed(), "what came went");
+        assert_eq!(echo.packets(), 2 * echo.echoed(), "each received packet is sent");
         handle.stop();
         let turns = (0..1000).take_while(|_| turn(&mut echo) != Turn::Over).count();
-        assert!(turns < 1000, "no more than is accepted has to go");
+        assert!(turns < 1000, "it ends when the accepted packets are sent");
         let sent = echo.netdev.traffic().datagrams_sent;
         assert!(sent == echo.echoed() && echo.netdev.has_sent());
         let counted = counts.read().next().unwrap().unwrap();

@@ -13,10 +13,10 @@ use super::time_between;
 use pollux_verbs::time::Time;
 use std::time::Duration;
 
-/// Polling time after the last busy breath. A wake-up costs about as much.
+/// Polling time after the last busy breath: about the cost of a wake-up.
 pub const AWAKE: Duration = Duration::from_micros(100);
 pub const NAP_MAX: Duration = Duration::from_millis(2);
-/// A shorter nap takes as long.
+/// A shorter nap takes as long as this.
 const NAP_MIN: Duration = Duration::from_micros(20);
 /// The idle time before a nap, in units of the nap.
 const NAP_PART: u32 = 16;
@@ -62,13 +62,13 @@ impl Idle {
 /// The length of a sleep after an idle time, at most until the next timer.
 pub(super) fn sleep_max(
     is_woken: bool,
-    silent: Duration,
+    idle_time: Duration,
     now: Time,
     due: Option<Time>,
 ) -> Duration {
     let longest = match is_woken {
         true => SLEEP_MAX,
-        false => (silent / NAP_PART).clamp(NAP_MIN, NAP_MAX),
+        false => (idle_time / NAP_PART).clamp(NAP_MIN, NAP_MAX),
     };
     due.map_or(longest, |due| longest.min(time_between(now, due)))
 }

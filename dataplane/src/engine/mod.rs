@@ -18,9 +18,9 @@
 //! It reads the clock once a turn.
 //!
 //! Why housekeeping runs at random intervals: otherwise workers that started together would do it
-//! at the same time forever, and other periodic events could always come just after it. A worker
-//! also does it before each sleep, so its published counters are current and no command waits for
-//! the end of the sleep.
+//! at the same time forever, and other periodic events could always fall just after it. A worker
+//! also does it before each sleep, so its published counters are current. It handles at most
+//! 16 commands; later ones wait for the next housekeeping, even over a sleep.
 //!
 //! How it stops: after [`Handle::stop`] it keeps breathing until its work reports that its queues
 //! are drained and it has deregistered ([`Work::end`]), or until a timeout.
@@ -43,6 +43,7 @@ use std::time::Duration;
 /// Housekeeping runs at intervals between 0.5 and 1.5 of this.
 const HOUSEKEEPING_EVERY: Duration = Duration::from_millis(1);
 pub const COMMANDS_MAX: usize = 64;
+/// Commands that one housekeeping handles.
 const COMMANDS_AT_ONCE: usize = 16;
 pub const END_MAX: Duration = Duration::from_secs(1);
 
@@ -114,7 +115,7 @@ pub struct Worker<C> {
     /// The start of the last turn, and whether it was busy.
     last: Option<(Time, bool)>,
     /// The start of the idle time.
-    silent_since: Option<Time>,
+    idle_since: Option<Time>,
     /// The devices are armed; another breath follows.
     is_armed: bool,
     housekeeping_due: Time,
@@ -146,7 +147,7 @@ pub fn worker<C>(idle: Idle, published: CountsWriter, seed: u64) -> (Worker<C>, 
         state: State::Running,
         started: None,
         last: None,
-        silent_since: None,
+        idle_since: None,
         is_armed: false,
         housekeeping_due: Time::START,
     };
@@ -164,7 +165,7 @@ impl<C> Handle<C> {
         self.shared.idle()
     }
 
-    /// Sends a command, or returns it if the queue is full. A sleeping worker handles it when it
+    /// Sends a command, or returns it if the queue is full. A sleeping worker handles it after it
     /// wakes.
     pub fn command(&mut self, command: C) -> Result<(), C> {
         self.commands.push(command)
@@ -208,10 +209,10 @@ impl<C> Worker<C> {
             self.housekeeping(now, work);
         }
         if self.state != State::Running {
-            return self.go_on_ending(now, work);
+            return self.continue_ending(now, work);
         }
         if is_busy {
-            (self.silent_since, self.is_armed) = (Some(now), false);
+            (self.idle_since, self.is_armed) = (Some(now), false);
             return Turn::Again;
         }
         self.rest(now, work)
@@ -239,13 +240,13 @@ impl<C> Worker<C> {
 
     /// The step after an idle breath.
     fn rest(&mut self, now: Time, work: &mut impl Work<Command = C>) -> Turn {
-        let silent = time_between(*self.silent_since.get_or_insert(now), now);
+        let idle_time = time_between(*self.idle_since.get_or_insert(now), now);
         match self.shared.idle() {
             Idle::Poll => Turn::Again,
-            Idle::Pause if silent < AWAKE => Turn::Again,
+            Idle::Pause if idle_time < AWAKE => Turn::Again,
             Idle::Pause => Turn::Pause,
-            Idle::Adaptive if silent < AWAKE => Turn::Yield,
-            Idle::Adaptive => self.fall_asleep(now, silent, work),
+            Idle::Adaptive if idle_time < AWAKE => Turn::Yield,
+            Idle::Adaptive => self.fall_asleep(now, idle_time, work),
         }
     }
 
@@ -253,7 +254,7 @@ impl<C> Worker<C> {
     fn fall_asleep(
         &mut self,
         now: Time,
-        silent: Duration,
+        idle_time: Duration,
         work: &mut impl Work<Command = C>,
     ) -> Turn {
         let is_armed = std::mem::take(&mut self.is_armed);
@@ -262,9 +263,9 @@ impl<C> Worker<C> {
             return Turn::Again;
         }
         self.housekeeping(now, work);
-        let longest = idle::sleep_max(is_armed, silent, now, work.poll_timeout());
-        let is_called = self.state != State::Running;
-        if is_called || longest.is_zero() { Turn::Again } else { Turn::Sleep(longest) }
+        let longest = idle::sleep_max(is_armed, idle_time, now, work.poll_timeout());
+        let is_stopping = self.state != State::Running;
+        if is_stopping || longest.is_zero() { Turn::Again } else { Turn::Sleep(longest) }
     }
 
     #[cold]
@@ -272,8 +273,8 @@ impl<C> Worker<C> {
         for command in self.commands.drain(COMMANDS_AT_ONCE) {
             work.handle_command(now, command);
         }
-        let is_called = self.shared.is_stopping.load(Ordering::Relaxed);
-        if is_called && self.state == State::Running {
+        let is_stopping = self.shared.is_stopping.load(Ordering::Relaxed);
+        if is_stopping && self.state == State::Running {
             self.state = State::Ending { until: now + END_MAX };
         }
         work.housekeeping(now);
@@ -287,7 +288,7 @@ impl<C> Worker<C> {
 
     /// Continues the shutdown, without idling.
     #[cold]
-    fn go_on_ending(&mut self, now: Time, work: &mut impl Work<Command = C>) -> Turn {
+    fn continue_ending(&mut self, now: Time, work: &mut impl Work<Command = C>) -> Turn {
         if let State::Ending { until } = self.state {
             if !work.end(now) && now < until {
                 return Turn::Again;
