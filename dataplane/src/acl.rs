@@ -217,7 +217,7 @@ impl AclRule {
 }
 
 impl<A> Fields<A> {
-    /// With the ports, or the ICMP type, of a whole packet or first fragment.
+    /// With the ports, or the ICMP type, of an unfragmented packet or first fragment.
     #[inline]
     fn new(
         source: A,

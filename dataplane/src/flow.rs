@@ -189,9 +189,10 @@ pub fn hash_of_flow(headers: &PacketHeaders, packet: &[u8], seed: u64) -> u32 {
         _ => 0,
     };
     let has_ports = matches!(headers.protocol, IpProtocol::TCP | IpProtocol::UDP);
-    let is_whole = matches!(headers.form, Form::Plain | Form::Extended);
-    let ports = ports(headers.payload(packet)).filter(|_| has_ports && is_whole && label == 0);
-    let protocol = if is_whole { u64::from(headers.protocol.0) } else { 0 };
+    let is_unfragmented = matches!(headers.form, Form::Plain | Form::Extended);
+    let ports =
+        ports(headers.payload(packet)).filter(|_| has_ports && is_unfragmented && label == 0);
+    let protocol = if is_unfragmented { u64::from(headers.protocol.0) } else { 0 };
     let [from, to] = ports.unwrap_or_default();
     let one = endpoint(source, from) ^ seed;
     let other = endpoint(destination, to) ^ u64::from(label) << 32 ^ protocol << 24;
@@ -325,19 +326,19 @@ mod tests {
             [(ONE, OTHER, IpProtocol::ICMPV4, 3), (ONE_V6, OTHER_V6, IpProtocol::ICMPV6, 2)]
         {
             for protocol in [IpProtocol::TCP, IpProtocol::UDP] {
-                let went = sent(protocol, ours, theirs);
-                let quoted = [&[kind, 0, 0, 0, 0, 0, 0, 0], &went[..]].concat();
-                let came = packet(icmp, at(theirs).ip(), at(ours).ip(), &quoted);
+                let quotable = sent(protocol, ours, theirs);
+                let quoted = [&[kind, 0, 0, 0, 0, 0, 0, 0], &quotable[..]].concat();
+                let error = packet(icmp, at(theirs).ip(), at(ours).ip(), &quoted);
                 let owner = match protocol {
                     IpProtocol::TCP => steering.connection(at(ours), at(theirs)),
                     _ => steering.port(at(ours).port()),
                 };
-                assert_eq!(received(steering, &came), owner);
+                assert_eq!(received(steering, &error), owner);
                 // An error about an error has no flow, nor has a message that quotes nothing.
-                let again = [&[kind, 0, 0, 0, 0, 0, 0, 0], &came[..]].concat();
+                let again = [&[kind, 0, 0, 0, 0, 0, 0, 0], &error[..]].concat();
                 let again = packet(icmp, at(theirs).ip(), at(ours).ip(), &again);
                 assert_eq!(received(steering, &again), PRIMARY_WORKER);
-                let echo = [&[128, 0, 0, 0, 0, 0, 0, 0], &went[..]].concat();
+                let echo = [&[128, 0, 0, 0, 0, 0, 0, 0], &quotable[..]].concat();
                 let echo = packet(icmp, at(theirs).ip(), at(ours).ip(), &echo);
                 assert_eq!(received(steering, &echo), PRIMARY_WORKER);
             }
@@ -347,9 +348,9 @@ mod tests {
     #[test]
     fn fragments_and_other_packets_go_to_the_primary_worker() {
         let steering = FlowSteering::among(8);
-        let whole = sent(IpProtocol::UDP, OTHER, ONE);
-        assert_ne!(received(steering, &whole), PRIMARY_WORKER);
-        let mut fragment = whole;
+        let datagram = sent(IpProtocol::UDP, OTHER, ONE);
+        assert_ne!(received(steering, &datagram), PRIMARY_WORKER);
+        let mut fragment = datagram;
         fragment[6] = 0x20;
         fragment[10] -= 0x20;
         assert_eq!(received(steering, &fragment), PRIMARY_WORKER);
@@ -363,12 +364,12 @@ mod tests {
     #[test]
     fn any_quoted_bytes_are_parsed() {
         let steering = FlowSteering::among(8);
-        let went = sent(IpProtocol::UDP, ONE_V6, OTHER_V6);
-        for len in 0..went.len() {
-            let quoted = [&[1, 0, 0, 0, 0, 0, 0, 0], &went[..len]].concat();
-            let came = packet(IpProtocol::ICMPV6, at(OTHER_V6).ip(), at(ONE_V6).ip(), &quoted);
+        let quotable = sent(IpProtocol::UDP, ONE_V6, OTHER_V6);
+        for len in 0..quotable.len() {
+            let quoted = [&[1, 0, 0, 0, 0, 0, 0, 0], &quotable[..len]].concat();
+            let error = packet(IpProtocol::ICMPV6, at(OTHER_V6).ip(), at(ONE_V6).ip(), &quoted);
             let expected = if len < 44 { PRIMARY_WORKER } else { steering.port(at(ONE_V6).port()) };
-            assert_eq!(received(steering, &came), expected, "{len}");
+            assert_eq!(received(steering, &error), expected, "{len}");
         }
     }
 

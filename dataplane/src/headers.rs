@@ -141,8 +141,8 @@ impl PacketHeaders {
         if first[0] >> 4 != 6 {
             return Err(PacketDrop::Version);
         }
-        let whole = Ipv6Packet::parse(packet).map_err(|_| PacketDrop::BadLength)?;
-        let (next_header, payload) = (whole.header().next_header, whole.payload());
+        let parsed = Ipv6Packet::parse(packet).map_err(|_| PacketDrop::BadLength)?;
+        let (next_header, payload) = (parsed.header().next_header, parsed.payload());
         let end = Ipv6Header::LEN + payload.len();
         let (protocol, form, left) = match UpperLayer::find(next_header, payload) {
             Ok(upper) if upper.fragment.is_some() => {

@@ -33,7 +33,7 @@ const SOURCE_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 1);
 pub struct NullPort {
     cache: Cache,
     /// Packets of the current poll.
-    coming: Vec<Buf>,
+    arriving: Vec<Buf>,
     /// Packets of a poll.
     batch: usize,
     own: Destinations,
@@ -64,7 +64,7 @@ impl NullPort {
         let fits = u32::from(packet_bytes) <= packets.packet_bytes_max();
         Some(Self {
             cache: packets.pool().cache(STOCK_MAX),
-            coming: Vec::with_capacity(BATCH_MAX),
+            arriving: Vec::with_capacity(BATCH_MAX),
             batch: BATCH_MAX,
             own: Destinations::new(),
             source: Source::new(packet_bytes, destinations.into()).filter(|_| fits)?,
@@ -140,18 +140,18 @@ impl PacketPort for NullPort {
     /// reads bytes just after it wrote parts of them stalls.
     #[inline]
     fn poll(&mut self, _now: Time, transit: &mut Vec<TransitPacket>) -> bool {
-        let Self { cache, coming, batch, own, source, received, .. } = self;
-        while coming.len() < *batch {
+        let Self { cache, arriving, batch, own, source, received, .. } = self;
+        while arriving.len() < *batch {
             let Some(mut packet) = cache.alloc() else { break };
             if source.fill(&mut packet).is_none() {
                 cache.free(packet);
                 break;
             }
-            coming.push(packet);
+            arriving.push(packet);
         }
-        *received += coming.len() as u64;
+        *received += arriving.len() as u64;
         let before = transit.len();
-        for packet in coming.drain(..) {
+        for packet in arriving.drain(..) {
             let one = transit.push_mut(TransitPacket { packet, headers: PacketHeaders::NONE });
             let TransitPacket { packet, headers } = one;
             let is_ip = headers.set_ip(packet.bytes()).is_ok();

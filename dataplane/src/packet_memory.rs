@@ -3,8 +3,8 @@
 //! The memory is mapped twice, as two processes would map it. Programs own buffers and borrow their
 //! bytes as slices through one mapping; the other is registered with adapters. So a software
 //! adapter uses the pool like a hardware adapter, and touches a buffer only while it is posted.
-//! No other process can map it: the peers of a software adapter would read in it what others have
-//! sent. So between processes, long packets are copied twice.
+//! No other process can map it, because peers of a software adapter could read packets of others in
+//! it. So between processes, long packets are copied twice.
 //!
 //! Every packet, received or created, begins [`PACKET_OFFSET`] bytes into its buffer. The headroom
 //! before it holds the headers of any link that it is sent on.

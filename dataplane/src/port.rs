@@ -6,7 +6,8 @@
 //!   send: next hop --> neighbor --> queue pair <-----------------------------------+
 //! ```
 //!
-//! Interfaces of IPoIB, of the kernel and of Ethernet are ports, so forwarding knows none of them.
+//! Interfaces of IPoIB, of the kernel and of Ethernet are ports, so forwarding depends on none of
+//! them.
 //! A call per batch costs nothing per packet, so a port may be behind a pointer.
 //!
 //! Buffers: the ports of a worker share its packet memory, and a packet keeps its buffer from port
@@ -84,8 +85,8 @@ pub trait PacketPort {
     /// ([`Verdict::Punt`](crate::verdict::Verdict::Punt)).
     fn set_filter(&mut self, filter: Option<AclFilter>);
 
-    /// Sends packets, which leaves `batch` empty. Those that have to wait for the neighbor, or are
-    /// longer than its MTU, go to control; those without space are dropped and counted.
+    /// Sends packets, which leaves `batch` empty. Control gets those that have to wait for the
+    /// neighbor or are longer than its MTU; those without space are dropped and counted.
     fn send(&mut self, now: Time, batch: &mut Vec<TxPacket>);
 
     /// Passes a packet that arrived here and cannot be forwarded to control, and counts it.

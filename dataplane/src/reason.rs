@@ -1,6 +1,6 @@
 //! Counters of dropped and refused packets, by reason.
 //!
-//! A dropped packet is gone. A refused packet is returned to its sender, which decides what to do.
+//! A dropped packet is lost. A refused packet is returned to its sender, which may send it again.
 
 use pollux_verbs::drops::Drops;
 use pollux_verbs::reasons;
@@ -51,7 +51,7 @@ reasons! {
         TooBig = "too_big",
         /// The send queue is full: poll, then send again.
         Full = "full",
-        /// The connection is gone and the packet is too long for a datagram: send it again when
+        /// The connection has ended and the packet is too long for a datagram: send it again when
         /// control has made another connection or failed to.
         Disconnected = "disconnected",
         /// The next hop is not resolved, and no request is pending.
@@ -84,15 +84,15 @@ reasons! {
         SourceRoute = "source_route",
         /// A multicast packet, for which there is no route to another port.
         Multicast = "multicast",
-        /// A multicast packet that arrived at another port than its route says.
+        /// A multicast packet that arrived at another port than that of its route.
         MulticastRpf = "multicast_rpf",
         /// A route that drops packets silently.
         Blackhole = "blackhole",
         /// No route. The sender gets an ICMP error.
         NoRoute = "no_route",
-        /// A route that rejects packets, in the same way.
+        /// A route that rejects packets. The sender gets an ICMP error.
         Rejected = "rejected",
-        /// A TTL that ran out, in the same way.
+        /// A TTL that expired. The sender gets an ICMP error.
         TimeExceeded = "time_exceeded",
         /// The access control list where it arrived, in transit or to the node.
         AclIn = "acl_in",

@@ -1,8 +1,8 @@
 //! The verdict on a received packet: local, in transit, or punted to control (the slow path).
 //!
 //! Packets of the link's slow protocols are punted: ARP and RARP, neighbor discovery and multicast
-//! membership. Other packets to a local address go to sockets, and all others are in transit. So
-//! is a message of ICMPv6 discovery to another host beyond the link: routers do not look at it.
+//! membership. Other packets to a local address are passed to sockets, and all others are in
+//! transit. So is an ICMPv6 discovery message to a host beyond the link: routers forward it.
 
 use crate::headers::{Form, PacketHeaders};
 use crate::neighbor::keys::{KeyMap, key_of};
@@ -198,6 +198,6 @@ mod tests {
         assert_eq!(of(&v6(58, "fe80::2", &[136, 0, 0, 0])), Verdict::Punt);
         let mut destinations = Destinations::new();
         destinations.insert("fd00::2".parse().unwrap());
-        assert_eq!(verdict(&destinations, &to_other), Verdict::Punt, "to ours");
+        assert_eq!(verdict(&destinations, &to_other), Verdict::Punt, "to a local address");
     }
 }

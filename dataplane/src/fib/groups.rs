@@ -5,8 +5,8 @@
 //!
 //! Slots are resilient: a change moves as few of them as it can, and the loss of a member moves
 //! only its own. The shares come from a divisor method (Webster's, with one slot for each first),
-//! because these never take a slot from a member when another one goes. A table that has to grow
-//! repeats itself, so flows stay, but for those that finer shares move.
+//! because these never take a slot from a member when another one is removed. A table that has to
+//! grow repeats itself, so flows stay, but for those that finer shares move.
 
 use crate::forward::{DomainId, RouteTo};
 use crate::port::PortId;
@@ -177,7 +177,7 @@ impl Shares {
         let fine = (members.len() * MEMBER_SLOTS).max(weights as usize).next_power_of_two();
         let len = before.map_or(0, |before| before.slots.len()).max(fine.min(GROUP_SLOTS_MAX));
         let mut missing = apportion(members, len);
-        // A slot keeps its member, as far as that has a right to it.
+        // A slot keeps its member, up to the number of slots of the member.
         let kept: Vec<Option<usize>> = (0..len)
             .map(|slot| {
                 let before = before?;

@@ -10,8 +10,8 @@
 //! version that shares with the one before whatever has not changed. In a
 //! [`pollux_mem::snapshot`], all packets of a poll iteration see one version.
 //!
-//! Why versions, and no table that is changed in place: a batch of changes counts as a whole, and
-//! readers need no fences.
+//! Why versions, and no table that is changed in place: a batch of changes takes effect at once,
+//! and readers need no fences.
 //!
 //! Routes share groups of next hops, so a link that fails changes its groups, however many routes
 //! use them, and not the trie.

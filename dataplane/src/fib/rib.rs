@@ -74,7 +74,7 @@ impl Branch {
 
     fn set_here(&mut self, slot: usize, len: u8, leaf: Option<u32>) -> Option<u32> {
         let route = ChunkRoute::new(slot, len, leaf.unwrap_or_default());
-        let known = self.routes.binary_search_by_key(&route.place(), ChunkRoute::place);
+        let known = self.routes.binary_search_by_key(&route.prefix(), ChunkRoute::prefix);
         match (known, leaf) {
             (Ok(at), Some(leaf)) => Some(std::mem::replace(&mut self.routes[at].leaf, leaf)),
             (Ok(at), None) => Some(self.routes.remove(at).leaf),

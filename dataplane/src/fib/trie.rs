@@ -15,7 +15,7 @@
 //!
 //! Root and blocks together are a table by the first 18 bits. A chunk has all routes below its
 //! prefix as long as these are few; else it has 12 bits, and links to a chunk for each slot with
-//! further ones. So an IPv6 address takes one chunk mostly, in one place of memory.
+//! further ones. So a look-up of an IPv6 address mostly reads one chunk.
 //!
 //! Why blocks and chunks: they are immutable and shared by versions. A new version makes those anew
 //! that have a changed route, or are above it, and copies the pages of the root, of 64 slots each,
@@ -79,7 +79,7 @@ struct Below {
     chunks: Box<[Arc<Chunk>]>,
 }
 
-/// A block or chunk under construction. Children come before their node.
+/// A block or chunk under construction. Children precede their node.
 #[derive(Default)]
 pub(super) struct Draft {
     pub(super) nodes: Vec<Node>,
@@ -109,7 +109,7 @@ const LINK: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ChunkRoute {
     /// The first slot, and in the lowest four bits the length.
-    place: u16,
+    prefix: u16,
     pub(super) leaf: u32,
 }
 
@@ -271,7 +271,7 @@ impl ChunkRoute {
     /// The route to the first `len` bits, at most [`CHUNK_BITS`], of the slot.
     pub(super) const fn new(slot: usize, len: u8, leaf: u32) -> Self {
         let slot = slot >> (CHUNK_BITS - len) << (CHUNK_BITS - len);
-        Self { place: (slot << 4) as u16 | len as u16, leaf }
+        Self { prefix: (slot << 4) as u16 | len as u16, leaf }
     }
 
     /// The slots of the node above that it covers, by bits.
@@ -280,17 +280,16 @@ impl ChunkRoute {
         u64::MAX >> (NODE_SLOTS - count) << (self.first() >> NODE_BITS)
     }
 
-    /// Identifies its prefix.
-    pub(super) const fn place(&self) -> u16 {
-        self.place
+    pub(super) const fn prefix(&self) -> u16 {
+        self.prefix
     }
 
     pub(super) const fn len(&self) -> u8 {
-        (self.place & 0xf) as u8
+        (self.prefix & 0xf) as u8
     }
 
     pub(super) const fn first(&self) -> usize {
-        (self.place >> 4) as usize
+        (self.prefix >> 4) as usize
     }
 }
 

@@ -1,4 +1,4 @@
-//! The words of a filter, each with its place.
+//! The words of a filter, each with its offset.
 
 /// A word, a parenthesis or an operator, and its byte offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

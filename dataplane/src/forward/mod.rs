@@ -183,7 +183,7 @@ impl<R: RouteLookup> ForwardTables for R {
 #[derive(Debug, Default)]
 struct TxQueue {
     /// The index of the port in the worker, while it has the port.
-    place: Option<usize>,
+    port: Option<usize>,
     /// Of leaving packets.
     filter: Option<AclFilter>,
     batch: Vec<TxPacket>,
@@ -215,14 +215,14 @@ impl Forwarder {
 
     /// In order.
     pub fn set_ports(&mut self, ports: impl Iterator<Item = PortId>) {
-        self.queues.iter_mut().for_each(|queue| queue.place = None);
+        self.queues.iter_mut().for_each(|queue| queue.port = None);
         self.ports = ports.collect();
-        for (place, id) in self.ports.iter().enumerate() {
+        for (index, id) in self.ports.iter().enumerate() {
             let at = usize::from(id.0);
             if self.queues.len() <= at {
                 self.queues.resize_with(at + 1, TxQueue::default);
             }
-            self.queues[at].place = Some(place);
+            self.queues[at].port = Some(index);
         }
     }
 
@@ -247,10 +247,10 @@ impl Forwarder {
         tables: &impl ForwardTables,
     ) -> bool {
         let mut busy = false;
-        for (place, port) in ports.iter_mut().enumerate() {
+        for (index, port) in ports.iter_mut().enumerate() {
             busy |= port.poll(now, &mut self.transit);
             if !self.transit.is_empty() {
-                let id = self.ports.get(place).copied();
+                let id = self.ports.get(index).copied();
                 let ingress = id.and_then(|id| Some((id, tables.ingress(id)?)));
                 self.forward_all(port, tables, ingress);
             }
@@ -285,12 +285,12 @@ impl Forwarder {
                 let queue = routed.and_then(|route| {
                     let (port, next_hop) = next_hop(route, destination)?;
                     let at = usize::from(port.0);
-                    let queue = self.queues.get_mut(at).filter(|queue| queue.place.is_some());
+                    let queue = self.queues.get_mut(at).filter(|queue| queue.port.is_some());
                     let queue = queue.ok_or(ForwardError::Drop(ForwardDrop::PortAway))?;
                     if let Some(filter) = &queue.filter {
-                        leave(filter, &one)?;
+                        check_acl_out(filter, &one)?;
                     }
-                    take_hop(one.headers.ether_type, one.packet.bytes_mut())?;
+                    decrement_ttl(one.headers.ether_type, one.packet.bytes_mut())?;
                     Ok((at, queue, next_hop))
                 });
                 match queue {
@@ -299,7 +299,7 @@ impl Forwarder {
                             self.filled.push(at);
                         }
                         if one.packet.len() > one.headers.packet_bytes() {
-                            // Padding of the link stays behind.
+                            // Without padding of the link.
                             one.packet.truncate(one.headers.packet_bytes());
                         }
                         let (ether_type, next_hop) = (one.headers.ether_type, *next_hop);
@@ -323,7 +323,7 @@ impl Forwarder {
     fn flush<P: PacketPort>(&mut self, now: Time, ports: &mut [P]) {
         for at in self.filled.drain(..) {
             let queue = &mut self.queues[at];
-            match queue.place.and_then(|place| ports.get_mut(place)) {
+            match queue.port.and_then(|index| ports.get_mut(index)) {
                 Some(port) => port.send(now, &mut queue.batch),
                 None => queue.batch.clear(),
             }
@@ -374,9 +374,9 @@ fn route_all<'a, T: ForwardTables>(
     routed
 }
 
-/// Whether a packet may be forwarded, and where to.
+/// Checks whether a packet may be forwarded, and sets its destination.
 ///
-/// Why each family by itself: an address of either is moved in pieces.
+/// Why each family has its own code: an `IpAddr` of either family is copied in pieces.
 #[inline]
 fn check<T: ForwardTables>(
     packet: &TransitPacket,
@@ -457,7 +457,7 @@ fn next_hop<'a>(
 }
 
 /// Checks the access control list of the port where a packet leaves.
-fn leave(filter: &AclFilter, packet: &TransitPacket) -> Result<(), ForwardError> {
+fn check_acl_out(filter: &AclFilter, packet: &TransitPacket) -> Result<(), ForwardError> {
     match filter.decide(&packet.headers, packet.packet.bytes()) {
         AclAction::Permit => Ok(()),
         AclAction::Deny => Err(ForwardError::Drop(ForwardDrop::AclOut)),
@@ -465,20 +465,20 @@ fn leave(filter: &AclFilter, packet: &TransitPacket) -> Result<(), ForwardError>
     }
 }
 
-/// Decrements the TTL or hop limit. A packet whose TTL runs out is rejected unchanged.
+/// Decrements the TTL or hop limit. A packet whose TTL expires is rejected unchanged.
 #[inline]
-fn take_hop(ether_type: EtherType, packet: &mut [u8]) -> Result<(), ForwardError> {
-    const RAN_OUT: ForwardError = ForwardError::Reject(TransitError::TimeExceeded);
+fn decrement_ttl(ether_type: EtherType, packet: &mut [u8]) -> Result<(), ForwardError> {
+    const EXPIRED: ForwardError = ForwardError::Reject(TransitError::TimeExceeded);
     if ether_type == EtherType::IPV4 {
-        let header = packet.first_chunk_mut().ok_or(RAN_OUT)?;
+        let header = packet.first_chunk_mut().ok_or(EXPIRED)?;
         if Ipv4Header::parse(header).ttl <= 1 {
-            return Err(RAN_OUT);
+            return Err(EXPIRED);
         }
         Ipv4Header::decrement_ttl(header);
     } else {
-        let header = packet.first_chunk_mut().ok_or(RAN_OUT)?;
+        let header = packet.first_chunk_mut().ok_or(EXPIRED)?;
         if Ipv6Header::parse(header).hop_limit <= 1 {
-            return Err(RAN_OUT);
+            return Err(EXPIRED);
         }
         Ipv6Header::decrement_hop_limit(header);
     }

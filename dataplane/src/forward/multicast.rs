@@ -1,15 +1,15 @@
 //! Multicast forwarding: one packet to several ports (RFC 1112, RFC 5110 3).
 //!
 //! ```text
-//!   (source, group) --> route of that source, or of the group --> arrived where the route says?
+//!   (source, group) --> route of that source, or of the group --> arrived at the route's port?
 //!                                |                                       |
 //!                                v                                       v
 //!                   none: counted as `multicast`            no: counted as `multicast_rpf`
 //!
-//!   yes --> each outgoing port, unless the packet came by it --> TTL --> filter --> queue
+//!   yes --> each outgoing port but that of arrival --> TTL --> filter --> queue
 //! ```
 //!
-//! A route has the ports where its packets may arrive, so that a packet that comes by another one,
+//! A route has the ports where its packets may arrive, so that a packet that arrives at another one,
 //! by a loop or from a forger, is not multiplied (reverse path forwarding). Each outgoing port has
 //! a TTL threshold: packets with a TTL above it leave there.
 //!
@@ -17,7 +17,7 @@
 //! it. No packet to a group of the link is forwarded, and no ICMP error reports a dropped one (RFC
 //! 1122 3.2.2, RFC 4443 2.4).
 
-use super::{TxQueue, leave, take_hop};
+use super::{TxQueue, check_acl_out, decrement_ttl};
 use crate::port::{PacketPort, PortId, TransitPacket, TxPacket};
 use crate::reason::ForwardDrop;
 use pollux_wire::ethernet::EtherType;
@@ -120,7 +120,7 @@ pub(super) struct Departures<'a> {
 impl Departures<'_> {
     /// Queues a packet to a group at all ports where it leaves.
     ///
-    /// Why not inline: other packets are most, and their loop is to be short.
+    /// Why not inline: most packets are unicast, and their loop shall be short.
     #[inline(never)]
     pub(super) fn replicate<P: PacketPort>(
         &mut self,
@@ -132,7 +132,7 @@ impl Departures<'_> {
             Ok(outgoing) => outgoing,
             Err(why) => return from.drop_transit(one.packet, why),
         };
-        // Padding of the link stays behind.
+        // Without padding of the link.
         one.packet.truncate(one.headers.packet_bytes());
         let ether_type = one.headers.ether_type;
         let (mut last, mut why) = (None, ForwardDrop::Multicast);
@@ -178,9 +178,9 @@ impl Departures<'_> {
     /// The queue of a port where a packet may leave; or the reason to drop it there.
     fn queue_of(&self, port: PortId, packet: &TransitPacket) -> Result<usize, ForwardDrop> {
         let at = usize::from(port.0);
-        let queue = self.queues.get(at).filter(|queue| queue.place.is_some());
+        let queue = self.queues.get(at).filter(|queue| queue.port.is_some());
         let queue = queue.ok_or(ForwardDrop::PortAway)?;
-        let filtered = queue.filter.as_ref().map_or(Ok(()), |filter| leave(filter, packet));
+        let filtered = queue.filter.as_ref().map_or(Ok(()), |filter| check_acl_out(filter, packet));
         filtered.map(|()| at).map_err(|_| ForwardDrop::AclOut)
     }
 }
@@ -203,7 +203,7 @@ fn outgoing<'a>(
         EtherType::IPV4 => bytes.first_chunk().map(|header| Ipv4Header::parse(header).ttl),
         _ => bytes.first_chunk().map(|header| Ipv6Header::parse(header).hop_limit),
     };
-    let taken = take_hop(headers.ether_type, packet.bytes_mut());
+    let taken = decrement_ttl(headers.ether_type, packet.bytes_mut());
     taken.map_err(|_| ForwardDrop::TimeExceeded)?;
     Ok((group, ttl.unwrap_or_default(), hops))
 }

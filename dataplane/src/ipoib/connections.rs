@@ -9,7 +9,7 @@
 //!           or are given up after a timeout:
 //! ```
 //!
-//! Why ending takes time: a receive that the queue pair took from the SRQ comes back as a
+//! Why ending takes time: a receive that the queue pair took from the SRQ is returned as a
 //! completion, or the adapter reports the last-WQE-reached event. A queue pair destroyed before
 //! that would leak the buffer. An adapter that reports neither costs that buffer.
 
@@ -96,7 +96,7 @@ pub(super) struct Connections {
     generation: u32,
     by_qpn: BTreeMap<Qpn, u32>,
     by_qp: BTreeMap<Qp, u32>,
-    /// The last lookup in `by_qpn`: traffic comes in runs.
+    /// The last lookup in `by_qpn`: often the next completion is of the same connection.
     last: (Qpn, u32),
     /// Slots of ending connections.
     pub(super) ending: Vec<u32>,
@@ -392,7 +392,7 @@ impl Netdev {
         {
             connection.last_wqe_reached = true;
         }
-        // All of these come of a queue pair in the error state.
+        // Each of these events means that the queue pair is in the error state.
         self.fail(slot, None);
         true
     }

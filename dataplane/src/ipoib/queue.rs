@@ -197,7 +197,7 @@ mod tests {
         assert!(queue.retire(first.wrapping_add(2), |buf| freed.push(buf.index())));
         assert_eq!((freed, queue.free_slots()), (vec![0, 1, 2], 63));
         assert!(queue.is_drained(), "the last one is unsignaled");
-        assert!(!queue.retire(first, drop), "done before");
+        assert!(!queue.retire(first, drop), "it is retired already");
         assert!(!queue.retire(first.wrapping_add(4), drop), "not posted");
         queue.clear(drop);
         assert_eq!((queue.free_slots(), pool.outstanding()), (64, 0));

@@ -397,7 +397,7 @@ fn post_receives(
             && let Some(mut buf) = stock.cache.alloc()
         {
             let fits = buf.set_window(offset, bytes).is_some();
-            debug_assert!(fits, "looked at when the netdev was made");
+            debug_assert!(fits, "Netdev::new checks the capacity");
             sges[count] = stock.sge(&buf).unwrap_or(NO_SGE);
             buffers[count] = buf.index();
             stock.post(buf);
@@ -445,7 +445,11 @@ mod tests {
         };
         let (version_4, udp) = (Grh { ip_ver: 4, ..good }, Grh { nxt_hdr: 17, ..good });
         assert_eq!(read(good, true, true), Ok(Some(good)));
-        assert_eq!(read(version_4, false, true), Ok(None), "it is not read where there is none");
+        assert_eq!(
+            read(version_4, false, true),
+            Ok(None),
+            "without a GRH these bytes are not read"
+        );
         assert_eq!(read(version_4, true, true), Err(PacketDrop::Grh));
         assert_eq!(read(udp, true, true), Err(PacketDrop::Grh));
         // On Ethernet it may be an IPv4 header, or IPv6 with UDP behind.
@@ -465,6 +469,6 @@ mod tests {
         assert!(!own(10, None, true) && !own(7, None, true));
         assert!(own(8, from(5), true) && own(0, from(5), false));
         assert!(!own(8, from(6), true), "it shares our LID");
-        assert!(!own(0, None, false), "nobody has a LID here");
+        assert!(!own(0, None, false), "Ethernet has no LIDs");
     }
 }

@@ -112,7 +112,7 @@ impl Netdev {
         }
         // An inline packet is copied, so its buffer need not be registered.
         let is_inline = bytes as usize + HEADER <= self.config.inline_bytes_max as usize;
-        if !is_inline && !self.knows(&outgoing.packet) {
+        if !is_inline && !self.is_registered(&outgoing.packet) {
             return Err((Refusal::Foreign, None));
         }
         let header = IpoibHeader { ether_type: outgoing.ether_type };
@@ -122,7 +122,7 @@ impl Netdev {
     }
 
     #[inline]
-    fn knows(&self, buf: &Buf) -> bool {
+    fn is_registered(&self, buf: &Buf) -> bool {
         self.small.holds(buf) || self.large.holds(buf)
     }
 

@@ -26,18 +26,18 @@ pub(crate) fn key_of_group(mgid: Gid) -> Key {
 const NOTHING: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct Slot {
     key: Key,
     value: u32,
 }
 
-const FREE: Place = Place { key: 0, value: NOTHING };
+const FREE: Slot = Slot { key: 0, value: NOTHING };
 
 /// A map from keys to numbers below 2^32 - 1.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyMap {
     /// The number of slots is a power of two; at most half of them are in use.
-    places: Box<[Place]>,
+    slots: Box<[Slot]>,
     len: usize,
     seed: u64,
 }
@@ -53,7 +53,7 @@ pub(crate) fn hash(key: Key, seed: u64) -> u64 {
 
 impl KeyMap {
     pub(crate) fn new(seed: u64) -> Self {
-        Self { places: Box::new([FREE; 4]), len: 0, seed }
+        Self { slots: Box::new([FREE; 4]), len: 0, seed }
     }
 
     #[inline]
@@ -64,15 +64,15 @@ impl KeyMap {
     /// The hash is that of the key.
     #[inline]
     pub(crate) fn find_hashed(&self, key: Key, hash: u64) -> Option<u32> {
-        let mask = self.places.len() - 1;
+        let mask = self.slots.len() - 1;
         let mut at = hash as usize & mask;
         loop {
-            let place = self.places[at & mask];
-            if place.value == NOTHING {
+            let slot = self.slots[at & mask];
+            if slot.value == NOTHING {
                 return None;
             }
-            if place.key == key {
-                return Some(place.value);
+            if slot.key == key {
+                return Some(slot.value);
             }
             at += 1;
         }
@@ -81,30 +81,30 @@ impl KeyMap {
     /// Returns the previous number.
     pub(crate) fn insert(&mut self, key: Key, value: u32) -> Option<u32> {
         debug_assert_ne!(value, NOTHING);
-        if 2 * (self.len + 1) > self.places.len() {
+        if 2 * (self.len + 1) > self.slots.len() {
             self.grow();
         }
-        let at = self.place_for(key);
-        let former = std::mem::replace(&mut self.places[at], Place { key, value });
+        let at = self.slot_for(key);
+        let former = std::mem::replace(&mut self.slots[at], Slot { key, value });
         self.len += usize::from(former.value == NOTHING);
         (former.value != NOTHING).then_some(former.value)
     }
 
     /// Returns the previous number.
     pub(crate) fn remove(&mut self, key: Key) -> Option<u32> {
-        let mask = self.places.len() - 1;
-        let mut hole = self.place_for(key);
-        let removed = std::mem::replace(&mut self.places[hole], FREE);
+        let mask = self.slots.len() - 1;
+        let mut hole = self.slot_for(key);
+        let removed = std::mem::replace(&mut self.slots[hole], FREE);
         if removed.value == NOTHING {
             return None;
         }
         self.len -= 1;
         // Moves later entries of the probe sequence up into the hole.
         let mut at = (hole + 1) & mask;
-        while self.places[at].value != NOTHING {
-            let home = hash(self.places[at].key, self.seed) as usize & mask;
+        while self.slots[at].value != NOTHING {
+            let home = hash(self.slots[at].key, self.seed) as usize & mask;
             if at.wrapping_sub(home) & mask >= at.wrapping_sub(hole) & mask {
-                self.places[hole] = std::mem::replace(&mut self.places[at], FREE);
+                self.slots[hole] = std::mem::replace(&mut self.slots[at], FREE);
                 hole = at;
             }
             at = (at + 1) & mask;
@@ -113,21 +113,21 @@ impl KeyMap {
     }
 
     /// The slot of a key, or the slot for its insertion.
-    fn place_for(&self, key: Key) -> usize {
-        let mask = self.places.len() - 1;
+    fn slot_for(&self, key: Key) -> usize {
+        let mask = self.slots.len() - 1;
         let mut at = hash(key, self.seed) as usize & mask;
-        while self.places[at].value != NOTHING && self.places[at].key != key {
+        while self.slots[at].value != NOTHING && self.slots[at].key != key {
             at = (at + 1) & mask;
         }
         at
     }
 
     fn grow(&mut self) {
-        let larger = vec![FREE; 2 * self.places.len()].into_boxed_slice();
-        for place in std::mem::replace(&mut self.places, larger) {
-            if place.value != NOTHING {
-                let at = self.place_for(place.key);
-                self.places[at] = place;
+        let larger = vec![FREE; 2 * self.slots.len()].into_boxed_slice();
+        for slot in std::mem::replace(&mut self.slots, larger) {
+            if slot.value != NOTHING {
+                let at = self.slot_for(slot.key);
+                self.slots[at] = slot;
             }
         }
     }
@@ -166,12 +166,11 @@ mod tests {
         for nth in 0..10_000u32 {
             map.insert(key_of(std::net::Ipv4Addr::from_bits(0x0a00_0000 + nth).into()), nth);
         }
-        let mask = map.places.len() - 1;
-        let distance = |(at, place): (usize, &Place)| {
-            at.wrapping_sub(hash(place.key, map.seed) as usize) & mask
-        };
-        let taken = map.places.iter().enumerate().filter(|(_, place)| place.value != NOTHING);
+        let mask = map.slots.len() - 1;
+        let distance =
+            |(at, slot): (usize, &Slot)| at.wrapping_sub(hash(slot.key, map.seed) as usize) & mask;
+        let taken = map.slots.iter().enumerate().filter(|(_, slot)| slot.value != NOTHING);
         let distances: usize = taken.map(distance).sum();
-        assert!(distances < 10_000, "{distances} places too far, for 10,000 keys");
+        assert!(distances < 10_000, "{distances} slots of distance, for 10,000 keys");
     }
 }

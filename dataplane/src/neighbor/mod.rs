@@ -43,7 +43,7 @@ pub struct DatagramRoute {
     pub ah: Ah,
     /// [`Qpn::MULTICAST`] for a group.
     pub qpn: Qpn,
-    /// The longest IP packet that goes there.
+    /// The longest IP packet on this route.
     pub mtu: u32,
 }
 
@@ -57,9 +57,9 @@ pub struct ConnectionId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connected {
     pub connection: ConnectionId,
-    /// The longest IP packet that goes there.
+    /// The longest IP packet on this connection.
     pub mtu: u32,
-    /// For packets that fit in a datagram when the connection is gone.
+    /// For packets that fit in a datagram when the connection has ended.
     pub fallback: Option<DatagramRoute>,
 }
 
@@ -278,7 +278,7 @@ mod tests {
         Route::Datagram(DatagramRoute { ah: Ah(nth), qpn: Qpn(nth), mtu: 2044 })
     }
 
-    /// Few enough that operations meet, of both families and with groups.
+    /// Few addresses, so that operations share them: of both families and groups.
     fn address(nth: u8) -> IpAddr {
         match nth % 3 {
             0 => IpAddr::from([10, 0, 0, nth]),

@@ -3,7 +3,7 @@
 //! A unit is made of packets that segmentation makes of it again, and of no others: so what the
 //! receiver's kernel gets is what the sender sent. All fields are equal but those that
 //! [`super::segment`] sets; the checksums are right; and only the last packet may be shorter or
-//! have PSH. Packets with other flags than ACK and PSH go by themselves.
+//! have PSH. Packets with other flags than ACK and PSH are not merged.
 
 use super::segment::{pseudo_header, set_v4, set_v6_payload};
 use crate::headers::{Form, PacketHeaders};

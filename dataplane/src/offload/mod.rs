@@ -5,10 +5,10 @@
 //! 2. [`segment`]: a unit of TCP segments becomes the packets that it stands for (TSO);
 //! 3. [`merge`]: consecutive packets of a flow become a unit again (GRO).
 //!
-//! Why units never go further than the kernel that made them, even where one would fit a link: a
-//! unit stands for packets that fit the path MTU of its sender. As one packet it would be refused
-//! by a router with a smaller MTU, and the sender, whose packets are smaller already, would have
-//! nothing to change. A sender with a large path MTU makes large packets, which are not touched.
+//! Why units are segmented even where one would fit a link: a unit stands for packets that fit the
+//! path MTU of its sender. A router with a smaller MTU would refuse it as one packet, and the sender,
+//! whose packets are smaller already, could not react. A sender with a large path MTU makes large
+//! packets, which are not segmented.
 
 pub mod merge;
 pub mod segment;

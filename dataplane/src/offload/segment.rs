@@ -34,8 +34,8 @@ pub struct TcpUnit {
 }
 
 impl TcpUnit {
-    /// Reads the headers of a unit whose segments have so many bytes of payload. `None` if it is
-    /// not of TCP.
+    /// Parses the headers of a unit whose segments have `segment_bytes` of payload. `None` if it is
+    /// not TCP.
     pub fn parse(unit: &[u8], segment_bytes: u16) -> Option<Self> {
         let headers = PacketHeaders::parse_ip(unit).ok()?;
         let is_whole = matches!(headers.form, Form::Plain | Form::Extended);

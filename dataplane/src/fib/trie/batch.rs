@@ -121,7 +121,7 @@ impl<'a, K: Key> Descent<'a, K> {
         deeper
     }
 
-    /// Takes look-ups through a chunk each, and returns those that go on in another one.
+    /// Takes each look-up through a chunk; returns the look-ups that continue in another one.
     ///
     /// Why not further level by level: below its first nodes, a chunk has few.
     fn pass_chunks(&mut self, all: LookUps, found: &mut Leaves) -> LookUps {
