@@ -1,16 +1,16 @@
-//! Instructions of a worker's breath at the device of nothing, counted by callgrind; more than the
-//! limit fails.
+//! Instructions of a worker's breath at the null device, counted by callgrind; more than the limit
+//! fails.
 //!
 //! ```text
 //! cargo bench -p pollux-dataplane --bench echo
 //! ```
 //!
-//! A breath takes 62 or 63 packets of 64 bytes, which come as datagrams, finds whose they are and
-//! their way back, and sends them: 60,295 instructions in all, 973 a packet, with the device's own.
-//! Must be below 62,000.
+//! A breath receives 62 or 63 datagrams of 64 bytes, decides on them, looks up their routes and sends
+//! them back: 60,295 instructions in all, 973 a packet, including those of the device. Must be below
+//! 62,000.
 //!
-//! Why not among `instructions`: code for two kinds of device is shared out otherwise than code for
-//! one, and the counts there went up by some eight.
+//! Why not in `instructions`: code that is generic over two devices is inlined differently, and the
+//! counts there increased by about eight.
 #![expect(unused_qualifications, reason = "and name types in full")]
 
 use gungraun::prelude::*;

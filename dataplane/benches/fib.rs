@@ -15,9 +15,8 @@
 //! | 20,000 IPv6 | 5, - | 6, - | 59, 56 | 374,000, 85,000 |
 //! | 250,000 IPv6 | 114, 10.2 | 79, 12.2 | 243, 86 | 105,000, 19,000 |
 //!
-//! Cold is a million destinations, hot are 4,096; each is in a random route. Memory is what the
-//! process has grown by, less what was free in it before. An update gives a random route another
-//! group.
+//! Cold is a million destinations, hot are 4,096; each is in a random route. Memory is the growth of
+//! the process. An update sets another group for a random route.
 #![expect(clippy::disallowed_methods, reason = "it measures")]
 
 use pollux_dataplane::fib::*;
@@ -117,7 +116,7 @@ impl Shape {
             batches,
             single,
         );
-        // Memory that is free would be used again, and its use would not show.
+        // Freed memory would be used again, and its use would not show.
         std::mem::forget((fib, publisher));
     }
 
@@ -192,13 +191,13 @@ fn look_up_nanos(fib: &Fib, destinations: &[IpAddr]) -> f64 {
     median(rounds.map(run).collect()).as_secs_f64() * 1e9 / HOT as f64
 }
 
-/// Unlike the mean, it is not that of other programs too.
+/// Unlike the mean, it excludes the time of other programs.
 fn median(mut times: Vec<Duration>) -> Duration {
     times.sort_unstable();
     times[times.len() / 2]
 }
 
-/// Bytes of memory that the process has.
+/// Resident bytes of the process.
 fn resident() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0_u64);

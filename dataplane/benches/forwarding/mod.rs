@@ -1,4 +1,4 @@
-//! Packets in transit between two ports without links: what is counted is forwarding alone.
+//! Packets in transit between two ports without links, so that only forwarding is counted.
 
 use super::{ip_packet, ip6_packet};
 use pollux_dataplane::acl::{Acl, AclAction, AclFilter, AclRule};
@@ -18,15 +18,15 @@ use std::sync::Arc;
 /// Packets of a batch.
 const BATCH: usize = 32;
 
-/// A port whose packets were received before, and which keeps what it is given.
+/// A port with received packets, which records sent ones.
 struct BenchPort {
-    coming: Vec<TransitPacket>,
+    arriving: Vec<TransitPacket>,
     sent: Vec<TxPacket>,
 }
 
 impl PacketPort for BenchPort {
     fn poll(&mut self, _: Time, transit: &mut Vec<TransitPacket>) -> bool {
-        transit.append(&mut self.coming);
+        transit.append(&mut self.arriving);
         !transit.is_empty()
     }
 
@@ -120,19 +120,21 @@ pub struct Router {
 }
 
 impl Router {
-    /// A router that has forwarded a batch before, so that nothing is allocated any more.
+    /// A router that has forwarded a batch before, so that its vectors have their capacity.
     pub fn new(is_v4: bool, with: With) -> Box<Self> {
         let mut fib = FibBuilder::new(16);
         for (port, prefix) in [(1, "10.0.0.2"), (1, "fd00::2"), (0, "10.0.0.1"), (0, "fd00::1")] {
             let hop = FibHop { port: PortId(port), gateway: None, weight: 1 };
             let group = fib.add_group(&[hop]);
             let ip = prefix.parse().expect("an address");
-            fib.insert(ip, 128, FibTarget::Group(group)).expect("there is room");
+            fib.insert(ip, 128, FibTarget::Group(group)).expect("there is space");
         }
         let mut forwarder = Forwarder::new(7);
         forwarder.set_ports([PortId(0), PortId(1)].into_iter());
-        let port =
-            || BenchPort { coming: Vec::with_capacity(BATCH), sent: Vec::with_capacity(2 * BATCH) };
+        let port = || BenchPort {
+            arriving: Vec::with_capacity(BATCH),
+            sent: Vec::with_capacity(2 * BATCH),
+        };
         let memory = PacketMemory::new(256, 2044).expect("there is memory");
         if with == With::Acl {
             forwarder.set_filters([(PortId(1), list())].into_iter());
@@ -158,8 +160,8 @@ impl Router {
         let headers = PacketHeaders::parse_ip(&bytes).expect("it is one");
         for _ in 0..BATCH {
             let mut packet = self.memory.pool().alloc().expect("there are enough");
-            packet.push_back(bytes.len()).expect("there is room").copy_from_slice(&bytes);
-            self.ports[0].coming.push(TransitPacket { packet, headers });
+            packet.push_back(bytes.len()).expect("there is space").copy_from_slice(&bytes);
+            self.ports[0].arriving.push(TransitPacket { packet, headers });
         }
     }
 

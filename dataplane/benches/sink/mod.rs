@@ -1,4 +1,4 @@
-//! An adapter that does nothing with what it is given: what is counted is the caller's.
+//! An adapter that discards requests, so that only instructions of the caller are counted.
 
 use pollux_mem::Memory;
 use pollux_verbs::device::{Capabilities, Limits};
@@ -9,29 +9,28 @@ use pollux_wire::mad::smp::PortState;
 use pollux_wire::units::Mtu;
 use std::time::Duration;
 
-/// Requests that it remembers, so that it allocates nothing when it counts.
-const REMEMBERED_MAX: usize = 1024;
+/// Reserved space for requests, so that nothing is allocated while instructions are counted.
+const REQUESTS_MAX: usize = 1024;
 
-/// Sends vanish. Messages come when they are told to, and say what they are told to.
+/// Discards sends, and receives the messages of [`Sink::deliver`].
 pub struct Sink {
     memories: Vec<Memory>,
     qps: u32,
-    /// Posted receives: identifier, and where the message goes.
+    /// Posted receives: request ID and memory.
     receives: Vec<(u64, Sge)>,
     ready: Vec<Completion>,
-    /// The last send that asked for a completion.
-    asked: Option<u64>,
+    /// The last signaled send.
+    signaled: Option<u64>,
 }
 
 impl Sink {
-    /// A new one.
     pub fn new() -> Self {
-        let receives = Vec::with_capacity(REMEMBERED_MAX);
-        let ready = Vec::with_capacity(REMEMBERED_MAX);
-        Self { memories: Vec::new(), qps: 0, receives, ready, asked: None }
+        let receives = Vec::with_capacity(REQUESTS_MAX);
+        let ready = Vec::with_capacity(REQUESTS_MAX);
+        Self { memories: Vec::new(), qps: 0, receives, ready, signaled: None }
     }
 
-    /// A message comes into the oldest receive that is as long as `bytes_max` says.
+    /// Writes a message into the oldest receive of this length.
     pub fn deliver(&mut self, receive_bytes: u32, gap: usize, message: &[u8], qpn: Qpn) {
         let of_length = |(_, sge): &(u64, Sge)| sge.bytes == receive_bytes;
         let at = self.receives.iter().position(of_length).expect("one is posted");
@@ -60,7 +59,7 @@ impl Sink {
 
     /// What was sent is done.
     pub fn finish_sends(&mut self) {
-        let Some(id) = self.asked.take() else { return };
+        let Some(id) = self.signaled.take() else { return };
         self.ready.push(Completion {
             id,
             status: CompletionStatus::Success,
@@ -132,7 +131,7 @@ impl Device for Sink {
     fn post_send(&mut self, _: Qp, batch: &[SendRequest<'_>]) -> Result<(), PostError> {
         for request in batch {
             if request.flags.has(SendFlags::SIGNALED) {
-                self.asked = Some(request.id);
+                self.signaled = Some(request.id);
             }
         }
         Ok(())

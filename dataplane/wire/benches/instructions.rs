@@ -43,7 +43,7 @@ fn parse(packet: Box<[u8; frame::LEN]>) -> Box<impl Sized> {
     packet
 }
 
-// The headers of a datagram, from what an address handle and a queue pair know.
+// The headers of a datagram, from an address handle and a queue pair.
 #[library_benchmark(config = below(150))]
 #[bench::broadcast(Box::new((Flow::BROADCAST, [0; frame::LEN])))]
 fn emit(mut frame: Box<(Flow, [u8; frame::LEN])>) -> Box<impl Sized> {

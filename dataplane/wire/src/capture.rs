@@ -1,7 +1,7 @@
 //! Captures: packets in a file that public dissectors read.
 //!
-//! Wireshark does not read link type 247, which is assigned to InfiniBand. It reads whole packets,
-//! LRH to VCRC, as records of type 21 of Endace's ERF format, which a plain pcap file may hold
+//! Wireshark does not read link type 247, which is assigned to InfiniBand. It reads packets from
+//! LRH to VCRC as records of type 21 of Endace's ERF format, which a plain pcap file may hold
 //! (link type 197). So a capture is a [`FileHeader`], then for every packet a [`RecordHeader`], an
 //! [`ErfHeader`] and the packet: [`record`] makes the two headers of one packet. Captures of
 //! Ethernet have only the first ([`ethernet_record`]).

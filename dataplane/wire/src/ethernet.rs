@@ -19,8 +19,8 @@ codes! {
         IPV6 = 0x86dd,
         /// A tag of a VLAN, before the type of the payload (IEEE 802.1Q 9.6).
         VLAN = 0x8100,
-        /// A management datagram on links where these cannot go otherwise: an extension of ours,
-        /// by one of the numbers for experiments (IEEE 802 9.2.4).
+        /// An in-band management datagram: our extension, with a number for experiments (IEEE 802
+        /// 9.2.4).
         IN_BAND_MAD = 0x88b6,
     }
 }
@@ -37,7 +37,7 @@ layout! {
 layout! {
     /// A tag, which follows the type of the header that announces it (IEEE 802.1Q 9.6).
     pub struct VlanTag: 4 bytes {
-        /// Higher ones go first, up to 7.
+        /// Up to 7, the highest.
         0:0    3  priority: u8,
         0:3    1  drop_eligible: bool,
         /// The VLAN; zero is a priority without one.
@@ -222,7 +222,7 @@ mod tests {
         bytes[14] = 0xa0;
         bytes[15] = 0;
         let parsed = EthernetFrame::parse(&bytes).unwrap();
-        assert_eq!((parsed.vlan, parsed.ether_type), (None, EtherType::IPV4), "a priority alone");
+        assert_eq!((parsed.vlan, parsed.ether_type), (None, EtherType::IPV4), "only a priority");
         let plain = EthernetFrame { vlan: None, ..frame };
         assert_eq!(plain.write_header(&mut bytes).unwrap().len(), 8);
         assert_eq!(bytes[12..14], [8, 0]);

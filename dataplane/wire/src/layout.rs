@@ -95,7 +95,7 @@ pub struct FieldSpec {
 pub trait Field: Copy {
     const WIDTH_MAX: usize;
     fn load(bytes: &[u8], bit: usize, width: usize) -> Self;
-    /// Puts the value into `bytes`, cut to `width` bits; neighboring bits stay.
+    /// Stores the value in `bytes`, truncated to `width` bits; neighboring bits stay.
     fn store(self, bytes: &mut [u8], bit: usize, width: usize);
     /// Sets the bits that values have in such a field: all, unless the type is a table with
     /// reserved bits of its own. For checks that compare tables with what is kept of bytes.
@@ -111,7 +111,7 @@ pub trait Layout: Copy + fmt::Debug + PartialEq {
     const NAME: &'static str;
     const LEN: usize;
     const FIELDS: &'static [FieldSpec];
-    /// Takes it off the front of `bytes`; returns the rest as well.
+    /// Parses it from the front of `bytes`; returns the rest as well.
     fn read(bytes: &[u8]) -> Result<(Self, &[u8]), WireError>;
     /// Writes it at the front of `out`; returns the rest.
     fn write<'a>(&self, out: &'a mut [u8]) -> Result<&'a mut [u8], WireError>;
@@ -159,8 +159,8 @@ pub fn store_bits(bytes: &mut [u8], bit: usize, width: usize, value: u64) {
     }
 }
 
-/// The aligned word that holds the whole field, if there is one: its offset, and the number of bits
-/// behind the field in it.
+/// The aligned word that contains all of the field, if there is one: its offset, and the number of
+/// bits behind the field in it.
 #[inline(always)]
 const fn word_of(len: usize, bit: usize, width: usize) -> Option<(usize, usize)> {
     let at = bit / 32 * 4;
@@ -307,7 +307,7 @@ macro_rules! layout {
                 }, )*
             ];
 
-            /// Takes it off the front of `bytes`; returns the rest as well.
+            /// Parses it from the front of `bytes`; returns the rest as well.
             #[inline]
             pub fn read(bytes: &[u8]) -> Result<(Self, &[u8]), $crate::WireError> {
                 match bytes.split_first_chunk::<$len>() {

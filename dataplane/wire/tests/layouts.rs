@@ -9,7 +9,7 @@ use pollux_wire::layout::{Field, Layout, load_bits};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// One test for all the layouts at these paths, which name themselves when they fail.
+/// Tests of all layouts at these paths; a failure names the layout.
 macro_rules! layouts {
     ($($($path:ident)::+,)+) => {
         #[test]
@@ -162,8 +162,7 @@ fn keeps_fields_only<L: Layout + Field>() {
     });
 }
 
-/// The bits that survive are those that the table and the tables within it have, all of them and no
-/// others.
+/// Exactly the bits of the table, and of the tables within it, are kept.
 fn check_kept<L: Layout + Field>(kept: &[u8]) {
     let mut occupied = vec![0; L::LEN];
     L::occupy(&mut occupied, 0, L::LEN * 8);

@@ -1,7 +1,7 @@
 //! tshark reads every record of subnet administration and every message of connection management.
 //!
-//! Each format is sent many times, with bytes in which no two bits are the same every time: so any
-//! difference between tshark and us in a field's offset or width shows.
+//! Each format is sent many times, with bytes in which no two bits are equal every time: so a
+//! difference from tshark in the offset or width of a field fails.
 
 use pollux_referee::frames::gmp;
 use pollux_referee::tshark::{DissectedFrame, judge};
@@ -129,7 +129,7 @@ fn req(req: Req) -> DissectedFrame {
 // tshark 4.0 misreads the word of the flow label and the packet rate. The masks that it declares
 // for them, 0xfffff000 and 0x3f of one word (`tshark -G fields`), are where we have them; but it
 // takes the flow label from the word's first three bytes and the packet rate from the first one.
-// What it then finds is expected here, which still holds the flow label to its place.
+// The expected values are those misread ones, which still verify the offset of the flow label.
 fn misread_flow_label(path: ReqPath) -> u32 {
     path.flow_label >> 8
 }
@@ -164,7 +164,7 @@ fn alternate_path(frame: DissectedFrame, path: ReqPath) -> DissectedFrame {
         .expect("infiniband.cm.req.alt_remotelid", path.remote_lid.0)
         .expect("infiniband.cm.req.alt_localgid", text(&path.local_gid.0))
         .expect("infiniband.cm.req.alt_remotegid", text(&path.remote_gid.0))
-        // Both reserved fields have this one name; it does not know SAPSupported in the second.
+        // Both reserved fields have this name; tshark has no SAPSupported in the second.
         .expect("infiniband.cm.req.alt_reserved1", sap);
     hex!(frame, "cm.req.alt_":
         "flowlabel" 8 = misread_flow_label(path),
@@ -247,7 +247,7 @@ fn every_message_of_connection_management() {
         all(rtu),
         all(dreq),
         all(drep),
-        // Of these tshark 4.0 knows the names only.
+        // tshark 4.0 has only the names of these fields.
         all(|mra: Mra| cm(CmMessage::Mra(mra))),
         all(|lap: Lap| cm(CmMessage::Lap(lap))),
         all(|apr: Apr| cm(CmMessage::Apr(apr))),
@@ -372,7 +372,7 @@ fn node_record(node: NodeRecord) -> DissectedFrame {
     )
 }
 
-// The fields between are judged where port information is an attribute of its own.
+// The fields between are compared in tests of the attribute PortInfo.
 fn port_info_record(port: PortInfoRecord) -> DissectedFrame {
     let info = port.port_info;
     hex!(sa(port), "":
@@ -423,9 +423,9 @@ fn inform_info_record(record: InformInfoRecord) -> DissectedFrame {
 fn a_segment_of_a_table() {
     let mut table = [0; 3 * PathRecord::STRIDE];
     let path: PathRecord = filled(0);
-    let rest = write_record(path, &mut table).expect("there is room for three");
-    let rest = write_record(filled::<PathRecord>(1), rest).expect("there is room for three");
-    write_record(path, rest).expect("there is room for three");
+    let rest = write_record(path, &mut table).expect("there is space for three");
+    let rest = write_record(filled::<PathRecord>(1), rest).expect("there is space for three");
+    write_record(path, rest).expect("there is space for three");
     let mut mad = SaMad::new(Method::GET_TABLE_RESP, TRANSACTION, PathRecordMask::NONE, path);
     mad.rmpp = Segmentation::new(table.len(), SaHeader::LEN).header(1, TimeCode(14));
     mad.sa.attribute_offset = PathRecord::ATTRIBUTE_OFFSET;

@@ -7,7 +7,7 @@ use pollux_wire::keys::{PKey, QKey};
 use pollux_wire::packet::{Bth, Deth, Extended, Grh, Headers, Lrh, Opcode, Packet};
 use pollux_wire::psn::Psn;
 
-/// Length of the whole packet, with an ARP request in its encapsulation.
+/// Length of the packet, with an ARP request in its encapsulation.
 pub const LEN: usize = 8 + 40 + 12 + 8 + 60 + 6;
 
 /// The constant fields of a sender's packets, from an address handle and a queue pair.
@@ -90,15 +90,15 @@ impl Flow {
         })
     }
 
-    /// Its whole packet.
+    /// Its packet.
     pub fn packet(&self) -> [u8; LEN] {
         let mut out = [0; LEN];
         let arp = [0; 56];
-        let encapsulated = |room: &mut [u8]| {
-            let room = IpoibHeader { ether_type: self.ether_type }.write(room).expect("it fits");
-            room.copy_from_slice(&arp);
+        let encapsulate = |out: &mut [u8]| {
+            let rest = IpoibHeader { ether_type: self.ether_type }.write(out).expect("it fits");
+            rest.copy_from_slice(&arp);
         };
-        self.headers().emit_with(60, &mut out, encapsulated).expect("it fits");
+        self.headers().emit_with(60, &mut out, encapsulate).expect("it fits");
         out
     }
 

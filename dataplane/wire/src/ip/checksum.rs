@@ -1,7 +1,7 @@
 //! The Internet checksum: the sum itself, pseudo headers, and updates (RFC 1071, 1624; 8200 8.1).
 //!
-//! Ones' complement addition does not care in which order bytes of equal parity are added, nor in
-//! which byte order words are: so the sum is taken over native words, four bytes in each half of a
+//! A ones' complement sum does not depend on the order of words, nor on their byte order (RFC 1071
+//! 2): so the sum is taken over native words, four bytes in each half of a
 //! register, and is put into network order once at the end. It also lets parts be summed apart,
 //! with the one rule that a part which begins at an odd byte counts byte-swapped.
 
@@ -39,7 +39,7 @@ impl Sum {
         !self.folded
     }
 
-    /// Whether bytes that contain their checksum arrived whole.
+    /// Whether bytes that contain their checksum are intact.
     #[inline]
     pub const fn is_ok(self) -> bool {
         self.folded == u16::MAX
@@ -138,7 +138,7 @@ mod tests {
     use proptest::prelude::*;
     use std::vec;
 
-    /// RFC 1071 as one would explain it: words in network order, carries at once.
+    /// RFC 1071 word by word: network order, and carries added at once.
     fn naive(bytes: &[u8]) -> u16 {
         bytes.chunks(2).fold(0, |sum: u16, pair| {
             let word = u16::from(pair[0]) << 8 | pair.get(1).map_or(0, |&low| u16::from(low));

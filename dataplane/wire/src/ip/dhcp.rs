@@ -2,7 +2,7 @@
 //!
 //! On InfiniBand the field for the client's hardware address is too short for a link address: it is
 //! empty, its length zero, and the client is known by an option alone (RFC 4390 2). Options may
-//! continue in the fields for the names of a server and a file, if an option says so.
+//! continue in the fields for the names of a server and a file, if the option OVERLOAD is present.
 
 use super::arp::HardwareType;
 use super::list::{Item, Items, List};
@@ -144,7 +144,7 @@ pub struct DhcpMessage<'a> {
 }
 
 impl<'a> DhcpMessage<'a> {
-    /// A message to be sent, with all options at its end.
+    /// A message to send, with all options at its end.
     pub const fn new(header: DhcpHeader, options: List<'a, DhcpOption<'a>>) -> Self {
         let header = DhcpHeader { cookie: DhcpHeader::COOKIE, ..header };
         Self { header, options, more: [&[], &[]] }

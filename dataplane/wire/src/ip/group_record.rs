@@ -19,7 +19,7 @@ layout! {
 pub struct Querier<'a, A: Item<'a>> {
     /// Routers that receive it do not update their timers.
     pub suppress_router_processing: bool,
-    /// How many losses the querier expects to bear; 0 stands for more than 7.
+    /// The robustness variable of the querier; 0 stands for more than 7.
     pub robustness: u8,
     /// Seconds between queries, as a [`floating`] code.
     pub interval_code: u8,
@@ -103,7 +103,7 @@ impl<'a, A: Item<'a>> Item<'a> for GroupRecord<'a, A> {
 }
 
 layout! {
-    /// How a report of IGMPv3 or MLDv2 goes on behind type and checksum; the records follow.
+    /// The header of a report of IGMPv3 or MLDv2; the records follow.
     pub struct ReportHeader: 8 bytes {
         6:0   16  record_count: u16,
     }

@@ -6,7 +6,7 @@ layout! {
     pub struct IcmpHeader: 8 bytes {
         0:0    8  kind: u8,
         1:0    8  code: u8,
-        /// Of the whole message; in version 6 of a pseudo header too.
+        /// Of the message; in version 6 also of the pseudo header.
         2:0   16  checksum: u16,
         /// A field that depends on the type.
         4:0   32  rest: [u8; 4],

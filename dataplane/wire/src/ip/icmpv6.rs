@@ -1,4 +1,4 @@
-//! ICMPv6 (RFC 4443), and the way into neighbor discovery and listener discovery inside it.
+//! ICMPv6 (RFC 4443), including neighbor discovery and listener discovery.
 
 use super::IpProtocol;
 use super::checksum::{self, PseudoHeader, Sum};

@@ -54,7 +54,7 @@ mod tests {
         assert_eq!(connection_ip_mtu(65_524, 65_524), 65_520);
         assert_eq!(connection_ip_mtu(65_524, 2048), 2044);
         assert_eq!(connection_ip_mtu(4096, 65_524), 4092);
-        assert_eq!(connection_ip_mtu(3, 65_524), 0, "a peer that offers nothing gets nothing");
+        assert_eq!(connection_ip_mtu(3, 65_524), 0, "a receive MTU below the header");
     }
 
     #[test]

@@ -45,9 +45,9 @@ pub struct OptionsHeader<'a> {
 pub struct RoutingHeader<'a> {
     pub next_header: IpProtocol,
     pub routing_type: u8,
-    /// Stops still to come; a router that does not know the type must ignore it when zero.
+    /// Remaining segments; a node that does not know the type must ignore the header when zero.
     pub segments_left: u8,
-    /// Data that depend on the type; 4 bytes more than a multiple of 8.
+    /// Type-specific data; 4 bytes more than a multiple of 8.
     pub data: &'a [u8],
 }
 
@@ -159,7 +159,7 @@ impl<'a> Extensions<'a> {
         let Some((extension, rest)) = Extension::read(self.next_header, self.rest)? else {
             return Ok(None);
         };
-        // RFC 8200 4.1: hop-by-hop options come first or not at all.
+        // RFC 8200 4.1: only the first header may have hop-by-hop options.
         if self.next_header == IpProtocol::HOP_BY_HOP && self.count > 0 {
             return Err(WireError::BadValue { format: "Extensions", field: "next_header" });
         }
@@ -197,7 +197,7 @@ pub struct UpperLayer<'a> {
     pub protocol: IpProtocol,
     /// Its bytes; in a fragment that is not the first, some bytes from its middle.
     pub payload: &'a [u8],
-    /// Which part of the packet this is, when it is not all.
+    /// The header of a fragment.
     pub fragment: Option<FragmentHeader>,
 }
 
@@ -233,7 +233,7 @@ codes! {
 /// An option that is not padding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv6Option<'a> {
-    /// Option type; its top bits govern nodes that do not know it.
+    /// The top two bits tell nodes that do not know the option what to do.
     pub kind: Ipv6OptionKind,
     /// The value, behind kind and length.
     pub data: &'a [u8],
@@ -395,7 +395,7 @@ mod tests {
             let upper = UpperLayer::find(first, &bytes);
             prop_assert_eq!(upper.is_ok(), walk.iter().all(Result::is_ok));
             for extension in walk.into_iter().flatten() {
-                // Padding may have been anywhere, so only the values are compared.
+                // The original may have had other padding, so only the values are compared.
                 let mut out = vec![0; extension.wire_len()];
                 extension.write(&mut out).unwrap();
                 let kind = match extension {

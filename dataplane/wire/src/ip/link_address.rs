@@ -42,8 +42,8 @@ impl LinkAddress {
         Self { rc: false, uc: false, ..self }
     }
 
-    /// Whether both name the same interface, with any flags: an interface may change what it
-    /// offers, and stays itself. Neighbors and connections are looked up so.
+    /// Whether both belong to the same interface, which may change its flags. Neighbors and
+    /// connections are looked up by this comparison.
     pub fn is_same_interface(&self, other: &Self) -> bool {
         self.without_flags() == other.without_flags()
     }

@@ -4,9 +4,9 @@
 //! them: an [`Item`] reads one item off the front, [`Items`] repeats that on unchecked bytes, and a
 //! [`List`] is a checked part of a message.
 //!
-//! Why a `List` is bytes *or* values: a received one borrows the packet, one to be sent borrows an
+//! Why a `List` is bytes *or* values: a received list borrows the packet, a list to send borrows an
 //! array of the sender. With one type for both, the message around it is one type too, and a test
-//! can state that parsing undoes writing.
+//! can compare a parsed message with the written one.
 
 use crate::layout::WireError;
 use core::fmt;

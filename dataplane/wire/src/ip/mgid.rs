@@ -1,8 +1,8 @@
 //! Multicast GIDs of IP over InfiniBand: the link's group of an IP group (RFC 4391 4).
 //!
 //! A group of the link is of one partition and has the scope of the link's broadcast group,
-//! whatever scope the IP group has. The GID holds a whole IPv4 group, but only the low 80 bits of
-//! an IPv6 group, so several IPv6 groups can share one group of the link.
+//! whatever scope the IP group has. The GID contains all bits of an IPv4 group, but only the low 80
+//! bits of an IPv6 group, so several IPv6 groups can share one group of the link.
 
 use crate::address::{Gid, Scope};
 use crate::keys::PKey;

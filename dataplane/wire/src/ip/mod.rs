@@ -1,16 +1,20 @@
 //! IP over InfiniBand and the IP family that it carries (RFC 4391, RFC 4755).
 //!
 //! From the link upwards: [`ipoib`] is the header before every packet, [`link_address`] the
-//! hardware address and [`mgid`] the multicast group; [`arp`] and [`nd`] resolve link addresses;
-//! [`ipv4`] and [`ipv6`] carry [`icmpv4`], [`icmpv6`], [`igmp`], [`mld`], [`udp`] and [`tcp`].
-//! [`list`] iterates over lists in them, and [`checksum`] computes their checksums.
+//! hardware address and [`mgid`] the multicast group; [`arp`] and [`nd`], with its options in
+//! [`nd_option`], resolve link addresses. [`ipv4`] and [`ipv6`], with its extensions in
+//! [`ipv6_ext`], carry [`icmpv4`] and [`icmpv6`] (common part: [`icmp`]), [`igmp`] and [`mld`]
+//! (common part: [`group_record`]), [`udp`], below it [`dhcp`], and [`tcp`]. [`vnet_header`] precedes
+//! packets of a TUN device. [`list`] iterates over lists in messages; [`checksum`] has the Internet
+//! checksum.
 //!
-//! Parsing checks lengths, versions and fixed fields. It does not verify checksums: only the
-//! receiver of a packet does, not a router. So each format that has a checksum also has
-//! `checksum_ok` and `fill_checksum`.
+//! Parsing checks lengths, versions and fixed fields, but no checksum, because that depends on the
+//! caller: every receiver and router verifies that of an IPv4 header (RFC 1812 5.2.2), and only the
+//! destination the others. `checksum_ok` verifies, `fill_checksum` computes.
 //!
-//! Where a header lies below another one of a fixed length (neighbor discovery in ICMPv6), its
-//! table keeps the byte numbers of the RFC's figure and leaves out what the lower header reads.
+//! The tables of [`mld`], [`nd`] and [`nd_option`] count bytes as the figures of the RFCs do, from
+//! the first byte of the ICMPv6 message or option, and omit the fields that all messages or options
+//! share: [`icmp::IcmpHeader`] and [`nd_option::NdOptionHeader`] have these.
 
 pub mod arp;
 pub mod checksum;

@@ -101,7 +101,7 @@ impl NdBody {
     }
 
     fn write<'o>(&self, out: &'o mut [u8]) -> Result<&'o mut [u8], WireError> {
-        // The tables have zeros where the common header is, so the type goes over them.
+        // The tables have zeros in the common header, which includes the type.
         let with_type = |kind: Icmpv6Type, bytes: &mut [u8], out: &'o mut [u8]| {
             bytes[0] = kind.0;
             put("NdMessage", bytes, out)

@@ -3,7 +3,7 @@
 //! Lengths count units of 8 bytes, type and length included. A length of zero makes the whole
 //! message invalid (RFC 4861 4.6). An option of unknown type, or of a length that its type does not
 //! have, is [`NdOption::Unknown`], which receivers skip, so that new options do no harm. The length
-//! of a link address says whether it is one of InfiniBand or of Ethernet.
+//! of a link address tells InfiniBand from Ethernet.
 
 use super::link_address::LinkAddress;
 use super::list::{Item, List};
@@ -34,7 +34,7 @@ codes! {
 }
 
 layout! {
-    /// A link address as an option (RFC 4391 9.3): two zero bytes go before it.
+    /// A link address as an option (RFC 4391 9.3), behind two zero bytes.
     pub struct LinkAddressOption: 24 bytes {
         4:0  160  address: LinkAddress,
     }

@@ -56,7 +56,7 @@ pub(super) fn padded_len<'a, T: Item<'a>>(options: &[T]) -> usize {
     list::wire_len(options).next_multiple_of(4)
 }
 
-/// Fills `out`, the place for options in a header, with these.
+/// Fills `out`, the options part of a header.
 pub(super) fn write_padded<'a, T: Item<'a>>(
     options: &[T],
     out: &mut [u8],

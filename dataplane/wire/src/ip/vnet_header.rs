@@ -2,7 +2,7 @@
 //! (VIRTIO 1.2 5.1.6, `linux/virtio_net.h`).
 //!
 //! It says that a checksum is partial, and that a packet is a unit of several TCP segments. Its
-//! numbers are in the byte order of the machine, unlike all others here: it never leaves it.
+//! numbers are in the byte order of the machine, since the header never leaves it.
 
 use crate::layout::WireError;
 

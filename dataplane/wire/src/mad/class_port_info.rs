@@ -1,4 +1,4 @@
-//! How a management class describes itself, and where to talk to it (IBA 13.4.8.1).
+//! The capabilities and the address of a management class (IBA 13.4.8.1).
 
 use super::attributes;
 use crate::address::{Gid, Lid, Qpn};
@@ -16,7 +16,7 @@ layout! {
         4:0    27  capability_mask2: u32,
         /// The longest that an answer takes.
         7:3     5  resp_time_value: TimeCode,
-        /// Where requests are to go instead of here.
+        /// The destination of requests, if not this port.
         8:0   256  redirect: ClassAddress,
         40:0  256  trap: ClassAddress,
     }

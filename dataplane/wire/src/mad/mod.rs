@@ -3,7 +3,7 @@
 //! Each begins with [`MadHeader`]; the rest depends on the class: [`smp`] for subnet management,
 //! [`sa`] for subnet administration (with [`rmpp`] below it), [`perf`] for counters, [`cm`] for
 //! connections. The common parts are in [`class_port_info`] and [`notice`]. Management is a slow
-//! path, so these are values that are read and written whole.
+//! path, so messages are values, not views.
 
 mod attribute;
 pub mod class_port_info;

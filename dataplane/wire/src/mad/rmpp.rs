@@ -1,6 +1,6 @@
 //! Segmented management transactions (IBA 13.6).
 //!
-//! An answer longer than a datagram is sent as numbered segments, each a whole datagram. A class
+//! An answer longer than a datagram is sent as numbered segments, each a datagram. A class
 //! with a header of its own behind this one (subnet administration: 20 bytes) repeats that header
 //! in every segment, and the lengths here count it every time. [`Segmentation`] is that arithmetic,
 //! for senders; [`RmppHeader::data_len`] for receivers.
@@ -14,7 +14,7 @@ use crate::units::TimeCode;
 pub const SEGMENT_LEN: usize = 220;
 
 layout! {
-    /// The segmentation header, which stands behind the common one (IBA 13.6.2.1).
+    /// The segmentation header, behind the common one (IBA 13.6.2.1).
     pub struct RmppHeader: 12 bytes {
         /// 1; 0 in a datagram that takes no part in segmentation.
         0:0    8  version: u8,
@@ -66,7 +66,7 @@ codes! {
 impl RmppHeader {
     pub const VERSION: u8 = 1;
 
-    /// An acknowledgement of all segments to `segment_number`, which lets the sender go on to
+    /// An acknowledgement of all segments to `segment_number`, which permits segments up to
     /// `new_window_last`.
     pub const fn ack(segment_number: u32, new_window_last: u32, response_time: TimeCode) -> Self {
         Self {
@@ -111,7 +111,7 @@ impl Segmentation {
     /// `data_len` bytes of data, in a class that repeats `class_header_len` bytes in each segment:
     /// fewer than [`SEGMENT_LEN`].
     pub const fn new(data_len: usize, class_header_len: usize) -> Self {
-        assert!(class_header_len < SEGMENT_LEN, "no room for data behind the class's header");
+        assert!(class_header_len < SEGMENT_LEN, "no space for data behind the class header");
         Self { data_len, class_header_len }
     }
 

@@ -111,8 +111,8 @@ pub struct LinkChange {
     pub master: Option<u32>,
     /// Reverse path filter of IPv4: 0 none, 1 strict, 2 loose.
     pub rp_filter: Option<u32>,
-    /// Whether another IPv4 address of a subnet takes the place of the first one when that is
-    /// removed; otherwise the kernel removes all of them.
+    /// Whether another IPv4 address of a subnet becomes its primary one when that is removed;
+    /// otherwise the kernel removes all of them.
     pub promote_secondaries: Option<bool>,
     /// How link-local addresses are made: 0 EUI-64, 1 none, 2 stable privacy, 3 random.
     pub addr_gen_mode: Option<u8>,

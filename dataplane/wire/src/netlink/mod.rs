@@ -1,7 +1,7 @@
 //! Netlink and rtnetlink: messages of the Linux kernel about links, addresses, routes and nexthop
 //! objects, and requests to it (RFC 3549; `linux/netlink.h`, `linux/rtnetlink.h`).
 //!
-//! A datagram is a row of messages. [`NetlinkMessages`] walks it, [`NetlinkMessage::payload`] reads
+//! A datagram is a sequence of messages. [`NetlinkMessages`] walks it, [`NetlinkMessage::payload`] reads
 //! one message; [`attribute`] walks and writes the attributes inside, for [`link`], [`ip_address`],
 //! [`route`] and [`nexthop`]; [`request`] writes dump requests and whole messages.
 //!
@@ -12,7 +12,7 @@
 //! for every attribute, and its parser is not total on hostile lengths. Six messages are needed.
 //!
 //! Attributes that nothing here needs are skipped. A message that cannot be understood without them
-//! (encapsulation, source-specific routes) has a field that says so.
+//! (encapsulation, source-specific routes) has a field for that.
 
 pub mod attribute;
 pub mod ip_address;
@@ -184,7 +184,7 @@ pub enum Payload<'a> {
     DelAddress(AddressMessage),
     /// A route was added, replaced, or (IPv6) has one path more.
     NewRoute(RouteMessage<'a>),
-    /// A route, or of an IPv6 route the paths that are listed, is gone.
+    /// A route, or of an IPv6 route the listed paths, was removed.
     DelRoute(RouteMessage<'a>),
     NewNexthop(NexthopMessage<'a>),
     DelNexthop(NexthopMessage<'a>),
@@ -240,7 +240,7 @@ impl<'a> ErrorMessage<'a> {
         if !message.header.flags.contains(MessageFlags::EXPLAINED) {
             return Ok(error);
         }
-        // The request stands before the explanation: only its header if the answer is capped.
+        // The request precedes the explanation: only its header if the answer is capped.
         let capped = message.header.flags.contains(MessageFlags::CAPPED);
         let request = if capped || body.len() < 8 { 16 } else { u32_at(body, 4) as usize };
         let offset = attribute::align(request.min(body.len())) + 4;

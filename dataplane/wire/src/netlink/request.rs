@@ -1,4 +1,4 @@
-//! Requests to the kernel: a dump of all objects of a kind, and whole messages with their header.
+//! Requests to the kernel: a dump of all objects of a kind, and messages with their header.
 
 use super::attribute::AttributeWriter;
 use super::{AddressFamily, MessageFlags, MessageHeader, MessageType};
@@ -17,7 +17,7 @@ pub enum DumpKind {
 }
 
 impl DumpKind {
-    /// Each kind stands behind those that it refers to.
+    /// Each kind follows those that it refers to.
     pub const ALL: [Self; 5] =
         [Self::Links, Self::Addresses, Self::Nexthops, Self::RoutesV4, Self::RoutesV6];
 

@@ -1,7 +1,7 @@
 //! Routes of the kernel (`struct rtmsg`, `RTA_*`, `struct rtnexthop`).
 //!
 //! Byte 0 family, 1 destination length, 2 source length, 3 TOS, 4 table, 5 protocol, 6 scope,
-//! 7 type, 8 flags; then attributes. A table above 255 stands in `RTA_TABLE` alone.
+//! 7 type, 8 flags; then attributes. A table above 255 is in `RTA_TABLE` alone.
 //!
 //! A route has one path in its own attributes, or several in `RTA_MULTIPATH`, or it names a nexthop
 //! object by `RTA_NH_ID`. A route with a nexthop object may repeat the object's paths; the object
@@ -69,7 +69,7 @@ flags! {
     pub struct RouteFlags(u32) {
         /// The link is down: the path is not used.
         DEAD = 1 << 0,
-        /// The gateway is on the link, whatever the addresses say.
+        /// The gateway is on the link, even if no address of the link covers it.
         ON_LINK = 1 << 2,
         /// The link has no carrier.
         LINK_DOWN = 1 << 4,
@@ -88,7 +88,7 @@ pub struct RoutePath {
     /// Share of the flows, from 1 to 256.
     pub weight: u16,
     pub flags: RouteFlags,
-    /// Whether packets are encapsulated on it, in a way that this decoder does not read.
+    /// Whether packets are encapsulated on it; the encapsulation is not parsed.
     pub encapsulated: bool,
 }
 
@@ -193,7 +193,7 @@ impl RoutePath {
         match attribute.kind {
             INTERFACE => self.interface = attribute.u32()?,
             GATEWAY => self.gateway = Some(attribute.address(family)?),
-            // Families other than IP (MPLS, say) make a path that cannot be used.
+            // A gateway of another family than IP (MPLS) makes a path that cannot be used.
             VIA => match attribute.via() {
                 Ok(gateway) => self.gateway = Some(gateway),
                 Err(WireError::BadValue { .. }) => self.encapsulated = true,

@@ -21,7 +21,7 @@ use std::vec::Vec;
 fn body(write: impl FnOnce(&mut AttributeWriter<'_>) -> Result<(), WireError>) -> Vec<u8> {
     let mut out = [0; 2048];
     let mut writer = AttributeWriter::new(&mut out);
-    write(&mut writer).expect("there is room");
+    write(&mut writer).expect("there is space");
     let len = writer.written();
     out[..len].to_vec()
 }
@@ -102,7 +102,7 @@ proptest! {
                 let ([a, b], [c, d]) = (len.to_ne_bytes(), kind.to_ne_bytes());
                 out.bytes(&[a, b, c, d])
             })
-        }).expect("there is room");
+        }).expect("there is space");
         walk(&out[..len]);
     }
 
@@ -120,7 +120,7 @@ proptest! {
         let paths = if many.is_empty() {
             Paths::Single(one)
         } else {
-            write_multipath(&many, family, &mut paths).expect("there is room")
+            write_multipath(&many, family, &mut paths).expect("there is space")
         };
         let written = RouteMessage {
             table, priority, nexthop_id, expires_s, paths, route_type: RouteType::PROHIBIT,
@@ -147,7 +147,7 @@ proptest! {
         let nexthop = if members.is_empty() {
             Nexthop::Path(RoutePath { weight: 1, ..hop })
         } else {
-            Nexthop::Group(NexthopGroup::write(&members, &mut out).expect("there is room"))
+            Nexthop::Group(NexthopGroup::write(&members, &mut out).expect("there is space"))
         };
         let written = NexthopMessage { id, family, protocol: RouteProtocol::ZEBRA, nexthop };
         let bytes = body(|out| written.write(out));
@@ -192,7 +192,7 @@ fn an_attribute_longer_than_its_message_is_refused() {
 #[test]
 fn a_message_longer_than_its_datagram_ends_the_walk() {
     let mut out = [0; 64];
-    let len = DumpKind::Links.write(1, &mut out).expect("there is room");
+    let len = DumpKind::Links.write(1, &mut out).expect("there is space");
     assert_eq!(len, 32);
     assert_eq!(NetlinkMessages::new(&out[..len]).count(), 1);
     let cut: Vec<_> = NetlinkMessages::new(&out[..len - 1]).collect();
@@ -202,8 +202,8 @@ fn a_message_longer_than_its_datagram_ends_the_walk() {
 #[test]
 fn a_dump_request_is_what_the_kernel_expects() {
     let mut out = [0; 64];
-    let len = DumpKind::RoutesV6.write(7, &mut out).expect("there is room");
-    let message = NetlinkMessages::new(&out[..len]).next().expect("one").expect("whole");
+    let len = DumpKind::RoutesV6.write(7, &mut out).expect("there is space");
+    let message = NetlinkMessages::new(&out[..len]).next().expect("one").expect("a message");
     assert_eq!(message.header.message_type, MessageType::GET_ROUTE);
     assert_eq!((message.header.flags, message.header.sequence), (MessageFlags(0x301), 7));
     assert_eq!((message.body.len(), message.body[0]), (12, 10));

@@ -65,7 +65,7 @@ codes! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credits(pub u8);
 
-/// Half a step, then a whole one: 2^n and 1.5 * 2^n in turn.
+/// 2^n and 1.5 * 2^n in turn.
 const CREDITS: [u16; 31] = [
     0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
     2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768,

@@ -7,11 +7,11 @@ layout! {
     /// Begins the transport part of every InfiniBand packet (IBA 9.2).
     pub struct Bth: 12 bytes {
         0:0    8  opcode: Opcode,
-        /// Solicited event: the receiver shall be woken.
+        /// Solicited event: wakes the receiver.
         1:0    1  se: bool,
         /// MigReq: this path is the one migrated to, the state of most connections.
         1:1    1  mig_req: bool,
-        /// Bytes that fill the payload up to whole words.
+        /// Bytes that pad the payload to a multiple of four.
         1:2    2  pad_cnt: u8,
         /// Transport version: 0.
         1:4    4  tver: u8,

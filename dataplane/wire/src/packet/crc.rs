@@ -2,7 +2,7 @@
 //!
 //! The *invariant* CRC covers the fields that no switch or router changes, from end to end:
 //! Ethernet's CRC-32, over a copy with ones in variant fields. The variant fields depend on the
-//! GRH: without one only the VL and the BTH's byte of congestion bits, with one the whole LRH and
+//! GRH: without one only the VL and the BTH's byte of congestion bits, with one all of the LRH and
 //! the GRH's traffic class, flow label and hop limit as well. The *variant* CRC covers a single
 //! hop, unmasked. Both are complemented and stored least significant byte first.
 

@@ -3,8 +3,8 @@
 use super::{Aeth, AtomicAckEth, AtomicEth, Deth, Ieth, ImmDt, Rdeth, Reth};
 use crate::WireError;
 
-/// Which extended headers follow the BTH, in this order. In RD, the RDETH and in requests the DETH
-/// come before them.
+/// The extended headers behind the BTH, in this order. In RD, the RDETH and in requests the DETH
+/// precede them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExtendedKind {
     None,
@@ -37,7 +37,7 @@ impl ExtendedKind {
     }
 }
 
-/// The headers that an opcode brings along behind the BTH.
+/// The extended headers of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extended {
     None,

@@ -1,4 +1,4 @@
-//! Putting a packet together around a payload (IBA 5.2, 9.2.1).
+//! Emitting a packet around a payload (IBA 5.2, 9.2.1).
 
 use super::{Bth, Extended, Grh, Lnh, Lrh, RdHeaders, TRAILER_LEN, crc};
 use crate::WireError;
@@ -15,13 +15,13 @@ pub struct Headers {
 }
 
 impl Headers {
-    /// Writes the whole packet around `payload`, and returns its length.
+    /// Writes the packet around `payload`, and returns its length.
     #[inline]
     pub fn emit(&self, payload: &[u8], out: &mut [u8]) -> Result<usize, WireError> {
-        self.emit_with(payload.len(), out, |room| room.copy_from_slice(payload))
+        self.emit_with(payload.len(), out, |space| space.copy_from_slice(payload))
     }
 
-    /// Writes the whole packet around a payload that `fill` puts in place, and returns its length.
+    /// Writes the packet around a payload that `fill` writes, and returns its length.
     ///
     /// LNH, all lengths, the pad and both CRCs are computed here; their values in the headers are
     /// ignored. All other fields are emitted as given, so that tests can make invalid packets.
@@ -33,21 +33,21 @@ impl Headers {
         fill: impl FnOnce(&mut [u8]),
     ) -> Result<usize, WireError> {
         let have = out.len();
-        let room = self.write(payload_len, out)?;
+        let rest = self.write(payload_len, out)?;
         let padded_len = payload_len.next_multiple_of(4);
-        let needed = have - room.len() + padded_len + TRAILER_LEN;
+        let needed = have - rest.len() + padded_len + TRAILER_LEN;
         if have < needed {
             return Err(WireError::NoRoom { format: "Packet", needed, have });
         }
-        fill(&mut room[..payload_len]);
-        room[payload_len..padded_len].fill(0);
+        fill(&mut rest[..payload_len]);
+        rest[payload_len..padded_len].fill(0);
         seal(&mut out[..needed]);
         Ok(needed)
     }
 
     /// Writes the headers for a payload of this length; returns the rest.
     ///
-    /// Always inlined: a sender knows most fields as constants, and then they cost nothing.
+    /// Always inlined: most fields of a sender are constants, and then cost no instructions.
     #[inline(always)]
     pub fn write<'a>(
         &self,

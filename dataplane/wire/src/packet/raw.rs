@@ -24,13 +24,13 @@ pub enum RawHeader {
 pub struct RawPacket<'a> {
     pub lrh: Lrh,
     pub header: RawHeader,
-    /// The payload, in whole words: raw packets have no pad count.
+    /// The payload, a multiple of four bytes: raw packets have no pad count.
     pub payload: &'a [u8],
     bytes: &'a [u8],
 }
 
 impl<'a> RawPacket<'a> {
-    /// Looks at a frame that begins with a raw packet. The frame may be longer: PktLen rules.
+    /// Parses a frame that begins with a raw packet. The frame may be longer than PktLen.
     pub fn parse(frame: &'a [u8]) -> Result<Self, WireError> {
         let (lrh, rest) = Lrh::read(frame)?;
         if lrh.lver != 0 {
@@ -52,7 +52,7 @@ impl<'a> RawPacket<'a> {
         Ok(Self { lrh, header, payload: &rest[..payload_len], bytes: &frame[..needed] })
     }
 
-    /// Whether it is as the last hop sent it.
+    /// Whether it is unchanged since the last hop.
     pub fn vcrc_ok(&self) -> bool {
         let (covered, trailer) = self.bytes.split_at(self.bytes.len() - VCRC_LEN);
         vcrc(covered).to_le_bytes() == trailer

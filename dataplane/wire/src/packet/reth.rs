@@ -5,7 +5,7 @@ layout! {
     pub struct Reth: 16 bytes {
         0:0   64  va: u64,
         8:0   32  rkey: u32,
-        /// Bytes of the whole message.
+        /// Bytes of the message.
         12:0  32  dma_len: u32,
     }
 }

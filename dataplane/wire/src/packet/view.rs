@@ -1,4 +1,4 @@
-//! Taking a packet apart: the checked view (IBA 5.2, 7, 8, 9.2).
+//! Parsing a packet: the checked view (IBA 5.2, 7, 8, 9.2).
 
 use super::extended::ExtendedKind;
 use super::opcode::Transport;
@@ -8,9 +8,9 @@ use crate::layout::split_header;
 
 /// A view of an InfiniBand transport packet with valid versions, headers and lengths.
 ///
-/// It borrows the bytes and reads a field when it is asked for: a receiver that drops a packet for
-/// its P_Key never looks at the rest. CRCs are looked at on request: a link checks the variant one,
-/// an adapter the invariant one, and a forwarder neither.
+/// It borrows the bytes and reads fields on request: a receiver that drops a packet for its P_Key
+/// reads no others. CRCs are verified on request: a link checks the variant one, an adapter the
+/// invariant one, and a forwarder neither.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
     lrh: &'a [u8; Lrh::LEN],
@@ -24,7 +24,7 @@ pub struct Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
-    /// Looks at a frame that begins with a packet. The frame may be longer: PktLen rules.
+    /// Parses a frame that begins with a packet. The frame may be longer than PktLen.
     #[inline]
     pub fn parse(frame: &'a [u8]) -> Result<Self, WireError> {
         let (lrh, _) = split_header::<{ Lrh::LEN }>("Lrh", frame)?;
@@ -90,7 +90,7 @@ impl<'a> Packet<'a> {
     pub fn extended(&self) -> Extended {
         let own = &self.extended[self.extended.len() - self.kind.bytes()..];
         let read = Extended::read(self.kind, own);
-        read.expect("parse has found room for headers of this kind").0
+        read.expect("parse has checked the length").0
     }
 
     /// The additional headers of reliable datagrams.
@@ -102,7 +102,7 @@ impl<'a> Packet<'a> {
         RdHeaders::read(opcode.is_request(), self.extended).ok().map(|(rd, _)| rd)
     }
 
-    /// All headers, as they would be put together.
+    /// All headers.
     pub fn headers(&self) -> Headers {
         Headers {
             lrh: self.lrh(),
@@ -124,13 +124,13 @@ impl<'a> Packet<'a> {
         self.bytes
     }
 
-    /// Whether it is as its sender made it.
+    /// Whether it is unchanged since its sender.
     pub fn icrc_ok(&self) -> bool {
         let (covered, trailer) = self.bytes.split_at(self.bytes.len() - TRAILER_LEN);
         crc::icrc(covered).is_some_and(|icrc| icrc.to_le_bytes() == trailer[..crc::ICRC_LEN])
     }
 
-    /// Whether it is as the last hop sent it.
+    /// Whether it is unchanged since the last hop.
     pub fn vcrc_ok(&self) -> bool {
         let (covered, trailer) = self.bytes.split_at(self.bytes.len() - crc::VCRC_LEN);
         crc::vcrc(covered).to_le_bytes() == trailer

@@ -32,8 +32,8 @@ fn v4_header(protocol: IpProtocol, destination: Ipv4Addr) -> Ipv4Header {
 /// An IPv4 packet.
 fn ipv4(header: Ipv4Header, options: &[Ipv4Option<'_>], payload: &[u8]) -> Vec<u8> {
     let mut out = vec![0; Ipv4Header::LEN_MAX + payload.len()];
-    let room = header.write_packet(options, payload.len(), &mut out).expect("it fits");
-    room.copy_from_slice(payload);
+    let space = header.write_packet(options, payload.len(), &mut out).expect("it fits");
+    space.copy_from_slice(payload);
     let parsed = Ipv4Packet::parse(&out).expect("it was just written");
     out.truncate(usize::from(parsed.header().total_length));
     out
@@ -97,7 +97,7 @@ fn ipv4_with_every_field_and_options() {
         more_fragments: true,
         fragment_offset: 185,
         ttl: 7,
-        // Reserved for experiments, so that nobody looks for a header inside.
+        // Reserved for experiments, so tshark looks for no header inside.
         protocol: IpProtocol(253),
         ..v4_header(IpProtocol::UDP, HOST)
     };
@@ -293,8 +293,8 @@ fn udp_over_ipv4() {
 
 fn segment(header: &TcpHeader, options: &[TcpOption<'_>], payload: &[u8]) -> DissectedFrame {
     let mut out = [0; 200];
-    let room = header.write_segment(options, payload.len(), &mut out).expect("it fits");
-    room.copy_from_slice(payload);
+    let space = header.write_segment(options, payload.len(), &mut out).expect("it fits");
+    space.copy_from_slice(payload);
     let header_len =
         usize::from(TcpHeader::read(&out).expect("it was just written").0.data_offset) * 4;
     let out = &mut out[..header_len + payload.len()];

@@ -46,7 +46,7 @@ fn ipv6_with_every_field() {
         ecn: 1,
         flow_label: 0xabcde,
         hop_limit: 7,
-        // Reserved for experiments, so that nobody looks for a header inside.
+        // Reserved for experiments, so tshark looks for no header inside.
         ..header(IpProtocol(253), HOST)
     };
     judge(
@@ -66,7 +66,7 @@ fn ipv6_with_every_field() {
 
 fn extended(name: &'static str, first: IpProtocol, extension: &Extension<'_>) -> DissectedFrame {
     let mut payload = vec![0xff; extension.wire_len() + 20];
-    extension.write(&mut payload).expect("there is room");
+    extension.write(&mut payload).expect("there is space");
     ipv6(name, header(first, HOST), &payload).expect("ipv6.nxt", first.0)
 }
 

@@ -57,7 +57,7 @@ macro_rules! counters {
 }
 
 fn expect_counters(frame: DissectedFrame, counters: &PortCounters) -> DissectedFrame {
-    // It does not know CounterSelect2, QP1Dropped and PortXmitWait.
+    // tshark does not dissect CounterSelect2, QP1Dropped and PortXmitWait.
     let frame = fields!(frame, "portcounters",
         portselect: 2 = counters.port_select,
         counterselect: 4 = counters.counter_select.0,

@@ -68,7 +68,7 @@ fn expect_node_info(frame: DissectedFrame, info: &NodeInfo) -> DissectedFrame {
 }
 
 fn expect_switch_info(frame: DissectedFrame, info: &SwitchInfo) -> DissectedFrame {
-    // It does not know MulticastFDBTop.
+    // tshark does not dissect MulticastFDBTop.
     fields!(frame, "switchinfo",
         linearfdbcap: 4 = info.linear_fdb_cap,
         randomfdbcap: 4 = info.random_fdb_cap,
@@ -91,7 +91,7 @@ fn expect_switch_info(frame: DissectedFrame, info: &SwitchInfo) -> DissectedFram
 }
 
 fn expect_port_info(frame: DissectedFrame, info: &PortInfo) -> DissectedFrame {
-    // It does not know what came after version 1.2.1 of the specification: the suppression of group
+    // tshark does not dissect fields after version 1.2.1 of the specification: the suppression of group
     // P_Key traps, CapabilityMask2 and the extended speeds.
     let frame = expect_capabilities(frame, info.capability_mask);
     let frame = fields!(frame, "portinfo",
@@ -146,7 +146,7 @@ fn expect_port_info(frame: DissectedFrame, info: &PortInfo) -> DissectedFrame {
     )
 }
 
-/// The names that tshark has for capabilities; it knows none above bit 27.
+/// The names of capabilities in tshark, which has none above bit 27.
 fn expect_capabilities(frame: DissectedFrame, mask: CapabilityMask) -> DissectedFrame {
     let has = |capability: CapabilityMask| u32::from(mask.contains(capability));
     fields!(frame, "portinfo.capabilitymask",

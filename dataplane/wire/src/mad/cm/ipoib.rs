@@ -23,7 +23,7 @@ layout! {
 impl IpoibPrivateData {
     /// As the private data of a message, zeros behind it.
     pub fn padded<const N: usize>(&self) -> [u8; N] {
-        const { assert!(N >= Self::LEN, "no message has so little private data") };
+        const { assert!(N >= Self::LEN, "the private data of this message is too short") };
         let mut private_data = [0; N];
         private_data[..Self::LEN].copy_from_slice(&self.emit());
         private_data
@@ -31,7 +31,12 @@ impl IpoibPrivateData {
 
     /// The same with the extension for several workers.
     pub fn padded_with<const N: usize>(&self, asking: &AskingWorker) -> [u8; N] {
-        const { assert!(N >= Self::LEN + AskingWorker::LEN, "there is room in a request") };
+        const {
+            assert!(
+                N >= Self::LEN + AskingWorker::LEN,
+                "the private data of this message is too short"
+            )
+        };
         let mut private_data = self.padded();
         private_data[Self::LEN..][..AskingWorker::LEN].copy_from_slice(&asking.emit());
         private_data
@@ -160,7 +165,7 @@ mod tests {
         let fields = IpoibPrivateData { ud_qpn: QPN, receive_mtu: 65_524 };
         let with = |asking: AskingWorker| fields.padded_with::<92>(&asking);
         assert_eq!(AskingWorker::of(&fields.padded::<92>()), None, "no extension");
-        assert_eq!(AskingWorker::of(&with(AskingWorker::new(4, 4))), None, "there is none such");
+        assert_eq!(AskingWorker::of(&with(AskingWorker::new(4, 4))), None, "worker 4 of 4");
         let other = AskingWorker { mark: AskingWorker::MARK + 1, worker: 1, workers: 2 };
         assert_eq!(AskingWorker::of(&with(other)), None);
         assert_eq!(AskingWorker::of(&with(AskingWorker::new(1, 2))[..15]), None, "too short");

@@ -15,7 +15,7 @@ macro_rules! connection_message {
             pub struct $name: 232 bytes {
                 /// The sender's communication ID; 0 if it has none.
                 0:0 32 local_comm_id: CommId,
-                /// The receiver's communication ID; 0 if the sender does not know it.
+                /// The receiver's communication ID; 0 if the sender does not have it.
                 4:0 32 remote_comm_id: CommId,
                 $($fields)*
             }

@@ -30,7 +30,7 @@ codes! {
         /// No listener has the service ID.
         INVALID_SERVICE_ID = 8,
         INVALID_TRANSPORT_SERVICE_TYPE = 9,
-        /// The queue pair is one that the sender still believes connected.
+        /// The sender still has a connection with this queue pair.
         STALE_CONNECTION = 10,
         RDC_DOES_NOT_EXIST = 11,
         /// Additional information: a GID that would be accepted.
@@ -78,8 +78,8 @@ impl Rej {
         self
     }
 
-    /// The node whose timeout is the reason: it may not know the receiver's ID of the connection,
-    /// so the receiver finds that by this GUID and [`Rej::local_comm_id`].
+    /// The node whose timeout is the reason: it may not have the receiver's ID of the connection,
+    /// so the receiver finds the connection by this GUID and [`Rej::local_comm_id`].
     pub fn timed_out_ca(&self) -> Option<Guid> {
         match self.reason {
             RejectReason::TIMEOUT => {

@@ -42,7 +42,7 @@ layout! {
 
 attributes!(InformInfo = 0x0003);
 
-/// It is set as a whole.
+/// It has no components.
 impl Record for InformInfo {
     type Mask = u64;
 }

@@ -50,7 +50,7 @@ layout! {
 }
 
 layout! {
-    /// A datagram of subnet administration, whole.
+    /// A datagram of subnet administration.
     pub struct SaMad: 256 bytes {
         0:0    192  header: MadHeader,
         /// Zero unless the datagram is a segment.
@@ -155,12 +155,12 @@ macro_rules! record {
 }
 use record;
 
-/// Queries for it have no components.
+/// It has no components.
 impl Record for ClassPortInfo {
     type Mask = u64;
 }
 
-/// It is reported, never queried.
+/// It is only reported.
 impl Record for NoticeReport {
     type Mask = u64;
 }
@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(out[..16], [0, 1, 2, 3, 0, 4, 0, 0, 0, 1, 2, 3, 0, 4, 0, 0]);
         assert_eq!(LinkRecord::ATTRIBUTE_OFFSET, 1);
         assert_eq!(records(&out, 1).unwrap().collect::<Vec<LinkRecord>>(), [LINK, LINK]);
-        // The last record may come without its padding.
+        // The last record may have no padding.
         assert_eq!(records::<LinkRecord>(&out[..14], 1).unwrap().count(), 2);
         assert_eq!(records::<LinkRecord>(&out[..13], 1).unwrap().count(), 1);
         assert!(write_record(LINK, &mut out[..7]).is_err());

@@ -62,7 +62,7 @@ attributes! {
 }
 
 layout! {
-    /// A whole subnet management packet that is routed by LID (IBA 14.2.1.1).
+    /// A subnet management packet that is routed by LID (IBA 14.2.1.1).
     pub struct LidSmp: 256 bytes {
         0:0    192  header: MadHeader,
         /// Permits management of the receiving port.
