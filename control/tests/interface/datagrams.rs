@@ -83,7 +83,7 @@ fn an_interface_waits_for_its_p_key_and_full_membership_with_a_reason() {
     assert_eq!(waits_for, Some("the subnet manager to give the port the key"));
     world.seen = |nth, mut view| {
         if nth == 0 {
-            view.pkeys = vec![PKey::DEFAULT_LIMITED];
+            view.pkeys = vec![PKey(0x7fff)];
         }
         view
     };

@@ -9,7 +9,6 @@ pub struct PKey(pub u16);
 impl PKey {
     /// Full member of the default partition, of which every port is at least a limited one.
     pub const DEFAULT: Self = Self(0xffff);
-    pub const DEFAULT_LIMITED: Self = Self(0x7fff);
     /// A table entry that is not in use.
     pub const INVALID: Self = Self(0);
 

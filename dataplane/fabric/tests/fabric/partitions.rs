@@ -262,7 +262,7 @@ fn only_the_m_key_allows_writing_p_keys() {
     let victim = LIMITED[1];
     for (nth, wrong) in (1..).zip([MKey(0), MKey(M_KEY.0 ^ 1)]) {
         set_keys(&hosts, LIMITED[0], victim, wrong);
-        assert_eq!(hosts.port(hosts.ends[victim]).pkeys[0], PKey::DEFAULT_LIMITED);
+        assert_eq!(hosts.port(hosts.ends[victim]).pkeys[0], PKey(0x7fff));
         assert_eq!(hosts.node(victim, |node| node.drops.of(NodeDrop::MKey)), nth);
     }
     assert!(hosts.has_heard(TrapNumber::BAD_M_KEY));
@@ -302,7 +302,7 @@ fn general_services_are_judged_by_the_key_that_they_have() {
     for wire in wires() {
         let hosts = Hosts::new(true, wire);
         let ask = |from, to, key| ask_agent(&hosts, from, to, key);
-        let (limited, full) = (PKey::DEFAULT_LIMITED, PKey::DEFAULT);
+        let (limited, full) = (PKey(0x7fff), PKey::DEFAULT);
         assert_eq!(ask(LIMITED[0], FULL, 0x7fff), (Some(full), [0, 0, 0]));
         assert_eq!(ask(FULL, LIMITED[0], 0xffff), (Some(limited), [0, 0, 0]));
         assert_eq!(ask(LIMITED[0], LIMITED[1], 0x7fff), (None, [0, 1, 0]), "at the last switch");

@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn without_a_word_of_it_all_are_limited_members_of_the_default() {
         let read = Partitions::read("conf", "blue=2:ALL;").unwrap();
-        assert_eq!(read.keys(&port(7)), [PKey::DEFAULT_LIMITED, PKey(2)]);
+        assert_eq!(read.keys(&port(7)), [PKey(0x7fff), PKey(2)]);
         assert_eq!(read.keys(&port(1)), [PKey::DEFAULT, PKey(2)]);
         assert_eq!(Partitions::default().keys(&port(7)), [PKey::DEFAULT]);
     }

@@ -224,7 +224,7 @@ fn partitions_are_written_to_ports_and_to_the_switches_beside_them() {
     world.start(1, SmConfig { partitions, ..SmConfig::default() });
     world.settle();
     let keys = |node: usize, port: usize| world.subnet.nodes()[node].ports[port].p_keys.entries();
-    let limited = PKey::DEFAULT_LIMITED;
+    let limited = PKey(0x7fff);
     assert_eq!((keys(1, 1)[0], keys(2, 1)[0]), (PKey::DEFAULT, limited));
     assert_eq!(keys(3, 1)[..3], [limited, PKey(0x8012), PKey::INVALID]);
     assert_eq!(keys(0, 3), keys(3, 1));
