@@ -505,12 +505,6 @@ fn pkey_table_record(table: PKeyTableRecord) -> DissectedFrame {
     )
 }
 
-fn guid_info_record(record: GuidInfoRecord) -> DissectedFrame {
-    let guids = record.guid_info.guids.map(|guid| guid.to_string()).join(",");
-    let frame = sa(record).expect("infiniband.switchinfo.guid", guids);
-    hex!(frame, "sa.": "lid" 4 = record.lid.0, "blocknum_eightbit" 2 = record.block)
-}
-
 fn sm_info_record(record: SmInfoRecord) -> DissectedFrame {
     let info = record.sm_info;
     hex!(sa(record), "":
@@ -520,39 +514,6 @@ fn sm_info_record(record: SmInfoRecord) -> DissectedFrame {
         "sminfo.actcount" 8 = info.act_count,
         "sminfo.priority" 2 = info.priority,
         "sminfo.smstate" 2 = info.state.0,
-    )
-}
-
-fn sl_to_vl_record(record: SlToVlRecord) -> DissectedFrame {
-    let every_other = |first: usize| {
-        let lanes = record.table.lanes.into_iter().skip(first).step_by(2);
-        lanes.map(|lane| format!("{lane:#04x}")).collect::<Vec<_>>().join(",")
-    };
-    let frame = sa(record)
-        .expect("infiniband.sltovlmappingtable.sltovlhighbits", every_other(0))
-        .expect("infiniband.sltovlmappingtable.sltovllowbits", every_other(1));
-    hex!(frame, "sa.":
-        "lid" 4 = record.lid.0,
-        "inputportnum" 2 = record.input_port,
-        "outputportnum" 2 = record.output_port,
-    )
-}
-
-fn vl_arb_record(record: VlArbRecord) -> DissectedFrame {
-    let entries = record.table.entries;
-    let frame = sa(record)
-        .expect(
-            "infiniband.vlarbitrationtable.vl",
-            entries.map(|entry| format!("{:#04x}", entry.lane)).join(","),
-        )
-        .expect(
-            "infiniband.vlarbitrationtable.weight",
-            entries.map(|entry| format!("{:#04x}", entry.weight)).join(","),
-        );
-    hex!(frame, "sa.":
-        "lid" 4 = record.lid.0,
-        "outputportnum" 2 = record.output_port,
-        "blocknum_eightbit" 2 = record.block,
     )
 }
 
@@ -582,10 +543,7 @@ fn every_record_for_management_tools() {
         all(lft_record),
         all(mft_record),
         all(pkey_table_record),
-        all(guid_info_record),
         all(sm_info_record),
-        all(sl_to_vl_record),
-        all(vl_arb_record),
     ]);
     judge("every_record_for_management_tools", &frames);
 }

@@ -22,9 +22,6 @@ fn expect_details(frame: DissectedFrame, details: TrapDetails) -> DissectedFrame
     match details {
         TrapDetails::Gid(trap) => frame.expect("infiniband.trap.gidaddr", trap.gid),
         TrapDetails::LinkState(trap) => fields!(frame, "trap", lidaddr: 4 = trap.lid.0),
-        TrapDetails::Port(trap) => {
-            fields!(frame, "trap", lidaddr: 4 = trap.lid.0, portno: 2 = trap.port)
-        }
         TrapDetails::Capability(trap) => {
             let changed = |change| u8::from(trap.changes.contains(change));
             fields!(frame, "trap",
@@ -36,10 +33,6 @@ fn expect_details(frame: DissectedFrame, details: TrapDetails) -> DissectedFrame
                 linkspeecenabledchange: 2 = changed(LocalChanges::LINK_SPEED_ENABLED),
             )
         }
-        TrapDetails::SystemImageGuid(trap) => fields!(frame, "trap",
-            lidaddr: 4 = trap.lid.0,
-            systemimageguid: 16 = trap.system_image_guid.0,
-        ),
         TrapDetails::BadMKey(trap) => fields!(
             frame.expect("infiniband.trap.drnoticereturnpath", plain(&trap.return_path)), "trap",
             lidaddr: 4 = trap.lid.0,

@@ -1,7 +1,7 @@
 //! Details of traps: the last 54 bytes of a notice (IBA 14.2.5.1, 15.2.5.1).
 
 use super::TrapNumber;
-use crate::address::{Gid, Guid, Lid, Qpn};
+use crate::address::{Gid, Lid, Qpn};
 use crate::keys::PKey;
 use crate::mad::smp::{CapabilityMask, CapabilityMask2, MKey};
 use crate::mad::{AttributeId, Method};
@@ -13,18 +13,15 @@ pub enum TrapDetails {
     Gid(GidTrap),
     /// 128: a link of a switch went up or down.
     LinkState(LinkStateTrap),
-    /// 129, 130, 131: a link does badly.
-    Port(PortTrap),
-    /// 144: something about a port changed by its own doing.
+    /// 144: a port changed its own attributes.
     Capability(CapabilityTrap),
-    /// 145: a node belongs to another system now.
-    SystemImageGuid(SystemImageGuidTrap),
     /// 256: an M_Key violation.
     BadMKey(BadMKeyTrap),
     /// 257 and 258: a P_Key or Q_Key violation at the receiver.
     BadKey(BadKeyTrap),
     /// 259: a P_Key violation at a switch.
     BadPKeyAtSwitch(BadPKeyAtSwitchTrap),
+    /// Any other.
     Raw([u8; 54]),
 }
 
@@ -38,13 +35,7 @@ impl TrapDetails {
             | TrapNumber::MULTICAST_GROUP_CREATED
             | TrapNumber::MULTICAST_GROUP_DELETED => Self::Gid(GidTrap::parse(bytes)),
             TrapNumber::LINK_STATE_CHANGED => Self::LinkState(LinkStateTrap::parse(bytes)),
-            TrapNumber::LOCAL_LINK_INTEGRITY
-            | TrapNumber::EXCESSIVE_BUFFER_OVERRUN
-            | TrapNumber::FLOW_CONTROL_WATCHDOG => Self::Port(PortTrap::parse(bytes)),
             TrapNumber::CAPABILITY_CHANGED => Self::Capability(CapabilityTrap::parse(bytes)),
-            TrapNumber::SYSTEM_IMAGE_GUID_CHANGED => {
-                Self::SystemImageGuid(SystemImageGuidTrap::parse(bytes))
-            }
             TrapNumber::BAD_M_KEY => Self::BadMKey(BadMKeyTrap::parse(bytes)),
             TrapNumber::BAD_P_KEY | TrapNumber::BAD_Q_KEY => Self::BadKey(BadKeyTrap::parse(bytes)),
             TrapNumber::BAD_P_KEY_AT_SWITCH => {
@@ -58,9 +49,7 @@ impl TrapDetails {
         match self {
             Self::Gid(details) => details.emit(),
             Self::LinkState(details) => details.emit(),
-            Self::Port(details) => details.emit(),
             Self::Capability(details) => details.emit(),
-            Self::SystemImageGuid(details) => details.emit(),
             Self::BadMKey(details) => details.emit(),
             Self::BadKey(details) => details.emit(),
             Self::BadPKeyAtSwitch(details) => details.emit(),
@@ -80,15 +69,6 @@ layout! {
     /// The switch whose links changed: trap 128.
     pub struct LinkStateTrap: 54 bytes {
         0:0    16  lid: Lid,
-    }
-}
-
-layout! {
-    /// The port with errors: traps 129 to 131.
-    pub struct PortTrap: 54 bytes {
-        /// Of the port, or of its switch.
-        2:0    16  lid: Lid,
-        4:0     8  port: u8,
     }
 }
 
@@ -113,14 +93,6 @@ flags! {
         SM_PRIORITY = 1 << 3,
         HIERARCHY_INFO = 1 << 4,
         CAPABILITY_MASK2 = 1 << 5,
-    }
-}
-
-layout! {
-    /// The new system of a node: trap 145.
-    pub struct SystemImageGuidTrap: 54 bytes {
-        2:0    16  lid: Lid,
-        6:0    64  system_image_guid: Guid,
     }
 }
 
@@ -195,9 +167,6 @@ mod tests {
     fn short_traps() {
         assert_eq!(GidTrap::parse(&counting()).gid, gid_at(0x46));
         assert_eq!(LinkStateTrap::parse(&counting()).lid, Lid(0x4041));
-        assert_eq!(PortTrap::parse(&counting()), PortTrap { lid: Lid(0x4243), port: 0x44 });
-        let moved = SystemImageGuidTrap::parse(&counting());
-        assert_eq!((moved.lid, moved.system_image_guid.0), (Lid(0x4243), 0x4647_4849_4a4b_4c4d));
     }
 
     #[test]

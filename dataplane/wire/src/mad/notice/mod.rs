@@ -8,7 +8,7 @@ mod details;
 
 pub use details::{
     BadKeyTrap, BadMKeyTrap, BadPKeyAtSwitchTrap, CapabilityTrap, GidTrap, LinkStateTrap,
-    LocalChanges, PortTrap, SystemImageGuidTrap, TrapDetails,
+    LocalChanges, TrapDetails,
 };
 
 use super::attributes;

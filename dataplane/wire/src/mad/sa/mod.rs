@@ -24,10 +24,9 @@ pub use path_record::{PathRecord, PathRecordMask};
 pub use port_info_record::{PortInfoRecord, PortInfoRecordMask};
 pub use service_record::{ServiceRecord, ServiceRecordMask};
 pub use table_records::{
-    GuidInfoRecord, GuidInfoRecordMask, LftRecord, LftRecordMask, LinkRecord, LinkRecordMask,
-    MftRecord, MftRecordMask, PKeyTableRecord, PKeyTableRecordMask, SlToVlRecord, SlToVlRecordMask,
-    SmInfoRecord, SmInfoRecordMask, SwitchInfoRecord, SwitchInfoRecordMask, VlArbRecord,
-    VlArbRecordMask,
+    LftRecord, LftRecordMask, LinkRecord, LinkRecordMask, MftRecord, MftRecordMask,
+    PKeyTableRecord, PKeyTableRecordMask, SmInfoRecord, SmInfoRecordMask, SwitchInfoRecord,
+    SwitchInfoRecordMask,
 };
 
 use super::class_port_info::ClassPortInfo;

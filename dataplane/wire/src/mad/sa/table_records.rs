@@ -1,14 +1,11 @@
-//! Records for management tools beside nodes and ports: links, and the tables of ports and switches
-//! (IBA 15.2.5).
-//!
-//! Each record has fields that identify the port or block, and behind them an attribute of subnet
-//! management or nothing. They are short, so they are in one file.
+//! Short records for management tools: links, subnet managers, and the tables of ports and switches
+//! (IBA 15.2.5). Each has fields that identify the port or block, and behind them an attribute of
+//! subnet management or nothing.
 
 use super::record;
 use crate::address::Lid;
 use crate::mad::smp::{
-    GuidInfo, LinearForwardingTable, MulticastForwardingTable, PKeyTable, SlToVlMappingTable,
-    SmInfo, SwitchInfo, VlArbitrationTable,
+    LinearForwardingTable, MulticastForwardingTable, PKeyTable, SmInfo, SwitchInfo,
 };
 
 layout! {
@@ -64,16 +61,6 @@ layout! {
 }
 
 layout! {
-    /// A block of a port's GUIDs (IBA 15.2.5.18).
-    pub struct GuidInfoRecord: 72 bytes {
-        0:0   16  lid: Lid,
-        /// The first entry is 8 times this.
-        2:0    8  block: u8,
-        8:0  512  guid_info: GuidInfo,
-    }
-}
-
-layout! {
     /// A subnet manager (IBA 15.2.5.10).
     pub struct SmInfoRecord: 25 bytes {
         0:0   16  lid: Lid,
@@ -81,35 +68,6 @@ layout! {
     }
 }
 
-layout! {
-    /// Which lanes service levels take between two ports of a node (IBA 15.2.5.4).
-    pub struct SlToVlRecord: 16 bytes {
-        0:0   16  lid: Lid,
-        /// Of a switch only.
-        2:0    8  input_port: u8,
-        /// Of a switch only.
-        3:0    8  output_port: u8,
-        8:0   64  table: SlToVlMappingTable,
-    }
-}
-
-layout! {
-    /// VL arbitration of a port (IBA 15.2.5.9).
-    pub struct VlArbRecord: 72 bytes {
-        0:0   16  lid: Lid,
-        /// Of a switch only.
-        2:0    8  output_port: u8,
-        /// Which half of which table: a [`VlPart`](crate::mad::smp::VlPart).
-        3:0    8  block: u8,
-        8:0  512  table: VlArbitrationTable,
-    }
-}
-
-record!(SlToVlRecord = 0x0013, SlToVlRecordMask {
-    LID = 1 << 0,
-    INPUT_PORT = 1 << 1,
-    OUTPUT_PORT = 1 << 2,
-});
 record!(SwitchInfoRecord = 0x0014, SwitchInfoRecordMask { LID = 1 << 0 });
 record!(LftRecord = 0x0015, LftRecordMask { LID = 1 << 0, BLOCK = 1 << 1 });
 record!(MftRecord = 0x0017, MftRecordMask { LID = 1 << 0, POSITION = 1 << 1, BLOCK = 1 << 3 });
@@ -127,21 +85,10 @@ record!(LinkRecord = 0x0020, LinkRecordMask {
     TO_PORT = 1 << 2,
     TO_LID = 1 << 3,
 });
-record!(GuidInfoRecord = 0x0030, GuidInfoRecordMask {
-    LID = 1 << 0,
-    BLOCK = 1 << 1,
-    /// The first of eight, of which each has a bit.
-    GUID_0 = 1 << 4,
-});
 record!(PKeyTableRecord = 0x0033, PKeyTableRecordMask {
     LID = 1 << 0,
     BLOCK = 1 << 1,
     PORT_NUM = 1 << 2,
-});
-record!(VlArbRecord = 0x0036, VlArbRecordMask {
-    LID = 1 << 0,
-    OUTPUT_PORT = 1 << 1,
-    BLOCK = 1 << 2,
 });
 
 #[cfg(test)]
@@ -184,13 +131,6 @@ mod tests {
         let bytes: [u8; 64] = counting(0x11);
         let record = PKeyTableRecord { lid: LID, block: 0x0304, port_num: 5, table: filled() };
         assert_bytes(&record, &[(0, &[1, 2, 3, 4, 5]), (8, &bytes)]);
-        let record = GuidInfoRecord { lid: LID, block: 3, guid_info: filled() };
-        assert_bytes(&record, &[(0, &[1, 2, 3]), (8, &bytes)]);
-        let record = SlToVlRecord { lid: LID, input_port: 3, output_port: 4, table: filled() };
-        assert_bytes(&record, &[(0, &[1, 2, 3, 4]), (8, &bytes[..8])]);
-        let table: VlArbitrationTable = filled();
-        let record = VlArbRecord { lid: LID, output_port: 3, block: 4, table };
-        assert_bytes(&record, &[(0, &[1, 2, 3, 4]), (8, &table.emit())]);
     }
 
     #[test]
