@@ -55,12 +55,6 @@ impl fmt::Display for Lid {
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Guid(pub u64);
 
-impl fmt::Display for Guid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#018x}", self.0)
-    }
-}
-
 /// A queue pair number: 24 bits.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Qpn(pub u32);
@@ -71,12 +65,6 @@ impl Qpn {
     /// The members of the group: the destination QPN of every multicast packet.
     pub const MULTICAST: Self = Self(0xff_ffff);
     pub const MAX: Self = Self(0xff_ffff);
-}
-
-impl fmt::Display for Qpn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#08x}", self.0)
-    }
 }
 
 /// A global identifier: 64 bits of prefix, 64 of interface; an IPv6 address in form (IBA 4.1.1).
@@ -133,10 +121,10 @@ codes! {
     }
 }
 
-debug_by_display!(Lid, Guid, Qpn, Gid);
+debug_by_display!(Lid, Gid);
 number_field!(Lid(u16));
-number_field!(Guid(u64));
-number_field!(Qpn(u32));
+hex_number!(Guid(u64), 18);
+hex_number!(Qpn(u32), 8);
 
 impl crate::layout::Field for Gid {
     const WIDTH_MAX: usize = 128;

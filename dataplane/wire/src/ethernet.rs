@@ -2,7 +2,7 @@
 //! RFC 2464).
 
 use crate::address::Gid;
-use crate::layout::{Field, FieldSpec, Layout, WireError, split_header};
+use crate::layout::{FieldSpec, Layout, WireError, split_header};
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -154,18 +154,7 @@ impl fmt::Display for MacAddress {
     }
 }
 debug_by_display!(MacAddress);
-
-impl Field for MacAddress {
-    const WIDTH_MAX: usize = 48;
-    #[inline(always)]
-    fn load(bytes: &[u8], bit: usize, width: usize) -> Self {
-        Self(Field::load(bytes, bit, width))
-    }
-    #[inline(always)]
-    fn store(self, bytes: &mut [u8], bit: usize, width: usize) {
-        self.0.store(bytes, bit, width);
-    }
-}
+number_field!(MacAddress([u8; 6]));
 
 /// The hardware address of ARP on Ethernet.
 impl Layout for MacAddress {

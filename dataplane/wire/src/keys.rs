@@ -1,7 +1,5 @@
 //! Keys that packets carry and receivers check: P_Keys (IBA 10.9) and Q_Keys (IBA 10.2.4).
 
-use core::fmt;
-
 /// A partition key: 15 bits of partition and one of membership.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PKey(pub u16);
@@ -63,21 +61,8 @@ impl QKey {
     }
 }
 
-impl fmt::Display for PKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#06x}", self.0)
-    }
-}
-
-impl fmt::Display for QKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#010x}", self.0)
-    }
-}
-
-debug_by_display!(PKey, QKey);
-number_field!(PKey(u16));
-number_field!(QKey(u32));
+hex_number!(PKey(u16), 6);
+hex_number!(QKey(u32), 10);
 
 #[cfg(test)]
 mod tests {

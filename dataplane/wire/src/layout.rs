@@ -418,13 +418,13 @@ macro_rules! debug_by_display {
     )*};
 }
 
-/// Lets a newtype of a number stand in a field.
+/// Lets a newtype of a number or of bytes stand in a field.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! number_field {
     ($name:ident($repr:ty)) => {
         impl $crate::layout::Field for $name {
-            const WIDTH_MAX: usize = <$repr>::BITS as usize;
+            const WIDTH_MAX: usize = <$repr as $crate::layout::Field>::WIDTH_MAX;
             #[inline(always)]
             fn load(bytes: &[u8], bit: usize, width: usize) -> Self {
                 Self(<$repr as $crate::layout::Field>::load(bytes, bit, width))
@@ -434,6 +434,20 @@ macro_rules! number_field {
                 $crate::layout::Field::store(self.0, bytes, bit, width);
             }
         }
+    };
+}
+
+/// Prints a newtype of a number as hexadecimal digits, `$width` with the prefix, and lets it stand in
+/// a field.
+macro_rules! hex_number {
+    ($name:ident($repr:ty), $width:literal) => {
+        impl core::fmt::Display for $name {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                write!(f, "{:#0width$x}", self.0, width = $width)
+            }
+        }
+        debug_by_display!($name);
+        number_field!($name($repr));
     };
 }
 

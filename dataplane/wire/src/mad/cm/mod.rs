@@ -42,7 +42,6 @@ pub use sidr::{SidrRep, SidrReq, SidrStatus};
 
 use super::{Attribute, AttributeId, MAD_LEN, MadHeader, Method, MgmtClass, attributes};
 use crate::WireError;
-use core::fmt;
 
 /// Bytes of every message, after the common header.
 pub const MESSAGE_LEN: usize = MAD_LEN - MadHeader::LEN;
@@ -51,14 +50,7 @@ pub const MESSAGE_LEN: usize = MAD_LEN - MadHeader::LEN;
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommId(pub u32);
 
-impl fmt::Display for CommId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#010x}", self.0)
-    }
-}
-
-debug_by_display!(CommId);
-number_field!(CommId(u32));
+hex_number!(CommId(u32), 10);
 
 codes! {
     /// The transport service of a connection (IBA 12.6.5).
