@@ -51,10 +51,8 @@ pub enum RouteTo {
     /// To a gateway, or without a gateway to the destination itself, on the link of a port.
     Port {
         port: PortId,
-        /// A router on that link.
         gateway: Option<IpAddr>,
     },
-    /// Uses the routes of another domain.
     Domain(DomainId),
     Nowhere,
     Blackhole,
@@ -91,7 +89,6 @@ pub trait RouteLookup {
 
 /// A version of all tables that forwarding reads.
 pub trait ForwardTables {
-    /// The routes of a domain.
     type Routes: RouteLookup;
 
     /// `None` if the port is not in this version.
@@ -196,7 +193,6 @@ pub struct Forwarder {
     ports: Vec<PortId>,
     /// By [`PortId`].
     queues: Vec<TxQueue>,
-    /// Queues with packets.
     filled: Vec<usize>,
     seed: u64,
 }
@@ -216,26 +212,25 @@ impl Forwarder {
     /// In order.
     pub fn set_ports(&mut self, ports: impl Iterator<Item = PortId>) {
         self.queues.iter_mut().for_each(|queue| queue.port = None);
-        self.ports = ports.collect();
-        for (index, id) in self.ports.iter().enumerate() {
-            let at = usize::from(id.0);
-            if self.queues.len() <= at {
-                self.queues.resize_with(at + 1, TxQueue::default);
-            }
-            self.queues[at].port = Some(index);
+        self.ports.clear();
+        for (index, id) in ports.enumerate() {
+            self.ports.push(id);
+            self.queue_of(id).port = Some(index);
         }
     }
 
     /// Of packets that leave by these ports; other ports have none.
     pub fn set_filters(&mut self, filters: impl Iterator<Item = (PortId, AclFilter)>) {
         self.queues.iter_mut().for_each(|queue| queue.filter = None);
-        for (PortId(at), filter) in filters {
-            let at = usize::from(at);
-            if self.queues.len() <= at {
-                self.queues.resize_with(at + 1, TxQueue::default);
-            }
-            self.queues[at].filter = Some(filter);
+        filters.for_each(|(id, filter)| self.queue_of(id).filter = Some(filter));
+    }
+
+    fn queue_of(&mut self, PortId(id): PortId) -> &mut TxQueue {
+        let at = usize::from(id);
+        if self.queues.len() <= at {
+            self.queues.resize_with(at + 1, TxQueue::default);
         }
+        &mut self.queues[at]
     }
 
     /// Polls all ports once, and forwards what is in transit. Returns whether there was anything to
@@ -336,7 +331,6 @@ impl Forwarder {
 enum ForwardError {
     Drop(ForwardDrop),
     Reject(TransitError),
-    /// The multicast routes apply.
     Multicast,
 }
 
@@ -441,7 +435,6 @@ fn check_addresses<T: ForwardTables>(
     Ok(())
 }
 
-/// The port of a route, and the next hop on its link.
 #[inline]
 fn next_hop<'a>(
     route: &'a RouteTo,

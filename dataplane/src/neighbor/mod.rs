@@ -32,7 +32,6 @@ pub enum Route {
     Unknown,
     Pending,
     Unreachable,
-    /// To an interface or a multicast group.
     Datagram(DatagramRoute),
     Connected(Connected),
 }
@@ -101,24 +100,24 @@ impl<R: Copy + Default> Routes<R> {
     /// `to` is a next hop or a group.
     #[inline]
     pub fn route(&self, to: IpAddr) -> R {
-        let key = match GroupId::of(to) {
-            None => key_of(to),
-            Some(id) => {
-                let group = LinkGroup { id, p_key: self.p_key, scope: self.scope };
-                key_of_group(group.mgid())
-            }
-        };
-        self.route_of(key)
-    }
-
-    #[inline]
-    fn route_of(&self, key: Key) -> R {
+        let key = self.key(to);
         let hash = hash(key, self.seed);
         let Some(peer) = self.shards[shard_of(hash)].find_hashed(key, hash) else {
             return R::default();
         };
         let peer = peer as usize;
         self.peers[peer / PEERS_PER_PART][peer % PEERS_PER_PART]
+    }
+
+    #[inline]
+    fn key(&self, to: IpAddr) -> Key {
+        match GroupId::of(to) {
+            None => key_of(to),
+            Some(id) => {
+                let group = LinkGroup { id, p_key: self.p_key, scope: self.scope };
+                key_of_group(group.mgid())
+            }
+        }
     }
 }
 
@@ -194,8 +193,7 @@ impl<R: Copy + Default + Send + Sync + 'static> RouteTable<R> {
     /// Maps an address to a peer and replaces its former mapping. Returns `false` if there is no
     /// such peer or the table is full. A multicast address maps the group of the link.
     pub fn bind(&mut self, address: IpAddr, peer: Peer) -> bool {
-        let key = self.key(address);
-        self.bind_key(key, peer)
+        self.bind_key(self.next.key(address), peer)
     }
 
     /// As [`Self::bind`], for a group.
@@ -205,8 +203,7 @@ impl<R: Copy + Default + Send + Sync + 'static> RouteTable<R> {
 
     /// Returns the peer that the address mapped to.
     pub fn unbind(&mut self, address: IpAddr) -> Option<Peer> {
-        let key = self.key(address);
-        self.unbind_key(key)
+        self.unbind_key(self.next.key(address))
     }
 
     /// As [`Self::unbind`], for a group.
@@ -222,13 +219,6 @@ impl<R: Copy + Default + Send + Sync + 'static> RouteTable<R> {
     /// handles and connections that only they named can be destroyed.
     pub fn reclaim(&mut self) -> usize {
         self.publisher.reclaim()
-    }
-
-    fn key(&self, address: IpAddr) -> Key {
-        GroupId::of(address).map_or(key_of(address), |id| {
-            let group = LinkGroup { id, p_key: self.next.p_key, scope: self.next.scope };
-            key_of_group(group.mgid())
-        })
     }
 
     fn bind_key(&mut self, key: Key, peer: Peer) -> bool {
