@@ -15,7 +15,6 @@
 mod parse;
 #[cfg(test)]
 mod tests;
-mod token;
 
 pub use parse::FilterError;
 
@@ -52,7 +51,6 @@ enum Test {
         number: u8,
         passes_fragment: bool,
     },
-    /// An address with a prefix.
     Net {
         side: Side,
         network: IpAddr,
@@ -65,9 +63,7 @@ enum Test {
         first: u16,
         last: u16,
     },
-    /// A length of at most so many bytes.
     Less(u32),
-    /// A length of at least so many bytes.
     Greater(u32),
 }
 

@@ -10,7 +10,6 @@
 //!
 //! A value without the words before it has those of the primitive before: `port 53 or 443`.
 
-use super::token::{Token, tokens};
 use super::{SCTP, Side, Test};
 use pollux_wire::ip::IpProtocol;
 use std::fmt;
@@ -36,12 +35,18 @@ impl fmt::Display for FilterError {
 
 impl std::error::Error for FilterError {}
 
-/// The qualifiers before a value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Qualifiers<'a> {
     protocol: Option<&'a str>,
     side: Option<Side>,
     kind: Option<&'a str>,
+}
+
+/// A word, a parenthesis or an operator, and its byte offset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Token<'a> {
+    text: &'a str,
+    at: usize,
 }
 
 struct Parser<'a> {
@@ -50,7 +55,6 @@ struct Parser<'a> {
     next: usize,
     depth: usize,
     primitives: usize,
-    /// The qualifiers of the last value.
     last: Option<Qualifiers<'a>>,
 }
 
@@ -331,4 +335,27 @@ fn range(word: &str, kind: &str) -> Result<(u16, u16), &'static str> {
         (Ok(last), Ok(first)) => Ok((first, last)),
         _ => Err(NO_RANGE),
     }
+}
+
+/// Splits a text. Operators of C stand for the words.
+fn tokens(text: &str) -> Vec<Token<'_>> {
+    let mut all = Vec::new();
+    let mut rest = text;
+    while let Some(first) = rest.trim_start().chars().next() {
+        rest = rest.trim_start();
+        let at = text.len() - rest.len();
+        let operator = ["&&", "||"].into_iter().find(|operator| rest.starts_with(operator));
+        let len = match (operator, first) {
+            (Some(operator), _) => operator.len(),
+            (None, '(' | ')' | '!') => 1,
+            _ => {
+                let is_end = |one: char| one.is_whitespace() || "()!&|".contains(one);
+                // A lone & or | is a word of its own, which is refused.
+                rest.find(is_end).unwrap_or(rest.len()).max(first.len_utf8())
+            }
+        };
+        all.push(Token { text: &rest[..len], at });
+        rest = &rest[len..];
+    }
+    all
 }

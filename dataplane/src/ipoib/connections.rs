@@ -98,7 +98,6 @@ pub(super) struct Connections {
     by_qp: BTreeMap<Qp, u32>,
     /// The last lookup in `by_qpn`: often the next completion is of the same connection.
     last: (Qpn, u32),
-    /// Slots of ending connections.
     pub(super) ending: Vec<u32>,
     /// Slots of connections with their own receives that may need more.
     pub(super) wanting: Vec<u32>,

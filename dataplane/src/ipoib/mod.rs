@@ -26,13 +26,11 @@ mod queue;
 mod receive;
 mod request;
 mod send;
-mod traffic;
 
 pub use crate::neighbor::ConnectionId;
 pub use connections::{ConnectionUse, Peering};
 pub use receive::{Received, RxSource};
 pub use send::{Outgoing, Refused};
-pub use traffic::Traffic;
 
 use crate::packet_memory::{PacketMemory, Stock};
 use crate::reason::{PacketDrops, Refusals};
@@ -98,7 +96,6 @@ pub const RECEIVE_MTU_MAX: u32 = 65_524;
 /// The longest datagram at the largest IB MTU.
 const DATAGRAM_BYTES_MAX: usize = 4096;
 
-/// The link attributes of a netdev, set by control.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkAttributes {
     /// In the port's P_Key table.
@@ -109,6 +106,22 @@ pub struct LinkAttributes {
     /// The number of low LID bits that select a path.
     pub lmc: u8,
     pub gid: Gid,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Posted as datagrams.
+    pub datagrams_sent: u64,
+    /// Posted on connections.
+    pub connected_sent: u64,
+    pub datagrams_received: u64,
+    pub connected_received: u64,
+    /// Bytes of the posted packets, without the encapsulation header.
+    pub bytes_sent: u64,
+    /// Bytes of the received packets, without the encapsulation header.
+    pub bytes_received: u64,
+    /// Times that no buffer was free for a receive.
+    pub starved: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -355,7 +368,6 @@ impl Netdev {
         matches!(self.datagrams.state, State::Started | State::Stopped)
     }
 
-    /// Sets a new LID or Q_Key.
     pub fn set_link<D: Device + ?Sized>(
         &mut self,
         device: &mut D,

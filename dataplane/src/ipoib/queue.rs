@@ -39,7 +39,6 @@ impl SendQueue {
         }
     }
 
-    /// The number of slots for `requests_max` sends.
     pub(super) fn capacity(requests_max: u32) -> u32 {
         requests_max.max(2 * UNSIGNALED_MAX).next_power_of_two()
     }
@@ -78,7 +77,6 @@ impl SendQueue {
         self.unsignaled = UNSIGNALED_MAX;
     }
 
-    /// Records a posted send and keeps its buffer.
     #[inline]
     pub(super) fn push(&mut self, held: Buf, flags: SendFlags) {
         let mask = self.held.len() - 1;
@@ -117,7 +115,6 @@ impl SendQueue {
         self.outstanding() <= behind
     }
 
-    /// The number of the oldest outstanding send.
     pub(super) fn oldest(&self) -> Option<u32> {
         (!self.is_drained()).then_some(self.head)
     }

@@ -100,7 +100,6 @@ impl Netdev {
         Some(copy)
     }
 
-    /// Frees the buffer of a received packet.
     #[inline]
     pub fn recycle(&mut self, buf: Buf) {
         free(&mut self.small, &mut self.large, buf);
@@ -308,7 +307,6 @@ impl Netdev {
     }
 }
 
-/// The metadata of a received packet.
 struct Read {
     headers: PacketHeaders,
     from: RxSource,

@@ -4,7 +4,6 @@
 //! Sends of a connection carry its generation, so a completion after the end of the connection
 //! does not match the next user of its slot.
 
-/// A decoded request ID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Request {
     /// The send's number.
@@ -14,9 +13,7 @@ pub(super) enum Request {
         generation: u32,
         number: u32,
     },
-    /// The buffer index.
     DatagramReceive(u32),
-    /// The buffer index.
     SharedReceive(u32),
     OwnReceive {
         slot: u32,

@@ -21,7 +21,6 @@ use std::vec::Drain;
 pub struct Outgoing {
     /// The IP or ARP packet, with headroom for the encapsulation header.
     pub packet: Buf,
-    /// Of the payload.
     pub ether_type: EtherType,
     pub route: Route,
 }
@@ -236,7 +235,6 @@ impl Netdev {
     }
 }
 
-/// Whether packets of two routes use the same queue pair.
 #[inline]
 fn uses_same_qp(one: &Route, other: &Route) -> bool {
     match (one, other) {
