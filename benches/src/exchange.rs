@@ -12,7 +12,6 @@ use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// One end of the control connection.
 pub struct Exchange {
     stream: BufReader<UnixStream>,
 }

@@ -31,7 +31,6 @@ pub struct ScalingRow {
     pub what: &'static str,
     /// With one worker, on the first core.
     pub one: [f64; 3],
-    /// With two workers.
     pub two: [f64; 3],
     /// Two workers to one, of each round.
     pub ratio: [f64; 3],

@@ -72,7 +72,6 @@ pub struct AclFilter {
     worker: usize,
 }
 
-/// A rule for packets of one family.
 #[derive(Clone, Copy, Debug)]
 struct Compiled<A> {
     source: Masked<A>,
@@ -93,7 +92,6 @@ struct Masked<A> {
     mask: A,
 }
 
-/// The fields of a packet that rules compare.
 #[derive(Clone, Copy, Debug)]
 struct Fields<A> {
     source: A,
@@ -246,7 +244,6 @@ impl<A: Copy + PartialEq + BitAnd<Output = A>> Masked<A> {
     }
 }
 
-/// The first rule that matches.
 #[inline]
 fn first<A>(rules: &[Compiled<A>], fields: &Fields<A>) -> Option<(AclAction, u32)>
 where

@@ -40,7 +40,6 @@ pub enum CaptureEvent {
     Dropped(&'static str),
 }
 
-/// Reasons of drops that can be captured.
 pub fn capture_reasons() -> impl Iterator<Item = &'static str> {
     ForwardDrop::ALL.iter().map(|why| why.name()).chain([TRANSIT])
 }
@@ -79,7 +78,6 @@ pub struct CaptureTap {
     shared: Arc<Shared>,
 }
 
-/// A packet in a buffer of copies.
 #[derive(Clone, Copy, Debug)]
 struct CopiedPacket {
     bytes: usize,
@@ -93,7 +91,6 @@ pub struct CaptureReader {
     shared: Arc<Shared>,
 }
 
-/// A captured packet, perhaps truncated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CapturedBytes {
     pub time: Time,
@@ -147,7 +144,6 @@ impl CaptureTaps {
         self.all.is_empty()
     }
 
-    /// Sets the time of the packets that follow.
     #[inline]
     pub const fn set_time(&mut self, now: Time) {
         self.now = now;

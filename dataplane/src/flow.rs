@@ -38,7 +38,6 @@ const ICMP_LEN: usize = 8;
 /// Types of ICMPv4 that quote a packet (RFC 792): unreachable, quench, redirect, time, parameter.
 const QUOTING_ICMPV4: [u8; 5] = [3, 4, 5, 11, 12];
 
-/// The headers that identify a packet's flow.
 struct FlowHeaders<'a> {
     protocol: IpProtocol,
     source: IpAddr,
@@ -65,7 +64,6 @@ impl FlowSteering {
         self.workers
     }
 
-    /// The worker of a TCP connection.
     #[inline]
     pub fn connection(self, one: SocketAddr, other: SocketAddr) -> u8 {
         self.by_endpoints(endpoint(one.ip(), one.port()), endpoint(other.ip(), other.port()))
@@ -77,7 +75,6 @@ impl FlowSteering {
         self.worker_of((port as u64).wrapping_mul(FACTORS[0]))
     }
 
-    /// The worker of a received packet.
     #[inline]
     pub fn received(self, headers: &PacketHeaders, packet: &[u8]) -> u8 {
         if self.workers == 1 {
@@ -208,7 +205,6 @@ fn ports(payload: &[u8]) -> Option<[u16; 2]> {
     Some([u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])])
 }
 
-/// An endpoint as one number.
 #[inline]
 fn endpoint(ip: IpAddr, port: u16) -> u64 {
     match ip {

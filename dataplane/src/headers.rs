@@ -33,7 +33,6 @@ pub struct PacketHeaders {
     /// The upper-layer protocol; of an opaque packet, that of its first extension header.
     pub protocol: IpProtocol,
     pub form: Form,
-    /// Offset of the upper layer.
     payload_at: u16,
     /// End of the packet, without padding of the link.
     end: u16,
@@ -96,7 +95,6 @@ impl PacketHeaders {
         Ok(Self::of_v4(&header, form))
     }
 
-    /// Checks a header and its payload.
     #[inline]
     fn check_v4(
         header: &Ipv4Header,

@@ -28,13 +28,10 @@ const TTL: u8 = 64;
 const SOURCE_V4: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 const SOURCE_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 1);
 
-/// A port without a link.
 #[derive(Debug)]
 pub struct NullPort {
     cache: Cache,
-    /// Packets of the current poll.
     arriving: Vec<Buf>,
-    /// Packets of a poll.
     batch: usize,
     own: Destinations,
     source: Source,

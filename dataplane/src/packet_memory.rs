@@ -43,7 +43,6 @@ impl PacketMemory {
         Ok(Self { pool, memory })
     }
 
-    /// For creating packets.
     pub fn pool(&self) -> &Pool {
         &self.pool
     }

@@ -36,7 +36,6 @@ pub struct TransitPacket {
     pub headers: PacketHeaders,
 }
 
-/// A packet for a next hop.
 #[derive(Debug)]
 pub struct TxPacket {
     /// The TTL is already decremented.
@@ -53,7 +52,6 @@ pub struct TxPacket {
 pub enum TransitError {
     NoRoute,
     Unreachable,
-    /// The route prohibits it.
     Prohibited,
     /// The access control list of the port where it leaves prohibits it.
     Filtered,
@@ -63,7 +61,6 @@ pub enum TransitError {
 }
 
 impl TransitError {
-    /// The counter.
     pub const fn reason(self) -> ForwardDrop {
         match self {
             Self::NoRoute => ForwardDrop::NoRoute,

@@ -5,11 +5,8 @@
 use pollux_verbs::drops::Drops;
 use pollux_verbs::reasons;
 
-/// Drops of received and sent packets by reason.
 pub type PacketDrops = Drops<PacketDrop>;
-/// Refusals by reason.
 pub type Refusals = Drops<Refusal>;
-/// Drops of packets in transit by reason.
 pub type ForwardDrops = Drops<ForwardDrop>;
 
 reasons! {
@@ -56,7 +53,6 @@ reasons! {
         Disconnected = "disconnected",
         /// The next hop is not resolved, and no request is pending.
         Unknown = "unknown",
-        /// The resolution of the next hop is pending.
         Pending = "pending",
         /// The resolution of the next hop failed.
         Unreachable = "unreachable",

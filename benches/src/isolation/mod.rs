@@ -100,7 +100,6 @@ pub struct Isolation {
 const BUSY: usize = 1;
 const STORM: usize = 2;
 
-/// Results of all rounds.
 struct RoundSamples {
     /// By measurement.
     latencies: [Vec<Latency>; 3],

@@ -20,7 +20,6 @@ use std::time::Duration;
 const BUFFERS: u32 = 1024;
 const PACKET_BYTES: u32 = 4092;
 
-/// An echo by datagrams.
 pub struct Echo<D> {
     device: D,
     netdev: Netdev,

@@ -27,11 +27,8 @@ const HINTS: u32 = 8;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Idle {
-    /// Poll without pauses.
     Poll = 0,
-    /// Poll with pauses.
     Pause = 1,
-    /// Poll, then sleep.
     #[default]
     Adaptive = 2,
 }

@@ -49,13 +49,11 @@ pub const END_MAX: Duration = Duration::from_secs(1);
 
 /// The work of a worker: queues that it polls in batches.
 pub trait Work {
-    /// A command of the control thread to the worker.
     type Command;
 
     /// Receives and sends a batch each. Returns whether there was anything to do.
     fn breathe(&mut self, now: Time) -> bool;
 
-    /// Does periodic work that is not needed in every breath.
     fn housekeeping(&mut self, now: Time);
 
     /// Packets received and sent since the start.
@@ -79,7 +77,6 @@ pub trait Work {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// Another breath.
     Again,
     /// Another breath after other threads had their turn on this core.
     Yield,
@@ -87,7 +84,6 @@ pub enum Turn {
     Pause,
     /// A sleep of at most this, followed by [`Worker::woken`].
     Sleep(Duration),
-    /// The worker has ended.
     Over,
 }
 
@@ -102,7 +98,6 @@ pub struct Handle<C> {
     commands: Sender<C>,
 }
 
-/// The poll loop of one worker thread.
 pub struct Worker<C> {
     shared: Arc<Shared>,
     commands: Receiver<C>,
@@ -114,7 +109,6 @@ pub struct Worker<C> {
     started: Option<Time>,
     /// The start of the last turn, and whether it was busy.
     last: Option<(Time, bool)>,
-    /// The start of the idle time.
     idle_since: Option<Time>,
     /// The devices are armed; another breath follows.
     is_armed: bool,
@@ -218,7 +212,6 @@ impl<C> Worker<C> {
         self.rest(now, work)
     }
 
-    /// Records the end of a sleep.
     pub fn woken(&mut self, now: Time) {
         let slept = self.last.map_or(Duration::ZERO, |(then, _)| time_between(then, now));
         self.counts.sleeps += 1;
@@ -286,7 +279,6 @@ impl<C> Worker<C> {
             now + HOUSEKEEPING_EVERY / 2 + self.rng.duration(HOUSEKEEPING_EVERY);
     }
 
-    /// Continues the shutdown, without idling.
     #[cold]
     fn continue_ending(&mut self, now: Time, work: &mut impl Work<Command = C>) -> Turn {
         if let State::Ending { until } = self.state {

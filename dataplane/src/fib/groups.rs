@@ -32,10 +32,8 @@ pub struct FibHop {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FibGroup(u32);
 
-/// The target of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FibTarget {
-    /// The next hops of a group.
     Group(FibGroup),
     /// Dropped silently.
     Blackhole,
@@ -62,7 +60,6 @@ struct Shares {
 /// The first groups are those of [`RESERVED`].
 pub(super) struct GroupTable {
     groups: Vec<PublishedGroup>,
-    /// The number of routes that use each group.
     routes: Vec<usize>,
     free: Vec<FibGroup>,
     published: Option<Arc<[PublishedGroup]>>,

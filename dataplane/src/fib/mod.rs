@@ -48,7 +48,6 @@ pub struct FibBuilder {
     routes_max: usize,
 }
 
-/// The FIB has its maximum number of routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FibFull;
 

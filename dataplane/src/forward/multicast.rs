@@ -31,9 +31,7 @@ pub struct MulticastRoute {
     pub group: IpAddr,
     /// A route without a source is for all sources that have no route of their own.
     pub source: Option<IpAddr>,
-    /// The port where its packets arrive.
     pub from: PortId,
-    /// The ports where its packets leave.
     pub to: Vec<MulticastHop>,
 }
 
@@ -53,7 +51,6 @@ pub struct MulticastTable {
 /// Outgoing ports by the port of arrival.
 type ByPort = BTreeMap<PortId, Box<[MulticastHop]>>;
 
-/// The outgoing ports of packets to a group, by their sources.
 #[derive(Clone, Debug, Default)]
 struct GroupRoutes {
     by_source: BTreeMap<IpAddr, ByPort>,

@@ -15,7 +15,6 @@ use pollux_wire::ip::ipv6::Ipv6Header;
 use pollux_wire::ip::tcp::{TcpHeader, TcpSegment};
 use pollux_wire::ip::vnet_header::{PartialChecksum, SegmentKind, VnetHeader};
 
-/// The longest unit.
 const UNIT_BYTES_MAX: usize = u16::MAX as usize;
 /// Offsets in a TCP header.
 const FLAGS_AT: usize = 13;
@@ -42,7 +41,6 @@ enum IpFields {
     V6(Ipv6Header),
 }
 
-/// The unit so far.
 #[derive(Clone, Debug)]
 pub struct TcpRun {
     ip: IpFields,

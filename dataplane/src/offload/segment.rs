@@ -61,7 +61,6 @@ impl TcpUnit {
         })
     }
 
-    /// The number of its packets.
     pub const fn count(&self) -> usize {
         let payload = (self.unit_bytes - self.header_bytes).div_ceil(self.segment_bytes);
         if payload == 0 { 1 } else { payload }

@@ -52,7 +52,6 @@ layout! {
 }
 
 layout! {
-    /// The ERF packet header.
     pub struct ErfHeader: 16 bytes {
         /// 32 bits of seconds and 32 of fraction, *least* significant byte first, unlike the rest.
         0:0   64  timestamp_le: [u8; 8],

@@ -6,7 +6,6 @@
 //! ```
 
 layout! {
-    /// The head of every block.
     pub struct BlockHeader: 8 bytes {
         0:0  32  block_type: u32,
         4:0  32  block_len: u32,
@@ -43,7 +42,6 @@ impl SectionBody {
 }
 
 layout! {
-    /// The body of an interface description.
     pub struct InterfaceBody: 8 bytes {
         0:0  16  link_type: u16,
         4:0  32  snap_len: u32,
@@ -68,7 +66,6 @@ layout! {
 }
 
 layout! {
-    /// The body of interface statistics.
     pub struct StatisticsBody: 12 bytes {
         0:0  32  interface: u32,
         /// The upper half of the time since 1970.
@@ -78,7 +75,6 @@ layout! {
 }
 
 layout! {
-    /// The head of every option.
     pub struct OptionHeader: 4 bytes {
         0:0   16  code: u16,
         /// Bytes of the value, without padding.

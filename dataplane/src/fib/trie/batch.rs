@@ -11,14 +11,12 @@ use super::{Block, Chunk, Key, NO_LEAF, NODE_BITS, NODE_SLOTS, Node, Trie};
 use crate::forward::LOOK_UPS_MAX;
 use pollux_mem::prefetch::prefetch;
 
-/// A set of look-ups, as bits.
 #[derive(Clone, Copy, Default)]
 struct LookUps(u32);
 
 /// The leaves of the longest prefixes so far, by look-up.
 pub(in crate::fib) type Leaves = [u32; LOOK_UPS_MAX];
 
-/// Look-ups in progress.
 struct Descent<'a, K> {
     /// The remaining bits of the addresses.
     keys: [K; LOOK_UPS_MAX],

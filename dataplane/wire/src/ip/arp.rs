@@ -25,7 +25,6 @@ layout! {
 }
 
 codes! {
-    /// Kinds of hardware addresses.
     pub struct HardwareType(u16) {
         ETHERNET = 1,
         INFINIBAND = 32,
@@ -50,7 +49,6 @@ impl HardwareAddress for MacAddress {
 }
 
 codes! {
-    /// The operation of an ARP packet.
     pub struct ArpOperation(u16) {
         REQUEST = 1,
         REPLY = 2,

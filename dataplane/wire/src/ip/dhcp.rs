@@ -97,7 +97,6 @@ codes! {
     }
 }
 
-/// An option, by its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DhcpOption<'a> {
     pub code: DhcpOptionCode,
@@ -132,12 +131,10 @@ impl<'a> Item<'a> for DhcpOption<'a> {
     }
 }
 
-/// A message: fixed header and options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DhcpMessage<'a> {
     /// The header; the cookie is filled in.
     pub header: DhcpHeader,
-    /// The options, up to the end of the message.
     pub options: List<'a, DhcpOption<'a>>,
     /// Options in the fields of the header.
     more: [&'a [u8]; 2],

@@ -36,7 +36,6 @@ codes! {
     }
 }
 
-/// A message of any of the three versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IgmpMessage<'a> {
     QueryV1,

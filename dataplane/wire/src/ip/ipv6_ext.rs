@@ -51,7 +51,6 @@ pub struct RoutingHeader<'a> {
     pub data: &'a [u8],
 }
 
-/// One extension header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extension<'a> {
     HopByHop(OptionsHeader<'a>),
@@ -197,7 +196,6 @@ pub struct UpperLayer<'a> {
     pub protocol: IpProtocol,
     /// Its bytes; in a fragment that is not the first, some bytes from its middle.
     pub payload: &'a [u8],
-    /// The header of a fragment.
     pub fragment: Option<FragmentHeader>,
 }
 

@@ -14,7 +14,6 @@ use core::iter::FusedIterator;
 use core::marker::PhantomData;
 use core::net::{Ipv4Addr, Ipv6Addr};
 
-/// The item of a list.
 pub trait Item<'a>: Copy {
     /// Reads the next item off the front of `bytes`, which are not empty; `None` when the rest is
     /// padding. An item has at least one byte, so every walk ends.

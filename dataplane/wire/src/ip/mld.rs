@@ -18,7 +18,6 @@ layout! {
     }
 }
 
-/// A message of listener discovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MldMessage<'a> {
     QueryV1 {

@@ -124,7 +124,6 @@ impl NdBody {
     }
 }
 
-/// A message of neighbor discovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NdMessage<'a> {
     pub body: NdBody,

@@ -100,7 +100,6 @@ impl RmppHeader {
     }
 }
 
-/// How data are cut into segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segmentation {
     data_len: usize,

@@ -27,7 +27,6 @@ pub(crate) fn u32_at(bytes: &[u8], offset: usize) -> u32 {
     u32::from_ne_bytes([b[0], b[1], b[2], b[3]])
 }
 
-/// One attribute of a message: its type and value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetlinkAttribute<'a> {
     /// Its type, without the flag of a nest.

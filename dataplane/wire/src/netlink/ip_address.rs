@@ -31,7 +31,6 @@ flags! {
     }
 }
 
-/// An address of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressMessage {
     pub index: u32,

@@ -39,7 +39,6 @@ flags! {
     }
 }
 
-/// A link, as the kernel reports it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkMessage<'a> {
     /// Unspecified, or the bridge whose port this is about.

@@ -80,7 +80,6 @@ impl MessageFlags {
 }
 
 codes! {
-    /// Address families of Linux.
     pub struct AddressFamily(u8) {
         UNSPECIFIED = 0,
         IPV4 = 2,
@@ -129,7 +128,6 @@ impl MessageHeader {
     pub const LEN: usize = 16;
 }
 
-/// One message of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetlinkMessage<'a> {
     pub header: MessageHeader,

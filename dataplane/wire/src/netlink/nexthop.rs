@@ -19,7 +19,6 @@ const GATEWAY: u16 = 6;
 const ENCAPSULATION: u16 = 8;
 const FDB: u16 = 11;
 
-/// A nexthop object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NexthopMessage<'a> {
     pub id: u32,
@@ -29,7 +28,6 @@ pub struct NexthopMessage<'a> {
     pub nexthop: Nexthop<'a>,
 }
 
-/// The kind of a nexthop object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Nexthop<'a> {
     Path(RoutePath),

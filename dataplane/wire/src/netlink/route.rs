@@ -78,7 +78,6 @@ flags! {
     }
 }
 
-/// One path of a route.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RoutePath {
     /// Index of the link it leaves by; 0 if absent.
@@ -92,7 +91,6 @@ pub struct RoutePath {
     pub encapsulated: bool,
 }
 
-/// A route, as the kernel reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouteMessage<'a> {
     pub family: AddressFamily,
@@ -119,7 +117,6 @@ pub struct RouteMessage<'a> {
     pub paths: Paths<'a>,
 }
 
-/// Paths of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Paths<'a> {
     /// One path; its link and gateway may both be missing.

@@ -37,7 +37,6 @@ impl ExtendedKind {
     }
 }
 
-/// The extended headers of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extended {
     None,

@@ -3,7 +3,6 @@
 use super::{Bth, Extended, Grh, Lnh, Lrh, RdHeaders, TRAILER_LEN, crc};
 use crate::WireError;
 
-/// All headers of a packet of InfiniBand transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Headers {
     pub lrh: Lrh,

@@ -47,7 +47,6 @@ codes! {
     }
 }
 
-/// A BTH opcode.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Opcode(pub u8);
 

@@ -11,7 +11,6 @@ layout! {
     }
 }
 
-/// The header between LRH and payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RawHeader {
     EtherType(Rwh),

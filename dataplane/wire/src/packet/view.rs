@@ -102,7 +102,6 @@ impl<'a> Packet<'a> {
         RdHeaders::read(opcode.is_request(), self.extended).ok().map(|(rd, _)| rd)
     }
 
-    /// All headers.
     pub fn headers(&self) -> Headers {
         Headers {
             lrh: self.lrh(),

@@ -49,7 +49,6 @@ layout! {
 }
 
 layout! {
-    /// A datagram of subnet administration.
     pub struct SaMad: 256 bytes {
         0:0    192  header: MadHeader,
         /// Zero unless the datagram is a segment.
@@ -70,7 +69,6 @@ codes! {
     }
 }
 
-/// Attributes of subnet administration.
 pub trait Record: Attribute {
     type Mask: From<u64> + Into<u64>;
 

@@ -58,7 +58,6 @@ layout! {
         44:0  16  m_key_violations: u16,
         46:0  16  p_key_violations: u16,
         48:0  16  q_key_violations: u16,
-        /// The size of the GUID table.
         50:0   8  guid_cap: u8,
         /// Clients have to reregister: join their groups and subscribe again.
         51:0   1  client_reregister: bool,

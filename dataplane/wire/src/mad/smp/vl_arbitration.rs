@@ -9,7 +9,6 @@ layout! {
 }
 
 layout! {
-    /// An entry: a VL and its weight.
     pub struct VlWeight: 2 bytes {
         0:4  4  lane: u8,
         /// How much it may send, in units of 64 bytes; 0 skips it.
