@@ -23,7 +23,7 @@ layout! {
 impl IpoibPrivateData {
     /// As the private data of a message, zeros behind it.
     pub fn padded<const N: usize>(&self) -> [u8; N] {
-        const { assert!(N >= Self::LEN, "the private data of this message is too short") };
+        const { assert!(N >= Self::LEN, "the private data is too short") };
         let mut private_data = [0; N];
         private_data[..Self::LEN].copy_from_slice(&self.emit());
         private_data
@@ -31,12 +31,7 @@ impl IpoibPrivateData {
 
     /// The same with the extension for several workers.
     pub fn padded_with<const N: usize>(&self, asking: &AskingWorker) -> [u8; N] {
-        const {
-            assert!(
-                N >= Self::LEN + AskingWorker::LEN,
-                "the private data of this message is too short"
-            )
-        };
+        const { assert!(N >= Self::LEN + AskingWorker::LEN, "the private data is too short") };
         let mut private_data = self.padded();
         private_data[Self::LEN..][..AskingWorker::LEN].copy_from_slice(&asking.emit());
         private_data
