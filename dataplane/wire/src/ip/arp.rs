@@ -14,7 +14,6 @@ use crate::layout::{Layout, WireError};
 use core::net::Ipv4Addr;
 
 layout! {
-    /// The ARP header (RFC 826).
     pub struct ArpHeader: 8 bytes {
         0:0   16  hardware_type: HardwareType,
         2:0   16  protocol_type: EtherType,

@@ -5,7 +5,6 @@ use super::{IpProtocol, split, split_mut};
 use crate::layout::{WireError, split_header};
 
 layout! {
-    /// The header (RFC 768).
     pub struct UdpHeader: 8 bytes {
         0:0   16  source_port: u16,
         2:0   16  destination_port: u16,

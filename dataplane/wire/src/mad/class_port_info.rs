@@ -6,7 +6,6 @@ use crate::keys::{PKey, QKey};
 use crate::units::TimeCode;
 
 layout! {
-    /// ClassPortInfo: capabilities and address of a management class of a port (IBA 13.4.8.1).
     pub struct ClassPortInfo: 72 bytes {
         0:0     8  base_version: u8,
         1:0     8  class_version: u8,

@@ -3,7 +3,6 @@
 pub const MAD_LEN: usize = 256;
 
 layout! {
-    /// The common MAD header (IBA 13.4.3).
     pub struct MadHeader: 24 bytes {
         0:0    8  base_version: u8,
         1:0    8  mgmt_class: MgmtClass,

@@ -4,7 +4,6 @@ use super::opcode::Opcode;
 use crate::{address::Qpn, keys::PKey, psn::Psn};
 
 layout! {
-    /// Begins the transport part of every InfiniBand packet (IBA 9.2).
     pub struct Bth: 12 bytes {
         0:0    8  opcode: Opcode,
         /// Solicited event: wakes the receiver.

@@ -3,7 +3,6 @@
 use crate::address::Lid;
 
 layout! {
-    /// The first header of every packet (IBA 7.7).
     pub struct Lrh: 8 bytes {
         /// Virtual lane. Switches rewrite it, so the invariant CRC leaves it out.
         0:0    4  vl: u8,

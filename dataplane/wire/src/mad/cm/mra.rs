@@ -5,7 +5,6 @@ use super::{AnsweredMessage, CommId};
 use crate::units::TimeCode;
 
 connection_message! {
-    /// An acknowledgement that a message was received (IBA 12.6.6).
     pub struct Mra: 232 bytes {
         /// The received message; `OTHER` is a LAP.
         8:0      2  message_mraed: AnsweredMessage,

@@ -4,7 +4,6 @@ use super::{AnsweredMessage, CommId};
 use crate::address::Guid;
 
 connection_message! {
-    /// A rejection (IBA 12.6.7).
     pub struct Rej: 232 bytes {
         8:0      2  message_rejected: AnsweredMessage,
         /// How many bytes of [`Rej::additional_info`] are valid.

@@ -11,7 +11,6 @@ use crate::psn::Psn;
 use crate::units::{Mtu, Rate, TimeCode};
 
 layout! {
-    /// A request for a connection (IBA 12.6.5).
     pub struct Req: 232 bytes {
         0:0     32  local_comm_id: CommId,
         /// The vendor of the options that the attribute modifier selects; 0 for none.

@@ -6,7 +6,6 @@ use crate::keys::{PKey, QKey};
 use crate::units::{Mtu, Rate, TimeCode};
 
 layout! {
-    /// One port's membership of a group, and the group's properties (IBA 15.2.5.17).
     pub struct McMemberRecord: 52 bytes {
         0:0   128  mgid: Gid,
         16:0  128  port_gid: Gid,

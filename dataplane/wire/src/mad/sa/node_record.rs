@@ -5,7 +5,6 @@ use crate::address::Lid;
 use crate::mad::smp::{NodeDescription, NodeInfo};
 
 layout! {
-    /// A node, as it is seen by one of its ports (IBA 15.2.5.2).
     pub struct NodeRecord: 108 bytes {
         0:0   16  lid: Lid,
         4:0  320  node_info: NodeInfo,

@@ -7,7 +7,6 @@ use crate::mad::service_id::ServiceId;
 use crate::units::{Mtu, Rate, TimeCode};
 
 layout! {
-    /// A path between two ports (IBA 15.2.5.16).
     pub struct PathRecord: 64 bytes {
         /// The service that is wanted there, for the quality that it gets.
         0:0    64  service_id: ServiceId,

@@ -5,7 +5,6 @@ use crate::address::Lid;
 use crate::mad::smp::PortInfo;
 
 layout! {
-    /// A port of a node (IBA 15.2.5.3).
     pub struct PortInfoRecord: 68 bytes {
         /// The port; of a switch, any of its ports has that of port 0.
         0:0   16  lid: Lid,

@@ -6,7 +6,6 @@ use crate::keys::PKey;
 use crate::mad::service_id::ServiceId;
 
 layout! {
-    /// A service, and the port that offers it (IBA 15.2.5.14).
     pub struct ServiceRecord: 176 bytes {
         0:0     64  service_id: ServiceId,
         8:0    128  service_gid: Gid,

@@ -1,7 +1,6 @@
 //! Capabilities of a port and of the software behind it (IBA 14.2.5.6).
 
 flags! {
-    /// Capabilities of a port (IBA 14.2.5.6).
     pub struct CapabilityMask(u32) {
         SM = 1 << 1,
         NOTICE = 1 << 2,

@@ -1,7 +1,6 @@
 //! The SL to VL mapping table (IBA 14.2.5.8).
 
 layout! {
-    /// The virtual lane of each service level (IBA 14.2.5.8).
     pub struct SlToVlMappingTable: 8 bytes {
         /// By service level; VL 15 drops the packet.
         0:0  64  lanes: [u8; 16],

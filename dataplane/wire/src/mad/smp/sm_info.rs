@@ -4,7 +4,6 @@ use super::SmKey;
 use crate::address::Guid;
 
 layout! {
-    /// A subnet manager, as other managers see it (IBA 14.2.5.13).
     pub struct SmInfo: 21 bytes {
         0:0   64  guid: Guid,
         /// The SM_Key; 0 in answers to untrusted managers.

@@ -4,7 +4,6 @@ use crate::address::Lid;
 use crate::units::TimeCode;
 
 layout! {
-    /// Forwarding capabilities and settings of a switch (IBA 14.2.5.4).
     pub struct SwitchInfo: 20 bytes {
         0:0   16  linear_fdb_cap: u16,
         2:0   16  random_fdb_cap: u16,
