@@ -90,11 +90,6 @@ impl Rate {
     pub fn of_megabits(megabits: u32) -> Option<Self> {
         Self::ALL.iter().copied().find(|rate| rate.megabits() == Some(megabits))
     }
-
-    /// Nominal Gb/s, for people; 0 for a code that means no rate.
-    pub fn gigabits(self) -> f32 {
-        self.megabits().unwrap_or(0) as f32 / 1000.0
-    }
 }
 
 impl Ord for Rate {
@@ -113,7 +108,7 @@ impl PartialOrd for Rate {
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.megabits() {
-            Some(_) => write!(f, "{} Gb/s", self.gigabits()),
+            Some(megabits) => write!(f, "{} Gb/s", megabits as f32 / 1000.0),
             None => write!(f, "rate {}", self.0),
         }
     }
