@@ -16,37 +16,27 @@
 //! cannot fail any more.
 
 use core::fmt;
+use thiserror::Error;
 
 /// Why bytes are not of the expected format. `format` names the header or message, `field` the row
 /// of its table; `needed` and `have` count bytes.
 ///
 /// Receivers count these by [`WireError::reason`]; they are not logged packet by packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum WireError {
-    Truncated {
-        format: &'static str,
-        needed: usize,
-        have: usize,
-    },
+    #[error("{format}: {have} bytes where at least {needed} belong")]
+    Truncated { format: &'static str, needed: usize, have: usize },
     /// A length field that contradicts the bytes present or the format's limits.
-    BadLength {
-        format: &'static str,
-    },
+    #[error("{format}: its length field is wrong")]
+    BadLength { format: &'static str },
     /// A version, type or fixed field with a value that this format does not have.
-    BadValue {
-        format: &'static str,
-        field: &'static str,
-    },
-    BadChecksum {
-        format: &'static str,
-    },
-    /// The output is too short.
-    NoRoom {
-        format: &'static str,
-        needed: usize,
-        have: usize,
-    },
+    #[error("{format}: {field} has no such value")]
+    BadValue { format: &'static str, field: &'static str },
+    #[error("{format}: checksum does not match")]
+    BadChecksum { format: &'static str },
+    #[error("{format}: needs {needed} bytes of output, has {have}")]
+    NoRoom { format: &'static str, needed: usize, have: usize },
 }
 
 impl WireError {
@@ -61,24 +51,6 @@ impl WireError {
         }
     }
 }
-
-impl fmt::Display for WireError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::Truncated { format, needed, have } => {
-                write!(f, "{format}: {have} bytes where at least {needed} belong")
-            }
-            Self::BadLength { format } => write!(f, "{format}: its length field is wrong"),
-            Self::BadValue { format, field } => write!(f, "{format}: {field} has no such value"),
-            Self::BadChecksum { format } => write!(f, "{format}: checksum does not match"),
-            Self::NoRoom { format, needed, have } => {
-                write!(f, "{format}: needs {needed} bytes of output, has {have}")
-            }
-        }
-    }
-}
-
-impl core::error::Error for WireError {}
 
 /// One row of a layout's table; `bit` counts from the most significant bit of byte 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
