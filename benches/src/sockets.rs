@@ -43,22 +43,20 @@ pub fn play(
 ) -> Result<Option<MeasurementOutcome>, PerfError> {
     let setup = Node::open(device)?.interface("ib0").mode(plan.transport.mode()).limits(limits());
     let interface = setup.address(&format!("{}/24", at(role).ip())).up()?;
-    let socket = match plan.layer {
-        Layer::Tcp => None,
-        _ => Some(interface.udp_bind(at(role))?),
-    };
-    let listener = match (&socket, role) {
-        (None, EndRole::Server) => Some(interface.tcp_listen(at(role), 128)?),
-        _ => None,
-    };
+    if plan.layer == Layer::Tcp {
+        let is_server = role == EndRole::Server;
+        let listener = is_server.then(|| interface.tcp_listen(at(role), 128)).transpose()?;
+        exchange.meet()?;
+        return match listener {
+            None => client_tcp(plan, &interface).map(Some),
+            Some(listener) => server_tcp(plan, &listener, exchange).map(|()| None),
+        };
+    }
+    let socket = interface.udp_bind(at(role))?;
     exchange.meet()?;
-    match (socket, listener) {
-        (Some(socket), _) if role == EndRole::Client => {
-            client_udp(plan, &interface, &socket, exchange).map(Some)
-        }
-        (Some(socket), _) => server_udp(plan, &socket, exchange).map(|()| None),
-        (None, None) => client_tcp(plan, &interface).map(Some),
-        (None, Some(listener)) => server_tcp(plan, &listener, exchange).map(|()| None),
+    match role {
+        EndRole::Client => client_udp(plan, &interface, &socket, exchange).map(Some),
+        EndRole::Server => server_udp(plan, &socket, exchange).map(|()| None),
     }
 }
 
