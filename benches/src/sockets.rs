@@ -148,7 +148,7 @@ fn ping_datagrams(
     Ok(MeasurementOutcome::Latency(latency))
 }
 
-/// Sends requests until a reply comes: at first address, path and connection are missing. A request
+/// Sends requests until a reply arrives: at first address, path and connection are missing. A request
 /// above the MTU of datagrams proves that there is a connection.
 fn warm_up(plan: &Plan, socket: &UdpSocket, buffer: &mut [u8]) -> Result<(), PerfError> {
     let first =

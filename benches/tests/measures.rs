@@ -31,9 +31,9 @@ fn number(value: &Value) -> f64 {
 
 fn outcome(arguments: &str) -> Value {
     let arguments = format!("{arguments} --duration {DURATION} --json");
-    let said = perf(&arguments).unwrap_or_else(|error| panic!("{arguments}: {error}"));
-    assert!(said["environment"]["cpu"].is_string(), "{said}");
-    said["measured"][0]["outcome"].clone()
+    let report = perf(&arguments).unwrap_or_else(|error| panic!("{arguments}: {error}"));
+    assert!(report["environment"]["cpu"].is_string(), "{report}");
+    report["measured"][0]["outcome"].clone()
 }
 
 #[test]
@@ -42,24 +42,24 @@ fn latency_figures_of_every_layer_are_consistent() {
         return;
     }
     for ends in ["", " --processes"] {
-        for way in ["verbs --transport rc", "verbs --transport ud", "udp --transport uc", "tcp"] {
-            let said = outcome(&format!("lat --layer {way} --size 100{ends}"));
-            let latency = &said["latency"];
+        for layer in ["verbs --transport rc", "verbs --transport ud", "udp --transport uc", "tcp"] {
+            let report = outcome(&format!("lat --layer {layer} --size 100{ends}"));
+            let latency = &report["latency"];
             let of = |key: &str| number(&latency[key]);
             let percentiles = latency["percentiles"].as_array().expect("there are some");
             let values: Vec<f64> = percentiles.iter().map(|one| number(&one[1])).collect();
-            assert!(values.len() == 7 && values.is_sorted(), "{said}");
+            assert!(values.len() == 7 && values.is_sorted(), "{report}");
             // The histogram keeps three digits.
-            assert!(0.0 < of("min") && of("min") <= values[0], "{said}");
-            assert!(values[6] <= of("max") * 1.001, "{said}");
+            assert!(0.0 < of("min") && of("min") <= values[0], "{report}");
+            assert!(values[6] <= of("max") * 1.001, "{report}");
             // A round trip begins where the one before ended, so all together they take the time
             // that was measured, and one more at most; what is printed is half of each.
             let seconds = of("samples") * of("mean") * 2.0 / 1e9;
             let last = of("max") * 2.0 / 1e9;
-            assert!((DURATION * 0.999..(DURATION + last) * 1.001).contains(&seconds), "{said}");
+            assert!((DURATION * 0.999..(DURATION + last) * 1.001).contains(&seconds), "{report}");
             // Half of them took the median or longer.
             let at_least = (of("samples") / 2.0).floor() * values[0] * 2.0 / 1e9;
-            assert!(at_least <= seconds * 1.001, "{said}");
+            assert!(at_least <= seconds * 1.001, "{report}");
         }
     }
 }
@@ -69,10 +69,10 @@ fn an_open_loop_has_as_many_samples_as_fell_due() {
     if !has_cores("an_open_loop_has_as_many_samples_as_fell_due") {
         return;
     }
-    let said = outcome("lat --rate 1000");
+    let report = outcome("lat --rate 1000");
     // The last one is due at the end of the twentieth of a second or just before.
-    let samples = said["latency"]["samples"].as_u64();
-    assert!(samples.is_some_and(|samples| (50..=51).contains(&samples)), "{said}");
+    let samples = report["latency"]["samples"].as_u64();
+    assert!(samples.is_some_and(|samples| (50..=51).contains(&samples)), "{report}");
 }
 
 #[test]
@@ -80,21 +80,21 @@ fn one_way_messages_are_counted_at_the_receiver() {
     if !has_cores("one_way_messages_are_counted_at_the_receiver") {
         return;
     }
-    for way in [
+    for command in [
         "bw --size 1048576 --processes",
         "rate --processes",
         "rate --layer udp --processes",
         "rate --transport ud",
         "bw --layer tcp --size 100000",
     ] {
-        let said = outcome(way);
-        let one_way = &said["one_way"];
+        let report = outcome(command);
+        let one_way = &report["one_way"];
         let [rate, sent, lost] = ["per_second", "sent", "lost"].map(|key| number(&one_way[key]));
         // The messages of the measured time, which is at least `DURATION`, are part of all received
         // ones.
-        assert!(rate > 0.0 && rate * DURATION <= sent - lost, "{way}: {said}");
-        if !way.contains("ud") {
-            assert_eq!(lost, 0.0, "{way}: {said}");
+        assert!(rate > 0.0 && rate * DURATION <= sent - lost, "{command}: {report}");
+        if !command.contains("ud") {
+            assert_eq!(lost, 0.0, "{command}: {report}");
         }
     }
 }
@@ -105,9 +105,9 @@ fn connections_are_made_and_ended() {
         return;
     }
     for layer in ["verbs", "tcp"] {
-        let said = outcome(&format!("connect --layer {layer}"));
-        let rate = said["connections"]["per_second"].as_f64();
-        assert!(rate.is_some_and(|rate| rate > 0.0), "{layer}: {said}");
+        let report = outcome(&format!("connect --layer {layer}"));
+        let rate = report["connections"]["per_second"].as_f64();
+        assert!(rate.is_some_and(|rate| rate > 0.0), "{layer}: {report}");
     }
 }
 
@@ -118,24 +118,24 @@ fn a_storm_is_as_large_as_wanted_and_every_request_is_refused() {
     }
     let run = |seconds| {
         let command = format!("isolation --rounds 1 --duration {seconds} --rate 2000 --json");
-        let said = perf(&command).expect("it runs");
+        let report = perf(&command).expect("it runs");
         let keys = ["requests", "refusals", "tables"];
-        let rates = keys.map(|key| number(&said[format!("{key}_per_second")]));
-        (said, rates)
+        let rates = keys.map(|key| number(&report[format!("{key}_per_second")]));
+        (report, rates)
     };
     let mut measured = run("0.3");
     if measured.1[2] == 0.0 {
-        // On a busy machine a table takes longer to come than this.
+        // On a busy machine the download of one table takes longer than 0.3 s.
         measured = run("5");
     }
-    let (said, [requests, refusals, tables]) = measured;
-    assert!(requests > 0.0 && requests <= 2100.0 && tables > 0.0, "{said}");
+    let (report, [requests, refusals, tables]) = measured;
+    assert!(requests > 0.0 && requests <= 2100.0 && tables > 0.0, "{report}");
     // The last ones may be under way.
-    assert!(refusals > 0.0 && refusals <= requests, "{said}");
-    for row in said["rows"].as_array().expect("there are some") {
+    assert!(refusals > 0.0 && refusals <= requests, "{report}");
+    for row in report["rows"].as_array().expect("there are some") {
         let [quiet, storm] = ["quiet", "storm"].map(|key| number(&row[key][0]));
         let ratio = number(&row["storm_to_quiet"][0]);
-        assert!((ratio * quiet / storm - 1.0).abs() < 1e-6, "{said}");
+        assert!((ratio * quiet / storm - 1.0).abs() < 1e-6, "{report}");
     }
 }
 
@@ -144,48 +144,48 @@ fn two_workers_are_compared_with_one() {
     if !has_cores("two_workers_are_compared_with_one") {
         return;
     }
-    let said = perf("scaling --rounds 1 --duration 0.05 --json").expect("it runs");
-    let rows = said["rows"].as_array().expect("there are some");
-    assert_eq!(rows.len(), 2, "{said}");
+    let report = perf("scaling --rounds 1 --duration 0.05 --json").expect("it runs");
+    let rows = report["rows"].as_array().expect("there are some");
+    assert_eq!(rows.len(), 2, "{report}");
     for row in rows {
         let [one, two, ratio] = ["one", "two", "ratio"].map(|key| number(&row[key][0]));
-        assert!(one > 0.0 && (ratio * one / two - 1.0).abs() < 1e-6, "{said}");
+        assert!(one > 0.0 && (ratio * one / two - 1.0).abs() < 1e-6, "{report}");
     }
 }
 
 #[test]
 fn forwarding_is_measured_at_each_size_and_number_of_routes() {
-    let said = perf(
+    let report = perf(
         "forward --core 0 --routes 1,100 --flows 50 --size 64,1500 --rounds 1 \
                      --duration 0.02 --json",
     )
     .expect("it runs");
-    let rows = said["rows"].as_array().expect("there are some");
+    let rows = report["rows"].as_array().expect("there are some");
     let plans: Vec<_> = rows.iter().map(|row| &row["plan"]).collect();
     let of = |key: &str| plans.iter().map(|plan| plan[key].as_u64()).collect::<Vec<_>>();
-    assert_eq!(of("bytes"), [64, 64, 1500, 1500].map(Some), "{said}");
-    assert_eq!(of("routes"), [1, 100, 1, 100].map(Some), "{said}");
-    assert!(rows.iter().all(|row| number(&row["rate"][0]) > 0.0), "{said}");
+    assert_eq!(of("bytes"), [64, 64, 1500, 1500].map(Some), "{report}");
+    assert_eq!(of("routes"), [1, 100, 1, 100].map(Some), "{report}");
+    assert!(rows.iter().all(|row| number(&row["rate"][0]) > 0.0), "{report}");
 }
 
 #[test]
 fn forwarding_under_load_has_consistent_figures() {
     let arguments = "forward --rfc2544 --core 0 --routes 1,100 --duration 0.02 --queue 4096 --json";
-    let said = perf(arguments).expect("it runs");
-    let rows = said["rows"].as_array().expect("there are some");
-    assert_eq!(rows.len(), 2, "{said}");
+    let report = perf(arguments).expect("it runs");
+    let rows = report["rows"].as_array().expect("there are some");
+    assert_eq!(rows.len(), 2, "{report}");
     for row in rows {
         let [max, lossless, lossy, burst] =
             ["rate_max", "throughput", "throughput_lossy", "back_to_back"]
                 .map(|key| number(&row[key]));
-        assert!(0.0 <= lossless && lossless <= lossy && lossy <= max && max > 0.0, "{said}");
-        assert!(burst >= 1.0, "{said}");
+        assert!(0.0 <= lossless && lossless <= lossy && lossy <= max && max > 0.0, "{report}");
+        assert!(burst >= 1.0, "{report}");
         for (part, latency) in [1.0, 0.5].into_iter().zip(row["latency"].as_array().expect("two")) {
             let of = |key: &str| number(&latency[key]);
-            assert!((of("per_second") - lossless * part).abs() < 1.0, "{said}");
+            assert!((of("per_second") - lossless * part).abs() < 1.0, "{report}");
             // The histogram keeps three digits.
-            assert!(of("min") <= of("median") * 1.001, "{said}");
-            assert!(of("median") <= of("p99_9") && of("p99_9") <= of("max") * 1.001, "{said}");
+            assert!(of("min") <= of("median") * 1.001, "{report}");
+            assert!(of("median") <= of("p99_9") && of("p99_9") <= of("max") * 1.001, "{report}");
         }
     }
 }
