@@ -299,7 +299,7 @@ fn network(word: &str) -> Result<(IpAddr, u8), String> {
         None => (word, None),
     };
     let not = || "no network; write 10.0.0.0/8 or fd00::/8".to_owned();
-    let (ip, whole): (IpAddr, u8) = match ip.parse::<Ipv6Addr>() {
+    let (ip, default_len): (IpAddr, u8) = match ip.parse::<Ipv6Addr>() {
         Ok(ip) => (ip.into(), 128),
         Err(_) => {
             let parts: Result<Vec<u8>, _> = ip.split('.').map(str::parse).collect();
@@ -310,7 +310,7 @@ fn network(word: &str) -> Result<(IpAddr, u8), String> {
         }
     };
     let bits = if ip.is_ipv4() { 32 } else { 128 };
-    let len = len.map_or(Some(whole), |len| len.parse().ok().filter(|len| *len <= bits));
+    let len = len.map_or(Some(default_len), |len| len.parse().ok().filter(|len| *len <= bits));
     let len = len.ok_or_else(|| format!("the prefix length is from 0 to {bits}"))?;
     let has_host_bits = match ip {
         IpAddr::V4(ip) => ip.to_bits() & u32::MAX.checked_shr(len.into()).unwrap_or(0) != 0,

@@ -23,7 +23,7 @@ fn packets_of_all_transports_are_well_formed() {
             host.send(route, [packet(version, bytes, 1)]);
         }
     }
-    pair.settle();
+    pair.step_until_idle();
     pair.hosts[1].received.clear();
     pair.close();
     let seen = seen.take();

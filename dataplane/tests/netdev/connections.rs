@@ -21,13 +21,13 @@ fn ends_in_order(qp_type: QpType, config: NetdevConfig) {
         let ids = pair.connect(qp_type);
         let route = pair.hosts[0].connected(ids[0]);
         pair.hosts[0].send(route, (0..20).map(|nth| packet(4, 3000, nth)));
-        pair.settle();
+        pair.step_until_idle();
         assert_eq!(pair.hosts[1].bytes().len(), 20);
         for (host, id) in pair.hosts.iter_mut().zip(ids) {
             assert!(host.netdev.disconnect(&mut host.device, id));
             assert!(!host.netdev.disconnect(&mut host.device, id), "it is ending");
         }
-        pair.settle();
+        pair.step_until_idle();
         for (host, id) in pair.hosts.iter_mut().zip(ids) {
             assert_eq!(host.events.drain(..).filter(is_ended).count(), 1);
             assert_eq!(host.netdev.peering(id), None);
@@ -104,7 +104,7 @@ fn send_until_failure(seed: u64) -> (u64, bool) {
             pair.step();
         }
     }
-    pair.settle();
+    pair.step_until_idle();
     let [a, b] = &mut pair.hosts;
     let lost = a.netdev.drops().of(PacketDrop::ConnectionLost);
     let received = b.netdev.traffic().connected_received;
@@ -119,7 +119,7 @@ fn send_until_failure(seed: u64) -> (u64, bool) {
     assert_eq!(failed, 1, "seed {seed}: one event");
     assert!(a.netdev.disconnect(&mut a.device, ids[0]));
     let fell_back = a.netdev.traffic().datagrams_sent > 0;
-    pair.settle();
+    pair.step_until_idle();
     assert!(pair.hosts.iter().all(|host| host.events.iter().any(is_ended)));
     pair.close();
     (lost, fell_back)
@@ -140,7 +140,7 @@ fn a_failure_names_the_peer() {
     let host = &mut pair.hosts[0];
     let route = host.connected(ids[0]);
     host.send(route, [packet(6, 5000, 1)]);
-    pair.settle();
+    pair.step_until_idle();
     let host = &pair.hosts[0];
     let [NetdevEvent::ConnectionFailed { connection, peering, status }] = host.events[..] else {
         panic!("{:?}", host.events);
@@ -158,11 +158,11 @@ fn a_message_above_the_receive_mtu_fails_the_connection_at_both_ends() {
     // A message of the receive MTU is received.
     let route = pair.hosts[0].connected(ids[0]);
     pair.hosts[0].send(route, [packet(4, 4092, 1)]);
-    pair.settle();
+    pair.step_until_idle();
     assert_eq!(pair.hosts[1].bytes(), [packet(4, 4092, 1)]);
     // A longer one fails the connection, and no byte is written beyond the receive.
     pair.hosts[0].send(route, [packet(4, 4093, 2)]);
-    pair.settle();
+    pair.step_until_idle();
     for host in &mut pair.hosts {
         assert_eq!(host.events.drain(..).filter(is_failed).count(), 1);
     }
@@ -185,7 +185,7 @@ fn a_packet_above_the_mtu_is_returned_with_the_mtu() {
         assert_eq!((refused.why, refused.mtu), (Refusal::TooBig, Some(mtu)));
         assert_eq!(refused.outgoing.packet.bytes(), packet(4, mtu as usize + 1, 7));
     }
-    pair.settle();
+    pair.step_until_idle();
     let mut lengths: Vec<_> = pair.hosts[1].bytes().iter().map(Vec::len).collect();
     lengths.sort_unstable();
     assert_eq!(lengths, [UD_MTU as usize, 9000]);
@@ -204,13 +204,13 @@ fn connections_have_a_limit_and_ids_are_not_used_again() {
     for (host, id) in pair.hosts.iter_mut().zip(first) {
         host.netdev.disconnect(&mut host.device, id);
     }
-    pair.settle();
+    pair.step_until_idle();
     let again = pair.connect(QpType::Rc);
     assert_ne!(first, again);
     // A worker with an older table sends by the old ID, which no connection has.
     let route = pair.hosts[0].connected(first[0]);
     pair.hosts[0].send(route, [packet(4, 60, 1), packet(4, 5000, 2)]);
-    pair.settle();
+    pair.step_until_idle();
     assert_eq!(pair.hosts[0].netdev.traffic().datagrams_sent, 1);
     assert_eq!(pair.hosts[0].refused[0].why, Refusal::Disconnected);
     assert_eq!(pair.hosts[0].netdev.connection_use(again[0]).unwrap().sent, 0);

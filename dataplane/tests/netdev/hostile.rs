@@ -46,7 +46,7 @@ impl Rogue {
         let request = SendRequest { id: 0, op: self.op, flags: SendFlags::SIGNALED, data };
         let device = &mut pair.hosts[0].device;
         device.post_send(self.qp, &[request]).unwrap();
-        pair.settle();
+        pair.step_until_idle();
         let device = &mut pair.hosts[0].device;
         while device.poll(self.cq, &mut [Completion::NOTHING]).unwrap() > 0 {}
     }
@@ -151,7 +151,7 @@ fn malformed_messages_on_a_connection_are_dropped_and_it_stays() {
     }
     let route = pair.hosts[0].connected(ids[0]);
     pair.hosts[0].send(route, [packet(4, 5000, 1)]);
-    pair.settle();
+    pair.step_until_idle();
     assert_eq!(pair.hosts[1].bytes(), [packet(4, 5000, 1)]);
     pair.close();
 }

@@ -29,9 +29,9 @@ fn a_full_queue_returns_packets_without_space() {
     assert_eq!(host.netdev.refusals().of(Refusal::Full), 36);
     // With space in the queue they are sent.
     pair.world.set_cut(false);
-    pair.settle();
+    pair.step_until_idle();
     pair.hosts[0].send(route, packets[64..].to_vec());
-    pair.settle();
+    pair.step_until_idle();
     assert_eq!(pair.hosts[1].bytes(), packets);
     pair.close();
 }
@@ -50,7 +50,7 @@ fn unsignaled_sends_free_their_slots_in_time() {
         pair.step();
         pair.hosts[1].received.clear();
     }
-    pair.settle();
+    pair.step_until_idle();
     assert_eq!(pair.hosts[1].netdev.traffic().connected_received, 500);
     assert_eq!(pair.hosts[1].netdev.traffic().datagrams_received, 500);
     pair.close();
@@ -127,7 +127,7 @@ fn routes_without_an_adjacency_return_the_packet() {
     assert_eq!(host.refused.len(), 1);
     assert_eq!(host.refused[0].why, Refusal::Stale);
     assert_eq!(host.refused[0].outgoing.packet.bytes(), packet(4, 100, 2));
-    pair.settle();
+    pair.step_until_idle();
     assert_eq!(pair.hosts[1].bytes(), [packet(4, 100, 1), packet(4, 100, 3)]);
     pair.close();
 }
@@ -155,7 +155,7 @@ fn buffers_that_cannot_be_sent_are_returned_unchanged() {
     let whys: Vec<_> = host.refused.iter().map(|refused| refused.why).collect();
     assert_eq!(whys, [Refusal::Foreign, Refusal::NoHeadroom]);
     assert!(host.refused.iter().all(|one| one.outgoing.packet.bytes() == [0x45; 150]));
-    pair.settle();
+    pair.step_until_idle();
     assert_eq!(pair.hosts[1].bytes(), [inline], "an inline packet may be in any memory");
     pair.close();
     assert_eq!(foreign.outstanding(), 0, "its buffer is free");
@@ -171,14 +171,14 @@ fn a_netdev_stops_and_starts_again() {
         host.netdev.stop(&mut host.device).unwrap();
         host.send(route, [packet(4, 1000, 1)]);
         assert_eq!(host.refused.pop().unwrap().why, Refusal::Down);
-        pair.settle();
+        pair.step_until_idle();
         let host = &mut pair.hosts[0];
         assert!(host.netdev.is_stopped());
         assert!(host.events.is_empty(), "a requested stop is no event");
         // A P_Key index that the port does not have: the netdev stays stopped.
         let invalid = ipoib::LinkAttributes { pkey_index: 99, ..host.link };
         assert!(host.netdev.start(&mut host.device, invalid).is_err());
-        pair.settle();
+        pair.step_until_idle();
         let host = &mut pair.hosts[0];
         host.netdev.start(&mut host.device, host.link).unwrap();
         let again = host.netdev.start(&mut host.device, host.link);
@@ -187,7 +187,7 @@ fn a_netdev_stops_and_starts_again() {
         pair.hosts[1].received.clear();
         let route = pair.hosts[1].datagram();
         pair.hosts[1].send(route, [packet(6, 500, 3)]);
-        pair.settle();
+        pair.step_until_idle();
         assert_eq!(pair.hosts[0].bytes(), [packet(6, 500, 3)]);
     }
     pair.close();
@@ -202,12 +202,12 @@ fn datagrams_carry_the_q_key_of_the_broadcast_group() {
     host.netdev.set_link(&mut host.device, other).unwrap();
     let route = host.datagram();
     host.send(route, [packet(4, 100, 1)]);
-    pair.settle();
+    pair.step_until_idle();
     assert!(pair.hosts[1].bytes().is_empty(), "another Q_Key");
     let host = &mut pair.hosts[0];
     host.netdev.set_link(&mut host.device, host.link).unwrap();
     host.send(route, [packet(4, 100, 2)]);
-    pair.settle();
+    pair.step_until_idle();
     assert_eq!(pair.hosts[1].bytes(), [packet(4, 100, 2)]);
     pair.close();
 }
@@ -220,7 +220,7 @@ fn a_failed_queue_pair_is_reported_and_starts_again() {
     let qp = host.netdev.datagram_qp();
     let error = QpAttributes { state: Some(QpState::Err), ..QpAttributes::default() };
     host.device.modify_qp(qp, &error).unwrap();
-    pair.settle();
+    pair.step_until_idle();
     let host = &mut pair.hosts[0];
     let status = CompletionStatus::Flushed;
     assert_eq!(host.events, [NetdevEvent::DatagramsFailed { status }]);
@@ -228,7 +228,7 @@ fn a_failed_queue_pair_is_reported_and_starts_again() {
     host.netdev.start(&mut host.device, host.link).unwrap();
     let route = host.datagram();
     host.send(route, [packet(4, 1000, 1)]);
-    pair.settle();
+    pair.step_until_idle();
     assert_eq!(pair.hosts[1].bytes(), [packet(4, 1000, 1)]);
     pair.close();
 }
@@ -248,10 +248,10 @@ fn a_datagram_that_cannot_be_sent_stops_no_other() {
     host.device.deregister(lkey).unwrap();
     let route = host.datagram();
     host.send(route, [packet(4, 1000, 1)]);
-    pair.settle();
+    pair.step_until_idle();
     assert_eq!(pair.hosts[0].netdev.drops().of(PacketDrop::DatagramFailed), 1);
     pair.hosts[0].send(route, [packet(4, 60, 2)]);
-    pair.settle();
+    pair.step_until_idle();
     assert_eq!(pair.hosts[1].bytes(), [packet(4, 60, 2)]);
     assert!(pair.hosts[0].refused.is_empty());
 }

@@ -109,7 +109,7 @@ impl Pair {
     }
 
     /// Steps until nothing is pending, and ten times more for work of several turns.
-    pub fn settle(&mut self) {
+    pub fn step_until_idle(&mut self) {
         let mut quiet = 0;
         for _ in 0..1_000_000 {
             quiet = if self.step() { 0 } else { quiet + 1 };
@@ -220,7 +220,7 @@ impl<L: Link> Host<L> {
         assert_eq!((small.pool().outstanding(), large.pool().outstanding()), (0, 0));
     }
 
-    /// Polls once, and hears what the device has to say.
+    /// Polls once, and handles the events of the device.
     pub fn turn(&mut self) {
         // Through a table of functions, which a caller may prefer to code for each device.
         let device: &mut dyn Device = &mut self.device;

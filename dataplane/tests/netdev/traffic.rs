@@ -27,7 +27,7 @@ fn datagrams_carry_every_length() {
     for from in [0, 1] {
         let route = pair.hosts[from].datagram();
         pair.hosts[from].send(route, packets.clone());
-        pair.settle();
+        pair.step_until_idle();
         let (qpn, lid) = (pair.hosts[from].netdev.qpn(), Lid(from as u16 + 1));
         let to = &mut pair.hosts[1 - from];
         let expected = RxSource::Datagram { qpn, lid, gid: None, group: None };
@@ -48,7 +48,7 @@ fn by_connection(qp_type: QpType, config: NetdevConfig) {
     for from in [0, 1] {
         let route = pair.hosts[from].connected(ids[from]);
         pair.hosts[from].send(route, packets.clone());
-        pair.settle();
+        pair.step_until_idle();
         let to = &mut pair.hosts[1 - from];
         let expected = RxSource::Connection(ids[1 - from]);
         assert!(to.received.iter().all(|received| received.from == expected));
@@ -93,7 +93,7 @@ fn packets_are_received_by_all_transports_at_once() {
     for (nth, route) in (0..).zip(routes.into_iter().cycle().take(30)) {
         host.send(route, [packet(4, 100, nth)]);
     }
-    pair.settle();
+    pair.step_until_idle();
     let mut received = pair.hosts[1].bytes();
     let mut sent: Vec<_> = (0..30).map(|nth| packet(4, 100, nth)).collect();
     received.sort();
@@ -115,7 +115,7 @@ fn group_packets_are_datagrams_and_their_echo_is_dropped() {
     }
     let route = pair.hosts[0].group(mgid, mlid);
     pair.hosts[0].send(route, [packet(4, 300, 1), packet(6, 1000, 2)]);
-    pair.settle();
+    pair.step_until_idle();
     assert!(pair.hosts[0].received.is_empty());
     assert_eq!(
         pair.hosts[0].netdev.drops().of(PacketDrop::Echo),
@@ -135,7 +135,7 @@ fn group_packets_are_datagrams_and_their_echo_is_dropped() {
     let address = AddressVector { grh, ..path(2) };
     host.ah = host.device.create_ah(host.pd, &address).unwrap();
     host.send(host.datagram(), [packet(4, 60, 3)]);
-    pair.settle();
+    pair.step_until_idle();
     let expected = RxSource::Datagram { qpn, lid: Lid(1), gid: Some(gid(1)), group: None };
     assert_eq!(pair.hosts[1].received[0].from, expected);
     assert_ne!(qpn, Qpn(0));
@@ -166,7 +166,7 @@ fn lossy(qp_type: QpType, seed: u64) -> usize {
         sent.push(packet);
         pair.step();
     }
-    pair.settle();
+    pair.step_until_idle();
     assert!(pair.hosts[0].refused.is_empty(), "seed {seed}");
     let received = pair.hosts[1].bytes();
     let mut rest = sent.iter();
