@@ -10,12 +10,12 @@ use pollux_wire::ip::link_address::{DraftLinkAddress, LinkAddress};
 use pollux_wire::ip::mgid::LinkGroup;
 use pollux_wire::ip::mld::MldMessage;
 use pollux_wire::ip::nd::NdMessage;
-use pollux_wire_fuzz::comes_back;
+use pollux_wire_fuzz::round_trips;
 
 fuzz_target!(|bytes: &[u8]| {
-    comes_back!(bytes, ArpPacket::<LinkAddress>, ArpPacket::<DraftLinkAddress>);
-    comes_back!(bytes, ArpPacket::<MacAddress>);
-    comes_back!(bytes, NdMessage, MldMessage, Icmpv6Message);
+    round_trips!(bytes, ArpPacket::<LinkAddress>, ArpPacket::<DraftLinkAddress>);
+    round_trips!(bytes, ArpPacket::<MacAddress>);
+    round_trips!(bytes, NdMessage, MldMessage, Icmpv6Message);
     if let Some(&gid) = bytes.first_chunk()
         && let Ok(group) = LinkGroup::from_mgid(Gid(gid))
     {

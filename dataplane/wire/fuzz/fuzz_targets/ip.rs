@@ -9,10 +9,10 @@ use pollux_wire::ip::ipv6::Ipv6Packet;
 use pollux_wire::ip::ipv6_ext::UpperLayer;
 use pollux_wire::ip::tcp::TcpSegment;
 use pollux_wire::ip::udp::UdpDatagram;
-use pollux_wire_fuzz::comes_back;
+use pollux_wire_fuzz::round_trips;
 
 fn upper(bytes: &[u8]) {
-    comes_back!(bytes, Icmpv4Message, IgmpMessage);
+    round_trips!(bytes, Icmpv4Message, IgmpMessage);
     if let Ok(segment) = TcpSegment::parse(bytes) {
         let _ = (segment.header(), segment.options().count());
     }

@@ -13,11 +13,11 @@ macro_rules! survives {
 
 /// For each message: if the bytes can be parsed, writing and parsing again gives the same.
 #[macro_export]
-macro_rules! comes_back {
+macro_rules! round_trips {
     ($bytes:expr, $($message:ty),+) => {$(
         if let Ok(message) = <$message>::parse($bytes) {
             let _ = format!("{message:?}");
-            // Padding may be added, so there is more room than there were bytes.
+            // Padding may be added, so the output is longer than the input.
             let mut out = vec![0; $bytes.len() + 64];
             let room = out.len();
             let left = message.write(&mut out).expect("there is room").len();

@@ -1,6 +1,6 @@
 //! Options of neighbor discovery (RFC 4861 4.6, RFC 8106 5.1; RFC 4391 9.3 for link addresses).
 //!
-//! Lengths count units of 8 bytes, type and length included. A length of zero makes the whole
+//! Lengths count units of 8 bytes, type and length included. A length of zero makes the
 //! message invalid (RFC 4861 4.6). An option of unknown type, or of a length that its type does not
 //! have, is [`NdOption::Unknown`], which receivers skip, so that new options do no harm. The length
 //! of a link address tells InfiniBand from Ethernet.

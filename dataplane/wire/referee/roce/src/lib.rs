@@ -1,8 +1,8 @@
 //! A link whose other end is Ethernet, where adapters of other makes speak RoCEv2 (IBA A17).
 //!
-//! Decisions and motion are apart: the [`station`] is a host on an Ethernet, with its [`neighbors`]
-//! and without I/O; an [`EthernetWire`] moves frames, and [`stream`] is one. [`middle`] has wires
-//! around wires: faults by rule, and captures. [`packet`] is the format. [`RoceLink`] joins them.
+//! The [`station`] is a host on an Ethernet, with its [`neighbors`] and without I/O; an
+//! [`EthernetWire`] moves frames, and [`stream`] is one. [`middle`] has wires around wires: faults
+//! by rule, and captures. [`packet`] is the format. [`RoceLink`] joins station and wire.
 //!
 //! ```text
 //! adapter -- RoceLink -- station
@@ -33,7 +33,7 @@ pub const FRAME_BYTES_MAX: usize = EthernetHeader::LEN + IP_LEN_MAX;
 /// Moves Ethernet frames.
 pub trait EthernetWire {
     fn has_room(&mut self) -> bool;
-    /// Sends a frame; without room it is lost, as on any Ethernet.
+    /// Sends a frame; one that does not fit is lost.
     fn send(&mut self, now: Time, frame: &[u8]);
     /// Replaces the content of `frame` by the next received frame; returns whether there was one.
     fn receive(&mut self, now: Time, frame: &mut Vec<u8>) -> bool;

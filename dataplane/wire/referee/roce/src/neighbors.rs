@@ -77,8 +77,8 @@ impl RoceNeighbors {
         Lookup::Unknown { ask: true }
     }
 
-    /// Removes the least recently active neighbor if the table is full; returns whether there is
-    /// room now.
+    /// Removes the least recently active neighbor if the table is full; returns whether one
+    /// more fits.
     fn has_room(&mut self) -> bool {
         if self.entries.len() < NEIGHBORS_MAX {
             return true;
@@ -91,7 +91,7 @@ impl RoceNeighbors {
         oldest.is_some_and(|(_, gid)| self.entries.remove(&gid).is_some())
     }
 
-    /// Keeps a frame until the answer; returns whether there was room.
+    /// Keeps a frame until the answer; returns false if there are too many.
     pub fn wait(&mut self, target: Gid, frame: Vec<u8>) -> bool {
         match self.entries.get_mut(&target) {
             Some(Neighbor::Asked { waiting, .. }) if waiting.len() < WAITING_FRAMES_MAX => {

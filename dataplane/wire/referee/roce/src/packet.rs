@@ -5,10 +5,10 @@
 //! RoCEv2        IPv4 | IPv6  UDP  BTH  extended headers  payload  pad  ICRC
 //! ```
 //!
-//! The IP header takes the place of the GRH, field by field, and IPv4 addresses are GIDs in the
-//! form ::ffff:a.b.c.d. There are no LIDs: a packet that is made native has LID 0 at both ends. So
-//! the two forms say the same, and only the CRCs have to be made anew. [`write_ip`] goes one way;
-//! [`RocePacket`] is the checked view of what came, and goes the other.
+//! The IP header has the fields of the GRH, and IPv4 addresses are GIDs in the form ::ffff:a.b.c.d.
+//! There are no LIDs: a native packet made of a RoCEv2 packet has LID 0 at both ends. A conversion
+//! computes the CRCs anew. [`write_ip`] converts to RoCEv2; [`RocePacket`] is the checked view of a
+//! received packet, and converts it to native.
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 use pollux_wire::WireError;

@@ -36,7 +36,7 @@ impl<S: Read + Write> StreamWire<S> {
         self.is_closed
     }
 
-    /// Frames that were sent without room for them, or without another end.
+    /// Frames lost because the outbox was full or the stream closed.
     pub fn lost_frames(&self) -> u64 {
         self.lost_frames
     }

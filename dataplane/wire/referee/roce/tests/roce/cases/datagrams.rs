@@ -12,7 +12,7 @@ pub fn cases() -> Vec<Case> {
     let mut cases = vec![
         Case::new("UD 100", |t| datagram(t, &UD, 100, None)).over_v6(),
         Case::new("UD to a group", |t| {
-            // A group that the guest has joined is, to its IPv6, no place to send to.
+            // IPv6 of the guest does not send to a group that it is a member of.
             let group = if t.asker == Side::Ours { 0x1234 } else { 0x1235 };
             datagram(t, &Connection { group, ..UD }, 1000, Some(5))
         })

@@ -57,7 +57,7 @@ pub fn cases() -> Vec<Case> {
 }
 
 fn not_ready_then_ready(t: &mut Trial<'_>) -> Outcome {
-    // 10 ms a time: long enough to be seen, and six times are not over when the receive comes.
+    // A timer of 10 ms, and no limit of retries: there are several before the receive is posted.
     t.connect(&Connection { rnr_timer: 20, rnr_retries: 7, ..RC })?;
     t.fill(t.asker, FROM, 3000, 4)?;
     t.post(Request { id: 1, op: op::SEND, bytes: 3000, ..Request::default() })?;
