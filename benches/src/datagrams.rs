@@ -48,8 +48,8 @@ impl DatagramEnds {
         Ok(route.ok_or_else(none)?.link.qpn)
     }
 
-    /// Exchanges datagrams for this time. Returns the number of round trips; `lost` counts datagrams
-    /// that were sent again.
+    /// Exchanges datagrams for this time. Returns the number of round trips; `lost` counts
+    /// datagrams that were sent again.
     #[expect(clippy::disallowed_methods, reason = "it lasts for a time")]
     pub fn exchange_for(&self, duration: Duration, lost: &mut u64) -> Result<u64, PerfError> {
         let (begun, mut count) = (Instant::now(), 0);

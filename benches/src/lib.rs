@@ -38,9 +38,9 @@
 //!
 //! # Without a budget
 //!
-//! TCP from TUN to TUN over IPoIB (`scripts/tun-stream`) has 0.34 to 0.98 of the throughput of Linux
-//! between two veths, on two cores that do all of it. A byte is copied five times there and two
-//! times by Linux, and two nodes and a fabric wake each other.
+//! TCP from TUN to TUN over IPoIB (`scripts/tun-stream`) has 0.34 to 0.98 of the throughput of
+//! Linux between two veths, on two cores that do all of it. A byte is copied five times there and
+//! two times by Linux, and two nodes and a fabric wake each other.
 #![forbid(unsafe_code)]
 
 pub mod bring_up;

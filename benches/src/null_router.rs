@@ -1,8 +1,8 @@
 //! A router between two null ports, and packets offered to it at a rate.
 //!
 //! An offered packet waits in a queue, as at an adapter, until the router polls; a packet that
-//! arrives at a full queue is lost. The queue is only a count: the router's own core writes a packet
-//! when it polls. So the rates include the cost of the source.
+//! arrives at a full queue is lost. The queue is only a count: the router's own core writes a
+//! packet when it polls. So the rates include the cost of the source.
 
 use crate::error::PerfError;
 use crate::samples::histogram;
@@ -114,8 +114,8 @@ impl Queue {
         backlog + ((at.as_secs_f64() * per_second) as u64).min(packets_max)
     }
 
-    /// Receives a batch. Returns the number of packets, and the arrival time of the tagged one among
-    /// them.
+    /// Receives a batch. Returns the number of packets, and the arrival time of the tagged one
+    /// among them.
     fn poll(&mut self, at: Duration) -> (usize, Option<Duration>) {
         let gone = self.received + self.lost;
         let waiting = self.arrivals(at).saturating_sub(gone);

@@ -148,8 +148,8 @@ fn ping_datagrams(
     Ok(MeasurementOutcome::Latency(latency))
 }
 
-/// Sends requests until a reply arrives: at first address, path and connection are missing. A request
-/// above the MTU of datagrams proves that there is a connection.
+/// Sends requests until a reply arrives: at first address, path and connection are missing. A
+/// request above the MTU of datagrams proves that there is a connection.
 fn warm_up(plan: &Plan, socket: &UdpSocket, buffer: &mut [u8]) -> Result<(), PerfError> {
     let first =
         vec![1; if plan.transport == MeasuredTransport::Ud { 1 } else { LONGER_THAN_DATAGRAMS }];

@@ -5,9 +5,9 @@
 //! cargo bench -p pollux-dataplane --bench echo
 //! ```
 //!
-//! A breath receives 62 or 63 datagrams of 64 bytes, decides on them, looks up their routes and sends
-//! them back: 60,295 instructions in all, 973 a packet, including those of the device. Must be below
-//! 62,000.
+//! A breath receives 62 or 63 datagrams of 64 bytes, decides on them, looks up their routes and
+//! sends them back: 60,295 instructions in all, 973 a packet, including those of the device. Must
+//! be below 62,000.
 //!
 //! Why not in `instructions`: code that is generic over two devices is inlined differently, and the
 //! counts there increased by about eight.

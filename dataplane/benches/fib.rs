@@ -15,8 +15,8 @@
 //! | 20,000 IPv6 | 5, - | 6, - | 59, 56 | 374,000, 85,000 |
 //! | 250,000 IPv6 | 114, 10.2 | 79, 12.2 | 243, 86 | 105,000, 19,000 |
 //!
-//! Cold is a million destinations, hot are 4,096; each is in a random route. Memory is the growth of
-//! the process. An update sets another group for a random route.
+//! Cold is a million destinations, hot are 4,096; each is in a random route. Memory is the growth
+//! of the process. An update sets another group for a random route.
 #![expect(clippy::disallowed_methods, reason = "it measures")]
 
 use pollux_dataplane::fib::*;

@@ -4,10 +4,10 @@
 //! cargo bench -p pollux-dataplane --bench instructions
 //! ```
 //!
-//! The adapter discards requests, so the counts are those of the netdev: encapsulation, the choice of
-//! the queue pair, the queues, and the cycle of buffers. The instructions of an adapter are counted
-//! in its own bench. The counts are those of the release profile on x86-64 without further CPU
-//! features, by rustc 1.95, and include some forty of each bench's own.
+//! The adapter discards requests, so the counts are those of the netdev: encapsulation, the choice
+//! of the queue pair, the queues, and the cycle of buffers. The instructions of an adapter are
+//! counted in its own bench. The counts are those of the release profile on x86-64 without further
+//! CPU features, by rustc 1.95, and include some forty of each bench's own.
 //!
 //! | bench | IPv4 | IPv6 | group | unknown | must be below |
 //! |---|---|---|---|---|---|
@@ -35,8 +35,8 @@
 //! instructions each to go level by level, which in large tables saves the time of several hundred.
 //!
 //! In batches of 32, a packet of 64 bytes takes 212 instructions to send by RC, and 398 to receive,
-//! with the post of the next receive. Of these, 183 parse its headers and decide on it, once for all
-//! later steps. Packets are of 64 bytes unless the table has another length.
+//! with the post of the next receive. Of these, 183 parse its headers and decide on it, once for
+//! all later steps. Packets are of 64 bytes unless the table has another length.
 #![expect(unused_qualifications, reason = "and name types in full")]
 
 mod forwarding;

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | quiet | none |
 //! | busy | copies of memory |
-//! | storm | CM requests of a third host to one of the interfaces; and a node with a full neighbor table, all of whose tables are read |
+//! | storm | CM requests of a third host; reads of all tables of a node with many neighbors |
 //!
 //! The three alternate, so that other programs affect all alike. Each round gives the ratios of the
 //! storm to the other two; their medians count. The busy measurement shows what cores share without

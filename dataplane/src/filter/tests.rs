@@ -1,5 +1,5 @@
-//! Filters against packets, and errors with their columns. Tests of `pollux capture` compare it with
-//! tcpdump.
+//! Filters against packets, and errors with their columns. Tests of `pollux capture` compare it
+//! with tcpdump.
 
 use super::PacketFilter;
 

@@ -9,9 +9,9 @@
 //!   yes --> each outgoing port but that of arrival --> TTL --> filter --> queue
 //! ```
 //!
-//! A route has the ports where its packets may arrive, so that a packet that arrives at another one,
-//! by a loop or from a forger, is not multiplied (reverse path forwarding). Each outgoing port has
-//! a TTL threshold: packets with a TTL above it leave there.
+//! A route has the ports where its packets may arrive, so that a packet that arrives at another
+//! one, by a loop or from a forger, is not multiplied (reverse path forwarding). Each outgoing port
+//! has a TTL threshold: packets with a TTL above it leave there.
 //!
 //! Every outgoing port but the last gets a copy, since the links that a packet is sent on change
 //! it. No packet to a group of the link is forwarded, and no ICMP error reports a dropped one (RFC

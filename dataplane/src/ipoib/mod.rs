@@ -382,7 +382,8 @@ impl Netdev {
     }
 
     /// Destroys the netdev's objects at the device. It must be detached from all groups first.
-    /// All buffers are freed; outstanding packets may be lost. The netdev cannot be used afterwards.
+    /// All buffers are freed; outstanding packets may be lost. The netdev cannot be used
+    /// afterwards.
     pub fn close<D: Device + ?Sized>(&mut self, device: &mut D) -> Result<(), VerbsError> {
         device.destroy_qp(self.datagrams.qp)?;
         let Self { connections, small, large, .. } = self;

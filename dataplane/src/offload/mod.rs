@@ -6,9 +6,9 @@
 //! 3. [`merge`]: consecutive packets of a flow become a unit again (GRO).
 //!
 //! Why units are segmented even where one would fit a link: a unit stands for packets that fit the
-//! path MTU of its sender. A router with a smaller MTU would refuse it as one packet, and the sender,
-//! whose packets are smaller already, could not react. A sender with a large path MTU makes large
-//! packets, which are not segmented.
+//! path MTU of its sender. A router with a smaller MTU would refuse it as one packet, and the
+//! sender, whose packets are smaller already, could not react. A sender with a large path MTU makes
+//! large packets, which are not segmented.
 
 pub mod merge;
 pub mod segment;

@@ -63,8 +63,8 @@ fn a_connection_before_rtr_ends_at_once() {
     pair.close();
 }
 
-/// The event may arrive long after the change of the state. Until then the queue pair may have taken
-/// a receive, so it is not destroyed.
+/// The event may arrive long after the change of the state. Until then the queue pair may have
+/// taken a receive, so it is not destroyed.
 #[test]
 fn a_connection_ends_only_after_its_last_wqe_event() {
     let mut pair = Pair::new(1, Setup::default());
@@ -84,8 +84,8 @@ fn a_connection_ends_only_after_its_last_wqe_event() {
 }
 
 /// Sends packets while the connection fails: each is received, counted or refused. Retries are few,
-/// so that the sender detects the failure. Returns the lost packets, and whether datagrams were sent
-/// instead.
+/// so that the sender detects the failure. Returns the lost packets, and whether datagrams were
+/// sent instead.
 fn send_until_failure(seed: u64) -> (u64, bool) {
     let setup = Setup::lossy(1000);
     let mut pair = Pair::new(seed, setup);

@@ -145,8 +145,8 @@ fn group_packets_are_datagrams_and_their_echo_is_dropped() {
     pair.close();
 }
 
-/// Sends over a lossy wire: packets arrive complete and in order, and by RC all do. Returns the lost
-/// packets.
+/// Sends over a lossy wire: packets arrive complete and in order, and by RC all do. Returns the
+/// lost packets.
 fn lossy(qp_type: QpType, seed: u64) -> usize {
     let mut pair = Pair::new(seed, Setup::lossy(20_000));
     let ids = match qp_type {

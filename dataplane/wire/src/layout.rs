@@ -409,8 +409,7 @@ macro_rules! number_field {
     };
 }
 
-/// Prints a newtype of a number as hexadecimal digits, `$width` with the prefix, and lets it stand in
-/// a field.
+/// Makes a newtype of a number a field, printed as hexadecimal digits: `$width` with the prefix.
 macro_rules! hex_number {
     ($name:ident($repr:ty), $width:literal) => {
         impl core::fmt::Display for $name {

@@ -212,7 +212,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_parsed_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+        fn parsing_any_bytes_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
             let _ = ArpPacket::<LinkAddress>::parse(&bytes);
             let _ = ArpPacket::<DraftLinkAddress>::parse(&bytes);
         }

@@ -252,7 +252,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_parsed_without_a_panic(
+        fn parsing_any_bytes_never_panics(
             tail in proptest::collection::vec(prop_oneof![any::<u8>(), Just(52), 0u8..4], 0..200),
             fill in any::<u8>(),
         ) {

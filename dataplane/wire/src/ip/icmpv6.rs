@@ -223,7 +223,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_parsed_without_a_panic(
+        fn parsing_any_bytes_never_panics(
             kind in prop_oneof![any::<u8>(), 1u8..5, 128u8..144],
             plausible: bool,
             mut bytes in proptest::collection::vec(any::<u8>(), 28..120),

@@ -192,7 +192,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_parsed_without_a_panic(
+        fn parsing_any_bytes_never_panics(
             kind in prop_oneof![any::<u8>(), Just(0x11), Just(0x22)],
             few: bool,
             mut bytes in proptest::collection::vec(any::<u8>(), 12..80),

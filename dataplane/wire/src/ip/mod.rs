@@ -4,9 +4,9 @@
 //! hardware address and [`mgid`] the multicast group; [`arp`] and [`nd`], with its options in
 //! [`nd_option`], resolve link addresses. [`ipv4`] and [`ipv6`], with its extensions in
 //! [`ipv6_ext`], carry [`icmpv4`] and [`icmpv6`] (common part: [`icmp`]), [`igmp`] and [`mld`]
-//! (common part: [`group_record`]), [`udp`], below it [`dhcp`], and [`tcp`]. [`vnet_header`] precedes
-//! packets of a TUN device. [`list`] iterates over lists in messages; [`checksum`] has the Internet
-//! checksum.
+//! (common part: [`group_record`]), [`udp`], below it [`dhcp`], and [`tcp`]. [`vnet_header`]
+//! precedes packets of a TUN device. [`list`] iterates over lists in messages; [`checksum`] has the
+//! Internet checksum.
 //!
 //! Parsing checks lengths, versions and fixed fields, but no checksum, because that depends on the
 //! caller: every receiver and router verifies that of an IPv4 header (RFC 1812 5.2.2), and only the

@@ -328,7 +328,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_parsed_without_a_panic(
+        fn parsing_any_bytes_never_panics(
             bytes in proptest::collection::vec(prop_oneof![any::<u8>(), 0u8..11], 0..70),
         ) {
             if let Ok(segment) = TcpSegment::parse(&bytes) {

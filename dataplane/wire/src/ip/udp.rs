@@ -144,7 +144,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_parsed_without_a_panic(
+        fn parsing_any_bytes_never_panics(
             mut bytes in proptest::collection::vec(any::<u8>(), 0..40),
             short: bool,
         ) {

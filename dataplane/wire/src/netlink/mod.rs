@@ -1,9 +1,9 @@
 //! Netlink and rtnetlink: messages of the Linux kernel about links, addresses, routes and nexthop
 //! objects, and requests to it (RFC 3549; `linux/netlink.h`, `linux/rtnetlink.h`).
 //!
-//! A datagram is a sequence of messages. [`NetlinkMessages`] walks it, [`NetlinkMessage::payload`] reads
-//! one message; [`attribute`] walks and writes the attributes inside, for [`link`], [`ip_address`],
-//! [`route`] and [`nexthop`]; [`request`] writes dump requests and whole messages.
+//! A datagram is a sequence of messages. [`NetlinkMessages`] walks it, [`NetlinkMessage::payload`]
+//! reads one message; [`attribute`] walks and writes the attributes inside, for [`link`],
+//! [`ip_address`], [`route`] and [`nexthop`]; [`request`] writes dump requests and whole messages.
 //!
 //! Numbers are in the byte order of the machine, addresses in that of the network: no table of
 //! [`mod@crate::layout`] describes that, so headers are read by hand here, field by field.

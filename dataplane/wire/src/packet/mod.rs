@@ -1,8 +1,8 @@
 //! Packets on a link: LRH, optional GRH, BTH, extended headers, payload, and two CRCs (IBA 5.2).
 //!
 //! Each header has a file of its own. [`Packet`] is the checked view of a received packet,
-//! [`Headers`] has the headers of a packet to send; [`opcode`] determines the [`Extended`] headers of a
-//! packet has, [`crc`] makes and verifies its CRCs. [`raw`] packets have no InfiniBand transport.
+//! [`Headers`] has the headers of a packet to send; [`opcode`] determines the [`Extended`] headers
+//! of a packet, [`crc`] makes and verifies its CRCs. [`raw`] packets have no InfiniBand transport.
 
 pub mod aeth;
 pub mod atomic_eth;

@@ -91,8 +91,8 @@ fn expect_switch_info(frame: DissectedFrame, info: &SwitchInfo) -> DissectedFram
 }
 
 fn expect_port_info(frame: DissectedFrame, info: &PortInfo) -> DissectedFrame {
-    // tshark does not dissect fields after version 1.2.1 of the specification: the suppression of group
-    // P_Key traps, CapabilityMask2 and the extended speeds.
+    // tshark does not dissect fields after version 1.2.1 of the specification: the suppression of
+    // group P_Key traps, CapabilityMask2 and the extended speeds.
     let frame = expect_capabilities(frame, info.capability_mask);
     let frame = fields!(frame, "portinfo",
         m_key: 16 = info.m_key.0,

@@ -437,7 +437,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_parsed_without_a_panic(
+        fn parsing_any_bytes_never_panics(
             bytes in proptest::collection::vec(any::<u8>(), 0..120), six: bool,
         ) {
             let kind = if six { EtherType::IPV6 } else { EtherType::IPV4 };
