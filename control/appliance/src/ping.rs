@@ -69,31 +69,33 @@ pub fn ping(arguments: &PingArguments) -> Result<ExitCode, Box<dyn Error>> {
     print(&format!("PING {address} {size}({}) bytes of data.\n", u32::from(*size) + headers))?;
     let (mut statistics, mut timeout) = (Statistics::default(), arguments.wait);
     let mut progress = Progress::default();
+    // The time of the output does not include the wait for the node.
     let mut begun = Instant::now();
     while !is_over() {
         let asked = Instant::now();
         let client = Client::new(&arguments.socket, timeout);
+        let is_first = statistics.sent == 0;
         let answer = client.ask(&request, &mut |error, pause| {
-            if statistics.sent == 0 {
+            if is_first {
                 progress.say(error, timeout);
             }
-            wait(&wake, pause).is_ok() && !is_over()
+            let goes_on = wait(&wake, pause).is_ok() && !is_over();
+            if is_first {
+                begun = Instant::now();
+            }
+            goes_on
         });
         if is_over() && answer.is_err() {
             break;
         }
         match answer {
             // After the first request, a node that is down counts as a lost reply.
-            Err(AskError::Later(why)) if statistics.sent > 0 => {
-                statistics.lost(*address, &why)?;
+            Err(AskError::Later(lost)) if !is_first => {
+                statistics.print(address, &PingOutcome::Lost { lost, from: None })?;
             }
-            answer => {
-                if statistics.sent == 0 {
-                    (begun, timeout) = (asked, BUSY_MAX);
-                }
-                statistics.take(address, &answer?)?;
-            }
+            answer => statistics.print(address, &answer?)?,
         }
+        timeout = BUSY_MAX;
         if arguments.count == Some(statistics.sent) {
             break;
         }
@@ -104,24 +106,13 @@ pub fn ping(arguments: &PingArguments) -> Result<ExitCode, Box<dyn Error>> {
 }
 
 impl Statistics {
-    fn take(&mut self, address: &IpAddr, outcome: &PingOutcome) -> Result<(), OutputError> {
-        let (bytes, ttl, us) = match outcome {
-            PingOutcome::Answered { bytes, ttl, us } => (bytes, ttl, us),
-            PingOutcome::Lost { lost, from } => {
-                return self.lost(from.unwrap_or(*address), lost);
-            }
-        };
+    /// Counts a request, and prints its outcome.
+    fn print(&mut self, address: &IpAddr, outcome: &PingOutcome) -> Result<(), OutputError> {
         self.sent += 1;
-        let (sequence, time) = (self.sent, us / 1e3);
-        self.times.push(time);
-        print(&format!(
-            "{bytes} bytes from {address}: icmp_seq={sequence} ttl={ttl} time={time:.3} ms\n"
-        ))
-    }
-
-    fn lost(&mut self, from: IpAddr, why: &str) -> Result<(), OutputError> {
-        self.sent += 1;
-        print(&format!("From {from}: icmp_seq={} {why}\n", self.sent))
+        if let PingOutcome::Answered { us, .. } = outcome {
+            self.times.push(us / 1e3);
+        }
+        print(&line(self.sent, address, outcome))
     }
 
     fn say(&self, address: &IpAddr, took: Duration) -> Result<(), OutputError> {
@@ -142,5 +133,40 @@ impl Statistics {
         let square = self.times.iter().map(|time| (time - mean).powi(2)).sum::<f64>() / count;
         let deviation = square.sqrt();
         print(&format!("rtt min/avg/max/mdev = {least:.3}/{mean:.3}/{most:.3}/{deviation:.3} ms\n"))
+    }
+}
+
+/// An outcome as ping(8) prints it: `From` is the sender of the ICMP error that is the reason.
+fn line(sequence: u32, address: &IpAddr, outcome: &PingOutcome) -> String {
+    match outcome {
+        PingOutcome::Answered { bytes, ttl, us } => {
+            let time = us / 1e3;
+            format!(
+                "{bytes} bytes from {address}: icmp_seq={sequence} ttl={ttl} time={time:.3} ms\n"
+            )
+        }
+        PingOutcome::Lost { lost, from: Some(from) } => {
+            format!("From {from}: icmp_seq={sequence} {lost}\n")
+        }
+        PingOutcome::Lost { lost, from: None } => format!("icmp_seq={sequence} {lost}\n"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_icmp_error_is_printed_with_its_sender() {
+        let address = "10.0.0.9".parse().expect("an address");
+        let lost = |lost: &str, from| PingOutcome::Lost { lost: lost.into(), from };
+        let silence = line(1, &address, &lost("no answer", None));
+        assert_eq!(silence, "icmp_seq=1 no answer\n");
+        let router = "10.0.0.254".parse().ok();
+        let error = line(2, &address, &lost("destination host unreachable", router));
+        assert_eq!(error, "From 10.0.0.254: icmp_seq=2 destination host unreachable\n");
+        let reply = PingOutcome::Answered { bytes: 64, ttl: 63, us: 1234.5 };
+        let reply = line(3, &address, &reply);
+        assert_eq!(reply, "64 bytes from 10.0.0.9: icmp_seq=3 ttl=63 time=1.234 ms\n");
     }
 }

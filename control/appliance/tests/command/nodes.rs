@@ -288,6 +288,7 @@ fn a_ping_that_nobody_answers_says_so_by_its_status() {
     };
     let (code, said) = status(&["ping", "10.0.0.9"]);
     assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("\nicmp_seq=1 no answer\n") && !said.contains("From "), "{said}");
     assert!(said.contains("1 packets transmitted, 0 received, 100% packet loss"), "{said}");
     let (code, said) = status(&["ping", "192.0.2.1"]);
     assert!(code == Some(2) && said.contains("no interface has a route to 192.0.2.1"), "{said}");

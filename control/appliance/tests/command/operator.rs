@@ -7,7 +7,7 @@ use std::fs::File;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A folder in which commands run. What they name in it has no path.
 struct Desk(PathBuf);
@@ -152,11 +152,19 @@ fn a_node_waits_for_its_fabric_and_says_so() {
     assert_eq!(code, Some(2));
     assert!(said.contains("ib0 is missing: soft:fabric.sock@host1"), "{said}");
     // One that has begun before there is a fabric goes on when there is.
+    let begun = Instant::now();
     let waiting = desk.command(&ping).spawn().expect("it starts");
+    std::thread::sleep(Duration::from_millis(300));
+    let waited = begun.elapsed();
     let _fabric = desk.fabric();
     let (code, printed, said) = outcome(waiting.wait_with_output().expect("it ends"));
+    let pinged = begun.elapsed() - waited;
     assert_eq!(code, Some(0), "{printed}{said}");
     assert!(printed.contains("2 packets transmitted"), "{printed}");
+    // The time of the output begins with the first request, and not with the wait for the node.
+    let time = printed.split_once(", time ").and_then(|(_, rest)| rest.split_once("ms"));
+    let time = time.and_then(|(ms, _)| ms.parse().ok()).expect("a time");
+    assert!(Duration::from_millis(time) <= pinged, "{printed}, but {pinged:?} since the wait");
     assert_eq!(desk.interface("a")["state"], "up");
     drop(nodes);
 }
