@@ -173,23 +173,20 @@ impl Tables {
         if before.is_none() { Effect::NONE } else { Effect::DUMP }
     }
 
-    /// The last IPv4 address of a link takes the routes through its gateways along, without a
-    /// message.
+    /// Linux then flushes IPv4 routes without RTM_DELROUTE: those with this address as their
+    /// preferred source and, after the last IPv4 address of a link, all routes through the link.
     fn remove_address(&mut self, address: &AddressMessage) -> Effect {
         self.addresses.remove(&(address.index, address.address));
         Effect::DUMP
     }
 
-    /// The kernel removes its routes, and it from its groups, without a message.
+    /// Linux then flushes the IPv4 routes of the object, or of a group that becomes empty, without
+    /// RTM_DELROUTE.
     fn remove_nexthop(&mut self, nexthop: &NexthopMessage<'_>, changed: &mut Changed) -> Effect {
         let id = nexthop.id;
-        let only = BTreeSet::from([id]);
-        let has_it = |list: &[Entry]| list.iter().any(|entry| entry.nexthop_id == id);
-        for key in self.users(&only) {
-            if has_it(self.list(&key)) {
-                let lists = self.lists_mut(key.destination);
-                lists.update(key, |list| list.retain(|entry| entry.nexthop_id != id));
-            }
+        for key in self.users(&BTreeSet::from([id])) {
+            let lists = self.lists_mut(key.destination);
+            lists.update(key, |list| list.retain(|entry| entry.nexthop_id != id));
             changed.keys.insert(key);
         }
         self.nexthops.remove(&id);
@@ -242,7 +239,6 @@ impl Tables {
 }
 
 fn add_v4(list: &mut Vec<Entry>, entry: Entry, flags: MessageFlags) -> Effect {
-    let is_ambiguous = list.len() > 1;
     let same = list.iter().position(|old| old.is_same(&entry));
     if let Some(same) = same {
         list[same] = entry;
@@ -255,7 +251,7 @@ fn add_v4(list: &mut Vec<Entry>, entry: Entry, flags: MessageFlags) -> Effect {
     } else {
         list.insert(0, entry);
     }
-    Effect { ambiguous: is_ambiguous || list.len() > 1, ..Effect::NONE }
+    Effect { ambiguous: list.len() > 1, ..Effect::NONE }
 }
 
 fn remove_v4(list: &mut Vec<Entry>, gone: &Entry) -> bool {
@@ -269,7 +265,6 @@ fn remove_v4(list: &mut Vec<Entry>, gone: &Entry) -> bool {
 }
 
 fn add_v6(list: &mut Vec<Entry>, entry: Entry, flags: MessageFlags) -> Effect {
-    let is_ambiguous = list.len() > 1;
     let mergeable = entry.is_mergeable();
     let replaced = if mergeable || flags.contains(MessageFlags::REPLACE) {
         list.iter().position(|old| old.is_mergeable() == mergeable)
@@ -284,7 +279,7 @@ fn add_v6(list: &mut Vec<Entry>, entry: Entry, flags: MessageFlags) -> Effect {
         Some(index) => list[index] = entry,
         None => list.push(entry),
     }
-    Effect { ambiguous: is_ambiguous || list.len() > 1, ..Effect::NONE }
+    Effect { ambiguous: list.len() > 1, ..Effect::NONE }
 }
 
 /// Removes the listed paths, or the equal route.
