@@ -22,7 +22,7 @@ impl IcmpSentKind {
     pub(super) const fn of(error: IcmpError) -> Self {
         match error {
             IcmpError::NoRoute => Self::NoRoute,
-            IcmpError::NoAnswer | IcmpError::RejectRoute => Self::HostUnreachable,
+            IcmpError::AddressUnreachable | IcmpError::RejectRoute => Self::HostUnreachable,
             IcmpError::NoPort => Self::PortUnreachable,
             IcmpError::TooBig(_) => Self::TooBig,
             IcmpError::TimeExceeded => Self::TimeExceeded,

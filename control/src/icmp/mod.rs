@@ -52,7 +52,8 @@ const V6_HEADERS: usize = Ipv6Header::LEN + 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IcmpError {
     NoRoute,
-    NoAnswer,
+    /// The link-layer address of the next hop is not resolved.
+    AddressUnreachable,
     RejectRoute,
     NoPort,
     /// It is longer than this MTU, in bytes.
@@ -268,7 +269,9 @@ fn error_v4(
     };
     let message = match error {
         IcmpError::NoRoute => unreachable(Icmpv4Unreachable::NET, 0),
-        IcmpError::NoAnswer | IcmpError::RejectRoute => unreachable(Icmpv4Unreachable::HOST, 0),
+        IcmpError::AddressUnreachable | IcmpError::RejectRoute => {
+            unreachable(Icmpv4Unreachable::HOST, 0)
+        }
         IcmpError::NoPort => unreachable(Icmpv4Unreachable::PORT, 0),
         IcmpError::Prohibited => unreachable(Icmpv4Unreachable::COMMUNICATION_PROHIBITED, 0),
         IcmpError::TooBig(mtu) => unreachable(Icmpv4Unreachable::FRAGMENTATION_NEEDED, mtu),
@@ -313,7 +316,7 @@ fn error_v6(
     let unreachable = |code| Icmpv6Message::DestinationUnreachable { code, original };
     let message = match error {
         IcmpError::NoRoute => unreachable(Icmpv6Unreachable::NO_ROUTE),
-        IcmpError::NoAnswer => unreachable(Icmpv6Unreachable::ADDRESS),
+        IcmpError::AddressUnreachable => unreachable(Icmpv6Unreachable::ADDRESS),
         IcmpError::RejectRoute => unreachable(Icmpv6Unreachable::REJECT_ROUTE),
         IcmpError::NoPort => unreachable(Icmpv6Unreachable::PORT),
         IcmpError::Prohibited => unreachable(Icmpv6Unreachable::PROHIBITED),

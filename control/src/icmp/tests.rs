@@ -148,18 +148,20 @@ fn no_error_is_sent_about_errors_groups_and_fragments() {
         (later, IcmpDrop::Fragment),
     ] {
         let before = icmp.drops().of(reason);
-        let told = icmp.error_about(NOW, &bytes, false, IcmpError::NoAnswer, &addresses);
+        let told = icmp.error_about(NOW, &bytes, false, IcmpError::AddressUnreachable, &addresses);
         assert_eq!((told, icmp.drops().of(reason)), (None, before + 1), "{reason:?} {bytes:?}");
     }
     let alone = udp("10.0.0.2", "10.9.9.9", 8);
-    assert!(icmp.error_about(NOW, &alone, true, IcmpError::NoAnswer, &addresses).is_none());
+    assert!(
+        icmp.error_about(NOW, &alone, true, IcmpError::AddressUnreachable, &addresses).is_none()
+    );
 }
 
 #[test]
 fn errors_are_sent_about_queries_and_what_cannot_be_read() {
     let (mut icmp, addresses) = (icmp(), addresses());
     let mut is_told = |bytes: &[u8]| {
-        icmp.error_about(NOW, bytes, false, IcmpError::NoAnswer, &addresses).is_some()
+        icmp.error_about(NOW, bytes, false, IcmpError::AddressUnreachable, &addresses).is_some()
     };
     let mut query = v4("10.0.0.2", "10.9.9.9", &Icmpv4Message::EchoRequest(ECHO));
     for kind in 0..=40 {
@@ -189,7 +191,7 @@ fn each_reason_has_its_type_and_code() {
         })
     };
     assert_eq!(codes(IcmpError::NoRoute), [(3, 0), (1, 0)]);
-    assert_eq!(codes(IcmpError::NoAnswer), [(3, 1), (1, 3)]);
+    assert_eq!(codes(IcmpError::AddressUnreachable), [(3, 1), (1, 3)]);
     assert_eq!(codes(IcmpError::RejectRoute), [(3, 1), (1, 6)]);
     assert_eq!(codes(IcmpError::Prohibited), [(3, 13), (1, 1)]);
     assert_eq!(codes(IcmpError::TimeExceeded), [(11, 0), (3, 0)]);
@@ -255,14 +257,15 @@ proptest! {
         }
         let (mut icmp, addresses) = (icmp(), addresses());
         let echo = icmp.handle_echo(NOW, &bytes, &addresses);
-        let error = icmp.error_about(NOW, &bytes, false, IcmpError::NoAnswer, &addresses);
+        let error = icmp.error_about(NOW, &bytes, false, IcmpError::AddressUnreachable, &addresses);
         for answer in echo.into_iter().chain(error.clone()) {
             prop_assert!(answer.packet.len() <= IPV6_MTU_MIN as usize);
             prop_assert_eq!(icmp.handle_echo(NOW, &answer.packet, &addresses), None);
         }
         if let Some(error) = error {
             let packet = &error.packet;
-            let again = icmp.error_about(NOW, packet, false, IcmpError::NoAnswer, &addresses);
+            let error = IcmpError::AddressUnreachable;
+            let again = icmp.error_about(NOW, packet, false, error, &addresses);
             prop_assert_eq!(again, None);
         }
     }

@@ -100,7 +100,7 @@ impl IpoibInterface {
     pub(super) fn unreachable(&mut self, now: Time, pending: &PendingPacket) {
         self.drops.count(InterfaceDrop::Unreachable);
         if !pending.by_datagram {
-            self.send_error_back(now, &pending.packet, pending.from, IcmpError::NoAnswer);
+            self.send_error_back(now, &pending.packet, pending.from, IcmpError::AddressUnreachable);
         }
     }
 

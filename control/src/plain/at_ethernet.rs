@@ -72,7 +72,7 @@ impl PlainInterface {
                 EthernetEvent::Assigned(ip) => self.addresses.handle_assigned(now, ip),
                 EthernetEvent::Duplicate(ip, by) => self.addresses.handle_duplicate(now, ip, by),
                 EthernetEvent::Unreachable(packet) => {
-                    self.send_icmp_error(now, &packet, IcmpError::NoAnswer);
+                    self.send_icmp_error(now, &packet, IcmpError::AddressUnreachable);
                 }
             }
             self.handle_address_events(now);
