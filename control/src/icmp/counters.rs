@@ -2,10 +2,10 @@
 //! kept back.
 
 use super::IcmpError;
-use pollux_verbs::reasons;
+use pollux_verbs::named_enum;
 use std::collections::BTreeMap;
 
-reasons! {
+named_enum! {
     pub enum IcmpSentKind {
         EchoReply = "echo_reply",
         NoRoute = "no_route",

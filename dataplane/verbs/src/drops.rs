@@ -32,6 +32,11 @@ impl<R: Reason> Drops<R> {
         self.0.as_mut()[reason.index()] += 1;
     }
 
+    #[inline]
+    pub fn add(&mut self, reason: R, times: u64) {
+        self.0.as_mut()[reason.index()] += times;
+    }
+
     pub fn of(&self, reason: R) -> u64 {
         self.0.as_ref()[reason.index()]
     }
@@ -60,32 +65,40 @@ impl<R: Reason> Debug for Drops<R> {
     }
 }
 
-/// Makes the reasons of a component of their list: a type that is a
-/// [`Reason`](crate::drops::Reason).
+/// Makes an enumeration with the list of its variants, `ALL`, and the `name` of each.
 #[macro_export]
-macro_rules! reasons {
+macro_rules! named_enum {
     (
         $(#[$meta:meta])*
-        pub enum $name:ident {
-            $( $(#[$reason_meta:meta])* $reason:ident = $text:literal ),* $(,)?
+        pub enum $enum:ident {
+            $( $(#[$variant_meta:meta])* $variant:ident = $text:literal ),* $(,)?
         }
     ) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[non_exhaustive]
-        pub enum $name {
-            $( $(#[$reason_meta])* $reason, )*
+        pub enum $enum {
+            $( $(#[$variant_meta])* $variant, )*
         }
 
-        impl $name {
-            pub const ALL: &'static [Self] = &[$( Self::$reason ),*];
+        impl $enum {
+            pub const ALL: &'static [Self] = &[$( Self::$variant ),*];
 
             pub const fn name(self) -> &'static str {
                 match self {
-                    $( Self::$reason => $text, )*
+                    $( Self::$variant => $text, )*
                 }
             }
         }
+    };
+}
+
+/// Makes the reasons of a component of their list: a type that is a
+/// [`Reason`](crate::drops::Reason).
+#[macro_export]
+macro_rules! reasons {
+    ($(#[$meta:meta])* pub enum $name:ident { $($reasons:tt)* }) => {
+        $crate::named_enum! { $(#[$meta])* pub enum $name { $($reasons)* } }
 
         impl $crate::drops::Reason for $name {
             type Counters = [u64; Self::ALL.len()];
