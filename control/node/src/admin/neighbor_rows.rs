@@ -2,6 +2,7 @@
 //! resolving, whatever its link is.
 
 use pollux_control::neighbor::State;
+use pollux_verbs::named_enum;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
@@ -31,20 +32,22 @@ pub struct NeighborStatus {
     pub pending: usize,
 }
 
-/// The state of a neighbor cache entry (RFC 4861 7.3.2; also for IPv4).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub enum NeighborState {
-    Incomplete,
-    Reachable,
-    Stale,
-    Delay,
-    Probe,
-    /// Resolution failed.
-    Failed,
-    /// Configured.
-    Permanent,
+named_enum! {
+    /// The state of a neighbor cache entry (RFC 4861 7.3.2; also for IPv4).
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    #[cfg_attr(test, derive(schemars::JsonSchema))]
+    pub enum NeighborState {
+        Incomplete = "incomplete",
+        Reachable = "reachable",
+        Stale = "stale",
+        Delay = "delay",
+        Probe = "probe",
+        /// Resolution failed.
+        Failed = "failed",
+        /// Configured.
+        Permanent = "permanent",
+    }
 }
 
 impl NeighborState {
@@ -80,3 +83,15 @@ pub enum NeighborTransport {
 }
 
 display_as_serialized!(NeighborState NeighborTransport);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_have_their_serialized_names() {
+        for state in NeighborState::ALL {
+            assert_eq!(state.name(), state.to_string());
+        }
+    }
+}

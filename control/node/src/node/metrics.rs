@@ -6,7 +6,7 @@ use super::drop_counts::REFUSED;
 use super::kinds::NodeInterface;
 use super::opening::Named;
 use super::routing::RouteCount;
-use crate::admin::rows::{DropCount, InterfaceStatus};
+use crate::admin::rows::{DropCount, InterfaceStatus, NeighborState};
 use crate::interface::IpoibLink;
 use crate::telemetry::exposition::{Exposition, MetricFamily, MetricValue, MetricsFormat, Samples};
 use crate::telemetry::families as all;
@@ -20,8 +20,6 @@ use std::collections::BTreeMap;
 
 /// The states of connections and of groups, as reports name them: states without members have
 /// samples, so that a rule of an alert finds them.
-const NEIGHBOR_STATES: [&str; 7] =
-    ["incomplete", "reachable", "stale", "delay", "probe", "failed", "permanent"];
 const CONNECTION_STATES: [&str; 5] = ["making", "asked", "accepted", "open", "ending"];
 const GROUP_STATES: [&str; 5] = ["asked", "joined", "send-only", "missing", "refused"];
 /// The usual length of a body without interfaces, and of the samples of one.
@@ -139,10 +137,11 @@ impl NodeRunner {
     }
 
     fn tables(&self, out: &mut Exposition) {
+        let known: Vec<_> = NeighborState::ALL.iter().map(|state| state.name()).collect();
         let mut samples = out.family(&all::NEIGHBORS);
         for (name, one) in self.running() {
             let Some(states) = one.neighbor_states() else { continue };
-            add_states(&mut samples, name, &[], &NEIGHBOR_STATES, states.into_iter());
+            add_states(&mut samples, name, &[], &known, states.into_iter());
         }
         let mut samples = out.family(&all::CONNECTIONS);
         for (name, one) in self.ipoib() {
