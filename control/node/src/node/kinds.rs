@@ -47,7 +47,7 @@ impl fmt::Display for LinkState {
     }
 }
 
-/// The same call at an interface of any kind.
+/// The same call at an interface, or at a port, of any kind.
 macro_rules! at_kind {
     ($self:expr, $one:ident => $call:expr) => {
         match $self {
@@ -56,6 +56,7 @@ macro_rules! at_kind {
         }
     };
 }
+pub(super) use at_kind;
 
 impl NodeInterface {
     /// Handles input and timers. Returns whether there was anything to do.

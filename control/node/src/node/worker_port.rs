@@ -1,5 +1,6 @@
 //! A port of a worker thread, of an interface of any kind.
 
+use super::kinds::at_kind;
 use crate::interface::InterfaceWorker;
 use crate::plain::port::PlainPort;
 use pollux_dataplane::acl::AclFilter;
@@ -16,24 +17,14 @@ pub(super) enum WorkerPort {
     Plain(PlainPort),
 }
 
-/// The same call at a port of any kind.
-macro_rules! at_port {
-    ($self:expr, $port:ident => $call:expr) => {
-        match $self {
-            Self::Ipoib($port) => $call,
-            Self::Plain($port) => $call,
-        }
-    };
-}
-
 impl WorkerPort {
     pub(super) fn port(&self) -> PortId {
-        at_port!(self, port => port.port())
+        at_kind!(self, port => port.port())
     }
 
     /// Sets the identifier by which routes lead to it.
     pub(super) fn set_port(&mut self, id: PortId) {
-        at_port!(self, port => port.set_port(id));
+        at_kind!(self, port => port.set_port(id));
     }
 
     /// Its number at the interface.
@@ -61,54 +52,54 @@ impl WorkerPort {
 
     /// Whether events were sent to control since the last call: it may sleep.
     pub(super) fn take_has_events(&mut self) -> bool {
-        at_port!(self, port => port.take_has_events())
+        at_kind!(self, port => port.take_has_events())
     }
 }
 
 impl PacketPort for WorkerPort {
     #[inline]
     fn poll(&mut self, now: Time, transit: &mut Vec<TransitPacket>) -> bool {
-        at_port!(self, port => port.poll(now, transit))
+        at_kind!(self, port => port.poll(now, transit))
     }
 
     fn set_filter(&mut self, filter: Option<AclFilter>) {
-        at_port!(self, port => port.set_filter(filter));
+        at_kind!(self, port => port.set_filter(filter));
     }
 
     #[inline]
     fn send(&mut self, now: Time, batch: &mut Vec<TxPacket>) {
-        at_port!(self, port => PacketPort::send(port, now, batch));
+        at_kind!(self, port => PacketPort::send(port, now, batch));
     }
 
     fn reject(&mut self, packet: Buf, why: TransitError) {
-        at_port!(self, port => port.reject(packet, why));
+        at_kind!(self, port => port.reject(packet, why));
     }
 
     fn drop_transit(&mut self, packet: Buf, why: ForwardDrop) {
-        at_port!(self, port => port.drop_transit(packet, why));
+        at_kind!(self, port => port.drop_transit(packet, why));
     }
 
     fn copy(&mut self, packet: &Buf) -> Option<Buf> {
-        at_port!(self, port => port.copy(packet))
+        at_kind!(self, port => port.copy(packet))
     }
 
     fn packets(&self) -> u64 {
-        at_port!(self, port => port.packets())
+        at_kind!(self, port => port.packets())
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        at_port!(self, port => PacketPort::poll_timeout(port))
+        at_kind!(self, port => PacketPort::poll_timeout(port))
     }
 
     fn arm(&mut self) -> bool {
-        at_port!(self, port => port.arm())
+        at_kind!(self, port => port.arm())
     }
 
     fn wake_source(&mut self) -> Option<WakeSource<'_>> {
-        at_port!(self, port => port.wake_source())
+        at_kind!(self, port => port.wake_source())
     }
 
     fn woken(&mut self) {
-        at_port!(self, port => port.woken());
+        at_kind!(self, port => port.woken());
     }
 }
