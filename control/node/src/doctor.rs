@@ -21,7 +21,8 @@ pub fn diagnose() -> Vec<DoctorFinding> {
 
 fn examine(root: &Path) -> Vec<DoctorFinding> {
     let status = fs::read_to_string(root.join("proc/self/status")).unwrap_or_default();
-    let mut findings: Vec<_> = CAPABILITIES.iter().map(|it| capability(&status, *it)).collect();
+    let effective = capabilities(&status);
+    let mut findings: Vec<_> = CAPABILITIES.iter().map(|it| capability(effective, *it)).collect();
     findings.push(tun(root));
     findings.push(forwarding(root));
     findings
@@ -33,11 +34,14 @@ fn finding(subject: &str, is_good: bool, found: String, remedy: &'static str) ->
     DoctorFinding { subject: subject.into(), verdict, found, remedy: remedy.into() }
 }
 
-/// Whether a process with this status has a capability in effect (proc_pid_status(5)).
-fn capability(status: &str, (bit, name, lacks): (u32, &str, &str)) -> DoctorFinding {
+/// The effective capabilities of a process with this status, by bits (proc_pid_status(5)).
+pub(crate) fn capabilities(status: &str) -> u64 {
     let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
-    let has = mask >> bit & 1 != 0;
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+fn capability(effective: u64, (bit, name, lacks): (u32, &str, &str)) -> DoctorFinding {
+    let has = effective >> bit & 1 != 0;
     let found = if has { "this process has it".into() } else { format!("without it, {lacks}") };
     let remedy = "run as root, or give it: AmbientCapabilities= in the unit has it already";
     finding(name, has, found, remedy)

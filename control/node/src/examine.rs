@@ -14,6 +14,7 @@ use crate::config::{
     ConfigError, ConfigKey, FrameAccess, InterfaceKind, InterfaceSettings, NodeConfig,
 };
 use crate::device::DeviceName;
+use crate::doctor::capabilities;
 use crate::plain::XDP_MTU_MAX;
 use std::fs;
 use std::net::{IpAddr, Ipv6Addr};
@@ -266,9 +267,7 @@ const fn no_xdp(access: FrameAccess) -> &'static str {
 
 fn has_capability(bit: u64) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let effective = effective.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
-    effective.is_some_and(|all| all & bit > 0)
+    capabilities(&status) & bit != 0
 }
 
 /// The addresses of the kernel's network devices (proc_net(5)).
