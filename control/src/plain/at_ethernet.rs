@@ -1,13 +1,13 @@
 //! The neighbors of a plain interface at an Ethernet link.
 
-use super::{PlainFrame, PlainInterface};
+use super::{FrameTo, PlainFrame, PlainInterface};
 use crate::address::Addresses;
 use crate::ethernet::{EthernetEvent, EthernetNeighbors};
 use crate::icmp::IcmpError;
 use crate::thread_check::assert_no_worker_thread;
 use pollux_verbs::time::Time;
 use pollux_wire::ethernet::MacAddress;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 impl PlainInterface {
     pub fn handle_arp(&mut self, now: Time, packet: &[u8]) {
@@ -25,6 +25,7 @@ impl PlainInterface {
 
     /// Workers sent packets to a next hop.
     pub fn handle_use(&mut self, now: Time, next_hop: IpAddr) {
+        assert_no_worker_thread();
         self.with_link(now, |link, ours| link.handle_use(now, next_hop, ours));
     }
 
@@ -39,6 +40,7 @@ impl PlainInterface {
 
     /// Sets a static neighbor. `false` if the table is full.
     pub fn set_neighbor(&mut self, now: Time, ip: IpAddr, address: MacAddress) -> bool {
+        assert_no_worker_thread();
         let set =
             |link: &mut EthernetNeighbors, ours: &_| link.set_neighbor(now, ip, address, ours);
         self.with_link(now, set) == Some(true)
@@ -46,6 +48,7 @@ impl PlainInterface {
 
     /// Its address is resolved again when there is a packet for it.
     pub fn remove_neighbor(&mut self, now: Time, ip: IpAddr) {
+        assert_no_worker_thread();
         self.with_link(now, |link, ours| link.remove_neighbor(now, ip, ours));
     }
 
@@ -61,12 +64,12 @@ impl PlainInterface {
         call: impl FnOnce(&mut EthernetNeighbors, &Addresses) -> R,
     ) -> Option<R> {
         let result = call(self.ethernet.as_mut()?, &self.addresses);
-        self.settle(now);
+        self.poll_link(now);
         Some(result)
     }
 
     /// Takes the events and frames of the link.
-    pub(super) fn settle(&mut self, now: Time) {
+    pub(super) fn poll_link(&mut self, now: Time) {
         while let Some(event) = self.ethernet.as_mut().and_then(EthernetNeighbors::poll_event) {
             match event {
                 EthernetEvent::Assigned(ip) => self.addresses.handle_assigned(now, ip),
@@ -78,12 +81,8 @@ impl PlainInterface {
             self.handle_address_events(now);
         }
         while let Some(frame) = self.ethernet.as_mut().and_then(EthernetNeighbors::poll_frame) {
-            let (packet, next_hop) = (frame.packet, Ipv4Addr::UNSPECIFIED.into());
-            self.frames.push(PlainFrame {
-                packet,
-                next_hop,
-                link: Some((frame.to, frame.ether_type)),
-            });
+            let to = FrameTo::Ethernet(frame.to, frame.ether_type);
+            self.frames.push(PlainFrame { packet: frame.packet, to });
         }
     }
 }

@@ -67,12 +67,17 @@ pub struct PlainConfig {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlainFrame {
-    /// The packet, from its IP header on.
+    /// The packet, from its IP header on; on Ethernet also one of ARP.
     pub packet: Vec<u8>,
-    /// Unused on a link with one neighbor.
-    pub next_hop: IpAddr,
-    /// The header of an Ethernet link: destination and EtherType.
-    pub link: Option<(MacAddress, EtherType)>,
+    pub to: FrameTo,
+}
+
+/// The destination of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameTo {
+    /// On a link with one neighbor, which gets all packets.
+    NextHop(IpAddr),
+    Ethernet(MacAddress, EtherType),
 }
 
 /// The state of a plain interface that workers need.
@@ -334,11 +339,11 @@ impl PlainInterface {
         for packet in self.fit(now, packet, from) {
             let Self { ethernet, addresses, .. } = self;
             match ethernet {
-                None => self.frames.push(PlainFrame { packet, next_hop, link: None }),
+                None => self.frames.push(PlainFrame { packet, to: FrameTo::NextHop(next_hop) }),
                 Some(ethernet) => ethernet.send(now, next_hop, packet, addresses),
             }
         }
-        self.settle(now);
+        self.poll_link(now);
     }
 
     /// The packet, its fragments, or nothing if its sender gets an ICMP error.

@@ -108,7 +108,7 @@ fn echo_requests_to_the_node_are_answered_where_its_routes_lead() {
     let mut interface = interface();
     interface.handle_packet(NOW, &v4("20.0.0.1", "10.0.0.1", &echo(b"data")));
     let frame = interface.poll_frame().expect("a reply");
-    assert_eq!(frame.next_hop, "10.0.0.9".parse::<IpAddr>().unwrap());
+    assert_eq!(frame.to, FrameTo::NextHop("10.0.0.9".parse().unwrap()));
     let reply = Ipv4Packet::parse(&frame.packet).unwrap();
     assert_eq!(reply.header().destination.octets(), [20, 0, 0, 1]);
     assert!(matches!(Icmpv4Message::parse(reply.payload()), Ok(Icmpv4Message::EchoReply(_))));
@@ -188,7 +188,9 @@ fn an_error_goes_back_by_the_interface_where_its_packet_came_from_another_domain
     let hop = TransitHop { from: 9, next_hop: "10.0.0.77".parse().unwrap() };
     interface.handle_too_big(NOW, v4("30.0.0.1", "99.0.0.1", &[7; 3000]), hop);
     let frames: Vec<_> = std::iter::from_fn(|| interface.poll_frame()).collect();
-    assert!(frames.len() == 3 && frames.iter().all(|frame| frame.next_hop == hop.next_hop));
+    assert!(
+        frames.len() == 3 && frames.iter().all(|frame| frame.to == FrameTo::NextHop(hop.next_hop))
+    );
 }
 
 #[test]
@@ -219,7 +221,11 @@ fn packets_of_this_node_follow_its_routes() {
     let mut interface = interface();
     let mut send = |to: &str| {
         interface.send_packet(NOW, v4("10.0.0.1", to, &echo(b"data")));
-        let frame = interface.poll_frame().map(|frame| frame.next_hop.to_string());
+        let next_hop = |frame: PlainFrame| match frame.to {
+            FrameTo::NextHop(ip) => ip.to_string(),
+            FrameTo::Ethernet(..) => panic!("{frame:?}"),
+        };
+        let frame = interface.poll_frame().map(next_hop);
         (frame, interface.poll_elsewhere().map(|one| one.what))
     };
     assert_eq!(send("10.0.0.5"), (Some("10.0.0.5".into()), None));
@@ -255,11 +261,12 @@ fn each_flow_of_this_node_has_a_next_hop_of_several() {
         let next = interface.poll_elsewhere()?;
         Some((next.interface, next.what))
     };
+    let to = |interface: &mut PlainInterface| interface.poll_frame().map(|frame| frame.to);
     let gateway = |ip: &str| ip.parse::<IpAddr>().unwrap();
     let packet = |flow: u8| v4("10.0.0.1", "60.0.0.5", &echo(&[flow]));
     for (flow, expected) in [(0, "10.0.0.9"), (1, "10.0.0.8"), (3, "10.0.0.9")] {
         interface.send_packet(NOW, packet(flow));
-        assert_eq!(interface.poll_frame().map(|frame| frame.next_hop), Some(gateway(expected)));
+        assert_eq!(to(&mut interface), Some(FrameTo::NextHop(gateway(expected))));
     }
     interface.send_packet(NOW, packet(2));
     let expected = (4, ElsewhereKind::Leaves(gateway("10.9.0.9")));
@@ -268,7 +275,7 @@ fn each_flow_of_this_node_has_a_next_hop_of_several() {
     for (flow, expected) in [(0, "10.0.0.9"), (1, "10.0.0.8")] {
         let packet = v4("60.0.0.5", "10.0.0.7", &echo(&[flow]));
         interface.handle_rejected(NOW, &packet, IcmpError::NoRoute);
-        assert_eq!(interface.poll_frame().map(|frame| frame.next_hop), Some(gateway(expected)));
+        assert_eq!(to(&mut interface), Some(FrameTo::NextHop(gateway(expected))));
     }
     interface.handle_rejected(NOW, &v4("60.0.0.5", "10.0.0.7", &echo(&[2])), IcmpError::NoRoute);
     let expected = (4, ElsewhereKind::Failed(IcmpError::NoRoute));

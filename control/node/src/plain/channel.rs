@@ -217,10 +217,11 @@ impl Drop for PortSide {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pollux_control::plain::FrameTo;
     use std::net::Ipv4Addr;
 
     fn frame(first: u8) -> PlainFrame {
-        PlainFrame { packet: vec![first], next_hop: Ipv4Addr::UNSPECIFIED.into(), link: None }
+        PlainFrame { packet: vec![first], to: FrameTo::NextHop(Ipv4Addr::UNSPECIFIED.into()) }
     }
 
     #[test]

@@ -13,6 +13,7 @@ use super::frame_queue::{FrameQueue, FramesUnsent};
 use super::port::{PlainDriver, PortCore};
 use crate::interface::Reported;
 use pollux_control::beyond::TransitHop;
+use pollux_control::plain::FrameTo;
 use pollux_dataplane::headers::{Form, PacketHeaders};
 use pollux_dataplane::neighbor::Routes;
 use pollux_dataplane::offload::complete_checksum;
@@ -61,7 +62,7 @@ impl EthernetDriver {
         let mut unsent = FramesUnsent::default();
         while let Some(frame) = core.poll_frame() {
             busy = true;
-            let Some((to, ether_type)) = frame.link else { continue };
+            let FrameTo::Ethernet(to, ether_type) = frame.to else { continue };
             let Some(mut packet) = core.buffer(frame.packet.len()) else {
                 core.counters.counts.starved += 1;
                 continue;
