@@ -11,7 +11,6 @@ use crate::interface::port_driver::Counts;
 use crate::interface::port_driver::counters::DriverCounters;
 use crate::port::MadDrops;
 use pollux_dataplane::ipoib::Traffic;
-use pollux_dataplane::reason::{ForwardDrop, PacketDrop, Refusal};
 use std::collections::BTreeMap;
 
 /// The part of counters of packets that could not be sent at once.
@@ -38,9 +37,9 @@ pub(super) fn drops(name: &str, one: &IpoibLink) -> Vec<DropCount> {
 fn of_worker(counters: &DriverCounters, count: &mut impl FnMut(&'static str, &'static str, u64)) {
     let DriverCounters { traffic, drops, refusals, forward_drops, counts, uses: _, refused: _ } =
         counters;
-    ForwardDrop::ALL.iter().for_each(|&why| count("forward", why.name(), forward_drops.of(why)));
-    PacketDrop::ALL.iter().for_each(|&why| count("received", why.name(), drops.of(why)));
-    Refusal::ALL.iter().for_each(|&why| count(REFUSED, why.name(), refusals.of(why)));
+    forward_drops.iter().for_each(|(why, times)| count("forward", why, times));
+    drops.iter().for_each(|(why, times)| count("received", why, times));
+    refusals.iter().for_each(|(why, times)| count(REFUSED, why, times));
     let Counts { transit, no_room, refused_actions, given_up, punts_dropped } = *counts;
     let Traffic {
         datagrams_sent: _,

@@ -9,6 +9,7 @@
 //! A frame is copied once, between the memory of its socket and a buffer.
 
 use super::channel::PlainEvent;
+use super::counters::{FrameDrop, PortDrop};
 use super::frame_queue::{FrameQueue, FramesUnsent};
 use super::port::{PlainDriver, PortCore};
 use crate::interface::Reported;
@@ -64,7 +65,7 @@ impl EthernetDriver {
             busy = true;
             let FrameTo::Ethernet(to, ether_type) = frame.to else { continue };
             let Some(mut packet) = core.buffer(frame.packet.len()) else {
-                core.counters.counts.starved += 1;
+                core.counters.port_drops.count(PortDrop::NoReceiveBuffer);
                 continue;
             };
             packet.bytes_mut().copy_from_slice(&frame.packet);
@@ -103,8 +104,8 @@ impl EthernetDriver {
         let vlan = self.names.vlan;
         self.frames.flush(&mut unsent, &mut |frame, is_sent| finish(core, vlan, frame, is_sent));
         let FramesUnsent { full, refused } = unsent;
-        core.counters.counts.full += full;
-        core.counters.counts.refused += refused;
+        core.counters.port_drops.add(PortDrop::Full, full);
+        core.counters.port_drops.add(PortDrop::Refused, refused);
     }
 }
 
@@ -116,7 +117,7 @@ impl PlainDriver for EthernetDriver {
         mut transit: Option<&mut Vec<TransitPacket>>,
     ) -> bool {
         if core.is_publication_due(now) {
-            core.counters.frames.kernel_full = self.frames.dropped();
+            core.counters.kernel_full = self.frames.dropped();
         }
         let mut busy = core.begins_turn(now) && self.send_frames(core);
         self.frames.send_rest();
@@ -134,7 +135,7 @@ impl PlainDriver for EthernetDriver {
             Ok(0) => self.look_at = now + LOOK_EVERY,
             Ok(_) => busy = true,
             // The socket reports once that its device is down; control sees it, too.
-            Err(_) => core.counters.frames.device_errors += 1,
+            Err(_) => core.counters.frame_drops.count(FrameDrop::DeviceError),
         }
         busy
     }
@@ -173,7 +174,7 @@ impl PlainDriver for EthernetDriver {
 
     /// The descriptor is readable as long as there is a frame.
     fn arm(&mut self, core: &mut PortCore) -> bool {
-        core.counters.frames.kernel_full = self.frames.dropped();
+        core.counters.kernel_full = self.frames.dropped();
         core.prepare_sleep();
         self.look_at = Time::START;
         self.frames.send_rest()
@@ -200,26 +201,26 @@ fn take(
     received: &SocketFrame<'_>,
     transit: Option<&mut Vec<TransitPacket>>,
 ) {
-    let counts = &mut core.counters.frames;
+    let drops = &mut core.counters.frame_drops;
     let Ok(frame) = EthernetFrame::parse(received.bytes) else {
-        return counts.runt += 1;
+        return drops.count(FrameDrop::Runt);
     };
     // The kernel takes tags off for packet sockets, and lets no other ones through.
     if frame.vlan.is_some() && frame.vlan != names.vlan {
-        return counts.other_vlan += 1;
+        return drops.count(FrameDrop::OtherVlan);
     }
     let is_group = frame.destination.is_group();
     if !is_group && frame.destination != names.address {
-        return counts.not_ours += 1;
+        return drops.count(FrameDrop::NotOurs);
     }
     match frame.ether_type {
         EtherType::ARP => core.event(PlainEvent::Arp(frame.payload.to_vec())),
         EtherType::IPV4 | EtherType::IPV6 => {
             if received.is_truncated || frame.payload.len() > core.mtu() {
-                return core.counters.frames.too_long += 1;
+                return core.counters.frame_drops.count(FrameDrop::TooLong);
             }
             let Some(mut packet) = core.buffer(frame.payload.len()) else {
-                return core.counters.counts.starved += 1;
+                return core.counters.port_drops.count(PortDrop::NoReceiveBuffer);
             };
             packet.bytes_mut().copy_from_slice(frame.payload);
             if received.has_partial_checksum {
@@ -227,7 +228,7 @@ fn take(
             }
             core.receive(packet, is_group, transit);
         }
-        _ => counts.unknown_type += 1,
+        _ => drops.count(FrameDrop::UnknownType),
     }
 }
 

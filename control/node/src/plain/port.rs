@@ -2,7 +2,7 @@
 //! control. The device of a port is a [`PlainDriver`].
 
 use super::channel::{PlainEvent, PortSide};
-use super::counters::PlainCounters;
+use super::counters::{PlainCounters, PortDrop};
 use crate::interface::port_driver::memory::WorkerMemory;
 use crate::kernel::KernelError;
 use pollux_control::beyond::TransitHop;
@@ -309,7 +309,7 @@ impl PortCore {
                 transit.push(TransitPacket { packet, headers });
             }
             (Verdict::Transit, None) if !is_to_group => {
-                self.counters.counts.transit += 1;
+                self.counters.port_drops.count(PortDrop::Transit);
                 self.taps.drop_transit(packet.bytes());
                 self.free(packet);
             }
@@ -344,8 +344,9 @@ impl PortCore {
     }
 
     pub(super) fn event(&mut self, event: PlainEvent) {
-        let is_sent = self.side.send(event);
-        self.counters.counts.punts_dropped += u64::from(!is_sent);
+        if !self.side.send(event) {
+            self.counters.port_drops.count(PortDrop::PuntsDropped);
+        }
     }
 
     /// Passes a packet to control, which makes fragments of it or reports to its sender.

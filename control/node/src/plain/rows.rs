@@ -1,14 +1,10 @@
 //! The rows of plain interfaces, from the state of their control planes and the counters of ports.
-//!
-//! Why structs are taken apart without `..` here: a new counter does not compile until it has a
-//! row.
 
 use super::PlainLink;
-use super::counters::{FrameCounts, PlainCounters, PlainCounts};
+use super::counters::PlainCounters;
 use crate::admin::page::{RowKey, rows_after};
 use crate::admin::rows::{DropCount, InterfaceStatus, NeighborState, NeighborStatus};
 use pollux_control::neighbor::NeighborRow;
-use pollux_dataplane::reason::{ForwardDrop, PacketDrop};
 use pollux_verbs::time::Time;
 use pollux_wire::ethernet::MacAddress;
 use std::collections::BTreeMap;
@@ -45,7 +41,6 @@ impl PlainLink {
         }
     }
 
-    /// The neighbors after this one, as many as a page has; and the last, if there are more.
     pub(crate) fn neighbors(
         &self,
         now: Time,
@@ -74,13 +69,12 @@ impl PlainLink {
         (rows.into_iter().map(row).collect(), last)
     }
 
-    /// Its drop counters, zeros included.
     pub(crate) fn drops(&self, name: &str) -> Vec<DropCount> {
         let mut all = BTreeMap::new();
         let mut count = |of, why, count| *all.entry((of, why)).or_insert(0) += count;
         self.counters().for_each(|counters| of_port(&counters, &mut count));
         if self.control.ethernet().is_some() {
-            self.counters().for_each(|counters| of_frames(&counters.frames, &mut count));
+            self.counters().for_each(|counters| of_frames(&counters, &mut count));
         }
         let unsent = self.ports.iter().map(|port| port.frames_dropped).sum();
         count("port", "control_no_room", unsent);
@@ -91,48 +85,12 @@ impl PlainLink {
 }
 
 fn of_port(counters: &PlainCounters, count: &mut impl FnMut(&'static str, &'static str, u64)) {
-    let PlainCounters {
-        received: _,
-        sent: _,
-        bytes_received: _,
-        bytes_sent: _,
-        drops,
-        forward_drops,
-        counts,
-        frames: _,
-    } = counters;
-    ForwardDrop::ALL.iter().for_each(|&why| count("forward", why.name(), forward_drops.of(why)));
-    PacketDrop::ALL.iter().for_each(|&why| count("received", why.name(), drops.of(why)));
-    let PlainCounts { transit, full, refused, bad_offload, punts_dropped, starved } = *counts;
-    let port = [
-        ("transit", transit),
-        ("full", full),
-        ("refused", refused),
-        ("bad_offload", bad_offload),
-        ("punts_dropped", punts_dropped),
-        ("no_receive_buffer", starved),
-    ];
-    port.into_iter().for_each(|(why, times)| count("port", why, times));
+    counters.forward_drops.iter().for_each(|(why, times)| count("forward", why, times));
+    counters.drops.iter().for_each(|(why, times)| count("received", why, times));
+    counters.port_drops.iter().for_each(|(why, times)| count("port", why, times));
 }
 
-fn of_frames(frames: &FrameCounts, count: &mut impl FnMut(&'static str, &'static str, u64)) {
-    let FrameCounts {
-        runt,
-        other_vlan,
-        not_ours,
-        unknown_type,
-        too_long,
-        kernel_full,
-        device_errors,
-    } = *frames;
-    let all = [
-        ("runt", runt),
-        ("other_vlan", other_vlan),
-        ("not_ours", not_ours),
-        ("unknown_type", unknown_type),
-        ("too_long", too_long),
-        ("kernel_full", kernel_full),
-        ("device_error", device_errors),
-    ];
-    all.into_iter().for_each(|(why, times)| count("frame", why, times));
+fn of_frames(counters: &PlainCounters, count: &mut impl FnMut(&'static str, &'static str, u64)) {
+    counters.frame_drops.iter().for_each(|(why, times)| count("frame", why, times));
+    count("frame", "kernel_full", counters.kernel_full);
 }

@@ -11,6 +11,7 @@
 //! is copied. A unit stays until all packets of it are taken: then the kernel's queue fills, and
 //! the kernel's senders wait, as at any device.
 
+use super::counters::PortDrop;
 use super::port::{PlainDriver, PortCore};
 use crate::kernel::KernelError;
 use crate::kernel::tun::{TunQueue, TunWritten, VNET_HEADER_BYTES};
@@ -107,7 +108,7 @@ impl TunDriver {
         transit: Option<&mut Vec<TransitPacket>>,
     ) -> Result<bool, KernelError> {
         let Some(mut landing) = self.landing.take().or_else(|| core.longest_buffer()) else {
-            core.counters.counts.starved += 1;
+            core.counters.port_drops.count(PortDrop::NoReceiveBuffer);
             return Ok(false);
         };
         let (mut header, mut spill) = ([0; VNET_HEADER_BYTES], [0; SPILL_BYTES]);
@@ -125,7 +126,7 @@ impl TunDriver {
                 self.take(core, header, landing, bytes, transit);
             }
             _ => {
-                core.counters.counts.bad_offload += 1;
+                core.counters.port_drops.count(PortDrop::BadOffload);
                 self.landing = Some(landing);
             }
         }
@@ -143,7 +144,7 @@ impl TunDriver {
     ) {
         let packet = &mut landing.bytes_mut()[..bytes];
         if header.checksum.is_some_and(|partial| !complete_checksum(packet, partial)) {
-            core.counters.counts.bad_offload += 1;
+            core.counters.port_drops.count(PortDrop::BadOffload);
             self.landing = Some(landing);
             return;
         }
@@ -189,7 +190,7 @@ impl TunDriver {
         match TcpUnit::parse(bytes.as_slice(), header.segment_bytes) {
             Some(headers) => self.unit = Some(Unit { headers, bytes, next: 0 }),
             None => {
-                core.counters.counts.bad_offload += 1;
+                core.counters.port_drops.count(PortDrop::BadOffload);
                 bytes.free(core);
             }
         }
@@ -203,7 +204,7 @@ impl TunDriver {
     ) -> bool {
         let Some(mut unit) = self.unit.take() else { return false };
         let Some(mut packet) = core.buffer(unit.headers.packet_bytes(unit.next)) else {
-            core.counters.counts.starved += 1;
+            core.counters.port_drops.count(PortDrop::NoReceiveBuffer);
             self.unit = Some(unit);
             return false;
         };
@@ -329,11 +330,11 @@ impl PlainDriver for TunDriver {
 
 /// Whether the kernel took this many packets. Those that it did not are counted.
 fn is_taken(core: &mut PortCore, written: &Result<TunWritten, KernelError>, packets: u64) -> bool {
-    let counts = &mut core.counters.counts;
+    let drops = &mut core.counters.port_drops;
     match written {
         Ok(TunWritten::Taken) => return true,
-        Ok(TunWritten::Full) => counts.full += packets,
-        Ok(TunWritten::Refused) => counts.refused += packets,
+        Ok(TunWritten::Full) => drops.add(PortDrop::Full, packets),
+        Ok(TunWritten::Refused) => drops.add(PortDrop::Refused, packets),
         Err(why) => core.fail(why),
     }
     false
