@@ -5,6 +5,7 @@
 //! many as control queues at once, so that none is lost. A failed queue pair is started again once
 //! the device has returned all requests; pending MADs are lost, as datagrams may be.
 
+use super::MadDrops;
 use super::address_handles::AddressHandles;
 use super::port_tables::{pkey_index, sgid_index};
 use pollux_control::mad::{Envelope, GlobalAddress, MadAddress};
@@ -51,10 +52,7 @@ pub struct Gsi {
     waiting: VecDeque<Envelope>,
     state: State,
     handles: AddressHandles,
-    /// MADs that could not be sent.
-    pub(super) unsent: u64,
-    /// Received datagrams that are no MADs, or of a partition that the port does not have.
-    pub(super) malformed: u64,
+    pub(super) drops: MadDrops,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,8 +99,7 @@ impl Gsi {
             waiting: VecDeque::new(),
             state: State::Started,
             handles,
-            unsent: 0,
-            malformed: 0,
+            drops: MadDrops::default(),
         };
         gsi.start(device)?;
         Ok(gsi)
@@ -148,7 +145,7 @@ impl Gsi {
             self.waiting.push_back(*envelope);
             self.send_waiting(device);
         } else {
-            self.unsent += 1;
+            self.drops.unsent += 1;
         }
     }
 
@@ -213,7 +210,7 @@ impl Gsi {
             self.missing.push(slot);
             if is_success {
                 let envelope = self.read(device, slot, completion);
-                self.malformed += u64::from(envelope.is_none());
+                self.drops.malformed += u64::from(envelope.is_none());
                 received.extend(envelope);
             }
         }
@@ -250,7 +247,7 @@ impl Gsi {
             && !self.free.is_empty()
             && let Some(envelope) = self.waiting.pop_front()
         {
-            self.unsent += u64::from(self.try_send(device, &envelope).is_none());
+            self.drops.unsent += u64::from(self.try_send(device, &envelope).is_none());
         }
     }
 

@@ -8,6 +8,7 @@
 //! Ethernet delivers a group only to network devices that joined it, so each attached group has a
 //! kernel socket that joined it and receives nothing.
 
+use super::MadDrops;
 use pollux_control::ipoib::{DatagramAdjacency, PacketSource as Source, PortView};
 use pollux_control::mad::{Envelope, GlobalAddress, Mad, MadAddress};
 use pollux_verbs::AddressVector;
@@ -48,10 +49,7 @@ pub struct InBand {
     known_by_age: VecDeque<Conversation>,
     network_device: Option<u32>,
     listeners: BTreeMap<Gid, UdpSocket>,
-    /// MADs without a destination.
-    pub(super) unsent: u64,
-    /// Packets that are no CM messages.
-    pub(super) malformed: u64,
+    pub(super) drops: MadDrops,
 }
 
 impl InBand {
@@ -63,8 +61,7 @@ impl InBand {
             known_by_age: VecDeque::new(),
             network_device: network_device(device, port),
             listeners: BTreeMap::new(),
-            unsent: 0,
-            malformed: 0,
+            drops: MadDrops::default(),
         }
     }
 
@@ -85,7 +82,7 @@ impl InBand {
             Ok(MgmtClass::COMM_MGT) => self.adjacency(envelope),
             _ => None,
         };
-        self.unsent += u64::from(adjacency.is_none());
+        self.drops.unsent += u64::from(adjacency.is_none());
         adjacency
     }
 
@@ -96,7 +93,7 @@ impl InBand {
     /// The MAD in a packet from the UD queue pair, if it is one.
     pub fn receive(&mut self, from: &Source, packet: &[u8], local_gid: Gid) -> Option<Envelope> {
         let envelope = Self::read(from, packet, local_gid);
-        self.malformed += u64::from(envelope.is_none());
+        self.drops.malformed += u64::from(envelope.is_none());
         envelope
     }
 
@@ -301,7 +298,7 @@ mod tests {
         assert_eq!(goes(req, Qpn::GSI), Some(Qpn(0x123)));
         assert_eq!(goes(rtu, Qpn::GSI), Some(Qpn(0x123)));
         assert_eq!(goes(CmMessage::Rej(Rej::default()), Qpn(0x77)), Some(Qpn(0x77)), "an answer");
-        assert_eq!(in_band.unsent, 1);
+        assert_eq!(in_band.drops.unsent, 1);
     }
 
     #[test]
@@ -310,7 +307,7 @@ mod tests {
         let from = Source::Datagram { qpn: Qpn(0x77), lid: LID, gid: Some(PEER), group: None };
         let mad = CmMessage::Rtu(Rtu::default()).emit_mad(7);
         let received = in_band.receive(&from, &mad, OWN).expect("it is one");
-        assert_eq!((received.peer.qpn, received.mad, in_band.malformed), (Qpn(0x77), mad, 0));
+        assert_eq!((received.peer.qpn, received.mad, in_band.drops.malformed), (Qpn(0x77), mad, 0));
         let mut other_class = mad;
         other_class[1] = MgmtClass::SUBN_ADM.0;
         for packet in [&mad[..MAD_LEN - 1], &[], &other_class] {
@@ -319,7 +316,7 @@ mod tests {
         let to_group =
             Source::Datagram { qpn: Qpn(0x77), lid: LID, gid: Some(PEER), group: Some(OWN) };
         assert_eq!(in_band.receive(&to_group, &mad, OWN), None);
-        assert_eq!(in_band.malformed, 4);
+        assert_eq!(in_band.drops.malformed, 4);
     }
 
     #[test]

@@ -273,7 +273,7 @@ impl Inner {
 pub struct MadDrops {
     /// MADs that could not be sent.
     pub unsent: u64,
-    /// Received datagrams that are no MADs.
+    /// Received datagrams that are no MADs, or of a partition that the port does not have.
     pub malformed: u64,
 }
 
@@ -331,8 +331,7 @@ impl PortHandle {
 
     /// Drops of the MAD transport, of all interfaces at the port.
     pub fn drops(&self) -> MadDrops {
-        let (unsent, malformed) = self.port.lock().transport.drops();
-        MadDrops { unsent, malformed }
+        self.port.lock().transport.drops()
     }
 
     /// Whether all MADs are sent.

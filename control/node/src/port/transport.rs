@@ -1,5 +1,6 @@
 //! The MAD transport of a port, and the choice of it: the one place that knows all of them.
 
+use super::MadDrops;
 use super::gsi::Gsi;
 use super::in_band::InBand;
 use super::umad::{Umad, kernel_has_ipoib};
@@ -118,12 +119,11 @@ impl Transport {
         !matches!(self, Self::InBand(_))
     }
 
-    /// MADs that could not be sent, and malformed ones that were received.
-    pub(super) fn drops(&self) -> (u64, u64) {
+    pub(super) const fn drops(&self) -> MadDrops {
         match self {
-            Self::Gsi(gsi) => (gsi.unsent, gsi.malformed),
-            Self::Umad(umad) => (umad.unsent, umad.malformed),
-            Self::InBand(in_band) => (in_band.unsent, in_band.malformed),
+            Self::Gsi(gsi) => gsi.drops,
+            Self::Umad(umad) => umad.drops,
+            Self::InBand(in_band) => in_band.drops,
         }
     }
 

@@ -20,6 +20,7 @@
 //!   does not leave the groups of an interface, so that the kernel's interface keeps them: the SA
 //!   has the port as a member until it goes down.
 
+use super::MadDrops;
 use super::port_tables::{pkey_index, sgid_index};
 use pollux_control::mad::{Envelope, GlobalAddress, Mad, MadAddress};
 use pollux_ibverbs::management::{
@@ -53,10 +54,7 @@ pub struct Umad {
     shares_groups: bool,
     /// Responses to requests that are not sent to the SA.
     answers: Vec<Envelope>,
-    /// MADs that the kernel refused.
-    pub(super) unsent: u64,
-    /// Received datagrams that are no MADs, or of no partition of the port.
-    pub(super) malformed: u64,
+    pub(super) drops: MadDrops,
 }
 
 /// Whether the kernel may be in groups of InfiniBand ports here.
@@ -78,8 +76,7 @@ impl Umad {
             sent: Sent::default(),
             shares_groups,
             answers: Vec::new(),
-            unsent: 0,
-            malformed: 0,
+            drops: MadDrops::default(),
         })
     }
 
@@ -117,7 +114,7 @@ impl Umad {
             }
             match take(&mut self.sent, &mad, device, port) {
                 Some(envelope) => received.push(envelope),
-                None => self.malformed += 1,
+                None => self.drops.malformed += 1,
             }
         }
         Ok(true)
@@ -128,7 +125,7 @@ impl Umad {
         if let Some(answer) = self.answer(envelope) {
             return self.answers.push(answer);
         }
-        self.unsent += u64::from(self.try_send(device, port, envelope).is_none());
+        self.drops.unsent += u64::from(self.try_send(device, port, envelope).is_none());
     }
 
     /// The response to a request to leave a group, if it is not sent to the SA.

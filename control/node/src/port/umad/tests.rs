@@ -153,7 +153,7 @@ fn a_response_has_the_whole_transaction_id_of_its_request() {
     assert_eq!((id(&answer.mad), answer.peer), (whole, subnet_manager()));
     let again = bench.receive((agent, to, true, &response(&sent))).expect("control counts it");
     assert_eq!(id(&again.mad), 0x89ab_cdef, "of no interface: it was answered");
-    assert_eq!(bench.umad.malformed, 0);
+    assert_eq!(bench.umad.drops.malformed, 0);
 }
 
 #[test]
@@ -248,7 +248,7 @@ fn what_is_malformed_or_for_nobody_is_no_mad_of_control() {
     }
     let notice = SaMad::new(Method::REPORT, 77, Default::default(), PathRecord::default()).emit();
     assert!(bench.receive((agent, peer, true, &notice[..MAD_LEN - 100])).is_some(), "zeros");
-    assert_eq!(bench.umad.malformed, 4);
+    assert_eq!(bench.umad.drops.malformed, 4);
 }
 
 #[test]
@@ -296,7 +296,7 @@ fn connections_wait_until_the_cm_class_is_free() {
     assert!(refusal.ends_with("free the class"), "{refusal}");
     let mad = CmMessage::Rtu(Rtu::default()).emit_mad(1);
     bench.umad.send(&bench.device, PORT, &Envelope { peer: subnet_manager(), mad });
-    assert_eq!(bench.umad.unsent, 1);
+    assert_eq!(bench.umad.drops.unsent, 1);
     bench.kernel.lock().unwrap().taken.clear();
     bench.umad.accept_connections().expect("it is free");
     bench.umad.accept_connections().expect("it has it");
