@@ -21,7 +21,6 @@
 
 pub mod echo;
 pub(crate) mod for_kernel;
-mod groups;
 mod inline;
 pub mod port_driver;
 mod reported;

@@ -1,5 +1,5 @@
 //! Settings of an interface: as the configuration of control, and those that change while the
-//! interface runs.
+//! interface runs; its multicast groups, for sockets and for packets that the node forwards.
 
 use super::IpoibLink;
 use crate::config::diff::Setting;
@@ -21,36 +21,24 @@ impl IpoibLink {
     /// Changes a setting. `false` if there is no space for it.
     pub fn apply(&mut self, now: Time, setting: &Setting) -> bool {
         let control = self.control_mut();
-        let is_done = match *setting {
-            Setting::SetAddress(prefix) => control.add_address(now, prefix.ip, prefix.len),
-            Setting::AddRouter(ip) => control.add_router(now, ip),
+        let mut is_done = true;
+        match *setting {
+            Setting::SetAddress(prefix) => {
+                is_done = control.add_address(now, prefix.ip, prefix.len);
+            }
+            Setting::AddRouter(ip) => is_done = control.add_router(now, ip),
             Setting::SetNeighbor(one) => {
-                one.link.ipoib().is_some_and(|link| control.set_neighbor(now, one.address, link))
+                let link = one.link.ipoib();
+                is_done = link.is_some_and(|link| control.set_neighbor(now, one.address, link));
             }
-            Setting::RemoveAddress(ip) => {
-                control.remove_address(now, ip);
-                true
-            }
-            Setting::RemoveRouter(ip) => {
-                control.remove_router(now, ip);
-                true
-            }
-            Setting::RemoveNeighbor(ip) => {
-                control.remove_neighbor(now, ip);
-                true
-            }
-            Setting::SetMode(mode) => {
-                control.set_policy(now, policy(mode));
-                true
-            }
+            Setting::RemoveAddress(ip) => control.remove_address(now, ip),
+            Setting::RemoveRouter(ip) => control.remove_router(now, ip),
+            Setting::RemoveNeighbor(ip) => control.remove_neighbor(now, ip),
+            Setting::SetMode(mode) => control.set_policy(now, policy(mode)),
             Setting::SetPeer(peer) => {
                 control.set_peer_policy(now, peer.address, Some(policy(peer.mode)));
-                true
             }
-            Setting::RemovePeer(ip) => {
-                control.set_peer_policy(now, ip, None);
-                true
-            }
+            Setting::RemovePeer(ip) => control.set_peer_policy(now, ip, None),
             // The node has the shadows, and what forwarding reads; other kinds have the rest.
             Setting::SetShadow(_)
             | Setting::SetDomain(_)
@@ -59,8 +47,8 @@ impl IpoibLink {
             | Setting::SetRpf(_)
             | Setting::SetMtu(_)
             | Setting::RemoveKernelAddress(_)
-            | Setting::SetKernelAddress(_) => true,
-        };
+            | Setting::SetKernelAddress(_) => {}
+        }
         self.drain(now);
         is_done
     }
@@ -88,6 +76,27 @@ impl IpoibLink {
             self.drain(now);
         }
         is_new
+    }
+
+    /// Joins a group for a socket. `false` if it is no group, or there are too many.
+    pub fn join_group(&mut self, now: Time, group: IpAddr) -> bool {
+        let is_joined = self.control_mut().join(now, group);
+        self.drain(now);
+        is_joined
+    }
+
+    /// Leaves a group for a socket.
+    pub fn leave_group(&mut self, now: Time, group: IpAddr) {
+        self.control_mut().leave(now, group);
+        self.drain(now);
+    }
+
+    /// Joins the groups whose packets the node forwards from here, and leaves others.
+    pub(crate) fn set_forwarded_groups(&mut self, now: Time, groups: &Arc<BTreeSet<IpAddr>>) {
+        if self.control.set_forwarded_groups(now, groups) {
+            self.control_is_due = true;
+            self.drain(now);
+        }
     }
 }
 
