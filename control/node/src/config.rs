@@ -57,14 +57,13 @@
 //! ```
 //!
 //! This file parses values, `prefix`, `route`, `multicast`, `domain`, `acl` and `telemetry` those
-//! of their names; `check` has the rules across values, `broken` what breaks them, [`diff`]
+//! of their names; `check` has the rules across values, `error` what breaks them, [`diff`]
 //! compares two configurations, and `lines` finds the line of an error.
 //!
 //! An unknown key is an error that names the nearest known one: ignored, a misspelled key would
 //! show as an interface that ignores its configuration.
 
 mod acl;
-mod broken;
 mod check;
 pub mod diff;
 mod domain;
@@ -81,7 +80,7 @@ mod text;
 
 pub use acl::{AclSettings, AclVerb, RpfMode};
 pub use domain::{DEFAULT_DOMAIN, DomainSettings};
-pub use error::{ConfigError, ConfigErrors, ConfigKey};
+pub use error::{ConfigError, ConfigErrors};
 pub use kinds::{FrameAccess, InterfaceKind, NeighborLink};
 pub use multicast::{MulticastKey, MulticastSettings};
 pub use prefix::Prefix;

@@ -10,9 +10,7 @@
 use crate::admin::client::{AskError, Client};
 use crate::admin::finding::{CheckFinding, CheckReport, CheckSeverity};
 use crate::admin::rows::PortStatus;
-use crate::config::{
-    ConfigError, ConfigKey, FrameAccess, InterfaceKind, InterfaceSettings, NodeConfig,
-};
+use crate::config::{ConfigError, FrameAccess, InterfaceKind, InterfaceSettings, NodeConfig};
 use crate::device::DeviceName;
 use crate::doctor::capabilities;
 use crate::plain::XDP_MTU_MAX;
@@ -82,19 +80,20 @@ impl Examined<'_> {
         self.kernel(config);
     }
 
-    fn warn(&mut self, place: ConfigKey<'_>, message: String) {
-        let error = place.error("", self.text, message);
+    /// Adds a warning about the value at a path of keys.
+    fn warn<const N: usize>(&mut self, path: [&str; N], message: String) {
+        let error = ConfigError::of_value("", self.text, &path.map(Into::into), message);
         self.findings.push(finding(CheckSeverity::Warning, &error));
     }
 
     /// The device, as far as it shows without being opened.
     fn device(&mut self, name: &str, settings: &InterfaceSettings) {
-        let place = ConfigKey::Interface(name, "device");
+        let path = ["interface", name, "device"];
         match DeviceName::parse(&settings.device) {
             Ok(DeviceName::Soft(address)) => {
                 let node = &address.node;
                 if let Some(message) = self.fabric(&address.path, node, address.port) {
-                    self.warn(place, message);
+                    self.warn(path, message);
                 }
             }
             Ok(DeviceName::Adapter { device, port }) => {
@@ -103,11 +102,11 @@ impl Examined<'_> {
                 let state = fs::read_to_string(ports.join("state")).unwrap_or_default();
                 if !adapter.exists() {
                     let advice = "the node waits for it; see `pollux doctor`";
-                    self.warn(place, format!("there is no adapter {device} now; {advice}"));
+                    self.warn(path, format!("there is no adapter {device} now; {advice}"));
                 } else if !state.contains("ACTIVE") {
                     let state = state.trim();
                     let advice = "check the cable and the subnet manager";
-                    self.warn(place, format!("port {port} of {device} is {state:?}; {advice}"));
+                    self.warn(path, format!("port {port} of {device} is {state:?}; {advice}"));
                 }
             }
             Ok(DeviceName::Private | DeviceName::Null) | Err(_) => {}
@@ -151,27 +150,27 @@ impl Examined<'_> {
 
     /// A TUN device in the kernel, which a key names.
     fn tun(&mut self, interface: &str, key: &'static str, name: &str) {
-        let place = || ConfigKey::Interface(interface, key);
+        let path = ["interface", interface, key];
         let device = Path::new("/sys/class/net").join(name);
         if device.exists() && !device.join("tun_flags").exists() {
             let advice = "choose another name";
             let message = format!("the kernel has a device {name} that is no TUN; {advice}");
-            self.warn(place(), message);
+            self.warn(path, message);
         }
         if let Err(error) = fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun") {
             let message = format!("/dev/net/tun cannot be opened: {error}; load the module tun");
-            self.warn(place(), message);
+            self.warn(path, message);
         } else if !has_capability(NET_ADMIN) {
             let message = "a TUN device needs CAP_NET_ADMIN, which this process does not have; run \
                            the node with it";
-            self.warn(place(), message.into());
+            self.warn(path, message.into());
         }
     }
 
     /// A device of Ethernet, as the kernel shows it, and what the process may do there.
     fn ethernet(&mut self, interface: &str, settings: &InterfaceSettings) {
         let name = &settings.device;
-        let place = |key| ConfigKey::Interface(interface, key);
+        let path = |key| ["interface", interface, key];
         let device = Path::new("/sys/class/net").join(name);
         let read = |of: &str| {
             let text = fs::read_to_string(device.join(of)).unwrap_or_default();
@@ -181,15 +180,15 @@ impl Examined<'_> {
         let mtu = read("mtu").parse::<usize>().unwrap_or_default();
         if !device.exists() {
             let message = format!("there is no network device {name} now; the node waits for it");
-            return self.warn(place("device"), message);
+            return self.warn(path("device"), message);
         }
         if read("type") != ETHERNET {
             let message = format!("{name} is no device of Ethernet; name another one");
-            return self.warn(place("device"), message);
+            return self.warn(path("device"), message);
         }
         if flags & UP == 0 {
             let message = format!("{name} is down; `ip link set {name} up`");
-            self.warn(place("device"), message);
+            self.warn(path("device"), message);
         }
         let may_use_xdp = [NET_ADMIN, NET_RAW, BPF].into_iter().all(has_capability);
         let access = settings.frames;
@@ -214,7 +213,7 @@ impl Examined<'_> {
         };
         // The key may be absent; then the finding has the line of the device.
         let key = if access == FrameAccess::Auto { "device" } else { "frames" };
-        self.warn(place(key), message);
+        self.warn(path(key), message);
     }
 
     /// Addresses that the kernel has, too: its programs reach those, and not the node.
@@ -230,7 +229,7 @@ impl Examined<'_> {
                      not reach the node; change one",
                     prefix.ip
                 );
-                self.warn(ConfigKey::Interface(name, "address"), message);
+                self.warn(["interface", name, "address"], message);
             }
         }
     }
@@ -242,7 +241,7 @@ impl Examined<'_> {
         if is_mirror && forwards.trim() == "1" {
             let message = "the kernel forwards, too; set net.ipv4.ip_forward = 0, so that only the \
                            node does";
-            self.warn(ConfigKey::Router("kernel_table"), message.into());
+            self.warn(["router", "kernel_table"], message.into());
         }
     }
 }

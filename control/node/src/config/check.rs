@@ -5,9 +5,8 @@
 //! permanent.
 
 use super::acl::ACL_RULES_MAX;
-use super::broken::Faults;
 use super::domain::{DEFAULT_DOMAIN, DOMAINS_MAX};
-use super::error::unknown_table;
+use super::error::{Faults, unknown_table};
 use super::host_address::{is_of_its_link, no_host};
 use super::lines::Step;
 use super::multicast::multicast;

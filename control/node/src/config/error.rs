@@ -1,4 +1,4 @@
-//! An error in a configuration: its place in the file, and what to do.
+//! Errors in a configuration: the position in the file, and what to do.
 
 use super::lines::{Step, key_at, line_and_column, offset_of};
 use std::collections::BTreeMap;
@@ -14,23 +14,6 @@ pub struct ConfigError {
     pub reason: String,
 }
 
-/// A key of a file, for errors and warnings about it.
-#[derive(Clone, Copy, Debug)]
-pub enum ConfigKey<'a> {
-    Interface(&'a str, &'a str),
-    Router(&'a str),
-}
-
-impl ConfigKey<'_> {
-    pub fn error(self, file: &str, text: &str, reason: String) -> ConfigError {
-        let path = match self {
-            Self::Interface(name, key) => vec!["interface".into(), name.into(), key.into()],
-            Self::Router(key) => vec!["router".into(), key.into()],
-        };
-        ConfigError::of_value(file, text, &path, reason)
-    }
-}
-
 impl ConfigError {
     pub(super) fn of_file(file: &str, reason: String) -> Self {
         Self { file: file.into(), place: None, reason }
@@ -42,7 +25,8 @@ impl ConfigError {
         Self { file: file.into(), place, reason }
     }
 
-    pub(super) fn of_value(file: &str, text: &str, path: &[Step], reason: String) -> Self {
+    /// An error about the value at a path of keys.
+    pub(crate) fn of_value(file: &str, text: &str, path: &[Step], reason: String) -> Self {
         match offset_of(text, path) {
             Some(at) => Self::at(file, text, at, reason),
             None => Self::of_file(file, reason),
@@ -73,6 +57,33 @@ impl ConfigErrors {
 impl From<ConfigError> for ConfigErrors {
     fn from(error: ConfigError) -> Self {
         Self(vec![error])
+    }
+}
+
+/// Broken rules across the values of a configuration, each with the path of the wrong value.
+#[derive(Debug, Default)]
+pub(super) struct Faults(Vec<(Vec<Step>, String)>);
+
+impl Faults {
+    /// Adds a broken rule of the value at this path, unless it has one: others may follow from the
+    /// first.
+    pub(super) fn add(&mut self, path: &[Step], reason: String) {
+        if self.0.iter().all(|(other, _)| other != path) {
+            self.0.push((path.into(), reason));
+        }
+    }
+
+    pub(super) fn refuse(&mut self, path: &[Step], reason: Option<String>) {
+        reason.into_iter().for_each(|reason| self.add(path, reason));
+    }
+
+    pub(super) fn in_file(self, file: &str, text: &str) -> Result<(), ConfigErrors> {
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        let error =
+            |(path, reason): (Vec<Step>, String)| ConfigError::of_value(file, text, &path, reason);
+        Err(ConfigErrors::new(self.0.into_iter().map(error).collect()))
     }
 }
 

@@ -1,7 +1,6 @@
 //! Static multicast routes: `[[multicast]]`.
 
-use super::broken::Faults;
-use super::error::unknown_table;
+use super::error::{Faults, unknown_table};
 use super::lines::Step;
 use super::{DEFAULT_DOMAIN, NodeConfig};
 use pollux_dataplane::forward::{is_routed_group, martian};
