@@ -179,8 +179,16 @@ impl NodeConfig {
         let (old, next) = (&self.domains, &new.domains);
         compare(&mut changes, old, next, Change::RemoveDomain, Change::SetDomain);
         compare(&mut changes, &self.acls, &new.acls, Change::RemoveAcl, Change::SetAcl);
-        self.diff_routes(new, &mut changes);
-        self.diff_multicast(new, &mut changes);
+        let is_same = |one: &RouteSettings, other: &RouteSettings| {
+            (&one.domain, one.to) == (&other.domain, other.to)
+        };
+        let remove = |one: &RouteSettings| Change::RemoveRoute(one.domain.clone(), one.to);
+        let lists = [&self.route[..], &new.route];
+        compare_lists(&mut changes, lists, is_same, remove, Change::SetRoute);
+        let is_same = |one: &MulticastSettings, other: &MulticastSettings| one.key() == other.key();
+        let remove = |one: &MulticastSettings| Change::RemoveMulticast(one.key());
+        let lists = [&self.multicast[..], &new.multicast];
+        compare_lists(&mut changes, lists, is_same, remove, Change::SetMulticast);
         if self.telemetry != new.telemetry {
             changes.push(Change::Telemetry(new.telemetry.clone()));
         }
@@ -191,26 +199,6 @@ impl NodeConfig {
             changes.push(Change::Cores(new.workers.cores.clone()));
         }
         changes
-    }
-
-    fn diff_routes(&self, new: &Self, changes: &mut Vec<Change>) {
-        let is_in = |routes: &[RouteSettings], one: &RouteSettings| {
-            routes.iter().any(|route| (&route.domain, route.to) == (&one.domain, one.to))
-        };
-        let gone = self.route.iter().filter(|route| !is_in(&new.route, route));
-        let removed = |route: &RouteSettings| Change::RemoveRoute(route.domain.clone(), route.to);
-        changes.extend(gone.map(removed));
-        let others = new.route.iter().filter(|route| !self.route.contains(route));
-        changes.extend(others.cloned().map(Change::SetRoute));
-    }
-
-    fn diff_multicast(&self, new: &Self, changes: &mut Vec<Change>) {
-        let is_gone =
-            |one: &&MulticastSettings| !new.multicast.iter().any(|other| other.key() == one.key());
-        let gone = self.multicast.iter().filter(is_gone);
-        changes.extend(gone.map(|one| Change::RemoveMulticast(one.key())));
-        let others = new.multicast.iter().filter(|one| !self.multicast.contains(one));
-        changes.extend(others.cloned().map(Change::SetMulticast));
     }
 
     pub fn apply(&mut self, change: &Change) {
@@ -356,6 +344,19 @@ fn compare<K: Ord + Clone, V: Clone + PartialEq, C>(
     changes.extend(old.keys().filter(|key| !new.contains_key(key)).cloned().map(remove));
     let others = new.iter().filter(|(key, value)| old.get(key) != Some(value));
     changes.extend(others.map(|(key, value)| set(key.clone(), value.clone())));
+}
+
+/// The same of lists, in their order.
+fn compare_lists<V: Clone + PartialEq>(
+    changes: &mut Vec<Change>,
+    [old, new]: [&[V]; 2],
+    is_same: impl Fn(&V, &V) -> bool,
+    remove: impl Fn(&V) -> Change,
+    set: impl Fn(V) -> Change,
+) {
+    let is_gone = |one: &&V| !new.iter().any(|other| is_same(one, other));
+    changes.extend(old.iter().filter(is_gone).map(remove));
+    changes.extend(new.iter().filter(|one| !old.contains(one)).cloned().map(set));
 }
 
 #[cfg(test)]
