@@ -4,6 +4,7 @@
 //! An interface that starts again gets new taps, at the next read.
 
 use super::opening::Interfaces;
+use super::report::no_interface;
 use crate::admin::capture::{
     CAPTURE_TIMEOUT, CaptureRequest, CaptureStatus, CapturedPacket, CapturedPackets,
 };
@@ -60,8 +61,7 @@ impl Captures {
         if let Some(name) = interface
             && !interfaces.all.contains_key(name)
         {
-            let advice = "list them with `pollux show interfaces`";
-            return Err(format!("there is no interface {name}; {advice}"));
+            return Err(no_interface(name));
         }
         let reason = reason.as_deref().map(known_reason).transpose()?;
         let filter = PacketFilter::parse(filter).map_err(|error| error.to_string())?;

@@ -9,9 +9,8 @@ use crate::admin::page::{Cursor, PAGE_ROWS, Page, RowKey};
 use crate::admin::reply::{AdminAnswer, AdminReply, PingOutcome};
 use crate::admin::request::{AdminRequest, AdminTable};
 use crate::admin::rows::InterfaceStatus;
-use crate::interface::NotSent;
-use crate::interface::PingError;
 use crate::interface::echo::{EchoId, EchoOutcome, EchoRequest};
+use crate::interface::{NotSent, PingError};
 use pollux_verbs::time::Time;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -182,9 +181,7 @@ impl Report<'_> {
         let may_come = self.interfaces.values().any(Named::is_coming_up);
         let found = self.interfaces.iter_mut().find(leads_there);
         let (name, named) = found.ok_or_else(|| match (from, may_come) {
-            (Some(from), _) => {
-                no(format!("there is no interface {from}; list them with `pollux show interfaces`"))
-            }
+            (Some(from), _) => no(no_interface(from)),
             (None, true) => later(format!("no interface that is up has a route to {to}")),
             (None, false) => {
                 no(format!("no interface has a route to {to}; see `pollux show interfaces`"))
@@ -207,6 +204,11 @@ impl Report<'_> {
         })?;
         Ok((name.clone(), id))
     }
+}
+
+/// The error of a request about an interface that the node does not have.
+pub(super) fn no_interface(name: &str) -> String {
+    format!("there is no interface {name}; list them with `pollux show interfaces`")
 }
 
 fn echo((outcome, from): (EchoOutcome, Option<IpAddr>)) -> PingOutcome {

@@ -5,6 +5,7 @@
 
 use super::kinds::NodeInterface;
 use super::opening::Interfaces;
+use super::report::no_interface;
 use super::routing::Routing;
 use super::trace_filters::{Addresses, Trace, examine_list, examine_source};
 use crate::admin::request::TraceRequest;
@@ -67,9 +68,7 @@ fn arrive<'a>(
     name: &str,
     interfaces: &'a Interfaces,
 ) -> Result<&'a InterfaceSettings, String> {
-    let named = interfaces.all.get(name).ok_or_else(|| {
-        format!("there is no interface {name}; list them with `pollux show interfaces`")
-    })?;
+    let named = interfaces.all.get(name).ok_or_else(|| no_interface(name))?;
     let is_up = named.interface.as_ref().is_ok_and(|one| one.is_up());
     let why = match is_up {
         true => format!("it receives packets, of domain {}", named.settings.domain),
