@@ -80,6 +80,7 @@ impl PlainError {
     }
 }
 
+/// An interface and its device. `node::kinds` has the calls that it has in common with IPoIB.
 pub(crate) struct PlainLink {
     control: PlainInterface,
     device: PlainDevice,
@@ -197,7 +198,6 @@ impl PlainLink {
         self.refused = followed.err().map(|why| (why, now + RETRY_EVERY));
     }
 
-    /// Handles what has arrived, and timers. Returns whether there was anything to do.
     pub(crate) fn step(&mut self, now: Time) -> bool {
         if self.refused.as_ref().is_some_and(|(_, at)| *at <= now) || self.device.is_due(now) {
             self.follow(now);
@@ -289,7 +289,6 @@ impl PlainLink {
         all.into_iter().flatten().min()
     }
 
-    /// Workers that got packets or an order since the last call, one bit each.
     pub(crate) fn take_notified(&mut self) -> u32 {
         let bit =
             |(number, port): (u32, &mut ControlSide)| u32::from(port.take_notified()) << number;
@@ -309,7 +308,6 @@ impl PlainLink {
         self.ports.iter().all(ControlSide::is_gone)
     }
 
-    /// Changes a setting. `false` if there is no space for it.
     pub(crate) fn apply(&mut self, now: Time, setting: &Setting) -> bool {
         match *setting {
             Setting::SetAddress(prefix) => {
@@ -341,7 +339,6 @@ impl PlainLink {
         true
     }
 
-    /// Sets the addresses of all interfaces of the node. Returns whether they are new.
     pub(crate) fn set_node_addresses(&mut self, now: Time, all: &Arc<BTreeSet<IpAddr>>) -> bool {
         let is_new = self.control.set_node_addresses(all);
         if is_new {
@@ -350,23 +347,19 @@ impl PlainLink {
         is_new
     }
 
-    /// Sets the routes of the node, and the number of this interface in them.
     pub(crate) fn set_node_routes(&mut self, number: PortId, routes: Arc<dyn NodeRoutes>) {
         self.control.set_node_routes(number.0, routes);
     }
 
-    /// The next packet that leaves by another interface.
     pub(crate) fn poll_elsewhere(&mut self) -> Option<Elsewhere> {
         self.control.poll_elsewhere()
     }
 
-    /// Handles a packet that another interface has for this one.
     pub(crate) fn handle_elsewhere(&mut self, now: Time, packet: Vec<u8>, what: ElsewhereKind) {
         self.control.handle_elsewhere(now, packet, what);
         self.drain(now);
     }
 
-    /// Sends an ICMP echo request. [`Self::echo`] returns the outcome.
     pub(crate) fn ping(&mut self, now: Time, request: EchoRequest) -> Result<EchoId, PingError> {
         if !self.control.is_up() {
             return Err(PingError::Down);
@@ -378,12 +371,10 @@ impl PlainLink {
         Ok(id)
     }
 
-    /// Takes the outcome of an echo request, once there is one.
     pub(crate) fn echo(&mut self, id: EchoId) -> Option<(EchoOutcome, Option<IpAddr>)> {
         self.echoes.take(id)
     }
 
-    /// Begins a capture, with a reader for each port. It ends when they are dropped.
     pub(crate) fn capture(&mut self, terms: &CaptureTerms) -> Vec<CaptureReader> {
         self.ports.iter_mut().map(|port| port.capture(terms.clone())).collect()
     }
