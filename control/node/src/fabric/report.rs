@@ -29,7 +29,10 @@ pub fn respond(
         AdminRequest::Show(AdminTable::Ports) => AdminAnswer::Ports(ports(fabric)),
         AdminRequest::Show(AdminTable::Links) => AdminAnswer::Links(links(fabric)),
         AdminRequest::Show(AdminTable::Groups) => AdminAnswer::Groups(groups(&fabric.net)),
-        AdminRequest::ListFaults => AdminAnswer::Faults(fault_list(rules)),
+        AdminRequest::ListFaults => {
+            let row = |(number, rule): (u32, &str)| FaultStatus { number, rule: rule.into() };
+            AdminAnswer::Faults(rules.iter().map(row).collect())
+        }
         AdminRequest::AddFault(rule) => match rules.add(fabric.net.subnet().topology(), rule) {
             Ok(number) => {
                 rules.apply(&mut fabric.net);
@@ -51,10 +54,6 @@ pub fn respond(
             return AdminReply::Error(why.into());
         }
     })
-}
-
-fn fault_list(rules: &Rules) -> Vec<FaultStatus> {
-    rules.iter().map(|(number, rule)| FaultStatus { number, rule: rule.into() }).collect()
 }
 
 /// All nodes, with their plan and index.
