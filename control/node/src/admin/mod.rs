@@ -35,7 +35,7 @@ pub mod request;
 pub mod route;
 pub mod rows;
 #[cfg(test)]
-mod schema;
+mod schema_tests;
 mod usual_drops;
 
 use page::{Cursor, Page};
