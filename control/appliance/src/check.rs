@@ -21,19 +21,19 @@ pub struct CheckArguments {
 /// accepts the file: a device that is missing now is a warning.
 pub fn check(arguments: &CheckArguments) -> Result<ExitCode, Box<dyn Error>> {
     let report = examine(&arguments.config);
-    print_value(arguments.json, &report, described)?;
+    print_value(arguments.json, &report, text)?;
     Ok(if report.is_valid { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn described(report: &CheckReport) -> String {
+fn text(report: &CheckReport) -> String {
     let CheckReport { file, is_valid, interfaces, findings } = report;
-    let mut text = String::new();
+    let mut lines = String::new();
     for CheckFinding { severity, line, column, message, .. } in findings {
-        let place = line.zip(*column).map(|(line, column)| format!(":{line}:{column}"));
-        text += &format!("{severity}: {file}{}: {message}\n", place.unwrap_or_default());
+        let position = line.zip(*column).map(|(line, column)| format!(":{line}:{column}"));
+        lines += &format!("{severity}: {file}{}: {message}\n", position.unwrap_or_default());
     }
     if *is_valid {
-        text += &format!("{file}: valid; interfaces: {}\n", interfaces.join(", "));
+        lines += &format!("{file}: valid; interfaces: {}\n", interfaces.join(", "));
     }
-    text
+    lines
 }

@@ -13,7 +13,7 @@ pub struct ReloadArguments {
     /// Only list the changes
     #[arg(long, conflicts_with = "timeout")]
     dry_run: bool,
-    /// Take the changes back after so long, unless `pollux confirm` comes before
+    /// Undo the changes after this time, unless `pollux confirm` is run before
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     timeout: Option<Duration>,
     /// Print JSON
@@ -25,7 +25,7 @@ pub struct ReloadArguments {
 
 #[derive(Args)]
 pub struct ConfirmArguments {
-    /// Take the changes back now, in place of the timeout
+    /// Undo the changes now, and do not wait for the timeout
     #[arg(long)]
     undo: bool,
     /// Print JSON
@@ -35,14 +35,13 @@ pub struct ConfirmArguments {
     node: NodeSocket,
 }
 
-/// Runs `pollux reload`. A file with errors changes nothing, nor does one of whose changes one
-/// fails; both are errors of the command.
+/// Makes all changes or none: a file with errors, or a change that fails, fails the command.
 pub fn reload(arguments: &ReloadArguments) -> Result<(), Box<dyn Error>> {
     let ReloadArguments { dry_run, timeout, json, node } = arguments;
     let timeout_ms = timeout.map(|timeout| timeout.as_millis() as u64);
     let request = AdminRequest::Reload { is_trial: *dry_run, timeout_ms };
     let changes: Vec<ChangeStatus> = node.ask(&request)?;
-    print_value(*json, &changes[..], described)?;
+    print_value(*json, &changes[..], lines)?;
     if let (Some(timeout), false) = (timeout, changes.is_empty()) {
         note(&format!(
             "run `pollux confirm --socket {}` within {} s, or this is taken back",
@@ -56,10 +55,10 @@ pub fn reload(arguments: &ReloadArguments) -> Result<(), Box<dyn Error>> {
 pub fn confirm(arguments: &ConfirmArguments) -> Result<(), Box<dyn Error>> {
     let ConfirmArguments { undo, json, node } = arguments;
     let changes: Vec<_> = node.ask(&AdminRequest::Confirm { is_undo: *undo })?;
-    print_value(*json, &changes[..], described)
+    print_value(*json, &changes[..], lines)
 }
 
-fn described(changes: &[ChangeStatus]) -> String {
+fn lines(changes: &[ChangeStatus]) -> String {
     match changes.is_empty() {
         true => "nothing has changed\n".into(),
         false => changes.iter().map(|one| format!("{}\n", one.change)).collect(),

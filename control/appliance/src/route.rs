@@ -101,7 +101,7 @@ pub fn route(arguments: &RouteArguments) -> Result<(), Box<dyn Error>> {
         }
         RouteCommand::Get { address } => {
             let decision = arguments.ask(&AdminRequest::RouteTo { address: *address, domain })?;
-            return print_value(arguments.json, &decision, described);
+            return print_value(arguments.json, &decision, text);
         }
     };
     let changes: Vec<ChangeStatus> = arguments.ask(&AdminRequest::Route(request))?;
@@ -119,14 +119,14 @@ impl RouteArguments {
 }
 
 /// The verdict and next hops in the manner of `ip route get`, then the reason.
-fn described(decision: &RouteDecision) -> String {
+fn text(decision: &RouteDecision) -> String {
     let RouteDecision { address, verdict, route, why, .. } = decision;
-    let mut text = format!("{address}: {verdict}\n");
+    let mut lines = format!("{address}: {verdict}\n");
     for hop in route.iter().flat_map(|route| &route.via) {
-        text += &match hop.gateway {
+        lines += &match hop.gateway {
             Some(gateway) => format!("  via {gateway} at {}\n", hop.interface),
             None => format!("  on the link of {}\n", hop.interface),
         };
     }
-    text + &format!("  since {why}\n")
+    lines + &format!("  since {why}\n")
 }

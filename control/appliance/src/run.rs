@@ -14,16 +14,16 @@ use std::path::PathBuf;
 pub struct RunArguments {
     /// Configuration file: TOML, with a table [interface.NAME] for each interface
     config: PathBuf,
-    /// Listen here for `pollux show`, `pollux ping`, `pollux idle` and `pollux reload`
+    /// Admin socket to create, for `pollux show`, `pollux ping` and other commands with --socket
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Format of the lines that say what happens: for people, or a JSON object for each
+    /// Format of the log on standard output
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     log: LogFormat,
 }
 
-/// Runs a node until a signal ends it; SIGHUP has it read its configuration again. The node waits
-/// for missing devices, and reports its state to a service manager that started it.
+/// Runs a node until SIGINT or SIGTERM; SIGHUP reloads its configuration. A missing device is
+/// retried. A service manager that started the process gets the state of the node.
 pub fn run(arguments: &RunArguments) -> Result<(), Box<dyn Error>> {
     descriptors::raise_limit();
     let source = ConfigSource::file(&arguments.config)?;

@@ -1,4 +1,5 @@
-//! Signals that end a command in order, and one that has a node reload its configuration.
+//! Signals: SIGINT and SIGTERM end a command; SIGHUP reloads the configuration of a node, and ends
+//! other commands.
 
 use pollux_node::node::Order;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -8,8 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The signals of a node: SIGHUP has it read its configuration again, unless its terminal has
-/// closed; that ends it, as the others do.
+/// The signals of a node. SIGHUP ends it if its terminal was closed: the kernel sends SIGHUP then.
 pub struct NodeSignals {
     has_terminal: bool,
     wake: UnixStream,
@@ -44,16 +44,15 @@ fn has_terminal() -> bool {
     std::fs::File::open("/dev/tty").is_ok()
 }
 
-/// A stream that becomes readable on a signal that ends the process, and a flag that is set then.
-/// SIGHUP, of a closed terminal, is one.
+/// A stream that becomes readable on a signal that ends a command, and a flag that is set then.
 pub fn signals() -> std::io::Result<(UnixStream, Arc<AtomicBool>)> {
     let is_over = Arc::default();
     let wake = register([SIGINT, SIGTERM, SIGHUP].map(|signal| (signal, &is_over)))?;
     Ok((wake, is_over))
 }
 
-/// Has signals set flags, and wake the reader of the stream that is returned. SIGHUP stays ignored
-/// if it is (`nohup`).
+/// Handles signals: each sets its flag, and makes the returned stream readable. SIGHUP stays
+/// ignored in a process that ignores it (`nohup`).
 fn register(signals: [(i32, &Arc<AtomicBool>); 3]) -> std::io::Result<UnixStream> {
     let (wake, signaled) = UnixStream::pair()?;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -67,11 +66,11 @@ fn register(signals: [(i32, &Arc<AtomicBool>); 3]) -> std::io::Result<UnixStream
     Ok(wake)
 }
 
-/// Waits until the time is over or a signal arrives.
+/// Waits for this time, or until a signal.
 pub fn wait(mut wake: &UnixStream, time: Duration) -> std::io::Result<()> {
     if !time.is_zero() {
         wake.set_read_timeout(Some(time))?;
-        // Nothing to read means that the time is over.
+        // A timeout is an error of the read.
         let _ = wake.read(&mut [0]);
     }
     Ok(())
