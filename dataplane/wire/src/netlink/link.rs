@@ -106,8 +106,6 @@ pub struct LinkChange {
     /// Whether it has carrier; a TUN takes that here as well.
     pub carrier: Option<bool>,
     pub queue_len: Option<u32>,
-    /// Index of the device above it; 0 takes it off its master.
-    pub master: Option<u32>,
     /// Reverse path filter of IPv4: 0 none, 1 strict, 2 loose.
     pub rp_filter: Option<u32>,
     /// Whether another IPv4 address of a subnet becomes its primary one when that is removed;
@@ -125,7 +123,7 @@ impl LinkChange {
             None => (LinkFlags::NONE, LinkFlags::NONE),
         };
         write_header(out, AddressFamily::UNSPECIFIED, 0, self.index, flags, change)?;
-        for (kind, value) in [(MTU, self.mtu), (QUEUE_LEN, self.queue_len), (MASTER, self.master)] {
+        for (kind, value) in [(MTU, self.mtu), (QUEUE_LEN, self.queue_len)] {
             if let Some(value) = value {
                 out.u32(kind, value)?;
             }
