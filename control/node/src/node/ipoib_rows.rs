@@ -13,6 +13,7 @@ use pollux_control::neighbor::NeighborRow;
 use pollux_dataplane::ipoib::Traffic;
 use pollux_verbs::time::Time;
 use pollux_wire::mad::cm::ipoib::Dialect;
+use std::net::IpAddr;
 
 /// The row of an interface, but for its names, state and addresses.
 pub(super) fn status(now: Time, one: &IpoibLink) -> InterfaceStatus {
@@ -52,13 +53,9 @@ pub(super) fn neighbors(
     now: Time,
     name: &str,
     one: &IpoibLink,
-    after: Option<RowKey>,
+    after: Option<IpAddr>,
 ) -> (Vec<NeighborStatus>, Option<RowKey>) {
     let control = one.control();
-    let first = match after {
-        Some(RowKey::Neighbor(ip)) => Some(ip),
-        _ => None,
-    };
     let row = |row: NeighborRow| {
         let (peer, adjacency) = control.adjacency_to(&row).unzip();
         let pause = peer.and_then(|peer| control.pause_of(&peer, WorkerId::PRIMARY));
@@ -76,8 +73,8 @@ pub(super) fn neighbors(
             pending: row.pending,
         }
     };
-    let rows = control.neighbor_rows_after(first);
-    let (rows, last) = rows_after(rows, |row| RowKey::Neighbor(row.ip), after);
+    let rows = control.neighbor_rows_after(after);
+    let (rows, last) = rows_after(rows, |row| RowKey::Neighbor(row.ip), None);
     (rows.into_iter().map(row).collect(), last)
 }
 

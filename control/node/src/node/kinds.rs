@@ -34,7 +34,6 @@ pub(super) enum NodeInterface {
     Plain(Box<PlainLink>),
 }
 
-/// The state of an interface, and its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LinkState {
     pub(super) name: &'static str,
@@ -214,6 +213,10 @@ impl NodeInterface {
         name: &str,
         after: Option<RowKey>,
     ) -> (Vec<NeighborStatus>, Option<RowKey>) {
+        let after = match after {
+            Some(RowKey::Neighbor(ip)) => Some(ip),
+            _ => None,
+        };
         match self {
             Self::Ipoib(one) => ipoib_rows::neighbors(now, name, one, after),
             Self::Plain(one) => one.neighbors(now, name, after),

@@ -90,25 +90,24 @@ pub(super) fn examine_source(
         return Ok(true);
     };
     let decision = routing.decide(now, source, Some(domain))?;
-    let passes = has_way_back(&decision, mode, interface);
+    let passes = leads_back(&decision, mode, interface);
     let route = decision.route.map_or("no route".into(), |route| format!("the route {}", route.to));
-    let why = match passes {
-        true => format!("{route} leads to the source"),
-        false => format!("counted as reverse_path: {route} does not lead to the source that way"),
+    let (verdict, why) = match passes {
+        true => ("pass", format!("{route} leads to the source")),
+        false => {
+            let reason = "does not lead to the source that way";
+            ("drop", format!("counted as reverse_path: {route} {reason}"))
+        }
     };
-    trace.step("rpf", format!("{mode}: {}", verdict(passes)), why);
+    trace.step("rpf", format!("{mode}: {verdict}"), why);
     Ok(passes)
 }
 
-fn has_way_back(decision: &RouteDecision, mode: RpfMode, interface: &str) -> bool {
+fn leads_back(decision: &RouteDecision, mode: RpfMode, interface: &str) -> bool {
     let via = decision.route.iter().flat_map(|route| &route.via);
     let mut by_interface = via.map(|hop| hop.interface == interface);
     decision.verdict == RouteVerdict::Forward
         && (mode == RpfMode::Loose || by_interface.any(|is_it| is_it))
-}
-
-const fn verdict(passes: bool) -> &'static str {
-    if passes { "pass" } else { "drop" }
 }
 
 #[cfg(test)]

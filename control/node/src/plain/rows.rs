@@ -8,9 +8,9 @@ use pollux_control::neighbor::NeighborRow;
 use pollux_verbs::time::Time;
 use pollux_wire::ethernet::MacAddress;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 impl PlainLink {
-    /// Its state, and the reason of that.
     pub(crate) fn state(&self) -> (&'static str, String) {
         match self.control.why_down() {
             None => ("up", self.method()),
@@ -18,7 +18,6 @@ impl PlainLink {
         }
     }
 
-    /// The method by which packets pass.
     pub(crate) fn method(&self) -> String {
         self.device.method()
     }
@@ -45,13 +44,9 @@ impl PlainLink {
         &self,
         now: Time,
         name: &str,
-        after: Option<RowKey>,
+        after: Option<IpAddr>,
     ) -> (Vec<NeighborStatus>, Option<RowKey>) {
         let Some(link) = self.control.ethernet() else { return (Vec::new(), None) };
-        let first = match after {
-            Some(RowKey::Neighbor(ip)) => Some(ip),
-            _ => None,
-        };
         let row = |row: NeighborRow<MacAddress>| NeighborStatus {
             interface: name.into(),
             address: row.ip,
@@ -64,8 +59,8 @@ impl PlainLink {
             seconds: now.since_start().saturating_sub(row.since.since_start()).as_secs(),
             pending: row.pending,
         };
-        let (rows, last) =
-            rows_after(link.rows_after(first), |row| RowKey::Neighbor(row.ip), after);
+        let rows = link.rows_after(after);
+        let (rows, last) = rows_after(rows, |row| RowKey::Neighbor(row.ip), None);
         (rows.into_iter().map(row).collect(), last)
     }
 

@@ -5,10 +5,10 @@ use crate::kernel::KernelError;
 use crate::node::notice::NodeNotice;
 use pollux_verbs::time::Time;
 
-/// An object of the kernel, or the time of the next attempt; `said` once the failure was reported.
+/// An object of the kernel, or the time of the next attempt; and whether the failure was reported.
 pub(super) enum Attempt<T> {
     Running(T),
-    Pending { at: Time, said: bool },
+    Pending { at: Time, is_reported: bool },
 }
 
 impl<T> Attempt<T> {
@@ -34,12 +34,12 @@ impl<T> Attempt<T> {
         say: &mut impl FnMut(&NodeNotice),
         open: impl FnOnce() -> Result<T, KernelError>,
     ) -> Option<&mut T> {
-        if let Self::Pending { at, said } = *self
+        if let Self::Pending { at, is_reported } = *self
             && at <= now
         {
             match open() {
                 Ok(it) => {
-                    if said {
+                    if is_reported {
                         say(&NodeNotice::info(what(), "there again"));
                     }
                     *self = Self::Running(it);
@@ -53,30 +53,18 @@ impl<T> Attempt<T> {
         }
     }
 
-    /// Closes an object that the kernel refused to change, and opens it again later.
-    pub(super) fn check(
-        &mut self,
-        now: Time,
-        what: impl Fn() -> String,
-        say: &mut impl FnMut(&NodeNotice),
-        result: Result<(), KernelError>,
-    ) {
-        if let Err(error) = result {
-            self.fail(now, what, say, &error);
-        }
-    }
-
-    /// Reports the reason once.
-    fn fail(
+    /// Closes an object that the kernel refused to change, and opens it again later. The reason is
+    /// reported once.
+    pub(super) fn fail(
         &mut self,
         now: Time,
         what: impl Fn() -> String,
         say: &mut impl FnMut(&NodeNotice),
         error: &KernelError,
     ) {
-        if !matches!(self, Self::Pending { said: true, .. }) {
+        if !matches!(self, Self::Pending { is_reported: true, .. }) {
             say(&NodeNotice::warning(what(), format!("{error}; retrying")));
         }
-        *self = Self::Pending { at: now + RETRY_EVERY, said: true };
+        *self = Self::Pending { at: now + RETRY_EVERY, is_reported: true };
     }
 }

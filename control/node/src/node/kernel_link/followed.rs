@@ -22,7 +22,6 @@ pub(in crate::node) struct Followed {
     is_new: bool,
 }
 
-/// The changes for routing.
 #[derive(Debug)]
 pub(in crate::node) enum KernelUpdate {
     Changes(Vec<KernelRouteChange>),
@@ -34,7 +33,7 @@ impl Followed {
     pub(super) fn new() -> Self {
         Self {
             config: KernelRoutesConfig::default(),
-            state: Attempt::Pending { at: Time::START, said: false },
+            state: Attempt::Pending { at: Time::START, is_reported: false },
             update: KernelUpdate::default(),
             is_new: false,
         }
@@ -103,7 +102,7 @@ impl Followed {
         let Some(config) = config else {
             if !self.config.domains.is_empty() {
                 self.config = KernelRoutesConfig::default();
-                self.state = Attempt::Pending { at: now, said: false };
+                self.state = Attempt::Pending { at: now, is_reported: false };
                 self.update = KernelUpdate::All(BTreeMap::new());
             }
             return;
@@ -141,7 +140,7 @@ impl Followed {
                 turn.more
             }
             Err(_) => {
-                self.state = Attempt::Pending { at: now, said: true };
+                self.state = Attempt::Pending { at: now, is_reported: true };
                 true
             }
         }

@@ -66,7 +66,6 @@ pub(super) struct KernelLink {
     kept: BTreeMap<String, OwnedFd>,
 }
 
-/// The shadow of an interface.
 struct InterfaceShadow {
     device: String,
     state: Attempt<TunDevice>,
@@ -102,8 +101,9 @@ impl KernelLink {
 
     /// Whether each shadow was opened, or the reason was reported for which it is not.
     pub(super) fn is_tried(&self) -> bool {
-        let is_tried =
-            |one: &InterfaceShadow| !matches!(one.state, Attempt::Pending { said: false, .. });
+        let is_tried = |one: &InterfaceShadow| {
+            !matches!(one.state, Attempt::Pending { is_reported: false, .. })
+        };
         self.shadows.values().all(is_tried)
     }
 
@@ -206,7 +206,7 @@ impl InterfaceShadow {
         let taken_over_until = taken.is_some().then(|| now + TAKE_OVER_MAX);
         let state = match taken {
             Some(shadow) => Attempt::Running(shadow),
-            None => Attempt::Pending { at: now, said: false },
+            None => Attempt::Pending { at: now, is_reported: false },
         };
         Self {
             device: device.into(),
@@ -251,8 +251,9 @@ impl InterfaceShadow {
             manager.keep(&kept_name(device), &*shadow);
         }
         *taken_over_until = taken_over_until.filter(|until| now < *until);
-        let followed = follow(shadow, interface.as_deref(), taken_over_until.is_some());
-        state.check(now, what, say, followed);
+        if let Err(error) = follow(shadow, interface.as_deref(), taken_over_until.is_some()) {
+            state.fail(now, what, say, &error);
+        }
     }
 
     /// Moves packets both ways. Returns whether there were any.
@@ -273,9 +274,9 @@ impl InterfaceShadow {
             let len = match shadow.queue().read(buffer) {
                 Ok(Some(len)) => len,
                 Ok(None) => break,
-                // The device is gone, so it is made anew.
+                // The device was removed, so it is made anew.
                 Err(_) => {
-                    *state = Attempt::Pending { at: now, said: true };
+                    *state = Attempt::Pending { at: now, is_reported: true };
                     return true;
                 }
             };

@@ -253,7 +253,8 @@ impl Routing {
             let named = interfaces.all.get_mut(&link.name);
             if let Some(Ok(interface)) = named.map(|named| &mut named.interface) {
                 let (table, errors) = (Arc::clone(&self.table), self.errors.clone());
-                let routes = DomainRoutes::new(table, link.domain, self.flow_seed, errors);
+                let (domain, seed) = (link.domain, self.flow_seed);
+                let routes = DomainRoutes { table, domain, seed, errors };
                 interface.set_node_routes(link.port, Arc::new(routes));
             }
         }
@@ -419,7 +420,7 @@ impl Routing {
         for Elsewhere { interface, packet, what } in all {
             let link = self.input.links.iter().find(|link| link.port.0 == interface);
             let named = link.and_then(|link| interfaces.all.get_mut(&link.name));
-            // An interface that has gone since is a link that is down.
+            // An interface that was removed since is a link that is down.
             if let Some(Ok(interface)) = named.map(|named| &mut named.interface) {
                 interface.handle_elsewhere(now, packet, what);
             }

@@ -57,11 +57,11 @@ pub(in crate::node) struct PortRules {
 
 /// The routes of a domain, for the control planes of its interfaces.
 pub(in crate::node) struct DomainRoutes {
-    table: Arc<RoutingTable>,
-    domain: DomainId,
+    pub(super) table: Arc<RoutingTable>,
+    pub(super) domain: DomainId,
     /// The seed of the hashes of flows, which workers have, too.
-    seed: u64,
-    errors: ErrorBudget,
+    pub(super) seed: u64,
+    pub(super) errors: ErrorBudget,
 }
 
 /// The routes from which the next version is made.
@@ -140,7 +140,6 @@ impl InstalledRoutes {
         }
     }
 
-    /// The next version.
     pub(super) fn publish(&mut self, all: &HopGroups) -> Fib {
         if self.fib.routes() < ROUTES_MAX {
             for (to, target) in std::mem::take(&mut self.refused) {
@@ -212,17 +211,6 @@ impl ForwardTables for RoutingTable {
     fn multicast(&self, port: PortId) -> Option<&MulticastTable> {
         let rules = self.ports.get(usize::from(port.0))?.as_ref()?;
         self.multicast.get(usize::from(rules.domain.0))
-    }
-}
-
-impl DomainRoutes {
-    pub(in crate::node) const fn new(
-        table: Arc<RoutingTable>,
-        domain: DomainId,
-        seed: u64,
-        errors: ErrorBudget,
-    ) -> Self {
-        Self { table, domain, seed, errors }
     }
 }
 
@@ -328,7 +316,7 @@ mod tests {
 
     /// A version by differences is the same as one from nothing.
     #[test]
-    fn routes_come_go_and_change() {
+    fn routes_are_installed_changed_and_removed() {
         let mut rng = SeededRng::new(5);
         let mut changed = Tried::new();
         let mut all = BTreeMap::new();
@@ -370,7 +358,8 @@ mod tests {
         let fib = tried.publish();
         let table = RoutingTable::new(1, [fib.clone()].into(), [].into(), std::iter::empty(), true);
         let errors = ErrorBudget::new(&IcmpConfig::default());
-        let routes = DomainRoutes::new(Arc::new(table), DomainId(0), SEED, errors);
+        let routes =
+            DomainRoutes { table: Arc::new(table), domain: DomainId(0), seed: SEED, errors };
         let mut used = BTreeSet::new();
         for port in 0..100_u16 {
             let header = Ipv4Header {
