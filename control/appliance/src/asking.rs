@@ -47,7 +47,7 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
     duration.ok_or_else(|| "not a number of seconds; write a number such as 5 or 0.2".into())
 }
 
-/// Asks at a socket. The reason for a wait goes to standard error.
+/// Asks at a socket. Prints the reason for a wait to standard error.
 pub fn ask<T: DeserializeOwned>(
     socket: &Path,
     wait: Wait,
@@ -70,7 +70,7 @@ pub fn rows<R: TableRow>(socket: &Path, wait: Wait) -> Result<Vec<R>, AskError> 
 #[derive(Default)]
 pub struct Progress {
     attempts: u32,
-    said: Option<String>,
+    printed: Option<String>,
 }
 
 impl Progress {
@@ -84,9 +84,9 @@ impl Progress {
             AskError::Absent(path, _) => format!("no node or fabric at {} yet", path.display()),
             other => other.to_string(),
         };
-        if self.attempts > Self::QUIET && self.said.as_ref() != Some(&why) {
+        if self.attempts > Self::QUIET && self.printed.as_ref() != Some(&why) {
             note(&format!("{why}; waiting (at most {} s in all)", wait.as_secs_f64()));
-            self.said = Some(why);
+            self.printed = Some(why);
         }
     }
 }

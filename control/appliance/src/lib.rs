@@ -81,7 +81,6 @@ enum Command {
     Doctor(doctor::DoctorArguments),
 }
 
-/// The definition of the command line.
 pub fn command() -> clap::Command {
     Arguments::command()
 }

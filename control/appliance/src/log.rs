@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub enum LogFormat {
-    /// When, about whom, and what: `2026-11-26T14:05:09.123456Z ib0: up: the broadcast group is
+    /// Time, subject and message: `2026-11-26T14:05:09.123456Z ib0: up: the broadcast group is
     /// joined`
     #[default]
     Text,
@@ -32,10 +32,10 @@ struct Line<'a> {
 
 #[expect(clippy::disallowed_methods, reason = "lines of a log have the time of day")]
 pub fn log(format: LogFormat, notice: &NodeNotice) {
-    static GOES_TO_JOURNAL: LazyLock<bool> = LazyLock::new(goes_to_journal);
+    static IS_JOURNAL: LazyLock<bool> = LazyLock::new(is_journal);
     let time = rfc_3339(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default());
     match format {
-        LogFormat::Text if *GOES_TO_JOURNAL => say(&notice.to_string()),
+        LogFormat::Text if *IS_JOURNAL => say(&notice.to_string()),
         LogFormat::Text => say(&format!("{time} {notice}")),
         LogFormat::Json => say(&json_line(notice, time)),
     }
@@ -46,8 +46,8 @@ fn json_line(notice: &NodeNotice, time: String) -> String {
 }
 
 /// Whether standard output is the socket of the journal, by `JOURNAL_STREAM` (systemd.exec(5)).
-#[expect(clippy::disallowed_methods, reason = "systemd says it by the environment")]
-fn goes_to_journal() -> bool {
+#[expect(clippy::disallowed_methods, reason = "systemd passes it by the environment")]
+fn is_journal() -> bool {
     let Ok(journal) = env::var("JOURNAL_STREAM") else { return false };
     let output = std::io::stdout().as_fd().try_clone_to_owned().map(File::from);
     let found = output.and_then(|output| output.metadata());

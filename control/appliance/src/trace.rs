@@ -1,4 +1,4 @@
-//! `pollux trace`: a packet's way through the tables of a running node, without sending one.
+//! `pollux trace`: the path of a packet through the tables of a running node; no packet is sent.
 
 use crate::asking::NodeSocket;
 use crate::columns::Columns;

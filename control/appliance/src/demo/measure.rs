@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 const MEASURED_FOR: Duration = Duration::from_millis(500);
 /// The timeout of each step, ten times what a step takes.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
-/// Rounds of warm-up.
 const WARM_UP: usize = 200;
 /// Bytes of a message.
 const BYTES: usize = 64;

@@ -47,16 +47,16 @@ pub struct ReceivedStream {
 
 impl ReceivedStream {
     /// Compares the next bytes.
-    pub fn take(&mut self, pattern: &Pattern, mut came: &[u8]) {
-        while !came.is_empty() {
-            let expected = pattern.at(self.bytes, came.len());
-            let (now, rest) = came.split_at(expected.len());
+    pub fn take(&mut self, pattern: &Pattern, mut received: &[u8]) {
+        while !received.is_empty() {
+            let expected = pattern.at(self.bytes, received.len());
+            let (now, rest) = received.split_at(expected.len());
             if self.first_wrong.is_none() && now != expected {
                 let same = now.iter().zip(expected).take_while(|(one, other)| one == other);
                 self.first_wrong = Some(self.bytes + same.count() as u64);
             }
             self.bytes += now.len() as u64;
-            came = rest;
+            received = rest;
         }
     }
 
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     /// The report of a receiver of a stream in parts of such lengths.
-    fn received(stream: &[u8], part: usize) -> ReceivedStream {
+    fn receive(stream: &[u8], part: usize) -> ReceivedStream {
         let (pattern, mut reception) = (Pattern::new(), ReceivedStream::default());
         stream.chunks(part).for_each(|part| reception.take(&pattern, part));
         assert_eq!(ReceivedStream::from_bytes(reception.to_bytes()), reception);
@@ -91,11 +91,11 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_came_as_it_was_sent_has_no_wrong_byte() {
+    fn a_stream_received_as_sent_has_no_wrong_byte() {
         let sent = stream(3 * PERIOD + 5);
         for part in [1460, 65_480, 1 << 18, sent.len()] {
             let expected = ReceivedStream { bytes: sent.len() as u64, first_wrong: None };
-            assert_eq!(received(&sent, part), expected);
+            assert_eq!(receive(&sent, part), expected);
         }
     }
 
@@ -111,9 +111,9 @@ mod tests {
         let mut exchanged = sent.clone();
         exchanged[65_536..3 * 65_536].rotate_left(65_536);
         let cases = [(changed, 300_000), (lost, 100_000), (repeated, 200_000), (exchanged, 65_536)];
-        for (came, expected) in cases {
-            let reception = received(&came, 4096);
-            assert_eq!(reception.bytes, came.len() as u64);
+        for (received, expected) in cases {
+            let reception = receive(&received, 4096);
+            assert_eq!(reception.bytes, received.len() as u64);
             // A byte in 256 is what belongs there by chance.
             let found = reception.first_wrong.expect("it is found");
             assert!((expected..expected + 4).contains(&found), "{found} for {expected}");

@@ -114,6 +114,6 @@ fn as_json(view: View, change: &SampleChange) -> String {
     };
     let all = sheets(view, change);
     let all: Map<_, _> = all.iter().map(|one| (one.view.name(), rows(one))).collect();
-    let whole = json!({ "seconds": change.seconds, "views": all, "warnings": warnings(change) });
-    format!("{whole}\n")
+    let object = json!({ "seconds": change.seconds, "views": all, "warnings": warnings(change) });
+    format!("{object}\n")
 }

@@ -12,12 +12,10 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Table};
 
-/// Lines for warnings, at most.
 const WARNINGS_MAX: usize = 4;
 /// The widest column but the last one.
 const COLUMN_MAX: usize = 40;
 
-/// The state of the screen.
 pub struct Screen {
     pub view: View,
     pub change: Option<SampleChange>,
@@ -200,9 +198,9 @@ impl Screen {
 }
 
 fn draw_help(frame: &mut Frame<'_>) {
-    let whole = frame.area();
-    let (width, height) = (52.min(whole.width), (HELP.len() as u16 + 2).min(whole.height));
-    let (x, y) = ((whole.width - width) / 2, (whole.height - height) / 2);
+    let screen = frame.area();
+    let (width, height) = (52.min(screen.width), (HELP.len() as u16 + 2).min(screen.height));
+    let (x, y) = ((screen.width - width) / 2, (screen.height - height) / 2);
     let area = Rect { x, y, width, height };
     frame.render_widget(Clear, area);
     let lines: Vec<_> = HELP.iter().map(|line| Line::raw(*line)).collect();

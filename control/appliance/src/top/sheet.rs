@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-/// A value of a row.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SheetCell {
     Text(String),

@@ -222,11 +222,11 @@ mod tests {
         let line =
             format!("{PANICS}=1 {} --exact top::terminal::tests::{test}; stty -a", own.display());
         let output = Command::new(script).args(["-qc", &line, "/dev/null"]).output();
-        let said = output.expect("it starts").stdout;
-        let said = String::from_utf8_lossy(&said);
-        let (_, after) = said.split_once("\x1b[?1049h").expect("the other screen");
+        let text = output.expect("it starts").stdout;
+        let text = String::from_utf8_lossy(&text);
+        let (_, after) = text.split_once("\x1b[?1049h").expect("the other screen");
         let (_, after) = after.split_once("\x1b[?1049l").expect("and back");
-        assert!(after.contains("on purpose"), "{said:?}");
-        assert!(after.contains(" icanon") && after.contains(" echo "), "{said:?}");
+        assert!(after.contains("on purpose"), "{text:?}");
+        assert!(after.contains(" icanon") && after.contains(" echo "), "{text:?}");
     }
 }
