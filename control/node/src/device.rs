@@ -1,4 +1,4 @@
-//! Devices by name: the one place that knows every backend.
+//! Devices by name: only this file knows every backend.
 //!
 //! ```text
 //! soft:                   a port of a fabric that this process has to itself

@@ -48,7 +48,7 @@ pub fn examine(path: &Path) -> CheckReport {
 }
 
 fn finding(severity: CheckSeverity, error: &ConfigError) -> CheckFinding {
-    let (line, column, key) = match error.place.clone() {
+    let (line, column, key) = match error.position.clone() {
         Some((line, column, key)) => (Some(line), Some(column), Some(key)),
         None => (None, None, None),
     };
@@ -292,7 +292,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn own_addresses_of_the_kernel_are_told_from_others() {
+    fn local_addresses_of_the_kernel_are_found_in_its_trie() {
         let trie = "Main:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 0.0.0.0\n        /0 universe UNICAST\n\
                     |-- 10.0.0.0\n           /24 link UNICAST\n           |-- 10.0.0.7\n\
                     /32 host LOCAL\n           |-- 10.0.0.255\n              /32 link BROADCAST\n";

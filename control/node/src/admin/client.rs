@@ -243,7 +243,7 @@ mod tests {
                     let mut bytes = [0; 64];
                     let len = stream.read(&mut bytes).expect("it asks");
                     assert_eq!(&bytes[..len], b"\"list_faults\"\n");
-                    stream.write_all(answer.as_bytes()).expect("it has room");
+                    stream.write_all(answer.as_bytes()).expect("it has space");
                 }
             });
             let answer = client.ask(LIST, &mut |_, _| {
@@ -261,13 +261,13 @@ mod tests {
     fn a_truncated_response_is_an_error() {
         for (test, answer, bytes) in [("none", "", 0), ("half", "{\"ok\":[1,", 9)] {
             let (answer, pauses) = asked(test, &[answer]);
-            let said = answer.unwrap_err().to_string();
-            assert!(said.contains(&format!("ended early, after {bytes} bytes")), "{said}");
+            let message = answer.unwrap_err().to_string();
+            assert!(message.contains(&format!("ended early, after {bytes} bytes")), "{message}");
             assert_eq!(pauses, 0, "what was asked may have been done");
         }
         let (answer, _) = asked("foreign", &["hello\n"]);
-        let said = answer.unwrap_err().to_string();
-        assert!(said.contains("is not a node or fabric of this version"), "{said}");
+        let message = answer.unwrap_err().to_string();
+        assert!(message.contains("is not a node or fabric of this version"), "{message}");
     }
 
     #[test]
@@ -291,7 +291,7 @@ mod tests {
                 let own = bound.try_clone().expect("it is ours");
                 scope.spawn(move || {
                     let (mut stream, _) = own.accept().expect("a client comes");
-                    stream.write_all(b"{\"ok\":1}\n").expect("it has room");
+                    stream.write_all(b"{\"ok\":1}\n").expect("it has space");
                 });
                 listener.replace(bound).is_none()
             })
@@ -311,21 +311,24 @@ mod tests {
             let client = Client::new(&path, Duration::ZERO).silence_max(silence_max);
             client.ask::<Vec<FaultStatus>>(LIST, &mut |_, _| false)
         };
-        let said = ask().unwrap_err().to_string();
-        assert!(said.starts_with(&format!("no node or fabric at {}", path.display())), "{said}");
+        let message = ask().unwrap_err().to_string();
+        assert!(
+            message.starts_with(&format!("no node or fabric at {}", path.display())),
+            "{message}"
+        );
         // The system accepts for it.
         let listener = UnixListener::bind(&path).expect("it is ours");
-        let said = ask().unwrap_err().to_string();
+        let message = ask().unwrap_err().to_string();
         let (path_name, id) = (path.display(), std::process::id());
         let silent = format!(
             "the node or fabric at {path_name} (process {id}) accepts requests, but has not \
              answered within 0.0 s: it hangs or is overloaded; see `top -p {id}`"
         );
-        assert!(said.starts_with(&silent), "{said}");
+        assert!(message.starts_with(&silent), "{message}");
         // Its socket is left behind.
         drop(listener);
-        let said = ask().unwrap_err().to_string();
-        assert!(said.starts_with(&format!("no node or fabric at {path_name}")), "{said}");
+        let message = ask().unwrap_err().to_string();
+        assert!(message.starts_with(&format!("no node or fabric at {path_name}")), "{message}");
         let _ = std::fs::remove_file(&path);
     }
 

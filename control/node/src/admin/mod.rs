@@ -13,7 +13,7 @@
 //! ```
 //!
 //! A response may take time: the server offers a request again, under its number, until there is
-//! one. A long response comes in pages ([`page`]).
+//! one. A long response is sent in pages ([`page`]).
 //!
 //! ```text
 //!                                                                  +-- next page --+
@@ -113,7 +113,7 @@ impl Admin {
     pub fn poll_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
         let accepts = self.paused_until.is_none();
         let listener = accepts.then(|| PollFd::new(&self.listener, PollFlags::IN));
-        // Clients that wait are not polled: after such a client has gone, POLLHUP would wake the
+        // Clients that wait are not polled: after such a client has closed, POLLHUP would wake the
         // thread in a loop.
         let connections = self.connections.iter().filter_map(|one| match one.state {
             State::Reading(_) => Some(PollFd::new(&one.stream, PollFlags::IN)),
@@ -313,7 +313,7 @@ mod tests {
 
         fn connect(&self, request: &str) -> UnixStream {
             let mut stream = UnixStream::connect(&self.path).expect("it listens");
-            stream.write_all(request.as_bytes()).expect("it has room");
+            stream.write_all(request.as_bytes()).expect("it has space");
             stream.set_nonblocking(true).expect("it is ours");
             stream
         }
@@ -394,7 +394,7 @@ mod tests {
             assert!(socket.pages - before <= PAGES_PER_TURN);
             let mut other = socket.connect("\"list_faults\"\n");
             socket.turn(Time::START);
-            assert_eq!(answer(&mut other), "{\"ok\":[]}\n", "it waits for nobody");
+            assert_eq!(answer(&mut other), "{\"ok\":[]}\n", "it waits for no other");
             while let Ok(len @ 1..) = reader.read(&mut bytes) {
                 line.extend_from_slice(&bytes[..len]);
             }

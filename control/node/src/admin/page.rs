@@ -109,8 +109,8 @@ mod tests {
 
     #[test]
     fn pages_make_one_line() {
-        let whole = page(&[1, 2, 3], true).bytes(true);
-        assert!(whole.ends_with(b"]}\n"));
+        let line = page(&[1, 2, 3], true).bytes(true);
+        assert!(line.ends_with(b"]}\n"));
         let parts: [&[Page]; 3] = [
             &[page(&[1], false), page(&[2, 3], true)],
             &[page(&[1, 2, 3], false), page(&[], true)],
@@ -118,7 +118,7 @@ mod tests {
         ];
         for parts in parts {
             let bytes = parts.iter().enumerate().map(|(nth, page)| page.bytes(nth == 0));
-            assert_eq!(bytes.collect::<Vec<_>>().concat(), whole);
+            assert_eq!(bytes.collect::<Vec<_>>().concat(), line);
         }
         let gone = Page::from(AdminReply::Error("there is no interface".into()));
         let bytes = [page(&[1], false).bytes(true), gone.bytes(false)].concat();

@@ -123,7 +123,7 @@ impl AclSettings {
     }
 }
 
-/// The conditions, as `any` or in the order of a packet's way.
+/// The conditions, as `any` or from source to destination.
 impl fmt::Display for AclSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let range = |range: &RangeInclusive<u16>| match (*range.start(), *range.end()) {

@@ -143,7 +143,7 @@ fn cores(cores: &[usize], faults: &mut Faults) {
 #[derive(Default)]
 struct UniqueValues<'a> {
     /// Devices with partitions, and the interface there.
-    places: BTreeMap<(String, u16), &'a str>,
+    partitions: BTreeMap<(String, u16), &'a str>,
     /// Devices, and an interface there with its management.
     management: BTreeMap<String, (&'a str, Option<&'a Management>)>,
     /// Addresses without link scope in their domains, and the interface that has each.
@@ -253,7 +253,7 @@ impl<'a> InterfaceCheck<'a> {
             Ok(parsed) => parsed,
             Err(error) => return faults.add(&path, error.to_string()),
         };
-        let other = unique.places.insert((parsed.to_string(), pkey.partition()), name);
+        let other = unique.partitions.insert((parsed.to_string(), pkey.partition()), name);
         let reason = other.map(|other| {
             format!(
                 "{name} and {other} are both at {device:?} in the partition {:#06x}; \

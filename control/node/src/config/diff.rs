@@ -495,8 +495,8 @@ mod tests {
         let new =
             read("[interface.ib0]\ndevice = \"soft:\"\n[interface.ib1]\ndevice = \"null:\"\n");
         let changes = NodeConfig::default().diff(&new);
-        let said: Vec<_> = changes.iter().map(ToString::to_string).collect();
-        assert_eq!(said, ["ib0: add, at soft:", "ib1: add, at null:"]);
+        let message: Vec<_> = changes.iter().map(ToString::to_string).collect();
+        assert_eq!(message, ["ib0: add, at soft:", "ib1: add, at null:"]);
     }
 
     #[test]
@@ -510,9 +510,9 @@ mod tests {
              address = [\"10.0.2.1/24\", \"10.0.0.1/16\"]\n\
              [[interface.ib0.peer]]\naddress = \"10.0.0.7\"\nmode = \"ud\"\n",
         );
-        let said: Vec<_> = old.diff(&new).iter().map(ToString::to_string).collect();
+        let message: Vec<_> = old.diff(&new).iter().map(ToString::to_string).collect();
         assert_eq!(
-            said,
+            message,
             [
                 "ib0: remove address 10.0.1.1",
                 "ib0: address 10.0.0.1/16",
@@ -533,9 +533,9 @@ mod tests {
             "[workers]\ncores = [0]\n\
              [interface.ib0]\ndevice = \"soft:\"\nmode = \"rc\"\nmtu = 9000\n",
         );
-        let said: Vec<_> = old.diff(&new).iter().map(ToString::to_string).collect();
+        let message: Vec<_> = old.diff(&new).iter().map(ToString::to_string).collect();
         assert_eq!(
-            said,
+            message,
             [
                 "ib1: remove",
                 "ib0: restart, since it has another mode, mtu",

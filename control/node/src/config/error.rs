@@ -3,26 +3,26 @@
 use super::lines::{Step, key_at, line_and_column, offset_of};
 use std::collections::BTreeMap;
 
-/// An error in a configuration: one sentence with the place and the remedy.
+/// An error in a configuration: one sentence with the position and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{file}{}: {reason}", line_column(.place.as_ref()))]
+#[error("{file}{}: {reason}", line_column(.position.as_ref()))]
 pub struct ConfigError {
     pub(super) file: String,
-    /// Line and column, counted from 1, and the key there; none if it is about the whole file.
-    pub place: Option<(usize, usize, String)>,
-    /// The reason with the remedy, without the place.
+    /// Line and column, counted from 1, and the key there; none for an error of the file itself.
+    pub position: Option<(usize, usize, String)>,
+    /// The reason with the remedy, without the position.
     pub reason: String,
 }
 
 impl ConfigError {
     pub(super) fn of_file(file: &str, reason: String) -> Self {
-        Self { file: file.into(), place: None, reason }
+        Self { file: file.into(), position: None, reason }
     }
 
     pub(super) fn at(file: &str, text: &str, at: usize, reason: String) -> Self {
         let (line, column) = line_and_column(text, at);
-        let place = Some((line, column, key_at(text, at)));
-        Self { file: file.into(), place, reason }
+        let position = Some((line, column, key_at(text, at)));
+        Self { file: file.into(), position, reason }
     }
 
     /// An error about the value at a path of keys.
@@ -34,18 +34,19 @@ impl ConfigError {
     }
 }
 
-fn line_column(place: Option<&(usize, usize, String)>) -> String {
-    place.map_or_else(String::new, |(line, column, _)| format!(":{line}:{column}"))
+fn line_column(position: Option<&(usize, usize, String)>) -> String {
+    position.map_or_else(String::new, |(line, column, _)| format!(":{line}:{column}"))
 }
 
-/// All errors of a configuration, in the order of their places; at least one.
+/// All errors of a configuration, in the order of their positions; at least one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
 pub struct ConfigErrors(Vec<ConfigError>);
 
 impl ConfigErrors {
     pub(super) fn new(mut errors: Vec<ConfigError>) -> Self {
-        errors.sort_by_key(|error| error.place.as_ref().map(|(line, column, _)| (*line, *column)));
+        errors
+            .sort_by_key(|error| error.position.as_ref().map(|(line, column, _)| (*line, *column)));
         Self(errors)
     }
 
@@ -188,12 +189,12 @@ fn distance(one: &str, other: &str) -> usize {
 mod tests {
     use super::super::NodeConfig;
 
-    fn place(text: &str) -> (usize, usize, String) {
+    fn position_of(text: &str) -> (usize, usize, String) {
         let errors = NodeConfig::read("f", text).expect_err("it is refused");
         let error = errors.iter().next().expect("there is one");
-        let (line, column, key) = error.place.clone().expect("a place");
-        let whole = format!("f:{line}:{column}: {}", error.reason);
-        assert_eq!(error.to_string(), whole);
+        let (line, column, key) = error.position.clone().expect("a position");
+        let expected = format!("f:{line}:{column}: {}", error.reason);
+        assert_eq!(error.to_string(), expected);
         (line, column, key)
     }
 
@@ -201,7 +202,7 @@ mod tests {
     fn an_error_has_line_column_and_key() {
         let at = |line, column, key: &str| (line, column, key.to_owned());
         let interface = "[interface.ib0]\ndevice = 'null:'\n";
-        let with = |line: &str| place(&format!("{interface}{line}\n"));
+        let with = |line: &str| position_of(&format!("{interface}{line}\n"));
         assert_eq!(with("  mood = 'rc'"), at(3, 3, "interface.ib0.mood"));
         assert_eq!(with("mtu = 5"), at(3, 7, "interface.ib0.mtu"));
         assert_eq!(with("address = ['10.0.0.1/24', 'x']"), at(3, 11, "interface.ib0.address"));
@@ -210,6 +211,6 @@ mod tests {
         let route = "[[route]]\nto = '10.0.0.0/8'\nvia = ['fd00::1']";
         assert_eq!(with(route), at(5, 1, "route.via"));
         assert_eq!(with("mtu = "), at(3, 7, ""));
-        assert_eq!(place("[interface.\u{fc}]\n'\u{fc}' = 1"), at(1, 12, ""));
+        assert_eq!(position_of("[interface.\u{fc}]\n'\u{fc}' = 1"), at(1, 12, ""));
     }
 }

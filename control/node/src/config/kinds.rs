@@ -19,7 +19,7 @@ pub enum InterfaceKind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FrameAccess {
-    /// The best way that the device and the process may use.
+    /// The best access that the device and the process allow.
     #[default]
     Auto,
     /// AF_XDP in the driver, without copies of the kernel.

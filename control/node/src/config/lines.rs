@@ -1,5 +1,5 @@
-//! The place in a file of a key, and the key of a place, from the spans of the parser: the same
-//! letters may also stand in a comment, a value or another key.
+//! The position of a key in a file, and the key at a position, from the spans of the parser: a
+//! search for the name would also find comments, values and other keys.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -45,7 +45,7 @@ pub(super) fn key_at(text: &str, at: usize) -> String {
     keys.join(".")
 }
 
-/// Adds the keys on the way to a byte. Returns whether it is in this value.
+/// Adds the keys that lead to a byte. Returns whether it is in this value.
 fn push_keys(value: &DeValue<'_>, at: usize, keys: &mut Vec<String>) -> bool {
     match value {
         DeValue::Table(table) => table.iter().any(|(key, value)| {

@@ -162,7 +162,7 @@ mod tests {
         }
         let good = "from = \"ib1\"\nto = [\"ib2\"]\nsource = \"10.0.1.9\"\nttl_threshold = 9";
         let config = read(&with(good)).unwrap();
-        let said = config.multicast[0].to_string();
-        assert_eq!(said, "239.1.2.3 of 10.0.1.9 from ib1 to ib2, with a TTL above 9");
+        let message = config.multicast[0].to_string();
+        assert_eq!(message, "239.1.2.3 of 10.0.1.9 from ib1 to ib2, with a TTL above 9");
     }
 }

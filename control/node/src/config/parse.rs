@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn all_mistakes_of_a_file_are_reported_with_places_and_remedies() {
+    fn all_mistakes_of_a_file_are_reported_with_positions_and_remedies() {
         let text = "[workers]\nidle = 'sleepy'\n\
                     [interface.ib0]\ndevice = 'soft:f@host1'\nadress = ['10.0.0.1/24']\n\
                     mode = 'rx'\npkey = '0x8001'\naddress = '10.0.0.1/24'\n\
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_was_wrong_is_not_missing_as_well() {
+    fn a_wrong_key_is_not_reported_missing_too() {
         assert_eq!(
             mistakes("[[route]]\nto = 'x'\nvia = ['10.0.0.1']\n"),
             ["f:2:6: \"x\" is not a prefix; write 10.1.0.0/16, or 0.0.0.0/0 for all"]

@@ -18,7 +18,7 @@ link = "80:00:00:48:fe:80:00:00:00:00:00:00:00:02:c9:03:00:00:10:01"
 
 /// Errors without their columns, a line for each.
 fn text_of(errors: &ConfigErrors) -> String {
-    let line = |error: &ConfigError| match &error.place {
+    let line = |error: &ConfigError| match &error.position {
         Some((line, ..)) => format!("{}:{line}: {}", error.file, error.reason),
         None => error.to_string(),
     };
@@ -59,8 +59,8 @@ fn workers_have_unique_cores_and_an_idle_strategy() {
     let refusal = |text: &str| text_of(&workers(text).unwrap_err());
     let twice = "node.toml:2: core 2 is listed twice; give each worker a core of its own";
     assert_eq!(refusal("cores = [2, 3, 2]"), twice);
-    let said = refusal("idle = \"sleepy\"");
-    assert!(said.starts_with("node.toml:2: ") && said.contains("poll, pause or adaptive"));
+    let message = refusal("idle = \"sleepy\"");
+    assert!(message.starts_with("node.toml:2: ") && message.contains("poll, pause or adaptive"));
     assert!(refusal("core = [2]").contains("did you mean `cores`?"));
 }
 
@@ -70,39 +70,51 @@ fn a_misspelt_key_is_refused_with_the_nearest_known_one() {
     let expected = "node.toml:7: unknown key `ruoter`; did you mean `router`?";
     assert_eq!(refusal(&misspelt), expected);
     let stranger = "[interface.ib0]\ndevice = 'a'\nbandwidth = 1\n";
-    let said = refusal(stranger);
-    assert!(said.starts_with("node.toml:3: unknown key `bandwidth`; the keys here are"), "{said}");
+    let message = refusal(stranger);
+    assert!(
+        message.starts_with("node.toml:3: unknown key `bandwidth`; the keys here are"),
+        "{message}"
+    );
     assert!(refusal("[interfaces.a]").contains("did you mean `interface`"));
 }
 
 #[test]
 fn a_wrong_value_is_refused_with_its_line_and_the_right_form() {
-    let said = refusal(&WHOLE.replace("fd00::1/64", "fd00::1/129"));
-    assert!(said.starts_with("node.toml:6: ") && said.contains("write 10.0.0.1/24"), "{said}");
-    let said = refusal(&WHOLE.replace("80:00:00:48", "80:00:00"));
-    assert!(said.starts_with("node.toml:11: ") && said.contains("20 bytes"), "{said}");
+    let message = refusal(&WHOLE.replace("fd00::1/64", "fd00::1/129"));
+    assert!(
+        message.starts_with("node.toml:6: ") && message.contains("write 10.0.0.1/24"),
+        "{message}"
+    );
+    let message = refusal(&WHOLE.replace("80:00:00:48", "80:00:00"));
+    assert!(message.starts_with("node.toml:11: ") && message.contains("20 bytes"), "{message}");
     assert!(refusal(&WHOLE.replace("0x8001", "0")).contains("0xffff for the default"));
     assert!(refusal("[interface.ib0]\npkey = 1").contains("device"));
     let twice = format!("{WHOLE}[interface.ib1]\ndevice = 'soft:/run/fabric@host1'\n");
     let child = NodeConfig::read("f", &twice).expect("another partition of the same port");
     assert_eq!(child.interfaces["ib1"].pkey, PKey::DEFAULT);
-    let said = refusal(&format!("{twice}pkey = 1\n"));
-    assert!(said.starts_with("node.toml:12: ib1 and ib0 are both at"), "{said}");
+    let message = refusal(&format!("{twice}pkey = 1\n"));
+    assert!(message.starts_with("node.toml:12: ib1 and ib0 are both at"), "{message}");
     let mixed = WHOLE.replace("pkey = 0x8001", "ipv6 = false");
     assert!(refusal(&mixed).contains("has fd00::1, but ipv6 = false"));
-    let said = refusal(&WHOLE.replace("pkey = 0x8001", "mtu = 65521"));
-    assert!(said.starts_with("node.toml:4: ") && said.contains("1280 to 65520"), "{said}");
+    let message = refusal(&WHOLE.replace("pkey = 0x8001", "mtu = 65521"));
+    assert!(message.starts_with("node.toml:4: ") && message.contains("1280 to 65520"), "{message}");
     let workers = |count: &str| WHOLE.replace("pkey = 0x8001", &format!("workers = {count}"));
     assert_eq!(NodeConfig::read("f", &workers("8")).unwrap().interfaces["ib0"].workers, 8);
     for count in ["0", "9", "300"] {
-        let said = refusal(&workers(count));
-        assert!(said.starts_with("node.toml:4: ") && said.contains("write 1 to 8"), "{said}");
+        let message = refusal(&workers(count));
+        assert!(
+            message.starts_with("node.toml:4: ") && message.contains("write 1 to 8"),
+            "{message}"
+        );
     }
     let peer = format!("{WHOLE}[[interface.ib0.peer]]\naddress = '10.0.0.7'\nmode = 'uc'\n");
     let config = NodeConfig::read("node.toml", &peer).unwrap();
     assert_eq!(config.interfaces["ib0"].peer[0].mode, Mode::Uc);
-    let said = refusal(&peer.replace("mode = \"rc\"", "mode = \"ud\""));
-    assert!(said.starts_with("node.toml:14: peer 10.0.0.7 wants mode uc, but ib0 has"), "{said}");
+    let message = refusal(&peer.replace("mode = \"rc\"", "mode = \"ud\""));
+    assert!(
+        message.starts_with("node.toml:14: peer 10.0.0.7 wants mode uc, but ib0 has"),
+        "{message}"
+    );
     assert!(refusal(&peer.replace("'uc'", "'tcp'")).contains("`tcp`"));
 }
 
@@ -118,15 +130,15 @@ fn an_error_names_the_line_of_the_key_and_of_nothing_that_looks_like_it() {
     );
     let text = text.replacen("host1", "host2", 1);
     NodeConfig::read("node.toml", &text).expect("each has a port");
-    let said = refusal(&text.replace(" 3]", " 2]"));
-    assert!(said.starts_with("node.toml:8: core 2 is listed twice"), "{said}");
+    let message = refusal(&text.replace(" 3]", " 2]"));
+    assert!(message.starts_with("node.toml:8: core 2 is listed twice"), "{message}");
     let one = text.replace("[workers]", "address = ['127.0.0.1/8']\n[workers]");
     assert!(refusal(&one).starts_with("node.toml:6: ib1 cannot have 127.0.0.1/8"), "{one}");
     let machine = Machine { cores: vec![2], opens_adapters: true };
     let config = NodeConfig::read("node.toml", &text).unwrap();
-    let said = text_of(&machine.check(&config).in_file("node.toml", &text).unwrap_err());
+    let message = text_of(&machine.check(&config).in_file("node.toml", &text).unwrap_err());
     assert!(
-        said.starts_with(
+        message.starts_with(
             "node.toml:8: core 3 is not available; choose cores in [workers] from [2]"
         )
     );
@@ -152,9 +164,9 @@ fn an_address_that_no_host_can_have_is_refused_with_the_reason() {
         ("::ffff:10.0.0.1/96", "IPv4 address"),
         ("fd00::/64", "all routers of fd00::/64 have it"),
     ] {
-        let said = with(address).expect_err(address);
-        let whole = format!("node.toml:3: ib0 cannot have {address}: ");
-        assert!(said.starts_with(&whole) && said.contains(why), "{said}");
+        let message = with(address).expect_err(address);
+        let expected = format!("node.toml:3: ib0 cannot have {address}: ");
+        assert!(message.starts_with(&expected) && message.contains(why), "{message}");
     }
     for address in ["10.0.1.0/16", "10.0.0.0/31", "10.0.0.1/31", "10.0.0.0/32", "fd00::/127"] {
         with(address).expect(address);
@@ -169,10 +181,10 @@ fn duplicates_are_refused() {
              [interface.b]\ndevice = 'soft:f@host2'\naddress = {other}\n"
         )
     };
-    let said = refusal(&two("['10.0.0.1/24']", "['10.0.1.2/24', '10.0.0.1/24']"));
-    assert_eq!(said, "node.toml:6: b and a both have 10.0.0.1; change one");
-    let said = refusal(&two("['10.0.0.1/24', '10.0.0.1/16']", "[]"));
-    assert_eq!(said, "node.toml:3: a has 10.0.0.1 twice; remove one");
+    let message = refusal(&two("['10.0.0.1/24']", "['10.0.1.2/24', '10.0.0.1/24']"));
+    assert_eq!(message, "node.toml:6: b and a both have 10.0.0.1; change one");
+    let message = refusal(&two("['10.0.0.1/24', '10.0.0.1/16']", "[]"));
+    assert_eq!(message, "node.toml:3: a has 10.0.0.1 twice; remove one");
     // These mean something else on every link.
     for local in ["['fe80::1/64']", "['169.254.0.1/16']"] {
         NodeConfig::read("f", &two(local, local)).expect(local);
@@ -184,21 +196,21 @@ fn duplicates_are_refused() {
         let link = "80:00:00:48:fe:80:00:00:00:00:00:00:00:02:c9:03:00:00:10:01";
         format!("[[interface.ib0.neighbor]]\naddress = '{ip}'\nlink = '{link}'\n")
     };
-    let said = refusal(&format!("{WHOLE}{}", neighbor("10.0.0.9")));
-    assert_eq!(said, "node.toml:12: ib0 has the neighbor 10.0.0.9 twice; remove one");
-    let said = refusal(&format!("{WHOLE}{}", neighbor("10.0.0.1")));
+    let message = refusal(&format!("{WHOLE}{}", neighbor("10.0.0.9")));
+    assert_eq!(message, "node.toml:12: ib0 has the neighbor 10.0.0.9 twice; remove one");
+    let message = refusal(&format!("{WHOLE}{}", neighbor("10.0.0.1")));
     assert_eq!(
-        said,
+        message,
         "node.toml:12: 10.0.0.1 cannot be a neighbor of ib0: ib0 itself has it; change or remove it"
     );
-    let said = refusal(&format!("{WHOLE}{}", neighbor("224.0.0.9")));
-    assert!(said.starts_with("node.toml:12: 224.0.0.9 cannot be a neighbor of ib0: it is a"));
+    let message = refusal(&format!("{WHOLE}{}", neighbor("224.0.0.9")));
+    assert!(message.starts_with("node.toml:12: 224.0.0.9 cannot be a neighbor of ib0: it is a"));
     let peer = "[[interface.ib0.peer]]\naddress = '10.0.0.7'\nmode = 'uc'\n";
-    let said = refusal(&format!("{WHOLE}{peer}{peer}"));
-    assert_eq!(said, "node.toml:15: ib0 has the peer 10.0.0.7 twice; remove one");
-    let said = refusal(&WHOLE.replace("10.0.0.254", "10.0.0.1"));
+    let message = refusal(&format!("{WHOLE}{peer}{peer}"));
+    assert_eq!(message, "node.toml:15: ib0 has the peer 10.0.0.7 twice; remove one");
+    let message = refusal(&WHOLE.replace("10.0.0.254", "10.0.0.1"));
     assert_eq!(
-        said,
+        message,
         "node.toml:7: 10.0.0.1 cannot be a router of ib0: ib0 itself has it; change or remove it"
     );
 }
@@ -211,9 +223,9 @@ fn invalid_devices_are_refused_and_absent_ones_are_not() {
         match NodeConfig::read("node.toml", &text) {
             Ok(_) => assert_eq!(device, "soft:"),
             Err(error) => {
-                let said = text_of(&error);
-                let whole = format!("node.toml:3: {device:?} is not a device name; write soft:");
-                assert!(said.starts_with(&whole), "{said}");
+                let message = text_of(&error);
+                let expected = format!("node.toml:3: {device:?} is not a device name; write soft:");
+                assert!(message.starts_with(&expected), "{message}");
             }
         }
     }
@@ -226,8 +238,11 @@ fn invalid_devices_are_refused_and_absent_ones_are_not() {
         on(device, false).expect(device);
     }
     on("bogus", true).expect("an adapter may come");
-    let said = text_of(&on("bogus", false).unwrap_err());
-    assert!(said.starts_with("node.toml:3: bogus: built without the feature `hca`"), "{said}");
+    let message = text_of(&on("bogus", false).unwrap_err());
+    assert!(
+        message.starts_with("node.toml:3: bogus: built without the feature `hca`"),
+        "{message}"
+    );
     assert_eq!(
         refusal("[workers]\n"),
         "node.toml: the configuration has no interface; write [interface.ib0]"
@@ -242,18 +257,22 @@ fn a_port_may_have_a_management_with_a_name_of_its_own() {
     let management = config.interfaces["ib0"].management.as_ref();
     assert_eq!(management.map(Management::port), Some("ibsim0:1"));
     let machine = Machine { cores: Vec::new(), opens_adapters: false };
-    let said = text_of(&machine.check(&config).in_file("f", &with("'umad:ibsim0'")).unwrap_err());
-    assert!(said.starts_with("f:3: ibsim0:1: built without the feature `hca`"), "{said}");
+    let message =
+        text_of(&machine.check(&config).in_file("f", &with("'umad:ibsim0'")).unwrap_err());
+    assert!(message.starts_with("f:3: ibsim0:1: built without the feature `hca`"), "{message}");
     for wrong in ["'ibsim0'", "'gsi'", "'umad:'", "'umad:a:0'", "'umad:a:1:2'", "''"] {
-        let said = refusal(&with(wrong));
-        assert!(said.starts_with("node.toml:3: ") && said.contains("write umad:NAME"), "{said}");
+        let message = refusal(&with(wrong));
+        assert!(
+            message.starts_with("node.toml:3: ") && message.contains("write umad:NAME"),
+            "{message}"
+        );
     }
     let misspelled = with("'umad:ibsim0'").replace("management", "managment");
     assert!(refusal(&misspelled).ends_with("did you mean `management`?"), "{misspelled}");
     let other = "[interface.ib1]\ndevice = 'soft:x@h'\npkey = 0x8001\n";
     let both = |other: &str| format!("{}{other}", with("'umad:ibsim0:1'"));
-    let said = refusal(&both(other));
-    assert!(said.contains("ib0 and ib1 are both at \"soft:x@h\", but differ in management"));
+    let message = refusal(&both(other));
+    assert!(message.contains("ib0 and ib1 are both at \"soft:x@h\", but differ in management"));
     let same = format!("{other}management = 'umad:ibsim0'\n");
     NodeConfig::read("f", &both(&same)).expect("the same management");
 }
@@ -268,23 +287,23 @@ fn a_domain_exists_and_addresses_are_unique_in_it() {
     let config = NodeConfig::read("f", text).expect("an address may be in two domains");
     assert_eq!(config.interfaces["a"].domain, DEFAULT_DOMAIN);
     assert_eq!(config.domains["red"].kernel_table, Some(100));
-    let said = refusal(&text.replace("domain = 'red'\naddress", "address"));
-    assert_eq!(said, "node.toml:9: b and a both have 10.0.0.1; change one".replace('9', "10"));
-    let said = refusal(&text.replacen("domain = 'red'\n", "domain = 'rad'\n", 1));
+    let message = refusal(&text.replace("domain = 'red'\naddress", "address"));
+    assert_eq!(message, "node.toml:9: b and a both have 10.0.0.1; change one".replace('9', "10"));
+    let message = refusal(&text.replacen("domain = 'red'\n", "domain = 'rad'\n", 1));
     let expected = "b names the domain \"rad\", which does not exist; did you mean \"red\"?";
-    assert_eq!(said, format!("node.toml:10: {expected}"));
-    let said = refusal(&text.replace("next_domain = 'red'", "next_domain = 'customers'"));
+    assert_eq!(message, format!("node.toml:10: {expected}"));
+    let message = refusal(&text.replace("next_domain = 'red'", "next_domain = 'customers'"));
     let expected = "names the domain \"customers\", which does not exist; write [domain.customers]";
-    assert_eq!(said, format!("node.toml:14: the route to 10.2.0.0/16 {expected}"));
-    let said = refusal(&text.replace("next_domain = 'red'", "next_domain = 'default'"));
-    assert!(said.ends_with("leads from default into default; remove the key"), "{said}");
-    let said = refusal(&text.replace("= 254", "= 100"));
+    assert_eq!(message, format!("node.toml:14: the route to 10.2.0.0/16 {expected}"));
+    let message = refusal(&text.replace("next_domain = 'red'", "next_domain = 'default'"));
+    assert!(message.ends_with("leads from default into default; remove the key"), "{message}");
+    let message = refusal(&text.replace("= 254", "= 100"));
     assert!(
-        said.ends_with("red and default both have the kernel's table 100; change one"),
-        "{said}"
+        message.ends_with("red and default both have the kernel's table 100; change one"),
+        "{message}"
     );
-    let said = refusal(&text.replace("[domain.red]", "[domain.default]"));
-    assert!(said.contains("the default domain has no table"), "{said}");
+    let message = refusal(&text.replace("[domain.red]", "[domain.default]"));
+    assert!(message.contains("the default domain has no table"), "{message}");
     let twice =
         format!("{text}[[route]]\ndomain = 'red'\nto = '10.2.0.0/16'\nvia = ['10.0.0.8']\n");
     assert!(refusal(&twice).contains("there are two routes to 10.2.0.0/16"), "{}", refusal(&twice));
@@ -317,15 +336,15 @@ fn a_rule_can_match_packets_and_a_list_exists() {
         ("protocol = 'icmp'\nsource = 'fd00::/8'", 2, "has conditions of IPv4 and of IPv6"),
         ("sourc = '10.0.0.0/8'", 3, "unknown key `sourc`; did you mean `source`?"),
     ] {
-        let said = refusal(&with(text));
+        let message = refusal(&with(text));
         assert!(
-            said.starts_with(&format!("node.toml:{line}: ")) && said.contains(reason),
-            "{said}"
+            message.starts_with(&format!("node.toml:{line}: ")) && message.contains(reason),
+            "{message}"
         );
     }
-    let said = refusal(&with("").replace("acl_out = 'web'", "acl_out = 'webb'"));
+    let message = refusal(&with("").replace("acl_out = 'web'", "acl_out = 'webb'"));
     let expected = "a names the list \"webb\", which does not exist; write [[acl.webb]]";
-    assert_eq!(said, format!("node.toml:7: {expected}"));
+    assert_eq!(message, format!("node.toml:7: {expected}"));
 }
 
 /// The README's table and the parser agree on the keys of each table of a file.
@@ -356,8 +375,8 @@ fn the_readme_lists_every_key_and_no_other() {
         ("[[multicast]]", "[[multicast]]"),
         ("[telemetry]", "[telemetry]"),
     ] {
-        let said = refusal(&format!("{header}\nxxxxxxxxxxxxxxxx = 1\n"));
-        let (_, keys) = said.split_once("; the keys here are ").expect("it names all keys");
+        let message = refusal(&format!("{header}\nxxxxxxxxxxxxxxxx = 1\n"));
+        let (_, keys) = message.split_once("; the keys here are ").expect("it names all keys");
         let mut keys: Vec<_> =
             keys.split(", ").filter(|key| !["peer", "neighbor"].contains(key)).collect();
         let mut listed = listed.remove(table).expect("the README has the table");
@@ -387,7 +406,7 @@ fn a_tun_device_has_the_name_of_its_interface_and_keys_of_its_own() {
 #[test]
 fn invalid_tun_interfaces_are_refused() {
     let of = |keys: &str| refusal(&format!("[interface.tun0]\nkind = \"tun\"\n{keys}\n"));
-    for (keys, said) in [
+    for (keys, message) in [
         ("mode = \"rc\"", "node.toml:3: tun0 has kind \"tun\", which has no key `mode`; remove it"),
         ("pkey = 0x8001", "node.toml:3: tun0 has kind \"tun\", which has no key `pkey`; remove it"),
         (
@@ -409,12 +428,16 @@ fn invalid_tun_interfaces_are_refused() {
         ("[interface.b]\nkind = \"tun\"\ndevice = \"tun0\"", "both have the device \"tun0\""),
     ] {
         let refused = of(keys);
-        assert!(refused.contains(said), "{keys}: {refused}");
+        assert!(refused.contains(message), "{keys}: {refused}");
     }
-    let said = refusal("[interface.ib0]\nkernel_address = [\"10.0.0.1/24\"]\ndevice = \"soft:\"\n");
-    assert!(said.contains("ib0 has kind \"ipoib\", which has no key `kernel_address`"), "{said}");
-    let said = refusal("[interface.ib0]\n");
-    assert!(said.starts_with("node.toml:1: ib0 has no device; write device = "), "{said}");
-    let said = refusal("[interface.ib0]\npkey = 1\ndevice = \"\"\n");
-    assert!(said.starts_with("node.toml:3: ib0 has no device; write device = "), "{said}");
+    let message =
+        refusal("[interface.ib0]\nkernel_address = [\"10.0.0.1/24\"]\ndevice = \"soft:\"\n");
+    assert!(
+        message.contains("ib0 has kind \"ipoib\", which has no key `kernel_address`"),
+        "{message}"
+    );
+    let message = refusal("[interface.ib0]\n");
+    assert!(message.starts_with("node.toml:1: ib0 has no device; write device = "), "{message}");
+    let message = refusal("[interface.ib0]\npkey = 1\ndevice = \"\"\n");
+    assert!(message.starts_with("node.toml:3: ib0 has no device; write device = "), "{message}");
 }

@@ -71,7 +71,7 @@ pub(super) fn partition<S: Serializer>(pkey: &PKey, serializer: S) -> Result<S::
     serializer.serialize_u16(pkey.0)
 }
 
-/// By number, which is read as well as a name.
+/// By number: the parser accepts numbers and names.
 #[expect(clippy::ref_option, reason = "serde's convention")]
 pub(super) fn protocol<S: Serializer>(
     protocol: &Option<IpProtocol>,

@@ -36,7 +36,7 @@ pub struct FabricConfig {
 /// A wire and the port that it is plugged into: `NODE:PORT=ADDRESS`.
 #[derive(Clone, Debug)]
 pub struct Plug {
-    pub place: String,
+    pub port: String,
     pub name: String,
     pub address: WireAddress,
 }
@@ -45,11 +45,11 @@ impl FromStr for Plug {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (place, name) = text.split_once('=').ok_or_else(|| {
+        let (port, name) = text.split_once('=').ok_or_else(|| {
             format!("'{text}' is not a wire; write NODE:PORT=stream:PATH or NODE:PORT=udp:ADDRESS")
         })?;
         let address = name.parse().map_err(|error| format!("{error}"))?;
-        Ok(Self { place: place.into(), name: name.into(), address })
+        Ok(Self { port: port.into(), name: name.into(), address })
     }
 }
 
@@ -104,18 +104,18 @@ fn skipped(file: &str, lines: &[(usize, &str)]) -> Option<String> {
 }
 
 /// The ports of `NODE` or `NODE:PORT`.
-pub(super) fn places(topology: &Topology, text: &str) -> Result<Vec<End>, FabricStartError> {
+pub(super) fn find_ports(topology: &Topology, text: &str) -> Result<Vec<End>, FabricStartError> {
     let mut named = topology.nodes().iter().zip(0..).filter(|(node, _)| node.name == text);
     match named.next() {
         Some((node, index)) => {
             Ok((1..=node.num_ports()).map(|port| End { node: index, port }).collect())
         }
-        None => place(topology, text, false).map(|end| vec![end]),
+        None => find_port(topology, text, false).map(|end| vec![end]),
     }
 }
 
 /// The port of `NODE:PORT`. With `is_new`, a switch may get more ports for it.
-pub(super) fn place(
+pub(super) fn find_port(
     topology: &Topology,
     text: &str,
     is_new: bool,
@@ -143,24 +143,24 @@ mod tests {
     #[test]
     fn ports_are_found_or_refused_with_advice() {
         let plan = topology("single:2", 1, |_| {}).unwrap();
-        assert_eq!(place(&plan, "switch1:2", false).unwrap(), End { node: 0, port: 2 });
-        assert_eq!(place(&plan, "switch1:9", true).unwrap(), End { node: 0, port: 9 });
-        let refusal = |text, is_new| place(&plan, text, is_new).unwrap_err().to_string();
+        assert_eq!(find_port(&plan, "switch1:2", false).unwrap(), End { node: 0, port: 2 });
+        assert_eq!(find_port(&plan, "switch1:9", true).unwrap(), End { node: 0, port: 9 });
+        let refusal = |text, is_new| find_port(&plan, text, is_new).unwrap_err().to_string();
         assert!(refusal("switch1", true).contains("NODE:PORT"));
         assert!(refusal("switch1:9", false).contains("ports 1 to 2"));
         assert!(refusal("host1:2", true).contains("ports 1 to 1"));
-        assert!(refusal("nobody:1", true).contains("switch1, host1, host2"));
+        assert!(refusal("missing:1", true).contains("switch1, host1, host2"));
         let ports = [1, 2].map(|port| End { node: 0, port });
-        assert_eq!(places(&plan, "switch1").unwrap(), ports);
-        assert_eq!(places(&plan, "switch1:2").unwrap(), ports[1..]);
-        assert!(places(&plan, "nobody").unwrap_err().to_string().contains("NODE:PORT"));
+        assert_eq!(find_ports(&plan, "switch1").unwrap(), ports);
+        assert_eq!(find_ports(&plan, "switch1:2").unwrap(), ports[1..]);
+        assert!(find_ports(&plan, "missing").unwrap_err().to_string().contains("NODE:PORT"));
         assert!(topology("single:x", 1, |_| {}).unwrap_err().to_string().contains("no file"));
     }
 
     #[test]
     fn plugs_are_read_or_refused_with_advice() {
         let plug: Plug = "switch1:4=udp:127.0.0.1:7".parse().unwrap();
-        assert_eq!((plug.place.as_str(), plug.name.as_str()), ("switch1:4", "udp:127.0.0.1:7"));
+        assert_eq!((plug.port.as_str(), plug.name.as_str()), ("switch1:4", "udp:127.0.0.1:7"));
         assert!("switch1:4".parse::<Plug>().unwrap_err().contains("NODE:PORT=stream:PATH"));
         assert!("switch1:4=tcp:1".parse::<Plug>().unwrap_err().contains("stream:PATH"));
     }

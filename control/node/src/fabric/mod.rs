@@ -24,7 +24,7 @@ pub use pollux_fabric::sm::Partitions;
 
 use crate::admin::Admin;
 use capture::Capture;
-use config::{place, places};
+use config::{find_port, find_ports};
 use pollux_fabric::Time;
 use pollux_fabric::link::Wire;
 use pollux_fabric::net::Net;
@@ -57,14 +57,14 @@ impl RunningFabric {
     #[expect(clippy::disallowed_methods, reason = "this is where the machine's clock comes in")]
     pub fn new(mut config: FabricConfig) -> Result<Self, FabricStartError> {
         let topology = &mut config.topology;
-        let ends = config.wires.iter().map(|plug| place(topology, &plug.place, true));
+        let ends = config.wires.iter().map(|plug| find_port(topology, &plug.port, true));
         let ends = ends.collect::<Result<Vec<_>, _>>()?;
         ends.iter().for_each(|end| topology.add_ports(*end));
         let mut rules = Rules::default();
         for rule in &config.faults {
             rules.add(topology, rule).map_err(FabricStartError::new)?;
         }
-        let granted = config.managers.iter().map(|text| places(topology, text));
+        let granted = config.managers.iter().map(|text| find_ports(topology, text));
         let granted = granted.collect::<Result<Vec<_>, _>>()?;
         let managers = config.partitions.map(|partitions| {
             let m_key = MKey(managers::key(config.m_key));
@@ -77,7 +77,7 @@ impl RunningFabric {
         granted.concat().into_iter().for_each(|end| net.grant_management(end));
         let mut wires = Vec::new();
         for (plug, end) in config.wires.iter().zip(ends) {
-            let what = format!("the wire {}={}", plug.place, plug.name);
+            let what = format!("the wire {}={}", plug.port, plug.name);
             net.add_foreign(end).map_err(FabricStartError::of(&what))?;
             let wire = ForeignWire::open(end, &plug.address);
             wires.push(wire.map_err(FabricStartError::of(what))?);

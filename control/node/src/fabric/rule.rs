@@ -3,13 +3,13 @@
 //! ```text
 //! loss=1%                                     a packet in a hundred vanishes, on every link
 //! switch1:3/duplicate=0.1%,corrupt=50ppm      on the link at that port
-//! reorder=1%,delay=20us                       how late a packet comes that others overtake
+//! reorder=1%,delay=20us                       the delay of a reordered packet
 //! switch1:3/down                              the cable at that port is pulled
 //! ```
 //!
 //! Of several rules with the same kind for a link, the greatest chance counts.
 
-use super::config::place;
+use super::config::find_port;
 use super::quick;
 use pollux_fabric::link::Wire;
 use pollux_fabric::link::fault::Faults;
@@ -51,7 +51,7 @@ impl Rules {
         }
         let (link, kinds) = match text.split_once('/') {
             Some((port, kinds)) => {
-                let end = place(topology, port, false).map_err(|error| error.to_string())?;
+                let end = find_port(topology, port, false).map_err(|error| error.to_string())?;
                 let node = &topology.nodes()[end.node as usize];
                 let link = node.ports[usize::from(end.port)].link;
                 (Some(link.ok_or_else(|| format!("{port} has no link to a node of ours"))?), kinds)
@@ -183,8 +183,8 @@ mod tests {
         assert!(faults("reorder=1%").unwrap_err().contains("together"));
         assert!(faults("reorder=1%,delay=60s").is_ok());
         for long in ["60001ms", "18446744073709551615s", "18446744073709551615us"] {
-            let said = faults(&format!("reorder=1%,delay={long}")).unwrap_err();
-            assert_eq!(said, format!("the delay {long} is too long; write at most 60s"));
+            let message = faults(&format!("reorder=1%,delay={long}")).unwrap_err();
+            assert_eq!(message, format!("the delay {long} is too long; write at most 60s"));
         }
     }
 

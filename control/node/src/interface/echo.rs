@@ -20,7 +20,6 @@ use std::time::Duration;
 
 /// Pending requests, at most: one for each connection of the admin socket.
 const REQUESTS_MAX: usize = CONNECTIONS_MAX;
-/// Bytes of an ICMP header.
 const ICMP_LEN: usize = 8;
 const HOP_LIMIT: u8 = 64;
 
@@ -150,7 +149,7 @@ impl Echoes {
                 }
                 let (original, outcome) = match Icmpv4Message::parse(packet.payload()).ok()? {
                     Icmpv4Message::EchoReply(echo) => {
-                        return self.answered(now, header.source.into(), header.ttl, &echo);
+                        return self.handle_reply(now, header.source.into(), header.ttl, &echo);
                     }
                     Icmpv4Message::DestinationUnreachable { code, next_hop_mtu, original } => {
                         let outcome = match code {
@@ -167,7 +166,7 @@ impl Echoes {
                     }
                     _ => return None,
                 };
-                self.icmp_error(quoted(original)?, header.source.into(), outcome)
+                self.handle_error(quoted(original)?, header.source.into(), outcome)
             }
             EtherType::IPV6 => {
                 let packet = Ipv6Packet::parse(&delivery.packet).ok()?;
@@ -178,7 +177,12 @@ impl Echoes {
                 }
                 let (original, outcome) = match Icmpv6Message::parse(packet.payload()).ok()? {
                     Icmpv6Message::EchoReply(echo) => {
-                        return self.answered(now, header.source.into(), header.hop_limit, &echo);
+                        return self.handle_reply(
+                            now,
+                            header.source.into(),
+                            header.hop_limit,
+                            &echo,
+                        );
                     }
                     Icmpv6Message::DestinationUnreachable { code, original } => match code {
                         Icmpv6Unreachable::PROHIBITED => (original, EchoOutcome::Prohibited),
@@ -192,13 +196,13 @@ impl Echoes {
                     }
                     _ => return None,
                 };
-                self.icmp_error(quoted(original)?, header.source.into(), outcome)
+                self.handle_error(quoted(original)?, header.source.into(), outcome)
             }
             _ => None,
         }
     }
 
-    fn answered(
+    fn handle_reply(
         &mut self,
         now: Time,
         from: IpAddr,
@@ -215,7 +219,7 @@ impl Echoes {
         is_same.then(|| _ = request.outcome.get_or_insert(outcome))
     }
 
-    fn icmp_error(&mut self, id: EchoId, from: IpAddr, outcome: EchoOutcome) -> Option<()> {
+    fn handle_error(&mut self, id: EchoId, from: IpAddr, outcome: EchoOutcome) -> Option<()> {
         let request = self.requests.get_mut(&id)?;
         if request.outcome.is_none() {
             (request.outcome, request.reporter) = (Some(outcome), Some(from));
@@ -257,9 +261,9 @@ fn request(from: IpAddr, to: IpAddr, ttl: u8, echo: IcmpEcho<'_>) -> Option<Vec<
                 ..Ipv4Header::default()
             };
             let mut packet = vec![0; Ipv4Header::LEN + message.wire_len()];
-            let room = header.write_packet(&[], message.wire_len(), &mut packet).ok()?;
-            message.write(room).ok()?;
-            icmpv4::fill_checksum(room).ok()?;
+            let payload = header.write_packet(&[], message.wire_len(), &mut packet).ok()?;
+            message.write(payload).ok()?;
+            icmpv4::fill_checksum(payload).ok()?;
             Some(packet)
         }
         (IpAddr::V6(source), IpAddr::V6(destination)) => {
@@ -268,9 +272,9 @@ fn request(from: IpAddr, to: IpAddr, ttl: u8, echo: IcmpEcho<'_>) -> Option<Vec<
             let header =
                 Ipv6Header { hop_limit, next_header, source, destination, ..Ipv6Header::default() };
             let mut packet = vec![0; Ipv6Header::LEN + message.wire_len()];
-            let room = header.write_packet(message.wire_len(), &mut packet).ok()?;
-            message.write(room).ok()?;
-            icmpv6::fill_checksum(room, &header.pseudo_header()).ok()?;
+            let payload = header.write_packet(message.wire_len(), &mut packet).ok()?;
+            message.write(payload).ok()?;
+            icmpv6::fill_checksum(payload, &header.pseudo_header()).ok()?;
             Some(packet)
         }
         _ => None,

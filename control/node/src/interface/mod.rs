@@ -197,7 +197,6 @@ impl IpoibLink {
         self.workers.packets_dropped
     }
 
-    /// The error that ended the interface.
     pub const fn failed(&self) -> Option<&VerbsError> {
         self.failed.as_ref()
     }
@@ -310,7 +309,6 @@ impl IpoibLink {
         busy
     }
 
-    /// Its port, for sleeps.
     pub const fn sleep_port(&self) -> &DevicePort {
         self.port.port()
     }

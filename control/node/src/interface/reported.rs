@@ -10,7 +10,6 @@ const USE_EVERY: Duration = Duration::from_millis(100);
 /// Reported neighbors that are remembered, at most.
 const REPORTED_MAX: usize = 1024;
 
-/// Neighbors that were reported to control.
 #[derive(Debug, Default)]
 pub(crate) struct Reported {
     neighbors: BTreeSet<IpAddr>,
@@ -18,7 +17,6 @@ pub(crate) struct Reported {
 }
 
 impl Reported {
-    /// Whether a report about this neighbor is due.
     pub(crate) fn is_due(&mut self, now: Time, neighbor: IpAddr) -> bool {
         if self.until <= now {
             self.neighbors.clear();

@@ -49,7 +49,7 @@ const DELIVERIES_MAX: usize = 4096;
 pub struct InterfaceWorker {
     number: WorkerId,
     port: PortId,
-    // Dropped before `end`, whose drop tells control that the objects at the device are gone.
+    // Dropped before `end`, whose drop reports to control that the objects at the device are gone.
     driver: PortDriver,
     arrived: Arrived,
     snapshot: Arc<InterfaceSnapshot>,

@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn each_end_sees_that_the_other_is_gone() {
+    fn each_end_sees_that_the_other_was_dropped() {
         let (control, worker) = channel();
         drop(worker);
         assert!(control.is_gone() && control.check().is_err());

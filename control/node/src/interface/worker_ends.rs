@@ -16,7 +16,7 @@ const EVENTS_PER_TURN: usize = 256;
 pub(super) struct WorkerEnds {
     workers: Vec<(ControlEnd, Snapshot<DriverCounters>)>,
     snapshot: Arc<InterfaceSnapshot>,
-    /// Packets that found no space on their way to a worker.
+    /// Packets for which the ring of a worker had no space.
     pub(super) packets_dropped: u64,
 }
 
@@ -46,7 +46,6 @@ impl WorkerEnds {
         }
     }
 
-    /// Begins a capture at each worker.
     pub(super) fn capture(&mut self, terms: &CaptureTerms) -> Vec<CaptureReader> {
         let begin = |end: &mut ControlEnd| {
             let (tap, reader) = capture(terms.clone());
@@ -124,27 +123,22 @@ impl WorkerEnds {
             .map(move |((_, counters), number)| (WorkerId(number), read(counters)))
     }
 
-    /// Whether all have carried out their commands and have stopped.
     pub(super) fn is_idle(&self) -> bool {
         self.workers.iter().all(|(end, _)| end.is_idle())
     }
 
-    /// Whether all have sent all packets.
     pub(super) fn has_sent(&self) -> bool {
         self.workers.iter().all(|(end, _)| end.has_sent())
     }
 
-    /// Whether all their events have been polled.
     pub(super) fn has_no_events(&self) -> bool {
         self.workers.iter().all(|(end, _)| end.has_no_events())
     }
 
-    /// Whether all have been dropped, with their objects at the device.
     pub(super) fn is_gone(&self) -> bool {
         self.workers.iter().all(|(end, _)| end.is_gone())
     }
 
-    /// Has all of them end.
     pub(super) fn end(&self) {
         self.workers.iter().for_each(|(end, _)| end.end());
     }

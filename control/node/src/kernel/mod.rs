@@ -49,7 +49,6 @@ impl KernelError {
     }
 }
 
-/// Advice for the administrator.
 const fn remedy(errno: Errno) -> &'static str {
     match errno {
         Errno::PERM | Errno::ACCESS => "; give the process CAP_NET_ADMIN",

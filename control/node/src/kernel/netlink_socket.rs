@@ -88,7 +88,7 @@ impl NetlinkSocket {
             if sender.is_none_or(|sender| sender.pid() != 0) {
                 continue;
             }
-            // A datagram that was cut is a loss as well.
+            // A datagram that was cut is a loss, too.
             return Ok(match buffer.get(..len) {
                 Some(datagram) => NetlinkReceived::Datagram(datagram),
                 None => NetlinkReceived::Overrun,

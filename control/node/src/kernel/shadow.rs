@@ -7,11 +7,11 @@
 //! Order of the settings: address generation and reverse path filter first, then addresses, then
 //! up. In one request with *up* the kernel would make a random link-local address before it reads
 //! that it shall make none. The filter is loose, since a peer's packets may arrive by another
-//! interface than the route back to it leaves by. Addresses are set with their whole prefix, so
+//! interface than the route back to it leaves by. Addresses are set with their prefix length, so
 //! that gateways are on the link, and without duplicate address detection: the interface itself has
 //! done that.
 //!
-//! The device goes with its last descriptor, and the kernel's routes through it as well. A service
+//! The kernel removes the device, and its routes, with the last descriptor. A service
 //! manager that keeps another one lets the device outlive the process; the next process takes it
 //! over as it is ([`TunDevice::take_over`]), and the kernel notices nothing.
 

@@ -37,7 +37,6 @@ impl TunOptions {
     }
 }
 
-/// One queue of a TUN device.
 #[derive(Debug)]
 pub struct TunQueue {
     fd: OwnedFd,

@@ -1,6 +1,6 @@
 //! A TUN device of this process, with its MTU, addresses and carrier.
 //!
-//! The device goes with its last queue, and the kernel's routes through it as well; unless it is
+//! The kernel removes the device, and its routes, with the last queue, unless it is
 //! persistent, and was made by another process: such a device is attached to, and needs no
 //! capability.
 
@@ -95,7 +95,6 @@ impl TunDevice {
         self.index
     }
 
-    /// Its first queue.
     pub const fn queue(&self) -> &TunQueue {
         &self.queue
     }
@@ -140,7 +139,7 @@ impl TunDevice {
     /// Sets the addresses of the kernel's end, each with its prefix length: adds new ones, then
     /// removes those that are not wanted any more. So an interface that changes its address is
     /// never without one: the kernel would throw away the routes through it. Another address of the
-    /// same subnet takes the place of one that is removed.
+    /// same subnet replaces one that is removed.
     pub fn set_addresses(&mut self, wanted: &BTreeSet<(IpAddr, u8)>) -> Result<(), KernelError> {
         let old = self.addresses.clone();
         for &(address, prefix_len) in wanted.difference(&old) {

@@ -17,7 +17,6 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Captures at a time.
 const CAPTURES_MAX: usize = 8;
 /// Bytes of packets in a reply, at most: the control thread has other things to do.
 const REPLY_BYTES_MAX: usize = 256 << 10;
@@ -32,7 +31,7 @@ struct Capture {
     interface: Option<String>,
     terms: CaptureTerms,
     points: BTreeMap<String, CapturePoint>,
-    /// Packets that were missed by readers that are gone.
+    /// Packets that were missed by earlier readers of a restarted interface.
     missed_before: u64,
     /// The time since 1970 when the node started.
     epoch: Duration,
@@ -99,7 +98,7 @@ impl Captures {
         self.all.remove(&number).map(drop).ok_or_else(|| over(number))
     }
 
-    /// Ends captures whose clients are gone.
+    /// Ends captures that no client reads.
     pub(super) fn handle_timeout(&mut self, now: Time) {
         self.all.retain(|_, capture| now < capture.until);
     }

@@ -5,8 +5,8 @@
 //!              \-- error: nothing changes                                  \-- one fails: all back
 //! ```
 //!
-//! A reload with a timeout is kept as [`Unconfirmed`]: an administrator whom a change has locked
-//! out can reach the node again once it is taken back.
+//! A reload with a timeout is kept as [`Unconfirmed`]: after a change that cuts an administrator
+//! off, the node is reachable again once the change is taken back.
 //!
 //! ```text
 //!   confirmed --reload with a timeout--> Unconfirmed --confirm--> confirmed, the new one
@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub(super) struct Running {
-    /// The file that is read again; none if the configuration comes from elsewhere.
+    /// The file that is read again; none if the configuration is not from a file.
     pub(super) file: Option<PathBuf>,
     pub(super) config: NodeConfig,
     unconfirmed: Option<Unconfirmed>,
@@ -338,7 +338,6 @@ impl Interfaces {
 }
 
 impl Named {
-    /// Begins to leave the link.
     fn leave(&mut self, now: Time, next: Option<InterfaceSettings>) {
         match &mut self.leaving {
             Some(leaving) => leaving.next = next,
@@ -360,14 +359,13 @@ impl Named {
         self.interface.as_mut().map_or(true, |interface| interface.apply(now, setting))
     }
 
-    /// Whether it is leaving, and has left.
     fn has_left(&self, now: Time) -> bool {
         let Some(leaving) = &self.leaving else { return false };
         leaving.until <= now
             || self.interface.as_ref().map_or(true, |interface| interface.has_left())
     }
 
-    /// When it counts as gone.
+    /// When it is removed, whether it has left or not.
     pub(super) fn leaving_until(&self) -> Option<Time> {
         self.leaving.as_ref().map(|leaving| leaving.until)
     }

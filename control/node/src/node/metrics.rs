@@ -260,7 +260,6 @@ fn traffic(rows: &[InterfaceStatus], out: &mut Exposition) {
     }
 }
 
-/// Adds a sample for each interface.
 fn add_each<'a, Value: Into<MetricValue>>(
     mut samples: Samples<'_>,
     values: impl Iterator<Item = (&'a str, Value)>,

@@ -32,18 +32,18 @@ impl MetricsListener {
         if self.server.is_some() || self.retry_at.is_some_and(|at| now < at) {
             return;
         }
-        let was_said = self.retry_at.is_some();
+        let was_reported = self.retry_at.is_some();
         match MetricsServer::listen(address) {
             Ok(server) => {
                 (self.server, self.retry_at) = (Some(server), None);
-                if was_said {
+                if was_reported {
                     let message = format!("metrics are at {address} now");
                     say(&NodeNotice::info("telemetry", message));
                 }
             }
             Err(error) => {
                 self.retry_at = Some(now + RETRY_EVERY);
-                if !was_said {
+                if !was_reported {
                     let message = format!("no metrics at {address}: {error}; retrying");
                     say(&NodeNotice::warning("telemetry", message));
                 }

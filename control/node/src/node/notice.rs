@@ -16,7 +16,7 @@ pub struct NodeNotice {
 #[serde(rename_all = "lowercase")]
 pub enum NoticeLevel {
     Info,
-    /// A part does not work; the node goes on.
+    /// A part does not work; the node runs on.
     Warning,
 }
 

@@ -522,7 +522,7 @@ mod tests {
         }
 
         /// Steps until all attempts at devices are over.
-        fn settle(&mut self) {
+        fn step_until_idle(&mut self) {
             self.step(Duration::ZERO);
             while self.interfaces.sites.values().any(|site| site.attempt.is_some()) {
                 std::thread::yield_now();
@@ -562,7 +562,7 @@ mod tests {
         // With control, the port has contexts for 31 workers.
         let mut node = Alone::new(&at_one_port(&fabric, &[8, 8, 8, 8]));
         assert_eq!(node.outage("ib0"), "opening: the device is being opened");
-        node.settle();
+        node.step_until_idle();
         let healthy = node.qpn("ib0");
         assert!(healthy.is_some() && node.count("ib0") == 8, "{}", node.outage("ib0"));
         for _ in 0..20 {
@@ -573,10 +573,10 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_that_fails_comes_back_beside_the_one_that_does_not() {
+    fn an_interface_that_fails_is_set_up_again_while_another_runs() {
         let fabric = Embedded::start("single:1").expect("it starts");
         let mut node = Alone::new(&at_one_port(&fabric, &[2, 1]));
-        node.settle();
+        node.step_until_idle();
         let (first, healthy) = (node.qpn("ib0"), node.qpn("ib1"));
         assert!(first.is_some() && healthy.is_some());
         // Its workers end, without which it cannot go on.
@@ -596,13 +596,13 @@ mod tests {
         let mut node = Alone::new(&format!("[interface.ib0]\ndevice = {device:?}\n"));
         let mut due = Vec::new();
         for _ in 0..8 {
-            node.settle();
-            let said = node.outage("ib0");
+            node.step_until_idle();
+            let output = node.outage("ib0");
             assert!(
-                said.contains("no fabric listens at") && said.ends_with("; retrying"),
-                "{said}"
+                output.contains("no fabric listens at") && output.ends_with("; retrying"),
+                "{output}"
             );
-            assert!(said.starts_with("missing: soft:"), "{said}");
+            assert!(output.starts_with("missing: soft:"), "{output}");
             let next = node.interfaces.poll_timeout().expect("it tries again");
             due.push(next.since_start() - node.now.since_start());
             node.now = next;
@@ -617,7 +617,7 @@ mod tests {
             })
         };
         std::os::unix::fs::symlink(ports(&fabric.path()), ports(&link)).expect("it is ours");
-        node.settle();
+        node.step_until_idle();
         assert_eq!(node.outage("ib0"), "");
         let _ = std::fs::remove_file(ports(&link));
     }

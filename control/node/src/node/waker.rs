@@ -1,6 +1,6 @@
 //! The waker of a thread: a byte to a socket that the thread polls, beside others.
 //!
-//! A worker that hands a message to control wakes it only if it sleeps, and the other way round: a
+//! A worker that sends a message to control wakes it only if it sleeps, and control a worker: a
 //! byte costs a system call. The thread announces that it will sleep, polls once more, and sleeps;
 //! the other publishes a message, and then reads whether the thread sleeps. Of the two fences, one
 //! makes the message or the announcement visible.

@@ -27,7 +27,6 @@ impl WorkerPort {
         at_kind!(self, port => port.set_port(id));
     }
 
-    /// Its number at the interface.
     pub(super) fn number(&self) -> u8 {
         match self {
             Self::Ipoib(worker) => worker.number().0,

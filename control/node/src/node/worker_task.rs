@@ -24,7 +24,6 @@ pub(super) struct WorkerTask {
     packets_before: u64,
     notices: SyncSender<NodeNotice>,
     control: Waker,
-    /// Wakes the thread.
     woken: Woken,
 }
 

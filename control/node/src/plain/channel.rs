@@ -48,7 +48,6 @@ pub(super) struct PortState {
 }
 
 impl PortState {
-    /// The state in the form of ports.
     pub(super) fn of(state: &PlainState) -> Self {
         let mut own = Destinations::new();
         state.own.iter().for_each(|ip| own.insert(*ip));
@@ -143,7 +142,6 @@ impl ControlSide {
         std::mem::replace(&mut self.is_notified, false)
     }
 
-    /// Has the port end.
     pub(super) fn end(&mut self) {
         self.shared.is_over.store(true, Ordering::Release);
         self.is_notified = true;
@@ -239,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn each_end_sees_that_the_other_is_gone() {
+    fn each_end_sees_that_the_other_was_dropped() {
         let state = Publisher::new(PortState::default());
         let (mut control, mut port) = channel(state.reader());
         port.fail(&KernelError::NoAnswer { operation: "be read" });

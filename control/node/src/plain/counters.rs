@@ -20,7 +20,7 @@ pub(super) struct PlainCounters {
     pub(super) port_drops: Drops<PortDrop>,
     /// Frames that were dropped, at a link of Ethernet.
     pub(super) frame_drops: Drops<FrameDrop>,
-    /// Frames for which the kernel had no space on their way here.
+    /// Frames for which the kernel had no space.
     pub(super) kernel_full: u64,
 }
 

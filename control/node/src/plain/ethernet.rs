@@ -99,7 +99,6 @@ impl EthernetDriver {
         }
     }
 
-    /// Sends the batch.
     fn flush(&mut self, core: &mut PortCore, mut unsent: FramesUnsent) {
         let vlan = self.names.vlan;
         self.frames.flush(&mut unsent, &mut |frame, is_sent| finish(core, vlan, frame, is_sent));

@@ -36,7 +36,6 @@ impl FrameQueue {
         Ok(Self { xdp, packet, receives_packets: false, poller, staged })
     }
 
-    /// A packet socket alone.
     pub(super) fn of_packets(packet: PacketSocket) -> Self {
         let staged = Vec::with_capacity(FRAMES_PER_CALL);
         Self { xdp: Vec::new(), packet: Some(packet), receives_packets: true, poller: None, staged }
@@ -111,7 +110,7 @@ impl FrameQueue {
         self.xdp.first_mut().is_none_or(XdpSocket::send_rest)
     }
 
-    /// Frames that the kernel dropped on their way to this worker.
+    /// Frames to this worker that the kernel dropped.
     pub(super) fn dropped(&mut self) -> u64 {
         let of_packets = self.packet.as_mut().filter(|_| self.receives_packets);
         let of_packets = of_packets.map_or(0, PacketSocket::dropped);

@@ -74,7 +74,6 @@ pub(crate) enum PlainError {
 }
 
 impl PlainError {
-    /// Whether the device is not there.
     pub(crate) const fn is_missing(&self) -> bool {
         matches!(self, Self::Ethernet(EthernetError::Missing(_)))
     }
@@ -178,7 +177,6 @@ impl PlainLink {
         }
     }
 
-    /// Adds a port.
     fn join(
         &mut self,
         now: Time,
@@ -303,7 +301,6 @@ impl PlainLink {
         self.ports.iter_mut().for_each(ControlSide::end);
     }
 
-    /// Whether all ports have ended.
     pub(crate) fn has_left(&self) -> bool {
         self.ports.iter().all(ControlSide::is_gone)
     }

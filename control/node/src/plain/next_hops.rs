@@ -49,7 +49,6 @@ impl NextHops {
         }
     }
 
-    /// Publishes changes to workers.
     pub(super) fn publish(&mut self) {
         if std::mem::take(&mut self.has_changed) {
             self.table.publish();

@@ -46,7 +46,6 @@ pub(super) trait PlainDriver: Send {
     fn wake_source(&self) -> Option<WakeSource<'_>>;
 }
 
-/// A port of a plain interface, in a worker.
 pub(crate) struct PlainPort {
     // Dropped before `core`, whose drop reports to control that the descriptors are closed.
     driver: Box<dyn PlainDriver>,
@@ -66,7 +65,6 @@ impl PlainPort {
         self.core.id = id;
     }
 
-    /// Its number at the interface.
     pub(crate) const fn number(&self) -> u8 {
         self.core.number
     }
@@ -75,12 +73,10 @@ impl PlainPort {
         self.core.has_failed
     }
 
-    /// Whether events were sent since the last call: control may sleep.
     pub(crate) const fn take_has_events(&mut self) -> bool {
         self.core.side.take_has_events()
     }
 
-    /// Receives packets, in a node that does not forward.
     pub(crate) fn breathe(&mut self, now: Time) -> bool {
         self.driver.receive(&mut self.core, now, None)
     }
@@ -227,7 +223,6 @@ impl PortCore {
         self.side.publish(&self.counters);
     }
 
-    /// Ends the port.
     #[cold]
     pub(super) fn fail(&mut self, why: &KernelError) {
         self.side.fail(why);

@@ -33,7 +33,7 @@ impl Arming {
     }
 
     /// MADs arrived: naps begin with the shortest.
-    pub(super) fn received(&mut self) {
+    pub(super) fn handle_mads(&mut self) {
         self.naps = 0;
     }
 
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn naps_double_up_to_the_longest_until_something_comes_or_the_device_is_armed() {
+    fn naps_double_up_to_the_longest_until_mads_arrive_or_the_device_is_armed() {
         let (mut arming, now) = (Arming::new(), Time::START);
         let micros = |naps: [u64; 7]| naps.map(Duration::from_micros);
         let mut next = |now| {
@@ -60,7 +60,7 @@ mod tests {
         let later = now + Duration::from_secs(1) / PER_SECOND;
         assert_eq!(next(later), Duration::MAX, "armed again");
         assert_eq!([(); 2].map(|()| next(later)), [50, 100].map(Duration::from_micros));
-        arming.received();
+        arming.handle_mads();
         arming.take(later);
         assert_eq!(arming.sleep_max(Duration::MAX), NAPS.min);
         assert_eq!(

@@ -29,7 +29,7 @@ const HANDLES_MAX: usize = 64;
 const WAITING_MAX: usize = 8192;
 /// Timeout of the device for returning all requests of a failed queue pair.
 const BACK_MAX: Duration = Duration::from_secs(5);
-/// Bytes of a receive slot: a GRH and a MAD, in whole cache lines.
+/// Bytes of a receive slot: a GRH and a MAD, rounded up to cache lines.
 const RECEIVE_BYTES: usize = 320;
 const SENDS_AT: usize = RECEIVES * RECEIVE_BYTES;
 /// The bit of sends in request identifiers; the rest is the slot.
@@ -105,7 +105,6 @@ impl Gsi {
         Ok(gsi)
     }
 
-    /// Whether all MADs are sent.
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.free.len() == SENDS
     }

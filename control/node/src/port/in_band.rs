@@ -252,7 +252,7 @@ mod tests {
         let (mut in_band, now) = (in_band(), Time::START);
         let mut client = SaClient::new(SaConfig::default(), SeededRng::new(1));
         client.handle_sm_change(now, Some(MadAddress::gsi(LID, 0, PKey::DEFAULT)));
-        client.ask(now, RequestId(1), question).expect("there is room");
+        client.ask(now, RequestId(1), question).expect("there is space");
         let asked = client.poll_transmit().expect("it asks");
         assert_eq!(in_band.send(&asked, MTU), None, "it is answered here");
         in_band.take_answers().for_each(|answer| client.handle_mad(now, &answer));
@@ -285,19 +285,19 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_a_request_goes_where_the_request_went() {
+    fn messages_after_a_req_are_sent_to_its_interface() {
         let mut in_band = in_band();
-        let mut goes = |message, qpn| {
+        let mut qpn_of = |message, qpn| {
             in_band.send(&envelope(message, qpn), MTU).map(|adjacency| adjacency.qpn)
         };
         let local_comm_id = CommId(3);
         let rtu = CmMessage::Rtu(Rtu { local_comm_id, ..Rtu::default() });
-        assert_eq!(goes(rtu, Qpn::GSI), None, "nobody was asked yet");
+        assert_eq!(qpn_of(rtu, Qpn::GSI), None, "no REQ was sent yet");
         let service_id = Dialect::Rfc.service_id(Qpn(0x123));
         let req = CmMessage::Req(Req { local_comm_id, service_id, ..Req::default() });
-        assert_eq!(goes(req, Qpn::GSI), Some(Qpn(0x123)));
-        assert_eq!(goes(rtu, Qpn::GSI), Some(Qpn(0x123)));
-        assert_eq!(goes(CmMessage::Rej(Rej::default()), Qpn(0x77)), Some(Qpn(0x77)), "an answer");
+        assert_eq!(qpn_of(req, Qpn::GSI), Some(Qpn(0x123)));
+        assert_eq!(qpn_of(rtu, Qpn::GSI), Some(Qpn(0x123)));
+        assert_eq!(qpn_of(CmMessage::Rej(Rej::default()), Qpn(0x77)), Some(Qpn(0x77)), "an answer");
         assert_eq!(in_band.drops.unsent, 1);
     }
 

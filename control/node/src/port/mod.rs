@@ -37,7 +37,7 @@ use pollux_verbs::*;
 use pollux_wire::address::Gid;
 use pollux_wire::keys::PKey;
 use pollux_wire::mad::{MadHeader, Method, MgmtClass};
-use sharing::{Subscribers, addressee, asking};
+use sharing::{Subscribers, addressee, set_interface};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -69,7 +69,6 @@ pub struct PortHandle {
 pub enum PortAccess {
     /// It opens the port of this device for itself.
     Alone(Opened),
-    /// It shares the port.
     Shared(PortHandle),
 }
 
@@ -205,7 +204,7 @@ impl Inner {
         let Self { transport, device, number, .. } = self;
         let busy = transport.poll(now, &mut **device, *number, &mut received)?;
         if !received.is_empty() {
-            self.arming.received();
+            self.arming.handle_mads();
         }
         for envelope in received {
             self.dispatch(envelope);
@@ -232,7 +231,7 @@ impl Inner {
                 return None;
             }
             if header.method != Method::REPORT_RESP {
-                header.transaction_id = asking(number, header.transaction_id);
+                header.transaction_id = set_interface(number, header.transaction_id);
                 envelope.mad[..MadHeader::LEN].copy_from_slice(&header.emit());
             }
         }
@@ -268,7 +267,6 @@ impl Inner {
     }
 }
 
-/// Drop counters of a MAD transport.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MadDrops {
     /// MADs that could not be sent.
@@ -285,12 +283,10 @@ impl PortHandle {
         Ok(WorkerAccess { device, port: inner.number, pd, fabric: inner.fabric.clone() })
     }
 
-    /// The port, for sleeps.
     pub(crate) const fn port(&self) -> &DevicePort {
         &self.port
     }
 
-    /// Whether this is the number of the port.
     pub(crate) fn is(&self, number: u8) -> bool {
         self.port.lock().number == number
     }
@@ -339,7 +335,7 @@ impl PortHandle {
         self.port.lock().transport.is_idle()
     }
 
-    /// The MAD in a packet that came in band.
+    /// The MAD in a packet that was received in band.
     pub(crate) fn management_in(
         &self,
         from: &Source,

@@ -3,7 +3,7 @@
 //! - An SA response is for the interface whose number is in the upper half of the transaction ID.
 //! - A notice is for all interfaces; the first acknowledges it.
 //! - A REQ is for the interface of the partition in the REQ; other CM messages are for that of the
-//!   partition by which they came.
+//!   partition by which they were received.
 //! - The first interface gets all other MADs, and refuses them.
 //!
 //! The port is one subscriber of the SA, so a subscription ends with the last interface that has
@@ -48,7 +48,7 @@ pub(super) fn addressee(envelope: &Envelope, p_keys: &[PKey]) -> Option<usize> {
     let (header, _) = MadHeader::read(&envelope.mad).expect("a datagram has a header");
     let number = match header.mgmt_class {
         MgmtClass::SUBN_ADM if header.method == Method::REPORT => return None,
-        MgmtClass::SUBN_ADM => asked_by(header.transaction_id).filter(|it| *it < p_keys.len()),
+        MgmtClass::SUBN_ADM => interface_of(header.transaction_id).filter(|it| *it < p_keys.len()),
         MgmtClass::COMM_MGT => match CmMessage::parse_mad(&envelope.mad) {
             Ok((_, CmMessage::Req(req))) => in_partition(req.p_key),
             _ => in_partition(envelope.peer.p_key),
@@ -59,11 +59,11 @@ pub(super) fn addressee(envelope: &Envelope, p_keys: &[PKey]) -> Option<usize> {
 }
 
 /// Puts the number of an interface into the upper half of a transaction ID, which clients leave 0.
-pub(super) fn asking(number: usize, transaction_id: u64) -> u64 {
+pub(super) fn set_interface(number: usize, transaction_id: u64) -> u64 {
     (number as u64) << 32 | transaction_id & u64::from(u32::MAX)
 }
 
-fn asked_by(transaction_id: u64) -> Option<usize> {
+fn interface_of(transaction_id: u64) -> Option<usize> {
     usize::try_from(transaction_id >> 32).ok()
 }
 
@@ -92,13 +92,13 @@ mod tests {
     fn answers_are_for_whoever_asked_and_notices_for_all() {
         let answer = |id| from(0xffff, datagram(MgmtClass::SUBN_ADM, Method::GET_RESP, id));
         for number in 0..3 {
-            let id = asking(number, 0x1234_5678_9abc_def0);
+            let id = set_interface(number, 0x1234_5678_9abc_def0);
             assert_eq!((answer(id), id as u32), (Some(number), 0x9abc_def0));
         }
-        for nobodys in [7, asking(3, 7), u64::MAX] {
+        for nobodys in [7, set_interface(3, 7), u64::MAX] {
             assert_eq!(answer(nobodys), Some(0));
         }
-        let notice = datagram(MgmtClass::SUBN_ADM, Method::REPORT, asking(1, 7));
+        let notice = datagram(MgmtClass::SUBN_ADM, Method::REPORT, set_interface(1, 7));
         assert_eq!(from(0xffff, notice), None);
         assert_eq!(from(0x8001, datagram(MgmtClass::PERF, Method::GET, 7)), Some(0));
     }
@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(ask(2, deleted, 1), None);
         assert_eq!(ask(0, created, 0), Some((Method::GET_RESP, 7, created, 0)));
         assert_eq!(ask(0, created, 0), Some((Method::GET_RESP, 7, created, 0)), "repeated");
-        assert_eq!(ask(2, deleted, 0), None, "nobody else has that one");
+        assert_eq!(ask(2, deleted, 0), None, "no other has that one");
         assert_eq!(ask(2, created, 0), None, "the last one leaves");
     }
 
@@ -134,7 +134,7 @@ mod tests {
         let request = |p_key| CmMessage::Req(Req { p_key: PKey(p_key), ..Req::default() });
         assert_eq!(from(0xffff, request(0x8002).emit_mad(7)), Some(2));
         assert_eq!(from(0x8001, request(0x8009).emit_mad(7)), Some(0), "to be refused");
-        let rtu = CmMessage::Rtu(Rtu::default()).emit_mad(asking(2, 7));
+        let rtu = CmMessage::Rtu(Rtu::default()).emit_mad(set_interface(2, 7));
         assert_eq!(from(0x8001, rtu), Some(1));
         assert_eq!(from(0x0001, rtu), Some(1), "a limited member means the same partition");
         assert_eq!(from(0x8009, rtu), Some(0));

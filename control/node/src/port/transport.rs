@@ -1,4 +1,4 @@
-//! The MAD transport of a port, and the choice of it: the one place that knows all of them.
+//! The MAD transport of a port, and the choice of it: only this file knows all of them.
 
 use super::MadDrops;
 use super::gsi::Gsi;
@@ -47,7 +47,6 @@ impl Transport {
         Umad::new(management, kernel_has_ipoib()).map(Self::Umad)
     }
 
-    /// Receives MADs. Returns whether there was anything to do.
     pub(super) fn poll(
         &mut self,
         now: Time,
@@ -65,7 +64,6 @@ impl Transport {
         }
     }
 
-    /// Sends a MAD, or returns the adjacency by which it has to go as a packet.
     pub(super) fn send(
         &mut self,
         device: &mut dyn Device,
@@ -127,7 +125,6 @@ impl Transport {
         }
     }
 
-    /// Whether all MADs are sent.
     pub(super) fn is_idle(&self) -> bool {
         match self {
             Self::Gsi(gsi) => gsi.is_idle(),

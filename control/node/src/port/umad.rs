@@ -9,7 +9,7 @@
 //!   its request waits, so each request waits longer than control does (`RESPONSE_TIME`).
 //! - **Transaction IDs**: the kernel writes its number of the agent into the upper 32 bits of all
 //!   that is no response, and refuses a request whose lower 32 bits still wait. `Sent` has the
-//!   whole transaction ID of each request, and gives repetitions lower halves of their own.
+//!   64-bit transaction ID of each request, and gives repetitions lower halves of their own.
 //! - **RMPP** is control's: each segment comes as a MAD. Kernels before 3.18 do not offer that, nor
 //!   does libumad2sim; there a response of several segments is lost, and no query of control needs
 //!   one.
@@ -90,7 +90,6 @@ impl Umad {
         Ok(())
     }
 
-    /// A descriptor that is readable when a MAD has arrived; `None` if the system has none.
     pub fn descriptor(&self) -> Option<OwnedFd> {
         self.management.descriptor()
     }
@@ -189,7 +188,7 @@ fn is_refusal(errno: i32) -> bool {
     )
 }
 
-/// A received MAD, for control; `None` if it is malformed. A response that comes too late has a
+/// A received MAD, for control; `None` if it is malformed. A late response has a
 /// transaction ID that control does not know.
 fn take(
     sent: &mut Sent,

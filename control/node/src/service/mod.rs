@@ -116,9 +116,12 @@ mod tests {
     #[test]
     fn an_invalid_address_is_refused_with_advice() {
         let error = manager(&[("NOTIFY_SOCKET", "vsock:2:1")]).expect_err("no such kind");
-        let said = error.to_string();
-        assert!(said.starts_with("NOTIFY_SOCKET is \"vsock:2:1\""), "{said}");
-        assert!(said.ends_with("write the path of its socket, or @NAME, or unset it"), "{said}");
+        let output = error.to_string();
+        assert!(output.starts_with("NOTIFY_SOCKET is \"vsock:2:1\""), "{output}");
+        assert!(
+            output.ends_with("write the path of its socket, or @NAME, or unset it"),
+            "{output}"
+        );
         assert!(manager(&[("NOTIFY_SOCKET", "")]).is_ok());
     }
 

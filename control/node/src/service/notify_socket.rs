@@ -127,15 +127,15 @@ mod tests {
             assert_eq!(socket.ready("two\nlines"), Ok(()));
             assert_eq!(received(&manager), "READY=1\nSTATUS=two lines");
             socket.reloading();
-            let said = received(&manager);
-            let micros = said.strip_prefix("RELOADING=1\nMONOTONIC_USEC=");
-            assert!(micros.is_some_and(|micros| micros.parse::<u64>().is_ok()), "{said}");
+            let output = received(&manager);
+            let micros = output.strip_prefix("RELOADING=1\nMONOTONIC_USEC=");
+            assert!(micros.is_some_and(|micros| micros.parse::<u64>().is_ok()), "{output}");
             socket.stopping();
             socket.alive();
             assert_eq!([received(&manager), received(&manager)], ["STOPPING=1", "WATCHDOG=1"]);
         }
         let _ = std::fs::remove_file(&path);
-        assert_eq!(NotifySocket::default().ready("nobody listens"), Ok(()));
+        assert_eq!(NotifySocket::default().ready("no listener"), Ok(()));
     }
 
     #[test]

@@ -277,7 +277,7 @@ mod tests {
 
         fn connect(&self, request: &str) -> TcpStream {
             let mut stream = TcpStream::connect(self.address).expect("it listens");
-            stream.write_all(request.as_bytes()).expect("it has room");
+            stream.write_all(request.as_bytes()).expect("it has space");
             stream
         }
 
@@ -372,9 +372,9 @@ mod tests {
         assert_eq!(all.server.connections.len(), SCRAPES_MAX);
         assert_eq!(silent[0].read(&mut [0]).ok(), Some(0), "the oldest");
         assert!(all.ask(GET).ends_with("xxxxx"));
-        // That one may have needed space as well.
+        // That one may have needed space, too.
         let (before, others) = (all.bodies, &mut silent[2..]);
-        others.iter_mut().for_each(|one| one.write_all(GET.as_bytes()).expect("room"));
+        others.iter_mut().for_each(|one| one.write_all(GET.as_bytes()).expect("space"));
         let served = others.iter_mut().map(|one| all.reply(one, Time::START));
         assert!(served.collect::<Vec<_>>().iter().all(|reply| reply.ends_with("xxxxx")));
         assert_eq!(all.bodies, before + 1);

@@ -167,12 +167,12 @@ mod tests {
         let mut change = |verb, via| routes.change(&request(verb, "10.1.0.0/16", via), &config);
         let gateway = &["10.0.0.2"][..];
         assert_eq!(change(RouteVerb::Add, gateway).unwrap(), ["route: 10.1.0.0/16 via 10.0.0.2"]);
-        let said = change(RouteVerb::Add, gateway).unwrap_err();
-        assert!(said.contains("already; change it with `pollux route replace`"), "{said}");
+        let message = change(RouteVerb::Add, gateway).unwrap_err();
+        assert!(message.contains("already; change it with `pollux route replace`"), "{message}");
         change(RouteVerb::Replace, &["10.0.0.3"]).unwrap();
         assert_eq!(change(RouteVerb::Del, &[]).unwrap(), ["route: remove 10.1.0.0/16"]);
-        let said = change(RouteVerb::Del, &[]).unwrap_err();
-        assert!(said.starts_with("no route to 10.1.0.0/16 was added by"), "{said}");
+        let message = change(RouteVerb::Del, &[]).unwrap_err();
+        assert!(message.starts_with("no route to 10.1.0.0/16 was added by"), "{message}");
         assert!(change(RouteVerb::Add, &[]).unwrap_err().ends_with("write via GATEWAY"));
         assert!(change(RouteVerb::Add, &["fd00::1"]).unwrap_err().contains("of another family"));
         assert_eq!((routes.routes().count(), routes.version()), (0, 3));
@@ -198,8 +198,8 @@ mod tests {
         let config = NodeConfig::read("test", text).expect("it is valid");
         let mut routes = AdminRoutes::default();
         let own = request(RouteVerb::Add, "10.1.0.0/16", &["10.0.0.2", "10.0.0.1"]);
-        let said = routes.change(&own, &config).unwrap_err();
-        assert_eq!(said, "10.0.0.1 is an address of this node, at ib0");
+        let message = routes.change(&own, &config).unwrap_err();
+        assert_eq!(message, "10.0.0.1 is an address of this node, at ib0");
         assert_eq!(routes.routes().count(), 0);
     }
 
@@ -208,10 +208,10 @@ mod tests {
         let (mut routes, config) = (AdminRoutes::default(), NodeConfig::default());
         for nth in 0..ADMIN_ROUTES_MAX {
             let to = format!("10.{}.{}.0/24", nth >> 8, nth & 255);
-            routes.change(&request(RouteVerb::Add, &to, &["10.0.0.2"]), &config).expect("room");
+            routes.change(&request(RouteVerb::Add, &to, &["10.0.0.2"]), &config).expect("space");
         }
-        let said = routes.change(&request(RouteVerb::Add, "fd00::/8", &["fd00::1"]), &config);
-        assert!(said.unwrap_err().starts_with("there are 65536 routes of `pollux route`"));
+        let message = routes.change(&request(RouteVerb::Add, "fd00::/8", &["fd00::1"]), &config);
+        assert!(message.unwrap_err().starts_with("there are 65536 routes of `pollux route`"));
         routes.change(&request(RouteVerb::Replace, "10.9.9.0/24", &["10.0.0.3"]), &config).unwrap();
     }
 }

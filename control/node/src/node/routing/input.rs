@@ -116,7 +116,7 @@ impl Input {
         let next = route.next_domain.as_ref();
         let next = next.map(|name| Domain::find(&self.domains, name));
         match (next, &route.via[..]) {
-            // It is gone, so there are no next hops.
+            // A removed domain has no next hops.
             (Some(None), _) => SharedHops::Gateways(domain, Vec::new()),
             (Some(Some(next)), []) => SharedHops::Domain(next),
             (next, via) => SharedHops::Gateways(next.flatten().unwrap_or(domain), via.to_vec()),

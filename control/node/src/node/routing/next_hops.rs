@@ -104,7 +104,7 @@ impl HopGroups {
         id
     }
 
-    /// A route that had this group has gone.
+    /// Removes a route from its group.
     pub(super) fn leave(&mut self, id: GroupId) {
         let Some(group) = self.groups.get_mut(&id) else { return };
         group.routes -= 1;

@@ -37,13 +37,11 @@ pub(in crate::node) enum Rank {
     Router(usize),
 }
 
-/// The origin of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RouteSource {
     Connected,
     /// An administrator, by `pollux route`.
     Admin,
-    /// The configuration.
     Static,
     /// The kernel, by a daemon or an administrator.
     Kernel(RouteProtocol),

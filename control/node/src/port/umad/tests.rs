@@ -143,14 +143,14 @@ fn response(to: &Mad) -> Mad {
 }
 
 #[test]
-fn a_response_has_the_whole_transaction_id_of_its_request() {
+fn a_response_has_the_64_bit_transaction_id_of_its_request() {
     let mut bench = Bench::new(Kernel { has_user_rmpp: true, ..Kernel::default() });
-    let whole = 0x0000_0002_89ab_cdef;
-    let (agent, to, sent, waits) = bench.send(subnet_manager(), request(whole));
+    let transaction_id = 0x0000_0002_89ab_cdef;
+    let (agent, to, sent, waits) = bench.send(subnet_manager(), request(transaction_id));
     assert_eq!((id(&sent), to.lid, to.sl), (0x89ab_cdef, Lid(9), 2), "the kernel has the rest");
-    assert_eq!(waits, Some(RESPONSE_TIME), "the kernel drops a response that nobody waits for");
+    assert_eq!(waits, Some(RESPONSE_TIME), "the kernel drops a response that no request waits for");
     let answer = bench.receive((agent, to, true, &response(&sent))).expect("it is ours");
-    assert_eq!((id(&answer.mad), answer.peer), (whole, subnet_manager()));
+    assert_eq!((id(&answer.mad), answer.peer), (transaction_id, subnet_manager()));
     let again = bench.receive((agent, to, true, &response(&sent))).expect("control counts it");
     assert_eq!(id(&again.mad), 0x89ab_cdef, "of no interface: it was answered");
     assert_eq!(bench.umad.drops.malformed, 0);
@@ -159,16 +159,17 @@ fn a_response_has_the_whole_transaction_id_of_its_request() {
 #[test]
 fn a_repetition_is_another_request_to_the_kernel_and_the_same_to_control() {
     let mut bench = Bench::new(Kernel { has_user_rmpp: true, ..Kernel::default() });
-    let whole = 0x0000_0001_0000_0007;
-    let sent: Vec<_> = (0..3).map(|_| bench.send(subnet_manager(), request(whole))).collect();
+    let transaction_id = 0x0000_0001_0000_0007;
+    let sent: Vec<_> =
+        (0..3).map(|_| bench.send(subnet_manager(), request(transaction_id))).collect();
     let low: std::collections::BTreeSet<_> = sent.iter().map(|(_, _, mad, _)| id(mad)).collect();
     assert_eq!(low.len(), 3, "the kernel refuses a number that waits");
     // The second attempt is answered, the first comes back unanswered.
     let (agent, to, mad, _) = &sent[1];
     let answer = bench.receive((*agent, *to, true, &response(mad))).expect("it is ours");
-    assert_eq!(id(&answer.mad), whole);
+    assert_eq!(id(&answer.mad), transaction_id);
     assert_eq!(bench.receive((*agent, *to, false, &sent[0].2[..MadHeader::LEN])), None);
-    let (_, _, again, _) = bench.send(subnet_manager(), request(whole));
+    let (_, _, again, _) = bench.send(subnet_manager(), request(transaction_id));
     assert_eq!(id(&again), 7, "its number is free again");
 }
 
@@ -184,18 +185,19 @@ fn requests_are_forgotten_at_the_limit_the_oldest_first() {
 #[test]
 fn the_acks_of_a_transfer_have_the_number_of_its_segments() {
     let mut bench = Bench::new(Kernel { has_user_rmpp: true, ..Kernel::default() });
-    let whole = 0x0000_0003_0000_0001;
-    let table = SaMad::new(Method::GET_TABLE, whole, Default::default(), PathRecord::default());
+    let transaction_id = 0x0000_0003_0000_0001;
+    let table =
+        SaMad::new(Method::GET_TABLE, transaction_id, Default::default(), PathRecord::default());
     bench.send(subnet_manager(), table.emit());
     let (agent, to, second, _) = bench.send(subnet_manager(), table.emit());
     let mut segment = SaMad::parse(&response(&second));
     segment.rmpp.active = true;
     segment.rmpp.rmpp_type = RmppType::DATA;
     for _ in 0..2 {
-        let came = bench.receive((agent, to, true, &segment.emit())).expect("each segment");
-        assert_eq!(id(&came.mad), whole);
+        let received = bench.receive((agent, to, true, &segment.emit())).expect("each segment");
+        assert_eq!(id(&received.mad), transaction_id);
         let rmpp = RmppHeader::ack(1, 1, TimeCode(0));
-        let header = MadHeader { method: Method::GET_TABLE, ..SaMad::parse(&came.mad).header };
+        let header = MadHeader { method: Method::GET_TABLE, ..SaMad::parse(&received.mad).header };
         let ack = SaMad { header, rmpp, ..segment };
         let (_, _, ack, waits) = bench.send(subnet_manager(), ack.emit());
         assert_eq!((id(&ack) as u32, waits), (id(&second) as u32, None));
@@ -203,7 +205,7 @@ fn the_acks_of_a_transfer_have_the_number_of_its_segments() {
 }
 
 #[test]
-fn a_grh_and_a_partition_go_both_ways() {
+fn a_grh_and_a_partition_are_kept_in_both_directions() {
     let mut bench = Bench::new(Kernel::default());
     bench.umad.accept_connections().expect("the CM class is free");
     let local_gid = bench.device_gid();
@@ -226,8 +228,8 @@ fn a_grh_and_a_partition_go_both_ways() {
         traffic_class: 4,
     };
     assert_eq!((to.grh, to.pkey_index, to.path_bits, to.qpn), (Some(expected), 0, 1, Qpn::GSI));
-    let came = bench.receive((agent, to, true, &mad)).expect("a message of the peer");
-    assert_eq!(came, Envelope { peer, mad }, "its transaction ID is the peer's");
+    let received = bench.receive((agent, to, true, &mad)).expect("a message of the peer");
+    assert_eq!(received, Envelope { peer, mad }, "its transaction ID is the peer's");
     let elsewhere = MadPeer { pkey_index: 0xffff, ..to };
     assert_eq!(bench.receive((agent, elsewhere, true, &mad)), None, "of no partition");
 }
@@ -239,7 +241,7 @@ impl Bench {
 }
 
 #[test]
-fn what_is_malformed_or_for_nobody_is_no_mad_of_control() {
+fn datagrams_of_a_wrong_length_are_counted_as_malformed() {
     let mut bench = Bench::new(Kernel::default());
     let peer = MadPeer { lid: Lid(3), qpn: Qpn::GSI, ..MadPeer::default() };
     let agent = Agent(0);
@@ -259,7 +261,7 @@ fn a_port_that_the_kernel_shares_leaves_no_group() {
     let leave = Envelope { peer: subnet_manager(), mad: leave.emit() };
     bench.umad.send(&bench.device, PORT, &leave);
     let sent = |bench: &Bench| bench.kernel.lock().unwrap().sent.len();
-    assert_eq!(sent(&bench), 1, "nobody else is in our groups");
+    assert_eq!(sent(&bench), 1, "no other agent is in our groups");
     bench.umad.shares_groups = true;
     bench.umad.send(&bench.device, PORT, &leave);
     let mut answers = Vec::new();
@@ -305,7 +307,7 @@ fn connections_wait_until_the_cm_class_is_free() {
 }
 
 #[test]
-fn a_port_that_is_gone_fails_the_transport() {
+fn a_removed_port_fails_the_transport() {
     let mut bench = Bench::new(Kernel::default());
     assert_eq!(bench.umad.poll(&bench.device, PORT, &mut Vec::new()), Ok(false));
     bench.kernel.lock().unwrap().is_gone = true;
