@@ -1,7 +1,7 @@
 //! `pollux capture`, judged by tshark and tcpdump: what is in a file, and what a filter takes.
 
 use crate::router::{Net, R};
-use crate::running::{Ending, TIMEOUT, pollux, said};
+use crate::running::{Ending, TIMEOUT, output_of, pollux};
 use pollux_dataplane::filter::PacketFilter;
 use pollux_referee::program_of;
 use std::io::{BufRead, BufReader};
@@ -206,7 +206,7 @@ fn packets_that_are_dropped_for_a_reason_are_captured_with_it() {
         let socket = net.folder.join("r.sock").display().to_string();
         all.push(&socket);
         all.extend(arguments);
-        let (is_done, printed) = said(&all);
+        let (is_done, printed) = output_of(&all);
         assert!(!is_done, "{printed}");
         printed
     };
@@ -221,7 +221,7 @@ fn packets_that_are_dropped_for_a_reason_are_captured_with_it() {
 }
 
 #[test]
-fn captures_of_clients_that_are_gone_make_room_for_others() {
+fn captures_of_clients_that_are_gone_make_space_for_others() {
     let net = Net::new("capture-gone", R);
     net.until("a", "10.1.0.254", "ttl=64");
     for _ in 0..8 {

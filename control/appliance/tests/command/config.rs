@@ -1,7 +1,7 @@
 //! What a node is configured to be, before and while it runs: `pollux check`, `pollux config show`.
 
 use crate::nodes::{Node, interface};
-use crate::running::{Running, said};
+use crate::running::{Running, output_of};
 use serde_json::Value;
 
 /// A configuration with a key of each table.
@@ -16,7 +16,7 @@ const FILE: &str = "[workers]\nidle = \"pause\"\n[interface.ib0]\ndevice = \"DEV
 
 /// The findings of `pollux check --json`, and whether the file is valid.
 fn check(path: &str) -> (bool, Vec<Value>) {
-    let (is_accepted, printed) = said(&["check", path, "--json"]);
+    let (is_accepted, printed) = output_of(&["check", path, "--json"]);
     let report: Value = serde_json::from_str(&printed).expect("it is JSON");
     assert_eq!(report["is_valid"], is_accepted, "{report}");
     (is_accepted, report["findings"].as_array().expect("a list").clone())
@@ -40,14 +40,14 @@ fn the_configuration_of_a_node_is_shown_as_a_file_that_is_the_same() {
     let file = json["file"].as_str().expect("it was started with a file");
     for (name, text) in [("few.toml", few), ("all.toml", all)] {
         std::fs::write(fabric.path(name), &text).expect("it is ours");
-        assert!(said(&["check", &fabric.path(name)]).0, "{text}");
+        assert!(output_of(&["check", &fabric.path(name)]).0, "{text}");
         // A node that reads it has nothing to change.
         std::fs::copy(fabric.path(name), file).expect("it is ours");
         assert_eq!(node.ask(&["reload"]), (true, "nothing has changed\n".into()), "{text}");
-        let shown = said(&["config", "show", &fabric.path(name), "--effective"]);
+        let shown = output_of(&["config", "show", &fabric.path(name), "--effective"]);
         assert_eq!(shown.1, show(&["--effective"]));
     }
-    let (is_done, printed) = said(&["config", "show"]);
+    let (is_done, printed) = output_of(&["config", "show"]);
     assert!(!is_done && printed.contains("--socket"), "{printed}");
 }
 
@@ -74,7 +74,7 @@ fn a_check_warns_of_what_is_missing_now_and_refuses_what_is_wrong() {
     assert!(!is_valid && findings.len() == 1, "{findings:?}");
     assert_eq!(place(&findings[0]), ("error".into(), 3.into(), "interface.ib0.adress".into()));
     assert_eq!(findings[0]["column"], 1);
-    let (is_valid, printed) = said(&["check", &path]);
+    let (is_valid, printed) = output_of(&["check", &path]);
     assert!(
         !is_valid && printed.contains("a.toml:3:1: unknown key `adress`; did you"),
         "{printed}"

@@ -11,18 +11,18 @@ fn demo(folder: Option<&str>) -> (bool, String, String) {
         command.env("TMPDIR", folder);
     }
     let output = command.output().expect("it runs");
-    let [said, told] =
+    let [printed, told] =
         [output.stdout, output.stderr].map(|it| String::from_utf8_lossy(&it).into_owned());
-    (output.status.success(), said, told)
+    (output.status.success(), printed, told)
 }
 
 #[test]
 fn a_demonstration_needs_nothing_and_shows_every_mode() {
     let begun = std::time::Instant::now();
-    let (well, said, told) = demo(None);
+    let (is_ok, printed, told) = demo(None);
     let took = begun.elapsed().as_secs_f64();
-    assert!(well, "{told}");
-    let figures: Value = serde_json::from_str(&said).expect("it is JSON");
+    assert!(is_ok, "{told}");
+    let figures: Value = serde_json::from_str(&printed).expect("it is JSON");
     let modes = figures["modes"].as_array().expect("a list");
     let expected = [
         ("UD", "datagram", 2044),
@@ -78,8 +78,8 @@ fn assert_adds_up(trips: &Value, may_be_late: bool) -> f64 {
 
 #[test]
 fn a_demonstration_that_cannot_be_has_a_bad_status_and_says_why() {
-    let (well, said, told) = demo(Some("/nowhere"));
-    assert!(!well && said.is_empty(), "{said}");
+    let (is_ok, printed, told) = demo(Some("/nowhere"));
+    assert!(!is_ok && printed.is_empty(), "{printed}");
     assert!(told.contains("failed\npollux: a switch, three hosts"), "{told}");
     assert!(told.contains("TMPDIR name a folder that you may write to"), "{told}");
 }

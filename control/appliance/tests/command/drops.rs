@@ -120,8 +120,8 @@ fn tables_of_one_interface_have_only_its_rows() {
         let (is_ok, rows) = node.ask(&["show", table, "--json", "--interface", "ib1"]);
         assert!(is_ok && !rows.contains("\"interface\":\"ib0\""), "{table}: {rows}");
     }
-    let (is_ok, said) = node.ask(&["show", "connections", "--interface", "ib7"]);
-    assert!(!is_ok && said.contains("there is no interface ib7; list them with"), "{said}");
-    let (is_ok, said) = fabric.ask(&["show", "ports", "--interface", "ib0"]);
-    assert!(!is_ok && said.contains("this is a fabric, not a node"), "{said}");
+    let (is_ok, output) = node.ask(&["show", "connections", "--interface", "ib7"]);
+    assert!(!is_ok && output.contains("there is no interface ib7; list them with"), "{output}");
+    let (is_ok, output) = fabric.ask(&["show", "ports", "--interface", "ib0"]);
+    assert!(!is_ok && output.contains("this is a fabric, not a node"), "{output}");
 }

@@ -1,6 +1,6 @@
-//! `pollux fabric` runs, answers, and ends when it is told to.
+//! `pollux fabric` runs, answers, and ends at a signal.
 
-use crate::running::{Running, TIMEOUT, folder, preload, said};
+use crate::running::{Running, TIMEOUT, folder, output_of, preload};
 use std::time::{Duration, Instant};
 
 /// A wire whose socket is in the folder of a test.
@@ -46,7 +46,7 @@ fn a_fabric_manages_itself_and_the_nodes_behind_its_wires() {
 }
 
 #[test]
-fn a_dump_with_the_tools_warnings_on_top_is_read_and_they_are_told() {
+fn warnings_of_the_tool_above_a_dump_are_skipped_and_reported() {
     let folder = folder("warnings");
     std::fs::create_dir_all(&folder).expect("a folder");
     let file = folder.join("rack.topo");
@@ -57,29 +57,32 @@ fn a_dump_with_the_tools_warnings_on_top_is_read_and_they_are_told() {
     std::fs::write(&file, dump).expect("a file");
     let file = file.display().to_string();
     // What is wrong with the plug is found out when the topology is known.
-    let (is_ok, said) = said(&["fabric", "--topology", &file, "--wire", "spine:1=stream:x"]);
-    let lines: Vec<_> = said.lines().collect();
-    assert!(!is_ok && lines.len() == 2, "{said}");
-    assert!(lines[0].contains("rack.topo:1: skipped 'ibwarn: [3364]"), "{said}");
-    assert!(lines[0].contains("and 1 more before the first node"), "{said}");
-    assert!(lines[1].contains("the nodes are called leaf, host"), "{said}");
+    let (is_ok, output) = output_of(&["fabric", "--topology", &file, "--wire", "spine:1=stream:x"]);
+    let lines: Vec<_> = output.lines().collect();
+    assert!(!is_ok && lines.len() == 2, "{output}");
+    assert!(lines[0].contains("rack.topo:1: skipped 'ibwarn: [3364]"), "{output}");
+    assert!(lines[0].contains("and 1 more before the first node"), "{output}");
+    assert!(lines[1].contains("the nodes are called leaf, host"), "{output}");
     let _ = std::fs::remove_dir_all(&folder);
 }
 
 #[test]
-fn partitions_come_from_a_file() {
+fn partitions_are_read_from_a_file() {
     let folder = folder("partitions-file");
     std::fs::create_dir_all(&folder).expect("a folder");
     let file = folder.join("partitions.conf");
     std::fs::write(&file, "Default=0x7fff, ipoib: ALL=full;\nblue=0x12: ALL;\nred=0x99999: ALL;\n")
         .expect("a file");
-    let (is_ok, said) = said(&["fabric", "--partitions", &file.display().to_string()]);
-    assert!(!is_ok && said.contains("partitions.conf:3") && said.contains("0x99999"), "{said}");
+    let (is_ok, output) = output_of(&["fabric", "--partitions", &file.display().to_string()]);
+    assert!(
+        !is_ok && output.contains("partitions.conf:3") && output.contains("0x99999"),
+        "{output}"
+    );
     let _ = std::fs::remove_dir_all(&folder);
 }
 
 #[test]
-fn faults_come_and_go() {
+fn faults_are_added_and_removed() {
     let fabric = Running::new("faults", &["--fault", "host1:1/loss=1%"]);
     assert_eq!(fabric.ask(&["fault", "add", "loss=100ppm"]), (true, "2\n".into()));
     let (_, list) = fabric.ask(&["fault", "list"]);
@@ -91,7 +94,7 @@ fn faults_come_and_go() {
 }
 
 #[test]
-fn two_fabrics_are_joined_by_a_wire_that_comes_again() {
+fn two_fabrics_are_joined_by_a_wire_that_reconnects() {
     let plug = plug("wire-one");
     let one = Running::unmanaged("wire-one", &["--wire", &plug]);
     one.until(&["show", "links"], "DOWN");
@@ -144,9 +147,9 @@ fn what_cannot_be_is_refused_with_advice() {
         (&["--capture", "/nonexistent/file"], "capture /nonexistent/file"),
         (&["--sockets", "x"], "--socket"),
     ] {
-        let (is_ok, said) = said(&[&["fabric"], arguments].concat());
-        assert!(!is_ok && said.contains(advice), "{arguments:?}: {said}");
+        let (is_ok, output) = output_of(&[&["fabric"], arguments].concat());
+        assert!(!is_ok && output.contains(advice), "{arguments:?}: {output}");
     }
-    let (is_ok, said) = said(&["show", "nodes", "--socket", "/nonexistent", "--wait", "0"]);
-    assert!(!is_ok && said.contains("start one with `pollux run FILE --socket"), "{said}");
+    let (is_ok, output) = output_of(&["show", "nodes", "--socket", "/nonexistent", "--wait", "0"]);
+    assert!(!is_ok && output.contains("start one with `pollux run FILE --socket"), "{output}");
 }

@@ -1,4 +1,4 @@
-//! A next hop of several dies under a stream, and its flows move to another one.
+//! A next hop of several fails under a stream, and its flows move to another one.
 
 use crate::stream::{Host, Outcome, Site};
 use pollux::Mode;
@@ -39,11 +39,11 @@ const TO: Host = Host {
     router: "10.3.0.251",
 };
 
-/// Datagrams that may be lost after a next hop is known to be dead: those of 50 ms. There is none
-/// usually.
+/// Datagrams that may be lost after a next hop is known to have failed: those of 50 ms. Usually
+/// none is lost.
 const LOST_MAX: usize = 50;
 
-/// The states of both next hops at the router; of one that was never asked for, none.
+/// The states of both next hops at the router; of one that was never resolved, none.
 fn states(site: &Site) -> [Option<NeighborState>; 2] {
     let rows = site.rows::<NeighborStatus>("r");
     [Ipv4Addr::new(10, 2, 0, 1), Ipv4Addr::new(10, 2, 0, 2)].map(|leg| {
@@ -72,7 +72,7 @@ fn flows_leave_a_next_hop_as_soon_as_it_is_known_to_be_dead() {
         let killed = stream.sent();
         site.kill("one");
         let mut before = killed;
-        stream.wait("it is known to be dead", |stream| {
+        stream.wait("it is known to have failed", |stream| {
             let is_known = !is_here(&states(&site)[0]);
             before = if is_known { before } else { stream.sent() };
             is_known

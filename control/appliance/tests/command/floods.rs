@@ -1,4 +1,4 @@
-//! A router with one port in trouble: what goes there is dropped and counted there, and a stream
+//! A router with one port in trouble: packets to it are dropped and counted there, and a stream
 //! by its other ports loses nothing.
 
 use crate::running::TIMEOUT;
@@ -111,7 +111,7 @@ fn a_full_table_of_neighbors_is_counted_and_leaves_other_flows_alone() {
 }
 
 #[test]
-fn a_peer_that_stands_still_costs_what_goes_there_alone() {
+fn a_stopped_peer_costs_only_packets_to_it() {
     let site = Site::new("flood-stopped");
     for (name, text) in [("r", R), ("third", THIRD)] {
         site.write(name, text);

@@ -35,17 +35,17 @@ fn one_of_two_nodes_with_an_address_does_not_use_it_and_says_whose_it_is() {
         node
     });
     let begun = Instant::now();
-    let (loser, said) = loop {
+    let (loser, output) = loop {
         let rows = [0, 1].map(|nth| nodes[nth].show("interfaces")[0].clone());
-        let said = [1, 0].map(|other: usize| {
+        let output = [1, 0].map(|other: usize| {
             let link = rows[other]["link"].as_str().expect("a link address");
             format!("10.0.0.1 is not used, as another node has it: {link}")
         });
         let text = |nth: usize, key: &str| rows[nth][key].to_string();
-        if let Some(loser) = (0..2).find(|&nth| text(nth, "why").contains(&said[nth])) {
+        if let Some(loser) = (0..2).find(|&nth| text(nth, "why").contains(&output[nth])) {
             let has_it = |nth| text(nth, "addresses").contains("10.0.0.1/24");
             assert_eq!((has_it(loser), has_it(1 - loser)), (false, true));
-            break (loser, said[loser].clone());
+            break (loser, output[loser].clone());
         }
         assert!(begun.elapsed() < TIMEOUT, "{rows:?}");
         std::thread::sleep(Duration::from_millis(50));
@@ -53,6 +53,6 @@ fn one_of_two_nodes_with_an_address_does_not_use_it_and_says_whose_it_is() {
     // The log has a line of it, with the time.
     let log = std::fs::read_to_string(fabric.path(&format!("log{}", loser + 1)));
     let log = log.expect("it is there");
-    let line = log.lines().find(|line| line.contains(&said)).expect("a line");
+    let line = log.lines().find(|line| line.contains(&output)).expect("a line");
     assert!(line.starts_with("20") && line.contains("Z ib0: up: "), "{line}");
 }

@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// What a program that reads a file says of it; nothing if it is content. `None` after having said
-/// that the test is skipped.
+/// The output of a program that reads a file: empty for a valid one. `None`, with a printed reason,
+/// if the test is skipped.
 fn says(test: &str, program: &[&str], file: &Path) -> Option<String> {
     pollux_referee::program(test, program[0])?;
     let mut command = Command::new(program[0]);
@@ -18,9 +18,9 @@ fn says(test: &str, program: &[&str], file: &Path) -> Option<String> {
     // Long words of usage lines are no fault of a page.
     command.env("MANWIDTH", "250");
     let output = command.output().expect("it starts");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success() || !said.is_empty(), "{program:?}: {}", output.status);
-    Some(said)
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() || !printed.is_empty(), "{program:?}: {}", output.status);
+    Some(printed)
 }
 
 /// The names of a command and of those below it.
@@ -46,8 +46,8 @@ fn every_command_has_a_manual_page_that_formatters_take_without_warnings() {
     let mandoc = ["mandoc", "-T", "lint", "-W", "warning"];
     for file in found {
         for program in [&groff[..], &mandoc] {
-            let said = says(test, program, file).unwrap_or_default();
-            assert_eq!(said, "", "{}", file.display());
+            let printed = says(test, program, file).unwrap_or_default();
+            assert_eq!(printed, "", "{}", file.display());
         }
         let text = std::fs::read_to_string(file).expect("it was written");
         assert!(text.contains("2026\\-01\\-01") || text.contains("2026-01-01"), "{text}");
@@ -61,8 +61,8 @@ fn completions_are_programs_of_their_shells() {
     let folder = folder("completions");
     pages::write(&folder, "2026-01-01").expect("there is space");
     for (shell, file) in [("bash", "pollux.bash"), ("zsh", "_pollux"), ("fish", "pollux.fish")] {
-        let Some(said) = says(test, &[shell, "-n"], &folder.join(file)) else { continue };
-        assert_eq!(said, "", "{shell}");
+        let Some(printed) = says(test, &[shell, "-n"], &folder.join(file)) else { continue };
+        assert_eq!(printed, "", "{shell}");
     }
     // What a user gets after `pollux fa` and a tab.
     let script = "source \"$1\"; COMP_WORDS=(pollux fa) COMP_CWORD=1; \
@@ -70,7 +70,7 @@ fn completions_are_programs_of_their_shells() {
     let file = folder.join("pollux.bash");
     let bash = Command::new("bash").args(["-c", script, "bash"]).arg(file).output();
     let output = bash.expect("it starts");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert_eq!(said, "fabric fault\n", "{}", String::from_utf8_lossy(&output.stderr));
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(printed, "fabric fault\n", "{}", String::from_utf8_lossy(&output.stderr));
     let _ = std::fs::remove_dir_all(&folder);
 }

@@ -22,7 +22,7 @@ for family in text_string_to_metric_families(sys.stdin.read()):
     print(family.name, family.type, family.unit, len(family.samples))
 ";
 
-/// A port that nobody listens at, of a loopback address that only one test of this process has:
+/// A port without a listener, of a loopback address that only one test of this process has:
 /// others look for free ports, too.
 fn free_port(test: u8) -> SocketAddr {
     let process = std::process::id().to_be_bytes();
@@ -64,7 +64,7 @@ fn metrics(address: SocketAddr, accept: &str) -> String {
     body.into()
 }
 
-/// Waits until nobody listens there: the reply to a reload comes a little earlier.
+/// Waits until there is no listener: the reply to a reload comes a little earlier.
 fn until_closed(address: SocketAddr) {
     let begun = Instant::now();
     while TcpStream::connect(address).is_ok() {
@@ -151,17 +151,17 @@ fn a_node_offers_what_it_counts_in_both_formats() {
     assert!(openmetrics.ends_with("\n# EOF\n"), "{openmetrics}");
     assert!(get(port, "/", "*/*").starts_with("HTTP/1.1 404 "));
     if let Some(promtool) = program_of("a_node_offers", "promtool", "--referees") {
-        let (is_good, said) = read_by(&promtool, &["check", "metrics"], &body);
-        assert!(is_good && said.is_empty(), "{said}");
+        let (is_good, message) = read_by(&promtool, &["check", "metrics"], &body);
+        assert!(is_good && message.is_empty(), "{message}");
     }
     // Debian's package is for Debian's interpreter, before which others may be in the path.
     let python = Path::new("/usr/bin/python3");
     if !python.is_file() || !read_by(python, &["-c", "import prometheus_client"], "").0 {
         return skip("a_node_offers", "/usr/bin/python3 has no prometheus_client");
     }
-    let (is_good, said) = read_by(python, &["-c", READER], &openmetrics);
-    assert!(is_good, "{said}");
-    assert!(said.contains("pollux_worker_busy_seconds counter seconds 1"), "{said}");
+    let (is_good, message) = read_by(python, &["-c", READER], &openmetrics);
+    assert!(is_good, "{message}");
+    assert!(message.contains("pollux_worker_busy_seconds counter seconds 1"), "{message}");
 }
 
 #[test]
@@ -174,8 +174,8 @@ fn a_reload_moves_the_metrics_and_a_port_in_use_ends_nothing() {
     node.come_up();
     let write = |text: &str| std::fs::write(fabric.path("node1.toml"), text).expect("it is ours");
     write(&(ib0.clone() + &telemetry(free)));
-    let (is_done, said) = node.ask(&["reload"]);
-    assert!(is_done && said == format!("telemetry: metrics at {free}\n"), "{said}");
+    let (is_done, message) = node.ask(&["reload"]);
+    assert!(is_done && message == format!("telemetry: metrics at {free}\n"), "{message}");
     let body = metrics(free, "*/*");
     assert_eq!(value(&body, "pollux_config_reloads_total{result=\"success\"}"), 1.0);
     assert_eq!(value(&body, "pollux_interface_starts_total{interface=\"ib0\"}"), 1.0);
@@ -192,8 +192,8 @@ fn a_reload_moves_the_metrics_and_a_port_in_use_ends_nothing() {
     drop(used);
     metrics(taken, "*/*");
     write(&ib0);
-    let (is_done, said) = node.ask(&["reload"]);
-    assert!(is_done && said == "telemetry: no metrics\n", "{said}");
+    let (is_done, message) = node.ask(&["reload"]);
+    assert!(is_done && message == "telemetry: no metrics\n", "{message}");
     until_closed(taken);
 }
 
@@ -223,11 +223,11 @@ fn prometheus_scrapes_a_node() {
     let until = |query: &str, ending: &str| {
         let begun = Instant::now();
         loop {
-            let (_, said) = read_by(&promtool, &["query", "instant", &server, query], "");
-            if said.lines().any(|line| line.contains(ending)) {
+            let (_, message) = read_by(&promtool, &["query", "instant", &server, query], "");
+            if message.lines().any(|line| line.contains(ending)) {
                 return;
             }
-            assert!(begun.elapsed() < TIMEOUT, "{query}: {said}");
+            assert!(begun.elapsed() < TIMEOUT, "{query}: {message}");
             std::thread::sleep(Duration::from_millis(200));
         }
     };

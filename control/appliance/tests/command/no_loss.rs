@@ -24,7 +24,7 @@ fn with_more() -> String {
     )
 }
 
-/// Pings from a node until it is told to end.
+/// Pings from a node until a signal ends it.
 fn stream(net: &Net, node: &str, to: &str) -> Child {
     let socket = format!("{node}.sock");
     let mut command = pollux(&["ping", to, "--interval", "0.001", "--socket", &socket]);

@@ -1,6 +1,6 @@
-//! `pollux run`: nodes as processes at one fabric, asked by `pollux show` and `pollux ping`.
+//! `pollux run`: nodes as processes at one fabric, and requests by `pollux show` and `pollux ping`.
 
-use crate::running::{Ending, Running, TIMEOUT, said};
+use crate::running::{Ending, Running, TIMEOUT, output_of};
 use pollux_dataplane::engine::counts::CountsSegment;
 use serde_json::Value;
 use std::process::{Command, Stdio};
@@ -23,8 +23,8 @@ impl Node {
     pub fn with(fabric: &Running, host: u32, text: &str) -> Self {
         let (config, socket) = (format!("node{host}.toml"), fabric.path(&format!("node{host}")));
         std::fs::write(fabric.path(&config), text).expect("there is a folder");
-        let (well, said) = said(&["check", &fabric.path(&config)]);
-        assert!(well && said.contains("interfaces: ib0"), "{said}");
+        let (is_ok, printed) = output_of(&["check", &fabric.path(&config)]);
+        assert!(is_ok && printed.contains("interfaces: ib0"), "{printed}");
         let child = Command::new(env!("CARGO_BIN_EXE_pollux"))
             .args(["run", &fabric.path(&config), "--socket", &socket])
             .stdout(Stdio::null())
@@ -33,12 +33,12 @@ impl Node {
     }
 
     pub fn ask(&self, question: &[&str]) -> (bool, String) {
-        said(&[question, &["--socket", &self.socket]].concat())
+        output_of(&[question, &["--socket", &self.socket]].concat())
     }
 
     pub fn show(&self, what: &str) -> Value {
-        let (well, answer) = self.ask(&["show", what, "--json"]);
-        assert!(well, "{answer}");
+        let (is_ok, answer) = self.ask(&["show", what, "--json"]);
+        assert!(is_ok, "{answer}");
         serde_json::from_str(&answer).expect("it is JSON")
     }
 
@@ -49,15 +49,15 @@ impl Node {
         rows.any(|row| row["why"] == why && row["count"] != 0)
     }
 
-    /// Asks until somebody answers.
+    /// Asks until there is an answer.
     pub fn reach(&self, address: &str, size: &str) {
         let begun = Instant::now();
         loop {
-            let (well, said) = self.ask(&["ping", address, "--count", "1", "--size", size]);
-            if well {
+            let (is_ok, printed) = self.ask(&["ping", address, "--count", "1", "--size", size]);
+            if is_ok {
                 return;
             }
-            assert!(begun.elapsed() < TIMEOUT, "{said}");
+            assert!(begun.elapsed() < TIMEOUT, "{printed}");
         }
     }
 
@@ -65,8 +65,8 @@ impl Node {
     pub fn come_up(&self) {
         let begun = Instant::now();
         loop {
-            let (well, answer) = self.ask(&["show", "interfaces", "--json"]);
-            if well && answer.contains("\"state\":\"up\"") {
+            let (is_ok, answer) = self.ask(&["show", "interfaces", "--json"]);
+            if is_ok && answer.contains("\"state\":\"up\"") {
                 return;
             }
             assert!(begun.elapsed() < TIMEOUT, "{answer}");
@@ -87,8 +87,8 @@ fn nodes_at_a_fabric_ping_each_other_and_show_what_they_are() {
     let nodes = [Node::start(&fabric, 1, "ud"), Node::start(&fabric, 2, "ud")];
     nodes.iter().for_each(Node::come_up);
 
-    let (well, text) = nodes[0].ask(&["ping", "10.0.0.2", "--count", "3", "--interval", "0.1"]);
-    assert!(well, "{text}");
+    let (is_ok, text) = nodes[0].ask(&["ping", "10.0.0.2", "--count", "3", "--interval", "0.1"]);
+    assert!(is_ok, "{text}");
     assert!(text.starts_with("PING 10.0.0.2 56(84) bytes of data.\n64 bytes from 10.0.0.2: "));
     assert!(text.contains("icmp_seq=3 ttl=64 time=") && text.contains("\n--- 10.0.0.2 ping"));
     assert!(text.contains("3 packets transmitted, 3 received, 0% packet loss"), "{text}");
@@ -105,13 +105,13 @@ fn nodes_at_a_fabric_ping_each_other_and_show_what_they_are() {
     let groups = nodes[0].show("groups").to_string();
     assert!(groups.contains("ff12:401b:ffff::ffff:ffff"), "{groups}");
     assert_eq!(nodes[0].show("connections"), Value::Array(Vec::new()));
-    let (well, table) = nodes[0].ask(&["show", "groups"]);
-    assert!(well && table.starts_with("interface  group"), "{table}");
+    let (is_ok, table) = nodes[0].ask(&["show", "groups"]);
+    assert!(is_ok && table.starts_with("interface  group"), "{table}");
     assert!(nodes[0].ask(&["show", "drops"]).0);
 }
 
 #[test]
-fn nodes_come_back_after_a_peer_or_the_fabric_was_killed() {
+fn nodes_recover_after_a_peer_or_the_fabric_was_killed() {
     let mut fabric = Running::new("back", &["--topology", "single:2"]);
     let first = Node::start(&fabric, 1, "rc");
     let second = Node::start(&fabric, 2, "rc");
@@ -120,7 +120,7 @@ fn nodes_come_back_after_a_peer_or_the_fabric_was_killed() {
     let connections = first.show("connections");
     assert_eq!((&connections[0]["type"], &connections[0]["state"]), (&"RC".into(), &"open".into()));
 
-    // Killed, not asked to end: nobody takes leave.
+    // Killed, not asked to end: no connection is disconnected.
     drop(second);
     let second = Node::start(&fabric, 2, "rc");
     first.reach("10.0.0.2", "60000");
@@ -175,7 +175,7 @@ fn workers_share_the_interfaces_of_a_node_and_are_seen_from_outside() {
     let both = both.map(|(name, host, subnet)| interface(&fabric, host, name, subnet));
     let text = format!("[workers]\ncores = {cores:?}\nidle = \"pause\"\n{}", both.concat());
     let node = Node::with(&fabric, 1, &text);
-    // They are of two ports of one subnet, so one that is up says nothing of the other.
+    // They are of two ports of one subnet, so the state of one says nothing of the other.
     fabric.until_it(&["show", "ports"], "two members", |_| {
         let rows = node.show("interfaces");
         rows.as_array().is_some_and(|rows| rows.iter().all(|row| row["state"] == "up"))
@@ -200,10 +200,10 @@ fn workers_share_the_interfaces_of_a_node_and_are_seen_from_outside() {
             assert!(worker[mean].as_f64() > Some(0.0), "{mean}: {worker}");
         }
     }
-    // A question goes from worker to worker until one has a way there.
+    // The node sends it by an interface with a route.
     for (own, subnet) in [("ib0", "10.0.0"), ("ib1", "10.0.1")] {
-        let (_, said) = node.ask(&["ping", &format!("{subnet}.9"), "--count", "1"]);
-        assert!(said.contains("0 received"), "{own}: {said}");
+        let (_, printed) = node.ask(&["ping", &format!("{subnet}.9"), "--count", "1"]);
+        assert!(printed.contains("0 received"), "{own}: {printed}");
         let neighbors = node.show("neighbors").to_string();
         assert!(neighbors.contains(&format!("{subnet}.9")), "{neighbors}");
     }
@@ -214,18 +214,18 @@ fn workers_share_the_interfaces_of_a_node_and_are_seen_from_outside() {
         CountsSegment::open(memory.into()).expect("it is sealed").expect("it is of workers");
     let read = || counts.read().map(Option::unwrap_or_default).collect::<Vec<_>>();
     assert!(read().iter().all(|worker| worker.sleeps == 0), "{:?}", read());
-    let (well, said) = node.ask(&["idle", "adaptive", "--worker", "0"]);
-    assert!(well, "{said}");
+    let (is_ok, printed) = node.ask(&["idle", "adaptive", "--worker", "0"]);
+    assert!(is_ok, "{printed}");
     let begun = Instant::now();
     while read()[0].sleeps == 0 {
         assert!(begun.elapsed() < TIMEOUT, "it does not sleep");
         std::thread::sleep(Duration::from_millis(5));
     }
     assert!(read()[1..].iter().all(|worker| worker.sleeps == 0), "{:?}", read());
-    let (well, said) = node.ask(&["idle", "sleepy"]);
-    assert!(!well && said.contains("poll, pause or adaptive"), "{said}");
-    let (well, said) = node.ask(&["idle", "poll", "--worker", "7"]);
-    assert!(!well && said.contains("there is no worker 7"), "{said}");
+    let (is_ok, printed) = node.ask(&["idle", "sleepy"]);
+    assert!(!is_ok && printed.contains("poll, pause or adaptive"), "{printed}");
+    let (is_ok, printed) = node.ask(&["idle", "poll", "--worker", "7"]);
+    assert!(!is_ok && printed.contains("there is no worker 7"), "{printed}");
 }
 
 #[test]
@@ -258,13 +258,13 @@ fn several_workers_move_one_interface_and_find_another_fabric() {
             let connections = node.show("connections");
             assert_eq!(connections[0]["worker"], 0, "control speaks by the first: {connections}");
         }
-        // Workers lose their places there, and get others.
+        // Workers lose their contexts there, and get others.
         if round == 0 {
             fabric.replace();
             nodes.iter().for_each(|node| until_dropped(node, "down"));
         }
     }
-    // They end together, and whoever is left has heard it.
+    // They end together, and the remaining node has got their DREQ.
     let [mut first, second] = nodes;
     let id = first.child.0.id().to_string();
     assert!(Command::new("kill").args(["-TERM", &id]).status().expect("kill").success());
@@ -273,7 +273,7 @@ fn several_workers_move_one_interface_and_find_another_fabric() {
 }
 
 #[test]
-fn a_ping_that_nobody_answers_says_so_by_its_status() {
+fn a_ping_without_a_reply_exits_with_1_and_one_with_an_error_with_2() {
     let fabric = Running::new("silence", &["--topology", "single:2"]);
     let node = Node::start(&fabric, 1, "ud");
     node.come_up();
@@ -283,19 +283,25 @@ fn a_ping_that_nobody_answers_says_so_by_its_status() {
             .args(["--count", "1", "--socket", &node.socket])
             .output();
         let output = command.expect("it runs");
-        let said = [output.stdout, output.stderr].concat();
-        (output.status.code(), String::from_utf8_lossy(&said).into_owned())
+        let printed = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8_lossy(&printed).into_owned())
     };
-    let (code, said) = status(&["ping", "10.0.0.9"]);
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("\nicmp_seq=1 no answer\n") && !said.contains("From "), "{said}");
-    assert!(said.contains("1 packets transmitted, 0 received, 100% packet loss"), "{said}");
-    let (code, said) = status(&["ping", "192.0.2.1"]);
-    assert!(code == Some(2) && said.contains("no interface has a route to 192.0.2.1"), "{said}");
-    let (code, said) = status(&["ping", "10.0.0.9", "--from", "ib7"]);
-    assert!(code == Some(2) && said.contains("there is no interface ib7"), "{said}");
-    let (code, said) = status(&["ping", "10.0.0.9", "--size", "3000"]);
-    assert!(code == Some(1) && said.contains("unreachable"), "{said}");
+    let (code, printed) = status(&["ping", "10.0.0.9"]);
+    assert_eq!(code, Some(1), "{printed}");
+    assert!(
+        printed.contains("\nicmp_seq=1 no answer\n") && !printed.contains("From "),
+        "{printed}"
+    );
+    assert!(printed.contains("1 packets transmitted, 0 received, 100% packet loss"), "{printed}");
+    let (code, printed) = status(&["ping", "192.0.2.1"]);
+    assert!(
+        code == Some(2) && printed.contains("no interface has a route to 192.0.2.1"),
+        "{printed}"
+    );
+    let (code, printed) = status(&["ping", "10.0.0.9", "--from", "ib7"]);
+    assert!(code == Some(2) && printed.contains("there is no interface ib7"), "{printed}");
+    let (code, printed) = status(&["ping", "10.0.0.9", "--size", "3000"]);
+    assert!(code == Some(1) && printed.contains("unreachable"), "{printed}");
 }
 
 #[test]
@@ -306,9 +312,9 @@ fn a_configuration_that_cannot_be_is_refused_with_its_line() {
     let path = config.display().to_string();
     std::fs::write(&config, "[interface.ib0]\ndevcie = \"soft:/x@host1\"\n").expect("it is ours");
     for command in ["check", "run"] {
-        let (well, said) = said(&[command, &path]);
-        assert!(!well && said.contains("node.toml:2:1: unknown key `devcie`"), "{said}");
-        assert!(said.contains("did you mean `device`?"), "{said}");
+        let (is_ok, printed) = output_of(&[command, &path]);
+        assert!(!is_ok && printed.contains("node.toml:2:1: unknown key `devcie`"), "{printed}");
+        assert!(printed.contains("did you mean `device`?"), "{printed}");
     }
     let nowhere = "[interface.ib0]\ndevice = \"soft:/nowhere/fabric@host1\"\n";
     for (text, line, why) in [
@@ -324,19 +330,22 @@ fn a_configuration_that_cannot_be_is_refused_with_its_line() {
     ] {
         std::fs::write(&config, &text).expect("it is ours");
         for command in ["check", "run"] {
-            let (well, said) = said(&[command, &path]);
-            let is_named = said.contains(&format!("node.toml:{line}:")) && said.contains(why);
-            assert!(!well && is_named, "{command}: {said}");
+            let (is_ok, printed) = output_of(&[command, &path]);
+            let is_named = printed.contains(&format!("node.toml:{line}:")) && printed.contains(why);
+            assert!(!is_ok && is_named, "{command}: {printed}");
         }
     }
     std::fs::write(&config, "").expect("it is ours");
     for command in ["check", "run"] {
-        let (well, said) = said(&[command, &path]);
-        assert!(!well && said.contains("node.toml: the configuration has no interface"), "{said}");
+        let (is_ok, printed) = output_of(&[command, &path]);
+        assert!(
+            !is_ok && printed.contains("node.toml: the configuration has no interface"),
+            "{printed}"
+        );
     }
-    // What may come is no error.
+    // A device that may appear later is no error.
     std::fs::write(&config, nowhere).expect("it is ours");
-    let (well, said) = said(&["check", &path]);
-    assert!(well, "{said}");
+    let (is_ok, printed) = output_of(&["check", &path]);
+    assert!(is_ok, "{printed}");
     std::fs::remove_dir_all(&folder).expect("it is ours");
 }

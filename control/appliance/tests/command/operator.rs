@@ -1,7 +1,7 @@
 //! What an operator does in the first minutes, in any order: commands that are started together,
 //! pipes that end, processes that are stopped, terminals that close.
 
-use crate::running::{Ending, TIMEOUT, folder, pollux, said};
+use crate::running::{Ending, TIMEOUT, folder, output_of, pollux};
 use serde_json::Value;
 use std::fs::File;
 use std::os::unix::net::UnixStream;
@@ -63,14 +63,15 @@ impl Desk {
     /// The only interface of a node.
     fn interface(&self, name: &str) -> Value {
         let socket = format!("{name}.sock");
-        let (code, rows, said) = self.run(&["show", "interfaces", "--json", "--socket", &socket]);
-        assert_eq!(code, Some(0), "{said}");
+        let (code, rows, message) =
+            self.run(&["show", "interfaces", "--json", "--socket", &socket]);
+        assert_eq!(code, Some(0), "{message}");
         let mut rows: Value = serde_json::from_str(&rows).expect("it is JSON");
         assert_eq!(rows.as_array().map(Vec::len), Some(1), "{rows}");
         rows[0].take()
     }
 
-    /// The same, once it is in this state and says this last: it may still be on the way there.
+    /// The same, once it is in this state and ends with this text: it may not be there yet.
     fn until(&self, name: &str, state: &str, why: &str) -> Value {
         let begun = Instant::now();
         loop {
@@ -89,7 +90,7 @@ impl Drop for Desk {
     }
 }
 
-/// Its status, what it printed, and what it said beside that.
+/// Its status, its standard output, and its standard error.
 fn outcome(output: Output) -> (Option<i32>, String, String) {
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     (output.status.code(), text(output.stdout), text(output.stderr))
@@ -129,9 +130,9 @@ fn lines_that_are_pasted_together_work_in_any_order() {
     );
     let mut shell = Command::new("sh");
     shell.args(["-c", script]).env("PATH", path).current_dir(&desk.0);
-    let (code, printed, said) = outcome(shell.output().expect("it starts"));
-    assert_eq!(code, Some(0), "{printed}{said}");
-    assert!(printed.contains("\n60008 bytes from 10.0.0.2: icmp_seq=1 "), "{printed}{said}");
+    let (code, printed, message) = outcome(shell.output().expect("it starts"));
+    assert_eq!(code, Some(0), "{printed}{message}");
+    assert!(printed.contains("\n60008 bytes from 10.0.0.2: icmp_seq=1 "), "{printed}{message}");
     assert!(printed.contains(" RC    open "), "{printed}");
 }
 
@@ -146,20 +147,20 @@ fn a_node_waits_for_its_fabric_and_says_so() {
     let (_, table, _) = desk.run(&["show", "interfaces", "--socket", "a.sock"]);
     let words = "start one with `pollux fabric --socket fabric.sock`; retrying";
     assert!(table.contains("ib0        missing") && table.contains(words), "{table}");
-    // Nobody waits longer than told, and learns why.
+    // A command waits no longer than --wait, and prints the reason.
     let ping = ["ping", "10.0.0.2", "--count", "2", "--interval", "0.1", "--socket", "a.sock"];
-    let (code, _, said) = desk.run(&[&ping[..], &["--wait", "0"]].concat());
+    let (code, _, message) = desk.run(&[&ping[..], &["--wait", "0"]].concat());
     assert_eq!(code, Some(2));
-    assert!(said.contains("ib0 is missing: soft:fabric.sock@host1"), "{said}");
-    // One that has begun before there is a fabric goes on when there is.
+    assert!(message.contains("ib0 is missing: soft:fabric.sock@host1"), "{message}");
+    // A ping that began before the fabric succeeds once there is one.
     let begun = Instant::now();
     let waiting = desk.command(&ping).spawn().expect("it starts");
     std::thread::sleep(Duration::from_millis(300));
     let waited = begun.elapsed();
     let _fabric = desk.fabric();
-    let (code, printed, said) = outcome(waiting.wait_with_output().expect("it ends"));
+    let (code, printed, message) = outcome(waiting.wait_with_output().expect("it ends"));
     let pinged = begun.elapsed() - waited;
-    assert_eq!(code, Some(0), "{printed}{said}");
+    assert_eq!(code, Some(0), "{printed}{message}");
     assert!(printed.contains("2 packets transmitted"), "{printed}");
     // The time of the output begins with the first request, and not with the wait for the node.
     let time = printed.split_once(", time ").and_then(|(_, rest)| rest.split_once("ms"));
@@ -170,17 +171,17 @@ fn a_node_waits_for_its_fabric_and_says_so() {
 }
 
 #[test]
-fn a_socket_that_nobody_listens_at_is_waited_for_as_long_as_told() {
+fn a_command_waits_for_a_missing_socket_as_long_as_wait_says() {
     let desk = Desk::new("nobody");
-    let (code, printed, said) =
+    let (code, printed, message) =
         desk.run(&["show", "ports", "--socket", "fabric.sock", "--wait", "0.3"]);
     assert_eq!((code, &*printed), (Some(1), ""));
-    assert!(said.contains("pollux: no node or fabric at fabric.sock yet; waiting"), "{said}");
-    assert!(said.contains("start one with `pollux run FILE --socket fabric.sock`"), "{said}");
-    let (code, _, said) = desk.run(&["show", "ports", "--socket", "fabric.sock", "--wait", "0"]);
-    assert!(code == Some(1) && said.lines().count() == 1, "{said}");
-    let (code, _, said) = desk.run(&["show", "ports", "--socket", "fabric.sock", "--wait=-1"]);
-    assert!(code == Some(2) && said.contains("write a number such as 5 or 0.2"), "{said}");
+    assert!(message.contains("pollux: no node or fabric at fabric.sock yet; waiting"), "{message}");
+    assert!(message.contains("start one with `pollux run FILE --socket fabric.sock`"), "{message}");
+    let (code, _, message) = desk.run(&["show", "ports", "--socket", "fabric.sock", "--wait", "0"]);
+    assert!(code == Some(1) && message.lines().count() == 1, "{message}");
+    let (code, _, message) = desk.run(&["show", "ports", "--socket", "fabric.sock", "--wait=-1"]);
+    assert!(code == Some(2) && message.contains("write a number such as 5 or 0.2"), "{message}");
 }
 
 #[test]
@@ -192,22 +193,22 @@ fn a_process_that_is_stopped_is_called_so() {
     assert_eq!(question("fabric.sock").0, Some(0));
     for (child, socket) in [(&node.0, "a.sock"), (&fabric.0, "fabric.sock")] {
         stop(child);
-        let (code, printed, said) = question(socket);
+        let (code, printed, message) = question(socket);
         assert_eq!((code, &*printed), (Some(1), ""));
         let id = child.id();
         let silent = format!(
             "pollux: the node or fabric at {socket} (process {id}) accepts requests, but has not \
              answered within "
         );
-        assert!(said.starts_with(&silent), "{said}");
-        assert!(said.ends_with(&format!("it is stopped; resume it with `kill -CONT {id}`\n")));
+        assert!(message.starts_with(&silent), "{message}");
+        assert!(message.ends_with(&format!("it is stopped; resume it with `kill -CONT {id}`\n")));
         signal(child, "-CONT");
     }
     assert_eq!(question("fabric.sock").0, Some(0), "it goes on");
 }
 
 #[test]
-fn forty_pings_at_once_and_silent_connections_keep_nobody_out() {
+fn forty_pings_are_served_beside_silent_connections() {
     let desk = Desk::new("many");
     let (_fabric, _nodes) = (desk.fabric(), [desk.node("a"), desk.node("b")]);
     let ping = |to: &str| {
@@ -215,26 +216,26 @@ fn forty_pings_at_once_and_silent_connections_keep_nobody_out() {
             .spawn()
             .expect("it starts")
     };
-    // Each is up once it has asked, whether or not the other one was then.
+    // Each is up after its own ping, whatever the state of the other.
     for (from, to) in [("b.sock", "10.0.0.1"), ("a.sock", "10.0.0.2")] {
         desk.run(&["ping", to, "--count", "1", "--socket", from]);
     }
     let _silent: Vec<_> =
         (0..16).map(|_| UnixStream::connect(desk.0.join("a.sock")).expect("it listens")).collect();
     let all: Vec<_> = (101..=140).map(|host| ping(&format!("10.0.0.{host}"))).collect();
-    let (code, printed, said) =
+    let (code, printed, message) =
         desk.run(&["ping", "10.0.0.2", "--count", "1", "--socket", "a.sock"]);
-    assert_eq!(code, Some(0), "{printed}{said}");
+    assert_eq!(code, Some(0), "{printed}{message}");
     assert_eq!(desk.interface("a")["state"], "up");
     for one in all {
-        let (code, printed, said) = outcome(one.wait_with_output().expect("it ends"));
-        assert_eq!((code, &*said), (Some(1), ""), "{printed}");
+        let (code, printed, message) = outcome(one.wait_with_output().expect("it ends"));
+        assert_eq!((code, &*message), (Some(1), ""), "{printed}");
         assert!(printed.contains("1 packets transmitted, 0 received"), "{printed}");
     }
 }
 
 #[test]
-fn a_reader_that_has_gone_ends_a_command_quietly_and_a_full_disk_with_an_error() {
+fn a_closed_pipe_ends_a_command_quietly_and_a_full_disk_with_an_error() {
     let desk = Desk::new("pipes");
     let _fabric = desk.fabric();
     assert_eq!(desk.run(&["fault", "add", "loss=1ppm", "--socket", "fabric.sock"]).1, "1\n");
@@ -243,14 +244,14 @@ fn a_reader_that_has_gone_ends_a_command_quietly_and_a_full_disk_with_an_error()
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);
         let mut command = desk.command(&question);
-        let (code, _, said) = outcome(command.stdout(writer).output().expect("it starts"));
-        assert_eq!((code, &*said), (Some(141), ""), "{question:?}");
+        let (code, _, message) = outcome(command.stdout(writer).output().expect("it starts"));
+        assert_eq!((code, &*message), (Some(141), ""), "{question:?}");
         let full = File::options().write(true).open("/dev/full").expect("it is there");
-        let (code, _, said) =
+        let (code, _, message) =
             outcome(desk.command(&question).stdout(full).output().expect("it starts"));
         let no_space =
             "pollux: cannot write to standard output: No space left on device (os error 28)\n";
-        assert_eq!((code, &*said), (Some(1), no_space), "{question:?}");
+        assert_eq!((code, &*message), (Some(1), no_space), "{question:?}");
     }
 }
 
@@ -330,9 +331,9 @@ fn a_name_of_two_nodes_is_ambiguous_and_a_port_without_a_cable_is_passed_over() 
     std::fs::write(desk.0.join("b.toml"), text).expect("it is ours");
     let _nodes = [desk.node("a"), desk.node("b")];
     for (from, to) in [("a.sock", "10.0.0.2"), ("b.sock", "10.0.0.1")] {
-        let (code, printed, said) =
+        let (code, printed, message) =
             desk.run(&["ping", to, "--count", "10", "--interval", "0.1", "--socket", from]);
-        assert_eq!(code, Some(0), "{printed}{said}");
+        assert_eq!(code, Some(0), "{printed}{message}");
     }
 }
 
@@ -340,10 +341,10 @@ fn a_name_of_two_nodes_is_ambiguous_and_a_port_without_a_cable_is_passed_over() 
 fn a_count_of_nothing_is_refused() {
     let ping = ["ping", "10.0.0.2", "--socket", "x"];
     for (option, value) in [("--count", "0"), ("--interval", "-1"), ("--interval", "NaN")] {
-        let (well, said) = said(&[&ping[..], &[&format!("{option}={value}")]].concat());
+        let (is_ok, message) = output_of(&[&ping[..], &[&format!("{option}={value}")]].concat());
         assert!(
-            !well && said.contains(&format!("invalid value '{value}' for '{option}")),
-            "{said}"
+            !is_ok && message.contains(&format!("invalid value '{value}' for '{option}")),
+            "{message}"
         );
     }
 }

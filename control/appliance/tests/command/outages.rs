@@ -1,5 +1,5 @@
 //! Processes that are stopped, cables that are pulled, and a fabric that ends and begins again: all
-//! come back by themselves.
+//! recover by themselves.
 
 use crate::nodes::{Node, interface};
 use crate::running::{Running, TIMEOUT};
@@ -30,7 +30,7 @@ fn stop_time() -> Duration {
     long_stop().unwrap_or(Duration::from_secs(5))
 }
 
-/// How long there is no fabric, or no cable: TCP goes on after as long again, or twice as long.
+/// How long there is no fabric, or no cable: TCP resumes after as long again, or twice as long.
 fn outage_time() -> Duration {
     Duration::from_secs(if long_stop().is_some() { 3 } else { 1 })
 }
@@ -54,7 +54,7 @@ fn is_connected(node: &Node) -> bool {
 }
 
 #[test]
-fn a_node_that_was_stopped_for_long_comes_back_by_itself() {
+fn a_node_that_was_stopped_for_long_recovers_by_itself() {
     let fabric = Running::new("stopped", &["--topology", "single:2"]);
     let nodes = [1, 2].map(|host| Node::start(&fabric, host, "rc"));
     nodes.iter().for_each(Node::come_up);
@@ -63,10 +63,10 @@ fn a_node_that_was_stopped_for_long_comes_back_by_itself() {
     assert!(is_connected(first) && is_connected(second));
     signal(first, "-STOP");
     let begun = Instant::now();
-    // The other one notices: packets are under way all the time.
+    // The other one notices: packets are in flight all the time.
     while begun.elapsed() < stop_time() {
-        let (is_answered, said) = second.ask(&["ping", "10.0.0.1", "--count", "1"]);
-        assert!(!is_answered, "it is stopped: {said}");
+        let (is_answered, output) = second.ask(&["ping", "10.0.0.1", "--count", "1"]);
+        assert!(!is_answered, "it is stopped: {output}");
     }
     signal(first, "-CONT");
     reach_each_other([first, second]);
@@ -108,7 +108,7 @@ fn reach_in_a_ring(nodes: &[Node]) {
 }
 
 #[test]
-fn ten_nodes_come_back_when_their_fabric_begins_again() {
+fn ten_nodes_recover_when_their_fabric_restarts() {
     let mut fabric = Running::new("ten", &["--topology", &format!("single:{NODES}")]);
     let nodes = ten(&fabric);
     for outage in [Duration::ZERO, outage_time()] {
@@ -119,21 +119,21 @@ fn ten_nodes_come_back_when_their_fabric_begins_again() {
 }
 
 #[test]
-fn ten_nodes_come_back_when_their_cables_do() {
+fn ten_nodes_recover_when_their_cables_are_plugged_in() {
     let fabric = Running::new("cables", &["--topology", &format!("single:{NODES}")]);
     let nodes = ten(&fabric);
     let mut faults = Vec::new();
     for host in 1..=NODES {
-        let (well, number) = fabric.ask(&["fault", "add", &format!("host{host}:1/down")]);
-        assert!(well, "{number}");
+        let (is_ok, number) = fabric.ask(&["fault", "add", &format!("host{host}:1/down")]);
+        assert!(is_ok, "{number}");
         faults.push(number.trim().to_owned());
     }
     fabric.until_it(&["show", "ports"], "nobody up", |_| {
         nodes.iter().all(|node| node.show("interfaces")[0]["state"] == "down")
     });
     for fault in &faults {
-        let (well, said) = fabric.ask(&["fault", "del", fault]);
-        assert!(well, "{said}");
+        let (is_ok, output) = fabric.ask(&["fault", "del", fault]);
+        assert!(is_ok, "{output}");
     }
     nodes.iter().for_each(Node::come_up);
     reach_in_a_ring(&nodes);
@@ -149,7 +149,7 @@ fn open(port: &str, host: u8, mode: Mode) -> Interface {
     setup.up().expect("it comes up")
 }
 
-/// The byte at a place of a stream.
+/// The byte at an offset of a stream.
 const fn byte(at: usize) -> u8 {
     ((at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
@@ -198,7 +198,7 @@ impl Drop for End<'_> {
     }
 }
 
-/// A stream between two applications, with data under way before, during and after an outage.
+/// A stream between two applications, with data in flight before, during and after an outage.
 fn outlive(mode: Mode, fabric: &mut Running, outage: fn(&mut Running)) {
     let [first, second] = [1, 2].map(|host| fabric.port(host));
     let (is_over, arrived) = (AtomicBool::new(false), AtomicUsize::new(0));
@@ -223,11 +223,11 @@ fn outlive(mode: Mode, fabric: &mut Running, outage: fn(&mut Running)) {
 }
 
 fn pull_a_cable(fabric: &mut Running) {
-    let (well, fault) = fabric.ask(&["fault", "add", "host1:1/down"]);
-    assert!(well, "{fault}");
+    let (is_ok, fault) = fabric.ask(&["fault", "add", "host1:1/down"]);
+    assert!(is_ok, "{fault}");
     sleep(outage_time());
-    let (well, said) = fabric.ask(&["fault", "del", fault.trim()]);
-    assert!(well, "{said}");
+    let (is_ok, output) = fabric.ask(&["fault", "del", fault.trim()]);
+    assert!(is_ok, "{output}");
 }
 
 fn stop(fabric: &mut Running) {

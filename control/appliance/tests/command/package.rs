@@ -15,7 +15,7 @@ struct Package {
 }
 
 impl Package {
-    /// `None`, said aloud, where `test` may not build one.
+    /// `None`, with a printed reason, where `test` may not build one.
     fn build(test: &str, arguments: &[&str]) -> Option<Self> {
         for program in ["dpkg-deb", "dpkg-shlibdeps", "strip"] {
             pollux_referee::program(test, program)?;
@@ -27,8 +27,8 @@ impl Package {
         let mut command = Command::new(script);
         command.args(["--binary", env!("CARGO_BIN_EXE_pollux"), "--pages"]).arg(&pages);
         command.arg("--output").arg(&folder).args(arguments);
-        let said = output(&mut command);
-        let file = said.lines().next().expect("it prints the path");
+        let message = output(&mut command);
+        let file = message.lines().next().expect("it prints the path");
         Some(Self { file: file.into(), folder })
     }
 
@@ -46,18 +46,18 @@ impl Drop for Package {
 
 /// What a program prints; it has to succeed, and to complain of nothing.
 fn output(command: &mut Command) -> String {
-    let (printed, said) = outputs(command);
-    assert!(said.is_empty(), "{command:?}: {said}{printed}");
+    let (printed, message) = outputs(command);
+    assert!(message.is_empty(), "{command:?}: {message}{printed}");
     printed
 }
 
 /// What a program prints and says besides; it has to succeed.
 fn outputs(command: &mut Command) -> (String, String) {
     let output = command.stdin(Stdio::null()).output().expect("it starts");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{command:?}: {said}{printed}");
-    (printed, said)
+    assert!(output.status.success(), "{command:?}: {message}{printed}");
+    (printed, message)
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn judge_unit(test: &str, package: &Package) {
     }
 }
 
-/// Runs the image as nobody without capabilities.
+/// Runs the image as the user nobody, without capabilities.
 fn run_image(buildah: &Path, package: &Package) {
     let image = format!("oci-archive:{}", package.folder.join("pollux.tar").display());
     let (root, run) = (package.folder.join("store"), package.folder.join("run"));

@@ -98,7 +98,7 @@ fn processes_find_each_other_by_queue_pair_1() {
     let (_, ports) = fabric.ask(&["show", "ports", "--json"]);
     let own = format!(r#""process":{},"#, std::process::id());
     assert_eq!(ports.matches(&own).count(), 2, "{ports}");
-    // What they need no administration for goes on by lanes of their own.
+    // Traffic that needs no administration passes by direct rings.
     let [one, other] = &mut programs;
     one.connect(other.lid());
     other.connect(one.lid());
@@ -106,7 +106,7 @@ fn processes_find_each_other_by_queue_pair_1() {
     fabric.end("-TERM");
 }
 
-/// OpenSM takes the place of our manager, and every packet is looked at. Whatever it writes, the
+/// OpenSM replaces the embedded manager, and every packet is looked at. Whatever it writes, the
 /// processes at the ports learn.
 // req: iba-subnet-management
 #[test]
@@ -149,8 +149,8 @@ fn processes_at_two_fabrics_find_each_other() {
     find_each_other(&mut programs);
 }
 
-/// A client that is killed takes its port down: its peer hears so by its connection, the manager by
-/// a trap, and nobody else at all.
+/// A client that is killed takes its port down: its peer gets an error of its connection, the
+/// manager a trap, and other clients nothing.
 #[test]
 fn a_client_is_killed_in_the_middle_of_it() {
     let fabric = Running::new("killed", &["--topology", "single:4"]);
@@ -163,15 +163,15 @@ fn a_client_is_killed_in_the_middle_of_it() {
     one.connect(other.lid());
     other.connect(one.lid());
     for _ in 0..2 {
-        // A sixteenth of a second, seven times, until it gives up a victim that is dead.
+        // A sixteenth of a second, seven times, until it gives up a peer that has died.
         victims_peer.connect_with(victims_lid, TimeCode(14));
         let mut victim = sender(&fabric.port(2), victims_peer.lid());
         for _ in 0..20 {
             victims_peer.receive();
         }
         for _ in 0..20 {
-            let came = (CompletionKind::Recv, CompletionStatus::Success);
-            assert_eq!(victims_peer.completed(), came);
+            let received = (CompletionKind::Recv, CompletionStatus::Success);
+            assert_eq!(victims_peer.completed(), received);
             exchange(one, other, 1);
         }
         let (_, ports) = fabric.ask(&["show", "ports", "--json"]);
@@ -187,7 +187,7 @@ fn a_client_is_killed_in_the_middle_of_it() {
             assert!(begun.elapsed() < TIMEOUT, "the manager does not hear of it");
             std::thread::sleep(Duration::from_millis(20));
         }
-        // Its place is free again, and the manager brings the next one up.
+        // Its port is free again, and the manager brings the next one up.
         let mut next = Program::at(&fabric.port(2));
         let told = [AsyncEvent::PortActive(1), AsyncEvent::ClientReregister(1)];
         next.until(|next| told.iter().all(|event| next.events.contains(event)));
@@ -221,7 +221,7 @@ fn the_fabric_is_killed() {
     }
 }
 
-/// A process that sends to a peer as long as it lives.
+/// A process that sends to a peer until it is killed.
 pub fn sender(port: &str, peer: Lid) -> Ending {
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "processes::peer", "--nocapture"])
@@ -232,13 +232,13 @@ pub fn sender(port: &str, peer: Lid) -> Ending {
     Ending(child.expect("it starts"))
 }
 
-/// Does nothing as a test. As a process of its own it sends until it is killed, or until nobody is
+/// Does nothing as a test. As a process of its own it sends until it is killed, or until no peer is
 /// there any more.
 #[test]
 fn peer() {
     let (Ok(name), Ok(peer)) = (std::env::var(NAME), std::env::var(PEER)) else { return };
     let mut program = Program::at(&name);
-    // A second, seven times: a subnet manager may have to find another way meanwhile.
+    // A second, seven times: a subnet manager may have to find another path meanwhile.
     program.connect_with(Lid(peer.parse().unwrap()), TimeCode(18));
     let parent = parent_id();
     loop {

@@ -17,7 +17,7 @@ use pollux_wire::units::{Mtu, TimeCode};
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// Bytes of the memory, and where in it is what: datagrams come behind room for a GRH.
+/// Bytes of the memory, and where in it is what: datagrams are received behind space for a GRH.
 const BYTES: usize = 1 << 20;
 const GRH_LEN: usize = 40;
 const SLOT: usize = 512;
@@ -29,7 +29,7 @@ const DATA_RECV: u64 = 100;
 const DATA_SEND: u64 = 101;
 const MAD_SEND: u64 = 102;
 
-/// How often subnet administration is asked for a record, with [`TIMEOUT`] in all.
+/// How often a record is queried from subnet administration, with [`TIMEOUT`] in all.
 const ATTEMPTS: u32 = 30;
 
 pub struct Program {
@@ -45,7 +45,7 @@ pub struct Program {
     sent: u64,
     /// Questions to subnet administration so far, which number their transactions.
     asked: u64,
-    /// Datagrams that have come, and who sent them.
+    /// Received datagrams, and their senders.
     mads: VecDeque<(Lid, [u8; MAD_LEN])>,
     /// What else has completed.
     pub done: VecDeque<Completion>,
@@ -53,13 +53,13 @@ pub struct Program {
 }
 
 impl Program {
-    /// Puts an adapter to a port, as soon as nobody else is there.
+    /// Puts an adapter to a port, as soon as no other is there.
     pub fn new(name: &str) -> Self {
         let begun = Instant::now();
         loop {
             match open(name) {
                 Ok(opened) => return Self::over(opened),
-                // A server may not know yet that somebody else is dead.
+                // A server may not know yet that another client has died.
                 Err(error) => assert!(begun.elapsed() < TIMEOUT, "{error}"),
             }
             std::thread::yield_now();
@@ -116,7 +116,7 @@ impl Program {
         self.device.gid(self.port, 0).unwrap()
     }
 
-    /// Takes what has come; goes on until something is so.
+    /// Takes completions until a condition holds.
     pub fn until(&mut self, is: impl Fn(&Self) -> bool) {
         let begun = Instant::now();
         while !is(self) {
@@ -125,7 +125,7 @@ impl Program {
         }
     }
 
-    /// Takes what has come.
+    /// Takes completions.
     pub fn step(&mut self) {
         let mut out = [Completion::NOTHING; 16];
         let count = self.device.poll(self.cq, &mut out).unwrap();
@@ -190,14 +190,14 @@ impl Program {
         self.device.destroy_ah(ah).unwrap();
     }
 
-    /// The next datagram that comes, and where from.
+    /// The next datagram, and its source.
     pub fn mad(&mut self) -> (Lid, [u8; MAD_LEN]) {
         self.until(|program| !program.mads.is_empty());
         self.mads.pop_front().unwrap()
     }
 
     /// Asks subnet administration for one record. Datagrams of management may be lost, as while a
-    /// manager has activated this port and not yet the links on the way: it asks again.
+    /// manager has activated this port and not yet the links of the path: it queries again.
     pub fn ask<R: Record>(&mut self, method: Method, mask: R::Mask, record: R) -> (SaMad, R) {
         let mut question = SaMad::new(method, 0, mask, record);
         let manager = self.device.port(self.port).unwrap().sm_lid;
@@ -227,7 +227,7 @@ impl Program {
         self.connect_with(dlid, TimeCode(17));
     }
 
-    /// The same, and waits so long for an answer before it asks again.
+    /// The same, and waits this long for a response before it queries again.
     pub fn connect_with(&mut self, dlid: Lid, timeout: TimeCode) {
         let state = |state| QpAttributes { state: Some(state), ..QpAttributes::default() };
         let path = AddressVector::to_lid(dlid, self.port);
@@ -278,7 +278,7 @@ impl Program {
         self.device.post_send(self.qp, &[SendRequest { id: DATA_SEND, op, flags, data }]).unwrap();
     }
 
-    /// The number of the message that has come last.
+    /// The number of the last received message.
     pub fn number(&self) -> u64 {
         let mut bytes = [0; 8];
         assert!(self.memory.read(DATA, &mut bytes));

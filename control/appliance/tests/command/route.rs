@@ -1,7 +1,7 @@
 //! Routes that administrators add to a node that runs, and the route to an address.
 
 use crate::router::{Net, R};
-use crate::running::said;
+use crate::running::output_of;
 use serde_json::Value;
 
 impl Net {
@@ -65,9 +65,9 @@ fn a_route_of_the_configuration_stands_back_until_the_administrator_removes_his(
     let net = Net::new("route-before", &format!("{R}{routes}"));
     net.until("a", "10.2.0.1", "ttl=63");
     assert_eq!(net.sources("10.9.0.0/16"), [("static".into(), true)]);
-    let said = net.route("add 10.9.0.0/16 unreachable");
-    assert_eq!(said[0], "route: unreachable 10.9.0.0/16");
-    assert!(said[1].contains("10.9.0.0/16 via 10.2.0.1, of the configuration, is inactive"));
+    let output = net.route("add 10.9.0.0/16 unreachable");
+    assert_eq!(output[0], "route: unreachable 10.9.0.0/16");
+    assert!(output[1].contains("10.9.0.0/16 via 10.2.0.1, of the configuration, is inactive"));
     let both = [("admin".into(), true), ("static".into(), false)];
     assert_eq!(net.sources("10.9.0.0/16"), both);
     assert!(net.run("a", "ping 10.9.0.1 --count 1").1.contains("host unreachable"));
@@ -99,11 +99,12 @@ fn the_route_to_an_address_is_shown_with_its_reason() {
 #[test]
 fn a_wrong_route_is_refused_with_the_right_form() {
     let (is_done, printed) =
-        said(&["route", "add", "10.9.0.0/16", "via", "10.2.0", "--socket", "x"]);
+        output_of(&["route", "add", "10.9.0.0/16", "via", "10.2.0", "--socket", "x"]);
     assert!(!is_done && printed.contains("\"10.2.0\" is not an IP address"), "{printed}");
-    let (is_done, printed) = said(&["route", "add", "10.9.0.0/16", "to", "x", "--socket", "x"]);
+    let (is_done, printed) =
+        output_of(&["route", "add", "10.9.0.0/16", "to", "x", "--socket", "x"]);
     assert!(!is_done && printed.contains("write via GATEWAY[,GATEWAY], blackhole"), "{printed}");
-    let (is_done, printed) = said(&["route", "get", "10.9.0.1"]);
+    let (is_done, printed) = output_of(&["route", "get", "10.9.0.1"]);
     assert!(!is_done && printed.contains("--socket PATH"), "{printed}");
     let net = Net::new("route-wrong", R);
     net.until("a", "10.1.0.254", "ttl=64");

@@ -110,7 +110,7 @@ fn two_partitions_are_routed() {
     for (node, to) in [("a", "10.2.0.1"), ("a", "fd02::1"), ("b", "10.1.0.1"), ("b", "fd01::1")] {
         // One less than the 64 of the reply.
         net.until(node, to, "ttl=63");
-        // Every packet, and in step: there is nobody else.
+        // Every packet, and in step: there is no other traffic.
         let (is_done, printed) = net.run(node, &format!("ping {to} --count 50 --interval 0.002"));
         assert!(is_done && printed.contains("50 received"), "{printed}");
     }
@@ -119,7 +119,7 @@ fn two_partitions_are_routed() {
 }
 
 #[test]
-fn senders_are_told_why_a_packet_is_not_forwarded() {
+fn senders_get_the_reason_for_which_a_packet_is_not_forwarded() {
     let routes = "[router]\n\
         [[route]]\nto = \"10.7.0.0/16\"\ntype = \"blackhole\"\n\
         [[route]]\nto = \"10.8.0.0/16\"\ntype = \"unreachable\"\n\

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long anything may take here. Nothing takes a tenth of it.
+/// The timeout of each step, ten times what a step takes.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The command. The test may itself run below nohup, and a program that inherits that would ignore
@@ -17,8 +17,8 @@ pub fn pollux(arguments: &[&str]) -> Command {
     command
 }
 
-/// What the command says, and whether it was content.
-pub fn said(arguments: &[&str]) -> (bool, String) {
+/// Whether the command succeeded, and its output.
+pub fn output_of(arguments: &[&str]) -> (bool, String) {
     let Output { status, stdout, stderr } = pollux(arguments).output().expect("it starts");
     (status.success(), String::from_utf8_lossy(&[stdout, stderr].concat()).into())
 }
@@ -87,15 +87,15 @@ impl Running {
     }
 
     pub fn ask(&self, question: &[&str]) -> (bool, String) {
-        said(&[question, &["--socket", &self.path("socket")]].concat())
+        output_of(&[question, &["--socket", &self.path("socket")]].concat())
     }
 
-    /// Asks until the answer has these words.
+    /// Asks until the answer has this text.
     pub fn until(&self, question: &[&str], words: &str) -> String {
         self.until_it(question, words, |answer| answer.contains(words))
     }
 
-    /// Asks until the answer is what it is to be.
+    /// Asks until the answer meets a condition.
     pub fn until_it(&self, question: &[&str], what: &str, is: impl Fn(&str) -> bool) -> String {
         let start = Instant::now();
         loop {
@@ -163,7 +163,7 @@ impl Drop for Ending {
     }
 }
 
-/// The library that programs are run with; `None` after having said that `test` is skipped.
+/// The library that programs are run with; `None` with a printed reason, if `test` is skipped.
 pub fn preload(test: &str) -> Option<PathBuf> {
     let folders = std::fs::read_dir("/usr/lib").ok()?.flatten();
     let paths = folders.map(|folder| folder.path().join("umad2sim/libumad2sim.so"));

@@ -2,7 +2,7 @@
 //! for the next process, and the privileges that it needs.
 
 use crate::namespace::Namespace;
-use crate::running::{Ending, TIMEOUT, pollux, said};
+use crate::running::{Ending, TIMEOUT, output_of, pollux};
 use crate::service_manager::ServiceManager;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -25,7 +25,7 @@ fn signal(signal: &str, child: &Ending) {
 fn until(manager: &ServiceManager, question: &[&str], is: impl Fn(&str) -> bool) {
     let start = Instant::now();
     loop {
-        let (_, answer) = said(&[question, &["--socket", &manager.path("a.sock")]].concat());
+        let (_, answer) = output_of(&[question, &["--socket", &manager.path("a.sock")]].concat());
         if is(&answer) {
             return;
         }
@@ -62,7 +62,7 @@ fn a_node_says_when_it_is_ready_reloads_lives_and_ends() {
 
     // `systemctl reload` fails if the reload does, and the node stays ready.
     std::fs::write(&file, "nonsense = 1\n").expect("it is ours");
-    let (is_ok, why) = said(&reload);
+    let (is_ok, why) = output_of(&reload);
     assert!(!is_ok && why.contains("nonsense"), "{why}");
     manager.until("RELOADING=1");
     let end = manager.until("READY=1").pop().expect("a message");
@@ -108,7 +108,7 @@ fn a_shadow_outlives_a_killed_node_and_the_next_one_takes_it_over_unnoticed() {
     assert_eq!((link(&namespace), routes(&namespace)), before);
     drop(node);
 
-    // The next one has another address. The old one goes when the new interface has had time.
+    // The next one has another address. The old one is removed once the new interface is up.
     assert_eq!(monitor.lines_to_mark(&namespace, TIMEOUT), Some(vec![]), "the kernel noticed");
     write(&manager, "10.7.0.9/24");
     let node = manager.start(&words, &RUN, None);
@@ -128,7 +128,7 @@ fn a_shadow_outlives_a_killed_node_and_the_next_one_takes_it_over_unnoticed() {
     }
 }
 
-/// What `ip` says of the shadow.
+/// The shadow as `ip` shows it.
 fn link(namespace: &Namespace) -> serde_json::Value {
     namespace.json("-d link show ib0").remove(0)
 }
@@ -179,7 +179,7 @@ impl Monitor {
         monitor
     }
 
-    /// The lines before a mark that is made now, if the mark comes within this time.
+    /// The lines before a mark that is made now, if the mark is printed within this time.
     fn lines_to_mark(&mut self, namespace: &Namespace, timeout: Duration) -> Option<Vec<String>> {
         self.marks = self.marks.checked_add(1).expect("it listens soon");
         let mark = format!("10.250.{}.0/24", self.marks);
@@ -195,8 +195,8 @@ impl Monitor {
     }
 }
 
-/// Runs a node as nobody, with these capabilities in its namespace, until its interface is up;
-/// gives what it said.
+/// Runs a node as the user nobody, with these capabilities in its namespace, until its interface is
+/// up; returns its output.
 fn run_as_nobody(test: &str, namespace: &Namespace, capabilities: &str, more: &str) -> String {
     let mut manager = ServiceManager::new(test);
     let pollux = manager.path("pollux");
@@ -234,17 +234,17 @@ fn run_as_nobody(test: &str, namespace: &Namespace, capabilities: &str, more: &s
     signal("-TERM", &node);
     assert!(node.0.wait().expect("it is ours").success());
     manager.until("STOPPING=1");
-    std::fs::read_to_string(manager.path("said")).expect("it said something")
+    std::fs::read_to_string(manager.path("output")).expect("it output something")
 }
 
 #[test]
-fn a_node_runs_as_nobody_with_shadows_by_one_capability_and_without_any() {
+fn a_node_runs_unprivileged_with_shadows_by_one_capability_and_without_any() {
     let Some(namespace) = Namespace::enter("a_node_runs_as_nobody") else { return };
     let shadow = "shadow = \"ib0\"\n";
-    let said = run_as_nobody("service-one", &namespace, "-all,+net_admin", shadow);
-    assert!(!said.contains("shadow"), "{said}");
-    let said = run_as_nobody("service-none", &namespace, "-all", "");
-    assert!(said.contains("node: over"), "{said}");
-    let said = run_as_nobody("service-refused", &namespace, "-all", shadow);
-    assert!(said.contains("give the process CAP_NET_ADMIN"), "{said}");
+    let output = run_as_nobody("service-one", &namespace, "-all,+net_admin", shadow);
+    assert!(!output.contains("shadow"), "{output}");
+    let output = run_as_nobody("service-none", &namespace, "-all", "");
+    assert!(output.contains("node: over"), "{output}");
+    let output = run_as_nobody("service-refused", &namespace, "-all", shadow);
+    assert!(output.contains("give the process CAP_NET_ADMIN"), "{output}");
 }

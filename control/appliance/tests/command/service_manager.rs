@@ -44,8 +44,8 @@ impl ServiceManager {
             _ => "exec 3<&0 </dev/null; LISTEN_PID=$$; export LISTEN_PID; exec \"$@\"",
         };
         command.args(["-c", script, "sh"]).args(words).args(program);
-        let said = std::fs::File::create(self.folder.join("said")).expect("a file");
-        command.current_dir(&self.folder).stdout(said).stdin(Stdio::null());
+        let output = std::fs::File::create(self.folder.join("output")).expect("a file");
+        command.current_dir(&self.folder).stdout(output).stdin(Stdio::null());
         command.env("NOTIFY_SOCKET", self.path("notify"));
         if let Some(seconds) = watchdog {
             command.env("WATCHDOG_USEC", (u64::from(seconds) * 1_000_000).to_string());

@@ -36,11 +36,11 @@ impl Bird {
     fn until(&self, question: &str, words: &str) -> String {
         let begun = Instant::now();
         loop {
-            let said = self.say(question);
-            if said.contains(words) {
-                return said;
+            let printed = self.say(question);
+            if printed.contains(words) {
+                return printed;
             }
-            assert!(begun.elapsed() < TIMEOUT, "no {words:?} of {question}: {said}");
+            assert!(begun.elapsed() < TIMEOUT, "no {words:?} of {question}: {printed}");
         }
     }
 }

@@ -111,7 +111,7 @@ impl Site {
         self.routers().insert(name, Ending(command.spawn().expect("it starts")));
     }
 
-    /// Kills a router, which does not take leave.
+    /// Kills a router, which does not disconnect.
     pub fn kill(&self, name: &str) {
         drop(self.routers().remove(name).expect("it runs"));
     }

@@ -1,7 +1,7 @@
 //! The suite of the contract between processes at ports of a running fabric.
 //!
 //! Ports come up as a subnet manager has them, groups are joined at its administrator, and every
-//! case has its adapters anew: the last one's ports go down before. A manager hears of a port once
+//! case has its adapters anew: the last one's ports go down before. A manager learns of a port once
 //! a second, so this takes one case of many; those that `POLLUX_CASES` names a part of, all.
 
 use crate::processes::{BROADCAST, join_group};
@@ -116,7 +116,7 @@ fn the_contract_holds_at_a_running_fabric() {
             let (cases, judged) = (&cases, &judged);
             scope.spawn(move || {
                 loop {
-                    // A lock of its own, so that nobody holds it during a case.
+                    // A lock of its own, so that no other case holds it.
                     let next = cases.lock().expect("nobody panics with the lock").next();
                     let Some((theme, case)) = next else { return };
                     let mut report = pollux_conformance::run_case(&mut ports, theme, case);

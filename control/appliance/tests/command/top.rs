@@ -14,24 +14,24 @@ fn without_a_terminal_it_prints_a_view_once() {
     let down = interface(&fabric, 9, "ib1", "10.0.1");
     let node = Node::with(&fabric, 1, &(interface(&fabric, 1, "ib0", "10.0.0") + &down));
     node.come_up();
-    let (is_done, said) = node.ask(&["top", "--interval", "0.2"]);
-    assert!(is_done, "{said}");
-    let mut lines = said.lines();
-    assert!(lines.next().is_some_and(|line| line.starts_with("interface  state")), "{said}");
-    assert!(lines.next().is_some_and(|line| line.starts_with("ib0        up ")), "{said}");
-    assert!(said.contains("\nworker  core  idle"), "{said}");
-    assert!(said.contains("\nib1 is missing: "), "a warning: {said}");
+    let (is_done, output) = node.ask(&["top", "--interval", "0.2"]);
+    assert!(is_done, "{output}");
+    let mut lines = output.lines();
+    assert!(lines.next().is_some_and(|line| line.starts_with("interface  state")), "{output}");
+    assert!(lines.next().is_some_and(|line| line.starts_with("ib0        up ")), "{output}");
+    assert!(output.contains("\nworker  core  idle"), "{output}");
+    assert!(output.contains("\nib1 is missing: "), "a warning: {output}");
 
-    let (is_done, said) = node.ask(&["top", "--json", "--interval", "0.2", "--view", "routes"]);
-    let json: Value = serde_json::from_str(&said).expect("it is JSON");
+    let (is_done, output) = node.ask(&["top", "--json", "--interval", "0.2", "--view", "routes"]);
+    let json: Value = serde_json::from_str(&output).expect("it is JSON");
     let routes = json["views"]["routes"].as_array().expect("rows");
-    assert!(is_done && routes.iter().any(|row| row["source"] == "connected"), "{said}");
-    assert!(json["seconds"].as_f64() >= Some(0.2), "{said}");
+    assert!(is_done && routes.iter().any(|row| row["source"] == "connected"), "{output}");
+    assert!(json["seconds"].as_f64() >= Some(0.2), "{output}");
     for view in ["interfaces", "workers", "neighbors", "connections", "drops"] {
         assert!(node.ask(&["top", "--once", "--interval", "0", "--view", view]).0);
     }
-    let (is_done, said) = fabric.ask(&["top", "--once"]);
-    assert!(!is_done && said.contains("this is a fabric, not a node"), "{said}");
+    let (is_done, output) = fabric.ask(&["top", "--once"]);
+    assert!(!is_done && output.contains("this is a fabric, not a node"), "{output}");
 }
 
 #[test]
@@ -52,21 +52,21 @@ fn a_signal_leaves_the_terminal_as_it_was() {
         .spawn();
     let mut child = Ending(child.expect("it starts"));
     let mut stdout = child.0.stdout.take().expect("it is piped");
-    let (mut said, mut bytes) = (String::new(), [0; 4096]);
+    let (mut output, mut bytes) = (String::new(), [0; 4096]);
     let begun = Instant::now();
-    while !said.contains("interfaces") {
+    while !output.contains("interfaces") {
         let len = stdout.read(&mut bytes).expect("it draws");
-        assert!(len > 0 && begun.elapsed() < TIMEOUT, "{said:?}");
-        said.push_str(&String::from_utf8_lossy(&bytes[..len]));
+        assert!(len > 0 && begun.elapsed() < TIMEOUT, "{output:?}");
+        output.push_str(&String::from_utf8_lossy(&bytes[..len]));
     }
     let id = std::fs::read_to_string(&process).expect("it is there");
     assert!(Command::new("kill").args(["-TERM", id.trim()]).status().expect("kill").success());
     let mut rest = Vec::new();
     stdout.read_to_end(&mut rest).expect("it ends");
-    said.push_str(&String::from_utf8_lossy(&rest));
-    let (_, after) = said.split_once("\x1b[?1049h").expect("the other screen");
+    output.push_str(&String::from_utf8_lossy(&rest));
+    let (_, after) = output.split_once("\x1b[?1049h").expect("the other screen");
     let (_, after) = after.split_once("\x1b[?1049l").expect("and back");
-    assert!(after.contains(" icanon") && after.contains(" echo "), "{said:?}");
+    assert!(after.contains(" icanon") && after.contains(" echo "), "{output:?}");
     while child.0.try_wait().expect("it is ours").is_none() {
         assert!(begun.elapsed() < TIMEOUT, "it does not end");
         std::thread::sleep(Duration::from_millis(20));

@@ -35,8 +35,8 @@ fn wait_for_active(fabric: &Running) {
 
 // req: iba-subnet-management, iba-links
 #[test]
-fn a_connection_goes_on_when_trunks_fail_under_opensm() {
-    let Some(preload) = preload("a_connection_goes_on_when_trunks_fail_under_opensm") else {
+fn a_connection_survives_failed_trunks_under_opensm() {
+    let Some(preload) = preload("a_connection_survives_failed_trunks_under_opensm") else {
         return;
     };
     let name = format!("pollux-{}-trunks", std::process::id());

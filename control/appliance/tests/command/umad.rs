@@ -4,7 +4,7 @@
 //! The data of such a node go by the software adapter at the same port. libumad2sim has no GRH, SL
 //! or P_Key index: tests of the transport and of its messages have those.
 
-use crate::running::{Ending, Running, TIMEOUT, preload, said};
+use crate::running::{Ending, Running, TIMEOUT, output_of, preload};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -56,7 +56,7 @@ struct Node {
 }
 
 impl Bench {
-    /// `None` after having said what is missing.
+    /// `None` after having printed what is missing.
     fn new(test: &str) -> Option<Self> {
         let preload = preload(test)?;
         let name = format!("pollux-{}-{test}", std::process::id());
@@ -115,7 +115,7 @@ impl Node {
     fn until(&self, question: &[&str], words: &str) -> String {
         let begun = Instant::now();
         loop {
-            let (_, answer) = said(&[question, &["--socket", &self.socket]].concat());
+            let (_, answer) = output_of(&[question, &["--socket", &self.socket]].concat());
             if answer.contains(words) {
                 return answer;
             }
@@ -223,6 +223,6 @@ fn the_doctor_says_what_to_do_where_there_is_no_adapter() {
         assert!(text.lines().any(|found| found.starts_with(line)), "no {line} in {text}");
     }
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("stop nodes on adapters"), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(printed.contains("stop nodes on adapters"), "{printed}");
 }

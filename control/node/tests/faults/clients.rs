@@ -70,7 +70,7 @@ fn a_full_table_of_neighbors_is_listed_again_and_again_and_no_packet_is_lost() {
 }
 
 #[test]
-fn clients_that_never_read_or_never_finish_their_request_keep_nobody_waiting() {
+fn clients_that_never_read_or_never_finish_a_request_delay_no_other() {
     let mut pair = Pair::with("silent", "rc", 1, neighbors(NEIGHBORS_MAX - 1));
     // As many as there may be, and as many again that say half of what they want.
     let silent: Vec<_> =

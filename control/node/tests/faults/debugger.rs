@@ -27,8 +27,8 @@ fn is_required() -> bool {
     std::env::var_os("POLLUX_REFEREES").is_some_and(|value| value == "required")
 }
 
-/// Stops the only thread of this name. `None` after having said that `test` is skipped: the system
-/// may let nobody trace this process.
+/// Stops the only thread of this name. `None`, with a printed reason, if the system allows no
+/// process to trace this one.
 pub fn stop(test: &str, name: &str) -> Option<Stopped> {
     let thread = thread(name);
     let mut debugger = Command::new("perl")
@@ -37,23 +37,23 @@ pub fn stop(test: &str, name: &str) -> Option<Stopped> {
         .stdout(Stdio::piped())
         .spawn()
         .expect("perl is there");
-    let mut said = String::new();
+    let mut message = String::new();
     let stdout = debugger.stdout.take().expect("it is piped");
-    BufReader::new(stdout).read_line(&mut said).expect("it says something");
+    BufReader::new(stdout).read_line(&mut message).expect("it says something");
     let stopped = Stopped(debugger);
-    if said == "stopped\n" {
+    if message == "stopped\n" {
         return Some(stopped);
     }
-    assert!(!is_required(), "{test} needs ptrace(2): {said}");
-    println!("SKIP {test}: no process may trace this one: {said}");
+    assert!(!is_required(), "{test} needs ptrace(2): {message}");
+    println!("SKIP {test}: no process may trace this one: {message}");
     None
 }
 
 fn thread(name: &str) -> String {
     let tasks = std::fs::read_dir("/proc/self/task").expect("it is there").flatten();
     let named = tasks.filter(|task| {
-        let said = std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
-        said.trim_end() == name
+        let message = std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+        message.trim_end() == name
     });
     let threads: Vec<_> = named.map(|task| task.file_name()).collect();
     let [thread] = &threads[..] else { panic!("{} threads are called {name}", threads.len()) };

@@ -124,7 +124,7 @@ impl Pair {
         }
     }
 
-    /// Goes on until nothing has come for so long.
+    /// Polls until nothing was received for this long.
     pub fn listen(&mut self, silence: Duration) {
         let mut last = (self.answered.len(), self.peer.now());
         while self.peer.now() < last.1 + silence {
@@ -138,7 +138,7 @@ impl Pair {
     fn send(&mut self, worker: u8, sequence: u16) {
         let now = self.peer.now();
         let sent = self.worker(worker).send(now, &request(sequence));
-        sent.expect("there is room");
+        sent.expect("there is space");
         self.worker(worker).flush();
     }
 
@@ -159,7 +159,7 @@ impl Pair {
         }
     }
 
-    /// Sends so many requests by a worker, each once the queue pair has room and the node's worker
+    /// Sends so many requests by a worker, each once the queue pair has space and the node's worker
     /// has had time for the last.
     pub fn send_all(&mut self, worker: u8, count: u16) {
         for sequence in 0..count {

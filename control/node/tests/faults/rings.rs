@@ -46,7 +46,7 @@ fn what_does_not_fit_the_ring_to_control_is_counted() {
         assert!((RING - OTHERS..=RING).contains(&answered), "{mode}: {answered}");
         let first: Vec<_> = (0..answered as u16).collect();
         assert_eq!(pair.answered, first, "{mode}: the first have the space");
-        // Everything that comes later has space again.
+        // All later packets have space again.
         pair.answered.clear();
         pair.send_all(0, 100);
         pair.until("answered", |pair| pair.answered.len() == 100);
@@ -64,11 +64,11 @@ fn what_does_not_fit_the_ring_to_a_worker_is_counted() {
     let Some(stopped) = debugger::stop(test, "worker0") else { return };
     let fits = RING + WAITING;
     let count = 2 * fits;
-    // Control keeps up with the other worker, so nothing is lost on the way up.
+    // Control keeps up with the other worker, so no event to it is lost.
     pair.send_paced(1, count as u16);
     pair.listen(SILENCE);
     assert!(pair.answered.is_empty(), "nobody answers now");
-    // The control thread goes on.
+    // The control thread continues.
     let before = pair.dropped("control_no_room");
     assert!((count - fits..=count - fits + OTHERS).contains(&before), "{before}");
     drop(stopped);

@@ -1,4 +1,4 @@
-//! What the watchdog of a service manager hears of a node of which a part stands still.
+//! The watchdog messages of a node of which a thread is stopped.
 
 use crate::debugger;
 use crate::host::TIMEOUT;

@@ -69,8 +69,8 @@ fn routes_of_ospf_are_learnt_and_lost_with_the_neighbor() {
         for protocol in ["ospf1", "ospf2"] {
             let question = format!("show ospf neighbors {protocol}");
             until(&question, || {
-                let said = bird.say(&question);
-                if said.contains("Full") { Ok(()) } else { Err(said) }
+                let message = bird.say(&question);
+                if message.contains("Full") { Ok(()) } else { Err(message) }
             });
         }
     }
@@ -93,7 +93,7 @@ fn routes_of_ospf_are_learnt_and_lost_with_the_neighbor() {
     });
 }
 
-/// BGP at all links, both families, and the routes of a file; the network behind is told.
+/// BGP at all links, both families, and the routes of a file; the network behind it is announced.
 fn bgp(side: Side) -> String {
     let (nth, peer) = (side.nth(), side.other().nth());
     let mut text = String::from("protocol direct { ipv4; ipv6; interface \"ib5\"; }\n");

@@ -1,5 +1,5 @@
-//! Routes that come and go while packets are forwarded: none is lost, and the tables are equal in
-//! the end. So it is when the control thread does not read what the kernel says.
+//! Routes that are added and removed while packets are forwarded: none is lost, and the tables are
+//! equal in the end. The same holds while the control thread does not read notifications.
 
 use crate::debugger;
 use crate::nodes::{NodeInNamespace, control_thread, until};
@@ -146,7 +146,7 @@ const ROUNDS: usize = 6;
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "the rate of changes is shown")]
-fn no_packet_is_lost_while_routes_come_go_and_are_replaced() {
+fn no_packet_is_lost_while_routes_are_added_replaced_and_removed() {
     let Some(hosts) = Hosts::start("churn", Neighbors::Asked) else { return };
     let routes = count(3000);
     let namespace = &hosts.router.namespace;
@@ -202,7 +202,7 @@ const ROUTES_MAX: usize = 200_000;
 #[test]
 fn a_control_thread_that_does_not_read_loses_notifications_and_no_packets() {
     let test = "overrun";
-    // A control thread that stands still answers no ARP: hosts that ask it give it up 8 s later.
+    // A stopped control thread answers no ARP: hosts give it up 8 s later.
     let Some(hosts) = Hosts::start(test, Neighbors::Static) else { return };
     let router = &hosts.router;
     let Some(stopped) = debugger::stop(test, &control_thread(&router.namespace)) else { return };

@@ -87,8 +87,8 @@ impl Hosts {
     /// Waits until the host reaches an address.
     fn wait_for_ping(&self, to: &str) {
         until(&format!("a reply of {to}"), || {
-            let said = say(&self.host, "ping", &format!("-c 1 -W 1 {to}"));
-            if said.contains(" 0% packet loss") { Ok(()) } else { Err(said) }
+            let message = say(&self.host, "ping", &format!("-c 1 -W 1 {to}"));
+            if message.contains(" 0% packet loss") { Ok(()) } else { Err(message) }
         });
     }
 
@@ -101,13 +101,13 @@ impl Hosts {
 
     /// Echo requests that the kernel beside the router has seen.
     fn echoes_of_kernel(&self) -> u64 {
-        let said = say(&self.router.namespace, "nstat", "-asz IcmpInEchos");
-        let line = said.lines().find(|line| line.starts_with("IcmpInEchos")).expect("a counter");
+        let message = say(&self.router.namespace, "nstat", "-asz IcmpInEchos");
+        let line = message.lines().find(|line| line.starts_with("IcmpInEchos")).expect("a counter");
         line.split_whitespace().nth(1).and_then(|count| count.parse().ok()).expect("a number")
     }
 }
 
-/// Ping both families, to the router and through it; iperf3 through it, both ways.
+/// Ping both families, to the router and through it; iperf3 through it, in both directions.
 fn passes(test: &str, keys: &str, way: &str) {
     if pollux_referee::program_of(test, "iperf3", "--referees").is_none() {
         return;
@@ -120,8 +120,11 @@ fn passes(test: &str, keys: &str, way: &str) {
     assert_eq!((row.state.as_str(), row.mtu), ("up", Some(1500)), "{row:?}");
     assert!(row.why.contains(&format!("by {way}")), "{}", row.why);
     for to in ["10.5.0.1", "fd05::1"] {
-        let said = say(&hosts.host, "ping", &format!("-c 5 -i 0.1 {to}"));
-        assert!(said.contains("5 received, 0% packet loss") && !said.contains("DUP"), "{said}");
+        let message = say(&hosts.host, "ping", &format!("-c 5 -i 0.1 {to}"));
+        assert!(
+            message.contains("5 received, 0% packet loss") && !message.contains("DUP"),
+            "{message}"
+        );
     }
     let known = format!("{:?}", hosts.host.json("neighbor show dev h0"));
     let link = row.link.expect("an address");
@@ -133,7 +136,7 @@ fn passes(test: &str, keys: &str, way: &str) {
     let _server = Server::start(&hosts.behind.namespace);
     for options in ["10.0.0.2 -n 32M", "10.0.0.2 -n 32M -R", "fd00::2 -n 32M"] {
         let end = iperf3(&hosts.host, &format!("-c {options}"));
-        // The last bytes may be on their way when the client says that it has sent all.
+        // The last bytes may be in flight when the client reports that it has sent all.
         assert!(end["sum_received"]["bytes"].as_u64() >= Some(24 << 20), "{options}: {end}");
     }
     assert_eq!(hosts.drops("frame", "too_long"), 0);
@@ -161,8 +164,11 @@ fn with_af_xdp_the_kernel_answers_nothing() {
     hosts.router.namespace.ip("address add 10.5.0.1/24 dev eth0");
     let before = hosts.echoes_of_kernel();
     hosts.wait_for_ping("10.5.0.1");
-    let said = say(&hosts.host, "ping", "-c 3 -i 0.1 10.5.0.1");
-    assert!(said.contains("3 received, 0% packet loss") && !said.contains("DUP"), "{said}");
+    let message = say(&hosts.host, "ping", "-c 3 -i 0.1 10.5.0.1");
+    assert!(
+        message.contains("3 received, 0% packet loss") && !message.contains("DUP"),
+        "{message}"
+    );
     assert_eq!(hosts.echoes_of_kernel(), before);
 }
 
@@ -181,13 +187,16 @@ fn with_packet_sockets_a_rule_keeps_the_kernel_from_answering() {
     assert!(done.status.success(), "{done:?}");
     let before = hosts.echoes_of_kernel();
     hosts.wait_for_ping("10.5.0.1");
-    let said = say(&hosts.host, "ping", "-c 3 -i 0.1 10.5.0.1");
-    assert!(said.contains("3 received, 0% packet loss") && !said.contains("DUP"), "{said}");
+    let message = say(&hosts.host, "ping", "-c 3 -i 0.1 10.5.0.1");
+    assert!(
+        message.contains("3 received, 0% packet loss") && !message.contains("DUP"),
+        "{message}"
+    );
     assert_eq!(hosts.echoes_of_kernel(), before);
 }
 
 #[test]
-fn a_device_that_is_down_or_gone_is_a_state_and_comes_back() {
+fn a_device_that_is_down_or_removed_is_a_state_and_is_opened_again() {
     let Some(hosts) = Hosts::start("ethernet states", "") else { return };
     hosts.wait_for_ping("10.5.0.1");
     hosts.router.namespace.ip("link set eth0 down");

@@ -190,8 +190,8 @@ fn routes_equal_the_kernels(nexthops: bool) {
     }
 
     // Sessions that begin anew have new routes of all paths.
-    let said = left.say(&["clear bgp *"]);
-    wait_for_bgp(&left, &said);
+    let message = left.say(&["clear bgp *"]);
+    wait_for_bgp(&left, &message);
     pair.wait_for_equal_routes("clear bgp");
 
     left.restart();
@@ -204,14 +204,14 @@ fn routes_equal_the_kernels(nexthops: bool) {
     wait_for_all(&pair, "a restart of the node");
 
     let weights = ["configure terminal", "router bgp 65001", "no bgp bestpath bandwidth ignore"];
-    let said = left.say(&weights);
+    let message = left.say(&weights);
     until("weights by bandwidth", || {
         let routes = pair.left.routes();
         let route = routes.iter().find(|one| one.to == BEHIND[0] && one.is_active);
         let via = route.map(|one| one.via.clone()).unwrap_or_default();
         let weight = |of: &str| via.iter().find(|hop| hop.interface == of).map(|hop| hop.weight);
         let (Some(first), Some(second)) = (weight("ib1"), weight("ib2")) else {
-            return Err(format!("{via:?}, {said}"));
+            return Err(format!("{via:?}, {message}"));
         };
         // Percentages.
         if (2.5..3.5).contains(&(f64::from(first) / f64::from(second))) {
@@ -233,9 +233,9 @@ fn routes_equal_the_kernels(nexthops: bool) {
 /// Waits until all sessions of BGP are there.
 fn wait_for_bgp(frr: &Frr, after: &str) {
     until(&format!("sessions of BGP after {after}"), || {
-        let said = frr.say(&["show bgp summary established"]);
-        let established = said.lines().filter(|line| line.contains(" 65002 ")).count();
-        if established == 2 * LINKS { Ok(()) } else { Err(said) }
+        let message = frr.say(&["show bgp summary established"]);
+        let established = message.lines().filter(|line| line.contains(" 65002 ")).count();
+        if established == 2 * LINKS { Ok(()) } else { Err(message) }
     });
 }
 

@@ -1,5 +1,5 @@
-//! A table of BGP that comes and goes as a whole, as with a session to the Internet, while packets
-//! are forwarded by one of its routes.
+//! A table of BGP that is learned and withdrawn at once, as with a session to the Internet, while
+//! packets are forwarded by one of its routes.
 
 use crate::bird::Bird;
 use crate::churn::{count, under_traffic};
@@ -32,7 +32,7 @@ const ROUTER: &str = "protocol kernel { ipv4 { export where source = RTS_BGP; };
     ipv4 { import all; export none; }; connect delay time 1; }\n";
 
 #[test]
-fn routes_of_bgp_come_and_go_by_the_thousand_and_no_packet_is_lost() {
+fn no_packet_is_lost_while_thousands_of_bgp_routes_change() {
     let test = "BGP beside packets";
     let fabric = Embedded::start("single:4").expect("it starts");
     let start = |text: &str, devices: &[u8]| {

@@ -177,7 +177,7 @@ fn packets_to_a_group_leave_by_each_interface_of_its_route() {
 }
 
 #[test]
-fn packets_to_a_group_of_ipv6_are_forwarded_as_well() {
+fn packets_to_a_group_of_ipv6_are_forwarded() {
     let Some(kernels) = Kernels::start("multicast six") else { return };
     let Kernels { first, middle, last, .. } = &kernels;
     let (near, far) = (member(middle, GROUP_V6.into()), member(last, GROUP_V6.into()));

@@ -15,7 +15,8 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Makes one and moves the calling thread into it. `None`, said aloud, where `test` may not.
+    /// Makes one and moves the calling thread into it. `None`, with a printed reason, where `test`
+    /// may not.
     ///
     /// # Panics
     /// If it cannot be made although `POLLUX_REFEREES` is `required`.

@@ -19,7 +19,7 @@ use std::sync::mpsc::sync_channel;
 use std::thread::{Builder, JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
-/// How long anything may take here.
+/// The timeout of each step.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A node in a namespace.
@@ -49,13 +49,13 @@ impl Running {
         let client = Client::new(&path, TIMEOUT);
         let name = control_thread(namespace);
         let namespace = Arc::clone(namespace);
-        // The thread moves to the namespace, and those that it starts are there as well.
+        // The thread moves to the namespace, and so do those that it starts.
         let run = move || {
             namespace.join();
             let node = NodeRunner::new(config, Some(&path)).expect("it starts");
             sender.send(()).expect("the test waits");
             let order = || if over.load(Ordering::Relaxed) { Order::End } else { Order::Run };
-            node.run(woken, order, |said| println!("{said}")).expect("it runs");
+            node.run(woken, order, |message| println!("{message}")).expect("it runs");
         };
         let thread = Builder::new().name(name).spawn(run).expect("a thread");
         started.recv().expect("it starts");
@@ -79,7 +79,7 @@ pub fn control_thread(namespace: &Namespace) -> String {
 }
 
 impl NodeInNamespace {
-    /// Starts a node with the configuration. `None`, said aloud, where `test` may not.
+    /// Starts a node with the configuration. `None`, with a printed reason, where `test` may not.
     pub fn start(test: &str, config: &str) -> Option<Self> {
         let namespace = Arc::new(Namespace::make(test)?);
         let running = Running::start(&namespace, config);
@@ -117,7 +117,7 @@ impl NodeInNamespace {
         let row = |one: RouteStatus| {
             let (ip, len) = one.to.split_once('/').expect("a prefix");
             let (ip, len) = (ip.parse().expect("an address"), len.parse().expect("a length"));
-            let said = match one.kind.as_str() {
+            let message = match one.kind.as_str() {
                 "unicast" if one.via.is_empty() => return None,
                 "unicast" => {
                     let hop = |via: RouteHop| (via.interface, via.gateway, via.weight.into());
@@ -127,7 +127,7 @@ impl NodeInNamespace {
                 "unreachable" => Said::Other("unreachable"),
                 other => Said::Other(if other == "prohibit" { "prohibit" } else { "unknown" }),
             };
-            Some(((ip, len, one.metric.expect("a metric")), said))
+            Some(((ip, len, one.metric.expect("a metric")), message))
         };
         routes.filter_map(row).collect()
     }
@@ -183,8 +183,8 @@ impl NodeInNamespace {
             let up = links.iter().filter(is_up);
             let addresses = up.flat_map(|link| link["addr_info"].as_array().into_iter().flatten());
             let addresses = addresses.filter(|address| address["scope"] == "global").count();
-            let said = format!("{subnets} subnets, {addresses} addresses in the kernel");
-            if (subnets, addresses) == (2 * count, 2 * count) { Ok(()) } else { Err(said) }
+            let message = format!("{subnets} subnets, {addresses} addresses in the kernel");
+            if (subnets, addresses) == (2 * count, 2 * count) { Ok(()) } else { Err(message) }
         });
     }
 
@@ -206,8 +206,8 @@ impl NodeInNamespace {
             let mut ping = self.namespace.command("ping");
             let output = ping.args(["-c", "1", "-W", "1"]).args(options).arg(to).output();
             let output = output.expect("ping runs");
-            let said = String::from_utf8_lossy(&output.stdout).into_owned();
-            if output.status.success() { Ok(()) } else { Err(said) }
+            let message = String::from_utf8_lossy(&output.stdout).into_owned();
+            if output.status.success() { Ok(()) } else { Err(message) }
         });
     }
 }

@@ -13,7 +13,7 @@ const FOUR: &str = "nexthop via 10.0.1.2 nexthop via 10.0.2.2 nexthop via 10.0.3
 
 fn start(test: &str) -> Option<Watched> {
     let mut watched = Watched::start(test, NOTIFICATION_BYTES)?;
-    watched.settle();
+    watched.step_until_idle();
     let table = watched.compare("start");
     assert_eq!(table.len(), 8, "connected routes of four shadows, both families: {table:#?}");
     Some(watched)
@@ -124,7 +124,7 @@ fn routes_follow_their_nexthop_objects() {
 }
 
 #[test]
-fn carrier_that_goes_takes_paths_along_and_brings_back_what_the_kernel_brings_back() {
+fn loss_of_carrier_removes_paths_and_its_return_restores_those_of_the_kernel() {
     let Some(mut watched) = start("carrier") else { return };
     steps(
         &mut watched,
@@ -161,12 +161,12 @@ fn a_link_that_is_set_down_takes_routes_along_without_a_message() {
     assert_eq!(paths(&watched, "198.51.100.0/24"), 0);
     // Down and up before the mirror reads either: the routes by it are gone all the same.
     watched.namespace.ip("route add 198.51.102.0/24 via 10.0.2.2");
-    watched.settle();
+    watched.step_until_idle();
     watched.namespace.ip("link set ib2 down");
     watched.namespace.ip("link set ib2 up");
     watched.turn();
     assert_eq!(paths(&watched, "198.51.102.0/24"), 0, "not used before the dump");
-    watched.settle();
+    watched.step_until_idle();
     watched.compare("down and up");
 }
 
@@ -195,25 +195,25 @@ fn a_replacement_in_two_messages_leaves_no_gap() {
     watched.step("-6 route add 2001:db8:51::/64 via 2001:db8:1::2");
     watched.namespace.ip("-6 route del 2001:db8:51::/64");
     watched.namespace.ip("-6 route add 2001:db8:51::/64 via 2001:db8:2::2");
-    let changes = watched.settle();
+    let changes = watched.step_until_idle();
     assert!(matches!(changes[..], [KernelRouteChange::Set(..)]), "{changes:?}");
     watched.compare("replacement");
     watched.namespace.ip("-6 route del 2001:db8:51::/64");
     watched.namespace.ip("-6 route add 2001:db8:51::/64 via 2001:db8:2::2");
-    assert_eq!(watched.settle(), [], "what is as it was is no change");
+    assert_eq!(watched.step_until_idle(), [], "what is as it was is no change");
 }
 
 #[test]
 fn lost_notifications_are_made_up_for_by_a_dump() {
     let Some(mut watched) = Watched::start("overrun", 4096) else { return };
-    watched.settle();
+    watched.step_until_idle();
     let mut batch = String::new();
     for n in 0..10_000 {
         let (a, b) = (n / 256, n % 256);
         writeln!(batch, "route add 172.16.{b}.{a}/32 via 10.0.{}.2", n % 4 + 1).expect("text");
     }
     watched.namespace.batch(&batch);
-    watched.settle();
+    watched.step_until_idle();
     let counters = watched.watch.routes().counters();
     assert!(counters.overruns >= 1 && counters.dumps >= 2, "{counters:?}");
     assert_eq!(watched.compare("overrun").len(), 10_008);
@@ -221,6 +221,6 @@ fn lost_notifications_are_made_up_for_by_a_dump() {
     // Before the dump was read, the old routes stay in use.
     assert_eq!(watched.turn(), []);
     assert_eq!(watched.mirrored().len(), 10_008);
-    watched.settle();
+    watched.step_until_idle();
     assert_eq!(watched.compare("deletion of all").len(), 8);
 }

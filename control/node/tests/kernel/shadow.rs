@@ -88,7 +88,7 @@ fn a_shadow_has_the_mtu_the_addresses_and_the_carrier_it_was_given() {
 }
 
 #[test]
-fn packets_go_through_a_shadow_both_ways() {
+fn packets_pass_a_shadow_in_both_directions() {
     let Some(_namespace) = Namespace::enter("shadow packets") else { return };
     let mut shadow = open_shadow("ib0").expect("a shadow");
     shadow.set_addresses(&[(Ipv4Addr::new(10, 0, 1, 1).into(), 24)].into()).expect("addresses");

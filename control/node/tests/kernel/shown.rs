@@ -38,8 +38,8 @@ pub fn shown(namespace: &Namespace, is_wanted: impl Fn(&str) -> bool) -> Table {
             if local || !is_wanted(route["protocol"].as_str().unwrap_or_default()) {
                 continue;
             }
-            if let Some(said) = said_of(&route, &nexthops) {
-                table.entry((address, len, metric)).or_insert(said);
+            if let Some(message) = said_of(&route, &nexthops) {
+                table.entry((address, len, metric)).or_insert(message);
             }
         }
     }

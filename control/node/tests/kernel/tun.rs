@@ -68,33 +68,38 @@ impl Kernels {
 /// The output of a program, whether it succeeded or not.
 pub fn say(namespace: &Namespace, program: &str, arguments: &str) -> String {
     let output = namespace.command(program).args(arguments.split(' ')).output().expect("it runs");
-    [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned()).concat()
+    [output.stdout, output.stderr]
+        .map(|message| String::from_utf8_lossy(&message).into_owned())
+        .concat()
 }
 
 #[test]
-fn long_packets_pass_whole_in_fragments_or_not_at_all() {
+fn long_packets_pass_unfragmented_in_fragments_or_not_at_all() {
     let Some(kernels) = Kernels::start("tun mtu", ["", "mtu = 1500"]) else { return };
     let Kernels { first, second, .. } = &kernels;
-    let said = say(&first.namespace, "ping", "-c 1 -W 20 -M do -s 60000 10.0.0.2");
-    assert!(said.contains("60008 bytes from 10.0.0.2"), "{said}");
+    let message = say(&first.namespace, "ping", "-c 1 -W 20 -M do -s 60000 10.0.0.2");
+    assert!(message.contains("60008 bytes from 10.0.0.2"), "{message}");
     // The node at the narrow device sends its MTU, once for each destination.
-    let said = say(&first.namespace, "ping", "-c 1 -W 20 -M do -s 3000 192.168.2.2");
-    assert!(said.contains("From 10.0.0.2") && said.contains("mtu = 1500"), "{said}");
-    let said = say(&first.namespace, "ping", "-c 1 -W 20 -M do -s 3000 fd00:2::2");
-    assert!(said.contains("From fd00::2") && said.contains("Packet too big: mtu=1500"), "{said}");
+    let message = say(&first.namespace, "ping", "-c 1 -W 20 -M do -s 3000 192.168.2.2");
+    assert!(message.contains("From 10.0.0.2") && message.contains("mtu = 1500"), "{message}");
+    let message = say(&first.namespace, "ping", "-c 1 -W 20 -M do -s 3000 fd00:2::2");
+    assert!(
+        message.contains("From fd00::2") && message.contains("Packet too big: mtu=1500"),
+        "{message}"
+    );
     let route = &first.namespace.json("route get 192.168.2.2")[0];
     assert_eq!(route["metrics"][0]["mtu"], 1500, "{route}");
     first.namespace.ip("route flush cache");
-    // Where fragments may be made, the node makes them: the kernel here sends a whole packet.
-    let said = say(&first.namespace, "ping", "-c 1 -W 20 -M dont -s 3000 192.168.2.2");
-    assert!(said.contains("3008 bytes from 192.168.2.2"), "{said}");
-    let said = say(&second.namespace, "ping", "-c 1 -W 20 -s 1472 -M do 192.168.1.2");
-    assert!(said.contains("1480 bytes from 192.168.1.2"), "{said}");
+    // Where fragments are allowed, the node makes them: this kernel sends an unfragmented packet.
+    let message = say(&first.namespace, "ping", "-c 1 -W 20 -M dont -s 3000 192.168.2.2");
+    assert!(message.contains("3008 bytes from 192.168.2.2"), "{message}");
+    let message = say(&second.namespace, "ping", "-c 1 -W 20 -s 1472 -M do 192.168.1.2");
+    assert!(message.contains("1480 bytes from 192.168.1.2"), "{message}");
 }
 
 /// The source of the packet is unknown in the domain that it leaves by.
 #[test]
-fn errors_about_packets_into_another_domain_come_back() {
+fn errors_about_packets_into_another_domain_reach_the_sender() {
     let config = "[router]\n[domain.red]\n\
         [interface.tun0]\nkind = \"tun\"\ndomain = \"red\"\naddress = [\"192.168.1.1/24\"]\n\
         kernel_address = [\"192.168.1.2/24\"]\n\
@@ -107,11 +112,11 @@ fn errors_about_packets_into_another_domain_come_back() {
         let add = ["-n", node.namespace.name(), "route", "replace", "198.18.0.0/16", "via"];
         let mut ip = Command::new("ip");
         let done = ip.args(add).args(["192.168.1.1", "dev", "tun0"]).output().expect("ip runs");
-        let said = String::from_utf8_lossy(&done.stderr).into_owned();
-        if done.status.success() { Ok(()) } else { Err(said) }
+        let message = String::from_utf8_lossy(&done.stderr).into_owned();
+        if done.status.success() { Ok(()) } else { Err(message) }
     });
-    let said = say(&node.namespace, "ping", "-c 1 -W 20 -M do -s 3000 198.18.0.1");
-    assert!(said.contains("From 192.168.1.1") && said.contains("mtu = 1500"), "{said}");
+    let message = say(&node.namespace, "ping", "-c 1 -W 20 -M do -s 3000 198.18.0.1");
+    assert!(message.contains("From 192.168.1.1") && message.contains("mtu = 1500"), "{message}");
 }
 
 /// The addresses of nodes at the device and at the partition.
@@ -134,17 +139,23 @@ fn connections_and_datagrams_to_nodes_are_refused_at_once() {
 }
 
 #[test]
-fn routes_that_end_are_told_to_programs() {
+fn programs_get_errors_for_routes_that_end() {
     let Some(kernels) = Kernels::start("tun errors", ["", ""]) else { return };
     let first = &kernels.first.namespace;
-    let said = say(first, "ping", "-c 1 -W 20 172.31.0.1");
-    assert!(said.contains("From 192.168.1.1") && said.contains("Net Unreachable"), "{said}");
-    let said = say(first, "ping", "-c 1 -W 20 fd99::1");
-    assert!(said.contains("From fd00:1::1") && said.contains("No route"), "{said}");
-    let said = say(first, "ping", "-c 1 -W 20 -t 1 192.168.2.2");
-    assert!(said.contains("From 192.168.1.1") && said.contains("Time to live exceeded"), "{said}");
-    let said = say(first, "ping", "-c 1 -W 20 -t 2 fd00:2::2");
-    assert!(said.contains("From fd00::2") && said.contains("Hop limit"), "{said}");
+    let message = say(first, "ping", "-c 1 -W 20 172.31.0.1");
+    assert!(
+        message.contains("From 192.168.1.1") && message.contains("Net Unreachable"),
+        "{message}"
+    );
+    let message = say(first, "ping", "-c 1 -W 20 fd99::1");
+    assert!(message.contains("From fd00:1::1") && message.contains("No route"), "{message}");
+    let message = say(first, "ping", "-c 1 -W 20 -t 1 192.168.2.2");
+    assert!(
+        message.contains("From 192.168.1.1") && message.contains("Time to live exceeded"),
+        "{message}"
+    );
+    let message = say(first, "ping", "-c 1 -W 20 -t 2 fd00:2::2");
+    assert!(message.contains("From fd00::2") && message.contains("Hop limit"), "{message}");
     if pollux_referee::program("traceroute", "traceroute").is_some() {
         let ways: [(&str, &[&str]); 5] = [
             ("192.168.2.2", &["192.168.1.1", "10.0.0.2", "192.168.2.2"]),
@@ -155,9 +166,9 @@ fn routes_that_end_are_told_to_programs() {
             ("192.168.1.1", &["192.168.1.1"]),
         ];
         for (to, way) in ways {
-            let said = say(first, "traceroute", &format!("-n -q 1 -w 20 {to}"));
-            let hops = said.lines().skip(1).filter_map(|line| line.split_whitespace().nth(1));
-            assert_eq!(hops.collect::<Vec<_>>(), way, "{said}");
+            let message = say(first, "traceroute", &format!("-n -q 1 -w 20 {to}"));
+            let hops = message.lines().skip(1).filter_map(|line| line.split_whitespace().nth(1));
+            assert_eq!(hops.collect::<Vec<_>>(), way, "{message}");
         }
     }
     // Nor do nodes put fragments together, which is counted.
@@ -167,13 +178,13 @@ fn routes_that_end_are_told_to_programs() {
         of_socket.next().expect("a counter").count
     };
     let before = no_socket();
-    let said = say(first, "ping", "-c 1 -W 1 -M dont -s 65507 10.0.0.2");
-    assert!(said.contains("100% packet loss"), "{said}");
-    assert_eq!(no_socket() - before, 2, "fragments of {said}");
+    let message = say(first, "ping", "-c 1 -W 1 -M dont -s 65507 10.0.0.2");
+    assert!(message.contains("100% packet loss"), "{message}");
+    assert_eq!(no_socket() - before, 2, "fragments of {message}");
     if pollux_referee::program("tracepath", "tracepath").is_some() {
-        let said = say(first, "tracepath", "-n 192.168.2.2");
+        let message = say(first, "tracepath", "-n 192.168.2.2");
         for hop in ["192.168.1.1", "10.0.0.2", "192.168.2.2", "hops 3"] {
-            assert!(said.contains(hop), "{said}");
+            assert!(message.contains(hop), "{message}");
         }
     }
 }
@@ -200,8 +211,8 @@ impl Drop for Server {
 pub fn iperf3(namespace: &Namespace, arguments: &str) -> Value {
     let mut report = Value::Null;
     until("a connection of iperf3", || {
-        let said = say(namespace, "iperf3", &format!("-J {arguments}"));
-        report = serde_json::from_str(&said).map_err(|error| format!("{error}: {said}"))?;
+        let message = say(namespace, "iperf3", &format!("-J {arguments}"));
+        report = serde_json::from_str(&message).map_err(|error| format!("{error}: {message}"))?;
         match report["error"].as_str() {
             Some(error) if error.contains("onnect") => Err(error.into()),
             _ => Ok(()),
@@ -235,7 +246,7 @@ fn exchange(stream: TcpStream) {
     sending.join().expect("it is sent");
 }
 
-/// Streams both ways at once between the two kernels, of each family.
+/// Streams in both directions at once between the two kernels, of each family.
 fn streams_are_complete(test: &str, keys: [&str; 2]) {
     let Some(kernels) = Kernels::start(test, keys) else { return };
     let namespaces = [&kernels.first, &kernels.second].map(|node| Arc::clone(&node.namespace));
@@ -271,7 +282,7 @@ fn iperf3_finds_no_error() {
     {
         let end = iperf3(first, options);
         let received = end["sum_received"]["bytes"].as_u64();
-        // Packets that are on their way when the client is done do not count.
+        // Packets in flight when the client is done do not count.
         assert!(received >= Some(4 << 20), "{options}: {end}");
     }
     let end = iperf3(first, "-c 192.168.2.2 -u -b 20M -l 1200 -n 2M");

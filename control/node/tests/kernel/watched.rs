@@ -36,7 +36,7 @@ impl Watched {
     }
 
     /// Lets the mirror read all there is; time passes only where it waits for a timer.
-    pub fn settle(&mut self) -> Vec<KernelRouteChange> {
+    pub fn step_until_idle(&mut self) -> Vec<KernelRouteChange> {
         let mut all = Vec::new();
         for _ in 0..10_000 {
             let turn = self.watch.turn(self.now).expect("netlink sockets work");
@@ -74,7 +74,7 @@ impl Watched {
     /// Runs `ip`, then compares the mirror with what `ip` shows.
     pub fn step(&mut self, arguments: &str) {
         self.namespace.ip(arguments);
-        self.settle();
+        self.step_until_idle();
         self.compare(arguments);
     }
 
@@ -95,13 +95,13 @@ impl Watched {
             let flags = link["flags"].as_array().expect("flags").clone();
             flags.iter().any(|flag| flag == "LOWER_UP") == carrier
         });
-        self.settle();
+        self.step_until_idle();
     }
 
     /// Waits for notifications until `condition` holds.
     pub fn wait(&mut self, what: &str, mut condition: impl FnMut(&mut Self) -> bool) {
         for _ in 0..600 {
-            self.settle();
+            self.step_until_idle();
             if condition(self) {
                 return;
             }
@@ -118,8 +118,8 @@ impl Watched {
             published.map(|(key, route)| (key, &route.target)).eq(&self.table),
             "changes add up to what is published"
         );
-        let said = |(key, target): (&KernelRouteKey, &KernelTarget)| {
-            let said = match target {
+        let row = |(key, target): (&KernelRouteKey, &KernelTarget)| {
+            let text = match target {
                 KernelTarget::Blackhole => Said::Other("blackhole"),
                 KernelTarget::Unreachable => Said::Other("unreachable"),
                 KernelTarget::Prohibit => Said::Other("prohibit"),
@@ -129,9 +129,9 @@ impl Watched {
                         .collect(),
                 ),
             };
-            ((key.destination, key.prefix_len, key.metric), said)
+            ((key.destination, key.prefix_len, key.metric), text)
         };
-        self.table.iter().map(said).collect()
+        self.table.iter().map(row).collect()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Our packets beside those of Linux in our place, field by field as tshark shows them.
+//! Our packets compared with those of Linux in the same role, field by field as tshark shows them.
 //!
 //! Two guests meet, and then the second of them and a node of ours with the first one's addresses.
 //! Of each kind of packet the first that was sent is compared. A field is the same, or it names
@@ -45,7 +45,7 @@ const KINDS: [Kind; 14] = [
 const BROADCAST: &str = "ff12:401b:ffff::ffff:ffff";
 
 /// Fields that differ between any two nodes, or runs; and with that, checksums and the bytes of
-/// whole headers, whose fields are compared by themselves.
+/// headers, whose fields are compared one by one.
 const NAMES: [&str; 62] = [
     "arp.dst.hw",
     "arp.dst.hw.address",
@@ -230,14 +230,14 @@ fn parts<'a>(name: &str, text: &'a str) -> Vec<(&'static str, &'a str)> {
     parts
 }
 
-/// A state of both, in the words of the guest that is asked.
+/// A state of both, in the output of the guest.
 const ASK: &str = "ip neigh flush dev ib0; wait_for 10 ping -c1 -W1 10.0.0.1";
 
-/// Reports of who is in which group go to groups that routers are in.
+/// Membership reports are sent to groups of routers.
 const HEAR: &str = "ip addr add 224.0.0.22/32 dev ib0 autojoin;
     ip addr add ff02::16/128 dev ib0 autojoin; sleep 0.5";
 
-/// Linux in our place.
+/// Linux in the role of Pollux.
 fn linux_with_linux(test: &str) -> Option<BTreeMap<&'static str, Fields>> {
     let fabric = Running::start(test, 2, Manager::Ours);
     let mut one = Guest::with(test, &fabric.wire(1), 1, "")?;
@@ -265,7 +265,7 @@ fn linux_with_linux(test: &str) -> Option<BTreeMap<&'static str, Fields>> {
     judge(test, fabric, &lid)
 }
 
-/// We in our place.
+/// Pollux in its own role.
 fn we_with_linux(test: &str) -> Option<BTreeMap<&'static str, Fields>> {
     let mut meeting = Meeting::arrange(test, Manager::Ours, ["rc", "connected"])?;
     meeting.hosts.must_answer(0, "10.0.0.2", 56);

@@ -1,4 +1,4 @@
-//! Linux and we by connection: who asks whom, by which service ID, and how long a packet may be.
+//! Connections with Linux: the side that connects, its service ID, and the longest packet.
 
 use crate::fabric::{Manager, Running};
 use crate::guest::Guest;
@@ -121,8 +121,8 @@ fn either_side_may_take_less() {
     meeting.ping(9000 - 28);
     let too_long = meeting.hosts.ping(0, "10.0.0.2", 9000 - 27);
     assert_eq!(too_long, EchoOutcome::NotSent(NotSent::TooBig(9000)));
-    let (status, said) = meeting.linux_says("ping -Mdo -c2 -i0.5 -W1 -s8973 10.0.0.1");
-    assert_ne!(status, 0, "{said}");
+    let (status, output) = meeting.linux_says("ping -Mdo -c2 -i0.5 -W1 -s8973 10.0.0.1");
+    assert_ne!(status, 0, "{output}");
     // Linux takes that for a sign that the way is no wider than a datagram.
     assert!(meeting.linux("ip route get 10.0.0.1").contains("mtu 2044"));
     meeting.linux("ip route flush cache");
@@ -140,8 +140,8 @@ fn either_side_may_take_less() {
 impl Meeting {
     /// Echo requests that Linux has received.
     fn echoes_heard(&mut self) -> u32 {
-        let said = self.linux("awk '/^Icmp:/ { print $10 }' /proc/net/snmp | tail -n1");
-        said.trim().parse().expect("a number")
+        let output = self.linux("awk '/^Icmp:/ { print $10 }' /proc/net/snmp | tail -n1");
+        output.trim().parse().expect("a number")
     }
 }
 

@@ -1,4 +1,4 @@
-//! A device that does not do all that it should: what goes wrong with it, tests say while it runs.
+//! A device with faults, which tests inject while it runs.
 
 use pollux_mem::Memory;
 use pollux_node::device::Opened;
@@ -17,13 +17,13 @@ pub struct Illness {
     pub events: VecDeque<AsyncEvent>,
     /// Events that it keeps to itself.
     pub keeps: Option<fn(&AsyncEvent) -> bool>,
-    /// Completions that never come.
+    /// Completions that are lost.
     pub loses: Option<fn(&Completion) -> bool>,
     /// A received packet is a byte shorter, or its completion says so.
     pub shortens: bool,
-    /// Every completion comes twice.
+    /// Every completion is repeated.
     pub repeats: bool,
-    /// Its send queues say that they are full.
+    /// Its send queues are full.
     pub is_full: bool,
     /// Shared receive queues take no receives.
     pub lacks_receives: bool,
@@ -47,7 +47,7 @@ pub struct Ailing {
     illness: Arc<Mutex<Illness>>,
 }
 
-/// Opens a device, well as yet.
+/// Opens a device without faults.
 pub fn ailing(name: &str) -> (Opened, Arc<Mutex<Illness>>) {
     ail(open(name).expect("the port is free"))
 }

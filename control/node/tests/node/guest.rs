@@ -11,7 +11,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 pub struct Guest {
     child: Child,
     asked: ChildStdin,
-    said: BufReader<ChildStdout>,
+    output: BufReader<ChildStdout>,
 }
 
 /// The folder of the workspace, whose crates are at several depths.
@@ -34,7 +34,7 @@ fn is_required() -> bool {
 }
 
 impl Guest {
-    /// Starts one; `None` after having said that `test` is skipped.
+    /// Starts one; `None` with a printed reason, if `test` is skipped.
     pub fn start(test: &str, wire: &Path) -> Option<Self> {
         Self::with(test, wire, 1, "")
     }
@@ -58,8 +58,8 @@ impl Guest {
             .spawn()
             .expect("it starts");
         let asked = child.stdin.take().expect("it is piped");
-        let said = BufReader::new(child.stdout.take().expect("it is piped"));
-        let mut guest = Self { child, asked, said };
+        let output = BufReader::new(child.stdout.take().expect("it is piped"));
+        let mut guest = Self { child, asked, output };
         assert_eq!(guest.answer(), (0, "ready".into()));
         Some(guest)
     }
@@ -85,10 +85,10 @@ impl Guest {
         let _ = self.child.wait();
     }
 
-    /// The status of a command, and what it said.
+    /// The status and the output of a command.
     pub fn answer(&mut self) -> (i64, String) {
         let mut line = String::new();
-        self.said.read_line(&mut line).expect("it answers");
+        self.output.read_line(&mut line).expect("it answers");
         let answer: Value = serde_json::from_str(&line).expect("it speaks JSON");
         let output = answer["output"].as_str().unwrap_or_default();
         (answer["status"].as_i64().expect("a number"), output.into())
@@ -105,7 +105,7 @@ impl Drop for Guest {
 pub struct Opensm(Child);
 
 impl Opensm {
-    /// Starts it; `None` after having said that `test` is skipped.
+    /// Starts it; `None` with a printed reason, if `test` is skipped.
     pub fn start(test: &str, fabric: &Running) -> Option<Self> {
         let opensm = pollux_referee::program(test, "opensm")?;
         let folders = std::fs::read_dir("/usr/lib").ok()?.flatten();

@@ -13,7 +13,7 @@ use pollux_verbs::time::Time;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// How long anything may take here. Nothing takes a tenth of it.
+/// The timeout of each step, ten times what a step takes.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long idle hosts leave the processor to the guest and the fabric, which they wait for.
@@ -124,7 +124,7 @@ impl Hosts {
         let port = DevicePort::new(open(device).expect("the port is free")).expect("it is whole");
         for ((address, keys), seed) in interfaces.iter().zip(100..) {
             let settings = settings(device, address, keys);
-            let context = port.context(settings.pkey).expect("it has room");
+            let context = port.context(settings.pkey).expect("it has space");
             hosts.hosts.push(Host::with_workers(Time::START, context, &settings, seed).0);
         }
         hosts
@@ -209,7 +209,7 @@ impl Hosts {
         outcome.expect("waited for")
     }
 
-    /// Connections of a host by which packets are sent, or come.
+    /// Connections of a host by which packets are sent or received.
     pub fn connections(&self, host: usize) -> Vec<ConnectionRow> {
         let rows = self.hosts[host].control().connection_rows();
         rows.filter(|row| row.state == "open").collect()
@@ -222,7 +222,9 @@ impl Hosts {
         let begun = self.now();
         loop {
             match self.ping(from, to, bytes) {
-                EchoOutcome::Answered { bytes: came, .. } => return assert_eq!(came, bytes + 8),
+                EchoOutcome::Answered { bytes: received, .. } => {
+                    return assert_eq!(received, bytes + 8);
+                }
                 EchoOutcome::NotSent(NotSent::TooBig(_)) if self.now() < begun + TIMEOUT => {
                     self.step();
                 }

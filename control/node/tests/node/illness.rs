@@ -121,7 +121,7 @@ fn a_device_that_keeps_what_it_has_of_datagrams_is_lost() {
 }
 
 #[test]
-fn completions_that_come_twice_are_survived() {
+fn repeated_completions_are_ignored() {
     let fabric = Running::start("completions_that_come_twice", 2, Manager::Ours);
     let (mut hosts, illness) = two(&fabric, "rc");
     with(&illness, |it| it.repeats = true);
@@ -139,7 +139,7 @@ fn a_thousand_management_datagrams_at_once_all_leave() {
     let fabric = Running::start("a_thousand_management_datagrams", 1, Manager::Ours);
     let opened = pollux_node::open(&fabric.port(1)).expect("the port is free");
     let port = DevicePort::new(opened).expect("it has all it needs");
-    let mut port = port.context(PKey::DEFAULT).expect("it has room");
+    let mut port = port.context(PKey::DEFAULT).expect("it has space");
     let mut received = Vec::new();
     let view = loop {
         while port.async_event().expect("it works").is_some() {}
@@ -198,7 +198,7 @@ fn a_port_that_went_down_and_up_at_once_is_taken_for_forgotten() {
 }
 
 #[test]
-fn what_a_device_refuses_is_said_and_tried_again() {
+fn actions_that_a_device_refuses_are_reported_and_retried() {
     let fabric = Running::start("what_a_device_refuses", 2, Manager::Ours);
     let (first, illness) = ailing(&fabric.port(1));
     with(&illness, |it| it.refuses.push("attach_multicast"));
@@ -229,7 +229,7 @@ fn packet(payload: u8) -> Vec<u8> {
 }
 
 #[test]
-fn what_waits_for_room_is_not_overtaken() {
+fn packets_that_wait_for_space_are_not_overtaken() {
     let fabric = Running::start("what_waits_for_room", 2, Manager::Ours);
     let (mut hosts, illness) = two(&fabric, "ud");
     hosts.must_answer(0, "10.0.0.2", 56);

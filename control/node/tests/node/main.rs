@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | [`datagrams`] | the core: resolution, echoes in both modes | ours; OpenSM here; OpenSM there |
 //! | | partitions, addresses from announced prefixes | ours |
-//! | [`connections`] | who asks, by which service ID, receive MTUs, no SRQ | ours |
+//! | [`connections`] | the side that connects, by which service ID, receive MTUs, no SRQ | ours |
 //! | [`trouble`] | what goes and comes back, under traffic | ours |
 //! | | the manager's death | OpenSM here, then there |
 //! | [`alike`] | our packets beside Linux's own, field by field | ours |

@@ -76,7 +76,7 @@ fn a_mad_from_the_kernel_wakes_a_sleeper() {
 }
 
 #[test]
-fn an_interface_whose_management_is_gone_fails_and_says_so() {
+fn an_interface_without_its_management_fails_with_a_reason() {
     let fabric = Running::start("an_interface_whose_management_is_gone", 1, Manager::Ours);
     let (opened, _kernel, is_gone) = managed(&fabric);
     let mut hosts = Hosts::opened(vec![(opened, "10.0.0.1/24")], "mode = 'rc'");

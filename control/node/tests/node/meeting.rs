@@ -65,7 +65,7 @@ impl Traffic {
 }
 
 impl Meeting {
-    /// With our mode and that of Linux; `None` after having said that `test` is skipped.
+    /// With our mode and that of Linux; `None` with a printed reason, if `test` is skipped.
     pub fn arrange(test: &str, manager: Manager, [ours, theirs]: [&str; 2]) -> Option<Self> {
         Self::with(test, manager, [&format!("mode = {ours:?}"), theirs], "")
     }

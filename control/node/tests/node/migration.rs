@@ -32,7 +32,7 @@ fn until_protected(hosts: &mut Hosts) {
 
 // req: cm-path-migration
 #[test]
-fn traffic_goes_on_by_the_second_path_when_the_first_one_fails_and_then_back() {
+fn traffic_migrates_to_the_second_path_and_back() {
     let fabric = Running::spread("traffic_goes_on_by_the_second_path", "leaf-spine:2x2x1", 1);
     let mut hosts =
         Hosts::at(&[(fabric.port(1), "10.0.0.1/24"), (fabric.port(2), "10.0.0.2/24")], "rc");

@@ -53,8 +53,8 @@ fn two_nodes_resolve_and_answer_each_other_by_datagrams() {
 }
 
 #[test]
-fn what_is_too_long_or_for_nobody_is_said_to_be() {
-    let fabric = Running::start("what_is_too_long_or_for_nobody_is_said_to_be", 2, Manager::Ours);
+fn pings_that_are_too_long_or_without_a_route_have_their_reason() {
+    let fabric = Running::start("pings_have_their_reason", 2, Manager::Ours);
     let mut hosts = two(&fabric, "ud");
     hosts.must_answer(0, "10.0.0.2", 56);
     let too_big = EchoOutcome::NotSent(NotSent::TooBig(2044));
@@ -62,7 +62,7 @@ fn what_is_too_long_or_for_nobody_is_said_to_be() {
     assert_eq!(hosts.ping(0, "10.0.0.9", 56), EchoOutcome::Unreachable);
 }
 
-/// Packets as long as connections take, both ways and of both families.
+/// The longest packets of connections, in both directions and families.
 fn connected(test: &str, mode: &str, qp_type: QpType) {
     let fabric = Running::start(test, 2, Manager::Ours);
     let mut hosts = two(&fabric, mode);
@@ -229,11 +229,11 @@ fn opensm_makes_the_groups_that_we_join() {
         ..Ipv4Header::default()
     };
     let mut packet = vec![0; 100];
-    header.write_packet(&[], 80, &mut packet).expect("it has room");
+    header.write_packet(&[], 80, &mut packet).expect("it has space");
     hosts.until("heard", |hosts| {
         let now = hosts.now();
         let [hearer, sender] = &mut hosts.hosts[..] else { panic!("there are two") };
-        // A host that sends before the group exists asks again at the notice of its creation.
+        // A host that sends before the group exists queries again at the notice of its creation.
         let _sent = sender.send(now, &packet);
         hearer.0.worker.poll_delivery().is_some_and(|delivery| delivery.packet == packet)
     });

@@ -41,11 +41,11 @@ fn connected(mode: &str) -> World {
         [0, 1].iter().all(|nth| world.teams[*nth].connections().len() == workers)
     });
     world.pass(Duration::from_secs(10));
-    world.teams.iter_mut().for_each(|team| team.came.clear());
+    world.teams.iter_mut().for_each(|team| team.received.clear());
     world
 }
 
-/// Node 1 stops for `pause`, again and again, while both have messages under way.
+/// Node 1 stops for `pause`, again and again, while both have messages in flight.
 fn pause(mode: &str, pause: Duration) {
     let mut world = connected(mode);
     let (before, drops) = (keys(&world), [0, 1].map(|nth| peer_drops(&world, nth)));
@@ -53,14 +53,14 @@ fn pause(mode: &str, pause: Duration) {
     for round in 0..10 {
         for (worker, number) in [(0, 0), (1, 100)] {
             let payload = [number + round; BYTES];
-            world.send((1, worker), 0, &payload).expect("there is room");
+            world.send((1, worker), 0, &payload).expect("there is space");
             sent[1].push(number + round);
         }
         world.stop(1, pause);
         for number in 0..10 {
             for (worker, base) in [(0, 0), (1, 100)] {
                 let number = base + round * 10 + number;
-                world.send((0, worker), 1, &[number; BYTES]).expect("there is room");
+                world.send((0, worker), 1, &[number; BYTES]).expect("there is space");
                 sent[0].push(number);
             }
             world.pass(pause / 20);
@@ -69,13 +69,13 @@ fn pause(mode: &str, pause: Duration) {
     }
     world.pass(Duration::from_secs(5));
     for (from, to) in [(0, 1), (1, 0)] {
-        let came = |is: fn(u8) -> bool| -> Vec<u8> {
-            let came = world.teams[to].came.iter().map(|(_, payload)| payload[0]);
-            came.filter(|number| is(*number)).collect()
+        let received = |is: fn(u8) -> bool| -> Vec<u8> {
+            let received = world.teams[to].received.iter().map(|(_, payload)| payload[0]);
+            received.filter(|number| is(*number)).collect()
         };
         for is in [(|number| number < 100) as fn(u8) -> bool, |number| number >= 100] {
             let sent: Vec<_> = sent[from].iter().copied().filter(|it| is(*it)).collect();
-            assert_eq!(came(is), sent, "{mode}, {pause:?}, from {from}: each once, in order");
+            assert_eq!(received(is), sent, "{mode}, {pause:?}, from {from}: each once, in order");
         }
     }
     assert_eq!(keys(&world), before, "{mode}, {pause:?}: by the connections that there were");
@@ -98,7 +98,7 @@ fn a_reliable_connection_ends_for_a_reason_when_its_receiver_pauses_for_longer()
     let mut world = connected(RC);
     let before = keys(&world);
     world.stop(1, Duration::from_secs(10));
-    world.send((0, 0), 1, &[1; BYTES]).expect("there is room");
+    world.send((0, 0), 1, &[1; BYTES]).expect("there is space");
     world.pass(Duration::from_millis(1000));
     assert_eq!((keys(&world), peer_drops(&world, 0)), (before.clone(), vec![]), "not yet");
     world.until("its end", |world| !peer_drops(world, 0).is_empty());
@@ -141,11 +141,12 @@ fn a_reliable_connection_survives_a_receiver_that_posts_no_receives_for_900_ms()
     for milliseconds in [10, 200, 500, 900] {
         let (mut world, sent, before) = starve(Duration::from_millis(milliseconds));
         assert!(sent.len() > 300, "more than it had receives for: {}", sent.len());
-        let came = world.teams[1].came.len();
-        assert!(came < sent.len(), "some wait: {came} of {}", sent.len());
+        let received = world.teams[1].received.len();
+        assert!(received < sent.len(), "some wait: {received} of {}", sent.len());
         world.pass(Duration::from_secs(5));
-        let came: Vec<_> = world.teams[1].came.iter().map(|(_, payload)| payload[0]).collect();
-        assert_eq!(came, sent, "{milliseconds} ms: each once, in order");
+        let received: Vec<_> =
+            world.teams[1].received.iter().map(|(_, payload)| payload[0]).collect();
+        assert_eq!(received, sent, "{milliseconds} ms: each once, in order");
         assert_eq!(keys(&world), before, "{milliseconds} ms: by the connection that there was");
         assert_eq!(peer_drops(&world, 0), [], "{milliseconds} ms: it did not end");
     }

@@ -67,7 +67,7 @@ impl RunningNode {
     /// A client that sends a request and never reads.
     pub fn silent(&self, request: &str) -> UnixStream {
         let mut stream = UnixStream::connect(&self.socket).expect("it listens");
-        stream.write_all(request.as_bytes()).expect("it has room");
+        stream.write_all(request.as_bytes()).expect("it has space");
         stream
     }
 
@@ -75,7 +75,7 @@ impl RunningNode {
     pub fn stall(&self) -> Stall {
         let gate = Arc::clone(&self.gate);
         gate.state.lock().expect("no test has panicked").is_closed = true;
-        (&self.wake).write_all(&[0]).expect("it has room");
+        (&self.wake).write_all(&[0]).expect("it has space");
         let state = gate.state.lock().expect("no test has panicked");
         let is_running = |state: &mut GateState| !state.is_waiting;
         let waited = gate.changed.wait_timeout_while(state, TIMEOUT, is_running);

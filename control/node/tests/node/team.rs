@@ -45,10 +45,10 @@ pub struct Team {
     pub illness: Arc<Mutex<Illness>>,
     /// Until when all workers but the first do nothing. Packets for them would stop time.
     pub asleep_until: Option<Time>,
-    /// Until when its process is stopped: it polls nothing, and time goes on.
+    /// Until when its process is stopped: it polls nothing while time passes.
     stopped_until: Option<Time>,
-    /// Payloads, and to which worker they came.
-    pub came: Vec<(WorkerId, Vec<u8>)>,
+    /// Received payloads, and the worker of each.
+    pub received: Vec<(WorkerId, Vec<u8>)>,
 }
 
 /// All teams, and what they are at.
@@ -100,7 +100,7 @@ impl World {
             illness: Arc::default(),
             asleep_until: None,
             stopped_until: None,
-            came: Vec::new(),
+            received: Vec::new(),
         };
         let teams = keys.iter().enumerate().map(team).collect();
         let mut world = Self { net, teams, rng, settle: None, turns: 0 };
@@ -160,8 +160,8 @@ impl World {
         sent
     }
 
-    /// Sends by one of a team's workers until something of that has come; says to which worker.
-    /// Packets may be lost that find a way which is gone.
+    /// Sends by one of a team's workers until a packet is received; returns the worker that
+    /// received it. Packets by a path that is gone may be lost.
     pub fn must_reach(&mut self, from: (usize, u8), to: usize, bytes: usize) -> WorkerId {
         let payload: Vec<u8> = (0..bytes).map(|_| self.rng.next_u64() as u8).collect();
         let end = self.now() + TIMEOUT;
@@ -169,9 +169,9 @@ impl World {
             assert!(self.now() < end, "from {from:?} to {to}: {bytes} bytes never come");
             let _ = self.send(from, to, &payload);
             self.pass(Duration::from_millis(100));
-            let came = &mut self.teams[to].came;
-            if let Some(at) = came.iter().position(|(_, it)| *it == payload) {
-                return came.swap_remove(at).0;
+            let received = &mut self.teams[to].received;
+            if let Some(at) = received.iter().position(|(_, it)| *it == payload) {
+                return received.swap_remove(at).0;
             }
         }
     }
@@ -190,7 +190,7 @@ impl World {
         }
     }
 
-    /// All do what they can, and time moves on; says whether it is not over yet.
+    /// Steps all hosts and the time. Returns whether the deadline is not over.
     fn step(&mut self, end: Time) -> bool {
         let now = self.now();
         for team in &mut self.teams {
@@ -254,14 +254,14 @@ impl Team {
         rows
     }
 
-    /// Does what can be done now; says whether that was anything.
+    /// Steps once. Returns whether there was anything to do.
     fn turn(&mut self, now: Time) -> bool {
         if self.stopped_until.is_some() {
             return false;
         }
-        let came = &mut self.came;
+        let received = &mut self.received;
         let mut take = |worker, packet: &[u8]| {
-            came.extend(payload(packet).map(|payload| (worker, payload.to_vec())));
+            received.extend(payload(packet).map(|payload| (worker, payload.to_vec())));
             payload(packet).is_some()
         };
         let mut busy = false;

@@ -26,10 +26,10 @@ fn survive(meeting: &mut Meeting, what: &str, trouble: impl FnOnce(&mut Meeting)
     assert!(goes_on, "{what}: no answers afterwards");
     meeting.linux("killall -INT ping; sleep 0.1");
     let traffic = meeting.traffic.take().expect("begun above");
-    let said = meeting.linux("tail -n2 /tmp/ping | head -n1");
+    let message = meeting.linux("tail -n2 /tmp/ping | head -n1");
     let (answered, lost) = (traffic.answered, traffic.lost);
-    println!("{what}: of ours {answered} answered, {lost} not; of Linux: {}", said.trim());
-    assert!(!said.contains(" 0 received"), "{what}: {said}");
+    println!("{what}: of ours {answered} answered, {lost} not; of Linux: {}", message.trim());
+    assert!(!message.contains(" 0 received"), "{what}: {message}");
 }
 
 #[test]
@@ -90,11 +90,11 @@ fn a_connection_that_one_lost_packet_killed_is_made_again() {
 
 // req: cm-linux-dialect
 #[test]
-fn linux_that_went_away_and_came_back_is_reached_again() {
-    let test = "linux_that_went_away_and_came_back_is_reached_again";
+fn linux_is_reached_again_after_it_rebooted() {
+    let test = "linux_is_reached_again_after_it_rebooted";
     let Some(mut meeting) = Meeting::arrange(test, Manager::Ours, CONNECTED) else { return };
     meeting.hosts.must_answer(0, "10.0.0.2", 65_000);
-    // It dies, and another one has its place and its names.
+    // It reboots: the new one has the same names.
     meeting.reboot(test, "connected");
     meeting.must_reach_each_other(65_000);
 }
@@ -105,12 +105,12 @@ fn queue_pairs(meeting: &mut Meeting) -> usize {
 }
 
 #[test]
-fn either_side_ends_what_nobody_used_for_long() {
+fn either_side_ends_an_idle_connection() {
     let test = "either_side_ends_what_nobody_used";
     let Some(mut meeting) = Meeting::arrange(test, Manager::Ours, CONNECTED) else { return };
     meeting.must_reach_each_other(65_000);
     // Linux always connects. If it does so first, we send by its connection and make none; it
-    // depends on who is slow.
+    // depends on which side is slower.
     let open = meeting.connections().len();
     assert!((1..=2).contains(&open), "{open}");
     assert_eq!(queue_pairs(&mut meeting), open);
@@ -148,7 +148,7 @@ fn the_manager_dies_and_another_takes_over() {
     ));
     let traffic = meeting.traffic.take().expect("begun above");
     assert!(traffic.answered > 0 && traffic.lost == 0, "{} lost", traffic.lost);
-    // The new one tells who is asked from now on.
+    // The SA is at the new subnet manager from now on.
     let linux_lid = meeting.linux(&format!("cat {port}/lid"));
     let linux_lid = u16::from_str_radix(linux_lid.trim().trim_start_matches("0x"), 16);
     let linux_lid = linux_lid.expect("a number");

@@ -56,7 +56,7 @@ fn workers_of_two_nodes_speak_each_by_a_connection_of_its_own() {
     }
     world.until("two connections", |world| workers(world, 0) == [0, 1]);
     assert_eq!(workers(&world, 1), [0, 1]);
-    // Once they stand, what a worker sends comes to its like, and both ways.
+    // Once connections are open, packets of a worker reach the worker of the same number.
     for (from, to) in [(0, 1), (1, 0)] {
         for worker in [0, 1] {
             assert_eq!(world.must_reach((from, worker), to, 3000), WorkerId(worker));
@@ -101,13 +101,13 @@ fn a_secondary_worker_knows_the_state_of_the_interface() {
     world.pass(Duration::from_secs(1));
     let team = &mut world.teams[0];
     let (others, far) = (ip(1).into(), "192.0.2.1".parse().expect("an address"));
-    let said = |worker: &interface::InterfaceWorker| {
+    let state_of = |worker: &interface::InterfaceWorker| {
         let sources = [others, far].map(|to| worker.source_for(to));
         let neighbors = [others, far, ip(254).into()].map(|to| worker.is_on_link(to));
         (worker.own(), sources, neighbors, worker.datagram_mtu())
     };
-    let primary = said(team.worker(0));
-    assert_eq!((&primary, primary.3), (&said(team.worker(1)), Some(2044)));
+    let primary = state_of(team.worker(0));
+    assert_eq!((&primary, primary.3), (&state_of(team.worker(1)), Some(2044)));
     assert_eq!((primary.1, primary.2), ([Some(ip(0).into()); 2], [true, false, false]));
 }
 
@@ -127,12 +127,12 @@ fn two_workers_get_on_with_one() {
 }
 
 #[test]
-fn a_peer_hears_of_a_secondary_queue_pair_when_it_takes_messages() {
+fn a_peer_learns_a_secondary_queue_pair_once_it_receives_messages() {
     let mut world = World::new(3, &["mode = 'uc'\nworkers = 2"; 2], Wire::default());
     world.must_reach((0, 0), 1, 3000);
-    world.teams[1].came.clear();
+    world.teams[1].received.clear();
     let send = |world: &mut World, number| {
-        world.send((0, 1), 1, &[number; 20]).expect("there is room");
+        world.send((0, 1), 1, &[number; 20]).expect("there is space");
     };
     send(&mut world, 0);
     world.until("its queue pair is made", |world| {
@@ -146,9 +146,14 @@ fn a_peer_hears_of_a_secondary_queue_pair_when_it_takes_messages() {
     }
     assert_eq!(workers(&world, 0), [0, 1], "all that while it was made");
     world.pass(Duration::from_secs(1));
-    let mut came: Vec<_> = world.teams[1].came.iter().map(|(_, payload)| payload[0]).collect();
-    came.sort_unstable();
-    assert_eq!(came, (0..200).collect::<Vec<_>>(), "an unreliable connection sends nothing twice");
+    let mut received: Vec<_> =
+        world.teams[1].received.iter().map(|(_, payload)| payload[0]).collect();
+    received.sort_unstable();
+    assert_eq!(
+        received,
+        (0..200).collect::<Vec<_>>(),
+        "an unreliable connection sends nothing twice"
+    );
 }
 
 #[test]
@@ -222,13 +227,13 @@ fn an_interface_leaves_with_all_its_workers() {
     world.until("left", |world| world.teams[0].interface().has_left());
     assert_eq!((world.teams[0].interface().failed(), world.teams[0].workers.len()), (None, 0));
     world.until("told", |world| world.teams[1].connections().is_empty());
-    assert!(world.teams[1].came.iter().any(|(_, payload)| payload == &[7; 5000]));
+    assert!(world.teams[1].received.iter().any(|(_, payload)| payload == &[7; 5000]));
     let ended = world.teams[1].interface().control().drop_rows().find(|row| row.1 == "peer_ended");
     assert_eq!(ended.map(|(_, _, count)| count), Some(2));
 }
 
 #[test]
-fn what_comes_of_our_own_by_a_group_is_nobody_elses() {
+fn own_packets_that_a_group_returns_are_ignored() {
     let ud = "mode = 'ud'\nworkers = 3";
     let mut world = World::new(7, &[ud, ud], Wire::default());
     let now = world.now();
@@ -243,9 +248,9 @@ fn what_comes_of_our_own_by_a_group_is_nobody_elses() {
         let _ = world.teams[0].worker(worker).send(now, &to_group);
         world.pass(Duration::from_secs(1));
     }
-    assert!(world.teams[0].came.is_empty(), "{:?}", world.teams[0].came);
-    assert!(world.teams[1].came.len() >= 3, "{:?}", world.teams[1].came);
-    assert!(world.teams[1].came.iter().all(|(worker, _)| *worker == WorkerId::PRIMARY));
+    assert!(world.teams[0].received.is_empty(), "{:?}", world.teams[0].received);
+    assert!(world.teams[1].received.len() >= 3, "{:?}", world.teams[1].received);
+    assert!(world.teams[1].received.iter().all(|(worker, _)| *worker == WorkerId::PRIMARY));
 }
 
 #[test]
@@ -255,8 +260,8 @@ fn a_device_without_space_for_a_second_worker_is_refused_with_advice() {
     illness.lock().expect("no test has panicked").refuses.push("open_shared");
     let settings = settings("soft:", "10.0.0.1/24", TWO);
     let refused = IpoibLink::new(Time::START, opened, &settings, 1).err();
-    let said = refused.expect("it is refused").to_string();
-    assert!(said.contains("lower `workers` of the interface"), "{said}");
+    let message = refused.expect("it is refused").to_string();
+    assert!(message.contains("lower `workers` of the interface"), "{message}");
 }
 
 #[test]
@@ -270,7 +275,7 @@ fn partitions_of_one_port_have_workers_each() {
         for (subnet, keys) in ["", "\npkey = 0x8001"].into_iter().enumerate() {
             let settings =
                 settings("soft:", &format!("10.0.{subnet}.{host}/24"), &format!("{TWO}{keys}"));
-            let context = port.context(settings.pkey).expect("it has room");
+            let context = port.context(settings.pkey).expect("it has space");
             let (primary, team) =
                 Host::with_workers(Time::START, context, &settings, 10 * host as u64);
             hosts.hosts.push(primary);
@@ -278,18 +283,18 @@ fn partitions_of_one_port_have_workers_each() {
         }
     }
     hosts.come_up();
-    let mut came = [0; 4];
+    let mut received = [0; 4];
     let begun = hosts.now();
-    while came.contains(&0) {
+    while received.contains(&0) {
         let now = hosts.now();
-        assert!(now < begun + TIMEOUT, "{came:?}");
+        assert!(now < begun + TIMEOUT, "{received:?}");
         hosts.step();
         for (nth, secondary) in secondaries.iter_mut().enumerate() {
             let ip = |host| Ipv4Addr::new(10, 0, nth as u8 % 2, host);
             let (own, other) = if nth < 2 { (ip(1), ip(2)) } else { (ip(2), ip(1)) };
             secondary.breathe(now, &mut |_, packet| {
                 let is_ours = payload(packet) == Some(&other.octets());
-                came[nth] += u32::from(is_ours);
+                received[nth] += u32::from(is_ours);
                 is_ours
             });
             let _ = secondary.send(now, &packet(own, other, &own.octets()));
@@ -316,7 +321,7 @@ fn storm(rng: &mut SeededRng) -> Wire {
 }
 
 #[test]
-fn whatever_happens_every_worker_reaches_everybody_afterwards() {
+fn every_worker_reaches_every_node_after_random_events() {
     for seed in 0..SEEDS {
         println!("seed {seed}");
         let mut rng = SeededRng::new(seed);
@@ -381,20 +386,20 @@ fn end(world: &mut World) {
 }
 
 /// A secondary worker in a thread of its own, until its primary worker ends: it sends, and returns
-/// how many packets came.
+/// the number of received packets.
 fn work(
     mut secondary: interface::InterfaceWorker,
     (from, to): (Ipv4Addr, Ipv4Addr),
     clock: impl Fn() -> Time,
 ) -> u32 {
     mark_worker_thread();
-    let (mut came, mut next) = (0, Time::START);
+    let (mut received, mut next) = (0, Time::START);
     let packet = packet(from, to, &[9; 5000]);
     while secondary.failed().is_none() {
         let now = clock();
         let busy = secondary.breathe(now, &mut |_, packet| {
             let is_ours = payload(packet) == Some(&[9; 5000]);
-            came += u32::from(is_ours);
+            received += u32::from(is_ours);
             is_ours
         });
         if next <= now {
@@ -406,7 +411,7 @@ fn work(
             std::thread::yield_now();
         }
     }
-    came
+    received
 }
 
 #[test]

@@ -50,7 +50,7 @@ const fn detail(
     Difference { twist, kernel: both, node: both, what, why }
 }
 
-/// An address that no packet in transit has: the kernel goes by its routes.
+/// An address that no packet in transit has: the kernel decides by its routes.
 const MARTIAN_V4: &str = "RFC 1812 5.3.7, RFC 6890 2.2.2: no source or destination in transit";
 const MARTIAN_V6: &str = "RFC 4291 2.5: no source or destination in transit";
 const HOP_BY_HOP: &str = "RFC 8200 4.3: a router looks at hop-by-hop options only if configured to";

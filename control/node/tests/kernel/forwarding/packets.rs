@@ -1,8 +1,8 @@
 //! Packets for two routers, from a seed. Most have a twist: a field that is wrong, an address
 //! without a host, an extension, a length beyond an MTU.
 //!
-//! Each packet has a number, by which whatever comes of it is known: the identification of IPv4, or
-//! the flow label of IPv6. Both stand in the part of a packet that each ICMP error quotes.
+//! Each packet has a number, by which its fragments and errors are recognized: the identification
+//! of IPv4, or the flow label of IPv6. Each ICMP error quotes the part of the packet that has it.
 
 use pollux_verbs::rng::SeededRng;
 use pollux_wire::ip::checksum::Sum;
@@ -53,7 +53,7 @@ pub enum Twist {
     BrokenChain,
     /// An IPv4 destination with a blackhole route.
     Blackhole,
-    /// An IPv6 destination whose route says that it is unreachable.
+    /// An IPv6 destination whose route has the type unreachable.
     Unreachable,
 }
 
@@ -249,7 +249,7 @@ fn v4(rng: &mut SeededRng, id: u32) -> Case {
     Case { id, bytes, twists }
 }
 
-/// Adds a twist. A second address takes the place of the first.
+/// Adds a twist. A second address replaces the first.
 fn note(twists: &mut Vec<Twist>, twist: Option<Twist>) {
     let Some(twist) = twist else { return };
     twists.retain(|before| match (before, twist) {

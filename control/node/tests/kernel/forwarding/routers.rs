@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 pub type LinkNumber = usize;
 /// The MTU of each link.
 pub const MTU: [u32; 3] = [65_520, 1500, 1280];
-/// How long anything may take.
+/// The timeout of each step.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Numbers of markers, which no other packet has.
 const FIRST_MARKER: u32 = 0x8000;
@@ -64,7 +64,7 @@ enum Running {
 }
 
 impl Router {
-    /// The kernel. `None`, said aloud, where `test` may not have a namespace.
+    /// The kernel. `None`, with a printed reason, where `test` may not have a namespace.
     pub fn kernel(test: &str) -> Option<Self> {
         let namespace = Namespace::make(test)?;
         let links = open_links(&namespace, ["a", "b", "c"]);
@@ -103,7 +103,7 @@ impl Router {
         Some(Self { links, round: 0, _running: running })
     }
 
-    /// A node. `None`, said aloud, where `test` may not.
+    /// A node. `None`, with a printed reason, where `test` may not.
     pub fn node(test: &str) -> Option<Self> {
         pollux_referee::program_of(test, "nft", "--referees")?;
         let mut config = String::from("[router]\n");
@@ -157,7 +157,7 @@ impl Router {
         packets.for_each(|packet| self.write(packet));
         let first = FIRST_MARKER + self.round * MARKERS;
         self.round += 1;
-        // By each way that a packet can take through a router: fragments to two links, and errors
+        // By each path through a router: fragments to two links, and errors
         // of each link, to senders at two.
         let [to_b, to_c] = [[198, 18, 0, 1], [198, 19, 0, 1]];
         let mut ways = vec![(Sender::AtA, to_b, 9, true), (Sender::AtA, to_c, 9, true)];
@@ -210,7 +210,7 @@ impl Router {
     }
 }
 
-/// TUN devices of a namespace, whose packets come here.
+/// TUN devices of a namespace, whose packets the test reads.
 fn open_links(namespace: &Namespace, names: [&'static str; 3]) -> [TunQueue; 3] {
     let open = || {
         namespace.join();
