@@ -48,7 +48,7 @@ pub struct UdpReceived {
     pub len: usize,
     /// Bytes of the payload. Bytes beyond the buffer are lost.
     pub whole: usize,
-    /// The sender.
+    /// The sender; port 0 if it expects no reply (RFC 768).
     pub from: SocketAddr,
     /// The destination: a local address or a group.
     pub to: IpAddr,
@@ -200,7 +200,7 @@ impl Udp {
             return UdpInput::Done;
         };
         let header = datagram.header();
-        if header.source_port == 0 || verify_checksums && !datagram.checksum_ok(&packet.pseudo) {
+        if verify_checksums && !datagram.checksum_ok(&packet.pseudo) {
             counts.malformed += 1;
             return UdpInput::Done;
         }

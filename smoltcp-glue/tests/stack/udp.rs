@@ -5,6 +5,7 @@ use pollux::stack::{BindError, StackConfig, UdpError};
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::icmpv4::{self, Icmpv4Message, Icmpv4Unreachable};
 use pollux_wire::ip::ipv4::Ipv4Header;
+use pollux_wire::ip::udp;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -154,6 +155,27 @@ fn no_port(original: &[u8]) -> Vec<u8> {
     message.write(payload).unwrap();
     icmpv4::fill_checksum(payload).unwrap();
     packet
+}
+
+/// RFC 768: a source port of 0 means that the sender expects no reply.
+#[test]
+fn a_datagram_without_a_source_port_is_delivered_with_port_0() {
+    let mut world = world(&StackConfig::default());
+    let client = world.hosts[0].udp_bind(at(0, 0)).expect("a port is free");
+    let server = world.hosts[1].udp_bind(at(1, 9)).expect("the port is free");
+    let now = world.now;
+    world.hosts[0].udp_send(now, client, (None, at(1, 9)), b"notice").unwrap();
+    let mut packet = world.hosts[0].poll_transmit(now).expect("it was sent").to_vec();
+    let (ip_header, datagram) = packet.split_first_chunk_mut::<{ Ipv4Header::LEN }>().unwrap();
+    datagram[..2].fill(0);
+    udp::fill_checksum(datagram, &Ipv4Header::parse(ip_header).pseudo_header()).unwrap();
+    world.hosts[1].handle_packet(now, &packet);
+    let mut buffer = [0; 10];
+    let received = world.hosts[1].udp_recv(server, &mut buffer).unwrap().expect("it was delivered");
+    assert_eq!((received.from, &buffer[..received.len]), (at(0, 0), &b"notice"[..]));
+    let reply = world.hosts[1].udp_send(now, server, (None, received.from), b"");
+    assert_eq!(reply, Err(UdpError::BadAddress));
+    assert_eq!(world.hosts[1].counts().malformed, 0);
 }
 
 #[test]
