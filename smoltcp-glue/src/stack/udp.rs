@@ -271,7 +271,7 @@ impl UdpState {
 }
 
 /// The longest packet that the IP header can describe.
-const fn headers_max(to: IpAddr) -> usize {
+const fn packet_len_max(to: IpAddr) -> usize {
     match to {
         IpAddr::V4(_) => u16::MAX as usize,
         IpAddr::V6(_) => u16::MAX as usize + Ipv6Header::LEN,
@@ -280,7 +280,7 @@ const fn headers_max(to: IpAddr) -> usize {
 
 pub(crate) fn packet_len(mtu: u32, to: IpAddr, payload: &[u8]) -> Result<usize, UdpError> {
     let headers = header_len(to) + UdpHeader::LEN;
-    let payload_max = (mtu as usize).min(headers_max(to)).saturating_sub(headers);
+    let payload_max = (mtu as usize).min(packet_len_max(to)).saturating_sub(headers);
     match payload.len() <= payload_max {
         true => Ok(headers + payload.len()),
         false => Err(UdpError::TooBig(payload_max)),
