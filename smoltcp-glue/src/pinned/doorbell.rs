@@ -9,7 +9,7 @@
 use super::Command;
 use super::common_state::CommonState;
 use crate::stack::SocketId;
-use pollux_mem::mpsc;
+use pollux_mem::{byte_ring, mpsc};
 use pollux_node::node::waker::{Waker, Woken, waker};
 use std::io;
 use std::sync::Arc;
@@ -32,9 +32,13 @@ pub(super) struct Inbox {
     pub(super) woken: Woken,
 }
 
-pub(super) struct DirtyFlag {
+/// The flags by which the application and the worker notify each other of a socket.
+pub(super) struct SocketFlags {
     socket: SocketId,
-    is_set: AtomicBool,
+    /// The socket is in the ring of touched sockets.
+    is_dirty: AtomicBool,
+    /// The worker waits for space in the socket's ring to the application.
+    is_stalled: AtomicBool,
 }
 
 impl Doorbell {
@@ -54,31 +58,30 @@ impl Doorbell {
     }
 
     /// Notifies the worker of a socket.
-    pub(super) fn notify(&self, dirty: &DirtyFlag) {
-        // Pairs with the swap in `DirtyFlag::clear`: a change behind a flag that was set is seen
-        // after it.
-        if !dirty.is_set.swap(true, Ordering::AcqRel) {
-            let pushed = self.touched.push(dirty.socket);
+    pub(super) fn notify(&self, flags: &SocketFlags) {
+        // Pairs with the swap in `SocketFlags::clear_dirty`: a change behind a flag that was set is
+        // seen after it.
+        if !flags.is_dirty.swap(true, Ordering::AcqRel) {
+            let pushed = self.touched.push(flags.socket);
             debug_assert!(pushed.is_ok(), "there is a slot for every socket");
             self.wake();
         }
     }
 
-    /// Notifies a worker that waits for space in the ring of a socket (`is_stalled`), once there is
-    /// enough.
-    pub(super) fn relieve(
-        &self,
-        dirty: &DirtyFlag,
-        is_stalled: &AtomicBool,
-        has_space: impl FnOnce() -> bool,
-    ) {
-        // Pairs with the worker's fence before it checks for space again.
-        fence(Ordering::SeqCst);
-        if is_stalled.load(Ordering::Relaxed)
-            && has_space()
-            && is_stalled.swap(false, Ordering::Relaxed)
+    /// Notifies a worker that waits for space in the ring of a socket.
+    pub(super) fn relieve(&self, flags: &SocketFlags) {
+        if flags.is_stalled() && flags.is_stalled.swap(false, Ordering::Relaxed) {
+            self.notify(flags);
+        }
+    }
+
+    /// As [`Doorbell::relieve`], once half of the ring is free, so that not every read notifies.
+    pub(super) fn relieve_at_half(&self, flags: &SocketFlags, ring: &mut byte_ring::Reader) {
+        if flags.is_stalled()
+            && ring.len(usize::MAX) <= ring.capacity() / 2
+            && flags.is_stalled.swap(false, Ordering::Relaxed)
         {
-            self.notify(dirty);
+            self.notify(flags);
         }
     }
 
@@ -119,13 +122,28 @@ impl Doorbell {
     }
 }
 
-impl DirtyFlag {
+impl SocketFlags {
     pub(super) const fn new(socket: SocketId) -> Self {
-        Self { socket, is_set: AtomicBool::new(false) }
+        Self { socket, is_dirty: AtomicBool::new(false), is_stalled: AtomicBool::new(false) }
     }
 
-    /// Clears the flag. The worker serves the socket after this.
-    pub(super) fn clear(&self) {
-        self.is_set.swap(false, Ordering::AcqRel);
+    /// The worker serves the socket after this.
+    pub(super) fn clear_dirty(&self) {
+        self.is_dirty.swap(false, Ordering::AcqRel);
+    }
+
+    /// For the worker: has the reader of a full ring notify it. Returns whether to wait for that,
+    /// since there is still no space.
+    pub(super) fn stall(&self, has_space: impl FnOnce() -> bool) -> bool {
+        self.is_stalled.store(true, Ordering::Relaxed);
+        // Pairs with the fence in `is_stalled`: one of the two sees the other.
+        fence(Ordering::SeqCst);
+        !has_space()
+    }
+
+    /// For the application, after it has made space.
+    fn is_stalled(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.is_stalled.load(Ordering::Relaxed)
     }
 }

@@ -3,7 +3,7 @@
 //! A listener has an accept queue at each worker of its interface: flow steering decides which
 //! worker gets a peer's connection. [`TcpListener::accept`] asks the queues in turn.
 
-use super::doorbell::DirtyFlag;
+use super::doorbell::SocketFlags;
 use super::tcp::TcpStream;
 use super::waiters::Waiters;
 use super::{Hold, SharedTimeout, lock};
@@ -39,30 +39,22 @@ struct Arrived {
 
 /// The state that application and worker share for one [`WorkerListener`].
 pub(super) struct ListenerLine {
-    pub(super) dirty: DirtyFlag,
+    pub(super) flags: SocketFlags,
     /// Shared by all parts of the listener.
     pub(super) accepters: Arc<Waiters>,
-    /// Set by the worker while it waits for space in the accept queue.
-    pub(super) is_stalled: AtomicBool,
     /// Set by the application when it drops the listener.
     pub(super) is_dropped: AtomicBool,
 }
 
 impl ListenerLine {
-    pub(super) const fn new(dirty: DirtyFlag, accepters: Arc<Waiters>) -> Self {
-        let (is_stalled, is_dropped) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { dirty, accepters, is_stalled, is_dropped }
+    pub(super) const fn new(flags: SocketFlags, accepters: Arc<Waiters>) -> Self {
+        Self { flags, accepters, is_dropped: AtomicBool::new(false) }
     }
 }
 
 impl WorkerListener {
     pub(super) const fn new(hold: Hold, line: Arc<ListenerLine>) -> Self {
         Self { hold, line }
-    }
-
-    /// Notifies a worker that waits for space.
-    fn relieve(&self) {
-        self.hold.doorbell.relieve(&self.line.dirty, &self.line.is_stalled, || true);
     }
 }
 
@@ -120,7 +112,8 @@ impl TcpListener {
         let is_served = self.check();
         let arrived = lock(&self.arrived).pop();
         let Some((worker, stream)) = arrived else { return is_served.map(|()| None) };
-        self.listeners[worker].relieve();
+        let WorkerListener { hold, line } = &self.listeners[worker];
+        hold.doorbell.relieve(&line.flags);
         stream.set_linger(true);
         let peer = stream.peer_addr()?;
         Ok(Some((stream, peer)))
@@ -149,6 +142,6 @@ impl Arrived {
 impl Drop for WorkerListener {
     fn drop(&mut self) {
         self.line.is_dropped.store(true, Ordering::Release);
-        self.hold.doorbell.notify(&self.line.dirty);
+        self.hold.doorbell.notify(&self.line.flags);
     }
 }

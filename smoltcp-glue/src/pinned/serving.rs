@@ -5,7 +5,7 @@
 
 use super::common_state::SocketSlot;
 use super::datagram::{HEAD_BYTES, Head};
-use super::doorbell::DirtyFlag;
+use super::doorbell::SocketFlags;
 use super::listener::ListenerLine;
 use super::tcp::{ConnectionState, RequestedState, StreamEnd, TcpLine, TcpStream};
 use super::udp::UdpLine;
@@ -15,7 +15,7 @@ use pollux_mem::{byte_ring, mpsc};
 use pollux_verbs::time::Time;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Datagrams that a socket sends before others have their turn.
@@ -77,7 +77,7 @@ impl TcpEnd {
     /// Handles a notification. The requested state is read only here, so the ring of notifications
     /// never names a socket that was removed.
     pub(super) fn notified(&mut self) {
-        self.line.dirty.clear();
+        self.line.flags.clear_dirty();
         self.requested_state = self.line.requested_state();
     }
 
@@ -175,7 +175,7 @@ impl TcpEnd {
         let (mut has_come, mut stream_end) = (false, self.line.stream_end());
         while stream_end == StreamEnd::None {
             let incoming = &mut self.incoming;
-            if incoming.room(1) == 0 && is_stalled(&self.line.is_stalled, || incoming.room(1) > 0) {
+            if incoming.room(1) == 0 && self.line.flags.stall(|| incoming.room(1) > 0) {
                 return has_come;
             }
             let came = incoming.fill(|run| match inner.stack.tcp_recv(self.id, run) {
@@ -211,15 +211,6 @@ impl TcpEnd {
     }
 }
 
-/// Sets the flag that has the reader of a ring notify the worker. Returns whether to wait for that,
-/// since there is still no space.
-fn is_stalled(flag: &AtomicBool, has_room: impl FnOnce() -> bool) -> bool {
-    flag.store(true, Ordering::Relaxed);
-    // Pairs with the fence in `Doorbell::relieve`: one of the two sees the other.
-    fence(Ordering::SeqCst);
-    !has_room()
-}
-
 pub(super) struct UdpEnd {
     id: UdpId,
     _slot: SocketSlot,
@@ -239,7 +230,7 @@ impl UdpEnd {
     ) -> Option<(Self, (byte_ring::Reader, byte_ring::Writer))> {
         let (incoming, reader) = byte_ring::ring(ring_bytes)?;
         let (writer, outgoing) = byte_ring::ring(ring_bytes)?;
-        let line = Arc::new(UdpLine::new(DirtyFlag::new(SocketId::Udp(id))));
+        let line = Arc::new(UdpLine::new(SocketFlags::new(SocketId::Udp(id))));
         let end =
             Self { id, _slot: slot, line, is_dropped: false, outgoing, incoming, is_again: false };
         Some((end, (reader, writer)))
@@ -247,7 +238,7 @@ impl UdpEnd {
 
     /// Handles a notification.
     pub(super) fn notified(&mut self) {
-        self.line.dirty.clear();
+        self.line.flags.clear_dirty();
         self.is_dropped = self.line.is_dropped.load(Ordering::Acquire);
     }
 
@@ -296,7 +287,7 @@ impl UdpEnd {
         while inner.stack.udp_is_readable(self.id) {
             let bytes = HEAD_BYTES + inner.stack.udp_next_bytes(self.id).unwrap_or(0);
             let mut has_room = || self.incoming.room(bytes) >= bytes;
-            if !has_room() && is_stalled(&self.line.is_stalled, has_room) {
+            if !has_room() && self.line.flags.stall(has_room) {
                 break;
             }
             match inner.stack.udp_recv(self.id, scratch) {
@@ -332,6 +323,6 @@ impl ListenerEnd {
     /// Whether another connection may go to the application now.
     pub(super) fn has_room(&mut self) -> bool {
         let ready = &self.ready;
-        ready.has_room() || !is_stalled(&self.line.is_stalled, || ready.has_room())
+        ready.has_room() || !self.line.flags.stall(|| ready.has_room())
     }
 }

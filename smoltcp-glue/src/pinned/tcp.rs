@@ -3,7 +3,7 @@
 //! Each has a ring of bytes each way. Bytes in the ring to the worker count as written, like those
 //! in a send buffer: they are sent although the connection is dropped.
 
-use super::doorbell::DirtyFlag;
+use super::doorbell::SocketFlags;
 use super::request::WorkerRequest;
 use super::waiters::Waiters;
 use super::{Hold, SharedTimeout, lock};
@@ -42,7 +42,7 @@ struct Outgoing {
 
 pub(super) struct TcpLine {
     id: TcpId,
-    pub(super) dirty: DirtyFlag,
+    pub(super) flags: SocketFlags,
     pub(super) readers: Waiters,
     pub(super) writers: Waiters,
     /// Written by the worker: the connection state.
@@ -51,8 +51,6 @@ pub(super) struct TcpLine {
     stream_end: AtomicU8,
     /// Written by the worker: all bytes that the peer has acknowledged.
     pub(super) acknowledged: AtomicU64,
-    /// Set by the worker: it waits for space in the receive ring.
-    pub(super) is_stalled: AtomicBool,
     /// Written by the application.
     requested_state: AtomicU8,
 }
@@ -115,13 +113,12 @@ impl TcpLine {
     pub(super) fn new(id: TcpId, state: ConnectionState) -> Self {
         let line = Self {
             id,
-            dirty: DirtyFlag::new(SocketId::Tcp(id)),
+            flags: SocketFlags::new(SocketId::Tcp(id)),
             readers: Waiters::default(),
             writers: Waiters::default(),
             state: AtomicU8::new(0),
             stream_end: AtomicU8::new(0),
             acknowledged: AtomicU64::new(0),
-            is_stalled: AtomicBool::new(false),
             requested_state: AtomicU8::new(0),
         };
         line.set_state(state);
@@ -250,7 +247,7 @@ impl TcpStream {
         let writer = lock(&self.writer);
         self.line.set_requested_state(RequestedState::ShutDown);
         drop(writer);
-        self.hold.doorbell.notify(&self.line.dirty);
+        self.hold.doorbell.notify(&self.line.flags);
         Ok(())
     }
 }
@@ -327,7 +324,7 @@ impl TcpStream {
         let mut reader = lock(&self.reader);
         let taken = reader.read(buffer);
         if taken > 0 {
-            self.relieve(&mut reader);
+            self.hold.doorbell.relieve_at_half(&self.line.flags, &mut reader);
             return Ok(Some(taken));
         }
         match stream_end {
@@ -335,13 +332,6 @@ impl TcpStream {
             StreamEnd::Eof => Ok(Some(0)),
             StreamEnd::Error(why) => Err(why.into()),
         }
-    }
-
-    /// Notifies a worker that waits for space, once half of the ring is free, not for every byte.
-    fn relieve(&self, reader: &mut byte_ring::Reader) {
-        let TcpLine { dirty, is_stalled, .. } = &*self.line;
-        let has_space = || reader.len(usize::MAX) <= reader.capacity() / 2;
-        self.hold.doorbell.relieve(dirty, is_stalled, has_space);
     }
 
     fn try_write(&self, bytes: &[u8]) -> io::Result<Option<usize>> {
@@ -356,7 +346,7 @@ impl TcpStream {
         let taken = writer.ring.write(bytes);
         writer.written += taken as u64;
         if taken > 0 {
-            self.hold.doorbell.notify(&self.line.dirty);
+            self.hold.doorbell.notify(&self.line.flags);
         }
         Ok((taken > 0 || bytes.is_empty()).then_some(taken))
     }
@@ -415,6 +405,6 @@ impl Drop for TcpStream {
         } else {
             RequestedState::Abort
         });
-        self.hold.doorbell.notify(&self.line.dirty);
+        self.hold.doorbell.notify(&self.line.flags);
     }
 }

@@ -5,7 +5,7 @@
 //! Invalid addresses and lengths are reported at once.
 
 use super::datagram::{HEAD_BYTES, Head};
-use super::doorbell::DirtyFlag;
+use super::doorbell::SocketFlags;
 use super::request::WorkerRequest;
 use super::waiters::Waiters;
 use super::{Hold, SharedTimeout, lock};
@@ -39,11 +39,9 @@ pub struct UdpSocket {
 }
 
 pub(super) struct UdpLine {
-    pub(super) dirty: DirtyFlag,
+    pub(super) flags: SocketFlags,
     pub(super) readers: Waiters,
     pub(super) writers: Waiters,
-    /// Set by the worker: it waits for space in the receive ring.
-    pub(super) is_stalled: AtomicBool,
     /// Set by the worker: a pending error, and whether there is one.
     has_pending_error: AtomicBool,
     pending_error: Mutex<Option<io::Error>>,
@@ -52,12 +50,11 @@ pub(super) struct UdpLine {
 }
 
 impl UdpLine {
-    pub(super) fn new(dirty: DirtyFlag) -> Self {
+    pub(super) fn new(flags: SocketFlags) -> Self {
         Self {
-            dirty,
+            flags,
             readers: Waiters::default(),
             writers: Waiters::default(),
-            is_stalled: AtomicBool::new(false),
             has_pending_error: AtomicBool::new(false),
             pending_error: Mutex::new(None),
             is_dropped: AtomicBool::new(false),
@@ -269,7 +266,7 @@ impl UdpSocket {
         }
         drop(writer);
         if sent > 0 {
-            self.hold.doorbell.notify(&self.line.dirty);
+            self.hold.doorbell.notify(&self.line.flags);
         }
         Ok((sent > 0 || batch.is_empty()).then_some(sent))
     }
@@ -291,7 +288,7 @@ impl UdpSocket {
         let Some(head) = Head::read(&mut reader, buffer) else {
             return is_served.map(|()| None);
         };
-        self.relieve(&mut reader);
+        self.hold.doorbell.relieve_at_half(&self.line.flags, &mut reader);
         Ok(Some(UdpReceived {
             len: head.len.min(buffer.len()),
             whole: head.len,
@@ -299,20 +296,12 @@ impl UdpSocket {
             to: head.to,
         }))
     }
-
-    /// Notifies a worker that waits for space, once half of the ring is free, not for every
-    /// datagram.
-    fn relieve(&self, reader: &mut byte_ring::Reader) {
-        let UdpLine { dirty, is_stalled, .. } = &*self.line;
-        let has_space = || reader.len(usize::MAX) <= reader.capacity() / 2;
-        self.hold.doorbell.relieve(dirty, is_stalled, has_space);
-    }
 }
 
 impl Drop for UdpSocket {
     fn drop(&mut self) {
         self.line.is_dropped.store(true, Ordering::Release);
-        self.hold.doorbell.notify(&self.line.dirty);
+        self.hold.doorbell.notify(&self.line.flags);
     }
 }
 

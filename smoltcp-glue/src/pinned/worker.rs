@@ -16,7 +16,7 @@ use super::serving::{Fate, ListenerEnd, TcpEnd, UdpEnd};
 use super::tcp::{ConnectionState, TcpStream};
 use super::udp::UdpSocket;
 use super::waiters::Waiters;
-use super::{Alive, Config, Hold, Worker, WorkerRow, doorbell::DirtyFlag};
+use super::{Alive, Config, Hold, Worker, WorkerRow, doorbell::SocketFlags};
 use crate::clock::Clock;
 use crate::control_thread::ControlHandle;
 use crate::host::Host;
@@ -278,7 +278,7 @@ impl Worker<'_> {
         let (ready, arrived) = mpsc::ring(handed).ok_or(BindError::Full)?;
         let backlog = backlog.saturating_sub(handed).max(1);
         let id = self.inner.stack.tcp_listen(local, backlog)?;
-        let line = ListenerLine::new(DirtyFlag::new(SocketId::Listener(id)), accepters);
+        let line = ListenerLine::new(SocketFlags::new(SocketId::Listener(id)), accepters);
         let line = Arc::new(line);
         self.listeners.insert(id, ListenerEnd { _slot: slot, line: line.clone(), ready });
         Ok((WorkerListener::new(hold, line), arrived))
@@ -350,7 +350,7 @@ impl Worker<'_> {
     /// Handles a notification of a listener.
     fn handle_listener_notification(&mut self, now: Time, id: ListenerId) {
         let Some(end) = self.listeners.get_mut(id) else { return };
-        end.line.dirty.clear();
+        end.line.flags.clear_dirty();
         if end.line.is_dropped.load(Ordering::Acquire) {
             // Connections in its queue notify the worker when they are dropped with it.
             self.listeners.remove(id);
