@@ -160,18 +160,8 @@ impl Stack {
         &self.counts
     }
 
-    /// Handles a packet if it is whole UDP or TCP to a local unicast address; returns whether it
-    /// was. Other packets go to [`Stack::handle_packet`] after the caller has filtered them.
-    pub fn take_packet(&mut self, now: Time, bytes: &[u8]) -> bool {
-        let Ok(headers) = PacketHeaders::parse_ip(bytes) else { return false };
-        let is_ours = self.wants(&headers, bytes);
-        if is_ours {
-            self.handle(now, &headers, bytes);
-        }
-        is_ours
-    }
-
-    /// Whether [`Stack::take_packet`] would take a packet with these headers.
+    /// Whether a packet is UDP or TCP to a local unicast address, and no fragment: for
+    /// [`Stack::handle`] without further filters of the caller.
     #[inline]
     pub fn wants(&self, headers: &PacketHeaders, bytes: &[u8]) -> bool {
         let to = headers.destination(bytes).filter(|_| headers.is_plain_transport());
