@@ -50,53 +50,6 @@ impl fmt::Debug for UpError {
     }
 }
 
-impl fmt::Display for TcpError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Closed => "the connection is closed",
-            Self::Refused => "connection refused: the peer has no listener at that port",
-            Self::Reset => "the peer reset the connection",
-            Self::TimedOut => "the peer does not answer: timed out",
-            Self::Unreachable => "the peer is unreachable",
-            Self::ShutDown => "the connection was shut down locally",
-        })
-    }
-}
-
-impl fmt::Display for UdpError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Closed => f.write_str("the socket is closed"),
-            Self::Refused => f.write_str("connection refused: the peer has no socket at that port"),
-            Self::Unreachable => f.write_str("the peer is unreachable"),
-            Self::TooBig(max) => {
-                write!(f, "the payload is longer than the path allows; send at most {max} bytes")
-            }
-            Self::BadAddress => {
-                f.write_str("invalid destination for this socket; check address family and port")
-            }
-            Self::Full => f.write_str("the send queue is full"),
-        }
-    }
-}
-
-impl fmt::Display for BindError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::InUse => "another socket is bound to that address and port",
-            Self::NotOurs => {
-                "the address is not usable here; bind to an address of the interface, listen on a \
-                 port other than 0, and connect to a unicast address"
-            }
-            Self::Full => "too many sockets, or no free port; close some sockets",
-        })
-    }
-}
-
-impl std::error::Error for TcpError {}
-impl std::error::Error for UdpError {}
-impl std::error::Error for BindError {}
-
 impl From<UpError> for io::Error {
     fn from(error: UpError) -> Self {
         let kind = match error {

@@ -68,14 +68,20 @@ pub struct Stack {
 }
 
 /// Why a socket cannot be opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindError {
     /// Another socket is bound to the address and port.
+    #[error("another socket is bound to that address and port")]
     InUse,
     /// The address is not local, or not usable.
+    #[error(
+        "the address is not usable here; bind to an address of the interface, listen on a port \
+         other than 0, and connect to a unicast address"
+    )]
     NotOurs,
     /// Too many sockets, or no free port.
+    #[error("too many sockets, or no free port; close some sockets")]
     Full,
 }
 

@@ -55,20 +55,26 @@ pub struct UdpReceived {
 }
 
 /// Why a send or receive call failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UdpError {
     /// The socket is closed.
+    #[error("the socket is closed")]
     Closed,
     /// The peer has no socket at that port.
+    #[error("connection refused: the peer has no socket at that port")]
     Refused,
     /// The destination is unreachable.
+    #[error("the peer is unreachable")]
     Unreachable,
     /// The datagram is too long for the path; the maximum payload in bytes.
+    #[error("the payload is longer than the path allows; send at most {0} bytes")]
     TooBig(usize),
     /// The other address family, port 0, or no source address.
+    #[error("invalid destination for this socket; check address family and port")]
     BadAddress,
     /// The send queue is full.
+    #[error("the send queue is full")]
     Full,
 }
 

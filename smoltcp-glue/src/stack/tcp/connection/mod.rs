@@ -32,20 +32,26 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Why a connection ended, or why a call failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TcpError {
     /// The connection is gone.
+    #[error("the connection is closed")]
     Closed,
     /// The peer has no listener there.
+    #[error("connection refused: the peer has no listener at that port")]
     Refused,
     /// The peer reset the connection.
+    #[error("the peer reset the connection")]
     Reset,
     /// The peer does not answer.
+    #[error("the peer does not answer: timed out")]
     TimedOut,
     /// The peer is unreachable.
+    #[error("the peer is unreachable")]
     Unreachable,
     /// The connection, or its sending half, was shut down locally.
+    #[error("the connection was shut down locally")]
     ShutDown,
 }
 
