@@ -15,7 +15,6 @@
 //! [`Stack::poll_transmit`], and calls [`Stack::handle_timeout`] at [`Stack::poll_timeout`].
 
 mod config;
-mod connections;
 mod icmp;
 mod lookup;
 mod mtu;

@@ -11,6 +11,7 @@
 //! each segment, and nothing for an idle connection.
 
 mod bare;
+mod calls;
 mod connection;
 mod cookie;
 mod engine;

@@ -1,7 +1,7 @@
 //! The TCP calls of a [`Stack`].
 
-use super::tcp::{self, ListenerId, TcpError, TcpId};
-use super::{BindError, Stack, plain};
+use super::{Connection, Listener, ListenerId, TcpError, TcpId};
+use crate::stack::{BindError, Stack, plain};
 use pollux_verbs::time::Time;
 use smoltcp::socket::tcp::State;
 use std::net::SocketAddr;
@@ -57,7 +57,7 @@ impl Stack {
 
     /// The local and remote address of a connection; `None` if it is gone.
     pub fn tcp_addresses(&self, id: TcpId) -> Option<(SocketAddr, SocketAddr)> {
-        self.tcp.get(id).map(tcp::Connection::addresses)
+        self.tcp.get(id).map(Connection::addresses)
     }
 
     /// Whether the connection is established; an error if it has ended.
@@ -81,17 +81,17 @@ impl Stack {
 
     /// Whether [`Stack::tcp_recv`] would return bytes, end of file or an error.
     pub fn tcp_is_readable(&self, id: TcpId) -> bool {
-        self.tcp.get(id).is_none_or(tcp::Connection::is_readable)
+        self.tcp.get(id).is_none_or(Connection::is_readable)
     }
 
     /// Whether [`Stack::tcp_accept`] would return a connection or an error.
     pub fn tcp_is_waited_for(&self, id: ListenerId) -> bool {
-        self.tcp.listener(id).is_none_or(tcp::Listener::has_waiting)
+        self.tcp.listener(id).is_none_or(Listener::has_waiting)
     }
 
     /// Queued bytes that the peer has not acknowledged.
     pub fn tcp_unacknowledged(&self, id: TcpId) -> usize {
-        self.tcp.get(id).map_or(0, tcp::Connection::unacknowledged)
+        self.tcp.get(id).map_or(0, Connection::unacknowledged)
     }
 
     /// Shuts down the sending half after the queued bytes; receiving goes on.
