@@ -1,6 +1,7 @@
 //! The TCP calls of a [`Stack`].
 
-use super::{Connection, Listener, ListenerId, TcpError, TcpId};
+use super::connection::Holder;
+use super::{Connection, Event, Listener, ListenerId, TcpError, TcpId};
 use crate::stack::{BindError, Stack, plain};
 use pollux_verbs::time::Time;
 use smoltcp::socket::tcp::State;
@@ -18,22 +19,47 @@ impl Stack {
         if local.port() == 0 {
             return Err(BindError::NotOurs);
         }
-        self.tcp.listen(local, backlog)
+        if self.tcp.listening.contains_key(&local) {
+            return Err(BindError::InUse);
+        }
+        let listener = Listener::new(local, backlog.clamp(1, self.tcp.config.backlog_max));
+        let id = self.tcp.listeners.insert(listener).ok_or(BindError::Full)?;
+        self.tcp.listening.insert(local, id);
+        Ok(id)
     }
 
     /// Closes a listener; connections that were not accepted are reset.
     pub fn tcp_unlisten(&mut self, id: ListenerId) {
-        self.tcp.unlisten(id);
+        let Self { tcp, .. } = self;
+        let Some(Listener { local, .. }) = tcp.listeners.remove(id) else { return };
+        tcp.listening.remove(&local);
+        let waits = |one: &TcpId| {
+            let holder = tcp.connections.get(*one).map(|connection| connection.holder);
+            holder == Some(Holder::HalfOpen(id)) || holder == Some(Holder::Queued(id))
+        };
+        let mut waiting: Vec<_> = tcp.by_addresses.values().copied().filter(waits).collect();
+        waiting.sort_unstable();
+        for id in waiting {
+            if let Some(connection) = tcp.connections.get_mut(id) {
+                connection.holder = Holder::Nobody;
+            }
+            tcp.abort(id, TcpError::ShutDown);
+        }
     }
 
     /// Accepts the oldest established connection.
     pub fn tcp_accept(&mut self, id: ListenerId) -> Result<Option<TcpId>, TcpError> {
-        self.tcp.accept(id)
+        let listener = self.tcp.listeners.get_mut(id).ok_or(TcpError::Closed)?;
+        let accepted = listener.open.pop_front();
+        if let Some(connection) = accepted.and_then(|id| self.tcp.connections.get_mut(id)) {
+            connection.holder = Holder::Application;
+        }
+        Ok(accepted)
     }
 
     /// The address and port of a listener.
     pub fn tcp_listener_local(&self, id: ListenerId) -> Option<SocketAddr> {
-        self.tcp.listener(id).map(|listener| listener.local)
+        self.tcp.listeners.get(id).map(|listener| listener.local)
     }
 
     /// Opens a connection from a local address; port 0 picks a free port.
@@ -57,12 +83,12 @@ impl Stack {
 
     /// The local and remote address of a connection; `None` if it is gone.
     pub fn tcp_addresses(&self, id: TcpId) -> Option<(SocketAddr, SocketAddr)> {
-        self.tcp.get(id).map(Connection::addresses)
+        self.tcp.connections.get(id).map(Connection::addresses)
     }
 
     /// Whether the connection is established; an error if it has ended.
     pub fn tcp_is_open(&self, id: TcpId) -> Result<bool, TcpError> {
-        let connection = self.tcp.get(id).ok_or(TcpError::Closed)?;
+        let connection = self.tcp.connections.get(id).ok_or(TcpError::Closed)?;
         match connection.end {
             Some(end) => Err(end),
             None => Ok(!matches!(connection.state(), State::SynSent | State::SynReceived)),
@@ -71,70 +97,111 @@ impl Stack {
 
     /// Queues bytes to send; returns how many, `None` if the send buffer is full.
     pub fn tcp_send(&mut self, id: TcpId, bytes: &[u8]) -> Result<Option<usize>, TcpError> {
-        self.tcp.send(id, bytes)
+        let sent = self.tcp.connections.get_mut(id).ok_or(TcpError::Closed)?.send(bytes)?;
+        if sent.is_some_and(|bytes| bytes > 0) {
+            self.tcp.make_ready(id);
+        }
+        Ok(sent)
     }
 
     /// Receives bytes; returns how many, 0 at end of file, `None` if none are there yet.
     pub fn tcp_recv(&mut self, id: TcpId, buffer: &mut [u8]) -> Result<Option<usize>, TcpError> {
-        self.tcp.recv(id, buffer)
+        let connection = self.tcp.connections.get_mut(id).ok_or(TcpError::Closed)?;
+        let is_narrow = connection.is_narrow();
+        let received = connection.recv(buffer)?;
+        match received {
+            None | Some(0) => {}
+            // The peer may be waiting for this window update.
+            Some(_) if is_narrow => self.tcp.make_ready(id),
+            Some(_) => self.tcp.touch(id),
+        }
+        Ok(received)
     }
 
     /// Whether [`Stack::tcp_recv`] would return bytes, end of file or an error.
     pub fn tcp_is_readable(&self, id: TcpId) -> bool {
-        self.tcp.get(id).is_none_or(Connection::is_readable)
+        self.tcp.connections.get(id).is_none_or(Connection::is_readable)
     }
 
     /// Whether [`Stack::tcp_accept`] would return a connection or an error.
     pub fn tcp_is_waited_for(&self, id: ListenerId) -> bool {
-        self.tcp.listener(id).is_none_or(Listener::has_waiting)
+        self.tcp.listeners.get(id).is_none_or(|listener| !listener.open.is_empty())
     }
 
     /// Queued bytes that the peer has not acknowledged.
     pub fn tcp_unacknowledged(&self, id: TcpId) -> usize {
-        self.tcp.get(id).map_or(0, Connection::unacknowledged)
+        self.tcp.connections.get(id).map_or(0, Connection::unacknowledged)
     }
 
     /// Shuts down the sending half after the queued bytes; receiving goes on.
     pub fn tcp_shut_down(&mut self, now: Time, id: TcpId) -> Result<(), TcpError> {
-        self.tcp.shut_down(now, id)
+        let served = self.tcp.service_clock.at(now);
+        self.tcp.connections.get_mut(id).ok_or(TcpError::Closed)?.shut_down(served);
+        self.tcp.make_ready(id);
+        Ok(())
     }
 
     /// Closes a connection. Queued bytes are still sent; unread received bytes make it a reset
     /// instead.
     pub fn tcp_close(&mut self, now: Time, id: TcpId) {
-        self.tcp.close(now, id);
+        let Self { tcp, .. } = self;
+        let Some(connection) = tcp.connections.get_mut(id) else { return };
+        connection.holder = Holder::Nobody;
+        if connection.is_over() || connection.is_detached {
+            tcp.connections.remove(id);
+            return;
+        }
+        // Received data that were not read are lost, which the peer has to know (RFC 9293 3.6.1).
+        if connection.has_unread() {
+            return tcp.abort(id, TcpError::ShutDown);
+        }
+        connection.shut_down(tcp.service_clock.at(now));
+        let before = connection.state();
+        tcp.settle(id, Event { before, received: false });
+        tcp.make_ready(id);
     }
 
     /// Resets a connection.
     pub fn tcp_abort(&mut self, now: Time, id: TcpId) {
         self.tcp.abort(id, TcpError::ShutDown);
-        self.tcp.close(now, id);
+        self.tcp_close(now, id);
     }
 
     /// Sets the keep-alive time, ten seconds at the least; `None` turns keep-alive off. The
     /// connection times out if no probe is answered for as long again.
     pub fn tcp_set_keepalive(&mut self, id: TcpId, idle: Option<Duration>) -> Result<(), TcpError> {
-        self.tcp.set_keepalive(id, idle)
+        self.tcp.connections.get_mut(id).ok_or(TcpError::Closed)?.set_keepalive(idle);
+        self.tcp.mark_timer_stale(id);
+        Ok(())
     }
 
     /// The keep-alive time.
     pub fn tcp_keepalive(&self, id: TcpId) -> Result<Option<Duration>, TcpError> {
-        Ok(self.tcp.get(id).ok_or(TcpError::Closed)?.keepalive)
+        Ok(self.tcp.connections.get(id).ok_or(TcpError::Closed)?.keepalive)
     }
 
     /// Whether all data of closed connections was acknowledged or given up.
     pub fn tcp_is_flushed(&self) -> bool {
-        self.tcp.is_flushed()
+        !self.tcp.connections.values().any(Connection::is_flushing)
     }
 
     /// Unacknowledged bytes of closed connections, one for each FIN included.
     pub fn tcp_unflushed(&self) -> usize {
-        self.tcp.unflushed()
+        let left = self.tcp.connections.values().filter(|one| one.is_flushing());
+        left.map(|connection| connection.unacknowledged() + 1).sum()
     }
 
     /// Resets closed connections that are not flushed; returns how many.
     pub fn tcp_abort_unflushed(&mut self) -> usize {
-        self.tcp.abort_unflushed()
+        let Self { tcp, .. } = self;
+        let ids = tcp.by_addresses.values().copied();
+        let is_flushing = |id: &TcpId| tcp.connections.get(*id).is_some_and(Connection::is_flushing);
+        let mut ids: Vec<_> = ids.filter(is_flushing).collect();
+        ids.sort_unstable();
+        for id in &ids {
+            tcp.abort(*id, TcpError::TimedOut);
+        }
+        ids.len()
     }
 
     /// Maximum time to flush data when the interface is dropped.

@@ -20,7 +20,7 @@ pub type ListenerId = Key<Listener>;
 
 /// A listening endpoint and its accept queue.
 pub struct Listener {
-    pub(in crate::stack) local: SocketAddr,
+    pub(super) local: SocketAddr,
     pub(super) backlog: usize,
     pub(super) half_open: usize,
     pub(super) open: VecDeque<TcpId>,
@@ -32,10 +32,6 @@ impl Listener {
     pub(super) const fn new(local: SocketAddr, backlog: usize) -> Self {
         let cookies_until = Time::START;
         Self { local, backlog, half_open: 0, open: VecDeque::new(), cookies_until }
-    }
-
-    pub(in crate::stack) fn has_waiting(&self) -> bool {
-        !self.open.is_empty()
     }
 
     pub(super) fn is_full(&self) -> bool {

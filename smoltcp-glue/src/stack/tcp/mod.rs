@@ -45,17 +45,16 @@ use smoltcp::iface::SocketSet;
 use smoltcp::socket::tcp::State;
 use std::collections::{BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
-use std::time::Duration;
 
 /// Identifies a connection; stale after it is closed.
 pub type TcpId = Key<Connection>;
 
 pub(super) struct Tcp {
-    pub(super) config: TcpConfig,
+    config: TcpConfig,
     engine: Engine,
     secret: IsnSecret,
     service_clock: ServiceClock,
-    pub(super) connections: Slab<Connection>,
+    connections: Slab<Connection>,
     /// By local and remote address.
     by_addresses: Lookup<(SocketAddr, SocketAddr), TcpId>,
     listeners: Slab<Listener>,
@@ -103,47 +102,6 @@ impl Tcp {
         }
     }
 
-    pub(super) fn listen(
-        &mut self,
-        local: SocketAddr,
-        backlog: usize,
-    ) -> Result<ListenerId, BindError> {
-        if self.listening.contains_key(&local) {
-            return Err(BindError::InUse);
-        }
-        let listener = Listener::new(local, backlog.clamp(1, self.config.backlog_max));
-        let id = self.listeners.insert(listener).ok_or(BindError::Full)?;
-        self.listening.insert(local, id);
-        Ok(id)
-    }
-
-    pub(super) fn accept(&mut self, id: ListenerId) -> Result<Option<TcpId>, TcpError> {
-        let listener = self.listeners.get_mut(id).ok_or(TcpError::Closed)?;
-        let accepted = listener.open.pop_front();
-        if let Some(connection) = accepted.and_then(|id| self.connections.get_mut(id)) {
-            connection.holder = Holder::Application;
-        }
-        Ok(accepted)
-    }
-
-    /// Connections that were not accepted are reset.
-    pub(super) fn unlisten(&mut self, listener: ListenerId) {
-        let Some(Listener { local, .. }) = self.listeners.remove(listener) else { return };
-        self.listening.remove(&local);
-        let waits = |id: &TcpId| {
-            let holder = self.connections.get(*id).map(|connection| connection.holder);
-            holder == Some(Holder::HalfOpen(listener)) || holder == Some(Holder::Queued(listener))
-        };
-        let mut waiting: Vec<_> = self.by_addresses.values().copied().filter(waits).collect();
-        waiting.sort_unstable();
-        for id in waiting {
-            if let Some(connection) = self.connections.get_mut(id) {
-                connection.holder = Holder::Nobody;
-            }
-            self.abort(id, TcpError::ShutDown);
-        }
-    }
-
     pub(super) fn connect(
         &mut self,
         now: Time,
@@ -173,69 +131,6 @@ impl Tcp {
         let id = self.connections.insert(connection)?;
         self.by_addresses.insert(addresses, id);
         Some(id)
-    }
-
-    pub(super) fn get(&self, id: TcpId) -> Option<&Connection> {
-        self.connections.get(id)
-    }
-
-    pub(super) fn listener(&self, id: ListenerId) -> Option<&Listener> {
-        self.listeners.get(id)
-    }
-
-    pub(super) fn send(&mut self, id: TcpId, bytes: &[u8]) -> Result<Option<usize>, TcpError> {
-        let sent = self.connections.get_mut(id).ok_or(TcpError::Closed)?.send(bytes)?;
-        if sent.is_some_and(|bytes| bytes > 0) {
-            self.make_ready(id);
-        }
-        Ok(sent)
-    }
-
-    pub(super) fn recv(&mut self, id: TcpId, buffer: &mut [u8]) -> Result<Option<usize>, TcpError> {
-        let connection = self.connections.get_mut(id).ok_or(TcpError::Closed)?;
-        let is_narrow = connection.is_narrow();
-        // The peer may be waiting for this window update.
-        let received = connection.recv(buffer)?;
-        match received {
-            None | Some(0) => {}
-            Some(_) if is_narrow => self.make_ready(id),
-            Some(_) => self.touch(id),
-        }
-        Ok(received)
-    }
-
-    pub(super) fn shut_down(&mut self, now: Time, id: TcpId) -> Result<(), TcpError> {
-        let now = self.service_clock.at(now);
-        self.connections.get_mut(id).ok_or(TcpError::Closed)?.shut_down(now);
-        self.make_ready(id);
-        Ok(())
-    }
-
-    pub(super) fn set_keepalive(
-        &mut self,
-        id: TcpId,
-        idle: Option<Duration>,
-    ) -> Result<(), TcpError> {
-        self.connections.get_mut(id).ok_or(TcpError::Closed)?.set_keepalive(idle);
-        self.mark_timer_stale(id);
-        Ok(())
-    }
-
-    pub(super) fn close(&mut self, now: Time, id: TcpId) {
-        let Some(connection) = self.connections.get_mut(id) else { return };
-        connection.holder = Holder::Nobody;
-        if connection.is_over() || connection.is_detached {
-            self.connections.remove(id);
-            return;
-        }
-        // Received data that were not read are lost, which the peer has to know (RFC 9293 3.6.1).
-        if connection.has_unread() {
-            return self.abort(id, TcpError::ShutDown);
-        }
-        connection.shut_down(self.service_clock.at(now));
-        let before = connection.state();
-        self.settle(id, Event { before, received: false });
-        self.make_ready(id);
     }
 
     pub(super) fn abort(&mut self, id: TcpId, why: TcpError) {
@@ -406,26 +301,6 @@ impl Tcp {
             }
         }
         self.connections.remove(id);
-    }
-
-    pub(super) fn is_flushed(&self) -> bool {
-        !self.connections.values().any(Connection::is_flushing)
-    }
-
-    pub(super) fn unflushed(&self) -> usize {
-        let left = self.connections.values().filter(|one| one.is_flushing());
-        left.map(|connection| connection.unacknowledged() + 1).sum()
-    }
-
-    pub(super) fn abort_unflushed(&mut self) -> usize {
-        let ids = self.by_addresses.values().copied();
-        let is_flushing = |id: &TcpId| self.get(*id).is_some_and(Connection::is_flushing);
-        let mut ids: Vec<_> = ids.filter(is_flushing).collect();
-        ids.sort_unstable();
-        for id in &ids {
-            self.abort(*id, TcpError::TimedOut);
-        }
-        ids.len()
     }
 }
 

@@ -95,7 +95,7 @@ pub struct Connection {
     pub(super) deadline: Option<Time>,
     /// The entry in the timer queue, at or before `deadline`.
     pub(super) queued_deadline: Option<Time>,
-    pub(in crate::stack) end: Option<TcpError>,
+    pub(super) end: Option<TcpError>,
     /// It is no longer found by its addresses, which another connection may have.
     pub(super) is_detached: bool,
     /// The user timeout after shutdown.
@@ -107,7 +107,7 @@ pub struct Connection {
     unanswered_since: Option<Time>,
     user_timeout: Duration,
     /// The keep-alive time.
-    pub(in crate::stack) keepalive: Option<Duration>,
+    pub(super) keepalive: Option<Duration>,
     /// The last segment of the peer, and the probes sent since.
     last_received_at: Time,
     probes: u32,
@@ -166,7 +166,7 @@ impl Connection {
         socket.connect(interface.context(), remote, local).is_ok()
     }
 
-    pub(in crate::stack) const fn addresses(&self) -> (SocketAddr, SocketAddr) {
+    pub(super) const fn addresses(&self) -> (SocketAddr, SocketAddr) {
         (self.local, self.remote)
     }
 
@@ -178,7 +178,7 @@ impl Connection {
         self.sockets.get(self.handle)
     }
 
-    pub(in crate::stack) fn state(&self) -> State {
+    pub(super) fn state(&self) -> State {
         self.socket_ref().state()
     }
 
@@ -208,7 +208,7 @@ impl Connection {
         }
     }
 
-    pub(in crate::stack) fn shut_down(&mut self, now: Time) {
+    pub(super) fn shut_down(&mut self, now: Time) {
         self.socket().close();
         self.unsent = self.socket_ref().send_queue();
         self.give_up = Some(now + self.user_timeout);
@@ -286,7 +286,7 @@ impl Connection {
         }
     }
 
-    pub(in crate::stack) fn unacknowledged(&self) -> usize {
+    pub(super) fn unacknowledged(&self) -> usize {
         self.socket_ref().send_queue()
     }
 
@@ -303,7 +303,7 @@ impl Connection {
     }
 
     /// Whether receiving would return data, end of file or an error.
-    pub(in crate::stack) fn is_readable(&self) -> bool {
+    pub(super) fn is_readable(&self) -> bool {
         let is_opening = matches!(self.state(), State::SynSent | State::SynReceived);
         self.has_unread() || self.end.is_some() || !is_opening && !self.socket_ref().may_recv()
     }
@@ -318,7 +318,7 @@ impl Connection {
     }
 
     /// The number of bytes taken; `None` if the buffer is full.
-    pub(in crate::stack) fn send(&mut self, bytes: &[u8]) -> Result<Option<usize>, TcpError> {
+    pub(super) fn send(&mut self, bytes: &[u8]) -> Result<Option<usize>, TcpError> {
         if let Some(end) = self.end {
             return Err(end);
         }
@@ -337,7 +337,7 @@ impl Connection {
     }
 
     /// The number of bytes; 0 at end of file, `None` if there are none yet.
-    pub(in crate::stack) fn recv(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, TcpError> {
+    pub(super) fn recv(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, TcpError> {
         if matches!(self.state(), State::SynSent | State::SynReceived) {
             return Ok(None);
         }
