@@ -5,10 +5,12 @@
 //! datagram to a group goes to every socket of that port that joined the group.
 
 use super::lookup::bound_at;
+use super::outbox::PacketSink;
 use super::packet::{IpPacket, header_len, write_header};
 use super::recent::Recent;
 use super::slab::{Key, Slab};
-use super::{BindError, Events, Lookup, SocketId, StackCounts};
+use super::{BindError, Events, Lookup, SocketId, Stack, StackCounts, plain};
+use pollux_verbs::time::Time;
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::ipv6::Ipv6Header;
 use pollux_wire::ip::udp::{UdpDatagram, UdpHeader, fill_checksum};
@@ -25,9 +27,9 @@ const SPARE_MAX: usize = 256;
 
 /// A bound socket with its receive queue.
 pub struct UdpState {
-    pub(super) local: SocketAddr,
-    pub(super) peer: Option<SocketAddr>,
-    pub(super) groups: BTreeSet<IpAddr>,
+    local: SocketAddr,
+    peer: Option<SocketAddr>,
+    groups: BTreeSet<IpAddr>,
     received: VecDeque<Datagram>,
     /// Bytes in the queue, with overhead.
     bytes: usize,
@@ -83,7 +85,7 @@ pub(super) struct Udp {
     bound: Lookup<SocketAddr, UdpId>,
     joined: Lookup<SocketAddr, Vec<UdpId>>,
     spare: Vec<Datagram>,
-    pub(super) recent: Recent,
+    recent: Recent,
     queue_bytes_max: usize,
     pub(super) events: Events,
 }
@@ -125,91 +127,19 @@ impl Udp {
         Ok(id)
     }
 
-    pub(super) fn close(&mut self, id: UdpId) {
-        let groups = self.sockets.get(id).map(|socket| socket.groups.clone());
-        for group in groups.into_iter().flatten() {
-            self.leave(id, group);
-        }
-        if let Some(socket) = self.sockets.remove(id) {
-            self.bound.remove(&socket.local);
-        }
-    }
-
-    pub(super) fn get(&self, id: UdpId) -> Option<&UdpState> {
-        self.sockets.get(id)
-    }
-
-    pub(super) fn connect(&mut self, id: UdpId, peer: SocketAddr) -> Result<(), UdpError> {
-        let socket = self.sockets.get_mut(id).ok_or(UdpError::Closed)?;
-        if peer.port() == 0 || peer.is_ipv4() != socket.local.is_ipv4() {
-            return Err(UdpError::BadAddress);
-        }
-        socket.peer = Some(peer);
-        Ok(())
-    }
-
-    pub(super) fn join(&mut self, id: UdpId, group: IpAddr) -> Result<bool, UdpError> {
-        let socket = self.sockets.get_mut(id).ok_or(UdpError::Closed)?;
-        if !group.is_multicast() || group.is_ipv4() != socket.local.is_ipv4() {
-            return Err(UdpError::BadAddress);
-        }
-        let is_new = socket.groups.insert(group);
-        if is_new {
-            let address = SocketAddr::new(group, socket.local.port());
-            self.joined.entry(address).or_default().push(id);
-        }
-        Ok(is_new)
-    }
-
-    pub(super) fn leave(&mut self, id: UdpId, group: IpAddr) -> bool {
-        let Some(socket) = self.sockets.get_mut(id) else { return false };
-        let did = socket.groups.remove(&group);
-        let address = SocketAddr::new(group, socket.local.port());
-        if let Some(members) = self.joined.get_mut(&address) {
-            members.retain(|member| *member != id);
-            if members.is_empty() {
-                self.joined.remove(&address);
-            }
-        }
-        did
-    }
-
-    pub(super) fn recv(
-        &mut self,
-        id: UdpId,
-        buffer: &mut [u8],
-    ) -> Result<Option<UdpReceived>, UdpError> {
-        let socket = self.sockets.get_mut(id).ok_or(UdpError::Closed)?;
-        if let Some(pending_error) = socket.pending_error.take() {
-            return Err(pending_error);
-        }
-        let Some(datagram) = socket.received.pop_front() else { return Ok(None) };
-        let whole = datagram.payload.len();
-        socket.bytes -= whole + OVERHEAD_BYTES;
-        let len = whole.min(buffer.len());
-        buffer[..len].copy_from_slice(&datagram.payload[..len]);
-        let addresses = datagram.from.zip(datagram.to);
-        if self.spare.len() < SPARE_MAX {
-            self.spare.push(datagram);
-        }
-        Ok(addresses.map(|(from, to)| UdpReceived { len, whole, from, to }))
-    }
-
     pub(super) fn handle(
         &mut self,
         packet: &IpPacket<'_>,
         verify_checksums: bool,
         counts: &mut StackCounts,
     ) -> UdpInput {
-        let Ok(datagram) = UdpDatagram::parse(packet.payload) else {
+        let is_intact =
+            |one: &UdpDatagram<'_>| !verify_checksums || one.checksum_ok(&packet.pseudo);
+        let Some(datagram) = UdpDatagram::parse(packet.payload).ok().filter(is_intact) else {
             counts.malformed += 1;
             return UdpInput::Done;
         };
         let header = datagram.header();
-        if verify_checksums && !datagram.checksum_ok(&packet.pseudo) {
-            counts.malformed += 1;
-            return UdpInput::Done;
-        }
         let from = SocketAddr::new(packet.source, header.source_port);
         let to = SocketAddr::new(packet.destination, header.destination_port);
         if to.ip().is_multicast() {
@@ -265,14 +195,157 @@ impl Udp {
     }
 }
 
-impl UdpState {
-    pub(super) fn next_bytes(&self) -> Option<usize> {
-        self.received.front().map(|datagram| datagram.payload.len())
+impl Stack {
+    /// Binds a socket to a local address, or to all of a family; port 0 picks a free port.
+    pub fn udp_bind(&mut self, local: SocketAddr) -> Result<UdpId, BindError> {
+        let local = self.check_local(local)?;
+        if local.port() == 0 { self.udp_bind_in_shard(local) } else { self.udp.bind(local) }
     }
 
-    /// Whether a datagram or a pending error can be received.
-    pub fn is_readable(&self) -> bool {
-        !self.received.is_empty() || self.pending_error.is_some()
+    /// Closes a socket.
+    pub fn udp_close(&mut self, id: UdpId) {
+        for group in self.udp_groups(id) {
+            self.udp_leave(id, group);
+        }
+        if let Some(socket) = self.udp.sockets.remove(id) {
+            self.udp.bound.remove(&socket.local);
+        }
+    }
+
+    /// Connects a socket: it receives from this peer only, and gets ICMP errors of its datagrams.
+    pub fn udp_connect(&mut self, id: UdpId, peer: SocketAddr) -> Result<(), UdpError> {
+        let socket = self.udp.sockets.get_mut(id).ok_or(UdpError::Closed)?;
+        if peer.port() == 0 || peer.is_ipv4() != socket.local.is_ipv4() {
+            return Err(UdpError::BadAddress);
+        }
+        socket.peer = Some(plain(peer));
+        Ok(())
+    }
+
+    /// The bound address; `None` if the socket is closed.
+    pub fn udp_local(&self, id: UdpId) -> Option<SocketAddr> {
+        self.udp.sockets.get(id).map(|socket| socket.local)
+    }
+
+    /// The connected peer.
+    pub fn udp_peer(&self, id: UdpId) -> Option<SocketAddr> {
+        self.udp.sockets.get(id)?.peer
+    }
+
+    /// Joins a group; returns whether it is new. The caller joins it on the link.
+    pub fn udp_join(&mut self, id: UdpId, group: IpAddr) -> Result<bool, UdpError> {
+        let socket = self.udp.sockets.get_mut(id).ok_or(UdpError::Closed)?;
+        if !group.is_multicast() || group.is_ipv4() != socket.local.is_ipv4() {
+            return Err(UdpError::BadAddress);
+        }
+        let is_new = socket.groups.insert(group);
+        if is_new {
+            let address = SocketAddr::new(group, socket.local.port());
+            self.udp.joined.entry(address).or_default().push(id);
+        }
+        Ok(is_new)
+    }
+
+    /// Leaves a group; returns whether the socket was a member.
+    pub fn udp_leave(&mut self, id: UdpId, group: IpAddr) -> bool {
+        let Some(socket) = self.udp.sockets.get_mut(id) else { return false };
+        let was_member = socket.groups.remove(&group);
+        let address = SocketAddr::new(group, socket.local.port());
+        if let Some(members) = self.udp.joined.get_mut(&address) {
+            members.retain(|member| *member != id);
+            if members.is_empty() {
+                self.udp.joined.remove(&address);
+            }
+        }
+        was_member
+    }
+
+    /// The joined groups.
+    pub fn udp_groups(&self, id: UdpId) -> Vec<IpAddr> {
+        let socket = self.udp.sockets.get(id);
+        socket.map_or(Vec::new(), |socket| socket.groups.iter().copied().collect())
+    }
+
+    /// Queues a datagram. The source address applies to sockets bound to all addresses.
+    pub fn udp_send(
+        &mut self,
+        now: Time,
+        id: UdpId,
+        ends: (Option<IpAddr>, SocketAddr),
+        payload: &[u8],
+    ) -> Result<(), UdpError> {
+        let (mtu, ends) = self.udp_path(now, id, ends)?;
+        let packet = packet_len(mtu, ends.1.ip(), payload)?;
+        let buffer = self.out.push(packet).ok_or(UdpError::Full)?;
+        self.udp.recent.note(ends);
+        write(buffer, ends, payload).ok_or(UdpError::BadAddress)
+    }
+
+    /// As [`Stack::udp_send`], but writes the packet into `sink` at once.
+    pub fn udp_send_to(
+        &mut self,
+        now: Time,
+        id: UdpId,
+        ends: (Option<IpAddr>, SocketAddr),
+        payload: &[u8],
+        sink: &mut dyn PacketSink,
+    ) -> Result<(), UdpError> {
+        let (mtu, ends) = self.udp_path(now, id, ends)?;
+        let packet = packet_len(mtu, ends.1.ip(), payload)?;
+        self.udp.recent.note(ends);
+        write(sink.buffer(packet), ends, payload).ok_or(UdpError::BadAddress)
+    }
+
+    fn udp_path(
+        &self,
+        now: Time,
+        id: UdpId,
+        (from, to): (Option<IpAddr>, SocketAddr),
+    ) -> Result<(u32, (SocketAddr, SocketAddr)), UdpError> {
+        let local = self.udp.sockets.get(id).ok_or(UdpError::Closed)?.local;
+        let from = match local.ip().is_unspecified() {
+            true => SocketAddr::new(from.ok_or(UdpError::BadAddress)?, local.port()),
+            false => local,
+        };
+        if to.port() == 0 || to.ip().is_unspecified() || to.is_ipv4() != from.is_ipv4() {
+            return Err(UdpError::BadAddress);
+        }
+        Ok((self.mtus.of(now, to.ip()), (from, to)))
+    }
+
+    /// Receives the oldest datagram, if there is one.
+    pub fn udp_recv(
+        &mut self,
+        id: UdpId,
+        buffer: &mut [u8],
+    ) -> Result<Option<UdpReceived>, UdpError> {
+        let socket = self.udp.sockets.get_mut(id).ok_or(UdpError::Closed)?;
+        if let Some(pending_error) = socket.pending_error.take() {
+            return Err(pending_error);
+        }
+        let Some(datagram) = socket.received.pop_front() else { return Ok(None) };
+        let whole = datagram.payload.len();
+        socket.bytes -= whole + OVERHEAD_BYTES;
+        let len = whole.min(buffer.len());
+        buffer[..len].copy_from_slice(&datagram.payload[..len]);
+        let addresses = datagram.from.zip(datagram.to);
+        if self.udp.spare.len() < SPARE_MAX {
+            self.udp.spare.push(datagram);
+        }
+        Ok(addresses.map(|(from, to)| UdpReceived { len, whole, from, to }))
+    }
+
+    /// The length of the datagram that [`Stack::udp_recv`] would return.
+    pub fn udp_next_bytes(&self, id: UdpId) -> Option<usize> {
+        self.udp.sockets.get(id)?.received.front().map(|datagram| datagram.payload.len())
+    }
+
+    /// Whether [`Stack::udp_recv`] would return a datagram or an error.
+    pub fn udp_is_readable(&self, id: UdpId) -> bool {
+        self.udp
+            .sockets
+            .get(id)
+            .is_none_or(|socket| !socket.received.is_empty() || socket.pending_error.is_some())
     }
 }
 
@@ -293,13 +366,9 @@ pub(crate) fn packet_len(mtu: u32, to: IpAddr, payload: &[u8]) -> Result<usize, 
     }
 }
 
-pub(super) fn write(
-    room: &mut [u8],
-    (from, to): (SocketAddr, SocketAddr),
-    payload: &[u8],
-) -> Option<()> {
+fn write(buffer: &mut [u8], (from, to): (SocketAddr, SocketAddr), payload: &[u8]) -> Option<()> {
     let len = UdpHeader::LEN + payload.len();
-    let (datagram, pseudo) = write_header(IpProtocol::UDP, (from.ip(), to.ip()), len, room)?;
+    let (datagram, pseudo) = write_header(IpProtocol::UDP, (from.ip(), to.ip()), len, buffer)?;
     let header =
         UdpHeader { source_port: from.port(), destination_port: to.port(), ..UdpHeader::default() };
     header.write_datagram(payload.len(), datagram).ok()?.copy_from_slice(payload);

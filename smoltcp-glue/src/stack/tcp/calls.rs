@@ -195,7 +195,8 @@ impl Stack {
     pub fn tcp_abort_unflushed(&mut self) -> usize {
         let Self { tcp, .. } = self;
         let ids = tcp.by_addresses.values().copied();
-        let is_flushing = |id: &TcpId| tcp.connections.get(*id).is_some_and(Connection::is_flushing);
+        let is_flushing =
+            |id: &TcpId| tcp.connections.get(*id).is_some_and(Connection::is_flushing);
         let mut ids: Vec<_> = ids.filter(is_flushing).collect();
         ids.sort_unstable();
         for id in &ids {

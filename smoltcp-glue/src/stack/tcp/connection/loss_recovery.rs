@@ -136,7 +136,10 @@ impl Stack {
     /// Whether a connection is in loss recovery: it had a loss or a timeout recently. Each segment
     /// costs more then.
     pub fn tcp_is_in_loss_recovery(&self, id: TcpId) -> bool {
-        self.tcp.connections.get(id).is_some_and(|connection| connection.loss_recovery.active.is_some())
+        self.tcp
+            .connections
+            .get(id)
+            .is_some_and(|connection| connection.loss_recovery.active.is_some())
     }
 }
 
