@@ -6,48 +6,16 @@ use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::tcp::{TcpHeader, TcpOption, fill_checksum};
 use std::net::SocketAddr;
 
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Bare {
-    pub(super) sequence_number: u32,
-    pub(super) acknowledgment_number: u32,
-    pub(super) window: u16,
-    pub(super) ack: bool,
-    pub(super) syn: bool,
-    pub(super) fin: bool,
-}
-
-impl Default for Bare {
-    fn default() -> Self {
-        Self {
-            sequence_number: 0,
-            acknowledgment_number: 0,
-            window: 0,
-            ack: true,
-            syn: false,
-            fin: false,
-        }
-    }
-}
-
+/// Writes a segment; its ports are those of the addresses.
 pub(super) fn write_segment(
     packet: &mut Packet,
     (from, to): (SocketAddr, SocketAddr),
-    bare: Bare,
+    header: TcpHeader,
     options: &[TcpOption<'_>],
 ) -> Option<()> {
-    let tcp = TcpHeader {
-        source_port: from.port(),
-        destination_port: to.port(),
-        sequence_number: bare.sequence_number,
-        acknowledgment_number: bare.acknowledgment_number,
-        window: bare.window,
-        ack: bare.ack,
-        syn: bare.syn,
-        fin: bare.fin,
-        ..TcpHeader::default()
-    };
+    let header = TcpHeader { source_port: from.port(), destination_port: to.port(), ..header };
     let mut bytes = [0; TcpHeader::LEN_MAX];
-    tcp.write_segment(options, 0, &mut bytes).ok()?;
+    header.write_segment(options, 0, &mut bytes).ok()?;
     let len = 4 * usize::from(TcpHeader::read(&bytes).ok()?.0.data_offset);
     let buffer = packet.buffer(header_len(to.ip()) + len);
     let (segment, pseudo) = write_header(IpProtocol::TCP, (from.ip(), to.ip()), len, buffer)?;
@@ -69,7 +37,7 @@ pub(super) fn set_acknowledgment(bytes: &mut [u8], number: u32, window: u16) {
 fn set<const N: usize>(bytes: &mut [u8], offset: usize, to: [u8; N]) {
     let Ok(IpPacket { payload, .. }) = IpPacket::parse(bytes) else { return };
     let at = bytes.len() - payload.len() + offset;
-    if let Some(place) = bytes.get_mut(at..at + N) {
-        place.copy_from_slice(&to);
+    if let Some(field) = bytes.get_mut(at..at + N) {
+        field.copy_from_slice(&to);
     }
 }

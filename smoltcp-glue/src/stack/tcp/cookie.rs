@@ -13,11 +13,11 @@
 //! smoltcp gets such a connection when it is open: the SYN is replayed with the cookie as initial
 //! sequence number, and the answer is discarded.
 
-use super::bare::{Bare, write_segment};
+use super::bare::write_segment;
 use super::isn::IsnSecret;
 use crate::stack::outbox::Packet;
 use pollux_verbs::time::Time;
-use pollux_wire::ip::tcp::{TcpOption, TcpSegment};
+use pollux_wire::ip::tcp::{TcpHeader, TcpOption, TcpSegment};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -73,15 +73,15 @@ impl Offer {
         self,
         packet: &mut Packet,
         ends: (SocketAddr, SocketAddr),
-        bare: Bare,
+        header: TcpHeader,
     ) -> Option<()> {
         let mss = TcpOption::MaximumSegmentSize(self.mss);
         match (self.scale.map(TcpOption::WindowScale), self.sack) {
-            (None, false) => write_segment(packet, ends, bare, &[mss]),
-            (None, true) => write_segment(packet, ends, bare, &[mss, TcpOption::SackPermitted]),
-            (Some(scale), false) => write_segment(packet, ends, bare, &[mss, scale]),
+            (None, false) => write_segment(packet, ends, header, &[mss]),
+            (None, true) => write_segment(packet, ends, header, &[mss, TcpOption::SackPermitted]),
+            (Some(scale), false) => write_segment(packet, ends, header, &[mss, scale]),
             (Some(scale), true) => {
-                write_segment(packet, ends, bare, &[mss, scale, TcpOption::SackPermitted])
+                write_segment(packet, ends, header, &[mss, scale, TcpOption::SackPermitted])
             }
         }
     }

@@ -1,6 +1,5 @@
 //! Passive opens, by a SYN or by the acknowledgment of a SYN cookie.
 
-use super::bare::Bare;
 use super::connection::{Connection, Holder, is_after};
 use super::cookie::{Offer, good_until};
 use super::listener::ListenerId;
@@ -97,12 +96,13 @@ impl Tcp {
         let Some(offer) = Offer::of(syn) else { return };
         let peer_number = syn.header().sequence_number;
         let capacity = self.config.receive_bytes;
-        let bare = Bare {
+        let header = TcpHeader {
             sequence_number: self.secret.cookie(now, ends, peer_number, offer),
             acknowledgment_number: peer_number.wrapping_add(1),
             window: u16::try_from(capacity).unwrap_or(u16::MAX),
+            ack: true,
             syn: true,
-            ..Bare::default()
+            ..TcpHeader::default()
         };
         // As smoltcp computes it.
         let shift = (usize::BITS - capacity.leading_zeros()).saturating_sub(u16::BITS) as u8;
@@ -110,7 +110,7 @@ impl Tcp {
         let mss = mtus.of(now, ends.1.ip()).saturating_sub(headers);
         let mss = u16::try_from(mss).unwrap_or(u16::MAX);
         let ours = Offer { mss, scale: offer.scale.map(|_| shift), ..offer };
-        if ours.write(&mut self.draft, ends, bare).is_some() {
+        if ours.write(&mut self.draft, ends, header).is_some() {
             counts.syn_cookies += 1;
             push(out, &self.draft);
         }
@@ -136,16 +136,15 @@ impl Tcp {
         }
         let Some(id) = self.insert_half_open(listener_id, ends) else { return true };
         counts.syn_cookies_accepted += 1;
-        let bare = Bare {
+        let syn_header = TcpHeader {
             sequence_number: header.sequence_number.wrapping_sub(1),
             window: header.window,
-            ack: false,
             syn: true,
-            ..Bare::default()
+            ..TcpHeader::default()
         };
         let cookie = header.acknowledgment_number.wrapping_sub(1);
         let mut syn = std::mem::take(&mut self.renewed);
-        let is_written = offer.write(&mut syn, (ends.1, ends.0), bare).is_some();
+        let is_written = offer.write(&mut syn, (ends.1, ends.0), syn_header).is_some();
         if is_written
             && let Ok(packet) = IpPacket::parse(syn.bytes())
             && let Ok(first) = TcpSegment::parse(packet.payload)

@@ -17,7 +17,7 @@
 use super::Connection;
 use super::loss_recovery::{is_after, is_opening};
 use crate::stack::outbox::Packet;
-use crate::stack::tcp::bare::{Bare, set_acknowledgment, write_segment};
+use crate::stack::tcp::bare::{set_acknowledgment, write_segment};
 use crate::stack::tcp::engine::{At, Engine};
 use pollux_wire::ip::tcp::{TcpHeader, TcpSegment};
 use smoltcp::socket::tcp::State;
@@ -130,13 +130,14 @@ impl Connection {
     ) -> bool {
         let (local, remote) = self.addresses();
         let beyond = if is_opening(self.state()) { 0 } else { FAR };
-        let bare = Bare {
+        let header = TcpHeader {
             sequence_number: self.receive_next().wrapping_sub(1),
             acknowledgment_number: self.loss_recovery.sent_to.wrapping_add(beyond),
-            ..Bare::default()
+            ack: true,
+            ..TcpHeader::default()
         };
         let mut forged_ack = Packet::default();
-        let is_answered = write_segment(&mut forged_ack, (remote, local), bare, &[]).is_some()
+        let is_answered = write_segment(&mut forged_ack, (remote, local), header, &[]).is_some()
             && engine.receive(at, &mut self.sockets, forged_ack.bytes(), answer);
         if is_answered {
             self.note_answer(answer);

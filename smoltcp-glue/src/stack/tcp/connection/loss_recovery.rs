@@ -12,11 +12,11 @@ use super::Connection;
 use super::recovery::Recovery;
 use super::window::Window;
 use crate::stack::outbox::Packet;
-use crate::stack::tcp::bare::{Bare, set_sequence_number, write_segment};
+use crate::stack::tcp::bare::{set_sequence_number, write_segment};
 use crate::stack::tcp::engine::{At, Engine, Written, seal};
 use crate::stack::{Stack, TcpId};
 use pollux_verbs::time::Time;
-use pollux_wire::ip::tcp::{TcpOption, TcpSegment};
+use pollux_wire::ip::tcp::{TcpHeader, TcpOption, TcpSegment};
 use smoltcp::socket::tcp::{CongestionControl, State};
 use std::time::Duration;
 
@@ -381,13 +381,14 @@ impl Connection {
         let Some(peer_next) = active.peer_next.filter(|_| !is_last) else {
             return;
         };
-        let bare = Bare {
+        let header = TcpHeader {
             sequence_number: peer_next,
             acknowledgment_number: active.first,
             window: field,
-            ..Bare::default()
+            ack: true,
+            ..TcpHeader::default()
         };
-        if write_segment(&mut active.forged_ack, (remote, local), bare, &[]).is_none() {
+        if write_segment(&mut active.forged_ack, (remote, local), header, &[]).is_none() {
             return;
         }
         let (forged_ack, mut answer) = (active.forged_ack.bytes(), Packet::default());

@@ -7,8 +7,9 @@
 use super::Connection;
 use super::recovery::Verdict;
 use crate::stack::outbox::{Packet, PacketSink};
-use crate::stack::tcp::bare::{Bare, set_sequence_number, write_segment};
+use crate::stack::tcp::bare::{set_sequence_number, write_segment};
 use crate::stack::tcp::engine::{At, Engine, Written, seal};
+use pollux_wire::ip::tcp::TcpHeader;
 use smoltcp::socket::tcp::State;
 use std::time::Duration;
 
@@ -118,8 +119,15 @@ impl Connection {
         fin: bool,
         draft: &mut Packet,
     ) -> Option<()> {
-        let bare = Bare { sequence_number, acknowledgment_number, window, fin, ..Bare::default() };
-        write_segment(draft, self.addresses(), bare, &[])
+        let header = TcpHeader {
+            sequence_number,
+            acknowledgment_number,
+            window,
+            ack: true,
+            fin,
+            ..TcpHeader::default()
+        };
+        write_segment(draft, self.addresses(), header, &[])
     }
 
     fn send_draft(&mut self, sink: &mut dyn PacketSink, draft: &mut Packet) -> Option<Written> {
