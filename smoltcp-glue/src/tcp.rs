@@ -29,13 +29,13 @@ impl Interface {
     pub fn tcp_listen(&self, local: impl ToSocketAddrs, backlog: usize) -> io::Result<TcpListener> {
         let local = named(local)?;
         let id = self.with(|host, _| host.stack.tcp_listen(local, backlog))?;
-        Ok(TcpListener::new(self.clone(), id))
+        Ok(TcpListener { interface: self.clone(), id, timeout: Cell::new(CallTimeout::Never) })
     }
 
     /// Opens a TCP connection, and waits until it is established. By default the attempt times out
     /// after three minutes ([`crate::stack::TcpConfig::user_timeout`]).
     pub fn tcp_connect(&self, to: impl ToSocketAddrs) -> io::Result<TcpStream> {
-        self.tcp_connect_within(to, CallTimeout::Never)
+        self.tcp_begin(to)?.wait_until_open(CallTimeout::Never)
     }
 
     /// As [`Interface::tcp_connect`], with a timeout.
@@ -44,17 +44,7 @@ impl Interface {
         to: impl ToSocketAddrs,
         timeout: Duration,
     ) -> io::Result<TcpStream> {
-        self.tcp_connect_within(to, CallTimeout::After(timeout))
-    }
-
-    fn tcp_connect_within(
-        &self,
-        to: impl ToSocketAddrs,
-        timeout: CallTimeout,
-    ) -> io::Result<TcpStream> {
-        let stream = self.tcp_begin(to)?;
-        stream.wait_until_open(timeout)?;
-        Ok(stream)
+        self.tcp_begin(to)?.wait_until_open(CallTimeout::After(timeout))
     }
 
     /// Starts to open a TCP connection without waiting. It accepts writes once it is established.
@@ -69,10 +59,6 @@ impl Interface {
 }
 
 impl TcpListener {
-    pub(crate) const fn new(interface: Interface, id: ListenerId) -> Self {
-        Self { interface, id, timeout: Cell::new(CallTimeout::Never) }
-    }
-
     /// The address and port that it listens on.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         let local = self.interface.with(|inner, _| inner.stack.tcp_listener_local(self.id));
@@ -120,7 +106,7 @@ impl Drop for TcpListener {
 }
 
 impl TcpStream {
-    pub(crate) const fn new(interface: Interface, id: TcpId) -> Self {
+    const fn new(interface: Interface, id: TcpId) -> Self {
         Self {
             interface,
             id,
@@ -130,8 +116,10 @@ impl TcpStream {
         }
     }
 
-    pub(crate) fn wait_until_open(&self, timeout: CallTimeout) -> io::Result<()> {
-        self.interface.wait(timeout, |inner, _| Ok(inner.stack.tcp_is_open(self.id)?.then_some(())))
+    fn wait_until_open(self, timeout: CallTimeout) -> io::Result<Self> {
+        let Self { interface, id, .. } = &self;
+        interface.wait(timeout, |inner, _| Ok(inner.stack.tcp_is_open(*id)?.then_some(())))?;
+        Ok(self)
     }
 
     /// The local address and port.

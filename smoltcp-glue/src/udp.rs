@@ -31,15 +31,11 @@ impl Interface {
     pub fn udp_bind(&self, local: impl ToSocketAddrs) -> io::Result<UdpSocket> {
         let local = named(local)?;
         let id = self.with(|host, _| host.stack.udp_bind(local))?;
-        Ok(UdpSocket::new(self.clone(), id))
+        Ok(UdpSocket { interface: self.clone(), id, timeout: Cell::new(CallTimeout::Never) })
     }
 }
 
 impl UdpSocket {
-    pub(crate) const fn new(interface: Interface, id: UdpId) -> Self {
-        Self { interface, id, timeout: Cell::new(CallTimeout::Never) }
-    }
-
     /// The address and port that it is bound to.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         let local = self.interface.with(|inner, _| inner.stack.udp_local(self.id));

@@ -345,7 +345,7 @@ impl Interface {
 
     /// Opens a TCP connection, and waits until it is established.
     pub fn tcp_connect(&self, to: impl ToSocketAddrs) -> io::Result<TcpStream> {
-        self.tcp_connect_within(to, CallTimeout::Never)
+        self.tcp_begin(to)?.wait_until_open(CallTimeout::Never)
     }
 
     /// As [`Interface::tcp_connect`], with a timeout.
@@ -354,17 +354,7 @@ impl Interface {
         to: impl ToSocketAddrs,
         timeout: Duration,
     ) -> io::Result<TcpStream> {
-        self.tcp_connect_within(to, CallTimeout::After(timeout))
-    }
-
-    fn tcp_connect_within(
-        &self,
-        to: impl ToSocketAddrs,
-        timeout: CallTimeout,
-    ) -> io::Result<TcpStream> {
-        let stream = self.tcp_begin(to)?;
-        stream.wait_until_open(timeout)?;
-        Ok(stream)
+        self.tcp_begin(to)?.wait_until_open(CallTimeout::After(timeout))
     }
 
     /// As [`Interface::tcp_connect`], for a task. It takes an address, since the resolution of a

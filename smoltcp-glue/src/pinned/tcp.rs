@@ -170,8 +170,9 @@ impl TcpStream {
         }
     }
 
-    pub(super) fn wait_until_open(&self, timeout: CallTimeout) -> io::Result<()> {
-        self.line.writers.wait(timeout, || self.try_open())
+    pub(super) fn wait_until_open(self, timeout: CallTimeout) -> io::Result<Self> {
+        self.line.writers.wait(timeout, || self.try_open())?;
+        Ok(self)
     }
 
     /// The local address and port.
