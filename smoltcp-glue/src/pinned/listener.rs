@@ -8,7 +8,6 @@ use super::tcp::TcpStream;
 use super::waiters::Waiters;
 use super::{Hold, SharedTimeout, lock};
 use pollux_mem::mpsc;
-use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -104,8 +103,7 @@ impl TcpListener {
 
     /// As [`TcpListener::accept`], for a task.
     pub async fn accept_async(&self) -> io::Result<(TcpStream, SocketAddr)> {
-        let mut waiting = self.accepters.waiting();
-        poll_fn(|context| waiting.poll(context, || self.try_accept())).await
+        self.accepters.wait_async(|| self.try_accept()).await
     }
 
     fn try_accept(&self) -> io::Result<Option<(TcpStream, SocketAddr)>> {

@@ -16,10 +16,8 @@ pub(super) struct WorkerRequest<R> {
     doorbell: Arc<Doorbell>,
 }
 
-/// The worker's end of a reply. A drop without a reply wakes the requester with an error.
-struct Reply<R> {
-    slot: Arc<ReplySlot<R>>,
-}
+/// The worker's end of a reply. Its drop wakes the requester, with or without an answer.
+struct Reply<R>(Arc<ReplySlot<R>>);
 
 struct ReplySlot<R> {
     answer: Mutex<Option<io::Result<R>>>,
@@ -33,8 +31,11 @@ impl<R: Send + 'static> WorkerRequest<R> {
         request: impl FnOnce(&mut Worker<'_>, Time) -> io::Result<R> + Send + 'static,
     ) -> Self {
         let slot = Arc::new(ReplySlot { answer: Mutex::new(None), waiters: Waiters::default() });
-        let reply = Reply { slot: slot.clone() };
-        doorbell.submit(Box::new(move |worker, now| reply.send(request(worker, now))));
+        let reply = Reply(slot.clone());
+        doorbell.submit(Box::new(move |worker, now| {
+            let answer = request(worker, now);
+            *lock(&reply.0.answer) = Some(answer);
+        }));
         Self { slot, doorbell: doorbell.clone() }
     }
 
@@ -60,14 +61,8 @@ impl<R: Send + 'static> Future for WorkerRequest<R> {
     }
 }
 
-impl<R> Reply<R> {
-    fn send(self, answer: io::Result<R>) {
-        *lock(&self.slot.answer) = Some(answer);
-    }
-}
-
 impl<R> Drop for Reply<R> {
     fn drop(&mut self) {
-        self.slot.waiters.wake();
+        self.0.waiters.wake();
     }
 }

@@ -10,7 +10,6 @@ use super::{Hold, SharedTimeout, lock};
 use crate::interface::CallTimeout;
 use crate::stack::{SocketId, TcpError, TcpId};
 use pollux_mem::byte_ring;
-use std::future::poll_fn;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -281,14 +280,12 @@ impl TcpStream {
 
     /// As `read`, for a task.
     pub async fn read_async(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        let mut waiting = self.line.readers.waiting();
-        poll_fn(|context| waiting.poll(context, || self.try_read(buffer))).await
+        self.line.readers.wait_async(|| self.try_read(buffer)).await
     }
 
     /// As `write`, for a task.
     pub async fn write_async(&self, bytes: &[u8]) -> io::Result<usize> {
-        let mut waiting = self.line.writers.waiting();
-        poll_fn(|context| waiting.poll(context, || self.try_write(bytes))).await
+        self.line.writers.wait_async(|| self.try_write(bytes)).await
     }
 
     /// As `write_all`, for a task.
@@ -301,8 +298,7 @@ impl TcpStream {
 
     /// As `flush`, for a task.
     pub async fn flush_async(&self) -> io::Result<()> {
-        let mut waiting = self.line.writers.waiting();
-        poll_fn(|context| waiting.poll(context, || self.try_flush())).await
+        self.line.writers.wait_async(|| self.try_flush()).await
     }
 }
 

@@ -13,7 +13,6 @@ use crate::interface::named;
 use crate::stack::{UdpError, UdpId, UdpReceived, udp_packet_len};
 use crate::udp::UdpSlot;
 use pollux_mem::byte_ring;
-use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -231,18 +230,14 @@ impl UdpSocket {
 
     /// As [`UdpSocket::recv_from`], for a task.
     pub async fn recv_from_async(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        let mut waiting = self.line.readers.waiting();
-        let received = poll_fn(|context| waiting.poll(context, || self.try_recv(buffer))).await?;
+        let received = self.line.readers.wait_async(|| self.try_recv(buffer)).await?;
         Ok((received.len, received.from))
     }
 
     /// As [`UdpSocket::send_to`], for a task.
     pub async fn send_to_async(&self, payload: &[u8], to: impl Into<SocketAddr>) -> io::Result<()> {
         let to = to.into();
-        let mut waiting = self.line.writers.waiting();
-        let sent =
-            poll_fn(|context| waiting.poll(context, || self.try_send(&[(payload, to)]))).await;
-        sent.map(drop)
+        self.line.writers.wait_async(|| self.try_send(&[(payload, to)])).await.map(drop)
     }
 }
 

@@ -12,6 +12,7 @@ use super::lock;
 use crate::interface::CallTimeout;
 use std::collections::BTreeMap;
 use std::collections::btree_map::OccupiedEntry;
+use std::future::poll_fn;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -39,7 +40,7 @@ struct List {
 }
 
 /// The entry of one task or thread, for as long as it waits.
-pub(super) struct Waiting<'w> {
+struct Waiting<'w> {
     waiters: &'w Waiters,
     number: Option<u64>,
 }
@@ -50,15 +51,8 @@ impl Waiters {
     }
 
     /// An entry for a task or thread that begins to wait.
-    pub(super) const fn waiting(&self) -> Waiting<'_> {
+    const fn waiting(&self) -> Waiting<'_> {
         Waiting { waiters: self, number: None }
-    }
-
-    /// The next change after this wakes all on the list. A waiter has to check again first.
-    fn raise(&self) {
-        self.is_any.store(true, Ordering::Release);
-        // With the fence in `wake`: one of the two sees the other.
-        fence(Ordering::SeqCst);
     }
 
     /// Wakes the waiters, if there are any.
@@ -111,8 +105,19 @@ impl Waiters {
             return Poll::Ready(answer);
         }
         enter(&mut self.list());
-        self.raise();
+        self.is_any.store(true, Ordering::Release);
+        // With the fence in `wake`: one of the two sees the other.
+        fence(Ordering::SeqCst);
         ask().transpose().map_or(Poll::Pending, Poll::Ready)
+    }
+
+    /// Asks until there is an answer, for a task.
+    pub(super) async fn wait_async<R>(
+        &self,
+        mut ask: impl FnMut() -> io::Result<Option<R>>,
+    ) -> io::Result<R> {
+        let mut waiting = self.waiting();
+        poll_fn(|context| waiting.poll(context, &mut ask)).await
     }
 
     /// Asks until there is an answer, until the timeout.
@@ -168,7 +173,7 @@ impl List {
 
 impl Waiting<'_> {
     /// As [`Waiters::poll`], but the waker is the one of the last call, and goes with the entry.
-    pub(super) fn poll<R>(
+    fn poll<R>(
         &mut self,
         context: &Context<'_>,
         ask: impl FnMut() -> io::Result<Option<R>>,
@@ -196,10 +201,6 @@ struct Unpark(Thread);
 
 impl Wake for Unpark {
     fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
         self.0.unpark();
     }
 }
