@@ -107,7 +107,7 @@ use pollux_dataplane::engine::Handle;
 pub use pollux_dataplane::engine::idle::Idle;
 use pollux_dataplane::flow::FlowSteering;
 use pollux_verbs::time::Time;
-use request::WorkerRequest;
+use request::{WorkerRequest, ask};
 use serving::{ListenerEnd, TcpEnd, UdpEnd};
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -289,18 +289,17 @@ impl Interface {
 
     /// Addresses that each worker knows of.
     fn known_addresses(&self) -> io::Result<Vec<Vec<IpAddr>>> {
-        let ask = |doorbell| {
-            WorkerRequest::new(doorbell, |worker, _| Ok(worker.inner.addresses())).wait()
-        };
-        self.alive.doorbells.iter().map(ask).collect()
+        self.ask_workers(|worker| worker.inner.addresses())
+    }
+
+    fn ask_workers<R: Send + 'static>(&self, row: fn(&Worker<'_>) -> R) -> io::Result<Vec<R>> {
+        let doorbells = self.alive.doorbells.iter();
+        doorbells.map(|doorbell| ask(doorbell, move |worker, _| Ok(row(worker)))).collect()
     }
 
     /// Counters of each worker, in order.
     pub fn workers(&self) -> io::Result<Vec<WorkerRow>> {
-        let doorbells = self.alive.doorbells.iter();
-        doorbells
-            .map(|doorbell| WorkerRequest::new(doorbell, |worker, _| Ok(worker.row())).wait())
-            .collect()
+        self.ask_workers(|worker| worker.row())
     }
 
     /// Addresses that sockets can have.
@@ -322,7 +321,7 @@ impl Interface {
             0 => self.alive.next_worker(),
             port => &self.alive.doorbells[usize::from(self.alive.deal.port(port))],
         };
-        WorkerRequest::new(doorbell, move |worker, _| worker.udp_bind(local)).wait()
+        ask(doorbell, move |worker, _| worker.udp_bind(local))
     }
 
     /// Listens for TCP connections. At most `backlog` connections wait to be accepted at each
@@ -334,10 +333,7 @@ impl Interface {
         // workers. An error drops the listeners that were made before it.
         let listeners = self.alive.doorbells.iter().map(|doorbell| {
             let accepters = accepters.clone();
-            WorkerRequest::new(doorbell, move |worker, _| {
-                worker.tcp_listen(local, backlog, accepters)
-            })
-            .wait()
+            ask(doorbell, move |worker, _| worker.tcp_listen(local, backlog, accepters))
         });
         let listeners = listeners.collect::<io::Result<Vec<_>>>()?;
         Ok(TcpListener::new(listeners, accepters, local))
@@ -371,8 +367,7 @@ impl Interface {
     /// Starts to open a TCP connection without waiting. It accepts writes once it is established.
     pub fn tcp_begin(&self, to: impl ToSocketAddrs) -> io::Result<TcpStream> {
         let to = named(to)?;
-        let doorbell = self.alive.next_worker();
-        WorkerRequest::new(doorbell, move |worker, now| worker.tcp_begin(now, to)).wait()
+        ask(self.alive.next_worker(), move |worker, now| worker.tcp_begin(now, to))
     }
 
     /// Sends an ICMP echo request of so many bytes, and returns the round-trip time. The first ping
@@ -432,9 +427,8 @@ mod tests {
         let setup = Node::open("soft:").expect("a device").interface("ib0");
         let config = Config { workers: 2, cores: vec![first.id], ..Config::default() };
         let interface = setup.address("10.0.0.1/24").up_pinned(config).expect("it comes up");
-        let stays = |worker: usize| {
-            WorkerRequest::new(&interface.alive.doorbells[worker], move |_, _| Ok(cores())).wait()
-        };
+        let stays =
+            |worker: usize| ask(&interface.alive.doorbells[worker], move |_, _| Ok(cores()));
         assert_eq!(stays(0).expect("it serves"), [*first]);
         assert_eq!(stays(1).expect("it serves"), all);
     }
@@ -454,10 +448,10 @@ mod tests {
                     scope.spawn(|| socket.recv_from(&mut [0; 9]).map(drop)),
                     scope.spawn(|| listener.accept().map(drop)),
                 ];
-                let asked = WorkerRequest::<()>::new(&interface.alive.doorbells[dies], |_, _| {
+                let asked = ask::<()>(&interface.alive.doorbells[dies], |_, _| {
                     std::panic::resume_unwind(Box::new("as it is to"))
                 });
-                assert!(asked.wait().is_err());
+                assert!(asked.is_err());
                 let ended = calls.map(|call| call.join().expect("no panic").expect_err("an end"));
                 assert!(ended.iter().all(|why| why.to_string().contains("worker has ended")));
             });

@@ -47,10 +47,15 @@ impl<R: Send + 'static> WorkerRequest<R> {
             None => is_served.map(|()| None),
         }
     }
+}
 
-    pub(super) fn wait(self) -> io::Result<R> {
-        self.slot.waiters.wait(CallTimeout::Never, || self.look())
-    }
+/// Runs a request between two turns of the worker, and waits for the answer.
+pub(super) fn ask<R: Send + 'static>(
+    doorbell: &Arc<Doorbell>,
+    request: impl FnOnce(&mut Worker<'_>, Time) -> io::Result<R> + Send + 'static,
+) -> io::Result<R> {
+    let request = WorkerRequest::new(doorbell, request);
+    request.slot.waiters.wait(CallTimeout::Never, || request.look())
 }
 
 impl<R: Send + 'static> Future for WorkerRequest<R> {

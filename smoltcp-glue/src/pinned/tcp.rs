@@ -4,7 +4,7 @@
 //! in a send buffer: they are sent although the connection is dropped.
 
 use super::doorbell::SocketFlags;
-use super::request::WorkerRequest;
+use super::request::ask;
 use super::waiters::Waiters;
 use super::{Hold, SharedTimeout, lock};
 use crate::interface::CallTimeout;
@@ -218,19 +218,15 @@ impl TcpStream {
     /// minimum is ten seconds; [`crate::stack::TcpConfig`] has the default.
     pub fn set_keepalive(&self, idle: Option<Duration>) -> io::Result<()> {
         let id = self.line.id;
-        let set = WorkerRequest::new(&self.hold.doorbell, move |worker, _| {
+        ask(&self.hold.doorbell, move |worker, _| {
             Ok(worker.inner.stack.tcp_set_keepalive(id, idle)?)
-        });
-        set.wait()
+        })
     }
 
     /// The keep-alive time.
     pub fn keepalive(&self) -> io::Result<Option<Duration>> {
         let id = self.line.id;
-        WorkerRequest::new(&self.hold.doorbell, move |worker, _| {
-            Ok(worker.inner.stack.tcp_keepalive(id)?)
-        })
-        .wait()
+        ask(&self.hold.doorbell, move |worker, _| Ok(worker.inner.stack.tcp_keepalive(id)?))
     }
 
     /// Closes the sending half; the peer reads all written data, and then the end. The receiving

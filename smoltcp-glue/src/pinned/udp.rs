@@ -6,7 +6,7 @@
 
 use super::datagram::{HEAD_BYTES, Head};
 use super::doorbell::SocketFlags;
-use super::request::WorkerRequest;
+use super::request::ask;
 use super::waiters::Waiters;
 use super::{Hold, SharedTimeout, lock};
 use crate::interface::named;
@@ -104,10 +104,7 @@ impl UdpSocket {
     /// Connects the socket to one peer, whose refusals it reports.
     pub fn connect(&self, peer: impl ToSocketAddrs) -> io::Result<()> {
         let (id, to) = (self.id, named(peer)?);
-        let asked = WorkerRequest::new(&self.hold.doorbell, move |worker, _| {
-            Ok(worker.inner.stack.udp_connect(id, to)?)
-        });
-        asked.wait()?;
+        ask(&self.hold.doorbell, move |worker, _| Ok(worker.inner.stack.udp_connect(id, to)?))?;
         *lock(&self.peer) = Some(to);
         Ok(())
     }
@@ -178,17 +175,11 @@ impl UdpSocket {
     pub fn join(&self, group: IpAddr) -> io::Result<()> {
         let (id, doorbell) = (self.id, &self.hold.doorbell);
         let _one_at_a_time = lock(&self.joins);
-        let joined = WorkerRequest::new(doorbell, move |worker, _| {
-            Ok(worker.inner.stack.udp_join(id, group)?)
-        });
-        if !joined.wait()? {
+        if !ask(doorbell, move |worker, _| Ok(worker.inner.stack.udp_join(id, group)?))? {
             return Ok(());
         }
         self.hold.control().join_group(group).inspect_err(|_| {
-            let left = WorkerRequest::new(doorbell, move |worker, _| {
-                Ok(worker.inner.stack.udp_leave(id, group))
-            });
-            let _ = left.wait();
+            let _ = ask(doorbell, move |worker, _| Ok(worker.inner.stack.udp_leave(id, group)));
         })
     }
 
@@ -196,13 +187,12 @@ impl UdpSocket {
     pub fn leave(&self, group: IpAddr) {
         let id = self.id;
         let _one_at_a_time = lock(&self.joins);
-        let asked = WorkerRequest::new(&self.hold.doorbell, move |worker, now| {
+        // Without a worker there are no memberships.
+        let _ = ask(&self.hold.doorbell, move |worker, now| {
             worker.inner.udp_leave(now, id, group);
             worker.hand_to_control();
             Ok(())
         });
-        // Without a worker there are no memberships.
-        let _ = asked.wait();
     }
 }
 
