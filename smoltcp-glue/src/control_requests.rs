@@ -3,10 +3,9 @@
 use crate::control_thread::{Answer, ControlHandle};
 use pollux_control::ipoib::Adjacency;
 use pollux_node::config::InterfaceSettings;
-use pollux_node::interface::echo::{EchoId, EchoOutcome, EchoRequest};
+use pollux_node::interface::echo::{EchoOutcome, EchoRequest};
 use pollux_node::interface::{IpoibLink, NotSent, PingError};
 use pollux_verbs::QpType;
-use pollux_verbs::time::Time;
 use pollux_wire::ip::link_address::LinkAddress;
 use std::io;
 use std::net::IpAddr;
@@ -52,12 +51,12 @@ impl ControlHandle {
     ) -> Answer<io::Result<Duration>> {
         let mut id = None;
         self.ask(move |interface, now| match id {
-            None => match begin_ping(interface, now, to, bytes, timeout) {
+            None => match interface.ping(now, EchoRequest::new(to, bytes, timeout)) {
                 Ok(begun) => {
                     id = Some(begun);
                     None
                 }
-                Err(why) => Some(Err(why)),
+                Err(why) => Some(Err(ping_error(why))),
             },
             Some(id) => interface.echo(id).map(|(outcome, _)| round_trip(outcome)),
         })
@@ -116,19 +115,14 @@ fn neighbors(interface: &IpoibLink) -> Vec<NeighborRoute> {
     rows.collect()
 }
 
-fn begin_ping(
-    interface: &mut IpoibLink,
-    now: Time,
-    to: IpAddr,
-    bytes: usize,
-    timeout: Duration,
-) -> io::Result<EchoId> {
-    interface.ping(now, EchoRequest::new(to, bytes, timeout)).map_err(|why| match why {
-        PingError::TooMany => io::ErrorKind::QuotaExceeded.into(),
-        PingError::TooLong => io::ErrorKind::InvalidInput.into(),
-        PingError::Down => io::ErrorKind::NetworkDown.into(),
-        _ => io::ErrorKind::AddrNotAvailable.into(),
-    })
+fn ping_error(why: PingError) -> io::Error {
+    let kind = match why {
+        PingError::TooMany => io::ErrorKind::QuotaExceeded,
+        PingError::TooLong => io::ErrorKind::InvalidInput,
+        PingError::Down => io::ErrorKind::NetworkDown,
+        _ => io::ErrorKind::AddrNotAvailable,
+    };
+    kind.into()
 }
 
 fn round_trip(outcome: EchoOutcome) -> io::Result<Duration> {
