@@ -27,9 +27,11 @@ const HASH_BITS: u32 = 24;
 /// The MSS values of a cookie: of RFC 9293 3.7.1, the IPv6 minimum, Ethernet, IPoIB datagrams (RFC
 /// 4391 9.1.2), jumbo frames, and IPoIB connections (RFC 4755 5.1).
 const LENGTHS: [u16; 8] = [216, 536, 1220, 1440, 1984, 2004, 8940, 65_460];
-const MSS_DEFAULT: u16 = 536;
 const NO_SCALE: u8 = 15;
-const SCALE_MAX: u8 = 14;
+/// The MSS of a SYN without the option (RFC 9293 3.7.1), and the maximum window scale (RFC 7323
+/// 2.3).
+pub(super) const MSS_DEFAULT: u16 = 536;
+pub(super) const SCALE_MAX: u8 = 14;
 
 /// The options of a SYN that a cookie encodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use crate::stack::StackCounts;
 use crate::stack::lookup::bound_at;
 use crate::stack::mtu::Mtus;
 use crate::stack::outbox::Outbox;
-use crate::stack::packet::IpPacket;
+use crate::stack::packet::{IpPacket, header_len};
 use pollux_verbs::time::Time;
 use pollux_wire::ip::tcp::{TcpHeader, TcpSegment};
 use smoltcp::socket::tcp::State;
@@ -106,8 +106,8 @@ impl Tcp {
         };
         // As smoltcp computes it.
         let shift = (usize::BITS - capacity.leading_zeros()).saturating_sub(u16::BITS) as u8;
-        let headers = if ends.0.is_ipv4() { 40 } else { 60 };
-        let mss = mtus.of(now, ends.1.ip()).saturating_sub(headers);
+        let headers = header_len(ends.1.ip()) + TcpHeader::LEN;
+        let mss = (mtus.of(now, ends.1.ip()) as usize).saturating_sub(headers);
         let mss = u16::try_from(mss).unwrap_or(u16::MAX);
         let ours = Offer { mss, scale: offer.scale.map(|_| shift), ..offer };
         if ours.write(&mut self.draft, ends, header).is_some() {

@@ -12,7 +12,9 @@ use super::Connection;
 use super::recovery::Recovery;
 use super::window::Window;
 use crate::stack::outbox::Packet;
+use crate::stack::packet::header_len;
 use crate::stack::tcp::bare::{set_sequence_number, write_segment};
+use crate::stack::tcp::cookie::{MSS_DEFAULT, SCALE_MAX};
 use crate::stack::tcp::engine::{At, Engine, Written, seal};
 use crate::stack::{Stack, TcpId};
 use pollux_verbs::time::Time;
@@ -32,13 +34,8 @@ const DELAYED_ACKS_AFTER: u32 = 1 << 14;
 const QUICK_AT_FIRST: u32 = 16;
 /// The delay of acknowledgments, on smoltcp's clock.
 const ACK_DELAY: smoltcp::time::Duration = smoltcp::time::Duration::from_millis(10);
-/// RFC 7323 2.3.
-const SHIFT_MAX: u8 = 14;
-/// The peer's MSS without the option (RFC 9293 3.7.1), and the minimum, which is smoltcp's too.
-const MSS_DEFAULT: u16 = 536;
+/// The minimum MSS of a peer, which is smoltcp's too.
 const MSS_MIN: u16 = 48;
-const HEADERS_V4: usize = 40;
-const HEADERS_V6: usize = 60;
 
 #[derive(Debug, Default)]
 pub(in crate::stack::tcp) struct LossRecovery {
@@ -116,7 +113,7 @@ impl LossRecovery {
         self.read_to = segment.header().sequence_number.wrapping_add(1);
         for option in segment.options().map_while(Result::ok) {
             match option {
-                TcpOption::WindowScale(shift) => self.shift = shift.min(SHIFT_MAX),
+                TcpOption::WindowScale(shift) => self.shift = shift.min(SCALE_MAX),
                 TcpOption::MaximumSegmentSize(bytes) if bytes > 0 => {
                     self.mss = Some(bytes.max(MSS_MIN));
                 }
@@ -176,7 +173,7 @@ impl Connection {
     }
 
     pub(super) fn segment(&self, mtu: u32) -> usize {
-        let headers = if self.addresses().0.is_ipv4() { HEADERS_V4 } else { HEADERS_V6 };
+        let headers = header_len(self.addresses().1.ip()) + TcpHeader::LEN;
         let theirs = self.loss_recovery.mss.unwrap_or(MSS_DEFAULT);
         (mtu as usize).saturating_sub(headers).clamp(usize::from(MSS_MIN), usize::from(theirs))
     }
