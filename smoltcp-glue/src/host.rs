@@ -12,7 +12,7 @@
 //! when a packet arrives, and at [`Host::poll_timeout`].
 
 use crate::hand_off::{HandOff, HandOffCounts, among};
-use crate::stack::{FlowShard, PacketSink, Stack, StackConfig, UdpError, UdpId};
+use crate::stack::{PacketSink, Stack, StackConfig, UdpError, UdpId};
 use pollux_control::ipoib::{self as control};
 use pollux_dataplane::flow::FlowSteering;
 use pollux_dataplane::headers::PacketHeaders;
@@ -340,16 +340,15 @@ impl Host {
     ) -> Result<(node::IpoibLink, Vec<Self>), DeviceError> {
         let (mut interface, workers) = node::IpoibLink::new(now, access, settings, seed())?;
         interface.keep_deliveries();
-        let mut hand_offs = match settings.workers {
-            1 => Vec::new().into_iter(),
-            workers => among(FlowSteering::among(workers)).into_iter(),
-        };
+        let mut hand_offs = among(FlowSteering::among(settings.workers)).into_iter();
         let host = |worker| {
             let stack = Stack::new(config.clone(), seed());
             let node = Inline { worker, interface: None };
             let mut host = Self::at(now, node, settings.mode != Mode::Ud, stack);
             host.hand_off = hand_offs.next();
-            host.stack.set_shard(host.hand_off.as_ref().map_or(FlowShard::ALL, |one| one.shard));
+            if let Some(hand_off) = &host.hand_off {
+                host.stack.set_shard(hand_off.shard);
+            }
             host
         };
         let hosts = workers.into_iter().map(host).collect();
