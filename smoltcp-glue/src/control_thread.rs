@@ -39,7 +39,7 @@ pub(crate) trait Attendant: Send + 'static {
     fn attend(&mut self, now: Time, notified: u32) -> bool;
 
     /// Requests were answered.
-    fn answered(&self) {}
+    fn handle_answers(&self) {}
 
     /// Has its device wake the thread from now on. Another call of [`Attendant::attend`] follows.
     fn arm(&mut self, _: Time) {}
@@ -212,7 +212,7 @@ impl<A: Attendant> Control<A> {
         let before = self.pending.len();
         self.pending.retain_mut(|request| !request(interface, now));
         if self.pending.len() < before {
-            self.attendant.answered();
+            self.attendant.handle_answers();
         }
         if interface.failed().is_some() {
             self.pending.clear();
@@ -244,7 +244,7 @@ impl<R> Answer<R> {
         match self.receiver.try_recv() {
             Ok(answer) => Ok(Some(answer)),
             Err(TryRecvError::Empty) => Ok(None),
-            Err(TryRecvError::Disconnected) => Err(ended()),
+            Err(TryRecvError::Disconnected) => Err(ended_error()),
         }
     }
 
@@ -252,16 +252,16 @@ impl<R> Answer<R> {
     pub(crate) fn wait_for(self, timeout: Duration) -> io::Result<R> {
         self.receiver.recv_timeout(timeout).map_err(|why| match why {
             RecvTimeoutError::Timeout => io::ErrorKind::TimedOut.into(),
-            RecvTimeoutError::Disconnected => ended(),
+            RecvTimeoutError::Disconnected => ended_error(),
         })
     }
 
     pub(crate) fn wait(self) -> io::Result<R> {
-        self.receiver.recv().map_err(|_| ended())
+        self.receiver.recv().map_err(|_| ended_error())
     }
 }
 
 /// The thread, or the interface, has dropped the request.
-fn ended() -> io::Error {
+fn ended_error() -> io::Error {
     io::Error::other("the interface has ended")
 }

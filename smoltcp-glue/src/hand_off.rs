@@ -40,18 +40,18 @@ pub(crate) struct HandOff {
 }
 
 /// The rings of every worker, in order; empty for a single worker.
-pub(crate) fn among(deal: FlowSteering) -> Vec<HandOff> {
+pub(crate) fn among(steering: FlowSteering) -> Vec<HandOff> {
     let of = |worker| HandOff {
-        shard: FlowShard { deal, worker },
+        shard: FlowShard { steering, worker },
         to: Vec::new(),
         from: Vec::new(),
         to_wake: 0,
         scratch: Vec::new(),
         counts: HandOffCounts::default(),
     };
-    let mut all: Vec<_> = match deal {
+    let mut all: Vec<_> = match steering {
         FlowSteering::SINGLE => Vec::new(),
-        _ => (0..deal.workers()).map(of).collect(),
+        _ => (0..steering.workers()).map(of).collect(),
     };
     for from in 0..all.len() {
         for to in 0..all.len() {
@@ -67,7 +67,7 @@ impl HandOff {
     /// Hands a received packet off if its flow belongs to another worker; returns whether it does.
     #[inline]
     pub(crate) fn steer(&mut self, headers: &PacketHeaders, packet: &[u8]) -> bool {
-        let target = self.shard.deal.received(headers, packet);
+        let target = self.shard.steering.received(headers, packet);
         let is_others = target != self.shard.worker;
         if is_others {
             self.send(target, packet);
@@ -171,7 +171,7 @@ mod tests {
         let headers = PacketHeaders::parse_ip(&datagram).unwrap();
         for port in 0..100_u16 {
             datagram[22..24].copy_from_slice(&port.to_be_bytes());
-            let target = all[0].shard.deal.port(port);
+            let target = all[0].shard.steering.port(port);
             for giver in 0..3 {
                 assert_eq!(all[usize::from(giver)].steer(&headers, &datagram), giver != target);
             }

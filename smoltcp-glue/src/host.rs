@@ -205,7 +205,7 @@ impl Host {
         to: SocketAddr,
         payload: &[u8],
     ) -> io::Result<()> {
-        if !self.has_room() {
+        if !self.can_send() {
             return Err(UdpError::Full.into());
         }
         let local = self.stack.udp_local(id);
@@ -256,7 +256,7 @@ impl Host {
         }
     }
 
-    pub(crate) fn has_room(&self) -> bool {
+    pub(crate) fn can_send(&self) -> bool {
         self.held.is_none() && self.looped.len() < LOOPED_MAX && self.node.worker.has_room()
     }
 
@@ -269,7 +269,7 @@ impl Host {
             return false;
         }
         let mut sent = 0;
-        while sent < BURST_MAX && self.has_room() {
+        while sent < BURST_MAX && self.can_send() {
             let Self { node, overflow, .. } = self;
             let mut frame = TxFrame { node: &mut node.worker, overflow, has_overflowed: false };
             if !self.stack.transmit_to(now, &mut frame) {
@@ -408,7 +408,7 @@ impl Host {
         self.left_groups.pop()
     }
 
-    pub(crate) fn handed(&self) -> HandOffCounts {
+    pub(crate) fn hand_off_counts(&self) -> HandOffCounts {
         self.hand_off.as_ref().map(|hand_off| hand_off.counts).unwrap_or_default()
     }
 }
@@ -447,7 +447,7 @@ struct TxFrame<'a> {
 impl PacketSink for TxFrame<'_> {
     fn buffer(&mut self, len: usize) -> &mut [u8] {
         match self.node.draft(len) {
-            Some(room) => room,
+            Some(buffer) => buffer,
             None => {
                 self.has_overflowed = true;
                 self.overflow.clear();

@@ -253,7 +253,7 @@ pub(crate) fn seed() -> u64 {
     RandomState::new().hash_one(0)
 }
 
-pub(crate) fn named(address: impl ToSocketAddrs) -> io::Result<SocketAddr> {
+pub(crate) fn resolve(address: impl ToSocketAddrs) -> io::Result<SocketAddr> {
     address.to_socket_addrs()?.next().ok_or_else(|| io::ErrorKind::InvalidInput.into())
 }
 
@@ -262,14 +262,14 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let control = self.control.handle();
         let mut host = self.served.begin_call();
-        settle(&mut host, control, self.clock);
+        flush_sockets(&mut host, control, self.clock);
         disconnect(&mut host, control, self.clock);
     }
 }
 
 /// Flushes what sockets have sent, while peers acknowledge some of it and `flush_max` allows. Then
 /// it resets the connections that are not flushed, so that their peers do not wait for the rest.
-pub(crate) fn settle(host: &mut Host, control: &ControlHandle, clock: Clock) {
+pub(crate) fn flush_sockets(host: &mut Host, control: &ControlHandle, clock: Clock) {
     let mut now = clock.now();
     let last = now + host.stack.flush_max();
     let (mut end, mut left) = (now + SHUTDOWN_MAX, host.stack.tcp_unflushed());

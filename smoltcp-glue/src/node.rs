@@ -184,14 +184,14 @@ impl Setup {
 
     /// Opens the device, and waits until the interface is up and its addresses are usable.
     pub fn up(self) -> Result<Interface, UpError> {
-        let Self { settings, stack, timeout, .. } = self.checked()?;
+        let Self { settings, stack, timeout, .. } = self.check()?;
         let opened = settings.open_device().map_err(UpError::Open)?;
         Interface::open(opened, &settings, &stack, timeout)
     }
 
     /// As [`Setup::up`], with worker threads, for sockets that any thread can use.
     pub fn up_pinned(self, config: pinned::Config) -> Result<pinned::Interface, UpError> {
-        let setup = self.checked()?;
+        let setup = self.check()?;
         let opened = setup.settings.open_device().map_err(UpError::Open)?;
         setup.up_pinned_at(opened, config)
     }
@@ -202,11 +202,11 @@ impl Setup {
         opened: Opened,
         config: pinned::Config,
     ) -> Result<pinned::Interface, UpError> {
-        let Self { settings, stack, timeout, .. } = self.checked()?;
+        let Self { settings, stack, timeout, .. } = self.check()?;
         pinned::Interface::open(pinned::Plan { opened, settings, stack, timeout, config })
     }
 
-    fn checked(mut self) -> Result<Self, UpError> {
+    fn check(mut self) -> Result<Self, UpError> {
         self.wrong.take().map_or(Ok(self), |wrong| Err(wrong.into()))
     }
 }

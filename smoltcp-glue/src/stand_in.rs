@@ -47,7 +47,7 @@ impl Served {
     }
 
     /// The host of an absent application.
-    fn left_alone(&self, now: Time) -> Option<MutexGuard<'_, Host>> {
+    fn absent_host(&self, now: Time) -> Option<MutexGuard<'_, Host>> {
         self.absent_at().filter(|absent_at| *absent_at <= now)?;
         self.host.try_lock().ok()
     }
@@ -79,19 +79,19 @@ impl Attendant for StandIn {
         if notified != 0 {
             self.waker.wake_if_asleep();
         }
-        self.served.left_alone(now).is_some_and(|mut host| host.step(now))
+        self.served.absent_host(now).is_some_and(|mut host| host.step(now))
     }
 
-    fn answered(&self) {
+    fn handle_answers(&self) {
         self.waker.wake_if_asleep();
     }
 
     fn arm(&mut self, now: Time) {
-        self.is_armed = self.served.left_alone(now).is_some_and(|mut host| host.arm());
+        self.is_armed = self.served.absent_host(now).is_some_and(|mut host| host.arm());
     }
 
     fn sleep_max(&mut self, now: Time) -> Duration {
-        if let Some(mut host) = self.served.left_alone(now).filter(|_| self.is_armed) {
+        if let Some(mut host) = self.served.absent_host(now).filter(|_| self.is_armed) {
             return host.sleep_max(now);
         }
         // The end of a call does not wake this thread.

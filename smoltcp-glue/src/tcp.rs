@@ -1,6 +1,6 @@
 //! TCP listeners and connections with the API of `std::net`, served by the caller's thread.
 
-use crate::interface::{CallTimeout, Interface, named};
+use crate::interface::{CallTimeout, Interface, resolve};
 use crate::stack::{ListenerId, TcpError, TcpId};
 use std::cell::Cell;
 use std::io::{self, Read, Write};
@@ -27,7 +27,7 @@ pub struct TcpStream {
 impl Interface {
     /// Listens for TCP connections. At most `backlog` connections wait to be accepted.
     pub fn tcp_listen(&self, local: impl ToSocketAddrs, backlog: usize) -> io::Result<TcpListener> {
-        let local = named(local)?;
+        let local = resolve(local)?;
         let id = self.with(|host, _| host.stack.tcp_listen(local, backlog))?;
         Ok(TcpListener { interface: self.clone(), id, timeout: Cell::new(CallTimeout::Never) })
     }
@@ -49,7 +49,7 @@ impl Interface {
 
     /// Starts to open a TCP connection without waiting. It accepts writes once it is established.
     pub fn tcp_begin(&self, to: impl ToSocketAddrs) -> io::Result<TcpStream> {
-        let to = named(to)?;
+        let to = resolve(to)?;
         let id = self.with(|host, now| -> io::Result<_> {
             let from = SocketAddr::new(host.source_for(to.ip())?, 0);
             Ok(host.stack.tcp_connect(now, from, to)?)

@@ -1,7 +1,7 @@
 //! UDP sockets with the API of `std::net`, served by the caller's thread.
 
 use crate::host::Host;
-use crate::interface::{CallTimeout, Interface, named};
+use crate::interface::{CallTimeout, Interface, resolve};
 use crate::stack::{UdpError, UdpId, UdpReceived};
 use pollux_verbs::time::Time;
 use std::cell::Cell;
@@ -29,7 +29,7 @@ impl Interface {
     /// Binds a UDP socket to an address of the interface, or to all by `0.0.0.0` or `::`. Port 0
     /// picks a free port.
     pub fn udp_bind(&self, local: impl ToSocketAddrs) -> io::Result<UdpSocket> {
-        let local = named(local)?;
+        let local = resolve(local)?;
         let id = self.with(|host, _| host.stack.udp_bind(local))?;
         Ok(UdpSocket { interface: self.clone(), id, timeout: Cell::new(CallTimeout::Never) })
     }
@@ -44,7 +44,7 @@ impl UdpSocket {
 
     /// Connects the socket: it receives datagrams of this peer only, and its ICMP errors.
     pub fn connect(&self, peer: impl ToSocketAddrs) -> io::Result<()> {
-        let peer = named(peer)?;
+        let peer = resolve(peer)?;
         Ok(self.interface.with(|inner, _| inner.stack.udp_connect(self.id, peer))?)
     }
 
@@ -60,7 +60,7 @@ impl UdpSocket {
 
     /// Sends a datagram; waits for queue space until the read timeout.
     pub fn send_to(&self, payload: &[u8], to: impl ToSocketAddrs) -> io::Result<()> {
-        self.send_batch(&[(payload, named(to)?)]).map(drop)
+        self.send_batch(&[(payload, resolve(to)?)]).map(drop)
     }
 
     /// Sends a datagram to the connected peer.

@@ -35,7 +35,7 @@ impl CommonState {
     }
 
     /// The reason for which no worker serves the interface any more, if that is so.
-    pub(super) fn ended(&self) -> Option<&String> {
+    pub(super) fn end_reason(&self) -> Option<&String> {
         self.end.get()
     }
 

@@ -89,7 +89,7 @@ impl Doorbell {
     pub(super) fn submit(&self, command: Command) {
         let mut command = Some(command);
         while let Some(one) = command.take()
-            && self.common.ended().is_none()
+            && self.common.end_reason().is_none()
             && let Err(one) = self.commands.push(one)
         {
             command = Some(one);
@@ -106,7 +106,7 @@ impl Doorbell {
 
     /// An error if no worker serves the interface any more.
     pub(super) fn check(&self) -> io::Result<()> {
-        self.common.ended().map_or(Ok(()), |why| Err(io::Error::other(why.clone())))
+        self.common.end_reason().map_or(Ok(()), |why| Err(io::Error::other(why.clone())))
     }
 
     pub(super) fn mtu(&self) -> u32 {

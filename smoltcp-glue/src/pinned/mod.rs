@@ -99,7 +99,7 @@ use crate::control_thread::{ControlHandle, ControlThread};
 use crate::error::UpError;
 use crate::hand_off::HandOffCounts;
 use crate::host::Host;
-use crate::interface::{CallTimeout, named};
+use crate::interface::{CallTimeout, resolve};
 use crate::stack::slab::SlabMap;
 use crate::stack::{ListenerId, SocketId, TcpId};
 use doorbell::{Doorbell, Inbox};
@@ -154,7 +154,7 @@ impl Default for Config {
 }
 
 impl Config {
-    fn rounded(self) -> Self {
+    fn round_rings(self) -> Self {
         let ring = |bytes: usize, min: usize| bytes.clamp(min, RING_BYTES_MAX).next_power_of_two();
         Self {
             tcp_ring_bytes: ring(self.tcp_ring_bytes, 4096),
@@ -184,7 +184,7 @@ pub struct WorkerRow {
 /// The state that the interface and all its sockets share. The workers end with it.
 pub(crate) struct Alive {
     doorbells: Arc<[Arc<Doorbell>]>,
-    deal: FlowSteering,
+    steering: FlowSteering,
     /// The worker that gets the next socket without a fixed worker.
     turn: AtomicUsize,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -316,10 +316,10 @@ impl Interface {
 
     /// A UDP socket at an address of the interface, or at `0.0.0.0` or `::` for all; port 0 is any.
     pub fn udp_bind(&self, local: impl ToSocketAddrs) -> io::Result<UdpSocket> {
-        let local = named(local)?;
+        let local = resolve(local)?;
         let doorbell = match local.port() {
             0 => self.alive.next_worker(),
-            port => &self.alive.doorbells[usize::from(self.alive.deal.port(port))],
+            port => &self.alive.doorbells[usize::from(self.alive.steering.port(port))],
         };
         ask(doorbell, move |worker, _| worker.udp_bind(local))
     }
@@ -327,7 +327,7 @@ impl Interface {
     /// Listens for TCP connections. At most `backlog` connections wait to be accepted at each
     /// worker: the connection of a peer arrives at the worker of its flow.
     pub fn tcp_listen(&self, local: impl ToSocketAddrs, backlog: usize) -> io::Result<TcpListener> {
-        let local = named(local)?;
+        let local = resolve(local)?;
         let accepters = Arc::new(Waiters::default());
         // All callers ask the same worker first, so of two for one address one gets it at all
         // workers. An error drops the listeners that were made before it.
@@ -366,7 +366,7 @@ impl Interface {
 
     /// Starts to open a TCP connection without waiting. It accepts writes once it is established.
     pub fn tcp_begin(&self, to: impl ToSocketAddrs) -> io::Result<TcpStream> {
-        let to = named(to)?;
+        let to = resolve(to)?;
         ask(self.alive.next_worker(), move |worker, now| worker.tcp_begin(now, to))
     }
 

@@ -53,7 +53,7 @@ struct Start {
 /// Opens an interface and starts its threads; returns when all workers serve it.
 pub(super) fn open(plan: Plan) -> Result<Arc<Alive>, UpError> {
     let Plan { opened, mut settings, stack, config, .. } = plan;
-    let config = config.rounded();
+    let config = config.round_rings();
     settings.workers = worker_count(&config, &settings)?;
     let (doorbells, inboxes) = doorbells(settings.workers, config.sockets_max)?;
     let clock = Clock::begin();
@@ -62,7 +62,7 @@ pub(super) fn open(plan: Plan) -> Result<Arc<Alive>, UpError> {
     let control = ControlThread::start(interface, clock, Wakers(Arc::clone(&doorbells)));
     let alive = Arc::new(Alive {
         doorbells: Arc::clone(&doorbells),
-        deal: FlowSteering::among(settings.workers),
+        steering: FlowSteering::among(settings.workers),
         turn: AtomicUsize::new(0),
         threads: Mutex::default(),
         control: control.map_err(UpError::Thread)?,

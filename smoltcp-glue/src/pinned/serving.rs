@@ -76,7 +76,7 @@ impl TcpEnd {
 
     /// Handles a notification. The requested state is read only here, so the ring of notifications
     /// never names a socket that was removed.
-    pub(super) fn notified(&mut self) {
+    pub(super) fn handle_notification(&mut self) {
         self.line.flags.clear_dirty();
         self.requested_state = self.line.requested_state();
     }
@@ -237,7 +237,7 @@ impl UdpEnd {
     }
 
     /// Handles a notification.
-    pub(super) fn notified(&mut self) {
+    pub(super) fn handle_notification(&mut self) {
         self.line.flags.clear_dirty();
         self.is_dropped = self.line.is_dropped.load(Ordering::Acquire);
     }
@@ -286,15 +286,15 @@ impl UdpEnd {
         let mut has_come = false;
         while inner.stack.udp_is_readable(self.id) {
             let bytes = HEAD_BYTES + inner.stack.udp_next_bytes(self.id).unwrap_or(0);
-            let mut has_room = || self.incoming.room(bytes) >= bytes;
-            if !has_room() && self.line.flags.stall(has_room) {
+            let mut has_space = || self.incoming.room(bytes) >= bytes;
+            if !has_space() && self.line.flags.stall(has_space) {
                 break;
             }
             match inner.stack.udp_recv(self.id, scratch) {
                 Ok(Some(came)) => {
                     let head = Head { len: came.len, peer: came.from, to: came.to };
                     let is_written = head.write(&mut self.incoming, &scratch[..came.len]);
-                    debug_assert!(is_written, "there was room");
+                    debug_assert!(is_written, "there was space");
                     has_come = true;
                 }
                 Ok(None) | Err(UdpError::Closed) => break,
@@ -321,7 +321,7 @@ pub(super) struct ListenerEnd {
 
 impl ListenerEnd {
     /// Whether another connection may go to the application now.
-    pub(super) fn has_room(&mut self) -> bool {
+    pub(super) fn has_space(&mut self) -> bool {
         let ready = &self.ready;
         ready.has_room() || !self.line.flags.stall(|| ready.has_room())
     }

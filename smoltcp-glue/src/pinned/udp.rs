@@ -9,7 +9,7 @@ use super::doorbell::SocketFlags;
 use super::request::ask;
 use super::waiters::Waiters;
 use super::{Hold, SharedTimeout, lock};
-use crate::interface::named;
+use crate::interface::resolve;
 use crate::stack::{UdpError, UdpId, UdpReceived, udp_packet_len};
 use crate::udp::UdpSlot;
 use pollux_mem::byte_ring;
@@ -103,7 +103,7 @@ impl UdpSocket {
 
     /// Connects the socket to one peer, whose refusals it reports.
     pub fn connect(&self, peer: impl ToSocketAddrs) -> io::Result<()> {
-        let (id, to) = (self.id, named(peer)?);
+        let (id, to) = (self.id, resolve(peer)?);
         ask(&self.hold.doorbell, move |worker, _| Ok(worker.inner.stack.udp_connect(id, to)?))?;
         *lock(&self.peer) = Some(to);
         Ok(())
@@ -121,7 +121,7 @@ impl UdpSocket {
 
     /// Sends a datagram, and waits for space within the receive timeout.
     pub fn send_to(&self, payload: &[u8], to: impl ToSocketAddrs) -> io::Result<()> {
-        self.send_batch(&[(payload, named(to)?)]).map(drop)
+        self.send_batch(&[(payload, resolve(to)?)]).map(drop)
     }
 
     /// Sends a datagram to the peer that it is connected to.
@@ -276,7 +276,7 @@ impl UdpSocket {
         self.hold.doorbell.relieve_at_half(&self.line.flags, &mut reader);
         Ok(Some(UdpReceived {
             len: head.len.min(buffer.len()),
-            whole: head.len,
+            payload_len: head.len,
             from: head.peer,
             to: head.to,
         }))

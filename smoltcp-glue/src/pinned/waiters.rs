@@ -150,11 +150,11 @@ impl Waiters {
             if let Poll::Ready(answer) = waiting.poll(&context, &mut ask) {
                 return answer;
             }
-            let CallTimeout::After(whole) = timeout else {
+            let CallTimeout::After(timeout) = timeout else {
                 std::thread::park();
                 continue;
             };
-            match whole.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) {
+            match timeout.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) {
                 Some(left) => std::thread::park_timeout(left),
                 None => return Err(io::ErrorKind::TimedOut.into()),
             }

@@ -20,7 +20,7 @@ use super::{Alive, Config, Hold, Worker, WorkerRow, doorbell::SocketFlags};
 use crate::clock::Clock;
 use crate::control_thread::ControlHandle;
 use crate::host::Host;
-use crate::interface::{SHUTDOWN_MAX, disconnect, hand_to_control, settle};
+use crate::interface::{SHUTDOWN_MAX, disconnect, flush_sockets, hand_to_control};
 use crate::stack::slab::SlabMap;
 use crate::stack::{BindError, ListenerId, SocketId, TcpId};
 use pollux_dataplane::engine::{self, Handle, Work};
@@ -109,7 +109,7 @@ impl<'a> Worker<'a> {
             self.inner.stack.tcp_abort(now, id);
         }
         let end = now + SHUTDOWN_MAX;
-        settle(self.inner, &self.control, self.clock);
+        flush_sockets(self.inner, &self.control, self.clock);
         let common = self.doorbell.common().clone();
         common.finish();
         // Packets of the others' flows may arrive at this worker.
@@ -119,7 +119,7 @@ impl<'a> Worker<'a> {
             }
         }
         // Sends the packets of the other workers that this one has got.
-        settle(self.inner, &self.control, self.clock);
+        flush_sockets(self.inner, &self.control, self.clock);
         disconnect(self.inner, &self.control, self.clock);
     }
 
@@ -163,8 +163,12 @@ impl<'a> Worker<'a> {
             };
             self.notified = self.notified.saturating_add(1);
             match socket {
-                SocketId::Udp(id) => self.udp.get_mut(id).into_iter().for_each(UdpEnd::notified),
-                SocketId::Tcp(id) => self.tcp.get_mut(id).into_iter().for_each(TcpEnd::notified),
+                SocketId::Udp(id) => {
+                    self.udp.get_mut(id).into_iter().for_each(UdpEnd::handle_notification);
+                }
+                SocketId::Tcp(id) => {
+                    self.tcp.get_mut(id).into_iter().for_each(TcpEnd::handle_notification);
+                }
                 SocketId::Listener(id) => self.handle_listener_notification(now, id),
             }
             self.serve(now, socket);
@@ -187,7 +191,7 @@ impl<'a> Worker<'a> {
     fn serve_again(&mut self, now: Time) -> bool {
         let count = self.again.len();
         for _ in 0..count {
-            if !self.inner.has_room() {
+            if !self.inner.can_send() {
                 break;
             }
             let Some(socket) = self.again.pop_front() else { break };
@@ -253,7 +257,7 @@ impl<'a> Worker<'a> {
 
 impl Worker<'_> {
     pub(super) fn udp_bind(&mut self, local: SocketAddr) -> io::Result<UdpSocket> {
-        let (hold, slot) = self.room()?;
+        let (hold, slot) = self.reserve_socket()?;
         let id = self.inner.stack.udp_bind(local)?;
         let local = self.inner.stack.udp_local(id).unwrap_or(local);
         let Some((end, ends)) = UdpEnd::new((id, slot), self.config.udp_ring_bytes) else {
@@ -272,7 +276,7 @@ impl Worker<'_> {
         backlog: usize,
         accepters: Arc<Waiters>,
     ) -> io::Result<(WorkerListener, mpsc::Receiver<TcpStream>)> {
-        let (hold, slot) = self.room()?;
+        let (hold, slot) = self.reserve_socket()?;
         // Connections in the accept queue count towards the backlog; a power of two.
         let handed = 1 << (backlog / 2).clamp(1, HANDED_MAX).ilog2();
         let (ready, arrived) = mpsc::ring(handed).ok_or(BindError::Full)?;
@@ -285,10 +289,10 @@ impl Worker<'_> {
     }
 
     pub(super) fn tcp_begin(&mut self, now: Time, to: SocketAddr) -> io::Result<TcpStream> {
-        let room = self.room()?;
+        let slot = self.reserve_socket()?;
         let from = SocketAddr::new(self.inner.source_for(to.ip())?, 0);
         let id = self.inner.stack.tcp_connect(now, from, to)?;
-        let stream = self.stream(now, id, room).ok_or(BindError::Full)?;
+        let stream = self.stream(now, id, slot).ok_or(BindError::Full)?;
         stream.set_linger(true);
         Ok(stream)
     }
@@ -296,7 +300,7 @@ impl Worker<'_> {
     pub(super) fn row(&self) -> WorkerRow {
         let listeners = self.listeners.len();
         let sockets = self.udp.len() + self.tcp.len();
-        WorkerRow { sockets, listeners, handed: self.inner.handed() }
+        WorkerRow { sockets, listeners, handed: self.inner.hand_off_counts() }
     }
 
     const fn sockets(&self) -> usize {
@@ -304,9 +308,9 @@ impl Worker<'_> {
     }
 
     /// A slot for another socket, and the references of its holder.
-    fn room(&self) -> io::Result<(Hold, SocketSlot)> {
-        let room = self.alive.upgrade().zip(SocketSlot::take(self.doorbell.common()));
-        let (alive, slot) = room.ok_or(BindError::Full)?;
+    fn reserve_socket(&self) -> io::Result<(Hold, SocketSlot)> {
+        let slot = self.alive.upgrade().zip(SocketSlot::take(self.doorbell.common()));
+        let (alive, slot) = slot.ok_or(BindError::Full)?;
         Ok((Hold { doorbell: self.doorbell.clone(), alive }, slot))
     }
 
@@ -333,15 +337,15 @@ impl Worker<'_> {
     /// Moves connections to the accept queue, while it has space.
     fn hand_over(&mut self, now: Time, id: ListenerId) {
         while let Some(end) = self.listeners.get_mut(id)
-            && end.has_room()
+            && end.has_space()
             && self.inner.stack.tcp_is_waited_for(id)
         {
-            let Ok(room) = self.room() else { return self.starved.push(id) };
+            let Ok(slot) = self.reserve_socket() else { return self.starved.push(id) };
             let Ok(Some(accepted)) = self.inner.stack.tcp_accept(id) else { return };
-            let stream = self.stream(now, accepted, room);
+            let stream = self.stream(now, accepted, slot);
             if let (Some(stream), Some(end)) = (stream, self.listeners.get_mut(id)) {
                 let is_pushed = end.ready.push(stream);
-                debug_assert!(is_pushed.is_ok(), "there was room");
+                debug_assert!(is_pushed.is_ok(), "there was space");
                 end.line.accepters.wake();
             }
         }

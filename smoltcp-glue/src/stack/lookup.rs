@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 pub(super) type Lookup<K, V> = std::collections::HashMap<K, V, Secret>;
 
 /// The entry of a bound address: of the address itself, or of all addresses of its family.
-pub(super) fn bound_at<V: Copy>(table: &Lookup<SocketAddr, V>, address: SocketAddr) -> Option<V> {
+pub(super) fn find_bound<V: Copy>(table: &Lookup<SocketAddr, V>, address: SocketAddr) -> Option<V> {
     let any: IpAddr = match address {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),

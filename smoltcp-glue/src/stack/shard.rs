@@ -16,22 +16,22 @@ const EPHEMERAL_PORTS: Range<u16> = 49_152..65_535;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowShard {
     /// The flow steering of the interface.
-    pub deal: FlowSteering,
+    pub steering: FlowSteering,
     /// The index of this stack's worker.
     pub worker: u8,
 }
 
 impl FlowShard {
     /// Steers every flow to a single worker.
-    pub const ALL: Self = Self { deal: FlowSteering::SINGLE, worker: PRIMARY_WORKER };
+    pub const ALL: Self = Self { steering: FlowSteering::SINGLE, worker: PRIMARY_WORKER };
 
     pub(super) fn has_port(self, port: u16) -> bool {
-        self == Self::ALL || self.deal.port(port) == self.worker
+        self == Self::ALL || self.steering.port(port) == self.worker
     }
 
     fn has_connection(self, local: SocketAddr, remote: SocketAddr) -> bool {
         // A connection to itself is refused.
-        local != remote && self.deal.connection(local, remote) == self.worker
+        local != remote && self.steering.connection(local, remote) == self.worker
     }
 }
 
@@ -91,16 +91,16 @@ mod tests {
         for worker in 0..3 {
             let mut stack = Stack::new(StackConfig::default(), 7);
             stack.set_addresses([own]);
-            let deal = FlowSteering::among(3);
-            stack.set_shard(FlowShard { deal, worker });
+            let steering = FlowSteering::among(3);
+            stack.set_shard(FlowShard { steering, worker });
             let any = SocketAddr::new(own, 0);
             for _ in 0..100 {
                 let id = stack.tcp_connect(Time::START, any, peer).expect("a port is free");
                 let (local, remote) = stack.tcp_addresses(id).expect("it is there");
-                assert_eq!(deal.connection(remote, local), worker);
+                assert_eq!(steering.connection(remote, local), worker);
                 let id = stack.udp_bind(any).expect("a port is free");
                 let port = stack.udp_local(id).expect("it is there").port();
-                assert_eq!(deal.port(port), worker);
+                assert_eq!(steering.port(port), worker);
             }
         }
     }
@@ -110,7 +110,7 @@ mod tests {
         let own = IpAddr::from([10, 0, 0, 1]);
         let mut stack = Stack::new(StackConfig::default(), 7);
         stack.set_addresses([own]);
-        stack.set_shard(FlowShard { deal: FlowSteering::among(2), worker: 1 });
+        stack.set_shard(FlowShard { steering: FlowSteering::among(2), worker: 1 });
         let any = SocketAddr::new(own, 0);
         let bound = std::iter::from_fn(|| stack.udp_bind(any).ok()).count();
         assert!((7000..9400).contains(&bound), "{bound} of {}", EPHEMERAL_PORTS.len());

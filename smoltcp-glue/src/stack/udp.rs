@@ -4,7 +4,7 @@
 //! two sockets have the same pair, so a datagram finds its socket by two lookups at most. A
 //! datagram to a group goes to every socket of that port that joined the group.
 
-use super::lookup::bound_at;
+use super::lookup::find_bound;
 use super::outbox::PacketSink;
 use super::packet::{IpPacket, header_len, write_header};
 use super::recent::Recent;
@@ -49,7 +49,7 @@ pub struct UdpReceived {
     /// Bytes in the buffer.
     pub len: usize,
     /// Bytes of the payload. Bytes beyond the buffer are lost.
-    pub whole: usize,
+    pub payload_len: usize,
     /// The sender; port 0 if it expects no reply (RFC 768).
     pub from: SocketAddr,
     /// The destination: a local address or a group.
@@ -148,7 +148,7 @@ impl Udp {
             }
             return UdpInput::Done;
         }
-        let Some(id) = bound_at(&self.bound, to) else { return UdpInput::NoSocket };
+        let Some(id) = find_bound(&self.bound, to) else { return UdpInput::NoSocket };
         self.deliver(id, from, to.ip(), datagram.payload(), counts)
     }
 
@@ -180,12 +180,12 @@ impl Udp {
     }
 
     pub(super) fn has_sent(&self, from: SocketAddr, to: SocketAddr) -> bool {
-        bound_at(&self.bound, from).is_some() && self.recent.contains((from, to))
+        find_bound(&self.bound, from).is_some() && self.recent.contains((from, to))
     }
 
     /// Only a connected socket gets an ICMP error: any other could not know which peer it is about.
     pub(super) fn handle_icmp_error(&mut self, from: SocketAddr, to: SocketAddr, why: UdpError) {
-        let Some(id) = bound_at(&self.bound, from) else { return };
+        let Some(id) = find_bound(&self.bound, from) else { return };
         if let Some(socket) = self.sockets.get_mut(id)
             && socket.peer == Some(to)
         {
@@ -324,15 +324,15 @@ impl Stack {
             return Err(pending_error);
         }
         let Some(datagram) = socket.received.pop_front() else { return Ok(None) };
-        let whole = datagram.payload.len();
-        socket.bytes -= whole + OVERHEAD_BYTES;
-        let len = whole.min(buffer.len());
+        let payload_len = datagram.payload.len();
+        socket.bytes -= payload_len + OVERHEAD_BYTES;
+        let len = payload_len.min(buffer.len());
         buffer[..len].copy_from_slice(&datagram.payload[..len]);
         let addresses = datagram.from.zip(datagram.to);
         if self.udp.spare.len() < SPARE_MAX {
             self.udp.spare.push(datagram);
         }
-        Ok(addresses.map(|(from, to)| UdpReceived { len, whole, from, to }))
+        Ok(addresses.map(|(from, to)| UdpReceived { len, payload_len, from, to }))
     }
 
     /// The length of the datagram that [`Stack::udp_recv`] would return.

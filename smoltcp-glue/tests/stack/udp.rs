@@ -61,7 +61,7 @@ fn a_full_queue_loses_the_newest_and_counts_it() {
     let mut buffer = [0; 10];
     for number in 0..9 {
         let came = world.hosts[1].udp_recv(server, &mut buffer).unwrap().expect("it had room");
-        assert_eq!((buffer[0], came.len, came.whole), (number, 10, 1000));
+        assert_eq!((buffer[0], came.len, came.payload_len), (number, 10, 1000));
     }
     assert_eq!(world.hosts[1].udp_recv(server, &mut buffer), Ok(None));
     assert_eq!(world.hosts[1].counts().udp_queue_full, 11);

@@ -41,7 +41,7 @@ impl Stack {
         waiting.sort_unstable();
         for id in waiting {
             if let Some(connection) = tcp.connections.get_mut(id) {
-                connection.holder = Holder::Nobody;
+                connection.holder = Holder::None;
             }
             tcp.abort(id, TcpError::ShutDown);
         }
@@ -146,7 +146,7 @@ impl Stack {
     pub fn tcp_close(&mut self, now: Time, id: TcpId) {
         let Self { tcp, .. } = self;
         let Some(connection) = tcp.connections.get_mut(id) else { return };
-        connection.holder = Holder::Nobody;
+        connection.holder = Holder::None;
         if connection.is_over() || connection.is_detached {
             tcp.connections.remove(id);
             return;
@@ -157,7 +157,7 @@ impl Stack {
         }
         connection.shut_down(tcp.service_clock.at(now));
         let before = connection.state();
-        tcp.settle(id, Event { before, received: false });
+        tcp.apply_event(id, Event { before, received: false });
         tcp.make_ready(id);
     }
 

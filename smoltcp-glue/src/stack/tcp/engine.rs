@@ -193,7 +193,7 @@ const fn inverse(odd: u64) -> u64 {
 }
 
 fn set_address(interface: &mut Interface, local: IpAddr) {
-    let own = whole(local);
+    let own = host_cidr(local);
     if interface.ip_addrs() != [own] {
         interface.update_ip_addrs(|addresses| {
             addresses.clear();
@@ -212,7 +212,7 @@ fn time_of(instant: Instant) -> Time {
     Time::from_nanos(instant.total_micros().max(0) as u64 * MICROSECOND_NANOS)
 }
 
-fn whole(ip: IpAddr) -> IpCidr {
+fn host_cidr(ip: IpAddr) -> IpCidr {
     let bits = if ip.is_ipv4() { 32 } else { 128 };
     IpCidr::new(IpAddress::from(ip), bits)
 }

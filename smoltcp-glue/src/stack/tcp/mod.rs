@@ -137,7 +137,7 @@ impl Tcp {
         let Some(connection) = self.connections.get_mut(id) else { return };
         let before = connection.state();
         connection.abort(why);
-        self.settle(id, Event { before, received: false });
+        self.apply_event(id, Event { before, received: false });
         self.make_ready(id);
     }
 
@@ -255,7 +255,7 @@ impl Tcp {
     }
 
     /// Updates holder, events and tables after an event of a connection.
-    fn settle(&mut self, id: TcpId, event: Event) {
+    fn apply_event(&mut self, id: TcpId, event: Event) {
         let Some(connection) = self.connections.get_mut(id) else { return };
         let state = connection.state();
         let is_open = !matches!(state, State::Listen | State::SynReceived | State::Closed);
@@ -288,7 +288,7 @@ impl Tcp {
         }
         match connection.holder {
             Holder::Application => return,
-            Holder::Nobody => {}
+            Holder::None => {}
             Holder::HalfOpen(listener_id) => {
                 if let Some(listener) = self.listeners.get_mut(listener_id) {
                     listener.half_open -= 1;
@@ -306,7 +306,7 @@ impl Tcp {
 
 /// Queues an immediate answer; it is lost if the outbox is full.
 fn push(out: &mut Outbox, answer: &Packet) {
-    if let Some(room) = out.push(answer.bytes().len()) {
-        room.copy_from_slice(answer.bytes());
+    if let Some(buffer) = out.push(answer.bytes().len()) {
+        buffer.copy_from_slice(answer.bytes());
     }
 }

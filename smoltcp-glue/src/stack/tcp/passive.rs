@@ -5,7 +5,7 @@ use super::cookie::{Offer, good_until};
 use super::listener::ListenerId;
 use super::{Event, Tcp, TcpId, push};
 use crate::stack::StackCounts;
-use crate::stack::lookup::bound_at;
+use crate::stack::lookup::find_bound;
 use crate::stack::mtu::Mtus;
 use crate::stack::outbox::Outbox;
 use crate::stack::packet::{IpPacket, header_len};
@@ -32,7 +32,7 @@ impl Tcp {
         mtus: &Mtus,
         (out, counts): (&mut Outbox, &mut StackCounts),
     ) -> bool {
-        let Some(listener_id) = bound_at(&self.listening, ends.0) else { return false };
+        let Some(listener_id) = find_bound(&self.listening, ends.0) else { return false };
         let Some(listener) = self.listeners.get_mut(listener_id) else { return false };
         if listener.is_full() || self.connections.is_full() {
             counts.backlog_full += 1;
@@ -81,7 +81,7 @@ impl Tcp {
             // It was no valid SYN.
             connection.socket().abort();
         }
-        self.settle(id, Event { before, received: true });
+        self.apply_event(id, Event { before, received: true });
         self.touch(id);
     }
 
@@ -162,7 +162,7 @@ impl Tcp {
         if !header.ack || header.rst || header.syn {
             return None;
         }
-        let listener_id = bound_at(&self.listening, ends.0)?;
+        let listener_id = find_bound(&self.listening, ends.0)?;
         self.listeners.get(listener_id).filter(|listener| now < listener.cookies_until)?;
         let cookie = header.acknowledgment_number.wrapping_sub(1);
         let peer_number = header.sequence_number.wrapping_sub(1);

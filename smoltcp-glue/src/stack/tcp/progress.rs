@@ -32,7 +32,7 @@ impl Connection {
             self.state(),
             State::Closed | State::Listen | State::SynSent | State::SynReceived
         );
-        let has_moved = self.first() != first || self.receive_next() != expected;
+        let has_moved = self.snd_una() != first || self.receive_next() != expected;
         let has_progressed = is_synchronized && has_moved;
         if has_progressed {
             self.progress_due = now + REPORT_EVERY;

@@ -119,17 +119,17 @@ impl Scoreboard {
         self.latest.is_some_and(|latest| latest >= number)
     }
 
-    pub(super) fn sent(&mut self, now: Time, start: u32, end: u32) {
+    pub(super) fn record_sent(&mut self, now: Time, start: u32, end: u32) {
         self.write(now, (start, end), true, Fate::InFlight);
     }
 
     /// Bytes up to `end` were sent at an unknown time.
-    pub(super) fn sent_before(&mut self, now: Time, end: u32) {
+    pub(super) fn record_sent_before(&mut self, now: Time, end: u32) {
         self.write(now, (self.end(), end), false, Fate::InFlight);
     }
 
     /// Bytes up to `end` were not sent, and count as lost.
-    pub(super) fn withheld(&mut self, now: Time, end: u32) {
+    pub(super) fn record_unsent(&mut self, now: Time, end: u32) {
         self.write(now, (self.end(), end), false, Fate::Lost);
     }
 
@@ -140,8 +140,8 @@ impl Scoreboard {
         self.next_number += 1;
         let new_from = self.end();
         let (start, _) = self.split(start, RECORDS_MAX);
-        let (_, whole_to) = self.split(end, RECORDS_MAX);
-        self.each_within(start, whole_to, |record, _| {
+        let (_, split_end) = self.split(end, RECORDS_MAX);
+        self.each_within(start, split_end, |record, _| {
             if record.fate != Fate::Arrived {
                 (record.fate, record.is_again) = (Fate::InFlight, true);
                 (record.number, record.at, record.is_timed) = (number, now, true);
@@ -190,9 +190,9 @@ impl Scoreboard {
             if distance(record.end, end) < 0 {
                 break;
             }
-            let is_whole = distance(start, begin) >= 0;
+            let is_within = distance(start, begin) >= 0;
             let bytes = record.end.wrapping_sub(std::mem::replace(&mut begin, record.end)) as usize;
-            if !is_whole {
+            if !is_within {
                 continue;
             }
             let before = record.fate;
@@ -204,14 +204,14 @@ impl Scoreboard {
     }
 
     /// A cumulative acknowledgment.
-    pub(super) fn acknowledged(&mut self, now: Time, to: u32, fastest: Duration) -> Arrivals {
+    pub(super) fn handle_ack(&mut self, now: Time, to: u32, fastest: Duration) -> Arrivals {
         let to = if distance(self.end(), to) > 0 { self.end() } else { to };
         if distance(self.first, to) <= 0 {
             return Arrivals::default();
         }
         // The limit does not matter: a record is removed afterwards.
         self.split(to, usize::MAX);
-        let arrivals = self.arrived(now, self.first, to, fastest);
+        let arrivals = self.mark_arrived(now, self.first, to, fastest);
         while self.records.front().is_some_and(|record| distance(record.end, to) >= 0) {
             self.records.pop_front();
         }
@@ -220,7 +220,7 @@ impl Scoreboard {
     }
 
     /// A SACK block (RFC 2018 3). A block of unsent data is ignored.
-    pub(super) fn selected(
+    pub(super) fn handle_sack(
         &mut self,
         now: Time,
         (left, right): (u32, u32),
@@ -233,13 +233,13 @@ impl Scoreboard {
             true => {
                 self.split(left, RECORDS_OF_PEER_MAX);
                 self.split(right, RECORDS_OF_PEER_MAX);
-                self.arrived(now, left, right, fastest)
+                self.mark_arrived(now, left, right, fastest)
             }
             false => Arrivals::default(),
         }
     }
 
-    fn arrived(&mut self, now: Time, left: u32, right: u32, fastest: Duration) -> Arrivals {
+    fn mark_arrived(&mut self, now: Time, left: u32, right: u32, fastest: Duration) -> Arrivals {
         let mut arrivals = Arrivals::default();
         let mut latest = self.latest;
         self.each_within(left, right, |record, bytes| {
@@ -345,13 +345,13 @@ mod tests {
     /// With segments of 1000 bytes in flight.
     fn flight(segments: u32) -> Scoreboard {
         let mut board = Scoreboard::new(FIRST);
-        (0..segments).for_each(|nth| board.sent(NOW, at(nth * 1000), at((nth + 1) * 1000)));
+        (0..segments).for_each(|nth| board.record_sent(NOW, at(nth * 1000), at((nth + 1) * 1000)));
         board
     }
 
     /// A SACK of segments `from..to`.
     fn select(board: &mut Scoreboard, from: u32, to: u32) -> Arrivals {
-        board.selected(NOW, (at(from * 1000), at(to * 1000)), Duration::ZERO)
+        board.handle_sack(NOW, (at(from * 1000), at(to * 1000)), Duration::ZERO)
     }
 
     fn lost_now(board: &mut Scoreboard) -> u32 {
@@ -369,7 +369,7 @@ mod tests {
         assert!(!board.has_lost_within(at(1000), at(6000)));
         assert_eq!((board.in_flight, board.lost), (2000, 1000));
         // It was late after all.
-        board.acknowledged(NOW, at(4000), Duration::ZERO);
+        board.handle_ack(NOW, at(4000), Duration::ZERO);
         assert_eq!((board.outstanding(), board.in_flight, board.lost), (2000, 2000, 0));
         assert!(!board.has_lost_within(at(0), at(6000)));
     }
@@ -390,10 +390,10 @@ mod tests {
         let mut board = flight(4);
         select(&mut board, 1, 4);
         assert_eq!(lost_now(&mut board), 1);
-        board.sent(NOW, at(0), at(1000));
+        board.record_sent(NOW, at(0), at(1000));
         assert_eq!((lost_now(&mut board), board.lost, board.in_flight), (0, 0, 1000));
         for nth in 4..7 {
-            board.sent(NOW, at(nth * 1000), at((nth + 1) * 1000));
+            board.record_sent(NOW, at(nth * 1000), at((nth + 1) * 1000));
             select(&mut board, nth, nth + 1);
             assert_eq!(lost_now(&mut board), u32::from(nth == 6));
         }
@@ -404,8 +404,8 @@ mod tests {
     fn a_quick_acknowledgment_is_of_the_original() {
         let mut board = flight(2);
         board.lose_last();
-        board.sent(NOW, at(1000), at(2000));
-        let arrivals = board.acknowledged(NOW, at(2000), Duration::from_nanos(1));
+        board.record_sent(NOW, at(1000), at(2000));
+        let arrivals = board.handle_ack(NOW, at(2000), Duration::from_nanos(1));
         assert_eq!((arrivals.bytes, arrivals.records, arrivals.latest), (2000, 2, 0));
         assert!(board.has_reached(0) && !board.has_reached(2), "it may be the first of the two");
     }
@@ -416,9 +416,9 @@ mod tests {
         assert_eq!(select(&mut board, 1, 3).bytes, 2000);
         assert_eq!(select(&mut board, 1, 3), Arrivals::default());
         assert_eq!(select(&mut board, 0, 4).bytes, 2000);
-        assert_eq!(board.acknowledged(NOW, at(4000), Duration::ZERO), Arrivals::default());
+        assert_eq!(board.handle_ack(NOW, at(4000), Duration::ZERO), Arrivals::default());
         assert_eq!((board.first, board.outstanding()), (at(4000), 0));
-        assert_eq!(board.acknowledged(NOW, at(1000), Duration::ZERO), Arrivals::default());
+        assert_eq!(board.handle_ack(NOW, at(1000), Duration::ZERO), Arrivals::default());
         assert_eq!(board.first, at(4000), "an old one changes nothing");
     }
 
@@ -441,11 +441,11 @@ mod tests {
         for (left, right) in [(0, 2001), (1500, 1000), (1000, 1000), (3000, 4000), (u32::MAX, 500)]
         {
             let block = (at(left), at(right));
-            assert_eq!(board.selected(NOW, block, Duration::ZERO), Arrivals::default());
+            assert_eq!(board.handle_sack(NOW, block, Duration::ZERO), Arrivals::default());
         }
         assert_eq!(board.in_flight, 2000);
         // An acknowledgment of it ends at what was sent.
-        assert_eq!(board.acknowledged(NOW, at(9000), Duration::ZERO).bytes, 2000);
+        assert_eq!(board.handle_ack(NOW, at(9000), Duration::ZERO).bytes, 2000);
         assert_eq!(board.first, at(2000));
     }
 
@@ -453,14 +453,14 @@ mod tests {
     fn records_have_a_limit() {
         let bytes = 4 * RECORDS_MAX as u32;
         let mut board = Scoreboard::new(FIRST);
-        board.sent(NOW, FIRST, at(bytes));
+        board.record_sent(NOW, FIRST, at(bytes));
         for nth in (1..bytes).step_by(2) {
-            board.selected(NOW, (at(nth), at(nth + 1)), Duration::ZERO);
+            board.handle_sack(NOW, (at(nth), at(nth + 1)), Duration::ZERO);
         }
         assert_eq!(board.records.len(), RECORDS_OF_PEER_MAX);
         for nth in bytes..bytes + 1000 {
-            board.sent(NOW, at(nth), at(nth + 1));
-            board.selected(NOW, (at(nth), at(nth + 1)), Duration::ZERO);
+            board.record_sent(NOW, at(nth), at(nth + 1));
+            board.handle_sack(NOW, (at(nth), at(nth + 1)), Duration::ZERO);
         }
         assert!(board.records.len() <= RECORDS_MAX, "{}", board.records.len());
         assert_eq!(board.outstanding(), bytes as usize + 1000);
@@ -484,27 +484,27 @@ mod tests {
     fn a_full_scoreboard_merges_records_and_keeps_its_counts() {
         let messages = RECORDS_MAX as u32 + 500;
         let (mut board, end) = (Scoreboard::new(FIRST), messages * 10);
-        (0..messages).for_each(|nth| board.sent(NOW, at(nth * 10), at(nth * 10 + 10)));
+        (0..messages).for_each(|nth| board.record_sent(NOW, at(nth * 10), at(nth * 10 + 10)));
         assert_eq!(board.records.len(), RECORDS_MAX);
         board.lose_all(false);
         assert_eq!((board.in_flight, board.lost), (0, end as usize));
         // Segments start and end anywhere in merged records.
         for start in (0..end).step_by(1013) {
             let (start, end) = (at(start), at((start + 1013).min(end)));
-            board.sent(NOW, start, end);
+            board.record_sent(NOW, start, end);
             assert!(!board.has_lost_within(start, end));
             assert_eq!((board.in_flight, board.lost), counted(&board));
         }
         assert_eq!(board.lost, 0);
         // Further sends are merged into the last record, also into a lost one.
         board.lose_last();
-        board.withheld(NOW, at(end + 7));
-        board.sent(NOW, at(end + 7), at(end + 11));
+        board.record_unsent(NOW, at(end + 7));
+        board.record_sent(NOW, at(end + 7), at(end + 11));
         assert_eq!((board.in_flight, board.lost), counted(&board));
         assert_eq!((board.outstanding(), board.records.len()), (end as usize + 11, RECORDS_MAX));
         // An acknowledgment ends anywhere as well.
         for to in [5, end - 3] {
-            board.acknowledged(NOW, at(to), Duration::ZERO);
+            board.handle_ack(NOW, at(to), Duration::ZERO);
             assert_eq!((board.in_flight, board.lost), counted(&board));
             assert_eq!(board.outstanding(), (end + 11 - to) as usize);
         }
@@ -567,19 +567,19 @@ mod tests {
                 let to = end.min(from + len);
                 match what {
                     0 | 1 => {
-                        board.sent(NOW, at(end), at(end + len));
+                        board.record_sent(NOW, at(end), at(end + len));
                         bytes.send(end, end + len);
                     }
                     2 => {
-                        board.sent(NOW, at(from), at(from + len));
+                        board.record_sent(NOW, at(from), at(from + len));
                         bytes.send(from, from + len);
                     }
                     3 | 4 if to > from => {
-                        board.selected(NOW, (at(from), at(to)), Duration::ZERO);
+                        board.handle_sack(NOW, (at(from), at(to)), Duration::ZERO);
                         bytes.arrive(from, to);
                     }
                     5 => {
-                        board.acknowledged(NOW, at(from), Duration::ZERO);
+                        board.handle_ack(NOW, at(from), Duration::ZERO);
                         bytes.arrive(first, from);
                         bytes.first = from;
                     }

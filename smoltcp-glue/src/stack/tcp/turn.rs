@@ -30,7 +30,7 @@ impl Tcp {
     ) {
         self.serve(now);
         let Some(connection) = self.connections.get_mut(id) else { return };
-        let (before, first) = (connection.state(), connection.first());
+        let (before, first) = (connection.state(), connection.snd_una());
         let expected = connection.before_progress(now);
         let at = connection.at(now, mtus);
         let bytes = match connection.acceptance(first, segment) {
@@ -64,7 +64,7 @@ impl Tcp {
             // It was no valid SYN.
             connection.socket().abort();
         }
-        self.settle(id, Event { before, received: true });
+        self.apply_event(id, Event { before, received: true });
         self.touch(id);
     }
 
@@ -102,7 +102,7 @@ impl Tcp {
                 true => self.ready.push_back(id),
                 false => self.mark_timer_stale(id),
             }
-            self.settle(id, Event { before, received: false });
+            self.apply_event(id, Event { before, received: false });
             if is_sent {
                 return true;
             }
@@ -150,7 +150,7 @@ impl Tcp {
         let before = connection.state();
         let served = self.service_clock.at(now);
         if connection.give_up(served) {
-            self.settle(id, Event { before, received: false });
+            self.apply_event(id, Event { before, received: false });
         } else if connection.keepalive_due().is_some_and(|due| due <= served) {
             let at = connection.at(now, mtus);
             match connection.probe(at, &mut self.engine, &mut self.draft) {

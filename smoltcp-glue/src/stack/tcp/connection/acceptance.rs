@@ -104,7 +104,7 @@ impl Connection {
     /// Whether a byte, SYN or FIN with this number is unacknowledged.
     pub(in crate::stack::tcp) fn is_in_flight(&self, sequence_number: u32) -> bool {
         // A SYN is before the first byte.
-        let first = self.first().wrapping_sub(u32::from(is_opening(self.state())));
+        let first = self.snd_una().wrapping_sub(u32::from(is_opening(self.state())));
         let sent = self.loss_recovery.sent_to.wrapping_sub(first);
         sequence_number.wrapping_sub(first) < sent
     }

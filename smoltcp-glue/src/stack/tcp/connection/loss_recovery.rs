@@ -142,7 +142,7 @@ impl Stack {
 
 impl Connection {
     /// The first unacknowledged byte.
-    pub(in crate::stack::tcp) fn first(&self) -> u32 {
+    pub(in crate::stack::tcp) fn snd_una(&self) -> u32 {
         match self.state() {
             State::FinWait2 | State::TimeWait | State::Closed => self.loss_recovery.sent_to,
             _ => self.loss_recovery.given_to.wrapping_sub(self.unacknowledged() as u32),
@@ -161,7 +161,7 @@ impl Connection {
 
     /// Whether sent data are unacknowledged.
     pub(super) fn is_waiting(&self) -> bool {
-        !is_opening(self.state()) && is_after(self.loss_recovery.sent_to, self.first())
+        !is_opening(self.state()) && is_after(self.loss_recovery.sent_to, self.snd_una())
     }
 
     pub(super) const fn has_zero_window(&self) -> bool {
@@ -195,7 +195,7 @@ impl Connection {
             self.note_opening(at.now, before, segment);
         } else if self.loss_recovery.active.is_none()
             && header.ack
-            && header.acknowledgment_number == self.first()
+            && header.acknowledgment_number == self.snd_una()
         {
             self.loss_recovery.window = header.window;
         }
@@ -254,7 +254,7 @@ impl Connection {
         answer: Option<&mut Packet>,
     ) {
         let header = segment.header();
-        let first = self.first();
+        let first = self.snd_una();
         if let Some(answer) = answer {
             self.note_answer(answer);
         }
@@ -315,7 +315,7 @@ impl Connection {
 
     fn begin_recovery(&mut self, at: At, by_timeout: bool) {
         self.socket().set_congestion_control(CongestionControl::None);
-        let first = self.first();
+        let first = self.snd_una();
         let sent = (first, self.loss_recovery.sent_to);
         let kind = (self.segment(at.mtu), self.loss_recovery.opening);
         let recovery = Recovery::new(at.now, sent, kind, by_timeout);
@@ -344,7 +344,7 @@ impl Connection {
     }
 
     pub(super) fn has_unsent(&self) -> bool {
-        self.unacknowledged() > self.loss_recovery.sent_to.wrapping_sub(self.first()) as usize
+        self.unacknowledged() > self.loss_recovery.sent_to.wrapping_sub(self.snd_una()) as usize
     }
 
     /// An immediate acknowledgment gets SND.MAX as its sequence number, whatever smoltcp's is.
@@ -363,7 +363,7 @@ impl Connection {
 
     pub(super) fn tell_window(&mut self, at: At, engine: &mut Engine) {
         let Some(active) = &self.loss_recovery.active else { return };
-        let allowed = active.recovery.allowed();
+        let allowed = active.recovery.window_limit();
         let unit = 1 << self.loss_recovery.shift;
         let field = (allowed.bytes / unit).max(allowed.least.div_ceil(unit));
         let field = u16::try_from(field).unwrap_or(u16::MAX).max(1).min(self.loss_recovery.window);
@@ -396,7 +396,7 @@ impl Connection {
     }
 
     pub(in crate::stack::tcp) fn retransmission_due(&mut self, at: At) -> Option<Time> {
-        let (first, sent_to) = (self.first(), self.loss_recovery.sent_to);
+        let (first, sent_to) = (self.snd_una(), self.loss_recovery.sent_to);
         let has_unsent = self.has_unsent();
         if let Some(active) = &mut self.loss_recovery.active {
             active.recovery.set_unsent(at.now, has_unsent);

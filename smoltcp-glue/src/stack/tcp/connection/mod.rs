@@ -1,7 +1,7 @@
 //! One TCP connection: a socket of smoltcp, its holder and its timers.
 //!
 //! ```text
-//!   half open --established--> queued --accepted--> application --closed--> nobody
+//!   half open --established--> queued --accepted--> application --closed--> none
 //! ```
 //!
 //! The application holds an outgoing connection from the start. A closed connection has no holder
@@ -75,7 +75,7 @@ pub(super) enum Holder {
     HalfOpen(ListenerId),
     Queued(ListenerId),
     Application,
-    Nobody,
+    None,
 }
 
 /// A TCP connection.
@@ -202,7 +202,7 @@ impl Connection {
     /// A packet was received in this former state. Only progress of the peer restarts the user
     /// timeout, or a closed window.
     pub(super) fn note_progress(&mut self, (before, first): (State, u32)) {
-        let has_moved = self.first() != first || self.state() != before;
+        let has_moved = self.snd_una() != first || self.state() != before;
         if has_moved || self.socket_ref().send_queue() == 0 || self.has_zero_window() {
             self.unanswered_since = None;
         }
@@ -242,7 +242,7 @@ impl Connection {
     pub(super) fn closing_due(&self) -> Option<Time> {
         let waits = match self.state() {
             State::FinWait1 | State::Closing | State::LastAck => true,
-            State::FinWait2 => self.holder == Holder::Nobody,
+            State::FinWait2 => self.holder == Holder::None,
             _ => false,
         };
         let unanswered = self.unanswered_since.map(|since| since + self.user_timeout);
@@ -299,7 +299,7 @@ impl Connection {
     /// Whether the application has closed it, and the peer has not acknowledged the FIN.
     pub(super) fn is_flushing(&self) -> bool {
         let is_flushed = matches!(self.state(), State::FinWait2 | State::TimeWait);
-        self.holder == Holder::Nobody && !is_flushed && !self.is_over()
+        self.holder == Holder::None && !is_flushed && !self.is_over()
     }
 
     /// Whether receiving would return data, end of file or an error.

@@ -153,7 +153,7 @@ impl Recovery {
         while board.end() != end {
             let left = end.wrapping_sub(board.end());
             let next = board.end().wrapping_add(left.min(segment.max(1) as u32));
-            board.sent_before(now, next);
+            board.record_sent_before(now, next);
         }
         let window = board.outstanding().max(SEGMENTS_MIN * segment);
         let mut recovery = Self {
@@ -213,9 +213,9 @@ impl Recovery {
         self.peer_window = peer_window;
         let fastest = self.round_trip.smoothed.unwrap_or_default() / 2;
         let outstanding = self.board.outstanding();
-        let mut arrivals = self.board.acknowledged(now, first, fastest);
+        let mut arrivals = self.board.handle_ack(now, first, fastest);
         for block in blocks {
-            arrivals = arrivals.and(self.board.selected(now, block, fastest));
+            arrivals = arrivals.and(self.board.handle_sack(now, block, fastest));
         }
         if arrivals.bytes == 0 {
             return;
@@ -318,7 +318,7 @@ impl Recovery {
         if self.peer_window == 0 {
             // A window probe of one byte.
             if self.board.outstanding() == 0 {
-                self.board.withheld(now, self.board.first.wrapping_add(1));
+                self.board.record_unsent(now, self.board.first.wrapping_add(1));
             }
             self.board.lose_all(false);
             return self.restart_timer(now);
@@ -353,14 +353,14 @@ impl Recovery {
         let busy = self.board.in_flight + end.wrapping_sub(start) as usize;
         let is_too_much = !is_due && busy > self.window.max(self.segment);
         if is_new && (is_beyond || is_too_much) {
-            self.board.withheld(now, end);
+            self.board.record_unsent(now, end);
             return Verdict::Drop;
         }
         if !(is_new || is_due) {
             return Verdict::Drop;
         }
         let was_idle = self.board.outstanding() == 0;
-        self.board.sent(now, start, end);
+        self.board.record_sent(now, start, end);
         self.may_probe = false;
         if self.timeouts == 0 || was_idle {
             self.restart_timer(now);
@@ -370,18 +370,18 @@ impl Recovery {
 
     /// The window for smoltcp: up to SND.MAX if there is a loss, and what the congestion window has
     /// room for in whole segments.
-    pub(super) fn allowed(&self) -> Allowed {
+    pub(super) fn window_limit(&self) -> WindowLimit {
         let busy = self.board.in_flight + self.board.lost;
-        let room = self.window.saturating_sub(busy) / self.segment.max(1) * self.segment;
+        let unused = self.window.saturating_sub(busy) / self.segment.max(1) * self.segment;
         let (sent, most) = (self.board.outstanding(), WALK_SEGMENTS_MAX * self.segment.max(1));
         let least = if self.board.lost > 0 { sent.min(most) } else { 0 };
-        Allowed { bytes: (sent + room).min(most), least }
+        WindowLimit { bytes: (sent + unused).min(most), least }
     }
 }
 
 /// A window for smoltcp, before it is scaled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Allowed {
+pub(super) struct WindowLimit {
     pub(super) bytes: usize,
     /// The minimum after rounding.
     pub(super) least: usize,
@@ -427,7 +427,7 @@ mod tests {
         it.handle_ack(NOW, 1000, [(11_000, 20_000)], WINDOW);
         assert_eq!(it.window, before / 10 * 7, "the same round trip");
         // New data wait until the window has space for whole segments.
-        let Allowed { bytes, least } = it.allowed();
+        let WindowLimit { bytes, least } = it.window_limit();
         assert_eq!((bytes, least), (19_000 + 12_000, 19_000));
     }
 
@@ -435,7 +435,7 @@ mod tests {
     fn timeouts_retransmit_the_last_segment_then_all_with_backoff() {
         let mut it = recovery(8);
         it.handle_timeout(due(&it));
-        assert_eq!((it.board.lost, it.allowed().least), (SEGMENT, 8 * SEGMENT));
+        assert_eq!((it.board.lost, it.window_limit().least), (SEGMENT, 8 * SEGMENT));
         assert_eq!(it.judge(due(&it), 6000, 7000), Verdict::Drop);
         assert_eq!(it.judge(due(&it), 7000, 8000), Verdict::Send);
         let mut last = NOW;

@@ -101,7 +101,7 @@ impl Connection {
         draft: &mut Packet,
     ) -> Option<Written> {
         let is_closing = matches!(self.state(), State::FinWait1 | State::Closing | State::LastAck);
-        let (first, end) = (self.first(), self.loss_recovery.sent_to);
+        let (first, end) = (self.snd_una(), self.loss_recovery.sent_to);
         let is_fin = is_closing && self.unacknowledged() == 0 && first.wrapping_add(1) == end;
         let active = self.loss_recovery.active.as_mut().filter(|_| is_fin)?;
         let last_ack = active.last_ack?;
