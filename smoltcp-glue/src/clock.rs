@@ -3,14 +3,17 @@
 use pollux_verbs::time::Time;
 use std::time::Instant;
 
-/// The system clock, in the time of [`Host`].
+/// The system clock, from the opening of the interface on.
 #[derive(Clone, Copy)]
 pub(crate) struct Clock {
     start: Instant,
 }
 
 impl Clock {
-    #[expect(clippy::disallowed_methods, reason = "this is where the machine's clock comes in")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the only reading of the system clock for protocols"
+    )]
     pub(crate) fn begin() -> Self {
         Self { start: Instant::now() }
     }

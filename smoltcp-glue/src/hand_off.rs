@@ -1,4 +1,4 @@
-//! Hand-off of packets between the workers of an interface: a ring of bytes from each to each.
+//! Hand-off of packets between the workers of an interface: a ring of bytes for each ordered pair.
 //!
 //! A peer with as many workers as we have sends every packet to the worker of its flow. A peer with
 //! fewer, such as Linux with one connection, does not, and all UD packets arrive at the primary
@@ -97,7 +97,7 @@ impl HandOff {
                 let len = u32::from_ne_bytes(len) as usize;
                 self.scratch.resize(len.max(self.scratch.len()), 0);
                 let is_there = ring.peek(LEN_BYTES, &mut self.scratch[..len]);
-                debug_assert!(is_there, "a packet is written whole");
+                debug_assert!(is_there, "a packet is written at once");
                 ring.skip(LEN_BYTES + len);
                 self.counts.received += 1;
                 show(&self.scratch[..len]);

@@ -380,7 +380,7 @@ impl Host {
         self.poll_timeout().map_or(Duration::MAX, left)
     }
 
-    /// The descriptor that ends a sleep, for another thread that sleeps in the place of this one.
+    /// The descriptor that ends a sleep, for another thread that sleeps instead of this one.
     pub(crate) fn wake_descriptor(&mut self) -> Option<OwnedFd> {
         self.node.worker.wake_source()?.fd.try_clone_to_owned().ok()
     }

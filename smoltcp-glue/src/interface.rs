@@ -5,7 +5,7 @@
 //! made them. The protocols of the link have a thread of their own (`control_thread`).
 //!
 //! An application may compute for as long as it likes: once it has made no call for 10 ms, the
-//! control thread steps the sockets in its place, until the next call. So peers are answered, TCP
+//! control thread steps the sockets instead, until the next call. So peers are answered, TCP
 //! acknowledges, and neighbors, groups and connections stay, only slower.
 //!
 //! An [`Interface`] drives a [`Host`], which has neither clock nor thread, by the system clock.
@@ -206,8 +206,8 @@ impl Interface {
         (result, now)
     }
 
-    /// Arms the device and the waker. With a device that cannot end a sleep, the application goes
-    /// on polling.
+    /// Arms the device and the waker. With a device that cannot end a sleep, the application keeps
+    /// polling.
     fn arm(&self, host: &mut Host) -> bool {
         self.inner.woken.fall_asleep();
         let is_armed = host.arm();

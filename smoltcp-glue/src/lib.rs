@@ -52,7 +52,7 @@
 //!    interface with its sockets, without a clock;
 //! 2. [`udp`], [`tcp`]: sockets with the API of `std::net`; [`error`]: error types;
 //! 3. `control_thread`: the thread of the protocols; `control_requests`: the requests of sockets to
-//!    it; `clock`: the time of both; `stand_in`: that thread in the place of an application;
+//!    it; `clock`: the time of both; `stand_in`: serves the sockets of an absent application;
 //! 4. [`pinned`]: sockets for any thread, and several workers for one interface;
 //!    `hand_off`: packets steered between workers;
 //! 5. [`stack`]: the protocol logic, without I/O.

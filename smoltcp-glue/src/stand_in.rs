@@ -1,7 +1,7 @@
-//! The control thread in the place of an application that makes no calls.
+//! Serves the sockets of an inline application that makes no calls, by the control thread.
 //!
 //! An inline application serves its sockets itself, in its calls. While it computes, the control
-//! thread does that, so that no peer gives up. It also wakes an application that sleeps in a call.
+//! thread does that, so that no peer times out. It also wakes an application that sleeps in a call.
 
 use crate::control_thread::Attendant;
 use crate::host::Host;
@@ -53,11 +53,11 @@ impl Served {
     }
 }
 
-/// The control thread in the place of an absent application, and as the one that wakes it.
+/// Steps the host of an absent application, and wakes an application that sleeps.
 pub(crate) struct StandIn {
     served: Arc<Served>,
     waker: Waker,
-    /// That of the device of the host.
+    /// The device's, which ends a sleep.
     descriptor: Option<OwnedFd>,
     /// The application is absent. Otherwise notifications of the device are for it.
     is_armed: bool,

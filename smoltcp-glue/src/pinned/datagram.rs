@@ -60,7 +60,7 @@ impl Head {
         let head = Self::peek(ring)?;
         let len = head.len.min(buffer.len());
         let is_there = ring.peek(HEAD_BYTES, &mut buffer[..len]);
-        debug_assert!(is_there, "a datagram is written whole");
+        debug_assert!(is_there, "a datagram is written at once");
         ring.skip(HEAD_BYTES + head.len);
         Some(head)
     }
@@ -84,7 +84,7 @@ mod tests {
     use pollux_mem::byte_ring;
 
     #[test]
-    fn datagrams_come_as_they_went() {
+    fn datagrams_are_read_as_they_were_written() {
         let (mut writer, mut reader) = byte_ring::ring(256).expect("a ring");
         let text = ["10.0.0.1:7", "[::1]:65535", "[::ffff:10.0.0.1]:1"];
         let ends = text.map(|text| text.parse::<SocketAddr>().expect("an address"));

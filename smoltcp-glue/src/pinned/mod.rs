@@ -3,7 +3,7 @@
 //! ```text
 //!   application --bytes, datagrams--> ring --> worker: stack, device <==rings==> control thread
 //!       |   \--------- doorbell ------------------>   |  ^
-//!       +<------------- ring <-- bytes ----------+  ring: packets of one that come to another
+//!       +<------------- ring <-- bytes ----------+  ring: packets that are handed off
 //!       ^---------------- wake, if it sleeps -----/  v
 //!                                               other workers
 //! ```
@@ -420,7 +420,7 @@ mod tests {
     use crate::Node;
 
     #[test]
-    fn a_worker_without_a_core_is_moved_about() {
+    fn a_worker_without_a_core_is_not_pinned() {
         let cores = || core_affinity::get_core_ids().unwrap_or_default();
         let all = cores();
         let Some(first) = all.first() else { return };
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_panics_leaves_nobody_waiting() {
+    fn a_panic_of_a_worker_ends_every_waiting_call() {
         for (workers, dies) in [(1, 0), (2, 0), (2, 1)] {
             let setup = Node::open("soft:").expect("a device").interface("ib0");
             let setup = setup.address("10.0.0.1/24").timeout(Duration::from_secs(30));
@@ -449,7 +449,7 @@ mod tests {
                     scope.spawn(|| listener.accept().map(drop)),
                 ];
                 let asked = ask::<()>(&interface.alive.doorbells[dies], |_, _| {
-                    std::panic::resume_unwind(Box::new("as it is to"))
+                    std::panic::resume_unwind(Box::new("a panic of the test"))
                 });
                 assert!(asked.is_err());
                 let ended = calls.map(|call| call.join().expect("no panic").expect_err("an end"));

@@ -84,9 +84,9 @@ impl TcpEnd {
     pub(super) fn serve(&mut self, now: Time, inner: &mut Host) -> Fate {
         self.look(inner);
         let has_sent = self.send(inner);
-        let has_come = self.receive(inner);
+        let has_received = self.receive(inner);
         let is_acknowledged = self.acknowledge(inner);
-        if has_come {
+        if has_received {
             self.line.readers.wake();
         }
         if has_sent || is_acknowledged {
@@ -172,33 +172,33 @@ impl TcpEnd {
         if self.draining.is_some() {
             return self.discard(inner);
         }
-        let (mut has_come, mut stream_end) = (false, self.line.stream_end());
+        let (mut has_received, mut stream_end) = (false, self.line.stream_end());
         while stream_end == StreamEnd::None {
             let incoming = &mut self.incoming;
             if incoming.room(1) == 0 && self.line.flags.stall(|| incoming.room(1) > 0) {
-                return has_come;
+                return has_received;
             }
-            let came = incoming.fill(|run| match inner.stack.tcp_recv(self.id, run) {
+            let received = incoming.fill(|run| match inner.stack.tcp_recv(self.id, run) {
                 Ok(Some(0)) => (stream_end = StreamEnd::Eof, 0).1,
-                Ok(came) => came.unwrap_or(0),
+                Ok(received) => received.unwrap_or(0),
                 Err(why) => (stream_end = StreamEnd::Error(why), 0).1,
             });
             if stream_end != StreamEnd::None {
                 self.line.set_stream_end(stream_end);
                 return true;
             }
-            if came == 0 {
-                return has_come;
+            if received == 0 {
+                return has_received;
             }
-            has_come = true;
+            has_received = true;
         }
         false
     }
 
     /// Drops received data, which will not be read.
     fn discard(&self, inner: &mut Host) -> bool {
-        let mut nowhere = [0; 4096];
-        while let Ok(Some(1..)) = inner.stack.tcp_recv(self.id, &mut nowhere) {}
+        let mut discarded = [0; 4096];
+        while let Ok(Some(1..)) = inner.stack.tcp_recv(self.id, &mut discarded) {}
         false
     }
 
@@ -263,7 +263,7 @@ impl UdpEnd {
         while let Some(head) = Head::peek(&mut self.outgoing) {
             let payload = &mut scratch[..head.len];
             let is_there = self.outgoing.peek(HEAD_BYTES, payload);
-            debug_assert!(is_there, "a datagram is written whole");
+            debug_assert!(is_there, "a datagram is written at once");
             match inner.udp_send(now, self.id, head.peer, payload) {
                 Err(why) if why.kind() == io::ErrorKind::WouldBlock => break,
                 Err(why) => self.set_pending_error(why),
@@ -283,7 +283,7 @@ impl UdpEnd {
 
     /// Moves datagrams from the stack to the application.
     fn receive(&mut self, inner: &mut Host, scratch: &mut [u8]) {
-        let mut has_come = false;
+        let mut has_received = false;
         while inner.stack.udp_is_readable(self.id) {
             let bytes = HEAD_BYTES + inner.stack.udp_next_bytes(self.id).unwrap_or(0);
             let mut has_space = || self.incoming.room(bytes) >= bytes;
@@ -291,17 +291,17 @@ impl UdpEnd {
                 break;
             }
             match inner.stack.udp_recv(self.id, scratch) {
-                Ok(Some(came)) => {
-                    let head = Head { len: came.len, peer: came.from, to: came.to };
-                    let is_written = head.write(&mut self.incoming, &scratch[..came.len]);
+                Ok(Some(received)) => {
+                    let head = Head { len: received.len, peer: received.from, to: received.to };
+                    let is_written = head.write(&mut self.incoming, &scratch[..received.len]);
                     debug_assert!(is_written, "there was space");
-                    has_come = true;
+                    has_received = true;
                 }
                 Ok(None) | Err(UdpError::Closed) => break,
                 Err(why) => self.set_pending_error(why.into()),
             }
         }
-        if has_come {
+        if has_received {
             self.line.readers.wake();
         }
     }

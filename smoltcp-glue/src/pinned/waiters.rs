@@ -20,9 +20,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Instant;
 
-/// How often a call checks again before its thread sleeps: at first at once, then after a yield.
-const LOOKS_AT_ONCE: u32 = 200;
-const LOOKS_IN_TURN: u32 = 50;
+/// Checks of a call before its thread sleeps: at first after a spin hint, then after a yield.
+const SPINS_MAX: u32 = 200;
+const YIELDS_MAX: u32 = 50;
 
 /// The waiters for the same event.
 #[derive(Default)]
@@ -134,8 +134,8 @@ impl Waiters {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let begun = Instant::now();
-        for look in 0..LOOKS_AT_ONCE + LOOKS_IN_TURN {
-            match look < LOOKS_AT_ONCE {
+        for look in 0..SPINS_MAX + YIELDS_MAX {
+            match look < SPINS_MAX {
                 true => std::hint::spin_loop(),
                 false => std::thread::yield_now(),
             }
@@ -172,7 +172,7 @@ impl List {
 }
 
 impl Waiting<'_> {
-    /// As [`Waiters::poll`], but the waker is the one of the last call, and goes with the entry.
+    /// As [`Waiters::poll`], with the waker of the last call, which is removed with the entry.
     fn poll<R>(
         &mut self,
         context: &Context<'_>,
@@ -245,7 +245,6 @@ mod tests {
         Ok(None)
     }
 
-    /// However many there are, and though each waits again when it is woken.
     #[test]
     fn every_waiter_is_woken_once_for_each_change() {
         for count in COUNTS {
@@ -283,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cancelled_waiter_is_neither_woken_nor_kept() {
+    fn a_cancelled_waiter_is_removed_and_not_woken() {
         let waiters = Waiters::default();
         let (counts, wakers) = counting(100);
         let mut waiting: Vec<_> = (0..100).map(|_| waiters.waiting()).collect();
@@ -313,8 +312,8 @@ mod tests {
     }
 
     #[test]
-    fn no_change_is_missed_by_a_thread_that_falls_asleep() {
-        let (there, back) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    fn a_thread_that_falls_asleep_misses_no_change() {
+        let (asked, replied) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let (ready, answered) = (Waiters::default(), Waiters::default());
         let reached = |count: &AtomicUsize, turn: usize| {
             Ok((count.load(Ordering::Relaxed) >= turn).then_some(()))
@@ -323,19 +322,19 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for turn in 1..=2000 {
-                    ready.wait(timeout, || reached(&there, turn)).expect("it is woken");
-                    back.store(turn, Ordering::Relaxed);
+                    ready.wait(timeout, || reached(&asked, turn)).expect("it is woken");
+                    replied.store(turn, Ordering::Relaxed);
                     answered.wake();
                 }
             });
             for turn in 1..=2000 {
-                // Every so often, long enough for the other to sleep.
+                // Long enough for the other thread to sleep.
                 if turn % 100 == 0 {
                     std::thread::park_timeout(Duration::from_millis(2));
                 }
-                there.store(turn, Ordering::Relaxed);
+                asked.store(turn, Ordering::Relaxed);
                 ready.wake();
-                answered.wait(timeout, || reached(&back, turn)).expect("it is woken");
+                answered.wait(timeout, || reached(&replied, turn)).expect("it is woken");
             }
         });
     }

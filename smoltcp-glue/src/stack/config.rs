@@ -15,7 +15,7 @@ pub struct StackConfig {
     /// Maximum bytes in the receive queue of a UDP socket.
     pub udp_queue_bytes_max: usize,
     /// Whether checksums of received datagrams and segments are verified. Without it, corruption in
-    /// a router or a host goes unnoticed; the link has checksums of its own.
+    /// a router or a host is not detected; the link has checksums of its own.
     pub verify_checksums: bool,
     /// The limits of TCP.
     pub tcp: TcpConfig,

@@ -125,17 +125,17 @@ mod tests {
         for addresses in [by_port.collect::<Vec<_>>(), by_host.collect(), by_host_v6.collect()] {
             let hashes: Vec<_> = addresses.iter().map(|one| secret.hash_one(one)).collect();
             // A hash table uses the low bits as index, and the high ones to tell entries apart.
-            let places: BTreeSet<_> = hashes.iter().map(|hash| hash & 0xfff).collect();
+            let slots: BTreeSet<_> = hashes.iter().map(|hash| hash & 0xfff).collect();
             let tags: BTreeSet<_> = hashes.iter().map(|hash| hash >> 57).collect();
-            // Thrown at random, they would hit 63 of 100 places.
-            assert!(places.len() > 2300, "{} places of 4096", places.len());
+            // Random hashes would fill 63 of 100 slots.
+            assert!(slots.len() > 2300, "{} slots of 4096", slots.len());
             assert_eq!(tags.len(), 128);
             assert_eq!(hashes.iter().collect::<BTreeSet<_>>().len(), addresses.len());
         }
     }
 
     #[test]
-    fn order_counts_and_so_does_the_secret() {
+    fn a_hash_depends_on_the_order_of_words_and_on_the_secret() {
         let hash = |secret: Secret, words: [u64; 2]| secret.hash_one(words);
         let secret = Secret::default();
         assert_ne!(hash(secret, [1, 2]), hash(secret, [2, 1]));

@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// The minimum for IPv4: every host takes this (RFC 1122 3.3.3), and a forged error with less would
-/// make us send many small packets.
+/// The minimum for IPv4: every host accepts this (RFC 1122 3.3.3), and a forged error with less
+/// would make us send many small packets.
 pub(super) const MTU_MIN: u32 = 576;
 /// The longest packet of IP over InfiniBand (RFC 4755 5.1).
 pub(super) const MTU_MAX: u32 = 65_520;
 /// A longer packet is tried again after this (RFC 1191 6.3).
-const BELIEVED_FOR: Duration = Duration::from_secs(600);
+const PATH_MTU_LIFETIME: Duration = Duration::from_secs(600);
 const DESTINATIONS_MAX: usize = 4096;
 
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl Mtus {
                 return;
             }
         }
-        self.known.insert(to, (mtu.clamp(least, MTU_MAX), now + BELIEVED_FOR));
+        self.known.insert(to, (mtu.clamp(least, MTU_MAX), now + PATH_MTU_LIFETIME));
     }
 
     /// `None` restores the MTU of the link.
@@ -78,13 +78,13 @@ mod tests {
         let (v4, v6) = (IpAddr::from([10, 0, 0, 2]), IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, 2]));
         let mut mtus = Mtus::new(2044);
         mtus.lower(Time::START, v4, 4000);
-        assert_eq!(mtus.of(Time::START, v4), 2044, "nobody may say more than is known");
+        assert_eq!(mtus.of(Time::START, v4), 2044, "an ICMP error cannot raise the MTU");
         mtus.lower(Time::START, v4, 0);
         mtus.lower(Time::START, v6, 0);
         assert_eq!((mtus.of(Time::START, v4), mtus.of(Time::START, v6)), (576, 1280));
         mtus.set(Time::START, v6, 65_520);
         assert_eq!(mtus.of(Time::START, v6), 65_520);
-        assert_eq!(mtus.of(Time::START + BELIEVED_FOR, v4), 2044);
+        assert_eq!(mtus.of(Time::START + PATH_MTU_LIFETIME, v4), 2044);
     }
 
     #[test]
@@ -95,7 +95,7 @@ mod tests {
             mtus.lower(Time::START, to(number), 1000);
         }
         assert_eq!(mtus.destinations().count(), DESTINATIONS_MAX);
-        let later = Time::START + BELIEVED_FOR;
+        let later = Time::START + PATH_MTU_LIFETIME;
         mtus.lower(later, to(DESTINATIONS_MAX), 1000);
         assert_eq!(mtus.of(later, to(DESTINATIONS_MAX)), 1000);
     }

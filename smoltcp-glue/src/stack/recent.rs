@@ -76,7 +76,7 @@ mod tests {
             assert!(recent.contains(ends(port)));
             recent.note(ends(u16::MAX));
         }
-        assert!(recent.contains(ends(u16::MAX)), "it is noted again and again");
+        assert!(recent.contains(ends(u16::MAX)), "a repeated pair stays");
         let known = (0..u16::MAX).filter(|port| recent.contains(ends(*port))).count();
         // With some secrets, a set gets fewer than it can hold.
         assert!((SETS * WAYS * 9 / 10..SETS * WAYS).contains(&known), "{known} are known");

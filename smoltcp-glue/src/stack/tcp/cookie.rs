@@ -7,8 +7,8 @@
 //!
 //! A listener keeps a few half-open connections ([`super::listener`]). SYNs beyond that are
 //! answered with a cookie as initial sequence number, which encodes their options. An
-//! acknowledgment of a valid cookie creates the connection. So a SYN flood costs an answer each and
-//! locks nobody out. The MSS is rounded to the values that a cookie can encode.
+//! acknowledgment of a valid cookie creates the connection. So a SYN of a flood costs an answer,
+//! and other clients still connect. The MSS is rounded to the values that a cookie can encode.
 //!
 //! smoltcp gets such a connection when it is open: the SYN is replayed with the cookie as initial
 //! sequence number, and the answer is discarded.

@@ -320,7 +320,7 @@ mod tests {
     use super::*;
     use smoltcp::socket::tcp::{Socket, SocketBuffer};
 
-    /// Also for the few whose previous state would be 0.
+    /// Also for the few numbers whose previous generator state would be 0.
     #[test]
     fn a_connection_starts_with_the_requested_number() {
         let local = IpAddr::from([10, 0, 0, 1]);

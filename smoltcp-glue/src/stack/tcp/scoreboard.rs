@@ -2,12 +2,12 @@
 //! 9002 6.1).
 //!
 //! ```text
-//!            sent             its number + 3, or later and long after, has arrived
-//!   (new) ---------> flying -------------------------------------------------------> lost
+//!          sent              its number + 3, or later and long after, has arrived
+//!   (new) -------> in flight ------------------------------------------------------> lost
 //!                     |  ^                                                             |
-//!         acknowledged|  +--------------------------- sent again ----------------------+
+//!         acknowledged|  +------------------------ retransmitted ----------------------+
 //!                     v
-//!                  arrived --everything before has, too--> (forgotten)
+//!                  arrived --everything before has, too--> (removed)
 //! ```
 //!
 //! Every transmission has a number, so that the loss of a retransmission is detected like the
@@ -419,7 +419,7 @@ mod tests {
         assert_eq!(board.handle_ack(NOW, at(4000), Duration::ZERO), Arrivals::default());
         assert_eq!((board.first, board.outstanding()), (at(4000), 0));
         assert_eq!(board.handle_ack(NOW, at(1000), Duration::ZERO), Arrivals::default());
-        assert_eq!(board.first, at(4000), "an old one changes nothing");
+        assert_eq!(board.first, at(4000), "an old acknowledgment changes nothing");
     }
 
     #[test]
@@ -432,7 +432,7 @@ mod tests {
         board.lose_all(false);
         assert_eq!((board.lost, board.in_flight), (2000, 0));
         board.lose_all(true);
-        assert_eq!(board.lost, 3000, "a peer may throw away what it has not acknowledged");
+        assert_eq!(board.lost, 3000, "a peer may discard data of SACK blocks");
     }
 
     #[test]
@@ -561,9 +561,9 @@ mod tests {
             steps in prop::collection::vec((0..6_u8, any::<u16>(), 1..40_u32), 1..200),
         ) {
             let (mut board, mut bytes) = (Scoreboard::new(FIRST), Bytes::default());
-            for (what, place, len) in steps {
+            for (what, offset, len) in steps {
                 let (first, end) = (bytes.first, bytes.all.len() as u32);
-                let from = first + u32::from(place) % (end - first + 1);
+                let from = first + u32::from(offset) % (end - first + 1);
                 let to = end.min(from + len);
                 match what {
                     0 | 1 => {

@@ -4,9 +4,9 @@
 //! smoltcp retransmits in one way: its timer expires, and it writes everything again from the first
 //! unacknowledged byte. So when the scoreboard has a loss, smoltcp is polled with a clock past that
 //! timer, and only the segments that the scoreboard selects are sent. No byte is stored twice, and
-//! a link without losses costs nothing more. New data are limited by the window that smoltcp is
-//! told, in acknowledgments written here: those of the peer, with a smaller window. A peer that was
-//! only busy starts recovery too, so recovery ends after a time without losses.
+//! a link without losses costs nothing more. New data are limited by forged acknowledgments:
+//! smoltcp receives the peer's again, with a smaller window. A late acknowledgment of a busy peer
+//! starts recovery, too, so recovery ends after a time without losses.
 
 use super::Connection;
 use super::recovery::Recovery;
@@ -269,12 +269,12 @@ impl Connection {
         let blocks = blocks.iter().flat_map(|blocks| blocks.as_slice());
         let blocks = blocks.map(|block| (block.left_edge, block.right_edge));
         let sent_to = self.loss_recovery.sent_to;
-        let is_news = |(left, right): (u32, u32)| {
+        let is_new = |(left, right): (u32, u32)| {
             let [left, right] = [left, right].map(|edge| edge.wrapping_sub(first));
             left < right && right <= sent_to.wrapping_sub(first)
         };
         if self.loss_recovery.active.is_none() {
-            if !self.is_waiting() || !blocks.clone().any(is_news) {
+            if !self.is_waiting() || !blocks.clone().any(is_new) {
                 return;
             }
             self.begin_recovery(at, false);
@@ -300,7 +300,7 @@ impl Connection {
         }
     }
 
-    /// No loss for long: smoltcp gets the whole window and continues by itself.
+    /// Lets smoltcp send within the peer's window again, without the scoreboard.
     fn end_recovery(&mut self, at: At, engine: &mut Engine) {
         self.write_forged_ack(at, engine, self.loss_recovery.window);
         let active = self.loss_recovery.active.as_ref();

@@ -35,7 +35,7 @@ const SEGMENTS_MIN: usize = 4;
 const ACK_DELAY: Duration = Duration::from_micros(2500);
 const ACK_DELAY_MAX: Duration = Duration::from_millis(50);
 /// The round-trip time before the first sample, and the limits of the retransmission timeout: a
-/// peer has other work as well.
+/// busy peer answers late.
 const RTT_INITIAL: Duration = Duration::from_millis(1);
 const TIMEOUT_MIN: Duration = Duration::from_micros(500);
 const TIMEOUT_MAX: Duration = Duration::from_secs(5);
@@ -230,7 +230,7 @@ impl Recovery {
         (self.timeouts, self.may_probe) = (0, false);
         self.until_recovered = self.until_recovered.saturating_sub(arrivals.records);
         self.backoff = self.backoff.min(BACKOFF_KEPT);
-        // Short segments say nothing about the loss of long ones.
+        // Short segments do not show whether long ones are lost.
         let full = arrivals.records.min((arrivals.bytes * 2 / self.segment.max(1)) as u32);
         self.length.note((arrivals.records, full), 0, self.board.next_number);
         self.detect_losses(now);
@@ -349,7 +349,7 @@ impl Recovery {
         let reaches = end.wrapping_sub(self.board.first) as usize;
         let is_beyond = reaches > self.peer_window.max(1) && end.wrapping_sub(start) > 1;
         let is_due = self.has_lost() && self.board.has_lost_within(start, end);
-        // In LAST-ACK it learns no window.
+        // In LAST-ACK smoltcp accepts no window update, so it may exceed the window.
         let busy = self.board.in_flight + end.wrapping_sub(start) as usize;
         let is_too_much = !is_due && busy > self.window.max(self.segment);
         if is_new && (is_beyond || is_too_much) {
@@ -368,8 +368,8 @@ impl Recovery {
         Verdict::Send
     }
 
-    /// The window for smoltcp: up to SND.MAX if there is a loss, and what the congestion window has
-    /// room for in whole segments.
+    /// The window for smoltcp: up to SND.MAX if there is a loss, plus the unused part of the
+    /// congestion window in full segments.
     pub(super) fn window_limit(&self) -> WindowLimit {
         let busy = self.board.in_flight + self.board.lost;
         let unused = self.window.saturating_sub(busy) / self.segment.max(1) * self.segment;
@@ -401,7 +401,7 @@ mod tests {
     }
 
     fn due(recovery: &Recovery) -> Time {
-        recovery.due().expect("something is on its way")
+        recovery.due().expect("a segment is in flight")
     }
 
     #[test]
@@ -415,7 +415,7 @@ mod tests {
         assert!(sent.eq([true, false, false, false, false, false, false]), "{verdicts:?}");
         assert!(!it.has_lost());
         assert_eq!(it.judge(NOW, 8000, 9000), Verdict::Send);
-        assert_eq!(it.judge(NOW, 1000, 2000), Verdict::Drop, "it is on its way again");
+        assert_eq!(it.judge(NOW, 1000, 2000), Verdict::Drop, "it is in flight again");
     }
 
     #[test]
@@ -426,7 +426,7 @@ mod tests {
         assert_eq!(it.window, before / 10 * 7);
         it.handle_ack(NOW, 1000, [(11_000, 20_000)], WINDOW);
         assert_eq!(it.window, before / 10 * 7, "the same round trip");
-        // New data wait until the window has space for whole segments.
+        // New data wait until the window has space for full segments.
         let WindowLimit { bytes, least } = it.window_limit();
         assert_eq!((bytes, least), (19_000 + 12_000, 19_000));
     }
@@ -458,12 +458,12 @@ mod tests {
         it.handle_ack(NOW, 0, [], 0);
         for _ in 0..20 {
             it.handle_timeout(due(&it));
-            assert_eq!(it.judge(due(&it), 0, 1), Verdict::Send, "one byte asks for the window");
+            assert_eq!(it.judge(due(&it), 0, 1), Verdict::Send, "a window probe of one byte");
         }
         assert_eq!((it.window, it.mtu(MTU_MAX)), (8 * SEGMENT, MTU_MAX));
-        assert_eq!(it.judge(due(&it), 8000, 9000), Verdict::Drop, "it is closed");
+        assert_eq!(it.judge(due(&it), 8000, 9000), Verdict::Drop, "the window is closed");
         it.handle_ack(due(&it), 8000, [], WINDOW);
-        assert!(it.has_lost(), "what was held back is to be sent");
+        assert!(it.has_lost(), "withheld data are to be sent");
         assert_eq!(it.judge(due(&it), 8000, 9000), Verdict::Send);
     }
 
@@ -480,7 +480,7 @@ mod tests {
         }
         assert_eq!((length.limit, length.since), (MTU_SHORT, 7));
         length.note((LENGTHEN_AFTER, 0), 0, 9);
-        assert_eq!(length.limit, MTU_SHORT, "short ones say nothing");
+        assert_eq!(length.limit, MTU_SHORT, "short segments do not count");
         length.note((LENGTHEN_AFTER, LENGTHEN_AFTER), 0, 9);
         assert_eq!(length.limit, 2 * MTU_SHORT);
         (0..9).for_each(|_| length.note((LENGTHEN_AFTER, LENGTHEN_AFTER), 0, 9));
