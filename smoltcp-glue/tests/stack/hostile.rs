@@ -1,6 +1,6 @@
-//! Whatever comes: a stack takes it, and keeps to its limits.
+//! A stack handles any received bytes, and keeps to its limits.
 
-use crate::world::{Weather, World, at, ip};
+use crate::world::{LinkFaults, World, at, ip};
 use pollux::stack::{StackConfig, TcpError};
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::checksum::PseudoHeader;
@@ -11,12 +11,12 @@ use proptest::prelude::*;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// A packet whose headers of IP are right, from one of two hosts to the second.
+/// A packet with a valid IP header from the first host to the second.
 fn wrap(protocol: IpProtocol, is_v6: bool, payload: &[u8], is_summed: bool) -> Vec<u8> {
     let mut payload = payload.to_vec();
     let (source, destination) = (ip(0, is_v6), ip(1, is_v6));
     let (mut packet, pseudo): (Vec<u8>, PseudoHeader);
-    let room = match (source, destination) {
+    let buffer = match (source, destination) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
             let header =
                 Ipv4Header { ttl: 9, protocol, source, destination, ..Ipv4Header::default() };
@@ -31,10 +31,10 @@ fn wrap(protocol: IpProtocol, is_v6: bool, payload: &[u8], is_summed: bool) -> V
             packet = vec![0; Ipv6Header::LEN + payload.len()];
             header.write_packet(payload.len(), &mut packet).unwrap()
         }
-        _ => unreachable!("they are of one family"),
+        _ => unreachable!("both have one family"),
     };
     if is_summed {
-        // What is too short for a checksum goes without.
+        // A payload too short for a checksum stays without one.
         let _ = match protocol {
             IpProtocol::TCP => tcp::fill_checksum(&mut payload, &pseudo),
             IpProtocol::UDP => udp::fill_checksum(&mut payload, &pseudo),
@@ -42,18 +42,18 @@ fn wrap(protocol: IpProtocol, is_v6: bool, payload: &[u8], is_summed: bool) -> V
             _ => icmpv6::fill_checksum(&mut payload, &pseudo),
         };
     }
-    room.copy_from_slice(&payload);
+    buffer.copy_from_slice(&payload);
     packet
 }
 
-/// A segment or datagram for a port where somebody is, the rest of which is anything.
-fn for_somebody(protocol: IpProtocol, mut payload: Vec<u8>, client_port: u16) -> Vec<u8> {
+/// A segment or datagram to an open port; the rest of it is arbitrary.
+fn to_open_port(protocol: IpProtocol, mut payload: Vec<u8>, client_port: u16) -> Vec<u8> {
     if let [a, b, c, d, ..] = &mut payload[..] {
         [*a, *b] = client_port.to_be_bytes();
         [*c, *d] = 80_u16.to_be_bytes();
     }
     if protocol == IpProtocol::TCP && payload.len() > 20 {
-        // Five words of header, or a few more.
+        // A header of five words or seven.
         payload[12] = 0x50 | payload[12] & 0x2f;
     }
     payload
@@ -63,10 +63,10 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_bytes_are_taken(packets in proptest::collection::vec(
+    fn any_bytes_leave_a_stack_within_its_limits(packets in proptest::collection::vec(
         proptest::collection::vec(any::<u8>(), 0..100), 1..20,
     )) {
-        let mut world = World::new(1, &StackConfig::default(), Weather::default());
+        let mut world = World::new(1, &StackConfig::default(), LinkFaults::default());
         world.hosts[1].tcp_listen(at(1, 80), 4).expect("the port is free");
         for packet in packets {
             let now = world.now;
@@ -77,11 +77,11 @@ proptest! {
     }
 
     #[test]
-    fn any_segments_and_datagrams_are_taken(packets in proptest::collection::vec(
+    fn any_transport_packets_leave_a_stack_within_its_limits(packets in proptest::collection::vec(
         (0..4_usize, any::<bool>(), proptest::collection::vec(any::<u8>(), 0..100), 0..8_u8),
         1..30,
     )) {
-        let mut world = World::new(1, &StackConfig::default(), Weather::default());
+        let mut world = World::new(1, &StackConfig::default(), LinkFaults::default());
         let [client, server] = world.connected(80, false);
         let open = world.hosts[0].tcp_addresses(client).expect("it is open").0.port();
         for is_v6 in [false, true] {
@@ -94,7 +94,7 @@ proptest! {
                 [IpProtocol::TCP, IpProtocol::UDP, IpProtocol::ICMPV4, IpProtocol::ICMPV6];
             let protocol = protocols[kind];
             let payload = match odds & 1 {
-                0 => for_somebody(protocol, payload, if odds & 2 == 0 { open } else { 1000 }),
+                0 => to_open_port(protocol, payload, if odds & 2 == 0 { open } else { 1000 }),
                 _ => payload,
             };
             let packet = wrap(protocol, is_v6, &payload, odds & 4 == 0);
@@ -110,7 +110,7 @@ proptest! {
     }
 }
 
-/// What somebody may say to a segment of the first host in the name of the second.
+/// A forged answer of the second host to a segment of the first.
 fn spoof(to: &tcp::TcpHeader, acknowledgment_number: u32, options: &[u8]) -> Vec<u8> {
     let header = tcp::TcpHeader {
         source_port: to.destination_port,
@@ -122,35 +122,35 @@ fn spoof(to: &tcp::TcpHeader, acknowledgment_number: u32, options: &[u8]) -> Vec
         ..tcp::TcpHeader::default()
     };
     let mut segment = vec![0; tcp::TcpHeader::LEN];
-    header.write_segment(&[], 0, &mut segment).expect("there is room");
+    header.write_segment(&[], 0, &mut segment).expect("there is space");
     segment.extend(options);
     segment[12] = (segment.len() as u8 / 4) << 4;
     let (IpAddr::V4(source), IpAddr::V4(destination)) = (ip(1, false), ip(0, false)) else {
-        unreachable!("they were asked for");
+        unreachable!("the addresses are IPv4");
     };
     let protocol = IpProtocol::TCP;
     let ip = Ipv4Header { ttl: 9, protocol, source, destination, ..Ipv4Header::default() };
-    tcp::fill_checksum(&mut segment, &ip.pseudo_header()).expect("it is one");
+    tcp::fill_checksum(&mut segment, &ip.pseudo_header()).expect("it is a segment");
     let mut packet = vec![0; Ipv4Header::LEN + segment.len()];
-    let room = ip.write_packet(&[], segment.len(), &mut packet).expect("there is room");
-    room.copy_from_slice(&segment);
+    let buffer = ip.write_packet(&[], segment.len(), &mut packet).expect("there is space");
+    buffer.copy_from_slice(&segment);
     packet
 }
 
-/// The header of what a host sends next.
+/// The header of the next segment that a host sends.
 fn next_header(world: &mut World, host: usize) -> tcp::TcpHeader {
     let packet = world.hosts[host].poll_transmit(world.now).expect("it has something to send");
-    tcp::TcpSegment::parse(&packet[Ipv4Header::LEN..]).expect("it is one").header()
+    tcp::TcpSegment::parse(&packet[Ipv4Header::LEN..]).expect("it is a segment").header()
 }
 
 #[test]
-fn what_was_not_sent_cannot_be_acknowledged() {
-    let mut world = World::new(1, &StackConfig::default(), Weather::default());
+fn acknowledgments_of_unsent_data_are_ignored() {
+    let mut world = World::new(1, &StackConfig::default(), LinkFaults::default());
     let [client, server] = world.connected(80, false);
-    // All of it is lost, and there is more that waits than was sent.
-    world.weather.lost = 1_000_000;
+    // All segments are lost, and more data wait than were sent.
+    world.faults.lost = 1_000_000;
     let sent = world.hosts[0].tcp_send(client, &vec![7; 500_000]).expect("it is open");
-    let sent = sent.expect("there is room");
+    let sent = sent.expect("there is space");
     let header = next_header(&mut world, 0);
     world.drain();
     for far in [90_000, 200_000, 400_000] {
@@ -164,20 +164,20 @@ fn what_was_not_sent_cannot_be_acknowledged() {
             world.drain();
         }
     }
-    world.weather.lost = 0;
-    let (mut came, mut buffer) = (0, vec![0; 100_000]);
-    world.until("all is there", Duration::from_secs(1), |world| {
+    world.faults.lost = 0;
+    let (mut received, mut buffer) = (0, vec![0; 100_000]);
+    world.until("all is received", Duration::from_secs(1), |world| {
         let taken = world.hosts[1].tcp_recv(server, &mut buffer).expect("it is open");
-        came += taken.unwrap_or(0);
-        came == sent
+        received += taken.unwrap_or(0);
+        received == sent
     });
 }
 
 #[test]
-fn who_says_nothing_new_is_no_peer_that_answers() {
-    let mut world = World::new(1, &StackConfig::default(), Weather::default());
+fn old_acknowledgments_do_not_postpone_the_user_timeout() {
+    let mut world = World::new(1, &StackConfig::default(), LinkFaults::default());
     let [client, _] = world.connected(80, false);
-    world.weather.lost = 1_000_000;
+    world.faults.lost = 1_000_000;
     world.hosts[0].tcp_send(client, b"hello?").expect("it is open");
     let header = next_header(&mut world, 0);
     let user_timeout = StackConfig::default().tcp.user_timeout.as_secs() as u32;
@@ -191,14 +191,14 @@ fn who_says_nothing_new_is_no_peer_that_answers() {
 }
 
 #[test]
-fn a_reset_goes_after_all_that_was_sent() {
-    let mut world = World::new(1, &StackConfig::default(), Weather::default());
+fn a_reset_has_the_number_after_all_sent_data() {
+    let mut world = World::new(1, &StackConfig::default(), LinkFaults::default());
     let [client, _] = world.connected(80, false);
-    world.weather.lost = 1_000_000;
+    world.faults.lost = 1_000_000;
     world.hosts[0].tcp_send(client, &vec![7; 60_000]).expect("it is open");
     let first = next_header(&mut world, 0).sequence_number;
     world.pass(Duration::from_secs(2));
-    // It has begun to say all again.
+    // The retransmission has begun.
     let due = world.hosts[0].poll_timeout().expect("it waits for an answer");
     world.hosts[0].handle_timeout(due);
     world.now = due;

@@ -1,7 +1,7 @@
-//! Initial sequence numbers (RFC 6528): a clock, and what only this host knows of both ends.
+//! Initial sequence numbers (RFC 6528): a clock, and a keyed hash of both addresses.
 
 use crate::segment::{header_of, segment};
-use crate::world::{Weather, World, at};
+use crate::world::{LinkFaults, World, at};
 use pollux::stack::{StackConfig, TcpConfig};
 use pollux_wire::ip::tcp::TcpHeader;
 use std::collections::BTreeSet;
@@ -13,16 +13,15 @@ const TICK_NANOS: u64 = 64;
 const BACKLOG: usize = 4096;
 
 fn listening(seed: u64) -> World {
-    // Buffers have nothing to do with it.
+    // Small buffers, for many connections.
     let tcp = TcpConfig { receive_bytes: 2048, send_bytes: 2048, ..TcpConfig::default() };
     let config = StackConfig { tcp, ..StackConfig::default() };
-    let mut world = World::new(seed, &config, Weather::default());
+    let mut world = World::new(seed, &config, LinkFaults::default());
     world.hosts[1].tcp_listen(at(1, 80), BACKLOG).expect("the port is free");
     world
 }
 
-/// The number that the second host begins with when somebody asks it for a connection, who resets
-/// it then.
+/// The initial sequence number of the second host for a connection, which is reset then.
 fn isn(world: &mut World, from: SocketAddr) -> u32 {
     let ends = (from, at(1, 80));
     let syn = TcpHeader { syn: true, sequence_number: 1, window: 1000, ..TcpHeader::default() };
@@ -39,9 +38,9 @@ fn stranger(host: u8, port: u16) -> SocketAddr {
     SocketAddr::new(Ipv4Addr::new(10, 0, 1, host).into(), port)
 }
 
-/// Whoever has seen numbers knows nothing of others': those are the same whatever went before.
+/// A number does not depend on the numbers of earlier connections.
 #[test]
-fn numbers_between_two_ends_do_not_depend_on_those_between_others() {
+fn numbers_of_an_address_pair_do_not_depend_on_those_of_other_pairs() {
     let number_after = |others: u16| {
         let mut world = listening(7);
         (0..others).for_each(|port| {
@@ -53,7 +52,7 @@ fn numbers_between_two_ends_do_not_depend_on_those_between_others() {
 }
 
 #[test]
-fn numbers_between_two_ends_grow_with_the_clock() {
+fn numbers_of_an_address_pair_grow_with_the_clock() {
     let mut world = listening(7);
     let mut before = isn(&mut world, stranger(7, 4711));
     for time in [1, 10, 1000, 100_000].map(Duration::from_micros) {
@@ -66,10 +65,10 @@ fn numbers_between_two_ends_grow_with_the_clock() {
     }
 }
 
-/// Numbers of 4,096 ports in a row, differences between neighbors, and numbers of another host's
-/// secret are spread as if thrown at random.
+/// Numbers of 4,096 consecutive ports, their differences, and the differences to those of another
+/// secret are distributed like random numbers.
 #[test]
-fn numbers_of_different_ends_have_nothing_in_common() {
+fn numbers_of_different_address_pairs_look_random() {
     let all = |seed: u64| -> Vec<u32> {
         let mut world = listening(seed);
         (0..4096).map(|port| isn(&mut world, stranger(7, 1000 + port))).collect()
@@ -79,9 +78,9 @@ fn numbers_of_different_ends_have_nothing_in_common() {
     let across: Vec<u32> = one.iter().zip(&other).map(|(a, b)| a.wrapping_sub(*b)).collect();
     for numbers in [one, differences, across] {
         for shift in [0, 10, 20] {
-            let places: BTreeSet<u32> = numbers.iter().map(|it| it >> shift & 0xfff).collect();
-            // Thrown at random, they hit 2,589 of 4,096 places; 2,500 is 5 deviations off.
-            assert!(places.len() > 2500, "{} places at bit {shift}", places.len());
+            let values: BTreeSet<u32> = numbers.iter().map(|it| it >> shift & 0xfff).collect();
+            // Random numbers have 2,589 of 4,096 values; 2,500 is 5 standard deviations less.
+            assert!(values.len() > 2500, "{} values at bit {shift}", values.len());
         }
         for bit in 0..32 {
             let set = numbers.iter().filter(|it| *it >> bit & 1 == 1).count();
@@ -93,7 +92,7 @@ fn numbers_of_different_ends_have_nothing_in_common() {
 
 /// The same for connections that this host opens.
 #[test]
-fn numbers_of_connections_that_are_opened_follow_the_same_rule() {
+fn outgoing_connections_have_numbers_of_the_same_rule() {
     let first = |world: &mut World, port: u16| {
         let now = world.now;
         let id = world.hosts[0].tcp_connect(now, at(0, port), at(1, 80)).expect("it is free");

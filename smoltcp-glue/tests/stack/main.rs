@@ -1,4 +1,4 @@
-//! Stacks that talk to each other over a link that loses and reorders, in virtual time.
+//! Two stacks over a link with losses and reordering, in virtual time.
 
 mod hostile;
 mod icmp;

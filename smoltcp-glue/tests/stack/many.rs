@@ -1,8 +1,8 @@
-//! Many connections: what one costs does not depend on how many others there are.
+//! Many connections: the cost of one does not depend on the number of others.
 
 use crate::segment::segment;
 use crate::tcp::bulk;
-use crate::world::{Weather, World, at};
+use crate::world::{LinkFaults, World, at};
 use pollux::stack::{StackConfig, TcpConfig, TcpId};
 use pollux_wire::ip::tcp::TcpHeader;
 use std::collections::BTreeMap;
@@ -36,19 +36,19 @@ fn connect(world: &mut World, port: u16, count: usize, backlog: usize) -> Vec<[T
 }
 
 #[test]
-fn a_listener_loses_no_connection_that_its_backlog_has_room_for() {
-    let mut world = World::new(1, &small(), Weather::default());
+fn a_listener_drops_no_connection_within_its_backlog() {
+    let mut world = World::new(1, &small(), LinkFaults::default());
     connect(&mut world, 80, 1000, 1000);
     assert_eq!(world.hosts[1].counts().backlog_full, 0);
-    // And none of more that begin at once than it has room for, if they are accepted.
+    // Beyond the backlog connections begin by SYN cookies. None is dropped if all are accepted.
     connect(&mut world, 81, 40, 8);
     assert!(world.hosts[1].counts().syn_cookies > 0);
 }
 
-/// Whose SYN is dropped sends it again, until somebody is accepted.
+/// A client retransmits a dropped SYN until connections are accepted.
 #[test]
-fn a_listener_whose_connections_nobody_accepts_drops_syns() {
-    let mut world = World::new(1, &small(), Weather::default());
+fn a_listener_with_a_full_accept_queue_drops_syns() {
+    let mut world = World::new(1, &small(), LinkFaults::default());
     let listener = world.hosts[1].tcp_listen(at(1, 80), 8).expect("the port is free");
     let ids = [(); 12].map(|()| {
         let now = world.now;
@@ -63,13 +63,12 @@ fn a_listener_whose_connections_nobody_accepts_drops_syns() {
     assert!(ids.iter().all(|id| world.hosts[0].tcp_is_open(*id) == Ok(true)));
 }
 
-/// A connection that began with a cookie knows what its SYN said: windows are scaled, and what is
-/// lost is said selectively.
+/// A connection that began with a cookie has the options of its SYN: window scale and SACK.
 #[test]
-fn a_connection_of_a_cookie_is_as_good_as_any() {
+fn a_connection_opened_by_a_syn_cookie_has_the_options_of_its_syn() {
     for mtu in [65_520, 2044] {
         let config = StackConfig { mtu, ..StackConfig::default() };
-        let mut world = World::new(1, &config, Weather::default());
+        let mut world = World::new(1, &config, LinkFaults::default());
         let listener = world.hosts[1].tcp_listen(at(1, 80), 1).expect("the port is free");
         let now = world.now;
         world.hosts[1].handle_packet(now, &syn(0));
@@ -77,12 +76,12 @@ fn a_connection_of_a_cookie_is_as_good_as_any() {
         world.pass(Duration::from_millis(1));
         assert_eq!(world.hosts[1].counts().syn_cookies_accepted, 1);
         let server = world.hosts[1].tcp_accept(listener).expect("it listens").expect("it is open");
-        // More than a window without a scale is on its way at once.
+        // More than an unscaled window is in flight at a time.
         let start = world.now;
         bulk(&mut world, [client, server], 4_000_000);
         let took = world.now.since_start() - start.since_start();
         assert!(took < 100 * world.delay, "{took:?} at MTU {mtu}");
-        world.weather.lost = 20_000;
+        world.faults.lost = 20_000;
         let bytes = world.bytes;
         bulk(&mut world, [client, server], 1_000_000);
         let sent = world.bytes - bytes;
@@ -92,18 +91,18 @@ fn a_connection_of_a_cookie_is_as_good_as_any() {
 
 /// The acknowledgment of a cookie may be lost, if data follows.
 #[test]
-fn a_cookie_is_acknowledged_by_data_too() {
-    let mut world = World::new(1, &small(), Weather::default());
+fn data_also_acknowledge_a_syn_cookie() {
+    let mut world = World::new(1, &small(), LinkFaults::default());
     let listener = world.hosts[1].tcp_listen(at(1, 80), 1).expect("the port is free");
     let now = world.now;
     world.hosts[1].handle_packet(now, &syn(0));
     let client = world.hosts[0].tcp_connect(now, at(0, 0), at(1, 80)).expect("a port is free");
     while world.hosts[0].tcp_is_open(client) == Ok(false) {
-        assert!(world.step(), "it will never be open");
+        assert!(world.step(), "it does not open");
     }
-    world.weather.lost = 1_000_000;
+    world.faults.lost = 1_000_000;
     world.drain();
-    world.weather.lost = 0;
+    world.faults.lost = 0;
     world.pass(Duration::from_millis(100));
     assert_eq!(world.hosts[1].tcp_accept(listener), Ok(None));
     assert_eq!(world.hosts[0].tcp_send(client, b"hello"), Ok(Some(5)));
@@ -113,12 +112,12 @@ fn a_cookie_is_acknowledged_by_data_too() {
 }
 
 #[test]
-fn ten_thousand_idle_connections_cost_a_busy_one_nothing() {
+fn ten_thousand_idle_connections_cause_no_polls_of_a_busy_one() {
     let mut polls = Vec::new();
     for idle in [0, 10_000] {
-        let mut world = World::new(1, &small(), Weather::default());
+        let mut world = World::new(1, &small(), LinkFaults::default());
         connect(&mut world, 80, idle, 4096);
-        // Delayed acknowledgments, and whatever else comes late.
+        // For delayed acknowledgments and other timers.
         world.pass(Duration::from_secs(2));
         let [client, server] = connect(&mut world, 81, 1, 1)[0];
         world.pass(Duration::from_secs(2));
@@ -139,14 +138,14 @@ fn ten_thousand_idle_connections_cost_a_busy_one_nothing() {
     assert!(polls[1] < 100 * 2 * 10, "{polls:?}");
 }
 
-/// Half-open connections that have buffers, at the most, whatever a backlog allows.
+/// The maximum number of half-open connections with buffers, for any backlog.
 const HALF_OPEN_MAX: usize = 64;
 
-/// However many SYNs of nobody come, and how quickly: who is there gets in by the first SYN.
+/// Each client connects by its first SYN, for any number and rate of forged SYNs.
 #[test]
-fn a_flood_of_syns_keeps_nobody_out() {
+fn clients_connect_during_a_syn_flood() {
     for backlog in [1, 16, 4096] {
-        let mut world = World::new(1, &small(), Weather::default());
+        let mut world = World::new(1, &small(), LinkFaults::default());
         let listener = world.hosts[1].tcp_listen(at(1, 80), backlog).expect("the port is free");
         for number in 0..10_000_u32 {
             let now = world.now;
@@ -158,14 +157,14 @@ fn a_flood_of_syns_keeps_nobody_out() {
             let start = world.now;
             let id = world.hosts[0].tcp_connect(now, at(0, 0), at(1, 80)).expect("a port is free");
             let mut server = None;
-            world.until("it gets in", Duration::from_secs(1), |world| {
+            world.until("it is accepted", Duration::from_secs(1), |world| {
                 server = server.or(world.hosts[1].tcp_accept(listener).expect("it listens"));
                 server.is_some()
             });
             // SYN, its answer, and the acknowledgment of that.
             let took = world.now.since_start() - start.since_start();
             assert_eq!(took, 3 * world.delay, "backlog {backlog}, after {number} SYNs");
-            // And the connection works.
+            // The connection works.
             let server = server.expect("it was waited for");
             assert_eq!(world.hosts[0].tcp_send(id, &[7; 2000]), Ok(Some(2000)));
             world.pass(Duration::from_millis(1));
@@ -176,16 +175,16 @@ fn a_flood_of_syns_keeps_nobody_out() {
             world.drain();
         }
         let half_open = backlog.min(HALF_OPEN_MAX);
-        assert_eq!(world.hosts[1].tcp_len(), half_open, "nobody else costs a buffer");
+        assert_eq!(world.hosts[1].tcp_len(), half_open, "only half-open connections have buffers");
         let counts = world.hosts[1].counts();
         assert_eq!(counts.backlog_full, 0);
     }
 }
 
-/// 100 SYNs a second of nobody, for five minutes.
+/// 100 forged SYNs a second for five minutes.
 #[test]
-fn a_trickle_of_syns_keeps_nobody_out() {
-    let mut world = World::new(1, &small(), Weather::default());
+fn clients_connect_during_a_slow_syn_flood() {
+    let mut world = World::new(1, &small(), LinkFaults::default());
     let listener = world.hosts[1].tcp_listen(at(1, 80), 128).expect("the port is free");
     for number in 0..30_000 {
         let now = world.now;
@@ -201,7 +200,7 @@ fn a_trickle_of_syns_keeps_nobody_out() {
     }
 }
 
-/// A SYN from somewhere in 11.0.0.0/8.
+/// A SYN from an address in 11.0.0.0/8.
 fn syn(number: u32) -> Vec<u8> {
     let source = SocketAddr::new(Ipv4Addr::from(0x0b00_0001 + number).into(), 1000);
     let header =

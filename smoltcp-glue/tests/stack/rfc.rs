@@ -1,20 +1,20 @@
 //! Clauses of TCP's RFCs about segments that a peer in order does not send: a test for each.
 
 use crate::segment::{header_of, segment, sent_by};
-use crate::world::{Weather, World, at, ip};
+use crate::world::{LinkFaults, World, at, ip};
 use pollux::stack::{Stack, StackConfig, TcpError, TcpId};
 use pollux_wire::ip::tcp::TcpHeader;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// When a SYN without answer is sent again.
+/// The first retransmission timeout of a SYN.
 const SYN_RETRANSMISSION: Duration = Duration::from_millis(200);
-/// How often a connection sends challenge ACKs at the most (RFC 5961 7).
+/// The minimum interval between challenge ACKs of a connection (RFC 5961 7).
 const CHALLENGE_INTERVAL: Duration = Duration::from_millis(200);
 const WINDOW: u32 = 512 << 10;
 
-/// A connection of the first host to the second, of which both ends are known.
+/// A connection of the first host to the second, with addresses and sequence numbers.
 struct Pair {
     world: World,
     ids: [TcpId; 2],
@@ -25,7 +25,7 @@ struct Pair {
 }
 
 fn connected() -> Pair {
-    let mut world = World::new(1, &StackConfig::default(), Weather::default());
+    let mut world = World::new(1, &StackConfig::default(), LinkFaults::default());
     let ids = world.connected(80, false);
     let ends = world.hosts[0].tcp_addresses(ids[0]).expect("it is open");
     assert_eq!(world.hosts[0].tcp_send(ids[0], b"x"), Ok(Some(1)));
@@ -39,7 +39,7 @@ fn connected() -> Pair {
 }
 
 impl Pair {
-    /// Gives the server a segment in the client's name; headers of what it answers at once.
+    /// Passes a forged segment of the client to the server; returns headers of immediate answers.
     fn forge(&mut self, header: TcpHeader, payload: &[u8]) -> Vec<TcpHeader> {
         let packet = segment(self.ends, header, &[], payload);
         let now = self.world.now;
@@ -58,7 +58,7 @@ impl Pair {
         }
     }
 
-    /// What a challenge ACK of the server says.
+    /// Asserts that the only answer is a challenge ACK.
     fn assert_challenge(&self, answers: &[TcpHeader], what: &str) {
         let [answer] = answers else { panic!("{what}: {answers:?}") };
         let flags = (answer.ack, answer.syn, answer.rst, answer.fin);
@@ -74,7 +74,7 @@ impl Pair {
 
 /// RFC 9293 3.10.7.4, RFC 5961 4.2.
 #[test]
-fn a_syn_in_a_synchronized_state_is_challenged_whatever_its_number() {
+fn a_syn_in_a_synchronized_state_gets_a_challenge_ack() {
     for offset in [0, 1000, WINDOW - 100, 2 * WINDOW, 1 << 31, 0_u32.wrapping_sub(1)] {
         for ack in [false, true] {
             let mut pair = connected();
@@ -101,12 +101,12 @@ fn challenge_acks_of_a_connection_are_limited_in_rate() {
     }
 }
 
-/// RFC 9293 3.5.1: its challenged SYN makes it reset the old connection, and the next SYN gets in.
+/// RFC 9293 3.5.1: the challenge ACK makes it reset the old connection; its next SYN is accepted.
 #[test]
-fn a_host_that_restarts_gets_in_from_the_same_port() {
+fn a_restarted_host_connects_from_the_same_port() {
     for (has_closed, unread) in [(false, 0), (false, 1), (true, 0), (true, 1)] {
         let what = format!("closed {has_closed}, {unread} bytes unread");
-        let mut world = World::new(1, &StackConfig::default(), Weather::default());
+        let mut world = World::new(1, &StackConfig::default(), LinkFaults::default());
         let listener = world.hosts[1].tcp_listen(at(1, 80), 100).expect("the port is free");
         let connect = |world: &mut World| {
             let now = world.now;
@@ -160,7 +160,7 @@ fn only_a_reset_with_the_next_number_ends_a_connection() {
     }
 }
 
-/// RFC 9293 3.10.7.4: a FIN takes a number, too.
+/// RFC 9293 3.10.7.4: a FIN has a sequence number, too.
 #[test]
 fn a_reset_after_a_fin_has_the_number_after_it() {
     for (offset, end) in [(0, None), (1, Some(TcpError::Reset)), (2, None)] {
@@ -175,9 +175,9 @@ fn a_reset_after_a_fin_has_the_number_after_it() {
     }
 }
 
-/// RFC 9293 3.10.7.4: such a segment's acknowledgment is ignored, its text is not.
+/// RFC 9293 3.10.7.4: the acknowledgment of such a segment is ignored, its text is not.
 #[test]
-fn data_beside_an_older_acknowledgment_is_taken() {
+fn data_with_an_older_acknowledgment_are_accepted() {
     let mut pair = connected();
     let server = pair.ids[1];
     let (older, header) = (pair.next.1, pair.header());
@@ -197,9 +197,9 @@ fn data_beside_an_older_acknowledgment_is_taken() {
     assert!(sent[0].psh, "{sent:?}");
 }
 
-/// RFC 5961 5.2: an acknowledgment of what was never within a window is a stranger's guess.
+/// RFC 5961 5.2: an acknowledgment older than the maximum window is forged.
 #[test]
-fn data_beside_an_acknowledgment_of_nothing_is_challenged() {
+fn data_with_an_acknowledgment_outside_the_window_get_a_challenge_ack() {
     let mut pair = connected();
     let header = pair.header();
     let acknowledgment_number = header.acknowledgment_number.wrapping_sub(1 << 30);
@@ -208,7 +208,7 @@ fn data_beside_an_acknowledgment_of_nothing_is_challenged() {
     assert_eq!(pair.world.hosts[1].tcp_recv(pair.ids[1], &mut [0; 9]), Ok(Some(1)));
 }
 
-/// RFC 9293 3.6.1, by the number of the SYN; an old duplicate is answered by what is expected.
+/// RFC 9293 3.6.1: the number of the SYN decides. An old duplicate gets an acknowledgment.
 #[test]
 fn an_old_duplicate_syn_does_not_end_time_wait() {
     for (offset, is_new) in [(0_u32.wrapping_sub(1_000_000), false), (0, false), (2, true)] {
@@ -235,11 +235,11 @@ fn an_old_duplicate_syn_does_not_end_time_wait() {
     }
 }
 
-/// RFC 9293 3.10.7.4: whoever began anew while its first SYN was being answered is told by an
-/// acknowledgment that makes it reset that one.
+/// RFC 9293 3.10.7.4: the second SYN gets an acknowledgment, which makes the host reset the first
+/// connection.
 #[test]
-fn a_half_open_connection_gives_way_to_a_host_that_restarts() {
-    let mut world = World::new(1, &StackConfig::default(), Weather::default());
+fn a_restarted_host_replaces_its_half_open_connection() {
+    let mut world = World::new(1, &StackConfig::default(), LinkFaults::default());
     world.hosts[1].tcp_listen(at(1, 80), 100).expect("the port is free");
     let now = world.now;
     world.hosts[0].tcp_connect(now, at(0, 50_000), at(1, 80)).expect("the port is free");

@@ -1,6 +1,6 @@
 //! Connections between two stacks.
 
-use crate::world::{Weather, World, at, byte, ip};
+use crate::world::{LinkFaults, World, at, byte, ip};
 use pollux::stack::{BindError, StackConfig, TcpConfig, TcpError, TcpId};
 use pollux_verbs::time::Time;
 use std::net::SocketAddr;
@@ -13,15 +13,15 @@ pub fn config(mtu: u32) -> StackConfig {
     StackConfig { mtu, ..StackConfig::default() }
 }
 
-fn calm(mtu: u32) -> World {
-    World::new(1, &config(mtu), Weather::default())
+fn without_faults(mtu: u32) -> World {
+    World::new(1, &config(mtu), LinkFaults::default())
 }
 
-/// Moves a stream each way at once, and looks at every byte.
+/// Transfers a stream in each direction at the same time, and checks every byte.
 pub fn bulk(world: &mut World, ids: [TcpId; 2], bytes: usize) {
     let (mut sent, mut received) = ([0; 2], [0; 2]);
     let mut buffer = vec![0; 100_000];
-    world.until("all is there", 60 * MINUTE, |world| {
+    world.until("all is received", 60 * MINUTE, |world| {
         for host in 0..2 {
             let end = bytes.min(sent[host] + 30_000);
             let part: Vec<u8> = (sent[host]..end).map(|at| byte(host, at)).collect();
@@ -30,11 +30,11 @@ pub fn bulk(world: &mut World, ids: [TcpId; 2], bytes: usize) {
             let recv = |world: &mut World, buffer: &mut [u8]| {
                 world.hosts[host].tcp_recv(ids[host], buffer).expect("it is open")
             };
-            while let Some(came) = recv(world, &mut buffer) {
-                for (at, got) in (received[host]..).zip(&buffer[..came]) {
+            while let Some(len) = recv(world, &mut buffer) {
+                for (at, got) in (received[host]..).zip(&buffer[..len]) {
                     assert_eq!(*got, byte(1 - host, at), "byte {at} of host {}", 1 - host);
                 }
-                received[host] += came;
+                received[host] += len;
             }
         }
         received == [bytes; 2]
@@ -42,13 +42,14 @@ pub fn bulk(world: &mut World, ids: [TcpId; 2], bytes: usize) {
 }
 
 #[test]
-fn streams_both_ways_arrive_whole_whatever_the_link_loses() {
+fn streams_in_both_directions_survive_losses_and_reordering() {
     for seed in 0..6 {
         let lost = [0, 10_000, 50_000][seed as usize % 3];
-        let weather = Weather { lost, late: lost * 2, doubled: lost / 2, ..Weather::default() };
+        let faults =
+            LinkFaults { lost, late: lost * 2, duplicated: lost / 2, ..LinkFaults::default() };
         for (mtu, bytes) in [(65_520, 3_000_000), (2044, 300_000)] {
-            println!("seed {seed}, {weather:?}, MTU {mtu}");
-            let mut world = World::new(seed, &config(mtu), weather);
+            println!("seed {seed}, {faults:?}, MTU {mtu}");
+            let mut world = World::new(seed, &config(mtu), faults);
             let ids = world.connected(80, seed % 2 == 1);
             bulk(&mut world, ids, bytes);
             assert!(world.longest <= mtu as usize && world.longest > mtu as usize - 100);
@@ -56,9 +57,9 @@ fn streams_both_ways_arrive_whole_whatever_the_link_loses() {
     }
 }
 
-/// What the second of two hosts sends at once when the first has sent so much.
+/// The number of packets that the receiver of so many bytes sends at once.
 fn answers_at_once(bytes: usize) -> usize {
-    let mut world = calm(2044);
+    let mut world = without_faults(2044);
     let [client, _] = world.connected(80, false);
     world.pass(SECOND);
     let now = world.now;
@@ -71,7 +72,7 @@ fn answers_at_once(bytes: usize) -> usize {
 }
 
 #[test]
-fn more_than_a_segment_is_acknowledged_at_once_and_less_is_not() {
+fn more_than_a_segment_is_acknowledged_at_once() {
     assert_eq!([64, 2000, 2100, 10_000].map(answers_at_once), [0, 0, 1, 1]);
 }
 
@@ -80,20 +81,21 @@ fn round_trips_since(world: &World, start: Time) -> u128 {
     took.as_nanos().div_ceil((2 * world.delay).as_nanos())
 }
 
-/// A new connection's window doubles each round trip, from 2 KiB on: nothing waits for a delayed
-/// acknowledgment meanwhile.
+/// A new connection's window doubles each round trip, from 2 KiB on, without a wait for a delayed
+/// acknowledgment.
 #[test]
-fn the_first_write_of_a_connection_waits_for_no_clock() {
+fn the_first_write_of_a_connection_waits_for_no_timer() {
     let limits = [(1000, 1), (2048, 1), (2049, 2), (8192, 3), (65_000, 6), (131_072, 7)];
     for mtu in [65_520, 2044] {
         for (bytes, limit) in limits {
-            let mut world = calm(mtu);
+            let mut world = without_faults(mtu);
             let [client, server] = world.connected(80, false);
-            let (start, mut came, mut buffer) = (world.now, 0, vec![0; bytes]);
+            let (start, mut received, mut buffer) = (world.now, 0, vec![0; bytes]);
             assert_eq!(world.hosts[0].tcp_send(client, &vec![7; bytes]), Ok(Some(bytes)));
-            world.until("it is there", MINUTE, |world| {
-                came += world.hosts[1].tcp_recv(server, &mut buffer).expect("open").unwrap_or(0);
-                came == bytes
+            world.until("it is received", MINUTE, |world| {
+                received +=
+                    world.hosts[1].tcp_recv(server, &mut buffer).expect("open").unwrap_or(0);
+                received == bytes
             });
             let round_trips = round_trips_since(&world, start);
             let what = format!("{bytes} bytes at MTU {mtu}");
@@ -103,25 +105,25 @@ fn the_first_write_of_a_connection_waits_for_no_clock() {
 }
 
 #[test]
-fn a_stream_on_a_calm_link_waits_for_no_clock() {
+fn a_stream_without_losses_waits_for_no_timer() {
     for mtu in [65_520, 2044] {
-        let mut world = calm(mtu);
+        let mut world = without_faults(mtu);
         let ids = world.connected(80, false);
         let (start, packets) = (world.now, world.packets);
         bulk(&mut world, ids, 4_000_000);
         let round_trips = round_trips_since(&world, start);
         let least = 2 * 4_000_000 / (mtu as usize - 40);
         let packets = (world.packets - packets) as usize;
-        // 8 windows, and as many doublings until the first is full. An acknowledgment that is
-        // delayed, or a window that opens late, would be 200 round trips each time.
+        // 8 windows, and as many doublings until the first is full. A delayed acknowledgment or
+        // a late window update would take 200 round trips.
         assert!(round_trips < 40, "{round_trips} round trips at MTU {mtu}");
         assert!(packets < 3 * least + 100, "{packets} packets, {least} at least, at MTU {mtu}");
     }
 }
 
 #[test]
-fn each_half_is_closed_alone() {
-    let mut world = calm(2044);
+fn each_half_of_a_connection_is_closed_separately() {
+    let mut world = without_faults(2044);
     let [client, server] = world.connected(80, false);
     let now = world.now;
     assert_eq!(world.hosts[0].tcp_send(client, b"question"), Ok(Some(8)));
@@ -130,8 +132,8 @@ fn each_half_is_closed_alone() {
     let mut buffer = [0; 100];
     world.pass(SECOND);
     assert_eq!(world.hosts[1].tcp_recv(server, &mut buffer), Ok(Some(8)));
-    assert_eq!(world.hosts[1].tcp_recv(server, &mut buffer), Ok(Some(0)), "it has said all");
-    // The other half lives on, for longer than anybody is patient.
+    assert_eq!(world.hosts[1].tcp_recv(server, &mut buffer), Ok(Some(0)), "end of file");
+    // The other half stays open beyond the user timeout.
     world.pass(10 * MINUTE);
     assert_eq!(world.hosts[1].tcp_send(server, b"answer"), Ok(Some(6)));
     let now = world.now;
@@ -146,8 +148,8 @@ fn each_half_is_closed_alone() {
 }
 
 #[test]
-fn what_came_is_kept_for_who_reads_late() {
-    let mut world = calm(2044);
+fn received_data_are_kept_for_a_late_reader() {
+    let mut world = without_faults(2044);
     let [client, server] = world.connected(80, false);
     world.hosts[1].tcp_send(server, b"last words").expect("it is open");
     let now = world.now;
@@ -161,9 +163,9 @@ fn what_came_is_kept_for_who_reads_late() {
 }
 
 #[test]
-fn nobody_listening_is_a_refusal_and_an_abort_a_reset() {
+fn a_closed_port_refuses_and_an_abort_resets() {
     for is_v6 in [false, true] {
-        let mut world = calm(2044);
+        let mut world = without_faults(2044);
         let there = SocketAddr::new(ip(1, is_v6), 81);
         let now = world.now;
         let here = SocketAddr::new(ip(0, is_v6), 0);
@@ -183,10 +185,10 @@ fn nobody_listening_is_a_refusal_and_an_abort_a_reset() {
 }
 
 #[test]
-fn closing_before_all_is_read_is_a_reset() {
-    let mut world = calm(2044);
+fn a_close_with_unread_data_is_a_reset() {
+    let mut world = without_faults(2044);
     let [client, server] = world.connected(80, false);
-    world.hosts[0].tcp_send(client, b"nobody reads this").expect("it is open");
+    world.hosts[0].tcp_send(client, b"never read").expect("it is open");
     world.pass(SECOND);
     let now = world.now;
     world.hosts[1].tcp_close(now, server);
@@ -195,51 +197,51 @@ fn closing_before_all_is_read_is_a_reset() {
 }
 
 #[test]
-fn a_silent_peer_is_given_up_and_an_idle_one_is_not() {
-    let mut world = calm(2044);
+fn a_silent_peer_times_out_and_an_idle_one_does_not() {
+    let mut world = without_faults(2044);
     let [client, server] = world.connected(80, false);
     world.pass(120 * MINUTE);
     assert_eq!((world.end_of(0, client), world.end_of(1, server)), (None, None));
-    world.weather.lost = 1_000_000;
+    world.faults.lost = 1_000_000;
     world.hosts[0].tcp_send(client, b"hello?").expect("it is open");
     world.pass(3 * MINUTE);
     assert_eq!(world.end_of(0, client), Some(TcpError::TimedOut));
-    // A close that nobody answers ends as well.
+    // An unanswered FIN times out, too.
     let now = world.now;
     world.hosts[1].tcp_close(now, server);
     world.pass(3 * MINUTE);
     assert_eq!(world.hosts[1].tcp_len(), 0);
-    // And so does a SYN.
+    // So does a SYN.
     let now = world.now;
-    let lonely = world.hosts[0].tcp_connect(now, at(0, 0), at(1, 80)).expect("a port is free");
+    let opening = world.hosts[0].tcp_connect(now, at(0, 0), at(1, 80)).expect("a port is free");
     world.pass(3 * MINUTE);
-    assert_eq!(world.end_of(0, lonely), Some(TcpError::TimedOut));
+    assert_eq!(world.end_of(0, opening), Some(TcpError::TimedOut));
 }
 
 #[test]
-fn a_reader_that_pauses_stops_the_writer_and_lets_it_go_on() {
-    let mut world = calm(2044);
+fn a_writer_stops_while_its_reader_pauses() {
+    let mut world = without_faults(2044);
     let [client, server] = world.connected(80, false);
     let mut sent = 0;
-    let whole = vec![7; 100_000];
+    let chunk = vec![7; 100_000];
     for _ in 0..600 {
-        sent += world.hosts[0].tcp_send(client, &whole).expect("it is open").unwrap_or(0);
+        sent += world.hosts[0].tcp_send(client, &chunk).expect("it is open").unwrap_or(0);
         world.pass(Duration::from_millis(100));
     }
     let both = StackConfig::default().tcp.receive_bytes + StackConfig::default().tcp.send_bytes;
-    assert_eq!(sent, both, "buffers are full after a minute, and nobody has given up");
+    assert_eq!(sent, both, "buffers are full after a minute, and the connection is open");
     let (mut received, mut buffer) = (0, vec![0; 50_000]);
-    world.until("all is there", 10 * MINUTE, |world| {
-        while let Some(came) = world.hosts[1].tcp_recv(server, &mut buffer).expect("it is open") {
-            received += came;
+    world.until("all is received", 10 * MINUTE, |world| {
+        while let Some(len) = world.hosts[1].tcp_recv(server, &mut buffer).expect("it is open") {
+            received += len;
         }
         received == sent
     });
 }
 
 #[test]
-fn both_ends_of_a_connection_may_be_used_again() {
-    let mut world = calm(2044);
+fn addresses_of_a_closed_connection_can_be_reused() {
+    let mut world = without_faults(2044);
     let listener = world.hosts[1].tcp_listen(at(1, 80), 4).expect("the port is free");
     assert_eq!(world.hosts[1].tcp_listen(at(1, 80), 4), Err(BindError::InUse));
     for round in 0..5 {
@@ -264,8 +266,8 @@ fn both_ends_of_a_connection_may_be_used_again() {
 }
 
 #[test]
-fn a_shorter_way_makes_segments_shorter() {
-    let mut world = calm(65_520);
+fn segments_fit_the_path_mtu() {
+    let mut world = without_faults(65_520);
     let now = world.now;
     world.hosts[0].set_path_mtu(now, ip(1, false), Some(2044));
     let ids = world.connected(80, false);
@@ -284,14 +286,14 @@ fn a_shorter_way_makes_segments_shorter() {
 fn connections_have_a_limit() {
     let tcp = TcpConfig { connections_max: 3, ..TcpConfig::default() };
     let mut world =
-        World::new(1, &StackConfig { tcp, ..StackConfig::default() }, Weather::default());
+        World::new(1, &StackConfig { tcp, ..StackConfig::default() }, LinkFaults::default());
     let now = world.now;
     let connect = |world: &mut World| world.hosts[0].tcp_connect(now, at(0, 0), at(1, 80));
-    let ids: Vec<_> = (0..3).map(|_| connect(&mut world).expect("there is room")).collect();
+    let ids: Vec<_> = (0..3).map(|_| connect(&mut world).expect("there is space")).collect();
     for id in ids {
         assert_eq!(connect(&mut world), Err(BindError::Full));
         world.hosts[0].tcp_abort(now, id);
         world.drain();
-        assert!(connect(&mut world).is_ok(), "one has gone");
+        assert!(connect(&mut world).is_ok(), "one has ended");
     }
 }

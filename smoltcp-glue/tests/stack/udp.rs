@@ -1,6 +1,6 @@
 //! Datagrams between two stacks.
 
-use crate::world::{Weather, World, at, ip};
+use crate::world::{LinkFaults, World, at, ip};
 use pollux::stack::{BindError, Stack, StackConfig, UdpError};
 use pollux_dataplane::headers::PacketHeaders;
 use pollux_verbs::time::Time;
@@ -14,11 +14,11 @@ use std::time::Duration;
 const SECOND: Duration = Duration::from_secs(1);
 
 fn world(config: &StackConfig) -> World {
-    World::new(1, config, Weather::default())
+    World::new(1, config, LinkFaults::default())
 }
 
 #[test]
-fn datagrams_of_every_length_come_back_as_they_went() {
+fn datagrams_of_every_length_are_echoed() {
     for is_v6 in [false, true] {
         let mut world = world(&StackConfig { mtu: 2044, ..StackConfig::default() });
         let [client, server] = [0, 1].map(|host| {
@@ -31,14 +31,18 @@ fn datagrams_of_every_length_come_back_as_they_went() {
         for len in [0, 1, 2, 511, longest] {
             let payload: Vec<u8> = (0..len).map(|at| at as u8).collect();
             let now = world.now;
-            world.hosts[0].udp_send(now, client, (None, to), &payload).expect("there is room");
+            world.hosts[0].udp_send(now, client, (None, to), &payload).expect("there is space");
             world.until("there", SECOND, |world| world.hosts[1].udp_is_readable(server));
-            let came = world.hosts[1].udp_recv(server, &mut buffer).unwrap().expect("it came");
-            assert_eq!((came.len, came.to, came.from.port()), (len, ip(1, is_v6), 7000));
+            let received =
+                world.hosts[1].udp_recv(server, &mut buffer).unwrap().expect("a datagram");
+            assert_eq!(
+                (received.len, received.to, received.from.port()),
+                (len, ip(1, is_v6), 7000)
+            );
             let now = world.now;
-            world.hosts[1].udp_send(now, server, (None, came.from), &buffer[..len]).unwrap();
+            world.hosts[1].udp_send(now, server, (None, received.from), &buffer[..len]).unwrap();
             world.until("back", SECOND, |world| world.hosts[0].udp_is_readable(client));
-            let back = world.hosts[0].udp_recv(client, &mut buffer).unwrap().expect("it came");
+            let back = world.hosts[0].udp_recv(client, &mut buffer).unwrap().expect("a datagram");
             assert_eq!((&buffer[..back.len], back.from), (&payload[..], to));
         }
         let now = world.now;
@@ -48,7 +52,7 @@ fn datagrams_of_every_length_come_back_as_they_went() {
 }
 
 #[test]
-fn a_full_queue_loses_the_newest_and_counts_it() {
+fn a_full_receive_queue_drops_and_counts_the_newest_datagrams() {
     let config = StackConfig { udp_queue_bytes_max: 10_000, ..StackConfig::default() };
     let mut world = world(&config);
     let client = world.hosts[0].udp_bind(at(0, 0)).expect("a port is free");
@@ -60,15 +64,16 @@ fn a_full_queue_loses_the_newest_and_counts_it() {
     world.pass(SECOND);
     let mut buffer = [0; 10];
     for number in 0..9 {
-        let came = world.hosts[1].udp_recv(server, &mut buffer).unwrap().expect("it had room");
-        assert_eq!((buffer[0], came.len, came.payload_len), (number, 10, 1000));
+        let received =
+            world.hosts[1].udp_recv(server, &mut buffer).unwrap().expect("there was space");
+        assert_eq!((buffer[0], received.len, received.payload_len), (number, 10, 1000));
     }
     assert_eq!(world.hosts[1].udp_recv(server, &mut buffer), Ok(None));
     assert_eq!(world.hosts[1].counts().udp_queue_full, 11);
 }
 
 #[test]
-fn a_full_outbox_takes_no_more_until_it_is_drained() {
+fn a_full_outbox_refuses_datagrams_until_it_is_drained() {
     let mut world = world(&StackConfig { packets_max: 4, ..StackConfig::default() });
     let client = world.hosts[0].udp_bind(at(0, 0)).expect("a port is free");
     let now = world.now;
@@ -80,12 +85,12 @@ fn a_full_outbox_takes_no_more_until_it_is_drained() {
 }
 
 #[test]
-fn a_group_is_heard_by_those_who_joined_it() {
+fn datagrams_to_a_group_reach_its_members_only() {
     let mut world = world(&StackConfig::default());
     let client = world.hosts[0].udp_bind(at(0, 0)).expect("a port is free");
     let group: IpAddr = "239.1.2.3".parse().unwrap();
-    let anywhere = SocketAddr::from(([0, 0, 0, 0], 5000));
-    let member = world.hosts[1].udp_bind(anywhere).expect("the port is free");
+    let any = SocketAddr::from(([0, 0, 0, 0], 5000));
+    let member = world.hosts[1].udp_bind(any).expect("the port is free");
     let other = world.hosts[1].udp_bind(at(1, 5000)).expect("another address");
     assert_eq!(world.hosts[1].udp_join(member, group), Ok(true));
     assert_eq!(world.hosts[1].udp_join(member, group), Ok(false));
@@ -98,8 +103,9 @@ fn a_group_is_heard_by_those_who_joined_it() {
     }
     let mut buffer = [0; 10];
     for _ in 0..2 {
-        let came = world.hosts[1].udp_recv(member, &mut buffer).unwrap().expect("it is a member");
-        assert_eq!((came.to, &buffer[..came.len]), (group, &b"all"[..]));
+        let received =
+            world.hosts[1].udp_recv(member, &mut buffer).unwrap().expect("it is a member");
+        assert_eq!((received.to, &buffer[..received.len]), (group, &b"all"[..]));
     }
     assert_eq!(world.hosts[1].udp_recv(other, &mut buffer), Ok(None));
     assert!(world.hosts[1].udp_leave(member, group));
@@ -110,7 +116,7 @@ fn a_group_is_heard_by_those_who_joined_it() {
 }
 
 #[test]
-fn ports_are_one_sockets_and_free_again_when_it_is_closed() {
+fn a_port_belongs_to_one_socket_until_it_is_closed() {
     let mut world = world(&StackConfig { udp_sockets_max: 2, ..StackConfig::default() });
     let host = &mut world.hosts[0];
     let first = host.udp_bind(at(0, 7)).expect("the port is free");
@@ -121,7 +127,7 @@ fn ports_are_one_sockets_and_free_again_when_it_is_closed() {
     assert_eq!(host.udp_bind(at(0, 0)), Err(BindError::Full));
     host.udp_close(first);
     assert_eq!(host.udp_recv(first, &mut []), Err(UdpError::Closed));
-    host.udp_bind(at(0, 7)).expect("it was given back");
+    host.udp_bind(at(0, 7)).expect("the port is free again");
 }
 
 #[test]
@@ -130,17 +136,17 @@ fn an_icmp_error_reaches_the_socket_connected_to_that_peer() {
     let client = world.hosts[0].udp_bind(at(0, 6000)).expect("the port is free");
     world.hosts[0].udp_connect(client, at(1, 9)).expect("it is of the same family");
     let now = world.now;
-    world.hosts[0].udp_send(now, client, (None, at(1, 9)), b"anybody?").unwrap();
+    world.hosts[0].udp_send(now, client, (None, at(1, 9)), b"request").unwrap();
     world.pass(SECOND);
     assert_eq!(world.hosts[1].counts().udp_refused, 1);
-    let packet = world.hosts[1].poll_port_unreachable().expect("nobody listens");
+    let packet = world.hosts[1].poll_port_unreachable().expect("the port is closed");
     world.hosts[0].handle_packet(now, &no_port(&packet));
     let mut buffer = [0; 10];
     assert_eq!(world.hosts[0].udp_recv(client, &mut buffer), Err(UdpError::Refused));
     assert_eq!(world.hosts[0].udp_recv(client, &mut buffer), Ok(None));
 }
 
-/// What a host says of a packet for a port without a socket.
+/// The ICMP port unreachable for a packet.
 fn no_port(original: &[u8]) -> Vec<u8> {
     let message = Icmpv4Message::DestinationUnreachable {
         code: Icmpv4Unreachable::PORT,
@@ -148,7 +154,7 @@ fn no_port(original: &[u8]) -> Vec<u8> {
         original,
     };
     let (IpAddr::V4(source), IpAddr::V4(destination)) = (ip(1, false), ip(0, false)) else {
-        unreachable!("they are of IPv4");
+        unreachable!("the addresses are IPv4");
     };
     let protocol = IpProtocol::ICMPV4;
     let header = Ipv4Header { ttl: 64, protocol, source, destination, ..Ipv4Header::default() };
@@ -191,15 +197,15 @@ fn take(stack: &mut Stack, now: Time, packet: &[u8]) -> bool {
 }
 
 #[test]
-fn checksums_are_looked_at_unless_nobody_wants_that() {
+fn checksums_are_verified_unless_the_configuration_turns_that_off() {
     for verify_checksums in [true, false] {
         let mut world = world(&StackConfig { verify_checksums, ..StackConfig::default() });
         let client = world.hosts[0].udp_bind(at(0, 0)).expect("a port is free");
         let server = world.hosts[1].udp_bind(at(1, 9)).expect("the port is free");
         let now = world.now;
-        world.hosts[0].udp_send(now, client, (None, at(1, 9)), b"spoilt").unwrap();
+        world.hosts[0].udp_send(now, client, (None, at(1, 9)), b"corrupt").unwrap();
         let mut packet = world.hosts[0].poll_transmit(now).expect("it was sent").to_vec();
-        *packet.last_mut().expect("it has bytes") ^= 1;
+        *packet.last_mut().expect("it is not empty") ^= 1;
         assert!(take(&mut world.hosts[1], now, &packet), "it is for a socket");
         assert_eq!(world.hosts[1].udp_is_readable(server), !verify_checksums);
         assert_eq!(world.hosts[1].counts().malformed, u64::from(verify_checksums));
@@ -207,19 +213,19 @@ fn checksums_are_looked_at_unless_nobody_wants_that() {
 }
 
 #[test]
-fn what_is_no_sockets_is_left_to_others() {
+fn a_stack_wants_only_transport_packets_to_its_addresses() {
     let mut world = world(&StackConfig::default());
     let client = world.hosts[0].udp_bind(at(0, 0)).expect("a port is free");
     let now = world.now;
     for to in [at(1, 9), SocketAddr::from(([239, 1, 2, 3], 9)), at(7, 9)] {
-        world.hosts[0].udp_send(now, client, (None, to), b"whose?").unwrap();
+        world.hosts[0].udp_send(now, client, (None, to), b"data").unwrap();
         let packet = world.hosts[0].poll_transmit(now).expect("it was sent").to_vec();
         assert_eq!(take(&mut world.hosts[1], now, &packet), to == at(1, 9), "{to}");
-        // The first part of a longer one, and another protocol.
-        for (place, byte) in [(6, 0x20), (9, 1)] {
+        // A first fragment, and another protocol.
+        for (offset, byte) in [(6, 0x20), (9, 1)] {
             let mut other = packet.clone();
-            other[place] = byte;
-            assert!(!take(&mut world.hosts[1], now, &other), "{to}, byte {place}");
+            other[offset] = byte;
+            assert!(!take(&mut world.hosts[1], now, &other), "{to}, byte {offset}");
         }
     }
     assert!(!take(&mut world.hosts[1], now, &[]) && !take(&mut world.hosts[1], now, &[0x45]));

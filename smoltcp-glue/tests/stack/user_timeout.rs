@@ -1,39 +1,39 @@
-//! How long a peer that says nothing is waited for.
+//! The user timeout and keep-alive.
 
 use crate::tcp::bulk;
-use crate::world::{Weather, World, at};
+use crate::world::{LinkFaults, World, at};
 use pollux::stack::{Stack, StackConfig, TcpConfig, TcpError, TcpId};
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 const ALL: u32 = 1_000_000;
-/// RFC 9293 3.8.3: data is sent again for so long at the least, and a SYN for so long.
+/// RFC 9293 3.8.3: the minimum time of retransmission of data, and of a SYN.
 const DATA_MIN: Duration = Duration::from_secs(100);
 const SYN_MIN: Duration = Duration::from_secs(180);
 
 fn world() -> World {
-    World::new(1, &StackConfig::default(), Weather::default())
+    World::new(1, &StackConfig::default(), LinkFaults::default())
 }
 
-/// How long it takes until a connection has ended.
+/// Waits until a connection has ended; returns the time and the error.
 fn ends_after(world: &mut World, host: usize, id: TcpId) -> (Duration, TcpError) {
     let start = world.now;
     loop {
         if let Some(end) = world.end_of(host, id) {
             return (world.now.since_start() - start.since_start(), end);
         }
-        assert!(world.step(), "it will never end");
+        assert!(world.step(), "it does not end");
     }
 }
 
 #[test]
-fn a_silent_peer_is_given_up_after_the_user_timeout() {
+fn a_silent_peer_times_out_after_the_user_timeout() {
     let user_timeout = StackConfig::default().tcp.user_timeout;
     assert!(user_timeout >= DATA_MIN.max(SYN_MIN), "{user_timeout:?}");
     let mut world = world();
     let [client, _] = world.connected(80, false);
-    world.weather.lost = ALL;
+    world.faults.lost = ALL;
     world.hosts[0].tcp_send(client, b"hello?").expect("it is open");
     assert_eq!(ends_after(&mut world, 0, client), (user_timeout, TcpError::TimedOut));
     let now = world.now;
@@ -41,9 +41,9 @@ fn a_silent_peer_is_given_up_after_the_user_timeout() {
     assert_eq!(ends_after(&mut world, 0, opening), (user_timeout, TcpError::TimedOut));
 }
 
-/// A process that was stopped while it sent finds the answers when it goes on.
+/// The acknowledgments that arrive while a process is stopped count when it continues.
 #[test]
-fn a_sender_that_was_stopped_goes_on() {
+fn a_stopped_sender_continues() {
     for stopped in [61, 200, 3600].map(Duration::from_secs) {
         for reads_first in [false, true] {
             let mut world = world();
@@ -55,7 +55,7 @@ fn a_sender_that_was_stopped_goes_on() {
                 let packet = packet.to_vec();
                 world.hosts[1].handle_packet(now, &packet);
             }
-            // The peer answers, and the answers wait in the device.
+            // The answers of the peer wait in the device.
             for at in [now, now + Duration::from_millis(5)] {
                 world.hosts[1].handle_timeout(at);
                 while let Some(packet) = world.hosts[1].poll_transmit(at) {
@@ -79,13 +79,13 @@ fn a_sender_that_was_stopped_goes_on() {
     }
 }
 
-/// Only time in which the sender was served counts: a peer that is dead is given up after that.
+/// Only the time in which the sender was served counts.
 #[test]
-fn a_stopped_sender_gives_a_dead_peer_up_after_the_user_timeout() {
+fn a_dead_peer_of_a_stopped_sender_times_out_after_the_user_timeout() {
     let user_timeout = StackConfig::default().tcp.user_timeout;
     let mut world = world();
     let [client, _] = world.connected(80, false);
-    world.weather.lost = ALL;
+    world.faults.lost = ALL;
     world.hosts[0].tcp_send(client, b"hello?").expect("it is open");
     world.pass(SECOND);
     world.now = world.now + 3600 * SECOND;
@@ -94,9 +94,8 @@ fn a_stopped_sender_gives_a_dead_peer_up_after_the_user_timeout() {
     assert!((user_timeout - 2 * SECOND..=user_timeout).contains(&after), "{after:?}");
 }
 
-/// How long a peer that is dead keeps an idle connection, and by how many probes that is found out.
 #[test]
-fn a_dead_peer_of_an_idle_connection_is_found_by_ten_probes() {
+fn a_dead_peer_of_an_idle_connection_times_out_after_ten_probes() {
     let default = StackConfig::default().tcp.keepalive.expect("it is on");
     for (set, idle) in [(None, default), (Some(SECOND), 10 * SECOND), (Some(MINUTE), MINUTE)] {
         let mut world = world();
@@ -105,8 +104,8 @@ fn a_dead_peer_of_an_idle_connection_is_found_by_ten_probes() {
         if set.is_some() {
             world.hosts[0].tcp_set_keepalive(client, set).expect("it is open");
         }
-        world.weather.lost = ALL;
-        // All that is sent now is of the first host.
+        world.faults.lost = ALL;
+        // Only the first host sends from now on.
         world.hosts[1] = Stack::new(StackConfig::default(), 7);
         let before = world.packets;
         world.pass(2 * idle - SECOND / 2);
@@ -118,9 +117,9 @@ fn a_dead_peer_of_an_idle_connection_is_found_by_ten_probes() {
     }
 }
 
-/// A connection of which one side has ended its sending half, as both sides see it.
+/// On both sides, whichever has shut down its sending half.
 #[test]
-fn a_dead_peer_of_a_half_closed_connection_is_found() {
+fn a_dead_peer_of_a_half_closed_connection_times_out() {
     let keepalive = StackConfig::default().tcp.keepalive.expect("it is on");
     for closes in [0, 1] {
         let mut world = world();
@@ -128,7 +127,7 @@ fn a_dead_peer_of_a_half_closed_connection_is_found() {
         let now = world.now;
         world.hosts[closes].tcp_shut_down(now, ids[closes]).expect("it is open");
         world.pass(SECOND);
-        world.weather.lost = ALL;
+        world.faults.lost = ALL;
         world.pass(2 * keepalive);
         assert_eq!(world.end_of(0, ids[0]), Some(TcpError::TimedOut), "host {closes} closed");
         assert_eq!(world.end_of(1, ids[1]), Some(TcpError::TimedOut), "host {closes} closed");
@@ -136,7 +135,7 @@ fn a_dead_peer_of_a_half_closed_connection_is_found() {
 }
 
 #[test]
-fn an_idle_connection_between_two_who_live_costs_two_packets_each_time() {
+fn keepalive_of_an_idle_connection_costs_two_packets_per_interval() {
     let keepalive = StackConfig::default().tcp.keepalive.expect("it is on");
     let mut world = world();
     let ids = world.connected(80, false);
@@ -144,14 +143,14 @@ fn an_idle_connection_between_two_who_live_costs_two_packets_each_time() {
     let before = world.packets;
     world.pass(keepalive * 20);
     let probes = world.packets - before;
-    // Whoever is probed knows that its peer lives, too.
+    // A probe also shows to its receiver that the sender is alive.
     assert!((2 * 18..=2 * 21).contains(&probes), "{probes}");
     assert_eq!([0, 1].map(|host| world.end_of(host, ids[host])), [None; 2]);
     bulk(&mut world, ids, 1_000_000);
 }
 
 #[test]
-fn a_connection_without_keepalive_says_nothing() {
+fn an_idle_connection_without_keepalive_sends_nothing() {
     let mut world = world();
     let ids = world.connected(80, false);
     for (host, id) in world.hosts.iter_mut().zip(ids) {
@@ -163,15 +162,14 @@ fn a_connection_without_keepalive_says_nothing() {
     assert_eq!((world.packets, world.end_of(0, ids[0])), (before, None));
 }
 
-/// Probes change nothing about streams, whatever state they find.
 #[test]
-fn probes_at_any_time_leave_streams_whole() {
+fn keepalive_probes_do_not_corrupt_streams() {
     for lost in [0, 20_000] {
-        let weather = Weather { lost, late: lost, ..Weather::default() };
+        let faults = LinkFaults { lost, late: lost, ..LinkFaults::default() };
         let keepalive = Some(10 * SECOND);
         let tcp = TcpConfig { keepalive, ..TcpConfig::default() };
         let config = StackConfig { mtu: 2044, tcp, ..StackConfig::default() };
-        let mut world = World::new(1, &config, weather);
+        let mut world = World::new(1, &config, faults);
         let ids = world.connected(80, false);
         for _ in 0..20 {
             bulk(&mut world, ids, 30_000);

@@ -1,4 +1,4 @@
-//! Two stacks and a link between them. What the link does to packets comes from a seed.
+//! Two stacks and a link between them, in virtual time. Faults of the link depend on a seed.
 
 use pollux::stack::{Stack, StackConfig, TcpError, TcpId};
 use pollux_verbs::rng::SeededRng;
@@ -7,38 +7,38 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-/// What happens to packets on the link, so many times in a million.
+/// Faults of the link, in packets per million.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Weather {
+pub struct LinkFaults {
     pub lost: u32,
     pub late: u32,
-    pub doubled: u32,
-    /// The two after it come before it.
-    pub swapped: u32,
-    /// Packets that are longer are lost, if this is not 0.
-    pub longest: usize,
+    pub duplicated: u32,
+    /// Delivered after the next two packets.
+    pub reordered: u32,
+    /// Longer packets are lost; 0 is no limit.
+    pub len_max: usize,
 }
 
-/// How long a packet is on its way where nothing else is said.
+/// The default delay of a packet.
 const DELAY: Duration = Duration::from_micros(5);
-/// And one that is late, so that many overtake it.
+/// The delay of a late packet, which many others overtake.
 const LATE: Duration = Duration::from_micros(40);
 
-/// The longest packet of TCP without data.
-const ACKNOWLEDGES: usize = 100;
+/// The longest TCP packet without data.
+const DATALESS_MAX: usize = 100;
 
 pub struct World {
     pub now: Time,
     pub hosts: [Stack; 2],
-    pub weather: Weather,
-    /// How long packets are on their way that are not late.
+    pub faults: LinkFaults,
+    /// The delay of packets that are not late.
     pub delay: Duration,
     pub packets: u64,
-    /// How long the longest packet was.
+    /// Length of the longest packet.
     pub longest: usize,
     /// Bytes of packets with data.
     pub bytes: u64,
-    /// A packet for each host that others are to overtake, and how many.
+    /// For each host, a reordered packet and how many others are to overtake it.
     held: [Option<(u32, Vec<u8>)>; 2],
     rng: SeededRng,
     flight: BTreeMap<(Time, u64), (usize, Vec<u8>)>,
@@ -58,7 +58,7 @@ pub fn at(host: usize, port: u16) -> SocketAddr {
 }
 
 impl World {
-    pub fn new(seed: u64, config: &StackConfig, weather: Weather) -> Self {
+    pub fn new(seed: u64, config: &StackConfig, faults: LinkFaults) -> Self {
         let mut rng = SeededRng::new(seed);
         let hosts = [0, 1].map(|host| {
             let mut stack = Stack::new(config.clone(), rng.next_u64());
@@ -69,7 +69,7 @@ impl World {
         Self {
             now,
             hosts,
-            weather,
+            faults,
             delay: DELAY,
             packets: 0,
             longest: 0,
@@ -84,37 +84,37 @@ impl World {
     pub fn send(&mut self, to: usize, packet: Vec<u8>) {
         self.packets += 1;
         self.longest = self.longest.max(packet.len());
-        if packet.len() > ACKNOWLEDGES {
+        if packet.len() > DATALESS_MAX {
             self.bytes += packet.len() as u64;
         }
-        let is_too_long = (1..packet.len()).contains(&self.weather.longest);
-        if is_too_long || self.rng.happens(self.weather.lost) {
+        let is_too_long = (1..packet.len()).contains(&self.faults.len_max);
+        if is_too_long || self.rng.happens(self.faults.lost) {
             return;
         }
-        if self.rng.happens(self.weather.doubled) {
+        if self.rng.happens(self.faults.duplicated) {
             self.launch(to, packet.clone());
         }
         self.launch(to, packet);
     }
 
-    /// Puts a packet on its way, unless the next two are to come before it.
+    /// Delivers a packet, or holds it until two others have overtaken it.
     fn launch(&mut self, to: usize, packet: Vec<u8>) {
-        if self.held[to].is_none() && self.rng.happens(self.weather.swapped) {
+        if self.held[to].is_none() && self.rng.happens(self.faults.reordered) {
             self.held[to] = Some((2, packet));
             return;
         }
         self.fly(to, packet);
-        let goes = self.held[to].take_if(|(overtaken_by, _)| {
+        let due = self.held[to].take_if(|(overtaken_by, _)| {
             *overtaken_by -= 1;
             *overtaken_by == 0
         });
-        if let Some((_, packet)) = goes {
+        if let Some((_, packet)) = due {
             self.fly(to, packet);
         }
     }
 
     fn fly(&mut self, to: usize, packet: Vec<u8>) {
-        let delay = if self.rng.happens(self.weather.late) { LATE } else { self.delay };
+        let delay = if self.rng.happens(self.faults.late) { LATE } else { self.delay };
         let number = self.packets * 2 + u64::from(self.flight.len() as u32 & 1);
         let mut key = (self.now + delay, number);
         while self.flight.contains_key(&key) {
@@ -123,7 +123,7 @@ impl World {
         self.flight.insert(key, (to, packet));
     }
 
-    /// Lets both send what they have.
+    /// Puts all packets that the hosts have to send on the link.
     pub fn drain(&mut self) {
         for host in 0..2 {
             while let Some(packet) = self.hosts[host].poll_transmit(self.now) {
@@ -133,7 +133,7 @@ impl World {
         }
     }
 
-    /// Goes on to whatever happens next; says whether anything ever will.
+    /// Advances to the next arrival or timer; returns whether there is one.
     pub fn step(&mut self) -> bool {
         let Some(next) = self.next() else { return false };
         self.now = self.now.max(next);
@@ -149,11 +149,11 @@ impl World {
         true
     }
 
-    /// When anything happens next.
+    /// The time of the next arrival or timer.
     fn next(&mut self) -> Option<Time> {
         self.drain();
         for to in 0..2 {
-            // Nothing else comes before it.
+            // No other packet can overtake it.
             let held = self.held[to].take_if(|_| self.flight.is_empty());
             if let Some((_, packet)) = held {
                 self.fly(to, packet);
@@ -164,17 +164,17 @@ impl World {
         [arrival, due].into_iter().flatten().min()
     }
 
-    /// Goes on until something is so, which may take so long.
+    /// Steps until `is` holds, within `limit`.
     pub fn until(&mut self, what: &str, limit: Duration, mut is: impl FnMut(&mut Self) -> bool) {
         let end = self.now + limit;
         while !is(self) {
-            assert!(self.step(), "{what}: nothing will ever happen any more");
+            assert!(self.step(), "{what}: no timer and no packet is left");
             assert!(self.now <= end, "{what}: not within {limit:?}");
         }
         self.drain();
     }
 
-    /// Lets so much time pass.
+    /// Advances the time, and handles all arrivals and timers until then.
     pub fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         while self.next().is_some_and(|next| next <= end) {
@@ -183,7 +183,7 @@ impl World {
         self.now = end;
     }
 
-    /// A connection from the first host to a new listener of the second.
+    /// Opens a connection from the first host to a new listener of the second.
     pub fn connected(&mut self, port: u16, is_v6: bool) -> [TcpId; 2] {
         let there = SocketAddr::new(ip(1, is_v6), port);
         let listener = self.hosts[1].tcp_listen(there, 1).expect("the port is free");
@@ -199,13 +199,13 @@ impl World {
         [client, server.expect("waited for")]
     }
 
-    /// How a connection ended.
+    /// The error that ended a connection, if it has ended.
     pub fn end_of(&self, host: usize, id: TcpId) -> Option<TcpError> {
         self.hosts[host].tcp_is_open(id).err()
     }
 }
 
-/// The byte at a place of a stream, which depends on whose it is and where.
+/// The byte at an offset of a stream.
 pub const fn byte(stream: usize, at: usize) -> u8 {
     let mixed = (at as u64 ^ (stream as u64) << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 56) as u8
