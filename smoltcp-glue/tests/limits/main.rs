@@ -1,7 +1,7 @@
-//! Sockets at their limits, in virtual time: links that lose, readers that do not read, more of
-//! everything than there is room for. What counts is counted, not timed.
+//! Sockets at their limits, in virtual time: lossy links, slow readers, full queues and tables.
+//! Operations are counted, not timed.
 //!
-//! `POLLUX_CONNECTIONS=N` says how many short connections there are.
+//! `POLLUX_CONNECTIONS=N` sets the number of short connections.
 
 #[path = "../load/device.rs"]
 mod device;
@@ -14,5 +14,5 @@ mod readers;
 #[allow(dead_code, reason = "groups and echoes are for mixed traffic")]
 mod traffic;
 #[path = "../load/world.rs"]
-#[allow(dead_code, reason = "nobody dies here")]
+#[allow(dead_code, reason = "hosts are killed in mixed traffic only")]
 mod world;

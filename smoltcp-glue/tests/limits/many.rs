@@ -1,4 +1,4 @@
-//! Many connections: short ones by the thousand, half-open ones by strangers, idle ones beside a
+//! Many connections: thousands of short ones, half-open ones of a SYN flood, idle ones beside a
 //! busy one.
 
 use crate::traffic::{Client, Plan, STREAMS, Server, Shared};
@@ -13,19 +13,19 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// Short connections, usually.
+/// The default number of short connections.
 const SHORT: usize = 3_000;
-/// Of these at a time.
+/// Concurrent short connections.
 const AT_A_TIME: usize = 50;
-/// Connections at most, those in TIME-WAIT included.
+/// The maximum number of connections, including TIME-WAIT.
 const CONNECTIONS_MAX: usize = 12_000;
 
-#[expect(clippy::disallowed_methods, reason = "more connections are asked for by hand")]
+#[expect(clippy::disallowed_methods, reason = "the number of connections is set by hand")]
 fn short() -> usize {
     std::env::var("POLLUX_CONNECTIONS").ok().and_then(|it| it.parse().ok()).unwrap_or(SHORT)
 }
 
-/// Two hosts with buffers of a few bytes, for many connections.
+/// Two hosts with small buffers, for many connections.
 fn world() -> World {
     let tcp = TcpConfig {
         receive_bytes: 2048,
@@ -39,7 +39,7 @@ fn world() -> World {
 }
 
 #[test]
-fn short_connections_come_and_go() {
+fn short_connections_leave_no_state_behind() {
     let (mut world, counters) = (world(), Shared::default());
     world.run(1, Server::new(&counters));
     let served = world.programs();
@@ -58,7 +58,7 @@ fn short_connections_come_and_go() {
             most = world.slots[0].host().stack.tcp_len();
         }
     }
-    println!("{begun} connections in {:?}, {full} times full", world.now());
+    println!("{begun} connections in {:?}, {full} times at the limit", world.now());
     assert_eq!(
         (counters.borrow().done, &counters.borrow().failed),
         (begun as u64, &Default::default())
@@ -71,7 +71,7 @@ fn short_connections_come_and_go() {
 }
 
 #[test]
-fn a_flood_of_syns_keeps_nobody_out() {
+fn clients_connect_during_a_syn_flood() {
     let (mut world, counters) = (world(), Shared::default());
     world.run(1, Server::new(&counters));
     let listener = world.slots[1].host().stack.tcp_listen(at(1, 81), 16).expect("it is free");
@@ -85,33 +85,33 @@ fn a_flood_of_syns_keeps_nobody_out() {
     for stream in 0..50 {
         world.run(0, Client::new(Plan::new(stream, at(1, STREAMS), 5_000, 5_000), &counters));
         flood(&mut world, stream as u32 * 1000);
-        world.until("a stream beside", SECOND, |world| world.programs() == served);
+        world.until("another stream", SECOND, |world| world.programs() == served);
     }
     assert_eq!(counters.borrow().done, 50);
     let stack = &world.slots[1].host().stack;
     assert!(stack.tcp_len() <= 16 + 50, "{} connections", stack.tcp_len());
     assert_eq!(stack.counts().syn_cookies, 50_000 - 16);
-    // Nor from the port that it is for, while it lasts: by the first SYN.
+    // Also to the flooded port, by the first SYN.
     for round in 50..60 {
         flood(&mut world, round * 1000);
         let now = world.now();
         let host = world.slots[0].host();
         host.stack.tcp_connect(now, at(0, 0), at(1, 81)).expect("a port is free");
         host.transmit(now);
-        world.until("it gets in", SECOND / 10, |world| {
+        world.until("it is accepted", SECOND / 10, |world| {
             world.slots[1].host().stack.tcp_accept(listener).expect("it listens").is_some()
         });
     }
 }
 
-/// A SYN from somewhere in 11.0.0.0/8.
+/// A SYN from an address in 11.0.0.0/8.
 fn syn(number: u32) -> Vec<u8> {
     let source = Ipv4Addr::from(0x0b00_0001 + number);
-    let IpAddr::V4(destination) = ip(1) else { unreachable!("it is of IPv4") };
+    let IpAddr::V4(destination) = ip(1) else { unreachable!("the address is IPv4") };
     let protocol = IpProtocol::TCP;
     let header = Ipv4Header { ttl: 64, protocol, source, destination, ..Ipv4Header::default() };
     let mut packet = vec![0; Ipv4Header::LEN + TcpHeader::LEN];
-    let segment = header.write_packet(&[], TcpHeader::LEN, &mut packet).expect("there is room");
+    let segment = header.write_packet(&[], TcpHeader::LEN, &mut packet).expect("there is space");
     let tcp = TcpHeader {
         source_port: 1000,
         destination_port: 81,
@@ -120,12 +120,12 @@ fn syn(number: u32) -> Vec<u8> {
         window: 1000,
         ..TcpHeader::default()
     };
-    tcp.write_segment(&[], 0, segment).expect("there is room");
+    tcp.write_segment(&[], 0, segment).expect("there is space");
     fill_checksum(segment, &header.pseudo_header()).expect("it is a segment");
     packet
 }
 
-/// Opens so many connections to a port; gives both ends of each.
+/// Opens connections to a port; returns both ends of each.
 fn connect(world: &mut World, port: u16, count: usize) -> Vec<[TcpId; 2]> {
     let listener = world.slots[1].host().stack.tcp_listen(at(1, port), 4096).expect("it is free");
     let mut all = Vec::new();
@@ -146,15 +146,15 @@ fn connect(world: &mut World, port: u16, count: usize) -> Vec<[TcpId; 2]> {
     all
 }
 
-/// What a thousand requests and responses cost beside so many idle connections: turns of the
-/// world, looks at connections, and time for people to read.
-#[expect(clippy::disallowed_methods, reason = "how long it took is for people to read")]
+/// The cost of a thousand requests and responses beside idle connections: steps of the world, polls
+/// of connections, and the time, which is only printed.
+#[expect(clippy::disallowed_methods, reason = "the time is only printed")]
 fn busy_beside(idle: usize) -> (u64, u64, Duration) {
     let mut world = world();
     connect(&mut world, 82, idle);
     let [client, server] = connect(&mut world, 83, 1)[0];
-    // Acknowledgments that are put off, and whatever else comes late. And what control does now and
-    // then it does at the same moments, however long it took to connect.
+    // For delayed acknowledgments and other timers. The end does not depend on the time of
+    // connecting, so periodic work of the control plane takes place at the same times.
     world.pass(10 * SECOND - world.now().since_start());
     let polls = |world: &mut World| -> u64 {
         world.slots.iter_mut().map(|slot| slot.host().stack.counts().tcp_polls).sum()
@@ -167,7 +167,7 @@ fn busy_beside(idle: usize) -> (u64, u64, Duration) {
             let host = world.slots[from].host();
             host.stack.tcp_send(id, &[1; 64]).expect("it is open");
             host.transmit(now);
-            world.until("there", SECOND, |world| {
+            world.until("received", SECOND, |world| {
                 turns += 1;
                 let stack = &mut world.slots[1 - from].host().stack;
                 stack.tcp_recv(peer, &mut buffer).expect("it is open").is_some()
@@ -178,10 +178,10 @@ fn busy_beside(idle: usize) -> (u64, u64, Duration) {
 }
 
 #[test]
-fn a_busy_connection_does_not_notice_ten_thousand_idle_ones() {
+fn ten_thousand_idle_connections_cost_a_busy_one_no_polls() {
     let [alone, beside] = [0, 10_000].map(busy_beside);
     let ratio = beside.2.as_secs_f64() / alone.2.as_secs_f64();
     println!("alone {alone:?}, beside 10,000 {beside:?}: {ratio:.2} times as long");
-    // In virtual time a response comes after as many turns, and each asks as many connections.
-    assert_eq!((alone.0, alone.1), (beside.0, beside.1), "turns and looks");
+    // In virtual time a response takes as many steps, and each polls as many connections.
+    assert_eq!((alone.0, alone.1), (beside.0, beside.1), "steps and polls");
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 const SECOND: Duration = Duration::from_secs(1);
 const SLOW: u16 = 81;
 
-/// Counts ARP packets that go from one interface to another, from now on.
+/// Counts unicast ARP packets from now on.
 fn unicast_arps(world: &World) -> Arc<AtomicU64> {
     let count = Arc::new(AtomicU64::new(0));
     let counter = Arc::clone(&count);
@@ -32,9 +32,9 @@ fn unicast_arps(world: &World) -> Arc<AtomicU64> {
     count
 }
 
-/// A stream one way, of 10,000 bytes a second: each end hears of its neighbor by TCP alone.
+/// A stream in one direction of 10,000 bytes a second: TCP is the only evidence of reachability.
 #[test]
-fn a_neighbor_that_tcp_makes_progress_with_is_not_probed() {
+fn progress_of_tcp_suppresses_neighbor_probes() {
     let wire = Wire { latency: Duration::from_micros(2), ..Wire::default() };
     let mut world = World::new(1, &[Mode::Ud, Mode::Ud], wire, &StackConfig::default());
     let counters = Shared::default();
@@ -55,9 +55,8 @@ fn a_neighbor_that_tcp_makes_progress_with_is_not_probed() {
     }
 }
 
-/// The other way round: the neighbor of a stream that has come to a standstill is asked.
 #[test]
-fn a_neighbor_that_tcp_makes_no_progress_with_is_probed() {
+fn a_neighbor_without_progress_of_tcp_is_probed() {
     let wire = Wire { latency: Duration::from_micros(2), ..Wire::default() };
     let mut world = World::new(1, &[Mode::Ud, Mode::Ud], wire, &StackConfig::default());
     let counters = Shared::default();

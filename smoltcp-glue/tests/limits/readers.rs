@@ -1,4 +1,4 @@
-//! Readers that read slowly, or not at all for a while.
+//! Readers that are slow, or pause.
 
 use crate::traffic::{Client, Pace, Plan, STREAMS, Server, Shared};
 use crate::world::{World, at};
@@ -9,24 +9,24 @@ use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
 const SLOW: u16 = 81;
-/// What a stream has room for at both ends together.
-const ROOM: usize = 128 << 10;
+/// Bytes of both buffers of a stream.
+const BUFFERS_BYTES: usize = 128 << 10;
 
 fn world(mode: Mode) -> World {
-    let half = ROOM / 2;
+    let half = BUFFERS_BYTES / 2;
     let tcp = TcpConfig { receive_bytes: half, send_bytes: half, ..TcpConfig::default() };
     let config = StackConfig { tcp, ..StackConfig::default() };
     let wire = Wire { latency: Duration::from_micros(2), ..Wire::default() };
     World::new(1, &[mode, mode], wire, &config)
 }
 
-/// Packets that a host's sockets were asked for.
+/// Polls of the connections of a host.
 fn polls(world: &World, host: usize) -> u64 {
     world.slots[host].host.as_ref().map_or(0, |host| host.stack.counts().tcp_polls)
 }
 
 #[test]
-fn a_slow_reader_gets_all_and_delays_nobody_else() {
+fn a_slow_reader_does_not_delay_other_streams() {
     for mode in [Mode::Ud, Mode::Rc] {
         let mut world = world(mode);
         let [slow, quick] = [Shared::default(), Shared::default()];
@@ -36,7 +36,7 @@ fn a_slow_reader_gets_all_and_delays_nobody_else() {
         let served = world.programs();
         world.run(0, Client::new(Plan::new(1, at(1, SLOW), 400_000, 1000), &slow));
         world.pass(5 * SECOND);
-        // What is quick goes past it.
+        // Fast streams are not delayed by the slow one.
         for stream in 2..12 {
             let plan = Plan::new(stream, at(1, STREAMS), 300_000, 300_000);
             world.run(0, Client::new(plan, &quick));
@@ -50,7 +50,7 @@ fn a_slow_reader_gets_all_and_delays_nobody_else() {
 }
 
 #[test]
-fn a_closed_window_is_probed_for_and_opens_again() {
+fn a_closed_window_is_probed_and_opens_again() {
     for loses_the_update in [false, true] {
         let mut world = world(Mode::Ud);
         let counters = Shared::default();
@@ -60,13 +60,13 @@ fn a_closed_window_is_probed_for_and_opens_again() {
         let pace = Pace { from, bytes: usize::MAX, every: Duration::from_millis(1) };
         world.run(1, Server::slow(&counters, SLOW, pace));
         let served = world.programs();
-        let plan = Plan::new(1, at(1, SLOW), 4 * ROOM, 0);
+        let plan = Plan::new(1, at(1, SLOW), 4 * BUFFERS_BYTES, 0);
         world.run(0, Client::new(Plan { timeout: 2 * closed, ..plan }, &counters));
         world.pass(10 * SECOND);
         let before = polls(&world, 0);
         world.pass(closed - 20 * SECOND);
         let probes = polls(&world, 0) - before;
-        assert!((1..1000).contains(&probes), "{probes} looks at a closed window");
+        assert!((1..1000).contains(&probes), "{probes} probes of a closed window");
         assert_eq!(counters.borrow().bytes, 0);
         if loses_the_update {
             world.pass(10 * SECOND - Duration::from_millis(1));
@@ -74,7 +74,7 @@ fn a_closed_window_is_probed_for_and_opens_again() {
             world.pass(2 * SECOND);
             world.set_cable(1, true);
         }
-        // smoltcp asks a minute after it asked last, at the latest.
+        // smoltcp sends a window probe every minute at least.
         world.until("the rest", 90 * SECOND, |world| world.programs() == served);
         assert_eq!((counters.borrow().done, &counters.borrow().failed), (1, &Default::default()));
     }

@@ -1,5 +1,4 @@
-//! A device that counts the queue pairs that are made and not destroyed, in all its contexts, for
-//! whoever asks whether all are.
+//! A device that counts its queue pairs, in all of its contexts, for tests of leaks.
 
 use pollux_mem::Memory;
 use pollux_verbs::*;
@@ -9,35 +8,35 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Another device, and how many queue pairs there are.
-pub struct Tallied {
+/// A wrapper of a device, with the number of its queue pairs.
+pub struct CountedDevice {
     inner: Box<dyn Device + Send>,
-    /// Of this context.
+    /// Queue pairs of this context.
     own: usize,
-    /// Of all.
+    /// Queue pairs of all contexts.
     qps: Arc<AtomicUsize>,
 }
 
-impl Tallied {
+impl CountedDevice {
     pub fn new(inner: Box<dyn Device + Send>, qps: Arc<AtomicUsize>) -> Self {
         Self { inner, own: 0, qps }
     }
 }
 
-impl Drop for Tallied {
+impl Drop for CountedDevice {
     fn drop(&mut self) {
         self.qps.fetch_sub(self.own, Ordering::Relaxed);
     }
 }
 
-macro_rules! pass_on {
+macro_rules! forward {
     ($($verb:ident($($name:ident: $kind:ty),*) -> $answer:ty;)*) => {
         $(fn $verb(&self, $($name: $kind),*) -> $answer {
             self.inner.$verb($($name),*)
         })*
     };
 }
-macro_rules! pass_on_mut {
+macro_rules! forward_mut {
     ($($verb:ident($($name:ident: $kind:ty),*) -> $answer:ty;)*) => {
         $(fn $verb(&mut self, $($name: $kind),*) -> $answer {
             self.inner.$verb($($name),*)
@@ -45,7 +44,7 @@ macro_rules! pass_on_mut {
     };
 }
 
-impl Device for Tallied {
+impl Device for CountedDevice {
     fn create_qp(&mut self, init: &QpInit) -> Result<Qp, VerbsError> {
         let qp = self.inner.create_qp(init)?;
         self.own += 1;
@@ -65,7 +64,7 @@ impl Device for Tallied {
         Ok(Box::new(Self::new(inner, Arc::clone(&self.qps))))
     }
 
-    pass_on! {
+    forward! {
         attributes() -> DeviceAttributes;
         port(port: u8) -> Result<PortAttributes, VerbsError>;
         gid(port: u8, index: u8) -> Result<Gid, VerbsError>;
@@ -73,7 +72,7 @@ impl Device for Tallied {
         qpn(qp: Qp) -> Result<Qpn, VerbsError>;
         query_qp(qp: Qp) -> Result<(QpState, QpAttributes), VerbsError>;
     }
-    pass_on_mut! {
+    forward_mut! {
         create_pd() -> Result<Pd, VerbsError>;
         destroy_pd(pd: Pd) -> Result<(), VerbsError>;
         register(pd: Pd, memory: &Memory, access: Access) -> Result<MemoryRegion, VerbsError>;

@@ -1,9 +1,10 @@
-//! Eras of trouble, each followed by quiet: in that, all that was begun comes to its end, everybody
-//! reaches everybody, and then hosts have no more than at first.
+//! Eras of faults, each followed by a quiet time, in which all programs end, every host reaches
+//! every other, and hosts release their resources.
 
 use crate::MEMORY;
 use crate::traffic::{
-    Asker, Client, Counters, ECHOES, Echo, Hearer, Plan, STREAMS, Server, Shared, Speaker,
+    Client, Counters, ECHOES, Echo, EchoClient, GroupMember, GroupSender, Plan, STREAMS, Server,
+    Shared,
 };
 use crate::world::{World, at};
 use pollux::Mode;
@@ -19,30 +20,29 @@ use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
 const MODES: [Mode; 4] = [Mode::Auto, Mode::Rc, Mode::Uc, Mode::Ud];
-/// How long things happen.
-const TROUBLED: Duration = Duration::from_secs(120);
-/// How long programs of a troubled time may take to end when it is over: a program has a timeout
-/// of 30 s, TCP a user timeout of 20 s for data left behind, twice if a last word is lost, and
-/// TIME-WAIT lasts 10 s.
+/// The time of faults in an era.
+const FAULTS_TIME: Duration = Duration::from_secs(120);
+/// The time limit of programs after the faults: a program has a timeout of 30 s; TCP has a user
+/// timeout of 20 s for unacknowledged data, twice if the last segment is lost; TIME-WAIT lasts 10
+/// s.
 const STUCK_AFTER: Duration = Duration::from_secs(90);
-/// How long after the last trouble everybody knows again who is there.
-const KNOWN_IN: Duration = Duration::from_secs(60);
-/// How long everybody may take to reach everybody then.
+/// The time after the last fault until neighbors are resolved again.
+const RESOLVED_IN: Duration = Duration::from_secs(60);
+/// The time limit of the test that every host reaches every other.
 const REACHED_IN: Duration = Duration::from_secs(60);
-/// How long a quiet is, after which no table remembers what was: neighbors and connections that
-/// nobody uses have gone.
+/// The quiet time, after which unused neighbors and connections have expired.
 const QUIET: Duration = Duration::from_secs(600);
 
-/// Something that happens to a world.
+/// A fault.
 #[derive(Clone, Copy, Debug)]
-enum Trouble {
+enum Fault {
     Cable(usize),
-    /// A host dies, and begins anew when it is over.
-    Death(usize),
-    /// A host takes leave, and begins anew when it is over.
+    /// A host is killed, and restarts at the end of the fault.
+    Kill(usize),
+    /// A host disconnects in order, and restarts at the end of the fault.
     Leave(usize),
-    Weather(Wire),
-    /// Another subnet manager takes over, which knows nothing.
+    Links(Wire),
+    /// Another subnet manager takes over, without state.
     Manager,
 }
 
@@ -50,27 +50,27 @@ fn wire() -> Wire {
     Wire { latency: Duration::from_micros(1), ..Wire::default() }
 }
 
-impl Trouble {
-    /// Any one, and how long it lasts.
+impl Fault {
+    /// A random fault and its duration.
     fn any(rng: &mut SeededRng) -> (Self, Duration) {
         let host = rng.below(MODES.len() as u64) as usize;
-        let trouble = match rng.below(10) {
+        let fault = match rng.below(10) {
             0..=2 => Self::Cable(host),
-            3 | 4 => Self::Death(host),
+            3 | 4 => Self::Kill(host),
             5 => Self::Leave(host),
             6 => Self::Manager,
-            _ => Self::Weather(storm(rng)),
+            _ => Self::Links(storm(rng)),
         };
         let long = if rng.happens(500_000) { SECOND } else { 15 * SECOND };
-        (trouble, rng.duration(long))
+        (fault, rng.duration(long))
     }
 
     fn begin(self, world: &mut World) {
         match self {
             Self::Cable(host) => world.set_cable(host, false),
-            Self::Death(host) => world.kill(host),
+            Self::Kill(host) => world.kill(host),
             Self::Leave(host) => leave(world, host),
-            Self::Weather(wire) => world.net.net_mut().set_wires(wire),
+            Self::Links(wire) => world.net.net_mut().set_wires(wire),
             Self::Manager => {
                 let at = End { node: first_host(world), port: 1 };
                 world.net.start_manager(at, sm::SmConfig::default());
@@ -81,12 +81,12 @@ impl Trouble {
     fn end(self, world: &mut World, counters: &Shared) {
         match self {
             Self::Cable(host) => world.set_cable(host, true),
-            Self::Death(host) | Self::Leave(host) if world.slots[host].host.is_none() => {
+            Self::Kill(host) | Self::Leave(host) if world.slots[host].host.is_none() => {
                 world.start(host);
                 serve(world, host, counters);
             }
-            Self::Weather(_) => world.net.net_mut().set_wires(wire()),
-            Self::Death(_) | Self::Leave(_) | Self::Manager => {}
+            Self::Links(_) => world.net.net_mut().set_wires(wire()),
+            Self::Kill(_) | Self::Leave(_) | Self::Manager => {}
         }
     }
 }
@@ -104,14 +104,14 @@ fn storm(rng: &mut SeededRng) -> Wire {
     Wire { faults, latency, ..wire() }
 }
 
-/// The host of the manager stands before all others.
+/// The host of the manager, which is the first.
 fn first_host(world: &World) -> u32 {
     let net = world.net.net();
     let nodes = (0..).zip(net.subnet().nodes());
     nodes.into_iter().find(|(_, node)| !node.is_switch()).expect("there are hosts").0
 }
 
-/// A host takes leave in order, as far as others let it within two seconds.
+/// Disconnects a host in order, within two seconds.
 fn leave(world: &mut World, host: usize) {
     let now = world.now();
     let Some(it) = &mut world.slots[host].host else { return };
@@ -123,14 +123,14 @@ fn leave(world: &mut World, host: usize) {
     world.kill(host);
 }
 
-/// A host's programs that others ask for something.
+/// Starts the server programs of a host.
 fn serve(world: &mut World, host: usize, counters: &Shared) {
     world.run(host, Server::new(counters));
     world.run(host, Echo::default());
-    world.run(host, Hearer::new(counters));
+    world.run(host, GroupMember::new(counters));
 }
 
-/// Any program begins.
+/// Starts a random program.
 fn begin_any(world: &mut World, rng: &mut SeededRng, stream: &mut u64, counters: &Shared) {
     let count = MODES.len() as u64;
     let from = rng.below(count) as usize;
@@ -140,14 +140,14 @@ fn begin_any(world: &mut World, rng: &mut SeededRng, stream: &mut u64, counters:
         0 | 1 => {
             let lens = (0..=rng.below(20)).map(|_| 1 + rng.below(3000) as usize).collect();
             let every = rng.duration(SECOND / 2);
-            world.run(from, Asker::new(counters, at(to, ECHOES), lens, every));
+            world.run(from, EchoClient::new(counters, at(to, ECHOES), lens, every));
         }
-        2 => world.run(from, Speaker::new(counters, 5, rng.duration(SECOND))),
+        2 => world.run(from, GroupSender::new(counters, 5, rng.duration(SECOND))),
         kind => {
             let most = if kind == 3 { 1_500_000 } else { 30_000 };
             let (there, back) = (rng.below(most) as usize, rng.below(most) as usize);
             let abort_at = (kind == 4).then_some(there / 2);
-            // Sometimes nobody listens there.
+            // Some ports are closed.
             let port = if kind == 5 && rng.happens(300_000) { 81 } else { STREAMS };
             let plan = Plan { abort_at, ..Plan::new(*stream, at(to, port), there, back) };
             world.run(from, Client::new(plan, counters));
@@ -155,12 +155,12 @@ fn begin_any(world: &mut World, rng: &mut SeededRng, stream: &mut u64, counters:
     }
 }
 
-/// Goes on for so long, and lets things happen.
-fn troubled(world: &mut World, rng: &mut SeededRng, stream: &mut u64, counters: &Shared) {
-    let end = world.now() + TROUBLED;
+/// Runs an era of random programs and faults.
+fn run_faults(world: &mut World, rng: &mut SeededRng, stream: &mut u64, counters: &Shared) {
+    let end = world.now() + FAULTS_TIME;
     let mut next_program = world.now();
-    let mut next_trouble = world.now() + rng.duration(5 * SECOND);
-    let mut under_way: BTreeMap<(Time, u64), Trouble> = BTreeMap::new();
+    let mut next_fault = world.now() + rng.duration(5 * SECOND);
+    let mut under_way: BTreeMap<(Time, u64), Fault> = BTreeMap::new();
     let mut number = 0;
     while world.now() < end {
         let now = world.now();
@@ -168,29 +168,29 @@ fn troubled(world: &mut World, rng: &mut SeededRng, stream: &mut u64, counters: 
             begin_any(world, rng, stream, counters);
             next_program = now + rng.duration(SECOND);
         }
-        if next_trouble <= now {
-            let (trouble, lasts) = Trouble::any(rng);
-            trouble.begin(world);
+        if next_fault <= now {
+            let (fault, lasts) = Fault::any(rng);
+            fault.begin(world);
             number += 1;
-            under_way.insert((now + lasts, number), trouble);
-            next_trouble = now + rng.duration(10 * SECOND);
+            under_way.insert((now + lasts, number), fault);
+            next_fault = now + rng.duration(10 * SECOND);
         }
         while let Some(over) = under_way.first_entry().filter(|entry| entry.key().0 <= now) {
             over.remove().end(world, counters);
         }
         let over = under_way.first_key_value().map(|((at, _), _)| *at);
-        let next = [Some(next_program), Some(next_trouble), over, Some(end)];
+        let next = [Some(next_program), Some(next_fault), over, Some(end)];
         let next = next.into_iter().flatten().min().unwrap_or(end);
         while world.step(next) {}
     }
-    under_way.into_values().for_each(|trouble| trouble.end(world, counters));
-    // Two of a kind may have overlapped.
+    under_way.into_values().for_each(|fault| fault.end(world, counters));
+    // Two faults of a kind may have overlapped.
     (0..MODES.len()).for_each(|host| world.set_cable(host, true));
     world.net.net_mut().set_wires(wire());
 }
 
-/// Everybody has a stream, and datagrams, for everybody else.
-fn everybody_reaches_everybody(world: &mut World, stream: &mut u64) {
+/// Transfers a stream and datagrams between all pairs of hosts.
+fn check_reachability(world: &mut World, stream: &mut u64) {
     let counters = Shared::default();
     let pairs = (0..MODES.len()).flat_map(|from| (0..MODES.len()).map(move |to| (from, to)));
     let pairs: Vec<_> = pairs.filter(|(from, to)| from != to).collect();
@@ -199,52 +199,51 @@ fn everybody_reaches_everybody(world: &mut World, stream: &mut u64) {
         *stream += 1;
         let plan = Plan::new(*stream, at(to, STREAMS), 20_000, 100_000);
         world.run(from, Client::new(plan, &counters));
-        world.run(from, Asker::new(&counters, at(to, ECHOES), vec![100; 10], SECOND / 10));
+        world.run(from, EchoClient::new(&counters, at(to, ECHOES), vec![100; 10], SECOND / 10));
     }
-    world.until("everybody reaches everybody", REACHED_IN, |world| world.programs() == before);
+    world.until("all hosts reach each other", REACHED_IN, |world| world.programs() == before);
     let counters = counters.borrow();
     assert_eq!(counters.done, pairs.len() as u64, "{counters:?}");
-    // The first may come before a way is known.
+    // Datagrams sent before a path is resolved may be lost.
     assert!(counters.echoed >= counters.asked * 9 / 10, "{counters:?}");
 }
 
-/// What all hosts have, when nothing happens.
+/// The resources of all hosts in the quiet time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct Holding {
+struct Resources {
     bytes: usize,
     peers: usize,
     connections: usize,
     queue_pairs: usize,
-    /// Pieces of memory for packets that are mapped.
+    /// Mappings of packet memory.
     mapped: usize,
 }
 
-/// Each host has two memories for packets, one for datagrams and one for messages, and each of
-/// these is mapped twice.
+/// Each host has two packet memories, one for datagrams and one for messages, each mapped twice.
 const MAPPED: usize = 4 * MODES.len();
 
-/// Memory for packets that this process has mapped.
+/// Mappings of packet memory in this process.
 fn mapped() -> usize {
-    let maps = std::fs::read_to_string("/proc/self/maps").expect("Linux tells");
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("there is /proc");
     maps.lines().filter(|line| line.contains("memfd:packets")).count()
 }
 
-/// What hosts have, after it is judged.
-fn holding(world: &mut World) -> Holding {
+/// The resources of all hosts, after checks of each host.
+fn check_resources(world: &mut World) -> Resources {
     let now = world.now();
-    let mut all = Holding { bytes: MEMORY.bytes(), mapped: mapped(), ..Holding::default() };
-    assert_eq!(all.mapped, MAPPED, "memory of hosts that are gone");
+    let mut all = Resources { bytes: MEMORY.bytes(), mapped: mapped(), ..Resources::default() };
+    assert_eq!(all.mapped, MAPPED, "mappings of killed hosts");
     for (nth, slot) in world.slots.iter_mut().enumerate() {
         let qps = slot.qps();
         let host = slot.host();
-        assert_eq!(host.stack.tcp_len(), 0, "host {nth}: connections that nobody has");
-        assert!(host.has_sent(now), "host {nth}: something waits to be sent");
+        assert_eq!(host.stack.tcp_len(), 0, "host {nth}: leaked connections");
+        assert!(host.has_sent(now), "host {nth}: unsent packets");
         let driver = host.node().worker.driver();
         let load = host.control().expect("worker 0 has it").load();
         assert_eq!((load.pending, load.sa_queries), (0, (0, 0)), "host {nth}: {load:?}");
         assert_eq!(driver.netdev().buffers_in_use(), 0, "host {nth}: buffers");
-        assert_eq!(driver.undone().count(), 0, "host {nth}: what was refused");
-        // One for datagrams and one for management.
+        assert_eq!(driver.undone().count(), 0, "host {nth}: undone commands");
+        // One queue pair for datagrams, and one for management.
         assert_eq!(qps, 2 + load.connections, "host {nth}: queue pairs, {load:?}");
         let most = MODES.len();
         let is_within = load.neighbors <= most && load.peers <= 2 * most && load.paths <= most;
@@ -256,7 +255,7 @@ fn holding(world: &mut World) -> Holding {
     all
 }
 
-/// Runs for so long at least.
+/// Runs eras for the time at least.
 pub fn run(seed: u64, time: Duration) {
     let tcp = TcpConfig {
         receive_bytes: 128 << 10,
@@ -270,31 +269,34 @@ pub fn run(seed: u64, time: Duration) {
     let counters = Shared::default();
     (0..MODES.len()).for_each(|host| serve(&mut world, host, &counters));
     let served = world.programs();
-    let (begin, mut stream, mut holdings) = (world.now(), 0, Vec::new());
+    let (begin, mut stream, mut samples) = (world.now(), 0, Vec::new());
     while world.now() < begin + time {
-        troubled(&mut world, &mut rng, &mut stream, &counters);
+        run_faults(&mut world, &mut rng, &mut stream, &counters);
         world.until("all programs end", STUCK_AFTER, |world| world.programs() == served);
-        world.pass(KNOWN_IN);
-        everybody_reaches_everybody(&mut world, &mut stream);
+        world.pass(RESOLVED_IN);
+        check_reachability(&mut world, &mut stream);
         world.pass(QUIET);
-        let holding = holding(&mut world);
-        println!("{:?}: {holding:?}", world.now());
-        holdings.push(holding);
+        let resources = check_resources(&mut world);
+        println!("{:?}: {resources:?}", world.now());
+        samples.push(resources);
     }
-    let Counters { begun, done, failed, bytes, asked, echoed, told, heard } = &*counters.borrow();
-    println!("{begun} streams: {done} whole, others {failed:?}; {bytes} bytes");
-    println!("{asked} datagrams: {echoed} echoes; {told} to the group: {heard} heard");
-    judge(&holdings);
+    let Counters { begun, done, failed, bytes, asked, echoed, group_sent, group_received } =
+        &*counters.borrow();
+    println!("{begun} streams: {done} complete, others {failed:?}; {bytes} bytes");
+    println!(
+        "{asked} datagrams: {echoed} echoes; {group_sent} to the group: {group_received} received"
+    );
+    check_growth(&samples);
 }
 
-/// Nothing grows from era to era.
-fn judge(holdings: &[Holding]) {
-    let (early, late) = holdings.split_at(holdings.len().div_ceil(2));
-    let most = |all: &[Holding], of: fn(&Holding) -> usize| all.iter().map(of).max();
+/// Memory does not grow from era to era.
+fn check_growth(samples: &[Resources]) {
+    let (early, late) = samples.split_at(samples.len().div_ceil(2));
+    let most = |all: &[Resources], of: fn(&Resources) -> usize| all.iter().map(of).max();
     if late.is_empty() {
         return;
     }
     let [before, after] = [early, late].map(|all| most(all, |it| it.bytes).unwrap_or(0));
-    // Queues keep the room that they once needed.
+    // Queues keep their capacity.
     assert!(after <= before + before / 8, "memory grows: {before} to {after} bytes");
 }

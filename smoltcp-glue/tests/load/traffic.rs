@@ -1,9 +1,8 @@
-//! Programs that hosts run: streams whose every byte is looked at, datagrams and their echoes,
-//! groups.
+//! Programs of hosts: streams with checked bytes, datagrams and their echoes, groups.
 //!
-//! A stream begins with its number and two lengths. So many bytes go there, each of which its
-//! place and the stream's number decide, and then so many come back. Whoever gets a byte that is
-//! not the one that was sent panics; one that is lost shows in where a stream ends.
+//! A stream begins with its number and two lengths: the bytes to the server, and then the bytes
+//! back. Each byte is a function of the stream's number and the offset. A receiver panics at a
+//! wrong byte; a lost one is found by the length of the stream.
 
 use crate::world::{Program, Turn};
 use pollux::host::Host;
@@ -15,42 +14,42 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Where streams are served, datagrams echoed, and groups heard.
+/// The ports of servers.
 pub const STREAMS: u16 = 80;
 pub const ECHOES: u16 = 7;
-pub const NEWS: u16 = 5000;
+pub const GROUP_PORT: u16 = 5000;
 pub const GROUP: IpAddr = IpAddr::V4(Ipv4Addr::new(239, 1, 2, 3));
-/// How long a program waits for a peer that says nothing.
+/// The timeout of a program for a silent peer.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
-/// Bytes that are given or taken at once.
+/// Bytes of a send or receive call.
 const CHUNK: usize = 16 << 10;
 const HEAD: usize = 16;
 
-/// What programs did.
+/// The counters of programs.
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
     pub begun: u64,
-    /// Streams that came to their end with all bytes there and back.
+    /// Streams that ended with all bytes in both directions.
     pub done: u64,
-    /// Others, by why.
+    /// Other streams, by outcome.
     pub failed: BTreeMap<String, u64>,
-    /// Bytes that streams brought.
+    /// Received bytes of streams.
     pub bytes: u64,
     pub asked: u64,
     pub echoed: u64,
-    pub told: u64,
-    pub heard: u64,
+    pub group_sent: u64,
+    pub group_received: u64,
 }
 
 pub type Shared = Rc<RefCell<Counters>>;
 
-/// The byte at a place of a stream.
+/// The byte at an offset of a stream.
 const fn byte(stream: u64, at: usize) -> u8 {
     let mixed = (at as u64 ^ stream << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 56) as u8
 }
 
-/// Half of a stream: bytes that are to go, or to come.
+/// A direction of a stream.
 #[derive(Clone, Copy, Debug)]
 struct Half {
     stream: u64,
@@ -59,8 +58,8 @@ struct Half {
 }
 
 impl Half {
-    /// Gives what there is room for; says whether that was anything.
-    fn give(&mut self, host: &mut Host, id: TcpId) -> Result<bool, TcpError> {
+    /// Sends what there is space for; returns whether that was anything.
+    fn send(&mut self, host: &mut Host, id: TcpId) -> Result<bool, TcpError> {
         let before = self.at;
         while self.at < self.len {
             let len = CHUNK.min(self.len - self.at);
@@ -73,8 +72,8 @@ impl Half {
         Ok(self.at > before)
     }
 
-    /// Takes bytes and looks at them.
-    fn take(&mut self, bytes: &[u8]) {
+    /// Checks received bytes.
+    fn check(&mut self, bytes: &[u8]) {
         let end = self.at + bytes.len();
         assert!(end <= self.len, "stream {}: bytes beyond its {}", self.stream, self.len);
         let is_right = bytes.iter().zip(self.at..).all(|(it, at)| *it == byte(self.stream, at));
@@ -83,16 +82,16 @@ impl Half {
     }
 }
 
-/// What a stream is to be.
+/// The parameters of a stream.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     pub stream: u64,
     pub to: SocketAddr,
     pub there: usize,
     pub back: usize,
-    /// It is given up when so many bytes have gone.
+    /// The client aborts it after this number of sent bytes.
     pub abort_at: Option<usize>,
-    /// How long nothing may move.
+    /// The maximum time without progress.
     pub timeout: Duration,
 }
 
@@ -102,12 +101,12 @@ impl Plan {
     }
 }
 
-/// Opens a stream.
+/// The client of a stream.
 pub struct Client {
     plan: Plan,
     counters: Shared,
     id: Option<TcpId>,
-    has_greeted: bool,
+    has_sent_head: bool,
     there: Half,
     back: Half,
     is_shut: bool,
@@ -123,7 +122,7 @@ impl Client {
             plan,
             counters: Rc::clone(counters),
             id: None,
-            has_greeted: false,
+            has_sent_head: false,
             there,
             back,
             is_shut: false,
@@ -131,28 +130,28 @@ impl Client {
         }
     }
 
-    /// Goes on as far as it goes; says whether that was anywhere, and whether it is at its end.
-    fn go_on(&mut self, host: &mut Host, now: Time) -> Result<(bool, bool), TcpError> {
+    /// Makes progress; returns whether there was any, and whether the stream has ended.
+    fn advance(&mut self, host: &mut Host, now: Time) -> Result<(bool, bool), TcpError> {
         let Some(id) = self.id else {
             let from = host.source_for(self.plan.to.ip()).map_err(|_| TcpError::Unreachable)?;
             let id = host.stack.tcp_connect(now, SocketAddr::new(from, 0), self.plan.to);
             self.id = Some(id.map_err(|_| TcpError::Closed)?);
             return Ok((true, false));
         };
-        if !host.stack.tcp_is_open(id)? && !self.has_greeted {
+        if !host.stack.tcp_is_open(id)? && !self.has_sent_head {
             return Ok((false, false));
         }
         let mut moved = false;
-        if !self.has_greeted {
+        if !self.has_sent_head {
             let Plan { stream, there, back, .. } = self.plan;
             let mut head = stream.to_be_bytes().to_vec();
             head.extend((there as u32).to_be_bytes());
             head.extend((back as u32).to_be_bytes());
             let taken = host.stack.tcp_send(id, &head)?;
-            assert_eq!(taken, Some(HEAD), "there is room at the beginning");
-            (self.has_greeted, moved) = (true, true);
+            assert_eq!(taken, Some(HEAD), "an empty send buffer");
+            (self.has_sent_head, moved) = (true, true);
         }
-        moved |= self.there.give(host, id)?;
+        moved |= self.there.send(host, id)?;
         if self.plan.abort_at.is_some_and(|at| self.there.at >= at) {
             host.stack.tcp_abort(now, id);
             return Err(TcpError::ShutDown);
@@ -162,11 +161,11 @@ impl Client {
             (self.is_shut, moved) = (true, true);
         }
         let mut buffer = [0; CHUNK];
-        while let Some(came) = host.stack.tcp_recv(id, &mut buffer)? {
-            if came == 0 {
+        while let Some(received) = host.stack.tcp_recv(id, &mut buffer)? {
+            if received == 0 {
                 return Ok((true, true));
             }
-            self.back.take(&buffer[..came]);
+            self.back.check(&buffer[..received]);
             moved = true;
         }
         Ok((moved, false))
@@ -178,7 +177,7 @@ impl Program for Client {
         if self.moved_at == Time::START {
             self.moved_at = now;
         }
-        let outcome = match self.go_on(host, now) {
+        let outcome = match self.advance(host, now) {
             Ok((true, false)) => {
                 self.moved_at = now;
                 return Turn::Busy;
@@ -189,7 +188,7 @@ impl Program for Client {
             Ok((_, false)) => "timeout".to_owned(),
             Ok((_, true)) => {
                 let (back, there) = (self.back, self.there);
-                assert_eq!((back.at, there.at), (back.len, there.len), "a stream that ended short");
+                assert_eq!((back.at, there.at), (back.len, there.len), "a stream ended early");
                 let counters = &mut *self.counters.borrow_mut();
                 counters.done += 1;
                 counters.bytes += back.len as u64;
@@ -208,19 +207,19 @@ impl Program for Client {
     }
 }
 
-/// A stream that is served.
+/// The server's end of a stream.
 struct Served {
     id: TcpId,
     head: Vec<u8>,
     there: Option<Half>,
     back: Half,
-    has_heard_all: bool,
+    is_at_eof: bool,
     moved_at: Time,
 }
 
 impl Served {
-    /// Goes on, and takes so many bytes at the most.
-    fn go_on(
+    /// Makes progress, and receives at most `bytes_max` bytes; returns whether there was any.
+    fn advance(
         &mut self,
         host: &mut Host,
         mut bytes_max: usize,
@@ -228,16 +227,16 @@ impl Served {
     ) -> Result<bool, TcpError> {
         let mut moved = false;
         let mut buffer = [0; CHUNK];
-        while !self.has_heard_all && bytes_max > 0 {
+        while !self.is_at_eof && bytes_max > 0 {
             let len = if self.there.is_some() { CHUNK } else { HEAD - self.head.len() };
             let len = len.min(bytes_max);
-            let Some(came) = host.stack.tcp_recv(self.id, &mut buffer[..len])? else { break };
-            (moved, bytes_max) = (true, bytes_max - came);
-            self.has_heard_all = came == 0;
-            counters.borrow_mut().bytes += came as u64;
+            let Some(received) = host.stack.tcp_recv(self.id, &mut buffer[..len])? else { break };
+            (moved, bytes_max) = (true, bytes_max - received);
+            self.is_at_eof = received == 0;
+            counters.borrow_mut().bytes += received as u64;
             match &mut self.there {
-                Some(there) => there.take(&buffer[..came]),
-                None => self.head.extend(&buffer[..came]),
+                Some(there) => there.check(&buffer[..received]),
+                None => self.head.extend(&buffer[..received]),
             }
             if self.head.len() == HEAD && self.there.is_none() {
                 let part = |at: usize, len: usize| &self.head[at..at + len];
@@ -248,16 +247,16 @@ impl Served {
                 self.back = Half { stream: !stream, at: 0, len: back };
             }
         }
-        if self.has_heard_all {
-            let is_whole = self.there.is_some_and(|there| there.at == there.len);
-            assert!(is_whole, "a stream that was shut down in its middle: {:?}", self.there);
-            moved |= self.back.give(host, self.id)?;
+        if self.is_at_eof {
+            let is_complete = self.there.is_some_and(|there| there.at == there.len);
+            assert!(is_complete, "a stream was shut down early: {:?}", self.there);
+            moved |= self.back.send(host, self.id)?;
         }
         Ok(moved)
     }
 }
 
-/// How quickly a server reads: not before that moment, and then so many bytes each time.
+/// The pace of a slow reader: from a time on, a number of bytes each time.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     pub from: Time,
@@ -265,7 +264,7 @@ pub struct Pace {
     pub every: Duration,
 }
 
-/// Serves streams.
+/// The server of streams.
 pub struct Server {
     counters: Shared,
     port: u16,
@@ -280,12 +279,12 @@ impl Server {
         Self { counters, port: STREAMS, pace: None, listener: None, served: Vec::new() }
     }
 
-    /// One that reads slowly, at another port.
+    /// A server at another port that reads slowly.
     pub fn slow(counters: &Shared, port: u16, pace: Pace) -> Self {
         Self { port, pace: Some(pace), ..Self::new(counters) }
     }
 
-    /// How many bytes it reads now, of each stream.
+    /// The bytes to read now of each stream.
     fn bytes_max(&mut self, now: Time) -> usize {
         match &mut self.pace {
             None => usize::MAX,
@@ -301,23 +300,23 @@ impl Server {
 impl Program for Server {
     fn turn(&mut self, host: &mut Host, now: Time) -> Turn {
         let listener = *self.listener.get_or_insert_with(|| {
-            let anywhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), self.port);
-            host.stack.tcp_listen(anywhere, 256).expect("the port is free")
+            let any_address = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), self.port);
+            host.stack.tcp_listen(any_address, 256).expect("the port is free")
         });
         while let Some(id) = host.stack.tcp_accept(listener).expect("it listens") {
             let back = Half { stream: 0, at: 0, len: 0 };
-            let (head, there, has_heard_all) = (Vec::new(), None, false);
-            self.served.push(Served { id, head, there, back, has_heard_all, moved_at: now });
+            let (head, there, is_at_eof) = (Vec::new(), None, false);
+            self.served.push(Served { id, head, there, back, is_at_eof, moved_at: now });
         }
         let mut busy = false;
         let bytes_max = self.bytes_max(now);
         let is_slow = self.pace.is_some();
-        self.served.retain_mut(|one| match one.go_on(host, bytes_max, &self.counters) {
+        self.served.retain_mut(|one| match one.advance(host, bytes_max, &self.counters) {
             Ok(moved) => {
                 if moved {
                     (one.moved_at, busy) = (now, true);
                 }
-                let is_done = one.has_heard_all && one.back.at == one.back.len;
+                let is_done = one.is_at_eof && one.back.at == one.back.len;
                 if is_done {
                     host.stack.tcp_close(now, one.id);
                 } else if now >= one.moved_at + TIMEOUT && !is_slow {
@@ -339,8 +338,8 @@ impl Program for Server {
     }
 }
 
-/// Sends a datagram now and then, and looks at what comes back.
-pub struct Asker {
+/// Sends datagrams at an interval, and checks their echoes.
+pub struct EchoClient {
     pub counters: Shared,
     pub to: SocketAddr,
     pub lens: Vec<usize>,
@@ -349,17 +348,17 @@ pub struct Asker {
     due: Time,
 }
 
-impl Asker {
+impl EchoClient {
     pub fn new(counters: &Shared, to: SocketAddr, lens: Vec<usize>, every: Duration) -> Self {
         Self { counters: Rc::clone(counters), to, lens, every, socket: None, due: Time::START }
     }
 }
 
-impl Program for Asker {
+impl Program for EchoClient {
     fn turn(&mut self, host: &mut Host, now: Time) -> Turn {
         let socket = *self.socket.get_or_insert_with(|| {
-            let anywhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
-            host.stack.udp_bind(anywhere).expect("a port is free")
+            let any_address = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
+            host.stack.udp_bind(any_address).expect("a port is free")
         });
         let mut buffer = [0; 4096];
         loop {
@@ -369,7 +368,7 @@ impl Program for Asker {
                     self.counters.borrow_mut().echoed += 1;
                 }
                 Ok(None) => break,
-                // Nobody is there, or there is no way: said once for each time.
+                // The destination is unreachable, or the port is closed.
                 Err(_) => {}
             }
         }
@@ -381,14 +380,14 @@ impl Program for Asker {
             return Turn::Over;
         };
         self.counters.borrow_mut().asked += 1;
-        // There may be no room, or no way for one so long.
+        // The queue may be full, or the datagram longer than the path MTU.
         let _ = host.udp_send(now, socket, self.to, &datagram(len));
         self.due = now + if self.lens.is_empty() { Duration::from_secs(1) } else { self.every };
         Turn::Busy
     }
 }
 
-/// Sends datagrams back.
+/// Echoes datagrams.
 #[derive(Default)]
 pub struct Echo {
     socket: Option<UdpId>,
@@ -397,8 +396,8 @@ pub struct Echo {
 impl Program for Echo {
     fn turn(&mut self, host: &mut Host, now: Time) -> Turn {
         let socket = *self.socket.get_or_insert_with(|| {
-            let anywhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), ECHOES);
-            host.stack.udp_bind(anywhere).expect("the port is free")
+            let any_address = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), ECHOES);
+            host.stack.udp_bind(any_address).expect("the port is free")
         });
         let mut buffer = [0; 4096];
         let mut busy = false;
@@ -411,8 +410,8 @@ impl Program for Echo {
     }
 }
 
-/// Tells a group something, a number of times.
-pub struct Speaker {
+/// Sends datagrams to the group.
+pub struct GroupSender {
     pub counters: Shared,
     pub times: usize,
     pub every: Duration,
@@ -420,52 +419,52 @@ pub struct Speaker {
     due: Time,
 }
 
-impl Speaker {
+impl GroupSender {
     pub fn new(counters: &Shared, times: usize, every: Duration) -> Self {
         Self { counters: Rc::clone(counters), times, every, socket: None, due: Time::START }
     }
 }
 
-impl Program for Speaker {
+impl Program for GroupSender {
     fn turn(&mut self, host: &mut Host, now: Time) -> Turn {
         if now < self.due {
             return Turn::Waits(Some(self.due));
         }
         let socket = *self.socket.get_or_insert_with(|| {
-            let anywhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
-            host.stack.udp_bind(anywhere).expect("a port is free")
+            let any_address = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
+            host.stack.udp_bind(any_address).expect("a port is free")
         });
         if self.times == 0 {
             host.stack.udp_close(socket);
             return Turn::Over;
         }
         self.times -= 1;
-        self.counters.borrow_mut().told += 1;
-        let _ = host.udp_send(now, socket, SocketAddr::new(GROUP, NEWS), &datagram(1000));
+        self.counters.borrow_mut().group_sent += 1;
+        let _ = host.udp_send(now, socket, SocketAddr::new(GROUP, GROUP_PORT), &datagram(1000));
         self.due = now + self.every;
         Turn::Busy
     }
 }
 
-/// Hears the group.
-pub struct Hearer {
+/// Receives datagrams of the group.
+pub struct GroupMember {
     counters: Shared,
     socket: Option<UdpId>,
 }
 
-impl Hearer {
+impl GroupMember {
     pub fn new(counters: &Shared) -> Self {
         Self { counters: Rc::clone(counters), socket: None }
     }
 }
 
-impl Program for Hearer {
+impl Program for GroupMember {
     fn turn(&mut self, host: &mut Host, now: Time) -> Turn {
         let socket = *self.socket.get_or_insert_with(|| {
-            let anywhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), NEWS);
-            let socket = host.stack.udp_bind(anywhere).expect("the port is free");
+            let any_address = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), GROUP_PORT);
+            let socket = host.stack.udp_bind(any_address).expect("the port is free");
             assert_eq!(host.stack.udp_join(socket, GROUP), Ok(true));
-            assert!(host.join_group(now, GROUP), "there is room for a group");
+            assert!(host.join_group(now, GROUP), "there is space for a group");
             socket
         });
         let mut buffer = [0; 2048];
@@ -473,14 +472,14 @@ impl Program for Hearer {
         while let Ok(Some(received)) = host.stack.udp_recv(socket, &mut buffer) {
             assert_eq!(received.to, GROUP);
             check_datagram(&buffer[..received.len]);
-            self.counters.borrow_mut().heard += 1;
+            self.counters.borrow_mut().group_received += 1;
             busy = true;
         }
         if busy { Turn::Busy } else { Turn::Waits(None) }
     }
 }
 
-/// A datagram of so many bytes, which its length decides.
+/// A datagram, whose bytes are a function of its length.
 fn datagram(len: usize) -> Vec<u8> {
     (0..len).map(|at| byte(len as u64, at)).collect()
 }

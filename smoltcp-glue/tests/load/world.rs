@@ -2,11 +2,10 @@
 //! seed.
 //!
 //! A host is all that an application links: sockets, interface, device. Programs ([`Program`]) run
-//! on it, each a state machine that is asked what it has to do whenever something happened. When
-//! nobody has anything to do, the clock moves to whatever is due next: at a host, with a program or
-//! on the way.
+//! on it, each a state machine that takes a turn after every event. When all are idle, the clock
+//! advances to the next deadline of a host, a program or the network.
 
-use crate::device::Tallied;
+use crate::device::CountedDevice;
 use pollux::Mode;
 use pollux::host::Host;
 use pollux::stack::StackConfig;
@@ -30,50 +29,50 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// An interface looks at its control side this long after it did, at the earliest.
-const SETTLE: Duration = Duration::from_micros(20);
-/// And a host at what its interface has decided.
-const LOOK: Duration = Duration::from_millis(10);
-/// Turns at one moment after which time stands still.
-const TURNS_AT_A_MOMENT_MAX: u32 = 1_000_000;
+/// The minimum interval at which an interface polls its control plane.
+const CONTROL_POLL: Duration = Duration::from_micros(20);
+/// The interval at which a host reads addresses and MTUs from its interface.
+const HOST_POLL: Duration = Duration::from_millis(10);
+/// The maximum number of steps without progress of time.
+const STEPS_AT_A_TIME_MAX: u32 = 1_000_000;
 
-/// What a program says of itself.
+/// The outcome of a program's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// It did something.
+    /// The program did something.
     Busy,
-    /// There is nothing to do for it before something happens, or before that moment.
+    /// The program is idle until the next event, or until that time.
     Waits(Option<Time>),
-    /// It has come to its end.
+    /// The program has ended.
     Over,
 }
 
-/// What runs on a host.
+/// A program of a host.
 pub trait Program {
     /// Does what can be done now.
     fn turn(&mut self, host: &mut Host, now: Time) -> Turn;
 }
 
-/// A place for a host, which may be there or not.
+/// A port of the fabric, with or without a host.
 pub struct HostSlot {
     pub end: End,
     pub settings: InterfaceSettings,
     pub config: StackConfig,
     pub host: Option<Host>,
-    /// Its programs, and when they are to be asked though nothing happens.
+    /// Its programs and their deadlines.
     programs: Vec<(Box<dyn Program>, Option<Time>)>,
     /// Queue pairs at its device.
     qps: Arc<AtomicUsize>,
 }
 
-/// All there is.
+/// The fabric with all hosts.
 pub struct World {
     pub net: NetWorld,
     pub slots: Vec<HostSlot>,
     pub rng: SeededRng,
-    /// When all are to be looked at again, since something happened.
-    settle: Option<Time>,
-    look: Option<Time>,
+    /// The next polls of all hosts after an event.
+    control_poll: Option<Time>,
+    host_poll: Option<Time>,
     turns: u32,
 }
 
@@ -107,13 +106,13 @@ impl World {
             qps: Arc::default(),
         });
         let slots = slots.collect();
-        let mut world = Self { net, slots, rng, settle: None, look: None, turns: 0 };
+        let mut world = Self { net, slots, rng, control_poll: None, host_poll: None, turns: 0 };
         (0..modes.len()).for_each(|nth| world.start(nth));
         world.until("all are up", Duration::from_secs(60), |world| {
             world.slots.iter().all(HostSlot::is_up)
         });
-        // Hosts see that soon after.
-        world.pass(2 * LOOK);
+        // Hosts learn their addresses.
+        world.pass(2 * HOST_POLL);
         world
     }
 
@@ -121,55 +120,55 @@ impl World {
         self.net.now()
     }
 
-    /// A host begins, at an adapter that knows nothing of any before.
+    /// Starts a host, with a new adapter.
     pub fn start(&mut self, nth: usize) {
         let seeds = [self.rng.next_u64(), self.rng.next_u64()];
         let (now, net) = (self.now(), &self.net);
         let slot = &mut self.slots[nth];
         let adapter = Adapter::new(net.net().port(slot.end));
         let soft = SoftDevice::new("soft", adapter, net.link(slot.end));
-        let device = Box::new(Tallied::new(Box::new(soft), Arc::clone(&slot.qps)));
+        let device = Box::new(CountedDevice::new(Box::new(soft), Arc::clone(&slot.qps)));
         let opened = Opened { device, port: 1, fabric: None, management: None };
         let host = Host::new(now, opened, &slot.settings, slot.config.clone(), seeds);
         slot.host = Some(host.expect("the adapter has all that it needs"));
-        self.settle = Some(now);
+        self.control_poll = Some(now);
     }
 
-    /// A host is gone at once, with all its programs, and tells nobody.
+    /// Removes a host and its programs without a notice to its peers.
     pub fn kill(&mut self, nth: usize) {
         let slot = &mut self.slots[nth];
         slot.programs.clear();
         slot.host = None;
     }
 
-    /// A program begins on a host, if that is there.
+    /// Starts a program, if there is a host.
     pub fn run(&mut self, nth: usize, program: impl Program + 'static) {
         let now = self.now();
         let slot = &mut self.slots[nth];
         if slot.host.is_some() {
             slot.programs.push((Box::new(program), Some(now)));
-            self.settle = Some(now);
+            self.control_poll = Some(now);
         }
     }
 
-    /// A host's cable is pulled, or put back.
+    /// Plugs or unplugs the cable of a host.
     pub fn set_cable(&mut self, nth: usize, is_in: bool) {
         self.net.net_mut().set_cable(self.slots[nth].end, is_in);
-        self.settle = Some(self.now());
+        self.control_poll = Some(self.now());
     }
 
-    /// Programs that have not come to their end.
+    /// The number of running programs.
     pub fn programs(&self) -> usize {
         self.slots.iter().map(|slot| slot.programs.len()).sum()
     }
 
-    /// Lets so much time pass.
+    /// Steps until the time has passed.
     pub fn pass(&mut self, time: Duration) {
         let end = self.now() + time;
         while self.step(end) {}
     }
 
-    /// Goes on until something is so, which may take so long.
+    /// Steps until `is` holds, within `limit`.
     pub fn until(&mut self, what: &str, limit: Duration, mut is: impl FnMut(&mut Self) -> bool) {
         let end = self.now() + limit;
         while !is(self) {
@@ -177,7 +176,7 @@ impl World {
         }
     }
 
-    /// All do what they can, and time moves on; says whether it is not over yet.
+    /// Steps all hosts, then advances the time, until `end`; returns whether that is still ahead.
     pub fn step(&mut self, end: Time) -> bool {
         let now = self.now();
         let is_busy = self.slots.iter_mut().fold(false, |busy, slot| slot.turn(now) | busy);
@@ -188,24 +187,25 @@ impl World {
             return false;
         }
         let due = self.slots.iter().filter_map(|slot| slot.due(now));
-        let next = due.chain([self.settle, self.look, Some(end)].into_iter().flatten()).min();
+        let next =
+            due.chain([self.control_poll, self.host_poll, Some(end)].into_iter().flatten()).min();
         let has_happened = self.net.step_until(next.unwrap_or(end).max(now));
         let then = self.now();
-        for moment in [&mut self.settle, &mut self.look] {
-            moment.take_if(|moment| *moment <= then);
+        for poll in [&mut self.control_poll, &mut self.host_poll] {
+            poll.take_if(|poll| *poll <= then);
         }
         if has_happened {
             self.note(then);
         }
         self.turns = if then > now { 0 } else { self.turns + 1 };
-        assert!(self.turns < TURNS_AT_A_MOMENT_MAX, "time stands still at {now:?}");
+        assert!(self.turns < STEPS_AT_A_TIME_MAX, "no progress of time at {now:?}");
         true
     }
 
-    /// Something happened: whoever looks only now and then is to do so.
+    /// After an event: schedules the polls of hosts.
     fn note(&mut self, now: Time) {
-        self.settle.get_or_insert(now + SETTLE);
-        self.look.get_or_insert(now + LOOK);
+        self.control_poll.get_or_insert(now + CONTROL_POLL);
+        self.host_poll.get_or_insert(now + HOST_POLL);
     }
 }
 
@@ -215,7 +215,7 @@ impl HostSlot {
         control.is_some_and(|it| it.is_up() && it.addresses().source_for(ip(0)).is_some())
     }
 
-    /// The host, which is there.
+    /// The host.
     pub fn host(&mut self) -> &mut Host {
         self.host.as_mut().expect("the host is there")
     }
@@ -223,7 +223,7 @@ impl HostSlot {
     /// The link at its port.
     pub fn link(&self, net: &Net) -> u32 {
         let node = &net.subnet().topology().nodes()[self.end.node as usize];
-        node.ports[usize::from(self.end.port)].link.expect("it has one")
+        node.ports[usize::from(self.end.port)].link.expect("a link")
     }
 
     /// Queue pairs at its device.
@@ -231,42 +231,43 @@ impl HostSlot {
         self.qps.load(Ordering::Relaxed)
     }
 
-    /// Does what can be done now; says whether that was anything.
+    /// Steps the host and its programs until all are idle; returns whether there was anything to
+    /// do.
     fn turn(&mut self, now: Time) -> bool {
         let Some(host) = &mut self.host else { return false };
         let mut busy = false;
         loop {
-            // Time stands still while MADs wait for control.
-            let mut goes_on = host.step(now) | host.step_control(now);
-            let is_new = goes_on;
+            // MADs for the control plane are handled at the same time.
+            let mut is_active = host.step(now) | host.step_control(now);
+            let is_new = is_active;
             self.programs.retain_mut(|(program, due)| {
                 if !is_new && due.is_none_or(|due| due > now) {
                     return true;
                 }
                 match program.turn(host, now) {
-                    Turn::Busy => (*due, goes_on) = (Some(now), true),
+                    Turn::Busy => (*due, is_active) = (Some(now), true),
                     Turn::Waits(until) => *due = until,
                     Turn::Over => {
-                        goes_on = true;
+                        is_active = true;
                         return false;
                     }
                 }
                 true
             });
-            if !goes_on {
+            if !is_active {
                 let failed = host.failed();
-                assert!(failed.is_none(), "an interface does not run any more: {failed:?}");
+                assert!(failed.is_none(), "an interface has failed: {failed:?}");
                 return busy;
             }
             busy = true;
         }
     }
 
-    /// When it is to be looked at though nothing comes.
+    /// The next deadline of the host and its programs.
     fn due(&self, now: Time) -> Option<Time> {
         let host = self.host.as_ref()?.poll_timeout();
-        // What was due and was not done waits for the interface to look.
-        let host = host.map(|due| if due > now { due } else { now + SETTLE });
+        // A deadline that has passed waits for the next poll of the control plane.
+        let host = host.map(|due| if due > now { due } else { now + CONTROL_POLL });
         let programs = self.programs.iter().filter_map(|(_, due)| *due).min();
         [host, programs].into_iter().flatten().min()
     }
