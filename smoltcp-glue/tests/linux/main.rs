@@ -1,14 +1,14 @@
-//! Sockets of ours, and those of Linux in a guest, over connections and by datagram.
+//! Sockets of Pollux and of Linux in a guest, in connected and datagram mode.
 
-#[allow(dead_code, reason = "the tests of nodes need more of it")]
+#[allow(dead_code, reason = "the tests of nodes use the rest")]
 #[path = "../../../control/node/tests/node/fabric.rs"]
 mod fabric;
-#[allow(dead_code, reason = "the tests of nodes need more of it")]
+#[allow(dead_code, reason = "the tests of nodes use the rest")]
 #[path = "../../../control/node/tests/node/guest.rs"]
 mod guest;
 mod iperf3;
-mod meeting;
 mod sockets;
+mod testbed;
 
 #[path = "../../examples/iperf3/client.rs"]
 mod client;

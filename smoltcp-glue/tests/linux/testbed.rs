@@ -1,4 +1,4 @@
-//! Where they meet: a fabric with Linux at a wire of it, and an interface of ours.
+//! A fabric with Linux in a guest at one port, and an interface of Pollux at another.
 
 use crate::fabric::{Manager, Running};
 use crate::guest::Guest;
@@ -9,9 +9,9 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How long anything may take here. Nothing takes a tenth of it.
+/// The timeout of every call; none takes a tenth of it.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
-/// How long an idle interface leaves the processor to the guest and the fabric.
+/// The sleep of an idle interface, which leaves the processor to the guest and the fabric.
 const IDLE_SLEEP: Duration = Duration::from_micros(100);
 pub const MODES: [(Mode, &str); 2] = [(Mode::Rc, "connected"), (Mode::Ud, "datagram")];
 
@@ -19,12 +19,12 @@ pub fn at(host: u8, port: u16) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, host], port))
 }
 
-/// Meetings that may still begin beside those under way. Calls that block poll without a pause, as
-/// an inline interface does, so each takes a processor from the guests.
+/// Testbeds that may still start. Blocking calls of an inline interface poll, so each testbed takes
+/// a processor from the guests.
 static FREE: Mutex<u32> = Mutex::new(2);
 static FREED: Condvar = Condvar::new();
 
-/// One of those that may run at a time.
+/// The right to run a testbed.
 struct Permit;
 
 impl Permit {
@@ -43,16 +43,16 @@ impl Drop for Permit {
     }
 }
 
-/// Linux at a fabric, and an interface of ours.
-pub struct Meeting {
+/// Linux and an interface of Pollux at a fabric.
+pub struct Testbed {
     pub interface: Interface,
     guest: Option<Guest>,
     fabric: Running,
     _permit: Permit,
 }
 
-impl Meeting {
-    pub fn arrange(test: &str, (mode, theirs): (Mode, &str)) -> Option<Self> {
+impl Testbed {
+    pub fn start(test: &str, (mode, theirs): (Mode, &str)) -> Option<Self> {
         let permit = Permit::wait();
         let fabric = Running::start(&format!("{test}_{theirs}"), 2, Manager::Ours);
         let guest = Guest::start(test, &fabric.wire(1))?;
@@ -62,15 +62,15 @@ impl Meeting {
             .mode(mode)
             .timeout(TIMEOUT);
         let interface = setup.address("10.0.0.1/24").up().expect("it comes up");
-        let mut meeting = Self { interface, guest: Some(guest), fabric, _permit: permit };
-        meeting.linux(&format!("ipoib_up 10.0.0.2/24 {theirs}"));
-        meeting.linux("wait_for 10 ping -c1 -W1 10.0.0.1");
-        Some(meeting)
+        let mut testbed = Self { interface, guest: Some(guest), fabric, _permit: permit };
+        testbed.linux(&format!("ipoib_up 10.0.0.2/24 {theirs}"));
+        testbed.linux("wait_for 10 ping -c1 -W1 10.0.0.1");
+        Some(testbed)
     }
 
-    /// Has the guest begin something, while our sockets are served by whoever uses them.
+    /// Starts a command in the guest. The caller serves the sockets meanwhile.
     pub fn begin(&mut self, command: &str) -> JoinHandle<(Guest, String)> {
-        let mut guest = self.guest.take().expect("it does one thing at a time");
+        let mut guest = self.guest.take().expect("no other command runs");
         guest.begin(command);
         let command = command.to_owned();
         std::thread::spawn(move || {
@@ -80,8 +80,8 @@ impl Meeting {
         })
     }
 
-    /// What the guest said in the end.
-    #[expect(clippy::disallowed_methods, reason = "the guest goes by the clock")]
+    /// Waits for the end of a command; returns its output.
+    #[expect(clippy::disallowed_methods, reason = "the guest runs in real time")]
     pub fn end(&mut self, begun: JoinHandle<(Guest, String)>) -> String {
         while !begun.is_finished() {
             if !self.interface.step() {
@@ -98,7 +98,7 @@ impl Meeting {
         self.end(begun)
     }
 
-    /// Waits until Linux is in so many groups.
+    /// Waits until Linux is a member of `count` groups.
     pub fn until_groups(&mut self, count: usize) {
         let found = (0..100).any(|_| {
             self.linux("sleep 0.1");
@@ -107,13 +107,13 @@ impl Meeting {
         assert!(found, "{}", self.fabric.ask(&AdminRequest::Show(AdminTable::Groups)));
     }
 
-    /// How many groups' packets go to the port of the guest's wire.
+    /// The number of groups with the guest's port as a member.
     pub fn groups_of_linux(&self) -> usize {
         self.fabric.ask(&AdminRequest::Show(AdminTable::Groups)).matches("switch1:3").count()
     }
 }
 
-/// Waits until somebody in the guest is at a port.
+/// A command that waits until a port is open in the guest.
 pub fn wait_for(protocol: &str, port: u16) -> String {
     format!("wait_for 30 grep -q ':{port:04X} ' /proc/net/{protocol}")
 }
