@@ -1,4 +1,4 @@
-//! What an idle application costs, in a process of its own because it counts that of the process.
+//! The processor time of an idle application, in a process of its own, whose time is counted.
 //!
 //! The limit is on processor time. On an idle machine it takes 5 ticks; beside other programs,
 //! which share caches and cores, up to 24 were seen. A thread that polls instead of sleeping takes
@@ -11,7 +11,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 const IDLE: Duration = Duration::from_secs(4);
-/// For all threads: the fabric's, control's, workers' and this one.
+/// For all threads: of the fabric, the control plane, the workers, and this one.
 const TICKS_MAX: u64 = 80;
 
 /// The processor time of this process in ticks, of which a second has a hundred.
@@ -32,24 +32,24 @@ fn a_blocked_application_and_its_idle_workers_cost_no_processor_time() {
     let pinned = std::thread::spawn(move || {
         let interface = setup("10.0.0.2/24").up_pinned(Config::default()).expect("it comes up");
         let socket = interface.udp_bind("10.0.0.2:7").expect("the port is free");
-        up.send(()).expect("somebody waits");
+        up.send(()).expect("the other thread waits");
         let mut byte = [0];
-        let (len, from) = socket.recv_from(&mut byte).expect("the other one sends");
-        socket.send_to(&byte[..len], from).expect("there is room");
-        socket.recv_from(&mut byte).expect("the other one sends again");
+        let (len, from) = socket.recv_from(&mut byte).expect("the peer sends");
+        socket.send_to(&byte[..len], from).expect("there is space");
+        socket.recv_from(&mut byte).expect("the peer sends again");
     });
     let inline = setup("10.0.0.1/24").up().expect("it comes up");
-    is_up.recv().expect("the other one comes up");
+    is_up.recv().expect("the peer is up");
     let socket = inline.udp_bind("10.0.0.1:7").expect("the port is free");
     let mut byte = [0];
-    socket.send_to(b"1", "10.0.0.2:7").expect("there is room");
-    socket.recv_from(&mut byte).expect("the other one answers");
+    socket.send_to(b"1", "10.0.0.2:7").expect("there is space");
+    socket.recv_from(&mut byte).expect("the peer answers");
     let before = ticks();
     socket.set_read_timeout(Some(IDLE));
-    let nothing = socket.recv_from(&mut byte).expect_err("nobody sends");
+    let nothing = socket.recv_from(&mut byte).expect_err("nothing was sent");
     let spent = ticks() - before;
     assert_eq!(nothing.kind(), ErrorKind::TimedOut);
     assert!(spent <= TICKS_MAX, "{spent} ticks in {IDLE:?}");
-    socket.send_to(b"2", "10.0.0.2:7").expect("there is room");
-    pinned.join().expect("it has heard both");
+    socket.send_to(b"2", "10.0.0.2:7").expect("there is space");
+    pinned.join().expect("it received both");
 }

@@ -1,6 +1,6 @@
 //! The examples over libibverbs: two adapters of Soft-RoCE in the virtual machine of
-//! `scripts/rxe-vm`, most often with a process at each. A machine keeps less than one processor
-//! busy, so that there are several.
+//! `scripts/rxe-vm`, in most tests with a process at each. A machine uses less than one processor,
+//! so several run at a time.
 
 use pollux_referee::soft_roce;
 
@@ -36,7 +36,7 @@ done
 true
 "#;
 
-/// Runs these examples by a command; gives what it printed. `None` if the test is skipped.
+/// Runs examples by a command; returns its output. `None` if the test is skipped.
 fn run(test: &str, examples: &[&str], command: &str) -> Option<String> {
     let built = soft_roce::built(test, "pollux", &["--examples"])?.join("examples");
     let examples: Vec<_> = examples.iter().map(|example| built.join(example)).collect();
@@ -45,7 +45,7 @@ fn run(test: &str, examples: &[&str], command: &str) -> Option<String> {
     Some(text)
 }
 
-/// What an example printed.
+/// The output of an example.
 fn part_of<'a>(text: &'a str, example: &str) -> &'a str {
     let part = text.split("== ").find_map(|part| part.strip_prefix(example));
     part.unwrap_or_else(|| panic!("{example} has not begun: {text}"))

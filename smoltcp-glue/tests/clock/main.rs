@@ -1,8 +1,8 @@
-//! Mixed traffic between threads on the machine's clock, with trouble on their links: every byte
-//! is right, everybody goes on when it is over, and memory stays what it was.
+//! Mixed traffic between threads in real time, with faults on their links: no byte is wrong, all
+//! programs continue after the faults, and memory does not grow.
 //!
-//! It takes `POLLUX_LOAD_MINUTES` minutes, and a few seconds without being told. What happens is
-//! drawn from an RNG; when, the machine decides.
+//! It takes `POLLUX_LOAD_MINUTES` minutes, and a few seconds by default. Faults come from a seeded
+//! RNG; their timing does not.
 
 use pollux::{Interface, Mode, Node, TcpListener, TcpStream, UdpSocket};
 use pollux_counted::Counted;
@@ -19,27 +19,27 @@ use std::time::{Duration, Instant};
 static MEMORY: Counted = Counted::new();
 
 const SECOND: Duration = Duration::from_secs(1);
-const USUALLY: Duration = Duration::from_secs(6);
-/// How long anybody may wait for a peer that is not in trouble any more.
+const TIME_DEFAULT: Duration = Duration::from_secs(6);
+/// The timeout of calls after the faults.
 const TIMEOUT: Duration = Duration::from_secs(30);
 const MODES: [Mode; 4] = [Mode::Auto, Mode::Rc, Mode::Uc, Mode::Ud];
 const GROUP: Ipv4Addr = Ipv4Addr::new(239, 1, 2, 3);
 const STREAMS: u16 = 80;
 const ECHOES: u16 = 7;
-const NEWS: u16 = 5000;
+const GROUP_PORT: u16 = 5000;
 
-/// What all threads know of each other.
+/// The state that all threads share.
 #[derive(Default)]
 struct Shared {
     is_over: AtomicBool,
-    /// Those who have not heard that yet: the server goes last.
-    talkers: AtomicU64,
-    /// Trouble has ended for good: from now on everything has to succeed.
+    /// Clients that have not ended: the server ends after them.
+    clients: AtomicU64,
+    /// Faults are over: from now on every stream has to succeed.
     is_recovered: AtomicBool,
-    whole: AtomicU64,
+    complete: AtomicU64,
     broken: AtomicU64,
     echoed: AtomicU64,
-    heard: AtomicU64,
+    group_received: AtomicU64,
     opened: AtomicU64,
 }
 
@@ -72,24 +72,24 @@ const fn byte(stream: u64, at: usize) -> u8 {
     (mixed >> 56) as u8
 }
 
-/// Sends back what streams bring, and datagrams, and counts what it hears of the group.
+/// Echoes streams and datagrams, and counts datagrams of the group.
 struct Server {
     listener: TcpListener,
     echoes: UdpSocket,
-    news: UdpSocket,
+    group: UdpSocket,
     streams: Vec<(TcpStream, Vec<u8>, bool)>,
 }
 
 impl Server {
     fn new(interface: &Interface) -> Self {
-        let anywhere = |port| SocketAddr::from(([0, 0, 0, 0], port));
-        let listener = interface.tcp_listen(anywhere(STREAMS), 64).expect("it is free");
-        let bind = |port| interface.udp_bind(anywhere(port)).expect("it is free");
-        let (echoes, news) = (bind(ECHOES), bind(NEWS));
-        news.join(GROUP.into()).expect("it is a group");
+        let any_address = |port| SocketAddr::from(([0, 0, 0, 0], port));
+        let listener = interface.tcp_listen(any_address(STREAMS), 64).expect("it is free");
+        let bind = |port| interface.udp_bind(any_address(port)).expect("it is free");
+        let (echoes, group) = (bind(ECHOES), bind(GROUP_PORT));
+        group.join(GROUP.into()).expect("it is a group");
         listener.set_nonblocking(true);
-        [&echoes, &news].into_iter().for_each(|socket| socket.set_nonblocking(true));
-        Self { listener, echoes, news, streams: Vec::new() }
+        [&echoes, &group].into_iter().for_each(|socket| socket.set_nonblocking(true));
+        Self { listener, echoes, group, streams: Vec::new() }
     }
 
     fn turn(&mut self, shared: &Shared) {
@@ -102,7 +102,7 @@ impl Server {
             if held.is_empty() && !*has_all && stream.is_readable() {
                 match stream.read(&mut buffer) {
                     Ok(0) => *has_all = true,
-                    Ok(came) => held.extend(&buffer[..came]),
+                    Ok(received) => held.extend(&buffer[..received]),
                     Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                     Err(_) => return false,
                 }
@@ -118,12 +118,12 @@ impl Server {
             !(*has_all && held.is_empty())
         });
         if self.echoes.is_readable()
-            && let Ok((came, from)) = self.echoes.recv_from(&mut buffer)
+            && let Ok((received, from)) = self.echoes.recv_from(&mut buffer)
         {
-            let _ = self.echoes.send_to(&buffer[..came], from);
+            let _ = self.echoes.send_to(&buffer[..received], from);
         }
-        while self.news.is_readable() && self.news.recv_from(&mut buffer).is_ok() {
-            add(&shared.heard);
+        while self.group.is_readable() && self.group.recv_from(&mut buffer).is_ok() {
+            add(&shared.group_received);
         }
     }
 }
@@ -131,7 +131,7 @@ impl Server {
 fn serve(fabric: &Embedded, shared: &Shared) {
     let interface = open(fabric, 0);
     let mut server = Server::new(&interface);
-    while !shared.is_over() || shared.talkers.load(Ordering::Relaxed) > 0 {
+    while !shared.is_over() || shared.clients.load(Ordering::Relaxed) > 0 {
         if !interface.step() {
             std::thread::yield_now();
         }
@@ -139,7 +139,7 @@ fn serve(fabric: &Embedded, shared: &Shared) {
     }
 }
 
-/// A stream there and back; an error if it ends before all was there.
+/// Transfers a stream and its echo; an error if it ends early.
 fn stream(interface: &Interface, to: SocketAddr, stream: u64, len: usize) -> std::io::Result<()> {
     let mut tcp = interface.tcp_begin(to)?;
     tcp.set_read_timeout(Some(TIMEOUT));
@@ -154,8 +154,8 @@ fn stream(interface: &Interface, to: SocketAddr, stream: u64, len: usize) -> std
     Ok(())
 }
 
-/// Talks to the server, and now and then ends its interface and begins another.
-fn talk(fabric: &Embedded, host: usize, shared: &Shared) {
+/// Sends to the server, and replaces its interface from time to time.
+fn run_client(fabric: &Embedded, host: usize, shared: &Shared) {
     let mut rng = SeededRng::new(host as u64);
     let mut number = (host as u64) << 32;
     let mut is_recovered = false;
@@ -168,8 +168,8 @@ fn talk(fabric: &Embedded, host: usize, shared: &Shared) {
             if shared.is_over() {
                 break;
             }
-            // What begins in the calm has to succeed.
-            let was_calm =
+            // A stream that begins after the faults has to succeed.
+            let was_recovered =
                 std::mem::replace(&mut is_recovered, shared.is_recovered.load(Ordering::Relaxed));
             number += 1;
             match rng.below(10) {
@@ -182,13 +182,17 @@ fn talk(fabric: &Embedded, host: usize, shared: &Shared) {
                         add(&shared.echoed);
                     }
                 }
-                3 => drop(socket.send_to(&[1; 1000], SocketAddr::new(IpAddr::from(GROUP), NEWS))),
+                3 => drop(
+                    socket.send_to(&[1; 1000], SocketAddr::new(IpAddr::from(GROUP), GROUP_PORT)),
+                ),
                 kind => {
                     let most = if kind == 4 { 200_000 } else { 5_000 };
                     let len = rng.below(most) as usize;
                     match stream(&interface, at(0, STREAMS), number, len) {
-                        Ok(()) => add(&shared.whole),
-                        Err(error) if was_calm => panic!("host {host} in the calm: {error}"),
+                        Ok(()) => add(&shared.complete),
+                        Err(error) if was_recovered => {
+                            panic!("host {host} without faults: {error}")
+                        }
                         Err(_) => add(&shared.broken),
                     }
                 }
@@ -197,19 +201,18 @@ fn talk(fabric: &Embedded, host: usize, shared: &Shared) {
     }
 }
 
-/// Memory in use, in KiB: what was allocated, and segments that are mapped. What malloc keeps of
-/// freed memory depends on how threads took turns (up to 640 MiB in one arena were seen), so it
-/// does not count.
+/// Memory in use, in KiB: allocations and mapped segments. Freed memory that malloc keeps does not
+/// count: it depends on the scheduling of threads (up to 640 MiB in one arena were seen).
 fn in_use() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").expect("Linux tells");
+    let status = std::fs::read_to_string("/proc/self/status").expect("there is /proc");
     let line = status.lines().find_map(|line| line.strip_prefix("RssShmem:")).expect("it is there");
     let shared: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
     shared + MEMORY.bytes() as u64 / 1024
 }
 
-/// Trouble on links until it is to end.
-#[expect(clippy::disallowed_methods, reason = "this is about the machine's clock")]
-fn trouble(fabric: &Embedded, end: Instant, mut look: impl FnMut()) {
+/// Faults on links until `end`.
+#[expect(clippy::disallowed_methods, reason = "the test runs in real time")]
+fn run_faults(fabric: &Embedded, end: Instant, mut look: impl FnMut()) {
     const RULES: [&str; 6] = [
         "loss=1%",
         "loss=0.1%,corrupt=100ppm",
@@ -232,10 +235,10 @@ fn trouble(fabric: &Embedded, end: Instant, mut look: impl FnMut()) {
 }
 
 #[test]
-#[expect(clippy::disallowed_methods, reason = "this is about the machine's clock")]
-fn threads_talk_through_trouble_and_memory_stays_what_it_was() {
+#[expect(clippy::disallowed_methods, reason = "the test runs in real time")]
+fn traffic_survives_faults_without_memory_growth() {
     let minutes = std::env::var("POLLUX_LOAD_MINUTES").ok().and_then(|it| it.parse::<u64>().ok());
-    let time = minutes.map_or(USUALLY, |minutes| Duration::from_secs(60 * minutes));
+    let time = minutes.map_or(TIME_DEFAULT, |minutes| Duration::from_secs(60 * minutes));
     let fabric = Embedded::start("single:4").expect("it starts");
     let shared = Shared::default();
     let begin = Instant::now();
@@ -245,31 +248,31 @@ fn threads_talk_through_trouble_and_memory_stays_what_it_was() {
         scope.spawn(|| serve(&fabric, &shared));
         for host in 1..MODES.len() {
             let (fabric, shared) = (&fabric, &shared);
-            add(&shared.talkers);
+            add(&shared.clients);
             scope.spawn(move || {
-                let _leaves = Leaves(&shared.talkers);
-                talk(fabric, host, shared);
+                let _guard = ClientGuard(&shared.clients);
+                run_client(fabric, host, shared);
             });
         }
         let mut next = begin;
-        trouble(&fabric, begin + time, || {
+        run_faults(&fabric, begin + time, || {
             if next <= Instant::now() {
                 next += (time / 20).max(SECOND);
                 amounts.push(in_use());
-                println!("{:?}: {} KiB, {}", begin.elapsed(), in_use(), shared.say());
+                println!("{:?}: {} KiB, {}", begin.elapsed(), in_use(), shared.summary());
             }
         });
-        // Interfaces look for each other anew.
+        // Neighbors are resolved again.
         std::thread::sleep(TIMEOUT.min(time));
         shared.is_recovered.store(true, Ordering::Relaxed);
-        let before = shared.whole.load(Ordering::Relaxed);
+        let before = shared.complete.load(Ordering::Relaxed);
         std::thread::sleep(time.min(10 * SECOND));
-        assert!(shared.whole.load(Ordering::Relaxed) > before, "nobody talks any more");
+        assert!(shared.complete.load(Ordering::Relaxed) > before, "no stream is complete");
     });
-    println!("{:?}: {} KiB, {}", begin.elapsed(), in_use(), shared.say());
-    // An interface has more than this in buffers.
-    assert!(in_use() < at_first + 1024, "somebody keeps what has ended: {} KiB", in_use());
-    // Until all have talked to all it grows; after minutes it does not.
+    println!("{:?}: {} KiB, {}", begin.elapsed(), in_use(), shared.summary());
+    // The buffers of an interface are larger than this.
+    assert!(in_use() < at_first + 1024, "a leak: {} KiB", in_use());
+    // Memory grows until all neighbors are known.
     let (early, late) = amounts.split_at(amounts.len() / 2);
     if let (Some(_), Some(early), Some(late)) = (minutes, early.iter().max(), late.iter().max()) {
         assert!(*late < early + early / 4 + 16_384, "memory grows: {amounts:?} KiB");
@@ -277,25 +280,27 @@ fn threads_talk_through_trouble_and_memory_stays_what_it_was() {
 }
 
 impl Shared {
-    fn say(&self) -> String {
+    fn summary(&self) -> String {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let (whole, broken, opened) = (of(&self.whole), of(&self.broken), of(&self.opened));
-        let (echoed, heard) = (of(&self.echoed), of(&self.heard));
-        let datagrams = format!("{echoed} echoes, {heard} of the group");
-        format!("{whole} streams whole, {broken} not; {datagrams}; {opened} interfaces opened")
+        let (complete, broken, opened) = (of(&self.complete), of(&self.broken), of(&self.opened));
+        let (echoed, group_received) = (of(&self.echoed), of(&self.group_received));
+        let datagrams = format!("{echoed} echoes, {group_received} of the group");
+        format!(
+            "{complete} streams complete, {broken} not; {datagrams}; {opened} interfaces opened"
+        )
     }
 }
 
-/// One less, also when its thread fails.
-struct Leaves<'a>(&'a AtomicU64);
+/// Counts down the clients, also when a thread fails.
+struct ClientGuard<'a>(&'a AtomicU64);
 
-impl Drop for Leaves<'_> {
+impl Drop for ClientGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// Ends all, also when the test fails.
+/// Ends all threads, also when the test fails.
 struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {

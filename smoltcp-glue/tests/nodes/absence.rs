@@ -1,4 +1,4 @@
-//! An application that computes and makes no calls, while others talk to it.
+//! An application that computes and makes no calls, while a peer sends to it.
 
 use crate::sockets::{at, byte, two};
 use pollux::{Interface, Mode, NeighborRoute};
@@ -7,16 +7,16 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-/// Rounds in which the other one talks to it.
+/// Rounds of the peer.
 const ROUNDS: usize = 30;
-/// What it writes in a round.
+/// Bytes of the stream in a round.
 const BYTES: usize = 500;
-/// How long an answer to a ping may take: the one who computes is served slower.
+/// The timeout of a ping: the sockets of an application that computes are served slower.
 const PING_MAX: Duration = Duration::from_secs(5);
 const GROUP: IpAddr = IpAddr::V4(Ipv4Addr::new(239, 1, 2, 3));
 
-/// How long it computes: `POLLUX_COMPUTE_SECONDS`, or less than anything of the link lasts.
-#[expect(clippy::disallowed_methods, reason = "how long a test lasts, the environment says")]
+/// The time of computing: `POLLUX_COMPUTE_SECONDS`, or less than any timeout of the link.
+#[expect(clippy::disallowed_methods, reason = "the environment sets the time of the test")]
 fn computing() -> Duration {
     let seconds = std::env::var("POLLUX_COMPUTE_SECONDS").ok();
     Duration::from_secs(seconds.map_or(12, |seconds| seconds.parse().expect("a number")))
@@ -32,32 +32,32 @@ fn an_application_that_computes_loses_no_neighbor_group_or_connection() {
     }
 }
 
-/// Makes no call until the other one has said everything; then everything is there.
+/// Makes no call until the peer has sent everything; then all of it was received.
 fn compute(mode: Mode, interface: &Interface, (to_other, from_other): (Sender<()>, Receiver<()>)) {
     let listener = interface.tcp_listen(at(1, 80), 4).expect("the port is free");
     let groups = interface.udp_bind(at(1, 5000)).expect("the port is free");
-    groups.join(GROUP).expect("there is room");
-    let (mut stream, _) = listener.accept().expect("somebody connects");
+    groups.join(GROUP).expect("there is space");
+    let (mut stream, _) = listener.accept().expect("a connection");
     let before = route(mode, interface, at(2, 0).ip());
-    to_other.send(()).expect("it waits");
-    from_other.recv().expect("it has said everything");
+    to_other.send(()).expect("the peer waits");
+    from_other.recv().expect("the peer has sent everything");
     assert_eq!(routes(interface), [before], "its neighbors and connections are the same");
-    // A datagram to a group may wait for the group, and come after a later one to a host.
+    // A datagram to a group may wait for the join, and arrive after a later one to a host.
     groups.set_read_timeout(Some(PING_MAX));
     let mut datagram = [0; 9];
     for round in 0..ROUNDS {
-        let (len, _) = groups.recv_from(&mut datagram).expect("it has come");
+        let (len, _) = groups.recv_from(&mut datagram).expect("it arrived");
         assert_eq!(datagram[..len], [round as u8]);
     }
-    to_other.send(()).expect("it waits");
+    to_other.send(()).expect("the peer waits");
     let mut bytes = Vec::new();
-    stream.read_to_end(&mut bytes).expect("the stream is whole");
+    stream.read_to_end(&mut bytes).expect("end of file");
     assert_eq!(bytes.len(), ROUNDS * BYTES);
-    assert!(bytes.iter().enumerate().all(|(place, got)| *got == byte(place)));
+    assert!(bytes.iter().enumerate().all(|(offset, got)| *got == byte(offset)));
 }
 
-/// Pings the other one, sends to its group, and writes to its connection.
-#[expect(clippy::disallowed_methods, reason = "the computing lasts by the machine's clock")]
+/// Pings the application that computes, and sends to its group and its connection.
+#[expect(clippy::disallowed_methods, reason = "the computing takes real time")]
 fn talk(
     mode: Mode,
     interface: &Interface,
@@ -72,23 +72,23 @@ fn talk(
         std::thread::sleep(computing() / ROUNDS as u32);
         let answer = interface.ping(at(1, 0).ip(), 56, PING_MAX);
         assert!(answer.is_ok(), "no answer in round {round}: {answer:?}");
-        socket.send_to(&[round as u8], (GROUP, 5000)).expect("there is room");
+        socket.send_to(&[round as u8], (GROUP, 5000)).expect("there is space");
         let bytes: Vec<_> = (written..written + BYTES).map(byte).collect();
         stream.write_all(&bytes).expect("it is connected");
         written += BYTES;
     }
     interface.ping(at(1, 0).ip(), 56, PING_MAX).expect("it answers to the end");
     assert_eq!(routes(interface), [before], "its neighbors and connections are the same");
-    to_computer.send(()).expect("it waits");
-    from_computer.recv().expect("it has looked at its neighbors");
+    to_computer.send(()).expect("the peer waits");
+    from_computer.recv().expect("the peer has checked its neighbors");
 }
 
 fn connect(interface: &Interface) -> pollux::TcpStream {
     let connected = (0..100).find_map(|_| interface.tcp_connect(at(1, 80)).ok());
-    connected.expect("somebody listens")
+    connected.expect("a listener")
 }
 
-/// The route to a neighbor, once it is the one of this mode.
+/// Waits for the route to a neighbor that this mode uses.
 fn route(mode: Mode, interface: &Interface, to: IpAddr) -> NeighborRoute {
     let route = (0..1000).find_map(|_| {
         interface.ping(to, 56, PING_MAX).expect("it answers");
@@ -98,7 +98,7 @@ fn route(mode: Mode, interface: &Interface, to: IpAddr) -> NeighborRoute {
     route.expect("it is a neighbor")
 }
 
-/// Neighbors, but not groups that somebody sends to.
+/// The neighbors without their groups.
 fn routes(interface: &Interface) -> Vec<NeighborRoute> {
     let mut routes = interface.neighbors();
     routes.iter_mut().for_each(|route| route.addresses.retain(|ip| !ip.is_multicast()));

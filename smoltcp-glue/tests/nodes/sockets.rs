@@ -1,4 +1,4 @@
-//! Sockets of two applications that talk to each other.
+//! Sockets of two applications that exchange data.
 
 use pollux::stack::StackConfig;
 use pollux::{Interface, Mode, Node, UdpSlot, UpError};
@@ -9,18 +9,18 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long anything may take here. Nothing takes a tenth of it.
+/// The timeout of every call; none takes a tenth of it.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// How long whoever serves waits before it asks whether all is over.
-const BRIEFLY: Duration = Duration::from_millis(20);
+/// The receive timeout of servers, which check for the end of the test then.
+const POLL: Duration = Duration::from_millis(20);
 const MODES: [Mode; 3] = [Mode::Ud, Mode::Rc, Mode::Auto];
 
 pub fn at(host: u8, port: u16) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, host], port))
 }
 
-/// Runs two applications, each at a host of a fabric. Both are over when both are done: whoever
-/// leaves early would take its answers along.
+/// Runs two applications, each at a host of a fabric. Both interfaces stay up until both have
+/// ended, since an interface that goes down answers no longer.
 pub fn two(mode: Mode, first: impl FnOnce(&Interface), second: impl FnOnce(&Interface) + Send) {
     let fabric = Embedded::start("single:2").expect("it starts");
     let ports = ["host1", "host2"].map(|host| Node::open(&fabric.port(host)).expect("a device"));
@@ -42,7 +42,7 @@ pub fn two(mode: Mode, first: impl FnOnce(&Interface), second: impl FnOnce(&Inte
     });
 }
 
-/// Ends whoever serves, also when a test fails.
+/// Ends the server, also when a test fails.
 struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {
@@ -63,12 +63,12 @@ fn datagrams_are_echoed() {
             let longest = if mode == Mode::Ud { 2044 } else { 65_520 };
             for len in [0, 1, 64, 2044 - 28, longest - 28] {
                 let payload = vec![len as u8; len];
-                // The first may come before there is an echo, and a long one before a connection;
-                // and what was answered late was answered twice.
+                // The first datagram may precede the server, and a long one the connection. A late
+                // echo is one of two.
                 let is_answered = (0..100).any(|_| {
                     let is_sent = socket.send_to(&payload, at(2, 7)).is_ok();
-                    while is_sent && let Ok((came, from)) = socket.recv_from(&mut buffer) {
-                        if (&buffer[..came], from) == (&payload[..], at(2, 7)) {
+                    while is_sent && let Ok((received, from)) = socket.recv_from(&mut buffer) {
+                        if (&buffer[..received], from) == (&payload[..], at(2, 7)) {
                             return true;
                         }
                     }
@@ -79,12 +79,12 @@ fn datagrams_are_echoed() {
         };
         let server = |interface: &Interface| {
             let socket = interface.udp_bind(at(2, 7)).expect("the port is free");
-            socket.set_read_timeout(Some(BRIEFLY));
+            socket.set_read_timeout(Some(POLL));
             let mut buffer = vec![0; 65_536];
             while !is_over.load(Ordering::Relaxed) {
-                if let Ok((came, from)) = socket.recv_from(&mut buffer) {
-                    // A connection may be about to be made; whoever asked asks again.
-                    let _ = socket.send_to(&buffer[..came], from);
+                if let Ok((received, from)) = socket.recv_from(&mut buffer) {
+                    // Fails while the connection is being set up; the client retries.
+                    let _ = socket.send_to(&buffer[..received], from);
                 }
             }
         };
@@ -92,13 +92,13 @@ fn datagrams_are_echoed() {
     }
 }
 
-/// The byte at a place of a stream.
+/// The byte at an offset of a stream.
 pub const fn byte(at: usize) -> u8 {
     ((at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
 
 #[test]
-fn a_stream_goes_there_and_back_whole() {
+fn a_stream_is_echoed() {
     const BYTES: usize = 4_000_000;
     for mode in MODES {
         for is_v6 in [false, true] {
@@ -109,26 +109,26 @@ fn a_stream_goes_there_and_back_whole() {
             let server = |interface: &Interface| {
                 let listener = interface.tcp_listen(there, 4).expect("the port is free");
                 listener.set_timeout(Some(TIMEOUT));
-                let (mut stream, peer) = listener.accept().expect("somebody comes");
+                let (mut stream, peer) = listener.accept().expect("a connection");
                 assert_eq!(stream.peer_addr().expect("it is open"), peer);
                 stream.set_read_timeout(Some(TIMEOUT));
                 let mut all = Vec::new();
-                stream.read_to_end(&mut all).expect("it comes whole");
+                stream.read_to_end(&mut all).expect("all of it arrives");
                 assert_eq!(all.len(), BYTES);
-                stream.write_all(&all).expect("there is room in time");
+                stream.write_all(&all).expect("there is space in time");
                 stream.shutdown(Shutdown::Write).expect("it is open");
                 assert_eq!(stream.read(&mut [0; 9]).expect("it was ended"), 0);
             };
             let client = |interface: &Interface| {
                 let connected = (0..100).find_map(|_| interface.tcp_connect(there).ok());
-                let mut stream = connected.expect("somebody listens");
+                let mut stream = connected.expect("a listener");
                 stream.set_read_timeout(Some(TIMEOUT));
                 let all: Vec<u8> = (0..BYTES).map(byte).collect();
-                stream.write_all(&all).expect("there is room in time");
+                stream.write_all(&all).expect("there is space in time");
                 stream.shutdown(Shutdown::Write).expect("it is open");
                 let mut back = Vec::new();
-                stream.read_to_end(&mut back).expect("it comes whole");
-                assert!(back == all, "{} bytes, and not those that were sent", back.len());
+                stream.read_to_end(&mut back).expect("all of it arrives");
+                assert!(back == all, "{} wrong bytes", back.len());
             };
             two(mode, client, server);
         }
@@ -136,36 +136,36 @@ fn a_stream_goes_there_and_back_whole() {
 }
 
 #[test]
-fn a_stream_may_say_nothing() {
+fn a_stream_may_be_empty() {
     let client = |interface: &Interface| {
         let mut stream = interface.tcp_begin(at(2, 80)).expect("a port is free");
         stream.shutdown(Shutdown::Write).expect("it opens first");
-        let mut said = String::new();
-        stream.read_to_string(&mut said).expect("it comes");
-        assert_eq!(said, "nothing to ask?");
+        let mut response = String::new();
+        stream.read_to_string(&mut response).expect("it arrives");
+        assert_eq!(response, "no request");
     };
     let server = |interface: &Interface| {
         let listener = interface.tcp_listen(at(2, 80), 1).expect("the port is free");
         listener.set_timeout(Some(TIMEOUT));
-        let (mut stream, _) = listener.accept().expect("somebody comes");
+        let (mut stream, _) = listener.accept().expect("a connection");
         assert_eq!(stream.read(&mut [0]).expect("it ends"), 0);
-        stream.write_all(b"nothing to ask?").expect("there is room");
+        stream.write_all(b"no request").expect("there is space");
     };
     two(Mode::Rc, client, server);
 }
 
 #[test]
-fn calls_that_would_wait_say_so_and_refusals_are_told() {
+fn calls_return_the_error_kinds_of_the_standard_library() {
     let is_over = AtomicBool::new(false);
-    let quiet = |interface: &Interface| {
+    let silent = |interface: &Interface| {
         let socket = interface.udp_bind(at(2, 9)).expect("the port is free");
-        socket.set_read_timeout(Some(BRIEFLY));
+        socket.set_read_timeout(Some(POLL));
         while !is_over.load(Ordering::Relaxed) {
-            let silence = socket.recv_from(&mut [0; 9]).expect_err("nobody sends anything");
-            assert_eq!(silence.kind(), ErrorKind::TimedOut);
+            let error = socket.recv_from(&mut [0; 9]).expect_err("nothing was sent");
+            assert_eq!(error.kind(), ErrorKind::TimedOut);
         }
     };
-    let asker = |interface: &Interface| {
+    let client = |interface: &Interface| {
         let _end = End(&is_over);
         let socket = interface.udp_bind(at(1, 0)).expect("a port is free");
         socket.set_nonblocking(true);
@@ -175,100 +175,100 @@ fn calls_that_would_wait_say_so_and_refusals_are_told() {
         let late = socket.recv_from(&mut [0; 9]).expect_err("nothing was sent");
         assert_eq!(late.kind(), ErrorKind::TimedOut);
 
-        let refused = interface.tcp_connect(at(2, 81)).err().expect("nobody listens");
+        let refused = interface.tcp_connect(at(2, 81)).err().expect("no listener");
         assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
         let soon = interface.tcp_connect_timeout(at(8, 80), Duration::from_millis(1));
-        assert_eq!(soon.err().expect("nobody is there").kind(), ErrorKind::TimedOut);
-        let nobody = interface.tcp_connect(at(9, 80)).err().expect("nobody is there");
-        assert_eq!(nobody.kind(), ErrorKind::HostUnreachable);
+        assert_eq!(soon.err().expect("no such host").kind(), ErrorKind::TimedOut);
+        let absent = interface.tcp_connect(at(9, 80)).err().expect("no such host");
+        assert_eq!(absent.kind(), ErrorKind::HostUnreachable);
         for no_route in ["127.0.0.1:80", "192.0.2.1:80"] {
-            let told = interface.tcp_connect(no_route).err().expect("there is no route");
-            assert_eq!(told.kind(), ErrorKind::HostUnreachable, "{no_route}: {told}");
+            let error = interface.tcp_connect(no_route).err().expect("there is no route");
+            assert_eq!(error.kind(), ErrorKind::HostUnreachable, "{no_route}: {error}");
         }
         socket.connect(at(2, 10)).expect("it is an address");
         socket.set_read_timeout(Some(TIMEOUT));
-        socket.send(b"anybody?").expect("there is room");
-        let refused = socket.recv_from(&mut [0; 9]).expect_err("nobody is there");
+        socket.send(b"request").expect("there is space");
+        let refused = socket.recv_from(&mut [0; 9]).expect_err("no such host");
         assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
-        let too_long = socket.send(&[0; 2044]).expect_err("no datagram is so long");
+        let too_long = socket.send(&[0; 2044]).expect_err("it exceeds the MTU");
         assert!(too_long.to_string().contains("2016 bytes"), "{too_long}");
-        let not_ours = interface.udp_bind(at(7, 0)).err().expect("it is not our address");
-        assert_eq!(not_ours.kind(), ErrorKind::AddrNotAvailable);
+        let foreign = interface.udp_bind(at(7, 0)).err().expect("the address is not local");
+        assert_eq!(foreign.kind(), ErrorKind::AddrNotAvailable);
     };
-    two(Mode::Ud, asker, quiet);
+    two(Mode::Ud, client, silent);
 }
 
 #[test]
-fn groups_batches_and_our_own_address() {
+fn groups_batches_and_loopback_work() {
     let group: IpAddr = "239.1.2.3".parse().expect("an address");
     let is_over = AtomicBool::new(false);
-    let speaker = |interface: &Interface| {
+    let sender = |interface: &Interface| {
         let _end = End(&is_over);
         let socket = interface.udp_bind(at(1, 6000)).expect("the port is free");
         socket.set_read_timeout(Some(Duration::from_millis(200)));
         let mut buffer = [0; 9];
-        // Joining takes its time.
+        // Datagrams are lost until the join is complete.
         let to = SocketAddr::new(group, 5000);
-        let heard = (0..100).any(|_| {
-            assert_eq!(socket.send_batch(&[(b"one", to), (b"two", to)]).expect("room"), 2);
+        let is_received = (0..100).any(|_| {
+            assert_eq!(socket.send_batch(&[(b"one", to), (b"two", to)]).expect("space"), 2);
             socket.recv_from(&mut buffer).is_ok()
         });
-        assert!(heard, "nobody hears the group");
+        assert!(is_received, "the group has no member");
         socket.set_read_timeout(Some(TIMEOUT));
-        socket.send_to(b"self", at(1, 6000)).expect("there is room");
+        socket.send_to(b"self", at(1, 6000)).expect("there is space");
         while &buffer[..4] != b"self" {
-            socket.recv_from(&mut buffer).expect("it comes back");
+            socket.recv_from(&mut buffer).expect("it loops back");
         }
     };
-    let listener = |interface: &Interface| {
+    let member = |interface: &Interface| {
         let socket = interface.udp_bind(SocketAddr::from(([0, 0, 0, 0], 5000))).expect("free");
         socket.set_read_timeout(Some(TIMEOUT));
-        socket.join(group).expect("it is one");
+        socket.join(group).expect("it is a group");
         let (mut first, mut second) = ([0; 9], [0; 9]);
         let mut slots = [&mut first, &mut second]
             .map(|buffer| UdpSlot { buffer: &mut buffer[..], received: None });
-        let mut came = socket.recv_batch(&mut slots).expect("somebody speaks");
-        let one = slots[0].received.expect("it came");
+        let mut received = socket.recv_batch(&mut slots).expect("a datagram");
+        let one = slots[0].received.expect("a datagram");
         assert_eq!((one.from, one.to, one.len), (at(1, 6000), group, 3));
-        while came < 2 {
-            came += socket.recv_batch(&mut slots[..1]).expect("there were two");
+        while received < 2 {
+            received += socket.recv_batch(&mut slots[..1]).expect("the second datagram");
         }
-        socket.set_read_timeout(Some(BRIEFLY));
+        socket.set_read_timeout(Some(POLL));
         while !is_over.load(Ordering::Relaxed) {
-            socket.send_to(b"heard", one.from).expect("there is room");
+            socket.send_to(b"reply", one.from).expect("there is space");
             let _ = socket.recv_from(&mut [0; 9]);
         }
         socket.leave(group);
     };
-    two(Mode::Ud, speaker, listener);
+    two(Mode::Ud, sender, member);
 }
 
 #[test]
-fn what_was_sent_before_an_interface_ends_arrives() {
+fn datagrams_sent_before_an_interface_is_dropped_arrive() {
     for mode in MODES {
-        // Nobody has ever asked where the other one is.
-        let leaver = |interface: &Interface| {
+        // The neighbor is not resolved yet.
+        let sender = |interface: &Interface| {
             let socket = interface.udp_bind(at(1, 0)).expect("a port is free");
             for number in 0..10 {
-                socket.send_to(&[number; 64], at(2, 9)).expect("there is room");
+                socket.send_to(&[number; 64], at(2, 9)).expect("there is space");
             }
         };
-        let stayer = |interface: &Interface| {
+        let receiver = |interface: &Interface| {
             let socket = interface.udp_bind(at(2, 9)).expect("the port is free");
             socket.set_read_timeout(Some(TIMEOUT));
             for number in 0..10 {
                 let mut datagram = [0; 64];
-                socket.recv_from(&mut datagram).expect("all come");
+                socket.recv_from(&mut datagram).expect("all arrive");
                 assert_eq!(datagram, [number; 64], "{mode:?}");
             }
         };
-        two(mode, leaver, stayer);
+        two(mode, sender, receiver);
     }
 }
 
 #[test]
-#[expect(clippy::disallowed_methods, reason = "it serves two interfaces, as long as it takes")]
-fn a_peer_that_comes_back_with_connections_is_sent_long_datagrams() {
+#[expect(clippy::disallowed_methods, reason = "it polls two interfaces within a timeout")]
+fn long_datagrams_are_sent_to_a_peer_that_returns_in_connected_mode() {
     let fabric = Embedded::start("single:3").expect("it starts");
     let open = |host: &str, address: &str, mode| {
         let setup = Node::open(&fabric.port(host))
@@ -283,8 +283,8 @@ fn a_peer_that_comes_back_with_connections_is_sent_long_datagrams() {
     let (long, end) = (vec![7; 20_000], Instant::now() + TIMEOUT);
     let first = open("host2", "10.0.0.2/24", Mode::Ud);
     while socket.send_to(&long, at(2, 7)).is_ok() {
-        assert!(Instant::now() < end, "no datagram is that long");
-        // Only this one is served by what is sent.
+        assert!(Instant::now() < end, "it exceeds the MTU");
+        // Sending serves the other interface only.
         first.step();
     }
     drop(first);
@@ -292,38 +292,38 @@ fn a_peer_that_comes_back_with_connections_is_sent_long_datagrams() {
     let second = open("host3", "10.0.0.2/24", Mode::Rc);
     let sink = second.udp_bind(at(2, 7)).expect("the port is free");
     while !sink.is_readable() {
-        assert!(Instant::now() < end, "it takes them now");
-        // Some are refused before that is known.
+        assert!(Instant::now() < end, "no datagram in time");
+        // Some fail until the new MTU is known.
         let _ = socket.send_to(&long, at(2, 7));
         second.step();
     }
     let mut datagram = vec![0; 20_001];
-    assert_eq!(sink.recv_from(&mut datagram).expect("it has come").0, long.len());
+    assert_eq!(sink.recv_from(&mut datagram).expect("it arrived").0, long.len());
 }
 
 #[test]
-fn addresses_are_what_the_standard_library_takes_for_one() {
+fn addresses_are_resolved_as_in_the_standard_library() {
     let client = |interface: &Interface| {
         let stream = (0..1000).find_map(|_| interface.tcp_connect("10.0.0.2:80").ok());
-        let mut said = String::new();
-        stream.expect("somebody listens").read_to_string(&mut said).expect("it comes");
-        assert_eq!(said, "hello");
+        let mut response = String::new();
+        stream.expect("a listener").read_to_string(&mut response).expect("it arrives");
+        assert_eq!(response, "hello");
         let refusal = interface.tcp_connect("10.0.0.2").err().expect("there is no port");
         assert_eq!(refusal.kind(), ErrorKind::InvalidInput);
     };
     let server = |interface: &Interface| {
         let listener = interface.tcp_listen(("10.0.0.2", 80), 1).expect("the port is free");
         listener.set_timeout(Some(TIMEOUT));
-        let stream = listener.incoming().next().expect("there is no end of them");
-        stream.expect("somebody comes").write_all(b"hello").expect("there is room");
+        let stream = listener.incoming().next().expect("the iterator is endless");
+        stream.expect("a connection").write_all(b"hello").expect("there is space");
     };
     two(Mode::Rc, client, server);
 }
 
 #[test]
-fn an_interface_may_be_what_a_file_says() {
+fn a_configuration_file_configures_an_interface() {
     let fabric = Embedded::start("single:1").expect("it starts");
-    let folder = fabric.path().parent().expect("it is in one").to_owned();
+    let folder = fabric.path().parent().expect("a folder").to_owned();
     let file = folder.join("node.toml");
     let open = |text: &str| {
         std::fs::write(&file, text).expect("the folder is there");
@@ -332,38 +332,38 @@ fn an_interface_may_be_what_a_file_says() {
     let port = fabric.port("host1");
     let text = format!("[interface.ib7]\ndevice = {port:?}\naddress = ['10.0.0.7/24']\nmtu = 9000");
     let node = open(&text).expect("it is a configuration");
-    let error = node.interface("ib0").up().err().expect("there is none of this name");
+    let error = node.interface("ib0").up().err().expect("no such interface");
     assert!(error.to_string().contains("no interface \"ib0\"; it has ib7"), "{error}");
-    // Limits of sockets do not widen what the file says.
+    // Limits of sockets do not raise the MTU of the file.
     let limited = node.interface("ib7").limits(StackConfig::default());
     assert!(format!("{limited:?}").matches("mtu: 9000").count() >= 2, "{limited:?}");
     let interface = node.interface("ib7").timeout(TIMEOUT).up().expect("it comes up");
-    interface.udp_bind("10.0.0.7:1").expect("that is its address");
-    let error = open(&text.replace("mtu", "mto")).expect_err("a key that is none").to_string();
+    interface.udp_bind("10.0.0.7:1").expect("its own address");
+    let error = open(&text.replace("mtu", "mto")).expect_err("an unknown key").to_string();
     assert!(error.contains("node.toml") && error.contains("mtu"), "{error}");
 }
 
 #[test]
-fn an_interface_that_cannot_be_says_what_to_do() {
+fn errors_of_invalid_setups_give_advice() {
     let refusal = |setup: pollux::Setup| {
-        let error = setup.up().err().expect("it is none");
-        assert_eq!(format!("{error:?}"), error.to_string(), "what `main` prints");
+        let error = setup.up().err().expect("it is invalid");
+        assert_eq!(format!("{error:?}"), error.to_string(), "as `main` prints it");
         error.to_string()
     };
     let nowhere = Node::open("soft:/nowhere/fabric@host1").expect("a device").interface("ib0");
     assert!(refusal(nowhere.clone()).contains("pollux fabric --socket /nowhere/fabric"));
     assert!(refusal(nowhere.clone().address("10.0.0.1")).contains("write 10.0.0.1/24"));
     for (address, why) in [("224.0.0.1/4", "multicast"), ("10.0.0.0/24", "the network")] {
-        let said = refusal(nowhere.clone().address(address));
-        assert!(said.contains(why) && said.contains("write a host's address"), "{said}");
+        let text = refusal(nowhere.clone().address(address));
+        assert!(text.contains(why) && text.contains("write a host's address"), "{text}");
     }
     assert!(matches!(nowhere.address("10.0.0.1/33").up(), Err(UpError::Address(_))));
 }
 
 #[test]
-fn a_connection_has_the_keepalive_that_it_was_given() {
+fn keepalive_is_set_and_read_back() {
     let client = |interface: &Interface| {
-        let stream = interface.tcp_connect(at(2, 80)).expect("somebody listens");
+        let stream = interface.tcp_connect(at(2, 80)).expect("a listener");
         let get = || stream.keepalive().expect("it is open");
         assert_eq!(get(), StackConfig::default().tcp.keepalive);
         for (set, is) in [(None, None), (Some(60), Some(60)), (Some(1), Some(10))] {
@@ -379,41 +379,41 @@ fn a_connection_has_the_keepalive_that_it_was_given() {
     two(Mode::Ud, client, server);
 }
 
-/// A peer that takes nothing cannot be brought what was written. It is told that there was more.
+/// The peer, which does not read, learns of the lost data by the reset.
 #[test]
-fn an_interface_that_ends_resets_what_it_could_not_send() {
+fn a_dropped_interface_resets_connections_with_unsent_data() {
     let fabric = Embedded::start("single:2").expect("it starts");
     let open = |host: usize| {
         let node = Node::open(&fabric.port(&format!("host{host}"))).expect("a device");
         let setup = node.interface("ib0").timeout(TIMEOUT);
         setup.address(&format!("10.0.0.{host}/24")).up().expect("it comes up")
     };
-    let is_left = Barrier::new(2);
+    let is_dropped = Barrier::new(2);
     let has_written = Barrier::new(2);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let interface = open(1);
             let stream = (0..100).find_map(|_| interface.tcp_connect(at(2, 80)).ok());
-            let mut stream = stream.expect("somebody listens");
+            let mut stream = stream.expect("a listener");
             let limits = StackConfig::default().tcp;
             let more = limits.send_bytes + limits.receive_bytes / 2;
-            stream.write_all(&vec![7; more]).expect("there is room");
+            stream.write_all(&vec![7; more]).expect("there is space");
             has_written.wait();
             drop(stream);
             drop(interface);
-            is_left.wait();
+            is_dropped.wait();
         });
         let interface = open(2);
         let listener = interface.tcp_listen(at(2, 80), 1).expect("the port is free");
         let (mut stream, _) = listener.accept().expect("it listens");
         stream.set_nonblocking(true);
-        // Its window closes, since nobody reads; it goes on to answer.
+        // Its window closes, since nothing is read; the interface still answers.
         let writer = scope.spawn(|| has_written.wait());
         while !writer.is_finished() {
             interface.step();
         }
-        let leaver = scope.spawn(|| is_left.wait());
-        while !leaver.is_finished() {
+        let dropping = scope.spawn(|| is_dropped.wait());
+        while !dropping.is_finished() {
             interface.step();
         }
         stream.set_nonblocking(false);

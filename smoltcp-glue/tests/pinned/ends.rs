@@ -1,4 +1,4 @@
-//! How sockets, threads, interfaces and devices end, and what whoever is left hears of it.
+//! The end of sockets, threads, interfaces and devices, and its effect on the others.
 
 use crate::device::ailing;
 use crate::sockets::connect;
@@ -12,60 +12,60 @@ use std::net::Shutdown;
 use std::thread::{scope, spawn};
 use std::time::Duration;
 
-/// Whether a connection between the two still works.
-fn works(two: &Two, port: u16) {
+/// Asserts that a new connection between the two hosts works.
+fn assert_works(two: &Two, port: u16) {
     let listener = two.second.tcp_listen(at(2, port), 4).expect("the port is free");
     listener.set_timeout(Some(TIMEOUT));
     scope(|scope| {
         scope.spawn(|| {
-            let (mut stream, _) = listener.accept().expect("somebody comes");
-            let mut said = [0; 5];
-            stream.read_exact(&mut said).expect("it is said");
-            stream.write_all(&said).expect("there is room");
+            let (mut stream, _) = listener.accept().expect("a connection");
+            let mut bytes = [0; 5];
+            stream.read_exact(&mut bytes).expect("it arrives");
+            stream.write_all(&bytes).expect("there is space");
         });
         let mut stream = connect(&two.first, at(2, port));
         stream.set_read_timeout(Some(TIMEOUT));
-        stream.write_all(b"still").expect("there is room");
-        let mut said = [0; 5];
-        stream.read_exact(&mut said).expect("it is echoed");
-        assert_eq!(&said, b"still");
+        stream.write_all(b"still").expect("there is space");
+        let mut bytes = [0; 5];
+        stream.read_exact(&mut bytes).expect("it is echoed");
+        assert_eq!(&bytes, b"still");
     });
 }
 
 #[test]
-fn a_connection_is_dropped_while_it_is_being_made() {
+fn an_opening_connection_can_be_dropped() {
     let two = two(Mode::Ud);
-    // Nobody is there, and nobody will have said so yet.
+    // To an absent host, before the attempt has failed.
     drop(two.first.tcp_begin(at(9, 80)).expect("it is an address"));
-    // Somebody is there and listens.
+    // To a listener.
     let listener = two.second.tcp_listen(at(2, 80), 4).expect("the port is free");
     for _ in 0..10 {
         drop(two.first.tcp_begin(at(2, 80)).expect("it is an address"));
     }
     // The port is free again as soon as its socket is dropped.
     drop(listener);
-    works(&two, 80);
+    assert_works(&two, 80);
 }
 
 #[test]
-fn a_listener_is_dropped_with_connections_that_wait() {
+fn a_dropped_listener_resets_its_waiting_connections() {
     let two = two(Mode::Rc);
     for _ in 0..3 {
         let listener = two.second.tcp_listen(at(2, 80), 64).expect("the port is free");
-        // More than are on their way to who accepts them.
+        // More than the accept queue of the application holds.
         let mut streams = [(); 24].map(|()| connect(&two.first, at(2, 80)));
         drop(listener);
         for stream in &mut streams {
             stream.set_read_timeout(Some(TIMEOUT));
-            let ended = stream.read(&mut [0; 9]).expect_err("nobody accepted it");
+            let ended = stream.read(&mut [0; 9]).expect_err("it was not accepted");
             assert_eq!(ended.kind(), ErrorKind::ConnectionReset);
         }
     }
-    works(&two, 80);
+    assert_works(&two, 80);
 }
 
 #[test]
-fn what_was_written_before_a_connection_is_dropped_arrives() {
+fn data_written_before_a_drop_arrive() {
     const BYTES: usize = 3_000_000;
     let two = two(Mode::Rc);
     let listener = two.second.tcp_listen(at(2, 80), 4).expect("the port is free");
@@ -74,100 +74,100 @@ fn what_was_written_before_a_connection_is_dropped_arrives() {
         scope.spawn(|| {
             let mut stream = connect(&two.first, at(2, 80));
             let all: Vec<u8> = (0..BYTES).map(byte).collect();
-            stream.write_all(&all).expect("there is room in time");
-            // More of it is in the ring and in the window than has been read.
+            stream.write_all(&all).expect("there is space in time");
+            // Most of it is still in the ring and in the window when the stream is dropped.
         });
-        let (mut stream, _) = listener.accept().expect("somebody comes");
+        let (mut stream, _) = listener.accept().expect("a connection");
         stream.set_read_timeout(Some(TIMEOUT));
         std::thread::park_timeout(Duration::from_millis(30));
         let mut all = Vec::new();
-        stream.read_to_end(&mut all).expect("it comes whole");
+        stream.read_to_end(&mut all).expect("all of it arrives");
         assert_eq!(all.len(), BYTES);
-        assert!(all.iter().enumerate().all(|(place, one)| *one == byte(place)));
+        assert!(all.iter().enumerate().all(|(offset, one)| *one == byte(offset)));
     });
     drop(listener);
-    works(&two, 80);
+    assert_works(&two, 80);
 }
 
 #[test]
-fn a_peer_that_closes_is_heard_to_the_end() {
+fn data_before_a_close_of_the_peer_arrive() {
     let two = two(Mode::Rc);
     let listener = two.second.tcp_listen(at(2, 80), 4).expect("the port is free");
     let mut stream = connect(&two.first, at(2, 80));
     stream.set_read_timeout(Some(TIMEOUT));
-    let (mut peer, _) = listener.accept().expect("somebody came");
-    peer.write_all(b"bye").expect("there is room");
+    let (mut peer, _) = listener.accept().expect("a connection");
+    peer.write_all(b"bye").expect("there is space");
     drop(peer);
-    let mut said = Vec::new();
-    stream.read_to_end(&mut said).expect("it was ended in order");
-    assert_eq!(said, b"bye");
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).expect("end of file");
+    assert_eq!(bytes, b"bye");
     drop((stream, listener));
-    works(&two, 80);
+    assert_works(&two, 80);
 }
 
 #[test]
-fn a_peer_is_told_by_a_reset_what_nobody_read_or_sends() {
+fn a_drop_with_unread_data_or_without_linger_is_a_reset() {
     let two = two(Mode::Rc);
     let listener = two.second.tcp_listen(at(2, 80), 4).expect("the port is free");
     for lingers in [true, false] {
         let mut stream = connect(&two.first, at(2, 80));
         stream.set_read_timeout(Some(TIMEOUT));
-        let (peer, _) = listener.accept().expect("somebody came");
+        let (peer, _) = listener.accept().expect("a connection");
         if lingers {
-            stream.write_all(b"unread").expect("there is room");
+            stream.write_all(b"unread").expect("there is space");
             stream.flush().expect("it is acknowledged");
         }
         peer.set_linger(lingers);
         drop(peer);
-        let ended = stream.read(&mut [0; 9]).expect_err("it was not ended in order");
+        let ended = stream.read(&mut [0; 9]).expect_err("a reset");
         assert_eq!(ended.kind(), ErrorKind::ConnectionReset);
-        let ended = stream.write(b"late").expect_err("it was not ended in order");
+        let ended = stream.write(b"late").expect_err("a reset");
         assert_eq!(ended.kind(), ErrorKind::ConnectionReset);
         assert!(stream.flush().is_ok() || !lingers);
         assert!(stream.shutdown(Shutdown::Write).is_err());
     }
     drop(listener);
-    works(&two, 80);
+    assert_works(&two, 80);
 }
 
 #[test]
-fn a_thread_that_panics_takes_its_sockets_along_and_nothing_else() {
+fn a_panic_of_a_thread_closes_its_sockets_only() {
     let two = two(Mode::Rc);
     let listener = two.second.tcp_listen(at(2, 80), 4).expect("the port is free");
     let socket = two.second.udp_bind(at(2, 7)).expect("the port is free");
     let panics = spawn(move || {
-        let (mut stream, _) = listener.accept().expect("somebody comes");
-        stream.write_all(b"last").expect("there is room");
+        let (mut stream, _) = listener.accept().expect("a connection");
+        stream.write_all(b"last").expect("there is space");
         let _held = socket;
-        std::panic::resume_unwind(Box::new("as it is to"));
+        std::panic::resume_unwind(Box::new("a panic of the test"));
     });
     let mut stream = connect(&two.first, at(2, 80));
     stream.set_read_timeout(Some(TIMEOUT));
-    let mut said = Vec::new();
-    stream.read_to_end(&mut said).expect("it was ended in order");
-    assert_eq!(said, b"last");
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).expect("end of file");
+    assert_eq!(bytes, b"last");
     assert!(panics.join().is_err());
     assert!(two.second.udp_bind(at(2, 7)).is_ok(), "the port is free again");
-    works(&two, 80);
+    assert_works(&two, 80);
 }
 
 #[test]
-fn what_was_sent_before_an_interface_ends_arrives() {
+fn datagrams_sent_before_an_interface_is_dropped_arrive() {
     for mode in [Mode::Ud, Mode::Rc] {
         let Two { first, second, fabric: _fabric } = two(mode);
         let socket = second.udp_bind(at(2, 9)).expect("the port is free");
         let listener = second.tcp_listen(at(2, 80), 4).expect("the port is free");
         socket.set_read_timeout(Some(TIMEOUT));
-        // Nobody has ever asked where the other one is.
+        // The neighbor is not resolved yet.
         let sender = first.udp_bind(at(1, 0)).expect("a port is free");
         drop(first);
         for number in 0..10 {
-            sender.send_to(&[number; 64], at(2, 9)).expect("there is room");
+            sender.send_to(&[number; 64], at(2, 9)).expect("there is space");
         }
         drop(sender);
         for number in 0..10 {
             let mut datagram = [0; 64];
-            socket.recv_from(&mut datagram).expect("all come");
+            socket.recv_from(&mut datagram).expect("all arrive");
             assert_eq!(datagram, [number; 64], "{mode:?}");
         }
         drop(listener);
@@ -175,21 +175,21 @@ fn what_was_sent_before_an_interface_ends_arrives() {
 }
 
 #[test]
-fn a_stream_outlives_its_interface_and_both_end_with_it() {
+fn a_stream_outlives_the_handle_of_its_interface() {
     let Two { first, second, fabric: _fabric } = two(Mode::Rc);
     let listener = second.tcp_listen(at(2, 80), 4).expect("the port is free");
     let mut stream = connect(&first, at(2, 80));
     drop(first);
-    let (mut peer, _) = listener.accept().expect("somebody came");
-    stream.write_all(b"still").expect("there is room");
+    let (mut peer, _) = listener.accept().expect("a connection");
+    stream.write_all(b"still").expect("there is space");
     drop(stream);
-    let mut said = Vec::new();
-    peer.read_to_end(&mut said).expect("it was ended in order");
-    assert_eq!(said, b"still");
+    let mut bytes = Vec::new();
+    peer.read_to_end(&mut bytes).expect("end of file");
+    assert_eq!(bytes, b"still");
 }
 
-/// Two hosts, and what makes the device of a worker of the first one fail.
-pub fn two_of_which_one_is_lost(
+/// Two hosts, and a function that makes the device of a worker of the first fail.
+pub fn two_with_failing_device(
     config: &Config,
     worker: usize,
 ) -> (Two, impl FnOnce() + Send + use<>) {
@@ -200,24 +200,24 @@ pub fn two_of_which_one_is_lost(
     let setup = setup.address("10.0.0.1/24");
     let first = setup.up_pinned_at(opened, config.clone()).expect("it comes up");
     let second = up(&fabric, 2, Mode::Rc, Config::default());
-    let lose = move || {
+    let fail = move || {
         let illness = match worker.checked_sub(1) {
-            Some(hand) => illness.lock().expect("no test has panicked").beside[hand].clone(),
+            Some(index) => illness.lock().expect("no test has panicked").beside[index].clone(),
             None => illness,
         };
         let mut illness = illness.lock().expect("no test has panicked");
         illness.events.push_back(AsyncEvent::DeviceFatal);
     };
-    (Two { first, second, fabric }, lose)
+    (Two { first, second, fabric }, fail)
 }
 
 #[test]
-fn calls_that_wait_end_when_the_device_is_lost() {
-    let (Two { first, second, fabric: _fabric }, lose) =
-        two_of_which_one_is_lost(&Config::default(), 0);
+fn blocking_calls_return_when_the_device_fails() {
+    let (Two { first, second, fabric: _fabric }, fail) =
+        two_with_failing_device(&Config::default(), 0);
     let listener = second.tcp_listen(at(2, 80), 4).expect("the port is free");
     let stream = connect(&first, at(2, 80));
-    let (_peer, _) = listener.accept().expect("somebody came");
+    let (_peer, _) = listener.accept().expect("a connection");
     let listener = first.tcp_listen(at(1, 80), 4).expect("the port is free");
     let socket = first.udp_bind(at(1, 0)).expect("a port is free");
     scope(|scope| {
@@ -233,15 +233,15 @@ fn calls_that_wait_end_when_the_device_is_lost() {
             scope.spawn(|| first.ping(at(9, 0).ip(), 64, TIMEOUT).map(drop)),
         ];
         std::thread::park_timeout(Duration::from_millis(50));
-        lose();
+        fail();
         for (number, call) in calls.into_iter().enumerate() {
             let ended = call.join().expect("it does not panic").expect_err("there is no device");
-            let is_told = ended.to_string().contains("has no device any more");
-            // A neighbor may be given up in the same moment.
-            assert!(is_told || number >= 4, "call {number}: {ended}");
+            let is_reported = ended.to_string().contains("has no device any more");
+            // The neighbor may time out at the same time.
+            assert!(is_reported || number >= 4, "call {number}: {ended}");
         }
     });
-    // What is asked later is told the same.
+    // Later calls return the same error.
     let late = [
         first.udp_bind(at(1, 0)).map(drop),
         first.addresses().map(drop),

@@ -1,6 +1,6 @@
-//! Sockets of interfaces with workers of their own, at a software fabric.
+//! Sockets of interfaces with worker threads, at a software fabric.
 
-#[allow(dead_code, reason = "it only loses its device here")]
+#[allow(dead_code, reason = "only failures of the device are used here")]
 #[path = "../../../control/node/tests/node/device.rs"]
 mod device;
 mod ends;
@@ -15,7 +15,7 @@ use pollux_node::fabric::Embedded;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// How long anything may take here. Nothing takes a tenth of it.
+/// The timeout of every call; none takes a tenth of it.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn at(host: u8, port: u16) -> SocketAddr {
@@ -24,7 +24,7 @@ fn at(host: u8, port: u16) -> SocketAddr {
 
 /// Two hosts of a fabric.
 struct Two {
-    /// In the order in which they go: interfaces take leave while there is a fabric.
+    /// In the order of drop: interfaces disconnect before the fabric ends.
     first: Interface,
     second: Interface,
     fabric: Embedded,
@@ -52,7 +52,7 @@ fn two(mode: Mode) -> Two {
     two_with(mode, &Config::default())
 }
 
-/// The byte at a place of a stream.
+/// The byte at an offset of a stream.
 const fn byte(at: usize) -> u8 {
     ((at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }

@@ -1,4 +1,4 @@
-//! What sockets do, as inline ones do it, and between threads.
+//! Calls of pinned sockets, and their use by several threads.
 
 use crate::{TIMEOUT, Two, at, byte, two, two_with};
 use pollux::pinned::{Config, Idle, Interface, TcpStream};
@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{scope, spawn};
 use std::time::Duration;
 
-const BRIEFLY: Duration = Duration::from_millis(20);
+const SHORT_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// A connection, however long its way takes to be made.
+/// A connection; retries until the path is resolved.
 pub fn connect(interface: &Interface, to: SocketAddr) -> TcpStream {
     let connected = (0..100).find_map(|_| interface.tcp_connect(to).ok());
-    connected.expect("somebody listens")
+    connected.expect("a listener")
 }
 
 #[test]
@@ -27,11 +27,11 @@ fn datagrams_are_echoed_in_all_modes() {
         let is_over = AtomicBool::new(false);
         scope(|scope| {
             scope.spawn(|| {
-                echo.set_read_timeout(Some(BRIEFLY));
+                echo.set_read_timeout(Some(SHORT_TIMEOUT));
                 let mut buffer = vec![0; 65_536];
                 while !is_over.load(Ordering::Relaxed) {
-                    if let Ok((came, from)) = echo.recv_from(&mut buffer) {
-                        let _ = echo.send_to(&buffer[..came], from);
+                    if let Ok((received, from)) = echo.recv_from(&mut buffer) {
+                        let _ = echo.send_to(&buffer[..received], from);
                     }
                 }
             });
@@ -44,8 +44,8 @@ fn datagrams_are_echoed_in_all_modes() {
                 let payload: Vec<u8> = (len..2 * len).map(byte).collect();
                 let is_answered = (0..100).any(|_| {
                     let is_sent = socket.send_to(&payload, at(2, 7)).is_ok();
-                    while is_sent && let Ok((came, from)) = socket.recv_from(&mut buffer) {
-                        if (&buffer[..came], from) == (&payload[..], at(2, 7)) {
+                    while is_sent && let Ok((received, from)) = socket.recv_from(&mut buffer) {
+                        if (&buffer[..received], from) == (&payload[..], at(2, 7)) {
                             return true;
                         }
                     }
@@ -61,7 +61,7 @@ fn datagrams_are_echoed_in_all_modes() {
     }
 }
 
-/// What was sent, as somebody who knows its order and content would say it.
+/// A checksum of content and order.
 fn sum(bytes: &[u8], mut sum: u64) -> u64 {
     for byte in bytes {
         sum = (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
@@ -70,14 +70,14 @@ fn sum(bytes: &[u8], mut sum: u64) -> u64 {
 }
 
 #[test]
-fn eight_megabytes_go_each_way_at_once() {
+fn streams_in_both_directions_arrive_intact() {
     const BYTES: usize = 8_000_000;
     let send = |stream: &TcpStream| {
         let (mut sent, mut all) = (0, 0);
         while sent < BYTES {
             let len = (1 + sent % 70_001).min(BYTES - sent);
             let part: Vec<u8> = (sent..sent + len).map(byte).collect();
-            (&mut &*stream).write_all(&part).expect("there is room in time");
+            (&mut &*stream).write_all(&part).expect("there is space in time");
             all = sum(&part, all);
             sent += len;
         }
@@ -86,17 +86,17 @@ fn eight_megabytes_go_each_way_at_once() {
         all
     };
     let receive = |stream: &TcpStream| {
-        let (mut came, mut all, mut buffer) = (0, 0, vec![0; 50_000]);
+        let (mut received, mut all, mut buffer) = (0, 0, vec![0; 50_000]);
         loop {
-            match (&mut &*stream).read(&mut buffer).expect("it comes whole") {
+            match (&mut &*stream).read(&mut buffer).expect("all of it arrives") {
                 0 => break,
                 len => {
                     all = sum(&buffer[..len], all);
-                    came += len;
+                    received += len;
                 }
             }
         }
-        assert_eq!(came, BYTES);
+        assert_eq!(received, BYTES);
         all
     };
     for (mode, idle) in
@@ -105,86 +105,87 @@ fn eight_megabytes_go_each_way_at_once() {
         let two = two_with(mode, &Config { idle, ..Config::default() });
         let there = SocketAddr::from(([0xfd00, 0, 0, 0, 0, 0, 0, 2], 80));
         let listener = two.second.tcp_listen(there, 4).expect("the port is free");
-        let ours = connect(&two.first, there);
-        let (theirs, peer) = listener.accept().expect("somebody came");
-        assert_eq!(peer, ours.local_addr().expect("an end"));
-        for stream in [&ours, &theirs] {
+        let client = connect(&two.first, there);
+        let (server, peer) = listener.accept().expect("a connection");
+        assert_eq!(peer, client.local_addr().expect("an end"));
+        for stream in [&client, &server] {
             stream.set_read_timeout(Some(TIMEOUT));
             stream.set_write_timeout(Some(TIMEOUT));
         }
         scope(|scope| {
-            // Both ends of both in threads of their own: four share two connections' ends.
-            let sent = [&ours, &theirs].map(|stream| scope.spawn(move || send(stream)));
-            let came = [&theirs, &ours].map(|stream| scope.spawn(move || receive(stream)));
-            let [sent, came] = [sent, came].map(|both| both.map(|one| one.join().expect("a sum")));
-            assert_eq!(sent, came);
+            // Four threads: a sender and a receiver at each end.
+            let sent = [&client, &server].map(|stream| scope.spawn(move || send(stream)));
+            let received = [&server, &client].map(|stream| scope.spawn(move || receive(stream)));
+            let [sent, received] =
+                [sent, received].map(|both| both.map(|one| one.join().expect("a sum")));
+            assert_eq!(sent, received);
         });
     }
 }
 
 #[test]
-fn half_a_connection_is_ended_by_itself() {
+fn each_half_of_a_connection_is_closed_separately() {
     let two = two(Mode::Rc);
     let listener = two.second.tcp_listen(at(2, 80), 4).expect("the port is free");
     let server = spawn(move || {
-        let (mut stream, _) = listener.accept().expect("somebody comes");
+        let (mut stream, _) = listener.accept().expect("a connection");
         let mut request = String::new();
-        stream.read_to_string(&mut request).expect("it comes whole");
-        stream.write_all(request.to_uppercase().as_bytes()).expect("our half is open");
+        stream.read_to_string(&mut request).expect("all of it arrives");
+        stream.write_all(request.to_uppercase().as_bytes()).expect("the sending half is open");
     });
     let mut stream = connect(&two.first, at(2, 80));
-    stream.write_all(b"whole").expect("there is room");
+    stream.write_all(b"request").expect("there is space");
     stream.shutdown(Shutdown::Write).expect("it is open");
-    let late = stream.write(b"more").expect_err("our half is shut");
+    let late = stream.write(b"more").expect_err("the sending half is closed");
     assert_eq!(late.kind(), ErrorKind::BrokenPipe);
     let mut response = String::new();
-    stream.read_to_string(&mut response).expect("the other half is open");
-    assert_eq!(response, "WHOLE");
+    stream.read_to_string(&mut response).expect("the receiving half is open");
+    assert_eq!(response, "REQUEST");
     assert_eq!(stream.read(&mut [0; 9]).expect("it was ended"), 0);
     server.join().expect("it does not panic");
 }
 
 #[test]
-fn calls_that_would_wait_say_so_and_refusals_are_told() {
+fn calls_return_the_error_kinds_of_the_standard_library() {
     let two = two(Mode::Ud);
     let socket = two.first.udp_bind(at(1, 0)).expect("a port is free");
     socket.set_nonblocking(true);
     let would_wait = socket.recv_from(&mut [0; 9]).expect_err("nothing was sent");
     assert_eq!(would_wait.kind(), ErrorKind::WouldBlock);
-    socket.set_read_timeout(Some(BRIEFLY));
+    socket.set_read_timeout(Some(SHORT_TIMEOUT));
     let late = socket.recv_from(&mut [0; 9]).expect_err("nothing was sent");
     assert_eq!(late.kind(), ErrorKind::TimedOut);
-    let refused = two.first.tcp_connect(at(2, 81)).err().expect("nobody listens");
+    let refused = two.first.tcp_connect(at(2, 81)).err().expect("no listener");
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
-    let soon = two.first.tcp_connect_timeout(at(8, 80), BRIEFLY);
-    assert_eq!(soon.err().expect("nobody is there").kind(), ErrorKind::TimedOut);
-    let nobody = two.first.tcp_connect(at(9, 80)).err().expect("nobody is there");
-    assert_eq!(nobody.kind(), ErrorKind::HostUnreachable);
+    let soon = two.first.tcp_connect_timeout(at(8, 80), SHORT_TIMEOUT);
+    assert_eq!(soon.err().expect("no such host").kind(), ErrorKind::TimedOut);
+    let absent = two.first.tcp_connect(at(9, 80)).err().expect("no such host");
+    assert_eq!(absent.kind(), ErrorKind::HostUnreachable);
 
     socket.connect(at(2, 10)).expect("it is an address");
     socket.set_read_timeout(Some(TIMEOUT));
-    socket.send(b"anybody?").expect("there is room");
-    let refused = socket.recv_from(&mut [0; 9]).expect_err("nobody is there");
+    socket.send(b"request").expect("there is space");
+    let refused = socket.recv_from(&mut [0; 9]).expect_err("no such host");
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
-    let too_long = socket.send(&[0; 2044]).expect_err("no datagram is so long");
+    let too_long = socket.send(&[0; 2044]).expect_err("it exceeds the MTU");
     assert!(too_long.to_string().contains("2016 bytes"), "{too_long}");
-    let nowhere = socket.send_to(b"", at(2, 0)).expect_err("there is no port 0");
-    assert_eq!(nowhere.kind(), ErrorKind::InvalidInput);
-    let not_ours = two.first.udp_bind(at(7, 0)).err().expect("it is not our address");
-    assert_eq!(not_ours.kind(), ErrorKind::AddrNotAvailable);
+    let no_port = socket.send_to(b"", at(2, 0)).expect_err("port 0 is invalid");
+    assert_eq!(no_port.kind(), ErrorKind::InvalidInput);
+    let foreign = two.first.udp_bind(at(7, 0)).err().expect("the address is not local");
+    assert_eq!(foreign.kind(), ErrorKind::AddrNotAvailable);
     let taken = two.first.udp_bind(socket.local_addr().expect("it is bound")).err();
     assert_eq!(taken.expect("it is taken").kind(), ErrorKind::AddrInUse);
 
     let listener = two.second.tcp_listen(at(2, 80), 4).expect("the port is free");
     listener.set_nonblocking(true);
     assert!(!listener.is_ready());
-    let nobody = listener.accept().err().expect("nobody comes");
-    assert_eq!(nobody.kind(), ErrorKind::WouldBlock);
-    listener.set_timeout(Some(BRIEFLY));
-    let nobody = listener.accept().err().expect("nobody comes");
-    assert_eq!(nobody.kind(), ErrorKind::TimedOut);
+    let error = listener.accept().err().expect("no connection");
+    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    listener.set_timeout(Some(SHORT_TIMEOUT));
+    let error = listener.accept().err().expect("no connection");
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
     let mut stream = connect(&two.first, at(2, 80));
-    let (accepted, _) = listener.accept().expect("somebody came");
+    let (accepted, _) = listener.accept().expect("a connection");
     stream.set_nonblocking(true);
     let nothing = stream.read(&mut [0; 9]).expect_err("nothing was sent");
     assert_eq!((nothing.kind(), stream.is_readable()), (ErrorKind::WouldBlock, false));
@@ -196,36 +197,36 @@ fn calls_that_would_wait_say_so_and_refusals_are_told() {
         }
     };
     assert_eq!(full.kind(), ErrorKind::WouldBlock);
-    // The ring is full; the windows are when all that waits has no room.
-    stream.set_write_timeout(Some(BRIEFLY));
+    // The ring is full; then the buffers of both stacks fill.
+    stream.set_write_timeout(Some(SHORT_TIMEOUT));
     let unread = loop {
         match (stream.write(&[7; 16_384]), stream.flush()) {
             (Ok(count), _) => written += count,
             (Err(full), Err(unread)) => break [full, unread],
             (Err(_), Ok(())) => {}
         }
-        assert!(written < 1 << 24, "nobody has room for all that");
+        assert!(written < 1 << 24, "no buffer is that large");
     };
     assert!(unread.iter().all(|error| error.kind() == ErrorKind::TimedOut), "{unread:?}");
     stream.set_write_timeout(Some(TIMEOUT));
     scope(|scope| {
         scope.spawn(|| {
             let mut all = vec![0; written];
-            (&mut &accepted).read_exact(&mut all).expect("all of it comes");
+            (&mut &accepted).read_exact(&mut all).expect("all of it arrives");
         });
         stream.flush().expect("the peer reads");
     });
 }
 
 #[test]
-fn an_interface_is_asked_from_any_thread() {
+fn an_interface_can_be_queried_by_any_thread() {
     let Two { first, second: _second, fabric: _fabric } = two(Mode::Rc);
     let asked = spawn(move || {
         assert!(first.addresses().expect("it is served").contains(&at(1, 0).ip()));
         let took = (0..100).find_map(|_| first.ping(at(2, 0).ip(), 64, TIMEOUT).ok());
         assert!(took.is_some(), "it answers");
-        let nobody = first.ping(at(9, 0).ip(), 64, TIMEOUT).expect_err("nobody is there");
-        assert_eq!(nobody.kind(), ErrorKind::HostUnreachable);
+        let absent = first.ping(at(9, 0).ip(), 64, TIMEOUT).expect_err("no such host");
+        assert_eq!(absent.kind(), ErrorKind::HostUnreachable);
         first.neighbors().expect("it is served")
     });
     let neighbors = asked.join().expect("it does not panic");
@@ -233,40 +234,40 @@ fn an_interface_is_asked_from_any_thread() {
 }
 
 #[test]
-fn groups_and_batches() {
+fn groups_batches_and_loopback_work() {
     let group: IpAddr = "239.1.2.3".parse().expect("an address");
     let two = two(Mode::Ud);
-    let (speaker, is_over) =
+    let (sender, is_over) =
         (two.first.udp_bind(at(1, 6000)).expect("free"), AtomicBool::new(false));
     let listener = two.second.udp_bind(SocketAddr::from(([0, 0, 0, 0], 5000))).expect("free");
     listener.set_read_timeout(Some(TIMEOUT));
-    listener.join(group).expect("it is one");
-    assert!(listener.join(at(1, 0).ip()).is_err(), "it is none");
+    listener.join(group).expect("it is a group");
+    assert!(listener.join(at(1, 0).ip()).is_err(), "it is no group");
     scope(|scope| {
         scope.spawn(|| {
             let (mut first, mut second) = ([0; 9], [0; 9]);
             let mut slots = [&mut first, &mut second]
                 .map(|buffer| UdpSlot { buffer: &mut buffer[..], received: None });
-            let mut came = listener.recv_batch(&mut slots).expect("somebody speaks");
-            let one = slots[0].received.expect("it came");
+            let mut received = listener.recv_batch(&mut slots).expect("a datagram");
+            let one = slots[0].received.expect("a datagram");
             assert_eq!((one.from, one.to, one.len), (at(1, 6000), group, 3));
-            while came < 2 {
-                came += listener.recv_batch(&mut slots[..1]).expect("there were two");
+            while received < 2 {
+                received += listener.recv_batch(&mut slots[..1]).expect("the second datagram");
             }
             is_over.store(true, Ordering::Relaxed);
             listener.leave(group);
         });
-        // Joining takes its time.
+        // Datagrams are lost until the join is complete.
         let to = SocketAddr::new(group, 5000);
         while !is_over.load(Ordering::Relaxed) {
-            assert_eq!(speaker.send_batch(&[(b"one", to), (b"two", to)]).expect("room"), 2);
-            std::thread::park_timeout(BRIEFLY);
+            assert_eq!(sender.send_batch(&[(b"one", to), (b"two", to)]).expect("space"), 2);
+            std::thread::park_timeout(SHORT_TIMEOUT);
         }
     });
-    speaker.set_read_timeout(Some(TIMEOUT));
-    speaker.send_to(b"self", at(1, 6000)).expect("there is room");
+    sender.set_read_timeout(Some(TIMEOUT));
+    sender.send_to(b"self", at(1, 6000)).expect("there is space");
     let mut buffer = [0; 9];
-    speaker.recv_from(&mut buffer).expect("it comes back");
+    sender.recv_from(&mut buffer).expect("it loops back");
     assert_eq!(&buffer[..4], b"self");
 }
 
@@ -278,15 +279,15 @@ fn many_threads_share_an_interface_a_socket_and_a_listener() {
     let listener = Arc::new(two.second.tcp_listen(at(2, 80), 64).expect("the port is free"));
     let echo = two.second.udp_bind(at(2, 7)).expect("the port is free");
     let (served, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
-    // The way is made once, and not by all at the same time.
+    // Resolves the path once.
     assert!((0..100).any(|_| two.first.ping(at(2, 0).ip(), 64, TIMEOUT).is_ok()));
     scope(|scope| {
         for _ in 0..2 {
-            // Two accept at the same listener, two receive at the same socket.
+            // Two threads accept from one listener, and two receive from one socket.
             scope.spawn(|| {
                 listener.set_timeout(Some(TIMEOUT));
                 while served.fetch_add(1, Ordering::Relaxed) < THREADS {
-                    let (mut stream, _) = listener.accept().expect("somebody comes");
+                    let (mut stream, _) = listener.accept().expect("a connection");
                     scope.spawn(move || {
                         let mut buffer = [0; 64];
                         while let Ok(len @ 1..) = stream.read(&mut buffer) {
@@ -296,7 +297,7 @@ fn many_threads_share_an_interface_a_socket_and_a_listener() {
                 }
             });
             scope.spawn(|| {
-                echo.set_read_timeout(Some(BRIEFLY));
+                echo.set_read_timeout(Some(SHORT_TIMEOUT));
                 let mut buffer = [0; 64];
                 while !is_over.load(Ordering::Relaxed) {
                     if let Ok((len, from)) = echo.recv_from(&mut buffer) {
@@ -317,7 +318,7 @@ fn many_threads_share_an_interface_a_socket_and_a_listener() {
                     stream.read_exact(&mut answer).expect("it is answered");
                     assert_eq!(answer, question);
                     let is_answered = (0..100).any(|_| {
-                        socket.send_to(&question, at(2, 7)).expect("there is room");
+                        socket.send_to(&question, at(2, 7)).expect("there is space");
                         while let Ok((4, _)) = socket.recv_from(&mut answer) {
                             if answer == question {
                                 return true;
@@ -336,39 +337,39 @@ fn many_threads_share_an_interface_a_socket_and_a_listener() {
 }
 
 #[test]
-fn each_of_many_sockets_hears_what_it_is_sent() {
+fn each_of_many_sockets_receives_its_datagrams() {
     const SOCKETS: u16 = 400;
     let two = two(Mode::Ud);
     let bind = |number| two.second.udp_bind(at(2, 10_000 + number)).expect("the port is free");
     let sockets: Vec<_> = (0..SOCKETS).map(bind).collect();
-    let speaker = two.first.udp_bind(at(1, 0)).expect("a port is free");
+    let sender = two.first.udp_bind(at(1, 0)).expect("a port is free");
     let mut waits: Vec<_> = (0..SOCKETS).collect();
-    // Datagrams may be lost, at first all of them.
+    // Datagrams are lost until the path is resolved.
     for _ in 0..100 {
         for number in &waits {
             let to = at(2, 10_000 + number);
-            speaker.send_to(&number.to_ne_bytes(), to).expect("there is room in time");
+            sender.send_to(&number.to_ne_bytes(), to).expect("there is space in time");
         }
         waits.retain(|number| {
-            let (socket, mut said) = (&sockets[usize::from(*number)], [0; 2]);
-            socket.set_read_timeout(Some(BRIEFLY));
-            let is_heard = socket.recv_from(&mut said).is_ok();
-            assert!(!is_heard || said == number.to_ne_bytes(), "another's");
-            !is_heard
+            let (socket, mut bytes) = (&sockets[usize::from(*number)], [0; 2]);
+            socket.set_read_timeout(Some(SHORT_TIMEOUT));
+            let is_received = socket.recv_from(&mut bytes).is_ok();
+            assert!(!is_received || bytes == number.to_ne_bytes(), "of another socket");
+            !is_received
         });
         if waits.is_empty() {
             return;
         }
     }
-    panic!("{} have heard nothing", waits.len());
+    panic!("{} have received nothing", waits.len());
 }
 
 #[test]
-fn a_backlog_is_accepted_in_order_and_loses_nobody() {
+fn a_backlog_is_accepted_in_order_without_loss() {
     const CONNECTIONS: u8 = 40;
     let two = two(Mode::Rc);
     let listener = two.second.tcp_listen(at(2, 80), 64).expect("the port is free");
-    // All are open, and have said something, before anybody accepts one.
+    // All are open and have sent data before the first is accepted.
     let streams: Vec<_> = (0..CONNECTIONS)
         .map(|number| {
             let mut stream = connect(&two.first, at(2, 80));
@@ -381,15 +382,15 @@ fn a_backlog_is_accepted_in_order_and_loses_nobody() {
     for (number, stream) in (0..).zip(&streams) {
         let (mut accepted, peer) = listener.accept().expect("it waits");
         assert_eq!(peer, stream.local_addr().expect("an end"));
-        let mut said = [0];
-        accepted.read_exact(&mut said).expect("it was said");
-        assert_eq!(said, [number]);
+        let mut byte = [0];
+        accepted.read_exact(&mut byte).expect("it was sent");
+        assert_eq!(byte, [number]);
     }
     assert!(!listener.is_ready());
 }
 
 #[test]
-fn what_no_worker_can_be_is_said() {
+fn invalid_configurations_and_the_socket_limit_are_errors() {
     let setup = Node::open("soft:")
         .expect("a device")
         .interface("ib0")
@@ -399,19 +400,19 @@ fn what_no_worker_can_be_is_said() {
     let refusal = setup.clone().up_pinned(nowhere).err().expect("there is no such core");
     assert!(matches!(refusal, UpError::Core(99_999)), "{refusal}");
     let none = Node::open("soft:/nowhere/fabric@host1").expect("a device").interface("ib0");
-    let refusal = none.up_pinned(Config::default()).err().expect("it is none").to_string();
+    let refusal = none.up_pinned(Config::default()).err().expect("it is no group").to_string();
     assert!(refusal.contains("pollux fabric --socket /nowhere/fabric"), "{refusal}");
     let few = Config { sockets_max: 2, ..Config::default() };
     let interface = setup.up_pinned(few).expect("it comes up");
     let sockets = [0, 0].map(|_| interface.udp_bind(at(1, 0)).expect("a port is free"));
-    let full = interface.udp_bind(at(1, 0)).err().expect("two are all");
+    let full = interface.udp_bind(at(1, 0)).err().expect("the limit is two");
     assert_eq!(full.kind(), ErrorKind::QuotaExceeded);
     drop(sockets);
     assert!((0..100).any(|_| interface.udp_bind(at(1, 0)).is_ok()));
 }
 
 #[test]
-fn a_connection_has_the_keepalive_that_it_was_given() {
+fn keepalive_is_set_and_read_back() {
     let two = two(Mode::Ud);
     let listener = two.second.tcp_listen(at(2, 80), 1).expect("the port is free");
     let stream = connect(&two.first, at(2, 80));

@@ -1,4 +1,4 @@
-//! A control thread that stands still, as in a debugger, while applications go on.
+//! A stalled control thread, as in a debugger, while applications continue.
 
 use crate::device::ailing;
 use crate::sockets::connect;
@@ -12,14 +12,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::scope;
 use std::time::{Duration, Instant};
 
-/// How long it stands still: longer than neighbors wait for an answer before they give up.
+/// The time of the stall: longer than the timeout of neighbor resolution.
 const STALL: Duration = Duration::from_secs(5);
-/// Round trips by each kind of socket meanwhile, at least.
+/// The minimum number of round trips of each kind of socket meanwhile.
 const ROUNDS: usize = 500;
-/// Echo requests to whom stands still.
+/// Echo requests to the stalled host.
 const PINGS: usize = 32;
 
-/// Returns each datagram, and what comes by connections, until an empty datagram comes.
+/// Echoes datagrams and streams until an empty datagram arrives.
 fn echo(interface: &Interface) {
     let socket = interface.udp_bind(at(2, 7)).expect("the port is free");
     let listener = interface.tcp_listen(at(2, 7), 16).expect("the port is free");
@@ -29,7 +29,7 @@ fn echo(interface: &Interface) {
             while let Ok((mut stream, _)) = listener.accept() {
                 let mut bytes = [0; 64];
                 while let Ok(len @ 1..) = stream.read(&mut bytes) {
-                    stream.write_all(&bytes[..len]).expect("there is room");
+                    stream.write_all(&bytes[..len]).expect("there is space");
                 }
                 if bytes[0] == 0 {
                     return;
@@ -42,7 +42,7 @@ fn echo(interface: &Interface) {
             if len == 0 {
                 return;
             }
-            socket.send_to(&bytes[..len], from).expect("there is room");
+            socket.send_to(&bytes[..len], from).expect("there is space");
         }
     });
 }
@@ -61,11 +61,11 @@ impl Drop for End<'_> {
 }
 
 #[test]
-#[expect(clippy::disallowed_methods, reason = "the stall lasts by the machine's clock")]
-fn sockets_go_on_while_the_control_thread_stands_still() {
+#[expect(clippy::disallowed_methods, reason = "the stall takes real time")]
+fn sockets_work_while_the_control_thread_is_stalled() {
     for mode in [Mode::Ud, Mode::Rc] {
         let fabric = Embedded::start("single:2").expect("it starts");
-        // Only the control thread uses this device; that of its worker is beside it.
+        // Only the control thread uses this context of the device; the worker has another.
         let (opened, illness) = ailing(&fabric.port("host1"));
         let setup = Node::open("host1").expect("a device").interface("ib0").mode(mode);
         let setup = setup.timeout(TIMEOUT).address("10.0.0.1/24");
@@ -81,13 +81,13 @@ fn sockets_go_on_while_the_control_thread_stands_still() {
             let socket = two.first.udp_bind(at(1, 0)).expect("a port is free");
             socket.set_read_timeout(Some(TIMEOUT));
             let mut round = |number: usize| {
-                let (said, mut heard) = ([1 + number as u8 % 255; 64], [0; 64]);
-                socket.send_to(&said, at(2, 7)).expect("there is room");
-                let (len, _) = socket.recv_from(&mut heard).expect("it is echoed");
-                assert_eq!((len, heard), (64, said), "{mode:?}");
-                stream.write_all(&said).expect("there is room");
-                stream.read_exact(&mut heard).expect("it is echoed");
-                assert_eq!(heard, said, "{mode:?}");
+                let (sent, mut echoed) = ([1 + number as u8 % 255; 64], [0; 64]);
+                socket.send_to(&sent, at(2, 7)).expect("there is space");
+                let (len, _) = socket.recv_from(&mut echoed).expect("it is echoed");
+                assert_eq!((len, echoed), (64, sent), "{mode:?}");
+                stream.write_all(&sent).expect("there is space");
+                stream.read_exact(&mut echoed).expect("it is echoed");
+                assert_eq!(echoed, sent, "{mode:?}");
             };
             (0..ROUNDS).for_each(&mut round);
             let before = two.first.neighbors().expect("it is served");
@@ -100,7 +100,7 @@ fn sockets_go_on_while_the_control_thread_stands_still() {
                         let answer = two.second.ping(at(1, 0).ip(), 56, TIMEOUT);
                         answered.fetch_add(1, Ordering::Relaxed);
                         assert!(is_over.load(Ordering::Relaxed), "{answer:?} too early");
-                        answer.expect("it is answered in the end");
+                        answer.expect("it is answered after the stall");
                     })
                 })
                 .collect();
@@ -109,7 +109,7 @@ fn sockets_go_on_while_the_control_thread_stands_still() {
                 round(rounds);
                 rounds += 1;
             }
-            // A new connection, too, is the worker's business.
+            // A new connection does not need the control thread.
             let mut new = two.first.tcp_connect(at(2, 7)).expect("it listens");
             new.set_read_timeout(Some(TIMEOUT));
             assert_eq!(answered.load(Ordering::Relaxed), 0, "{mode:?}");
@@ -120,9 +120,9 @@ fn sockets_go_on_while_the_control_thread_stands_still() {
             assert_eq!(two.first.neighbors().expect("it is served"), before, "{mode:?}");
             drop(stream);
             new.write_all(b"new").expect("it is connected");
-            let mut heard = [0; 3];
-            new.read_exact(&mut heard).expect("it is echoed");
-            assert_eq!(&heard, b"new");
+            let mut echoed = [0; 3];
+            new.read_exact(&mut echoed).expect("it is echoed");
+            assert_eq!(&echoed, b"new");
             new.shutdown(Shutdown::Both).expect("it is connected");
             drop(end);
         });

@@ -1,6 +1,6 @@
-//! Tasks of an executor that knows nothing of sockets: a thread, and flags of who is to be asked.
+//! Tasks of an executor without support for sockets: a thread, and a flag for each woken task.
 
-use crate::ends::two_of_which_one_is_lost;
+use crate::ends::two_with_failing_device;
 use crate::{TIMEOUT, Two, at, byte, two};
 use pollux::Mode;
 use pollux::pinned::{Config, Interface, TcpStream};
@@ -29,8 +29,8 @@ impl Wake for Flag {
 
 type Task<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
-/// Runs tasks in this thread until all are done, each only when it was woken; says how often that
-/// was.
+/// Runs tasks in this thread until all are done, and polls each only when it was woken. Returns the
+/// number of wakes.
 fn run(mut tasks: Vec<Task<'_>>) -> usize {
     let flag = || {
         let (is_up, wakes) = (AtomicBool::new(true), AtomicUsize::new(0));
@@ -48,12 +48,12 @@ fn run(mut tasks: Vec<Task<'_>>) -> usize {
             }
         }
         if !busy {
-            // A thread may also wake up for what it has seen before.
+            // An unpark may be of an earlier wake.
             let is_woken = (0..10).any(|_| {
                 std::thread::park_timeout(TIMEOUT / 10);
                 flags.iter().any(|flag| flag.is_up.load(Ordering::Relaxed))
             });
-            assert!(is_woken, "nobody was woken in time");
+            assert!(is_woken, "no task was woken in time");
         }
     }
     flags.iter().map(|flag| flag.wakes.load(Ordering::Relaxed)).sum()
@@ -64,14 +64,14 @@ fn once<R>(future: Pin<&mut impl Future<Output = R>>) -> Poll<R> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// A connection, however long its way takes to be made.
+/// A connection; retries until the path is resolved.
 async fn connect(interface: &Interface, to: SocketAddr) -> TcpStream {
     for _ in 0..100 {
         if let Ok(stream) = interface.tcp_connect_async(to).await {
             return stream;
         }
     }
-    panic!("nobody listens");
+    panic!("no listener");
 }
 
 async fn echo(stream: TcpStream) -> io::Result<()> {
@@ -98,14 +98,14 @@ fn one_thread_serves_many_sockets() {
     for number in 0..STREAMS {
         let (first, listener) = (&two.first, &listener);
         tasks.push(Box::pin(async move {
-            let (stream, _) = listener.accept_async().await.expect("somebody comes");
-            echo(stream).await.expect("the peer is there");
+            let (stream, _) = listener.accept_async().await.expect("a connection");
+            echo(stream).await.expect("the peer is connected");
         }));
         tasks.push(Box::pin(async move {
             let stream = connect(first, at(2, 80)).await;
             let all: Vec<u8> = (number..number + BYTES).map(byte).collect();
             let (mut sent, mut back, mut buffer) = (0, Vec::new(), [0; 7000]);
-            // Both at once, or two rings fill and each waits for the other.
+            // Both directions at once, or two full rings wait for each other.
             poll_fn(|context| {
                 while sent < BYTES
                     && let Poll::Ready(count) = stream.poll_write(context, &all[sent..])
@@ -122,7 +122,7 @@ fn one_thread_serves_many_sockets() {
                 if back.len() < BYTES { Poll::Pending } else { Poll::Ready(()) }
             })
             .await;
-            assert!(back == all, "not those that were sent");
+            assert!(back == all, "wrong bytes");
             stream.flush_async().await.expect("it is acknowledged");
             stream.shutdown(Shutdown::Write).expect("it is open");
             assert_eq!(stream.read_async(&mut buffer).await.expect("it ends in order"), 0);
@@ -132,7 +132,7 @@ fn one_thread_serves_many_sockets() {
         let mut buffer = [0; 64];
         for _ in 0..200 {
             let (len, from) = answers.recv_from_async(&mut buffer).await.expect("it is there");
-            answers.send_to_async(&buffer[..len], from).await.expect("there is room");
+            answers.send_to_async(&buffer[..len], from).await.expect("there is space");
         }
     }));
     tasks.push(Box::pin(async {
@@ -140,7 +140,7 @@ fn one_thread_serves_many_sockets() {
         drop(connect(&two.first, at(2, 80)).await);
         let mut buffer = [0; 64];
         for round in 0..200u32 {
-            asks.send_to_async(&round.to_ne_bytes(), at(2, 7)).await.expect("there is room");
+            asks.send_to_async(&round.to_ne_bytes(), at(2, 7)).await.expect("there is space");
             let (len, from) = asks.recv_from_async(&mut buffer).await.expect("it is there");
             assert_eq!((&buffer[..len], from), (&round.to_ne_bytes()[..], at(2, 7)));
         }
@@ -149,13 +149,13 @@ fn one_thread_serves_many_sockets() {
 }
 
 #[test]
-fn a_task_sleeps_until_there_is_something() {
+fn a_task_is_woken_for_events_only() {
     let two = two(Mode::Rc);
     let listener = two.second.tcp_listen(at(2, 80), 4).expect("the port is free");
     let waits: Task<'_> = Box::pin(async {
-        let (stream, _) = listener.accept_async().await.expect("somebody comes");
+        let (stream, _) = listener.accept_async().await.expect("a connection");
         let mut byte = [0];
-        assert_eq!(stream.read_async(&mut byte).await.expect("it is said"), 1);
+        assert_eq!(stream.read_async(&mut byte).await.expect("it arrives"), 1);
     });
     let wakes = std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -175,7 +175,7 @@ fn a_future_can_be_dropped_at_any_time() {
     let listener = two.second.tcp_listen(at(2, 80), 64).expect("the port is free");
     let socket = two.first.udp_bind(at(1, 7)).expect("the port is free");
     for _ in 0..200 {
-        // Before the worker has answered, or while the peer is asked.
+        // Before the reply of the worker, or before the answer of the peer.
         let mut connecting = pin!(two.first.tcp_connect_async(at(2, 80)));
         if let Poll::Ready(stream) = once(connecting.as_mut()) {
             drop(stream);
@@ -185,10 +185,10 @@ fn a_future_can_be_dropped_at_any_time() {
             drop(accepted.expect("it is served"));
         }
     }
-    // All of that was cleared away, and another connection works.
+    // The dropped futures leave no state, and another connection works.
     let served = async {
         loop {
-            let (stream, _) = listener.accept_async().await.expect("somebody comes");
+            let (stream, _) = listener.accept_async().await.expect("a connection");
             // Those that were dropped may still be in the queue.
             if let Ok(1) = stream.read_async(&mut [0]).await {
                 return stream.write_all_async(b"!").await.expect("it is open");
@@ -204,24 +204,24 @@ fn a_future_can_be_dropped_at_any_time() {
 }
 
 #[test]
-fn tasks_end_when_the_device_is_lost() {
-    let (Two { first, second, fabric: _fabric }, lose) =
-        two_of_which_one_is_lost(&Config::default(), 0);
+fn tasks_end_when_the_device_fails() {
+    let (Two { first, second, fabric: _fabric }, fail) =
+        two_with_failing_device(&Config::default(), 0);
     let _listener = second.tcp_listen(at(2, 80), 4).expect("the port is free");
     let listener = first.tcp_listen(at(1, 80), 4).expect("the port is free");
     let socket = first.udp_bind(at(1, 0)).expect("a port is free");
-    let said = |error: io::Error| assert!(error.to_string().contains("no device any more"));
+    let check = |error: io::Error| assert!(error.to_string().contains("no device any more"));
     let tasks: Vec<Task<'_>> = vec![
-        Box::pin(async { said(listener.accept_async().await.err().expect("there is none")) }),
+        Box::pin(async { check(listener.accept_async().await.err().expect("no device")) }),
         Box::pin(async {
-            said(socket.recv_from_async(&mut [0; 9]).await.expect_err("there is none"));
+            check(socket.recv_from_async(&mut [0; 9]).await.expect_err("no device"));
         }),
         Box::pin(async { assert!(connect_and_wait(&first).await.is_err()) }),
     ];
     std::thread::scope(|scope| {
         scope.spawn(|| {
             std::thread::park_timeout(std::time::Duration::from_millis(30));
-            lose();
+            fail();
         });
         run(tasks);
     });
