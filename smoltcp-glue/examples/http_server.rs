@@ -1,17 +1,17 @@
-//! A server of HTTP that says hello, and somebody who asks it.
+//! An HTTP server that answers "hello", and its client.
 //!
 //! ```sh
 //! cargo run --release -p pollux --example http_server
 //! ```
 //!
-//! runs both in one process. With arguments it is the server, or who asks, at any device:
+//! runs both in one process. With arguments it is the server or the client, at any device:
 //!
 //! ```sh
 //! cargo run --release -p pollux --example http_server -- mlx5_0:1 10.0.0.1/24
 //! cargo run --release -p pollux --example http_server -- mlx5_0:1 10.0.0.2/24 10.0.0.1
 //! ```
 //!
-//! One thread serves all connections: it waits for none, and asks those that have something to say.
+//! One thread serves all connections without blocking: it reads from those that are readable.
 
 mod ends;
 
@@ -22,7 +22,7 @@ use std::net::SocketAddr;
 
 const PORT: u16 = 80;
 const ANSWER: &[u8] = b"HTTP/1.0 200 OK\r\nContent-Length: 6\r\n\r\nhello\n";
-/// What is read of a request, which nobody looks at beyond its end.
+/// The maximum length of a request.
 const REQUEST_BYTES_MAX: usize = 8192;
 
 fn main() -> Ended {
@@ -38,21 +38,20 @@ fn serve(device: &str, address: &str) -> Ended {
         while listener.is_ready() {
             clients.push((listener.accept()?.0, Vec::new()));
         }
-        clients.retain_mut(|(stream, request)| {
-            !stream.is_readable() || is_waited_for(stream, request)
-        });
+        clients
+            .retain_mut(|(stream, request)| !stream.is_readable() || read_request(stream, request));
     }
 }
 
-/// Reads on, and answers a request that is whole; says whether there is more to come.
-fn is_waited_for(stream: &mut TcpStream, request: &mut Vec<u8>) -> bool {
+/// Reads a part of a request, and answers a complete one; returns whether more is expected.
+fn read_request(stream: &mut TcpStream, request: &mut Vec<u8>) -> bool {
     let mut part = [0; 512];
     match stream.read(&mut part) {
         Err(_) | Ok(0) => return false,
         Ok(len) => request.extend_from_slice(&part[..len]),
     }
     if request.ends_with(b"\r\n\r\n") {
-        // The buffer of a new connection has room for this.
+        // The buffer of a new connection has space for this.
         let _ = stream.write_all(ANSWER);
         return false;
     }

@@ -1,12 +1,12 @@
-//! An application's own loop as the worker of its sockets: it looks at many, waits for none, and
-//! does its own work in between.
+//! An application's own loop as the worker of its sockets: it polls many, blocks on none, and does
+//! other work in between.
 //!
 //! ```sh
 //! cargo run --release -p pollux --example inline_worker
 //! ```
 //!
-//! Both hosts are this thread's. One has a thousand sockets, each of which adds up what it hears;
-//! the other sends to all of them, a batch at a time. With arguments they are at other devices:
+//! One thread runs both hosts. One has a thousand sockets, each of which sums its datagrams; the
+//! other sends to all of them, a batch at a time. With arguments they are at other devices:
 //!
 //! ```sh
 //! cargo run --release -p pollux --example inline_worker -- \
@@ -22,31 +22,31 @@ use std::time::{Duration, Instant};
 
 const SOCKETS: u16 = 1000;
 const BATCH: usize = 32;
-/// What each socket hears.
+/// Numbers sent to each socket.
 const NUMBERS: u64 = 10;
-/// How long a batch may take. Datagrams may be lost.
+/// The time limit of a batch, of which datagrams may be lost.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-#[expect(clippy::disallowed_methods, reason = "nobody waits for ever")]
+#[expect(clippy::disallowed_methods, reason = "a batch has a timeout")]
 fn main() -> Ended {
     let words = ends::words_or("soft: 10.0.0.1/24 soft: 10.0.0.2/24");
     let [device, address, other_device, other_address] = words[..] else {
         return Err("write a device and an address with its prefix, twice".into());
     };
-    let hears = Node::open(device)?.interface("ib0").address(address).up()?;
-    let speaks = Node::open(other_device)?.interface("ib0").address(other_address).up()?;
+    let receiver = Node::open(device)?.interface("ib0").address(address).up()?;
+    let sender = Node::open(other_device)?.interface("ib0").address(other_address).up()?;
     let ip = ends::at(address, 0)?.ip();
     let at = |number: u16| SocketAddr::new(ip, 7000 + number);
     let mut sums: Vec<(UdpSocket, u64)> = Vec::new();
     for number in 0..SOCKETS {
-        sums.push((hears.udp_bind(at(number))?, 0));
+        sums.push((receiver.udp_bind(at(number))?, 0));
     }
-    let voice = speaks.udp_bind(ends::at(other_address, 7000)?)?;
-    // One that has to be looked for first keeps only so many datagrams waiting.
-    voice.send_to(&0_u64.to_be_bytes(), at(0))?;
+    let outgoing = sender.udp_bind(ends::at(other_address, 7000)?)?;
+    // Resolves the neighbor first: few datagrams can wait for that.
+    outgoing.send_to(&0_u64.to_be_bytes(), at(0))?;
     while !sums[0].0.is_readable() {
-        speaks.step();
-        hears.step();
+        sender.step();
+        receiver.step();
     }
     sums[0].0.recv_from(&mut [0; 8])?;
     for number in 1..=NUMBERS {
@@ -55,13 +55,13 @@ fn main() -> Ended {
         for batch in all.chunks(BATCH) {
             let mut sent = 0;
             while sent < batch.len() {
-                sent += voice.send_batch(&batch[sent..])?;
+                sent += outgoing.send_batch(&batch[sent..])?;
             }
             let mut missing = batch.len();
             let begun = Instant::now();
             while missing > 0 && begun.elapsed() < TIMEOUT {
-                speaks.step();
-                hears.step();
+                sender.step();
+                receiver.step();
                 for (socket, sum) in &mut sums {
                     let mut bytes = [0; 8];
                     while socket.is_readable() {
@@ -71,10 +71,10 @@ fn main() -> Ended {
                     }
                 }
             }
-            // Here is the application's own work. The shorter it is, the less anybody waits.
+            // Other work of the application takes place here; it delays the sockets.
         }
     }
-    let whole = sums.iter().filter(|(_, sum)| *sum == NUMBERS * (NUMBERS + 1) / 2).count();
-    println!("{whole} of {SOCKETS} sockets have heard all {NUMBERS} numbers");
+    let complete = sums.iter().filter(|(_, sum)| *sum == NUMBERS * (NUMBERS + 1) / 2).count();
+    println!("{complete} of {SOCKETS} sockets have heard all {NUMBERS} numbers");
     Ok(())
 }

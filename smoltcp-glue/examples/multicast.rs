@@ -1,11 +1,11 @@
-//! A group: one host speaks, and all that have joined hear it.
+//! A multicast group: one host sends, and all members receive.
 //!
 //! ```sh
 //! cargo run --release -p pollux --example multicast
 //! ```
 //!
-//! One thread has three hosts of a fabric of its own, and serves them in turn. With arguments they
-//! are at other devices, the speaker first:
+//! One thread runs three hosts of a software fabric, and serves them in turn. With arguments they
+//! are at other devices, the sender first:
 //!
 //! ```sh
 //! cargo run --release -p pollux --example multicast -- mlx5_0:1 10.0.0.1/24 mlx5_1:1 10.0.0.2/24
@@ -30,29 +30,29 @@ fn main() -> Ended {
         .chunks_exact(2)
         .map(|host| Node::open(host[0])?.interface("ib0").address(host[1]).up())
         .collect::<Result<_, _>>()?;
-    let speaker = hosts[0].udp_bind(ends::at(words[1], 0)?)?;
-    let mut listeners = Vec::new();
+    let sender = hosts[0].udp_bind(ends::at(words[1], 0)?)?;
+    let mut members = Vec::new();
     for host in &hosts[1..] {
         let socket = host.udp_bind(("0.0.0.0", PORT))?;
         socket.join(GROUP)?;
-        // To join takes a moment, and so does the way to those who have.
+        // Datagrams are lost until the joins and the routes are complete.
         socket.set_read_timeout(Some(Duration::from_millis(10)));
-        listeners.push((socket, None));
+        members.push((socket, None));
     }
-    while listeners.iter().any(|(_, heard)| heard.is_none()) {
-        speaker.send_to(b"hello, everyone", (GROUP, PORT))?;
+    while members.iter().any(|(_, received)| received.is_none()) {
+        sender.send_to(b"hello, everyone", (GROUP, PORT))?;
         for _ in 0..100 {
             hosts.iter().for_each(|host| _ = host.step());
         }
-        for (socket, heard) in &mut listeners {
+        for (socket, received) in &mut members {
             let mut bytes = [0; 64];
             if let Ok((len, from)) = socket.recv_from(&mut bytes) {
-                *heard = Some((String::from_utf8_lossy(&bytes[..len]).into_owned(), from));
+                *received = Some((String::from_utf8_lossy(&bytes[..len]).into_owned(), from));
             }
         }
     }
-    for (socket, heard) in &listeners {
-        println!("{}: {heard:?}", socket.local_addr()?);
+    for (socket, received) in &members {
+        println!("{}: {received:?}", socket.local_addr()?);
     }
     Ok(())
 }

@@ -4,9 +4,9 @@
 //! cargo run --release -p pollux --example pinned
 //! ```
 //!
-//! Each interface has a worker; where there are cores for that, give each one of its own, by
-//! `cores: vec![2], idle: Idle::Poll`, and an interface with many connections several, by
-//! `workers: 2`. All threads wait in their calls, as with sockets of the kernel.
+//! Each interface has a worker. If there are enough cores, give each worker its own by `cores:
+//! vec![2], idle: Idle::Poll`, and an interface with many connections several by `workers: 2`. All
+//! threads block in their calls, as with sockets of the kernel.
 
 use pollux::pinned::{Config, Interface, TcpListener, TcpStream};
 use pollux::{Mode, Node};
@@ -36,7 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Serves that many clients, each in a thread of its own; says how many questions there were.
+/// Serves the clients, each in a thread of its own; returns the number of requests.
 fn serve(listener: &TcpListener) -> io::Result<u32> {
     let mut serving = Vec::new();
     for _ in 0..CLIENTS {
@@ -46,7 +46,7 @@ fn serve(listener: &TcpListener) -> io::Result<u32> {
     serving.into_iter().map(|one| one.join().expect("it does not panic")).sum()
 }
 
-/// Doubles numbers until there are no more.
+/// Doubles the numbers of a stream until its end.
 fn answer(mut stream: TcpStream) -> io::Result<u32> {
     let (mut question, mut answered) = ([0; 4], 0);
     while stream.read_exact(&mut question).is_ok() {

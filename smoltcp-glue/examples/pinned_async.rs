@@ -1,5 +1,5 @@
-//! Tasks that wait for sockets, many in one thread: here by an executor of twenty lines, elsewhere
-//! by any other.
+//! Tasks that wait for sockets, many in one thread: here with an executor of twenty lines; any
+//! other will do.
 //!
 //! ```sh
 //! cargo run --release -p pollux --example pinned_async
@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         setup.up_pinned(Config::default())
     };
     let (server, client) = (up("10.0.0.1/24")?, up("10.0.0.2/24")?);
-    // The first packet has its way made.
+    // Resolves the path before the connections.
     client.ping("10.0.0.1".parse()?, 64, std::time::Duration::from_secs(10))?;
     let mut tasks: Vec<Task<'_>> = Vec::new();
     for port in 7000..7000 + SOCKETS {
@@ -91,7 +91,7 @@ fn run(tasks: Vec<Task<'_>>) -> io::Result<()> {
     Ok(())
 }
 
-/// Says that a task is to be asked again.
+/// The flag of a woken task, and the thread to unpark.
 struct Flag(AtomicBool, Thread);
 
 impl Wake for Flag {

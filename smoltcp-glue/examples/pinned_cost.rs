@@ -1,12 +1,12 @@
-//! What a worker of its own costs: half of a round trip inline and pinned, side by side.
+//! The cost of a worker thread: half of a round trip, inline and pinned.
 //!
 //! ```sh
 //! cargo run --release -p pollux --example pinned_cost -- [ROUNDS]
 //! ```
 //!
-//! At first a host talks to its own address: inline that takes one thread; pinned, that thread and
-//! the worker. Then two hosts talk: inline, two threads; pinned, two and two workers, which want
-//! four cores. Cores that others use, or that are too few, show in the figures.
+//! At first a host sends to its own address: inline with one thread, pinned with that thread and
+//! the worker. Then two hosts exchange messages: inline with two threads, pinned with two and two
+//! workers, which need four cores. Busy or missing cores distort the figures.
 
 use pollux::{Mode, Node, Setup, pinned};
 use std::error::Error;
@@ -18,7 +18,7 @@ use std::thread::scope;
 use std::time::{Duration, Instant};
 
 const BYTES: usize = 64;
-const WHILE: Duration = Duration::from_millis(100);
+const RECEIVE_TIMEOUT: Duration = Duration::from_millis(100);
 
 fn setup(host: u8) -> Setup {
     let setup = Node::open("soft:").expect("a device").interface("ib0").mode(Mode::Rc);
@@ -69,7 +69,7 @@ macro_rules! measure {
                     let mut stream = (0..1000).find_map(|_| interface.tcp_connect(at(2, 80)).ok());
                     let stream = stream.as_mut().ok_or("nobody listens")?;
                     let socket = interface.udp_bind(at(1, 0))?;
-                    socket.set_read_timeout(Some(WHILE));
+                    socket.set_read_timeout(Some(RECEIVE_TIMEOUT));
                     let udp = half(rounds, || {
                         // Datagrams may be lost.
                         socket.send_to(&buffer, at(2, 7))?;
@@ -93,7 +93,7 @@ macro_rules! measure {
             fn serve(ready: Sender<()>, is_over: &AtomicBool) -> Result<(), Box<dyn Error>> {
                 let (interface, mut buffer) = ($up(setup(2))?, [0; BYTES]);
                 let socket = interface.udp_bind(at(2, 7))?;
-                socket.set_read_timeout(Some(WHILE));
+                socket.set_read_timeout(Some(RECEIVE_TIMEOUT));
                 let listener = interface.tcp_listen(at(2, 80), 4)?;
                 ready.send(())?;
                 while !is_over.load(Ordering::Relaxed) {
@@ -114,7 +114,7 @@ macro_rules! measure {
 measure!(inline, Setup::up);
 measure!(by_worker, |setup: Setup| setup.up_pinned(pinned::Config::default()));
 
-/// The median, and what 99 of 100 stay below.
+/// The median, and the 99th percentile.
 type Figure = [Duration; 2];
 
 #[expect(clippy::disallowed_methods, reason = "it measures")]

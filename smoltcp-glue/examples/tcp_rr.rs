@@ -1,4 +1,4 @@
-//! Requests and responses over one TCP connection, and how long they take.
+//! The time of requests and responses over one TCP connection.
 //!
 //! ```sh
 //! cargo run --release -p pollux --example tcp_rr
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 const PORT: u16 = 7000;
 const BYTES: usize = 64;
-/// How long it is measured.
+/// The time of the measurement.
 const MEASURED: Duration = Duration::from_secs(1);
 
 fn main() -> Ended {

@@ -1,4 +1,4 @@
-//! UDP there and back, and how long that takes.
+//! The round-trip time of UDP.
 //!
 //! ```sh
 //! cargo run --release -p pollux --example udp_echo
@@ -19,7 +19,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 const PORT: u16 = 7;
-/// How long it is measured.
+/// The time of the measurement.
 const MEASURED: Duration = Duration::from_secs(1);
 
 fn main() -> Ended {
@@ -47,7 +47,7 @@ fn ask(device: &str, address: &str, server: &str) -> Ended {
     while times.is_empty() || started.elapsed() < MEASURED {
         let begun = Instant::now();
         socket.send_to(b"are you there?", server)?;
-        // Datagrams may be lost, and at first nobody may be there.
+        // Datagrams may be lost, or precede the server.
         if socket.recv_from(&mut [0; 64]).is_ok() {
             times.push(begun.elapsed());
         }

@@ -1,5 +1,5 @@
-//! What the examples have in common: both ends of something in one process, or one of them, at a
-//! device and an address from the command line.
+//! The command line of the examples: server and client in one process, or one of them at a device
+//! and an address.
 
 #![allow(dead_code, reason = "no example needs all of it")]
 
@@ -8,11 +8,11 @@ use std::error::Error;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
 
-/// How an example ends.
+/// The outcome of an example.
 pub type Ended = Result<(), Box<dyn Error>>;
 
-/// Runs a server at a device and an address with its prefix, and a client that is told the server's
-/// address as well; or one of them, if there are arguments. A server goes on until it is ended.
+/// Runs a server with a device and an address with its prefix, and a client with the server's
+/// address in addition; or one of them, if there are arguments. A server runs until it is killed.
 pub fn run(
     serve: impl Fn(&str, &str) -> Ended + Send + 'static,
     ask: impl Fn(&str, &str, &str) -> Ended,
@@ -31,12 +31,12 @@ pub fn run(
     }
 }
 
-/// The words of the command line behind the program's name.
+/// The words of the command line after the name of the program.
 pub fn words() -> Vec<&'static str> {
     std::env::args().skip(1).map(|word| &*word.leak()).collect()
 }
 
-/// These words, if there are none.
+/// The words of the command line, or these if there are none.
 pub fn words_or(others: &'static str) -> Vec<&'static str> {
     let words = words();
     if words.is_empty() { others.split(' ').collect() } else { words }
@@ -48,7 +48,7 @@ pub fn at(address: &str, port: u16) -> Result<SocketAddr, Box<dyn Error>> {
     Ok(SocketAddr::new(ip, port))
 }
 
-/// A server that starts at the same moment may not be up, or not listen yet.
+/// Connects; retries, since a server that starts at the same time may not listen yet.
 pub fn connect(interface: &Interface, server: SocketAddr) -> io::Result<TcpStream> {
     let is_early = |kind| matches!(kind, ErrorKind::ConnectionRefused | ErrorKind::HostUnreachable);
     for _ in 0..1000 {

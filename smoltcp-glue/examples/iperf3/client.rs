@@ -1,4 +1,4 @@
-//! The end that says what is to be tested.
+//! The client, which selects the test.
 
 use super::control::{Control, TIMEOUT, wrong};
 use super::report::Report;
@@ -9,7 +9,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
 use std::net::SocketAddr;
 
-/// A test under way. Dropped before its end, it leaves a server that hears of that.
+/// A running test. Its drop before the end closes the connection, which the server notices.
 pub struct Client {
     interface: Interface,
     control: Control,
@@ -18,13 +18,13 @@ pub struct Client {
 }
 
 impl Client {
-    /// Agrees on a test over a connection to the server, and opens the stream.
+    /// Negotiates a test over a connection to the server, and opens the stream.
     pub fn start(interface: &Interface, mut control: TcpStream, test: Test) -> io::Result<Self> {
         let (server, cookie) = (control.peer_addr()?, new_cookie());
         control.write_all(&cookie)?;
         let mut control = Control::new(control);
         control.expect(State::ParamExchange)?;
-        control.say_json(&test.to_json())?;
+        control.send_json(&test.to_json())?;
         control.expect(State::CreateStreams)?;
         let socket = match test.protocol {
             Protocol::Tcp => {
@@ -32,7 +32,7 @@ impl Client {
                 stream.write_all(&cookie)?;
                 Socket::Tcp(stream)
             }
-            Protocol::Udp => greet(interface, server)?,
+            Protocol::Udp => open_udp(interface, server)?,
         };
         control.expect(State::TestStart)?;
         control.expect(State::TestRunning)?;
@@ -40,11 +40,11 @@ impl Client {
         Ok(Self { interface: interface.clone(), control, stream, test })
     }
 
-    /// Sends, or receives, what was asked for; what was sent by TCP has been acknowledged then.
+    /// Sends or receives the data of the test; data sent by TCP are acknowledged at the end.
     pub fn transfer(&mut self) -> io::Result<()> {
         while !self.stream.has_enough() {
             if self.control.is_readable() {
-                // Nothing is to be said now, so this is an error.
+                // The server sends a state during a test only to report an error.
                 self.control.expect(State::TestRunning)?;
             }
             match self.test.is_reverse {
@@ -55,10 +55,10 @@ impl Client {
         self.stream.flush()
     }
 
-    /// Ends the test, and compares what both have counted.
+    /// Ends the test, and exchanges the counts.
     pub fn finish(mut self) -> io::Result<Report> {
-        self.control.say(State::TestEnd)?;
-        // A server that waits for room in the stream would not hear that.
+        self.control.send_state(State::TestEnd)?;
+        // A server that waits for space in the stream does not read the control connection.
         if self.test.is_reverse && self.test.protocol == Protocol::Tcp {
             self.stream.drain(None)?;
         }
@@ -67,17 +67,17 @@ impl Client {
             self.stream.drain(None)?;
         }
         let ours = self.stream.count;
-        self.control.say_json(&ours.to_json())?;
-        let theirs = self.control.hear_json(Count::of_json)?;
+        self.control.send_json(&ours.to_json())?;
+        let theirs = self.control.receive_json(Count::of_json)?;
         self.control.expect(State::DisplayResults)?;
-        self.control.say(State::IperfDone)?;
+        self.control.send_state(State::IperfDone)?;
         let (sent, received) = if self.test.is_reverse { (theirs, ours) } else { (ours, theirs) };
         Ok(Report { test: self.test, sent, received })
     }
 }
 
-/// A socket that the server has heard of.
-fn greet(interface: &Interface, server: SocketAddr) -> io::Result<Socket> {
+/// A UDP socket that has exchanged the first datagrams with the server.
+fn open_udp(interface: &Interface, server: SocketAddr) -> io::Result<Socket> {
     let any = if server.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let socket = interface.udp_bind(any)?;
     socket.connect(server)?;
@@ -91,7 +91,7 @@ fn greet(interface: &Interface, server: SocketAddr) -> io::Result<Socket> {
     }
 }
 
-/// Letters that no other test has.
+/// A random cookie, which identifies the test.
 fn new_cookie() -> [u8; COOKIE_LEN] {
     let system = RandomState::new();
     let mut cookie = [0; COOKIE_LEN];

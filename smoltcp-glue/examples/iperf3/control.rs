@@ -1,4 +1,4 @@
-//! The connection by which both ends agree on a test, and tell its results.
+//! The control connection, for the negotiation of a test and for its results.
 
 use super::wire::{COOKIE_LEN, JSON_BYTES_MAX, State};
 use pollux::TcpStream;
@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::io::{self, ErrorKind, Read, Write};
 use std::time::Duration;
 
-/// How long an answer may take.
+/// The timeout of answers.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 pub struct Control(TcpStream);
@@ -18,24 +18,24 @@ impl Control {
         Self(stream)
     }
 
-    pub fn say(&mut self, state: State) -> io::Result<()> {
+    pub fn send_state(&mut self, state: State) -> io::Result<()> {
         self.0.write_all(&[state as u8])
     }
 
-    /// Whether the other end has said something, or has gone.
+    /// Whether the peer has sent something, or has closed the connection.
     pub fn is_readable(&self) -> bool {
         self.0.is_readable()
     }
 
-    pub fn hear(&mut self) -> io::Result<State> {
+    pub fn receive_state(&mut self) -> io::Result<State> {
         let mut byte = [0];
         self.0.read_exact(&mut byte)?;
         State::of(byte[0]).ok_or_else(|| wrong(&format!("byte {} is no state", byte[0])))
     }
 
-    /// Hears this, and nothing else.
+    /// Receives a state, which must be the expected one.
     pub fn expect(&mut self, expected: State) -> io::Result<()> {
-        match self.hear()? {
+        match self.receive_state()? {
             heard if heard == expected => Ok(()),
             State::AccessDenied => Err(io::Error::other("the server is busy with another test")),
             State::ServerTerminate | State::ServerError => {
@@ -46,14 +46,14 @@ impl Control {
         }
     }
 
-    pub fn say_json(&mut self, json: &Value) -> io::Result<()> {
+    pub fn send_json(&mut self, json: &Value) -> io::Result<()> {
         let text = json.to_string();
         let len = (text.len() as u32).to_be_bytes();
         self.0.write_all(&[&len, text.as_bytes()].concat())
     }
 
-    /// Hears JSON, and makes something of it.
-    pub fn hear_json<R>(&mut self, read: impl FnOnce(&Value) -> Option<R>) -> io::Result<R> {
+    /// Receives JSON, and parses it by a function.
+    pub fn receive_json<R>(&mut self, read: impl FnOnce(&Value) -> Option<R>) -> io::Result<R> {
         let mut len = [0; 4];
         self.0.read_exact(&mut len)?;
         let len = u32::from_be_bytes(len) as usize;
@@ -67,7 +67,7 @@ impl Control {
     }
 }
 
-/// The cookie that a connection begins with.
+/// Reads the cookie at the beginning of a connection.
 pub fn cookie(stream: &mut TcpStream) -> io::Result<[u8; COOKIE_LEN]> {
     let mut cookie = [0; COOKIE_LEN];
     stream.set_read_timeout(Some(TIMEOUT));
@@ -75,7 +75,7 @@ pub fn cookie(stream: &mut TcpStream) -> io::Result<[u8; COOKIE_LEN]> {
     Ok(cookie)
 }
 
-/// Somebody does not keep to the protocol, or to what of it is here.
+/// An error of the protocol, or of an unsupported part of it.
 pub fn wrong(what: &str) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, what)
 }

@@ -1,11 +1,11 @@
-//! A client and a server of iperf3 over sockets of ours; the other end may be iperf3 itself.
+//! A client and a server of the iperf3 protocol over Pollux sockets; the peer may be iperf3 itself.
 //!
 //! ```sh
 //! cargo run --release -p pollux --example iperf3 -- -t 2
 //! ```
 //!
-//! runs both ends in one process. With a device and an address it is the server, and with a
-//! server's address besides the client:
+//! runs both ends in one process. With a device and an address it is the server; with a server's
+//! address in addition it is the client:
 //!
 //! ```sh
 //! cargo run --release -p pollux --example iperf3 -- mlx5_0:1 10.0.0.1/24
@@ -16,14 +16,15 @@
 //!
 //! | option | meaning |
 //! |---|---|
-//! | `-u` | datagrams in place of a stream |
+//! | `-u` | datagrams instead of a stream |
 //! | `-R` | the server sends |
-//! | `-n BYTES`, `-t SECONDS` | when it is over: after 10 s unless told |
-//! | `-l BYTES` | of a datagram, or of a write |
-//! | `-b BITS` | a second, at most |
-//! | `-m rc`, `uc`, `ud`, `auto` | how packets go, which is ours: `rc` unless told |
+//! | `-n BYTES`, `-t SECONDS` | the end of the test; the default is 10 s |
+//! | `-l BYTES` | length of a datagram, or of a write |
+//! | `-b BITS` | maximum rate, per second |
+//! | `-m rc`, `uc`, `ud`, `auto` | the mode of the interface (not of iperf3); the default is `rc` |
 //!
-//! There is one stream, one way. Read [`wire`] first, then [`client`], [`server`] and [`stream`].
+//! There is one stream, in one direction. Read [`wire`] first, then [`client`], [`server`] and
+//! [`stream`].
 
 mod client;
 mod control;
@@ -69,7 +70,7 @@ fn up(device: &str, address: &str, mode: Mode) -> Result<Interface, UpError> {
     Node::open(device)?.interface("ib0").address(address).mode(mode).up()
 }
 
-/// A test, how packets go, and words that are no options.
+/// A test, the mode, and the words that are no options.
 fn read<'a>(
     mut words: impl Iterator<Item = &'a str> + Clone,
 ) -> Result<(Test, Mode, Vec<&'a str>), Box<dyn Error>> {
@@ -98,7 +99,7 @@ fn read<'a>(
             _ => others.push(word),
         }
     }
-    // What the other end would refuse.
+    // The peer would refuse these.
     match Test::of_json(&test.to_json()) {
         Some(_) => Ok((test, mode, others)),
         None => Err(format!("{} bytes are no length of a block", test.block).into()),

@@ -1,4 +1,4 @@
-//! What a test was, and what became of it.
+//! The parameters and the results of a test.
 
 use super::wire::{Count, Protocol, Test};
 use std::fmt;

@@ -1,4 +1,4 @@
-//! The end that does what it is asked for, one test after the other.
+//! The server, which runs one test after another.
 
 use super::control::{Control, TIMEOUT, cookie, wrong};
 use super::report::Report;
@@ -20,18 +20,19 @@ impl Server {
         Ok(Self { interface: interface.clone(), listener, at })
     }
 
-    /// Waits for a client, and does its test.
+    /// Waits for a client, and runs its test.
     pub fn serve(&self) -> io::Result<Report> {
         self.listener.set_timeout(None);
         let (mut control, _) = self.listener.accept()?;
         let cookie = cookie(&mut control)?;
         let mut control = Control::new(control);
-        control.say(State::ParamExchange)?;
-        let asked = control.hear_json(|json| Some(Test::of_json(json).ok_or(json.to_string())))?;
+        control.send_state(State::ParamExchange)?;
+        let asked =
+            control.receive_json(|json| Some(Test::of_json(json).ok_or(json.to_string())))?;
         let test = match asked {
             Ok(test) => test,
             Err(json) => {
-                control.say(State::ServerTerminate)?;
+                control.send_state(State::ServerTerminate)?;
                 return Err(wrong(&format!("one stream one way is what is done here, not {json}")));
             }
         };
@@ -39,8 +40,8 @@ impl Server {
             Protocol::Tcp => self.tcp(&mut control, cookie)?,
             Protocol::Udp => self.udp(&mut control)?,
         };
-        control.say(State::TestStart)?;
-        control.say(State::TestRunning)?;
+        control.send_state(State::TestStart)?;
+        control.send_state(State::TestRunning)?;
         let mut stream = Stream::new(socket, test);
         while !control.is_readable() {
             match test.is_reverse {
@@ -54,7 +55,7 @@ impl Server {
 
     /// The connection with the same cookie.
     fn tcp(&self, control: &mut Control, expected: [u8; COOKIE_LEN]) -> io::Result<Socket> {
-        control.say(State::CreateStreams)?;
+        control.send_state(State::CreateStreams)?;
         self.listener.set_timeout(Some(TIMEOUT));
         loop {
             let (mut stream, _) = self.listener.accept()?;
@@ -65,11 +66,11 @@ impl Server {
         }
     }
 
-    /// Whoever greets us.
+    /// Waits for the first datagram of a client.
     fn udp(&self, control: &mut Control) -> io::Result<Socket> {
         let socket: UdpSocket = self.interface.udp_bind(self.at)?;
         socket.set_read_timeout(Some(TIMEOUT));
-        control.say(State::CreateStreams)?;
+        control.send_state(State::CreateStreams)?;
         let mut hello = [0; HELLO.len()];
         let (len, client) = socket.recv_from(&mut hello)?;
         if hello[..len] != HELLO {
@@ -81,19 +82,19 @@ impl Server {
     }
 }
 
-/// Exchanges results. The client tells how much it has sent, which is when all has been received.
+/// Exchanges results. The client reports the sent bytes, and the server receives until it has all.
 fn finish(mut control: Control, mut stream: Stream, test: Test) -> io::Result<Report> {
     if test.is_reverse {
         stream.end()?;
     }
-    control.say(State::ExchangeResults)?;
-    let theirs = control.hear_json(Count::of_json)?;
+    control.send_state(State::ExchangeResults)?;
+    let theirs = control.receive_json(Count::of_json)?;
     if !test.is_reverse {
         stream.drain(Some(theirs.bytes))?;
     }
     let ours = stream.count;
-    control.say_json(&ours.to_json())?;
-    control.say(State::DisplayResults)?;
+    control.send_json(&ours.to_json())?;
+    control.send_state(State::DisplayResults)?;
     control.expect(State::IperfDone)?;
     let (sent, received) = if test.is_reverse { (ours, theirs) } else { (theirs, ours) };
     Ok(Report { test, sent, received })

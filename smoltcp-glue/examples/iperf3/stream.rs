@@ -1,4 +1,4 @@
-//! One end of the stream that is measured: it sends at a rate, or counts what comes.
+//! One end of the measured stream: it sends at a rate, or counts received data.
 
 use super::control::TIMEOUT;
 use super::wire::{Amount, Count, Test, stamp, stamped};
@@ -7,9 +7,9 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::time::{Duration, Instant};
 
-/// How long sending and receiving wait before the control connection is looked at again.
+/// The timeout of sending and receiving, after which the control connection is polled.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// How slowly datagrams follow when all have been sent: in place of those that were lost.
+/// The interval of further datagrams after the last one, which replace lost ones.
 const REPAIR_EVERY: Duration = Duration::from_millis(100);
 
 pub enum Socket {
@@ -24,7 +24,7 @@ pub struct Stream {
     begun: Instant,
     /// When the last block was sent.
     sent_at: Duration,
-    /// How long the last datagram took, by two clocks.
+    /// The transit time of the last datagram, by the clocks of both ends.
     transit_s: Option<f64>,
     is_over: bool,
     pub count: Count,
@@ -51,7 +51,7 @@ impl Stream {
         }
     }
 
-    /// Whether as much was sent or received as was asked for.
+    /// Whether the amount of the test was sent or received.
     pub fn has_enough(&self) -> bool {
         match self.test.amount {
             Amount::Bytes(bytes) => self.count.bytes >= bytes,
@@ -59,7 +59,7 @@ impl Stream {
         }
     }
 
-    /// Sends a block or a part of it, if it is time and there is room.
+    /// Sends a block or a part of it, within the rate and the space.
     pub fn send(&mut self, interface: &Interface) -> io::Result<()> {
         let now = self.begun.elapsed();
         let len = self.len_now(now);
@@ -76,7 +76,7 @@ impl Stream {
                 socket.send(&self.block).map(|()| len)
             }
         };
-        if let Some(sent) = unless_quiet(sent)? {
+        if let Some(sent) = unless_timeout(sent)? {
             self.count.bytes += sent as u64;
             self.count.datagrams += u64::from(matches!(self.socket, Socket::Udp(_)));
             self.sent_at = now;
@@ -85,7 +85,7 @@ impl Stream {
         Ok(())
     }
 
-    /// How much of a block is to be sent now.
+    /// The bytes of a block to send now.
     fn len_now(&self, now: Duration) -> usize {
         let due_s = self.test.rate.map(|rate| self.count.bytes as f64 * 8.0 / rate as f64);
         if due_s.is_some_and(|due_s| now.as_secs_f64() < due_s) {
@@ -102,13 +102,13 @@ impl Stream {
         }
     }
 
-    /// Waits a moment for something to come, and counts it.
+    /// Waits for data within the timeout, and counts them.
     pub fn receive(&mut self) -> io::Result<()> {
         let came = match &mut self.socket {
             Socket::Tcp(stream) => stream.read(&mut self.block),
             Socket::Udp(socket) => socket.recv_from(&mut self.block).map(|(len, _)| len),
         };
-        let Some(len) = unless_quiet(came)? else { return Ok(()) };
+        let Some(len) = unless_timeout(came)? else { return Ok(()) };
         let now = self.begun.elapsed();
         match self.socket {
             Socket::Tcp(_) => self.is_over = len == 0,
@@ -119,7 +119,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Looks at when a datagram was sent, and whether others were before it.
+    /// Updates jitter and losses by the time and the number of a datagram.
     fn number(&mut self, now: Duration, len: usize) {
         let Some((sent, number)) = stamped(&self.block[..len]) else { return };
         match u64::from(number).checked_sub(self.count.datagrams) {
@@ -127,7 +127,7 @@ impl Stream {
                 self.count.lost += ahead - 1;
                 self.count.datagrams = number.into();
             }
-            // It was overtaken, and had been taken for lost.
+            // It arrived late, and was counted as lost.
             _ => self.count.lost = self.count.lost.saturating_sub(1),
         }
         let transit_s = now.as_secs_f64() - sent.as_secs_f64();
@@ -136,14 +136,14 @@ impl Stream {
         self.transit_s = Some(transit_s);
     }
 
-    /// Waits until the other end has acknowledged all.
+    /// Waits until the peer has acknowledged all data.
     pub fn flush(&mut self) -> io::Result<()> {
         let Socket::Tcp(stream) = &mut self.socket else { return Ok(()) };
         stream.set_write_timeout(Some(TIMEOUT));
         stream.flush()
     }
 
-    /// Says that nothing more comes.
+    /// Closes the sending half.
     pub fn end(&self) -> io::Result<()> {
         match &self.socket {
             Socket::Tcp(stream) => stream.shutdown(Shutdown::Write),
@@ -151,8 +151,7 @@ impl Stream {
         }
     }
 
-    /// Receives what is still under way: of TCP until the other end has said that nothing more
-    /// comes, or until there are so many bytes; of UDP what is there.
+    /// Receives the rest: of TCP until end of file or until `bytes`; of UDP the queued datagrams.
     pub fn drain(&mut self, bytes: Option<u64>) -> io::Result<()> {
         if let Socket::Udp(_) = self.socket {
             while self.is_readable() {
@@ -183,8 +182,8 @@ fn clock() -> Instant {
     Instant::now()
 }
 
-/// That nothing went or came in a moment is no error.
-fn unless_quiet<R>(result: io::Result<R>) -> io::Result<Option<R>> {
+/// A timeout of a call is no error.
+fn unless_timeout<R>(result: io::Result<R>) -> io::Result<Option<R>> {
     match result {
         Err(error) if matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock) => {
             Ok(None)

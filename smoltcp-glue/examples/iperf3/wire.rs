@@ -1,4 +1,4 @@
-//! What two ends of iperf3 say to each other, as its manual and captures of version 3.12 show it.
+//! The protocol of iperf3, by its manual and captures of version 3.12.
 //!
 //! ```text
 //!   client   connects; cookie                          parameters   opens the stream; cookie
@@ -8,29 +8,30 @@
 //!   server   TestStart, TestRunning                    ExchangeResults     results, DisplayResults
 //! ```
 //!
-//! A state is one byte; parameters and results are JSON behind their length in four bytes; the
-//! cookie makes the control connection and the stream, which is a second connection to the same
-//! port, one test. A stream of UDP begins with four bytes each way.
+//! A state is one byte. Parameters and results are JSON after their length in four bytes. The
+//! stream is a second connection to the same port; the cookie of both connections identifies the
+//! test. A stream of UDP begins with four bytes in each direction.
 
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Where a server listens.
+/// The port of a server.
 pub const PORT: u16 = 5201;
-/// Letters and digits, and a zero.
+/// Letters and digits, and a zero byte.
 pub const COOKIE_LEN: usize = 37;
-/// What a client of UDP says first, and what it hears.
+/// The first datagrams of a UDP stream, of the client and of the server.
 pub const HELLO: [u8; 4] = *b"9876";
 pub const WELCOME: [u8; 4] = *b"6789";
-/// The longest parameters or results that are read.
+/// The maximum length of parameters or results.
 pub const JSON_BYTES_MAX: usize = 1 << 16;
-/// What begins a datagram: when it was sent, seconds and microseconds, and its number, from 1.
+/// The header of a datagram: the time of sending in seconds and microseconds, and its number, from
+/// 1.
 pub const STAMP_LEN: usize = 12;
-/// Longest blocks.
+/// The maximum length of blocks.
 const TCP_BLOCK_MAX: u64 = 1 << 20;
 const UDP_BLOCK_MAX: u64 = 65_507;
 
-/// What a byte on the control connection means.
+/// The state byte of the control connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum State {
@@ -54,14 +55,14 @@ pub enum Protocol {
     Udp,
 }
 
-/// When a test is over.
+/// The end of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
     Bytes(u64),
     Time(Duration),
 }
 
-/// What a client asks for.
+/// The parameters of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Test {
     pub protocol: Protocol,
@@ -74,14 +75,14 @@ pub struct Test {
     pub rate: Option<u64>,
 }
 
-/// What one end of a stream has counted.
+/// The counts of one end of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Count {
     pub bytes: u64,
     /// Datagrams sent, or received and lost.
     pub datagrams: u64,
     pub lost: u64,
-    /// Of the time that datagrams take (RFC 3550 6.4.1).
+    /// Of the transit time of datagrams (RFC 3550 6.4.1).
     pub jitter_s: f64,
     pub seconds: f64,
 }
@@ -107,7 +108,7 @@ impl State {
 }
 
 impl Test {
-    /// As long and in such blocks as iperf3 has it where nobody says otherwise.
+    /// The defaults of iperf3.
     pub const fn of(protocol: Protocol) -> Self {
         let (block, rate) = match protocol {
             Protocol::Tcp => (128 << 10, None),
@@ -136,7 +137,7 @@ impl Test {
         json
     }
 
-    /// `None` if it is none that we can do: one stream, one way.
+    /// `None` if it is not supported: only one stream in one direction is.
     pub fn of_json(json: &Value) -> Option<Self> {
         let number = |key: &str| json[key].as_u64().unwrap_or_default();
         let is = |key: &str| json[key].as_bool().unwrap_or_default();
@@ -187,7 +188,7 @@ impl Count {
     }
 }
 
-/// Writes what begins a datagram.
+/// Writes the header of a datagram.
 pub fn stamp(datagram: &mut [u8], at: Duration, number: u32) {
     let words = [at.as_secs() as u32, at.subsec_micros(), number];
     for (room, word) in datagram.chunks_exact_mut(4).zip(words) {
@@ -195,7 +196,7 @@ pub fn stamp(datagram: &mut [u8], at: Duration, number: u32) {
     }
 }
 
-/// Reads it.
+/// Reads the header of a datagram.
 pub fn stamped(datagram: &[u8]) -> Option<(Duration, u32)> {
     let (stamp, _) = datagram.split_first_chunk::<STAMP_LEN>()?;
     let word = |at: usize| u32::from_be_bytes([0, 1, 2, 3].map(|byte| stamp[at + byte]));
