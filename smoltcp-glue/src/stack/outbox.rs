@@ -11,15 +11,6 @@ pub(super) struct Packet {
 }
 
 impl Packet {
-    /// An uninitialized buffer for a packet of this length.
-    pub(super) fn buffer(&mut self, len: usize) -> &mut [u8] {
-        if self.bytes.len() < len {
-            self.bytes.resize(len, 0);
-        }
-        self.len = len;
-        &mut self.bytes[..len]
-    }
-
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
@@ -37,7 +28,11 @@ pub trait PacketSink {
 
 impl PacketSink for Packet {
     fn buffer(&mut self, len: usize) -> &mut [u8] {
-        self.buffer(len)
+        if self.bytes.len() < len {
+            self.bytes.resize(len, 0);
+        }
+        self.len = len;
+        &mut self.bytes[..len]
     }
 }
 
@@ -53,17 +48,13 @@ impl Outbox {
         Self { waiting: VecDeque::new(), spare: Vec::new(), packets_max }
     }
 
-    pub(super) fn is_full(&self) -> bool {
-        self.waiting.len() >= self.packets_max
-    }
-
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
     /// A buffer for one more packet; `None` if the outbox is full.
     pub(super) fn push(&mut self, len: usize) -> Option<&mut [u8]> {
-        if self.is_full() {
+        if self.waiting.len() >= self.packets_max {
             return None;
         }
         let packet = self.spare.pop().unwrap_or_default();

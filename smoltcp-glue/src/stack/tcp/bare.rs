@@ -1,6 +1,6 @@
 //! TCP segments without data.
 
-use crate::stack::outbox::Packet;
+use crate::stack::outbox::{Packet, PacketSink};
 use crate::stack::packet::{IpPacket, header_len, write_header};
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::tcp::{TcpHeader, TcpOption, fill_checksum};

@@ -16,7 +16,7 @@
 
 use super::Connection;
 use super::loss_recovery::{is_after, is_opening};
-use crate::stack::outbox::Packet;
+use crate::stack::outbox::{Packet, PacketSink};
 use crate::stack::tcp::bare::{set_acknowledgment, write_segment};
 use crate::stack::tcp::engine::{At, Engine};
 use pollux_wire::ip::tcp::{TcpHeader, TcpSegment};
