@@ -232,25 +232,14 @@ impl Stack {
             self.counts.icmp_errors_unmatched += 1;
             return;
         }
-        if let IcmpError::TooBig(mtu) = error {
-            return self.mtus.lower(now, destination.ip(), mtu);
-        }
+        let (tcp_error, udp_error) = match error {
+            IcmpError::TooBig(mtu) => return self.mtus.lower(now, destination.ip(), mtu),
+            IcmpError::Refused => (TcpError::Refused, UdpError::Refused),
+            IcmpError::Unreachable => (TcpError::Unreachable, UdpError::Unreachable),
+        };
         match protocol {
-            IpProtocol::TCP => {
-                let why = match error {
-                    IcmpError::Refused => TcpError::Refused,
-                    _ => TcpError::Unreachable,
-                };
-                self.tcp.handle_icmp_error((source, destination), why);
-            }
-            IpProtocol::UDP => {
-                let why = match error {
-                    IcmpError::Refused => UdpError::Refused,
-                    _ => UdpError::Unreachable,
-                };
-                self.udp.handle_icmp_error(source, destination, why);
-            }
-            _ => {}
+            IpProtocol::TCP => self.tcp.handle_icmp_error((source, destination), tcp_error),
+            _ => self.udp.handle_icmp_error(source, destination, udp_error),
         }
     }
 
