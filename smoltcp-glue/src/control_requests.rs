@@ -37,7 +37,6 @@ impl ControlHandle {
         Ok(format!("{}: {}", row.state, row.why))
     }
 
-    /// The reachable neighbors.
     pub(crate) fn neighbors(&self) -> io::Result<Vec<NeighborRoute>> {
         self.ask(|interface, _| Some(neighbors(interface))).wait()
     }
@@ -71,7 +70,6 @@ impl ControlHandle {
         }
     }
 
-    /// Leaves a multicast group.
     pub(crate) fn leave_group(&self, group: IpAddr) {
         self.run(move |interface, now| interface.leave_group(now, group));
     }

@@ -239,7 +239,6 @@ impl<A: Attendant> Control<A> {
 }
 
 impl<R> Answer<R> {
-    /// The answer, if it is there.
     pub(crate) fn poll(&self) -> io::Result<Option<R>> {
         match self.receiver.try_recv() {
             Ok(answer) => Ok(Some(answer)),
@@ -248,7 +247,6 @@ impl<R> Answer<R> {
         }
     }
 
-    /// Waits for the answer, at most for `timeout`.
     pub(crate) fn wait_for(self, timeout: Duration) -> io::Result<R> {
         self.receiver.recv_timeout(timeout).map_err(|why| match why {
             RecvTimeoutError::Timeout => io::ErrorKind::TimedOut.into(),

@@ -393,7 +393,6 @@ impl Host {
         self.node.worker.woken();
     }
 
-    /// Takes the set of workers with new hand-offs, one bit each; they may be asleep.
     pub(crate) fn take_to_wake(&mut self) -> u32 {
         self.hand_off.as_mut().map_or(0, HandOff::take_to_wake)
     }

@@ -74,8 +74,8 @@ impl TcpEnd {
         Some((end, (reader, writer)))
     }
 
-    /// Handles a notification. The requested state is read only here, so the ring of notifications
-    /// never names a socket that was removed.
+    /// The requested state is read only here, so the ring of notifications never names a socket
+    /// that was removed.
     pub(super) fn handle_notification(&mut self) {
         self.line.flags.clear_dirty();
         self.requested_state = self.line.requested_state();
@@ -236,7 +236,6 @@ impl UdpEnd {
         Some((end, (reader, writer)))
     }
 
-    /// Handles a notification.
     pub(super) fn handle_notification(&mut self) {
         self.line.flags.clear_dirty();
         self.is_dropped = self.line.is_dropped.load(Ordering::Acquire);

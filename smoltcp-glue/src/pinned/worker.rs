@@ -269,7 +269,6 @@ impl Worker<'_> {
         Ok(socket)
     }
 
-    /// Starts a listener.
     pub(super) fn tcp_listen(
         &mut self,
         local: SocketAddr,
@@ -351,7 +350,6 @@ impl Worker<'_> {
         }
     }
 
-    /// Handles a notification of a listener.
     fn handle_listener_notification(&mut self, now: Time, id: ListenerId) {
         let Some(end) = self.listeners.get_mut(id) else { return };
         end.line.flags.clear_dirty();

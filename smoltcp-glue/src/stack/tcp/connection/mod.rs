@@ -106,7 +106,6 @@ pub struct Connection {
     /// `last_received_at`, by the service clock ([`super::service_clock`]).
     unanswered_since: Option<Time>,
     user_timeout: Duration,
-    /// The keep-alive time.
     pub(super) keepalive: Option<Duration>,
     /// The last segment of the peer, and the probes sent since.
     last_received_at: Time,
