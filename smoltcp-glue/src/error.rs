@@ -94,7 +94,7 @@ impl From<BindError> for io::Error {
     fn from(error: BindError) -> Self {
         let kind = match error {
             BindError::InUse => ErrorKind::AddrInUse,
-            BindError::NotOurs => ErrorKind::AddrNotAvailable,
+            BindError::AddressNotAvailable => ErrorKind::AddrNotAvailable,
             BindError::Full => ErrorKind::QuotaExceeded,
         };
         Self::new(kind, error)

@@ -4,7 +4,7 @@
 //! ```text
 //!   handle_packet --> UDP: sockets by address and port  --> udp_recv
 //!                 --> TCP: connections by both addresses --> tcp_recv, tcp_accept
-//!                 --> ICMP errors about our packets
+//!                 --> ICMP errors about sent packets
 //!   poll_transmit <-- datagrams, resets, then connections that are ready
 //! ```
 //!
@@ -78,7 +78,7 @@ pub enum BindError {
         "the address is not usable here; bind to an address of the interface, listen on a port \
          other than 0, and connect to a unicast address"
     )]
-    NotOurs,
+    AddressNotAvailable,
     /// Too many sockets, or no free port.
     #[error("too many sockets, or no free port; close some sockets")]
     Full,
@@ -221,14 +221,14 @@ impl Stack {
 
     fn handle_icmp_error(&mut self, now: Time, error: IcmpError, quoted: Quoted) {
         let Quoted { protocol, source, destination, sequence_number, len } = quoted;
-        let is_ours = match protocol {
+        let was_sent = match protocol {
             IpProtocol::TCP => self.tcp.is_in_flight(source, destination, sequence_number),
             IpProtocol::UDP => self.udp.has_sent(source, destination),
             _ => false,
         };
         // A packet that fits in the reported MTU was not too big (RFC 5927 7.2).
-        let is_strange = matches!(error, IcmpError::TooBig(mtu) if len <= mtu);
-        if !is_ours || is_strange {
+        let fits = matches!(error, IcmpError::TooBig(mtu) if len <= mtu);
+        if !was_sent || fits {
             self.counts.icmp_errors_unmatched += 1;
             return;
         }
@@ -294,8 +294,8 @@ impl Stack {
     }
 
     fn check_local(&self, local: SocketAddr) -> Result<SocketAddr, BindError> {
-        let is_ours = local.ip().is_unspecified() || self.addresses.contains(&local.ip());
-        if is_ours { Ok(plain(local)) } else { Err(BindError::NotOurs) }
+        let is_local = local.ip().is_unspecified() || self.addresses.contains(&local.ip());
+        if is_local { Ok(plain(local)) } else { Err(BindError::AddressNotAvailable) }
     }
 }
 

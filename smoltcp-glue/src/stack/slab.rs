@@ -72,7 +72,7 @@ impl<T> Slab<T> {
     }
 }
 
-/// Values of another owner, by the keys of a [`Slab`].
+/// Values kept outside of a [`Slab`], by its keys.
 pub(crate) struct SlabMap<V> {
     slots: Vec<Option<(u32, V)>>,
     len: usize,

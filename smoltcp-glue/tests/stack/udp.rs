@@ -121,7 +121,7 @@ fn a_port_belongs_to_one_socket_until_it_is_closed() {
     let host = &mut world.hosts[0];
     let first = host.udp_bind(at(0, 7)).expect("the port is free");
     assert_eq!(host.udp_bind(at(0, 7)), Err(BindError::InUse));
-    assert_eq!(host.udp_bind(at(1, 7)), Err(BindError::NotOurs));
+    assert_eq!(host.udp_bind(at(1, 7)), Err(BindError::AddressNotAvailable));
     let second = host.udp_bind(at(0, 0)).expect("a port is free");
     assert!(host.udp_local(second).expect("it is there").port() >= 49_152);
     assert_eq!(host.udp_bind(at(0, 0)), Err(BindError::Full));

@@ -17,7 +17,7 @@ impl Stack {
     ) -> Result<ListenerId, BindError> {
         let local = self.check_local(local)?;
         if local.port() == 0 {
-            return Err(BindError::NotOurs);
+            return Err(BindError::AddressNotAvailable);
         }
         if self.tcp.listening.contains_key(&local) {
             return Err(BindError::InUse);
@@ -72,7 +72,7 @@ impl Stack {
         let is_one = !remote.ip().is_multicast() && !remote.ip().is_unspecified();
         let is_usable = is_one && remote.port() != 0 && local.is_ipv4() == remote.is_ipv4();
         if !is_usable || !self.addresses.contains(&local.ip()) {
-            return Err(BindError::NotOurs);
+            return Err(BindError::AddressNotAvailable);
         }
         let both = (plain(local), plain(remote));
         match local.port() {

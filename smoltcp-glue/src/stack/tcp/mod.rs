@@ -114,7 +114,7 @@ impl Tcp {
         let isn = self.isn(now, (local, remote), None);
         let mut connection = Connection::new(&self.config, (local, remote), Holder::Application);
         if !connection.connect(now, mtus.of(now, remote.ip()), isn) {
-            return Err(BindError::NotOurs);
+            return Err(BindError::AddressNotAvailable);
         }
         let id = self.insert(connection).ok_or(BindError::Full)?;
         self.make_ready(id);

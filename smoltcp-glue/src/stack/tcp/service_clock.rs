@@ -2,12 +2,12 @@
 //!
 //! A process may be stopped, suspended with its machine, or busy with other work. Answers of its
 //! peers wait in the device meanwhile, so the peers are not silent. This clock stands still while a
-//! timer is due and the owner does not serve it.
+//! timer is due and the caller does not handle it.
 
 use pollux_verbs::time::Time;
 use std::time::Duration;
 
-/// An owner that is later than this was away.
+/// A caller that is later than this was stopped or busy.
 const LATE: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,7 +27,7 @@ impl ServiceClock {
         self.last = now;
     }
 
-    /// The owner is late; `due` is the timer that it missed.
+    /// The caller is late; `due` is the timer that it missed.
     #[cold]
     pub(super) fn note_late(&mut self, now: Time, due: Option<Time>) {
         let Some(due) = due.map(|due| due.max(self.last)) else { return };
