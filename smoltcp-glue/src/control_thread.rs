@@ -32,16 +32,17 @@ const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// A function that is called until it returns true.
 type Request = Box<dyn FnMut(&mut node::IpoibLink, Time) -> bool + Send>;
 
-/// The threads that the control thread serves, and wakes if they sleep.
-pub(crate) trait Attendant: Send + 'static {
+/// The work of the control thread for other threads after a step of the control plane.
+pub(crate) trait StepHooks: Send + 'static {
     /// Called after each step of the control plane, with the workers that got commands, one bit
     /// each. Returns whether there was anything to do.
-    fn attend(&mut self, now: Time, notified: u32) -> bool;
+    fn after_step(&mut self, now: Time, notified: u32) -> bool;
 
     /// Requests were answered.
     fn handle_answers(&self) {}
 
-    /// Has its device wake the thread from now on. Another call of [`Attendant::attend`] follows.
+    /// Has its device wake the thread from now on. Another call of [`StepHooks::after_step`]
+    /// follows.
     fn arm(&mut self, _: Time) {}
 
     /// The longest sleep after that.
@@ -77,12 +78,12 @@ impl ControlThread {
     pub(crate) fn start(
         interface: node::IpoibLink,
         clock: Clock,
-        attendant: impl Attendant,
+        hooks: impl StepHooks,
     ) -> io::Result<Self> {
         let (waker, woken) = waker()?;
         let (requests, received) = sync_channel(REQUESTS_MAX);
         let control =
-            Control { interface, clock, requests: received, pending: Vec::new(), woken, attendant };
+            Control { interface, clock, requests: received, pending: Vec::new(), woken, hooks };
         let thread = Builder::new().name("pollux-control".into()).spawn(|| control.run())?;
         Ok(Self { handle: Some(ControlHandle { requests, waker }), thread: Some(thread) })
     }
@@ -163,10 +164,10 @@ struct Control<A> {
     /// Requests without an answer yet.
     pending: Vec<Request>,
     woken: Woken,
-    attendant: A,
+    hooks: A,
 }
 
-impl<A: Attendant> Control<A> {
+impl<A: StepHooks> Control<A> {
     fn run(mut self) {
         while let Ok(has_requests) = self.take_requests() {
             self.woken.clear();
@@ -203,7 +204,7 @@ impl<A: Attendant> Control<A> {
         let now = self.clock.now();
         let is_busy = self.interface.step(now);
         let notified = self.interface.take_notified();
-        self.attendant.attend(now, notified) | is_busy
+        self.hooks.after_step(now, notified) | is_busy
     }
 
     /// Calls all requests. After a failure those without an answer get none.
@@ -212,7 +213,7 @@ impl<A: Attendant> Control<A> {
         let before = self.pending.len();
         self.pending.retain_mut(|request| !request(interface, now));
         if self.pending.len() < before {
-            self.attendant.handle_answers();
+            self.hooks.handle_answers();
         }
         if interface.failed().is_some() {
             self.pending.clear();
@@ -223,17 +224,17 @@ impl<A: Attendant> Control<A> {
         let now = self.clock.now();
         self.woken.fall_asleep();
         self.interface.sleep_port().arm(now);
-        self.attendant.arm(now);
+        self.hooks.arm(now);
         if !matches!(self.take_requests(), Ok(false)) || self.step() {
             return;
         }
-        let Self { interface, attendant, .. } = self;
+        let Self { interface, hooks, .. } = self;
         let until_timer = interface.poll_timeout().map_or(SLEEP_MAX, |due| {
             due.since_start().saturating_sub(now.since_start()).min(SLEEP_MAX)
         });
         let port = interface.sleep_port();
-        let longest = until_timer.min(port.sleep_max()).min(attendant.sleep_max(now));
-        let descriptors = port.descriptors().chain(attendant.descriptor());
+        let longest = until_timer.min(port.sleep_max()).min(hooks.sleep_max(now));
+        let descriptors = port.descriptors().chain(hooks.descriptor());
         self.woken.sleep_at(descriptors, longest);
     }
 }

@@ -3,7 +3,7 @@
 //! An inline application serves its sockets itself, in its calls. While it computes, the control
 //! thread does that, so that no peer times out. It also wakes an application that sleeps in a call.
 
-use crate::control_thread::Attendant;
+use crate::control_thread::StepHooks;
 use crate::host::Host;
 use pollux_node::node::waker::{Waker, Woken, waker};
 use pollux_verbs::time::Time;
@@ -74,8 +74,8 @@ impl StandIn {
     }
 }
 
-impl Attendant for StandIn {
-    fn attend(&mut self, now: Time, notified: u32) -> bool {
+impl StepHooks for StandIn {
+    fn after_step(&mut self, now: Time, notified: u32) -> bool {
         if notified != 0 {
             self.waker.wake_if_asleep();
         }

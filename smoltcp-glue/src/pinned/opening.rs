@@ -6,7 +6,7 @@ use super::common_state::CommonState;
 use super::doorbell::{Doorbell, Inbox};
 use super::{Alive, Config, Worker, lock};
 use crate::clock::Clock;
-use crate::control_thread::{Attendant, ControlHandle, ControlThread};
+use crate::control_thread::{ControlHandle, ControlThread, StepHooks};
 use crate::error::UpError;
 use crate::host::Host;
 use crate::interface::seed;
@@ -100,8 +100,8 @@ pub(super) fn open(plan: Plan) -> Result<Arc<Alive>, UpError> {
 /// The doorbells of workers, for commands of control.
 struct Wakers(Doorbells);
 
-impl Attendant for Wakers {
-    fn attend(&mut self, _: Time, notified: u32) -> bool {
+impl StepHooks for Wakers {
+    fn after_step(&mut self, _: Time, notified: u32) -> bool {
         let is_notified = |worker: &usize| notified >> worker & 1 > 0;
         (0..self.0.len()).filter(is_notified).for_each(|worker| self.0[worker].wake());
         false

@@ -23,15 +23,15 @@ const DATAGRAMS_MAX: usize = 64;
 
 /// The state of a socket after it was served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
-    /// It waits until something happens to it.
-    Stays,
+pub(super) enum EndState {
+    /// It waits for an event.
+    Waiting,
     /// It has more to send, and waits for space.
-    Again,
+    HasMore,
     /// The application has dropped it; it ends when all data were sent.
-    Drains,
+    Draining,
     /// It has ended.
-    Gone,
+    Ended,
 }
 
 pub(super) struct TcpEnd {
@@ -81,7 +81,7 @@ impl TcpEnd {
         self.requested_state = self.line.requested_state();
     }
 
-    pub(super) fn serve(&mut self, now: Time, inner: &mut Host) -> Fate {
+    pub(super) fn serve(&mut self, now: Time, inner: &mut Host) -> EndState {
         self.look(inner);
         let has_sent = self.send(inner);
         let has_received = self.receive(inner);
@@ -93,7 +93,7 @@ impl TcpEnd {
             self.line.writers.wake();
         }
         match self.requested_state {
-            RequestedState::Open => Fate::Stays,
+            RequestedState::Open => EndState::Waiting,
             RequestedState::ShutDown => {
                 // A connection that is not open yet would never open.
                 let is_open = self.line.state() != ConnectionState::Opening;
@@ -102,7 +102,7 @@ impl TcpEnd {
                     // A connection that has ended cannot be shut down.
                     let _ = inner.stack.tcp_shut_down(now, self.id);
                 }
-                Fate::Stays
+                EndState::Waiting
             }
             RequestedState::Close => self.drain(now, inner),
             RequestedState::Abort => self.abort(now, inner),
@@ -110,7 +110,7 @@ impl TcpEnd {
     }
 
     /// Sends the rest of a connection that the application has dropped.
-    fn drain(&mut self, now: Time, inner: &mut Host) -> Fate {
+    fn drain(&mut self, now: Time, inner: &mut Host) -> EndState {
         // Received data that were not read are lost, and a reset reports that to the peer (RFC 9293
         // 3.6.1). Data that arrive later are discarded: they might not have been read either.
         if self.draining.is_none() && !self.incoming.is_drained() {
@@ -119,18 +119,18 @@ impl TcpEnd {
         let unsent = self.outgoing.len(usize::MAX);
         if unsent == 0 || matches!(self.line.state(), ConnectionState::Ended(_)) {
             inner.stack.tcp_close(now, self.id);
-            return Fate::Gone;
+            return EndState::Ended;
         }
         let is_first = self.draining.is_none();
         if self.draining.is_none_or(|(_, before)| unsent < before) {
             self.draining = Some((now, unsent));
         }
-        if is_first { Fate::Drains } else { Fate::Stays }
+        if is_first { EndState::Draining } else { EndState::Waiting }
     }
 
-    fn abort(&self, now: Time, inner: &mut Host) -> Fate {
+    fn abort(&self, now: Time, inner: &mut Host) -> EndState {
         inner.stack.tcp_abort(now, self.id);
-        Fate::Gone
+        EndState::Ended
     }
 
     /// Whether it was dropped, and has made no progress for longer than the timeout.
@@ -241,17 +241,17 @@ impl UdpEnd {
         self.is_dropped = self.line.is_dropped.load(Ordering::Acquire);
     }
 
-    pub(super) fn serve(&mut self, now: Time, inner: &mut Host, scratch: &mut [u8]) -> Fate {
+    pub(super) fn serve(&mut self, now: Time, inner: &mut Host, scratch: &mut [u8]) -> EndState {
         if !self.is_dropped {
             self.receive(inner, scratch);
         }
         let has_more = self.send(now, inner, scratch);
         match self.is_dropped {
-            _ if has_more => Fate::Again,
-            false => Fate::Stays,
+            _ if has_more => EndState::HasMore,
+            false => EndState::Waiting,
             true => {
                 inner.udp_close(now, self.id);
-                Fate::Gone
+                EndState::Ended
             }
         }
     }

@@ -12,7 +12,7 @@ use super::common_state::SocketSlot;
 use super::datagram::PAYLOAD_MAX;
 use super::doorbell::{Doorbell, Inbox};
 use super::listener::{ListenerLine, WorkerListener};
-use super::serving::{Fate, ListenerEnd, TcpEnd, UdpEnd};
+use super::serving::{EndState, ListenerEnd, TcpEnd, UdpEnd};
 use super::tcp::{ConnectionState, TcpStream};
 use super::udp::UdpSocket;
 use super::waiters::Waiters;
@@ -234,19 +234,19 @@ impl<'a> Worker<'a> {
             SocketId::Udp(id) => {
                 let Some(end) = self.udp.get_mut(id) else { return };
                 match end.serve(now, self.inner, &mut self.scratch) {
-                    Fate::Again if !end.is_again => {
+                    EndState::HasMore if !end.is_again => {
                         end.is_again = true;
                         self.again.push_back(socket);
                     }
-                    Fate::Gone => drop(self.udp.remove(id)),
+                    EndState::Ended => drop(self.udp.remove(id)),
                     _ => {}
                 }
             }
             SocketId::Tcp(id) => {
                 let Some(end) = self.tcp.get_mut(id) else { return };
                 match end.serve(now, self.inner) {
-                    Fate::Drains => self.draining.push(id),
-                    Fate::Gone => drop(self.tcp.remove(id)),
+                    EndState::Draining => self.draining.push(id),
+                    EndState::Ended => drop(self.tcp.remove(id)),
                     _ => {}
                 }
             }

@@ -13,8 +13,8 @@
 //! smoltcp gets such a connection when it is open: the SYN is replayed with the cookie as initial
 //! sequence number, and the answer is discarded.
 
-use super::bare::write_segment;
 use super::isn::IsnSecret;
+use super::segment::write_segment;
 use crate::stack::outbox::Packet;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::tcp::{TcpHeader, TcpOption, TcpSegment};

@@ -10,7 +10,6 @@
 //! Protocol and buffers of a connection are smoltcp's ([`engine`]). This module costs a lookup for
 //! each segment, and nothing for an idle connection.
 
-mod bare;
 mod calls;
 mod connection;
 mod cookie;
@@ -20,6 +19,7 @@ mod listener;
 mod passive;
 mod progress;
 mod scoreboard;
+mod segment;
 mod service_clock;
 mod turn;
 

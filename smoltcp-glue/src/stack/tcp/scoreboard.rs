@@ -28,7 +28,7 @@ const RECORDS_MAX: usize = 4096;
 const RECORDS_OF_PEER_MAX: usize = RECORDS_MAX / 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+enum RecordState {
     InFlight,
     Arrived,
     Lost,
@@ -40,7 +40,7 @@ struct Record {
     end: u32,
     number: u64,
     at: Time,
-    fate: Fate,
+    state: RecordState,
     /// It is a retransmission, so an acknowledgment may be of either.
     is_again: bool,
     /// `at` is the time of transmission.
@@ -91,12 +91,12 @@ const fn distance(from: u32, to: u32) -> i32 {
     to.wrapping_sub(from).cast_signed()
 }
 
-/// Adds `change` bytes to the count of `fate`.
-const fn count(in_flight: &mut usize, lost: &mut usize, fate: Fate, change: isize) {
-    match fate {
-        Fate::InFlight => *in_flight = in_flight.wrapping_add_signed(change),
-        Fate::Lost => *lost = lost.wrapping_add_signed(change),
-        Fate::Arrived => {}
+/// Adds `change` bytes to the count of `state`.
+const fn count(in_flight: &mut usize, lost: &mut usize, state: RecordState, change: isize) {
+    match state {
+        RecordState::InFlight => *in_flight = in_flight.wrapping_add_signed(change),
+        RecordState::Lost => *lost = lost.wrapping_add_signed(change),
+        RecordState::Arrived => {}
     }
 }
 
@@ -120,35 +120,35 @@ impl Scoreboard {
     }
 
     pub(super) fn record_sent(&mut self, now: Time, start: u32, end: u32) {
-        self.write(now, (start, end), true, Fate::InFlight);
+        self.write(now, (start, end), true, RecordState::InFlight);
     }
 
     /// Bytes up to `end` were sent at an unknown time.
     pub(super) fn record_sent_before(&mut self, now: Time, end: u32) {
-        self.write(now, (self.end(), end), false, Fate::InFlight);
+        self.write(now, (self.end(), end), false, RecordState::InFlight);
     }
 
     /// Bytes up to `end` were not sent, and count as lost.
     pub(super) fn record_unsent(&mut self, now: Time, end: u32) {
-        self.write(now, (self.end(), end), false, Fate::Lost);
+        self.write(now, (self.end(), end), false, RecordState::Lost);
     }
 
     /// If there are too many records to split one, all of it counts as sent: unsent parts are
     /// detected as lost later.
-    fn write(&mut self, now: Time, (start, end): (u32, u32), is_timed: bool, fate: Fate) {
+    fn write(&mut self, now: Time, (start, end): (u32, u32), is_timed: bool, state: RecordState) {
         let number = self.next_number;
         self.next_number += 1;
         let new_from = self.end();
         let (start, _) = self.split(start, RECORDS_MAX);
         let (_, split_end) = self.split(end, RECORDS_MAX);
         self.each_within(start, split_end, |record, _| {
-            if record.fate != Fate::Arrived {
-                (record.fate, record.is_again) = (Fate::InFlight, true);
+            if record.state != RecordState::Arrived {
+                (record.state, record.is_again) = (RecordState::InFlight, true);
                 (record.number, record.at, record.is_timed) = (number, now, true);
             }
         });
         if distance(new_from, end) > 0 {
-            self.push(Record { end, number, at: now, fate, is_again: false, is_timed });
+            self.push(Record { end, number, at: now, state, is_again: false, is_timed });
         }
     }
 
@@ -158,10 +158,10 @@ impl Scoreboard {
             && let Some(last) = self.records.pop_back()
         {
             let bytes = last.end.wrapping_sub(self.end()) as isize;
-            count(&mut self.in_flight, &mut self.lost, last.fate, -bytes);
+            count(&mut self.in_flight, &mut self.lost, last.state, -bytes);
         }
         let bytes = record.end.wrapping_sub(self.end()) as isize;
-        count(&mut self.in_flight, &mut self.lost, record.fate, bytes);
+        count(&mut self.in_flight, &mut self.lost, record.state, bytes);
         self.records.push_back(record);
     }
 
@@ -195,11 +195,11 @@ impl Scoreboard {
             if !is_within {
                 continue;
             }
-            let before = record.fate;
+            let before = record.state;
             what(record, bytes);
             let bytes = bytes as isize;
             count(in_flight, lost, before, -bytes);
-            count(in_flight, lost, record.fate, bytes);
+            count(in_flight, lost, record.state, bytes);
         }
     }
 
@@ -243,10 +243,10 @@ impl Scoreboard {
         let mut arrivals = Arrivals::default();
         let mut latest = self.latest;
         self.each_within(left, right, |record, bytes| {
-            if record.fate == Fate::Arrived {
+            if record.state == RecordState::Arrived {
                 return;
             }
-            record.fate = Fate::Arrived;
+            record.state = RecordState::Arrived;
             arrivals.bytes += bytes;
             arrivals.records += 1;
             // A quick acknowledgment of a retransmission may be of the original.
@@ -273,12 +273,12 @@ impl Scoreboard {
         let (mut losses, mut again_at) = (Losses::default(), None::<Time>);
         let Some(latest) = self.latest else { return (losses, again_at) };
         self.each_within(self.first, self.end(), |record, _| {
-            if record.fate != Fate::InFlight || record.number >= latest {
+            if record.state != RecordState::InFlight || record.number >= latest {
                 return;
             }
             let due = record.at + late;
             if record.number + OVERTAKEN_BY <= latest || due <= now {
-                record.fate = Fate::Lost;
+                record.state = RecordState::Lost;
                 losses.records += u32::from(record.number >= counted_from);
                 losses.before = losses.before.max(record.number + 1);
             } else {
@@ -290,13 +290,13 @@ impl Scoreboard {
 
     /// Marks the last record that has not arrived as lost: a tail loss probe.
     pub(super) fn lose_last(&mut self) {
-        let waiting = |record: &&Record| record.fate != Fate::Arrived;
+        let waiting = |record: &&Record| record.state != RecordState::Arrived;
         let Some(last) = self.records.iter().rev().find(waiting).map(|last| last.end) else {
             return;
         };
         self.each_within(self.first, self.end(), |record, _| {
             if record.end == last {
-                record.fate = Fate::Lost;
+                record.state = RecordState::Lost;
             }
         });
     }
@@ -305,8 +305,8 @@ impl Scoreboard {
     /// (RFC 2018 8).
     pub(super) fn lose_all(&mut self, with_arrived: bool) {
         self.each_within(self.first, self.end(), |record, _| {
-            if record.fate == Fate::InFlight || with_arrived {
-                record.fate = Fate::Lost;
+            if record.state == RecordState::InFlight || with_arrived {
+                record.state = RecordState::Lost;
             }
         });
     }
@@ -319,7 +319,7 @@ impl Scoreboard {
             if distance(begin, end) <= 0 {
                 break;
             }
-            if record.fate == Fate::Lost {
+            if record.state == RecordState::Lost {
                 return true;
             }
             begin = record.end;
@@ -471,10 +471,10 @@ mod tests {
         let (mut in_flight, mut lost, mut begin) = (0, 0, board.first);
         for record in &board.records {
             let bytes = record.end.wrapping_sub(std::mem::replace(&mut begin, record.end));
-            match record.fate {
-                Fate::InFlight => in_flight += bytes as usize,
-                Fate::Lost => lost += bytes as usize,
-                Fate::Arrived => {}
+            match record.state {
+                RecordState::InFlight => in_flight += bytes as usize,
+                RecordState::Lost => lost += bytes as usize,
+                RecordState::Arrived => {}
             }
         }
         (in_flight, lost)
@@ -514,7 +514,7 @@ mod tests {
     #[derive(Default)]
     struct Bytes {
         first: u32,
-        all: Vec<(Fate, u64)>,
+        all: Vec<(RecordState, u64)>,
         number: u64,
         latest: Option<u64>,
     }
@@ -524,18 +524,18 @@ mod tests {
             let (number, to) = (self.number, to as usize);
             self.number += 1;
             let new_from = self.all.len();
-            self.all.resize(new_from.max(to), (Fate::InFlight, number));
+            self.all.resize(new_from.max(to), (RecordState::InFlight, number));
             for byte in &mut self.all[(from as usize).min(to)..to] {
-                if byte.0 != Fate::Arrived {
-                    *byte = (Fate::InFlight, number);
+                if byte.0 != RecordState::Arrived {
+                    *byte = (RecordState::InFlight, number);
                 }
             }
         }
 
         fn arrive(&mut self, from: u32, to: u32) {
             for byte in &mut self.all[from as usize..to as usize] {
-                if byte.0 != Fate::Arrived {
-                    byte.0 = Fate::Arrived;
+                if byte.0 != RecordState::Arrived {
+                    byte.0 = RecordState::Arrived;
                     self.latest = self.latest.max(Some(byte.1));
                 }
             }
@@ -544,14 +544,14 @@ mod tests {
         fn detect_losses(&mut self) {
             let Some(latest) = self.latest else { return };
             for byte in &mut self.all[self.first as usize..] {
-                if byte.0 == Fate::InFlight && byte.1 + OVERTAKEN_BY <= latest {
-                    byte.0 = Fate::Lost;
+                if byte.0 == RecordState::InFlight && byte.1 + OVERTAKEN_BY <= latest {
+                    byte.0 = RecordState::Lost;
                 }
             }
         }
 
-        fn count(&self, fate: Fate) -> usize {
-            self.all[self.first as usize..].iter().filter(|byte| byte.0 == fate).count()
+        fn count(&self, state: RecordState) -> usize {
+            self.all[self.first as usize..].iter().filter(|byte| byte.0 == state).count()
         }
     }
 
@@ -589,8 +589,8 @@ mod tests {
                 bytes.detect_losses();
                 prop_assert_eq!(board.first, at(bytes.first));
                 prop_assert_eq!(board.end(), at(bytes.all.len() as u32));
-                prop_assert_eq!(board.in_flight, bytes.count(Fate::InFlight));
-                prop_assert_eq!(board.lost, bytes.count(Fate::Lost));
+                prop_assert_eq!(board.in_flight, bytes.count(RecordState::InFlight));
+                prop_assert_eq!(board.lost, bytes.count(RecordState::Lost));
             }
         }
     }

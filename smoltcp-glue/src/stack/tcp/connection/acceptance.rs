@@ -17,8 +17,8 @@
 use super::Connection;
 use super::loss_recovery::{is_after, is_opening};
 use crate::stack::outbox::{Packet, PacketSink};
-use crate::stack::tcp::bare::{set_acknowledgment, write_segment};
 use crate::stack::tcp::engine::{At, Engine};
+use crate::stack::tcp::segment::{set_acknowledgment, write_segment};
 use pollux_wire::ip::tcp::{TcpHeader, TcpSegment};
 use smoltcp::socket::tcp::State;
 

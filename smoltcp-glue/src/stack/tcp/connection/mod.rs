@@ -16,9 +16,9 @@ mod window;
 pub(super) use acceptance::Acceptance;
 pub(super) use loss_recovery::is_after;
 
-use super::bare::set_sequence_number;
 use super::engine::{At, Engine, Written, beginning, seal};
 use super::listener::ListenerId;
+use super::segment::set_sequence_number;
 
 use self::loss_recovery::LossRecovery;
 use crate::stack::config::TcpConfig;

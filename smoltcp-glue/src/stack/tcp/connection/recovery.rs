@@ -343,7 +343,7 @@ impl Recovery {
         self.board.lost > 0 && (self.may_probe || self.board.in_flight < self.window)
     }
 
-    pub(super) fn judge(&mut self, now: Time, start: u32, end: u32) -> Verdict {
+    pub(super) fn decide(&mut self, now: Time, start: u32, end: u32) -> Verdict {
         let is_new = end.wrapping_sub(self.board.end()).cast_signed() > 0;
         // smoltcp retransmits into a closed window after enough duplicate acknowledgments.
         let reaches = end.wrapping_sub(self.board.first) as usize;
@@ -410,12 +410,12 @@ mod tests {
         it.handle_ack(NOW, 1000, [(2000, 6000)], WINDOW);
         assert!(it.has_lost());
         let verdicts: Vec<_> =
-            (1..8).map(|nth| it.judge(NOW, nth * 1000, nth * 1000 + 1000)).collect();
+            (1..8).map(|nth| it.decide(NOW, nth * 1000, nth * 1000 + 1000)).collect();
         let sent = verdicts.iter().map(|verdict| *verdict == Verdict::Send);
         assert!(sent.eq([true, false, false, false, false, false, false]), "{verdicts:?}");
         assert!(!it.has_lost());
-        assert_eq!(it.judge(NOW, 8000, 9000), Verdict::Send);
-        assert_eq!(it.judge(NOW, 1000, 2000), Verdict::Drop, "it is in flight again");
+        assert_eq!(it.decide(NOW, 8000, 9000), Verdict::Send);
+        assert_eq!(it.decide(NOW, 1000, 2000), Verdict::Drop, "it is in flight again");
     }
 
     #[test]
@@ -436,8 +436,8 @@ mod tests {
         let mut it = recovery(8);
         it.handle_timeout(due(&it));
         assert_eq!((it.board.lost, it.window_limit().least), (SEGMENT, 8 * SEGMENT));
-        assert_eq!(it.judge(due(&it), 6000, 7000), Verdict::Drop);
-        assert_eq!(it.judge(due(&it), 7000, 8000), Verdict::Send);
+        assert_eq!(it.decide(due(&it), 6000, 7000), Verdict::Drop);
+        assert_eq!(it.decide(due(&it), 7000, 8000), Verdict::Send);
         let mut last = NOW;
         for nth in 0..20 {
             let now = due(&it);
@@ -458,13 +458,13 @@ mod tests {
         it.handle_ack(NOW, 0, [], 0);
         for _ in 0..20 {
             it.handle_timeout(due(&it));
-            assert_eq!(it.judge(due(&it), 0, 1), Verdict::Send, "a window probe of one byte");
+            assert_eq!(it.decide(due(&it), 0, 1), Verdict::Send, "a window probe of one byte");
         }
         assert_eq!((it.window, it.mtu(MTU_MAX)), (8 * SEGMENT, MTU_MAX));
-        assert_eq!(it.judge(due(&it), 8000, 9000), Verdict::Drop, "the window is closed");
+        assert_eq!(it.decide(due(&it), 8000, 9000), Verdict::Drop, "the window is closed");
         it.handle_ack(due(&it), 8000, [], WINDOW);
         assert!(it.has_lost(), "withheld data are to be sent");
-        assert_eq!(it.judge(due(&it), 8000, 9000), Verdict::Send);
+        assert_eq!(it.decide(due(&it), 8000, 9000), Verdict::Send);
     }
 
     #[test]

@@ -7,8 +7,8 @@
 use super::Connection;
 use super::recovery::Verdict;
 use crate::stack::outbox::{Packet, PacketSink};
-use crate::stack::tcp::bare::{set_sequence_number, write_segment};
 use crate::stack::tcp::engine::{At, Engine, Written, seal};
+use crate::stack::tcp::segment::{set_sequence_number, write_segment};
 use pollux_wire::ip::tcp::TcpHeader;
 use smoltcp::socket::tcp::State;
 use std::time::Duration;
@@ -49,7 +49,7 @@ impl Connection {
         if let Some(pending_ack) =
             active.pending_ack.take().filter(|pending_ack| active.last_ack != Some(*pending_ack))
         {
-            self.draft_bare(self.loss_recovery.sent_to, pending_ack, false, draft)?;
+            self.draft_empty(self.loss_recovery.sent_to, pending_ack, false, draft)?;
             return self.send_draft(sink, draft);
         }
         loop {
@@ -105,14 +105,14 @@ impl Connection {
         let is_fin = is_closing && self.unacknowledged() == 0 && first.wrapping_add(1) == end;
         let active = self.loss_recovery.active.as_mut().filter(|_| is_fin)?;
         let last_ack = active.last_ack?;
-        if active.recovery.judge(at.now, first, end) == Verdict::Drop {
+        if active.recovery.decide(at.now, first, end) == Verdict::Drop {
             return None;
         }
-        self.draft_bare(first, last_ack, true, draft)?;
+        self.draft_empty(first, last_ack, true, draft)?;
         self.send_draft(sink, draft)
     }
 
-    fn draft_bare(
+    fn draft_empty(
         &self,
         sequence_number: u32,
         (acknowledgment_number, window): (u32, u16),
@@ -150,14 +150,14 @@ impl Connection {
             return true;
         }
         let (start, end) = (written.sequence_number, written.end());
-        match active.recovery.judge(at.now, start, end) {
+        match active.recovery.decide(at.now, start, end) {
             Verdict::Send => true,
             Verdict::Drop => {
                 let Written { acknowledgment_number, window, .. } = written;
                 if active.last_ack == Some((acknowledgment_number, window)) {
                     return false;
                 }
-                self.draft_bare(sent_to, (acknowledgment_number, window), false, draft).is_some()
+                self.draft_empty(sent_to, (acknowledgment_number, window), false, draft).is_some()
             }
         }
     }

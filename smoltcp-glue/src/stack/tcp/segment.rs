@@ -1,4 +1,4 @@
-//! TCP segments without data.
+//! Segments without data, and changes of header fields.
 
 use crate::stack::outbox::{Packet, PacketSink};
 use crate::stack::packet::{IpPacket, header_len, write_header};
