@@ -426,7 +426,7 @@ mod tests {
         let Some(first) = all.first() else { return };
         let setup = Node::open("soft:").expect("a device").interface("ib0");
         let config = Config { workers: 2, cores: vec![first.id], ..Config::default() };
-        let interface = setup.address("10.0.0.1/24").up_pinned(config).expect("it comes up");
+        let interface = setup.address("10.0.0.9/24").up_pinned(config).expect("it comes up");
         let stays =
             |worker: usize| ask(&interface.alive.doorbells[worker], move |_, _| Ok(cores()));
         assert_eq!(stays(0).expect("it serves"), [*first]);
