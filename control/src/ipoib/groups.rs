@@ -1,10 +1,11 @@
 //! Multicast groups of the link: full memberships, and send-only ones (RFC 4391 10).
 //!
 //! ```text
-//!   wanted, or a packet --> Asked --joined--> Joined --deleted--> Asked if wanted, else Missing
-//!                             |  \--refused--> Failed --time--> Asked
+//!   wanted, or a packet --> Asked --joined--> Joined --deleted--> joined again if wanted,
+//!                             |  \--refused--> Failed --time--> Asked       else Missing
 //!                             +--does not exist--> Missing --time, or a notice--> Asked
-//!   Joined to send --wanted: full join--> Joined in full; if refused, as before, and retried
+//!   Joined: SendOnly --wanted--> Upgrading --full join--> Full
+//!           Upgrading --refused--> Upgrading, and retried
 //!   any --unwanted, or the oldest send-only one of a full table--> (none), and a leave
 //! ```
 //!
@@ -34,57 +35,109 @@ const MISSING_PAUSE: Duration = Duration::from_secs(60);
 pub(super) struct Group {
     pub(super) mgid: Gid,
     pub(super) peer: PeerKey,
-    /// The group is wanted: full membership, not send-only.
-    pub(super) is_wanted: bool,
     pub(super) state: GroupState,
     pub(super) since: Time,
-    /// When to repeat the join of a joined group, after the SA did not answer the last one.
-    rejoin: Option<Time>,
-    /// The MLID that the queue pair is attached with.
-    attached: Option<Lid>,
     pub(super) pending: VecDeque<PendingPacket>,
 }
 
+/// A wanted group has, or asks for, a full membership; other groups are only sent to.
 #[derive(Clone, Debug)]
 pub(super) enum GroupState {
-    Asked { failures: u32 },
-    Joined { record: Box<McMemberRecord>, as_full: bool },
-    Missing { until: Time },
-    Failed { error: SaError, failures: u32, until: Time },
+    /// The first join is outstanding.
+    Asked {
+        is_wanted: bool,
+        failures: u32,
+    },
+    Joined {
+        record: Box<McMemberRecord>,
+        membership: GroupMembership,
+        /// When to join again, after the SA did not answer or refused the last join.
+        rejoin: Option<Time>,
+    },
+    /// The group does not exist, and is not wanted.
+    Missing {
+        until: Time,
+    },
+    Failed {
+        is_wanted: bool,
+        error: SaError,
+        failures: u32,
+        until: Time,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum GroupMembership {
+    SendOnly,
+    /// Send-only still, but the group is wanted: the full join is outstanding or retried.
+    Upgrading,
+    /// The queue pair is attached to the group.
+    Full,
 }
 
 impl Group {
+    pub(super) const fn is_wanted(&self) -> bool {
+        match self.state {
+            GroupState::Asked { is_wanted, .. } | GroupState::Failed { is_wanted, .. } => is_wanted,
+            GroupState::Joined { membership, .. } => {
+                !matches!(membership, GroupMembership::SendOnly)
+            }
+            GroupState::Missing { .. } => false,
+        }
+    }
+
+    fn want(&mut self) {
+        match &mut self.state {
+            GroupState::Asked { is_wanted, .. } | GroupState::Failed { is_wanted, .. } => {
+                *is_wanted = true;
+            }
+            GroupState::Joined { membership: known @ GroupMembership::SendOnly, .. } => {
+                *known = GroupMembership::Upgrading;
+            }
+            GroupState::Joined { .. } => {}
+            GroupState::Missing { .. } => {
+                self.state = GroupState::Asked { is_wanted: true, failures: 0 };
+            }
+        }
+    }
+
+    const fn is_full_member(&self) -> bool {
+        matches!(self.state, GroupState::Joined { membership: GroupMembership::Full, .. })
+    }
+
     pub(super) const fn due(&self) -> Option<Time> {
         match self.state {
             GroupState::Missing { until } | GroupState::Failed { until, .. } => Some(until),
-            GroupState::Joined { .. } => self.rejoin,
+            GroupState::Joined { rejoin, .. } => rejoin,
             GroupState::Asked { .. } => None,
         }
     }
 
     pub(super) fn join_state(&self) -> Option<(Gid, JoinState)> {
-        match self.state {
-            GroupState::Joined { as_full, .. } => Some((self.mgid, join_state(as_full))),
-            _ => None,
-        }
+        self.record().map(|_| (self.mgid, join_state(self.is_full_member())))
     }
 
     /// The present membership, and that of an outstanding join.
     pub(super) fn may_be_joined(&self) -> impl Iterator<Item = (Gid, JoinState)> + use<> {
         let asked = match self.state {
-            GroupState::Asked { .. } => Some(self.is_wanted),
-            GroupState::Joined { as_full: false, .. } if self.is_wanted => Some(true),
+            GroupState::Asked { is_wanted, .. } => Some(is_wanted),
+            GroupState::Joined { membership: GroupMembership::Upgrading, .. } => Some(true),
             _ => None,
         };
         let asked = asked.map(|as_full| (self.mgid, join_state(as_full)));
         self.join_state().into_iter().chain(asked)
     }
 
-    fn record(&self) -> Option<&McMemberRecord> {
+    pub(super) fn record(&self) -> Option<&McMemberRecord> {
         match &self.state {
             GroupState::Joined { record, .. } => Some(record),
             _ => None,
         }
+    }
+
+    /// The MLID that the queue pair is attached with.
+    fn attached(&self) -> Option<Lid> {
+        self.record().filter(|_| self.is_full_member()).map(|record| record.mlid)
     }
 }
 
@@ -110,16 +163,15 @@ impl IpoibInterface {
             return;
         }
         let Some(group) = self.groups.get_mut(&id) else { return };
-        group.is_wanted = true;
-        let is_member = matches!(group.state, GroupState::Joined { as_full: true, .. });
-        if !is_member && id != GroupId::Broadcast {
-            self.ask_group(now, id, true);
+        group.want();
+        if !group.is_full_member() && id != GroupId::Broadcast {
+            self.ask_group(now, id);
         }
     }
 
     /// Leaves a wanted group. A later packet to it joins it again, to send.
     pub(super) fn unwant_group(&mut self, now: Time, id: GroupId) {
-        let Some(group) = self.groups.get(&id).filter(|group| group.is_wanted) else { return };
+        let Some(group) = self.groups.get(&id).filter(|group| group.is_wanted()) else { return };
         let member = group.join_state();
         self.remove_group(id);
         self.leave_group(now, member);
@@ -132,12 +184,12 @@ impl IpoibInterface {
             if self.enter_group(now, id)
                 && let Some(group) = self.groups.get_mut(&id)
             {
-                group.is_wanted = true;
+                group.want();
             }
         }
-        let all = self.groups.iter().filter(|(id, _)| **id != GroupId::Broadcast);
-        for (id, is_wanted) in all.map(|(&id, one)| (id, one.is_wanted)).collect::<Vec<_>>() {
-            self.ask_group(now, id, is_wanted);
+        let all = self.groups.keys().copied().filter(|id| *id != GroupId::Broadcast);
+        for id in all.collect::<Vec<_>>() {
+            self.ask_group(now, id);
         }
     }
 
@@ -149,7 +201,7 @@ impl IpoibInterface {
             if !self.enter_group(now, id) {
                 return;
             }
-            self.ask_group(now, id, false);
+            self.ask_group(now, id);
         }
         let Some(group) = self.groups.get(&id) else { return };
         match &group.state {
@@ -186,7 +238,7 @@ impl IpoibInterface {
         }
     }
 
-    pub(super) fn group_answered(
+    pub(super) fn handle_group_reply(
         &mut self,
         now: Time,
         id: GroupId,
@@ -194,77 +246,79 @@ impl IpoibInterface {
         result: Result<SaReply, SaError>,
     ) {
         let error = match result {
-            Ok(SaReply::Group(record)) => return self.group_joined(now, id, as_full, record),
+            Ok(SaReply::Group(record)) => {
+                return self.handle_group_joined(now, id, as_full, record);
+            }
             Ok(_) => SaError::BadAnswer,
             Err(error) => error,
         };
-        let Some(group) = self.groups.get(&id) else { return };
-        if group.is_wanted != as_full {
-            return self.ask_group(now, id, group.is_wanted);
+        let rejoin_at = now + self.config.pause_max;
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        if group.is_wanted() != as_full {
+            return self.ask_group(now, id);
         }
-        let failures = match group.state {
-            GroupState::Asked { failures } => failures.saturating_add(1),
+        let failures = match &mut group.state {
+            // A refused full membership leaves the send-only one.
+            GroupState::Joined { membership, rejoin, .. }
+                if error.is_passing() || *membership == GroupMembership::Upgrading =>
+            {
+                *rejoin = Some(rejoin_at);
+                return;
+            }
+            GroupState::Asked { failures, .. } => failures.saturating_add(1),
             _ => 1,
         };
         let until = now + self.pause_after(failures);
-        let rejoin = now + self.config.pause_max;
-        // A refused full membership leaves the send-only one.
-        if let Some(group) = self.groups.get_mut(&id)
-            && let GroupState::Joined { as_full: is_full, .. } = group.state
-            && (error.is_passing() || as_full && !is_full)
-        {
-            group.rejoin = Some(rejoin);
-            return;
-        }
         let state = match as_full {
             false if is_no_such_group(error) => GroupState::Missing { until: now + MISSING_PAUSE },
-            _ => GroupState::Failed { error, failures, until },
+            is_wanted => GroupState::Failed { is_wanted, error, failures, until },
         };
         self.set_group(now, id, state);
     }
 
-    pub(super) fn group_joined(
+    pub(super) fn handle_group_joined(
         &mut self,
         now: Time,
         id: GroupId,
         as_full: bool,
         record: McMemberRecord,
     ) {
-        match self.groups.get(&id) {
+        let group = self.groups.get(&id);
+        let membership = match (as_full, group.map(Group::is_wanted)) {
             // It was left, or is send-only now.
-            None => self.leave_group(now, Some((record.mgid, join_state(as_full)))),
-            // The reply to an earlier send-only join.
-            Some(Group { state: GroupState::Joined { as_full: true, .. }, .. }) if !as_full => {}
-            Some(group) => {
-                let asks_more = group.is_wanted && !as_full;
-                self.set_group(now, id, GroupState::Joined { record: Box::new(record), as_full });
-                if asks_more {
-                    self.ask_group(now, id, true);
-                }
-                if as_full {
-                    self.detect_waiting(now, id);
-                }
+            (_, None) | (true, Some(false)) => {
+                return self.leave_group(now, Some((record.mgid, join_state(as_full))));
             }
+            (true, Some(true)) => GroupMembership::Full,
+            // The reply to an earlier send-only join.
+            (false, _) if group.is_some_and(Group::is_full_member) => return,
+            (false, Some(true)) => GroupMembership::Upgrading,
+            (false, Some(false)) => GroupMembership::SendOnly,
+        };
+        let record = Box::new(record);
+        self.set_group(now, id, GroupState::Joined { record, membership, rejoin: None });
+        match membership {
+            GroupMembership::SendOnly => {}
+            GroupMembership::Upgrading => self.ask_group(now, id),
+            GroupMembership::Full => self.detect_waiting(now, id),
         }
     }
 
-    /// Whether we are a full member of a group.
     pub(super) fn is_full_member(&self, id: GroupId) -> bool {
-        let group = self.groups.get(&id);
-        group.is_some_and(|group| matches!(group.state, GroupState::Joined { as_full: true, .. }))
+        self.groups.get(&id).is_some_and(Group::is_full_member)
     }
 
-    pub(super) fn group_appeared(&mut self, now: Time, id: GroupId) {
+    pub(super) fn handle_group_created(&mut self, now: Time, id: GroupId) {
         let Some(group) = self.groups.get(&id) else { return };
         if matches!(group.state, GroupState::Missing { .. } | GroupState::Failed { .. }) {
-            self.ask_group(now, id, group.is_wanted);
+            self.ask_group(now, id);
         }
     }
 
-    pub(super) fn group_vanished(&mut self, now: Time, id: GroupId) {
+    pub(super) fn handle_group_deleted(&mut self, now: Time, id: GroupId) {
         let Some(group) = self.groups.get(&id) else { return };
-        if group.is_wanted {
-            self.ask_group(now, id, true);
+        if group.is_wanted() {
+            self.ask_group(now, id);
         } else if matches!(group.state, GroupState::Joined { .. }) {
             self.set_group(now, id, GroupState::Missing { until: now + MISSING_PAUSE });
         }
@@ -278,8 +332,8 @@ impl IpoibInterface {
 
     pub(super) fn retry_groups(&mut self, now: Time) {
         let due = self.groups.iter().filter(|(_, one)| one.due().is_some_and(|due| due <= now));
-        for (id, is_wanted) in due.map(|(&id, one)| (id, one.is_wanted)).collect::<Vec<_>>() {
-            self.ask_group(now, id, is_wanted);
+        for id in due.map(|(&id, _)| id).collect::<Vec<_>>() {
+            self.ask_group(now, id);
         }
     }
 
@@ -302,11 +356,8 @@ impl IpoibInterface {
         let group = Group {
             mgid,
             peer,
-            is_wanted: false,
-            state: GroupState::Asked { failures: 0 },
+            state: GroupState::Asked { is_wanted: false, failures: 0 },
             since: now,
-            rejoin: None,
-            attached: None,
             pending: VecDeque::new(),
         };
         self.groups.insert(id, group);
@@ -317,7 +368,7 @@ impl IpoibInterface {
 
     /// Evicts the oldest send-only group.
     fn evict_group(&mut self, now: Time) -> bool {
-        let sent_to = self.groups.iter().filter(|(_, group)| !group.is_wanted);
+        let sent_to = self.groups.iter().filter(|(_, group)| !group.is_wanted());
         let oldest = sent_to.min_by_key(|(_, group)| group.since);
         let Some((&id, group)) = oldest else { return false };
         let member = group.join_state();
@@ -328,9 +379,9 @@ impl IpoibInterface {
 
     fn remove_group(&mut self, id: GroupId) {
         let Some(group) = self.groups.remove(&id) else { return };
-        let Group { mgid, peer, attached, pending, .. } = group;
+        let Group { mgid, peer, ref pending, .. } = group;
         pending.iter().for_each(|_| self.drops.count(InterfaceDrop::PeerGone));
-        if let Some(mlid) = attached {
+        if let Some(mlid) = group.attached() {
             self.actions.push_back(Action::Detach { mgid, mlid });
         }
         self.actions.push_back(Action::UnbindGroup { mgid });
@@ -346,32 +397,37 @@ impl IpoibInterface {
 
     /// Handles the reply to a leave. If the group was joined again meanwhile, the SA may have
     /// handled the two in the other order, so it is joined once more.
-    pub(super) fn group_left(&mut self, now: Time, mgid: Gid) {
-        let mut joined = self.groups.iter().filter(|(_, group)| group.mgid == mgid);
-        if let Some((id, is_wanted)) = joined.next().map(|(&id, group)| (id, group.is_wanted)) {
-            self.ask_group(now, id, is_wanted);
+    pub(super) fn handle_leave_reply(&mut self, now: Time, mgid: Gid) {
+        let joined = self.groups.iter().find(|(_, group)| group.mgid == mgid);
+        if let Some((&id, _)) = joined {
+            self.ask_group(now, id);
         }
     }
 
     /// Sends a join, unless one is outstanding.
-    fn ask_group(&mut self, now: Time, id: GroupId, as_full: bool) {
+    fn ask_group(&mut self, now: Time, id: GroupId) {
         let broadcast = self.groups.get(&GroupId::Broadcast).and_then(Group::record).copied();
         let Some((group, like)) = self.groups.get_mut(&id).zip(broadcast) else { return };
-        group.rejoin = None;
-        let failures = match group.state {
-            GroupState::Failed { failures, .. } | GroupState::Asked { failures } => failures,
-            _ => 0,
+        let (mgid, is_wanted) = (group.mgid, group.is_wanted());
+        let failures = match &mut group.state {
+            GroupState::Joined { rejoin, .. } => {
+                *rejoin = None;
+                None
+            }
+            GroupState::Failed { failures, .. } | GroupState::Asked { failures, .. } => {
+                Some(*failures)
+            }
+            GroupState::Missing { .. } => Some(0),
         };
-        if !matches!(group.state, GroupState::Joined { .. }) {
-            (group.state, group.since) = (GroupState::Asked { failures }, now);
+        if let Some(failures) = failures {
+            (group.state, group.since) = (GroupState::Asked { is_wanted, failures }, now);
         }
-        let mgid = group.mgid;
-        let member = self.member(mgid, join_state(as_full));
-        let query = match as_full {
+        let member = self.member(mgid, join_state(is_wanted));
+        let query = match is_wanted {
             true => SaQuery::join_or_create(member, &like),
             false => SaQuery::join(member),
         };
-        let purpose = Purpose::Group { id, as_full };
+        let purpose = Purpose::Group { id, as_full: is_wanted };
         if !self.is_asked(purpose) {
             self.ask(now, purpose, query);
         }
@@ -381,14 +437,10 @@ impl IpoibInterface {
     /// Sets the state of a group, and sends its pending packets.
     fn set_group(&mut self, now: Time, id: GroupId, state: GroupState) {
         let Some(group) = self.groups.get_mut(&id) else { return };
+        let before = group.attached();
         (group.state, group.since) = (state, now);
-        let mlid = match &group.state {
-            GroupState::Joined { record, as_full: true } if group.is_wanted => Some(record.mlid),
-            _ => None,
-        };
-        let mgid = group.mgid;
-        if group.attached != mlid {
-            let before = std::mem::replace(&mut group.attached, mlid);
+        let (mgid, mlid) = (group.mgid, group.attached());
+        if before != mlid {
             let detach = before.map(|mlid| Action::Detach { mgid, mlid });
             let attach = mlid.map(|mlid| Action::Attach { mgid, mlid });
             self.actions.extend(detach.into_iter().chain(attach));

@@ -1,6 +1,6 @@
 //! Rows for operators: every state with its reason, since when, and what it waits for.
 
-use super::groups::GroupState;
+use super::groups::{GroupMembership, GroupState};
 use super::{Adjacency, InterfaceState, IpoibInterface, LinkProperties, PeerKey};
 use crate::icmp::IcmpCounters;
 use crate::neighbor::NeighborRow;
@@ -158,16 +158,15 @@ impl IpoibInterface {
         self.groups.values().map(|group| {
             let (state, why) = match &group.state {
                 GroupState::Asked { .. } => ("asked", "the administrator is asked".into()),
-                GroupState::Joined { as_full: true, .. } => ("joined", String::new()),
-                GroupState::Joined { as_full: false, .. } => ("send-only", String::new()),
+                GroupState::Joined { membership: GroupMembership::Full, .. } => {
+                    ("joined", String::new())
+                }
+                GroupState::Joined { .. } => ("send-only", String::new()),
                 GroupState::Missing { .. } => ("missing", "it has no members".into()),
                 GroupState::Failed { error, .. } => ("refused", error.to_string()),
             };
-            let mlid = match &group.state {
-                GroupState::Joined { record, .. } => Some(record.mlid),
-                _ => None,
-            };
-            let (mgid, is_heard, since) = (group.mgid, group.is_wanted, group.since);
+            let mlid = group.record().map(|record| record.mlid);
+            let (mgid, is_heard, since) = (group.mgid, group.is_wanted(), group.since);
             let (until, pending) = (group.due(), group.pending.len());
             GroupRow { mgid, mlid, is_heard, state, why, since, until, pending }
         })

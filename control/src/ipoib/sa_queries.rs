@@ -83,13 +83,13 @@ impl IpoibInterface {
     fn answered(&mut self, now: Time, purpose: Purpose, result: Result<SaReply, SaError>) {
         match purpose {
             Purpose::Broadcast => self.broadcast_answered(now, result),
-            Purpose::Group { id, as_full } => self.group_answered(now, id, as_full, result),
+            Purpose::Group { id, as_full } => self.handle_group_reply(now, id, as_full, result),
             Purpose::Path(gid) => self.path_answered(now, gid, result),
             Purpose::Paths(gid) => self.paths_answered(now, gid, result),
             Purpose::Requester(gid) => self.requester_answered(now, gid, result),
             Purpose::Subscription(trap) => self.subscription_answered(now, trap, result.err()),
             Purpose::Unsubscription(trap) => self.unsubscribed(now, trap),
-            Purpose::Leave(mgid) => self.group_left(now, mgid),
+            Purpose::Leave(mgid) => self.handle_leave_reply(now, mgid),
         }
     }
 

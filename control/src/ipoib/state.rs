@@ -331,7 +331,7 @@ impl IpoibInterface {
             self.actions.push_back(Action::Start(link));
         }
         self.want_group(now, GroupId::Broadcast);
-        self.group_joined(now, GroupId::Broadcast, true, record);
+        self.handle_group_joined(now, GroupId::Broadcast, true, record);
         if comes_up {
             self.connections.handle_place(now, self.place());
             self.join_all_groups(now);
@@ -407,11 +407,11 @@ impl IpoibInterface {
             return;
         }
         match report.notice.trap_number {
-            TrapNumber::MULTICAST_GROUP_CREATED => self.group_appeared(now, group.id),
+            TrapNumber::MULTICAST_GROUP_CREATED => self.handle_group_created(now, group.id),
             TrapNumber::MULTICAST_GROUP_DELETED if group.id == GroupId::Broadcast => {
                 self.join_broadcast(now);
             }
-            TrapNumber::MULTICAST_GROUP_DELETED => self.group_vanished(now, group.id),
+            TrapNumber::MULTICAST_GROUP_DELETED => self.handle_group_deleted(now, group.id),
             _ => {}
         }
     }

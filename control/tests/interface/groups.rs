@@ -201,3 +201,15 @@ fn every_state_of_a_group_and_everything_that_can_happen() {
     }
     assert!(table == include_str!("groups.txt"), "{table}");
 }
+
+/// Otherwise the port would receive packets of a group that nothing here listens to.
+#[test]
+fn a_full_join_that_is_granted_to_a_send_only_group_is_left() {
+    let mut alone = after(STATES[2].1, leave);
+    send(&mut alone);
+    assert!(alone.answer(&format!("create {NAME}"), MadStatus::OK, Mtu::BYTES_2048));
+    assert_eq!(alone.said(), [format!("join {NAME} to send"), format!("leave {NAME}")]);
+    assert_eq!(state(&alone), "asked, 1 wait");
+    answer(&mut alone, MadStatus::OK);
+    assert_eq!(state(&alone), "send-only");
+}
