@@ -65,7 +65,7 @@ impl IpoibInterface {
         }
     }
 
-    pub(super) fn place(&self) -> Option<LocalEnd> {
+    pub(super) fn local_end(&self) -> Option<LocalEnd> {
         let (link, port) = self.link().zip(self.port.as_ref())?;
         let PortView { number, lid, lmc, .. } = *port;
         let port = LocalPort { number, lid, lmc, gids: port.gids.clone() };

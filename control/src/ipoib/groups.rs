@@ -492,7 +492,7 @@ impl IpoibInterface {
     }
 
     fn group_adjacency(&self, mgid: Gid, record: &McMemberRecord) -> DatagramAdjacency {
-        let port = self.binding.map_or(1, |binding| binding.port);
+        let port = self.state.binding().map_or(1, |binding| binding.port);
         let mtu = self.link().map_or(0, |link| link.mtu);
         let vector = AddressVector::to_group(mgid, record, port);
         DatagramAdjacency { vector, qpn: Qpn::MULTICAST, mtu }

@@ -90,7 +90,7 @@ impl IpoibInterface {
             (link.qpn == qpn).then_some(link.gid)
         };
         let Some(gid) = gid.or_else(of_neighbor) else { return };
-        let lmc = self.binding.map_or(0, |binding| binding.lmc.min(7));
+        let lmc = self.lmc();
         let path = self.paths.get(gid).and_then(|path| path.record.as_deref());
         // Beyond a router the LIDs differ.
         let is_other =

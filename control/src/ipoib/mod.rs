@@ -51,7 +51,7 @@ pub use config::{GroupTerms, InterfaceConfig};
 pub use lease::LeaseRow;
 pub use rows::{GroupRow, InterfaceRow, Load, PathRow, PeerRow};
 pub use snapshot::InterfaceSnapshot;
-pub use state::InterfaceState;
+pub use state::{InterfaceState, PortBinding};
 
 use crate::address::{Addresses, HostRoutes, NextHop};
 use crate::arp::Arp;
@@ -74,7 +74,6 @@ use pollux_verbs::drops::Drops;
 use pollux_verbs::reasons;
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
-use pollux_wire::address::Gid;
 use pollux_wire::ethernet::EtherType;
 use pollux_wire::ip::link_address::LinkAddress;
 use pollux_wire::ip::mgid::GroupId;
@@ -83,7 +82,6 @@ use pollux_wire::mad::notice::TrapNumber;
 use pollux_wire::mad::{MadHeader, MgmtClass};
 use requests::Requests;
 use sa_queries::{Purpose, SaQueries};
-use state::PortBinding;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -143,7 +141,6 @@ struct PendingPacket {
 pub struct IpoibInterface {
     config: InterfaceConfig,
     port: Option<PortView>,
-    binding: Option<PortBinding>,
     state: InterfaceState,
     since: Time,
     sa: SaClient,
@@ -191,7 +188,6 @@ impl IpoibInterface {
         let neighbor = NeighborConfig { connected_mode: config.peer.is_on(), ..config.neighbor };
         let mut interface = Self {
             port: None,
-            binding: None,
             state: InterfaceState::NoPort,
             since: now,
             sa: SaClient::new(config.sa, rng.split()),
@@ -429,9 +425,8 @@ impl IpoibInterface {
     }
 
     fn link_address(&self) -> LinkAddress {
-        let gid = self.binding.map_or(Gid::NONE, |binding| binding.gid);
         let (rc, uc) = self.config.peer.offers();
-        LinkAddress { rc, uc, qpn: self.config.qpn, gid }
+        LinkAddress { rc, uc, qpn: self.config.qpn, gid: self.port_gid() }
     }
 
     fn new_key(&mut self) -> u64 {

@@ -136,13 +136,18 @@ impl IpoibInterface {
         path.waiting.push_back((qpn, pending));
     }
 
-    pub(super) fn path_answered(&mut self, now: Time, gid: Gid, result: Result<SaReply, SaError>) {
+    pub(super) fn handle_path_reply(
+        &mut self,
+        now: Time,
+        gid: Gid,
+        result: Result<SaReply, SaError>,
+    ) {
         let pause = |interface: &Self, failures| now + interface.pause_after(failures);
         let before = self.paths.get(gid).and_then(|path| path.failure);
         let failures = before.map_or(1, |before| before.failures.saturating_add(1));
         let until = pause(self, failures);
         let Some(path) = self.paths.all.get_mut(&gid) else {
-            return self.requester_answered(now, gid, result);
+            return self.handle_requester_reply(now, gid, result);
         };
         path.is_asked = false;
         path.since = now;
@@ -173,14 +178,18 @@ impl IpoibInterface {
 
     /// Queries all paths to a port, for the alternate path of a connection.
     pub(super) fn ask_paths(&mut self, now: Time, gid: Gid) {
-        let sgid = self.binding.map_or(Gid::NONE, |binding| binding.gid);
         if !self.is_asked(Purpose::Paths(gid)) {
-            let query = SaQuery::paths(sgid, gid, self.config.p_key.full());
+            let query = SaQuery::paths(self.port_gid(), gid, self.config.p_key.full());
             self.ask(now, Purpose::Paths(gid), query);
         }
     }
 
-    pub(super) fn paths_answered(&mut self, now: Time, gid: Gid, result: Result<SaReply, SaError>) {
+    pub(super) fn handle_paths_reply(
+        &mut self,
+        now: Time,
+        gid: Gid,
+        result: Result<SaReply, SaError>,
+    ) {
         let paths = match result {
             Ok(SaReply::Paths(paths)) => paths,
             _ => Vec::new(),

@@ -252,10 +252,10 @@ impl IpoibInterface {
     /// The adjacency of datagrams along a path: with a GRH if it has hops (IBA 15.2.5.16). The MTU
     /// of the link is that of the broadcast group, and no path has less (RFC 4391 5).
     fn datagram_adjacency(&self, record: &PathRecord, qpn: Qpn) -> DatagramAdjacency {
-        let binding = self.binding;
         let link_mtu = self.link().map_or(0, |link| link.mtu);
         let path_mtu = ip_mtu(record.mtu.bytes().unwrap_or(0) as u32);
-        let (port, lmc) = binding.map_or((1, 0), |binding| (binding.port, binding.lmc));
+        let (port, lmc) =
+            self.state.binding().map_or((1, 0), |binding| (binding.port, binding.lmc));
         let vector = AddressVector::along(record, port, lmc);
         DatagramAdjacency { vector, qpn, mtu: link_mtu.min(path_mtu) }
     }

@@ -122,7 +122,7 @@ impl IpoibInterface {
         }
     }
 
-    pub(super) fn requester_answered(
+    pub(super) fn handle_requester_reply(
         &mut self,
         now: Time,
         gid: Gid,
@@ -149,8 +149,7 @@ impl IpoibInterface {
     }
 
     pub(super) fn path_query(&self, gid: Gid) -> SaQuery {
-        let sgid = self.binding.map_or(Gid::NONE, |binding| binding.gid);
-        SaQuery::path(sgid, gid, self.config.p_key.full(), self.traffic_class())
+        SaQuery::path(self.port_gid(), gid, self.config.p_key.full(), self.traffic_class())
     }
 
     /// Whether a path leads to the sender of a datagram. The low bits of a LID choose among paths
@@ -159,13 +158,13 @@ impl IpoibInterface {
         if from.is_beyond_router() {
             return record.hop_limit > 0;
         }
-        let lmc = self.binding.map_or(0, |binding| binding.lmc.min(7));
+        let lmc = self.lmc();
         record.dlid.0 >> lmc == from.lid.0 >> lmc
     }
 
     /// Whether a LID may cause one more SA query.
     fn may_look_for(&mut self, now: Time, lid: Lid) -> bool {
-        let lmc = self.binding.map_or(0, |binding| binding.lmc.min(7));
+        let lmc = self.lmc();
         let base = Lid(lid.0 >> lmc << lmc);
         self.requests.handle_timeout(now);
         let count = self.requests.looked_for.entry(base).or_default();

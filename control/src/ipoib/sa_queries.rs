@@ -1,4 +1,4 @@
-//! SA queries: the purpose of each outstanding query, and who handles its reply.
+//! SA queries: the purpose of each outstanding query, and the handler of its reply.
 
 use super::{InterfaceDrop, IpoibInterface};
 use crate::sa::{RequestId, SaError, SaEvent, SaQuery, SaReply};
@@ -70,25 +70,25 @@ impl IpoibInterface {
                 SaEvent::Answered { id, result } => (id, result),
             };
             if let Some(purpose) = self.sa_queries.remove(id) {
-                self.answered(now, purpose, result);
+                self.handle_reply(now, purpose, result);
             }
         }
         while let Some(purpose) = self.sa_queries.refused.pop_front() {
             has_progress = true;
-            self.answered(now, purpose, Err(SaError::NoResources));
+            self.handle_reply(now, purpose, Err(SaError::NoResources));
         }
         has_progress
     }
 
-    fn answered(&mut self, now: Time, purpose: Purpose, result: Result<SaReply, SaError>) {
+    fn handle_reply(&mut self, now: Time, purpose: Purpose, result: Result<SaReply, SaError>) {
         match purpose {
-            Purpose::Broadcast => self.broadcast_answered(now, result),
+            Purpose::Broadcast => self.handle_broadcast_reply(now, result),
             Purpose::Group { id, as_full } => self.handle_group_reply(now, id, as_full, result),
-            Purpose::Path(gid) => self.path_answered(now, gid, result),
-            Purpose::Paths(gid) => self.paths_answered(now, gid, result),
-            Purpose::Requester(gid) => self.requester_answered(now, gid, result),
-            Purpose::Subscription(trap) => self.subscription_answered(now, trap, result.err()),
-            Purpose::Unsubscription(trap) => self.unsubscribed(now, trap),
+            Purpose::Path(gid) => self.handle_path_reply(now, gid, result),
+            Purpose::Paths(gid) => self.handle_paths_reply(now, gid, result),
+            Purpose::Requester(gid) => self.handle_requester_reply(now, gid, result),
+            Purpose::Subscription(trap) => self.handle_subscription_reply(now, trap, result.err()),
+            Purpose::Unsubscription(trap) => self.handle_unsubscription_reply(now, trap),
             Purpose::Leave(mgid) => self.handle_leave_reply(now, mgid),
         }
     }

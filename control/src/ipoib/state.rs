@@ -6,9 +6,11 @@
 //!                          ^                            |     ^        |
 //!                          |                    refused |     | time   | the group is lost
 //!                          |                            v     |        |
-//!                          |                            Paused <-------+
+//!                          |                     Paused, TooSmall <----+
 //!                          +--- the port changed: from any, and up again from there
 //! ```
+//!
+//! From `Joining` on, a state has the `PortBinding` of its port: joins and paths depend on it.
 //!
 //! P_Key change, LID change, GID change: each changes the link address and the paths, so the
 //! interface goes down, and up again with the new `PortBinding`.
@@ -45,12 +47,14 @@ pub enum InterfaceState {
     LimitedMember,
     /// The SA query that joins the broadcast group is outstanding.
     Joining {
+        binding: PortBinding,
         /// Whether the query may create the group.
         creates: bool,
         /// Failed joins in a row.
         failures: u32,
     },
     Paused {
+        binding: PortBinding,
         error: SaError,
         /// Failed joins in a row.
         failures: u32,
@@ -58,6 +62,7 @@ pub enum InterfaceState {
     },
     /// The MTU of the broadcast group is below the minimum of IPv4 or IPv6.
     TooSmall {
+        binding: PortBinding,
         /// The longest IP packet of a datagram, in bytes.
         mtu: u32,
         /// The minimum, in bytes.
@@ -65,6 +70,7 @@ pub enum InterfaceState {
         until: Time,
     },
     Up {
+        binding: PortBinding,
         link: Box<LinkProperties>,
         /// Rejoins in a row that the SA did not answer.
         failures: u32,
@@ -75,12 +81,12 @@ pub enum InterfaceState {
 
 /// The attributes of the port that an interface on the link depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct PortBinding {
-    pub(super) pkey_index: u16,
-    pub(super) lid: Lid,
-    pub(super) lmc: u8,
-    pub(super) gid: Gid,
-    pub(super) port: u8,
+pub struct PortBinding {
+    pub pkey_index: u16,
+    pub lid: Lid,
+    pub lmc: u8,
+    pub gid: Gid,
+    pub port: u8,
 }
 
 /// Notices about multicast groups, which senders need (RFC 4391 10).
@@ -94,6 +100,16 @@ impl InterfaceState {
         match self {
             Self::Paused { until, .. } | Self::TooSmall { until, .. } => Some(*until),
             Self::Up { rejoin, .. } => *rejoin,
+            _ => None,
+        }
+    }
+
+    pub(super) const fn binding(&self) -> Option<PortBinding> {
+        match self {
+            Self::Joining { binding, .. }
+            | Self::Paused { binding, .. }
+            | Self::TooSmall { binding, .. }
+            | Self::Up { binding, .. } => Some(*binding),
             _ => None,
         }
     }
@@ -121,6 +137,16 @@ impl IpoibInterface {
         }
     }
 
+    /// Our GID, by which the SA knows our port.
+    pub(super) fn port_gid(&self) -> Gid {
+        self.state.binding().map_or(Gid::NONE, |binding| binding.gid)
+    }
+
+    /// The number of low LID bits that choose among the paths to one port.
+    pub(super) fn lmc(&self) -> u8 {
+        self.state.binding().map_or(0, |binding| binding.lmc.min(7))
+    }
+
     pub(super) fn apply_port(&mut self, now: Time, port: &PortView) {
         let sm = |port: &PortView| (port.sm_lid, port.sm_sl);
         let is_new_manager = self.port.as_ref().map(sm) != Some(sm(port));
@@ -132,14 +158,13 @@ impl IpoibInterface {
             return;
         }
         match self.check_port(port) {
-            Ok(binding) if self.binding == Some(binding) => {
+            Ok(binding) if self.state.binding() == Some(binding) => {
                 if is_new_manager {
                     self.renew(now);
                 }
             }
             Ok(binding) => {
-                self.go_down(now, InterfaceState::NoPort);
-                self.binding = Some(binding);
+                self.restart(now, binding);
                 self.join_broadcast(now);
             }
             Err(state) if self.state != state => self.go_down(now, state),
@@ -181,10 +206,9 @@ impl IpoibInterface {
     /// Leaves all groups and removes the subscriptions, without waiting for replies. A join that is
     /// still outstanding may have succeeded: that group is left as well.
     pub(super) fn close(&mut self, now: Time) {
-        let (was_up, has_port) = (self.is_up(), self.binding.is_some());
+        let has_port = self.state.binding().is_some();
         let mut joined: Vec<_> = self.groups.values().flat_map(Group::may_be_joined).collect();
-        let is_narrow = matches!(self.state, InterfaceState::TooSmall { .. });
-        if is_narrow || !was_up && self.is_asked(Purpose::Broadcast) {
+        if matches!(self.state, InterfaceState::Joining { .. } | InterfaceState::TooSmall { .. }) {
             joined.push((self.mgid(GroupId::Broadcast), JoinState::FULL_MEMBER));
         }
         let members: Vec<_> =
@@ -202,17 +226,21 @@ impl IpoibInterface {
         (self.state, self.since) = (state, now);
     }
 
+    /// Goes down, to join the broadcast group from this port as if for the first time.
+    fn restart(&mut self, now: Time, binding: PortBinding) {
+        self.go_down(now, InterfaceState::Joining { binding, creates: false, failures: 0 });
+    }
+
     fn go_down(&mut self, now: Time, state: InterfaceState) {
         let was_up = self.is_up();
         self.set_state(now, state);
-        self.binding = None;
         for id in self.sa_queries.clear() {
             self.sa.cancel(now, id);
         }
         self.requests.clear();
         if was_up {
             self.subscriptions.clear();
-            self.connections.handle_place(now, None);
+            self.connections.set_local_end(now, None);
             self.give_up_addresses();
             self.forget_neighbors(now);
             self.forget_groups();
@@ -221,8 +249,12 @@ impl IpoibInterface {
     }
 
     pub(super) fn member(&self, mgid: Gid, join_state: JoinState) -> Membership {
-        let port_gid = self.binding.map_or(Gid::NONE, |binding| binding.gid);
+        let port_gid = self.port_gid();
         Membership { mgid, port_gid, p_key: self.config.p_key.full(), join_state }
+    }
+
+    fn broadcast_member(&self) -> Membership {
+        self.member(self.mgid(GroupId::Broadcast), JoinState::FULL_MEMBER)
     }
 
     pub(super) fn mgid(&self, id: GroupId) -> Gid {
@@ -230,35 +262,29 @@ impl IpoibInterface {
     }
 
     fn join_broadcast(&mut self, now: Time) {
-        let member = self.member(self.mgid(GroupId::Broadcast), JoinState::FULL_MEMBER);
-        match &mut self.state {
-            InterfaceState::Up { rejoin, .. } => *rejoin = None,
-            state => {
+        let binding = self.state.binding();
+        match (&mut self.state, binding) {
+            (InterfaceState::Up { rejoin, .. }, _) => *rejoin = None,
+            (state, Some(binding)) => {
                 let failures = state.failures();
-                self.set_state(now, InterfaceState::Joining { creates: false, failures });
+                self.set_state(now, InterfaceState::Joining { binding, creates: false, failures });
             }
+            (_, None) => return,
         }
         if !self.is_asked(Purpose::Broadcast) {
-            self.ask(now, Purpose::Broadcast, SaQuery::join(member));
+            self.ask(now, Purpose::Broadcast, SaQuery::join(self.broadcast_member()));
         }
     }
 
-    fn create_broadcast(&mut self, now: Time, like: &McMemberRecord) {
-        let member = self.member(self.mgid(GroupId::Broadcast), JoinState::FULL_MEMBER);
-        let failures = self.state.failures();
-        self.set_state(now, InterfaceState::Joining { creates: true, failures });
-        self.ask(now, Purpose::Broadcast, SaQuery::join_or_create(member, like));
-    }
-
-    pub(super) fn broadcast_answered(&mut self, now: Time, result: Result<SaReply, SaError>) {
+    pub(super) fn handle_broadcast_reply(&mut self, now: Time, result: Result<SaReply, SaError>) {
         let error = match result {
-            Ok(SaReply::Group(record)) => return self.broadcast_joined(now, record),
+            Ok(SaReply::Group(record)) => return self.handle_broadcast_joined(now, record),
             Ok(_) => SaError::BadAnswer,
             Err(error) => error,
         };
         let terms = self.config.create.filter(|_| is_no_such_group(error));
         match (&self.state, terms) {
-            (InterfaceState::Joining { creates: false, .. }, Some(terms)) => {
+            (&InterfaceState::Joining { binding, creates: false, failures }, Some(terms)) => {
                 let like = McMemberRecord {
                     q_key: terms.q_key,
                     mtu: terms.mtu,
@@ -266,7 +292,9 @@ impl IpoibInterface {
                     sl: terms.sl,
                     ..McMemberRecord::default()
                 };
-                self.create_broadcast(now, &like);
+                self.set_state(now, InterfaceState::Joining { binding, creates: true, failures });
+                let query = SaQuery::join_or_create(self.broadcast_member(), &like);
+                self.ask(now, Purpose::Broadcast, query);
             }
             _ => self.pause(now, error),
         }
@@ -275,20 +303,17 @@ impl IpoibInterface {
     /// Broadcast join retry: waits before the next join, with backoff. An interface that is up
     /// stays up while the SA is silent or busy, and goes down if the SA refuses.
     fn pause(&mut self, now: Time, error: SaError) {
+        let Some(binding) = self.state.binding() else { return };
         let failures = self.state.failures().saturating_add(1);
         let until = now + self.pause_after(failures);
-        if let InterfaceState::Up { failures: known, rejoin, .. } = &mut self.state
-            && error.is_passing()
-        {
-            (*known, *rejoin) = (failures, Some(until));
-            return;
+        let paused = InterfaceState::Paused { binding, error, failures, until };
+        match &mut self.state {
+            InterfaceState::Up { failures: known, rejoin, .. } if error.is_passing() => {
+                (*known, *rejoin) = (failures, Some(until));
+            }
+            InterfaceState::Up { .. } => self.go_down(now, paused),
+            _ => self.set_state(now, paused),
         }
-        let binding = self.binding;
-        if self.is_up() {
-            self.go_down(now, InterfaceState::NoPort);
-        }
-        self.binding = binding;
-        self.set_state(now, InterfaceState::Paused { error, failures, until });
     }
 
     /// The backoff after this many failures in a row.
@@ -298,33 +323,33 @@ impl IpoibInterface {
     }
 
     pub(super) fn handle_state_timeout(&mut self, now: Time) {
-        if self.state.due().is_some_and(|due| due <= now) && self.binding.is_some() {
+        if self.state.due().is_some_and(|due| due <= now) {
             self.join_broadcast(now);
         }
     }
 
-    fn broadcast_joined(&mut self, now: Time, record: McMemberRecord) {
-        let Some(binding) = self.binding else { return };
-        let room = ip_mtu(record.mtu.bytes().unwrap_or(0) as u32);
+    fn handle_broadcast_joined(&mut self, now: Time, record: McMemberRecord) {
+        let Some(binding) = self.state.binding() else { return };
+        let group_mtu = ip_mtu(record.mtu.bytes().unwrap_or(0) as u32);
         let least = if self.config.ipv6 { IPV6_MTU_MIN } else { IPV4_MTU_MIN };
         let PortBinding { pkey_index, lid, lmc, gid, .. } = binding;
-        let mtu = room.min(self.config.mtu_max);
+        let mtu = group_mtu.min(self.config.mtu_max);
         let link = LinkProperties { pkey_index, qkey: record.q_key, lid, lmc, gid, mtu };
         if self.link().is_some_and(|known| *known != link) {
             // The group was created again with other attributes.
-            self.go_down(now, InterfaceState::NoPort);
-            self.binding = Some(binding);
+            self.restart(now, binding);
         }
-        if room < least {
-            let until = now + self.config.pause_max;
-            return self.set_state(now, InterfaceState::TooSmall { mtu: room, least, until });
+        if group_mtu < least {
+            let (mtu, until) = (group_mtu, now + self.config.pause_max);
+            return self.set_state(now, InterfaceState::TooSmall { binding, mtu, least, until });
         }
         let comes_up = !self.is_up();
         match &mut self.state {
             InterfaceState::Up { failures, .. } => *failures = 0,
             _ => {
                 let link = Box::new(link);
-                self.set_state(now, InterfaceState::Up { link, failures: 0, rejoin: None });
+                let up = InterfaceState::Up { binding, link, failures: 0, rejoin: None };
+                self.set_state(now, up);
             }
         }
         if comes_up {
@@ -333,7 +358,7 @@ impl IpoibInterface {
         self.want_group(now, GroupId::Broadcast);
         self.handle_group_joined(now, GroupId::Broadcast, true, record);
         if comes_up {
-            self.connections.handle_place(now, self.place());
+            self.connections.set_local_end(now, self.local_end());
             self.join_all_groups(now);
             self.claim_addresses(now);
             self.subscribe(now);
@@ -376,13 +401,13 @@ impl IpoibInterface {
 
     /// Handles the reply to an unsubscription. If the interface is up again, the SA may have
     /// handled the two requests in the other order, so it subscribes again.
-    pub(super) fn unsubscribed(&mut self, now: Time, trap: TrapNumber) {
+    pub(super) fn handle_unsubscription_reply(&mut self, now: Time, trap: TrapNumber) {
         if self.is_up() {
             self.subscribe_to(now, trap);
         }
     }
 
-    pub(super) fn subscription_answered(
+    pub(super) fn handle_subscription_reply(
         &mut self,
         now: Time,
         trap: TrapNumber,

@@ -139,17 +139,19 @@ fn answer(alone: &mut Alone, status: MadStatus, mtu: Mtu) {
 fn state(alone: &Alone) -> String {
     let left = |until: Time| until.since_start().saturating_sub(alone.now.since_start()).as_secs();
     match alone.interface.state() {
-        InterfaceState::Joining { creates, failures } => {
+        InterfaceState::Joining { creates, failures, .. } => {
             let what = if *creates { "creating" } else { "joining" };
             format!("{what}, {failures} failures")
         }
         InterfaceState::PortDown(state) => format!("port down {state:?}"),
-        InterfaceState::Paused { error, failures, until } => {
+        InterfaceState::Paused { error, failures, until, .. } => {
             format!("paused, {error:?} {failures}, {} s", left(*until))
         }
         InterfaceState::TooSmall { until, .. } => format!("too small, {} s", left(*until)),
-        InterfaceState::Up { link, failures: 0, rejoin: None } => format!("up at {}", link.lid.0),
-        InterfaceState::Up { link, failures, rejoin } => {
+        InterfaceState::Up { link, failures: 0, rejoin: None, .. } => {
+            format!("up at {}", link.lid.0)
+        }
+        InterfaceState::Up { link, failures, rejoin, .. } => {
             let again = rejoin.map_or("asked".into(), |until| format!("{} s", left(until)));
             format!("up at {}, {failures} failures, {again}", link.lid.0)
         }

@@ -42,7 +42,7 @@ impl Connections {
         qp_type: QpType,
         path: &PathRecord,
     ) {
-        let Some(worker) = self.first_to_ask(link, worker).filter(|_| self.place.is_some()) else {
+        let Some(worker) = self.first_to_ask(link, worker).filter(|_| self.local.is_some()) else {
             return;
         };
         let address = link.comparison_form();
@@ -103,7 +103,7 @@ impl Connections {
     fn send_req(&mut self, now: Time, key: ConnectionKey, qpn: Qpn, path: Box<PathRecord>) {
         let starting_psn = Psn::new(self.rng.next_u64() as u32);
         let Some(worker) = self.all.get(&key).map(|connection| connection.worker) else { return };
-        let Some(place) = &self.place else { return self.end(now, key, PeerDrop::Down) };
+        let Some(local) = &self.local else { return self.end(now, key, PeerDrop::Down) };
         let own = self.private_data();
         let private_data = match self.asking(worker) {
             Some(asking) => own.padded_with(&asking),
@@ -129,9 +129,9 @@ impl Connections {
             private_data,
             ..request_along(&path, config.ca_ack_delay)
         };
-        req.p_key = place.p_key.full();
+        req.p_key = local.p_key.full();
         req.primary.local_ack_timeout = config.ack_timeout;
-        let to = manager_along(&path, place.port.lmc);
+        let to = manager_along(&path, local.port.lmc);
         let packet_life_time = path.packet_life_time.min(config.cm_response_timeout);
         match self.cm.connect(now, key, Connect { to, req, packet_life_time }) {
             Ok(()) => connection.state = State::Asked { qpn, path },
@@ -312,8 +312,8 @@ impl Connections {
         let qp_type = self
             .offered(req.transport_service)
             .ok_or((RejectReason::INVALID_TRANSPORT_SERVICE_TYPE, PeerDrop::NotOffered))?;
-        let place = self.place.as_ref().ok_or((UNWANTED, PeerDrop::Down))?;
-        let (own, partition) = (place.link.comparison_form(), place.p_key.partition());
+        let local = self.local.as_ref().ok_or((UNWANTED, PeerDrop::Down))?;
+        let (own, partition) = (local.link.comparison_form(), local.p_key.partition());
         let bad = (UNWANTED, PeerDrop::BadPrivateData);
         let (link, mtu) = self.read(req).ok_or(bad)?;
         let (dialect, _) = Dialect::of(req.service_id).ok_or(bad)?;
@@ -430,11 +430,11 @@ impl Connections {
             private_data: self.private_data().padded(),
             ..Rep::default()
         };
-        let Some(place) = &self.place else { return self.end(now, key, PeerDrop::Down) };
+        let Some(local) = &self.local else { return self.end(now, key, PeerDrop::Down) };
         let Some((req, from)) = self.cm.request(key) else {
             return self.end(now, key, PeerDrop::Silence);
         };
-        let (terms, alternate) = (Terms::passive(req, &rep, from, &place.port), req.alternate);
+        let (terms, alternate) = (Terms::passive(req, &rep, from, &local.port), req.alternate);
         self.make_ready(key, terms);
         if alternate.remote_lid != Lid::NONE {
             rep.failover_accepted = self.take_alternate(now, key, &alternate);

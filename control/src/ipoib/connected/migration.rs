@@ -41,7 +41,7 @@ const LOADED_FOR: Duration = Duration::from_secs(1);
 impl Connections {
     /// Schedules the search for an alternate path of an open connection, if we requested it.
     pub(super) fn plan_alternate(&mut self, now: Time, key: ConnectionKey) {
-        let has_several = self.place.as_ref().is_some_and(|place| place.port.lmc > 0);
+        let has_several = self.local.as_ref().is_some_and(|local| local.port.lmc > 0);
         let offers = |it: &Connection| {
             it.role == Role::Active && it.qp_type == QpType::Rc && it.dialect == Dialect::Rfc
         };
@@ -99,7 +99,7 @@ impl Connections {
     }
 
     fn offer_one_of(&mut self, now: Time, key: ConnectionKey, paths: &[PathRecord]) -> bool {
-        let Some((connection, place)) = self.all.get_mut(&key).zip(self.place.as_ref()) else {
+        let Some((connection, local)) = self.all.get_mut(&key).zip(self.local.as_ref()) else {
             return false;
         };
         let is_open = connection.is_open();
@@ -110,7 +110,7 @@ impl Connections {
         let mut vectors = paths.iter().filter(fits).map(|path| {
             let mut path = as_requested(path, self.config.ca_ack_delay);
             path.local_ack_timeout = self.config.ack_timeout;
-            (path, vector(&path, true, &place.port, path.hop_limit))
+            (path, vector(&path, true, &local.port, path.hop_limit))
         });
         let found =
             vectors.find(|(_, it)| it.dlid != used.dlid && it.src_path_bits != used.src_path_bits);
@@ -157,11 +157,11 @@ impl Connections {
         connection: &Connection,
         path: &ReqPath,
     ) -> Result<AddressVector, ApStatus> {
-        let place = self.place.as_ref().filter(|_| self.config.migrates);
-        let place = place.ok_or(ApStatus::NOT_SUPPORTED)?;
-        let (port, known) = (&place.port, &connection.paths);
+        let local = self.local.as_ref().filter(|_| self.config.migrates);
+        let local = local.ok_or(ApStatus::NOT_SUPPORTED)?;
+        let (port, known) = (&local.port, &connection.paths);
         let peer = LinkAddress::parse(&connection.peer).gid;
-        if (path.local_gid, path.remote_gid) != (peer, place.link.gid) {
+        if (path.local_gid, path.remote_gid) != (peer, local.link.gid) {
             return Err(ApStatus::INVALID_GID);
         }
         let is_port = |lid: Lid, known: Lid| lid.is_unicast() && known.covers(port.lmc, lid);

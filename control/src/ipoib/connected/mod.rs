@@ -136,7 +136,7 @@ pub struct Connections {
     workers: u8,
     cm: Cm,
     rng: SeededRng,
-    place: Option<LocalEnd>,
+    local: Option<LocalEnd>,
     peers: BTreeMap<Address, Peer>,
     /// The ends of pauses.
     due: BTreeSet<(Time, Address, WorkerId)>,
@@ -165,7 +165,7 @@ impl Connections {
             config,
             workers: workers.max(1),
             rng,
-            place: None,
+            local: None,
             peers: BTreeMap::new(),
             due: BTreeSet::new(),
             all: Table::default(),
@@ -181,19 +181,19 @@ impl Connections {
     }
 
     /// The interface has come up, or has gone down: then all connections end (RFC 4755 3.4).
-    pub fn handle_place(&mut self, now: Time, place: Option<LocalEnd>) {
-        if self.place == place {
+    pub fn set_local_end(&mut self, now: Time, local: Option<LocalEnd>) {
+        if self.local == local {
             return;
         }
-        if let Some(qpn) = self.place.as_ref().map(|before| before.link.qpn) {
+        if let Some(qpn) = self.local.as_ref().map(|before| before.link.qpn) {
             Dialect::ALL.iter().for_each(|it| self.cm.unlisten(it.service_id(qpn)));
             self.end_all(now);
-            self.place = None;
+            self.local = None;
         }
-        if let Some(place) = place.filter(|_| self.config.is_on()) {
-            self.cm.handle_port(place.port.clone());
-            let qpn = place.link.qpn;
-            self.place = Some(place);
+        if let Some(local) = local.filter(|_| self.config.is_on()) {
+            self.cm.handle_port(local.port.clone());
+            let qpn = local.link.qpn;
+            self.local = Some(local);
             let private_data = self.private_data().padded();
             for dialect in Dialect::ALL {
                 // Two listeners are within any sensible limit; without them we are only active.
@@ -203,7 +203,7 @@ impl Connections {
     }
 
     fn may_send(&self, connection: &Connection) -> bool {
-        let least = self.place.as_ref().map_or(0, |place| place.datagram_mtu);
+        let least = self.local.as_ref().map_or(0, |local| local.datagram_mtu);
         connection.is_open() && connection.serves_us() && connection.mtu >= least
     }
 
@@ -212,7 +212,7 @@ impl Connections {
     /// A REQ while the interface is down is not answered: the peer repeats it, while a REJ would
     /// look like that of a node with the other service IDs.
     pub fn handle_mad(&mut self, now: Time, datagram: &CmDatagram) {
-        let is_early = self.place.is_none() && self.config.is_on();
+        let is_early = self.local.is_none() && self.config.is_on();
         if is_early && datagram.req().is_some() {
             return self.drops.count(PeerDrop::Down);
         }
@@ -320,7 +320,7 @@ impl Connections {
 
     /// Our private data, in all messages (RFC 4755 6).
     fn private_data(&self) -> IpoibPrivateData {
-        let ud_qpn = self.place.as_ref().map_or(Qpn::default(), |place| place.link.qpn);
+        let ud_qpn = self.local.as_ref().map_or(Qpn::default(), |local| local.link.qpn);
         IpoibPrivateData { ud_qpn, receive_mtu: self.config.receive_mtu }
     }
 
@@ -336,7 +336,7 @@ impl Connections {
 
     /// Adds a connection, and requests its queue pair.
     fn enter(&mut self, now: Time, key: ConnectionKey, connection: Connection) {
-        let pkey_index = self.place.as_ref().map_or(0, |place| place.pkey_index);
+        let pkey_index = self.local.as_ref().map_or(0, |local| local.pkey_index);
         let (worker, qp_type) = (connection.worker, connection.qp_type);
         self.actions.push_back(Action::Connect { worker, connection: key, qp_type, pkey_index });
         self.enter_peer(connection.peer);

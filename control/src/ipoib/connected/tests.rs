@@ -143,13 +143,13 @@ fn while_a_peer_asks_we_do_not() {
 #[test]
 fn a_request_before_the_port_is_known_is_not_rejected() {
     let mut pair = Pair::new(&[]);
-    let place = pair.ours.place.clone();
-    pair.ours.handle_place(pair.now, None);
+    let local = pair.ours.local.clone();
+    pair.ours.set_local_end(pair.now, None);
     pair.ask(Dialect::Rfc, &THEIRS, 0x500);
     pair.settle();
     assert!(pair.said.iter().all(|(is_ours, _)| !is_ours), "{:?}", pair.said);
     assert_eq!(pair.ours.drops().of(PeerDrop::Down), 1);
-    pair.ours.handle_place(pair.now, place);
+    pair.ours.set_local_end(pair.now, local);
     pair.ask(Dialect::Rfc, &THEIRS, 0x501);
     pair.settle();
     pair.confirm_all();

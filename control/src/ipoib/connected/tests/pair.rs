@@ -68,8 +68,8 @@ impl Pair {
         let config = PeerConfig { policy: Policy::Auto, migrates: true, ..PeerConfig::of(Guid(1)) };
         let mut ours = Connections::new(config, workers, 1);
         let (p_key, pkey_index, datagram_mtu) = (PKey::DEFAULT, 0, 2044);
-        let place = LocalEnd { link: OURS, p_key, pkey_index, port, datagram_mtu };
-        ours.handle_place(Time::START, Some(place));
+        let local = LocalEnd { link: OURS, p_key, pkey_index, port, datagram_mtu };
+        ours.set_local_end(Time::START, Some(local));
         let mut theirs = Cm::new(CmConfig::of(Guid(2)), SeededRng::new(2));
         for dialect in listens {
             theirs.listen(dialect.service_id(THEIRS.qpn), [0; 148]).unwrap();

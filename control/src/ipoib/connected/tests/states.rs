@@ -32,7 +32,7 @@ impl Connections {
                 }
                 State::Ending { .. } => assert_eq!(it.probe, Probe::Idle, "{it:?}"),
             }
-            assert!(self.place.is_some() || it.is_ending(), "the interface is down: {it:?}");
+            assert!(self.local.is_some() || it.is_ending(), "the interface is down: {it:?}");
         }
         let mut due = BTreeSet::new();
         for (address, peer) in &self.peers {
@@ -191,7 +191,7 @@ const EVENTS: [(&str, Event); 25] = [
         pair.ours.handle_neighbor(pair.now, &LinkAddress { rc: false, uc: false, ..THEIRS });
     }),
     ("forgotten", |pair, _, _| pair.ours.forget(pair.now, &THEIRS)),
-    ("down", |pair, _, _| pair.ours.handle_place(pair.now, None)),
+    ("down", |pair, _, _| pair.ours.set_local_end(pair.now, None)),
     ("unused for long", |pair, _, _| {
         pair.now = pair.now + Duration::from_secs(1000);
         pair.ours.end_idle(pair.now);
