@@ -286,8 +286,7 @@ impl Addresses {
         until: Option<Time>,
         announced: Option<Duration>,
     ) -> Option<Duration> {
-        let left = |until: Time| Duration::from_nanos(until.nanos().saturating_sub(now.nanos()));
-        let remaining = until.map_or(Duration::MAX, left);
+        let remaining = until.map_or(Duration::MAX, |until| until.since(now));
         match announced {
             Some(announced) if announced <= TWO_HOURS && announced < remaining => {
                 self.drops.count(AddressDrop::LifetimeCut);

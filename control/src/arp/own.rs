@@ -160,7 +160,7 @@ mod tests {
     fn short(state: OwnState, now: Time) -> String {
         let until = |until: Time| match until <= now {
             true => "due".into(),
-            false => format!("{:.1} s", (until.since_start() - now.since_start()).as_secs_f32()),
+            false => format!("{:.1} s", until.since(now).as_secs_f32()),
         };
         match state {
             OwnState::Probing { sent, until: at } => format!("probing {sent}, {}", until(at)),
@@ -170,8 +170,7 @@ mod tests {
             }
             OwnState::Held { defended: None } => "held".into(),
             OwnState::Held { defended: Some(at) } => {
-                let ago = now.since_start() - at.since_start();
-                format!("held, defended {} s ago", ago.as_secs())
+                format!("held, defended {} s ago", now.since(at).as_secs())
             }
         }
     }

@@ -68,8 +68,7 @@ pub(super) fn server(message: &DhcpMessage<'_>) -> Option<Ipv4Addr> {
 
 /// Half of the time from `now` until `end` (RFC 2131 4.4.5).
 pub(super) fn half_the_way(now: Time, end: Option<Time>) -> Duration {
-    let left = end.map_or(0, |end| end.nanos().saturating_sub(now.nanos()));
-    Duration::from_nanos(left / 2)
+    end.map_or(Duration::ZERO, |end| end.since(now) / 2)
 }
 
 /// T1 and T2 in seconds; by the default rule if the server's values are missing or invalid (RFC

@@ -23,6 +23,11 @@ impl Time {
     pub const fn since_start(self) -> Duration {
         Duration::from_nanos(self.0)
     }
+
+    /// The time since an earlier moment; zero if that is later.
+    pub const fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
 }
 
 impl Add<Duration> for Time {

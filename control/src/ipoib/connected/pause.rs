@@ -92,7 +92,7 @@ impl fmt::Display for Failure {
 impl Pause {
     /// The text for operators.
     pub fn text(&self, now: Time) -> String {
-        let left = self.until.since_start().saturating_sub(now.since_start());
+        let left = self.until.since(now);
         let seconds = left.as_secs() + u64::from(left.subsec_nanos() > 0);
         let attempts = if self.has_given_up {
             "too many connection attempts"
