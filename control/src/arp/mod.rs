@@ -198,17 +198,17 @@ impl<L: InterfaceAddress> Arp<L> {
             return Err(ArpDrop::Own);
         }
         match packet.operation {
-            ArpOperation::REQUEST => self.requested(now, &packet),
-            ArpOperation::REPLY => self.replied(now, &packet),
-            ArpOperation::INVERSE_REQUEST => self.inverse_requested(&packet),
-            ArpOperation::INVERSE_REPLY => self.inverse_replied(&packet),
+            ArpOperation::REQUEST => self.handle_request(now, &packet),
+            ArpOperation::REPLY => self.handle_reply(now, &packet),
+            ArpOperation::INVERSE_REQUEST => self.handle_inverse_request(&packet),
+            ArpOperation::INVERSE_REPLY => self.handle_inverse_reply(&packet),
             _ => Err(ArpDrop::Operation),
         }
     }
 
     /// Handles a request, also a gratuitous one. The target's link address has no meaning (RFC 4391
     /// 9.2).
-    fn requested(&mut self, now: Time, packet: &ArpPacket<L>) -> Result<(), ArpDrop> {
+    fn handle_request(&mut self, now: Time, packet: &ArpPacket<L>) -> Result<(), ArpDrop> {
         let ArpPacket { sender_protocol: sender, target_protocol: target, .. } = *packet;
         let is_probe = sender.is_unspecified();
         if !is_probe {
@@ -236,7 +236,7 @@ impl<L: InterfaceAddress> Arp<L> {
         Ok(())
     }
 
-    fn replied(&mut self, now: Time, packet: &ArpPacket<L>) -> Result<(), ArpDrop> {
+    fn handle_reply(&mut self, now: Time, packet: &ArpPacket<L>) -> Result<(), ArpDrop> {
         self.check_sender(now, packet)?;
         let is_to_us =
             self.is_ours(packet.target_protocol) && packet.target_hardware.is_same(&self.link);
@@ -245,7 +245,7 @@ impl<L: InterfaceAddress> Arp<L> {
     }
 
     /// The target's link address has a meaning in inverse requests alone.
-    fn inverse_requested(&mut self, packet: &ArpPacket<L>) -> Result<(), ArpDrop> {
+    fn handle_inverse_request(&mut self, packet: &ArpPacket<L>) -> Result<(), ArpDrop> {
         let ours = self.own.iter().find(|(_, state)| state.is_ours()).map(|(&ip, _)| ip);
         match ours {
             Some(ip) if packet.target_hardware.is_same(&self.link) => {
@@ -258,9 +258,9 @@ impl<L: InterfaceAddress> Arp<L> {
         }
     }
 
-    fn inverse_replied(&mut self, packet: &ArpPacket<L>) -> Result<(), ArpDrop> {
+    fn handle_inverse_reply(&mut self, packet: &ArpPacket<L>) -> Result<(), ArpDrop> {
         let address = packet.sender_hardware;
-        if !self.questions.answered(address) {
+        if !self.questions.end(address) {
             return Err(ArpDrop::Unasked);
         }
         if !is_host(packet.sender_protocol) {

@@ -42,7 +42,7 @@ impl<L: InterfaceAddress> Questions<L> {
         true
     }
 
-    pub(super) fn answered(&mut self, about: L) -> bool {
+    pub(super) fn end(&mut self, about: L) -> bool {
         self.0.remove(&about.key()).is_some()
     }
 

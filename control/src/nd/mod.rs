@@ -242,10 +242,10 @@ impl<L: InterfaceAddress> Nd<L> {
         header: &Ipv6Header,
         message: &NdMessage<'_>,
     ) -> Result<(), NdDrop> {
-        let received = self.received(header, message)?;
+        let received = self.check(header, message)?;
         match message.body {
-            NdBody::NeighborSolicitation(body) => self.solicited(&received, body.target),
-            NdBody::NeighborAdvertisement(body) => self.advertised(&received, &body),
+            NdBody::NeighborSolicitation(body) => self.handle_solicitation(&received, body.target),
+            NdBody::NeighborAdvertisement(body) => self.handle_advertisement(&received, &body),
             // For routers only.
             NdBody::RouterSolicitation => Ok(()),
             NdBody::RouterAdvertisement(body) => {
@@ -260,12 +260,12 @@ impl<L: InterfaceAddress> Nd<L> {
                 self.output.report(NdEvent::Router(advertised));
                 Ok(())
             }
-            NdBody::Redirect(body) => self.redirected(&received, &body),
+            NdBody::Redirect(body) => self.handle_redirect(&received, &body),
         }
     }
 
     /// The checks of all messages (RFC 4861 6.1, 7.1, 8.1).
-    fn received(
+    fn check(
         &mut self,
         header: &Ipv6Header,
         message: &NdMessage<'_>,
@@ -296,7 +296,11 @@ impl<L: InterfaceAddress> Nd<L> {
 
     /// Handles a solicitation for `target`, also of duplicate address detection (RFC 4861 7.2.3,
     /// RFC 4862 5.4.3).
-    fn solicited(&mut self, received: &Received<L>, target: Ipv6Addr) -> Result<(), NdDrop> {
+    fn handle_solicitation(
+        &mut self,
+        received: &Received<L>,
+        target: Ipv6Addr,
+    ) -> Result<(), NdDrop> {
         let Received { source, destination, source_link, .. } = *received;
         let is_detection = source.is_unspecified();
         let is_bad_detection =
@@ -324,7 +328,7 @@ impl<L: InterfaceAddress> Nd<L> {
     }
 
     /// Handles an advertisement (RFC 4861 7.2.5, RFC 4862 5.4.4).
-    fn advertised(
+    fn handle_advertisement(
         &mut self,
         received: &Received<L>,
         body: &NeighborAdvertisement,
@@ -350,7 +354,7 @@ impl<L: InterfaceAddress> Nd<L> {
     }
 
     /// Handles a redirect (RFC 4861 8.1).
-    fn redirected(&mut self, received: &Received<L>, body: &Redirect) -> Result<(), NdDrop> {
+    fn handle_redirect(&mut self, received: &Received<L>, body: &Redirect) -> Result<(), NdDrop> {
         let Redirect { target, destination } = *body;
         let is_way = target == destination || target.is_unicast_link_local();
         let is_from_router = received.source.is_unicast_link_local();

@@ -93,7 +93,7 @@ impl Connections {
     }
 
     /// The CM has closed the connection: no packet of it is on the wire.
-    pub(super) fn closed(&mut self, now: Time, key: ConnectionKey) {
+    pub(super) fn handle_closed(&mut self, now: Time, key: ConnectionKey) {
         let Some(connection) = self.all.get_mut(&key) else { return };
         match &mut connection.state {
             State::Ending { is_at_cm, .. } => {
@@ -106,22 +106,27 @@ impl Connections {
     }
 
     /// Handles the end of a connection, reported by the CM.
-    pub(super) fn connection_ended(&mut self, now: Time, key: ConnectionKey, end: ConnectionEnd) {
+    pub(super) fn handle_connection_end(
+        &mut self,
+        now: Time,
+        key: ConnectionKey,
+        end: ConnectionEnd,
+    ) {
         let Some(connection) = self.all.get(&key).filter(|it| !it.is_ending()) else { return };
         let was_asked = matches!(connection.state, State::Asked { .. });
         let was_good = now >= connection.since + self.config.good_after;
         match end {
             ConnectionEnd::Rejected(rej) if was_asked => match rej.reason {
                 RejectReason::INVALID_SERVICE_ID => self.try_other_dialect(now, key),
-                reason => self.attempt_failed(now, key, Failure::rejected(reason)),
+                reason => self.fail_attempt(now, key, Failure::rejected(reason)),
             },
             ConnectionEnd::TimedOut if was_asked => {
                 self.suspected.push_back(LinkAddress::parse(&connection.peer));
-                self.attempt_failed(now, key, PeerDrop::Silence);
+                self.fail_attempt(now, key, PeerDrop::Silence);
             }
             ConnectionEnd::TimedOut => self.end(now, key, PeerDrop::Silence),
             ConnectionEnd::Rejected(_) => self.end(now, key, PeerDrop::Refused),
-            ConnectionEnd::Asked if !was_good => self.attempt_failed(now, key, PeerDrop::PeerEnded),
+            ConnectionEnd::Asked if !was_good => self.fail_attempt(now, key, PeerDrop::PeerEnded),
             ConnectionEnd::Asked | ConnectionEnd::Answered | ConnectionEnd::Stale => {
                 self.end(now, key, PeerDrop::PeerEnded);
             }
@@ -130,23 +135,23 @@ impl Connections {
 
     /// The creation of a queue pair, or the queue pair, failed. Without a while of work before,
     /// that is a failed attempt; otherwise the next packet requests another connection.
-    pub(super) fn failed(&mut self, now: Time, key: ConnectionKey) {
+    pub(super) fn handle_failed(&mut self, now: Time, key: ConnectionKey) {
         let Some(connection) = self.all.get(&key) else { return };
         let was_good = connection.is_open() && now >= connection.since + self.config.good_after;
         let was_made = connection.state.qpn().is_some();
         match connection.role {
             _ if connection.is_ending() => {}
-            Role::Active if !was_good => self.attempt_failed(now, key, PeerDrop::QueuePair),
+            Role::Active if !was_good => self.fail_attempt(now, key, PeerDrop::QueuePair),
             _ => self.end(now, key, PeerDrop::QueuePair),
         }
         if !was_made {
             // There may be no queue pair that could end.
-            self.ended(key);
+            self.handle_queue_pair_end(key);
         }
     }
 
     /// The queue pair is destroyed.
-    pub(super) fn ended(&mut self, key: ConnectionKey) {
+    pub(super) fn handle_queue_pair_end(&mut self, key: ConnectionKey) {
         self.set_probe(key, Probe::Idle);
         let Some(connection) = self.all.remove(key) else { return };
         connection.paths.due.map(|due| self.alternates_due.remove(&(due, key)));

@@ -1,14 +1,14 @@
 //! The handshake of a connection, as active side (REQ, then RTU) or passive side (REP).
 //!
 //! ```text
-//!   we ask:     connect --> MakingToAsk ----made--> send_req --> Asked --replied--> opened
-//!   peer asks:  requested --> MakingToAccept --made--> send_rep --> Accepted --confirmed--> opened
+//!   we ask:     connect --> MakingToAsk --queue pair--> send_req --> Asked --REP--> Open
+//!   peer asks:  accept --> MakingToAccept --queue pair--> send_rep --> Accepted --RTU--> Open
 //! ```
 //!
-//! Both sides wait for the device to create their queue pair, and continue in `made`. From the REP
-//! to the RTU everything is in `replied`. Tie-break between REQs that cross: see `accept`. MTU
-//! negotiation: REQ and REP carry the receive MTU of their sender in private data (RFC 4755 6), and
-//! neither side sends longer packets.
+//! Both sides wait for the device to create their queue pair, and continue in `handle_made`. From
+//! the REP to the RTU everything is in `handle_reply`. Tie-break between REQs that cross: see
+//! `accept`. MTU negotiation: REQ and REP carry the receive MTU of their sender in private data (RFC
+//! 4755 6), and neither side sends longer packets.
 
 use super::connection::ConnectionPaths;
 use super::pause::Failure;
@@ -85,7 +85,7 @@ impl Connections {
     }
 
     /// The queue pair exists: continues the handshake.
-    pub(super) fn made(&mut self, now: Time, key: ConnectionKey, qpn: Qpn) {
+    pub(super) fn handle_made(&mut self, now: Time, key: ConnectionKey, qpn: Qpn) {
         let Some(connection) = self.all.get(&key) else { return };
         match connection.state.clone() {
             State::MakingToAsk { path } => self.send_req(now, key, qpn, path),
@@ -135,22 +135,22 @@ impl Connections {
         let packet_life_time = path.packet_life_time.min(config.cm_response_timeout);
         match self.cm.connect(now, key, Connect { to, req, packet_life_time }) {
             Ok(()) => connection.state = State::Asked { qpn, path },
-            Err(_) => self.attempt_failed(now, key, PeerDrop::Full),
+            Err(_) => self.fail_attempt(now, key, PeerDrop::Full),
         }
     }
 
     /// Handles a REP: our queue pair becomes ready and an RTU opens the connection, or a REJ ends
     /// it.
-    pub(super) fn replied(&mut self, now: Time, key: ConnectionKey, rep: &Rep) {
+    pub(super) fn handle_reply(&mut self, now: Time, key: ConnectionKey, rep: &Rep) {
         let is_asked = |it: &&Connection| matches!(it.state, State::Asked { .. });
         let Some(connection) = self.all.get(&key).filter(is_asked) else {
             return self.cm.forget(now, key);
         };
         let head = rep.private_data.first_chunk().copied().unwrap_or_default();
-        let said = IpoibPrivateData::parse(&head);
-        let mtu = connection_ip_mtu(self.config.receive_mtu, said.receive_mtu);
+        let private_data = IpoibPrivateData::parse(&head);
+        let mtu = connection_ip_mtu(self.config.receive_mtu, private_data.receive_mtu);
         // A reply from another interface does not count (RFC 4755 8).
-        let is_other = said.ud_qpn != LinkAddress::parse(&connection.peer).qpn;
+        let is_other = private_data.ud_qpn != LinkAddress::parse(&connection.peer).qpn;
         let terms = self.cm.terms(key);
         match terms.filter(|_| mtu >= IPV4_MTU_MIN && !is_other) {
             Some(terms) => {
@@ -160,12 +160,12 @@ impl Connections {
                     && let Some(connection) = self.all.get_mut(&key)
                 {
                     connection.mtu = mtu;
-                    self.opened(now, key);
+                    self.open(now, key);
                 }
             }
             None => {
                 self.reject(now, key, RejectReason::CONSUMER_REJECT);
-                self.attempt_failed(now, key, PeerDrop::BadPrivateData);
+                self.fail_attempt(now, key, PeerDrop::BadPrivateData);
             }
         }
     }
@@ -183,14 +183,14 @@ impl Connections {
         self.modify(key, terms.to_send());
     }
 
-    pub(super) fn confirmed(&mut self, now: Time, key: ConnectionKey) {
+    pub(super) fn handle_established(&mut self, now: Time, key: ConnectionKey) {
         if self.all.get(&key).is_some_and(|it| matches!(it.state, State::Accepted { .. })) {
-            self.opened(now, key);
+            self.open(now, key);
         }
     }
 
     /// The connection is open: its attempt ends, and it replaces older connections of the peer.
-    fn opened(&mut self, now: Time, key: ConnectionKey) {
+    fn open(&mut self, now: Time, key: ConnectionKey) {
         let Some(connection) = self.all.get_mut(&key) else { return };
         let (State::Asked { qpn, .. } | State::Accepted { qpn }) = connection.state else {
             return;
@@ -231,7 +231,7 @@ impl Connections {
     }
 
     /// Handles a failed request of ours, or a connection that failed at once.
-    pub(super) fn attempt_failed(
+    pub(super) fn fail_attempt(
         &mut self,
         now: Time,
         key: ConnectionKey,
@@ -262,7 +262,7 @@ impl Connections {
         attempts.has_refused_one = !has_refused_both;
         self.enter_peer(address).dialect = (!has_refused_both).then_some(other);
         if has_refused_both {
-            return self.attempt_failed(
+            return self.fail_attempt(
                 now,
                 key,
                 Failure::rejected(RejectReason::INVALID_SERVICE_ID),
@@ -281,7 +281,7 @@ impl Connections {
     }
 
     /// Handles a REQ that the CM has admitted.
-    pub(super) fn requested(&mut self, now: Time, key: ConnectionKey, req: &Req) {
+    pub(super) fn handle_request(&mut self, now: Time, key: ConnectionKey, req: &Req) {
         let worker = self.worker_for(req);
         let Err((reason, why)) = self.accept(now, key, worker, req) else { return };
         self.drops.count(why);
@@ -408,9 +408,9 @@ impl Connections {
 
     /// The requester, and the MTU of a connection with it; `None` if the private data are invalid.
     fn read(&self, req: &Req) -> Option<(LinkAddress, u32)> {
-        let said = IpoibPrivateData::parse(req.private_data.first_chunk()?);
-        let (qpn, gid) = (said.ud_qpn, req.primary.local_gid);
-        let mtu = connection_ip_mtu(self.config.receive_mtu, said.receive_mtu);
+        let private_data = IpoibPrivateData::parse(req.private_data.first_chunk()?);
+        let (qpn, gid) = (private_data.ud_qpn, req.primary.local_gid);
+        let mtu = connection_ip_mtu(self.config.receive_mtu, private_data.receive_mtu);
         let is_interface = !matches!(qpn, Qpn::SMI | Qpn::GSI | Qpn::MULTICAST)
             && gid != Gid::NONE
             && !gid.is_multicast();

@@ -122,7 +122,7 @@ impl Connections {
     }
 
     /// Handles the APR to our LAP; `None` without one.
-    pub(super) fn path_answered(&mut self, now: Time, key: ConnectionKey, apr: Option<&Apr>) {
+    pub(super) fn handle_path_answer(&mut self, now: Time, key: ConnectionKey, apr: Option<&Apr>) {
         let Some(connection) = self.all.get_mut(&key) else { return };
         let Offer::Offered(alternate) = std::mem::take(&mut connection.paths.offer) else { return };
         match apr.map(|apr| apr.status) {
@@ -135,7 +135,7 @@ impl Connections {
         }
     }
 
-    pub(super) fn path_offered(&mut self, now: Time, key: ConnectionKey, lap: &Lap) {
+    pub(super) fn handle_path_offer(&mut self, now: Time, key: ConnectionKey, lap: &Lap) {
         let known = self.all.get(&key).ok_or(ApStatus::INVALID_COMM_ID);
         let status = match known.and_then(|known| self.judge(now, known, &lap.path())) {
             Ok(alternate) => {
@@ -213,7 +213,7 @@ impl Connections {
     }
 
     /// The queue pair uses its alternate path, which is its only one now.
-    pub(super) fn migrated(&mut self, now: Time, key: ConnectionKey) {
+    pub(super) fn handle_migrated(&mut self, now: Time, key: ConnectionKey) {
         let Some(connection) = self.all.get_mut(&key) else { return };
         if let Some((alternate, _)) = connection.paths.alternate.take() {
             connection.paths.path = alternate;
@@ -224,7 +224,7 @@ impl Connections {
     }
 
     /// The queue pair refused its alternate path. Others are not offered soon.
-    pub(super) fn alternate_refused(&mut self, now: Time, key: ConnectionKey) {
+    pub(super) fn handle_alternate_refused(&mut self, now: Time, key: ConnectionKey) {
         if let Some(connection) = self.all.get_mut(&key) {
             (connection.paths.alternate, connection.paths.failures) = (None, u32::MAX);
             self.plan_alternate(now, key);

@@ -222,22 +222,22 @@ impl Connections {
 
     pub fn handle_event(&mut self, now: Time, key: ConnectionKey, event: &QueuePairEvent) {
         match *event {
-            QueuePairEvent::Made { qpn } => self.made(now, key, qpn),
-            QueuePairEvent::Failed => self.failed(now, key),
-            QueuePairEvent::Used { received } => self.used(now, key, received),
+            QueuePairEvent::Made { qpn } => self.handle_made(now, key, qpn),
+            QueuePairEvent::Failed => self.handle_failed(now, key),
+            QueuePairEvent::Used { received } => self.handle_used(now, key, received),
             QueuePairEvent::DataCame => {
-                self.used(now, key, true);
+                self.handle_used(now, key, true);
                 if let Some(State::Accepted { .. }) = self.all.get(&key).map(|it| &it.state) {
                     // A connection that has just ended needs no confirmation.
                     let _gone = self.cm.handle_data(now, key);
                 }
             }
-            QueuePairEvent::Migrated => self.migrated(now, key),
-            QueuePairEvent::AlternateRefused => self.alternate_refused(now, key),
+            QueuePairEvent::Migrated => self.handle_migrated(now, key),
+            QueuePairEvent::AlternateRefused => self.handle_alternate_refused(now, key),
             QueuePairEvent::Ended => {
                 // A queue pair can end without a request.
                 self.end(now, key, PeerDrop::QueuePair);
-                self.ended(key);
+                self.handle_queue_pair_end(key);
             }
         }
         self.handle_cm_events(now);
@@ -306,14 +306,16 @@ impl Connections {
     fn handle_cm_events(&mut self, now: Time) {
         while let Some(event) = self.cm.poll_event() {
             match event {
-                CmEvent::Request { key, req } => self.requested(now, key, &req),
-                CmEvent::Reply { key, rep } => self.replied(now, key, &rep),
-                CmEvent::Established { key } => self.confirmed(now, key),
+                CmEvent::Request { key, req } => self.handle_request(now, key, &req),
+                CmEvent::Reply { key, rep } => self.handle_reply(now, key, &rep),
+                CmEvent::Established { key } => self.handle_established(now, key),
                 CmEvent::Remembered { key } => self.set_probe(key, Probe::Idle),
-                CmEvent::Ended { key, end } => self.connection_ended(now, key, end),
-                CmEvent::PathOffered { key, lap } => self.path_offered(now, key, &lap),
-                CmEvent::PathAnswered { key, apr } => self.path_answered(now, key, apr.as_deref()),
-                CmEvent::Closed { key } => self.closed(now, key),
+                CmEvent::Ended { key, end } => self.handle_connection_end(now, key, end),
+                CmEvent::PathOffered { key, lap } => self.handle_path_offer(now, key, &lap),
+                CmEvent::PathAnswered { key, apr } => {
+                    self.handle_path_answer(now, key, apr.as_deref())
+                }
+                CmEvent::Closed { key } => self.handle_closed(now, key),
             }
         }
     }

@@ -49,7 +49,7 @@ impl Probe {
 }
 
 impl Connections {
-    pub(super) fn used(&mut self, now: Time, key: ConnectionKey, has_received: bool) {
+    pub(super) fn handle_used(&mut self, now: Time, key: ConnectionKey, has_received: bool) {
         let Some(connection) = self.all.get_mut(&key) else { return };
         connection.used = now;
         match connection.probe {

@@ -114,7 +114,7 @@ const STARTS: [(&str, Start); 9] = [
         open(pair);
         let id = only(pair);
         end(pair);
-        pair.ours.closed(pair.now, id);
+        pair.ours.handle_closed(pair.now, id);
     }),
 ];
 
@@ -132,7 +132,7 @@ macro_rules! told {
     ($end:expr) => {
         |pair, _, id| {
             if let Some(id) = id {
-                pair.ours.connection_ended(pair.now, id, $end);
+                pair.ours.handle_connection_end(pair.now, id, $end);
             }
         }
     };
@@ -168,10 +168,10 @@ const EVENTS: [(&str, Event); 25] = [
     ("REP, unasked", |pair, _, id| {
         let private_data = IpoibPrivateData { ud_qpn: THEIRS.qpn, receive_mtu: 65_524 }.padded();
         if let Some(id) = id {
-            pair.ours.replied(pair.now, id, &Rep { private_data, ..Rep::default() });
+            pair.ours.handle_reply(pair.now, id, &Rep { private_data, ..Rep::default() });
         }
     }),
-    ("RTU", |pair, _, id| id.into_iter().for_each(|id| pair.ours.confirmed(pair.now, id))),
+    ("RTU", |pair, _, id| id.into_iter().for_each(|id| pair.ours.handle_established(pair.now, id))),
     ("remembered", |pair, _, id| {
         id.into_iter().for_each(|id| pair.ours.set_probe(id, Probe::Idle));
     }),
@@ -180,7 +180,7 @@ const EVENTS: [(&str, Event); 25] = [
     ("silence", told!(ConnectionEnd::TimedOut)),
     ("DREQ", told!(ConnectionEnd::Asked)),
     ("stale", told!(ConnectionEnd::Stale)),
-    ("closed", |pair, _, id| id.into_iter().for_each(|id| pair.ours.closed(pair.now, id))),
+    ("closed", |pair, _, id| id.into_iter().for_each(|id| pair.ours.handle_closed(pair.now, id))),
     ("REQ", |pair, _, _| {
         pair.ask(Dialect::Rfc, &THEIRS, 0x700);
         hear(pair);
