@@ -21,7 +21,7 @@ use std::net::IpAddr;
 pub struct PeerKey(pub u64);
 
 /// The key of a connection everywhere: at the CM, which assigns it, in the policy of connected
-/// mode, and at its queue pair. Later keys are greater.
+/// mode, and at its queue pair. Later keys are greater, but for a wrap after 2^32 connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionKey(pub u64);
 

@@ -132,8 +132,9 @@ impl Cm {
         self.listeners.remove(&service_id);
     }
 
-    /// The key of a new connection: its upper half counts, so later keys are greater, and its lower
-    /// half is a communication ID that no connection has.
+    /// The key of a new connection: its upper half counts connections, so later keys are greater
+    /// until the count wraps after 2^32, and its lower half is a communication ID that no connection
+    /// has.
     pub fn new_key(&mut self) -> ConnectionKey {
         self.keys = self.keys.wrapping_add(1);
         loop {
@@ -221,15 +222,6 @@ impl Cm {
         self.change(now, key, |connection, out| {
             connection.disconnect(now, out, transaction_id, private_data);
         })
-    }
-
-    /// Removes a connection without further events, if it exists.
-    pub fn forget(&mut self, now: Time, key: ConnectionKey) {
-        let transaction_id = self.transaction_id();
-        let _gone = self.change(now, key, |connection, out| {
-            connection.forget();
-            connection.disconnect(now, out, transaction_id, [0; 220]);
-        });
     }
 
     /// Offers an alternate path of an established connection; the communication IDs and the peer's

@@ -41,7 +41,7 @@ impl Connection {
         match self.state {
             State::RepSent(_) | State::MraRepReceived(_) => {
                 self.establish(None);
-                self.emit_event(out, CmEvent::Established { key: self.key });
+                out.emit_event(CmEvent::Established { key: self.key });
                 Ok(())
             }
             State::Established { .. } => Ok(()),
@@ -112,10 +112,6 @@ impl Connection {
         };
         let rej = self.rejection(out, message, reason);
         self.reject_and_wait(now, out, rej);
-    }
-
-    pub(in crate::cm) fn forget(&mut self) {
-        self.is_forgotten = true;
     }
 
     pub(in crate::cm) fn offer_path(

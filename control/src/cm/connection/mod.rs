@@ -38,7 +38,6 @@ pub(super) struct Connection {
     pub(super) listener_data: Option<ListenerData>,
     /// The consumer knows that the connection is over, or aborted it itself.
     is_over: bool,
-    is_forgotten: bool,
 }
 
 impl Connection {
@@ -68,7 +67,6 @@ impl Connection {
             state: State::ReqSent(repeat),
             listener_data: None,
             is_over: false,
-            is_forgotten: false,
         }
     }
 
@@ -95,7 +93,6 @@ impl Connection {
             state: State::ReqReceived { until },
             listener_data,
             is_over: false,
-            is_forgotten: false,
         }
     }
 
@@ -146,17 +143,11 @@ impl Connection {
         out.send(&self.peer, self.transaction_id, message);
     }
 
-    fn emit_event(&self, out: &mut Outbox, event: CmEvent) {
-        if !self.is_forgotten {
-            out.emit_event(event);
-        }
-    }
-
     /// Reports the end and its reason to the consumer, once.
     fn emit_ended(&mut self, out: &mut Outbox, end: ConnectionEnd) {
         if !self.is_over {
             self.is_over = true;
-            self.emit_event(out, CmEvent::Ended { key: self.key, end });
+            out.emit_event(CmEvent::Ended { key: self.key, end });
         }
     }
 
@@ -227,7 +218,7 @@ impl Connection {
     }
 
     fn close(&mut self, out: &mut Outbox) {
-        self.emit_event(out, CmEvent::Closed { key: self.key });
+        out.emit_event(CmEvent::Closed { key: self.key });
         self.state = State::Closed;
     }
 
@@ -314,7 +305,7 @@ impl Connection {
             }
             State::Established { offered, .. } => {
                 *offered = None;
-                self.emit_event(out, CmEvent::PathAnswered { key: self.key, apr: None });
+                out.emit_event(CmEvent::PathAnswered { key: self.key, apr: None });
             }
             State::TimeWait { .. } => self.close(out),
             State::Closed => {}

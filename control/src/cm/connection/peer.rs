@@ -24,11 +24,11 @@ impl Connection {
                 (self.remote_id, self.rep) = (Some(rep.local_comm_id), Some(Box::new(*rep)));
                 let until = now + out.config.consumer_time_max;
                 self.state = State::RepReceived { until };
-                self.emit_event(out, CmEvent::Reply { key: self.key, rep: Box::new(*rep) });
+                out.emit_event(CmEvent::Reply { key: self.key, rep: Box::new(*rep) });
             }
             State::Established { rtu: Some(rtu), .. } => {
                 self.send(out, &CmMessage::Rtu(**rtu));
-                self.emit_event(out, CmEvent::Remembered { key: self.key });
+                out.emit_event(CmEvent::Remembered { key: self.key });
             }
             State::TimeWait { last_message: Some(message), .. } => self.send(out, message),
             _ => out.count(CmDrop::Repeated),
@@ -64,10 +64,10 @@ impl Connection {
         match self.state {
             State::RepSent(_) | State::MraRepReceived(_) => {
                 self.establish(None);
-                self.emit_event(out, CmEvent::Established { key: self.key });
+                out.emit_event(CmEvent::Established { key: self.key });
             }
             State::Established { .. } => {
-                self.emit_event(out, CmEvent::Remembered { key: self.key });
+                out.emit_event(CmEvent::Remembered { key: self.key });
             }
             _ => out.count(CmDrop::Repeated),
         }
@@ -136,7 +136,7 @@ impl Connection {
             Offer::None | Offer::Answered { .. } => {
                 *offer = Offer::Received { transaction_id };
                 let (key, lap) = (self.key, Box::new(*lap));
-                self.emit_event(out, CmEvent::PathOffered { key, lap });
+                out.emit_event(CmEvent::PathOffered { key, lap });
             }
         }
     }
@@ -152,7 +152,7 @@ impl Connection {
             return out.count(CmDrop::Repeated);
         }
         let apr = Some(Box::new(*apr));
-        self.emit_event(out, CmEvent::PathAnswered { key: self.key, apr });
+        out.emit_event(CmEvent::PathAnswered { key: self.key, apr });
     }
 
     /// The peer uses its queue pair for another connection, so this one is stale.

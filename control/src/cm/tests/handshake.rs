@@ -1,7 +1,7 @@
 //! A connection from its first message to its last, in good weather.
 
 use super::world::*;
-use crate::cm::{CmDrop, CmEvent, ConnectionEnd, Phase};
+use crate::cm::{CmDrop, ConnectionEnd, Phase};
 use pollux_wire::mad::cm::{CmMessage, Dreq, RejectReason, Req};
 use std::time::Duration;
 
@@ -81,22 +81,6 @@ fn disconnecting_is_agreed_on_and_leaves_nothing_behind() {
         assert!(side.seen.values().all(|seen| seen.is_closed));
         assert!(side.cm.index.is_empty() && side.cm.connections().next().is_none());
     }
-}
-
-#[test]
-fn a_removed_connection_sends_dreq_and_no_event() {
-    let mut world = World::new(1);
-    let id = world.connect(0);
-    world.pass(SOON);
-    let now = world.now;
-    world.sides[0].cm.forget(now, id);
-    world.exchange(0);
-    while world.step() {}
-    assert_eq!(world.words()[3..], ["0 DREQ", "1 DREP"]);
-    let seen = &world.sides[0].seen[&id];
-    assert!(seen.end.is_none() && !seen.is_closed);
-    assert_eq!(world.sides[0].cm.poll_event(), None::<CmEvent>);
-    assert!(world.sides[0].cm.index.is_empty());
 }
 
 #[test]

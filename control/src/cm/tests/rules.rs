@@ -144,7 +144,7 @@ fn a_new_request_of_a_connected_queue_pair_shows_the_connection_stale() {
     let other = world.only(1);
     let now = world.now;
     // The first side loses its memory.
-    world.sides[0].cm.forget(now, id);
+    world.sides[0].cm.disconnect(now, id, [0; 220]).unwrap();
     while world.sides[0].cm.poll_transmit().is_some() {}
     let said = world.said.len();
     let req = Req { starting_psn: Psn::new(77), ..request_of(&world) };
@@ -213,7 +213,7 @@ fn a_peer_that_uses_its_queue_pair_again_need_not_hear_our_goodbye() {
     let own = world.only(0);
     world.sides[0].cm.disconnect(now, own, [0; 220]).unwrap();
     world.exchange(0);
-    world.sides[1].cm.forget(now, id);
+    world.sides[1].cm.disconnect(now, id, [0; 220]).unwrap();
     world.exchange(1);
     world.weather.lost = 0;
     assert_eq!(world.phase(0, own), Some(Phase::DreqSent));

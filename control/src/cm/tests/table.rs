@@ -100,7 +100,7 @@ const STARTS: [Start; 11] = [
 
 type Call = fn(&mut Cm, Time, ConnectionKey) -> bool;
 
-const CALLS: [(&str, Call); 10] = [
+const CALLS: [(&str, Call); 9] = [
     ("accept", |cm, now, id| cm.accept(now, id, reply(Qpn(9))).is_ok()),
     ("confirm", |cm, now, id| cm.confirm(now, id, [0; 224]).is_ok()),
     ("reject", |cm, now, id| {
@@ -113,10 +113,6 @@ const CALLS: [(&str, Call); 10] = [
     ("probe", |cm, now, id| cm.probe(now, id).is_ok()),
     ("ignore", |cm, now, id| {
         cm.ignore(now, id);
-        true
-    }),
-    ("forget", |cm, now, id| {
-        cm.forget(now, id);
         true
     }),
 ];

@@ -86,11 +86,7 @@ fn under_any_faults_nothing_is_left_after_the_end() {
         }
         for (end, id) in ids {
             let now = world.now;
-            if rng.happens(500_000) {
-                world.sides[end].cm.forget(now, id);
-            } else {
-                let _gone = world.sides[end].cm.disconnect(now, id, [0; 220]);
-            }
+            let _gone = world.sides[end].cm.disconnect(now, id, [0; 220]);
             world.exchange(end);
             world.pass(rng.duration(Duration::from_secs(5)));
         }

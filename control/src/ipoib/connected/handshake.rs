@@ -144,7 +144,9 @@ impl Connections {
     pub(super) fn handle_reply(&mut self, now: Time, key: ConnectionKey, rep: &Rep) {
         let is_asked = |it: &&Connection| matches!(it.state, State::Asked { .. });
         let Some(connection) = self.all.get(&key).filter(is_asked) else {
-            return self.cm.forget(now, key);
+            // The connection is ending, or gone: the CM must still report when it has closed.
+            let _gone = self.cm.disconnect(now, key, self.private_data().padded());
+            return;
         };
         let head = rep.private_data.first_chunk().copied().unwrap_or_default();
         let private_data = IpoibPrivateData::parse(&head);

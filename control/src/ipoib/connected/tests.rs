@@ -277,6 +277,24 @@ fn the_number_of_a_queue_pair_stays_taken_while_packets_may_come_for_it() {
     assert_eq!((pair.queue_pairs.len(), pair.ours.rows().count()), (0, 0));
 }
 
+/// An earlier event of the CM may have ended the connection whose REP comes next.
+#[test]
+fn a_connection_that_ends_before_its_rep_is_handled_leaves_no_queue_pair() {
+    let mut pair = Pair::new(&[Dialect::Rfc]);
+    pair.connect();
+    let key = *pair.queue_pairs.first_key_value().unwrap().0;
+    let Some(CmEvent::Request { key: asked, .. }) = pair.told.pop() else { panic!() };
+    pair.theirs.accept(pair.now, asked, Rep { local_qpn: Qpn(0x500), ..Rep::default() }).unwrap();
+    let mad = pair.theirs.poll_transmit().unwrap().mad;
+    let peer = MadAddress::gsi(pair.their_lid, 0, PKey::DEFAULT);
+    pair.ours.cm.handle_mad(pair.now, &CmDatagram::parse(&Envelope { peer, mad }));
+    pair.ours.end(pair.now, key, PeerDrop::Policy);
+    pair.ours.handle_cm_events(pair.now);
+    pair.settle();
+    pair.pass(Duration::from_secs(60));
+    assert_eq!((pair.queue_pairs.len(), pair.ours.rows().count()), (0, 0));
+}
+
 #[test]
 fn a_port_that_lets_connections_end_has_its_share_of_those_too() {
     let mut pair = Pair::new(&[]);
