@@ -1,10 +1,9 @@
 //! CM messages from peers (REQ, REP, RTU and the others): the connection that each belongs to, the
 //! listener of a REQ, and the reply to a message without a connection (IBA 12.9.8).
 
-use super::connection::Connection;
+use super::connection::{Connection, Phase};
 use super::index::Source;
 use super::outbox::Outbox;
-use super::state::Phase;
 use super::{Cm, CmDrop, Role};
 use crate::effects::ConnectionKey;
 use crate::mad::{Envelope, MadAddress};

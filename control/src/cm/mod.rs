@@ -39,16 +39,15 @@ mod event;
 mod incoming;
 mod index;
 mod outbox;
-mod state;
 mod terms;
 #[cfg(test)]
 mod tests;
 mod timing;
 
 pub use config::{CmConfig, LocalPort};
+pub use connection::Phase;
 pub use event::{CmDrop, CmEvent, ConnectionEnd};
 pub use incoming::CmDatagram;
-pub use state::{CmError, Phase};
 pub use terms::{Terms, as_requested, request_along, vector};
 pub use timing::ack_timeout;
 
@@ -65,6 +64,19 @@ use pollux_wire::mad::service_id::ServiceId;
 use pollux_wire::units::TimeCode;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// Why a call of the consumer was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CmError {
+    #[error("there is no connection {}", .0.comm_id())]
+    NotThere(ConnectionKey),
+    #[error("a connection in state '{0}' cannot do this")]
+    WrongState(Phase),
+    /// The limit of connections, or of unpolled events.
+    #[error("no room for another connection: poll events, or end some")]
+    Full,
+}
 
 /// The side of a connection: requester or listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,6 +1,5 @@
 //! Outgoing messages and events of all connections, until they are polled.
 
-use super::state::Repeat;
 use super::{CmConfig, CmDrop, CmEvent};
 use crate::mad::{Envelope, MadAddress};
 use pollux_verbs::drops::Drops;
@@ -9,6 +8,18 @@ use pollux_verbs::time::Time;
 use pollux_wire::mad::cm::CmMessage;
 use std::collections::VecDeque;
 use std::time::Duration;
+
+/// A message that is sent until it is answered, or its retries are used up.
+#[derive(Clone, Debug)]
+pub(super) struct Repeat {
+    pub(super) message: Box<CmMessage>,
+    pub(super) transaction_id: u64,
+    pub(super) times_left: u8,
+    pub(super) interval: Duration,
+    pub(super) due: Time,
+    /// MRAs that the peer may still send for it.
+    pub(super) mras_left: u8,
+}
 
 #[derive(Debug)]
 pub(super) struct Outbox {

@@ -19,13 +19,12 @@
 //! comes up and goes down: P_Key change, client reregister, broadcast join retry), `sa_queries`,
 //! `groups` (multicast groups of the link), `paths`, `peers`, `resolution` (from a packet to its
 //! peer), `beyond` (routes of the node), `inbound` (received packets), `size` (packets longer than
-//! the MTU), `own` (our addresses), `lease` (DHCP), `connect` (when to connect), `requests` (which
-//! REQs to believe), `reconfigure` (settings that change), `rows` and `snapshot` (the state, for
+//! the MTU), `own` (our addresses), `lease` (DHCP), `requests` (which REQs to
+//! believe), `reconfigure` (settings that change), `rows` and `snapshot` (the state, for
 //! operators and for workers).
 
 mod beyond;
 mod config;
-mod connect;
 pub mod connected;
 mod group_users;
 mod groups;

@@ -1,11 +1,13 @@
 //! Rows for operators: every state with its reason, since when, and what it waits for.
 
 use super::groups::{GroupMembership, GroupState};
-use super::{Adjacency, InterfaceState, IpoibInterface, LinkProperties, PeerKey};
+use super::{Adjacency, InterfaceState, IpoibInterface, LinkProperties, PeerKey, WorkerId};
 use crate::icmp::IcmpCounters;
+use crate::ipoib::connected::{ConnectionRow, Pause};
 use crate::neighbor::NeighborRow;
+use crate::output::drop_rows;
 use crate::sa::SaResults;
-use pollux_verbs::drops::{Drops, Reason};
+use pollux_verbs::drops::Drops;
 use pollux_verbs::time::Time;
 use pollux_wire::address::{Gid, Lid};
 use pollux_wire::ip::link_address::LinkAddress;
@@ -193,6 +195,14 @@ impl IpoibInterface {
         })
     }
 
+    pub fn connection_rows(&self) -> impl Iterator<Item = ConnectionRow> {
+        self.connections.rows()
+    }
+
+    pub fn pause_of(&self, peer: &LinkAddress, worker: WorkerId) -> Option<Pause> {
+        self.connections.pause_of(peer, worker)
+    }
+
     pub fn load(&self) -> Load {
         let of_peers: usize = self.peers.all.values().map(|peer| peer.pending.len()).sum();
         let of_groups: usize = self.groups.values().map(|group| group.pending.len()).sum();
@@ -212,12 +222,6 @@ impl IpoibInterface {
 
     /// All drop counters: protocol, reason and count.
     pub fn drop_rows(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
-        fn all<R: Reason>(
-            of: &'static str,
-            drops: &Drops<R>,
-        ) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
-            drops.iter().map(move |(why, times)| (of, why, times))
-        }
         let lost = [
             ("interface", "frames_full", self.frames.lost()),
             ("interface", "deliveries_full", self.deliveries.lost()),
@@ -228,22 +232,22 @@ impl IpoibInterface {
             ("membership", "outgoing_full", self.membership.lost()),
         ];
         let dhcp = self.dhcp.iter().flat_map(|dhcp| {
-            all("dhcp", dhcp.drops()).chain([("dhcp", "outgoing_full", dhcp.lost())])
+            drop_rows("dhcp", dhcp.drops()).chain([("dhcp", "outgoing_full", dhcp.lost())])
         });
-        all("interface", &self.drops)
+        drop_rows("interface", &self.drops)
             .chain(lost)
-            .chain(all("neighbor", self.neighbors.drops()))
-            .chain(all("arp", self.arp.drops()))
-            .chain(all("nd", self.nd.drops()))
-            .chain(all("membership", self.membership.drops()))
-            .chain(all("address", self.addresses.drops()))
-            .chain(all("route", self.routes.drops()))
-            .chain(all("icmp", self.icmp.drops()))
+            .chain(drop_rows("neighbor", self.neighbors.drops()))
+            .chain(drop_rows("arp", self.arp.drops()))
+            .chain(drop_rows("nd", self.nd.drops()))
+            .chain(drop_rows("membership", self.membership.drops()))
+            .chain(drop_rows("address", self.addresses.drops()))
+            .chain(drop_rows("route", self.routes.drops()))
+            .chain(drop_rows("icmp", self.icmp.drops()))
             .chain(dhcp)
-            .chain(all("connection", self.connections.drops()))
-            .chain(all("cm", self.connections.cm_drops()))
-            .chain(all("sa", self.sa.drops()))
-            .chain(all("mad", self.sa.answer_drops()))
+            .chain(drop_rows("connection", self.connections.drops()))
+            .chain(drop_rows("cm", self.connections.cm_drops()))
+            .chain(drop_rows("sa", self.sa.drops()))
+            .chain(drop_rows("mad", self.sa.answer_drops()))
     }
 
     pub const fn icmp_counters(&self) -> &IcmpCounters {

@@ -25,6 +25,8 @@ use super::groups::Group;
 use super::sa_queries::is_no_such_group;
 use super::{Action, InterfaceDrop, IpoibInterface, LinkProperties, PortView, Purpose};
 use crate::bounded::Backoff;
+use crate::cm::LocalPort;
+use crate::ipoib::connected::LocalEnd;
 use crate::sa::{Membership, SaError, SaQuery, SaReply};
 use pollux_verbs::time::Time;
 use pollux_wire::address::{Gid, Lid, Scope};
@@ -135,6 +137,15 @@ impl IpoibInterface {
             InterfaceState::Up { link, .. } => Some(link),
             _ => None,
         }
+    }
+
+    fn local_end(&self) -> Option<LocalEnd> {
+        let (link, port) = self.link().zip(self.port.as_ref())?;
+        let PortView { number, lid, lmc, .. } = *port;
+        let port = LocalPort { number, lid, lmc, gids: port.gids.clone() };
+        let (p_key, pkey_index) = (self.config.p_key, link.pkey_index);
+        let datagram_mtu = link.mtu;
+        Some(LocalEnd { link: self.link_address(), p_key, pkey_index, port, datagram_mtu })
     }
 
     /// Our GID, by which the SA knows our port.

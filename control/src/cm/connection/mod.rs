@@ -1,12 +1,10 @@
-//! One connection: messages, timers and calls of its consumer. The diagram is in [`super`].
+//! One connection: its state (IBA 12.9), its data and its timers. The diagram is in [`super`].
 
-mod consumer;
-mod peer;
+mod transitions;
 
-use super::outbox::Outbox;
-use super::state::{CmError, Offer, Phase, Repeat, State};
+use super::outbox::{Outbox, Repeat};
 use super::timing::{ack_timeout, packet_life_time, response_time};
-use super::{CmDrop, CmEvent, Connect, ConnectionEnd, ListenerData, Role};
+use super::{CmDrop, CmError, CmEvent, Connect, ConnectionEnd, ListenerData, Role};
 use crate::cm::index::{Keys, Source};
 use crate::effects::ConnectionKey;
 use crate::mad::MadAddress;
@@ -16,7 +14,115 @@ use pollux_wire::mad::cm::{
     AnsweredMessage, Apr, CmMessage, CommId, Drep, Dreq, Lap, Mra, Rej, RejectReason, Rep, Req, Rtu,
 };
 use pollux_wire::units::TimeCode;
+use std::fmt;
 use std::time::Duration;
+
+/// Another path that the peer offers.
+#[derive(Clone, Debug)]
+pub(super) enum Offer {
+    None,
+    /// The consumer must answer it.
+    Received {
+        transaction_id: u64,
+    },
+    /// The last answer, for a repetition.
+    Answered {
+        transaction_id: u64,
+        apr: Box<Apr>,
+    },
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum State {
+    ReqSent(Repeat),
+    MraReqReceived(Repeat),
+    RepReceived {
+        until: Time,
+    },
+    ReqReceived {
+        until: Time,
+    },
+    RepSent(Repeat),
+    MraRepReceived(Repeat),
+    Established {
+        /// The RTU of the active side, for a repetition.
+        rtu: Option<Box<Rtu>>,
+        /// Our offer of another path.
+        offered: Option<Repeat>,
+        offer: Offer,
+    },
+    DreqSent(Repeat),
+    TimeWait {
+        until: Time,
+        /// The last message, for a repetition.
+        last_message: Option<Box<CmMessage>>,
+    },
+    /// To be removed from the tables.
+    Closed,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Phase {
+    ReqSent,
+    MraReqReceived,
+    RepReceived,
+    ReqReceived,
+    RepSent,
+    MraRepReceived,
+    Established,
+    DreqSent,
+    TimeWait,
+    Closed,
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::ReqSent => "REQ sent",
+            Self::MraReqReceived => "MRA(REQ) received",
+            Self::RepReceived => "REP received",
+            Self::ReqReceived => "REQ received",
+            Self::RepSent => "REP sent",
+            Self::MraRepReceived => "MRA(REP) received",
+            Self::Established => "established",
+            Self::DreqSent => "DREQ sent",
+            Self::TimeWait => "time-wait",
+            Self::Closed => "closed",
+        })
+    }
+}
+
+impl State {
+    pub(super) const fn phase(&self) -> Phase {
+        match self {
+            Self::ReqSent(_) => Phase::ReqSent,
+            Self::MraReqReceived(_) => Phase::MraReqReceived,
+            Self::RepReceived { .. } => Phase::RepReceived,
+            Self::ReqReceived { .. } => Phase::ReqReceived,
+            Self::RepSent(_) => Phase::RepSent,
+            Self::MraRepReceived(_) => Phase::MraRepReceived,
+            Self::Established { .. } => Phase::Established,
+            Self::DreqSent(_) => Phase::DreqSent,
+            Self::TimeWait { .. } => Phase::TimeWait,
+            Self::Closed => Phase::Closed,
+        }
+    }
+
+    pub(super) fn due(&self) -> Option<Time> {
+        match self {
+            Self::ReqSent(repeat)
+            | Self::MraReqReceived(repeat)
+            | Self::RepSent(repeat)
+            | Self::MraRepReceived(repeat)
+            | Self::DreqSent(repeat) => Some(repeat.due),
+            Self::RepReceived { until, .. }
+            | Self::ReqReceived { until, .. }
+            | Self::TimeWait { until, .. } => Some(*until),
+            Self::Established { offered, .. } => offered.as_ref().map(|repeat| repeat.due),
+            Self::Closed => None,
+        }
+    }
+}
 
 /// A connection, from its request to the end of TIME-WAIT.
 #[derive(Clone, Debug)]
