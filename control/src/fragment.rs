@@ -11,16 +11,16 @@ pub(crate) fn parts(bytes: &[u8], mtu: usize, id: u16) -> Option<Vec<Vec<u8>>> {
     let packet = Ipv4Packet::parse(bytes).ok()?;
     let header = packet.header();
     let options = bytes.get(Ipv4Header::LEN..header.header_len())?;
-    let room = mtu.checked_sub(header.header_len())? / UNIT * UNIT;
-    if header.dont_fragment || room == 0 {
+    let payload_max = mtu.checked_sub(header.header_len())? / UNIT * UNIT;
+    if header.dont_fragment || payload_max == 0 {
         return None;
     }
     let has_id = header.identification != 0 || header.is_fragment();
     let identification = if has_id { header.identification } else { id };
     let later_options = options_of_later_parts(options);
-    let count = packet.payload().len().div_ceil(room);
+    let count = packet.payload().len().div_ceil(payload_max);
     let part = |(nth, payload): (usize, &[u8])| {
-        let offset = usize::from(header.fragment_offset) + nth * room / UNIT;
+        let offset = usize::from(header.fragment_offset) + nth * payload_max / UNIT;
         let options = if offset == 0 { options } else { &later_options };
         let own = Ipv4Header {
             identification,
@@ -34,7 +34,7 @@ pub(crate) fn parts(bytes: &[u8], mtu: usize, id: u16) -> Option<Vec<Vec<u8>>> {
         let own = Ipv4Header { header_checksum: sum.checksum(), ..own };
         Some([&own.emit()[..], options, payload].concat())
     };
-    packet.payload().chunks(room).enumerate().map(part).collect()
+    packet.payload().chunks(payload_max).enumerate().map(part).collect()
 }
 
 /// The options of all fragments but the first: those without the copied flag are replaced by

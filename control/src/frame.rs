@@ -100,12 +100,12 @@ impl<L> LinkFrame<L> {
         };
         let payload_len = alert_len + message.wire_len();
         let mut packet = vec![0; Ipv6Header::LEN + payload_len];
-        let mut room = header.write_packet(payload_len, &mut packet).ok()?;
+        let mut payload = header.write_packet(payload_len, &mut packet).ok()?;
         if from.router_alert {
-            room = alert.write(room).ok()?;
+            payload = alert.write(payload).ok()?;
         }
-        message.write(room).ok()?;
-        icmpv6::fill_checksum(room, &header.pseudo_header()).ok()?;
+        message.write(payload).ok()?;
+        icmpv6::fill_checksum(payload, &header.pseudo_header()).ok()?;
         Some(Self { to, ether_type: EtherType::IPV6, packet })
     }
 }
@@ -119,6 +119,16 @@ pub(crate) struct Sender {
     pub(crate) router_alert: bool,
 }
 
+/// The source of a packet of either version.
+pub(crate) fn source(packet: &[u8]) -> Option<IpAddr> {
+    match packet.first()? >> 4 {
+        4 => Some(Ipv4Header::parse(packet.first_chunk()?).source.into()),
+        6 => Some(Ipv6Header::parse(packet.first_chunk()?).source.into()),
+        _ => None,
+    }
+}
+
+/// The destination of a packet of either version.
 pub(crate) fn destination(packet: &[u8]) -> Option<IpAddr> {
     match packet.first()? >> 4 {
         4 => Some(Ipv4Header::parse(packet.first_chunk()?).destination.into()),

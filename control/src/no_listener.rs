@@ -38,9 +38,9 @@ fn answer_v4(packet: &Ipv4Packet<'_>, addresses: &Addresses) -> Option<Answer> {
     if header.protocol != IpProtocol::TCP {
         return None;
     }
-    let is_whole = !header.is_fragment() && packet.checksum_ok();
+    let is_intact = !header.is_fragment() && packet.checksum_ok();
     let is_single = is_single_v4(header.source) && !addresses.is_broadcast(header.source);
-    if !(is_whole && is_single && addresses.is_of_node(header.destination.into())) {
+    if !(is_intact && is_single && addresses.is_of_node(header.destination.into())) {
         return Some(Answer::Nothing);
     }
     let reply = Ipv4Header {
@@ -51,9 +51,9 @@ fn answer_v4(packet: &Ipv4Packet<'_>, addresses: &Addresses) -> Option<Answer> {
         ..Ipv4Header::default()
     };
     let mut out = vec![0; Ipv4Header::LEN + TcpHeader::LEN];
-    let room = reply.write_packet(&[], TcpHeader::LEN, &mut out).ok();
+    let out_segment = reply.write_packet(&[], TcpHeader::LEN, &mut out).ok();
     let pseudo_headers = (header.pseudo_header(), reply.pseudo_header());
-    let written = write_reset(packet.payload(), pseudo_headers, room);
+    let written = write_reset(packet.payload(), pseudo_headers, out_segment);
     Answer::of(written.map(|()| out))
 }
 
@@ -76,8 +76,9 @@ fn answer_v6(packet: &Ipv6Packet<'_>, addresses: &Addresses) -> Option<Answer> {
         ..Ipv6Header::default()
     };
     let mut out = vec![0; Ipv6Header::LEN + TcpHeader::LEN];
-    let room = reply.write_packet(TcpHeader::LEN, &mut out).ok();
-    let written = write_reset(upper.payload, (header.pseudo_header(), reply.pseudo_header()), room);
+    let out_segment = reply.write_packet(TcpHeader::LEN, &mut out).ok();
+    let written =
+        write_reset(upper.payload, (header.pseudo_header(), reply.pseudo_header()), out_segment);
     Answer::of(written.map(|()| out))
 }
 
@@ -85,11 +86,11 @@ fn answer_v6(packet: &Ipv6Packet<'_>, addresses: &Addresses) -> Option<Answer> {
 fn write_reset(
     segment: &[u8],
     (received, sent): (PseudoHeader, PseudoHeader),
-    room: Option<&mut [u8]>,
+    out_segment: Option<&mut [u8]>,
 ) -> Option<()> {
-    let (reset, room) = (reset(segment, &received)?, room?);
-    reset.write_segment(&[], 0, room).ok()?;
-    fill_checksum(room, &sent).ok()
+    let (reset, out_segment) = (reset(segment, &received)?, out_segment?);
+    reset.write_segment(&[], 0, out_segment).ok()?;
+    fill_checksum(out_segment, &sent).ok()
 }
 
 /// RFC 9293 3.10.7.1. `None` if the segment must not be answered.
@@ -136,8 +137,8 @@ mod tests {
 
     fn segment(header: &TcpHeader, payload: &[u8], pseudo: &PseudoHeader) -> Vec<u8> {
         let mut bytes = vec![0; TcpHeader::LEN + payload.len()];
-        let room = header.write_segment(&[], payload.len(), &mut bytes).unwrap();
-        room.copy_from_slice(payload);
+        let out_segment = header.write_segment(&[], payload.len(), &mut bytes).unwrap();
+        out_segment.copy_from_slice(payload);
         fill_checksum(&mut bytes, pseudo).unwrap();
         bytes
     }

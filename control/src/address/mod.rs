@@ -155,7 +155,7 @@ impl Addresses {
     pub fn handle_assigned(&mut self, now: Time, ip: IpAddr) {
         if self.all.get(&ip).is_some_and(|address| !address.state.may_be_source()) {
             self.holders.remove(&ip);
-            self.settle(now, ip);
+            self.apply_preferred_lifetime(now, ip);
         }
     }
 
@@ -301,11 +301,11 @@ impl Addresses {
         address.preferred_until = lifetimes.preferred.map(|lifetime| now + lifetime);
         address.valid_until = lifetimes.valid.map(|lifetime| now + lifetime);
         if address.state.may_be_source() {
-            self.settle(now, ip);
+            self.apply_preferred_lifetime(now, ip);
         }
     }
 
-    fn settle(&mut self, now: Time, ip: IpAddr) {
+    fn apply_preferred_lifetime(&mut self, now: Time, ip: IpAddr) {
         let until = self.all.get(&ip).and_then(|address| address.preferred_until);
         let state = match until {
             Some(until) if until <= now => AddressState::Deprecated,

@@ -52,19 +52,19 @@ impl Cm {
             CmMessage::Req(req) => self.handle_req(now, from, id, req),
             CmMessage::Rep(rep) => self.handle_rep(now, from, id, rep),
             CmMessage::Rtu(rtu) => {
-                let ids = (rtu.remote_comm_id, rtu.local_comm_id);
+                let ids = (rtu.remote_comm_id, Some(rtu.local_comm_id));
                 self.dispatch(now, from, ids, |it, out| it.handle_rtu(out));
             }
             CmMessage::Mra(mra) => self.handle_mra(now, from, mra),
             CmMessage::Rej(rej) => self.handle_rej(now, from, rej),
             CmMessage::Dreq(dreq) => self.handle_dreq(now, from, id, dreq),
             CmMessage::Drep(drep) => {
-                let ids = (drep.remote_comm_id, drep.local_comm_id);
+                let ids = (drep.remote_comm_id, Some(drep.local_comm_id));
                 self.dispatch(now, from, ids, |it, out| it.handle_drep(now, out));
             }
             CmMessage::Lap(lap) => self.handle_lap(now, from, id, lap),
             CmMessage::Apr(apr) => {
-                let ids = (apr.remote_comm_id, apr.local_comm_id);
+                let ids = (apr.remote_comm_id, Some(apr.local_comm_id));
                 self.dispatch(now, from, ids, |it, out| it.handle_apr(out, id, apr));
             }
             CmMessage::SidrReq(req) => self.refuse_sidr(from, id, req),
@@ -103,17 +103,24 @@ impl Cm {
         Ok(connection.key)
     }
 
-    /// Passes a message to the connection with these IDs (ours, the peer's), or counts a drop.
+    /// Passes a message to the connection with these IDs (ours, the peer's), or counts and returns
+    /// the reason of a drop.
     fn dispatch(
         &mut self,
         now: Time,
         from: &MadAddress,
-        (own, others): (CommId, CommId),
+        (own, others): (CommId, Option<CommId>),
         change: impl FnOnce(&mut Connection, &mut Outbox),
-    ) {
-        match self.find(from, own, Some(others)) {
-            Ok(key) => self.dispatch_to(now, key, change),
-            Err(reason) => self.out.count(reason),
+    ) -> Option<CmDrop> {
+        match self.find(from, own, others) {
+            Ok(key) => {
+                self.dispatch_to(now, key, change);
+                None
+            }
+            Err(reason) => {
+                self.out.count(reason);
+                Some(reason)
+            }
         }
     }
 
@@ -305,12 +312,8 @@ impl Cm {
         // Before the reply, the peer's ID is unknown.
         let is_early = mra.message_mraed == AnsweredMessage::REQ;
         let others = (!is_early).then_some(mra.local_comm_id);
-        match self.find(from, mra.remote_comm_id, others) {
-            Ok(key) => {
-                self.dispatch_to(now, key, |connection, out| connection.handle_mra(now, out, mra));
-            }
-            Err(reason) => self.out.count(reason),
-        }
+        let ids = (mra.remote_comm_id, others);
+        self.dispatch(now, from, ids, |connection, out| connection.handle_mra(now, out, mra));
     }
 
     fn handle_rej(&mut self, now: Time, from: &MadAddress, rej: &Rej) {
@@ -344,39 +347,29 @@ impl Cm {
     }
 
     fn handle_dreq(&mut self, now: Time, from: &MadAddress, transaction_id: u64, dreq: &Dreq) {
-        match self.find(from, dreq.remote_comm_id, Some(dreq.local_comm_id)) {
-            Ok(key) => self.dispatch_to(now, key, |connection, out| {
-                connection.handle_dreq(now, out, transaction_id, dreq);
-            }),
-            Err(CmDrop::Unknown) => {
-                self.out.count(CmDrop::Unknown);
-                let drep = Drep {
-                    local_comm_id: dreq.remote_comm_id,
-                    remote_comm_id: dreq.local_comm_id,
-                    private_data: [0; 224],
-                };
-                self.out.send(from, transaction_id, &CmMessage::Drep(drep));
-            }
-            Err(reason) => self.out.count(reason),
+        let (own, others) = (dreq.remote_comm_id, dreq.local_comm_id);
+        let drop = self.dispatch(now, from, (own, Some(others)), |connection, out| {
+            connection.handle_dreq(now, out, transaction_id, dreq);
+        });
+        if drop == Some(CmDrop::Unknown) {
+            let drep = Drep { local_comm_id: own, remote_comm_id: others, private_data: [0; 224] };
+            self.out.send(from, transaction_id, &CmMessage::Drep(drep));
         }
     }
 
     fn handle_lap(&mut self, now: Time, from: &MadAddress, transaction_id: u64, lap: &Lap) {
-        match self.find(from, lap.remote_comm_id, Some(lap.local_comm_id)) {
-            Ok(key) => self.dispatch_to(now, key, |connection, out| {
-                connection.handle_lap(out, transaction_id, lap);
-            }),
-            Err(CmDrop::Unknown) => {
-                self.out.count(CmDrop::Unknown);
-                let apr = Apr {
-                    local_comm_id: lap.remote_comm_id,
-                    remote_comm_id: lap.local_comm_id,
-                    status: ApStatus::INVALID_COMM_ID,
-                    ..Apr::default()
-                };
-                self.out.send(from, transaction_id, &CmMessage::Apr(apr));
-            }
-            Err(reason) => self.out.count(reason),
+        let (own, others) = (lap.remote_comm_id, lap.local_comm_id);
+        let drop = self.dispatch(now, from, (own, Some(others)), |connection, out| {
+            connection.handle_lap(out, transaction_id, lap);
+        });
+        if drop == Some(CmDrop::Unknown) {
+            let apr = Apr {
+                local_comm_id: own,
+                remote_comm_id: others,
+                status: ApStatus::INVALID_COMM_ID,
+                ..Apr::default()
+            };
+            self.out.send(from, transaction_id, &CmMessage::Apr(apr));
         }
     }
 

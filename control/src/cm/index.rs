@@ -46,7 +46,7 @@ pub(super) struct Index {
     remote_qps: BTreeSet<(Gid, Qpn, ConnectionKey)>,
     pending: BTreeMap<Source, usize>,
     pending_count: usize,
-    /// Connections requested by way of a router.
+    /// Connections requested through a router.
     by_router: BTreeMap<Lid, usize>,
 }
 
@@ -137,7 +137,7 @@ impl Index {
         (self.pending.get(&source).copied().unwrap_or(0), self.pending_count)
     }
 
-    /// The number of connections requested by ports of other subnets by way of this LID.
+    /// The number of connections requested by ports of other subnets through this LID.
     pub(super) fn by_router(&self, router: Lid) -> usize {
         self.by_router.get(&router).copied().unwrap_or(0)
     }

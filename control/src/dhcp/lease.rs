@@ -67,7 +67,7 @@ pub(super) fn server(message: &DhcpMessage<'_>) -> Option<Ipv4Addr> {
 }
 
 /// Half of the time from `now` until `end` (RFC 2131 4.4.5).
-pub(super) fn half_the_way(now: Time, end: Option<Time>) -> Duration {
+pub(super) fn half_of_rest(now: Time, end: Option<Time>) -> Duration {
     end.map_or(Duration::ZERO, |end| end.since(now) / 2)
 }
 

@@ -156,7 +156,7 @@ impl Dhcp {
     /// server.
     pub fn stop(&mut self, now: Time) {
         if let Some(lease) = self.lease().cloned() {
-            self.send(now, DhcpKind::RELEASE, Some(&lease), EVERYONE);
+            self.send(now, DhcpKind::RELEASE, Some(&lease), BROADCAST);
             self.output.report(DhcpEvent::Lost(lease.ip));
         }
         self.enter(now, DhcpState::Stopped);
@@ -193,7 +193,7 @@ impl Dhcp {
         if self.lease().is_some() {
             self.output.report(DhcpEvent::Lost(ip));
         }
-        self.send(now, DhcpKind::DECLINE, Some(&lease), EVERYONE);
+        self.send(now, DhcpKind::DECLINE, Some(&lease), BROADCAST);
         self.restart(now, DECLINE_WAIT);
     }
 
@@ -324,13 +324,13 @@ impl Dhcp {
         if sent == 0 {
             self.new_exchange(now);
         }
-        self.send(now, DhcpKind::DISCOVER, None, EVERYONE);
+        self.send(now, DhcpKind::DISCOVER, None, BROADCAST);
         let until = now + self.retry_after(sent);
         self.enter(now, DhcpState::Selecting { sent: sent.saturating_add(1), until });
     }
 
     fn request(&mut self, now: Time, lease: DhcpLease, sent: u8) {
-        self.send(now, DhcpKind::REQUEST, Some(&lease), EVERYONE);
+        self.send(now, DhcpKind::REQUEST, Some(&lease), BROADCAST);
         let until = now + self.retry_after(sent);
         self.enter(now, DhcpState::Requesting { lease, sent: sent + 1, until });
     }
@@ -340,7 +340,7 @@ impl Dhcp {
         if lease.rebind_at.is_some_and(|at| at <= now) {
             return self.rebind(now, lease);
         }
-        let until = now + lease::half_the_way(now, lease.rebind_at).max(RENEW_INTERVAL_MIN);
+        let until = now + lease::half_of_rest(now, lease.rebind_at).max(RENEW_INTERVAL_MIN);
         self.enter(now, DhcpState::Renewing { lease: lease.clone(), until });
         self.send(now, DhcpKind::REQUEST, Some(&lease), To::Route);
     }
@@ -349,9 +349,9 @@ impl Dhcp {
         if lease.expires_at.is_some_and(|at| at <= now) {
             return self.lose(now, lease.ip);
         }
-        let until = now + lease::half_the_way(now, lease.expires_at).max(RENEW_INTERVAL_MIN);
+        let until = now + lease::half_of_rest(now, lease.expires_at).max(RENEW_INTERVAL_MIN);
         self.enter(now, DhcpState::Rebinding { lease: lease.clone(), until });
-        self.send(now, DhcpKind::REQUEST, Some(&lease), EVERYONE);
+        self.send(now, DhcpKind::REQUEST, Some(&lease), BROADCAST);
     }
 
     fn bind(&mut self, now: Time, lease: DhcpLease) {
@@ -387,4 +387,4 @@ impl Dhcp {
     }
 }
 
-const EVERYONE: To<NoLink> = To::Group(GroupId::Broadcast);
+const BROADCAST: To<NoLink> = To::Group(GroupId::Broadcast);

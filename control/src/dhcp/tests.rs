@@ -139,7 +139,7 @@ fn an_address_is_got_without_a_hardware_address() {
     let mut client = client();
     client.start(at(0));
     let discover = next(&mut client);
-    assert_eq!((discover.kind(), discover.to), (DhcpKind::DISCOVER, EVERYONE));
+    assert_eq!((discover.kind(), discover.to), (DhcpKind::DISCOVER, BROADCAST));
     assert_eq!(
         (discover.source, discover.destination),
         (Ipv4Addr::UNSPECIFIED, Ipv4Addr::BROADCAST)
@@ -152,7 +152,7 @@ fn an_address_is_got_without_a_hardware_address() {
     client.handle_packet(at(1), &reply(&discover, DhcpKind::OFFER, GIVEN, SERVER));
     let request = sent(&mut client, at(1)).pop().unwrap();
     let says = |code| request.message().option(code).map(<[u8]>::to_vec);
-    assert_eq!((request.kind(), request.to), (DhcpKind::REQUEST, EVERYONE));
+    assert_eq!((request.kind(), request.to), (DhcpKind::REQUEST, BROADCAST));
     assert_eq!(says(DhcpOptionCode::REQUESTED_ADDRESS), Some(GIVEN.octets().to_vec()));
     assert_eq!(says(DhcpOptionCode::SERVER_IDENTIFIER), Some(SERVER.octets().to_vec()));
     client.handle_packet(at(2), &reply(&request, DhcpKind::ACK, GIVEN, SERVER));
@@ -227,7 +227,7 @@ fn an_address_that_is_taken_is_declined() {
         events(&mut client);
         client.handle_taken(got, GIVEN);
         let decline = sent(&mut client, got).pop().unwrap();
-        assert_eq!((decline.kind(), decline.to), (DhcpKind::DECLINE, EVERYONE));
+        assert_eq!((decline.kind(), decline.to), (DhcpKind::DECLINE, BROADCAST));
         assert_eq!(decline.message().header.client, Ipv4Addr::UNSPECIFIED);
         assert!(decline.has(DhcpOptionCode::REQUESTED_ADDRESS));
         assert!(decline.has(DhcpOptionCode::SERVER_IDENTIFIER));
@@ -262,7 +262,7 @@ fn stopping_gives_the_address_back() {
     let release = sent(&mut client, got).pop().unwrap();
     assert_eq!(
         (release.kind(), release.to, release.destination),
-        (DhcpKind::RELEASE, EVERYONE, SERVER)
+        (DhcpKind::RELEASE, BROADCAST, SERVER)
     );
     assert_eq!(release.message().header.client, GIVEN);
     assert!(release.has(DhcpOptionCode::SERVER_IDENTIFIER));

@@ -6,6 +6,7 @@
 
 use super::{InterfaceDrop, IpoibInterface, PendingPacket};
 use crate::beyond::{Elsewhere, ElsewhereKind, NodeRoute, NodeRoutes};
+use crate::frame::source;
 use crate::icmp::IcmpError;
 use crate::thread_check::assert_no_worker_thread;
 use pollux_verbs::time::Time;
@@ -74,7 +75,7 @@ impl IpoibInterface {
 
     /// The other interface that the sender of a packet is beyond, by the routes of the node.
     pub(super) fn sender_is_beyond(&self, now: Time, packet: &[u8], flow: u32) -> Option<u16> {
-        let sender = super::inbound::source(packet)?;
+        let sender = source(packet)?;
         if self.routes.is_on_link(now, sender) {
             return None;
         }

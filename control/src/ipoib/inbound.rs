@@ -1,6 +1,7 @@
 //! Received packets: each goes to its protocol or to local sockets.
 
 use super::{Delivery, InterfaceDrop, IpoibInterface, PacketSource, PendingPacket, ReceivedPacket};
+use crate::frame::source;
 use crate::icmp::IcmpError;
 use crate::no_listener::Answer;
 use crate::thread_check::assert_no_worker_thread;
@@ -109,10 +110,10 @@ impl IpoibInterface {
         }
         let header = packet.header();
         let first = packet.payload().first().copied().map(Icmpv4Type);
-        let is_whole = !header.is_fragment();
+        let is_unfragmented = !header.is_fragment();
         match (header.protocol, first) {
             (IpProtocol::IGMP, _) => self.membership.handle_igmp(now, bytes),
-            (IpProtocol::ICMPV4, Some(Icmpv4Type::ECHO_REQUEST)) if is_whole => {
+            (IpProtocol::ICMPV4, Some(Icmpv4Type::ECHO_REQUEST)) if is_unfragmented => {
                 self.deliver(now, EtherType::IPV4, header.destination.into(), bytes, Owner::Echo);
             }
             _ => {
@@ -189,15 +190,6 @@ fn claimed_by_discovery(packet: &[u8]) -> Option<LinkAddress> {
         NdOption::TargetLinkAddress(own) if !is_redirect => Some(own),
         _ => None,
     })
-}
-
-/// The source address of a packet of either version.
-pub(super) fn source(packet: &[u8]) -> Option<IpAddr> {
-    match packet.first()? >> 4 {
-        4 => Some(<[u8; 4]>::try_from(packet.get(12..16)?).ok()?.into()),
-        6 => Some(<[u8; 16]>::try_from(packet.get(8..24)?).ok()?.into()),
-        _ => None,
-    }
 }
 
 fn owner_of_v6(upper: &UpperLayer<'_>) -> Owner {

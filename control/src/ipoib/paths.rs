@@ -104,7 +104,7 @@ impl IpoibInterface {
         for_peer: Option<PeerKey>,
     ) -> Option<Result<PathRecord, SaError>> {
         if self.paths.get(gid).is_none() {
-            if !self.make_room_for_path(for_peer.is_some()) {
+            if !self.make_space_for_path(for_peer.is_some()) {
                 self.drops.count(InterfaceDrop::PathsFull);
                 return Some(Err(SaError::NoResources));
             }
@@ -244,7 +244,7 @@ impl IpoibInterface {
     }
 
     /// Ensures space for one more path. `false` if there is none.
-    fn make_room_for_path(&mut self, for_peer: bool) -> bool {
+    fn make_space_for_path(&mut self, for_peer: bool) -> bool {
         while self.paths.len() >= self.config.paths_max.max(1) {
             let Some(path) = self.paths.evict(for_peer) else { return false };
             let lost = path.waiting.len();

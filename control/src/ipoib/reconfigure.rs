@@ -49,8 +49,8 @@ impl IpoibInterface {
         self.pump(now);
     }
 
-    /// Sets the policy of all peers without their own. Connected mode as a whole stays on or off,
-    /// as our link address has announced.
+    /// Sets the policy of all peers without their own. Connected mode itself stays on or off, as
+    /// our link address has announced.
     pub fn set_policy(&mut self, now: Time, policy: Policy) {
         assert_no_worker_thread();
         debug_assert_eq!(policy == Policy::Ud, self.config.peer.policy == Policy::Ud);

@@ -5,16 +5,14 @@ use super::{Delivery, InterfaceDrop, IpoibInterface, PendingPacket, WorkerId};
 use crate::address::NextHop;
 use crate::arp::ArpEvent;
 use crate::beyond::{Elsewhere, ElsewhereKind};
-use crate::frame::{LinkFrame, To};
+use crate::frame::{LinkFrame, To, destination};
 use crate::icmp::IcmpError;
 use crate::membership::MembershipEvent;
 use crate::nd::NdEvent;
 use crate::neighbor::{Claim, ClaimKind, NeighborEvent, Resolution, Solicitation};
 use pollux_verbs::time::Time;
-use pollux_wire::ip::ipv4::Ipv4Header;
-use pollux_wire::ip::ipv6::Ipv6Header;
 use pollux_wire::ip::mgid::GroupId;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 impl IpoibInterface {
     /// Sends a packet by our own routes.
@@ -238,12 +236,12 @@ impl IpoibInterface {
             NdEvent::Assigned(ip) => self.addresses.handle_assigned(now, ip.into()),
             NdEvent::Duplicate(ip, by) => self.addresses.handle_duplicate(now, ip.into(), by),
             NdEvent::Contested(_) => self.drops.count(InterfaceDrop::AddressContested),
-            NdEvent::Router(said) => {
-                self.routes.handle_router(now, &said);
-                self.neighbors.set_times(said.reachable_for, said.retry_after);
-                said.retry_after.into_iter().for_each(|after| self.nd.set_retry_after(after));
+            NdEvent::Router(advertised) => {
+                self.routes.handle_router(now, &advertised);
+                self.neighbors.set_times(advertised.reachable_for, advertised.retry_after);
+                advertised.retry_after.into_iter().for_each(|after| self.nd.set_retry_after(after));
                 let id = self.interface_id();
-                said.prefixes.iter().for_each(|it| self.addresses.handle_prefix(now, it, id));
+                advertised.prefixes.iter().for_each(|it| self.addresses.handle_prefix(now, it, id));
             }
             NdEvent::NotRouter(ip) => self.routes.handle_not_router(ip),
             NdEvent::Redirected { router, destination, target } => {
@@ -269,20 +267,5 @@ impl IpoibInterface {
             To::Neighbor(ip) => self.send_to(now, ip, pending),
             To::Route => self.route(now, PendingPacket::of(pending.packet)),
         }
-    }
-}
-
-/// The destination of a packet of either version.
-pub(super) fn destination(packet: &[u8]) -> Option<IpAddr> {
-    match packet.first()? >> 4 {
-        4 if packet.len() >= Ipv4Header::LEN => {
-            let bytes: [u8; 4] = packet[16..20].try_into().ok()?;
-            Some(Ipv4Addr::from(bytes).into())
-        }
-        6 if packet.len() >= Ipv6Header::LEN => {
-            let bytes: [u8; 16] = packet[24..40].try_into().ok()?;
-            Some(bytes.into())
-        }
-        _ => None,
     }
 }

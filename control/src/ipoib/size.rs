@@ -7,6 +7,7 @@
 
 use super::{Adjacency, InterfaceDrop, IpoibInterface, PendingPacket};
 use crate::fragment::parts;
+use crate::frame::destination;
 use crate::icmp::IcmpError;
 use pollux_verbs::time::Time;
 use std::net::IpAddr;
@@ -22,7 +23,7 @@ impl IpoibInterface {
     ) {
         let PendingPacket { packet, from, .. } = &pending;
         let by_routes = || {
-            let to = super::resolution::destination(packet)?;
+            let to = destination(packet)?;
             Some(self.next_hop_of(now, to, self.beyond.flow_of(packet))?.ip())
         };
         let link = next_hop.or_else(by_routes).and_then(|hop| self.neighbors.address(hop));

@@ -356,9 +356,9 @@ impl<L: InterfaceAddress> Nd<L> {
     /// Handles a redirect (RFC 4861 8.1).
     fn handle_redirect(&mut self, received: &Received<L>, body: &Redirect) -> Result<(), NdDrop> {
         let Redirect { target, destination } = *body;
-        let is_way = target == destination || target.is_unicast_link_local();
+        let is_next_hop = target == destination || target.is_unicast_link_local();
         let is_from_router = received.source.is_unicast_link_local();
-        if !is_way || !is_from_router || destination.is_multicast() || self.is_ours(target) {
+        if !is_next_hop || !is_from_router || destination.is_multicast() || self.is_ours(target) {
             return Err(NdDrop::BadAddress);
         }
         self.claim_of_requester(target, received.target_link);

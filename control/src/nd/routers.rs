@@ -73,8 +73,8 @@ impl RouterAdvertised {
             }
             NdOption::RecursiveDnsServers { lifetime_seconds, servers } => {
                 let lifetime = Duration::from_secs(u64::from(lifetime_seconds));
-                let room = SERVERS_PER_ADVERTISEMENT_MAX - self.name_servers.len();
-                let servers = servers.iter().take(room).map(|server| (server, lifetime));
+                let left = SERVERS_PER_ADVERTISEMENT_MAX - self.name_servers.len();
+                let servers = servers.iter().take(left).map(|server| (server, lifetime));
                 self.name_servers.extend(servers);
             }
             _ => {}

@@ -290,7 +290,7 @@ impl<P, L: InterfaceAddress> Neighbors<P, L> {
 
     /// Configures a permanent entry. `false` if the table is full.
     pub fn set_permanent(&mut self, now: Time, ip: IpAddr, address: L) -> bool {
-        if !self.entries.contains_key(&ip) && !self.make_room(Usefulness::InUse) {
+        if !self.entries.contains_key(&ip) && !self.make_space(Usefulness::InUse) {
             return false;
         }
         let state = State::Permanent { address: self.with_flags_that_count(address) };

@@ -77,7 +77,7 @@ impl<P, L: InterfaceAddress> Neighbors<P, L> {
 
     /// Creates an entry with a multicast request. `false` if the table is full.
     pub(super) fn insert_incomplete(&mut self, now: Time, ip: IpAddr) -> bool {
-        if !self.make_room(Usefulness::InUse) {
+        if !self.make_space(Usefulness::InUse) {
             return false;
         }
         let step = self.rules().incomplete(now, 0, 0, 0);
@@ -91,7 +91,7 @@ impl<P, L: InterfaceAddress> Neighbors<P, L> {
     /// Creates an entry for a request of an unknown node. It evicts only an entry of the same kind,
     /// as a node can send requests from any number of addresses, and eviction ends connections.
     pub(super) fn insert_stale(&mut self, now: Time, ip: IpAddr, address: L) {
-        if self.make_room(Usefulness::Unconfirmed) {
+        if self.make_space(Usefulness::Unconfirmed) {
             let state = self.rules().stale(now, address, false);
             self.put(ip, Entry::new(now, state, "asked us"));
             self.report(ip, None);
@@ -99,7 +99,7 @@ impl<P, L: InterfaceAddress> Neighbors<P, L> {
     }
 
     /// Ensures space for one more entry, at the cost of one that is at most as useful as `at_most`.
-    pub(super) fn make_room(&mut self, at_most: Usefulness) -> bool {
+    pub(super) fn make_space(&mut self, at_most: Usefulness) -> bool {
         if self.entries.len() < self.config.entries_max {
             return true;
         }

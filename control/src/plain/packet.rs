@@ -5,8 +5,8 @@ use pollux_wire::ethernet::EtherType;
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::icmp::Icmpv6Type;
 use pollux_wire::ip::icmpv4::Icmpv4Type;
-use pollux_wire::ip::ipv4::{Ipv4Header, Ipv4Packet};
-use pollux_wire::ip::ipv6::{Ipv6Header, Ipv6Packet};
+use pollux_wire::ip::ipv4::Ipv4Packet;
+use pollux_wire::ip::ipv6::Ipv6Packet;
 use pollux_wire::ip::ipv6_ext::UpperLayer;
 use std::net::IpAddr;
 
@@ -51,12 +51,4 @@ pub(super) fn destination(packet: &[u8]) -> Option<(EtherType, IpAddr)> {
     let destination = frame::destination(packet)?;
     let ether_type = if destination.is_ipv4() { EtherType::IPV4 } else { EtherType::IPV6 };
     Some((ether_type, destination))
-}
-
-pub(super) fn source(packet: &[u8]) -> Option<IpAddr> {
-    match packet.first()? >> 4 {
-        4 => Some(Ipv4Header::parse(packet.first_chunk()?).source.into()),
-        6 => Some(Ipv6Header::parse(packet.first_chunk()?).source.into()),
-        _ => None,
-    }
 }
