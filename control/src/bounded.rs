@@ -4,7 +4,6 @@ use pollux_verbs::time::Time;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// A bounded FIFO queue.
 #[derive(Clone, Debug)]
 pub struct BoundedQueue<T> {
     items: VecDeque<T>,

@@ -11,7 +11,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Why the interface is a member of groups.
 #[derive(Default)]
 pub(super) struct GroupUsers {
     /// How many listeners of this host each group has.
@@ -37,7 +36,6 @@ impl IpoibInterface {
         is_joined
     }
 
-    /// Leaves a multicast group for a listener.
     pub fn leave(&mut self, now: Time, group: IpAddr) {
         assert_no_worker_thread();
         let all = &mut self.group_users.listeners;

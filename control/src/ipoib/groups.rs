@@ -157,7 +157,6 @@ fn all_routers(id: GroupId) -> Option<GroupId> {
 }
 
 impl IpoibInterface {
-    /// Joins a group as a full member.
     pub(super) fn want_group(&mut self, now: Time, id: GroupId) {
         if !self.is_up() || !self.enter_group(now, id) {
             return;
@@ -177,7 +176,6 @@ impl IpoibInterface {
         self.leave_group(now, member);
     }
 
-    /// Joins all groups, wanted and send-only, again.
     pub(super) fn join_all_groups(&mut self, now: Time) {
         let wanted: Vec<GroupId> = self.membership.link_groups().map(|(id, _)| id).collect();
         for id in wanted {

@@ -138,7 +138,6 @@ impl IpoibInterface {
         }
     }
 
-    /// Delivers a packet to one of our addresses or groups.
     fn deliver(
         &mut self,
         now: Time,

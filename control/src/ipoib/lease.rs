@@ -13,7 +13,6 @@ use pollux_wire::ip::ipv4::Ipv4Packet;
 use pollux_wire::ip::udp::UdpHeader;
 use std::net::{IpAddr, Ipv4Addr};
 
-/// The state of the DHCP client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseRow {
     pub state: &'static str,
@@ -23,7 +22,6 @@ pub struct LeaseRow {
 }
 
 impl IpoibInterface {
-    /// The DHCP client, if configured.
     pub fn lease_row(&self) -> Option<LeaseRow> {
         let (state, since) = self.dhcp.as_ref()?.state();
         let (state, lease) = match state {

@@ -120,7 +120,6 @@ reasons! {
         RequestUnverified = "request_unverified",
         /// A path that no peer uses had no space in the table.
         PathsFull = "paths_full",
-        /// A management datagram of a class that we do not implement.
         UnknownClass = "unknown_class",
     }
 }
@@ -298,12 +297,6 @@ impl IpoibInterface {
     pub fn handle_too_big(&mut self, now: Time, packet: &[u8], mtu: u32) {
         assert_no_worker_thread();
         self.too_big(now, PendingPacket::of(packet.to_vec()), None, mtu);
-        self.pump(now);
-    }
-
-    pub fn handle_connection(&mut self, now: Time, key: ConnectionKey, event: &QueuePairEvent) {
-        assert_no_worker_thread();
-        self.handle_queue_pair_event(now, key, event);
         self.pump(now);
     }
 

@@ -15,6 +15,7 @@ use super::{Action, InterfaceDrop, IpoibInterface};
 use crate::address::{
     AddressEvent, AddressState, InterfaceId, Lifetimes, Origin, subnet_broadcast,
 };
+use crate::membership::ALL_SYSTEMS;
 use crate::nd::{ALL_NODES, solicited_node};
 use pollux_verbs::time::Time;
 use pollux_wire::ip::mgid::GroupId;
@@ -22,12 +23,10 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-const ALL_HOSTS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
-
 impl IpoibInterface {
     /// Applies the configuration, before the port is known.
     pub(super) fn configure(&mut self, now: Time) {
-        self.membership.join(now, ALL_HOSTS.into());
+        self.membership.join(now, ALL_SYSTEMS.into());
         if self.config.ipv6 {
             self.membership.join(now, ALL_NODES.into());
         }

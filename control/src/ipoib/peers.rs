@@ -17,6 +17,7 @@ use super::{
     OutgoingPacket, PeerKey, PendingPacket, QueuePairEvent, WorkerId,
 };
 use crate::ipoib::connected::PeerState;
+use crate::thread_check::assert_no_worker_thread;
 use pollux_verbs::time::Time;
 use pollux_verbs::{AddressVector, QpType};
 use pollux_wire::address::{Gid, Qpn};
@@ -28,7 +29,6 @@ use std::net::IpAddr;
 
 pub(super) struct Peer {
     pub(super) link: LinkAddress,
-    /// The addresses that lead there.
     pub(super) ips: BTreeSet<IpAddr>,
     adjacencies: Vec<Adjacency>,
     pub(super) datagram: Option<DatagramAdjacency>,
@@ -72,7 +72,6 @@ impl Peers {
 }
 
 impl IpoibInterface {
-    /// Binds an address to the peer with this link address.
     pub(super) fn bind(&mut self, now: Time, ip: IpAddr, link: LinkAddress) {
         let key = match self.peers.find(&link) {
             Some(key) => key,
@@ -296,12 +295,8 @@ impl IpoibInterface {
         }
     }
 
-    pub(super) fn handle_queue_pair_event(
-        &mut self,
-        now: Time,
-        key: ConnectionKey,
-        event: &QueuePairEvent,
-    ) {
+    pub fn handle_connection(&mut self, now: Time, key: ConnectionKey, event: &QueuePairEvent) {
+        assert_no_worker_thread();
         let link = self.connections.peer_of(key);
         let key_of_peer = link.and_then(|link| self.peers.find(&link));
         let peer = key_of_peer.and_then(|peer| self.peers.all.get(&peer));
@@ -318,6 +313,7 @@ impl IpoibInterface {
                 _ => {}
             }
         }
+        self.pump(now);
     }
 
     /// The kind of connection that a peer offers and that our policy for it wants.

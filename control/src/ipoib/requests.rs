@@ -63,7 +63,6 @@ impl Requests {
 }
 
 impl IpoibInterface {
-    /// Handles a datagram of the CM class.
     pub(super) fn handle_cm_mad(&mut self, now: Time, envelope: &Envelope) {
         let datagram = CmDatagram::parse(envelope);
         match datagram.req() {

@@ -15,7 +15,6 @@ use pollux_wire::ip::mgid::GroupId;
 use std::net::IpAddr;
 
 impl IpoibInterface {
-    /// Sends a packet by our own routes.
     pub(super) fn route(&mut self, now: Time, pending: PendingPacket) {
         let flow = self.beyond.flow_of(&pending.packet);
         self.route_by(now, pending, flow);

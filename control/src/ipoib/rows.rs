@@ -143,7 +143,6 @@ impl IpoibInterface {
         self.neighbors.may_be_reachable(ip)
     }
 
-    /// The neighbors after this address.
     pub fn neighbor_rows_after(&self, ip: Option<IpAddr>) -> impl Iterator<Item = NeighborRow> {
         self.neighbors.rows_after(ip)
     }

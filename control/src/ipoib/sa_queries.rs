@@ -27,7 +27,6 @@ pub(super) enum Purpose {
 #[derive(Default)]
 pub(super) struct SaQueries {
     by_id: BTreeMap<RequestId, Purpose>,
-    /// Outstanding queries of each purpose.
     purposes: BTreeMap<Purpose, usize>,
     asked: u64,
     /// Queries that the client refused because its queue is full. Handled as replies.
@@ -111,7 +110,6 @@ impl IpoibInterface {
     }
 }
 
-/// Whether the error means that a group does not exist.
 pub(super) const fn is_no_such_group(error: SaError) -> bool {
     matches!(error, SaError::NoRecords | SaError::InsufficientComponents | SaError::RequestInvalid)
 }

@@ -94,7 +94,6 @@ pub struct PortBinding {
 /// Notices about multicast groups, which senders need (RFC 4391 10).
 const NOTICES: [TrapNumber; 2] =
     [TrapNumber::MULTICAST_GROUP_CREATED, TrapNumber::MULTICAST_GROUP_DELETED];
-/// The retry interval of a refused subscription.
 const SUBSCRIPTION_PAUSE: Duration = Duration::from_secs(60);
 
 impl InterfaceState {
@@ -116,7 +115,6 @@ impl InterfaceState {
         }
     }
 
-    /// Failed joins of the broadcast group in a row.
     const fn failures(&self) -> u32 {
         match self {
             Self::Joining { failures, .. }
@@ -327,7 +325,6 @@ impl IpoibInterface {
         }
     }
 
-    /// The backoff after this many failures in a row.
     pub(super) fn pause_after(&self, failures: u32) -> Duration {
         let backoff = Backoff { min: self.config.pause_min, max: self.config.pause_max };
         backoff.pause(failures)

@@ -58,7 +58,6 @@ pub enum TransactionOutcome {
     Silence,
 }
 
-/// The queue of requests is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
@@ -115,7 +114,6 @@ pub struct Transactions<K> {
 }
 
 impl<K> Transactions<K> {
-    /// No requests, and no peer yet.
     pub fn new(
         window: usize,
         queued_max: usize,

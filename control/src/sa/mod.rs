@@ -86,14 +86,9 @@ reasons! {
     }
 }
 
-struct Asked {
-    id: RequestId,
-    query: SaQuery,
-}
-
 pub struct SaClient {
     config: SaConfig,
-    transactions: Transactions<Asked>,
+    transactions: Transactions<(RequestId, SaQuery)>,
     acknowledgements: VecDeque<Envelope>,
     notices: VecDeque<NoticeReport>,
     /// Reports that were passed on, by TID; a new administrator may start over with TIDs.
@@ -157,12 +152,12 @@ impl SaClient {
 
     /// Sends a query. An ID that is used twice gets two results.
     pub fn ask(&mut self, now: Time, id: RequestId, query: SaQuery) -> Result<(), Full> {
-        self.transactions.ask(now, Asked { id, query }, query.0.emit())
+        self.transactions.ask(now, (id, query), query.0.emit())
     }
 
     /// Cancels a query: it gets no result.
     pub fn cancel(&mut self, now: Time, id: RequestId) {
-        self.transactions.cancel(now, |asked| asked.id == id);
+        self.transactions.cancel(now, |(known, _)| *known == id);
     }
 
     /// How many queries wait, and how many are outstanding.
@@ -223,7 +218,7 @@ impl SaClient {
         if let Some(report) = self.notices.pop_front() {
             return Some(SaEvent::Notice(Box::new(report)));
         }
-        let (Asked { id, query }, outcome) = self.transactions.poll_event()?;
+        let ((id, query), outcome) = self.transactions.poll_event()?;
         let result = match outcome {
             TransactionOutcome::Answered(mad) => read_record(&query, &SaMad::parse(&mad)),
             TransactionOutcome::Table { bytes, attribute_offset } => {

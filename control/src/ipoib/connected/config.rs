@@ -88,7 +88,6 @@ pub struct PeerConfig {
     pub rnr_retry_count: u8,
     /// The RNR timer: how long a peer waits after it found no receive here.
     pub min_rnr_timer: RnrTimer,
-    /// Our delay of acknowledgements.
     pub ca_ack_delay: TimeCode,
     pub cm_retries: u8,
     pub cm_response_timeout: TimeCode,

@@ -105,7 +105,6 @@ impl Connections {
         }
     }
 
-    /// Handles the end of a connection, reported by the CM.
     pub(super) fn handle_connection_end(
         &mut self,
         now: Time,
@@ -150,7 +149,6 @@ impl Connections {
         }
     }
 
-    /// The queue pair is destroyed.
     pub(super) fn handle_queue_pair_end(&mut self, key: ConnectionKey) {
         self.set_probe(key, Probe::Idle);
         let Some(connection) = self.all.remove(key) else { return };

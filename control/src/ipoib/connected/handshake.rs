@@ -84,7 +84,6 @@ impl Connections {
         self.set_attempt(address, worker, Attempt::UnderWay(key));
     }
 
-    /// The queue pair exists: continues the handshake.
     pub(super) fn handle_made(&mut self, now: Time, key: ConnectionKey, qpn: Qpn) {
         let Some(connection) = self.all.get(&key) else { return };
         match connection.state.clone() {
@@ -282,7 +281,6 @@ impl Connections {
         }
     }
 
-    /// Handles a REQ that the CM has admitted.
     pub(super) fn handle_request(&mut self, now: Time, key: ConnectionKey, req: &Req) {
         let worker = self.worker_for(req);
         let Err((reason, why)) = self.accept(now, key, worker, req) else { return };

@@ -313,7 +313,7 @@ impl Connections {
                 CmEvent::Ended { key, end } => self.handle_connection_end(now, key, end),
                 CmEvent::PathOffered { key, lap } => self.handle_path_offer(now, key, &lap),
                 CmEvent::PathAnswered { key, apr } => {
-                    self.handle_path_answer(now, key, apr.as_deref())
+                    self.handle_path_answer(now, key, apr.as_deref());
                 }
                 CmEvent::Closed { key } => self.handle_closed(now, key),
             }

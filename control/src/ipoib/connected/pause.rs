@@ -30,7 +30,6 @@ pub struct Pause {
     pub has_given_up: bool,
 }
 
-/// Whether a peer is asked; see the table of the module above.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Attempt {
     #[default]
@@ -90,7 +89,6 @@ impl fmt::Display for Failure {
 }
 
 impl Pause {
-    /// The text for operators.
     pub fn text(&self, now: Time) -> String {
         let left = self.until.since(now);
         let seconds = left.as_secs() + u64::from(left.subsec_nanos() > 0);

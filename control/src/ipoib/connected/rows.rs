@@ -15,7 +15,6 @@ use std::time::Duration;
 pub struct ConnectionRow {
     pub connection: ConnectionKey,
     pub peer: LinkAddress,
-    /// Our worker that owns the queue pair.
     pub worker: WorkerId,
     pub role: Role,
     pub qp_type: QpType,
