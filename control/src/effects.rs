@@ -205,7 +205,7 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// Whether it has a complete UDP or TCP header, so that a port without a socket can be answered.
+    /// Whether it has a full UDP or TCP header, so that a port without a socket can be answered.
     pub fn has_port(&self) -> bool {
         let has_port = |protocol| matches!(protocol, IpProtocol::UDP | IpProtocol::TCP);
         match self.ether_type {

@@ -113,7 +113,7 @@ mod tests {
         }
     }
 
-    /// One option that goes with every part, and one that goes with the first.
+    /// One option of all fragments, and one of the first fragment only.
     #[test]
     fn options_go_with_the_first_part_and_copied_ones_with_all() {
         let options = [

@@ -29,7 +29,7 @@ struct World {
     hosts: Vec<End>,
     now: Time,
     rng: SeededRng,
-    /// How many datagrams of a million are lost on their way from or to a client.
+    /// Datagrams from or to a client that are lost, in a million.
     lost: u32,
     /// Acknowledgements of reports are lost all the same.
     loses_acknowledgements: bool,
@@ -84,7 +84,7 @@ impl World {
         self.subnet.nodes()[at.node as usize].gid(at.port)
     }
 
-    /// Each client learns from its port who the administrator is.
+    /// Each client takes the address of the administrator from its port.
     fn tell_clients(&mut self) {
         for (client, at) in self.clients.iter_mut().zip(&self.hosts) {
             let info = &self.subnet.nodes()[at.node as usize].ports[usize::from(at.port)].info;
@@ -222,7 +222,7 @@ fn the_broadcast_group_is_joined_and_others_are_made_like_it() {
         (made.mgid, made.q_key, made.join_state),
         (group(9), QKey(0xb1b), member.join_state)
     );
-    // Those who only send, in both ways that there are of it.
+    // Members that only send, with both join states.
     for state in [JoinState::SEND_ONLY_FULL_MEMBER, JoinState::SEND_ONLY_NON_MEMBER] {
         let sender = world.member(2, group(9), state);
         let answer = world.ask(2, SaQuery::join_or_create(sender, &broadcast));

@@ -50,7 +50,7 @@ fn connect() -> Connect {
     Connect { to: MadAddress::gsi(Lid(2), 0, PKey::DEFAULT), req, packet_life_time: TimeCode(18) }
 }
 
-/// All that is said from request to time-wait, and what attribute each datagram is about.
+/// All datagrams from REQ to time-wait, with the attribute of each.
 fn said() -> Vec<(u16, [u8; 256])> {
     let mut sides = [side(0), side(1)];
     let mut said = Vec::new();

@@ -226,7 +226,7 @@ impl<L: InterfaceAddress> Arp<L> {
         let answer = match self.registered.get(&target) {
             _ if is_ours => self.link,
             _ if sender == target => return Ok(()),
-            // A registered host may come back with another queue pair and probe its address.
+            // A registered host may restart with another queue pair and probe its address.
             Some(registered) if registered.is_same_port(&packet.sender_hardware) => return Ok(()),
             Some(&registered) => registered,
             _ => return Err(ArpDrop::NotForUs),

@@ -145,7 +145,7 @@ impl Cm {
     }
 
     /// The key of a new connection: its upper half counts connections, so later keys are greater
-    /// until the count wraps after 2^32, and its lower half is a communication ID that no connection
+    /// until the count wraps after 2^32. Its lower half is a communication ID that no connection
     /// has.
     pub fn new_key(&mut self) -> ConnectionKey {
         self.keys = self.keys.wrapping_add(1);

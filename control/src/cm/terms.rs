@@ -295,7 +295,7 @@ mod tests {
         let (active, passive) = both(0, None);
         assert_eq!((active.retry_count.get(), passive.retry_count.get()), (6, 6));
         assert_eq!((active.rnr_retry.get(), passive.rnr_retry.get()), (7, 1));
-        // 18 and the replier's 18 make 20; the request said 19, of its own 15.
+        // 18 and the 18 of the REP make 20; the REQ has 19, from its own 15.
         assert_eq!((active.timeout, passive.timeout), (TimeCode(20), TimeCode(19)));
     }
 

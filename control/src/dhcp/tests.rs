@@ -299,7 +299,7 @@ fn messages_for_others_and_malformed_ones_are_dropped() {
 }
 
 proptest! {
-    /// A server that says anything, in any state: time goes on, and what is kept stays small.
+    /// Any answers of a server in any state: timers advance, and memory stays bounded.
     #[test]
     fn a_hostile_server_cannot_stop_time(
         all in proptest::collection::vec(

@@ -15,13 +15,12 @@
 //! actions first: a frame may need an adjacency that an action creates. The queue of actions has no
 //! limit of its own; a call adds a few for each peer and group at most, and these have limits.
 //!
-//! Modules in reading order: `config`, `state` (the interface
-//! comes up and goes down: P_Key change, client reregister, broadcast join retry), `sa_queries`,
-//! `groups` (multicast groups of the link), `paths`, `peers`, `resolution` (from a packet to its
-//! peer), `beyond` (routes of the node), `inbound` (received packets), `size` (packets longer than
-//! the MTU), `own` (our addresses), `lease` (DHCP), `requests` (which REQs to
-//! believe), `reconfigure` (settings that change), `rows` and `snapshot` (the state, for
-//! operators and for workers).
+//! Modules in reading order: `config`, `state` (the interface comes up and goes down: P_Key change,
+//! client reregister, broadcast join retry), `sa_queries`, `groups` (multicast groups of the link),
+//! `paths`, `peers` (adjacencies and connections), `resolution` (from a packet to its peer),
+//! `beyond` (routes of the node), `inbound` (received packets), `size` (packets longer than the
+//! MTU), `own` (our addresses), `lease` (DHCP), `requests` (which REQs to believe), `reconfigure`
+//! (settings that change), `rows` and `snapshot` (the state, for operators and for workers).
 
 mod beyond;
 mod config;

@@ -62,7 +62,7 @@ impl IpoibInterface {
     }
 
     /// Sends an ICMP error to the sender of a packet, by the flow of that packet: each interface on
-    /// the way chooses the same next hop, so the error has an address of the interface that it
+    /// the path chooses the same next hop, so the error has an address of the interface that it
     /// leaves by.
     pub(super) fn send_icmp_error(&mut self, now: Time, packet: &[u8], error: IcmpError) {
         if destination(packet).is_none() {

@@ -79,7 +79,7 @@ fn events(nd: &mut Nd) -> Vec<NdEvent> {
     std::iter::from_fn(|| nd.poll_event()).collect()
 }
 
-/// The header and the message of a frame that we sent, which is whole.
+/// The header and the message of a valid frame of ours.
 fn parsed(frame: &LinkFrame) -> (Ipv6Header, NdMessage<'_>) {
     let packet = Ipv6Packet::parse(&frame.packet).unwrap();
     assert!(checksum_ok(packet.payload(), &packet.header().pseudo_header()));
@@ -147,7 +147,7 @@ fn an_address_is_asked_for_before_it_is_used() {
     nd.handle_packet(&asked[0].packet.clone());
     nd.handle_packet(&solicitation(local(2), local(1), Some(link(2))));
     assert_eq!(frames(&mut nd), [], "nothing is answered for it");
-    // Its own question, come back by a link that does so, would look like another node's.
+    // A looped-back solicitation of its own would look like another node's.
     assert_eq!(events(&mut nd), [NdEvent::Duplicate(local(1), None)]);
     assert!(nd.add(at(0), local(1)));
     while let Some(due) = nd.poll_timeout() {

@@ -197,7 +197,7 @@ fn a_peer_that_changed_its_queue_pair_is_found_again() {
     cache.handle_claim(at(0), claim(2, 5, ANSWERED));
     events(&mut cache);
     asked(&mut cache);
-    // Its answers would come from queue pair 6 now; what goes to 5 is lost.
+    // Its queue pair is 6 now; packets to 5 are lost.
     let (mut now, mut questions, mut changes) = (at(0), Vec::new(), Vec::new());
     while now < at(120) && changes.len() < 2 {
         let _ = cache.resolve(now, ip(2), 2);
@@ -541,7 +541,7 @@ proptest! {
             prop_assert_eq!(told, kept.collect::<Vec<_>>());
             prop_assert!(cache.poll_timeout().is_none_or(|due| due > now), "nothing is overdue");
         }
-        // Whatever happened, what waits comes back.
+        // All pending packets are returned.
         let end = now + Duration::from_secs(60);
         while let Some(due) = cache.poll_timeout().filter(|due| *due < end) {
             cache.handle_timeout(due);

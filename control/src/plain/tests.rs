@@ -271,7 +271,7 @@ fn each_flow_of_this_node_has_a_next_hop_of_several() {
     interface.send_packet(NOW, packet(2));
     let expected = (4, ElsewhereKind::Leaves(gateway("10.9.0.9")));
     assert_eq!(elsewhere(&mut interface), Some(expected));
-    // An error goes back by the next hop of the flow that it is about.
+    // An error is sent by the next hop of the flow of its packet.
     for (flow, expected) in [(0, "10.0.0.9"), (1, "10.0.0.8")] {
         let packet = v4("60.0.0.5", "10.0.0.7", &echo(&[flow]));
         interface.handle_rejected(NOW, &packet, IcmpError::NoRoute);

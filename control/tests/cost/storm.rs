@@ -15,11 +15,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// The largest cluster in which everybody hears everything.
+/// The largest cluster in which all nodes get all broadcasts.
 const HEARD_BY_ALL_MAX: usize = 200;
 /// How many nodes there are usually.
 const NODES: usize = 48;
-/// Everybody has heard everybody by then, a short packet.
+/// The deadline for a short packet between every two nodes.
 const TALKED_BY: Duration = Duration::from_secs(60);
 /// Bytes of the packet that everybody has for everybody.
 const PACKET: usize = 100;
@@ -31,7 +31,7 @@ pub struct Storm {
     policy: Policy,
     /// From the start until all are up.
     up: Duration,
-    /// From then until everyone has heard everyone, and until all are connected.
+    /// The time until every two nodes have exchanged a packet, and until all are connected.
     heard: Duration,
     connected: Duration,
     connections: usize,
@@ -43,7 +43,7 @@ pub struct Storm {
     waiting_max: usize,
     under_way_max: usize,
     drops: BTreeMap<(&'static str, &'static str), u64>,
-    /// What a node keeps of another: neighbor, path, way, and connection if there is one.
+    /// The entries of a node for another: neighbor, path, peer, and connection if there is one.
     pub bytes_of_a_peer: usize,
     bytes_max: usize,
     took: Duration,
@@ -142,7 +142,7 @@ impl Cluster {
         since(begin, self.world.now)
     }
 
-    /// Everyone sends everyone a packet, and again each second until it was heard.
+    /// Each node sends each other one a packet, and again each second until it arrived.
     fn everybody_talks(&mut self) {
         let nodes = self.interfaces().len();
         let pairs = (0..nodes).flat_map(|from| (0..nodes).map(move |to| (from, to)));

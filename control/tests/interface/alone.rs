@@ -109,7 +109,7 @@ impl Alone {
         }
     }
 
-    /// The administrator says that a group has come or gone.
+    /// The administrator reports that a group was created or deleted.
     pub fn be_told(&mut self, trap_number: TrapNumber, mgid: Gid) {
         self.reports += 1;
         let data_details = TrapDetails::Gid(GidTrap { gid: mgid }).emit();
@@ -121,7 +121,7 @@ impl Alone {
         self.take();
     }
 
-    /// Time goes on by so much.
+    /// Advances the time.
     pub fn pass(&mut self, time: Duration) {
         self.now = self.now + time;
         if self.interface.poll_timeout().is_some_and(|due| due <= self.now) {
@@ -137,7 +137,7 @@ impl Alone {
         assert!(self.interface.is_up(), "{:?}", self.interface.row());
     }
 
-    /// Answers whatever is asked as one likes to hear it.
+    /// Grants all requests.
     pub fn grant_all(&mut self) {
         self.take();
         while let Some(request) = self.requests.first().map(name) {

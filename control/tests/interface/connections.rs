@@ -46,7 +46,7 @@ fn counts(world: &World) -> Vec<usize> {
     world.hosts.iter().map(|host| host.interface.connection_rows().filter(stays).count()).collect()
 }
 
-/// No queue pair without its connection, and none the other way round.
+/// No queue pair without its connection, and no connection without its queue pair.
 fn assert_conserved(world: &World) {
     for (nth, host) in world.hosts.iter().enumerate() {
         let rows: Vec<_> = host.interface.connection_rows().collect();
@@ -94,7 +94,7 @@ fn path_between(from: &InterfaceRow, to: &InterfaceRow) -> PathRecord {
     }
 }
 
-/// A request comes from the LID of another port than the one that it names.
+/// A REQ from the LID of another port than the one that it names.
 #[test]
 fn a_request_in_the_name_of_another_port_is_dropped() {
     let mut world = connected(9, 3, Policy::Rc);

@@ -399,7 +399,7 @@ fn a_crowd_of_liars_costs_tables_their_limits_and_no_more() {
     assert_all_reach(&mut world, 30 * SECOND);
 }
 
-/// What one says who claims an address.
+/// A claim of an address.
 pub fn claim(ip: Ipv4Addr, link: LinkAddress, to: LinkAddress) -> Vec<u8> {
     let claim = ArpPacket {
         operation: ArpOperation::REQUEST,
@@ -597,7 +597,7 @@ fn a_prefix_stays_on_the_link_as_long_as_an_address_of_ours_has_it() {
     assert_eq!(world.hosts[0].interface.next_hop(world.now, v4(100)), None, "the last one went");
 }
 
-/// A neighbor that nobody heard of for a while is asked by ARP while packets go on to it.
+/// A stale neighbor is probed by ARP while packets are sent to it.
 #[test]
 fn a_flow_of_datagrams_takes_the_slow_path_once() {
     let mut world = World::up(31, 2);

@@ -48,7 +48,7 @@ fn a_group_is_made_like_the_broadcast_group() {
     assert_eq!((record.mtu_selector, record.mtu), (Selector::EXACTLY, Mtu::BYTES_4096));
     assert_eq!((record.rate_selector, record.rate), (Selector::EXACTLY, Rate(6)));
 
-    // And so the administrator makes it, which those who join it afterwards are told.
+    // The administrator creates it so, and later members get these properties.
     let slid = world.view(0).lid;
     let (src_qp, dest_qp, dlid) = (Qpn::GSI, asked.peer.qpn, asked.peer.lid);
     let (p_key, mad) = (asked.peer.p_key, asked.mad);
@@ -187,7 +187,7 @@ fn every_state_of_a_group_and_everything_that_can_happen() {
             let (before, frames) = (state(&alone), alone.frames);
             happen(&mut alone);
             let mut said = alone.said();
-            // Who tells routers which groups are heard says so when it is due.
+            // Membership reports to routers are sent by timers.
             let sent = alone.frames - frames;
             said.retain(|said| said.contains(NAME) || said.ends_with("v4 2 to send"));
             said.extend((sent > 0).then(|| format!("{sent} sent")));

@@ -27,7 +27,7 @@ struct Leasing {
     heard: Vec<Heard>,
 }
 
-/// What the client said, and how the packet went.
+/// A message of the client, and how it was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Heard {
     kind: DhcpKind,
@@ -73,7 +73,7 @@ impl Leasing {
         self.heard.iter().map(|heard| heard.kind).collect()
     }
 
-    /// Time goes by, and the server does its work.
+    /// Advances the time, and the server answers.
     fn pass(&mut self, time: Duration) {
         let until = self.world.now + time;
         while self.world.now < until {
@@ -108,7 +108,7 @@ impl Leasing {
         }
     }
 
-    /// To whoever has no address by broadcast, to others directly.
+    /// By broadcast to a client without an address, else by unicast.
     fn answer(&self, asked: &DhcpMessage<'_>, kind: DhcpKind, yours: Ipv4Addr) -> Vec<u8> {
         let (server, router) = (SERVER.octets(), ROUTER.octets());
         let options = [

@@ -1,4 +1,4 @@
-//! What moves an interface's packets, as simple as can be, and strict about what it is told to do.
+//! The simplest data path of an interface, which panics at invalid actions.
 
 use pollux_control::ipoib::{
     Action, Adjacency, By, ConnectionKey, DatagramAdjacency, LinkProperties, OutgoingPacket,
@@ -16,13 +16,13 @@ pub struct PortDriver {
     pub link: Option<LinkProperties>,
     pub attached: BTreeMap<Gid, Lid>,
     pub own: BTreeSet<IpAddr>,
-    /// Workers beside worker 0; what is not said to one of them is said to all.
+    /// Workers beside worker 0. An action without a worker is for all of them.
     pub secondary_workers: u8,
     pub peers: BTreeMap<(PeerKey, WorkerId), Adjacency>,
     pub bound: BTreeMap<IpAddr, PeerKey>,
     pub groups: BTreeMap<Gid, PeerKey>,
     pub connections: BTreeMap<ConnectionKey, QueuePair>,
-    /// What control is still to be told.
+    /// Events for control.
     pub events: Vec<(ConnectionKey, QueuePairEvent)>,
     /// Queue pairs made so far, by which the next has its number.
     pub made: u32,
@@ -38,7 +38,7 @@ pub struct QueuePair {
     pub qp_type: QpType,
     pub state: QpState,
     pub dest_qp: Option<Qpn>,
-    /// Of the packets that come, and of those that go: where counting begins.
+    /// The first PSNs to receive and to send.
     pub rq_psn: Option<Psn>,
     pub sq_psn: Option<Psn>,
     pub rnr_retry: Option<u8>,
@@ -151,7 +151,7 @@ impl PortDriver {
         }
     }
 
-    /// How a worker's packet goes as a datagram, if it can.
+    /// The datagram adjacency of a worker's packet.
     pub fn adjacency(
         &self,
         worker: WorkerId,
@@ -166,7 +166,7 @@ impl PortDriver {
         }
     }
 
-    /// By which connection a worker's packet goes, if it goes by one.
+    /// The connection of a worker's packet.
     pub fn connection(&self, worker: WorkerId, outgoing: &OutgoingPacket) -> Option<ConnectionKey> {
         let By::Peer(peer) = outgoing.by else { return None };
         match self.peers.get(&(peer, worker))? {
@@ -175,7 +175,7 @@ impl PortDriver {
         }
     }
 
-    /// Whether the UD queue pair hears what goes to a port's LID and a queue pair, or to a group.
+    /// Whether the UD queue pair receives packets to a LID and a queue pair, or to a group.
     pub fn hears(&self, qpn: Qpn, adjacency: &DatagramAdjacency) -> bool {
         let Some(link) = &self.link else { return false };
         match (adjacency.qpn, adjacency.vector.grh) {

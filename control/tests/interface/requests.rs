@@ -15,7 +15,7 @@ use pollux_wire::units::{Mtu, TimeCode};
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// More forged names than a table of paths has room for.
+/// More forged GIDs than the table of paths has entries.
 const FORGED: u64 = 16_384;
 
 fn world(seed: u64, hosts: usize) -> World {
@@ -47,7 +47,7 @@ fn request(to: &InterfaceRow, gid: Gid, qpn: Qpn, number: u32) -> Req {
     }
 }
 
-/// It comes to host 0 from a LID, with a GRH that says these GIDs or with none.
+/// Sends it to host 0 from a LID, with a GRH of these GIDs or without one.
 fn arrives(world: &mut World, req: Req, lid: Lid, gids: Option<(Gid, Gid)>) {
     let global = gids.map(|(remote_gid, local_gid)| GlobalAddress {
         remote_gid,
@@ -156,7 +156,7 @@ fn a_flood_of_forged_requests_does_not_affect_other_peers() {
         let held = if from_all { 2048 } else { 64 };
         assert_eq!(dropped(&world, "request_put_off"), FORGED - held, "the others will come again");
         assert_eq!(known(&world), paths, "nothing is kept of strangers");
-        // Whoever comes now: one that we ask, one that asks us.
+        // New peers: one that we request, one that requests us.
         assert!(world.reaches(0, 2, &packet(v4(1), v4(3), &[1; 9000]), SECOND), "{seed}");
         assert!(world.reaches(3, 0, &packet(v4(4), v4(1), &[2; 9000]), SECOND), "{seed}");
         assert_eq!(dropped(&world, "request_unverified"), held);
@@ -179,7 +179,7 @@ fn paths_of_peers_stay_when_strangers_have_to_be_answered() {
     let mut world = World::with(46, 4, SmConfig::default(), |mut config, _| {
         config.peer.policy = Policy::Rc;
         config.paths_max = 2;
-        // Nobody who asks us is remembered.
+        // Requests of unknown nodes create no entry.
         config.neighbor.unsolicited_entries_per_second_max = 0;
         config
     });

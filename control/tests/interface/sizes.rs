@@ -1,4 +1,4 @@
-//! Packets that are longer than their way: each destination has a length of its own.
+//! Packets longer than the MTU of their path: each destination has its own.
 
 use crate::world::{World, packet, v4, v6};
 use pollux_control::ipoib::connected::Policy;
@@ -43,7 +43,7 @@ fn whole(source: IpAddr, destination: IpAddr, bytes: usize) -> Vec<u8> {
     whole
 }
 
-/// Who was told by whom that how much would have fitted, of what a host got.
+/// The ICMP errors that a host got: sender and MTU.
 fn icmp_errors(world: &World, nth: usize) -> Vec<(IpAddr, u32)> {
     let read = |bytes: &Vec<u8>| match bytes[0] >> 4 {
         4 => {
@@ -90,7 +90,7 @@ fn each_destination_has_a_length_of_its_own_and_senders_learn_it() {
     assert_eq!(told.map(|row| row.2), Some(4));
 }
 
-/// What a router forwards has a source elsewhere, and that is who learns.
+/// The sender of a forwarded packet gets the ICMP error, not the router.
 // req: cm-per-destination-mtu
 #[test]
 fn the_sender_of_a_forwarded_packet_learns_the_mtu() {

@@ -211,7 +211,7 @@ fn an_interface_that_pauses_joins_at_once_when_the_subnet_manager_is_new() {
     }
 }
 
-/// Reports that come to each host while a group is made and given up by the last one.
+/// Reports that each host gets while the last one creates and leaves a group.
 fn reports(world: &mut World, group: u8) -> Vec<u64> {
     let before = world.reports.clone();
     let (now, last) = (world.now, world.hosts.len() - 1);

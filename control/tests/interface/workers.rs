@@ -36,10 +36,10 @@ fn all(workers: u8) -> impl DoubleEndedIterator<Item = WorkerId> {
     (0..workers).map(WorkerId)
 }
 
-/// Every worker of a host reaches the other, by packets that no datagram has room for.
+/// Every worker of a host reaches the other host by packets too long for a datagram.
 fn assert_all_reach(world: &mut World, from: usize, workers: u8, within: Duration) {
     let (own, other) = (from as u8 + 1, 2 - from as u8);
-    // Who comes last has no connection to be first with.
+    // In reverse order first, so that the primary worker sends last.
     for worker in all(workers).rev().chain(all(workers)) {
         let long = packet(v4(own), v4(other), &LONG);
         assert!(world.reaches_by(from, worker, 1 - from, &long, within), "{from}: {worker:?}");

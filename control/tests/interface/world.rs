@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-/// What may happen to a packet on its way, in a million.
+/// Faults of packets under way, in a million.
 #[derive(Clone, Copy, Default)]
 pub struct Weather {
     pub lost: u32,
@@ -44,7 +44,7 @@ pub struct Host {
     pub seen: Vec<Vec<u8>>,
     /// Frames that left.
     pub sent: Vec<OutgoingPacket>,
-    /// Packets of the host that had no way, and went to control.
+    /// Packets of the host without a route, which were punted to control.
     pub slow_path: usize,
     reregistrations: u32,
 }
@@ -284,7 +284,7 @@ impl World {
             || self.hosts[nth].seen.iter().any(|seen| seen == packet)
     }
 
-    /// A datagram comes to a host out of nowhere.
+    /// Injects a datagram.
     pub fn inject(&mut self, nth: usize, ether_type: EtherType, packet: &[u8]) {
         let from =
             PacketSource::Datagram { qpn: Qpn(7), lid: self.view(nth).lid, gid: None, group: None };
@@ -342,7 +342,7 @@ impl World {
         let mut has_news = false;
         for nth in 0..self.hosts.len() {
             let host = &mut self.hosts[nth];
-            // What is said leaves only when all is done that was to be done before it.
+            // Frames and MADs leave only after all actions before them are carried out.
             loop {
                 while let Some(action) = host.interface.poll_action() {
                     has_news = true;
@@ -420,7 +420,7 @@ impl World {
         }
     }
 
-    /// A packet by a connection: it comes, or the connection fails.
+    /// A packet by a connection: it arrives, or the connection fails.
     fn fly_connected(&mut self, nth: usize, key: ConnectionKey, outgoing: OutgoingPacket) {
         let Some(own) = self.hosts[nth].port_driver.connections.get(&key).copied() else { return };
         if own.state == QpState::Err {
@@ -451,7 +451,7 @@ impl World {
         self.flying.insert((self.now, self.number), flying);
     }
 
-    /// Time goes on, in steps that are short beside all that anybody waits for.
+    /// Advances the time in steps shorter than all timers.
     pub fn pass(&mut self, time: Duration) {
         let until = self.now + time;
         while self.now < until {
@@ -467,7 +467,7 @@ impl World {
         }
     }
 
-    /// Interfaces look at their ports, and hear what the manager asked of them.
+    /// Interfaces read their ports, and get client reregisters.
     fn tell_ports(&mut self) {
         for nth in 0..self.hosts.len() {
             let view = self.view(nth);

@@ -12,9 +12,9 @@ use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
 const MILLISECOND: Duration = Duration::from_millis(1);
-/// A packet that no datagram has room for, so that only a connection carries it.
+/// A packet too long for a datagram, so that only a connection carries it.
 const LONG: usize = 3000;
-/// A packet that a datagram has room for.
+/// A packet that fits a datagram.
 const SHORT: usize = 1000;
 /// How long after the last flap a flow may stand still: a sender that hears nothing asks after two
 /// seconds, and asks again for two; what waits for an answer of ARP asks again after one.
@@ -53,12 +53,12 @@ impl Flow {
         }
     }
 
-    /// Whether the last packet has come.
+    /// Whether the last packet has arrived.
     fn has_come(&self) -> bool {
         self.world.nodes[1].got.contains_key(&self.mark)
     }
 
-    /// How long it is until a packet comes.
+    /// The time until a packet arrives.
     fn until_it_comes(&mut self) -> Duration {
         let begin = self.world.now;
         loop {

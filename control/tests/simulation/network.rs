@@ -26,7 +26,7 @@ const WAY: Duration = Duration::from_micros(10);
 /// How long a reliable connection tries: seven times 17 ms, and the first.
 const RETRIES: Duration = Duration::from_millis(134);
 
-/// How often in a million something is lost or doubled, and how late it can come.
+/// Lost and duplicated packets in a million, and the longest delay.
 #[derive(Clone, Copy, Debug)]
 pub struct Weather {
     pub lost: u32,
@@ -38,7 +38,7 @@ impl Weather {
     pub const CALM: Self = Self { lost: 0, doubled: 0, late: Duration::ZERO };
 }
 
-/// What is under way.
+/// Packets and datagrams under way.
 pub enum Event {
     ToSubnet { from: End, datagram: Box<Datagram> },
     ToNode { to: usize, envelope: Box<Envelope> },
@@ -73,7 +73,7 @@ impl World {
         self.events.insert((self.now + after, self.number), event);
     }
 
-    /// When copies of something come, in this weather.
+    /// The times of arrival of a packet's copies, under these faults.
     fn arrivals(&mut self, weather: Weather) -> impl Iterator<Item = Duration> + use<> {
         let copies = 1 + u32::from(self.rng.happens(weather.doubled));
         let rng = &mut self.rng;
@@ -86,7 +86,7 @@ impl World {
         times.into_iter()
     }
 
-    /// A management datagram goes on its way.
+    /// Sends a management datagram.
     pub fn put_mad(&mut self, event: Event) {
         let weather = self.mad_weather;
         for after in self.arrivals(weather) {
@@ -170,7 +170,7 @@ impl World {
         self.put(WAY, Event::Frame(Flying { to: in_time, ..flying }));
     }
 
-    /// Whom a question of ARP asks for, if it is to come to nobody else.
+    /// The target of an ARP request that only its target gets.
     fn asked_by(&self, outgoing: &OutgoingPacket) -> Option<usize> {
         let is_arp = outgoing.ether_type == EtherType::ARP && self.spares_bystanders;
         let packet = is_arp.then(|| ArpPacket::<LinkAddress>::parse(&outgoing.packet).ok());

@@ -1,4 +1,4 @@
-//! Worlds by seed: traffic while troubles come and go, and what has to hold once the last is over.
+//! Worlds by seed: traffic under faults, and what must hold after the last fault.
 //!
 //! `POLLUX_SEEDS=N` runs so many seeds, and `POLLUX_SEED=N` the one that failed.
 #![expect(clippy::disallowed_methods, reason = "seeds are asked for by hand")]
@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// A packet that any datagram has room for, and one that none has.
+/// A packet that fits a datagram, and one that does not.
 const SHORT: usize = 100;
 const LONG: usize = 3000;
 /// After the last trouble, short packets arrive from here on: a neighbor that was silent is asked
@@ -70,7 +70,7 @@ impl Plan {
         (Self { nodes, policies, receive_mtus, workers, ipv6, troubles }, rng)
     }
 
-    /// In one world of two nobody has several workers, in one of four all have as many.
+    /// In half of the worlds all nodes have one worker, in a quarter all have the same number.
     fn workers(rng: &mut SeededRng, nodes: usize) -> Vec<u8> {
         let all = [1, 2, 2, 4];
         let usual = all[rng.below(4) as usize];
@@ -94,7 +94,7 @@ impl Plan {
         [one, other].iter().all(|nth| self.policies[*nth] != Policy::Ud)
     }
 
-    /// How many two nodes have that are to: one of each worker of whoever has more.
+    /// The number of connections of two nodes: one for each worker of the node with more of them.
     fn connections(&self, one: usize, other: usize) -> usize {
         self.workers[one].max(self.workers[other]).into()
     }
@@ -128,7 +128,7 @@ impl Run {
         self.mark
     }
 
-    /// Troubles come and go, and there is traffic.
+    /// Runs traffic under faults.
     fn suffer(&mut self) {
         let begin = self.world.now;
         let mut steps = BTreeMap::new();
@@ -292,7 +292,7 @@ impl Run {
     }
 }
 
-/// How long traffic took to come back, short and long packets.
+/// The time until traffic flowed again, for short and for long packets.
 type Recovery = (Duration, Duration);
 
 /// One world; panics where it does not hold what is promised.

@@ -58,19 +58,19 @@ pub struct World {
     pub weather: Weather,
     /// What befalls management datagrams.
     pub mad_weather: Weather,
-    /// The administrator hears nothing and says nothing.
+    /// The administrator is unreachable.
     pub is_sa_silent: bool,
-    /// Nodes that compute: they acknowledge nothing, while control there goes on.
+    /// Nodes whose workers do not run: they acknowledge nothing, while their control runs.
     pub busy: BTreeSet<usize>,
     /// Management datagrams of interfaces, and those of them for the administrator.
     pub mads: u64,
     pub questions: u64,
     /// Frames that interfaces were given.
     pub frames: u64,
-    /// Questions of ARP come to whom they ask for alone; how many others did not get one.
+    /// Only targets get ARP requests; the number of requests that others did not get.
     pub spares_bystanders: bool,
     pub spared: u64,
-    /// Who is where, and who hears what.
+    /// Nodes by LID, and members of groups.
     pub by_lid: BTreeMap<Lid, usize>,
     pub listeners: BTreeMap<(Gid, Lid), BTreeSet<usize>>,
     pub events: BTreeMap<(Time, u64), Event>,
@@ -249,7 +249,7 @@ impl World {
         self.drain(from);
     }
 
-    /// Time goes on.
+    /// Advances the time.
     pub fn pass(&mut self, time: Duration) {
         let until = self.now + time;
         while self.step(until) {}
@@ -286,7 +286,7 @@ impl World {
         true
     }
 
-    /// Lets manager and subnet talk, and nodes hear what came of it.
+    /// Runs manager and subnet, and passes their results to nodes.
     pub fn settle_subnet(&mut self) {
         let mut arrived = Vec::new();
         self.managers.settle(self.now, &mut self.subnet, |at, datagram| {

@@ -129,7 +129,7 @@ impl State {
 pub(super) struct Connection {
     pub(super) key: ConnectionKey,
     pub(super) role: Role,
-    /// Where its messages go, and come from.
+    /// The address of the peer's CM.
     pub(super) peer: MadAddress,
     pub(super) peer_gid: Gid,
     pub(super) remote_id: Option<CommId>,

@@ -154,7 +154,7 @@ impl Connection {
 
 /// Messages of the peer.
 impl Connection {
-    /// A repeated REQ: the answer to it was lost, or is still to come.
+    /// A repeated REQ: its answer was lost, or is not sent yet.
     pub(in crate::cm) fn handle_req_again(&self, out: &mut Outbox) {
         match &self.state {
             State::RepSent(repeat) => self.send(out, &repeat.message),

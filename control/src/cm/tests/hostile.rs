@@ -1,4 +1,4 @@
-//! Datagrams from people who mean no good, or have gone mad.
+//! Hostile and malformed datagrams.
 
 use super::world::*;
 use crate::cm::CmDatagram;
@@ -27,7 +27,7 @@ fn datagram() -> impl Strategy<Value = [u8; MAD_LEN]> {
     })
 }
 
-/// All that is said between two sides until they have parted.
+/// All messages of two sides, from REQ to DREP.
 fn history() -> Vec<(usize, CmMessage)> {
     let mut world = World::new(3);
     let id = world.connect(0);
@@ -134,7 +134,7 @@ fn a_flood_is_bounded_in_every_table() {
         assert!(cm.count() <= 50);
     }
     assert_eq!(std::iter::from_fn(|| cm.poll_transmit()).count(), 30);
-    // Of each connection its end is told too, so there is a bound beyond which nothing begins.
+    // Each connection also has an event for its end, so new ones are refused beyond a limit.
     assert!(std::iter::from_fn(|| cm.poll_event()).count() <= 60 + 3 * 50);
 }
 

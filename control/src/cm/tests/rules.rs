@@ -1,4 +1,4 @@
-//! What is said again and how often, what is refused, and what has a limit.
+//! Repetitions of messages, refusals, and limits.
 
 use super::world::*;
 use crate::cm::CmDatagram;
@@ -366,7 +366,7 @@ fn another_path_is_offered_and_answered_and_answered_again() {
     let apr = Apr { status: ApStatus::REJECTED, ..Apr::default() };
     world.sides[1].cm.answer_path(now, other, apr).unwrap();
     assert!(world.sides[1].cm.answer_path(now, other, apr).is_err());
-    // The answer is lost, so the offer comes again.
+    // The answer is lost, so the offer is repeated.
     while world.sides[1].cm.poll_transmit().is_some() {}
     world.pass(INTERVAL * 9 / 8 + SOON);
     assert_eq!(world.words()[3..], ["0 LAP", "0 LAP", "1 APR"]);

@@ -100,6 +100,6 @@ fn under_any_faults_nothing_is_left_after_the_end() {
             unheard += stands;
         }
     }
-    // Where all sixteen DREQs are lost, only data that nobody acknowledges would tell.
+    // If all sixteen DREQs are lost, only unacknowledged data would show the end.
     assert!(unheard < SEEDS as usize / 100, "{unheard} ends were not heard of");
 }

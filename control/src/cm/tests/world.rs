@@ -76,7 +76,7 @@ pub(super) fn reply(qpn: Qpn) -> Rep {
     }
 }
 
-/// How often in a million a message is lost, is doubled, and how late it can come.
+/// Lost and duplicated messages in a million, and the longest delay.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Weather {
     pub(super) lost: u32,
@@ -163,7 +163,7 @@ impl World {
         self.sides[end].cm.phase(id)
     }
 
-    /// What a side has to say goes on the wire, and its consumer hears what happened.
+    /// Sends the messages of a side, and passes its events to its consumer.
     pub(super) fn exchange(&mut self, end: usize) {
         loop {
             while let Some(envelope) = self.sides[end].cm.poll_transmit() {
@@ -262,7 +262,7 @@ impl World {
         self.now = until;
     }
 
-    /// A message comes to a side as if from somewhere.
+    /// Injects a message with a forged sender.
     pub(super) fn inject(&mut self, to: usize, from: MadAddress, message: &CmMessage) {
         let envelope = Envelope { peer: from, mad: message.emit_mad(0x7777) };
         self.sides[to].cm.handle_mad(self.now, &CmDatagram::parse(&envelope));
@@ -290,7 +290,7 @@ impl World {
         id
     }
 
-    /// The names of what was said, in order.
+    /// The names of all messages, in order.
     pub(super) fn words(&self) -> Vec<String> {
         self.said.iter().map(|(from, message)| format!("{from} {}", word(message))).collect()
     }

@@ -23,7 +23,7 @@ fn name(client: &Dhcp) -> &'static str {
     }
 }
 
-/// A client in a state, when it came there, and what it said last.
+/// A client in a state, the time of its transition, and its last message.
 fn bring(to: &str) -> (Dhcp, Time, Option<Said>) {
     let (mut client, mut now, mut last) = (client(), at(0), None);
     while name(&client) != to {
@@ -51,7 +51,7 @@ fn bring(to: &str) -> (Dhcp, Time, Option<Said>) {
 
 type Event = (&'static str, fn(&mut Dhcp, Time, Option<&Said>));
 
-/// A server's answer to what was said last, if anything was.
+/// The answer of a server to the last message, if there was one.
 macro_rules! answer {
     ($kind:ident, $ip:expr, $server:expr) => {
         |client, now, last| {

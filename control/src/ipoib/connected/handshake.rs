@@ -7,8 +7,8 @@
 //!
 //! Both sides wait for the device to create their queue pair, and continue in `handle_made`. From
 //! the REP to the RTU everything is in `handle_reply`. Tie-break between REQs that cross: see
-//! `accept`. MTU negotiation: REQ and REP carry the receive MTU of their sender in private data (RFC
-//! 4755 6), and neither side sends longer packets.
+//! `accept`. MTU negotiation: REQ and REP carry the receive MTU of their sender in private data
+//! (RFC 4755 6), and neither side sends longer packets.
 
 use super::connection::ConnectionPaths;
 use super::pause::Failure;

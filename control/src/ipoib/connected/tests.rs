@@ -277,7 +277,7 @@ fn the_number_of_a_queue_pair_stays_taken_while_packets_may_come_for_it() {
     assert_eq!((pair.queue_pairs.len(), pair.ours.rows().count()), (0, 0));
 }
 
-/// An earlier event of the CM may have ended the connection whose REP comes next.
+/// An earlier event of the CM may have ended the connection of a REP.
 #[test]
 fn a_connection_that_ends_before_its_rep_is_handled_leaves_no_queue_pair() {
     let mut pair = Pair::new(&[Dialect::Rfc]);

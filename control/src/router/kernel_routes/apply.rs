@@ -1,7 +1,7 @@
 //! Messages of the kernel applied to the tables.
 //!
-//! IPv4 and IPv6 are not alike. Routes of IPv4 with one prefix and metric are a list of
-//! separate routes, of which the first is used; REPLACE replaces the first, DELROUTE names one. Of IPv6 the
+//! IPv4 and IPv6 are not alike. Routes of IPv4 with one prefix and metric are a list of separate
+//! routes, of which the first is used; REPLACE replaces the first, DELROUTE names one. Of IPv6 the
 //! kernel merges routes with gateways into one of several paths: NEWROUTE carries all of them,
 //! DELROUTE only those that go.
 

@@ -1,4 +1,4 @@
-//! Second paths: who looks for one, what is offered, what is taken, and what becomes of it.
+//! Alternate paths: search, offer, acceptance and migration.
 
 use super::*;
 use crate::cm::CmDatagram;
@@ -233,7 +233,7 @@ fn a_valid_path_of_the_peer_is_loaded() {
     assert_eq!(pair.shown(), ("none", 1));
     assert_eq!(pair.offer(id, lap(&back(1))), ApStatus::IS_CURRENT_PATH);
     assert_eq!(pair.offer(id, lap(&back(0))), ApStatus::LOADED);
-    // What is loaded stays, whatever is said of it, and is not changed all the time.
+    // A loaded path stays when it is offered again, and changes only after an interval.
     let loads = |pair: &Pair| pair.modified.iter().filter(|it| it.alternate_path.is_some()).count();
     assert_eq!(pair.offer(id, lap(&back(0))), ApStatus::LOADED);
     assert_eq!(loads(&pair), 2);

@@ -39,11 +39,11 @@ pub(super) struct Pair {
     pub(super) accepted: u32,
     /// The kind of connection that is asked for, by either.
     pub(super) qp_type: QpType,
-    /// The peer hears nothing of ours.
+    /// The peer gets no message of ours.
     pub(super) is_deaf: bool,
     /// What their requests say of their workers.
     pub(super) asking: Option<AskingWorker>,
-    /// What the peer was told.
+    /// The events of the peer's CM.
     pub(super) told: Vec<CmEvent>,
     /// Every message, and whether it is ours.
     pub(super) said: Vec<(bool, CmMessage)>,

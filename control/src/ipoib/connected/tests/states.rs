@@ -56,7 +56,7 @@ impl Connections {
     }
 }
 
-/// Peers' requests come to ours, and nothing is done at the device.
+/// Delivers REQs of peers; the device does nothing.
 fn hear(pair: &mut Pair) {
     while let Some(envelope) = pair.theirs.poll_transmit() {
         let peer = MadAddress::gsi(pair.their_lid, 0, PKey::DEFAULT);
@@ -78,7 +78,7 @@ fn open(pair: &mut Pair) {
     pair.accept(65_524, THEIRS.qpn);
 }
 
-/// Ends the only connection, of which neither the peer nor the device hears yet.
+/// Ends the only connection, before the peer and the device act on it.
 fn end(pair: &mut Pair) {
     pair.ours.end(pair.now, only(pair), PeerDrop::Idle);
 }
@@ -198,7 +198,7 @@ const EVENTS: [(&str, Event); 25] = [
     }),
 ];
 
-/// What is to be done at the device and is said to the peer.
+/// Actions for the device, and messages to the peer.
 fn outcome(pair: &mut Pair) -> String {
     let actions = std::iter::from_fn(|| pair.ours.poll_action()).map(|action| match action {
         Action::Connect { .. } => "make".to_owned(),

@@ -23,7 +23,7 @@ impl Pair {
         rows.map(|row| row.worker.0).collect()
     }
 
-    /// What our requests said of their dialect and worker.
+    /// The dialect and the worker in our REQs.
     fn asked(&self) -> Vec<(Dialect, Option<(u8, u8)>)> {
         let requests = self.said.iter().filter_map(|(is_ours, message)| match message {
             CmMessage::Req(req) if *is_ours => Some(req),
@@ -72,7 +72,7 @@ fn requests_of_linux_go_to_the_worker_with_the_fewest_connections() {
     }
     assert_eq!(pair.workers(), [0, 1, 2, 0, 1, 2, 0]);
     pair.confirm_all();
-    // One that begins anew has its place taken, wherever that was.
+    // A REQ of a restarted worker replaces its connection, at any worker of ours.
     let again = pair.ask(Dialect::Linux, &address(0x1001, 2), 0x3000);
     pair.settle();
     pair.confirm_all();
