@@ -87,7 +87,8 @@ impl IpoibInterface {
             Purpose::Paths(gid) => self.handle_paths_reply(now, gid, result),
             Purpose::Requester(gid) => self.handle_requester_reply(now, gid, result),
             Purpose::Subscription(trap) => self.handle_subscription_reply(now, trap, result.err()),
-            Purpose::Unsubscription(trap) => self.handle_unsubscription_reply(now, trap),
+            // The interface is closed: to open it cancels the query.
+            Purpose::Unsubscription(_) => {}
             Purpose::Leave(mgid) => self.handle_leave_reply(now, mgid),
         }
     }

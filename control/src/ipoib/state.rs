@@ -407,14 +407,6 @@ impl IpoibInterface {
         }
     }
 
-    /// Handles the reply to an unsubscription. If the interface is up again, the SA may have
-    /// handled the two requests in the other order, so it subscribes again.
-    pub(super) fn handle_unsubscription_reply(&mut self, now: Time, trap: TrapNumber) {
-        if self.is_up() {
-            self.subscribe_to(now, trap);
-        }
-    }
-
     pub(super) fn handle_subscription_reply(
         &mut self,
         now: Time,
