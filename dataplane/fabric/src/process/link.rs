@@ -331,6 +331,9 @@ impl Link for ProcessLink {
     fn idle(&mut self, end: Time) {
         let left = end.since_start().saturating_sub((self.clock)().since_start());
         self.wake_set.sleep(left.min(self.sleep_max()));
+        if let State::Attached(session) = &mut self.state {
+            session.handle_wake_up();
+        }
         self.turns = TURNS_PER_SOCKET_READ;
     }
 

@@ -69,6 +69,8 @@ pub(super) struct Session {
     sleep_rate: SleepRate,
     /// Whether all senders can wake this client.
     is_woken: bool,
+    /// The descriptor has ended this sleep at least once.
+    has_slept: bool,
 }
 
 enum Path<'a> {
@@ -103,6 +105,7 @@ impl Session {
             is_asleep: false,
             sleep_rate: SleepRate::default(),
             is_woken,
+            has_slept: false,
         }
     }
 
@@ -239,11 +242,7 @@ impl Session {
     /// before it sleeps.
     #[cold]
     pub(super) fn fall_asleep(&mut self, now: Time) {
-        let Self { wake_set, receivers, is_notified, .. } = self;
-        wake_set.ready(|number| match receivers.iter().find(|from| from.number == number) {
-            Some(from) => from.wake_socket.iter().for_each(wake_socket::clear),
-            None => *is_notified |= number == wake_socket::SERVER,
-        });
+        self.take_notifications();
         let asks = self.sleep_rate.is_high(now);
         let mut needs_barrier = false;
         for from in &mut self.receivers {
@@ -252,13 +251,32 @@ impl Session {
         }
         // This has a fence.
         self.page.set_sleeps(true);
-        self.is_asleep = true;
+        (self.is_asleep, self.has_slept) = (true, false);
         let is_seen = !needs_barrier || barrier();
         if !is_seen {
             // The next sleep must ask again.
             self.receivers.iter_mut().for_each(|from| _ = from.sleep.ask_for_fence(false));
         }
         self.is_woken = is_seen && self.receivers.iter().all(|from| from.wake_socket.is_some());
+    }
+
+    /// Called when the descriptor has ended a sleep; the client polls next. If it finds no entry,
+    /// the notification was late (of a preempted sender) or hostile, and the next call takes it.
+    /// Why not the first: most notifications have an entry, and this saves a system call.
+    pub(super) fn handle_wake_up(&mut self) {
+        if std::mem::replace(&mut self.has_slept, true) {
+            self.take_notifications();
+        }
+    }
+
+    /// Takes the notifications of all rings; only later ones end a sleep.
+    fn take_notifications(&mut self) {
+        let Self { wake_set, receivers, announced, is_notified, .. } = self;
+        let rings = || receivers.iter().chain(announced.values());
+        wake_set.ready(|number| match rings().find(|from| from.number == number) {
+            Some(from) => from.wake_socket.iter().for_each(wake_socket::clear),
+            None => *is_notified |= number == wake_socket::SERVER,
+        });
     }
 
     pub(super) fn is_asleep(&self) -> bool {
@@ -407,14 +425,11 @@ impl Session {
                 self.answers.push_back(ControlMessage::Mapped { ring, segment, is_mapped });
             }
             (ControlMessage::Withdraw { ring, segment }, _) => {
-                if let Some(peer_leases) = self.peer_leases(ring) {
-                    peer_leases.unmap(segment);
-                }
+                self.peer_leases(ring).into_iter().for_each(|by| by.unmap(segment));
                 self.answers.push_back(ControlMessage::Mapped { ring, segment, is_mapped: false });
             }
             (ControlMessage::Mapped { ring, segment, is_mapped }, _) => {
-                let out = self.senders.iter_mut().find(|out| out.number == ring);
-                if let Some(out) = out {
+                if let Some(out) = self.senders.iter_mut().find(|out| out.number == ring) {
                     out.exposure.answered(segment, is_mapped, &self.leases);
                 }
             }
@@ -631,6 +646,32 @@ mod tests {
         assert!(!session.is_asleep(), "it would sleep, and nobody would wake it again");
         session.fall_asleep(Time::START);
         assert!(session.page.changed_port().is_some() && page.takes_waking());
+    }
+
+    /// A sender notifies after the receiver has begun its next sleep, and has no new entry.
+    #[test]
+    fn a_notification_without_an_entry_does_not_end_sleeps_forever() {
+        let (mut session, _page, _server) = session("late");
+        let mut senders = Vec::new();
+        for number in [1, 2] {
+            let (near, far) = wake_socket::pair().unwrap();
+            assert!(session.wake_set.watch(&near, number));
+            let receiver = DirectReceiver::open(ring().0, number, number, Some(near)).unwrap();
+            match number {
+                1 => session.receivers.push(receiver),
+                _ => drop(session.announced.insert(number, receiver)),
+            }
+            senders.push(far);
+        }
+        session.fall_asleep(Time::START);
+        senders.iter().for_each(wake_socket::notify);
+        for _ in 0..2 {
+            session.wake_set.sleep(Duration::from_secs(60));
+            session.handle_wake_up();
+        }
+        let mut ready = Vec::new();
+        session.wake_set.ready(|number| ready.push(number));
+        assert!(session.is_asleep() && ready.is_empty(), "a sleep would end at once: {ready:?}");
     }
 
     /// A sender overwrites the P_Key of an entry while the receiver checks it.
