@@ -3,13 +3,14 @@
 //! ```text
 //!      head                 tail                head + capacity
 //!   ----|====================|----------------------|
-//!        the reader's          the writer's
+//!          unread                 free
 //! ```
 //!
-//! Positions only count up, from shortly before they wrap; byte `p` lies at `p mod capacity`. Each
-//! end publishes its position, and loads the other's only when the last value that it saw is used
-//! up. Why a tail here and turns in [`mpsc`](crate::mpsc): bytes have no slots for a turn, and
-//! copying a run of bytes at once is the purpose of this ring.
+//! Only the reader accesses unread bytes, and only the writer free ones. Positions only count up,
+//! from shortly before they wrap; byte `p` is at `p mod capacity`. Each end publishes its position,
+//! and loads the other's only when the last loaded value is used up. Why a tail here and turns in
+//! [`mpsc`](crate::mpsc): bytes have no slots for a turn, and copying a run of bytes at once is the
+//! purpose of this ring.
 //!
 //! Either end can also work in place, on the longest run that does not wrap ([`Writer::fill`],
 //! [`Reader::drain`]).
@@ -70,9 +71,9 @@ impl Writer {
         self.ring.store.len()
     }
 
-    /// The free bytes. Loads the reader's position only if fewer than `wanted` are known.
+    /// The number of free bytes. Loads the reader's position only if fewer than `wanted` are known.
     #[inline]
-    pub fn room(&mut self, wanted: usize) -> usize {
+    pub fn space(&mut self, wanted: usize) -> usize {
         let known = self.limit.wrapping_sub(self.position) as usize;
         if known >= wanted {
             return known;
@@ -83,6 +84,7 @@ impl Writer {
         self.limit.wrapping_sub(self.position) as usize
     }
 
+    /// Whether the reader has read all bytes.
     pub fn is_drained(&self) -> bool {
         self.ring.head.load(Ordering::Acquire) == self.position
     }
@@ -90,7 +92,7 @@ impl Writer {
     /// Appends the bytes that fit; returns their number.
     #[inline]
     pub fn write(&mut self, bytes: &[u8]) -> usize {
-        let count = bytes.len().min(self.room(bytes.len()));
+        let count = bytes.len().min(self.space(bytes.len()));
         self.put(&bytes[..count]);
         self.publish();
         count
@@ -102,12 +104,12 @@ impl Writer {
     #[must_use]
     pub fn write_whole(&mut self, parts: &[&[u8]]) -> bool {
         let wanted = parts.iter().map(|part| part.len()).sum();
-        let has_room = self.room(wanted) >= wanted;
-        if has_room {
+        let fits = self.space(wanted) >= wanted;
+        if fits {
             parts.iter().for_each(|part| self.put(part));
             self.publish();
         }
-        has_room
+        fits
     }
 
     /// Passes the longest free run to `fill`, and appends as many bytes as it returns.
@@ -116,10 +118,10 @@ impl Writer {
     /// If it returns more than the length of the run.
     #[inline]
     pub fn fill(&mut self, fill: impl FnOnce(&mut [u8]) -> usize) -> usize {
-        let room = self.room(self.capacity());
-        let (at, len) = self.ring.run(self.position, room);
-        // SAFETY: there is room for so many bytes at this position, which the reader does not
-        // touch before the tail is past it, and this is the only writer.
+        let free = self.space(self.capacity());
+        let (at, len) = self.ring.run(self.position, free);
+        // SAFETY: `len` bytes from this position on are free: the reader does not access them
+        // before `publish`, and this is the only writer.
         let count = unsafe { self.ring.store.with_mut(at, len, fill) };
         assert!(count <= len, "{count} bytes in a run of {len}");
         self.position = self.position.wrapping_add(count as u64);
@@ -132,8 +134,8 @@ impl Writer {
     fn put(&mut self, bytes: &[u8]) {
         let (at, first) = self.ring.run(self.position, bytes.len());
         let (now, wrapped) = bytes.split_at(first);
-        // SAFETY: the callers have seen that there is room, so the reader does not touch these
-        // bytes before the tail is past them, and this is the only writer.
+        // SAFETY: the callers have checked that these bytes are free: the reader does not access
+        // them before `publish`, and this is the only writer.
         unsafe {
             self.ring.store.with_mut(at, now.len(), |run| run.copy_from_slice(now));
             self.ring.store.with_mut(0, wrapped.len(), |run| run.copy_from_slice(wrapped));
@@ -143,7 +145,7 @@ impl Writer {
 
     #[inline(always)]
     fn publish(&self) {
-        // Release, with the acquire in `Reader::len`: the bytes are there.
+        // Release, with the acquire in `Reader::len`: the bytes are written.
         self.ring.tail.store(self.position, Ordering::Release);
     }
 }
@@ -160,18 +162,18 @@ impl Reader {
         if known >= wanted {
             return known;
         }
-        // Acquire, with the release in `Writer::publish`: the bytes are there.
+        // Acquire, with the release in `Writer::publish`: the bytes are written.
         self.end = self.ring.tail.load(Ordering::Acquire);
         self.end.wrapping_sub(self.position) as usize
     }
 
-    /// Whether there is nothing to read. The writer may append at any time.
+    /// The writer may append at any time.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.end == self.position && self.ring.tail.load(Ordering::Acquire) == self.position
     }
 
-    /// Reads the bytes that are there and fit in the buffer; returns their number.
+    /// Reads as many bytes as fit in the buffer; returns their number.
     #[inline]
     pub fn read(&mut self, buffer: &mut [u8]) -> usize {
         let count = buffer.len().min(self.len(buffer.len()));
@@ -186,11 +188,11 @@ impl Reader {
     #[must_use]
     pub fn peek(&mut self, behind: usize, buffer: &mut [u8]) -> bool {
         let wanted = behind + buffer.len();
-        let is_there = self.len(wanted) >= wanted;
-        if is_there {
+        let is_written = self.len(wanted) >= wanted;
+        if is_written {
             self.copy(behind, buffer);
         }
-        is_there
+        is_written
     }
 
     /// Skips bytes, or all if there are fewer.
@@ -206,24 +208,24 @@ impl Reader {
     /// If it returns more than the length of the run.
     #[inline]
     pub fn drain(&mut self, take: impl FnOnce(&[u8]) -> usize) -> usize {
-        let there = self.len(usize::MAX);
-        let (at, len) = self.ring.run(self.position, there);
-        // SAFETY: so many bytes were written at this position, which the writer does not touch
-        // before the head is past it, and this is the only reader.
+        let unread = self.len(usize::MAX);
+        let (at, len) = self.ring.run(self.position, unread);
+        // SAFETY: `len` bytes from this position on are written and unread: the writer does not
+        // access them before `advance`, and this is the only reader.
         let count = unsafe { self.ring.store.with(at, len, take) };
         assert!(count <= len, "{count} bytes of a run of {len}");
         self.advance(count);
         count
     }
 
-    /// Reads bytes that are there.
+    /// Copies unread bytes.
     #[inline(always)]
     fn copy(&self, behind: usize, buffer: &mut [u8]) {
         let position = self.position.wrapping_add(behind as u64);
         let (at, first) = self.ring.run(position, buffer.len());
         let (now, wrapped) = buffer.split_at_mut(first);
-        // SAFETY: the callers have seen that they are there, so the writer does not touch them
-        // before the head is past them, and this is the only reader.
+        // SAFETY: the callers have checked that these bytes are unread: the writer does not access
+        // them before `advance`, and this is the only reader.
         unsafe {
             self.ring.store.with(at, now.len(), |run| now.copy_from_slice(run));
             self.ring.store.with(0, wrapped.len(), |run| wrapped.copy_from_slice(run));
@@ -233,25 +235,25 @@ impl Reader {
     #[inline(always)]
     fn advance(&mut self, bytes: usize) {
         self.position = self.position.wrapping_add(bytes as u64);
-        // Release, with the acquire in `Writer::room`: the bytes are read.
+        // Release, with the acquire in `Writer::space`: the bytes are read.
         self.ring.head.store(self.position, Ordering::Release);
     }
 }
 
-/// The memory: two threads access it, each its own part of the bytes.
+/// The bytes of a ring, which two threads access, each its own part.
 #[cfg(not(loom))]
 mod store {
     use std::cell::UnsafeCell;
 
     pub(super) struct Store(Box<[UnsafeCell<u8>]>);
 
-    // SAFETY: the ends share out the bytes by head and tail, so no two threads touch one at a
-    // time, and a byte may be touched by any.
+    // SAFETY: head and tail assign each byte to one thread at a time, and any thread may access a
+    // byte.
     unsafe impl Sync for Store {}
 
     impl Store {
         pub(super) fn new(bytes: usize) -> Self {
-            // SAFETY: a cell is as its byte, and zero is one.
+            // SAFETY: a cell has the layout of its byte, and zero is a valid byte.
             Self(unsafe { Box::new_zeroed_slice(bytes).assume_init() })
         }
 
@@ -261,7 +263,7 @@ mod store {
         }
 
         /// # Safety
-        /// No other thread writes these bytes meanwhile.
+        /// No other thread writes these bytes during the call.
         #[inline(always)]
         pub(super) unsafe fn with<R>(
             &self,
@@ -270,12 +272,13 @@ mod store {
             f: impl FnOnce(&[u8]) -> R,
         ) -> R {
             let run = &self.0[at..at + len];
-            // SAFETY: the run is in bounds, its bytes were zeroed, and the caller sees to writers.
+            // SAFETY: the run is in bounds and its bytes are initialized; the caller guarantees
+            // that no thread writes them.
             f(unsafe { std::slice::from_raw_parts(run.as_ptr().cast(), len) })
         }
 
         /// # Safety
-        /// No other thread reads or writes these bytes meanwhile.
+        /// No other thread accesses these bytes during the call.
         #[inline(always)]
         pub(super) unsafe fn with_mut<R>(
             &self,
@@ -284,23 +287,23 @@ mod store {
             f: impl FnOnce(&mut [u8]) -> R,
         ) -> R {
             let run = &self.0[at..at + len];
-            // SAFETY: the run is in bounds, its bytes were zeroed and are in cells, and the
-            // caller sees to others.
+            // SAFETY: the run is in bounds, and its bytes are initialized and in cells; the caller
+            // guarantees that no other thread accesses them.
             f(unsafe { std::slice::from_raw_parts_mut(run.as_ptr().cast_mut().cast(), len) })
         }
     }
 }
 
-/// The same, with a loom cell for every byte.
+/// The bytes of a ring, each in a loom cell.
 #[cfg(loom)]
 mod store {
     use crate::sync::UnsafeCell;
 
     pub(super) struct Store(Box<[UnsafeCell<u8>]>);
 
-    // SAFETY: as above.
+    // SAFETY: head and tail assign each byte to one thread at a time, and loom checks that.
     unsafe impl Sync for Store {}
-    // SAFETY: bytes are anybody's.
+    // SAFETY: any thread may own bytes.
     unsafe impl Send for Store {}
 
     impl Store {
@@ -319,7 +322,7 @@ mod store {
             f: impl FnOnce(&[u8]) -> R,
         ) -> R {
             let cells = self.0[at..at + len].iter();
-            // SAFETY: the caller's, and loom looks.
+            // SAFETY: guaranteed by the caller, and checked by loom.
             let run: Vec<u8> = cells.map(|cell| cell.with(|byte| unsafe { *byte })).collect();
             f(&run)
         }
@@ -333,7 +336,7 @@ mod store {
             let mut run = vec![0; len];
             let result = f(&mut run);
             for (cell, value) in self.0[at..at + len].iter().zip(run) {
-                // SAFETY: the caller's, and loom looks.
+                // SAFETY: guaranteed by the caller, and checked by loom.
                 cell.with_mut(|byte| unsafe { *byte = value });
             }
             result

@@ -175,7 +175,7 @@ impl TcpEnd {
         let (mut has_received, mut stream_end) = (false, self.line.stream_end());
         while stream_end == StreamEnd::None {
             let incoming = &mut self.incoming;
-            if incoming.room(1) == 0 && self.line.flags.stall(|| incoming.room(1) > 0) {
+            if incoming.space(1) == 0 && self.line.flags.stall(|| incoming.space(1) > 0) {
                 return has_received;
             }
             let received = incoming.fill(|run| match inner.stack.tcp_recv(self.id, run) {
@@ -285,7 +285,7 @@ impl UdpEnd {
         let mut has_received = false;
         while inner.stack.udp_is_readable(self.id) {
             let bytes = HEAD_BYTES + inner.stack.udp_next_bytes(self.id).unwrap_or(0);
-            let mut has_space = || self.incoming.room(bytes) >= bytes;
+            let mut has_space = || self.incoming.space(bytes) >= bytes;
             if !has_space() && self.line.flags.stall(has_space) {
                 break;
             }
