@@ -160,9 +160,17 @@ fn rings(criterion: &mut Criterion) {
     });
 }
 
+/// KiB of this process on transparent and reserved huge pages.
+fn huge_kib() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
+    let huge = |line: &&str| line.starts_with("AnonHugePages") || line.contains("_Hugetlb");
+    let kib = text.lines().filter(huge).filter_map(|line| line.split_whitespace().nth(1));
+    kib.filter_map(|kib| kib.parse::<u64>().ok()).sum()
+}
+
 fn pools(criterion: &mut Criterion) {
     let pool = Pool::new(CONFIG).unwrap();
-    println!("{pool:?} on {}", pool.backing());
+    println!("{pool:?}; {} KiB of the process on huge pages", huge_kib());
     let mut cache = pool.cache(4 * BATCH);
     let mut group = criterion.benchmark_group("pool");
     group.bench_function("cache_alloc_free", |bencher| {

@@ -16,7 +16,7 @@
 //!    [`sleep_word`]: the word by which a receiver announces that it sleeps;
 //! 6. [`memory`]: registered memory, which adapters and their peers may write at any time;
 //! 7. [`snapshot`]: tables that one thread publishes and others read without waiting;
-//!    [`prefetch`]: loads of such tables for a whole batch at once;
+//!    [`prefetch`]: loads of such tables for a batch at once;
 //! 8. [`tun`], [`net_device`], [`packet_socket`], [`xdp`]: devices of the kernel and their frames,
 //!    which are here because ioctls, tables of pointers and rings of the kernel are `unsafe`;
 //!    [`system_call`]: why a call failed; [`inherited`]: descriptors that a process was started
@@ -63,6 +63,6 @@ pub use one_writer::{OwnWords, PeerWords};
 pub use pad::CachePadded;
 pub use pool::buf::Buf;
 pub use pool::{Cache, Pool, PoolConfig};
-pub use region::{Backing, Region};
+pub use region::Region;
 pub use segment::Segment;
 pub use words::{Plain, ReadWords, Words};

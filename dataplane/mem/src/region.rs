@@ -5,11 +5,9 @@
 //!
 //! Why a lack of them is not an error: a machine without reserved huge pages must still run,
 //! slower. So there are three steps: reserved huge pages, transparent huge pages, plain pages.
-//! [`Region::backing`] returns the result, as the kernel reports it. It parses a file in `/proc`
-//! only when called, because a server maps memory between two polls.
 //!
 //! Why everything is faulted in at once: the first access to a page is a page fault of
-//! microseconds, which does not belong in a poll iteration. It also makes the report true.
+//! microseconds, which does not belong in a poll iteration.
 //!
 //! Why no byte of a region is given as a slice here: a device or another process may write it at
 //! any time, and the language calls that undefined. A region is given to [`Words`](crate::Words),
@@ -18,31 +16,11 @@
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::ffi::c_void;
-use std::fmt;
 use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 
 pub const HUGE_PAGE_BYTES: usize = 2 << 20;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Backing {
-    /// Reserved by the administrator.
-    Huge2M,
-    /// For a part of the region at least.
-    Transparent,
-    Plain,
-}
-
-impl fmt::Display for Backing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Huge2M => "huge pages of 2 MiB",
-            Self::Transparent => "transparent huge pages",
-            Self::Plain => "plain pages",
-        })
-    }
-}
 
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -72,7 +50,6 @@ impl MapError {
 pub struct Region {
     address: NonNull<u8>,
     bytes: usize,
-    is_reserved_huge: bool,
     is_writable: bool,
 }
 
@@ -119,7 +96,7 @@ impl Region {
             return Ok(Self::fault_in(address, bytes));
         }
         let address = NonNull::new(address.cast()).expect("the kernel maps nothing at address 0");
-        Ok(Self { address, bytes, is_reserved_huge: false, is_writable: false })
+        Ok(Self { address, bytes, is_writable: false })
     }
 
     fn map_plain(bytes: usize) -> Result<Self, MapError> {
@@ -128,9 +105,7 @@ impl Region {
 
     fn map_reserved_huge(bytes: usize) -> Result<Self, MapError> {
         let address = map_anonymous(bytes, MapFlags::HUGETLB | MapFlags::HUGE_2MB)?;
-        let mut region = Self::populated(address, bytes);
-        region.is_reserved_huge = true;
-        Ok(region)
+        Ok(Self::populated(address, bytes))
     }
 
     /// Maps one huge page too many and unmaps the ends: an unaligned region would have small pages
@@ -150,7 +125,7 @@ impl Region {
     fn fault_in(address: *mut c_void, bytes: usize) -> Self {
         if bytes >= HUGE_PAGE_BYTES {
             // SAFETY: the range was just mapped by our caller; the advice changes no content.
-            // A refusal leaves plain pages, which `backing` will show.
+            // A refusal leaves plain pages.
             let _ = unsafe { madvise(address, bytes, Advice::LinuxHugepage) };
         }
         Self::populated(address, bytes)
@@ -162,7 +137,7 @@ impl Region {
         // SAFETY: the range was just mapped for writing; populating changes no content.
         let _ = unsafe { madvise(address, bytes, Advice::LinuxPopulateWrite) };
         let address = NonNull::new(address.cast()).expect("the kernel maps nothing at address 0");
-        Self { address, bytes, is_reserved_huge: false, is_writable: true }
+        Self { address, bytes, is_writable: true }
     }
 
     /// Page-aligned. For registering the region with a device.
@@ -177,17 +152,6 @@ impl Region {
 
     pub(crate) fn is_writable(&self) -> bool {
         self.is_writable
-    }
-
-    /// Reads a file in `/proc`, so it is not for a loop.
-    pub fn backing(&self) -> Backing {
-        if self.is_reserved_huge {
-            Backing::Huge2M
-        } else if kernel_uses_huge_pages(self.address) {
-            Backing::Transparent
-        } else {
-            Backing::Plain
-        }
     }
 }
 
@@ -218,33 +182,9 @@ fn unmap(address: *mut c_void, bytes: usize) {
     if bytes == 0 {
         return;
     }
-    // SAFETY: every caller passes pages that it mapped itself and whose only owner it is. The
-    // kernel refuses only arguments that are not pages, so there is nothing to tell of.
+    // SAFETY: every caller passes pages that it mapped itself and alone owns. The kernel refuses
+    // only arguments that are not pages.
     let _ = unsafe { munmap(address, bytes) };
-}
-
-/// Whether any part of the mapping at `address` is on huge pages, according to `/proc/self/smaps`.
-fn kernel_uses_huge_pages(address: NonNull<u8>) -> bool {
-    let address = address.addr().get();
-    let Ok(smaps) = std::fs::read_to_string("/proc/self/smaps") else { return false };
-    let mut ours = false;
-    for line in smaps.lines() {
-        if let Some(range) = address_range(line) {
-            ours = range.contains(&address);
-        } else if ours && (line.starts_with("AnonHuge") || line.starts_with("ShmemPmdMapped")) {
-            let kib = line.split_ascii_whitespace().nth(1).unwrap_or("0");
-            if kib != "0" {
-                return true;
-            }
-        }
-    }
-    false
-}
-
-/// The addresses in the first line of a mapping's entry, such as `7f10e000-7f30e000 rw-p 0 ...`.
-fn address_range(line: &str) -> Option<std::ops::Range<usize>> {
-    let (from, to) = line.split_ascii_whitespace().next()?.split_once('-')?;
-    Some(usize::from_str_radix(from, 16).ok()?..usize::from_str_radix(to, 16).ok()?)
 }
 
 #[cfg(all(test, not(loom)))]
@@ -253,12 +193,11 @@ mod tests {
     use crate::{Memory, Segment};
 
     #[test]
-    fn any_size_is_had_and_reported() {
+    fn a_region_of_any_size_is_aligned_zeroed_and_writable() {
         for bytes in [1, 4096, 100_000, HUGE_PAGE_BYTES, 3 * HUGE_PAGE_BYTES + 1] {
             let region = Region::anonymous(bytes).unwrap();
             assert!(region.bytes() >= bytes && region.is_writable());
             assert_eq!(region.address().as_ptr().align_offset(rustix::param::page_size()), 0);
-            println!("{bytes} bytes on {}", region.backing());
             let memory = Memory::over(region);
             let mut last = [7];
             assert!(memory.read(bytes - 1, &mut last));
@@ -298,7 +237,6 @@ mod tests {
         let Ok(region) = Region::map_reserved_huge(2 * HUGE_PAGE_BYTES) else {
             return println!("the kernel has no huge pages to reserve");
         };
-        assert_eq!(region.backing(), Backing::Huge2M);
         let memory = Memory::over(region);
         let mut last = [7];
         assert!(memory.write(2 * HUGE_PAGE_BYTES - 1, &[9]));
@@ -335,12 +273,5 @@ mod tests {
         assert!(matches!(Region::anonymous(0), Err(MapError::BadSize { .. })));
         assert!(matches!(Region::anonymous(usize::MAX), Err(MapError::BadSize { .. })));
         assert!(matches!(Region::anonymous(1 << 60), Err(MapError::System { .. })));
-    }
-
-    #[test]
-    fn smaps_headers_are_distinguished_from_fields() {
-        assert_eq!(address_range("1000-3000 rw-p 00000000 00:00 0"), Some(0x1000..0x3000));
-        assert_eq!(address_range("AnonHugePages:      2048 kB"), None);
-        assert_eq!(address_range(""), None);
     }
 }

@@ -7,7 +7,7 @@
 //!
 //! Why not on reserved huge pages: a peer may punch holes into the file. On ordinary shared memory
 //! a hole reads as zero; on reserved pages, accessing it when none is left is SIGBUS again. The
-//! kernel may still use transparent ones, which [`Region::backing`] reports.
+//! kernel may still use transparent ones.
 //!
 //! Why a segment of a peer has an upper limit: mapping it faults all of it in, at our expense.
 //!
@@ -67,12 +67,7 @@ impl Segment {
         self.fd
     }
 
-    /// The requested length, rounded up to pages by its creator.
-    pub fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    /// Maps all of it. Each mapping is a region of its own over the same memory: a write to one
+    /// Maps all bytes. Each mapping is a region of its own over the same memory: a write to one
     /// appears in the others, as if another process had written it.
     pub fn map(&self) -> Result<Region, MapError> {
         Region::of_file(self.fd.as_fd(), self.bytes, ProtFlags::READ | ProtFlags::WRITE)

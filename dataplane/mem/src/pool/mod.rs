@@ -5,7 +5,7 @@
 //!
 //! A buffer is a [`Buf`]: one owner, moved by value, freed when dropped. The types rule out a
 //! double free. They do not rule out a leak, so the pool counts the buffers in use
-//! ([`Pool::outstanding`]) and [`Pool::close`] reports them.
+//! ([`Pool::outstanding`]).
 //!
 //! Why the memory cannot go before the last buffer: each index that is not on the shared list holds
 //! one reference to the pool, taken and returned in the batches in which indices leave and return.
@@ -22,7 +22,7 @@ use self::buf::Buf;
 use crate::free_list::{FreeList, INDICES_MAX};
 use crate::memory::Memory;
 use crate::pad::CachePadded;
-use crate::region::{Backing, MapError, Region};
+use crate::region::{MapError, Region};
 use crate::segment::Segment;
 use crate::sync::{AtomicUsize, Ordering};
 use std::fmt;
@@ -78,14 +78,6 @@ pub enum PoolError {
     Map(MapError),
 }
 
-/// Buffers that were in use when their pool was closed. Their memory stays mapped until they are
-/// freed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{outstanding} buffers are still out; drain the queues that hold them")]
-pub struct Leak {
-    pub outstanding: usize,
-}
-
 /// A handle on a pool. Clones are handles on the same one.
 ///
 /// A pool creates its memory itself. Memory that another process can write must not hold buffers,
@@ -108,7 +100,8 @@ struct Core {
     base: NonNull<u8>,
     stride: usize,
     config: PoolConfig,
-    region: Region,
+    /// Keeps the buffers mapped.
+    _region: Region,
     free: FreeList,
     /// Handles, and indices that are not on `free`.
     references: CachePadded<AtomicUsize>,
@@ -116,9 +109,9 @@ struct Core {
     handles: CachePadded<AtomicUsize>,
 }
 
-// SAFETY: a handle is a counted reference to a `Core`, which any thread may use and may take down:
-// its bytes are reached only through a `Buf`, of which there is at most one an index, and all else
-// in it is atomic or never written again.
+// SAFETY: a handle is a counted reference to a `Core`, which any thread may use and drop: its bytes
+// are accessed only through a `Buf`, of which there is at most one for each index, and its other
+// fields are atomic or constant.
 unsafe impl Send for Pool {}
 // SAFETY: as above.
 unsafe impl Sync for Pool {}
@@ -133,9 +126,9 @@ impl Pool {
     /// A pool in memory that can be registered with adapters, and that memory. It has packets from
     /// and to all peers, so no other process can map it.
     ///
-    /// The memory is another mapping of the buffers, so its user is like a device: it may be told
-    /// to write into a buffer only while the buffer is posted, which means that a queue owns the
-    /// [`Buf`] and makes no slice of it.
+    /// The memory is another mapping of the buffers, so its user is like a device: it may write
+    /// into a buffer only while the buffer is posted, which means that a queue owns the [`Buf`] and
+    /// makes no slice of it.
     pub fn registered(config: PoolConfig) -> Result<(Self, Memory), PoolError> {
         config.check()?;
         let segment = Segment::create("packets", config.region_bytes()).map_err(PoolError::Map)?;
@@ -152,7 +145,7 @@ impl Pool {
             base: region.address(),
             stride: config.stride(),
             config,
-            region,
+            _region: region,
             free: FreeList::full(config.buffers).ok_or(PoolError::BadConfig(config))?,
             references: CachePadded(AtomicUsize::new(1)),
             handles: CachePadded(AtomicUsize::new(1)),
@@ -162,11 +155,6 @@ impl Pool {
 
     pub fn config(&self) -> PoolConfig {
         self.core().config
-    }
-
-    /// Reads a file in `/proc`, so it is not for a loop.
-    pub fn backing(&self) -> Backing {
-        self.core().region.backing()
     }
 
     /// A cache for one worker, which keeps up to `buffers_max` (at least 2) free buffers.
@@ -193,28 +181,18 @@ impl Pool {
         references.saturating_sub(self.core().handles.load(Ordering::Relaxed))
     }
 
-    /// Drops this handle and reports buffers that are still in use. For the last handle, after the
-    /// caches.
-    pub fn close(self) -> Result<(), Leak> {
-        match self.outstanding() {
-            0 => Ok(()),
-            outstanding => Err(Leak { outstanding }),
-        }
-    }
-
-    /// The buffer of an index, whose reference the caller hands over.
+    /// The buffer of an index, with the reference of that index.
     #[inline(always)]
     fn buf(&self, index: u32) -> Buf {
-        // SAFETY: each caller has just got `index` from the free list with its lease, or from a
-        // cache that keeps it with its lease. Both hand an index out once, so no other `Buf` stands
-        // for it.
+        // SAFETY: each caller has just taken `index` from the free list or a cache, with its
+        // reference. Both return an index once, so no other `Buf` has it.
         unsafe { Buf::new(self.core, index) }
     }
 
     #[inline(always)]
     fn core(&self) -> &Core {
-        // SAFETY: this handle holds a reference, so the core is alive; nobody has it exclusively
-        // before the last reference is gone.
+        // SAFETY: alive, because this handle has a reference; only the drop of the last reference
+        // has the core exclusively.
         unsafe { self.core.as_ref() }
     }
 }
@@ -249,7 +227,7 @@ impl Core {
     /// Takes indices from the shared list, each with a reference to the pool.
     fn lease(&self, out: &mut Vec<u32>, count_max: usize) -> usize {
         let count = self.free.pop(out, count_max);
-        // Relaxed: whoever calls this holds a reference, so the count is not at its end.
+        // Relaxed: the caller has a reference, so the count is not 0.
         self.references.fetch_add(count, Ordering::Relaxed);
         count
     }
@@ -266,8 +244,7 @@ impl Core {
     unsafe fn release(core: NonNull<Self>, count: usize) {
         // SAFETY: alive, because the caller's references are not given back before this line.
         let references = unsafe { &core.as_ref().references };
-        // Release, and acquire in who comes last: all use of the pool, by whomever, is over before
-        // it goes.
+        // Release, and acquire for the last reference: all uses of the pool precede its drop.
         if references.fetch_sub(count, Ordering::Release) == count {
             references.load(Ordering::Acquire);
             // SAFETY: that was the last reference and the box was leaked in `Pool::in_region`.

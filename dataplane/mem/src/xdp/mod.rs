@@ -60,7 +60,6 @@ pub struct XdpSocket {
     staged: usize,
     /// The kernel may not have taken all frames of the transmit ring.
     has_rest: bool,
-    is_zero_copy: bool,
 }
 
 impl XdpSocket {
@@ -110,7 +109,6 @@ impl XdpSocket {
             free: Vec::with_capacity(RING_FRAMES as usize),
             staged: 0,
             has_rest: false,
-            is_zero_copy: zero_copy,
         };
         socket.share_out();
         let copy =
@@ -126,11 +124,6 @@ impl XdpSocket {
         (0..RING_FRAMES).for_each(|at| _ = self.fill.push(chunk(at)));
         self.fill.publish();
         self.free.extend((RING_FRAMES..2 * RING_FRAMES).map(chunk));
-    }
-
-    /// Whether the device accesses the frames in memory itself, without copies.
-    pub const fn is_zero_copy(&self) -> bool {
-        self.is_zero_copy
     }
 
     /// Receives at most `most` frames. Returns their number.
@@ -154,7 +147,7 @@ impl XdpSocket {
             self.fill.publish();
         }
         if self.fill.needs_wakeup() {
-            // The result says nothing: an empty buffer takes no frame.
+            // The call only wakes the kernel: an empty buffer takes no frame.
             let _ = recv(&self.fd, &mut [0_u8; 0][..], RecvFlags::DONTWAIT);
         }
         count

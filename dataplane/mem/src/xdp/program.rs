@@ -45,7 +45,6 @@ pub enum XdpAttachMode {
 pub struct XdpProgram {
     sockets: OwnedFd,
     link: OwnedFd,
-    mode: XdpAttachMode,
 }
 
 impl XdpProgram {
@@ -61,11 +60,7 @@ impl XdpProgram {
         };
         let attributes = [program.as_raw_fd() as u32, device, ATTACH_XDP, flags];
         let link = bpf(LINK_CREATE, &attributes).map_err(CallError::of("bpf BPF_LINK_CREATE"))?;
-        Ok(Self { sockets, link: own(link), mode })
-    }
-
-    pub const fn mode(&self) -> XdpAttachMode {
-        self.mode
+        Ok(Self { sockets, link: own(link) })
     }
 
     /// Passes the frames of a queue to a socket.
