@@ -63,9 +63,9 @@ impl FreeList {
     /// Pops up to `count_max` indices, appends them to `out` and returns their number.
     pub fn pop(&self, out: &mut Vec<u32>, count_max: usize) -> usize {
         let kept = out.len();
-        // Acquire, with the release in `push`: who takes an index sees the links below it and all
-        // that its former owner wrote. A pop in between does not cut this, because a swap continues
-        // the release sequence of the push before it.
+        // Acquire, with the release in `push`: the thread that pops an index sees the links below
+        // it and the writes of its former owner. A pop in between does not break this, because a
+        // swap continues the release sequence of the push before it.
         let mut word = self.head.load(Ordering::Acquire);
         loop {
             let head = Head::unpack(word);
@@ -73,7 +73,7 @@ impl FreeList {
             if out.len() == kept {
                 return 0;
             }
-            // Nothing is handed on by a pop, so nothing is released.
+            // A pop publishes nothing, so it needs no release.
             match self.head.compare_exchange_weak(
                 word,
                 head.followed_by(rest),
@@ -114,8 +114,7 @@ impl FreeList {
         loop {
             let head = Head::unpack(word);
             bottom.store(head.index, Ordering::Relaxed);
-            // Release: the links above, and all that the caller did with what the indices stand
-            // for.
+            // Release: the links above, and the caller's writes to the indexed objects.
             match self.head.compare_exchange_weak(
                 word,
                 head.followed_by(first),

@@ -1,6 +1,6 @@
 //! Descriptors that a process was started with.
 //!
-//! Why here: a number becomes a descriptor that somebody owns, which is `unsafe`.
+//! Why here: a number becomes an owned descriptor, which is `unsafe`.
 //!
 //! Why it is sound for callers: only descriptors without close-on-exec are taken, and they get it.
 //! All that Rust opens has it from the start, so a descriptor without it came through the exec, and
@@ -20,15 +20,15 @@ pub fn inherited(count: usize) -> Vec<Option<OwnedFd>> {
 }
 
 fn take(number: RawFd) -> Option<OwnedFd> {
-    // SAFETY: the number is not -1, and the kernel refuses one that is not open. Nobody else closes
-    // it meanwhile: if it is inherited, it belongs to nobody; if not, only its flags are read.
+    // SAFETY: the number is not -1, and the kernel refuses one that is not open. An inherited
+    // descriptor has no owner that could close it; of any other, only the flags are read.
     let fd = unsafe { BorrowedFd::borrow_raw(number) };
     let flags = fcntl_getfd(fd).ok()?;
     if flags.contains(FdFlags::CLOEXEC) {
         return None;
     }
     fcntl_setfd(fd, flags | FdFlags::CLOEXEC).ok()?;
-    // SAFETY: it is open, and no other owner is there (see the top of this file).
+    // SAFETY: it is open, and has no other owner (see the top of this file).
     Some(unsafe { OwnedFd::from_raw_fd(number) })
 }
 

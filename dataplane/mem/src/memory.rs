@@ -274,8 +274,8 @@ mod bulk {
     /// Copies until the end of the shorter slice.
     pub(super) fn copy(targets: &[AtomicU64], sources: &[ReadWord]) {
         let words = targets.len().min(sources.len());
-        // SAFETY: both are mapped for as long as the slices are borrowed, and so long; atomic words
-        // may be written through a shared borrow.
+        // SAFETY: the slices have at least `words` words; atomic words may be written through a
+        // shared borrow.
         unsafe { copy_words(targets.as_ptr().cast(), sources.as_ptr().cast(), words) }
     }
 
@@ -292,12 +292,12 @@ mod bulk {
     }
 
     /// # Safety
-    /// Both ranges have so many words, and the first may be written.
+    /// Both ranges have this many words, and the first may be written.
     unsafe fn copy_words(to: *const u8, from: *const u8, words: usize) {
-        // SAFETY: the ranges are as our caller says. Others may use the words meanwhile, so the
-        // language must not see this as ordinary access, and it does not: what happens in here is
-        // as if a device had done it. The direction flag is clear, as the calling convention has
-        // it, and the string copy changes nothing else but its three registers.
+        // SAFETY: the caller guarantees the ranges. Other threads may access the words at the same
+        // time, so this must not be an ordinary access of the language, and assembly is none: it
+        // counts as the access of a device. By the calling convention the direction flag is clear;
+        // the string copy changes only its three registers.
         unsafe {
             asm!(
                 "rep movsb",

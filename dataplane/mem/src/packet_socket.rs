@@ -166,8 +166,8 @@ impl PacketSocket {
         }
         let fd = self.fd.as_raw_fd();
         let (most, flags) = (FRAMES_PER_CALL as u32, libc::MSG_DONTWAIT | libc::MSG_TRUNC);
-        // SAFETY: each message has a part of the space, which holds `frame_bytes` for each, and
-        // memory for control messages of the length that it says. All outlive the call.
+        // SAFETY: each message has a part of the space, of `frame_bytes` bytes, and memory for
+        // control messages of the length in it. All outlive the call.
         let count =
             unsafe { libc::recvmmsg(fd, messages.as_mut_ptr(), most, flags as _, ptr::null_mut()) };
         let count = match check(count) {
@@ -221,7 +221,7 @@ impl PacketSocket {
     fn set<T>(&self, level: c_int, option: c_int, value: &T) -> Result<(), Errno> {
         let (value, len) = (ptr::from_ref(value).cast(), size_of::<T>() as u32);
         // SAFETY: the kernel reads at most `len` bytes, which the value has; a filter also has a
-        // pointer to instructions, of which it says the right number.
+        // pointer to instructions, and their number.
         check(unsafe { libc::setsockopt(self.fd.as_raw_fd(), level, option, value, len) }).map(drop)
     }
 }
@@ -231,7 +231,7 @@ fn open() -> Result<OwnedFd, CallError> {
     // SAFETY: a call without pointers.
     let fd = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
     let fd = check(fd).map_err(CallError::of("socket"))?;
-    // SAFETY: the kernel just made it, and nothing else has it.
+    // SAFETY: the kernel has just created it, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

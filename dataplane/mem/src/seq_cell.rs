@@ -50,12 +50,12 @@ impl<T: Plain> SeqWriter<T> {
         let words = self.words.as_slice();
         let writing = self.sequence | 1;
         words[SEQUENCE_WORD].store(writing, Ordering::Relaxed);
-        // Release fence: who sees any word of the new value, and then passes the acquire fence in
-        // `try_read`, sees an odd number or a later one.
+        // Release fence: a reader that loads any word of the new value, and then passes the acquire
+        // fence in `try_read`, loads an odd number or a later one.
         fence(Ordering::Release);
         words::store(&words[VALUE_WORD..], value);
         self.sequence = writing.wrapping_add(1);
-        // Release: who sees the even number sees all of the value.
+        // Release: a reader of the even number reads all of the value.
         words[SEQUENCE_WORD].store(self.sequence, Ordering::Release);
     }
 }
@@ -75,8 +75,8 @@ impl<T: Plain> SeqReader<T> {
         let words = self.words.as_slice();
         let before = words[SEQUENCE_WORD].load_acquire();
         let value = words::load(&words[VALUE_WORD..]);
-        // The words above are loaded before the number below: an acquire load would order only what
-        // comes after it.
+        // The words above are loaded before the number below: an acquire load would order only
+        // later loads.
         fence(Ordering::Acquire);
         let after = words[SEQUENCE_WORD].load();
         (before == after && before.is_multiple_of(2)).then_some(value)

@@ -32,7 +32,7 @@ const _: () = {
 pub trait Plain: FromBytes + IntoBytes + Immutable + Copy + 'static {
     const WORDS: usize = {
         let bytes = size_of::<Self>();
-        assert!(bytes > 0 && bytes.is_multiple_of(8), "a shared value is some whole words long");
+        assert!(bytes > 0 && bytes.is_multiple_of(8), "a shared value has a multiple of 8 bytes");
         bytes / 8
     };
 }
@@ -187,10 +187,10 @@ mod memory {
         _region: Arc<Region>,
     }
 
-    // SAFETY: the range owns a share of its region, which any thread may give up, and reaches it
-    // by atomic operations alone, which any thread may do.
+    // SAFETY: the range shares its region, which any thread may drop, and accesses it by atomic
+    // operations only.
     unsafe impl Send for Range {}
-    // SAFETY: as above; a shared range gives out nothing but shared atomic words.
+    // SAFETY: as above; a shared range returns only shared atomic words.
     unsafe impl Sync for Range {}
 
     impl Range {
@@ -220,21 +220,19 @@ mod memory {
         /// Empty if the region is mapped read-only.
         #[inline(always)]
         pub(super) fn targets(&self) -> &[AtomicU64] {
-            // SAFETY: the words are within the region, as `lines` and `cut` see to. It is
-            // page-aligned, so they are aligned; it stays mapped for as long as it lives, which
-            // `_region` sees to; fresh pages are zero and later ones whatever was stored, and any
-            // bytes are a word. `writable` is not 0 only where the region is mapped for writing,
-            // so a store or an exchange finds pages that take it. The region was moved in here and
-            // is shared only as words, so this process reaches this mapping by atomic operations
-            // alone. Other mappings of the same segment count as other processes (see `region`).
+            // SAFETY: `lines` and `cut` keep the words within the region. It is page-aligned, so
+            // they are aligned; `_region` keeps it mapped; and any bytes are a word. `writable` is
+            // not 0 only if the region is mapped for writing, so a store raises no signal. The
+            // region was moved in here and is shared only as words, so this process accesses this
+            // mapping by atomic operations only. Other mappings of the same segment count as other
+            // processes (see `region`).
             unsafe { slice::from_raw_parts(self.first.as_ptr(), self.writable) }
         }
 
         #[inline(always)]
         pub(super) fn sources(&self) -> &[ReadWord] {
-            // SAFETY: as in `targets`, but for the pages, which may be mapped for reading only: a
-            // `ReadWord`, which lies in memory as the word in it, has relaxed loads alone, and
-            // those are allowed there.
+            // SAFETY: as in `targets`, but the pages may be mapped read-only: a `ReadWord`, which
+            // has the layout of its word, has relaxed loads only, which are allowed there.
             unsafe { slice::from_raw_parts(self.first.as_ptr().cast(), self.count) }
         }
     }
