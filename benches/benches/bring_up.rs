@@ -76,7 +76,7 @@ fn ask(managed: &mut Managed, questions: u32) -> Duration {
         let (src_qp, dest_qp, p_key) = (Qpn::GSI, Qpn::GSI, PKey::DEFAULT);
         let datagram = Datagram { slid, dlid, src_qp, dest_qp, p_key, mad };
         managed.subnet.send(Time::START, from, datagram);
-        managed.managers.settle(Time::START, &mut managed.subnet, |_, datagram| {
+        managed.managers.exchange(Time::START, &mut managed.subnet, |_, datagram| {
             let answer = SaMad::parse(&datagram.mad);
             assert_eq!(answer.header.status, MadStatus::OK);
             answers += u32::from(

@@ -27,7 +27,7 @@ pub fn bring_up(spec: &str) -> (Managed, Duration) {
     let at = host(&subnet, 0);
     let began = Instant::now();
     managers.start(&mut subnet, at, SmConfig::default());
-    managers.settle(Time::START, &mut subnet, |_, _| {});
+    managers.exchange(Time::START, &mut subnet, |_, _| {});
     let took = began.elapsed();
     let ports = || subnet.nodes().iter().flat_map(|node| &node.ports[1..]);
     let is_up = ports().all(|port| port.info.port_state == PortState::ACTIVE);

@@ -297,7 +297,7 @@ impl World {
     pub fn settle(&mut self) {
         loop {
             let mut arrived = Vec::new();
-            self.managers.settle(self.now, &mut self.subnet, |at, datagram| {
+            self.managers.exchange(self.now, &mut self.subnet, |at, datagram| {
                 arrived.push((at, datagram));
             });
             for (at, datagram) in arrived {

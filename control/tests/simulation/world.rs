@@ -289,7 +289,7 @@ impl World {
     /// Runs manager and subnet, and passes their results to nodes.
     pub fn settle_subnet(&mut self) {
         let mut arrived = Vec::new();
-        self.managers.settle(self.now, &mut self.subnet, |at, datagram| {
+        self.managers.exchange(self.now, &mut self.subnet, |at, datagram| {
             arrived.push((at, datagram));
         });
         (0..self.nodes.len()).for_each(|nth| self.tell_changes(nth));

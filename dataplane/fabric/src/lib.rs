@@ -168,7 +168,7 @@ impl Fabric {
         let slot = self.programs.receiver(at, &header);
         let is_request = !header.method.is_response();
         let is_managers =
-            self.managers.take(at, header.mgmt_class) && (is_request || slot.is_none());
+            self.managers.takes(at, header.mgmt_class) && (is_request || slot.is_none());
         if is_request && (is_managers || slot.is_some()) {
             self.programs.set_handed_over(header.transaction_id);
         }

@@ -7,7 +7,7 @@
 //! On links with a tap or faults, and on links to other fabrics, a datagram becomes a packet: the
 //! fabric takes it from `poll_departure` and returns it by `receive`.
 
-use crate::node::{Counters, NodeDrop, SubnetNode};
+use crate::node::{Counters, NodeDrop, NodePort, SubnetNode};
 use crate::pma;
 use crate::sma::directed::{self, DirectedPosition, Step};
 use crate::sma::{self, Handled, Mad, MadArrival};
@@ -130,18 +130,26 @@ impl Subnet {
         &mut self.nodes[index as usize]
     }
 
+    pub fn port(&self, end: End) -> &NodePort {
+        &self.nodes[end.node as usize].ports[usize::from(end.port)]
+    }
+
+    pub fn port_mut(&mut self, end: End) -> &mut NodePort {
+        &mut self.node_mut(end.node).ports[usize::from(end.port)]
+    }
+
     /// Sends a datagram from a port (0 at a switch), and handles all that follows.
     ///
-    /// The P_Key becomes the port's own entry for that partition, as with any queue pair: an answer
-    /// to a limited member has the full key of who answers. A partition that the port is not in
-    /// stays what it is, for the first switch to refuse.
+    /// The P_Key becomes the port's own entry for that partition, as with any queue pair: the
+    /// answer of a full member to a limited one has the full key. A key of a partition that the
+    /// port is not in stays unchanged, and the first switch refuses it.
     pub fn send(&mut self, now: Time, from: End, mut datagram: Datagram) {
         datagram.p_key = self.nodes[from.node as usize].own_p_key(from.port, datagram.p_key);
         let datagram = Box::new(datagram);
         self.carry(now, Travelling { at: from, starts: true, hops: 0, datagram });
     }
 
-    /// Receives a datagram that came to a port as a packet, after this many links.
+    /// Receives a datagram that arrived at a port as a packet, after this many links.
     pub fn receive(&mut self, now: Time, to: End, hops: u8, datagram: Datagram) {
         let datagram = Box::new(datagram);
         self.carry(now, Travelling { at: to, starts: false, hops, datagram });
@@ -228,7 +236,7 @@ impl Subnet {
     fn train(&mut self, end: End) {
         let Some((peer, link)) = self.topology.peer(end) else { return self.train_foreign(end) };
         let (rate, ends) = (link.rate, [end, peer]);
-        let info = ends.map(|end| self.nodes[end.node as usize].ports[usize::from(end.port)].info);
+        let info = ends.map(|end| self.port(end).info);
         if info.iter().any(|info| info.port_phys_state != PortPhysState::POLLING) {
             return;
         }
@@ -266,12 +274,12 @@ impl Subnet {
         if class != MgmtClass::SUBN_DIRECTED_ROUTE || !is_here {
             return self.visit_by_lid(now, travelling, is_here, next);
         }
-        let place = DirectedPosition {
+        let position = DirectedPosition {
             in_port: (!travelling.starts).then_some(at.port),
             is_switch: node.is_switch(),
             num_ports: node.identity.num_ports,
         };
-        match directed::step(place, &mut travelling.datagram.mad) {
+        match directed::step(position, &mut travelling.datagram.mad) {
             Step::Agent => self.arrive(now, travelling, next),
             Step::Sender => self.deliver(travelling),
             Step::Port(port) => self.cross(travelling, port, next),
@@ -350,7 +358,7 @@ impl Subnet {
     fn cross(&mut self, travelling: Travelling, port: u8, next: &mut VecDeque<Travelling>) {
         let Travelling { at, hops, datagram, .. } = travelling;
         let from = End { port, ..at };
-        let is_up = self.nodes[at.node as usize].ports[usize::from(port)].is_linked();
+        let is_up = self.port(from).is_linked();
         if next.len() >= TRAVELLING_MAX {
             return self.count(at.node, NodeDrop::Full);
         }

@@ -153,7 +153,7 @@ fn may_leave(node: &SubnetNode, packet: &Transit, number: u8) -> Result<Hop, Nod
 fn admit(node: &mut SubnetNode, packet: &Transit) -> Result<(), NodeDrop> {
     let entered = may_enter(node, packet);
     let Some(port) = node.ports.get_mut(usize::from(packet.in_port)) else {
-        return Err(counted(node, NodeDrop::NoPort));
+        return Err(count(node, NodeDrop::NoPort));
     };
     // Data on an armed link show that its other end is active (IBA 7.2.7).
     if packet.vl != Lrh::VL_MANAGEMENT && packet.in_port != 0 && port.takes_data() {
@@ -168,7 +168,7 @@ fn admit(node: &mut SubnetNode, packet: &Transit) -> Result<(), NodeDrop> {
         }
         Err(drop) => {
             counters.rcv_errors.add(1);
-            Err(counted(node, drop))
+            Err(count(node, drop))
         }
     }
 }
@@ -190,10 +190,10 @@ fn leave(node: &mut SubnetNode, packet: &Transit, number: u8) -> Result<Hop, Nod
         _ if packet.vl == Lrh::VL_MANAGEMENT => counters.vl15_dropped.add(1),
         _ => counters.xmit_discards.add(1),
     }
-    Err(counted(node, drop))
+    Err(count(node, drop))
 }
 
-fn counted(node: &mut SubnetNode, drop: NodeDrop) -> NodeDrop {
+fn count(node: &mut SubnetNode, drop: NodeDrop) -> NodeDrop {
     node.drops.count(drop);
     drop
 }
@@ -201,7 +201,7 @@ fn counted(node: &mut SubnetNode, drop: NodeDrop) -> NodeDrop {
 /// Counts a packet without a route, at its input port.
 fn relay_error(node: &mut SubnetNode, packet: &Transit, drop: NodeDrop) -> NodeDrop {
     node.ports[usize::from(packet.in_port)].counters.rcv_switch_relay_errors.add(1);
-    counted(node, drop)
+    count(node, drop)
 }
 
 /// Counts a partition violation, and raises a trap.
@@ -223,7 +223,7 @@ fn violation(node: &mut SubnetNode, packet: &Transit, port: u8, drop: NodeDrop) 
         let details = TrapDetails::BadPKeyAtSwitch(trap);
         node.raise(0, TrapNumber::BAD_P_KEY_AT_SWITCH, details);
     }
-    counted(node, drop)
+    count(node, drop)
 }
 
 #[cfg(test)]
@@ -349,7 +349,7 @@ mod tests {
 
     // req: iba-partitions
     #[test]
-    fn strangers_to_a_partition_are_dropped_counted_and_trapped() {
+    fn packets_of_other_partitions_are_dropped_counted_and_trapped() {
         let mut node = switch();
         node.ports[0].info.master_sm_lid = Lid(1);
         let stranger = Transit { p_key: Some(PKey(0x8123)), ..PACKET };
@@ -385,7 +385,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_packet_goes_on_or_is_counted(
+        fn any_packet_is_forwarded_or_counted(
             in_port in 0u8..8, dlid in prop_oneof![0u16..10, 0xbffeu16..=0xc002, any::<u16>()],
             sl: u8, vl in prop_oneof![Just(0u8), Just(15), any::<u8>()], p_key: Option<u16>,
         ) {

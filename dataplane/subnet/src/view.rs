@@ -32,8 +32,9 @@ impl Path {
     }
 }
 
+/// A port by its node's index in the view, and its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place {
+pub(crate) struct PortRef {
     pub(crate) node: u32,
     pub(crate) port: u8,
 }
@@ -42,8 +43,8 @@ pub(crate) struct Place {
 pub(crate) struct View {
     pub(crate) nodes: Vec<SeenNode>,
     by_guid: BTreeMap<Guid, u32>,
-    by_port_guid: BTreeMap<Guid, Place>,
-    by_lid: Vec<Option<Place>>,
+    by_port_guid: BTreeMap<Guid, PortRef>,
+    by_lid: Vec<Option<PortRef>>,
 }
 
 pub(crate) struct SeenNode {
@@ -62,7 +63,7 @@ pub(crate) struct SeenPort {
     pub(crate) path: Path,
     /// None before it was read.
     pub(crate) info: Option<PortInfo>,
-    pub(crate) peer: Option<Place>,
+    pub(crate) peer: Option<PortRef>,
     /// The assigned LID: the first of 2^lmc.
     pub(crate) lid: Lid,
     pub(crate) lmc: u8,
@@ -137,12 +138,12 @@ impl View {
         &self.nodes[index as usize]
     }
 
-    pub(crate) fn port(&self, place: Place) -> &SeenPort {
-        &self.node(place.node).ports[usize::from(place.port)]
+    pub(crate) fn port(&self, at: PortRef) -> &SeenPort {
+        &self.node(at.node).ports[usize::from(at.port)]
     }
 
-    pub(crate) fn port_mut(&mut self, place: Place) -> &mut SeenPort {
-        &mut self.nodes[place.node as usize].ports[usize::from(place.port)]
+    pub(crate) fn port_mut(&mut self, at: PortRef) -> &mut SeenPort {
+        &mut self.nodes[at.node as usize].ports[usize::from(at.port)]
     }
 
     pub(crate) fn switch_mut(&mut self, node: u32) -> Option<&mut SeenSwitch> {
@@ -158,11 +159,11 @@ impl View {
     }
 
     /// The port with a GUID; of a switch, port 0.
-    pub(crate) fn by_port_guid(&self, guid: Guid) -> Option<Place> {
+    pub(crate) fn by_port_guid(&self, guid: Guid) -> Option<PortRef> {
         self.by_port_guid.get(&guid).copied()
     }
 
-    pub(crate) fn by_lid(&self, lid: Lid) -> Option<Place> {
+    pub(crate) fn by_lid(&self, lid: Lid) -> Option<PortRef> {
         *self.by_lid.get(usize::from(lid.0))?
     }
 
@@ -187,26 +188,26 @@ impl View {
     }
 
     /// Sets the GUID of a port; `false` if another port has it.
-    pub(crate) fn name_port(&mut self, place: Place, guid: Guid) -> bool {
-        self.port_mut(place).guid = guid;
-        *self.by_port_guid.entry(guid).or_insert(place) == place
+    pub(crate) fn name_port(&mut self, at: PortRef, guid: Guid) -> bool {
+        self.port_mut(at).guid = guid;
+        *self.by_port_guid.entry(guid).or_insert(at) == at
     }
 
-    pub(crate) fn address(&mut self, place: Place, lid: Lid, lmc: u8) {
-        let port = self.port_mut(place);
+    pub(crate) fn address(&mut self, at: PortRef, lid: Lid, lmc: u8) {
+        let port = self.port_mut(at);
         (port.lid, port.lmc) = (lid, lmc);
         let (first, count) = (usize::from(lid.0), usize::from(port.lid_count()));
         if self.by_lid.len() < first + count {
             self.by_lid.resize(first + count, None);
         }
-        self.by_lid[first..first + count].fill(Some(place));
+        self.by_lid[first..first + count].fill(Some(at));
     }
 
     /// All ports with a LID.
-    pub(crate) fn managed(&self) -> impl Iterator<Item = (Place, &SeenPort)> {
+    pub(crate) fn managed(&self) -> impl Iterator<Item = (PortRef, &SeenPort)> {
         self.nodes.iter().zip(0..).flat_map(|(node, index)| {
             node.managed_ports()
-                .map(move |port| (Place { node: index, port }, &node.ports[usize::from(port)]))
+                .map(move |port| (PortRef { node: index, port }, &node.ports[usize::from(port)]))
                 .filter(|(_, port)| port.guid != Guid(0))
         })
     }
@@ -216,7 +217,7 @@ impl View {
         indexed.filter_map(|(index, node)| Some((index, node, node.switch.as_deref()?)))
     }
 
-    pub(crate) fn by_gid(&self, prefix: u64, gid: Gid) -> Option<Place> {
+    pub(crate) fn by_gid(&self, prefix: u64, gid: Gid) -> Option<PortRef> {
         let is_ours = gid.prefix() == prefix || gid.is_link_local();
         self.by_port_guid(gid.guid()).filter(|_| is_ours)
     }

@@ -41,7 +41,7 @@ impl Routed {
             let config = SmConfig { prefix, ..SmConfig::default() };
             managers.start(&mut subnet, End { node, port: 0 }, config);
         }
-        managers.settle(Time::START, &mut subnet, |_, _| {});
+        managers.exchange(Time::START, &mut subnet, |_, _| {});
         let mut net = Net::new(subnet, 1, Wire::default());
         let seen = Seen::default();
         let noted = seen.clone();

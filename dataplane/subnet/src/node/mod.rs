@@ -129,7 +129,7 @@ impl SubnetNode {
         info.link_width_active = rate.width;
         info.link_speed_active = rate.speed;
         info.link_speed_ext_active = rate.speed_ext;
-        self.link_changed();
+        self.report_link_change();
     }
 
     pub fn link_down(&mut self, port: u8, phys_state: PortPhysState) {
@@ -138,12 +138,12 @@ impl SubnetNode {
         if port.info.port_state != PortState::DOWN {
             port.info.port_state = PortState::DOWN;
             port.counters.link_downed.add(1);
-            self.link_changed();
+            self.report_link_change();
         }
     }
 
     /// A switch raises a trap when the state of a link changed by itself.
-    fn link_changed(&mut self) {
+    fn report_link_change(&mut self) {
         let lid = self.lid(0);
         let Some(forwarding) = &mut self.forwarding else { return };
         forwarding.info.port_state_change = true;

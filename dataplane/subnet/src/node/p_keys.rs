@@ -28,12 +28,12 @@ impl Default for PKeys {
 impl PKeys {
     pub fn new(entries: [PKey; P_KEYS]) -> Self {
         let mut slots = [0; SLOTS];
-        for (place, entry) in entries.iter().enumerate().filter(|(_, entry)| entry.is_valid()) {
+        for (index, entry) in entries.iter().enumerate().filter(|(_, entry)| entry.is_valid()) {
             let mut slot = hash(*entry);
             while slots[slot] != 0 {
                 slot = (slot + 1) % SLOTS;
             }
-            slots[slot] = place as u8 + 1;
+            slots[slot] = index as u8 + 1;
         }
         Self { entries, slots }
     }
@@ -47,9 +47,9 @@ impl PKeys {
     pub fn matching(&self, p_key: PKey) -> Option<u16> {
         let mut slot = hash(p_key);
         // Half of the slots are free, so this ends.
-        while let Some(place) = usize::from(self.slots[slot]).checked_sub(1) {
-            if self.entries[place].matches(p_key) {
-                return Some(place as u16);
+        while let Some(index) = usize::from(self.slots[slot]).checked_sub(1) {
+            if self.entries[index].matches(p_key) {
+                return Some(index as u16);
             }
             slot = (slot + 1) % SLOTS;
         }
@@ -91,7 +91,7 @@ mod tests {
             for wanted in keys.iter().copied().chain([wanted]).map(PKey) {
                 let found = table.matching(wanted);
                 prop_assert_eq!(found.is_some(), entries.iter().any(|own| own.matches(wanted)));
-                prop_assert!(found.is_none_or(|place| entries[usize::from(place)].matches(wanted)));
+                prop_assert!(found.is_none_or(|index| entries[usize::from(index)].matches(wanted)));
             }
         }
     }

@@ -67,7 +67,7 @@ impl NodePort {
             vl_arbitration_high_cap: 64,
             vl_arbitration_low_cap: 64,
             guid_cap: if is_switch { 1 } else { GUIDS as u8 },
-            // A second for the longest way, a millisecond for an answer.
+            // A second for the longest path, a millisecond for an answer.
             subnet_timeout: TimeCode(18),
             resp_time_value: TimeCode(8),
             local_phy_errors: 8,

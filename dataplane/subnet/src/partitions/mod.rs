@@ -24,16 +24,15 @@ pub struct Partitions {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Partition {
-    pub name: String,
     /// Its key, with full membership.
     pub p_key: PKey,
     pub sl: u8,
     pub ipoib: Option<IpoibGroups>,
-    /// Its key comes first in the tables of its members.
+    /// Its key is the first in the tables of its members.
     pub is_first: bool,
     /// The rules of membership. Of several rules for a port, the last one for this port counts,
     /// else the last one for all ports.
-    pub members: Vec<(Who, MembershipKind)>,
+    pub members: Vec<(Members, MembershipKind)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +49,7 @@ pub struct IpoibGroups {
 
 /// The ports that a membership rule applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Who {
+pub enum Members {
     All,
     Kind(NodeType),
     /// The port of the subnet manager.
@@ -81,7 +80,7 @@ impl Default for IpoibGroups {
 
 impl Default for Partitions {
     fn default() -> Self {
-        let members = vec![(Who::All, MembershipKind::Full)];
+        let members = vec![(Members::All, MembershipKind::Full)];
         let ipoib = Some(IpoibGroups::default());
         Self { all: vec![Partition { ipoib, members, ..Partition::default_one() }] }
     }
@@ -91,19 +90,18 @@ impl Partition {
     /// The default partition of a file without a line for it: all ports are limited members.
     fn default_one() -> Self {
         Self {
-            name: "Default".into(),
             p_key: PKey::DEFAULT,
             sl: 0,
             ipoib: None,
             is_first: false,
-            members: vec![(Who::All, MembershipKind::Limited)],
+            members: vec![(Members::All, MembershipKind::Limited)],
         }
     }
 
     fn membership(&self, port: &Candidate) -> Option<MembershipKind> {
-        let rule = |is_alone: bool| {
+        let rule = |is_one: bool| {
             let mut rules = self.members.iter().rev();
-            rules.find(|(who, _)| who.is_alone() == is_alone && who.is(port))
+            rules.find(|(members, _)| members.is_one() == is_one && members.include(port))
         };
         let is_default = self.p_key == PKey::DEFAULT;
         if is_default && port.is_manager {
@@ -112,7 +110,7 @@ impl Partition {
         rule(true).or_else(|| rule(false)).map(|(_, membership)| *membership)
     }
 
-    /// The multicast groups that it has from the beginning: IPv4 broadcast and IPv6 all-nodes, in
+    /// Its permanent multicast groups: IPv4 broadcast and IPv6 all-nodes, in
     /// every scope.
     pub fn broadcast_groups(&self) -> Vec<Gid> {
         let scopes = self.ipoib.iter().flat_map(|groups| &groups.scopes);
@@ -144,12 +142,12 @@ pub(crate) struct Candidate {
     pub(crate) is_manager: bool,
 }
 
-impl Who {
-    fn is_alone(self) -> bool {
+impl Members {
+    fn is_one(self) -> bool {
         matches!(self, Self::Port(_) | Self::Manager)
     }
 
-    fn is(self, port: &Candidate) -> bool {
+    fn include(self, port: &Candidate) -> bool {
         match self {
             Self::All => true,
             Self::Kind(kind) => port.kind == kind,

@@ -8,7 +8,7 @@
 //! A partition can run over several lines. Lines about a group other than those of IP over
 //! InfiniBand (`mgid=`) are not known here.
 
-use super::{IpoibGroups, MembershipKind, PARTITIONS_MAX, Partition, Partitions, Who};
+use super::{IpoibGroups, Members, MembershipKind, PARTITIONS_MAX, Partition, Partitions};
 use super::{PartitionError, PartitionProblem as Problem};
 use pollux_wire::address::{Guid, Scope};
 use pollux_wire::keys::{PKey, QKey};
@@ -131,7 +131,7 @@ impl Reader<'_> {
             p_key = key.ok_or_else(|| self.wrong(word, Problem::PKey))?.full();
         }
         let default = Partition::default_one();
-        let partition = Partition { name: name.into(), p_key, members: Vec::new(), ..default };
+        let partition = Partition { p_key, members: Vec::new(), ..default };
         let has_key = key.is_some() || is_default;
         Ok(Head { partition, has_key, default_membership: MembershipKind::Limited })
     }
@@ -196,23 +196,23 @@ impl Reader<'_> {
         if word.is_empty() {
             return Ok(());
         }
-        let (who, membership) = word.split_once('=').map_or((word, None), |(w, m)| (w, Some(m)));
-        let who = match who.trim().to_ascii_uppercase().as_str() {
-            "ALL" => Who::All,
-            "ALL_CAS" => Who::Kind(NodeType::CHANNEL_ADAPTER),
-            "ALL_SWITCHES" => Who::Kind(NodeType::SWITCH),
-            "ALL_ROUTERS" => Who::Kind(NodeType::ROUTER),
-            "SELF" => Who::Manager,
+        let (ports, membership) = word.split_once('=').map_or((word, None), |(w, m)| (w, Some(m)));
+        let ports = match ports.trim().to_ascii_uppercase().as_str() {
+            "ALL" => Members::All,
+            "ALL_CAS" => Members::Kind(NodeType::CHANNEL_ADAPTER),
+            "ALL_SWITCHES" => Members::Kind(NodeType::SWITCH),
+            "ALL_ROUTERS" => Members::Kind(NodeType::ROUTER),
+            "SELF" => Members::Manager,
             guid => {
                 let guid = number(guid).filter(|guid| *guid != 0).map(Guid);
-                Who::Port(guid.ok_or_else(|| self.wrong(word, Problem::Member))?)
+                Members::Port(guid.ok_or_else(|| self.wrong(word, Problem::Member))?)
             }
         };
         let membership = match membership {
             Some(word) => self.membership(word.trim())?,
             None => head.default_membership,
         };
-        head.partition.members.push((who, membership));
+        head.partition.members.push((ports, membership));
         Ok(())
     }
 
@@ -280,13 +280,13 @@ mod tests {
         let groups = default.ipoib.as_ref().unwrap();
         assert_eq!((groups.mtu, groups.rate), (Mtu::BYTES_4096, Rate::GBPS_100));
         assert_eq!(blue.ipoib.as_ref().unwrap().q_key, QKey(0xabcd));
-        assert_eq!((red.p_key, &*red.name, red.members.len()), (PKey(0x8124), "red", 0));
+        assert_eq!((red.p_key, red.members.len()), (PKey(0x8124), 0));
         let gids = blue.broadcast_groups().into_iter().map(|gid: Gid| gid.to_string());
         assert_eq!(gids.collect::<Vec<_>>(), ["ff12:401b:8123::ffff:ffff", "ff12:601b:8123::1"]);
     }
 
     #[test]
-    fn without_a_word_of_it_all_are_limited_members_of_the_default() {
+    fn without_a_line_all_ports_are_limited_members_of_the_default() {
         let read = Partitions::read("conf", "blue=2:ALL;").unwrap();
         assert_eq!(read.keys(&port(7)), [PKey(0x7fff), PKey(2)]);
         assert_eq!(read.keys(&port(1)), [PKey::DEFAULT, PKey(2)]);

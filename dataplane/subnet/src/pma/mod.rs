@@ -90,7 +90,7 @@ fn class_port_info(node: &SubnetNode) -> ClassPortInfo {
     }
 }
 
-/// The counters of a port. The sum of all ports is not supported, and the capabilities say so.
+/// The counters of a port. By the capabilities, the sum of all ports is not supported.
 fn counters(node: &mut SubnetNode, port: u8) -> Result<&mut Counters, MadStatus> {
     let is_switch = node.is_switch();
     let port = node.ports.get_mut(usize::from(port)).filter(|_| port > 0 || is_switch);

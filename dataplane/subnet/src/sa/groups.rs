@@ -199,7 +199,7 @@ impl Groups {
         }
         let mlid = self.free_mlid().ok_or(MadStatus::SA_NO_RESOURCES)?;
         let scope = if mask.contains(Mask::SCOPE) { wanted.scope } else { Scope::LINK_LOCAL };
-        let mgid = if is_nameless { unnamed(scope, mlid) } else { wanted.mgid };
+        let mgid = if is_nameless { generate_mgid(scope, mlid) } else { wanted.mgid };
         if !mgid.is_multicast() || self.all.contains_key(&mgid) {
             return Err(invalid);
         }
@@ -370,7 +370,7 @@ fn has_key(keys: &[PKey], p_key: PKey) -> bool {
 }
 
 /// The MGID of a group whose creator gave none: a signature of ours, with its MLID.
-fn unnamed(scope: Scope, mlid: Lid) -> Gid {
+fn generate_mgid(scope: Scope, mlid: Lid) -> Gid {
     ipoib_gid(scope, 0xa01b, PKey::DEFAULT, mlid.0.into())
 }
 

@@ -28,7 +28,7 @@ use crate::partitions::Partitions;
 use crate::sma::Mad;
 use crate::subnet::Datagram;
 use crate::time::Time;
-use crate::view::{Place, View};
+use crate::view::{PortRef, View};
 use groups::{Groups, Requester};
 use pollux_verbs::rmpp::{Reception, SegmentOutcome, Transfers};
 use pollux_wire::address::{Gid, Lid, Qpn};
@@ -116,7 +116,7 @@ type Answered = Result<Answer, MadStatus>;
 struct Question {
     mad: SaMad,
     from: Datagram,
-    place: Place,
+    at: PortRef,
     is_trusted: bool,
 }
 
@@ -152,7 +152,8 @@ impl Administrator {
             return;
         }
         if header.method == Method::REPORT_RESP {
-            let is_ours = self.subscriptions.acknowledged(datagram.slid, header.transaction_id);
+            let is_ours =
+                self.subscriptions.handle_acknowledgement(datagram.slid, header.transaction_id);
             self.counters.strays += u64::from(!is_ours);
             return;
         }
@@ -209,7 +210,7 @@ impl Administrator {
 
     fn handle_query(&mut self, now: Time, view: &View, from: Datagram) {
         let mad = SaMad::parse(&from.mad);
-        let Some(place) = view.by_lid(from.slid) else {
+        let Some(at) = view.by_lid(from.slid) else {
             self.counters.strays += 1;
             return;
         };
@@ -224,7 +225,7 @@ impl Administrator {
             return;
         }
         self.counters.answered += 1;
-        let question = Question { mad, from, place, is_trusted };
+        let question = Question { mad, from, at, is_trusted };
         match self.answer(now, view, &question) {
             Ok(Answer::One(data, attribute_offset)) => {
                 let mad = response(&question.mad, MadStatus::OK, attribute_offset, data);
@@ -338,21 +339,21 @@ impl Administrator {
     }
 
     fn table(&self, bytes: Vec<u8>, offset: u16) -> Answered {
-        let has_room = self.transfers.can_start(bytes.len());
-        has_room.then_some(Answer::Table(bytes, offset)).ok_or(MadStatus::BUSY)
+        let can_start = self.transfers.can_start(bytes.len());
+        can_start.then_some(Answer::Table(bytes, offset)).ok_or(MadStatus::BUSY)
     }
 
     fn set(&mut self, now: Time, view: &View, question: &Question) -> Answered {
         match question.mad.header.attribute_id {
             McMemberRecord::ID => {
                 let (mask, wanted) = record::<McMemberRecord>(question)?;
-                let place = self.place_of(view, wanted.port_gid)?;
-                let port = view.port(place);
+                let at = self.find_port(view, wanted.port_gid)?;
+                let port = view.port(at);
                 let info = port.info.ok_or(MadStatus::SA_INVALID_GID)?;
-                let mtu = if place.port == 0 { info.mtu_cap } else { info.neighbor_mtu };
+                let mtu = if at.port == 0 { info.mtu_cap } else { info.neighbor_mtu };
                 let rate = info.rate().unwrap_or(Rate::GBPS_2_5);
                 let keys = port.p_keys.as_deref().unwrap_or_default();
-                let requester = requester(view, question, place);
+                let requester = requester(view, question, at);
                 self.groups.join(mask, &wanted, &requester, (mtu, rate, keys)).map(Answer::one)
             }
             ServiceRecord::ID => {
@@ -361,7 +362,7 @@ impl Administrator {
             }
             InformInfo::ID => {
                 let (_, wanted) = record::<InformInfo>(question)?;
-                let gid = self.gid_of(view, question.place);
+                let gid = self.gid_of(view, question.at);
                 self.subscriptions.set(gid, &question.from, &wanted)?;
                 Ok(Answer::one(wanted))
             }
@@ -369,7 +370,7 @@ impl Administrator {
         }
     }
 
-    fn place_of(&self, view: &View, gid: Gid) -> Result<Place, MadStatus> {
+    fn find_port(&self, view: &View, gid: Gid) -> Result<PortRef, MadStatus> {
         view.by_gid(self.prefix, gid).ok_or(MadStatus::SA_INVALID_GID)
     }
 
@@ -377,8 +378,8 @@ impl Administrator {
         match question.mad.header.attribute_id {
             McMemberRecord::ID => {
                 let (mask, wanted) = record::<McMemberRecord>(question)?;
-                let place = self.place_of(view, wanted.port_gid)?;
-                let requester = requester(view, question, place);
+                let at = self.find_port(view, wanted.port_gid)?;
+                let requester = requester(view, question, at);
                 self.groups.leave(mask, &wanted, &requester).map(Answer::one)
             }
             ServiceRecord::ID => {
@@ -395,9 +396,9 @@ impl Administrator {
         /// Members that only send can keep a group alive.
         const SEND_ONLY_FULL_MEMBER: u32 = 1 << 12;
         let own = self.managers.first().and_then(|own| view.by_port_guid(own.guid));
-        let address = own.map(|place| ClassAddress {
-            gid: self.gid_of(view, place),
-            lid: view.port(place).lid,
+        let address = own.map(|at| ClassAddress {
+            gid: self.gid_of(view, at),
+            lid: view.port(at).lid,
             ..ClassAddress::default()
         });
         ClassPortInfo {
@@ -435,12 +436,9 @@ impl Administrator {
     }
 
     /// Ports in a group, each with whether it receives.
-    pub(crate) fn members(&self, mlid: Lid, view: &View) -> Vec<(Place, bool)> {
-        let place = |gid: Gid| view.by_gid(self.prefix, gid);
-        self.groups
-            .members(mlid)
-            .filter_map(|(gid, receives)| Some((place(gid)?, receives)))
-            .collect()
+    pub(crate) fn members(&self, mlid: Lid, view: &View) -> Vec<(PortRef, bool)> {
+        let at = |gid: Gid| view.by_gid(self.prefix, gid);
+        self.groups.members(mlid).filter_map(|(gid, receives)| Some((at(gid)?, receives))).collect()
     }
 
     /// The MLIDs of groups whose members changed since the last call.
@@ -464,10 +462,10 @@ fn record<R: Record>(question: &Question) -> Result<(R::Mask, R), MadStatus> {
     question.mad.record().map_err(|_| MadStatus::SA_REQUEST_INVALID)
 }
 
-fn requester(view: &View, question: &Question, member: Place) -> Requester {
-    let own = view.port(question.place);
+fn requester(view: &View, question: &Question, member: PortRef) -> Requester {
+    let own = view.port(question.at);
     let p_keys = own.p_keys.clone().unwrap_or_default();
-    Requester { is_member: question.place == member, p_keys }
+    Requester { is_member: question.at == member, p_keys }
 }
 
 #[cfg(test)]

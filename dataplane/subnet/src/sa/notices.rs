@@ -12,25 +12,25 @@ use pollux_wire::mad::notice::{
 
 impl Administrator {
     /// A sweep has found changes: ports that have left lose their memberships.
-    pub(crate) fn subnet_changed(&mut self, before: &View, view: &View) {
+    pub(crate) fn handle_changes(&mut self, before: &View, view: &View) {
         let capacity = view.switches().map(|(.., switch)| switch.info.multicast_fdb_cap).min();
         self.groups.set_capacity(capacity.unwrap_or(0).into());
         self.groups.retain(view, self.prefix);
         let prefix = self.prefix;
         self.subscriptions.retain(|gid| view.by_gid(prefix, gid).is_some());
         self.report_groups(view);
-        for (place, port) in before.managed() {
+        for (at, port) in before.managed() {
             if view.by_port_guid(port.guid).is_none() {
-                let gid = self.gid_of(before, place);
+                let gid = self.gid_of(before, at);
                 self.report_gid(view, TrapNumber::GID_OUT_OF_SERVICE, gid);
             }
         }
         if before.nodes.is_empty() {
             return;
         }
-        for (place, port) in view.managed() {
+        for (at, port) in view.managed() {
             if before.by_port_guid(port.guid).is_none() {
-                self.report_gid(view, TrapNumber::GID_IN_SERVICE, self.gid_of(view, place));
+                self.report_gid(view, TrapNumber::GID_IN_SERVICE, self.gid_of(view, at));
             }
         }
     }
@@ -61,10 +61,10 @@ impl Administrator {
     /// that share a partition with it.
     pub(crate) fn report(&mut self, view: &View, notice: Notice) {
         let issuer = view.by_lid(notice.issuer_lid);
-        let issuer_gid = issuer.map_or(Gid::NONE, |place| self.gid_of(view, place));
+        let issuer_gid = issuer.map_or(Gid::NONE, |at| self.gid_of(view, at));
         let keys = |gid: Gid| {
-            let place = view.by_gid(self.prefix, gid);
-            place.and_then(|place| view.port(place).p_keys.as_deref()).unwrap_or_default()
+            let at = view.by_gid(self.prefix, gid);
+            at.and_then(|at| view.port(at).p_keys.as_deref()).unwrap_or_default()
         };
         let subject = match notice.details() {
             TrapDetails::Gid(GidTrap { gid }) => match self.groups.by_mgid(gid) {

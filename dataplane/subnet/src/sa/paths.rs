@@ -4,7 +4,7 @@
 //! meets.
 
 use super::Administrator;
-use crate::view::{Place, View};
+use crate::view::{PortRef, View};
 use pollux_wire::address::{Gid, Guid, Lid};
 use pollux_wire::keys::PKey;
 use pollux_wire::mad::MadStatus;
@@ -22,14 +22,14 @@ const HOP_LIMIT_ROUTED: u8 = u8::MAX;
 /// One end of a path: a port, its GID in the query, and the LID if the query fixes it.
 #[derive(Clone, Copy)]
 struct PathEnd {
-    place: Place,
+    at: PortRef,
     gid: Gid,
     lid: Option<Lid>,
     hop_limit: u8,
 }
 
 #[derive(Clone, Copy)]
-struct Way {
+struct TracedPath {
     mtu: Mtu,
     rate: Rate,
     is_loopback: bool,
@@ -123,22 +123,22 @@ impl Administrator {
         gid: Option<Gid>,
         lid: Option<Lid>,
     ) -> Result<Vec<PathEnd>, MadStatus> {
-        let end = |place: Place, gid, hop_limit| PathEnd { place, gid, lid, hop_limit };
-        let own = |place| end(place, self.gid_of(view, place), 0);
+        let end = |at: PortRef, gid, hop_limit| PathEnd { at, gid, lid, hop_limit };
+        let own = |at| end(at, self.gid_of(view, at), 0);
         match (gid, lid) {
             (Some(gid), lid) => {
-                let here = view.by_gid(self.prefix, gid).map(|place| end(place, gid, 0));
+                let here = view.by_gid(self.prefix, gid).map(|at| end(at, gid, 0));
                 let found = here.or_else(|| {
                     let is_elsewhere = gid.prefix() != self.prefix && !gid.is_link_local();
                     let router = router(view).filter(|_| is_elsewhere && gid.guid() != Guid(0));
-                    router.map(|place| end(place, gid, HOP_LIMIT_ROUTED))
+                    router.map(|at| end(at, gid, HOP_LIMIT_ROUTED))
                 });
                 let found = found.ok_or(MadStatus::SA_INVALID_GID)?;
-                let is_its = lid.is_none_or(|lid| view.by_lid(lid) == Some(found.place));
+                let is_its = lid.is_none_or(|lid| view.by_lid(lid) == Some(found.at));
                 Ok(is_its.then_some(found).into_iter().collect())
             }
             (None, Some(lid)) => Ok(view.by_lid(lid).map(own).into_iter().collect()),
-            (None, None) => Ok(view.managed().map(|(place, _)| own(place)).collect()),
+            (None, None) => Ok(view.managed().map(|(at, _)| own(at)).collect()),
         }
     }
 
@@ -153,22 +153,22 @@ impl Administrator {
         per_pair: u8,
         paths: &mut Vec<PathRecord>,
     ) {
-        let Some((p_key, sl)) = self.partition_of(view, from.place, to.place, mask, wanted) else {
+        let Some((p_key, sl)) = self.partition_of(view, from.at, to.at, mask, wanted) else {
             return;
         };
-        let (source, destination) = (view.port(from.place), view.port(to.place));
+        let (source, destination) = (view.port(from.at), view.port(to.at));
         let count = source.lid_count().max(destination.lid_count()).min(per_pair.into());
         for number in 0..count {
             let own = |lid: Lid, count: u16| Lid(lid.0.wrapping_add(number % count));
             let slid = from.lid.unwrap_or_else(|| own(source.lid, source.lid_count()));
             let dlid = to.lid.unwrap_or_else(|| own(destination.lid, destination.lid_count()));
-            let Some(way) = walk(view, from.place, to.place, dlid) else { continue };
-            let is_one_way = walk(view, to.place, from.place, slid).is_none();
+            let Some(traced) = walk(view, from.at, to.at, dlid) else { continue };
+            let is_one_way = walk(view, to.at, from.at, slid).is_none();
             if is_one_way && mask.contains(Mask::REVERSIBLE) && wanted.reversible {
                 continue;
             }
-            let life_time = if way.is_loopback { TimeCode(0) } else { self.subnet_timeout };
-            let Some(fitting) = fit(mask, wanted, &way, life_time) else { continue };
+            let life_time = if traced.is_loopback { TimeCode(0) } else { self.subnet_timeout };
+            let Some(fitting) = fit(mask, wanted, &traced, life_time) else { continue };
             paths.push(PathRecord {
                 sgid: from.gid,
                 dgid: to.gid,
@@ -191,8 +191,8 @@ impl Administrator {
     fn partition_of(
         &self,
         view: &View,
-        from: Place,
-        to: Place,
+        from: PortRef,
+        to: PortRef,
         mask: Mask,
         wanted: &PathRecord,
     ) -> Option<(PKey, u8)> {
@@ -222,13 +222,13 @@ impl Administrator {
             return Err(MadStatus::SA_INSUFFICIENT_COMPONENTS);
         }
         let sources = self.ends(view, sgid, slid)?;
-        let way = Way { mtu: group.mtu, rate: group.rate, is_loopback: false };
-        let fitting = fit(mask, wanted, &way, group.packet_life_time);
+        let traced = TracedPath { mtu: group.mtu, rate: group.rate, is_loopback: false };
+        let fitting = fit(mask, wanted, &traced, group.packet_life_time);
         let Some(fitting) = fitting else { return Ok(Vec::new()) };
         let path = |from: &PathEnd| PathRecord {
             sgid: from.gid,
             dgid: group.mgid,
-            slid: from.lid.unwrap_or(view.port(from.place).lid),
+            slid: from.lid.unwrap_or(view.port(from.at).lid),
             dlid: group.mlid,
             p_key: group.p_key,
             sl: group.sl,
@@ -237,12 +237,12 @@ impl Administrator {
             hop_limit: group.hop_limit,
             ..fitting
         };
-        let members = sources.iter().filter(|from| view.port(from.place).shares(group.p_key));
+        let members = sources.iter().filter(|from| view.port(from.at).shares(group.p_key));
         Ok(members.map(path).collect())
     }
 
-    pub(super) fn gid_of(&self, view: &View, place: Place) -> Gid {
-        Gid::new(self.prefix, view.port(place).guid)
+    pub(super) fn gid_of(&self, view: &View, at: PortRef) -> Gid {
+        Gid::new(self.prefix, view.port(at).guid)
     }
 }
 
@@ -258,36 +258,36 @@ fn may_talk(one: Option<&[PKey]>, other: Option<&[PKey]>, p_key: PKey) -> bool {
 }
 
 /// The path to other subnets: the router port with the lowest GUID.
-fn router(view: &View) -> Option<Place> {
-    let is_router = |place: &Place| view.node(place.node).info.node_type == NodeType::ROUTER;
-    let ports = view.managed().filter(|(place, _)| is_router(place));
-    ports.min_by_key(|(_, port)| port.guid).map(|(place, _)| place)
+fn router(view: &View) -> Option<PortRef> {
+    let is_router = |at: &PortRef| view.node(at.node).info.node_type == NodeType::ROUTER;
+    let ports = view.managed().filter(|(at, _)| is_router(at));
+    ports.min_by_key(|(_, port)| port.guid).map(|(at, _)| at)
 }
 
 /// Traces the tables from a port to a LID; returns the rate and MTU of the path if it leads there.
-fn walk(view: &View, from: Place, to: Place, dlid: Lid) -> Option<Way> {
+fn walk(view: &View, from: PortRef, to: PortRef, dlid: Lid) -> Option<TracedPath> {
     let start = view.port(from).info?;
-    let mut way = Way { mtu: start.mtu_cap, rate: Rate(0), is_loopback: from == to };
+    let mut traced = TracedPath { mtu: start.mtu_cap, rate: Rate(0), is_loopback: from == to };
     let mut here = from;
     if from == to {
-        way.rate = start.rate().unwrap_or(Rate::GBPS_2_5);
-        return Some(way);
+        traced.rate = start.rate().unwrap_or(Rate::GBPS_2_5);
+        return Some(traced);
     }
     for hop in 0..DirectedSmp::HOPS_MAX {
         let node = view.node(here.node);
         let out = match &node.switch {
             Some(switch) => match switch.port_of(dlid)? {
-                0 => return (Place { port: 0, ..here } == to).then_some(way),
-                port => Place { port, ..here },
+                0 => return (PortRef { port: 0, ..here } == to).then_some(traced),
+                port => PortRef { port, ..here },
             },
             None if hop == 0 => here,
-            None => return (here == to).then_some(way),
+            None => return (here == to).then_some(traced),
         };
         let port = view.port(out);
         let info = port.info?;
         let rate = info.rate()?;
-        way.mtu = way.mtu.min(info.neighbor_mtu);
-        way.rate = if way.rate == Rate(0) { rate } else { way.rate.min(rate) };
+        traced.mtu = traced.mtu.min(info.neighbor_mtu);
+        traced.rate = if traced.rate == Rate(0) { rate } else { traced.rate.min(rate) };
         here = port.peer?;
     }
     None
@@ -295,13 +295,18 @@ fn walk(view: &View, from: Place, to: Place, dlid: Lid) -> Option<Way> {
 
 /// The MTU, rate and lifetime of a path under the selectors of a query, and nothing else; `None` if
 /// the path cannot satisfy them.
-fn fit(mask: Mask, wanted: &PathRecord, way: &Way, life_time: TimeCode) -> Option<PathRecord> {
+fn fit(
+    mask: Mask,
+    wanted: &PathRecord,
+    traced: &TracedPath,
+    life_time: TimeCode,
+) -> Option<PathRecord> {
     let selected = |value, selector| mask.contains(value) && mask.contains(selector);
-    let mut mtu = way.mtu;
+    let mut mtu = traced.mtu;
     if selected(Mask::MTU, Mask::MTU_SELECTOR) {
         mtu = largest(mtu, wanted.mtu, wanted.mtu_selector, Mtu::ALL)?;
     }
-    let mut rate = way.rate;
+    let mut rate = traced.rate;
     if selected(Mask::RATE, Mask::RATE_SELECTOR) {
         rate = largest(rate, wanted.rate, wanted.rate_selector, Rate::ALL)?;
     }

@@ -4,7 +4,7 @@
 //! between fields. One function converts it into a mask of bytes, which compares all records.
 
 use super::Administrator;
-use crate::view::{Place, SeenNode, SeenPort, SeenSwitch, View};
+use crate::view::{PortRef, SeenNode, SeenPort, SeenSwitch, View};
 use pollux_wire::address::{Guid, Lid};
 use pollux_wire::keys::PKey;
 use pollux_wire::layout::{FieldSpec, store_bits};
@@ -131,9 +131,9 @@ type Answer = Result<Table, MadStatus>;
 fn managed<'a>(
     view: &'a View,
     wanted: &Wanted,
-) -> impl Iterator<Item = (Place, &'a SeenPort)> + use<'a> {
+) -> impl Iterator<Item = (PortRef, &'a SeenPort)> + use<'a> {
     let named = wanted.lid.map(|lid| view.by_lid(lid));
-    let one = named.flatten().map(|place| (place, view.port(place)));
+    let one = named.flatten().map(|at| (at, view.port(at)));
     let all = named.is_none().then(|| view.managed());
     one.into_iter().chain(all.into_iter().flatten())
 }
@@ -142,24 +142,23 @@ fn switches<'a>(
     view: &'a View,
     wanted: &Wanted,
 ) -> impl Iterator<Item = (Lid, &'a SeenNode, &'a SeenSwitch)> + use<'a> {
-    managed(view, wanted).filter_map(|(place, port)| {
-        let node = view.node(place.node);
+    managed(view, wanted).filter_map(|(at, port)| {
+        let node = view.node(at.node);
         Some((port.lid, node, node.switch.as_deref()?))
     })
 }
 
 /// All ports of a switch; at other nodes, the port itself.
-fn port_numbers(node: &SeenNode, place: Place) -> RangeInclusive<u8> {
-    if node.is_switch() { 0..=node.info.num_ports } else { place.port..=place.port }
+fn port_numbers(node: &SeenNode, at: PortRef) -> RangeInclusive<u8> {
+    if node.is_switch() { 0..=node.info.num_ports } else { at.port..=at.port }
 }
 
 impl Administrator {
     pub(super) fn node_records(view: &View, mask: u64, wanted: &NodeRecord) -> Answer {
         let mut table = Table::new(Wanted::new(mask, wanted, &[("node_info", NodeInfo::FIELDS)])?);
-        for (place, port) in managed(view, &table.wanted) {
-            let node = view.node(place.node);
-            let local_port_num =
-                if node.is_switch() { node.info.local_port_num } else { place.port };
+        for (at, port) in managed(view, &table.wanted) {
+            let node = view.node(at.node);
+            let local_port_num = if node.is_switch() { node.info.local_port_num } else { at.port };
             let node_info = NodeInfo { port_guid: port.guid, local_port_num, ..node.info };
             let node_description = node.description;
             table.push(NodeRecord { lid: port.lid, node_info, node_description });
@@ -180,9 +179,9 @@ impl Administrator {
         let by_capability = by_capability && mask & CAPABILITY != 0;
         let mask = if by_capability { mask & !CAPABILITY } else { mask };
         let mut table = Table::new(Wanted::new(mask, wanted, &[("port_info", PortInfo::FIELDS)])?);
-        for (place, port) in managed(view, &table.wanted) {
-            let node = view.node(place.node);
-            for port_num in port_numbers(node, place) {
+        for (at, port) in managed(view, &table.wanted) {
+            let node = view.node(at.node);
+            for port_num in port_numbers(node, at) {
                 let Some(info) = node.ports[usize::from(port_num)].info else { continue };
                 let m_key = if is_trusted { info.m_key } else { MKey(0) };
                 let port_info = PortInfo { m_key, ..info };
@@ -196,14 +195,14 @@ impl Administrator {
 
     pub(super) fn link_records(view: &View, mask: u64, wanted: &LinkRecord) -> Answer {
         let mut table = Table::new(Wanted::new(mask, wanted, &[])?);
-        let lid = |place: Place| {
-            let node = view.node(place.node);
-            node.ports[usize::from(node.managed_port(place.port))].lid
+        let lid = |at: PortRef| {
+            let node = view.node(at.node);
+            node.ports[usize::from(node.managed_port(at.port))].lid
         };
         for (index, node) in (0..).zip(&view.nodes) {
             for (from_port, port) in (0..).zip(&node.ports) {
                 let Some(to) = port.peer else { continue };
-                let from_lid = lid(Place { node: index, port: from_port });
+                let from_lid = lid(PortRef { node: index, port: from_port });
                 table.push(LinkRecord { from_lid, from_port, to_port: to.port, to_lid: lid(to) });
             }
         }
@@ -251,9 +250,9 @@ impl Administrator {
 
     pub(super) fn p_key_records(view: &View, mask: u64, wanted: &PKeyTableRecord) -> Answer {
         let mut table = Table::new(Wanted::new(mask, wanted, &[])?);
-        for (place, port) in managed(view, &table.wanted) {
-            let node = view.node(place.node);
-            for port_num in port_numbers(node, place) {
+        for (at, port) in managed(view, &table.wanted) {
+            let node = view.node(at.node);
+            for port_num in port_numbers(node, at) {
                 let keys = &node.ports[usize::from(port_num)].p_keys;
                 for (block, keys) in (0..).zip(keys.iter().flat_map(|keys| keys.chunks(32))) {
                     let key = |i: usize| keys.get(i).copied().unwrap_or(PKey::INVALID);
@@ -276,8 +275,8 @@ impl Administrator {
         for own in self.managers.iter().copied() {
             let sm_key = if is_trusted { own.sm_key } else { SmKey(0) };
             let sm_info = SmInfo { sm_key, ..own };
-            let place = view.by_port_guid(sm_info.guid).filter(|_| sm_info.guid != Guid(0));
-            let lid = place.map_or(Lid::NONE, |place| view.port(place).lid);
+            let at = view.by_port_guid(sm_info.guid).filter(|_| sm_info.guid != Guid(0));
+            let lid = at.map_or(Lid::NONE, |at| view.port(at).lid);
             table.push(SmInfoRecord { lid, sm_info });
         }
         table.finish()

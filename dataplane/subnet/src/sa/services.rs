@@ -65,7 +65,7 @@ impl Services {
             return Err(MadStatus::SA_INSUFFICIENT_COMPONENTS);
         }
         let found = self.all.values().map(|(record, _)| record);
-        let mut found = found.filter(|record| is_meant(mask.common(IDENTITY), wanted, record));
+        let mut found = found.filter(|record| matches(mask.common(IDENTITY), wanted, record));
         let record = found.next().copied().ok_or(MadStatus::SA_NO_RECORDS)?;
         if record.service_key != wanted.service_key {
             return Err(MadStatus::SA_DENIED);
@@ -89,8 +89,8 @@ impl Services {
             }),
             ..*record
         };
-        let meant = self.all.values().filter(|(record, _)| is_meant(mask, wanted, record));
-        meant.map(shown).collect()
+        let matching = self.all.values().filter(|(record, _)| matches(mask, wanted, record));
+        matching.map(shown).collect()
     }
 
     pub(super) fn due(&self) -> Option<Time> {
@@ -102,7 +102,7 @@ impl Services {
     }
 }
 
-fn is_meant(mask: Mask, wanted: &ServiceRecord, own: &ServiceRecord) -> bool {
+fn matches(mask: Mask, wanted: &ServiceRecord, own: &ServiceRecord) -> bool {
     let is = |bit: Mask, equal: bool| !mask.contains(bit) || equal;
     is(Mask::SERVICE_ID, wanted.service_id == own.service_id)
         && is(Mask::SERVICE_GID, wanted.service_gid == own.service_gid)

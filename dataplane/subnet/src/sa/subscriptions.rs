@@ -94,7 +94,7 @@ impl Subscriptions {
     }
 
     /// `false` if there is no such report.
-    pub(super) fn acknowledged(&mut self, from: Lid, transaction_id: u64) -> bool {
+    pub(super) fn handle_acknowledgement(&mut self, from: Lid, transaction_id: u64) -> bool {
         // The transport uses the upper half.
         let id = transaction_id as u32;
         let is_known = self.sent.get(&id).is_some_and(|(report, _)| report.to.lid == from);

@@ -43,7 +43,7 @@ impl World {
 
     fn settle(&mut self) {
         let arrived = &mut self.arrived;
-        self.managers.settle(self.now, &mut self.subnet, |at, datagram| {
+        self.managers.exchange(self.now, &mut self.subnet, |at, datagram| {
             arrived.push((at, SaMad::parse(&datagram.mad)));
         });
     }

@@ -10,7 +10,7 @@ use super::trees::Trees;
 use super::{Other, Purpose, SubnetManager, Sweep, lids};
 use crate::time::Time;
 use crate::topology::NODES_MAX;
-use crate::view::{Path, Place, View};
+use crate::view::{Path, PortRef, View};
 use pollux_wire::address::Guid;
 use pollux_wire::mad::Attribute;
 use pollux_wire::mad::smp::{
@@ -38,7 +38,13 @@ impl SubnetManager {
     }
 
     /// An answer without an error.
-    pub(super) fn answered(&mut self, now: Time, purpose: Purpose, path: Path, data: &[u8; 64]) {
+    pub(super) fn handle_answer(
+        &mut self,
+        now: Time,
+        purpose: Purpose,
+        path: Path,
+        data: &[u8; 64],
+    ) {
         match purpose {
             Purpose::NodeInfo(from) => self.handle_node_info(from, path, NodeInfo::from_data(data)),
             Purpose::NodeDescription(node) => {
@@ -49,25 +55,25 @@ impl SubnetManager {
                     switch.info = SwitchInfo::from_data(data);
                 }
             }
-            Purpose::PortInfo(place) => self.handle_port_info(place, PortInfo::from_data(data)),
-            Purpose::SmInfo(place) => {
-                self.others.push(Other { place, info: SmInfo::from_data(data) });
+            Purpose::PortInfo(at) => self.handle_port_info(at, PortInfo::from_data(data)),
+            Purpose::SmInfo(at) => {
+                self.others.push(Other { at, info: SmInfo::from_data(data) });
             }
             Purpose::Light(_) => {
                 if SwitchInfo::from_data(data).port_state_change {
                     self.wake();
                 }
             }
-            Purpose::SetPortInfo(place) => {
-                self.view.port_mut(place).info = Some(PortInfo::from_data(data));
+            Purpose::SetPortInfo(at) => {
+                self.view.port_mut(at).info = Some(PortInfo::from_data(data));
             }
             Purpose::SetSwitchInfo(node) => {
                 if let Some(switch) = self.view.switch_mut(node) {
                     switch.info = SwitchInfo::from_data(data);
                 }
             }
-            Purpose::HandOver => self.handed_over(now),
-            Purpose::Poll => self.polled(&SmInfo::from_data(data)),
+            Purpose::HandOver => self.handle_handover_answer(now),
+            Purpose::Poll => self.handle_poll_answer(&SmInfo::from_data(data)),
             Purpose::SetLinearBlock(..)
             | Purpose::SetGroups(_)
             | Purpose::SetPKeys(_)
@@ -92,13 +98,13 @@ impl SubnetManager {
                     switch.groups_written.clear();
                 }
             }
-            Purpose::SetPKeys(place) => self.view.port_mut(place).p_keys = None,
+            Purpose::SetPKeys(at) => self.view.port_mut(at).p_keys = None,
             _ => {}
         }
         self.failed += 1;
     }
 
-    fn handle_node_info(&mut self, from: Option<Place>, path: Path, info: NodeInfo) {
+    fn handle_node_info(&mut self, from: Option<PortRef>, path: Path, info: NodeInfo) {
         let is_switch = info.node_type == NodeType::SWITCH;
         let port = info.local_port_num;
         let is_valid = info.node_guid != Guid(0)
@@ -123,7 +129,7 @@ impl SubnetManager {
                 return;
             }
         };
-        let here = Place { node, port };
+        let here = PortRef { node, port };
         if let Some(from) = from {
             self.join(from, here);
         }
@@ -140,32 +146,33 @@ impl SubnetManager {
         let description = Purpose::NodeDescription(node);
         self.requests.ask(Request::get::<NodeDescription>(path, 0, description));
         if info.node_type == NodeType::SWITCH {
-            self.name(Place { node, port: 0 }, info.port_guid);
+            self.name(PortRef { node, port: 0 }, info.port_guid);
             self.requests.ask(Request::get::<SwitchInfo>(path, 0, Purpose::SwitchInfo(node)));
-            (0..=info.num_ports).for_each(|port| self.ask_port(Place { node, port }));
+            (0..=info.num_ports).for_each(|port| self.ask_port(PortRef { node, port }));
         }
         node
     }
 
     /// Two ports with the same GUID: the second gets no LID until that is repaired.
-    fn name(&mut self, place: Place, guid: Guid) {
-        if !self.found.name_port(place, guid) {
-            self.found.port_mut(place).guid = Guid(0);
+    fn name(&mut self, at: PortRef, guid: Guid) {
+        if !self.found.name_port(at, guid) {
+            self.found.port_mut(at).guid = Guid(0);
             self.failed += 1;
         }
     }
 
-    fn ask_port(&mut self, place: Place) {
-        let path = self.found.node(place.node).path(place.port);
-        let modifier = port_modifier(place.port);
-        self.requests.ask(Request::get::<PortInfo>(path, modifier, Purpose::PortInfo(place)));
+    fn ask_port(&mut self, at: PortRef) {
+        let path = self.found.node(at.node).path(at.port);
+        let modifier = port_modifier(at.port);
+        self.requests.ask(Request::get::<PortInfo>(path, modifier, Purpose::PortInfo(at)));
     }
 
     /// Records a link between two ports. A port with two links has sent a wrong answer, or its
     /// cable was moved during the sweep.
-    fn join(&mut self, one: Place, other: Place) {
-        let is_free =
-            |port: Place, peer: Place| self.found.port(port).peer.is_none_or(|known| known == peer);
+    fn join(&mut self, one: PortRef, other: PortRef) {
+        let is_free = |port: PortRef, peer: PortRef| {
+            self.found.port(port).peer.is_none_or(|known| known == peer)
+        };
         if one == other || !is_free(one, other) || !is_free(other, one) {
             self.failed += 1;
             return;
@@ -175,22 +182,22 @@ impl SubnetManager {
     }
 
     /// Handles the PortInfo of a port: discovery continues over its link, if that is up.
-    fn handle_port_info(&mut self, place: Place, info: PortInfo) {
+    fn handle_port_info(&mut self, at: PortRef, info: PortInfo) {
         let guid = self.guid;
-        let port = self.found.port_mut(place);
+        let port = self.found.port_mut(at);
         port.info = Some(info);
         let is_own = port.guid == guid;
-        let leads_on = port.is_up() && port.peer.is_none() && place.port > 0;
-        let node = self.found.node(place.node);
-        let path = node.path(place.port);
-        let is_managed = node.managed_port(place.port) == place.port;
+        let leads_on = port.is_up() && port.peer.is_none() && at.port > 0;
+        let node = self.found.node(at.node);
+        let path = node.path(at.port);
+        let is_managed = node.managed_port(at.port) == at.port;
         if is_managed && !is_own && info.capability_mask.contains(CapabilityMask::SM) {
-            self.requests.ask(Request::get::<SmInfo>(path, 0, Purpose::SmInfo(place)));
+            self.requests.ask(Request::get::<SmInfo>(path, 0, Purpose::SmInfo(at)));
         }
         if leads_on && (node.is_switch() || is_own) {
-            match path.then(place.port) {
+            match path.then(at.port) {
                 Some(path) => {
-                    let purpose = Purpose::NodeInfo(Some(place));
+                    let purpose = Purpose::NodeInfo(Some(at));
                     self.requests.ask(Request::get::<NodeInfo>(path, 0, purpose));
                 }
                 None => self.failed += 1,
@@ -198,7 +205,7 @@ impl SubnetManager {
         }
     }
 
-    pub(super) fn discovered(&mut self, now: Time) {
+    pub(super) fn finish_discovery(&mut self, now: Time) {
         let mut view = std::mem::take(&mut self.found);
         view.inherit(&mut self.view);
         if view.nodes.is_empty() {

@@ -17,7 +17,7 @@ use super::{Purpose, SubnetManager, Sweep};
 use crate::sa::Administrator;
 use crate::subnet::Datagram;
 use crate::time::Time;
-use crate::view::Place;
+use crate::view::PortRef;
 use pollux_wire::address::Guid;
 use pollux_wire::mad::smp::{LidSmp, MKey, SmControl, SmInfo, SmKey, SmState};
 use pollux_wire::mad::{Attribute, MadHeader, MadStatus, Method, MgmtClass};
@@ -48,7 +48,7 @@ pub(super) enum State {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Other {
-    pub(super) place: Place,
+    pub(super) at: PortRef,
     pub(super) info: SmInfo,
 }
 
@@ -151,27 +151,27 @@ impl SubnetManager {
         if let State::Master { successor, .. } = &mut self.state {
             *successor = Some((other.info.guid, until));
         }
-        self.control(other.place, SmControl::HANDOVER, Purpose::HandOver);
+        self.control(other.at, SmControl::HANDOVER, Purpose::HandOver);
     }
 
     /// The successor has answered. Why not wait until it acknowledges: OpenSM does not.
-    pub(super) fn handed_over(&mut self, now: Time) {
+    pub(super) fn handle_handover_answer(&mut self, now: Time) {
         if let State::Master { successor: Some((successor, _)), .. } = self.state {
             self.stand_by(now, successor);
         }
     }
 
-    fn control(&mut self, place: Place, what: SmControl, purpose: Purpose) {
-        let path = self.view.node(place.node).path(place.port);
+    fn control(&mut self, at: PortRef, what: SmControl, purpose: Purpose) {
+        let path = self.view.node(at.node).path(at.port);
         self.requests.ask(Request::set(path, what.0, self.own_info(), purpose));
     }
 
     /// Acknowledges the handover to the predecessor, as soon as its path is known.
     pub(super) fn acknowledge(&mut self) {
         let State::Master { predecessor, .. } = &mut self.state else { return };
-        let Some(place) = predecessor.and_then(|guid| self.view.by_port_guid(guid)) else { return };
+        let Some(at) = predecessor.and_then(|guid| self.view.by_port_guid(guid)) else { return };
         *predecessor = None;
-        self.control(place, SmControl::ACKNOWLEDGE, Purpose::Control);
+        self.control(at, SmControl::ACKNOWLEDGE, Purpose::Control);
     }
 
     pub(super) fn poll_the_master(&mut self, now: Time) {
@@ -179,10 +179,10 @@ impl SubnetManager {
             State::Standby { master, poll_due, missed } if *poll_due <= now => {
                 *poll_due = now + self.config.poll_interval;
                 *missed += 1;
-                let place = self.view.by_port_guid(*master);
-                match place.filter(|_| *missed <= self.config.polls_missed_max) {
-                    Some(place) => {
-                        let path = self.view.node(place.node).path(place.port);
+                let at = self.view.by_port_guid(*master);
+                match at.filter(|_| *missed <= self.config.polls_missed_max) {
+                    Some(at) => {
+                        let path = self.view.node(at.node).path(at.port);
                         self.requests.ask(Request::get::<SmInfo>(path, 0, Purpose::Poll));
                     }
                     None => self.look_around(now),
@@ -205,7 +205,7 @@ impl SubnetManager {
         self.sweep = Sweep::Resting { since: now, due: now };
     }
 
-    pub(super) fn polled(&mut self, info: &SmInfo) {
+    pub(super) fn handle_poll_answer(&mut self, info: &SmInfo) {
         if let State::Standby { missed, .. } = &mut self.state
             && info.state == SmState::MASTER
         {

@@ -4,7 +4,7 @@
 //! ports without one get the lowest free LIDs.
 
 use crate::config::SmConfig;
-use crate::view::{Place, View};
+use crate::view::{PortRef, View};
 use pollux_wire::address::{Guid, Lid};
 use std::collections::BTreeMap;
 
@@ -12,34 +12,34 @@ use std::collections::BTreeMap;
 /// LID because none is left.
 pub(super) fn assign(view: &mut View, config: &SmConfig, table: &mut BTreeMap<Guid, Lid>) -> usize {
     let lmc = config.lmc.min(7);
-    let mut unassigned: Vec<_> = view.managed().map(|(place, port)| (port.guid, place)).collect();
+    let mut unassigned: Vec<_> = view.managed().map(|(at, port)| (port.guid, at)).collect();
     // A fixed order: of two ports with the same LID, always the same one keeps it.
     unassigned.sort();
     let mut taken = vec![false; usize::from(Lid::UNICAST_LAST.0) + 1];
     taken[0] = true;
-    let mut given: Vec<(Place, Guid, Lid, u8)> = Vec::with_capacity(unassigned.len());
+    let mut given: Vec<(PortRef, Guid, Lid, u8)> = Vec::with_capacity(unassigned.len());
     for is_by_table in [true, false] {
-        for (guid, place) in std::mem::take(&mut unassigned) {
-            let lmc = if view.node(place.node).is_switch() { 0 } else { lmc };
-            let present = view.port(place).info.map(|info| info.lid);
+        for (guid, at) in std::mem::take(&mut unassigned) {
+            let lmc = if view.node(at.node).is_switch() { 0 } else { lmc };
+            let present = view.port(at).info.map(|info| info.lid);
             let wanted = if is_by_table { table.get(&guid).copied() } else { present };
             match wanted.filter(|lid| take(&mut taken, *lid, lmc)) {
-                Some(lid) => given.push((place, guid, lid, lmc)),
-                None => unassigned.push((guid, place)),
+                Some(lid) => given.push((at, guid, lid, lmc)),
+                None => unassigned.push((guid, at)),
             }
         }
     }
     let mut next = 1;
     let mut without = 0;
-    for (guid, place) in unassigned {
-        let lmc = if view.node(place.node).is_switch() { 0 } else { lmc };
+    for (guid, at) in unassigned {
+        let lmc = if view.node(at.node).is_switch() { 0 } else { lmc };
         match free(&mut taken, &mut next, lmc) {
-            Some(lid) => given.push((place, guid, lid, lmc)),
+            Some(lid) => given.push((at, guid, lid, lmc)),
             None => without += 1,
         }
     }
-    for (place, guid, lid, lmc) in given {
-        view.address(place, lid, lmc);
+    for (at, guid, lid, lmc) in given {
+        view.address(at, lid, lmc);
         table.insert(guid, lid);
     }
     without
@@ -74,23 +74,23 @@ mod tests {
     use pollux_wire::mad::smp::{NodeInfo, NodeType, PortInfo};
 
     /// A switch, and adapters with these LIDs.
-    fn view(said: &[u16]) -> View {
+    fn view(present: &[u16]) -> View {
         let mut view = View::default();
-        for (index, lid) in (0u32..).zip([&[0], said].concat()) {
+        for (index, lid) in (0u32..).zip([&[0], present].concat()) {
             let is_switch = index == 0;
             let node_type = if is_switch { NodeType::SWITCH } else { NodeType::CHANNEL_ADAPTER };
             let node_guid = Guid(u64::from(index) + 1);
             let info = NodeInfo { node_type, node_guid, num_ports: 1, ..NodeInfo::default() };
             let node = view.add(info, Path::HERE);
-            let place = Place { node, port: u8::from(!is_switch) };
-            view.name_port(place, node_guid);
-            view.port_mut(place).info = Some(PortInfo { lid: Lid(lid), ..PortInfo::default() });
+            let at = PortRef { node, port: u8::from(!is_switch) };
+            view.name_port(at, node_guid);
+            view.port_mut(at).info = Some(PortInfo { lid: Lid(lid), ..PortInfo::default() });
         }
         view
     }
 
-    fn lids(config: &SmConfig, said: &[u16], table: &mut BTreeMap<Guid, Lid>) -> Vec<u16> {
-        let mut view = view(said);
+    fn lids(config: &SmConfig, present: &[u16], table: &mut BTreeMap<Guid, Lid>) -> Vec<u16> {
+        let mut view = view(present);
         assert_eq!(assign(&mut view, config, table), 0);
         view.managed().map(|(_, port)| port.lid.0).collect()
     }

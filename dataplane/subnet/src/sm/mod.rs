@@ -34,7 +34,7 @@ pub use resident::Residents;
 use crate::sa::Administrator;
 use crate::subnet::Datagram;
 use crate::time::Time;
-use crate::view::{Place, View};
+use crate::view::{PortRef, View};
 use election::{Other, State};
 use pollux_wire::address::{Guid, Lid};
 use pollux_wire::mad::notice::{Notice, TrapNumber};
@@ -49,18 +49,18 @@ const OUTGOING_MAX: usize = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
     /// NodeInfo of the node at the other end of a port; without a port, of our own node.
-    NodeInfo(Option<Place>),
+    NodeInfo(Option<PortRef>),
     NodeDescription(u32),
     SwitchInfo(u32),
-    PortInfo(Place),
-    SmInfo(Place),
+    PortInfo(PortRef),
+    SmInfo(PortRef),
     /// The light sweep of a switch.
     Light(u32),
     SetSwitchInfo(u32),
     SetLinearBlock(u32, u16),
     SetGroups(u32),
-    SetPKeys(Place),
-    SetPortInfo(Place),
+    SetPKeys(PortRef),
+    SetPortInfo(PortRef),
     Poll,
     HandOver,
     /// Another SMInfo Set.
@@ -153,17 +153,12 @@ impl SubnetManager {
         self.counters
     }
 
-    /// The LIDs of all ports so far, to be kept for the next run.
-    pub fn lids(&self) -> &BTreeMap<Guid, Lid> {
-        &self.lids
-    }
-
     pub fn administrator(&self) -> &Administrator {
         &self.sa
     }
 
     /// The manager's own port, once it has been seen.
-    fn own(&self) -> Option<Place> {
+    fn own(&self) -> Option<PortRef> {
         self.view.by_port_guid(self.guid)
     }
 
@@ -184,13 +179,13 @@ impl SubnetManager {
 
     fn handle_smp(&mut self, now: Time, header: &MadHeader, datagram: &Datagram) {
         if header.method.is_response() {
-            let Some((purpose, path)) = self.requests.answered(header) else {
+            let Some((purpose, path)) = self.requests.handle_answer(header) else {
                 self.counters.strays += 1;
                 return;
             };
             let smp = DirectedSmp::parse(&datagram.mad);
             if header.status.without_direction().0 == 0 {
-                self.answered(now, purpose, path, &smp.data);
+                self.handle_answer(now, purpose, path, &smp.data);
             } else {
                 self.handle_failure(purpose);
             }
@@ -265,7 +260,7 @@ impl SubnetManager {
         match self.sweep {
             Sweep::Resting { .. } => return false,
             Sweep::Light => self.rest(now),
-            Sweep::Discovering => self.discovered(now),
+            Sweep::Discovering => self.finish_discovery(now),
             Sweep::Tables => {
                 self.sweep = Sweep::Arming;
                 self.arm();

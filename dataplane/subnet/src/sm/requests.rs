@@ -120,7 +120,7 @@ impl Requests {
     }
 
     /// The request of an answer; `None` if there is none, or if the attribute differs.
-    pub(super) fn answered(&mut self, header: &MadHeader) -> Option<(Purpose, Path)> {
+    pub(super) fn handle_answer(&mut self, header: &MadHeader) -> Option<(Purpose, Path)> {
         // The transport uses the upper half.
         let id = header.transaction_id as u32;
         let asked = self.sent.get(&id)?;
@@ -184,10 +184,10 @@ mod tests {
         let smp = DirectedSmp::parse(&sent[0]);
         assert_eq!((smp.hop_count(), smp.initial_path[1]), (1, 3));
         let other = MadHeader { attribute_modifier: 7, ..header_of(&sent[0]) };
-        assert_eq!(requests.answered(&other), None, "for another port");
+        assert_eq!(requests.handle_answer(&other), None, "for another port");
         let path = Path::HERE.then(3).unwrap();
-        assert_eq!(requests.answered(&header_of(&sent[0])), Some((Purpose::Poll, path)));
-        assert_eq!(requests.answered(&header_of(&sent[0])), None, "only once");
+        assert_eq!(requests.handle_answer(&header_of(&sent[0])), Some((Purpose::Poll, path)));
+        assert_eq!(requests.handle_answer(&header_of(&sent[0])), None, "only once");
         assert!(requests.poll(Time::START).is_some() && requests.poll(Time::START).is_none());
     }
 
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(due, Time::START + SmConfig::default().response_time);
         assert_eq!(requests.overdue(due), None);
         let again = requests.poll(due).unwrap();
-        assert_eq!(requests.answered(&header_of(&first)), None, "too late");
+        assert_eq!(requests.handle_answer(&header_of(&first)), None, "too late");
         assert_ne!(header_of(&first).transaction_id, header_of(&again).transaction_id);
         assert_eq!(requests.overdue(requests.due().unwrap()), Some(Purpose::Poll));
         assert!(requests.is_empty() && requests.due().is_none());

@@ -23,10 +23,9 @@ impl Residents {
     /// Starts a manager at a port, 0 at a switch.
     pub fn start(&mut self, subnet: &mut Subnet, at: End, config: SmConfig) {
         self.stop(subnet, at);
-        let node = subnet.node_mut(at.node);
-        let port = &node.ports[usize::from(at.port)];
+        let port = subnet.port(at);
         let (guid, capability) = (port.guids[0], port.info.capability_mask);
-        node.set_capability(at.port, capability.with(CapabilityMask::SM));
+        subnet.node_mut(at.node).set_capability(at.port, capability.with(CapabilityMask::SM));
         self.all.push((at, SubnetManager::new(config, guid)));
     }
 
@@ -35,9 +34,8 @@ impl Residents {
         let before = self.all.len();
         self.all.retain(|(end, _)| *end != at);
         if self.all.len() < before {
-            let node = subnet.node_mut(at.node);
-            let capability = node.ports[usize::from(at.port)].info.capability_mask;
-            node.set_capability(at.port, capability.without(CapabilityMask::SM));
+            let capability = subnet.port(at).info.capability_mask.without(CapabilityMask::SM);
+            subnet.node_mut(at.node).set_capability(at.port, capability);
         }
     }
 
@@ -45,7 +43,7 @@ impl Residents {
         self.all.iter().find(|(end, _)| *end == at).map(|(_, manager)| manager)
     }
 
-    pub fn take(&self, at: End, class: MgmtClass) -> bool {
+    pub fn takes(&self, at: End, class: MgmtClass) -> bool {
         (class.is_smi() || class == MgmtClass::SUBN_ADM) && self.at(at).is_some()
     }
 
@@ -83,7 +81,7 @@ impl Residents {
 
     /// Exchanges datagrams of managers and subnet until none is left at this time. `others` gets
     /// datagrams that are for no manager.
-    pub fn settle(
+    pub fn exchange(
         &mut self,
         now: Time,
         subnet: &mut Subnet,

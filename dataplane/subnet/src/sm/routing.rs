@@ -8,16 +8,16 @@
 //! An LFT knows a packet's destination and not its source. A switch that can reach a destination by
 //! going down only does so, even where going up first were shorter.
 
-use crate::view::{Place, View};
+use crate::view::{PortRef, View};
 use pollux_wire::mad::smp::LinearForwardingTable;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 
 const FAR: u32 = u32::MAX;
 
-/// Switches and their links among each other. They are numbered by their place here.
+/// Switches and their links among each other. They are numbered by their index here.
 pub(super) struct Graph {
-    /// Places in the view.
+    /// Indexes in the view.
     pub(super) nodes: Vec<u32>,
     pub(super) index: BTreeMap<u32, u32>,
     /// By switch: port, and the switch at its other end.
@@ -52,7 +52,7 @@ impl Graph {
             let mut order: Vec<usize> = (0..graph.nodes.len()).collect();
             order.sort_by_key(|&switch| (rank(switch), Reverse(guid(switch))));
             let mut height = vec![0; order.len()];
-            (0..).zip(order).for_each(|(place, switch)| height[switch] = place);
+            (0..).zip(order).for_each(|(nth, switch)| height[switch] = nth);
             height
         };
         graph.height = order(&|switch| i64::from(from_hosts[switch]));
@@ -91,8 +91,8 @@ impl Graph {
         let descending = self.descending();
         hosts.iter().all(|&to| {
             let any = self.distances(&[to]);
-            let ways = self.ways(to, &descending);
-            hosts.iter().all(|&from| any[from as usize] == FAR || ways.is_legal(from))
+            let legal = self.legal_distances(to, &descending);
+            hosts.iter().all(|&from| any[from as usize] == FAR || legal.has_path(from))
         })
     }
 
@@ -104,7 +104,7 @@ impl Graph {
     }
 
     /// The distance of each switch from one.
-    fn ways(&self, to: u32, descending: &[u32]) -> Ways {
+    fn legal_distances(&self, to: u32, descending: &[u32]) -> LegalDistances {
         let mut down = vec![FAR; self.nodes.len()];
         down[to as usize] = 0;
         let mut next = VecDeque::from([to]);
@@ -123,18 +123,18 @@ impl Graph {
             let nearest = above.map(|&(_, other)| all[other as usize]).min().unwrap_or(FAR);
             all[switch as usize] = nearest.saturating_add(1);
         }
-        Ways { down, all }
+        LegalDistances { down, all }
     }
 
     /// The output ports of `from` on shortest paths.
-    fn candidates(&self, ways: &Ways, any: &[u32], from: u32, out: &mut Vec<u8>) {
+    fn candidates(&self, legal: &LegalDistances, any: &[u32], from: u32, out: &mut Vec<u8>) {
         out.clear();
-        let (down, all) = (ways.down[from as usize], ways.all[from as usize]);
+        let (down, all) = (legal.down[from as usize], legal.all[from as usize]);
         let is_next = |other: u32| {
             if down != FAR {
-                ways.down[other as usize] == down - 1 && self.is_above(from, other)
+                legal.down[other as usize] == down - 1 && self.is_above(from, other)
             } else if all != FAR {
-                self.is_above(other, from) && ways.all[other as usize] == all - 1
+                self.is_above(other, from) && legal.all[other as usize] == all - 1
             } else {
                 any[other as usize] != FAR && any[other as usize] + 1 == any[from as usize]
             }
@@ -176,15 +176,15 @@ impl Graph {
     }
 }
 
-struct Ways {
+struct LegalDistances {
     /// Going down only.
     down: Vec<u32>,
     /// Up and then down.
     all: Vec<u32>,
 }
 
-impl Ways {
-    fn is_legal(&self, from: u32) -> bool {
+impl LegalDistances {
+    fn has_path(&self, from: u32) -> bool {
         self.all[from as usize] != FAR
     }
 }
@@ -199,14 +199,14 @@ pub(super) fn route(view: &mut View, graph: &Graph) {
         if lids.is_empty() {
             continue;
         }
-        let (ways, any) = (graph.ways(to, &descending), graph.distances(&[to]));
+        let (legal, any) = (graph.legal_distances(to, &descending), graph.distances(&[to]));
         for from in 0..graph.nodes.len() as u32 {
             let table = &mut tables[from as usize];
             if from == to {
                 lids.iter().for_each(|&(lid, port)| table[usize::from(lid)] = port);
                 continue;
             }
-            graph.candidates(&ways, &any, from, &mut candidates);
+            graph.candidates(&legal, &any, from, &mut candidates);
             let loads = &mut loads[from as usize];
             for &(lid, _) in &lids {
                 if let Some(port) = lightest(&candidates, loads, lid) {
@@ -234,13 +234,13 @@ fn lightest(candidates: &[u8], loads: &[u32; 256], lid: u16) -> Option<u8> {
 /// By switch: LIDs that it delivers, and the ports where; 0 for its own.
 fn lids_at_switches(view: &View, graph: &Graph) -> Vec<Vec<(u16, u8)>> {
     let mut lids = vec![Vec::new(); graph.nodes.len()];
-    for (place, port) in view.managed() {
-        let is_own = graph.index.contains_key(&place.node);
-        let at = if is_own { Some(Place { port: 0, ..place }) } else { port.peer };
+    for (own, port) in view.managed() {
+        let is_switch = graph.index.contains_key(&own.node);
+        let at = if is_switch { Some(PortRef { port: 0, ..own }) } else { port.peer };
         let Some(at) = at.filter(|_| port.lid.is_unicast()) else { continue };
         if let Some(&switch) = graph.index.get(&at.node) {
-            let own = port.lid.0..port.lid.0 + port.lid_count();
-            lids[switch as usize].extend(own.map(|lid| (lid, at.port)));
+            let range = port.lid.0..port.lid.0 + port.lid_count();
+            lids[switch as usize].extend(range.map(|lid| (lid, at.port)));
         }
     }
     lids

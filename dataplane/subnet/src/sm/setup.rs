@@ -9,7 +9,7 @@ use super::requests::Request;
 use super::{Purpose, SubnetManager};
 use crate::node::PortSet;
 use crate::partitions::Candidate;
-use crate::view::{Place, SeenNode, View};
+use crate::view::{PortRef, SeenNode, View};
 use pollux_wire::address::{Guid, Lid};
 use pollux_wire::keys::PKey;
 use pollux_wire::mad::smp::{
@@ -29,12 +29,12 @@ const STALL_COUNT: u8 = 7;
 impl SubnetManager {
     /// Partitions, routes and groups.
     pub(super) fn write_tables(&mut self, before: &View) {
-        self.sa.subnet_changed(before, &self.view);
+        self.sa.handle_changes(before, &self.view);
         for node in 0..self.view.nodes.len() as u32 {
             self.write_switch(node);
             let ports: Vec<u8> = self.view.node(node).managed_ports().collect();
-            for place in ports.into_iter().map(|port| Place { node, port }) {
-                self.write_partitions(place);
+            for at in ports.into_iter().map(|port| PortRef { node, port }) {
+                self.write_partitions(at);
             }
         }
         self.write_all_groups();
@@ -61,8 +61,8 @@ impl SubnetManager {
     }
 
     /// The keys of a port, and of the switch port at the other end.
-    fn write_partitions(&mut self, place: Place) {
-        let (node, port) = (self.view.node(place.node), self.view.port(place));
+    fn write_partitions(&mut self, at: PortRef) {
+        let (node, port) = (self.view.node(at.node), self.view.port(at));
         if port.guid == Guid(0) || port.info.is_none() {
             return;
         }
@@ -70,7 +70,7 @@ impl SubnetManager {
         let candidate = Candidate { guid, kind, is_manager: guid == self.guid };
         let keys = self.config.partitions.keys(&candidate);
         let (is_switch, cap) = (node.is_switch(), node.info.partition_cap);
-        self.write_p_keys(place, &keys, cap);
+        self.write_p_keys(at, &keys, cap);
         let Some(peer) = peer.filter(|_| !is_switch && self.config.switches_enforce_partitions)
         else {
             return;
@@ -81,28 +81,28 @@ impl SubnetManager {
         }
     }
 
-    fn write_p_keys(&mut self, place: Place, keys: &[PKey], cap: u16) {
+    fn write_p_keys(&mut self, at: PortRef, keys: &[PKey], cap: u16) {
         if cap == 0 {
             return;
         }
-        let (node, port) = (self.view.node(place.node), self.view.port(place));
+        let (node, port) = (self.view.node(at.node), self.view.port(at));
         // A port without space for all its keys makes every sweep fail.
-        let room = keys.len().min(cap.into());
-        self.failed += u64::from(room < keys.len());
-        let keys = &keys[..room];
+        let fitting = &keys[..keys.len().min(cap.into())];
+        self.failed += u64::from(fitting.len() < keys.len());
+        let keys = fitting;
         if port.p_keys.as_deref() == Some(keys) {
             return;
         }
-        let (path, is_switch) = (node.path(place.port), node.is_switch());
+        let (path, is_switch) = (node.path(at.port), node.is_switch());
         let blocks = keys.len().max(port.p_keys.as_ref().map_or(0, Vec::len)).div_ceil(32).max(1);
-        self.view.port_mut(place).p_keys = Some(keys.to_vec());
+        self.view.port_mut(at).p_keys = Some(keys.to_vec());
         for block in 0..blocks {
             let key = |i: usize| keys.get(block * 32 + i).copied().unwrap_or(PKey::INVALID);
             let table = PKeyTable { p_keys: std::array::from_fn(key) };
-            let port = if is_switch { place.port.into() } else { 0 };
+            let port = if is_switch { at.port.into() } else { 0 };
             let modifier = PKeyTableModifier { port, block: block as u16 };
             let modifier = u32::from_be_bytes(modifier.emit());
-            self.requests.ask(Request::set(path, modifier, table, Purpose::SetPKeys(place)));
+            self.requests.ask(Request::set(path, modifier, table, Purpose::SetPKeys(at)));
         }
     }
 
@@ -173,51 +173,51 @@ impl SubnetManager {
 
     /// Addresses and settings of all ports, and `Armed` for those that are new.
     pub(super) fn arm(&mut self) {
-        for place in self.places() {
-            let Some((now, new)) = self.wanted(place) else { continue };
+        for at in self.all_ports() {
+            let Some((now, new)) = self.wanted(at) else { continue };
             let is_new = now.port_state == PortState::INITIALIZE;
             let target = if is_new { PortState::ARMED } else { PortState::NO_CHANGE };
             // Also without other changes: a manager that takes over has no list of members.
-            let client_reregister = self.shall_reregister(&now, &new, place);
+            let client_reregister = self.shall_reregister(&now, &new, at);
             if is_new || client_reregister || new != now {
                 let new = PortInfo { port_state: target, client_reregister, ..new };
-                self.set_port(place, new);
+                self.set_port(at, new);
             }
         }
     }
 
     pub(super) fn activate(&mut self) {
-        for place in self.places() {
-            let info = self.view.port(place).info;
+        for at in self.all_ports() {
+            let info = self.view.port(at).info;
             if let Some(info) = info.filter(|info| info.port_state == PortState::ARMED) {
-                self.set_port(place, PortInfo { port_state: PortState::ACTIVE, ..info });
+                self.set_port(at, PortInfo { port_state: PortState::ACTIVE, ..info });
             }
         }
     }
 
-    fn set_port(&mut self, place: Place, new: PortInfo) {
-        let node = self.view.node(place.node);
-        let path = node.path(place.port);
+    fn set_port(&mut self, at: PortRef, new: PortInfo) {
+        let node = self.view.node(at.node);
+        let path = node.path(at.port);
         let new = PortInfo { port_phys_state: PortPhysState::NO_CHANGE, ..new };
-        let purpose = Purpose::SetPortInfo(place);
-        let request = Request::set(path, port_modifier(place.port), new, purpose);
+        let purpose = Purpose::SetPortInfo(at);
+        let request = Request::set(path, port_modifier(at.port), new, purpose);
         // The M_Key of another manager is readable after its lease, and is then replaced.
-        let managed = Place { port: node.managed_port(place.port), ..place };
+        let managed = PortRef { port: node.managed_port(at.port), ..at };
         let shown = self.view.port(managed).info.map(|info| info.m_key);
         self.requests.ask_with(shown.filter(|key| *key != MKey(0)), request);
     }
 
-    fn places(&self) -> Vec<Place> {
+    fn all_ports(&self) -> Vec<PortRef> {
         let of = |(node, seen): (u32, &SeenNode)| {
-            (0..seen.ports.len() as u8).map(move |port| Place { node, port })
+            (0..seen.ports.len() as u8).map(move |port| PortRef { node, port })
         };
         (0..).zip(&self.view.nodes).flat_map(of).collect()
     }
 
     /// The present and the wanted PortInfo of a port, without its state; `None` if the manager may
     /// not set it.
-    fn wanted(&self, place: Place) -> Option<(PortInfo, PortInfo)> {
-        let (node, port) = (self.view.node(place.node), self.view.port(place));
+    fn wanted(&self, at: PortRef) -> Option<(PortInfo, PortInfo)> {
+        let (node, port) = (self.view.node(at.node), self.view.port(at));
         let now = port.info?;
         let mut new = now;
         let is_managed = port.guid != Guid(0) && port.lid.is_unicast();
@@ -231,7 +231,7 @@ impl SubnetManager {
             (new.master_sm_lid, new.master_sm_sl) = (self.own_lid(), 0);
             new.subnet_timeout = self.config.subnet_timeout;
         }
-        if place.port == 0 {
+        if at.port == 0 {
             return is_managed.then_some((now, new));
         }
         let peer = port.peer.filter(|_| port.is_up())?;
@@ -256,9 +256,9 @@ impl SubnetManager {
         Some((now, new))
     }
 
-    fn shall_reregister(&self, now: &PortInfo, new: &PortInfo, place: Place) -> bool {
+    fn shall_reregister(&self, now: &PortInfo, new: &PortInfo, at: PortRef) -> bool {
         let is_able = now.capability_mask.contains(CapabilityMask::CLIENT_REREGISTRATION);
-        let is_managed = self.view.port(place).guid != Guid(0);
+        let is_managed = self.view.port(at).guid != Guid(0);
         let is_new = now.port_state == PortState::INITIALIZE;
         let has_moved = now.master_sm_lid != new.master_sm_lid || now.lid != new.lid;
         is_able && is_managed && (is_new || has_moved || !self.state.is_in_charge())

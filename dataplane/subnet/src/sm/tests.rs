@@ -53,7 +53,7 @@ impl World {
     }
 
     fn settle(&mut self) {
-        self.managers.settle(self.now, &mut self.subnet, |_, _| {});
+        self.managers.exchange(self.now, &mut self.subnet, |_, _| {});
     }
 
     /// Advances time, from timer to timer.
@@ -200,7 +200,7 @@ fn links_of_a_kind_carry_as_many_addresses() {
 #[test]
 fn addresses_are_kept_by_ports_and_by_the_table() {
     let mut world = World::managed("single:3", SmConfig { lmc: 1, ..SmConfig::default() });
-    let (lids, table) = (world.hosts(), world.manager(1).lids().clone());
+    let (lids, table) = (world.hosts(), world.manager(1).lids.clone());
     assert!(lids.iter().all(|(_, lid)| lid.0.is_multiple_of(2)));
     world.stop(1);
     world.start(2, SmConfig { lmc: 1, ..SmConfig::default() });
@@ -357,7 +357,7 @@ fn with_one_priority_the_lower_guid_is_master() {
 
 // req: iba-sm-election
 #[test]
-fn a_master_in_the_place_of_another_asks_all_to_join_anew() {
+fn a_master_that_takes_over_requests_new_joins() {
     let mut world = World::managed("single:3", SmConfig::default());
     let asked = |world: &World, number| {
         let end = world.host(number);
@@ -535,7 +535,7 @@ fn the_sm_key_is_readable_only_with_the_m_key() {
         let datagram = Datagram::smp(slid, dlid, mad);
         world.subnet.send(world.now, from, datagram);
         let mut answers = Vec::new();
-        world.managers.settle(world.now, &mut world.subnet, |at, answer| {
+        world.managers.exchange(world.now, &mut world.subnet, |at, answer| {
             answers.push((at, SmInfo::from_data(&LidSmp::parse(&answer.mad).data).sm_key));
         });
         assert_eq!(answers, [(from, expected)], "with {shown:?}");

@@ -5,7 +5,7 @@
 
 use super::routing::Graph;
 use crate::node::PortSet;
-use crate::view::{Place, View};
+use crate::view::{PortRef, View};
 use pollux_wire::address::Lid;
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ impl Trees {
         &mut self,
         view: &View,
         mlid: Lid,
-        members: impl Iterator<Item = (Place, bool)>,
+        members: impl Iterator<Item = (PortRef, bool)>,
     ) -> BTreeMap<u32, PortSet> {
         let mut ports: BTreeMap<u32, PortSet> = BTreeMap::new();
         if self.roots.is_empty() {
@@ -56,7 +56,7 @@ impl Trees {
                     break;
                 }
                 own.insert(up);
-                let link = view.port(Place { node, port: up }).peer;
+                let link = view.port(PortRef { node, port: up }).peer;
                 if let Some(peer) = link {
                     ports.entry(node_above).or_default().insert(peer.port);
                 }

@@ -98,7 +98,7 @@ impl Instance<'_> {
         }
         let (input, output) = (modifier.input_port, modifier.output_port);
         let is_there = |port: u8| usize::from(port) < self.node.ports.len();
-        // SwitchInfo says that Sets to all ports at once are not supported.
+        // By SwitchInfo, Sets to all ports at once are not supported.
         let is_one = !modifier.all_input_ports && !modifier.all_output_ports;
         in_range((is_one && is_there(input) && is_there(output)).then_some(()))?;
         let vls = self.node.ports[usize::from(output)].info.operational_vls;

@@ -15,8 +15,8 @@
 //! A route can have a part routed by LID before and behind the directed part; the two DR LIDs are
 //! the ends of these parts, and permissive without one.
 //!
-//! A step reads and writes a few bytes in place: parsing and emitting the whole packet at each node
-//! took most of the time of a subnet bring-up.
+//! A step reads and writes a few bytes in position: parsing and emitting the whole packet at each
+//! node took most of the time of a subnet bring-up.
 
 use super::Mad;
 use pollux_wire::address::Lid;
@@ -54,24 +54,24 @@ const INITIAL_PATH: usize = 128;
 const RETURN_PATH: usize = 192;
 
 /// Decides the next step of a packet, and updates it.
-pub fn step(place: DirectedPosition, mad: &mut Mad) -> Step {
+pub fn step(position: DirectedPosition, mad: &mut Mad) -> Step {
     if mad[HOP_COUNT] > DirectedSmp::HOPS_MAX {
         return Step::Drop;
     }
-    if mad[STATUS] & RETURNING == 0 { step_out(place, mad) } else { step_back(place, mad) }
+    if mad[STATUS] & RETURNING == 0 { step_out(position, mad) } else { step_back(position, mad) }
 }
 
-fn step_out(place: DirectedPosition, mad: &mut Mad) -> Step {
+fn step_out(position: DirectedPosition, mad: &mut Mad) -> Step {
     let (pointer, count) = (mad[HOP_POINTER], mad[HOP_COUNT]);
-    match place.in_port {
+    match position.in_port {
         None if pointer == 0 => {
             mad[HOP_POINTER] = 1;
-            if count == 0 { Step::Agent } else { place.out(mad[INITIAL_PATH + 1]) }
+            if count == 0 { Step::Agent } else { position.out(mad[INITIAL_PATH + 1]) }
         }
-        Some(port) if 0 < pointer && pointer < count && place.is_switch => {
+        Some(port) if 0 < pointer && pointer < count && position.is_switch => {
             mad[RETURN_PATH + usize::from(pointer)] = port;
             mad[HOP_POINTER] = pointer + 1;
-            place.out(mad[INITIAL_PATH + usize::from(pointer) + 1])
+            position.out(mad[INITIAL_PATH + usize::from(pointer) + 1])
         }
         in_port if pointer == count => {
             if let (Some(port), true) = (in_port, count > 0) {
@@ -80,7 +80,7 @@ fn step_out(place: DirectedPosition, mad: &mut Mad) -> Step {
             mad[HOP_POINTER] = count + 1;
             match lid(mad, DR_DLID) {
                 Lid::PERMISSIVE => Step::Agent,
-                lid if place.is_switch => Step::Lid(lid),
+                lid if position.is_switch => Step::Lid(lid),
                 _ => Step::Drop,
             }
         }
@@ -89,13 +89,14 @@ fn step_out(place: DirectedPosition, mad: &mut Mad) -> Step {
     }
 }
 
-fn step_back(place: DirectedPosition, mad: &mut Mad) -> Step {
+fn step_back(position: DirectedPosition, mad: &mut Mad) -> Step {
     let (pointer, count) = (mad[HOP_POINTER], mad[HOP_COUNT]);
-    let is_middle = 1 < pointer && pointer <= count && place.is_switch && place.in_port.is_some();
+    let is_middle =
+        1 < pointer && pointer <= count && position.is_switch && position.in_port.is_some();
     let is_first = pointer == count + 1 && count > 0;
     if is_first || is_middle {
         mad[HOP_POINTER] = pointer - 1;
-        return place.out(mad[RETURN_PATH + usize::from(pointer) - 1]);
+        return position.out(mad[RETURN_PATH + usize::from(pointer) - 1]);
     }
     match pointer {
         0 => Step::Sender,
@@ -103,7 +104,7 @@ fn step_back(place: DirectedPosition, mad: &mut Mad) -> Step {
             mad[HOP_POINTER] = 0;
             match lid(mad, DR_SLID) {
                 Lid::PERMISSIVE => Step::Sender,
-                lid if place.is_switch => Step::Lid(lid),
+                lid if position.is_switch => Step::Lid(lid),
                 _ => Step::Drop,
             }
         }
@@ -128,9 +129,9 @@ mod tests {
     use pollux_wire::mad::MadStatus;
     use proptest::prelude::*;
 
-    fn step(place: DirectedPosition, smp: &mut DirectedSmp) -> Step {
+    fn step(position: DirectedPosition, smp: &mut DirectedSmp) -> Step {
         let mut mad = smp.emit();
-        let step = super::step(place, &mut mad);
+        let step = super::step(position, &mut mad);
         *smp = DirectedSmp::parse(&mad);
         step
     }
@@ -140,8 +141,8 @@ mod tests {
     const ADAPTER: DirectedPosition =
         DirectedPosition { in_port: Some(1), is_switch: false, num_ports: 2 };
 
-    fn start(place: DirectedPosition) -> DirectedPosition {
-        DirectedPosition { in_port: None, ..place }
+    fn start(position: DirectedPosition) -> DirectedPosition {
+        DirectedPosition { in_port: None, ..position }
     }
 
     fn smp(pointer: u8, path: &[u8]) -> DirectedSmp {

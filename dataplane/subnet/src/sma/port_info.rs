@@ -86,8 +86,7 @@ fn is_within_capabilities(now: &PortInfo, new: &PortInfo) -> bool {
         && (is_all_or_none(ext) || now.link_speed_ext_supported.contains(ext))
 }
 
-/// The two values of this field that say nothing about a speed (IBA 14.2.5.6): 31 asks for all, 30
-/// for none.
+/// The two values of this field that are no speed (IBA 14.2.5.6): 31 for all, 30 for none.
 fn is_all_or_none(ext: LinkSpeedExt) -> bool {
     matches!(ext.0, 30 | 31)
 }

@@ -3,10 +3,10 @@
 use super::{NODES_MAX, PORTS_MAX};
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{place}: `{word}`: {problem}")]
+#[error("{location}: `{word}`: {problem}")]
 pub struct TopologyError {
     /// The file and line, or the specification.
-    pub place: String,
+    pub location: String,
     pub word: String,
     pub problem: Problem,
 }
@@ -54,7 +54,7 @@ pub enum Problem {
 }
 
 impl TopologyError {
-    pub(super) fn new(place: &str, word: &str, problem: Problem) -> Self {
-        Self { place: place.into(), word: word.into(), problem }
+    pub(super) fn new(location: &str, word: &str, problem: Problem) -> Self {
+        Self { location: location.into(), word: word.into(), problem }
     }
 }
