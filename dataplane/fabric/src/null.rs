@@ -44,7 +44,7 @@ const GUID: Guid = Guid(0x0250_9e00_0000_0001);
 
 /// An adapter that always receives, and that discards sent packets.
 pub struct NullDevice {
-    /// The received message with its encapsulation, padded with zeros to a whole word.
+    /// The received message with its encapsulation, padded with zeros to a multiple of a word.
     message: Vec<u8>,
     message_bytes: usize,
     /// The number of this context, and of the contexts opened so far.
@@ -149,8 +149,8 @@ impl NullDevice {
         let (kind, bytes_all) = (CompletionKind::Recv, bytes as u32);
         let received = Completion { kind, bytes: bytes_all, from, ..done(qpn) };
         let count = posted.len().min(completions.len());
-        for (place, (id, sge)) in completions.iter_mut().zip(posted.drain(..count)) {
-            // Whole words if they fit: less than one is not written by a store alone.
+        for (completion, (id, sge)) in completions.iter_mut().zip(posted.drain(..count)) {
+            // Complete words if they fit: a partial one takes more than a store.
             let fits = gap + self.message.len() <= sge.bytes as usize;
             let message = if fits { &self.message } else { &self.message[..self.message_bytes] };
             let is_written = bytes <= sge.bytes as usize
@@ -158,9 +158,9 @@ impl NullDevice {
                     let at = sge.address.wrapping_sub(memory.address()) as usize;
                     memory.write(at.wrapping_add(gap), message)
                 });
-            *place = Completion { id, ..received };
+            *completion = Completion { id, ..received };
             if !is_written {
-                place.status = CompletionStatus::LocalProtection;
+                completion.status = CompletionStatus::LocalProtection;
             }
         }
         count
@@ -191,13 +191,13 @@ impl Receives {
 
     #[inline]
     fn post(&mut self, batch: &[RecvRequest<'_>]) -> Result<(), PostError> {
-        let room = self.posted_max.saturating_sub(self.posted.len());
-        let fitting = batch.iter().take(room).take_while(|request| request.sges.len() == 1);
+        let free = self.posted_max.saturating_sub(self.posted.len());
+        let fitting = batch.iter().take(free).take_while(|request| request.sges.len() == 1);
         let accepted = fitting.count();
         self.posted.extend(batch[..accepted].iter().map(|request| (request.id, request.sges[0])));
         let refusal = match accepted {
             _ if accepted == batch.len() => return Ok(()),
-            _ if accepted == room => PostRefusal::Full,
+            _ if accepted == free => PostRefusal::Full,
             _ => PostRefusal::TooManySges,
         };
         Err(PostError { accepted, refusal })
@@ -438,8 +438,8 @@ impl Device for NullDevice {
     fn poll(&mut self, cq: Cq, completions: &mut [Completion]) -> Result<usize, VerbsError> {
         let queue = self.cqs.get_mut(cq.0).ok_or(none("poll", "completion queue"))?;
         let mut count = queue.done.len().min(completions.len());
-        for (place, done) in completions.iter_mut().zip(queue.done.drain(..count)) {
-            *place = done;
+        for (completion, done) in completions.iter_mut().zip(queue.done.drain(..count)) {
+            *completion = done;
         }
         // A queue pair fills the rest of the completions in its turn.
         for _ in 0..queue.fed.len() {

@@ -22,7 +22,7 @@ pub fn respond(
     rules: &mut Rules,
 ) -> AdminReply<AdminAnswer> {
     if let Some(processes) = &mut fabric.processes {
-        processes.settle(&mut fabric.net);
+        processes.read_counters(&mut fabric.net);
     }
     AdminReply::Ok(match request {
         AdminRequest::Show(AdminTable::Nodes) => AdminAnswer::Nodes(nodes(&fabric.net)),
@@ -106,7 +106,7 @@ fn ports(fabric: &Fabric) -> Vec<PortStatus> {
 }
 
 fn port(fabric: &Fabric, end: End) -> PortStatus {
-    let port = &fabric.net.subnet().nodes()[end.node as usize].ports[usize::from(end.port)];
+    let port = fabric.net.subnet().port(end);
     let (info, counters) = (&port.info, &port.counters);
     PortStatus {
         port: name(&fabric.net, end),
@@ -126,7 +126,7 @@ fn port(fabric: &Fabric, end: End) -> PortStatus {
 fn links(fabric: &Fabric) -> Vec<LinkStatus> {
     let net = &fabric.net;
     let state = |end: End| {
-        let port = &net.subnet().nodes()[end.node as usize].ports[usize::from(end.port)];
+        let port = net.subnet().port(end);
         port.info.port_state.to_string()
     };
     let planned = net.subnet().topology().links().iter().map(|link| {

@@ -30,21 +30,21 @@ impl Net {
         if self.tap.is_some() || self.is_paced || self.has_routers || route.dlid.is_multicast() {
             return None;
         }
-        let first = &self.subnet.nodes()[from.node as usize].ports[usize::from(from.port)];
+        let first = self.subnet.port(from);
         let mut vl = first.lane(route.sl).filter(|_| first.sends_data())?;
         let (mut at, mut links) = (from, Vec::new());
         loop {
-            let port = &self.subnet.nodes()[at.node as usize].ports[usize::from(at.port)];
             let (peer, _) = self.subnet.topology().peer(at)?;
-            if !port.is_linked() || !is_plain(self.wire_at(at)) || links.len() >= HOPS_MAX.into() {
+            if !self.subnet.port(at).is_linked()
+                || !is_plain(self.wire_at(at))
+                || links.len() >= HOPS_MAX.into()
+            {
                 return None;
             }
             links.push([at, peer]);
             let next = &self.subnet.nodes()[peer.node as usize];
             if !next.is_switch() {
-                return next.ports[usize::from(peer.port)]
-                    .takes_data()
-                    .then_some(BypassPath { links });
+                return self.subnet.port(peer).takes_data().then_some(BypassPath { links });
             }
             let (FrameRoute { dlid, sl, p_key, .. }, slid) = (route, Lid::NONE);
             let in_port = peer.port;
@@ -57,16 +57,12 @@ impl Net {
     /// Counts packets and their words at the ports of a path that they bypassed.
     pub fn count(&mut self, path: &BypassPath, packets: u64, words: u64) {
         for [from, to] in &path.links {
-            let port = |end: &End| (end.node, usize::from(end.port));
-            let ((node, number), (peer, peers)) = (port(from), port(to));
-            let sender = &mut self.subnet.node_mut(node).ports[number];
-            sender.counters.sent_many(packets, words, false);
-            let receiver = &mut self.subnet.node_mut(peer).ports[peers];
-            receiver.counters.received_many(packets, words, false);
+            self.subnet.port_mut(*from).counters.sent_many(packets, words, false);
+            self.subnet.port_mut(*to).counters.received_many(packets, words, false);
         }
     }
 
-    fn wire_at(&self, end: End) -> &Wire {
+    pub(super) fn wire_at(&self, end: End) -> &Wire {
         let node = &self.subnet.topology().nodes()[end.node as usize];
         let link = node.ports[usize::from(end.port)].link;
         link.and_then(|link| self.wires.get(&link)).unwrap_or(&self.wire)

@@ -19,10 +19,9 @@ impl Net {
     /// Sends a frame by its present port: at once, or in its turn if links have a rate.
     pub(super) fn cross(&mut self, now: Time, flight: Flight) {
         let from = flight.to;
-        let node = self.subnet.node_mut(from.node);
-        let is_up = node.ports[usize::from(from.port)].is_linked();
+        let is_up = self.subnet.port(from).is_linked();
         if !is_up || flight.hops >= HOPS_MAX {
-            node.drops.count(if is_up { NodeDrop::NoRoute } else { NodeDrop::PortState });
+            self.count_drop(from, if is_up { NodeDrop::NoRoute } else { NodeDrop::PortState });
             return self.release(now, flight.hold);
         }
         if !self.is_paced {
@@ -31,9 +30,8 @@ impl Net {
         let lane = flight.frame.lane();
         let egress = self.egress.entry(from).or_default();
         if !egress.has_space(lane) {
-            let node = self.subnet.node_mut(from.node);
-            node.ports[usize::from(from.port)].counters.vl15_dropped.add(1);
-            node.drops.count(NodeDrop::Full);
+            self.subnet.port_mut(from).counters.vl15_dropped.add(1);
+            self.count_drop(from, NodeDrop::Full);
             return self.release(now, flight.hold);
         }
         egress.push(lane, flight);
@@ -43,7 +41,7 @@ impl Net {
     /// Sends the next frame of a port.
     pub(super) fn pump(&mut self, now: Time, from: End) {
         let Some(egress) = self.egress.get_mut(&from) else { return };
-        let port = &mut self.subnet.node_mut(from.node).ports[usize::from(from.port)];
+        let port = self.subnet.port_mut(from);
         let (next, waited) = egress.pop(now, port.arbitration.as_deref(), port.info.vl_high_limit);
         let megabits = port.info.rate().and_then(Rate::megabits).unwrap_or(2_500).into();
         // A tick of the counter is the time of a word.
@@ -72,16 +70,13 @@ impl Net {
         let from = flight.to;
         let (packets, words) = flight.frame.size();
         let is_multicast = flight.frame.dlid().is_multicast();
-        let port = &mut self.subnet.node_mut(from.node).ports[usize::from(from.port)];
-        port.counters.sent_many(packets, words, is_multicast);
-        let topology = self.subnet.topology();
-        let peer = topology.peer(from).map(|(peer, _)| peer);
+        self.subnet.port_mut(from).counters.sent_many(packets, words, is_multicast);
+        let peer = self.subnet.topology().peer(from).map(|(peer, _)| peer);
         flight.leaves = peer.is_none() && self.foreign.contains_key(&from);
         if peer.is_none() && !flight.leaves {
             return self.release(now, flight.hold);
         }
-        let link = topology.nodes()[from.node as usize].ports[usize::from(from.port)].link;
-        let wire = *link.and_then(|link| self.wires.get(&link)).unwrap_or(&self.wire);
+        let wire = *self.wire_at(from);
         flight.to = peer.unwrap_or(from);
         flight.hops += 1;
         self.travel(now, from, takes, &wire, flight);

@@ -98,9 +98,8 @@ impl Net {
                 self.travel(now, end, Duration::ZERO, &wire, Flight::new(end, 1, frame));
             }
             Err(reason) => {
-                let node = self.subnet.node_mut(end.node);
-                node.drops.count(reason);
-                node.ports[usize::from(end.port)].counters.rcv_errors.add(1);
+                self.count_drop(end, reason);
+                self.subnet.port_mut(end).counters.rcv_errors.add(1);
             }
         }
     }
@@ -114,9 +113,8 @@ impl Net {
         };
         if !foreign.is_up || foreign.bytes + bytes.len() > WAITING_BYTES_MAX {
             let reason = if foreign.is_up { NodeDrop::Full } else { NodeDrop::PortState };
-            let node = self.subnet.node_mut(flight.to.node);
-            node.drops.count(reason);
-            node.ports[usize::from(flight.to.port)].counters.xmit_discards.add(1);
+            self.count_drop(flight.to, reason);
+            self.subnet.port_mut(flight.to).counters.xmit_discards.add(1);
             return;
         }
         foreign.bytes += bytes.len();

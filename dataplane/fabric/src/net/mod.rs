@@ -108,7 +108,7 @@ enum Event {
 pub struct MadDelivery {
     pub at: End,
     pub datagram: Datagram,
-    /// The frame that it came in, if any, with its sender.
+    /// The frame that carried it, if any, with its sender.
     frame: Option<(PortContext, Frame)>,
 }
 
@@ -202,15 +202,13 @@ impl Net {
         });
         for end in [Some(end), peer].into_iter().flatten() {
             let lost = self.egress.remove(&end).map_or(0, |mut egress| egress.clear());
-            let port = &mut self.subnet.node_mut(end.node).ports[usize::from(end.port)];
-            port.counters.xmit_discards.add(lost as u64);
+            self.subnet.port_mut(end).counters.xmit_discards.add(lost as u64);
         }
     }
 
     /// The state of an adapter's port, as subnet management has set it.
     pub fn port(&self, end: End) -> Port {
-        let node = &self.subnet.nodes()[end.node as usize];
-        let port = &node.ports[usize::from(end.port)];
+        let port = self.subnet.port(end);
         let info = &port.info;
         Port {
             link_layer: LinkLayer::InfiniBand,
@@ -239,7 +237,7 @@ impl Net {
         self.subnet.node_mut(end.node).key_violation(end.port, violation);
     }
 
-    /// Counts an invalid frame or message of the process at a port.
+    /// Counts a dropped frame or message at the node of a port.
     pub(crate) fn count_drop(&mut self, end: End, reason: NodeDrop) {
         self.subnet.node_mut(end.node).drops.count(reason);
     }
@@ -250,7 +248,7 @@ impl Net {
     }
 
     pub(crate) fn has_lid(&self, end: End, lid: Lid) -> bool {
-        let info = &self.subnet.nodes()[end.node as usize].ports[usize::from(end.port)].info;
+        let info = &self.subnet.port(end).info;
         lid == info.lid || info.lid.covers(info.lmc, lid)
     }
 
@@ -290,7 +288,7 @@ impl Net {
             frame.set_lane(lane);
         }
         if is_own(node, from, &frame) {
-            return self.attend(now, origin, from, 0, frame);
+            return self.handle_management(now, origin, from, 0, frame);
         }
         if !self.loop_back(origin, &frame) {
             self.cross(now, Flight::new(origin, 0, frame));
@@ -299,14 +297,14 @@ impl Net {
 
     /// Sends a management datagram from a port (0 at a switch), and handles its immediate effects.
     pub fn send_datagram(&mut self, now: Time, from: End, datagram: Datagram) {
-        self.note_management(&datagram);
+        self.count_management(&datagram);
         self.subnet.send(now, from, datagram);
-        self.settle(now, None);
+        self.handle_departures(now, None);
     }
 
     /// Subnet management may change ports. Other classes do not, so CM messages make no client read
     /// its port again.
-    fn note_management(&mut self, datagram: &Datagram) {
+    fn count_management(&mut self, datagram: &Datagram) {
         self.epoch += u64::from(datagram.dest_qp == Qpn::SMI);
     }
 
@@ -334,7 +332,7 @@ impl Net {
     }
 
     pub fn advance(&mut self, now: Time) {
-        self.settle(now, None);
+        self.handle_departures(now, None);
         while let Some(entry) = self.events.first_entry()
             && entry.key().0 <= now
         {
@@ -360,19 +358,16 @@ impl Net {
         let Some(transit) = flight::transit_of(&flight.frame, to.port) else { return };
         let (packets, words) = flight.frame.size();
         let is_multicast = transit.dlid.is_multicast();
-        let node = self.subnet.node_mut(to.node);
-        let is_switch = node.is_switch();
-        let port = &mut node.ports[usize::from(to.port)];
-        port.counters.received_many(packets, words, is_multicast);
+        self.subnet.port_mut(to).counters.received_many(packets, words, is_multicast);
         if self.has_routers && self.is_routed(to, &flight.frame) {
             return self.route(now, flight);
         }
         let node = self.subnet.node_mut(to.node);
         if is_own(node, to, &flight.frame) {
             self.release(now, flight.hold);
-            return self.attend(now, flight.origin, to, flight.hops, flight.frame);
+            return self.handle_management(now, flight.origin, to, flight.hops, flight.frame);
         }
-        if is_switch {
+        if node.is_switch() {
             return self.relay(now, flight, &transit);
         }
         let port = &mut node.ports[usize::from(to.port)];
@@ -390,15 +385,23 @@ impl Net {
         self.deliver(to, flight.origin, flight.frame);
     }
 
-    /// Handles a management datagram that has come to its node as a frame.
-    fn attend(&mut self, now: Time, origin: PortContext, at: End, hops: u8, frame: Frame) {
+    /// Handles a management datagram that has arrived at its node as a frame.
+    fn handle_management(
+        &mut self,
+        now: Time,
+        origin: PortContext,
+        at: End,
+        hops: u8,
+        frame: Frame,
+    ) {
         let node = self.subnet.node_mut(at.node);
         let port = node.managed_port(at.port);
         match management::datagram_of(&frame, &node.ports[usize::from(port)].p_keys) {
             Ok(datagram) => {
-                self.note_management(&datagram);
+                self.count_management(&datagram);
                 self.subnet.receive(now, at, hops, datagram.clone());
-                self.settle(now, Some(MadDelivery { at, datagram, frame: Some((origin, frame)) }));
+                let delivery = MadDelivery { at, datagram, frame: Some((origin, frame)) };
+                self.handle_departures(now, Some(delivery));
             }
             Err(reason) => {
                 node.ports[usize::from(at.port)].counters.rcv_errors.add(1);
@@ -408,29 +411,29 @@ impl Net {
     }
 
     /// Takes datagrams out of the subnet: those that leave as packets, and those that were
-    /// delivered. `came` is the datagram that caused them, if it came as a frame.
-    fn settle(&mut self, now: Time, mut came: Option<MadDelivery>) {
+    /// delivered. `cause` is the datagram that caused them, if it arrived as a frame.
+    fn handle_departures(&mut self, now: Time, mut cause: Option<MadDelivery>) {
         while let Some(Departure { from, hops, datagram }) = self.subnet.poll_departure() {
             let frame = self.packet(&datagram);
             self.cross(now, Flight::new(from, hops, frame));
         }
         while let Some((at, datagram)) = self.subnet.poll_delivery() {
             if self.delivered.len() >= DELIVERED_MAX {
-                self.subnet.node_mut(at.node).drops.count(NodeDrop::Full);
+                self.count_drop(at, NodeDrop::Full);
                 continue;
             }
-            let same = came.take_if(|came| came.at == at && came.datagram == datagram);
+            let same = cause.take_if(|cause| cause.at == at && cause.datagram == datagram);
             self.delivered.push_back(same.unwrap_or(MadDelivery { at, datagram, frame: None }));
         }
     }
 
     fn relay(&mut self, now: Time, flight: Flight, transit: &switch::Transit) {
         let mut hops = Vec::new();
-        let node = self.subnet.node_mut(flight.to.node);
-        let state = node.ports[usize::from(flight.to.port)].info.port_state;
+        let state = self.subnet.port(flight.to).info.port_state;
         // The switch counts a packet without an output port.
+        let node = self.subnet.node_mut(flight.to.node);
         let _ = switch::forward(node, transit, |hop| hops.push(hop));
-        if node.ports[usize::from(flight.to.port)].info.port_state != state {
+        if self.subnet.port(flight.to).info.port_state != state {
             self.epoch += 1;
         }
         if hops.iter().any(|hop| hop.port == 0) {

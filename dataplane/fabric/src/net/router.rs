@@ -21,9 +21,8 @@ impl Net {
     /// Whether a frame at a port has a GID of another subnet.
     pub(super) fn is_routed(&self, at: End, frame: &Frame) -> bool {
         let node = &self.subnet.nodes()[at.node as usize];
-        let own = &node.ports[usize::from(at.port)];
         let grh = is_router(node).then(|| grh_of(frame)).flatten();
-        grh.is_some_and(|grh| !own.has_gid(grh.dgid))
+        grh.is_some_and(|grh| !self.subnet.port(at).has_gid(grh.dgid))
     }
 
     pub(super) fn route(&mut self, now: Time, mut flight: Flight) {
@@ -33,7 +32,7 @@ impl Net {
                 flight.to.port = port;
                 self.cross(now, flight);
             }
-            Err(reason) => self.subnet.node_mut(at.node).drops.count(reason),
+            Err(reason) => self.count_drop(at, reason),
         }
     }
 
@@ -47,7 +46,7 @@ impl Net {
         let (mut lrh, grh, p_key) = (packet.lrh(), packet.grh(), packet.bth().pkey);
         let mut grh = grh.ok_or(NodeDrop::NoRoute)?;
         let node = &self.subnet.nodes()[at.node as usize];
-        let input = &node.ports[usize::from(at.port)];
+        let input = self.subnet.port(at);
         let output = (1..=u8::MAX)
             .zip(&node.ports[1..])
             .find(|(number, port)| *number != at.port && port.info.gid_prefix == grh.dgid.prefix());

@@ -144,7 +144,7 @@ impl Net {
             Some(_) => NodeDrop::Full,
             None => NodeDrop::Unclaimed,
         };
-        self.subnet.node_mut(context.end.node).drops.count(reason);
+        self.count_drop(context.end, reason);
     }
 
     /// Delivers a frame within its own port; returns whether it is for no other port.

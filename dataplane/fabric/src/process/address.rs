@@ -14,13 +14,13 @@ pub struct PortAddress {
 
 impl PortAddress {
     pub fn parse(name: &str) -> Option<Self> {
-        let (path, place) = name.strip_prefix("soft:")?.rsplit_once('@')?;
-        let (node, port) = match place.rsplit_once(':') {
+        let (path, port) = name.strip_prefix("soft:")?.rsplit_once('@')?;
+        let (node, port) = match port.rsplit_once(':') {
             Some((node, port)) => (node, Some(port.parse().ok().filter(|&port| port > 0)?)),
-            None => (place, None),
+            None => (port, None),
         };
-        let is_whole = !path.is_empty() && !node.is_empty();
-        is_whole.then(|| Self { path: path.into(), node: node.into(), port })
+        let is_complete = !path.is_empty() && !node.is_empty();
+        is_complete.then(|| Self { path: path.into(), node: node.into(), port })
     }
 }
 

@@ -7,7 +7,7 @@
 use super::exposure::Exposure;
 use super::port_page::{RingState, SLOTS};
 use super::shared_leases::PeerLeases;
-use super::{tag, wake_socket};
+use super::{PAGE_BYTES_MAX, tag, wake_socket};
 use pollux_hca::frame::{sges_of, size_of_message};
 use pollux_hca::head::LEASED;
 use pollux_mem::counters::{CounterReader, SharedCounters};
@@ -42,8 +42,7 @@ fn layout(segment: &Segment) -> Result<(Words, Words), MapError> {
 }
 
 fn open(fd: OwnedFd) -> Option<(SharedRing, Words)> {
-    let page = 1 << 16;
-    let segment = Segment::from_fd(fd, bytes()..=bytes() + page).ok()?;
+    let segment = Segment::from_fd(fd, bytes()..=bytes() + PAGE_BYTES_MAX).ok()?;
     let (ring, sleep) = layout(&segment).ok()?;
     Some((SharedRing::open(ring).ok()?, sleep))
 }
@@ -61,10 +60,10 @@ pub(crate) struct Granted {
 
 impl Granted {
     /// A new ring in a slot of its sender, closed; and the descriptor of its memory.
-    pub(crate) fn create(slot: usize, place: RingState) -> Result<(Self, OwnedFd), MapError> {
+    pub(crate) fn create(slot: usize, ring_state: RingState) -> Result<(Self, OwnedFd), MapError> {
         let segment = Segment::create("pollux-direct", bytes())?;
         SharedRing::create(layout(&segment)?.0, SLOTS).expect("the segment is large enough");
-        let RingState { state, counters } = place;
+        let RingState { state, counters } = ring_state;
         let counters = CounterReader::new(counters);
         let mut granted = Self { slot, state, counters, seen: [0; 2], asked: None };
         granted.traffic();
@@ -120,10 +119,10 @@ impl DirectSender {
         fd: OwnedFd,
         number: u64,
         route: u64,
-        place: &RingState,
+        ring_state: &RingState,
         wake_socket: OwnedFd,
     ) -> Option<Self> {
-        let RingState { state, counters } = place.clone();
+        let RingState { state, counters } = ring_state.clone();
         let (ring, sleep) = open(fd)?;
         Some(Self {
             number,
@@ -173,7 +172,7 @@ impl DirectSender {
     #[inline(always)]
     fn count(&mut self, sent: bool, head: &[u64], bytes: u64) -> bool {
         if !sent {
-            return self.stalled();
+            return self.count_stall();
         }
         self.stalls = 0;
         if self.receiver_sleep.must_wake() {
@@ -186,7 +185,7 @@ impl DirectSender {
     }
 
     #[cold]
-    fn stalled(&mut self) -> bool {
+    fn count_stall(&mut self) -> bool {
         self.stalls = self.stalls.saturating_add(1);
         self.stalls > STALLS_MAX
     }

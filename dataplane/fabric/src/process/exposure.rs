@@ -64,11 +64,11 @@ impl Exposure {
         if may { Reach::Asks(segment) } else { Reach::Copy }
     }
 
-    pub(crate) fn asked(&mut self, segment: u32) {
+    pub(crate) fn record_request(&mut self, segment: u32) {
         self.asked = Some(segment);
     }
 
-    pub(crate) fn answered(&mut self, segment: u32, is_mapped: bool, leases: &SharedLeases) {
+    pub(crate) fn handle_answer(&mut self, segment: u32, is_mapped: bool, leases: &SharedLeases) {
         if self.asked != Some(segment) {
             return;
         }
@@ -81,7 +81,7 @@ impl Exposure {
     }
 
     /// A segment without leases that is to be withdrawn now.
-    pub(crate) fn stale(&mut self, leases: &SharedLeases) -> Option<u32> {
+    pub(crate) fn find_stale(&mut self, leases: &SharedLeases) -> Option<u32> {
         if self.asked.is_some() {
             return None;
         }
@@ -90,7 +90,7 @@ impl Exposure {
     }
 
     /// Withdraw was sent for a segment.
-    pub(crate) fn withdrew(&mut self, segment: u32) {
+    pub(crate) fn record_withdrawal(&mut self, segment: u32) {
         self.mapped.remove(&segment);
         self.asked = Some(segment);
     }
@@ -113,21 +113,21 @@ mod tests {
         keys.iter().for_each(|key| leases.grant(*key, &Memory::shared(1).unwrap()));
         for segment in [TABLE, 1, 2] {
             assert_eq!(reach(&exposure, &leases, &keys), Reach::Asks(segment));
-            exposure.asked(segment);
+            exposure.record_request(segment);
             assert_eq!(reach(&exposure, &leases, &keys), Reach::Copy, "one question at a time");
-            exposure.answered(segment + 1, true, &leases);
+            exposure.handle_answer(segment + 1, true, &leases);
             assert_eq!(reach(&exposure, &leases, &keys), Reach::Copy, "that was not asked");
-            exposure.answered(segment, true, &leases);
+            exposure.handle_answer(segment, true, &leases);
         }
         assert_eq!(reach(&exposure, &leases, &keys), Reach::Lease);
         assert_eq!(reach(&exposure, &leases, &[LKey(0x300)]), Reach::Copy, "that is not leased");
 
-        assert_eq!(exposure.stale(&leases), None);
+        assert_eq!(exposure.find_stale(&leases), None);
         leases.end(keys[0]);
-        assert_eq!(exposure.stale(&leases), Some(1));
-        exposure.withdrew(1);
-        assert_eq!(exposure.stale(&leases), None);
-        exposure.answered(1, false, &leases);
+        assert_eq!(exposure.find_stale(&leases), Some(1));
+        exposure.record_withdrawal(1);
+        assert_eq!(exposure.find_stale(&leases), None);
+        exposure.handle_answer(1, false, &leases);
         assert_eq!(reach(&exposure, &leases, &keys[1..]), Reach::Lease);
     }
 
@@ -137,10 +137,10 @@ mod tests {
         leases.grant(LKey(0x100), &Memory::shared(1).unwrap());
         for (segment, is_mapped) in [(TABLE, true), (1, false)] {
             assert_eq!(reach(&exposure, &leases, &[LKey(0x100)]), Reach::Asks(segment));
-            exposure.asked(segment);
-            exposure.answered(segment, is_mapped, &leases);
+            exposure.record_request(segment);
+            exposure.handle_answer(segment, is_mapped, &leases);
         }
         assert_eq!(reach(&exposure, &leases, &[LKey(0x100)]), Reach::Copy);
-        assert_eq!(exposure.stale(&leases), None);
+        assert_eq!(exposure.find_stale(&leases), None);
     }
 }

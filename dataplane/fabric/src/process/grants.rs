@@ -135,7 +135,7 @@ impl Grants {
     }
 
     /// Records the packets since the last reading.
-    pub fn used(&mut self, number: u64, packets: u64) {
+    pub fn record_traffic(&mut self, number: u64, packets: u64) {
         if let Some(grant) = self.rings.get_mut(&number) {
             // The sender writes the count, and may write anything.
             grant.used = (grant.used / 2).saturating_add(packets);
@@ -161,8 +161,8 @@ mod tests {
         let mut grants = Grants::default();
         for route in 0..DIRECT_RINGS_MAX as u64 {
             let number = grants.grant(1, 2 + route as u32, route, BypassPath::default());
-            grants.used(number, 100 - route);
-            grants.used(number, 100 - route);
+            grants.record_traffic(number, 100 - route);
+            grants.record_traffic(number, 100 - route);
         }
         grants
     }
@@ -188,9 +188,9 @@ mod tests {
             grants.grant(1, 2, route, BypassPath::default());
         });
         assert_eq!(grants.may(3, 2, 0), RingDecision::No, "the receiver has enough");
-        grants.all(|_| true).into_iter().for_each(|ring| grants.used(ring, 1));
+        grants.all(|_| true).into_iter().for_each(|ring| grants.record_traffic(ring, 1));
         assert_eq!(grants.may(3, 2, 0), RingDecision::No);
-        grants.all(|_| true).into_iter().for_each(|ring| grants.used(ring, 1));
+        grants.all(|_| true).into_iter().for_each(|ring| grants.record_traffic(ring, 1));
         assert_eq!(grants.may(3, 2, 0), RingDecision::TakeBack(1));
     }
 
@@ -203,8 +203,8 @@ mod tests {
             (1..rings).map(|route| grants.grant(1, 9, route, path.clone())).collect();
         let honest = grants.grant(2, 9, 0, path);
         for _ in 0..2 {
-            all.iter().for_each(|ring| grants.used(*ring, 1000 - ring));
-            grants.used(honest, 1);
+            all.iter().for_each(|ring| grants.record_traffic(*ring, 1000 - ring));
+            grants.record_traffic(honest, 1);
         }
         let least = all[all.len() - 1];
         assert_eq!(grants.may(3, 9, 0), RingDecision::TakeBack(least));
@@ -224,7 +224,8 @@ mod tests {
         let all: Vec<u64> =
             rings.map(|sender| grants.grant(sender, 99, 0, BypassPath::default())).collect();
         for _ in 0..2 {
-            all.iter().for_each(|ring| grants.used(*ring, if *ring == all[7] { 1 } else { 9 }));
+            all.iter()
+                .for_each(|ring| grants.record_traffic(*ring, if *ring == all[7] { 1 } else { 9 }));
         }
         assert_eq!(grants.may(98, 99, 0), RingDecision::TakeBack(all[7]));
     }
@@ -232,7 +233,7 @@ mod tests {
     #[test]
     fn counts_of_any_size_are_taken() {
         let mut grants = full();
-        (0..3).for_each(|_| grants.used(1, u64::MAX));
+        (0..3).for_each(|_| grants.record_traffic(1, u64::MAX));
         assert_eq!(grants.ring(1).map(|grant| grant.used), Some(u64::MAX));
         assert_eq!(grants.may(1, 9, u64::MAX), RingDecision::TakeBack(DIRECT_RINGS_MAX as u64));
     }

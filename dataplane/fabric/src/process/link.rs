@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_with_no_room_now_is_tried_again_until_the_time_is_over() {
+    fn a_full_backlog_is_retried_until_the_timeout() {
         let (path, listener, waiting) = full_server("full");
         let steps = Arc::new(Mutex::new(0));
         let seen = Arc::clone(&steps);
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_never_has_room_is_given_up_when_the_time_is_over() {
+    fn a_backlog_that_stays_full_is_an_error_after_the_timeout() {
         let (path, _listener, _waiting) = full_server("never");
         let steps = Mutex::new(0);
         let clock: Clock = Arc::new(move || {

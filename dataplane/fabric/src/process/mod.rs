@@ -57,7 +57,7 @@
 //! - Rings are polled in turns, so a sender that fills one ring does not block the others. No entry
 //!   waits: an invalid message is dropped and counted.
 //! - A sender leases its memory, segment by segment, to the receivers of its rings alone. Segments
-//!   and the table of leases are sealed: only their owner writes to them. A message goes by lease
+//!   and the table of leases are sealed: only their owner writes to them. A message is leased
 //!   only when its receiver has mapped all segments that it needs, and by copy otherwise. A
 //!   receiver can read all of a leased segment, not just the messages in it, until the ring ends;
 //!   one that keeps the mapping can read it for as long as its owner uses it. So data that a peer
@@ -69,7 +69,8 @@
 //!   its own traffic, and can only falsify that.
 //!
 //! Two clients that share a ring can still damage each other's traffic on that ring. A client that
-//! dies leaves whole entries and a closed socket; the server unplugs its cable and frees the slot.
+//! dies leaves complete entries and a closed socket; the server unplugs its cable and frees the
+//! slot.
 //! A client is a host and no administrator: its frames have its own port's address, and its Sets
 //! are dropped unless the fabric was started with the grant
 //! ([`Net::grant_management`](crate::net::Net::grant_management)).
@@ -121,6 +122,9 @@ mod wake_socket;
 pub use address::PortAddress;
 pub use link::{OpenError, ProcessLink, open};
 pub use server::Server;
+
+/// The largest page size: the length of a segment may be rounded up to it.
+pub(crate) const PAGE_BYTES_MAX: usize = 1 << 16;
 
 /// The kinds of entries of a ring, up to the server or down from it.
 pub(crate) mod tag {

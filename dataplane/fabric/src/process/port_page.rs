@@ -19,11 +19,13 @@
 //! The server reads only the ring up, entry by entry, and the head of the ring down; a client can
 //! only damage its own traffic.
 
+use super::PAGE_BYTES_MAX;
 use super::grants::DIRECT_RINGS_MAX;
 use pollux_hca::port::{DropCounts, LinkLayer, Port};
 use pollux_mem::region::MapError;
 use pollux_mem::seq_cell::{SeqReader, SeqWriter, words_needed};
 use pollux_mem::shared_ring::{LONG_SLOTS_MAX, RingReceiver, RingSender, SharedRing};
+use pollux_mem::words::LINE_WORDS;
 use pollux_mem::{Segment, Words};
 use pollux_wire::address::{Gid, Lid};
 use pollux_wire::keys::PKey;
@@ -40,7 +42,6 @@ const EPOCH: usize = 0;
 const WANTS_PACKETS: usize = 1;
 const SERVER_SLEEPS: usize = 2;
 const CLIENT_SLEEPS: usize = 3;
-const LINE_WORDS: usize = 16;
 
 const PKEYS: usize = 32;
 const GIDS: usize = 32;
@@ -112,7 +113,7 @@ struct Layout {
 
 fn bytes() -> usize {
     let ring = SharedRing::words(SLOTS).expect("a power of two");
-    // Parts are whole lines, so each may take one more than its size.
+    // Each part is rounded up to lines.
     let rings = 2 * DIRECT_RINGS_MAX * LINE_WORDS;
     (LINE_WORDS + words_needed::<PortWords>() + 2 * ring + 3 * LINE_WORDS + rings) * 8
 }
@@ -147,10 +148,10 @@ impl ServerPage {
     pub(crate) fn create(port: &Port) -> Result<(Self, OwnedFd), MapError> {
         let segment = Segment::create("pollux-page", bytes())?;
         let Layout { line, port: cell, up, down, rings } = layout(&segment)?;
-        let ring = |words| SharedRing::create(words, SLOTS).expect("the place is large enough");
+        let ring = |words| SharedRing::create(words, SLOTS).expect("the words are enough");
         let mut page = Self {
             line,
-            port: SeqWriter::new(cell).expect("the place is large enough"),
+            port: SeqWriter::new(cell).expect("the words are enough"),
             written: [0; PORT_WORDS],
             up: ring(up).receiver(),
             down: ring(down).sender(),
@@ -212,8 +213,7 @@ pub(crate) struct ClientPage {
 impl ClientPage {
     /// Maps the page of a server; `None` if it is invalid.
     pub(crate) fn open(fd: OwnedFd) -> Option<Self> {
-        let page = 1 << 16;
-        let segment = Segment::from_fd(fd, bytes()..=bytes() + page).ok()?;
+        let segment = Segment::from_fd(fd, bytes()..=bytes() + PAGE_BYTES_MAX).ok()?;
         let Layout { line, port, up, down, rings } = layout(&segment).ok()?;
         let port = SeqReader::new(port)?;
         let (up, down) =

@@ -181,16 +181,16 @@ impl Session {
         if self.leases.with_descriptor(segment, |fd| self.socket.send(&message, Some(fd)))
             == Some(true)
         {
-            out.exposure.asked(segment);
+            out.exposure.record_request(segment);
         }
         false
     }
 
     fn withdraw(&mut self) {
         for out in &mut self.senders {
-            let Some(segment) = out.exposure.stale(&self.leases) else { continue };
+            let Some(segment) = out.exposure.find_stale(&self.leases) else { continue };
             if self.socket.send(&ControlMessage::Withdraw { ring: out.number, segment }, None) {
-                out.exposure.withdrew(segment);
+                out.exposure.record_withdrawal(segment);
             }
         }
     }
@@ -322,7 +322,7 @@ impl Session {
 
     #[cold]
     fn receive_down(&mut self, now: Time, adapter: &mut Adapter, buf: &mut Vec<u8>) -> bool {
-        let mut said = None;
+        let mut control = None;
         let received = self.page.down.receive(|entry| match entry.tag() {
             tag::PACKET => {
                 buf.clear();
@@ -330,9 +330,9 @@ impl Session {
                 adapter.handle_packet(now, buf);
             }
             tag::MESSAGE => deliver(entry, None, now, adapter, buf),
-            other => said = Some((other, entry.head()[0])),
+            other => control = Some((other, entry.head()[0])),
         });
-        match said {
+        match control {
             Some((tag::OPEN, number)) => self.open_receiver(number),
             Some((tag::CLOSE, number)) => self.close_receiver(number, now, adapter, buf),
             Some((tag::NOTIFY, _)) => self.is_notified = true,
@@ -430,7 +430,7 @@ impl Session {
             }
             (ControlMessage::Mapped { ring, segment, is_mapped }, _) => {
                 if let Some(out) = self.senders.iter_mut().find(|out| out.number == ring) {
-                    out.exposure.answered(segment, is_mapped, &self.leases);
+                    out.exposure.handle_answer(segment, is_mapped, &self.leases);
                 }
             }
             _ => {}
@@ -592,15 +592,15 @@ mod tests {
     impl Victim {
         /// The number of datagrams that the queue pair in a partition has received; posts a
         /// receive.
-        fn came(&mut self, partition: usize) -> usize {
+        fn received(&mut self, partition: usize) -> usize {
             let (qp, cq) = self.qps[partition];
             let mut out = [Completion::NOTHING];
-            let came = self.adapter.poll(cq, &mut out).unwrap();
-            if came > 0 {
+            let count = self.adapter.poll(cq, &mut out).unwrap();
+            if count > 0 {
                 let request = RecvRequest { id: 0, sges: &[self.sge] };
                 self.adapter.post_recv(qp, &[request]).unwrap();
             }
-            came
+            count
         }
 
         /// The head of a datagram to the queue pair in a partition.
@@ -636,7 +636,7 @@ mod tests {
     /// The server wakes a client once for each sleep: an entry after the notification was taken
     /// must not wait for another one.
     #[test]
-    fn a_notification_of_the_server_ends_a_sleep_whoever_takes_it() {
+    fn a_notification_of_the_server_ends_a_sleep_for_any_reader() {
         let (mut session, mut page, server) = session("notified");
         session.page.changed_port();
         session.fall_asleep(Time::START);
@@ -676,7 +676,7 @@ mod tests {
 
     /// A sender overwrites the P_Key of an entry while the receiver checks it.
     #[test]
-    fn no_entry_is_taken_under_another_route_than_the_one_that_was_judged() {
+    fn an_entry_is_received_only_with_the_route_that_was_checked() {
         const EACH: usize = 5_000;
         let ((mut session, _page, _server), mut victim) = (session("flips"), victim());
         let (granted, other) = (victim.datagram(0), victim.datagram(1));
@@ -706,7 +706,8 @@ mod tests {
                 assert!(sender.send_bytes(&granted, b"four"));
                 assert!(session.receive(Time::START, &mut victim.adapter, &mut Vec::new()));
                 sent += 1;
-                (taken, under_other) = (taken + victim.came(0), under_other + victim.came(1));
+                (taken, under_other) =
+                    (taken + victim.received(0), under_other + victim.received(1));
                 refused = victim.adapter.port().drops.of(DropReason::Malformed("message")) as usize;
             }
         });
@@ -715,7 +716,7 @@ mod tests {
 
     /// The server opens and ends rings before a client reads its socket.
     #[test]
-    fn a_ring_that_ends_before_it_was_read_leaves_nothing() {
+    fn a_ring_that_ends_before_its_announcement_was_read_leaves_no_state() {
         let ((mut session, mut page, server), mut victim) = (session("ended-unread"), victim());
         let head = victim.datagram(0);
         let route = route_bits(head[0], head[1]);
@@ -763,7 +764,7 @@ mod tests {
             while sender.send_bytes(&head, b"four") {}
         }
         let mut polls = 0;
-        while victim.came(1) == 0 {
+        while victim.received(1) == 0 {
             polls += 1;
             assert!(polls <= 4 * IN_A_ROW + 4, "the server's ring has no turn");
             assert!(session.receive(Time::START, &mut victim.adapter, &mut Vec::new()));

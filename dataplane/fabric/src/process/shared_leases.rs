@@ -13,6 +13,7 @@
 //!        2   address that its owner has it at
 //! ```
 
+use super::PAGE_BYTES_MAX;
 use pollux_hca::lease::{
     EPOCHS, LeasePublisher, LeasedMemory, LeasedRegion, QpLease, is_lease_of, lease_of,
 };
@@ -31,8 +32,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 const REGIONS: usize = 4096;
 const REGION_WORDS: usize = 4;
 const TABLE_BYTES: usize = (EPOCHS + REGIONS * REGION_WORDS) * 8;
-/// The largest page size, to which the length of a segment may be rounded up.
-const PAGE_MAX: usize = 1 << 16;
 
 /// Segments that a client can lease at a time, and that a receiver maps for one ring; messages in
 /// others are copied.
@@ -155,7 +154,7 @@ impl PeerLeases {
     /// Maps a segment; returns whether that succeeded.
     pub(crate) fn map(&mut self, segment: u32, fd: OwnedFd) -> bool {
         if segment == TABLE {
-            let table = PeerWords::open(fd, TABLE_BYTES..=TABLE_BYTES + PAGE_MAX);
+            let table = PeerWords::open(fd, TABLE_BYTES..=TABLE_BYTES + PAGE_BYTES_MAX);
             self.table = table.ok();
             return self.table.is_some();
         }

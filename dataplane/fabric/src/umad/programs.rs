@@ -146,9 +146,8 @@ impl Fabric {
         let mut programs = self.programs.slots.iter().flatten();
         let has_sm = self.managers.at(at).is_some()
             || programs.any(|client| client.at == at && client.is_sm);
-        let node = self.net.subnet_mut().node_mut(at.node);
-        let now = node.ports[usize::from(at.port)].info.capability_mask;
-        let sm = CapabilityMask::SM;
+        let now = self.net.subnet().port(at).info.capability_mask;
+        let (node, sm) = (self.net.subnet_mut().node_mut(at.node), CapabilityMask::SM);
         node.set_capability(at.port, if has_sm { now.with(sm) } else { now.without(sm) });
     }
 

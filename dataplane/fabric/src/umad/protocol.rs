@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn lids_stand_in_the_first_half_of_their_words() {
+    fn lids_are_in_the_first_half_of_their_words() {
         let mut bytes = [0; DATA_LEN];
         bytes[..2].copy_from_slice(&[0x12, 0x34]);
         bytes[4..6].copy_from_slice(&[0xff, 0xff]);

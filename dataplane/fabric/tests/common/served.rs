@@ -33,7 +33,7 @@ impl Serving {
 
     /// The net, to be changed.
     pub fn net_mut(&mut self) -> &mut Net {
-        self.server.settle(&mut self.net);
+        self.server.read_counters(&mut self.net);
         &mut self.net
     }
 

@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, OwnedFd};
 /// Connections accepted at once; more wait in the backlog.
 const ACCEPTED_MAX: usize = CLIENTS_MAX + UNATTACHED_MAX;
 /// The refusal if this process has no more descriptors or memory.
-const NO_ROOM: &str = "the fabric has no memory or no descriptors left";
+const NO_RESOURCES: &str = "the fabric has no memory or no descriptors left";
 /// Control messages read from a client at a time: more than the rings that it may have.
 const MESSAGES: usize = 4 * DIRECT_RINGS_MAX;
 
@@ -74,7 +74,7 @@ impl Server {
                     refuse(&socket, &reason);
                 }
             }
-            ReceivedMessage::Truncated(_) => refuse(&socket, NO_ROOM),
+            ReceivedMessage::Truncated(_) => refuse(&socket, NO_RESOURCES),
             ReceivedMessage::Message(..) | ReceivedMessage::End => {}
         }
         None
@@ -96,7 +96,7 @@ impl Server {
             net.set_cable(end, true);
         }
         let Ok((page, fd)) = ServerPage::create(&net.port(end)) else {
-            return Err((socket, NO_ROOM.into()));
+            return Err((socket, NO_RESOURCES.into()));
         };
         let number = self.free_number();
         if !socket.send(&ControlMessage::Attached { client: number }, Some(fd.as_fd())) {
@@ -163,37 +163,33 @@ impl Server {
     fn read(&mut self, net: &mut Net, number: u32) {
         for _ in 0..MESSAGES {
             let Some(client) = self.clients.get_mut(&number) else { return };
-            match client.socket.receive() {
+            let end = client.context.end;
+            let is_valid = match client.socket.receive() {
                 ReceivedMessage::Nothing => return,
                 ReceivedMessage::Message(
                     message @ (ControlMessage::Expose { .. } | ControlMessage::Withdraw { .. }),
                     fd,
-                ) => {
-                    if !self.forward_request(net, number, &message, fd) {
-                        self.mark_lost(number);
-                        return;
-                    }
-                }
+                ) => self.forward_request(net, number, &message, fd),
                 ReceivedMessage::Message(message @ ControlMessage::Mapped { .. }, _) => {
                     self.forward_answer(net, number, &message);
+                    true
                 }
                 // Its ring is polled next.
-                ReceivedMessage::Message(ControlMessage::Wake, _) => {}
+                ReceivedMessage::Message(ControlMessage::Wake, _) => true,
                 // This process has no descriptor left for a leased segment: not an error of the
                 // client.
                 ReceivedMessage::Truncated(message @ ControlMessage::Expose { .. }) => {
-                    net.count_drop(client.context.end, NodeDrop::NoDescriptor);
-                    if !self.forward_request(net, number, &message, None) {
-                        self.mark_lost(number);
-                        return;
-                    }
+                    net.count_drop(end, NodeDrop::NoDescriptor);
+                    self.forward_request(net, number, &message, None)
                 }
                 ReceivedMessage::Message(..)
                 | ReceivedMessage::Truncated(_)
-                | ReceivedMessage::End => {
-                    client.is_lost = true;
-                    return;
-                }
+                | ReceivedMessage::End => false,
+            };
+            if !is_valid {
+                let client = self.clients.get_mut(&number);
+                client.into_iter().for_each(|client| client.is_lost = true);
+                return;
             }
         }
     }
@@ -260,12 +256,6 @@ impl Server {
         let from = grant.from;
         if self.rings.get_mut(&ring).is_some_and(|granted| granted.answer(segment)) {
             self.send_ring_control(net, from, ring, message, None);
-        }
-    }
-
-    fn mark_lost(&mut self, number: u32) {
-        if let Some(client) = self.clients.get_mut(&number) {
-            client.is_lost = true;
         }
     }
 

@@ -45,7 +45,7 @@ const BATCH: usize = 64;
 /// Turns between reads of the sockets.
 const TURNS_PER_SOCKET_READ: u32 = 64;
 /// The interval at which the counters of rings are read.
-const SETTLE: Duration = Duration::from_secs(1);
+const COUNTERS_EVERY: Duration = Duration::from_secs(1);
 /// Idle turns before it sleeps: a wake-up costs a client more than these.
 const IDLE_TURNS: u32 = 64;
 /// The first retry of a client whose ring is full; the interval doubles.
@@ -67,7 +67,7 @@ pub struct Server {
     client_last: u32,
     /// The epoch of the net that the clients know.
     epoch: u64,
-    settled: Time,
+    counters_read: Time,
     turns: u32,
     /// Turns since there was anything to do.
     idle_turns: u32,
@@ -118,7 +118,7 @@ impl Server {
             rings: BTreeMap::new(),
             client_last: 0,
             epoch: 0,
-            settled: Time::START,
+            counters_read: Time::START,
             turns: 0,
             idle_turns: 0,
             retry: RETRY_MIN,
@@ -160,9 +160,9 @@ impl Server {
                 self.idle_turns = 0;
             }
         }
-        if now >= self.settled + SETTLE {
-            self.settled = now;
-            self.settle(net);
+        if now >= self.counters_read + COUNTERS_EVERY {
+            self.counters_read = now;
+            self.read_counters(net);
             self.grants.overdue().into_iter().for_each(|ring| self.end_ring(net, ring));
             self.clients.values_mut().for_each(|client| client.is_full = false);
         }
@@ -191,7 +191,7 @@ impl Server {
         if self.clients.values().any(|client| client.page.up.has_entry()) {
             return Duration::ZERO;
         }
-        let mut longest = if self.rings.is_empty() { longest } else { longest.min(SETTLE) };
+        let mut longest = if self.rings.is_empty() { longest } else { longest.min(COUNTERS_EVERY) };
         if self.clients.values().any(Client::is_behind) {
             longest = longest.min(self.retry);
             self.retry = (self.retry * 2).min(RETRY_MAX);
@@ -231,9 +231,9 @@ impl Server {
     }
 
     /// Adds the traffic of direct rings since the last call to the counters of the net.
-    pub fn settle(&mut self, net: &mut Net) {
+    pub fn read_counters(&mut self, net: &mut Net) {
         for (number, ring) in &mut self.rings {
-            settle_ring(net, &mut self.grants, *number, ring);
+            read_counters_of(net, &mut self.grants, *number, ring);
         }
     }
 
@@ -293,7 +293,7 @@ impl Server {
         for _ in 0..BATCH {
             let Some(next) = client.next(net) else { break };
             let down = &mut client.page.down;
-            let went = match &next {
+            let sent = match &next {
                 Down::Notification => {
                     let Notification { kind, ring, .. } = client.outbox[0];
                     down.send_bytes(kind, &[ring], &[])
@@ -304,11 +304,11 @@ impl Server {
                 }
             };
             match next {
-                Down::Frame(frame) if !went => client.held = Some(frame),
-                Down::Notification if went => drop(client.outbox.pop_front()),
+                Down::Frame(frame) if !sent => client.held = Some(frame),
+                Down::Notification if sent => drop(client.outbox.pop_front()),
                 _ => {}
             }
-            if !went {
+            if !sent {
                 break;
             }
             (was_busy, self.retry) = (true, RETRY_MIN);
@@ -416,7 +416,7 @@ impl Server {
     fn end_ring(&mut self, net: &mut Net, number: u64) {
         if let Some(mut ring) = self.rings.remove(&number) {
             ring.close();
-            settle_ring(net, &mut self.grants, number, &mut ring);
+            read_counters_of(net, &mut self.grants, number, &mut ring);
         }
         if let Some(grant) = self.grants.end(number) {
             self.clients.get(&grant.from).into_iter().for_each(Client::wake);
@@ -466,12 +466,12 @@ impl Drop for Server {
     }
 }
 
-fn settle_ring(net: &mut Net, grants: &mut Grants, number: u64, ring: &mut Granted) {
+fn read_counters_of(net: &mut Net, grants: &mut Grants, number: u64, ring: &mut Granted) {
     let [packets, words] = ring.traffic();
     if let Some(grant) = grants.ring(number).filter(|_| packets > 0) {
         net.count(&grant.path, packets, words);
     }
-    grants.used(number, packets);
+    grants.record_traffic(number, packets);
 }
 
 #[cfg(test)]

@@ -123,11 +123,11 @@ Ca 2 \"H-40\" # \"two\"
             .map(|nth| format!("caguid={nth:#x}\nCa 1 \"H-{nth:x}\" # \"one\"\n\n"))
             .collect();
         let topology = Topology::read("dump", &dump, 1).expect("it is one");
-        let said = find_port(&topology, |_| true, "one", None).unwrap_err();
+        let error = find_port(&topology, |_| true, "one", None).unwrap_err();
         assert!(
-            said.starts_with("300 nodes are called 'one'") && said.ends_with("8, ..."),
-            "{said}"
+            error.starts_with("300 nodes are called 'one'") && error.ends_with("8, ..."),
+            "{error}"
         );
-        assert!(said.len() <= crate::process::control_message::TEXT_MAX, "{}", said.len());
+        assert!(error.len() <= crate::process::control_message::TEXT_MAX, "{}", error.len());
     }
 }
