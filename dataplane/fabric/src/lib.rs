@@ -23,6 +23,7 @@ pub mod process;
 pub mod umad;
 pub mod wire_io;
 
+pub use pollux_hca::violation::KeyViolation;
 pub use pollux_hca::{Adapter, DropReason, Frame, LeaseTable, PORT_CONTEXTS_MAX, Port, SoftDevice};
 pub use pollux_subnet::{node, pma, sa, sm, sma, subnet, switch, topology};
 pub use pollux_verbs::time::{self, Time};

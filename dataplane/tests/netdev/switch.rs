@@ -1,12 +1,12 @@
 //! Three netdevs on a switch.
 
+use crate::net_world::{NetLink, NetWorld};
 use crate::pair::*;
 use pollux_dataplane::ipoib::RxSource;
 use pollux_dataplane::neighbor::{DatagramRoute, Route};
 use pollux_dataplane::reason::PacketDrop;
 use pollux_fabric::link::Wire;
 use pollux_fabric::net::Net;
-use pollux_fabric::net::world::{NetLink, NetWorld};
 use pollux_fabric::subnet::Subnet;
 use pollux_fabric::topology::{End, Topology};
 use pollux_fabric::{Adapter, SoftDevice};

@@ -8,6 +8,9 @@ mod device;
 mod full;
 mod loss;
 mod many;
+#[path = "../../../dataplane/fabric/tests/common/net_world.rs"]
+#[allow(dead_code, reason = "time is virtual, and all processes run")]
+mod net_world;
 mod progress;
 mod readers;
 #[path = "../load/traffic.rs"]

@@ -9,6 +9,9 @@
 
 mod device;
 mod mixed;
+#[path = "../../../dataplane/fabric/tests/common/net_world.rs"]
+#[allow(dead_code, reason = "time is virtual, and all processes run")]
+mod net_world;
 #[allow(dead_code, reason = "slow readers are for the limits")]
 mod traffic;
 #[allow(dead_code, reason = "links of single hosts are for the limits")]

@@ -6,12 +6,12 @@
 //! advances to the next deadline of a host, a program or the network.
 
 use crate::device::CountedDevice;
+use crate::net_world::NetWorld;
 use pollux::Mode;
 use pollux::host::Host;
 use pollux::stack::StackConfig;
 use pollux_fabric::link::Wire;
 use pollux_fabric::net::Net;
-use pollux_fabric::net::world::NetWorld;
 use pollux_fabric::sm;
 use pollux_fabric::subnet::Subnet;
 use pollux_fabric::topology::{End, Topology};

@@ -26,6 +26,9 @@ mod illness;
 mod management;
 mod meeting;
 mod migration;
+#[path = "../../../../dataplane/fabric/tests/common/net_world.rs"]
+#[allow(dead_code, reason = "time is virtual")]
+mod net_world;
 mod nodes;
 mod pauses;
 mod requests;

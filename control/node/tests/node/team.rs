@@ -2,12 +2,12 @@
 //! and from a seed.
 
 use crate::device::{Illness, ail};
+use crate::net_world::NetWorld;
 use pollux_control::ipoib::WorkerId;
 use pollux_control::ipoib::connected::ConnectionRow;
 use pollux_dataplane::port::PacketPort;
 use pollux_fabric::link::Wire;
 use pollux_fabric::net::Net;
-use pollux_fabric::net::world::NetWorld;
 use pollux_fabric::sm;
 use pollux_fabric::subnet::Subnet;
 use pollux_fabric::topology::{End, Topology};

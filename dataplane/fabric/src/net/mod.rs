@@ -13,16 +13,15 @@
 //!                                                        take: the adapter at the end <----+
 //! ```
 //!
-//! The poll of a receiver in a [`world`], or [`crate::Fabric::step`] of a running fabric, calls
-//! `advance`.
+//! [`crate::Fabric::step`] of a running fabric calls `advance`; in the simulated world of the
+//! tests, the poll of a receiver does.
 //!
 //! Management datagrams for a node go to its agents, whether they came through the subnet without
 //! time or as packets. Datagrams that no agent handles wait in [`Net::poll_delivery`] for managers
 //! and programs at that port; the adapter there gets the rest ([`Net::give`]). `management` has the
 //! two forms, [`foreign`] the ports to other fabrics.
 //!
-//! [`shared_port`] has the adapters at the ports. [`world`] runs a net with adapters in one thread,
-//! in virtual time or on a clock.
+//! [`shared_port`] has the adapters at the ports.
 
 mod arbiter;
 pub mod bypass;
@@ -33,7 +32,6 @@ pub mod foreign;
 mod management;
 mod router;
 pub mod shared_port;
-pub mod world;
 
 use crate::link::Wire;
 use crate::link::fault::SeededRng;

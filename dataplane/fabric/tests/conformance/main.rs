@@ -6,6 +6,9 @@
 mod capture;
 #[path = "../common/managed.rs"]
 mod managed;
+#[path = "../common/net_world.rs"]
+#[allow(dead_code, reason = "all processes run")]
+mod net_world;
 mod nets;
 #[path = "../common/pair_world.rs"]
 mod pair_world;

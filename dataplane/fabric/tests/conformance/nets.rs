@@ -2,10 +2,10 @@
 
 use crate::group;
 use crate::managed::{hosts, manage};
+use crate::net_world::{NetLink, NetWorld};
 use pollux_conformance::{Adapters, Factory, Group, Side, WaitDecision};
 use pollux_fabric::link::Wire;
 use pollux_fabric::net::Net;
-use pollux_fabric::net::world::{NetLink, NetWorld};
 use pollux_fabric::node::PKeys;
 use pollux_fabric::subnet::Subnet;
 use pollux_fabric::topology::{End, Topology};

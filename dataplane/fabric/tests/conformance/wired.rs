@@ -2,12 +2,12 @@
 //! of the other's nodes but what comes by the wire.
 
 use crate::managed::{hosts, manage};
+use crate::net_world::{NetLink, NetWorld};
 use crate::{group, judge};
 use pollux_conformance::{Adapters, Factory, Group, Side, WaitDecision};
 use pollux_fabric::link::Wire;
 use pollux_fabric::link::threads::Clock;
 use pollux_fabric::net::Net;
-use pollux_fabric::net::world::{NetLink, NetWorld};
 use pollux_fabric::node::{P_KEYS, PKeys};
 use pollux_fabric::subnet::Subnet;
 use pollux_fabric::topology::{End, Topology};

@@ -9,6 +9,9 @@ mod leased;
 mod managed;
 mod management;
 mod migration;
+#[path = "../common/net_world.rs"]
+#[allow(dead_code, reason = "time is virtual, and all processes run")]
+mod net_world;
 mod pair;
 #[path = "../common/pair_world.rs"]
 mod pair_world;

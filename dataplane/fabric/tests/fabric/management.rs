@@ -2,10 +2,10 @@
 //! packets, and to the general services queue pair of an adapter.
 
 use crate::managed::manage;
+use crate::net_world::{NetLink, NetWorld};
 use pollux_fabric::link::Wire;
 use pollux_fabric::link::fault::Faults;
 use pollux_fabric::net::Net;
-use pollux_fabric::net::world::{NetLink, NetWorld};
 use pollux_fabric::node::{NodeDrop, PKeys};
 use pollux_fabric::subnet::{Datagram, Subnet};
 use pollux_fabric::topology::{End, Topology};

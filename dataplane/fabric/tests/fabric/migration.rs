@@ -5,12 +5,12 @@
 //! send. When both have migrated it is mended, and becomes their alternate path; so one connection
 //! migrates again and again.
 
+use crate::net_world::{NetLink, NetWorld};
 use crate::pair::{Connection, Pair, Side, connect_by, side, side_of};
 use crate::pair_world::World;
 use pollux_fabric::link::Wire;
 use pollux_fabric::link::fault::{Faults, SeededRng};
 use pollux_fabric::net::Net;
-use pollux_fabric::net::world::{NetLink, NetWorld};
 use pollux_fabric::subnet::Subnet;
 use pollux_fabric::topology::{End, Topology};
 use pollux_fabric::{Adapter, DropReason, SoftDevice};

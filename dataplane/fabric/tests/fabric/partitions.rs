@@ -1,10 +1,10 @@
 //! Partitions from a file to the wire: the subnet manager writes the keys, adapters and switches
 //! keep strangers out, and whoever tries is counted and reported.
 
+use crate::net_world::{NetLink, NetWorld};
 use crate::pair::{Connection, QKEY, Side, connect, side_of};
 use pollux_fabric::link::Wire;
 use pollux_fabric::net::Net;
-use pollux_fabric::net::world::{NetLink, NetWorld};
 use pollux_fabric::node::{NodeDrop, SubnetNode};
 use pollux_fabric::sm::{Partitions, SmConfig};
 use pollux_fabric::subnet::{Datagram, Subnet};

@@ -1,11 +1,11 @@
 //! Links of a fat tree fail under a connection: the subnet manager finds other ways, and nothing
 //! that was sent is lost or comes twice.
 
+use crate::net_world::{NetLink, NetWorld};
 use crate::pair::{Connection, Side, connect, side_of};
 use pollux_fabric::link::Wire;
 use pollux_fabric::link::fault::SeededRng;
 use pollux_fabric::net::Net;
-use pollux_fabric::net::world::{NetLink, NetWorld};
 use pollux_fabric::sm::SmConfig;
 use pollux_fabric::subnet::Subnet;
 use pollux_fabric::topology::{End, Topology};

@@ -1,9 +1,9 @@
 //! Two subnets with a router between them, each with a manager of its own.
 
+use crate::net_world::{NetLink, NetWorld};
 use crate::pair::{Connection, QKEY, Side, connect_by, side_of};
 use pollux_fabric::link::Wire;
 use pollux_fabric::net::Net;
-use pollux_fabric::net::world::{NetLink, NetWorld};
 use pollux_fabric::node::{NodeDrop, PKeys};
 use pollux_fabric::sm::{Residents, SmConfig};
 use pollux_fabric::subnet::Subnet;

@@ -7,11 +7,11 @@
 //! in its commit, and sets the digests that the test prints.
 
 use crate::managed::manage;
+use crate::net_world::{NetLink, NetWorld};
 use crate::pair::{Connection, QKEY, Side, connect, qp_init, side_of};
 use pollux_fabric::link::Wire;
 use pollux_fabric::link::fault::Faults;
 use pollux_fabric::net::Net;
-use pollux_fabric::net::world::{NetLink, NetWorld};
 use pollux_fabric::subnet::{Datagram, Subnet};
 use pollux_fabric::topology::{End, Topology};
 use pollux_fabric::{Adapter, SoftDevice, sm};

@@ -6,16 +6,15 @@
 //! Why a lock in a single thread: a node requires devices that are `Send`, and the same code runs
 //! here. The lock is never contended.
 
-use super::Net;
-use super::shared_port::PortContext;
-use crate::Fabric;
-use crate::link::threads::Clock;
-use crate::link::{FrameSink, Link};
-use crate::sm;
-use crate::time::Time;
-use crate::topology::End;
-use pollux_hca::violation::KeyViolation;
-use pollux_hca::{Adapter, Frame, LeaseTable, PORT_CONTEXTS_MAX, SoftDevice};
+use pollux_fabric::link::threads::Clock;
+use pollux_fabric::link::{FrameSink, Link};
+use pollux_fabric::net::Net;
+use pollux_fabric::net::shared_port::PortContext;
+use pollux_fabric::sm;
+use pollux_fabric::topology::End;
+use pollux_fabric::{
+    Adapter, Fabric, Frame, KeyViolation, LeaseTable, PORT_CONTEXTS_MAX, SoftDevice, Time,
+};
 use pollux_verbs::error::over;
 use pollux_verbs::{Device, VerbsError};
 use std::collections::{BTreeMap, BTreeSet};
