@@ -12,8 +12,8 @@ pub fn hosts(subnet: &Subnet) -> impl Iterator<Item = u32> {
     (0u32..).zip(subnet.nodes()).filter(|(_, node)| !node.is_switch()).map(|(nth, _)| nth)
 }
 
-/// What a subnet manager would do: LIDs from `base` on, shortest ways, one tree for all groups,
-/// ports active. What is behind a foreign port has these LIDs, and is in all groups.
+/// The work of a subnet manager: LIDs from `base` on, shortest paths, one tree for all groups,
+/// active ports. Nodes behind a foreign port have these LIDs, and are in all groups.
 pub fn manage(subnet: &mut Subnet, base: u16, foreign: Option<(End, RangeInclusive<u16>)>) {
     let nodes = subnet.nodes().len() as u32;
     for index in 0..nodes {

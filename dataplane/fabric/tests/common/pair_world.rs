@@ -4,7 +4,7 @@
 //! then to the next arrival, or to the next timer of an adapter. So hours of timeouts cost no time,
 //! and a seed replays a run.
 //!
-//! The two ends of a link share the world by reference count and cell: all of it is one thread's.
+//! The two ends of a link share the world by reference count and cell, in one thread.
 #![allow(dead_code, reason = "not every test needs all of it")]
 
 use pollux_fabric::link::fault::SeededRng;
@@ -30,10 +30,10 @@ struct Inner {
     rng: SeededRng,
     wire: Wire,
     tap: Option<Tap>,
-    /// On their way, by arrival and then by the order of their sending, each with its receiver.
+    /// Frames in flight, by arrival and then by order of sending, each with its receiver.
     travelling: BTreeMap<(Time, u64), (usize, Frame)>,
     sent: u64,
-    /// The arrival time of the last of these for each end, delayed ones left out.
+    /// The arrival time of the last frame for each end, without delayed ones.
     latest: [Time; 2],
     deadlines: [Option<Time>; 2],
     is_cut: bool,

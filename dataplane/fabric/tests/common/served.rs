@@ -1,4 +1,4 @@
-//! A server of processes in a thread of its own, with a subnet manager of a few lines.
+//! A server of processes in its own thread, with a minimal subnet manager.
 
 use crate::managed::manage;
 use pollux_fabric::Time;
@@ -26,29 +26,27 @@ pub struct Serving {
 
 #[allow(dead_code, reason = "not every test needs all of it")]
 impl Serving {
-    /// The net, with everything counted that went past it.
+    /// The net, with the traffic of direct rings counted.
     pub fn net(&mut self) -> &Net {
         self.net_mut()
     }
 
-    /// The net, to be changed.
     pub fn net_mut(&mut self) -> &mut Net {
         self.server.read_counters(&mut self.net);
         &mut self.net
     }
 
-    /// How many clients there are, and direct lanes between them.
+    /// The numbers of clients, and of direct rings between them.
     pub fn statistics(&self) -> (usize, usize) {
         self.server.statistics()
     }
 
-    /// Tells clients of what changed, and has their lanes end.
+    /// Writes changes for clients, and ends the rings of changed paths.
     pub fn tell_changes(&mut self) {
         self.server.publish_changes(&mut self.net);
     }
 
-    /// Does what there is to do, and sleeps while that is nothing. Ports that came up are brought
-    /// to life.
+    /// Runs the server, which sleeps without traffic. Activates the ports that have come up.
     pub fn turn(&mut self, now: Time, ports: &mut u64) {
         let Self { server, net } = self;
         server.receive(now, net);
@@ -56,7 +54,7 @@ impl Serving {
         while let Some(delivery) = net.poll_delivery() {
             net.give(delivery);
         }
-        // A manager looks when ports have changed, and not all the time.
+        // The manager runs only after a change of ports.
         if *ports != net.epoch() {
             manage(net.subnet_mut(), 0, None);
             *ports = net.epoch();
@@ -72,29 +70,29 @@ impl Serving {
     }
 }
 
-/// How long the server sleeps at the most: those who test ask it for something now and then.
+/// The longest sleep of the server: requests of tests do not wake it.
 const NAP_MAX: Duration = Duration::from_micros(200);
 
-/// A running server. It ends when this does.
+/// A running server, stopped on drop.
 pub struct Served {
     path: PathBuf,
     deeds: Option<Sender<Deed>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// By the machine's clock.
+/// The clock of the machine.
 #[expect(clippy::disallowed_methods, reason = "processes need a clock")]
 pub fn clock() -> Clock {
     let start = Instant::now();
     Arc::new(move || Time::START + start.elapsed())
 }
 
-/// A path for a socket that no other test has.
+/// A socket path that no other test uses.
 pub fn path_of(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("pollux-{name}-{}", std::process::id()))
 }
 
-/// A server of this topology, on links that only hand on; its subnet is managed.
+/// A server of this topology, on links that only forward; its subnet is managed.
 pub fn server(path: &Path, topology: &str) -> Serving {
     let mut subnet = Subnet::new(Topology::generate(topology, 1).expect("the topology is one"));
     manage(&mut subnet, 0, None);
@@ -104,7 +102,7 @@ pub fn server(path: &Path, topology: &str) -> Serving {
 }
 
 impl Served {
-    /// Starts one.
+    /// Starts a server.
     pub fn start(name: &str, topology: &'static str) -> Self {
         let path = path_of(name);
         let (deeds, asked) = channel();
@@ -123,13 +121,12 @@ impl Served {
         name(&self.path, host)
     }
 
-    /// Where it is.
     #[allow(dead_code, reason = "not every test needs it")]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Has something done by the server, whose clients know of it when this returns.
+    /// Runs a closure in the thread of the server; clients have its changes when this returns.
     pub fn ask<T: Send + 'static>(
         &self,
         deed: impl FnOnce(&mut Serving) -> T + Send + 'static,

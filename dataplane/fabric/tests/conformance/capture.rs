@@ -6,10 +6,11 @@ use pollux_fabric::link::Wire;
 use pollux_referee::tshark::{DissectedFrame, judge};
 use pollux_wire::packet::Packet;
 
-/// Fewer than the suite makes with the even schedule: a tap that misses packets shows.
+/// The least number of packets of the suite with the even schedule: detects a tap that misses
+/// packets.
 const FRAMES_MIN: usize = 5_000;
 
-/// What tshark must find: the numbers that we meant, and nothing to complain about.
+/// The expected dissection: our field values, and no expert warnings.
 fn frame(name: String, bytes: Vec<u8>) -> DissectedFrame {
     let bth = Packet::parse(&bytes).expect("what we sent can be read").bth();
     DissectedFrame::new(name, bytes)

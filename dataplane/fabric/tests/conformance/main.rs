@@ -1,6 +1,6 @@
-//! The software adapter against the suite of `pollux-verbs`: in virtual time with message bypass,
-//! with packets, and with packets that get lost, come twice, late or damaged; with tshark as the
-//! judge of every packet; in threads by the machine's clock; and at a server of processes.
+//! The software adapter in the suite of `pollux-verbs`: in virtual time with message bypass, with
+//! packets, and with lost, duplicated, late or damaged packets; with tshark as the judge of every
+//! packet; in threads by the machine's clock; and at a server of processes.
 #![expect(clippy::disallowed_methods, reason = "seeds and cases are asked for by hand")]
 
 mod capture;
@@ -41,12 +41,12 @@ fn filter() -> String {
     std::env::var("POLLUX_CASES").unwrap_or_default()
 }
 
-/// As many seeds as `POLLUX_SEEDS` says, or these.
+/// The seeds: as many as `POLLUX_SEEDS`, or this default.
 fn seeds(usual: u64) -> RangeInclusive<u64> {
     1..=setting("POLLUX_SEEDS").unwrap_or(usual)
 }
 
-/// A multicast group: the link takes it to both ends.
+/// A multicast group, which the link delivers to both ends.
 fn group(nth: u8) -> Group {
     let mut mgid = [0; 16];
     mgid[..2].copy_from_slice(&[0xff, 0x12]);
@@ -54,7 +54,7 @@ fn group(nth: u8) -> Group {
     Group { mgid: Gid(mgid), mlid: Lid(0xc000 + u16::from(nth)) }
 }
 
-/// Keeps a failure, and says what was skipped.
+/// Keeps a failure, and prints skipped cases.
 fn note(name: &str, report: &Report, failures: &mut Vec<String>) {
     match report.outcome {
         Outcome::Passed => {}
@@ -63,7 +63,7 @@ fn note(name: &str, report: &Report, failures: &mut Vec<String>) {
     }
 }
 
-/// Runs all cases, or those that `POLLUX_CASES` names a part of; gives the failures.
+/// Runs all cases, or those with `POLLUX_CASES` in their name; returns the failures.
 fn judge(worlds: &mut impl Factory) -> Vec<String> {
     let mut failures = Vec::new();
     let name = worlds.name();
@@ -74,8 +74,8 @@ fn judge(worlds: &mut impl Factory) -> Vec<String> {
     failures
 }
 
-/// With an even schedule, and with uneven ones, each of which has to be a run of its own. They are
-/// ten, or as many as `POLLUX_SEEDS` says.
+/// With an even schedule, and with ten uneven ones (or `POLLUX_SEEDS`), which must differ from each
+/// other.
 fn judge_schedules(name: &'static str, wire: Wire) {
     let uneven = seeds(10).map(|seed| Worlds::new(name, wire, seed).uneven());
     let (mut runs, mut failures, mut traces) = (0, Vec::new(), BTreeSet::new());
@@ -101,7 +101,7 @@ fn with_packets() {
     judge_schedules("packets", Wire { packets_only: true, ..Wire::default() });
 }
 
-/// With thirty seeds, as many as `POLLUX_SEEDS` says, or the one that `POLLUX_SEED` names.
+/// With thirty seeds (or `POLLUX_SEEDS`), or the one in `POLLUX_SEED`.
 #[test]
 fn with_faults() {
     let faults = Faults {
@@ -119,7 +119,7 @@ fn with_faults() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// Across one switch and across a fat tree, as messages and as packets that get lost.
+/// Across one switch and across a fat tree, as messages and as packets with loss.
 // req: iba-switching
 #[test]
 fn across_switches() {
@@ -138,7 +138,7 @@ fn across_switches() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// Nothing but the seed decides about a run.
+/// Only the seed decides a run.
 #[test]
 fn a_seed_replays() {
     let trace = |seed| {
@@ -150,7 +150,7 @@ fn a_seed_replays() {
     assert_ne!(trace(3), trace(4));
 }
 
-/// What is broken is found, and by the cases that are about it.
+/// Each sabotage is found, by the cases about it.
 #[test]
 fn with_sabotage() {
     for &(fault, cases) in SABOTAGES {

@@ -13,10 +13,10 @@ use pollux_fabric::{Adapter, SoftDevice};
 use pollux_verbs::{Device, VerbsError};
 use pollux_wire::keys::PKey;
 
-/// More than any case that goes well needs.
+/// The most steps of a case: more than any case needs.
 const TURNS_MAX: u32 = 1_000_000;
 
-/// Where such pairs come from: the first and the last host of a topology.
+/// Makes pairs: the first and the last host of a topology.
 pub struct Nets {
     pub topology: &'static str,
     pub wire: Wire,

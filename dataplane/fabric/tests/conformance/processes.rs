@@ -1,8 +1,7 @@
 //! Two clients of a server of processes: through the server, and by direct rings.
 //!
-//! Both are this process here, and all that they share with each other and with the server is
-//! mapped as often as it would be in three. What only holds between processes that can be killed is
-//! in the tests of the fabric.
+//! Both are in this process, and map all shared memory as separate processes do. Tests with killed
+//! processes are in the tests of the fabric.
 
 use crate::served::{Served, clock};
 use crate::threads::{WAIT_MAX, judge_together};
@@ -18,12 +17,12 @@ use pollux_wire::keys::PKey;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
-/// Where pairs of clients come from.
+/// Makes pairs of clients.
 #[derive(Clone)]
 struct Clients {
-    /// In memory that the other one can map, or not.
+    /// Whether the other client can map the memory.
     is_shared: bool,
-    /// Anything on the way wants packets.
+    /// Whether the path needs packets.
     wants_packets: bool,
 }
 
@@ -64,8 +63,8 @@ impl Adapters for Pair {
     }
 
     fn turn(&mut self) -> WaitDecision {
-        // Where other tests keep the machine busy, the server has its turn as well: what a case
-        // takes for lost is lost then, and not still on its way.
+        // On a busy machine the server needs its turn, so that a message that a case counts as lost
+        // is not still in flight.
         self.served.ask(|_| ());
         if self.start.elapsed() < WAIT_MAX { WaitDecision::GoOn } else { WaitDecision::GiveUp }
     }
@@ -77,7 +76,7 @@ impl Adapters for Pair {
     fn set_pkeys(&mut self, side: Side, pkeys: &[PKey]) -> bool {
         let mut entries = [PKey::INVALID; 32];
         entries[..pkeys.len()].copy_from_slice(pkeys);
-        // The switch comes first.
+        // Node 0 is the switch.
         let node = 1 + side as u32;
         self.served.ask(move |server| {
             let node = server.net_mut().subnet_mut().node_mut(node);

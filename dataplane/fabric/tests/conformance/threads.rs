@@ -1,8 +1,8 @@
-//! Two adapters that each have a thread of their own, which polls whether anybody asks or not, by
-//! the machine's clock. The verbs of a case travel to those threads by channel.
+//! Two adapters, each in its own thread, which polls continuously, by the machine's clock. The
+//! verbs of a case are sent to these threads by channel.
 //!
-//! Why naps: between two cores and several pairs, threads that only ever poll keep the machine from
-//! whoever has something to do. A nap is shorter than any case waits for an acknowledgement.
+//! Why naps: with two cores and several pairs, threads that only poll take the processors from
+//! threads with work. A nap is shorter than any acknowledgement timeout of a case.
 
 use crate::{filter, group, note, setting};
 use pollux_conformance::{Adapters, Case, Factory, Group, Side, Summary, Theme, WaitDecision};
@@ -16,10 +16,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel}
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// After which a case that still waits has failed: far more than any needs on a busy machine.
+/// A case that still waits after this time has failed; far above the need on a busy machine.
 pub const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// Pairs at a time: a case that waits for a timer leaves the machine to the others.
+/// Concurrent pairs: a case that waits for a timer leaves the machine to the others.
 const PAIRS: usize = 4;
 
 type Soft = SoftDevice<ThreadLink>;
@@ -30,8 +30,8 @@ type Verb = Box<dyn FnOnce(&mut Soft) + Send>;
 /// Rounds of polling without a nap, while there is no request.
 const ROUNDS: u32 = 32;
 
-/// How long a nap is. A thread that naps is soon called when it is asked for something, also where
-/// others keep the machine busy; one that only gave its turn away would come after all of them.
+/// The length of a nap. A sleeping thread is scheduled soon after a request, also on a busy
+/// machine; a thread that yields is scheduled after all others.
 const NAP: Duration = Duration::from_micros(50);
 
 /// Polls and runs requests, until their channel is closed.
@@ -49,7 +49,7 @@ fn own(mut device: Soft, verbs: Receiver<Verb>) {
     }
 }
 
-/// An adapter that is another thread's.
+/// An adapter in another thread.
 struct Distant {
     verbs: Sender<Verb>,
 }
@@ -61,7 +61,7 @@ impl Distant {
         Self { verbs }
     }
 
-    /// Has a verb carried out, and waits for its answer.
+    /// Runs a verb in that thread, and waits for the result.
     fn ask<T: Send + 'static>(&self, verb: impl FnOnce(&mut Soft) -> T + Send + 'static) -> T {
         let (answer, answered) = sync_channel(1);
         let verb = move |device: &mut Soft| answer.send(verb(device)).expect("somebody waits");
@@ -70,7 +70,7 @@ impl Distant {
     }
 }
 
-/// A send, for the way to another thread.
+/// A send request with its own data, to be sent to another thread.
 struct OwnSend {
     id: u64,
     op: SendOp,
@@ -101,7 +101,7 @@ impl OwnSend {
     }
 }
 
-/// Receives, for the way to another thread.
+/// Receive requests with their own data, to be sent to another thread.
 fn own_recvs(batch: &[RecvRequest<'_>]) -> Vec<(u64, Vec<Sge>)> {
     batch.iter().map(|recv| (recv.id, recv.sges.to_vec())).collect()
 }
@@ -287,7 +287,7 @@ impl Adapters for Distants {
     }
 }
 
-/// Where pairs of adapters in threads come from.
+/// Makes pairs of adapters in threads.
 #[derive(Clone)]
 struct Threads;
 
@@ -317,7 +317,7 @@ fn judge(
 ) {
     let name = worlds.name();
     loop {
-        // A lock of its own, so that nobody holds it during a case.
+        // A separate statement, so that the lock is not held during a case.
         let next = cases.lock().expect("nobody panics with the lock").next();
         let Some((theme, case)) = next else { return };
         let report = pollux_conformance::run_case(worlds, theme, case);
@@ -327,7 +327,7 @@ fn judge(
     }
 }
 
-/// Runs all cases, or those that `POLLUX_CASES` names a part of, several at a time.
+/// Runs all cases, or those with `POLLUX_CASES` in their name, several at a time.
 pub fn judge_together(worlds: impl Factory + Clone + Sync) {
     let filter = filter();
     let cases = pollux_conformance::cases()

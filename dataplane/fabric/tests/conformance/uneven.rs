@@ -1,9 +1,9 @@
-//! Schedules by seed: how often each side gets its turn, how many frames it takes in it, and when
-//! the link is full.
+//! Schedules by seed: the turns of each side, the frames it takes in a turn, and when the link is
+//! full.
 //!
-//! The suite polls both sides in turn, and a world without faults leaves nothing to chance. An
-//! adapter that relied on that would pass. Here a link withholds what has come, or has no room for
-//! what is to go, as a busy ring between threads does; a trace tells whether two seeds differ.
+//! The suite polls both sides in turn, and a world without faults is deterministic. An adapter that
+//! relied on that would pass. Here a link delays arrived frames, or has no space for a frame, like
+//! a busy ring between threads; a trace shows whether two seeds differ.
 
 use crate::pair_world::WorldLink;
 use pollux_fabric::link::fault::SeededRng;
@@ -15,13 +15,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What happened to frames in which order, at which end: no times, so that it differs only where
-/// the adapters took another way.
+/// The events of frames in order, with their ends: without times, so that it differs only if the
+/// adapters behaved differently.
 #[derive(Clone, Default)]
 pub struct Trace(Rc<RefCell<DefaultHasher>>);
 
 impl Trace {
-    /// A number for all of it.
+    /// The hash of the trace.
     pub fn digest(&self) -> u64 {
         self.0.borrow().finish()
     }
@@ -32,13 +32,13 @@ impl Trace {
 pub struct Schedule {
     inner: Rc<RefCell<Inner>>,
     trace: Trace,
-    /// How much later than others a frame may come.
+    /// The longest additional delay of a frame.
     pub jitter: Duration,
-    /// A link gives nothing though something has come: the end of a side's turn.
+    /// A link delivers no frame though one has arrived: the end of a side's turn.
     withheld: u32,
     /// A link has no space.
     refused: u32,
-    /// Turns that the sides get beside those that the suite gives them, at the most.
+    /// Additional turns of the sides, at most.
     extra_turns_max: u64,
 }
 
@@ -57,7 +57,7 @@ impl Inner {
 }
 
 impl Schedule {
-    /// One that leaves nothing to chance.
+    /// An even schedule.
     pub fn even(trace: Trace) -> Self {
         Self {
             jitter: Duration::ZERO,
@@ -69,7 +69,7 @@ impl Schedule {
         }
     }
 
-    /// One that is uneven in the way and as far as the seed says.
+    /// An uneven schedule, by seed.
     pub fn uneven(seed: u64, trace: Trace) -> Self {
         // Not the RNG of the wire.
         let mut rng = SeededRng::new(!seed);
@@ -83,9 +83,9 @@ impl Schedule {
         }
     }
 
-    /// Whether anything moved since the last call, or the link refused a frame. No time passes
-    /// then: the wire is not what everybody waits for. A side that was refused may have changed its
-    /// mind meanwhile, so that counts once.
+    /// Whether a frame moved since the last call, or the link refused one: then the sides do not
+    /// wait for the wire, and no time passes. A refused side may have changed its state since, so a
+    /// refusal counts once.
     pub fn take_busy(&self) -> bool {
         let mut inner = self.inner.borrow_mut();
         let owes = std::mem::take(&mut inner.owes) != [false; 2];
@@ -110,7 +110,7 @@ impl Schedule {
     }
 }
 
-/// One end of a world's link, as uneven as its schedule.
+/// One end of a world's link, with its schedule.
 pub struct UnevenLink {
     link: WorldLink,
     end: usize,

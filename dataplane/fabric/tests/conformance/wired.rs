@@ -1,5 +1,5 @@
-//! The suite across a wire between two nets of ours, by the machine's clock: neither knows anything
-//! of the other's nodes but what comes by the wire.
+//! The suite across a wire between two nets, by the machine's clock: each knows the other's nodes
+//! only by the wire.
 
 use crate::managed::{hosts, manage};
 use crate::net_world::{NetLink, NetWorld};
@@ -19,14 +19,14 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// After which a case that still waits has failed: far more than any needs on a busy machine.
+/// A case that still waits after this time has failed; far above the need on a busy machine.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// Where the wires are: at a switch, behind its host.
+/// The port of the wire: of a switch, after its host's.
 const WIRE: End = End { node: 0, port: 2 };
 const HOST: End = End { node: 1, port: 1 };
 
-/// LIDs of a net begin behind this.
+/// The LIDs of a net begin after this one.
 const BASES: [u16; 2] = [0, 0x40];
 
 struct Wired {
@@ -80,7 +80,7 @@ impl Joined {
         Self { world, wire, device }
     }
 
-    /// Moves what is to be moved.
+    /// Moves frames and packets.
     fn pump(&mut self) {
         self.device.progress();
         self.world.step();
@@ -146,7 +146,7 @@ fn across_a_stream() {
 
 #[test]
 fn across_udp() {
-    // A loopback address of this process: nobody else takes the port meanwhile.
+    // A loopback address of this process, so no other process takes the port.
     let process = std::process::id().to_be_bytes();
     let address = Ipv4Addr::new(127, process[2] | 1, process[3], 4);
     let free = UdpSocket::bind((address, 0)).and_then(|socket| socket.local_addr());

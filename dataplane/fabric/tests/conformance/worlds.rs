@@ -12,13 +12,13 @@ use pollux_wire::keys::PKey;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// More than any case that goes well needs.
+/// The most steps of a case: more than any case needs.
 const TURNS_MAX: u32 = 1_000_000;
 
 /// Packets of all cases, in the order of their sending.
 pub type Seen = Rc<RefCell<Vec<Vec<u8>>>>;
 
-/// Where such pairs come from: the same for the same seed.
+/// Makes pairs: the same for the same seed.
 pub struct Worlds {
     name: &'static str,
     wire: Wire,
@@ -35,12 +35,12 @@ impl Worlds {
         Self { name, wire, seed, is_even: true, trace: Trace::default(), seen: None }
     }
 
-    /// The same, with the schedule that the seed gives.
+    /// The same, with the schedule of the seed.
     pub fn uneven(self) -> Self {
         Self { is_even: false, ..self }
     }
 
-    /// The same, with every packet shown.
+    /// The same, with a tap for every packet.
     pub fn tapped(self) -> (Self, Seen) {
         let seen = Seen::default();
         (Self { seen: Some(seen.clone()), ..self }, seen)
@@ -66,7 +66,7 @@ impl Factory for Worlds {
         let mut ends = 0..;
         let devices = links.map(|link| {
             let end = ends.next().unwrap_or_default();
-            // With two addresses each.
+            // Two LIDs for each port.
             let lid = 2 * (end as u16 + 1);
             let port = Port { lmc: 1, ..Port::active(Lid(lid), Guid(u64::from(lid))) };
             let link = UnevenLink::new(link, end, schedule.clone());

@@ -22,7 +22,7 @@ fn tap(pair: &Pair) -> Seen {
     seen
 }
 
-/// Posts a request of side 0's and waits for its end.
+/// Posts a request of side 0 and waits for its completion.
 fn carry_out(pair: &mut Pair, op: SendOp, sges: &[Sge]) -> Completion {
     let side = &mut pair.sides[0];
     let (flags, data) = (SendFlags::SIGNALED, Data::Sges(sges));
@@ -37,7 +37,7 @@ fn post_recv(pair: &mut Pair, bytes: u32) {
 }
 
 /// A message of three packets, one to a peer that is not ready, a read, an atomic, and a refusal:
-/// the numbers, the acknowledgements and the syndromes are just those that IBA 9.7 gives.
+/// PSNs, acknowledgements and syndromes are those of IBA 9.7.
 #[test]
 fn a_scripted_exchange() {
     let connection = Connection { psn: 100, mtu: Mtu::BYTES_256, ..Connection::default() };
@@ -48,7 +48,7 @@ fn a_scripted_exchange() {
     post_recv(&mut pair, 600);
     let three = sge(&pair, 600);
     assert_eq!(carry_out(&mut pair, SendOp::Send, &three).status, CompletionStatus::Success);
-    // Nobody is ready for this one, until it has been said once.
+    // The peer has no receive for this message before its first transmission.
     let side = &mut pair.sides[0];
     let request = SendRequest {
         id: 0,
@@ -70,7 +70,7 @@ fn a_scripted_exchange() {
     let refused = carry_out(&mut pair, SendOp::Write(wrong), &eight);
     assert_eq!(refused.status, CompletionStatus::RemoteAccess);
 
-    // Opcode, number, and the syndrome's kind and value where there is one. Side 1 answers.
+    // Opcode, PSN, and the kind and value of the syndrome if any. Side 1 answers.
     let script: &[(usize, u8, u32, &str, &str)] = &[
         (0, 0x00, 100, "", ""),
         (0, 0x01, 101, "", ""),
@@ -106,11 +106,11 @@ fn a_scripted_exchange() {
     judge("a_scripted_exchange", &frames);
 }
 
-/// MigReq is 1 where there is one path, 0 where a second one is loaded, and 1 again on that, at
+/// MigReq is 1 with one path, 0 while an alternate path is loaded, and 1 after the migration, at
 /// both ends (IBA 17.2.8).
 // req: iba-migration
 #[test]
-fn packets_say_whether_their_sender_has_migrated() {
+fn mig_req_reports_whether_the_sender_has_migrated() {
     let mut pair = Pair::new(1, Wire::default(), &Connection::default());
     let seen = tap(&pair);
     let mut frames = Vec::new();
@@ -127,7 +127,7 @@ fn packets_say_whether_their_sender_has_migrated() {
     };
     talk(&mut pair, 1, "");
     for (nth, side) in pair.sides.iter_mut().enumerate() {
-        // The second path differs by its GRH.
+        // The alternate path differs by its GRH.
         let dgid = Gid::new(Gid::DEFAULT_PREFIX, Guid(2 - nth as u64));
         let grh = Some(GlobalRoute::to(dgid, 1));
         let (_, found) = side.device.query_qp(side.qp).unwrap();
@@ -144,7 +144,7 @@ fn packets_say_whether_their_sender_has_migrated() {
     let [side, _] = &mut pair.sides;
     side.device.modify_qp(side.qp, &change).unwrap();
     talk(&mut pair, 1, "27");
-    judge("packets_say_whether_their_sender_has_migrated", &frames);
+    judge("mig_req_reports_whether_the_sender_has_migrated", &frames);
 }
 
 // req: iba-packets
@@ -155,7 +155,7 @@ fn traffic_of_all_kinds_is_well_formed() {
         for bytes in [0, 1, 255, 256, 257, 5000] {
             let connection = Connection { mtu, ..Connection::default() };
             let mut pair = Pair::new(1, Wire::default(), &connection);
-            // A dissector that guesses by content finds nothing in ones.
+            // Payload of ones: a heuristic dissector matches nothing in it.
             for side in &pair.sides {
                 assert!(side.memory.write(0, &[0xff; 8192]));
             }

@@ -1,11 +1,11 @@
-//! Two adapters exchange their first messages: what a reader should understand first.
+//! Two adapters exchange their first messages: the test to read first.
 
 use crate::pair::{Connection, Pair};
 use pollux_fabric::link::Wire;
 use pollux_verbs::*;
 
 #[test]
-fn a_message_of_many_packets_and_back_by_read() {
+fn a_message_of_many_packets_is_read_back() {
     for packets_only in [false, true] {
         let wire = Wire { packets_only, ..Wire::default() };
         let mut pair = Pair::new(1, wire, &Connection::default());

@@ -1,4 +1,4 @@
-//! Arbitrary packets into an adapter: counted, and nothing changes that they do not belong to.
+//! Arbitrary packets to an adapter: they are counted, and change no other queue pair.
 
 use crate::pair::{Connection, Pair, connect, side};
 use crate::pair_world::World;
@@ -30,8 +30,8 @@ proptest! {
         prop_assert_eq!(dropped(device), 1);
     }
 
-    /// As if from the peer, to a queue pair of ours, with good CRCs: what it does is the queue
-    /// pair's to say, and what that does not take is counted.
+    /// A packet as of the peer, to a queue pair of side 0, with valid CRCs. The queue pair defines
+    /// its effect; a packet that it does not take is counted.
     #[test]
     fn packets_of_any_content_are_taken_or_dropped_and_counted_once(
         bytes in proptest::collection::vec(any::<u8>(), 28..300),
@@ -54,7 +54,7 @@ proptest! {
     }
 }
 
-/// The first words of a message for side 2 of a world, as its peer would write them.
+/// The first words of a message for side 2 of a world, as its peer writes them.
 fn words(opcode: Opcode, flags: u64, dest_qp: Qpn, psn: u32, packets: u64) -> [u64; 3] {
     let first = u64::from(opcode.0) | flags << 8 | 0xffff << 16 | u64::from(dest_qp.0) << 32;
     [first, u64::from(psn) | 2 << 32 | 1 << 48, packets]
@@ -100,7 +100,7 @@ proptest! {
     }
 }
 
-/// Words of a head that extended headers take up.
+/// Words of a head that extended headers take.
 fn extended_words(kind: ExtendedKind) -> usize {
     match kind {
         ExtendedKind::None => 0,
@@ -122,7 +122,7 @@ fn an_answer_that_counts_wrongly_completes_nothing() {
     b.device.post_send(b.qp, &[SendRequest { id: 1, op, flags, data: Data::Sges(&sges) }]).unwrap();
     let middle = Opcode::new(Transport::RC, Operation::READ_RESPONSE_MIDDLE);
     let qpn = b.device.qpn(b.qp).unwrap();
-    // One packet that says to be 2^32 - 1, and one more in its place.
+    // A message that counts as 2^32 - 1 packets, and one more with the same PSN.
     for (psn, packets) in [(connection.psn, u64::from(u32::MAX)), (connection.psn - 1, 2)] {
         let head = words(middle, 0, qpn, psn, packets);
         assert!(peer.send_message(&head, 1024, |bytes| bytes.fill(3)));
@@ -131,10 +131,10 @@ fn an_answer_that_counts_wrongly_completes_nothing() {
     assert_eq!(b.poll(), None);
 }
 
-/// Packets of a real exchange, each with one byte changed and its CRCs made good again: whatever
-/// they do, it is only what their queue pair allows, and the adapter goes on.
+/// Packets of a real exchange, each with one changed byte and valid CRCs: they have only the
+/// effects that their queue pair allows, and the adapter continues.
 #[test]
-fn packets_with_a_changed_byte_harm_no_other_packets() {
+fn packets_with_a_changed_byte_affect_no_other_packets() {
     let mut pair = Pair::new(1, Wire::default(), &Connection::default());
     let seen = Rc::new(RefCell::new(Vec::new()));
     let into = seen.clone();

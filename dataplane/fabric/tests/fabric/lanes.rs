@@ -1,5 +1,5 @@
-//! Links with a rate: how long packets take, how lanes share a link, and that nothing is lost when
-//! one of them stands still.
+//! Links with a rate: the time of packets, the shares of virtual lanes, and no loss when one lane
+//! is blocked.
 
 use pollux_fabric::link::Wire;
 use pollux_fabric::net::Net;
@@ -76,7 +76,7 @@ fn sl_of(frame: &Frame) -> u8 {
     packet.lrh().sl
 }
 
-/// Lets all happen; what came for host 3, in order.
+/// Handles all events; returns the packets that arrived at host 3, in order.
 fn run(net: &mut Net) -> (Time, Vec<u8>) {
     let (mut now, mut came) = (Time::START, Vec::new());
     while let Some(next) = net.deadline() {
@@ -100,7 +100,7 @@ fn set_lanes(net: &mut Net, lanes: &[(u8, u8)]) {
 
 // req: iba-links
 #[test]
-fn packets_take_the_time_that_the_rate_says() {
+fn packets_take_the_time_of_their_rate() {
     let mut net = net();
     net.send(Time::START, host(1), packet(1, 0));
     // 100 Gb/s, over two links, each rounded up to a nanosecond.
@@ -117,7 +117,8 @@ fn packets_take_the_time_that_the_rate_says() {
 #[test]
 fn lanes_share_a_link_by_their_weights_and_wait_for_credits() {
     let mut net = net();
-    // A packet is 32.4 units, and who has some left sends another: turns of 1 and 3 packets.
+    // A packet is 32.4 units, and a lane with any weight left sends another: turns of 1 and 3
+    // packets.
     set_lanes(&mut net, &[(0, 32), (1, 97)]);
     for _ in 0..400 {
         net.send(Time::START, host(1), packet(1, 0));
@@ -125,7 +126,7 @@ fn lanes_share_a_link_by_their_weights_and_wait_for_credits() {
     }
     let (_, came) = run(&mut net);
     assert_eq!(came.len(), 800, "nothing is lost, however much comes at once");
-    // While both lanes have something, one packet in four is of the first.
+    // While both lanes have packets, one in four is of the first.
     let first = came[..400].iter().filter(|sl| **sl == 0).count();
     assert!((95..=105).contains(&first), "{first} of 400");
     assert!(net.subnet().nodes()[1].ports[1].counters.xmit_wait.long() > 0);
@@ -133,7 +134,7 @@ fn lanes_share_a_link_by_their_weights_and_wait_for_credits() {
 }
 
 #[test]
-fn a_lane_that_stands_still_holds_up_no_other() {
+fn a_blocked_lane_does_not_block_another() {
     let mut net = net();
     set_lanes(&mut net, &[(1, 1)]);
     for _ in 0..100 {
@@ -144,7 +145,7 @@ fn a_lane_that_stands_still_holds_up_no_other() {
     }
     let (now, came) = run(&mut net);
     assert_eq!(came, [1; 50]);
-    // The first lane filled the room of the switch, and the rest waits at the host.
+    // The first lane has used its credits at the switch, and the rest waits at the host.
     set_lanes(&mut net, &[(0, 1), (1, 1)]);
     net.send(now, host(2), packet(2, 1));
     let (_, came) = run(&mut net);

@@ -30,7 +30,7 @@ fn err() -> QpAttributes {
 }
 
 #[test]
-fn a_flushed_write_takes_nothing_from_what_its_owner_wrote_later() {
+fn a_flushed_write_has_no_data_written_later() {
     let mut pair = Pair::new(1, Wire::default(), &Connection::default());
     let write = SendOp::Write(pair.sides[1].remote(0));
     post(&mut pair, write);
@@ -42,7 +42,7 @@ fn a_flushed_write_takes_nothing_from_what_its_owner_wrote_later() {
 }
 
 #[test]
-fn an_answer_takes_nothing_from_what_was_written_after_the_leave_ended() {
+fn an_answer_has_no_data_written_after_the_lease_ended() {
     let no_access = QpAttributes { access: Some(Access::NONE), ..QpAttributes::default() };
     for ending in [err(), no_access] {
         let mut pair = Pair::new(1, Wire::default(), &Connection::default());
@@ -59,7 +59,7 @@ fn an_answer_takes_nothing_from_what_was_written_after_the_leave_ended() {
 }
 
 #[test]
-fn an_answer_through_a_window_is_what_lay_there_when_it_left() {
+fn an_answer_through_a_window_has_the_data_of_its_transmission() {
     let mut pair = Pair::new(1, Wire::default(), &Connection::default());
     let side = &mut pair.sides[1];
     let window = side.device.create_window(side.pd).unwrap().rkey;

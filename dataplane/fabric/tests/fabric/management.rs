@@ -1,5 +1,5 @@
-//! Management datagrams as packets: between nets that a foreign wire joins, where somebody looks at
-//! packets, and to the general services queue pair of an adapter.
+//! Management datagrams as packets: between nets that a foreign wire joins, on links with a tap,
+//! and to the general services queue pair of an adapter.
 
 use crate::managed::manage;
 use crate::net_world::{NetLink, NetWorld};
@@ -41,7 +41,7 @@ fn joined() -> [Net; 2] {
     nets
 }
 
-/// Carries packets between the nets until nothing more happens.
+/// Moves packets between the nets until none is left.
 fn carry(nets: &mut [Net; 2]) {
     let mut now = Time::START;
     while nets.iter().any(|net| net.deadline().is_some() || net.has_foreign(WIRE)) {
@@ -55,14 +55,14 @@ fn carry(nets: &mut [Net; 2]) {
     }
 }
 
-/// Lets everything happen in a net.
+/// Handles all events of a net.
 fn finish(net: &mut Net) {
     while let Some(due) = net.deadline() {
         net.advance(due);
     }
 }
 
-/// A question to the node at the end of a path from the first host.
+/// A Get to the node at the end of a path from the first host.
 fn ask(net: &mut Net, path: &[u8]) {
     let header = MadHeader::new(MgmtClass::SUBN_DIRECTED_ROUTE, Method::GET, 5, NodeInfo::ID);
     let (dr_slid, dr_dlid) = (Lid::PERMISSIVE, Lid::PERMISSIVE);
@@ -98,7 +98,7 @@ fn directed_routes_lead_over_a_foreign_wire_and_back() {
 }
 
 #[test]
-fn a_foreign_port_is_up_while_the_other_end_is_there() {
+fn a_foreign_port_is_up_while_the_other_end_is_connected() {
     let mut net = net(1, Wire::default());
     let state = |net: &Net| net.subnet().nodes()[0].ports[3].info.port_state;
     assert_eq!(state(&net), PortState::DOWN);
@@ -116,7 +116,7 @@ fn a_foreign_port_is_up_while_the_other_end_is_there() {
     assert!(net.add_foreign(End { node: 0, port: 9 }).is_err(), "there is none");
 }
 
-/// Otherwise a storm of CM messages has each client look at its port again.
+/// Otherwise a storm of CM messages makes each client read its port again.
 #[test]
 fn subnet_management_counts_as_a_change_of_ports_and_general_services_do_not() {
     let mut net = net(1, Wire::default());
@@ -137,7 +137,7 @@ fn subnet_management_counts_as_a_change_of_ports_and_general_services_do_not() {
 }
 
 #[test]
-fn captures_see_management_and_faults_strike_it() {
+fn captures_and_faults_apply_to_management() {
     let mut net = net(1, Wire::default());
     let seen = Arc::new(Mutex::new(Vec::new()));
     let tapped = Arc::clone(&seen);
@@ -167,7 +167,7 @@ fn captures_see_management_and_faults_strike_it() {
 }
 
 #[test]
-fn a_foreign_wire_is_captured_and_harmed_both_ways() {
+fn captures_and_faults_apply_to_a_foreign_wire_in_both_directions() {
     let mut nets = joined();
     let seen = Arc::new(Mutex::new(Vec::new()));
     let tapped = Arc::clone(&seen);
@@ -258,7 +258,7 @@ impl Program {
     }
 }
 
-/// With messages and with packets: programs reach each other, and agents answer what is theirs.
+/// With messages and with packets: programs reach each other, and agents answer their classes.
 #[test]
 fn a_program_owns_general_services_beside_the_agents() {
     for packets_only in [false, true] {
@@ -296,7 +296,7 @@ fn a_program_owns_general_services_beside_the_agents() {
 fn a_program_chooses_the_partition_of_each_datagram() {
     let mut subnet = Subnet::new(Topology::generate("single:2", 1).unwrap());
     manage(&mut subnet, 0, None);
-    // The switch lets everything past, and the receiver has the same keys in another order.
+    // The switch does not enforce partitions, and the receiver has the same keys in another order.
     for (node, keys) in [(1, [0xffff, 0x8001, 0x8002]), (2, [0x8002, 0xffff, 0x8001])] {
         let mut entries = [PKey(0); 32];
         entries[..3].copy_from_slice(&keys.map(PKey));
@@ -333,7 +333,7 @@ proptest! {
     ) {
         let mut net = net(1, Wire::default());
         net.set_foreign_up(WIRE, true);
-        // One that is nearly right is among them: an answer with one bit flipped.
+        // One of them is an answer with one flipped bit.
         let mut other = joined();
         ask(&mut other[0], &[1, 3, 1]);
         finish(&mut other[0]);

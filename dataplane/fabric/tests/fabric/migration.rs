@@ -1,9 +1,9 @@
-//! Connections with a way across each of two spines, while ways die: both ends go over to the other
-//! way, and nothing that was sent is lost or comes twice.
+//! Connections with a path across each of two spines, while paths fail: both ends migrate to the
+//! other path, and no message is lost or duplicated.
 //!
-//! A way dies in one direction or in both, with packets or with messages on it, while both ends
-//! send. When both have migrated it is mended, and becomes their alternate path; so one connection
-//! migrates again and again.
+//! A path fails in one direction or in both, with packets or messages on it, while both ends send.
+//! When both have migrated it is repaired, and becomes the alternate path; so one connection
+//! migrates many times.
 
 use crate::net_world::{NetLink, NetWorld};
 use crate::pair::{Connection, Pair, Side, connect_by, side, side_of};
@@ -29,24 +29,24 @@ const SPINES: [u32; 2] = [0, 1];
 /// The first LID of each host; it has two.
 const LIDS: [u16; 2] = [2, 4];
 
-/// How often the way in use dies.
+/// Failures of the path in use.
 const DEATHS: u32 = 4;
-/// Requests of one end that may be outstanding, and places for what they carry.
+/// Outstanding requests of one end, and slots for their data.
 const OUTSTANDING_MAX: usize = 8;
 const SLOTS: u64 = 16;
 const SLOT: u64 = 4096;
-/// Behind the places of messages, of receives and of answers is what the peer may read.
+/// The target of reads is after the slots of messages, receives and answers.
 const RECEIVES_AT: u64 = SLOTS * SLOT;
 const ANSWERS_AT: u64 = 2 * RECEIVES_AT;
 const READ_AT: u64 = 3 * RECEIVES_AT;
 
-/// The way of a host to the other one across a spine: each spine has LIDs of its own.
+/// The path of a host to the other one across a spine: each spine has its own LIDs.
 fn path(host: usize, spine: usize) -> AddressVector {
     let dlid = Lid(LIDS[1 - host] + spine as u16);
     AddressVector { dlid, src_path_bits: spine as u8, port: 1, ..AddressVector::default() }
 }
 
-/// The change that loads a second path.
+/// The attributes that load an alternate path.
 fn rearm(path: AddressVector) -> QpAttributes {
     QpAttributes {
         alternate_path: Some(path),
@@ -55,7 +55,7 @@ fn rearm(path: AddressVector) -> QpAttributes {
     }
 }
 
-/// Where a node sends what is for these LIDs.
+/// The output port of a node for each of these LIDs.
 fn route(subnet: &mut Subnet, node: u32, ports: impl Fn(u16) -> u8) {
     let tables = subnet.node_mut(node).forwarding.as_mut().unwrap();
     let mut table = LinearForwardingTable::default();
@@ -67,12 +67,12 @@ fn route(subnet: &mut Subnet, node: u32, ports: impl Fn(u16) -> u8) {
     tables.info.linear_fdb_top = Lid(LIDS[1] + 1);
 }
 
-/// The owner of a LID.
+/// The host of a LID.
 fn host_of(lid: u16) -> usize {
     usize::from(lid >= LIDS[1])
 }
 
-/// What a leaf does: the LID says which spine it is to be. One that is dead it does not know.
+/// The table of a leaf: the LID selects the spine. A failed spine is not in it.
 fn route_leaf(subnet: &mut Subnet, leaf: usize, dead: Option<usize>) {
     route(subnet, LEAVES[leaf], |lid| match usize::from(lid % 2) {
         _ if host_of(lid) == leaf => 1,
@@ -104,16 +104,16 @@ fn subnet(seed: u64) -> Subnet {
 enum Death {
     /// The cable between a leaf and the spine is out.
     Cable { leaf: usize },
-    /// A leaf does not know it: it is dead in one direction.
+    /// A leaf has no route across it: it has failed in one direction.
     Entry { leaf: usize },
-    /// All packets get lost between a leaf and the spine.
+    /// All packets between a leaf and the spine are lost.
     Loss { leaf: usize },
 }
 
-/// One end of the connection, and what it has done.
+/// One end of the connection, and its requests.
 struct Host {
     side: Side<NetLink>,
-    /// Requests that were posted and have not completed: which of them are reads.
+    /// Outstanding requests: whether each is a read.
     outstanding: VecDeque<bool>,
     posted: u64,
     sent: u64,
@@ -142,7 +142,7 @@ impl Host {
         self.side.device.post_recv(self.side.qp, &[RecvRequest { id, sges: &sges }]).unwrap();
     }
 
-    /// Posts a message, or a read of what the peer has.
+    /// Posts a message, or a read of the peer's memory.
     fn post(&mut self, nth: usize, read: Option<Remote>) {
         if self.outstanding.len() >= OUTSTANDING_MAX {
             return;
@@ -167,7 +167,7 @@ impl Host {
         self.posted += 1;
     }
 
-    /// Takes what has completed: each once, in order, and right.
+    /// Checks the completions: each once, in order, and with the right content.
     fn take_completions(&mut self, nth: usize) {
         while let Some(found) = self.side.poll() {
             assert_eq!(found.status, CompletionStatus::Success, "{found:?}");
@@ -194,7 +194,7 @@ impl Host {
         self.side.device.query_qp(self.side.qp).unwrap().1
     }
 
-    /// Loads the way across a spine as the second one.
+    /// Loads the path across a spine as the alternate path.
     fn load(&mut self, nth: usize, spine: usize) {
         self.side.device.modify_qp(self.side.qp, &rearm(path(nth, spine))).unwrap();
     }
@@ -225,7 +225,7 @@ impl Scenario {
         Self { world, wire, hosts, rng, spine: 0 }
     }
 
-    /// One turn of both ends; says whether anything will happen.
+    /// One turn of both ends; returns whether any event is left.
     fn turn(&mut self, posts: bool) -> bool {
         for nth in [0, 1] {
             let remote = self.hosts[1 - nth].side.remote(READ_AT);
@@ -243,14 +243,14 @@ impl Scenario {
         self.world.step()
     }
 
-    /// Lets both talk for a while.
+    /// Lets both ends exchange messages for a number of turns.
     fn go_on(&mut self) {
         for _ in 0..self.rng.below(20) {
             self.turn(true);
         }
     }
 
-    /// Lets both talk until something holds.
+    /// Lets both ends exchange messages until a condition holds.
     fn until(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
         for _ in 0..100_000 {
             if holds(self) {
@@ -261,7 +261,7 @@ impl Scenario {
         panic!("{what}");
     }
 
-    /// The present way dies, or a dead one is mended.
+    /// The path in use fails, or a failed one is repaired.
     fn set_dead(&mut self, death: Death, is_dead: bool) {
         let spine = self.spine;
         let mut net = self.world.net_mut();
@@ -293,7 +293,7 @@ impl Scenario {
         for death in 1..=DEATHS {
             let other = 1 - self.spine;
             self.hosts[0].load(0, other);
-            // The other end may be told any time later.
+            // The other end may migrate at any later time.
             self.go_on();
             self.hosts[1].load(1, other);
             let is_armed = |host: &Host| host.attributes().migration == Some(Migration::Armed);
@@ -324,7 +324,7 @@ impl Scenario {
 
 // req: iba-migration
 #[test]
-fn both_ends_leave_a_dead_way_together() {
+fn both_ends_migrate_from_a_failed_path() {
     for seed in 0..200 {
         let outcome = std::panic::catch_unwind(|| Scenario::new(seed).run());
         assert!(outcome.is_ok(), "seed {seed} fails: Scenario::new({seed}).run() replays it");
@@ -347,7 +347,7 @@ fn unreliable(wire: Wire) -> Pair {
     Pair { world, sides }
 }
 
-/// Sends an empty message; says whether it comes.
+/// Sends an empty message; returns whether it arrives.
 fn is_heard(pair: &mut Pair, from: usize) -> bool {
     let side = &mut pair.sides[from];
     let (op, data, flags) = (SendOp::Send, Data::EMPTY, SendFlags::NONE);
@@ -356,7 +356,8 @@ fn is_heard(pair: &mut Pair, from: usize) -> bool {
     pair.poll(1 - from).is_some()
 }
 
-/// The second path has to be just that, down to which of a port's own addresses it is to.
+/// A packet counts as on the alternate path only if all its addresses match, also the LID of the
+/// receiver.
 // req: iba-migration
 #[test]
 fn a_migration_causes_one_event_for_each_arming() {
@@ -378,7 +379,7 @@ fn a_migration_causes_one_event_for_each_arming() {
             assert_eq!(deaf.device.async_event(), Some(told));
             assert_eq!(deaf.device.async_event(), None);
             assert_eq!(deaf.device.adapter.port().drops.of(DropReason::Migration), dropped);
-            // Back on the first path, it is heard: what it says then is no migration.
+            // A packet on the first path is accepted, but its MigReq is no migration.
             let (sqd, rts) = (Some(QpState::Sqd), Some(QpState::Rts));
             change(&mut pair, 0, QpAttributes { state: sqd, ..none });
             change(&mut pair, 0, QpAttributes { path: Some(path(0, 0)), ..none });

@@ -12,7 +12,7 @@ use pollux_wire::packet::RnrTimer;
 use pollux_wire::psn::Psn;
 use pollux_wire::units::{Mtu, TimeCode};
 
-/// One of the two.
+/// One end: an adapter and its objects.
 pub struct Side<L: Link> {
     pub device: SoftDevice<L>,
     pub pd: Pd,
@@ -22,12 +22,12 @@ pub struct Side<L: Link> {
     pub region: MemoryRegion,
 }
 
-/// How the connection is to be.
+/// The attributes of the connection.
 #[derive(Clone, Copy)]
 pub struct Connection {
     pub qp_type: QpType,
     pub mtu: Mtu,
-    /// The first sequence number, both ways.
+    /// The first PSN, in both directions.
     pub psn: u32,
     pub memory_bytes: usize,
     pub retries: Retries,
@@ -49,7 +49,7 @@ impl Default for Connection {
     }
 }
 
-/// Both, connected.
+/// Two connected sides.
 pub struct Pair {
     pub world: World,
     pub sides: [Side<WorldLink>; 2],
@@ -61,7 +61,7 @@ impl Pair {
         Self { world, sides: connected(links, connection) }
     }
 
-    /// Lets both sides do what they can, and time pass when they can do nothing.
+    /// Lets both sides make progress, and advances time if they have no work.
     pub fn step(&mut self) -> bool {
         for side in &mut self.sides {
             side.device.progress();
@@ -69,12 +69,12 @@ impl Pair {
         self.world.step()
     }
 
-    /// The completions of a side.
+    /// The next completion of a side, if any.
     pub fn poll(&mut self, side: usize) -> Option<Completion> {
         self.sides[side].poll()
     }
 
-    /// The next completion at a side, however long it takes.
+    /// Waits for the next completion of a side.
     pub fn wait(&mut self, side: usize) -> Completion {
         loop {
             if let Some(completion) = self.poll(side) {
@@ -95,12 +95,12 @@ pub fn connected<L: Link>([link_a, link_b]: [L; 2], connection: &Connection) -> 
 }
 
 impl<L: Link> Side<L> {
-    /// The completions.
+    /// The next completion, if any.
     pub fn poll(&mut self) -> Option<Completion> {
         self.poll_at(self.cq)
     }
 
-    /// The same at another queue.
+    /// The next completion at another queue.
     pub fn poll_at(&mut self, cq: Cq) -> Option<Completion> {
         let mut out = [Completion::NOTHING];
         (self.device.poll(cq, &mut out).unwrap() == 1).then_some(out[0])
@@ -114,22 +114,22 @@ impl<L: Link> Side<L> {
         qp
     }
 
-    /// An entry that names part of the side's memory.
+    /// A scatter/gather entry for part of the side's memory.
     pub fn sge(&self, at: u64, bytes: u32) -> Sge {
         Sge { address: self.region.address + at, bytes, lkey: self.region.lkey }
     }
 
-    /// The same for the peer.
+    /// The same memory as the target of a peer.
     pub fn remote(&self, at: u64) -> Remote {
         Remote { address: self.region.address + at, rkey: self.region.rkey }
     }
 
-    /// A handle for datagrams to a port.
+    /// An address handle for a port.
     pub fn ah(&mut self, lid: u16) -> Ah {
         self.device.create_ah(self.pd, &path(lid)).unwrap()
     }
 
-    /// The same to a group.
+    /// An address handle for a group.
     pub fn ah_to_group(&mut self, mgid: Gid, mlid: Lid) -> Ah {
         let grh = Some(GlobalRoute::to(mgid, 1));
         self.device.create_ah(self.pd, &AddressVector { grh, ..path(mlid.0) }).unwrap()
@@ -147,7 +147,7 @@ pub fn path(lid: u16) -> AddressVector {
     AddressVector::to_lid(Lid(lid), 1)
 }
 
-/// One at a link, in RESET.
+/// A side at a link, with its queue pair in RESET.
 pub fn side<L: Link>(link: L, lid: u16, connection: &Connection) -> Side<L> {
     let port = Port::active(Lid(lid), Guid(u64::from(lid)));
     let device = SoftDevice::new("soft", Adapter::new(port), link);
@@ -196,12 +196,12 @@ fn to_init(qp_type: QpType) -> QpAttributes {
     }
 }
 
-/// Connects a side to a peer, and makes it ready to send.
+/// Connects a side to a peer, up to RTS.
 pub fn connect<L: Link>(side: &mut Side<L>, peer: Qpn, peer_lid: u16, connection: &Connection) {
     connect_by(side, peer, path(peer_lid), connection);
 }
 
-/// The same by any way to it.
+/// The same by any path.
 pub fn connect_by<L: Link>(
     side: &mut Side<L>,
     peer: Qpn,

@@ -1,5 +1,5 @@
-//! Partitions from a file to the wire: the subnet manager writes the keys, adapters and switches
-//! keep strangers out, and whoever tries is counted and reported.
+//! Partitions from a file to the wire: the subnet manager writes the P_Keys, adapters and switches
+//! drop packets with other keys, count them and report them.
 
 use crate::net_world::{NetLink, NetWorld};
 use crate::pair::{Connection, QKEY, Side, connect, side_of};
@@ -24,17 +24,17 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Two limited members at different switches, a full one, and the manager, which is another.
+/// Two limited members at different switches, a full member, and the manager, also a full member.
 const LIMITED: [usize; 2] = [0, 2];
 const FULL: usize = 1;
 const MANAGER: usize = 3;
 
 const M_KEY: MKey = MKey(0x1234_5678_9abc_def0);
 
-/// Whether datagrams of management were seen, by method, with which trap.
+/// The management datagrams on the links: method, and trap number if any.
 type Traps = Arc<Mutex<BTreeSet<(u8, u16)>>>;
 
-/// Four hosts at two leaves, whose keys are written.
+/// Four hosts at two leaves, after the manager has written their P_Keys.
 struct Hosts {
     world: NetWorld,
     ends: Vec<End>,
@@ -84,8 +84,8 @@ impl Hosts {
         side_of(device, Memory::private(1 << 16).unwrap(), connection)
     }
 
-    /// Sends one message of a service from a host to another; says what came of it at both ends,
-    /// and what the receiver dropped.
+    /// Sends one message of a service from a host to another; returns the completions at both ends
+    /// and the drops of the receiver.
     fn send(&self, from: usize, to: usize, qp_type: QpType, q_key: QKey) -> Sent {
         let connection = Connection { qp_type, ..Connection::default() };
         let mut sides = [from, to].map(|host| self.side(host, &connection));
@@ -106,7 +106,7 @@ impl Hosts {
         let (sges, flags) = ([sides[0].sge(0, 64)], SendFlags::SIGNALED);
         let request = SendRequest { id: 2, op, data: Data::Sges(&sges), flags };
         sides[0].device.post_send(sides[0].qp, &[request]).unwrap();
-        // A node sends a trap a second.
+        // A node sends one trap a second.
         let until = self.world.now() + Duration::from_secs(5);
         while self.world.now() < until {
             sides.iter_mut().for_each(|side| side.device.progress());
@@ -121,13 +121,13 @@ impl Hosts {
         }
     }
 
-    /// What switches dropped at the way out, since that is where a key is not the receiver's.
+    /// Packets that switches dropped at their output ports, which enforce the keys of the receiver.
     fn switch_drops(&self) -> u64 {
         let net = self.world.net();
         net.subnet().nodes().iter().map(|node| node.drops.of(NodeDrop::PKeyOutbound)).sum()
     }
 
-    /// Whether the manager received such a trap and repressed it.
+    /// Whether the manager received a trap of this number and repressed it.
     fn has_heard(&self, trap: TrapNumber) -> bool {
         let traps = self.traps.lock().unwrap();
         [Method::TRAP, Method::TRAP_REPRESS]
@@ -136,7 +136,7 @@ impl Hosts {
     }
 }
 
-/// Notes every trap that goes past, and every answer to one.
+/// Records every trap and every TrapRepress on the links.
 fn tap(traps: &Traps) -> pollux_fabric::net::Tap {
     let traps = Arc::clone(traps);
     Box::new(move |_, _, bytes| {
@@ -150,12 +150,12 @@ fn tap(traps: &Traps) -> pollux_fabric::net::Tap {
     })
 }
 
-/// The fate of a message.
+/// The outcome of a message.
 #[derive(Debug, PartialEq, Eq)]
 struct Sent {
     sent: Option<CompletionStatus>,
     came: Option<CompletionStatus>,
-    /// For the P_Key and for the Q_Key.
+    /// Drops for the P_Key and for the Q_Key.
     drops: [u64; 2],
 }
 
@@ -165,19 +165,19 @@ fn wires() -> [Wire; 2] {
     [Wire::default(), Wire { packets_only: true, ..Wire::default() }]
 }
 
-/// Eight times over, or once: what a connection sends before it gives up, and a datagram.
+/// The number of packets: eight for a connection with seven retries, one for a datagram.
 fn attempts(qp_type: QpType) -> u64 {
     if qp_type == QpType::Rc { 8 } else { 1 }
 }
 
-/// What is not let through: a connection breaks, and a datagram is lost.
+/// The outcome of dropped packets: a connection fails, and a datagram is lost.
 fn lost(qp_type: QpType) -> Option<CompletionStatus> {
     if qp_type == QpType::Rc { Some(CompletionStatus::RetryExceeded) } else { OK }
 }
 
 // req: iba-partitions
 #[test]
-fn members_talk_if_one_of_them_is_full() {
+fn members_communicate_if_one_of_them_is_full() {
     for wire in wires() {
         let hosts = Hosts::new(true, wire);
         for (host, key) in [(LIMITED[0], 0x7fff), (FULL, 0xffff), (LIMITED[1], 0x7fff)] {
@@ -196,7 +196,7 @@ fn members_talk_if_one_of_them_is_full() {
 
 // req: iba-partitions
 #[test]
-fn limited_members_never_talk_and_the_switch_tells() {
+fn a_switch_drops_and_reports_traffic_between_limited_members() {
     for wire in wires() {
         for qp_type in [QpType::Ud, QpType::Rc] {
             let hosts = Hosts::new(true, wire);
@@ -212,7 +212,7 @@ fn limited_members_never_talk_and_the_switch_tells() {
 
 // req: iba-partitions
 #[test]
-fn limited_members_never_talk_and_the_adapter_tells() {
+fn an_adapter_drops_and_reports_traffic_between_limited_members() {
     for wire in wires() {
         for qp_type in [QpType::Ud, QpType::Rc] {
             let hosts = Hosts::new(false, wire);
@@ -240,7 +240,7 @@ fn a_wrong_q_key_is_dropped_counted_and_trapped() {
     }
 }
 
-/// Asks the agent of a host to write its table, as only the manager may.
+/// Sends a Set of the P_Key table to the agent of a host, which only the manager may do.
 fn set_keys(hosts: &Hosts, from: usize, to: usize, m_key: MKey) {
     let (slid, dlid) = (hosts.port(hosts.ends[from]).lid, hosts.port(hosts.ends[to]).lid);
     let class = MgmtClass::SUBN_LID_ROUTED;
@@ -270,8 +270,8 @@ fn only_the_m_key_allows_writing_p_keys() {
     assert_eq!(hosts.port(hosts.ends[victim]).pkeys[0], PKey::DEFAULT, "it is the key that counts");
 }
 
-/// A question to the performance agent of a host, with this key: the key of the answer if one
-/// comes, and what all nodes dropped for keys on the way in, on the way out, and at the agent.
+/// Sends a query to the performance agent of a host, with this key. Returns the key of the answer,
+/// if any, and the drops of all nodes for keys: at input ports, at output ports, and at the agent.
 fn ask_agent(hosts: &Hosts, from: usize, to: usize, p_key: u16) -> (Option<PKey>, [u64; 3]) {
     let (slid, dlid) = (hosts.port(hosts.ends[from]).lid, hosts.port(hosts.ends[to]).lid);
     let header = MadHeader::new(MgmtClass::PERF, Method::GET, 5, ClassPortInfo::ID);
@@ -279,7 +279,7 @@ fn ask_agent(hosts: &Hosts, from: usize, to: usize, p_key: u16) -> (Option<PKey>
     mad[..MadHeader::LEN].copy_from_slice(&header.emit());
     let (src_qp, p_key) = (Qpn::GSI, PKey(p_key));
     let datagram = Datagram { slid, dlid, src_qp, dest_qp: src_qp, p_key, mad };
-    // The manager has said all that it has to say.
+    // The manager has no more to send.
     hosts.world.step_until(hosts.world.now() + Duration::from_secs(1));
     let now = hosts.world.now();
     let mut net = hosts.world.net_mut();
@@ -287,7 +287,7 @@ fn ask_agent(hosts: &Hosts, from: usize, to: usize, p_key: u16) -> (Option<PKey>
     while let Some(due) = net.deadline() {
         net.advance(due);
     }
-    // What is for the manager, such as traps of violations, comes again.
+    // Datagrams for the manager, such as traps of violations, are repeated.
     let mut all = std::iter::from_fn(|| net.poll_delivery());
     let answer = all.find(|delivery| delivery.datagram.mad[1] == MgmtClass::PERF.0);
     assert!(answer.as_ref().is_none_or(|answer| answer.at == hosts.ends[from]));
@@ -298,7 +298,7 @@ fn ask_agent(hosts: &Hosts, from: usize, to: usize, p_key: u16) -> (Option<PKey>
 
 // req: iba-partitions
 #[test]
-fn general_services_are_judged_by_the_key_that_they_have() {
+fn general_services_are_accepted_by_their_p_key() {
     for wire in wires() {
         let hosts = Hosts::new(true, wire);
         let ask = |from, to, key| ask_agent(&hosts, from, to, key);
@@ -316,7 +316,7 @@ fn general_services_are_judged_by_the_key_that_they_have() {
 
 // req: iba-partitions
 #[test]
-fn agents_refuse_the_keys_that_switches_let_through() {
+fn agents_refuse_keys_that_switches_forward() {
     for wire in wires() {
         let hosts = Hosts::new(false, wire);
         let refused = ask_agent(&hosts, LIMITED[0], LIMITED[1], 0x7fff);

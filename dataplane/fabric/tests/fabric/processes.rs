@@ -1,7 +1,8 @@
-//! A server of processes and its clients: what goes past the server, and who dies in the middle.
+//! A server of processes and its clients: traffic that bypasses the server, and clients or servers
+//! that are killed.
 //!
-//! The test starts itself again as a client that sends for ever, or as the server, and kills it
-//! after a certain progress, other in each round; never after a certain time.
+//! The test starts its own program as a client that sends forever, or as the server, and kills it
+//! after some progress, different in each round; never after a certain time.
 #![expect(clippy::disallowed_methods, reason = "processes need a clock, and are told their part")]
 
 use crate::pair::{Connection, Side, connect, side_of};
@@ -28,14 +29,14 @@ const ROLE: &str = "POLLUX_FABRIC_ROLE";
 const PATH: &str = "POLLUX_FABRIC_PATH";
 const ALONE: &str = "POLLUX_FABRIC_ALONE";
 const ROUNDS: u64 = 25;
-/// Far more than anything here needs on a busy machine.
+/// The limit of every wait, far above the need on a busy machine.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
 const SLOT: usize = 80 << 10;
 const SLOTS: usize = 8;
 
-/// Runs a test, by its path, in a process of its own, because it counts what the process has;
-/// false in that process.
+/// Runs a test, by its path, in a separate process, because it counts resources of the process;
+/// returns false in that process.
 pub fn runs_alone(test: &str) -> bool {
     if env::var_os(ALONE).is_some() {
         return false;
@@ -48,27 +49,27 @@ pub fn runs_alone(test: &str) -> bool {
     true
 }
 
-/// Hosts of `single:N` have the LIDs behind their switch.
+/// Hosts of `single:N` have the LIDs after the LID of their switch.
 const LIDS: [u16; 2] = [2, 3];
 
 fn connection() -> Connection {
-    // Half a second, seven times: a peer may have to wait for a processor.
+    // Half a second, seven times: a peer may wait for a processor.
     Connection { timeout: TimeCode(17), psn: 7, ..Connection::default() }
 }
 
 /// A client at a host, with a queue pair for the other host's. The first queue pair of every
-/// adapter has the same number, so nobody has to be told.
+/// adapter has the same number, so the peers need not exchange it.
 fn client(name: &str, host: u32) -> Side<ProcessLink> {
     client_with(name, host, SLOT * SLOTS)
 }
 
-/// The same with so many bytes of memory.
+/// The same with this many bytes of memory.
 fn client_with(name: &str, host: u32, bytes: usize) -> Side<ProcessLink> {
     let begun = Instant::now();
     let device = loop {
         match open(name, clock()) {
             Ok(device) => break device,
-            // The server may not know yet that somebody else is dead.
+            // The server may not know yet that the previous client is dead.
             Err(error) => assert!(begun.elapsed() < WAIT_MAX, "{error}"),
         }
         std::thread::yield_now();
@@ -81,7 +82,7 @@ fn client_with(name: &str, host: u32, bytes: usize) -> Side<ProcessLink> {
     side
 }
 
-/// Polls until something is so.
+/// Polls until a condition holds.
 fn wait_for(side: &mut Side<ProcessLink>, is: impl Fn(&Side<ProcessLink>) -> bool) {
     let begun = Instant::now();
     while !is(side) {
@@ -90,7 +91,7 @@ fn wait_for(side: &mut Side<ProcessLink>, is: impl Fn(&Side<ProcessLink>) -> boo
     }
 }
 
-/// From none over those that travel with the headers to those that stay where they are.
+/// Lengths of messages: empty, in the ring entry, and leased.
 fn bytes(which: usize) -> usize {
     [0, 1, 64, 188, 189, 4096, 65_520, 33][which % 8]
 }
@@ -99,7 +100,7 @@ fn byte(which: usize) -> u8 {
     (which * 31 + 1) as u8
 }
 
-/// Sends messages in their order, for ever, or so many.
+/// Sends messages in order, forever or this many.
 fn send(side: &mut Side<ProcessLink>, messages: usize, mut waiting: impl FnMut()) {
     let (mut posted, mut done) = (0, 0);
     while done < messages {
@@ -123,7 +124,7 @@ fn send(side: &mut Side<ProcessLink>, messages: usize, mut waiting: impl FnMut()
     }
 }
 
-/// Receives messages, and insists that they are whole and in their order.
+/// Receives messages, and checks that they are complete and in order.
 #[derive(Default)]
 struct Receiver {
     posted: usize,
@@ -158,7 +159,7 @@ impl Receiver {
     }
 }
 
-/// A process that plays a part, and does not outlive the test.
+/// A child process with a role, which does not outlive the test.
 struct Peer(Child);
 
 impl Peer {
@@ -182,8 +183,8 @@ impl Drop for Peer {
     }
 }
 
-/// Does nothing as a test. As a process of its own it plays its part until killed, or until nobody
-/// is there any more.
+/// Does nothing as a test. As a child process it has its role until it is killed, or until its peer
+/// has ended.
 #[test]
 fn peer() {
     let (Ok(role), Ok(path)) = (env::var(ROLE), env::var(PATH)) else { return };
@@ -191,7 +192,7 @@ fn peer() {
     let waiting = || assert_eq!(parent_id(), parent, "nobody is there any more");
     match role.as_str() {
         "sender" => send(&mut client(&name(path, 2), 2), usize::MAX, waiting),
-        // With less address space than the peer's memory takes.
+        // With less address space than the peer's memory needs.
         "tight" => {
             let mut side = client(&name(path, 2), 2);
             let before = getrlimit(Resource::As);
@@ -225,22 +226,22 @@ fn mappings() -> usize {
     maps.lines().filter(|line| line.contains("pollux-")).count()
 }
 
-/// Bytes of addresses that are in use.
+/// Bytes of the address space in use.
 fn address_space() -> u64 {
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: u64 = pages.split(' ').next().unwrap().parse().unwrap();
     pages * rustix::param::page_size() as u64
 }
 
-/// Segments of peers that are mapped to take long messages from.
+/// Segments of peers that are mapped for leased messages.
 fn borrowed() -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let is_borrowed = |line: &&str| line.contains("r--s") && line.contains("pollux-memory");
     maps.lines().filter(is_borrowed).count()
 }
 
-/// Long messages are copied once, out of memory that the receiver has mapped for as long as its
-/// ring lasts, and no other memory.
+/// Long messages are copied once, out of memory that the receiver maps until the ring ends; it maps
+/// no other memory.
 #[test]
 fn memory_is_mapped_for_its_receiver_while_the_ring_lasts() {
     if runs_alone("processes::memory_is_mapped_for_its_receiver_while_the_ring_lasts") {
@@ -284,11 +285,11 @@ fn a_receiver_without_address_space_gets_long_messages_by_copy() {
     peer.kill();
 }
 
-/// A client that is killed in the middle of whatever it does leaves nothing behind, and the next
-/// one gets its place.
+/// A client that is killed at any moment leaves no resources behind, and the next one gets its
+/// port.
 #[test]
-fn clients_are_killed_in_the_middle_of_it() {
-    if runs_alone("processes::clients_are_killed_in_the_middle_of_it") {
+fn a_killed_client_leaves_no_resources() {
+    if runs_alone("processes::a_killed_client_leaves_no_resources") {
         return;
     }
     let served = Served::start("killed", "single:2");
@@ -303,14 +304,14 @@ fn clients_are_killed_in_the_middle_of_it() {
         rings_most = rings_most.max(served.ask(|server| server.statistics().1));
         peer.kill();
         let begun = Instant::now();
-        // Dead or not, what it left comes or does not come, and nothing of it stays.
+        // Messages that it left in its rings may arrive or not; none of its resources stays.
         while served.ask(|server| server.statistics()) != (1, 0) {
             assert!(begun.elapsed() < WAIT_MAX, "the dead one stays");
             side.device.progress();
         }
         let down = served.ask(|server| server.net().subnet().nodes()[2].ports[1].info.port_state);
         assert_eq!(down, PortState::DOWN);
-        // Rings and segments go as the mail comes.
+        // Rings and segments are released as control messages arrive.
         let reset = QpAttributes { state: Some(QpState::Reset), ..QpAttributes::default() };
         side.device.modify_qp(side.qp, &reset).unwrap();
         for _ in 0..10_000 {
@@ -325,11 +326,11 @@ fn clients_are_killed_in_the_middle_of_it() {
     assert_eq!(rings_most, 2, "no ring was in use");
 }
 
-/// When the server is killed, its clients learn that their ports are down, keep their queue pairs,
-/// and are at their ports again when there is another one.
+/// When the server is killed, the ports of its clients go down, the queue pairs stay, and the
+/// clients attach to the next server.
 #[test]
-fn the_server_is_killed() {
-    if runs_alone("processes::the_server_is_killed") {
+fn clients_attach_again_after_the_server_is_killed() {
+    if runs_alone("processes::clients_attach_again_after_the_server_is_killed") {
         return;
     }
     let path = path_of("server");
@@ -365,7 +366,7 @@ fn the_server_is_killed() {
     let _ = std::fs::remove_file(socket_path(&path));
 }
 
-/// Sends so many messages from `b` to `a`.
+/// Sends this many messages from `b` to `a`.
 fn exchange(
     a: &mut Side<ProcessLink>,
     b: &mut Side<ProcessLink>,
@@ -399,7 +400,7 @@ fn until_direct(served: &Served, a: &mut Side<ProcessLink>, b: &mut Side<Process
     receiver
 }
 
-/// Goes on with an exchange.
+/// Continues an exchange.
 fn exchange_from(
     a: &mut Side<ProcessLink>,
     b: &mut Side<ProcessLink>,
@@ -458,7 +459,7 @@ fn traffic_of_direct_rings_is_counted() {
     assert!(a_out[0] > 0, "there were acknowledgements");
 }
 
-/// A ring ends when what goes by it may not go any more, and when anybody wants to see packets.
+/// A ring ends when its traffic is no longer allowed, and when a tap needs packets.
 #[test]
 fn direct_rings_end_when_their_path_changes() {
     if runs_alone("processes::direct_rings_end_when_their_path_changes") {

@@ -1,5 +1,5 @@
-//! Links of a fat tree fail under a connection: the subnet manager finds other ways, and nothing
-//! that was sent is lost or comes twice.
+//! Links of a fat tree fail under a connection: the subnet manager finds other paths, and no
+//! message is lost or duplicated.
 
 use crate::net_world::{NetLink, NetWorld};
 use crate::pair::{Connection, Side, connect, side_of};
@@ -23,7 +23,7 @@ const FAILURES: usize = 2;
 struct Tree {
     world: NetWorld,
     sides: [Side<NetLink>; 2],
-    /// Links between switches, by one end.
+    /// One end of each link between switches.
     trunks: Vec<End>,
 }
 
@@ -41,8 +41,8 @@ impl Tree {
         while hosts.iter().any(|host| world.net().port(*host).state != PortState::ACTIVE) {
             assert!(world.step());
         }
-        // Retries that last longer than the ten seconds from one light sweep to the next: where all
-        // traps about a link would have to cross links that failed as well, only that finds it.
+        // Retries last longer than the ten seconds between light sweeps: if the paths of all traps
+        // about a link have failed as well, only a light sweep finds it.
         let connection = Connection { timeout: TimeCode(19), ..Connection::default() };
         let ends = [hosts[0], hosts[hosts.len() - 1]];
         let mut sides = ends.map(|end| {
@@ -58,7 +58,7 @@ impl Tree {
         Self { world, sides, trunks }
     }
 
-    /// Time goes on.
+    /// Advances time.
     fn step(&mut self) -> bool {
         let goes_on = self.world.step();
         self.sides.iter_mut().for_each(|side| side.device.progress());
@@ -78,12 +78,13 @@ impl Tree {
     }
 }
 
-/// The message of a number: that number, again and again.
+/// The content of a message: its number, repeated.
 fn message(number: u64) -> Vec<u8> {
     number.to_be_bytes().into_iter().cycle().take(BYTES as usize).collect()
 }
 
-/// Sends all, while links fail and come back; gives how many of the failures met traffic.
+/// Sends all messages while links fail and recover; returns the number of failures that affected
+/// traffic.
 fn run(seed: u64, wire: Wire) -> usize {
     let mut rng = SeededRng::new(seed);
     let mut tree = Tree::new(seed, wire);
@@ -133,7 +134,7 @@ fn run(seed: u64, wire: Wire) -> usize {
 
 // req: iba-subnet-management, iba-links
 #[test]
-fn traffic_goes_on_when_links_fail() {
+fn traffic_continues_when_links_fail() {
     let packets = Wire { packets_only: true, ..Wire::default() };
     let met: usize = (0..1000)
         .map(|seed| run(seed, if seed % 2 == 0 { packets } else { Wire::default() }))

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex};
 
 const ELSEWHERE: u64 = 0xfec0_0000_0000_0002;
 
-/// Hop limits that were seen on links, by the end that sent.
+/// Hop limits of packets on links, by the sending end.
 type Seen = Arc<Mutex<BTreeMap<End, u8>>>;
 
 struct Routed {
@@ -62,7 +62,7 @@ impl Routed {
         side_of(device, Memory::private(connection.memory_bytes).unwrap(), connection)
     }
 
-    /// The way to the other host.
+    /// The path to the other host.
     fn path(&self, from: usize, hop_limit: u8) -> AddressVector {
         let net = self.world.net();
         let dgid = net.port(self.hosts[1 - from]).gids[0];
@@ -85,7 +85,7 @@ impl Routed {
         self.world.net().subnet().nodes()[self.router as usize].drops.of(reason)
     }
 
-    /// Until a side has a completion; none if nothing happens any more.
+    /// Steps until a side has a completion; `None` if no event is left.
     fn wait(&self, sides: &mut [Side<NetLink>; 2], nth: usize) -> Option<Completion> {
         loop {
             let mut found = [Completion::NOTHING];

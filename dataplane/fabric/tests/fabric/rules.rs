@@ -1,5 +1,5 @@
-//! Rules of the transport that only a packet shows which no honest peer sends now: forged, or sent
-//! once more, or at a moment of our choice.
+//! Rules of the transport that need a packet which no correct peer sends at that moment: a forged,
+//! repeated or delayed one.
 
 use crate::pair::{Connection, Pair, QKEY};
 use pollux_fabric::DropReason;
@@ -30,7 +30,7 @@ fn sent_by(pair: &Pair, from: usize) -> Packets {
     seen
 }
 
-/// Gives `side` a packet of zeros, as its peer would send it.
+/// Delivers a packet of zeros to `side`, as of its peer.
 fn give(pair: &mut Pair, side: usize, opcode: Opcode, psn: Psn, ext: Extended, bytes: usize) {
     let to = &mut pair.sides[side];
     let dest_qp = to.device.qpn(to.qp).unwrap();
@@ -48,7 +48,7 @@ fn give(pair: &mut Pair, side: usize, opcode: Opcode, psn: Psn, ext: Extended, b
     to.device.adapter.handle_packet(now, &out);
 }
 
-/// Gives side 0 an acknowledgement of any kind.
+/// Delivers an acknowledgement of any kind to side 0.
 fn answer(pair: &mut Pair, psn: Psn, syndrome: Syndrome) {
     let opcode = Opcode::new(Transport::RC, Operation::ACKNOWLEDGE);
     let aeth = Extended::Aeth(Aeth { syndrome, msn: Psn::new(0) });
@@ -67,7 +67,7 @@ fn drops(pair: &Pair, side: usize, reason: DropReason) -> u64 {
     pair.sides[side].device.adapter.port().drops.of(reason)
 }
 
-/// The first number of a connection, and those behind it.
+/// The `nth` PSN of a connection, from 0.
 fn psn(nth: u32) -> Psn {
     Psn::new(Connection::default().psn).plus(nth)
 }
@@ -84,7 +84,7 @@ fn a_long_message_waits_for_acknowledgements() {
     post(&mut pair, 0, write, bytes.len() as u32);
     assert_eq!(sent.borrow().len(), 256);
 
-    // Nobody can have received what was not sent, though it has its number.
+    // An acknowledgement of a PSN that was not sent yet.
     answer(&mut pair, psn(256), Syndrome::Ack(Credits::UNLIMITED));
     assert_eq!(drops(&pair, 0, DropReason::Sequence), 1);
     pair.sides[0].device.progress();
@@ -98,7 +98,7 @@ fn a_long_message_waits_for_acknowledgements() {
 }
 
 #[test]
-fn a_refusal_that_comes_twice_costs_one_retry() {
+fn a_duplicated_refusal_costs_one_retry() {
     let one = Retries::new(1).unwrap();
     let connection = Connection { retries: one, rnr_retries: one, ..Connection::default() };
     let gap = Syndrome::Nak(NakCode::PSN_SEQUENCE_ERROR);
@@ -113,7 +113,7 @@ fn a_refusal_that_comes_twice_costs_one_retry() {
         answer(&mut pair, psn(0), refusal);
         answer(&mut pair, psn(0), refusal);
         assert_eq!(pair.sides[0].state(), QpState::Rts, "{refusal:?}");
-        // Sent again, and refused or unanswered again: that was the one retry.
+        // The one retry is refused or unanswered again.
         while pair.sides[0].device.adapter.deadline().is_some() && pair.step() {
             answer(&mut pair, psn(0), refusal);
         }
@@ -126,7 +126,7 @@ fn a_fence_delays_local_operations() {
     let mut pair = Pair::new(1, Wire::default(), &Connection::default());
     let read = SendOp::Read(pair.sides[1].remote(0));
     let side = &mut pair.sides[0];
-    // A region with a window bound to it cannot go: so the window shows whether it is bound.
+    // A region with a bound window cannot be deregistered: this shows whether the window is bound.
     let (memory, pd) = (side.memory.clone(), side.pd);
     let region = side.device.register(pd, &memory, Access::ALL).unwrap();
     let window = side.device.create_window(pd).unwrap().rkey;
@@ -148,12 +148,12 @@ fn a_fence_delays_local_operations() {
 }
 
 #[test]
-fn a_read_that_comes_twice_takes_no_resource() {
+fn a_duplicated_read_takes_no_resource() {
     let mut pair = Pair::new(1, Wire::default(), &Connection::default());
     let read = Opcode::new(Transport::RC, Operation::READ_REQUEST);
     let there = pair.sides[1].remote(0);
     let reth = Reth { va: there.address, rkey: there.rkey.0, dma_len: 8 };
-    // The side answers four reads at once. Nothing of them leaves meanwhile.
+    // The side answers four reads at once. No response leaves during the test.
     for nth in [0, 0, 0, 1, 0, 2, 1, 3] {
         give(&mut pair, 1, read, psn(nth), Extended::Reth(reth), 0);
     }
@@ -162,7 +162,7 @@ fn a_read_that_comes_twice_takes_no_resource() {
     pair.sides[1].device.progress();
     assert_eq!(sent.borrow().len(), 8);
 
-    // What the peer may do no longer, it may not do again either.
+    // A right that the peer has lost applies to repetitions, too.
     let side = &mut pair.sides[1];
     let none = QpAttributes { access: Some(Access::NONE), ..QpAttributes::default() };
     side.device.modify_qp(side.qp, &none).unwrap();
@@ -197,11 +197,11 @@ fn a_port_that_is_down_sends_nothing() {
         post(&mut pair, 0, write, 8);
         assert_eq!((sent.borrow().len(), drops(&pair, 0, DropReason::PortDown)), (0, 1));
         if qp_type == QpType::Uc {
-            // Nobody waits for an answer, so nobody finds out.
+            // The requester waits for no answer, so it reports no error.
             assert_eq!(pair.wait(0).status, CompletionStatus::Success);
             continue;
         }
-        // The port comes back before the retries are over, or does not.
+        // The port is up again before the last retry, or stays down.
         pair.sides[0].device.adapter.port_mut().state = PortState::ACTIVE;
         assert_eq!(pair.wait(0).status, CompletionStatus::Success);
         pair.sides[0].device.adapter.port_mut().state = PortState::ARMED;
@@ -212,7 +212,7 @@ fn a_port_that_is_down_sends_nothing() {
 
 #[test]
 fn a_write_longer_than_a_message_is_invalid() {
-    // A stretch that is too long as well, but may be asked for, is another kind of wrong.
+    // A range that is too long but may be requested is another error.
     for (dma_len, too_long) in [(1 << 31, false), ((1 << 31) + 1, true)] {
         let mut pair = Pair::new(1, Wire::default(), &Connection::default());
         let there = pair.sides[1].remote(0);
@@ -254,7 +254,7 @@ fn a_datagram_longer_than_the_port_carries_is_dropped() {
 fn a_mask_control_has_three_bits() {
     let connection = Connection { qp_type: QpType::Ud, ..Connection::default() };
     let mut pair = Pair::new(1, Wire::default(), &connection);
-    // Whoever manages the port may say anything; 203 is 3 in three bits.
+    // A manager may set any value; 203 is 3 in three bits.
     pair.sides[1].device.adapter.port_mut().lmc = 203;
     let side = &mut pair.sides[1];
     let sges = [side.sge(0, 1024)];
@@ -267,7 +267,7 @@ fn a_mask_control_has_three_bits() {
 }
 
 #[test]
-fn a_completion_queue_that_overruns_ends_all_that_use_it() {
+fn an_overrun_completion_queue_fails_all_its_queue_pairs() {
     let mut pair = Pair::new(1, Wire::default(), &Connection::default());
     let side = &mut pair.sides[1];
     let (cq, other) = (side.device.create_cq(1).unwrap(), side.cq);
@@ -283,7 +283,7 @@ fn a_completion_queue_that_overruns_ends_all_that_use_it() {
     assert_eq!(events, [AsyncEvent::CqError(cq)]);
     let states = [one, two, apart].map(|qp| side.device.query_qp(qp).unwrap().0);
     assert_eq!(states, [QpState::Err, QpState::Err, QpState::Init]);
-    // What was told before is there, and what came after is not, though there is room again.
+    // Earlier completions are there, and later ones are not, though the queue has space again.
     assert_eq!(side.poll_at(cq).unwrap().id, 1);
     side.device.post_recv(one, &[recv(5)]).unwrap();
     assert!(side.poll_at(cq).is_none());
@@ -307,7 +307,7 @@ fn armed_for_any_stays_armed_for_any() {
 }
 
 #[test]
-fn answers_and_requests_take_turns() {
+fn answers_and_requests_alternate() {
     let mut pair = Pair::new(1, Wire::default(), &Connection::default());
     let sent = sent_by(&pair, 1);
     let there = pair.sides[1].remote(0);
@@ -331,7 +331,7 @@ fn a_sender_receives_only_groups_that_it_has_joined() {
         let connection = Connection { qp_type: QpType::Ud, ..Connection::default() };
         let wire = Wire { packets_only, ..Wire::default() };
         let mut pair = Pair::new(1, wire, &connection);
-        // Two groups that differ by one byte of their names, at one address in the subnet.
+        // Two groups that differ in one byte of the MGID and have the same MLID.
         let group = |last| Gid([0xff, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]);
         let (ours, other, mlid) = (group(1), group(2), Lid(0xc005));
         let side = &mut pair.sides[0];

@@ -1,10 +1,11 @@
-//! Random traffic under random faults, by seed: what must hold whatever happens.
+//! Random traffic under random faults, by seed. Invariants:
 //!
 //! - Every signaled request, and every receive that a message used, completes exactly once, in
 //!   order.
-//! - A reliable connection delivers every message once, in order, whole.
-//! - An unreliable one delivers some of them, in order if the wire keeps it, and never part of one.
-//! - When all faults are over, nothing is stuck.
+//! - A reliable connection delivers every message once, in order and completely.
+//! - An unreliable one delivers some of them, in order if the wire keeps it, and never a part of
+//!   one.
+//! - When all faults are over, all requests complete.
 
 use crate::pair::{Connection, Pair};
 use pollux_fabric::link::Wire;
@@ -14,27 +15,27 @@ use pollux_wire::units::{Mtu, TimeCode};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Where things lie in the memory of both sides.
+/// The layout of the memory of both sides.
 const SLOT: u64 = 16 << 10;
 const SLOTS: u64 = 16;
 
-/// One request of side 0's: a message to side 1, or a read of what lies there.
+/// One request of side 0: a message to side 1, or a read of its memory.
 struct Message {
     bytes: u32,
     imm: u32,
     is_read: bool,
 }
 
-/// Behind the slots of side 1 lies what reads ask for.
+/// The target of reads is after the slots of side 1.
 const READ_AT: u64 = SLOT * SLOTS;
-/// Which content that is.
+/// The number of the content.
 const READ: usize = 99;
 
 struct Scenario {
     pair: Pair,
     rng: SeededRng,
     qp_type: QpType,
-    /// The wire neither repeats packets nor lets them overtake.
+    /// The wire neither duplicates nor reorders packets.
     keeps_order: bool,
     messages: Vec<Message>,
     posted: usize,
@@ -158,8 +159,8 @@ impl Scenario {
         let which = imm as usize;
         let message = &self.messages[which];
         assert_eq!(came.bytes, message.bytes, "message {which} comes whole");
-        // An unreliable connection takes whatever begins a message for its next (IBA 9.8.3.2.1): a
-        // wire that repeats or overtakes shows through.
+        // An unreliable connection takes any first packet as its next message (IBA 9.8.3.2.1):
+        // duplication and reordering of the wire are visible.
         let newer = self.received.last().is_none_or(|last| *last < which);
         let must_be = self.qp_type == QpType::Rc || self.keeps_order;
         assert!(newer || !must_be, "message {which} comes once, and in order");
@@ -178,8 +179,8 @@ impl Scenario {
     }
 
     fn run(mut self) {
-        // A connection may be given up when its retries are: then a run is over as well. With
-        // faults as rare as these, seven in a row are not met, so a failure here is one.
+        // A connection may fail when its retries are used up, which also ends a run. With faults of
+        // this rate, seven in a row do not occur, so a failure here is an error.
         for turn in 0..200_000 {
             match self.rng.below(3) {
                 0 => self.post_send(),
@@ -211,7 +212,7 @@ impl Scenario {
     }
 }
 
-/// Small and large ones, and those around a packet's end.
+/// Short and long messages, and lengths near a packet boundary.
 fn size(rng: &mut SeededRng) -> u32 {
     match rng.below(4) {
         0 => rng.below(5) as u32,
@@ -225,7 +226,7 @@ fn content(which: usize, bytes: u32) -> Vec<u8> {
     (0..bytes).map(|i| (i as usize * 7 + which * 13) as u8).collect()
 }
 
-/// How many seeds; more by the environment, for a longer look.
+/// The seeds; the environment can request more.
 fn seeds() -> std::ops::Range<u64> {
     0..10_000
 }

@@ -1,5 +1,5 @@
-//! Several adapters at one port of a fabric of processes: each in a thread of its own, and each for
-//! itself when others go, or the server does.
+//! Several adapters at one port of a fabric of processes, each in its own thread: each continues
+//! when another adapter or the server ends.
 
 use crate::pair::{Connection, QKEY, changes, path, qp_init};
 use crate::processes::runs_alone;
@@ -21,7 +21,7 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 const MESSAGES: u64 = 2_000;
 const BYTES: u64 = 4096;
 const SLOTS: u64 = 16;
-/// Hosts of `single:N` have the LIDs behind their switch.
+/// Hosts of `single:N` have the LIDs after the LID of their switch.
 pub const LIDS: [u16; 2] = [2, 3];
 
 fn connection() -> Connection {
@@ -29,7 +29,7 @@ fn connection() -> Connection {
 }
 
 /// An adapter with one connection.
-pub struct Hand {
+pub struct Endpoint {
     pub device: Box<dyn Device + Send>,
     pd: Pd,
     pub cq: Cq,
@@ -38,7 +38,7 @@ pub struct Hand {
     region: MemoryRegion,
 }
 
-impl Hand {
+impl Endpoint {
     fn new(mut device: Box<dyn Device + Send>) -> Self {
         let pd = device.create_pd().unwrap();
         let cq = device.create_cq(64).unwrap();
@@ -103,7 +103,7 @@ impl Hand {
         self.device.post_recv(self.qp, &[RecvRequest { id, sges: &sges }]).unwrap();
     }
 
-    /// Sends messages of all lengths, each with who sends it.
+    /// Sends messages of all lengths, each with the mark of its sender.
     fn send(&mut self, mark: u8) {
         for id in 0..MESSAGES {
             let bytes = bytes(id);
@@ -120,7 +120,7 @@ impl Hand {
         (MESSAGES + 1 - SLOTS..MESSAGES).for_each(|id| self.wait(id));
     }
 
-    /// Receives them.
+    /// Receives the messages of `send`.
     fn receive(&mut self, mark: u8) {
         (0..SLOTS).for_each(|id| self.post_recv(id));
         for id in 0..MESSAGES {
@@ -133,7 +133,7 @@ impl Hand {
     }
 }
 
-/// Also such that are leased.
+/// The length of a message; the longest are leased.
 fn bytes(id: u64) -> u64 {
     [1, 64, 500, BYTES][id as usize % 4]
 }
@@ -152,30 +152,30 @@ impl Wait {
     }
 }
 
-/// A host's port, opened so often.
-pub fn hands(served: &Served, host: u32, count: usize) -> Vec<Hand> {
-    let mut hands = vec![Hand::new(Box::new(open(&served.name(host), clock()).unwrap()))];
-    while hands.len() < count {
-        let next = hands[0].another();
-        hands.push(next);
+/// `count` adapters at the port of a host.
+pub fn endpoints(served: &Served, host: u32, count: usize) -> Vec<Endpoint> {
+    let mut endpoints = vec![Endpoint::new(Box::new(open(&served.name(host), clock()).unwrap()))];
+    while endpoints.len() < count {
+        let next = endpoints[0].another();
+        endpoints.push(next);
     }
-    hands
+    endpoints
 }
 
-fn connect(a: &mut Hand, b: &mut Hand) {
+fn connect(a: &mut Endpoint, b: &mut Endpoint) {
     let (a_qpn, b_qpn) = (a.qpn(), b.qpn());
     a.connect(b_qpn, LIDS[1]);
     b.connect(a_qpn, LIDS[0]);
 }
 
-/// Lets each send to its peer, all at a time.
-fn exchange(all: &mut [(&mut Hand, &mut Hand)]) {
+/// Sends from each adapter to its peer, all at the same time.
+fn exchange(all: &mut [(&mut Endpoint, &mut Endpoint)]) {
     std::thread::scope(|scope| {
         for (mark, (a, b)) in (0x30..).zip(all) {
             let sender = scope.spawn(move || a.send(mark));
             scope.spawn(move || {
                 b.receive(mark);
-                // The last acknowledgement leaves with what is called next.
+                // The last acknowledgement leaves in the next call.
                 while !sender.is_finished() {
                     b.device.async_event();
                 }
@@ -184,15 +184,15 @@ fn exchange(all: &mut [(&mut Hand, &mut Hand)]) {
     });
 }
 
-/// Each has direct rings of its own to its peer, and goes when it likes.
+/// Each adapter has its own direct rings to its peer, and can end at any time.
 #[test]
-fn workers_at_one_port_do_not_meet() {
-    if runs_alone("shared_port::workers_at_one_port_do_not_meet") {
+fn adapters_at_one_port_have_separate_traffic() {
+    if runs_alone("shared_port::adapters_at_one_port_have_separate_traffic") {
         return;
     }
     let served = Served::start("shared-port", "single:2");
-    let (mut ours, mut theirs) = (hands(&served, 1, 3), hands(&served, 2, 3));
-    let numbers: BTreeSet<Qpn> = ours.iter().map(Hand::qpn).collect();
+    let (mut ours, mut theirs) = (endpoints(&served, 1, 3), endpoints(&served, 2, 3));
+    let numbers: BTreeSet<Qpn> = ours.iter().map(Endpoint::qpn).collect();
     assert_eq!(numbers.len(), 3);
     let mut pairs: Vec<_> = ours.iter_mut().zip(&mut theirs).collect();
     pairs.iter_mut().for_each(|(a, b)| connect(a, b));
@@ -200,7 +200,7 @@ fn workers_at_one_port_do_not_meet() {
     let statistics = served.ask(|server| server.statistics());
     assert_eq!(statistics, (6, 6), "a ring each way of each connection");
 
-    // The first goes, and the others keep the port, which nobody else gets.
+    // The first ends, and the others keep the port: other clients are refused.
     let (pd, cq) = (ours[1].pd, ours[1].cq);
     let refused = ours[1].device.create_qp(&qp_init(QpType::Gsi, pd, cq)).unwrap_err();
     assert!(refused.to_string().contains("general services"), "{refused}");
@@ -212,7 +212,9 @@ fn workers_at_one_port_do_not_meet() {
     let mut pairs: Vec<_> = ours.iter_mut().zip(&mut theirs).collect();
     pairs.iter_mut().for_each(|(a, b)| connect(a, b));
     exchange(&mut pairs);
-    assert!(ours.iter_mut().all(|hand| hand.device.port(1).unwrap().state == PortState::ACTIVE));
+    assert!(
+        ours.iter_mut().all(|endpoint| endpoint.device.port(1).unwrap().state == PortState::ACTIVE)
+    );
     drop(ours);
     let wait = Wait::begin();
     while open(&served.name(1), clock()).is_err() {
@@ -220,14 +222,14 @@ fn workers_at_one_port_do_not_meet() {
     }
 }
 
-/// So many at a port, and no more.
+/// The 33rd adapter at a port is refused.
 #[test]
-fn a_port_has_so_many_contexts() {
-    if runs_alone("shared_port::a_port_has_so_many_contexts") {
+fn a_port_has_at_most_32_contexts() {
+    if runs_alone("shared_port::a_port_has_at_most_32_contexts") {
         return;
     }
     let served = Served::start("contexts", "single:2");
-    let mut ours = hands(&served, 1, PORT_CONTEXTS_MAX.into());
+    let mut ours = endpoints(&served, 1, PORT_CONTEXTS_MAX.into());
     let error = ours[0].device.open_shared().err().expect("all are taken");
     assert!(matches!(error, VerbsError::Limit { max: 32, .. }), "{error}");
     ours.remove(4);
@@ -237,7 +239,8 @@ fn a_port_has_so_many_contexts() {
     assert_eq!(error, VerbsError::Gone);
 }
 
-/// What goes to a group comes to all, and where nobody is in it one of them counts a drop.
+/// A group datagram is delivered to all contexts; if none is a member, only context 0 counts a
+/// drop.
 #[test]
 fn a_datagram_to_a_group_without_members_is_dropped_once() {
     let mgid = Gid([0xff; 16]);
@@ -269,17 +272,17 @@ fn a_datagram_to_a_group_without_members_is_dropped_once() {
     assert_eq!((1..PORT_CONTEXTS_MAX).flat_map(dropped).count(), 0);
 }
 
-/// Each finds another server by itself, whoever is first there.
+/// Each context attaches to the next server by itself, in any order.
 #[test]
-fn workers_come_back_in_any_order() {
-    if runs_alone("shared_port::workers_come_back_in_any_order") {
+fn adapters_at_one_port_attach_again_in_any_order() {
+    if runs_alone("shared_port::adapters_at_one_port_attach_again_in_any_order") {
         return;
     }
     let served = Served::start("back", "single:2");
-    let (mut ours, mut theirs) = (hands(&served, 1, 2), hands(&served, 2, 2));
+    let (mut ours, mut theirs) = (endpoints(&served, 1, 2), endpoints(&served, 2, 2));
     drop(served);
-    for hand in ours.iter_mut().chain(&mut theirs) {
-        hand.await_port(PortState::DOWN);
+    for endpoint in ours.iter_mut().chain(&mut theirs) {
+        endpoint.await_port(PortState::DOWN);
     }
     let _served = Served::start("back", "single:2");
     for nth in [1, 0] {

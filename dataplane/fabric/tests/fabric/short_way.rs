@@ -1,4 +1,4 @@
-//! The shortest way does what the general way does, in the corners where it is easy to forget.
+//! The fast path has the behavior of the slow path in corner cases.
 
 use crate::pair::{Connection, Pair, QKEY, connect, qp_init, side};
 use crate::pair_world::World;
@@ -34,7 +34,7 @@ fn sends_that_overrun_their_completion_queue_end_their_queue_pair() {
         let op = if qp_type == QpType::Ud { datagram(&mut pair) } else { SendOp::Send };
         let side = &mut pair.sides[0];
         let sges = [side.sge(0, 8)];
-        // One more than the queue can hold.
+        // One more than the capacity of the queue.
         for _ in 0..=1024 {
             side.device.post_send(side.qp, &[request(op, &sges)]).unwrap();
         }
@@ -44,7 +44,7 @@ fn sends_that_overrun_their_completion_queue_end_their_queue_pair() {
 }
 
 #[test]
-fn an_entry_is_refused_where_the_queue_takes_none() {
+fn a_scatter_entry_is_refused_by_a_queue_without_entries() {
     let connection = Connection { qp_type: QpType::Ud, ..Connection::default() };
     let mut pair = Pair::new(1, Wire::default(), &connection);
     let op = datagram(&mut pair);
@@ -102,7 +102,7 @@ fn received_messages_are_acknowledged_before_the_queue_pair_is_destroyed() {
 }
 
 #[test]
-fn a_datagram_tells_the_low_bits_of_where_it_came_to() {
+fn a_datagram_reports_the_path_bits_of_its_destination() {
     for packets_only in [false, true] {
         let connection = Connection { qp_type: QpType::Ud, ..Connection::default() };
         let mut pair = Pair::new(1, Wire { packets_only, ..Wire::default() }, &connection);
@@ -129,7 +129,7 @@ fn nothing_unreliable_is_acknowledged() {
     b.device.post_recv(b.qp, &[RecvRequest { id: 2, sges: &sges }]).unwrap();
     let opcode = Opcode::new(Transport::UC, Operation::SEND_ONLY).0;
     let qpn = b.device.qpn(b.qp).unwrap();
-    // A whole message that asks for an acknowledgement, as none of this service does.
+    // A complete message that requests an acknowledgement, which this service does not have.
     let flags = 1 << 9 | 1 << 10;
     let first = u64::from(opcode) | flags | 0xffff << 16 | u64::from(qpn.0) << 32;
     let second = u64::from(connection.psn) | 2 << 32 | 1 << 48;

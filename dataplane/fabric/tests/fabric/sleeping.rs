@@ -1,21 +1,21 @@
-//! Clients that sleep until something comes: no wake-up is lost, and no timer is needed for one.
+//! Clients that sleep until an entry arrives: no wake-up is lost, and none needs a timer.
 
 use crate::pair::Connection;
 use crate::processes::runs_alone;
 use crate::served::{Served, clock};
-use crate::shared_port::{Hand, LIDS, hands};
+use crate::shared_port::{Endpoint, LIDS, endpoints};
 use pollux_verbs::*;
 use pollux_wire::units::TimeCode;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Messages each way, for each of which both ends sleep.
+/// Messages each way; both ends sleep for each of them.
 const ROUNDS: u64 = 3_000;
 /// No timer ends a sleep earlier, so a test in which a wake-up is lost fails.
 const LONG: Duration = Duration::from_secs(60);
 
-/// How an end sleeps.
+/// The wait of an end.
 #[derive(Clone, Copy, Debug)]
 enum Sleep {
     /// In the device.
@@ -24,10 +24,10 @@ enum Sleep {
     Outside,
 }
 
-/// Two ends of a connection whose timers are beyond all sleeps.
-fn ends(served: &Served) -> [Hand; 2] {
+/// Two ends of a connection whose timers are longer than all sleeps.
+fn ends(served: &Served) -> [Endpoint; 2] {
     let connection = Connection { timeout: TimeCode(26), psn: 7, ..Connection::default() };
-    let [mut a, mut b] = [1, 2].map(|host| hands(served, host, 1).remove(0));
+    let [mut a, mut b] = [1, 2].map(|host| endpoints(served, host, 1).remove(0));
     let (a_qpn, b_qpn) = (a.qpn(), b.qpn());
     a.connect_with(b_qpn, LIDS[1], &connection);
     b.connect_with(a_qpn, LIDS[0], &connection);
@@ -36,24 +36,24 @@ fn ends(served: &Served) -> [Hand; 2] {
 
 impl Sleep {
     /// Sleeps until there is a completion.
-    fn completion(self, hand: &mut Hand) -> Completion {
+    fn completion(self, endpoint: &mut Endpoint) -> Completion {
         // Something other than completions, such as an acknowledgement, may end a sleep.
         for _ in 0..100 {
-            hand.device.arm(hand.cq, Arm::Any).unwrap();
-            if let Some(done) = hand.poll() {
+            endpoint.device.arm(endpoint.cq, Arm::Any).unwrap();
+            if let Some(done) = endpoint.poll() {
                 return done;
             }
             match self {
                 Self::Inside => {
-                    // The other end may sleep as well, and learn of it a moment before this one.
+                    // The other end may sleep as well, and be woken a moment before this one.
                     let clock = clock();
                     let end = clock() + LONG;
-                    let rung = hand.device.wait(LONG).unwrap();
+                    let rung = endpoint.device.wait(LONG).unwrap();
                     assert!(clock() < end, "a wake-up is lost: {rung:?} comes by a timer");
-                    assert_eq!(rung, Some(hand.cq));
+                    assert_eq!(rung, Some(endpoint.cq));
                 }
                 Self::Outside => {
-                    let source = hand.device.wake_source().expect("it has a descriptor");
+                    let source = endpoint.device.wake_source().expect("it has a descriptor");
                     let is_brief = source.longest == Duration::ZERO;
                     let longest = Timespec::try_from(source.longest.min(LONG)).unwrap();
                     let mut fds = [PollFd::new(&source.fd, PollFlags::IN)];
@@ -65,10 +65,10 @@ impl Sleep {
         panic!("it wakes again and again, and there is nothing");
     }
 
-    /// Sleeps until a message has come.
-    fn receive(self, hand: &mut Hand, id: u64) {
+    /// Sleeps until a message has arrived.
+    fn receive(self, endpoint: &mut Endpoint, id: u64) {
         loop {
-            let done = self.completion(hand);
+            let done = self.completion(endpoint);
             assert_eq!(done.status, CompletionStatus::Success);
             if done.kind != CompletionKind::Send {
                 assert_eq!(done.id, id);
@@ -78,48 +78,48 @@ impl Sleep {
     }
 }
 
-fn send(hand: &mut Hand, id: u64) {
-    let sges = hand.sge(id, 64);
+fn send(endpoint: &mut Endpoint, id: u64) {
+    let sges = endpoint.sge(id, 64);
     let data = Data::Sges(&sges);
     let request = SendRequest { id, op: SendOp::Send, flags: SendFlags::SIGNALED, data };
-    hand.device.post_send(hand.qp, &[request]).unwrap();
+    endpoint.device.post_send(endpoint.qp, &[request]).unwrap();
 }
 
-/// An end that plays. It counts itself when it is dropped, also by a panic.
-struct Playing<'a>(&'a AtomicUsize);
+/// Counts an end that has finished, also by a panic.
+struct EndCount<'a>(&'a AtomicUsize);
 
-impl Drop for Playing<'_> {
+impl Drop for EndCount<'_> {
     fn drop(&mut self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// Message by message, to and fro. `over` counts the ends that have all of theirs.
-fn play(hand: &mut Hand, sleep: Sleep, begins: bool, over: &AtomicUsize) {
-    let playing = Playing(over);
-    hand.post_recv(0);
+/// Exchanges messages, one at a time in each direction. `over` counts the ends that have finished.
+fn exchange(endpoint: &mut Endpoint, sleep: Sleep, begins: bool, over: &AtomicUsize) {
+    let count = EndCount(over);
+    endpoint.post_recv(0);
     for id in 0..ROUNDS {
         if begins {
-            send(hand, id);
+            send(endpoint, id);
         }
-        sleep.receive(hand, id);
-        hand.post_recv(id + 1);
+        sleep.receive(endpoint, id);
+        endpoint.post_recv(id + 1);
         if !begins {
-            send(hand, id);
+            send(endpoint, id);
         }
     }
-    // The last message may wait for credits, which come with an acknowledgement: a device in
-    // software goes on in calls only.
-    drop(playing);
+    // The last message may wait for credits, which arrive with an acknowledgement: a software
+    // device makes progress only in calls.
+    drop(count);
     while over.load(Ordering::Relaxed) < 2 {
-        let _ = hand.poll();
+        let _ = endpoint.poll();
         std::thread::yield_now();
     }
 }
 
 #[test]
-fn no_message_is_slept_through() {
-    if runs_alone("sleeping::no_message_is_slept_through") {
+fn a_message_ends_the_sleep_of_its_receiver() {
+    if runs_alone("sleeping::a_message_ends_the_sleep_of_its_receiver") {
         return;
     }
     for sleep in [Sleep::Inside, Sleep::Outside] {
@@ -128,17 +128,17 @@ fn no_message_is_slept_through() {
         assert!(a.device.attributes().can.sleep);
         let over = AtomicUsize::new(0);
         std::thread::scope(|scope| {
-            let playing = scope.spawn(|| play(&mut b, sleep, false, &over));
-            play(&mut a, sleep, true, &over);
-            playing.join().unwrap();
+            let thread = scope.spawn(|| exchange(&mut b, sleep, false, &over));
+            exchange(&mut a, sleep, true, &over);
+            thread.join().unwrap();
         });
-        // The first messages went by the server, which wakes a client by its socket.
+        // The first messages used the server, which wakes a client by its socket.
         let statistics = served.ask(|server| server.statistics());
         assert_eq!(statistics, (2, 2), "a ring each way");
     }
 }
 
-/// The server is no sender of messages: what it says of the port ends a sleep, too.
+/// A change of the port state by the server ends a sleep, too.
 #[test]
 fn a_cable_that_is_pulled_ends_a_sleep() {
     if runs_alone("sleeping::a_cable_that_is_pulled_ends_a_sleep") {

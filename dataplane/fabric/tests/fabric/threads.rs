@@ -1,4 +1,5 @@
-//! Two adapters in two threads: every message whole, once, in order, whatever the schedule.
+//! Two adapters in two threads: every message arrives completely, once and in order, for any
+//! schedule.
 #![expect(clippy::disallowed_methods, reason = "threads need a clock")]
 
 use crate::pair::{Connection, Side, connected};
@@ -13,7 +14,7 @@ const MESSAGES: usize = 5_000;
 const SLOT: u64 = 80 << 10;
 const SLOTS: usize = 8;
 
-/// From none over those that travel with the headers to those that stay where they are.
+/// Lengths of messages: empty, in the ring entry, and leased.
 fn bytes(which: usize) -> u32 {
     [0, 1, 64, 188, 189, 4096, 65_520, 33][which % 8]
 }
@@ -70,7 +71,7 @@ fn receive(side: &mut Side<ThreadLink>, over: &AtomicBool) {
 }
 
 #[test]
-fn every_message_arrives_whole() {
+fn every_message_arrives_once_complete_and_in_order() {
     let start = Instant::now();
     let clock: Clock = Arc::new(move || Time::START + start.elapsed());
     let connection = Connection {

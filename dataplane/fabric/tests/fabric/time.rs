@@ -1,4 +1,4 @@
-//! Time-outs by clocks that are read seldom.
+//! Timeouts with clocks that are read rarely.
 
 use crate::pair::{Connection, Pair, connected};
 use pollux_fabric::Time;
@@ -16,7 +16,7 @@ const SEND: SendRequest<'_> =
     SendRequest { id: 1, op: SendOp::Send, flags: SendFlags::SIGNALED, data: Data::Inline(&[1]) };
 
 #[test]
-fn a_wait_for_the_receiver_begins_when_it_is_asked_for() {
+fn an_rnr_wait_begins_when_the_nak_arrives() {
     let latency = Duration::from_millis(1);
     let connection = Connection { timeout: TimeCode(20), ..Connection::default() };
     let mut pair = Pair::new(1, Wire { latency, ..Wire::default() }, &connection);
@@ -32,14 +32,14 @@ fn a_wait_for_the_receiver_begins_when_it_is_asked_for() {
     while sent.borrow().len() < 3 {
         assert!(pair.step());
     }
-    // There and back, and the 10 us that the peer asks for.
+    // A round trip, and the 10 us that the peer requests.
     let sent = sent.borrow();
     assert!(sent.windows(2).all(|two| two[1] - two[0] >= 2_010_000), "{sent:?}");
 }
 
-/// Its owner was away for long, and sends: the time of the message begins then, and does end.
+/// A program that did not call for long sends: the timeout of the message begins then, and expires.
 #[test]
-fn a_time_out_begins_when_the_message_leaves() {
+fn a_timeout_begins_when_the_message_is_sent() {
     let nanos = Arc::new(AtomicU64::new(0));
     let told = nanos.clone();
     let clock: Clock = Arc::new(move || Time::from_nanos(told.load(Ordering::Relaxed)));
@@ -52,7 +52,7 @@ fn a_time_out_begins_when_the_message_leaves() {
     for _ in 0..2 {
         b.device.post_recv(b.qp, &[recv]).unwrap();
         a.device.post_send(a.qp, &[SEND]).unwrap();
-        // Nothing comes back at first, however often its owner looks.
+        // No answer arrives at first, at any number of polls.
         for _ in 0..100 {
             assert_eq!(a.poll(), None);
         }

@@ -31,7 +31,7 @@ const BYTES: u32 = 11_000;
 const MGID: Gid = Gid([0xff, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
 const MLID: Lid = Lid(0xc005);
 
-/// How many packets, and the FNV-1a hash of them.
+/// The number of packets, and their FNV-1a hash.
 type Digest = Arc<Mutex<(usize, u64)>>;
 
 fn hash(digest: &mut u64, bytes: &[u8]) {
@@ -40,8 +40,8 @@ fn hash(digest: &mut u64, bytes: &[u8]) {
     }
 }
 
-/// A packet without the virtual address that it names, which every process has elsewhere, and then
-/// without the CRCs that cover it.
+/// A packet without its virtual address, which differs between processes, and without the CRCs over
+/// it.
 fn placed(bytes: &[u8]) -> Vec<u8> {
     // Opcodes of RC with a RETH or an AtomicETH; the virtual address is behind LRH and BTH.
     let is_remote = matches!(bytes[8], 0x06 | 0x0a..=0x0c | 0x13 | 0x14);
@@ -86,7 +86,7 @@ fn side(world: &NetWorld, node: u32, connection: &Connection) -> Side<NetLink> {
     side_of(device, Memory::private(connection.memory_bytes).unwrap(), connection)
 }
 
-/// Lets all happen until side `nth` has a completion.
+/// Steps until side `nth` has a completion.
 fn wait(world: &NetWorld, sides: &mut [Side<NetLink>], nth: usize) -> Completion {
     loop {
         sides.iter_mut().for_each(|side| side.device.progress());
@@ -97,7 +97,7 @@ fn wait(world: &NetWorld, sides: &mut [Side<NetLink>], nth: usize) -> Completion
     }
 }
 
-/// Lets happen what happens by itself, for so long.
+/// Handles timers and frames for this long.
 fn pass(world: &NetWorld, sides: &mut [Side<NetLink>], time: Duration) {
     let end = world.now() + time;
     while world.step_until(end) {
@@ -139,7 +139,7 @@ fn talk_rc(world: &NetWorld, sides: &mut [Side<NetLink>; 3]) {
     }
 }
 
-/// Datagrams of the first side's to a group that all three are in.
+/// Datagrams of the first side to a group with all three as members.
 fn talk_to_group(world: &NetWorld, sides: &mut [Side<NetLink>; 3]) {
     let qps = sides.each_mut().map(|side| {
         let qp = side.device.create_qp(&qp_init(QpType::Ud, side.pd, side.cq)).unwrap();
@@ -159,7 +159,7 @@ fn talk_to_group(world: &NetWorld, sides: &mut [Side<NetLink>; 3]) {
     }
 }
 
-/// Questions of the first host's to the switch, by directed route and by LID.
+/// Gets of the first host to the switch, by directed route and by LID.
 fn manage_nodes(world: &NetWorld, sides: &mut [Side<NetLink>; 3]) {
     let from = End { node: 1, port: 1 };
     for id in 1..20 {
@@ -172,7 +172,7 @@ fn manage_nodes(world: &NetWorld, sides: &mut [Side<NetLink>; 3]) {
         smp.initial_path[1] = 1;
         let lids = [Lid::PERMISSIVE, Lid::PERMISSIVE];
         send_mad(world, from, lids, Qpn::SMI, smp.emit());
-        // PortCounters, with the port that they are of.
+        // PortCounters of a port.
         let mut mad = [0; 256];
         mad[..24].copy_from_slice(&header(MgmtClass::PERF, AttributeId(0x12)).emit());
         mad[65] = 1;

@@ -1,5 +1,5 @@
-//! A client that a fabric lets in, and that then writes what it likes into everything it maps, says
-//! what it likes by its socket, and comes back when it is thrown out.
+//! A client that attaches to a fabric, writes anything into all memory that it maps, sends anything
+//! by its socket, and attaches again when it is detached.
 
 use pollux_fabric::process::control_message::{Attach, ControlMessage};
 use pollux_fabric::process::socket::{ReceivedMessage, Socket};
@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-/// What it does, by the names under which it is counted.
+/// The actions, by the names under which they are counted.
 pub const ACTS: [&str; 17] = [
     "garbage",
     "messages",
@@ -57,7 +57,7 @@ const CLOSED: u8 = 3;
 const WHOLE: u64 = 1 << 10;
 const LEASED: u64 = 1 << 11;
 
-/// A ring of ours.
+/// A direct ring of the attacker.
 struct Out {
     number: u64,
     route: u64,
@@ -74,21 +74,21 @@ impl Out {
     }
 }
 
-/// As long as it is at its port.
+/// The state of one attachment.
 pub struct Attacker {
     socket: Socket,
     page: Words,
     up: RingSender,
     down: RingReceiver,
     outs: Vec<Out>,
-    /// All else that it has been given.
+    /// All other descriptors that it has received.
     given: Vec<Words>,
     borrowed: Vec<Memory>,
     table: Option<(Words, Segment)>,
     is_out: bool,
 }
 
-/// All that is counted.
+/// The counters.
 #[derive(Default)]
 pub struct Counts {
     pub acts: [u64; ACTS.len()],
@@ -96,7 +96,7 @@ pub struct Counts {
 }
 
 impl Attacker {
-    /// Comes to a port; none if the server does not let it, for now.
+    /// Attaches to a port; `None` if the server refuses at present.
     pub fn attach(path: &Path, node: &str, context: u8) -> Option<Self> {
         let socket = Socket::connect(path).ok()?;
         let ask = Attach { node: node.into(), port: Some(1), context, secret: 4711 };
@@ -126,12 +126,12 @@ impl Attacker {
         Some(Self { socket, page, up, down, outs, given, borrowed, table: None, is_out: false })
     }
 
-    /// Whether the server has had enough of it.
+    /// Whether the server has detached it.
     pub fn is_out(&self) -> bool {
         self.is_out
     }
 
-    /// Does something of the kind `act`, and reads what has come unless it is deaf.
+    /// Executes an action of the kind `act`, and reads arrived entries unless it is deaf.
     pub fn act(&mut self, act: usize, rng: &mut SeededRng, counts: &mut Counts) {
         counts.acts[act] += 1;
         match ACTS[act] {
@@ -153,7 +153,7 @@ impl Attacker {
             "leases" => self.lease(rng),
             "nonsense" => self.say(&ControlMessage::Refused { reason: "you".into() }, None),
             "deaf" => {
-                // To itself, and nobody takes it.
+                // To itself; no client receives it.
                 for _ in 0..200 {
                     let head = [0x64 | 0xffff << 16 | 0x40 << 32, 4 << 32 | 4 << 48, 1, 0];
                     let _ = self.up.send_bytes(MESSAGE, &head, &[7; 8192]);
@@ -173,7 +173,7 @@ impl Attacker {
         let _ = self.up.send_bytes(rng.below(10) as u8, &head, &bytes);
     }
 
-    /// A head to somebody, in the partition of all or in one that is not its own.
+    /// A head to a client, in the common partition or in one that is not its own.
     fn head(&self, rng: &mut SeededRng) -> Vec<u64> {
         let opcodes = [0x04, 0x24, 0x64, 0x06, 0x0a, 0x0c, 0x10, 0x11, 0x12, 0x13, 0x14, 0x00];
         let key = [0xffff, 0xffff, 0x8001][rng.below(3) as usize];
@@ -226,8 +226,9 @@ impl Attacker {
         let _ = self.up.send_bytes(PACKET, &[], &bytes[..len]);
     }
 
-    /// Sends by a ring what was granted, and writes other routes over it while it is taken: among
-    /// them that of the partition which it is not in, with all that a queue pair there asks for.
+    /// Sends messages of the granted route by a ring, and overwrites their route while they are
+    /// received: also with a partition that it is not in, and with the right keys of a queue pair
+    /// there.
     fn flip(&mut self, rng: &mut SeededRng) {
         for out in &mut self.outs {
             let [first, second] = out.words_to(OPEN_QPN);
@@ -262,8 +263,8 @@ impl Attacker {
         while self.up.send_bytes(MESSAGE, &head, b"more") {}
     }
 
-    /// Gives up a ring, and those that are to be granted for the next datagrams before their
-    /// receiver has heard of them.
+    /// Closes a ring, and the rings for its next datagrams before their receiver has read the
+    /// announcement.
     fn cycle(&mut self, rng: &mut SeededRng) {
         let Some(out) = self.outs.pop() else { return };
         let _ = self.up.send_bytes(CLOSED, &[out.number], &[]);
@@ -273,7 +274,7 @@ impl Attacker {
         }
     }
 
-    /// Asks for as many rings to one client as there are routes, and keeps them.
+    /// Requests rings to one client for all routes, and keeps them.
     fn hog(&mut self, rng: &mut SeededRng) {
         let to = rng.below(2);
         for top in 0..256 {
@@ -282,7 +283,7 @@ impl Attacker {
         }
     }
 
-    /// Sends what a ring is granted for.
+    /// Sends messages of a ring's granted route.
     fn open(&mut self, to: u64, top: u64, key: u64) {
         let first = 0x64 | key << 16 | OPEN_QPN << 32 | top << 56;
         let _ = self.up.send_bytes(MESSAGE, &[first, (2 + to) << 32 | 4 << 48, 1, 0], b"open");
@@ -292,7 +293,7 @@ impl Attacker {
         let ring = self.ring(rng);
         let segment = rng.below(70) as u32;
         let bytes = [1, 4096, 1 << 20, 1 << 36][rng.below(4) as usize];
-        // One of this length that nobody has touched takes no memory.
+        // A segment of this length without accesses takes no memory.
         let Ok(one) = Segment::create("x", bytes) else { return };
         if rng.below(4) > 0 {
             let _ = one.seal();
@@ -315,7 +316,7 @@ impl Attacker {
         }
     }
 
-    /// Leases memory that it goes on changing, in more pieces and regions than there are.
+    /// Leases memory that it keeps changing, in more pieces and regions than exist.
     fn lease(&mut self, rng: &mut SeededRng) {
         if self.table.is_none() {
             let Ok(segment) = Segment::create("t", TABLE_BYTES) else { return };
@@ -349,7 +350,7 @@ impl Attacker {
         self.is_out |= !is_there;
     }
 
-    /// Whether anything that it maps has what honest clients send to each other.
+    /// Whether any mapped memory has data that honest clients sent to each other.
     fn finds_a_secret(&self) -> bool {
         let mut bytes = Vec::new();
         let words = self.given.iter().chain([&self.page]);
@@ -368,7 +369,7 @@ impl Attacker {
         self.is_out |= !self.socket.send(message, descriptor.map(AsFd::as_fd));
     }
 
-    /// Takes what has come, and what it is given.
+    /// Takes arrived entries, control messages and descriptors.
     fn read(&mut self, rng: &mut SeededRng, counts: &mut Counts) {
         for _ in 0..SLOTS {
             if !self.down.receive(|_| ()) {
@@ -404,10 +405,11 @@ impl Attacker {
     }
 }
 
-/// The queue pairs that are open to it have this key; they are the fourth of their adapters.
+/// The Q_Key of the queue pairs that are open to it, the fourth of their adapters.
 pub const QKEY: QKey = QKey(0x1234);
 pub const OPEN_QPN: u64 = 0x44;
-/// Those for datagrams between honest clients, the third, have this one, which it has found out.
+/// The Q_Key of the queue pairs for datagrams between honest clients, the third; the attacker knows
+/// it.
 pub const OWN_QKEY: QKey = QKey(0x4711);
 pub const OWN_QPN: u64 = 0x43;
 
@@ -421,7 +423,7 @@ fn map(fd: OwnedFd) -> Option<Words> {
     segment.map().ok().map(Words::over)
 }
 
-/// Any words into any places.
+/// Writes random words to random offsets.
 fn scribble(words: &Words, rng: &mut SeededRng) {
     let all = words.as_slice();
     for _ in 0..rng.below(100) {

@@ -1,5 +1,5 @@
-//! Two clients that do what they are there for: messages of all lengths by all services, and
-//! questions to an agent. Each notices whatever is lost, changed or out of order.
+//! Two honest clients: messages of all lengths by all services, and queries to an agent. Each
+//! detects lost, changed or reordered messages.
 
 use crate::attacker::{OPEN_QPN, OWN_QKEY, OWN_QPN, QKEY, SECRET};
 use crate::pair::{Connection, changes, path, qp_init};
@@ -16,19 +16,19 @@ use pollux_wire::psn::Psn;
 use pollux_wire::units::TimeCode;
 use std::time::{Duration, Instant};
 
-/// Far more than anything here needs on a busy machine: only what hangs comes to it.
+/// The limit of every wait, far above the need on a busy machine: only a hang reaches it.
 pub const WAIT_MAX: Duration = Duration::from_secs(120);
-/// Hosts of `single:N` have the LIDs behind their switch's.
+/// Hosts of `single:N` have the LIDs after the LID of their switch.
 const LIDS: [u16; 2] = [2, 3];
 const SWITCH_LID: u16 = 1;
 
 const SLOT: usize = 300 << 10;
-/// Messages of a service that are on their way at a time.
+/// Messages of a service in flight.
 const WINDOW: usize = 4;
 const GRH: usize = 40;
 const MAD: usize = 256;
 
-/// A service, and how long messages by it are.
+/// A service, and the lengths of its messages.
 #[derive(Clone, Copy)]
 struct Service {
     qp_type: QpType,
@@ -65,14 +65,14 @@ pub struct Honest {
     to_switch: Option<Ah>,
     asked_at: Option<u64>,
     polls: u64,
-    /// Datagrams that others sent to the queue pair which is open to all.
+    /// Datagrams of other clients to the open queue pair.
     pub strange: u64,
     pub answers: u64,
     pub repeated: u64,
     open: Ends,
 }
 
-/// Where in the memory what is.
+/// The layout of the memory.
 const SENDS: usize = 0;
 const RECEIVES: usize = SERVICES.len() * WINDOW * SLOT;
 const MADS: usize = 2 * RECEIVES;
@@ -130,7 +130,7 @@ impl Honest {
         }
     }
 
-    /// Connects every service to the same one of the peer, and the others to everybody.
+    /// Connects every service to the same one of the peer; the open queue pair has no peer.
     pub fn connect(&mut self, nth: usize, peers: &[Qpn]) {
         let lid = LIDS[1 - nth];
         self.to = Some(self.device.create_ah(self.pd, &path(lid)).unwrap());
@@ -138,7 +138,7 @@ impl Honest {
         for (which, service) in SERVICES.iter().enumerate() {
             let qp = self.services[which].qp;
             for mut change in changes(peers[which], path(lid), &connection(service.qp_type)) {
-                // The queue pairs of honest clients are in the partition that they have for them.
+                // The queue pairs of honest clients are in their own partition.
                 change.qkey = change.qkey.map(|_| OWN_QKEY);
                 self.device.modify_qp(qp, &change).unwrap();
             }
@@ -183,12 +183,14 @@ impl Honest {
         self.device.post_recv(qp, &[RecvRequest { id: slot, sges: &sges }]).unwrap();
     }
 
-    /// Goes on with everything; `peer` says how much of each service has come there.
+    /// Makes progress with all services; `peer` has the number of messages of each that have
+    /// arrived at the peer.
     pub fn step(&mut self, peer: &[usize]) {
         self.polls += 1;
         for (which, came) in peer.iter().enumerate() {
             let ends = &self.services[which];
-            // What comes in no order and without acknowledgement is sent when there is room for it.
+            // Unordered messages without acknowledgement are sent when the peer has receives for
+            // them.
             if ends.sent - ends.done < WINDOW && ends.sent - came < WINDOW {
                 self.send(which);
             }
@@ -206,7 +208,8 @@ impl Honest {
         let sges = [self.sge(at, content.len())];
         let op = match service.qp_type {
             QpType::Ud => {
-                // The queue pairs of both were made in the same order, and have the same numbers.
+                // The queue pairs of both were created in the same order, and have the same
+                // numbers.
                 let qpn = self.device.qpn(self.services[which].qp).unwrap();
                 let to = Destination { ah: self.to.unwrap(), qpn, qkey: OWN_QKEY };
                 SendOp::DatagramImm(to, nth as u32)
@@ -250,7 +253,7 @@ impl Honest {
         }
     }
 
-    /// Asks the agent of the switch, and again after a while.
+    /// Queries the agent of the switch, and repeats the query after a while.
     fn ask(&mut self) {
         let mut out = [Completion::NOTHING];
         if self.device.poll(self.gsi.cq, &mut out).unwrap() == 1
@@ -286,13 +289,14 @@ impl Honest {
         self.device.post_send(self.gsi.qp, &[request]).unwrap();
     }
 
-    /// How much has come, by service.
+    /// The number of arrived messages, by service.
     pub fn came(&self) -> Vec<usize> {
         self.services.iter().map(|ends| ends.came).collect()
     }
 }
 
-/// The content of a message: no two are alike, and each begins with what nobody else shall read.
+/// The content of a message: all differ, and each begins with the prefix that no other client may
+/// read.
 fn content(which: usize, nth: usize) -> Vec<u8> {
     let lengths = SERVICES[which].bytes;
     let mut content = vec![(which * 89 + nth * 31 + 1) as u8; lengths[nth % lengths.len()]];

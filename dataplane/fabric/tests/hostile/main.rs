@@ -1,11 +1,9 @@
-//! A hostile client beside two honest ones, all in processes of their own, for as long as
-//! `POLLUX_HOSTILE_SECONDS` says: the honest ones lose nothing and find nothing changed, the server
-//! neither fails nor grows, and no word of what the honest ones say to each other is found in
-//! anything that the hostile one maps.
+//! A hostile client beside two honest ones, in separate processes, for `POLLUX_HOSTILE_SECONDS`:
+//! the honest clients detect no lost or changed message, the server neither fails nor grows, and no
+//! memory that the hostile client maps has data of messages between the honest ones.
 //!
-//! Three hosts at a switch: the honest ones share a partition of their own, and another one with
-//! everybody. The honest clients run here, the others are this program
-//! again.
+//! Three hosts at a switch: the honest ones share a partition of their own, and a common one with
+//! all. The honest clients run in this process; the others are child processes of the same program.
 #![expect(clippy::disallowed_methods, reason = "processes need a clock, and are told their part")]
 
 mod attacker;
@@ -41,26 +39,26 @@ const PATH: &str = "POLLUX_HOSTILE_PATH";
 const SEED: &str = "POLLUX_HOSTILE_SEED";
 const SECONDS: &str = "POLLUX_HOSTILE_SECONDS";
 
-/// Messages of each service that come at the least, however slow the machine is.
+/// The least number of messages of each service, on any machine.
 const MESSAGES_MIN: usize = 100;
-/// What the server may come to need in its heap: two honest clients, and all that a hostile one can
-/// have waiting for it or ask for.
+/// The heap limit of the server: two honest clients, and all that a hostile one can queue or
+/// request.
 const SERVER_HEAP_MAX: u64 = 8 << 20;
-/// Pieces of memory that it, or the process of the honest clients, may have mapped when the hostile
-/// one is gone, beyond those at the beginning: their rings, and their memory that is leased.
+/// Additional mappings of the server, or of the process of the honest clients, after the end of the
+/// hostile client: their rings, and their leased memory.
 const KEPT_MAX: usize = 16;
-/// What the honest ones may have come to need in their heap, beyond what was needed at the
-/// beginning.
+/// The additional heap of the honest clients, at most.
 const HONEST_HEAP_MAX: usize = 2 << 20;
-/// Lives of the hostile one in which it has done everything, each of some hundred acts or more.
+/// Attachments of the hostile client in which all actions occur, each with some hundred actions or
+/// more.
 const LIVES_MAX: u64 = 1000;
-/// Repetitions of a question to an agent, at the most, for each one that is answered.
+/// Repetitions of a query for each answered one, at most.
 const REPETITIONS_MAX: u64 = 8;
 
 #[global_allocator]
 static MEMORY: Counted = Counted::new();
 
-/// A process that plays a part, and does not outlive the test.
+/// A child process with a role, which does not outlive the test.
 struct Part(Child);
 
 impl Part {
@@ -91,7 +89,7 @@ impl Part {
     }
 }
 
-/// Pieces of memory that a process has mapped.
+/// The number of mappings of a process.
 fn mappings(process: u32) -> usize {
     let maps = std::fs::read_to_string(format!("/proc/{process}/maps"));
     maps.expect("it runs").lines().count()
@@ -104,7 +102,7 @@ impl Drop for Part {
     }
 }
 
-/// Does nothing as a test. As a process of its own it plays its part.
+/// Does nothing as a test. As a child process it has its role.
 #[test]
 fn part() {
     let (Ok(role), Ok(path)) = (env::var(ROLE), env::var(PATH)) else { return };
@@ -116,7 +114,7 @@ fn part() {
     }
 }
 
-/// Serves until nobody is there to say more to it, and tells what was refused then.
+/// Serves until its standard input ends, and then prints the drops.
 fn serve(path: &Path) {
     let (mut server, clock, mut ports) = (server(path, "single:3"), clock(), 0);
     let (own, all) = (PKey(0x8001), PKey::DEFAULT);
@@ -147,8 +145,7 @@ fn serve(path: &Path) {
     println!("count heap {}", MEMORY.bytes_max());
 }
 
-/// Does whatever the seed says until it is killed, or until it is time to die. Tells of all that it
-/// did before that.
+/// Executes the actions of the seed until it is killed or its time is over, and prints them.
 fn attack(path: &Path, seed: u64) {
     let (mut rng, mut counts, parent) = (SeededRng::new(seed), Counts::default(), parent_id());
     let turns = 200 + rng.below(2000);
@@ -165,7 +162,7 @@ fn attack(path: &Path, seed: u64) {
             continue;
         };
         let act = rng.below(ACTS.len() as u64) as usize;
-        // To look through all memory takes long, and to leave loses the rings.
+        // A search of all memory takes long, and a detach loses the rings.
         let is_rare = ["attach", "snoop", "nonsense", "deaf"].contains(&ACTS[act]);
         if !is_rare || rng.below(30) == 0 {
             at.act(act, &mut rng, &mut counts);
@@ -178,11 +175,11 @@ fn attack(path: &Path, seed: u64) {
     for (what, count) in ACTS.iter().zip(counts.acts).chain(OUTCOMES.iter().zip(counts.outcomes)) {
         println!("count {what} {count}");
     }
-    // Wherever it is in what it shares with others.
+    // The data may be anywhere in shared memory.
     std::process::abort();
 }
 
-/// Has both honest clients go on; returns how much has come there, by service.
+/// Lets both honest clients make progress; returns the arrived messages, by service.
 fn step(honest: &mut [Honest; 2]) -> [Vec<usize>; 2] {
     let came = [0, 1].map(|nth| honest[nth].came());
     for (nth, client) in honest.iter_mut().enumerate() {
@@ -192,7 +189,7 @@ fn step(honest: &mut [Honest; 2]) -> [Vec<usize>; 2] {
 }
 
 #[test]
-fn a_hostile_client_takes_nothing_from_honest_ones() {
+fn a_hostile_client_does_not_affect_honest_ones() {
     let seconds = env::var(SECONDS).map_or(3, |seconds| seconds.parse().unwrap());
     let path = path_of("hostile");
     let mut server = Part::start("server", &path, 0);
@@ -236,7 +233,7 @@ fn a_hostile_client_takes_nothing_from_honest_ones() {
     }
     let honest_heap = MEMORY.bytes_max() - heap;
     drop(attacker);
-    // What the hostile one had of others goes with it, as soon as they have heard of its end.
+    // Resources that the hostile client had of others are released when they have read of its end.
     let (over, mut kept) = (Instant::now(), [usize::MAX; 2]);
     while kept.iter().any(|pieces| *pieces > KEPT_MAX) {
         assert!(over.elapsed() < WAIT_MAX, "server and honest ones keep {kept:?} pieces of memory");

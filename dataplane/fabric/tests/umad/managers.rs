@@ -1,4 +1,4 @@
-//! Our subnet manager: what programs say of its subnet, and how it gets on with OpenSM.
+//! Our subnet manager: the output of programs at its subnet, and elections with OpenSM.
 
 use crate::programs::{Ran, Served};
 use crate::tests::is_up;
@@ -33,7 +33,7 @@ pub fn lid(served: &Served, name: &'static str) -> String {
     served.with(lid)
 }
 
-/// What a program says has these texts, in this order.
+/// Asserts that an output has these texts, in this order.
 pub fn assert_says(ran: &Ran, expected: &[&str]) {
     assert!(ran.is_ok, "{ran:?}");
     let mut rest = ran.output.as_str();
@@ -68,7 +68,7 @@ fn saquery_is_answered() {
     assert_says(&ran, &["SMInfoRecord dump", "SMState...............3"]);
 }
 
-/// OpenSM's settings so that it notices soon that the master is gone.
+/// Settings of OpenSM for a short master timeout.
 const QUICK: &str = "sminfo_polling_timeout 300\npolling_retry_number 2\n";
 
 fn quick(priority: u8) -> SmConfig {
@@ -88,7 +88,7 @@ fn is(at: &'static str, state_wanted: SmState) -> impl Fn(&Fabric) -> bool + Cop
     move |fabric| state(fabric, at) == Some(state_wanted)
 }
 
-/// Whether all ports know the port of this node as the master's.
+/// Whether the master SM LID of all ports is that of this node.
 fn serves(name: &'static str) -> impl Fn(&Fabric) -> bool + Copy + Send {
     move |fabric| {
         let at = port(fabric, name);
@@ -120,10 +120,10 @@ fn an_opensm_stands_by_and_takes_over_from_another() {
 
 // req: iba-sm-election
 #[test]
-fn ours_is_the_master_beside_an_opensm_of_lower_priority() {
-    let test = "ours_is_the_master_beside_an_opensm_of_lower_priority";
+fn our_manager_is_the_master_of_an_opensm_with_lower_priority() {
+    let test = "our_manager_is_the_master_of_an_opensm_with_lower_priority";
     let Some((served, opensm)) = beside_opensm(test) else { return };
-    // OpenSM is there first, and hands over.
+    // OpenSM starts first, and hands over.
     let running = served.start_opensm_with("host1", &opensm, &["-p", "3", "-F", "opensm.conf"]);
     running.wait_for("SUBNET UP");
     assert!(served.becomes(serves("host1")));
@@ -131,7 +131,7 @@ fn ours_is_the_master_beside_an_opensm_of_lower_priority() {
     assert!(served.becomes(is("host4", SmState::MASTER)), "OpenSM hands over");
     assert!(served.becomes(serves("host4")));
     running.wait_for("STANDBY");
-    // Ours dies; OpenSM sees that, and takes over.
+    // Ours stops; OpenSM detects that, and takes over.
     served.with(|fabric| {
         let at = port(fabric, "host4");
         fabric.managers.stop(fabric.net.subnet_mut(), at);
@@ -142,16 +142,16 @@ fn ours_is_the_master_beside_an_opensm_of_lower_priority() {
 
 // req: iba-sm-election
 #[test]
-fn ours_stands_by_beside_an_opensm_of_higher_priority() {
-    let test = "ours_stands_by_beside_an_opensm_of_higher_priority";
+fn our_manager_stands_by_for_an_opensm_with_higher_priority() {
+    let test = "our_manager_stands_by_for_an_opensm_with_higher_priority";
     let Some((served, opensm)) = beside_opensm(test) else { return };
-    // Ours is there first, and hands over.
+    // Ours starts first, and hands over.
     start(&served, "host4", quick(3));
     assert!(served.becomes(serves("host4")));
     let running = served.start_opensm_with("host1", &opensm, &["-p", "9", "-F", "opensm.conf"]);
     assert!(served.becomes(is("host4", SmState::STANDBY)), "ours hands over");
     assert!(served.becomes(serves("host1")));
-    // OpenSM dies; ours sees that, and takes over.
+    // OpenSM stops; ours detects that, and takes over.
     drop(running);
     assert!(served.becomes(is("host4", SmState::MASTER)), "ours takes over");
     assert!(served.becomes(serves("host4")));

@@ -17,7 +17,7 @@ const MANAGER: &str = "db1";
 const ASKER: &str = "web2";
 const ASKED: &str = "web1";
 
-/// A subnet that is up, and tools at it.
+/// A subnet that is up, and diagnosis tools.
 struct Rack {
     test: &'static str,
     served: Served,
@@ -62,18 +62,18 @@ fn are_there(test: &str) -> bool {
 
 // req: iba-subnet-management, iba-counters
 #[test]
-fn tools_give_the_right_picture_under_our_manager() {
-    let test = "tools_give_the_right_picture_under_our_manager";
+fn tools_report_the_topology_under_our_manager() {
+    let test = "tools_report_the_topology_under_our_manager";
     let Some(rack) = are_there(test).then(|| Rack::new(test)).flatten() else { return };
-    // Reading takes no key.
+    // Gets need no key.
     start(&rack.served, MANAGER, SmConfig { m_key: MKey(0x5eed), ..SmConfig::default() });
     give_the_right_picture(&rack);
 }
 
 // req: iba-subnet-management, iba-counters
 #[test]
-fn tools_give_the_right_picture_under_opensm() {
-    let test = "tools_give_the_right_picture_under_opensm";
+fn tools_report_the_topology_under_opensm() {
+    let test = "tools_report_the_topology_under_opensm";
     let Some(opensm) = program(test, "opensm") else { return };
     let Some(rack) = are_there(test).then(|| Rack::new(test)).flatten() else { return };
     let running = rack.served.start_opensm(MANAGER, &opensm);
@@ -112,7 +112,7 @@ fn of_the_whole(rack: &Rack) {
     rack.says("sminfo", &[], &[&at, "state 3 SMINFO_MASTER"]);
 }
 
-/// What a file has of each node, without the LIDs; in no order.
+/// The record of each node in a file, without LIDs; unordered.
 fn records(text: &str) -> BTreeSet<Vec<String>> {
     let is_lid = |words: &[&str], at: usize| at > 0 && words[at - 1] == "lid";
     let without_lids = |line: &str| {
@@ -156,7 +156,7 @@ fn of_ways(rack: &Rack) {
     let ibping = program(rack.test, "ibping").expect("it was there");
     let start = || rack.served.start(&format!("{ASKED}/50"), &ibping, &["-S"]);
     let mut server = start();
-    // A server says to nobody when it has begun, and falls over a ping that comes before.
+    // A server does not report that it has started, and fails on an earlier ping.
     let is_answered = || {
         if server.has_ended() {
             server = start();
@@ -167,7 +167,7 @@ fn of_ways(rack: &Rack) {
     rack.says("ibping", &["-c", "2", &asked], &["Pong from", "Pong from", "2 received, 0% packet"]);
 }
 
-/// A cable is pulled and put back: that, and nothing else, is an error.
+/// A cable is unplugged and plugged in: the tools report that error and no other.
 fn of_errors(rack: &Rack) {
     rack.says("ibqueryerrors", &[], &["7 nodes checked, 0 bad nodes found", "52 ports checked"]);
     rack.served.with(|fabric| {

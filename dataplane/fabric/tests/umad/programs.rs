@@ -15,10 +15,10 @@ use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// How long any program may take here. None takes a tenth of it.
+/// The time limit of a program. None takes a tenth of it.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// A subnet that programs find.
+/// A subnet with sockets for programs.
 pub struct Served {
     name: String,
     preload: PathBuf,
@@ -101,16 +101,16 @@ impl Served {
         Ran { is_ok, output: text(&output.stdout), errors: text(&output.stderr) }
     }
 
-    /// Starts a program at a node that runs on.
+    /// Starts a program at a node, which keeps running.
     pub fn start(&self, at: &str, program: &Path, arguments: &[&str]) -> Running {
         let mut command = self.command(at, program, arguments);
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         Running(child.expect("the program starts"))
     }
 
-    /// Starts OpenSM at a node, and waits until it says that the subnet is up.
+    /// Starts OpenSM at a node, and waits until it reports that the subnet is up.
     pub fn start_opensm(&self, at: &str, program: &Path) -> OpenSm {
-        // No sweep but those that a trap asks for.
+        // No sweeps except after traps.
         let opensm = self.start_opensm_with(at, program, &["-s", "0"]);
         opensm.wait_for("SUBNET UP");
         opensm

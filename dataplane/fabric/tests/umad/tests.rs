@@ -1,4 +1,4 @@
-//! What the programs say.
+//! The output of unmodified programs.
 
 use crate::programs::Served;
 use pollux_fabric::Fabric;
@@ -9,7 +9,7 @@ use pollux_wire::mad::smp::PortState;
 use std::fs;
 use std::path::Path;
 
-/// Fabric of infiniband-diags at a subnet that nobody manages: all by directed route.
+/// infiniband-diags at an unmanaged subnet: all by directed route.
 #[test]
 fn diagnostics_read_an_unmanaged_subnet() {
     let test = "diagnostics_read_an_unmanaged_subnet";
@@ -47,7 +47,7 @@ fn diagnostics_read_an_unmanaged_subnet() {
     assert!(!ran.is_ok, "a port that is not there: {ran:?}");
 }
 
-/// OpenSM makes a subnet of it; the others then find their way by LID.
+/// OpenSM brings the subnet up; the other programs then use LIDs.
 fn opensm_brings_up(test: &str, spec: &str, last_host: &str) {
     let Some(opensm) = program(test, "opensm") else { return };
     let Some(sminfo) = program(test, "sminfo") else { return };
@@ -65,7 +65,7 @@ fn opensm_brings_up(test: &str, spec: &str, last_host: &str) {
     assert!(ran.is_ok && packets.is_some_and(|packets| packets > 20), "{ran:?}");
     assert!(served.becomes(is_up), "all ports active, with addresses");
     assert_eq!(running.errors(), [""; 0]);
-    // A cable that is pulled and put back: the switch's trap is all that OpenSM learns by.
+    // A cable is unplugged and plugged in: OpenSM learns it only by the trap of the switch.
     let host =
         served.with(|fabric| End { node: fabric.net.subnet().nodes().len() as u32 - 1, port: 1 });
     served.with(move |fabric| fabric.net.subnet_mut().set_cable(host, false));
@@ -81,7 +81,7 @@ fn opensm_brings_up(test: &str, spec: &str, last_host: &str) {
     drop(running);
 }
 
-/// Whether every linked port is active, and has an address where ports have one.
+/// Whether every linked port is active, and has a LID if ports of its kind have one.
 pub fn is_up(fabric: &Fabric) -> bool {
     let is_active = |port: &NodePort| port.info.port_state == PortState::ACTIVE;
     let has_address =
@@ -106,7 +106,7 @@ fn opensm_brings_up_a_fat_tree() {
     opensm_brings_up("opensm_brings_up_a_fat_tree", "fat-tree:4", "host16");
 }
 
-/// Two switches in a ring have two links between them, more have another way round.
+/// Two switches in a ring have two links between them; larger rings have two paths.
 // req: iba-subnet-management
 #[test]
 fn opensm_brings_up_rings() {
@@ -116,7 +116,7 @@ fn opensm_brings_up_rings() {
     }
 }
 
-/// The examples that come with ibsim, which are its readers' idea of the format.
+/// The example files of ibsim.
 // req: iba-subnet-management
 #[test]
 fn opensm_brings_up_nets_of_ibsim() {
@@ -126,7 +126,7 @@ fn opensm_brings_up_nets_of_ibsim() {
     let counts =
         [("net", 4, 4), ("net.1", 3, 2), ("net.2sw2path", 4, 4), ("net.2sw2path4hca2port", 4, 6)];
     for (name, nodes, links) in counts {
-        // Documentation may be left out where the program is installed.
+        // The program may be installed without its documentation.
         let Ok(text) = fs::read_to_string(folder.join(name)) else {
             println!("SKIP {test}: {name} is not installed");
             continue;
@@ -137,7 +137,7 @@ fn opensm_brings_up_nets_of_ibsim() {
     }
 }
 
-/// OpenSM makes a subnet of it without an error, and the group for IP over InfiniBand.
+/// OpenSM brings the subnet up without an error, with the group for IP over InfiniBand.
 fn is_brought_up(test: &str, topology: Topology) {
     let Some(opensm) = program(test, "opensm") else { return };
     let Some(saquery) = program(test, "saquery") else { return };
