@@ -32,7 +32,7 @@ impl Buffer {
         Remote { address: self.region.address + at as u64, rkey: self.region.rkey }
     }
 
-    /// The registered length: whole pages, and so perhaps more than requested.
+    /// The registered length: a multiple of pages, and so perhaps more than requested.
     pub fn bytes(&self) -> usize {
         self.memory.bytes()
     }

@@ -13,7 +13,7 @@
 //! 1. [`adapters`]: the interface of a backend;
 //! 2. [`context`] and [`expect`]: the vocabulary of cases; [`verdict`]: the result of a case;
 //! 3. [`peers`] and [`buffer`]: queue pairs and memory for them;
-//! 4. [`mod@cases`]: the cases, a theme a file; `operations` is a good one to begin with;
+//! 4. [`mod@cases`]: the cases, one file for each theme; begin with `operations`;
 //! 5. [`sabotage`]: broken devices, which prove that the cases detect faults;
 //! 6. [`end`]: a remote-controlled end of a connection, for tests between two machines.
 //!
@@ -143,7 +143,7 @@ pub fn full_name(theme: &Theme, case: &Case) -> String {
     format!("{}/{}", theme.name, case.name)
 }
 
-/// Runs a case, and checks that it left nothing behind.
+/// Runs a case, and checks that it has taken all completions and events.
 fn attempt(factory: &mut dyn Factory, case: &Case) -> Result<(), Stop> {
     let lossy = factory.is_lossy();
     let mut adapters = factory.adapters()?;

@@ -1,4 +1,4 @@
-//! Queue pairs for cases, and what they hang on.
+//! Queue pairs for cases, and their parents.
 
 use super::adapters::Side;
 use super::buffer::{Buffer, UNTOUCHED};
@@ -41,7 +41,7 @@ impl PairEnd {
     }
 }
 
-/// How a pair of queue pairs is made. Cases change single fields.
+/// The attributes of a pair of queue pairs. Cases change single fields.
 #[derive(Clone, Copy, Debug)]
 pub struct PairSetup {
     pub qp_type: QpType,

@@ -1,7 +1,7 @@
-//! Broken devices: any device behind a wrapper that gets one thing wrong.
+//! Broken devices: a wrapper around any device that adds one fault.
 //!
-//! A suite is worth what it finds. [`SABOTAGES`] names cases that have to fail for each fault, and
-//! a backend's test shows that they do, over the very device that passes without the fault.
+//! [`SABOTAGES`] names the cases that must fail for each fault. The test of a backend checks that
+//! they do, with the device that passes without the fault.
 
 use super::adapters::{Adapters, Factory, Group, Side, WaitDecision};
 use pollux_mem::Memory;

@@ -137,7 +137,7 @@ fn not_on_eight(cx: &mut Context<'_>, swap: bool) -> Result<(), Stop> {
     cx.in_state(&b, QpState::Err)?;
     target.is_untouched(0, 64)?;
     sink.is_untouched(0, 8)?;
-    // Which of the two events it is goes with which of the two statuses it was.
+    // The event corresponds to the status.
     cx.tolerate(b.side(), &[AsyncEvent::QpRequestError(b.qp), AsyncEvent::QpAccessError(b.qp)])
 }
 

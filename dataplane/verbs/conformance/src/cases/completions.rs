@@ -67,7 +67,7 @@ fn one_at_a_time(cx: &mut Context<'_>) -> Result<(), Stop> {
         cx.recv(&b, id, &[])?;
     }
     cx.go(&b, QpState::Err)?;
-    // Adapters flush in their own time; a fifth would be found at the end of the case.
+    // Adapters flush asynchronously; the end of the case would detect a fifth.
     let mut found = Vec::new();
     while found.len() < 4 {
         let mut room = [Completion::NOTHING; 1];
@@ -100,7 +100,7 @@ fn overflow(cx: &mut Context<'_>) -> Result<(), Stop> {
     let times = cx.events.iter().filter(|event| **event == lost).count();
     if times > 0 {
         equal("times that the queue was told to be lost", times, 1)?;
-        // Adapters may report the failure of the lost queue's queue pairs as well.
+        // Adapters may also report the failure of the overrun queue's queue pairs.
         return cx.tolerate(Side::B, &[AsyncEvent::CqError(small), AsyncEvent::QpFatal(b.qp)]);
     }
     // No overflow: then every completion has to be there.

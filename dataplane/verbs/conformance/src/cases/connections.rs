@@ -119,7 +119,7 @@ fn many_reads(cx: &mut Context<'_>, initiator_depth: u8) -> Result<(), Stop> {
     let target = cx.shared(&b, 16 * 3000)?;
     target.put(0, &pattern(193, 16 * 3000));
     let sink = cx.sink(&a, 16 * 3000)?;
-    // More than may be under way: the rest waits its turn, and nothing is lost.
+    // More than may be outstanding: the others wait, and none is lost.
     for nth in 0..16 {
         let op = SendOp::Read(target.remote(3000 * nth));
         cx.post(&a, request(nth as u64, op, &[sink.sge(3000 * nth, 3000)]))?;
@@ -139,7 +139,7 @@ fn depth_zero(cx: &mut Context<'_>) -> Result<(), Stop> {
     match answer {
         // Known when it is posted ...
         Err(_) => post_refused("a read", answer, 0, &[PostRefusal::BadOperation]),
-        // ... or when the adapter gets to it.
+        // ... or when the adapter executes it.
         Ok(()) => cx.breaks(&a, Queue::Send, 1, &[LocalQpOperation]),
     }
 }
@@ -154,15 +154,15 @@ fn more_than_the_responder(cx: &mut Context<'_>) -> Result<(), Stop> {
         let op = SendOp::Read(target.remote(3000 * nth));
         cx.post(&a, request(nth as u64, op, &[sink.sge(3000 * nth, 3000)]))?;
     }
-    // The peer breaks its word. A responder may find that invalid, or be quick enough to serve it;
-    // what it serves is right, and what follows the first refusal is flushed.
+    // The peer exceeds its declared depth. A responder may refuse that, or be fast enough to serve
+    // it; served reads are right, and requests after the first refusal are flushed.
     for nth in 0..4 {
         let ends = [Success, RemoteInvalidRequest];
         let found = cx.ended(&a, Queue::Send, nth as u64, &ends)?;
         if found.status != Success {
             cx.flushed(&a, Queue::Send, nth as u64 + 1..4)?;
-            // A responder that holds one read cannot serve an earlier one again when its answer was
-            // lost: it says nothing, and the requester gives up.
+            // A responder with resources for one read cannot repeat an earlier one whose answer was
+            // lost: it does not answer, and the requester's retries are exceeded.
             if found.status == RemoteInvalidRequest {
                 cx.in_state(&b, QpState::Err)?;
             }
@@ -192,7 +192,7 @@ fn uc_wrong_first_psn(cx: &mut Context<'_>) -> Result<(), Stop> {
     let (place_a, place_b) = (cx.place(Side::A)?, cx.place(Side::B)?);
     let a = cx.create(&place_a, &PairSetup::UC)?;
     let b = cx.create(&place_b, &PairSetup::UC)?;
-    // B expects another first number: as if messages had been lost, which UC gets over.
+    // B expects another first PSN: as after lost messages, from which UC recovers.
     let expects = PairSetup { psn_a: PairSetup::UC.psn_a - 1000, ..PairSetup::UC };
     cx.advance(&a, QpState::Rts, &b, &PairSetup::UC)?;
     cx.advance(&b, QpState::Rts, &a, &expects)?;
@@ -225,7 +225,7 @@ fn mtus_differ(cx: &mut Context<'_>, qp_type: QpType) -> Result<(PairEnd, PairEn
     let (a, b) = (cx.create(&place_a, &large)?, cx.create(&place_b, &small)?);
     cx.advance(&b, QpState::Rts, &a, &small)?;
     cx.advance(&a, QpState::Rts, &b, &large)?;
-    // A message of one packet for both does not show it.
+    // A message of one packet at both ends does not show the difference.
     cx.exchange(&a, &b, 256)?;
     Ok((a, b))
 }

@@ -1,5 +1,5 @@
-//! Datagrams (IBA 9.8.3, 10.2.4.2, 9.6.1.4): where they came from, what their header says, and the
-//! keys that let them in.
+//! Datagrams (IBA 9.8.3, 10.2.4.2, 9.6.1.4): their source, their header, and the keys that a
+//! receiver requires.
 
 use super::prelude::*;
 use pollux_wire::address::Gid;
@@ -71,7 +71,7 @@ fn no_grh(cx: &mut Context<'_>) -> Result<(), Stop> {
     let to = cx.destination(&a, &b)?;
     let (found, sink) = arrives(cx, &a, &b, to, 1)?;
     equal("a GRH", found.from.map(|from| from.has_grh), Some(false))?;
-    // The contract goes further than IBA, which leaves these bytes open.
+    // The contract is stricter than IBA, which leaves these bytes open.
     sink.is_untouched(0, Grh::LEN)
 }
 
@@ -212,7 +212,7 @@ fn ah_of_another_domain(cx: &mut Context<'_>) -> Result<(), Stop> {
             post_refused("a datagram", Err(error), 0, &[PostRefusal::BadOperation])?;
             cx.still_in(&a, QpState::Rts)
         }
-        // Hardware finds out when it sends.
+        // Hardware detects it when it sends.
         Ok(()) => {
             cx.ended(&a, Queue::Send, 1, &[LocalQpOperation, LocalProtection])?;
             cx.in_state(&a, QpState::Sqe)

@@ -1,5 +1,5 @@
-//! Draining the send queue (IBA 10.3.1.5): SQD finishes what has begun, begins nothing, and goes
-//! on.
+//! Draining the send queue (IBA 10.3.1.5): SQD finishes requests that have begun and begins no
+//! others; RTS continues.
 
 use super::prelude::*;
 
@@ -52,7 +52,8 @@ fn event_after_the_last(cx: &mut Context<'_>) -> Result<(), Stop> {
     }
     drain(cx, &a, true)?;
     cx.event(Side::A, AsyncEvent::SendQueueDrained(a.qp))?;
-    // How many of them had begun is open. Those are done, and the rest is untouched until RTS.
+    // The number of requests that had begun is open. Those are done, and the others are untouched
+    // until RTS.
     cx.settle()?;
     cx.go(&a, QpState::Rts)?;
     for id in 0..4 {
@@ -99,7 +100,7 @@ fn attributes_change(cx: &mut Context<'_>) -> Result<(), Stop> {
     equal("rnr_retry", found.rnr_retry, Some(Retries::NONE))?;
     cx.go(&a, QpState::Rts)?;
     cx.exchange(&a, &b, 64)?;
-    // And it counts: nothing is posted, and nothing is tried again.
+    // No request is posted or retried.
     cx.post(&a, request(1, SendOp::Send, &[]))?;
     cx.breaks(&a, Queue::Send, 1, &[RnrRetryExceeded])
 }

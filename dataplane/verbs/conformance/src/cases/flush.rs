@@ -1,5 +1,5 @@
-//! The error state and what it does to requests (IBA 10.3.1.8, 10.7.3.1): each completes once, in
-//! order, flushed; and what ends without completions.
+//! The error state and its effect on requests (IBA 10.3.1.8, 10.7.3.1): each completes once, in
+//! order, flushed; and transitions without completions.
 
 use super::prelude::*;
 use pollux_wire::units::TimeCode;
@@ -48,7 +48,7 @@ fn sends_under_way(cx: &mut Context<'_>) -> Result<(), Stop> {
     let (a, _) = unanswered(cx)?;
     let source = cx.source(&a, 8, 121)?;
     for id in 0..8 {
-        // Silent ones complete as well when they are flushed.
+        // Unsignaled requests complete as well when they are flushed.
         let make = if id % 2 == 0 { request } else { silent };
         cx.post(&a, make(id, SendOp::Send, &[source.sge(0, 8)]))?;
     }
@@ -93,7 +93,7 @@ fn receives_behind_a_failed_send(cx: &mut Context<'_>) -> Result<(), Stop> {
     let wrong = Sge { lkey: LKey(!sink.region.lkey.0), ..sink.sge(0, 8) };
     cx.post(&a, request(9, SendOp::Send, &[wrong]))?;
     cx.breaks(&a, Queue::Send, 9, &[LocalProtection])?;
-    // One queue pair, one state: the receives go as well.
+    // A queue pair has one state: the receives are flushed as well.
     cx.flushed(&a, Queue::Recv, 0..4)
 }
 
@@ -152,7 +152,7 @@ fn reset_and_again(cx: &mut Context<'_>, qp_type: QpType) -> Result<(), Stop> {
     for end in [&a, &b] {
         cx.go(end, QpState::Reset)?;
     }
-    // Other numbers than before: nothing of the first life may be left.
+    // Other PSNs than before: no state of the first connection may be left.
     let setup = PairSetup { psn_a: 0x777, psn_b: 0x888, ..PairSetup::new(qp_type) };
     cx.connect(&a, &b, &setup)?;
     cx.exchange(&a, &b, 5000)
@@ -178,7 +178,7 @@ fn destroy_under_fire(cx: &mut Context<'_>) -> Result<(), Stop> {
     cx.recv(&b, 1, &[sink.sge(0, 1 << 18)])?;
     cx.post(&a, request(2, SendOp::Send, &[source.sge(0, 1 << 18)]))?;
     cx.device(Side::B).destroy_qp(b.qp)?;
-    // It may have come through in time: then both sides know it.
+    // The message may have arrived in time: then both sides have a completion.
     let found = cx.next(Side::A, a.place.send_cq)?;
     equal("the request that ended", found.id, 2)?;
     match found.status {

@@ -93,7 +93,7 @@ fn ah_after_its_end(cx: &mut Context<'_>) -> Result<(), Stop> {
 }
 
 fn not_reused_at_once(cx: &mut Context<'_>) -> Result<(), Stop> {
-    // A handle that was kept too long must not reach what came after it.
+    // A stale handle must not reach a later object.
     let place = cx.place(Side::A)?;
     let old = cx.create(&place, &PairSetup::RC)?;
     cx.device(Side::A).destroy_qp(old.qp)?;

@@ -45,8 +45,8 @@ fn over_the_limit(cx: &mut Context<'_>) -> Result<(), Stop> {
 
 fn over_a_lower_limit(cx: &mut Context<'_>) -> Result<(), Stop> {
     let (a, b) = cx.pair(&PairSetup { inline_bytes_max: 8, ..PairSetup::RC })?;
-    // An adapter may give more than it was asked for, and then says nothing of it: only what no
-    // queue pair of it can have must be refused.
+    // An adapter may provide more than requested without reporting it: only a length that none of
+    // its queue pairs can have must be refused.
     let max = cx.limits().inline_bytes_max as usize;
     too_long(cx, &a, max + 1)?;
     cx.exchange(&a, &b, 8)

@@ -30,7 +30,7 @@ fn rc_too_short(cx: &mut Context<'_>, bytes: usize, room: usize) -> Result<(), S
     cx.flushed(&a, Queue::Send, [4])?;
     cx.breaks(&b, Queue::Recv, 1, &[LocalLength])?;
     cx.flushed(&b, Queue::Recv, [2])?;
-    // No event: those are for what no completion tells (IBA 10.10.2.3).
+    // No event: those report errors without a completion (IBA 10.10.2.3).
     sink.is_untouched(room, 1)
 }
 
@@ -74,7 +74,7 @@ fn unreliable_too_short(
     match found.status {
         Success => equal("bytes of the message that fits", found.bytes as usize, grh)?,
         LocalLength => {
-            // Then the queue pair is broken, or goes on with the next receive.
+            // Then the queue pair has failed, or continues with the next receive.
             cx.settle()?;
             let (state, _) = cx.device(b.side()).query_qp(b.qp)?;
             let second = if state == QpState::Err { Flushed } else { Success };
@@ -117,7 +117,7 @@ fn ud_no_grh_room(cx: &mut Context<'_>) -> Result<(), Stop> {
     let to = cx.destination(&a, &b)?;
     let source = cx.source(&a, 64, 96)?;
     let sink = cx.sink(&b, 256)?;
-    // Room for the message, but not for the 40 bytes before it, which count whether used or not.
+    // Space for the message, but not for the 40 bytes before it, which always count.
     cx.recv(&b, 1, &[sink.sge(0, 64)])?;
     cx.recv(&b, 2, &[sink.sge(128, 64)])?;
     let sges = [source.sge(0, 64)];

@@ -100,8 +100,7 @@ fn recv(cx: &mut Context<'_>, wrong: Wrong) -> Result<(), Stop> {
     let entry = wrong.entry(cx, &b)?;
     cx.recv(&b, 1, &[entry])?;
     cx.post(&a, request(2, SendOp::Send, &[source.sge(0, 8)]))?;
-    // The fault is the responder's own, and it reports that (IBA 9.9.3.1: NAK, remote operational
-    // error).
+    // The responder reports its own fault (IBA 9.9.3.1: NAK, remote operational error).
     cx.breaks(&a, Queue::Send, 2, &[RemoteOperation])?;
     cx.breaks(&b, Queue::Recv, 1, &[LocalProtection])
 }
@@ -121,7 +120,7 @@ fn atomic_read_only(cx: &mut Context<'_>) -> Result<(), Stop> {
     let entry = Wrong::ReadOnly.entry(cx, &a)?;
     let add = SendOp::FetchAdd { remote: target.remote(0), add: 1 };
     cx.post(&a, request(1, add, &[entry]))?;
-    // Whether the peer's memory has changed then is open: the answer is what could not be written.
+    // Whether the peer's memory has changed is open: only the response could not be written.
     cx.breaks(&a, Queue::Send, 1, &[LocalProtection])
 }
 
@@ -146,7 +145,7 @@ fn error_state(cx: &mut Context<'_>, qp_type: QpType) -> Result<(), Stop> {
     cx.post(&a, request(1, op, &[entry]))?;
     cx.ended(&a, Queue::Send, 1, &[LocalProtection])?;
     cx.in_state(&a, QpState::Sqe)?;
-    // Requests posted meanwhile are flushed, and receives stay.
+    // Requests posted in SQE are flushed, and receives stay.
     cx.post(&a, request(2, op, &[]))?;
     cx.flushed(&a, Queue::Send, [2])?;
     cx.go(&a, QpState::Rts)?;
@@ -157,7 +156,7 @@ fn error_state(cx: &mut Context<'_>, qp_type: QpType) -> Result<(), Stop> {
 /// A receive that cannot be written fails its queue pair on any service; the sender gets no error.
 fn recv_unreliable(cx: &mut Context<'_>, qp_type: QpType) -> Result<(), Stop> {
     let (a, b) = cx.connected(qp_type)?;
-    // As long as the receive is, with the GRH or without.
+    // The length of the receive, with the GRH or without.
     let (op, bytes) = match qp_type {
         QpType::Ud => (SendOp::Datagram(cx.destination(&a, &b)?), 8),
         _ => (SendOp::Send, Grh::LEN + 8),
@@ -200,7 +199,7 @@ fn two_regions_of_one_memory(cx: &mut Context<'_>) -> Result<(), Stop> {
     let again = cx.device(Side::B).register(b.place.pd, &sink.memory, Access::LOCAL_WRITE)?;
     let again = Buffer { memory: sink.memory.clone(), region: again };
     cx.device(Side::B).deregister(sink.region.lkey)?;
-    // One is gone, the other is not.
+    // One region is deregistered, the other is not.
     cx.recv(&b, 1, &[again.sge(0, 16)])?;
     cx.carry_out(&a, request(2, SendOp::Send, &[source.sge(0, 16)]))?;
     cx.received(&b, 1, 16)?;

@@ -1,7 +1,7 @@
-//! Automatic path migration (IBA 17.2.8): connections that have two paths are armed by traffic, and
-//! go over to the second one together.
+//! Automatic path migration (IBA 17.2.8): connections with two paths are armed by traffic, and both
+//! ends migrate to the alternate path.
 //!
-//! A path is cut by giving one end, at rest, another one that leads nowhere.
+//! A path is cut by giving one idle end a path to an unused LID.
 
 use super::prelude::*;
 use pollux_verbs::qp::Migration;
@@ -148,7 +148,7 @@ fn owner_moves(cx: &mut Context<'_>, setup: &PairSetup) -> Result<(), Stop> {
     let (a, b) = armed(cx, setup)?;
     migrate(cx, &a)?;
     is_in(cx, &b, Migration::Armed)?;
-    // The first packet takes the peer along.
+    // The first packet makes the peer migrate.
     cx.exchange(&a, &b, BYTES)?;
     cx.event(Side::B, AsyncEvent::PathMigrated(b.qp))?;
     have_migrated(cx, &a, &b)
@@ -190,7 +190,7 @@ fn dead_path_is_left(cx: &mut Context<'_>) -> Result<(), Stop> {
     have_migrated(cx, &a, &b)
 }
 
-/// Both ends send on a dead path. One of them migrates first, and the other follows.
+/// Both ends send on a failed path. One of them migrates first, and the other follows.
 fn peer_is_followed(cx: &mut Context<'_>) -> Result<(), Stop> {
     let (a, b) = armed(cx, &PairSetup::RC)?;
     cut(cx, &b)?;

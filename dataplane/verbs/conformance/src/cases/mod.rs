@@ -1,4 +1,4 @@
-//! The cases, a theme a file.
+//! The cases, one file for each theme.
 
 mod atomics;
 mod completions;
@@ -61,7 +61,7 @@ mod prelude {
 
 /// In reading order.
 pub const THEMES: &[Theme] = &[
-    // What works.
+    // Valid operations.
     Theme { name: "operation", cases: operations::CASES },
     Theme { name: "size", cases: sizes::CONNECTED },
     Theme { name: "size", cases: sizes::DATAGRAMS },
@@ -82,7 +82,7 @@ pub const THEMES: &[Theme] = &[
     Theme { name: "drain", cases: drain::CASES },
     Theme { name: "migration", cases: migration::CASES },
     Theme { name: "shared-port", cases: shared_port::CASES },
-    // What fails, and how.
+    // Failures and their statuses.
     Theme { name: "not-ready", cases: retries::RNR },
     Theme { name: "absent", cases: retries::ABSENT },
     Theme { name: "length", cases: lengths::CASES },
@@ -90,7 +90,7 @@ pub const THEMES: &[Theme] = &[
     Theme { name: "remote-rights", cases: remote_rights::CASES },
     Theme { name: "remote-rights", cases: remote_rights::WRONGS },
     Theme { name: "flush", cases: flush::CASES },
-    // What is refused.
+    // Refusals.
     Theme { name: "posting", cases: posting::CASES },
     Theme { name: "state", cases: states::TABLE },
     Theme { name: "state", cases: states::CASES },

@@ -1,5 +1,5 @@
-//! Multicast (IBA 10.5, 11.3): who has attached gets a copy, exactly one, with a GRH; the sender's
-//! own adapter too.
+//! Multicast (IBA 10.5, 11.3): every attached queue pair gets exactly one copy, with a GRH, also at
+//! the sender's adapter.
 
 use super::prelude::*;
 use pollux_wire::address::{Gid, Lid, Qpn};
@@ -149,7 +149,7 @@ fn two_groups(cx: &mut Context<'_>) -> Result<(), Stop> {
         send(cx, &a, to, seed)?;
         has(cx, &b, 1, &sink, seed)?;
     }
-    // Leaving one is not leaving the other.
+    // A detach from one group keeps the other.
     cx.device(Side::B).detach_multicast(b.qp, groups[0].mgid, groups[0].mlid)?;
     let sink = room(cx, &b, 1)?;
     let to = to_group(cx, &a, groups[0])?;
@@ -200,7 +200,7 @@ fn detach_without_attach(cx: &mut Context<'_>) -> Result<(), Stop> {
     let group = cx.group(0)?;
     let (_, b) = cx.connected(QpType::Ud)?;
     let answer = cx.device(Side::B).detach_multicast(b.qp, group.mgid, group.mlid);
-    // Nothing of that name is there; or the system below says that the arguments are wrong.
+    // There is no such attachment; or the system reports invalid arguments.
     refused("a detach", answer, |error| {
         matches!(error, VerbsError::NoSuch { .. } | VerbsError::Invalid { .. })
     })

@@ -1,4 +1,4 @@
-//! Every operation of every transport, once, as plainly as it goes; and the refusal of those that a
+//! Every operation of every transport, once, in its simplest form; and the refusal of those that a
 //! transport does not have (IBA 9.4).
 
 use super::prelude::*;

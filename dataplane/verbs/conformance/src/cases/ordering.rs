@@ -48,7 +48,7 @@ fn mixed_completions(cx: &mut Context<'_>) -> Result<(), Stop> {
     let target = cx.shared(&b, 20_000)?;
     let sink = cx.sink(&b, 8)?;
     cx.recv(&b, 1, &[sink.sge(0, 8)])?;
-    // The read takes longest, and still nothing behind it completes before it.
+    // The read takes longest, but no later request completes before it.
     let read = SendOp::Read(target.remote(0));
     cx.post(&a, request(1, read, &[local.sge(0, 10_000)]))?;
     let write = SendOp::Write(target.remote(10_000));
@@ -177,7 +177,7 @@ fn two_pairs_do_not_mix(cx: &mut Context<'_>) -> Result<(), Stop> {
         cx.recv(b, 1, &[sink.sge(0, 8)])?;
         sinks.push(sink);
     }
-    // The second pair first: numbers and queues decide, not the order of creation.
+    // The second pair first: QPNs and queues decide, not the order of creation.
     for (nth, (a, b)) in pairs.iter().enumerate().rev() {
         let source = cx.source(a, 8, nth as u8)?;
         cx.carry_out(a, request(2, SendOp::Send, &[source.sge(0, 8)]))?;

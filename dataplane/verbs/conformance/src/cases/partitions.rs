@@ -1,5 +1,5 @@
-//! Partitions (IBA 10.9, 9.6.1.4.1): who may talk to whom. For adapters whose P_Key tables can be
-//! set.
+//! Partitions (IBA 10.9, 9.6.1.4.1): which ports may communicate. For adapters whose P_Key tables
+//! can be set.
 
 use super::prelude::*;
 use pollux_wire::keys::PKey;
@@ -58,7 +58,7 @@ fn rc(cx: &mut Context<'_>, a: PKey, b: PKey, passes: bool) -> Result<(), Stop> 
     if passes {
         return cx.exchange(&a, &b, 5000);
     }
-    // The responder drops what is of another partition, so that it seems not to be there.
+    // The responder drops packets of another partition, so it seems absent.
     let source = cx.source(&a, 8, 172)?;
     cx.post(&a, request(1, SendOp::Send, &[source.sge(0, 8)]))?;
     cx.breaks(&a, Queue::Send, 1, &[RetryExceeded])?;
@@ -76,7 +76,7 @@ fn table_is_told(cx: &mut Context<'_>) -> Result<(), Stop> {
 }
 
 fn index_is_of_the_receiver(cx: &mut Context<'_>) -> Result<(), Stop> {
-    // The same partition stands in different places.
+    // The same partition has different indexes.
     cx.set_pkeys(&[PKey::DEFAULT, FULL], &[PKey::DEFAULT, OTHER, LIMITED])?;
     let (place_a, place_b) = (cx.place(Side::A)?, cx.place(Side::B)?);
     let (setup_a, setup_b) = (

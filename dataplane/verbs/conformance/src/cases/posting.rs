@@ -128,7 +128,7 @@ fn full_in_the_middle(cx: &mut Context<'_>) -> Result<(), Stop> {
     post_refused("the rest", answer, 0, &[PostRefusal::Full])?;
     cx.go(&a, QpState::Err)?;
     cx.flushed(&a, Queue::Send, 0..accepted as u64)?;
-    // The rest was the caller's all the time.
+    // The other requests were never accepted.
     cx.nothing_more(&a)
 }
 
@@ -147,7 +147,7 @@ fn bad_in_the_middle(cx: &mut Context<'_>) -> Result<(), Stop> {
         cx.done(&a, CompletionKind::Send, id)?;
         cx.received(&b, id, 0)?;
     }
-    // Nothing behind the bad one was taken.
+    // No request after the bad one was accepted.
     cx.nothing_more(&a)?;
     cx.carry_out(&a, send(4))?;
     cx.received(&b, 2, 0).map(drop)

@@ -158,8 +158,8 @@ impl Wrong {
 
     fn statuses(self) -> &'static [CompletionStatus] {
         match self {
-            // Some responders find a request invalid that their queue pair does not allow at all,
-            // since they look at that before they look at the key.
+            // Some responders check the rights of the queue pair before the key, and report an
+            // invalid request.
             Self::QpRight => REMOTE_REFUSALS,
             _ => &[RemoteAccess],
         }
@@ -244,7 +244,7 @@ fn long_write(cx: &mut Context<'_>) -> Result<(), Stop> {
     let (a, b) = cx.connected(QpType::Rc)?;
     let target = cx.shared(&b, 8192)?;
     let source = cx.source(&a, target.bytes() + 1, 74)?;
-    // The length is in the first packet, so not even that may be written (IBA 9.7.4.1.5).
+    // The length is in the first packet, so not even its payload may be written (IBA 9.7.4.1.5).
     let sges = [source.sge(0, target.bytes() + 1)];
     cx.post(&a, request(1, SendOp::Write(target.remote(0)), &sges))?;
     cx.breaks(&a, Queue::Send, 1, &[RemoteAccess])?;

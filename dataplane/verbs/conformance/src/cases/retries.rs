@@ -1,5 +1,5 @@
-//! Peers that are not ready, or not there (IBA 9.7.5.2.8, 9.9.2.1): what is tried again, how often,
-//! and what is left when it was tried often enough.
+//! Peers that are not ready, or absent (IBA 9.7.5.2.8, 9.9.2.1): retries, their number, and the
+//! state after the last one.
 
 use super::prelude::*;
 use pollux_wire::address::{Lid, Qpn};
@@ -103,7 +103,7 @@ fn many_wait_in_order(cx: &mut Context<'_>) -> Result<(), Stop> {
         cx.post(&a, request(nth as u64, SendOp::Send, &[source.sge(10 * nth, 10)]))?;
     }
     look_on(cx, &a)?;
-    // One receive at a time: each lets one message in, and the rest waits again.
+    // One receive at a time: each is used by one message, and the others wait again.
     for nth in 0..8 {
         cx.recv(&b, nth as u64, &[sink.sge(10 * nth, 10)])?;
         cx.received(&b, nth as u64, 10)?;
@@ -120,7 +120,7 @@ fn exhausted(cx: &mut Context<'_>, rnr_retry: u8) -> Result<(), Stop> {
     cx.post(&a, silent(2, SendOp::Write(target.remote(0)), &[source.sge(0, 8)]))?;
     cx.breaks(&a, Queue::Send, 1, &[RnrRetryExceeded])?;
     cx.flushed(&a, Queue::Send, [2])?;
-    // The responder did nothing wrong, and nothing behind the message was carried out.
+    // The responder has no error, and no request behind the message was executed.
     cx.still_in(&b, QpState::Rts)?;
     target.is_untouched(0, 8)
 }
@@ -255,7 +255,7 @@ fn no_such_port(cx: &mut Context<'_>) -> Result<(), Stop> {
 }
 
 fn without_a_timer(cx: &mut Context<'_>) -> Result<(), Stop> {
-    // Code 0 is no time at all but no timer: the request is sent once, and never given up.
+    // Code 0 means no timer, not no time: the request is sent once, and never fails.
     let (a, b) = cx.pair(&PairSetup { timeout: TimeCode(0), retry_count: 0, ..PairSetup::RC })?;
     cx.go(&b, QpState::Reset)?;
     let source = cx.source(&a, 8, 116)?;

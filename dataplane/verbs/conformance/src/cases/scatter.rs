@@ -1,4 +1,4 @@
-//! Gathering and scattering: entries that meet the packets' boundaries nowhere, and empty ones.
+//! Gathering and scattering: entries without common boundaries with packets, and empty ones.
 
 use super::prelude::*;
 
@@ -24,7 +24,7 @@ pub const CASES: &[Case] = &[
     Case::new("as-many-as-the-queue-takes", "IBA 11.2.4.1", &[], as_many_as_possible),
 ];
 
-/// Parts of a buffer with a byte between them, so that a gap that is written shows.
+/// Parts of a buffer with a byte between them, to detect a write to the gap.
 fn cuts(buffer: &Buffer, lengths: &[usize]) -> Vec<Sge> {
     let mut at = 1;
     let cut = |&bytes: &usize| {

@@ -1,5 +1,5 @@
-//! Two contexts of one adapter ([`open_shared`](pollux_verbs::Device::open_shared)). Each has
-//! resources of its own, and the network sees one port.
+//! Two contexts of one adapter ([`open_shared`](pollux_verbs::Device::open_shared)). Each has its
+//! own resources, and both have one port.
 
 use super::multicast::{attach, has, room, send, to_group};
 use super::prelude::*;
@@ -80,7 +80,7 @@ fn long_messages(cx: &mut Context<'_>) -> Result<(), Stop> {
 }
 
 fn reads_its_own(cx: &mut Context<'_>) -> Result<(), Stop> {
-    // Both have memory under a key of their own, and the peer reads that of the context it asks.
+    // Both have memory with their own keys, and the peer reads the memory of the addressed context.
     cx.open_second_context()?;
     for (seed, (own, peer)) in (1..).zip(connections(cx)?) {
         let (theirs, sink) = (cx.shared(&own, 256)?, cx.sink(&peer, 256)?);
@@ -141,7 +141,7 @@ fn groups_come_to_both(cx: &mut Context<'_>) -> Result<(), Stop> {
     for end in [&a, &second] {
         attach(cx, end, group)?;
     }
-    // From elsewhere, and from one of the two.
+    // From another port, and from one of the two contexts.
     for (from, seed) in [(&b, 1), (&a, 2), (&second, 3)] {
         let sinks = [room(cx, &a, 1)?, room(cx, &second, 2)?];
         let to = to_group(cx, from, group)?;

@@ -1,4 +1,4 @@
-//! Shared receive queues (IBA 10.2.9): many queue pairs take from one; the limit event; the last
+//! Shared receive queues (IBA 10.2.9): several queue pairs use one; the limit event; the last
 //! receive of a queue pair that fails.
 
 use super::prelude::*;
@@ -197,7 +197,7 @@ fn limit_set_too_late(cx: &mut Context<'_>) -> Result<(), Stop> {
     for id in 0..3 {
         cx.recv(&b, id, &[])?;
     }
-    // Fewer are left already: the event comes at once, or with the next receive that is taken.
+    // Fewer are left already: the event is raised at once, or with the next used receive.
     cx.device(Side::B).set_srq_limit(srq, 5)?;
     use_up(cx, &a, &b, 0..1)?;
     cx.event(Side::B, AsyncEvent::SrqLimitReached(srq))
@@ -255,7 +255,7 @@ fn too_many_entries(cx: &mut Context<'_>) -> Result<(), Stop> {
 fn own_receives_are_refused(cx: &mut Context<'_>) -> Result<(), Stop> {
     let (_, b, _) = pair(cx, QpType::Rc)?;
     let answer = cx.device(Side::B).post_recv(b.qp, &[RecvRequest { id: 1, sges: &[] }]);
-    // It has no queue of its own: no such request, or no such queue.
+    // It has no own receive queue: no such request, or no such queue.
     let refusals = [PostRefusal::BadOperation, PostRefusal::NoSuchQueue];
     post_refused("a receive of its own", answer, 0, &refusals)
 }

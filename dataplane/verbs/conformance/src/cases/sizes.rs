@@ -1,5 +1,5 @@
-//! Messages of every size that is next to a boundary: of words, of inline and cache-line sizes, of
-//! packets, of pages and of 16-bit lengths.
+//! Messages of every size next to a boundary: of words, inline and cache-line sizes, packets, pages
+//! and 16-bit lengths.
 //!
 //! Each is received between two ranges that must not change, at an address that is not a multiple
 //! of a word.
@@ -128,7 +128,7 @@ fn write(cx: &mut Context<'_>, qp_type: QpType, size: Size) -> Result<(), Stop> 
     let target = cx.shared(&b, bytes + 2 * MARGIN)?;
     let write = SendOp::Write(target.remote(MARGIN));
     cx.carry_out(&a, request(1, write, &[source.sge(3, bytes)]))?;
-    // That a UC write is done says nothing of the other end: a message behind it does.
+    // The completion of a UC write does not imply its arrival: a message behind it does.
     cx.exchange(&a, &b, 1)?;
     same(&source, 3, &target, MARGIN, bytes)?;
     margins_are_untouched(&target, bytes)
@@ -181,7 +181,7 @@ fn longest(cx: &mut Context<'_>, setup: &PairSetup, is_read: bool) -> Result<(),
     }
     let there = theirs.remote(0);
     let op = if is_read { SendOp::Read(there) } else { SendOp::Write(there) };
-    // A short one behind it: its numbers come after all of those.
+    // A short one behind it: its PSNs follow all of those.
     let short = SendOp::Read(theirs.remote(16));
     cx.post(&a, silent(1, op, &[ours.sge(0, bytes)]))?;
     cx.carry_out(&a, request(2, short, &[ours.sge(16, 8)]))?;
@@ -197,9 +197,9 @@ fn too_long(cx: &mut Context<'_>) -> Result<(), Stop> {
     let half = Sge { bytes: 1 << 31, ..source.sge(0, 0) };
     let answer = cx.device(Side::A).post_send(a.qp, &[request(1, SendOp::Send, &[half, half])]);
     match answer {
-        // The length is wrong whatever the memory is, and so it may be said at once ...
+        // The length is wrong for any memory, so it may be refused at the post ...
         Err(_) => post_refused("2^32 bytes", answer, 0, &[PostRefusal::TooLong]),
-        // ... or when the adapter gets to it: hardware checks length and keys then.
+        // ... or when the adapter executes it: hardware checks length and keys then.
         Ok(()) => cx.breaks(&a, Queue::Send, 1, &[LocalLength, LocalProtection]),
     }
 }

@@ -128,7 +128,7 @@ fn is_refused(cx: &mut Context<'_>, a: &PairEnd, change: &QpAttributes) -> Resul
 fn illegal(cx: &mut Context<'_>, qp_type: QpType, from: QpState) -> Result<(), Stop> {
     let (a, b) = in_state(cx, qp_type, from)?;
     for to in QpState::ALL {
-        // With all that the target would need, so that the way is all that is wrong.
+        // With all attributes of the target state, so that only the transition is wrong.
         let change = cx.change(&a, to, &b, &PairSetup::new(qp_type))?;
         if transition::check(qp_type, from, &change).is_err() {
             is_refused(cx, &a, &change)?;
@@ -158,12 +158,12 @@ fn missing(cx: &mut Context<'_>, qp_type: QpType, to: QpState) -> Result<(), Sto
     let change = cx.change(&a, to, &b, &PairSetup::new(qp_type))?;
     for &attribute in QpAttribute::ALL {
         let less = change.without(attribute);
-        // Without the state it is another change, and perhaps a right one.
+        // Without the state it is another change, which may be valid.
         if less != change && attribute != QpAttribute::State {
             is_refused(cx, &a, &less)?;
         }
     }
-    // And with all of them it goes.
+    // With all attributes the transition succeeds.
     Ok(cx.device(Side::A).modify_qp(a.qp, &change)?)
 }
 
@@ -206,7 +206,7 @@ fn query(cx: &mut Context<'_>, qp_type: QpType) -> Result<(), Stop> {
         expected.take(&change);
         let (state, found) = cx.device(Side::A).query_qp(a.qp)?;
         equal("the state", state, to)?;
-        // Whether the state is among the attributes too, and what was never set, is open.
+        // Whether the attributes include the state, and the values that were never set, are open.
         let found = QpAttributes {
             state: None,
             current_state: None,
@@ -289,7 +289,7 @@ fn created_in_reset(cx: &mut Context<'_>) -> Result<(), Stop> {
     let (a, b) = in_state(cx, QpType::Rc, QpState::Reset)?;
     cx.still_in(&a, QpState::Reset)?;
     cx.still_in(&b, QpState::Reset)?;
-    // Two at one port have two names.
+    // Two queue pairs of one port have different QPNs.
     let other = cx.create(&a.place, &PairSetup::RC)?;
     equal("the same number twice", a.qpn == other.qpn, false)
 }

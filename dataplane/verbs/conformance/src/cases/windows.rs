@@ -111,7 +111,7 @@ fn before_the_first_bind(cx: &mut Context<'_>) -> Result<(), Stop> {
 
 fn out_of_bounds(cx: &mut Context<'_>, at: usize, bytes: usize) -> Result<(), Stop> {
     let (a, b, target, bind) = bound(cx)?;
-    // All of it is in the region, whose own key would do.
+    // The range is in the region, whose own key would allow it.
     write_is_refused(cx, (&a, &b), place(&target, at, bind.rkey), bytes)?;
     target.is_untouched(0, 16_384)
 }
@@ -245,7 +245,8 @@ fn unknown_key_to_invalidate(cx: &mut Context<'_>) -> Result<(), Stop> {
 
 fn region_with_a_window(cx: &mut Context<'_>) -> Result<(), Stop> {
     let (a, b, target, bind) = bound(cx)?;
-    // A region stays while a window is bound to it; or it goes, and the window then leads nowhere.
+    // A region stays while a window is bound to it; or it is deregistered, and the window is then
+    // invalid.
     match cx.device(Side::B).deregister(target.region.lkey) {
         Err(VerbsError::Busy { .. }) => {
             cx.device(Side::B).destroy_window(bind.rkey)?;
