@@ -4,7 +4,7 @@
 //! taken, the array is used by its name, and the pointer is used again: each use of the name
 //! invalidates the pointer. Second, an element is read although the library has not written it:
 //! that is uninitialized memory. So a batch is zeroed when it is created, and a read returns an old
-//! value at worst; and its pointer is taken last, from the whole array, by a method that borrows
+//! value at worst; and its pointer is taken last, from the array itself, by a method that borrows
 //! the batch.
 //!
 //! Why it is boxed and reused: zeroing kilobytes on the stack costs more than a post.
@@ -14,7 +14,7 @@ use std::ptr;
 
 /// Up to `N` structures. All of them have a value at any time.
 pub(crate) struct Batch<T, const N: usize> {
-    places: Box<[T]>,
+    elements: Box<[T]>,
     count: usize,
 }
 
@@ -24,7 +24,7 @@ unsafe impl<T, const N: usize> Send for Batch<T, N> {}
 
 impl<T: Copy + Default, const N: usize> Batch<T, N> {
     pub(crate) fn new() -> Self {
-        Self { places: vec![T::default(); N].into(), count: 0 }
+        Self { elements: vec![T::default(); N].into(), count: 0 }
     }
 
     #[inline]
@@ -43,26 +43,26 @@ impl<T: Copy + Default, const N: usize> Batch<T, N> {
     /// If all are filled.
     #[inline]
     pub(crate) fn fill<E>(&mut self, fill: impl FnOnce(&mut T) -> Result<(), E>) -> Result<(), E> {
-        fill(&mut self.places[self.count])?;
+        fill(&mut self.elements[self.count])?;
         self.count += 1;
         Ok(())
     }
 
     #[inline]
     pub(crate) fn filled_mut(&mut self) -> &mut [T] {
-        &mut self.places[..self.count]
+        &mut self.elements[..self.count]
     }
 
     /// The pointer to all `N` elements, for the library. Valid until the next use of the batch.
     #[inline]
     pub(crate) fn as_mut_ptr(&mut self) -> *mut T {
-        self.places.as_mut_ptr()
+        self.elements.as_mut_ptr()
     }
 
     /// The first `count` elements, which the library has written.
     #[inline]
     pub(crate) fn first(&self, count: usize) -> &[T] {
-        &self.places[..count.min(N)]
+        &self.elements[..count.min(N)]
     }
 }
 
@@ -94,8 +94,8 @@ impl<T: Copy + Default + Linked, const N: usize> Batch<T, N> {
         for at in 0..count {
             let is_last = at + 1 == count;
             let next = if is_last { ptr::null_mut() } else { first.wrapping_add(at + 1) };
-            // SAFETY: `at` is below the count, which is at most the number of places. They are
-            // reached by this one pointer to all of them from here on, until the library is done.
+            // SAFETY: `at` is below the count, which is at most the number of elements. This
+            // one pointer accesses all of them, until the library is done.
             unsafe { (*first.add(at)).set_next(next) };
         }
         first

@@ -83,8 +83,8 @@ impl Hca {
 /// Translates an event of the library; `None` for objects that we do not create (work queues of
 /// RSS).
 fn event(raw: &ffi::ibv_async_event) -> Option<AsyncEvent> {
-    // SAFETY: which element is there, the type says; each is live until the event is acknowledged,
-    // and holds the tag that it was made with. A port is a number, and any bytes are one.
+    // SAFETY: the event type defines the element, which is live until the event is acknowledged
+    // and has the tag of its creation. A port is a number, and any bytes are one.
     let qp = || Qp(number_of(unsafe { (*raw.element.qp).qp_context }));
     // SAFETY: as above.
     let cq = || Cq(number_of(unsafe { (*raw.element.cq).cq_context }));

@@ -82,7 +82,7 @@ impl Trial {
         init.cap.max_send_sge = 1;
         init.cap.max_recv_sge = 1;
         init.cap.max_inline_data = inline_bytes;
-        // SAFETY: what the queue pair hangs on is live, and outlives it: it ends right here.
+        // SAFETY: the parents of the queue pair are live, and outlive it: it ends here.
         let made = unsafe {
             let made = ffi::ibv_create_qp(self.pd.raw(), &raw mut init);
             Owned::new(made, ffi::ibv_destroy_qp)
@@ -114,7 +114,7 @@ pub(super) fn attributes(
 fn limits(raw: &ffi::ibv_device_attr, probe: &Probe) -> Limits {
     let count = |number: i32| u32::try_from(number).unwrap_or(0);
     let byte = |number: i32| u8::try_from(number.clamp(0, 255)).unwrap_or(u8::MAX);
-    // A driver that sets no limit to address handles says 0.
+    // A driver without a limit of address handles reports 0.
     let ahs_max = if raw.max_ah > 0 { count(raw.max_ah) } else { 1 << 23 };
     Limits {
         pds_max: count(raw.max_pd),
@@ -141,8 +141,8 @@ fn limits(raw: &ffi::ibv_device_attr, probe: &Probe) -> Limits {
 /// the paths by its sources):
 ///
 /// - a window shows a peer all of its region: bounds are those of the region, not its own;
-/// - a drained send queue does not go on when the queue pair goes back to RTS, and the event comes
-///   unasked;
+/// - a drained send queue does not continue when the queue pair returns to RTS, and the event is
+///   sent without request;
 /// - a request that is refused raises no event at the responder;
 /// - an alternate path is kept, and never taken.
 const RXE_VENDOR_ID: u32 = 0xff_ffff;

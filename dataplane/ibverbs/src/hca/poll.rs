@@ -36,15 +36,15 @@ impl Hca {
         let mut done = 0;
         for part in out.chunks_mut(BATCH) {
             let (first, asked) = (self.polled.as_mut_ptr(), part.len() as i32);
-            // SAFETY: the queue is live, and there is room for as many as are asked for.
+            // SAFETY: the queue is live, and the batch has at least `asked` elements.
             let got = unsafe { (self.fast.poll_cq)(queue.object.raw(), asked, first) };
             if got < 0 {
                 // Return the earlier completions; the next poll fails as well.
                 return if done > 0 { Ok(done) } else { Err(self.broken()) };
             }
             let got = (got as usize).min(part.len());
-            for (place, raw) in part.iter_mut().zip(self.polled.first(got)) {
-                *place = completion(queue, raw);
+            for (done, raw) in part.iter_mut().zip(self.polled.first(got)) {
+                *done = completion(queue, raw);
             }
             done += got;
             if got < part.len() {

@@ -15,7 +15,7 @@
 //! | 52..56 | network | flow label |
 //! | 56..58 | host | index of the P_Key |
 //!
-//! Parsing is total: the header comes from the kernel, but its content comes from peers.
+//! Parsing is total: the kernel writes the header, but peers define its contents.
 
 use crate::management::MadPeer;
 use pollux_verbs::GlobalRoute;

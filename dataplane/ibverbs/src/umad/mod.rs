@@ -70,7 +70,7 @@ impl UmadPort {
             advice: error::umad_advice(errno),
         };
         let raw = CString::new(device).expect("a name of plain characters has no zero");
-        // SAFETY: the name is a string of C for the time of the call.
+        // SAFETY: the name is a C string during the call.
         let id = unsafe { (umad.open_port)(raw.as_ptr(), port.into()) };
         if id < 0 {
             // The library reports only that it could not open the device's file.
@@ -88,13 +88,13 @@ impl UmadPort {
 
     /// Unregisters an agent. Datagrams that arrived before may still be received.
     pub fn unregister(&mut self, agent: Agent) -> Result<(), VerbsError> {
-        // SAFETY: the port is open; of an agent that is not there the kernel says so.
+        // SAFETY: the port is open; the kernel refuses an agent that does not exist.
         let answer = unsafe { (self.umad.unregister)(self.id, agent.0 as c_int) };
         if answer == 0 { Ok(()) } else { Err(self.refused("unregister", last_errno())) }
     }
 
     /// Enlarges the buffer for the waiting datagram, whose length the kernel reported.
-    fn make_room(&mut self, verb: &'static str, bytes: c_int) -> Result<(), VerbsError> {
+    fn enlarge_buffer(&mut self, verb: &'static str, bytes: c_int) -> Result<(), VerbsError> {
         let bytes = usize::try_from(bytes).unwrap_or(0);
         if bytes <= self.received.bytes_max() || bytes > DATAGRAM_BYTES_MAX {
             let advice = format!(
@@ -114,14 +114,14 @@ impl UmadPort {
         const VERB: &str = "be_subnet_manager";
         let device = CString::new(self.device.as_str()).expect("it was one when it was opened");
         let mut path: [c_char; 256] = [0; 256];
-        let (room, bytes) = (path.as_mut_ptr(), path.len() as c_int);
-        // SAFETY: the name is a string of C, and there is room for the path, which ends in it.
+        let (buffer, bytes) = (path.as_mut_ptr(), path.len() as c_int);
+        // SAFETY: the name is a C string, and the library writes at most `bytes` bytes.
         let answer =
-            unsafe { (self.umad.issm_path)(device.as_ptr(), self.port.into(), room, bytes) };
+            unsafe { (self.umad.issm_path)(device.as_ptr(), self.port.into(), buffer, bytes) };
         if answer != 0 {
             return Err(self.refused(VERB, answer.abs()));
         }
-        // SAFETY: the library has written a string of C.
+        // SAFETY: the library has written a C string.
         let file = unsafe { open(path.as_ptr(), O_RDWR | O_NONBLOCK | O_CLOEXEC) };
         if file < 0 { Err(self.refused(VERB, last_errno())) } else { Ok(SmRole(file)) }
     }
@@ -202,7 +202,7 @@ impl ManagementPort for UmadPort {
         let timeout = retry_policy.map_or(0, |policy| milliseconds(policy.timeout).max(1));
         let retries = retry_policy.map_or(0, |policy| policy.retries.into());
         let (raw, bytes) = (self.sent.as_mut_ptr(), datagram.len() as c_int);
-        // SAFETY: the port is open; the message has a header and so many bytes behind it.
+        // SAFETY: the port is open; the message has a header and `bytes` bytes behind it.
         let answer =
             unsafe { (self.umad.send)(self.id, agent.0 as c_int, raw, bytes, timeout, retries) };
         if answer == 0 { Ok(()) } else { Err(self.refused(VERB, last_errno())) }
@@ -213,7 +213,7 @@ impl ManagementPort for UmadPort {
         loop {
             let mut bytes = self.received.bytes_max() as c_int;
             let raw = self.received.as_mut_ptr();
-            // SAFETY: the port is open; there is room for a header and so many bytes behind it.
+            // SAFETY: the port is open; the message has a header and `bytes` bytes behind it.
             let answer =
                 unsafe { (self.umad.recv)(self.id, raw, &raw mut bytes, milliseconds(timeout)) };
             if let Ok(agent) = u32::try_from(answer) {
@@ -228,7 +228,7 @@ impl ManagementPort for UmadPort {
             let errno = if -answer == Errno::IO.raw_os_error() { last_errno() } else { -answer };
             match Errno::from_raw_os_error(errno) {
                 Errno::TIMEDOUT | Errno::AGAIN | Errno::INTR => return Ok(None),
-                Errno::NOSPC => self.make_room(VERB, bytes)?,
+                Errno::NOSPC => self.enlarge_buffer(VERB, bytes)?,
                 _ => return Err(self.refused(VERB, errno)),
             }
         }
@@ -287,17 +287,18 @@ pub(crate) fn device_names() -> Result<Vec<String>, &'static str> {
 fn devices(umad: &Umad) -> Vec<String> {
     static READING: Mutex<()> = Mutex::new(());
     let _reading = READING.lock();
-    // SAFETY: the path is a string of C, and the file is closed once.
+    // SAFETY: the path is a C string, and the file is closed once.
     let has_module = unsafe {
         let file = open(ABI_VERSION.as_ptr(), O_CLOEXEC);
         file >= 0 && close(file) == 0
     };
-    // SAFETY: nobody else calls it meanwhile. It reads the same file, and keeps the number there.
+    // SAFETY: no other thread calls it, because of the lock. It reads the same file, and stores the
+    // number in it.
     if !has_module || unsafe { (umad.init)() } < 0 {
         return Vec::new();
     }
     let mut names = Batch::<[c_char; NAME_BYTES], DEVICES_MAX>::new();
-    // SAFETY: there is room for as many names as it is told.
+    // SAFETY: the batch has as many names as the library may write.
     let count = unsafe { (umad.cas_names)(names.as_mut_ptr(), DEVICES_MAX as c_int) };
     let names = names.first(usize::try_from(count).unwrap_or(0));
     let text = |name: &[c_char; NAME_BYTES]| {
