@@ -142,15 +142,18 @@ fn folder() -> std::io::Result<PathBuf> {
     }
 }
 
-/// Removes folders of killed processes: those with a socket without a listener. The system refuses
-/// to remove those of other users.
+/// Removes folders of killed processes: those with a socket without a listener, and a number that
+/// no process has. One that starts has a socket without a listener, too, for a moment. The system
+/// refuses to remove those of other users.
 fn sweep(within: &Path) {
-    let entries = std::fs::read_dir(within).into_iter().flatten().flatten();
-    let names = entries.filter(|one| one.file_name().to_string_lossy().starts_with(FOLDERS));
-    for folder in names.map(|one| one.path()) {
-        let asked = UnixStream::connect(socket(&folder));
-        if asked.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
-            let _ = std::fs::remove_dir_all(&folder);
+    for entry in std::fs::read_dir(within).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix(FOLDERS)?.split('-').next());
+        let Some(number) = number else { continue };
+        let asked = UnixStream::connect(socket(&entry.path()));
+        let is_refused = asked.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
+        if is_refused && !Path::new("/proc").join(number).exists() {
+            let _ = std::fs::remove_dir_all(entry.path());
         }
     }
 }
@@ -179,15 +182,21 @@ mod tests {
     }
 
     #[test]
-    fn folders_of_killed_processes_are_removed() {
+    fn folders_of_killed_processes_alone_are_removed() {
+        // No process has a number above the kernel's largest.
+        const KILLED: &str = "4194305-0";
         let within = folder().unwrap();
-        let [dead, starting] = ["1-0", "2-0"].map(|name| within.join(format!("{FOLDERS}{name}")));
-        for folder in [&dead, &starting] {
+        let own = format!("{}-99", std::process::id());
+        let [killed, starting, binding] =
+            [KILLED, "4194306-0", &own].map(|name| within.join(format!("{FOLDERS}{name}")));
+        for folder in [&killed, &starting, &binding] {
             std::fs::create_dir(folder).unwrap();
         }
-        drop(std::os::unix::net::UnixListener::bind(socket(&dead)).unwrap());
+        for folder in [&killed, &binding] {
+            drop(std::os::unix::net::UnixListener::bind(socket(folder)).unwrap());
+        }
         sweep(&within);
-        assert!(!dead.exists() && starting.exists());
+        assert_eq!([&killed, &starting, &binding].map(|one| one.exists()), [false, true, true]);
         std::fs::remove_dir_all(within).unwrap();
     }
 }
