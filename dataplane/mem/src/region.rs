@@ -45,12 +45,13 @@ impl MapError {
     }
 }
 
-/// Unmapped on drop.
+/// Unmapped on drop, unless it is borrowed from the program.
 #[derive(Debug)]
 pub struct Region {
     address: NonNull<u8>,
     bytes: usize,
     is_writable: bool,
+    is_borrowed: bool,
 }
 
 // SAFETY: the mapping belongs to the process, not to the thread that made it, and only this value
@@ -96,7 +97,7 @@ impl Region {
             return Ok(Self::fault_in(address, bytes));
         }
         let address = NonNull::new(address.cast()).expect("the kernel maps nothing at address 0");
-        Ok(Self { address, bytes, is_writable: false })
+        Ok(Self { address, bytes, is_writable: false, is_borrowed: false })
     }
 
     fn map_plain(bytes: usize) -> Result<Self, MapError> {
@@ -137,7 +138,17 @@ impl Region {
         // SAFETY: the range was just mapped for writing; populating changes no content.
         let _ = unsafe { madvise(address, bytes, Advice::LinuxPopulateWrite) };
         let address = NonNull::new(address.cast()).expect("the kernel maps nothing at address 0");
-        Self { address, bytes, is_writable: true }
+        Self { address, bytes, is_writable: true, is_borrowed: false }
+    }
+
+    /// Pages that the program mapped itself, for a device that runs in its process.
+    ///
+    /// # Safety
+    /// The range is page-aligned and stays mapped for reading and writing while the region lives,
+    /// or the program accepts the fault. This process uses the bytes as a program uses memory that
+    /// a device may access at any time.
+    pub const unsafe fn borrowed(address: NonNull<u8>, bytes: usize) -> Self {
+        Self { address, bytes, is_writable: true, is_borrowed: true }
     }
 
     /// Page-aligned. For registering the region with a device.
@@ -157,7 +168,9 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        unmap(self.address.as_ptr().cast(), self.bytes);
+        if !self.is_borrowed {
+            unmap(self.address.as_ptr().cast(), self.bytes);
+        }
     }
 }
 

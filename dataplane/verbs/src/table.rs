@@ -89,6 +89,12 @@ impl<T> Table<T> {
             Some((number(slot as u32, kept.generation), kept.object.as_ref()?))
         })
     }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
+        self.slots.iter_mut().enumerate().filter_map(|(slot, kept)| {
+            Some((number(slot as u32, kept.generation), kept.object.as_mut()?))
+        })
+    }
 }
 
 /// Numbers start at 1, so that 0 is never valid.
