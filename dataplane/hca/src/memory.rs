@@ -23,9 +23,20 @@ pub(crate) struct MemoryTable {
 struct Region {
     pd: Pd,
     memory: Memory,
+    range: MemoryRange,
     access: Access,
     /// Windows bound to it, which keep it from being deregistered.
     windows: u32,
+}
+
+/// The part of a memory that is registered, and its address in requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryRange {
+    /// The first byte in the memory.
+    pub at: usize,
+    pub bytes: u64,
+    /// The address of the first byte, which the consumer may choose (IBA 10.6.3.2).
+    pub address: u64,
 }
 
 #[derive(Debug)]
@@ -70,14 +81,15 @@ impl MemoryTable {
         &mut self,
         pd: Pd,
         memory: &Memory,
+        range: MemoryRange,
         access: Access,
         regions_max: u32,
     ) -> Result<MemoryRegion, VerbsError> {
         check::access(access)?;
-        let region = Region { pd, memory: memory.clone(), access, windows: 0 };
+        let MemoryRange { address, bytes, .. } = range;
+        let region = Region { pd, memory: memory.clone(), range, access, windows: 0 };
         let number = self.regions.insert(region);
         let key = key_of(number.map_err(|_| over("register", "regions_max", regions_max))?);
-        let (address, bytes) = (memory.address(), memory.bytes() as u64);
         Ok(MemoryRegion { address, bytes, lkey: LKey(key), rkey: RKey(key) })
     }
 
@@ -112,6 +124,12 @@ impl MemoryTable {
         self.unbind(bound);
         self.windows.remove(&window_number(key));
         Ok(())
+    }
+
+    /// The present key of a window, found by any key that it had.
+    pub(crate) fn window_key(&self, key: RKey) -> Option<RKey> {
+        let window = self.windows.get(&window_number(key))?;
+        Some(RKey(key.0 & !0xff | u32::from(window.key)))
     }
 
     pub(crate) fn uses(&self, pd: Pd) -> bool {
@@ -191,7 +209,7 @@ impl MemoryTable {
     ) -> Result<(&Memory, usize), Denied> {
         let need = if write { Access::LOCAL_WRITE } else { Access::NONE };
         let region = self.region(pd, sge.lkey.0, sge.address, sge.bytes.into(), need)?;
-        Ok((&region.memory, (sge.address - region.memory.address()) as usize))
+        Ok((&region.memory, region.offset(sge)))
     }
 
     /// Checks the request of a peer. Requests without bytes are not checked (IBA 9.7.4.1.4).
@@ -255,9 +273,15 @@ impl MemoryTable {
 impl Region {
     #[inline(always)]
     fn reaches(&self, address: u64, bytes: u64) -> bool {
-        let base = self.memory.address();
+        let base = self.range.address;
         let end = address.checked_add(bytes);
-        address >= base && end.is_some_and(|end| end <= base + self.memory.bytes() as u64)
+        address >= base && end.is_some_and(|end| end <= base + self.range.bytes)
+    }
+
+    /// The offset in the memory of an entry within the region.
+    #[inline(always)]
+    fn offset(&self, sge: &Sge) -> usize {
+        (sge.address - self.range.address) as usize + self.range.at
     }
 }
 
@@ -292,7 +316,7 @@ impl<'a> Pieces<'a> {
     pub(crate) fn update(&self, change: impl Fn(u64) -> u64) -> Option<u64> {
         let sge = self.sges.first()?;
         let region = self.table.regions.get(number_of(sge.lkey.0))?;
-        region.memory.update((sge.address - region.memory.address()) as usize, change)
+        region.memory.update(region.offset(sge), change)
     }
 
     /// Calls `each` for the pieces of `bytes` from the `skip`-th on: the memory, the offset in it,
@@ -315,7 +339,7 @@ impl<'a> Pieces<'a> {
                 continue;
             }
             let Some(region) = self.table.regions.get(number_of(sge.lkey.0)) else { return false };
-            let at = (sge.address - region.memory.address()) as usize + skip;
+            let at = region.offset(sge) + skip;
             let count = (length - skip).min(bytes - done);
             if !each(&region.memory, at, done, count) {
                 return false;

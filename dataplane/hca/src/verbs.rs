@@ -1,5 +1,6 @@
 //! The verbs of the adapter, with argument checks (IBA 11.2, 11.4).
 
+use super::memory::MemoryRange;
 use super::qpn::qpn_of;
 use super::queue::{CompletionQueue, SharedQueue};
 use super::{Adapter, LIMITS, Member, QueuePair};
@@ -47,10 +48,23 @@ impl Adapter {
         memory: &Memory,
         access: Access,
     ) -> Result<MemoryRegion, VerbsError> {
-        self.check_pd("register", pd)?;
-        let region = self.shared.memory.register(pd, memory, access, LIMITS.regions_max)?;
+        let (address, bytes) = (memory.address(), memory.bytes() as u64);
+        let region =
+            self.register_range(pd, memory, MemoryRange { at: 0, bytes, address }, access)?;
         self.shared.leases.grant(region.lkey, memory);
         Ok(region)
+    }
+
+    /// Registers part of `memory`. Peers in other processes get its bytes by copy.
+    pub fn register_range(
+        &mut self,
+        pd: Pd,
+        memory: &Memory,
+        range: MemoryRange,
+        access: Access,
+    ) -> Result<MemoryRegion, VerbsError> {
+        self.check_pd("register", pd)?;
+        self.shared.memory.register(pd, memory, range, access, LIMITS.regions_max)
     }
 
     pub(crate) fn deregister(&mut self, region: LKey) -> Result<(), VerbsError> {
@@ -66,6 +80,11 @@ impl Adapter {
 
     pub(crate) fn destroy_window(&mut self, window: RKey) -> Result<(), VerbsError> {
         self.shared.memory.destroy_window(window)
+    }
+
+    /// The present key of a window, found by any key that it had.
+    pub fn window_key(&self, key: RKey) -> Option<RKey> {
+        self.shared.memory.window_key(key)
     }
 
     pub fn create_cq(&mut self, completions_max: u32) -> Result<Cq, VerbsError> {
