@@ -85,6 +85,24 @@ pub fn open(name: &str, clock: Clock) -> Result<SoftDevice<ProcessLink>, OpenErr
     Ok(in_context(name, ProcessLink::open(address, clock)?))
 }
 
+/// Opens a port that other processes with this secret may have open, too. Management datagrams are
+/// for the first of them.
+pub fn open_in_group(
+    name: &str,
+    clock: &Clock,
+    secret: u64,
+) -> Result<SoftDevice<ProcessLink>, OpenError> {
+    let address = PortAddress::parse(name).ok_or_else(|| OpenError::Name(name.into()))?;
+    let mut number = 0;
+    loop {
+        let index = VhcaIndex::of_group(secret, number);
+        match ProcessLink::open_at(address.clone(), clock.clone(), index) {
+            Err(OpenError::Refused(..)) if number + 1 < PORT_CONTEXTS_MAX => number += 1,
+            opened => return Ok(in_context(name, opened?)),
+        }
+    }
+}
+
 fn in_context(name: &str, mut link: ProcessLink) -> SoftDevice<ProcessLink> {
     let port = link.port().unwrap_or_else(down_port);
     let adapter = Adapter::in_context(port, link.vhca_index.number());

@@ -120,7 +120,7 @@ mod vhca_index;
 mod wake_socket;
 
 pub use address::PortAddress;
-pub use link::{OpenError, ProcessLink, open};
+pub use link::{OpenError, ProcessLink, open, open_in_group};
 pub use server::Server;
 
 /// The largest page size: the length of a segment may be rounded up to it.

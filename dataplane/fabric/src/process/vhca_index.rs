@@ -31,6 +31,11 @@ impl VhcaIndex {
         Self { port: Arc::new(SharedPort { secret, taken: AtomicU32::new(1) }), number: 0 }
     }
 
+    /// An index of a port that processes share, by the secret that they all have.
+    pub(super) fn of_group(secret: u64, number: u8) -> Self {
+        Self { port: Arc::new(SharedPort { secret, taken: AtomicU32::new(1 << number) }), number }
+    }
+
     /// Another index; `None` if all are taken. Index 0 is not assigned again.
     pub(super) fn another(&self) -> Option<Self> {
         let free = |taken: u32| Some((taken | 1).trailing_ones()).filter(|free| *free < u32::BITS);
