@@ -8,7 +8,8 @@
 //!    interfaces at those;
 //! 5. [`admin`]: the admin socket of a node or a fabric; [`telemetry`]: metrics for Prometheus;
 //!    [`examine`]: a configuration and the machine that is to run it;
-//! 6. [`service`]: a service manager that starts the node, such as systemd; [`doctor`]: what this
+//! 6. [`programs`]: programs of rdma-core at a port of a fabric;
+//! 7. [`service`]: a service manager that starts the node, such as systemd; [`doctor`]: what this
 //!    machine lacks.
 //!
 //! # The path of a CM REQ
@@ -67,6 +68,7 @@ pub mod kernel;
 pub mod node;
 mod plain;
 pub mod port;
+pub mod programs;
 pub mod service;
 pub mod telemetry;
 

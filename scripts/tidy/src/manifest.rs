@@ -14,7 +14,7 @@ pub struct Package<'a> {
 
 /// Allowed dependencies: upwards only, so that bytes know no protocol, and protocols no device. A
 /// crate may also use the dependencies of its dependencies, except for [`BACKENDS`].
-const DIRECTION: [(&str, &[&str]); 19] = [
+const DIRECTION: [(&str, &[&str]); 20] = [
     ("dataplane/wire", &[]),
     ("dataplane/wire/referee", &["dataplane/wire"]),
     ("dataplane/wire/referee/roce", &["dataplane/wire/referee", BACKENDS[0]]),
@@ -26,6 +26,7 @@ const DIRECTION: [(&str, &[&str]); 19] = [
     ("dataplane/hca", &["dataplane/verbs"]),
     ("dataplane/subnet", &["dataplane/hca"]),
     ("dataplane/fabric", &["dataplane/subnet"]),
+    ("dataplane/connectx", &[BACKENDS[0]]),
     ("dataplane/ibverbs", &["dataplane/verbs"]),
     ("dataplane/mlx5", &["dataplane/ibverbs"]),
     ("dataplane", &["dataplane/verbs"]),

@@ -10,7 +10,8 @@ const LINES_MAX: usize = 500;
 
 /// The crates that may hold `unsafe`: the ones that share memory with a device or with threads,
 /// and the allocator below `dataplane/mem` that tests count with.
-const UNSAFE_CRATES: [&str; 3] = ["dataplane/mem", "dataplane/ibverbs", "dataplane/mlx5"];
+const UNSAFE_CRATES: [&str; 4] =
+    ["dataplane/connectx", "dataplane/mem", "dataplane/ibverbs", "dataplane/mlx5"];
 
 /// Every file opens with `//!`: what it is, and why it is so.
 pub fn opens_with_docs(tree: &Tree) -> Vec<Finding> {

@@ -1,0 +1,86 @@
+//! Commands about memory: protection domains, regions, windows.
+
+use super::{Answer, Call, NO_ANSWER, errno};
+use crate::abi;
+use crate::hca::{Hca, short};
+use crate::objects::{ProgramMemory, RegionObject};
+use crate::qp_attributes::access_of_bits;
+use pollux_hca::Link;
+use pollux_verbs::{Access, Device, Pd, RKey};
+use rustix::io::Errno;
+use zerocopy::IntoBytes;
+
+impl<L: Link> Hca<L> {
+    pub(super) fn alloc_pd(&mut self, context: u32, call: &Call<'_>) -> Answer {
+        let Pd(pd) = self.device.create_pd().map_err(errno)?;
+        self.contexts.get_mut(context).ok_or(Errno::BADF)?.pds.push(pd);
+        let answer = abi::AllocPdResp { pd_handle: pd, pdn: short(pd) };
+        Ok(call.answer(&answer, &[]))
+    }
+
+    pub(super) fn dealloc_pd(&mut self, context: u32, pd: u32) -> Answer {
+        self.forget_handles();
+        self.device.destroy_pd(Pd(pd)).map_err(errno)?;
+        if let Some(context) = self.contexts.get_mut(context) {
+            context.pds.retain(|one| *one != pd);
+        }
+        Ok(NO_ANSWER)
+    }
+
+    pub(super) fn reg_mr(&mut self, context: u32, call: &Call<'_>) -> Answer {
+        let asked: abi::RegMr = call.only()?;
+        let access = access_of(asked.access_flags)?;
+        let memory = ProgramMemory::at(asked.start, asked.length).ok_or(Errno::INVAL)?;
+        if !memory.is_mapped() {
+            return Err(Errno::FAULT);
+        }
+        let range = memory.range(asked.hca_va);
+        let (pd, adapter) = (Pd(asked.pd_handle), &mut self.device.adapter);
+        let region = adapter.register_range(pd, &memory.memory, range, access).map_err(errno)?;
+        let (mr_handle, lkey, rkey) = (region.lkey.0, region.lkey.0, region.rkey.0);
+        self.regions.insert(mr_handle, RegionObject { context, lkey: region.lkey });
+        Ok(abi::RegMrResp { mr_handle, lkey, rkey }.as_bytes().to_vec())
+    }
+
+    pub(super) fn dereg_mr(&mut self, handle: u32) -> Answer {
+        let region = self.regions.get(&handle).ok_or(Errno::INVAL)?;
+        self.device.deregister(region.lkey).map_err(errno)?;
+        self.regions.remove(&handle);
+        Ok(NO_ANSWER)
+    }
+
+    pub(super) fn alloc_mw(&mut self, context: u32, call: &Call<'_>) -> Answer {
+        let asked: abi::AllocMw = call.only()?;
+        let window = self.device.create_window(Pd(asked.pd_handle)).map_err(errno)?;
+        let RKey(key) = window.rkey;
+        self.windows.insert(key, context);
+        Ok(abi::AllocMwResp { mw_handle: key, rkey: key }.as_bytes().to_vec())
+    }
+
+    pub(super) fn dealloc_mw(&mut self, handle: u32) -> Answer {
+        self.windows.get(&handle).ok_or(Errno::INVAL)?;
+        self.remove_window(handle)?;
+        self.windows.remove(&handle);
+        Ok(NO_ANSWER)
+    }
+
+    /// Destroys a window by its key at creation: binds have changed it.
+    pub(super) fn remove_window(&mut self, handle: u32) -> Result<(), Errno> {
+        let key = self.device.adapter.window_key(RKey(handle)).ok_or(Errno::INVAL)?;
+        self.device.destroy_window(key).map_err(errno)
+    }
+}
+
+fn access_of(flags: u32) -> Result<Access, Errno> {
+    const ZERO_BASED: u32 = 1 << 5;
+    const ON_DEMAND: u32 = 1 << 6;
+    const OPTIONAL: u32 = 0x3ff0_0000;
+    const HUGETLB: u32 = 1 << 7;
+    if flags & ON_DEMAND != 0 {
+        return Err(Errno::OPNOTSUPP);
+    }
+    if flags & !(0x1f | ZERO_BASED | HUGETLB | OPTIONAL) != 0 {
+        return Err(Errno::INVAL);
+    }
+    Ok(access_of_bits(flags))
+}

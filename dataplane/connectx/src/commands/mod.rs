@@ -1,0 +1,225 @@
+//! Commands of the library: what the kernel answers to a `write` to `/dev/infiniband/uverbsN`.
+//!
+//! This file takes a command apart and passes it on: `device`, `memory`, `queues` and `qp` have
+//! those about their objects.
+
+mod device;
+mod memory;
+mod qp;
+mod queues;
+
+use crate::abi::{self, command};
+use crate::doorbell::DoorbellPages;
+use crate::events::EventQueue;
+use crate::hca::Hca;
+use crate::objects::{Context, ProgramMemory};
+use pollux_hca::Link;
+use pollux_verbs::{Device, Pd, VerbsError};
+use rustix::io::Errno;
+use std::os::fd::OwnedFd;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// A command, taken apart.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Call<'a> {
+    pub(crate) number: u32,
+    pub(crate) is_extended: bool,
+    /// Behind the header and the address of the answer.
+    body: &'a [u8],
+    /// Bytes of the fixed part, if the header has them.
+    fixed: Option<usize>,
+    /// The address of the answer in the program, and the bytes of its fixed part and of all.
+    pub(crate) answer: u64,
+    pub(crate) answer_fixed: usize,
+    pub(crate) answer_bytes: usize,
+}
+
+impl<'a> Call<'a> {
+    /// Takes the bytes of a `write` apart.
+    pub(crate) fn parse(bytes: &'a [u8]) -> Result<Self, Errno> {
+        let (header, rest) = abi::CmdHdr::read_from_prefix(bytes).map_err(|_| Errno::INVAL)?;
+        let number = header.command & command::NUMBER;
+        if header.command & command::EXTENDED != 0 {
+            let (extended, body) =
+                abi::ExCmdHdr::read_from_prefix(rest).map_err(|_| Errno::INVAL)?;
+            let answer_fixed = usize::from(header.out_words) * 8;
+            return Ok(Self {
+                number,
+                is_extended: true,
+                body,
+                fixed: Some(usize::from(header.in_words) * 8),
+                answer: extended.response,
+                answer_fixed,
+                answer_bytes: answer_fixed + usize::from(extended.provider_out_words) * 8,
+            });
+        }
+        let has_answer = !matches!(
+            number,
+            command::DEALLOC_PD
+                | command::DEREG_MR
+                | command::DEALLOC_MW
+                | command::MODIFY_QP
+                | command::MODIFY_SRQ
+                | command::ATTACH_MCAST
+                | command::DETACH_MCAST
+        );
+        let (answer, body) = match has_answer {
+            true => u64::read_from_prefix(rest).map_err(|_| Errno::INVAL)?,
+            false => (0, rest),
+        };
+        let answer_bytes = usize::from(header.out_words) * 4;
+        let (is_extended, fixed, answer_fixed) = (false, None, answer_bytes);
+        Ok(Self { number, is_extended, body, fixed, answer, answer_fixed, answer_bytes })
+    }
+
+    /// The fixed part, and the driver's part behind it.
+    fn parts<T: FromBytes>(&self) -> Result<(T, &'a [u8]), Errno> {
+        let (fixed, rest) = T::read_from_prefix(self.body).map_err(|_| Errno::INVAL)?;
+        let driver = self.fixed.map_or(Some(rest), |fixed| self.body.get(fixed..));
+        Ok((fixed, driver.ok_or(Errno::INVAL)?))
+    }
+
+    fn only<T: FromBytes>(&self) -> Result<T, Errno> {
+        self.parts().map(|(fixed, _)| fixed)
+    }
+
+    /// An answer of a fixed and a driver's part.
+    fn answer(&self, fixed: &(impl IntoBytes + Immutable), driver: &[u8]) -> Vec<u8> {
+        let mut bytes = fixed.as_bytes().to_vec();
+        if self.is_extended {
+            let length = [0, bytes.len() as u32 + 8];
+            bytes.extend_from_slice(length.as_bytes());
+            bytes.resize(self.answer_fixed, 0);
+        }
+        bytes.extend_from_slice(driver);
+        bytes
+    }
+}
+
+/// The driver's part of a command; missing bytes are zero, as from older libraries.
+fn driver<T: FromBytes + IntoBytes + Immutable + Default>(bytes: &[u8]) -> T {
+    let mut part = T::default();
+    let mut whole = vec![0; size_of::<T>()];
+    let count = whole.len().min(bytes.len());
+    whole[..count].copy_from_slice(&bytes[..count]);
+    if let Ok(read) = T::read_from_bytes(&whole) {
+        part = read;
+    }
+    part
+}
+
+fn errno(error: VerbsError) -> Errno {
+    match error {
+        VerbsError::NoSuch { .. } | VerbsError::Invalid { .. } => Errno::INVAL,
+        VerbsError::Limit { .. } => Errno::NOMEM,
+        VerbsError::Busy { .. } => Errno::BUSY,
+        VerbsError::Unsupported { .. } => Errno::OPNOTSUPP,
+        VerbsError::System { errno, .. } => Errno::from_raw_os_error(errno),
+        _ => Errno::IO,
+    }
+}
+
+type Answer = Result<Vec<u8>, Errno>;
+
+const NO_ANSWER: Vec<u8> = Vec::new();
+
+impl<L: Link> Hca<L> {
+    /// Opens a context: what one `open` of the device has.
+    pub(crate) fn open(&mut self) -> Result<(u32, OwnedFd), Errno> {
+        let (events, program) = EventQueue::new()?;
+        let context = Context {
+            pages: DoorbellPages::new().map_err(|_| Errno::NOMEM)?,
+            events,
+            channels: Default::default(),
+            cqe_version: 0,
+            next_register: 1,
+            pds: Vec::new(),
+        };
+        let number = self.contexts.insert(context).map_err(|_| Errno::MFILE)?;
+        self.context_numbers.push(number);
+        Ok((number, program))
+    }
+
+    /// Closes a context, with all that was made through it.
+    pub(crate) fn close(&mut self, context: u32) {
+        for number in self.qp_numbers.clone() {
+            if self.qps.get(number).is_some_and(|qp| qp.context == context) {
+                self.remove_qp(number);
+            }
+        }
+        for number in self.srq_numbers.clone() {
+            if self.srqs.get(number).is_some_and(|srq| srq.context == context) {
+                let _ = self.remove_srq(number);
+            }
+        }
+        for number in self.cq_numbers.clone() {
+            if self.cqs.get(number).is_some_and(|cq| cq.context == context) {
+                self.remove_cq(number);
+            }
+        }
+        for (&handle, _) in self.windows.clone().iter().filter(|(_, of)| **of == context) {
+            let _ = self.remove_window(handle);
+            self.windows.remove(&handle);
+        }
+        let regions: Vec<_> =
+            self.regions.iter().filter(|(_, one)| one.context == context).collect();
+        let regions: Vec<_> = regions.into_iter().map(|(key, one)| (*key, one.lkey)).collect();
+        for (key, lkey) in regions {
+            let _ = self.device.deregister(lkey);
+            self.regions.remove(&key);
+        }
+        self.context_numbers.retain(|one| *one != context);
+        if let Some(context) = self.contexts.remove(context) {
+            self.forget_handles();
+            for pd in context.pds {
+                let _ = self.device.destroy_pd(Pd(pd));
+            }
+        }
+    }
+
+    /// Address handles keep their protection domain in use.
+    fn forget_handles(&mut self) {
+        for (_, ah) in std::mem::take(&mut self.handles) {
+            let _ = self.device.destroy_ah(ah);
+        }
+    }
+
+    pub(crate) fn command(&mut self, context: u32, call: &Call<'_>) -> Answer {
+        match call.number {
+            command::QUERY_DEVICE => self.query_device(call),
+            command::QUERY_PORT => self.query_port(call),
+            command::ALLOC_PD => self.alloc_pd(context, call),
+            command::DEALLOC_PD => self.dealloc_pd(context, call.only()?),
+            command::REG_MR => self.reg_mr(context, call),
+            command::DEREG_MR => self.dereg_mr(call.only()?),
+            command::ALLOC_MW => self.alloc_mw(context, call),
+            command::DEALLOC_MW => self.dealloc_mw(call.only()?),
+            command::CREATE_COMP_CHANNEL => self.create_channel(context, call),
+            command::CREATE_CQ => self.create_cq(context, call),
+            command::DESTROY_CQ => self.destroy_cq(call),
+            command::CREATE_SRQ => self.create_srq(context, call),
+            command::MODIFY_SRQ => self.modify_srq(call.only()?),
+            command::QUERY_SRQ => self.query_srq(call),
+            command::DESTROY_SRQ => self.destroy_srq(call),
+            command::CREATE_QP => self.create_qp(context, call),
+            command::MODIFY_QP => self.modify_qp(call),
+            command::QUERY_QP => self.query_qp(call),
+            command::DESTROY_QP => self.destroy_qp(call),
+            command::ATTACH_MCAST => self.attach(call.only()?, true),
+            command::DETACH_MCAST => self.attach(call.only()?, false),
+            _ => Err(Errno::OPNOTSUPP),
+        }
+    }
+
+    /// The answer to a destroy: the events of the object that the program has read.
+    fn events_read(&mut self, context: u32, handle: u64) -> Answer {
+        let context = self.contexts.get_mut(context).ok_or(Errno::BADF)?;
+        Ok(context.events.end(handle).as_bytes().to_vec())
+    }
+}
+
+/// A ring of the program, which must be there.
+fn ring(address: u64, bytes: usize) -> Result<ProgramMemory, Errno> {
+    let ring = ProgramMemory::at(address, bytes as u64).ok_or(Errno::INVAL)?;
+    if ring.is_mapped() { Ok(ring) } else { Err(Errno::FAULT) }
+}

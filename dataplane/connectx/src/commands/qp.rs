@@ -1,0 +1,208 @@
+//! Commands about queue pairs and their multicast groups.
+
+use super::{Answer, Call, NO_ANSWER, driver, errno, ring};
+use crate::abi;
+use crate::doorbell::{REGISTERS, bfreg_index};
+use crate::hca::Hca;
+use crate::objects::{ProgramMemory, QpObject, Record};
+use crate::qp_attributes::{change_of, response_of};
+use crate::wqe::{BLOCK, SGES_MAX};
+use pollux_hca::Link;
+use pollux_verbs::{Access, Device, LKey, Pd, Qp, QpInit, QpState, QpType};
+use pollux_wire::address::{Gid, Lid, Qpn};
+use rustix::io::Errno;
+use zerocopy::IntoBytes;
+
+impl<L: Link> Hca<L> {
+    pub(super) fn create_qp(&mut self, context: u32, call: &Call<'_>) -> Answer {
+        let (asked, part): (abi::CreateQp, _) = call.parts()?;
+        let own: abi::CreateQpDriver = driver(part);
+        let init = self.qp_init(&asked, &own)?;
+        let rings = Rings::of(&own, init.srq.is_some())?;
+        let record = Record::at(own.db_addr).ok_or(Errno::INVAL)?;
+        let qp = self.device.create_qp(&init).map_err(errno)?;
+        let send_ring = match rings.send {
+            Some(ring) => Some(self.register_ring(init.pd, ring)?),
+            None => None,
+        };
+        let qpn = self.device.qpn(qp).map_err(errno)?;
+        let context_object = self.contexts.get_mut(context).ok_or(Errno::BADF)?;
+        let register = context_object.next_register;
+        context_object.next_register = (register + 1) % REGISTERS;
+        let object = QpObject {
+            context,
+            qp,
+            qpn,
+            qp_type: init.qp_type,
+            pd: asked.pd_handle,
+            port: 1,
+            user_handle: asked.user_handle,
+            user_index: own.uidx,
+            register,
+            send_cq: asked.send_cq_handle,
+            recv_cq: asked.recv_cq_handle,
+            srq: (asked.is_srq != 0).then_some(asked.srq_handle),
+            send_ring,
+            send_blocks: own.sq_wqe_count,
+            recv_ring: rings.recv,
+            recv_slots: own.rq_wqe_count,
+            recv_slot_bytes: 1 << own.rq_wqe_shift,
+            record,
+            sends_taken: 0,
+            recvs_taken: 0,
+            is_rung: false,
+            is_reset: true,
+            is_stopped: false,
+            caps: [
+                asked.max_send_wr,
+                asked.max_recv_wr,
+                asked.max_send_sge,
+                asked.max_recv_sge,
+                asked.max_inline_data,
+            ],
+            signals_all: asked.sq_sig_all != 0,
+        };
+        let number = self.qps.insert(object).map_err(|_| Errno::NOMEM)?;
+        self.qp_numbers.push(number);
+        self.by_qpn.insert(qpn.0, number);
+        let fixed = abi::CreateQpResp {
+            qp_handle: number,
+            qpn: qpn.0,
+            max_send_wr: asked.max_send_wr,
+            max_recv_wr: asked.max_recv_wr,
+            max_send_sge: asked.max_send_sge,
+            max_recv_sge: asked.max_recv_sge,
+            max_inline_data: asked.max_inline_data,
+            reserved: 0,
+        };
+        let bfreg_index = bfreg_index(register);
+        let part = abi::CreateQpRespDriver { bfreg_index, ..Default::default() };
+        Ok(call.answer(&fixed, part.as_bytes()))
+    }
+
+    fn qp_init(&self, asked: &abi::CreateQp, own: &abi::CreateQpDriver) -> Result<QpInit, Errno> {
+        let cq = |number| self.cqs.get(number).map(|cq| cq.cq).ok_or(Errno::INVAL);
+        let srq = |number| self.srqs.get(number).map(|srq| srq.srq).ok_or(Errno::INVAL);
+        Ok(QpInit {
+            qp_type: match asked.qp_type {
+                2 => QpType::Rc,
+                3 => QpType::Uc,
+                4 => QpType::Ud,
+                _ => return Err(Errno::OPNOTSUPP),
+            },
+            pd: Pd(asked.pd_handle),
+            send_cq: cq(asked.send_cq_handle)?,
+            recv_cq: cq(asked.recv_cq_handle)?,
+            srq: if asked.is_srq != 0 { Some(srq(asked.srq_handle)?) } else { None },
+            send_requests_max: own.sq_wqe_count,
+            recv_requests_max: own.rq_wqe_count,
+            send_sges_max: SGES_MAX as u32,
+            recv_sges_max: SGES_MAX as u32,
+            // Inline data is sent from the ring.
+            inline_bytes_max: 0,
+            // libmlx5 asks for a completion in each WQE.
+            signal_all: false,
+        })
+    }
+
+    /// Inline data is sent from the send ring, so that needs a key.
+    fn register_ring(
+        &mut self,
+        pd: Pd,
+        ring: ProgramMemory,
+    ) -> Result<(ProgramMemory, LKey), Errno> {
+        let (range, adapter) = (ring.range(ring.address), &mut self.device.adapter);
+        let region = adapter.register_range(pd, &ring.memory, range, Access::NONE);
+        Ok((ring, region.map_err(errno)?.lkey))
+    }
+
+    pub(super) fn modify_qp(&mut self, call: &Call<'_>) -> Answer {
+        let asked: abi::ModifyQp = call.only()?;
+        // Work that was posted before the change belongs to the state before it.
+        self.turn();
+        let qp = self.qps.get_mut(asked.qp_handle).ok_or(Errno::INVAL)?;
+        let change = change_of(&asked)?;
+        self.device.modify_qp(qp.qp, &change).map_err(errno)?;
+        qp.port = change.port.unwrap_or(qp.port);
+        if let Some(state) = change.state {
+            qp.is_reset = state == QpState::Reset;
+        }
+        if change.state == Some(QpState::Reset) {
+            (qp.sends_taken, qp.recvs_taken) = (0, 0);
+            (qp.is_rung, qp.is_stopped) = (false, false);
+        }
+        let answer = if call.is_extended { [0_u32, 8].as_bytes().to_vec() } else { NO_ANSWER };
+        Ok(answer)
+    }
+
+    pub(super) fn query_qp(&mut self, call: &Call<'_>) -> Answer {
+        let number: u32 = call.only()?;
+        let qp = self.qps.get(number).ok_or(Errno::INVAL)?;
+        let (state, attributes) = self.device.query_qp(qp.qp).map_err(errno)?;
+        let mut answer = response_of(state, &attributes);
+        let [max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data] = qp.caps;
+        (answer.max_send_wr, answer.max_recv_wr) = (max_send_wr, max_recv_wr);
+        (answer.max_send_sge, answer.max_recv_sge) = (max_send_sge, max_recv_sge);
+        answer.max_inline_data = max_inline_data;
+        answer.sq_sig_all = qp.signals_all.into();
+        Ok(answer.as_bytes().to_vec())
+    }
+
+    pub(super) fn destroy_qp(&mut self, call: &Call<'_>) -> Answer {
+        let number: u32 = call.only()?;
+        let qp = self.qps.get(number).ok_or(Errno::INVAL)?;
+        let (handle, context) = (qp.user_handle, qp.context);
+        // Completions of requests that are done stay.
+        self.turn();
+        self.remove_qp(number);
+        self.events_read(context, handle)
+    }
+
+    pub(super) fn remove_qp(&mut self, number: u32) {
+        let Some(qp) = self.qps.remove(number) else { return };
+        self.qp_numbers.retain(|one| *one != number);
+        let _ = self.device.destroy_qp(qp.qp);
+        if let Some((_, lkey)) = qp.send_ring {
+            let _ = self.device.deregister(lkey);
+        }
+        let Qpn(qpn) = qp.qpn;
+        self.by_qpn.remove(&qpn);
+    }
+
+    pub(super) fn attach(&mut self, asked: abi::AttachMcast, is_attach: bool) -> Answer {
+        let qp: Qp = self.qps.get(asked.qp_handle).ok_or(Errno::INVAL)?.qp;
+        let (mgid, mlid) = (Gid(asked.gid), Lid(asked.mlid));
+        let done = match is_attach {
+            true => self.device.attach_multicast(qp, mgid, mlid),
+            false => self.device.detach_multicast(qp, mgid, mlid),
+        };
+        done.map(|()| NO_ANSWER).map_err(errno)
+    }
+}
+
+/// The rings of a queue pair, in one buffer of the program: receives, then sends.
+struct Rings {
+    send: Option<ProgramMemory>,
+    recv: Option<ProgramMemory>,
+}
+
+impl Rings {
+    fn of(own: &abi::CreateQpDriver, has_srq: bool) -> Result<Self, Errno> {
+        const SIGNATURE: u32 = 1;
+        let is_count = |count: u32| count == 0 || count.is_power_of_two() && count <= 32_768;
+        if !is_count(own.sq_wqe_count) || !is_count(own.rq_wqe_count) || own.rq_wqe_shift > 16 {
+            return Err(Errno::INVAL);
+        }
+        if own.flags & SIGNATURE != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let recv_bytes = (own.rq_wqe_count as usize) << own.rq_wqe_shift;
+        let send_bytes = own.sq_wqe_count as usize * BLOCK;
+        let send_at = own.buf_addr.checked_add(recv_bytes as u64).ok_or(Errno::INVAL)?;
+        let ring_of = |at, bytes| if bytes > 0 { ring(at, bytes).map(Some) } else { Ok(None) };
+        Ok(Self {
+            send: ring_of(send_at, send_bytes)?,
+            recv: ring_of(own.buf_addr, if has_srq { 0 } else { recv_bytes })?,
+        })
+    }
+}

@@ -1,0 +1,165 @@
+//! Commands about completion queues, their channels, and shared receive queues.
+
+use super::{Answer, Call, NO_ANSWER, driver, errno, ring};
+use crate::abi;
+use crate::events::EventQueue;
+use crate::hca::{Hca, short};
+use crate::objects::{CqObject, QpObject, Record, SrqObject};
+use pollux_hca::Link;
+use pollux_verbs::{Device, Pd};
+use rustix::io::Errno;
+use std::os::fd::IntoRawFd;
+use zerocopy::IntoBytes;
+
+impl<L: Link> Hca<L> {
+    pub(super) fn create_channel(&mut self, context: u32, _: &Call<'_>) -> Answer {
+        let context = self.contexts.get_mut(context).ok_or(Errno::BADF)?;
+        let (queue, program) = EventQueue::new()?;
+        let fd = program.into_raw_fd();
+        context.channels.insert(fd, queue);
+        Ok((fd as u32).as_bytes().to_vec())
+    }
+
+    pub(super) fn create_cq(&mut self, context: u32, call: &Call<'_>) -> Answer {
+        let (asked, flags, part) = create_cq_parts(call)?;
+        let own: abi::CreateCqDriver = driver(part);
+        let entries = asked.cqe.wrapping_add(1);
+        let is_size = matches!(own.cqe_size, 64 | 128);
+        if !entries.is_power_of_two() || entries > 1 << 20 || !is_size || own.cqe_comp_en != 0 {
+            return Err(Errno::INVAL);
+        }
+        let entry_bytes = own.cqe_size as usize;
+        let ring = ring(own.buf_addr, entries as usize * entry_bytes)?;
+        let record = Record::at(own.db_addr).ok_or(Errno::INVAL)?;
+        let channel = (asked.comp_channel >= 0).then_some(asked.comp_channel);
+        let channels = &self.contexts.get(context).ok_or(Errno::BADF)?.channels;
+        if channel.is_some_and(|fd| !channels.contains_key(&fd)) {
+            return Err(Errno::INVAL);
+        }
+        let cq = self.device.create_cq(entries).map_err(errno)?;
+        let object = CqObject {
+            context,
+            cq,
+            user_handle: asked.user_handle,
+            channel,
+            ring,
+            record,
+            entries,
+            entry_bytes,
+            produced: 0,
+            is_dead: false,
+            ignores_overrun: flags & IGNORE_OVERRUN != 0,
+            arm_seen: 0,
+            is_armed: false,
+        };
+        let number = self.cqs.insert(object).map_err(|_| Errno::NOMEM)?;
+        self.cq_numbers.push(number);
+        let answer = abi::CreateCqResp { cq_handle: number, cqe: asked.cqe };
+        Ok(call.answer(&answer, [short(number), 0].as_bytes()))
+    }
+
+    pub(super) fn destroy_cq(&mut self, call: &Call<'_>) -> Answer {
+        let number: u32 = call.only()?;
+        let cq = self.cqs.get(number).ok_or(Errno::INVAL)?;
+        let (handle, channel, owner) = (cq.user_handle, cq.channel, cq.context);
+        let by_qp = |qp: &QpObject| qp.send_cq == number || qp.recv_cq == number;
+        if self.qps.iter().any(|(_, qp)| by_qp(qp)) {
+            return Err(Errno::BUSY);
+        }
+        self.remove_cq(number);
+        let context = self.contexts.get_mut(owner).ok_or(Errno::BADF)?;
+        let queue = channel.and_then(|fd| context.channels.get_mut(&fd));
+        let notified = queue.map_or(0, |queue| queue.end(handle));
+        Ok([notified, context.events.end(handle)].as_bytes().to_vec())
+    }
+
+    pub(super) fn remove_cq(&mut self, number: u32) {
+        let Some(cq) = self.cqs.remove(number) else { return };
+        self.cq_numbers.retain(|one| *one != number);
+        self.armed -= u32::from(cq.is_armed);
+        let _ = self.device.destroy_cq(cq.cq);
+    }
+
+    pub(super) fn create_srq(&mut self, context: u32, call: &Call<'_>) -> Answer {
+        let (asked, part): (abi::CreateSrq, _) = call.parts()?;
+        let own: abi::CreateSrqDriver = driver(part);
+        if asked.max_wr >= 1 << 15 || asked.max_sge > 31 {
+            return Err(Errno::INVAL);
+        }
+        let slots = (asked.max_wr + 1).next_power_of_two();
+        let slot_bytes = (16 + 16 * asked.max_sge as usize).next_power_of_two().max(32);
+        let ring = ring(own.buf_addr, slots as usize * slot_bytes)?;
+        let record = Record::at(own.db_addr).ok_or(Errno::INVAL)?;
+        let pd = Pd(asked.pd_handle);
+        let srq = self.device.create_srq(pd, slots, asked.max_sge).map_err(errno)?;
+        let object = SrqObject {
+            context,
+            srq,
+            user_handle: asked.user_handle,
+            ring,
+            record,
+            slots,
+            slot_bytes,
+            head: 0,
+            taken: 0,
+            sges_max: asked.max_sge,
+            limit: 0,
+        };
+        let number = self.srqs.insert(object).map_err(|_| Errno::NOMEM)?;
+        self.srq_numbers.push(number);
+        let srqn = short(number);
+        let (srq_handle, max_wr, max_sge) = (number, slots - 1, asked.max_sge);
+        let answer = abi::CreateSrqResp { srq_handle, max_wr, max_sge, srqn };
+        Ok(call.answer(&answer, [srqn, 0].as_bytes()))
+    }
+
+    pub(super) fn modify_srq(&mut self, asked: abi::ModifySrq) -> Answer {
+        const LIMIT: u32 = 2;
+        let srq = self.srqs.get_mut(asked.srq_handle).ok_or(Errno::INVAL)?;
+        if asked.attr_mask & !LIMIT != 0 {
+            return Err(Errno::INVAL);
+        }
+        if asked.attr_mask & LIMIT != 0 {
+            self.device.set_srq_limit(srq.srq, asked.srq_limit).map_err(errno)?;
+            srq.limit = asked.srq_limit;
+        }
+        Ok(NO_ANSWER)
+    }
+
+    pub(super) fn query_srq(&mut self, call: &Call<'_>) -> Answer {
+        let number: u32 = call.only()?;
+        let srq = self.srqs.get(number).ok_or(Errno::INVAL)?;
+        let (max_wr, max_sge, srq_limit) = (srq.slots - 1, srq.sges_max, srq.limit);
+        Ok(abi::QuerySrqResp { max_wr, max_sge, srq_limit, reserved: 0 }.as_bytes().to_vec())
+    }
+
+    pub(super) fn destroy_srq(&mut self, call: &Call<'_>) -> Answer {
+        let number: u32 = call.only()?;
+        let srq = self.srqs.get(number).ok_or(Errno::INVAL)?;
+        let (handle, context) = (srq.user_handle, srq.context);
+        self.remove_srq(number)?;
+        self.events_read(context, handle)
+    }
+
+    pub(super) fn remove_srq(&mut self, number: u32) -> Result<(), Errno> {
+        let srq = self.srqs.get(number).ok_or(Errno::INVAL)?;
+        self.device.destroy_srq(srq.srq).map_err(errno)?;
+        self.srqs.remove(number);
+        self.srq_numbers.retain(|one| *one != number);
+        Ok(())
+    }
+}
+
+const IGNORE_OVERRUN: u32 = 1 << 1;
+
+/// The plain or the extended form of `create_cq`: its fixed part, its flags, the driver's part.
+fn create_cq_parts<'a>(call: &Call<'a>) -> Result<(abi::CreateCq, u32, &'a [u8]), Errno> {
+    if !call.is_extended {
+        let (asked, part) = call.parts()?;
+        return Ok((asked, 0, part));
+    }
+    let (asked, part): (abi::ExCreateCq, _) = call.parts()?;
+    let abi::ExCreateCq { user_handle, cqe, comp_vector, comp_channel, flags, .. } = asked;
+    let plain = abi::CreateCq { user_handle, cqe, comp_vector, comp_channel, reserved: 0 };
+    Ok((plain, flags, part))
+}

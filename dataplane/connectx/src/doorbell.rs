@@ -1,0 +1,123 @@
+//! Doorbells: the pages that libmlx5 stores to (UAR), and the records in the program's memory.
+//!
+//! A page has two registers for send queues and one for completion queues. A store to a register is
+//! a hint that the record of one of its queues has advanced: two queues may share a register, and
+//! the later store hides the earlier. So the value is exchanged for 0, and the records decide.
+
+use crate::wqe::be32;
+use pollux_mem::Words;
+use pollux_mem::region::MapError;
+use std::sync::atomic::Ordering;
+
+pub(crate) const PAGE_BYTES: usize = 4096;
+/// Pages of a context: two registers each make the 16 that libmlx5 asks for.
+pub(crate) const PAGES: usize = 8;
+pub(crate) const REGISTERS: u32 = 2 * PAGES as u32;
+/// Bytes from one register to the next; a register has two halves, used in turn.
+pub(crate) const REGISTER_BYTES: usize = 512;
+const FIRST_REGISTER: usize = 0x800;
+const CQ_DOORBELL: usize = 0x20;
+
+/// The pages of a context.
+#[derive(Debug)]
+pub(crate) struct DoorbellPages {
+    words: Words,
+}
+
+/// A store to the register of completion queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CqDoorbell {
+    pub(crate) arm: u32,
+    pub(crate) cqn: u32,
+}
+
+impl DoorbellPages {
+    pub(crate) fn new() -> Result<Self, MapError> {
+        Ok(Self { words: Words::private(PAGES * PAGE_BYTES / 8)? })
+    }
+
+    /// The address of a page, for the program.
+    pub(crate) fn address(&self, page: usize) -> Option<u64> {
+        (page < PAGES).then(|| self.words.as_slice().as_ptr() as u64 + (page * PAGE_BYTES) as u64)
+    }
+
+    /// The address and length of the pages.
+    pub(crate) fn range(&self) -> (u64, u64) {
+        (self.words.as_slice().as_ptr() as u64, (PAGES * PAGE_BYTES) as u64)
+    }
+
+    /// Whether a doorbell was rung that nothing has taken. Writes nothing.
+    pub(crate) fn has_store(&self) -> bool {
+        let words = self.words.as_slice();
+        let halves = (0..REGISTERS).flat_map(register_halves);
+        let mut all = halves.chain([CQ_DOORBELL]);
+        all.any(|at| words[at / 8].load(Ordering::Acquire) != 0)
+    }
+
+    pub(crate) fn holds(&self, address: u64) -> bool {
+        let (first, bytes) = self.range();
+        (first..first + bytes).contains(&address)
+    }
+
+    fn take(&self, at: usize) -> u64 {
+        let word = &self.words.as_slice()[at / 8];
+        // The swap is only for a store that is there: it would take the line from the program.
+        match word.load(Ordering::Relaxed) {
+            0 => 0,
+            _ => word.swap(0, Ordering::Acquire),
+        }
+    }
+
+    /// Whether a register was rung since the last call.
+    pub(crate) fn is_rung(&self, register: u32) -> bool {
+        let halves = register_halves(register);
+        halves.map(|at| self.take(at)).iter().any(|value| *value != 0)
+    }
+
+    pub(crate) fn take_cq_doorbell(&self) -> Option<CqDoorbell> {
+        let bytes = self.take(CQ_DOORBELL).to_ne_bytes();
+        let doorbell = CqDoorbell { arm: be32(&bytes, 0), cqn: be32(&bytes, 4) };
+        (doorbell.cqn != 0).then_some(doorbell)
+    }
+}
+
+/// The bytes at which a register's halves begin.
+fn register_halves(register: u32) -> [usize; 2] {
+    let (page, nth) = (register as usize / 2, register as usize % 2);
+    let at = page * PAGE_BYTES + FIRST_REGISTER + nth * REGISTER_BYTES;
+    [at, at + REGISTER_BYTES / 2]
+}
+
+/// The index of a register in answers to `create_qp`: four to a page, of which two exist.
+pub(crate) fn bfreg_index(register: u32) -> u32 {
+    register / 2 * 4 + register % 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn store(pages: &DoorbellPages, at: usize, value: u64) {
+        pages.words.as_slice()[at / 8].store(value, Ordering::Relaxed);
+    }
+
+    #[test]
+    fn each_half_of_a_register_rings_it_once() {
+        let pages = DoorbellPages::new().unwrap();
+        for at in [0x1a00, 0x1b00] {
+            store(&pages, at, 7);
+            let rung: Vec<_> = (0..REGISTERS).filter(|n| pages.is_rung(*n)).collect();
+            assert_eq!(rung, [3]);
+            assert!(!pages.is_rung(3));
+        }
+    }
+
+    #[test]
+    fn an_arm_names_its_completion_queue() {
+        let pages = DoorbellPages::new().unwrap();
+        let bytes = [0x11, 0, 0, 9, 0, 0, 4, 1];
+        store(&pages, 0x20, u64::from_ne_bytes(bytes));
+        assert_eq!(pages.take_cq_doorbell(), Some(CqDoorbell { arm: 0x1100_0009, cqn: 0x401 }));
+        assert_eq!(pages.take_cq_doorbell(), None);
+    }
+}

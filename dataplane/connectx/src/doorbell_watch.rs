@@ -1,0 +1,117 @@
+//! Sleep until a doorbell is rung: the kernel reports the first store to the doorbell pages.
+//!
+//! Before the adapter's thread sleeps, it protects the pages from writing (userfaultfd(2)). The
+//! program's next store waits, and the descriptor becomes readable; the thread takes the protection
+//! away, and the store continues. A program that is busy pays nothing: the pages are protected
+//! during a sleep only.
+//!
+//! Where the kernel does not allow it (containers may forbid the call), the thread sleeps for a
+//! millisecond at a time instead.
+
+use rustix::ioctl::{self, Updater, opcode};
+use rustix::mm::{UserfaultfdFlags, userfaultfd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+#[derive(Debug)]
+pub(crate) struct DoorbellWatch {
+    fd: OwnedFd,
+}
+
+/// `struct uffdio_api`.
+#[repr(C)]
+struct Api {
+    api: u64,
+    features: u64,
+    ioctls: u64,
+}
+
+/// `struct uffdio_register`.
+#[repr(C)]
+struct Register {
+    start: u64,
+    bytes: u64,
+    mode: u64,
+    ioctls: u64,
+}
+
+/// `struct uffdio_writeprotect`.
+#[repr(C)]
+struct WriteProtect {
+    start: u64,
+    bytes: u64,
+    mode: u64,
+}
+
+const GROUP: u8 = 0xaa;
+const API: ioctl::Opcode = opcode::read_write::<Api>(GROUP, 0x3f);
+const REGISTER: ioctl::Opcode = opcode::read_write::<Register>(GROUP, 0x00);
+const WRITE_PROTECT: ioctl::Opcode = opcode::read_write::<WriteProtect>(GROUP, 0x06);
+/// Faults of programs only, which needs no privilege (Linux 5.11).
+const USER_MODE_ONLY: UserfaultfdFlags = UserfaultfdFlags::from_bits_retain(1);
+const FEATURE_WRITE_PROTECT: u64 = 1;
+const MODE_WRITE_PROTECT: u64 = 2;
+
+impl DoorbellWatch {
+    /// `None` if the kernel does not allow it.
+    pub(crate) fn new() -> Option<Self> {
+        let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK | USER_MODE_ONLY;
+        // SAFETY: the descriptor changes no memory by itself; `register` and `set_protected` are
+        // called with pages of this library that stay mapped, and only have writers wait.
+        let fd = unsafe { userfaultfd(flags) }.ok()?;
+        let mut api = Api { api: GROUP.into(), features: FEATURE_WRITE_PROTECT, ioctls: 0 };
+        // SAFETY: the kernel reads and writes the structure of this command.
+        unsafe { ioctl::ioctl(&fd, Updater::<API, Api>::new(&mut api)) }.ok()?;
+        Some(Self { fd })
+    }
+
+    /// Watches pages, which are present. Returns `false` if the kernel refuses.
+    pub(crate) fn register(&self, start: u64, bytes: u64) -> bool {
+        let mut register = Register { start, bytes, mode: MODE_WRITE_PROTECT, ioctls: 0 };
+        // SAFETY: as in `new`.
+        let updater = unsafe { Updater::<REGISTER, Register>::new(&mut register) };
+        // SAFETY: as in `new`.
+        unsafe { ioctl::ioctl(&self.fd, updater) }.is_ok()
+    }
+
+    /// Protects registered pages from writing, or has waiting writers continue.
+    pub(crate) fn set_protected(&self, start: u64, bytes: u64, is_protected: bool) -> bool {
+        let mut protect = WriteProtect { start, bytes, mode: is_protected.into() };
+        // SAFETY: as in `new`.
+        let updater = unsafe { Updater::<WRITE_PROTECT, WriteProtect>::new(&mut protect) };
+        // SAFETY: as in `new`.
+        unsafe { ioctl::ioctl(&self.fd, updater) }.is_ok()
+    }
+}
+
+impl AsFd for DoorbellWatch {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pollux_mem::Words;
+    use rustix::event::{PollFd, PollFlags, poll};
+    use std::sync::atomic::Ordering;
+
+    #[test]
+    fn a_store_to_a_protected_page_is_reported_and_continues() {
+        let Some(watch) = DoorbellWatch::new() else {
+            return println!("this kernel has no userfaultfd for programs");
+        };
+        let words = Words::private(512).unwrap();
+        let (start, bytes) = (words.as_slice().as_ptr() as u64, 4096);
+        assert!(watch.register(start, bytes) && watch.set_protected(start, bytes, true));
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| words.as_slice()[7].store(9, Ordering::Relaxed));
+            let mut fds = [PollFd::new(&watch, PollFlags::IN)];
+            assert_eq!(poll(&mut fds, None), Ok(1));
+            assert_eq!(words.as_slice()[7].load(Ordering::Relaxed), 0);
+            assert!(watch.set_protected(start, bytes, false));
+            writer.join().unwrap();
+        });
+        assert_eq!(words.as_slice()[7].load(Ordering::Relaxed), 9);
+    }
+}

@@ -1,0 +1,91 @@
+//! The adapter behind the doorbells: takes work from the program's rings, has the fabric's adapter
+//! execute it, and writes completions into the program's rings.
+//!
+//! A turn ([`Hca::turn`]) does, in this order: receives that were posted, sends that were rung,
+//! progress of the adapter and its completions, notifications, events. It allocates nothing unless
+//! a WQE names a new path.
+
+mod async_events;
+mod completions;
+mod receives;
+mod sends;
+
+use crate::objects::{Context, CqObject, Handles, QpObject, RegionObject, SrqObject};
+use pollux_hca::{Link, SoftDevice};
+use pollux_verbs::table::Table;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+pub(crate) struct Hca<L: Link> {
+    pub(crate) device: SoftDevice<L>,
+    pub(crate) contexts: Table<Context>,
+    pub(crate) regions: BTreeMap<u32, RegionObject>,
+    /// Memory windows, by the key at creation.
+    pub(crate) windows: BTreeMap<u32, u32>,
+    pub(crate) cqs: Table<CqObject>,
+    pub(crate) srqs: Table<SrqObject>,
+    pub(crate) qps: Table<QpObject>,
+    /// The numbers of all that exist, for the walks of a turn.
+    pub(crate) context_numbers: Vec<u32>,
+    pub(crate) cq_numbers: Vec<u32>,
+    pub(crate) srq_numbers: Vec<u32>,
+    pub(crate) qp_numbers: Vec<u32>,
+    /// Numbers of `qps` by QPN.
+    pub(crate) by_qpn: BTreeMap<u32, u32>,
+    pub(crate) handles: Handles,
+    /// Completion queues that wait for a notification.
+    pub(crate) armed: u32,
+    /// Lines that were printed about faults, at most so many.
+    pub(crate) faults_reported: u32,
+}
+
+/// Objects of each kind, at most.
+const OBJECTS_MAX: u32 = 65_536;
+
+impl<L: Link> Hca<L> {
+    pub(crate) fn new(device: SoftDevice<L>) -> Self {
+        Self {
+            device,
+            contexts: Table::new(256),
+            regions: BTreeMap::new(),
+            windows: BTreeMap::new(),
+            cqs: Table::new(OBJECTS_MAX),
+            srqs: Table::new(OBJECTS_MAX),
+            qps: Table::new(OBJECTS_MAX),
+            context_numbers: Vec::new(),
+            cq_numbers: Vec::new(),
+            srq_numbers: Vec::new(),
+            qp_numbers: Vec::new(),
+            by_qpn: BTreeMap::new(),
+            handles: Handles::new(),
+            armed: 0,
+            faults_reported: 0,
+        }
+    }
+
+    /// Does what is due. Returns whether there was anything.
+    pub(crate) fn turn(&mut self) -> bool {
+        let taken = self.take_receives() | self.take_doorbells();
+        self.device.progress();
+        let moved = self.move_completions();
+        self.notify();
+        self.send_events();
+        taken | moved
+    }
+
+    /// The longest sleep before the next turn.
+    pub(crate) fn sleep_max(&self) -> Duration {
+        let is_full = |context: &Context| {
+            context.events.is_full() || context.channels.values().any(|queue| queue.is_full())
+        };
+        match self.contexts.iter().any(|(_, context)| is_full(context)) {
+            true => Duration::from_millis(1),
+            false => Duration::MAX,
+        }
+    }
+}
+
+/// The number of a queue as the adapter's formats have it: 24 bits.
+pub(crate) const fn short(number: u32) -> u32 {
+    number & 0xff_ffff
+}

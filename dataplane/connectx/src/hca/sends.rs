@@ -1,0 +1,239 @@
+//! Sends: WQEs taken from the program's rings when their doorbells were rung.
+
+use super::Hca;
+use crate::cqe::WorkId;
+use crate::doorbell::REGISTERS;
+use crate::objects::QpObject;
+use crate::wqe::{
+    BLOCK, Control, Datagram, NO_SGE, Operation, SGES_MAX, WQE_BYTES_MAX, WqeData, WqeFault, parse,
+};
+use pollux_hca::Link;
+use pollux_verbs::{
+    Ah, Completion, CompletionStatus, Data, Destination, Device, Pd, PostRefusal, QpAttributes,
+    QpState, SendOp, SendRequest, Sge, VerbsError,
+};
+
+/// Address handles that are kept; beyond that, all are made anew.
+const HANDLES_MAX: usize = 4096;
+/// Lines about faults, at most.
+const FAULTS_REPORTED_MAX: u32 = 100;
+
+impl<L: Link> Hca<L> {
+    pub(super) fn take_doorbells(&mut self) -> bool {
+        let mut rung = 0_u64;
+        for (number, context) in self.contexts.iter() {
+            let registers = (0..REGISTERS).filter(|register| context.pages.is_rung(*register));
+            let bits: u64 = registers.fold(0_u64, |bits, register| bits | 1 << register);
+            if bits != 0 {
+                let of = |qp: &QpObject| qp.context == number && bits >> qp.register & 1 == 1;
+                self.qps.iter_mut().filter(|(_, qp)| of(qp)).for_each(|(_, qp)| qp.is_rung = true);
+            }
+            rung |= bits;
+        }
+        let mut any = rung != 0;
+        for index in 0..self.qp_numbers.len() {
+            let number = self.qp_numbers[index];
+            if self.qps.get(number).is_some_and(|qp| qp.is_rung) {
+                any |= self.take_sends(number);
+            }
+        }
+        any | self.take_arms()
+    }
+
+    /// Takes the WQEs of a queue pair that its record allows.
+    fn take_sends(&mut self, number: u32) -> bool {
+        let mut any = false;
+        loop {
+            let Some(qp) = self.qps.get(number) else { return any };
+            let rung = qp.record.word(1) as u16;
+            if rung == qp.sends_taken || qp.is_stopped || qp.is_reset {
+                self.set_rung(number, false);
+                return any;
+            }
+            let mut bytes = [0; WQE_BYTES_MAX];
+            let found = read_wqe(qp, rung, &mut bytes);
+            let (index, outcome) = match found {
+                Ok(control) => {
+                    let outcome = self.post(number, &control, &bytes[..control.bytes()]);
+                    (control.index, outcome.map(|refusal| (refusal, control.blocks())))
+                }
+                Err((index, fault)) => (index, Err((0, fault))),
+            };
+            match outcome {
+                Ok((Posted::Yes, blocks)) => {
+                    let Some(qp) = self.qps.get_mut(number) else { return any };
+                    qp.sends_taken = qp.sends_taken.wrapping_add(blocks);
+                    any = true;
+                }
+                // Once more with the next turn.
+                Ok((Posted::Later, _)) => return any,
+                Err((opcode, fault)) => {
+                    self.stop(number, opcode, index, fault);
+                    return true;
+                }
+            }
+        }
+    }
+
+    fn set_rung(&mut self, number: u32, is_rung: bool) {
+        if let Some(qp) = self.qps.get_mut(number) {
+            qp.is_rung = is_rung;
+        }
+    }
+
+    fn post(
+        &mut self,
+        number: u32,
+        control: &Control,
+        bytes: &[u8],
+    ) -> Result<Posted, (u8, WqeFault)> {
+        let fault = |fault| (control.opcode, fault);
+        let qp = self.qps.get(number).ok_or(fault(WqeFault::Segments))?;
+        let (is_datagram, handle) = (qp.qp_type.is_datagram(), qp.qp);
+        let mut sges = [NO_SGE; SGES_MAX];
+        let parsed = parse(control, bytes, is_datagram, qp.port, &mut sges);
+        let (operation, data) = parsed.map_err(fault)?;
+        let count = match data {
+            WqeData::Segments(count) => count,
+            WqeData::Inline { at, bytes } => inline_sges(qp, control.index, at, bytes, &mut sges),
+        };
+        let pd = qp.pd;
+        let op = match operation {
+            Operation::Nop => return Err(fault(WqeFault::Opcode(control.opcode))),
+            Operation::Send => SendOp::Send,
+            Operation::SendImm(imm) => SendOp::SendImm(imm),
+            Operation::SendInvalidate(key) => SendOp::SendInvalidate(key),
+            Operation::Datagram(to, imm) => {
+                let path = bytes[28..64].try_into().expect("a datagram has an address segment");
+                let Ok(ah) = self.handle_of(pd, path, &to) else {
+                    return Err(fault(WqeFault::Segments));
+                };
+                let to = Destination { ah, qpn: to.qpn, qkey: to.qkey };
+                imm.map_or(SendOp::Datagram(to), |imm| SendOp::DatagramImm(to, imm))
+            }
+            Operation::Write(remote) => SendOp::Write(remote),
+            Operation::WriteImm(remote, imm) => SendOp::WriteImm(remote, imm),
+            Operation::Read(remote) => SendOp::Read(remote),
+            Operation::CompareSwap { remote, compare, swap } => {
+                SendOp::CompareSwap { remote, compare, swap }
+            }
+            Operation::FetchAdd { remote, add } => SendOp::FetchAdd { remote, add },
+            Operation::Bind(bind) => SendOp::Bind(bind),
+            Operation::LocalInvalidate(key) => SendOp::LocalInvalidate(key),
+        };
+        let id = WorkId::Send { opcode: control.opcode, index: control.index }.to_u64();
+        let data = Data::Sges(&sges[..count]);
+        let request = SendRequest { id, op, flags: control.send_flags(), data };
+        match self.device.post_send(handle, &[request]) {
+            Ok(()) => Ok(Posted::Yes),
+            Err(error) => match error.refusal {
+                PostRefusal::Full | PostRefusal::State(_) => Ok(Posted::Later),
+                _ => Err(fault(WqeFault::Segments)),
+            },
+        }
+    }
+
+    /// The address handle of a path, which is made at its first use.
+    fn handle_of(&mut self, pd: u32, path: [u8; 36], to: &Datagram) -> Result<Ah, VerbsError> {
+        if let Some(ah) = self.handles.get(&(pd, path)) {
+            return Ok(*ah);
+        }
+        if self.handles.len() >= HANDLES_MAX {
+            for (_, ah) in std::mem::take(&mut self.handles) {
+                self.device.destroy_ah(ah)?;
+            }
+        }
+        let ah = self.device.create_ah(Pd(pd), &to.path)?;
+        self.handles.insert((pd, path), ah);
+        Ok(ah)
+    }
+
+    /// Fails a queue pair whose WQE is wrong: an error completion, and a line that names the fault.
+    fn stop(&mut self, number: u32, opcode: u8, index: u16, fault: WqeFault) {
+        let Some(qp) = self.qps.get_mut(number) else { return };
+        (qp.is_stopped, qp.is_rung) = (true, false);
+        let (handle, qpn, send_cq) = (qp.qp, qp.qpn, qp.send_cq);
+        if self.faults_reported < FAULTS_REPORTED_MAX {
+            self.faults_reported += 1;
+            eprintln!("pollux-connectx: queue pair {:#x}, WQE {index}: {fault}", qpn.0);
+        }
+        let error = QpAttributes { state: Some(QpState::Err), ..QpAttributes::default() };
+        let _ = self.device.modify_qp(handle, &error);
+        // Those of earlier requests come first.
+        self.move_completions();
+        let id = WorkId::Send { opcode, index }.to_u64();
+        let status = CompletionStatus::LocalQpOperation;
+        self.write_completion(send_cq, &Completion { id, status, qpn, ..Completion::NOTHING });
+    }
+}
+
+/// Whether the adapter took a request, or has no space for it now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Posted {
+    Yes,
+    Later,
+}
+
+/// Reads the next WQE of a queue pair, which its record has blocks for up to `rung`.
+fn read_wqe(
+    qp: &QpObject,
+    rung: u16,
+    bytes: &mut [u8; WQE_BYTES_MAX],
+) -> Result<Control, (u16, WqeFault)> {
+    let index = qp.sends_taken;
+    let fault = |fault| (index, fault);
+    let Some((ring, _)) = &qp.send_ring else { return Err(fault(WqeFault::TooLong)) };
+    let at = qp.block_at(index);
+    let mut head = [0; 16];
+    if !ring.read(at, &mut head) {
+        return Err(fault(WqeFault::TooLong));
+    }
+    let control = Control::parse(&head);
+    if control.index != index {
+        return Err(fault(WqeFault::Index { expected: index, found: control.index }));
+    }
+    if control.qpn != qp.qpn {
+        return Err(fault(WqeFault::Qpn { expected: qp.qpn, found: control.qpn }));
+    }
+    if control.units == 0 {
+        return Err(fault(WqeFault::Size { units: 0, needed: 1 }));
+    }
+    let allowed = rung.wrapping_sub(index);
+    if control.blocks() > allowed {
+        let blocks = control.blocks();
+        return Err(fault(WqeFault::BeyondRecord { blocks, rung: allowed }));
+    }
+    let bytes = &mut bytes[..control.bytes()];
+    let first = bytes.len().min(qp.send_blocks as usize * BLOCK - at);
+    let (front, back) = bytes.split_at_mut(first);
+    if !ring.read(at, front) || !ring.read(0, back) {
+        return Err(fault(WqeFault::TooLong));
+    }
+    Ok(control)
+}
+
+/// Inline data stays in the ring until its completion was polled, so it is sent from there. It may
+/// run over the ring's end.
+fn inline_sges(
+    qp: &QpObject,
+    index: u16,
+    at: usize,
+    bytes: usize,
+    sges: &mut [Sge; SGES_MAX],
+) -> usize {
+    let Some((ring, lkey)) = &qp.send_ring else { return 0 };
+    let size = qp.send_blocks as usize * BLOCK;
+    let start = (qp.block_at(index) + at) % size;
+    let front = bytes.min(size - start);
+    let sge = |at: usize, bytes: usize| Sge {
+        address: ring.address + at as u64,
+        bytes: bytes as u32,
+        lkey: *lkey,
+    };
+    (sges[0], sges[1]) = (sge(start, front), sge(0, bytes - front));
+    match (front, bytes - front) {
+        (0, _) => 0,
+        (_, 0) => 1,
+        _ => 2,
+    }
+}

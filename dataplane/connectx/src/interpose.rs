@@ -1,0 +1,227 @@
+//! The functions of libc that stand before those of libc in a program with this library preloaded.
+//!
+//! Each of them answers for the device and passes everything else on. The device is recognized by
+//! its path or by its descriptor, without a lock.
+
+use crate::process;
+use libc::{c_char, c_int, c_ulong, c_void, mode_t, off_t, size_t, ssize_t};
+use rustix::io::Errno;
+use std::ffi::CStr;
+
+const DEVICE: &CStr = c"/dev/infiniband/uverbs0";
+const NETLINK_RDMA: c_int = 20;
+const DEVICE_NUMBER: (u32, u32) = (231, 192);
+
+/// Passes a call on to the next function of this name.
+macro_rules! next {
+    ($name:ident as fn($($type:ty),*) -> $result:ty; $($argument:expr),*) => {{
+        type Function = unsafe extern "C" fn($($type),*) -> $result;
+        static NEXT: std::sync::OnceLock<Function> = std::sync::OnceLock::new();
+        let next = NEXT.get_or_init(|| {
+            let name = concat!(stringify!($name), "\0").as_ptr().cast();
+            // SAFETY: the name ends with a null byte. What libc has under it is a function of this
+            // type, which is its declaration in POSIX.
+            unsafe {
+                let address = libc::dlsym(libc::RTLD_NEXT, name);
+                assert!(!address.is_null(), "libc has no {}", stringify!($name));
+                std::mem::transmute::<*mut c_void, Function>(address)
+            }
+        });
+        // SAFETY: the arguments are those that our caller gave for this very function.
+        unsafe { next($($argument),*) }
+    }};
+}
+
+fn fail(error: Errno) -> c_int {
+    // SAFETY: the address is that of this thread's `errno`.
+    unsafe { *libc::__errno_location() = error.raw_os_error() };
+    -1
+}
+
+/// # Safety
+/// `path` is null or a string.
+unsafe fn is_device_path(path: *const c_char) -> bool {
+    // SAFETY: as our caller says.
+    !path.is_null() && unsafe { CStr::from_ptr(path) } == DEVICE
+}
+
+fn open_device() -> c_int {
+    process::open().unwrap_or_else(fail)
+}
+
+// Why variadic functions are defined with the argument spelled out: an integer argument is passed
+// alike in both forms by the calling conventions of x86-64 and aarch64.
+
+/// # Safety
+/// As `open` of POSIX.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+    // SAFETY: the path is a string, as POSIX asks for.
+    if unsafe { is_device_path(path) } {
+        return open_device();
+    }
+    next!(open as fn(*const c_char, c_int, mode_t) -> c_int; path, flags, mode)
+}
+
+/// # Safety
+/// As `open` of POSIX.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+    // SAFETY: the path is a string, as POSIX asks for.
+    if unsafe { is_device_path(path) } {
+        return open_device();
+    }
+    next!(open64 as fn(*const c_char, c_int, mode_t) -> c_int; path, flags, mode)
+}
+
+/// # Safety
+/// As `close` of POSIX.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn close(fd: c_int) -> c_int {
+    if process::is_device(fd) {
+        process::close(fd);
+    }
+    next!(close as fn(c_int) -> c_int; fd)
+}
+
+/// # Safety
+/// As `write` of POSIX.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, bytes: size_t) -> ssize_t {
+    if !process::is_device(fd) {
+        return next!(write as fn(c_int, *const c_void, size_t) -> ssize_t; fd, buffer, bytes);
+    }
+    // SAFETY: the buffer has so many bytes, as POSIX asks for.
+    let command = unsafe { std::slice::from_raw_parts(buffer.cast(), bytes) };
+    match process::command(fd, command) {
+        Ok((address, answer)) => {
+            // SAFETY: the command has the address of a buffer for the answer, of the length that
+            // the answer was cut to.
+            unsafe { std::ptr::copy(answer.as_ptr(), address as *mut u8, answer.len()) };
+            bytes as ssize_t
+        }
+        Err(error) => fail(error) as ssize_t,
+    }
+}
+
+/// # Safety
+/// As `ioctl` of Linux, with one argument of the size of a pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    if process::is_device(fd) {
+        // The library then uses the older form of its commands.
+        return fail(Errno::NOTTY);
+    }
+    next!(ioctl as fn(c_int, c_ulong, *mut c_void) -> c_int; fd, request, argument)
+}
+
+/// # Safety
+/// As `socket` of POSIX.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
+    if family == libc::AF_NETLINK && protocol == NETLINK_RDMA {
+        // The library then finds devices in sysfs.
+        return fail(Errno::PROTONOSUPPORT);
+    }
+    next!(socket as fn(c_int, c_int, c_int) -> c_int; family, kind, protocol)
+}
+
+fn map_device(fd: c_int, offset: off_t) -> *mut c_void {
+    match process::doorbell_page(fd, offset as u64) {
+        Ok(address) => address as *mut c_void,
+        Err(error) => {
+            fail(error);
+            libc::MAP_FAILED
+        }
+    }
+}
+
+/// # Safety
+/// As `mmap` of POSIX.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mmap(
+    address: *mut c_void,
+    bytes: size_t,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    if process::is_device(fd) {
+        return map_device(fd, offset);
+    }
+    next!(mmap as fn(*mut c_void, size_t, c_int, c_int, c_int, off_t) -> *mut c_void;
+          address, bytes, protection, flags, fd, offset)
+}
+
+/// # Safety
+/// As `mmap` of POSIX.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mmap64(
+    address: *mut c_void,
+    bytes: size_t,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    if process::is_device(fd) {
+        return map_device(fd, offset);
+    }
+    next!(mmap64 as fn(*mut c_void, size_t, c_int, c_int, c_int, off_t) -> *mut c_void;
+          address, bytes, protection, flags, fd, offset)
+}
+
+/// # Safety
+/// As `munmap` of POSIX.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn munmap(address: *mut c_void, bytes: size_t) -> c_int {
+    if process::has_files() && process::is_doorbell_page(address as u64) {
+        return 0;
+    }
+    next!(munmap as fn(*mut c_void, size_t) -> c_int; address, bytes)
+}
+
+/// The attributes of the device's file, of which programs read type and number.
+fn device_stat() -> (mode_t, u64) {
+    let (major, minor) = DEVICE_NUMBER;
+    (libc::S_IFCHR | 0o666, libc::makedev(major, minor))
+}
+
+macro_rules! stat_functions {
+    ($by_path:ident, $by_fd:ident, $type:ty) => {
+        /// # Safety
+        /// As the function of POSIX.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $by_path(path: *const c_char, out: *mut $type) -> c_int {
+            // SAFETY: the path is a string, as POSIX asks for.
+            if !unsafe { is_device_path(path) } {
+                return next!($by_path as fn(*const c_char, *mut $type) -> c_int; path, out);
+            }
+            // SAFETY: `out` is a structure to write to, as POSIX asks for; all zeros are one.
+            unsafe {
+                out.write(std::mem::zeroed());
+                ((*out).st_mode, (*out).st_rdev) = device_stat();
+            }
+            0
+        }
+
+        /// # Safety
+        /// As the function of POSIX.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $by_fd(fd: c_int, out: *mut $type) -> c_int {
+            if !process::is_device(fd) {
+                return next!($by_fd as fn(c_int, *mut $type) -> c_int; fd, out);
+            }
+            // SAFETY: as above.
+            unsafe {
+                out.write(std::mem::zeroed());
+                ((*out).st_mode, (*out).st_rdev) = device_stat();
+            }
+            0
+        }
+    };
+}
+
+stat_functions!(stat, fstat, libc::stat);
+stat_functions!(stat64, fstat64, libc::stat64);

@@ -1,0 +1,33 @@
+//! A ConnectX in software, for programs that are preloaded with this library.
+//!
+//! The genuine rdma-core libraries run in the program. This library plays what is below them: the
+//! kernel's interfaces (`interpose`, `commands`), and the adapter, which reads the work queue
+//! entries that libmlx5 writes and writes the completions that it reads (`hca`). Behind it is a
+//! port of a fabric in software, `soft:PATH@NODE`, which the variable `POLLUX_DEVICE` names.
+//!
+//! A program that unmaps memory which is registered faults when a peer or a request reaches it; a
+//! card would have kept the pages.
+//!
+//! Read in this order: `wqe` and `cqe` are formats, `doorbell` the pages and records,
+//! `doorbell_watch` the sleep at them; `objects` is
+//! what a program has made, `events` how it is notified, `hca` the adapter; `abi` and `commands`
+//! are the kernel's part, with `qp_attributes`; `process` is the thread and its lock, `interpose`
+//! the functions of libc that the program calls here first.
+
+#![allow(unsafe_code, reason = "functions of libc, and memory of the program")]
+#![deny(unsafe_op_in_unsafe_fn)]
+#![cfg_attr(test, allow(dead_code, reason = "only `interpose` calls it, which tests leave out"))]
+
+mod abi;
+mod commands;
+mod cqe;
+mod doorbell;
+mod doorbell_watch;
+mod events;
+mod hca;
+#[cfg(not(test))]
+mod interpose;
+mod objects;
+mod process;
+mod qp_attributes;
+mod wqe;

@@ -1,0 +1,282 @@
+//! The adapter of this process: opened at the first use, shared by all contexts, driven by a
+//! thread.
+
+use crate::abi::command;
+use crate::commands::Call;
+use crate::doorbell::PAGE_BYTES;
+use crate::doorbell_watch::DoorbellWatch;
+use crate::hca::Hca;
+use pollux_fabric::link::threads::Clock;
+use pollux_fabric::process::{ProcessLink, open_in_group};
+use pollux_hca::Link;
+use pollux_verbs::Device;
+use pollux_verbs::time::Time;
+use pollux_wire::mad::smp::PortState;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The environment variable that names the port: `soft:PATH@NODE[:PORT]`.
+const DEVICE_VARIABLE: &str = "POLLUX_DEVICE";
+/// The environment variable with the number that all processes at the port have.
+const GROUP_VARIABLE: &str = "POLLUX_PORT_GROUP";
+/// The wait for the port to be active when it is opened: so often so long.
+const ACTIVE_WAITS_MAX: u32 = 1000;
+const ACTIVE_WAIT: Duration = Duration::from_millis(5);
+/// Turns without work before the thread sleeps.
+const IDLE_TURNS_MAX: u32 = 200;
+/// The longest sleep: a receive for a queue pair in error has no doorbell, and is flushed then.
+const SLEEP_MAX: Duration = Duration::from_millis(10);
+/// The longest sleep where a doorbell cannot end it.
+const UNWATCHED_SLEEP_MAX: Duration = Duration::from_millis(1);
+
+/// What this process has open.
+struct State {
+    /// Made at the first open of the device.
+    hca: Option<Hca<ProcessLink>>,
+    /// Open files of the device, by descriptor.
+    files: BTreeMap<RawFd, File>,
+}
+
+struct File {
+    context: u32,
+    /// The descriptor of the context's events, until the library has asked for it.
+    events: Option<OwnedFd>,
+}
+
+static STATE: Mutex<State> = Mutex::new(State { hca: None, files: BTreeMap::new() });
+/// Commands that wait for the lock, which the thread leaves to them.
+static WAITING: AtomicU32 = AtomicU32::new(0);
+/// Descriptors of the device, as bits: asked by each `write` and `close` of the program.
+static FILES: [AtomicU64; FILES_MAX as usize / 64] = [const { AtomicU64::new(0) }; _];
+const FILES_MAX: RawFd = 4096;
+
+static WAKE: LazyLock<Option<OwnedFd>> =
+    LazyLock::new(|| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok());
+
+/// Whether a descriptor is an open file of the device.
+pub(crate) fn is_device(fd: RawFd) -> bool {
+    let inside = (0..FILES_MAX).contains(&fd);
+    inside && FILES[fd as usize / 64].load(Ordering::Relaxed) >> (fd % 64) & 1 == 1
+}
+
+/// Whether the device is open at all.
+pub(crate) fn has_files() -> bool {
+    FILES.iter().any(|word| word.load(Ordering::Relaxed) != 0)
+}
+
+fn set_device(fd: RawFd, is_open: bool) {
+    let word = &FILES[fd as usize / 64];
+    let bit = 1 << (fd % 64);
+    if is_open {
+        word.fetch_or(bit, Ordering::Relaxed)
+    } else {
+        word.fetch_and(!bit, Ordering::Relaxed)
+    };
+}
+
+fn lock() -> MutexGuard<'static, State> {
+    WAITING.fetch_add(1, Ordering::Relaxed);
+    let state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+    WAITING.fetch_sub(1, Ordering::Relaxed);
+    state
+}
+
+/// Opens the device: `open` of `/dev/infiniband/uverbs0`.
+pub(crate) fn open() -> Result<RawFd, Errno> {
+    let mut state = lock();
+    let state = &mut *state;
+    if state.hca.is_none() {
+        state.hca = Some(open_adapter()?);
+        std::thread::Builder::new()
+            .name("pollux-connectx".into())
+            .spawn(run)
+            .map_err(|_| Errno::AGAIN)?;
+    }
+    let hca = state.hca.as_mut().ok_or(Errno::NODEV)?;
+    let file = memfd_create("uverbs0", MemfdFlags::CLOEXEC)?;
+    if file.as_raw_fd() >= FILES_MAX {
+        return Err(Errno::MFILE);
+    }
+    let (context, events) = hca.open()?;
+    let fd = file.into_raw_fd();
+    state.files.insert(fd, File { context, events: Some(events) });
+    set_device(fd, true);
+    Ok(fd)
+}
+
+#[expect(clippy::disallowed_methods, reason = "the library begins here: its variable, its clock")]
+fn open_adapter() -> Result<Hca<ProcessLink>, Errno> {
+    let name = std::env::var(DEVICE_VARIABLE).map_err(|_| Errno::NODEV)?;
+    let start = Instant::now();
+    let clock: Clock = Arc::new(move || Time::START + start.elapsed());
+    let group = std::env::var(GROUP_VARIABLE).ok().and_then(|group| group.parse().ok());
+    let opened = match group {
+        Some(group) => open_in_group(&name, &clock, group),
+        None => pollux_fabric::process::open(&name, clock),
+    };
+    match opened {
+        Ok(mut device) => {
+            // The subnet manager brings the port up after this attaches; a card's is up before a
+            // program opens it.
+            for _ in 0..ACTIVE_WAITS_MAX {
+                if device.adapter.port().state == PortState::ACTIVE {
+                    break;
+                }
+                device.wait(ACTIVE_WAIT).map_err(|_| Errno::NODEV)?;
+            }
+            Ok(Hca::new(device))
+        }
+        Err(error) => {
+            eprintln!("pollux-connectx: {error}");
+            Err(Errno::NODEV)
+        }
+    }
+}
+
+/// Closes an open file of the device.
+pub(crate) fn close(fd: RawFd) {
+    let mut state = lock();
+    set_device(fd, false);
+    if let (Some(file), Some(hca)) = (state.files.remove(&fd), &mut state.hca) {
+        hca.close(file.context);
+    }
+}
+
+/// A command: `write` to an open file. Returns the answer and the address to write it to.
+pub(crate) fn command(fd: RawFd, bytes: &[u8]) -> Result<(u64, Vec<u8>), Errno> {
+    let call = Call::parse(bytes)?;
+    let mut state = lock();
+    let state = &mut *state;
+    let file = state.files.get_mut(&fd).ok_or(Errno::BADF)?;
+    let hca = state.hca.as_mut().ok_or(Errno::NODEV)?;
+    let mut answer = match call.number {
+        command::GET_CONTEXT => {
+            let events = file.events.take().ok_or(Errno::INVAL)?.into_raw_fd();
+            hca.get_context(file.context, &call, events)?
+        }
+        _ => hca.command(file.context, &call)?,
+    };
+    wake();
+    answer.truncate(call.answer_bytes);
+    Ok((call.answer, answer))
+}
+
+/// The address of a doorbell page: `mmap` of an open file.
+pub(crate) fn doorbell_page(fd: RawFd, offset: u64) -> Result<u64, Errno> {
+    const REGULAR: u64 = 0;
+    let page = offset / PAGE_BYTES as u64;
+    let (command, index) = (page >> 8 & 0xff, page & 0xff);
+    if command != REGULAR {
+        return Err(Errno::INVAL);
+    }
+    let state = lock();
+    let file = state.files.get(&fd).ok_or(Errno::BADF)?;
+    let hca = state.hca.as_ref().ok_or(Errno::NODEV)?;
+    let context = hca.contexts.get(file.context).ok_or(Errno::BADF)?;
+    context.pages.address(index as usize).ok_or(Errno::INVAL)
+}
+
+/// Whether an address is of a doorbell page, which stays mapped until its context is closed.
+pub(crate) fn is_doorbell_page(address: u64) -> bool {
+    let state = lock();
+    let contexts = state.hca.iter().flat_map(|hca| hca.contexts.iter());
+    contexts.into_iter().any(|(_, context)| context.pages.holds(address))
+}
+
+fn wake() {
+    if let Some(fd) = &*WAKE {
+        let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
+    }
+}
+
+/// The thread of the adapter.
+fn run() {
+    let mut sleeper = Sleeper { watch: DoorbellWatch::new(), watched: Vec::new() };
+    let mut idle = 0;
+    loop {
+        while WAITING.load(Ordering::Relaxed) > 0 {
+            std::thread::yield_now();
+        }
+        let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(hca) = &mut state.hca else { return };
+        if hca.turn() {
+            idle = 0;
+            continue;
+        }
+        idle += 1;
+        if idle < IDLE_TURNS_MAX {
+            continue;
+        }
+        if let Some((fd, longest)) = sleeper.prepare(hca) {
+            drop(state);
+            sleeper.sleep(&fd, longest);
+            state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+        }
+        if let Some(hca) = &mut state.hca {
+            sleeper.set_protected(hca, false);
+            // Takes the notification that ended the sleep.
+            let _ = hca.device.wait(Duration::ZERO);
+        }
+    }
+}
+
+/// The thread's sleep, which a doorbell, a frame, a command or a timer ends.
+struct Sleeper {
+    watch: Option<DoorbellWatch>,
+    /// Contexts whose doorbell pages are registered.
+    watched: Vec<u32>,
+}
+
+impl Sleeper {
+    /// Returns the descriptor to sleep at and for how long; `None` if there is work.
+    fn prepare(&mut self, hca: &mut Hca<ProcessLink>) -> Option<(OwnedFd, Duration)> {
+        let is_watched = self.set_protected(hca, true);
+        if hca.contexts.iter().any(|(_, context)| context.pages.has_store()) {
+            return None;
+        }
+        hca.device.link.fall_asleep();
+        let source = hca.device.wake_source()?;
+        let fd = source.fd.try_clone_to_owned().ok()?;
+        let limit = if is_watched { SLEEP_MAX } else { UNWATCHED_SLEEP_MAX };
+        let longest = source.longest.min(limit).min(hca.sleep_max());
+        // What has arrived is handled first. A frame that was received has ended the link's sleep;
+        // otherwise the next one ends ours.
+        let is_busy = hca.turn() || !hca.device.link.is_asleep();
+        (!is_busy).then_some((fd, longest))
+    }
+
+    /// Protects all doorbell pages, or ends that. Returns whether it could.
+    fn set_protected(&mut self, hca: &Hca<ProcessLink>, is_protected: bool) -> bool {
+        let Some(watch) = &self.watch else { return false };
+        self.watched.retain(|number| hca.contexts.get(*number).is_some());
+        let mut all = true;
+        for (number, context) in hca.contexts.iter() {
+            let (start, bytes) = context.pages.range();
+            if !self.watched.contains(&number) {
+                all &= watch.register(start, bytes);
+                self.watched.push(number);
+            }
+            all &= watch.set_protected(start, bytes, is_protected);
+        }
+        all
+    }
+
+    fn sleep(&self, fd: &OwnedFd, longest: Duration) {
+        let timeout =
+            Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: longest.subsec_nanos().into() };
+        let others = self.watch.iter().map(AsFd::as_fd).chain(WAKE.iter().map(AsFd::as_fd));
+        let all = [fd.as_fd()].into_iter().chain(others);
+        let mut fds: Vec<_> = all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        // A signal ends a sleep early, which is harmless.
+        let _ = poll(&mut fds, Some(&timeout));
+        if let Some(fd) = &*WAKE {
+            let _ = rustix::io::read(fd, &mut [0; 8]);
+        }
+    }
+}

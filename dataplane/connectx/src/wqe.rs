@@ -1,0 +1,462 @@
+//! Work queue entries, as libmlx5 writes them.
+//!
+//! A send WQE is a control segment of 16 bytes and up to 62 further units of 16 bytes; what follows
+//! depends on the operation. The send queue is a ring of basic blocks of 64 bytes; a WQE starts at
+//! a block and may run over the end of the ring. A receive WQE is data segments only.
+//!
+//! Everything is big-endian. The adapter trusts no field: a WQE that contradicts the queue pair or
+//! itself is a [`WqeFault`], which fails the queue pair and is reported.
+
+use pollux_verbs::work::Bind;
+use pollux_verbs::{Access, AddressVector, GlobalRoute, LKey, RKey, Remote, SendFlags, Sge};
+use pollux_wire::address::{Gid, Lid, Qpn};
+use pollux_wire::keys::QKey;
+use std::fmt;
+
+/// Bytes of a basic block.
+pub(crate) const BLOCK: usize = 64;
+/// Bytes of a unit, in which the length of a WQE is given.
+const UNIT: usize = 16;
+/// The longest WQE: its length field has six bits.
+pub(crate) const WQE_BYTES_MAX: usize = 63 * UNIT;
+/// Data segments that are taken of a WQE.
+pub(crate) const SGES_MAX: usize = 32;
+/// The L_Key of the entry that ends a list of receive segments.
+const TERMINATOR: u32 = 0x100;
+
+/// Opcodes of send WQEs.
+pub(crate) mod opcode {
+    pub(crate) const NOP: u8 = 0x00;
+    pub(crate) const SEND_INVAL: u8 = 0x01;
+    pub(crate) const WRITE: u8 = 0x08;
+    pub(crate) const WRITE_IMM: u8 = 0x09;
+    pub(crate) const SEND: u8 = 0x0a;
+    pub(crate) const SEND_IMM: u8 = 0x0b;
+    pub(crate) const READ: u8 = 0x10;
+    pub(crate) const CMP_SWAP: u8 = 0x11;
+    pub(crate) const FETCH_ADD: u8 = 0x12;
+    pub(crate) const UMR: u8 = 0x25;
+}
+
+/// The control segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Control {
+    pub(crate) opcode: u8,
+    pub(crate) index: u16,
+    pub(crate) qpn: Qpn,
+    /// The length of the WQE, in units.
+    pub(crate) units: usize,
+    flags: u8,
+    /// Immediate data, or the key that the operation is about.
+    imm: u32,
+}
+
+const FENCE: u8 = 0x80;
+const CQE_ALWAYS: u8 = 0x08;
+const SOLICITED: u8 = 0x02;
+
+impl Control {
+    pub(crate) fn parse(bytes: &[u8; UNIT]) -> Self {
+        let (first, second) = (be32(bytes, 0), be32(bytes, 4));
+        Self {
+            opcode: first as u8,
+            index: (first >> 8) as u16,
+            qpn: Qpn(second >> 8),
+            units: (second & 0x3f) as usize,
+            flags: bytes[11],
+            imm: be32(bytes, 12),
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.units * UNIT
+    }
+
+    pub(crate) fn blocks(&self) -> u16 {
+        self.bytes().div_ceil(BLOCK) as u16
+    }
+
+    pub(crate) fn send_flags(&self) -> SendFlags {
+        let flag = |bit, flag| if self.flags & bit != 0 { flag } else { SendFlags::NONE };
+        flag(CQE_ALWAYS, SendFlags::SIGNALED)
+            | flag(SOLICITED, SendFlags::SOLICITED)
+            | flag(FENCE, SendFlags::FENCE)
+    }
+}
+
+/// What a send WQE asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operation {
+    Nop,
+    Send,
+    SendImm(u32),
+    SendInvalidate(RKey),
+    Datagram(Datagram, Option<u32>),
+    Write(Remote),
+    WriteImm(Remote, u32),
+    Read(Remote),
+    CompareSwap { remote: Remote, compare: u64, swap: u64 },
+    FetchAdd { remote: Remote, add: u64 },
+    Bind(Bind),
+    LocalInvalidate(RKey),
+}
+
+/// The address segment of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Datagram {
+    pub(crate) path: AddressVector,
+    pub(crate) qpn: Qpn,
+    pub(crate) qkey: QKey,
+}
+
+/// The data of a WQE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WqeData {
+    /// In the WQE itself: offset and length.
+    Inline { at: usize, bytes: usize },
+    /// So many entries.
+    Segments(usize),
+}
+
+/// Why a WQE is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WqeFault {
+    Index {
+        expected: u16,
+        found: u16,
+    },
+    Qpn {
+        expected: Qpn,
+        found: Qpn,
+    },
+    Size {
+        units: usize,
+        needed: usize,
+    },
+    BeyondRecord {
+        blocks: u16,
+        rung: u16,
+    },
+    Opcode(u8),
+    Segments,
+    /// No basic block of its own: the queue has fewer blocks than the WQE.
+    TooLong,
+}
+
+impl fmt::Display for WqeFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Index { expected, found } => {
+                write!(f, "its index is {found}, the next one is {expected}")
+            }
+            Self::Qpn { expected, found } => {
+                write!(f, "it names queue pair {:#x}, this is {:#x}", found.0, expected.0)
+            }
+            Self::Size { units, needed } => {
+                write!(f, "it has {units} units of 16 bytes where {needed} belong")
+            }
+            Self::BeyondRecord { blocks, rung } => {
+                write!(f, "it has {blocks} blocks, the doorbell record allows {rung}")
+            }
+            Self::Opcode(opcode) => write!(f, "opcode {opcode:#04x} is none of this adapter"),
+            Self::Segments => f.write_str("its data segments are longer than it is"),
+            Self::TooLong => f.write_str("it is longer than the queue"),
+        }
+    }
+}
+
+pub(crate) fn be16(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
+pub(crate) fn be32(bytes: &[u8], at: usize) -> u32 {
+    u32::from(be16(bytes, at)) << 16 | u32::from(be16(bytes, at + 2))
+}
+
+pub(crate) fn be64(bytes: &[u8], at: usize) -> u64 {
+    u64::from(be32(bytes, at)) << 32 | u64::from(be32(bytes, at + 4))
+}
+
+/// Parses what follows the control segment, its data segments into `sges`. `bytes` is the WQE; of
+/// UD if `is_datagram`.
+pub(crate) fn parse(
+    control: &Control,
+    bytes: &[u8],
+    is_datagram: bool,
+    port: u8,
+    sges: &mut [Sge; SGES_MAX],
+) -> Result<(Operation, WqeData), WqeFault> {
+    let need = |units: usize| {
+        let short = WqeFault::Size { units: control.units, needed: units };
+        if control.units >= units { Ok(units * UNIT) } else { Err(short) }
+    };
+    let remote = || Remote { address: be64(bytes, 16), rkey: RKey(be32(bytes, 24)) };
+    let (operation, data_at) = match control.opcode {
+        opcode::NOP => return Ok((Operation::Nop, NOTHING)),
+        opcode::SEND | opcode::SEND_IMM if is_datagram => {
+            let at = need(4)?;
+            let imm = (control.opcode == opcode::SEND_IMM).then_some(control.imm);
+            (Operation::Datagram(Datagram::parse(&bytes[UNIT..at], port), imm), at)
+        }
+        opcode::SEND => (Operation::Send, need(1)?),
+        opcode::SEND_IMM => (Operation::SendImm(control.imm), need(1)?),
+        opcode::SEND_INVAL => (Operation::SendInvalidate(RKey(control.imm)), need(1)?),
+        opcode::WRITE => {
+            let at = need(2)?;
+            (Operation::Write(remote()), at)
+        }
+        opcode::WRITE_IMM => {
+            let at = need(2)?;
+            (Operation::WriteImm(remote(), control.imm), at)
+        }
+        opcode::READ => {
+            let at = need(2)?;
+            (Operation::Read(remote()), at)
+        }
+        opcode::CMP_SWAP => {
+            let at = need(3)?;
+            let (swap, compare) = (be64(bytes, 32), be64(bytes, 40));
+            (Operation::CompareSwap { remote: remote(), compare, swap }, at)
+        }
+        opcode::FETCH_ADD => {
+            let at = need(3)?;
+            (Operation::FetchAdd { remote: remote(), add: be64(bytes, 32) }, at)
+        }
+        opcode::UMR => return parse_umr(control, bytes, need),
+        other => return Err(WqeFault::Opcode(other)),
+    };
+    Ok((operation, parse_data(bytes, data_at, sges)?))
+}
+
+const NOTHING: WqeData = WqeData::Segments(0);
+pub(crate) const NO_SGE: Sge = Sge { address: 0, bytes: 0, lkey: LKey(0) };
+
+impl Datagram {
+    fn parse(av: &[u8], port: u8) -> Self {
+        let rate_sl = av[12];
+        let grh = be32(av, 28);
+        let mut dgid = [0; 16];
+        dgid.copy_from_slice(&av[32..48]);
+        let route = GlobalRoute {
+            dgid: Gid(dgid),
+            sgid_index: (grh >> 20) as u8,
+            flow_label: grh & 0xf_ffff,
+            hop_limit: av[27],
+            traffic_class: av[26],
+        };
+        Self {
+            path: AddressVector {
+                dlid: Lid(be16(av, 14)),
+                sl: rate_sl & 0xf,
+                src_path_bits: av[13] & 0x7f,
+                static_rate: rate_sl >> 4,
+                port,
+                grh: (grh & 1 << 30 != 0).then_some(route),
+            },
+            qpn: Qpn(be32(av, 8) & 0xff_ffff),
+            qkey: QKey(be32(av, 0)),
+        }
+    }
+}
+
+/// A UMR WQE changes an mkey: a window's bind or invalidation.
+fn parse_umr(
+    control: &Control,
+    bytes: &[u8],
+    need: impl Fn(usize) -> Result<usize, WqeFault>,
+) -> Result<(Operation, WqeData), WqeFault> {
+    const FREE: u8 = 0x40;
+    need(8)?;
+    let (umr, context) = (&bytes[16..64], &bytes[64..128]);
+    let key = RKey(control.imm);
+    if context[0] & FREE != 0 {
+        return Ok((Operation::LocalInvalidate(key), NOTHING));
+    }
+    let entries = be16(umr, 4);
+    let mut access = Access::NONE;
+    for (bit, right) in [
+        (0x08, Access::LOCAL_WRITE),
+        (0x10, Access::REMOTE_READ),
+        (0x20, Access::REMOTE_WRITE),
+        (0x40, Access::REMOTE_ATOMIC),
+    ] {
+        access = if context[2] & bit != 0 { access | right } else { access };
+    }
+    let region = if entries == 0 { 0 } else { be32(&bytes[need(9)? - UNIT..], 4) };
+    let bind = Bind {
+        window: key,
+        rkey: RKey(key.0 & !0xff | u32::from(context[7])),
+        region: LKey(region),
+        address: be64(context, 16),
+        bytes: be64(context, 24),
+        access,
+    };
+    Ok((Operation::Bind(bind), NOTHING))
+}
+
+fn parse_data(bytes: &[u8], at: usize, sges: &mut [Sge; SGES_MAX]) -> Result<WqeData, WqeFault> {
+    const INLINE: u32 = 0x8000_0000;
+    if bytes.len() >= at + 4 && be32(bytes, at) & INLINE != 0 {
+        let count = (be32(bytes, at) & 0x3ff) as usize;
+        let at = at + 4;
+        return match at + count <= bytes.len() {
+            true => Ok(WqeData::Inline { at, bytes: count }),
+            false => Err(WqeFault::Segments),
+        };
+    }
+    let segments = bytes[at..].chunks_exact(UNIT).map(parse_segment);
+    let mut count = 0;
+    for segment in segments.filter(|segment| segment.bytes > 0) {
+        *sges.get_mut(count).ok_or(WqeFault::Segments)? = segment;
+        count += 1;
+    }
+    Ok(WqeData::Segments(count))
+}
+
+fn parse_segment(bytes: &[u8]) -> Sge {
+    Sge { bytes: be32(bytes, 0), lkey: LKey(be32(bytes, 4)), address: be64(bytes, 8) }
+}
+
+/// The segments of a receive, up to the terminator; returns their number.
+pub(crate) fn parse_recv(bytes: &[u8], sges: &mut [Sge; SGES_MAX]) -> usize {
+    let segments = bytes.chunks_exact(UNIT).map(parse_segment);
+    let used = segments.take_while(|sge| sge.bytes > 0 || sge.lkey.0 != TERMINATOR);
+    let mut count = 0;
+    for (slot, sge) in sges.iter_mut().zip(used.filter(|sge| sge.bytes > 0)) {
+        *slot = sge;
+        count += 1;
+    }
+    count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// From words as they are printed: big-endian.
+    fn bytes(words: &[u32]) -> Vec<u8> {
+        words.iter().flat_map(|word| word.to_be_bytes()).collect()
+    }
+
+    fn parsed(words: &[u32], is_datagram: bool) -> (Control, Operation, Vec<Sge>) {
+        let bytes = bytes(words);
+        let control = Control::parse(bytes[..16].try_into().unwrap());
+        assert_eq!(control.bytes(), bytes.len());
+        let mut sges = [NO_SGE; SGES_MAX];
+        let (operation, data) = parse(&control, &bytes, is_datagram, 1, &mut sges).unwrap();
+        let WqeData::Segments(count) = data else { panic!("{data:?}") };
+        (control, operation, sges[..count].to_vec())
+    }
+
+    /// The words are of libmlx5 44.
+    #[test]
+    fn a_send_of_libmlx5_has_its_data_segment() {
+        let (control, operation, data) = parsed(
+            &[0x0000_010a, 0x0000_6702, 0x0000_0008, 0, 8, 0x2117, 0x7f9d, 0x20b9_d000],
+            false,
+        );
+        assert_eq!((control.index, control.qpn, control.blocks()), (1, Qpn(0x67), 1));
+        assert_eq!(control.send_flags(), SendFlags::SIGNALED);
+        assert_eq!(operation, Operation::Send);
+        let sge = Sge { address: 0x7f9d_20b9_d000, bytes: 8, lkey: LKey(0x2117) };
+        assert_eq!(data, [sge]);
+    }
+
+    #[test]
+    fn atomics_of_libmlx5_have_both_operands() {
+        let words = [
+            0x11,
+            0x4404,
+            8,
+            0,
+            0x7fb1,
+            0x089a_8008,
+            0x1017,
+            0,
+            0,
+            9,
+            0,
+            7,
+            8,
+            0x1117,
+            0x7fb1,
+            0x089a_7008,
+        ];
+        let (_, operation, data) = parsed(&words, false);
+        let remote = Remote { address: 0x7fb1_089a_8008, rkey: RKey(0x1017) };
+        assert_eq!(operation, Operation::CompareSwap { remote, compare: 7, swap: 9 });
+        assert_eq!((data.len(), data[0].bytes), (1, 8));
+    }
+
+    #[test]
+    fn a_datagram_of_libmlx5_has_its_address() {
+        let words = [
+            0x0a,
+            0x4405,
+            8,
+            0,
+            0x1234_5678,
+            0,
+            0x8000_0045,
+            1,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0x64,
+            0x1017,
+            0x7efd,
+            0xe900_1000,
+        ];
+        let (_, operation, data) = parsed(&words, true);
+        let Operation::Datagram(datagram, None) = operation else { panic!("{operation:?}") };
+        assert_eq!((datagram.qpn, datagram.qkey), (Qpn(0x45), QKey(0x1234_5678)));
+        assert_eq!((datagram.path.dlid, datagram.path.grh), (Lid(1), None));
+        assert_eq!((data.len(), data[0].bytes), (1, 100));
+    }
+
+    #[test]
+    fn a_bind_of_libmlx5_has_region_and_new_key() {
+        let mut words = vec![0x25, 0x450c, 8, 0x1100, 0xb000_0000, 0x0004_0000, 0, 0x203c_6041];
+        words.extend([0; 8]);
+        words.extend([0x7000, 0x4501, 0, 0, 0x7f06, 0xf7fc_8000, 0, 1000, 0, 0, 0, 0, 0, 0, 0, 0]);
+        words.extend([1000, 0x1017, 0x7f06, 0xf7fc_8000, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        let (control, operation, _) = parsed(&words, false);
+        assert_eq!(control.blocks(), 3);
+        let access = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        let (address, bytes) = (0x7f06_f7fc_8000, 1000);
+        let (window, rkey, region) = (RKey(0x1100), RKey(0x1101), LKey(0x1017));
+        let bind = Bind { window, rkey, region, address, bytes, access };
+        assert_eq!(operation, Operation::Bind(bind));
+    }
+
+    #[test]
+    fn a_wqe_that_is_too_short_for_its_operation_is_a_fault() {
+        let bytes = bytes(&[0x10, 0x4401, 8, 0]);
+        let control = Control::parse(bytes[..16].try_into().unwrap());
+        let fault = WqeFault::Size { units: 1, needed: 2 };
+        assert_eq!(parse(&control, &bytes, false, 1, &mut [NO_SGE; SGES_MAX]), Err(fault));
+    }
+
+    #[test]
+    fn inline_data_longer_than_the_wqe_is_a_fault() {
+        let bytes = bytes(&[0x0a, 0x4402, 8, 0, 0x8000_000d, 0, 0, 0]);
+        let control = Control::parse(bytes[..16].try_into().unwrap());
+        assert_eq!(
+            parse(&control, &bytes, false, 1, &mut [NO_SGE; SGES_MAX]),
+            Err(WqeFault::Segments)
+        );
+    }
+
+    #[test]
+    fn receive_segments_end_at_the_terminator() {
+        let words = bytes(&[64, 0x17, 0, 0x1000, 0, 0x100, 0, 0, 64, 0x17, 0, 0x2000]);
+        let mut sges = [NO_SGE; SGES_MAX];
+        assert_eq!(parse_recv(&words, &mut sges), 1);
+        assert_eq!(sges[0], Sge { address: 0x1000, bytes: 64, lkey: LKey(0x17) });
+    }
+}
