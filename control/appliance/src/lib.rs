@@ -4,7 +4,8 @@
 //! `demo` is a demonstration in one process; `check` examines a configuration and `config` prints
 //! one; `run` runs a node and `fabric` a software fabric until a signal ends it; `reload` changes
 //! its configuration; `show`, `top`, `ping`, `route`, `trace`, `capture`, `idle` and `fault` ask
-//! one that runs; `doctor` examines the machine. Output is for people, or JSON with `--json`.
+//! one that runs; `exec` runs a program of rdma-core; `doctor` examines the machine. Output is for
+//! people, or JSON with `--json`.
 //!
 //! Below them: `asking` is how running ones are asked, `table` and `columns` how rows become text,
 //! `output` is where text goes, `log` the lines of a node, and `pcapng` how packets become a file;
@@ -20,6 +21,7 @@ mod config;
 mod demo;
 mod descriptors;
 mod doctor;
+mod exec;
 mod fabric;
 mod log;
 mod output;
@@ -77,6 +79,8 @@ enum Command {
     Idle(show::IdleArguments),
     /// Add, remove or list link faults of a running fabric.
     Fault(show::FaultArguments),
+    /// Run an unmodified RDMA program on a ConnectX in software.
+    Exec(exec::ExecArguments),
     /// Examine this machine: adapters, libraries, kernel modules and limits, with what to do.
     Doctor(doctor::DoctorArguments),
 }
@@ -104,6 +108,7 @@ pub fn run_command() -> ExitCode {
         Command::Confirm(arguments) => (reload::confirm(&arguments).map(success), 1),
         Command::Idle(arguments) => (show::idle(&arguments).map(success), 1),
         Command::Fault(arguments) => (show::fault(&arguments).map(success), 1),
+        Command::Exec(arguments) => (exec::exec(&arguments), 1),
         Command::Doctor(arguments) => (doctor::doctor(&arguments).map(success), 1),
     };
     result.unwrap_or_else(|error| match error.downcast_ref::<output::OutputError>() {
