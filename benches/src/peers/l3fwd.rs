@@ -63,7 +63,9 @@ fn command(config: &RunConfig, files: &Path, prefix: &str) -> Command {
     for port in ["net_pcap0", "net_pcap1"] {
         command.args(["--vdev", &format!("{port},rx_pcap={port}.pcap,infinite_rx=1")]);
     }
-    command.args(["--", "-p", "3", "-P", "--config=(0,0,1),(1,0,1)"]);
+    // DPDK numbers its cores as the system does.
+    let core = config.cores[1];
+    command.args(["--", "-p", "3", "-P", &format!("--config=(0,0,{core}),(1,0,{core})")]);
     command.args(["--lookup=lpm", "--rule_ipv4=v4", "--rule_ipv6=v6", "--parse-ptype"]);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command

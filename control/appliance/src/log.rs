@@ -1,6 +1,6 @@
 //! The log of `pollux run`: a line for each notice, on standard output, which a service manager
-//! keeps. As JSON, a line has the keys `time` (RFC 3339), `level`, `about` and `message`. Lines for
-//! people begin with the time, but for those that go to the journal of systemd, which has it.
+//! keeps. As JSON, a line has the keys `time` (RFC 3339), `level`, `about` and `message`. Text
+//! lines begin with the time, except in the journal of systemd, which records it itself.
 
 use crate::output::say;
 use clap::ValueEnum;
@@ -63,17 +63,17 @@ fn rfc_3339(since_epoch: Duration) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
 }
 
-/// The date of a day since 1 January 1970: year, month and day of the Gregorian calendar. It counts
-/// days from 1 March, so that the leap day is the last of a year.
+/// The Gregorian date so many days after 1970-01-01: year, month and day. Years begin on 1 March
+/// here, so that the leap day is the last of a year.
 fn date(days: u64) -> (u64, u64, u64) {
     const DAYS_OF_400_YEARS: u64 = 146_097;
-    const FROM_MARCH_OF_YEAR_0: u64 = 719_468;
-    let days = days + FROM_MARCH_OF_YEAR_0;
+    const DAYS_FROM_0000_03_01: u64 = 719_468;
+    let days = days + DAYS_FROM_0000_03_01;
     let (era, day) = (days / DAYS_OF_400_YEARS, days % DAYS_OF_400_YEARS);
     let leap_days = day / 1460 - day / 36_524 + day / 146_096;
     let year_of_era = (day - leap_days) / 365;
     let day = day - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    // Months of 31, 30, 31, 30 and 31 days take turns: 153 days.
+    // Month 0 is March. Five months from March or August have 153 days.
     let month = (5 * day + 2) / 153;
     let day_of_month = day - (153 * month + 2) / 5 + 1;
     let (month, next_year) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };

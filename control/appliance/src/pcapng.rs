@@ -7,9 +7,9 @@ use pollux_wire::pcapng::{
     BlockHeader, InterfaceBody, OptionHeader, PacketBody, SectionBody, StatisticsBody,
 };
 
-/// Times are in nanoseconds: this power of ten.
+/// `if_tsresol`: times are in units of 10^-9 s.
 const NANOSECONDS: u8 = 9;
-/// The bits of the direction in `epb_flags`.
+/// Values of the direction, bits 0 and 1 of `epb_flags`.
 const INBOUND: u32 = 1;
 const OUTBOUND: u32 = 2;
 
@@ -28,7 +28,7 @@ pub fn interface(name: &str, snap_bytes: u32) -> Vec<u8> {
     block(BlockHeader::INTERFACE, &body.emit(), &[], &options)
 }
 
-/// A packet at an interface, of so many bytes, of which these were kept.
+/// A packet at an interface: its length, and the captured part from its start.
 pub fn packet(
     interface: u32,
     nanos: u64,
@@ -51,7 +51,7 @@ pub fn packet(
     block(BlockHeader::PACKET, &body.emit(), kept, &options)
 }
 
-/// How many packets a capture missed at an interface.
+/// How many packets a capture missed; the total of all interfaces stands at interface 0.
 pub fn statistics(interface: u32, nanos: u64, missed: u64) -> Vec<u8> {
     let (time_high, time_low) = ((nanos >> 32) as u32, nanos as u32);
     let body = StatisticsBody { interface, time_high, time_low };

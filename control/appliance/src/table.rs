@@ -1,4 +1,4 @@
-//! Text tables: aligned columns, one line for each row.
+//! Text tables: aligned columns, a line of headings and one for each row.
 
 use pollux_node::admin::rows::{
     ConnectionRole, NeighborState, NeighborTransport, NodeKind, ServiceDialect,
@@ -61,7 +61,7 @@ impl<T: Cell> Cell for Option<T> {
 
 impl Cell for Vec<String> {
     fn cell(&self) -> String {
-        self.join(" ")
+        if self.is_empty() { "-".into() } else { self.join(" ") }
     }
 }
 

@@ -38,7 +38,7 @@ impl PlainInterface {
         self.ethernet.as_ref().and_then(EthernetNeighbors::poll_timeout)
     }
 
-    /// Sets a static neighbor. `false` if the table is full.
+    /// Sets a static neighbor. `false` if the table is full, or without an Ethernet link.
     pub fn set_neighbor(&mut self, now: Time, ip: IpAddr, address: MacAddress) -> bool {
         assert_no_worker_thread();
         let set =
@@ -57,7 +57,7 @@ impl PlainInterface {
         self.ethernet.as_mut()?.poll_change()
     }
 
-    /// Calls the neighbors of an Ethernet link, and takes their output.
+    /// Calls the neighbor table of an Ethernet link, and drains its events and frames.
     pub(super) fn with_link<R>(
         &mut self,
         now: Time,

@@ -116,7 +116,7 @@ impl Fabric {
         }
         let retry = self.program_sockets.as_ref().and_then(Sockets::retry);
         longest = retry.map_or(longest, |retry| longest.min(retry));
-        // A full stream wakes the poll; datagrams are sent in batches.
+        // A datagram wire with packets left sends again at once; a full stream wakes the poll.
         let waits = |wire: &ForeignWire| wire.is_batched() && self.net.has_foreign(wire.end());
         if self.wires.iter().any(waits) {
             longest = Duration::ZERO;
@@ -148,7 +148,8 @@ impl Fabric {
     }
 
     /// Delivers arrived datagrams to programs, managers and adapters, until no manager has more to
-    /// send. `len` is the length that a program gave for its datagram.
+    /// send. `len` is the length to report to programs: what a program gave for its datagram, else
+    /// that of a MAD.
     fn deliver(&mut self, now: Time, len: u64) {
         loop {
             while let Some(delivery) = self.net.poll_delivery() {
@@ -161,20 +162,21 @@ impl Fabric {
         }
     }
 
-    /// A response is for the program that sent the request. Other datagrams are for the manager at
-    /// the port, else for a program there of that class, else for the adapter.
+    /// A response is for the program that sent the request. A datagram of subnet management or
+    /// administration is for the manager at the port; else a request is for a program of that
+    /// class; the rest is for the adapter.
     fn hand_over(&mut self, now: Time, delivery: MadDelivery, len: u64) {
         let (at, datagram) = (delivery.at, &delivery.datagram);
         let Ok((header, _)) = MadHeader::read(&datagram.mad) else { return };
         let slot = self.programs.receiver(at, &header);
         let is_request = !header.method.is_response();
-        let is_managers =
+        let is_for_manager =
             self.managers.takes(at, header.mgmt_class) && (is_request || slot.is_none());
-        if is_request && (is_managers || slot.is_some()) {
+        if is_request && (is_for_manager || slot.is_some()) {
             self.programs.set_handed_over(header.transaction_id);
         }
         match slot {
-            _ if is_managers => self.managers.handle(now, at, datagram),
+            _ if is_for_manager => self.managers.handle(now, at, datagram),
             Some(slot) => self.send_to_program(now, slot, delivery, len),
             None => self.net.give(delivery),
         }

@@ -1,8 +1,8 @@
 //! The properties of a network device by ioctl (`linux/if.h`): index, flags, MTU, address.
 //!
 //! Why here: an ioctl hands memory to the kernel, which is `unsafe`. Each request passes an `ifreq`
-//! of its own, in which the kernel writes no more than its length. Why not by netlink: a control
-//! thread reads one device, now and then, and four calls are less than a dump of all.
+//! of its own, of which the kernel writes at most the size of `struct ifreq`. Why not by netlink:
+//! four ioctls need no message to be parsed. They are not one snapshot.
 
 use crate::system_call::{NAME_BYTES, interface_name};
 use rustix::io::Errno;
@@ -10,6 +10,7 @@ use rustix::ioctl::{Opcode, Updater, ioctl};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::os::fd::{AsFd, OwnedFd};
 
+/// `SIOCGIFFLAGS`, and its siblings for MTU, hardware address and index.
 const READ_FLAGS: Opcode = 0x8913;
 const READ_MTU: Opcode = 0x8921;
 const READ_ADDRESS: Opcode = 0x8927;
@@ -28,14 +29,17 @@ const _: () = assert!(size_of::<InterfaceRequest>() == 40);
 const UP: u16 = 1;
 /// `IFF_RUNNING`.
 const RUNNING: u16 = 1 << 6;
+/// `ARPHRD_ETHER`.
 const ETHERNET: u16 = 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetDevice {
-    /// A later device of the same name has another index.
+    /// The kernel's index, which differs when a device of the same name replaces this one.
     pub index: u32,
     /// Whether the administrator has enabled the device.
     pub is_up: bool,
+    /// Whether it is operational (RFC 2863): it has a carrier, and does not wait for another
+    /// protocol.
     pub has_carrier: bool,
     /// Without the link-layer header.
     pub mtu: u32,
@@ -48,7 +52,7 @@ pub struct NetDevice {
 pub struct NetDevices(OwnedFd);
 
 impl NetDevices {
-    /// Opens it in the namespace of this thread.
+    /// Opens the socket in the namespace of this thread.
     pub fn open() -> Result<Self, Errno> {
         let flags = SocketFlags::CLOEXEC;
         socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None).map(Self)

@@ -5,25 +5,28 @@
 //!   term:      { not } ( "(" filter ")" | primitive )
 //!   primitive: [ip | ip6 | tcp | udp | ...] [src | dst | src or dst | src and dst]
 //!              [host | net | port | portrange | proto] VALUE
-//!              | ip | ip6 | tcp | udp | icmp | icmp6 | less N | greater N
+//!              | ip | ip6 | tcp | udp | sctp | icmp | icmp6 | igmp | esp
+//!              | less N | greater N
 //! ```
 //!
-//! A value without the words before it has those of the primitive before: `port 53 or 443`.
+//! `&&`, `||` and `!` are `and`, `or` and `not`. A bare value has the qualifiers of the last
+//! primitive that had a value, as in `port 53 or 443`; without one it is a host.
 
 use super::{SCTP, Side, Test};
 use pollux_wire::ip::IpProtocol;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Nested parentheses and negations: evaluation recurses for each of them.
+/// Nested terms, the primitive included: the parser recurses for each of them.
 const DEPTH_MAX: usize = 32;
+/// Evaluation recurses for each `and` and `or` of a chain.
 const PRIMITIVES_MAX: usize = 256;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilterError {
     /// Counted from 1.
     pub column: usize,
-    /// The error, and what to write instead.
+    /// The error, and usually what to write instead.
     pub reason: String,
 }
 
@@ -55,10 +58,12 @@ struct Parser<'a> {
     next: usize,
     depth: usize,
     primitives: usize,
-    last: Option<Qualifiers<'a>>,
+    last_qualifiers: Option<Qualifiers<'a>>,
 }
 
 const PROTOCOLS: [&str; 9] = ["ip", "ip6", "tcp", "udp", "sctp", "icmp", "icmp6", "igmp", "esp"];
+const NOT_A_PROTOCOL: &str =
+    "not a protocol; write a number up to 255, tcp, udp, sctp, icmp, icmp6, igmp or esp";
 const KINDS: [&str; 5] = ["host", "net", "port", "portrange", "proto"];
 
 /// The test of a text; `None` if the text is empty.
@@ -67,12 +72,13 @@ pub(super) fn parse(text: &str) -> Result<Option<Test>, FilterError> {
     if tokens.is_empty() {
         return Ok(None);
     }
-    let mut parser = Parser { text, tokens, next: 0, depth: 0, primitives: 0, last: None };
+    let mut parser =
+        Parser { text, tokens, next: 0, depth: 0, primitives: 0, last_qualifiers: None };
     let test = parser.filter()?;
     match parser.peek() {
         None => Ok(Some(test)),
         Some(")") => Err(parser.error(")", "there is no ( before this; remove it")),
-        Some(word) => Err(parser.error(word, "write and, or or the end before this")),
+        Some(word) => Err(parser.error(word, "write `and` or `or` before this")),
     }
 }
 
@@ -152,15 +158,15 @@ impl<'a> Parser<'a> {
         let kind = self.take(&KINDS);
         let qualifiers = Qualifiers { protocol, side, kind };
         if self.next == begin {
-            // A value alone, with the words before the last one, or a host.
-            let last = self.last.unwrap_or_default();
+            // A bare value.
+            let last = self.last_qualifiers.unwrap_or_default();
             return self.value(last);
         }
-        // `ip proto` and `ip host` go on; `tcp` alone is a test.
+        // A protocol without side and kind is a complete primitive.
         if side.is_none() && kind.is_none() {
             return Ok(protocol_test(protocol.unwrap_or_default()));
         }
-        self.last = Some(qualifiers);
+        self.last_qualifiers = Some(qualifiers);
         self.value(qualifiers)
     }
 
@@ -202,9 +208,7 @@ impl<'a> Parser<'a> {
                 self.net(at, protocol, side, net)
             }
             "proto" => {
-                let number = protocol_number(word).ok_or_else(|| {
-                    wrong(self, "no protocol; write a number up to 255, tcp, udp, icmp or icmp6")
-                })?;
+                let number = protocol_number(word).ok_or_else(|| wrong(self, NOT_A_PROTOCOL))?;
                 let version = match protocol {
                     None => None,
                     Some("ip") => Some(4),
@@ -226,7 +230,9 @@ impl<'a> Parser<'a> {
                         let protocol = protocol_number(name);
                         Ok(Test::Port { side, protocol, first, last })
                     }
-                    Some(_) => Err(wrong(self, "this protocol has no ports; write tcp or udp")),
+                    Some(_) => {
+                        Err(wrong(self, "this protocol has no ports; write tcp, udp or sctp"))
+                    }
                 }
             }
         }
@@ -250,7 +256,11 @@ impl<'a> Parser<'a> {
         };
         match is_of_family {
             true => Ok(Test::Net { side, network, len }),
-            false => Err(self.error_at(at, self.tokens[at].text, "of the other version of IP")),
+            false => Err(self.error_at(
+                at,
+                self.tokens[at].text,
+                "an address of the other version of IP",
+            )),
         }
     }
 
@@ -258,7 +268,7 @@ impl<'a> Parser<'a> {
         let word = self.peek().unwrap_or_default();
         let number = word.parse();
         let number =
-            number.map_err(|_| self.error(word, "no number; write bytes, as in less 128"))?;
+            number.map_err(|_| self.error(word, "not a number; write bytes, as in less 128"))?;
         self.next += 1;
         Ok(number)
     }
@@ -291,14 +301,14 @@ fn protocol_number(word: &str) -> Option<u8> {
     })
 }
 
-/// Parses a network. An IPv4 network may omit bytes at the end, which then do not belong to the
-/// prefix.
+/// Parses a network. An IPv4 network may omit bytes at the end, which are 0; without a length, the
+/// prefix is the bytes that are written.
 fn network(word: &str) -> Result<(IpAddr, u8), String> {
     let (ip, len) = match word.split_once('/') {
         Some((ip, len)) => (ip, Some(len)),
         None => (word, None),
     };
-    let not = || "no network; write 10.0.0.0/8 or fd00::/8".to_owned();
+    let not = || "not a network; write 10.0.0.0/8 or fd00::/8".to_owned();
     let (ip, default_len): (IpAddr, u8) = match ip.parse::<Ipv6Addr>() {
         Ok(ip) => (ip.into(), 128),
         Err(_) => {
@@ -323,8 +333,8 @@ fn network(word: &str) -> Result<(IpAddr, u8), String> {
 }
 
 fn range(word: &str, kind: &str) -> Result<(u16, u16), &'static str> {
-    const NO_PORT: &str = "no port; write a number up to 65535";
-    const NO_RANGE: &str = "no range of ports; write 1000-2000";
+    const NO_PORT: &str = "not a port; write a number up to 65535";
+    const NO_RANGE: &str = "not a range of ports; write 1000-2000";
     if kind == "port" {
         return word.parse().map(|port| (port, port)).map_err(|_| NO_PORT);
     }
@@ -337,7 +347,7 @@ fn range(word: &str, kind: &str) -> Result<(u16, u16), &'static str> {
     }
 }
 
-/// Splits a text. Operators of C stand for the words.
+/// Splits a text. The operators of C are tokens of their own.
 fn tokens(text: &str) -> Vec<Token<'_>> {
     let mut all = Vec::new();
     let mut rest = text;

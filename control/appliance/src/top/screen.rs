@@ -1,5 +1,5 @@
-//! The screen: tabs, warnings, the table of the view, and the keys. It draws what it is given, so
-//! that tests draw into memory.
+//! The screen: tabs, warnings, the tables of the view, and the keys. It draws into the given frame,
+//! so tests can draw into memory.
 
 use super::sample::SampleChange;
 use super::sheet::{Sheet, SheetCell};
@@ -13,8 +13,8 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Table};
 
 const WARNINGS_MAX: usize = 4;
-/// The widest column but the last one.
-const COLUMN_MAX: usize = 40;
+/// The greatest width of a column; a last column of text takes the rest.
+const COLUMN_WIDTH_MAX: usize = 40;
 
 pub struct Screen {
     pub view: View,
@@ -179,7 +179,7 @@ impl Screen {
             let is_text = sheet.rows.first().is_some_and(|row| !row[nth].is_number());
             match nth == last && is_text {
                 true => Constraint::Fill(1),
-                false => Constraint::Length(widest.min(COLUMN_MAX) as u16),
+                false => Constraint::Length(widest.min(COLUMN_WIDTH_MAX) as u16),
             }
         };
         let widths: Vec<_> = sheet.headings.iter().enumerate().map(width).collect();

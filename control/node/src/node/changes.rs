@@ -316,7 +316,7 @@ impl Interfaces {
     }
 
     fn add(&mut self, now: Time, name: &str, settings: InterfaceSettings) {
-        self.use_site(now, &settings);
+        self.register_device(now, &settings);
         self.all.insert(name.into(), Named::new(now, settings));
     }
 

@@ -14,8 +14,9 @@
 //! An attempt has its own thread because a fabric may take seconds to respond, while control has
 //! other interfaces.
 //!
-//! Interfaces at one device share its port only. One that fails is set up again while the others
-//! run. The device itself is opened again only when no interface runs there.
+//! Interfaces at one device share only its port. One that fails is set up again while the others
+//! run, which the diagram leaves out. The device itself is opened again only when no interface runs
+//! there.
 
 use super::REOPEN_EVERY;
 use super::kinds::{LinkState, NodeInterface};
@@ -76,7 +77,7 @@ impl Retry {
         Self { at, delay: RETRY_MIN }
     }
 
-    /// After a success. Without the delay a short one would cause a loop.
+    /// After a success. The delay keeps an interface that fails at once from a tight loop.
     fn succeeded(&mut self, now: Time) {
         *self = Self::new(now + REOPEN_EVERY);
     }
@@ -123,8 +124,9 @@ impl Interfaces {
         Self { all: BTreeMap::new(), sites: BTreeMap::new(), addresses: BTreeMap::new(), waker }
     }
 
-    /// Has the device of an interface opened. With other management than before it is opened anew.
-    pub(super) fn use_site(&mut self, now: Time, settings: &InterfaceSettings) {
+    /// Registers the device of an IPoIB interface. One with other management than before replaces
+    /// it, and is opened again.
+    pub(super) fn register_device(&mut self, now: Time, settings: &InterfaceSettings) {
         if settings.kind != InterfaceKind::Ipoib {
             return;
         }
@@ -168,7 +170,8 @@ impl Interfaces {
         busy
     }
 
-    /// Gives each interface the addresses of all in its domain. Returns whether any got new ones.
+    /// Gives each interface the addresses in its domain whose packets may arrive at other
+    /// interfaces. Returns whether any got new ones.
     pub(super) fn share_addresses(&mut self, now: Time) -> bool {
         let Self { all, addresses, .. } = self;
         let mut of_domains: BTreeMap<&str, BTreeSet<IpAddr>> = BTreeMap::new();
@@ -237,8 +240,9 @@ impl Site {
         threads: &mut dyn WorkerThreads,
     ) -> bool {
         let is_here = |named: &Named| named.settings.device == device && !named.is_plain();
-        let is_to_run = |named: &Named| named.leaving.is_none() || named.interface.is_ok();
-        let here = all.iter_mut().filter(|(_, named)| is_here(named) && is_to_run(named));
+        // One that leaves has the port while it runs.
+        let uses_port = |named: &Named| named.leaving.is_none() || named.interface.is_ok();
+        let here = all.iter_mut().filter(|(_, named)| is_here(named) && uses_port(named));
         let mut here: Vec<_> = here.collect();
         if here.iter().any(|(_, named)| named.interface.is_ok()) {
             return self.set_up_stopped(now, &mut here, threads);
@@ -394,7 +398,7 @@ impl Named {
         self.finish_opening(now, name, opened, threads)
     }
 
-    /// Takes the outcome of an attempt. Returns whether the interface runs now.
+    /// Takes the outcome of setting an interface up. Returns whether it runs now.
     fn finish_opening(
         &mut self,
         now: Time,
@@ -445,14 +449,15 @@ impl Named {
         self.noted.as_ref().map_or("opening", |noted| noted.name)
     }
 
-    /// Whether it may get more addresses or routes: it is not up, or waits for DHCP.
+    /// Whether it may get more addresses or routes: it is not up, or asks DHCP and has no address
+    /// of IPv4.
     pub(super) fn is_coming_up(&self) -> bool {
         let Ok(interface) = &self.interface else { return true };
-        let has_lease = || interface.addresses().iter().any(|one| one.ip.is_ipv4());
-        !interface.is_up() || self.settings.asks_for_address() && !has_lease()
+        let has_ipv4 = || interface.addresses().iter().any(|one| one.ip.is_ipv4());
+        !interface.is_up() || self.settings.asks_for_address() && !has_ipv4()
     }
 
-    /// Whether its settings have a route to this address.
+    /// Whether it could have a route to this address, by its settings or by DHCP.
     pub(super) fn may_lead_to(&self, to: IpAddr) -> bool {
         let is_of_family = |ip: &IpAddr| ip.is_ipv4() == to.is_ipv4();
         let settings = &self.settings;

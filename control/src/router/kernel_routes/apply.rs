@@ -15,12 +15,12 @@ use pollux_wire::netlink::{AddressFamily, MessageFlags, Payload};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-/// The effects of a message beside the change of the tables.
+/// The effects of a message besides the change of the tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Effect {
     /// The kernel may have changed more than it reported.
     pub(super) needs_dump: bool,
-    /// The result depends on the order of a list that a dump may have shown already changed.
+    /// A dump may contain this change already, so that applying it again may reorder a list.
     pub(super) ambiguous: bool,
     pub(super) unsupported: bool,
 }
@@ -32,22 +32,22 @@ impl Effect {
 }
 
 enum Placement {
-    Used(KernelRouteKey),
-    /// Of a table or a type that is not mirrored.
+    Mirrored(KernelRouteKey),
+    /// A route that is not mirrored.
     Ignored,
     Unsupported,
 }
 
 fn placement(route: &RouteMessage<'_>, config: &KernelRoutesConfig) -> Placement {
     let Some(&domain) = config.domains.get(&route.table) else { return Placement::Ignored };
-    let is_local = match route.destination {
+    let is_link_scoped = match route.destination {
         IpAddr::V4(_) => false,
         IpAddr::V6(address) => address.is_multicast() || address.is_unicast_link_local(),
     };
-    // Linux has such an IPv6 default route of its own.
-    let is_default_reject =
+    // The kernel's own, such as its IPv6 default route.
+    let is_kernel_reject =
         route.route_type == RouteType::UNREACHABLE && route.protocol == RouteProtocol::KERNEL;
-    if is_local || is_default_reject || route.flags.contains(RouteFlags::CLONED) {
+    if is_link_scoped || is_kernel_reject || route.flags.contains(RouteFlags::CLONED) {
         return Placement::Ignored;
     }
     match route.route_type {
@@ -63,7 +63,7 @@ fn placement(route: &RouteMessage<'_>, config: &KernelRoutesConfig) -> Placement
     if route.tos != 0 || route.source_len != 0 {
         return Placement::Unsupported;
     }
-    Placement::Used(KernelRouteKey {
+    Placement::Mirrored(KernelRouteKey {
         table: route.table,
         domain,
         destination: route.destination,
@@ -84,7 +84,7 @@ impl Tables {
                 self.nexthops.insert(nexthop.id, NexthopObject::new(&nexthop.nexthop));
             }
             Payload::NewRoute(route) => match placement(route, config) {
-                Placement::Used(key) => {
+                Placement::Mirrored(key) => {
                     let entry = Entry::new(route);
                     self.lists_mut(key.destination).update(key, |list| list.push(entry));
                 }
@@ -123,12 +123,12 @@ impl Tables {
             }
             Payload::DelNexthop(nexthop) => self.remove_nexthop(nexthop, changed),
             Payload::NewRoute(route) => match placement(route, config) {
-                Placement::Used(key) => self.add_route(key, route, flags, changed),
+                Placement::Mirrored(key) => self.add_route(key, route, flags, changed),
                 Placement::Unsupported => Effect::UNSUPPORTED,
                 Placement::Ignored => Effect::NONE,
             },
             Payload::DelRoute(route) => match placement(route, config) {
-                Placement::Used(key) => self.remove_route(key, route, changed),
+                Placement::Mirrored(key) => self.remove_route(key, route, changed),
                 Placement::Unsupported | Placement::Ignored => Effect::NONE,
             },
             _ => Effect::NONE,

@@ -1,19 +1,19 @@
-//! Faults of a link, by rule and seed: loss, duplication, reordering, corruption, delay.
+//! Faults of a link, by rule and seed: loss, duplication, reordering, corruption.
 //!
-//! A rule is a probability for each kind. All faults follow from one seed, so a failed run can be
-//! replayed.
+//! A rule is a probability for each kind, and a longest delay. All faults follow from one seed, so
+//! a failed run can be replayed.
 
 pub use pollux_verbs::rng::SeededRng;
 use std::time::Duration;
 
-/// The rates of faults on a link, per million packets.
+/// The faults of a link; rates are per million packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     pub loss: u32,
     pub duplication: u32,
     pub reordering: u32,
     pub corruption: u32,
-    /// The longest delay of a reordered packet.
+    /// Reordered packets and duplicates are delayed by less than this.
     pub delay_max: Duration,
 }
 
@@ -27,7 +27,7 @@ pub struct Fate {
 }
 
 impl Faults {
-    /// Whether all rates are 0; the link needs packets otherwise.
+    /// Whether all rates are 0. With faults, messages may not bypass packets.
     pub const fn are_none(&self) -> bool {
         self.loss | self.duplication | self.reordering | self.corruption == 0
     }

@@ -25,7 +25,7 @@ pub struct Wire {
 }
 
 impl Default for Wire {
-    /// A link without faults and without latency.
+    /// A link without faults.
     fn default() -> Self {
         Self {
             faults: Faults::default(),

@@ -7,12 +7,13 @@ use libloading::Library;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::OnceLock;
 
-/// The file name of this version of the library.
-const NAME: &str = "libibumad.so.3";
+/// ABI version 3.
+const LIBRARY_FILE: &str = "libibumad.so.3";
 
-/// The length of a name, with the zero at its end.
+/// `UMAD_CA_NAME_LEN`: the length of a device's name, with the zero at its end.
 pub(super) const NAME_BYTES: usize = 20;
 
+/// `struct umad_reg_attr`.
 #[repr(C)]
 pub(super) struct RawRegistration {
     pub mgmt_class: u8,
@@ -56,7 +57,7 @@ functions! {
     recv = "umad_recv": fn(c_int, *mut c_void, *mut c_int, c_int) -> c_int;
 }
 
-/// The library; or why there is none.
+/// The functions, or why loading failed. The first outcome holds for the process.
 pub(super) fn umad() -> Result<&'static Umad, &'static str> {
     static UMAD: OnceLock<Result<Umad, String>> = OnceLock::new();
     let loaded = UMAD.get_or_init(|| load().map_err(|error| error.to_string()));
@@ -69,7 +70,7 @@ fn load() -> Result<Umad, libloading::Error> {
     // the same way when the program starts: control of the search path
     // (LD_LIBRARY_PATH, LD_PRELOAD, the loader's configuration) is control of the process already.
     // rdma-core's own file has no constructors but those that every library has.
-    let library = unsafe { Library::new(NAME) }?;
+    let library = unsafe { Library::new(LIBRARY_FILE) }?;
     // SAFETY: it is libibumad by its name and version, and is never unloaded (below).
     let umad = unsafe { Umad::of(&library) }?;
     std::mem::forget(library);

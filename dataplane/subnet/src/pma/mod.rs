@@ -1,7 +1,6 @@
-//! The performance management agent: reads and clears the counters of a node (IBA 16.1).
+//! The performance management agent: reads and sets the counters of a node (IBA 16.1).
 //!
-//! A datagram in, a datagram out. The class has no key, so any node of the partition can read and
-//! clear.
+//! The class has no key, so any node of the partition can read and set them.
 
 use crate::node::{Counters, NodeDrop, SubnetNode};
 use pollux_wire::mad::class_port_info::{ClassCapabilities, ClassPortInfo};
@@ -14,7 +13,7 @@ const DATA: usize = 64;
 
 type Data = [u8; MAD_LEN - DATA];
 
-/// Answers a datagram of this class; `None` if it needs no answer.
+/// Answers a datagram of this class; `None` for a response, which needs no answer.
 pub fn handle(node: &mut SubnetNode, mad: &[u8; MAD_LEN]) -> Option<[u8; MAD_LEN]> {
     let (head, data) = mad.split_at(DATA);
     let mut header = MadHeader::read(head).ok()?.0;
@@ -90,7 +89,8 @@ fn class_port_info(node: &SubnetNode) -> ClassPortInfo {
     }
 }
 
-/// The counters of a port. By the capabilities, the sum of all ports is not supported.
+/// The counters of a port. Port 255, the sum of all, is invalid: AllPortSelect is not among the
+/// capabilities.
 fn counters(node: &mut SubnetNode, port: u8) -> Result<&mut Counters, MadStatus> {
     let is_switch = node.is_switch();
     let port = node.ports.get_mut(usize::from(port)).filter(|_| port > 0 || is_switch);

@@ -1,7 +1,7 @@
 //! Notices about the subnet for subscribers (IBA 13.4.8, 14.4.10).
 //!
-//! Traps of nodes are forwarded; the administrator creates the notices of new and removed ports and
-//! groups.
+//! Traps of nodes are forwarded; subnet administration creates the notices of new and removed ports
+//! and groups.
 
 use super::Administrator;
 use crate::view::View;
@@ -11,7 +11,9 @@ use pollux_wire::mad::notice::{
 };
 
 impl Administrator {
-    /// A sweep has found changes: ports that have left lose their memberships.
+    /// Applies the changes that a sweep has found: ports that have left lose their memberships and
+    /// subscriptions, and subscribers get reports of groups, and of ports in and out of service.
+    /// The first sweep reports no port as new.
     pub(crate) fn handle_changes(&mut self, before: &View, view: &View) {
         let capacity = view.switches().map(|(.., switch)| switch.info.multicast_fdb_cap).min();
         self.groups.set_capacity(capacity.unwrap_or(0).into());
@@ -58,7 +60,8 @@ impl Administrator {
     }
 
     /// Reports a notice to its subscribers; a notice about a port or group, only to subscribers
-    /// that share a partition with it.
+    /// that share a partition with it. The partitions of one that has left are unknown: all
+    /// subscribers get its notice.
     pub(crate) fn report(&mut self, view: &View, notice: Notice) {
         let issuer = view.by_lid(notice.issuer_lid);
         let issuer_gid = issuer.map_or(Gid::NONE, |at| self.gid_of(view, at));
@@ -66,18 +69,18 @@ impl Administrator {
             let at = view.by_gid(self.prefix, gid);
             at.and_then(|at| view.port(at).p_keys.as_deref()).unwrap_or_default()
         };
-        let subject = match notice.details() {
+        let subject_p_keys = match notice.details() {
             TrapDetails::Gid(GidTrap { gid }) => match self.groups.by_mgid(gid) {
                 Some(group) => Some(vec![group.p_key]),
                 None => Some(keys(gid).to_vec()).filter(|keys| !keys.is_empty()),
             },
             _ => None,
         };
-        let may = |gid: Gid| {
-            subject.as_ref().is_none_or(|subject| {
+        let shares_partition = |gid: Gid| {
+            subject_p_keys.as_ref().is_none_or(|subject| {
                 keys(gid).iter().any(|own| subject.iter().any(|other| own.matches(*other)))
             })
         };
-        self.subscriptions.report(NoticeReport { notice, issuer_gid }, may);
+        self.subscriptions.report(NoticeReport { notice, issuer_gid }, shares_partition);
     }
 }

@@ -4,19 +4,19 @@
 //! returns along those. HP is the hop pointer, HC the hop count:
 //!
 //! ```text
-//! out   sender      HP = 0 < HC      HP 1, out by InitialPath[1]
+//! out   requester   HP = 0 < HC      HP 1, out by InitialPath[1]; HC = 0: to the own agent
 //!       switch      0 < HP < HC      ReturnPath[HP] := port in, HP + 1, out by InitialPath[HP]
 //!       last node   HP = HC          ReturnPath[HP] := port in, HP + 1, to the agent
 //! back  last node   HP = HC + 1      HP - 1, out by ReturnPath[HP]
 //!       switch      1 < HP <= HC     HP - 1, out by ReturnPath[HP]
-//!       sender      HP = 1           HP 0, to the requester
+//!       requester   HP = 1           HP 0, to its manager
 //! ```
 //!
-//! A route can have a part routed by LID before and behind the directed part; the two DR LIDs are
-//! the ends of these parts, and permissive without one.
+//! A route can have a part routed by LID before and behind the directed part. DrSLID is the
+//! requester and DrDLID the responder of such a part, or permissive without it.
 //!
-//! A step reads and writes a few bytes in position: parsing and emitting the whole packet at each
-//! node took most of the time of a subnet bring-up.
+//! A step reads and writes a few bytes in place: parsing and emitting the packet at each node would
+//! take most of the time of a subnet bring-up.
 
 use super::Mad;
 use pollux_wire::address::Lid;
@@ -24,7 +24,7 @@ use pollux_wire::mad::smp::DirectedSmp;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirectedPosition {
-    /// The input port; `None` at the sender.
+    /// The input port; `None` where the packet starts.
     pub in_port: Option<u8>,
     pub is_switch: bool,
     pub num_ports: u8,
@@ -43,9 +43,10 @@ pub enum Step {
     Drop,
 }
 
+/// The direction bit, in the first byte of the status.
+const RETURNING: u8 = 0x80;
 /// Offsets of fields of [`DirectedSmp`].
 const STATUS: usize = 4;
-const RETURNING: u8 = 0x80;
 const HOP_POINTER: usize = 6;
 const HOP_COUNT: usize = 7;
 const DR_SLID: usize = 32;

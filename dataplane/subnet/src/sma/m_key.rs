@@ -1,8 +1,8 @@
 //! The M_Key check of a port (IBA 14.2.4).
 //!
-//! A port with an M_Key accepts only requests with this key. A refusal starts the lease: unless a
-//! request with the key comes within the lease period, the key becomes readable, so that a new
-//! subnet manager can learn it.
+//! A port with an M_Key requires it of a Set, and of a Get unless the protection level allows that
+//! without. The first refusal starts the lease, unless its period is 0: if no request with the key
+//! arrives within the period, the protection ends, so that a new subnet manager can read the key.
 
 use super::MadArrival;
 use crate::node::SubnetNode;
@@ -13,8 +13,8 @@ use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
-    All,
-    /// Read access, without the key.
+    Full,
+    /// A Get is answered, with M_Key as 0.
     KeyHidden,
     Refused,
 }
@@ -33,15 +33,15 @@ pub(super) fn check(
         info.m_key_protection = MKeyProtection::NONE;
     }
     if info.m_key == MKey::default() {
-        return Access::All;
+        return Access::Full;
     }
     if info.m_key == smp.m_key {
         port.lease_end = None;
-        return Access::All;
+        return Access::Full;
     }
     let is_get = smp.header.method == Method::GET;
     match info.m_key_protection {
-        MKeyProtection::NONE if is_get => return Access::All,
+        MKeyProtection::NONE if is_get => return Access::Full,
         MKeyProtection::KEY_HIDDEN if is_get => return Access::KeyHidden,
         _ => {}
     }
@@ -50,12 +50,12 @@ pub(super) fn check(
     if port.lease_end.is_none() && !lease.is_zero() {
         port.lease_end = Some(arrival.now + lease);
     }
-    let details = TrapDetails::BadMKey(trap(arrival, smp, bytes));
+    let details = TrapDetails::BadMKey(bad_key_trap(arrival, smp, bytes));
     node.raise(arrival.port, TrapNumber::BAD_M_KEY, details);
     Access::Refused
 }
 
-fn trap(arrival: MadArrival, smp: &LidSmp, bytes: &[u8; 256]) -> BadMKeyTrap {
+fn bad_key_trap(arrival: MadArrival, smp: &LidSmp, bytes: &[u8; 256]) -> BadMKeyTrap {
     let trap = BadMKeyTrap {
         lid: arrival.slid,
         method: smp.header.method,
@@ -69,6 +69,7 @@ fn trap(arrival: MadArrival, smp: &LidSmp, bytes: &[u8; 256]) -> BadMKeyTrap {
     }
     let directed = DirectedSmp::parse(bytes);
     let mut return_path = [0; 30];
+    // Directed routes count from 1.
     return_path.copy_from_slice(&directed.return_path[1..31]);
     let hop_count = directed.hop_count();
     let path_truncated = usize::from(hop_count) > return_path.len();

@@ -1,10 +1,11 @@
 //! Initial sequence numbers (RFC 6528, RFC 9293 3.4.1): a clock, and a keyed hash of both ends.
 //!
-//! A number reveals nothing about those of other address pairs; numbers of the same pair grow with
-//! time, so that segments of an earlier connection are before the next. The clock is faster than
-//! the standard's, as links are: it wraps in 274 s, longer than a segment lives here.
+//! A number reveals nothing about those of other four-tuples. The number of one four-tuple grows by
+//! one in 64 ns, where the standard has 4 us, and wraps in 274 s, longer than a segment lives here.
+//! A connection faster than 125 Mb/s outruns it: while the old connection is known, the number of
+//! the next is taken behind its end (`Tcp::isn`).
 
-#![expect(deprecated, reason = "its successor may be another function in another version")]
+#![expect(deprecated, reason = "its successor, `DefaultHasher`, takes no keys")]
 
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
@@ -29,7 +30,7 @@ impl IsnSecret {
         (self.hash(ends, [0; 2]) as u32).wrapping_add(clock)
     }
 
-    /// A hash of both addresses and of `words`.
+    /// A hash of both addresses and ports, and of `words`.
     pub(super) fn hash(&self, (local, remote): (SocketAddr, SocketAddr), words: [u64; 2]) -> u64 {
         let mut hasher = SipHasher::new_with_keys(self.keys[0], self.keys[1]);
         for end in [local, remote] {

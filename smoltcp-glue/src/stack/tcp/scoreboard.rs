@@ -2,18 +2,19 @@
 //! 9002 6.1).
 //!
 //! ```text
-//!          sent              its number + 3, or later and long after, has arrived
+//!          sent              a transmission 3 later has arrived, or any later one in time
 //!   (new) -------> in flight ------------------------------------------------------> lost
 //!                     |  ^                                                             |
 //!         acknowledged|  +------------------------ retransmitted ----------------------+
 //!                     v
-//!                  arrived --everything before has, too--> (removed)
+//!                  arrived ------ cumulative ACK ------> (removed)
 //! ```
 //!
 //! Every transmission has a number, so that the loss of a retransmission is detected like the
-//! first: by later transmissions that have arrived. Fewer than three that arrive early are taken
-//! for reordering. Sequence numbers are compared within half of their space, from the first
-//! unacknowledged one.
+//! first: by later transmissions that have arrived. Fewer than three are taken for reordering until
+//! the time threshold. An ACK may still find a lost range arrived, and a receiver that drops what
+//! it acknowledged selectively makes an arrived one lost. Sequence numbers are compared modulo
+//! 2^32, so they lie within 2^31 of each other.
 
 use pollux_verbs::time::Time;
 use std::collections::VecDeque;
@@ -41,7 +42,7 @@ struct Record {
     number: u64,
     at: Time,
     state: RecordState,
-    /// It is a retransmission, so an acknowledgment may be of either.
+    /// Recorded before, so that an acknowledgment may be of the earlier transmission.
     is_again: bool,
     /// `at` is the time of transmission.
     is_timed: bool,

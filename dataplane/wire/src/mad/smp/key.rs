@@ -4,7 +4,8 @@
 
 use core::fmt;
 
-/// A management key: required to change a port's settings (IBA 14.2.4). 0 means no protection.
+/// A management key: required to change a port's settings, and to read them if the protection level
+/// says so (IBA 14.2.4). 0 means no protection.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct MKey(pub u64);
 

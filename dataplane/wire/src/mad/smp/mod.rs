@@ -76,9 +76,9 @@ layout! {
     pub struct DirectedSmp: 256 bytes {
         0:0    192  header: MadHeader,
         24:0    64  m_key: MKey,
-        /// Where the directed part begins; permissive if at the sender.
+        /// The requester, if a part routed by LID is before the directed one; else permissive.
         32:0    16  dr_slid: Lid,
-        /// Where the directed part ends; permissive if at the receiver.
+        /// The responder, if a part routed by LID is behind the directed one; else permissive.
         34:0    16  dr_dlid: Lid,
         64:0   512  data: [u8; 64],
         /// The port by which the packet leaves for its n-th hop; there is no hop 0.

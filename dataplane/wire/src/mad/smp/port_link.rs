@@ -5,12 +5,13 @@ use crate::units::Rate;
 codes! {
     /// Logical state of a link (IBA 7.2.7).
     pub struct PortState(u8) {
-        /// When set, not when read.
+        /// In a Set only: leaves the state unchanged.
         NO_CHANGE = 0,
         DOWN = 1,
         INITIALIZE = 2,
         ARMED = 3,
         ACTIVE = 4,
+        /// As verbs report it; never in PortInfo.
         ACTIVE_DEFER = 5,
     }
 }
@@ -18,7 +19,7 @@ codes! {
 codes! {
     /// Physical state of a link (IBA 14.2.5.6).
     pub struct PortPhysState(u8) {
-        /// When set, not when read.
+        /// In a Set only: leaves the state unchanged.
         NO_CHANGE = 0,
         SLEEP = 1,
         POLLING = 2,
@@ -31,7 +32,7 @@ codes! {
 }
 
 flags! {
-    /// Widths of a link: those that it can have, or the one that it has (IBA 14.2.5.6).
+    /// Widths of a link: supported, enabled or active (IBA 14.2.5.6).
     pub struct LinkWidth(u8) {
         X1 = 1 << 0,
         X4 = 1 << 1,
@@ -42,6 +43,7 @@ flags! {
 }
 
 impl LinkWidth {
+    /// In a Set: enables all that are supported.
     pub const ALL_SUPPORTED: Self = Self(0xff);
 
     /// How many lanes; none unless this is exactly one width.
@@ -58,8 +60,7 @@ impl LinkWidth {
 }
 
 flags! {
-    /// Speeds of a lane up to 10 Gb/s: those that it can have, or the one that it has
-    /// (IBA 14.2.5.6).
+    /// Speeds of a lane up to 10 Gb/s: supported, enabled or active (IBA 14.2.5.6).
     pub struct LinkSpeed(u8) {
         SDR = 1 << 0,
         DDR = 1 << 1,
@@ -68,6 +69,7 @@ flags! {
 }
 
 impl LinkSpeed {
+    /// In a Set: enables all that are supported.
     pub const ALL_SUPPORTED: Self = Self(0xf);
 
     /// Nominal Mb/s of a lane; none unless this is exactly one speed.
@@ -82,7 +84,7 @@ impl LinkSpeed {
 }
 
 flags! {
-    /// Speeds of a lane above 10 Gb/s (IBA 14.2.5.6).
+    /// Speeds of a lane above 10 Gb/s: supported, enabled or active (IBA 14.2.5.6).
     pub struct LinkSpeedExt(u8) {
         FDR = 1 << 0,
         EDR = 1 << 1,
@@ -104,7 +106,8 @@ impl LinkSpeedExt {
     }
 }
 
-/// The rate of a link with this width and speed. Without `speed_ext`, `speed` counts.
+/// The rate of a link with this width, and the speed of `speed_ext` if it has one, else of `speed`.
+/// `None` unless each is exactly one and the product is a [`Rate`], which 12x NDR is not.
 pub(super) fn rate(width: LinkWidth, speed: LinkSpeed, speed_ext: LinkSpeedExt) -> Option<Rate> {
     let lane_megabits = if speed_ext == LinkSpeedExt::NONE {
         speed.lane_megabits()?
