@@ -8,10 +8,12 @@ use pollux_wire::address::{Gid, Qpn};
 use pollux_wire::ethernet::MacAddress;
 use pollux_wire::ip::arp::HardwareAddress;
 use pollux_wire::ip::link_address::LinkAddress;
-use pollux_wire::ip::nd_option::NdOption;
+use pollux_wire::ip::nd_option::LinkLayerAddress;
 use std::fmt;
 
-pub trait InterfaceAddress: HardwareAddress + Copy + Default + Eq + fmt::Debug {
+pub trait InterfaceAddress:
+    HardwareAddress + Into<LinkLayerAddress> + Copy + Default + Eq + fmt::Debug
+{
     /// The part of the address that identifies the interface.
     type Key: Copy + Ord + fmt::Debug;
 
@@ -28,15 +30,8 @@ pub trait InterfaceAddress: HardwareAddress + Copy + Default + Eq + fmt::Debug {
     #[must_use]
     fn without_offers(self) -> Self;
 
-    fn source_option(self) -> NdOption<'static>;
-
-    fn target_option(self) -> NdOption<'static>;
-
-    /// The address in a source option of this kind of link.
-    fn of_source_option(option: &NdOption<'_>) -> Option<Self>;
-
-    /// The address in a target option of this kind of link.
-    fn of_target_option(option: &NdOption<'_>) -> Option<Self>;
+    /// The address, if it is of this kind of link.
+    fn of_link(address: LinkLayerAddress) -> Option<Self>;
 
     fn is_same(&self, other: &Self) -> bool {
         self.key() == other.key()
@@ -64,25 +59,10 @@ impl InterfaceAddress for LinkAddress {
         self.without_flags()
     }
 
-    fn source_option(self) -> NdOption<'static> {
-        NdOption::SourceLinkAddress(self)
-    }
-
-    fn target_option(self) -> NdOption<'static> {
-        NdOption::TargetLinkAddress(self)
-    }
-
-    fn of_source_option(option: &NdOption<'_>) -> Option<Self> {
-        match *option {
-            NdOption::SourceLinkAddress(address) => Some(address),
-            _ => None,
-        }
-    }
-
-    fn of_target_option(option: &NdOption<'_>) -> Option<Self> {
-        match *option {
-            NdOption::TargetLinkAddress(address) => Some(address),
-            _ => None,
+    fn of_link(address: LinkLayerAddress) -> Option<Self> {
+        match address {
+            LinkLayerAddress::InfiniBand(address) => Some(address),
+            LinkLayerAddress::Ethernet(_) => None,
         }
     }
 }
@@ -106,25 +86,10 @@ impl InterfaceAddress for MacAddress {
         self
     }
 
-    fn source_option(self) -> NdOption<'static> {
-        NdOption::SourceMacAddress(self)
-    }
-
-    fn target_option(self) -> NdOption<'static> {
-        NdOption::TargetMacAddress(self)
-    }
-
-    fn of_source_option(option: &NdOption<'_>) -> Option<Self> {
-        match *option {
-            NdOption::SourceMacAddress(address) => Some(address),
-            _ => None,
-        }
-    }
-
-    fn of_target_option(option: &NdOption<'_>) -> Option<Self> {
-        match *option {
-            NdOption::TargetMacAddress(address) => Some(address),
-            _ => None,
+    fn of_link(address: LinkLayerAddress) -> Option<Self> {
+        match address {
+            LinkLayerAddress::Ethernet(address) => Some(address),
+            LinkLayerAddress::InfiniBand(_) => None,
         }
     }
 }
@@ -142,14 +107,12 @@ mod tests {
     }
 
     #[test]
-    fn an_option_is_of_one_kind_of_link() {
+    fn an_address_is_of_one_kind_of_link() {
         let mac = MacAddress([2, 0, 0, 0, 0, 1]);
-        assert_eq!(MacAddress::of_source_option(&mac.source_option()), Some(mac));
-        assert_eq!(MacAddress::of_target_option(&mac.target_option()), Some(mac));
-        assert_eq!(MacAddress::of_target_option(&mac.source_option()), None);
-        assert_eq!(LinkAddress::of_source_option(&mac.source_option()), None);
+        assert_eq!(MacAddress::of_link(mac.into()), Some(mac));
+        assert_eq!(LinkAddress::of_link(mac.into()), None);
         let link = LinkAddress::default();
-        assert_eq!(LinkAddress::of_source_option(&link.source_option()), Some(link));
-        assert_eq!(MacAddress::of_source_option(&link.source_option()), None);
+        assert_eq!(LinkAddress::of_link(link.into()), Some(link));
+        assert_eq!(MacAddress::of_link(link.into()), None);
     }
 }

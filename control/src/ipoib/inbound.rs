@@ -17,7 +17,7 @@ use pollux_wire::ip::ipv6::Ipv6Packet;
 use pollux_wire::ip::ipv6_ext::UpperLayer;
 use pollux_wire::ip::link_address::LinkAddress;
 use pollux_wire::ip::nd::{NdBody, NdMessage};
-use pollux_wire::ip::nd_option::NdOption;
+use pollux_wire::ip::nd_option::{LinkLayerAddress, NdOption};
 use pollux_wire::mad::sa::PathRecord;
 use std::net::IpAddr;
 
@@ -185,8 +185,8 @@ fn claimed_by_discovery(packet: &[u8]) -> Option<LinkAddress> {
     let message = NdMessage::parse(upper.payload).ok()?;
     let is_redirect = matches!(message.body, NdBody::Redirect(_));
     message.options.iter().find_map(|option| match option {
-        NdOption::SourceLinkAddress(own) => Some(own),
-        NdOption::TargetLinkAddress(own) if !is_redirect => Some(own),
+        NdOption::Source(LinkLayerAddress::InfiniBand(own)) => Some(own),
+        NdOption::Target(LinkLayerAddress::InfiniBand(own)) if !is_redirect => Some(own),
         _ => None,
     })
 }

@@ -180,7 +180,7 @@ impl<L: InterfaceAddress> Nd<L> {
                 (To::group_of(group.into()), group)
             }
         };
-        let link = [self.config.link.source_option()];
+        let link = [NdOption::Source(self.config.link.into())];
         let body = NdBody::NeighborSolicitation(NeighborSolicitation { target });
         self.send(to, source, destination, body, &link);
     }
@@ -276,8 +276,12 @@ impl<L: InterfaceAddress> Nd<L> {
         }
         let mut received = Received { source, destination, source_link: None, target_link: None };
         for option in message.options.iter() {
-            received.source_link = L::of_source_option(&option).or(received.source_link);
-            received.target_link = L::of_target_option(&option).or(received.target_link);
+            let (link, address) = match option {
+                NdOption::Source(address) => (&mut received.source_link, address),
+                NdOption::Target(address) => (&mut received.target_link, address),
+                _ => continue,
+            };
+            *link = L::of_link(address).or(*link);
         }
         let links = [received.source_link, received.target_link];
         if links.iter().flatten().any(|address| !address.is_interface()) {
@@ -405,7 +409,7 @@ impl<L: InterfaceAddress> Nd<L> {
             override_cached: true,
             target: ip,
         });
-        let link = [self.config.link.target_option()];
+        let link = [NdOption::Target(self.config.link.into())];
         self.send(to, ip, destination, body, &link);
     }
 
@@ -413,7 +417,7 @@ impl<L: InterfaceAddress> Nd<L> {
     fn send_router_solicitation(&mut self) {
         let mut ours = self.own.iter().filter(|(_, state)| state.is_ours());
         let local = ours.find(|(ip, _)| ip.is_unicast_link_local()).map(|(&ip, _)| ip);
-        let link = [self.config.link.source_option()];
+        let link = [NdOption::Source(self.config.link.into())];
         let options = if local.is_some() { &link[..] } else { &[] };
         let source = local.unwrap_or(Ipv6Addr::UNSPECIFIED);
         let to = To::group_of(ALL_ROUTERS.into());

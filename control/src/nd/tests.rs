@@ -56,7 +56,7 @@ fn packet(
 }
 
 fn solicitation(source: Ipv6Addr, target: Ipv6Addr, link: Option<LinkAddress>) -> Vec<u8> {
-    let options: Vec<_> = link.map(NdOption::SourceLinkAddress).into_iter().collect();
+    let options: Vec<_> = link.map(|link| NdOption::Source(link.into())).into_iter().collect();
     let body = NdBody::NeighborSolicitation(NeighborSolicitation { target });
     packet(source, solicited_node(target), 255, body, &options)
 }
@@ -68,7 +68,7 @@ fn advertisement(destination: Ipv6Addr, solicited: bool, target: Ipv6Addr, qpn: 
         override_cached: true,
         target,
     });
-    packet(target, destination, 255, body, &[NdOption::TargetLinkAddress(link(qpn))])
+    packet(target, destination, 255, body, &[NdOption::Target(link(qpn).into())])
 }
 
 fn frames(nd: &mut Nd) -> Vec<LinkFrame> {
@@ -201,7 +201,7 @@ fn routers_are_asked_for_until_one_answers() {
     };
     let prefix = PrefixInformation { prefix_length: 64, ..PrefixInformation::default() };
     let options = [
-        NdOption::SourceLinkAddress(link(9)),
+        NdOption::Source(link(9).into()),
         NdOption::Mtu(2044),
         NdOption::Mtu(100),
         NdOption::Prefix(prefix),
@@ -251,7 +251,7 @@ fn a_new_own_queue_pair_is_announced() {
     let (_, message) = parsed(&told[0]);
     assert!(matches!(message.body, NdBody::NeighborAdvertisement(body) if body.override_cached));
     let options: Vec<_> = message.options.iter().collect();
-    assert_eq!(options, [NdOption::TargetLinkAddress(link(8))]);
+    assert_eq!(options, [NdOption::Target(link(8).into())]);
 }
 
 #[test]
@@ -290,7 +290,7 @@ fn a_redirect_names_a_way_on_the_link() {
     let destination: Ipv6Addr = "2001:db8::5".parse().unwrap();
     let redirect = |target, source| {
         let body = NdBody::Redirect(Redirect { target, destination });
-        packet(source, local(1), 255, body, &[NdOption::TargetLinkAddress(link(5))])
+        packet(source, local(1), 255, body, &[NdOption::Target(link(5).into())])
     };
     nd.handle_packet(&redirect(destination, local(9)));
     let told = events(&mut nd);

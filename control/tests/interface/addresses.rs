@@ -148,7 +148,7 @@ fn advertisement(world: &World, lifetime: u16) -> Vec<u8> {
     let body =
         RouterAdvertisement { router_lifetime_seconds: lifetime, ..RouterAdvertisement::default() };
     let link: LinkAddress = world.hosts[1].interface.row().address;
-    let options = [NdOption::SourceLinkAddress(link), NdOption::Prefix(prefix)];
+    let options = [NdOption::Source(link.into()), NdOption::Prefix(prefix)];
     let message =
         NdMessage { body: NdBody::RouterAdvertisement(body), options: List::of(&options) };
     let header = Ipv6Header {

@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn advertisement_matches_bytes_made_by_hand() {
-        let options = [NdOption::TargetLinkAddress(address())];
+        let options = [NdOption::Target(address().into())];
         let target: Ipv6Addr = "fe80::202:c903:0:1001".parse().unwrap();
         let body = NdBody::NeighborAdvertisement(NeighborAdvertisement {
             router: false,
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn every_kind_round_trips() {
-        let options = [NdOption::SourceLinkAddress(address()), NdOption::Mtu(2044)];
+        let options = [NdOption::Source(address().into()), NdOption::Mtu(2044)];
         let advertisement = RouterAdvertisement {
             cur_hop_limit: 64,
             managed: false,

@@ -77,13 +77,53 @@ layout! {
     }
 }
 
+/// An address in a source or target option; the length of the option tells the kind of link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkLayerAddress {
+    InfiniBand(LinkAddress),
+    Ethernet(MacAddress),
+}
+
+impl LinkLayerAddress {
+    fn parse(option: &[u8]) -> Option<Self> {
+        if let Ok(option) = option.try_into() {
+            return Some(Self::Ethernet(MacAddressOption::parse(option).address));
+        }
+        Some(Self::InfiniBand(LinkAddressOption::parse(option.try_into().ok()?).address))
+    }
+
+    const fn option_len(self) -> usize {
+        match self {
+            Self::InfiniBand(_) => LinkAddressOption::LEN,
+            Self::Ethernet(_) => MacAddressOption::LEN,
+        }
+    }
+
+    fn write(self, out: &mut [u8]) -> Result<&mut [u8], WireError> {
+        match self {
+            Self::InfiniBand(address) => LinkAddressOption { address }.write(out),
+            Self::Ethernet(address) => MacAddressOption { address }.write(out),
+        }
+    }
+}
+
+impl From<LinkAddress> for LinkLayerAddress {
+    fn from(address: LinkAddress) -> Self {
+        Self::InfiniBand(address)
+    }
+}
+
+impl From<MacAddress> for LinkLayerAddress {
+    fn from(address: MacAddress) -> Self {
+        Self::Ethernet(address)
+    }
+}
+
 /// An option that this crate reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NdOption<'a> {
-    SourceLinkAddress(LinkAddress),
-    TargetLinkAddress(LinkAddress),
-    SourceMacAddress(MacAddress),
-    TargetMacAddress(MacAddress),
+    Source(LinkLayerAddress),
+    Target(LinkLayerAddress),
     Prefix(PrefixInformation),
     /// The front of a packet that is redirected, padded to a multiple of 8 bytes.
     RedirectedHeader(&'a [u8]),
@@ -107,14 +147,12 @@ impl<'a> NdOption<'a> {
     /// The option that fills `bytes`, if its type is known and has that length.
     fn known(kind: NdOptionType, bytes: &'a [u8]) -> Option<Self> {
         match kind {
-            NdOptionType::SOURCE_LINK_LAYER_ADDRESS => match bytes.try_into() {
-                Ok(mac) => Some(Self::SourceMacAddress(MacAddressOption::parse(mac).address)),
-                Err(_) => Some(Self::SourceLinkAddress(link_address(bytes)?)),
-            },
-            NdOptionType::TARGET_LINK_LAYER_ADDRESS => match bytes.try_into() {
-                Ok(mac) => Some(Self::TargetMacAddress(MacAddressOption::parse(mac).address)),
-                Err(_) => Some(Self::TargetLinkAddress(link_address(bytes)?)),
-            },
+            NdOptionType::SOURCE_LINK_LAYER_ADDRESS => {
+                LinkLayerAddress::parse(bytes).map(Self::Source)
+            }
+            NdOptionType::TARGET_LINK_LAYER_ADDRESS => {
+                LinkLayerAddress::parse(bytes).map(Self::Target)
+            }
             NdOptionType::PREFIX_INFORMATION => {
                 Some(Self::Prefix(PrefixInformation::parse(bytes.try_into().ok()?)))
             }
@@ -134,12 +172,8 @@ impl<'a> NdOption<'a> {
 
     const fn kind(&self) -> NdOptionType {
         match self {
-            Self::SourceLinkAddress(_) | Self::SourceMacAddress(_) => {
-                NdOptionType::SOURCE_LINK_LAYER_ADDRESS
-            }
-            Self::TargetLinkAddress(_) | Self::TargetMacAddress(_) => {
-                NdOptionType::TARGET_LINK_LAYER_ADDRESS
-            }
+            Self::Source(_) => NdOptionType::SOURCE_LINK_LAYER_ADDRESS,
+            Self::Target(_) => NdOptionType::TARGET_LINK_LAYER_ADDRESS,
             Self::Prefix(_) => NdOptionType::PREFIX_INFORMATION,
             Self::RedirectedHeader(_) => NdOptionType::REDIRECTED_HEADER,
             Self::Mtu(_) => NdOptionType::MTU,
@@ -147,10 +181,6 @@ impl<'a> NdOption<'a> {
             Self::Unknown { kind, .. } => *kind,
         }
     }
-}
-
-fn link_address(bytes: &[u8]) -> Option<LinkAddress> {
-    Some(LinkAddressOption::parse(bytes.try_into().ok()?).address)
 }
 
 impl<'a> Item<'a> for NdOption<'a> {
@@ -166,8 +196,7 @@ impl<'a> Item<'a> for NdOption<'a> {
 
     fn wire_len(&self) -> usize {
         let len = match self {
-            Self::SourceLinkAddress(_) | Self::TargetLinkAddress(_) => LinkAddressOption::LEN,
-            Self::SourceMacAddress(_) | Self::TargetMacAddress(_) => MacAddressOption::LEN,
+            Self::Source(address) | Self::Target(address) => address.option_len(),
             Self::Prefix(_) => PrefixInformation::LEN,
             Self::RedirectedHeader(packet) => REDIRECTED_HEADER_LEN + packet.len(),
             Self::Mtu(_) => MtuOption::LEN,
@@ -186,11 +215,8 @@ impl<'a> Item<'a> for NdOption<'a> {
         let (own, after) = super::split_mut(format, out, self.wire_len())?;
         own.fill(0);
         match self {
-            Self::SourceLinkAddress(address) | Self::TargetLinkAddress(address) => {
-                LinkAddressOption { address: *address }.write(own)?;
-            }
-            Self::SourceMacAddress(address) | Self::TargetMacAddress(address) => {
-                MacAddressOption { address: *address }.write(own)?;
+            Self::Source(address) | Self::Target(address) => {
+                address.write(own)?;
             }
             Self::Prefix(prefix) => {
                 prefix.write(own)?;
@@ -234,10 +260,8 @@ mod tests {
     #[test]
     fn link_address_option_has_three_units_and_two_zeros_before_the_address() {
         let gid = Gid::new(Gid::DEFAULT_PREFIX, Guid(0x0002_c903_0000_1001));
-        let address = LinkAddress { rc: true, uc: false, qpn: Qpn(0x48), gid };
-        for (option, kind) in
-            [(NdOption::SourceLinkAddress(address), 1), (NdOption::TargetLinkAddress(address), 2)]
-        {
+        let address = LinkAddress { rc: true, uc: false, qpn: Qpn(0x48), gid }.into();
+        for (option, kind) in [(NdOption::Source(address), 1), (NdOption::Target(address), 2)] {
             let bytes = written(&option);
             assert_eq!(bytes[..8], [kind, 3, 0, 0, 0x80, 0, 0, 0x48]);
             assert_eq!((bytes.len(), &bytes[8..]), (24, &gid.0[..]));
@@ -247,10 +271,8 @@ mod tests {
 
     #[test]
     fn an_address_of_ethernet_has_one_unit() {
-        let address = MacAddress([2, 0, 0x5e, 0, 0, 1]);
-        for (option, kind) in
-            [(NdOption::SourceMacAddress(address), 1), (NdOption::TargetMacAddress(address), 2)]
-        {
+        let address = MacAddress([2, 0, 0x5e, 0, 0, 1]).into();
+        for (option, kind) in [(NdOption::Source(address), 1), (NdOption::Target(address), 2)] {
             let bytes = written(&option);
             assert_eq!(bytes[..], [kind, 1, 2, 0, 0x5e, 0, 0, 1]);
             assert_eq!(NdOption::read(&bytes), Ok(Some((option, &[][..]))));

@@ -19,7 +19,7 @@ use pollux_wire::ip::mld::MldMessage;
 use pollux_wire::ip::nd::{
     NdBody, NdMessage, NeighborAdvertisement, NeighborSolicitation, Redirect, RouterAdvertisement,
 };
-use pollux_wire::ip::nd_option::{NdOption, NdOptionType, PrefixInformation};
+use pollux_wire::ip::nd_option::{LinkLayerAddress, NdOption, NdOptionType, PrefixInformation};
 use pollux_wire::ip::tcp::{self, TcpHeader, TcpOption};
 use pollux_wire::ip::udp::{self, UdpHeader};
 use std::net::Ipv6Addr;
@@ -204,8 +204,8 @@ fn printed(address: LinkAddress) -> String {
     format!("0000{}", hex(&emitted(address)))
 }
 
-const SOURCE: [NdOption<'_>; 1] = [NdOption::SourceLinkAddress(LINK_ADDRESS)];
-const TARGET: [NdOption<'_>; 1] = [NdOption::TargetLinkAddress(LINK_ADDRESS)];
+const SOURCE: [NdOption<'_>; 1] = [NdOption::Source(LinkLayerAddress::InfiniBand(LINK_ADDRESS))];
+const TARGET: [NdOption<'_>; 1] = [NdOption::Target(LinkLayerAddress::InfiniBand(LINK_ADDRESS))];
 
 #[test]
 fn router_advertisement_with_every_option() {
