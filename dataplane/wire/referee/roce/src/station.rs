@@ -19,7 +19,7 @@ use pollux_wire::ip::icmpv6;
 use pollux_wire::ip::ipv6::{Ipv6Header, Ipv6Packet};
 use pollux_wire::ip::list::List;
 use pollux_wire::ip::nd::{NdBody, NdMessage, NeighborAdvertisement, NeighborSolicitation};
-use pollux_wire::ip::nd_option::{NdOption, NdOptionType};
+use pollux_wire::ip::nd_option::{LinkLayerAddress, NdOption};
 use pollux_wire::packet::{PACKET_LEN_MAX, Packet};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -256,8 +256,11 @@ impl Station {
         let message = NdMessage::parse(packet.payload())?;
         match message.body {
             NdBody::NeighborSolicitation(NeighborSolicitation { target }) => {
-                let source =
-                    link_address(&message, NdOptionType::SOURCE_LINK_LAYER_ADDRESS).unwrap_or(from);
+                let source = message.options.iter().find_map(|option| match option {
+                    NdOption::Source(LinkLayerAddress::Ethernet(mac)) => Some(mac),
+                    _ => None,
+                });
+                let source = source.unwrap_or(from);
                 self.learn(now, Gid(ip.source.octets()), source)?;
                 if !self.gids.contains(&Gid(target.octets())) {
                     return Err(StationDrop::NotOurs);
@@ -266,7 +269,10 @@ impl Station {
                 self.send(answer)
             }
             NdBody::NeighborAdvertisement(NeighborAdvertisement { target, .. }) => {
-                let mac = link_address(&message, NdOptionType::TARGET_LINK_LAYER_ADDRESS);
+                let mac = message.options.iter().find_map(|option| match option {
+                    NdOption::Target(LinkLayerAddress::Ethernet(mac)) => Some(mac),
+                    _ => None,
+                });
                 self.learn(now, Gid(target.octets()), mac.unwrap_or(from))
             }
             _ => Err(StationDrop::Other),
@@ -280,7 +286,7 @@ impl Station {
             Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | u16::from(a), u16::from_be_bytes([b, c]));
         let body = NdBody::NeighborSolicitation(NeighborSolicitation { target });
         let to = (MacAddress::of_group(Gid(group.octets())), group);
-        self.nd(to, source, body, NdOptionType::SOURCE_LINK_LAYER_ADDRESS)
+        self.nd(to, source, body, NdOption::Source(self.mac.into()))
     }
 
     /// Answers a solicitation; to all nodes, if the sender has no address yet (RFC 4861 7.2.4).
@@ -302,7 +308,7 @@ impl Station {
             override_cached: true,
             target,
         });
-        self.nd(to, target, body, NdOptionType::TARGET_LINK_LAYER_ADDRESS)
+        self.nd(to, target, body, NdOption::Target(self.mac.into()))
     }
 
     fn nd(
@@ -310,11 +316,9 @@ impl Station {
         (destination_mac, destination): (MacAddress, Ipv6Addr),
         source: Ipv6Addr,
         body: NdBody,
-        option: NdOptionType,
+        option: NdOption<'_>,
     ) -> Result<Vec<u8>, StationDrop> {
-        // The known form of this option has a link address of InfiniBand; Ethernet's is as long as
-        // the shortest unknown one.
-        let options = [NdOption::Unknown { kind: option, body: &self.mac.0 }];
+        let options = [option];
         let message = NdMessage { body, options: List::of(&options) };
         let header = EthernetHeader {
             destination: destination_mac,
@@ -336,14 +340,6 @@ impl Station {
             Ok(Ipv6Header::LEN + len)
         })
     }
-}
-
-/// The option of this type that has an Ethernet address.
-fn link_address(message: &NdMessage<'_>, wanted: NdOptionType) -> Option<MacAddress> {
-    message.options.iter().find_map(|option| match option {
-        NdOption::Unknown { kind, body } if kind == wanted => body.try_into().ok().map(MacAddress),
-        _ => None,
-    })
 }
 
 /// A frame of this header and the output of `write`, of at most `bytes_max` bytes.
