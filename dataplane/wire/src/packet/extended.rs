@@ -1,7 +1,48 @@
 //! Extended transport headers between BTH and payload, by opcode (IBA 9.2.1).
 
-use super::{Aeth, AtomicAckEth, AtomicEth, Deth, Ieth, ImmDt, Rdeth, Reth};
+use super::{Aeth, AtomicAckEth, AtomicEth};
 use crate::WireError;
+use crate::{address::Qpn, keys::QKey};
+
+layout! {
+    /// In every packet of RD: the end-to-end context that makes it reliable (IBA 9.3.1).
+    pub struct Rdeth: 4 bytes {
+        1:0   24  ee_context: u32,
+    }
+}
+
+layout! {
+    /// In every packet of UD, and in the requests of RD (IBA 9.3.2).
+    pub struct Deth: 8 bytes {
+        /// Must be that of the receiving queue pair.
+        0:0   32  qkey: QKey,
+        5:0   24  src_qp: Qpn,
+    }
+}
+
+layout! {
+    /// In the first packet of an RDMA WRITE, and in an RDMA READ request (IBA 9.3.3).
+    pub struct Reth: 16 bytes {
+        0:0   64  va: u64,
+        8:0   32  rkey: u32,
+        /// Bytes of the message.
+        12:0  32  dma_len: u32,
+    }
+}
+
+layout! {
+    /// Immediate data: behind all other headers of the packet that ends a message (IBA 9.3.6).
+    pub struct ImmDt: 4 bytes {
+        0:0   32  data: u32,
+    }
+}
+
+layout! {
+    /// In the packet that ends a SEND with invalidate (IBA 9.3.7).
+    pub struct Ieth: 4 bytes {
+        0:0   32  rkey: u32,
+    }
+}
 
 /// The extended headers behind the BTH, in this order. In RD, the RDETH and in requests the DETH
 /// precede them.
@@ -148,5 +189,26 @@ impl RdHeaders {
 
     pub const fn bytes(is_request: bool) -> usize {
         if is_request { Rdeth::LEN + Deth::LEN } else { Rdeth::LEN }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deth_reserves_its_byte_four() {
+        let deth = Deth { qkey: QKey(0x0b1b), src_qp: Qpn(0x48) };
+        assert_eq!(Deth::parse(&[0, 0, 0x0b, 0x1b, 0xff, 0, 0, 0x48]), deth);
+        assert_eq!(deth.emit(), [0, 0, 0x0b, 0x1b, 0, 0, 0, 0x48]);
+    }
+
+    #[test]
+    fn reth_matches_that_of_ibas_sample_packet() {
+        let bytes =
+            [0x01, 0x71, 0x0a, 0x1c, 0x01, 0x5d, 0x40, 0x02, 0x38, 0xf2, 0x7a, 0x05, 0, 0, 0, 14];
+        let reth = Reth { va: 0x0171_0a1c_015d_4002, rkey: 0x38f2_7a05, dma_len: 14 };
+        assert_eq!(Reth::parse(&bytes), reth);
+        assert_eq!(reth.emit(), bytes);
     }
 }

@@ -1,40 +1,30 @@
 //! Packets on a link: LRH, optional GRH, BTH, extended headers, payload, and two CRCs (IBA 5.2).
 //!
-//! Each header has a file of its own. [`Packet`] is the checked view of a received packet,
-//! [`Headers`] has the headers of a packet to send; [`opcode`] determines the [`Extended`] headers
-//! of a packet, [`crc`] makes and verifies its CRCs. [`raw`] packets have no InfiniBand transport.
+//! [`Packet`] is the checked view of a received packet, [`Headers`] has the headers of a packet to
+//! send; [`opcode`] determines the [`Extended`] headers of a packet, [`crc`] makes and verifies its
+//! CRCs. [`raw`] packets have no InfiniBand transport.
 
 pub mod aeth;
 pub mod atomic_eth;
 pub mod bth;
 pub mod crc;
-pub mod deth;
 mod extended;
 pub mod grh;
 mod headers;
-pub mod ieth;
-pub mod immdt;
 pub mod lrh;
 pub mod opcode;
 pub mod raw;
-pub mod rdeth;
-pub mod reth;
 mod view;
 
 pub use aeth::{Aeth, Credits, NakCode, RnrTimer, Syndrome};
 pub use atomic_eth::{AtomicAckEth, AtomicEth};
 pub use bth::Bth;
-pub use deth::Deth;
-pub use extended::{Extended, ExtendedKind, RdHeaders};
+pub use extended::{Deth, Extended, ExtendedKind, Ieth, ImmDt, RdHeaders, Rdeth, Reth};
 pub use grh::Grh;
 pub use headers::{Headers, seal, seal_hop};
-pub use ieth::Ieth;
-pub use immdt::ImmDt;
 pub use lrh::{Lnh, Lrh};
 pub use opcode::{Opcode, Operation, PayloadRule, Transport};
 pub use raw::{RawHeader, RawPacket, Rwh};
-pub use rdeth::Rdeth;
-pub use reth::Reth;
 pub use view::Packet;
 
 /// Bytes of both CRCs, behind every payload.
