@@ -47,7 +47,7 @@ pub use crate::effects::{
 };
 pub use config::{GroupTerms, InterfaceConfig};
 pub use lease::LeaseRow;
-pub use rows::{GroupRow, InterfaceRow, Load, PathRow, PeerRow};
+pub use rows::{GROUP_STATES, GroupRow, InterfaceRow, Load, PathRow, PeerRow};
 pub use snapshot::InterfaceSnapshot;
 pub use state::{InterfaceState, PortBinding};
 

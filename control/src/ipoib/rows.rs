@@ -25,6 +25,9 @@ pub struct InterfaceRow {
     pub link: Option<LinkProperties>,
 }
 
+/// The names of all states of a group.
+pub const GROUP_STATES: [&str; 5] = ["asked", "joined", "send-only", "missing", "refused"];
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupRow {
     pub mgid: Gid,

@@ -11,17 +11,14 @@ use crate::interface::IpoibLink;
 use crate::telemetry::exposition::{Exposition, MetricFamily, MetricValue, MetricsFormat, Samples};
 use crate::telemetry::families as all;
 use pollux_control::icmp::IcmpSentKind;
-use pollux_control::ipoib::Load;
+use pollux_control::ipoib::connected::CONNECTION_STATES;
+use pollux_control::ipoib::{GROUP_STATES, Load};
 use pollux_control::router::kernel_routes::KernelRoutesCounters;
 use pollux_control::sa::SaResults;
 use pollux_dataplane::engine::counts::WorkerCounts;
 use pollux_verbs::time::Time;
 use std::collections::BTreeMap;
 
-/// The states of connections and of groups, as reports name them: states without members have
-/// samples, so that a rule of an alert finds them.
-const CONNECTION_STATES: [&str; 5] = ["making", "asked", "accepted", "open", "ending"];
-const GROUP_STATES: [&str; 5] = ["asked", "joined", "send-only", "missing", "refused"];
 /// The usual length of a body without interfaces, and of the samples of one.
 const BYTES: usize = 8 << 10;
 const INTERFACE_BYTES: usize = 16 << 10;
@@ -269,7 +266,8 @@ fn add_each<'a, Value: Into<MetricValue>>(
     }
 }
 
-/// Adds how many are in each state, zeros included.
+/// Adds how many are in each state. States without members have samples too, so that a rule of an
+/// alert finds them.
 fn add_states<'a>(
     samples: &mut Samples<'_>,
     interface: &str,

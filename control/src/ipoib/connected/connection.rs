@@ -32,6 +32,9 @@ pub(super) enum State {
     },
 }
 
+/// The names of all states.
+pub const CONNECTION_STATES: [&str; 5] = ["making", "asked", "accepted", "open", "ending"];
+
 impl State {
     pub(super) const fn is_at_cm(&self) -> bool {
         match *self {

@@ -42,6 +42,7 @@ mod tests;
 mod worker;
 
 pub use config::{PeerConfig, Policy};
+pub use connection::CONNECTION_STATES;
 pub use pause::{Failure, Pause};
 pub use rows::ConnectionRow;
 
