@@ -27,8 +27,8 @@ pub const CAPTURE_RING_BYTES: usize = 4 << 20;
 pub const SNAP_BYTES_MAX: usize = 65_535;
 /// Bytes before each packet in the ring: time, length, length of the copy, event.
 const RECORD_BYTES: usize = 8 + 4 + 4 + 8;
-/// Packets of a host that does not forward, which have no [`ForwardDrop`].
-const TRANSIT: &str = "transit";
+/// The reason of drops in transit at a host that does not forward, which have no [`ForwardDrop`].
+pub const TRANSIT: &str = "transit";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CaptureEvent {
@@ -150,25 +150,8 @@ impl CaptureTaps {
     }
 
     #[cold]
-    pub fn receive(&mut self, packet: &[u8]) {
-        self.all.iter_mut().for_each(|tap| tap.record(self.now, CaptureEvent::Received, packet));
-    }
-
-    #[cold]
-    pub fn send(&mut self, packet: &[u8]) {
-        self.all.iter_mut().for_each(|tap| tap.record(self.now, CaptureEvent::Sent, packet));
-    }
-
-    #[cold]
-    pub fn drop_packet(&mut self, packet: &[u8], reason: &'static str) {
-        let event = CaptureEvent::Dropped(reason);
+    pub fn record(&mut self, event: CaptureEvent, packet: &[u8]) {
         self.all.iter_mut().for_each(|tap| tap.record(self.now, event, packet));
-    }
-
-    /// A node that does not forward dropped a packet in transit.
-    #[cold]
-    pub fn drop_transit(&mut self, packet: &[u8]) {
-        self.drop_packet(packet, TRANSIT);
     }
 
     /// A packet is about to be sent. Whether it was sent is known after the batch, when its buffer

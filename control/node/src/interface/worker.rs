@@ -24,6 +24,7 @@ use super::worker_channel::{WorkerCommand, WorkerEnd, WorkerEvent};
 use pollux_control::bounded::BoundedQueue;
 use pollux_control::ipoib::{Delivery, InterfaceSnapshot, WorkerId};
 use pollux_dataplane::acl::AclFilter;
+use pollux_dataplane::capture::CaptureEvent;
 use pollux_dataplane::ipoib::{Received, Traffic};
 use pollux_dataplane::port::{PacketPort, PortId, TransitError, TransitPacket, TxPacket};
 use pollux_dataplane::reason::ForwardDrop;
@@ -325,7 +326,7 @@ impl PacketPort for InterfaceWorker {
     #[cold]
     fn drop_transit(&mut self, packet: Buf, why: ForwardDrop) {
         self.driver.forward_drops.count(why);
-        self.driver.taps.drop_packet(packet.bytes(), why.name());
+        self.driver.taps.record(CaptureEvent::Dropped(why.name()), packet.bytes());
         self.driver.recycle_buf(packet);
     }
 

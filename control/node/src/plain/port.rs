@@ -8,7 +8,7 @@ use crate::kernel::KernelError;
 use pollux_control::beyond::TransitHop;
 use pollux_control::plain::PlainFrame;
 use pollux_dataplane::acl::{AclAction, AclFilter};
-use pollux_dataplane::capture::CaptureTaps;
+use pollux_dataplane::capture::{CaptureEvent, CaptureTaps, TRANSIT};
 use pollux_dataplane::forward::is_routed_group;
 use pollux_dataplane::headers::PacketHeaders;
 use pollux_dataplane::packet_memory::{PACKET_OFFSET, STOCK_MAX};
@@ -99,7 +99,7 @@ impl PacketPort for PlainPort {
     fn reject(&mut self, packet: Buf, why: TransitError) {
         let core = &mut self.core;
         core.counters.forward_drops.count(why.reason());
-        core.taps.drop_packet(packet.bytes(), why.reason().name());
+        core.taps.record(CaptureEvent::Dropped(why.reason().name()), packet.bytes());
         core.punt(packet, |packet| PlainEvent::Rejected(packet, why));
     }
 
@@ -278,14 +278,14 @@ impl PortCore {
         packet.truncate(headers.packet_bytes());
         self.counters.bytes_received += packet.len() as u64;
         if !self.taps.is_empty() {
-            self.taps.receive(packet.bytes());
+            self.taps.record(CaptureEvent::Received, packet.bytes());
         }
         let own = &self.side.state().own;
         let verdict = own.verdict(&headers, packet.bytes());
         let is_spoofed = verdict == Verdict::Transit && own.is_spoofed(&headers, packet.bytes());
         if let Some(action) = self.refusal(verdict, &headers, packet.bytes()) {
             self.counters.forward_drops.count(ForwardDrop::AclIn);
-            self.taps.drop_packet(packet.bytes(), ForwardDrop::AclIn.name());
+            self.taps.record(CaptureEvent::Dropped(ForwardDrop::AclIn.name()), packet.bytes());
             return match action {
                 AclAction::Reject => {
                     self.punt(packet, |packet| {
@@ -305,7 +305,7 @@ impl PortCore {
             }
             (Verdict::Transit, None) if !is_to_group => {
                 self.counters.port_drops.count(PortDrop::Transit);
-                self.taps.drop_transit(packet.bytes());
+                self.taps.record(CaptureEvent::Dropped(TRANSIT), packet.bytes());
                 self.free(packet);
             }
             _ => self.punt(packet, PlainEvent::Packet),
@@ -317,7 +317,7 @@ impl PortCore {
         self.counters.sent += 1;
         self.counters.bytes_sent += packet.len() as u64;
         if !self.taps.is_empty() {
-            self.taps.send(packet);
+            self.taps.record(CaptureEvent::Sent, packet);
         }
     }
 
@@ -358,7 +358,7 @@ impl PortCore {
     /// Counts a packet in transit that is not forwarded, and frees it.
     fn drop_transit(&mut self, packet: Buf, why: ForwardDrop) {
         self.counters.forward_drops.count(why);
-        self.taps.drop_packet(packet.bytes(), why.name());
+        self.taps.record(CaptureEvent::Dropped(why.name()), packet.bytes());
         self.free(packet);
     }
 }

@@ -1,6 +1,7 @@
 //! Captures at a port driver. Without any, a batch costs one test.
 
 use super::PortDriver;
+use pollux_dataplane::capture::CaptureEvent;
 use pollux_dataplane::ipoib::{Outgoing, Received, Refused};
 use pollux_wire::ethernet::EtherType;
 
@@ -17,7 +18,7 @@ impl PortDriver {
         for Received { packet, headers, .. } in packets.iter().filter(is_ip) {
             let bytes = packet.bytes();
             let bytes = &bytes[..headers.packet_bytes().min(bytes.len())];
-            self.taps.receive(bytes);
+            self.taps.record(CaptureEvent::Received, bytes);
         }
     }
 

@@ -25,7 +25,7 @@ use pollux_control::ipoib::{
     self as control, Action, ConnectionKey, LinkProperties, PacketSource, PeerKey, QueuePairEvent,
 };
 use pollux_dataplane::acl::{AclAction, AclFilter};
-use pollux_dataplane::capture::CaptureTaps;
+use pollux_dataplane::capture::{CaptureEvent, CaptureTaps, TRANSIT};
 use pollux_dataplane::forward::is_routed_group;
 use pollux_dataplane::headers::PacketHeaders;
 use pollux_dataplane::ipoib::{
@@ -327,7 +327,7 @@ impl PortDriver {
         });
         for received in refused {
             forward_drops.count(ForwardDrop::AclIn);
-            taps.drop_packet(received.packet.bytes(), ForwardDrop::AclIn.name());
+            taps.record(CaptureEvent::Dropped(ForwardDrop::AclIn.name()), received.packet.bytes());
             netdev.recycle(received.packet);
         }
     }
@@ -337,7 +337,7 @@ impl PortDriver {
         let is_for_us = received.verdict != Verdict::Transit || is_by_group(received);
         if !is_for_us {
             self.counts.transit += 1;
-            self.taps.drop_transit(received.packet.bytes());
+            self.taps.record(CaptureEvent::Dropped(TRANSIT), received.packet.bytes());
         }
         is_for_us
     }
