@@ -229,9 +229,8 @@ impl<A: StepHooks> Control<A> {
             return;
         }
         let Self { interface, hooks, .. } = self;
-        let until_timer = interface.poll_timeout().map_or(SLEEP_MAX, |due| {
-            due.since_start().saturating_sub(now.since_start()).min(SLEEP_MAX)
-        });
+        let until_timer =
+            interface.poll_timeout().map_or(SLEEP_MAX, |due| due.since(now).min(SLEEP_MAX));
         let port = interface.sleep_port();
         let longest = until_timer.min(port.sleep_max()).min(hooks.sleep_max(now));
         let descriptors = port.descriptors().chain(hooks.descriptor());

@@ -376,8 +376,7 @@ impl Host {
     }
 
     fn until_timer(&self, now: Time) -> Duration {
-        let left = |due: Time| due.since_start().saturating_sub(now.since_start());
-        self.poll_timeout().map_or(Duration::MAX, left)
+        self.poll_timeout().map_or(Duration::MAX, |due| due.since(now))
     }
 
     /// The descriptor that ends a sleep, for another thread that sleeps instead of this one.

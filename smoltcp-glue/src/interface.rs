@@ -230,10 +230,9 @@ impl CallTimeout {
     }
 
     fn left(self, now: Time, begun: Time) -> Duration {
-        let since = now.since_start().saturating_sub(begun.since_start());
         match self {
             Self::Immediate => Duration::ZERO,
-            Self::After(timeout) => timeout.saturating_sub(since),
+            Self::After(timeout) => timeout.saturating_sub(now.since(begun)),
             Self::Never => Duration::MAX,
         }
     }

@@ -95,9 +95,7 @@ impl StepHooks for StandIn {
             return host.sleep_max(now);
         }
         // The end of a call does not wake this thread.
-        self.served.absent_at().map_or(CALL_LOOK, |absent_at| {
-            absent_at.since_start().saturating_sub(now.since_start()).max(ABSENT)
-        })
+        self.served.absent_at().map_or(CALL_LOOK, |absent_at| absent_at.since(now).max(ABSENT))
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

@@ -173,7 +173,7 @@ impl Cluster {
 }
 
 fn since(begin: Time, end: Time) -> Duration {
-    end.since_start().saturating_sub(begin.since_start())
+    end.since(begin)
 }
 
 impl fmt::Display for Storm {

@@ -137,7 +137,7 @@ fn answer(alone: &mut Alone, status: MadStatus, mtu: Mtu) {
 
 /// The state, with what counts in it; when it changes by itself, in seconds from now.
 fn state(alone: &Alone) -> String {
-    let left = |until: Time| until.since_start().saturating_sub(alone.now.since_start()).as_secs();
+    let left = |until: Time| until.since(alone.now).as_secs();
     match alone.interface.state() {
         InterfaceState::Joining { creates, failures, .. } => {
             let what = if *creates { "creating" } else { "joining" };

@@ -63,7 +63,7 @@ impl Flow {
         let begin = self.world.now;
         loop {
             self.goes_on(20 * MILLISECOND);
-            let still = self.world.now.since_start().saturating_sub(begin.since_start());
+            let still = self.world.now.since(begin);
             assert!(still < 100 * SECOND, "seed {}: never", self.seed);
             if self.has_come() {
                 return still;

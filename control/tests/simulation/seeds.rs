@@ -146,7 +146,7 @@ impl Run {
                 if is_both_ways {
                     self.send((some.1, some.0), len);
                 }
-                let left = (begin + at).since_start().saturating_sub(self.world.now.since_start());
+                let left = (begin + at).since(self.world.now);
                 let pause = self.rng.duration(2 * SECOND);
                 self.world.pass(pause.min(left));
             }
@@ -326,7 +326,7 @@ fn run(seed: u64, nodes: usize) -> Recovery {
 }
 
 fn since(begin: Time, end: Time) -> Duration {
-    end.since_start().saturating_sub(begin.since_start())
+    end.since(begin)
 }
 
 /// Runs seeds on all cores there are, and says which failed, or how long recoveries took.

@@ -112,7 +112,7 @@ impl Fabric {
     /// processes wake the fabric.
     pub fn sleep(&mut self, now: Time, mut longest: Duration) -> Duration {
         if let Some(due) = self.due() {
-            longest = longest.min(due.since_start().saturating_sub(now.since_start()));
+            longest = longest.min(due.since(now));
         }
         let retry = self.program_sockets.as_ref().and_then(Sockets::retry);
         longest = retry.map_or(longest, |retry| longest.min(retry));

@@ -93,10 +93,7 @@ impl<L: Link> SoftDevice<L> {
 
     /// The longest sleep: until the next timer, and [`UNSENT_NAP`] while frames wait for the link.
     fn sleep_max(&self) -> Duration {
-        let until_timer = self
-            .adapter
-            .deadline()
-            .map_or(Duration::MAX, |due| due.since_start().saturating_sub(self.now.since_start()));
+        let until_timer = self.adapter.deadline().map_or(Duration::MAX, |due| due.since(self.now));
         let unsent = if self.adapter.is_active() { UNSENT_NAP } else { Duration::MAX };
         until_timer.min(unsent).min(self.link.sleep_max())
     }

@@ -9,7 +9,6 @@
 //! A device without a descriptor is polled between naps. A nap is at most a sixteenth of the idle
 //! time before it, which bounds the added latency; after a long idle time, naps take [`NAP_MAX`].
 
-use super::time_between;
 use pollux_verbs::time::Time;
 use std::time::Duration;
 
@@ -67,7 +66,7 @@ pub(super) fn sleep_max(
         true => SLEEP_MAX,
         false => (idle_time / NAP_PART).clamp(NAP_MIN, NAP_MAX),
     };
-    due.map_or(longest, |due| longest.min(time_between(now, due)))
+    due.map_or(longest, |due| longest.min(due.since(now)))
 }
 
 pub(super) fn pause() {

@@ -213,7 +213,7 @@ impl<C> Worker<C> {
     }
 
     pub fn woken(&mut self, now: Time) {
-        let slept = self.last.map_or(Duration::ZERO, |(then, _)| time_between(then, now));
+        let slept = self.last.map_or(Duration::ZERO, |(then, _)| now.since(then));
         self.counts.sleeps += 1;
         self.counts.asleep_nanos += slept.as_nanos() as u64;
         (self.last, self.housekeeping_due) = (None, now);
@@ -227,13 +227,13 @@ impl<C> Worker<C> {
     #[inline]
     fn count_time(&mut self, now: Time) {
         if let Some((then, true)) = self.last {
-            self.counts.busy_nanos += time_between(then, now).as_nanos() as u64;
+            self.counts.busy_nanos += now.since(then).as_nanos() as u64;
         }
     }
 
     /// The step after an idle breath.
     fn rest(&mut self, now: Time, work: &mut impl Work<Command = C>) -> Turn {
-        let idle_time = time_between(*self.idle_since.get_or_insert(now), now);
+        let idle_time = now.since(*self.idle_since.get_or_insert(now));
         match self.shared.idle() {
             Idle::Poll => Turn::Again,
             Idle::Pause if idle_time < AWAKE => Turn::Again,
@@ -273,7 +273,7 @@ impl<C> Worker<C> {
         work.housekeeping(now);
         self.counts.packets = work.packets();
         let started = *self.started.get_or_insert(now);
-        self.counts.running_nanos = time_between(started, now).as_nanos() as u64;
+        self.counts.running_nanos = now.since(started).as_nanos() as u64;
         self.published.write(&self.counts);
         self.housekeeping_due =
             now + HOUSEKEEPING_EVERY / 2 + self.rng.duration(HOUSEKEEPING_EVERY);
@@ -290,8 +290,4 @@ impl<C> Worker<C> {
         }
         Turn::Over
     }
-}
-
-fn time_between(then: Time, now: Time) -> Duration {
-    now.since_start().saturating_sub(then.since_start())
 }

@@ -161,7 +161,7 @@ fn naps_are_a_bounded_part_of_the_idle_time() {
     let mut before = Duration::ZERO;
     while bench.now < begun + Duration::from_secs(1) {
         let nap = bench.next_sleep();
-        let silent = time_between(begun, bench.now);
+        let silent = bench.now.since(begun);
         assert!(nap >= before && nap <= (silent / 16).max(Duration::from_micros(20)), "{nap:?}");
         bench.wake_after(nap);
         before = nap;
@@ -172,7 +172,7 @@ fn naps_are_a_bounded_part_of_the_idle_time() {
     bench.turn();
     assert!(bench.next_sleep() < NAP_MAX / 50, "a busy breath shortens the next nap");
     assert!(bench.now >= woken + AWAKE);
-    let (counts, all) = (*bench.worker.counts(), time_between(Time::START, bench.now));
+    let (counts, all) = (*bench.worker.counts(), bench.now.since(Time::START));
     let asleep = Duration::from_nanos(counts.asleep_nanos);
     assert!(asleep < all && asleep * 100 > all * 95, "{asleep:?} of {all:?}");
 }
@@ -188,7 +188,7 @@ fn housekeeping_runs_at_random_intervals() {
         }
     }
     for both in bench.work.commands.windows(2) {
-        let between = time_between(both[0].0, both[1].0);
+        let between = both[1].0.since(both[0].0);
         assert!(between >= HOUSEKEEPING_EVERY / 2 && between <= HOUSEKEEPING_EVERY * 3 / 2 + TURN);
         intervals.insert(between);
     }

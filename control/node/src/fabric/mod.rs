@@ -141,9 +141,8 @@ impl RunningFabric {
 
     fn sleep(&mut self, wake: impl AsFd) -> io::Result<()> {
         let now = self.now();
-        let until = |due: Time| due.since_start().saturating_sub(now.since_start());
         let due = self.admin.as_ref().and_then(Admin::due);
-        let longest = due.map_or(SLEEP_MAX, until).min(SLEEP_MAX);
+        let longest = due.map_or(SLEEP_MAX, |due| due.since(now)).min(SLEEP_MAX);
         let longest = self.fabric.sleep(now, longest);
         if let Some(capture) = &mut self.capture
             && longest > Duration::ZERO

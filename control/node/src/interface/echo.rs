@@ -213,7 +213,7 @@ impl Echoes {
         let request = self.requests.get_mut(&id).filter(|request| request.to == from)?;
         let is_same = echo.data.len() == request.bytes
             && echo.data.iter().enumerate().all(|(at, &byte)| byte == at as u8);
-        let after = now.since_start().saturating_sub(request.sent.since_start());
+        let after = now.since(request.sent);
         let bytes = echo.data.len() + ICMP_LEN;
         let outcome = EchoOutcome::Answered { bytes, hop_limit, after };
         is_same.then(|| _ = request.outcome.get_or_insert(outcome))

@@ -254,8 +254,7 @@ fn no_space(change: &Change) -> String {
 
 /// Whole seconds, rounded up.
 fn seconds_between(now: Time, until: Time) -> u64 {
-    let left = until.since_start().saturating_sub(now.since_start());
-    left.as_millis().div_ceil(1000) as u64
+    until.since(now).as_millis().div_ceil(1000) as u64
 }
 
 impl Changed<'_> {

@@ -24,7 +24,7 @@ pub(super) fn status(now: Time, one: &IpoibLink) -> InterfaceStatus {
     InterfaceStatus {
         waits_for: row.waits_for.map(String::from),
         refused: all_counters.iter().find_map(|(_, counters)| counters.refused.clone()),
-        seconds: Some(seconds(now, row.since)),
+        seconds: Some(now.since(row.since).as_secs()),
         link: Some(row.address.to_string()),
         lid: row.link.map(|link| link.lid.0),
         mtu: row.link.map(|link| link.mtu),
@@ -44,7 +44,7 @@ fn lease(now: Time, row: &LeaseRow) -> LeaseStatus {
     LeaseStatus {
         state: row.state.into(),
         server: row.lease.as_ref().map(|lease| lease.server.to_string()),
-        left: expires.map(|expires| seconds(expires, now)),
+        left: expires.map(|expires| expires.since(now).as_secs()),
     }
 }
 
@@ -69,7 +69,7 @@ pub(super) fn neighbors(
             mtu: mtu.flatten(),
             why: row.why.into(),
             connection: pause.map(|pause| pause.text(now)),
-            seconds: seconds(now, row.since),
+            seconds: now.since(row.since).as_secs(),
             pending: row.pending,
         }
     };
@@ -116,7 +116,7 @@ pub(super) fn connections(
             },
             state: row.state.into(),
             why: row.why.into(),
-            seconds: seconds(now, row.since),
+            seconds: now.since(row.since).as_secs(),
             mtu: row.mtu,
             qpn: row.qpn.map(|qpn| qpn.0),
             alternate: row.alternate.into(),
@@ -140,13 +140,9 @@ pub(super) fn groups(now: Time, name: &str, one: &IpoibLink) -> Vec<GroupStatus>
             state: row.state.into(),
             receives: row.is_heard,
             why: row.why,
-            seconds: seconds(now, row.since),
+            seconds: now.since(row.since).as_secs(),
             pending: row.pending,
         })
     };
     one.control().group_rows().map(row).collect()
-}
-
-fn seconds(now: Time, since: Time) -> u64 {
-    now.since_start().saturating_sub(since.since_start()).as_secs()
 }

@@ -375,9 +375,7 @@ impl NodeRunner {
             captures.poll_timeout(),
         ];
         let due = admin.and_then(Admin::due).into_iter().chain(timers.into_iter().flatten());
-        let left = due.min().map_or(longest, |due| {
-            due.since_start().saturating_sub(now.since_start()).min(longest)
-        });
+        let left = due.min().map_or(longest, |due| due.since(now).min(longest));
         let mut fds: Vec<_> = admin.iter().flat_map(|admin| admin.poll_fds()).collect();
         fds.extend([PollFd::new(&self.woken, PollFlags::IN), PollFd::new(&wake, PollFlags::IN)]);
         fds.extend(self.interfaces.poll_fds());

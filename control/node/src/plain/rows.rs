@@ -25,10 +25,9 @@ impl PlainLink {
     /// Its row, but for its names, state and addresses.
     pub(crate) fn status(&self, now: Time) -> InterfaceStatus {
         let (control, counters) = (&self.control, self.counters().collect::<Vec<_>>());
-        let since = now.since_start().saturating_sub(control.since().since_start());
         InterfaceStatus {
             refused: self.refused.as_ref().map(|(why, _)| why.to_string()),
-            seconds: Some(since.as_secs()),
+            seconds: Some(now.since(control.since()).as_secs()),
             mtu: control.is_up().then_some(control.mtu()),
             link: control.ethernet().map(|link| link.address().to_string()),
             workers: Some(counters.len()),
@@ -56,7 +55,7 @@ impl PlainLink {
             mtu: row.state.address().map(|_| self.control.mtu()),
             why: row.why.into(),
             connection: None,
-            seconds: now.since_start().saturating_sub(row.since.since_start()).as_secs(),
+            seconds: now.since(row.since).as_secs(),
             pending: row.pending,
         };
         let rows = link.rows_after(after);

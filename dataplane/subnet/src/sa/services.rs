@@ -84,9 +84,8 @@ impl Services {
     ) -> Vec<ServiceRecord> {
         let shown = |(record, end): &(ServiceRecord, Option<Time>)| ServiceRecord {
             service_key: if is_trusted { record.service_key } else { [0; 16] },
-            service_lease_s: end.map_or(record.service_lease_s, |end| {
-                end.since_start().saturating_sub(now.since_start()).as_secs() as u32
-            }),
+            service_lease_s: end
+                .map_or(record.service_lease_s, |end| end.since(now).as_secs() as u32),
             ..*record
         };
         let matching = self.all.values().filter(|(record, _)| matches(mask, wanted, record));

@@ -87,7 +87,7 @@ impl Routing {
             Rank::Kernel { metric, table } => (Some(metric), Some(table)),
             _ => (None, None),
         };
-        let seconds = now.since_start().saturating_sub(route.since.since_start()).as_secs();
+        let seconds = now.since(route.since).as_secs();
         RouteStatus {
             domain: self.input.domain_name(key.domain).into(),
             to: key.to.to_string(),
