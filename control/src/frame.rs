@@ -119,7 +119,6 @@ pub(crate) struct Sender {
     pub(crate) router_alert: bool,
 }
 
-/// The source of a packet of either version.
 pub(crate) fn source(packet: &[u8]) -> Option<IpAddr> {
     match packet.first()? >> 4 {
         4 => Some(Ipv4Header::parse(packet.first_chunk()?).source.into()),
@@ -128,7 +127,6 @@ pub(crate) fn source(packet: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// The destination of a packet of either version.
 pub(crate) fn destination(packet: &[u8]) -> Option<IpAddr> {
     match packet.first()? >> 4 {
         4 => Some(Ipv4Header::parse(packet.first_chunk()?).destination.into()),

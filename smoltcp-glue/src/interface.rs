@@ -56,7 +56,6 @@ struct Inner {
     woken: Woken,
 }
 
-/// The timeout of a blocking call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallTimeout {
     /// Non-blocking: the call returns `WouldBlock` instead of waiting.

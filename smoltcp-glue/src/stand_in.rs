@@ -46,7 +46,6 @@ impl Served {
         (!is_called).then(|| Time::START + Duration::from_nanos(called) + ABSENT)
     }
 
-    /// The host of an absent application.
     fn absent_host(&self, now: Time) -> Option<MutexGuard<'_, Host>> {
         self.absent_at().filter(|absent_at| *absent_at <= now)?;
         self.host.try_lock().ok()

@@ -52,7 +52,6 @@ pub struct MadPeer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Agent(pub u32);
 
-/// The registration of an agent.
 #[derive(Clone, Copy, Debug)]
 pub struct Registration<'a> {
     /// Answers to own requests are received in any case.
@@ -85,7 +84,6 @@ pub struct UmadRetryPolicy {
     pub retries: u8,
 }
 
-/// A received MAD.
 #[derive(Clone, Copy, Debug)]
 pub struct ReceivedMad<'a> {
     pub agent: Agent,

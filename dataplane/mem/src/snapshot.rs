@@ -35,7 +35,6 @@ impl<T> Publisher<T> {
         Self { current: Arc::new(ArcSwap::from_pointee(first)), retired: Vec::new() }
     }
 
-    /// A new reader.
     pub fn reader(&self) -> Snapshot<T> {
         Snapshot { cache: Cache::new(self.current.clone()) }
     }

@@ -66,7 +66,6 @@ impl TcpUnit {
         if payload == 0 { 1 } else { payload }
     }
 
-    /// The length of its nth packet.
     pub fn packet_bytes(&self, nth: usize) -> usize {
         let payload = self.unit_bytes - self.header_bytes;
         self.header_bytes + payload.saturating_sub(nth * self.segment_bytes).min(self.segment_bytes)

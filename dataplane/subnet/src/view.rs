@@ -167,7 +167,6 @@ impl View {
         *self.by_lid.get(usize::from(lid.0))?
     }
 
-    /// The last LID in use.
     pub(crate) fn lid_last(&self) -> Lid {
         Lid(self.by_lid.len().saturating_sub(1) as u16)
     }

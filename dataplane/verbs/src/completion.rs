@@ -33,7 +33,6 @@ impl Completion {
     };
 }
 
-/// The operation of a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CompletionKind {
     Send,

@@ -109,7 +109,6 @@ pub trait Device {
         None
     }
 
-    /// The next asynchronous event, if any.
     fn async_event(&mut self) -> Option<AsyncEvent>;
 
     /// Opens another context of the same adapter, for another worker. Contexts share no handles,
@@ -148,7 +147,6 @@ pub struct DeviceAttributes {
     pub can: Capabilities,
 }
 
-/// Limits of an adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     pub pds_max: u32,
@@ -193,7 +191,6 @@ pub struct Capabilities {
     pub sleep: bool,
 }
 
-/// The state of a port and its link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortAttributes {
     /// Logical state (IBA 7.2.7): down, initializing, armed or active.

@@ -104,7 +104,6 @@ impl fmt::Debug for Access {
     }
 }
 
-/// A registered memory region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryRegion {
     /// Address of the first byte, in work requests and for peers.

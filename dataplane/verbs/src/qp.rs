@@ -169,7 +169,6 @@ macro_rules! qp_attributes {
                 mask
             }
 
-            /// The same change without one attribute.
             #[must_use]
             pub fn without(mut self, attribute: QpAttribute) -> Self {
                 match attribute { $(QpAttribute::$bit => self.$field = None,)* }

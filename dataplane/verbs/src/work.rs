@@ -39,7 +39,6 @@ impl Data<'_> {
 /// The longest message of a connection, in bytes (IBA 9.7.7.1.1).
 pub const MESSAGE_BYTES_MAX: u64 = 1 << 31;
 
-/// A request to a send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendRequest<'a> {
     /// The caller's; the completion returns it.
@@ -49,7 +48,6 @@ pub struct SendRequest<'a> {
     pub data: Data<'a>,
 }
 
-/// Operations of a send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendOp {
     /// Send: a message into the peer's next receive. RC, UC.

@@ -55,7 +55,6 @@ impl Waiters {
         Waiting { waiters: self, number: None }
     }
 
-    /// Wakes the waiters, if there are any.
     pub(super) fn wake(&self) {
         fence(Ordering::SeqCst);
         if self.is_any.load(Ordering::Relaxed) && self.is_any.swap(false, Ordering::AcqRel) {

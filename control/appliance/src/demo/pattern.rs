@@ -37,7 +37,6 @@ impl Pattern {
     }
 }
 
-/// The received part of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReceivedStream {
     pub bytes: u64,

@@ -139,7 +139,6 @@ fn cores(cores: &[usize], faults: &mut Faults) {
     faults.refuse(&path(WORKERS_MAX), (count > WORKERS_MAX).then_some(reason));
 }
 
-/// Values that have to be unique in the node.
 #[derive(Default)]
 struct UniqueValues<'a> {
     /// Devices with partitions, and the interface there.

@@ -15,7 +15,6 @@ pub struct Capture {
 
 struct Written {
     file: Box<dyn Write + Send>,
-    /// The error that ended it.
     failed: Option<io::Error>,
 }
 

@@ -88,7 +88,6 @@ pub struct Echoes {
 }
 
 impl Echoes {
-    /// Creates a request, and its packet.
     pub fn request(
         &mut self,
         now: Time,

@@ -206,7 +206,6 @@ impl IpoibLink {
         self.workers.take_notified()
     }
 
-    /// Control, for input.
     fn control_mut(&mut self) -> &mut control::IpoibInterface {
         self.control_is_due = true;
         &mut self.control

@@ -53,7 +53,6 @@ impl IpoibLink {
         is_done
     }
 
-    /// Sets the routes of the node, and the number of this interface in them.
     pub fn set_node_routes(&mut self, number: PortId, routes: Arc<dyn NodeRoutes>) {
         self.control.set_node_routes(number.0, routes);
     }
@@ -85,7 +84,6 @@ impl IpoibLink {
         is_joined
     }
 
-    /// Leaves a group for a socket.
     pub fn leave_group(&mut self, now: Time, group: IpAddr) {
         self.control_mut().leave(now, group);
         self.drain(now);

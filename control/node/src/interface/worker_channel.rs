@@ -257,7 +257,6 @@ impl ControlEnd {
         self.shared.is_gone.load(Ordering::Acquire)
     }
 
-    /// Has the worker end.
     pub(super) fn end(&self) {
         self.shared.is_over.store(true, Ordering::Release);
     }

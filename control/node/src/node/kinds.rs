@@ -111,7 +111,6 @@ impl NodeInterface {
         at_kind!(self, one => one.set_node_addresses(now, all))
     }
 
-    /// Sets the routes of the node, and the number of this interface in them.
     pub(super) fn set_node_routes(&mut self, number: PortId, routes: Arc<dyn NodeRoutes>) {
         at_kind!(self, one => one.set_node_routes(number, routes));
     }

@@ -23,7 +23,6 @@ use std::collections::BTreeMap;
 const BYTES: usize = 8 << 10;
 const INTERFACE_BYTES: usize = 16 << 10;
 
-/// A metric, and its counter in a row.
 type Count<Row, Value> = (&'static MetricFamily, fn(&Row) -> Value);
 
 impl NodeRunner {

@@ -77,7 +77,6 @@ impl WorkerHandle {
         self.wake();
     }
 
-    /// Wakes the thread if it sleeps.
     pub(super) fn wake(&self) {
         self.waker.wake_if_asleep();
     }

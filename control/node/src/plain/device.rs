@@ -69,7 +69,6 @@ impl PlainDevice {
         }
     }
 
-    /// The limit of the MTU of the interface.
     pub(super) const fn mtu_max(&self) -> u32 {
         match self {
             Self::Tun(_) => u32::MAX,

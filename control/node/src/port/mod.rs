@@ -65,7 +65,6 @@ pub struct PortHandle {
     number: usize,
 }
 
-/// The access of an interface to a port.
 pub enum PortAccess {
     /// It opens the port of this device for itself.
     Alone(Opened),

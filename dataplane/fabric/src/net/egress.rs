@@ -95,7 +95,6 @@ impl Egress {
     }
 }
 
-/// The number of blocks for this many bytes.
 fn blocks(bytes: u64) -> u32 {
     bytes.div_ceil(64) as u32
 }

@@ -136,7 +136,6 @@ fn layout(segment: &Segment) -> Result<Layout, MapError> {
 pub(crate) struct ServerPage {
     line: Words,
     port: SeqWriter<PortWords>,
-    /// The last written port.
     written: PortWords,
     pub(crate) up: RingReceiver,
     pub(crate) down: RingSender,

@@ -18,7 +18,6 @@ const ETHERNET_LEN: usize = 14;
 const ETHER_TYPE: [u8; 2] = [0x88, 0xb5];
 const SOURCE: [u8; 6] = [0x02, 0, 0, 0, 0, 0x01];
 
-/// Appends a packet to `out`.
 pub fn write(packet: &[u8], out: &mut Vec<u8>) {
     let len = (ETHERNET_LEN + packet.len()) as u32;
     out.extend_from_slice(&len.to_be_bytes());

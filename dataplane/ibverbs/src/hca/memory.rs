@@ -9,7 +9,6 @@ use pollux_verbs::{Access, LKey, MemoryRegion, MemoryWindow, Pd, RKey, VerbsErro
 use rustix::io::Errno;
 use std::ptr;
 
-/// A registered region.
 pub(super) struct Region {
     pub(super) object: Owned<ffi::ibv_mr>,
     pub(super) pd: Pd,

@@ -16,7 +16,6 @@ pub struct Reception {
     window_last: u32,
 }
 
-/// The result of a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SegmentOutcome {
     /// Not the expected segment.

@@ -21,7 +21,6 @@ pub enum TrapDetails {
     BadKey(BadKeyTrap),
     /// 259: a P_Key violation at a switch.
     BadPKeyAtSwitch(BadPKeyAtSwitchTrap),
-    /// Any other.
     Raw([u8; 54]),
 }
 
