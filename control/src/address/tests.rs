@@ -170,12 +170,9 @@ fn said(last: u16, lifetime: u64, preference: i8) -> RouterAdvertised {
         router: Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, last),
         lifetime: Duration::from_secs(lifetime),
         preference,
-        hop_limit: None,
         reachable_for: None,
         retry_after: None,
-        mtu: None,
         prefixes: vec![prefix("2001:db8::", 100, 100)],
-        name_servers: vec![],
     }
 }
 

@@ -11,9 +11,7 @@ mod routers;
 mod tests;
 
 pub use own::DadState;
-pub use routers::{
-    PREFIXES_PER_ADVERTISEMENT_MAX, RouterAdvertised, SERVERS_PER_ADVERTISEMENT_MAX,
-};
+pub use routers::RouterAdvertised;
 
 use crate::frame::{LinkFrame, Sender, To};
 use crate::link::InterfaceAddress;

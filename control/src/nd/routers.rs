@@ -2,7 +2,6 @@
 
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
-use pollux_wire::ip::ipv6::IPV6_MTU_MIN;
 use pollux_wire::ip::list::List;
 use pollux_wire::ip::nd::RouterAdvertisement;
 use pollux_wire::ip::nd_option::{NdOption, PrefixInformation};
@@ -10,8 +9,7 @@ use std::net::Ipv6Addr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-pub const PREFIXES_PER_ADVERTISEMENT_MAX: usize = 16;
-pub const SERVERS_PER_ADVERTISEMENT_MAX: usize = 8;
+const PREFIXES_PER_ADVERTISEMENT_MAX: usize = 16;
 
 const DELAY_MAX: Duration = Duration::from_secs(1);
 const INTERVAL: Duration = Duration::from_secs(4);
@@ -29,13 +27,10 @@ pub struct RouterAdvertised {
     pub lifetime: Duration,
     /// 1 is high, -1 low (RFC 4191 2.1).
     pub preference: i8,
-    pub hop_limit: Option<u8>,
     pub reachable_for: Option<Duration>,
     /// The retransmit timer.
     pub retry_after: Option<Duration>,
-    pub mtu: Option<u32>,
     pub prefixes: Vec<PrefixInformation>,
-    pub name_servers: Vec<(Ipv6Addr, Duration)>,
 }
 
 impl RouterAdvertised {
@@ -48,36 +43,17 @@ impl RouterAdvertised {
             let ms = Some(ms).filter(|ms| range.contains(ms));
             ms.map(|ms| Duration::from_millis(u64::from(ms)))
         };
-        let mut advertised = Self {
+        let prefixes = options.iter().filter_map(|option| match option {
+            NdOption::Prefix(prefix) => Some(prefix),
+            _ => None,
+        });
+        Self {
             router,
             lifetime: Duration::from_secs(u64::from(body.router_lifetime_seconds)),
             preference: preference(body.preference),
-            hop_limit: Some(body.cur_hop_limit).filter(|&limit| limit > 0),
             reachable_for: some_ms(body.reachable_time_ms, REACHABLE_TIME_MS),
             retry_after: some_ms(body.retrans_timer_ms, RETRANS_TIMER_MS),
-            mtu: None,
-            prefixes: Vec::new(),
-            name_servers: Vec::new(),
-        };
-        for option in options.iter() {
-            advertised.add(option);
-        }
-        advertised
-    }
-
-    fn add(&mut self, option: NdOption<'_>) {
-        match option {
-            NdOption::Mtu(mtu) if mtu >= IPV6_MTU_MIN => self.mtu = Some(mtu),
-            NdOption::Prefix(prefix) if self.prefixes.len() < PREFIXES_PER_ADVERTISEMENT_MAX => {
-                self.prefixes.push(prefix);
-            }
-            NdOption::RecursiveDnsServers { lifetime_seconds, servers } => {
-                let lifetime = Duration::from_secs(u64::from(lifetime_seconds));
-                let left = SERVERS_PER_ADVERTISEMENT_MAX - self.name_servers.len();
-                let servers = servers.iter().take(left).map(|server| (server, lifetime));
-                self.name_servers.extend(servers);
-            }
-            _ => {}
+            prefixes: prefixes.take(PREFIXES_PER_ADVERTISEMENT_MAX).collect(),
         }
     }
 }

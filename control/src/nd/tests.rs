@@ -212,8 +212,8 @@ fn routers_are_asked_for_until_one_answers() {
     let told = events(&mut nd);
     let [NdEvent::Claim(claim), NdEvent::Router(said)] = &told[..] else { panic!("{told:?}") };
     assert_eq!((claim.address, claim.kind), (Some(link(9)), ClaimKind::Request));
-    assert_eq!((said.router, said.preference, said.hop_limit), (local(9), -1, Some(64)));
-    assert_eq!((said.mtu, said.prefixes.len(), said.retry_after), (Some(2044), 1, None));
+    assert_eq!((said.router, said.preference), (local(9), -1));
+    assert_eq!((said.prefixes.len(), said.retry_after), (1, None));
     assert_eq!(said.reachable_for, Some(Duration::from_secs(20)));
     nd.handle_packet(&packet("2001:db8::9".parse().unwrap(), ALL_NODES, 255, body, &options));
     assert_eq!(nd.drops().of(NdDrop::BadAddress), 1, "routers speak from link-local addresses");
