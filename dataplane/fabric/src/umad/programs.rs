@@ -243,10 +243,6 @@ impl Programs {
         Some(self.slots.get(slot)?.as_ref()?.process)
     }
 
-    pub fn counts(&self) -> ProgramCounts {
-        self.counts
-    }
-
     /// Returns requests that time out to their programs.
     pub(crate) fn timeout(&mut self, now: Time) {
         let over = self.pending.iter().filter(|(_, pending)| pending.deadline <= now);
@@ -528,7 +524,7 @@ mod tests {
         assert_eq!(to_class(MgmtClass::SUBN_ADM), Some((manager, Lid(4), 200)));
         assert_eq!(to_class(MgmtClass(51)), None);
         let unclaimed = fabric.net.subnet().nodes()[1].drops.of(NodeDrop::Unclaimed);
-        assert_eq!((unclaimed, fabric.programs.counts()), (1, ProgramCounts::default()));
+        assert_eq!((unclaimed, fabric.programs.counts), (1, ProgramCounts::default()));
     }
 
     proptest! {

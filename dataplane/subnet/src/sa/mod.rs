@@ -138,10 +138,6 @@ impl Administrator {
         }
     }
 
-    pub fn counters(&self) -> SaCounters {
-        SaCounters { lost: self.counters.lost + self.subscriptions.lost, ..self.counters }
-    }
-
     pub(crate) fn handle(&mut self, now: Time, view: &View, datagram: &Datagram) {
         let mad = SaMad::parse(&datagram.mad);
         let (header, rmpp) = (&mad.header, &mad.rmpp);

@@ -134,7 +134,8 @@ impl World {
 
     fn counters(&self) -> SaCounters {
         let at = hosts(&self.subnet)[0];
-        self.managers.at(at).unwrap().administrator().counters()
+        let sa = self.managers.at(at).unwrap().administrator();
+        SaCounters { lost: sa.counters.lost + sa.subscriptions.lost, ..sa.counters }
     }
 }
 

@@ -149,10 +149,6 @@ impl SubnetManager {
         self.state() == SmState::MASTER && is_resting && !self.needs_sweep && self.failed == 0
     }
 
-    pub fn counters(&self) -> SmCounters {
-        self.counters
-    }
-
     pub fn administrator(&self) -> &Administrator {
         &self.sa
     }

@@ -133,7 +133,7 @@ fn every_kind_of_fabric_is_brought_up() {
     for spec in SPECS {
         let world = World::managed(spec, SmConfig::default());
         assert!(world.is_up() && world.manager(1).is_settled(), "{spec}");
-        assert_eq!(world.manager(1).counters().failures, 0, "{spec}");
+        assert_eq!(world.manager(1).counters.failures, 0, "{spec}");
     }
 }
 
@@ -237,10 +237,10 @@ fn partitions_are_written_to_ports_and_to_the_switches_beside_them() {
 fn a_cable_that_is_pulled_and_put_back_is_noticed() {
     let mut world = World::managed("leaf-spine:2x2x2", SmConfig::default());
     let host = world.host(4);
-    let sweeps = world.manager(1).counters().sweeps;
+    let sweeps = world.manager(1).counters.sweeps;
     world.subnet.set_cable(host, false);
     world.pass(Duration::from_secs(1));
-    assert_eq!(world.manager(1).counters().sweeps, sweeps + 1, "by the trap");
+    assert_eq!(world.manager(1).counters.sweeps, sweeps + 1, "by the trap");
     let first = world.hosts()[0].0;
     let lid = world.hosts()[3].1;
     assert!(world.path(first, lid).is_none() && world.manager(1).is_settled());
@@ -257,11 +257,11 @@ fn a_cable_that_is_pulled_and_put_back_is_noticed() {
 fn a_light_sweep_finds_changes_without_a_trap() {
     let mut world = World::managed("single:2", SmConfig::default());
     world.pass(Duration::from_secs(15));
-    assert_eq!(world.manager(1).counters().light_sweeps, 1);
-    let sweeps = world.manager(1).counters().sweeps;
+    assert_eq!(world.manager(1).counters.light_sweeps, 1);
+    let sweeps = world.manager(1).counters.sweeps;
     world.subnet.node_mut(0).forwarding.as_mut().unwrap().info.port_state_change = true;
     world.pass(Duration::from_secs(10));
-    assert_eq!(world.manager(1).counters().sweeps, sweeps + 1);
+    assert_eq!(world.manager(1).counters.sweeps, sweeps + 1);
     assert!(!world.subnet.nodes()[0].forwarding.as_ref().unwrap().info.port_state_change);
 }
 
