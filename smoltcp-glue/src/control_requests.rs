@@ -76,7 +76,7 @@ impl ControlHandle {
 
     /// Answers when all packets that workers and control have accepted have left.
     pub(crate) fn when_drained(&self) -> Answer<()> {
-        self.ask(|interface, now| interface.is_drained(now).then_some(()))
+        self.ask(|interface, _| interface.is_drained().then_some(()))
     }
 
     /// Leaves all groups and disconnects all peers; answers when that is complete.

@@ -232,11 +232,11 @@ impl Host {
     }
 
     /// Whether all data of closed connections was acknowledged or given up.
-    pub fn has_sent(&self, now: Time) -> bool {
+    pub fn has_sent(&self) -> bool {
         let Inline { worker, interface } = &self.node;
         let has_sent = self.held.is_none()
             && worker.has_sent()
-            && interface.as_ref().is_none_or(|interface| interface.has_sent(now));
+            && interface.as_ref().is_none_or(|interface| interface.has_sent());
         self.node.failed().is_some() || has_sent && self.stack.tcp_is_flushed()
     }
 

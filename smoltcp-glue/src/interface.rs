@@ -273,7 +273,7 @@ pub(crate) fn flush_sockets(host: &mut Host, control: &ControlHandle, clock: Clo
     let (mut end, mut left) = (now + SHUTDOWN_MAX, host.stack.tcp_unflushed());
     let mut drained = None;
     while now < end.min(last) {
-        if !host.has_sent(now) {
+        if !host.has_sent() {
             drained = None;
         } else if !matches!(drained.get_or_insert_with(|| control.when_drained()).poll(), Ok(None))
         {

@@ -227,10 +227,6 @@ impl IpoibInterface {
         self.paths.change(gid, |path| path.peers.remove(&peer));
     }
 
-    pub(super) fn forget_paths(&mut self) {
-        self.paths = Paths::default();
-    }
-
     pub(super) fn pending_for_paths(&self) -> usize {
         self.paths.iter().map(|(_, path)| path.waiting.len()).sum()
     }

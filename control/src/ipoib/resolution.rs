@@ -146,7 +146,7 @@ impl IpoibInterface {
             self.neighbors.remove(ip);
         }
         self.handle_neighbor_events(now);
-        self.forget_paths();
+        self.paths = Default::default();
     }
 
     fn handle_neighbor_events(&mut self, now: Time) -> bool {

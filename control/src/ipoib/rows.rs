@@ -137,7 +137,7 @@ impl IpoibInterface {
         &self.state
     }
 
-    pub fn neighbor_rows(&self, _: Time) -> impl Iterator<Item = NeighborRow> {
+    pub fn neighbor_rows(&self) -> impl Iterator<Item = NeighborRow> {
         self.neighbors.rows()
     }
 

@@ -53,7 +53,7 @@ fn resolution_ends_for_every_neighbor_on_a_link_that_loses_packets() {
         }
         world.pass(30 * SECOND);
         for host in &world.hosts {
-            for row in host.interface.neighbor_rows(world.now) {
+            for row in host.interface.neighbor_rows() {
                 let is_stuck = matches!(row.state, State::Incomplete { .. } | State::Probe { .. });
                 assert!(!is_stuck && row.pending == 0, "seed {seed}: {row:?}");
             }

@@ -397,5 +397,5 @@ fn requests_of_unknown_nodes_end_no_idle_connection() {
     }
     world.pass(SECOND);
     assert_eq!(counts(&world), [1, 1]);
-    assert!(world.hosts[0].interface.neighbor_rows(world.now).any(|row| row.ip == v4(2)));
+    assert!(world.hosts[0].interface.neighbor_rows().any(|row| row.ip == v4(2)));
 }

@@ -392,7 +392,7 @@ fn a_crowd_of_liars_costs_tables_their_limits_and_no_more() {
             world.pass(SECOND / 50);
         }
     }
-    assert!(world.hosts[0].interface.neighbor_rows(world.now).count() <= 64);
+    assert!(world.hosts[0].interface.neighbor_rows().count() <= 64);
     assert!(world.hosts[0].interface.path_rows().count() <= 64);
     assert!(world.hosts[0].interface.peer_rows().count() <= 64);
     world.pass(120 * SECOND);

@@ -180,7 +180,7 @@ impl Run {
         for nth in missing.iter().flat_map(|pair| [pair.0, pair.1]).collect::<BTreeSet<_>>() {
             let Some(interface) = &self.world.nodes[nth].interface else { continue };
             println!("{nth}, {}: {:?}", ip(nth), interface.row());
-            interface.neighbor_rows(self.world.now).for_each(|row| println!("  {row:?}"));
+            interface.neighbor_rows().for_each(|row| println!("  {row:?}"));
             interface.connection_rows().for_each(|row| println!("  {row:?}"));
             for row in interface.peer_rows() {
                 println!("  {row:?}, {:?}", interface.pause_of(&row.link, WorkerId::PRIMARY));

@@ -230,14 +230,13 @@ fn mapped() -> usize {
 
 /// The resources of all hosts, after checks of each host.
 fn check_resources(world: &mut World) -> Resources {
-    let now = world.now();
     let mut all = Resources { bytes: MEMORY.bytes(), mapped: mapped(), ..Resources::default() };
     assert_eq!(all.mapped, MAPPED, "mappings of killed hosts");
     for (nth, slot) in world.slots.iter_mut().enumerate() {
         let qps = slot.qps();
         let host = slot.host();
         assert_eq!(host.stack.tcp_len(), 0, "host {nth}: leaked connections");
-        assert!(host.has_sent(now), "host {nth}: unsent packets");
+        assert!(host.has_sent(), "host {nth}: unsent packets");
         let driver = host.node().worker.driver();
         let load = host.control().expect("worker 0 has it").load();
         assert_eq!((load.pending, load.sa_queries), (0, (0, 0)), "host {nth}: {load:?}");

@@ -236,15 +236,15 @@ impl IpoibLink {
     }
 
     /// Whether all packets that the interface accepted have left, here and at the device.
-    pub fn is_drained(&self, now: Time) -> bool {
-        self.failed.is_some() || self.workers.has_sent() && self.has_sent(now)
+    pub fn is_drained(&self) -> bool {
+        self.failed.is_some() || self.workers.has_sent() && self.has_sent()
     }
 
     /// Whether no packet waits for a neighbor to resolve, or for a connection.
-    pub fn has_sent(&self, now: Time) -> bool {
+    pub fn has_sent(&self) -> bool {
         let control = &self.control;
         self.workers.has_no_events()
-            && control.neighbor_rows(now).all(|row| row.pending == 0)
+            && control.neighbor_rows().all(|row| row.pending == 0)
             && control.peer_rows().all(|row| row.pending == 0)
             && control.group_rows().all(|row| row.pending == 0)
     }

@@ -94,9 +94,9 @@ impl NodeInterface {
     }
 
     /// Whether all packets that it accepted have left.
-    pub(super) fn is_drained(&self, now: Time) -> bool {
+    pub(super) fn is_drained(&self) -> bool {
         match self {
-            Self::Ipoib(one) => one.is_drained(now),
+            Self::Ipoib(one) => one.is_drained(),
             Self::Plain(one) => one.is_drained(),
         }
     }

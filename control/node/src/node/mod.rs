@@ -390,8 +390,7 @@ impl NodeRunner {
     fn leave(&mut self, is_broken: impl Fn() -> bool) {
         let end = self.now() + SEND_MAX;
         while !is_broken() && self.now() < end {
-            let now = self.now();
-            if self.interfaces.running().all(|one| one.is_drained(now)) {
+            if self.interfaces.running().all(|one| one.is_drained()) {
                 break;
             }
             self.step_or_pause();

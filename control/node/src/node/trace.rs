@@ -186,7 +186,7 @@ fn neighbor(trace: &mut Trace, now: Time, next_hop: IpAddr, one: &NodeInterface)
         NodeInterface::Ipoib(one) => one.control(),
         NodeInterface::Plain(link) => return plain_neighbor(trace, next_hop, link),
     };
-    let Some(row) = control.neighbor_rows(now).find(|row| row.ip == next_hop) else {
+    let Some(row) = control.neighbor_rows().find(|row| row.ip == next_hop) else {
         return trace.step("neighbor", "unknown", NEVER_ASKED);
     };
     trace.step("neighbor", row.state.name(), row.why);

@@ -221,7 +221,7 @@ fn an_interface_leaves_with_all_its_workers() {
     let now = world.now();
     // Accepted packets go first.
     assert_eq!(world.send((0, 1), 1, &[7; 5000]), Ok(()));
-    let drained = |world: &World| world.teams[0].interface().is_drained(world.now());
+    let drained = |world: &World| world.teams[0].interface().is_drained();
     world.until("drained", |world| drained(world));
     world.teams[0].interface_mut().leave(now);
     world.until("left", |world| world.teams[0].interface().has_left());
