@@ -95,10 +95,7 @@ impl NodeInterface {
 
     /// Whether all packets that it accepted have left.
     pub(super) fn is_drained(&self) -> bool {
-        match self {
-            Self::Ipoib(one) => one.is_drained(),
-            Self::Plain(one) => one.is_drained(),
-        }
+        at_kind!(self, one => one.is_drained())
     }
 
     /// Changes a setting. `false` if there is no space for it.
