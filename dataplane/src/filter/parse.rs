@@ -14,7 +14,6 @@
 
 use super::{SCTP, Side, Test};
 use pollux_wire::ip::IpProtocol;
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Nested terms, the primitive included: the parser recurses for each of them.
@@ -22,21 +21,14 @@ const DEPTH_MAX: usize = 32;
 /// Evaluation recurses for each `and` and `or` of a chain.
 const PRIMITIVES_MAX: usize = 256;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("filter, character {column}: {reason}")]
 pub struct FilterError {
     /// Counted from 1.
     pub column: usize,
     /// The error, and usually what to write instead.
     pub reason: String,
 }
-
-impl fmt::Display for FilterError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "filter, character {}: {}", self.column, self.reason)
-    }
-}
-
-impl std::error::Error for FilterError {}
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Qualifiers<'a> {

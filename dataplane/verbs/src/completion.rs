@@ -1,6 +1,7 @@
 //! Completions of work requests (IBA 11.4.2, 10.10.3).
 
 use crate::memory::RKey;
+use crate::named_enum;
 use pollux_wire::address::{Lid, Qpn};
 use std::fmt;
 
@@ -77,57 +78,41 @@ pub struct Source {
     pub has_grh: bool,
 }
 
-/// Completion status (IBA 11.6.2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum CompletionStatus {
-    Success,
-    /// The message is longer than the receive, or than the maximum.
-    LocalLength,
-    /// The queue pair does not support the operation.
-    LocalQpOperation,
-    /// The local key, access rights or bounds are wrong.
-    LocalProtection,
-    /// The queue pair entered the error state before the request was executed.
-    Flushed,
-    WindowBind,
-    /// The peer's response is invalid.
-    BadResponse,
-    /// The peer's request violates the local access rights.
-    LocalAccess,
-    /// The peer rejected the request as invalid, or its receive is too short.
-    RemoteInvalidRequest,
-    /// A key, right or bound of the peer's memory is wrong.
-    RemoteAccess,
-    /// The peer could not execute the request.
-    RemoteOperation,
-    /// No answer of the peer after all retries.
-    RetryExceeded,
-    /// No receive posted at the peer after all retries.
-    RnrRetryExceeded,
-    RemoteAborted,
-    /// An internal error of the adapter.
-    General,
+named_enum! {
+    /// Completion status (IBA 11.6.2).
+    pub enum CompletionStatus {
+        Success = "success",
+        /// The message is longer than the receive, or than the maximum.
+        LocalLength = "local length error",
+        /// The queue pair does not support the operation.
+        LocalQpOperation = "local queue pair operation error",
+        /// The local key, access rights or bounds are wrong.
+        LocalProtection = "local protection error",
+        /// The queue pair entered the error state before the request was executed.
+        Flushed = "flushed",
+        WindowBind = "memory window bind error",
+        /// The peer's response is invalid.
+        BadResponse = "bad response",
+        /// The peer's request violates the local access rights.
+        LocalAccess = "local access error",
+        /// The peer rejected the request as invalid, or its receive is too short.
+        RemoteInvalidRequest = "remote invalid request",
+        /// A key, right or bound of the peer's memory is wrong.
+        RemoteAccess = "remote access error",
+        /// The peer could not execute the request.
+        RemoteOperation = "remote operation error",
+        /// No answer of the peer after all retries.
+        RetryExceeded = "transport retries exceeded",
+        /// No receive posted at the peer after all retries.
+        RnrRetryExceeded = "receiver-not-ready retries exceeded",
+        RemoteAborted = "remote aborted",
+        /// An internal error of the adapter.
+        General = "general error",
+    }
 }
 
 impl fmt::Display for CompletionStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Success => "success",
-            Self::LocalLength => "local length error",
-            Self::LocalQpOperation => "local queue pair operation error",
-            Self::LocalProtection => "local protection error",
-            Self::Flushed => "flushed",
-            Self::WindowBind => "memory window bind error",
-            Self::BadResponse => "bad response",
-            Self::LocalAccess => "local access error",
-            Self::RemoteInvalidRequest => "remote invalid request",
-            Self::RemoteAccess => "remote access error",
-            Self::RemoteOperation => "remote operation error",
-            Self::RetryExceeded => "transport retries exceeded",
-            Self::RnrRetryExceeded => "receiver-not-ready retries exceeded",
-            Self::RemoteAborted => "remote aborted",
-            Self::General => "general error",
-        })
+        f.write_str(self.name())
     }
 }

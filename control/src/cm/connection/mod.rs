@@ -8,6 +8,7 @@ use super::{CmDrop, CmError, CmEvent, Connect, ConnectionEnd, ListenerData, Role
 use crate::cm::index::{Keys, Source};
 use crate::effects::ConnectionKey;
 use crate::mad::MadAddress;
+use pollux_verbs::named_enum;
 use pollux_verbs::time::Time;
 use pollux_wire::address::{Gid, Guid, Qpn};
 use pollux_wire::mad::cm::{
@@ -61,34 +62,24 @@ pub(super) enum State {
     Closed,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Phase {
-    ReqSent,
-    MraReqReceived,
-    RepReceived,
-    ReqReceived,
-    RepSent,
-    MraRepReceived,
-    Established,
-    DreqSent,
-    TimeWait,
-    Closed,
+named_enum! {
+    pub enum Phase {
+        ReqSent = "REQ sent",
+        MraReqReceived = "MRA(REQ) received",
+        RepReceived = "REP received",
+        ReqReceived = "REQ received",
+        RepSent = "REP sent",
+        MraRepReceived = "MRA(REP) received",
+        Established = "established",
+        DreqSent = "DREQ sent",
+        TimeWait = "time-wait",
+        Closed = "closed",
+    }
 }
 
 impl fmt::Display for Phase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::ReqSent => "REQ sent",
-            Self::MraReqReceived => "MRA(REQ) received",
-            Self::RepReceived => "REP received",
-            Self::ReqReceived => "REQ received",
-            Self::RepSent => "REP sent",
-            Self::MraRepReceived => "MRA(REP) received",
-            Self::Established => "established",
-            Self::DreqSent => "DREQ sent",
-            Self::TimeWait => "time-wait",
-            Self::Closed => "closed",
-        })
+        f.pad(self.name())
     }
 }
 
