@@ -28,7 +28,7 @@ pub fn aligned(headings: &[&str], rows: impl Iterator<Item = Vec<String>>) -> St
     lines.iter().map(text).collect()
 }
 
-/// A value in a table. Absent values are a dash.
+/// A value in a table. `None` and empty maps are a dash.
 pub trait Cell {
     fn cell(&self) -> String;
 }
@@ -61,7 +61,7 @@ impl<T: Cell> Cell for Option<T> {
 
 impl Cell for Vec<String> {
     fn cell(&self) -> String {
-        if self.is_empty() { "-".into() } else { self.join(" ") }
+        self.join(" ")
     }
 }
 

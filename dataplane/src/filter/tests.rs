@@ -82,7 +82,7 @@ fn an_error_has_its_column_and_advice() {
     for (text, column, words) in [
         ("hots 10.0.0.1", 1, "\"hots\": neither a word of filters nor"),
         ("tcp and", 8, "the filter ends here"),
-        ("tcp udp", 5, "write and, or or the end"),
+        ("tcp udp", 5, "write `and` or `or` before"),
         ("(tcp or udp", 12, "a ) is missing"),
         ("tcp)", 4, "there is no ( before"),
         ("port x", 6, "write a number up to 65535"),
@@ -92,8 +92,8 @@ fn an_error_has_its_column_and_advice() {
         ("ip host fd00::1", 9, "of the other version"),
         ("icmp port 5", 11, "has no ports"),
         ("less x", 6, "write bytes"),
-        ("proto nothing", 7, "no protocol"),
-        ("tcp & udp", 5, "write and, or or the end"),
+        ("proto nothing", 7, "not a protocol"),
+        ("tcp & udp", 5, "write `and` or `or` before"),
         ("\u{fc} and", 1, "neither a word"),
     ] {
         let error = PacketFilter::parse(text).expect_err(text);
