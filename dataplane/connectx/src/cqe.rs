@@ -56,7 +56,6 @@ pub(crate) struct CqeContext {
     /// shared receive queue, or 0.
     pub(crate) srqn_uidx: u32,
     pub(crate) owner: u8,
-    pub(crate) is_solicited: bool,
 }
 
 /// The entry of a completion.
@@ -85,7 +84,7 @@ pub(crate) fn encode(completion: &Completion, context: CqeContext) -> [u8; CQE_B
             }
         }
     };
-    cqe[63] = kind << 4 | u8::from(context.is_solicited) << 1 | context.owner;
+    cqe[63] = kind << 4 | context.owner;
     cqe
 }
 
@@ -155,7 +154,7 @@ mod tests {
     use pollux_verbs::Source;
     use pollux_wire::address::{Lid, Qpn};
 
-    const CONTEXT: CqeContext = CqeContext { srqn_uidx: 0x77, owner: 1, is_solicited: false };
+    const CONTEXT: CqeContext = CqeContext { srqn_uidx: 0x77, owner: 1 };
 
     #[test]
     fn a_send_completes_with_its_opcode_and_index() {
@@ -184,10 +183,10 @@ mod tests {
             from: Some(from),
             ..Completion::NOTHING
         };
-        let cqe = encode(&completion, CqeContext { is_solicited: true, ..CONTEXT });
+        let cqe = encode(&completion, CONTEXT);
         assert_eq!((cqe[17], &cqe[22..28]), (1, &[0x11, 0x22, 0x15, 0x0a, 0x0b, 0x0c][..]));
         assert_eq!((cqe[39], cqe[47], &cqe[60..62]), (2, 140, &[0, 3][..]));
-        assert_eq!(cqe[63], kind::RECV << 4 | 2 | 1);
+        assert_eq!(cqe[63], kind::RECV << 4 | 1);
     }
 
     #[test]

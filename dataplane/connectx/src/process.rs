@@ -56,18 +56,28 @@ static WAITING: AtomicU32 = AtomicU32::new(0);
 static FILES: [AtomicU64; FILES_MAX as usize / 64] = [const { AtomicU64::new(0) }; _];
 const FILES_MAX: RawFd = 4096;
 
+/// The process that opened the device.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+
 static WAKE: LazyLock<Option<OwnedFd>> =
     LazyLock::new(|| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok());
 
-/// Whether a descriptor is an open file of the device.
+/// Whether a descriptor is an open file of the device. A child of fork(2) has the descriptor but no
+/// thread of the adapter, and may have been made while the lock was taken: to it, nothing is.
 pub(crate) fn is_device(fd: RawFd) -> bool {
     let inside = (0..FILES_MAX).contains(&fd);
-    inside && FILES[fd as usize / 64].load(Ordering::Relaxed) >> (fd % 64) & 1 == 1
+    inside
+        && FILES[fd as usize / 64].load(Ordering::Relaxed) >> (fd % 64) & 1 == 1
+        && is_own_process()
+}
+
+fn is_own_process() -> bool {
+    OWNER.load(Ordering::Relaxed) == std::process::id()
 }
 
 /// Whether the device is open at all.
 pub(crate) fn has_files() -> bool {
-    FILES.iter().any(|word| word.load(Ordering::Relaxed) != 0)
+    FILES.iter().any(|word| word.load(Ordering::Relaxed) != 0) && is_own_process()
 }
 
 fn set_device(fd: RawFd, is_open: bool) {
@@ -93,6 +103,7 @@ pub(crate) fn open() -> Result<RawFd, Errno> {
     let state = &mut *state;
     if state.hca.is_none() {
         state.hca = Some(open_adapter()?);
+        OWNER.store(std::process::id(), Ordering::Relaxed);
         std::thread::Builder::new()
             .name("pollux-connectx".into())
             .spawn(run)

@@ -31,6 +31,7 @@ impl<L: Link> Hca<L> {
         let asked: abi::RegMr = call.only()?;
         let access = access_of(asked.access_flags)?;
         let memory = ProgramMemory::at(asked.start, asked.length).ok_or(Errno::INVAL)?;
+        asked.hca_va.checked_add(asked.length).ok_or(Errno::INVAL)?;
         if !memory.is_mapped() {
             return Err(Errno::FAULT);
         }

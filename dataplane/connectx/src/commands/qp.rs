@@ -20,11 +20,15 @@ impl<L: Link> Hca<L> {
         let init = self.qp_init(&asked, &own)?;
         let rings = Rings::of(&own, init.srq.is_some())?;
         let record = Record::at(own.db_addr).ok_or(Errno::INVAL)?;
-        let qp = self.device.create_qp(&init).map_err(errno)?;
         let send_ring = match rings.send {
             Some(ring) => Some(self.register_ring(init.pd, ring)?),
             None => None,
         };
+        let created = self.device.create_qp(&init);
+        if let (Err(_), Some((_, lkey))) = (&created, &send_ring) {
+            let _ = self.device.deregister(*lkey);
+        }
+        let qp = created.map_err(errno)?;
         let qpn = self.device.qpn(qp).map_err(errno)?;
         let context_object = self.contexts.get_mut(context).ok_or(Errno::BADF)?;
         let register = context_object.next_register;

@@ -76,7 +76,6 @@ impl<L: Link> Hca<L> {
     pub(super) fn remove_cq(&mut self, number: u32) {
         let Some(cq) = self.cqs.remove(number) else { return };
         self.cq_numbers.retain(|one| *one != number);
-        self.armed -= u32::from(cq.is_armed);
         let _ = self.device.destroy_cq(cq.cq);
     }
 

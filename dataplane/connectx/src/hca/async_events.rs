@@ -26,7 +26,7 @@ const CLIENT_REREGISTER: u32 = 17;
 const GID_CHANGE: u32 = 18;
 
 impl<L: Link> Hca<L> {
-    pub(super) fn notify(&mut self) {
+    pub(super) fn flush_events(&mut self) {
         for (_, context) in self.contexts.iter_mut() {
             context.events.flush();
             context.channels.values_mut().for_each(|queue| queue.flush());

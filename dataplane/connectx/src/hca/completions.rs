@@ -45,7 +45,7 @@ impl<L: Link> Hca<L> {
         let srqn = if is_recv { qp.srq.map_or(0, short) } else { 0 };
         let srqn_uidx = if version == 0 { srqn } else { qp.user_index } & 0xff_ffff;
         let owner = u8::from(cq.produced & cq.entries != 0);
-        let cqe = encode(completion, CqeContext { srqn_uidx, owner, is_solicited: false });
+        let cqe = encode(completion, CqeContext { srqn_uidx, owner });
         let slot = (cq.produced & (cq.entries - 1)) as usize;
         let at = (slot + 1) * cq.entry_bytes - cqe.len();
         let (body, last) = cqe.split_at(56);
@@ -63,9 +63,7 @@ impl<L: Link> Hca<L> {
     /// Notifies the program that waits for a completion.
     fn fire(&mut self, number: u32) {
         let Some(cq) = self.cqs.get_mut(number) else { return };
-        if std::mem::take(&mut cq.is_armed) {
-            self.armed -= 1;
-        }
+        cq.is_armed = false;
         let (handle, channel) = (cq.user_handle, cq.channel);
         let context = self.contexts.get_mut(cq.context);
         let queue = channel.and_then(|fd| context.and_then(|one| one.channels.get_mut(&fd)));
@@ -100,9 +98,7 @@ impl<L: Link> Hca<L> {
 
     fn arm(&mut self, number: u32, word: u32) {
         let Some(cq) = self.cqs.get_mut(number) else { return };
-        if !std::mem::replace(&mut cq.is_armed, true) {
-            self.armed += 1;
-        }
+        cq.is_armed = true;
         // The program may have seen fewer completions than there are.
         if cq.produced.wrapping_sub(word) & 0xff_ffff != 0 {
             self.fire(number);

@@ -33,8 +33,6 @@ pub(crate) struct Hca<L: Link> {
     /// Numbers of `qps` by QPN.
     pub(crate) by_qpn: BTreeMap<u32, u32>,
     pub(crate) handles: Handles,
-    /// Completion queues that wait for a notification.
-    pub(crate) armed: u32,
     /// Lines that were printed about faults, at most so many.
     pub(crate) faults_reported: u32,
 }
@@ -58,7 +56,6 @@ impl<L: Link> Hca<L> {
             qp_numbers: Vec::new(),
             by_qpn: BTreeMap::new(),
             handles: Handles::new(),
-            armed: 0,
             faults_reported: 0,
         }
     }
@@ -68,7 +65,7 @@ impl<L: Link> Hca<L> {
         let taken = self.take_receives() | self.take_doorbells();
         self.device.progress();
         let moved = self.move_completions();
-        self.notify();
+        self.flush_events();
         self.send_events();
         taken | moved
     }
