@@ -123,7 +123,8 @@ fn perftest_sends_writes_reads_and_adds() {
     let hosts = Hosts::new();
     for arguments in [
         "ib_send_lat -F -n 200 -s 64 -I 64",
-        "ib_send_bw -F -n 200 -s 1024 -c UD",
+        // Not ib_send_bw of UD: its server waits for ever for a datagram that was lost.
+        "ib_send_lat -F -n 200 -c UD",
         "ib_send_bw -F -n 100 -s 64 -r 128 --use-srq -b -q 4",
         "ib_write_bw -F -n 100 -q 40",
         "ib_read_bw -F -n 100 -s 65536",
