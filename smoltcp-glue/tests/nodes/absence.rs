@@ -1,6 +1,6 @@
 //! An application that computes and makes no calls, while a peer sends to it.
 
-use crate::sockets::{at, byte, two};
+use crate::sockets::{at, byte, connect, two};
 use pollux::{Interface, Mode, NeighborRoute};
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr};
@@ -63,7 +63,7 @@ fn talk(
     interface: &Interface,
     (to_computer, from_computer): (Sender<()>, Receiver<()>),
 ) {
-    let mut stream = connect(interface);
+    let mut stream = connect(interface, at(1, 80));
     let socket = interface.udp_bind(at(2, 0)).expect("a port is free");
     let before = route(mode, interface, at(1, 0).ip());
     from_computer.recv().expect("it computes from now on");
@@ -81,11 +81,6 @@ fn talk(
     assert_eq!(routes(interface), [before], "its neighbors and connections are the same");
     to_computer.send(()).expect("the peer waits");
     from_computer.recv().expect("the peer has checked its neighbors");
-}
-
-fn connect(interface: &Interface) -> pollux::TcpStream {
-    let connected = (0..100).find_map(|_| interface.tcp_connect(at(1, 80)).ok());
-    connected.expect("a listener")
 }
 
 /// Waits for the route to a neighbor that this mode uses.

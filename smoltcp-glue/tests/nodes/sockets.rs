@@ -1,7 +1,7 @@
 //! Sockets of two applications that exchange data.
 
 use pollux::stack::StackConfig;
-use pollux::{Interface, Mode, Node, UdpSlot, UpError};
+use pollux::{Interface, Mode, Node, TcpStream, UdpSlot, UpError};
 use pollux_node::fabric::Embedded;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr};
@@ -40,6 +40,12 @@ pub fn two(mode: Mode, first: impl FnOnce(&Interface), second: impl FnOnce(&Inte
         both_are_up.wait();
         first(&interface);
     });
+}
+
+/// Connects to a listener that the peer opens meanwhile: before that, it refuses.
+pub fn connect(interface: &Interface, to: SocketAddr) -> TcpStream {
+    let connected = (0..1000).find_map(|_| interface.tcp_connect(to).ok());
+    connected.expect("a listener")
 }
 
 /// Ends the server, also when a test fails.
@@ -120,8 +126,7 @@ fn a_stream_is_echoed() {
                 assert_eq!(stream.read(&mut [0; 9]).expect("it was ended"), 0);
             };
             let client = |interface: &Interface| {
-                let connected = (0..100).find_map(|_| interface.tcp_connect(there).ok());
-                let mut stream = connected.expect("a listener");
+                let mut stream = connect(interface, there);
                 stream.set_read_timeout(Some(TIMEOUT));
                 let all: Vec<u8> = (0..BYTES).map(byte).collect();
                 stream.write_all(&all).expect("there is space in time");
@@ -363,7 +368,7 @@ fn errors_of_invalid_setups_give_advice() {
 #[test]
 fn keepalive_is_set_and_read_back() {
     let client = |interface: &Interface| {
-        let stream = interface.tcp_connect(at(2, 80)).expect("a listener");
+        let stream = connect(interface, at(2, 80));
         let get = || stream.keepalive().expect("it is open");
         assert_eq!(get(), StackConfig::default().tcp.keepalive);
         for (set, is) in [(None, None), (Some(60), Some(60)), (Some(1), Some(10))] {
@@ -393,8 +398,7 @@ fn a_dropped_interface_resets_connections_with_unsent_data() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let interface = open(1);
-            let stream = (0..100).find_map(|_| interface.tcp_connect(at(2, 80)).ok());
-            let mut stream = stream.expect("a listener");
+            let mut stream = connect(&interface, at(2, 80));
             let limits = StackConfig::default().tcp;
             let more = limits.send_bytes + limits.receive_bytes / 2;
             stream.write_all(&vec![7; more]).expect("there is space");
