@@ -38,6 +38,10 @@ pub trait Link: FrameSink {
     fn is_asleep(&self) -> bool {
         true
     }
+    /// Whether the other end is gone for good.
+    fn is_lost(&self) -> bool {
+        false
+    }
     /// The descriptor that becomes readable when this end is woken, if there is one.
     fn wake_descriptor(&self) -> Option<BorrowedFd<'_>> {
         None

@@ -4,6 +4,8 @@
 //!   disconnected --- connects, sends Attach ---> attaching --- Attached ---> attached
 //!        ^                                           |                          |
 //!        +--------------- refused, or the server has ended; the port is down ---+
+//!                                                                               |
+//!                                              lost <--- if it ends with its server
 //! ```
 //!
 //! Sockets are not read in every turn, since that is a system call. Only [`ProcessLink::open`]
@@ -66,6 +68,7 @@ pub struct ProcessLink {
     leases: Arc<SharedLeases>,
     wake_set: Arc<WakeSet>,
     state: State,
+    ends_with_server: bool,
     turns: u32,
     /// Buffer for an entry that wraps around in a ring and must be contiguous.
     buffer: Vec<u8>,
@@ -78,6 +81,8 @@ enum State {
     Disconnected,
     Attaching(Socket),
     Attached(Box<Session>),
+    /// The server has ended, and so does this link.
+    Lost,
 }
 
 pub fn open(name: &str, clock: Clock) -> Result<SoftDevice<ProcessLink>, OpenError> {
@@ -129,8 +134,17 @@ impl ProcessLink {
         let leases = Arc::new(SharedLeases::new().map_err(OpenError::Memory)?);
         let wake_set = Arc::new(WakeSet::new().map_err(OpenError::Descriptor)?);
         let (state, buffer) = (State::Disconnected, Vec::new());
-        let mut link =
-            Self { address, clock, leases, wake_set, state, turns: 0, buffer, vhca_index };
+        let mut link = Self {
+            address,
+            clock,
+            leases,
+            wake_set,
+            state,
+            ends_with_server: false,
+            turns: 0,
+            buffer,
+            vhca_index,
+        };
         let address = || link.address.clone();
         let until = (link.clock)() + ANSWER_TIMEOUT;
         let socket = loop {
@@ -161,6 +175,22 @@ impl ProcessLink {
         }
     }
 
+    /// In a child of fork(2): leaves the session to the parent. Nothing is written to the memory
+    /// that the parent shares with the fabric.
+    pub fn leave_to_parent(&mut self) {
+        match std::mem::replace(&mut self.state, State::Disconnected) {
+            State::Disconnected | State::Lost => {}
+            State::Attaching(socket) => socket.leave_to_parent(),
+            State::Attached(session) => session.socket.leave_to_parent(),
+        }
+    }
+
+    /// From now on, the end of the server is that of this link ([`Link::is_lost`]). Otherwise the
+    /// link attaches to the next server at its path.
+    pub fn end_with_server(&mut self) {
+        self.ends_with_server = true;
+    }
+
     fn start_session(&mut self, socket: Socket, page: ClientPage) {
         let session = Session::new(socket, page, self.leases.clone(), self.wake_set.clone());
         self.state = State::Attached(Box::new(session));
@@ -186,11 +216,15 @@ impl ProcessLink {
         match &mut self.state {
             State::Attached(session) => {
                 if session.read_socket().is_err() {
-                    self.state = State::Disconnected;
+                    self.state = match self.ends_with_server {
+                        true => State::Lost,
+                        false => State::Disconnected,
+                    };
                     let port = Port { state: PortState::DOWN, ..adapter.port().clone() };
                     adapter.take_port(port);
                 }
             }
+            State::Lost => {}
             State::Disconnected => {
                 let socket = Socket::connect(&self.address.path).ok();
                 if let Some(socket) = socket.filter(|socket| self.send_attach(socket)) {
@@ -368,12 +402,20 @@ impl Link for ProcessLink {
         if let State::Attached(session) = &self.state { session.is_asleep() } else { true }
     }
 
+    fn is_lost(&self) -> bool {
+        matches!(self.state, State::Lost)
+    }
+
     fn wake_descriptor(&self) -> Option<BorrowedFd<'_>> {
         Some(self.wake_set.as_fd())
     }
 
     fn sleep_max(&self) -> Duration {
-        if let State::Attached(session) = &self.state { session.sleep_max() } else { LOOK_EVERY }
+        match &self.state {
+            State::Attached(session) => session.sleep_max(),
+            State::Disconnected | State::Attaching(_) => LOOK_EVERY,
+            State::Lost => Duration::MAX,
+        }
     }
 }
 

@@ -45,7 +45,7 @@ const NAP_MAX: Duration = Duration::from_millis(1);
 pub(super) struct Lost;
 
 pub(super) struct Session {
-    socket: Socket,
+    pub(super) socket: Socket,
     pub(super) page: ClientPage,
     leases: Arc<SharedLeases>,
     senders: Vec<DirectSender>,

@@ -5,7 +5,7 @@
 //! open the socket file (`listen`). Any process that can open it can use the fabric.
 
 use super::control_message::{BYTES_MAX, ControlMessage};
-use rustix::io::Errno;
+use rustix::io::{DupFlags, Errno, dup3};
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
@@ -55,6 +55,17 @@ impl Socket {
         let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)?;
         connect(&fd, &SocketAddrUnix::new(socket_path(path))?)?;
         Ok(Self { fd })
+    }
+
+    /// In a child of fork(2): closes the child's descriptor alone. A shutdown would end the
+    /// connection, which is the parent's.
+    pub fn leave_to_parent(mut self) {
+        // The descriptor then is of a socket without a connection.
+        let unconnected = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None);
+        let replaced = unconnected.and_then(|other| dup3(other, &mut self.fd, DupFlags::CLOEXEC));
+        if replaced.is_err() {
+            std::mem::forget(self);
+        }
     }
 
     /// The process at the other end, if the system knows it: not one in another container.
@@ -123,5 +134,26 @@ impl Drop for Socket {
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::listen::listen_at;
+
+    #[test]
+    fn a_child_that_leaves_a_connection_to_its_parent_does_not_end_it() {
+        let path = std::env::temp_dir().join(format!("pollux-leave-{}", std::process::id()));
+        let listener = listen_at(&socket_path(&path), SocketType::SEQPACKET).unwrap();
+        let parent = Socket::connect(&path).unwrap();
+        let server = accept(listener.as_fd()).unwrap();
+        let child = Socket { fd: parent.fd.try_clone().unwrap() };
+        child.leave_to_parent();
+        assert!(parent.send(&ControlMessage::Wake, None));
+        assert!(matches!(server.receive(), ReceivedMessage::Message(ControlMessage::Wake, None)));
+        drop(parent);
+        assert!(matches!(server.receive(), ReceivedMessage::End));
+        std::fs::remove_file(socket_path(&path)).unwrap();
     }
 }
