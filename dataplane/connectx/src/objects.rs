@@ -6,7 +6,7 @@ use crate::wqe::{BLOCK, be32};
 use pollux_hca::MemoryRange;
 use pollux_mem::Memory;
 use pollux_mem::region::Region;
-use pollux_verbs::{Ah, Cq, LKey, Qp, QpType, Srq};
+use pollux_verbs::{Ah, Cq, LKey, Qp, QpState, QpType, Srq};
 use pollux_wire::address::Qpn;
 use rustix::mm::{MsyncFlags, msync};
 use std::collections::BTreeMap;
@@ -161,15 +161,95 @@ pub(crate) struct QpObject {
     pub(crate) recv_slots: u32,
     pub(crate) recv_slot_bytes: usize,
     pub(crate) record: Record,
-    /// Blocks taken of the send ring, and receives of the receive ring.
-    pub(crate) sends_taken: u16,
-    pub(crate) recvs_taken: u16,
-    pub(crate) is_rung: bool,
-    pub(crate) is_reset: bool,
-    /// A WQE was wrong; no more is taken before a reset.
-    pub(crate) is_stopped: bool,
+    pub(crate) intake: Intake,
     pub(crate) caps: [u32; 5],
     pub(crate) signals_all: bool,
+}
+
+/// How far the rings of a queue pair were taken.
+///
+/// ```text
+///            modified to another state          doorbell
+///   Reset ---------------------------> Idle ----------------> Rung
+///     ^                                  ^ <----------------    |
+///     |                                  |   record reached     | a WQE is wrong
+///     |                                  |                      v
+///     +---- modified to Reset, from all -+------------------ Stopped
+/// ```
+///
+/// In Rung, the send ring is looked at in each turn, also while the adapter has no space for more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Intake {
+    /// Nothing is taken. Both rings begin again at index 0.
+    Reset,
+    Idle(Taken),
+    Rung(Taken),
+    /// Receives only, which are flushed.
+    Stopped(Taken),
+}
+
+/// Indexes of the next WQEs: blocks of the send ring, and receives. They wrap around.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Taken {
+    pub(crate) sends: u16,
+    pub(crate) recvs: u16,
+}
+
+impl Intake {
+    /// The queue pair was modified to a state.
+    pub(crate) fn enter(&mut self, state: QpState) {
+        *self = match *self {
+            _ if state == QpState::Reset => Self::Reset,
+            Self::Reset => Self::Idle(Taken::default()),
+            other => other,
+        };
+    }
+
+    /// The doorbell of its register was rung.
+    pub(crate) fn ring(&mut self) {
+        if let Self::Idle(taken) = *self {
+            *self = Self::Rung(taken);
+        }
+    }
+
+    /// All that the record allows was taken.
+    pub(crate) fn rest(&mut self) {
+        if let Self::Rung(taken) = *self {
+            *self = Self::Idle(taken);
+        }
+    }
+
+    /// A send WQE was wrong.
+    pub(crate) fn stop(&mut self) {
+        if let Self::Idle(taken) | Self::Rung(taken) = *self {
+            *self = Self::Stopped(taken);
+        }
+    }
+
+    /// The index of the next send WQE, if its doorbell was rung.
+    pub(crate) fn next_send(&self) -> Option<u16> {
+        if let Self::Rung(taken) = self { Some(taken.sends) } else { None }
+    }
+
+    pub(crate) fn take_send(&mut self, blocks: u16) {
+        if let Self::Rung(taken) = self {
+            taken.sends = taken.sends.wrapping_add(blocks);
+        }
+    }
+
+    /// The index of the next receive.
+    pub(crate) fn next_recv(&self) -> Option<u16> {
+        match self {
+            Self::Reset => None,
+            Self::Idle(taken) | Self::Rung(taken) | Self::Stopped(taken) => Some(taken.recvs),
+        }
+    }
+
+    pub(crate) fn take_recv(&mut self) {
+        if let Self::Idle(taken) | Self::Rung(taken) | Self::Stopped(taken) = self {
+            taken.recvs = taken.recvs.wrapping_add(1);
+        }
+    }
 }
 
 impl QpObject {
@@ -181,3 +261,55 @@ impl QpObject {
 
 /// Address handles of datagrams, which name their path anew in each WQE.
 pub(crate) type Handles = BTreeMap<(u32, [u8; 36]), Ah>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_event_of_each_state_leads_where_the_diagram_says() {
+        let taken = Taken { sends: 5, recvs: 7 };
+        let (idle, rung, stopped) =
+            (Intake::Idle(taken), Intake::Rung(taken), Intake::Stopped(taken));
+        let fresh = Intake::Idle(Taken::default());
+        let sent = Intake::Rung(Taken { sends: 8, recvs: 7 });
+        let received = Taken { sends: 5, recvs: 8 };
+        let events: [fn(&mut Intake); 7] = [
+            |state| state.enter(QpState::Reset),
+            |state| state.enter(QpState::Err),
+            Intake::ring,
+            Intake::rest,
+            Intake::stop,
+            |state| state.take_send(3),
+            Intake::take_recv,
+        ];
+        let reset = Intake::Reset;
+        for (from, to) in [
+            (reset, [reset, fresh, reset, reset, reset, reset, reset]),
+            (idle, [reset, idle, rung, idle, stopped, idle, Intake::Idle(received)]),
+            (rung, [reset, rung, rung, idle, stopped, sent, Intake::Rung(received)]),
+            (
+                stopped,
+                [reset, stopped, stopped, stopped, stopped, stopped, Intake::Stopped(received)],
+            ),
+        ] {
+            let after = events.map(|event| {
+                let mut state = from;
+                event(&mut state);
+                state
+            });
+            assert_eq!(after, to, "from {from:?}");
+        }
+        let all = [reset, idle, rung, stopped];
+        assert_eq!(all.map(|state| state.next_send()), [None, None, Some(5), None]);
+        assert_eq!(all.map(|state| state.next_recv()), [None, Some(7), Some(7), Some(7)]);
+    }
+
+    #[test]
+    fn indexes_wrap_around() {
+        let mut state = Intake::Rung(Taken { sends: 65_535, recvs: 65_535 });
+        state.take_send(2);
+        state.take_recv();
+        assert_eq!(state, Intake::Rung(Taken { sends: 1, recvs: 0 }));
+    }
+}

@@ -4,11 +4,11 @@ use super::{Answer, Call, NO_ANSWER, driver, errno, ring};
 use crate::abi;
 use crate::doorbell::{REGISTERS, bfreg_index};
 use crate::hca::Hca;
-use crate::objects::{ProgramMemory, QpObject, Record};
+use crate::objects::{Intake, ProgramMemory, QpObject, Record};
 use crate::qp_attributes::{change_of, response_of};
 use crate::wqe::{BLOCK, SGES_MAX};
 use pollux_hca::Link;
-use pollux_verbs::{Access, Device, LKey, Pd, Qp, QpInit, QpState, QpType};
+use pollux_verbs::{Access, Device, LKey, Pd, Qp, QpInit, QpType};
 use pollux_wire::address::{Gid, Lid, Qpn};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
@@ -52,11 +52,7 @@ impl<L: Link> Hca<L> {
             recv_slots: own.rq_wqe_count,
             recv_slot_bytes: 1 << own.rq_wqe_shift,
             record,
-            sends_taken: 0,
-            recvs_taken: 0,
-            is_rung: false,
-            is_reset: true,
-            is_stopped: false,
+            intake: Intake::Reset,
             caps: [
                 asked.max_send_wr,
                 asked.max_recv_wr,
@@ -129,11 +125,7 @@ impl<L: Link> Hca<L> {
         self.device.modify_qp(qp.qp, &change).map_err(errno)?;
         qp.port = change.port.unwrap_or(qp.port);
         if let Some(state) = change.state {
-            qp.is_reset = state == QpState::Reset;
-        }
-        if change.state == Some(QpState::Reset) {
-            (qp.sends_taken, qp.recvs_taken) = (0, 0);
-            (qp.is_rung, qp.is_stopped) = (false, false);
+            qp.intake.enter(state);
         }
         let answer = if call.is_extended { [0_u32, 8].as_bytes().to_vec() } else { NO_ANSWER };
         Ok(answer)

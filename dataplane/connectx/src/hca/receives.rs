@@ -46,11 +46,12 @@ impl<L: Link> Hca<L> {
 
     fn take_qp_receives(&mut self, number: u32) -> bool {
         let Some(qp) = self.qps.get_mut(number) else { return false };
-        let Some(ring) = qp.recv_ring.as_ref().filter(|_| !qp.is_reset) else { return false };
+        let (Some(ring), Some(before)) = (&qp.recv_ring, qp.intake.next_recv()) else {
+            return false;
+        };
         let posted = qp.record.word(0) as u16;
-        let before = qp.recvs_taken;
-        while qp.recvs_taken != posted {
-            let index = qp.recvs_taken;
+        let mut index = before;
+        while index != posted {
             let at = (u32::from(index) & (qp.recv_slots - 1)) as usize * qp.recv_slot_bytes;
             let mut slot = [0; 16 * SGES_MAX];
             let slot = &mut slot[..qp.recv_slot_bytes.min(16 * SGES_MAX)];
@@ -64,8 +65,9 @@ impl<L: Link> Hca<L> {
             if self.device.post_recv(qp.qp, &[request]).is_err() {
                 break;
             }
-            qp.recvs_taken = index.wrapping_add(1);
+            qp.intake.take_recv();
+            index = index.wrapping_add(1);
         }
-        qp.recvs_taken != before
+        index != before
     }
 }

@@ -26,16 +26,14 @@ impl<L: Link> Hca<L> {
             let bits: u64 = registers.fold(0_u64, |bits, register| bits | 1 << register);
             if bits != 0 {
                 let of = |qp: &QpObject| qp.context == number && bits >> qp.register & 1 == 1;
-                self.qps.iter_mut().filter(|(_, qp)| of(qp)).for_each(|(_, qp)| qp.is_rung = true);
+                self.qps.iter_mut().filter(|(_, qp)| of(qp)).for_each(|(_, qp)| qp.intake.ring());
             }
             rung |= bits;
         }
         let mut any = rung != 0;
         for index in 0..self.qp_numbers.len() {
             let number = self.qp_numbers[index];
-            if self.qps.get(number).is_some_and(|qp| qp.is_rung) {
-                any |= self.take_sends(number);
-            }
+            any |= self.take_sends(number);
         }
         any | self.take_arms()
     }
@@ -44,25 +42,25 @@ impl<L: Link> Hca<L> {
     fn take_sends(&mut self, number: u32) -> bool {
         let mut any = false;
         loop {
-            let Some(qp) = self.qps.get(number) else { return any };
+            let Some(qp) = self.qps.get_mut(number) else { return any };
+            let Some(index) = qp.intake.next_send() else { return any };
             let rung = qp.record.word(1) as u16;
-            if rung == qp.sends_taken || qp.is_stopped || qp.is_reset {
-                self.set_rung(number, false);
+            if rung == index {
+                qp.intake.rest();
                 return any;
             }
             let mut bytes = [0; WQE_BYTES_MAX];
-            let found = read_wqe(qp, rung, &mut bytes);
-            let (index, outcome) = match found {
+            let outcome = match read_wqe(qp, index, rung, &mut bytes) {
                 Ok(control) => {
                     let outcome = self.post(number, &control, &bytes[..control.bytes()]);
-                    (control.index, outcome.map(|refusal| (refusal, control.blocks())))
+                    outcome.map(|refusal| (refusal, control.blocks()))
                 }
-                Err((index, fault)) => (index, Err((0, fault))),
+                Err(fault) => Err((0, fault)),
             };
             match outcome {
                 Ok((Posted::Yes, blocks)) => {
                     let Some(qp) = self.qps.get_mut(number) else { return any };
-                    qp.sends_taken = qp.sends_taken.wrapping_add(blocks);
+                    qp.intake.take_send(blocks);
                     any = true;
                 }
                 // Once more with the next turn.
@@ -72,12 +70,6 @@ impl<L: Link> Hca<L> {
                     return true;
                 }
             }
-        }
-    }
-
-    fn set_rung(&mut self, number: u32, is_rung: bool) {
-        if let Some(qp) = self.qps.get_mut(number) {
-            qp.is_rung = is_rung;
         }
     }
 
@@ -151,7 +143,7 @@ impl<L: Link> Hca<L> {
     /// Fails a queue pair whose WQE is wrong: an error completion, and a line that names the fault.
     fn stop(&mut self, number: u32, opcode: u8, index: u16, fault: WqeFault) {
         let Some(qp) = self.qps.get_mut(number) else { return };
-        (qp.is_stopped, qp.is_rung) = (true, false);
+        qp.intake.stop();
         let (handle, qpn, send_cq) = (qp.qp, qp.qpn, qp.send_cq);
         if self.faults_reported < FAULTS_REPORTED_MAX {
             self.faults_reported += 1;
@@ -174,40 +166,39 @@ enum Posted {
     Later,
 }
 
-/// Reads the next WQE of a queue pair, which its record has blocks for up to `rung`.
+/// Reads the WQE at an index of a queue pair, whose record has blocks up to `rung`.
 fn read_wqe(
     qp: &QpObject,
+    index: u16,
     rung: u16,
     bytes: &mut [u8; WQE_BYTES_MAX],
-) -> Result<Control, (u16, WqeFault)> {
-    let index = qp.sends_taken;
-    let fault = |fault| (index, fault);
-    let Some((ring, _)) = &qp.send_ring else { return Err(fault(WqeFault::TooLong)) };
+) -> Result<Control, WqeFault> {
+    let Some((ring, _)) = &qp.send_ring else { return Err(WqeFault::TooLong) };
     let at = qp.block_at(index);
     let mut head = [0; 16];
     if !ring.read(at, &mut head) {
-        return Err(fault(WqeFault::TooLong));
+        return Err(WqeFault::TooLong);
     }
     let control = Control::parse(&head);
     if control.index != index {
-        return Err(fault(WqeFault::Index { expected: index, found: control.index }));
+        return Err(WqeFault::Index { expected: index, found: control.index });
     }
     if control.qpn != qp.qpn {
-        return Err(fault(WqeFault::Qpn { expected: qp.qpn, found: control.qpn }));
+        return Err(WqeFault::Qpn { expected: qp.qpn, found: control.qpn });
     }
     if control.units == 0 {
-        return Err(fault(WqeFault::Size { units: 0, needed: 1 }));
+        return Err(WqeFault::Size { units: 0, needed: 1 });
     }
     let allowed = rung.wrapping_sub(index);
     if control.blocks() > allowed {
         let blocks = control.blocks();
-        return Err(fault(WqeFault::BeyondRecord { blocks, rung: allowed }));
+        return Err(WqeFault::BeyondRecord { blocks, rung: allowed });
     }
     let bytes = &mut bytes[..control.bytes()];
     let first = bytes.len().min(qp.send_blocks as usize * BLOCK - at);
     let (front, back) = bytes.split_at_mut(first);
     if !ring.read(at, front) || !ring.read(0, back) {
-        return Err(fault(WqeFault::TooLong));
+        return Err(WqeFault::TooLong);
     }
     Ok(control)
 }
