@@ -6,6 +6,8 @@ use crate::commands::Call;
 use crate::doorbell::PAGE_BYTES;
 use crate::doorbell_watch::DoorbellWatch;
 use crate::hca::Hca;
+use crate::panics::end_program_at_panic;
+use crate::signals::without_signals;
 use pollux_fabric::link::threads::Clock;
 use pollux_fabric::process::{ProcessLink, open_in_group};
 use pollux_hca::Link;
@@ -102,12 +104,12 @@ pub(crate) fn open() -> Result<RawFd, Errno> {
     let mut state = lock();
     let state = &mut *state;
     if state.hca.is_none() {
-        state.hca = Some(open_adapter()?);
+        end_program_at_panic();
+        let hca = open_adapter()?;
+        let thread = std::thread::Builder::new().name("pollux-connectx".into());
+        without_signals(|| thread.spawn(run)).map_err(|_| Errno::AGAIN)?;
         OWNER.store(std::process::id(), Ordering::Relaxed);
-        std::thread::Builder::new()
-            .name("pollux-connectx".into())
-            .spawn(run)
-            .map_err(|_| Errno::AGAIN)?;
+        state.hca = Some(hca);
     }
     let hca = state.hca.as_mut().ok_or(Errno::NODEV)?;
     let file = memfd_create("uverbs0", MemfdFlags::CLOEXEC)?;
