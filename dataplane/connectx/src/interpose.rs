@@ -7,26 +7,29 @@ use crate::process;
 use libc::{c_char, c_int, c_ulong, c_void, mode_t, off_t, size_t, ssize_t};
 use rustix::io::Errno;
 use std::ffi::CStr;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 const DEVICE: &CStr = c"/dev/infiniband/uverbs0";
 const NETLINK_RDMA: c_int = 20;
 const DEVICE_NUMBER: (u32, u32) = (231, 192);
 
-/// Passes a call on to the next function of this name.
+/// Passes a call on to the next function of this name. Why its address has no lock: a child of fork
+/// could begin with that of a thread that it does not have. Two threads find the same address.
 macro_rules! next {
     ($name:ident as fn($($type:ty),*) -> $result:ty; $($argument:expr),*) => {{
         type Function = unsafe extern "C" fn($($type),*) -> $result;
-        static NEXT: std::sync::OnceLock<Function> = std::sync::OnceLock::new();
-        let next = NEXT.get_or_init(|| {
+        static NEXT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+        let mut address = NEXT.load(Ordering::Relaxed);
+        if address.is_null() {
             let name = concat!(stringify!($name), "\0").as_ptr().cast();
-            // SAFETY: the name ends with a null byte. What libc has under it is a function of this
-            // type, which is its declaration in POSIX.
-            unsafe {
-                let address = libc::dlsym(libc::RTLD_NEXT, name);
-                assert!(!address.is_null(), "libc has no {}", stringify!($name));
-                std::mem::transmute::<*mut c_void, Function>(address)
-            }
-        });
+            // SAFETY: the name ends with a null byte.
+            address = unsafe { libc::dlsym(libc::RTLD_NEXT, name) };
+            assert!(!address.is_null(), "libc has no {}", stringify!($name));
+            NEXT.store(address, Ordering::Relaxed);
+        }
+        // SAFETY: what libc has under the name is a function of this type, which is its declaration
+        // in POSIX.
+        let next = unsafe { std::mem::transmute::<*mut c_void, Function>(address) };
         // SAFETY: the arguments are those that our caller gave for this very function.
         unsafe { next($($argument),*) }
     }};

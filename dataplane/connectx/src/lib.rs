@@ -11,8 +11,8 @@
 //! Read in this order: `wqe` and `cqe` are formats, `doorbell` the pages and records,
 //! `doorbell_watch` the sleep at them; `objects` is
 //! what a program has made, `events` how it is notified, `hca` the adapter; `abi` and `commands`
-//! are the kernel's part, with `qp_attributes`; `process` is the thread and its lock, with `signals`
-//! and `panics`; `interpose` the functions of libc that the program calls here first.
+//! are the kernel's part, with `qp_attributes`; `process` is the thread and its lock, with `fork`,
+//! `signals` and `panics`; `interpose` the functions of libc that the program calls here first.
 
 #![allow(unsafe_code, reason = "functions of libc, and memory of the program")]
 #![deny(unsafe_op_in_unsafe_fn)]
@@ -24,6 +24,7 @@ mod cqe;
 mod doorbell;
 mod doorbell_watch;
 mod events;
+mod fork;
 mod hca;
 #[cfg(not(test))]
 mod interpose;

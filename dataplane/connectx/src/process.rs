@@ -5,6 +5,7 @@ use crate::abi::command;
 use crate::commands::Call;
 use crate::doorbell::PAGE_BYTES;
 use crate::doorbell_watch::DoorbellWatch;
+use crate::fork::watch_forks;
 use crate::hca::Hca;
 use crate::panics::end_program_at_panic;
 use crate::signals::without_signals;
@@ -17,10 +18,11 @@ use pollux_wire::mad::smp::PortState;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The environment variable that names the port: `soft:PATH@NODE[:PORT]`.
@@ -43,6 +45,8 @@ struct State {
     hca: Option<Hca<ProcessLink>>,
     /// Open files of the device, by descriptor.
     files: BTreeMap<RawFd, File>,
+    /// Ends the sleep of the thread. Made with `hca`.
+    wake: Option<Arc<OwnedFd>>,
 }
 
 struct File {
@@ -51,21 +55,23 @@ struct File {
     events: Option<OwnedFd>,
 }
 
-static STATE: Mutex<State> = Mutex::new(State { hca: None, files: BTreeMap::new() });
+static STATE: Mutex<State> = Mutex::new(State { hca: None, files: BTreeMap::new(), wake: None });
 /// Commands that wait for the lock, which the thread leaves to them.
 static WAITING: AtomicU32 = AtomicU32::new(0);
 /// Descriptors of the device, as bits: asked by each `write` and `close` of the program.
 static FILES: [AtomicU64; FILES_MAX as usize / 64] = [const { AtomicU64::new(0) }; _];
 const FILES_MAX: RawFd = 4096;
 
-/// The process that opened the device.
+/// The process whose descriptors those are. A child of vfork(2) has the memory of its parent, and
+/// what it closes stays open in the parent.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
-static WAKE: LazyLock<Option<OwnedFd>> =
-    LazyLock::new(|| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok());
+thread_local! {
+    /// The lock, while this thread makes a child.
+    static HELD: Cell<Option<MutexGuard<'static, State>>> = const { Cell::new(None) };
+}
 
-/// Whether a descriptor is an open file of the device. A child of fork(2) has the descriptor but no
-/// thread of the adapter, and may have been made while the lock was taken: to it, nothing is.
+/// Whether a descriptor is an open file of the device.
 pub(crate) fn is_device(fd: RawFd) -> bool {
     let inside = (0..FILES_MAX).contains(&fd);
     inside
@@ -99,17 +105,45 @@ fn lock() -> MutexGuard<'static, State> {
     state
 }
 
+/// Before fork(2): the child must not begin with the lock of a thread that it does not have.
+pub(crate) fn before_fork() {
+    HELD.set(Some(lock()));
+}
+
+pub(crate) fn after_fork_in_parent() {
+    HELD.set(None);
+}
+
+/// In the child of fork(2), which is another program at the port: it has the descriptors of the
+/// parent's files, to which each command is an error, and opens an adapter of its own.
+pub(crate) fn after_fork_in_child() {
+    WAITING.store(0, Ordering::Relaxed);
+    OWNER.store(std::process::id(), Ordering::Relaxed);
+    let Some(mut state) = HELD.take() else { return };
+    if let Some(mut hca) = state.hca.take() {
+        hca.device.link.leave_to_parent();
+        // Its memory stays: the program may write to doorbell pages until it knows.
+        std::mem::forget(hca);
+    }
+    state.files.clear();
+    state.wake = None;
+}
+
 /// Opens the device: `open` of `/dev/infiniband/uverbs0`.
 pub(crate) fn open() -> Result<RawFd, Errno> {
     let mut state = lock();
     let state = &mut *state;
     if state.hca.is_none() {
         end_program_at_panic();
+        watch_forks();
         let hca = open_adapter()?;
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let wake = Arc::new(eventfd(0, flags)?);
+        let of_thread = wake.clone();
         let thread = std::thread::Builder::new().name("pollux-connectx".into());
-        without_signals(|| thread.spawn(run)).map_err(|_| Errno::AGAIN)?;
+        without_signals(|| thread.spawn(|| run(of_thread))).map_err(|_| Errno::AGAIN)?;
         OWNER.store(std::process::id(), Ordering::Relaxed);
-        state.hca = Some(hca);
+        (state.hca, state.wake) = (Some(hca), Some(wake));
     }
     let hca = state.hca.as_mut().ok_or(Errno::NODEV)?;
     let file = memfd_create("uverbs0", MemfdFlags::CLOEXEC)?;
@@ -166,7 +200,8 @@ pub(crate) fn command(fd: RawFd, bytes: &[u8]) -> Result<(u64, Vec<u8>), Errno> 
     let call = Call::parse(bytes)?;
     let mut state = lock();
     let state = &mut *state;
-    let file = state.files.get_mut(&fd).ok_or(Errno::BADF)?;
+    // An inherited file is the parent's.
+    let file = state.files.get_mut(&fd).ok_or(Errno::IO)?;
     let hca = state.hca.as_mut().ok_or(Errno::NODEV)?;
     let mut answer = match call.number {
         command::GET_CONTEXT => {
@@ -175,7 +210,9 @@ pub(crate) fn command(fd: RawFd, bytes: &[u8]) -> Result<(u64, Vec<u8>), Errno> 
         }
         _ => hca.command(file.context, &call)?,
     };
-    wake();
+    if let Some(wake) = &state.wake {
+        let _ = rustix::io::write(wake, &1_u64.to_ne_bytes());
+    }
     answer.truncate(call.answer_bytes);
     Ok((call.answer, answer))
 }
@@ -189,7 +226,7 @@ pub(crate) fn doorbell_page(fd: RawFd, offset: u64) -> Result<u64, Errno> {
         return Err(Errno::INVAL);
     }
     let state = lock();
-    let file = state.files.get(&fd).ok_or(Errno::BADF)?;
+    let file = state.files.get(&fd).ok_or(Errno::IO)?;
     let hca = state.hca.as_ref().ok_or(Errno::NODEV)?;
     let context = hca.contexts.get(file.context).ok_or(Errno::BADF)?;
     context.pages.address(index as usize).ok_or(Errno::INVAL)
@@ -202,15 +239,9 @@ pub(crate) fn is_doorbell_page(address: u64) -> bool {
     contexts.into_iter().any(|(_, context)| context.pages.holds(address))
 }
 
-fn wake() {
-    if let Some(fd) = &*WAKE {
-        let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
-    }
-}
-
 /// The thread of the adapter.
-fn run() {
-    let mut sleeper = Sleeper { watch: DoorbellWatch::new(), watched: Vec::new() };
+fn run(wake: Arc<OwnedFd>) {
+    let mut sleeper = Sleeper { wake, watch: DoorbellWatch::new(), watched: Vec::new() };
     let mut idle = 0;
     loop {
         while WAITING.load(Ordering::Relaxed) > 0 {
@@ -241,6 +272,7 @@ fn run() {
 
 /// The thread's sleep, which a doorbell, a frame, a command or a timer ends.
 struct Sleeper {
+    wake: Arc<OwnedFd>,
     watch: Option<DoorbellWatch>,
     /// Contexts whose doorbell pages are registered.
     watched: Vec<u32>,
@@ -283,13 +315,11 @@ impl Sleeper {
     fn sleep(&self, fd: &OwnedFd, longest: Duration) {
         let timeout =
             Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: longest.subsec_nanos().into() };
-        let others = self.watch.iter().map(AsFd::as_fd).chain(WAKE.iter().map(AsFd::as_fd));
-        let all = [fd.as_fd()].into_iter().chain(others);
+        let all = [fd.as_fd(), self.wake.as_fd()].into_iter();
+        let all = all.chain(self.watch.iter().map(AsFd::as_fd));
         let mut fds: Vec<_> = all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         // A signal ends a sleep early, which is harmless.
         let _ = poll(&mut fds, Some(&timeout));
-        if let Some(fd) = &*WAKE {
-            let _ = rustix::io::read(fd, &mut [0; 8]);
-        }
+        let _ = rustix::io::read(&self.wake, &mut [0; 8]);
     }
 }

@@ -1,0 +1,134 @@
+//! Programs that fork.
+//!
+//! Programs of Debian, and this one: a test starts its own executable, preloaded, to run one of the
+//! functions whose names begin with `child_`. These use the device by the kernel's commands, since
+//! no program of Debian forks with the device open.
+#![allow(unsafe_code, reason = "fork, and the doorbell pages of the device")]
+#![expect(clippy::disallowed_methods, reason = "other programs are waited for, and it names them")]
+
+mod common;
+mod raw;
+
+use common::{Hosts, finish};
+use raw::RawDevice;
+use std::process::Command;
+
+/// Errors of commands, in the numbers of Linux.
+const EIO: i32 = 5;
+const EXIT_MAX_SECONDS: u32 = 60;
+
+/// Runs a function of this file as a program at the first host.
+fn run_child(name: &str) {
+    let hosts = Hosts::new();
+    let own = std::env::current_exe().unwrap();
+    let arguments = ["--exact", name, "--ignored", "--nocapture"];
+    let (success, output) = finish(name, hosts.start(0, own.to_str().unwrap(), &arguments));
+    assert!(success && output.contains("1 passed"), "{output}");
+}
+
+/// Makes a child of fork(2) that ends with the result of a function; returns its exit code, or
+/// `None` if a signal has ended it.
+fn fork(child: impl FnOnce() -> i32) -> Option<i32> {
+    // SAFETY: the child calls functions of libc that work in a child of a process with threads, and
+    // this library, which is what is judged.
+    match unsafe { libc::fork() } {
+        0 => {
+            // SAFETY: the default action of the signal ends a child that hangs.
+            unsafe { libc::alarm(EXIT_MAX_SECONDS) };
+            std::process::exit(child());
+        }
+        pid => {
+            let mut status = 0;
+            // SAFETY: the status is a number to write to.
+            assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+            libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status))
+        }
+    }
+}
+
+#[test]
+#[ignore = "a program for the device, which another test starts"]
+fn child_forks_with_the_device_open() {
+    let mut device = RawDevice::open().unwrap();
+    let (first, second) = (device.qp(), device.qp());
+    assert!(first.takes_a_doorbell(), "before the fork");
+    let code = fork(|| {
+        // The parent's files are no device here, and closing them is not its matter.
+        if device.port_state().map_err(|error| error.raw_os_error()) != Err(Some(EIO)) {
+            return 1;
+        }
+        let Ok(mut own) = RawDevice::open() else { return 2 };
+        let qp = own.qp();
+        if qp.qpn == second.qpn || !qp.takes_a_doorbell() {
+            return 3;
+        }
+        drop((own, device.file.take()));
+        0
+    });
+    assert_eq!(code, Some(0));
+    assert_eq!(device.port_state().unwrap(), raw::PORT_ACTIVE);
+    assert!(second.takes_a_doorbell(), "after the child's end");
+}
+
+#[test]
+fn a_child_of_fork_has_an_adapter_of_its_own_and_harms_its_parent_in_nothing() {
+    run_child("child_forks_with_the_device_open");
+}
+
+#[test]
+#[ignore = "a program for the device, which another test starts"]
+fn child_forks_while_threads_use_the_device() {
+    const FORKS: u32 = 100;
+    let device = RawDevice::open().unwrap();
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let busy = || {
+            while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                assert_eq!(device.port_state().unwrap(), raw::PORT_ACTIVE);
+            }
+        };
+        scope.spawn(busy);
+        scope.spawn(busy);
+        for nth in 0..FORKS {
+            // Every tenth opens the device; the others need its lock for nothing but this error.
+            let code = fork(|| match device.port_state() {
+                Err(error) if error.raw_os_error() == Some(EIO) => match nth % 10 {
+                    0 => RawDevice::open().is_err().into(),
+                    _ => 0,
+                },
+                _ => 2,
+            });
+            assert_eq!(code, Some(0), "child {nth}");
+        }
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn a_fork_at_any_instant_leaves_no_lock_behind() {
+    run_child("child_forks_while_threads_use_the_device");
+}
+
+#[test]
+#[ignore = "a program for the device, which another test starts"]
+fn child_executes_programs_with_the_device_open() {
+    let mut device = RawDevice::open().unwrap();
+    let qp = device.qp();
+    let output = |program: &str, arguments: &[&str]| {
+        let output = Command::new(program).args(arguments).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let port = output("ibv_devinfo", &[]);
+    assert!(port.contains("PORT_ACTIVE"), "{port}");
+    // No descriptor of the device is inherited: files in memory, sockets, and others without a name.
+    let open = output("ls", &["-l", "/proc/self/fd"]);
+    for kind in ["memfd", "socket", "anon_inode"] {
+        assert!(!open.contains(kind), "{open}");
+    }
+    assert!(qp.takes_a_doorbell(), "after the programs");
+}
+
+#[test]
+fn a_program_with_the_device_open_executes_another_one() {
+    run_child("child_executes_programs_with_the_device_open");
+}
