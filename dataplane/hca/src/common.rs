@@ -9,6 +9,7 @@ use super::port::Port;
 use super::queue::{RecvWork, SharedQueue};
 use crate::head::{self, Head};
 use crate::message_bypass::COPY_BYTES_MAX;
+use crate::recv_source::RecvSource;
 use pollux_verbs::table::Table;
 use pollux_verbs::{
     Access, AddressVector, AsyncEvent, Completion, CompletionKind, CompletionStatus, Cq,
@@ -31,6 +32,8 @@ pub(crate) struct Common {
     pub(crate) heads: ExpectedHeads,
     /// Unused with a shared receive queue.
     pub(crate) receives: VecDeque<RecvWork>,
+    /// Where they are posted, if not by calls.
+    pub(crate) source: Option<Box<dyn RecvSource>>,
     /// The event LastWqeReached was sent.
     pub(crate) last_wqe_reported: bool,
     /// The event ConnectionEstablished was sent.
@@ -80,6 +83,7 @@ impl Common {
             state: QpState::Reset,
             heads: ExpectedHeads::default(),
             receives: VecDeque::new(),
+            source: None,
             last_wqe_reported: false,
             established_reported: false,
             refusal_reported: false,
@@ -189,7 +193,8 @@ impl Common {
         let Some(srq) = self.init.srq else { return self.receives.pop_front() };
         let queue = shared.srqs.get_mut(srq.0)?;
         let work = queue.requests.pop_front();
-        if queue.limit > 0 && (queue.requests.len() as u32) < queue.limit {
+        let is_low = |queue: &SharedQueue| (queue.requests.len() as u32) < queue.limit;
+        if is_low(queue) && (!queue.fetch() || is_low(queue)) {
             queue.limit = 0;
             shared.events.push_back(AsyncEvent::SrqLimitReached(srq));
         }
@@ -214,19 +219,31 @@ impl Common {
         self.attributes.access.unwrap_or_default().has(need)
     }
 
-    /// The credits of an acknowledgement; none with a shared receive queue.
+    /// The credits of an acknowledgement: none with a shared receive queue, or if receives are
+    /// fetched when they are needed.
     pub(crate) fn credits(&self) -> Credits {
-        match self.init.srq {
-            Some(_) => Credits::UNLIMITED,
-            None => Credits::promise(self.receives.len()),
+        if self.init.srq.is_some() || self.source.is_some() {
+            return Credits::UNLIMITED;
         }
+        Credits::promise(self.receives.len())
     }
 
     /// The length of the next receive. Unlike [`Common::take_recv`], it cannot reach the SRQ limit.
-    pub(crate) fn next_recv_bytes(&self, srqs: &Table<SharedQueue>) -> Option<u64> {
+    pub(crate) fn next_recv_bytes(&mut self, srqs: &mut Table<SharedQueue>) -> Option<u64> {
         let receives = match self.init.srq {
-            None => &self.receives,
-            Some(srq) => &srqs.get(srq.0)?.requests,
+            None => {
+                if self.receives.is_empty() {
+                    self.fetch();
+                }
+                &self.receives
+            }
+            Some(srq) => {
+                let queue = srqs.get_mut(srq.0)?;
+                if queue.requests.is_empty() {
+                    queue.fetch();
+                }
+                &queue.requests
+            }
         };
         receives.front().map(|work| work.bytes)
     }

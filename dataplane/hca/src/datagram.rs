@@ -99,7 +99,7 @@ impl QueuePair {
             return Err(DropReason::Length);
         }
         let bytes = GRH_BYTES + arrival.payload.bytes();
-        let recv_bytes = self.common.next_recv_bytes(&shared.srqs).ok_or(DropReason::NoRecv)?;
+        let recv_bytes = self.common.next_recv_bytes(&mut shared.srqs).ok_or(DropReason::NoRecv)?;
         if bytes as u64 > recv_bytes {
             return Err(DropReason::Length);
         }

@@ -34,6 +34,7 @@ mod posting;
 mod qp;
 mod qpn;
 mod queue;
+pub mod recv_source;
 mod requester;
 mod responder;
 pub mod sink;

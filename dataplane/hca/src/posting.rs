@@ -135,7 +135,7 @@ impl Adapter {
     }
 }
 
-fn recv_work(request: &RecvRequest<'_>) -> RecvWork {
+pub(crate) fn recv_work(request: &RecvRequest<'_>) -> RecvWork {
     let bytes = Data::Sges(request.sges).bytes();
     RecvWork { id: request.id, entries: Entries::of(request.sges), bytes }
 }

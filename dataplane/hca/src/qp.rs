@@ -50,7 +50,10 @@ impl QueuePair {
                 let Common { handle, qpn, init, .. } = self.common;
                 shared.leases.revoke(qpn);
                 let (is_active, timer) = (self.is_active, self.timer);
+                let source = self.common.source.take();
                 *self = Self { is_active, timer, ..Self::new(handle, qpn, init) };
+                self.common.source = source;
+                self.common.source.iter_mut().for_each(|source| source.reset());
             }
             QpState::Err => self.fail(shared),
             QpState::Rtr if from != to => {
@@ -74,13 +77,21 @@ impl QueuePair {
         shared.leases.revoke(self.common.qpn);
         self.requester.flush(&self.common, shared);
         self.responder.flush(&mut self.common, shared);
-        while let Some(work) = self.common.receives.pop_front() {
-            self.common.complete_recv(shared, &work, CompletionStatus::Flushed);
-        }
+        self.flush_receives(shared);
         if self.common.init.srq.is_some() && !self.common.last_wqe_reported {
             self.common.last_wqe_reported = true;
             shared.events.push_back(AsyncEvent::LastWqeReached(self.common.handle));
         }
+    }
+
+    /// Returns whether there were any.
+    pub(crate) fn flush_receives(&mut self, shared: &mut Shared) -> bool {
+        self.common.fetch();
+        let any = !self.common.receives.is_empty();
+        while let Some(work) = self.common.receives.pop_front() {
+            self.common.complete_recv(shared, &work, CompletionStatus::Flushed);
+        }
+        any
     }
 
     /// Queues the event of the first packet that arrives before RTS (IBA 10.3.1.4).

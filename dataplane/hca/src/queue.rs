@@ -1,5 +1,6 @@
 //! Queues of work and of completions (IBA 10.2.5, 10.2.6, 10.8).
 
+use crate::recv_source::RecvSource;
 use pollux_verbs::work::SendOp;
 use pollux_verbs::{
     AddressVector, Arm, Completion, CompletionStatus, Data, Pd, QpInit, SendFlags, SendRequest, Sge,
@@ -178,6 +179,8 @@ pub(crate) struct RecvWork {
 pub(crate) struct SharedQueue {
     pub(crate) pd: Pd,
     pub(crate) requests: VecDeque<RecvWork>,
+    /// Where they are posted, if not by calls.
+    pub(crate) source: Option<Box<dyn RecvSource>>,
     pub(crate) requests_max: usize,
     pub(crate) sges_max: usize,
     /// The limit below which an event is sent; 0: never.

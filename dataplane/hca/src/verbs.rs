@@ -115,6 +115,7 @@ impl Adapter {
         let queue = SharedQueue {
             pd,
             requests: VecDeque::new(),
+            source: None,
             requests_max: requests_max as usize,
             sges_max: sges_max as usize,
             limit: 0,
@@ -325,7 +326,7 @@ impl Adapter {
         !self.shared.events.is_empty()
     }
 
-    pub(crate) fn async_event(&mut self) -> Option<AsyncEvent> {
+    pub fn async_event(&mut self) -> Option<AsyncEvent> {
         self.shared.events.pop_front()
     }
 }

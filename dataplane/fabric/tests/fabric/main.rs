@@ -1,6 +1,7 @@
 //! Adapters and links as their users see them: through the contract of `pollux-verbs`.
 
 mod capture;
+mod fetched;
 mod first_words;
 mod hostile;
 mod lanes;

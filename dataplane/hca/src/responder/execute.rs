@@ -14,7 +14,8 @@ impl Responder {
         let (work, done) = match std::mem::take(&mut self.in_progress) {
             InProgress::Send { work, bytes } => (work, bytes),
             _ => {
-                let recv_bytes = common.next_recv_bytes(&shared.srqs).ok_or(Refusal::NotReady)?;
+                let recv_bytes =
+                    common.next_recv_bytes(&mut shared.srqs).ok_or(Refusal::NotReady)?;
                 if common.init.qp_type == QpType::Uc && bytes as u64 > recv_bytes {
                     return Err(Refusal::Fatal(NakCode::INVALID_REQUEST));
                 }
@@ -102,7 +103,7 @@ impl Responder {
             Extended::Imm(imm) | Extended::RethImm(_, imm) => Some(imm.data),
             _ => None,
         };
-        if imm.is_some() && common.next_recv_bytes(&shared.srqs).is_none() {
+        if imm.is_some() && common.next_recv_bytes(&mut shared.srqs).is_none() {
             return Err(Refusal::NotReady);
         }
         if !arrival.payload.copy_to(&shared.memory.pieces(&piece), 0) {
