@@ -96,6 +96,8 @@ pub(crate) struct Context {
     pub(crate) cqe_version: u8,
     /// The register of the next queue pair. Register 0 has no BlueFlame.
     pub(crate) next_register: u32,
+    /// Registers from the first to the last that a queue pair has.
+    pub(crate) registers: u32,
     pub(crate) pds: Vec<u32>,
 }
 
@@ -129,13 +131,7 @@ pub(crate) struct SrqObject {
     pub(crate) context: u32,
     pub(crate) srq: Srq,
     pub(crate) user_handle: u64,
-    pub(crate) ring: ProgramMemory,
-    pub(crate) record: Record,
     pub(crate) slots: u32,
-    pub(crate) slot_bytes: usize,
-    /// The next slot to take, and the number taken.
-    pub(crate) head: u32,
-    pub(crate) taken: u16,
     pub(crate) sges_max: u32,
     pub(crate) limit: u32,
 }
@@ -157,16 +153,13 @@ pub(crate) struct QpObject {
     /// The send ring, which inline data is read from, and its key.
     pub(crate) send_ring: Option<(ProgramMemory, LKey)>,
     pub(crate) send_blocks: u32,
-    pub(crate) recv_ring: Option<ProgramMemory>,
-    pub(crate) recv_slots: u32,
-    pub(crate) recv_slot_bytes: usize,
     pub(crate) record: Record,
     pub(crate) intake: Intake,
     pub(crate) caps: [u32; 5],
     pub(crate) signals_all: bool,
 }
 
-/// How far the rings of a queue pair were taken.
+/// How far the send ring of a queue pair was taken: the index of the next block, which wraps around.
 ///
 /// ```text
 ///            modified to another state          doorbell
@@ -177,22 +170,14 @@ pub(crate) struct QpObject {
 ///     +---- modified to Reset, from all -+------------------ Stopped
 /// ```
 ///
-/// In Rung, the send ring is looked at in each turn, also while the adapter has no space for more.
+/// In Rung, the ring is looked at in each turn, also while the adapter has no space for more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Intake {
-    /// Nothing is taken. Both rings begin again at index 0.
+    /// Nothing is taken. The ring begins again at index 0.
     Reset,
-    Idle(Taken),
-    Rung(Taken),
-    /// Receives only, which are flushed.
-    Stopped(Taken),
-}
-
-/// Indexes of the next WQEs: blocks of the send ring, and receives. They wrap around.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Taken {
-    pub(crate) sends: u16,
-    pub(crate) recvs: u16,
+    Idle(u16),
+    Rung(u16),
+    Stopped,
 }
 
 impl Intake {
@@ -200,54 +185,40 @@ impl Intake {
     pub(crate) fn enter(&mut self, state: QpState) {
         *self = match *self {
             _ if state == QpState::Reset => Self::Reset,
-            Self::Reset => Self::Idle(Taken::default()),
+            Self::Reset => Self::Idle(0),
             other => other,
         };
     }
 
     /// The doorbell of its register was rung.
     pub(crate) fn ring(&mut self) {
-        if let Self::Idle(taken) = *self {
-            *self = Self::Rung(taken);
+        if let Self::Idle(next) = *self {
+            *self = Self::Rung(next);
         }
     }
 
     /// All that the record allows was taken.
     pub(crate) fn rest(&mut self) {
-        if let Self::Rung(taken) = *self {
-            *self = Self::Idle(taken);
+        if let Self::Rung(next) = *self {
+            *self = Self::Idle(next);
         }
     }
 
-    /// A send WQE was wrong.
+    /// A WQE was wrong.
     pub(crate) fn stop(&mut self) {
-        if let Self::Idle(taken) | Self::Rung(taken) = *self {
-            *self = Self::Stopped(taken);
+        if let Self::Idle(_) | Self::Rung(_) = *self {
+            *self = Self::Stopped;
         }
     }
 
-    /// The index of the next send WQE, if its doorbell was rung.
-    pub(crate) fn next_send(&self) -> Option<u16> {
-        if let Self::Rung(taken) = self { Some(taken.sends) } else { None }
+    /// The index of the next WQE, if its doorbell was rung.
+    pub(crate) fn next(&self) -> Option<u16> {
+        if let Self::Rung(next) = *self { Some(next) } else { None }
     }
 
-    pub(crate) fn take_send(&mut self, blocks: u16) {
-        if let Self::Rung(taken) = self {
-            taken.sends = taken.sends.wrapping_add(blocks);
-        }
-    }
-
-    /// The index of the next receive.
-    pub(crate) fn next_recv(&self) -> Option<u16> {
-        match self {
-            Self::Reset => None,
-            Self::Idle(taken) | Self::Rung(taken) | Self::Stopped(taken) => Some(taken.recvs),
-        }
-    }
-
-    pub(crate) fn take_recv(&mut self) {
-        if let Self::Idle(taken) | Self::Rung(taken) | Self::Stopped(taken) = self {
-            taken.recvs = taken.recvs.wrapping_add(1);
+    pub(crate) fn take(&mut self, blocks: u16) {
+        if let Self::Rung(next) = self {
+            *next = next.wrapping_add(blocks);
         }
     }
 }
@@ -268,30 +239,23 @@ mod tests {
 
     #[test]
     fn each_event_of_each_state_leads_where_the_diagram_says() {
-        let taken = Taken { sends: 5, recvs: 7 };
-        let (idle, rung, stopped) =
-            (Intake::Idle(taken), Intake::Rung(taken), Intake::Stopped(taken));
-        let fresh = Intake::Idle(Taken::default());
-        let sent = Intake::Rung(Taken { sends: 8, recvs: 7 });
-        let received = Taken { sends: 5, recvs: 8 };
-        let events: [fn(&mut Intake); 7] = [
+        use Intake::{Idle, Reset, Rung, Stopped};
+        let events: [fn(&mut Intake); 6] = [
             |state| state.enter(QpState::Reset),
             |state| state.enter(QpState::Err),
             Intake::ring,
             Intake::rest,
             Intake::stop,
-            |state| state.take_send(3),
-            Intake::take_recv,
+            |state| state.take(3),
         ];
-        let reset = Intake::Reset;
         for (from, to) in [
-            (reset, [reset, fresh, reset, reset, reset, reset, reset]),
-            (idle, [reset, idle, rung, idle, stopped, idle, Intake::Idle(received)]),
-            (rung, [reset, rung, rung, idle, stopped, sent, Intake::Rung(received)]),
+            (Reset, [Reset, Idle(0), Reset, Reset, Reset, Reset]),
             (
-                stopped,
-                [reset, stopped, stopped, stopped, stopped, stopped, Intake::Stopped(received)],
+                Idle(65_535),
+                [Reset, Idle(65_535), Rung(65_535), Idle(65_535), Stopped, Idle(65_535)],
             ),
+            (Rung(65_535), [Reset, Rung(65_535), Rung(65_535), Idle(65_535), Stopped, Rung(2)]),
+            (Stopped, [Reset, Stopped, Stopped, Stopped, Stopped, Stopped]),
         ] {
             let after = events.map(|event| {
                 let mut state = from;
@@ -300,16 +264,9 @@ mod tests {
             });
             assert_eq!(after, to, "from {from:?}");
         }
-        let all = [reset, idle, rung, stopped];
-        assert_eq!(all.map(|state| state.next_send()), [None, None, Some(5), None]);
-        assert_eq!(all.map(|state| state.next_recv()), [None, Some(7), Some(7), Some(7)]);
-    }
-
-    #[test]
-    fn indexes_wrap_around() {
-        let mut state = Intake::Rung(Taken { sends: 65_535, recvs: 65_535 });
-        state.take_send(2);
-        state.take_recv();
-        assert_eq!(state, Intake::Rung(Taken { sends: 1, recvs: 0 }));
+        assert_eq!(
+            [Reset, Idle(5), Rung(5), Stopped].map(|state| state.next()),
+            [None, None, Some(5), None]
+        );
     }
 }

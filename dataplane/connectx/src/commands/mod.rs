@@ -12,7 +12,7 @@ use crate::abi::{self, command};
 use crate::doorbell::DoorbellPages;
 use crate::events::EventQueue;
 use crate::hca::Hca;
-use crate::objects::{Context, ProgramMemory};
+use crate::objects::{Context, ProgramMemory, SrqObject};
 use pollux_hca::Link;
 use pollux_verbs::{Device, Pd, VerbsError};
 use rustix::io::Errno;
@@ -133,6 +133,7 @@ impl<L: Link> Hca<L> {
             channels: Default::default(),
             cqe_version: 0,
             next_register: 1,
+            registers: 0,
             pds: Vec::new(),
         };
         let number = self.contexts.insert(context).map_err(|_| Errno::MFILE)?;
@@ -147,10 +148,9 @@ impl<L: Link> Hca<L> {
                 self.remove_qp(number);
             }
         }
-        for number in self.srq_numbers.clone() {
-            if self.srqs.get(number).is_some_and(|srq| srq.context == context) {
-                let _ = self.remove_srq(number);
-            }
+        let is_own = |(number, srq): (u32, &SrqObject)| (srq.context == context).then_some(number);
+        for number in self.srqs.iter().filter_map(is_own).collect::<Vec<_>>() {
+            let _ = self.remove_srq(number);
         }
         for number in self.cq_numbers.clone() {
             if self.cqs.get(number).is_some_and(|cq| cq.context == context) {

@@ -3,7 +3,7 @@
 use super::{Answer, Call, NO_ANSWER, driver, errno, ring};
 use crate::abi;
 use crate::doorbell::{REGISTERS, bfreg_index};
-use crate::hca::Hca;
+use crate::hca::{Hca, RecvRing};
 use crate::objects::{Intake, ProgramMemory, QpObject, Record};
 use crate::qp_attributes::{change_of, response_of};
 use crate::wqe::{BLOCK, SGES_MAX};
@@ -30,9 +30,15 @@ impl<L: Link> Hca<L> {
         }
         let qp = created.map_err(errno)?;
         let qpn = self.device.qpn(qp).map_err(errno)?;
+        if let Some(ring) = rings.recv {
+            let (slots, slot_bytes) = (own.rq_wqe_count, 1 << own.rq_wqe_shift);
+            let ring = RecvRing { ring, record: record.clone(), slots, slot_bytes, taken: 0 };
+            self.device.adapter.set_recv_source(qp, Box::new(ring));
+        }
         let context_object = self.contexts.get_mut(context).ok_or(Errno::BADF)?;
         let register = context_object.next_register;
         context_object.next_register = (register + 1) % REGISTERS;
+        context_object.registers = context_object.registers.max(register + 1);
         let object = QpObject {
             context,
             qp,
@@ -48,9 +54,6 @@ impl<L: Link> Hca<L> {
             srq: (asked.is_srq != 0).then_some(asked.srq_handle),
             send_ring,
             send_blocks: own.sq_wqe_count,
-            recv_ring: rings.recv,
-            recv_slots: own.rq_wqe_count,
-            recv_slot_bytes: 1 << own.rq_wqe_shift,
             record,
             intake: Intake::Reset,
             caps: [

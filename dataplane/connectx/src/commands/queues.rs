@@ -3,7 +3,7 @@
 use super::{Answer, Call, NO_ANSWER, driver, errno, ring};
 use crate::abi;
 use crate::events::EventQueue;
-use crate::hca::{Hca, short};
+use crate::hca::{Hca, SrqRing, short};
 use crate::objects::{CqObject, QpObject, Record, SrqObject};
 use pollux_hca::Link;
 use pollux_verbs::{Device, Pd};
@@ -91,21 +91,17 @@ impl<L: Link> Hca<L> {
         let record = Record::at(own.db_addr).ok_or(Errno::INVAL)?;
         let pd = Pd(asked.pd_handle);
         let srq = self.device.create_srq(pd, slots, asked.max_sge).map_err(errno)?;
+        let ring = SrqRing { ring, record, slots, slot_bytes, head: 0, taken: 0 };
+        self.device.adapter.set_srq_source(srq, Box::new(ring));
         let object = SrqObject {
             context,
             srq,
             user_handle: asked.user_handle,
-            ring,
-            record,
             slots,
-            slot_bytes,
-            head: 0,
-            taken: 0,
             sges_max: asked.max_sge,
             limit: 0,
         };
         let number = self.srqs.insert(object).map_err(|_| Errno::NOMEM)?;
-        self.srq_numbers.push(number);
         let srqn = short(number);
         let (srq_handle, max_wr, max_sge) = (number, slots - 1, asked.max_sge);
         let answer = abi::CreateSrqResp { srq_handle, max_wr, max_sge, srqn };
@@ -144,7 +140,6 @@ impl<L: Link> Hca<L> {
         let srq = self.srqs.get(number).ok_or(Errno::INVAL)?;
         self.device.destroy_srq(srq.srq).map_err(errno)?;
         self.srqs.remove(number);
-        self.srq_numbers.retain(|one| *one != number);
         Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Hca;
 use pollux_hca::Link;
-use pollux_verbs::{AsyncEvent, Device, Srq};
+use pollux_verbs::{AsyncEvent, Srq};
 
 // Numbers of events, in the kernel's words.
 pub(super) const CQ_ERR: u32 = 0;
@@ -34,7 +34,7 @@ impl<L: Link> Hca<L> {
     }
 
     pub(super) fn send_events(&mut self) {
-        while let Some(event) = self.device.async_event() {
+        while let Some(event) = self.device.adapter.async_event() {
             self.send_async(event);
         }
     }

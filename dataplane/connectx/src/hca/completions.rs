@@ -3,27 +3,23 @@
 use super::{Hca, async_events, short};
 use crate::cqe::{CqeContext, WorkId, encode};
 use pollux_hca::Link;
-use pollux_verbs::{Completion, Device};
+use pollux_verbs::Completion;
 use std::sync::atomic::{Ordering, fence};
-
-/// Completions that are moved in a row.
-const COMPLETIONS: usize = 32;
 
 impl<L: Link> Hca<L> {
     pub(super) fn move_completions(&mut self) -> bool {
         let mut any = false;
-        let mut completions = [Completion::NOTHING; COMPLETIONS];
+        let mut completions = std::mem::take(&mut self.completions);
         for index in 0..self.cq_numbers.len() {
             let number = self.cq_numbers[index];
             let Some(cq) = self.cqs.get(number).map(|cq| cq.cq) else { continue };
-            while let Ok(count @ 1..) = self.device.poll(cq, &mut completions) {
+            // The adapter's progress is made once in a turn, not by each poll.
+            while let Ok(count @ 1..) = self.device.adapter.poll(cq, &mut completions) {
                 completions[..count].iter().for_each(|one| self.write_completion(number, one));
                 any = true;
-                if count < COMPLETIONS {
-                    break;
-                }
             }
         }
+        self.completions = completions;
         any
     }
 
@@ -70,6 +66,11 @@ impl<L: Link> Hca<L> {
         if let Some(queue) = queue {
             queue.send(handle, handle.to_ne_bytes());
         }
+    }
+
+    /// Whether the program waits for a notification.
+    pub(crate) fn is_armed(&self) -> bool {
+        self.cqs.iter().any(|(_, cq)| cq.is_armed)
     }
 
     /// Arms the completion queues that the program asked to be notified of. The store names one;

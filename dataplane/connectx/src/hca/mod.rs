@@ -1,8 +1,8 @@
 //! The adapter behind the doorbells: takes work from the program's rings, has the fabric's adapter
 //! execute it, and writes completions into the program's rings.
 //!
-//! A turn ([`Hca::turn`]) does, in this order: receives that were posted, sends that were rung,
-//! progress of the adapter and its completions, notifications, events. It allocates nothing unless
+//! A turn ([`Hca::turn`]) does, in this order: sends that were rung, progress of the adapter and
+//! its completions, notifications, events. The adapter fetches receives when it needs them. It allocates nothing unless
 //! a WQE names a new path.
 
 mod async_events;
@@ -10,8 +10,11 @@ mod completions;
 mod receives;
 mod sends;
 
+pub(crate) use receives::{RecvRing, SrqRing};
+
 use crate::objects::{Context, CqObject, Handles, QpObject, RegionObject, SrqObject};
 use pollux_hca::{Link, SoftDevice};
+use pollux_verbs::Completion;
 use pollux_verbs::table::Table;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -28,15 +31,21 @@ pub(crate) struct Hca<L: Link> {
     /// The numbers of all that exist, for the walks of a turn.
     pub(crate) context_numbers: Vec<u32>,
     pub(crate) cq_numbers: Vec<u32>,
-    pub(crate) srq_numbers: Vec<u32>,
     pub(crate) qp_numbers: Vec<u32>,
     /// Numbers of `qps` by QPN.
     pub(crate) by_qpn: BTreeMap<u32, u32>,
     pub(crate) handles: Handles,
+    /// Buffer for completions on their way to the program.
+    completions: Vec<Completion>,
+    turns: u32,
     /// Lines that were printed about faults, at most so many.
     pub(crate) faults_reported: u32,
 }
 
+/// Completions that are moved in a row.
+const COMPLETIONS: usize = 32;
+/// Turns between looks for receives that were posted to queue pairs in error: they ring no doorbell.
+const TURNS_PER_FLUSH: u32 = 32;
 /// Objects of each kind, at most.
 const OBJECTS_MAX: u32 = 65_536;
 
@@ -52,17 +61,22 @@ impl<L: Link> Hca<L> {
             qps: Table::new(OBJECTS_MAX),
             context_numbers: Vec::new(),
             cq_numbers: Vec::new(),
-            srq_numbers: Vec::new(),
             qp_numbers: Vec::new(),
             by_qpn: BTreeMap::new(),
             handles: Handles::new(),
+            completions: vec![Completion::NOTHING; COMPLETIONS],
+            turns: 0,
             faults_reported: 0,
         }
     }
 
     /// Does what is due. Returns whether there was anything.
     pub(crate) fn turn(&mut self) -> bool {
-        let taken = self.take_receives() | self.take_doorbells();
+        self.turns = (self.turns + 1) % TURNS_PER_FLUSH;
+        let mut taken = self.take_doorbells();
+        if self.turns == 0 {
+            taken |= self.flush_receives();
+        }
         self.device.progress();
         let moved = self.move_completions();
         self.flush_events();

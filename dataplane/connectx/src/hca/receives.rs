@@ -1,73 +1,90 @@
-//! Receives: the program's rings of receive WQEs, taken when their doorbell records advance.
+//! Receives: the program's rings of receive WQEs, fetched when their doorbell records have advanced.
 
 use super::Hca;
 use crate::cqe::WorkId;
+use crate::objects::{ProgramMemory, Record};
 use crate::wqe::{NO_SGE, SGES_MAX, be16, parse_recv};
 use pollux_hca::Link;
-use pollux_verbs::{Device, RecvRequest};
+use pollux_hca::recv_source::RecvSource;
+use pollux_verbs::RecvRequest;
+
+/// The receive ring of a queue pair: slots in turn.
+#[derive(Debug)]
+pub(crate) struct RecvRing {
+    pub(crate) ring: ProgramMemory,
+    pub(crate) record: Record,
+    /// A power of two.
+    pub(crate) slots: u32,
+    pub(crate) slot_bytes: usize,
+    pub(crate) taken: u16,
+}
+
+impl RecvSource for RecvRing {
+    fn fetch(&mut self, count_max: usize, take: &mut dyn FnMut(&RecvRequest<'_>)) {
+        let posted = self.record.word(0) as u16;
+        for _ in 0..count_max.min(posted.wrapping_sub(self.taken).into()) {
+            let index = self.taken;
+            let at = (u32::from(index) & (self.slots - 1)) as usize * self.slot_bytes;
+            let mut slot = [0; 16 * SGES_MAX];
+            let slot = &mut slot[..self.slot_bytes.min(16 * SGES_MAX)];
+            if !self.ring.read(at, slot) {
+                return;
+            }
+            pass_on(index, slot, take);
+            self.taken = index.wrapping_add(1);
+        }
+    }
+
+    fn reset(&mut self) {
+        self.taken = 0;
+    }
+}
+
+/// The ring of a shared receive queue: a list of slots, each with the number of the next.
+#[derive(Debug)]
+pub(crate) struct SrqRing {
+    pub(crate) ring: ProgramMemory,
+    pub(crate) record: Record,
+    /// A power of two.
+    pub(crate) slots: u32,
+    pub(crate) slot_bytes: usize,
+    /// The next slot to take, and the number taken.
+    pub(crate) head: u16,
+    pub(crate) taken: u16,
+}
+
+/// The bytes of a slot before its segments.
+const NEXT: usize = 16;
+
+impl RecvSource for SrqRing {
+    fn fetch(&mut self, count_max: usize, take: &mut dyn FnMut(&RecvRequest<'_>)) {
+        let posted = self.record.word(0) as u16;
+        for _ in 0..count_max.min(posted.wrapping_sub(self.taken).into()) {
+            let mut slot = [0; NEXT + 16 * SGES_MAX];
+            let slot = &mut slot[..self.slot_bytes.min(NEXT + 16 * SGES_MAX)];
+            if !self.ring.read(usize::from(self.head) * self.slot_bytes, slot) {
+                return;
+            }
+            pass_on(self.head, &slot[NEXT..], take);
+            self.head = be16(slot, 2) & (self.slots - 1) as u16;
+            self.taken = self.taken.wrapping_add(1);
+        }
+    }
+
+    /// A shared queue has no reset.
+    fn reset(&mut self) {}
+}
+
+fn pass_on(index: u16, segments: &[u8], take: &mut dyn FnMut(&RecvRequest<'_>)) {
+    let mut sges = [NO_SGE; SGES_MAX];
+    let count = parse_recv(segments, &mut sges);
+    take(&RecvRequest { id: WorkId::Recv { index }.to_u64(), sges: &sges[..count] });
+}
 
 impl<L: Link> Hca<L> {
-    pub(super) fn take_receives(&mut self) -> bool {
-        let mut any = false;
-        for index in 0..self.srq_numbers.len() {
-            let number = self.srq_numbers[index];
-            any |= self.take_srq_receives(number);
-        }
-        for index in 0..self.qp_numbers.len() {
-            let number = self.qp_numbers[index];
-            any |= self.take_qp_receives(number);
-        }
-        any
-    }
-
-    fn take_srq_receives(&mut self, number: u32) -> bool {
-        let Some(srq) = self.srqs.get_mut(number) else { return false };
-        let posted = srq.record.word(0) as u16;
-        let before = srq.taken;
-        while srq.taken != posted {
-            let at = srq.head as usize * srq.slot_bytes;
-            let mut slot = [0; 16 + 16 * SGES_MAX];
-            let slot = &mut slot[..srq.slot_bytes.min(16 + 16 * SGES_MAX)];
-            if !srq.ring.read(at, slot) {
-                break;
-            }
-            let mut sges = [NO_SGE; SGES_MAX];
-            let count = parse_recv(&slot[16..], &mut sges);
-            let id = WorkId::Recv { index: srq.head as u16 }.to_u64();
-            let request = RecvRequest { id, sges: &sges[..count] };
-            if self.device.post_srq_recv(srq.srq, &[request]).is_err() {
-                break;
-            }
-            srq.head = u32::from(be16(slot, 2)) & (srq.slots - 1);
-            srq.taken = srq.taken.wrapping_add(1);
-        }
-        srq.taken != before
-    }
-
-    fn take_qp_receives(&mut self, number: u32) -> bool {
-        let Some(qp) = self.qps.get_mut(number) else { return false };
-        let (Some(ring), Some(before)) = (&qp.recv_ring, qp.intake.next_recv()) else {
-            return false;
-        };
-        let posted = qp.record.word(0) as u16;
-        let mut index = before;
-        while index != posted {
-            let at = (u32::from(index) & (qp.recv_slots - 1)) as usize * qp.recv_slot_bytes;
-            let mut slot = [0; 16 * SGES_MAX];
-            let slot = &mut slot[..qp.recv_slot_bytes.min(16 * SGES_MAX)];
-            if !ring.read(at, slot) {
-                break;
-            }
-            let mut sges = [NO_SGE; SGES_MAX];
-            let count = parse_recv(slot, &mut sges);
-            let id = WorkId::Recv { index }.to_u64();
-            let request = RecvRequest { id, sges: &sges[..count] };
-            if self.device.post_recv(qp.qp, &[request]).is_err() {
-                break;
-            }
-            qp.intake.take_recv();
-            index = index.wrapping_add(1);
-        }
-        index != before
+    /// Flushes receives that were posted to queue pairs in error.
+    pub(super) fn flush_receives(&mut self) -> bool {
+        let adapter = &mut self.device.adapter;
+        self.qps.iter().fold(false, |any, (_, qp)| adapter.flush_receives(qp.qp) | any)
     }
 }

@@ -2,7 +2,6 @@
 
 use super::Hca;
 use crate::cqe::WorkId;
-use crate::doorbell::REGISTERS;
 use crate::objects::QpObject;
 use crate::wqe::{
     BLOCK, Control, Datagram, NO_SGE, Operation, SGES_MAX, WQE_BYTES_MAX, WqeData, WqeFault, parse,
@@ -22,7 +21,7 @@ impl<L: Link> Hca<L> {
     pub(super) fn take_doorbells(&mut self) -> bool {
         let mut rung = 0_u64;
         for (number, context) in self.contexts.iter() {
-            let registers = (0..REGISTERS).filter(|register| context.pages.is_rung(*register));
+            let registers = (0..context.registers).filter(|one| context.pages.is_rung(*one));
             let bits: u64 = registers.fold(0_u64, |bits, register| bits | 1 << register);
             if bits != 0 {
                 let of = |qp: &QpObject| qp.context == number && bits >> qp.register & 1 == 1;
@@ -43,7 +42,7 @@ impl<L: Link> Hca<L> {
         let mut any = false;
         loop {
             let Some(qp) = self.qps.get_mut(number) else { return any };
-            let Some(index) = qp.intake.next_send() else { return any };
+            let Some(index) = qp.intake.next() else { return any };
             let rung = qp.record.word(1) as u16;
             if rung == index {
                 qp.intake.rest();
@@ -60,7 +59,7 @@ impl<L: Link> Hca<L> {
             match outcome {
                 Ok((Posted::Yes, blocks)) => {
                     let Some(qp) = self.qps.get_mut(number) else { return any };
-                    qp.intake.take_send(blocks);
+                    qp.intake.take(blocks);
                     any = true;
                 }
                 // Once more with the next turn.
