@@ -4,6 +4,7 @@
 //! its path or by its descriptor, without a lock.
 
 use crate::process;
+use crate::verbs_table::{self, Context};
 use libc::{c_char, c_int, c_ulong, c_void, mode_t, off_t, size_t, ssize_t};
 use rustix::io::Errno;
 use std::ffi::CStr;
@@ -33,6 +34,32 @@ macro_rules! next {
         // SAFETY: the arguments are those that our caller gave for this very function.
         unsafe { next($($argument),*) }
     }};
+}
+
+/// # Safety
+/// As `ibv_open_device` of libibverbs.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_open_device(device: *mut c_void) -> *mut Context {
+    type Function = unsafe extern "C" fn(*mut c_void) -> *mut Context;
+    const NAME: *const c_char = c"ibv_open_device".as_ptr();
+    // SAFETY: the names end with null bytes. A library that a program loaded for itself is not
+    // behind this one in the order of symbols, so it is asked by its name; it is loaded already.
+    let function = unsafe {
+        let mut address = libc::dlsym(libc::RTLD_NEXT, NAME);
+        if address.is_null() {
+            let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
+            address = libc::dlsym(libc::dlopen(c"libibverbs.so.1".as_ptr(), flags), NAME);
+        }
+        assert!(!address.is_null(), "libibverbs has no ibv_open_device");
+        std::mem::transmute::<*mut c_void, Function>(address)
+    };
+    // SAFETY: the argument is the one that our caller gave for this very function; what it returns
+    // is a new context.
+    unsafe {
+        let context = function(device);
+        verbs_table::replace(context);
+        context
+    }
 }
 
 fn fail(error: Errno) -> c_int {

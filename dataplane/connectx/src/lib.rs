@@ -12,7 +12,8 @@
 //! `doorbell_watch` the sleep at them; `objects` is
 //! what a program has made, `events` how it is notified, `hca` the adapter; `abi` and `commands`
 //! are the kernel's part, with `qp_attributes`; `process` is the thread and its lock, with `fork`,
-//! `signals` and `panics`; `interpose` the functions of libc that the program calls here first.
+//! `signals` and `panics`; `interpose` the functions of libc that the program calls here first,
+//! `verbs_table` those of libibverbs.
 
 #![allow(unsafe_code, reason = "functions of libc, and memory of the program")]
 #![deny(unsafe_op_in_unsafe_fn)]
@@ -33,4 +34,6 @@ mod panics;
 mod process;
 mod qp_attributes;
 mod signals;
+#[cfg(not(test))]
+mod verbs_table;
 mod wqe;

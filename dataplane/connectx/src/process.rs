@@ -20,8 +20,8 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -36,6 +36,8 @@ const ACTIVE_WAIT: Duration = Duration::from_millis(5);
 const IDLE_TURNS_MAX: u32 = 200;
 /// The longest sleep: a receive for a queue pair in error has no doorbell, and is flushed then.
 const SLEEP_MAX: Duration = Duration::from_millis(10);
+/// The sleep of the thread after which a program that drives the adapter must have done it again.
+const PROGRAM_TURNS_EVERY: Duration = Duration::from_micros(500);
 /// The longest sleep where a doorbell cannot end it.
 const UNWATCHED_SLEEP_MAX: Duration = Duration::from_millis(1);
 
@@ -49,6 +51,15 @@ struct State {
     wake: Option<Arc<OwnedFd>>,
 }
 
+impl State {
+    /// Ends a sleep of the thread.
+    fn wake(&self) {
+        if let Some(wake) = &self.wake {
+            let _ = rustix::io::write(wake, &1_u64.to_ne_bytes());
+        }
+    }
+}
+
 struct File {
     context: u32,
     /// The descriptor of the context's events, until the library has asked for it.
@@ -58,6 +69,8 @@ struct File {
 static STATE: Mutex<State> = Mutex::new(State { hca: None, files: BTreeMap::new(), wake: None });
 /// Commands that wait for the lock, which the thread leaves to them.
 static WAITING: AtomicU32 = AtomicU32::new(0);
+/// The program has taken a turn since the thread looked last.
+static HAS_TAKEN_TURN: AtomicBool = AtomicBool::new(false);
 /// Descriptors of the device, as bits: asked by each `write` and `close` of the program.
 static FILES: [AtomicU64; FILES_MAX as usize / 64] = [const { AtomicU64::new(0) }; _];
 const FILES_MAX: RawFd = 4096;
@@ -210,9 +223,7 @@ pub(crate) fn command(fd: RawFd, bytes: &[u8]) -> Result<(u64, Vec<u8>), Errno> 
         }
         _ => hca.command(file.context, &call)?,
     };
-    if let Some(wake) = &state.wake {
-        let _ = rustix::io::write(wake, &1_u64.to_ne_bytes());
-    }
+    state.wake();
     answer.truncate(call.answer_bytes);
     Ok((call.answer, answer))
 }
@@ -239,6 +250,27 @@ pub(crate) fn is_doorbell_page(address: u64) -> bool {
     contexts.into_iter().any(|(_, context)| context.pages.holds(address))
 }
 
+/// Takes a turn in a call of the program. Returns `false` if another thread has the adapter.
+pub(crate) fn take_turn() -> bool {
+    if WAITING.load(Ordering::Relaxed) > 0 {
+        return false;
+    }
+    let Ok(mut state) = STATE.try_lock() else { return false };
+    let Some(hca) = &mut state.hca else { return false };
+    hca.turn();
+    HAS_TAKEN_TURN.store(true, Ordering::Relaxed);
+    true
+}
+
+/// Takes a turn after which the program waits for a notification: the thread takes the next.
+pub(crate) fn take_turn_and_leave() {
+    let mut state = lock();
+    if let Some(hca) = &mut state.hca {
+        hca.turn();
+        state.wake();
+    }
+}
+
 /// The thread of the adapter.
 fn run(wake: Arc<OwnedFd>) {
     let mut sleeper = Sleeper { wake, watch: DoorbellWatch::new(), watched: Vec::new() };
@@ -249,6 +281,11 @@ fn run(wake: Arc<OwnedFd>) {
         }
         let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(hca) = &mut state.hca else { return };
+        if HAS_TAKEN_TURN.swap(false, Ordering::Relaxed) && !hca.is_armed() {
+            drop(state);
+            sleep_at(&sleeper.wake, [].into_iter(), PROGRAM_TURNS_EVERY);
+            continue;
+        }
         if hca.turn() {
             idle = 0;
             continue;
@@ -313,13 +350,22 @@ impl Sleeper {
     }
 
     fn sleep(&self, fd: &OwnedFd, longest: Duration) {
-        let timeout =
-            Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: longest.subsec_nanos().into() };
-        let all = [fd.as_fd(), self.wake.as_fd()].into_iter();
-        let all = all.chain(self.watch.iter().map(AsFd::as_fd));
-        let mut fds: Vec<_> = all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-        // A signal ends a sleep early, which is harmless.
-        let _ = poll(&mut fds, Some(&timeout));
-        let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+        let others = self.watch.iter().map(AsFd::as_fd);
+        sleep_at(&self.wake, [fd.as_fd()].into_iter().chain(others), longest);
     }
+}
+
+/// Sleeps until one of these is readable, or the thread is woken.
+fn sleep_at<'a>(
+    wake: &'a OwnedFd,
+    others: impl Iterator<Item = BorrowedFd<'a>>,
+    longest: Duration,
+) {
+    let timeout =
+        Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: longest.subsec_nanos().into() };
+    let all = [wake.as_fd()].into_iter().chain(others);
+    let mut fds: Vec<_> = all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+    // A signal ends a sleep early, which is harmless.
+    let _ = poll(&mut fds, Some(&timeout));
+    let _ = rustix::io::read(wake, &mut [0; 8]);
 }
