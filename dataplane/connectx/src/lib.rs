@@ -33,6 +33,7 @@ mod objects;
 mod panics;
 mod process;
 mod qp_attributes;
+mod shared_pages;
 mod signals;
 #[cfg(not(test))]
 mod verbs_table;

@@ -2,6 +2,7 @@
 
 use crate::doorbell::DoorbellPages;
 use crate::events::EventQueue;
+use crate::shared_pages::SharedPages;
 use crate::wqe::{BLOCK, be32};
 use pollux_hca::MemoryRange;
 use pollux_mem::Memory;
@@ -11,6 +12,7 @@ use pollux_wire::address::Qpn;
 use rustix::mm::{MsyncFlags, msync};
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 /// A range of the program's own memory: a ring, a doorbell record, or a registered region.
@@ -23,7 +25,7 @@ pub(crate) struct ProgramMemory {
     pub(crate) address: u64,
 }
 
-const PAGE: u64 = 4096;
+pub(crate) const PAGE: u64 = 4096;
 
 impl ProgramMemory {
     /// `None` if the range is empty, or not in the lower half of the address space.
@@ -105,6 +107,8 @@ pub(crate) struct Context {
 pub(crate) struct RegionObject {
     pub(crate) context: u32,
     pub(crate) lkey: LKey,
+    /// Its pages, if peers can map them.
+    pub(crate) pages: Option<Arc<SharedPages>>,
 }
 
 #[derive(Debug)]

@@ -76,8 +76,9 @@ pub struct LeasedRegion {
 
 /// Publishes the leases of an adapter to peers in other processes.
 pub trait LeasePublisher: Debug + Send + Sync {
-    /// Grants a lease on a region, if peers can map it and the table has an entry for it.
-    fn grant(&self, key: LKey, memory: &Memory);
+    /// Grants a lease on a region, if peers can map it and the table has an entry for it. `base` is
+    /// the address of its first byte, as scatter/gather entries have it.
+    fn grant(&self, key: LKey, memory: &Memory, base: u64);
 
     fn end(&self, key: LKey);
 
@@ -101,7 +102,8 @@ type Chunk = Box<[Entry]>;
 struct Entry {
     /// The value of [`lease_of`] for its key; 0: no lease.
     lease: AtomicU64,
-    memory: ArcSwapOption<Memory>,
+    /// The memory, and the address of its first byte.
+    range: ArcSwapOption<(Memory, u64)>,
 }
 
 /// The lease of a queue pair for its messages, at the time of sending.
@@ -130,15 +132,15 @@ impl LeaseTable {
         let _ = self.publisher.set(publisher);
     }
 
-    pub(crate) fn grant(&self, key: LKey, memory: &Memory) {
+    pub(crate) fn grant(&self, key: LKey, memory: &Memory, base: u64) {
         if let Some(publisher) = self.publisher.get() {
-            publisher.grant(key, memory);
+            publisher.grant(key, memory, base);
         }
         // An adapter also reads its own leases itself.
         let empty = || (0..CHUNK).map(|_| Entry::default()).collect();
         if let Some((chunk, slot)) = self.slot(key) {
             let entry = &chunk.get_or_init(empty)[slot];
-            entry.memory.store(Some(Arc::new(memory.clone())));
+            entry.range.store(Some(Arc::new((memory.clone(), base))));
             let nth = self.grants.fetch_add(1, Ordering::Relaxed);
             Lease::of(&entry.lease).grant(lease_of(key, nth));
         }
@@ -151,7 +153,7 @@ impl LeaseTable {
         let slot = self.slot(key);
         if let Some((chunk, slot)) = slot.and_then(|(chunk, at)| Some((chunk.get()?, at))) {
             Lease::of(&chunk[slot].lease).revoke(0);
-            chunk[slot].memory.store(None);
+            chunk[slot].range.store(None);
         }
     }
 
@@ -184,8 +186,8 @@ impl LeasedMemory for LeaseTable {
     fn region(&self, key: LKey) -> Option<LeasedRegion> {
         let entry = self.entry(key)?;
         let lease = LeaseReader::of(&entry.lease).now();
-        let memory = entry.memory.load_full().filter(|_| is_lease_of(key, lease))?;
-        Some(LeasedRegion { base: memory.address(), memory: (*memory).clone(), lease })
+        let range = entry.range.load_full().filter(|_| is_lease_of(key, lease))?;
+        Some(LeasedRegion { base: range.1, memory: range.0.clone(), lease })
     }
 
     fn holds(&self, key: LKey, lease: u64) -> bool {

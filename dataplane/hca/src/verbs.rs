@@ -49,13 +49,10 @@ impl Adapter {
         access: Access,
     ) -> Result<MemoryRegion, VerbsError> {
         let (address, bytes) = (memory.address(), memory.bytes() as u64);
-        let region =
-            self.register_range(pd, memory, MemoryRange { at: 0, bytes, address }, access)?;
-        self.shared.leases.grant(region.lkey, memory);
-        Ok(region)
+        self.register_range(pd, memory, MemoryRange { at: 0, bytes, address }, access)
     }
 
-    /// Registers part of `memory`. Peers in other processes get its bytes by copy.
+    /// Registers part of `memory`. Only a region of all its bytes is leased.
     pub fn register_range(
         &mut self,
         pd: Pd,
@@ -64,7 +61,12 @@ impl Adapter {
         access: Access,
     ) -> Result<MemoryRegion, VerbsError> {
         self.check_pd("register", pd)?;
-        self.shared.memory.register(pd, memory, range, access, LIMITS.regions_max)
+        let limit = LIMITS.regions_max;
+        let region = self.shared.memory.register(pd, memory, range, access, limit)?;
+        if range.at == 0 && range.bytes == memory.bytes() as u64 {
+            self.shared.leases.grant(region.lkey, memory, range.address);
+        }
+        Ok(region)
     }
 
     pub(crate) fn deregister(&mut self, region: LKey) -> Result<(), VerbsError> {

@@ -41,7 +41,11 @@ impl Memory {
     /// of it, so it should hold only sent and received data. If the kernel cannot seal it against
     /// writing (before Linux 5.1), it is not shared.
     pub fn shared(bytes: usize) -> Result<Self, MapError> {
-        let segment = Segment::create("pollux-memory", bytes)?;
+        Self::of_segment(Segment::create("pollux-memory", bytes)?)
+    }
+
+    /// The same of a new segment, which our caller may have mapped before.
+    pub fn of_segment(segment: Segment) -> Result<Self, MapError> {
         let memory = Self::over(segment.map()?);
         Ok(Self { segment: segment.seal().is_ok().then(|| Arc::new(segment)), ..memory })
     }

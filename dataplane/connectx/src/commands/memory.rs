@@ -5,9 +5,12 @@ use crate::abi;
 use crate::hca::{Hca, short};
 use crate::objects::{ProgramMemory, RegionObject};
 use crate::qp_attributes::access_of_bits;
-use pollux_hca::Link;
+use crate::shared_pages::SharedPages;
+use pollux_fabric::process::shared_leases::SEGMENTS_MAX;
+use pollux_hca::{Link, MemoryRange};
 use pollux_verbs::{Access, Device, Pd, RKey};
 use rustix::io::Errno;
+use std::sync::Arc;
 use zerocopy::IntoBytes;
 
 impl<L: Link> Hca<L> {
@@ -35,12 +38,29 @@ impl<L: Link> Hca<L> {
         if !memory.is_mapped() {
             return Err(Errno::FAULT);
         }
-        let range = memory.range(asked.hca_va);
+        let pages = self.shared_pages(asked.start, asked.length);
+        let (memory, range) = match &pages {
+            Some(pages) => {
+                let (bytes, address) = (asked.length, asked.hca_va);
+                (&pages.memory, MemoryRange { at: 0, bytes, address })
+            }
+            None => (&memory.memory, memory.range(asked.hca_va)),
+        };
         let (pd, adapter) = (Pd(asked.pd_handle), &mut self.device.adapter);
-        let region = adapter.register_range(pd, &memory.memory, range, access).map_err(errno)?;
+        let region = adapter.register_range(pd, memory, range, access).map_err(errno)?;
         let (mr_handle, lkey, rkey) = (region.lkey.0, region.lkey.0, region.rkey.0);
-        self.regions.insert(mr_handle, RegionObject { context, lkey: region.lkey });
+        self.regions.insert(mr_handle, RegionObject { context, lkey: region.lkey, pages });
         Ok(abi::RegMrResp { mr_handle, lkey, rkey }.as_bytes().to_vec())
+    }
+
+    /// Pages of the program that peers can map: those of a region at the same range, or new ones.
+    fn shared_pages(&self, start: u64, bytes: u64) -> Option<Arc<SharedPages>> {
+        let mut all = self.regions.values().filter_map(|region| region.pages.as_ref());
+        if all.clone().count() >= SEGMENTS_MAX {
+            return None;
+        }
+        let known = all.find(|pages| pages.are_at(start, bytes)).cloned();
+        known.or_else(|| SharedPages::replace(start, bytes).map(Arc::new))
     }
 
     pub(super) fn dereg_mr(&mut self, handle: u32) -> Answer {

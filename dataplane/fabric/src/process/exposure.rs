@@ -110,7 +110,7 @@ mod tests {
     fn a_message_is_leased_when_all_that_it_takes_is_mapped_and_not_before() {
         let (leases, mut exposure) = (SharedLeases::new().unwrap(), Exposure::default());
         let keys = [LKey(0x100), LKey(0x200)];
-        keys.iter().for_each(|key| leases.grant(*key, &Memory::shared(1).unwrap()));
+        keys.iter().for_each(|key| leases.grant(*key, &Memory::shared(1).unwrap(), 0));
         for segment in [TABLE, 1, 2] {
             assert_eq!(reach(&exposure, &leases, &keys), Reach::Asks(segment));
             exposure.record_request(segment);
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn a_segment_that_the_receiver_cannot_map_is_sent_by_copy() {
         let (leases, mut exposure) = (SharedLeases::new().unwrap(), Exposure::default());
-        leases.grant(LKey(0x100), &Memory::shared(1).unwrap());
+        leases.grant(LKey(0x100), &Memory::shared(1).unwrap(), 0);
         for (segment, is_mapped) in [(TABLE, true), (1, false)] {
             assert_eq!(reach(&exposure, &leases, &[LKey(0x100)]), Reach::Asks(segment));
             exposure.record_request(segment);

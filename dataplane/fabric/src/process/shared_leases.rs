@@ -94,14 +94,14 @@ impl SharedLeases {
 }
 
 impl LeasePublisher for SharedLeases {
-    fn grant(&self, key: LKey, memory: &Memory) {
+    fn grant(&self, key: LKey, memory: &Memory, base: u64) {
         let (Some(segment), Some(entry)) = (memory.segment(), self.entry(key)) else { return };
         let mut leased = self.leased();
         let Some(number) = leased.number(segment) else { return };
         leased.regions.insert(key, number);
         leased.grants += 1;
         entry[1].store(number.into(), Ordering::Relaxed);
-        entry[2].store(memory.address(), Ordering::Relaxed);
+        entry[2].store(base, Ordering::Relaxed);
         Lease::of(&entry[0]).grant(lease_of(key, leased.grants));
     }
 
@@ -223,9 +223,9 @@ mod tests {
         let leases = SharedLeases::new().unwrap();
         let (shared, private) = (Memory::shared(4096).unwrap(), Memory::private(4096).unwrap());
         let keys = [LKey(0x100), LKey(0x201), LKey((REGIONS as u32 + 1) << 8)];
-        leases.grant(keys[0], &shared);
-        leases.grant(keys[1], &private);
-        leases.grant(keys[2], &shared);
+        leases.grant(keys[0], &shared, shared.address());
+        leases.grant(keys[1], &private, private.address());
+        leases.grant(keys[2], &shared, shared.address());
         assert_eq!(keys.map(|key| leases.segment_of(key)), [Some(1), None, None]);
 
         let mut peer_leases = PeerLeases::default();
@@ -249,7 +249,7 @@ mod tests {
         assert!(!peer_leases.holds(keys[0], lease) && peer_leases.region(keys[0]).is_none());
         assert!(!leases.has(1) && leases.with_descriptor(1, |_| ()).is_none());
         // The same key once more is another lease.
-        leases.grant(keys[0], &shared);
+        leases.grant(keys[0], &shared, shared.address());
         assert!(!peer_leases.holds(keys[0], lease));
         peer_leases.unmap(1);
         assert_eq!((peer_leases.segments.len(), peer_leases.bytes), (0, 0));
@@ -260,7 +260,7 @@ mod tests {
         let leases = SharedLeases::new().unwrap();
         let last = SEGMENTS_MAX as u32;
         for region in 1..=last + 1 {
-            leases.grant(LKey(region << 8), &Memory::shared(1).unwrap());
+            leases.grant(LKey(region << 8), &Memory::shared(1).unwrap(), 0);
         }
         assert!(leases.segment_of(LKey(1 << 8)).is_some());
         assert!(leases.segment_of(LKey((last + 1) << 8)).is_none());

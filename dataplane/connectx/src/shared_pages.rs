@@ -1,0 +1,315 @@
+//! Registered memory in pages that peers can map, so that they copy a long message once, out of the
+//! program's own buffer.
+//!
+//! A program registers private memory. Peers cannot map that, so its messages are copied twice.
+//! Here its pages are replaced, at the same addresses, by those of a segment with the same content;
+//! when the region ends, by private ones again.
+//!
+//! ```text
+//!   private --- protected, copied, replaced by a shared mapping ---> shared
+//!      ^                                                               |
+//!      +------- protected, copied, replaced by a private mapping ------+
+//! ```
+//!
+//! No store is lost: during the copy the pages are protected from writing (userfaultfd(2)), and a
+//! thread that stores waits until they were replaced. Between the protection and its end nothing
+//! may be allocated here, since the waiting thread may have the allocator's lock.
+//!
+//! What differs from private memory meanwhile: a child of fork(2) sees what its parent writes there.
+//! So only regions of complete pages are shared, which have nothing of the program beside them.
+
+use crate::doorbell_watch::DoorbellWatch;
+use crate::objects::PAGE;
+use pollux_mem::{Memory, Segment};
+use rustix::fs::fstat;
+use rustix::mm::{Advice, madvise};
+use std::ffi::c_void;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+/// Shorter regions have no long messages.
+const SHARED_BYTES_MIN: u64 = 64 << 10;
+/// The adapter rests while a region is copied: for some tens of milliseconds.
+const SHARED_BYTES_MAX: u64 = 64 << 20;
+
+#[derive(Debug)]
+pub(crate) struct SharedPages {
+    /// Another mapping of the pages, for the adapter.
+    pub(crate) memory: Memory,
+    start: u64,
+    bytes: usize,
+}
+
+impl SharedPages {
+    /// Replaces private pages of the program; `None` if they stay as they are.
+    pub(crate) fn replace(start: u64, bytes: u64) -> Option<Self> {
+        let is_size = (SHARED_BYTES_MIN..=SHARED_BYTES_MAX).contains(&bytes);
+        if !is_size || !(start | bytes).is_multiple_of(PAGE) {
+            return None;
+        }
+        let bytes = bytes as usize;
+        if !Mapping::of(start, bytes)?.is_private() || holds_stack(start, bytes) {
+            return None;
+        }
+        // Pages that are not there are not protected.
+        if !populate(start, bytes) {
+            return None;
+        }
+        let segment = Segment::create("pollux-program", bytes).ok()?;
+        let fd = segment.as_fd().try_clone_to_owned().ok()?;
+        let region = segment.map().ok()?;
+        // The way back must be there: older kernels protect private pages only.
+        let address = region.address().as_ptr() as u64;
+        DoorbellWatch::new()?.register(address, bytes as u64).then_some(())?;
+        drop(region);
+        let protection = protect(start, bytes)?;
+        let is_replaced =
+            write_all(fd.as_fd(), start, bytes) && map_segment(fd.as_fd(), start, bytes);
+        // Ends the protection, so that writers continue.
+        drop(protection);
+        if !is_replaced {
+            return None;
+        }
+        match Memory::of_segment(segment) {
+            Ok(memory) if memory.segment().is_some() => Some(Self { memory, start, bytes }),
+            _ => {
+                restore(fd.as_fd(), start, bytes);
+                None
+            }
+        }
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.memory.segment().expect("made with one").as_fd()
+    }
+
+    /// Whether these are the pages of the program at a range.
+    pub(crate) fn are_at(&self, start: u64, bytes: u64) -> bool {
+        self.start == start
+            && self.bytes as u64 == bytes
+            && Mapping::of(start, self.bytes).is_some_and(|mapping| mapping.is_of(self.fd()))
+    }
+}
+
+impl Drop for SharedPages {
+    fn drop(&mut self) {
+        restore(self.fd(), self.start, self.bytes);
+    }
+}
+
+/// Replaces shared pages by private ones with the same content, unless the program has unmapped
+/// them.
+fn restore(fd: BorrowedFd<'_>, start: u64, bytes: usize) {
+    let is_own = Mapping::of(start, bytes).is_some_and(|mapping| mapping.is_of(fd));
+    let Some(private) = is_own.then(|| map_private(bytes)).flatten() else { return };
+    let protection = protect(start, bytes);
+    let is_copied = protection.is_some() && read_all(fd, private, bytes);
+    if !(is_copied && move_mapping(private, start, bytes)) {
+        unmap(private, bytes);
+    }
+    drop(protection);
+}
+
+/// Protects pages from writing, until the value is dropped.
+fn protect(start: u64, bytes: usize) -> Option<DoorbellWatch> {
+    let watch = DoorbellWatch::new()?;
+    let bytes = bytes as u64;
+    (watch.register(start, bytes) && watch.set_protected(start, bytes, true)).then_some(watch)
+}
+
+/// A mapping that has all of a range, as `/proc/self/maps` lists it.
+struct Mapping {
+    line: String,
+}
+
+impl Mapping {
+    fn of(start: u64, bytes: usize) -> Option<Self> {
+        let end = start + bytes as u64;
+        let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+        let holds = |line: &&str| {
+            let range = line.split_once(' ').and_then(|(range, _)| range.split_once('-'));
+            range.is_some_and(|(from, to)| {
+                let [from, to] = [from, to].map(|text| u64::from_str_radix(text, 16).unwrap_or(0));
+                from <= start && end <= to
+            })
+        };
+        maps.lines().find(holds).map(|line| Self { line: line.into() })
+    }
+
+    /// The columns: range, rights, offset, device, inode.
+    fn column(&self, nth: usize) -> &str {
+        self.line.split_ascii_whitespace().nth(nth).unwrap_or("")
+    }
+
+    fn is_private(&self) -> bool {
+        self.column(1) == "rw-p" && self.column(4) == "0" && !self.line.contains("[stack]")
+    }
+
+    fn is_of(&self, fd: BorrowedFd<'_>) -> bool {
+        let inode = fstat(fd).map(|file| file.st_ino.to_string());
+        self.column(1) == "rw-s" && inode.is_ok_and(|inode| self.column(4) == inode)
+    }
+}
+
+/// Whether the stack of this thread is in a range: its own stores would wait for itself.
+fn holds_stack(start: u64, bytes: usize) -> bool {
+    let local = 0_u8;
+    (start..start + bytes as u64).contains(&(&raw const local as u64))
+}
+
+fn populate(start: u64, bytes: usize) -> bool {
+    // SAFETY: faulting pages in changes no content.
+    unsafe { madvise(start as *mut c_void, bytes, Advice::LinuxPopulateWrite) }.is_ok()
+}
+
+/// Writes pages of the program to a segment.
+fn write_all(fd: BorrowedFd<'_>, start: u64, bytes: usize) -> bool {
+    transfer(bytes, |at, left| {
+        // SAFETY: the kernel reads the program's pages, or fails.
+        unsafe { libc::pwrite(fd.as_raw_fd(), (start as usize + at) as *const _, left, at as i64) }
+    })
+}
+
+/// Reads a segment into pages that are ours.
+fn read_all(fd: BorrowedFd<'_>, to: *mut c_void, bytes: usize) -> bool {
+    transfer(bytes, |at, left| {
+        // SAFETY: the pages are a mapping of so many bytes that only our caller has.
+        unsafe { libc::pread(fd.as_raw_fd(), to.byte_add(at), left, at as i64) }
+    })
+}
+
+fn transfer(bytes: usize, mut part: impl FnMut(usize, usize) -> isize) -> bool {
+    let mut at = 0;
+    while at < bytes {
+        match part(at, bytes - at) {
+            moved @ 1.. => at += moved as usize,
+            _ => return false,
+        }
+    }
+    true
+}
+
+const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
+
+/// Maps a segment in place of pages of the program.
+fn map_segment(fd: BorrowedFd<'_>, start: u64, bytes: usize) -> bool {
+    let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_POPULATE;
+    // SAFETY: the range was a private mapping of the program with the content that the segment has
+    // now, and nothing can have written to it since.
+    let at = unsafe { libc::mmap(start as *mut _, bytes, READ_WRITE, flags, fd.as_raw_fd(), 0) };
+    at != libc::MAP_FAILED
+}
+
+fn map_private(bytes: usize) -> Option<*mut c_void> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: the kernel picks addresses that nothing uses.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes, READ_WRITE, flags, -1, 0) };
+    (at != libc::MAP_FAILED).then_some(at)
+}
+
+/// Moves a mapping of ours to the place of the program's pages.
+fn move_mapping(from: *mut c_void, start: u64, bytes: usize) -> bool {
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    // SAFETY: the range is a mapping of our segment in the program, whose content ours has, and
+    // nothing can have written to it since.
+    let at = unsafe { libc::mremap(from, bytes, bytes, flags, start as *mut c_void) };
+    at != libc::MAP_FAILED
+}
+
+fn unmap(at: *mut c_void, bytes: usize) {
+    // SAFETY: the mapping is ours, and was not moved.
+    let _ = unsafe { libc::munmap(at, bytes) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pollux_mem::Words;
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+    const BYTES: u64 = 4 * SHARED_BYTES_MIN;
+
+    /// Private memory of a program.
+    fn program() -> (Words, u64) {
+        let words = Words::private(BYTES as usize / 8).unwrap();
+        let start = words.as_slice().as_ptr() as u64;
+        (words, start)
+    }
+
+    fn replace(start: u64) -> Option<SharedPages> {
+        let pages = SharedPages::replace(start, BYTES);
+        if pages.is_none() {
+            assert!(DoorbellWatch::new().is_none(), "the kernel has what it takes");
+            println!("this kernel has no userfaultfd for programs");
+        }
+        pages
+    }
+
+    #[test]
+    fn content_stays_and_both_mappings_have_the_same_bytes() {
+        let (words, start) = program();
+        words.as_slice()[9].store(7, Ordering::Relaxed);
+        let Some(pages) = replace(start) else { return };
+        assert!(pages.are_at(start, BYTES) && !pages.are_at(start, BYTES / 2));
+        let mut bytes = [0; 8];
+        assert!(pages.memory.read(72, &mut bytes));
+        assert_eq!(u64::from_ne_bytes(bytes), 7);
+        assert!(pages.memory.write(80, &8_u64.to_ne_bytes()));
+        words.as_slice()[11].store(9, Ordering::Relaxed);
+        drop(pages);
+        let after = [9, 10, 11].map(|nth| words.as_slice()[nth].load(Ordering::Relaxed));
+        assert_eq!(after, [7, 8, 9]);
+        assert!(Mapping::of(start, BYTES as usize).is_some_and(|mapping| mapping.is_private()));
+    }
+
+    #[test]
+    fn no_store_is_lost_while_pages_are_replaced() {
+        let (words, start) = program();
+        let is_over = AtomicBool::new(false);
+        let stores = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // One word of each page in turn.
+                for nth in (0..).take_while(|_| !is_over.load(Ordering::Relaxed)) {
+                    let page = nth % (BYTES as usize / 4096);
+                    words.as_slice()[page * 512].fetch_add(1, Ordering::Relaxed);
+                    stores.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            for _ in 0..200 {
+                let before = stores.load(Ordering::Relaxed);
+                let pages = replace(start);
+                drop(pages);
+                while stores.load(Ordering::Relaxed) == before {
+                    std::thread::yield_now();
+                }
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        let sum: u64 =
+            words.as_slice().iter().step_by(512).map(|word| word.load(Ordering::Relaxed)).sum();
+        assert_eq!(sum, stores.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn pages_that_the_program_has_mapped_anew_are_left_alone() {
+        let (words, start) = program();
+        words.as_slice()[9].store(7, Ordering::Relaxed);
+        let Some(pages) = replace(start) else { return };
+        let anew = map_private(BYTES as usize).unwrap();
+        assert!(move_mapping(anew, start, BYTES as usize));
+        assert!(!pages.are_at(start, BYTES));
+        drop(pages);
+        assert_eq!(words.as_slice()[9].load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn parts_of_pages_short_regions_and_foreign_mappings_stay_as_they_are() {
+        let (_words, start) = program();
+        assert!(SharedPages::replace(start + 64, BYTES - 4096).is_none());
+        assert!(SharedPages::replace(start, BYTES - 64).is_none());
+        assert!(SharedPages::replace(start, SHARED_BYTES_MIN / 2).is_none());
+        let segment = Segment::create("other", BYTES as usize).unwrap();
+        let region = segment.map().unwrap();
+        assert!(SharedPages::replace(region.address().as_ptr() as u64, BYTES).is_none());
+    }
+}
