@@ -10,7 +10,7 @@ use super::route::{RouteDecision, TraceStep};
 use super::rows::{
     AclStatus, ChangeStatus, ConnectionStatus, DropCount, FaultStatus, GroupStatus,
     InterfaceStatus, KernelStatus, LinkStatus, MulticastStatus, NeighborStatus, NodeStatus,
-    PortStatus, RouteStatus, WorkerStatus,
+    PortDetails, PortStatus, RouteStatus, WorkerStatus,
 };
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
@@ -46,6 +46,7 @@ pub enum AdminAnswer {
     Nodes(Vec<NodeStatus>),
     Ports(Vec<PortStatus>),
     Links(Vec<LinkStatus>),
+    Port(Box<PortDetails>),
     Faults(Vec<FaultStatus>),
     Changes(Vec<ChangeStatus>),
     Route(Box<RouteDecision>),

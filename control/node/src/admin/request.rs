@@ -69,6 +69,14 @@ pub enum AdminRequest {
     ReadCapture(u64),
     /// To a node: end a capture.
     EndCapture(u64),
+    /// To a fabric: return the attributes and counters of a port.
+    Port {
+        /// The node, by its name or GUID.
+        node: String,
+        /// The number of the port; by default that of the first with a cable.
+        #[serde(default)]
+        port: Option<u8>,
+    },
     /// To a fabric: add a fault rule, and return its number.
     AddFault(String),
     /// To a fabric: remove the fault rule of this number.

@@ -419,6 +419,34 @@ pub struct PortStatus {
     pub discards: u64,
 }
 
+/// The attributes of a port of a fabric (IBA 14.2.5.6), and its counters.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct PortDetails {
+    /// The process that has the port open. The cable is unplugged while there is none.
+    pub process: Option<u32>,
+    /// The port state: 1 is down, 2 initialized, 3 armed, 4 active.
+    pub state: u8,
+    /// The physical state: 2 is polling, 3 disabled, 5 link up.
+    pub physical_state: u8,
+    /// The base LID.
+    pub lid: u16,
+    /// The LMC.
+    pub lmc: u8,
+    /// The LID of the master subnet manager.
+    pub sm_lid: u16,
+    /// The SL to the master subnet manager.
+    pub sm_sl: u8,
+    /// The nominal rate in Mb/s.
+    pub megabits: Option<u32>,
+    /// The width and speed.
+    pub link: String,
+    /// The capability mask.
+    pub capability_mask: u32,
+    /// Counters by the names that Linux gives them in sysfs. Those of data are in units of 4 bytes.
+    pub counters: BTreeMap<String, u64>,
+}
+
 /// A link of a fabric, or a wire to an external node. Only a wire has counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

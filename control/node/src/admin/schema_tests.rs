@@ -11,7 +11,7 @@ use super::route::{RouteDecision, TraceStep};
 use super::rows::{
     AclStatus, ChangeStatus, ConnectionStatus, DropCount, FaultStatus, GroupStatus,
     InterfaceStatus, KernelStatus, LinkStatus, MulticastStatus, NeighborStatus, NodeStatus,
-    PortStatus, RouteStatus, WorkerStatus,
+    PortDetails, PortStatus, RouteStatus, WorkerStatus,
 };
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
@@ -35,6 +35,7 @@ struct AdminReplies {
     kernel: Vec<KernelStatus>,
     nodes: Vec<NodeStatus>,
     ports: Vec<PortStatus>,
+    port: PortDetails,
     links: Vec<LinkStatus>,
     faults: Vec<FaultStatus>,
     changes: Vec<ChangeStatus>,

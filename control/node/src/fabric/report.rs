@@ -4,14 +4,17 @@ use super::rule::Rules;
 use crate::admin::reply::{AdminAnswer, AdminReply};
 use crate::admin::request::{AdminRequest, AdminTable};
 use crate::admin::rows::{
-    FaultStatus, GroupStatus, LinkStatus, MulticastTree, NodeKind, NodeStatus, PortStatus,
+    FaultStatus, GroupStatus, LinkStatus, MulticastTree, NodeKind, NodeStatus, PortDetails,
+    PortStatus,
 };
 use pollux_fabric::Fabric;
 use pollux_fabric::net::Net;
-use pollux_fabric::node::SubnetNode;
-use pollux_fabric::topology::{End, PlannedNode};
+use pollux_fabric::node::{NodePort, SubnetNode};
+use pollux_fabric::process::Server;
+use pollux_fabric::topology::{End, LinkRate, PlannedNode};
 use pollux_wire::address::Lid;
 use pollux_wire::mad::smp::NodeType;
+use pollux_wire::units::Rate;
 
 /// Multicast LIDs in a report: as many as switches have.
 const GROUPS: u16 = 4096;
@@ -27,6 +30,10 @@ pub fn respond(
     AdminReply::Ok(match request {
         AdminRequest::Show(AdminTable::Nodes) => AdminAnswer::Nodes(nodes(&fabric.net)),
         AdminRequest::Show(AdminTable::Ports) => AdminAnswer::Ports(ports(fabric)),
+        AdminRequest::Port { node, port } => match Server::find_port(&fabric.net, node, *port) {
+            Ok(end) => AdminAnswer::Port(Box::new(details(fabric, end))),
+            Err(error) => return AdminReply::Error(error),
+        },
         AdminRequest::Show(AdminTable::Links) => AdminAnswer::Links(links(fabric)),
         AdminRequest::Show(AdminTable::Groups) => AdminAnswer::Groups(groups(&fabric.net)),
         AdminRequest::ListFaults => {
@@ -120,6 +127,28 @@ fn port(fabric: &Fabric, end: End) -> PortStatus {
         received: counters.rcv_packets.long(),
         errors: counters.rcv_errors.long(),
         discards: counters.xmit_discards.long(),
+    }
+}
+
+fn details(fabric: &Fabric, end: End) -> PortDetails {
+    let NodePort { info, counters, .. } = fabric.net.subnet().port(end);
+    let link = LinkRate {
+        width: info.link_width_active,
+        speed: info.link_speed_active,
+        speed_ext: info.link_speed_ext_active,
+    };
+    PortDetails {
+        process: fabric.processes.as_ref().and_then(|processes| processes.process_at(end)),
+        state: info.port_state.0,
+        physical_state: info.port_phys_state.0,
+        lid: info.lid.0,
+        lmc: info.lmc,
+        sm_lid: info.master_sm_lid.0,
+        sm_sl: info.master_sm_sl,
+        megabits: info.rate().and_then(Rate::megabits),
+        link: link.to_string(),
+        capability_mask: info.capability_mask.0,
+        counters: counters.by_linux_name().map(|(name, count)| (name.into(), count)).into(),
     }
 }
 

@@ -97,6 +97,34 @@ impl Counters {
         };
         kind.add(packets);
     }
+
+    /// The long counters by the names of the files in `/sys/class/infiniband/*/ports/*/counters`.
+    pub fn by_linux_name(&self) -> [(&'static str, u64); 21] {
+        [
+            ("symbol_error", self.symbol_errors),
+            ("link_error_recovery", self.link_error_recoveries),
+            ("link_downed", self.link_downed),
+            ("port_rcv_errors", self.rcv_errors),
+            ("port_rcv_remote_physical_errors", self.rcv_remote_physical_errors),
+            ("port_rcv_switch_relay_errors", self.rcv_switch_relay_errors),
+            ("port_xmit_discards", self.xmit_discards),
+            ("port_xmit_constraint_errors", self.xmit_constraint_errors),
+            ("port_rcv_constraint_errors", self.rcv_constraint_errors),
+            ("local_link_integrity_errors", self.local_link_integrity_errors),
+            ("excessive_buffer_overrun_errors", self.excessive_buffer_overruns),
+            ("VL15_dropped", self.vl15_dropped),
+            ("port_xmit_data", self.xmit_data),
+            ("port_rcv_data", self.rcv_data),
+            ("port_xmit_packets", self.xmit_packets),
+            ("port_rcv_packets", self.rcv_packets),
+            ("port_xmit_wait", self.xmit_wait),
+            ("unicast_xmit_packets", self.unicast_xmit_packets),
+            ("unicast_rcv_packets", self.unicast_rcv_packets),
+            ("multicast_xmit_packets", self.multicast_xmit_packets),
+            ("multicast_rcv_packets", self.multicast_rcv_packets),
+        ]
+        .map(|(name, counter)| (name, counter.long()))
+    }
 }
 
 /// Converts between an attribute and its counters. Each row is a counter, its field in the

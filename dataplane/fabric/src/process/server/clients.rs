@@ -114,6 +114,13 @@ impl Server {
         Ok(())
     }
 
+    /// The port that clients open as `soft:PATH@NODE[:PORT]`.
+    pub fn find_port(net: &Net, node: &str, port: Option<u8>) -> Result<End, String> {
+        let topology = net.subnet().topology();
+        let has_cable = |end| topology.peer(end).is_some() || net.is_foreign(end);
+        find_port(topology, has_cable, node, port)
+    }
+
     /// The context for a client: any context of a free port; a free context of a shared port, if
     /// the client has the secret of the others.
     fn find_context(
@@ -122,9 +129,7 @@ impl Server {
         net: &mut Net,
         ask: &Attach,
     ) -> Result<PortContext, String> {
-        let topology = net.subnet().topology();
-        let has_cable = |end| topology.peer(end).is_some() || net.is_foreign(end);
-        let end = find_port(topology, has_cable, &ask.node, ask.port)?;
+        let end = Self::find_port(net, &ask.node, ask.port)?;
         if ask.context >= PORT_CONTEXTS_MAX {
             return Err("an adapter is not opened so often".into());
         }
