@@ -3,15 +3,17 @@
 //! Each of them answers for the device and passes everything else on. The device is recognized by
 //! its path or by its descriptor, without a lock.
 
-use crate::process;
 use crate::verbs_table::{self, Context};
-use libc::{c_char, c_int, c_ulong, c_void, mode_t, off_t, size_t, ssize_t};
+use crate::{missing, process};
+use libc::{FILE, c_char, c_int, c_ulong, c_void, mode_t, off_t, size_t, ssize_t};
 use rustix::io::Errno;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 const DEVICE: &CStr = c"/dev/infiniband/uverbs0";
 const NETLINK_RDMA: c_int = 20;
+/// The request of all commands in the form of `ioctl` (Linux `rdma_user_ioctl_cmds.h`).
+const RDMA_VERBS_IOCTL: c_ulong = 0xc018_1b01;
 const DEVICE_NUMBER: (u32, u32) = (231, 192);
 
 /// Passes a call on to the next function of this name. Why its address has no lock: a child of fork
@@ -76,7 +78,27 @@ unsafe fn is_device_path(path: *const c_char) -> bool {
 }
 
 fn open_device() -> c_int {
-    process::open().unwrap_or_else(fail)
+    let opened = process::open();
+    if opened.is_ok() {
+        missing::opened();
+    }
+    opened.unwrap_or_else(fail)
+}
+
+/// After a call that opens files has failed.
+///
+/// # Safety
+/// `path` is null or a string.
+unsafe fn note_unopened(folder: c_int, path: *const c_char) {
+    // SAFETY: the address is that of this thread's `errno`, which is to stay; the path is as our
+    // caller says.
+    unsafe {
+        let error = *libc::__errno_location();
+        if !path.is_null() {
+            missing::file(folder, CStr::from_ptr(path), Errno::from_raw_os_error(error));
+        }
+        *libc::__errno_location() = error;
+    }
 }
 
 // Why variadic functions are defined with the argument spelled out: an integer argument is passed
@@ -90,7 +112,12 @@ pub unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: mode_t) -
     if unsafe { is_device_path(path) } {
         return open_device();
     }
-    next!(open as fn(*const c_char, c_int, mode_t) -> c_int; path, flags, mode)
+    let fd = next!(open as fn(*const c_char, c_int, mode_t) -> c_int; path, flags, mode);
+    if fd < 0 {
+        // SAFETY: as above.
+        unsafe { note_unopened(libc::AT_FDCWD, path) };
+    }
+    fd
 }
 
 /// # Safety
@@ -101,7 +128,12 @@ pub unsafe extern "C" fn open64(path: *const c_char, flags: c_int, mode: mode_t)
     if unsafe { is_device_path(path) } {
         return open_device();
     }
-    next!(open64 as fn(*const c_char, c_int, mode_t) -> c_int; path, flags, mode)
+    let fd = next!(open64 as fn(*const c_char, c_int, mode_t) -> c_int; path, flags, mode);
+    if fd < 0 {
+        // SAFETY: as above.
+        unsafe { note_unopened(libc::AT_FDCWD, path) };
+    }
+    fd
 }
 
 /// # Safety
@@ -130,7 +162,10 @@ pub unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, bytes: size_t) 
             unsafe { std::ptr::copy(answer.as_ptr(), address as *mut u8, answer.len()) };
             bytes as ssize_t
         }
-        Err(error) => fail(error) as ssize_t,
+        Err(error) => {
+            missing::command(command, error);
+            fail(error) as ssize_t
+        }
     }
 }
 
@@ -139,6 +174,10 @@ pub unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, bytes: size_t) 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     if process::is_device(fd) {
+        if request == RDMA_VERBS_IOCTL && !argument.is_null() {
+            // SAFETY: the argument of this request has a header of 24 bytes.
+            missing::ioctl(unsafe { argument.cast::<[u16; 3]>().read_unaligned() }, Errno::NOTTY);
+        }
         // The library then uses the older form of its commands.
         return fail(Errno::NOTTY);
     }
@@ -160,6 +199,7 @@ fn map_device(fd: c_int, offset: off_t) -> *mut c_void {
     match process::doorbell_page(fd, offset as u64) {
         Ok(address) => address as *mut c_void,
         Err(error) => {
+            missing::map(offset as u64, error);
             fail(error);
             libc::MAP_FAILED
         }
@@ -255,3 +295,40 @@ macro_rules! stat_functions {
 
 stat_functions!(stat, fstat, libc::stat);
 stat_functions!(stat64, fstat64, libc::stat64);
+
+macro_rules! open_functions {
+    ($openat:ident, $fopen:ident) => {
+        /// # Safety
+        /// As `openat` of POSIX.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $openat(
+            folder: c_int,
+            path: *const c_char,
+            flags: c_int,
+            mode: mode_t,
+        ) -> c_int {
+            let fd = next!($openat as fn(c_int, *const c_char, c_int, mode_t) -> c_int;
+                           folder, path, flags, mode);
+            if fd < 0 {
+                // SAFETY: the path is a string, as POSIX asks for.
+                unsafe { note_unopened(folder, path) };
+            }
+            fd
+        }
+
+        /// # Safety
+        /// As `fopen` of POSIX.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
+            let file = next!($fopen as fn(*const c_char, *const c_char) -> *mut FILE; path, mode);
+            if file.is_null() {
+                // SAFETY: the path is a string, as POSIX asks for.
+                unsafe { note_unopened(libc::AT_FDCWD, path) };
+            }
+            file
+        }
+    };
+}
+
+open_functions!(openat, fopen);
+open_functions!(openat64, fopen64);

@@ -13,7 +13,7 @@
 //! what a program has made, `events` how it is notified, `hca` the adapter; `abi` and `commands`
 //! are the kernel's part, with `qp_attributes`; `process` is the thread and its lock, with `fork`,
 //! `signals` and `panics`; `interpose` the functions of libc that the program calls here first,
-//! `verbs_table` those of libibverbs.
+//! `verbs_table` those of libibverbs; `missing` reports what is not there.
 
 #![allow(unsafe_code, reason = "functions of libc, and memory of the program")]
 #![deny(unsafe_op_in_unsafe_fn)]
@@ -29,6 +29,7 @@ mod fork;
 mod hca;
 #[cfg(not(test))]
 mod interpose;
+mod missing;
 mod objects;
 mod panics;
 mod process;
