@@ -1,16 +1,24 @@
 //! `pollux exec`: runs a program of rdma-core on a ConnectX in software.
 
+use crate::output;
 use crate::signals::signals;
 use clap::Args;
 use pollux_node::fabric::Embedded;
-use pollux_node::programs::{ProgramEnvironment, find_library};
+use pollux_node::programs::{MissingParts, ProgramEnvironment, find_library};
 use rustix::process::{Pid, Signal, kill_process};
 use std::error::Error;
 use std::ffi::OsString;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Command, ExitCode, ExitStatus};
+use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+/// How often programs see the state and the counters of the port anew.
+const REFRESH_EVERY: Duration = Duration::from_secs(1);
+/// The same while the subnet manager brings the port up.
+const REFRESH_SETTLING_EVERY: Duration = Duration::from_millis(100);
 
 #[derive(Args)]
 pub struct ExecArguments {
@@ -24,6 +32,9 @@ pub struct ExecArguments {
     /// The name of the adapter
     #[arg(long, value_name = "NAME", default_value = "mlx5_0")]
     device: String,
+    /// After the program has ended, list what it asked the adapter for that is not there
+    #[arg(long)]
+    doctor: bool,
     /// The program and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
@@ -43,11 +54,14 @@ pub fn exec(arguments: &ExecArguments) -> Result<ExitCode, Box<dyn Error>> {
         (None, None) => unreachable!("a fabric is given or made"),
     };
     let port = format!("soft:{}@{}", std::path::absolute(path)?.display(), arguments.node);
-    let environment = ProgramEnvironment::new(&port, &arguments.device, &library)?;
+    let mut environment = ProgramEnvironment::new(&port, &arguments.device, &library)?;
+    if arguments.doctor {
+        environment.note_missing();
+    }
     let mut program = Command::new(&arguments.program[0]);
     program.args(&arguments.program[1..]);
     program.envs(environment.variables().iter().map(|(name, value)| (name, value)));
-    let mut child = program
+    let child = program
         .spawn()
         .map_err(|error| format!("{}: {error}", arguments.program[0].to_string_lossy()))?;
     let pid = Pid::from_child(&child);
@@ -57,8 +71,41 @@ pub fn exec(arguments: &ExecArguments) -> Result<ExitCode, Box<dyn Error>> {
             let _ = kill_process(pid, Signal::TERM);
         }
     });
-    let status = child.wait()?;
+    let status = wait(child, &environment)?;
+    if arguments.doctor {
+        report(&environment.missing());
+    }
     Ok(exit_code(status))
+}
+
+/// Waits for the program, and keeps the files of its port up to date meanwhile.
+fn wait(mut child: Child, environment: &ProgramEnvironment) -> io::Result<ExitStatus> {
+    let (end, ended) = channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut next = REFRESH_EVERY;
+            while ended.recv_timeout(next) == Err(RecvTimeoutError::Timeout) {
+                let is_settled = environment.refresh();
+                next = if is_settled { REFRESH_EVERY } else { REFRESH_SETTLING_EVERY };
+            }
+        });
+        let status = child.wait();
+        drop(end);
+        status
+    })
+}
+
+fn report(missing: &MissingParts) {
+    if !missing.is_opened {
+        output::note("the program did not open the adapter");
+    }
+    for (request, count) in &missing.requests {
+        let times = if *count == 1 { "once" } else { &*format!("{count} times") };
+        output::note(&format!("missing, asked for {times}: {request}"));
+    }
+    if missing.requests.is_empty() {
+        output::note("nothing was missing");
+    }
 }
 
 /// As a shell has it: the program's own code, or 128 and the number of the signal that ended it.

@@ -2,13 +2,19 @@
 //!
 //! A library that is preloaded into the program, `pollux-connectx`, plays the kernel's interfaces
 //! and the adapter. Here is what stands around it: the folder in the form of `/sys` in which
-//! libibverbs finds the device, and the variables that name all of it.
+//! libibverbs finds the device, and the variables that name all of it. `port_files` has what
+//! changes in that folder.
 
-use crate::device::{self, DeviceOpenError};
-use pollux_verbs::{Device, PortAttributes, VerbsError};
+mod port_files;
+
+use crate::admin::client::AskError;
+use crate::device::{self, DeviceOpenError, Opened};
+use pollux_verbs::{Device, VerbsError};
 use pollux_wire::address::{Gid, Guid};
 use pollux_wire::keys::PKey;
 use pollux_wire::mad::smp::PortState;
+use port_files::PortFiles;
+use std::collections::BTreeMap;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
@@ -18,6 +24,9 @@ use std::time::Duration;
 
 /// The file name of the preloaded library.
 pub const LIBRARY: &str = "libpollux_connectx.so";
+
+/// The line of a program that has opened the adapter, among those of what is missing.
+const OPENED: &str = "opened";
 
 /// The wait for the port to be active: so often so long.
 const ACTIVE_WAITS_MAX: u32 = 1000;
@@ -30,10 +39,15 @@ pub enum ProgramError {
     Device(#[from] DeviceOpenError),
     #[error("{0}")]
     Port(#[from] VerbsError),
+    #[error("{0}")]
+    Fabric(#[from] AskError),
+    #[error("{0:?} is no port of a fabric; write soft:PATH@NODE[:PORT]")]
+    Name(String),
     #[error("{}: {error}", folder.display())]
     Folder { folder: PathBuf, error: io::Error },
     #[error(
-        "no {LIBRARY} beside this program or in /usr/lib/pollux; `cargo build --release` makes it"
+        "no {LIBRARY} beside this program or in ../lib/pollux; `cargo build --release --package \
+         pollux-connectx` makes it"
     )]
     NoLibrary,
 }
@@ -42,13 +56,22 @@ pub enum ProgramError {
 #[derive(Debug)]
 pub struct ProgramEnvironment {
     folder: PathBuf,
+    port: PortFiles,
     variables: Vec<(&'static str, String)>,
 }
 
-/// A port as its files in `/sys` describe it.
-struct PortFiles {
+/// What programs have asked for and not got.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct MissingParts {
+    /// Whether a program opened the adapter at all.
+    pub is_opened: bool,
+    /// Commands, pages and files, and how often each was asked for.
+    pub requests: BTreeMap<String, usize>,
+}
+
+/// The parts of a port that stay as they are.
+struct PortTables {
     node_guid: Guid,
-    attributes: PortAttributes,
     gids: Vec<Gid>,
     pkeys: Vec<PKey>,
 }
@@ -57,13 +80,18 @@ impl ProgramEnvironment {
     /// For programs that open the adapter `device`, such as `mlx5_0`, which is the port with the
     /// name `port`, such as `soft:PATH@NODE`.
     pub fn new(port: &str, device: &str, library: &Path) -> Result<Self, ProgramError> {
-        let files = PortFiles::read(port)?;
+        // Open until the files are written: the cable of a port without a process is unplugged.
+        let (tables, _opened) = PortTables::read(port)?;
         let folder = new_folder()?;
+        let failed = |error| ProgramError::Folder { folder: folder.clone(), error };
+        let files = folder.join("class/infiniband").join(device).join("ports/1");
+        let files = PortFiles::new(&folder, files, port)?;
         // From here on, dropping this removes the folder.
-        let mut environment = Self { folder, variables: Vec::new() };
-        if let Err(error) = write_tree(&environment.folder, device, &files) {
-            return Err(ProgramError::Folder { folder: environment.folder.clone(), error });
-        }
+        let mut environment = Self { port: files, folder: folder.clone(), variables: Vec::new() };
+        write_tree(&folder, device, &tables).map_err(failed)?;
+        let details = environment.port.read()?;
+        environment.port.write_attributes(&details).map_err(failed)?;
+        environment.port.write_counters(&details).map_err(failed)?;
         let mut hasher = DefaultHasher::new();
         port.hash(&mut hasher);
         environment.variables = vec![
@@ -74,6 +102,47 @@ impl ProgramEnvironment {
             ("LD_PRELOAD", library.display().to_string()),
         ];
         Ok(environment)
+    }
+
+    /// Has programs note what they ask for and do not get, for [`ProgramEnvironment::missing`].
+    pub fn note_missing(&mut self) {
+        self.variables.push(("POLLUX_MISSING", self.missing_file().display().to_string()));
+    }
+
+    /// What programs have noted until now.
+    pub fn missing(&self) -> MissingParts {
+        let mut parts = MissingParts::default();
+        // Nothing was noted if there is no file.
+        let notes = fs::read(self.missing_file()).unwrap_or_default();
+        for line in String::from_utf8_lossy(&notes).lines() {
+            match line {
+                OPENED => parts.is_opened = true,
+                request => *parts.requests.entry(request.into()).or_insert(0) += 1,
+            }
+        }
+        parts
+    }
+
+    fn missing_file(&self) -> PathBuf {
+        self.folder.join("missing")
+    }
+
+    /// Writes the files of the port as the port is now; returns whether its state lasts. Without a
+    /// program that has it open, the attributes stay: the cable of a card is plugged in then, too.
+    pub fn refresh(&self) -> bool {
+        match self.port.read() {
+            Ok(port) => {
+                let _ = self.port.write_counters(&port);
+                let is_open = port.process.is_some();
+                if is_open {
+                    let _ = self.port.write_attributes(&port);
+                }
+                !is_open || port.state == PortState::ACTIVE.0
+            }
+            Err(AskError::Absent(..)) => self.port.write_down().is_ok(),
+            // The next answer is early enough.
+            Err(_) => true,
+        }
     }
 
     /// The variables that programs need.
@@ -88,17 +157,18 @@ impl Drop for ProgramEnvironment {
     }
 }
 
-/// The library, beside the program that runs or where a package puts it.
+/// The library, beside the program that runs or where a package puts it: in `lib/pollux` beside the
+/// program's `bin`.
 pub fn find_library() -> Result<PathBuf, ProgramError> {
     let program = std::env::current_exe().unwrap_or_default();
     let beside = program.parent().unwrap_or(Path::new("."));
-    let folders = [beside.to_owned(), beside.join("deps"), "/usr/lib/pollux".into()];
+    let folders = [beside.to_owned(), beside.join("deps"), beside.join("../lib/pollux")];
     let found = folders.into_iter().map(|folder| folder.join(LIBRARY)).find(|file| file.exists());
     found.ok_or(ProgramError::NoLibrary)
 }
 
-impl PortFiles {
-    fn read(port: &str) -> Result<Self, ProgramError> {
+impl PortTables {
+    fn read(port: &str) -> Result<(Self, Opened), ProgramError> {
         let mut opened = device::open(port)?;
         // The subnet manager brings the port up after this opens it.
         for _ in 0..ACTIVE_WAITS_MAX {
@@ -111,26 +181,30 @@ impl PortFiles {
         let attributes = device.port(opened.port)?;
         let gids = (0..attributes.gids).map(|index| device.gid(opened.port, index));
         let pkeys = (0..attributes.pkeys).map(|index| device.pkey(opened.port, index));
-        Ok(Self {
+        let tables = Self {
             node_guid: device.attributes().node_guid,
             gids: gids.collect::<Result<_, _>>()?,
             pkeys: pkeys.collect::<Result<_, _>>()?,
-            attributes,
-        })
+        };
+        Ok((tables, opened))
     }
 }
 
 /// Writes the files that libibverbs, libibumad and tools read (Linux
 /// `Documentation/ABI/stable/sysfs-class-infiniband`).
-fn write_tree(root: &Path, device: &str, files: &PortFiles) -> io::Result<()> {
+fn write_tree(root: &Path, device: &str, files: &PortTables) -> io::Result<()> {
     // The provider library is chosen by this: a ConnectX-6.
     const MODALIAS: &str = "pci:v000015B3d0000101Bsv000015B3sd00000007bc02sc07i00";
     let verbs = root.join("class/infiniband_verbs");
     let card = root.join("class/infiniband").join(device);
     let port = card.join("ports/1");
-    for folder in
-        [verbs.join("uverbs0"), card.join("device"), port.join("gids"), port.join("pkeys")]
-    {
+    for folder in [
+        verbs.join("uverbs0"),
+        card.join("device"),
+        port.join("gids"),
+        port.join("gid_attrs/types"),
+        port.join("pkeys"),
+    ] {
         fs::create_dir_all(folder)?;
     }
     let write = |file: PathBuf, text: &str| fs::write(file, format!("{text}\n"));
@@ -154,22 +228,10 @@ fn write_tree(root: &Path, device: &str, files: &PortFiles) -> io::Result<()> {
     ] {
         write(card.join(name), text)?;
     }
-    let PortAttributes { state, lid, lmc, sm_lid, sm_sl, .. } = files.attributes;
-    for (name, text) in [
-        ("link_layer", "InfiniBand".to_owned()),
-        ("state", format!("{}: {state}", state.0)),
-        ("phys_state", "5: LinkUp".into()),
-        ("lid", format!("{:#x}", lid.0)),
-        ("lid_mask_count", lmc.to_string()),
-        ("sm_lid", format!("{:#x}", sm_lid.0)),
-        ("sm_sl", sm_sl.to_string()),
-        ("rate", "100 Gb/sec (4X EDR)".into()),
-        ("cap_mask", "0x2259e848".into()),
-    ] {
-        write(port.join(name), &text)?;
-    }
+    write(port.join("link_layer"), "InfiniBand")?;
     for (index, gid) in files.gids.iter().enumerate() {
         write(port.join(format!("gids/{index}")), &colon_separated(&gid.0))?;
+        write(port.join(format!("gid_attrs/types/{index}")), "IB/RoCE v1")?;
     }
     for (index, pkey) in files.pkeys.iter().enumerate() {
         write(port.join(format!("pkeys/{index}")), &format!("{:#06x}", pkey.0))?;

@@ -7,6 +7,7 @@ mod config;
 mod demo;
 mod domains;
 mod drops;
+mod exec;
 mod fabric;
 mod failover;
 mod floods;

@@ -1,0 +1,132 @@
+//! `pollux exec`: what programs find in place of `/sys`, and what they are told is missing.
+
+use crate::running::{Running, output_of, pollux};
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::process::{Output, Stdio};
+
+/// Repeats a command until it succeeds, for a minute at most.
+const WITHIN_A_MINUTE: &str = "within_a_minute() { \
+    for _ in $(seq 600); do if \"$@\"; then return; fi; sleep 0.1; done; exit 9; }; \
+    port=$SYSFS_PATH/class/infiniband/mlx5_0/ports/1; ";
+
+/// Requests that an adapter does not know: a command, a transport, a page, and a command by ioctl.
+const REQUESTS: &str = r"
+import fcntl, mmap, os, struct
+fd = os.open('/dev/infiniband/uverbs0', os.O_RDWR)
+for request in [
+    lambda: os.write(fd, struct.pack('=IHHQ', 23, 4, 4, 0)),
+    lambda: os.write(fd, struct.pack('=IHHQ45sBH', 24, 16, 8, 0, b'', 8, 0)),
+    lambda: mmap.mmap(fd, 4096, offset=(8 << 8) * 4096),
+    lambda: fcntl.ioctl(fd, 0xc0181b01, struct.pack('=HHHHQQ', 24, 13, 0, 0, 0, 0)),
+]:
+    for _ in range(2):
+        try:
+            request()
+            raise SystemExit('it succeeded')
+        except OSError:
+            pass
+";
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("one is free");
+    listener.local_addr().expect("it is bound").port()
+}
+
+fn doctor(program: &[&str]) -> (Option<i32>, String) {
+    let command = [&["exec", "--doctor", "--"], program].concat();
+    let Output { status, stderr, .. } = pollux(&command).output().expect("it starts");
+    (status.code(), String::from_utf8_lossy(&stderr).into_owned())
+}
+
+#[test]
+fn the_doctor_lists_requests_of_a_program_that_the_adapter_does_not_have() {
+    let test = "the_doctor_lists_requests";
+    let Some(_) = pollux_referee::program(test, "python3") else { return };
+    let (code, printed) = doctor(&["python3", "-c", REQUESTS]);
+    assert_eq!(code, Some(0), "{printed}");
+    assert_eq!(
+        printed.lines().collect::<Vec<_>>(),
+        [
+            "mmap of kind 8 (DEVICE_MEM)",
+            "uverbs command 23 (REQ_NOTIFY_CQ): EOPNOTSUPP",
+            "uverbs command 24 (CREATE_QP), QP type 8 (RAW_PACKET): EOPNOTSUPP",
+            "uverbs ioctl: object 13 (FLOW_ACTION), method 0: ENOTTY",
+        ]
+        .map(|request| format!("pollux: missing, asked for 2 times: {request}"))
+    );
+}
+
+#[test]
+fn the_doctor_lists_files_that_are_not_there() {
+    let (code, printed) = doctor(&[
+        "sh",
+        "-c",
+        "cat /dev/infiniband/rdma_cm; cat $SYSFS_PATH/class/infiniband/mlx5_0/none; cat /none; \
+         exit 7",
+    ]);
+    assert_eq!(code, Some(7), "{printed}");
+    let own: Vec<_> = printed.lines().filter_map(|line| line.strip_prefix("pollux: ")).collect();
+    assert_eq!(
+        own,
+        [
+            "the program did not open the adapter",
+            "missing, asked for once: /dev/infiniband/rdma_cm",
+            "missing, asked for once: /sys/class/infiniband/mlx5_0/none",
+        ]
+    );
+}
+
+#[test]
+fn the_doctor_finds_nothing_missing_for_ibv_devinfo() {
+    let test = "the_doctor_finds_nothing_missing";
+    let Some(_) = pollux_referee::program_of(test, "ibv_devinfo", "--hca") else { return };
+    let (code, printed) = doctor(&["ibv_devinfo", "-v"]);
+    assert_eq!((code, &*printed), (Some(0), "pollux: nothing was missing\n"));
+}
+
+#[test]
+fn files_of_the_port_follow_its_counters_and_its_state() {
+    let test = "files_of_the_port_follow";
+    let Some(_) = pollux_referee::program_of(test, "ibv_rc_pingpong", "--hca") else { return };
+    let fabric = Running::new("exec-files", &["--topology", "single:2"]);
+    let socket = fabric.path("socket");
+    let exec = |node, script: &str| {
+        let script = format!("{WITHIN_A_MINUTE}{script}");
+        pollux(&["exec", "--fabric", &socket, "--node", node, "--", "sh", "-c", &script])
+    };
+    let tcp = free_port();
+    let pingpong = format!("ibv_rc_pingpong -n 1000 -s 4096 -p {tcp}");
+    let mut server = exec("host1", &pingpong).stdout(Stdio::null()).spawn().expect("it starts");
+
+    // A counter of data has units of four bytes.
+    let script = format!(
+        "grep -q ACTIVE $port/state || exit 3; \
+         within_a_minute {pingpong} localhost >&2; \
+         are_counted() {{ test $(cat $port/counters/port_$1_data) -ge 1024000; }}; \
+         within_a_minute are_counted xmit; within_a_minute are_counted rcv; \
+         cat $port/state $port/phys_state $port/rate $port/lid $port/counters/port_xmit_discards"
+    );
+    let Output { status, stdout, stderr } = exec("host2", &script).output().expect("it starts");
+    assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
+    let printed = String::from_utf8_lossy(&stdout);
+    assert_eq!(printed, "4: ACTIVE\n5: LinkUp\n100 Gb/sec (4X EDR)\n0x3\n0\n");
+    assert!(server.wait().expect("it is ours").success());
+
+    // It says when it has begun, since the fabric must not end before.
+    let script = "echo begun; within_a_minute grep DOWN $port/state";
+    let mut waiting = exec("host1", script).stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut output = BufReader::new(waiting.stdout.take().expect("it is piped"));
+    let mut lines = [(); 2].map(|()| String::new());
+    output.read_line(&mut lines[0]).expect("it says so");
+    drop(fabric);
+    output.read_line(&mut lines[1]).expect("it says so");
+    assert_eq!(lines, ["begun\n", "1: DOWN\n"]);
+    assert!(waiting.wait().expect("it is ours").success());
+}
+
+#[test]
+fn a_program_that_is_not_there_is_an_error() {
+    let (success, printed) = output_of(&["exec", "--", "/nowhere/program"]);
+    assert!(!success && printed.contains("/nowhere/program: No such file"), "{printed}");
+}
