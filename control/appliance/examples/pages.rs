@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 type Terms = &'static [(&'static str, &'static str)];
 
 /// Sections that one page has besides: the page, the heading, and the text.
-const SECTIONS: [(&str, &str, Terms); 5] = [
+const SECTIONS: [(&str, &str, Terms); 8] = [
     (
         "pollux",
         "FILES",
@@ -33,6 +33,35 @@ const SECTIONS: [(&str, &str, Terms); 5] = [
             ("1", "It did not; standard error says why. Of pollux-ping(1): there was no reply."),
             ("2", "The arguments are wrong. Of pollux-ping(1): also any other error."),
         ],
+    ),
+    (
+        "pollux-exec",
+        "EXIT STATUS",
+        &[
+            ("1", "The program was not started; standard error says why."),
+            ("128 and more", "A signal ended the program: 128 and its number."),
+            ("Any other", "That of the program."),
+        ],
+    ),
+    (
+        "pollux-exec",
+        "ENVIRONMENT",
+        &[
+            (
+                "LD_PRELOAD, SYSFS_PATH, POLLUX_DEVICE, POLLUX_PORT_GROUP",
+                "Set for the program and its children: the library, the folder in place of /sys, \
+                 the port of the fabric, and the number that all processes at the port have.",
+            ),
+            ("POLLUX_MISSING", "Set with --doctor: the file that lists what is missing."),
+        ],
+    ),
+    (
+        "pollux-exec",
+        "FILES",
+        &[(
+            "/usr/lib/pollux/libpollux_connectx.so",
+            "The library that is preloaded into the program. One beside pollux comes first.",
+        )],
     ),
     (
         "pollux-run",

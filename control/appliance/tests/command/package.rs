@@ -2,6 +2,7 @@
 
 use crate::manual::pages;
 use crate::running::folder;
+use pollux_node::programs::{LIBRARY, find_library};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -25,7 +26,8 @@ impl Package {
         pages::write(&pages, "2026-01-01").expect("there is space");
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/package");
         let mut command = Command::new(script);
-        command.args(["--binary", env!("CARGO_BIN_EXE_pollux"), "--pages"]).arg(&pages);
+        command.args(["--binary", env!("CARGO_BIN_EXE_pollux"), "--library"]);
+        command.arg(find_library().expect("it is built for tests")).arg("--pages").arg(&pages);
         command.arg("--output").arg(&folder).args(arguments);
         let message = output(&mut command);
         let file = message.lines().next().expect("it prints the path");
@@ -100,6 +102,12 @@ fn judge_files(package: &Package) {
     let version = output(Command::new(root.join("usr/bin/pollux")).arg("--version"));
     let control = output(Command::new("dpkg-deb").arg("-f").arg(&package.file).arg("Version"));
     assert_eq!(version, format!("pollux {control}"));
+    // Programs that it runs get the library of the package.
+    let mut exec = Command::new(root.join("usr/bin/pollux"));
+    let preloaded = output(exec.args(["exec", "--", "printenv", "LD_PRELOAD"]));
+    let library = Path::new(preloaded.trim_end()).canonicalize().expect("there is a file");
+    let packed = root.join("usr/lib/pollux").join(LIBRARY).canonicalize();
+    assert_eq!(library, packed.expect("it was unpacked"));
 
     // The configuration that comes along is valid once its lines are in effect; no adapter is here.
     let config = root.join("etc/pollux/pollux.toml");
