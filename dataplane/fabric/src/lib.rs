@@ -162,23 +162,28 @@ impl Fabric {
         }
     }
 
-    /// A response is for the program that sent the request. A datagram of subnet management or
-    /// administration is for the manager at the port; else a request is for a program of that
-    /// class; the rest is for the adapter.
+    /// A response is for the program, or the agent of a process, that sent the request. A datagram
+    /// of subnet management or administration is for the manager at the port; else a request is for
+    /// a program or an agent of that class; the rest is for the adapter.
     fn hand_over(&mut self, now: Time, delivery: MadDelivery, len: u64) {
         let (at, datagram) = (delivery.at, &delivery.datagram);
         let Ok((header, _)) = MadHeader::read(&datagram.mad) else { return };
         let slot = self.programs.receiver(at, &header);
+        let agents = self.processes.as_mut().filter(|all| all.has_agent_for(&delivery));
         let is_request = !header.method.is_response();
+        let is_taken = slot.is_some() || agents.is_some();
         let is_for_manager =
-            self.managers.takes(at, header.mgmt_class) && (is_request || slot.is_none());
-        if is_request && (is_for_manager || slot.is_some()) {
+            self.managers.takes(at, header.mgmt_class) && (is_request || !is_taken);
+        if is_request && (is_for_manager || is_taken) {
             self.programs.set_handed_over(header.transaction_id);
         }
         match slot {
             _ if is_for_manager => self.managers.handle(now, at, datagram),
             Some(slot) => self.send_to_program(now, slot, delivery, len),
-            None => self.net.give(delivery),
+            None => match agents {
+                Some(agents) => agents.give_to_agent(&mut self.net, &delivery),
+                None => self.net.give(delivery),
+            },
         }
     }
 }

@@ -10,7 +10,7 @@ use pollux_hca::frame::{Arrival, Frame, PayloadSource};
 use pollux_wire::address::Qpn;
 use pollux_wire::keys::{PKey, QKey};
 use pollux_wire::mad::MgmtClass;
-use pollux_wire::packet::{Bth, Deth, Extended, Headers, Lrh, Opcode, PACKET_LEN_MAX, Packet};
+use pollux_wire::packet::{Bth, Deth, Extended, Grh, Headers, Lrh, Opcode, PACKET_LEN_MAX, Packet};
 use pollux_wire::psn::Psn;
 
 /// Decodes a frame for queue pair 0 or 1, at a port with these partitions.
@@ -31,9 +31,15 @@ pub(super) fn datagram_of(frame: &Frame, p_keys: &PKeys) -> Result<Datagram, Nod
 }
 
 pub(crate) fn packet_of(datagram: &Datagram, psn: Psn) -> Frame {
+    packet_with(datagram, 0, None, psn)
+}
+
+/// A packet with this service level and this GRH.
+pub(super) fn packet_with(datagram: &Datagram, sl: u8, grh: Option<Grh>, psn: Psn) -> Frame {
     let is_smi = datagram.dest_qp == Qpn::SMI;
     let lrh = Lrh {
         vl: if is_smi { Lrh::VL_MANAGEMENT } else { 0 },
+        sl,
         dlid: datagram.dlid,
         slid: datagram.slid,
         ..Lrh::default()
@@ -48,7 +54,7 @@ pub(crate) fn packet_of(datagram: &Datagram, psn: Psn) -> Frame {
     };
     let qkey = if is_smi { QKey(0) } else { QKey::GSI };
     let extended = Extended::Deth(Deth { qkey, src_qp: datagram.src_qp });
-    let headers = Headers { lrh, grh: None, bth, rd: None, extended };
+    let headers = Headers { lrh, grh, bth, rd: None, extended };
     let mut bytes = vec![0; PACKET_LEN_MAX];
     let len = headers.emit(&datagram.mad, &mut bytes).expect("a datagram fits a packet");
     bytes.truncate(len);

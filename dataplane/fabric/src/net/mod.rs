@@ -23,6 +23,7 @@
 //!
 //! [`shared_port`] has the adapters at the ports.
 
+mod agent_mad;
 mod arbiter;
 pub mod bypass;
 mod crossing;

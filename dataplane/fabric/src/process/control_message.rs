@@ -29,10 +29,22 @@ pub struct Attach {
     pub secret: u64,
 }
 
+/// Attaches management agents to a port, which then use [another form](super::agent_message).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttachAgents {
+    pub node: String,
+    pub port: Option<u8>,
+    pub secret: u64,
+    /// Whether the port gets IsSM.
+    pub is_sm: bool,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControlMessage {
     /// Client: attaches an adapter to a port.
     Attach(Attach),
+    /// Client: attaches management agents to a port.
+    AttachAgents(AttachAgents),
     /// The sender of a direct ring to its receiver, with a descriptor: the receiver may read this
     /// segment; number 0 is the sender's table of leases.
     Expose {
@@ -49,7 +61,7 @@ pub enum ControlMessage {
     Wake,
     /// Server, before it announces a direct ring, with the client's end of the ring's wake socket.
     WakeSocket { ring: u64 },
-    /// Server, with the descriptor of the shared port page: the client is attached.
+    /// Server, to an adapter with the descriptor of the shared port page: the client is attached.
     Attached { client: u32 },
     /// Server: the client is refused.
     Refused { reason: String },
@@ -86,6 +98,10 @@ impl ControlMessage {
             Self::Receives { ring, route } => (8, *ring, *route, ""),
             Self::Wake => (9, 0, 0, ""),
             Self::WakeSocket { ring } => (10, *ring, 0, ""),
+            Self::AttachAgents(AttachAgents { node, port, secret, is_sm }) => {
+                let port = port.unwrap_or(0);
+                (11, u64::from(port) | u64::from(*is_sm) << 8, *secret, node.as_str())
+            }
         };
         let head = [u64::from(VERSION) | kind << 32, first, second];
         let mut bytes: Vec<u8> = head.iter().flat_map(|word| word.to_ne_bytes()).collect();
@@ -122,6 +138,12 @@ impl ControlMessage {
             8 => Self::Receives { ring: first, route: second },
             9 => Self::Wake,
             10 => Self::WakeSocket { ring: first },
+            11 => {
+                let [port, is_sm] = u16::try_from(first).ok()?.to_le_bytes();
+                let port = Some(port).filter(|port| *port > 0);
+                let (secret, is_sm) = (second, is_sm != 0);
+                Self::AttachAgents(AttachAgents { node: text()?, port, secret, is_sm })
+            }
             _ => return None,
         })
     }
@@ -141,6 +163,12 @@ mod tests {
                 port: Some(2),
                 context: 3,
                 secret: u64::MAX,
+            }),
+            ControlMessage::AttachAgents(AttachAgents {
+                node: "H-1".into(),
+                port: Some(1),
+                secret: u64::MAX,
+                is_sm: true,
             }),
             ControlMessage::Attach(Attach {
                 node: "0x2c9".into(),

@@ -31,7 +31,7 @@ use pollux_verbs::{Device, LKey, VerbsError};
 use pollux_wire::mad::smp::PortState;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -145,34 +145,11 @@ impl ProcessLink {
             buffer,
             vhca_index,
         };
-        let address = || link.address.clone();
-        let until = (link.clock)() + ANSWER_TIMEOUT;
-        let socket = loop {
-            match Socket::connect(&link.address.path) {
-                Ok(socket) => break socket,
-                // The server is alive; its backlog is full.
-                Err(Errno::AGAIN) if (link.clock)() < until => wait(&mut []),
-                Err(Errno::AGAIN) => return Err(OpenError::Silent(address())),
-                Err(errno) => return Err(OpenError::NoServer(address(), errno)),
-            }
-        };
-        if !link.send_attach(&socket) {
-            return Err(OpenError::Silent(address()));
-        }
-        loop {
-            match read_answer(&socket) {
-                Answer::Attached(page) => {
-                    link.start_session(socket, page);
-                    return Ok(link);
-                }
-                Answer::Refused(reason) => return Err(OpenError::Refused(address(), reason)),
-                Answer::Ended => return Err(OpenError::Silent(address())),
-                Answer::NotYet if (link.clock)() >= until => {
-                    return Err(OpenError::Silent(address()));
-                }
-                Answer::NotYet => wait(&mut [PollFd::new(&socket, PollFlags::IN)]),
-            }
-        }
+        let (socket, page) = attach(&link.address, &link.attach_message(), &link.clock)?;
+        let page = page.and_then(ClientPage::open);
+        let page = page.ok_or_else(|| OpenError::Silent(link.address.clone()))?;
+        link.start_session(socket, page);
+        Ok(link)
     }
 
     /// In a child of fork(2): leaves the session to the parent. Nothing is written to the memory
@@ -201,12 +178,10 @@ impl ProcessLink {
         session.page.changed_port()
     }
 
-    fn send_attach(&self, socket: &Socket) -> bool {
+    fn attach_message(&self) -> ControlMessage {
         let PortAddress { node, port, .. } = &self.address;
         let (context, secret) = (self.vhca_index.number(), self.vhca_index.secret());
-        let message =
-            ControlMessage::Attach(Attach { node: node.clone(), port: *port, context, secret });
-        socket.send(&message, None)
+        ControlMessage::Attach(Attach { node: node.clone(), port: *port, context, secret })
     }
 
     /// Reads the socket; connects if there is no session.
@@ -227,7 +202,8 @@ impl ProcessLink {
             State::Lost => {}
             State::Disconnected => {
                 let socket = Socket::connect(&self.address.path).ok();
-                if let Some(socket) = socket.filter(|socket| self.send_attach(socket)) {
+                let message = self.attach_message();
+                if let Some(socket) = socket.filter(|socket| socket.send(&message, None)) {
                     self.state = State::Attaching(socket);
                 }
             }
@@ -237,17 +213,50 @@ impl ProcessLink {
                 Answer::Attached(page) => {
                     let before = std::mem::replace(&mut self.state, State::Disconnected);
                     let State::Attaching(socket) = before else { return };
-                    self.start_session(socket, page);
+                    if let Some(page) = page.and_then(ClientPage::open) {
+                        self.start_session(socket, page);
+                    }
                 }
             },
         }
     }
 }
 
-#[expect(clippy::large_enum_variant, reason = "one value, matched at once")]
+/// Connects to the server of a port and sends it `message`, to attach. Returns the connection, and
+/// the descriptor of its answer.
+pub(super) fn attach(
+    address: &PortAddress,
+    message: &ControlMessage,
+    clock: &Clock,
+) -> Result<(Socket, Option<OwnedFd>), OpenError> {
+    let until = clock() + ANSWER_TIMEOUT;
+    let socket = loop {
+        match Socket::connect(&address.path) {
+            Ok(socket) => break socket,
+            // The server is alive; its backlog is full.
+            Err(Errno::AGAIN) if clock() < until => wait(&mut []),
+            Err(Errno::AGAIN) => return Err(OpenError::Silent(address.clone())),
+            Err(errno) => return Err(OpenError::NoServer(address.clone(), errno)),
+        }
+    };
+    if !socket.send(message, None) {
+        return Err(OpenError::Silent(address.clone()));
+    }
+    loop {
+        match read_answer(&socket) {
+            Answer::Attached(descriptor) => return Ok((socket, descriptor)),
+            Answer::Refused(reason) => return Err(OpenError::Refused(address.clone(), reason)),
+            Answer::Ended => return Err(OpenError::Silent(address.clone())),
+            Answer::NotYet if clock() >= until => return Err(OpenError::Silent(address.clone())),
+            Answer::NotYet => wait(&mut [PollFd::new(&socket, PollFlags::IN)]),
+        }
+    }
+}
+
 enum Answer {
     NotYet,
-    Attached(ClientPage),
+    /// With the descriptor of the shared port page, for an adapter.
+    Attached(Option<OwnedFd>),
     Refused(String),
     Ended,
 }
@@ -255,8 +264,8 @@ enum Answer {
 fn read_answer(socket: &Socket) -> Answer {
     match socket.receive() {
         ReceivedMessage::Nothing => Answer::NotYet,
-        ReceivedMessage::Message(ControlMessage::Attached { .. }, Some(fd)) => {
-            ClientPage::open(fd).map_or(Answer::Ended, Answer::Attached)
+        ReceivedMessage::Message(ControlMessage::Attached { .. }, descriptor) => {
+            Answer::Attached(descriptor)
         }
         ReceivedMessage::Message(ControlMessage::Refused { reason }, _) => Answer::Refused(reason),
         ReceivedMessage::Message(..) | ReceivedMessage::Truncated(_) | ReceivedMessage::End => {
@@ -425,7 +434,6 @@ mod tests {
     use crate::listen::listen_at;
     use crate::process::socket::{accept, socket_path};
     use rustix::net::{SocketType, listen};
-    use std::os::fd::OwnedFd;
     use std::path::PathBuf;
     use std::sync::Mutex;
 

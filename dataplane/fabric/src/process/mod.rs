@@ -102,9 +102,12 @@
 //!
 //! Read in this order: [`control_message`], [`socket`], [`port_page`], [`direct`],
 //! `wake_socket`, [`shared_leases`] and `exposure` (leased memory), [`link`], `vhca_index` and
-//! `session` (the client), [`grants`], [`server`].
+//! `session` (the client), [`grants`], [`server`]; [`agents`] and [`agent_message`] are about the
+//! management agents of a process.
 
 pub mod address;
+pub mod agent_message;
+pub mod agents;
 pub mod control_message;
 pub mod direct;
 mod exposure;
@@ -120,6 +123,7 @@ mod vhca_index;
 mod wake_socket;
 
 pub use address::PortAddress;
+pub use agents::AgentPort;
 pub use link::{OpenError, ProcessLink, open, open_in_group};
 pub use server::Server;
 

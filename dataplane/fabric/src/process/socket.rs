@@ -4,13 +4,14 @@
 //! Its path is the path of the fabric's administration socket with a suffix. Only its owner can
 //! open the socket file (`listen`). Any process that can open it can use the fabric.
 
+use super::agent_message::{self, AgentMessage};
 use super::control_message::{BYTES_MAX, ControlMessage};
 use rustix::io::{DupFlags, Errno, dup3};
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags,
-    SocketType, accept_with, connect, recvmsg, sendmsg, shutdown, socket_with,
+    SocketType, accept_with, connect, recv, recvmsg, send, sendmsg, shutdown, socket_with,
 };
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -121,13 +122,44 @@ impl Socket {
             None => ReceivedMessage::End,
         }
     }
+
+    pub(super) fn end(&self) {
+        let _ = shutdown(&self.fd, Shutdown::Both);
+    }
+
+    /// Sends a message of agents.
+    pub(super) fn send_bytes(&self, bytes: &[u8]) -> Result<(), Errno> {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        loop {
+            match send(&self.fd, bytes, flags) {
+                Err(Errno::INTR) => {}
+                sent => return sent.map(drop),
+            }
+        }
+    }
+
+    /// Receives a message of agents. `AGAIN` if there is none; another error if the other end has
+    /// closed, or sent an invalid message.
+    pub(super) fn receive_agent(&self) -> Result<AgentMessage, Errno> {
+        // A longer message is invalid.
+        let mut bytes = [0; agent_message::BYTES + 1];
+        loop {
+            match recv(&self.fd, &mut bytes, RecvFlags::DONTWAIT) {
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+                Ok((_, received)) => {
+                    return AgentMessage::parse(&bytes[..received]).ok_or(Errno::PIPE);
+                }
+            }
+        }
+    }
 }
 
 /// Shuts the connection down, so that the other end sees its end now. A mere close would leave it
 /// open as long as another thread's child, between fork and exec, holds a copy.
 impl Drop for Socket {
     fn drop(&mut self) {
-        let _ = shutdown(&self.fd, Shutdown::Both);
+        self.end();
     }
 }
 

@@ -336,10 +336,7 @@ fn mark(mad: &mut [u8; 256], slot: usize) -> Option<u64> {
         return None;
     }
     if method.is_response() {
-        if MgmtClass(mad[1]) == MgmtClass::SUBN_DIRECTED_ROUTE {
-            let hop_count = DirectedSmp::parse(mad).hop_count();
-            mad[6] = hop_count.saturating_add(1);
-        }
+        start_return_path(mad);
         return None;
     }
     mad[8..10].copy_from_slice(&(slot as u16 + 1).to_be_bytes());
@@ -347,6 +344,14 @@ fn mark(mad: &mut [u8; 256], slot: usize) -> Option<u64> {
     let mut id = [0; 8];
     id.copy_from_slice(&mad[8..16]);
     is_answered.then_some(u64::from_be_bytes(id))
+}
+
+/// In a directed response, moves the hop pointer to the end of the route.
+pub(crate) fn start_return_path(mad: &mut [u8; 256]) {
+    if MgmtClass(mad[1]) == MgmtClass::SUBN_DIRECTED_ROUTE && Method(mad[3]).is_response() {
+        let hop_count = DirectedSmp::parse(mad).hop_count();
+        mad[6] = hop_count.saturating_add(1);
+    }
 }
 
 /// Vendor, part and hardware revision, and, behind a gap, the firmware version.

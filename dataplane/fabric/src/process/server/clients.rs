@@ -13,7 +13,7 @@ use crate::time::Time;
 use crate::topology::End;
 use pollux_hca::PORT_CONTEXTS_MAX;
 use pollux_mem::Segment;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 
 /// Connections accepted at once; more wait in the backlog.
@@ -32,6 +32,9 @@ impl Server {
         let clients: Vec<u32> = self.clients.keys().copied().collect();
         for number in clients {
             self.detach_if_lost(now, net, number);
+        }
+        if self.read_agents(now, net) {
+            self.idle_turns = 0;
         }
         self.accept_connections(now, net);
     }
@@ -74,6 +77,11 @@ impl Server {
                     refuse(&socket, &reason);
                 }
             }
+            ReceivedMessage::Message(ControlMessage::AttachAgents(ask), _) => {
+                if let Err((socket, reason)) = self.attach_agents(net, socket, &ask) {
+                    refuse(&socket, &reason);
+                }
+            }
             ReceivedMessage::Truncated(_) => refuse(&socket, NO_RESOURCES),
             ReceivedMessage::Message(..) | ReceivedMessage::End => {}
         }
@@ -92,9 +100,7 @@ impl Server {
             Err(reason) => return Err((socket, reason)),
         };
         let end = context.end;
-        if self.unplugged.remove(&end) {
-            net.set_cable(end, true);
-        }
+        self.plug(net, end);
         let Ok((page, fd)) = ServerPage::create(&net.port(end)) else {
             return Err((socket, NO_RESOURCES.into()));
         };
@@ -108,17 +114,33 @@ impl Server {
         let client = Client { socket, context, page, held, taken, outbox, is_full, is_lost };
         self.clients.insert(number, client);
         let secret = ask.secret;
-        let port =
-            self.ports.entry(end).or_insert(AttachedPort { secret, contexts: BTreeMap::new() });
+        let port = self.ports.entry(end).or_insert_with(|| AttachedPort::new(secret));
         port.contexts.insert(context.number, number);
         Ok(())
     }
 
-    /// The port that clients open as `soft:PATH@NODE[:PORT]`.
+    /// The port that clients open as `soft:PATH@NODE[:PORT]`; without a number, the first one that
+    /// has a cable.
     pub fn find_port(net: &Net, node: &str, port: Option<u8>) -> Result<End, String> {
         let topology = net.subnet().topology();
         let has_cable = |end| topology.peer(end).is_some() || net.is_foreign(end);
         find_port(topology, has_cable, node, port)
+    }
+
+    /// Plugs in the cable that was unplugged with the last client of a port.
+    pub(super) fn plug(&mut self, net: &mut Net, end: End) {
+        if self.unplugged.remove(&end) {
+            net.set_cable(end, true);
+        }
+    }
+
+    /// Unplugs the cable of a port without clients.
+    pub(super) fn unplug_if_free(&mut self, net: &mut Net, end: End) {
+        if self.ports.get(&end).is_some_and(|port| port.contexts.is_empty() && port.agents == 0) {
+            self.ports.remove(&end);
+            net.set_cable(end, false);
+            self.unplugged.insert(end);
+        }
     }
 
     /// The context for a client: any context of a free port; a free context of a shared port, if
@@ -156,10 +178,11 @@ impl Server {
     }
 
     /// Numbers have sixteen bits, and 0 is not used. There are fewer clients, so one is free.
-    fn free_number(&mut self) -> u32 {
+    pub(super) fn free_number(&mut self) -> u32 {
         loop {
             self.client_last = self.client_last % 0xffff + 1;
-            if !self.clients.contains_key(&self.client_last) {
+            let last = self.client_last;
+            if !self.clients.contains_key(&last) && !self.agents.contains(last) {
                 return self.client_last;
             }
         }
@@ -290,10 +313,6 @@ impl Server {
         let end = client.context.end;
         let Some(port) = self.ports.get_mut(&end) else { return };
         port.contexts.remove(&client.context.number);
-        if port.contexts.is_empty() {
-            self.ports.remove(&end);
-            net.set_cable(end, false);
-            self.unplugged.insert(end);
-        }
+        self.unplug_if_free(net, end);
     }
 }

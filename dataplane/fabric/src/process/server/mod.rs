@@ -4,8 +4,9 @@
 //! while there is traffic, and sockets less often. Its thread sleeps without traffic
 //! ([`Server::sleep`]), and clients wake it by their sockets. The decisions are in
 //! [`super::grants`] and in the net. `clients` handles the sockets, `up` the entries of clients'
-//! rings.
+//! rings, `agents` management agents.
 
+mod agents;
 mod clients;
 mod naming;
 mod up;
@@ -22,6 +23,7 @@ use crate::net::shared_port::PortContext;
 use crate::node::NodeDrop;
 use crate::time::Time;
 use crate::topology::End;
+use agents::AgentClients;
 use pollux_hca::Frame;
 use pollux_hca::head::{is_management, route_bits, route_of};
 use rustix::event::{PollFd, PollFlags};
@@ -57,6 +59,7 @@ pub struct Server {
     path: PathBuf,
     listener: OwnedFd,
     clients: BTreeMap<u32, Client>,
+    agents: AgentClients,
     /// Connections without a message so far, the oldest first.
     unattached: VecDeque<Socket>,
     ports: BTreeMap<End, AttachedPort>,
@@ -79,6 +82,14 @@ struct AttachedPort {
     secret: u64,
     /// The clients by context.
     contexts: BTreeMap<u8, u32>,
+    /// The number of connections of agents.
+    agents: u32,
+}
+
+impl AttachedPort {
+    fn new(secret: u64) -> Self {
+        Self { secret, contexts: BTreeMap::new(), agents: 0 }
+    }
 }
 
 struct Client {
@@ -111,6 +122,7 @@ impl Server {
             listener: listen_at(&path, SocketType::SEQPACKET)?,
             path,
             clients: BTreeMap::new(),
+            agents: AgentClients::default(),
             unattached: VecDeque::new(),
             ports: BTreeMap::new(),
             unplugged: BTreeSet::new(),
@@ -154,6 +166,7 @@ impl Server {
     /// Writes the state of ports for clients, and sends them their frames.
     pub fn send(&mut self, now: Time, net: &mut Net) {
         self.publish_changes(net);
+        self.agents.flush();
         let clients: Vec<u32> = self.clients.keys().copied().collect();
         for client in clients {
             if self.send_to(net, client) {
@@ -178,7 +191,8 @@ impl Server {
     pub fn poll_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
         let sockets = self.clients.values().map(|client| &client.socket).chain(&self.unattached);
         let fds = sockets.map(AsFd::as_fd).chain([self.listener.as_fd()]);
-        fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+        let fds = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        fds.chain(self.agents.poll_fds())
     }
 
     /// The longest sleep, `longest` at most: from now on, clients that send wake the server, until

@@ -1,0 +1,87 @@
+//! MADs of management agents in processes: as datagrams or packets of their port, and back.
+
+use super::management::packet_with;
+use super::{MadDelivery, Net};
+use crate::node::NodeDrop;
+use crate::process::agent_message::{AgentGrh, AgentMad};
+use crate::subnet::Datagram;
+use crate::time::Time;
+use crate::topology::End;
+use crate::umad::programs::start_return_path;
+use pollux_hca::Frame;
+use pollux_wire::address::{Lid, Qpn};
+use pollux_wire::keys::PKey;
+use pollux_wire::mad::{Method, MgmtClass};
+use pollux_wire::packet::{Grh, Packet};
+use pollux_wire::psn::Psn;
+
+impl Net {
+    /// Sends a MAD of an agent at a port. Like the frames of any process, SMPs need the grant if
+    /// they do not only read.
+    pub(crate) fn send_of_agent(&mut self, now: Time, at: End, sent: &AgentMad) {
+        let is_smi = MgmtClass(sent.mad[1]).is_smi();
+        if is_smi && Method(sent.mad[3]) != Method::GET && !self.managing.contains(&at) {
+            return self.count_drop(at, NodeDrop::NotManager);
+        }
+        let port = self.subnet.port(at);
+        let entries = port.p_keys.entries();
+        let Some(p_key) = entries.get(usize::from(sent.p_key_index)).copied() else {
+            return self.count_drop(at, NodeDrop::Key);
+        };
+        let mask = (1 << port.info.lmc) - 1;
+        let slid = match sent.lid {
+            Lid::PERMISSIVE => Lid::PERMISSIVE,
+            _ => Lid(port.info.lid.0 | u16::from(sent.path_bits) & mask),
+        };
+        let src_qp = if is_smi { Qpn::SMI } else { Qpn::GSI };
+        let (dlid, dest_qp, mad) = (sent.lid, sent.qpn, sent.mad);
+        let mut datagram = Datagram { slid, dlid, src_qp, dest_qp, p_key, mad };
+        if is_smi {
+            datagram.p_key = PKey::DEFAULT;
+            start_return_path(&mut datagram.mad);
+            return self.send_datagram(now, at, datagram);
+        }
+        let grh = sent.grh.map(|grh| Grh {
+            ip_ver: Grh::IP_VER,
+            tclass: grh.traffic_class,
+            flow_label: grh.flow_label & 0xf_ffff,
+            nxt_hdr: Grh::NXT_HDR_IBA,
+            hop_lmt: grh.hop_limit,
+            sgid: port.gids().nth(grh.gid_index.into()).unwrap_or_default(),
+            dgid: grh.gid,
+            ..Grh::default()
+        });
+        self.datagrams += 1;
+        let psn = Psn::new(self.datagrams as u32 & 0xff_ffff);
+        self.send(now, at, packet_with(&datagram, sent.sl & 0xf, grh, psn));
+    }
+
+    /// A delivered MAD as its agent gets it, with the address of its sender.
+    pub(crate) fn for_agent(&self, delivery: &MadDelivery) -> AgentMad {
+        let MadDelivery { at, datagram, frame } = delivery;
+        let port = self.subnet.port(*at);
+        let mask = (1 << port.info.lmc) - 1;
+        let path_bits = if datagram.dlid == Lid::PERMISSIVE { 0 } else { datagram.dlid.0 & mask };
+        let packet = match frame {
+            Some((_, Frame::Packet(bytes))) => Packet::parse(bytes).ok(),
+            _ => None,
+        };
+        let grh = packet.as_ref().and_then(|packet| packet.grh()).map(|grh| AgentGrh {
+            gid_index: port.gids().position(|gid| gid == grh.dgid).unwrap_or(0) as u8,
+            hop_limit: grh.hop_lmt,
+            traffic_class: grh.tclass,
+            flow_label: grh.flow_label,
+            gid: grh.sgid,
+        });
+        AgentMad {
+            agent: 0,
+            lid: datagram.slid,
+            qpn: datagram.src_qp,
+            sl: packet.map_or(0, |packet| packet.lrh().sl),
+            path_bits: path_bits as u8,
+            p_key_index: port.p_keys.matching(datagram.p_key).unwrap_or(0),
+            grh,
+            mad: datagram.mad,
+        }
+    }
+}
