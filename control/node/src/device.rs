@@ -14,10 +14,10 @@
 //! first host and ends with the last.
 
 use crate::fabric::{self, Embedded, embedded};
-use pollux_fabric::Time;
 use pollux_fabric::link::threads::Clock;
 use pollux_fabric::null::NullDevice;
-use pollux_fabric::process;
+use pollux_fabric::process::{self, AgentPort, ProcessLink};
+use pollux_fabric::{SoftDevice, Time};
 use pollux_ibverbs::management::ManagementPort;
 use pollux_verbs::Device;
 use std::fmt;
@@ -124,6 +124,17 @@ pub fn open(name: &str) -> Result<Opened, DeviceOpenError> {
             Ok(alone(opened.device, opened.port))
         }
     }
+}
+
+/// Opens a port of a fabric in software that all processes with this secret may open. Its cable
+/// stays plugged in as long as the second part of the result is held.
+pub(crate) fn open_in_group(
+    name: &str,
+    secret: u64,
+) -> Result<(SoftDevice<ProcessLink>, AgentPort), DeviceOpenError> {
+    let held = AgentPort::open(name, secret, false, &clock()).map_err(DeviceOpenError::Soft)?;
+    let opened = process::open_in_group(name, &clock(), secret).map_err(DeviceOpenError::Soft)?;
+    Ok((opened, held))
 }
 
 /// Opens a device by its name, and the management of its port by the name of a port of libibumad.

@@ -8,7 +8,8 @@
 mod port_files;
 
 use crate::admin::client::AskError;
-use crate::device::{self, DeviceOpenError, Opened};
+use crate::device::{self, DeviceOpenError};
+use pollux_fabric::process::AgentPort;
 use pollux_verbs::{Device, VerbsError};
 use pollux_wire::address::{Gid, Guid};
 use pollux_wire::keys::PKey;
@@ -58,6 +59,8 @@ pub struct ProgramEnvironment {
     folder: PathBuf,
     port: PortFiles,
     variables: Vec<(&'static str, String)>,
+    /// Keeps the cable of the port plugged in while no program has it open, as that of a card.
+    _held: AgentPort,
 }
 
 /// What programs have asked for and not got.
@@ -80,25 +83,28 @@ impl ProgramEnvironment {
     /// For programs that open the adapter `device`, such as `mlx5_0`, which is the port with the
     /// name `port`, such as `soft:PATH@NODE`.
     pub fn new(port: &str, device: &str, library: &Path) -> Result<Self, ProgramError> {
-        // Open until the files are written: the cable of a port without a process is unplugged.
-        let (tables, _opened) = PortTables::read(port)?;
+        let mut hasher = DefaultHasher::new();
+        port.hash(&mut hasher);
+        // All programs at the port share it.
+        let group = hasher.finish();
+        let (mut opened, held) = device::open_in_group(port, group)?;
+        let tables = PortTables::read(&mut opened)?;
+        drop(opened);
         let folder = new_folder()?;
         let failed = |error| ProgramError::Folder { folder: folder.clone(), error };
         let files = folder.join("class/infiniband").join(device).join("ports/1");
         let files = PortFiles::new(&folder, files, port)?;
         // From here on, dropping this removes the folder.
-        let mut environment = Self { port: files, folder: folder.clone(), variables: Vec::new() };
+        let mut environment =
+            Self { port: files, folder: folder.clone(), variables: Vec::new(), _held: held };
         write_tree(&folder, device, &tables).map_err(failed)?;
         let details = environment.port.read()?;
         environment.port.write_attributes(&details).map_err(failed)?;
         environment.port.write_counters(&details).map_err(failed)?;
-        let mut hasher = DefaultHasher::new();
-        port.hash(&mut hasher);
         environment.variables = vec![
             ("SYSFS_PATH", environment.folder.display().to_string()),
             ("POLLUX_DEVICE", port.into()),
-            // All programs at the port share it.
-            ("POLLUX_PORT_GROUP", hasher.finish().to_string()),
+            ("POLLUX_PORT_GROUP", group.to_string()),
             ("LD_PRELOAD", library.display().to_string()),
         ];
         Ok(environment)
@@ -168,25 +174,24 @@ pub fn find_library() -> Result<PathBuf, ProgramError> {
 }
 
 impl PortTables {
-    fn read(port: &str) -> Result<(Self, Opened), ProgramError> {
-        let mut opened = device::open(port)?;
+    fn read(device: &mut dyn Device) -> Result<Self, ProgramError> {
+        // The adapter has one port, whichever port of the node it is.
+        const PORT: u8 = 1;
         // The subnet manager brings the port up after this opens it.
         for _ in 0..ACTIVE_WAITS_MAX {
-            if opened.device.port(opened.port)?.state == PortState::ACTIVE {
+            if device.port(PORT)?.state == PortState::ACTIVE {
                 break;
             }
-            opened.device.wait(ACTIVE_WAIT)?;
+            device.wait(ACTIVE_WAIT)?;
         }
-        let device: &dyn Device = &*opened.device;
-        let attributes = device.port(opened.port)?;
-        let gids = (0..attributes.gids).map(|index| device.gid(opened.port, index));
-        let pkeys = (0..attributes.pkeys).map(|index| device.pkey(opened.port, index));
-        let tables = Self {
+        let attributes = device.port(PORT)?;
+        let gids = (0..attributes.gids).map(|index| device.gid(PORT, index));
+        let pkeys = (0..attributes.pkeys).map(|index| device.pkey(PORT, index));
+        Ok(Self {
             node_guid: device.attributes().node_guid,
             gids: gids.collect::<Result<_, _>>()?,
             pkeys: pkeys.collect::<Result<_, _>>()?,
-        };
-        Ok((tables, opened))
+        })
     }
 }
 
@@ -196,10 +201,13 @@ fn write_tree(root: &Path, device: &str, files: &PortTables) -> io::Result<()> {
     // The provider library is chosen by this: a ConnectX-6.
     const MODALIAS: &str = "pci:v000015B3d0000101Bsv000015B3sd00000007bc02sc07i00";
     let verbs = root.join("class/infiniband_verbs");
+    let mads = root.join("class/infiniband_mad");
     let card = root.join("class/infiniband").join(device);
     let port = card.join("ports/1");
     for folder in [
         verbs.join("uverbs0"),
+        mads.join("umad0"),
+        mads.join("issm0"),
         card.join("device"),
         port.join("gids"),
         port.join("gid_attrs/types"),
@@ -212,6 +220,12 @@ fn write_tree(root: &Path, device: &str, files: &PortTables) -> io::Result<()> {
     write(verbs.join("uverbs0/dev"), "231:192")?;
     write(verbs.join("uverbs0/ibdev"), device)?;
     write(verbs.join("uverbs0/abi_version"), "1")?;
+    write(mads.join("abi_version"), "5")?;
+    for (file, number) in [("umad0", "231:0"), ("issm0", "231:64")] {
+        write(mads.join(file).join("dev"), number)?;
+        write(mads.join(file).join("ibdev"), device)?;
+        write(mads.join(file).join("port"), "1")?;
+    }
     let guid = colon_separated(&files.node_guid.0.to_be_bytes());
     for (name, text) in [
         ("node_type", "1: CA"),

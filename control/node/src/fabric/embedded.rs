@@ -33,6 +33,17 @@ pub struct Embedded {
 impl Embedded {
     /// Starts a fabric of this topology, such as `single:3`, with an embedded subnet manager.
     pub fn start(topology: &str) -> Result<Self, FabricStartError> {
+        let partitions = Some(Partitions::default());
+        Self::start_as(topology, FabricConfig { partitions, ..FabricConfig::default() })
+    }
+
+    /// Starts a fabric without a subnet manager; programs at these ports may be one.
+    pub fn start_unmanaged(topology: &str, managers: &[&str]) -> Result<Self, FabricStartError> {
+        let managers = managers.iter().map(|port| port.to_string()).collect();
+        Self::start_as(topology, FabricConfig { managers, ..FabricConfig::default() })
+    }
+
+    fn start_as(topology: &str, config: FabricConfig) -> Result<Self, FabricStartError> {
         let topology = config::topology(topology, 1, |_| {})?;
         let is_host = |kind| kind == NodeType::CHANNEL_ADAPTER;
         let hosts = topology.nodes().iter().filter(|node| is_host(node.kind));
@@ -41,13 +52,8 @@ impl Embedded {
         let (wake, woken) = UnixStream::pair().map_err(FabricStartError::of(WHAT))?;
         let (is_over, turn) = (Arc::new(AtomicBool::new(false)), AtomicUsize::new(0));
         let folder = folder().map_err(FabricStartError::of(WHAT))?;
-        let plan = FabricConfig {
-            topology,
-            seed: 1,
-            socket: Some(socket(&folder)),
-            partitions: Some(Partitions::default()),
-            ..FabricConfig::default()
-        };
+        let socket = Some(socket(&folder));
+        let plan = FabricConfig { topology, seed: 1, socket, ..config };
         // From here on, dropping this removes the folder.
         let mut embedded = Self { folder, hosts, turn, is_over, wake, thread: None };
         let (sender, started) = sync_channel(1);
