@@ -4,17 +4,15 @@
 //! its path or by its descriptor, without a lock.
 
 use crate::verbs_table::{self, Context};
-use crate::{missing, process};
+use crate::{missing, process, sysfs, umad};
 use libc::{FILE, c_char, c_int, c_ulong, c_void, mode_t, off_t, size_t, ssize_t};
 use rustix::io::Errno;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-const DEVICE: &CStr = c"/dev/infiniband/uverbs0";
 const NETLINK_RDMA: c_int = 20;
 /// The request of all commands in the form of `ioctl` (Linux `rdma_user_ioctl_cmds.h`).
 const RDMA_VERBS_IOCTL: c_ulong = 0xc018_1b01;
-const DEVICE_NUMBER: (u32, u32) = (231, 192);
 
 /// Passes a call on to the next function of this name. Why its address has no lock: a child of fork
 /// could begin with that of a thread that it does not have. Two threads find the same address.
@@ -70,19 +68,54 @@ fn fail(error: Errno) -> c_int {
     -1
 }
 
-/// # Safety
-/// `path` is null or a string.
-unsafe fn is_device_path(path: *const c_char) -> bool {
-    // SAFETY: as our caller says.
-    !path.is_null() && unsafe { CStr::from_ptr(path) } == DEVICE
+/// The files of the device.
+#[derive(Clone, Copy)]
+enum DeviceFile {
+    Verbs,
+    Umad,
+    Manager,
 }
 
-fn open_device() -> c_int {
-    let opened = process::open();
-    if opened.is_ok() {
-        missing::opened();
+impl DeviceFile {
+    const ALL: [(Self, &CStr); 3] = [
+        (Self::Verbs, c"/dev/infiniband/uverbs0"),
+        (Self::Umad, c"/dev/infiniband/umad0"),
+        (Self::Manager, c"/dev/infiniband/issm0"),
+    ];
+
+    /// # Safety
+    /// `path` is null or a string.
+    unsafe fn of_path(path: *const c_char) -> Option<Self> {
+        if path.is_null() {
+            return None;
+        }
+        // SAFETY: as our caller says.
+        let path = unsafe { CStr::from_ptr(path) };
+        Self::ALL.iter().find(|(_, name)| *name == path).map(|(file, _)| *file)
     }
-    opened.unwrap_or_else(fail)
+
+    /// The attributes of the file, of which programs read type and number.
+    const fn stat(self) -> (mode_t, u64) {
+        const MAJOR: u32 = 231;
+        let minor = match self {
+            Self::Umad => 0,
+            Self::Manager => 64,
+            Self::Verbs => 192,
+        };
+        (libc::S_IFCHR | 0o666, libc::makedev(MAJOR, minor))
+    }
+
+    fn open(self, flags: c_int) -> c_int {
+        let opened = match self {
+            Self::Verbs => process::open(),
+            Self::Umad => umad::open(flags & libc::O_NONBLOCK != 0),
+            Self::Manager => umad::open_manager(),
+        };
+        if opened.is_ok() {
+            missing::opened();
+        }
+        opened.unwrap_or_else(fail)
+    }
 }
 
 /// After a call that opens files has failed.
@@ -104,36 +137,56 @@ unsafe fn note_unopened(folder: c_int, path: *const c_char) {
 // Why variadic functions are defined with the argument spelled out: an integer argument is passed
 // alike in both forms by the calling conventions of x86-64 and aarch64.
 
-/// # Safety
-/// As `open` of POSIX.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-    // SAFETY: the path is a string, as POSIX asks for.
-    if unsafe { is_device_path(path) } {
-        return open_device();
-    }
-    let fd = next!(open as fn(*const c_char, c_int, mode_t) -> c_int; path, flags, mode);
-    if fd < 0 {
-        // SAFETY: as above.
-        unsafe { note_unopened(libc::AT_FDCWD, path) };
-    }
-    fd
+macro_rules! open_functions {
+    ($($name:ident)*) => {$(
+        /// # Safety
+        /// As `open` of POSIX.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+            // SAFETY: the path is a string, as POSIX asks for.
+            if let Some(file) = unsafe { DeviceFile::of_path(path) } {
+                return file.open(flags);
+            }
+            // SAFETY: as above.
+            let found = unsafe { sysfs::Path::of(path) };
+            let fd =
+                next!($name as fn(*const c_char, c_int, mode_t) -> c_int;
+                      found.as_ptr(), flags, mode);
+            if fd < 0 {
+                // SAFETY: as above.
+                unsafe { note_unopened(libc::AT_FDCWD, path) };
+            }
+            fd
+        }
+    )*};
 }
 
-/// # Safety
-/// As `open` of POSIX.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-    // SAFETY: the path is a string, as POSIX asks for.
-    if unsafe { is_device_path(path) } {
-        return open_device();
-    }
-    let fd = next!(open64 as fn(*const c_char, c_int, mode_t) -> c_int; path, flags, mode);
-    if fd < 0 {
-        // SAFETY: as above.
-        unsafe { note_unopened(libc::AT_FDCWD, path) };
-    }
-    fd
+open_functions!(open open64);
+
+/// Functions with a path in front, of which those below `/sys` are looked up in the device's tree.
+macro_rules! path_functions {
+    ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {$(
+        /// # Safety
+        /// As the function of POSIX.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(path: *const c_char, $($argument: $type),*) -> $result {
+            // SAFETY: the path is a string, as POSIX asks for.
+            let path = unsafe { sysfs::Path::of(path) };
+            next!($name as fn(*const c_char $(, $type)*) -> $result; path.as_ptr() $(, $argument)*)
+        }
+    )*};
+}
+
+// What libc calls within itself does not come here, so each function that takes a path is named.
+path_functions! {
+    opendir() -> *mut libc::DIR;
+    scandir(list: *mut c_void, filter: *const c_void, compare: *const c_void) -> c_int;
+    scandir64(list: *mut c_void, filter: *const c_void, compare: *const c_void) -> c_int;
+    access(mode: c_int) -> c_int;
+    readlink(buffer: *mut c_char, bytes: size_t) -> ssize_t;
+    realpath(resolved: *mut c_char) -> *mut c_char;
+    lstat(out: *mut libc::stat) -> c_int;
+    lstat64(out: *mut libc::stat64) -> c_int;
 }
 
 /// # Safety
@@ -143,6 +196,9 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
     if process::is_device(fd) {
         process::close(fd);
     }
+    if umad::is_open(fd) {
+        umad::close(fd);
+    }
     next!(close as fn(c_int) -> c_int; fd)
 }
 
@@ -150,6 +206,11 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
 /// As `write` of POSIX.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, bytes: size_t) -> ssize_t {
+    if umad::is_open(fd) {
+        // SAFETY: the buffer has so many bytes, as POSIX asks for.
+        let mad = unsafe { std::slice::from_raw_parts(buffer.cast(), bytes) };
+        return result(umad::write(fd, mad));
+    }
     if !process::is_device(fd) {
         return next!(write as fn(c_int, *const c_void, size_t) -> ssize_t; fd, buffer, bytes);
     }
@@ -169,6 +230,23 @@ pub unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, bytes: size_t) 
     }
 }
 
+fn result(bytes: Result<usize, Errno>) -> ssize_t {
+    bytes.map_or_else(|error| fail(error) as ssize_t, |bytes| bytes as ssize_t)
+}
+
+/// # Safety
+/// As `read` of POSIX.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, bytes: size_t) -> ssize_t {
+    if umad::is_open(fd) {
+        // SAFETY: the buffer has so many bytes, as POSIX asks for.
+        return result(umad::read(fd, unsafe {
+            std::slice::from_raw_parts_mut(buffer.cast(), bytes)
+        }));
+    }
+    next!(read as fn(c_int, *mut c_void, size_t) -> ssize_t; fd, buffer, bytes)
+}
+
 /// # Safety
 /// As `ioctl` of Linux, with one argument of the size of a pointer.
 #[unsafe(no_mangle)]
@@ -180,6 +258,17 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
         }
         // The library then uses the older form of its commands.
         return fail(Errno::NOTTY);
+    }
+    if umad::is_open(fd) {
+        // The size of its argument is a part of the request.
+        let bytes = (request >> 16 & 0x3fff) as usize;
+        if argument.is_null() && bytes > 0 {
+            return fail(Errno::FAULT);
+        }
+        let argument = if bytes == 0 { [].as_mut_ptr() } else { argument.cast() };
+        // SAFETY: the program gives so many bytes with this request.
+        let argument = unsafe { std::slice::from_raw_parts_mut(argument, bytes) };
+        return umad::ioctl(fd, request, argument).map_or_else(fail, |()| 0);
     }
     next!(ioctl as fn(c_int, c_ulong, *mut c_void) -> c_int; fd, request, argument)
 }
@@ -252,12 +341,6 @@ pub unsafe extern "C" fn munmap(address: *mut c_void, bytes: size_t) -> c_int {
     next!(munmap as fn(*mut c_void, size_t) -> c_int; address, bytes)
 }
 
-/// The attributes of the device's file, of which programs read type and number.
-fn device_stat() -> (mode_t, u64) {
-    let (major, minor) = DEVICE_NUMBER;
-    (libc::S_IFCHR | 0o666, libc::makedev(major, minor))
-}
-
 macro_rules! stat_functions {
     ($by_path:ident, $by_fd:ident, $type:ty) => {
         /// # Safety
@@ -265,13 +348,16 @@ macro_rules! stat_functions {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $by_path(path: *const c_char, out: *mut $type) -> c_int {
             // SAFETY: the path is a string, as POSIX asks for.
-            if !unsafe { is_device_path(path) } {
-                return next!($by_path as fn(*const c_char, *mut $type) -> c_int; path, out);
-            }
+            let Some(file) = (unsafe { DeviceFile::of_path(path) }) else {
+                // SAFETY: as above.
+                let path = unsafe { sysfs::Path::of(path) };
+                return next!($by_path as fn(*const c_char, *mut $type) -> c_int;
+                             path.as_ptr(), out);
+            };
             // SAFETY: `out` is a structure to write to, as POSIX asks for; all zeros are one.
             unsafe {
                 out.write(std::mem::zeroed());
-                ((*out).st_mode, (*out).st_rdev) = device_stat();
+                ((*out).st_mode, (*out).st_rdev) = file.stat();
             }
             0
         }
@@ -286,7 +372,7 @@ macro_rules! stat_functions {
             // SAFETY: as above.
             unsafe {
                 out.write(std::mem::zeroed());
-                ((*out).st_mode, (*out).st_rdev) = device_stat();
+                ((*out).st_mode, (*out).st_rdev) = DeviceFile::Verbs.stat();
             }
             0
         }
@@ -296,7 +382,7 @@ macro_rules! stat_functions {
 stat_functions!(stat, fstat, libc::stat);
 stat_functions!(stat64, fstat64, libc::stat64);
 
-macro_rules! open_functions {
+macro_rules! openat_functions {
     ($openat:ident, $fopen:ident) => {
         /// # Safety
         /// As `openat` of POSIX.
@@ -320,9 +406,12 @@ macro_rules! open_functions {
         /// As `fopen` of POSIX.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
-            let file = next!($fopen as fn(*const c_char, *const c_char) -> *mut FILE; path, mode);
+            // SAFETY: the path is a string, as POSIX asks for.
+            let found = unsafe { sysfs::Path::of(path) };
+            let file = next!($fopen as fn(*const c_char, *const c_char) -> *mut FILE;
+                             found.as_ptr(), mode);
             if file.is_null() {
-                // SAFETY: the path is a string, as POSIX asks for.
+                // SAFETY: as above.
                 unsafe { note_unopened(libc::AT_FDCWD, path) };
             }
             file
@@ -330,5 +419,5 @@ macro_rules! open_functions {
     };
 }
 
-open_functions!(openat, fopen);
-open_functions!(openat64, fopen64);
+openat_functions!(openat, fopen);
+openat_functions!(openat64, fopen64);

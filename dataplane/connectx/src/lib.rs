@@ -12,8 +12,9 @@
 //! `doorbell_watch` the sleep at them; `objects` is
 //! what a program has made, `events` how it is notified, `hca` the adapter; `abi` and `commands`
 //! are the kernel's part, with `qp_attributes`; `process` is the thread and its lock, with `fork`,
-//! `signals` and `panics`; `interpose` the functions of libc that the program calls here first,
-//! `verbs_table` those of libibverbs; `missing` reports what is not there.
+//! `signals` and `panics`; `umad` are management datagrams, `sysfs` the paths of devices;
+//! `interpose` the functions of libc that the program calls here first, `verbs_table` those of
+//! libibverbs; `missing` reports what is not there.
 
 #![allow(unsafe_code, reason = "functions of libc, and memory of the program")]
 #![deny(unsafe_op_in_unsafe_fn)]
@@ -25,6 +26,7 @@ mod cqe;
 mod doorbell;
 mod doorbell_watch;
 mod events;
+mod fd_set;
 mod fork;
 mod hca;
 #[cfg(not(test))]
@@ -36,6 +38,8 @@ mod process;
 mod qp_attributes;
 mod shared_pages;
 mod signals;
+mod sysfs;
+mod umad;
 #[cfg(not(test))]
 mod verbs_table;
 mod wqe;

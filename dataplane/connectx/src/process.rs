@@ -26,9 +26,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The environment variable that names the port: `soft:PATH@NODE[:PORT]`.
-const DEVICE_VARIABLE: &str = "POLLUX_DEVICE";
+pub(crate) const DEVICE_VARIABLE: &str = "POLLUX_DEVICE";
 /// The environment variable with the number that all processes at the port have.
-const GROUP_VARIABLE: &str = "POLLUX_PORT_GROUP";
+pub(crate) const GROUP_VARIABLE: &str = "POLLUX_PORT_GROUP";
 /// The wait for the port to be active when it is opened: so often so long.
 const ACTIVE_WAITS_MAX: u32 = 1000;
 const ACTIVE_WAIT: Duration = Duration::from_millis(5);
