@@ -45,7 +45,7 @@ pub use device::SoftDevice;
 pub use frame::Frame;
 pub use lease::LeaseTable;
 pub use link::Link;
-pub use memory::{MemoryRange, region_of};
+pub use memory::{MemoryRange, RegionChange, region_of};
 pub use port::{DropReason, Port};
 pub use qpn::{PORT_CONTEXTS_MAX, context_of};
 pub use sink::FrameSink;

@@ -39,6 +39,14 @@ pub struct MemoryRange {
     pub address: u64,
 }
 
+/// What changes of a region that is registered anew.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RegionChange<'a> {
+    pub pd: Option<Pd>,
+    pub memory: Option<(&'a Memory, MemoryRange)>,
+    pub access: Option<Access>,
+}
+
 #[derive(Debug)]
 struct Window {
     pd: Pd,
@@ -91,6 +99,25 @@ impl MemoryTable {
         let number = self.regions.insert(region);
         let key = key_of(number.map_err(|_| over("register", "regions_max", regions_max))?);
         Ok(MemoryRegion { address, bytes, lkey: LKey(key), rkey: RKey(key) })
+    }
+
+    pub(crate) fn reregister(
+        &mut self,
+        key: LKey,
+        change: RegionChange<'_>,
+    ) -> Result<(), VerbsError> {
+        const VERB: &str = "reregister";
+        change.access.map_or(Ok(()), check::access)?;
+        let region = self.regions.get_mut(number_of(key.0)).ok_or(none(VERB, "region"))?;
+        if region.windows > 0 {
+            return Err(VerbsError::Busy { verb: VERB, by: "a window bound to it" });
+        }
+        region.pd = change.pd.unwrap_or(region.pd);
+        region.access = change.access.unwrap_or(region.access);
+        if let Some((memory, range)) = change.memory {
+            (region.memory, region.range) = (memory.clone(), range);
+        }
+        Ok(())
     }
 
     pub(crate) fn deregister(&mut self, key: LKey) -> Result<(), VerbsError> {

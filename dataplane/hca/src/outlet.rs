@@ -5,6 +5,7 @@ use super::qpn::context_of;
 use super::{Adapter, Member, has_member};
 use crate::frame::{Frame, FrameToSend};
 use crate::head::Head;
+use crate::lease::{LeaseTable, LeasedMemory};
 use crate::sink::FrameSink;
 use pollux_wire::address::{Gid, Lid, Qpn};
 use pollux_wire::mad::smp::PortState;
@@ -81,11 +82,21 @@ impl<L: FrameSink> Outlet<'_, L> {
 
     /// Whether the receiver of a frame with this head can read the pieces of a message in place;
     /// else it is sent by copy.
-    pub(crate) fn can_lease(&mut self, head: &Head, pieces: &Pieces<'_>) -> bool {
+    pub(crate) fn can_lease(
+        &mut self,
+        head: &Head,
+        pieces: &Pieces<'_>,
+        leases: &LeaseTable,
+    ) -> bool {
         let mut keys = pieces.sges().map(|sge| sge.lkey);
-        // An adapter can always read its own leases.
-        let is_own = self.own.gids.is_none() && self.own.lid.covers(self.own.lmc, head.dlid);
-        is_own && context_of(head.dest_qp) == self.own.context
-            || self.link.can_lease(head.route_words(), &mut keys)
+        let is_own = self.own.gids.is_none()
+            && self.own.lid.covers(self.own.lmc, head.dlid)
+            && context_of(head.dest_qp) == self.own.context;
+        // Part of a memory is registered without a lease.
+        if is_own {
+            keys.all(|key| leases.region(key).is_some())
+        } else {
+            self.link.can_lease(head.route_words(), &mut keys)
+        }
     }
 }

@@ -197,6 +197,8 @@ pub(crate) struct CompletionQueue {
     armed: Option<Arm>,
     /// A completion of the kind that it was armed for was added.
     pub(crate) is_notified: bool,
+    /// Completions that were added after the last solicited or failed one.
+    pub(crate) since_solicited: usize,
     pub(crate) qps: u32,
 }
 
@@ -208,8 +210,18 @@ impl CompletionQueue {
             is_lost: false,
             armed: None,
             is_notified: false,
+            since_solicited: usize::MAX,
             qps: 0,
         }
+    }
+
+    /// Sets the number of completions, at most; `false` if it has more.
+    pub(crate) fn resize(&mut self, completions_max: u32) -> bool {
+        let is_enough = self.completions.len() <= completions_max as usize;
+        if is_enough {
+            self.completions_max = completions_max as usize;
+        }
+        is_enough
     }
 
     /// Appends a completion; returns whether there was space.
@@ -218,10 +230,13 @@ impl CompletionQueue {
         if self.is_lost || self.completions.len() >= self.completions_max {
             return false;
         }
+        let is_solicited = solicited || completion.status != CompletionStatus::Success;
+        self.since_solicited =
+            if is_solicited { 0 } else { self.since_solicited.saturating_add(1) };
         let notifies = match self.armed {
             None => false,
             Some(Arm::Any) => true,
-            Some(Arm::Solicited) => solicited || completion.status != CompletionStatus::Success,
+            Some(Arm::Solicited) => is_solicited,
         };
         if notifies {
             self.armed = None;

@@ -1,6 +1,6 @@
 //! The verbs of the adapter, with argument checks (IBA 11.2, 11.4).
 
-use super::memory::MemoryRange;
+use super::memory::{MemoryRange, RegionChange};
 use super::qpn::qpn_of;
 use super::queue::{CompletionQueue, SharedQueue};
 use super::{Adapter, LIMITS, Member, QueuePair};
@@ -69,6 +69,17 @@ impl Adapter {
         Ok(region)
     }
 
+    /// Registers a region anew under the keys that it has. Peers get its bytes by
+    /// copy from then on.
+    pub fn reregister(&mut self, region: LKey, change: RegionChange<'_>) -> Result<(), VerbsError> {
+        if let Some(pd) = change.pd {
+            self.check_pd("reregister", pd)?;
+        }
+        self.shared.memory.reregister(region, change)?;
+        self.shared.leases.end(region);
+        Ok(())
+    }
+
     pub(crate) fn deregister(&mut self, region: LKey) -> Result<(), VerbsError> {
         self.shared.memory.deregister(region)?;
         self.shared.leases.end(region);
@@ -93,6 +104,17 @@ impl Adapter {
         check::cq(completions_max, &LIMITS)?;
         let kept = self.shared.cqs.insert(CompletionQueue::new(completions_max));
         kept.map(Cq).map_err(|_| over("create_cq", "cqs_max", LIMITS.cqs_max))
+    }
+
+    /// Changes how many completions a queue holds; not below those that it has.
+    pub fn resize_cq(&mut self, cq: Cq, completions_max: u32) -> Result<(), VerbsError> {
+        const VERB: &str = "resize_cq";
+        check::cq(completions_max, &LIMITS)?;
+        let queue = self.shared.cqs.get_mut(cq.0).ok_or(none(VERB, "completion queue"))?;
+        if !queue.resize(completions_max) {
+            return Err(invalid(VERB, "completions_max", "the queue has more completions"));
+        }
+        Ok(())
     }
 
     pub(crate) fn destroy_cq(&mut self, cq: Cq) -> Result<(), VerbsError> {
@@ -315,6 +337,13 @@ impl Adapter {
         let queue = self.shared.cqs.get_mut(cq.0).ok_or(none("arm", "completion queue"))?;
         queue.arm(arm);
         Ok(())
+    }
+
+    /// Where the last completion is that was solicited or has failed: its number among those that
+    /// wait, from 1, or at most 0 if it was polled. `None`: there was none.
+    pub fn last_solicited(&self, cq: Cq) -> Option<isize> {
+        let queue = self.shared.cqs.get(cq.0)?;
+        (queue.completions.len() as isize).checked_sub_unsigned(queue.since_solicited)
     }
 
     /// Takes the notification of an armed completion queue.

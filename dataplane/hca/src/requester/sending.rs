@@ -62,7 +62,7 @@ impl Requester {
         }
         Carriage::of(work.bytes as usize, || {
             let (head, _) = common.head(&shared.port, Operation::SEND_ONLY, work.psn);
-            common.init.qp_type == QpType::Rc && outlet.can_lease(&head, pieces)
+            common.init.qp_type == QpType::Rc && outlet.can_lease(&head, pieces, &shared.leases)
         })
     }
 

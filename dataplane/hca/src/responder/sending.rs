@@ -81,7 +81,7 @@ impl ReadAnswer {
         let leases = &shared.leases;
         let reaches = || {
             let (head, _) = common.head(port, Operation::READ_RESPONSE_ONLY, psn);
-            !is_window(RKey(rkey)) && outlet.can_lease(&head, &pieces)
+            !is_window(RKey(rkey)) && outlet.can_lease(&head, &pieces, leases)
         };
         let carriage = match bypass && self.packet == 0 {
             true => Carriage::of(bytes, reaches),
