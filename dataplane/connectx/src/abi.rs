@@ -75,6 +75,11 @@ abi! {
         start: u64, length: u64, hca_va: u64, pd_handle: u32, access_flags: u32,
     }
     RegMrResp = 12 { mr_handle: u32, lkey: u32, rkey: u32, }
+    ReregMr = 40 {
+        mr_handle: u32, flags: u32, start: u64, length: u64, hca_va: u64, pd_handle: u32,
+        access_flags: u32,
+    }
+    ReregMrResp = 8 { lkey: u32, rkey: u32, }
     AllocMw = 8 { pd_handle: u32, mw_type: u8, reserved: [u8; 3], }
     AllocMwResp = 8 { mw_handle: u32, rkey: u32, }
 
@@ -90,6 +95,9 @@ abi! {
         flags: u16,
     }
     CreateCqResp = 8 { cq_handle: u32, cqe: u32, }
+    ResizeCq = 8 { cq_handle: u32, cqe: u32, }
+    ResizeCqDriver = 16 { buf_addr: u64, cqe_size: u16, reserved0: u16, reserved1: u32, }
+    ResizeCqResp = 8 { cqe: u32, reserved: u32, }
     /// Of an extended command, between the fixed and the driver's part.
     ExTail = 8 { comp_mask: u32, response_length: u32, }
 
@@ -158,11 +166,13 @@ pub(crate) mod command {
     pub(crate) const ALLOC_PD: u32 = 3;
     pub(crate) const DEALLOC_PD: u32 = 4;
     pub(crate) const REG_MR: u32 = 9;
+    pub(crate) const REREG_MR: u32 = 11;
     pub(crate) const DEREG_MR: u32 = 13;
     pub(crate) const ALLOC_MW: u32 = 14;
     pub(crate) const DEALLOC_MW: u32 = 16;
     pub(crate) const CREATE_COMP_CHANNEL: u32 = 17;
     pub(crate) const CREATE_CQ: u32 = 18;
+    pub(crate) const RESIZE_CQ: u32 = 19;
     pub(crate) const DESTROY_CQ: u32 = 20;
     pub(crate) const CREATE_QP: u32 = 24;
     pub(crate) const QUERY_QP: u32 = 25;
@@ -177,6 +187,55 @@ pub(crate) mod command {
 
     pub(crate) const NUMBER: u32 = 0xff;
     pub(crate) const EXTENDED: u32 = 0x8000_0000;
+
+    /// A command that the device has, and the fewest bytes of its two parts: the fixed part of the
+    /// command, without the address of the answer, and that of the answer.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) struct Form {
+        pub(crate) number: u32,
+        pub(crate) in_bytes: usize,
+        /// 0: the command has no answer, nor the address of one.
+        pub(crate) out_bytes: usize,
+    }
+
+    const fn form(number: u32, in_bytes: usize, out_bytes: usize) -> Form {
+        Form { number, in_bytes, out_bytes }
+    }
+
+    pub(crate) const FORMS: [Form; 24] = [
+        form(GET_CONTEXT, 0, 8),
+        form(QUERY_DEVICE, 0, 176),
+        form(QUERY_PORT, 8, 40),
+        form(ALLOC_PD, 0, 4),
+        form(DEALLOC_PD, 4, 0),
+        form(REG_MR, 32, 12),
+        form(REREG_MR, 40, 8),
+        form(DEREG_MR, 4, 0),
+        form(ALLOC_MW, 8, 8),
+        form(DEALLOC_MW, 4, 0),
+        form(CREATE_COMP_CHANNEL, 0, 4),
+        form(CREATE_CQ, 24, 8),
+        form(RESIZE_CQ, 8, 8),
+        // The kernel takes a shorter one too, of libraries that forgot the last member.
+        form(DESTROY_CQ, 4, 8),
+        form(CREATE_QP, 48, 32),
+        form(QUERY_QP, 8, 128),
+        form(MODIFY_QP, 112, 0),
+        form(DESTROY_QP, 8, 4),
+        form(ATTACH_MCAST, 24, 0),
+        form(DETACH_MCAST, 24, 0),
+        form(CREATE_SRQ, 24, 16),
+        form(MODIFY_SRQ, 16, 0),
+        form(QUERY_SRQ, 8, 16),
+        form(DESTROY_SRQ, 8, 4),
+    ];
+
+    pub(crate) const EXTENDED_FORMS: [Form; 4] = [
+        form(QUERY_DEVICE, 8, 184),
+        form(CREATE_CQ, 32, 16),
+        form(CREATE_QP, 52, 40),
+        form(MODIFY_QP, 112, 8),
+    ];
 }
 
 /// Bits of `attr_mask` of [`ModifyQp`].

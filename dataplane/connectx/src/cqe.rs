@@ -14,6 +14,7 @@ mod kind {
     pub(super) const RECV: u8 = 2;
     pub(super) const RECV_IMM: u8 = 3;
     pub(super) const RECV_INVALIDATE: u8 = 4;
+    pub(super) const RESIZED: u8 = 5;
     pub(super) const REQUESTER_ERROR: u8 = 13;
     pub(super) const RESPONDER_ERROR: u8 = 14;
 }
@@ -49,24 +50,16 @@ impl WorkId {
     }
 }
 
-/// The fields of an entry that are of the queues, not of the completion.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct CqeContext {
-    /// Of CQE version 1: the program's index of the queue pair; of version 0: the number of its
-    /// shared receive queue, or 0.
-    pub(crate) srqn_uidx: u32,
-    pub(crate) owner: u8,
-}
-
-/// The entry of a completion.
-pub(crate) fn encode(completion: &Completion, context: CqeContext) -> [u8; CQE_BYTES] {
+/// The entry of a completion, with owner bit 0. `srqn_uidx` is, of CQE version 1, the program's
+/// index of the queue pair; of version 0, the number of its shared receive queue, or 0.
+pub(crate) fn encode(completion: &Completion, srqn_uidx: u32) -> [u8; CQE_BYTES] {
     let mut cqe = [0; CQE_BYTES];
     let id = WorkId::from_u64(completion.id);
     let (opcode, index) = match id {
         WorkId::Send { opcode, index } => (opcode, index),
         WorkId::Recv { index } => (0, index),
     };
-    put32(&mut cqe, 32, context.srqn_uidx);
+    put32(&mut cqe, 32, srqn_uidx);
     put32(&mut cqe, 56, u32::from(opcode) << 24 | completion.qpn.0);
     cqe[60..62].copy_from_slice(&index.to_be_bytes());
     let kind = match (completion.status, id) {
@@ -84,7 +77,14 @@ pub(crate) fn encode(completion: &Completion, context: CqeContext) -> [u8; CQE_B
             }
         }
     };
-    cqe[63] = kind << 4 | context.owner;
+    cqe[63] = kind << 4;
+    cqe
+}
+
+/// The last entry in a ring that another one follows, with owner bit 0.
+pub(crate) fn resized() -> [u8; CQE_BYTES] {
+    let mut cqe = [0; CQE_BYTES];
+    cqe[63] = kind::RESIZED << 4;
     cqe
 }
 
@@ -154,14 +154,14 @@ mod tests {
     use pollux_verbs::Source;
     use pollux_wire::address::{Lid, Qpn};
 
-    const CONTEXT: CqeContext = CqeContext { srqn_uidx: 0x77, owner: 1 };
+    const SRQN_UIDX: u32 = 0x77;
 
     #[test]
     fn a_send_completes_with_its_opcode_and_index() {
         let id = WorkId::Send { opcode: opcode::SEND, index: 0x1234 }.to_u64();
         let (status, qpn) = (CompletionStatus::Success, Qpn(0x45));
-        let cqe = encode(&Completion { id, status, qpn, ..Completion::NOTHING }, CONTEXT);
-        assert_eq!((&cqe[56..64], cqe[35]), (&[0x0a, 0, 0, 0x45, 0x12, 0x34, 0, 1][..], 0x77));
+        let cqe = encode(&Completion { id, status, qpn, ..Completion::NOTHING }, SRQN_UIDX);
+        assert_eq!((&cqe[56..64], cqe[35]), (&[0x0a, 0, 0, 0x45, 0x12, 0x34, 0, 0][..], 0x77));
     }
 
     #[test]
@@ -183,17 +183,22 @@ mod tests {
             from: Some(from),
             ..Completion::NOTHING
         };
-        let cqe = encode(&completion, CONTEXT);
+        let cqe = encode(&completion, SRQN_UIDX);
         assert_eq!((cqe[17], &cqe[22..28]), (1, &[0x11, 0x22, 0x15, 0x0a, 0x0b, 0x0c][..]));
         assert_eq!((cqe[39], cqe[47], &cqe[60..62]), (2, 140, &[0, 3][..]));
-        assert_eq!(cqe[63], kind::RECV << 4 | 1);
+        assert_eq!(cqe[63], kind::RECV << 4);
+    }
+
+    #[test]
+    fn the_last_entry_of_a_ring_has_no_other_content() {
+        assert_eq!((resized()[63], resized()[..63].iter().max()), (0x50, Some(&0)));
     }
 
     #[test]
     fn an_error_has_its_syndrome() {
         let id = WorkId::Send { opcode: opcode::READ, index: 1 }.to_u64();
         let status = CompletionStatus::RemoteAccess;
-        let cqe = encode(&Completion { id, status, ..Completion::NOTHING }, CONTEXT);
+        let cqe = encode(&Completion { id, status, ..Completion::NOTHING }, SRQN_UIDX);
         assert_eq!((cqe[55], cqe[63] >> 4), (0x13, kind::REQUESTER_ERROR));
     }
 }

@@ -158,7 +158,7 @@ fn is_optional(object: u16, method: u16) -> bool {
 pub(crate) fn map(offset: u64, error: Errno) {
     const REGULAR: u64 = 0;
     // Where libmlx5 has it in the offset.
-    let kind = offset / PAGE_BYTES as u64 >> 8 & 0xff;
+    let kind = (offset / PAGE_BYTES as u64) >> 8 & 0xff;
     let Some(report) = &*REPORT else { return };
     if error == Errno::INVAL && kind != REGULAR {
         let name = MAP_KINDS.get(kind as usize).copied().unwrap_or("unknown");

@@ -7,7 +7,7 @@ use crate::wqe::{BLOCK, be32};
 use pollux_hca::MemoryRange;
 use pollux_mem::Memory;
 use pollux_mem::region::Region;
-use pollux_verbs::{Ah, Cq, LKey, Qp, QpState, QpType, Srq};
+use pollux_verbs::{Ah, Arm, Cq, LKey, Qp, QpState, QpType, Srq};
 use pollux_wire::address::Qpn;
 use rustix::mm::{MsyncFlags, msync};
 use std::collections::BTreeMap;
@@ -127,7 +127,9 @@ pub(crate) struct CqObject {
     pub(crate) ignores_overrun: bool,
     /// The last arm word of the record that was acted on.
     pub(crate) arm_seen: u32,
-    pub(crate) is_armed: bool,
+    pub(crate) armed: Option<Arm>,
+    /// Entries written when the last one was solicited or of a failed request.
+    pub(crate) last_solicited: u32,
 }
 
 #[derive(Debug)]
@@ -159,7 +161,8 @@ pub(crate) struct QpObject {
     pub(crate) send_blocks: u32,
     pub(crate) record: Record,
     pub(crate) intake: Intake,
-    pub(crate) caps: [u32; 5],
+    /// Requests and entries of each that its receive ring takes.
+    pub(crate) recv_max: [u32; 2],
     pub(crate) signals_all: bool,
 }
 

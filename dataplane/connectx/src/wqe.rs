@@ -16,7 +16,7 @@ use std::fmt;
 /// Bytes of a basic block.
 pub(crate) const BLOCK: usize = 64;
 /// Bytes of a unit, in which the length of a WQE is given.
-const UNIT: usize = 16;
+pub(crate) const UNIT: usize = 16;
 /// The longest WQE: its length field has six bits.
 pub(crate) const WQE_BYTES_MAX: usize = 63 * UNIT;
 /// Data segments that are taken of a WQE.

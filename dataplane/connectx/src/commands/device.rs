@@ -1,5 +1,6 @@
 //! Commands about the device: the context, its limits, its port.
 
+use super::queues::{COMPLETION_VECTORS, CQ_ENTRIES_MAX};
 use super::{Answer, Call, driver, errno};
 use crate::abi;
 use crate::doorbell::{PAGE_BYTES, REGISTER_BYTES, REGISTERS};
@@ -11,8 +12,12 @@ use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
 /// Counters of P_Key and Q_Key violations, automatic path migration, events of active ports, a
-/// system image GUID, and memory windows of types 1 and 2B.
-const DEVICE_CAP_FLAGS: u32 = 1 << 1 | 1 << 2 | 1 << 4 | 1 << 10 | 1 << 11 | 1 << 17 | 1 << 24;
+/// system image GUID, RNR NAKs, and memory windows of types 1 and 2B.
+const DEVICE_CAP_FLAGS: u32 =
+    1 << 1 | 1 << 2 | 1 << 4 | 1 << 10 | 1 << 11 | 1 << 12 | 1 << 17 | 1 << 24;
+
+/// The vendor's OUI; sysfs has the number of PCI.
+const MELLANOX: u32 = 0x02c9;
 
 impl<L: Link> Hca<L> {
     /// The answer to the first command of a context. `events` is the descriptor of its events.
@@ -20,7 +25,8 @@ impl<L: Link> Hca<L> {
         let asked: abi::AllocUcontextReq = driver(call.body);
         let context = self.contexts.get_mut(context).ok_or(Errno::BADF)?;
         context.cqe_version = asked.max_cqe_version.min(1);
-        let fixed = abi::GetContextResp { async_fd: events as u32, num_comp_vectors: 1 };
+        let fixed =
+            abi::GetContextResp { async_fd: events as u32, num_comp_vectors: COMPLETION_VECTORS };
         let driver = abi::AllocUcontextResp {
             qp_tab_size: 1 << 18,
             bf_reg_size: REGISTER_BYTES as u32,
@@ -38,7 +44,6 @@ impl<L: Link> Hca<L> {
             cmds_supp_uhw: 3,
             log_uar_size: PAGE_BYTES.ilog2(),
             num_uars_per_page: 1,
-            num_dyn_bfregs: 512,
             ..Default::default()
         };
         Ok(call.answer(&fixed, driver.as_bytes()))
@@ -55,7 +60,7 @@ impl<L: Link> Hca<L> {
             sys_image_guid: guid,
             max_mr_size: i64::MAX as u64,
             page_size_cap: 0xffff_f000,
-            vendor_id: 0x15b3,
+            vendor_id: MELLANOX,
             vendor_part_id: 4123,
             max_qp: limits.qps_max,
             max_qp_wr: limits.requests_max.min(32_768),
@@ -63,7 +68,7 @@ impl<L: Link> Hca<L> {
             max_sge: 30,
             max_sge_rd: 30,
             max_cq: limits.cqs_max,
-            max_cqe: (1 << 20) - 1,
+            max_cqe: CQ_ENTRIES_MAX - 1,
             max_mr: limits.regions_max,
             max_pd: limits.pds_max,
             max_qp_rd_atom: limits.responder_resources_max.into(),
@@ -89,7 +94,6 @@ impl<L: Link> Hca<L> {
         let tail = abi::ExQueryDeviceTail {
             response_length: (size_of::<abi::QueryDeviceResp>()
                 + size_of::<abi::ExQueryDeviceTail>()) as u32,
-            hca_core_clock: 1_000_000,
             device_cap_flags_ex: fixed.device_cap_flags.into(),
             ..Default::default()
         };

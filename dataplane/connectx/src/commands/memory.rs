@@ -3,12 +3,12 @@
 use super::{Answer, Call, NO_ANSWER, errno};
 use crate::abi;
 use crate::hca::{Hca, short};
-use crate::objects::{ProgramMemory, RegionObject};
+use crate::objects::{PAGE, ProgramMemory, RegionObject};
 use crate::qp_attributes::access_of_bits;
 use crate::shared_pages::SharedPages;
 use pollux_fabric::process::shared_leases::SEGMENTS_MAX;
-use pollux_hca::{Link, MemoryRange};
-use pollux_verbs::{Access, Device, Pd, RKey};
+use pollux_hca::{Link, MemoryRange, RegionChange};
+use pollux_verbs::{Access, Device, LKey, Pd, RKey};
 use rustix::io::Errno;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
@@ -33,18 +33,11 @@ impl<L: Link> Hca<L> {
     pub(super) fn reg_mr(&mut self, context: u32, call: &Call<'_>) -> Answer {
         let asked: abi::RegMr = call.only()?;
         let access = access_of(asked.access_flags)?;
-        let memory = ProgramMemory::at(asked.start, asked.length).ok_or(Errno::INVAL)?;
-        asked.hca_va.checked_add(asked.length).ok_or(Errno::INVAL)?;
-        if !memory.is_mapped() {
-            return Err(Errno::FAULT);
-        }
+        let (program, range) = mapped(asked.start, asked.length, asked.hca_va)?;
         let pages = self.shared_pages(asked.start, asked.length);
         let (memory, range) = match &pages {
-            Some(pages) => {
-                let (bytes, address) = (asked.length, asked.hca_va);
-                (&pages.memory, MemoryRange { at: 0, bytes, address })
-            }
-            None => (&memory.memory, memory.range(asked.hca_va)),
+            Some(pages) => (&pages.memory, MemoryRange { at: 0, ..range }),
+            None => (&program.memory, range),
         };
         let (pd, adapter) = (Pd(asked.pd_handle), &mut self.device.adapter);
         let region = adapter.register_range(pd, memory, range, access).map_err(errno)?;
@@ -63,6 +56,35 @@ impl<L: Link> Hca<L> {
         known.or_else(|| SharedPages::replace(start, bytes).map(Arc::new))
     }
 
+    /// Registers a region anew; it keeps its keys.
+    pub(super) fn rereg_mr(&mut self, asked: abi::ReregMr) -> Answer {
+        const TRANSLATION: u32 = 1;
+        const PD: u32 = 2;
+        const ACCESS: u32 = 4;
+        let has = |flag| asked.flags & flag != 0;
+        if asked.flags == 0 || has(TRANSLATION) && asked.start % PAGE != asked.hca_va % PAGE {
+            return Err(Errno::INVAL);
+        }
+        if has(!(TRANSLATION | PD | ACCESS)) {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let LKey(lkey) = self.regions.get(&asked.mr_handle).ok_or(Errno::INVAL)?.lkey;
+        let memory = match has(TRANSLATION) {
+            true => Some(mapped(asked.start, asked.length, asked.hca_va)?),
+            false => None,
+        };
+        let change = RegionChange {
+            pd: has(PD).then_some(Pd(asked.pd_handle)),
+            memory: memory.as_ref().map(|(memory, range)| (&memory.memory, *range)),
+            access: if has(ACCESS) { Some(access_of(asked.access_flags)?) } else { None },
+        };
+        self.device.adapter.reregister(LKey(lkey), change).map_err(errno)?;
+        if let (Some(region), true) = (self.regions.get_mut(&lkey), has(TRANSLATION)) {
+            region.pages = None;
+        }
+        Ok(abi::ReregMrResp { lkey, rkey: lkey }.as_bytes().to_vec())
+    }
+
     pub(super) fn dereg_mr(&mut self, handle: u32) -> Answer {
         let region = self.regions.get(&handle).ok_or(Errno::INVAL)?;
         self.device.deregister(region.lkey).map_err(errno)?;
@@ -72,6 +94,9 @@ impl<L: Link> Hca<L> {
 
     pub(super) fn alloc_mw(&mut self, context: u32, call: &Call<'_>) -> Answer {
         let asked: abi::AllocMw = call.only()?;
+        if !matches!(asked.mw_type, 1 | 2) {
+            return Err(Errno::INVAL);
+        }
         let window = self.device.create_window(Pd(asked.pd_handle)).map_err(errno)?;
         let RKey(key) = window.rkey;
         self.windows.insert(key, context);
@@ -90,6 +115,17 @@ impl<L: Link> Hca<L> {
         let key = self.device.adapter.window_key(RKey(handle)).ok_or(Errno::INVAL)?;
         self.device.destroy_window(key).map_err(errno)
     }
+}
+
+/// Memory of the program, which must be there, as a region at an address that it chose.
+fn mapped(start: u64, bytes: u64, address: u64) -> Result<(ProgramMemory, MemoryRange), Errno> {
+    let memory = ProgramMemory::at(start, bytes).ok_or(Errno::INVAL)?;
+    address.checked_add(bytes).ok_or(Errno::INVAL)?;
+    if !memory.is_mapped() {
+        return Err(Errno::FAULT);
+    }
+    let range = memory.range(address);
+    Ok((memory, range))
 }
 
 fn access_of(flags: u32) -> Result<Access, Errno> {

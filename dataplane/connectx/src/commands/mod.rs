@@ -8,6 +8,7 @@ mod memory;
 mod qp;
 mod queues;
 
+use crate::abi::command::Form;
 use crate::abi::{self, command};
 use crate::doorbell::DoorbellPages;
 use crate::events::EventQueue;
@@ -35,46 +36,73 @@ pub(crate) struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// Takes the bytes of a `write` apart.
+    /// Takes the bytes of a `write` apart, and checks their lengths as the kernel does.
     pub(crate) fn parse(bytes: &'a [u8]) -> Result<Self, Errno> {
         let (header, rest) = abi::CmdHdr::read_from_prefix(bytes).map_err(|_| Errno::INVAL)?;
         let number = header.command & command::NUMBER;
-        if header.command & command::EXTENDED != 0 {
-            let (extended, body) =
-                abi::ExCmdHdr::read_from_prefix(rest).map_err(|_| Errno::INVAL)?;
-            let answer_fixed = usize::from(header.out_words) * 8;
-            return Ok(Self {
-                number,
-                is_extended: true,
-                body,
-                fixed: Some(usize::from(header.in_words) * 8),
-                answer: extended.response,
-                answer_fixed,
-                answer_bytes: answer_fixed + usize::from(extended.provider_out_words) * 8,
-            });
+        let is_extended = header.command & command::EXTENDED != 0;
+        if header.command & !(command::NUMBER | command::EXTENDED) != 0 {
+            return Err(Errno::INVAL);
         }
-        let has_answer = !matches!(
-            number,
-            command::DEALLOC_PD
-                | command::DEREG_MR
-                | command::DEALLOC_MW
-                | command::MODIFY_QP
-                | command::MODIFY_SRQ
-                | command::ATTACH_MCAST
-                | command::DETACH_MCAST
-        );
-        let (answer, body) = match has_answer {
-            true => u64::read_from_prefix(rest).map_err(|_| Errno::INVAL)?,
-            false => (0, rest),
+        let forms: &[Form] = if is_extended { &command::EXTENDED_FORMS } else { &command::FORMS };
+        let form = forms.iter().find(|form| form.number == number).ok_or(Errno::OPNOTSUPP)?;
+        match is_extended {
+            true => Self::parse_extended(form, header, rest),
+            false => Self::parse_plain(form, header, bytes.len(), rest),
+        }
+    }
+
+    fn parse_plain(
+        form: &Form,
+        header: abi::CmdHdr,
+        bytes: usize,
+        rest: &'a [u8],
+    ) -> Result<Self, Errno> {
+        if usize::from(header.in_words) * 4 != bytes {
+            return Err(Errno::INVAL);
+        }
+        let (answer, body) = match form.out_bytes {
+            0 => (0, rest),
+            _ => u64::read_from_prefix(rest).map_err(|_| Errno::NOSPC)?,
         };
         let answer_bytes = usize::from(header.out_words) * 4;
-        let (is_extended, fixed, answer_fixed) = (false, None, answer_bytes);
+        if body.len() < form.in_bytes || answer_bytes < form.out_bytes {
+            return Err(Errno::NOSPC);
+        }
+        let (number, is_extended, fixed) = (form.number, false, None);
+        let answer_fixed = answer_bytes;
         Ok(Self { number, is_extended, body, fixed, answer, answer_fixed, answer_bytes })
+    }
+
+    fn parse_extended(form: &Form, header: abi::CmdHdr, rest: &'a [u8]) -> Result<Self, Errno> {
+        let (extended, body) = abi::ExCmdHdr::read_from_prefix(rest).map_err(|_| Errno::INVAL)?;
+        let fixed = usize::from(header.in_words) * 8;
+        let answer_fixed = usize::from(header.out_words) * 8;
+        let answer_bytes = answer_fixed + usize::from(extended.provider_out_words) * 8;
+        if fixed + usize::from(extended.provider_in_words) * 8 != body.len()
+            || extended.reserved != 0
+            || (extended.response == 0) != (answer_bytes == 0)
+        {
+            return Err(Errno::INVAL);
+        }
+        // The sizes of the forms need not be of full words.
+        if fixed < form.in_bytes || answer_bytes > 0 && answer_fixed < form.out_bytes {
+            return Err(Errno::NOSPC);
+        }
+        Ok(Self {
+            number: form.number,
+            is_extended: true,
+            body,
+            fixed: Some(fixed),
+            answer: extended.response,
+            answer_fixed,
+            answer_bytes,
+        })
     }
 
     /// The fixed part, and the driver's part behind it.
     fn parts<T: FromBytes>(&self) -> Result<(T, &'a [u8]), Errno> {
-        let (fixed, rest) = T::read_from_prefix(self.body).map_err(|_| Errno::INVAL)?;
+        let (fixed, rest) = T::read_from_prefix(self.body).map_err(|_| Errno::NOSPC)?;
         let driver = self.fixed.map_or(Some(rest), |fixed| self.body.get(fixed..));
         Ok((fixed, driver.ok_or(Errno::INVAL)?))
     }
@@ -191,11 +219,13 @@ impl<L: Link> Hca<L> {
             command::ALLOC_PD => self.alloc_pd(context, call),
             command::DEALLOC_PD => self.dealloc_pd(context, call.only()?),
             command::REG_MR => self.reg_mr(context, call),
+            command::REREG_MR => self.rereg_mr(call.only()?),
             command::DEREG_MR => self.dereg_mr(call.only()?),
             command::ALLOC_MW => self.alloc_mw(context, call),
             command::DEALLOC_MW => self.dealloc_mw(call.only()?),
             command::CREATE_COMP_CHANNEL => self.create_channel(context, call),
             command::CREATE_CQ => self.create_cq(context, call),
+            command::RESIZE_CQ => self.resize_cq(call),
             command::DESTROY_CQ => self.destroy_cq(call),
             command::CREATE_SRQ => self.create_srq(context, call),
             command::MODIFY_SRQ => self.modify_srq(call.only()?),
@@ -222,4 +252,77 @@ impl<L: Link> Hca<L> {
 fn ring(address: u64, bytes: usize) -> Result<ProgramMemory, Errno> {
     let ring = ProgramMemory::at(address, bytes as u64).ok_or(Errno::INVAL)?;
     if ring.is_mapped() { Ok(ring) } else { Err(Errno::FAULT) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As libmlx5 44 writes them: a queue of 2 entries of 64 bytes at 0x22de_0000.
+    const RESIZE_CQ: &str = "130000000a000200 d81d29a8fd7f0000 01000000 01000000 \
+        0000de2200000000 4000 0000 00000000";
+    /// A change of access.
+    const REREG_MR: &str = "0b0000000e000200 481d29a8fd7f0000 03020000 04000000 \
+        0000000000000000 0000000000000000 0000000000000000 00000000 03000000";
+    /// A queue of 16 entries that may overrun.
+    const CREATE_CQ_EX: &str = "1200008004000200 901829a8fd7f0000 0400 0100 00000000 \
+        d0c0e42200000000 0f000000 00000000 ffffffff 00000000 02000000 00000000 \
+        00d0ea2200000000 00a0e02200000000 40000000 00000000 0000000000000000";
+
+    fn bytes(digits: &str) -> Vec<u8> {
+        let digits: Vec<_> = digits.bytes().filter(|c| !c.is_ascii_whitespace()).collect();
+        let byte = |pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+        digits.chunks(2).map(byte).collect()
+    }
+
+    #[test]
+    fn commands_of_libmlx5_have_their_parts() {
+        let resize = bytes(RESIZE_CQ);
+        let call = Call::parse(&resize).unwrap();
+        assert_eq!((call.number, call.answer_bytes), (command::RESIZE_CQ, 8));
+        assert_eq!(call.answer, 0x7ffd_a829_1dd8);
+        let (asked, part): (abi::ResizeCq, _) = call.parts().unwrap();
+        let own: abi::ResizeCqDriver = driver(part);
+        assert_eq!((asked.cq_handle, asked.cqe), (1, 1));
+        assert_eq!((own.buf_addr, own.cqe_size), (0x22de_0000, 64));
+
+        let rereg = bytes(REREG_MR);
+        let asked: abi::ReregMr = Call::parse(&rereg).unwrap().only().unwrap();
+        assert_eq!((asked.mr_handle, asked.flags, asked.access_flags), (0x203, 4, 3));
+
+        let create = bytes(CREATE_CQ_EX);
+        let call = Call::parse(&create).unwrap();
+        assert_eq!((call.is_extended, call.answer_fixed, call.answer_bytes), (true, 16, 24));
+        let (asked, part): (abi::ExCreateCq, _) = call.parts().unwrap();
+        let own: abi::CreateCqDriver = driver(part);
+        assert_eq!((asked.cqe, asked.comp_channel, asked.flags), (15, -1, 2));
+        assert_eq!((own.buf_addr, own.cqe_size), (0x22ea_d000, 64));
+    }
+
+    #[test]
+    fn a_command_of_another_length_is_refused_as_by_the_kernel() {
+        let parse = |bytes: &[u8]| Call::parse(bytes).map(|_| ());
+        for good in [RESIZE_CQ, REREG_MR, CREATE_CQ_EX].map(bytes) {
+            assert_eq!(parse(&good), Ok(()));
+            assert_eq!(parse(&good[..good.len() - 8]), Err(Errno::INVAL));
+            assert_eq!(parse(&good[..6]), Err(Errno::INVAL));
+        }
+        // The header agrees with the length, and the fixed part is too short.
+        let mut short = bytes(REREG_MR)[..48].to_vec();
+        short[4] = 12;
+        assert_eq!(parse(&short), Err(Errno::NOSPC));
+        let mut no_answer = bytes(RESIZE_CQ);
+        no_answer[6] = 1;
+        assert_eq!(parse(&no_answer), Err(Errno::NOSPC));
+        let mut flags = bytes(RESIZE_CQ);
+        flags[1] = 1;
+        assert_eq!(parse(&flags), Err(Errno::INVAL));
+        // An extended command that only has a plain form.
+        let mut extended = bytes(CREATE_CQ_EX);
+        extended[0] = 0x13;
+        assert_eq!(parse(&extended), Err(Errno::OPNOTSUPP));
+        let mut nowhere = bytes(CREATE_CQ_EX);
+        nowhere[8..16].fill(0);
+        assert_eq!(parse(&nowhere), Err(Errno::INVAL));
+    }
 }

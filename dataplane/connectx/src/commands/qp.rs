@@ -6,7 +6,7 @@ use crate::doorbell::{REGISTERS, bfreg_index};
 use crate::hca::{Hca, RecvRing};
 use crate::objects::{Intake, ProgramMemory, QpObject, Record};
 use crate::qp_attributes::{change_of, response_of};
-use crate::wqe::{BLOCK, SGES_MAX};
+use crate::wqe::{BLOCK, SGES_MAX, UNIT};
 use pollux_hca::Link;
 use pollux_verbs::{Access, Device, LKey, Pd, Qp, QpInit, QpType};
 use pollux_wire::address::{Gid, Lid, Qpn};
@@ -17,6 +17,7 @@ impl<L: Link> Hca<L> {
     pub(super) fn create_qp(&mut self, context: u32, call: &Call<'_>) -> Answer {
         let (asked, part): (abi::CreateQp, _) = call.parts()?;
         let own: abi::CreateQpDriver = driver(part);
+        check_flags(call, own.flags)?;
         let init = self.qp_init(&asked, &own)?;
         let rings = Rings::of(&own, init.srq.is_some())?;
         let record = Record::at(own.db_addr).ok_or(Errno::INVAL)?;
@@ -30,7 +31,9 @@ impl<L: Link> Hca<L> {
         }
         let qp = created.map_err(errno)?;
         let qpn = self.device.qpn(qp).map_err(errno)?;
+        let mut recv_max = [0; 2];
         if let Some(ring) = rings.recv {
+            recv_max = [own.rq_wqe_count, (1 << own.rq_wqe_shift) / UNIT as u32];
             let (slots, slot_bytes) = (own.rq_wqe_count, 1 << own.rq_wqe_shift);
             let ring = RecvRing { ring, record: record.clone(), slots, slot_bytes, taken: 0 };
             self.device.adapter.set_recv_source(qp, Box::new(ring));
@@ -56,13 +59,7 @@ impl<L: Link> Hca<L> {
             send_blocks: own.sq_wqe_count,
             record,
             intake: Intake::Reset,
-            caps: [
-                asked.max_send_wr,
-                asked.max_recv_wr,
-                asked.max_send_sge,
-                asked.max_recv_sge,
-                asked.max_inline_data,
-            ],
+            recv_max,
             signals_all: asked.sq_sig_all != 0,
         };
         let number = self.qps.insert(object).map_err(|_| Errno::NOMEM)?;
@@ -139,10 +136,8 @@ impl<L: Link> Hca<L> {
         let qp = self.qps.get(number).ok_or(Errno::INVAL)?;
         let (state, attributes) = self.device.query_qp(qp.qp).map_err(errno)?;
         let mut answer = response_of(state, &attributes);
-        let [max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data] = qp.caps;
-        (answer.max_send_wr, answer.max_recv_wr) = (max_send_wr, max_recv_wr);
-        (answer.max_send_sge, answer.max_recv_sge) = (max_send_sge, max_recv_sge);
-        answer.max_inline_data = max_inline_data;
+        // The library knows itself what may be posted to its send ring.
+        [answer.max_recv_wr, answer.max_recv_sge] = qp.recv_max;
         answer.sq_sig_all = qp.signals_all.into();
         Ok(answer.as_bytes().to_vec())
     }
@@ -179,6 +174,24 @@ impl<L: Link> Hca<L> {
     }
 }
 
+/// Of the flags of an extended command none is supported, and of the driver's those about scatter
+/// to CQE.
+fn check_flags(call: &Call<'_>, driver_flags: u32) -> Result<(), Errno> {
+    const INDIRECTION_TABLE: u32 = 1;
+    const SCATTER_TO_CQE: u32 = 1 << 1 | 1 << 8;
+    const KNOWN: u32 = 0xfff;
+    let tail = call.body.get(size_of::<abi::CreateQp>()..call.fixed.unwrap_or(0));
+    let tail: abi::ExCreateQpTail = driver(tail.unwrap_or_default());
+    if tail.comp_mask & !INDIRECTION_TABLE != 0 || driver_flags & !KNOWN != 0 {
+        return Err(Errno::INVAL);
+    }
+    let is_plain = tail.comp_mask == 0 && tail.create_flags == 0;
+    match is_plain && driver_flags & !SCATTER_TO_CQE == 0 {
+        true => Ok(()),
+        false => Err(Errno::OPNOTSUPP),
+    }
+}
+
 /// The rings of a queue pair, in one buffer of the program: receives, then sends.
 struct Rings {
     send: Option<ProgramMemory>,
@@ -187,13 +200,9 @@ struct Rings {
 
 impl Rings {
     fn of(own: &abi::CreateQpDriver, has_srq: bool) -> Result<Self, Errno> {
-        const SIGNATURE: u32 = 1;
         let is_count = |count: u32| count == 0 || count.is_power_of_two() && count <= 32_768;
         if !is_count(own.sq_wqe_count) || !is_count(own.rq_wqe_count) || own.rq_wqe_shift > 16 {
             return Err(Errno::INVAL);
-        }
-        if own.flags & SIGNATURE != 0 {
-            return Err(Errno::OPNOTSUPP);
         }
         let recv_bytes = (own.rq_wqe_count as usize) << own.rq_wqe_shift;
         let send_bytes = own.sq_wqe_count as usize * BLOCK;

@@ -2,9 +2,11 @@
 
 use super::{Answer, Call, NO_ANSWER, driver, errno, ring};
 use crate::abi;
+use crate::cqe::resized;
 use crate::events::EventQueue;
+use crate::hca::completions::{put, waiting};
 use crate::hca::{Hca, SrqRing, short};
-use crate::objects::{CqObject, QpObject, Record, SrqObject};
+use crate::objects::{CqObject, ProgramMemory, QpObject, Record, SrqObject};
 use pollux_hca::Link;
 use pollux_verbs::{Device, Pd};
 use rustix::io::Errno;
@@ -23,13 +25,14 @@ impl<L: Link> Hca<L> {
     pub(super) fn create_cq(&mut self, context: u32, call: &Call<'_>) -> Answer {
         let (asked, flags, part) = create_cq_parts(call)?;
         let own: abi::CreateCqDriver = driver(part);
-        let entries = asked.cqe.wrapping_add(1);
-        let is_size = matches!(own.cqe_size, 64 | 128);
-        if !entries.is_power_of_two() || entries > 1 << 20 || !is_size || own.cqe_comp_en != 0 {
+        if asked.comp_vector >= COMPLETION_VECTORS {
             return Err(Errno::INVAL);
         }
-        let entry_bytes = own.cqe_size as usize;
-        let ring = ring(own.buf_addr, entries as usize * entry_bytes)?;
+        if own.cqe_comp_en != 0 || own.flags & !UAR_PAGE_INDEX != 0 || flags & !IGNORE_OVERRUN != 0
+        {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let (entries, entry_bytes, ring) = cq_ring(asked.cqe, own.cqe_size, own.buf_addr)?;
         let record = Record::at(own.db_addr).ok_or(Errno::INVAL)?;
         let channel = (asked.comp_channel >= 0).then_some(asked.comp_channel);
         let channels = &self.contexts.get(context).ok_or(Errno::BADF)?.channels;
@@ -50,12 +53,38 @@ impl<L: Link> Hca<L> {
             is_dead: false,
             ignores_overrun: flags & IGNORE_OVERRUN != 0,
             arm_seen: 0,
-            is_armed: false,
+            armed: None,
+            last_solicited: 0,
         };
         let number = self.cqs.insert(object).map_err(|_| Errno::NOMEM)?;
         self.cq_numbers.push(number);
         let answer = abi::CreateCqResp { cq_handle: number, cqe: asked.cqe };
         Ok(call.answer(&answer, [short(number), 0].as_bytes()))
+    }
+
+    /// Moves a queue to another ring. The last entry in the old ring is one that says so; libmlx5
+    /// copies those before it, each by an index further, as that one takes an index of its own.
+    pub(super) fn resize_cq(&mut self, call: &Call<'_>) -> Answer {
+        let (asked, part): (abi::ResizeCq, _) = call.parts()?;
+        let own: abi::ResizeCqDriver = driver(part);
+        // What has completed is in the old ring.
+        self.turn();
+        let cq = self.cqs.get_mut(asked.cq_handle).ok_or(Errno::INVAL)?;
+        let answer = abi::ResizeCqResp { cqe: asked.cqe, reserved: 0 };
+        let answer = call.answer(&answer, &[]);
+        if asked.cqe == cq.entries - 1 {
+            return Ok(answer);
+        }
+        let (entries, entry_bytes, ring) = cq_ring(asked.cqe, own.cqe_size.into(), own.buf_addr)?;
+        let waiting = waiting(cq);
+        if entry_bytes != cq.entry_bytes || waiting >= entries.min(cq.entries) {
+            return Err(Errno::INVAL);
+        }
+        self.device.adapter.resize_cq(cq.cq, entries).map_err(errno)?;
+        put(cq, resized());
+        cq.last_solicited = cq.last_solicited.wrapping_add(1);
+        (cq.ring, cq.entries) = (ring, entries);
+        Ok(answer)
     }
 
     pub(super) fn destroy_cq(&mut self, call: &Call<'_>) -> Answer {
@@ -144,7 +173,25 @@ impl<L: Link> Hca<L> {
     }
 }
 
+/// Completion vectors of a context: the number is part of the answer to its first command.
+pub(super) const COMPLETION_VECTORS: u32 = 1;
+/// Entries of a completion queue, at most.
+pub(super) const CQ_ENTRIES_MAX: u32 = 1 << 20;
+
 const IGNORE_OVERRUN: u32 = 1 << 1;
+/// A flag of the driver's part: the page of doorbells is named, of which there is one.
+const UAR_PAGE_INDEX: u16 = 1 << 1;
+
+/// A ring of `cqe + 1` entries: their number, the bytes of each, and the memory.
+fn cq_ring(cqe: u32, entry_bytes: u32, address: u64) -> Result<(u32, usize, ProgramMemory), Errno> {
+    let entries = cqe.wrapping_add(1);
+    let is_size = matches!(entry_bytes, 64 | 128);
+    if !entries.is_power_of_two() || entries > CQ_ENTRIES_MAX || !is_size {
+        return Err(Errno::INVAL);
+    }
+    let bytes = entry_bytes as usize;
+    Ok((entries, bytes, ring(address, entries as usize * bytes)?))
+}
 
 /// The plain or the extended form of `create_cq`: its fixed part, its flags, the driver's part.
 fn create_cq_parts<'a>(call: &Call<'a>) -> Result<(abi::CreateCq, u32, &'a [u8]), Errno> {
@@ -153,6 +200,9 @@ fn create_cq_parts<'a>(call: &Call<'a>) -> Result<(abi::CreateCq, u32, &'a [u8])
         return Ok((asked, 0, part));
     }
     let (asked, part): (abi::ExCreateCq, _) = call.parts()?;
+    if asked.comp_mask != 0 || asked.reserved != 0 {
+        return Err(Errno::INVAL);
+    }
     let abi::ExCreateCq { user_handle, cqe, comp_vector, comp_channel, flags, .. } = asked;
     let plain = abi::CreateCq { user_handle, cqe, comp_vector, comp_channel, reserved: 0 };
     Ok((plain, flags, part))

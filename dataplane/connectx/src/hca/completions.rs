@@ -1,33 +1,53 @@
 //! Completions, written into the program's rings, and the notifications that it asked for.
 
 use super::{Hca, async_events, short};
-use crate::cqe::{CqeContext, WorkId, encode};
+use crate::cqe::{CQE_BYTES, WorkId, encode};
+use crate::objects::CqObject;
 use pollux_hca::Link;
-use pollux_verbs::Completion;
+use pollux_verbs::{Arm, Completion};
 use std::sync::atomic::{Ordering, fence};
 
 impl<L: Link> Hca<L> {
     pub(super) fn move_completions(&mut self) -> bool {
         let mut any = false;
-        let mut completions = std::mem::take(&mut self.completions);
         for index in 0..self.cq_numbers.len() {
-            let number = self.cq_numbers[index];
-            let Some(cq) = self.cqs.get(number).map(|cq| cq.cq) else { continue };
-            // The adapter's progress is made once in a turn, not by each poll.
-            while let Ok(count @ 1..) = self.device.adapter.poll(cq, &mut completions) {
-                completions[..count].iter().for_each(|one| self.write_completion(number, one));
-                any = true;
-            }
+            any |= self.move_completions_of(self.cq_numbers[index]);
         }
-        self.completions = completions;
         any
     }
 
+    fn move_completions_of(&mut self, number: u32) -> bool {
+        let Some(cq) = self.cqs.get(number).map(|cq| cq.cq) else { return false };
+        let (mut any, mut is_solicited) = (false, false);
+        let mut completions = std::mem::take(&mut self.completions);
+        // The adapter's progress is made once in a turn, not by each poll.
+        while let Ok(count @ 1..) = self.device.adapter.poll(cq, &mut completions) {
+            // Of those just polled, the last one has number 0.
+            let last = self.device.adapter.last_solicited(cq);
+            let last = last.and_then(|last| count.checked_add_signed(last));
+            for (nth, completion) in completions[..count].iter().enumerate() {
+                let is_last = last == Some(nth + 1);
+                self.write(number, completion, is_last);
+                is_solicited |= is_last;
+            }
+            any = true;
+        }
+        self.completions = completions;
+        if any {
+            self.notify(number, is_solicited);
+        }
+        any
+    }
+
+    /// Writes the completion of a request that the adapter did not get.
     pub(super) fn write_completion(&mut self, number: u32, completion: &Completion) {
+        self.write(number, completion, true);
+        self.notify(number, true);
+    }
+
+    fn write(&mut self, number: u32, completion: &Completion, is_solicited: bool) {
         let Some(cq) = self.cqs.get_mut(number).filter(|cq| !cq.is_dead) else { return };
-        let consumed = cq.record.word(0);
-        let waiting = cq.produced.wrapping_sub(consumed) & 0xff_ffff;
-        if waiting >= cq.entries && !cq.ignores_overrun {
+        if waiting(cq) >= cq.entries && !cq.ignores_overrun {
             cq.is_dead = true;
             let (context, handle) = (cq.context, cq.user_handle);
             return self.send_event(context, handle, async_events::CQ_ERR);
@@ -40,26 +60,23 @@ impl<L: Link> Hca<L> {
         let is_recv = matches!(WorkId::from_u64(completion.id), WorkId::Recv { .. });
         let srqn = if is_recv { qp.srq.map_or(0, short) } else { 0 };
         let srqn_uidx = if version == 0 { srqn } else { qp.user_index } & 0xff_ffff;
-        let owner = u8::from(cq.produced & cq.entries != 0);
-        let cqe = encode(completion, CqeContext { srqn_uidx, owner });
-        let slot = (cq.produced & (cq.entries - 1)) as usize;
-        let at = (slot + 1) * cq.entry_bytes - cqe.len();
-        let (body, last) = cqe.split_at(56);
-        let is_body_written = cq.ring.write(at, body);
-        // The word with the owner bit is written last, and at once.
-        fence(Ordering::Release);
-        let is_written = is_body_written && cq.ring.write(at + 56, last);
-        debug_assert!(is_written, "the ring holds its entries, as `create_cq` checked");
-        cq.produced = cq.produced.wrapping_add(1);
-        if cq.is_armed {
+        put(cq, encode(completion, srqn_uidx));
+        if is_solicited {
+            cq.last_solicited = cq.produced;
+        }
+    }
+
+    /// Notifies the program that waits for a completion like one of those just written.
+    fn notify(&mut self, number: u32, is_solicited: bool) {
+        let armed = self.cqs.get(number).and_then(|cq| cq.armed);
+        if armed == Some(Arm::Any) || armed == Some(Arm::Solicited) && is_solicited {
             self.fire(number);
         }
     }
 
-    /// Notifies the program that waits for a completion.
     fn fire(&mut self, number: u32) {
         let Some(cq) = self.cqs.get_mut(number) else { return };
-        cq.is_armed = false;
+        cq.armed = None;
         let (handle, channel) = (cq.user_handle, cq.channel);
         let context = self.contexts.get_mut(cq.context);
         let queue = channel.and_then(|fd| context.and_then(|one| one.channels.get_mut(&fd)));
@@ -70,7 +87,7 @@ impl<L: Link> Hca<L> {
 
     /// Whether the program waits for a notification.
     pub(crate) fn is_armed(&self) -> bool {
-        self.cqs.iter().any(|(_, cq)| cq.is_armed)
+        self.cqs.iter().any(|(_, cq)| cq.armed.is_some())
     }
 
     /// Arms the completion queues that the program asked to be notified of. The store names one;
@@ -98,11 +115,41 @@ impl<L: Link> Hca<L> {
     }
 
     fn arm(&mut self, number: u32, word: u32) {
+        const SOLICITED_ONLY: u32 = 1 << 24;
+        // What the adapter has completed precedes the arm.
+        self.move_completions_of(number);
         let Some(cq) = self.cqs.get_mut(number) else { return };
-        cq.is_armed = true;
         // The program may have seen fewer completions than there are.
-        if cq.produced.wrapping_sub(word) & 0xff_ffff != 0 {
+        let unseen = cq.produced.wrapping_sub(word) & 0xff_ffff;
+        let (arm, ago) = match word & SOLICITED_ONLY {
+            0 => (Arm::Any, 0),
+            _ => (Arm::Solicited, cq.produced.wrapping_sub(cq.last_solicited)),
+        };
+        // An arm for all is not replaced by one for fewer (IBA 11.4.2.2).
+        if cq.armed != Some(Arm::Any) {
+            cq.armed = Some(arm);
+        }
+        if ago < unseen {
             self.fire(number);
         }
     }
+}
+
+/// Entries that the program has not taken, as its record says.
+pub(crate) fn waiting(cq: &CqObject) -> u32 {
+    cq.produced.wrapping_sub(cq.record.word(0)) & 0xff_ffff
+}
+
+/// Writes the next entry of a ring, in the program's lap.
+pub(crate) fn put(cq: &mut CqObject, mut cqe: [u8; CQE_BYTES]) {
+    cqe[CQE_BYTES - 1] |= u8::from(cq.produced & cq.entries != 0);
+    let slot = (cq.produced & (cq.entries - 1)) as usize;
+    let at = (slot + 1) * cq.entry_bytes - cqe.len();
+    let (body, last) = cqe.split_at(56);
+    let is_body_written = cq.ring.write(at, body);
+    // The word with the owner bit is written last, and at once.
+    fence(Ordering::Release);
+    let is_written = is_body_written && cq.ring.write(at + 56, last);
+    debug_assert!(is_written, "the ring holds its entries, as `create_cq` checked");
+    cq.produced = cq.produced.wrapping_add(1);
 }

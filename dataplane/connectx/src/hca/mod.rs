@@ -6,7 +6,7 @@
 //! a WQE names a new path.
 
 mod async_events;
-mod completions;
+pub(crate) mod completions;
 mod receives;
 mod sends;
 
