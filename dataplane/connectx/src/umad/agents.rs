@@ -497,7 +497,9 @@ mod tests {
         let mut count = 0;
         loop {
             let before = count;
-            for (from, to, lid) in [(&mut *one, &mut *two, 1), (&mut *two, &mut *one, 2)] {
+            for lid in [1, 2] {
+                let (from, to) =
+                    if lid == 1 { (&mut *one, &mut *two) } else { (&mut *two, &mut *one) };
                 while let Some(AgentMessage::Mad(mad)) = from.poll_transmit() {
                     assert_eq!((mad.agent, u32::from(mad.lid.0)), (lid, 3 - lid));
                     to.handle(now, &AgentMad { agent: 3 - lid, lid: Lid(lid as u16), ..mad });
