@@ -1,7 +1,7 @@
 //! Children of fork(2), which have a copy of the memory but not the adapter's thread.
 //!
-//! The functions that libc calls around a fork leave the adapter and the agents to the parent (`process`,
-//! `umad`).
+//! The functions that libc calls around a fork leave the adapter and the agents to the parent
+//! (`process`, `umad`).
 //! posix_spawn(3) and vfork(2) call none of them, and need none: their children execute a program,
 //! which finds no descriptor of this library.
 

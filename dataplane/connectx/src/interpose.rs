@@ -3,6 +3,7 @@
 //! Each of them answers for the device and passes everything else on. The device is recognized by
 //! its path or by its descriptor, without a lock.
 
+use crate::fork::watch_forks;
 use crate::verbs_table::{self, Context};
 use crate::{missing, process, sysfs, umad};
 use libc::{FILE, c_char, c_int, c_ulong, c_void, mode_t, off_t, size_t, ssize_t};
@@ -106,6 +107,7 @@ impl DeviceFile {
     }
 
     fn open(self, flags: c_int) -> c_int {
+        watch_forks();
         let opened = match self {
             Self::Verbs => process::open(),
             Self::Umad => umad::open(flags & libc::O_NONBLOCK != 0),

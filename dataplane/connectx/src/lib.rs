@@ -9,10 +9,11 @@
 //! card would have kept the pages.
 //!
 //! Read in this order: `wqe` and `cqe` are formats, `doorbell` the pages and records,
-//! `doorbell_watch` the sleep at them; `objects` is
-//! what a program has made, `events` how it is notified, `hca` the adapter; `abi` and `commands`
+//! `doorbell_watch` the sleep at them; `objects` is what a program has made, `shared_pages` its
+//! memory that peers can map, `events` how it is notified, `hca` the adapter; `abi` and `commands`
 //! are the kernel's part, with `qp_attributes`; `process` is the thread and its lock, with `fork`,
-//! `signals` and `panics`; `umad` are management datagrams, `sysfs` the paths of devices;
+//! `signals` and `panics`; `umad` are management datagrams, `sysfs` the paths of devices, `fd_set`
+//! the descriptors of both;
 //! `interpose` the functions of libc that the program calls here first, `verbs_table` those of
 //! libibverbs; `missing` reports what is not there.
 

@@ -166,7 +166,8 @@ pub(crate) struct QpObject {
     pub(crate) signals_all: bool,
 }
 
-/// How far the send ring of a queue pair was taken: the index of the next block, which wraps around.
+/// How far the send ring of a queue pair was taken: the index of the next block, which wraps
+/// around.
 ///
 /// ```text
 ///            modified to another state          doorbell

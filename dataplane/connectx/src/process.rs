@@ -5,7 +5,6 @@ use crate::abi::command;
 use crate::commands::Call;
 use crate::doorbell::PAGE_BYTES;
 use crate::doorbell_watch::DoorbellWatch;
-use crate::fork::watch_forks;
 use crate::hca::Hca;
 use crate::panics::end_program_at_panic;
 use crate::signals::without_signals;
@@ -148,7 +147,6 @@ pub(crate) fn open() -> Result<RawFd, Errno> {
     let state = &mut *state;
     if state.hca.is_none() {
         end_program_at_panic();
-        watch_forks();
         let hca = open_adapter()?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let wake = Arc::new(eventfd(0, flags)?);

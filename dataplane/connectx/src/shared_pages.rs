@@ -15,11 +15,12 @@
 //! thread that stores waits until they were replaced. Between the protection and its end nothing
 //! may be allocated here, since the waiting thread may have the allocator's lock.
 //!
-//! What differs from private memory meanwhile: a child of fork(2) sees what its parent writes there.
-//! So only regions of complete pages are shared, which have nothing of the program beside them.
+//! What differs from private memory meanwhile: a child of fork(2) sees what its parent writes
+//! there. So only regions of complete pages are shared, which have nothing of the program beside
+//! them.
 
+use crate::doorbell::PAGE_BYTES;
 use crate::doorbell_watch::DoorbellWatch;
-use crate::objects::PAGE;
 use pollux_mem::{Memory, Segment};
 use rustix::fs::fstat;
 use rustix::mm::{Advice, madvise};
@@ -43,7 +44,7 @@ impl SharedPages {
     /// Replaces private pages of the program; `None` if they stay as they are.
     pub(crate) fn replace(start: u64, bytes: u64) -> Option<Self> {
         let is_size = (SHARED_BYTES_MIN..=SHARED_BYTES_MAX).contains(&bytes);
-        if !is_size || !(start | bytes).is_multiple_of(PAGE) {
+        if !is_size || !(start | bytes).is_multiple_of(PAGE_BYTES as u64) {
             return None;
         }
         let bytes = bytes as usize;

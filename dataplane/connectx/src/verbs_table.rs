@@ -1,14 +1,14 @@
 //! The program's own calls of post, poll and arm, in which the adapter takes its turns.
 //!
-//! Why: a program that polls keeps a core busy. With its adapter on a thread beside it, two programs
-//! need four cores, and each message waits twice for another core. So a program that polls drives
-//! the adapter itself, and the thread sleeps meanwhile ([`process::take_turn`]).
+//! Why: a program that polls keeps a core busy. With its adapter on a thread beside it, two
+//! programs need four cores, and each message waits twice for another core. So a program that polls
+//! drives the adapter itself, and the thread sleeps meanwhile ([`process::take_turn`]).
 //!
 //! `ibv_poll_cq` and the like are inline in programs: they call functions of a table in their
-//! context (`struct ibv_context_ops`, a part of the library's ABI). After a device was opened, three
-//! of its functions are replaced by those here, which call the replaced ones and then take a turn.
-//! Programs that read their completion queues by other ways (`ibv_start_poll`, libmlx5's direct
-//! access) are served by the thread.
+//! context (`struct ibv_context_ops`, a part of the library's ABI). After a device was opened,
+//! three of its functions are replaced by those here, which call the replaced ones and then take a
+//! turn. Programs that read their completion queues by other ways (`ibv_start_poll`, libmlx5's
+//! direct access) are served by the thread.
 
 use crate::process;
 use std::ffi::{c_int, c_void};

@@ -1,15 +1,15 @@
 //! Programs that fork.
 //!
 //! Programs of Debian, and this one: a test starts its own executable, preloaded, to run one of the
-//! functions whose names begin with `child_`. These use the device by the kernel's commands, since
-//! no program of Debian forks with the device open.
+//! functions whose names begin with `child_`, which do nothing otherwise. These use the device by
+//! the kernel's commands, since no program of Debian forks with the device open.
 #![allow(unsafe_code, reason = "fork, and the doorbell pages of the device")]
 #![expect(clippy::disallowed_methods, reason = "other programs are waited for, and it names them")]
 
 mod common;
 mod raw;
 
-use common::{Hosts, finish};
+use common::{Hosts, finish, is_program};
 use raw::RawDevice;
 use std::process::Command;
 
@@ -21,7 +21,7 @@ const EXIT_MAX_SECONDS: u32 = 60;
 fn run_child(name: &str) {
     let hosts = Hosts::new();
     let own = std::env::current_exe().unwrap();
-    let arguments = ["--exact", name, "--ignored", "--nocapture"];
+    let arguments = ["--exact", name, "--nocapture"];
     let (success, output) = finish(name, hosts.start(0, own.to_str().unwrap(), &arguments));
     assert!(success && output.contains("1 passed"), "{output}");
 }
@@ -47,8 +47,10 @@ fn fork(child: impl FnOnce() -> i32) -> Option<i32> {
 }
 
 #[test]
-#[ignore = "a program for the device, which another test starts"]
 fn child_forks_with_the_device_open() {
+    if !is_program() {
+        return;
+    }
     let mut device = RawDevice::open().unwrap();
     let (first, second) = (device.qp(), device.qp());
     assert!(first.takes_a_doorbell(), "before the fork");
@@ -76,8 +78,10 @@ fn a_child_of_fork_has_an_adapter_of_its_own_and_harms_its_parent_in_nothing() {
 }
 
 #[test]
-#[ignore = "a program for the device, which another test starts"]
 fn child_forks_while_threads_use_the_device() {
+    if !is_program() {
+        return;
+    }
     const FORKS: u32 = 100;
     let device = RawDevice::open().unwrap();
     let is_over = std::sync::atomic::AtomicBool::new(false);
@@ -110,8 +114,10 @@ fn a_fork_at_any_instant_leaves_no_lock_behind() {
 }
 
 #[test]
-#[ignore = "a program for the device, which another test starts"]
 fn child_executes_programs_with_the_device_open() {
+    if !is_program() {
+        return;
+    }
     let mut device = RawDevice::open().unwrap();
     let qp = device.qp();
     let output = |program: &str, arguments: &[&str]| {
@@ -120,7 +126,8 @@ fn child_executes_programs_with_the_device_open() {
     };
     let port = output("ibv_devinfo", &[]);
     assert!(port.contains("PORT_ACTIVE"), "{port}");
-    // No descriptor of the device is inherited: files in memory, sockets, and others without a name.
+    // No descriptor of the device is inherited: files in memory, sockets, and others without a
+    // name.
     let open = output("ls", &["-l", "/proc/self/fd"]);
     for kind in ["memfd", "socket", "anon_inode"] {
         assert!(!open.contains(kind), "{open}");

@@ -201,6 +201,12 @@ impl Common {
         work
     }
 
+    pub(crate) fn fetch(&mut self) -> bool {
+        let count_max = self.init.recv_requests_max as usize;
+        self.state != QpState::Reset
+            && RecvWork::fetch(&mut self.source, &mut self.receives, count_max)
+    }
+
     /// Returns an unused receive to the front of its queue.
     pub(crate) fn give_back_recv(&mut self, shared: &mut Shared, work: RecvWork) {
         match self.init.srq.and_then(|srq| shared.srqs.get_mut(srq.0)) {

@@ -10,6 +10,7 @@
 //!    `responder` are the halves on a connection, each with its fast path; `migration` is APM,
 //!    `datagram` the other service;
 //! 3. `memory`, `queue` and `qpn`: regions, queues and numbers; `verbs` and `posting`: the verbs;
+//!    [`recv_source`]: receives that are posted without a call;
 //! 4. [`port`] has the settings of the subnet manager, [`violation`] reports of wrong keys to it;
 //! 5. [`message_bypass`] defines delivery without packets, [`frame`] packets and messages on a
 //!    link, [`head`] the head of every frame, [`lease`] the memory that peers may read for

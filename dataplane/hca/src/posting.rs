@@ -1,13 +1,14 @@
 //! The verbs that post requests (IBA 11.4).
 
 use super::Adapter;
-use super::queue::{Entries, RecvWork};
+use super::queue::RecvWork;
+use crate::recv_source::RecvSource;
 use crate::sink::FrameSink;
 use pollux_verbs::time::Time;
 use pollux_verbs::work::SendOp;
 use pollux_verbs::{
-    AddressVector, CompletionStatus, Data, PostError, PostRefusal, Qp, QpState, RecvRequest,
-    SendRequest, Srq, check,
+    AddressVector, CompletionStatus, PostError, PostRefusal, Qp, QpState, RecvRequest, SendRequest,
+    Srq, check,
 };
 
 impl Adapter {
@@ -104,7 +105,7 @@ impl Adapter {
         if common.receives.len() >= common.init.recv_requests_max as usize {
             return Err(PostRefusal::Full);
         }
-        let work = recv_work(request);
+        let work = RecvWork::of(request);
         if common.state == QpState::Err {
             let status = CompletionStatus::Flushed;
             common.complete_recv(&mut self.shared, &work, status);
@@ -129,13 +130,27 @@ impl Adapter {
             if queue.requests.len() >= queue.requests_max {
                 return Err(refused(PostRefusal::Full));
             }
-            queue.requests.push_back(recv_work(request));
+            queue.requests.push_back(RecvWork::of(request));
         }
         Ok(())
     }
-}
 
-pub(crate) fn recv_work(request: &RecvRequest<'_>) -> RecvWork {
-    let bytes = Data::Sges(request.sges).bytes();
-    RecvWork { id: request.id, entries: Entries::of(request.sges), bytes }
+    /// Sets where the receives of a queue pair are posted.
+    pub fn set_recv_source(&mut self, qp: Qp, source: Box<dyn RecvSource>) {
+        if let Some(qp) = self.qps.get_mut(qp.0) {
+            qp.common.source = Some(source);
+        }
+    }
+
+    pub fn set_srq_source(&mut self, srq: Srq, source: Box<dyn RecvSource>) {
+        if let Some(queue) = self.shared.srqs.get_mut(srq.0) {
+            queue.source = Some(source);
+        }
+    }
+
+    /// Flushes receives that were posted to a queue pair in error; returns whether there were any.
+    pub fn flush_receives(&mut self, qp: Qp) -> bool {
+        let failed = self.qps.get_mut(qp.0).filter(|qp| qp.common.state == QpState::Err);
+        failed.is_some_and(|qp| qp.flush_receives(&mut self.shared))
+    }
 }

@@ -3,7 +3,8 @@
 use crate::recv_source::RecvSource;
 use pollux_verbs::work::SendOp;
 use pollux_verbs::{
-    AddressVector, Arm, Completion, CompletionStatus, Data, Pd, QpInit, SendFlags, SendRequest, Sge,
+    AddressVector, Arm, Completion, CompletionStatus, Data, Pd, QpInit, RecvRequest, SendFlags,
+    SendRequest, Sge,
 };
 use pollux_wire::psn::Psn;
 use std::collections::VecDeque;
@@ -175,6 +176,26 @@ pub(crate) struct RecvWork {
     pub(crate) bytes: u64,
 }
 
+impl RecvWork {
+    pub(crate) fn of(request: &RecvRequest<'_>) -> Self {
+        let bytes = Data::Sges(request.sges).bytes();
+        Self { id: request.id, entries: Entries::of(request.sges), bytes }
+    }
+
+    /// Fetches the receives that a queue of `count_max` has space for; returns whether there were
+    /// any.
+    pub(crate) fn fetch(
+        source: &mut Option<Box<dyn RecvSource>>,
+        receives: &mut VecDeque<Self>,
+        count_max: usize,
+    ) -> bool {
+        let Some(source) = source else { return false };
+        let before = receives.len();
+        source.fetch(count_max - before, &mut |request| receives.push_back(Self::of(request)));
+        receives.len() > before
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct SharedQueue {
     pub(crate) pd: Pd,
@@ -186,6 +207,12 @@ pub(crate) struct SharedQueue {
     /// The limit below which an event is sent; 0: never.
     pub(crate) limit: u32,
     pub(crate) qps: u32,
+}
+
+impl SharedQueue {
+    pub(crate) fn fetch(&mut self) -> bool {
+        RecvWork::fetch(&mut self.source, &mut self.requests, self.requests_max)
+    }
 }
 
 #[derive(Debug)]

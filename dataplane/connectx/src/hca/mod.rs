@@ -2,8 +2,8 @@
 //! execute it, and writes completions into the program's rings.
 //!
 //! A turn ([`Hca::turn`]) does, in this order: sends that were rung, progress of the adapter and
-//! its completions, notifications, events. The adapter fetches receives when it needs them. It allocates nothing unless
-//! a WQE names a new path.
+//! its completions, notifications, events. The adapter fetches receives when it needs them. It
+//! allocates nothing unless a WQE names a new path.
 
 mod async_events;
 pub(crate) mod completions;
@@ -44,7 +44,8 @@ pub(crate) struct Hca<L: Link> {
 
 /// Completions that are moved in a row.
 const COMPLETIONS: usize = 32;
-/// Turns between looks for receives that were posted to queue pairs in error: they ring no doorbell.
+/// Turns between looks for receives that were posted to queue pairs in error: they ring no
+/// doorbell.
 const TURNS_PER_FLUSH: u32 = 32;
 /// Objects of each kind, at most.
 const OBJECTS_MAX: u32 = 65_536;

@@ -1,4 +1,5 @@
-//! Receives: the program's rings of receive WQEs, fetched when their doorbell records have advanced.
+//! Receives: the program's rings of receive WQEs, fetched when their doorbell records have
+//! advanced.
 
 use super::Hca;
 use crate::cqe::WorkId;

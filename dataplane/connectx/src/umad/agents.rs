@@ -13,7 +13,8 @@
 //! No I/O and no clock: messages for the fabric wait in [`Agents::poll_transmit`].
 
 use super::abi::{AgentRequest, Header, OLD_HEADER_BYTES};
-use pollux_fabric::process::agent_message::{AgentGrh, AgentMad, AgentMessage, Registration};
+use pollux_fabric::net::agent_mad::{AgentGrh, AgentMad};
+use pollux_fabric::process::agent_message::{AgentMessage, AgentRegistration};
 use pollux_verbs::rmpp::{Reception, SegmentOutcome, TRANSFER_BYTES_MAX, Transfers};
 use pollux_verbs::time::Time;
 use pollux_wire::address::{Gid, Lid, Qpn};
@@ -417,9 +418,9 @@ impl Agents {
 }
 
 impl AgentRequest {
-    pub(super) fn registration(&self) -> Registration {
+    pub(super) fn registration(&self) -> AgentRegistration {
         let Self { class, version, oui, methods, .. } = *self;
-        Registration { class, version, oui, methods }
+        AgentRegistration { class, version, oui, methods }
     }
 }
 

@@ -1,13 +1,12 @@
 //! Management datagrams of the program: `/dev/infiniband/umad0` and `issm0`.
 //!
-//! [`abi`] has the kernel's formats, [`agents`] the agents of an open file. Here are the files: each
-//! has a connection to the fabric, which one thread reads for all.
+//! [`abi`] has the kernel's formats, [`agents`] the agents of an open file. Here are the files:
+//! each has a connection to the fabric, which one thread reads for all.
 
 mod abi;
 mod agents;
 
 use crate::fd_set::FdSet;
-use crate::fork::watch_forks;
 use crate::panics::end_program_at_panic;
 use crate::process::{DEVICE_VARIABLE, GROUP_VARIABLE};
 use crate::signals::without_signals;
@@ -113,7 +112,6 @@ pub(crate) fn is_open(fd: RawFd) -> bool {
 #[expect(clippy::disallowed_methods, reason = "the library begins here: its variables")]
 fn attach(is_sm: bool) -> Result<AgentPort, Errno> {
     end_program_at_panic();
-    watch_forks();
     let name = std::env::var(DEVICE_VARIABLE).map_err(|_| Errno::NODEV)?;
     let group = std::env::var(GROUP_VARIABLE).ok().and_then(|group| group.parse().ok());
     // A port that is not shared has a secret that nobody can guess.

@@ -13,6 +13,14 @@ use std::time::Duration;
 pub const LIMIT: Duration = Duration::from_secs(120);
 pub const STEP: Duration = Duration::from_millis(50);
 
+/// The variable that programs of a test have, since some of them are functions of the tests.
+const PROGRAM: &str = "POLLUX_TEST_PROGRAM";
+
+/// Whether this process was started by [`Hosts::start`].
+pub fn is_program() -> bool {
+    std::env::var_os(PROGRAM).is_some()
+}
+
 pub struct Hosts {
     environments: Vec<ProgramEnvironment>,
     fabric: Option<Embedded>,
@@ -36,6 +44,7 @@ impl Hosts {
         let variables = self.environments[host].variables().iter();
         let mut command = Command::new(program);
         command.args(arguments).envs(variables.map(|(name, value)| (name, value)));
+        command.env(PROGRAM, "1");
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         child.unwrap_or_else(|error| panic!("{program}: {error}; run scripts/host-setup --hca"))
     }

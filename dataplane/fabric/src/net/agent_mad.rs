@@ -1,19 +1,42 @@
 //! MADs of management agents in processes: as datagrams or packets of their port, and back.
 
-use super::management::packet_with;
+use super::management::{packet_with, start_return_path};
 use super::{MadDelivery, Net};
 use crate::node::NodeDrop;
-use crate::process::agent_message::{AgentGrh, AgentMad};
 use crate::subnet::Datagram;
 use crate::time::Time;
 use crate::topology::End;
-use crate::umad::programs::start_return_path;
 use pollux_hca::Frame;
-use pollux_wire::address::{Lid, Qpn};
+use pollux_wire::address::{Gid, Lid, Qpn};
 use pollux_wire::keys::PKey;
-use pollux_wire::mad::{Method, MgmtClass};
+use pollux_wire::mad::{MAD_LEN, Method, MgmtClass};
 use pollux_wire::packet::{Grh, Packet};
 use pollux_wire::psn::Psn;
+
+/// A MAD of an agent, with the address of the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AgentMad {
+    pub agent: u32,
+    pub lid: Lid,
+    pub qpn: Qpn,
+    pub sl: u8,
+    /// The low bits of the own LID.
+    pub path_bits: u8,
+    pub p_key_index: u16,
+    pub grh: Option<AgentGrh>,
+    pub mad: [u8; MAD_LEN],
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AgentGrh {
+    /// The index of the own GID.
+    pub gid_index: u8,
+    pub hop_limit: u8,
+    pub traffic_class: u8,
+    pub flow_label: u32,
+    /// The GID of the other end.
+    pub gid: Gid,
+}
 
 impl Net {
     /// Sends a MAD of an agent at a port. Like the frames of any process, SMPs need the grant if

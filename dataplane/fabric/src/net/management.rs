@@ -9,7 +9,8 @@ use crate::subnet::Datagram;
 use pollux_hca::frame::{Arrival, Frame, PayloadSource};
 use pollux_wire::address::Qpn;
 use pollux_wire::keys::{PKey, QKey};
-use pollux_wire::mad::MgmtClass;
+use pollux_wire::mad::smp::DirectedSmp;
+use pollux_wire::mad::{Method, MgmtClass};
 use pollux_wire::packet::{Bth, Deth, Extended, Grh, Headers, Lrh, Opcode, PACKET_LEN_MAX, Packet};
 use pollux_wire::psn::Psn;
 
@@ -85,4 +86,12 @@ fn datagram(arrival: &Arrival<'_>, vl: u8, p_keys: &PKeys) -> Result<Datagram, N
         p_key: head.pkey,
         mad,
     })
+}
+
+/// In a directed response, moves the hop pointer to the end of the route.
+pub(crate) fn start_return_path(mad: &mut [u8; 256]) {
+    if MgmtClass(mad[1]) == MgmtClass::SUBN_DIRECTED_ROUTE && Method(mad[3]).is_response() {
+        let hop_count = DirectedSmp::parse(mad).hop_count();
+        mad[6] = hop_count.saturating_add(1);
+    }
 }

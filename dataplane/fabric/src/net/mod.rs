@@ -23,7 +23,7 @@
 //!
 //! [`shared_port`] has the adapters at the ports.
 
-mod agent_mad;
+pub mod agent_mad;
 mod arbiter;
 pub mod bypass;
 mod crossing;
@@ -44,7 +44,7 @@ use crate::topology::End;
 use egress::Egress;
 use flight::Flight;
 use foreign::Foreign;
-pub(crate) use management::packet_of;
+pub(crate) use management::{packet_of, start_return_path};
 use pollux_hca::Frame;
 use pollux_hca::port::{DropCounts, LinkLayer, Port};
 use pollux_hca::violation::KeyViolation;

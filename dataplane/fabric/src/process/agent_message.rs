@@ -11,6 +11,7 @@
 //!
 //! Words are in the machine's order: both ends are on one machine. Parsing is total.
 
+use crate::net::agent_mad::{AgentGrh, AgentMad};
 use pollux_wire::address::{Gid, Lid, Qpn};
 use pollux_wire::mad::MAD_LEN;
 
@@ -21,7 +22,7 @@ const HEAD: usize = 40;
 #[expect(clippy::large_enum_variant, reason = "nearly all are MADs")]
 pub enum AgentMessage {
     /// Client: registers an agent.
-    Register(Registration),
+    Register(AgentRegistration),
     /// Server, to each `Register`: the agent's number, which its requests have in the upper half
     /// of their TIDs. `None` if another agent of the port has one of the methods.
     Registered(Option<u32>),
@@ -33,7 +34,7 @@ pub enum AgentMessage {
 
 /// The requests that an agent takes (IBA 13.4.4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Registration {
+pub struct AgentRegistration {
     /// The class; 0 for an agent that takes no requests.
     pub class: u8,
     pub version: u8,
@@ -43,37 +44,12 @@ pub struct Registration {
     pub methods: u128,
 }
 
-/// A MAD of an agent, with the address of the other end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AgentMad {
-    pub agent: u32,
-    pub lid: Lid,
-    pub qpn: Qpn,
-    pub sl: u8,
-    /// The low bits of the own LID.
-    pub path_bits: u8,
-    pub p_key_index: u16,
-    pub grh: Option<AgentGrh>,
-    pub mad: [u8; MAD_LEN],
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AgentGrh {
-    /// The index of the own GID.
-    pub gid_index: u8,
-    pub hop_limit: u8,
-    pub traffic_class: u8,
-    pub flow_label: u32,
-    /// The GID of the other end.
-    pub gid: Gid,
-}
-
 impl AgentMessage {
     pub fn emit(&self) -> [u8; BYTES] {
         let mut bytes = [0; BYTES];
         let mut put = |at: usize, part: &[u8]| bytes[at..at + part.len()].copy_from_slice(part);
         match self {
-            Self::Register(Registration { class, version, oui, methods }) => {
+            Self::Register(AgentRegistration { class, version, oui, methods }) => {
                 put(0, &[1, *class, *version]);
                 put(20, oui);
                 put(24, &methods.to_ne_bytes());
@@ -108,7 +84,7 @@ impl AgentMessage {
         let half = |at: usize| u16::from_ne_bytes(part(bytes, at));
         let [kind, first, second, has_grh] = part(bytes, 0);
         Some(match kind {
-            1 => Self::Register(Registration {
+            1 => Self::Register(AgentRegistration {
                 class: first,
                 version: second,
                 oui: part(bytes, 20),
@@ -166,7 +142,7 @@ mod tests {
         };
         let methods = 1 << 127 | 6;
         for message in [
-            AgentMessage::Register(Registration {
+            AgentMessage::Register(AgentRegistration {
                 class: 0x32,
                 version: 1,
                 oui: [1, 2, 3],

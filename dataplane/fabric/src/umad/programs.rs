@@ -13,7 +13,7 @@
 
 use super::protocol::{ConnectArguments, Control, ControlKind, DATA_LEN, DataMessage};
 use crate::Fabric;
-use crate::net::MadDelivery;
+use crate::net::{MadDelivery, start_return_path};
 use crate::node::{NodePort, SubnetNode};
 use crate::subnet::Datagram;
 use crate::time::Time;
@@ -21,7 +21,7 @@ use crate::topology::{End, PlannedNode};
 use pollux_wire::address::Lid;
 use pollux_wire::mad::rmpp::{RmppHeader, RmppStatus, RmppType, SEGMENT_LEN};
 use pollux_wire::mad::sa::SaMad;
-use pollux_wire::mad::smp::{CapabilityMask, DirectedSmp, NodeInfo, NodeType};
+use pollux_wire::mad::smp::{CapabilityMask, NodeInfo, NodeType};
 use pollux_wire::mad::{MAD_LEN, MadHeader, Method, MgmtClass};
 use pollux_wire::units::TimeCode;
 use std::collections::{BTreeMap, VecDeque};
@@ -344,14 +344,6 @@ fn mark(mad: &mut [u8; 256], slot: usize) -> Option<u64> {
     let mut id = [0; 8];
     id.copy_from_slice(&mad[8..16]);
     is_answered.then_some(u64::from_be_bytes(id))
-}
-
-/// In a directed response, moves the hop pointer to the end of the route.
-pub(crate) fn start_return_path(mad: &mut [u8; 256]) {
-    if MgmtClass(mad[1]) == MgmtClass::SUBN_DIRECTED_ROUTE && Method(mad[3]).is_response() {
-        let hop_count = DirectedSmp::parse(mad).hop_count();
-        mad[6] = hop_count.saturating_add(1);
-    }
 }
 
 /// Vendor, part and hardware revision, and, behind a gap, the firmware version.

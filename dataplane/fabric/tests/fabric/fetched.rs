@@ -1,4 +1,5 @@
-//! Receives that a consumer posts to memory of its own: the adapter fetches them when it needs them.
+//! Receives that a consumer posts to memory of its own: the adapter fetches them when it needs
+//! them.
 
 use crate::pair::{Connection, Pair, qp_init};
 use pollux_fabric::link::Wire;

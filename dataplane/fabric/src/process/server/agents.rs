@@ -1,9 +1,10 @@
 //! Management agents of processes: their registrations, and the MADs to and from them.
 
 use super::{AttachedPort, CLIENTS_MAX, Server};
+use crate::net::agent_mad::AgentMad;
 use crate::net::{MadDelivery, Net};
 use crate::node::NodeDrop;
-use crate::process::agent_message::{AgentMad, AgentMessage, Registration};
+use crate::process::agent_message::{AgentMessage, AgentRegistration};
 use crate::process::control_message::{AttachAgents, ControlMessage};
 use crate::process::socket::Socket;
 use crate::time::Time;
@@ -38,7 +39,7 @@ struct AgentClient {
     socket: Socket,
     at: End,
     is_sm: bool,
-    agents: BTreeMap<u32, Registration>,
+    agents: BTreeMap<u32, AgentRegistration>,
     outbox: VecDeque<AgentMessage>,
     is_lost: bool,
 }
@@ -73,7 +74,7 @@ impl AgentClients {
         let mad = &delivery.datagram.mad;
         let (header, _) = MadHeader::read(mad).ok()?;
         let asked = (header.transaction_id >> 32) as u32;
-        let is_for = |agent: u32, registration: &Registration| {
+        let is_for = |agent: u32, registration: &AgentRegistration| {
             if header.method.is_response() {
                 agent == asked
             } else {
@@ -88,11 +89,11 @@ impl AgentClients {
     }
 
     /// Registers an agent. `None` if another agent of the port takes one of its methods.
-    fn register(&mut self, number: u32, registration: Registration) -> Option<u32> {
+    fn register(&mut self, number: u32, registration: AgentRegistration) -> Option<u32> {
         let at = self.clients.get(&number)?.at;
         let others = self.clients.values().filter(|client| client.at == at);
         let is_taken = others.flat_map(|client| client.agents.values()).any(|other| {
-            let is_alike = |one: &Registration| (one.class, one.version, one.oui);
+            let is_alike = |one: &AgentRegistration| (one.class, one.version, one.oui);
             is_alike(other) == is_alike(&registration) && other.methods & registration.methods != 0
         });
         let client = self.clients.get_mut(&number)?;
@@ -122,7 +123,7 @@ impl AgentClient {
     }
 }
 
-impl Registration {
+impl AgentRegistration {
     fn takes(&self, header: &MadHeader, mad: &[u8; MAD_LEN]) -> bool {
         /// Classes of vendors that have their OUI in each MAD (IBA 16.5).
         const VENDOR_CLASSES: std::ops::RangeInclusive<u8> = 0x30..=0x4f;
@@ -272,8 +273,8 @@ mod tests {
     use super::*;
     use crate::Fabric;
     use crate::link::Wire;
+    use crate::net::agent_mad::AgentGrh;
     use crate::node::{P_KEYS, PKeys};
-    use crate::process::agent_message::AgentGrh;
     use crate::process::socket::ReceivedMessage;
     use crate::subnet::Subnet;
     use crate::topology::Topology;
@@ -331,7 +332,7 @@ mod tests {
 
     fn register(fabric: &mut Fabric, socket: &Socket, class: MgmtClass, method: u8) -> Option<u32> {
         let (class, version, methods) = (class.0, class.version(), 1 << method);
-        let registration = Registration { class, version, methods, ..Default::default() };
+        let registration = AgentRegistration { class, version, methods, ..Default::default() };
         send(fabric, socket, &AgentMessage::Register(registration));
         let Ok(AgentMessage::Registered(agent)) = socket.receive_agent() else { panic!() };
         agent
