@@ -3,10 +3,16 @@
 //! A page has two registers for send queues and one for completion queues. A store to a register is
 //! a hint that the record of one of its queues has advanced: two queues may share a register, and
 //! the later store hides the earlier. So the value is exchanged for 0, and the records decide.
+//!
+//! Why a file: the program maps and unmaps the pages by the kernel alone. Libraries of MPI watch
+//! memory by replacing `mmap` and `munmap` with system calls, so none of ours would be called.
 
 use crate::wqe::be32;
-use pollux_mem::Words;
 use pollux_mem::region::MapError;
+use pollux_mem::{Segment, Words};
+use rustix::fs::fstat;
+use rustix::io::Errno;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 pub(crate) const PAGE_BYTES: usize = 4096;
@@ -21,7 +27,10 @@ const CQ_DOORBELL: usize = 0x20;
 /// The pages of a context.
 #[derive(Debug)]
 pub(crate) struct DoorbellPages {
+    /// Our own mapping.
     words: Words,
+    /// The number of the file, by which its mappings are known.
+    inode: u64,
 }
 
 /// A store to the register of completion queues.
@@ -32,18 +41,22 @@ pub(crate) struct CqDoorbell {
 }
 
 impl DoorbellPages {
-    pub(crate) fn new() -> Result<Self, MapError> {
-        Ok(Self { words: Words::private(PAGES * PAGE_BYTES / 8)? })
+    /// The pages, and the file that the program maps them from: the page with index n is at
+    /// n x [`PAGE_BYTES`].
+    pub(crate) fn new() -> Result<(Self, OwnedFd), Errno> {
+        let no_memory = |_: MapError| Errno::NOMEM;
+        let file = Segment::create("uverbs0", PAGES * PAGE_BYTES).map_err(no_memory)?;
+        let words = Words::over(file.map().map_err(no_memory)?);
+        let inode = fstat(&file)?.st_ino;
+        Ok((Self { words, inode }, file.into_fd()))
     }
 
-    /// The address of a page, for the program.
-    pub(crate) fn address(&self, page: usize) -> Option<u64> {
-        (page < PAGES).then(|| self.words.as_slice().as_ptr() as u64 + (page * PAGE_BYTES) as u64)
-    }
-
-    /// The address and length of the pages.
-    pub(crate) fn range(&self) -> (u64, u64) {
-        (self.words.as_slice().as_ptr() as u64, (PAGES * PAGE_BYTES) as u64)
+    /// The addresses and lengths at which the program has mapped pages.
+    pub(crate) fn mappings(&self) -> Vec<(u64, u64)> {
+        let own = self.words.as_slice().as_ptr() as u64;
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+        let all = maps.lines().filter_map(|line| mapping_of(line, self.inode));
+        all.filter(|(start, _)| *start != own).collect()
     }
 
     /// Whether a doorbell was rung that nothing has taken. Writes nothing.
@@ -52,11 +65,6 @@ impl DoorbellPages {
         let halves = (0..REGISTERS).flat_map(register_halves);
         let mut all = halves.chain([CQ_DOORBELL]);
         all.any(|at| words[at / 8].load(Ordering::Acquire) != 0)
-    }
-
-    pub(crate) fn holds(&self, address: u64) -> bool {
-        let (first, bytes) = self.range();
-        (first..first + bytes).contains(&address)
     }
 
     fn take(&self, at: usize) -> u64 {
@@ -81,6 +89,17 @@ impl DoorbellPages {
     }
 }
 
+/// The address and length in a line of `/proc/PID/maps`, if it is of this file (proc(5)).
+fn mapping_of(line: &str, inode: u64) -> Option<(u64, u64)> {
+    let mut columns = line.split_ascii_whitespace();
+    let (start, end) = columns.next()?.split_once('-')?;
+    // Rights, offset and device are between.
+    let is_it = columns.nth(3)?.parse() == Ok(inode) && columns.next()?.starts_with("/memfd:");
+    let address = |text| u64::from_str_radix(text, 16).ok();
+    let (start, end) = (address(start)?, address(end)?);
+    is_it.then_some((start, end - start))
+}
+
 /// The bytes at which a register's halves begin.
 fn register_halves(register: u32) -> [usize; 2] {
     let (page, nth) = (register as usize / 2, register as usize % 2);
@@ -103,7 +122,7 @@ mod tests {
 
     #[test]
     fn each_half_of_a_register_rings_it_once() {
-        let pages = DoorbellPages::new().unwrap();
+        let (pages, _) = DoorbellPages::new().unwrap();
         for at in [0x1a00, 0x1b00] {
             store(&pages, at, 7);
             let rung: Vec<_> = (0..REGISTERS).filter(|n| pages.is_rung(*n)).collect();
@@ -114,10 +133,23 @@ mod tests {
 
     #[test]
     fn an_arm_names_its_completion_queue() {
-        let pages = DoorbellPages::new().unwrap();
+        let (pages, _) = DoorbellPages::new().unwrap();
         let bytes = [0x11, 0, 0, 9, 0, 0, 4, 1];
         store(&pages, 0x20, u64::from_ne_bytes(bytes));
         assert_eq!(pages.take_cq_doorbell(), Some(CqDoorbell { arm: 0x1100_0009, cqn: 0x401 }));
         assert_eq!(pages.take_cq_doorbell(), None);
+    }
+
+    #[test]
+    fn mappings_of_the_file_are_found() {
+        let (pages, file) = DoorbellPages::new().unwrap();
+        assert_eq!(pages.mappings(), []);
+        let bytes = PAGES * PAGE_BYTES;
+        let mapped = Segment::from_fd(file, bytes..=bytes).unwrap().map().unwrap();
+        let [(start, length)] = pages.mappings()[..] else { panic!("{:?}", pages.mappings()) };
+        assert_eq!((start, length), (mapped.address().as_ptr() as u64, bytes as u64));
+        let program = Words::over(mapped);
+        program.as_slice()[CQ_DOORBELL / 8].store(1, Ordering::Relaxed);
+        assert!(pages.has_store());
     }
 }

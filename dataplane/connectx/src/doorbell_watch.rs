@@ -92,7 +92,7 @@ impl AsFd for DoorbellWatch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pollux_mem::Words;
+    use pollux_mem::{Segment, Words};
     use rustix::event::{PollFd, PollFlags, poll};
     use std::sync::atomic::Ordering;
 
@@ -101,7 +101,7 @@ mod tests {
         let Some(watch) = DoorbellWatch::new() else {
             return println!("this kernel has no userfaultfd for programs");
         };
-        let words = Words::private(512).unwrap();
+        let words = Words::over(Segment::create("doorbells", 4096).unwrap().map().unwrap());
         let (start, bytes) = (words.as_slice().as_ptr() as u64, 4096);
         assert!(watch.register(start, bytes) && watch.set_protected(start, bytes, true));
         std::thread::scope(|scope| {

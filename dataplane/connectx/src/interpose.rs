@@ -184,11 +184,23 @@ path_functions! {
     opendir() -> *mut libc::DIR;
     scandir(list: *mut c_void, filter: *const c_void, compare: *const c_void) -> c_int;
     scandir64(list: *mut c_void, filter: *const c_void, compare: *const c_void) -> c_int;
-    access(mode: c_int) -> c_int;
     readlink(buffer: *mut c_char, bytes: size_t) -> ssize_t;
     realpath(resolved: *mut c_char) -> *mut c_char;
     lstat(out: *mut libc::stat) -> c_int;
     lstat64(out: *mut libc::stat64) -> c_int;
+}
+
+/// # Safety
+/// As `access` of POSIX.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn access(path: *const c_char, mode: c_int) -> c_int {
+    // SAFETY: the path is a string, as POSIX asks for.
+    let (file, path) = unsafe { (DeviceFile::of_path(path), sysfs::Path::of(path)) };
+    match file {
+        Some(_) if mode & libc::X_OK != 0 => fail(Errno::ACCESS),
+        Some(_) => 0,
+        None => next!(access as fn(*const c_char, c_int) -> c_int; path.as_ptr(), mode),
+    }
 }
 
 /// # Safety
@@ -286,62 +298,32 @@ pub unsafe extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> 
     next!(socket as fn(c_int, c_int, c_int) -> c_int; family, kind, protocol)
 }
 
-fn map_device(fd: c_int, offset: off_t) -> *mut c_void {
-    match process::doorbell_page(fd, offset as u64) {
-        Ok(address) => address as *mut c_void,
-        Err(error) => {
-            missing::map(offset as u64, error);
-            fail(error);
-            libc::MAP_FAILED
+macro_rules! map_functions {
+    ($($name:ident)*) => {$(
+        /// # Safety
+        /// As `mmap` of POSIX.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            address: *mut c_void,
+            bytes: size_t,
+            protection: c_int,
+            flags: c_int,
+            fd: c_int,
+            offset: off_t,
+        ) -> *mut c_void {
+            // Doorbell pages are pages of the file. Of the other kinds there is none.
+            if process::is_device(fd) && !process::has_page(offset as u64) {
+                missing::map(offset as u64, Errno::INVAL);
+                fail(Errno::INVAL);
+                return libc::MAP_FAILED;
+            }
+            next!($name as fn(*mut c_void, size_t, c_int, c_int, c_int, off_t) -> *mut c_void;
+                  address, bytes, protection, flags, fd, offset)
         }
-    }
+    )*};
 }
 
-/// # Safety
-/// As `mmap` of POSIX.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mmap(
-    address: *mut c_void,
-    bytes: size_t,
-    protection: c_int,
-    flags: c_int,
-    fd: c_int,
-    offset: off_t,
-) -> *mut c_void {
-    if process::is_device(fd) {
-        return map_device(fd, offset);
-    }
-    next!(mmap as fn(*mut c_void, size_t, c_int, c_int, c_int, off_t) -> *mut c_void;
-          address, bytes, protection, flags, fd, offset)
-}
-
-/// # Safety
-/// As `mmap` of POSIX.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mmap64(
-    address: *mut c_void,
-    bytes: size_t,
-    protection: c_int,
-    flags: c_int,
-    fd: c_int,
-    offset: off_t,
-) -> *mut c_void {
-    if process::is_device(fd) {
-        return map_device(fd, offset);
-    }
-    next!(mmap64 as fn(*mut c_void, size_t, c_int, c_int, c_int, off_t) -> *mut c_void;
-          address, bytes, protection, flags, fd, offset)
-}
-
-/// # Safety
-/// As `munmap` of POSIX.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn munmap(address: *mut c_void, bytes: size_t) -> c_int {
-    if process::has_files() && process::is_doorbell_page(address as u64) {
-        return 0;
-    }
-    next!(munmap as fn(*mut c_void, size_t) -> c_int; address, bytes)
-}
+map_functions!(mmap mmap64);
 
 macro_rules! stat_functions {
     ($by_path:ident, $by_fd:ident, $type:ty) => {

@@ -3,7 +3,7 @@
 
 use crate::abi::command;
 use crate::commands::Call;
-use crate::doorbell::PAGE_BYTES;
+use crate::doorbell::{PAGE_BYTES, PAGES};
 use crate::doorbell_watch::DoorbellWatch;
 use crate::hca::Hca;
 use crate::panics::end_program_at_panic;
@@ -15,7 +15,6 @@ use pollux_verbs::Device;
 use pollux_verbs::time::Time;
 use pollux_wire::mad::smp::PortState;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -95,11 +94,6 @@ fn is_own_process() -> bool {
     OWNER.load(Ordering::Relaxed) == std::process::id()
 }
 
-/// Whether the device is open at all.
-pub(crate) fn has_files() -> bool {
-    FILES.iter().any(|word| word.load(Ordering::Relaxed) != 0) && is_own_process()
-}
-
 fn set_device(fd: RawFd, is_open: bool) {
     let word = &FILES[fd as usize / 64];
     let bit = 1 << (fd % 64);
@@ -157,11 +151,11 @@ pub(crate) fn open() -> Result<RawFd, Errno> {
         (state.hca, state.wake) = (Some(hca), Some(wake));
     }
     let hca = state.hca.as_mut().ok_or(Errno::NODEV)?;
-    let file = memfd_create("uverbs0", MemfdFlags::CLOEXEC)?;
+    let (context, events, file) = hca.open()?;
     if file.as_raw_fd() >= FILES_MAX {
+        hca.close(context);
         return Err(Errno::MFILE);
     }
-    let (context, events) = hca.open()?;
     let fd = file.into_raw_fd();
     state.files.insert(fd, File { context, events: Some(events) });
     set_device(fd, true);
@@ -226,26 +220,9 @@ pub(crate) fn command(fd: RawFd, bytes: &[u8]) -> Result<(u64, Vec<u8>), Errno> 
     Ok((call.answer, answer))
 }
 
-/// The address of a doorbell page: `mmap` of an open file.
-pub(crate) fn doorbell_page(fd: RawFd, offset: u64) -> Result<u64, Errno> {
-    const REGULAR: u64 = 0;
-    let page = offset / PAGE_BYTES as u64;
-    let (command, index) = (page >> 8 & 0xff, page & 0xff);
-    if command != REGULAR {
-        return Err(Errno::INVAL);
-    }
-    let state = lock();
-    let file = state.files.get(&fd).ok_or(Errno::IO)?;
-    let hca = state.hca.as_ref().ok_or(Errno::NODEV)?;
-    let context = hca.contexts.get(file.context).ok_or(Errno::BADF)?;
-    context.pages.address(index as usize).ok_or(Errno::INVAL)
-}
-
-/// Whether an address is of a doorbell page, which stays mapped until its context is closed.
-pub(crate) fn is_doorbell_page(address: u64) -> bool {
-    let state = lock();
-    let contexts = state.hca.iter().flat_map(|hca| hca.contexts.iter());
-    contexts.into_iter().any(|(_, context)| context.pages.holds(address))
+/// Whether the file of the device has a page at this offset.
+pub(crate) const fn has_page(offset: u64) -> bool {
+    offset < (PAGES * PAGE_BYTES) as u64
 }
 
 /// Takes a turn in a call of the program. Returns `false` if another thread has the adapter.
@@ -271,7 +248,7 @@ pub(crate) fn take_turn_and_leave() {
 
 /// The thread of the adapter.
 fn run(wake: Arc<OwnedFd>) {
-    let mut sleeper = Sleeper { wake, watch: DoorbellWatch::new(), watched: Vec::new() };
+    let mut sleeper = Sleeper { wake, watch: DoorbellWatch::new(), watched: BTreeMap::new() };
     let mut idle = 0;
     loop {
         while WAITING.load(Ordering::Relaxed) > 0 {
@@ -309,8 +286,8 @@ fn run(wake: Arc<OwnedFd>) {
 struct Sleeper {
     wake: Arc<OwnedFd>,
     watch: Option<DoorbellWatch>,
-    /// Contexts whose doorbell pages are registered.
-    watched: Vec<u32>,
+    /// By context, the address and length of each mapping of doorbell pages that is registered.
+    watched: BTreeMap<u32, Vec<(u64, u64)>>,
 }
 
 impl Sleeper {
@@ -334,15 +311,22 @@ impl Sleeper {
     /// Protects all doorbell pages, or ends that. Returns whether it could.
     fn set_protected(&mut self, hca: &Hca<ProcessLink>, is_protected: bool) -> bool {
         let Some(watch) = &self.watch else { return false };
-        self.watched.retain(|number| hca.contexts.get(*number).is_some());
+        self.watched.retain(|number, _| hca.contexts.get(*number).is_some());
         let mut all = true;
         for (number, context) in hca.contexts.iter() {
-            let (start, bytes) = context.pages.range();
-            if !self.watched.contains(&number) {
-                all &= watch.register(start, bytes);
-                self.watched.push(number);
+            let mappings = self.watched.entry(number).or_default();
+            let is_complete = |mappings: &[(u64, u64)]| {
+                mappings.iter().map(|(_, bytes)| bytes).sum::<u64>() >= (PAGES * PAGE_BYTES) as u64
+            };
+            if is_protected && !is_complete(mappings) {
+                *mappings = context.pages.mappings();
+                mappings.retain(|(start, bytes)| watch.register(*start, *bytes));
             }
-            all &= watch.set_protected(start, bytes, is_protected);
+            all &= is_complete(mappings);
+            let count = mappings.len();
+            // What the program has unmapped is no longer registered.
+            mappings.retain(|(start, bytes)| watch.set_protected(*start, *bytes, is_protected));
+            all &= mappings.len() == count;
         }
         all
     }

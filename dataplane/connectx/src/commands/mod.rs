@@ -152,11 +152,13 @@ type Answer = Result<Vec<u8>, Errno>;
 const NO_ANSWER: Vec<u8> = Vec::new();
 
 impl<L: Link> Hca<L> {
-    /// Opens a context: what one `open` of the device has.
-    pub(crate) fn open(&mut self) -> Result<(u32, OwnedFd), Errno> {
+    /// Opens a context: what one `open` of the device has. Returns its number, the program's
+    /// descriptor of its events, and that of the device.
+    pub(crate) fn open(&mut self) -> Result<(u32, OwnedFd, OwnedFd), Errno> {
         let (events, program) = EventQueue::new()?;
+        let (pages, file) = DoorbellPages::new()?;
         let context = Context {
-            pages: DoorbellPages::new().map_err(|_| Errno::NOMEM)?,
+            pages,
             events,
             channels: Default::default(),
             cqe_version: 0,
@@ -166,7 +168,7 @@ impl<L: Link> Hca<L> {
         };
         let number = self.contexts.insert(context).map_err(|_| Errno::MFILE)?;
         self.context_numbers.push(number);
-        Ok((number, program))
+        Ok((number, program, file))
     }
 
     /// Closes a context, with all that was made through it.

@@ -377,6 +377,7 @@ mod tests {
     use crate::subnet::Subnet;
     use crate::topology::Topology;
     use pollux_wire::address::Qpn;
+    use pollux_wire::mad::smp::DirectedSmp;
     use pollux_wire::mad::smp::{PortInfo, PortState, SmInfo};
     use pollux_wire::mad::{Attribute, AttributeId};
     use proptest::prelude::*;
