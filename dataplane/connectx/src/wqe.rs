@@ -109,13 +109,15 @@ pub(crate) struct Datagram {
     pub(crate) qkey: QKey,
 }
 
-/// The data of a WQE.
+/// A data segment of a send WQE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WqeData {
+pub(crate) enum Segment {
     /// In the WQE itself: offset and length.
-    Inline { at: usize, bytes: usize },
-    /// So many entries.
-    Segments(usize),
+    Inline {
+        at: usize,
+        bytes: usize,
+    },
+    Entry(Sge),
 }
 
 /// Why a WQE is none.
@@ -177,22 +179,22 @@ pub(crate) fn be64(bytes: &[u8], at: usize) -> u64 {
     u64::from(be32(bytes, at)) << 32 | u64::from(be32(bytes, at + 4))
 }
 
-/// Parses what follows the control segment, its data segments into `sges`. `bytes` is the WQE; of
-/// UD if `is_datagram`.
+/// Parses what follows the control segment, its data into `segments`; returns their number. `bytes`
+/// is the WQE, of complete units; of UD if `is_datagram`.
 pub(crate) fn parse(
     control: &Control,
     bytes: &[u8],
     is_datagram: bool,
     port: u8,
-    sges: &mut [Sge; SGES_MAX],
-) -> Result<(Operation, WqeData), WqeFault> {
+    segments: &mut [Segment; SGES_MAX],
+) -> Result<(Operation, usize), WqeFault> {
     let need = |units: usize| {
         let short = WqeFault::Size { units: control.units, needed: units };
         if control.units >= units { Ok(units * UNIT) } else { Err(short) }
     };
     let remote = || Remote { address: be64(bytes, 16), rkey: RKey(be32(bytes, 24)) };
     let (operation, data_at) = match control.opcode {
-        opcode::NOP => return Ok((Operation::Nop, NOTHING)),
+        opcode::NOP => return Ok((Operation::Nop, 0)),
         opcode::SEND | opcode::SEND_IMM if is_datagram => {
             let at = need(4)?;
             let imm = (control.opcode == opcode::SEND_IMM).then_some(control.imm);
@@ -225,11 +227,11 @@ pub(crate) fn parse(
         opcode::UMR => return parse_umr(control, bytes, need),
         other => return Err(WqeFault::Opcode(other)),
     };
-    Ok((operation, parse_data(bytes, data_at, sges)?))
+    Ok((operation, parse_data(bytes, data_at, segments)?))
 }
 
-const NOTHING: WqeData = WqeData::Segments(0);
 pub(crate) const NO_SGE: Sge = Sge { address: 0, bytes: 0, lkey: LKey(0) };
+pub(crate) const NO_SEGMENT: Segment = Segment::Entry(NO_SGE);
 
 impl Datagram {
     fn parse(av: &[u8], port: u8) -> Self {
@@ -264,13 +266,13 @@ fn parse_umr(
     control: &Control,
     bytes: &[u8],
     need: impl Fn(usize) -> Result<usize, WqeFault>,
-) -> Result<(Operation, WqeData), WqeFault> {
+) -> Result<(Operation, usize), WqeFault> {
     const FREE: u8 = 0x40;
     need(8)?;
     let (umr, context) = (&bytes[16..64], &bytes[64..128]);
     let key = RKey(control.imm);
     if context[0] & FREE != 0 {
-        return Ok((Operation::LocalInvalidate(key), NOTHING));
+        return Ok((Operation::LocalInvalidate(key), 0));
     }
     let entries = be16(umr, 4);
     let mut access = Access::NONE;
@@ -291,26 +293,36 @@ fn parse_umr(
         bytes: be64(context, 24),
         access,
     };
-    Ok((Operation::Bind(bind), NOTHING))
+    Ok((Operation::Bind(bind), 0))
 }
 
-fn parse_data(bytes: &[u8], at: usize, sges: &mut [Sge; SGES_MAX]) -> Result<WqeData, WqeFault> {
+/// Inline segments and entries may be mixed: UCX puts its header before the user's memory.
+fn parse_data(
+    bytes: &[u8],
+    mut at: usize,
+    segments: &mut [Segment; SGES_MAX],
+) -> Result<usize, WqeFault> {
     const INLINE: u32 = 0x8000_0000;
-    if bytes.len() >= at + 4 && be32(bytes, at) & INLINE != 0 {
-        let count = (be32(bytes, at) & 0x3ff) as usize;
-        let at = at + 4;
-        return match at + count <= bytes.len() {
-            true => Ok(WqeData::Inline { at, bytes: count }),
-            false => Err(WqeFault::Segments),
-        };
-    }
-    let segments = bytes[at..].chunks_exact(UNIT).map(parse_segment);
     let mut count = 0;
-    for segment in segments.filter(|segment| segment.bytes > 0) {
-        *sges.get_mut(count).ok_or(WqeFault::Segments)? = segment;
-        count += 1;
+    while at < bytes.len() {
+        let header = be32(bytes, at);
+        let (segment, length, is_empty) = if header & INLINE != 0 {
+            let (at, bytes) = (at + 4, (header & 0x3ff) as usize);
+            (Segment::Inline { at, bytes }, (4 + bytes).next_multiple_of(UNIT), bytes == 0)
+        } else {
+            let entry = parse_segment(&bytes[at..at + UNIT]);
+            (Segment::Entry(entry), UNIT, entry.bytes == 0)
+        };
+        at += length;
+        if at > bytes.len() {
+            return Err(WqeFault::Segments);
+        }
+        if !is_empty {
+            *segments.get_mut(count).ok_or(WqeFault::Segments)? = segment;
+            count += 1;
+        }
     }
-    Ok(WqeData::Segments(count))
+    Ok(count)
 }
 
 fn parse_segment(bytes: &[u8]) -> Sge {
@@ -342,10 +354,13 @@ mod tests {
         let bytes = bytes(words);
         let control = Control::parse(bytes[..16].try_into().unwrap());
         assert_eq!(control.bytes(), bytes.len());
-        let mut sges = [NO_SGE; SGES_MAX];
-        let (operation, data) = parse(&control, &bytes, is_datagram, 1, &mut sges).unwrap();
-        let WqeData::Segments(count) = data else { panic!("{data:?}") };
-        (control, operation, sges[..count].to_vec())
+        let mut segments = [NO_SEGMENT; SGES_MAX];
+        let (operation, count) = parse(&control, &bytes, is_datagram, 1, &mut segments).unwrap();
+        let entry = |segment: &Segment| match segment {
+            Segment::Entry(sge) => *sge,
+            inline => panic!("{inline:?}"),
+        };
+        (control, operation, segments[..count].iter().map(entry).collect())
     }
 
     /// The words are of libmlx5 44.
@@ -439,7 +454,7 @@ mod tests {
         let bytes = bytes(&[0x10, 0x4401, 8, 0]);
         let control = Control::parse(bytes[..16].try_into().unwrap());
         let fault = WqeFault::Size { units: 1, needed: 2 };
-        assert_eq!(parse(&control, &bytes, false, 1, &mut [NO_SGE; SGES_MAX]), Err(fault));
+        assert_eq!(parse(&control, &bytes, false, 1, &mut [NO_SEGMENT; SGES_MAX]), Err(fault));
     }
 
     #[test]
@@ -447,9 +462,23 @@ mod tests {
         let bytes = bytes(&[0x0a, 0x4402, 8, 0, 0x8000_000d, 0, 0, 0]);
         let control = Control::parse(bytes[..16].try_into().unwrap());
         assert_eq!(
-            parse(&control, &bytes, false, 1, &mut [NO_SGE; SGES_MAX]),
+            parse(&control, &bytes, false, 1, &mut [NO_SEGMENT; SGES_MAX]),
             Err(WqeFault::Segments)
         );
+    }
+
+    #[test]
+    fn inline_data_and_entries_are_taken_in_their_order() {
+        let entry = |address: u32| [8, 0x17, 0, address];
+        let inline = [0x8000_0011, 0, 0, 0, 0, 0, 0, 0];
+        let head = [0x0a, 0x4406, 8, 0];
+        let bytes = bytes(&[&head[..], &entry(0x1000), &inline, &[0; 4], &entry(0x2000)].concat());
+        let control = Control::parse(bytes[..16].try_into().unwrap());
+        let mut segments = [NO_SEGMENT; SGES_MAX];
+        assert_eq!(parse(&control, &bytes, false, 1, &mut segments), Ok((Operation::Send, 3)));
+        let entry = |address| Segment::Entry(Sge { address, bytes: 8, lkey: LKey(0x17) });
+        let inline = Segment::Inline { at: 36, bytes: 17 };
+        assert_eq!(segments[..3], [entry(0x1000), inline, entry(0x2000)]);
     }
 
     #[test]

@@ -149,7 +149,7 @@ impl SendWork {
 
     /// Whether it never leaves the adapter.
     pub(crate) const fn is_local(&self) -> bool {
-        matches!(self.op, SendOp::Bind(_) | SendOp::LocalInvalidate(_))
+        matches!(self.op, SendOp::Bind(_) | SendOp::LocalInvalidate(_) | SendOp::Nop)
     }
 
     pub(crate) const fn is_untouched(&self) -> bool {

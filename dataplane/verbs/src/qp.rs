@@ -41,7 +41,8 @@ impl QpType {
             | SendOp::Write(_)
             | SendOp::WriteImm(..)
             | SendOp::Bind(_)
-            | SendOp::LocalInvalidate(_) => matches!(self, Self::Rc | Self::Uc),
+            | SendOp::LocalInvalidate(_)
+            | SendOp::Nop => matches!(self, Self::Rc | Self::Uc),
             SendOp::SendInvalidate(_)
             | SendOp::Read(_)
             | SendOp::CompareSwap { .. }

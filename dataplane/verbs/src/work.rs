@@ -86,6 +86,9 @@ pub enum SendOp {
     Bind(Bind),
     /// Invalidates a memory window's key. RC, UC.
     LocalInvalidate(RKey),
+    /// No operation: it completes after the requests before it. Not of IBA, and not through
+    /// libibverbs; users of a ConnectX's own work queues have it. RC, UC.
+    Nop,
 }
 
 impl SendOp {
@@ -103,7 +106,8 @@ impl SendOp {
             | Self::SendInvalidate(_)
             | Self::Datagram(_)
             | Self::DatagramImm(..)
-            | Self::DatagramIn(..) => CompletionKind::Send,
+            | Self::DatagramIn(..)
+            | Self::Nop => CompletionKind::Send,
             Self::Write(_) | Self::WriteImm(..) => CompletionKind::Write,
             Self::Read(_) => CompletionKind::Read,
             Self::CompareSwap { .. } => CompletionKind::CompareSwap,

@@ -4,7 +4,8 @@ use super::Hca;
 use crate::cqe::WorkId;
 use crate::objects::QpObject;
 use crate::wqe::{
-    BLOCK, Control, Datagram, NO_SGE, Operation, SGES_MAX, WQE_BYTES_MAX, WqeData, WqeFault, parse,
+    BLOCK, Control, Datagram, NO_SEGMENT, NO_SGE, Operation, SGES_MAX, Segment, WQE_BYTES_MAX,
+    WqeFault, parse,
 };
 use pollux_hca::Link;
 use pollux_verbs::{
@@ -81,16 +82,19 @@ impl<L: Link> Hca<L> {
         let fault = |fault| (control.opcode, fault);
         let qp = self.qps.get(number).ok_or(fault(WqeFault::Segments))?;
         let (is_datagram, handle) = (qp.qp_type.is_datagram(), qp.qp);
-        let mut sges = [NO_SGE; SGES_MAX];
-        let parsed = parse(control, bytes, is_datagram, qp.port, &mut sges);
-        let (operation, data) = parsed.map_err(fault)?;
-        let count = match data {
-            WqeData::Segments(count) => count,
-            WqeData::Inline { at, bytes } => inline_sges(qp, control.index, at, bytes, &mut sges),
-        };
+        let mut segments = [NO_SEGMENT; SGES_MAX];
+        let parsed = parse(control, bytes, is_datagram, qp.port, &mut segments);
+        let (operation, count) = parsed.map_err(fault)?;
+        let mut sges = Sges::default();
+        for segment in &segments[..count] {
+            sges.add(qp, control.index, segment).ok_or(fault(WqeFault::Segments))?;
+        }
         let pd = qp.pd;
         let op = match operation {
-            Operation::Nop => return Err(fault(WqeFault::Opcode(control.opcode))),
+            Operation::Nop if is_datagram => {
+                return Err(fault(WqeFault::Opcode(control.opcode)));
+            }
+            Operation::Nop => SendOp::Nop,
             Operation::Send => SendOp::Send,
             Operation::SendImm(imm) => SendOp::SendImm(imm),
             Operation::SendInvalidate(key) => SendOp::SendInvalidate(key),
@@ -113,7 +117,7 @@ impl<L: Link> Hca<L> {
             Operation::LocalInvalidate(key) => SendOp::LocalInvalidate(key),
         };
         let id = WorkId::Send { opcode: control.opcode, index: control.index }.to_u64();
-        let data = Data::Sges(&sges[..count]);
+        let data = Data::Sges(&sges.all[..sges.count]);
         let request = SendRequest { id, op, flags: control.send_flags(), data };
         match self.device.post_send(handle, &[request]) {
             Ok(()) => Ok(Posted::Yes),
@@ -202,28 +206,42 @@ fn read_wqe(
     Ok(control)
 }
 
-/// Inline data stays in the ring until its completion was polled, so it is sent from there. It may
-/// run over the ring's end.
-fn inline_sges(
-    qp: &QpObject,
-    index: u16,
-    at: usize,
-    bytes: usize,
-    sges: &mut [Sge; SGES_MAX],
-) -> usize {
-    let Some((ring, lkey)) = &qp.send_ring else { return 0 };
-    let size = qp.send_blocks as usize * BLOCK;
-    let start = (qp.block_at(index) + at) % size;
-    let front = bytes.min(size - start);
-    let sge = |at: usize, bytes: usize| Sge {
-        address: ring.address + at as u64,
-        bytes: bytes as u32,
-        lkey: *lkey,
-    };
-    (sges[0], sges[1]) = (sge(start, front), sge(0, bytes - front));
-    match (front, bytes - front) {
-        (0, _) => 0,
-        (_, 0) => 1,
-        _ => 2,
+/// The scatter/gather list of a request.
+struct Sges {
+    all: [Sge; SGES_MAX],
+    count: usize,
+}
+
+impl Default for Sges {
+    fn default() -> Self {
+        Self { all: [NO_SGE; SGES_MAX], count: 0 }
+    }
+}
+
+impl Sges {
+    /// Adds a segment of the WQE at an index. Inline data stays in the ring until its completion
+    /// was polled, so it is sent from there. It may run over the ring's end.
+    fn add(&mut self, qp: &QpObject, index: u16, segment: &Segment) -> Option<()> {
+        let (at, bytes) = match *segment {
+            Segment::Entry(sge) => return self.push(sge),
+            Segment::Inline { at, bytes } => (at, bytes),
+        };
+        let (ring, lkey) = qp.send_ring.as_ref()?;
+        let size = qp.send_blocks as usize * BLOCK;
+        let start = (qp.block_at(index) + at) % size;
+        let front = bytes.min(size - start);
+        for (at, bytes) in [(start, front), (0, bytes - front)] {
+            if bytes > 0 {
+                let address = ring.address + at as u64;
+                self.push(Sge { address, bytes: bytes as u32, lkey: *lkey })?;
+            }
+        }
+        Some(())
+    }
+
+    fn push(&mut self, sge: Sge) -> Option<()> {
+        *self.all.get_mut(self.count)? = sge;
+        self.count += 1;
+        Some(())
     }
 }

@@ -278,6 +278,7 @@ impl Sender<'_> {
                 wr.__bindgen_anon_1.invalidate_rkey = rkey.0;
                 code::IBV_WR_LOCAL_INV
             }
+            SendOp::Nop => return Err(PostRefusal::BadOperation),
         };
         Ok(())
     }
