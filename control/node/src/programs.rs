@@ -19,6 +19,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -200,21 +201,28 @@ impl PortTables {
 fn write_tree(root: &Path, device: &str, files: &PortTables) -> io::Result<()> {
     // The provider library is chosen by this: a ConnectX-6.
     const MODALIAS: &str = "pci:v000015B3d0000101Bsv000015B3sd00000007bc02sc07i00";
+    // As of a card, the classes have links to the bus: UCX takes the card's model from there.
+    const BUS_ADDRESS: &str = "0000:01:00.0";
+    let bus = Path::new("devices/pci0000:00").join(BUS_ADDRESS);
     let verbs = root.join("class/infiniband_verbs");
     let mads = root.join("class/infiniband_mad");
-    let card = root.join("class/infiniband").join(device);
+    let class = root.join("class/infiniband");
+    let card = root.join(&bus).join("infiniband").join(device);
     let port = card.join("ports/1");
     for folder in [
         verbs.join("uverbs0"),
         mads.join("umad0"),
         mads.join("issm0"),
-        card.join("device"),
+        class.clone(),
         port.join("gids"),
         port.join("gid_attrs/types"),
         port.join("pkeys"),
+        port.join("counters"),
     ] {
         fs::create_dir_all(folder)?;
     }
+    symlink(Path::new("../..").join(bus).join("infiniband").join(device), class.join(device))?;
+    symlink(Path::new("../../..").join(BUS_ADDRESS), card.join("device"))?;
     let write = |file: PathBuf, text: &str| fs::write(file, format!("{text}\n"));
     write(verbs.join("abi_version"), "6")?;
     write(verbs.join("uverbs0/dev"), "231:192")?;

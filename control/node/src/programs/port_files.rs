@@ -30,8 +30,6 @@ impl PortFiles {
     /// `port` is the name of the port.
     pub(super) fn new(root: &Path, folder: PathBuf, port: &str) -> Result<Self, ProgramError> {
         let (socket, request) = port_request(port)?;
-        fs::create_dir_all(folder.join("counters"))
-            .map_err(|error| ProgramError::Folder { folder: folder.clone(), error })?;
         Ok(Self { root: root.into(), folder, socket, request })
     }
 
