@@ -3,7 +3,6 @@
 //!
 //! Each pair of programs is at two hosts of a fabric of this process. `scripts/host-setup --hca`
 //! installs the programs.
-#![expect(clippy::disallowed_methods, reason = "other programs are waited for")]
 
 mod common;
 

@@ -1,6 +1,9 @@
 //! Programs at the hosts of a fabric of this process. `scripts/host-setup --hca` installs them.
 #![allow(dead_code, reason = "not every file of tests needs all of it")]
+#![expect(clippy::disallowed_methods, reason = "it starts other programs")]
 
+use pollux_node::admin::client::Client;
+use pollux_node::admin::rows::PortStatus;
 use pollux_node::fabric::Embedded;
 use pollux_node::programs::{ProgramEnvironment, find_library};
 use std::io::Read;
@@ -45,8 +48,7 @@ impl Hosts {
         let mut command = Command::new(program);
         command.args(arguments).envs(variables.map(|(name, value)| (name, value)));
         command.env(PROGRAM, "1");
-        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-        child.unwrap_or_else(|error| panic!("{program}: {error}; run scripts/host-setup --hca"))
+        spawn(&mut command)
     }
 
     /// Runs a program at one host as server, at the other as client; returns the client's output.
@@ -60,6 +62,22 @@ impl Hosts {
         let [client, server] = [client, server].map(|child| finish(program, child));
         assert_eq!((client.0, server.0), (true, true), "{}\n{}", client.1, server.1);
         client.1
+    }
+
+    /// The variables of programs at a host.
+    pub fn variables(&self, host: usize) -> &[(&'static str, String)] {
+        self.environments[host].variables()
+    }
+
+    /// Packets that the ports of both hosts have sent.
+    pub fn sent(&self) -> [u64; 2] {
+        let fabric = self.fabric.as_ref().expect("it has not ended");
+        let client = Client::new(&fabric.path(), LIMIT);
+        let ports: Vec<PortStatus> = client.show(&mut |_, _| false).unwrap();
+        ["host1:1", "host2:1"].map(|name| {
+            let port = ports.iter().find(|port| port.port == name);
+            port.unwrap_or_else(|| panic!("no {name} in {ports:?}")).sent
+        })
     }
 }
 
@@ -84,6 +102,12 @@ pub fn wait_until(mut is_so: impl FnMut() -> bool) {
         sleep(STEP);
     }
     panic!("not within {LIMIT:?}");
+}
+
+/// Starts a program whose output [`finish`] reads.
+pub fn spawn(command: &mut Command) -> Child {
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    child.unwrap_or_else(|error| panic!("{command:?}: {error}; run scripts/host-setup --hca"))
 }
 
 /// Whether a program ended with success, and its output.
