@@ -4,6 +4,7 @@
 //! its path or by its descriptor, without a lock.
 
 use crate::fork::watch_forks;
+use crate::user_memory::{copy_in, copy_out};
 use crate::verbs_table::{self, Context};
 use crate::{missing, process, sysfs, umad};
 use libc::{FILE, c_char, c_int, c_ulong, c_void, mode_t, off_t, size_t, ssize_t};
@@ -11,6 +12,8 @@ use rustix::io::Errno;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+/// The longest command: its header has 16 bits for each of two lengths in words of 8 bytes.
+const COMMAND_BYTES_MAX: usize = 8 + 16 + 2 * 8 * 65_535;
 const NETLINK_RDMA: c_int = 20;
 /// The request of all commands in the form of `ioctl` (Linux `rdma_user_ioctl_cmds.h`).
 const RDMA_VERBS_IOCTL: c_ulong = 0xc018_1b01;
@@ -228,20 +231,17 @@ pub unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, bytes: size_t) 
     if !process::is_device(fd) {
         return next!(write as fn(c_int, *const c_void, size_t) -> ssize_t; fd, buffer, bytes);
     }
-    // SAFETY: the buffer has so many bytes, as POSIX asks for.
-    let command = unsafe { std::slice::from_raw_parts(buffer.cast(), bytes) };
-    match process::command(fd, command) {
-        Ok((address, answer)) => {
-            // SAFETY: the command has the address of a buffer for the answer, of the length that
-            // the answer was cut to.
-            unsafe { std::ptr::copy(answer.as_ptr(), address as *mut u8, answer.len()) };
-            bytes as ssize_t
-        }
-        Err(error) => {
-            missing::command(command, error);
-            fail(error) as ssize_t
-        }
+    result(write_command(fd, buffer as u64, bytes).map(|()| bytes))
+}
+
+fn write_command(fd: c_int, address: u64, bytes: usize) -> Result<(), Errno> {
+    if bytes > COMMAND_BYTES_MAX {
+        return Err(Errno::INVAL);
     }
+    let command = copy_in(address, bytes)?;
+    let (address, answer) =
+        process::command(fd, &command).inspect_err(|error| missing::command(&command, *error))?;
+    copy_out(address, &answer)
 }
 
 fn result(bytes: Result<usize, Errno>) -> ssize_t {

@@ -8,9 +8,11 @@ use pollux_hca::MemoryRange;
 use pollux_mem::Memory;
 use pollux_mem::region::Region;
 use pollux_verbs::{Ah, Arm, Cq, LKey, Qp, QpState, QpType, Srq};
-use pollux_wire::address::Qpn;
-use rustix::mm::{MsyncFlags, msync};
+use pollux_wire::address::{Gid, Lid, Qpn};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MsyncFlags, madvise, msync};
 use std::collections::BTreeMap;
+use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -45,12 +47,25 @@ impl ProgramMemory {
         Some(Self { memory: Memory::over(region), at, bytes, address })
     }
 
-    /// Whether all of its pages are mapped.
-    pub(crate) fn is_mapped(&self) -> bool {
-        let pages = self.memory.address() as *mut std::ffi::c_void;
-        // SAFETY: an asynchronous `msync` reads and writes nothing; the kernel only checks that the
-        // pages are there.
-        unsafe { msync(pages, self.memory.bytes(), MsyncFlags::ASYNC) }.is_ok()
+    /// Faults its pages in, as a driver pins them for a card. EFAULT if the program may not read
+    /// them, or not write them where the adapter writes.
+    pub(crate) fn fault_in(&self, is_written: bool) -> Result<(), Errno> {
+        let (pages, bytes) = (self.memory.address() as *mut c_void, self.memory.bytes());
+        let advice =
+            if is_written { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
+        // SAFETY: faulting pages in changes no content. No page is none: that is an error only
+        // where the advice is unknown.
+        let (done, is_known) = unsafe {
+            let done = madvise(pages, bytes, advice);
+            (done, done != Err(Errno::INVAL) || madvise(pages, 0, advice).is_ok())
+        };
+        let done = match is_known {
+            true => done,
+            // Linux before 5.14 only says whether they are mapped.
+            // SAFETY: an asynchronous `msync` reads and writes nothing.
+            false => unsafe { msync(pages, bytes, MsyncFlags::ASYNC) },
+        };
+        done.map_err(|_| Errno::FAULT)
     }
 
     /// The range, registered under an address that the program chose.
@@ -75,8 +90,9 @@ impl ProgramMemory {
 pub(crate) struct Record(ProgramMemory);
 
 impl Record {
-    pub(crate) fn at(address: u64) -> Option<Self> {
-        ProgramMemory::at(address, 8).map(Self)
+    pub(crate) fn at(address: u64) -> Result<Self, Errno> {
+        let words = ProgramMemory::at(address, 8).ok_or(Errno::INVAL)?;
+        words.fault_in(false).map(|()| Self(words))
     }
 
     /// A word. What the program wrote before it is visible from now on.
@@ -164,6 +180,8 @@ pub(crate) struct QpObject {
     /// Requests and entries of each that its receive ring takes.
     pub(crate) recv_max: [u32; 2],
     pub(crate) signals_all: bool,
+    /// Multicast groups that it is attached to.
+    pub(crate) groups: Vec<(Gid, Lid)>,
 }
 
 /// How far the send ring of a queue pair was taken: the index of the next block, which wraps

@@ -8,6 +8,7 @@ use crate::doorbell_watch::DoorbellWatch;
 use crate::hca::Hca;
 use crate::panics::end_program_at_panic;
 use crate::signals::without_signals;
+use crate::user_memory::copy_out;
 use pollux_fabric::link::threads::Clock;
 use pollux_fabric::process::{ProcessLink, open_in_group};
 use pollux_hca::Link;
@@ -203,6 +204,9 @@ pub(crate) fn close(fd: RawFd) {
 /// A command: `write` to an open file. Returns the answer and the address to write it to.
 pub(crate) fn command(fd: RawFd, bytes: &[u8]) -> Result<(u64, Vec<u8>), Errno> {
     let call = Call::parse(bytes)?;
+    // An address without memory is found before the command has an effect.
+    copy_out(call.answer, &vec![0; call.answer_bytes])?;
+    call.fault_in()?;
     let mut state = lock();
     let state = &mut *state;
     // An inherited file is the parent's.

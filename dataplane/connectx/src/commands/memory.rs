@@ -1,7 +1,7 @@
 //! Commands about memory: protection domains, regions, windows.
 
 use super::{Answer, Call, NO_ANSWER, errno};
-use crate::abi;
+use crate::abi::{self, command};
 use crate::hca::{Hca, short};
 use crate::objects::{PAGE, ProgramMemory, RegionObject};
 use crate::qp_attributes::access_of_bits;
@@ -12,6 +12,19 @@ use pollux_verbs::{Access, Device, LKey, Pd, RKey};
 use rustix::io::Errno;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
+
+impl Call<'_> {
+    /// Faults in the memory that is to be registered: before the lock, since it may take long.
+    pub(crate) fn fault_in(&self) -> Result<(), Errno> {
+        let asked: abi::RegMr = match self.number {
+            command::REG_MR => self.only()?,
+            _ => return Ok(()),
+        };
+        let is_written = access_of(asked.access_flags)?.has(Access::LOCAL_WRITE);
+        let memory = ProgramMemory::at(asked.start, asked.length).ok_or(Errno::INVAL)?;
+        memory.fault_in(is_written)
+    }
+}
 
 impl<L: Link> Hca<L> {
     pub(super) fn alloc_pd(&mut self, context: u32, call: &Call<'_>) -> Answer {
@@ -121,9 +134,6 @@ impl<L: Link> Hca<L> {
 fn mapped(start: u64, bytes: u64, address: u64) -> Result<(ProgramMemory, MemoryRange), Errno> {
     let memory = ProgramMemory::at(start, bytes).ok_or(Errno::INVAL)?;
     address.checked_add(bytes).ok_or(Errno::INVAL)?;
-    if !memory.is_mapped() {
-        return Err(Errno::FAULT);
-    }
     let range = memory.range(address);
     Ok((memory, range))
 }

@@ -175,7 +175,8 @@ impl<L: Link> Hca<L> {
     pub(crate) fn close(&mut self, context: u32) {
         for number in self.qp_numbers.clone() {
             if self.qps.get(number).is_some_and(|qp| qp.context == context) {
-                self.remove_qp(number);
+                self.leave_groups(number);
+                let _ = self.remove_qp(number);
             }
         }
         let is_own = |(number, srq): (u32, &SrqObject)| (srq.context == context).then_some(number);
@@ -251,9 +252,9 @@ impl<L: Link> Hca<L> {
 }
 
 /// A ring of the program, which must be there.
-fn ring(address: u64, bytes: usize) -> Result<ProgramMemory, Errno> {
+fn ring(address: u64, bytes: usize, is_written: bool) -> Result<ProgramMemory, Errno> {
     let ring = ProgramMemory::at(address, bytes as u64).ok_or(Errno::INVAL)?;
-    if ring.is_mapped() { Ok(ring) } else { Err(Errno::FAULT) }
+    ring.fault_in(is_written).map(|()| ring)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use crate::objects::{Intake, ProgramMemory, QpObject, Record};
 use crate::qp_attributes::{change_of, response_of};
 use crate::wqe::{BLOCK, SGES_MAX, UNIT};
 use pollux_hca::Link;
-use pollux_verbs::{Access, Device, LKey, Pd, Qp, QpInit, QpType};
+use pollux_verbs::{Access, Device, LKey, Pd, QpInit, QpType};
 use pollux_wire::address::{Gid, Lid, Qpn};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
@@ -20,7 +20,7 @@ impl<L: Link> Hca<L> {
         check_flags(call, own.flags)?;
         let init = self.qp_init(&asked, &own)?;
         let rings = Rings::of(&own, init.srq.is_some())?;
-        let record = Record::at(own.db_addr).ok_or(Errno::INVAL)?;
+        let record = Record::at(own.db_addr)?;
         let send_ring = match rings.send {
             Some(ring) => Some(self.register_ring(init.pd, ring)?),
             None => None,
@@ -61,6 +61,7 @@ impl<L: Link> Hca<L> {
             intake: Intake::Reset,
             recv_max,
             signals_all: asked.sq_sig_all != 0,
+            groups: Vec::new(),
         };
         let number = self.qps.insert(object).map_err(|_| Errno::NOMEM)?;
         self.qp_numbers.push(number);
@@ -148,29 +149,44 @@ impl<L: Link> Hca<L> {
         let (handle, context) = (qp.user_handle, qp.context);
         // Completions of requests that are done stay.
         self.turn();
-        self.remove_qp(number);
+        self.remove_qp(number)?;
         self.events_read(context, handle)
     }
 
-    pub(super) fn remove_qp(&mut self, number: u32) {
-        let Some(qp) = self.qps.remove(number) else { return };
+    /// EBUSY while it is attached to a multicast group.
+    pub(super) fn remove_qp(&mut self, number: u32) -> Result<(), Errno> {
+        let qp = self.qps.get(number).ok_or(Errno::INVAL)?;
+        self.device.destroy_qp(qp.qp).map_err(errno)?;
+        let qp = self.qps.remove(number).ok_or(Errno::INVAL)?;
         self.qp_numbers.retain(|one| *one != number);
-        let _ = self.device.destroy_qp(qp.qp);
         if let Some((_, lkey)) = qp.send_ring {
             let _ = self.device.deregister(lkey);
         }
         let Qpn(qpn) = qp.qpn;
         self.by_qpn.remove(&qpn);
+        Ok(())
     }
 
     pub(super) fn attach(&mut self, asked: abi::AttachMcast, is_attach: bool) -> Answer {
-        let qp: Qp = self.qps.get(asked.qp_handle).ok_or(Errno::INVAL)?.qp;
+        let qp = self.qps.get_mut(asked.qp_handle).ok_or(Errno::INVAL)?;
         let (mgid, mlid) = (Gid(asked.gid), Lid(asked.mlid));
-        let done = match is_attach {
-            true => self.device.attach_multicast(qp, mgid, mlid),
-            false => self.device.detach_multicast(qp, mgid, mlid),
-        };
-        done.map(|()| NO_ANSWER).map_err(errno)
+        match is_attach {
+            true => self.device.attach_multicast(qp.qp, mgid, mlid),
+            false => self.device.detach_multicast(qp.qp, mgid, mlid),
+        }
+        .map_err(errno)?;
+        qp.groups.retain(|group| *group != (mgid, mlid));
+        if is_attach {
+            qp.groups.push((mgid, mlid));
+        }
+        Ok(NO_ANSWER)
+    }
+
+    pub(super) fn leave_groups(&mut self, number: u32) {
+        let Some(qp) = self.qps.get_mut(number) else { return };
+        for (mgid, mlid) in std::mem::take(&mut qp.groups) {
+            let _ = self.device.detach_multicast(qp.qp, mgid, mlid);
+        }
     }
 }
 
@@ -207,7 +223,8 @@ impl Rings {
         let recv_bytes = (own.rq_wqe_count as usize) << own.rq_wqe_shift;
         let send_bytes = own.sq_wqe_count as usize * BLOCK;
         let send_at = own.buf_addr.checked_add(recv_bytes as u64).ok_or(Errno::INVAL)?;
-        let ring_of = |at, bytes| if bytes > 0 { ring(at, bytes).map(Some) } else { Ok(None) };
+        let ring_of =
+            |at, bytes| if bytes > 0 { ring(at, bytes, false).map(Some) } else { Ok(None) };
         Ok(Self {
             send: ring_of(send_at, send_bytes)?,
             recv: ring_of(own.buf_addr, if has_srq { 0 } else { recv_bytes })?,

@@ -33,7 +33,7 @@ impl<L: Link> Hca<L> {
             return Err(Errno::OPNOTSUPP);
         }
         let (entries, entry_bytes, ring) = cq_ring(asked.cqe, own.cqe_size, own.buf_addr)?;
-        let record = Record::at(own.db_addr).ok_or(Errno::INVAL)?;
+        let record = Record::at(own.db_addr)?;
         let channel = (asked.comp_channel >= 0).then_some(asked.comp_channel);
         let channels = &self.contexts.get(context).ok_or(Errno::BADF)?.channels;
         if channel.is_some_and(|fd| !channels.contains_key(&fd)) {
@@ -116,8 +116,8 @@ impl<L: Link> Hca<L> {
         }
         let slots = (asked.max_wr + 1).next_power_of_two();
         let slot_bytes = (16 + 16 * asked.max_sge as usize).next_power_of_two().max(32);
-        let ring = ring(own.buf_addr, slots as usize * slot_bytes)?;
-        let record = Record::at(own.db_addr).ok_or(Errno::INVAL)?;
+        let ring = ring(own.buf_addr, slots as usize * slot_bytes, false)?;
+        let record = Record::at(own.db_addr)?;
         let pd = Pd(asked.pd_handle);
         let srq = self.device.create_srq(pd, slots, asked.max_sge).map_err(errno)?;
         let ring = SrqRing { ring, record, slots, slot_bytes, head: 0, taken: 0 };
@@ -190,7 +190,7 @@ fn cq_ring(cqe: u32, entry_bytes: u32, address: u64) -> Result<(u32, usize, Prog
         return Err(Errno::INVAL);
     }
     let bytes = entry_bytes as usize;
-    Ok((entries, bytes, ring(address, entries as usize * bytes)?))
+    Ok((entries, bytes, ring(address, entries as usize * bytes, true)?))
 }
 
 /// The plain or the extended form of `create_cq`: its fixed part, its flags, the driver's part.

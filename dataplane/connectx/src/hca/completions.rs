@@ -2,9 +2,9 @@
 
 use super::{Hca, async_events, short};
 use crate::cqe::{CQE_BYTES, WorkId, encode};
-use crate::objects::CqObject;
+use crate::objects::{CqObject, QpObject};
 use pollux_hca::Link;
-use pollux_verbs::{Arm, Completion};
+use pollux_verbs::{Arm, Completion, Device, QpAttributes, QpState};
 use std::sync::atomic::{Ordering, fence};
 
 impl<L: Link> Hca<L> {
@@ -50,7 +50,8 @@ impl<L: Link> Hca<L> {
         if waiting(cq) >= cq.entries && !cq.ignores_overrun {
             cq.is_dead = true;
             let (context, handle) = (cq.context, cq.user_handle);
-            return self.send_event(context, handle, async_events::CQ_ERR);
+            self.send_event(context, handle, async_events::CQ_ERR);
+            return self.fail_users(number);
         }
         let Some(qp) = self.by_qpn.get(&completion.qpn.0).and_then(|number| self.qps.get(*number))
         else {
@@ -71,6 +72,16 @@ impl<L: Link> Hca<L> {
         let armed = self.cqs.get(number).and_then(|cq| cq.armed);
         if armed == Some(Arm::Any) || armed == Some(Arm::Solicited) && is_solicited {
             self.fire(number);
+        }
+    }
+
+    /// Fails the queue pairs of a completion queue that overran (IBA 10.2.5.2).
+    fn fail_users(&mut self, number: u32) {
+        let error = QpAttributes { state: Some(QpState::Err), ..QpAttributes::default() };
+        let uses = |qp: &QpObject| qp.send_cq == number || qp.recv_cq == number;
+        for (_, qp) in self.qps.iter().filter(|(_, qp)| uses(qp)) {
+            // One in RESET has no requests, and stays there.
+            let _ = self.device.modify_qp(qp.qp, &error);
         }
     }
 

@@ -9,6 +9,8 @@ mod async_events;
 pub(crate) mod completions;
 mod receives;
 mod sends;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use receives::{RecvRing, SrqRing};
 

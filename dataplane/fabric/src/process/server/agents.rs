@@ -475,10 +475,11 @@ mod tests {
         }
         // Agents have a limit, and a MAD of an agent that does not exist is sent as any other.
         let socket = attach(&mut fabric, 1, false).unwrap();
-        for _ in 0..AGENTS_MAX {
-            assert!(register(&mut fabric, &socket, MgmtClass(0), 0).is_some());
+        let class = MgmtClass(0);
+        for method in 0..AGENTS_MAX as u8 {
+            assert!(register(&mut fabric, &socket, class, method).is_some(), "agent {method}");
         }
-        assert_eq!(register(&mut fabric, &socket, MgmtClass(0), 0), None);
+        assert_eq!(register(&mut fabric, &socket, class, AGENTS_MAX as u8), None);
         let stray = gsi(7, 2, MgmtClass::DEVICE, Method::GET);
         send(&mut fabric, &socket, &AgentMessage::Mad(stray));
         assert_eq!(statistics(&fabric), 1);
