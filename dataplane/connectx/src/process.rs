@@ -48,9 +48,16 @@ struct State {
     files: BTreeMap<RawFd, File>,
     /// Ends the sleep of the thread. Made with `hca`.
     wake: Option<Arc<OwnedFd>>,
+    /// Adapters made so far. Each has a thread, which ends when there is a newer one.
+    adapters: u32,
 }
 
 impl State {
+    /// The adapter with this number, if there is no newer one.
+    fn hca_of(&mut self, adapter: u32) -> Option<&mut Hca<ProcessLink>> {
+        self.hca.as_mut().filter(|_| self.adapters == adapter)
+    }
+
     /// Ends a sleep of the thread.
     fn wake(&self) {
         if let Some(wake) = &self.wake {
@@ -65,7 +72,8 @@ struct File {
     events: Option<OwnedFd>,
 }
 
-static STATE: Mutex<State> = Mutex::new(State { hca: None, files: BTreeMap::new(), wake: None });
+static STATE: Mutex<State> =
+    Mutex::new(State { hca: None, files: BTreeMap::new(), wake: None, adapters: 0 });
 /// Commands that wait for the lock, which the thread leaves to them.
 static WAITING: AtomicU32 = AtomicU32::new(0);
 /// The program has taken a turn since the thread looked last.
@@ -140,18 +148,21 @@ pub(crate) fn after_fork_in_child() {
 pub(crate) fn open() -> Result<RawFd, Errno> {
     let mut state = lock();
     let state = &mut *state;
-    if state.hca.is_none() {
+    let is_over = |hca: &Hca<ProcessLink>| hca.is_removed && state.files.is_empty();
+    if state.hca.as_ref().is_none_or(is_over) {
         end_program_at_panic();
         let hca = open_adapter()?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let wake = Arc::new(eventfd(0, flags)?);
-        let of_thread = wake.clone();
+        state.adapters += 1;
+        let (of_thread, adapter) = (wake.clone(), state.adapters);
         let thread = std::thread::Builder::new().name("pollux-connectx".into());
-        without_signals(|| thread.spawn(|| run(of_thread))).map_err(|_| Errno::AGAIN)?;
+        without_signals(|| thread.spawn(move || run(adapter, of_thread)))
+            .map_err(|_| Errno::AGAIN)?;
         OWNER.store(std::process::id(), Ordering::Relaxed);
         (state.hca, state.wake) = (Some(hca), Some(wake));
     }
-    let hca = state.hca.as_mut().ok_or(Errno::NODEV)?;
+    let hca = state.hca.as_mut().filter(|hca| !hca.is_removed).ok_or(Errno::NODEV)?;
     let (context, events, file) = hca.open()?;
     if file.as_raw_fd() >= FILES_MAX {
         hca.close(context);
@@ -175,6 +186,7 @@ fn open_adapter() -> Result<Hca<ProcessLink>, Errno> {
     };
     match opened {
         Ok(mut device) => {
+            device.link.end_with_server();
             // The subnet manager brings the port up after this attaches; a card's is up before a
             // program opens it.
             for _ in 0..ACTIVE_WAITS_MAX {
@@ -213,7 +225,7 @@ pub(crate) fn command(fd: RawFd, bytes: &[u8]) -> Result<(u64, Vec<u8>), Errno> 
     let file = state.files.get_mut(&fd).ok_or(Errno::IO)?;
     let hca = state.hca.as_mut().ok_or(Errno::NODEV)?;
     let mut answer = match call.number {
-        command::GET_CONTEXT => {
+        command::GET_CONTEXT if !hca.is_removed => {
             let events = file.events.take().ok_or(Errno::INVAL)?.into_raw_fd();
             hca.get_context(file.context, &call, events)?
         }
@@ -250,8 +262,8 @@ pub(crate) fn take_turn_and_leave() {
     }
 }
 
-/// The thread of the adapter.
-fn run(wake: Arc<OwnedFd>) {
+/// The thread of an adapter.
+fn run(adapter: u32, wake: Arc<OwnedFd>) {
     let mut sleeper = Sleeper { wake, watch: DoorbellWatch::new(), watched: BTreeMap::new() };
     let mut idle = 0;
     loop {
@@ -259,7 +271,7 @@ fn run(wake: Arc<OwnedFd>) {
             std::thread::yield_now();
         }
         let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(hca) = &mut state.hca else { return };
+        let Some(hca) = state.hca_of(adapter) else { return };
         if HAS_TAKEN_TURN.swap(false, Ordering::Relaxed) && !hca.is_armed() {
             drop(state);
             sleep_at(&sleeper.wake, [].into_iter(), PROGRAM_TURNS_EVERY);
@@ -278,7 +290,7 @@ fn run(wake: Arc<OwnedFd>) {
             sleeper.sleep(&fd, longest);
             state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
         }
-        if let Some(hca) = &mut state.hca {
+        if let Some(hca) = state.hca_of(adapter) {
             sleeper.set_protected(hca, false);
             // Takes the notification that ended the sleep.
             let _ = hca.device.wait(Duration::ZERO);

@@ -1,4 +1,4 @@
-//! Programs that fork.
+//! Programs that fork, are killed, or lose their fabric.
 //!
 //! Programs of Debian, and this one: a test starts its own executable, preloaded, to run one of the
 //! functions whose names begin with `child_`, which do nothing otherwise. These use the device by
@@ -9,9 +9,14 @@
 mod common;
 mod raw;
 
-use common::{Hosts, finish, is_program};
+use common::{Hosts, finish, free_port, is_listening, is_program, wait_until};
+use pollux_verbs::rng::SeededRng;
 use raw::RawDevice;
-use std::process::Command;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command};
+use std::thread::sleep;
+use std::time::Duration;
 
 /// Errors of commands, in the numbers of Linux.
 const EIO: i32 = 5;
@@ -138,4 +143,87 @@ fn child_executes_programs_with_the_device_open() {
 #[test]
 fn a_program_with_the_device_open_executes_another_one() {
     run_child("child_executes_programs_with_the_device_open");
+}
+
+/// The number of descriptors of this process, which has the fabric.
+fn open_descriptors() -> usize {
+    fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// Starts a server and a client of perftest, which are connected and have more to write than any
+/// test waits for.
+fn start_writers(hosts: &Hosts) -> [Child; 2] {
+    let port = free_port().to_string();
+    let arguments = ["-F", "-n", "100000000", "-s", "4096", "-p", &port];
+    let mut server = hosts.start(0, "ib_write_bw", &arguments);
+    wait_until(|| is_listening(&port) || server.try_wait().unwrap().is_some());
+    let client = hosts.start(1, "ib_write_bw", &[&arguments[..], &["127.0.0.1"]].concat());
+    // A server without a client would wait for one for ever.
+    wait_until(|| !is_listening(&port));
+    [client, server]
+}
+
+#[test]
+fn a_program_that_is_killed_at_any_instant_costs_its_peer_an_error_and_others_nothing() {
+    const KILLS: u64 = 4;
+    /// Of the setup behind the connection, and of traffic.
+    const LIFE_MAX_MS: u64 = 1500;
+    let hosts = Hosts::new();
+    hosts.run_pair("ib_write_bw", &["-F", "-n", "100"]);
+    let before = open_descriptors();
+    for seed in 0..KILLS {
+        let mut rng = SeededRng::new(seed);
+        let mut pair = start_writers(&hosts);
+        sleep(Duration::from_millis(rng.below(LIFE_MAX_MS)));
+        let victim = rng.below(2) as usize;
+        pair[victim].kill().unwrap();
+        let [client, server] = pair;
+        let results = [finish("client", client), finish("server", server)];
+        let (is_success, output) = &results[1 - victim];
+        assert!(!is_success && !output.contains("not within"), "seed {seed}: {output}");
+    }
+    hosts.run_pair("ib_write_bw", &["-F", "-n", "100"]);
+    // The fabric has nothing left of them: no connection, no shared memory.
+    wait_until(|| open_descriptors() <= before);
+}
+
+#[test]
+fn programs_end_with_errors_when_their_fabric_dies() {
+    let mut hosts = Hosts::new();
+    let [client, mut server] = start_writers(&hosts);
+    sleep(Duration::from_millis(500));
+    assert!(server.try_wait().unwrap().is_none(), "{}", finish("server", server).1);
+    hosts.end_fabric();
+    for (name, child) in [("client", client), ("server", server)] {
+        let (is_success, output) = finish(name, child);
+        assert!(!is_success && !output.contains("not within"), "{output}");
+        assert!(output.contains("the fabric has ended"), "{output}");
+    }
+}
+
+/// Ticks of the processor that a process has used.
+fn cpu_ticks(pid: u32) -> u64 {
+    let row = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<_> = row.rsplit(')').next().unwrap().split_whitespace().collect();
+    // Fields 14 and 15 of proc(5), of which the first two are before the parenthesis.
+    [11, 12].iter().map(|field| fields[*field].parse::<u64>().unwrap()).sum()
+}
+
+#[test]
+fn a_program_is_told_that_its_device_has_failed_and_sleeps() {
+    /// Of 100 in a second.
+    const IDLE_TICKS_MAX: u64 = 20;
+    let mut hosts = Hosts::new();
+    let mut watch = hosts.start(0, "stdbuf", &["-oL", "ibv_asyncwatch"]);
+    let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines();
+    let mut line = || lines.next().expect("ibv_asyncwatch has ended").unwrap();
+    assert!(line().contains("async event FD"));
+    hosts.end_fabric();
+    while !line().contains("IBV_EVENT_DEVICE_FATAL") {}
+    let before = cpu_ticks(watch.id());
+    sleep(Duration::from_secs(1));
+    let ticks = cpu_ticks(watch.id()) - before;
+    assert!(ticks < IDLE_TICKS_MAX, "{ticks} ticks while there is nothing to do");
+    watch.kill().unwrap();
+    watch.wait().unwrap();
 }

@@ -100,6 +100,20 @@ impl<'a> Call<'a> {
         })
     }
 
+    /// Whether it ends an object, which a program may do without an adapter.
+    fn is_destroy(&self) -> bool {
+        matches!(
+            self.number,
+            command::DEALLOC_PD
+                | command::DEREG_MR
+                | command::DEALLOC_MW
+                | command::DESTROY_CQ
+                | command::DESTROY_SRQ
+                | command::DESTROY_QP
+                | command::DETACH_MCAST
+        )
+    }
+
     /// The fixed part, and the driver's part behind it.
     fn parts<T: FromBytes>(&self) -> Result<(T, &'a [u8]), Errno> {
         let (fixed, rest) = T::read_from_prefix(self.body).map_err(|_| Errno::NOSPC)?;
@@ -216,6 +230,9 @@ impl<L: Link> Hca<L> {
     }
 
     pub(crate) fn command(&mut self, context: u32, call: &Call<'_>) -> Answer {
+        if self.is_removed && !call.is_destroy() {
+            return Err(Errno::IO);
+        }
         match call.number {
             command::QUERY_DEVICE => self.query_device(call),
             command::QUERY_PORT => self.query_port(call),

@@ -13,7 +13,7 @@ const COMM_EST: u32 = 4;
 const SQ_DRAINED: u32 = 5;
 const PATH_MIG: u32 = 6;
 const PATH_MIG_ERR: u32 = 7;
-const DEVICE_FATAL: u32 = 8;
+pub(super) const DEVICE_FATAL: u32 = 8;
 const PORT_ACTIVE: u32 = 9;
 const PORT_ERR: u32 = 10;
 const LID_CHANGE: u32 = 11;
@@ -66,7 +66,7 @@ impl<L: Link> Hca<L> {
             AsyncEvent::ClientReregister(port) => {
                 return self.send_to_all(port, CLIENT_REREGISTER);
             }
-            _ => return self.send_to_all(1, DEVICE_FATAL),
+            _ => return self.send_to_all(0, DEVICE_FATAL),
         };
         if let Some((context, handle, number)) = target {
             self.send_event(context, handle, number);
@@ -78,7 +78,7 @@ impl<L: Link> Hca<L> {
         found.map(|(_, one)| (one.context, one.user_handle, number))
     }
 
-    fn send_to_all(&mut self, port: u8, number: u32) {
+    pub(super) fn send_to_all(&mut self, port: u8, number: u32) {
         for index in 0..self.context_numbers.len() {
             let context = self.context_numbers[index];
             self.send_event(context, port.into(), number);

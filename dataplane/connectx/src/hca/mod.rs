@@ -18,6 +18,7 @@ use crate::objects::{Context, CqObject, Handles, QpObject, RegionObject, SrqObje
 use pollux_hca::{Link, SoftDevice};
 use pollux_verbs::Completion;
 use pollux_verbs::table::Table;
+use pollux_verbs::{Device, QpAttributes, QpState};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -42,6 +43,8 @@ pub(crate) struct Hca<L: Link> {
     turns: u32,
     /// Lines that were printed about faults, at most so many.
     pub(crate) faults_reported: u32,
+    /// The fabric has ended, and the adapter was removed.
+    pub(crate) is_removed: bool,
 }
 
 /// Completions that are moved in a row.
@@ -70,6 +73,7 @@ impl<L: Link> Hca<L> {
             completions: vec![Completion::NOTHING; COMPLETIONS],
             turns: 0,
             faults_reported: 0,
+            is_removed: false,
         }
     }
 
@@ -81,10 +85,26 @@ impl<L: Link> Hca<L> {
             taken |= self.flush_receives();
         }
         self.device.progress();
+        if self.device.link.is_lost() && !self.is_removed {
+            self.remove_adapter();
+        }
         let moved = self.move_completions();
         self.flush_events();
         self.send_events();
         taken | moved
+    }
+
+    /// What a program sees of a card that is taken out: an event at each context, and requests that
+    /// are flushed. From now on, it can only destroy what it has.
+    fn remove_adapter(&mut self) {
+        self.is_removed = true;
+        eprintln!("pollux-connectx: the fabric has ended; the adapter is gone");
+        let error = QpAttributes { state: Some(QpState::Err), ..QpAttributes::default() };
+        for (_, qp) in self.qps.iter() {
+            // One in RESET has no requests, and stays there.
+            let _ = self.device.modify_qp(qp.qp, &error);
+        }
+        self.send_to_all(0, async_events::DEVICE_FATAL);
     }
 
     /// The longest sleep before the next turn.

@@ -2,16 +2,24 @@
 
 mod program;
 
-use super::async_events::CQ_ERR;
+use super::async_events::{CQ_ERR, DEVICE_FATAL};
 
 use crate::abi::{self, command};
 use crate::cqe::CQE_BYTES;
 use crate::wqe::opcode;
+use pollux_fabric::link::threads::Clock;
 use pollux_hca::Link;
+use pollux_node::fabric::Embedded;
+use pollux_verbs::Device;
 use pollux_verbs::rng::SeededRng;
+use pollux_verbs::time::Time;
+use pollux_wire::mad::smp::PortState;
 use program::{Cqe, LID, Program, ProgramCq, ProgramQp, control, map, segment, send};
 use rustix::io::Errno;
 use rustix::mm::ProtFlags;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use zerocopy::IntoBytes;
 
 const RC: u8 = 2;
@@ -359,4 +367,55 @@ fn a_receive_that_is_posted_to_a_failed_queue_pair_is_flushed() {
     pair.program.turns();
     let cqe = pair.poll(1).map(|cqe| (cqe.kind, cqe.syndrome));
     assert_eq!(cqe, Some((RECV_ERROR, FLUSHED)));
+}
+
+/// The fabric's end is that of the adapter: requests are flushed, and all that is left is to
+/// destroy what there is.
+#[test]
+fn a_program_survives_the_end_of_its_fabric() {
+    const WAITS_MAX: u32 = 10_000;
+    let fabric = Embedded::start("single:1").unwrap();
+    let read = AtomicU64::new(0);
+    let clock: Clock =
+        Arc::new(move || Time::START + Duration::from_micros(read.fetch_add(1, Ordering::Relaxed)));
+    let mut device = pollux_fabric::process::open(&fabric.port("host1"), clock).unwrap();
+    device.link.end_with_server();
+    while device.adapter.port().state != PortState::ACTIVE {
+        device.wait(Duration::from_millis(1)).unwrap();
+    }
+    let mut program = Program::of(device);
+    let pd = program.pd();
+    let mut cq = program.cq(16);
+    let mut qp = program.qp(RC, pd, &cq, 64);
+    program.connect(&qp, 0x99).unwrap();
+    let buffer = program.take(4096);
+    let (_, lkey) = program.region(pd, buffer, 4096);
+    program.receive(&mut qp, buffer, 64, lkey);
+    program.turns();
+    drop(fabric);
+    let mut events = Vec::new();
+    for _ in 0..WAITS_MAX {
+        program.hca.device.link.fall_asleep();
+        program.turns();
+        events.extend(program.async_events());
+        if program.hca.is_removed {
+            break;
+        }
+        std::thread::yield_now();
+    }
+    assert!(events.contains(&DEVICE_FATAL), "{events:?}");
+    let flushed = |cqe: Cqe| (cqe.kind, cqe.syndrome);
+    assert_eq!(program.poll(&mut cq).map(flushed), Some((RECV_ERROR, FLUSHED)));
+    // A later request is flushed as well, and a command is refused.
+    let wqe = send(&qp, buffer, 9, lkey);
+    program.post(&mut qp, &wqe);
+    program.turns();
+    assert_eq!(program.poll(&mut cq).map(flushed), Some((SEND_ERROR, FLUSHED)));
+    assert_eq!(program.command(command::ALLOC_PD, &[], 8), Err(Errno::IO));
+    assert!(program.hca.device.wake_source().unwrap().longest > Duration::from_secs(1));
+    for (number, handle) in [(command::DESTROY_QP, qp.handle), (command::DESTROY_CQ, cq.handle)] {
+        assert_eq!(destroy(&mut program, number, handle), Ok(()));
+    }
+    program.hca.close(program.context);
+    assert!(program.has_no_objects());
 }
