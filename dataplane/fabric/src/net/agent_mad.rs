@@ -57,7 +57,8 @@ impl Net {
             _ => Lid(port.info.lid.0 | u16::from(sent.path_bits) & mask),
         };
         let src_qp = if is_smi { Qpn::SMI } else { Qpn::GSI };
-        let (dlid, dest_qp, mad) = (sent.lid, sent.qpn, sent.mad);
+        let dest_qp = if is_smi { Qpn::SMI } else { sent.qpn };
+        let (dlid, mad) = (sent.lid, sent.mad);
         let mut datagram = Datagram { slid, dlid, src_qp, dest_qp, p_key, mad };
         if is_smi {
             datagram.p_key = PKey::DEFAULT;

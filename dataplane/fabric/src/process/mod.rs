@@ -23,6 +23,9 @@
 //! and the cable is unplugged with the last one. If the adapter with index 0 dies, traffic
 //! addressed to it alone (management, GSI) is lost.
 //!
+//! Clients with management agents ([`agents`]) are at the port besides. A MAD is delivered to the
+//! agent that it is for; the adapter with index 0 gets the rest.
+//!
 //! # How a direct ring begins and ends
 //!
 //! A ring has one sender, one receiver and one route (DLID, context, P_Key, SL); answers use
@@ -81,7 +84,9 @@
 //! |---|---|---|
 //! | connections that wait to be accepted | 4096, or `net.core.somaxconn` | retried for 5 s |
 //! | connections without a message | [`UNATTACHED_MAX`] | the oldest one is closed |
-//! | clients | [`CLIENTS_MAX`] | refused, with the reason |
+//! | clients with adapters; with agents | [`CLIENTS_MAX`] each | refused, with the reason |
+//! | agents of a client | 32 | refused |
+//! | MADs for an agent that it has not read | 4096 and what the socket holds | dropped, `full` |
 //! | frames for it that it has not taken | [`ARRIVED_FRAMES_MAX`] | dropped, `full` |
 //! | bytes of those | [`ARRIVED_BYTES_MAX`] | dropped, `full` |
 //! | notifications that it has not taken | [`NOTIFICATIONS_MAX`] | detached, `overrun` |

@@ -53,6 +53,12 @@ impl AgentClients {
         self.clients.contains_key(&client)
     }
 
+    /// The process of the first client at a port, if the system knows it.
+    pub(super) fn process_at(&self, end: End) -> Option<u32> {
+        let client = self.clients.values().find(|client| client.at == end)?;
+        client.socket.process()
+    }
+
     pub(super) fn poll_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
         self.clients.values().map(|client| {
             let waits = !client.outbox.is_empty();
@@ -273,6 +279,7 @@ mod tests {
     use super::*;
     use crate::Fabric;
     use crate::link::Wire;
+    use crate::link::fault::SeededRng;
     use crate::net::agent_mad::AgentGrh;
     use crate::node::{P_KEYS, PKeys};
     use crate::process::socket::ReceivedMessage;
@@ -419,6 +426,8 @@ mod tests {
         };
         let manager = attach(&mut fabric, 1, true).unwrap();
         assert!(has_it(&fabric));
+        let process = fabric.processes.as_ref().unwrap().process_at(End { node: 1, port: 1 });
+        assert_eq!(process, Some(std::process::id()));
         assert_eq!(attach(&mut fabric, 1, true).err().unwrap(), "a subnet manager is at this port");
         let other = attach(&mut fabric, 1, false).unwrap();
         drop(manager);
@@ -483,5 +492,29 @@ mod tests {
         let stray = gsi(7, 2, MgmtClass::DEVICE, Method::GET);
         send(&mut fabric, &socket, &AgentMessage::Mad(stray));
         assert_eq!(statistics(&fabric), 1);
+    }
+
+    /// MADs of random bytes, some with the class and the method of a request or a response.
+    #[test]
+    fn any_mads_of_clients_are_survived() {
+        let mut fabric = fabric("agent-random");
+        fabric.net.grant_management(End { node: 1, port: 1 });
+        let [one, two] = [1, 2].map(|host| attach(&mut fabric, host, false).unwrap());
+        assert!(register(&mut fabric, &two, MgmtClass::DEVICE, 1).is_some());
+        let mut rng = SeededRng::new(1);
+        for _ in 0..2_000 {
+            let mut bytes: [u8; 296] = std::array::from_fn(|_| rng.next_u64() as u8);
+            bytes[0] = 4;
+            if rng.happens(800_000) {
+                let [class, method, lid] = [[0x81, 1, 3, 6], [1, 2, 0x81, 5], [0, 1, 2, 0xff]]
+                    .map(|all| all[rng.below(4) as usize]);
+                (bytes[8], bytes[9]) = (lid, if lid == 0xff { 0xff } else { 0 });
+                (bytes[41], bytes[43]) = (class, method);
+            }
+            one.send_bytes(&bytes).unwrap();
+            step(&mut fabric);
+            while [&one, &two].iter().any(|socket| mad_of(socket).is_some()) {}
+        }
+        assert_eq!(fabric.processes.as_ref().unwrap().agents.len(), 2);
     }
 }

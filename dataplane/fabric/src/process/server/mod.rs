@@ -139,8 +139,9 @@ impl Server {
 
     /// The process at a port, if the system knows it.
     pub fn process_at(&self, end: End) -> Option<u32> {
-        let first = self.ports.get(&end)?.contexts.values().next()?;
-        self.clients.get(first)?.socket.process()
+        let port = self.ports.get(&end)?;
+        let first = port.contexts.values().next().and_then(|first| self.clients.get(first));
+        first.map_or_else(|| self.agents.process_at(end), |client| client.socket.process())
     }
 
     /// The numbers of clients, and of direct rings between them.
