@@ -134,17 +134,13 @@ impl ProgramEnvironment {
         self.folder.join("missing")
     }
 
-    /// Writes the files of the port as the port is now; returns whether its state lasts. Without a
-    /// program that has it open, the attributes stay: the cable of a card is plugged in then, too.
+    /// Writes the files of the port as the port is now; returns whether its state lasts.
     pub fn refresh(&self) -> bool {
         match self.port.read() {
             Ok(port) => {
                 let _ = self.port.write_counters(&port);
-                let is_open = port.process.is_some();
-                if is_open {
-                    let _ = self.port.write_attributes(&port);
-                }
-                !is_open || port.state == PortState::ACTIVE.0
+                let _ = self.port.write_attributes(&port);
+                port.state == PortState::ACTIVE.0
             }
             Err(AskError::Absent(..)) => self.port.write_down().is_ok(),
             // The next answer is early enough.
