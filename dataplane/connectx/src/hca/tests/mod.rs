@@ -1,5 +1,6 @@
 //! What the adapter does with a program that is wrong or hostile.
 
+mod garbage;
 mod program;
 
 use super::async_events::{CQ_ERR, DEVICE_FATAL};

@@ -14,7 +14,8 @@ use pollux_mem::{Memory, Segment};
 use pollux_verbs::time::Time;
 use pollux_wire::address::{Guid, Lid};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
+use std::ffi::c_void;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,8 +23,10 @@ use std::time::Duration;
 use zerocopy::IntoBytes;
 
 pub(super) const LID: u16 = 1;
-/// The memory of a program: more than any queue needs. Pages are there once they are written.
-const ARENA_BYTES: u64 = 256 << 20;
+/// The memory of a program, whose pages are there once they are used. Behind it is none, so that no
+/// number of 32 bits leads to memory of another test.
+const ARENA_BYTES: u64 = 48 << 20;
+const GUARD_BYTES: u64 = 1 << 32;
 
 pub(super) struct Program<L: Link = ThreadLink> {
     pub(super) hca: Hca<L>,
@@ -31,7 +34,7 @@ pub(super) struct Program<L: Link = ThreadLink> {
     /// The end of the context's events that libibverbs has.
     pub(super) events: OwnedFd,
     /// Its mapping of the device's file.
-    doorbells: Memory,
+    pub(super) doorbells: Memory,
     pub(super) arena: u64,
     used: u64,
 }
@@ -69,6 +72,16 @@ pub(super) struct Cqe {
     pub(super) index: u16,
 }
 
+impl<L: Link> Drop for Program<L> {
+    fn drop(&mut self) {
+        // The adapter accesses the memory of its objects at any time.
+        self.hca.close(self.context);
+        let bytes = ARENA_BYTES + GUARD_BYTES;
+        // SAFETY: the pages were mapped by `of`, and the adapter has no object of this program.
+        unsafe { munmap(self.arena as *mut c_void, bytes as usize) }.unwrap();
+    }
+}
+
 /// Pages that nothing else uses.
 pub(super) fn map(bytes: u64, protection: ProtFlags) -> u64 {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
@@ -95,7 +108,10 @@ impl<L: Link> Program<L> {
         let (context, events, file) = hca.open().unwrap();
         let bytes = PAGES * PAGE_BYTES;
         let doorbells = Segment::from_fd(file, bytes..=bytes).unwrap().map().unwrap();
-        let arena = map(ARENA_BYTES, ProtFlags::READ | ProtFlags::WRITE);
+        let arena = map(ARENA_BYTES + GUARD_BYTES, ProtFlags::empty());
+        let rights = MprotectFlags::READ | MprotectFlags::WRITE;
+        // SAFETY: the pages were mapped above, and nothing uses them.
+        unsafe { mprotect(arena as *mut c_void, ARENA_BYTES as usize, rights) }.unwrap();
         Self { hca, context, events, doorbells: Memory::over(doorbells), arena, used: 0 }
     }
 
