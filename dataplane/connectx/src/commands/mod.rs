@@ -1,10 +1,11 @@
 //! Commands of the library: what the kernel answers to a `write` to `/dev/infiniband/uverbsN`.
 //!
 //! This file takes a command apart and passes it on: `device`, `memory`, `queues` and `qp` have
-//! those about their objects.
+//! those about their objects, of which `ownership` knows the contexts.
 
 mod device;
 mod memory;
+mod ownership;
 mod qp;
 mod queues;
 
@@ -232,6 +233,9 @@ impl<L: Link> Hca<L> {
     pub(crate) fn command(&mut self, context: u32, call: &Call<'_>) -> Answer {
         if self.is_removed && !call.is_destroy() {
             return Err(Errno::IO);
+        }
+        if self.has_foreign_handle(context, call) {
+            return Err(Errno::INVAL);
         }
         match call.number {
             command::QUERY_DEVICE => self.query_device(call),

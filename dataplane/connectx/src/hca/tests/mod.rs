@@ -358,6 +358,27 @@ fn a_context_that_is_closed_takes_all_with_it() {
 }
 
 #[test]
+fn a_handle_of_another_context_is_none() {
+    let mut pair = Pair::new(16);
+    let objects = one_of_each(&mut pair);
+    let program = &mut pair.program;
+    let own = program.context;
+    let (other, ..) = program.hca.open().unwrap();
+    program.context = other;
+    for (number, handle) in objects {
+        assert_eq!(destroy(program, number, handle), Err(Errno::INVAL), "command {number}");
+    }
+    let reset = abi::ModifyQp { qp_handle: pair.qps[0].handle, attr_mask: 1, ..Default::default() };
+    assert_eq!(program.modify(reset), Err(Errno::INVAL));
+    let window = abi::AllocMw { pd_handle: pair.pd, mw_type: 1, reserved: [0; 3] };
+    let window = program.command(command::ALLOC_MW, &[window.as_bytes()], 8);
+    assert_eq!(window, Err(Errno::INVAL));
+    program.hca.close(other);
+    program.context = own;
+    assert!(pair.delivers());
+}
+
+#[test]
 fn a_receive_that_is_posted_to_a_failed_queue_pair_is_flushed() {
     let mut pair = Pair::new(16);
     let wqe = control(0x77, 0, pair.qps[1].qpn, 1);
