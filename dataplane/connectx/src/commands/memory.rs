@@ -13,16 +13,33 @@ use rustix::io::Errno;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
+/// What a change of a region is of.
+mod change {
+    pub(super) const TRANSLATION: u32 = 1;
+    pub(super) const PD: u32 = 2;
+    pub(super) const ACCESS: u32 = 4;
+}
+
 impl Call<'_> {
     /// Faults in the memory that is to be registered: before the lock, since it may take long.
     pub(crate) fn fault_in(&self) -> Result<(), Errno> {
-        let asked: abi::RegMr = match self.number {
-            command::REG_MR => self.only()?,
+        let (start, length, flags) = match self.number {
+            command::REG_MR => {
+                let asked: abi::RegMr = self.only()?;
+                (asked.start, asked.length, asked.access_flags)
+            }
+            command::REREG_MR => {
+                let asked: abi::ReregMr = self.only()?;
+                if asked.flags & change::TRANSLATION == 0 {
+                    return Ok(());
+                }
+                let has_access = asked.flags & change::ACCESS != 0;
+                (asked.start, asked.length, if has_access { asked.access_flags } else { 0 })
+            }
             _ => return Ok(()),
         };
-        let is_written = access_of(asked.access_flags)?.has(Access::LOCAL_WRITE);
-        let memory = ProgramMemory::at(asked.start, asked.length).ok_or(Errno::INVAL)?;
-        memory.fault_in(is_written)
+        let is_written = access_of(flags)?.has(Access::LOCAL_WRITE);
+        ProgramMemory::at(start, length).ok_or(Errno::INVAL)?.fault_in(is_written)
     }
 }
 
@@ -71,9 +88,7 @@ impl<L: Link> Hca<L> {
 
     /// Registers a region anew; it keeps its keys.
     pub(super) fn rereg_mr(&mut self, asked: abi::ReregMr) -> Answer {
-        const TRANSLATION: u32 = 1;
-        const PD: u32 = 2;
-        const ACCESS: u32 = 4;
+        use change::{ACCESS, PD, TRANSLATION};
         let has = |flag| asked.flags & flag != 0;
         if asked.flags == 0 || has(TRANSLATION) && asked.start % PAGE != asked.hca_va % PAGE {
             return Err(Errno::INVAL);

@@ -248,6 +248,29 @@ fn memory_that_a_program_may_not_use_is_refused() {
 }
 
 #[test]
+fn a_region_does_not_move_to_memory_that_a_program_may_not_use() {
+    let mut program = Program::new();
+    let pd_handle = program.pd();
+    let (first, second) = (program.take(4096), program.take(4096));
+    let (mr_handle, _) = program.region(pd_handle, first, 4096);
+    const TRANSLATION: u32 = 1;
+    let mut moved = |start| {
+        let flags = TRANSLATION;
+        let body = abi::ReregMr {
+            mr_handle,
+            flags,
+            start,
+            length: 4096,
+            hca_va: start,
+            ..Default::default()
+        };
+        program.command(command::REREG_MR, &[body.as_bytes()], 8).map(drop)
+    };
+    assert_eq!(moved(map(4096, ProtFlags::empty())), Err(Errno::FAULT));
+    assert_eq!(moved(second), Ok(()));
+}
+
+#[test]
 fn ten_thousand_regions_are_registered_and_end_with_their_context() {
     const REGIONS: u64 = 10_000;
     let mut program = Program::new();
