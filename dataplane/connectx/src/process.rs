@@ -137,6 +137,8 @@ pub(crate) fn after_fork_in_child() {
     let Some(mut state) = HELD.take() else { return };
     if let Some(mut hca) = state.hca.take() {
         hca.device.link.leave_to_parent();
+        let shared = hca.regions.values().filter_map(|region| region.pages.as_ref());
+        shared.for_each(|pages| pages.leave_to_parent());
         // Its memory stays: the program may write to doorbell pages until it knows.
         std::mem::forget(hca);
     }

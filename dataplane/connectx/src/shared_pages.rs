@@ -16,8 +16,8 @@
 //! may be allocated here, since the waiting thread may have the allocator's lock.
 //!
 //! What differs from private memory meanwhile: a child of fork(2) sees what its parent writes
-//! there. So only regions of complete pages are shared, which have nothing of the program beside
-//! them.
+//! there, until it writes itself. So only regions of complete pages are shared, which have nothing
+//! of the program beside them.
 
 use crate::doorbell::PAGE_BYTES;
 use crate::doorbell_watch::DoorbellWatch;
@@ -76,6 +76,13 @@ impl SharedPages {
                 restore(fd.as_fd(), start, bytes);
                 None
             }
+        }
+    }
+
+    /// In a child of fork(2): what it writes from now on is not the parent's.
+    pub(crate) fn leave_to_parent(&self) {
+        if self.are_at(self.start, self.bytes as u64) {
+            map_file(self.fd(), self.start, self.bytes, libc::MAP_PRIVATE);
         }
     }
 
@@ -193,9 +200,13 @@ const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
 /// Maps a segment in place of pages of the program.
 fn map_segment(fd: BorrowedFd<'_>, start: u64, bytes: usize) -> bool {
-    let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_POPULATE;
-    // SAFETY: the range was a private mapping of the program with the content that the segment has
-    // now, and nothing can have written to it since.
+    map_file(fd, start, bytes, libc::MAP_SHARED | libc::MAP_POPULATE)
+}
+
+fn map_file(fd: BorrowedFd<'_>, start: u64, bytes: usize, flags: i32) -> bool {
+    let flags = flags | libc::MAP_FIXED;
+    // SAFETY: the range is a mapping of the program with the content that the segment has now, and
+    // nothing can have written to it since.
     let at = unsafe { libc::mmap(start as *mut _, bytes, READ_WRITE, flags, fd.as_raw_fd(), 0) };
     at != libc::MAP_FAILED
 }
@@ -234,6 +245,18 @@ mod tests {
         let words = Words::private(BYTES as usize / 8).unwrap();
         let start = words.as_slice().as_ptr() as u64;
         (words, start)
+    }
+
+    #[test]
+    fn a_child_of_fork_does_not_write_to_its_parents_pages() {
+        let (words, start) = program();
+        words.as_slice()[0].store(7, Ordering::Relaxed);
+        let Some(pages) = replace(start) else { return };
+        pages.leave_to_parent();
+        assert_eq!(words.as_slice()[0].swap(8, Ordering::Relaxed), 7);
+        let mut bytes = [0; 8];
+        assert!(pages.memory.read(0, &mut bytes));
+        assert_eq!(u64::from_ne_bytes(bytes), 7);
     }
 
     fn replace(start: u64) -> Option<SharedPages> {

@@ -15,6 +15,7 @@ use raw::RawDevice;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command};
+use std::sync::atomic::Ordering;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -59,7 +60,12 @@ fn child_forks_with_the_device_open() {
     let mut device = RawDevice::open().unwrap();
     let (first, second) = (device.qp(), device.qp());
     assert!(first.takes_a_doorbell(), "before the fork");
+    let registered = device.region();
+    registered.store(7, Ordering::Relaxed);
     let code = fork(|| {
+        if registered.swap(8, Ordering::Relaxed) != 7 {
+            return 4;
+        }
         // The parent's files are no device here, and closing them is not its matter.
         if device.port_state().map_err(|error| error.raw_os_error()) != Err(Some(EIO)) {
             return 1;
@@ -73,6 +79,7 @@ fn child_forks_with_the_device_open() {
         0
     });
     assert_eq!(code, Some(0));
+    assert_eq!(registered.load(Ordering::Relaxed), 7, "the child wrote to the parent's memory");
     assert_eq!(device.port_state().unwrap(), raw::PORT_ACTIVE);
     assert!(second.takes_a_doorbell(), "after the child's end");
 }

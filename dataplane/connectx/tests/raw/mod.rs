@@ -16,6 +16,7 @@ const WAIT: Duration = Duration::from_millis(1);
 const GET_CONTEXT: u32 = 0;
 const QUERY_PORT: u32 = 2;
 const ALLOC_PD: u32 = 3;
+const REG_MR: u32 = 9;
 const CREATE_CQ: u32 = 18;
 const CREATE_QP: u32 = 24;
 const MODIFY_QP: u32 = 26;
@@ -68,6 +69,20 @@ impl RawDevice {
         self.command(QUERY_PORT, &[1, 0], &mut answer)?;
         // Byte 26.
         Ok((answer[6] >> 16) as u8)
+    }
+
+    /// Registers pages of their own, which are long enough to be shared with peers.
+    pub fn region(&mut self) -> &'static AtomicU64 {
+        const BYTES: usize = 1 << 18;
+        let mut pd = [0; 2];
+        self.command(ALLOC_PD, &[], &mut pd).unwrap();
+        let pages = map(BYTES, -1);
+        let [low, high] = [pages as u64 as u32, (pages as u64 >> 32) as u32];
+        const LOCAL_WRITE: u32 = 1;
+        let body = [low, high, BYTES as u32, 0, low, high, pd[0], LOCAL_WRITE];
+        self.command(REG_MR, &body, &mut [0; 3]).unwrap();
+        // SAFETY: the pages were mapped above, and stay.
+        unsafe { &*pages.cast::<AtomicU64>() }
     }
 
     pub fn qp(&mut self) -> RawQp {
