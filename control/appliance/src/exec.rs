@@ -1,10 +1,12 @@
 //! `pollux exec`: runs a program of rdma-core on a ConnectX in software.
 
+use crate::asking::{self, Wait};
 use crate::output;
 use crate::signals::signals;
 use clap::Args;
+use pollux_node::admin::rows::PortDetails;
 use pollux_node::fabric::Embedded;
-use pollux_node::programs::{MissingParts, ProgramEnvironment, find_library};
+use pollux_node::programs::{MissingParts, ProgramEnvironment, find_library, port_request};
 use rustix::process::{Pid, Signal, kill_process};
 use std::error::Error;
 use std::ffi::OsString;
@@ -26,6 +28,8 @@ pub struct ExecArguments {
     /// private fabric of one host
     #[arg(long, value_name = "PATH")]
     fabric: Option<PathBuf>,
+    #[command(flatten)]
+    wait: Wait,
     /// The node of the fabric whose adapter the program gets
     #[arg(long, default_value = "host1")]
     node: String,
@@ -54,6 +58,8 @@ pub fn exec(arguments: &ExecArguments) -> Result<ExitCode, Box<dyn Error>> {
         (None, None) => unreachable!("a fabric is given or made"),
     };
     let port = format!("soft:{}@{}", std::path::absolute(path)?.display(), arguments.node);
+    let (socket, request) = port_request(&port)?;
+    let _: PortDetails = asking::ask(&socket, arguments.wait, &request)?;
     let mut environment = ProgramEnvironment::new(&port, &arguments.device, &library)?;
     if arguments.doctor {
         environment.note_missing();

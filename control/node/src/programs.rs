@@ -15,6 +15,7 @@ use pollux_wire::address::{Gid, Guid};
 use pollux_wire::keys::PKey;
 use pollux_wire::mad::smp::PortState;
 use port_files::PortFiles;
+pub use port_files::port_request;
 use std::collections::BTreeMap;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -100,8 +101,7 @@ impl ProgramEnvironment {
             Self { port: files, folder: folder.clone(), variables: Vec::new(), _held: held };
         write_tree(&folder, device, &tables).map_err(failed)?;
         let details = environment.port.read()?;
-        environment.port.write_attributes(&details).map_err(failed)?;
-        environment.port.write_counters(&details).map_err(failed)?;
+        environment.port.write(&details).map_err(failed)?;
         environment.variables = vec![
             ("SYSFS_PATH", environment.folder.display().to_string()),
             ("POLLUX_DEVICE", port.into()),
@@ -138,8 +138,7 @@ impl ProgramEnvironment {
     pub fn refresh(&self) -> bool {
         match self.port.read() {
             Ok(port) => {
-                let _ = self.port.write_counters(&port);
-                let _ = self.port.write_attributes(&port);
+                let _ = self.port.write(&port);
                 port.state == PortState::ACTIVE.0
             }
             Err(AskError::Absent(..)) => self.port.write_down().is_ok(),

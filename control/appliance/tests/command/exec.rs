@@ -126,7 +126,12 @@ fn files_of_the_port_follow_its_counters_and_its_state() {
 }
 
 #[test]
-fn a_program_that_is_not_there_is_an_error() {
+fn a_program_a_fabric_or_a_node_that_is_not_there_is_an_error() {
     let (success, printed) = output_of(&["exec", "--", "/nowhere/program"]);
     assert!(!success && printed.contains("/nowhere/program: No such file"), "{printed}");
+    let fabric = ["exec", "--fabric", "/nowhere/fabric", "--wait", "0", "--", "true"];
+    let (success, printed) = output_of(&fabric);
+    assert!(!success && printed.contains("no node or fabric at /nowhere/fabric"), "{printed}");
+    let (success, printed) = output_of(&["exec", "--node", "host7", "--", "true"]);
+    assert!(!success && printed.contains("no node of this name or GUID: 'host7'"), "{printed}");
 }

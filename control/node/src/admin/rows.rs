@@ -423,8 +423,6 @@ pub struct PortStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PortDetails {
-    /// The process that has the port open. The cable is unplugged while there is none.
-    pub process: Option<u32>,
     /// The port state: 1 is down, 2 initialized, 3 armed, 4 active.
     pub state: u8,
     /// The physical state: 2 is polling, 3 disabled, 5 link up.

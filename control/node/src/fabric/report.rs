@@ -138,7 +138,6 @@ fn details(fabric: &Fabric, end: End) -> PortDetails {
         speed_ext: info.link_speed_ext_active,
     };
     PortDetails {
-        process: fabric.processes.as_ref().and_then(|processes| processes.process_at(end)),
         state: info.port_state.0,
         physical_state: info.port_phys_state.0,
         lid: info.lid.0,

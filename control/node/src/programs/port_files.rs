@@ -44,7 +44,7 @@ impl PortFiles {
         self.put("state", &state_text(DOWN))
     }
 
-    pub(super) fn write_attributes(&self, port: &PortDetails) -> io::Result<()> {
+    pub(super) fn write(&self, port: &PortDetails) -> io::Result<()> {
         for (name, text) in [
             ("state", state_text(port.state)),
             ("phys_state", physical_state_text(port.physical_state)),
@@ -57,10 +57,6 @@ impl PortFiles {
         ] {
             self.put(name, &text)?;
         }
-        Ok(())
-    }
-
-    pub(super) fn write_counters(&self, port: &PortDetails) -> io::Result<()> {
         for (name, count) in &port.counters {
             self.put(&format!("counters/{name}"), &count.to_string())?;
         }
@@ -80,7 +76,7 @@ impl PortFiles {
 }
 
 /// The socket and the request for the attributes of `soft:PATH@NODE[:PORT]`.
-pub(super) fn port_request(name: &str) -> Result<(PathBuf, AdminRequest), ProgramError> {
+pub fn port_request(name: &str) -> Result<(PathBuf, AdminRequest), ProgramError> {
     let address = PortAddress::parse(name).ok_or_else(|| ProgramError::Name(name.into()))?;
     Ok((address.path, AdminRequest::Port { node: address.node, port: address.port }))
 }
