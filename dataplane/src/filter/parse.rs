@@ -183,6 +183,12 @@ impl<'a> Parser<'a> {
         };
         self.next += 1;
         let wrong = |parser: &Self, reason: &str| parser.error_at(at, word, reason);
+        if kind == Some("proto") && side.is_some() {
+            return Err(wrong(
+                self,
+                "a protocol has no source or destination; write proto without src or dst",
+            ));
+        }
         let side = side.unwrap_or(Side::Either);
         match kind.unwrap_or("host") {
             "host" => {

@@ -93,6 +93,8 @@ fn an_error_has_its_column_and_advice() {
         ("icmp port 5", 11, "has no ports"),
         ("less x", 6, "write bytes"),
         ("proto nothing", 7, "not a protocol"),
+        ("src proto 6", 11, "write proto without src or dst"),
+        ("ip dst proto tcp or udp", 14, "write proto without src or dst"),
         ("tcp & udp", 5, "write `and` or `or` before"),
         ("\u{fc} and", 1, "neither a word"),
     ] {
