@@ -49,7 +49,6 @@ enum Test {
     Protocol {
         version: Option<u8>,
         number: u8,
-        passes_fragment: bool,
     },
     Net {
         side: Side,
@@ -106,9 +105,9 @@ impl Test {
             Self::Or(one, other) => one.holds(packet, bytes) || other.holds(packet, bytes),
             Self::Not(test) => !test.holds(packet, bytes),
             Self::Version(number) => version(packet) == Some(*number),
-            Self::Protocol { version: wanted, number, passes_fragment } => {
+            Self::Protocol { version: wanted, number } => {
                 wanted.is_none_or(|wanted| version(packet) == Some(wanted))
-                    && has_protocol(packet, *number, *passes_fragment)
+                    && has_protocol(packet, *number)
             }
             Self::Net { side, network, len } => match addresses(packet) {
                 Some((source, destination)) => side.holds(
@@ -135,14 +134,12 @@ fn version(packet: &[u8]) -> Option<u8> {
     packet.first().map(|first| first >> 4)
 }
 
-fn has_protocol(packet: &[u8], number: u8, passes_fragment: bool) -> bool {
+fn has_protocol(packet: &[u8], number: u8) -> bool {
     let at = |offset: usize| packet.get(offset).copied();
     match version(packet) {
         Some(4) => at(V4_PROTOCOL) == Some(number),
         Some(6) => match at(V6_NEXT_HEADER) {
-            Some(V6_FRAGMENT) if passes_fragment && number != V6_FRAGMENT => {
-                at(V6_LEN) == Some(number)
-            }
+            Some(V6_FRAGMENT) if number != V6_FRAGMENT => at(V6_LEN) == Some(number),
             next => next == Some(number),
         },
         _ => false,

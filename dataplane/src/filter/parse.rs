@@ -213,7 +213,7 @@ impl<'a> Parser<'a> {
                     Some("ip6") => Some(6),
                     Some(_) => return Err(wrong(self, "write proto after ip or ip6 only")),
                 };
-                Ok(Test::Protocol { version, number, passes_fragment: true })
+                Ok(Test::Protocol { version, number })
             }
             kind => {
                 let (first, last) = range(word, kind).map_err(|reason| wrong(self, reason))?;
@@ -275,7 +275,7 @@ impl<'a> Parser<'a> {
 fn protocol_test(name: &str) -> Test {
     let of = |version, name| {
         let number = protocol_number(name).unwrap_or_default();
-        Test::Protocol { version, number, passes_fragment: true }
+        Test::Protocol { version, number }
     };
     match name {
         "ip" => Test::Version(4),
