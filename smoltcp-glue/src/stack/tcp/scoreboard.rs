@@ -48,32 +48,36 @@ struct Record {
     is_timed: bool,
 }
 
+/// The transmissions that acknowledgments report as arrived, and that were not known to be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Arrivals {
     pub(super) bytes: usize,
     pub(super) records: u32,
-    /// The round-trip time of the latest.
-    pub(super) took: Option<Duration>,
-    latest: u64,
+    /// Of the latest transmission that was sent once and at a known time.
+    pub(super) round_trip: Option<Duration>,
+    /// The number of that transmission.
+    timed_number: u64,
 }
 
 impl Arrivals {
     pub(super) fn and(self, other: Self) -> Self {
-        let latest = if other.latest >= self.latest { other } else { self };
+        let latest = if other.timed_number >= self.timed_number { other } else { self };
         Self {
             bytes: self.bytes + other.bytes,
             records: self.records + other.records,
-            took: latest.took.or(self.took).or(other.took),
-            latest: latest.latest,
+            round_trip: latest.round_trip.or(self.round_trip).or(other.round_trip),
+            timed_number: latest.timed_number,
         }
     }
 }
 
+/// The transmissions that one search has found lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Losses {
+    /// Of those that the caller counts.
     pub(super) records: u32,
-    /// The number after that of the latest lost transmission.
-    pub(super) before: u64,
+    /// The number after that of the latest lost transmission; 0 without losses.
+    pub(super) end_number: u64,
 }
 
 #[derive(Debug)]
@@ -82,7 +86,8 @@ pub(super) struct Scoreboard {
     pub(super) first: u32,
     records: VecDeque<Record>,
     pub(super) next_number: u64,
-    latest: Option<u64>,
+    /// The highest number of a transmission that has arrived.
+    latest_arrived: Option<u64>,
     /// In bytes; also `lost`.
     pub(super) in_flight: usize,
     pub(super) lost: usize,
@@ -104,7 +109,7 @@ const fn count(in_flight: &mut usize, lost: &mut usize, state: RecordState, chan
 impl Scoreboard {
     pub(super) const fn new(first: u32) -> Self {
         let records = VecDeque::new();
-        Self { first, records, next_number: 0, latest: None, in_flight: 0, lost: 0 }
+        Self { first, records, next_number: 0, latest_arrived: None, in_flight: 0, lost: 0 }
     }
 
     pub(super) fn end(&self) -> u32 {
@@ -117,7 +122,7 @@ impl Scoreboard {
 
     /// Whether this transmission or a later one has arrived.
     pub(super) fn has_reached(&self, number: u64) -> bool {
-        self.latest.is_some_and(|latest| latest >= number)
+        self.latest_arrived.is_some_and(|latest| latest >= number)
     }
 
     pub(super) fn record_sent(&mut self, now: Time, start: u32, end: u32) {
@@ -204,15 +209,16 @@ impl Scoreboard {
         }
     }
 
-    /// A cumulative acknowledgment.
-    pub(super) fn handle_ack(&mut self, now: Time, to: u32, fastest: Duration) -> Arrivals {
+    /// A cumulative acknowledgment. One of a retransmission that comes within `rtt_min` is taken for
+    /// that of the original.
+    pub(super) fn handle_ack(&mut self, now: Time, to: u32, rtt_min: Duration) -> Arrivals {
         let to = if distance(self.end(), to) > 0 { self.end() } else { to };
         if distance(self.first, to) <= 0 {
             return Arrivals::default();
         }
         // The limit does not matter: a record is removed afterwards.
         self.split(to, usize::MAX);
-        let arrivals = self.mark_arrived(now, self.first, to, fastest);
+        let arrivals = self.mark_arrived(now, self.first, to, rtt_min);
         while self.records.front().is_some_and(|record| distance(record.end, to) >= 0) {
             self.records.pop_front();
         }
@@ -225,7 +231,7 @@ impl Scoreboard {
         &mut self,
         now: Time,
         (left, right): (u32, u32),
-        fastest: Duration,
+        rtt_min: Duration,
     ) -> Arrivals {
         let is_within = distance(self.first, left) >= 0
             && distance(left, right) > 0
@@ -234,15 +240,15 @@ impl Scoreboard {
             true => {
                 self.split(left, RECORDS_OF_PEER_MAX);
                 self.split(right, RECORDS_OF_PEER_MAX);
-                self.mark_arrived(now, left, right, fastest)
+                self.mark_arrived(now, left, right, rtt_min)
             }
             false => Arrivals::default(),
         }
     }
 
-    fn mark_arrived(&mut self, now: Time, left: u32, right: u32, fastest: Duration) -> Arrivals {
+    fn mark_arrived(&mut self, now: Time, left: u32, right: u32, rtt_min: Duration) -> Arrivals {
         let mut arrivals = Arrivals::default();
-        let mut latest = self.latest;
+        let mut latest = self.latest_arrived;
         self.each_within(left, right, |record, bytes| {
             if record.state == RecordState::Arrived {
                 return;
@@ -251,37 +257,37 @@ impl Scoreboard {
             arrivals.bytes += bytes;
             arrivals.records += 1;
             // A quick acknowledgment of a retransmission may be of the original.
-            let took = Duration::from_nanos(now.nanos().saturating_sub(record.at.nanos()));
-            if !record.is_again || took >= fastest {
+            let elapsed = Duration::from_nanos(now.nanos().saturating_sub(record.at.nanos()));
+            if !record.is_again || elapsed >= rtt_min {
                 latest = latest.max(Some(record.number));
             }
-            if !record.is_again && record.is_timed && record.number >= arrivals.latest {
-                (arrivals.latest, arrivals.took) = (record.number, Some(took));
+            if !record.is_again && record.is_timed && record.number >= arrivals.timed_number {
+                (arrivals.timed_number, arrivals.round_trip) = (record.number, Some(elapsed));
             }
         });
-        self.latest = latest;
+        self.latest_arrived = latest;
         arrivals
     }
 
-    /// Detects losses by the packet threshold and by time. Returns also when there may be more;
-    /// losses are counted from transmission `counted_from` on.
+    /// Detects losses by the packet threshold and by the time threshold. Returns also when there may
+    /// be more; losses are counted from transmission `counted_from` on.
     pub(super) fn detect_losses(
         &mut self,
         now: Time,
-        late: Duration,
+        time_threshold: Duration,
         counted_from: u64,
     ) -> (Losses, Option<Time>) {
         let (mut losses, mut again_at) = (Losses::default(), None::<Time>);
-        let Some(latest) = self.latest else { return (losses, again_at) };
+        let Some(latest) = self.latest_arrived else { return (losses, again_at) };
         self.each_within(self.first, self.end(), |record, _| {
             if record.state != RecordState::InFlight || record.number >= latest {
                 return;
             }
-            let due = record.at + late;
+            let due = record.at + time_threshold;
             if record.number + OVERTAKEN_BY <= latest || due <= now {
                 record.state = RecordState::Lost;
                 losses.records += u32::from(record.number >= counted_from);
-                losses.before = losses.before.max(record.number + 1);
+                losses.end_number = losses.end_number.max(record.number + 1);
             } else {
                 again_at = again_at.into_iter().chain([due]).min();
             }
@@ -382,7 +388,7 @@ mod tests {
         select(&mut board, 1, 2);
         assert_eq!(board.detect_losses(NOW, LATE, 0), (Losses::default(), Some(NOW + LATE)));
         let (losses, again_at) = board.detect_losses(NOW + LATE, LATE, 0);
-        assert_eq!((losses.records, losses.before, again_at), (1, 1, None));
+        assert_eq!((losses.records, losses.end_number, again_at), (1, 1, None));
         assert_eq!(board.lost, 1000);
     }
 

@@ -211,19 +211,20 @@ impl Recovery {
         peer_window: usize,
     ) {
         self.peer_window = peer_window;
-        let fastest = self.round_trip.smoothed.unwrap_or_default() / 2;
+        // Half of a round trip: an earlier answer is one to an earlier transmission.
+        let rtt_min = self.round_trip.smoothed.unwrap_or_default() / 2;
         let outstanding = self.board.outstanding();
-        let mut arrivals = self.board.handle_ack(now, first, fastest);
+        let mut arrivals = self.board.handle_ack(now, first, rtt_min);
         for block in blocks {
-            arrivals = arrivals.and(self.board.handle_sack(now, block, fastest));
+            arrivals = arrivals.and(self.board.handle_sack(now, block, rtt_min));
         }
         if arrivals.bytes == 0 {
             return;
         }
-        if let Some(took) = arrivals.took {
-            self.round_trip.sample(took);
+        if let Some(round_trip) = arrivals.round_trip {
+            self.round_trip.sample(round_trip);
             self.backoff = 0;
-            if outstanding <= self.segment && took < ACK_DELAY {
+            if outstanding <= self.segment && round_trip < ACK_DELAY {
                 self.ack_delay = (self.ack_delay / 16 * 15).max(ACK_DELAY);
             }
         }
@@ -258,10 +259,10 @@ impl Recovery {
     }
 
     fn detect_losses(&mut self, now: Time) {
-        let late = 2 * self.round_trip.smoothed().max(self.round_trip.latest);
-        let (losses, late_at) = self.board.detect_losses(now, late, self.length.since);
+        let time_threshold = 2 * self.round_trip.smoothed().max(self.round_trip.latest);
+        let (losses, late_at) = self.board.detect_losses(now, time_threshold, self.length.since);
         self.late_at = late_at;
-        if losses.before > self.reduced_before {
+        if losses.end_number > self.reduced_before {
             self.reduce();
         }
         if losses.records > 0 {
