@@ -19,7 +19,7 @@
 
 use super::LEAVE_MAX;
 use super::notice::NodeNotice;
-use super::opening::{Interfaces, Leaving, Named};
+use super::opening::{ConfiguredInterface, Interfaces, Leaving};
 use super::worker_handle::{Assignment, WorkerHandle};
 use crate::config::diff::{Change, Setting};
 use crate::config::{InterfaceSettings, NodeConfig};
@@ -316,7 +316,7 @@ impl Interfaces {
 
     fn add(&mut self, now: Time, name: &str, settings: InterfaceSettings) {
         self.register_device(now, &settings);
-        self.all.insert(name.into(), Named::new(now, settings));
+        self.all.insert(name.into(), ConfiguredInterface::new(now, settings));
     }
 
     /// Replaces interfaces that have left by their successors. Returns whether there were any.
@@ -330,13 +330,13 @@ impl Interfaces {
             }
         }
         if !gone.is_empty() {
-            self.drop_unused_sites();
+            self.drop_unused_devices();
         }
         !gone.is_empty()
     }
 }
 
-impl Named {
+impl ConfiguredInterface {
     fn leave(&mut self, now: Time, next: Option<InterfaceSettings>) {
         match &mut self.leaving {
             Some(leaving) => leaving.next = next,

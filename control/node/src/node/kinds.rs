@@ -1,7 +1,7 @@
 //! The kinds of interfaces of a node, behind one set of calls.
 //!
 //! ```text
-//!   configuration --> Named --> NodeInterface   state, addresses, routes, ping, rows
+//!   configuration --> ConfiguredInterface --> NodeInterface   state, addresses, routes, ping, rows
 //!                                     |
 //!                         workers     +--> `worker_port`: packets, in a worker thread
 //! ```

@@ -4,7 +4,7 @@
 use super::NodeRunner;
 use super::drop_counts::REFUSED;
 use super::kinds::NodeInterface;
-use super::opening::Named;
+use super::opening::ConfiguredInterface;
 use super::routing::RouteCount;
 use crate::admin::rows::{DropCount, InterfaceStatus, NeighborState};
 use crate::interface::IpoibLink;
@@ -54,7 +54,7 @@ impl NodeRunner {
         out.family(&all::RELOAD_TIME).add(&[], last);
     }
 
-    fn named(&self) -> impl Iterator<Item = (&str, &Named)> {
+    fn named(&self) -> impl Iterator<Item = (&str, &ConfiguredInterface)> {
         self.interfaces.all.iter().map(|(name, named)| (name.as_str(), named))
     }
 
@@ -66,8 +66,8 @@ impl NodeRunner {
         self.running().filter_map(|(name, one)| Some((name, one.ipoib()?)))
     }
 
-    fn status(&self, name: &str, named: &Named) -> InterfaceStatus {
-        let Named { settings, interface, .. } = named;
+    fn status(&self, name: &str, named: &ConfiguredInterface) -> InterfaceStatus {
+        let ConfiguredInterface { settings, interface, .. } = named;
         interface.as_ref().map_or_else(
             |_| InterfaceStatus { interface: name.into(), ..InterfaceStatus::default() },
             |one| one.status(self.now(), name, &settings.device),
@@ -101,7 +101,9 @@ impl NodeRunner {
     }
 
     fn drops(&self, out: &mut Exposition) {
-        let of = |(name, named): (&str, &Named)| Some(named.interface.as_ref().ok()?.drops(name));
+        let of = |(name, named): (&str, &ConfiguredInterface)| {
+            Some(named.interface.as_ref().ok()?.drops(name))
+        };
         let rows: Vec<_> = self.named().filter_map(of).flatten().collect();
         let mut samples = out.family(&all::DROPS);
         for DropCount { interface, of, why, count, .. } in

@@ -1,17 +1,18 @@
 //! The devices of the interfaces of a worker: opened, and retried until they exist.
 //!
 //! ```text
-//!              +-- no interface runs there, retry due --> attempt, on its own thread -------+
-//!              |                                               |                            |
-//!   missing, failed <-- no device ---------------------- opens or not                       |
-//!      ^       ^                                               |                            |
-//!      |       +-- the device refuses it <------- set up, each interface <------------------+
-//!      |                                               |
-//!      +-- the device failed <--------------------- running
+//!                        retry timer, and no interface runs at the device
+//!   missing or failed -----------------------------------------------------> opening
+//!     ^  ^  ^                                                                 |   |
+//!     |  |  +------------------------- no device -----------------------------+   |
+//!     |  |                                                                opened  |
+//!     |  +-- the device refuses the interface -- setting up each interface <------+
+//!     |                                                    |
+//!     +-- the device fails -------- running <--------------+
 //! ```
 //!
 //! A missing device is a state of its interfaces, with a reason, and no error: it may appear later.
-//! An attempt has its own thread because a fabric may take seconds to respond, while control has
+//! Opening has its own thread because a fabric may take seconds to respond, while control has
 //! other interfaces.
 //!
 //! Interfaces at one device share only its port. One that fails is set up again while the others
@@ -44,7 +45,7 @@ use std::time::Duration;
 const RETRY_MIN: Duration = Duration::from_millis(50);
 
 /// An interface of the configuration.
-pub(super) struct Named {
+pub(super) struct ConfiguredInterface {
     pub(super) settings: InterfaceSettings,
     /// The interface, or the reason for which it does not run.
     pub(super) interface: Result<NodeInterface, Outage>,
@@ -89,7 +90,7 @@ impl Retry {
 }
 
 /// A device of interfaces.
-struct Site {
+struct SharedDevice {
     /// The name of the port for its management, if it has one of its own.
     management: Option<String>,
     attempt: Option<Receiver<Result<Opened, DeviceOpenError>>>,
@@ -111,8 +112,8 @@ pub(super) trait WorkerThreads {
 }
 
 pub(super) struct Interfaces {
-    pub(super) all: BTreeMap<String, Named>,
-    sites: BTreeMap<String, Site>,
+    pub(super) all: BTreeMap<String, ConfiguredInterface>,
+    devices: BTreeMap<String, SharedDevice>,
     /// The addresses of all interfaces of each domain: they belong to the node.
     addresses: BTreeMap<String, Arc<BTreeSet<IpAddr>>>,
     /// Wakes control when an attempt is complete.
@@ -121,7 +122,7 @@ pub(super) struct Interfaces {
 
 impl Interfaces {
     pub(super) fn new(waker: Waker) -> Self {
-        Self { all: BTreeMap::new(), sites: BTreeMap::new(), addresses: BTreeMap::new(), waker }
+        Self { all: BTreeMap::new(), devices: BTreeMap::new(), addresses: BTreeMap::new(), waker }
     }
 
     /// Registers the device of an IPoIB interface. One with other management than before replaces
@@ -131,16 +132,17 @@ impl Interfaces {
             return;
         }
         let management = settings.management.as_ref().map(|one| one.port().to_owned());
-        let known = self.sites.get(&settings.device);
-        if known.is_none_or(|site| site.management != management) {
-            let site = Site { management, attempt: None, retry: Retry::new(now), port: None };
-            self.sites.insert(settings.device.clone(), site);
+        let known = self.devices.get(&settings.device);
+        if known.is_none_or(|shared| shared.management != management) {
+            let shared =
+                SharedDevice { management, attempt: None, retry: Retry::new(now), port: None };
+            self.devices.insert(settings.device.clone(), shared);
         }
     }
 
-    pub(super) fn drop_unused_sites(&mut self) {
+    pub(super) fn drop_unused_devices(&mut self) {
         let all = &self.all;
-        self.sites.retain(|device, _| all.values().any(|named| named.settings.device == *device));
+        self.devices.retain(|device, _| all.values().any(|named| named.settings.device == *device));
     }
 
     pub(super) fn running(&mut self) -> impl Iterator<Item = &mut NodeInterface> {
@@ -161,10 +163,10 @@ impl Interfaces {
         if is_leaving {
             busy |= self.finish_leaving(now);
         }
-        let Self { all, sites, waker, .. } = self;
+        let Self { all, devices, waker, .. } = self;
         if !all_run {
-            for (device, site) in sites {
-                busy |= site.step(now, device, all, waker, threads);
+            for (device, shared) in devices {
+                busy |= shared.step(now, device, all, waker, threads);
             }
         }
         busy
@@ -192,7 +194,7 @@ impl Interfaces {
     }
 
     fn ports(&self) -> impl Iterator<Item = &DevicePort> {
-        self.sites.values().filter_map(|site| site.port.as_ref())
+        self.devices.values().filter_map(|shared| shared.port.as_ref())
     }
 
     /// Arms the ports: input from now on ends a sleep, so the caller has to step once more.
@@ -210,38 +212,40 @@ impl Interfaces {
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Time> {
-        let due = |named: &Named| match &named.interface {
+        let due = |named: &ConfiguredInterface| match &named.interface {
             Ok(interface) => {
                 interface.poll_timeout().into_iter().chain(named.leaving_until()).min()
             }
             Err(_) if named.leaving.is_some() => named.leaving_until(),
             Err(_) if named.is_plain() => Some(named.retry.at),
             Err(_) => {
-                let site = self.sites.get(&named.settings.device)?;
+                let shared = self.devices.get(&named.settings.device)?;
                 // The thread of an attempt wakes this one.
-                if site.attempt.is_some() {
+                if shared.attempt.is_some() {
                     return None;
                 }
-                Some(if site.port.is_none() { site.retry.at } else { named.retry.at })
+                Some(if shared.port.is_none() { shared.retry.at } else { named.retry.at })
             }
         };
         self.all.values().filter_map(due).min()
     }
 }
 
-impl Site {
+impl SharedDevice {
     /// Continues to open interfaces at this device. Returns whether one was opened.
     fn step(
         &mut self,
         now: Time,
         device: &str,
-        all: &mut BTreeMap<String, Named>,
+        all: &mut BTreeMap<String, ConfiguredInterface>,
         waker: &Waker,
         threads: &mut dyn WorkerThreads,
     ) -> bool {
-        let is_here = |named: &Named| named.settings.device == device && !named.is_plain();
+        let is_here =
+            |named: &ConfiguredInterface| named.settings.device == device && !named.is_plain();
         // One that leaves has the port while it runs.
-        let uses_port = |named: &Named| named.leaving.is_none() || named.interface.is_ok();
+        let uses_port =
+            |named: &ConfiguredInterface| named.leaving.is_none() || named.interface.is_ok();
         let here = all.iter_mut().filter(|(_, named)| is_here(named) && uses_port(named));
         let mut here: Vec<_> = here.collect();
         if here.iter().any(|(_, named)| named.interface.is_ok()) {
@@ -276,7 +280,7 @@ impl Site {
     fn set_up_stopped(
         &mut self,
         now: Time,
-        here: &mut [(&String, &mut Named)],
+        here: &mut [(&String, &mut ConfiguredInterface)],
         threads: &mut dyn WorkerThreads,
     ) -> bool {
         let Some(port) = &self.port else { return false };
@@ -333,7 +337,7 @@ impl Site {
     }
 }
 
-impl Named {
+impl ConfiguredInterface {
     pub(super) const fn new(now: Time, settings: InterfaceSettings) -> Self {
         let (interface, retry) = (Err(Outage::Pending), Retry::new(now));
         Self { settings, interface, retry, starts: 0, noted: None, state_changes: 0, leaving: None }
@@ -529,7 +533,7 @@ mod tests {
         /// Steps until all attempts at devices are over.
         fn step_until_idle(&mut self) {
             self.step(Duration::ZERO);
-            while self.interfaces.sites.values().any(|site| site.attempt.is_some()) {
+            while self.interfaces.devices.values().any(|shared| shared.attempt.is_some()) {
                 std::thread::yield_now();
                 self.step(Duration::ZERO);
             }

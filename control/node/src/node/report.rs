@@ -2,7 +2,7 @@
 
 use super::ipoib_rows::{connections, groups};
 use super::kinds::NodeInterface;
-use super::opening::Named;
+use super::opening::ConfiguredInterface;
 use super::worker_handle::Assignment;
 use crate::admin::CONNECTIONS_MAX;
 use crate::admin::page::{Cursor, PAGE_ROWS, Page, RowKey};
@@ -28,7 +28,7 @@ pub(super) type Response = AdminReply<AdminAnswer>;
 pub(super) type Pings = BTreeMap<u64, (String, EchoId)>;
 
 pub(super) struct Report<'a> {
-    pub(super) interfaces: &'a mut BTreeMap<String, Named>,
+    pub(super) interfaces: &'a mut BTreeMap<String, ConfiguredInterface>,
     pub(super) pings: &'a mut Pings,
     pub(super) assignment: &'a Assignment,
 }
@@ -107,7 +107,7 @@ impl Report<'_> {
         Page { reply, next }
     }
 
-    fn from(&self, from: Option<&Cursor>) -> impl Iterator<Item = (&String, &Named)> {
+    fn from(&self, from: Option<&Cursor>) -> impl Iterator<Item = (&String, &ConfiguredInterface)> {
         let first = from.map_or("", |from| &from.interface);
         self.interfaces.range::<str, _>((Bound::Included(first), Bound::Unbounded))
     }
@@ -173,12 +173,13 @@ impl Report<'_> {
     ) -> Result<(String, EchoId), Response> {
         let EchoRequest { to, bytes, .. } = request;
         let (no, later) = (Response::Error, Response::Later);
-        let leads_there = |(name, named): &(&String, &mut Named)| match (from, &named.interface) {
-            (Some(from), _) => from == name.as_str(),
-            (None, Ok(one)) => one.leads_to(now, to),
-            (None, Err(_)) => named.may_lead_to(to),
-        };
-        let may_come = self.interfaces.values().any(Named::is_coming_up);
+        let leads_there =
+            |(name, named): &(&String, &mut ConfiguredInterface)| match (from, &named.interface) {
+                (Some(from), _) => from == name.as_str(),
+                (None, Ok(one)) => one.leads_to(now, to),
+                (None, Err(_)) => named.may_lead_to(to),
+            };
+        let may_come = self.interfaces.values().any(ConfiguredInterface::is_coming_up);
         let found = self.interfaces.iter_mut().find(leads_there);
         let (name, named) = found.ok_or_else(|| match (from, may_come) {
             (Some(from), _) => no(no_interface(from)),

@@ -24,7 +24,7 @@ mod followed;
 
 pub(super) use followed::KernelUpdate;
 
-use super::opening::{Interfaces, Named};
+use super::opening::{ConfiguredInterface, Interfaces};
 use crate::config::NodeConfig;
 use crate::interface::IpoibLink;
 use crate::kernel::KernelError;
@@ -167,7 +167,7 @@ impl KernelLink {
         let Self { shadows, routes, buffer, .. } = self;
         let mut busy = false;
         for (name, shadow) in shadows.iter_mut() {
-            let interface = interfaces.all.get_mut(name).and_then(Named::ipoib_mut);
+            let interface = interfaces.all.get_mut(name).and_then(ConfiguredInterface::ipoib_mut);
             if let Some(interface) = interface {
                 busy |= shadow.step(now, interface, buffer);
             }
@@ -229,7 +229,7 @@ impl InterfaceShadow {
         &mut self,
         now: Time,
         name: &str,
-        named: Option<&mut Named>,
+        named: Option<&mut ConfiguredInterface>,
         manager: &NotifySocket,
         say: &mut impl FnMut(&NodeNotice),
     ) {
@@ -238,7 +238,7 @@ impl InterfaceShadow {
         }
         let Self { device, state, groups, joined_at, taken_over_until, is_kept } = self;
         let starts = named.as_ref().map_or(0, |named| named.starts);
-        let mut interface = named.and_then(Named::ipoib_mut);
+        let mut interface = named.and_then(ConfiguredInterface::ipoib_mut);
         if let Some(interface) = &mut interface
             && *joined_at != starts
         {

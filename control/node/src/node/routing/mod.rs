@@ -36,7 +36,7 @@ pub(super) mod table;
 pub(super) use counts::RouteCount;
 
 use super::kernel_link::{KernelLink, KernelUpdate};
-use super::opening::{Interfaces, Named};
+use super::opening::{ConfiguredInterface, Interfaces};
 use crate::admin::rows::AclStatus;
 use crate::admin::rows::MulticastStatus;
 use crate::config::{NodeConfig, Prefix, RouteKind};
@@ -261,7 +261,7 @@ impl Routing {
     }
 
     fn links(&mut self, domains: &[Domain], interfaces: &Interfaces) -> Vec<Link> {
-        let link = |(name, named): (&String, &Named)| {
+        let link = |(name, named): (&String, &ConfiguredInterface)| {
             let running = named.interface.as_ref().ok();
             let subnets = running.iter().flat_map(|one| one.subnets());
             Link {
@@ -292,7 +292,7 @@ impl Routing {
             let (port, ip) = gateway;
             let link = self.input.links.iter().find(|link| link.port == *port);
             let named = link.and_then(|link| interfaces.all.get_mut(&link.name));
-            let Some(interface) = named.and_then(Named::ipoib_mut) else { continue };
+            let Some(interface) = named.and_then(ConfiguredInterface::ipoib_mut) else { continue };
             if interface.control().may_be_reachable(*ip) {
                 continue;
             }

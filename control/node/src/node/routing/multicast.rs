@@ -4,7 +4,7 @@
 //! delivers a group to its members alone (RFC 4391 5, 10). An interface where they leave joins to
 //! send when the first of them does.
 
-use super::super::opening::{Interfaces, Named};
+use super::super::opening::{ConfiguredInterface, Interfaces};
 use super::input::{Domain, Input, Link};
 use crate::admin::rows::MulticastStatus;
 use crate::config::{MulticastSettings, NodeConfig};
@@ -85,7 +85,7 @@ impl Multicast {
     pub(super) fn join_groups(&self, now: Time, interfaces: &mut Interfaces) {
         let none = Arc::default();
         for (name, named) in &mut interfaces.all {
-            let Some(interface) = Named::ipoib_mut(named) else { continue };
+            let Some(interface) = ConfiguredInterface::ipoib_mut(named) else { continue };
             match self.groups.get(name) {
                 Some(groups) => interface.set_forwarded_groups(now, groups),
                 None if interface.control().has_forwarded_groups() => {
