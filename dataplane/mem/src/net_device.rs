@@ -49,9 +49,9 @@ pub struct NetDevice {
 
 /// A socket for queries about the devices of a network namespace.
 #[derive(Debug)]
-pub struct NetDevices(OwnedFd);
+pub struct NetDeviceSocket(OwnedFd);
 
-impl NetDevices {
+impl NetDeviceSocket {
     /// Opens the socket in the namespace of this thread.
     pub fn open() -> Result<Self, Errno> {
         let flags = SocketFlags::CLOEXEC;
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn the_loopback_is_a_device_and_none_of_ethernet() {
-        let devices = NetDevices::open().expect("a socket");
+        let devices = NetDeviceSocket::open().expect("a socket");
         let lo = devices.read("lo").expect("every namespace has it");
         assert!(lo.index > 0 && lo.mtu > 0 && lo.address.is_none(), "{lo:?}");
         assert_eq!(devices.read("no such device"), Err(Errno::NODEV));

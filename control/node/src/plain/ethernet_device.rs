@@ -14,7 +14,7 @@
 
 use super::frame_queue::FrameQueue;
 use crate::config::{FrameAccess, InterfaceSettings};
-use pollux_mem::net_device::{NetDevice, NetDevices};
+use pollux_mem::net_device::{NetDevice, NetDeviceSocket};
 use pollux_mem::packet_socket::PacketSocket;
 use pollux_mem::system_call::CallError;
 use pollux_mem::xdp::{FRAME_BYTES_MAX, QUEUES_MAX, XdpAttachMode, XdpProgram, XdpSocket};
@@ -71,7 +71,7 @@ impl fmt::Display for Method {
 #[derive(Debug)]
 pub(super) struct EthernetDevice {
     name: String,
-    devices: NetDevices,
+    devices: NetDeviceSocket,
     device: NetDevice,
     address: MacAddress,
     method: Method,
@@ -91,7 +91,7 @@ impl EthernetDevice {
         let name = settings.device.clone();
         let failed = |error| EthernetError::Call(name.clone(), error);
         let socket = |errno| failed(CallError { call: "socket", errno });
-        let devices = NetDevices::open().map_err(socket)?;
+        let devices = NetDeviceSocket::open().map_err(socket)?;
         let device = devices.read(&name).map_err(|errno| match errno {
             Errno::NODEV => EthernetError::Missing(name.clone()),
             errno => failed(CallError { call: "ioctl", errno }),

@@ -4,7 +4,7 @@
 use crate::namespace::Namespace;
 use crate::nodes::{NodeInNamespace, until};
 use crate::tun::{Server, iperf3, say};
-use pollux_mem::net_device::NetDevices;
+use pollux_mem::net_device::NetDeviceSocket;
 use pollux_mem::packet_socket::PacketSocket;
 use pollux_node::admin::rows::{DropCount, InterfaceStatus, NeighborState, NeighborStatus};
 use pollux_node::fabric::Embedded;
@@ -271,7 +271,7 @@ fn interfaces_share_a_device_by_vlan() {
     assert!(ways.iter().any(|(_, why)| why.contains("AF_XDP, native")), "{ways:?}");
     assert!(ways.iter().any(|(_, why)| why.contains("AF_PACKET, since bind")), "{ways:?}");
     // This thread is in the namespace of the host.
-    let device = NetDevices::open().and_then(|all| all.read("h0")).expect("it is there");
+    let device = NetDeviceSocket::open().and_then(|all| all.read("h0")).expect("it is there");
     let open = |vlan| PacketSocket::open(device.index, vlan, 2000).expect("a socket");
     let address = MacAddress(device.address.expect("Ethernet"));
     let mut tagged = VlanHost { address, socket: open(Some(7)), frames: Vec::new() };
@@ -302,7 +302,7 @@ fn interfaces_share_a_device_by_vlan() {
 fn what_is_no_frame_of_ours_is_counted() {
     let Some(hosts) = Hosts::start("ethernet drops", "frames = \"packet\"") else { return };
     hosts.wait_for_ping("10.5.0.1");
-    let device = NetDevices::open().and_then(|all| all.read("h0")).expect("it is there");
+    let device = NetDeviceSocket::open().and_then(|all| all.read("h0")).expect("it is there");
     let mut socket = PacketSocket::for_sending(device.index).expect("a socket");
     let source = MacAddress(device.address.expect("Ethernet"));
     let ours = MacAddress::parse_text(&hosts.row().link.expect("an address")).expect("it reads");
@@ -326,7 +326,7 @@ fn what_is_no_frame_of_ours_is_counted() {
 fn tshark_finds_nothing_malformed_in_what_is_sent() {
     let test = "ethernet capture";
     let Some(hosts) = Hosts::start(test, "frames = \"generic\"") else { return };
-    let device = NetDevices::open().and_then(|all| all.read("h0")).expect("it is there");
+    let device = NetDeviceSocket::open().and_then(|all| all.read("h0")).expect("it is there");
     let mut socket = PacketSocket::open(device.index, None, 2000).expect("a socket");
     for to in ["10.5.0.1", "fd05::1", "10.0.0.2", "fd00::2"] {
         hosts.wait_for_ping(to);
