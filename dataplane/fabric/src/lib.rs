@@ -110,7 +110,7 @@ impl Fabric {
 
     /// Prepares [`Fabric::wait`]; returns the longest wait, `longest` at most. From now on
     /// processes wake the fabric.
-    pub fn sleep(&mut self, now: Time, mut longest: Duration) -> Duration {
+    pub fn prepare_wait(&mut self, now: Time, mut longest: Duration) -> Duration {
         if let Some(due) = self.due() {
             longest = longest.min(due.since(now));
         }
@@ -128,13 +128,13 @@ impl Fabric {
     pub fn wait(&mut self, longest: Duration, others: Vec<PollFd<'_>>) -> io::Result<()> {
         let sockets = self.program_sockets.iter().flat_map(Sockets::poll_fds);
         let mut fds: Vec<_> = sockets.collect();
-        let own = fds.len();
+        let program_fds = fds.len();
         fds.extend(self.wires.iter().filter_map(ForeignWire::poll_fd));
         fds.extend(self.processes.iter().flat_map(process::Server::poll_fds));
         fds.extend(others);
         let (tv_sec, tv_nsec) = (longest.as_secs() as i64, longest.subsec_nanos().into());
         let ready = match poll(&mut fds, Some(&Timespec { tv_sec, tv_nsec })) {
-            Ok(_) => (0..own).filter(|index| !fds[*index].revents().is_empty()).collect(),
+            Ok(_) => (0..program_fds).filter(|index| !fds[*index].revents().is_empty()).collect(),
             Err(Errno::INTR) => Vec::new(),
             Err(error) => return Err(error.into()),
         };

@@ -143,7 +143,7 @@ impl RunningFabric {
         let now = self.now();
         let due = self.admin.as_ref().and_then(Admin::due);
         let longest = due.map_or(SLEEP_MAX, |due| due.since(now)).min(SLEEP_MAX);
-        let longest = self.fabric.sleep(now, longest);
+        let longest = self.fabric.prepare_wait(now, longest);
         if let Some(capture) = &mut self.capture
             && longest > Duration::ZERO
         {

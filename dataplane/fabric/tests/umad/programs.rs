@@ -211,7 +211,7 @@ fn serve(mut fabric: Fabric, orders: &mpsc::Receiver<Order>, is_over: &AtomicBoo
     let began = Instant::now();
     let now = || Time::START + began.elapsed();
     while !is_over.load(Ordering::Relaxed) {
-        let longest = fabric.sleep(now(), Duration::from_millis(5));
+        let longest = fabric.prepare_wait(now(), Duration::from_millis(5));
         fabric.wait(longest, Vec::new()).expect("poll");
         fabric.step(now()).expect("sockets");
         orders.try_iter().for_each(|order| order(&mut fabric));
