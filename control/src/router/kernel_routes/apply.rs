@@ -226,13 +226,9 @@ impl Tables {
         }
         changed.keys.insert(key);
         let is_v4 = key.destination.is_ipv4();
-        let found =
-            lists.update(
-                key,
-                |list| {
-                    if is_v4 { remove_v4(list, &gone) } else { remove_v6(list, &gone) }
-                },
-            );
+        let found = lists.update(key, |list| {
+            if is_v4 { remove_equal(list, &gone) } else { remove_v6(list, &gone) }
+        });
         // The mirror differs from the kernel; a dump corrects it.
         if found { Effect::NONE } else { Effect::DUMP }
     }
@@ -254,7 +250,8 @@ fn add_v4(list: &mut Vec<Entry>, entry: Entry, flags: MessageFlags) -> Effect {
     Effect { ambiguous: list.len() > 1, ..Effect::NONE }
 }
 
-fn remove_v4(list: &mut Vec<Entry>, gone: &Entry) -> bool {
+/// Removes the route that is equal, if there is one.
+fn remove_equal(list: &mut Vec<Entry>, gone: &Entry) -> bool {
     match list.iter().position(|entry| entry.is_same(gone)) {
         Some(index) => {
             list.remove(index);
@@ -290,13 +287,13 @@ fn remove_v6(list: &mut Vec<Entry>, gone: &Entry) -> bool {
         let paths = &mut list[index].paths;
         let before = paths.len();
         // The kernel reports a single path without its weight.
-        let name = |hop: &RoutePath| (hop.interface, hop.gateway);
-        paths.retain(|path| !gone.paths.iter().any(|gone| name(path) == name(gone)));
+        let next_hop = |path: &RoutePath| (path.interface, path.gateway);
+        paths.retain(|path| !gone.paths.iter().any(|gone| next_hop(path) == next_hop(gone)));
         let found = paths.len() + gone.paths.len() == before;
         if paths.is_empty() {
             list.remove(index);
         }
         return found;
     }
-    remove_v4(list, gone)
+    remove_equal(list, gone)
 }
