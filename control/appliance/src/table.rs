@@ -28,7 +28,7 @@ pub fn aligned(headings: &[&str], rows: impl Iterator<Item = Vec<String>>) -> St
     lines.iter().map(text).collect()
 }
 
-/// A value in a table. `None` and empty maps are a dash.
+/// A value in a table. `None`, empty lists and empty maps are a dash, so that no cell is empty.
 pub trait Cell {
     fn cell(&self) -> String;
 }
@@ -61,7 +61,7 @@ impl<T: Cell> Cell for Option<T> {
 
 impl Cell for Vec<String> {
     fn cell(&self) -> String {
-        self.join(" ")
+        if self.is_empty() { "-".into() } else { self.join(" ") }
     }
 }
 
@@ -86,5 +86,7 @@ mod tests {
         let counts = [("x".to_owned(), 2), ("y".to_owned(), 3)];
         assert_eq!(BTreeMap::from(counts).cell(), "x=2 y=3");
         assert_eq!(BTreeMap::new().cell(), "-");
+        assert_eq!(vec!["x".to_owned(), "y".into()].cell(), "x y");
+        assert_eq!(Vec::<String>::new().cell(), "-");
     }
 }
