@@ -57,7 +57,7 @@ fn is_journal() -> bool {
 /// A time since the epoch, in UTC.
 fn rfc_3339(since_epoch: Duration) -> String {
     let seconds = since_epoch.as_secs();
-    let (year, month, day) = date(seconds / 86_400);
+    let (year, month, day) = date_of(seconds / 86_400);
     let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
     let micros = since_epoch.subsec_micros();
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
@@ -65,18 +65,22 @@ fn rfc_3339(since_epoch: Duration) -> String {
 
 /// The Gregorian date so many days after 1970-01-01: year, month and day. Years begin on 1 March
 /// here, so that the leap day is the last of a year.
-fn date(days: u64) -> (u64, u64, u64) {
+fn date_of(days_since_epoch: u64) -> (u64, u64, u64) {
     const DAYS_OF_400_YEARS: u64 = 146_097;
     const DAYS_FROM_0000_03_01: u64 = 719_468;
-    let days = days + DAYS_FROM_0000_03_01;
-    let (era, day) = (days / DAYS_OF_400_YEARS, days % DAYS_OF_400_YEARS);
-    let leap_days = day / 1460 - day / 36_524 + day / 146_096;
-    let year_of_era = (day - leap_days) / 365;
-    let day = day - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let days = days_since_epoch + DAYS_FROM_0000_03_01;
+    let (era, day_of_era) = (days / DAYS_OF_400_YEARS, days % DAYS_OF_400_YEARS);
+    let leap_days = day_of_era / 1460 - day_of_era / 36_524 + day_of_era / 146_096;
+    let year_of_era = (day_of_era - leap_days) / 365;
+    let days_before_year = 365 * year_of_era + year_of_era / 4 - year_of_era / 100;
+    let day_of_year = day_of_era - days_before_year;
     // Month 0 is March. Five months from March or August have 153 days.
-    let month = (5 * day + 2) / 153;
-    let day_of_month = day - (153 * month + 2) / 5 + 1;
-    let (month, next_year) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day_of_month = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let (month, next_year) = match month_from_march {
+        0..10 => (month_from_march + 3, 0),
+        _ => (month_from_march - 9, 1),
+    };
     (400 * era + year_of_era + next_year, month, day_of_month)
 }
 
