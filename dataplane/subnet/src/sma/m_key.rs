@@ -71,14 +71,36 @@ fn bad_key_trap(arrival: MadArrival, smp: &LidSmp, bytes: &[u8; 256]) -> BadMKey
     let mut return_path = [0; 30];
     // Directed routes count from 1.
     return_path.copy_from_slice(&directed.return_path[1..31]);
-    let hop_count = directed.hop_count();
-    let path_truncated = usize::from(hop_count) > return_path.len();
+    let hops = usize::from(directed.hop_count());
+    let path_truncated = hops > return_path.len();
     BadMKeyTrap {
         dr_slid: directed.dr_slid,
         is_directed: true,
         path_truncated,
-        hop_count,
+        hop_count: hops.min(return_path.len()) as u8,
         return_path,
         ..trap
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pollux_verbs::time::Time;
+    use pollux_wire::address::Lid;
+
+    #[test]
+    fn a_trap_counts_the_hops_that_it_holds() {
+        const HOP_COUNT: usize = 7;
+        let arrival = MadArrival { now: Time::START, port: 1, slid: Lid(9) };
+        let mut mad = [0; 256];
+        mad[1] = MgmtClass::SUBN_DIRECTED_ROUTE.0;
+        for (hops, held, is_truncated) in
+            [(0, 0, false), (30, 30, false), (31, 30, true), (63, 30, true)]
+        {
+            mad[HOP_COUNT] = hops;
+            let trap = bad_key_trap(arrival, &LidSmp::parse(&mad), &mad);
+            assert_eq!((trap.hop_count, trap.path_truncated), (held, is_truncated), "{hops}");
+        }
     }
 }
