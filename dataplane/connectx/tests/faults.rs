@@ -99,7 +99,7 @@ fn child_forks_while_threads_use_the_device() {
     let is_over = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         let busy = || {
-            while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+            while !is_over.load(Ordering::Relaxed) {
                 assert_eq!(device.port_state().unwrap(), raw::PORT_ACTIVE);
             }
         };
@@ -116,7 +116,7 @@ fn child_forks_while_threads_use_the_device() {
             });
             assert_eq!(code, Some(0), "child {nth}");
         }
-        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        is_over.store(true, Ordering::Relaxed);
     });
 }
 

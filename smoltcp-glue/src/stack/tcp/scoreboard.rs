@@ -209,8 +209,8 @@ impl Scoreboard {
         }
     }
 
-    /// A cumulative acknowledgment. One of a retransmission that comes within `rtt_min` is taken for
-    /// that of the original.
+    /// A cumulative acknowledgment. One of a retransmission that comes within `rtt_min` is taken
+    /// for that of the original.
     pub(super) fn handle_ack(&mut self, now: Time, to: u32, rtt_min: Duration) -> Arrivals {
         let to = if distance(self.end(), to) > 0 { self.end() } else { to };
         if distance(self.first, to) <= 0 {
@@ -269,8 +269,8 @@ impl Scoreboard {
         arrivals
     }
 
-    /// Detects losses by the packet threshold and by the time threshold. Returns also when there may
-    /// be more; losses are counted from transmission `counted_from` on.
+    /// Detects losses by the packet threshold and by the time threshold. Returns also when there
+    /// may be more; losses are counted from transmission `counted_from` on.
     pub(super) fn detect_losses(
         &mut self,
         now: Time,
