@@ -89,7 +89,7 @@ impl Bench {
         thread::scope(|scope| {
             scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
-                    let longest = fabric.sleep(now(), Duration::from_millis(5));
+                    let longest = fabric.prepare_wait(now(), Duration::from_millis(5));
                     fabric.wait(longest, Vec::new()).expect("poll");
                     fabric.step(now()).expect("sockets");
                 }
