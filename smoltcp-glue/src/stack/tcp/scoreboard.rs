@@ -413,7 +413,7 @@ mod tests {
         board.lose_last();
         board.record_sent(NOW, at(1000), at(2000));
         let arrivals = board.handle_ack(NOW, at(2000), Duration::from_nanos(1));
-        assert_eq!((arrivals.bytes, arrivals.records, arrivals.latest), (2000, 2, 0));
+        assert_eq!((arrivals.bytes, arrivals.records, arrivals.timed_number), (2000, 2, 0));
         assert!(board.has_reached(0) && !board.has_reached(2), "it may be the first of the two");
     }
 
