@@ -12,11 +12,13 @@ const WITHIN_A_MINUTE: &str = "within_a_minute() { \
 
 /// Requests that an adapter does not know: a command, a transport, a page, and a command by ioctl.
 const REQUESTS: &str = r"
-import fcntl, mmap, os, struct
+import ctypes, fcntl, mmap, os, struct
+answer = ctypes.create_string_buffer(64)
+at = ctypes.addressof(answer)
 fd = os.open('/dev/infiniband/uverbs0', os.O_RDWR)
 for request in [
     lambda: os.write(fd, struct.pack('=IHHQ', 23, 4, 4, 0)),
-    lambda: os.write(fd, struct.pack('=IHHQ45sBH', 24, 16, 8, 0, b'', 8, 0)),
+    lambda: os.write(fd, struct.pack('=IHHQ45sBH', 24, 16, 8, at, b'', 8, 0)),
     lambda: mmap.mmap(fd, 4096, offset=(8 << 8) * 4096),
     lambda: fcntl.ioctl(fd, 0xc0181b01, struct.pack('=HHHHQQ', 24, 13, 0, 0, 0, 0)),
 ]:
