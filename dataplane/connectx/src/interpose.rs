@@ -266,12 +266,15 @@ pub unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, bytes: size_t) -> 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     if process::is_device(fd) {
-        if request == RDMA_VERBS_IOCTL && !argument.is_null() {
-            // SAFETY: the argument of this request has a header of 24 bytes.
-            missing::ioctl(unsafe { argument.cast::<[u16; 3]>().read_unaligned() }, Errno::NOTTY);
+        if request != RDMA_VERBS_IOCTL || argument.is_null() {
+            return fail(Errno::NOTTY);
         }
-        // The library then uses the older form of its commands.
-        return fail(Errno::NOTTY);
+        // The answer of a kernel without this method: the library then uses the older form of its
+        // commands, or does without.
+        let error = Errno::PROTONOSUPPORT;
+        // SAFETY: the argument of this request has a header of 24 bytes.
+        missing::ioctl(unsafe { argument.cast::<[u16; 3]>().read_unaligned() }, error);
+        return fail(error);
     }
     if umad::is_open(fd) {
         // The size of its argument is a part of the request.

@@ -172,6 +172,7 @@ fn error_name(error: Errno) -> Option<&'static str> {
         Errno::OPNOTSUPP => Some("EOPNOTSUPP"),
         Errno::NOSYS => Some("ENOSYS"),
         Errno::NOTTY => Some("ENOTTY"),
+        Errno::PROTONOSUPPORT => Some("EPROTONOSUPPORT"),
         _ => None,
     }
 }

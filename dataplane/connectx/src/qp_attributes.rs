@@ -38,6 +38,12 @@ pub(crate) fn access_of_bits(bits: u32) -> Access {
 /// The change that a `modify_qp` asks for.
 pub(crate) fn change_of(asked: &ModifyQp) -> Result<QpAttributes, Errno> {
     let has = |bit| asked.attr_mask & bit != 0;
+    if has(!attr::ALL) {
+        return Err(Errno::OPNOTSUPP);
+    }
+    if has(attr::CAP) {
+        return Err(Errno::INVAL);
+    }
     let state = |number: u8| STATES.get(usize::from(number)).copied().ok_or(Errno::INVAL);
     let retries = |count| Retries::new(count).ok_or(Errno::INVAL);
     let mut change = QpAttributes::default();

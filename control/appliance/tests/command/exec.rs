@@ -20,7 +20,7 @@ for request in [
     lambda: os.write(fd, struct.pack('=IHHQ', 23, 4, 4, 0)),
     lambda: os.write(fd, struct.pack('=IHHQ45sBH', 24, 16, 8, at, b'', 8, 0)),
     lambda: mmap.mmap(fd, 4096, offset=(8 << 8) * 4096),
-    lambda: fcntl.ioctl(fd, 0xc0181b01, struct.pack('=HHHHQQ', 24, 13, 0, 0, 0, 0)),
+    lambda: fcntl.ioctl(fd, 0xc0181b01, struct.pack('=HHHHQII', 24, 13, 0, 0, 0, 1, 0)),
 ]:
     for _ in range(2):
         try:
@@ -53,7 +53,7 @@ fn the_doctor_lists_requests_of_a_program_that_the_adapter_does_not_have() {
             "mmap of kind 8 (DEVICE_MEM)",
             "uverbs command 23 (REQ_NOTIFY_CQ): EOPNOTSUPP",
             "uverbs command 24 (CREATE_QP), QP type 8 (RAW_PACKET): EOPNOTSUPP",
-            "uverbs ioctl: object 13 (FLOW_ACTION), method 0: ENOTTY",
+            "uverbs ioctl: object 13 (FLOW_ACTION), method 0: EPROTONOSUPPORT",
         ]
         .map(|request| format!("pollux: missing, asked for 2 times: {request}"))
     );

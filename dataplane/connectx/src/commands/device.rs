@@ -11,10 +11,9 @@ use pollux_wire::mad::smp::PortState;
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
-/// Counters of P_Key and Q_Key violations, automatic path migration, events of active ports, a
-/// system image GUID, RNR NAKs, and memory windows of types 1 and 2B.
-const DEVICE_CAP_FLAGS: u32 =
-    1 << 1 | 1 << 2 | 1 << 4 | 1 << 10 | 1 << 11 | 1 << 12 | 1 << 17 | 1 << 24;
+/// Automatic path migration, events of active ports, a system image GUID, RNR NAKs, and memory
+/// windows of types 1 and 2B.
+const DEVICE_CAP_FLAGS: u32 = 1 << 4 | 1 << 10 | 1 << 11 | 1 << 12 | 1 << 17 | 1 << 24;
 
 /// The vendor's OUI; sysfs has the number of PCI.
 const MELLANOX: u32 = 0x02c9;
@@ -77,7 +76,7 @@ impl<L: Link> Hca<L> {
             atomic_cap: ATOMIC_HCA,
             max_mw: limits.windows_max,
             max_mcast_grp: limits.multicast_attachments_max,
-            max_mcast_qp_attach: 240,
+            max_mcast_qp_attach: limits.multicast_attachments_max,
             max_total_mcast_qp_attach: limits.multicast_attachments_max,
             max_ah: i32::MAX as u32,
             max_srq: limits.srqs_max,

@@ -18,6 +18,7 @@ mod pair;
 mod pair_world;
 mod partitions;
 mod processes;
+mod regions;
 mod rerouting;
 mod routers;
 mod rules;
