@@ -81,6 +81,19 @@ pub(crate) fn encode(completion: &Completion, srqn_uidx: u32) -> [u8; CQE_BYTES]
     cqe
 }
 
+/// Where the message of an entry is, if not only in the program's buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// In the first 32 bytes of the entry.
+    MessageInside = 0x04,
+    /// In the 64 bytes before it: those two are an entry of 128 bytes.
+    MessageBefore = 0x08,
+}
+
+pub(crate) fn set_format(cqe: &mut [u8; CQE_BYTES], format: Format) {
+    cqe[63] |= format as u8;
+}
+
 /// The last entry in a ring that another one follows, with owner bit 0.
 pub(crate) fn resized() -> [u8; CQE_BYTES] {
     let mut cqe = [0; CQE_BYTES];
@@ -187,6 +200,18 @@ mod tests {
         assert_eq!((cqe[17], &cqe[22..28]), (1, &[0x11, 0x22, 0x15, 0x0a, 0x0b, 0x0c][..]));
         assert_eq!((cqe[39], cqe[47], &cqe[60..62]), (2, 140, &[0, 3][..]));
         assert_eq!(cqe[63], kind::RECV << 4);
+    }
+
+    #[test]
+    fn a_message_is_found_by_the_format_beside_the_opcode() {
+        for (format, bits) in [(Format::MessageInside, 0x24), (Format::MessageBefore, 0x28)] {
+            let id = WorkId::Recv { index: 3 }.to_u64();
+            let (status, kind) = (CompletionStatus::Success, CompletionKind::Recv);
+            let completion = Completion { id, status, kind, ..Completion::NOTHING };
+            let mut cqe = encode(&completion, SRQN_UIDX);
+            set_format(&mut cqe, format);
+            assert_eq!(cqe[63], bits);
+        }
     }
 
     #[test]

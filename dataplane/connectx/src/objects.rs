@@ -3,7 +3,7 @@
 use crate::doorbell::DoorbellPages;
 use crate::events::EventQueue;
 use crate::shared_pages::SharedPages;
-use crate::wqe::{BLOCK, be32};
+use crate::wqe::{BLOCK, SGES_MAX, be32};
 use pollux_hca::MemoryRange;
 use pollux_mem::Memory;
 use pollux_mem::region::Region;
@@ -125,6 +125,9 @@ pub(crate) struct RegionObject {
     pub(crate) lkey: LKey,
     /// Its pages, if peers can map them.
     pub(crate) pages: Option<Arc<SharedPages>>,
+    pub(crate) memory: ProgramMemory,
+    /// The address in requests of its first byte.
+    pub(crate) address: u64,
 }
 
 #[derive(Debug)]
@@ -148,12 +151,37 @@ pub(crate) struct CqObject {
     pub(crate) last_solicited: u32,
 }
 
+/// The slots of a receive ring.
+#[derive(Clone, Debug)]
+pub(crate) struct RecvSlots {
+    pub(crate) ring: ProgramMemory,
+    /// A power of two.
+    pub(crate) count: u32,
+    pub(crate) bytes: usize,
+}
+
+/// The bytes of a shared queue's slot before its segments.
+pub(crate) const NEXT: usize = 16;
+
+/// A copy of a slot, of which the first bytes count.
+type Slot = [u8; NEXT + 16 * SGES_MAX];
+pub(crate) const EMPTY_SLOT: Slot = [0; NEXT + 16 * SGES_MAX];
+
+impl RecvSlots {
+    /// Reads the slot of a receive.
+    pub(crate) fn read<'a>(&self, index: u16, slot: &'a mut Slot) -> Option<&'a [u8]> {
+        let at = (u32::from(index) & (self.count - 1)) as usize * self.bytes;
+        let slot = &mut slot[..self.bytes.min(size_of::<Slot>())];
+        self.ring.read(at, slot).then_some(&*slot)
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct SrqObject {
     pub(crate) context: u32,
     pub(crate) srq: Srq,
     pub(crate) user_handle: u64,
-    pub(crate) slots: u32,
+    pub(crate) slots: RecvSlots,
     pub(crate) sges_max: u32,
     pub(crate) limit: u32,
 }
@@ -177,11 +205,13 @@ pub(crate) struct QpObject {
     pub(crate) send_blocks: u32,
     pub(crate) record: Record,
     pub(crate) intake: Intake,
-    /// Requests and entries of each that its receive ring takes.
-    pub(crate) recv_max: [u32; 2],
+    /// Without a shared receive queue.
+    pub(crate) recv_slots: Option<RecvSlots>,
     pub(crate) signals_all: bool,
     /// Multicast groups that it is attached to.
     pub(crate) groups: Vec<(Gid, Lid)>,
+    /// Short messages that it receives are also in their completion queue entries.
+    pub(crate) scatters_receives: bool,
 }
 
 /// How far the send ring of a queue pair was taken: the index of the next block, which wraps

@@ -329,12 +329,17 @@ fn parse_segment(bytes: &[u8]) -> Sge {
     Sge { bytes: be32(bytes, 0), lkey: LKey(be32(bytes, 4)), address: be64(bytes, 8) }
 }
 
-/// The segments of a receive, up to the terminator; returns their number.
-pub(crate) fn parse_recv(bytes: &[u8], sges: &mut [Sge; SGES_MAX]) -> usize {
+/// The segments of a receive, up to the terminator.
+pub(crate) fn recv_segments(bytes: &[u8]) -> impl Iterator<Item = Sge> {
     let segments = bytes.chunks_exact(UNIT).map(parse_segment);
     let used = segments.take_while(|sge| sge.bytes > 0 || sge.lkey.0 != TERMINATOR);
+    used.filter(|sge| sge.bytes > 0)
+}
+
+/// The same as a list; returns their number.
+pub(crate) fn parse_recv(bytes: &[u8], sges: &mut [Sge; SGES_MAX]) -> usize {
     let mut count = 0;
-    for (slot, sge) in sges.iter_mut().zip(used.filter(|sge| sge.bytes > 0)) {
+    for (slot, sge) in sges.iter_mut().zip(recv_segments(bytes)) {
         *slot = sge;
         count += 1;
     }

@@ -170,6 +170,33 @@ class Verbs(RDMATestCase):
         client.event()
         self.assertNotEqual(client.poll()[0].status, e.IBV_WC_SUCCESS)
 
+    def check_scatter(self, sizes):
+        """A message is scattered if polling its completion puts it into a buffer that had it."""
+        client, server = self.connect()
+        for size, is_scattered in sizes.items():
+            client.mr.write('c' * size, size)
+            server.post_recv(size=100)
+            server.cq.req_notify()
+            client.post_send(sge=client.sge(size))
+            server.event()
+            self.assertEqual(server.mr.read(size, 0), b'c' * size)
+            server.mr.write('-' * size, size)
+            self.assertEqual(server.poll()[0].byte_len, size)
+            found = server.mr.read(size, 0)
+            self.assertEqual(found, (b'c' if is_scattered else b'-') * size)
+            client.poll()
+
+    def test_scatter_to_cqe(self):
+        self.check_scatter({1: True, 32: True, 33: False})
+
+    def test_scatter_to_cqe_of_128_bytes(self):
+        self.set_env_variable('MLX5_CQE_SIZE', '128')
+        self.check_scatter({1: True, 33: True, 64: True, 65: False})
+
+    def test_no_scatter_to_cqe(self):
+        self.set_env_variable('MLX5_SCATTER_TO_CQE', '0')
+        self.check_scatter({1: False, 32: False})
+
     def test_rereg_mr_with_window(self):
         client, _ = self.connect(access=e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_MW_BIND)
         window = MW(client.pd, e.IBV_MW_TYPE_1)

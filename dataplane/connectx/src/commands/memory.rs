@@ -71,8 +71,10 @@ impl<L: Link> Hca<L> {
         };
         let (pd, adapter) = (Pd(asked.pd_handle), &mut self.device.adapter);
         let region = adapter.register_range(pd, memory, range, access).map_err(errno)?;
+        let (lkey, address) = (region.lkey, range.address);
+        let object = RegionObject { context, lkey, pages, memory: program, address };
         let (mr_handle, lkey, rkey) = (region.lkey.0, region.lkey.0, region.rkey.0);
-        self.regions.insert(mr_handle, RegionObject { context, lkey: region.lkey, pages });
+        self.regions.insert(mr_handle, object);
         Ok(abi::RegMrResp { mr_handle, lkey, rkey }.as_bytes().to_vec())
     }
 
@@ -107,8 +109,9 @@ impl<L: Link> Hca<L> {
             access: if has(ACCESS) { Some(access_of(asked.access_flags)?) } else { None },
         };
         self.device.adapter.reregister(LKey(lkey), change).map_err(errno)?;
-        if let (Some(region), true) = (self.regions.get_mut(&lkey), has(TRANSLATION)) {
+        if let (Some(region), Some((memory, range))) = (self.regions.get_mut(&lkey), memory) {
             region.pages = None;
+            (region.memory, region.address) = (memory, range.address);
         }
         Ok(abi::ReregMrResp { lkey, rkey: lkey }.as_bytes().to_vec())
     }

@@ -4,7 +4,7 @@ use super::{Answer, Call, NO_ANSWER, driver, errno, ring};
 use crate::abi;
 use crate::doorbell::{REGISTERS, bfreg_index};
 use crate::hca::{Hca, RecvRing};
-use crate::objects::{Intake, ProgramMemory, QpObject, Record};
+use crate::objects::{Intake, ProgramMemory, QpObject, Record, RecvSlots};
 use crate::qp_attributes::{change_of, response_of};
 use crate::wqe::{BLOCK, SGES_MAX, UNIT};
 use pollux_hca::Link;
@@ -31,11 +31,10 @@ impl<L: Link> Hca<L> {
         }
         let qp = created.map_err(errno)?;
         let qpn = self.device.qpn(qp).map_err(errno)?;
-        let mut recv_max = [0; 2];
-        if let Some(ring) = rings.recv {
-            recv_max = [own.rq_wqe_count, (1 << own.rq_wqe_shift) / UNIT as u32];
-            let (slots, slot_bytes) = (own.rq_wqe_count, 1 << own.rq_wqe_shift);
-            let ring = RecvRing { ring, record: record.clone(), slots, slot_bytes, taken: 0 };
+        let (count, bytes) = (own.rq_wqe_count, 1 << own.rq_wqe_shift);
+        let recv_slots = rings.recv.map(|ring| RecvSlots { ring, count, bytes });
+        if let Some(slots) = recv_slots.clone() {
+            let ring = RecvRing { slots, record: record.clone(), taken: 0 };
             self.device.adapter.set_recv_source(qp, Box::new(ring));
         }
         let context_object = self.contexts.get_mut(context).ok_or(Errno::BADF)?;
@@ -59,9 +58,10 @@ impl<L: Link> Hca<L> {
             send_blocks: own.sq_wqe_count,
             record,
             intake: Intake::Reset,
-            recv_max,
+            recv_slots,
             signals_all: asked.sq_sig_all != 0,
             groups: Vec::new(),
+            scatters_receives: own.flags & SCATTER_TO_CQE != 0 && !init.qp_type.is_datagram(),
         };
         let number = self.qps.insert(object).map_err(|_| Errno::NOMEM)?;
         self.qp_numbers.push(number);
@@ -138,7 +138,10 @@ impl<L: Link> Hca<L> {
         let (state, attributes) = self.device.query_qp(qp.qp).map_err(errno)?;
         let mut answer = response_of(state, &attributes);
         // The library knows itself what may be posted to its send ring.
-        [answer.max_recv_wr, answer.max_recv_sge] = qp.recv_max;
+        if let Some(slots) = &qp.recv_slots {
+            answer.max_recv_wr = slots.count;
+            answer.max_recv_sge = (slots.bytes / UNIT) as u32;
+        }
         answer.sq_sig_all = qp.signals_all.into();
         Ok(answer.as_bytes().to_vec())
     }
@@ -190,11 +193,15 @@ impl<L: Link> Hca<L> {
     }
 }
 
+/// A flag of the driver's part: messages may be scattered to their completions.
+const SCATTER_TO_CQE: u32 = 1 << 1;
+
 /// Of the flags of an extended command none is supported, and of the driver's those about scatter
 /// to CQE.
 fn check_flags(call: &Call<'_>, driver_flags: u32) -> Result<(), Errno> {
     const INDIRECTION_TABLE: u32 = 1;
-    const SCATTER_TO_CQE: u32 = 1 << 1 | 1 << 8;
+    /// The answers to reads and atomics too, if the adapter has that.
+    const OF_REQUESTER: u32 = 1 << 8;
     const KNOWN: u32 = 0xfff;
     let tail = call.body.get(size_of::<abi::CreateQp>()..call.fixed.unwrap_or(0));
     let tail: abi::ExCreateQpTail = driver(tail.unwrap_or_default());
@@ -202,7 +209,7 @@ fn check_flags(call: &Call<'_>, driver_flags: u32) -> Result<(), Errno> {
         return Err(Errno::INVAL);
     }
     let is_plain = tail.comp_mask == 0 && tail.create_flags == 0;
-    match is_plain && driver_flags & !SCATTER_TO_CQE == 0 {
+    match is_plain && driver_flags & !(SCATTER_TO_CQE | OF_REQUESTER) == 0 {
         true => Ok(()),
         false => Err(Errno::OPNOTSUPP),
     }

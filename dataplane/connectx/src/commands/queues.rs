@@ -6,7 +6,7 @@ use crate::cqe::resized;
 use crate::events::EventQueue;
 use crate::hca::completions::{put, waiting};
 use crate::hca::{Hca, SrqRing, short};
-use crate::objects::{CqObject, ProgramMemory, QpObject, Record, SrqObject};
+use crate::objects::{CqObject, ProgramMemory, QpObject, Record, RecvSlots, SrqObject};
 use pollux_hca::Link;
 use pollux_verbs::{Device, Pd};
 use rustix::io::Errno;
@@ -114,13 +114,18 @@ impl<L: Link> Hca<L> {
         if asked.max_wr >= 1 << 15 || asked.max_sge > 31 {
             return Err(Errno::INVAL);
         }
-        let slots = (asked.max_wr + 1).next_power_of_two();
-        let slot_bytes = (16 + 16 * asked.max_sge as usize).next_power_of_two().max(32);
-        let ring = ring(own.buf_addr, slots as usize * slot_bytes, false)?;
+        // With a signature, the entries have another form.
+        if own.flags != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let count = (asked.max_wr + 1).next_power_of_two();
+        let bytes = (16 + 16 * asked.max_sge as usize).next_power_of_two().max(32);
+        let ring = ring(own.buf_addr, count as usize * bytes, false)?;
+        let slots = RecvSlots { ring, count, bytes };
         let record = Record::at(own.db_addr)?;
         let pd = Pd(asked.pd_handle);
-        let srq = self.device.create_srq(pd, slots, asked.max_sge).map_err(errno)?;
-        let ring = SrqRing { ring, record, slots, slot_bytes, head: 0, taken: 0 };
+        let srq = self.device.create_srq(pd, count, asked.max_sge).map_err(errno)?;
+        let ring = SrqRing { slots: slots.clone(), record, head: 0, taken: 0 };
         self.device.adapter.set_srq_source(srq, Box::new(ring));
         let object = SrqObject {
             context,
@@ -132,7 +137,7 @@ impl<L: Link> Hca<L> {
         };
         let number = self.srqs.insert(object).map_err(|_| Errno::NOMEM)?;
         let srqn = short(number);
-        let (srq_handle, max_wr, max_sge) = (number, slots - 1, asked.max_sge);
+        let (srq_handle, max_wr, max_sge) = (number, count - 1, asked.max_sge);
         let answer = abi::CreateSrqResp { srq_handle, max_wr, max_sge, srqn };
         Ok(call.answer(&answer, [srqn, 0].as_bytes()))
     }
@@ -153,7 +158,7 @@ impl<L: Link> Hca<L> {
     pub(super) fn query_srq(&mut self, call: &Call<'_>) -> Answer {
         let number: u32 = call.only()?;
         let srq = self.srqs.get(number).ok_or(Errno::INVAL)?;
-        let (max_wr, max_sge, srq_limit) = (srq.slots - 1, srq.sges_max, srq.limit);
+        let (max_wr, max_sge, srq_limit) = (srq.slots.count - 1, srq.sges_max, srq.limit);
         Ok(abi::QuerySrqResp { max_wr, max_sge, srq_limit, reserved: 0 }.as_bytes().to_vec())
     }
 

@@ -1,7 +1,8 @@
 //! Completions, written into the program's rings, and the notifications that it asked for.
 
+use super::scatter::{self, BEFORE_ENTRY_MAX, IN_ENTRY_MAX};
 use super::{Hca, async_events, short};
-use crate::cqe::{CQE_BYTES, WorkId, encode};
+use crate::cqe::{CQE_BYTES, Format, WorkId, encode, set_format};
 use crate::objects::{CqObject, QpObject};
 use pollux_hca::Link;
 use pollux_verbs::{Arm, Completion, Device, QpAttributes, QpState};
@@ -61,7 +62,23 @@ impl<L: Link> Hca<L> {
         let is_recv = matches!(WorkId::from_u64(completion.id), WorkId::Recv { .. });
         let srqn = if is_recv { qp.srq.map_or(0, short) } else { 0 };
         let srqn_uidx = if version == 0 { srqn } else { qp.user_index } & 0xff_ffff;
-        put(cq, encode(completion, srqn_uidx));
+        let mut cqe = encode(completion, srqn_uidx);
+        let is_long = cq.entry_bytes > CQE_BYTES;
+        let mut message = [0; BEFORE_ENTRY_MAX];
+        let message = &mut message[..if is_long { BEFORE_ENTRY_MAX } else { IN_ENTRY_MAX }];
+        match scatter::message(completion, qp, &self.srqs, &self.regions, message) {
+            Some(message) if is_long => {
+                set_format(&mut cqe, Format::MessageBefore);
+                let is_written = cq.ring.write(slot_at(cq), message);
+                debug_assert!(is_written, "an entry has a half before its last one");
+            }
+            Some(message) => {
+                set_format(&mut cqe, Format::MessageInside);
+                cqe[..message.len()].copy_from_slice(message);
+            }
+            None => {}
+        }
+        put(cq, cqe);
         if is_solicited {
             cq.last_solicited = cq.produced;
         }
@@ -151,11 +168,15 @@ pub(crate) fn waiting(cq: &CqObject) -> u32 {
     cq.produced.wrapping_sub(cq.record.word(0)) & 0xff_ffff
 }
 
+/// The byte of the ring at which the next entry begins.
+fn slot_at(cq: &CqObject) -> usize {
+    (cq.produced & (cq.entries - 1)) as usize * cq.entry_bytes
+}
+
 /// Writes the next entry of a ring, in the program's lap.
 pub(crate) fn put(cq: &mut CqObject, mut cqe: [u8; CQE_BYTES]) {
     cqe[CQE_BYTES - 1] |= u8::from(cq.produced & cq.entries != 0);
-    let slot = (cq.produced & (cq.entries - 1)) as usize;
-    let at = (slot + 1) * cq.entry_bytes - cqe.len();
+    let at = slot_at(cq) + cq.entry_bytes - cqe.len();
     let (body, last) = cqe.split_at(56);
     let is_body_written = cq.ring.write(at, body);
     // The word with the owner bit is written last, and at once.

@@ -8,6 +8,7 @@
 mod async_events;
 pub(crate) mod completions;
 mod receives;
+mod scatter;
 mod sends;
 #[cfg(test)]
 mod tests;

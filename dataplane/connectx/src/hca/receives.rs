@@ -3,7 +3,7 @@
 
 use super::Hca;
 use crate::cqe::WorkId;
-use crate::objects::{ProgramMemory, Record};
+use crate::objects::{EMPTY_SLOT, NEXT, Record, RecvSlots};
 use crate::wqe::{NO_SGE, SGES_MAX, be16, parse_recv};
 use pollux_hca::Link;
 use pollux_hca::recv_source::RecvSource;
@@ -12,11 +12,8 @@ use pollux_verbs::RecvRequest;
 /// The receive ring of a queue pair: slots in turn.
 #[derive(Debug)]
 pub(crate) struct RecvRing {
-    pub(crate) ring: ProgramMemory,
+    pub(crate) slots: RecvSlots,
     pub(crate) record: Record,
-    /// A power of two.
-    pub(crate) slots: u32,
-    pub(crate) slot_bytes: usize,
     pub(crate) taken: u16,
 }
 
@@ -24,13 +21,8 @@ impl RecvSource for RecvRing {
     fn fetch(&mut self, count_max: usize, take: &mut dyn FnMut(&RecvRequest<'_>)) {
         let posted = self.record.word(0) as u16;
         for _ in 0..count_max.min(posted.wrapping_sub(self.taken).into()) {
-            let index = self.taken;
-            let at = (u32::from(index) & (self.slots - 1)) as usize * self.slot_bytes;
-            let mut slot = [0; 16 * SGES_MAX];
-            let slot = &mut slot[..self.slot_bytes.min(16 * SGES_MAX)];
-            if !self.ring.read(at, slot) {
-                return;
-            }
+            let (index, mut slot) = (self.taken, EMPTY_SLOT);
+            let Some(slot) = self.slots.read(index, &mut slot) else { return };
             pass_on(index, slot, take);
             self.taken = index.wrapping_add(1);
         }
@@ -44,30 +36,21 @@ impl RecvSource for RecvRing {
 /// The ring of a shared receive queue: a list of slots, each with the number of the next.
 #[derive(Debug)]
 pub(crate) struct SrqRing {
-    pub(crate) ring: ProgramMemory,
+    pub(crate) slots: RecvSlots,
     pub(crate) record: Record,
-    /// A power of two.
-    pub(crate) slots: u32,
-    pub(crate) slot_bytes: usize,
     /// The next slot to take, and the number taken.
     pub(crate) head: u16,
     pub(crate) taken: u16,
 }
 
-/// The bytes of a slot before its segments.
-const NEXT: usize = 16;
-
 impl RecvSource for SrqRing {
     fn fetch(&mut self, count_max: usize, take: &mut dyn FnMut(&RecvRequest<'_>)) {
         let posted = self.record.word(0) as u16;
         for _ in 0..count_max.min(posted.wrapping_sub(self.taken).into()) {
-            let mut slot = [0; NEXT + 16 * SGES_MAX];
-            let slot = &mut slot[..self.slot_bytes.min(NEXT + 16 * SGES_MAX)];
-            if !self.ring.read(usize::from(self.head) * self.slot_bytes, slot) {
-                return;
-            }
+            let mut slot = EMPTY_SLOT;
+            let Some(slot) = self.slots.read(self.head, &mut slot) else { return };
             pass_on(self.head, &slot[NEXT..], take);
-            self.head = be16(slot, 2) & (self.slots - 1) as u16;
+            self.head = be16(slot, 2) & (self.slots.count - 1) as u16;
             self.taken = self.taken.wrapping_add(1);
         }
     }
