@@ -33,7 +33,7 @@ use super::qp::QueuePair;
 use super::{Adapter, Shared};
 use crate::frame::Arrival;
 use pollux_verbs::error::invalid;
-use pollux_verbs::{AddressVector, AsyncEvent, Migration, QpAttributes, VerbsError};
+use pollux_verbs::{AddressVector, AsyncEvent, Migration, QpAttributes, VerbsError, check};
 
 impl Common {
     #[inline(always)]
@@ -123,19 +123,7 @@ impl Adapter {
             return Err(invalid(VERB, "alternate_path", reason));
         }
         let alternate = change.alternate_path.or(common.attributes.alternate_path);
-        let reason = match (common.migration(), change.migration) {
-            (_, Some(Migration::Armed)) => {
-                "only the peer's packets make a queue pair Armed; ask for Rearm"
-            }
-            (_, Some(Migration::Rearm)) if alternate.is_none() => {
-                "to Rearm, a queue pair needs an alternate_path"
-            }
-            (Migration::Rearm, Some(Migration::Migrated)) => {
-                "a queue pair in Rearm can migrate once a packet of the peer's has made it Armed"
-            }
-            _ => return Ok(()),
-        };
-        Err(invalid(VERB, "migration", reason))
+        check::migration(common.migration(), change.migration, alternate.is_some())
     }
 }
 

@@ -10,8 +10,8 @@ use crate::device::{Limits, PortAttributes};
 use crate::error::{invalid, within};
 use crate::work::{MESSAGE_BYTES_MAX, SendOp};
 use crate::{
-    Access, AddressVector, Data, PostRefusal, QpAttributes, QpInit, QpState, QpType, SendRequest,
-    VerbsError,
+    Access, AddressVector, Data, Migration, PostRefusal, QpAttributes, QpInit, QpState, QpType,
+    SendRequest, VerbsError,
 };
 use pollux_wire::address::{Gid, Lid, Qpn};
 
@@ -48,6 +48,24 @@ pub fn srq(requests_max: u32, sges_max: u32, limits: &Limits) -> Checked {
     const VERB: &str = "create_srq";
     within(VERB, "srq_requests_max", requests_max, limits.srq_requests_max)?;
     within(VERB, "sges_max", sges_max, limits.sges_max)
+}
+
+/// A change of the state of migration from `now` (IBA 17.2.8); with the change, the queue pair has
+/// an alternate path or none.
+pub fn migration(now: Migration, asked: Option<Migration>, has_alternate: bool) -> Checked {
+    let reason = match (now, asked) {
+        (_, Some(Migration::Armed)) => {
+            "only the peer's packets make a queue pair Armed; ask for Rearm"
+        }
+        (_, Some(Migration::Rearm)) if !has_alternate => {
+            "to Rearm, a queue pair needs an alternate_path"
+        }
+        (Migration::Rearm, Some(Migration::Migrated)) => {
+            "a queue pair in Rearm can migrate once a packet of the peer's has made it Armed"
+        }
+        _ => return Ok(()),
+    };
+    Err(invalid("modify_qp", "migration", reason))
 }
 
 pub fn srq_limit(limit: u32, requests_max: u32) -> Checked {

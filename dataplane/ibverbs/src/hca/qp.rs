@@ -78,16 +78,18 @@ impl Hca {
 
     pub(super) fn modify_qp(&mut self, qp: Qp, change: &QpAttributes) -> Result<(), VerbsError> {
         const VERB: &str = "modify_qp";
-        let from = self.state_now(VERB, qp)?;
+        let (from, present) = self.present(VERB, qp)?;
         let kept = self.qp(VERB, qp)?;
         let to = transition::check(kept.init.qp_type, from, change)?;
+        let has_alternate = change.alternate_path.or(present.alternate_path).is_some();
+        check::migration(present.migration.unwrap_or_default(), change.migration, has_alternate)?;
         if (from, to) == (QpState::Reset, QpState::Err) {
             self.leave_reset(VERB, kept)?;
         }
         let (mut raw, mask) = self.raw_change(VERB, kept, change)?;
         raw.qp_state = raw_state(to);
         self.change_raw(VERB, kept, &mut raw, mask)?;
-        self.record_change(qp, to, change);
+        self.record_change(qp, to, present, change);
         Ok(())
     }
 
@@ -120,13 +122,25 @@ impl Hca {
         checked(answer).map_err(self.refused(verb))
     }
 
-    fn record_change(&mut self, qp: Qp, to: QpState, change: &QpAttributes) {
+    /// Records a change of the attributes `present`.
+    fn record_change(
+        &mut self,
+        qp: Qp,
+        to: QpState,
+        mut present: QpAttributes,
+        change: &QpAttributes,
+    ) {
         let Some(kept) = self.qps.get_mut(qp.0) else { return };
         kept.state = to;
         if to == QpState::Reset {
             kept.attributes = QpAttributes::default();
         } else {
-            kept.attributes.take(change);
+            let was_armed = present.migration == Some(Migration::Armed);
+            if was_armed && change.migration == Some(Migration::Migrated) {
+                take_alternate(&mut present);
+            }
+            present.take(change);
+            kept.attributes = present;
         }
         let (qpn, init, pkey_index) = (kept.qpn, kept.init, kept.attributes.pkey_index);
         if init.qp_type == QpType::Ud
@@ -190,29 +204,39 @@ impl Hca {
         Ok((raw, mask))
     }
 
-    /// The state in which the adapter has a queue pair, which may have failed by itself.
-    fn state_now(&self, verb: &'static str, qp: Qp) -> Result<QpState, VerbsError> {
+    /// The state and the attributes of a queue pair in the adapter, which may have failed or
+    /// migrated by itself.
+    fn present(&self, verb: &'static str, qp: Qp) -> Result<(QpState, QpAttributes), VerbsError> {
         let kept = self.qp(verb, qp)?;
         // SAFETY: all zero is a value of these structures of numbers and pointers.
         let (mut raw, mut init): (ffi::ibv_qp_attr, ffi::ibv_qp_init_attr) =
             unsafe { (zeroed(), zeroed()) };
-        let mask = ffi::ibv_qp_attr_mask::IBV_QP_STATE.0 as i32;
+        let mask =
+            ffi::ibv_qp_attr_mask::IBV_QP_STATE | ffi::ibv_qp_attr_mask::IBV_QP_PATH_MIG_STATE;
+        let mask = mask.0 as i32;
         // SAFETY: the queue pair is live, and the library writes the two structures.
         let answer =
             unsafe { ffi::ibv_query_qp(kept.object.raw(), &raw mut raw, mask, &raw mut init) };
         checked(answer).map_err(self.refused(verb))?;
-        let states = QpState::ALL.into_iter();
-        Ok(states.zip(RAW_STATES).find(|(_, raw_state)| *raw_state == raw.qp_state).map_or(
-            // Some drivers report the error only for a broken queue pair.
-            QpState::Err,
-            |(state, _)| state,
-        ))
+        let mut states = QpState::ALL.into_iter();
+        // Some drivers report the error only for a broken queue pair.
+        let state = states.find(|state| raw_state(*state) == raw.qp_state).unwrap_or(QpState::Err);
+        let mut attributes = kept.attributes;
+        if attributes.migration.is_some_and(|known| known != Migration::Migrated) {
+            let mut migrations = [Migration::Rearm, Migration::Armed].into_iter();
+            let is_it = |migration: &Migration| raw_migration(*migration) == raw.path_mig_state;
+            let migration = migrations.find(is_it).unwrap_or(Migration::Migrated);
+            if migration == Migration::Migrated {
+                take_alternate(&mut attributes);
+            }
+            attributes.migration = Some(migration);
+        }
+        Ok((state, attributes))
     }
 
     pub(super) fn query_qp(&self, qp: Qp) -> Result<(QpState, QpAttributes), VerbsError> {
         const VERB: &str = "query_qp";
-        let state = self.state_now(VERB, qp)?;
-        let attributes = self.qp(VERB, qp)?.attributes;
+        let (state, attributes) = self.present(VERB, qp)?;
         Ok((state, QpAttributes { state: attributes.state.map(|_| state), ..attributes }))
     }
 
@@ -244,6 +268,11 @@ const RAW_STATES: [ffi::ibv_qp_state::Type; 7] = [
     ffi::ibv_qp_state::IBV_QPS_SQE,
     ffi::ibv_qp_state::IBV_QPS_ERR,
 ];
+
+/// After a migration the alternate path is the path (IBA 17.2.8).
+fn take_alternate(attributes: &mut QpAttributes) {
+    attributes.path = attributes.alternate_path.take().or(attributes.path);
+}
 
 fn raw_state(state: QpState) -> ffi::ibv_qp_state::Type {
     RAW_STATES[state as usize]
