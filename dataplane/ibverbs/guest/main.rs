@@ -2,7 +2,7 @@
 //!
 //! `rxe-guest conformance one|two [FILTER]` runs the suite, `faults` breaks things, `speed`
 //! measures beside perftest, and `peer DEVICE PORT` is one end of a connection, controlled by a
-//! serial port.
+//! serial port. `connectx one|two [FILTER]` runs the suite on the ConnectX in software.
 #![expect(clippy::disallowed_methods, reason = "a program reads its arguments and the clock")]
 
 mod conformance;
@@ -19,7 +19,12 @@ fn main() -> ExitCode {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let passed = match arguments[..] {
         ["conformance", devices @ ("one" | "two"), ref filter @ ..] => {
-            conformance::run(devices == "one", filter.first().copied().unwrap_or_default())
+            let filter = filter.first().copied().unwrap_or_default();
+            conformance::run(&conformance::RXE, devices == "one", filter)
+        }
+        ["connectx", devices @ ("one" | "two"), ref filter @ ..] => {
+            let filter = filter.first().copied().unwrap_or_default();
+            conformance::run(&conformance::CONNECTX, devices == "one", filter)
         }
         ["faults"] => faults::run(),
         ["victim"] => faults::victim(),
@@ -28,7 +33,8 @@ fn main() -> ExitCode {
         ["peer", device, port] => peer::run(device, port),
         _ => {
             eprintln!(
-                "usage: rxe-guest conformance one|two [FILTER] | faults | speed | peer DEVICE PORT"
+                "usage: rxe-guest conformance|connectx one|two [FILTER] | faults | speed | peer \
+                 DEVICE PORT"
             );
             return ExitCode::from(2);
         }
