@@ -23,7 +23,9 @@ use crate::doorbell::PAGE_BYTES;
 use crate::doorbell_watch::DoorbellWatch;
 use pollux_mem::{Memory, Segment};
 use rustix::fs::fstat;
-use rustix::mm::{Advice, madvise};
+use rustix::mm::{
+    Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mremap_fixed, munmap,
+};
 use std::ffi::c_void;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
@@ -82,7 +84,7 @@ impl SharedPages {
     /// In a child of fork(2): what it writes from now on is not the parent's.
     pub(crate) fn leave_to_parent(&self) {
         if self.are_at(self.start, self.bytes as u64) {
-            map_file(self.fd(), self.start, self.bytes, libc::MAP_PRIVATE);
+            map_file(self.fd(), self.start, self.bytes, MapFlags::PRIVATE);
         }
     }
 
@@ -196,40 +198,39 @@ fn transfer(bytes: usize, mut part: impl FnMut(usize, usize) -> isize) -> bool {
     true
 }
 
-const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
+// System calls without libc: libraries of MPI watch libc's functions, and would take the region that
+// is being registered for unmapped.
+
+const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
 /// Maps a segment in place of pages of the program.
 fn map_segment(fd: BorrowedFd<'_>, start: u64, bytes: usize) -> bool {
-    map_file(fd, start, bytes, libc::MAP_SHARED | libc::MAP_POPULATE)
+    map_file(fd, start, bytes, MapFlags::SHARED | MapFlags::POPULATE)
 }
 
-fn map_file(fd: BorrowedFd<'_>, start: u64, bytes: usize, flags: i32) -> bool {
-    let flags = flags | libc::MAP_FIXED;
+fn map_file(fd: BorrowedFd<'_>, start: u64, bytes: usize, flags: MapFlags) -> bool {
+    let flags = flags | MapFlags::FIXED;
     // SAFETY: the range is a mapping of the program with the content that the segment has now, and
     // nothing can have written to it since.
-    let at = unsafe { libc::mmap(start as *mut _, bytes, READ_WRITE, flags, fd.as_raw_fd(), 0) };
-    at != libc::MAP_FAILED
+    unsafe { mmap(start as *mut c_void, bytes, READ_WRITE, flags, fd, 0) }.is_ok()
 }
 
 fn map_private(bytes: usize) -> Option<*mut c_void> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     // SAFETY: the kernel picks addresses that nothing uses.
-    let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes, READ_WRITE, flags, -1, 0) };
-    (at != libc::MAP_FAILED).then_some(at)
+    unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, READ_WRITE, MapFlags::PRIVATE) }.ok()
 }
 
 /// Moves a mapping of ours to the place of the program's pages.
 fn move_mapping(from: *mut c_void, start: u64, bytes: usize) -> bool {
-    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    let to = start as *mut c_void;
     // SAFETY: the range is a mapping of our segment in the program, whose content ours has, and
     // nothing can have written to it since.
-    let at = unsafe { libc::mremap(from, bytes, bytes, flags, start as *mut c_void) };
-    at != libc::MAP_FAILED
+    unsafe { mremap_fixed(from, bytes, bytes, MremapFlags::MAYMOVE, to) }.is_ok()
 }
 
 fn unmap(at: *mut c_void, bytes: usize) {
     // SAFETY: the mapping is ours, and was not moved.
-    let _ = unsafe { libc::munmap(at, bytes) };
+    let _ = unsafe { munmap(at, bytes) };
 }
 
 #[cfg(test)]
