@@ -198,8 +198,8 @@ fn transfer(bytes: usize, mut part: impl FnMut(usize, usize) -> isize) -> bool {
     true
 }
 
-// System calls without libc: libraries of MPI watch libc's functions, and would take the region that
-// is being registered for unmapped.
+// System calls without libc: libraries of MPI watch libc's functions, and would take the region
+// that is being registered for unmapped.
 
 const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
