@@ -7,6 +7,7 @@
 //! Why a file: the program maps and unmaps the pages by the kernel alone. Libraries of MPI watch
 //! memory by replacing `mmap` and `munmap` with system calls, so none of ours would be called.
 
+use crate::mappings::{Mapping, mappings};
 use crate::wqe::be32;
 use pollux_mem::region::MapError;
 use pollux_mem::{Segment, Words};
@@ -54,9 +55,10 @@ impl DoorbellPages {
     /// The addresses and lengths at which the program has mapped pages.
     pub(crate) fn mappings(&self) -> Vec<(u64, u64)> {
         let own = self.words.as_slice().as_ptr() as u64;
-        let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-        let all = maps.lines().filter_map(|line| mapping_of(line, self.inode));
-        all.filter(|(start, _)| *start != own).collect()
+        let is_one =
+            |mapping: &Mapping| mapping.inode == self.inode && mapping.name.starts_with("/memfd:");
+        let all = mappings().into_iter().filter(|mapping| is_one(mapping) && mapping.start != own);
+        all.map(|mapping| (mapping.start, mapping.end - mapping.start)).collect()
     }
 
     /// Whether a doorbell was rung that nothing has taken. Writes nothing.
@@ -87,17 +89,6 @@ impl DoorbellPages {
         let doorbell = CqDoorbell { arm: be32(&bytes, 0), cqn: be32(&bytes, 4) };
         (doorbell.cqn != 0).then_some(doorbell)
     }
-}
-
-/// The address and length in a line of `/proc/PID/maps`, if it is of this file (proc(5)).
-fn mapping_of(line: &str, inode: u64) -> Option<(u64, u64)> {
-    let mut columns = line.split_ascii_whitespace();
-    let (start, end) = columns.next()?.split_once('-')?;
-    // Rights, offset and device are between.
-    let is_it = columns.nth(3)?.parse() == Ok(inode) && columns.next()?.starts_with("/memfd:");
-    let address = |text| u64::from_str_radix(text, 16).ok();
-    let (start, end) = (address(start)?, address(end)?);
-    is_it.then_some((start, end - start))
 }
 
 /// The bytes at which a register's halves begin.

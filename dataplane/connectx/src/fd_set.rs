@@ -43,7 +43,12 @@ impl FdSet {
         }
     }
 
-    /// In the child of fork(2).
+    /// In the child of fork(2), to which the descriptors are still of a device.
+    pub(crate) fn inherit(&self) {
+        self.process.store(std::process::id(), Ordering::Relaxed);
+    }
+
+    /// In the child of fork(2), to which they are no longer.
     pub(crate) fn clear(&self) {
         self.words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
     }

@@ -8,14 +8,14 @@
 //! A program that unmaps memory which is registered faults when a peer or a request reaches it; a
 //! card would have kept the pages.
 //!
-//! Read in this order: `wqe` and `cqe` are formats, `doorbell` the pages and records,
-//! `doorbell_watch` the sleep at them; `objects` is what a program has made, `shared_pages` its
-//! memory that peers can map, `events` how it is notified, `hca` the adapter; `abi` and `commands`
-//! are the kernel's part, with `qp_attributes`; `user_memory` copies from and to the program;
-//! `process` is the thread and its lock, with `fork`, `signals` and `panics`; `umad` are management
-//! datagrams, `sysfs` the paths of devices, `fd_set` the descriptors of both; `interpose` the
-//! functions of libc that the program calls here first, `verbs_table` those of libibverbs;
-//! `missing` reports what is not there.
+//! Read in this order: `wqe` and `cqe` are formats, `doorbell` the pages and records, `write_watch`
+//! the sleep at them; `objects` is what a program has made, `shared_pages` its memory that peers
+//! can map, `mappings` what is mapped, `events` how it is notified, `hca` the adapter; `abi` and
+//! `commands` are the kernel's part, with `qp_attributes`; `user_memory` copies from and to the
+//! program; `process` is the thread and its lock, with `fork`, `signals` and `panics`; `umad` are
+//! management datagrams, `sysfs` the paths of devices, `fd_set` the descriptors of both;
+//! `interpose` the functions of libc that the program calls here first, `verbs_table` those of
+//! libibverbs; `missing` reports what is not there.
 
 #![allow(unsafe_code, reason = "functions of libc, and memory of the program")]
 #![deny(unsafe_op_in_unsafe_fn)]
@@ -25,13 +25,13 @@ mod abi;
 mod commands;
 mod cqe;
 mod doorbell;
-mod doorbell_watch;
 mod events;
 mod fd_set;
 mod fork;
 mod hca;
 #[cfg(not(test))]
 mod interpose;
+mod mappings;
 mod missing;
 mod objects;
 mod panics;
@@ -41,8 +41,8 @@ mod shared_pages;
 mod signals;
 mod sysfs;
 mod umad;
-#[cfg_attr(test, allow(dead_code))]
 mod user_memory;
 #[cfg(not(test))]
 mod verbs_table;
 mod wqe;
+mod write_watch;

@@ -4,11 +4,12 @@
 use crate::abi::command;
 use crate::commands::Call;
 use crate::doorbell::{PAGE_BYTES, PAGES};
-use crate::doorbell_watch::DoorbellWatch;
+use crate::fd_set::FdSet;
 use crate::hca::Hca;
 use crate::panics::end_program_at_panic;
 use crate::signals::without_signals;
 use crate::user_memory::copy_out;
+use crate::write_watch::WriteWatch;
 use pollux_fabric::link::threads::Clock;
 use pollux_fabric::process::{ProcessLink, open_in_group};
 use pollux_hca::Link;
@@ -20,7 +21,7 @@ use rustix::io::Errno;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -78,13 +79,7 @@ static STATE: Mutex<State> =
 static WAITING: AtomicU32 = AtomicU32::new(0);
 /// The program has taken a turn since the thread looked last.
 static HAS_TAKEN_TURN: AtomicBool = AtomicBool::new(false);
-/// Descriptors of the device, as bits: asked by each `write` and `close` of the program.
-static FILES: [AtomicU64; FILES_MAX as usize / 64] = [const { AtomicU64::new(0) }; _];
-const FILES_MAX: RawFd = 4096;
-
-/// The process whose descriptors those are. A child of vfork(2) has the memory of its parent, and
-/// what it closes stays open in the parent.
-static OWNER: AtomicU32 = AtomicU32::new(0);
+static FDS: FdSet = FdSet::new();
 
 thread_local! {
     /// The lock, while this thread makes a child.
@@ -93,24 +88,7 @@ thread_local! {
 
 /// Whether a descriptor is an open file of the device.
 pub(crate) fn is_device(fd: RawFd) -> bool {
-    let inside = (0..FILES_MAX).contains(&fd);
-    inside
-        && FILES[fd as usize / 64].load(Ordering::Relaxed) >> (fd % 64) & 1 == 1
-        && is_own_process()
-}
-
-fn is_own_process() -> bool {
-    OWNER.load(Ordering::Relaxed) == std::process::id()
-}
-
-fn set_device(fd: RawFd, is_open: bool) {
-    let word = &FILES[fd as usize / 64];
-    let bit = 1 << (fd % 64);
-    if is_open {
-        word.fetch_or(bit, Ordering::Relaxed)
-    } else {
-        word.fetch_and(!bit, Ordering::Relaxed)
-    };
+    FDS.contains(fd)
 }
 
 fn lock() -> MutexGuard<'static, State> {
@@ -133,7 +111,7 @@ pub(crate) fn after_fork_in_parent() {
 /// parent's files, to which each command is an error, and opens an adapter of its own.
 pub(crate) fn after_fork_in_child() {
     WAITING.store(0, Ordering::Relaxed);
-    OWNER.store(std::process::id(), Ordering::Relaxed);
+    FDS.inherit();
     let Some(mut state) = HELD.take() else { return };
     if let Some(mut hca) = state.hca.take() {
         hca.device.link.leave_to_parent();
@@ -161,18 +139,16 @@ pub(crate) fn open() -> Result<RawFd, Errno> {
         let thread = std::thread::Builder::new().name("pollux-connectx".into());
         without_signals(|| thread.spawn(move || run(adapter, of_thread)))
             .map_err(|_| Errno::AGAIN)?;
-        OWNER.store(std::process::id(), Ordering::Relaxed);
         (state.hca, state.wake) = (Some(hca), Some(wake));
     }
     let hca = state.hca.as_mut().filter(|hca| !hca.is_removed).ok_or(Errno::NODEV)?;
     let (context, events, file) = hca.open()?;
-    if file.as_raw_fd() >= FILES_MAX {
+    if !FDS.insert(file.as_raw_fd()) {
         hca.close(context);
         return Err(Errno::MFILE);
     }
     let fd = file.into_raw_fd();
     state.files.insert(fd, File { context, events: Some(events) });
-    set_device(fd, true);
     Ok(fd)
 }
 
@@ -209,7 +185,7 @@ fn open_adapter() -> Result<Hca<ProcessLink>, Errno> {
 /// Closes an open file of the device.
 pub(crate) fn close(fd: RawFd) {
     let mut state = lock();
-    set_device(fd, false);
+    FDS.remove(fd);
     if let (Some(file), Some(hca)) = (state.files.remove(&fd), &mut state.hca) {
         hca.close(file.context);
     }
@@ -266,7 +242,7 @@ pub(crate) fn take_turn_and_leave() {
 
 /// The thread of an adapter.
 fn run(adapter: u32, wake: Arc<OwnedFd>) {
-    let mut sleeper = Sleeper { wake, watch: DoorbellWatch::new(), watched: BTreeMap::new() };
+    let mut sleeper = Sleeper { wake, watch: WriteWatch::new(), watched: BTreeMap::new() };
     let mut idle = 0;
     loop {
         while WAITING.load(Ordering::Relaxed) > 0 {
@@ -303,7 +279,7 @@ fn run(adapter: u32, wake: Arc<OwnedFd>) {
 /// The thread's sleep, which a doorbell, a frame, a command or a timer ends.
 struct Sleeper {
     wake: Arc<OwnedFd>,
-    watch: Option<DoorbellWatch>,
+    watch: Option<WriteWatch>,
     /// By context, the address and length of each mapping of doorbell pages that is registered.
     watched: BTreeMap<u32, Vec<(u64, u64)>>,
 }

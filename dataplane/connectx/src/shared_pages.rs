@@ -20,7 +20,8 @@
 //! of the program beside them.
 
 use crate::doorbell::PAGE_BYTES;
-use crate::doorbell_watch::DoorbellWatch;
+use crate::mappings::{Mapping, mappings};
+use crate::write_watch::WriteWatch;
 use pollux_mem::{Memory, Segment};
 use rustix::fs::fstat;
 use rustix::mm::{
@@ -50,7 +51,7 @@ impl SharedPages {
             return None;
         }
         let bytes = bytes as usize;
-        if !Mapping::of(start, bytes)?.is_private() || holds_stack(start, bytes) {
+        if !is_private(&mapping_at(start, bytes)?) || holds_stack(start, bytes) {
             return None;
         }
         // Pages that are not there are not protected.
@@ -62,7 +63,7 @@ impl SharedPages {
         let region = segment.map().ok()?;
         // The way back must be there: older kernels protect private pages only.
         let address = region.address().as_ptr() as u64;
-        DoorbellWatch::new()?.register(address, bytes as u64).then_some(())?;
+        WriteWatch::new()?.register(address, bytes as u64).then_some(())?;
         drop(region);
         let protection = protect(start, bytes)?;
         let is_replaced =
@@ -96,7 +97,7 @@ impl SharedPages {
     pub(crate) fn are_at(&self, start: u64, bytes: u64) -> bool {
         self.start == start
             && self.bytes as u64 == bytes
-            && Mapping::of(start, self.bytes).is_some_and(|mapping| mapping.is_of(self.fd()))
+            && mapping_at(start, self.bytes).is_some_and(|mapping| is_of(&mapping, self.fd()))
     }
 }
 
@@ -109,7 +110,7 @@ impl Drop for SharedPages {
 /// Replaces shared pages by private ones with the same content, unless the program has unmapped
 /// them.
 fn restore(fd: BorrowedFd<'_>, start: u64, bytes: usize) {
-    let is_own = Mapping::of(start, bytes).is_some_and(|mapping| mapping.is_of(fd));
+    let is_own = mapping_at(start, bytes).is_some_and(|mapping| is_of(&mapping, fd));
     let Some(private) = is_own.then(|| map_private(bytes)).flatten() else { return };
     let protection = protect(start, bytes);
     let is_copied = protection.is_some() && read_all(fd, private, bytes);
@@ -120,44 +121,24 @@ fn restore(fd: BorrowedFd<'_>, start: u64, bytes: usize) {
 }
 
 /// Protects pages from writing, until the value is dropped.
-fn protect(start: u64, bytes: usize) -> Option<DoorbellWatch> {
-    let watch = DoorbellWatch::new()?;
+fn protect(start: u64, bytes: usize) -> Option<WriteWatch> {
+    let watch = WriteWatch::new()?;
     let bytes = bytes as u64;
     (watch.register(start, bytes) && watch.set_protected(start, bytes, true)).then_some(watch)
 }
 
-/// A mapping that has all of a range, as `/proc/self/maps` lists it.
-struct Mapping {
-    line: String,
+/// The mapping that has all of a range.
+fn mapping_at(start: u64, bytes: usize) -> Option<Mapping> {
+    let end = start + bytes as u64;
+    mappings().into_iter().find(|mapping| mapping.start <= start && end <= mapping.end)
 }
 
-impl Mapping {
-    fn of(start: u64, bytes: usize) -> Option<Self> {
-        let end = start + bytes as u64;
-        let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
-        let holds = |line: &&str| {
-            let range = line.split_once(' ').and_then(|(range, _)| range.split_once('-'));
-            range.is_some_and(|(from, to)| {
-                let [from, to] = [from, to].map(|text| u64::from_str_radix(text, 16).unwrap_or(0));
-                from <= start && end <= to
-            })
-        };
-        maps.lines().find(holds).map(|line| Self { line: line.into() })
-    }
+fn is_private(mapping: &Mapping) -> bool {
+    mapping.rights == "rw-p" && mapping.inode == 0 && mapping.name != "[stack]"
+}
 
-    /// The columns: range, rights, offset, device, inode.
-    fn column(&self, nth: usize) -> &str {
-        self.line.split_ascii_whitespace().nth(nth).unwrap_or("")
-    }
-
-    fn is_private(&self) -> bool {
-        self.column(1) == "rw-p" && self.column(4) == "0" && !self.line.contains("[stack]")
-    }
-
-    fn is_of(&self, fd: BorrowedFd<'_>) -> bool {
-        let inode = fstat(fd).map(|file| file.st_ino.to_string());
-        self.column(1) == "rw-s" && inode.is_ok_and(|inode| self.column(4) == inode)
-    }
+fn is_of(mapping: &Mapping, fd: BorrowedFd<'_>) -> bool {
+    mapping.rights == "rw-s" && fstat(fd).is_ok_and(|file| file.st_ino == mapping.inode)
 }
 
 /// Whether the stack of this thread is in a range: its own stores would wait for itself.
@@ -263,7 +244,7 @@ mod tests {
     fn replace(start: u64) -> Option<SharedPages> {
         let pages = SharedPages::replace(start, BYTES);
         if pages.is_none() {
-            assert!(DoorbellWatch::new().is_none(), "the kernel has what it takes");
+            assert!(WriteWatch::new().is_none(), "the kernel has what it takes");
             println!("this kernel has no userfaultfd for programs");
         }
         pages
@@ -283,7 +264,7 @@ mod tests {
         drop(pages);
         let after = [9, 10, 11].map(|nth| words.as_slice()[nth].load(Ordering::Relaxed));
         assert_eq!(after, [7, 8, 9]);
-        assert!(Mapping::of(start, BYTES as usize).is_some_and(|mapping| mapping.is_private()));
+        assert!(mapping_at(start, BYTES as usize).is_some_and(|mapping| is_private(&mapping)));
     }
 
     #[test]

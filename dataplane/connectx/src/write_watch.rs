@@ -1,4 +1,6 @@
-//! Sleep until a doorbell is rung: the kernel reports the first store to the doorbell pages.
+//! Pages protected from writing: the kernel reports the first store, and the writer waits.
+//!
+//! For the sleep until a doorbell is rung, and for pages that are replaced (`shared_pages`).
 //!
 //! Before the adapter's thread sleeps, it protects the pages from writing (userfaultfd(2)). The
 //! program's next store waits, and the descriptor becomes readable; the thread takes the protection
@@ -13,7 +15,7 @@ use rustix::mm::{UserfaultfdFlags, userfaultfd};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 #[derive(Debug)]
-pub(crate) struct DoorbellWatch {
+pub(crate) struct WriteWatch {
     fd: OwnedFd,
 }
 
@@ -51,7 +53,7 @@ const USER_MODE_ONLY: UserfaultfdFlags = UserfaultfdFlags::from_bits_retain(1);
 const FEATURE_WRITE_PROTECT: u64 = 1;
 const MODE_WRITE_PROTECT: u64 = 2;
 
-impl DoorbellWatch {
+impl WriteWatch {
     /// `None` if the kernel does not allow it.
     pub(crate) fn new() -> Option<Self> {
         let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK | USER_MODE_ONLY;
@@ -83,7 +85,7 @@ impl DoorbellWatch {
     }
 }
 
-impl AsFd for DoorbellWatch {
+impl AsFd for WriteWatch {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -98,7 +100,7 @@ mod tests {
 
     #[test]
     fn a_store_to_a_protected_page_is_reported_and_continues() {
-        let Some(watch) = DoorbellWatch::new() else {
+        let Some(watch) = WriteWatch::new() else {
             return println!("this kernel has no userfaultfd for programs");
         };
         let words = Words::over(Segment::create("doorbells", 4096).unwrap().map().unwrap());
