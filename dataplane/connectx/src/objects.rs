@@ -163,16 +163,15 @@ pub(crate) struct RecvSlots {
 /// The bytes of a shared queue's slot before its segments.
 pub(crate) const NEXT: usize = 16;
 
-/// A copy of a slot, of which the first bytes count.
-type Slot = [u8; NEXT + 16 * SGES_MAX];
-pub(crate) const EMPTY_SLOT: Slot = [0; NEXT + 16 * SGES_MAX];
+/// Bytes of a slot that count.
+const SLOT_BYTES_MAX: usize = NEXT + 16 * SGES_MAX;
 
 impl RecvSlots {
     /// Reads the slot of a receive.
-    pub(crate) fn read<'a>(&self, index: u16, slot: &'a mut Slot) -> Option<&'a [u8]> {
+    pub(crate) fn read(&self, index: u16, slot: &mut Vec<u8>) -> bool {
         let at = (u32::from(index) & (self.count - 1)) as usize * self.bytes;
-        let slot = &mut slot[..self.bytes.min(size_of::<Slot>())];
-        self.ring.read(at, slot).then_some(&*slot)
+        slot.resize(self.bytes.min(SLOT_BYTES_MAX), 0);
+        self.ring.read(at, slot)
     }
 }
 

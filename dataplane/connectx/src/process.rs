@@ -79,6 +79,8 @@ static STATE: Mutex<State> =
 static WAITING: AtomicU32 = AtomicU32::new(0);
 /// The program has taken a turn since the thread looked last.
 static HAS_TAKEN_TURN: AtomicBool = AtomicBool::new(false);
+/// That turn has written completions.
+static HAS_COMPLETED: AtomicBool = AtomicBool::new(false);
 static FDS: FdSet = FdSet::new();
 
 thread_local! {
@@ -219,16 +221,22 @@ pub(crate) const fn has_page(offset: u64) -> bool {
     offset < (PAGES * PAGE_BYTES) as u64
 }
 
-/// Takes a turn in a call of the program. Returns `false` if another thread has the adapter.
-pub(crate) fn take_turn() -> bool {
+/// Takes a turn in a call of the program, which polls for up to so many completions, unless another
+/// thread has the adapter.
+pub(crate) fn take_turn(completions_max: u32) {
     if WAITING.load(Ordering::Relaxed) > 0 {
-        return false;
+        return;
     }
-    let Ok(mut state) = STATE.try_lock() else { return false };
-    let Some(hca) = &mut state.hca else { return false };
-    hca.turn();
+    let Ok(mut state) = STATE.try_lock() else { return };
+    let Some(hca) = &mut state.hca else { return };
+    let has_completed = hca.turn_of_poll(completions_max);
+    HAS_COMPLETED.store(has_completed, Ordering::Relaxed);
     HAS_TAKEN_TURN.store(true, Ordering::Relaxed);
-    true
+}
+
+/// Whether the program's last turn has written completions, which a poll may find without another.
+pub(crate) fn has_completed() -> bool {
+    HAS_COMPLETED.load(Ordering::Relaxed)
 }
 
 /// Takes a turn after which the program waits for a notification: the thread takes the next.

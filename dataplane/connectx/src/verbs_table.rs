@@ -6,9 +6,9 @@
 //!
 //! `ibv_poll_cq` and the like are inline in programs: they call functions of a table in their
 //! context (`struct ibv_context_ops`, a part of the library's ABI). After a device was opened,
-//! three of its functions are replaced by those here, which call the replaced ones and then take a
-//! turn. Programs that read their completion queues by other ways (`ibv_start_poll`, libmlx5's
-//! direct access) are served by the thread.
+//! three of its functions are replaced by those here, which call the replaced ones, and take a turn
+//! before a poll that would find nothing, and after the others. Programs that read their completion
+//! queues by other ways (`ibv_start_poll`, libmlx5's direct access) are served by the thread.
 
 use crate::process;
 use std::ffi::{c_int, c_void};
@@ -71,11 +71,14 @@ fn replaced() -> &'static Replaced {
 
 unsafe extern "C" fn poll(cq: *mut c_void, entries: c_int, out: *mut c_void) -> c_int {
     let poll_cq = replaced().poll_cq;
-    // SAFETY: the arguments are those that our caller gave for this very function.
-    let found = unsafe { poll_cq(cq, entries, out) };
-    if found != 0 || !process::take_turn() {
-        return found;
+    if process::has_completed() {
+        // SAFETY: the arguments are those that our caller gave for this very function.
+        let found = unsafe { poll_cq(cq, entries, out) };
+        if found != 0 {
+            return found;
+        }
     }
+    process::take_turn(entries.max(1) as u32);
     // SAFETY: as above.
     unsafe { poll_cq(cq, entries, out) }
 }
@@ -90,6 +93,6 @@ unsafe extern "C" fn arm(cq: *mut c_void, solicited_only: c_int) -> c_int {
 unsafe extern "C" fn post(qp: *mut c_void, requests: *mut c_void, wrong: *mut c_void) -> c_int {
     // SAFETY: the arguments are those that our caller gave for this very function.
     let result = unsafe { (replaced().post_send)(qp, requests, wrong) };
-    process::take_turn();
+    process::take_turn(1);
     result
 }

@@ -15,10 +15,8 @@ use std::fmt;
 
 /// Bytes of a basic block.
 pub(crate) const BLOCK: usize = 64;
-/// Bytes of a unit, in which the length of a WQE is given.
+/// Bytes of a unit, in which the length of a WQE is given, by six bits.
 pub(crate) const UNIT: usize = 16;
-/// The longest WQE: its length field has six bits.
-pub(crate) const WQE_BYTES_MAX: usize = 63 * UNIT;
 /// Data segments that are taken of a WQE.
 pub(crate) const SGES_MAX: usize = 32;
 /// The L_Key of the entry that ends a list of receive segments.
@@ -179,22 +177,23 @@ pub(crate) fn be64(bytes: &[u8], at: usize) -> u64 {
     u64::from(be32(bytes, at)) << 32 | u64::from(be32(bytes, at + 4))
 }
 
-/// Parses what follows the control segment, its data into `segments`; returns their number. `bytes`
-/// is the WQE, of complete units; of UD if `is_datagram`.
+/// Parses what follows the control segment, its data into `segments`. `bytes` is the WQE, of
+/// complete units; of UD if `is_datagram`.
 pub(crate) fn parse(
     control: &Control,
     bytes: &[u8],
     is_datagram: bool,
     port: u8,
-    segments: &mut [Segment; SGES_MAX],
-) -> Result<(Operation, usize), WqeFault> {
+    segments: &mut Vec<Segment>,
+) -> Result<Operation, WqeFault> {
+    segments.clear();
     let need = |units: usize| {
         let short = WqeFault::Size { units: control.units, needed: units };
         if control.units >= units { Ok(units * UNIT) } else { Err(short) }
     };
     let remote = || Remote { address: be64(bytes, 16), rkey: RKey(be32(bytes, 24)) };
     let (operation, data_at) = match control.opcode {
-        opcode::NOP => return Ok((Operation::Nop, 0)),
+        opcode::NOP => return Ok(Operation::Nop),
         opcode::SEND | opcode::SEND_IMM if is_datagram => {
             let at = need(4)?;
             let imm = (control.opcode == opcode::SEND_IMM).then_some(control.imm);
@@ -227,11 +226,9 @@ pub(crate) fn parse(
         opcode::UMR => return parse_umr(control, bytes, need),
         other => return Err(WqeFault::Opcode(other)),
     };
-    Ok((operation, parse_data(bytes, data_at, segments)?))
+    parse_data(bytes, data_at, segments)?;
+    Ok(operation)
 }
-
-pub(crate) const NO_SGE: Sge = Sge { address: 0, bytes: 0, lkey: LKey(0) };
-pub(crate) const NO_SEGMENT: Segment = Segment::Entry(NO_SGE);
 
 impl Datagram {
     fn parse(av: &[u8], port: u8) -> Self {
@@ -266,13 +263,13 @@ fn parse_umr(
     control: &Control,
     bytes: &[u8],
     need: impl Fn(usize) -> Result<usize, WqeFault>,
-) -> Result<(Operation, usize), WqeFault> {
+) -> Result<Operation, WqeFault> {
     const FREE: u8 = 0x40;
     need(8)?;
     let (umr, context) = (&bytes[16..64], &bytes[64..128]);
     let key = RKey(control.imm);
     if context[0] & FREE != 0 {
-        return Ok((Operation::LocalInvalidate(key), 0));
+        return Ok(Operation::LocalInvalidate(key));
     }
     let entries = be16(umr, 4);
     let mut access = Access::NONE;
@@ -293,17 +290,12 @@ fn parse_umr(
         bytes: be64(context, 24),
         access,
     };
-    Ok((Operation::Bind(bind), 0))
+    Ok(Operation::Bind(bind))
 }
 
 /// Inline segments and entries may be mixed: UCX puts its header before the user's memory.
-fn parse_data(
-    bytes: &[u8],
-    mut at: usize,
-    segments: &mut [Segment; SGES_MAX],
-) -> Result<usize, WqeFault> {
+fn parse_data(bytes: &[u8], mut at: usize, segments: &mut Vec<Segment>) -> Result<(), WqeFault> {
     const INLINE: u32 = 0x8000_0000;
-    let mut count = 0;
     while at < bytes.len() {
         let header = be32(bytes, at);
         let (segment, length, is_empty) = if header & INLINE != 0 {
@@ -317,12 +309,15 @@ fn parse_data(
         if at > bytes.len() {
             return Err(WqeFault::Segments);
         }
-        if !is_empty {
-            *segments.get_mut(count).ok_or(WqeFault::Segments)? = segment;
-            count += 1;
+        if is_empty {
+            continue;
         }
+        if segments.len() == SGES_MAX {
+            return Err(WqeFault::Segments);
+        }
+        segments.push(segment);
     }
-    Ok(count)
+    Ok(())
 }
 
 fn parse_segment(bytes: &[u8]) -> Sge {
@@ -334,16 +329,6 @@ pub(crate) fn recv_segments(bytes: &[u8]) -> impl Iterator<Item = Sge> {
     let segments = bytes.chunks_exact(UNIT).map(parse_segment);
     let used = segments.take_while(|sge| sge.bytes > 0 || sge.lkey.0 != TERMINATOR);
     used.filter(|sge| sge.bytes > 0)
-}
-
-/// The same as a list; returns their number.
-pub(crate) fn parse_recv(bytes: &[u8], sges: &mut [Sge; SGES_MAX]) -> usize {
-    let mut count = 0;
-    for (slot, sge) in sges.iter_mut().zip(recv_segments(bytes)) {
-        *slot = sge;
-        count += 1;
-    }
-    count
 }
 
 #[cfg(test)]
@@ -359,13 +344,13 @@ mod tests {
         let bytes = bytes(words);
         let control = Control::parse(bytes[..16].try_into().unwrap());
         assert_eq!(control.bytes(), bytes.len());
-        let mut segments = [NO_SEGMENT; SGES_MAX];
-        let (operation, count) = parse(&control, &bytes, is_datagram, 1, &mut segments).unwrap();
+        let mut segments = Vec::new();
+        let operation = parse(&control, &bytes, is_datagram, 1, &mut segments).unwrap();
         let entry = |segment: &Segment| match segment {
             Segment::Entry(sge) => *sge,
             inline => panic!("{inline:?}"),
         };
-        (control, operation, segments[..count].iter().map(entry).collect())
+        (control, operation, segments.iter().map(entry).collect())
     }
 
     /// The words are of libmlx5 44.
@@ -459,17 +444,14 @@ mod tests {
         let bytes = bytes(&[0x10, 0x4401, 8, 0]);
         let control = Control::parse(bytes[..16].try_into().unwrap());
         let fault = WqeFault::Size { units: 1, needed: 2 };
-        assert_eq!(parse(&control, &bytes, false, 1, &mut [NO_SEGMENT; SGES_MAX]), Err(fault));
+        assert_eq!(parse(&control, &bytes, false, 1, &mut Vec::new()), Err(fault));
     }
 
     #[test]
     fn inline_data_longer_than_the_wqe_is_a_fault() {
         let bytes = bytes(&[0x0a, 0x4402, 8, 0, 0x8000_000d, 0, 0, 0]);
         let control = Control::parse(bytes[..16].try_into().unwrap());
-        assert_eq!(
-            parse(&control, &bytes, false, 1, &mut [NO_SEGMENT; SGES_MAX]),
-            Err(WqeFault::Segments)
-        );
+        assert_eq!(parse(&control, &bytes, false, 1, &mut Vec::new()), Err(WqeFault::Segments));
     }
 
     #[test]
@@ -479,18 +461,17 @@ mod tests {
         let head = [0x0a, 0x4406, 8, 0];
         let bytes = bytes(&[&head[..], &entry(0x1000), &inline, &[0; 4], &entry(0x2000)].concat());
         let control = Control::parse(bytes[..16].try_into().unwrap());
-        let mut segments = [NO_SEGMENT; SGES_MAX];
-        assert_eq!(parse(&control, &bytes, false, 1, &mut segments), Ok((Operation::Send, 3)));
+        let mut segments = Vec::new();
+        assert_eq!(parse(&control, &bytes, false, 1, &mut segments), Ok(Operation::Send));
         let entry = |address| Segment::Entry(Sge { address, bytes: 8, lkey: LKey(0x17) });
         let inline = Segment::Inline { at: 36, bytes: 17 };
-        assert_eq!(segments[..3], [entry(0x1000), inline, entry(0x2000)]);
+        assert_eq!(segments, [entry(0x1000), inline, entry(0x2000)]);
     }
 
     #[test]
     fn receive_segments_end_at_the_terminator() {
         let words = bytes(&[64, 0x17, 0, 0x1000, 0, 0x100, 0, 0, 64, 0x17, 0, 0x2000]);
-        let mut sges = [NO_SGE; SGES_MAX];
-        assert_eq!(parse_recv(&words, &mut sges), 1);
-        assert_eq!(sges[0], Sge { address: 0x1000, bytes: 64, lkey: LKey(0x17) });
+        let sge = Sge { address: 0x1000, bytes: 64, lkey: LKey(0x17) };
+        assert!(recv_segments(&words).eq([sge]));
     }
 }

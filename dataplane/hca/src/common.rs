@@ -285,6 +285,7 @@ impl Common {
         solicited: bool,
     ) {
         let Some(queue) = shared.cqs.get_mut(cq.0) else { return };
+        shared.completed += 1;
         if !queue.push(completion, solicited) && !queue.is_lost {
             queue.is_lost = true;
             shared.lost_cqs.push(cq);

@@ -50,6 +50,13 @@ impl<L: Link> SoftDevice<L> {
         self.transmit();
     }
 
+    /// Does the same, but receives only as far as to `count` completions.
+    pub fn progress_to_completions(&mut self, count: u64) {
+        let before = self.adapter.completed();
+        self.receive(|adapter| adapter.completed() - before >= count);
+        self.transmit();
+    }
+
     #[inline]
     fn receive(&mut self, is_enough: impl Fn(&Adapter) -> bool) {
         self.link.refresh(&mut self.adapter);

@@ -124,6 +124,8 @@ pub(crate) struct Shared {
     pub(crate) violations: VecDeque<violation::KeyViolation>,
     /// Completion queues that overran, and whose queue pairs must fail.
     pub(crate) lost_cqs: Vec<Cq>,
+    /// Counts completions, of all queues.
+    pub(crate) completed: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,6 +165,7 @@ impl Adapter {
                 events: VecDeque::new(),
                 violations: VecDeque::new(),
                 lost_cqs: Vec::new(),
+                completed: 0,
             },
             groups: Vec::new(),
             active: VecDeque::new(),

@@ -327,6 +327,11 @@ impl Adapter {
         self.shared.cqs.get(cq.0).is_some_and(|queue| queue.completions.len() >= count)
     }
 
+    /// Counts completions, of all queues: those that were polled too.
+    pub fn completed(&self) -> u64 {
+        self.shared.completed
+    }
+
     /// Moves completions out of a queue; returns their number.
     pub fn poll(&mut self, cq: Cq, out: &mut [Completion]) -> Result<usize, VerbsError> {
         let queue = self.shared.cqs.get_mut(cq.0).ok_or(none("poll", "completion queue"))?;

@@ -34,7 +34,7 @@ impl<L: Link> Hca<L> {
         let (count, bytes) = (own.rq_wqe_count, 1 << own.rq_wqe_shift);
         let recv_slots = rings.recv.map(|ring| RecvSlots { ring, count, bytes });
         if let Some(slots) = recv_slots.clone() {
-            let ring = RecvRing { slots, record: record.clone(), taken: 0 };
+            let ring = RecvRing::new(slots, record.clone());
             self.device.adapter.set_recv_source(qp, Box::new(ring));
         }
         let context_object = self.contexts.get_mut(context).ok_or(Errno::BADF)?;

@@ -125,7 +125,7 @@ impl<L: Link> Hca<L> {
         let record = Record::at(own.db_addr)?;
         let pd = Pd(asked.pd_handle);
         let srq = self.device.create_srq(pd, count, asked.max_sge).map_err(errno)?;
-        let ring = SrqRing { slots: slots.clone(), record, head: 0, taken: 0 };
+        let ring = SrqRing::new(slots.clone(), record);
         self.device.adapter.set_srq_source(srq, Box::new(ring));
         let object = SrqObject {
             context,

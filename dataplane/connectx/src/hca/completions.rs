@@ -10,19 +10,25 @@ use std::sync::atomic::{Ordering, fence};
 
 impl<L: Link> Hca<L> {
     pub(super) fn move_completions(&mut self) -> bool {
-        let mut any = false;
-        for index in 0..self.cq_numbers.len() {
-            any |= self.move_completions_of(self.cq_numbers[index]);
+        let completed = self.device.adapter.completed();
+        if completed == self.moved {
+            return false;
         }
-        any
+        self.moved = completed;
+        for index in 0..self.cq_numbers.len() {
+            self.move_completions_of(self.cq_numbers[index]);
+        }
+        true
     }
 
-    fn move_completions_of(&mut self, number: u32) -> bool {
-        let Some(cq) = self.cqs.get(number).map(|cq| cq.cq) else { return false };
+    fn move_completions_of(&mut self, number: u32) {
+        let Some(cq) = self.cqs.get(number).map(|cq| cq.cq) else { return };
         let (mut any, mut is_solicited) = (false, false);
         let mut completions = std::mem::take(&mut self.completions);
         // The adapter's progress is made once in a turn, not by each poll.
-        while let Ok(count @ 1..) = self.device.adapter.poll(cq, &mut completions) {
+        let mut has_more = true;
+        while has_more && let Ok(count @ 1..) = self.device.adapter.poll(cq, &mut completions) {
+            has_more = count == completions.len();
             // Of those just polled, the last one has number 0.
             let last = self.device.adapter.last_solicited(cq);
             let last = last.and_then(|last| count.checked_add_signed(last));
@@ -37,7 +43,6 @@ impl<L: Link> Hca<L> {
         if any {
             self.notify(number, is_solicited);
         }
-        any
     }
 
     /// Writes the completion of a request that the adapter did not get.
@@ -66,7 +71,8 @@ impl<L: Link> Hca<L> {
         let is_long = cq.entry_bytes > CQE_BYTES;
         let mut message = [0; BEFORE_ENTRY_MAX];
         let message = &mut message[..if is_long { BEFORE_ENTRY_MAX } else { IN_ENTRY_MAX }];
-        match scatter::message(completion, qp, &self.srqs, &self.regions, message) {
+        let slot = &mut self.slot;
+        match scatter::message(completion, qp, &self.srqs, &self.regions, slot, message) {
             Some(message) if is_long => {
                 set_format(&mut cqe, Format::MessageBefore);
                 let is_written = cq.ring.write(slot_at(cq), message);

@@ -3,7 +3,8 @@
 //!
 //! A turn ([`Hca::turn`]) does, in this order: sends that were rung, progress of the adapter and
 //! its completions, notifications, events. The adapter fetches receives when it needs them. It
-//! allocates nothing unless a WQE names a new path.
+//! allocates nothing unless a WQE names a new path. A program that polls takes turns itself
+//! ([`Hca::turn_of_poll`]), and polls often: so a turn without work looks at nothing twice.
 
 mod async_events;
 pub(crate) mod completions;
@@ -20,6 +21,7 @@ use pollux_hca::{Link, SoftDevice};
 use pollux_verbs::Completion;
 use pollux_verbs::table::Table;
 use pollux_verbs::{Device, QpAttributes, QpState};
+use sends::WqeParts;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -41,6 +43,13 @@ pub(crate) struct Hca<L: Link> {
     pub(crate) handles: Handles,
     /// Buffer for completions on their way to the program.
     completions: Vec<Completion>,
+    /// Buffers for the WQE that is taken, and for the slot of a receive.
+    parts: WqeParts,
+    slot: Vec<u8>,
+    /// Completions of the adapter when they were moved last.
+    moved: u64,
+    /// Some queue pair has sends that the adapter had no space for.
+    has_waiting_sends: bool,
     turns: u32,
     /// Lines that were printed about faults, at most so many.
     pub(crate) faults_reported: u32,
@@ -50,8 +59,8 @@ pub(crate) struct Hca<L: Link> {
 
 /// Completions that are moved in a row.
 const COMPLETIONS: usize = 32;
-/// Turns between looks for receives that were posted to queue pairs in error: they ring no
-/// doorbell.
+/// Turns between looks for what nothing tells of: receives that were posted to queue pairs in
+/// error, which ring no doorbell, and events that found their socket full.
 const TURNS_PER_FLUSH: u32 = 32;
 /// Objects of each kind, at most.
 const OBJECTS_MAX: u32 = 65_536;
@@ -72,6 +81,10 @@ impl<L: Link> Hca<L> {
             by_qpn: BTreeMap::new(),
             handles: Handles::new(),
             completions: vec![Completion::NOTHING; COMPLETIONS],
+            parts: WqeParts::default(),
+            slot: Vec::new(),
+            moved: 0,
+            has_waiting_sends: false,
             turns: 0,
             faults_reported: 0,
             is_removed: false,
@@ -80,19 +93,36 @@ impl<L: Link> Hca<L> {
 
     /// Does what is due. Returns whether there was anything.
     pub(crate) fn turn(&mut self) -> bool {
+        let taken = self.begin_turn();
+        self.device.progress();
+        taken | self.end_turn()
+    }
+
+    /// The same for a program that polls for up to so many completions. Returns whether there were
+    /// any.
+    pub(crate) fn turn_of_poll(&mut self, completions_max: u32) -> bool {
+        self.begin_turn();
+        self.device.progress_to_completions(completions_max.into());
+        self.end_turn()
+    }
+
+    fn begin_turn(&mut self) -> bool {
         self.turns = (self.turns + 1) % TURNS_PER_FLUSH;
         let mut taken = self.take_doorbells();
         if self.turns == 0 {
             taken |= self.flush_receives();
+            self.flush_events();
         }
-        self.device.progress();
+        taken
+    }
+
+    fn end_turn(&mut self) -> bool {
         if self.device.link.is_lost() && !self.is_removed {
             self.remove_adapter();
         }
         let moved = self.move_completions();
-        self.flush_events();
         self.send_events();
-        taken | moved
+        moved
     }
 
     /// What a program sees of a card that is taken out: an event at each context, and requests that

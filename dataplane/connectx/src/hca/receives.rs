@@ -3,27 +3,36 @@
 
 use super::Hca;
 use crate::cqe::WorkId;
-use crate::objects::{EMPTY_SLOT, NEXT, Record, RecvSlots};
-use crate::wqe::{NO_SGE, SGES_MAX, be16, parse_recv};
+use crate::objects::{NEXT, Record, RecvSlots};
+use crate::wqe::{be16, recv_segments};
 use pollux_hca::Link;
 use pollux_hca::recv_source::RecvSource;
-use pollux_verbs::RecvRequest;
+use pollux_verbs::{RecvRequest, Sge};
 
 /// The receive ring of a queue pair: slots in turn.
 #[derive(Debug)]
 pub(crate) struct RecvRing {
-    pub(crate) slots: RecvSlots,
-    pub(crate) record: Record,
-    pub(crate) taken: u16,
+    slots: RecvSlots,
+    record: Record,
+    taken: u16,
+    slot: SlotParts,
+}
+
+impl RecvRing {
+    pub(crate) fn new(slots: RecvSlots, record: Record) -> Self {
+        Self { slots, record, taken: 0, slot: SlotParts::default() }
+    }
 }
 
 impl RecvSource for RecvRing {
     fn fetch(&mut self, count_max: usize, take: &mut dyn FnMut(&RecvRequest<'_>)) {
         let posted = self.record.word(0) as u16;
         for _ in 0..count_max.min(posted.wrapping_sub(self.taken).into()) {
-            let (index, mut slot) = (self.taken, EMPTY_SLOT);
-            let Some(slot) = self.slots.read(index, &mut slot) else { return };
-            pass_on(index, slot, take);
+            let index = self.taken;
+            if !self.slots.read(index, &mut self.slot.bytes) {
+                return;
+            }
+            self.slot.pass_on(index, 0, take);
             self.taken = index.wrapping_add(1);
         }
     }
@@ -36,21 +45,29 @@ impl RecvSource for RecvRing {
 /// The ring of a shared receive queue: a list of slots, each with the number of the next.
 #[derive(Debug)]
 pub(crate) struct SrqRing {
-    pub(crate) slots: RecvSlots,
-    pub(crate) record: Record,
+    slots: RecvSlots,
+    record: Record,
     /// The next slot to take, and the number taken.
-    pub(crate) head: u16,
-    pub(crate) taken: u16,
+    head: u16,
+    taken: u16,
+    slot: SlotParts,
+}
+
+impl SrqRing {
+    pub(crate) fn new(slots: RecvSlots, record: Record) -> Self {
+        Self { slots, record, head: 0, taken: 0, slot: SlotParts::default() }
+    }
 }
 
 impl RecvSource for SrqRing {
     fn fetch(&mut self, count_max: usize, take: &mut dyn FnMut(&RecvRequest<'_>)) {
         let posted = self.record.word(0) as u16;
         for _ in 0..count_max.min(posted.wrapping_sub(self.taken).into()) {
-            let mut slot = EMPTY_SLOT;
-            let Some(slot) = self.slots.read(self.head, &mut slot) else { return };
-            pass_on(self.head, &slot[NEXT..], take);
-            self.head = be16(slot, 2) & (self.slots.count - 1) as u16;
+            if !self.slots.read(self.head, &mut self.slot.bytes) {
+                return;
+            }
+            self.slot.pass_on(self.head, NEXT, take);
+            self.head = be16(&self.slot.bytes, 2) & (self.slots.count - 1) as u16;
             self.taken = self.taken.wrapping_add(1);
         }
     }
@@ -59,10 +76,20 @@ impl RecvSource for SrqRing {
     fn reset(&mut self) {}
 }
 
-fn pass_on(index: u16, segments: &[u8], take: &mut dyn FnMut(&RecvRequest<'_>)) {
-    let mut sges = [NO_SGE; SGES_MAX];
-    let count = parse_recv(segments, &mut sges);
-    take(&RecvRequest { id: WorkId::Recv { index }.to_u64(), sges: &sges[..count] });
+/// A copy of a slot and its list, which keep their memory from one to the next.
+#[derive(Debug, Default)]
+struct SlotParts {
+    bytes: Vec<u8>,
+    sges: Vec<Sge>,
+}
+
+impl SlotParts {
+    /// Passes on the receive whose segments begin at a byte.
+    fn pass_on(&mut self, index: u16, at: usize, take: &mut dyn FnMut(&RecvRequest<'_>)) {
+        self.sges.clear();
+        self.sges.extend(recv_segments(&self.bytes[at..]));
+        take(&RecvRequest { id: WorkId::Recv { index }.to_u64(), sges: &self.sges });
+    }
 }
 
 impl<L: Link> Hca<L> {

@@ -4,7 +4,7 @@
 //! A card does not write the buffers then. Here the adapter has, so both have the message.
 
 use crate::cqe::WorkId;
-use crate::objects::{EMPTY_SLOT, NEXT, QpObject, RegionObject, SrqObject};
+use crate::objects::{NEXT, QpObject, RegionObject, SrqObject};
 use crate::wqe::recv_segments;
 use pollux_verbs::table::Table;
 use pollux_verbs::{Completion, CompletionKind, CompletionStatus, Sge};
@@ -22,6 +22,7 @@ pub(super) fn message<'a>(
     qp: &QpObject,
     srqs: &Table<SrqObject>,
     regions: &BTreeMap<u32, RegionObject>,
+    slot: &mut Vec<u8>,
     out: &'a mut [u8],
 ) -> Option<&'a [u8]> {
     let bytes = completion.bytes as usize;
@@ -38,10 +39,12 @@ pub(super) fn message<'a>(
         Some(srq) => (&srqs.get(srq)?.slots, NEXT),
         None => (qp.recv_slots.as_ref()?, 0),
     };
-    let mut slot = EMPTY_SLOT;
+    if !slots.read(index, slot) {
+        return None;
+    }
     let out = &mut out[..bytes];
     let mut rest = &mut *out;
-    for sge in recv_segments(&slots.read(index, &mut slot)?[before..]) {
+    for sge in recv_segments(&slot[before..]) {
         let (part, after) = rest.split_at_mut(rest.len().min(sge.bytes as usize));
         read(regions, &sge, part)?;
         rest = after;

@@ -3,10 +3,7 @@
 use super::Hca;
 use crate::cqe::WorkId;
 use crate::objects::QpObject;
-use crate::wqe::{
-    BLOCK, Control, Datagram, NO_SEGMENT, NO_SGE, Operation, SGES_MAX, Segment, WQE_BYTES_MAX,
-    WqeFault, parse,
-};
+use crate::wqe::{BLOCK, Control, Datagram, Operation, SGES_MAX, Segment, WqeFault, parse};
 use pollux_hca::Link;
 use pollux_verbs::{
     Ah, Completion, CompletionStatus, Data, Destination, Device, Pd, PostRefusal, QpAttributes,
@@ -31,9 +28,12 @@ impl<L: Link> Hca<L> {
             rung |= bits;
         }
         let mut any = rung != 0;
-        for index in 0..self.qp_numbers.len() {
-            let number = self.qp_numbers[index];
-            any |= self.take_sends(number);
+        if any || self.has_waiting_sends {
+            self.has_waiting_sends = false;
+            for index in 0..self.qp_numbers.len() {
+                let number = self.qp_numbers[index];
+                any |= self.take_sends(number);
+            }
         }
         any | self.take_arms()
     }
@@ -49,22 +49,25 @@ impl<L: Link> Hca<L> {
                 qp.intake.rest();
                 return any;
             }
-            let mut bytes = [0; WQE_BYTES_MAX];
-            let outcome = match read_wqe(qp, index, rung, &mut bytes) {
+            let mut parts = std::mem::take(&mut self.parts);
+            let outcome = match read_wqe(qp, index, rung, &mut parts.bytes) {
                 Ok(control) => {
-                    let outcome = self.post(number, &control, &bytes[..control.bytes()]);
+                    let outcome = self.post(number, &control, &mut parts);
                     outcome.map(|refusal| (refusal, control.blocks()))
                 }
                 Err(fault) => Err((0, fault)),
             };
+            self.parts = parts;
             match outcome {
                 Ok((Posted::Yes, blocks)) => {
                     let Some(qp) = self.qps.get_mut(number) else { return any };
                     qp.intake.take(blocks);
                     any = true;
                 }
-                // Once more with the next turn.
-                Ok((Posted::Later, _)) => return any,
+                Ok((Posted::Later, _)) => {
+                    self.has_waiting_sends = true;
+                    return any;
+                }
                 Err((opcode, fault)) => {
                     self.stop(number, opcode, index, fault);
                     return true;
@@ -77,17 +80,17 @@ impl<L: Link> Hca<L> {
         &mut self,
         number: u32,
         control: &Control,
-        bytes: &[u8],
+        parts: &mut WqeParts,
     ) -> Result<Posted, (u8, WqeFault)> {
         let fault = |fault| (control.opcode, fault);
         let qp = self.qps.get(number).ok_or(fault(WqeFault::Segments))?;
         let (is_datagram, handle) = (qp.qp_type.is_datagram(), qp.qp);
-        let mut segments = [NO_SEGMENT; SGES_MAX];
-        let parsed = parse(control, bytes, is_datagram, qp.port, &mut segments);
-        let (operation, count) = parsed.map_err(fault)?;
-        let mut sges = Sges::default();
-        for segment in &segments[..count] {
-            sges.add(qp, control.index, segment).ok_or(fault(WqeFault::Segments))?;
+        let WqeParts { bytes, segments, sges } = parts;
+        let parsed = parse(control, bytes, is_datagram, qp.port, segments);
+        let operation = parsed.map_err(fault)?;
+        sges.clear();
+        for segment in &*segments {
+            add(sges, qp, control.index, segment).ok_or(fault(WqeFault::Segments))?;
         }
         let pd = qp.pd;
         let op = match operation {
@@ -117,7 +120,7 @@ impl<L: Link> Hca<L> {
             Operation::LocalInvalidate(key) => SendOp::LocalInvalidate(key),
         };
         let id = WorkId::Send { opcode: control.opcode, index: control.index }.to_u64();
-        let data = Data::Sges(&sges.all[..sges.count]);
+        let data = Data::Sges(sges);
         let request = SendRequest { id, op, flags: control.send_flags(), data };
         match self.device.post_send(handle, &[request]) {
             Ok(()) => Ok(Posted::Yes),
@@ -174,7 +177,7 @@ fn read_wqe(
     qp: &QpObject,
     index: u16,
     rung: u16,
-    bytes: &mut [u8; WQE_BYTES_MAX],
+    bytes: &mut Vec<u8>,
 ) -> Result<Control, WqeFault> {
     let Some((ring, _)) = &qp.send_ring else { return Err(WqeFault::TooLong) };
     let at = qp.block_at(index);
@@ -197,7 +200,7 @@ fn read_wqe(
         let blocks = control.blocks();
         return Err(WqeFault::BeyondRecord { blocks, rung: allowed });
     }
-    let bytes = &mut bytes[..control.bytes()];
+    bytes.resize(control.bytes(), 0);
     let first = bytes.len().min(qp.send_blocks as usize * BLOCK - at);
     let (front, back) = bytes.split_at_mut(first);
     if !ring.read(at, front) || !ring.read(0, back) {
@@ -206,42 +209,34 @@ fn read_wqe(
     Ok(control)
 }
 
-/// The scatter/gather list of a request.
-struct Sges {
-    all: [Sge; SGES_MAX],
-    count: usize,
+/// A WQE in its parts, which keep their memory from one to the next.
+#[derive(Debug, Default)]
+pub(super) struct WqeParts {
+    bytes: Vec<u8>,
+    segments: Vec<Segment>,
+    sges: Vec<Sge>,
 }
 
-impl Default for Sges {
-    fn default() -> Self {
-        Self { all: [NO_SGE; SGES_MAX], count: 0 }
-    }
-}
-
-impl Sges {
-    /// Adds a segment of the WQE at an index. Inline data stays in the ring until its completion
-    /// was polled, so it is sent from there. It may run over the ring's end.
-    fn add(&mut self, qp: &QpObject, index: u16, segment: &Segment) -> Option<()> {
-        let (at, bytes) = match *segment {
-            Segment::Entry(sge) => return self.push(sge),
-            Segment::Inline { at, bytes } => (at, bytes),
-        };
-        let (ring, lkey) = qp.send_ring.as_ref()?;
-        let size = qp.send_blocks as usize * BLOCK;
-        let start = (qp.block_at(index) + at) % size;
-        let front = bytes.min(size - start);
-        for (at, bytes) in [(start, front), (0, bytes - front)] {
-            if bytes > 0 {
-                let address = ring.address + at as u64;
-                self.push(Sge { address, bytes: bytes as u32, lkey: *lkey })?;
-            }
+/// Adds a segment of the WQE at an index. Inline data stays in the ring until its completion was
+/// polled, so it is sent from there. It may run over the ring's end.
+fn add(sges: &mut Vec<Sge>, qp: &QpObject, index: u16, segment: &Segment) -> Option<()> {
+    let (at, bytes) = match *segment {
+        Segment::Entry(sge) => return push(sges, sge),
+        Segment::Inline { at, bytes } => (at, bytes),
+    };
+    let (ring, lkey) = qp.send_ring.as_ref()?;
+    let size = qp.send_blocks as usize * BLOCK;
+    let start = (qp.block_at(index) + at) % size;
+    let front = bytes.min(size - start);
+    for (at, bytes) in [(start, front), (0, bytes - front)] {
+        if bytes > 0 {
+            let address = ring.address + at as u64;
+            push(sges, Sge { address, bytes: bytes as u32, lkey: *lkey })?;
         }
-        Some(())
     }
+    Some(())
+}
 
-    fn push(&mut self, sge: Sge) -> Option<()> {
-        *self.all.get_mut(self.count)? = sge;
-        self.count += 1;
-        Some(())
-    }
+fn push(sges: &mut Vec<Sge>, sge: Sge) -> Option<()> {
+    (sges.len() < SGES_MAX).then(|| sges.push(sge))
 }
