@@ -29,6 +29,8 @@ use std::time::Duration;
 /// Completed RMPP transfers whose last ACK is kept for a repetition.
 const FINISHED_MAX: usize = 16;
 const FINISHED_TIME: Duration = Duration::from_secs(10);
+/// TIDs of ended requests that are remembered, of which more answers may come.
+const LATE_MAX: usize = 64;
 /// ACKs that may wait to be sent, beside the requests.
 const REPLIES_MAX: usize = 64;
 
@@ -63,8 +65,10 @@ pub struct Full;
 
 reasons! {
     pub enum TransactionDrop {
-        /// An answer without a request, or after its end.
+        /// An answer without a request, or a second one to a single request.
         NotAsked = "not_asked",
+        /// An answer to a request that was sent again, cancelled or given up before.
+        Late = "late",
         /// The TID of a request, but another attribute, method or class.
         OtherQuestion = "other_question",
         /// A segment that was not the next.
@@ -108,6 +112,8 @@ pub struct Transactions<K> {
     sent: BTreeMap<u32, Sent<K>>,
     deadlines: BTreeSet<(Time, u32)>,
     finished: VecDeque<Finished>,
+    /// TIDs of ended requests that have more answers to come than they needed.
+    late: VecDeque<u32>,
     outgoing: VecDeque<Envelope>,
     ended: VecDeque<(K, TransactionOutcome)>,
     drops: Drops<TransactionDrop>,
@@ -132,6 +138,7 @@ impl<K> Transactions<K> {
             sent: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             finished: VecDeque::new(),
+            late: VecDeque::new(),
             outgoing: VecDeque::new(),
             ended: VecDeque::new(),
             drops: Drops::default(),
@@ -148,8 +155,10 @@ impl<K> Transactions<K> {
         self.outgoing.clear();
         self.finished.clear();
         self.deadlines.clear();
-        let again = std::mem::take(&mut self.sent).into_values().map(|sent| sent.request);
-        self.waiting = again.chain(self.waiting.drain(..)).collect();
+        for (id, sent) in std::mem::take(&mut self.sent).into_iter().rev() {
+            self.expect_late(id);
+            self.waiting.push_front(sent.request);
+        }
         self.fill(now);
     }
 
@@ -167,13 +176,11 @@ impl<K> Transactions<K> {
     pub fn cancel(&mut self, now: Time, is_cancelled: impl Fn(&K) -> bool) {
         self.waiting.retain(|request| !is_cancelled(&request.purpose));
         self.ended.retain(|(purpose, _)| !is_cancelled(purpose));
-        self.sent.retain(|id, sent| {
-            let stays = !is_cancelled(&sent.request.purpose);
-            if !stays {
-                self.deadlines.remove(&(sent.deadline, *id));
-            }
-            stays
-        });
+        let cancelled = self.sent.extract_if(.., |_, sent| is_cancelled(&sent.request.purpose));
+        for (id, sent) in cancelled.collect::<Vec<_>>() {
+            self.deadlines.remove(&(sent.deadline, id));
+            self.expect_late(id);
+        }
         self.fill(now);
     }
 
@@ -230,6 +237,7 @@ impl<K> Transactions<K> {
         let known = self.finished.iter().find(|finished| finished.id == id);
         match known.map(|finished| finished.acknowledgement) {
             Some(mad) if header.method == Method::GET_TABLE_RESP => self.transmit(mad),
+            _ if self.late.contains(&id) => self.count(TransactionDrop::Late),
             _ => self.count(TransactionDrop::NotAsked),
         }
     }
@@ -281,9 +289,19 @@ impl<K> Transactions<K> {
     fn end(&mut self, now: Time, id: u32, outcome: TransactionOutcome) {
         if let Some(sent) = self.sent.remove(&id) {
             self.deadlines.remove(&(sent.deadline, id));
+            if sent.tries > 1 {
+                self.expect_late(id);
+            }
             self.ended.push_back((sent.request.purpose, outcome));
         }
         self.fill(now);
+    }
+
+    fn expect_late(&mut self, id: u32) {
+        if self.late.len() == LATE_MAX {
+            self.late.pop_front();
+        }
+        self.late.push_back(id);
     }
 
     /// Retries overdue requests, or fails them after their last try.
@@ -296,9 +314,13 @@ impl<K> Transactions<K> {
             let Some(sent) = self.sent.remove(&id) else { continue };
             if sent.tries < self.retry_policy.tries {
                 // A peer in the middle of a transfer would take the same TID for part of it.
-                let id = if sent.reception.is_some() { self.unused_id() } else { id };
-                self.send(now, id, sent.request, sent.tries);
+                let next = if sent.reception.is_some() { self.unused_id() } else { id };
+                if next != id {
+                    self.expect_late(id);
+                }
+                self.send(now, next, sent.request, sent.tries);
             } else {
+                self.expect_late(id);
                 let outcome = if sent.is_busy {
                     TransactionOutcome::Busy
                 } else {
@@ -322,7 +344,7 @@ impl<K> Transactions<K> {
         loop {
             let id = self.rng.next_u64() as u32;
             let is_used = self.finished.iter().any(|finished| finished.id == id);
-            if id != 0 && !is_used && !self.sent.contains_key(&id) {
+            if id != 0 && !is_used && !self.late.contains(&id) && !self.sent.contains_key(&id) {
                 return id;
             }
         }
@@ -429,6 +451,29 @@ mod tests {
         assert!(!handle(|_| ()), "late");
         assert_eq!(transactions.drops().of(TransactionDrop::NotAsked), 2);
         assert_eq!(transactions.drops().of(TransactionDrop::OtherQuestion), 3);
+    }
+
+    #[test]
+    fn a_second_answer_is_late_if_the_request_was_sent_twice() {
+        let mut transactions = transactions();
+        let drops = |transactions: &Transactions<u32>| {
+            [TransactionDrop::Late, TransactionDrop::NotAsked]
+                .map(|reason| transactions.drops().of(reason))
+        };
+        ask(&mut transactions, 5, Method::GET).unwrap();
+        let asked = transactions.poll_transmit().unwrap();
+        let now = transactions.poll_timeout().unwrap();
+        transactions.handle_timeout(now);
+        for expected in [[0, 0], [1, 0]] {
+            transactions.handle_answer(now, &answer(&asked).emit());
+            assert_eq!(drops(&transactions), expected);
+        }
+        // Cancelled and given up, after its only answer is lost or under way.
+        ask(&mut transactions, 6, Method::GET).unwrap();
+        let cancelled = std::iter::from_fn(|| transactions.poll_transmit()).last().unwrap();
+        transactions.cancel(now, |purpose| *purpose == 6);
+        transactions.handle_answer(now, &answer(&cancelled).emit());
+        assert_eq!(drops(&transactions), [2, 0]);
     }
 
     #[test]

@@ -10,6 +10,8 @@ const USUAL: &[(&str, &[&str])] = &[
     ("frame", &["not_ours", "other_vlan", "unknown_type"]),
     // Packets without a receiver on the link, such as reports to routers where there are none.
     ("interface", &["link_protocol", "no_group", "request_put_off"]),
+    // Answers to requests that were sent again because the first answer took long.
+    ("mad", &["late"]),
     ("membership", &["not_for_hosts"]),
     ("nd", &["own", "not_for_us"]),
     ("neighbor", &["claim_unasked"]),
