@@ -5,8 +5,9 @@
 //! entries that libmlx5 writes and writes the completions that it reads (`hca`). Behind it is a
 //! port of a fabric in software, `soft:PATH@NODE`, which the variable `POLLUX_DEVICE` names.
 //!
-//! A program that unmaps memory which is registered faults when a peer or a request reaches it; a
-//! card would have kept the pages.
+//! A card keeps the pages of memory that is registered when a program unmaps it, and some libraries
+//! do: UCX deregisters its buffers later. Here `shared_pages` keeps those of long regions; other
+//! memory that is no longer mapped faults when a message reaches it.
 //!
 //! Read in this order: `wqe` and `cqe` are formats, `doorbell` the pages and records, `write_watch`
 //! the sleep at them; `objects` is what a program has made, `shared_pages` its memory that peers

@@ -15,6 +15,8 @@
 //! thread that stores waits until they were replaced. Between the protection and its end nothing
 //! may be allocated here, since the waiting thread may have the allocator's lock.
 //!
+//! The pages stay as long as the region, also if the program unmaps its own mapping.
+//!
 //! What differs from private memory meanwhile: a child of fork(2) sees what its parent writes
 //! there, until it writes itself. So only regions of complete pages are shared, which have nothing
 //! of the program beside them.

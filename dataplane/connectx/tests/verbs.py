@@ -1,5 +1,7 @@
 """Cases that rdma-core's own tests lack, by its classes: tests/pyverbs.rs runs them beside those."""
+import ctypes
 import errno
+import mmap
 import os
 import select
 
@@ -122,6 +124,26 @@ class Verbs(RDMATestCase):
     def test_resize_cq_of_128_bytes(self):
         self.set_env_variable('MLX5_CQE_SIZE', '128')
         self.resize()
+
+    def test_registered_pages_outlive_their_mapping(self):
+        """A card keeps the pages of a region; UCX unmaps them before it deregisters the region."""
+        client, server = self.connect()
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mmap.restype = ctypes.c_void_p
+        size = 1 << 20
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        address = libc.mmap(None, ctypes.c_size_t(size), mmap.PROT_READ | mmap.PROT_WRITE, flags,
+                            -1, ctypes.c_long(0))
+        region = MR(server.pd, size, e.IBV_ACCESS_LOCAL_WRITE, address=address)
+        # libmlx5 itself writes messages of at most 64 bytes (scatter to CQE).
+        bytes = 1000
+        server.qp.post_recv(RecvWR(7, num_sge=1, sg=[SGE(address, bytes, region.lkey)]))
+        self.assertEqual(libc.munmap(ctypes.c_void_p(address), ctypes.c_size_t(size)), 0)
+        client.post_send(8, sge=client.sge(bytes))
+        [received], [sent] = server.poll(), client.poll()
+        self.assertEqual([(received.wr_id, received.status), (sent.wr_id, sent.status)],
+                         [(7, e.IBV_WC_SUCCESS), (8, e.IBV_WC_SUCCESS)])
+        region.close()
 
     def test_solicited_events(self):
         client, server = self.connect()
