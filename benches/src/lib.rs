@@ -4,18 +4,19 @@
 //!
 //! 1. [`plan`]: the measurements; [`pair`]: the two ends of one, in threads or processes;
 //!    [`exchange`]: the control connection between them;
-//! 2. [`verbs`], [`sockets`]: the layers; [`mod@echo`]: the engine without any; [`bring_up`]: a
+//! 2. [`verbs`], [`sockets`]: the layers; [`mod@echo`]: the engine without sockets; [`bring_up`]: a
 //!    subnet from cables to active ports; [`samples`]: histograms and rates;
 //! 3. [`peers`]: programs of others, and [`machine`]: the limits of the cores;
 //! 4. [`isolation`]: latency with and without a storm of management; [`scaling`]: two workers
-//!    against one; [`datagrams`]: both ends of these; [`null_router`]: a router without links,
-//!    [`forward`]: its highest rate, [`rfc2544`]: loss and latency at lower rates;
-//! 5. [`compare`]: all of these interleaved, as ratios; [`environment`]: the machine;
-//!    [`mod@error`]: why a measurement fails.
+//!    against one; [`datagrams`]: both ends of UDP in a thread; [`null_router`]: a router without
+//!    links, [`forward`]: its highest rate, [`rfc2544`]: loss and latency at lower rates;
+//! 5. [`compare`]: our figures and those of peers, interleaved, as ratios; [`environment`]: the
+//!    machine; [`mod@error`]: why a measurement fails.
 //!
 //! # Missed budgets, and why
 //!
-//! The table is in the README, measured on a virtual machine of two cores, 22 November 2026.
+//! The table is in the README, measured on a virtual machine of two cores, on 22 November
+//! 2026 unless a row has another date.
 //!
 //! **RC between threads.** A round trip of a cache line moves one line that both sides write. A
 //! message needs two lines, and so does its reply: 194 to 208 ns each way on those cores, however
@@ -29,12 +30,12 @@
 //! an empty poll costs 77 ns. TCP adds 7,800 instructions per round trip (the bench `sockets` of
 //! `pollux`): segments, checksums, timers and lookups.
 //!
-//! **The same, 99.9 %.** The cores are not isolated there, so this shows other load; `--fifo 50`
-//! shuts it out.
+//! **UDP, the 99.9th percentile.** The cores of that machine are not isolated, so this shows other
+//! load; `--fifo 50` shuts it out.
 //!
-//! **Forwarding with a million routes.** A packet takes 42 ns, against 29 ns with one route, which
-//! is within its budget: look-ups wait for memory, those of a batch together. testpmd takes 20 ns:
-//! it looks nothing up, only swaps Ethernet addresses, and its device writes no packets.
+//! **Forwarding with a million routes.** A packet takes 42 ns, which misses the budget; the 29 ns
+//! with one route meet theirs. Look-ups wait for memory, those of a batch together. testpmd takes
+//! 20 ns: it looks nothing up, only writes Ethernet addresses, and its device writes no packets.
 //!
 //! # Without a budget
 //!

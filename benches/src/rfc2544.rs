@@ -3,18 +3,18 @@
 //! - **Throughput** (26.1): the highest rate of both ports together without loss, by bisection; and
 //!   the highest with at most 0.5 % of loss.
 //! - **Latency** (26.2): of every 64th packet, from its arrival in the queue to the end of the
-//!   breath that sends it, at that throughput and at half of it.
+//!   breath (one poll of the router) that sends it, at that throughput and at half of it.
 //! - **Back-to-back** (26.4): the longest burst to each port without loss, at the rate of a link
 //!   of 100 Gb/s.
-//! - **Recovery** (26.5): at half of the throughput after 110 % of it, the time until both queues
-//!   have been empty and no packet is lost any more.
+//! - **Recovery** (26.5): from full queues, which 110 % of the throughput leaves behind, at half of
+//!   it: the time until both queues have been empty and no packet is lost any more.
 //!
 //! A packet that arrives at a full queue is *lost*, as at the adapter of a router. A packet that
 //! the router *drops*, with a reason, makes the measurement fail.
 //!
 //! A rate passes if one of three trials passes: the kernel, or a hypervisor, takes the core away at
-//! times, for longer than any queue lasts. The longest breath shows that. A trial has the given
-//! duration, not a minute, and the router's own core writes the packets.
+//! times, for longer than any queue lasts. The longest breath, `breath_max`, shows that. A trial
+//! has the given duration, not a minute, and the router's own core writes the packets.
 
 use crate::environment::Environment;
 use crate::error::PerfError;
@@ -34,12 +34,13 @@ const LOSS_MAX: f64 = 0.005;
 /// The link of bursts: its rate, and the bytes that Ethernet and its gaps add to a packet.
 const LINK_BITS_PER_SECOND: f64 = 100e9;
 const LINK_OVERHEAD_BYTES: u16 = 38;
+/// The longest burst that is tried.
 const BURST_MAX: u64 = 1 << 22;
 
 /// Latency in microseconds.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct LoadLatency {
-    /// The offered packets of both ports.
+    /// Packets offered per second, of both ports together.
     pub per_second: f64,
     pub min: f64,
     pub median: f64,
@@ -62,7 +63,7 @@ pub struct Rfc2544Row {
     pub latency: [LoadLatency; 2],
     /// Packets of the longest burst to each port without loss.
     pub back_to_back: u64,
-    /// In microseconds.
+    /// The time until recovered, in microseconds.
     pub recovery: f64,
     /// The longest breath of all trials, in microseconds.
     pub breath_max: f64,
@@ -123,7 +124,7 @@ impl<'a> Bench<'a> {
         });
         self.report("back-to-back packets");
         let burst = |burst: f64| (0..TRIALS_MAX).any(|_| self.burst(burst as u64).lost == 0);
-        let back_to_back = bisect_to(BURST_MAX, burst);
+        let back_to_back = bisect_burst(BURST_MAX, burst);
         self.report("recovery");
         self.offer(throughput * 1.1, 0);
         let recovered = self.offer(throughput / 2.0, self.queue).recovered;
@@ -195,8 +196,9 @@ fn bisect(low: f64, high: f64, mut passes: impl FnMut(f64) -> bool) -> f64 {
     low
 }
 
-/// The largest whole number that passes, exact to an eighth of it.
-fn bisect_to(max: u64, mut passes: impl FnMut(f64) -> bool) -> u64 {
+/// The largest whole number that passes, exact to an eighth of it, between 1, which is not tried,
+/// and `max`.
+fn bisect_burst(max: u64, mut passes: impl FnMut(f64) -> bool) -> u64 {
     let mut low = 1;
     while low < max && passes((low * 2) as f64) {
         low *= 2;
@@ -283,9 +285,9 @@ mod tests {
         assert!((39.0..=40.0).contains(&found), "{found}");
         assert_eq!(bisect(0.0, 100.0, |_| true), 100.0);
         assert_eq!(bisect(0.0, 100.0, |_| false), 0.0);
-        let found = bisect_to(1 << 20, |packets| packets <= 3000.0);
+        let found = bisect_burst(1 << 20, |packets| packets <= 3000.0);
         assert!((2625..=3000).contains(&found), "{found}");
-        assert_eq!(bisect_to(1 << 20, |_| true), 1 << 20);
-        assert_eq!(bisect_to(1 << 20, |_| false), 1);
+        assert_eq!(bisect_burst(1 << 20, |_| true), 1 << 20);
+        assert_eq!(bisect_burst(1 << 20, |_| false), 1);
     }
 }

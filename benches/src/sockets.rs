@@ -11,13 +11,14 @@ use std::net::{Shutdown, SocketAddr};
 use std::time::Duration;
 
 const PORT: u16 = 7000;
-/// Timeout of a request: addresses are resolved and connections are opened first.
-const TIMEOUT: Duration = Duration::from_millis(200);
+/// Timeout of a request to warm up: addresses are resolved and connections are opened first.
+const WARM_UP_TIMEOUT: Duration = Duration::from_millis(200);
 const TRIES_MAX: u32 = 100;
-/// Empty polls before the server checks whether the client has finished.
-const READS_IDLE: u32 = 50_000;
-/// Empty polls before an end yields its core: control threads have the same priority.
-const READS_AWAKE: u32 = 1_000;
+/// Empty polls after which a server checks whether the client has finished, and a client sends a
+/// request again.
+const POLLS_IDLE: u32 = 50_000;
+/// Empty polls after each of which an end yields its core: control threads have the same priority.
+const POLLS_AWAKE: u32 = 1_000;
 /// Time after which a sleeping server checks whether the client has finished.
 const SLEEP: Duration = Duration::from_millis(100);
 const WINDOW_BYTES: usize = 4 << 20;
@@ -67,26 +68,26 @@ fn limits() -> StackConfig {
     StackConfig { tcp, ..StackConfig::default() }
 }
 
-/// Calls until there is a result. Yields the core after [`READS_AWAKE`] calls without one; returns
-/// `None` if `is_over` is true after [`READS_IDLE`] calls or a timeout.
+/// Calls until there is a result. Yields the core after every [`POLLS_AWAKE`] calls; returns `None`
+/// if `gives_up` is true after every [`POLLS_IDLE`] calls or a timeout.
 fn poll<T>(
     mut call: impl FnMut() -> io::Result<T>,
-    mut is_over: impl FnMut() -> bool,
+    mut gives_up: impl FnMut() -> bool,
 ) -> io::Result<Option<T>> {
     for turn in 1u32.. {
         match call() {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Err(error) if error.kind() == ErrorKind::TimedOut => {
-                if is_over() {
+                if gives_up() {
                     break;
                 }
             }
             other => return other.map(Some),
         }
-        if turn.is_multiple_of(READS_AWAKE) {
+        if turn.is_multiple_of(POLLS_AWAKE) {
             std::thread::yield_now();
         }
-        if turn.is_multiple_of(READS_IDLE) && is_over() {
+        if turn.is_multiple_of(POLLS_IDLE) && gives_up() {
             break;
         }
     }
@@ -121,7 +122,7 @@ fn client_udp(
     Ok(MeasurementOutcome::one_way(plan, rate, sent, exchange.receive()?))
 }
 
-/// Each request has a number, and is sent again after a timeout.
+/// Each request has a number, and is sent again after [`POLLS_IDLE`] empty polls.
 fn ping_datagrams(
     plan: &Plan,
     socket: &UdpSocket,
@@ -153,7 +154,7 @@ fn ping_datagrams(
 fn warm_up(plan: &Plan, socket: &UdpSocket, buffer: &mut [u8]) -> Result<(), PerfError> {
     let first =
         vec![1; if plan.transport == MeasuredTransport::Ud { 1 } else { LONGER_THAN_DATAGRAMS }];
-    socket.set_read_timeout(Some(TIMEOUT));
+    socket.set_read_timeout(Some(WARM_UP_TIMEOUT));
     let answered = (0..TRIES_MAX).any(|_| {
         let _ = socket.send_to(&first, at(EndRole::Server));
         socket.recv_from(buffer).is_ok()

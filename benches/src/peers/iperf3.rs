@@ -1,11 +1,11 @@
 //! `iperf3`: one TCP flow through the kernel, over the loopback interface.
 
-use super::{NoFigure, RunConfig, bad_output, find_program, free_port, run_with_server};
+use super::{PeerProgramError, RunConfig, bad_output, find_program, free_port, run_with_server};
 
 const PROGRAM: &str = "iperf3";
 
 /// Received bits per second.
-pub fn stream(config: &RunConfig) -> Result<f64, NoFigure> {
+pub fn stream(config: &RunConfig) -> Result<f64, PeerProgramError> {
     find_program(PROGRAM, "--peers")?;
     let port = free_port(PROGRAM)?;
     let (mut server, mut client) = (config.command(0, PROGRAM), config.command(1, PROGRAM));

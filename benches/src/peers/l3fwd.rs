@@ -4,7 +4,7 @@
 //! copied from memory, its headers are checked, it is looked up, and gets a new Ethernet header.
 //! The example has at most 1,024 routes.
 
-use super::{NoFigure, RunConfig, bad_output, find_program, to_failure};
+use super::{PeerProgramError, RunConfig, bad_output, find_program, to_failure};
 use crate::pair::{Process, with_priority};
 use crate::samples::median;
 use pollux_verbs::rng::SeededRng;
@@ -41,7 +41,7 @@ impl Drop for Files {
 }
 
 /// Forwarded packets per second.
-pub fn forward(config: &RunConfig) -> Result<f64, NoFigure> {
+pub fn forward(config: &RunConfig) -> Result<f64, PeerProgramError> {
     find_program(PROGRAM, "--peers")?;
     let prefix = format!("pollux-perf-l3-{}", std::process::id());
     let files = Files(std::env::temp_dir().join(&prefix));
@@ -113,7 +113,7 @@ fn frame(destination: Ipv4Addr) -> [u8; 60] {
 
 /// Connects to the telemetry of the program, once it has started.
 #[expect(clippy::disallowed_methods, reason = "it does not say when it has started")]
-fn telemetry(path: PathBuf) -> Result<OwnedFd, NoFigure> {
+fn telemetry(path: PathBuf) -> Result<OwnedFd, PeerProgramError> {
     let address = SocketAddrUnix::new(&path).map_err(to_failure(PROGRAM))?;
     let begun = Instant::now();
     loop {
@@ -132,13 +132,13 @@ fn telemetry(path: PathBuf) -> Result<OwnedFd, NoFigure> {
 }
 
 #[expect(clippy::disallowed_methods, reason = "this is what is measured")]
-fn rate(telemetry: &OwnedFd, duration: Duration) -> Result<f64, NoFigure> {
+fn rate(telemetry: &OwnedFd, duration: Duration) -> Result<f64, PeerProgramError> {
     let (begun, before) = (Instant::now(), sent(telemetry)?);
     std::thread::sleep(duration);
     Ok((sent(telemetry)? - before) as f64 / begun.elapsed().as_secs_f64())
 }
 
-fn sent(telemetry: &OwnedFd) -> Result<u64, NoFigure> {
+fn sent(telemetry: &OwnedFd) -> Result<u64, PeerProgramError> {
     let mut sum = 0;
     for port in 0..2 {
         let question = format!("/ethdev/stats,{port}");

@@ -1,4 +1,4 @@
-//! Peer programs, each at its best: pinned, and busy-polling where possible.
+//! Peer programs, each at its best: pinned (but for OpenSM), and busy-polling where possible.
 
 pub mod iperf3;
 pub mod l3fwd;
@@ -14,13 +14,14 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// The pause between the starts of a server and its client, and the attempts of a client.
+/// The pause before each attempt of a client to reach its server.
 const SERVER_READY_PAUSE: Duration = Duration::from_millis(400);
+/// Those attempts.
 const SERVER_READY_TRIES: u32 = 10;
 
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum NoFigure {
+pub enum PeerProgramError {
     /// The program, and the option of `host-setup` that installs it.
     #[error("{0} is not installed; run scripts/host-setup {1}")]
     Missing(&'static str, &'static str),
@@ -33,6 +34,7 @@ pub enum NoFigure {
 pub struct RunConfig {
     /// The cores of the two ends.
     pub cores: [usize; 2],
+    /// The priority by SCHED_FIFO; `None` for an ordinary one.
     pub fifo: Option<u8>,
     /// The duration of a measurement, for peers that can set it.
     pub duration: Duration,
@@ -53,18 +55,18 @@ impl RunConfig {
 }
 
 /// The path of a program, where packages install it.
-fn find_program(program: &'static str, group: &'static str) -> Result<PathBuf, NoFigure> {
+fn find_program(program: &'static str, group: &'static str) -> Result<PathBuf, PeerProgramError> {
     let folders = ["/usr/bin", "/usr/sbin", "/usr/local/bin"].into_iter();
     let mut paths = folders.map(|folder| PathBuf::from(folder).join(program));
-    paths.find(|path| path.is_file()).ok_or(NoFigure::Missing(program, group))
+    paths.find(|path| path.is_file()).ok_or(PeerProgramError::Missing(program, group))
 }
 
-fn to_failure<E: Into<io::Error>>(program: &'static str) -> impl Fn(E) -> NoFigure {
-    move |error| NoFigure::Failed(program, error.into().to_string())
+fn to_failure<E: Into<io::Error>>(program: &'static str) -> impl Fn(E) -> PeerProgramError {
+    move |error| PeerProgramError::Failed(program, error.into().to_string())
 }
 
 /// A port of the loopback interface that is free for TCP and UDP.
-fn free_port(program: &'static str) -> Result<String, NoFigure> {
+fn free_port(program: &'static str) -> Result<String, PeerProgramError> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(to_failure(program))?;
     let port = listener.local_addr().map_err(to_failure(program))?.port();
     UdpSocket::bind((Ipv4Addr::LOCALHOST, port)).map_err(to_failure(program))?;
@@ -77,7 +79,7 @@ fn run_with_server(
     program: &'static str,
     mut server: Command,
     mut client: Command,
-) -> Result<String, NoFigure> {
+) -> Result<String, PeerProgramError> {
     let _server = Process(server.spawn().map_err(to_failure(program))?);
     client.stdout(Stdio::piped());
     let mut tries = SERVER_READY_TRIES;
@@ -89,7 +91,7 @@ fn run_with_server(
         if ended.status.success() {
             return Ok(output);
         } else if tries == 0 || !output.contains("Connection refused") {
-            return Err(NoFigure::Failed(program, last_line(&output)));
+            return Err(PeerProgramError::Failed(program, last_line(&output)));
         }
     }
 }
@@ -98,6 +100,6 @@ fn last_line(text: &str) -> String {
     text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it printed nothing").trim().into()
 }
 
-fn bad_output(program: &'static str, output: &str) -> NoFigure {
-    NoFigure::Failed(program, format!("its output ends with {:?}", last_line(output)))
+fn bad_output(program: &'static str, output: &str) -> PeerProgramError {
+    PeerProgramError::Failed(program, format!("its output ends with {:?}", last_line(output)))
 }

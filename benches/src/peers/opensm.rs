@@ -1,6 +1,6 @@
 //! OpenSM, on a subnet that `ibsim` simulates.
 
-use super::{NoFigure, find_program, to_failure};
+use super::{PeerProgramError, find_program, to_failure};
 use crate::pair::Process;
 use pollux_fabric::topology::Topology;
 use pollux_wire::mad::smp::NodeType;
@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 const PROGRAM: &str = "opensm";
 
 /// The time of one sweep, from the start of OpenSM until it logs SUBNET UP.
-pub fn bring_up(spec: &str) -> Result<Duration, NoFigure> {
+pub fn bring_up(spec: &str) -> Result<Duration, PeerProgramError> {
     let opensm = find_program(PROGRAM, "--referees")?;
     let ibsim = find_program("ibsim", "--referees")?;
-    let preload = preload().ok_or(NoFigure::Missing("libumad2sim.so", "--referees"))?;
+    let preload = preload().ok_or(PeerProgramError::Missing("libumad2sim.so", "--referees"))?;
     let name = format!("pollux-perf-{}", std::process::id());
     let folder = std::env::temp_dir().join(&name);
     fs::create_dir_all(&folder).map_err(to_failure(PROGRAM))?;
@@ -37,7 +37,7 @@ fn sweep(
     folder: &Path,
     name: &str,
     [opensm, ibsim, preload]: [&Path; 3],
-) -> Result<Duration, NoFigure> {
+) -> Result<Duration, PeerProgramError> {
     let topology = Topology::generate(spec, 1).expect("a topology");
     fs::write(folder.join("net"), topology.to_string()).map_err(to_failure(PROGRAM))?;
     let mut nodes = topology.nodes().iter();
@@ -59,11 +59,11 @@ fn sweep(
     let log = fs::read_to_string(folder.join("osm.log")).unwrap_or_default();
     match log.contains("SUBNET UP") {
         true => Ok(took),
-        false => Err(NoFigure::Failed(PROGRAM, "its log does not say SUBNET UP".into())),
+        false => Err(PeerProgramError::Failed(PROGRAM, "its log does not say SUBNET UP".into())),
     }
 }
 
-fn start(command: &mut Command, folder: &Path) -> Result<Process, NoFigure> {
+fn start(command: &mut Command, folder: &Path) -> Result<Process, PeerProgramError> {
     command.current_dir(folder).stdin(Stdio::null()).stdout(Stdio::null());
     command.stderr(Stdio::null()).spawn().map(Process).map_err(to_failure(PROGRAM))
 }

@@ -1,17 +1,21 @@
 //! `sockperf`: sockets of the kernel on the loopback interface, both ends busy-polling.
 
-use super::{NoFigure, RunConfig, bad_output, find_program, free_port, run_with_server};
+use super::{PeerProgramError, RunConfig, bad_output, find_program, free_port, run_with_server};
 
 const PROGRAM: &str = "sockperf";
 /// Attempts: with non-blocking sockets it sometimes fails on a pending connect (errno 115).
 const TRIES_MAX: usize = 5;
 
 /// Half the round trip of a message in nanoseconds: the median and the 99.9th percentile.
-pub fn ping_pong(config: &RunConfig, bytes: u32, is_tcp: bool) -> Result<[f64; 2], NoFigure> {
+pub fn ping_pong(
+    config: &RunConfig,
+    bytes: u32,
+    is_tcp: bool,
+) -> Result<[f64; 2], PeerProgramError> {
     let mut result = ping_pong_once(config, bytes, is_tcp);
     for _ in 1..TRIES_MAX {
         match &result {
-            Err(NoFigure::Failed(_, why)) if why.contains("errno=115") => {}
+            Err(PeerProgramError::Failed(_, why)) if why.contains("errno=115") => {}
             _ => break,
         }
         result = ping_pong_once(config, bytes, is_tcp);
@@ -19,7 +23,11 @@ pub fn ping_pong(config: &RunConfig, bytes: u32, is_tcp: bool) -> Result<[f64; 2
     result
 }
 
-fn ping_pong_once(config: &RunConfig, bytes: u32, is_tcp: bool) -> Result<[f64; 2], NoFigure> {
+fn ping_pong_once(
+    config: &RunConfig,
+    bytes: u32,
+    is_tcp: bool,
+) -> Result<[f64; 2], PeerProgramError> {
     find_program(PROGRAM, "--peers")?;
     let port = free_port(PROGRAM)?;
     let [server, mut client] = ["server", "ping-pong"].map(|role| {

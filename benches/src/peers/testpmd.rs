@@ -1,6 +1,6 @@
 //! `dpdk-testpmd`: one core that forwards packets from a null device back to it.
 
-use super::{NoFigure, RunConfig, bad_output, find_program, to_failure};
+use super::{PeerProgramError, RunConfig, bad_output, find_program, to_failure};
 use crate::pair::{Process, with_priority};
 use crate::samples::median;
 use std::io::{BufRead, BufReader};
@@ -11,7 +11,7 @@ const PROGRAM: &str = "dpdk-testpmd";
 const SECONDS: usize = 3;
 
 /// Forwarded packets per second.
-pub fn forward(config: &RunConfig) -> Result<f64, NoFigure> {
+pub fn forward(config: &RunConfig) -> Result<f64, PeerProgramError> {
     find_program(PROGRAM, "--peers")?;
     let mut command = with_priority(config.fifo, PROGRAM);
     // The first core has the control thread, the second forwards.

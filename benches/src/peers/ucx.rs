@@ -1,17 +1,17 @@
 //! UCX: its `ucx_perftest` over POSIX shared memory.
 
-use super::{NoFigure, RunConfig, bad_output, find_program, free_port, run_with_server};
+use super::{PeerProgramError, RunConfig, bad_output, find_program, free_port, run_with_server};
 
 const PROGRAM: &str = "ucx_perftest";
 
 /// The median of half the round trip of a message, in nanoseconds.
-pub fn tag_lat(config: &RunConfig, bytes: u32) -> Result<f64, NoFigure> {
+pub fn tag_lat(config: &RunConfig, bytes: u32) -> Result<f64, PeerProgramError> {
     let count = 20_000 * config.duration.as_millis().clamp(200, 2000) as u32 / 200;
     column(config, "tag_lat", bytes, count, 1).map(|microseconds| microseconds * 1e3)
 }
 
 /// Messages per second.
-pub fn tag_bw(config: &RunConfig, bytes: u32) -> Result<f64, NoFigure> {
+pub fn tag_bw(config: &RunConfig, bytes: u32) -> Result<f64, PeerProgramError> {
     let count = if bytes > 4096 { 5_000 } else { 1_000_000 };
     column(config, "tag_bw", bytes, count, 3).map(|microseconds| 1e6 / microseconds)
 }
@@ -24,7 +24,7 @@ fn column(
     bytes: u32,
     count: u32,
     column: usize,
-) -> Result<f64, NoFigure> {
+) -> Result<f64, PeerProgramError> {
     find_program(PROGRAM, "--peers")?;
     let port = free_port(PROGRAM)?;
     let (bytes, count) = (bytes.to_string(), count.to_string());

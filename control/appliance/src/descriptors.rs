@@ -1,4 +1,4 @@
-//! The limit of descriptors of a process that serves.
+//! The limit of file descriptors of a process that serves.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -7,6 +7,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// `select`.
 pub fn raise_limit() {
     let limit = getrlimit(Resource::Nofile);
-    // Where it stays, peers beyond it are reached through the fabric's process, only slower.
+    // If it cannot be raised, packets to the peers in excess go through the fabric's process, more
+    // slowly.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }

@@ -1,5 +1,5 @@
-//! Output of commands. A closed pipe ends a command without a message, as with other Unix tools; a
-//! full disk is an error.
+//! Output of commands. A closed pipe ends a command without a message, as with other Unix tools,
+//! but for lines that only tell of progress; a full disk is an error.
 
 use serde::Serialize;
 use std::error::Error;
@@ -36,7 +36,8 @@ pub fn print_value<T: Serialize>(
     Ok(print(&text)?)
 }
 
-/// Prints a progress line. Write errors are ignored, so the command runs on without a reader.
+/// Prints a line of progress or of a log. Write errors are ignored, so the command runs on without
+/// a reader.
 pub fn say(line: &str) {
     let _ = writeln!(io::stdout(), "{line}");
 }

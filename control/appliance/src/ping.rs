@@ -1,4 +1,4 @@
-//! `pollux ping`: ICMP echo requests from a running node, with the output of ping(8).
+//! `pollux ping`: ICMP echo requests from a running node, with output in the style of ping(8).
 
 use crate::asking::{Progress, seconds};
 use crate::output::{OutputError, print};
@@ -28,7 +28,7 @@ pub struct PingArguments {
     /// Data bytes of each request
     #[arg(long, value_name = "N", default_value_t = 56)]
     size: u16,
-    /// TTL, or hop limit, of each request: how many routers it may pass
+    /// TTL, or hop limit, of each request: one more than the routers it may pass
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u8>::new().range(1..))]
     ttl: Option<u8>,
     /// Number of requests, at least 1 [default: until a signal]
@@ -37,14 +37,14 @@ pub struct PingArguments {
     /// Interval between requests
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     interval: Duration,
-    /// How long to wait before the first request for a node that is starting, and for its interface
-    /// to come up; 0 for no wait
+    /// How long the first request may wait for the node to start and its interface to come up; 0
+    /// for no wait
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
     wait: Duration,
 }
 
-/// How long later requests wait for a busy node.
-const BUSY_MAX: Duration = Duration::from_secs(1);
+/// How long requests after the first are retried.
+const RETRY_MAX: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 struct Statistics {
@@ -89,25 +89,26 @@ pub fn ping(arguments: &PingArguments) -> Result<ExitCode, Box<dyn Error>> {
             break;
         }
         match answer {
-            // After the first request, a node that is down counts as a lost reply.
+            // After the first request, a node that is busy or whose interface is down counts as a
+            // lost reply; one that is gone is an error.
             Err(AskError::Later(lost)) if !is_first => {
-                statistics.print(address, &PingOutcome::Lost { lost, from: None })?;
+                statistics.record(address, &PingOutcome::Lost { lost, from: None })?;
             }
-            answer => statistics.print(address, &answer?)?,
+            answer => statistics.record(address, &answer?)?,
         }
-        timeout = BUSY_MAX;
+        timeout = RETRY_MAX;
         if arguments.count == Some(statistics.sent) {
             break;
         }
         wait(&wake, interval.saturating_sub(asked.elapsed()))?;
     }
-    statistics.say(address, begun.elapsed())?;
+    statistics.print_summary(address, begun.elapsed())?;
     Ok(if statistics.times.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 impl Statistics {
     /// Counts a request, and prints its outcome.
-    fn print(&mut self, address: &IpAddr, outcome: &PingOutcome) -> Result<(), OutputError> {
+    fn record(&mut self, address: &IpAddr, outcome: &PingOutcome) -> Result<(), OutputError> {
         self.sent += 1;
         if let PingOutcome::Answered { us, .. } = outcome {
             self.times.push(us / 1e3);
@@ -115,7 +116,7 @@ impl Statistics {
         print(&line(self.sent, address, outcome))
     }
 
-    fn say(&self, address: &IpAddr, took: Duration) -> Result<(), OutputError> {
+    fn print_summary(&self, address: &IpAddr, took: Duration) -> Result<(), OutputError> {
         let (sent, received) = (self.sent, self.times.len());
         let lost = 100.0 * (1.0 - received as f64 / f64::from(sent.max(1)));
         print(&format!(
@@ -130,13 +131,14 @@ impl Statistics {
         let mean = self.times.iter().sum::<f64>() / count;
         let least = self.times.iter().copied().fold(f64::INFINITY, f64::min);
         let most = self.times.iter().copied().fold(0.0, f64::max);
-        let square = self.times.iter().map(|time| (time - mean).powi(2)).sum::<f64>() / count;
-        let deviation = square.sqrt();
+        let variance = self.times.iter().map(|time| (time - mean).powi(2)).sum::<f64>() / count;
+        let deviation = variance.sqrt();
         print(&format!("rtt min/avg/max/mdev = {least:.3}/{mean:.3}/{most:.3}/{deviation:.3} ms\n"))
     }
 }
 
-/// An outcome as ping(8) prints it: `From` is the sender of the ICMP error that is the reason.
+/// A line in the style of ping(8), also for silence: `From` is the sender of the ICMP error that is
+/// the reason.
 fn line(sequence: u32, address: &IpAddr, outcome: &PingOutcome) -> String {
     match outcome {
         PingOutcome::Answered { bytes, ttl, us } => {

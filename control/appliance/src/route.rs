@@ -1,5 +1,5 @@
-//! `pollux route`: routes of a running node that its configuration file does not have, and the
-//! route to an address.
+//! `pollux route`: routes of a running node beside those of its configuration file, or in their
+//! place, and the route to an address.
 
 use crate::asking::{Wait, ask};
 use crate::output::print_value;
@@ -35,9 +35,9 @@ pub struct RouteArguments {
 enum RouteCommand {
     /// Add a route that a reload leaves alone
     Add(NewRoute),
-    /// Add a route, or replace the one that `add` made to the same prefix
+    /// Add a route, or replace the one to the same prefix that `pollux route` made
     Replace(NewRoute),
-    /// Remove a route that `add` made
+    /// Remove a route that `pollux route` made
     Del {
         /// Prefix of its destinations, as 10.1.0.0/16
         to: String,
@@ -54,19 +54,19 @@ enum RouteCommand {
 struct NewRoute {
     /// Its destinations: a prefix as 10.1.0.0/16, an address, or `default` for all
     to: String,
-    /// Gateways, which share the flows; or packets are dropped silently (blackhole), or with an
-    /// ICMP error: destination unreachable, or prohibited
+    /// `via` and gateways, which share the flows; or `blackhole` to drop silently; or
+    /// `unreachable` or `prohibit` to drop with that ICMP error
     #[arg(value_name = "via GATEWAY[,GATEWAY]|blackhole|unreachable|prohibit", required = true)]
-    how: Vec<String>,
+    target: Vec<String>,
 }
 
 impl NewRoute {
     fn request(&self, verb: RouteVerb, domain: Option<String>) -> Result<RouteRequest, String> {
-        let how = self.how.iter().map(String::as_str);
-        let words: Vec<_> = [self.to.as_str()].into_iter().chain(how).collect();
+        let target = self.target.iter().map(String::as_str);
+        let words: Vec<_> = [self.to.as_str()].into_iter().chain(target).collect();
         let (to, kind, via) = match words[..] {
             [to, "via", gateways] => (to, None, addresses(gateways)?),
-            // The second is the order of ip(8).
+            // The second pattern, kind first, is the order of ip(8).
             [to, kind @ ("blackhole" | "unreachable" | "prohibit")]
             | [kind @ ("blackhole" | "unreachable" | "prohibit"), to] => {
                 (to, Some(kind.into()), Vec::new())
@@ -118,7 +118,7 @@ impl RouteArguments {
     }
 }
 
-/// The verdict and next hops in the manner of `ip route get`, then the reason.
+/// The verdict, a line for each next hop, then the reason.
 fn text(decision: &RouteDecision) -> String {
     let RouteDecision { address, verdict, route, why, .. } = decision;
     let mut lines = format!("{address}: {verdict}\n");

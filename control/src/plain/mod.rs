@@ -1,16 +1,16 @@
 //! A plain interface: packets of IP at a link that is not InfiniBand.
 //!
 //! ```text
-//!   packets to us, punted --> echo replies ------------------+
-//!   transit that cannot go --> ICMP errors ------------------+--> route --> frames, by this link
-//!   packets longer than the MTU --> fragments, ICMP errors --+      |
-//!   packets of this node ------------------------------------+      +--> other interfaces
+//!   packets to us, punted --> echo replies --+
+//!   transit that cannot go --> ICMP errors --+--> route --> fit the MTU --> frames, by this link
+//!   packets of this node --------------------+      |
+//!                                                   +--> other interfaces, sockets of the node
 //! ```
 //!
-//! Such an interface has no protocol but the resolution of link addresses, and at a TUN device,
-//! whose other end is the kernel, not even that: all packets go to the single neighbor. Addresses,
-//! ICMP, fragmentation and the routes of the node are the same for every link, so they are here
-//! once.
+//! Transit that is longer than the MTU has its route already, and begins at "fit". Ethernet has
+//! ARP, neighbor discovery, duplicate address detection and group membership; TUN has none: its
+//! other end is the kernel, and all packets go to that. Addresses, ICMP and fragmentation are those
+//! of all links.
 //!
 //! The caller calls a `handle_*`, then drains all `poll_*`.
 
@@ -84,6 +84,7 @@ pub enum FrameTo {
 /// The state of a plain interface that workers need.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlainState {
+    /// Addresses that packets are accepted to: those of all interfaces of the node.
     pub own: BTreeSet<IpAddr>,
     /// In bytes.
     pub mtu: u32,
@@ -91,13 +92,14 @@ pub struct PlainState {
 
 pub struct PlainInterface {
     addresses: Addresses,
-    /// `None` if it is up.
+    /// Why it is down; `None` if it is up.
     down: Option<String>,
+    /// When it went up or down.
     since: Time,
     mtu: u32,
     icmp: Icmp,
-    /// The IPv4 identification of the next packet that is fragmented here.
-    part_id: u16,
+    /// The IPv4 identification of the next packet that is fragmented here and has none.
+    fragment_id: u16,
     beyond: Beyond,
     ethernet: Option<EthernetNeighbors>,
     frames: BoundedQueue<PlainFrame>,
@@ -115,7 +117,7 @@ impl PlainInterface {
             since: now,
             mtu: config.mtu,
             icmp: Icmp::new(&config.icmp),
-            part_id: seed as u16,
+            fragment_id: seed as u16,
             beyond: Beyond::new(),
             ethernet: None,
             frames: BoundedQueue::new(PACKETS_MAX),
@@ -166,7 +168,7 @@ impl PlainInterface {
         self.handle_address_events(now);
     }
 
-    /// Only an Ethernet link has other nodes that may have an address.
+    /// On Ethernet, a new address is probed for first (duplicate address detection).
     fn handle_address_events(&mut self, now: Time) {
         assert_no_worker_thread();
         while let Some(event) = self.addresses.poll_event() {
@@ -258,6 +260,8 @@ impl PlainInterface {
         self.send_by_link(now, hop.next_hop, packet, Some(hop.from));
     }
 
+    /// Takes what another interface passes on: a packet that leaves here, or one that it could not
+    /// send and whose sender this one reaches.
     pub fn handle_elsewhere(&mut self, now: Time, packet: Vec<u8>, what: ElsewhereKind) {
         assert_no_worker_thread();
         match what {
@@ -294,7 +298,7 @@ impl PlainInterface {
         Some(PlainState { own: own.chain(others).collect(), mtu: self.mtu })
     }
 
-    /// With a flow hash other than its own.
+    /// Routes a packet by a flow hash: that of an ICMP error is of the packet that it is about.
     fn route_by(&mut self, now: Time, packet: Vec<u8>, flow: u32) {
         let Some((ether_type, destination)) = destination(&packet) else {
             return self.drops.count(PlainDrop::Malformed);
@@ -352,8 +356,8 @@ impl PlainInterface {
         if packet.len() <= self.mtu as usize {
             return vec![packet];
         }
-        let id = self.part_id;
-        self.part_id = id.wrapping_add(1);
+        let id = self.fragment_id;
+        self.fragment_id = id.wrapping_add(1);
         parts(&packet, self.mtu as usize, id).unwrap_or_else(|| {
             self.drops.count(PlainDrop::TooBig);
             let error = IcmpError::TooBig(self.mtu);
@@ -366,8 +370,8 @@ impl PlainInterface {
 
     /// Sends an ICMP error about `packet` by the interface that leads to its sender.
     ///
-    /// Why by the flow of `packet`: every hop chooses the same next hop for it, so the source
-    /// address of the error is of the interface that it leaves by.
+    /// Why by the flow of `packet`: each interface of the node that has it in hand chooses the same
+    /// way out, so the source address of the error is of the interface that it leaves by.
     fn send_icmp_error(&mut self, now: Time, packet: &[u8], error: IcmpError) {
         let Some(sender) = source(packet) else { return };
         let flow = self.beyond.flow_of(packet);

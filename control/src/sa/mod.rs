@@ -1,8 +1,8 @@
 //! The SA client: SA queries for paths, multicast groups, and notices (IBA 15).
 //!
-//! The caller sends a [`SaQuery`] under an ID of its choice and gets exactly one result for it: an
-//! [`SaReply`] or an [`SaError`]. Queries wait while the subnet administrator (SA) is unknown;
-//! after a change of the subnet manager, outstanding queries are sent to the new one.
+//! The caller sends a [`SaQuery`] under an ID of its choice and gets one result for it unless it
+//! cancels it: an [`SaReply`] or an [`SaError`]. Queries wait while the subnet administrator (SA)
+//! is unknown; after a change of the subnet manager, outstanding queries are sent to the new one.
 //!
 //! A new subnet manager, or a client reregister, loses the records of a port (memberships,
 //! subscriptions): their users have to request them again. Notices of a subscription are
@@ -35,7 +35,7 @@ const RECENT_MAX: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SaConfig {
     pub queries_in_flight_max: usize,
-    /// Queries that wait, and results that wait to be polled.
+    /// Queries that wait, at most, and as many results that wait to be polled.
     pub queries_queued_max: usize,
     pub notices_max: usize,
     pub table_bytes_max: usize,
@@ -49,8 +49,8 @@ impl Default for SaConfig {
             queries_queued_max: 4096,
             notices_max: 256,
             table_bytes_max: 4 << 20,
-            // 13 seconds in all: Linux fails after one to three and starts over, which our callers
-            // need not do.
+            // 15 to 17 seconds in all. Linux fails after one to three seconds and starts over; our
+            // callers need not retry.
             retry_policy: RetryPolicy {
                 tries: 8,
                 timeout: Duration::from_millis(200),
@@ -73,7 +73,7 @@ reasons! {
     pub enum SaDrop {
         /// Of another class or class version.
         NotOurs = "not_ours",
-        /// A request, which no client answers.
+        /// A request other than a report, which no client answers.
         Request = "request",
         /// A report or an answer that is not from the administrator.
         Stranger = "stranger",
@@ -81,7 +81,7 @@ reasons! {
         NoNotice = "no_notice",
         /// A repeated report, which is acknowledged again.
         Repeated = "repeated",
-        /// Too many notices or acknowledgements wait. The report is repeated.
+        /// Too many notices or acknowledgements wait. Its sender repeats the report.
         Full = "full",
     }
 }
@@ -91,7 +91,8 @@ pub struct SaClient {
     transactions: Transactions<(RequestId, SaQuery)>,
     acknowledgements: VecDeque<Envelope>,
     notices: VecDeque<NoticeReport>,
-    /// Reports that were passed on, by TID; a new administrator may start over with TIDs.
+    /// TIDs and reports that were passed on, of this administrator: a new one may start over with
+    /// TIDs.
     recent: VecDeque<(u64, NoticeReport)>,
     drops: Drops<SaDrop>,
     results: SaResults,
@@ -101,7 +102,7 @@ pub struct SaClient {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SaResults {
     pub answered: u64,
-    /// With an error status, or with an invalid answer.
+    /// With an error status, with an invalid answer, or by an aborted transfer.
     pub refused: u64,
     /// The answer to the last try was BUSY.
     pub busy: u64,
@@ -138,8 +139,8 @@ impl SaClient {
         }
     }
 
-    /// Sets the administrator, if there is one: the LID and the service level of the master subnet
-    /// manager, in the default partition. Also for another manager with the same address.
+    /// Sets the address of the SA: LID and service level of the master subnet manager, in the
+    /// default partition. Called too if another manager has the same address.
     pub fn handle_sm_change(&mut self, now: Time, administrator: Option<MadAddress>) {
         self.recent.clear();
         self.transactions.handle_peer(now, administrator);

@@ -3,50 +3,50 @@
 use crate::reason::ForwardDrop;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Why a packet with these addresses must not be forwarded, if so (RFC 1812 5.3.7, RFC 3927 2.7,
-/// RFC 4291 2.5).
+/// The reason to drop a packet in transit with these addresses; `None` if they are valid (RFC 1812
+/// 5.3.7, RFC 3927 2.7, RFC 4291 2.5).
 #[inline]
 pub fn martian(source: IpAddr, destination: IpAddr) -> Option<ForwardDrop> {
-    let (is_source, is_destination) = match (source, destination) {
+    let (bad_source, bad_destination) = match (source, destination) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
-            (!is_no_source_v4(source), !is_no_destination_v4(destination))
+            (is_martian_source_v4(source), is_martian_destination_v4(destination))
         }
         (IpAddr::V6(source), IpAddr::V6(destination)) => {
-            (!is_no_source_v6(source), !is_no_destination_v6(destination))
+            (is_martian_source_v6(source), is_martian_destination_v6(destination))
         }
-        _ => (false, false),
+        // Of two families: those of no packet.
+        _ => (true, true),
     };
-    match (is_source, is_destination) {
-        (true, true) => None,
-        (false, _) => Some(ForwardDrop::MartianSource),
-        (true, false) => Some(ForwardDrop::MartianDestination),
+    match (bad_source, bad_destination) {
+        (true, _) => Some(ForwardDrop::MartianSource),
+        (false, true) => Some(ForwardDrop::MartianDestination),
+        (false, false) => None,
     }
 }
 
-/// Of this network, loopback, link-local, or class D and E with broadcast.
+/// 0.0.0.0/8 ("this network"), loopback, link-local, or class D and E with broadcast.
 #[inline]
-fn is_no_source_v4(ip: Ipv4Addr) -> bool {
+fn is_martian_source_v4(ip: Ipv4Addr) -> bool {
     let [first, second, ..] = ip.octets();
     matches!(first, 0 | 127 | 224..) || (first, second) == (169, 254)
 }
 
-/// Of this network, loopback, link-local, or class E with broadcast. Multicast has its own routes.
+/// 0.0.0.0/8, loopback, link-local, or class E with broadcast. Multicast has its own routes.
 #[inline]
-fn is_no_destination_v4(ip: Ipv4Addr) -> bool {
+fn is_martian_destination_v4(ip: Ipv4Addr) -> bool {
     let [first, second, ..] = ip.octets();
     matches!(first, 0 | 127 | 240..) || (first, second) == (169, 254)
 }
 
 #[inline]
-fn is_no_source_v6(ip: Ipv6Addr) -> bool {
-    ip.is_multicast() || is_no_destination_v6(ip)
+fn is_martian_source_v6(ip: Ipv6Addr) -> bool {
+    ip.is_multicast() || is_martian_destination_v6(ip)
 }
 
-/// Unspecified, loopback, compatible with IPv4 or mapped from it, or link-local. The former two are
-/// among the compatible ones, which are no addresses any more (RFC 4291 2.5.5.1); mapped ones are
-/// for sockets, and not for the wire (RFC 4942 2.2).
+/// Link-local; mapped from IPv4, which is for sockets (RFC 4942 2.2); or in ::/96: unspecified,
+/// loopback and the deprecated ones that are compatible with IPv4 (RFC 4291 2.5.5.1).
 #[inline]
-fn is_no_destination_v6(ip: Ipv6Addr) -> bool {
+fn is_martian_destination_v6(ip: Ipv6Addr) -> bool {
     matches!(ip.to_bits() >> 32, 0 | 0xffff) || ip.is_unicast_link_local()
 }
 

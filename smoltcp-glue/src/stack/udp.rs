@@ -2,7 +2,8 @@
 //!
 //! A socket is bound to a local address and a port, or to a port at all addresses of a family. No
 //! two sockets have the same pair, so a datagram finds its socket by two lookups at most. A
-//! datagram to a group goes to every socket of that port that joined the group.
+//! datagram to a group goes to every socket of that port that joined the group, unless it is
+//! connected to another peer.
 
 use super::lookup::find_bound;
 use super::outbox::PacketSink;
@@ -56,7 +57,7 @@ pub struct UdpReceived {
     pub to: IpAddr,
 }
 
-/// Why a send or receive call failed.
+/// Why a call of a UDP socket failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UdpError {
@@ -72,8 +73,9 @@ pub enum UdpError {
     /// The datagram is too long for the path; the maximum payload in bytes.
     #[error("the payload is longer than the path allows; send at most {0} bytes")]
     TooBig(usize),
-    /// The other address family, port 0, or no source address.
-    #[error("invalid destination for this socket; check address family and port")]
+    /// The other address family, port 0, an unspecified destination, a join of what is no group, or
+    /// no source address.
+    #[error("invalid address for this socket; check address family, port and source")]
     BadAddress,
     /// The send queue is full.
     #[error("the send queue is full")]
@@ -92,7 +94,7 @@ pub(super) struct Udp {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum UdpInput {
-    /// Delivered, or dropped and counted.
+    /// Delivered, or dropped without an ICMP error. To a group without a receiver: not counted.
     Done,
     NoSocket,
 }
@@ -232,7 +234,7 @@ impl Stack {
         self.udp.sockets.get(id)?.peer
     }
 
-    /// Joins a group; returns whether it is new. The caller joins it on the link.
+    /// Joins a group; returns whether the socket was no member. The caller joins on the link.
     pub fn udp_join(&mut self, id: UdpId, group: IpAddr) -> Result<bool, UdpError> {
         let socket = self.udp.sockets.get_mut(id).ok_or(UdpError::Closed)?;
         if !group.is_multicast() || group.is_ipv4() != socket.local.is_ipv4() {
@@ -266,7 +268,8 @@ impl Stack {
         socket.map_or(Vec::new(), |socket| socket.groups.iter().copied().collect())
     }
 
-    /// Queues a datagram. The source address applies to sockets bound to all addresses.
+    /// Queues a datagram, from a source, which a socket bound to all addresses needs and others
+    /// ignore, to a destination.
     pub fn udp_send(
         &mut self,
         now: Time,
@@ -275,8 +278,8 @@ impl Stack {
         payload: &[u8],
     ) -> Result<(), UdpError> {
         let (mtu, ends) = self.udp_path(now, id, ends)?;
-        let packet = packet_len(mtu, ends.1.ip(), payload)?;
-        let buffer = self.out.push(packet).ok_or(UdpError::Full)?;
+        let len = packet_len(mtu, ends.1.ip(), payload)?;
+        let buffer = self.out.push(len).ok_or(UdpError::Full)?;
         self.udp.recent.note(ends);
         write(buffer, ends, payload).ok_or(UdpError::BadAddress)
     }
@@ -291,9 +294,9 @@ impl Stack {
         sink: &mut dyn PacketSink,
     ) -> Result<(), UdpError> {
         let (mtu, ends) = self.udp_path(now, id, ends)?;
-        let packet = packet_len(mtu, ends.1.ip(), payload)?;
+        let len = packet_len(mtu, ends.1.ip(), payload)?;
         self.udp.recent.note(ends);
-        write(sink.buffer(packet), ends, payload).ok_or(UdpError::BadAddress)
+        write(sink.buffer(len), ends, payload).ok_or(UdpError::BadAddress)
     }
 
     fn udp_path(
@@ -335,7 +338,7 @@ impl Stack {
         Ok(addresses.map(|(from, to)| UdpReceived { len, payload_len, from, to }))
     }
 
-    /// The length of the datagram that [`Stack::udp_recv`] would return.
+    /// The bytes of the oldest datagram that waits.
     pub fn udp_next_bytes(&self, id: UdpId) -> Option<usize> {
         self.udp.sockets.get(id)?.received.front().map(|datagram| datagram.payload.len())
     }

@@ -93,7 +93,7 @@ impl Service {
         match self {
             Self::Echo => stream.write_all(&buffer[..len])?,
             Self::Sink(reception) => {
-                reception.take(pattern, &buffer[..len]);
+                reception.compare(pattern, &buffer[..len]);
                 if len == 0 {
                     stream.write_all(&reception.to_bytes())?;
                 }

@@ -1,9 +1,9 @@
 //! The content of the stream of the demonstration, which both ends know: the receiver compares
-//! every byte.
+//! every byte, up to the first wrong one.
 //!
 //! Why a pattern and not a hash: comparing costs next to nothing compared with the stream, and
-//! finds the first wrong byte. Its length is prime, so that no buffer, segment or window is a
-//! multiple of it: what is lost, repeated or exchanged in units of these differs.
+//! finds the first wrong byte. The period is prime, so that a stream that is shifted by buffers,
+//! segments or windows differs from itself.
 
 /// The period, in bytes.
 const PERIOD: usize = 262_147;
@@ -19,7 +19,7 @@ impl Pattern {
     pub fn new() -> Self {
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;
         let mut next = || {
-            // xorshift64: far from random, and no short run of it occurs twice.
+            // xorshift64: runs of eight bytes do not repeat within a period.
             state ^= state << 13;
             state ^= state >> 7;
             state ^= state << 17;
@@ -46,20 +46,21 @@ pub struct ReceivedStream {
 
 impl ReceivedStream {
     /// Compares the next bytes.
-    pub fn take(&mut self, pattern: &Pattern, mut received: &[u8]) {
+    pub fn compare(&mut self, pattern: &Pattern, mut received: &[u8]) {
         while !received.is_empty() {
             let expected = pattern.at(self.bytes, received.len());
-            let (now, rest) = received.split_at(expected.len());
-            if self.first_wrong.is_none() && now != expected {
-                let same = now.iter().zip(expected).take_while(|(one, other)| one == other);
+            let (part, rest) = received.split_at(expected.len());
+            if self.first_wrong.is_none() && part != expected {
+                let same = part.iter().zip(expected).take_while(|(one, other)| one == other);
                 self.first_wrong = Some(self.bytes + same.count() as u64);
             }
-            self.bytes += now.len() as u64;
+            self.bytes += part.len() as u64;
             received = rest;
         }
     }
 
-    /// The message of the receiver to the sender.
+    /// The report of the receiver to the sender: bytes, and the offset of the first wrong one, all
+    /// bits set if there is none.
     pub fn to_bytes(self) -> [u8; 16] {
         let wrong = self.first_wrong.unwrap_or(u64::MAX);
         (u128::from(self.bytes) << 64 | u128::from(wrong)).to_be_bytes()
@@ -76,10 +77,10 @@ impl ReceivedStream {
 mod tests {
     use super::*;
 
-    /// The report of a receiver of a stream in parts of such lengths.
+    /// What a receiver finds in a stream that arrives in parts of this length.
     fn receive(stream: &[u8], part: usize) -> ReceivedStream {
         let (pattern, mut reception) = (Pattern::new(), ReceivedStream::default());
-        stream.chunks(part).for_each(|part| reception.take(&pattern, part));
+        stream.chunks(part).for_each(|part| reception.compare(&pattern, part));
         assert_eq!(ReceivedStream::from_bytes(reception.to_bytes()), reception);
         reception
     }
@@ -113,7 +114,7 @@ mod tests {
         for (received, expected) in cases {
             let reception = receive(&received, 4096);
             assert_eq!(reception.bytes, received.len() as u64);
-            // A byte in 256 is what belongs there by chance.
+            // One wrong byte in 256 is the expected one by chance.
             let found = reception.first_wrong.expect("it is found");
             assert!((expected..expected + 4).contains(&found), "{found} for {expected}");
         }

@@ -7,7 +7,7 @@ use std::fmt;
 pub struct NodeNotice {
     /// Whether an administrator has to look.
     pub level: NoticeLevel,
-    /// The part of the node: an interface by its name, `reload`, `telemetry`.
+    /// The part of the node: an interface by its name, or a word such as `reload`.
     pub about: String,
     pub message: String,
 }
@@ -16,7 +16,7 @@ pub struct NodeNotice {
 #[serde(rename_all = "lowercase")]
 pub enum NoticeLevel {
     Info,
-    /// A part does not work; the node runs on.
+    /// A part does not work, or a change was refused or taken back; the node runs on.
     Warning,
 }
 

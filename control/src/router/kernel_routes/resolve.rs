@@ -1,4 +1,5 @@
-//! The selection of a route from its list, and of its paths by interfaces of ours.
+//! Selects the route of a key that is used, and those of its paths that leave by interfaces of this
+//! node.
 
 use super::table::{Entry, KernelLink, NexthopObject};
 use super::{KernelHop, KernelRoute, KernelRouteKey, KernelRoutes, KernelTarget};
@@ -6,7 +7,8 @@ use pollux_wire::netlink::route::{RouteFlags, RoutePath, RouteType};
 use std::sync::Arc;
 
 impl KernelRoutes {
-    /// The first route of the list that can be used, as the kernel chooses.
+    /// The first route of the list that can be used, as the kernel chooses. Encapsulation is not
+    /// supported, so a path with it is none.
     pub(super) fn resolve(&self, key: &KernelRouteKey) -> Option<KernelRoute> {
         if self.config.domains.get(&key.table) != Some(&key.domain) {
             return None;
@@ -38,7 +40,7 @@ impl KernelRoutes {
                 for member in members {
                     match self.tables.nexthops.get(&member.id) {
                         Some(NexthopObject::Path(hop)) => hops.push((*hop, member.weight)),
-                        // The kernel has it only in a group without other members.
+                        // The kernel allows it only as the sole member of a group.
                         Some(NexthopObject::Blackhole) => return Some(KernelTarget::Blackhole),
                         _ => {}
                     }
@@ -48,8 +50,9 @@ impl KernelRoutes {
         }
     }
 
-    /// The live paths by interfaces of ours. A path without carrier is used only if there is no
-    /// other: the owner of the interface knows whether it is up.
+    /// The live paths by interfaces of this node, or [`Self::by_kernel_port`] if all are by others;
+    /// `None` if no path is live. Paths without carrier are used only if there are no others:
+    /// whether an interface of this node is up is not for the kernel to say.
     fn via(&self, hops: &[(RoutePath, u32)]) -> Option<KernelTarget> {
         let mut alive: Vec<_> = hops
             .iter()
@@ -71,22 +74,23 @@ impl KernelRoutes {
                 Some(KernelHop { interface, gateway: hop.gateway, weight: *weight })
             })
             .collect();
-        if ours.is_empty() { Some(self.elsewhere()) } else { Some(KernelTarget::Via(ours)) }
+        if ours.is_empty() { Some(self.by_kernel_port()) } else { Some(KernelTarget::Via(ours)) }
     }
 
     fn live_link(&self, hop: &RoutePath) -> Option<&KernelLink> {
-        let is_dead = hop.encapsulated || hop.flags.contains(RouteFlags::DEAD);
+        let is_unusable = hop.encapsulated || hop.flags.contains(RouteFlags::DEAD);
         let was_down = self.links_were_down.contains(&hop.interface);
         let link = self.tables.links.get(&hop.interface)?;
-        (!is_dead && !was_down && link.is_up).then_some(link)
+        (!is_unusable && !was_down && link.is_up).then_some(link)
     }
 
     fn interface(&self, link: &str) -> Option<Arc<str>> {
         self.names.get(self.config.interfaces.get(link)?).cloned()
     }
 
-    /// The target of a route whose paths lead by no interface of ours.
-    fn elsewhere(&self) -> KernelTarget {
+    /// The target of a route whose paths leave by no interface of this node: the port to the
+    /// kernel.
+    fn by_kernel_port(&self) -> KernelTarget {
         let port = self.config.kernel_port.as_ref().and_then(|port| self.names.get(port));
         port.map_or(KernelTarget::Unreachable, |port| {
             let interface = port.clone();

@@ -41,7 +41,7 @@ flags! {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkMessage<'a> {
-    /// Unspecified, or the bridge whose port this is about.
+    /// Unspecified, or that of bridges if this is about a port of one.
     pub family: AddressFamily,
     /// Kind of the device (`ARPHRD_*`).
     pub device_type: u16,
@@ -51,11 +51,11 @@ pub struct LinkMessage<'a> {
     pub name: &'a [u8],
     /// Its MTU; 0 if absent.
     pub mtu: u32,
-    /// Index of the device above it, a bridge or a VRF; 0 if there is none.
+    /// Index of the device above it, such as a bridge, a bond or a VRF; 0 if there is none.
     pub master: u32,
     /// Packets that its transmit queue holds; 0 if absent.
     pub queue_len: u32,
-    /// State by RFC 2863; 0 is unknown, 6 is up.
+    /// State of RFC 2863 in Linux's numbers (`IF_OPER_*`): 0 is unknown, 6 is up.
     pub operational_state: u8,
 }
 
@@ -103,13 +103,13 @@ pub struct LinkChange {
     pub index: u32,
     pub up: Option<bool>,
     pub mtu: Option<u32>,
-    /// Whether it has carrier; a TUN takes that here as well.
+    /// Whether it has carrier, which a TUN takes as it takes `TUNSETCARRIER`.
     pub carrier: Option<bool>,
     pub queue_len: Option<u32>,
     /// Reverse path filter of IPv4: 0 none, 1 strict, 2 loose.
     pub rp_filter: Option<u32>,
-    /// Whether another IPv4 address of a subnet becomes its primary one when that is removed;
-    /// otherwise the kernel removes all of them.
+    /// Whether a secondary IPv4 address is promoted when the primary one of its subnet is removed;
+    /// otherwise the kernel removes the secondary ones too.
     pub promote_secondaries: Option<bool>,
     /// How link-local addresses are made: 0 EUI-64, 1 none, 2 stable privacy, 3 random.
     pub addr_gen_mode: Option<u8>,
