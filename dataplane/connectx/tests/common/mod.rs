@@ -111,7 +111,12 @@ pub fn spawn(command: &mut Command) -> Child {
 }
 
 /// Whether a program ended with success, and its output.
-pub fn finish(program: &str, mut child: Child) -> (bool, String) {
+pub fn finish(program: &str, child: Child) -> (bool, String) {
+    finish_within(LIMIT, program, child)
+}
+
+/// The same of a program that takes longer.
+pub fn finish_within(limit: Duration, program: &str, mut child: Child) -> (bool, String) {
     let mut pipes = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
     let reader = std::thread::spawn(move || {
         let mut output = String::new();
@@ -119,7 +124,7 @@ pub fn finish(program: &str, mut child: Child) -> (bool, String) {
         pipes.1.read_to_string(&mut output).unwrap();
         output
     });
-    for _ in 0..LIMIT.as_millis() / STEP.as_millis() {
+    for _ in 0..limit.as_millis() / STEP.as_millis() {
         if let Some(status) = child.try_wait().unwrap() {
             return (status.success(), format!("{program}: {}", reader.join().unwrap()));
         }
@@ -127,5 +132,5 @@ pub fn finish(program: &str, mut child: Child) -> (bool, String) {
     }
     child.kill().unwrap();
     child.wait().unwrap();
-    (false, format!("{program}: not within {LIMIT:?}: {}", reader.join().unwrap()))
+    (false, format!("{program}: not within {limit:?}: {}", reader.join().unwrap()))
 }
