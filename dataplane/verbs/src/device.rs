@@ -14,7 +14,8 @@
 //!
 //! - The requests of one send queue complete in order, and so do those of one receive queue.
 //! - Every signaled request and every receive completes exactly once, at the latest when its queue
-//!   pair enters the error state. Requests of a destroyed or reset queue pair do not complete.
+//!   pair enters the error state. Requests of a destroyed or reset queue pair do not complete, and
+//!   their completions that were not polled may be removed.
 //! - The completion of a send implies that all earlier unsignaled sends of its queue are done.
 //! - Verbs check their arguments and name the fault: [`VerbsError`], [`PostError`].
 //! - A software adapter makes progress only in [`Device::poll`] and the posts, and needs no

@@ -17,6 +17,16 @@ pub enum Queue {
     Recv,
 }
 
+impl Queue {
+    /// Where requests of this queue complete.
+    fn cq_of(self, end: &PairEnd) -> Cq {
+        match self {
+            Self::Send => end.place.send_cq,
+            Self::Recv => end.place.recv_cq,
+        }
+    }
+}
+
 pub fn request<'a>(id: u64, op: SendOp, sges: &'a [Sge]) -> SendRequest<'a> {
     SendRequest { id, op, flags: SendFlags::SIGNALED, data: Data::Sges(sges) }
 }
@@ -72,6 +82,12 @@ impl Context<'_> {
         self.until(what, |cx| Ok(cx.inbox.get_mut(&key).and_then(|inbox| inbox.pop_front())))
     }
 
+    /// Whether a completion of one of the queues was polled and not expected yet.
+    pub fn has_completion(&self, end: &PairEnd, queue: Queue) -> bool {
+        let key = (self.owner(end.side()), queue.cq_of(end));
+        self.inbox.get(&key).is_some_and(|inbox| !inbox.is_empty())
+    }
+
     /// Expects the next completion of one of the queues, with this ID and one of these statuses.
     pub fn ended(
         &mut self,
@@ -80,9 +96,8 @@ impl Context<'_> {
         id: u64,
         statuses: &[CompletionStatus],
     ) -> Result<Completion, Stop> {
-        let cq = if queue == Queue::Send { end.place.send_cq } else { end.place.recv_cq };
         let what = || format!("the {queue:?} {id} of {:?} to end with {statuses:?}", end.side());
-        let found = self.take(end.side(), cq, &what)?;
+        let found = self.take(end.side(), queue.cq_of(end), &what)?;
         let is_status = statuses.contains(&found.status)
             || self.is_lossy() && is_lost_answer(statuses, found.status);
         if found.id != id || found.qpn != end.qpn || !is_status {
