@@ -37,28 +37,32 @@ fn compile() -> String {
     program.display().to_string()
 }
 
-#[test]
-fn four_ranks_exchange_messages_and_add_vectors() {
-    let program = compile();
-    let hosts = Hosts::new();
-    let mut launcher = Command::new("env");
-    launcher.args(VARIABLES).args(["mpirun", "--oversubscribe"]);
-    for host in [0, 1] {
-        if host == 1 {
-            launcher.arg(":");
+mod mpirun {
+    use super::*;
+
+    #[test]
+    fn four_ranks_exchange_messages_and_add_vectors() {
+        let program = compile();
+        let hosts = Hosts::new();
+        let mut launcher = Command::new("env");
+        launcher.args(VARIABLES).args(["mpirun", "--oversubscribe"]);
+        for host in [0, 1] {
+            if host == 1 {
+                launcher.arg(":");
+            }
+            launcher.args(["-np", RANKS_PER_HOST, "env"]);
+            let variables = hosts.variables(host).iter();
+            launcher.args(variables.map(|(name, value)| format!("{name}={value}")));
+            launcher.args([&program, &ROUNDS.to_string()]);
         }
-        launcher.args(["-np", RANKS_PER_HOST, "env"]);
-        let variables = hosts.variables(host).iter();
-        launcher.args(variables.map(|(name, value)| format!("{name}={value}")));
-        launcher.args([&program, &ROUNDS.to_string()]);
+        let before = hosts.sent();
+        let (success, output) = finish("mpirun", common::spawn(&mut launcher));
+        assert!(success, "{output}");
+        assert!(output.contains("4 ranks: 64 messages, all sums right"), "{output}");
+        assert!(!output.contains("pollux-connectx:"), "{output}");
+        // Each rank sends a MiB each round, and a packet has 4,096 bytes at most.
+        let packets = before.iter().zip(hosts.sent()).map(|(before, after)| after - before);
+        let packets: Vec<_> = packets.collect();
+        assert!(packets.iter().all(|count| *count >= 2 * 256 * ROUNDS), "{packets:?}: {output}");
     }
-    let before = hosts.sent();
-    let (success, output) = finish("mpirun", common::spawn(&mut launcher));
-    assert!(success, "{output}");
-    assert!(output.contains("4 ranks: 64 messages, all sums right"), "{output}");
-    assert!(!output.contains("pollux-connectx:"), "{output}");
-    // Each rank sends a MiB each round, and a packet has 4,096 bytes at most.
-    let packets = before.iter().zip(hosts.sent()).map(|(before, after)| after - before);
-    let packets: Vec<_> = packets.collect();
-    assert!(packets.iter().all(|count| *count >= 2 * 256 * ROUNDS), "{packets:?}: {output}");
 }

@@ -9,44 +9,65 @@ mod common;
 use common::{Hosts, finish, free_port, is_listening, wait_until};
 use std::net::TcpStream;
 
-#[test]
-fn devinfo_prints_the_port_of_the_fabric() {
-    let hosts = Hosts::new();
-    let (success, output) = finish("ibv_devinfo", hosts.start(1, "ibv_devinfo", &["-v"]));
-    assert!(success, "{output}");
-    for part in ["mlx5_0", "PORT_ACTIVE (4)", "port_lid:\t\t3", "ATOMIC_HCA", "GID[  0]"] {
-        assert!(output.contains(part), "no {part:?} in:\n{output}");
+mod ibv_devinfo {
+    use super::{Hosts, finish};
+
+    #[test]
+    fn prints_the_port_of_the_fabric() {
+        let hosts = Hosts::new();
+        let (success, output) = finish("ibv_devinfo", hosts.start(1, "ibv_devinfo", &["-v"]));
+        assert!(success, "{output}");
+        for part in ["mlx5_0", "PORT_ACTIVE (4)", "port_lid:\t\t3", "ATOMIC_HCA", "GID[  0]"] {
+            assert!(output.contains(part), "no {part:?} in:\n{output}");
+        }
     }
 }
 
-#[test]
-fn pingpongs_run_with_events_and_checked_contents() {
-    let hosts = Hosts::new();
-    for program in ["ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong", "ibv_srq_pingpong"] {
-        let checks: &[&str] = if program == "ibv_srq_pingpong" { &[] } else { &["-c"] };
-        let output = hosts.run_pair(program, &[&["-e", "-n", "500"], checks].concat());
-        assert!(output.contains("500 iters in"), "{output}");
-    }
-    let output = hosts.run_pair("ibv_rc_pingpong", &["-c", "-n", "50", "-s", "300000"]);
-    assert!(output.contains("50 iters in"), "{output}");
+/// Tests of programs that run at both hosts: the arguments, and what the client prints at its end.
+macro_rules! pairs {
+    ($($program:ident { $($test:ident: $arguments:literal => $end:literal;)+ })+) => {
+        $(mod $program {
+            $(#[test]
+            fn $test() {
+                let arguments = $arguments.split(' ').collect::<Vec<_>>();
+                let output = super::Hosts::new().run_pair(stringify!($program), &arguments);
+                assert!(output.contains($end), "{output}");
+            })+
+        })+
+    };
 }
 
-#[test]
-fn perftest_sends_writes_reads_and_adds() {
-    let hosts = Hosts::new();
-    for arguments in [
-        "ib_send_lat -F -n 200 -s 64 -I 64",
-        // Not ib_send_bw of UD: its server waits for ever for a datagram that was lost.
-        "ib_send_lat -F -n 200 -c UD",
-        "ib_send_bw -F -n 100 -s 64 -r 128 --use-srq -b -q 4",
-        "ib_write_bw -F -n 100 -q 40",
-        "ib_read_bw -F -n 100 -s 65536",
-        "ib_atomic_lat -F -n 100",
-    ] {
-        let mut words = arguments.split(' ');
-        let program = words.next().unwrap();
-        let output = hosts.run_pair(program, &words.collect::<Vec<_>>());
-        assert!(output.contains("#bytes"), "{output}");
+pairs! {
+    ibv_rc_pingpong {
+        runs_with_events_and_checked_contents: "-e -n 500 -c" => "500 iters in";
+        runs_with_messages_of_many_packets: "-c -n 50 -s 300000" => "50 iters in";
+    }
+    ibv_uc_pingpong {
+        runs_with_events_and_checked_contents: "-e -n 500 -c" => "500 iters in";
+    }
+    ibv_ud_pingpong {
+        runs_with_events_and_checked_contents: "-e -n 500 -c" => "500 iters in";
+    }
+    ibv_srq_pingpong {
+        runs_with_events: "-e -n 500" => "500 iters in";
+    }
+    ib_send_lat {
+        sends_inline_messages: "-F -n 200 -s 64 -I 64" => "#bytes";
+        sends_datagrams: "-F -n 200 -c UD" => "#bytes";
+    }
+    // Not of UD: its server waits for ever for a datagram that was lost.
+    ib_send_bw {
+        sends_both_ways_to_shared_receive_queues:
+            "-F -n 100 -s 64 -r 128 --use-srq -b -q 4" => "#bytes";
+    }
+    ib_write_bw {
+        writes_by_forty_queue_pairs: "-F -n 100 -q 40" => "#bytes";
+    }
+    ib_read_bw {
+        reads_messages_of_many_packets: "-F -n 100 -s 65536" => "#bytes";
+    }
+    ib_atomic_lat {
+        adds: "-F -n 100" => "#bytes";
     }
 }
 

@@ -118,64 +118,76 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     panic!("not within {LIMIT:?}: {what}");
 }
 
-/// In the quick gate: what needs one run of each kind.
-#[test]
-fn diagnostics_query_ports_by_directed_routes_by_lids_and_the_administrator() {
-    let bench = Bench::new("single:2");
-    let (one, two) = (bench.host("host1"), bench.host("host2"));
-    one.says("ibstat", &["mlx5_0"], &["State: Active", "Port GUID: 0x", "Link layer: InfiniBand"]);
-    one.says("smpquery", &["nodeinfo", "-D", "0"], &["Channel Adapter"]);
-    let own = format!("Lid:.............................{}\n", one.lid);
-    one.says("smpquery", &["portinfo", "-D", "0"], &[&own, "LinkUp", "Active"]);
-    let other = format!("Lid:.............................{}\n", two.lid);
-    one.says("smpquery", &["portinfo", &two.lid, "1"], &[&other]);
-    one.says("sminfo", &[], &["SMINFO_MASTER"]);
-    one.says("perfquery", &["-x", &two.lid, "1"], &["PortXmitPkts", "PortRcvPkts"]);
-    let route = format!("{}:{}", one.lid, two.lid);
-    let said = format!("dlid....................{}\n", two.lid);
-    one.says("saquery", &["--src-to-dst", &route], &[&said]);
-    // Nobody is at this LID: the request comes back after its timeout.
-    let (is_ok, output) = one.try_run("smpquery", &["-t", "50", "nodeinfo", "77"]);
-    assert!(!is_ok && output.contains("failed"), "{output}");
+mod infiniband_diags {
+    use super::Bench;
+
+    /// In the quick gate: what needs one run of each kind.
+    #[test]
+    fn query_ports_by_directed_routes_by_lids_and_the_administrator() {
+        let bench = Bench::new("single:2");
+        let (one, two) = (bench.host("host1"), bench.host("host2"));
+        one.says(
+            "ibstat",
+            &["mlx5_0"],
+            &["State: Active", "Port GUID: 0x", "Link layer: InfiniBand"],
+        );
+        one.says("smpquery", &["nodeinfo", "-D", "0"], &["Channel Adapter"]);
+        let own = format!("Lid:.............................{}\n", one.lid);
+        one.says("smpquery", &["portinfo", "-D", "0"], &[&own, "LinkUp", "Active"]);
+        let other = format!("Lid:.............................{}\n", two.lid);
+        one.says("smpquery", &["portinfo", &two.lid, "1"], &[&other]);
+        one.says("sminfo", &[], &["SMINFO_MASTER"]);
+        one.says("perfquery", &["-x", &two.lid, "1"], &["PortXmitPkts", "PortRcvPkts"]);
+        let route = format!("{}:{}", one.lid, two.lid);
+        let said = format!("dlid....................{}\n", two.lid);
+        one.says("saquery", &["--src-to-dst", &route], &[&said]);
+        // Nobody is at this LID: the request comes back after its timeout.
+        let (is_ok, output) = one.try_run("smpquery", &["-t", "50", "nodeinfo", "77"]);
+        assert!(!is_ok && output.contains("failed"), "{output}");
+    }
+
+    #[test]
+    fn tables_of_many_nodes_arrive_in_segments() {
+        // 208 nodes, whose records are 23 kB.
+        let bench = Bench::new("fat-tree:8");
+        let host = bench.host("host1");
+        let nodes = host.run("saquery", &["NR"]);
+        assert_eq!(nodes.matches("NodeRecord dump:").count(), 208, "{nodes}");
+        let paths = host.run("saquery", &["--src-to-dst", &format!("{}:{}", host.lid, host.lid)]);
+        assert!(paths.contains("PathRecord dump:"), "{paths}");
+        let map = host.run("ibnetdiscover", &[]);
+        let count = |kind: &str| map.lines().filter(|line| line.starts_with(kind)).count();
+        assert_eq!((count("Ca\t"), count("Switch\t")), (128, 80), "{map}");
+        let links = host.run("iblinkinfo", &["-l"]);
+        assert!(links.contains("host128"), "{links}");
+    }
 }
 
-#[test]
-fn ibping_of_one_process_is_answered_by_another() {
-    let bench = Bench::new("single:2");
-    let (one, two) = (bench.host("host1"), bench.host("host2"));
-    let server = one.start("ibping", &["-S"]);
-    // It prints nothing when it is ready.
-    wait_until("an answer", || two.try_run("ibping", &["-c", "1", "-t", "100", &one.lid]).0);
-    two.says(
-        "ibping",
-        &["-c", "5", &one.lid],
-        &["5 packets transmitted, 5 received, 0% packet loss"],
-    );
-    // The port of the server has another process at the same time.
-    one.says("smpquery", &["nodedesc", &two.lid], &["Node Description"]);
-    // A second server cannot have its class.
-    let (is_ok, output) = one.try_run("ibping", &["-S"]);
-    assert!(!is_ok && output.contains("can't serve class"), "{output}");
-    drop(server);
-    // A server that was killed leaves its class to the next one.
-    let _server = one.start("ibping", &["-S"]);
-    wait_until("an answer", || two.try_run("ibping", &["-c", "1", "-t", "100", &one.lid]).0);
-}
+mod ibping {
+    use super::{Bench, wait_until};
 
-#[test]
-fn tables_of_many_nodes_arrive_in_segments() {
-    // 208 nodes, whose records are 23 kB.
-    let bench = Bench::new("fat-tree:8");
-    let host = bench.host("host1");
-    let nodes = host.run("saquery", &["NR"]);
-    assert_eq!(nodes.matches("NodeRecord dump:").count(), 208, "{nodes}");
-    let paths = host.run("saquery", &["--src-to-dst", &format!("{}:{}", host.lid, host.lid)]);
-    assert!(paths.contains("PathRecord dump:"), "{paths}");
-    let map = host.run("ibnetdiscover", &[]);
-    let count = |kind: &str| map.lines().filter(|line| line.starts_with(kind)).count();
-    assert_eq!((count("Ca\t"), count("Switch\t")), (128, 80), "{map}");
-    let links = host.run("iblinkinfo", &["-l"]);
-    assert!(links.contains("host128"), "{links}");
+    #[test]
+    fn of_one_process_is_answered_by_another() {
+        let bench = Bench::new("single:2");
+        let (one, two) = (bench.host("host1"), bench.host("host2"));
+        let server = one.start("ibping", &["-S"]);
+        // It prints nothing when it is ready.
+        wait_until("an answer", || two.try_run("ibping", &["-c", "1", "-t", "100", &one.lid]).0);
+        two.says(
+            "ibping",
+            &["-c", "5", &one.lid],
+            &["5 packets transmitted, 5 received, 0% packet loss"],
+        );
+        // The port of the server has another process at the same time.
+        one.says("smpquery", &["nodedesc", &two.lid], &["Node Description"]);
+        // A second server cannot have its class.
+        let (is_ok, output) = one.try_run("ibping", &["-S"]);
+        assert!(!is_ok && output.contains("can't serve class"), "{output}");
+        drop(server);
+        // A server that was killed leaves its class to the next one.
+        let _server = one.start("ibping", &["-S"]);
+        wait_until("an answer", || two.try_run("ibping", &["-c", "1", "-t", "100", &one.lid]).0);
+    }
 }
 
 /// Messages between two hosts, by the addresses that the subnet manager gave them.
@@ -211,33 +223,41 @@ fn ping_pong(one: &Host, two: &Host) {
     assert!(one.contains("200 iters in") && two.contains("200 iters in"), "{one}\n{two}");
 }
 
-#[test]
-fn opensm_brings_a_fabric_up_for_pingpongs() {
-    let fabric = Embedded::start_unmanaged("single:2", &["host1"]).unwrap();
-    let bench = Bench { fabric };
-    let manager = bench.host("host1");
-    assert_eq!(manager.lid, "0", "nobody has managed it");
-    let folder = std::env::temp_dir().join(format!("pollux-opensm-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let mut command = manager.command("opensm", &["-e", "-f", "stdout", "-d", "2", "-s", "1"]);
-    command.env("OSM_TMP_DIR", &folder).env("OSM_CACHE_DIR", &folder).current_dir(&folder);
-    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
-    let mut opensm = Running(child.expect("run scripts/host-setup --hca"));
-    let mut lines = BufReader::new(opensm.0.stdout.take().unwrap()).lines();
-    assert!(lines.any(|line| line.unwrap().contains("SUBNET UP")), "it has ended");
-    let drain = std::thread::spawn(move || lines.for_each(drop));
-    let (one, two) = (bench.host("host1"), bench.host("host2"));
-    two.says("sminfo", &[], &["SMINFO_MASTER"]);
-    // IsSM, while OpenSM has the file open.
-    two.says("smpquery", &["portinfo", &one.lid, "1"], &["IsSM\n"]);
-    // Tables of OpenSM: it is the sender of their segments.
-    let nodes = two.run("saquery", &["NR"]);
-    assert_eq!(nodes.matches("NodeRecord dump:").count(), 3, "{nodes}");
-    two.says("saquery", &["--src-to-dst", &format!("{}:{}", two.lid, one.lid)], &["PathRecord"]);
-    ping_pong(&one, &two);
-    drop(opensm);
-    drain.join().unwrap();
-    let capabilities = two.run("smpquery", &["portinfo", &one.lid, "1"]);
-    assert!(!capabilities.contains("IsSM\n"), "{capabilities}");
-    std::fs::remove_dir_all(&folder).unwrap();
+mod opensm {
+    use super::*;
+
+    #[test]
+    fn brings_a_fabric_up_for_pingpongs() {
+        let fabric = Embedded::start_unmanaged("single:2", &["host1"]).unwrap();
+        let bench = Bench { fabric };
+        let manager = bench.host("host1");
+        assert_eq!(manager.lid, "0", "nobody has managed it");
+        let folder = std::env::temp_dir().join(format!("pollux-opensm-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let mut command = manager.command("opensm", &["-e", "-f", "stdout", "-d", "2", "-s", "1"]);
+        command.env("OSM_TMP_DIR", &folder).env("OSM_CACHE_DIR", &folder).current_dir(&folder);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+        let mut opensm = Running(child.expect("run scripts/host-setup --hca"));
+        let mut lines = BufReader::new(opensm.0.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().contains("SUBNET UP")), "it has ended");
+        let drain = std::thread::spawn(move || lines.for_each(drop));
+        let (one, two) = (bench.host("host1"), bench.host("host2"));
+        two.says("sminfo", &[], &["SMINFO_MASTER"]);
+        // IsSM, while OpenSM has the file open.
+        two.says("smpquery", &["portinfo", &one.lid, "1"], &["IsSM\n"]);
+        // Tables of OpenSM: it is the sender of their segments.
+        let nodes = two.run("saquery", &["NR"]);
+        assert_eq!(nodes.matches("NodeRecord dump:").count(), 3, "{nodes}");
+        two.says(
+            "saquery",
+            &["--src-to-dst", &format!("{}:{}", two.lid, one.lid)],
+            &["PathRecord"],
+        );
+        ping_pong(&one, &two);
+        drop(opensm);
+        drain.join().unwrap();
+        let capabilities = two.run("smpquery", &["portinfo", &one.lid, "1"]);
+        assert!(!capabilities.contains("IsSM\n"), "{capabilities}");
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 }
