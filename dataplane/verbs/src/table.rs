@@ -97,6 +97,50 @@ impl<T> Table<T> {
     }
 }
 
+/// Values by the numbers of a [`Table`] that somebody else has.
+#[derive(Debug)]
+pub struct SideTable<T> {
+    slots: Vec<Option<(u32, T)>>,
+}
+
+impl<T> Default for SideTable<T> {
+    fn default() -> Self {
+        Self { slots: Vec::new() }
+    }
+}
+
+impl<T> SideTable<T> {
+    /// Adds the value of a number of the table, in place of that of an earlier use of its slot.
+    pub fn insert(&mut self, number: u32, value: T) {
+        let slot = slot_of(number);
+        if self.slots.len() <= slot {
+            self.slots.resize_with(slot + 1, || None);
+        }
+        self.slots[slot] = Some((number, value));
+    }
+
+    #[inline]
+    pub fn get(&self, number: u32) -> Option<&T> {
+        match self.slots.get(slot_of(number)) {
+            Some(Some((found, value))) if *found == number => Some(value),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    pub fn get_mut(&mut self, number: u32) -> Option<&mut T> {
+        match self.slots.get_mut(slot_of(number)) {
+            Some(Some((found, value))) if *found == number => Some(value),
+            _ => None,
+        }
+    }
+
+    pub fn remove(&mut self, number: u32) -> Option<T> {
+        self.get(number)?;
+        self.slots[slot_of(number)].take().map(|(_, value)| value)
+    }
+}
+
 /// Numbers start at 1, so that 0 is never valid.
 const fn number(slot: u32, generation: u8) -> u32 {
     (generation as u32) << SLOT_BITS | (slot + 1)
@@ -141,6 +185,21 @@ mod tests {
             assert!((0..others).all(|_| again() != first));
             assert_eq!(again(), first);
         }
+    }
+
+    #[test]
+    fn a_side_table_knows_a_number_by_its_generation() {
+        let (mut table, mut side) = (Table::new(1), SideTable::default());
+        let first = table.insert(()).unwrap();
+        side.insert(first, "first");
+        assert_eq!((side.get(first), side.get(0)), (Some(&"first"), None));
+        table.remove(first);
+        let second = table.insert(()).unwrap();
+        assert_eq!(side.remove(second), None);
+        side.insert(second, "second");
+        assert_eq!(side.get_mut(first), None);
+        assert_eq!(side.get_mut(second), Some(&mut "second"));
+        assert_eq!((side.remove(second), side.remove(second)), (Some("second"), None));
     }
 
     #[test]
