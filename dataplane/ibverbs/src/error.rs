@@ -25,6 +25,9 @@ pub enum HcaOpenError {
     NoAdapters { device: String, advice: &'static str },
     #[error("{device}: there is no such adapter; there are {}", .present.join(", "))]
     NoSuchDevice { device: String, present: Vec<String> },
+    /// Rings of this form are those of a ConnectX.
+    #[error("{device}: {reason}; write verbs:{device} to use it by libibverbs")]
+    NoDirectRings { device: String, reason: &'static str },
     #[error("{device}: there is no port {port}; ports go from 1 to {ports}")]
     NoSuchPort { device: String, port: u8, ports: u8 },
     #[error("{device}: {verb}: {}; {advice}", std::io::Error::from_raw_os_error(*.errno))]

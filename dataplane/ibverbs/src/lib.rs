@@ -32,6 +32,8 @@ pub mod management;
 pub mod umad;
 
 pub use error::{HcaOpenError, parse_name};
+#[cfg(feature = "hca")]
+pub use hca::{CreateQp, Hca};
 
 use doctor::{DoctorFinding, Roots};
 use management::ManagementPort;

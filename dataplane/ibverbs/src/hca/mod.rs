@@ -6,10 +6,11 @@
 //!
 //! The files: [`open`](mod@open) and `limits` find a device and what it can; `memory`, `queues`,
 //! `qp`, `address` make and end objects; `post` and `poll` are the fast path; `events` is for
-//! callers that sleep.
+//! callers that sleep; `direct` is for drivers with a fast path of their own.
 
 mod address;
 mod device;
+mod direct;
 mod events;
 mod limits;
 mod memory;
@@ -22,6 +23,7 @@ mod queues;
 #[cfg(test)]
 mod tests;
 
+pub use direct::CreateQp;
 pub use open::open;
 pub(crate) use open::{LOAD, names};
 
@@ -54,6 +56,7 @@ pub struct Hca {
     pds: Table<Owned<ffi::ibv_pd>>,
     channel: Owned<ffi::ibv_comp_channel>,
     fast: Fast,
+    create_qp: CreateQp,
     sends: Sends,
     receives: Receives,
     polled: Polled,
@@ -124,6 +127,7 @@ impl Hca {
             pds: Table::new(limits.pds_max),
             channel,
             fast,
+            create_qp: ffi::ibv_create_qp,
             sends: Sends::new(),
             receives: Receives::new(),
             polled: Polled::new(),

@@ -26,7 +26,7 @@ impl Hca {
         // SAFETY: domain and queues are live, and the queue pair ends before them (order of the
         // fields; and they are not ended while it is counted there).
         let made =
-            unsafe { Owned::new(ffi::ibv_create_qp(raw_pd, &raw mut raw), ffi::ibv_destroy_qp) };
+            unsafe { Owned::new((self.create_qp)(raw_pd, &raw mut raw), ffi::ibv_destroy_qp) };
         let object = made.map_err(self.refused(VERB))?;
         // SAFETY: the object is live, and its number does not change.
         let qpn = Qpn(unsafe { (*object.raw()).qp_num });
