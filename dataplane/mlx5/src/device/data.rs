@@ -1,0 +1,205 @@
+//! Posts, polls and notifications.
+
+use super::{Address, CompletionQueue, ConnectX, QueuePair};
+use crate::cqe::{Completed, Cqe};
+use crate::rings::shared::SharedRing;
+use crate::wqe::umr;
+use pollux_ibverbs::Hca;
+use pollux_verbs::error::none;
+use pollux_verbs::table::SideTable;
+use pollux_verbs::{
+    Completion, Cq, PostError, PostRefusal, Qp, QpInit, QpState, RecvRequest, SendOp, SendRequest,
+    Srq, VerbsError, check,
+};
+use std::collections::VecDeque;
+
+const SETTLED_AT_ONCE: usize = 16;
+
+impl ConnectX {
+    #[inline]
+    pub(super) fn post_send(&mut self, qp: Qp, batch: &[SendRequest<'_>]) -> Result<(), PostError> {
+        let refused = |refusal| Err(PostError { accepted: 0, refusal });
+        let Self { qps, ahs, registers, hca, .. } = self;
+        let Some(kept) = qps.get_mut(qp.0) else { return refused(PostRefusal::NoSuchQueue) };
+        if !batch.is_empty() {
+            check::send_state(kept.state).or_else(refused)?;
+        }
+        let posted = write_all(batch, |request| kept.write_send(request, ahs, hca));
+        let accepted = accepted(&posted, batch.len());
+        if accepted > 0 {
+            kept.send.ring(accepted == 1, &mut registers[kept.register]);
+        }
+        posted
+    }
+
+    pub(super) fn post_recv(&mut self, qp: Qp, batch: &[RecvRequest<'_>]) -> Result<(), PostError> {
+        let refused = |refusal| Err(PostError { accepted: 0, refusal });
+        let Some(kept) = self.qps.get_mut(qp.0) else { return refused(PostRefusal::NoSuchQueue) };
+        if batch.is_empty() {
+            return Ok(());
+        }
+        if kept.state == QpState::Reset {
+            return refused(PostRefusal::State(kept.state));
+        }
+        let Some(ring) = &mut kept.recv else {
+            let has_none = kept.init.srq.is_some();
+            return refused(if has_none { PostRefusal::BadOperation } else { PostRefusal::Full });
+        };
+        let posted = write_all(batch, |request| ring.write(request));
+        if accepted(&posted, batch.len()) > 0 {
+            ring.ring();
+        }
+        posted
+    }
+
+    pub(super) fn post_srq_recv(
+        &mut self,
+        srq: Srq,
+        batch: &[RecvRequest<'_>],
+    ) -> Result<(), PostError> {
+        let ring = self.srqs.get_mut(srq.0);
+        let ring = ring.ok_or(PostError { accepted: 0, refusal: PostRefusal::NoSuchQueue })?;
+        let posted = write_all(batch, |request| ring.write(request));
+        if accepted(&posted, batch.len()) > 0 {
+            ring.ring();
+        }
+        posted
+    }
+
+    #[inline]
+    pub(super) fn poll(&mut self, cq: Cq, out: &mut [Completion]) -> Result<usize, VerbsError> {
+        let Self { qps, qpns, cqs, srqs, .. } = self;
+        let queue = cqs.get_mut(cq.0).ok_or(none("poll", "completion queue"))?;
+        let mut done = if queue.settled.is_empty() { 0 } else { queue.take_settled(out) };
+        let ring = &mut queue.ring;
+        let (mut is_foreign, mut has_taken) = (false, false);
+        while done < out.len() {
+            let Some(cqe) = ring.next() else { break };
+            is_foreign = matches!(cqe.completed(), Completed::Foreign(_));
+            if is_foreign {
+                break;
+            }
+            ring.take();
+            has_taken = true;
+            // None of a queue pair that is gone: those were settled.
+            let Some(kept) = qps.get_mut(qpns.get(cqe.qpn()).0) else { continue };
+            if let Some(completion) = kept.complete(&cqe, srqs) {
+                out[done] = completion;
+                done += 1;
+            }
+        }
+        if has_taken {
+            ring.give_back();
+        }
+        // It stays in the ring, and the next poll fails.
+        if is_foreign && done == 0 { Err(foreign()) } else { Ok(done) }
+    }
+
+    /// Takes all out of the completion queues of a queue pair, before it is reset or ends: what is
+    /// in them names its requests. The adapter writes no more of them.
+    pub(super) fn settle(&mut self, init: &QpInit) {
+        let mut some = [Completion::NOTHING; SETTLED_AT_ONCE];
+        for cq in [init.send_cq, init.recv_cq] {
+            let mut all = VecDeque::new();
+            // A queue that is broken is so for the next poll.
+            while let Ok(count @ 1..) = self.poll(cq, &mut some) {
+                all.extend(&some[..count]);
+            }
+            if let Some(queue) = self.cqs.get_mut(cq.0) {
+                queue.settled = all;
+            }
+        }
+    }
+}
+
+#[cold]
+fn foreign() -> VerbsError {
+    let why = "the adapter wrote an entry of a form that was not asked for";
+    VerbsError::Lost { what: "completion queue", why }
+}
+
+impl CompletionQueue {
+    #[cold]
+    fn take_settled(&mut self, out: &mut [Completion]) -> usize {
+        let count = out.len().min(self.settled.len());
+        for (out, settled) in out.iter_mut().zip(self.settled.drain(..count)) {
+            *out = settled;
+        }
+        count
+    }
+}
+
+/// Writes requests up to the first that is refused.
+#[inline]
+fn write_all<T>(
+    batch: &[T],
+    mut write: impl FnMut(&T) -> Result<(), PostRefusal>,
+) -> Result<(), PostError> {
+    for (accepted, request) in batch.iter().enumerate() {
+        if let Err(refusal) = write(request) {
+            return Err(PostError { accepted, refusal });
+        }
+    }
+    Ok(())
+}
+
+#[inline]
+fn accepted(posted: &Result<(), PostError>, all: usize) -> usize {
+    posted.as_ref().map_or_else(|error| error.accepted, |()| all)
+}
+
+impl QueuePair {
+    #[inline]
+    fn write_send(
+        &mut self,
+        request: &SendRequest<'_>,
+        ahs: &SideTable<Address>,
+        hca: &Hca,
+    ) -> Result<(), PostRefusal> {
+        check::send(request, &self.init)?;
+        let av = match &request.op {
+            SendOp::Datagram(to) | SendOp::DatagramImm(to, _) => {
+                let address = ahs.get(to.ah.0).filter(|address| address.pd == self.init.pd);
+                Some(&address.ok_or(PostRefusal::BadOperation)?.av)
+            }
+            SendOp::Bind(bind) => {
+                if !hca.can_bind(bind) {
+                    return Err(PostRefusal::BadOperation);
+                }
+                if bind.bytes > umr::BYTES_MAX {
+                    return Err(PostRefusal::TooLong);
+                }
+                None
+            }
+            _ => None,
+        };
+        self.send.write(request, av)
+    }
+
+    /// The completion of an entry; `None` if it names no request.
+    #[inline]
+    fn complete(&mut self, cqe: &Cqe, srqs: &mut SideTable<SharedRing>) -> Option<Completion> {
+        match cqe.completed() {
+            Completed::Send => {
+                let sent = self.send.complete(cqe.index());
+                Some(cqe.sent(sent.id, sent.kind))
+            }
+            Completed::Recv => {
+                let id = self.complete_recv(cqe, srqs)?;
+                Some(cqe.received(id, self.pkey_index))
+            }
+            Completed::FailedSend => Some(cqe.failed(self.send.complete(cqe.index()).id)),
+            Completed::FailedRecv => self.complete_recv(cqe, srqs).map(|id| cqe.failed(id)),
+            Completed::Foreign(_) => None,
+        }
+    }
+
+    #[inline]
+    fn complete_recv(&mut self, cqe: &Cqe, srqs: &mut SideTable<SharedRing>) -> Option<u64> {
+        match (&mut self.recv, self.init.srq) {
+            (_, Some(srq)) => srqs.get_mut(srq.0)?.complete(cqe.index()),
+            (Some(ring), None) => Some(ring.complete(cqe.index())),
+            (None, None) => None,
+        }
+    }
+}

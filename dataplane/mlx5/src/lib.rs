@@ -1,0 +1,60 @@
+//! Work queues of a ConnectX, written and read here and not by libmlx5.
+//!
+//! [`open`] returns a [`Device`](pollux_verbs::Device), as every other backend does. The objects
+//! are those of `pollux-ibverbs`, made by libibverbs and libmlx5; of each, libmlx5 tells where its
+//! rings, doorbell records and doorbell registers are (`mlx5dv_init_obj`), and from then on the
+//! posts, polls and notifications are ours. Without the feature `hca` the crate needs no C library,
+//! and opening a device fails.
+//!
+//! Read in this order:
+//!
+//! 1. `wqe` and `cqe`: the formats; `bindings`: what the installed header says of them;
+//! 2. `barrier` and `memory`: how this processor and the adapter see one memory;
+//! 3. `rings`: send, receive, shared receive and completion queues;
+//! 4. `device`: the contract.
+//!
+//! A post is: entries into the ring, the doorbell record, and for sends the doorbell, with a
+//! barrier between each two. A poll is: the owner bit of an entry, a barrier, the entry; then the
+//! consumer index into the record.
+#![deny(unsafe_op_in_unsafe_fn)]
+#![cfg_attr(feature = "hca", allow(unsafe_code, reason = "rings that an adapter reads and writes"))]
+
+#[cfg(feature = "hca")]
+mod barrier;
+#[cfg(feature = "hca")]
+mod bindings;
+#[cfg(feature = "hca")]
+mod cqe;
+#[cfg(feature = "hca")]
+mod device;
+#[cfg(feature = "hca")]
+mod memory;
+#[cfg(feature = "hca")]
+mod rings;
+#[cfg(feature = "hca")]
+mod wqe;
+
+use pollux_ibverbs::{HcaOpenError, OpenedHca, parse_name};
+
+/// Opens `mlx5_0`, or `mlx5_0:2` for its second port.
+pub fn open(name: &str) -> Result<OpenedHca, HcaOpenError> {
+    let (device, port) = parse_name(name)?;
+    #[cfg(feature = "hca")]
+    return device::open(device, port).map(|device| OpenedHca { device: Box::new(device), port });
+    #[cfg(not(feature = "hca"))]
+    {
+        let _ = port;
+        Err(HcaOpenError::NotBuilt { device: device.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_adapter_is_named_in_the_error() {
+        let Err(error) = open("no_such_0:1") else { panic!("opened what does not exist") };
+        assert!(error.to_string().starts_with("no_such_0: "), "{error}");
+    }
+}

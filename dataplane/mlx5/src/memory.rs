@@ -1,0 +1,224 @@
+//! Memory that the adapter reads and writes too: rings, doorbell records, doorbell registers.
+//!
+//! All accesses to it are here. libmlx5 allocates it with the object, and tells its place; an
+//! object that uses it is dropped with the library's.
+
+use crate::barrier;
+use crate::wqe::{BLOCK, Unit};
+use std::ffi::c_void;
+use std::ptr::{self, NonNull};
+
+/// A ring of entries.
+#[derive(Debug)]
+pub(crate) struct RingMemory {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: it is reached by the one thread that has the device, and by the adapter.
+unsafe impl Send for RingMemory {}
+
+impl RingMemory {
+    /// # Safety
+    /// The bytes are there, and nothing but the adapter and this value uses them, for as long as
+    /// the value lives.
+    pub(crate) unsafe fn new(base: *mut c_void, bytes: usize) -> Option<Self> {
+        let base = NonNull::new(base.cast())?;
+        (is_aligned(base) && bytes >= size_of::<Unit>()).then_some(Self { base, bytes })
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    #[cfg(test)]
+    pub(crate) fn copy(&self) -> Vec<u8> {
+        (0..self.bytes).map(|at| self.read_byte(at)).collect()
+    }
+
+    #[inline]
+    fn at<T>(&self, at: usize) -> *mut T {
+        assert!(at <= self.bytes - size_of::<T>(), "beyond the ring");
+        // SAFETY: the offset is within the memory, by the line above.
+        unsafe { self.base.add(at).cast().as_ptr() }
+    }
+
+    #[inline]
+    pub(crate) fn write(&self, at: usize, unit: Unit) {
+        // SAFETY: `at` gives a place within the memory.
+        unsafe { ptr::write_unaligned(self.at(at), unit) };
+    }
+
+    #[inline]
+    pub(crate) fn write_be32(&self, at: usize, word: u32) {
+        // SAFETY: as above.
+        unsafe { ptr::write_unaligned(self.at(at), word.to_be()) };
+    }
+
+    pub(crate) fn read_be16(&self, at: usize) -> u16 {
+        // SAFETY: as above.
+        u16::from_be(unsafe { ptr::read_unaligned(self.at(at)) })
+    }
+
+    /// Copies bytes, up to the end of the ring, and the rest to its beginning.
+    #[inline]
+    pub(crate) fn write_around(&self, at: usize, bytes: &[u8]) {
+        let (first, rest) = bytes.split_at(bytes.len().min(self.bytes - at.min(self.bytes)));
+        assert!(rest.len() <= self.bytes, "beyond the ring");
+        // SAFETY: the first part ends at the end of the memory at the latest, the rest fits in it
+        // by the line above; nothing of ours points into a ring, so they do not overlap.
+        unsafe {
+            let base = self.base.as_ptr();
+            ptr::copy_nonoverlapping(first.as_ptr(), base.add(at.min(self.bytes)), first.len());
+            ptr::copy_nonoverlapping(rest.as_ptr(), base, rest.len());
+        }
+    }
+
+    /// The byte that the adapter writes last.
+    #[inline]
+    pub(crate) fn read_byte(&self, at: usize) -> u8 {
+        // SAFETY: `at` gives a place within the memory; the adapter may write it meanwhile.
+        unsafe { ptr::read_volatile(self.at(at)) }
+    }
+
+    /// A block that the adapter does not write now.
+    #[inline]
+    pub(crate) fn read_block(&self, at: usize) -> [u64; BLOCK / 8] {
+        // SAFETY: `at` gives a place within the memory.
+        unsafe { ptr::read_unaligned(self.at(at)) }
+    }
+}
+
+fn is_aligned(memory: NonNull<u8>) -> bool {
+    memory.as_ptr().addr().is_multiple_of(align_of::<Unit>())
+}
+
+/// A doorbell record: two words of 32 bits, which the adapter reads when a doorbell is rung, or
+/// when it needs a receive.
+#[derive(Debug)]
+pub(crate) struct Record(NonNull<u32>);
+
+// SAFETY: as for a ring.
+unsafe impl Send for Record {}
+
+impl Record {
+    pub(crate) const RECEIVE: usize = 0;
+    pub(crate) const SEND: usize = 1;
+    pub(crate) const CONSUMER: usize = 0;
+    pub(crate) const ARM: usize = 1;
+
+    /// # Safety
+    /// As for [`RingMemory::new`], of two words.
+    pub(crate) unsafe fn new(record: *mut u32) -> Option<Self> {
+        NonNull::new(record).filter(|record| record.is_aligned()).map(Self)
+    }
+
+    /// Writes a word, which hands over all that was written to the ring before.
+    #[inline]
+    pub(crate) fn set(&self, nth: usize, word: u32) {
+        barrier::to_device();
+        // SAFETY: a record has two words, and `nth` is one of the constants above.
+        unsafe { self.0.add(nth & 1).write_volatile(word.to_be()) };
+    }
+}
+
+/// The doorbell register of send queues, in a page that is mapped for writing only, and
+/// write-combining: a store may wait until the next barrier.
+///
+/// Queue pairs share registers, so their device keeps them.
+#[derive(Debug)]
+pub(crate) struct SendRegister {
+    address: NonNull<u8>,
+    /// Bytes of one of its two halves; 0 if it takes no WQE, only the first eight bytes of one.
+    half_bytes: usize,
+    /// Whether the next doorbell goes to the second half. The halves take turns, so that the lines
+    /// of two doorbells do not merge.
+    is_second: bool,
+}
+
+// SAFETY: as for a ring.
+unsafe impl Send for SendRegister {}
+
+impl SendRegister {
+    /// # Safety
+    /// As for [`RingMemory::new`], of two halves of `half_bytes`, or of eight bytes if that is 0.
+    pub(crate) unsafe fn new(address: *mut c_void, half_bytes: u32) -> Option<Self> {
+        let address = NonNull::new(address.cast::<u8>())?;
+        let half_bytes = half_bytes as usize;
+        let is_whole = is_aligned(address) && half_bytes.is_multiple_of(BLOCK);
+        is_whole.then_some(Self { address, half_bytes, is_second: false })
+    }
+
+    pub(crate) fn address(&self) -> NonNull<u8> {
+        self.address
+    }
+
+    /// Whether a WQE of so many blocks can be written to it.
+    #[inline]
+    pub(crate) fn takes(&self, blocks: usize) -> bool {
+        blocks * BLOCK <= self.half_bytes
+    }
+
+    #[inline]
+    fn words(&self) -> NonNull<u64> {
+        let at = if self.is_second { self.half_bytes } else { 0 };
+        // SAFETY: the half is within the register.
+        unsafe { self.address.add(at) }.cast()
+    }
+
+    /// Rings by the first eight bytes of the last WQE.
+    #[inline]
+    pub(crate) fn ring(&mut self, first: u64) {
+        barrier::before_doorbell();
+        // SAFETY: a half has eight bytes at least, and the page is mapped for writing.
+        unsafe { self.words().write_volatile(first) };
+        barrier::after_doorbell();
+        self.is_second ^= true;
+    }
+
+    /// Rings by a WQE itself (BlueFlame): all of its blocks, which the register takes.
+    #[inline]
+    pub(crate) fn ring_by_wqe(&mut self, blocks: impl Iterator<Item = [u64; BLOCK / 8]>) {
+        barrier::before_doorbell();
+        let words = self.words();
+        let mut at = 0;
+        for block in blocks.take(self.half_bytes / BLOCK) {
+            // One store after the other: the adapter takes complete lines in ascending order.
+            for word in block {
+                // SAFETY: the blocks taken are within the half.
+                unsafe { words.add(at).write_volatile(word) };
+                at += 1;
+            }
+        }
+        barrier::after_doorbell();
+        self.is_second ^= true;
+    }
+}
+
+/// The doorbell register of completion queues, in such a page.
+#[derive(Debug)]
+pub(crate) struct ArmRegister(NonNull<u64>);
+
+// SAFETY: as for a ring.
+unsafe impl Send for ArmRegister {}
+
+impl ArmRegister {
+    /// Where it is in a page.
+    pub(crate) const AT: usize = 0x20;
+
+    /// # Safety
+    /// As for [`RingMemory::new`], of a page of registers.
+    pub(crate) unsafe fn new(page: *mut c_void) -> Option<Self> {
+        let page = NonNull::new(page.cast::<u8>()).filter(|page| is_aligned(*page))?;
+        // SAFETY: the register is in the page.
+        Some(Self(unsafe { page.add(Self::AT) }.cast()))
+    }
+
+    pub(crate) fn ring(&self, arm: u32, cqn: u32) {
+        barrier::before_doorbell();
+        let word = u64::from(arm) << 32 | u64::from(cqn);
+        // SAFETY: the page is mapped for writing.
+        unsafe { self.0.write_volatile(word.to_be()) };
+        barrier::after_doorbell();
+    }
+}
