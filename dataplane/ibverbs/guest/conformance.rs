@@ -2,29 +2,32 @@
 
 use crate::differences::{self, Difference};
 use pollux_conformance::{Adapters, Factory, Group, Outcome, Side, WaitDecision};
+use pollux_ibverbs::{HcaOpenError, OpenedHca};
 use pollux_verbs::{Device, VerbsError};
 use pollux_wire::address::{Gid, Lid};
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
-/// The kind of adapters.
+/// The kind of adapters, and their driver.
 pub struct Backend {
-    name: &'static str,
+    pub name: &'static str,
     /// The devices of both sides.
-    devices: [&'static str; 2],
-    is_one_subnet: bool,
+    pub devices: [&'static str; 2],
+    pub open: fn(&str) -> Result<OpenedHca, HcaOpenError>,
+    pub is_one_subnet: bool,
     /// The longest time of a case.
-    timeout: Duration,
+    pub timeout: Duration,
     /// Longer messages are left out.
-    memory_bytes_max: u64,
+    pub memory_bytes_max: u64,
     /// Network interfaces that join multicast groups.
-    net_devices: &'static [&'static str],
-    differences: &'static [Difference],
+    pub net_devices: &'static [&'static str],
+    pub differences: &'static [Difference],
 }
 
 pub const RXE: Backend = Backend {
     name: "rxe",
     devices: ["rxe0", "rxe1"],
+    open: pollux_ibverbs::open,
     is_one_subnet: false,
     // The longest cases exhaust retries: some seconds in emulation.
     timeout: Duration::from_secs(3),
@@ -34,10 +37,11 @@ pub const RXE: Backend = Backend {
     differences: differences::OF_RXE,
 };
 
-/// One adapter opened twice.
+/// One adapter opened twice, through libmlx5.
 pub const CONNECTX: Backend = Backend {
     name: "connectx",
     devices: ["mlx5_0", "mlx5_0"],
+    open: pollux_ibverbs::open,
     is_one_subnet: true,
     // Far above the need on a busy machine.
     timeout: Duration::from_secs(30),
@@ -116,7 +120,7 @@ impl Factory for Machine {
         let backend = self.backend;
         let names: &[&str] =
             if self.is_one_device { &backend.devices[..1] } else { &backend.devices };
-        let devices = names.iter().map(|name| match pollux_ibverbs::open(name) {
+        let devices = names.iter().map(|name| match (backend.open)(name) {
             Ok(opened) => opened.device,
             Err(error) => panic!("{error}"),
         });
