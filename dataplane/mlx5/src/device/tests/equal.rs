@@ -4,26 +4,20 @@
 //! us, and their rings are compared. The queue pairs are in the error state, so that the adapter
 //! flushes all requests and reads nothing but their control segments.
 
-#[path = "../../../connectx/tests/common/mod.rs"]
-mod common;
-
-use super::{ConnectX, QueuePair, open, rings_of};
+use super::super::{ConnectX, QueuePair, open, rings_of};
+use super::{changes, is_program, run};
 use crate::rings::shared::SharedRing;
 use crate::wqe::{BLOCK, UNIT};
-use common::{Hosts, finish, is_program};
 use pollux_mem::Memory;
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::work::Bind;
 use pollux_verbs::{
     Access, AddressVector, Ah, Arm, Completion, Cq, Data, Destination, Device, GlobalRoute, LKey,
     MemoryRegion, MemoryWindow, Pd, Qp, QpAttributes, QpInit, QpState, QpType, RKey, RecvRequest,
-    Remote, Retries, SendFlags, SendOp, SendRequest, Sge, Srq,
+    Remote, SendFlags, SendOp, SendRequest, Sge, Srq,
 };
 use pollux_wire::address::{Gid, Lid, Qpn};
 use pollux_wire::keys::QKey;
-use pollux_wire::packet::RnrTimer;
-use pollux_wire::psn::Psn;
-use pollux_wire::units::{Mtu, TimeCode};
 use std::time::Duration;
 
 const BYTES: usize = 4096;
@@ -91,9 +85,11 @@ impl Pairs {
         };
         let qp = self.of(by).create_qp(&init).unwrap();
         // libmlx5 has no room for sends before RTS.
-        for change in changes(qp_type, Lid(9)) {
+        for change in changes(qp_type, (Lid(9), Qpn(9))) {
             self.of(by).modify_qp(qp, &change).unwrap();
         }
+        let failed = QpAttributes { state: Some(QpState::Err), ..QpAttributes::default() };
+        self.of(by).modify_qp(qp, &failed).unwrap();
         (qp, init)
     }
 
@@ -160,38 +156,6 @@ impl Pairs {
         }
         self.draw(&all)
     }
-}
-
-/// The changes to RTS, with a peer at `dlid`, and to the error state.
-fn changes(qp_type: QpType, dlid: Lid) -> [QpAttributes; 4] {
-    let (is_rc, is_ud) = (qp_type == QpType::Rc, qp_type == QpType::Ud);
-    let to = |state| QpAttributes { state: Some(state), ..QpAttributes::default() };
-    let path = AddressVector { dlid, port: 1, ..AddressVector::default() };
-    let init = QpAttributes {
-        pkey_index: Some(0),
-        port: Some(1),
-        access: (!is_ud).then_some(Access::ALL.remote()),
-        qkey: is_ud.then_some(QKey(1)),
-        ..to(QpState::Init)
-    };
-    let rtr = QpAttributes {
-        path: (!is_ud).then_some(path),
-        path_mtu: (!is_ud).then_some(Mtu(3)),
-        dest_qp: (!is_ud).then_some(Qpn(9)),
-        rq_psn: (!is_ud).then_some(Psn::new(1)),
-        responder_resources: is_rc.then_some(1),
-        min_rnr_timer: is_rc.then_some(RnrTimer(1)),
-        ..to(QpState::Rtr)
-    };
-    let rts = QpAttributes {
-        sq_psn: Some(Psn::new(1)),
-        timeout: is_rc.then_some(TimeCode(17)),
-        retry_count: is_rc.then_some(Retries::SEVEN),
-        rnr_retry: is_rc.then_some(Retries::SEVEN),
-        initiator_depth: is_rc.then_some(1),
-        ..to(QpState::Rts)
-    };
-    [init, rtr, rts, to(QpState::Err)]
 }
 
 /// Bytes of a WQE around the end of its ring, without the QPNs, and without what libmlx5 leaves as
@@ -313,10 +277,5 @@ fn program_that_compares_rings() {
 
 #[test]
 fn wqes_are_those_of_libmlx5() {
-    let hosts = Hosts::new();
-    let own = std::env::current_exe().unwrap();
-    let program = "device::tests::program_that_compares_rings";
-    let arguments = ["--exact", program, "--nocapture"];
-    let (is_right, output) = finish(program, hosts.start(0, own.to_str().unwrap(), &arguments));
-    assert!(is_right && output.contains("1 passed"), "{output}");
+    run("equal::program_that_compares_rings");
 }
