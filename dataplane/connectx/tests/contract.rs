@@ -5,13 +5,9 @@
 
 mod common;
 
-use common::{Hosts, finish_within};
+use common::{Hosts, finish};
 use pollux_referee::adapters;
 use std::io::Write;
-use std::time::Duration;
-
-/// Ends a hang; no healthy run comes near it.
-const LIMIT: Duration = Duration::from_secs(900);
 
 /// Runs the suite on one context of the adapter, or between two, for the test of this name.
 fn run(test: &str, contexts: &str) {
@@ -19,7 +15,7 @@ fn run(test: &str, contexts: &str) {
     let program = folder.join("examples/rxe-guest").display().to_string();
     let hosts = Hosts::new();
     let child = hosts.start(0, &program, &["connectx", contexts]);
-    let (success, output) = finish_within(LIMIT, "connectx", child);
+    let (success, output) = finish("connectx", child);
     let counts = output.lines().rfind(|line| line.contains(" passed, "));
     let (_, counts) = counts.and_then(|line| line.split_once(": ")).expect(&output);
     let text = format!("{output}judge {test}: {counts}\n");

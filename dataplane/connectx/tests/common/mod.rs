@@ -12,8 +12,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-/// Ends a hang; no healthy run comes near it.
-pub const LIMIT: Duration = Duration::from_secs(120);
+/// Ends a hang; no healthy run comes near it, even with a fiftieth of a processor.
+pub const LIMIT: Duration = Duration::from_secs(900);
 pub const STEP: Duration = Duration::from_millis(50);
 
 /// The variable that programs of a test have, since some of them are functions of the tests.
@@ -111,12 +111,7 @@ pub fn spawn(command: &mut Command) -> Child {
 }
 
 /// Whether a program ended with success, and its output.
-pub fn finish(program: &str, child: Child) -> (bool, String) {
-    finish_within(LIMIT, program, child)
-}
-
-/// The same of a program that takes longer.
-pub fn finish_within(limit: Duration, program: &str, mut child: Child) -> (bool, String) {
+pub fn finish(program: &str, mut child: Child) -> (bool, String) {
     let mut pipes = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
     let reader = std::thread::spawn(move || {
         let mut output = String::new();
@@ -124,7 +119,7 @@ pub fn finish_within(limit: Duration, program: &str, mut child: Child) -> (bool,
         pipes.1.read_to_string(&mut output).unwrap();
         output
     });
-    for _ in 0..limit.as_millis() / STEP.as_millis() {
+    for _ in 0..LIMIT.as_millis() / STEP.as_millis() {
         if let Some(status) = child.try_wait().unwrap() {
             return (status.success(), format!("{program}: {}", reader.join().unwrap()));
         }
@@ -132,5 +127,5 @@ pub fn finish_within(limit: Duration, program: &str, mut child: Child) -> (bool,
     }
     child.kill().unwrap();
     child.wait().unwrap();
-    (false, format!("{program}: not within {limit:?}: {}", reader.join().unwrap()))
+    (false, format!("{program}: not within {LIMIT:?}: {}", reader.join().unwrap()))
 }
