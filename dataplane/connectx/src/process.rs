@@ -38,6 +38,9 @@ const IDLE_TURNS_MAX: u32 = 200;
 const SLEEP_MAX: Duration = Duration::from_millis(10);
 /// The sleep of the thread after which a program that drives the adapter must have done it again.
 const PROGRAM_TURNS_EVERY: Duration = Duration::from_micros(500);
+/// Turns of a program in that time, from which on it drives the adapter, if it waits for
+/// notifications too: before it waits, it polls once more or twice.
+const PROGRAM_TURNS_MIN: u32 = 16;
 /// The longest sleep where a doorbell cannot end it.
 const UNWATCHED_SLEEP_MAX: Duration = Duration::from_millis(1);
 
@@ -77,9 +80,9 @@ static STATE: Mutex<State> =
     Mutex::new(State { hca: None, files: BTreeMap::new(), wake: None, adapters: 0 });
 /// Commands that wait for the lock, which the thread leaves to them.
 static WAITING: AtomicU32 = AtomicU32::new(0);
-/// The program has taken a turn since the thread looked last.
-static HAS_TAKEN_TURN: AtomicBool = AtomicBool::new(false);
-/// That turn has written completions.
+/// Turns that the program has taken since the thread looked last. Written under the lock.
+static PROGRAM_TURNS: AtomicU32 = AtomicU32::new(0);
+/// The last of them has written completions.
 static HAS_COMPLETED: AtomicBool = AtomicBool::new(false);
 static FDS: FdSet = FdSet::new();
 
@@ -231,7 +234,7 @@ pub(crate) fn take_turn(completions_max: u32) {
     let Some(hca) = &mut state.hca else { return };
     let has_completed = hca.turn_of_poll(completions_max);
     HAS_COMPLETED.store(has_completed, Ordering::Relaxed);
-    HAS_TAKEN_TURN.store(true, Ordering::Relaxed);
+    PROGRAM_TURNS.store(PROGRAM_TURNS.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
 /// Whether the program's last turn has written completions, which a poll may find without another.
@@ -244,12 +247,38 @@ pub(crate) fn take_turn_and_leave() {
     let mut state = lock();
     if let Some(hca) = &mut state.hca {
         hca.turn();
+        PROGRAM_TURNS.store(0, Ordering::Relaxed);
         state.wake();
+    }
+}
+
+/// Asks for short slices of a processor: with them, this thread preempts a program that polls when
+/// it is woken. Linux before 6.12 ignores that.
+fn ask_for_short_slices() {
+    const SLICE_NANOS: u64 = 100_000;
+    // SAFETY: the arguments are this thread's, and a structure of its own length.
+    unsafe {
+        let sched_nice = libc::getpriority(libc::PRIO_PROCESS, 0);
+        let size = size_of::<libc::sched_attr>() as u32;
+        let (sched_policy, sched_flags, sched_priority) = (libc::SCHED_OTHER as u32, 0, 0);
+        let (sched_runtime, sched_deadline, sched_period) = (SLICE_NANOS, 0, 0);
+        let asked = libc::sched_attr {
+            size,
+            sched_policy,
+            sched_flags,
+            sched_nice,
+            sched_priority,
+            sched_runtime,
+            sched_deadline,
+            sched_period,
+        };
+        libc::syscall(libc::SYS_sched_setattr, 0, &raw const asked, 0);
     }
 }
 
 /// The thread of an adapter.
 fn run(adapter: u32, wake: Arc<OwnedFd>) {
+    ask_for_short_slices();
     let mut sleeper = Sleeper { wake, watch: WriteWatch::new(), watched: BTreeMap::new() };
     let mut idle = 0;
     loop {
@@ -258,7 +287,9 @@ fn run(adapter: u32, wake: Arc<OwnedFd>) {
         }
         let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(hca) = state.hca_of(adapter) else { return };
-        if HAS_TAKEN_TURN.swap(false, Ordering::Relaxed) && !hca.is_armed() {
+        let turns = PROGRAM_TURNS.load(Ordering::Relaxed);
+        if turns >= if hca.is_armed() { PROGRAM_TURNS_MIN } else { 1 } {
+            PROGRAM_TURNS.store(0, Ordering::Relaxed);
             drop(state);
             sleep_at(&sleeper.wake, [].into_iter(), PROGRAM_TURNS_EVERY);
             continue;
