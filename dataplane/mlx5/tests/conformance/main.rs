@@ -13,15 +13,11 @@ mod conformance;
 #[allow(dead_code, reason = "those of other drivers")]
 mod differences;
 
-use common::{Hosts, finish_within, is_program};
+use common::{Hosts, finish, is_program};
 use conformance::{Backend, CONNECTX};
-use std::time::Duration;
 
 const MLX5: Backend =
     Backend { name: "mlx5", open: pollux_mlx5::open, differences: &[], ..CONNECTX };
-
-/// Ends a hang. The suite opens and closes the adapter some six hundred times.
-const LIMIT: Duration = Duration::from_secs(900);
 
 /// Runs a test of this file as a program at a host.
 fn run(program: &str) {
@@ -29,7 +25,7 @@ fn run(program: &str) {
     let arguments = ["--exact", program, "--nocapture"];
     let hosts = Hosts::new();
     let child = hosts.start(0, executable.to_str().unwrap(), &arguments);
-    let (is_right, output) = finish_within(LIMIT, program, child);
+    let (is_right, output) = finish(program, child);
     println!("{output}");
     assert!(is_right && output.contains("1 passed"), "{output}");
 }

@@ -7,17 +7,13 @@ mod common;
 mod equal;
 mod traffic;
 
-use common::{Hosts, finish_within, is_program};
+use common::{Hosts, finish, is_program};
 use pollux_verbs::{Access, AddressVector, QpAttributes, QpState, QpType, Retries};
 use pollux_wire::address::{Lid, Qpn};
 use pollux_wire::keys::QKey;
 use pollux_wire::packet::RnrTimer;
 use pollux_wire::psn::Psn;
 use pollux_wire::units::{Mtu, TimeCode};
-use std::time::Duration;
-
-/// Ends a hang; no healthy run comes near it.
-const LIMIT: Duration = Duration::from_secs(600);
 
 /// Runs a test of these files as a program at a host.
 fn run(test: &str) {
@@ -25,7 +21,7 @@ fn run(test: &str) {
     let own = std::env::current_exe().unwrap();
     let test = format!("device::tests::{test}");
     let child = hosts.start(0, own.to_str().unwrap(), &["--exact", &test, "--nocapture"]);
-    let (is_right, output) = finish_within(LIMIT, &test, child);
+    let (is_right, output) = finish(&test, child);
     assert!(is_right && output.contains("1 passed"), "{output}");
 }
 
