@@ -4,7 +4,9 @@
 //! soft:                   a port of a fabric that this process has to itself
 //! soft:PATH@NODE[:PORT]   a port of a running `pollux fabric --socket PATH`: NODE by its name or
 //!                         GUID, and without PORT the first port that has a cable
-//! mlx5_0[:PORT]           an adapter in hardware, as libibverbs calls it
+//! mlx5_0[:PORT]           an adapter in hardware, as libibverbs calls it; a ConnectX by its own
+//!                         work queues
+//! verbs:mlx5_0[:PORT]     the same by libibverbs, whatever it is
 //! null:                   a source and sink of packets, for measuring the engine alone
 //! ```
 //!
@@ -40,7 +42,8 @@ pub enum DeviceOpenError {
     #[error(
         "{0:?} is not a device name; write soft: for a private fabric of the process, \
          soft:PATH@NODE[:PORT] for a port of one that runs as `pollux fabric --socket PATH`, \
-         mlx5_0[:PORT] for an adapter, or null: for a source and sink of packets"
+         mlx5_0[:PORT] for an adapter, verbs:mlx5_0[:PORT] for it by libibverbs, or null: for a \
+         source and sink of packets"
     )]
     Name(String),
     #[error("{}", soft_advice(.0))]
@@ -75,8 +78,13 @@ pub enum DeviceName {
         device: String,
         /// The number after the colon, by default 1.
         port: u8,
+        /// By libibverbs, though it be a ConnectX.
+        is_verbs: bool,
     },
 }
+
+/// The beginning of names of adapters that are used by libibverbs.
+const VERBS: &str = "verbs:";
 
 impl DeviceName {
     /// Parses a name. The device may be missing.
@@ -89,11 +97,14 @@ impl DeviceName {
                 process::PortAddress::parse(name).map(Self::Soft).ok_or_else(wrong)
             }
             // The colon is missing, or something follows it.
-            None if matches!(name, "soft" | "null") => Err(wrong()),
+            None if matches!(name, "soft" | "null" | "verbs") => Err(wrong()),
             Some(("null", _)) => Err(wrong()),
             _ => {
-                let (device, port) = pollux_ibverbs::parse_name(name).map_err(|_| wrong())?;
-                Ok(Self::Adapter { device: device.into(), port })
+                let adapter = name.strip_prefix(VERBS);
+                let is_verbs = adapter.is_some();
+                let parsed = pollux_ibverbs::parse_name(adapter.unwrap_or(name));
+                let (device, port) = parsed.map_err(|_| wrong())?;
+                Ok(Self::Adapter { device: device.into(), port, is_verbs })
             }
         }
     }
@@ -105,7 +116,9 @@ impl fmt::Display for DeviceName {
             Self::Private => f.write_str("soft:"),
             Self::Null => f.write_str("null:"),
             Self::Soft(address) => address.fmt(f),
-            Self::Adapter { device, port } => write!(f, "{device}:{port}"),
+            Self::Adapter { device, port, is_verbs } => {
+                write!(f, "{}{device}:{port}", if *is_verbs { VERBS } else { "" })
+            }
         }
     }
 }
@@ -119,8 +132,9 @@ pub fn open(name: &str) -> Result<Opened, DeviceOpenError> {
             // The adapter has one port, whichever port of the node it is.
             Ok(alone(Box::new(device), 1))
         }
-        DeviceName::Adapter { .. } => {
-            let opened = pollux_ibverbs::open(name).map_err(DeviceOpenError::Hardware)?;
+        DeviceName::Adapter { device, port, is_verbs } => {
+            let open = if is_verbs { pollux_ibverbs::open } else { pollux_mlx5::open_or_verbs };
+            let opened = open(&format!("{device}:{port}")).map_err(DeviceOpenError::Hardware)?;
             Ok(alone(opened.device, opened.port))
         }
     }
@@ -191,6 +205,30 @@ mod tests {
         assert!(nowhere.contains("pollux fabric --socket /nowhere/fabric"), "{nowhere}");
         assert!(refusal("no_such_0:1").starts_with("no_such_0"), "{}", refusal("no_such_0:1"));
     }
+
+    #[test]
+    fn adapters_are_used_by_libibverbs_on_request() {
+        let adapter = |port, is_verbs| {
+            let device = "mlx5_0".into();
+            DeviceName::Adapter { device, port, is_verbs }
+        };
+        for (name, expected) in [
+            ("mlx5_0", adapter(1, false)),
+            ("mlx5_0:2", adapter(2, false)),
+            ("verbs:mlx5_0", adapter(1, true)),
+            ("verbs:mlx5_0:2", adapter(2, true)),
+        ] {
+            let parsed = DeviceName::parse(name).expect("it is a name");
+            assert_eq!(parsed, expected);
+            assert_eq!(DeviceName::parse(&parsed.to_string()).expect("it is one"), expected);
+        }
+        for name in ["verbs", "verbs:", "verbs:mlx5_0:0", "verbs:soft:"] {
+            assert!(DeviceName::parse(name).is_err(), "{name}");
+        }
+        let missing = open("verbs:no_such_0").err().expect("it is refused").to_string();
+        assert!(missing.starts_with("no_such_0: "), "{missing}");
+    }
+
     #[test]
     fn devices_of_a_process_share_one_fabric() {
         let all: Vec<_> = (0..16).map(|_| open("soft:").expect("there is a host")).collect();

@@ -96,7 +96,7 @@ impl Examined<'_> {
                     self.warn(path, message);
                 }
             }
-            Ok(DeviceName::Adapter { device, port }) => {
+            Ok(DeviceName::Adapter { device, port, .. }) => {
                 let adapter = Path::new("/sys/class/infiniband").join(&device);
                 let ports = adapter.join("ports").join(port.to_string());
                 let state = fs::read_to_string(ports.join("state")).unwrap_or_default();

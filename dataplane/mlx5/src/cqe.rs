@@ -20,8 +20,6 @@ use pollux_wire::address::{Lid, Qpn};
 
 /// Bytes of an entry, or of the half of one that counts.
 pub(crate) const CQE_BYTES: usize = 64;
-/// The byte with opcode and owner, which the adapter writes last.
-pub(crate) const OPCODE_OWNER_AT: usize = 63;
 pub(crate) const OWNER: u8 = 1;
 
 /// An entry, as it is in memory.

@@ -35,16 +35,34 @@ mod rings;
 mod wqe;
 
 use pollux_ibverbs::{HcaOpenError, OpenedHca, parse_name};
+#[cfg(feature = "hca")]
+use {device::ConnectX, pollux_ibverbs::Hca};
 
 /// Opens `mlx5_0`, or `mlx5_0:2` for its second port.
 pub fn open(name: &str) -> Result<OpenedHca, HcaOpenError> {
     let (device, port) = parse_name(name)?;
     #[cfg(feature = "hca")]
-    return device::open(device, port).map(|device| OpenedHca { device: Box::new(device), port });
+    return ConnectX::open(device, port).map(|device| OpenedHca { device: Box::new(device), port });
     #[cfg(not(feature = "hca"))]
     {
         let _ = port;
         Err(HcaOpenError::NotBuilt { device: device.to_owned() })
+    }
+}
+
+/// Opens an adapter of any kind: a ConnectX with its rings used here, others by libibverbs alone.
+pub fn open_or_verbs(name: &str) -> Result<OpenedHca, HcaOpenError> {
+    #[cfg(not(feature = "hca"))]
+    return open(name);
+    #[cfg(feature = "hca")]
+    {
+        let (device, port) = parse_name(name)?;
+        let device: Box<dyn pollux_verbs::Device + Send> =
+            match ConnectX::over(Hca::open(device, port)?) {
+                Ok(device) => Box::new(device),
+                Err(refused) => Box::new(refused.0),
+            };
+        Ok(OpenedHca { device, port })
     }
 }
 
@@ -54,7 +72,9 @@ mod tests {
 
     #[test]
     fn a_missing_adapter_is_named_in_the_error() {
-        let Err(error) = open("no_such_0:1") else { panic!("opened what does not exist") };
-        assert!(error.to_string().starts_with("no_such_0: "), "{error}");
+        for open in [open, open_or_verbs] {
+            let Err(error) = open("no_such_0:1") else { panic!("opened what does not exist") };
+            assert!(error.to_string().starts_with("no_such_0: "), "{error}");
+        }
     }
 }

@@ -33,7 +33,14 @@ impl RingMemory {
 
     #[cfg(test)]
     pub(crate) fn copy(&self) -> Vec<u8> {
-        (0..self.bytes).map(|at| self.read_byte(at)).collect()
+        let blocks = (0..self.bytes / 8).map(|at| self.read_word(at * 8));
+        blocks.flat_map(u64::to_ne_bytes).collect()
+    }
+
+    #[cfg(test)]
+    fn read_word(&self, at: usize) -> u64 {
+        // SAFETY: `at` gives a place within the memory; the adapter may write it meanwhile.
+        unsafe { ptr::read_volatile(self.at(at)) }
     }
 
     #[inline]
@@ -74,11 +81,23 @@ impl RingMemory {
         }
     }
 
-    /// The byte that the adapter writes last.
+    /// A block that the adapter may write now, its last byte last: the block, if that byte says
+    /// that it is complete.
     #[inline]
-    pub(crate) fn read_byte(&self, at: usize) -> u8 {
-        // SAFETY: `at` gives a place within the memory; the adapter may write it meanwhile.
-        unsafe { ptr::read_volatile(self.at(at)) }
+    pub(crate) fn read_if(
+        &self,
+        at: usize,
+        is_complete: impl FnOnce(u8) -> bool,
+    ) -> Option<[u64; BLOCK / 8]> {
+        let block: *mut [u64; BLOCK / 8] = self.at(at);
+        // SAFETY: the last byte is in the block, which is within the memory.
+        let last = unsafe { ptr::read_volatile(block.cast::<u8>().add(BLOCK - 1)) };
+        if !is_complete(last) {
+            return None;
+        }
+        barrier::from_device();
+        // SAFETY: the block is within the memory.
+        Some(unsafe { ptr::read_unaligned(block) })
     }
 
     /// A block that the adapter does not write now.

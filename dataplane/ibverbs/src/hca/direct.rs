@@ -17,16 +17,18 @@ pub type CreateQp =
     unsafe extern "C" fn(*mut ffi::ibv_pd, *mut ffi::ibv_qp_init_attr) -> *mut ffi::ibv_qp;
 
 impl Hca {
-    /// Opens a device and checks its port; queue pairs are made by `create_qp`, as
-    /// `ibv_create_qp` makes them.
+    /// Opens a device that has at least `port` ports.
+    pub fn open(name: &str, port: u8) -> Result<Self, HcaOpenError> {
+        open(name, port)
+    }
+
+    /// From now on queue pairs are made by `create_qp`, in place of `ibv_create_qp`.
     ///
     /// # Safety
-    /// `create_qp` may be called as `ibv_create_qp`, and returns null or a queue pair for
-    /// `ibv_destroy_qp`.
-    pub unsafe fn open(name: &str, port: u8, create_qp: CreateQp) -> Result<Self, HcaOpenError> {
-        let mut hca = open(name, port)?;
-        hca.create_qp = create_qp;
-        Ok(hca)
+    /// `create_qp` may be called as `ibv_create_qp` for this device, and returns null or a queue
+    /// pair for `ibv_destroy_qp`.
+    pub unsafe fn set_create_qp(&mut self, create_qp: CreateQp) {
+        self.create_qp = create_qp;
     }
 
     /// The context, live as long as the device. So are the other objects until they are destroyed

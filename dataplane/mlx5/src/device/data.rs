@@ -11,6 +11,7 @@ use pollux_verbs::{
     Completion, Cq, PostError, PostRefusal, Qp, QpInit, QpState, RecvRequest, SendOp, SendRequest,
     Srq, VerbsError, check,
 };
+use pollux_wire::address::Qpn;
 use std::collections::VecDeque;
 
 const SETTLED_AT_ONCE: usize = 16;
@@ -73,6 +74,8 @@ impl ConnectX {
         let mut done = if queue.settled.is_empty() { 0 } else { queue.take_settled(out) };
         let ring = &mut queue.ring;
         let (mut is_foreign, mut has_taken) = (false, false);
+        // The queue pair of the entry before, which is mostly that of the next.
+        let (mut qpn, mut kept) = (Qpn(u32::MAX), None);
         while done < out.len() {
             let Some(cqe) = ring.next() else { break };
             is_foreign = matches!(cqe.completed(), Completed::Foreign(_));
@@ -81,8 +84,12 @@ impl ConnectX {
             }
             ring.take();
             has_taken = true;
+            if cqe.qpn() != qpn {
+                qpn = cqe.qpn();
+                kept = qps.get_mut(qpns.get(qpn).0);
+            }
             // None of a queue pair that is gone: those were settled.
-            let Some(kept) = qps.get_mut(qpns.get(cqe.qpn()).0) else { continue };
+            let Some(kept) = &mut kept else { continue };
             if let Some(completion) = kept.complete(&cqe, srqs) {
                 out[done] = completion;
                 done += 1;

@@ -76,25 +76,35 @@ impl QueuePair {
 /// Variables by which libmlx5 changes the form of WQEs, and does not tell.
 const SIGNATURES: [&str; 2] = ["MLX5_QP_SIGNATURE", "MLX5_SRQ_SIGNATURE"];
 
-/// Opens a device with at least `port` ports.
-pub(crate) fn open(name: &str, port: u8) -> Result<ConnectX, HcaOpenError> {
-    let refused = |reason| HcaOpenError::NoDirectRings { device: name.to_owned(), reason };
-    #[expect(clippy::disallowed_methods, reason = "libmlx5 reads its environment too")]
-    let is_set = |name: &&str| std::env::var_os(name).is_some_and(|value| value != "0");
-    if SIGNATURES.iter().any(is_set) {
-        return Err(refused("its WQEs have signatures (MLX5_QP_SIGNATURE, MLX5_SRQ_SIGNATURE)"));
+impl ConnectX {
+    /// The rings of a device; the device itself and the reason if it has none of this form.
+    pub(crate) fn over(mut hca: Hca) -> Result<Self, Box<(Hca, &'static str)>> {
+        let refused = |hca, reason| Err(Box::new((hca, reason)));
+        if !rings_of::is_supported(&hca) {
+            return refused(hca, "it is no ConnectX of the driver mlx5");
+        }
+        #[expect(clippy::disallowed_methods, reason = "libmlx5 reads its environment too")]
+        let is_set = |name: &&str| std::env::var_os(name).is_some_and(|value| value != "0");
+        if SIGNATURES.iter().any(is_set) {
+            return refused(hca, "its WQEs are signed (MLX5_QP_SIGNATURE, MLX5_SRQ_SIGNATURE)");
+        }
+        rings_of::prepare(&mut hca);
+        Ok(Self {
+            qps: SideTable::default(),
+            qpns: Qpns::default(),
+            cqs: SideTable::default(),
+            srqs: SideTable::default(),
+            ahs: SideTable::default(),
+            registers: Vec::new(),
+            hca,
+        })
     }
-    let hca = rings_of::open(name, port)?;
-    if !rings_of::is_supported(&hca) {
-        return Err(refused("it is no ConnectX of the driver mlx5"));
+
+    /// Opens a device with at least `port` ports.
+    pub(crate) fn open(name: &str, port: u8) -> Result<Self, HcaOpenError> {
+        Self::over(Hca::open(name, port)?).map_err(|refused| HcaOpenError::NoDirectRings {
+            device: name.to_owned(),
+            reason: refused.1,
+        })
     }
-    Ok(ConnectX {
-        qps: SideTable::default(),
-        qpns: Qpns::default(),
-        cqs: SideTable::default(),
-        srqs: SideTable::default(),
-        ahs: SideTable::default(),
-        registers: Vec::new(),
-        hca,
-    })
 }

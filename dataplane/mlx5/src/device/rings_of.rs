@@ -12,20 +12,22 @@ use crate::rings::send::{SendLimits, SendRing};
 use crate::rings::shared::{SharedList, SharedRing};
 use crate::wqe::{Av, BLOCK};
 use ibverbs_sys as ibv;
-use pollux_ibverbs::{Hca, HcaOpenError};
+use pollux_ibverbs::Hca;
 use pollux_verbs::error::none;
 use pollux_verbs::{Ah, Cq, Device as _, Qp, QpInit, QpState, Srq, VerbsError};
 use std::mem::MaybeUninit;
 use std::ptr;
 
-pub(super) fn open(name: &str, port: u8) -> Result<Hca, HcaOpenError> {
-    // SAFETY: the function does as `ibv_create_qp`, for the same destructor.
-    unsafe { Hca::open(name, port, create_qp) }
-}
-
+/// Whether libmlx5 drives the device.
 pub(super) fn is_supported(hca: &Hca) -> bool {
     // SAFETY: the context is live, and its device with it.
     unsafe { ffi::mlx5dv_is_supported((*hca.raw_context()).device) }
+}
+
+/// Has queue pairs made so that their rings can be used here, of a supported device.
+pub(super) fn prepare(hca: &mut Hca) {
+    // SAFETY: the function does as `ibv_create_qp`, for the same destructor.
+    unsafe { hca.set_create_qp(create_qp) };
 }
 
 /// Creates a queue pair as `ibv_create_qp` does, but has the adapter leave short messages out of

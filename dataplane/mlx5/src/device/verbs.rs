@@ -1,7 +1,7 @@
 //! The contract. Verbs of objects are libibverbs's; what they change of a ring is done after them.
 
 use super::qpns::NO_QP;
-use super::{Address, CompletionQueue, ConnectX, open, rings_of};
+use super::{Address, CompletionQueue, ConnectX, rings_of};
 use pollux_ibverbs::HcaOpenError;
 use pollux_mem::Memory;
 use pollux_verbs::error::none;
@@ -185,7 +185,7 @@ impl Device for ConnectX {
     /// A separate context: the kernel and the adapter separate the objects of contexts.
     fn open_shared(&mut self) -> Result<Box<dyn Device + Send>, VerbsError> {
         let name = self.attributes().name;
-        match open(&name, 1) {
+        match Self::open(&name, 1) {
             Ok(device) => Ok(Box::new(device)),
             Err(HcaOpenError::System { verb, errno, advice, .. }) => {
                 Err(VerbsError::System { verb, errno, advice: format!("{name}: {advice}") })

@@ -1,7 +1,6 @@
 //! Completion queues.
 
-use crate::barrier;
-use crate::cqe::{CQE_BYTES, Cqe, OPCODE_OWNER_AT, OWNER, opcode};
+use crate::cqe::{CQE_BYTES, Cqe, OWNER, opcode};
 use crate::memory::{ArmRegister, Record, RingMemory};
 use pollux_verbs::Arm;
 
@@ -61,13 +60,9 @@ impl CompletionRing {
     /// The next entry, which [`CompletionRing::take`] takes.
     #[inline]
     pub(crate) fn next(&self) -> Option<Cqe> {
-        let at = self.at(self.consumer);
-        let byte = self.memory.read_byte(at + OPCODE_OWNER_AT);
-        if byte & OWNER != self.lap(self.consumer) || byte >> 4 == opcode::INVALID {
-            return None;
-        }
-        barrier::from_device();
-        Some(Cqe(self.memory.read_block(at)))
+        let lap = self.lap(self.consumer);
+        let is_ours = |last: u8| last & OWNER == lap && last >> 4 != opcode::INVALID;
+        self.memory.read_if(self.at(self.consumer), is_ours).map(Cqe)
     }
 
     #[inline]

@@ -4,7 +4,7 @@
 //! us, and their rings are compared. The queue pairs are in the error state, so that the adapter
 //! flushes all requests and reads nothing but their control segments.
 
-use super::super::{ConnectX, QueuePair, open, rings_of};
+use super::super::{ConnectX, QueuePair, rings_of};
 use super::{changes, is_program, run};
 use crate::rings::shared::SharedRing;
 use crate::wqe::{BLOCK, UNIT};
@@ -47,7 +47,7 @@ const BOTH: [By; 2] = [By::Us, By::Libmlx5];
 
 impl Pairs {
     fn new() -> Self {
-        let mut device = open("mlx5_0", 1).unwrap();
+        let mut device = ConnectX::open("mlx5_0", 1).unwrap();
         let pd = device.create_pd().unwrap();
         let cqs = [device.create_cq(COMPLETIONS), device.hca.create_cq(COMPLETIONS)];
         let memory = Memory::private(BYTES).unwrap();

@@ -1,6 +1,6 @@
 //! Long runs, small queues and many queue pairs.
 
-use super::super::{ConnectX, open};
+use super::super::ConnectX;
 use super::{changes, is_program, run};
 use pollux_mem::Memory;
 use pollux_verbs::{
@@ -91,7 +91,7 @@ fn wait(device: &mut ConnectX, cqs: &[Cq], out: &mut [Completion]) -> Option<(Cq
 
 /// Sends numbered messages as fast as the queues take them, and finds each in its buffer, in order.
 fn many_messages(is_shared: bool) {
-    let mut device = open("mlx5_0", 1).unwrap();
+    let mut device = ConnectX::open("mlx5_0", 1).unwrap();
     let pd = device.create_pd().unwrap();
     let pair = Pair::new(&mut device, pd, REQUESTS, is_shared);
     pair.receive(&mut device, &(0..REQUESTS.into()).collect::<Vec<_>>());
@@ -163,7 +163,7 @@ fn program_of_many_queue_pairs() {
     if !is_program() {
         return;
     }
-    let mut device = open("mlx5_0", 1).unwrap();
+    let mut device = ConnectX::open("mlx5_0", 1).unwrap();
     let pd = device.create_pd().unwrap();
     let pairs: Vec<_> = (0..PAIRS).map(|_| Pair::new(&mut device, pd, 4, false)).collect();
     assert!((2..=16).contains(&device.registers.len()), "{:?}", device.registers);
