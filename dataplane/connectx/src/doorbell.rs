@@ -52,13 +52,21 @@ impl DoorbellPages {
         Ok((Self { words, inode }, file.into_fd()))
     }
 
-    /// The addresses and lengths at which the program has mapped pages.
+    /// The addresses and lengths at which the program has mapped pages. libmlx5 maps each page by
+    /// itself; mostly, they are beside each other.
     pub(crate) fn mappings(&self) -> Vec<(u64, u64)> {
         let own = self.words.as_slice().as_ptr() as u64;
         let is_one =
             |mapping: &Mapping| mapping.inode == self.inode && mapping.name.starts_with("/memfd:");
         let all = mappings().into_iter().filter(|mapping| is_one(mapping) && mapping.start != own);
-        all.map(|mapping| (mapping.start, mapping.end - mapping.start)).collect()
+        let mut ranges: Vec<(u64, u64)> = Vec::new();
+        for Mapping { start, end, .. } in all {
+            match ranges.last_mut() {
+                Some((first, bytes)) if *first + *bytes == start => *bytes += end - start,
+                _ => ranges.push((start, end - start)),
+            }
+        }
+        ranges
     }
 
     /// Whether a doorbell was rung that nothing has taken. Writes nothing.
