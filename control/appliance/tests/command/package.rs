@@ -86,7 +86,7 @@ fn judge_files(package: &Package) {
     output(Command::new("dpkg-deb").arg("-R").arg(&package.file).arg(&root));
     for (path, words) in [
         ("DEBIAN/conffiles", "/etc/pollux/pollux.toml"),
-        ("DEBIAN/control", "Depends: libc6 (>= "),
+        ("DEBIAN/control", " libc6 (>= "),
         ("etc/pollux/pollux.toml", "[interface.ib0]"),
         ("lib/systemd/system/pollux.service", "Type=notify"),
         ("usr/lib/sysusers.d/pollux.conf", "u pollux"),
