@@ -171,11 +171,13 @@ fn ipoib(roots: &Roots, device: &str, subject: &str) -> Option<DoctorFinding> {
 }
 
 fn modules(roots: &Roots, findings: &mut Vec<DoctorFinding>) {
-    for (name, remedy) in [
-        ("ib_uverbs", "modprobe ib_uverbs: without it no program reaches an adapter"),
-        ("ib_umad", "modprobe ib_umad: without it there is no subnet administration"),
-    ] {
-        let loaded = is_loaded(roots, name);
+    let uverbs = "modprobe ib_uverbs: without it no program reaches an adapter";
+    let umad = "modprobe ib_umad: without it there is no subnet administration";
+    for (name, class, remedy) in
+        [("ib_uverbs", "infiniband_verbs", uverbs), ("ib_umad", "infiniband_mad", umad)]
+    {
+        // The adapter in software has the class without the module.
+        let loaded = is_loaded(roots, name) || roots.sys.join("class").join(class).is_dir();
         let verdict = if loaded { DoctorVerdict::Good } else { DoctorVerdict::Bad };
         let found = if loaded { "loaded" } else { "not loaded" };
         findings.push(finding(name, verdict, found, remedy));
@@ -379,6 +381,16 @@ mod tests {
         }
         let free = "free it with `modprobe -r rdma_ucm rdma_cm ib_ipoib ib_cm`, or use mode ud";
         assert!(found.iter().any(|line| line.ends_with(free)), "{found:#?}");
+    }
+
+    #[test]
+    fn classes_without_modules_are_as_good() {
+        let abi = |class| (format!("sys/class/{class}/abi_version"), "6\n");
+        let [verbs, mads] = ["infiniband_verbs", "infiniband_mad"].map(abi);
+        let found = Tree::new("classes", &[(&verbs.0, verbs.1), (&mads.0, mads.1)]).examine();
+        for line in ["ok   ib_uverbs: loaded", "ok   ib_umad: loaded"] {
+            assert!(found.iter().any(|one| one == line), "{found:#?}");
+        }
     }
 
     #[test]

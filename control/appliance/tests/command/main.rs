@@ -14,6 +14,8 @@ mod floods;
 mod health;
 mod manual;
 mod metrics;
+#[cfg(feature = "hca")]
+mod mlx5;
 #[expect(dead_code, reason = "other tests need the rest")]
 #[path = "../../../node/tests/kernel/namespace.rs"]
 mod namespace;
