@@ -53,3 +53,15 @@ fn a_node_on_a_connectx_and_one_of_the_fabric_reach_each_other() {
     let connections = ours.show("connections").to_string();
     assert!(connections.contains("\"open\""), "{connections}");
 }
+
+#[test]
+fn the_doctor_misses_no_module_of_the_kernel() {
+    let test = "the_doctor_misses_no_module";
+    let Some(_) = pollux_referee::program_of(test, "ibv_devinfo", "--hca") else { return };
+    let fabric = Running::new("mlx5-doctor", &["--topology", "single:1"]);
+    let output = exec(&fabric, 1, &["doctor"]).output().expect("it starts");
+    let printed = String::from_utf8_lossy(&output.stdout);
+    for module in ["ib_uverbs", "ib_umad"] {
+        assert!(printed.contains(&format!("\nok   {module}: ")), "{printed}");
+    }
+}
