@@ -9,6 +9,10 @@
 //! with the checks of the contract; libmlx5's are the functions that `ibv_post_send` and
 //! `ibv_poll_cq` call, with a request that is built once. More instructions than libmlx5's fail.
 //!
+//! Why libmlx5 opens a context for its functions alone: `ibv_open_device` is the preloaded
+//! library's, which puts its own functions in front of them (`verbs_table`), and their
+//! instructions would be counted too.
+//!
 //! Why not callgrind: the ConnectX reads the address of the kernel's page of clock functions (vDSO)
 //! from its process, and valgrind does not map that page.
 #![expect(clippy::disallowed_methods, reason = "it starts programs, and waits for an adapter")]
@@ -30,7 +34,9 @@ use pollux_verbs::{
 use pollux_wire::address::Qpn;
 use pollux_wire::keys::QKey;
 use states::changes;
+use std::ffi::{CStr, c_void};
 use std::hint::black_box;
+use std::mem::MaybeUninit;
 use std::ptr;
 use std::time::Duration;
 
@@ -260,14 +266,55 @@ fn polls(mut step: impl FnMut(Step) -> usize) -> u64 {
     panic!("the adapter never completed {POLLED} requests in {SETTLED:?}");
 }
 
+type Post = unsafe extern "C" fn(
+    *mut ffi::ibv_qp,
+    *mut ffi::ibv_send_wr,
+    *mut *mut ffi::ibv_send_wr,
+) -> i32;
+type Poll = unsafe extern "C" fn(*mut ffi::ibv_cq, i32, *mut ffi::ibv_wc) -> i32;
+
+unsafe extern "C" {
+    /// Of libmlx5. The attributes are of some words by its release; zeros ask for nothing.
+    fn mlx5dv_open_device(
+        device: *mut ffi::ibv_device,
+        attributes: *const [u64; 4],
+    ) -> *mut ffi::ibv_context;
+}
+
+/// The functions of libmlx5 that post to any queue pair of its, and poll any queue.
+fn functions(hca: &Hca) -> (Post, Poll) {
+    // SAFETY: the context is live, and its device with it; so is the second one until it is closed,
+    // and its functions are the library's, which stays.
+    unsafe {
+        let hooked = (*hca.raw_context()).ops;
+        let context = mlx5dv_open_device((*hca.raw_context()).device, &[0; 4]);
+        let ops = context.as_ref().expect("libmlx5 opens the device").ops;
+        let (post, poll) = (ops.post_send.expect("it posts"), ops.poll_cq.expect("it polls"));
+        for function in [post as *const c_void, poll as *const c_void] {
+            let library = library_of(function);
+            assert!(library.contains("/libmlx5"), "a function of {library} would be counted");
+        }
+        let hooked = library_of(hooked.post_send.expect("it posts") as *const c_void);
+        assert!(hooked.contains("pollux_connectx"), "nothing is in front of libmlx5's: {hooked}");
+        assert_eq!(ffi::ibv_close_device(context), 0);
+        (post, poll)
+    }
+}
+
+/// The file of the library that has a function.
+fn library_of(function: *const c_void) -> String {
+    let mut found = MaybeUninit::uninit();
+    // SAFETY: the structure is filled if the address is of a library, with the library's own text.
+    unsafe {
+        assert_ne!(libc::dladdr(function, found.as_mut_ptr()), 0, "no library has the function");
+        CStr::from_ptr(found.assume_init().dli_fname).to_string_lossy().into_owned()
+    }
+}
+
 /// Calls of libmlx5 as programs make them.
 struct Library {
-    post: unsafe extern "C" fn(
-        *mut ffi::ibv_qp,
-        *mut ffi::ibv_send_wr,
-        *mut *mut ffi::ibv_send_wr,
-    ) -> i32,
-    poll: unsafe extern "C" fn(*mut ffi::ibv_cq, i32, *mut ffi::ibv_wc) -> i32,
+    post: Post,
+    poll: Poll,
     qp: *mut ffi::ibv_qp,
     cq: *mut ffi::ibv_cq,
     request: ffi::ibv_send_wr,
@@ -277,8 +324,7 @@ struct Library {
 
 impl Library {
     fn new(hca: &Hca, pair: &Pair, case: &Case, inline: &[u8]) -> Self {
-        // SAFETY: the context is live, and has its functions.
-        let ops = unsafe { (*hca.raw_context()).ops };
+        let (post, poll) = functions(hca);
         let addr = if case.is_inline { inline.as_ptr() as u64 } else { pair.sge.address };
         let length = case.bytes as u32;
         let mut entry = Box::new(ffi::ibv_sge { addr, length, lkey: pair.sge.lkey.0 });
@@ -301,8 +347,8 @@ impl Library {
             };
         }
         Self {
-            post: ops.post_send.expect("the driver has it"),
-            poll: ops.poll_cq.expect("the driver has it"),
+            post,
+            poll,
             qp: hca.raw_qp(pair.qps[0]).expect("it is there"),
             cq: hca.raw_cq(pair.cq).expect("it is there"),
             request,

@@ -8,6 +8,9 @@ use crate::wqe::{BLOCK, Unit};
 use std::ffi::c_void;
 use std::ptr::{self, NonNull};
 
+/// A block, or an entry of a completion queue, as it is in memory.
+pub(crate) type Block = [u64; BLOCK / 8];
+
 /// A ring of entries.
 #[derive(Debug)]
 pub(crate) struct RingMemory {
@@ -19,12 +22,15 @@ pub(crate) struct RingMemory {
 unsafe impl Send for RingMemory {}
 
 impl RingMemory {
+    /// `None` if the length is no power of two, or less than a block.
+    ///
     /// # Safety
     /// The bytes are there, and nothing but the adapter and this value uses them, for as long as
     /// the value lives.
     pub(crate) unsafe fn new(base: *mut c_void, bytes: usize) -> Option<Self> {
         let base = NonNull::new(base.cast())?;
-        (is_aligned(base) && bytes >= size_of::<Unit>()).then_some(Self { base, bytes })
+        let is_right = is_aligned(base) && bytes.is_power_of_two() && bytes >= BLOCK;
+        is_right.then_some(Self { base, bytes })
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -43,11 +49,13 @@ impl RingMemory {
         unsafe { ptr::read_volatile(self.at(at)) }
     }
 
+    /// The place of a value at a multiple of its size, around the end of the ring.
     #[inline]
     fn at<T>(&self, at: usize) -> *mut T {
-        assert!(at <= self.bytes - size_of::<T>(), "beyond the ring");
-        // SAFETY: the offset is within the memory, by the line above.
-        unsafe { self.base.add(at).cast().as_ptr() }
+        const { assert!(size_of::<T>().is_power_of_two() && size_of::<T>() <= BLOCK) };
+        // SAFETY: both are powers of two, the ring's the greater one: the last place for the value
+        // is at their difference, whose bits are those of all places before it.
+        unsafe { self.base.add(at & (self.bytes - size_of::<T>())).cast().as_ptr() }
     }
 
     #[inline]
@@ -70,26 +78,33 @@ impl RingMemory {
     /// Copies bytes, up to the end of the ring, and the rest to its beginning.
     #[inline]
     pub(crate) fn write_around(&self, at: usize, bytes: &[u8]) {
-        let (first, rest) = bytes.split_at(bytes.len().min(self.bytes - at.min(self.bytes)));
-        assert!(rest.len() <= self.bytes, "beyond the ring");
-        // SAFETY: the first part ends at the end of the memory at the latest, the rest fits in it
-        // by the line above; nothing of ours points into a ring, so they do not overlap.
+        let at = at & (self.bytes - 1);
+        let (first, rest) = match bytes.split_at_checked(self.bytes - at) {
+            None => (bytes, &[][..]),
+            Some(parts) => parts,
+        };
+        // SAFETY: the first part ends at the end of the memory at the latest; nothing of ours
+        // points into a ring, so they do not overlap.
         unsafe {
-            let base = self.base.as_ptr();
-            ptr::copy_nonoverlapping(first.as_ptr(), base.add(at.min(self.bytes)), first.len());
-            ptr::copy_nonoverlapping(rest.as_ptr(), base, rest.len());
+            ptr::copy_nonoverlapping(first.as_ptr(), self.base.as_ptr().add(at), first.len());
         }
+        if !rest.is_empty() {
+            self.write_rest(rest);
+        }
+    }
+
+    #[cold]
+    fn write_rest(&self, rest: &[u8]) {
+        assert!(rest.len() <= self.bytes, "beyond the ring");
+        // SAFETY: as above; it fits by the line above.
+        unsafe { ptr::copy_nonoverlapping(rest.as_ptr(), self.base.as_ptr(), rest.len()) };
     }
 
     /// A block that the adapter may write now, its last byte last: the block, if that byte says
     /// that it is complete.
     #[inline]
-    pub(crate) fn read_if(
-        &self,
-        at: usize,
-        is_complete: impl FnOnce(u8) -> bool,
-    ) -> Option<[u64; BLOCK / 8]> {
-        let block: *mut [u64; BLOCK / 8] = self.at(at);
+    pub(crate) fn read_if(&self, at: usize, is_complete: impl FnOnce(u8) -> bool) -> Option<Block> {
+        let block: *mut Block = self.at(at);
         // SAFETY: the last byte is in the block, which is within the memory.
         let last = unsafe { ptr::read_volatile(block.cast::<u8>().add(BLOCK - 1)) };
         if !is_complete(last) {
@@ -102,7 +117,7 @@ impl RingMemory {
 
     /// A block that the adapter does not write now.
     #[inline]
-    pub(crate) fn read_block(&self, at: usize) -> [u64; BLOCK / 8] {
+    pub(crate) fn read_block(&self, at: usize) -> Block {
         // SAFETY: `at` gives a place within the memory.
         unsafe { ptr::read_unaligned(self.at(at)) }
     }
@@ -150,9 +165,9 @@ pub(crate) struct SendRegister {
     address: NonNull<u8>,
     /// Bytes of one of its two halves; 0 if it takes no WQE, only the first eight bytes of one.
     half_bytes: usize,
-    /// Whether the next doorbell goes to the second half. The halves take turns, so that the lines
-    /// of two doorbells do not merge.
-    is_second: bool,
+    /// Where the half of the next doorbell is. They take turns, so that the lines of two doorbells
+    /// do not merge.
+    half: usize,
 }
 
 // SAFETY: as for a ring.
@@ -165,7 +180,7 @@ impl SendRegister {
         let address = NonNull::new(address.cast::<u8>())?;
         let half_bytes = half_bytes as usize;
         let is_whole = is_aligned(address) && half_bytes.is_multiple_of(BLOCK);
-        is_whole.then_some(Self { address, half_bytes, is_second: false })
+        is_whole.then_some(Self { address, half_bytes, half: 0 })
     }
 
     pub(crate) fn address(&self) -> NonNull<u8> {
@@ -180,9 +195,8 @@ impl SendRegister {
 
     #[inline]
     fn words(&self) -> NonNull<u64> {
-        let at = if self.is_second { self.half_bytes } else { 0 };
         // SAFETY: the half is within the register.
-        unsafe { self.address.add(at) }.cast()
+        unsafe { self.address.add(self.half) }.cast()
     }
 
     /// Rings by the first eight bytes of the last WQE.
@@ -192,25 +206,23 @@ impl SendRegister {
         // SAFETY: a half has eight bytes at least, and the page is mapped for writing.
         unsafe { self.words().write_volatile(first) };
         barrier::after_doorbell();
-        self.is_second ^= true;
+        self.half ^= self.half_bytes;
     }
 
-    /// Rings by a WQE itself (BlueFlame): all of its blocks, which the register takes.
+    /// Rings by a WQE itself (BlueFlame): so many blocks, which the register takes.
     #[inline]
-    pub(crate) fn ring_by_wqe(&mut self, blocks: impl Iterator<Item = [u64; BLOCK / 8]>) {
+    pub(crate) fn ring_by_wqe(&mut self, blocks: usize, block: impl Fn(usize) -> Block) {
         barrier::before_doorbell();
         let words = self.words();
-        let mut at = 0;
-        for block in blocks.take(self.half_bytes / BLOCK) {
+        for nth in 0..blocks.min(self.half_bytes / BLOCK) {
             // One store after the other: the adapter takes complete lines in ascending order.
-            for word in block {
-                // SAFETY: the blocks taken are within the half.
-                unsafe { words.add(at).write_volatile(word) };
-                at += 1;
+            for (at, word) in block(nth).into_iter().enumerate() {
+                // SAFETY: so many blocks are within the half.
+                unsafe { words.add(nth * (BLOCK / 8) + at).write_volatile(word) };
             }
         }
         barrier::after_doorbell();
-        self.is_second ^= true;
+        self.half ^= self.half_bytes;
     }
 }
 

@@ -26,6 +26,12 @@ pub(crate) const BLOCK: usize = 64;
 /// Bytes of a unit.
 pub(crate) const UNIT: usize = 16;
 
+/// The blocks of so many units.
+#[inline]
+pub(crate) const fn blocks(units: usize) -> usize {
+    units.div_ceil(BLOCK / UNIT)
+}
+
 /// A unit, as it is in memory.
 pub(crate) type Unit = [u64; 2];
 /// An address vector, as it is in memory. Q_Key and QPN are those of each datagram.
@@ -129,7 +135,7 @@ pub(crate) fn flags(flags: SendFlags) -> u8 {
 
 /// Writes what is behind the control segment of a request of queue pair `qpn`; `av` is the address
 /// of a datagram.
-#[inline]
+#[inline(always)]
 pub(crate) fn body(
     op: &SendOp,
     data: Data<'_>,
@@ -204,7 +210,7 @@ pub(crate) fn body(
 }
 
 /// How many units [`body`] writes at most.
-#[inline]
+#[inline(always)]
 pub(crate) fn body_units_max(op: &SendOp, data: Data<'_>) -> usize {
     let data = match data {
         Data::Inline(bytes) => (4 + bytes.len()).div_ceil(UNIT),
@@ -226,14 +232,16 @@ pub(crate) fn segment(sge: &Sge, bytes: u32) -> Unit {
     [pair(bytes, sge.lkey.0), sge.address.to_be()]
 }
 
-#[inline]
+#[inline(always)]
 fn put_data(data: Data<'_>, to: &mut impl Units) {
     match data {
         Data::Inline([]) => {}
         Data::Inline(bytes) => to.put_bytes(INLINE | bytes.len() as u32, bytes),
         Data::Sges(sges) => {
-            for sge in sges.iter().filter(|sge| sge.bytes > 0) {
-                to.put(segment(sge, sge.bytes));
+            for sge in sges {
+                if sge.bytes > 0 {
+                    to.put(segment(sge, sge.bytes));
+                }
             }
         }
     }
@@ -258,7 +266,7 @@ fn put_atomic(remote: Remote, first: u64, second: u64, data: Data<'_>, to: &mut 
     }
 }
 
-#[inline]
+#[inline(always)]
 fn put_address(destination: Destination, av: Option<&Av>, to: &mut impl Units) {
     let av = av.unwrap_or(&[0; 6]);
     let rest = u64::from_be(av[1]) as u32;

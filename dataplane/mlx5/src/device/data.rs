@@ -8,11 +8,12 @@ use pollux_ibverbs::Hca;
 use pollux_verbs::error::none;
 use pollux_verbs::table::SideTable;
 use pollux_verbs::{
-    Completion, Cq, PostError, PostRefusal, Qp, QpInit, QpState, RecvRequest, SendOp, SendRequest,
-    Srq, VerbsError, check,
+    Completion, Cq, Data, PostError, PostRefusal, Qp, QpInit, QpState, RecvRequest, SendOp,
+    SendRequest, Srq, VerbsError, check,
 };
 use pollux_wire::address::Qpn;
 use std::collections::VecDeque;
+use std::slice;
 
 const SETTLED_AT_ONCE: usize = 16;
 
@@ -73,30 +74,35 @@ impl ConnectX {
         let queue = cqs.get_mut(cq.0).ok_or(none("poll", "completion queue"))?;
         let mut done = if queue.settled.is_empty() { 0 } else { queue.take_settled(out) };
         let ring = &mut queue.ring;
-        let (mut is_foreign, mut has_taken) = (false, false);
+        let (mut is_foreign, mut taken) = (false, 0);
         // The queue pair of the entry before, which is mostly that of the next.
         let (mut qpn, mut kept) = (Qpn(u32::MAX), None);
         while done < out.len() {
-            let Some(cqe) = ring.next() else { break };
-            is_foreign = matches!(cqe.completed(), Completed::Foreign(_));
+            let Some(cqe) = ring.entry(taken) else { break };
+            let completed = cqe.completed();
+            is_foreign = matches!(completed, Completed::Foreign(_));
             if is_foreign {
                 break;
             }
-            ring.take();
-            has_taken = true;
+            taken += 1;
             if cqe.qpn() != qpn {
                 qpn = cqe.qpn();
                 kept = qps.get_mut(qpns.get(qpn).0);
             }
             // None of a queue pair that is gone: those were settled.
             let Some(kept) = &mut kept else { continue };
-            if let Some(completion) = kept.complete(&cqe, srqs) {
+            if completed == Completed::Send {
+                let sent = kept.send.complete(cqe.index());
+                out[done] = cqe.sent(sent.id, sent.kind);
+            } else if let Some(completion) = kept.complete(&cqe, srqs) {
                 out[done] = completion;
-                done += 1;
+            } else {
+                continue;
             }
+            done += 1;
         }
-        if has_taken {
-            ring.give_back();
+        if taken > 0 {
+            ring.take(taken);
         }
         // It stays in the ring, and the next poll fails.
         if is_foreign && done == 0 { Err(foreign()) } else { Ok(done) }
@@ -156,8 +162,33 @@ fn accepted(posted: &Result<(), PostError>, all: usize) -> usize {
 }
 
 impl QueuePair {
+    /// Writes a request. The most frequent forms are compiled each by itself, without what they
+    /// have not.
     #[inline]
     fn write_send(
+        &mut self,
+        request: &SendRequest<'_>,
+        ahs: &SideTable<Address>,
+        hca: &Hca,
+    ) -> Result<(), PostRefusal> {
+        let form = |op, data| SendRequest { op, data, ..*request };
+        let one = |sge| Data::Sges(slice::from_ref(sge));
+        match (request.op, request.data) {
+            (SendOp::Send, Data::Sges([sge])) => {
+                self.write_form(&form(SendOp::Send, one(sge)), ahs, hca)
+            }
+            (SendOp::Send, Data::Inline(_)) => {
+                self.write_form(&form(SendOp::Send, request.data), ahs, hca)
+            }
+            (SendOp::Datagram(to), Data::Sges([sge])) => {
+                self.write_form(&form(SendOp::Datagram(to), one(sge)), ahs, hca)
+            }
+            _ => self.write_form(request, ahs, hca),
+        }
+    }
+
+    #[inline(always)]
+    fn write_form(
         &mut self,
         request: &SendRequest<'_>,
         ahs: &SideTable<Address>,

@@ -44,11 +44,10 @@ impl CompletionRing {
         Some(Self { memory, record, register, cqn, stride, log_length, consumer, notifications })
     }
 
-    /// Where the entry of an index is.
+    /// Where the entry of an index is; the ring's memory goes around.
     #[inline]
     fn at(&self, index: u32) -> usize {
-        let slot = index as usize & ((1 << self.log_length) - 1);
-        slot * self.stride + self.stride - CQE_BYTES
+        index as usize * self.stride + self.stride - CQE_BYTES
     }
 
     /// The adapter's lap through the ring at an index.
@@ -57,22 +56,19 @@ impl CompletionRing {
         (index >> self.log_length) as u8 & OWNER
     }
 
-    /// The next entry, which [`CompletionRing::take`] takes.
+    /// The entry behind so many that are not taken yet.
     #[inline]
-    pub(crate) fn next(&self) -> Option<Cqe> {
-        let lap = self.lap(self.consumer);
+    pub(crate) fn entry(&self, nth: u32) -> Option<Cqe> {
+        let index = self.consumer.wrapping_add(nth);
+        let lap = self.lap(index);
         let is_ours = |last: u8| last & OWNER == lap && last >> 4 != opcode::INVALID;
-        self.memory.read_if(self.at(self.consumer), is_ours).map(Cqe)
+        self.memory.read_if(self.at(index), is_ours).map(Cqe)
     }
 
+    /// Takes entries, and gives them back to the adapter.
     #[inline]
-    pub(crate) fn take(&mut self) {
-        self.consumer = self.consumer.wrapping_add(1);
-    }
-
-    /// Gives the entries taken back to the adapter.
-    #[inline]
-    pub(crate) fn give_back(&self) {
+    pub(crate) fn take(&mut self, count: u32) {
+        self.consumer = self.consumer.wrapping_add(count);
         self.record.set(Record::CONSUMER, self.consumer & CONSUMER);
     }
 

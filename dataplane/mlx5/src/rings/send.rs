@@ -69,7 +69,7 @@ impl SendRing {
         &self.memory
     }
 
-    /// A ring of blocks; `None` if they are no power of two, or too many.
+    /// A ring of blocks; `None` if they are too many.
     pub(crate) fn new(
         memory: RingMemory,
         record: Record,
@@ -77,7 +77,7 @@ impl SendRing {
         limits: SendLimits,
     ) -> Option<Self> {
         let blocks = u32::try_from(memory.bytes() / BLOCK).ok()?;
-        if !blocks.is_power_of_two() || blocks > BLOCKS_MAX {
+        if blocks > BLOCKS_MAX {
             return None;
         }
         let nothing = Work { id: 0, end: 0, posted: 0, kind: CompletionKind::Send };
@@ -100,14 +100,13 @@ impl SendRing {
 
     /// Writes a request, which the adapter does not see before [`SendRing::ring`]. `av` is the
     /// address of a datagram.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn write(
         &mut self,
         request: &SendRequest<'_>,
         av: Option<&Av>,
     ) -> Result<(), PostRefusal> {
-        let blocks_max =
-            (UNIT + wqe::body_units_max(&request.op, request.data) * UNIT).div_ceil(BLOCK);
+        let blocks_max = wqe::blocks(1 + wqe::body_units_max(&request.op, request.data));
         let used = self.producer.wrapping_sub(self.done);
         let outstanding = self.posted.wrapping_sub(self.completed);
         if usize::from(used) + blocks_max > self.blocks.into() || outstanding >= self.requests_max {
@@ -130,7 +129,7 @@ impl SendRing {
         let control = wqe::control(operation, self.producer, self.qpn, units, flags);
         self.memory.write(at, control);
         self.last = Last { at, units, first: control[0] };
-        self.producer = self.producer.wrapping_add((units * UNIT).div_ceil(BLOCK) as u16);
+        self.producer = self.producer.wrapping_add(wqe::blocks(units) as u16);
         self.posted = self.posted.wrapping_add(1);
         let (end, posted) = (self.producer, self.posted);
         self.work[slot] = Work { id: request.id, end, posted, kind: request.op.kind() };
@@ -143,11 +142,9 @@ impl SendRing {
     pub(crate) fn ring(&mut self, is_one: bool, register: &mut SendRegister) {
         self.record.set(Record::SEND, self.producer.into());
         let Last { at, units, first } = self.last;
-        let blocks = (units * UNIT).div_ceil(BLOCK);
+        let blocks = wqe::blocks(units);
         if is_one && units > 1 && register.takes(blocks) {
-            let bytes = self.memory.bytes();
-            let place = |nth| (at + nth * BLOCK) & (bytes - 1);
-            register.ring_by_wqe((0..blocks).map(|nth| self.memory.read_block(place(nth))));
+            register.ring_by_wqe(blocks, |nth| self.memory.read_block(at + nth * BLOCK));
         } else {
             register.ring(first);
         }
@@ -181,7 +178,7 @@ struct Rest<'a> {
 impl Rest<'_> {
     #[inline]
     fn advance(&mut self, units: usize) -> usize {
-        let at = self.at & (self.memory.bytes() - 1);
+        let at = self.at;
         self.at = at + units * UNIT;
         self.units += units;
         at

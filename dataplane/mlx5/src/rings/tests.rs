@@ -188,7 +188,12 @@ fn an_entry_that_would_look_like_inline_data_is_refused() {
 #[test]
 fn rings_of_another_form_are_refused() {
     let limits = SendLimits { requests_max: 1, signal_all: false };
-    let (memory, record) = (Shared::new(3 * BLOCK), Shared::new(8));
+    for bytes in [3 * BLOCK, BLOCK / 2] {
+        let memory = Shared::new(bytes);
+        // SAFETY: as above.
+        assert!(unsafe { RingMemory::new(memory.base(), bytes) }.is_none(), "{bytes}");
+    }
+    let (memory, record) = (Shared::new((1 << 16) * BLOCK), Shared::new(8));
     assert!(SendRing::new(memory.ring(), record.record(), 1, limits).is_none());
     let limits = RecvLimits { requests_max: 1, sges_max: 2, stride: 16 };
     let memory = Shared::new(64);
@@ -279,16 +284,16 @@ fn completion_ring(stride: usize) -> (CompletionRing, Shared, Shared, Shared) {
 fn entries_are_taken_by_their_owner_lap_after_lap() {
     for stride in [64, 128] {
         let (mut ring, memory, record, _) = completion_ring(stride);
-        assert_eq!(ring.next(), None);
+        assert_eq!(ring.entry(0), None);
         for nth in 0..9usize {
             let (end, owner) = ((nth % 2 + 1) * stride, (nth / 2 % 2) as u8);
             memory.set(end - 3, nth as u8);
             memory.set(end - 1, opcode::RECV << 4 | owner);
-            let entry = ring.next().unwrap();
+            let entry = ring.entry(0).unwrap();
             assert_eq!(usize::from(entry.index()), nth);
-            ring.take();
-            assert_eq!(ring.next(), None, "of the lap before");
-            ring.give_back();
+            assert_eq!(ring.entry(1), None, "of the lap before");
+            ring.take(1);
+            assert_eq!(ring.entry(0), None, "of the lap before");
             assert_eq!(record.be32(0) as usize, nth + 1);
         }
     }
@@ -298,7 +303,7 @@ fn entries_are_taken_by_their_owner_lap_after_lap() {
 fn an_entry_without_content_is_not_taken() {
     let (ring, memory, ..) = completion_ring(64);
     memory.set(63, opcode::INVALID << 4);
-    assert_eq!(ring.next(), None);
+    assert_eq!(ring.entry(0), None);
 }
 
 #[test]
@@ -307,8 +312,8 @@ fn an_arm_is_in_record_and_register_with_the_count_of_notifications() {
     ring.arm(Arm::Any);
     assert_eq!((record.be32(4), page.be32(0x20), page.be32(0x24)), (0, 0, 0x401));
     memory.set(63, opcode::RECV << 4);
-    ring.next().unwrap();
-    ring.take();
+    ring.entry(0).unwrap();
+    ring.take(1);
     ring.notified();
     ring.arm(Arm::Solicited);
     assert_eq!((record.be32(4), page.be32(0x20)), (0x1100_0001, 0x1100_0001));
