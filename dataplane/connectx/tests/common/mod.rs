@@ -44,10 +44,21 @@ impl Hosts {
     }
 
     pub fn start(&self, host: usize, program: &str, arguments: &[&str]) -> Child {
+        self.start_with(host, program, arguments, &[])
+    }
+
+    /// Starts a program with variables beside those of its host.
+    pub fn start_with(
+        &self,
+        host: usize,
+        program: &str,
+        arguments: &[&str],
+        others: &[(&str, &str)],
+    ) -> Child {
         let variables = self.environments[host].variables().iter();
         let mut command = Command::new(program);
         command.args(arguments).envs(variables.map(|(name, value)| (name, value)));
-        command.env(PROGRAM, "1");
+        command.env(PROGRAM, "1").envs(others.iter().copied());
         spawn(&mut command)
     }
 
